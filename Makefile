@@ -1,0 +1,47 @@
+# `make bench` and `make test` set up everything they need. `make help` lists the targets.
+PYTHON ?= python3
+# Another build of torch, for an older CUDA driver for instance: make setup TORCH=torch==2.11.0
+TORCH ?= torch==2.13.0
+# Used only when the chosen torch does not bring a Triton of its own.
+TRITON ?= triton==3.6.0
+
+BIN := .venv/bin
+READY := .venv/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup pack definitions workloads bench test lint readme
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(READY) ## virtual environment in .venv; done again only when pyproject.toml changes
+
+$(READY): pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet "$(TORCH)"
+	$(BIN)/python -c 'import triton' 2>/dev/null || $(BIN)/pip install --quiet "$(TRITON)"
+	$(BIN)/pip install --quiet --editable '.[dev]'
+	touch $@
+
+pack: $(READY) ## solutions/packed/: the JSON that FlashInfer-Bench reads
+	$(BIN)/python scripts/pack_solution.py
+
+definitions: $(READY) ## definitions/moe/: FIB JSON from the readable reference
+	$(BIN)/python definitions/moe_fp8_block_scale.py
+
+workloads: $(READY) ## workloads/ and blob/: what the solutions are run on
+	$(BIN)/python scripts/make_workloads.py
+
+bench: $(READY) ## the main job: every solution on every workload, one table
+	$(BIN)/python scripts/run_local.py
+
+test: $(READY) ## the tests
+	$(BIN)/python -m pytest
+
+lint: $(READY) ## ruff: style and formatting
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check definitions scripts tests
+
+readme: $(READY) ## the tables in README.md, from traces/
+	$(BIN)/python scripts/update_readme.py
