@@ -1,0 +1,138 @@
+"""gemm1_swiglu_quant: x . W13^T for each expert's rows, SwiGLU, and an FP8 copy of the result, in one kernel.
+
+W13's first half is `up`, its second half `gate`; h = silu(gate) * up. Both operands carry one fp32 scale for
+each 128 of K, so the tensor cores' sum is multiplied with (row scale x weight scale) and added to an fp32
+accumulator every 128. The epilogue owns 128 columns of h, which is one quantisation group.
+
+Map of the kernel: a persistent grid over (row tile, 128 columns of h). Weights are the wide operand: the
+product is W[128, K] . x[BLOCK_M, K]^T, so BLOCK_M may be as small as 16 and the matrix unit still sees 128
+rows. Per K step the two weight blocks come through TMA, the token rows are gathered with asynchronous
+copies (padding rows read nothing), the row scales with plain loads; num_stages of them are in flight.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from .tile_order import tile_order
+
+BLOCK = 128  # columns and K of a block scale
+FP8_MAX = 448.0
+
+
+def swiglu_quant_ref(g):
+    """Plain SwiGLU and quantisation: g [rows, 2I] fp32 -> (h [rows, I] fp8 e4m3, scale [rows, I/128] fp32)."""
+    up, gate = g.chunk(2, dim=-1)
+    h = (torch.nn.functional.silu(gate) * up).unflatten(-1, (-1, BLOCK))
+    amax = h.abs().amax(-1)
+    scale = torch.where(amax > 0, amax / FP8_MAX, 1.0)
+    return (h / scale[..., None]).flatten(-2).to(torch.float8_e4m3fn), scale
+
+
+def gemm1_swiglu_quant_ref(x, x_scale, w, w_scale, token_of_row, tile_expert, num_tiles, block_m):
+    """Plain statement of `gemm1_swiglu_quant`; rows of padding or beyond the last tile are left zero."""
+    inter = w.shape[1] // 2
+    h = torch.zeros((len(token_of_row), inter), dtype=torch.float8_e4m3fn, device=x.device)
+    h_scale = torch.ones((len(token_of_row), inter // BLOCK), dtype=torch.float32, device=x.device)
+    wide = lambda s: s.repeat_interleave(BLOCK, -1)  # noqa: E731
+    dequant_x = x.float() * wide(x_scale.t().contiguous())
+    for tile in range(int(num_tiles)):
+        e = int(tile_expert[tile])
+        rows = torch.arange(tile * block_m, (tile + 1) * block_m, device=x.device)
+        rows = rows[token_of_row[rows] >= 0]
+        dequant_w = w[e].float() * wide(w_scale[e].repeat_interleave(BLOCK, 0))
+        h[rows], h_scale[rows] = swiglu_quant_ref(dequant_x[token_of_row[rows].long()] @ dequant_w.t())
+    return h, h_scale
+
+
+@triton.jit
+def gemm1_swiglu_quant_kernel(
+    x_ptr,  # [T, H] fp8
+    x_scale_ptr,  # [H / 128, T] fp32
+    w_desc,  # [E_LOCAL * 2 I, H] fp8, block [128, 128]
+    w_scale_ptr,  # [E_LOCAL, 2 I / 128, H / 128] fp32
+    token_of_row_ptr,
+    tile_expert_ptr,
+    num_tiles_ptr,
+    h_ptr,  # [rows, I] fp8, written
+    h_scale_ptr,  # [rows, I / 128] fp32, written
+    num_tokens,
+    H: tl.constexpr,
+    I: tl.constexpr,  # noqa: E741
+    BLOCK_M: tl.constexpr,
+    GROUP: tl.constexpr,
+):
+    BLOCK: tl.constexpr = 128
+    NUM_N: tl.constexpr = I // BLOCK
+    NUM_K: tl.constexpr = H // BLOCK
+    num_m = tl.load(num_tiles_ptr)
+    lane = tl.arange(0, BLOCK)
+    for index in range(tl.program_id(0), num_m * NUM_N, tl.num_programs(0)):
+        m, n = tile_order(index, num_m, NUM_N, GROUP)
+        expert = tl.load(tile_expert_ptr + m)
+        row = m * BLOCK_M + tl.arange(0, BLOCK_M)
+        token = tl.load(token_of_row_ptr + row)
+        live = token >= 0
+        x_ptrs = x_ptr + token[:, None].to(tl.int64) * H + lane[None, :]
+        up_block = expert * (2 * NUM_N) + n
+        gate_block = up_block + NUM_N
+
+        up = tl.zeros((BLOCK, BLOCK_M), tl.float32)
+        gate = tl.zeros((BLOCK, BLOCK_M), tl.float32)
+        for k in range(NUM_K):
+            x = tl.load(x_ptrs + k * BLOCK, mask=live[:, None], other=0.0)
+            x_scale = tl.load(x_scale_ptr + k * num_tokens + token, mask=live, other=0.0)
+            up_w = w_desc.load([up_block * BLOCK, k * BLOCK])
+            up_scale = tl.load(w_scale_ptr + up_block * NUM_K + k)
+            up += tl.dot(up_w, x.T) * (x_scale * up_scale)[None, :]
+            gate_w = w_desc.load([gate_block * BLOCK, k * BLOCK])
+            gate_scale = tl.load(w_scale_ptr + gate_block * NUM_K + k)
+            gate += tl.dot(gate_w, x.T) * (x_scale * gate_scale)[None, :]
+
+        h = gate / (1.0 + tl.exp(-gate)) * up
+        amax = tl.max(tl.abs(h), 0)
+        scale = tl.where(amax > 0, amax / 448.0, 1.0)
+        q = (h / scale[None, :]).to(tl.float8e4nv)
+        h_ptrs = h_ptr + row[None, :].to(tl.int64) * I + n * BLOCK + lane[:, None]
+        tl.store(h_ptrs, q)
+        tl.store(h_scale_ptr + row * NUM_N + n, scale)
+
+
+def gemm1_swiglu_quant(x, x_scale, w, w_scale, permutation, tile):
+    """First grouped product and activation.
+
+    Args:
+        x: [T, H] float8_e4m3fn; x_scale: [H/128, T] float32.
+        w: [E_local, 2I, H] float8_e4m3fn, `up` rows first; w_scale: [E_local, 2I/128, H/128] float32.
+        permutation: `permute`'s result for tile.block_m.
+        tile: block_m, group, programs, num_warps, num_stages (see tiles.py).
+
+    Returns:
+        h [rows, I] float8_e4m3fn and h_scale [rows, I/128] float32; dequantised h is h * h_scale.
+        Padding rows of used tiles hold zeros, rows of unused tiles are undefined.
+    """
+    num_local_experts, double_inter, hidden = w.shape
+    rows = len(permutation.token_of_row)
+    h = torch.empty((rows, double_inter // 2), dtype=torch.float8_e4m3fn, device=x.device)
+    h_scale = torch.empty((rows, double_inter // 2 // BLOCK), dtype=torch.float32, device=x.device)
+    work = len(permutation.tile_expert) * (double_inter // 2 // BLOCK)
+    gemm1_swiglu_quant_kernel[(min(work, tile.programs),)](
+        x,
+        x_scale,
+        TensorDescriptor.from_tensor(w.view(num_local_experts * double_inter, hidden), [BLOCK, BLOCK]),
+        w_scale,
+        permutation.token_of_row,
+        permutation.tile_expert,
+        permutation.num_tiles,
+        h,
+        h_scale,
+        x.shape[0],
+        H=hidden,
+        I=double_inter // 2,
+        BLOCK_M=tile.block_m,
+        GROUP=tile.group,
+        num_warps=tile.num_warps,
+        num_stages=tile.num_stages,
+    )
+    return h, h_scale

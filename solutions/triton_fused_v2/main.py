@@ -1,0 +1,89 @@
+"""triton_fused_v2: the layer in five Triton kernels; read `run` downhill, then one file a stage in kernels/."""
+
+from functools import lru_cache
+
+import torch
+
+from .kernels.check_inputs import check_inputs
+from .kernels.combine import combine
+from .kernels.gemm1_swiglu_quant import gemm1_swiglu_quant
+from .kernels.gemm2 import gemm2
+from .kernels.permute import permute
+from .kernels.route import route
+from .tiles import choose_tile
+
+MAX_Y_BYTES = 850_000_000  # bound on gemm2's result, the largest scratch; wider ones are made in column slices
+
+
+@lru_cache
+def _architecture(device):
+    """(architecture name, multiprocessors) of a device; a CPU stands in for sm_90 in the interpreter."""
+    if device.type == "cpu":
+        return "sm_90", 4
+    properties = torch.cuda.get_device_properties(device)
+    return f"sm_{properties.major}{properties.minor}", properties.multi_processor_count
+
+
+def column_slices(rows, hidden):
+    """Number of equal column slices, each a multiple of 128 wide, that keep rows x slice x 2 bytes in bound."""
+    blocks = hidden // 128
+    fits = (n for n in range(1, blocks) if blocks % n == 0 and rows * (hidden // n) * 2 <= MAX_Y_BYTES)
+    return next(fits, blocks)
+
+
+def run(
+    routing_logits,
+    routing_bias,
+    hidden_states,
+    hidden_states_scale,
+    gemm1_weights,
+    gemm1_weights_scale,
+    gemm2_weights,
+    gemm2_weights_scale,
+    local_expert_offset,
+    routed_scaling_factor,
+    output,
+):
+    """DeepSeek-V3 FP8 block-scale MoE layer of one expert-parallel rank; writes `output` [T, H] bf16.
+
+    Shapes and dtypes are the definition's; see check_inputs. Launches five kernels on the current stream and
+    never waits for the device.
+
+    Raises:
+        ValueError: an argument is not what the definition says, or the architecture has no tile table.
+    """
+    check_inputs(
+        local_expert_offset,
+        routed_scaling_factor,
+        routing_logits=routing_logits,
+        routing_bias=routing_bias,
+        hidden_states=hidden_states,
+        hidden_states_scale=hidden_states_scale,
+        gemm1_weights=gemm1_weights,
+        gemm1_weights_scale=gemm1_weights_scale,
+        gemm2_weights=gemm2_weights,
+        gemm2_weights_scale=gemm2_weights_scale,
+        output=output,
+    )
+    num_tokens, hidden = hidden_states.shape
+    if num_tokens == 0:
+        return
+    num_local_experts = gemm1_weights.shape[0]
+    architecture, multiprocessors = _architecture(hidden_states.device)
+    tile1 = choose_tile(architecture, "gemm1", num_tokens, multiprocessors)
+    tile2 = choose_tile(architecture, "gemm2", num_tokens, multiprocessors)
+
+    with torch.cuda.device_of(hidden_states):
+        expert, weight = route(
+            routing_logits, routing_bias, local_expert_offset, routed_scaling_factor, num_local_experts
+        )
+        permutation = permute(expert, num_local_experts, tile1.block_m)
+        h, h_scale = gemm1_swiglu_quant(
+            hidden_states, hidden_states_scale, gemm1_weights, gemm1_weights_scale, permutation, tile1
+        )
+        width = hidden // column_slices(h.shape[0], hidden)
+        for first_column in range(0, hidden, width):
+            y = gemm2(
+                h, h_scale, gemm2_weights, gemm2_weights_scale, permutation, first_column, width, tile2
+            )
+            combine(y, permutation.row_of_pair, weight, output, first_column)
