@@ -55,7 +55,7 @@ def combine(y, row_of_pair, weight, output, first_column):
     """
     num_tokens, top_k = row_of_pair.shape
     num_columns = y.shape[1]
-    block = 1024 if num_tokens > 64 else 512
+    block = 2048 if num_tokens > 64 else 512
     combine_kernel[(num_tokens, triton.cdiv(num_columns, block))](
         y,
         row_of_pair,
@@ -66,5 +66,5 @@ def combine(y, row_of_pair, weight, output, first_column):
         H=output.shape[1],
         TOP_K=top_k,
         BLOCK=block,
-        num_warps=4,
+        num_warps=8 if block == 2048 else 4,
     )

@@ -15,35 +15,16 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from .gemm1 import gemm1_ref
+from .swiglu_quant import swiglu_quant_ref
 from .tile_order import tile_order
 
 BLOCK = 128  # columns and K of a block scale
-FP8_MAX = 448.0
-
-
-def swiglu_quant_ref(g):
-    """Plain SwiGLU and quantisation: g [rows, 2I] fp32 -> (h [rows, I] fp8 e4m3, scale [rows, I/128] fp32)."""
-    up, gate = g.chunk(2, dim=-1)
-    h = (torch.nn.functional.silu(gate) * up).unflatten(-1, (-1, BLOCK))
-    amax = h.abs().amax(-1)
-    scale = torch.where(amax > 0, amax / FP8_MAX, 1.0)
-    return (h / scale[..., None]).flatten(-2).to(torch.float8_e4m3fn), scale
 
 
 def gemm1_swiglu_quant_ref(x, x_scale, w, w_scale, token_of_row, tile_expert, num_tiles, block_m):
     """Plain statement of `gemm1_swiglu_quant`; rows of padding or beyond the last tile are left zero."""
-    inter = w.shape[1] // 2
-    h = torch.zeros((len(token_of_row), inter), dtype=torch.float8_e4m3fn, device=x.device)
-    h_scale = torch.ones((len(token_of_row), inter // BLOCK), dtype=torch.float32, device=x.device)
-    wide = lambda s: s.repeat_interleave(BLOCK, -1)  # noqa: E731
-    dequant_x = x.float() * wide(x_scale.t().contiguous())
-    for tile in range(int(num_tiles)):
-        e = int(tile_expert[tile])
-        rows = torch.arange(tile * block_m, (tile + 1) * block_m, device=x.device)
-        rows = rows[token_of_row[rows] >= 0]
-        dequant_w = w[e].float() * wide(w_scale[e].repeat_interleave(BLOCK, 0))
-        h[rows], h_scale[rows] = swiglu_quant_ref(dequant_x[token_of_row[rows].long()] @ dequant_w.t())
-    return h, h_scale
+    return swiglu_quant_ref(gemm1_ref(x, x_scale, w, w_scale, token_of_row, tile_expert, num_tiles, block_m))
 
 
 @triton.jit

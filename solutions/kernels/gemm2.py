@@ -70,21 +70,20 @@ def gemm2_kernel(
         tl.store(y_ptrs, y.to(tl.bfloat16))
 
 
-def gemm2(h, h_scale, w, w_scale, permutation, first_column, num_columns, tile):
-    """Second grouped product, for columns first_column .. first_column + num_columns of the hidden size.
+def gemm2(h, h_scale, w, w_scale, permutation, first_column, y, tile):
+    """Second grouped product, for y.shape[1] columns of the hidden size from first_column on.
 
     Args:
         h: [rows, I] float8_e4m3fn; h_scale: [rows, I/128] float32.
         w: [E_local, H, I] float8_e4m3fn; w_scale: [E_local, H/128, I/128] float32.
         permutation: `permute`'s result for tile.block_m.
-        first_column, num_columns: multiples of 128.
+        first_column: a multiple of 128.
+        y: [rows, num_columns] bfloat16, written, not yet weighed; num_columns a multiple of 128. Rows of
+            unused tiles are left alone.
         tile: block_m, block_n, group, programs, num_warps, num_stages (see tiles.py).
-
-    Returns:
-        y [rows, num_columns] bfloat16, not yet weighed. Rows of unused tiles are undefined.
     """
     num_local_experts, hidden, inter = w.shape
-    y = torch.empty((h.shape[0], num_columns), dtype=torch.bfloat16, device=h.device)
+    num_columns = y.shape[1]
     work = len(permutation.tile_expert) * (num_columns // tile.block_n)
     gemm2_kernel[(min(work, tile.programs),)](
         TensorDescriptor.from_tensor(h, [tile.block_m, BLOCK]),
@@ -104,4 +103,3 @@ def gemm2(h, h_scale, w, w_scale, permutation, first_column, num_columns, tile):
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
     )
-    return y

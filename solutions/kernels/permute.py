@@ -3,9 +3,10 @@
 Each expert's rows start at a multiple of `block_m`, so that a GEMM tile of block_m rows belongs to one
 expert. Tokens are not copied: `token_of_row` says where a row's activations are, and gemm1 gathers them.
 
-Map of the kernel: one program a local expert. Pass 1 reads all pairs and counts every expert's rows, which
-gives this expert its first tile without a word to the other programs. Pass 2 reads the pairs again and
-numbers this expert's own in order of token (a running sum), so the placement is the same in every run.
+Map of the kernels: pairs are cut into chunks of 1024. `count` (one program a chunk) writes how many pairs of
+each expert its chunk holds. `place` (one program a chunk) sums those counts, which gives every expert's first
+tile and how many of its rows lie in earlier chunks, then numbers its own pairs in order by a running sum: the
+placement is the same in every run. With a single chunk, `place` counts for itself and `count` is not launched.
 """
 
 from typing import NamedTuple
@@ -51,51 +52,73 @@ def permute_ref(expert, num_local_experts, block_m):
     )
 
 
+CHUNK = 1024
+
+
 @triton.jit
-def permute_kernel(
+def count_kernel(
     expert_ptr,  # [num_pairs] int32
+    chunk_count_ptr,  # [num_chunks, E_LOCAL] int32, written
+    num_pairs,
+    E_LOCAL: tl.constexpr,
+    CHUNK: tl.constexpr,
+):
+    chunk = tl.program_id(0)
+    pair = chunk * CHUNK + tl.arange(0, CHUNK)
+    expert = tl.load(expert_ptr + pair, mask=pair < num_pairs, other=-1)
+    count = tl.histogram(tl.maximum(expert, 0), E_LOCAL, mask=expert >= 0)
+    tl.store(chunk_count_ptr + chunk * E_LOCAL + tl.arange(0, E_LOCAL), count)
+
+
+@triton.jit
+def place_kernel(
+    expert_ptr,  # [num_pairs] int32
+    chunk_count_ptr,  # [num_chunks, E_LOCAL] int32; not read when num_chunks is 1
     row_of_pair_ptr,  # [num_pairs] int32, written
     token_of_row_ptr,  # [max_tiles * BLOCK_M] int32, written
     tile_expert_ptr,  # [max_tiles] int32, written
     num_tiles_ptr,  # [1] int32, written
     num_pairs,
+    num_chunks,
     TOP_K: tl.constexpr,
     E_LOCAL: tl.constexpr,
     BLOCK_M: tl.constexpr,
     CHUNK: tl.constexpr,
+    SINGLE: tl.constexpr,  # num_chunks == 1
 ):
     me = tl.program_id(0)
-    lane = tl.arange(0, CHUNK)
     bins = tl.arange(0, E_LOCAL)
+    pair = me * CHUNK + tl.arange(0, CHUNK)
+    expert = tl.load(expert_ptr + pair, mask=pair < num_pairs, other=-1)
 
-    count = tl.zeros((E_LOCAL,), tl.int32)
-    for start in range(0, num_pairs, CHUNK):
-        expert = tl.load(expert_ptr + start + lane, mask=start + lane < num_pairs, other=-1)
-        count += tl.histogram(tl.maximum(expert, 0), E_LOCAL, mask=expert >= 0)
+    if SINGLE:
+        count = tl.histogram(tl.maximum(expert, 0), E_LOCAL, mask=expert >= 0)
+        earlier = tl.zeros((E_LOCAL,), tl.int32)
+    else:
+        count = tl.zeros((E_LOCAL,), tl.int32)
+        earlier = tl.zeros((E_LOCAL,), tl.int32)
+        for first in range(0, num_chunks, 64):
+            chunk = first + tl.arange(0, 64)[:, None]
+            counts = tl.load(chunk_count_ptr + chunk * E_LOCAL + bins[None, :], mask=chunk < num_chunks, other=0)
+            count += tl.sum(counts, 0)
+            earlier += tl.sum(tl.where(chunk < me, counts, 0), 0)
     tiles = (count + BLOCK_M - 1) // BLOCK_M
-    my_first_tile = tl.sum(tl.where(bins < me, tiles, 0), 0)
-    my_tiles = tl.sum(tl.where(bins == me, tiles, 0), 0)
-    my_end = my_first_tile * BLOCK_M + tl.sum(tl.where(bins == me, count, 0), 0)
+    last_tile = tl.cumsum(tiles, 0)
+    first_row = (last_tile - tiles) * BLOCK_M
+
+    hit = (expert[:, None] == bins[None, :]).to(tl.int32)
+    row = tl.sum(hit * (tl.cumsum(hit, 0) - 1 + (first_row + earlier)[None, :]), 1)
+    local = expert >= 0
+    tl.store(row_of_pair_ptr + pair, tl.where(local, row, -1), mask=pair < num_pairs)
+    tl.store(token_of_row_ptr + row, pair // TOP_K, mask=local)
+
     if me == 0:
         tl.store(num_tiles_ptr, tl.sum(tiles, 0))
-
-    next_row = my_first_tile * BLOCK_M
-    for start in range(0, num_pairs, CHUNK):
-        pair = start + lane
-        expert = tl.load(expert_ptr + pair, mask=pair < num_pairs, other=-1)
-        mine = (expert == me).to(tl.int32)
-        row = next_row + tl.cumsum(mine, 0) - 1
-        tl.store(row_of_pair_ptr + pair, row, mask=mine == 1)
-        tl.store(token_of_row_ptr + row, pair // TOP_K, mask=mine == 1)
-        next_row += tl.sum(mine, 0)
-        if me == 0:
-            tl.store(row_of_pair_ptr + pair, -1, mask=(expert < 0) & (pair < num_pairs))
-
-    pad = my_end + tl.arange(0, BLOCK_M)
-    tl.store(token_of_row_ptr + pad, -1, mask=pad < (my_first_tile + my_tiles) * BLOCK_M)
-    for start in range(0, my_tiles, CHUNK):
-        tile = start + lane
-        tl.store(tile_expert_ptr + my_first_tile + tile, me, mask=tile < my_tiles)
+        pad = tl.arange(0, BLOCK_M)[:, None]
+        unused = first_row + count
+        tl.store(token_of_row_ptr + unused[None, :] + pad, -1, mask=pad < (last_tile * BLOCK_M - unused)[None, :])
+        for nth in range(0, tl.max(tiles, 0)):
+            tl.store(tile_expert_ptr + last_tile - tiles + nth, bins, mask=nth < tiles)
 
 
 def permute(expert, num_local_experts, block_m):
@@ -104,24 +127,36 @@ def permute(expert, num_local_experts, block_m):
     Args:
         expert: [T, TOP_K] int32, local expert number or -1; T >= 1.
         num_local_experts: E_local, a power of two.
-        block_m: rows of a GEMM tile.
+        block_m: rows of a GEMM tile, a power of two.
 
     Returns:
         A `Permutation`. Nothing is read back to the host.
     """
     num_tokens, top_k = expert.shape
+    num_pairs = num_tokens * top_k
+    num_chunks = triton.cdiv(num_pairs, CHUNK)
     tiles = max_tiles(num_tokens, top_k, num_local_experts, block_m)
-    new = lambda n: torch.empty((n,), dtype=torch.int32, device=expert.device)  # noqa: E731
-    out = Permutation(torch.empty_like(expert), new(tiles * block_m), new(tiles), new(1))
-    chunk = min(4096, max(128, triton.next_power_of_2(num_tokens * top_k)))
-    permute_kernel[(num_local_experts,)](
+    sizes = (num_pairs, tiles * block_m, tiles, 1, num_chunks * num_local_experts)
+    scratch = torch.empty((sum(sizes),), dtype=torch.int32, device=expert.device)
+    row_of_pair, token_of_row, tile_expert, num_tiles, chunk_count = scratch.split(sizes)
+    if num_chunks > 1:
+        count_kernel[(num_chunks,)](
+            expert, chunk_count, num_pairs, E_LOCAL=num_local_experts, CHUNK=CHUNK, num_warps=4
+        )
+    place_kernel[(num_chunks,)](
         expert,
-        *out,
-        num_tokens * top_k,
+        chunk_count,
+        row_of_pair,
+        token_of_row,
+        tile_expert,
+        num_tiles,
+        num_pairs,
+        num_chunks,
         TOP_K=top_k,
         E_LOCAL=num_local_experts,
         BLOCK_M=block_m,
-        CHUNK=chunk,
-        num_warps=4 if chunk < 4096 else 16,
+        CHUNK=CHUNK,
+        SINGLE=num_chunks == 1,
+        num_warps=8,
     )
-    return out
+    return Permutation(row_of_pair.view(num_tokens, top_k), token_of_row, tile_expert, num_tiles)

@@ -1,4 +1,4 @@
-"""triton_fused_v2: the layer in five Triton kernels; read `run` downhill, then one file a stage in kernels/."""
+"""triton_fused_v2: the layer in five to seven Triton kernels; read `run` downhill, then one file a stage in kernels/."""
 
 from functools import lru_cache
 
@@ -6,13 +6,15 @@ import torch
 
 from .kernels.check_inputs import check_inputs
 from .kernels.combine import combine
+from .kernels.gemm1 import gemm1
 from .kernels.gemm1_swiglu_quant import gemm1_swiglu_quant
 from .kernels.gemm2 import gemm2
 from .kernels.permute import permute
 from .kernels.route import route
-from .tiles import choose_tile
+from .kernels.swiglu_quant import swiglu_quant
+from .tiles import SEPARATE_SWIGLU_FROM, choose_tile
 
-MAX_Y_BYTES = 850_000_000  # bound on gemm2's result, the largest scratch; wider ones are made in column slices
+MAX_Y_BYTES = 900_000_000  # bound on gemm2's result, the largest scratch; wider ones are made in column slices
 
 
 @lru_cache
@@ -46,7 +48,7 @@ def run(
 ):
     """DeepSeek-V3 FP8 block-scale MoE layer of one expert-parallel rank; writes `output` [T, H] bf16.
 
-    Shapes and dtypes are the definition's; see check_inputs. Launches five kernels on the current stream and
+    Shapes and dtypes are the definition's; see check_inputs. Launches on the current stream and
     never waits for the device.
 
     Raises:
@@ -78,12 +80,15 @@ def run(
             routing_logits, routing_bias, local_expert_offset, routed_scaling_factor, num_local_experts
         )
         permutation = permute(expert, num_local_experts, tile1.block_m)
-        h, h_scale = gemm1_swiglu_quant(
-            hidden_states, hidden_states_scale, gemm1_weights, gemm1_weights_scale, permutation, tile1
-        )
+        first = (hidden_states, hidden_states_scale, gemm1_weights, gemm1_weights_scale, permutation, tile1)
+        if num_tokens < SEPARATE_SWIGLU_FROM:
+            h, h_scale = gemm1_swiglu_quant(*first)
+        else:
+            g = gemm1(*first)
+            h, h_scale = swiglu_quant(g, permutation, tile1.block_m, 8 * multiprocessors)
+            del g  # its memory serves y
         width = hidden // column_slices(h.shape[0], hidden)
+        y = torch.empty((h.shape[0], width), dtype=torch.bfloat16, device=h.device)
         for first_column in range(0, hidden, width):
-            y = gemm2(
-                h, h_scale, gemm2_weights, gemm2_weights_scale, permutation, first_column, width, tile2
-            )
+            gemm2(h, h_scale, gemm2_weights, gemm2_weights_scale, permutation, first_column, y, tile2)
             combine(y, permutation.row_of_pair, weight, output, first_column)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 class Tile(NamedTuple):
     block_m: int  # rows of a tile
-    block_n: int  # columns of a tile (gemm1: of h, so twice as many weight rows)
+    block_n: int  # columns of a tile; 128 in gemm1, whose column tile is a quantisation group
     group: int  # row tiles visited before the next column tile
     per_sm: int  # programs for each multiprocessor
     num_warps: int
@@ -16,30 +16,31 @@ class Tile(NamedTuple):
     programs: int = 0  # per_sm x multiprocessors, filled in when the device is known
 
 
+# From this many tokens on gemm1 leaves its activation to swiglu_quant; see docs/triton_fused_v2.md.
+SEPARATE_SWIGLU_FROM = 1025
+
 # (architecture, stage) -> rows: (largest T it is for, tile)
 TABLE = {
     ("sm_90", "gemm1"): (
-        (64, Tile(16, 128, 8, 1, 4, 5)),
-        (512, Tile(32, 128, 8, 1, 4, 4)),
-        (2048, Tile(64, 128, 8, 1, 4, 4)),
-        (None, Tile(128, 128, 8, 1, 8, 4)),
+        (256, Tile(16, 128, 8, 2, 4, 3)),
+        (1024, Tile(32, 128, 8, 2, 4, 3)),
+        (None, Tile(64, 128, 16, 2, 4, 3)),
     ),
     ("sm_90", "gemm2"): (
-        (64, Tile(16, 128, 8, 2, 4, 5)),
-        (512, Tile(32, 128, 8, 2, 4, 4)),
-        (2048, Tile(64, 128, 8, 2, 4, 4)),
-        (None, Tile(128, 128, 8, 1, 8, 4)),
+        (256, Tile(16, 128, 8, 2, 4, 5)),
+        (1024, Tile(32, 128, 8, 2, 4, 4)),
+        (None, Tile(64, 128, 16, 2, 4, 4)),
     ),
     # compiled ahead of time only; never run by us on SM100
     ("sm_100", "gemm1"): (
-        (64, Tile(16, 128, 8, 1, 4, 5)),
-        (512, Tile(32, 128, 8, 1, 4, 4)),
-        (None, Tile(64, 128, 8, 1, 4, 3)),
+        (256, Tile(16, 128, 8, 2, 4, 3)),
+        (1024, Tile(32, 128, 8, 1, 8, 3)),
+        (None, Tile(64, 128, 16, 2, 4, 3)),
     ),
     ("sm_100", "gemm2"): (
-        (64, Tile(16, 128, 8, 2, 4, 5)),
-        (512, Tile(32, 128, 8, 2, 4, 4)),
-        (None, Tile(64, 128, 8, 1, 4, 3)),
+        (256, Tile(16, 128, 8, 2, 4, 5)),
+        (1024, Tile(32, 128, 8, 2, 4, 4)),
+        (None, Tile(64, 128, 16, 2, 4, 4)),
     ),
 }
 

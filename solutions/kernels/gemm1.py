@@ -1,0 +1,107 @@
+"""gemm1: x . W13^T for each expert's rows, in bf16, rows in expert order.
+
+The plain product, without its activation: with many rows a tile the two accumulators of `gemm1_swiglu_quant` no
+longer fit the registers, and writing g and reading it back costs less than spilling.
+
+Map of the kernel: a persistent grid over (row tile, 128 columns of g); the product is W[128, K] . x[BLOCK_M, K]^T.
+Per K step the weight block comes through TMA and the token rows are gathered with asynchronous copies.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from .tile_order import tile_order
+
+BLOCK = 128
+
+
+def gemm1_ref(x, x_scale, w, w_scale, token_of_row, tile_expert, num_tiles, block_m):
+    """Plain statement of `gemm1` in fp32; rows of padding or beyond the last tile are left zero."""
+    g = torch.zeros((len(token_of_row), w.shape[1]), dtype=torch.float32, device=x.device)
+    wide = lambda s: s.repeat_interleave(BLOCK, -1)  # noqa: E731
+    dequant_x = x.float() * wide(x_scale.t().contiguous())
+    for tile in range(int(num_tiles)):
+        e = int(tile_expert[tile])
+        rows = torch.arange(tile * block_m, (tile + 1) * block_m, device=x.device)
+        rows = rows[token_of_row[rows] >= 0]
+        dequant_w = w[e].float() * wide(w_scale[e].repeat_interleave(BLOCK, 0))
+        g[rows] = dequant_x[token_of_row[rows].long()] @ dequant_w.t()
+    return g
+
+
+@triton.jit
+def gemm1_kernel(
+    x_ptr,  # [T, H] fp8
+    x_scale_ptr,  # [H / 128, T] fp32
+    w_desc,  # [E_LOCAL * N, H] fp8, block [128, 128]
+    w_scale_ptr,  # [E_LOCAL, N / 128, H / 128] fp32
+    token_of_row_ptr,
+    tile_expert_ptr,
+    num_tiles_ptr,
+    g_ptr,  # [rows, N] bf16, written
+    num_tokens,
+    H: tl.constexpr,
+    N: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    GROUP: tl.constexpr,
+):
+    BLOCK: tl.constexpr = 128
+    NUM_N: tl.constexpr = N // BLOCK
+    NUM_K: tl.constexpr = H // BLOCK
+    num_m = tl.load(num_tiles_ptr)
+    lane = tl.arange(0, BLOCK)
+    for index in range(tl.program_id(0), num_m * NUM_N, tl.num_programs(0)):
+        m, n = tile_order(index, num_m, NUM_N, GROUP)
+        w_block = tl.load(tile_expert_ptr + m) * NUM_N + n
+        row = m * BLOCK_M + tl.arange(0, BLOCK_M)
+        token = tl.load(token_of_row_ptr + row)
+        live = token >= 0
+        x_ptrs = x_ptr + token[:, None].to(tl.int64) * H + lane[None, :]
+
+        g = tl.zeros((BLOCK, BLOCK_M), tl.float32)
+        for k in range(NUM_K):
+            x = tl.load(x_ptrs + k * BLOCK, mask=live[:, None], other=0.0)
+            x_scale = tl.load(x_scale_ptr + k * num_tokens + token, mask=live, other=0.0)
+            w = w_desc.load([w_block * BLOCK, k * BLOCK])
+            g += tl.dot(w, x.T) * (x_scale * tl.load(w_scale_ptr + w_block * NUM_K + k))[None, :]
+
+        g_ptrs = g_ptr + row[None, :].to(tl.int64) * N + n * BLOCK + lane[:, None]
+        tl.store(g_ptrs, g.to(tl.bfloat16))
+
+
+def gemm1(x, x_scale, w, w_scale, permutation, tile):
+    """First grouped product.
+
+    Args:
+        x: [T, H] float8_e4m3fn; x_scale: [H/128, T] float32.
+        w: [E_local, N, H] float8_e4m3fn, N = 2I; w_scale: [E_local, N/128, H/128] float32.
+        permutation: `permute`'s result for tile.block_m.
+        tile: block_m, group, programs, num_warps, num_stages (see tiles.py).
+
+    Returns:
+        g [rows, N] bfloat16. Padding rows of used tiles hold zeros, rows of unused tiles are undefined.
+    """
+    num_local_experts, columns, hidden = w.shape
+    rows = len(permutation.token_of_row)
+    g = torch.empty((rows, columns), dtype=torch.bfloat16, device=x.device)
+    work = len(permutation.tile_expert) * (columns // BLOCK)
+    gemm1_kernel[(min(work, tile.programs),)](
+        x,
+        x_scale,
+        TensorDescriptor.from_tensor(w.view(num_local_experts * columns, hidden), [BLOCK, BLOCK]),
+        w_scale,
+        permutation.token_of_row,
+        permutation.tile_expert,
+        permutation.num_tiles,
+        g,
+        x.shape[0],
+        H=hidden,
+        N=columns,
+        BLOCK_M=tile.block_m,
+        GROUP=tile.group,
+        num_warps=tile.num_warps,
+        num_stages=tile.num_stages,
+    )
+    return g

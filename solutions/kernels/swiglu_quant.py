@@ -1,0 +1,67 @@
+"""swiglu_quant: h = silu(gate) * up in FP8, with one scale for each row and 128 columns.
+
+Map of the kernel: programs stride over the rows that exist (their number is read on the device); a program
+takes 8 groups of 128 columns of a row at a time, so amax and scale are reductions inside the program.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+BLOCK = 128
+FP8_MAX = 448.0
+
+
+def swiglu_quant_ref(g):
+    """Plain statement: g [rows, 2I], `up` first -> h [rows, I] float8_e4m3fn, scale [rows, I/128] float32."""
+    up, gate = g.float().chunk(2, dim=-1)
+    h = (torch.nn.functional.silu(gate) * up).unflatten(-1, (-1, BLOCK))
+    amax = h.abs().amax(-1)
+    scale = torch.where(amax > 0, amax / FP8_MAX, 1.0)
+    return (h / scale[..., None]).flatten(-2).to(torch.float8_e4m3fn), scale
+
+
+@triton.jit
+def swiglu_quant_kernel(
+    g_ptr,  # [rows, 2 I] bf16
+    h_ptr,  # [rows, I] fp8, written
+    h_scale_ptr,  # [rows, I / 128] fp32, written
+    num_tiles_ptr,
+    I: tl.constexpr,  # noqa: E741
+    BLOCK_M: tl.constexpr,
+    GROUPS: tl.constexpr,
+):
+    BLOCK: tl.constexpr = 128
+    group = tl.program_id(1) * GROUPS + tl.arange(0, GROUPS)
+    column = group[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
+    for row in range(tl.program_id(0), tl.load(num_tiles_ptr) * BLOCK_M, tl.num_programs(0)):
+        g_row = g_ptr + tl.cast(row, tl.int64) * (2 * I)
+        up = tl.load(g_row + column).to(tl.float32)
+        gate = tl.load(g_row + I + column).to(tl.float32)
+        h = gate / (1.0 + tl.exp(-gate)) * up
+        amax = tl.max(tl.abs(h), 1)
+        scale = tl.where(amax > 0, amax / 448.0, 1.0)
+        tl.store(h_ptr + tl.cast(row, tl.int64) * I + column, (h / scale[:, None]).to(tl.float8e4nv))
+        tl.store(h_scale_ptr + row * (I // BLOCK) + group, scale)
+
+
+def swiglu_quant(g, permutation, block_m, programs):
+    """Activation and quantisation of the rows of the used tiles.
+
+    Args:
+        g: [rows, 2I] bfloat16, `up` columns first; I a multiple of 128.
+        permutation: `permute`'s result for block_m.
+        programs: upper bound on the programs that share the rows.
+
+    Returns:
+        h [rows, I] float8_e4m3fn, h_scale [rows, I/128] float32. Rows of unused tiles are undefined.
+    """
+    rows, double_inter = g.shape
+    inter = double_inter // 2
+    groups = 8 if inter % (8 * BLOCK) == 0 else 1
+    h = torch.empty((rows, inter), dtype=torch.float8_e4m3fn, device=g.device)
+    h_scale = torch.empty((rows, inter // BLOCK), dtype=torch.float32, device=g.device)
+    swiglu_quant_kernel[(min(rows, programs), inter // (groups * BLOCK))](
+        g, h, h_scale, permutation.num_tiles, I=inter, BLOCK_M=block_m, GROUPS=groups, num_warps=4
+    )
+    return h, h_scale
