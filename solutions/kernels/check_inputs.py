@@ -2,74 +2,81 @@
 
 import torch
 
-_SHAPES = {
-    "routing_logits": (("seq_len", "num_experts"), torch.float32),
-    "routing_bias": (("num_experts",), torch.bfloat16),
-    "hidden_states": (("seq_len", "hidden_size"), torch.float8_e4m3fn),
-    "hidden_states_scale": (("num_hidden_blocks", "seq_len"), torch.float32),
-    "gemm1_weights": (("num_local_experts", "gemm1_out_size", "hidden_size"), torch.float8_e4m3fn),
-    "gemm1_weights_scale": (("num_local_experts", "num_gemm1_out_blocks", "num_hidden_blocks"), torch.float32),
-    "gemm2_weights": (("num_local_experts", "hidden_size", "intermediate_size"), torch.float8_e4m3fn),
-    "gemm2_weights_scale": (("num_local_experts", "num_hidden_blocks", "num_intermediate_blocks"), torch.float32),
-    "output": (("seq_len", "hidden_size"), torch.bfloat16),
-}
 _BLOCK = 128
 _NUM_GROUPS = 8
+_ORDER = (
+    "routing_logits",
+    "routing_bias",
+    "hidden_states",
+    "hidden_states_scale",
+    "gemm1_weights",
+    "gemm1_weights_scale",
+    "gemm2_weights",
+    "gemm2_weights_scale",
+    "output",
+)
 
 
-def check_inputs(local_expert_offset, routed_scaling_factor, **tensors):
-    """Check one call of the layer.
+def check_inputs(tensors, local_expert_offset, routed_scaling_factor):
+    """Check one call of the layer. Runs inside the timed region, hence the plain straight code.
 
     Args:
+        tensors: the definition's eight input tensors in its order, then `output`.
         local_expert_offset: int, 0 <= offset <= num_experts - num_local_experts.
-        routed_scaling_factor: float.
-        tensors: the definition's eight input tensors and `output`, by name.
+        routed_scaling_factor: a number.
 
     Raises:
         ValueError: dtype, rank, size, device, contiguity or 16-byte alignment of an argument is not what the
             definition says; the message names the argument, what it got and what it wants.
     """
-    logits, w1, w2 = tensors["routing_logits"], tensors["gemm1_weights"], tensors["gemm2_weights"]
-    for name, tensor, rank in (("routing_logits", logits, 2), ("gemm1_weights", w1, 3), ("gemm2_weights", w2, 3)):
-        if not isinstance(tensor, torch.Tensor) or tensor.dim() != rank:
-            raise ValueError(f"{name}: got {_describe(tensor)}, want a tensor of {rank} dimensions")
-    seq_len, num_experts = logits.shape
-    num_local_experts, gemm1_out, hidden = w1.shape
+    for at, rank in ((0, 2), (4, 3), (6, 3)):
+        if not isinstance(tensors[at], torch.Tensor) or tensors[at].dim() != rank:
+            raise ValueError(f"{_ORDER[at]}: got {_describe(tensors[at])}, want a tensor of {rank} dimensions")
+    seq_len, num_experts = tensors[0].shape
+    local, gemm1_out, hidden = tensors[4].shape
     inter = gemm1_out // 2
-    size = {
-        "seq_len": seq_len,
-        "num_experts": num_experts,
-        "num_local_experts": num_local_experts,
-        "hidden_size": hidden,
-        "intermediate_size": inter,
-        "gemm1_out_size": 2 * inter,
-        "num_hidden_blocks": hidden // _BLOCK,
-        "num_intermediate_blocks": inter // _BLOCK,
-        "num_gemm1_out_blocks": 2 * inter // _BLOCK,
-    }
     for name, value in (("hidden_size", hidden), ("intermediate_size", inter)):
         if value == 0 or value % _BLOCK:
             raise ValueError(f"gemm1_weights: {name} is {value}, want a multiple of {_BLOCK}")
-    for name, value in (("num_experts", num_experts), ("num_local_experts", num_local_experts)):
+    for at, name, value in ((0, "num_experts", num_experts), (4, "num_local_experts", local)):
         if value < _NUM_GROUPS or value & (value - 1):
-            raise ValueError(f"{name}: got {value}, want a power of two of at least {_NUM_GROUPS}")
-    for name, (axes, dtype) in _SHAPES.items():
-        tensor = tensors[name]
-        want = tuple(size[axis] for axis in axes)
-        if not isinstance(tensor, torch.Tensor) or tensor.dtype != dtype or tuple(tensor.shape) != want:
-            raise ValueError(f"{name}: got {_describe(tensor)}, want {dtype} of shape {list(want)} [{', '.join(axes)}]")
-        if tensor.device != logits.device:
-            raise ValueError(f"{name}: is on {tensor.device}, want {logits.device} as routing_logits")
+            raise ValueError(f"{_ORDER[at]}: {name} is {value}, want a power of two of at least {_NUM_GROUPS}")
+
+    h_blocks, i_blocks = hidden // _BLOCK, inter // _BLOCK
+    fp8, fp32, bf16 = torch.float8_e4m3fn, torch.float32, torch.bfloat16
+    want = (
+        ((seq_len, num_experts), fp32),
+        ((num_experts,), bf16),
+        ((seq_len, hidden), fp8),
+        ((h_blocks, seq_len), fp32),
+        ((local, 2 * inter, hidden), fp8),
+        ((local, 2 * i_blocks, h_blocks), fp32),
+        ((local, hidden, inter), fp8),
+        ((local, h_blocks, i_blocks), fp32),
+        ((seq_len, hidden), bf16),
+    )
+    device = tensors[0].device
+    for tensor, (shape, dtype) in zip(tensors, want, strict=True):
+        if not isinstance(tensor, torch.Tensor) or tensor.shape != shape or tensor.dtype != dtype:
+            raise ValueError(
+                f"{_name(tensor, tensors)}: got {_describe(tensor)}, want {dtype} of shape {list(shape)}"
+            )
+        if tensor.device != device:
+            raise ValueError(f"{_name(tensor, tensors)}: is on {tensor.device}, want {device} as routing_logits")
         if not tensor.is_contiguous():
-            raise ValueError(f"{name}: has strides {list(tensor.stride())}, want a contiguous tensor")
+            raise ValueError(
+                f"{_name(tensor, tensors)}: has strides {list(tensor.stride())}, want a contiguous tensor"
+            )
         if tensor.data_ptr() % 16:
-            raise ValueError(f"{name}: starts at an address that is not a multiple of 16 bytes, which TMA needs")
-    if not 0 <= local_expert_offset <= num_experts - num_local_experts:
-        raise ValueError(
-            f"local_expert_offset: got {local_expert_offset}, want 0 to {num_experts - num_local_experts}"
-        )
+            raise ValueError(f"{_name(tensor, tensors)}: starts at an address that is not a multiple of 16 bytes")
+    if not 0 <= local_expert_offset <= num_experts - local:
+        raise ValueError(f"local_expert_offset: got {local_expert_offset}, want 0 to {num_experts - local}")
     if not isinstance(routed_scaling_factor, (int, float)):
         raise ValueError(f"routed_scaling_factor: got {type(routed_scaling_factor).__name__}, want a number")
+
+
+def _name(tensor, tensors):
+    return next(name for name, other in zip(_ORDER, tensors, strict=True) if other is tensor)
 
 
 def _describe(value):

@@ -84,9 +84,9 @@ def gemm1(x, x_scale, w, w_scale, permutation, tile):
         g [rows, N] bfloat16. Padding rows of used tiles hold zeros, rows of unused tiles are undefined.
     """
     num_local_experts, columns, hidden = w.shape
-    rows = len(permutation.token_of_row)
+    rows = permutation.token_of_row.shape[0]
     g = torch.empty((rows, columns), dtype=torch.bfloat16, device=x.device)
-    work = len(permutation.tile_expert) * (columns // BLOCK)
+    work = permutation.tile_expert.shape[0] * (columns // BLOCK)
     gemm1_kernel[(min(work, tile.programs),)](
         x,
         x_scale,

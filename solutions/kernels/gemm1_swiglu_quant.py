@@ -94,10 +94,10 @@ def gemm1_swiglu_quant(x, x_scale, w, w_scale, permutation, tile):
         Padding rows of used tiles hold zeros, rows of unused tiles are undefined.
     """
     num_local_experts, double_inter, hidden = w.shape
-    rows = len(permutation.token_of_row)
+    rows = permutation.token_of_row.shape[0]
     h = torch.empty((rows, double_inter // 2), dtype=torch.float8_e4m3fn, device=x.device)
     h_scale = torch.empty((rows, double_inter // 2 // BLOCK), dtype=torch.float32, device=x.device)
-    work = len(permutation.tile_expert) * (double_inter // 2 // BLOCK)
+    work = permutation.tile_expert.shape[0] * (double_inter // 2 // BLOCK)
     gemm1_swiglu_quant_kernel[(min(work, tile.programs),)](
         x,
         x_scale,

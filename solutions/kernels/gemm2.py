@@ -84,7 +84,7 @@ def gemm2(h, h_scale, w, w_scale, permutation, first_column, y, tile):
     """
     num_local_experts, hidden, inter = w.shape
     num_columns = y.shape[1]
-    work = len(permutation.tile_expert) * (num_columns // tile.block_n)
+    work = permutation.tile_expert.shape[0] * (num_columns // tile.block_n)
     gemm2_kernel[(min(work, tile.programs),)](
         TensorDescriptor.from_tensor(h, [tile.block_m, BLOCK]),
         h_scale,

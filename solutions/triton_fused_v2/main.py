@@ -54,19 +54,18 @@ def run(
     Raises:
         ValueError: an argument is not what the definition says, or the architecture has no tile table.
     """
-    check_inputs(
-        local_expert_offset,
-        routed_scaling_factor,
-        routing_logits=routing_logits,
-        routing_bias=routing_bias,
-        hidden_states=hidden_states,
-        hidden_states_scale=hidden_states_scale,
-        gemm1_weights=gemm1_weights,
-        gemm1_weights_scale=gemm1_weights_scale,
-        gemm2_weights=gemm2_weights,
-        gemm2_weights_scale=gemm2_weights_scale,
-        output=output,
+    tensors = (
+        routing_logits,
+        routing_bias,
+        hidden_states,
+        hidden_states_scale,
+        gemm1_weights,
+        gemm1_weights_scale,
+        gemm2_weights,
+        gemm2_weights_scale,
+        output,
     )
+    check_inputs(tensors, local_expert_offset, routed_scaling_factor)
     num_tokens, hidden = hidden_states.shape
     if num_tokens == 0:
         return
