@@ -1,0 +1,31 @@
+"""Where things lie in the repository."""
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SOLUTIONS = ROOT / "solutions"
+SHARED_STAGES = SOLUTIONS / "kernels"
+PACKED = SOLUTIONS / "packed"
+README = ROOT / "README.md"
+
+
+def definition_file(name: str, root: Path = ROOT) -> Path:
+    return root / "definitions" / "moe" / f"{name}.json"
+
+
+def workload_file(definition: str, root: Path = ROOT) -> Path:
+    return root / "workloads" / "moe" / f"{definition}.jsonl"
+
+
+def checksum_file(definition: str, root: Path = ROOT) -> Path:
+    """In the format of `sha256sum -c`, paths relative to the root."""
+    return root / "workloads" / "moe" / f"{definition}.sha256"
+
+
+def blob_file(definition: str, uuid: str) -> str:
+    """Relative to the root, as FIB's workloads want it."""
+    return f"blob/workloads/moe/{definition}/{definition}_{uuid}.safetensors"
+
+
+def trace_file(definition: str, root: Path = ROOT) -> Path:
+    return root / "traces" / "moe" / f"{definition}.jsonl"

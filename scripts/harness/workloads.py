@@ -1,0 +1,128 @@
+"""Workload records and tensors of a definition, from its cases."""
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import safetensors.torch
+import torch
+from flashinfer_bench import Trace, Workload
+
+from definitions.moe_fp8_block_scale import BLOCK, GEOMETRIES, NUM_LOCAL_EXPERTS, definition_name
+from harness import exact_random, paths, routing_model
+from harness.atomic_file import write_atomically
+from harness.cases import ROUTED_SCALING_FACTOR, Case, cases
+
+SCALE_NAMES = ("hidden_states_scale", "gemm1_weights_scale", "gemm2_weights_scale")
+
+
+def local_rows(logits: np.ndarray, bias: np.ndarray, offset: int) -> int:
+    """(token, local expert) pairs of a routing."""
+    chosen = routing_model.select(logits, bias) - offset
+    return int(((chosen >= 0) & (chosen < NUM_LOCAL_EXPERTS)).sum())
+
+
+def routing(case: Case) -> tuple[np.ndarray, np.ndarray]:
+    """Logits [T, 256] and bias [256], float32, of a case; T = 1 gets at least one local expert."""
+    attempt = 0
+    while True:
+        logits, bias = routing_model.draw(f"{case.uuid}/{attempt}", case.seq_len, case.raised)
+        if case.seq_len != 1 or local_rows(logits, bias, case.offset):
+            return logits, bias
+        attempt += 1
+
+
+def harsh_scales(case: Case, geometry: str) -> dict[str, np.ndarray]:
+    """Block scales of which a fifth are zero and the rest of either sign, up to 32; exact in fp32.
+
+    The first token's and the last local expert's scales are all zero where there is more than one.
+    """
+    hidden = GEOMETRIES[geometry]["hidden_size"] // BLOCK
+    intermediate = GEOMETRIES[geometry]["intermediate_size"] // BLOCK
+    shapes = (
+        (hidden, case.seq_len),
+        (NUM_LOCAL_EXPERTS, 2 * intermediate, hidden),
+        (NUM_LOCAL_EXPERTS, hidden, intermediate),
+    )
+    scales = {}
+    for name, shape in zip(SCALE_NAMES, shapes, strict=True):
+        seed, count = f"{case.uuid}/{name}", int(np.prod(shape))
+        size = exact_random.integers(f"{seed}/size", count, 513) - 256
+        zero = exact_random.integers(f"{seed}/zero", count, 5) == 0
+        scales[name] = np.where(zero, 0, size / 8).astype(np.float32).reshape(shape)
+    if case.seq_len > 1:
+        scales["hidden_states_scale"][:, 0] = 0
+    scales["gemm2_weights_scale"][-1] = 0
+    return scales
+
+
+def tensors(case: Case, geometry: str) -> dict[str, torch.Tensor]:
+    """What goes into the case's safetensors file."""
+    logits, bias = routing(case)
+    found = {
+        "routing_logits": torch.from_numpy(logits),
+        "routing_bias": torch.from_numpy(bias).to(torch.bfloat16),
+    }
+    if case.scales == "harsh":
+        arrays = harsh_scales(case, geometry)
+        found |= {name: torch.from_numpy(array) for name, array in arrays.items()}
+    return found
+
+
+def record(case: Case, definition: str) -> Trace:
+    """The case as a FIB workload trace."""
+    stored = ["routing_logits", "routing_bias"]
+    if case.scales == "harsh":
+        stored += SCALE_NAMES
+    blob = paths.blob_file(definition, case.uuid)
+    inputs = {
+        name: {"type": "random"}
+        for name in ("hidden_states", "gemm1_weights", "gemm2_weights", *SCALE_NAMES)
+    }
+    inputs |= {n: {"type": "safetensors", "path": blob, "tensor_key": n} for n in stored}
+    inputs["local_expert_offset"] = {"type": "scalar", "value": case.offset}
+    inputs["routed_scaling_factor"] = {"type": "scalar", "value": ROUTED_SCALING_FACTOR}
+    axes = {"seq_len": case.seq_len}
+    return Trace(definition=definition, workload=Workload(axes=axes, inputs=inputs, uuid=case.uuid))
+
+
+def read_checksums(path: Path) -> dict[str, str]:
+    """Relative path -> sha256 hex, from a file in the format of sha256sum; {} without a file."""
+    if not path.exists():
+        return {}
+    lines = (line.split(maxsplit=1) for line in path.read_text().splitlines())
+    return {name: digest for digest, name in lines}
+
+
+def make(geometry: str, root: Path = paths.ROOT) -> tuple[int, int]:
+    """Write the workloads of a geometry below root; return (blobs written, blobs found good).
+
+    Raises RuntimeError when a generated blob differs from its recorded checksum.
+    """
+    definition = definition_name(geometry)
+    recorded = read_checksums(paths.checksum_file(definition, root))
+    checksums, written, kept = {}, 0, 0
+    all_cases = cases(geometry, definition)
+    for case in all_cases:
+        name = paths.blob_file(definition, case.uuid)
+        path = root / name
+        if name in recorded and path.exists():
+            if hashlib.sha256(path.read_bytes()).hexdigest() == recorded[name]:
+                checksums[name] = recorded[name]
+                kept += 1
+                continue
+        content = safetensors.torch.save(tensors(case, geometry))
+        checksums[name] = hashlib.sha256(content).hexdigest()
+        if recorded.get(name, checksums[name]) != checksums[name]:
+            raise RuntimeError(
+                f"{name}: generated sha256 {checksums[name]}, recorded is {recorded[name]}. If the "
+                f"generator was meant to change, delete {paths.checksum_file(definition).name}."
+            )
+        write_atomically(path, content)
+        written += 1
+
+    lines = [record(case, definition).model_dump_json() for case in all_cases]
+    write_atomically(paths.workload_file(definition, root), "".join(f"{x}\n" for x in lines))
+    sums = "".join(f"{digest}  {name}\n" for name, digest in checksums.items())
+    write_atomically(paths.checksum_file(definition, root), sums)
+    return written, kept
