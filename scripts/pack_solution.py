@@ -1,4 +1,4 @@
-"""Pack solutions into the JSON that FlashInfer-Bench reads, each with the shared stages it lists."""
+"""Pack solutions into the JSON that FlashInfer-Bench reads, with the shared stages they list."""
 
 import argparse
 import sys

@@ -1,0 +1,31 @@
+"""Whether a packed solution can run on this machine, decided before it is built."""
+
+import importlib.util
+
+import torch
+from flashinfer_bench import Solution
+
+
+def here() -> str:
+    """What this machine is called in target_hardware: cpu, or sm_ and the compute capability."""
+    if not torch.cuda.is_available():
+        return "cpu"
+    major, minor = torch.cuda.get_device_capability()
+    return f"sm_{major}{minor}"
+
+
+def is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def why_skipped(solution: Solution, hardware: str) -> str | None:
+    """One line saying why the solution cannot run on `hardware`, or None when it can."""
+    targets = solution.spec.target_hardware
+    if hardware not in targets:
+        return f"runs on {', '.join(targets)}; this machine is {hardware}"
+    if missing := [name for name in solution.spec.dependencies if not is_installed(name)]:
+        return f"needs {', '.join(missing)}, not installed here"
+    return None

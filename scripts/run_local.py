@@ -1,0 +1,192 @@
+"""Run solutions on workloads, judge them by FlashInfer-Bench and print one side-by-side table.
+
+With a CUDA device this is FIB's benchmark on the full geometry. Without one it is the same job on
+the small geometry through Triton's interpreter, which tells what is correct but not what is fast.
+"""
+
+import argparse
+import logging
+import shlex
+import sys
+from pathlib import Path
+
+import harness  # noqa: F401  must come first: it settles whether Triton interprets
+import torch
+from flashinfer_bench import EvaluationStatus, Trace, TraceSet
+from flashinfer_bench.bench.runner import PersistentRunner
+from harness import cpu_judge, eligibility, packing, paths, result_table, trace_store, workloads
+from harness.cases import cases
+from harness.tolerances import TOLERANCES
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import TimeElapsedColumn as Elapsed
+from rich.progress import TimeRemainingColumn as Remaining
+
+from definitions.moe_fp8_block_scale import GEOMETRIES, definition_name
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--solutions", nargs="+", default=[], metavar="NAME", help="default: every solution")
+    add("--definition", metavar="full|small|NAME", help="default: full with a GPU, else small")
+    add("--tolerance", choices=list(TOLERANCES), default="relaxed", help="default: relaxed")
+    add("--warmup-runs", type=int, default=10, help="default: 10; with a GPU only")
+    add("--iterations", type=int, default=50, help="default: 50; with a GPU only")
+    add("--num-trials", type=int, help="inputs per workload; default: 3 with a GPU, else 1")
+    add("--timeout", type=int, default=300, help="seconds per solution and workload; default: 300")
+    add(
+        "--save",
+        action=argparse.BooleanOptionalAction,
+        help="keep the traces; default: with a GPU only",
+    )
+    add("--output", type=Path, metavar="FILE", help="keep the traces here, not below traces/")
+    return parser.parse_args(argv)
+
+
+def choose_geometry(wanted: str | None, on_gpu: bool) -> str:
+    """A key of GEOMETRIES from a key or a definition's name. Raises ValueError."""
+    if wanted is None:
+        return "full" if on_gpu else "small"
+    by_name = {definition_name(geometry): geometry for geometry in GEOMETRIES}
+    geometry = by_name.get(wanted, wanted)
+    if geometry not in GEOMETRIES:
+        listed = ", ".join([*GEOMETRIES, *by_name])
+        raise ValueError(f"unknown definition {wanted!r}; there are: {listed}")
+    if geometry == "full" and not on_gpu:
+        raise ValueError("the full geometry needs a CUDA device; without one: --definition small")
+    return geometry
+
+
+def run(args: argparse.Namespace, geometry: str, console: Console, command: str) -> bool:
+    """Do the job; return whether everything that was not skipped passed."""
+    on_gpu = torch.cuda.is_available()
+    tolerance = TOLERANCES[args.tolerance]
+    num_trials = args.num_trials or (3 if on_gpu else 1)
+    names = packing.choose(args.solutions)
+    packing.pack_here(names)
+    workloads.make(geometry)
+    name = definition_name(geometry)
+    trace_set = TraceSet.from_path(str(paths.ROOT))
+    definition = trace_set.definitions[name]
+    todo = [trace.workload for trace in trace_set.workloads[name]]
+
+    wanted = {packing.packed_name(n, geometry) for n in names}
+    packed = [s for s in trace_set.solutions.get(name, []) if s.name in wanted]
+    hardware = eligibility.here()
+    reasons = {s.name: eligibility.why_skipped(s, hardware) for s in packed}
+    skipped = {name: reason for name, reason in reasons.items() if reason}
+    for solution in sorted(wanted - reasons.keys()):
+        skipped[solution] = "does not serve this definition"
+    for solution, reason in skipped.items():
+        console.print(f"{solution}: SKIPPED: {reason}", style="yellow")
+    solutions = [s for s in packed if s.name not in skipped]
+
+    protocol = f"trials={num_trials} on the CPU through Triton's interpreter, not timed"
+    if on_gpu:
+        protocol = f"warmup={args.warmup_runs} iterations={args.iterations} trials={num_trials}"
+        config = cpu_judge.config_for(
+            tolerance,
+            warmup_runs=args.warmup_runs,
+            iterations=args.iterations,
+            num_trials=num_trials,
+            timeout_seconds=args.timeout,
+        )
+        runner = PersistentRunner(config.log_dir) if solutions else None
+    else:
+        console.print("No CUDA device: Triton's interpreter runs the kernels, so no times.")
+
+    results = {s.name: {} for s in solutions}
+    labels = {case.uuid: case for case in cases(geometry, name)}
+    rows = []
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
+    bar = Progress(*columns, Elapsed(), Remaining(), console=console, transient=True)
+    try:
+        with bar:
+            task = bar.add_task("", total=len(todo) if solutions else 0)
+            for at, workload in enumerate(todo if solutions else [], start=1):
+                case = labels[workload.uuid]
+                label = f"T={case.seq_len} offset={case.offset}"
+                if not case.name.startswith("T="):
+                    label = f"{case.name} {label}"
+                rows.append((workload.uuid, label))
+                bar.update(task, description=label)
+                try:
+                    if on_gpu:
+                        found = runner.run_workload(
+                            definition, workload, solutions, config, trace_set.root
+                        )
+                    else:
+                        found = cpu_judge.run_workload(
+                            definition,
+                            workload,
+                            solutions,
+                            tolerance,
+                            trace_set.root,
+                            num_trials,
+                            args.timeout,
+                        )
+                except RuntimeError as error:
+                    console.print(f"{label}: the reference did not run: {error}", style="bold red")
+                    found = {}
+                for solution in solutions:
+                    if solution.name in found:
+                        ev = trace_store.annotate(
+                            found[solution.name],
+                            solution.hash(),
+                            str(tolerance),
+                            protocol,
+                            command,
+                        )
+                        results[solution.name][workload.uuid] = ev
+                        text = result_table.cell(ev, on_gpu)
+                        console.print(
+                            f"[{at}/{len(todo)}] {label}  {solution.name}  {text}",
+                            markup=False,
+                            highlight=False,
+                        )
+                        if ev.log:
+                            console.print(ev.log.strip().splitlines()[-1], markup=False)
+                bar.advance(task)
+    finally:
+        if on_gpu and solutions:
+            runner.close()
+
+    title = f"{name}\n{hardware}, {tolerance}"
+    console.print(result_table.table(title, rows, results, skipped, on_gpu))
+    save = args.save if args.save is not None else on_gpu or args.output is not None
+    if save:
+        traces = [
+            Trace(definition=name, workload=workload, solution=solution, evaluation=evs[uuid])
+            for solution, evs in results.items()
+            for workload in todo
+            if (uuid := workload.uuid) in evs
+        ]
+        path = args.output or paths.trace_file(name)
+        trace_store.merge(path, traces)
+        console.print(f"{len(traces)} traces saved in {path}", soft_wrap=True)
+    return all(
+        uuid in evs and evs[uuid].status == EvaluationStatus.PASSED
+        for evs in results.values()
+        for uuid, _ in rows
+    )
+
+
+def main() -> int:
+    argv = sys.argv[1:]
+    args = parse(argv)
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    logging.getLogger("flashinfer_bench").setLevel(logging.ERROR)
+    command = shlex.join(["python", "scripts/run_local.py", *argv])
+    try:
+        geometry = choose_geometry(args.definition, torch.cuda.is_available())
+        return 0 if run(args, geometry, console, command) else 1
+    except (packing.PackingError, ValueError) as error:
+        print(error, file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())
