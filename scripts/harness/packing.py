@@ -124,8 +124,8 @@ def pack(name: str, folder: Path = paths.SOLUTIONS) -> dict[str, Solution]:
     """Geometry -> Solution, for each geometry the solution serves. Raises PackingError."""
     manifest = read_manifest(name, folder)
     sources = gather(name, manifest, folder)
-    check_entry_point(name, manifest["entry_point"], sources)
     check_imports(name, sources)
+    check_entry_point(name, manifest["entry_point"], sources)
     try:
         spec = BuildSpec(
             language=manifest["language"],

@@ -1,0 +1,24 @@
+"""What tests may import, and which of them this machine can run; before any of them is imported."""
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
+os.environ["FIB_CACHE_PATH"] = tempfile.mkdtemp(prefix="fib-cache-")
+
+import harness  # noqa: E402, F401  without a CUDA device it chooses Triton's interpreter
+import torch  # noqa: E402
+
+
+def pytest_collection_modifyitems(items):
+    if torch.cuda.is_available():
+        return
+    skip = pytest.mark.skip(reason="needs a CUDA device; torch sees none")
+    for item in items:
+        if "gpu" in item.keywords:
+            item.add_marker(skip)
