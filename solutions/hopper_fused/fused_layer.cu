@@ -2,7 +2,7 @@
 //
 //   all warps      route tokens (all of them, or this block's share and a grid barrier), then sort rows by expert
 //   warps 8, 9     load.cuh: keep the ring of K steps full
-//   warps 0 to 7   gemm1_swiglu_quant.cuh on this block's units, grid barrier, gemm2_combine.cuh on its columns
+//   warps 0 to 7   gather this block's share of the rows, grid barrier, gemm1_swiglu_quant.cuh on this block's units, grid barrier, gemm2_combine.cuh on its columns
 //
 // The grid barriers cannot deadlock: the launch is cooperative, so either all blocks are resident or none runs, and
 // every wait is for an arrival that its block makes without waiting for anything later.
@@ -18,8 +18,12 @@
 #include "permute.cuh"
 #include "route.cuh"
 
-__device__ __forceinline__ void arrive_grid(unsigned* counter) {
-  asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
+// What the consumer threads wrote becomes visible to all blocks' bulk copies.
+__device__ __forceinline__ void publish(unsigned* counter) {
+  __threadfence();
+  fence_async_global();
+  bar_sync(kBarConsumers, kConsumers);
+  if (threadIdx.x == 0) arrive_grid(counter);
 }
 
 __global__ void __launch_bounds__(kThreads, 1) fused_layer(const __grid_constant__ Maps maps, const Args a) {
@@ -30,9 +34,13 @@ __global__ void __launch_bounds__(kThreads, 1) fused_layer(const __grid_constant
   uint32_t* mask = few ? s.rows.few.mask : s.rows.many.mask;
   uint16_t* token = few ? s.rows.few.token : s.rows.many.token;
 
+  if (threadIdx.x == kThreads - 1) {
+    prefetch_map(&maps.w1);
+    prefetch_map(&maps.w2);
+  }
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; i++) {
-      mbar_init(&s.full[i], 1 + 32);              // the bulk copies' bytes, the scale warp's lanes
+      mbar_init(&s.full[i], 2);  // weights, activations
       mbar_init(&s.empty[i], kConsumers / 32);
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -47,11 +55,8 @@ __global__ void __launch_bounds__(kThreads, 1) fused_layer(const __grid_constant
     __syncthreads();
     if (threadIdx.x == 0) {
       __threadfence();
-      arrive_grid(&a.scratch->counters[0]);
-      unsigned seen;
-      do {
-        asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(seen) : "l"(&a.scratch->counters[0]) : "memory");
-      } while (seen < gridDim.x);
+      arrive_grid(&a.scratch->counters[kRouted]);
+      wait_grid(&a.scratch->counters[kRouted]);
     }
     __syncthreads();
     for (int t = threadIdx.x; t < a.num_tokens; t += kThreads) mask[t] = __ldcg(&a.scratch->mask[t]);
@@ -62,26 +67,22 @@ __global__ void __launch_bounds__(kThreads, 1) fused_layer(const __grid_constant
   const bool in_gemm2 = blockIdx.x < kHidden / kColumns;
   if (warp >= kConsumers / 32) {
     registers_down<40>();
-    if (warp == kConsumers / 32) load_operands(s, maps, a, token, in_gemm2);
-    if (warp == kConsumers / 32 + 1) load_scales(s, a, token, in_gemm2);
+    if (threadIdx.x == kConsumers) load_weights(s, maps, in_gemm2);
+    if (warp == kConsumers / 32 + 1) load_activations(s, *a.scratch, in_gemm2);
   } else {
     registers_up<232>();
     Ring ring;
     const int warpgroup = __shfl_sync(0xffffffffu, warp / 4, 0);
+    gather_rows(s, a, token);
+    publish(&a.scratch->counters[kGathered]);
     gemm1_swiglu_quant(s, a, ring, warpgroup);
-    __threadfence();
-    fence_async_proxy();
-    bar_sync(kBarConsumers, kConsumers);
-    if (threadIdx.x == 0) arrive_grid(&a.scratch->counters[1]);
+    publish(&a.scratch->counters[kActivated]);
     if (in_gemm2) gemm2_combine(s, a, ring, warpgroup);
 
     // the last block to finish leaves the counters as it found them; gemm2 is over, so nobody reads them any more
     bar_sync(kBarConsumers, kConsumers);
-    if (threadIdx.x == 0 && atomicAdd(&a.scratch->counters[2], 1) == gridDim.x - 1) {
-      a.scratch->counters[0] = 0;
-      a.scratch->counters[1] = 0;
-      a.scratch->counters[2] = 0;
-    }
+    if (threadIdx.x == 0 && atomicAdd(&a.scratch->counters[kFinished], 1) == gridDim.x - 1)
+      for (int i = kRouted; i <= kFinished; i++) a.scratch->counters[i] = 0;
   }
 }
 
@@ -173,18 +174,18 @@ static void run_fused(
     double routed_scaling_factor, ffi::TensorView output, ffi::TensorView scratch) {
   check_inputs(logits, bias, x, x_scale, w1, w1_scale, w2, w2_scale, local_expert_offset, routed_scaling_factor,
                output);
-  const cuuint64_t t = logits.size(0), h = kHidden, i = kInter, rows = kMaxTokens * kTopK + 8;
+  const cuuint64_t h = kHidden, i = kInter;
+  const int64_t t = logits.size(0);
   if (t < 1 || t > kMaxTokens)
     TVM_FFI_THROW(ValueError) << "hidden_states: got " << t << " tokens, this kernel serves 1 to " << kMaxTokens;
   Scratch* s = static_cast<Scratch*>(scratch.data_ptr());
   Maps maps;
-  tensor_map<2>(&maps.x, x.data_ptr(), {h, t}, {1, h}, {kBlock, 1});
   tensor_map<5>(&maps.w1, w1.data_ptr(), {h, 8, 2, i / 8, kLocal}, {1, h, i * h, 8 * h, 2 * i * h},
                 {kBlock, 8, 2, kUnit / 8, 1});
   tensor_map<2>(&maps.w2, w2.data_ptr(), {i, kLocal * h}, {1, i}, {kBlock, kColumns});
-  tensor_map<3>(&maps.h, s->h, {i, rows, 2}, {1, 2 * i, i}, {kBlock, 8, 2});
   Args args = {
       static_cast<const float*>(logits.data_ptr()),   static_cast<const uint16_t*>(bias.data_ptr()),
+      static_cast<const uint8_t*>(x.data_ptr()),
       static_cast<const float*>(x_scale.data_ptr()),  static_cast<const float*>(w1_scale.data_ptr()),
       static_cast<const float*>(w2_scale.data_ptr()), static_cast<uint16_t*>(output.data_ptr()),
       s, (int)t, (int)local_expert_offset, (float)routed_scaling_factor};

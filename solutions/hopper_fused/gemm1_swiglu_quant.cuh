@@ -8,14 +8,29 @@
 
 enum NamedBarrier { kBarWarpgroup0 = 1, kBarWarpgroup1 = 2, kBarConsumers = 3, kBarFirstDone = 4, kBarSecondDone = 5 };
 
-// Adds one K step's product, scaled. xs: row scales; up, gate: this step's weight scales.
+// The consumer's part in freeing a slot: one lane of each of the eight warps says so.
+__device__ __forceinline__ void let_go(Smem& s, int slot) {
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) mbar_arrive(&s.empty[slot]);
+}
+
+// Steps that are the other warpgroup's alone: waiting keeps the phases in step.
+__device__ __forceinline__ void pass_over(Smem& s, Ring& ring, int steps) {
+  for (int i = 0; i < steps; i++, ring.step++) {
+    mbar_wait(&s.full[ring.slot()], ring.phase());
+    let_go(s, ring.slot());
+  }
+}
+
+// Adds one K step's product, scaled with the rows' scales (a group's eight, `stride` floats to the next group's) and
+// those of up's and gate's weight block.
 template <int N>
-__device__ __forceinline__ void promote_up_gate(float (&acc)[N / 2], const float (&raw)[N / 2], const float* scales) {
-  const int pair = 2 * (threadIdx.x % 4);
-  const float up = scales[4 * kChunk], gate = scales[4 * kChunk + 1];
+__device__ __forceinline__ void promote_up_gate(
+    float (&acc)[N / 2], const float (&raw)[N / 2], const float* scales, int stride, float up, float gate) {
+  const float* pair = scales + 2 * (threadIdx.x % 4);
 #pragma unroll
   for (int j = 0; j < N / 8; j++) {
-    const float2 x = *reinterpret_cast<const float2*>(scales + 8 * j + pair);
+    const float2 x = *reinterpret_cast<const float2*>(pair + j * stride);
     acc[4 * j + 0] += raw[4 * j + 0] * (x.x * up);
     acc[4 * j + 1] += raw[4 * j + 1] * (x.y * up);
     acc[4 * j + 2] += raw[4 * j + 2] * (x.x * gate);
@@ -23,47 +38,45 @@ __device__ __forceinline__ void promote_up_gate(float (&acc)[N / 2], const float
   }
 }
 
-// Sum over K, two steps at a time: the second's product runs while the first's is scaled and added.
-// With `split_k` the two warpgroups take turns of one unit's K steps; otherwise each has a unit of its own.
+// Sum over K, two slots at a time: the second's product runs while the first's is scaled and added.
+// `half` (0 or 1) is the weight block of the slot that is this warpgroup's; with `split` it is also its K step.
+// up, gate: the weight blocks' scales, one a K step; the next two steps' are read before this pair is waited for.
 template <int N>
-__device__ __forceinline__ void gemm1(Smem& s, Ring& ring, float (&acc)[N / 2], int warpgroup, bool split_k) {
+__device__ __forceinline__ void gemm1(
+    Smem& s, Ring& ring, float (&acc)[N / 2], int half, bool split, const float* up, const float* gate) {
   float raw[2][N / 2];
-  const int stride = split_k ? 2 : 1, first = split_k ? warpgroup : 0;
-  const int base = ring.step;
-  const bool elected = threadIdx.x % 32 == 0;
-  auto slot_of = [&](int k) { return (base + k) % kStages; };
-  auto skip = [&](int k) {  // a step of the other warpgroup: wait so that phases stay in step, then let go
-    ring.step = base + k;
-    mbar_wait(&s.full[ring.slot()], ring.phase());
-    if (elected) mbar_arrive(&s.empty[ring.slot()]);
-  };
-  auto issue = [&](int k, float (&r)[N / 2]) {
-    if (split_k && warpgroup == 1) skip(k - 1);
-    ring.step = base + k;
-    mbar_wait(&s.full[ring.slot()], ring.phase());
-    const uint8_t* w = s.ring[ring.slot()] + (split_k ? 0 : warpgroup * kUnitBytes);
-    const uint64_t a = wgmma_operand(w, 1024), b = wgmma_operand(s.ring[ring.slot()] + kSlotW, 1024);
+  const int halves = split ? 2 : 1, my_k = split ? half : 0, steps = kK1 / halves;
+  auto issue = [&](int slot, int phase, float (&r)[N / 2]) {
+    mbar_wait(&s.full[slot], phase);
+    const uint64_t a = wgmma_operand(s.ring[slot] + half * kUnitBytes, kTile8);
+    const uint64_t b = wgmma_operand(s.ring[slot] + kSlotW + my_k * kTile8, halves * kTile8);
     wgmma_begin();
 #pragma unroll
     for (int i = 0; i < 4; i++) Wgmma<N>::mma(r, a + 2 * i, b + 2 * i, i > 0);
     wgmma_commit();
-    if (split_k && warpgroup == 0) skip(k + 1);
   };
-  auto retire = [&](int k, float (&r)[N / 2]) {
+  auto retire = [&](int slot, float (&r)[N / 2], float up_scale, float gate_scale) {
     pin(r);
-    promote_up_gate<N>(acc, r, s.scales[slot_of(k)]);
-    __syncwarp();
-    if (elected) mbar_arrive(&s.empty[slot_of(k)]);
+    promote_up_gate<N>(acc, r, s.scales[slot] + my_k * kGroup, halves * kGroup, up_scale, gate_scale);
+    let_go(s, slot);
   };
-  for (int k = first; k < kK1; k += 2 * stride) {
-    issue(k, raw[0]);
-    issue(k + stride, raw[1]);
+  up += my_k;
+  gate += my_k;
+  float scale[4] = {__ldg(up), __ldg(gate), __ldg(up + halves), __ldg(gate + halves)};
+  for (int i = 0; i < steps; i += 2) {
+    const int next = (i + 2 < steps ? i + 2 : i) * halves;
+    const float coming[4] = {__ldg(up + next), __ldg(gate + next), __ldg(up + next + halves), __ldg(gate + next + halves)};
+    const Ring second{ring.step + 1};
+    issue(ring.slot(), ring.phase(), raw[0]);
+    issue(second.slot(), second.phase(), raw[1]);
     wgmma_wait<1>();
-    retire(k, raw[0]);
+    retire(ring.slot(), raw[0], scale[0], scale[1]);
     wgmma_wait<0>();
-    retire(k + stride, raw[1]);
+    retire(second.slot(), raw[1], scale[2], scale[3]);
+    ring.step += 2;
+#pragma unroll
+    for (int c = 0; c < 4; c++) scale[c] = coming[c];
   }
-  ring.step = base + kK1;
 }
 
 // SwiGLU, quantisation and the store of h; the scale carries the routing weight on.
@@ -96,20 +109,21 @@ __device__ __forceinline__ void swiglu_quant(
 #pragma unroll
     for (int p = 0; p < 2; p++) {
       const int r = 8 * j + 2 * (lane % 4) + p;
-      if (r >= tile.rows) continue;
+      if (r >= tile.segment.groups() * kGroup) continue;
       const float(*amax)[kChunk] = s.amax[parity][warpgroup];
       const float m = fmaxf(fmaxf(amax[0][r], amax[1][r]), fmaxf(amax[2][r], amax[3][r]));
       const float scale = m > 0.0f ? m / 448.0f : 1.0f;
       const float v = h[2 * j + p] / scale;
       const __nv_fp8_e4m3 high(v);
       const __nv_fp8_e4m3 low(v - float(high));
-      const int row = tile.first_row + r;
-      a.scratch->h[row][0][column] = high.__x;
-      a.scratch->h[row][1][column] = low.__x;
+      const int row = tile.segment.first_row + r, group = row / kGroup, k = column / kBlock;
+      const int offset = swizzled(row % kGroup, column % kBlock);
+      a.scratch->h[group][k][0][offset] = high.__x;
+      a.scratch->h[group][k][1][offset] = low.__x;
       if (warp == 0 && lane < 4) {
-        const int t = token[row];
-        const float weight = few ? s.rows.few.weight[t][tile.expert] : __ldcg(&a.scratch->weight[t][tile.expert]);
-        a.scratch->h_scale[row][unit] = scale * weight;
+        const int t = token[row], e = tile.segment.expert;
+        const float weight = t == kNoToken ? 0.0f : few ? s.rows.few.weight[t][e] : __ldcg(&a.scratch->weight[t][e]);
+        a.scratch->h_scale[group][k][row % kGroup][unit % 4] = scale * weight;
       }
     }
   }
@@ -121,13 +135,16 @@ __device__ __forceinline__ void gemm1_tile(
   float acc[N / 2];
 #pragma unroll
   for (int i = 0; i < N / 2; i++) acc[i] = 0.0f;
-  if (tile.width == 2) {
-    gemm1<N>(s, ring, acc, warpgroup, false);
+  const int block = (tile.segment.expert * 2 * kInter + tile.unit * kUnit) / kBlock;
+  const float *up = a.w1_scale + block * kK1, *gate = up + kInter / kBlock * kK1;
+  if (!tile.split()) {
+    if (tile.width == 1 && warpgroup == 1) return pass_over(s, ring, kK1);
+    gemm1<N>(s, ring, acc, warpgroup, false, up, gate);
     swiglu_quant<N>(s, a, tile, acc, warpgroup, parity);
     return;
   }
-  gemm1<N>(s, ring, acc, warpgroup, true);
-  // each warpgroup has half of K: the second hands its sums over, eight rows at a time where room is short
+  gemm1<N>(s, ring, acc, warpgroup, true, up, gate);
+  // each warpgroup has half of K: the second hands its sums over, four values at a time for want of room
   float* handover = reinterpret_cast<float*>(s.amax) + threadIdx.x % kWarpgroup;
   constexpr int kPieces = N / 2 / 4;
 #pragma unroll
@@ -150,9 +167,9 @@ __device__ __forceinline__ void gemm1_swiglu_quant(Smem& s, const Args& a, Ring&
   Tile tile;
   int parity = 0;
   for (Tiles tiles(s); tiles.take(tile); parity ^= 1) {
-    if (tile.rows <= 8) gemm1_tile<8>(s, a, tile, ring, warpgroup, parity);
-    else if (tile.rows <= 16) gemm1_tile<16>(s, a, tile, ring, warpgroup, parity);
-    else if (tile.rows <= 32) gemm1_tile<32>(s, a, tile, ring, warpgroup, parity);
+    if (tile.segment.rows <= 8) gemm1_tile<8>(s, a, tile, ring, warpgroup, parity);
+    else if (tile.segment.rows <= 16) gemm1_tile<16>(s, a, tile, ring, warpgroup, parity);
+    else if (tile.segment.rows <= 32) gemm1_tile<32>(s, a, tile, ring, warpgroup, parity);
     else gemm1_tile<64>(s, a, tile, ring, warpgroup, parity);
   }
 }

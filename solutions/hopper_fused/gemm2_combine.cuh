@@ -14,12 +14,11 @@ __device__ __forceinline__ unsigned bf16_pair(float low, float high) {
 
 template <int N>
 __device__ __forceinline__ void promote(
-    float (&acc)[N / 2], const float (&raw)[N / 2], const float* scales, int unit) {
-  const int pair = 2 * (threadIdx.x % 4);
-  const float w = scales[4 * kChunk];
+    float (&acc)[N / 2], const float (&raw)[N / 2], const float* scales, int stride, float w, int unit) {
+  const float* pair = scales + 8 * (threadIdx.x % 4) + unit;  // two rows of four units
 #pragma unroll
   for (int j = 0; j < N / 8; j++) {
-    const float s0 = scales[4 * (8 * j + pair) + unit] * w, s1 = scales[4 * (8 * j + pair + 1) + unit] * w;
+    const float s0 = pair[j * stride] * w, s1 = pair[j * stride + 4] * w;
     acc[4 * j + 0] += raw[4 * j + 0] * s0;
     acc[4 * j + 1] += raw[4 * j + 1] * s1;
     acc[4 * j + 2] += raw[4 * j + 2] * s0;
@@ -27,67 +26,71 @@ __device__ __forceinline__ void promote(
   }
 }
 
-// Y = W2 . (q(h) + q(h - q(h)))^T over this warpgroup's K steps; both terms have one scale, hence one accumulator.
+// One K step of Y = W2 . (q(h) + q(h - q(h)))^T. Both terms have one scale, hence one accumulator; h has a scale for
+// each unit of 32 columns, so a unit's product is added while the next one's runs.
 template <int N>
-__device__ __forceinline__ void gemm2(Smem& s, Ring& ring, float (&acc)[N / 2], int warpgroup) {
+__device__ __forceinline__ void gemm2_step(
+    float (&acc)[N / 2], const uint8_t* w, const uint8_t* h, int halves, const float* scales, float w_scale) {
   float raw[2][N / 2];
-  const int base = ring.step;
-  const bool elected = threadIdx.x % 32 == 0;
-  auto slot_of = [&](int k) { return (base + k) % kStages; };
-  auto let_go = [&](int k) {
-    __syncwarp();
-    if (elected) mbar_arrive(&s.empty[slot_of(k)]);
-  };
-  auto wait = [&](int k) {
-    ring.step = base + k;
-    mbar_wait(&s.full[ring.slot()], ring.phase());
-  };
-  auto issue = [&](int k, int unit, float (&r)[N / 2]) {
-    const uint8_t* w = s.ring[slot_of(k)];
-    const uint64_t a = wgmma_operand(w, 1024) + 2 * unit;
-    const uint64_t high = wgmma_operand(w + kUnitBytes, 2048) + 2 * unit, low = high + (1024 >> 4);
+  auto issue = [&](int unit, float (&r)[N / 2]) {
+    const uint64_t a = wgmma_operand(w, kTile8) + 2 * unit;
+    const uint64_t high = wgmma_operand(h, halves * 2 * kTile8) + 2 * unit, low = high + (kTile8 >> 4);
     wgmma_begin();
     Wgmma<N>::mma(r, a, high, 0);
     Wgmma<N>::mma(r, a, low, 1);
     wgmma_commit();
   };
-  auto retire = [&](int k, int unit, float (&r)[N / 2]) {
-    wgmma_wait<1>();
+  auto retire = [&](int unit, float (&r)[N / 2]) {
     pin(r);
-    promote<N>(acc, r, s.scales[slot_of(k)], unit);
+    promote<N>(acc, r, scales, halves * 4 * kGroup, w_scale, unit);
   };
-  for (int k = 0; k < kK2; k += 2) {
-    const int mine = k + warpgroup, other = k + 1 - warpgroup;
-    if (warpgroup == 1) {
-      wait(other);
-      let_go(other);
+  issue(0, raw[0]);
+  issue(1, raw[1]);
+  wgmma_wait<1>();
+  retire(0, raw[0]);
+  issue(2, raw[0]);
+  wgmma_wait<1>();
+  retire(1, raw[1]);
+  issue(3, raw[1]);
+  wgmma_wait<1>();
+  retire(2, raw[0]);
+  wgmma_wait<0>();
+  retire(3, raw[1]);
+}
+
+// This warpgroup's half of K: its half of each slot, or each second slot. w_scale: the weight blocks', one a K step.
+template <int N>
+__device__ __forceinline__ void gemm2(
+    Smem& s, Ring& ring, float (&acc)[N / 2], int warpgroup, const float* w_scale) {
+  constexpr bool kSplit = N <= kSplitRows2;
+  constexpr int kHalves = kSplit ? 2 : 1;
+  const int half = kSplit ? warpgroup : 0;
+  float scale = __ldg(w_scale + warpgroup);
+  for (int i = 0; i < kK2 / kHalves; i++, ring.step++) {
+    const int slot = ring.slot();
+    if (kSplit || i % 2 == warpgroup) {
+      const int k = kHalves * i + half;
+      const float coming = __ldg(w_scale + (k + 2 < kK2 ? k + 2 : k));
+      mbar_wait(&s.full[slot], ring.phase());
+      gemm2_step<N>(acc, s.ring[slot] + half * kUnitBytes, s.ring[slot] + kHalves * kUnitBytes + half * 2 * kTile8,
+                    kHalves, s.scales[slot] + half * 4 * kGroup, scale);
+      scale = coming;
+    } else {
+      mbar_wait(&s.full[slot], ring.phase());
     }
-    wait(mine);
-    issue(mine, 0, raw[0]);
-    issue(mine, 1, raw[1]);
-    retire(mine, 0, raw[0]);
-    issue(mine, 2, raw[0]);
-    retire(mine, 1, raw[1]);
-    issue(mine, 3, raw[1]);
-    retire(mine, 2, raw[0]);
-    wgmma_wait<0>();
-    retire(mine, 3, raw[1]);
-    let_go(mine);
-    if (warpgroup == 0) {
-      wait(other);
-      let_go(other);
-    }
+    let_go(s, slot);
   }
-  ring.step = base + kK2;
 }
 
 template <int N>
 __device__ __forceinline__ void gemm2_segment(
-    Smem& s, Ring& ring, const Segment& seg, const uint16_t* token, float* out, int pitch, int warpgroup, bool first) {
+    Smem& s, const Args& a, Ring& ring, const Segment& seg, const uint16_t* token, float* out, int pitch, int warpgroup,
+    bool first) {
   float acc[N / 2];
 #pragma unroll
   for (int i = 0; i < N / 2; i++) acc[i] = 0.0f;
-  gemm2<N>(s, ring, acc, warpgroup);
+  const int block = seg.expert * (kHidden / kBlock) + blockIdx.x * kColumns / kBlock;
+  gemm2<N>(s, ring, acc, warpgroup, a.w2_scale + block * kK2);
 
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
   float* column = out + 16 * warp + lane / 4;
@@ -121,10 +124,10 @@ __device__ __forceinline__ void gemm2_combine(Smem& s, const Args& a, Ring& ring
 
   for (int i = 0; i < s.num_segments; i++) {
     const Segment seg = s.segment[i];
-    if (seg.rows <= 8) gemm2_segment<8>(s, ring, seg, token, out, pitch, warpgroup, i == 0);
-    else if (seg.rows <= 16) gemm2_segment<16>(s, ring, seg, token, out, pitch, warpgroup, i == 0);
-    else if (seg.rows <= 32) gemm2_segment<32>(s, ring, seg, token, out, pitch, warpgroup, i == 0);
-    else gemm2_segment<64>(s, ring, seg, token, out, pitch, warpgroup, i == 0);
+    if (seg.rows <= 8) gemm2_segment<8>(s, a, ring, seg, token, out, pitch, warpgroup, i == 0);
+    else if (seg.rows <= 16) gemm2_segment<16>(s, a, ring, seg, token, out, pitch, warpgroup, i == 0);
+    else if (seg.rows <= 32) gemm2_segment<32>(s, a, ring, seg, token, out, pitch, warpgroup, i == 0);
+    else gemm2_segment<64>(s, a, ring, seg, token, out, pitch, warpgroup, i == 0);
   }
   if (warpgroup == 0 && s.num_segments > 0) bar_sync(kBarSecondDone, kConsumers);
   bar_sync(kBarConsumers, kConsumers);

@@ -13,6 +13,9 @@ constexpr int kColumns = 64;              // output columns of a block in gemm2
 constexpr int kMaxTokens = 1024;          // of this kernel; above, the tensor cores bound the layer
 constexpr int kChunk = 64;                // rows of an expert that are multiplied at once
 constexpr int kMaxSegments = kLocal + kMaxTokens * kTopK / kChunk;
+constexpr int kGroup = 8;                 // rows that lie together, an expert's last group filled up with zero rows
+constexpr int kMaxRows = kMaxTokens * kTopK + kLocal * (kGroup - 1);
+constexpr uint16_t kNoToken = 0xffff;     // of a row that fills a group up
 constexpr int kFewTokens = 12;            // up to here every block routes all tokens itself, one a warp
 constexpr int kSmemOutTokens = 64;        // up to here gemm2 sums in shared memory, above in global
 constexpr int kOutPitch = kColumns + 4;   // floats; 4 keeps the eight lanes of a row apart in the banks
@@ -23,23 +26,40 @@ constexpr int kThreads = kConsumers + kWarpgroup;
 
 constexpr int kStages = 8;
 constexpr int kUnitBytes = 2 * kUnit * kBlock;   // weights of a unit for one K step
+// A slot holds 16 KB of weights where that is possible, for the bytes in flight are what keeps memory busy:
+//   gemm1, two units       two blocks of 64 weight rows, one K step; x
+//   gemm1, one unit        one unit, two K steps, one a warpgroup ("split"), if x of both fits: rows <= 32
+//   gemm2, rows <= 16      64 weight rows, two K steps, one a warpgroup; h of both
+//   gemm2, rows  > 16      64 weight rows, one K step, the warpgroups take turns; h
 constexpr int kSlotW = 2 * kUnitBytes;
-constexpr int kSlot = kSlotW + kChunk * kBlock;  // gemm2: 64 weight rows, then 64 rows of h in two terms
-constexpr int kScales = kChunk * 4 + 4;          // floats of a slot's scales
+constexpr int kSlot = kSlotW + kChunk * kBlock;
+constexpr int kSplitRows1 = 32, kSplitRows2 = 16;
+constexpr int kTile8 = kGroup * kBlock;     // bytes of a group's K step, swizzled as wgmma reads it
+constexpr int kScales = kChunk * 4;         // floats of a slot's row scales
 
 // Global scratch, reused by later calls on the same stream. `counters` are zero before and after each launch.
 struct Scratch {
-  unsigned counters[32];                       // 0: routed, 1: h written, 2: finished
+  unsigned counters[32];                       // see Counter; zero before and after each launch
   uint32_t mask[kMaxTokens];                   // bit e: the token has a row of local expert e
   float weight[kMaxTokens][kLocal];            // routing weight, where the bit is set
   float out[kMaxTokens][kHidden];              // gemm2's sums, T > kSmemOutTokens
-  float h_scale[kMaxTokens * kTopK + 8][kUnits];         // times the routing weight
-  uint8_t h[kMaxTokens * kTopK + 8][2][kInter];          // q(h) and q(h - q(h))
+  // rows in groups of eight, each group's K steps one after the other, so that a step's rows are one piece
+  float x_scale[kMaxRows / kGroup][kK1][kGroup];
+  float h_scale[kMaxRows / kGroup][kK2][kGroup][4];            // one a unit; times the routing weight
+  alignas(1024) uint8_t x[kMaxRows / kGroup][kK1][kTile8];
+  uint8_t h[kMaxRows / kGroup][kK2][2][kTile8];                // q(h) and q(h - q(h))
 };
+enum Counter { kRouted, kGathered, kActivated, kFinished };
+
+// Offset of a row's byte in a group's K step: rows of 128 bytes, 16-byte pieces swizzled by the row's number.
+__device__ __forceinline__ int swizzled(int row, int byte) {
+  return row * kBlock + ((byte / 16 ^ row) * 16) + byte % 16;
+}
 
 struct Args {
   const float* logits;          // [T, 256]
   const uint16_t* bias;         // [256] bf16
+  const uint8_t* x;             // [T, 7168] fp8
   const float* x_scale;         // [56, T]
   const float* w1_scale;        // [32, 32, 56]
   const float* w2_scale;        // [32, 56, 16]
@@ -51,15 +71,16 @@ struct Args {
 };
 
 struct Maps {
-  CUtensorMap x;   // [T, 7168], box 1 x 128
   CUtensorMap w1;  // [32][256 groups][up, gate][8 rows][7168], box 4 groups: the 64 rows of a unit
   CUtensorMap w2;  // [32 * 7168, 2048], box 64 x 128
-  CUtensorMap h;   // [rows][2 terms][2048], box 8 rows x 2 terms x 128
 };
 
 struct Segment {  // up to kChunk rows of one expert
   uint16_t expert, rows;
-  uint32_t first_row;
+  uint32_t first_row;  // a multiple of kGroup
+  __device__ int groups() const { return (rows + kGroup - 1) / kGroup; }
+  __device__ bool split() const { return rows <= kSplitRows2; }
+  __device__ int steps() const { return split() ? kK2 / 2 : kK2; }
 };
 
 struct Smem {
@@ -68,20 +89,19 @@ struct Smem {
   union {
     struct {  // T <= kSmemOutTokens
       float out[kSmemOutTokens][kOutPitch];  // before gemm2: where two warpgroups add their halves of K
-      uint16_t token[kSmemOutTokens * kTopK];
+      uint16_t token[kSmemOutTokens * kTopK + kLocal * (kGroup - 1)];
       uint32_t mask[kSmemOutTokens];
       float weight[kFewTokens][kLocal];
     } few;
     struct {
-      uint16_t token[kMaxTokens * kTopK];
+      uint16_t token[kMaxRows];
       uint32_t mask[kMaxTokens];
     } many;
   } rows;
   float amax[2][2][4][kChunk];  // tile parity, warpgroup, warp, row
   Segment segment[kMaxSegments];
-  int count[kLocal];
   int first_row[kLocal];
-  int num_segments;
+  int num_segments, num_rows;  // rows with those that fill groups up
   uint64_t full[kStages], empty[kStages];
 };
 
@@ -95,7 +115,10 @@ struct Ring {
 // gemm1's work is the units of all segments in one line, cut into gridDim.x equal pieces. A tile is two
 // neighbouring units of one segment, or one where the piece is odd.
 struct Tile {
-  int expert, rows, first_row, unit, width;
+  Segment segment;
+  int unit, width;
+  __device__ bool split() const { return width == 1 && segment.rows <= kSplitRows1; }
+  __device__ int steps() const { return split() ? kK1 / 2 : kK1; }
 };
 struct Tiles {
   const Smem& s;
@@ -105,12 +128,10 @@ struct Tiles {
     next = (int)((long long)units * blockIdx.x / gridDim.x);
     end = (int)((long long)units * (blockIdx.x + 1) / gridDim.x);
   }
+  // The next tile of the piece; false when there is none.
   __device__ bool take(Tile& t) {
     if (next >= end) return false;
-    const Segment seg = s.segment[next / kUnits];
-    t.expert = seg.expert;
-    t.rows = seg.rows;
-    t.first_row = seg.first_row;
+    t.segment = s.segment[next / kUnits];
     t.unit = next % kUnits;
     t.width = t.unit % 2 == 0 && next + 1 < end ? 2 : 1;
     next += t.width;

@@ -1,105 +1,97 @@
-// load: two warps keep the ring of K steps full. One issues the bulk copies (weights, tokens, h), the other the
-// scales. Both walk the same steps as the consumers: all of gemm1's, then all of gemm2's.
+// load: two warps keep the ring of K steps full, walking the same steps as the consumers: all of gemm1's, then all of
+// gemm2's. One brings weights and depends on nothing, so weights are on their way while other blocks still gather x or
+// write h; the other brings activations and waits for those.
 #pragma once
 #include "layer.cuh"
 #include "sm90.cuh"
 
-// Waits until all blocks have written their part of h.
-__device__ __forceinline__ void wait_for_h(const Scratch* scratch) {
-  if (threadIdx.x % 32 == 0) {
-    unsigned seen;
-    do {
-      asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(seen) : "l"(&scratch->counters[1]) : "memory");
-    } while (seen < gridDim.x);
-  }
-  __syncwarp();
+__device__ __forceinline__ void arrive_grid(unsigned* counter) {
+  asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
 }
 
-__device__ __forceinline__ void load_operands(
-    Smem& s, const Maps& maps, const Args& a, const uint16_t* token, bool in_gemm2) {
-  const int lane = threadIdx.x % 32;
-  const uint64_t once = policy_evict_first(), often = policy_evict_last();
+// One thread waits until every block has arrived.
+__device__ __forceinline__ void wait_grid(const unsigned* counter) {
+  unsigned seen;
+  do {
+    asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(seen) : "l"(counter) : "memory");
+  } while (seen < gridDim.x);
+}
+
+// For one thread.
+__device__ __forceinline__ void load_weights(Smem& s, const Maps& maps, bool in_gemm2) {
+  const uint64_t policy = policy_evict_first();
   Ring ring;
   Tile tile;
   for (Tiles tiles(s); tiles.take(tile);) {
-    const int token0 = lane < tile.rows ? token[tile.first_row + lane] : 0;
-    const int token1 = lane + 32 < tile.rows ? token[tile.first_row + lane + 32] : 0;
-    for (int k = 0; k < kK1; k++, ring.step++) {
-      const int slot = ring.slot();
-      uint8_t* w = s.ring[slot];
+    // second block of the slot: the next unit, or the next K step of the same one
+    const int boxes = tile.width == 2 || tile.split() ? 2 : 1;
+    const int next_k = tile.split() ? 1 : 0, next_unit = tile.width - 1;
+    for (int i = 0; i < tile.steps(); i++, ring.step++) {
+      const int slot = ring.slot(), k = (1 + next_k) * i;
       mbar_wait(&s.empty[slot], ring.phase() ^ 1);
-      if (lane == 0) {
-        mbar_arrive_expect(&s.full[slot], tile.width * kUnitBytes + tile.rows * kBlock);
-        for (int u = 0; u < tile.width; u++)
-          tma_5d(w + u * kUnitBytes, &maps.w1, &s.full[slot], k * kBlock, 0, 0, (tile.unit + u) * 4, tile.expert, once);
-      }
-      __syncwarp();
-      uint8_t* x = w + kSlotW;
-      if (lane < tile.rows) tma_2d(x + lane * kBlock, &maps.x, &s.full[slot], k * kBlock, token0, often);
-      if (lane + 32 < tile.rows)
-        tma_2d(x + (lane + 32) * kBlock, &maps.x, &s.full[slot], k * kBlock, token1, often);
+      mbar_arrive_expect(&s.full[slot], boxes * kUnitBytes);
+      for (int b = 0; b < boxes; b++)
+        tma_5d(s.ring[slot] + b * kUnitBytes, &maps.w1, &s.full[slot], (k + b * next_k) * kBlock, 0, 0,
+               (tile.unit + b * next_unit) * 4, tile.segment.expert, policy);
     }
   }
   if (!in_gemm2) return;
-
-  // gemm2's first weights do not depend on h: they are on their way while other blocks still write it
-  const int steps = s.num_segments * kK2, ahead = min(steps, kStages), base = ring.step;
-  for (int i = 0; i < steps + ahead; i++) {
-    if (i == ahead) {
-      wait_for_h(a.scratch);
-      fence_async_proxy();
-    }
-    const bool early = i < ahead;
-    const int now = early ? i : i - ahead;
-    ring.step = base + now;
-    const int slot = ring.slot();
-    const Segment seg = s.segment[now / kK2];
-    const int k = now % kK2, groups = (seg.rows + 7) / 8;
-    uint8_t* w = s.ring[slot];
-    if (early || now >= ahead) {
+  for (int n = 0; n < s.num_segments; n++) {
+    const Segment seg = s.segment[n];
+    const int halves = seg.split() ? 2 : 1;
+    for (int i = 0; i < seg.steps(); i++, ring.step++) {
+      const int slot = ring.slot();
       mbar_wait(&s.empty[slot], ring.phase() ^ 1);
-      if (lane == 0) {
-        mbar_arrive_expect(&s.full[slot], kUnitBytes + groups * 2 * 8 * kBlock);
-        tma_2d(w, &maps.w2, &s.full[slot], k * kBlock, seg.expert * kHidden + blockIdx.x * kColumns, once);
-      }
-      __syncwarp();
+      mbar_arrive_expect(&s.full[slot], halves * kUnitBytes);
+      for (int half = 0; half < halves; half++)
+        tma_2d(s.ring[slot] + half * kUnitBytes, &maps.w2, &s.full[slot], (halves * i + half) * kBlock,
+               seg.expert * kHidden + blockIdx.x * kColumns, policy);
     }
-    if (!early && lane < groups)
-      tma_3d(w + kUnitBytes + lane * 2 * 8 * kBlock, &maps.h, &s.full[slot], k * kBlock,
-             seg.first_row + 8 * lane, 0, often);
   }
 }
 
-__device__ __forceinline__ void load_scales(Smem& s, const Args& a, const uint16_t* token, bool in_gemm2) {
-  const int lane = threadIdx.x % 32;
+// For one warp: lanes 0 to 7 bring a group's rows each, lanes 8 to 15 a group's scales.
+__device__ __forceinline__ void load_activations(Smem& s, const Scratch& scratch, bool in_gemm2) {
+  const int lane = threadIdx.x % 32, group = lane % 8;
+  const uint64_t policy = policy_evict_last();
   Ring ring;
   Tile tile;
+  if (lane == 0) wait_grid(&scratch.counters[kGathered]);
+  __syncwarp();
+  fence_async_global();
   for (Tiles tiles(s); tiles.take(tile);) {
-    const float* x_scale0 = a.x_scale + (lane < tile.rows ? token[tile.first_row + lane] : 0);
-    const float* x_scale1 = a.x_scale + (lane + 32 < tile.rows ? token[tile.first_row + lane + 32] : 0);
-    // lane 0 brings the scale of up's block, lane 1 that of gate's, half the blocks further on
-    const int block = tile.unit * kUnit / kBlock + (lane == 1 ? kInter / kBlock : 0);
-    const float* w_scale = a.w1_scale + (tile.expert * 2 * (kInter / kBlock) + block) * kK1;
-    for (int k = 0; k < kK1; k++, ring.step++) {
+    const int groups = tile.segment.groups(), first = tile.segment.first_row / kGroup, halves = tile.split() ? 2 : 1;
+    for (int i = 0; i < tile.steps(); i++, ring.step++) {
       const int slot = ring.slot();
       mbar_wait(&s.empty[slot], ring.phase() ^ 1);
-      float* to = s.scales[slot];
-      if (lane < tile.rows) copy4(to + lane, x_scale0 + (size_t)k * a.num_tokens);
-      if (lane + 32 < tile.rows) copy4(to + lane + 32, x_scale1 + (size_t)k * a.num_tokens);
-      if (lane < 2) copy4(to + 4 * kChunk + lane, w_scale + k);
-      mbar_arrive_after_copies(&s.full[slot]);
+      if (lane == 0) mbar_arrive_expect(&s.full[slot], groups * halves * (kTile8 + kGroup * 4));
+      __syncwarp();
+      if (lane < groups)
+        bulk_copy(s.ring[slot] + kSlotW + group * halves * kTile8, scratch.x[first + group][halves * i],
+                  halves * kTile8, &s.full[slot], policy);
+      else if (lane >= 8 && lane < 8 + groups)
+        bulk_copy(s.scales[slot] + group * halves * kGroup, scratch.x_scale[first + group][halves * i],
+                  halves * kGroup * 4, &s.full[slot], policy);
     }
   }
   if (!in_gemm2 || s.num_segments == 0) return;
-  wait_for_h(a.scratch);
-  for (int i = 0; i < s.num_segments * kK2; i++, ring.step++) {
-    const int slot = ring.slot(), k = i % kK2;
-    const Segment seg = s.segment[i / kK2];
-    mbar_wait(&s.empty[slot], ring.phase() ^ 1);
-    float* to = s.scales[slot];
-    for (int r = lane; r < seg.rows; r += 32) copy16(to + 4 * r, &a.scratch->h_scale[seg.first_row + r][4 * k]);
-    const int block = blockIdx.x * kColumns / kBlock;
-    if (lane == 0) copy4(to + 4 * kChunk, a.w2_scale + (seg.expert * (kHidden / kBlock) + block) * kK2 + k);
-    mbar_arrive_after_copies(&s.full[slot]);
+  if (lane == 0) wait_grid(&scratch.counters[kActivated]);
+  __syncwarp();
+  fence_async_global();
+  for (int n = 0; n < s.num_segments; n++) {
+    const Segment seg = s.segment[n];
+    const int groups = seg.groups(), first = seg.first_row / kGroup, halves = seg.split() ? 2 : 1;
+    for (int i = 0; i < seg.steps(); i++, ring.step++) {
+      const int slot = ring.slot();
+      mbar_wait(&s.empty[slot], ring.phase() ^ 1);
+      if (lane == 0) mbar_arrive_expect(&s.full[slot], groups * halves * (2 * kTile8 + kGroup * 16));
+      __syncwarp();
+      if (lane < groups)
+        bulk_copy(s.ring[slot] + halves * kUnitBytes + group * halves * 2 * kTile8,
+                  scratch.h[first + group][halves * i], halves * 2 * kTile8, &s.full[slot], policy);
+      else if (lane >= 8 && lane < 8 + groups)
+        bulk_copy(s.scales[slot] + group * halves * kGroup * 4, scratch.h_scale[first + group][halves * i],
+                  halves * kGroup * 16, &s.full[slot], policy);
+    }
   }
 }

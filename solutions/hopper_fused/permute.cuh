@@ -1,46 +1,74 @@
-// permute: from each token's mask to rows sorted by expert, in order of token. Every block computes the same.
+// permute: from each token's mask to rows sorted by expert, in order of token. Every block computes the same lists and
+// then moves its share of the rows together.
 #pragma once
 #include "layer.cuh"
+#include "sm90.cuh"
 
-// mask [T], token [rows]: in shared memory. Fills count, first_row, segment, num_segments and token.
-__device__ __forceinline__ void permute(Smem& s, const uint32_t* mask, uint16_t* token, int num_tokens) {
+// mask [T], token [rows]: in shared memory; mask is overwritten. Fills first_row, segment, num_segments and token.
+//
+// 32 tokens' masks are a 32 x 32 bit matrix; transposed, lane e holds which of the 32 tokens have a row of expert e.
+__device__ __forceinline__ void permute(Smem& s, uint32_t* mask, uint16_t* token, int num_tokens) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   constexpr unsigned kAll = 0xffffffffu;
-  for (int e = warp; e < kLocal; e += kThreads / 32) {
-    int rows = 0;
-    for (int t = 0; t < num_tokens; t += 32) {
-      const unsigned bits = t + lane < num_tokens ? mask[t + lane] : 0;
-      rows += __popc(__ballot_sync(kAll, bits >> e & 1));
+  constexpr int kWarps = kThreads / 32;
+  const int groups = (num_tokens + 31) / 32;
+  uint32_t* before = reinterpret_cast<uint32_t*>(s.scales);  // [groups][expert]: rows in earlier groups
+  static_assert(sizeof(s.scales) >= kMaxTokens * sizeof(uint32_t), "");
+  for (int g = warp; g < groups; g += kWarps) {
+    const unsigned bits = 32 * g + lane < num_tokens ? mask[32 * g + lane] : 0;
+    unsigned column = 0;
+#pragma unroll
+    for (int e = 0; e < kLocal; e++) {
+      const unsigned hits = __ballot_sync(kAll, bits >> e & 1);
+      if (lane == e) column = hits;
     }
-    if (lane == 0) s.count[e] = rows;
+    mask[32 * g + lane] = column;
   }
   __syncthreads();
   if (warp == 0) {
-    const int rows = s.count[lane], chunks = (rows + kChunk - 1) / kChunk;
-    int row_end = rows, chunk_end = chunks;
+    int rows = 0;
+    for (int g = 0; g < groups; g++) {
+      before[32 * g + lane] = rows;
+      rows += __popc(mask[32 * g + lane]);
+    }
+    const int padded = (rows + kGroup - 1) / kGroup * kGroup, chunks = (rows + kChunk - 1) / kChunk;
+    int row_end = padded, chunk_end = chunks;
 #pragma unroll
     for (int d = 1; d < 32; d *= 2) {
       const int r = __shfl_up_sync(kAll, row_end, d), c = __shfl_up_sync(kAll, chunk_end, d);
       row_end += lane >= d ? r : 0;
       chunk_end += lane >= d ? c : 0;
     }
-    s.first_row[lane] = row_end - rows;
+    s.first_row[lane] = row_end - padded;
+    for (int r = rows; r < padded; r++) token[row_end - padded + r] = kNoToken;
     for (int c = 0; c < chunks; c++) {
       const int done = c * kChunk;
       s.segment[chunk_end - chunks + c] = {
-          (uint16_t)lane, (uint16_t)min(kChunk, rows - done), (uint32_t)(row_end - rows + done)};
+          (uint16_t)lane, (uint16_t)min(kChunk, rows - done), (uint32_t)(row_end - padded + done)};
     }
-    if (lane == 31) s.num_segments = chunk_end;
+    if (lane == 31) s.num_segments = chunk_end, s.num_rows = row_end;
   }
   __syncthreads();
-  for (int e = warp; e < kLocal; e += kThreads / 32) {
-    int row = s.first_row[e];
-    for (int t = 0; t < num_tokens; t += 32) {
-      const unsigned bits = t + lane < num_tokens ? mask[t + lane] : 0;
-      const unsigned hits = __ballot_sync(kAll, bits >> e & 1);
-      if (bits >> e & 1) token[row + __popc(hits & ((1u << lane) - 1))] = t + lane;
-      row += __popc(hits);
-    }
+  for (int g = warp; g < groups; g += kWarps) {
+    int row = s.first_row[lane] + before[32 * g + lane];
+    for (unsigned hits = mask[32 * g + lane]; hits; hits &= hits - 1) token[row++] = 32 * g + __ffs(hits) - 1;
   }
   __syncthreads();
+}
+
+// This block's share of the rows and their scales, into the scratch's groups; for the consumer threads.
+__device__ __forceinline__ void gather_rows(const Smem& s, const Args& a, const uint16_t* token) {
+  constexpr int kPieces = kHidden / 16;
+  const int thread = blockIdx.x * kConsumers + threadIdx.x, threads = gridDim.x * kConsumers;
+  for (int i = thread; i < s.num_rows * kPieces; i += threads) {
+    const int row = i / kPieces, byte = i % kPieces * 16, t = token[row];
+    uint4 piece = make_uint4(0, 0, 0, 0);
+    if (t != kNoToken) piece = __ldg(reinterpret_cast<const uint4*>(a.x + t * kHidden + byte));
+    uint8_t* to = a.scratch->x[row / kGroup][byte / kBlock];
+    *reinterpret_cast<uint4*>(to + swizzled(row % kGroup, byte % kBlock)) = piece;
+  }
+  for (int i = thread; i < s.num_rows * kK1; i += threads) {
+    const int row = i / kK1, k = i % kK1, t = token[row];
+    a.scratch->x_scale[row / kGroup][k][row % kGroup] = t != kNoToken ? __ldg(a.x_scale + k * a.num_tokens + t) : 0.0f;
+  }
 }
