@@ -34,6 +34,7 @@ __global__ void __launch_bounds__(kThreads, 1) fused_layer(const __grid_constant
   uint32_t* mask = few ? s.rows.few.mask : s.rows.many.mask;
   uint16_t* token = few ? s.rows.few.token : s.rows.many.token;
 
+  prefetch_tokens(a);
   if (threadIdx.x == kThreads - 1) {
     prefetch_map(&maps.w1);
     prefetch_map(&maps.w2);
@@ -68,7 +69,7 @@ __global__ void __launch_bounds__(kThreads, 1) fused_layer(const __grid_constant
   if (warp >= kConsumers / 32) {
     registers_down<40>();
     if (threadIdx.x == kConsumers) load_weights(s, maps, in_gemm2);
-    if (warp == kConsumers / 32 + 1) load_activations(s, *a.scratch, in_gemm2);
+    if (threadIdx.x == kConsumers + 32) load_activations(s, *a.scratch, in_gemm2);
   } else {
     registers_up<232>();
     Ring ring;
@@ -106,6 +107,7 @@ static Encode encode_function() {
   return encode;
 }
 
+static_assert(sizeof(Scratch) < (1u << 31), "offsets into the scratch are ints");
 static_assert(sizeof(Smem) + 1024 <= 227 * 1024, "a block may have 227 KB of shared memory");
 
 template <int RANK>

@@ -22,15 +22,14 @@ __device__ __forceinline__ void pass_over(Smem& s, Ring& ring, int steps) {
   }
 }
 
-// Adds one K step's product, scaled with the rows' scales (a group's eight, `stride` floats to the next group's) and
-// those of up's and gate's weight block.
+// Adds one K step's product, scaled with the rows' scales and those of up's and gate's weight block.
 template <int N>
 __device__ __forceinline__ void promote_up_gate(
-    float (&acc)[N / 2], const float (&raw)[N / 2], const float* scales, int stride, float up, float gate) {
+    float (&acc)[N / 2], const float (&raw)[N / 2], const float* scales, float up, float gate) {
   const float* pair = scales + 2 * (threadIdx.x % 4);
 #pragma unroll
   for (int j = 0; j < N / 8; j++) {
-    const float2 x = *reinterpret_cast<const float2*>(pair + j * stride);
+    const float2 x = *reinterpret_cast<const float2*>(pair + j * kGroup);
     acc[4 * j + 0] += raw[4 * j + 0] * (x.x * up);
     acc[4 * j + 1] += raw[4 * j + 1] * (x.y * up);
     acc[4 * j + 2] += raw[4 * j + 2] * (x.x * gate);
@@ -43,13 +42,13 @@ __device__ __forceinline__ void promote_up_gate(
 // up, gate: the weight blocks' scales, one a K step; the next two steps' are read before this pair is waited for.
 template <int N>
 __device__ __forceinline__ void gemm1(
-    Smem& s, Ring& ring, float (&acc)[N / 2], int half, bool split, const float* up, const float* gate) {
+    Smem& s, Ring& ring, float (&acc)[N / 2], int half, bool split, int groups, const float* up, const float* gate) {
   float raw[2][N / 2];
   const int halves = split ? 2 : 1, my_k = split ? half : 0, steps = kK1 / halves;
   auto issue = [&](int slot, int phase, float (&r)[N / 2]) {
     mbar_wait(&s.full[slot], phase);
     const uint64_t a = wgmma_operand(s.ring[slot] + half * kUnitBytes, kTile8);
-    const uint64_t b = wgmma_operand(s.ring[slot] + kSlotW + my_k * kTile8, halves * kTile8);
+    const uint64_t b = wgmma_operand(s.ring[slot] + kSlotW + my_k * groups * kTile8, kTile8);
     wgmma_begin();
 #pragma unroll
     for (int i = 0; i < 4; i++) Wgmma<N>::mma(r, a + 2 * i, b + 2 * i, i > 0);
@@ -57,7 +56,7 @@ __device__ __forceinline__ void gemm1(
   };
   auto retire = [&](int slot, float (&r)[N / 2], float up_scale, float gate_scale) {
     pin(r);
-    promote_up_gate<N>(acc, r, s.scales[slot] + my_k * kGroup, halves * kGroup, up_scale, gate_scale);
+    promote_up_gate<N>(acc, r, s.scales[slot] + my_k * groups * kGroup, up_scale, gate_scale);
     let_go(s, slot);
   };
   up += my_k;
@@ -104,6 +103,7 @@ __device__ __forceinline__ void swiglu_quant(
   }
   bar_sync(kBarWarpgroup0 + warpgroup, kWarpgroup);
   const int column = unit * kUnit + 8 * warp + lane / 4;
+  const int at = tile.segment.h_at(column / kBlock), scale_at = tile.segment.h_scale_at(column / kBlock) + unit % 4;
 #pragma unroll
   for (int j = 0; j < N / 8; j++) {
 #pragma unroll
@@ -116,14 +116,13 @@ __device__ __forceinline__ void swiglu_quant(
       const float v = h[2 * j + p] / scale;
       const __nv_fp8_e4m3 high(v);
       const __nv_fp8_e4m3 low(v - float(high));
-      const int row = tile.segment.first_row + r, group = row / kGroup, k = column / kBlock;
-      const int offset = swizzled(row % kGroup, column % kBlock);
-      a.scratch->h[group][k][0][offset] = high.__x;
-      a.scratch->h[group][k][1][offset] = low.__x;
+      uint8_t* to = a.scratch->h + at + r / kGroup * 2 * kTile8 + swizzled(r % kGroup, column % kBlock);
+      to[0] = high.__x;
+      to[kTile8] = low.__x;
       if (warp == 0 && lane < 4) {
-        const int t = token[row], e = tile.segment.expert;
+        const int t = token[tile.segment.first_row + r], e = tile.segment.expert;
         const float weight = t == kNoToken ? 0.0f : few ? s.rows.few.weight[t][e] : __ldcg(&a.scratch->weight[t][e]);
-        a.scratch->h_scale[group][k][row % kGroup][unit % 4] = scale * weight;
+        a.scratch->h_scale[scale_at + 4 * r] = scale * weight;
       }
     }
   }
@@ -137,13 +136,14 @@ __device__ __forceinline__ void gemm1_tile(
   for (int i = 0; i < N / 2; i++) acc[i] = 0.0f;
   const int block = (tile.segment.expert * 2 * kInter + tile.unit * kUnit) / kBlock;
   const float *up = a.w1_scale + block * kK1, *gate = up + kInter / kBlock * kK1;
+  const int groups = tile.segment.groups();
   if (!tile.split()) {
     if (tile.width == 1 && warpgroup == 1) return pass_over(s, ring, kK1);
-    gemm1<N>(s, ring, acc, warpgroup, false, up, gate);
+    gemm1<N>(s, ring, acc, warpgroup, false, groups, up, gate);
     swiglu_quant<N>(s, a, tile, acc, warpgroup, parity);
     return;
   }
-  gemm1<N>(s, ring, acc, warpgroup, true, up, gate);
+  gemm1<N>(s, ring, acc, warpgroup, true, groups, up, gate);
   // each warpgroup has half of K: the second hands its sums over, four values at a time for want of room
   float* handover = reinterpret_cast<float*>(s.amax) + threadIdx.x % kWarpgroup;
   constexpr int kPieces = N / 2 / 4;

@@ -1,6 +1,6 @@
 // gemm2_combine: a block owns 64 output columns for all tokens and adds the experts' rows there, in order of expert.
 //
-// No other block writes these columns, so there are no atomics, no second pass, and the sum is the same in every run.
+// No other block writes these columns, so there is no second pass, and the sum is the same in every run.
 // The warpgroups take turns of the K steps; each adds its half to the sums when its turn at them comes.
 #pragma once
 #include <cuda_bf16.h>
@@ -14,11 +14,11 @@ __device__ __forceinline__ unsigned bf16_pair(float low, float high) {
 
 template <int N>
 __device__ __forceinline__ void promote(
-    float (&acc)[N / 2], const float (&raw)[N / 2], const float* scales, int stride, float w, int unit) {
+    float (&acc)[N / 2], const float (&raw)[N / 2], const float* scales, float w, int unit) {
   const float* pair = scales + 8 * (threadIdx.x % 4) + unit;  // two rows of four units
 #pragma unroll
   for (int j = 0; j < N / 8; j++) {
-    const float s0 = pair[j * stride] * w, s1 = pair[j * stride + 4] * w;
+    const float s0 = pair[4 * kGroup * j] * w, s1 = pair[4 * kGroup * j + 4] * w;
     acc[4 * j + 0] += raw[4 * j + 0] * s0;
     acc[4 * j + 1] += raw[4 * j + 1] * s1;
     acc[4 * j + 2] += raw[4 * j + 2] * s0;
@@ -30,11 +30,11 @@ __device__ __forceinline__ void promote(
 // each unit of 32 columns, so a unit's product is added while the next one's runs.
 template <int N>
 __device__ __forceinline__ void gemm2_step(
-    float (&acc)[N / 2], const uint8_t* w, const uint8_t* h, int halves, const float* scales, float w_scale) {
+    float (&acc)[N / 2], const uint8_t* w, const uint8_t* h, const float* scales, float w_scale) {
   float raw[2][N / 2];
   auto issue = [&](int unit, float (&r)[N / 2]) {
     const uint64_t a = wgmma_operand(w, kTile8) + 2 * unit;
-    const uint64_t high = wgmma_operand(h, halves * 2 * kTile8) + 2 * unit, low = high + (kTile8 >> 4);
+    const uint64_t high = wgmma_operand(h, 2 * kTile8) + 2 * unit, low = high + (kTile8 >> 4);
     wgmma_begin();
     Wgmma<N>::mma(r, a, high, 0);
     Wgmma<N>::mma(r, a, low, 1);
@@ -42,7 +42,7 @@ __device__ __forceinline__ void gemm2_step(
   };
   auto retire = [&](int unit, float (&r)[N / 2]) {
     pin(r);
-    promote<N>(acc, r, scales, halves * 4 * kGroup, w_scale, unit);
+    promote<N>(acc, r, scales, w_scale, unit);
   };
   issue(0, raw[0]);
   issue(1, raw[1]);
@@ -61,7 +61,7 @@ __device__ __forceinline__ void gemm2_step(
 // This warpgroup's half of K: its half of each slot, or each second slot. w_scale: the weight blocks', one a K step.
 template <int N>
 __device__ __forceinline__ void gemm2(
-    Smem& s, Ring& ring, float (&acc)[N / 2], int warpgroup, const float* w_scale) {
+    Smem& s, Ring& ring, float (&acc)[N / 2], int warpgroup, int groups, const float* w_scale) {
   constexpr bool kSplit = N <= kSplitRows2;
   constexpr int kHalves = kSplit ? 2 : 1;
   const int half = kSplit ? warpgroup : 0;
@@ -72,8 +72,9 @@ __device__ __forceinline__ void gemm2(
       const int k = kHalves * i + half;
       const float coming = __ldg(w_scale + (k + 2 < kK2 ? k + 2 : k));
       mbar_wait(&s.full[slot], ring.phase());
-      gemm2_step<N>(acc, s.ring[slot] + half * kUnitBytes, s.ring[slot] + kHalves * kUnitBytes + half * 2 * kTile8,
-                    kHalves, s.scales[slot] + half * 4 * kGroup, scale);
+      gemm2_step<N>(acc, s.ring[slot] + half * kUnitBytes,
+                    s.ring[slot] + kHalves * kUnitBytes + half * groups * 2 * kTile8,
+                    s.scales[slot] + half * groups * 4 * kGroup, scale);
       scale = coming;
     } else {
       mbar_wait(&s.full[slot], ring.phase());
@@ -90,7 +91,7 @@ __device__ __forceinline__ void gemm2_segment(
 #pragma unroll
   for (int i = 0; i < N / 2; i++) acc[i] = 0.0f;
   const int block = seg.expert * (kHidden / kBlock) + blockIdx.x * kColumns / kBlock;
-  gemm2<N>(s, ring, acc, warpgroup, a.w2_scale + block * kK2);
+  gemm2<N>(s, ring, acc, warpgroup, seg.groups(), a.w2_scale + block * kK2);
 
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
   float* column = out + 16 * warp + lane / 4;
@@ -104,8 +105,13 @@ __device__ __forceinline__ void gemm2_segment(
       const int r = 8 * j + 2 * (lane % 4) + p;
       if (r >= seg.rows) continue;
       float* sum = column + (size_t)token[seg.first_row + r] * pitch;
-      sum[0] += acc[4 * j + p];
-      sum[8] += acc[4 * j + 2 + p];
+      if (pitch == kOutPitch) {
+        sum[0] += acc[4 * j + p];
+        sum[8] += acc[4 * j + 2 + p];
+      } else {  // global: nothing comes back, so nothing waits; the barriers alone put the additions in order
+        atomicAdd(sum, acc[4 * j + p]);
+        atomicAdd(sum + 8, acc[4 * j + 2 + p]);
+      }
     }
   }
   bar_arrive(warpgroup == 0 ? kBarFirstDone : kBarSecondDone, kConsumers);
@@ -135,7 +141,7 @@ __device__ __forceinline__ void gemm2_combine(Smem& s, const Args& a, Ring& ring
   constexpr int kOctets = kColumns / 8;
   for (int i = thread; i < a.num_tokens * kOctets; i += kConsumers) {
     const float4* sum = reinterpret_cast<const float4*>(out + (size_t)(i / kOctets) * pitch + i % kOctets * 8);
-    const float4 u = sum[0], v = sum[1];
+    const float4 u = few ? sum[0] : __ldcg(sum), v = few ? sum[1] : __ldcg(sum + 1);
     *reinterpret_cast<uint4*>(a.output + (size_t)(i / kOctets) * kHidden + blockIdx.x * kColumns + i % kOctets * 8) =
         make_uint4(bf16_pair(u.x, u.y), bf16_pair(u.z, u.w), bf16_pair(v.x, v.y), bf16_pair(v.z, v.w));
   }

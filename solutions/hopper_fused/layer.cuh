@@ -43,11 +43,11 @@ struct Scratch {
   uint32_t mask[kMaxTokens];                   // bit e: the token has a row of local expert e
   float weight[kMaxTokens][kLocal];            // routing weight, where the bit is set
   float out[kMaxTokens][kHidden];              // gemm2's sums, T > kSmemOutTokens
-  // rows in groups of eight, each group's K steps one after the other, so that a step's rows are one piece
-  float x_scale[kMaxRows / kGroup][kK1][kGroup];
-  float h_scale[kMaxRows / kGroup][kK2][kGroup][4];            // one a unit; times the routing weight
-  alignas(1024) uint8_t x[kMaxRows / kGroup][kK1][kTile8];
-  uint8_t h[kMaxRows / kGroup][kK2][2][kTile8];                // q(h) and q(h - q(h))
+  // Rows of a segment together, K step by K step, so that what a step needs is one piece (see Segment).
+  float x_scale[kMaxRows * kK1];               // K step: [group][8 rows]
+  float h_scale[kMaxRows * kUnits];            // K step: [group][8 rows][4 units]; times the routing weight
+  alignas(1024) uint8_t x[kMaxRows * kHidden]; // K step: [group][8 rows of 128, swizzled]
+  uint8_t h[kMaxRows * kInter * 2];            // K step: [group][q(h), q(h - q(h))][8 rows of 128, swizzled]
 };
 enum Counter { kRouted, kGathered, kActivated, kFinished };
 
@@ -81,6 +81,11 @@ struct Segment {  // up to kChunk rows of one expert
   __device__ int groups() const { return (rows + kGroup - 1) / kGroup; }
   __device__ bool split() const { return rows <= kSplitRows2; }
   __device__ int steps() const { return split() ? kK2 / 2 : kK2; }
+  // where a K step's piece of each scratch array begins
+  __device__ int x_at(int k) const { return first_row * kHidden + k * groups() * kTile8; }
+  __device__ int x_scale_at(int k) const { return first_row * kK1 + k * groups() * kGroup; }
+  __device__ int h_at(int k) const { return (first_row * kInter + k * groups() * kTile8) * 2; }
+  __device__ int h_scale_at(int k) const { return first_row * kUnits + k * groups() * kGroup * 4; }
 };
 
 struct Smem {

@@ -56,19 +56,40 @@ __device__ __forceinline__ void permute(Smem& s, uint32_t* mask, uint16_t* token
   __syncthreads();
 }
 
-// This block's share of the rows and their scales, into the scratch's groups; for the consumer threads.
+// Asks for the tokens before it is known which of them have rows here, so that gather_rows finds them in L2.
+__device__ __forceinline__ void prefetch_tokens(const Args& a) {
+  const int thread = blockIdx.x * kThreads + threadIdx.x, threads = gridDim.x * kThreads;
+  const int lines = a.num_tokens * kK1, scale_lines = (lines * 4 + 127) / 128;
+  for (int i = thread; i < lines; i += threads) prefetch_l2(a.x + i * 128);
+  if (thread < scale_lines) prefetch_l2(reinterpret_cast<const uint8_t*>(a.x_scale) + thread * 128);
+}
+
+// This block's share of the rows and their scales, into the scratch's segments; a warp a row, for the consumer warps.
 __device__ __forceinline__ void gather_rows(const Smem& s, const Args& a, const uint16_t* token) {
-  constexpr int kPieces = kHidden / 16;
-  const int thread = blockIdx.x * kConsumers + threadIdx.x, threads = gridDim.x * kConsumers;
-  for (int i = thread; i < s.num_rows * kPieces; i += threads) {
-    const int row = i / kPieces, byte = i % kPieces * 16, t = token[row];
-    uint4 piece = make_uint4(0, 0, 0, 0);
-    if (t != kNoToken) piece = __ldg(reinterpret_cast<const uint4*>(a.x + t * kHidden + byte));
-    uint8_t* to = a.scratch->x[row / kGroup][byte / kBlock];
-    *reinterpret_cast<uint4*>(to + swizzled(row % kGroup, byte % kBlock)) = piece;
-  }
-  for (int i = thread; i < s.num_rows * kK1; i += threads) {
-    const int row = i / kK1, k = i % kK1, t = token[row];
-    a.scratch->x_scale[row / kGroup][k][row % kGroup] = t != kNoToken ? __ldg(a.x_scale + k * a.num_tokens + t) : 0.0f;
+  constexpr unsigned kAll = 0xffffffffu;
+  constexpr int kPieces = kHidden / 16 / 32;  // of 16 bytes, for each lane
+  const int lane = threadIdx.x % 32, first_of_mine = s.first_row[lane];
+  for (int row = blockIdx.x + gridDim.x * (threadIdx.x / 32); row < s.num_rows; row += gridDim.x * kConsumers / 32) {
+    const int expert = 31 - __clz(__ballot_sync(kAll, first_of_mine <= row));
+    const int first = s.first_row[expert], end = expert == kLocal - 1 ? s.num_rows : s.first_row[expert + 1];
+    const int chunk = first + (row - first) / kChunk * kChunk, in_chunk = row - chunk;
+    const Segment seg = {(uint16_t)expert, (uint16_t)min(kChunk, end - chunk), (uint32_t)chunk};
+    const int t = token[row];
+    uint4 piece[kPieces];
+    float scale[2] = {0.0f, 0.0f};
+#pragma unroll
+    for (int i = 0; i < kPieces; i++)
+      piece[i] = t == kNoToken ? make_uint4(0, 0, 0, 0)
+                               : __ldg(reinterpret_cast<const uint4*>(a.x + t * kHidden) + 32 * i + lane);
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+      if (t != kNoToken && 32 * i + lane < kK1) scale[i] = __ldg(a.x_scale + (32 * i + lane) * a.num_tokens + t);
+    const int in_step = in_chunk / kGroup * kTile8 + swizzled(in_chunk % kGroup, lane % 8 * 16);
+#pragma unroll
+    for (int i = 0; i < kPieces; i++)
+      *reinterpret_cast<uint4*>(a.scratch->x + seg.x_at(4 * i + lane / 8) + in_step) = piece[i];
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+      if (32 * i + lane < kK1) a.scratch->x_scale[seg.x_scale_at(32 * i + lane) + in_chunk] = scale[i];
   }
 }

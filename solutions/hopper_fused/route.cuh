@@ -44,7 +44,7 @@ __device__ __forceinline__ void route_token(const Args& a, int token, uint32_t* 
 #pragma unroll
   for (int i = 0; i < 8; i++) key[i] = ahead < 4 ? ordered(choice[i]) : 0;
   float sum = 0.0f;
-#pragma unroll
+#pragma unroll 1  // each round's code comes cold from memory otherwise
   for (int k = 0; k < kTopK; k++) {
     unsigned mine = 0;
 #pragma unroll

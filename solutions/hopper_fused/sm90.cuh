@@ -30,6 +30,8 @@ __device__ __forceinline__ void prefetch_map(const void* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
+__device__ __forceinline__ void prefetch_l2(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
+
 // L2 policies: weights pass through once, activations are read by every block.
 __device__ __forceinline__ uint64_t policy_evict_first() {
   uint64_t p;
