@@ -169,8 +169,11 @@ static void check_inputs(
                               << kExperts - kLocal;
 }
 
-// The layer for 1 to kMaxTokens tokens on the current stream. scratch: scratch_bytes() bytes whose counters are zero.
-static void run_fused(
+// The layer for up to kMaxTokens tokens, on the current stream of the tensors' device.
+//
+// scratch: scratch_bytes() bytes that no other stream uses, zero when new. Returns whether it served the call; with
+// more tokens it has checked the arguments and launched nothing.
+static bool run_fused(
     ffi::TensorView logits, ffi::TensorView bias, ffi::TensorView x, ffi::TensorView x_scale, ffi::TensorView w1,
     ffi::TensorView w1_scale, ffi::TensorView w2, ffi::TensorView w2_scale, int64_t local_expert_offset,
     double routed_scaling_factor, ffi::TensorView output, ffi::TensorView scratch) {
@@ -178,8 +181,8 @@ static void run_fused(
                output);
   const cuuint64_t h = kHidden, i = kInter;
   const int64_t t = logits.size(0);
-  if (t < 1 || t > kMaxTokens)
-    TVM_FFI_THROW(ValueError) << "hidden_states: got " << t << " tokens, this kernel serves 1 to " << kMaxTokens;
+  if (t > kMaxTokens) return false;
+  if (t == 0) return true;
   Scratch* s = static_cast<Scratch*>(scratch.data_ptr());
   Maps maps;
   tensor_map<5>(&maps.w1, w1.data_ptr(), {h, 8, 2, i / 8, kLocal}, {1, h, i * h, 8 * h, 2 * i * h},
@@ -193,6 +196,9 @@ static void run_fused(
       s, (int)t, (int)local_expert_offset, (float)routed_scaling_factor};
 
   const int device = logits.device().device_id;
+  int current;
+  check_cuda(cudaGetDevice(&current), "asking for the current device");
+  if (current != device) check_cuda(cudaSetDevice(device), "choosing the tensors' device");
   static int blocks[64] = {};
   if (blocks[device] == 0) {
     check_cuda(cudaFuncSetAttribute(fused_layer, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Smem) + 1024),
@@ -209,6 +215,8 @@ static void run_fused(
   check_cuda(cudaLaunchCooperativeKernel(reinterpret_cast<void*>(fused_layer), dim3(blocks[device]), dim3(kThreads),
                                          parameters, sizeof(Smem) + 1024, stream),
              "launching fused_layer");
+  if (current != device) check_cuda(cudaSetDevice(current), "returning to the current device");
+  return true;
 }
 
 static int64_t scratch_bytes() { return sizeof(Scratch); }

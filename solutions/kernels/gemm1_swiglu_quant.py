@@ -36,13 +36,14 @@ def gemm1_swiglu_quant_kernel(
     token_of_row_ptr,
     tile_expert_ptr,
     num_tiles_ptr,
-    h_ptr,  # [rows, I] fp8, written
+    h_ptr,  # [rows, TERMS I] fp8, written
     h_scale_ptr,  # [rows, I / 128] fp32, written
     num_tokens,
     H: tl.constexpr,
     I: tl.constexpr,  # noqa: E741
     BLOCK_M: tl.constexpr,
     GROUP: tl.constexpr,
+    TERMS: tl.constexpr,
 ):
     BLOCK: tl.constexpr = 128
     NUM_N: tl.constexpr = I // BLOCK
@@ -74,13 +75,16 @@ def gemm1_swiglu_quant_kernel(
         h = gate / (1.0 + tl.exp(-gate)) * up
         amax = tl.max(tl.abs(h), 0)
         scale = tl.where(amax > 0, amax / 448.0, 1.0)
-        q = (h / scale[None, :]).to(tl.float8e4nv)
-        h_ptrs = h_ptr + row[None, :].to(tl.int64) * I + n * BLOCK + lane[:, None]
+        h = h / scale[None, :]
+        q = h.to(tl.float8e4nv)
+        h_ptrs = h_ptr + row[None, :].to(tl.int64) * (TERMS * I) + n * BLOCK + lane[:, None]
         tl.store(h_ptrs, q)
+        if TERMS == 2:
+            tl.store(h_ptrs + I, (h - q.to(tl.float32)).to(tl.float8e4nv))
         tl.store(h_scale_ptr + row * NUM_N + n, scale)
 
 
-def gemm1_swiglu_quant(x, x_scale, w, w_scale, permutation, tile):
+def gemm1_swiglu_quant(x, x_scale, w, w_scale, permutation, tile, terms=1):
     """First grouped product and activation.
 
     Args:
@@ -88,14 +92,16 @@ def gemm1_swiglu_quant(x, x_scale, w, w_scale, permutation, tile):
         w: [E_local, 2I, H] float8_e4m3fn, `up` rows first; w_scale: [E_local, 2I/128, H/128] float32.
         permutation: `permute`'s result for tile.block_m.
         tile: block_m, group, programs, num_warps, num_stages (see tiles.py).
+        terms: 2 adds, in columns I to 2I of h, what the first I lose by rounding, q(h - q(h)), in the same scale.
 
     Returns:
-        h [rows, I] float8_e4m3fn and h_scale [rows, I/128] float32; dequantised h is h * h_scale.
+        h [rows, terms I] float8_e4m3fn and h_scale [rows, I/128] float32; dequantised h is h * h_scale, summed
+        over its terms.
         Padding rows of used tiles hold zeros, rows of unused tiles are undefined.
     """
     num_local_experts, double_inter, hidden = w.shape
     rows = permutation.token_of_row.shape[0]
-    h = torch.empty((rows, double_inter // 2), dtype=torch.float8_e4m3fn, device=x.device)
+    h = torch.empty((rows, terms * double_inter // 2), dtype=torch.float8_e4m3fn, device=x.device)
     h_scale = torch.empty((rows, double_inter // 2 // BLOCK), dtype=torch.float32, device=x.device)
     work = permutation.tile_expert.shape[0] * (double_inter // 2 // BLOCK)
     gemm1_swiglu_quant_kernel[(min(work, tile.programs),)](
@@ -113,6 +119,7 @@ def gemm1_swiglu_quant(x, x_scale, w, w_scale, permutation, tile):
         I=double_inter // 2,
         BLOCK_M=tile.block_m,
         GROUP=tile.group,
+        TERMS=terms,
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
     )

@@ -32,7 +32,7 @@ def gemm2_ref(h, h_scale, w, w_scale, tile_expert, num_tiles, block_m, first_col
 
 @triton.jit
 def gemm2_kernel(
-    h_desc,  # [rows, I] fp8, block [BLOCK_M, 128]
+    h_desc,  # [rows, TERMS I] fp8, block [BLOCK_M, 128]
     h_scale_ptr,  # [rows, I / 128] fp32
     w_desc,  # [E_LOCAL * H, I] fp8, block [BLOCK_N, 128]
     w_scale_ptr,  # [E_LOCAL, H / 128, I / 128] fp32
@@ -46,6 +46,7 @@ def gemm2_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     GROUP: tl.constexpr,
+    TERMS: tl.constexpr,
 ):
     BLOCK: tl.constexpr = 128
     NUM_K: tl.constexpr = I // BLOCK
@@ -63,7 +64,10 @@ def gemm2_kernel(
             h = h_desc.load([m * BLOCK_M, k * BLOCK])
             w = w_desc.load([w_row, k * BLOCK])
             scale = tl.load(h_scale_ptr + row * NUM_K + k) * tl.load(w_scale_row + k)
-            y += tl.dot(w, h.T) * scale[None, :]
+            product = tl.dot(w, h.T)
+            if TERMS == 2:
+                product = tl.dot(w, h_desc.load([m * BLOCK_M, I + k * BLOCK]).T, acc=product)
+            y += product * scale[None, :]
 
         column = n * BLOCK_N + tl.arange(0, BLOCK_N)
         y_ptrs = y_ptr + row[None, :].to(tl.int64) * num_columns + column[:, None]
@@ -74,7 +78,7 @@ def gemm2(h, h_scale, w, w_scale, permutation, first_column, y, tile):
     """Second grouped product, for y.shape[1] columns of the hidden size from first_column on.
 
     Args:
-        h: [rows, I] float8_e4m3fn; h_scale: [rows, I/128] float32.
+        h: [rows, I] float8_e4m3fn, or [rows, 2I] with the second terms beside the first; h_scale: [rows, I/128] float32.
         w: [E_local, H, I] float8_e4m3fn; w_scale: [E_local, H/128, I/128] float32.
         permutation: `permute`'s result for tile.block_m.
         first_column: a multiple of 128.
@@ -100,6 +104,7 @@ def gemm2(h, h_scale, w, w_scale, permutation, first_column, y, tile):
         BLOCK_M=tile.block_m,
         BLOCK_N=tile.block_n,
         GROUP=tile.group,
+        TERMS=h.shape[1] // inter,
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
     )
