@@ -68,7 +68,10 @@ __global__ void __launch_bounds__(kThreads, 1) fused_layer(const __grid_constant
   const bool in_gemm2 = blockIdx.x < kHidden / kColumns;
   if (warp >= kConsumers / 32) {
     registers_down<40>();
-    if (threadIdx.x == kConsumers) load_weights(s, maps, in_gemm2);
+    if (warp == kConsumers / 32) {
+      bar_sync(kBarRowsRead, kConsumers + 32);
+      if (threadIdx.x % 32 == 0) load_weights(s, maps, in_gemm2);
+    }
     if (threadIdx.x == kConsumers + 32) load_activations(s, *a.scratch, in_gemm2);
   } else {
     registers_up<232>();

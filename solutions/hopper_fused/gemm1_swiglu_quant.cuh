@@ -6,8 +6,6 @@
 #include "layer.cuh"
 #include "sm90.cuh"
 
-enum NamedBarrier { kBarWarpgroup0 = 1, kBarWarpgroup1 = 2, kBarConsumers = 3, kBarFirstDone = 4, kBarSecondDone = 5 };
-
 // The consumer's part in freeing a slot: one lane of each of the eight warps says so.
 __device__ __forceinline__ void let_go(Smem& s, int slot) {
   __syncwarp();

@@ -27,35 +27,31 @@ __device__ __forceinline__ void promote(
 }
 
 // One K step of Y = W2 . (q(h) + q(h - q(h)))^T. Both terms have one scale, hence one accumulator; h has a scale for
-// each unit of 32 columns, so a unit's product is added while the next one's runs.
+// each unit of 32 columns, so each unit has an accumulator, added while the next ones run.
 template <int N>
 __device__ __forceinline__ void gemm2_step(
     float (&acc)[N / 2], const uint8_t* w, const uint8_t* h, const float* scales, float w_scale) {
-  float raw[2][N / 2];
-  auto issue = [&](int unit, float (&r)[N / 2]) {
-    const uint64_t a = wgmma_operand(w, kTile8) + 2 * unit;
-    const uint64_t high = wgmma_operand(h, 2 * kTile8) + 2 * unit, low = high + (kTile8 >> 4);
-    wgmma_begin();
-    Wgmma<N>::mma(r, a, high, 0);
-    Wgmma<N>::mma(r, a, low, 1);
+  float raw[4][N / 2];
+  const uint64_t a = wgmma_operand(w, kTile8), high = wgmma_operand(h, 2 * kTile8), low = high + (kTile8 >> 4);
+  wgmma_begin();
+#pragma unroll
+  for (int unit = 0; unit < 4; unit++) {
+    Wgmma<N>::mma(raw[unit], a + 2 * unit, high + 2 * unit, 0);
+    Wgmma<N>::mma(raw[unit], a + 2 * unit, low + 2 * unit, 1);
     wgmma_commit();
-  };
-  auto retire = [&](int unit, float (&r)[N / 2]) {
-    pin(r);
-    promote<N>(acc, r, scales, w_scale, unit);
-  };
-  issue(0, raw[0]);
-  issue(1, raw[1]);
+  }
+  wgmma_wait<3>();
+  pin(raw[0]);
+  promote<N>(acc, raw[0], scales, w_scale, 0);
+  wgmma_wait<2>();
+  pin(raw[1]);
+  promote<N>(acc, raw[1], scales, w_scale, 1);
   wgmma_wait<1>();
-  retire(0, raw[0]);
-  issue(2, raw[0]);
-  wgmma_wait<1>();
-  retire(1, raw[1]);
-  issue(3, raw[1]);
-  wgmma_wait<1>();
-  retire(2, raw[0]);
+  pin(raw[2]);
+  promote<N>(acc, raw[2], scales, w_scale, 2);
   wgmma_wait<0>();
-  retire(3, raw[1]);
+  pin(raw[3]);
+  promote<N>(acc, raw[3], scales, w_scale, 3);
 }
 
 // This warpgroup's half of K: its half of each slot, or each second slot. w_scale: the weight blocks', one a K step.

@@ -110,6 +110,15 @@ struct Smem {
   uint64_t full[kStages], empty[kStages];
 };
 
+enum NamedBarrier {
+  kBarWarpgroup0 = 1,
+  kBarWarpgroup1,
+  kBarConsumers,
+  kBarFirstDone,   // the first warpgroup has added its sums, now the second
+  kBarSecondDone,  // and the other way round
+  kBarRowsRead     // the tokens of this block's rows are in registers
+};
+
 // Position in the ring, counted alike by whoever fills and whoever drains.
 struct Ring {
   int step = 0;

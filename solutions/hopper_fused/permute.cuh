@@ -65,10 +65,12 @@ __device__ __forceinline__ void prefetch_tokens(const Args& a) {
 }
 
 // This block's share of the rows and their scales, into the scratch's segments; a warp a row, for the consumer warps.
+// Says when the first rows are read: weights asked for earlier would fill the block's way from L2 before them.
 __device__ __forceinline__ void gather_rows(const Smem& s, const Args& a, const uint16_t* token) {
   constexpr unsigned kAll = 0xffffffffu;
   constexpr int kPieces = kHidden / 16 / 32;  // of 16 bytes, for each lane
   const int lane = threadIdx.x % 32, first_of_mine = s.first_row[lane];
+  bool told = false;
   for (int row = blockIdx.x + gridDim.x * (threadIdx.x / 32); row < s.num_rows; row += gridDim.x * kConsumers / 32) {
     const int expert = 31 - __clz(__ballot_sync(kAll, first_of_mine <= row));
     const int first = s.first_row[expert], end = expert == kLocal - 1 ? s.num_rows : s.first_row[expert + 1];
@@ -84,6 +86,7 @@ __device__ __forceinline__ void gather_rows(const Smem& s, const Args& a, const 
 #pragma unroll
     for (int i = 0; i < 2; i++)
       if (t != kNoToken && 32 * i + lane < kK1) scale[i] = __ldg(a.x_scale + (32 * i + lane) * a.num_tokens + t);
+    if (!told) bar_arrive(kBarRowsRead, kConsumers + 32), told = true;
     const int in_step = in_chunk / kGroup * kTile8 + swizzled(in_chunk % kGroup, lane % 8 * 16);
 #pragma unroll
     for (int i = 0; i < kPieces; i++)
@@ -92,4 +95,5 @@ __device__ __forceinline__ void gather_rows(const Smem& s, const Args& a, const 
     for (int i = 0; i < 2; i++)
       if (32 * i + lane < kK1) a.scratch->x_scale[seg.x_scale_at(32 * i + lane) + in_chunk] = scale[i];
   }
+  if (!told) bar_arrive(kBarRowsRead, kConsumers + 32);
 }
