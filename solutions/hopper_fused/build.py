@@ -13,7 +13,7 @@ ARCHITECTURE = "9.0a"  # wgmma and setmaxnreg are not in plain sm_90
 
 @lru_cache
 def load_kernel():
-    """The compiled module, with `run_fused` and `scratch_bytes`.
+    """The compiled module, with `run_fused`.
 
     tvm_ffi names its build folder after the sources and flags and holds a lock while it builds, so several
     processes build once and an unchanged source is never built again.

@@ -11,31 +11,37 @@
 #include <tvm/ffi/extra/c_env_api.h>
 #include <tvm/ffi/tvm_ffi.h>
 
+#include <map>
+#include <mutex>
 #include <string>
+#include <utility>
 
 #include "gemm2_combine.cuh"
 #include "load.cuh"
 #include "permute.cuh"
 #include "route.cuh"
 
-// What the consumer threads wrote becomes visible to all blocks' bulk copies.
+// What the consumer threads wrote becomes visible to all blocks. Their barrier puts the writes before one thread's
+// release; whoever reads them by bulk copy fences between its acquire and the copy.
 __device__ __forceinline__ void publish(unsigned* counter) {
-  __threadfence();
-  fence_async_global();
   bar_sync(kBarConsumers, kConsumers);
-  if (threadIdx.x == 0) arrive_grid(counter);
+  if (threadIdx.x == 0) {
+    __threadfence();
+    arrive_grid(counter);
+  }
 }
 
 __global__ void __launch_bounds__(kThreads, 1) fused_layer(const __grid_constant__ Maps maps, const Args a) {
   extern __shared__ uint8_t smem_base[];
   Smem& s = *reinterpret_cast<Smem*>(smem_base + (1024 - smem_addr(smem_base) % 1024) % 1024);
   const int warp = threadIdx.x / 32;
-  const bool few = a.num_tokens <= kSmemOutTokens;
+  const bool few = a.num_tokens <= kSmemOutTokens, all_route = a.num_tokens <= kFewTokens;
   uint32_t* mask = few ? s.rows.few.mask : s.rows.many.mask;
   uint16_t* token = few ? s.rows.few.token : s.rows.many.token;
 
-  prefetch_tokens(a);
+  if (!all_route) prefetch_tokens(a);
   if (threadIdx.x == kThreads - 1) {
+    prefetch_map(&maps.x);
     prefetch_map(&maps.w1);
     prefetch_map(&maps.w2);
   }
@@ -47,8 +53,9 @@ __global__ void __launch_bounds__(kThreads, 1) fused_layer(const __grid_constant
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
 
-  if (a.num_tokens <= kFewTokens) {
-    for (int t = warp; t < a.num_tokens; t += kThreads / 32) route_token(a, t, &mask[t], s.rows.few.weight[t]);
+  if (all_route) {
+    for (int i = threadIdx.x; i < a.num_tokens * kK1; i += kThreads) s.rows.few.x_scale[i] = __ldg(a.x_scale + i);
+    if (warp < a.num_tokens) route_token(a, warp, &mask[warp], s.rows.few.weight[warp]);
     __syncthreads();
   } else {
     for (int t = blockIdx.x + gridDim.x * warp; t < a.num_tokens; t += gridDim.x * (kThreads / 32))
@@ -69,16 +76,18 @@ __global__ void __launch_bounds__(kThreads, 1) fused_layer(const __grid_constant
   if (warp >= kConsumers / 32) {
     registers_down<40>();
     if (warp == kConsumers / 32) {
-      bar_sync(kBarRowsRead, kConsumers + 32);
+      if (!all_route) bar_sync(kBarRowsRead, kConsumers + 32);
       if (threadIdx.x % 32 == 0) load_weights(s, maps, in_gemm2);
     }
-    if (threadIdx.x == kConsumers + 32) load_activations(s, *a.scratch, in_gemm2);
+    if (threadIdx.x == kConsumers + 32) load_activations(s, maps, a, in_gemm2);
   } else {
     registers_up<232>();
     Ring ring;
     const int warpgroup = __shfl_sync(0xffffffffu, warp / 4, 0);
-    gather_rows(s, a, token);
-    publish(&a.scratch->counters[kGathered]);
+    if (!all_route) {
+      gather_rows(s, a, token);
+      publish(&a.scratch->counters[kGathered]);
+    }
     gemm1_swiglu_quant(s, a, ring, warpgroup);
     publish(&a.scratch->counters[kActivated]);
     if (in_gemm2) gemm2_combine(s, a, ring, warpgroup);
@@ -172,33 +181,44 @@ static void check_inputs(
                               << kExperts - kLocal;
 }
 
-// The layer for up to kMaxTokens tokens, on the current stream of the tensors' device.
-//
-// scratch: scratch_bytes() bytes that no other stream uses, zero when new. Returns whether it served the call; with
-// more tokens it has checked the arguments and launched nothing.
+// Scratch for one call. Calls on a stream follow each other and share one, made when the stream is first seen; a graph
+// that is being captured gets its own, from the graph's pool, as it may be replayed beside its stream.
+static ffi::Tensor scratch_of(DLDevice device, cudaStream_t stream) {
+  static std::mutex lock;
+  static auto* kept = new std::map<std::pair<int, cudaStream_t>, ffi::Tensor>;  // never freed: torch may be gone by then
+  cudaStreamCaptureStatus capture;
+  check_cuda(cudaStreamIsCapturing(stream, &capture), "asking whether the stream is captured");
+  const std::pair<int, cudaStream_t> key(device.device_id, stream);
+  std::lock_guard<std::mutex> guard(lock);
+  if (capture == cudaStreamCaptureStatusNone) {
+    auto found = kept->find(key);
+    if (found != kept->end()) return found->second;
+  }
+  ffi::Tensor fresh = ffi::Tensor::FromEnvAlloc(TVMFFIEnvTensorAlloc, ffi::Shape({(int64_t)sizeof(Scratch)}),
+                                                DLDataType{kDLUInt, 8, 1}, device);
+  check_cuda(cudaMemsetAsync(fresh.data_ptr(), 0, sizeof(Scratch::counters), stream), "zeroing the counters");
+  if (capture == cudaStreamCaptureStatusNone) kept->emplace(key, fresh);
+  return fresh;
+}
+
+// The layer for up to kMaxTokens tokens, on the current stream of the tensors' device. Returns whether it served the
+// call; with more tokens it has checked the arguments and launched nothing.
 static bool run_fused(
     ffi::TensorView logits, ffi::TensorView bias, ffi::TensorView x, ffi::TensorView x_scale, ffi::TensorView w1,
     ffi::TensorView w1_scale, ffi::TensorView w2, ffi::TensorView w2_scale, int64_t local_expert_offset,
-    double routed_scaling_factor, ffi::TensorView output, ffi::TensorView scratch) {
+    double routed_scaling_factor, ffi::TensorView output) {
   check_inputs(logits, bias, x, x_scale, w1, w1_scale, w2, w2_scale, local_expert_offset, routed_scaling_factor,
                output);
   const cuuint64_t h = kHidden, i = kInter;
   const int64_t t = logits.size(0);
+  const int device = logits.device().device_id;
   if (t > kMaxTokens) return false;
   if (t == 0) return true;
-  Scratch* s = static_cast<Scratch*>(scratch.data_ptr());
   Maps maps;
+  tensor_map<2>(&maps.x, x.data_ptr(), {h, (cuuint64_t)t}, {1, h}, {kBlock, 1});
   tensor_map<5>(&maps.w1, w1.data_ptr(), {h, 8, 2, i / 8, kLocal}, {1, h, i * h, 8 * h, 2 * i * h},
                 {kBlock, 8, 2, kUnit / 8, 1});
   tensor_map<2>(&maps.w2, w2.data_ptr(), {i, kLocal * h}, {1, i}, {kBlock, kColumns});
-  Args args = {
-      static_cast<const float*>(logits.data_ptr()),   static_cast<const uint16_t*>(bias.data_ptr()),
-      static_cast<const uint8_t*>(x.data_ptr()),
-      static_cast<const float*>(x_scale.data_ptr()),  static_cast<const float*>(w1_scale.data_ptr()),
-      static_cast<const float*>(w2_scale.data_ptr()), static_cast<uint16_t*>(output.data_ptr()),
-      s, (int)t, (int)local_expert_offset, (float)routed_scaling_factor};
-
-  const int device = logits.device().device_id;
   int current;
   check_cuda(cudaGetDevice(&current), "asking for the current device");
   if (current != device) check_cuda(cudaSetDevice(device), "choosing the tensors' device");
@@ -213,8 +233,15 @@ static bool run_fused(
                                   << kHidden / kColumns << " or more";
     blocks[device] = multiprocessors;
   }
-  void* parameters[] = {&maps, &args};
   const auto stream = static_cast<cudaStream_t>(TVMFFIEnvGetStream(kDLCUDA, device));
+  const ffi::Tensor scratch = scratch_of(logits.device(), stream);
+  Args args = {
+      static_cast<const float*>(logits.data_ptr()),   static_cast<const uint16_t*>(bias.data_ptr()),
+      static_cast<const uint8_t*>(x.data_ptr()),      static_cast<const float*>(x_scale.data_ptr()),
+      static_cast<const float*>(w1_scale.data_ptr()), static_cast<const float*>(w2_scale.data_ptr()),
+      static_cast<uint16_t*>(output.data_ptr()),      static_cast<Scratch*>(scratch.data_ptr()),
+      (int)t, (int)local_expert_offset, (float)routed_scaling_factor};
+  void* parameters[] = {&maps, &args};
   check_cuda(cudaLaunchCooperativeKernel(reinterpret_cast<void*>(fused_layer), dim3(blocks[device]), dim3(kThreads),
                                          parameters, sizeof(Smem) + 1024, stream),
              "launching fused_layer");
@@ -222,7 +249,4 @@ static bool run_fused(
   return true;
 }
 
-static int64_t scratch_bytes() { return sizeof(Scratch); }
-
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(run_fused, run_fused);
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(scratch_bytes, scratch_bytes);

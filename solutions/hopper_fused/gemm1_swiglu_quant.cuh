@@ -20,14 +20,16 @@ __device__ __forceinline__ void pass_over(Smem& s, Ring& ring, int steps) {
   }
 }
 
-// Adds one K step's product, scaled with the rows' scales and those of up's and gate's weight block.
-template <int N>
+// Adds one K step's product, scaled with the rows' scales and those of up's and gate's weight block. scales: the step's,
+// one a row; with kFew one a token, and `at` is the tokens of this thread's rows.
+template <int N, bool kFew>
 __device__ __forceinline__ void promote_up_gate(
-    float (&acc)[N / 2], const float (&raw)[N / 2], const float* scales, float up, float gate) {
+    float (&acc)[N / 2], const float (&raw)[N / 2], const float* scales, const int (&at)[N / 4], float up, float gate) {
   const float* pair = scales + 2 * (threadIdx.x % 4);
 #pragma unroll
   for (int j = 0; j < N / 8; j++) {
-    const float2 x = *reinterpret_cast<const float2*>(pair + j * kGroup);
+    const float2 x = kFew ? make_float2(scales[at[2 * j]], scales[at[2 * j + 1]])
+                          : *reinterpret_cast<const float2*>(pair + j * kGroup);
     acc[4 * j + 0] += raw[4 * j + 0] * (x.x * up);
     acc[4 * j + 1] += raw[4 * j + 1] * (x.y * up);
     acc[4 * j + 2] += raw[4 * j + 2] * (x.x * gate);
@@ -37,10 +39,20 @@ __device__ __forceinline__ void promote_up_gate(
 
 // Sum over K, two slots at a time: the second's product runs while the first's is scaled and added.
 // `half` (0 or 1) is the weight block of the slot that is this warpgroup's; with `split` it is also its K step.
-// up, gate: the weight blocks' scales, one a K step; the next two steps' are read before this pair is waited for.
-template <int N>
+// The weight blocks' scales of the next two steps are read before this pair is waited for.
+template <int N, bool kFew>
 __device__ __forceinline__ void gemm1(
-    Smem& s, Ring& ring, float (&acc)[N / 2], int half, bool split, int groups, const float* up, const float* gate) {
+    Smem& s, const Args& a, const Tile& tile, Ring& ring, float (&acc)[N / 2], int half, bool split) {
+  const int block = (tile.segment.expert * 2 * kInter + tile.unit * kUnit) / kBlock, groups = tile.segment.groups();
+  const float *up = a.w1_scale + block * kK1, *gate = up + kInter / kBlock * kK1;
+  int at[N / 4] = {};
+  if (kFew) {
+#pragma unroll
+    for (int i = 0; i < N / 4; i++) {
+      const int r = i / 2 * kGroup + 2 * (threadIdx.x % 4) + i % 2;
+      at[i] = r < tile.segment.rows ? s.rows.few.token[tile.segment.first_row + r] : 0;
+    }
+  }
   float raw[2][N / 2];
   const int halves = split ? 2 : 1, my_k = split ? half : 0, steps = kK1 / halves;
   auto issue = [&](int slot, int phase, float (&r)[N / 2]) {
@@ -52,9 +64,11 @@ __device__ __forceinline__ void gemm1(
     for (int i = 0; i < 4; i++) Wgmma<N>::mma(r, a + 2 * i, b + 2 * i, i > 0);
     wgmma_commit();
   };
-  auto retire = [&](int slot, float (&r)[N / 2], float up_scale, float gate_scale) {
+  auto retire = [&](int slot, int i, float (&r)[N / 2], float up_scale, float gate_scale) {
     pin(r);
-    promote_up_gate<N>(acc, r, s.scales[slot] + my_k * groups * kGroup, up_scale, gate_scale);
+    const float* scales = kFew ? s.rows.few.x_scale + (i * halves + my_k) * a.num_tokens
+                               : s.scales[slot] + my_k * groups * kGroup;
+    promote_up_gate<N, kFew>(acc, r, scales, at, up_scale, gate_scale);
     let_go(s, slot);
   };
   up += my_k;
@@ -67,9 +81,9 @@ __device__ __forceinline__ void gemm1(
     issue(ring.slot(), ring.phase(), raw[0]);
     issue(second.slot(), second.phase(), raw[1]);
     wgmma_wait<1>();
-    retire(ring.slot(), raw[0], scale[0], scale[1]);
+    retire(ring.slot(), i, raw[0], scale[0], scale[1]);
     wgmma_wait<0>();
-    retire(second.slot(), raw[1], scale[2], scale[3]);
+    retire(second.slot(), i + 1, raw[1], scale[2], scale[3]);
     ring.step += 2;
 #pragma unroll
     for (int c = 0; c < 4; c++) scale[c] = coming[c];
@@ -126,22 +140,19 @@ __device__ __forceinline__ void swiglu_quant(
   }
 }
 
-template <int N>
+template <int N, bool kFew>
 __device__ __forceinline__ void gemm1_tile(
     Smem& s, const Args& a, const Tile& tile, Ring& ring, int warpgroup, int parity) {
   float acc[N / 2];
 #pragma unroll
   for (int i = 0; i < N / 2; i++) acc[i] = 0.0f;
-  const int block = (tile.segment.expert * 2 * kInter + tile.unit * kUnit) / kBlock;
-  const float *up = a.w1_scale + block * kK1, *gate = up + kInter / kBlock * kK1;
-  const int groups = tile.segment.groups();
   if (!tile.split()) {
     if (tile.width == 1 && warpgroup == 1) return pass_over(s, ring, kK1);
-    gemm1<N>(s, ring, acc, warpgroup, false, groups, up, gate);
+    gemm1<N, kFew>(s, a, tile, ring, acc, warpgroup, false);
     swiglu_quant<N>(s, a, tile, acc, warpgroup, parity);
     return;
   }
-  gemm1<N>(s, ring, acc, warpgroup, true, groups, up, gate);
+  gemm1<N, kFew>(s, a, tile, ring, acc, warpgroup, true);
   // each warpgroup has half of K: the second hands its sums over, four values at a time for want of room
   float* handover = reinterpret_cast<float*>(s.amax) + threadIdx.x % kWarpgroup;
   constexpr int kPieces = N / 2 / 4;
@@ -165,9 +176,13 @@ __device__ __forceinline__ void gemm1_swiglu_quant(Smem& s, const Args& a, Ring&
   Tile tile;
   int parity = 0;
   for (Tiles tiles(s); tiles.take(tile); parity ^= 1) {
-    if (tile.segment.rows <= 8) gemm1_tile<8>(s, a, tile, ring, warpgroup, parity);
-    else if (tile.segment.rows <= 16) gemm1_tile<16>(s, a, tile, ring, warpgroup, parity);
-    else if (tile.segment.rows <= 32) gemm1_tile<32>(s, a, tile, ring, warpgroup, parity);
-    else gemm1_tile<64>(s, a, tile, ring, warpgroup, parity);
+    const int rows = tile.segment.rows;
+    if (a.num_tokens <= kFewTokens) {
+      if (rows <= 8) gemm1_tile<8, true>(s, a, tile, ring, warpgroup, parity);
+      else gemm1_tile<16, true>(s, a, tile, ring, warpgroup, parity);
+    } else if (rows <= 8) gemm1_tile<8, false>(s, a, tile, ring, warpgroup, parity);
+    else if (rows <= 16) gemm1_tile<16, false>(s, a, tile, ring, warpgroup, parity);
+    else if (rows <= 32) gemm1_tile<32, false>(s, a, tile, ring, warpgroup, parity);
+    else gemm1_tile<64, false>(s, a, tile, ring, warpgroup, parity);
   }
 }

@@ -16,7 +16,7 @@ constexpr int kMaxSegments = kLocal + kMaxTokens * kTopK / kChunk;
 constexpr int kGroup = 8;                 // rows that lie together, an expert's last group filled up with zero rows
 constexpr int kMaxRows = kMaxTokens * kTopK + kLocal * (kGroup - 1);
 constexpr uint16_t kNoToken = 0xffff;     // of a row that fills a group up
-constexpr int kFewTokens = 12;            // up to here every block routes all tokens itself, one a warp
+constexpr int kFewTokens = 12;            // up to here every block routes all tokens, one a warp, and nobody moves rows
 constexpr int kSmemOutTokens = 64;        // up to here gemm2 sums in shared memory, above in global
 constexpr int kOutPitch = kColumns + 4;   // floats; 4 keeps the eight lanes of a row apart in the banks
 
@@ -71,6 +71,7 @@ struct Args {
 };
 
 struct Maps {
+  CUtensorMap x;   // [T, 7168], box 1 x 128
   CUtensorMap w1;  // [32][256 groups][up, gate][8 rows][7168], box 4 groups: the 64 rows of a unit
   CUtensorMap w2;  // [32 * 7168, 2048], box 64 x 128
 };
@@ -93,7 +94,10 @@ struct Smem {
   float scales[kStages][kScales];
   union {
     struct {  // T <= kSmemOutTokens
-      float out[kSmemOutTokens][kOutPitch];  // before gemm2: where two warpgroups add their halves of K
+      union {
+        float out[kSmemOutTokens][kOutPitch];  // gemm2
+        float x_scale[kK1 * kFewTokens];       // gemm1, T <= kFewTokens: as in memory
+      };
       uint16_t token[kSmemOutTokens * kTopK + kLocal * (kGroup - 1)];
       uint32_t mask[kSmemOutTokens];
       float weight[kFewTokens][kLocal];

@@ -5,19 +5,27 @@ Up to 1024 tokens the weights' way through memory bounds the layer, so everythin
 there. Above, the tensor cores bound it: the stages of kernels/ with `TERMS` terms of h.
 """
 
-from functools import lru_cache
-
-import torch
+import re
 
 from .build import load_kernel
 from .many_tokens import run_many_tokens
 from .terms import TERMS
 
+_run_fused = load_kernel().run_fused  # compiled here, when the solution is built, not when it is first called
 
-@lru_cache(maxsize=64)
-def _scratch(device, stream):
-    """Scratch of the fused kernel, its counters zero; one for each stream, since calls on it follow each other."""
-    return torch.zeros((load_kernel().scratch_bytes(),), dtype=torch.uint8, device=device)
+_ARGUMENTS = (
+    "routing_logits",
+    "routing_bias",
+    "hidden_states",
+    "hidden_states_scale",
+    "gemm1_weights",
+    "gemm1_weights_scale",
+    "gemm2_weights",
+    "gemm2_weights_scale",
+    "local_expert_offset",
+    "routed_scaling_factor",
+    "output",
+)
 
 
 def run(
@@ -39,7 +47,7 @@ def run(
 
     Raises:
         ValueError: an argument is not what the definition says; checked before anything is launched.
-        RuntimeError: the kernel cannot be compiled, or the device is not a Hopper GPU.
+        RuntimeError: CUDA refuses a call.
     """
     arguments = (
         routing_logits,
@@ -54,19 +62,19 @@ def run(
         routed_scaling_factor,
         output,
     )
-    device = _device_index(output)
-    if torch.cuda.is_current_stream_capturing():
-        # a graph may be replayed beside this stream: its scratch is its own, from the graph's pool
-        scratch = torch.empty((load_kernel().scratch_bytes(),), dtype=torch.uint8, device=output.device)
-        scratch[:128].zero_()
-    else:
-        scratch = _scratch(device, torch._C._cuda_getCurrentRawStream(device))
-    if not load_kernel().run_fused(*arguments, scratch):
+    try:
+        served = _run_fused(*arguments)
+    except TypeError as error:
+        raise ValueError(_name_argument(str(error), arguments)) from error
+    if not served:
         run_many_tokens(*arguments, terms=TERMS)
 
 
-def _device_index(output):
-    if not isinstance(output, torch.Tensor) or output.device.type != "cuda":
-        what = f"a tensor on {output.device}" if isinstance(output, torch.Tensor) else type(output).__name__
-        raise ValueError(f"output: got {what}, want a tensor on a CUDA device")
-    return output.device.index
+def _name_argument(message, arguments):
+    """The binding counts arguments; the definition's users know them by name."""
+    found = re.search(r"argument #(\d+)", message)
+    if not found:
+        return message
+    at = int(found[1])
+    want = {8: "an int", 9: "a float"}.get(at, "a tensor")
+    return f"{_ARGUMENTS[at]}: got {type(arguments[at]).__name__}, want {want}"
