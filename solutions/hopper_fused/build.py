@@ -31,7 +31,6 @@ def load_kernel():
         return tvm_ffi.cpp.load(
             "hopper_fused",
             cuda_files=[str(folder / "fused_layer.cu")],
-            extra_cuda_cflags=["-O3"],
             extra_include_paths=[str(folder)],
         )
     finally:

@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(kThreads, 1) fused_layer(const __grid_constant
   uint32_t* mask = few ? s.rows.few.mask : s.rows.many.mask;
   uint16_t* token = few ? s.rows.few.token : s.rows.many.token;
 
-  if (!all_route) prefetch_tokens(a);
+  prefetch_tokens(a);
   if (threadIdx.x == kThreads - 1) {
     prefetch_map(&maps.x);
     prefetch_map(&maps.w1);
@@ -53,8 +53,9 @@ __global__ void __launch_bounds__(kThreads, 1) fused_layer(const __grid_constant
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
 
-  if (all_route) {
+  if (few)
     for (int i = threadIdx.x; i < a.num_tokens * kK1; i += kThreads) s.rows.few.x_scale[i] = __ldg(a.x_scale + i);
+  if (all_route) {
     if (warp < a.num_tokens) route_token(a, warp, &mask[warp], s.rows.few.weight[warp]);
     __syncthreads();
   } else {
@@ -76,7 +77,7 @@ __global__ void __launch_bounds__(kThreads, 1) fused_layer(const __grid_constant
   if (warp >= kConsumers / 32) {
     registers_down<40>();
     if (warp == kConsumers / 32) {
-      if (!all_route) bar_sync(kBarRowsRead, kConsumers + 32);
+      bar_sync(kBarRowsRead, kConsumers + 32);
       if (threadIdx.x % 32 == 0) load_weights(s, maps, in_gemm2);
     }
     if (threadIdx.x == kConsumers + 32) load_activations(s, maps, a, in_gemm2);
@@ -84,10 +85,8 @@ __global__ void __launch_bounds__(kThreads, 1) fused_layer(const __grid_constant
     registers_up<232>();
     Ring ring;
     const int warpgroup = __shfl_sync(0xffffffffu, warp / 4, 0);
-    if (!all_route) {
-      gather_rows(s, a, token);
-      publish(&a.scratch->counters[kGathered]);
-    }
+    gather_rows(s, a, token);
+    publish(&a.scratch->counters[kGathered]);
     gemm1_swiglu_quant(s, a, ring, warpgroup);
     publish(&a.scratch->counters[kActivated]);
     if (in_gemm2) gemm2_combine(s, a, ring, warpgroup);

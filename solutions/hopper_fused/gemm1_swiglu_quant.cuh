@@ -21,14 +21,14 @@ __device__ __forceinline__ void pass_over(Smem& s, Ring& ring, int steps) {
 }
 
 // Adds one K step's product, scaled with the rows' scales and those of up's and gate's weight block. scales: the step's,
-// one a row; with kFew one a token, and `at` is the tokens of this thread's rows.
-template <int N, bool kFew>
+// one a row; with kDirect one a token, and `at` is the tokens of this thread's rows.
+template <int N, bool kDirect>
 __device__ __forceinline__ void promote_up_gate(
     float (&acc)[N / 2], const float (&raw)[N / 2], const float* scales, const int (&at)[N / 4], float up, float gate) {
   const float* pair = scales + 2 * (threadIdx.x % 4);
 #pragma unroll
   for (int j = 0; j < N / 8; j++) {
-    const float2 x = kFew ? make_float2(scales[at[2 * j]], scales[at[2 * j + 1]])
+    const float2 x = kDirect ? make_float2(scales[at[2 * j]], scales[at[2 * j + 1]])
                           : *reinterpret_cast<const float2*>(pair + j * kGroup);
     acc[4 * j + 0] += raw[4 * j + 0] * (x.x * up);
     acc[4 * j + 1] += raw[4 * j + 1] * (x.y * up);
@@ -40,13 +40,13 @@ __device__ __forceinline__ void promote_up_gate(
 // Sum over K, two slots at a time: the second's product runs while the first's is scaled and added.
 // `half` (0 or 1) is the weight block of the slot that is this warpgroup's; with `split` it is also its K step.
 // The weight blocks' scales of the next two steps are read before this pair is waited for.
-template <int N, bool kFew>
+template <int N, bool kDirect>
 __device__ __forceinline__ void gemm1(
     Smem& s, const Args& a, const Tile& tile, Ring& ring, float (&acc)[N / 2], int half, bool split) {
   const int block = (tile.segment.expert * 2 * kInter + tile.unit * kUnit) / kBlock, groups = tile.segment.groups();
   const float *up = a.w1_scale + block * kK1, *gate = up + kInter / kBlock * kK1;
   int at[N / 4] = {};
-  if (kFew) {
+  if (kDirect) {
 #pragma unroll
     for (int i = 0; i < N / 4; i++) {
       const int r = i / 2 * kGroup + 2 * (threadIdx.x % 4) + i % 2;
@@ -66,9 +66,9 @@ __device__ __forceinline__ void gemm1(
   };
   auto retire = [&](int slot, int i, float (&r)[N / 2], float up_scale, float gate_scale) {
     pin(r);
-    const float* scales = kFew ? s.rows.few.x_scale + (i * halves + my_k) * a.num_tokens
+    const float* scales = kDirect ? s.rows.few.x_scale + (i * halves + my_k) * a.num_tokens
                                : s.scales[slot] + my_k * groups * kGroup;
-    promote_up_gate<N, kFew>(acc, r, scales, at, up_scale, gate_scale);
+    promote_up_gate<N, kDirect>(acc, r, scales, at, up_scale, gate_scale);
     let_go(s, slot);
   };
   up += my_k;
@@ -140,7 +140,7 @@ __device__ __forceinline__ void swiglu_quant(
   }
 }
 
-template <int N, bool kFew>
+template <int N, bool kDirect>
 __device__ __forceinline__ void gemm1_tile(
     Smem& s, const Args& a, const Tile& tile, Ring& ring, int warpgroup, int parity) {
   float acc[N / 2];
@@ -148,11 +148,11 @@ __device__ __forceinline__ void gemm1_tile(
   for (int i = 0; i < N / 2; i++) acc[i] = 0.0f;
   if (!tile.split()) {
     if (tile.width == 1 && warpgroup == 1) return pass_over(s, ring, kK1);
-    gemm1<N, kFew>(s, a, tile, ring, acc, warpgroup, false);
+    gemm1<N, kDirect>(s, a, tile, ring, acc, warpgroup, false);
     swiglu_quant<N>(s, a, tile, acc, warpgroup, parity);
     return;
   }
-  gemm1<N, kFew>(s, a, tile, ring, acc, warpgroup, true);
+  gemm1<N, kDirect>(s, a, tile, ring, acc, warpgroup, true);
   // each warpgroup has half of K: the second hands its sums over, four values at a time for want of room
   float* handover = reinterpret_cast<float*>(s.amax) + threadIdx.x % kWarpgroup;
   constexpr int kPieces = N / 2 / 4;
@@ -177,10 +177,8 @@ __device__ __forceinline__ void gemm1_swiglu_quant(Smem& s, const Args& a, Ring&
   int parity = 0;
   for (Tiles tiles(s); tiles.take(tile); parity ^= 1) {
     const int rows = tile.segment.rows;
-    if (a.num_tokens <= kFewTokens) {
-      if (rows <= 8) gemm1_tile<8, true>(s, a, tile, ring, warpgroup, parity);
-      else gemm1_tile<16, true>(s, a, tile, ring, warpgroup, parity);
-    } else if (rows <= 8) gemm1_tile<8, false>(s, a, tile, ring, warpgroup, parity);
+    if (tile.segment.direct(a.num_tokens)) gemm1_tile<8, true>(s, a, tile, ring, warpgroup, parity);
+    else if (rows <= 8) gemm1_tile<8, false>(s, a, tile, ring, warpgroup, parity);
     else if (rows <= 16) gemm1_tile<16, false>(s, a, tile, ring, warpgroup, parity);
     else if (rows <= 32) gemm1_tile<32, false>(s, a, tile, ring, warpgroup, parity);
     else gemm1_tile<64, false>(s, a, tile, ring, warpgroup, parity);

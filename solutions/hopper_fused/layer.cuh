@@ -16,8 +16,10 @@ constexpr int kMaxSegments = kLocal + kMaxTokens * kTopK / kChunk;
 constexpr int kGroup = 8;                 // rows that lie together, an expert's last group filled up with zero rows
 constexpr int kMaxRows = kMaxTokens * kTopK + kLocal * (kGroup - 1);
 constexpr uint16_t kNoToken = 0xffff;     // of a row that fills a group up
-constexpr int kFewTokens = 12;            // up to here every block routes all tokens, one a warp, and nobody moves rows
+constexpr int kFewTokens = 12;            // up to here every block routes all tokens itself, one a warp
 constexpr int kSmemOutTokens = 64;        // up to here gemm2 sums in shared memory, above in global
+constexpr int kDirectRows = 1;            // segments up to here copy their rows one by one from where they are
+static_assert(kDirectRows <= kGroup, "such a segment is one group");
 constexpr int kOutPitch = kColumns + 4;   // floats; 4 keeps the eight lanes of a row apart in the banks
 
 constexpr int kWarpgroup = 128;
@@ -82,6 +84,8 @@ struct Segment {  // up to kChunk rows of one expert
   __device__ int groups() const { return (rows + kGroup - 1) / kGroup; }
   __device__ bool split() const { return rows <= kSplitRows2; }
   __device__ int steps() const { return split() ? kK2 / 2 : kK2; }
+  // Rows copied one by one need no gathering and no wait for it, but each costs the copying thread 50 cycles a step.
+  __device__ bool direct(int num_tokens) const { return rows <= kDirectRows && num_tokens <= kSmemOutTokens; }
   // where a K step's piece of each scratch array begins
   __device__ int x_at(int k) const { return first_row * kHidden + k * groups() * kTile8; }
   __device__ int x_scale_at(int k) const { return first_row * kK1 + k * groups() * kGroup; }
@@ -96,7 +100,7 @@ struct Smem {
     struct {  // T <= kSmemOutTokens
       union {
         float out[kSmemOutTokens][kOutPitch];  // gemm2
-        float x_scale[kK1 * kFewTokens];       // gemm1, T <= kFewTokens: as in memory
+        float x_scale[kK1 * kSmemOutTokens];   // gemm1: all of it, as in memory, for direct segments
       };
       uint16_t token[kSmemOutTokens * kTopK + kLocal * (kGroup - 1)];
       uint32_t mask[kSmemOutTokens];

@@ -50,30 +50,31 @@ __device__ __forceinline__ void load_weights(Smem& s, const Maps& maps, bool in_
   }
 }
 
-// For one thread. Two copies a step, rows and scales: a copy costs its issuer about 50 cycles, however small it is.
-//
-// Of few tokens the rows are copied one by one from where they are, which spares the wait for gathered rows.
+// For one thread. Two copies a step, rows and scales: a copy costs its issuer about 50 cycles, however small it is. The
+// row of a direct segment is copied from where it is and its scale is in shared memory.
 __device__ __forceinline__ void load_activations(Smem& s, const Maps& maps, const Args& a, bool in_gemm2) {
   const Scratch& scratch = *a.scratch;
   const uint64_t policy = policy_evict_last();
-  const bool few = a.num_tokens <= kFewTokens;
+  bool gathered = false;
   Ring ring;
   Tile tile;
-  if (!few) {
-    wait_grid(&scratch.counters[kGathered]);
-    fence_async_global();
-  }
   for (Tiles tiles(s); tiles.take(tile);) {
     const Segment& seg = tile.segment;
     const int halves = tile.split() ? 2 : 1, bytes = seg.groups() * halves * kTile8;
+    const bool direct = seg.direct(a.num_tokens);
+    if (!direct && !gathered) {
+      wait_grid(&scratch.counters[kGathered]);
+      fence_async_global();
+      gathered = true;
+    }
     for (int i = 0; i < tile.steps(); i++, ring.step++) {
       const int slot = ring.slot(), scale_bytes = seg.groups() * halves * kGroup * 4;
       mbar_wait(&s.empty[slot], ring.phase() ^ 1);
-      if (few) {
+      if (direct) {
         mbar_arrive_expect(&s.full[slot], seg.rows * halves * kBlock);
         for (int half = 0; half < halves; half++)
           for (int r = 0; r < seg.rows; r++)
-            tma_2d(s.ring[slot] + kSlotW + half * seg.groups() * kTile8 + r * kBlock, &maps.x, &s.full[slot],
+            tma_2d(s.ring[slot] + kSlotW + half * kTile8 + r * kBlock, &maps.x, &s.full[slot],
                    (halves * i + half) * kBlock, s.rows.few.token[seg.first_row + r], policy);
         continue;
       }

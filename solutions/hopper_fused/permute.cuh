@@ -64,7 +64,8 @@ __device__ __forceinline__ void prefetch_tokens(const Args& a) {
   if (thread < scale_lines) prefetch_l2(reinterpret_cast<const uint8_t*>(a.x_scale) + thread * 128);
 }
 
-// This block's share of the rows and their scales, into the scratch's segments; a warp a row, for the consumer warps.
+// This block's share of the rows and their scales, into the scratch's segments, for those that are not copied directly; a
+// warp a row, for the consumer warps.
 // Says when the first rows are read: weights asked for earlier would fill the block's way from L2 before them.
 __device__ __forceinline__ void gather_rows(const Smem& s, const Args& a, const uint16_t* token) {
   constexpr unsigned kAll = 0xffffffffu;
@@ -75,7 +76,11 @@ __device__ __forceinline__ void gather_rows(const Smem& s, const Args& a, const 
     const int expert = 31 - __clz(__ballot_sync(kAll, first_of_mine <= row));
     const int first = s.first_row[expert], end = expert == kLocal - 1 ? s.num_rows : s.first_row[expert + 1];
     const int chunk = first + (row - first) / kChunk * kChunk, in_chunk = row - chunk;
-    const Segment seg = {(uint16_t)expert, (uint16_t)min(kChunk, end - chunk), (uint32_t)chunk};
+    int rows = min(kChunk, end - chunk);
+    if (rows == kGroup)  // the only size that may be direct: without the rows that fill the group up
+      rows = __popc(__ballot_sync(kAll, lane < kGroup && token[chunk + lane % kGroup] != kNoToken));
+    const Segment seg = {(uint16_t)expert, (uint16_t)rows, (uint32_t)chunk};
+    if (seg.direct(a.num_tokens)) continue;
     const int t = token[row];
     uint4 piece[kPieces];
     float scale[2] = {0.0f, 0.0f};
