@@ -16,14 +16,19 @@ from flashinfer_bench.compile import BuilderRegistry
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from definitions.moe_fp8_block_scale import GEOMETRIES, definition_name  # noqa: E402
+from definitions.moe_fp8_block_scale import (  # noqa: E402
+    GEOMETRIES,
+    NUM_EXPERTS,
+    NUM_LOCAL_EXPERTS,
+    definition_name,
+)
 
 
 def inputs(tokens, seed=0):
     """The definition's ten inputs at `tokens` tokens, as FIB draws them, on the current CUDA device."""
     torch.manual_seed(seed)
     size = GEOMETRIES["full"]
-    hidden, inter, local = size["hidden_size"], size["intermediate_size"], size["num_local_experts"]
+    hidden, inter, local = size["hidden_size"], size["intermediate_size"], NUM_LOCAL_EXPERTS
 
     def fp8(*shape):
         return torch.randn(*shape, device="cuda").clamp_(-2, 2).to(torch.float8_e4m3fn)
@@ -32,8 +37,8 @@ def inputs(tokens, seed=0):
         return torch.randn(*shape, device="cuda")
 
     return [
-        fp32(tokens, size["num_experts"]),
-        (0.1 * fp32(size["num_experts"])).bfloat16(),
+        fp32(tokens, NUM_EXPERTS),
+        (0.1 * fp32(NUM_EXPERTS)).bfloat16(),
         fp8(tokens, hidden),
         fp32(hidden // 128, tokens),
         fp8(local, 2 * inter, hidden),
