@@ -11,6 +11,7 @@ class Case:
     """One workload before it is written down.
 
     raised: logits added to an expert (global index), to force or to prevent its selection.
+    typical: the rank's counts of rows and active experts are to be near their averages.
     scales: "random" leaves them to FIB; "harsh" ships large, negative and zero ones.
     """
 
@@ -20,6 +21,7 @@ class Case:
     offset: int
     raised: dict[int, float] = field(default_factory=dict)
     scales: str = "random"
+    typical: bool = False
 
 
 PUBLIC = [
@@ -68,7 +70,7 @@ HARD = [
 def cases(geometry: str, definition: str) -> list[Case]:
     """The workloads of a geometry, a key of GEOMETRIES, ordered as they are run."""
     if geometry == "full":
-        return [Case(f"T={t}", uuid, t, offset) for uuid, t, offset in PUBLIC]
+        return [Case(f"T={t}", uuid, t, offset, typical=True) for uuid, t, offset in PUBLIC]
     return [
         Case(name, str(uuid.uuid5(uuid.NAMESPACE_OID, f"{definition}/{name}")), *rest)
         for name, *rest in HARD

@@ -4,15 +4,23 @@ An expert has a popularity of its own and a token adds noise to it; the bias tak
 popularity does to the selection, as training does. Popularity belongs to a workload, not to the
 definition: the public recordings come from different layers, each with its own router and bias.
 
+One rank's share of a draw strays: its 32 experts may happen to be popular together, and a fifth more
+rows, or half as many active experts again, is a fifth or a half more work. The public workloads stand
+for what a rank sees on average, and how many experts are active decides their floor, so `draw_typical`
+takes the first draw whose counts are near what is expected.
+
 Where the choice of a token hangs on less than `MARGIN`, implementations that round differently
 choose differently and nothing can be concluded from their outputs; such tokens are drawn again.
 """
+
+import math
 
 import numpy as np
 
 from harness import exact_random
 
 NUM_EXPERTS = 256
+NUM_LOCAL_EXPERTS = 32
 NUM_GROUPS = 8
 KEPT_GROUPS = 4
 TOP_K = 8
@@ -83,3 +91,37 @@ def draw(seed: str, num_tokens: int, raised: dict[int, float]) -> tuple[np.ndarr
         doubtful = doubtful[margin(logits[doubtful], bias) < MARGIN]
         attempt += 1
     return logits, bias
+
+
+def counts(logits: np.ndarray, bias: np.ndarray, offset: int) -> tuple[int, int]:
+    """(rows, active experts) of the rank whose first expert is `offset`."""
+    chosen = select(logits, bias) - offset
+    local = chosen[(chosen >= 0) & (chosen < NUM_LOCAL_EXPERTS)]
+    return len(local), len(np.unique(local))
+
+
+def is_typical(num_tokens: int, rows: int, active: int) -> bool:
+    """Whether a rank's counts are near what they are on average over ranks and layers.
+
+    Rows within 10% of T or 2; active experts within 5% of 32 * (1 - exp(-T / 32)), rounded, or 1. A
+    single token only needs a row: without one there is nothing to measure.
+    """
+    if num_tokens == 1:
+        return rows >= 1
+    expected = round(NUM_LOCAL_EXPERTS * (1 - math.exp(-num_tokens / NUM_LOCAL_EXPERTS)))
+    near = abs(active - expected) <= max(1, 0.05 * expected)
+    return near and abs(rows - num_tokens) <= max(2, 0.1 * num_tokens)
+
+
+def draw_typical(seed: str, num_tokens: int, offset: int) -> tuple[np.ndarray, np.ndarray]:
+    """Logits and bias as `draw` returns them, typical for the rank whose first expert is `offset`.
+
+    Every attempt has popularities, bias and noise of its own. At most 13 are needed for the public
+    workloads; the chance of one is least, about a tenth, near T = 50.
+    """
+    attempt = 0
+    while True:
+        logits, bias = draw(f"{seed}/{attempt}", num_tokens, {})
+        if is_typical(num_tokens, *counts(logits, bias, offset)):
+            return logits, bias
+        attempt += 1

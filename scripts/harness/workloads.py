@@ -16,20 +16,11 @@ from harness.cases import ROUTED_SCALING_FACTOR, Case, cases
 SCALE_NAMES = ("hidden_states_scale", "gemm1_weights_scale", "gemm2_weights_scale")
 
 
-def local_rows(logits: np.ndarray, bias: np.ndarray, offset: int) -> int:
-    """(token, local expert) pairs of a routing."""
-    chosen = routing_model.select(logits, bias) - offset
-    return int(((chosen >= 0) & (chosen < NUM_LOCAL_EXPERTS)).sum())
-
-
 def routing(case: Case) -> tuple[np.ndarray, np.ndarray]:
-    """Logits [T, 256] and bias [256], float32, of a case; T = 1 gets at least one local expert."""
-    attempt = 0
-    while True:
-        logits, bias = routing_model.draw(f"{case.uuid}/{attempt}", case.seq_len, case.raised)
-        if case.seq_len != 1 or local_rows(logits, bias, case.offset):
-            return logits, bias
-        attempt += 1
+    """Logits [T, 256] and bias [256], float32, of a case."""
+    if case.typical:
+        return routing_model.draw_typical(case.uuid, case.seq_len, case.offset)
+    return routing_model.draw(f"{case.uuid}/0", case.seq_len, case.raised)
 
 
 def harsh_scales(case: Case, geometry: str) -> dict[str, np.ndarray]:
