@@ -56,27 +56,31 @@ def check_inputs(tensors, local_expert_offset, routed_scaling_factor):
         ((seq_len, hidden), bf16),
     )
     device = tensors[0].device
-    for tensor, (shape, dtype) in zip(tensors, want, strict=True):
-        if not isinstance(tensor, torch.Tensor) or tensor.shape != shape or tensor.dtype != dtype:
-            raise ValueError(
-                f"{_name(tensor, tensors)}: got {_describe(tensor)}, want {dtype} of shape {list(shape)}"
-            )
-        if tensor.device != device:
-            raise ValueError(f"{_name(tensor, tensors)}: is on {tensor.device}, want {device} as routing_logits")
-        if not tensor.is_contiguous():
-            raise ValueError(
-                f"{_name(tensor, tensors)}: has strides {list(tensor.stride())}, want a contiguous tensor"
-            )
-        if tensor.data_ptr() % 16:
-            raise ValueError(f"{_name(tensor, tensors)}: starts at an address that is not a multiple of 16 bytes")
+    for name, tensor, (shape, dtype) in zip(_ORDER, tensors, want, strict=True):
+        if (
+            not isinstance(tensor, torch.Tensor)
+            or tensor.shape != shape
+            or tensor.dtype != dtype
+            or tensor.device != device
+            or not tensor.is_contiguous()
+            or tensor.data_ptr() % 16
+        ):
+            raise ValueError(f"{name}: {_fault(tensor, shape, dtype, device)}")
     if not 0 <= local_expert_offset <= num_experts - local:
         raise ValueError(f"local_expert_offset: got {local_expert_offset}, want 0 to {num_experts - local}")
     if not isinstance(routed_scaling_factor, (int, float)):
         raise ValueError(f"routed_scaling_factor: got {type(routed_scaling_factor).__name__}, want a number")
 
 
-def _name(tensor, tensors):
-    return next(name for name, other in zip(_ORDER, tensors, strict=True) if other is tensor)
+def _fault(tensor, shape, dtype, device):
+    """What is wrong with a tensor that something is wrong with."""
+    if not isinstance(tensor, torch.Tensor) or tensor.shape != shape or tensor.dtype != dtype:
+        return f"got {_describe(tensor)}, want {dtype} of shape {list(shape)}"
+    if tensor.device != device:
+        return f"is on {tensor.device}, want {device} as routing_logits"
+    if not tensor.is_contiguous():
+        return f"has strides {list(tensor.stride())}, want a contiguous tensor"
+    return "starts at an address that is not a multiple of 16 bytes"
 
 
 def _describe(value):

@@ -31,7 +31,7 @@ def gemm1_ref(x, x_scale, w, w_scale, token_of_row, tile_expert, num_tiles, bloc
     return g
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_tokens"])
 def gemm1_kernel(
     x_ptr,  # [T, H] fp8
     x_scale_ptr,  # [H / 128, T] fp32
@@ -85,12 +85,12 @@ def gemm1(x, x_scale, w, w_scale, permutation, tile):
     """
     num_local_experts, columns, hidden = w.shape
     rows = permutation.token_of_row.shape[0]
-    g = torch.empty((rows, columns), dtype=torch.bfloat16, device=x.device)
+    g = torch.empty(rows, columns, dtype=torch.bfloat16, device=x.device)
     work = permutation.tile_expert.shape[0] * (columns // BLOCK)
     gemm1_kernel[(min(work, tile.programs),)](
         x,
         x_scale,
-        TensorDescriptor.from_tensor(w.view(num_local_experts * columns, hidden), [BLOCK, BLOCK]),
+        TensorDescriptor(w, [num_local_experts * columns, hidden], [hidden, 1], [BLOCK, BLOCK]),
         w_scale,
         permutation.token_of_row,
         permutation.tile_expert,

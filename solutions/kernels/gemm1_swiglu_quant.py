@@ -27,7 +27,7 @@ def gemm1_swiglu_quant_ref(x, x_scale, w, w_scale, token_of_row, tile_expert, nu
     return swiglu_quant_ref(gemm1_ref(x, x_scale, w, w_scale, token_of_row, tile_expert, num_tiles, block_m))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_tokens"])
 def gemm1_swiglu_quant_kernel(
     x_ptr,  # [T, H] fp8
     x_scale_ptr,  # [H / 128, T] fp32
@@ -100,14 +100,15 @@ def gemm1_swiglu_quant(x, x_scale, w, w_scale, permutation, tile, terms=1):
         Padding rows of used tiles hold zeros, rows of unused tiles are undefined.
     """
     num_local_experts, double_inter, hidden = w.shape
+    inter = double_inter // 2
     rows = permutation.token_of_row.shape[0]
-    h = torch.empty((rows, terms * double_inter // 2), dtype=torch.float8_e4m3fn, device=x.device)
-    h_scale = torch.empty((rows, double_inter // 2 // BLOCK), dtype=torch.float32, device=x.device)
-    work = permutation.tile_expert.shape[0] * (double_inter // 2 // BLOCK)
+    h = torch.empty(rows, terms * inter, dtype=torch.float8_e4m3fn, device=x.device)
+    h_scale = torch.empty(rows, inter // BLOCK, dtype=torch.float32, device=x.device)
+    work = permutation.tile_expert.shape[0] * (inter // BLOCK)
     gemm1_swiglu_quant_kernel[(min(work, tile.programs),)](
         x,
         x_scale,
-        TensorDescriptor.from_tensor(w.view(num_local_experts * double_inter, hidden), [BLOCK, BLOCK]),
+        TensorDescriptor(w, [num_local_experts * double_inter, hidden], [hidden, 1], [BLOCK, BLOCK]),
         w_scale,
         permutation.token_of_row,
         permutation.tile_expert,
@@ -116,7 +117,7 @@ def gemm1_swiglu_quant(x, x_scale, w, w_scale, permutation, tile, terms=1):
         h_scale,
         x.shape[0],
         H=hidden,
-        I=double_inter // 2,
+        I=inter,
         BLOCK_M=tile.block_m,
         GROUP=tile.group,
         TERMS=terms,

@@ -78,7 +78,7 @@ def gemm2(h, h_scale, w, w_scale, permutation, first_column, y, tile):
     """Second grouped product, for y.shape[1] columns of the hidden size from first_column on.
 
     Args:
-        h: [rows, I] float8_e4m3fn, or [rows, 2I] with the second terms beside the first; h_scale: [rows, I/128] float32.
+        h: [rows, I] float8_e4m3fn, or [rows, 2I] with second terms beside the first; h_scale: [rows, I/128] float32.
         w: [E_local, H, I] float8_e4m3fn; w_scale: [E_local, H/128, I/128] float32.
         permutation: `permute`'s result for tile.block_m.
         first_column: a multiple of 128.
@@ -87,12 +87,13 @@ def gemm2(h, h_scale, w, w_scale, permutation, first_column, y, tile):
         tile: block_m, block_n, group, programs, num_warps, num_stages (see tiles.py).
     """
     num_local_experts, hidden, inter = w.shape
+    rows, columns = h.shape
     num_columns = y.shape[1]
     work = permutation.tile_expert.shape[0] * (num_columns // tile.block_n)
     gemm2_kernel[(min(work, tile.programs),)](
-        TensorDescriptor.from_tensor(h, [tile.block_m, BLOCK]),
+        TensorDescriptor(h, [rows, columns], [columns, 1], [tile.block_m, BLOCK]),
         h_scale,
-        TensorDescriptor.from_tensor(w.view(num_local_experts * hidden, inter), [tile.block_n, BLOCK]),
+        TensorDescriptor(w, [num_local_experts * hidden, inter], [inter, 1], [tile.block_n, BLOCK]),
         w_scale,
         permutation.tile_expert,
         permutation.num_tiles,
@@ -104,7 +105,7 @@ def gemm2(h, h_scale, w, w_scale, permutation, first_column, y, tile):
         BLOCK_M=tile.block_m,
         BLOCK_N=tile.block_n,
         GROUP=tile.group,
-        TERMS=h.shape[1] // inter,
+        TERMS=columns // inter,
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
     )

@@ -55,7 +55,7 @@ def permute_ref(expert, num_local_experts, block_m):
 CHUNK = 1024
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_pairs"])
 def count_kernel(
     expert_ptr,  # [num_pairs] int32
     chunk_count_ptr,  # [num_chunks, E_LOCAL] int32, written
@@ -70,7 +70,8 @@ def count_kernel(
     tl.store(chunk_count_ptr + chunk * E_LOCAL + tl.arange(0, E_LOCAL), count)
 
 
-@triton.jit
+# Counts known to be aligned are loaded in a wider layout, which spills registers.
+@triton.jit(do_not_specialize=["num_pairs", "num_chunks"], do_not_specialize_on_alignment=["chunk_count_ptr"])
 def place_kernel(
     expert_ptr,  # [num_pairs] int32
     chunk_count_ptr,  # [num_chunks, E_LOCAL] int32; not read when num_chunks is 1
@@ -106,12 +107,6 @@ def place_kernel(
     last_tile = tl.cumsum(tiles, 0)
     first_row = (last_tile - tiles) * BLOCK_M
 
-    hit = (expert[:, None] == bins[None, :]).to(tl.int32)
-    row = tl.sum(hit * (tl.cumsum(hit, 0) - 1 + (first_row + earlier)[None, :]), 1)
-    local = expert >= 0
-    tl.store(row_of_pair_ptr + pair, tl.where(local, row, -1), mask=pair < num_pairs)
-    tl.store(token_of_row_ptr + row, pair // TOP_K, mask=local)
-
     if me == 0:
         tl.store(num_tiles_ptr, tl.sum(tiles, 0))
         pad = tl.arange(0, BLOCK_M)[:, None]
@@ -119,6 +114,12 @@ def place_kernel(
         tl.store(token_of_row_ptr + unused[None, :] + pad, -1, mask=pad < (last_tile * BLOCK_M - unused)[None, :])
         for nth in range(0, tl.max(tiles, 0)):
             tl.store(tile_expert_ptr + last_tile - tiles + nth, bins, mask=nth < tiles)
+
+    hit = (expert[:, None] == bins[None, :]).to(tl.int32)
+    row = tl.sum(hit * (tl.cumsum(hit, 0) - 1 + (first_row + earlier)[None, :]), 1)
+    local = expert >= 0
+    tl.store(row_of_pair_ptr + pair, tl.where(local, row, -1), mask=pair < num_pairs)
+    tl.store(token_of_row_ptr + row, pair // TOP_K, mask=local)
 
 
 def permute(expert, num_local_experts, block_m):
@@ -134,12 +135,15 @@ def permute(expert, num_local_experts, block_m):
     """
     num_tokens, top_k = expert.shape
     num_pairs = num_tokens * top_k
-    num_chunks = triton.cdiv(num_pairs, CHUNK)
+    num_chunks = -(-num_pairs // CHUNK)  # triton.cdiv takes microseconds
     tiles = max_tiles(num_tokens, top_k, num_local_experts, block_m)
-    sizes = (num_pairs, tiles * block_m, tiles, 1, num_chunks * num_local_experts)
-    scratch = torch.empty((sum(sizes),), dtype=torch.int32, device=expert.device)
-    row_of_pair, token_of_row, tile_expert, num_tiles, chunk_count = scratch.split(sizes)
+    row_of_pair = torch.empty_like(expert)
+    sizes = (tiles * block_m, 1, 3, tiles)  # every piece starts at a multiple of 16 bytes
+    scratch = torch.empty(sum(sizes), dtype=torch.int32, device=expert.device)
+    token_of_row, num_tiles, _, tile_expert = scratch.split_with_sizes(sizes)
+    chunk_count = scratch
     if num_chunks > 1:
+        chunk_count = torch.empty(num_chunks, num_local_experts, dtype=torch.int32, device=expert.device)
         count_kernel[(num_chunks,)](
             expert, chunk_count, num_pairs, E_LOCAL=num_local_experts, CHUNK=CHUNK, num_warps=4
         )
@@ -159,4 +163,4 @@ def permute(expert, num_local_experts, block_m):
         SINGLE=num_chunks == 1,
         num_warps=8,
     )
-    return Permutation(row_of_pair.view(num_tokens, top_k), token_of_row, tile_expert, num_tiles)
+    return Permutation(row_of_pair, token_of_row, tile_expert, num_tiles)

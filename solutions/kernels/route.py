@@ -36,7 +36,7 @@ def route_ref(routing_logits, routing_bias, local_expert_offset, routed_scaling_
     return local.to(torch.int32), weight
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["local_expert_offset", "routed_scaling_factor"])
 def route_kernel(
     logits_ptr,  # [T, E] fp32
     bias_ptr,  # [E] bf16
@@ -104,15 +104,15 @@ def route(routing_logits, routing_bias, local_expert_offset, routed_scaling_fact
     Source: DeepSeek-V3 technical report, section 2.1.2.
     """
     num_tokens, num_experts = routing_logits.shape
-    expert = torch.empty((num_tokens, TOP_K), dtype=torch.int32, device=routing_logits.device)
-    weight = torch.empty((num_tokens, TOP_K), dtype=torch.float32, device=routing_logits.device)
+    expert = torch.empty(num_tokens, TOP_K, dtype=torch.int32, device=routing_logits.device)
+    weight = torch.empty(num_tokens, TOP_K, dtype=torch.float32, device=routing_logits.device)
     route_kernel[(num_tokens,)](
         routing_logits,
         routing_bias,
         expert,
         weight,
         local_expert_offset,
-        routed_scaling_factor,
+        float(routed_scaling_factor),  # an int would make another kernel
         E=num_experts,
         E_LOCAL=num_local_experts,
         NUM_GROUPS=NUM_GROUPS,

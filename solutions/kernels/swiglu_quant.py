@@ -59,8 +59,8 @@ def swiglu_quant(g, permutation, block_m, programs):
     rows, double_inter = g.shape
     inter = double_inter // 2
     groups = 8 if inter % (8 * BLOCK) == 0 else 1
-    h = torch.empty((rows, inter), dtype=torch.float8_e4m3fn, device=g.device)
-    h_scale = torch.empty((rows, inter // BLOCK), dtype=torch.float32, device=g.device)
+    h = torch.empty(rows, inter, dtype=torch.float8_e4m3fn, device=g.device)
+    h_scale = torch.empty(rows, inter // BLOCK, dtype=torch.float32, device=g.device)
     swiglu_quant_kernel[(min(rows, programs), inter // (groups * BLOCK))](
         g, h, h_scale, permutation.num_tiles, I=inter, BLOCK_M=block_m, GROUPS=groups, num_warps=4
     )

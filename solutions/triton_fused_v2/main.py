@@ -1,18 +1,30 @@
-"""triton_fused_v2: the layer in five to seven Triton kernels; read `run` downhill, then one file a stage in kernels/."""
+"""triton_fused_v2: the layer in five to seven Triton kernels; read `run` downhill, then a file a stage in kernels/."""
 
 from functools import lru_cache
 
 import torch
 
 from .kernels.check_inputs import check_inputs
-from .kernels.combine import combine
-from .kernels.gemm1 import gemm1
-from .kernels.gemm1_swiglu_quant import gemm1_swiglu_quant
-from .kernels.gemm2 import gemm2
-from .kernels.permute import permute
-from .kernels.route import route
-from .kernels.swiglu_quant import swiglu_quant
+from .kernels.combine import combine, combine_kernel
+from .kernels.gemm1 import gemm1, gemm1_kernel
+from .kernels.gemm1_swiglu_quant import gemm1_swiglu_quant, gemm1_swiglu_quant_kernel
+from .kernels.gemm2 import gemm2, gemm2_kernel
+from .kernels.launch import launch_quickly
+from .kernels.permute import count_kernel, permute, place_kernel
+from .kernels.route import route, route_kernel
+from .kernels.swiglu_quant import swiglu_quant, swiglu_quant_kernel
 from .tiles import SEPARATE_SWIGLU_FROM, choose_tile
+
+launch_quickly(
+    route_kernel,
+    count_kernel,
+    place_kernel,
+    gemm1_kernel,
+    swiglu_quant_kernel,
+    gemm1_swiglu_quant_kernel,
+    gemm2_kernel,
+    combine_kernel,
+)
 
 MAX_Y_BYTES = 900_000_000  # bound on gemm2's result, the largest scratch; wider ones are made in column slices
 
@@ -26,6 +38,7 @@ def _architecture(device):
     return f"sm_{properties.major}{properties.minor}", properties.multi_processor_count
 
 
+@lru_cache(maxsize=4096)
 def column_slices(rows, hidden):
     """Number of equal column slices, each a multiple of 128 wide, that keep rows x slice x 2 bytes in bound."""
     blocks = hidden // 128
@@ -87,7 +100,7 @@ def run(
             h, h_scale = swiglu_quant(g, permutation, tile1.block_m, 8 * multiprocessors)
             del g  # its memory serves y
         width = hidden // column_slices(h.shape[0], hidden)
-        y = torch.empty((h.shape[0], width), dtype=torch.bfloat16, device=h.device)
+        y = torch.empty(h.shape[0], width, dtype=torch.bfloat16, device=h.device)
         for first_column in range(0, hidden, width):
             gemm2(h, h_scale, gemm2_weights, gemm2_weights_scale, permutation, first_column, y, tile2)
             combine(y, permutation.row_of_pair, weight, output, first_column)

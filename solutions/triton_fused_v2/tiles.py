@@ -3,6 +3,7 @@
 BLOCK_M is shared by both GEMMs, because rows are padded to it once; everything else is a GEMM's own.
 """
 
+from functools import lru_cache
 from typing import NamedTuple
 
 
@@ -45,6 +46,7 @@ TABLE = {
 }
 
 
+@lru_cache(maxsize=4096)  # it is asked twice a call
 def choose_tile(architecture, stage, num_tokens, multiprocessors):
     """Tile for `num_tokens` tokens; the grid is per_sm x multiprocessors programs.
 
