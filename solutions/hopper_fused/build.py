@@ -21,7 +21,10 @@ def load_kernel():
     Raises:
         RuntimeError: there is no nvcc, or it fails (its output is in the message).
     """
-    if shutil.which("nvcc") is None and not (Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "bin/nvcc").exists():
+    if (
+        shutil.which("nvcc") is None
+        and not (Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "bin/nvcc").exists()
+    ):
         raise RuntimeError("hopper_fused is compiled on first use and needs nvcc (CUDA 12.3 or later) on the PATH")
     folder = Path(__file__).parent
     before = os.environ.get("TVM_FFI_CUDA_ARCH_LIST")

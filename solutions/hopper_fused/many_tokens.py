@@ -5,13 +5,25 @@ from typing import NamedTuple
 
 import torch
 
-from .kernels.combine import combine
-from .kernels.gemm1 import gemm1
-from .kernels.gemm1_swiglu_quant import gemm1_swiglu_quant
-from .kernels.gemm2 import gemm2
-from .kernels.permute import permute
-from .kernels.route import route
-from .kernels.swiglu_quant import swiglu_quant
+from .kernels.combine import combine, combine_kernel
+from .kernels.gemm1 import gemm1, gemm1_kernel
+from .kernels.gemm1_swiglu_quant import gemm1_swiglu_quant, gemm1_swiglu_quant_kernel
+from .kernels.gemm2 import gemm2, gemm2_kernel
+from .kernels.launch import launch_quickly
+from .kernels.permute import count_kernel, permute, place_kernel
+from .kernels.route import route, route_kernel
+from .kernels.swiglu_quant import swiglu_quant, swiglu_quant_kernel
+
+launch_quickly(
+    route_kernel,
+    count_kernel,
+    place_kernel,
+    gemm1_kernel,
+    swiglu_quant_kernel,
+    gemm1_swiglu_quant_kernel,
+    gemm2_kernel,
+    combine_kernel,
+)
 
 MAX_Y_BYTES = 900_000_000  # bound on gemm2's result; wider ones are made in column slices
 
