@@ -144,9 +144,7 @@ def permute(expert, num_local_experts, block_m):
     chunk_count = scratch
     if num_chunks > 1:
         chunk_count = torch.empty(num_chunks, num_local_experts, dtype=torch.int32, device=expert.device)
-        count_kernel[(num_chunks,)](
-            expert, chunk_count, num_pairs, E_LOCAL=num_local_experts, CHUNK=CHUNK, num_warps=4
-        )
+        count_kernel[(num_chunks,)](expert, chunk_count, num_pairs, E_LOCAL=num_local_experts, CHUNK=CHUNK, num_warps=4)
     place_kernel[(num_chunks,)](
         expert,
         chunk_count,
