@@ -41,7 +41,7 @@ test: $(READY) ## the tests
 
 lint: $(READY) ## ruff: style and formatting
 	$(BIN)/ruff check .
-	$(BIN)/ruff format --check definitions scripts
+	$(BIN)/ruff format --check definitions scripts solutions tests
 
 readme: $(READY) ## the tables in README.md, from traces/
 	$(BIN)/python scripts/update_readme.py

@@ -110,9 +110,7 @@ def definition_name(geometry):
 
 def reference_source():
     """One self-contained module with `run`, for the `reference` field of the JSON."""
-    constants = "\n".join(
-        f"{name} = {globals()[name]}" for name in ("TOP_K", "NUM_GROUPS", "KEPT_GROUPS", "BLOCK")
-    )
+    constants = "\n".join(f"{name} = {globals()[name]}" for name in ("TOP_K", "NUM_GROUPS", "KEPT_GROUPS", "BLOCK"))
     functions = [inspect.getsource(function) for function in (dequantize, route, run)]
     return "\n\n".join(["import torch\n\n" + constants + "\n", *functions])
 
@@ -153,12 +151,8 @@ def definition(geometry):
             "intermediate_size": const(intermediate, "Width inside an expert."),
             "gemm1_out_size": const(2 * intermediate, "GEMM1's output: up, then gate."),
             "num_hidden_blocks": const(hidden // BLOCK, "Scale blocks along hidden_size."),
-            "num_intermediate_blocks": const(
-                intermediate // BLOCK, "Scale blocks along intermediate_size."
-            ),
-            "num_gemm1_out_blocks": const(
-                2 * intermediate // BLOCK, "Scale blocks along gemm1_out_size."
-            ),
+            "num_intermediate_blocks": const(intermediate // BLOCK, "Scale blocks along intermediate_size."),
+            "num_gemm1_out_blocks": const(2 * intermediate // BLOCK, "Scale blocks along gemm1_out_size."),
         },
         constraints=[
             "gemm1_out_size == 2 * intermediate_size",
@@ -168,15 +162,9 @@ def definition(geometry):
             "num_local_experts <= num_experts",
         ],
         inputs={
-            "routing_logits": tensor(
-                ["seq_len", "num_experts"], "float32", "Router output before the sigmoid."
-            ),
-            "routing_bias": tensor(
-                ["num_experts"], "bfloat16", "Added to the scores for selection only."
-            ),
-            "hidden_states": tensor(
-                ["seq_len", "hidden_size"], "float8_e4m3fn", "Quantised activations."
-            ),
+            "routing_logits": tensor(["seq_len", "num_experts"], "float32", "Router output before the sigmoid."),
+            "routing_bias": tensor(["num_experts"], "bfloat16", "Added to the scores for selection only."),
+            "hidden_states": tensor(["seq_len", "hidden_size"], "float8_e4m3fn", "Quantised activations."),
             "hidden_states_scale": tensor(
                 ["num_hidden_blocks", "seq_len"],
                 "float32",
@@ -202,12 +190,8 @@ def definition(geometry):
                 "float32",
                 "One scale per 128 x 128 block; any sign.",
             ),
-            "local_expert_offset": tensor(
-                None, "int32", "Global index of this rank's first expert."
-            ),
-            "routed_scaling_factor": tensor(
-                None, "float32", "Multiplies the normalised routing weights."
-            ),
+            "local_expert_offset": tensor(None, "int32", "Global index of this rank's first expert."),
+            "routed_scaling_factor": tensor(None, "float32", "Multiplies the normalised routing weights."),
         },
         outputs={
             "output": tensor(

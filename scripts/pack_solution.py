@@ -12,9 +12,7 @@ from definitions.moe_fp8_block_scale import GEOMETRIES
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="default: every solution")
-    parser.add_argument(
-        "--into", type=Path, metavar="PATH", help="register in another FlashInfer-Trace data set"
-    )
+    parser.add_argument("--into", type=Path, metavar="PATH", help="register in another FlashInfer-Trace data set")
     parser.add_argument(
         "--geometry",
         nargs="+",

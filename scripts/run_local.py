@@ -26,9 +26,7 @@ from definitions.moe_fp8_block_scale import GEOMETRIES, definition_name
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--solutions", nargs="+", default=[], metavar="NAME", help="default: every solution")
     add("--definition", metavar="full|small|NAME", help="default: full with a GPU, else small")
@@ -115,9 +113,7 @@ def run(args: argparse.Namespace, geometry: str, console: Console, command: str)
                 bar.update(task, description=label)
                 try:
                     if on_gpu:
-                        found = runner.run_workload(
-                            definition, workload, solutions, config, trace_set.root
-                        )
+                        found = runner.run_workload(definition, workload, solutions, config, trace_set.root)
                     else:
                         found = cpu_judge.run_workload(
                             definition,
@@ -168,9 +164,7 @@ def run(args: argparse.Namespace, geometry: str, console: Console, command: str)
         trace_store.merge(path, traces)
         console.print(f"{len(traces)} traces saved in {path}", soft_wrap=True)
     return all(
-        uuid in evs and evs[uuid].status == EvaluationStatus.PASSED
-        for evs in results.values()
-        for uuid, _ in rows
+        uuid in evs and evs[uuid].status == EvaluationStatus.PASSED for evs in results.values() for uuid, _ in rows
     )
 
 

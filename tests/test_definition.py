@@ -33,9 +33,7 @@ def one_row_at_a_time(args):
         biased = (s + bias.float()).tolist()
         groups = [sorted(biased[g * 32 : g * 32 + 32])[-2:] for g in range(8)]
         kept = sorted(range(8), key=lambda g: sum(groups[g]))[-4:]
-        chosen = sorted(
-            (e for g in kept for e in range(g * 32, g * 32 + 32)), key=lambda e: biased[e]
-        )[-8:]
+        chosen = sorted((e for g in kept for e in range(g * 32, g * 32 + 32)), key=lambda e: biased[e])[-8:]
         total = sum(s[e].item() for e in chosen) + 1e-20
         x = x8[token].double() * x_scale[:, token].double().repeat_interleave(128)
         for e in chosen:

@@ -32,9 +32,7 @@ def command(*args):
     """run_local.py as a user without a GPU runs it."""
     env = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
     script = paths.ROOT / "scripts" / "run_local.py"
-    return subprocess.run(
-        [sys.executable, script, *args], env=env, capture_output=True, text=True, timeout=170
-    )
+    return subprocess.run([sys.executable, script, *args], env=env, capture_output=True, text=True, timeout=170)
 
 
 @pytest.fixture(scope="module")
@@ -61,9 +59,7 @@ def solution(folder, body, **changes):
 
 
 def evaluate(packed, workload, timeout=60):
-    (ev,) = cpu_judge.run_workload(
-        definition("small"), workload, [packed], RELAXED, paths.ROOT, 1, timeout
-    ).values()
+    (ev,) = cpu_judge.run_workload(definition("small"), workload, [packed], RELAXED, paths.ROOT, 1, timeout).values()
     return ev
 
 
@@ -111,9 +107,7 @@ def test_skips_are_decided_before_building(tmp_path):
 
 def trace(tmp_path, workload, timestamp, tolerance="relaxed"):
     packed = solution(tmp_path, BODIES["PASSED"])
-    ev = trace_store.annotate(
-        evaluate(packed, workload), packed.hash(), tolerance, "once", "python x"
-    )
+    ev = trace_store.annotate(evaluate(packed, workload), packed.hash(), tolerance, "once", "python x")
     ev = ev.model_copy(update={"timestamp": timestamp})
     return Trace(definition=NAME, workload=workload, solution=packed.name, evaluation=ev)
 

@@ -71,7 +71,4 @@ def cases(geometry: str, definition: str) -> list[Case]:
     """The workloads of a geometry, a key of GEOMETRIES, ordered as they are run."""
     if geometry == "full":
         return [Case(f"T={t}", uuid, t, offset, typical=True) for uuid, t, offset in PUBLIC]
-    return [
-        Case(name, str(uuid.uuid5(uuid.NAMESPACE_OID, f"{definition}/{name}")), *rest)
-        for name, *rest in HARD
-    ]
+    return [Case(name, str(uuid.uuid5(uuid.NAMESPACE_OID, f"{definition}/{name}")), *rest) for name, *rest in HARD]

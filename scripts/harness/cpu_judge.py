@@ -35,9 +35,7 @@ from harness.tolerances import TOLERANCES, Tolerance
 
 
 def config_for(tolerance: Tolerance, **rest) -> BenchmarkConfig:
-    return BenchmarkConfig(
-        rtol=tolerance.rtol, atol=tolerance.atol, required_matched_ratio=tolerance.ratio, **rest
-    )
+    return BenchmarkConfig(rtol=tolerance.rtol, atol=tolerance.atol, required_matched_ratio=tolerance.ratio, **rest)
 
 
 @contextmanager
@@ -79,9 +77,7 @@ def run_workload(
     return {s.name: judge(definition, s, trials, tolerance, timeout) for s in solutions}
 
 
-def judge(
-    definition: Definition, solution: Solution, trials: list, tolerance: Tolerance, timeout: int
-) -> Evaluation:
+def judge(definition: Definition, solution: Solution, trials: list, tolerance: Tolerance, timeout: int) -> Evaluation:
     """Evaluation of one solution on (inputs, reference outputs) pairs."""
 
     def failed(status, log=None, correctness=None):
@@ -118,9 +114,7 @@ def judge(
                 correctness = Correctness(max_relative_error=error, max_absolute_error=error)
                 return failed(EvaluationStatus.INCORRECT_NUMERICAL, correctness=correctness)
             for name, setting in TOLERANCES.items():
-                abs_error, rel_error, _, ratio = compute_error_stats(
-                    output, wanted, config_for(setting)
-                )
+                abs_error, rel_error, _, ratio = compute_error_stats(output, wanted, config_for(setting))
                 matched[name] = min(matched[name], ratio)
             worst_abs, worst_rel = max(worst_abs, abs_error), max(worst_rel, rel_error)
 

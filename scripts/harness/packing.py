@@ -56,9 +56,7 @@ def read_manifest(name: str, folder: Path = paths.SOLUTIONS) -> dict:
     if extra := sorted(manifest.keys() - REQUIRED - OPTIONAL):
         raise PackingError(f"{name}: {MANIFEST} has unknown key {', '.join(extra)}")
     if manifest["name"] != name:
-        raise PackingError(
-            f"{name}: {MANIFEST} says name = {manifest['name']!r}, want the folder's"
-        )
+        raise PackingError(f"{name}: {MANIFEST} says name = {manifest['name']!r}, want the folder's")
     for geometry in manifest.get("definitions", []):
         if geometry not in GEOMETRIES:
             known = ", ".join(GEOMETRIES)
@@ -104,9 +102,7 @@ def check_imports(name: str, sources: dict[str, str]) -> None:
                 wanted = [(*target, alias.name) for alias in node.names]
             for module in wanted:
                 if module not in modules:
-                    raise PackingError(
-                        f"{place}: imports {'/'.join(module)}.py, which is not packed"
-                    )
+                    raise PackingError(f"{place}: imports {'/'.join(module)}.py, which is not packed")
 
 
 def check_entry_point(name: str, entry_point: str, sources: dict[str, str]) -> None:
@@ -168,9 +164,7 @@ def pack_here(names: list[str], folder: Path = paths.SOLUTIONS) -> list[Path]:
             write(solution, files[-1])
     existing = solution_names(folder)
     for path in (folder / "packed").glob("*/*.json"):
-        gone = path.stem not in existing or (
-            path.stem in choose(names, folder) and path not in files
-        )
+        gone = path.stem not in existing or (path.stem in choose(names, folder) and path not in files)
         if gone:
             path.unlink()
     return files

@@ -60,9 +60,7 @@ def block(traces: list[Trace], num_workloads: int, hashes: dict[str, str]) -> st
         everything = [t.evaluation for found in by_solution.values() for t in found]
         notes = []
         for key in (*RECORDED, "protocol"):
-            values = sorted(
-                {e.environment.libs[key] for e in everything if key in e.environment.libs}
-            )
+            values = sorted({e.environment.libs[key] for e in everything if key in e.environment.libs})
             if values:
                 notes.append(f"{key.replace('_', ' ')} {' / '.join(values)}")
         days = sorted({e.timestamp[:10] for e in everything})

@@ -29,9 +29,7 @@ def cuda_driver() -> str | None:
         pynvml.nvmlShutdown()
 
 
-def annotate(
-    evaluation: Evaluation, solution_sha1: str, tolerance: str, protocol: str, command: str
-) -> Evaluation:
+def annotate(evaluation: Evaluation, solution_sha1: str, tolerance: str, protocol: str, command: str) -> Evaluation:
     """The evaluation with how it came about in environment.libs, and a log fit to be published."""
     libs = evaluation.environment.libs | {
         "solution_sha1": solution_sha1,
@@ -72,7 +70,5 @@ def merge(path: Path, traces: list[Trace]) -> None:
             old = kept.get(key(trace))
             if old is None or old.evaluation.timestamp <= trace.evaluation.timestamp:
                 kept[key(trace)] = trace
-        ordered = sorted(
-            kept.values(), key=lambda t: (t.solution, t.workload.axes["seq_len"], key(t))
-        )
+        ordered = sorted(kept.values(), key=lambda t: (t.solution, t.workload.axes["seq_len"], key(t)))
         write_atomically(path, "".join(f"{trace.model_dump_json()}\n" for trace in ordered))

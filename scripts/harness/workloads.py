@@ -66,10 +66,7 @@ def record(case: Case, definition: str) -> Trace:
     if case.scales == "harsh":
         stored += SCALE_NAMES
     blob = paths.blob_file(definition, case.uuid)
-    inputs = {
-        name: {"type": "random"}
-        for name in ("hidden_states", "gemm1_weights", "gemm2_weights", *SCALE_NAMES)
-    }
+    inputs = {name: {"type": "random"} for name in ("hidden_states", "gemm1_weights", "gemm2_weights", *SCALE_NAMES)}
     inputs |= {n: {"type": "safetensors", "path": blob, "tensor_key": n} for n in stored}
     inputs["local_expert_offset"] = {"type": "scalar", "value": case.offset}
     inputs["routed_scaling_factor"] = {"type": "scalar", "value": ROUTED_SCALING_FACTOR}
