@@ -66,8 +66,8 @@ def check_inputs(tensors, local_expert_offset, routed_scaling_factor):
             or tensor.data_ptr() % 16
         ):
             raise ValueError(f"{name}: {_fault(tensor, shape, dtype, device)}")
-    if not 0 <= local_expert_offset <= num_experts - local:
-        raise ValueError(f"local_expert_offset: got {local_expert_offset}, want 0 to {num_experts - local}")
+    if not isinstance(local_expert_offset, int) or not 0 <= local_expert_offset <= num_experts - local:
+        raise ValueError(f"local_expert_offset: got {local_expert_offset!r}, want an int, 0 to {num_experts - local}")
     if not isinstance(routed_scaling_factor, (int, float)):
         raise ValueError(f"routed_scaling_factor: got {type(routed_scaling_factor).__name__}, want a number")
 
