@@ -1,0 +1,406 @@
+"""Each stage against its plain statement, at sizes that hypothesis draws.
+
+On a GPU the same tests run at the full widths; the `cpu` cases then step aside, because Triton
+compiles for the one or the other in a process.
+"""
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+from hypothesis import HealthCheck, Phase, example, given, settings
+from hypothesis import strategies as st
+
+from solutions.kernels.combine import combine, combine_ref
+from solutions.kernels.gemm1 import gemm1, gemm1_ref
+from solutions.kernels.gemm1_swiglu_quant import gemm1_swiglu_quant, gemm1_swiglu_quant_ref
+from solutions.kernels.gemm2 import gemm2, gemm2_ref
+from solutions.kernels.permute import max_tiles, permute, permute_ref
+from solutions.kernels.route import NUM_GROUPS, TOP_K, TOPK_GROUPS, route, route_ref
+from solutions.kernels.swiglu_quant import swiglu_quant, swiglu_quant_ref
+from solutions.kernels.tile_order import tile_order
+from solutions.triton_fused_v2.tiles import Tile
+
+EXPERTS, LOCAL = 256, 32
+BF16_STEP = 2.0**-7  # between neighbours, relative to the smaller one
+FP8_STEP = 2.0**-3
+SMALLEST_FP8 = 2.0**-9
+
+pytestmark = [
+    pytest.mark.parametrize(
+        "device",
+        [
+            pytest.param(
+                "cpu",
+                marks=pytest.mark.skipif(
+                    torch.cuda.is_available(), reason="Triton compiles for the GPU in this process"
+                ),
+            ),
+            pytest.param("cuda", marks=pytest.mark.gpu),
+        ],
+    ),
+    pytest.mark.usefixtures("poisoned_scratch"),
+    # of Triton's interpreter, thousands of times
+    pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:overflow encountered in exp:RuntimeWarning"),
+]
+
+TOKENS = st.integers(1, 40)
+SEEDS = st.integers(0, 2**32 - 1)
+TILES = st.builds(
+    Tile,
+    block_m=st.sampled_from([16, 32, 64]),
+    block_n=st.just(128),
+    group=st.sampled_from([1, 3, 8]),
+    per_sm=st.just(1),
+    num_warps=st.just(4),
+    num_stages=st.just(3),
+    programs=st.sampled_from([1, 3, 8, 132]),
+)
+
+
+def drawn(examples, **strategies):
+    """`given`, the same examples on every machine, as many as a CPU has time for."""
+
+    def decorate(test):
+        limits = settings(
+            max_examples=examples,
+            deadline=None,
+            derandomize=True,
+            database=None,
+            phases=[Phase.explicit, Phase.generate],  # shrinking takes minutes and tells little
+            suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+        )
+        return limits(given(**strategies)(test))
+
+    return decorate
+
+
+@pytest.fixture
+def poisoned_scratch():
+    """Fresh memory holds NaN and huge integers, so that nothing can lean on what it held before."""
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def widths(device):
+    """(hidden sizes, intermediate sizes) to draw from."""
+    return ([256, 384, 512], [128, 256]) if device == "cpu" else ([7168], [2048])
+
+
+def slices_of(hidden):
+    """Numbers of column slices, more than one, each a multiple of 128 wide."""
+    return st.sampled_from([n for n in (2, 3, 4) if hidden // 128 % n == 0])
+
+
+def random(seed, device):
+    """Functions that draw fp8 values and fp32 scales (of either sign, some zero) from one seed."""
+    generator = torch.Generator(device).manual_seed(seed)
+
+    def normal(*shape):
+        return torch.randn(shape, generator=generator, device=device)
+
+    def fp8(*shape):
+        return normal(*shape).to(torch.float8_e4m3fn)
+
+    def scales(*shape):
+        zero = torch.rand(shape, generator=generator, device=device) < 0.05
+        return normal(*shape).masked_fill(zero, 0)
+
+    return normal, fp8, scales
+
+
+def random_experts(num_tokens, seed, device):
+    """[T, 8] int32: as `route` gives them, no expert twice in a row, most of them not local."""
+    generator = torch.Generator().manual_seed(seed)
+    offset = int(torch.randint(0, EXPERTS - 63, (), generator=generator))
+    chosen = torch.rand((num_tokens, 64), generator=generator).argsort(1)[:, :TOP_K]
+    local = (chosen + offset) % 64  # 64 candidates, so that about half of them are local
+    return torch.where(local < LOCAL, local, -1).to(torch.int32).to(device)
+
+
+def used_rows(permutation, block_m):
+    """Rows that hold a token; all others are padding or undefined."""
+    token = permutation.token_of_row[: int(permutation.num_tiles) * block_m]
+    return (token >= 0).nonzero().flatten()
+
+
+def assert_within(actual, wanted, relative, absolute):
+    """Every element within relative x |wanted| + absolute; finite, so NaN never passes."""
+    actual, wanted = actual.float(), wanted.float()
+    assert torch.isfinite(actual).all()
+    excess = (actual - wanted).abs() - relative * wanted.abs() - absolute
+    assert excess.numel() == 0 or excess.max() <= 0, f"over the tolerance by {excess.max():g}"
+
+
+def fp32_noise(device, wanted):
+    """What sums in another order, and on a GPU the tensor cores' short sums, may differ by."""
+    size = wanted.float().square().mean().sqrt() if wanted.numel() else 0
+    return (1e-5 if device == "cpu" else 5e-3) * size
+
+
+# ---- route ----
+
+
+def margin(biased):
+    """By how much the closest call in each token's choice was decided."""
+    groups = biased.unflatten(1, (NUM_GROUPS, -1))
+    score = groups.topk(2).values.sum(-1)
+    order = score.sort(descending=True).values
+    kept = score >= order[:, TOPK_GROUPS - 1 : TOPK_GROUPS]
+    inside = groups.masked_fill(~kept[..., None], -torch.inf).flatten(1).topk(TOP_K + 1).values
+    between_groups = order[:, TOPK_GROUPS - 1] - order[:, TOPK_GROUPS]
+    return torch.minimum(between_groups, -inside.diff().max(1).values)
+
+
+def clear_logits(num_tokens, seed, level):
+    """Logits about `level` and a bias, such that no choice hangs on rounding."""
+    normal, _, _ = random(seed, "cpu")
+    bias = (0.1 * normal(EXPERTS)).bfloat16()
+    logits = level + normal(num_tokens, EXPERTS)
+    while True:
+        close = margin(torch.sigmoid(logits) + bias.float()) < 1e-5
+        if level < -10:  # the bias alone decides, for every token alike
+            return (logits, bias) if not close.any() else clear_logits(num_tokens, seed + 1, level)
+        if not close.any():
+            return logits, bias
+        logits[close] = level + normal(int(close.sum()), EXPERTS)
+
+
+@drawn(
+    12,
+    num_tokens=TOKENS,
+    seed=SEEDS,
+    offset=st.integers(0, EXPERTS - LOCAL),
+    level=st.sampled_from([-100.0, -60.0, -30.0, -2.0, 0.0, 4.0]),
+    factor=st.sampled_from([1.0, 2.5]),
+)
+@example(num_tokens=3, seed=1, offset=EXPERTS - LOCAL, level=-60.0, factor=2.5)
+def test_route(device, num_tokens, seed, offset, level, factor):
+    """A user would miss: tokens sent to other experts, or weighed otherwise, than the model says.
+
+    At level -60 the scores are so small that the 1e-20 in the normalisation decides the weights.
+    """
+    logits, bias = (t.to(device) for t in clear_logits(num_tokens, seed, level))
+    expert, weight = route(logits, bias, offset, factor, LOCAL)
+    wanted_expert, wanted_weight = route_ref(logits, bias, offset, factor, LOCAL)
+    assert expert.dtype == torch.int32
+    assert torch.equal(expert, wanted_expert)
+    # below 1e-37 sigmoid's own fp32 statements begin to differ
+    assert_within(weight, wanted_weight, 1e-4, 1e-15)
+
+
+# ---- permute ----
+
+
+def check_permute(expert, block_m):
+    got, wanted = permute(expert, LOCAL, block_m), permute_ref(expert, LOCAL, block_m)
+    tiles = int(wanted.num_tiles)
+    assert int(got.num_tiles) == tiles
+    assert tiles <= max_tiles(*expert.shape, LOCAL, block_m)
+    assert torch.equal(got.row_of_pair, wanted.row_of_pair)
+    assert torch.equal(got.tile_expert[:tiles], wanted.tile_expert[:tiles])
+    rows = slice(tiles * block_m)
+    assert torch.equal(got.token_of_row[rows], wanted.token_of_row[rows])
+    return got
+
+
+BLOCK_MS = st.sampled_from([16, 32, 64])
+
+
+@drawn(10, num_tokens=st.one_of(TOKENS, st.integers(129, 600)), seed=SEEDS, block_m=BLOCK_MS)
+@example(num_tokens=128, seed=0, block_m=16)  # exactly one chunk
+@example(num_tokens=9000, seed=0, block_m=64)  # more chunks than are summed at once
+def test_permute(device, num_tokens, seed, block_m):
+    """A user would miss: rows lost, doubled or handed to another expert, from some size on."""
+    check_permute(random_experts(num_tokens, seed, device), block_m)
+
+
+@pytest.mark.parametrize("num_tokens", [1, 40, 300])
+def test_permute_without_a_local_expert(device, num_tokens):
+    """A user would miss: work, or a crash, on a rank that this batch has nothing for."""
+    expert = torch.full((num_tokens, TOP_K), -1, dtype=torch.int32, device=device)
+    got = check_permute(expert, 16)
+    assert int(got.num_tiles) == 0
+
+
+@pytest.mark.parametrize("num_tokens", [1, 40, 300])
+@pytest.mark.parametrize("only", [0, 31])
+def test_permute_with_every_row_at_one_expert(device, num_tokens, only):
+    """A user would miss: a popular expert overflowing the tiles that were counted for it."""
+    expert = torch.full((num_tokens, TOP_K), -1, dtype=torch.int32, device=device)
+    expert[:, only % TOP_K] = only
+    got = check_permute(expert, 16)
+    assert torch.equal(got.row_of_pair[:, only % TOP_K].cpu(), torch.arange(num_tokens, dtype=torch.int32))
+
+
+@pytest.mark.parametrize("tiles_each", [1, 5])
+def test_permute_leaves_no_padding_where_rows_fill_their_tiles(device, tiles_each):
+    """A user would miss: an empty tile, that is one expert's weights read for nothing."""
+    block_m = 16
+    token = torch.arange(block_m * tiles_each * LOCAL // TOP_K, device=device)[:, None]
+    slot = torch.arange(TOP_K, device=device)[None]
+    expert = ((token * TOP_K + slot) % LOCAL).to(torch.int32)  # every expert equally often
+    got = check_permute(expert, block_m)
+    assert int(got.num_tiles) == tiles_each * LOCAL
+    assert (got.token_of_row[: tiles_each * LOCAL * block_m] >= 0).all()
+
+
+# ---- the order of tiles ----
+
+
+@triton.jit
+def count_visits_kernel(visits_ptr, num_m, num_n, GROUP: tl.constexpr):
+    m, n = tile_order(tl.program_id(0), num_m, num_n, GROUP)
+    tl.atomic_add(visits_ptr + m * num_n + n, 1)
+
+
+@drawn(8, num_m=st.integers(1, 20), num_n=st.integers(1, 6), group=st.sampled_from([1, 3, 8, 16]))
+def test_every_tile_is_visited_once(device, num_m, num_n, group):
+    """A user would miss: a tile computed twice (time) or never (stale memory in the result)."""
+    visits = torch.zeros((num_m, num_n), dtype=torch.int32, device=device)
+    count_visits_kernel[(num_m * num_n,)](visits, num_m, num_n, GROUP=group)
+    assert (visits == 1).all()
+
+
+# ---- gemm1, swiglu_quant and both in one ----
+
+
+def gemm1_inputs(data, device, num_tokens, seed, block_m):
+    hidden_sizes, inter_sizes = widths(device)
+    hidden = data.draw(st.sampled_from(hidden_sizes))
+    inter = data.draw(st.sampled_from(inter_sizes))
+    _, fp8, scales = random(seed, device)
+    x, x_scale = fp8(num_tokens, hidden), scales(hidden // 128, num_tokens)
+    w, w_scale = fp8(LOCAL, 2 * inter, hidden), scales(LOCAL, 2 * inter // 128, hidden // 128)
+    # h grows with the cube of these: keep silu from being all zero or all linear
+    w_scale *= 1 / hidden**0.5
+    permutation = permute_ref(random_experts(num_tokens, seed, device), LOCAL, block_m)
+    return (x, x_scale, w, w_scale), permutation
+
+
+def without_row_of_pair(permutation):
+    return permutation.token_of_row, permutation.tile_expert, permutation.num_tiles
+
+
+@drawn(5, data=st.data(), num_tokens=TOKENS, seed=SEEDS, tile=TILES)
+def test_gemm1(device, data, num_tokens, seed, tile):
+    """A user would miss: a wrong product for some expert, tile or number of programs."""
+    operands, permutation = gemm1_inputs(data, device, num_tokens, seed, tile.block_m)
+    wanted = gemm1_ref(*operands, *without_row_of_pair(permutation), tile.block_m)
+    got = gemm1(*operands, permutation, tile)
+    rows = used_rows(permutation, tile.block_m)
+    assert_within(got[rows], wanted[rows], BF16_STEP, fp32_noise(device, wanted[rows]))
+
+
+def check_fp8(device, got, wanted, noise):
+    """Dequantised values one fp8 step apart at most; most are no step apart."""
+    (q, scale), (wanted_q, wanted_scale) = got, wanted
+    assert_within(scale, wanted_scale, 1e-5 if noise == 0 or device == "cpu" else 2e-2, 0)
+    wide = wanted_scale.repeat_interleave(128, 1)
+    h, wanted_h = q.float() * scale.repeat_interleave(128, 1), wanted_q.float() * wide
+    assert_within(h, wanted_h, FP8_STEP, wide * SMALLEST_FP8 + noise)
+    if q.numel():
+        same = (q.view(torch.uint8) == wanted_q.view(torch.uint8)).float().mean()
+        assert same > (0.98 if noise == 0 or device == "cpu" else 0.8)
+
+
+@drawn(5, data=st.data(), num_tokens=TOKENS, seed=SEEDS, tile=TILES)
+def test_gemm1_swiglu_quant(device, data, num_tokens, seed, tile):
+    """A user would miss: up and gate swapped, a scale of another row, a tile not computed."""
+    operands, permutation = gemm1_inputs(data, device, num_tokens, seed, tile.block_m)
+    wanted = gemm1_swiglu_quant_ref(*operands, *without_row_of_pair(permutation), tile.block_m)
+    got = gemm1_swiglu_quant(*operands, permutation, tile)
+    rows = used_rows(permutation, tile.block_m)
+    h = wanted[0][rows].float() * wanted[1][rows].repeat_interleave(128, 1)
+    noise = fp32_noise(device, h)
+    check_fp8(device, [t[rows] for t in got], [t[rows] for t in wanted], noise)
+
+
+@drawn(
+    6,
+    data=st.data(),
+    num_tokens=TOKENS,
+    seed=SEEDS,
+    block_m=BLOCK_MS,
+    programs=st.sampled_from([1, 5, 1000]),
+    size=st.sampled_from([1e-3, 1.0, 30.0]),
+)
+def test_swiglu_quant(device, data, num_tokens, seed, block_m, programs, size):
+    """A user would miss: an activation that overflows, or divides by a zero scale."""
+    inter = data.draw(st.sampled_from([*widths(device)[1], 1024]))  # 1024: eight groups a program
+    normal, _, _ = random(seed, device)
+    permutation = permute_ref(random_experts(num_tokens, seed, device), LOCAL, block_m)
+    g = (size * normal(len(permutation.token_of_row), 2 * inter)).bfloat16()
+    g[::3, :128] = 0  # a quantisation group of zeros
+    g[1::7] *= 100
+    rows = used_rows(permutation, block_m)
+    got = swiglu_quant(g, permutation, block_m, programs)
+    check_fp8(device, [t[rows] for t in got], [t[rows] for t in swiglu_quant_ref(g)], noise=0)
+
+
+# ---- gemm2 ----
+
+
+@drawn(5, data=st.data(), num_tokens=TOKENS, seed=SEEDS, tile=TILES)
+def test_gemm2_in_column_slices(device, data, num_tokens, seed, tile):
+    """A user would miss: wrong columns from the second slice on, as only large batches use them."""
+    hidden_sizes, inter_sizes = widths(device)
+    hidden = data.draw(st.sampled_from(hidden_sizes))
+    inter = data.draw(st.sampled_from(inter_sizes))
+    _, fp8, scales = random(seed, device)
+    permutation = permute_ref(random_experts(num_tokens, seed, device), LOCAL, tile.block_m)
+    num_rows = len(permutation.token_of_row)
+    h, h_scale = fp8(num_rows, inter), scales(num_rows, inter // 128)
+    w, w_scale = fp8(LOCAL, hidden, inter), scales(LOCAL, hidden // 128, inter // 128)
+    width = hidden // data.draw(slices_of(hidden))
+    rows = used_rows(permutation, tile.block_m)
+    for first in range(0, hidden, width):
+        y = torch.full((num_rows, width), torch.nan, dtype=torch.bfloat16, device=device)
+        gemm2(h, h_scale, w, w_scale, permutation, first, y, tile)
+        wanted = gemm2_ref(
+            h,
+            h_scale,
+            w,
+            w_scale,
+            permutation.tile_expert,
+            permutation.num_tiles,
+            tile.block_m,
+            first,
+            width,
+        )
+        assert_within(y[rows], wanted[rows], BF16_STEP, fp32_noise(device, wanted[rows]))
+        unused = y[int(permutation.num_tiles) * tile.block_m :]
+        assert unused.isnan().all(), "a tile without rows was computed"
+
+
+# ---- combine ----
+
+
+@drawn(8, data=st.data(), num_tokens=st.sampled_from([1, 7, 40, 64, 65, 90]), seed=SEEDS)
+def test_combine(device, data, num_tokens, seed):
+    """A user would miss: NaN or stale numbers for tokens that have no expert on this rank.
+
+    Scratch and output hold NaN wherever no row was computed; 65 tokens change the block size.
+    """
+    hidden = data.draw(st.sampled_from(widths(device)[0]))
+    width = hidden // data.draw(slices_of(hidden))
+    normal, _, _ = random(seed, device)
+    expert = random_experts(num_tokens, seed, device)
+    expert[::5] = -1  # at least token 0 has no local expert
+    permutation = permute_ref(expert, LOCAL, 16)
+    weight = normal(num_tokens, TOP_K)
+    output = torch.full((num_tokens, hidden), torch.nan, dtype=torch.bfloat16, device=device)
+    wanted = output.clone()
+    for first in range(0, hidden, width):
+        y = torch.full((len(permutation.token_of_row), width), torch.nan, device=device)
+        y[used_rows(permutation, 16)] = normal(len(used_rows(permutation, 16)), width)
+        y = y.bfloat16()
+        before = output[:, first + width :].clone()
+        combine(y, permutation.row_of_pair, weight, output, first)
+        combine_ref(y, permutation.row_of_pair, weight, wanted, first)
+        assert before.isnan().all() and output[:, first + width :].isnan().all()
+    assert_within(output, wanted, BF16_STEP, 1e-6)
+    none = (permutation.row_of_pair < 0).all(1)
+    assert none[0] and (output[none] == 0).all()
