@@ -141,21 +141,33 @@ struct Want {
 };
 constexpr DLDataType kFp32 = {kDLFloat, 32, 1}, kBf16 = {kDLBfloat, 16, 1}, kFp8 = {kDLFloat8_e4m3fn, 8, 1};
 
-static std::string describe(DLDataType dtype, int rank, const int64_t* size) {
-  std::string text = std::string(ffi::DLDataTypeToString(dtype)) + " of shape [";
-  for (int i = 0; i < rank; i++) text += (i ? ", " : "") + std::to_string(size[i]);
+static std::string listed(int count, const int64_t* values) {
+  std::string text = "[";
+  for (int i = 0; i < count; i++) text += (i ? ", " : "") + std::to_string(values[i]);
   return text + "]";
+}
+
+static std::string described(DLDataType dtype, int rank, const int64_t* size) {
+  return "torch." + std::string(ffi::DLDataTypeToString(dtype)) + " of shape " + listed(rank, size);
+}
+
+static std::string named(DLDevice device) {
+  return device.device_type == kDLCUDA ? "cuda:" + std::to_string(device.device_id) : "another kind of device";
 }
 
 static void check(const ffi::TensorView& t, const Want& want, const ffi::TensorView& first) {
   bool same = t.dtype().code == want.dtype.code && t.dtype().bits == want.dtype.bits && t.ndim() == want.rank;
   for (int i = 0; same && i < want.rank; i++) same = t.size(i) == want.size[i];
   if (!same)
-    TVM_FFI_THROW(ValueError) << want.name << ": got " << describe(t.dtype(), t.ndim(), t.shape().data()) << ", want "
-                              << describe(want.dtype, want.rank, want.size);
-  if (t.device().device_type != kDLCUDA || t.device().device_id != first.device().device_id)
-    TVM_FFI_THROW(ValueError) << want.name << ": is on another device than routing_logits, or not on a CUDA device";
-  if (!t.IsContiguous()) TVM_FFI_THROW(ValueError) << want.name << ": is strided, want a contiguous tensor";
+    TVM_FFI_THROW(ValueError) << want.name << ": got " << described(t.dtype(), t.ndim(), t.shape().data()) << ", want "
+                              << described(want.dtype, want.rank, want.size);
+  if (first.device().device_type != kDLCUDA || t.device().device_type != kDLCUDA ||
+      t.device().device_id != first.device().device_id)
+    TVM_FFI_THROW(ValueError) << want.name << ": is on " << named(t.device()) << ", want a CUDA device, "
+                              << named(first.device()) << " as routing_logits";
+  if (!t.IsContiguous())
+    TVM_FFI_THROW(ValueError) << want.name << ": has strides " << listed(t.ndim(), t.strides().data())
+                              << ", want a contiguous tensor";
   if (reinterpret_cast<uintptr_t>(t.data_ptr()) % 16)
     TVM_FFI_THROW(ValueError) << want.name << ": starts at an address that is not a multiple of 16 bytes";
 }

@@ -5,7 +5,7 @@ Up to 1024 tokens the weights' way through memory bounds the layer, so everythin
 there. Above, the tensor cores bound it: the stages of kernels/ with `TERMS` terms of h.
 """
 
-import re
+import torch
 
 from .build import load_kernel
 from .many_tokens import run_many_tokens
@@ -64,17 +64,22 @@ def run(
     )
     try:
         served = _run_fused(*arguments)
-    except TypeError as error:
-        raise ValueError(_name_argument(str(error), arguments)) from error
+    except (TypeError, BufferError, RuntimeError) as error:
+        if fault := _unfit_argument(arguments):
+            raise ValueError(fault) from error
+        raise
     if not served:
         run_many_tokens(*arguments, terms=TERMS)
 
 
-def _name_argument(message, arguments):
-    """The binding counts arguments; the definition's users know them by name."""
-    found = re.search(r"argument #(\d+)", message)
-    if not found:
-        return message
-    at = int(found[1])
-    want = {8: "an int", 9: "a float"}.get(at, "a tensor")
-    return f"{_ARGUMENTS[at]}: got {type(arguments[at]).__name__}, want {want}"
+def _unfit_argument(arguments):
+    """What the binding could not even hand over: no tensor, no number, or a tensor without memory; None if all fit."""
+    first = arguments[0]
+    for name, value in zip(_ARGUMENTS, arguments, strict=True):
+        want = {"local_expert_offset": int, "routed_scaling_factor": (int, float)}.get(name, torch.Tensor)
+        if not isinstance(value, want):
+            words = {int: "an int", torch.Tensor: "a tensor"}.get(want, "a number")
+            return f"{name}: got {type(value).__name__}, want {words}"
+        if want is torch.Tensor and (value.device != first.device or value.device.type != "cuda"):
+            return f"{name}: is on {value.device}, want a CUDA device, {first.device} as routing_logits"
+    return None
