@@ -97,6 +97,58 @@ def test_a_mistake_is_named_in_one_line(folder, file, old, new, message):
     assert text.startswith("tiny: ") and message in text and "\n" not in text
 
 
+def based(folder, name, base, more=""):
+    """A folder `name` with a manifest like tiny's, based on `base`, without kernels of its own."""
+    (folder / name).mkdir()
+    text = MANIFEST.replace('"tiny"', f'"{name}"').replace('kernels = ["ones"]\n', "")
+    (folder / name / "solution.toml").write_text(f'{text}based_on = "{base}"\n{more}')
+
+
+def test_a_solution_based_on_another_differs_by_its_own_files(folder):
+    (folder / "tiny" / "value.py").write_text("VALUE = 1\n")
+    (folder / "tiny" / "kernel.cuh").write_text("// shared\n")
+    based(folder, "variant", "tiny")
+    (folder / "variant" / "value.py").write_text("VALUE = 2\n")
+    base, variant = (packing.pack(name, folder)["small"] for name in ("tiny", "variant"))
+    expected = {source.path: source.content for source in base.sources} | {"value.py": "VALUE = 2\n"}
+    assert {source.path: source.content for source in variant.sources} == expected
+    assert expected.keys() == {"kernel.cuh", "kernels/ones.py", "main.py", "value.py"}
+    assert variant.name == "variant_h512_i256"
+
+
+def test_own_kernels_replace_the_bases(folder):
+    (folder / "kernels" / "twos.py").write_text("def ones(output):\n    output.fill_(2)\n")
+    based(folder, "variant", "tiny", 'kernels = ["twos"]\n')
+    with pytest.raises(packing.PackingError, match="imports kernels/ones.py"):
+        packing.pack("variant", folder)
+    (folder / "variant" / "main.py").write_text(MAIN.replace(".ones", ".twos"))
+    assert {s.path for s in packing.pack("variant", folder)["small"].sources} == {"kernels/twos.py", "main.py"}
+
+
+@pytest.mark.parametrize(
+    ("base", "message"),
+    [
+        ("tinny", "third: based on 'tinny', not another solution; there are: second, tiny"),
+        ("third", "third: based on 'third', not another solution; there are: second, tiny"),
+        ("second", "third: based on 'second', which has a base itself; name that one"),
+    ],
+)
+def test_a_base_must_be_another_solution_that_has_none(folder, base, message):
+    based(folder, "second", "tiny")
+    based(folder, "third", base)
+    with pytest.raises(packing.PackingError) as caught:
+        packing.pack("third", folder)
+    assert str(caught.value) == message
+
+
+def test_the_exact_form_differs_from_hopper_fused_in_its_terms_alone():
+    fused, exact = (packing.pack(name)["full"] for name in ("hopper_fused", "hopper_fused_exact"))
+    base = {source.path: source.content for source in fused.sources}
+    changed = {source.path: source.content for source in exact.sources if base.get(source.path) != source.content}
+    assert set(changed) == {"terms.py"} and "TERMS = 2\n" in changed["terms.py"]
+    assert len(exact.sources) == len(base) and exact.spec == fused.spec
+
+
 def test_an_unknown_name_lists_the_ones_that_exist(folder):
     with pytest.raises(packing.PackingError, match="unknown solution 'x'; there are: tiny"):
         packing.choose(["x"], folder)
@@ -138,6 +190,6 @@ def test_packed_files_match_the_hash_in_traces():
     """FIB's hash of what is read back must be the hash of what was packed."""
     name = packing.solution_names()[0]
     packing.pack_here([name])
-    solution = packing.pack(name)["small"]
+    solution = next(iter(packing.pack(name).values()))
     path = paths.PACKED / solution.definition / f"{name}.json"
     assert type(solution).model_validate_json(path.read_text()).hash() == solution.hash()

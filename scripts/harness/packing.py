@@ -13,7 +13,7 @@ from harness.atomic_file import write_atomically
 
 MANIFEST = "solution.toml"
 REQUIRED = {"name", "author", "description", "language", "entry_point", "target_hardware"}
-OPTIONAL = {"destination_passing_style", "dependencies", "kernels", "definitions", "stages"}
+OPTIONAL = {"destination_passing_style", "dependencies", "kernels", "definitions", "stages", "based_on"}
 NOT_SOLUTIONS = {"kernels", "packed"}
 
 
@@ -46,11 +46,11 @@ def packed_name(name: str, geometry: str) -> str:
 
 
 def read_manifest(name: str, folder: Path = paths.SOLUTIONS) -> dict:
-    """solution.toml as a dict. Raises PackingError for missing, unknown or contradicting keys."""
-    try:
-        manifest = tomllib.loads((folder / name / MANIFEST).read_text())
-    except tomllib.TOMLDecodeError as error:
-        raise PackingError(f"{name}: {MANIFEST}: {error}") from error
+    """solution.toml as a dict, with its base's `kernels` if it has a base and none of its own.
+
+    Raises PackingError for missing, unknown or contradicting keys.
+    """
+    manifest = _parse(name, folder)
     if missing := sorted(REQUIRED - manifest.keys()):
         raise PackingError(f"{name}: {MANIFEST} lacks {', '.join(missing)}")
     if extra := sorted(manifest.keys() - REQUIRED - OPTIONAL):
@@ -61,13 +61,33 @@ def read_manifest(name: str, folder: Path = paths.SOLUTIONS) -> dict:
         if geometry not in GEOMETRIES:
             known = ", ".join(GEOMETRIES)
             raise PackingError(f"{name}: unknown definition {geometry!r}; there are: {known}")
+    if "based_on" in manifest:
+        base, others = manifest["based_on"], [other for other in solution_names(folder) if other != name]
+        if base not in others:
+            listed = ", ".join(others) or "none"
+            raise PackingError(f"{name}: based on {base!r}, not another solution; there are: {listed}")
+        base_manifest = _parse(base, folder)
+        if "based_on" in base_manifest:
+            raise PackingError(f"{name}: based on {base!r}, which has a base itself; name that one")
+        manifest.setdefault("kernels", base_manifest.get("kernels", []))
     return manifest
 
 
+def _parse(name: str, folder: Path) -> dict:
+    try:
+        return tomllib.loads((folder / name / MANIFEST).read_text())
+    except tomllib.TOMLDecodeError as error:
+        raise PackingError(f"{name}: {MANIFEST}: {error}") from error
+
+
 def gather(name: str, manifest: dict, folder: Path = paths.SOLUTIONS) -> dict[str, str]:
-    """Path inside the bundle -> text, sorted by path. Raises PackingError for a missing stage."""
-    own = sorted(p for p in (folder / name).iterdir() if p.suffix in {".py", ".cu", ".cuh"})
-    sources = {path.name: path.read_text() for path in own}
+    """Path inside the bundle -> text, sorted by path. Raises PackingError for a missing stage.
+
+    Files of the solution's own folder stand in for those of its base with the same name.
+    """
+    folders = [folder / part for part in (manifest.get("based_on"), name) if part]
+    files = [path for part in folders for path in part.iterdir() if path.suffix in {".py", ".cu", ".cuh"}]
+    sources = {path.name: path.read_text() for path in files}
     for stage in manifest.get("kernels", []):
         path = folder / "kernels" / f"{stage}.py"
         if not path.is_file():
