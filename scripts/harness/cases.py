@@ -70,5 +70,5 @@ HARD = [
 def cases(geometry: str, definition: str) -> list[Case]:
     """The workloads of a geometry, a key of GEOMETRIES, ordered as they are run."""
     if geometry == "full":
-        return [Case(f"T={t}", uuid, t, offset, typical=True) for uuid, t, offset in PUBLIC]
+        return [Case(f"T={t}", public, t, offset, typical=True) for public, t, offset in PUBLIC]
     return [Case(name, str(uuid.uuid5(uuid.NAMESPACE_OID, f"{definition}/{name}")), *rest) for name, *rest in HARD]
