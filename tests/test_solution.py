@@ -288,7 +288,7 @@ FAULTS = {
         lambda t: (f"got {OTHER_DTYPE[t.dtype]} ", f"want {t.dtype} "),
     ),
     "rank": (lambda t: t[None], lambda t: (f"got {t.dtype} ", brackets(t[None].shape), "want")),
-    "device": (lambda t: t.to("meta"), lambda t: ("meta", f"{t.device}", "want")),
+    "device": (lambda t: t.to("meta"), lambda t: ("is on", "meta", "want", "as routing_logits")),
     "contiguity": (
         strided,
         lambda t: (f"strides {list(strided(t).stride())}", "want a contiguous"),
