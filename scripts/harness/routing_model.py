@@ -70,13 +70,14 @@ def select(logits: np.ndarray, bias: np.ndarray) -> np.ndarray:
     return np.argsort(candidates(biased_scores(logits, bias)), axis=1)[:, -TOP_K:]
 
 
-def draw(seed: str, num_tokens: int, raised: dict[int, float]) -> tuple[np.ndarray, np.ndarray]:
+def draw(seed: str, num_tokens: int, raised: dict[int, float], spread: float = 1) -> tuple[np.ndarray, np.ndarray]:
     """Return logits [T, 256] float32 and bias [256] float32 that is exact in bfloat16.
 
     raised: logits to add to an expert's popularity without the bias taking them back.
+    spread: how far experts and their biases differ; at 0 all experts are alike and the bias is zero.
     """
-    popularity = POPULARITY * exact_random.normal(f"{seed}/popularity", (NUM_EXPERTS,))
-    wobble = exact_random.normal(f"{seed}/bias", (NUM_EXPERTS,))
+    popularity = spread * POPULARITY * exact_random.normal(f"{seed}/popularity", (NUM_EXPERTS,))
+    wobble = spread * exact_random.normal(f"{seed}/bias", (NUM_EXPERTS,))
     bias = round_to_bfloat16(0.02 * wobble - BALANCE * SLOPE * popularity)
     offset = popularity + CENTRE
     for expert, logit in raised.items():
