@@ -24,8 +24,9 @@ $(READY): pyproject.toml
 	$(BIN)/pip install --quiet --editable '.[dev]'
 	touch $@
 
-pack: $(READY) ## solutions/packed/: the JSON that FlashInfer-Bench reads
+pack: $(READY) ## solutions/packed/ and blob/: all that flashinfer-bench run --local . needs
 	$(BIN)/python scripts/pack_solution.py
+	$(BIN)/python scripts/make_workloads.py
 
 definitions: $(READY) ## definitions/moe/: FIB JSON from the readable reference
 	$(BIN)/python definitions/moe_fp8_block_scale.py
