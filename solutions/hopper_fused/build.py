@@ -12,8 +12,8 @@ ARCHITECTURE = "9.0a"  # wgmma and setmaxnreg are not in plain sm_90
 
 
 @lru_cache
-def load_kernel():
-    """The compiled module, with `run_fused`.
+def load_kernels():
+    """The compiled module, with `run_layer`.
 
     tvm_ffi names its build folder after the sources and flags and holds a lock while it builds, so several
     processes build once and an unchanged source is never built again.
@@ -29,11 +29,11 @@ def load_kernel():
     folder = Path(__file__).parent
     before = os.environ.get("TVM_FFI_CUDA_ARCH_LIST")
     os.environ["TVM_FFI_CUDA_ARCH_LIST"] = ARCHITECTURE
-    print("hopper_fused: loading the CUDA kernel (compiled on first use, about 30 s)", file=sys.stderr, flush=True)
+    print("hopper_fused: loading the CUDA kernels (compiled on first use, about 30 s)", file=sys.stderr, flush=True)
     try:
         return tvm_ffi.cpp.load(
             "hopper_fused",
-            cuda_files=[str(folder / "fused_layer.cu")],
+            cuda_files=[str(file) for file in sorted(folder.glob("*.cu"))],
             extra_include_paths=[str(folder)],
         )
     finally:

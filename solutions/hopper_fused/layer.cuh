@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <cuda.h>
+#include <cuda_runtime.h>
 
 constexpr int kHidden = 7168, kInter = 2048, kExperts = 256, kLocal = 32, kTopK = 8;
 constexpr int kBlock = 128;               // K and columns of a block scale
@@ -160,3 +161,5 @@ struct Tiles {
     return true;
   }
 };
+
+cudaError_t launch_fused_layer(const Maps& maps, const Args& args, int blocks, cudaStream_t stream);

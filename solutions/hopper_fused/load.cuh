@@ -5,18 +5,6 @@
 #include "layer.cuh"
 #include "sm90.cuh"
 
-__device__ __forceinline__ void arrive_grid(unsigned* counter) {
-  asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
-}
-
-// One thread waits until every block has arrived.
-__device__ __forceinline__ void wait_grid(const unsigned* counter) {
-  unsigned seen;
-  do {
-    asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(seen) : "l"(counter) : "memory");
-  } while (seen < gridDim.x);
-}
-
 // For one thread.
 __device__ __forceinline__ void load_weights(Smem& s, const Maps& maps, bool in_gemm2) {
   const uint64_t policy = policy_evict_first();
@@ -63,7 +51,7 @@ __device__ __forceinline__ void load_activations(Smem& s, const Maps& maps, cons
     const int halves = tile.split() ? 2 : 1, bytes = seg.groups() * halves * kTile8;
     const bool direct = seg.direct(a.num_tokens);
     if (!direct && !gathered) {
-      wait_grid(&scratch.counters[kGathered]);
+      wait_gpu(&scratch.counters[kGathered], gridDim.x);
       fence_async_global();
       gathered = true;
     }
@@ -84,7 +72,7 @@ __device__ __forceinline__ void load_activations(Smem& s, const Maps& maps, cons
     }
   }
   if (!in_gemm2 || s.num_segments == 0) return;
-  wait_grid(&scratch.counters[kActivated]);
+  wait_gpu(&scratch.counters[kActivated], gridDim.x);
   fence_async_global();
   for (int n = 0; n < s.num_segments; n++) {
     const Segment seg = s.segment[n];

@@ -1,17 +1,16 @@
-"""hopper_fused: one persistent CUDA kernel for the whole layer up to 1024 tokens, Triton stages above.
+"""hopper_fused: CUDA kernels for Hopper, one for the whole layer while tokens are few, a few when they are many.
 
-Up to 1024 tokens the weights' way through memory bounds the layer, so everything is one launch that streams them
-(fused_layer.cu; docs/hopper_fused.md tells how it came about), and h is kept in two FP8 terms, which costs nothing
-there. Above, the tensor cores bound it: the stages of kernels/ with `TERMS` terms of h.
+While tokens are few the weights' way through memory bounds the layer, so everything is one launch that streams them
+(fused_layer.cu). Then come four or six (many_*.cu): routing, two grouped products, sums. Up to 1024 tokens h is kept in
+two FP8 terms, which costs nothing there; above, in `TERMS`. docs/hopper_fused.md tells how it came about.
 """
 
 import torch
 
-from .build import load_kernel
-from .many_tokens import run_many_tokens
+from .build import load_kernels
 from .terms import TERMS
 
-_run_fused = load_kernel().run_fused  # compiled here, when the solution is built, not when it is first called
+_run_layer = load_kernels().run_layer  # compiled here, when the solution is built, not when it is first called
 
 _ARGUMENTS = (
     "routing_logits",
@@ -46,7 +45,8 @@ def run(
     Shapes and dtypes are the definition's. Launches on the current stream and never waits for the device.
 
     Raises:
-        ValueError: an argument is not what the definition says; checked before anything is launched.
+        ValueError: an argument is not what the definition says, or there are more than 131072 tokens; checked before
+            anything is launched.
         RuntimeError: CUDA refuses a call.
     """
     arguments = (
@@ -63,13 +63,11 @@ def run(
         output,
     )
     try:
-        served = _run_fused(*arguments)
+        _run_layer(*arguments, TERMS)
     except (TypeError, BufferError, RuntimeError) as error:
         if fault := _unfit_argument(arguments):
             raise ValueError(fault) from error
         raise
-    if not served:
-        run_many_tokens(*arguments, terms=TERMS)
 
 
 def _unfit_argument(arguments):
@@ -80,6 +78,8 @@ def _unfit_argument(arguments):
         if not isinstance(value, want):
             words = {int: "an int", torch.Tensor: "a tensor"}.get(want, "a number")
             return f"{name}: got {type(value).__name__}, want {words}"
-        if want is torch.Tensor and (value.device != first.device or value.device.type != "cuda"):
-            return f"{name}: is on {value.device}, want a CUDA device, {first.device} as routing_logits"
+        if want is torch.Tensor and value.device.type != "cuda":
+            return f"{name}: is on {value.device}, want a CUDA device"
+        if want is torch.Tensor and value.device != first.device:
+            return f"{name}: is on {value.device}, want {first.device} as routing_logits"
     return None

@@ -1,0 +1,82 @@
+// many_gemm1: G = W13 . x^T for all rows, h = silu(gate) * up, h in one or two FP8 terms.
+//
+//   warp 8        loads: weights by TMA, half a tile each block to both where they are shared; rows by bulk copy
+//   warps 9..11   gather the rows (the loader waits for an expert's), then clear the output of tokens without rows
+//   warps 0..7    two warpgroups: products, then SwiGLU and FP8 with one scale for a row and the tile's 128 columns of h
+//
+// A tile's 256 weight rows are 8 of up and 8 of gate in turn (the TMA box does that): SwiGLU stays in registers.
+// It cannot deadlock: the launch is cooperative, gathering waits for nothing, and loads wait for gathering alone.
+#include "many_gather.cuh"
+#include "many_gemm1_narrow.cuh"
+#include "many_gemm1_wide.cuh"
+
+__device__ __forceinline__ void load_many1(Smem1& s, const CUtensorMap& map, const ManyArgs& a, int rank) {
+  const uint64_t first = policy_evict_first(), last = policy_evict_last();
+  ManyRing<Smem1::kStages> ring;
+  Item item;
+  int ready = -1;
+  for (Walk walk(s.work, kTiles1, rank); walk.take(item);) {
+    if (threadIdx.x % 32 == 0) {
+      const int first_row = s.work.first_row[item.expert], rows = s.work.rows[item.expert];
+      const uint8_t* x = a.gathered_x + (size_t)first_row * kHidden + item.first * kBlock;
+      const float* scale = a.gathered_scale + (size_t)first_row * kK1 + item.first;
+      for (int k = 0; k < kK1; k++, ring.next()) {
+        const int slot = ring.slot;
+        uint64_t* full = &s.full[slot];
+        mbar_wait(&s.empty[slot], ring.phase ^ 1);
+        mbar_arrive_expect(full, kManySlotW + item.n * (kBlock + 4));
+        if (item.shared) {
+          tma_5d_multicast(s.w[slot] + rank * kManySlotW / 2, &map, full, k * kBlock, 0, 0, item.column * 16 + rank * 8,
+                           item.expert, 3, first);
+        } else {
+          for (int half = 0; half < 2; half++)
+            tma_5d(s.w[slot] + half * kManySlotW / 2, &map, full, k * kBlock, 0, 0, item.column * 16 + half * 8,
+                   item.expert, first);
+        }
+        if (ready != item.expert) {
+          wait_gpu(&a.counters->gathered[item.expert], rows);
+          fence_async_global();
+          ready = item.expert;
+        }
+        bulk_copy(s.rows[slot][0], x + (size_t)k * rows * kBlock, item.n * kBlock, full, last);
+        bulk_copy(s.scales[slot], scale + (size_t)k * rows, item.n * 4, full, last);
+      }
+    }
+    __syncwarp();
+  }
+}
+
+template <int kTerms>
+__global__ void __launch_bounds__(kManyThreads, 1)
+    many_gemm1(const __grid_constant__ CUtensorMap map, const __grid_constant__ ManyArgs a) {
+  Smem1& s = begin_many<Smem1>(a.counters);
+  const int rank = cluster_rank(), warp = threadIdx.x / 32;
+  if (blockIdx.x == 0 && threadIdx.x == 0) a.counters->routed = 0;
+  if (warp >= kConsumers / 32) {
+    registers_down<40>();
+    if (warp == kConsumers / 32) {
+      load_many1(s, map, a, rank);
+    } else {
+      const int mine = blockIdx.x * kSpareWarps + warp - kConsumers / 32 - 1, all = gridDim.x * kSpareWarps;
+      gather_many(s.work, a, mine, all);
+      clear_unrouted(a, mine, all);
+    }
+  } else {
+    registers_up<232>();
+    const int warpgroup = __shfl_sync(0xffffffffu, warp / 4, 0);
+    ManyRing<Smem1::kStages> ring;
+    Item item;
+    for (Walk walk(s.work, kTiles1, rank); walk.take(item);) {
+      const float* up = a.w1_scale + (size_t)(item.expert * 2 * kInter / kBlock + item.column) * kK1;
+      if (item.wide) gemm1_wide<kTerms>(s, a, ring, item, up, warpgroup);
+      else gemm1_narrow<kTerms>(s, a, ring, item, up, warpgroup);
+    }
+    if (threadIdx.x % kWarpgroup == 0) bulk_wait();
+  }
+  __syncwarp();
+  cluster_sync();  // a block that is gone cannot be told that a slot is free
+}
+
+cudaError_t launch_many_gemm1(const ManyArgs& a, const CUtensorMap& w1, int terms, int blocks, cudaStream_t stream) {
+  return launch_clusters(terms == 1 ? many_gemm1<1> : many_gemm1<2>, sizeof(Smem1), blocks, stream, w1, a);
+}

@@ -1,0 +1,126 @@
+// many_gemm1_narrow: a tile of up to 64 rows. Weights are M: a warpgroup has 128 weight rows, two m64 in turn, and each
+// thread a few columns of h of all rows, so a row's maximum goes through shared memory.
+#pragma once
+#include "many_h.cuh"
+
+template <int N>
+__device__ __forceinline__ void product1_narrow(
+    Smem1& s, ManyRing<Smem1::kStages>& ring, float (&acc)[2][N / 2], const float* up_scale, int warpgroup) {
+  const float* gate_scale = up_scale + kInter / kBlock * kK1;
+  float raw[N / 2], up = __ldg(up_scale), gate = __ldg(gate_scale);
+#pragma unroll
+  for (int m = 0; m < 2; m++)
+#pragma unroll
+    for (int i = 0; i < N / 2; i++) acc[m][i] = 0.0f;
+  for (int k = 0; k < kK1; k++, ring.next()) {
+    const int slot = ring.slot, coming = k + 1 < kK1 ? k + 1 : k;
+    const float next_up = __ldg(up_scale + coming), next_gate = __ldg(gate_scale + coming);
+    mbar_wait(&s.full[slot], ring.phase);
+    const float* pair = s.scales[slot] + 2 * (threadIdx.x % 4);
+#pragma unroll
+    for (int m = 0; m < 2; m++) {
+      wgmma_begin();
+      product_step<N>(raw, wgmma_operand(s.w[slot] + (2 * warpgroup + m) * 64 * kBlock, kTile8),
+                      wgmma_operand(s.rows[slot][0], kTile8), true);
+      wgmma_commit();
+      wgmma_wait<0>();
+      pin(raw);
+#pragma unroll
+      for (int j = 0; j < N / 8; j++) {
+        const float2 x = *reinterpret_cast<const float2*>(pair + 8 * j);
+        acc[m][4 * j + 0] += raw[4 * j + 0] * (x.x * up);
+        acc[m][4 * j + 1] += raw[4 * j + 1] * (x.y * up);
+        acc[m][4 * j + 2] += raw[4 * j + 2] * (x.x * gate);
+        acc[m][4 * j + 3] += raw[4 * j + 3] * (x.y * gate);
+      }
+    }
+    let_go_many(s, slot);
+    up = next_up;
+    gate = next_gate;
+  }
+}
+
+// Four bytes of this lane, one each of (m, row's parity), against those of the lanes with the next three columns: then
+// the lane has four columns of one (m, parity), that of its number lane / 4 % 4.
+__device__ __forceinline__ uint32_t transpose4(uint32_t mine) {
+  const int lane = threadIdx.x % 32;
+  uint32_t other = __shfl_xor_sync(0xffffffffu, mine, 4);
+  mine = lane & 4 ? __byte_perm(mine, other, 0x3715) : __byte_perm(mine, other, 0x6240);
+  other = __shfl_xor_sync(0xffffffffu, mine, 8);
+  return lane & 8 ? __byte_perm(mine, other, 0x3276) : __byte_perm(mine, other, 0x5410);
+}
+
+template <int N, int kTerms>
+__device__ __forceinline__ void swiglu_quant_narrow(
+    Smem1& s, const ManyArgs& a, const Item& item, float (&acc)[2][N / 2], int warpgroup) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  float* maxima = reinterpret_cast<float*>(s.staged);  // [8 warps][64]
+  float* inverse = maxima + 8 * kNarrowRows;           // [64]
+  const int first_row = s.work.first_row[item.expert], rows = s.work.rows[item.expert];
+  const float weight = threadIdx.x < N ? __ldg(a.row_weight + first_row + item.first + threadIdx.x) : 0.0f;
+  if (threadIdx.x % kWarpgroup == 0) bulk_wait_read();  // the last tile's h has left
+  bar_sync(kBarAll, kConsumers);
+#pragma unroll
+  for (int j = 0; j < N / 8; j++) {
+#pragma unroll
+    for (int p = 0; p < 2; p++) {
+      float most = 0.0f;
+#pragma unroll
+      for (int m = 0; m < 2; m++) {
+        acc[m][4 * j + p] = swiglu(acc[m][4 * j + p], acc[m][4 * j + 2 + p]);
+        most = fmaxf(most, fabsf(acc[m][4 * j + p]));
+      }
+#pragma unroll
+      for (int d = 4; d < 32; d *= 2) most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, d));
+      if (lane < 4) maxima[warp * kNarrowRows + 8 * j + 2 * lane + p] = most;
+    }
+  }
+  bar_sync(kBarAll, kConsumers);
+  if (threadIdx.x < N) {
+    float most = 0.0f;
+#pragma unroll
+    for (int w = 0; w < 8; w++) most = fmaxf(most, maxima[w * kNarrowRows + threadIdx.x]);
+    inverse[threadIdx.x] =
+        store_scale(a.h_scale + (size_t)first_row * kK2 + item.column * rows + item.first + threadIdx.x, most, weight);
+  }
+  bar_sync(kBarAll, kConsumers);
+  float2 inv[N / 8];
+#pragma unroll
+  for (int j = 0; j < N / 8; j++) inv[j] = *reinterpret_cast<const float2*>(inverse + 8 * j + 2 * (lane % 4));
+  bar_sync(kBarAll, kConsumers);
+  // the lane's word: row 8 j + 2 (lane % 4) + parity, four columns of one m
+  const int parity = lane / 4 % 2, m_of = lane / 8 % 2, in_row = 2 * (lane % 4) + parity;
+  const int column = warpgroup * 64 + m_of * 32 + warp % 4 * 8 + lane / 16 * 4;
+  const int at = swizzled(in_row, column);
+#pragma unroll
+  for (int j = 0; j < N / 8; j++) {
+    uint32_t word[kTerms] = {};
+#pragma unroll
+    for (int m = 0; m < 2; m++) {
+      uint16_t q[kTerms];
+      quantise<kTerms>(q, acc[m][4 * j] * inv[j].x, acc[m][4 * j + 1] * inv[j].y);
+#pragma unroll
+      for (int term = 0; term < kTerms; term++) word[term] |= (uint32_t)q[term] << 16 * m;
+    }
+#pragma unroll
+    for (int term = 0; term < kTerms; term++)
+      *reinterpret_cast<uint32_t*>(s.staged[term] + j * kTile8 + at) = transpose4(word[term]);
+  }
+  fence_async_shared();
+  bar_sync(kBarAll, kConsumers);
+  if (threadIdx.x % kWarpgroup == 0) {  // the first warpgroup's leader stores the first term, the second's the second
+    if (warpgroup < kTerms) bulk_store(h_at<kTerms>(a, item, first_row, rows, warpgroup), s.staged[warpgroup], N * kBlock);
+    bulk_commit();
+  }
+}
+
+template <int kTerms>
+__device__ __forceinline__ void gemm1_narrow(
+    Smem1& s, const ManyArgs& a, ManyRing<Smem1::kStages>& ring, const Item& item, const float* up, int warpgroup) {
+  with_narrow_rows(item.n, [&](auto tile_rows) {
+    constexpr int n = decltype(tile_rows)::count;
+    float acc[2][n / 2];
+    product1_narrow<n>(s, ring, acc, up, warpgroup);
+    swiglu_quant_narrow<n, kTerms>(s, a, item, acc, warpgroup);
+  });
+}

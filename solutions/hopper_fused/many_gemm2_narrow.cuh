@@ -1,0 +1,73 @@
+// many_gemm2_narrow: a tile of up to 64 rows. Weights are M: a warpgroup has 128 output columns, two m64 in turn.
+#pragma once
+#include "many_y.cuh"
+
+// Both terms have one scale, hence one accumulator.
+template <int N, int kTerms>
+__device__ __forceinline__ void product2_narrow(
+    Smem2<kTerms>& s, ManyRing<Smem2<kTerms>::kStages>& ring, float (&acc)[2][N / 2], const float* w_scale,
+    int warpgroup) {
+  float raw[N / 2], scale = __ldg(w_scale);
+#pragma unroll
+  for (int m = 0; m < 2; m++)
+#pragma unroll
+    for (int i = 0; i < N / 2; i++) acc[m][i] = 0.0f;
+  for (int k = 0; k < kK2; k++, ring.next()) {
+    const int slot = ring.slot;
+    const float coming = __ldg(w_scale + (k + 1 < kK2 ? k + 1 : k));
+    mbar_wait(&s.full[slot], ring.phase);
+    const float* pair = s.scales[slot] + 2 * (threadIdx.x % 4);
+#pragma unroll
+    for (int m = 0; m < 2; m++) {
+      wgmma_begin();
+#pragma unroll
+      for (int term = 0; term < kTerms; term++)
+        product_step<N>(raw, wgmma_operand(s.w[slot] + (2 * warpgroup + m) * 64 * kBlock, kTile8),
+                        wgmma_operand(s.rows[slot][term], kTile8), term == 0);
+      wgmma_commit();
+      wgmma_wait<0>();
+      pin(raw);
+#pragma unroll
+      for (int j = 0; j < N / 8; j++) {
+        const float2 h = *reinterpret_cast<const float2*>(pair + 8 * j);
+        const float s0 = h.x * scale, s1 = h.y * scale;
+        acc[m][4 * j + 0] += raw[4 * j + 0] * s0;
+        acc[m][4 * j + 1] += raw[4 * j + 1] * s1;
+        acc[m][4 * j + 2] += raw[4 * j + 2] * s0;
+        acc[m][4 * j + 3] += raw[4 * j + 3] * s1;
+      }
+    }
+    let_go_many(s, slot);
+    scale = coming;
+  }
+}
+
+// y: of the tile's first row and column. 64 columns at a time are turned round by stmatrix.
+template <int kTerms>
+__device__ __forceinline__ void gemm2_narrow(
+    Smem2<kTerms>& s, ManyRing<Smem2<kTerms>::kStages>& ring, const Item& item, const float* w_scale, uint16_t* y,
+    int y_columns, int warpgroup) {
+  with_narrow_rows(item.n, [&](auto tile_rows) {
+    constexpr int n = decltype(tile_rows)::count;
+    float acc[2][n / 2];
+    product2_narrow<n, kTerms>(s, ring, acc, w_scale + warpgroup * kK2, warpgroup);
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+    uint8_t* staged = s.staged[warpgroup];
+#pragma unroll
+    for (int m = 0; m < 2; m++) {
+      bar_sync(kBarGroup + warpgroup, kWarpgroup);
+#pragma unroll
+      for (int j = 0; j < n / 8; j += 2) {
+        const uint8_t* at = staged + (j + lane / 16) * kTile8 + swizzled(lane % 8, (2 * warp + lane / 8 % 2) * 16);
+        asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(smem_addr(at)),
+                     "r"(pair_bf16(acc[m][4 * j], acc[m][4 * j + 1])),
+                     "r"(pair_bf16(acc[m][4 * j + 2], acc[m][4 * j + 3])),
+                     "r"(pair_bf16(acc[m][4 * j + 4], acc[m][4 * j + 5])),
+                     "r"(pair_bf16(acc[m][4 * j + 6], acc[m][4 * j + 7]))
+                     : "memory");
+      }
+      bar_sync(kBarGroup + warpgroup, kWarpgroup);
+      store_rows<n>(staged, y + warpgroup * 128 + m * 64, y_columns, n);
+    }
+  });
+}

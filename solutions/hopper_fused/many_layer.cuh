@@ -1,0 +1,230 @@
+// many_layer: sizes, scratch and division of work of the four kernels for many tokens.
+//
+// Rows of an expert lie together, filled up to a multiple of kRows16 with zero rows. A tile is 256 weight rows by up to
+// 128 rows, and a cluster of two blocks takes two at a time. Wide tiles have the rows as wgmma's M, 64 a warpgroup, and
+// are efficient; narrow ones, for what is left of an expert, have the weights as M and 16, 32, 48 or 64 rows as N.
+#pragma once
+#include <cuda.h>
+
+#include "layer.cuh"
+#include "sm90.cuh"
+
+constexpr int kRows16 = 16;               // wgmma's N is a multiple of this here
+constexpr int kTileRows = 128;            // rows of a wide tile at most: 64 a warpgroup
+constexpr int kNarrowRows = 64;           // rows of a narrow tile at most
+constexpr int kTileWeights = 256;         // weight rows of a tile: two warpgroups of two m64
+constexpr int kTiles1 = 2 * kInter / kTileWeights;  // tiles of weights of an expert in gemm1: 128 columns of h each
+constexpr int kTiles2 = kHidden / kTileWeights;     // and in gemm2: 256 output columns each
+constexpr int kCluster = 2;
+constexpr int kLoadThreads = 128, kManyThreads = kConsumers + kLoadThreads;
+constexpr int kSpareWarps = 3;            // beside the loading warp: in gemm1 they gather and clear
+constexpr int kRouteThreads = 1024;
+constexpr int kRouteGroups = 64;           // of 32 tokens, that a block routes at most
+
+// Zero before each layer, but for `routed`, which is also zero after it.
+struct Counters {
+  unsigned routed;             // blocks that have counted their tokens
+  unsigned rows[kLocal];       // of each expert; written, not counted
+  unsigned gathered[kLocal];   // rows moved together
+};
+
+struct ManyArgs {
+  const float* logits;          // [T, 256]
+  const uint16_t* bias;         // [256] bf16
+  const uint8_t* x;             // [T, 7168] fp8
+  const float* x_scale;         // [56, T]
+  const float* w1_scale;        // [32, 32, 56]
+  const float* w2_scale;        // [32, 56, 16]
+  uint16_t* output;             // [T, 7168] bf16
+  Counters* counters;
+  uint32_t* mask;               // [T]: bit e: the token has a row of local expert e
+  float* weight;                // [T, 32]: routing weight, where the bit is set
+  int* row_of;                  // [T, 8]: the token's rows, in order of expert, then -1
+  unsigned* block_rows;         // [blocks, 32]: rows of each expert among a block's tokens
+  int* token_of;                // [rows]: -1 where a row fills up
+  float* row_weight;            // [rows]: zero where a row fills up
+  uint8_t* gathered_x;          // expert by expert: [56][rows][128], swizzled
+  float* gathered_scale;        // expert by expert: [56][rows]
+  uint8_t* h;                   // expert by expert: [16][terms][rows][128], swizzled
+  float* h_scale;               // expert by expert: [16][rows]; times the routing weight
+  uint16_t* y;                  // [rows, y_columns] bf16
+  int num_tokens;
+  int y_columns;                // gemm2 and combine run once for each so many output columns,
+  int first_column;             // from this one
+  int local_expert_offset;
+  float routed_scaling_factor;
+};
+
+// Which rows and weights a tile has. The rows are first .. first + n of the expert's.
+struct Item {
+  int expert, column, first, n;
+  bool wide;
+  bool shared;  // both blocks of the cluster have the same weights and different rows; else the other way round
+};
+
+// How an expert's rows are cut: pairs of tiles that share weights, and one tile more for up to kTileRows rows.
+struct Cut {
+  int pairs, rest;
+  __device__ explicit Cut(int rows) : pairs(rows / (2 * kTileRows)), rest(rows % (2 * kTileRows)) {
+    if (rest > kTileRows) pairs++, rest = 0;  // the second tile of the pair is not full
+  }
+};
+
+// The experts' rows. The same in every block.
+struct Work {
+  int rows[kLocal], first_row[kLocal + 1];
+
+  // For one whole warp.
+  __device__ void divide(const unsigned* count) {
+    const int lane = threadIdx.x % 32;
+    rows[lane] = (__ldcg(count + lane) + kRows16 - 1) / kRows16 * kRows16;
+    int end = rows[lane];
+#pragma unroll
+    for (int d = 1; d < 32; d *= 2) {
+      const int r = __shfl_up_sync(0xffffffffu, end, d);
+      end += lane >= d ? r : 0;
+    }
+    first_row[lane + 1] = end;
+    if (lane == 0) first_row[0] = 0;
+  }
+};
+
+// The tiles that this block takes, in order, for a whole warp. Those that take the time of a wide tile and those that
+// take less stand in a line each, expert by expert, and the clusters take turns at each line: so all have as many of
+// either, and neighbours work on the same expert's weights at the same time.
+struct Walk {
+  const Work& work;
+  int rank, end[2], next[2];
+
+  __device__ Walk(const Work& w, int column_tiles, int rank_) : work(w), rank(rank_) {
+    const int column_pairs = column_tiles / 2;
+    const int lane = threadIdx.x % 32;
+    const Cut cut(work.rows[lane]);
+    end[0] = column_pairs * (2 * cut.pairs + (cut.rest > kNarrowRows));
+    end[1] = cut.rest > 0 && cut.rest <= kNarrowRows ? column_pairs : 0;
+#pragma unroll
+    for (int c = 0; c < 2; c++) {
+#pragma unroll
+      for (int d = 1; d < 32; d *= 2) {
+        const int before = __shfl_up_sync(0xffffffffu, end[c], d);
+        end[c] += lane >= d ? before : 0;
+      }
+      next[c] = blockIdx.x / kCluster;
+    }
+  }
+
+  // The next tile; false when there is none.
+  __device__ bool take(Item& item) {
+    const int long_expert = __popc(__ballot_sync(0xffffffffu, next[0] >= end[0]));
+    const int short_expert = __popc(__ballot_sync(0xffffffffu, next[1] >= end[1]));
+    if (long_expert == kLocal && short_expert == kLocal) return false;
+    const bool is_long = long_expert <= short_expert;
+    item.expert = is_long ? long_expert : short_expert;
+    const int before = __shfl_sync(0xffffffffu, is_long ? end[0] : end[1], max(item.expert - 1, 0));
+    const int i = (is_long ? next[0] : next[1]) - (item.expert ? before : 0);
+    (is_long ? next[0] : next[1]) += gridDim.x / kCluster;
+    const Cut cut(work.rows[item.expert]);
+    const int each = is_long ? 2 * cut.pairs + (cut.rest > kNarrowRows) : 1, column_pair = i / each, j = i % each;
+    item.shared = is_long && j < 2 * cut.pairs;
+    item.column = 2 * column_pair + (item.shared ? j / cut.pairs : rank);
+    item.first = item.shared ? (j % cut.pairs * 2 + rank) * kTileRows : cut.pairs * 2 * kTileRows;
+    item.n = min(kTileRows, work.rows[item.expert] - item.first);
+    item.wide = item.n > kNarrowRows;
+    return true;
+  }
+};
+
+constexpr int kManySlotW = kTileWeights * kBlock, kManySlotRows = kTileRows * kBlock;
+
+// Shared memory: a ring of K steps, what leaves the block, and the division of work.
+template <int kTerms>
+struct ManySmem {
+  static constexpr int kStages = kTerms == 1 ? 4 : 3;
+  uint8_t w[kStages][kManySlotW];
+  uint8_t rows[kStages][kTerms][kManySlotRows];
+  uint8_t staged[2][kManySlotRows];  // a tile's result on its way to memory
+  float scales[kStages][kTileRows];
+  Work work;
+  uint64_t full[kStages], empty[kStages];
+};
+
+template <int kStages>
+struct ManyRing {
+  int slot = 0, phase = 0;
+  __device__ void next() {
+    if (++slot == kStages) slot = 0, phase ^= 1;
+  }
+};
+
+// How each kernel begins: barriers, the division of work, both blocks of the cluster there.
+template <class Smem>
+__device__ __forceinline__ Smem& begin_many(const Counters* counters) {
+  extern __shared__ __align__(1024) uint8_t many_smem[];
+  Smem& s = *reinterpret_cast<Smem*>(many_smem);
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < Smem::kStages; i++) {
+      mbar_init(&s.full[i], 1);
+      mbar_init(&s.empty[i], kCluster * kConsumers / 32);
+    }
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  }
+  if (threadIdx.x / 32 == 1) s.work.divide(counters->rows);
+  __syncthreads();
+  cluster_sync();
+  return s;
+}
+
+// One lane of each consumer warp tells both blocks' loaders that the slot may be filled: they fill each other's.
+template <class Smem>
+__device__ __forceinline__ void let_go_many(Smem& s, int slot) {
+  __syncwarp();
+  if (threadIdx.x % 32 < kCluster) mbar_arrive_at(&s.empty[slot], threadIdx.x % 32);
+}
+
+// One K step of a tile's 64 x N: raw = a . b^T, over kTerms terms of b's (or a's) rows.
+template <int N>
+__device__ __forceinline__ void product_step(float (&raw)[N / 2], uint64_t a, uint64_t b, int first) {
+#pragma unroll
+  for (int i = 0; i < 4; i++) Wgmma<N>::mma(raw, a + 2 * i, b + 2 * i, i > 0 || !first);
+}
+
+template <int N>
+struct Rows {
+  static constexpr int count = N;
+};
+// Calls f with a narrow tile's rows as a type.
+template <class F>
+__device__ __forceinline__ void with_narrow_rows(int n, F f) {
+  switch (n / kRows16) {
+    case 1: return f(Rows<16>());
+    case 2: return f(Rows<32>());
+    case 3: return f(Rows<48>());
+    default: return f(Rows<64>());
+  }
+}
+
+// A cooperative launch (all blocks are resident, or none runs) of clusters of two blocks.
+template <class... Parameters>
+cudaError_t launch_clusters(void (*kernel)(Parameters...), int shared_bytes, int blocks, cudaStream_t stream,
+                            const Parameters&... parameters) {
+  cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+  if (error != cudaSuccess) return error;
+  cudaLaunchAttribute attributes[2];
+  attributes[0].id = cudaLaunchAttributeClusterDimension;
+  attributes[0].val.clusterDim = {kCluster, 1, 1};
+  attributes[1].id = cudaLaunchAttributeCooperative;
+  attributes[1].val.cooperative = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(blocks / kCluster * kCluster);
+  config.blockDim = dim3(kManyThreads);
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  config.attrs = attributes;
+  config.numAttrs = 2;
+  return cudaLaunchKernelEx(&config, kernel, parameters...);
+}
+
+cudaError_t launch_many_route(const ManyArgs& a, int blocks, cudaStream_t stream);
+cudaError_t launch_many_gemm1(const ManyArgs& a, const CUtensorMap& w1, int terms, int blocks, cudaStream_t stream);
+cudaError_t launch_many_gemm2(const ManyArgs& a, const CUtensorMap& w2, int terms, int blocks, cudaStream_t stream);
+cudaError_t launch_many_combine(const ManyArgs& a, int blocks, cudaStream_t stream);

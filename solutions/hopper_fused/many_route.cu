@@ -1,0 +1,102 @@
+// many_route: each token's experts and weights, and the lists that sort rows by expert, in order of token.
+//
+//   each block       routes a run of tokens, a warp a token; transposes their masks 32 at a time; counts rows by expert
+//   grid barrier     (the launch is cooperative, every block arrives before it waits)
+//   each block       adds up the blocks before it and writes its tokens' rows
+#include "many_layer.cuh"
+#include "route.cuh"
+
+__global__ void __launch_bounds__(kRouteThreads) many_route(const ManyArgs a) {
+  constexpr int kWarps = kRouteThreads / 32;
+  constexpr unsigned kAll = 0xffffffffu;
+  __shared__ unsigned before[kWarps][kLocal], total[kWarps][kLocal];
+  __shared__ uint32_t mask[kRouteGroups * 32];            // then, of 32 tokens each, which have a row of the expert
+  __shared__ int first_row[kRouteGroups + 1][kLocal];     // of the expert among 32 tokens
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int all_groups = (a.num_tokens + 31) / 32, share = (all_groups + gridDim.x - 1) / gridDim.x;
+  const int first_group = min(all_groups, (int)blockIdx.x * share), groups = min(all_groups - first_group, share);
+  const int first_token = 32 * first_group, tokens = min(a.num_tokens - first_token, 32 * groups);
+  if (blockIdx.x == 0 && threadIdx.x < kLocal) a.counters->gathered[threadIdx.x] = 0;
+  const Args route = {a.logits, a.bias, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, a.num_tokens,
+                      a.local_expert_offset, a.routed_scaling_factor};
+  for (int i = warp; i < 32 * groups; i += kWarps) {
+    const int t = first_token + i;
+    if (i < tokens) route_token(route, t, &mask[i], a.weight + (size_t)t * kLocal);
+    else mask[i] = 0;
+    __syncwarp();
+    if (lane == 0 && i < tokens) a.mask[t] = mask[i];
+  }
+  __syncthreads();
+  for (int g = warp; g < groups; g += kWarps) {
+    const unsigned bits = mask[32 * g + lane];
+    unsigned column = 0;
+#pragma unroll
+    for (int e = 0; e < kLocal; e++) {
+      const unsigned hits = __ballot_sync(kAll, bits >> e & 1);
+      if (lane == e) column = hits;
+    }
+    mask[32 * g + lane] = column;
+  }
+  __syncthreads();
+  if (warp == 0) {
+    int rows = 0;
+    for (int g = 0; g < groups; g++) {
+      first_row[g][lane] = rows;
+      rows += __popc(mask[32 * g + lane]);
+    }
+    __stcg(a.block_rows + blockIdx.x * kLocal + lane, rows);
+    __syncwarp();
+    if (lane == 0) {
+      arrive_gpu(&a.counters->routed);
+      wait_gpu(&a.counters->routed, gridDim.x);
+    }
+  }
+  __syncthreads();
+  unsigned earlier = 0, all = 0;
+  for (int b = warp; b < gridDim.x; b += kWarps) {
+    const unsigned rows = __ldcg(a.block_rows + b * kLocal + lane);
+    all += rows;
+    if (b < blockIdx.x) earlier += rows;
+  }
+  before[warp][lane] = earlier;
+  total[warp][lane] = all;
+  __syncthreads();
+  if (warp == 0) {
+    earlier = all = 0;
+#pragma unroll
+    for (int w = 0; w < kWarps; w++) earlier += before[w][lane], all += total[w][lane];
+    const int filled = (all + kRows16 - 1) / kRows16 * kRows16;
+    int end = filled;
+#pragma unroll
+    for (int d = 1; d < 32; d *= 2) {
+      const int r = __shfl_up_sync(kAll, end, d);
+      end += lane >= d ? r : 0;
+    }
+    first_row[kRouteGroups][lane] = end - filled + earlier;
+    if (blockIdx.x == 0) {
+      a.counters->rows[lane] = all;
+      for (int r = end - filled + all; r < end; r++) a.token_of[r] = -1, a.row_weight[r] = 0.0f;
+    }
+  }
+  __syncthreads();
+  for (int i = warp; i < tokens; i += kWarps) {
+    const int t = first_token + i, g = i / 32;
+    const unsigned column = mask[32 * g + lane];
+    const bool mine = column >> i % 32 & 1;
+    const unsigned bits = __ballot_sync(kAll, mine);
+    int* row_of = a.row_of + (size_t)t * kTopK;
+    if (mine) {
+      const int row = first_row[kRouteGroups][lane] + first_row[g][lane] + __popc(column & ((1u << i % 32) - 1));
+      a.token_of[row] = t;
+      a.row_weight[row] = a.weight[(size_t)t * kLocal + lane];
+      row_of[__popc(bits & ((1u << lane) - 1))] = row;
+    }
+    if (lane >= __popc(bits) && lane < kTopK) row_of[lane] = -1;
+  }
+}
+
+cudaError_t launch_many_route(const ManyArgs& a, int blocks, cudaStream_t stream) {
+  void* parameters[] = {const_cast<ManyArgs*>(&a)};
+  return cudaLaunchCooperativeKernel(reinterpret_cast<void*>(many_route), dim3(blocks), dim3(kRouteThreads), parameters, 0,
+                                     stream);
+}

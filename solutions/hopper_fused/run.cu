@@ -1,0 +1,242 @@
+// run: what Python calls. Checks the arguments, describes the tensors to the copy engine, and launches the layer: in one
+// kernel for few tokens, in four or six for many. Nothing here waits for the device.
+#include <cuda_runtime.h>
+#include <tvm/ffi/extra/c_env_api.h>
+#include <tvm/ffi/tvm_ffi.h>
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "many_layer.cuh"
+
+namespace ffi = tvm::ffi;
+
+static void check_cuda(cudaError_t e, const char* what) {
+  if (e != cudaSuccess) TVM_FFI_THROW(RuntimeError) << "hopper_fused: " << what << ": " << cudaGetErrorString(e);
+}
+
+using Encode = decltype(&cuTensorMapEncodeTiled);
+static Encode encode_function() {
+  static Encode encode = [] {
+    void* entry = nullptr;
+    cudaDriverEntryPointQueryResult found;
+    check_cuda(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &found),
+               "looking up cuTensorMapEncodeTiled");
+    return reinterpret_cast<Encode>(entry);
+  }();
+  return encode;
+}
+
+static_assert(sizeof(Scratch) < (1u << 31), "offsets into the scratch are ints");
+constexpr int64_t kFewEnough = 128;      // tokens up to which one kernel is the fastest; kMaxTokens at most
+constexpr int64_t kExactTokens = 1024;   // up to which two terms of h cost nothing, as weights bound the time
+constexpr int64_t kWholeY = 4096;        // tokens up to which y has all columns; above half of them, for want of memory
+constexpr int64_t kMostTokens = 1 << 17; // a block of many_route has room for its share of these
+
+template <int RANK>
+static void tensor_map(CUtensorMap* map, void* base, const cuuint64_t (&size)[RANK],
+                       const cuuint64_t (&stride)[RANK], const cuuint32_t (&box)[RANK]) {
+  cuuint32_t ones[RANK];
+  for (auto& one : ones) one = 1;
+  CUresult e = encode_function()(map, CU_TENSOR_MAP_DATA_TYPE_UINT8, RANK, base, size, stride + 1, box, ones,
+                                 CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                 CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (e != CUDA_SUCCESS) TVM_FFI_THROW(RuntimeError) << "hopper_fused: cuTensorMapEncodeTiled failed with " << (int)e;
+}
+
+// One argument of the layer: what the definition says it is.
+struct Want {
+  const char* name;
+  DLDataType dtype;
+  int rank;
+  int64_t size[3];
+};
+constexpr DLDataType kFp32 = {kDLFloat, 32, 1}, kBf16 = {kDLBfloat, 16, 1}, kFp8 = {kDLFloat8_e4m3fn, 8, 1};
+
+static std::string listed(int count, const int64_t* values) {
+  std::string text = "[";
+  for (int i = 0; i < count; i++) text += (i ? ", " : "") + std::to_string(values[i]);
+  return text + "]";
+}
+
+static std::string described(DLDataType dtype, int rank, const int64_t* size) {
+  return "torch." + std::string(ffi::DLDataTypeToString(dtype)) + " of shape " + listed(rank, size);
+}
+
+static std::string named(DLDevice device) {
+  return device.device_type == kDLCUDA ? "cuda:" + std::to_string(device.device_id) : "another kind of device";
+}
+
+static void check(const ffi::TensorView& t, const Want& want, const ffi::TensorView& first) {
+  bool same = t.dtype().code == want.dtype.code && t.dtype().bits == want.dtype.bits && t.ndim() == want.rank;
+  for (int i = 0; same && i < want.rank; i++) same = t.size(i) == want.size[i];
+  if (!same)
+    TVM_FFI_THROW(ValueError) << want.name << ": got " << described(t.dtype(), t.ndim(), t.shape().data()) << ", want "
+                              << described(want.dtype, want.rank, want.size);
+  if (first.device().device_type != kDLCUDA || t.device().device_type != kDLCUDA ||
+      t.device().device_id != first.device().device_id)
+    TVM_FFI_THROW(ValueError) << want.name << ": is on " << named(t.device()) << ", want a CUDA device, "
+                              << named(first.device()) << " as routing_logits";
+  if (!t.IsContiguous())
+    TVM_FFI_THROW(ValueError) << want.name << ": has strides " << listed(t.ndim(), t.strides().data())
+                              << ", want a contiguous tensor";
+  if (reinterpret_cast<uintptr_t>(t.data_ptr()) % 16)
+    TVM_FFI_THROW(ValueError) << want.name << ": starts at an address that is not a multiple of 16 bytes";
+}
+
+// Checks all arguments of the layer. Raises ValueError naming the argument, what it is and what is wanted.
+static void check_inputs(
+    ffi::TensorView logits, ffi::TensorView bias, ffi::TensorView x, ffi::TensorView x_scale, ffi::TensorView w1,
+    ffi::TensorView w1_scale, ffi::TensorView w2, ffi::TensorView w2_scale, int64_t local_expert_offset,
+    double routed_scaling_factor, ffi::TensorView output) {
+  const int64_t t = logits.ndim() > 0 ? logits.size(0) : 0;
+  check(logits, {"routing_logits", kFp32, 2, {t, kExperts}}, logits);
+  check(bias, {"routing_bias", kBf16, 1, {kExperts}}, logits);
+  check(x, {"hidden_states", kFp8, 2, {t, kHidden}}, logits);
+  check(x_scale, {"hidden_states_scale", kFp32, 2, {kK1, t}}, logits);
+  check(w1, {"gemm1_weights", kFp8, 3, {kLocal, 2 * kInter, kHidden}}, logits);
+  check(w1_scale, {"gemm1_weights_scale", kFp32, 3, {kLocal, 2 * kInter / kBlock, kK1}}, logits);
+  check(w2, {"gemm2_weights", kFp8, 3, {kLocal, kHidden, kInter}}, logits);
+  check(w2_scale, {"gemm2_weights_scale", kFp32, 3, {kLocal, kK1, kK2}}, logits);
+  check(output, {"output", kBf16, 2, {t, kHidden}}, logits);
+  if (local_expert_offset < 0 || local_expert_offset > kExperts - kLocal)
+    TVM_FFI_THROW(ValueError) << "local_expert_offset: got " << local_expert_offset << ", want 0 to "
+                              << kExperts - kLocal;
+}
+
+static ffi::Tensor allocate(DLDevice device, size_t bytes) {
+  return ffi::Tensor::FromEnvAlloc(TVMFFIEnvTensorAlloc, ffi::Shape({(int64_t)bytes}), DLDataType{kDLUInt, 8, 1}, device);
+}
+
+// Scratch with counters that are zero between calls. Calls on a stream follow each other and share one, made when the
+// stream is first seen; a graph that is being captured gets its own, from the graph's pool, as it may be replayed beside
+// its stream.
+struct Kept {
+  ffi::Tensor few, counters;
+};
+static Kept kept_scratch(DLDevice device, cudaStream_t stream) {
+  static std::mutex lock;
+  static auto* kept = new std::map<std::pair<int, cudaStream_t>, Kept>;  // never freed: torch may be gone by then
+  cudaStreamCaptureStatus capture;
+  check_cuda(cudaStreamIsCapturing(stream, &capture), "asking whether the stream is captured");
+  const std::pair<int, cudaStream_t> key(device.device_id, stream);
+  std::lock_guard<std::mutex> guard(lock);
+  if (capture == cudaStreamCaptureStatusNone) {
+    auto found = kept->find(key);
+    if (found != kept->end()) return found->second;
+  }
+  Kept fresh = {allocate(device, sizeof(Scratch)), allocate(device, sizeof(Counters))};
+  check_cuda(cudaMemsetAsync(fresh.few.data_ptr(), 0, sizeof(Scratch::counters), stream), "zeroing the counters");
+  check_cuda(cudaMemsetAsync(fresh.counters.data_ptr(), 0, sizeof(Counters), stream), "zeroing the counters");
+  if (capture == cudaStreamCaptureStatusNone) kept->emplace(key, fresh);
+  return fresh;
+}
+
+// Cuts arrays out of one allocation; without one, it counts the bytes.
+struct Cutter {
+  uint8_t* base;
+  size_t bytes = 0;
+  template <class T>
+  void cut(T*& array, size_t count) {
+    array = reinterpret_cast<T*>(base + bytes);
+    bytes += (count * sizeof(T) + 255) / 256 * 256;
+  }
+};
+
+static size_t cut_many(ManyArgs& a, uint8_t* base, int terms, int blocks) {
+  const size_t t = a.num_tokens, rows = t * kTopK + kLocal * (kRows16 - 1);
+  Cutter scratch{base};
+  scratch.cut(a.mask, t);
+  scratch.cut(a.weight, t * kLocal);
+  scratch.cut(a.row_of, t * kTopK);
+  scratch.cut(a.block_rows, (size_t)blocks * kLocal);
+  scratch.cut(a.token_of, rows);
+  scratch.cut(a.row_weight, rows);
+  scratch.cut(a.gathered_scale, rows * kK1);
+  scratch.cut(a.h_scale, rows * kK2);
+  scratch.cut(a.h, rows * kInter * terms);
+  scratch.cut(a.y, rows * a.y_columns);
+  a.gathered_x = reinterpret_cast<uint8_t*>(a.y);  // gemm2 needs no x
+  return scratch.bytes;
+}
+
+static int multiprocessors_of(int device) {
+  static int known[64] = {};
+  if (known[device] == 0) {
+    int count = 0;
+    check_cuda(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device), "counting SMs");
+    if (count < kHidden / kColumns)
+      TVM_FFI_THROW(RuntimeError) << "hopper_fused: the device has " << count << " multiprocessors, want "
+                                  << kHidden / kColumns << " or more";
+    known[device] = count;
+  }
+  return known[device];
+}
+
+// The layer on the current stream of the tensors' device. `terms`: FP8 terms of h where the tensor cores are the bound.
+static void run_layer(
+    ffi::TensorView logits, ffi::TensorView bias, ffi::TensorView x, ffi::TensorView x_scale, ffi::TensorView w1,
+    ffi::TensorView w1_scale, ffi::TensorView w2, ffi::TensorView w2_scale, int64_t local_expert_offset,
+    double routed_scaling_factor, ffi::TensorView output, int64_t many_terms) {
+  check_inputs(logits, bias, x, x_scale, w1, w1_scale, w2, w2_scale, local_expert_offset, routed_scaling_factor,
+               output);
+  const cuuint64_t h = kHidden, i = kInter;
+  const int64_t t = logits.size(0);
+  const int device = logits.device().device_id;
+  if (t == 0) return;
+  if (t > kMostTokens)
+    TVM_FFI_THROW(ValueError) << "routing_logits: got " << t << " tokens, want " << kMostTokens << " or fewer";
+  int current;
+  check_cuda(cudaGetDevice(&current), "asking for the current device");
+  if (current != device) check_cuda(cudaSetDevice(device), "choosing the tensors' device");
+  const int blocks = multiprocessors_of(device);
+  const auto stream = static_cast<cudaStream_t>(TVMFFIEnvGetStream(kDLCUDA, device));
+  const Kept kept = kept_scratch(logits.device(), stream);
+  if (t <= kFewEnough) {
+    Maps maps;
+    tensor_map<2>(&maps.x, x.data_ptr(), {h, (cuuint64_t)t}, {1, h}, {kBlock, 1});
+    tensor_map<5>(&maps.w1, w1.data_ptr(), {h, 8, 2, i / 8, kLocal}, {1, h, i * h, 8 * h, 2 * i * h},
+                  {kBlock, 8, 2, kUnit / 8, 1});
+    tensor_map<2>(&maps.w2, w2.data_ptr(), {i, kLocal * h}, {1, i}, {kBlock, kColumns});
+    const Args args = {
+        static_cast<const float*>(logits.data_ptr()),   static_cast<const uint16_t*>(bias.data_ptr()),
+        static_cast<const uint8_t*>(x.data_ptr()),      static_cast<const float*>(x_scale.data_ptr()),
+        static_cast<const float*>(w1_scale.data_ptr()), static_cast<const float*>(w2_scale.data_ptr()),
+        static_cast<uint16_t*>(output.data_ptr()),      static_cast<Scratch*>(kept.few.data_ptr()),
+        (int)t, (int)local_expert_offset, (float)routed_scaling_factor};
+    check_cuda(launch_fused_layer(maps, args, blocks, stream), "launching fused_layer");
+  } else {
+    const int terms = t <= kExactTokens ? 2 : (int)many_terms;
+    CUtensorMap w1_map, w2_map;
+    tensor_map<5>(&w1_map, w1.data_ptr(), {h, 8, 2, i / 8, kLocal}, {1, h, i * h, 8 * h, 2 * i * h},
+                  {kBlock, 8, 2, kTileWeights / 32, 1});
+    tensor_map<2>(&w2_map, w2.data_ptr(), {i, kLocal * h}, {1, i}, {kBlock, kTileWeights / 2});
+    ManyArgs args = {};
+    args.logits = static_cast<const float*>(logits.data_ptr());
+    args.bias = static_cast<const uint16_t*>(bias.data_ptr());
+    args.x = static_cast<const uint8_t*>(x.data_ptr());
+    args.x_scale = static_cast<const float*>(x_scale.data_ptr());
+    args.w1_scale = static_cast<const float*>(w1_scale.data_ptr());
+    args.w2_scale = static_cast<const float*>(w2_scale.data_ptr());
+    args.output = static_cast<uint16_t*>(output.data_ptr());
+    args.counters = static_cast<Counters*>(kept.counters.data_ptr());
+    args.num_tokens = t;
+    args.y_columns = t <= kWholeY ? kHidden : kHidden / 2;
+    args.local_expert_offset = local_expert_offset;
+    args.routed_scaling_factor = routed_scaling_factor;
+    const ffi::Tensor scratch = allocate(logits.device(), cut_many(args, nullptr, terms, blocks));
+    cut_many(args, static_cast<uint8_t*>(scratch.data_ptr()), terms, blocks);
+    check_cuda(launch_many_route(args, blocks, stream), "launching many_route");
+    check_cuda(launch_many_gemm1(args, w1_map, terms, blocks, stream), "launching many_gemm1");
+    for (; args.first_column < kHidden; args.first_column += args.y_columns) {
+      check_cuda(launch_many_gemm2(args, w2_map, terms, blocks, stream), "launching many_gemm2");
+      check_cuda(launch_many_combine(args, blocks, stream), "launching many_combine");
+    }
+  }
+  if (current != device) check_cuda(cudaSetDevice(current), "returning to the current device");
+}
+
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(run_layer, run_layer);
