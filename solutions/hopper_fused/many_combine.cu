@@ -3,25 +3,30 @@
 #include "many_y.cuh"
 
 constexpr int kCombineThreads = 224;  // 7168 columns are four vectors of eight for each
+constexpr int kCombineBlocks = 8;     // of a multiprocessor
 
-__global__ void __launch_bounds__(kCombineThreads) many_combine(const __grid_constant__ ManyArgs a) {
-  constexpr int kAtOnce = 4;
+__global__ void __launch_bounds__(kCombineThreads, kCombineBlocks) many_combine(const __grid_constant__ ManyArgs a) {
+  constexpr int kAtOnce = 2;  // most tokens have no more rows here
+  const int4* rows_of = reinterpret_cast<const int4*>(a.row_of);
+  const int4 none = make_int4(-1, -1, -1, -1);
+  int4 low = none, high = none;
+  if (blockIdx.x < a.num_tokens) low = __ldg(rows_of + 2 * blockIdx.x), high = __ldg(rows_of + 2 * blockIdx.x + 1);
   for (int t = blockIdx.x; t < a.num_tokens; t += gridDim.x) {
-    const int rows = __popc(__ldg(a.mask + t));
-    if (rows == 0) continue;
-    const int4* row_of = reinterpret_cast<const int4*>(a.row_of + (size_t)t * kTopK);
-    const int4 low = __ldg(row_of), high = __ldg(row_of + 1);
     const int row[kTopK] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+    const int next = t + gridDim.x;
+    if (next < a.num_tokens) low = __ldg(rows_of + 2 * next), high = __ldg(rows_of + 2 * next + 1);
+    if (row[0] < 0) continue;
     for (int column = threadIdx.x * 8; column < a.y_columns; column += kCombineThreads * 8) {
       float sum[8] = {};
 #pragma unroll
       for (int i = 0; i < kTopK; i += kAtOnce) {
-        if (i >= rows) break;
+        if (row[i] < 0) break;
         uint4 v[kAtOnce];
 #pragma unroll
         for (int r = 0; r < kAtOnce; r++)
-          v[r] = i + r < rows ? __ldcs(reinterpret_cast<const uint4*>(a.y + (size_t)row[i + r] * a.y_columns + column))
-                              : make_uint4(0, 0, 0, 0);
+          v[r] = row[i + r] < 0
+                     ? make_uint4(0, 0, 0, 0)
+                     : __ldcs(reinterpret_cast<const uint4*>(a.y + (size_t)row[i + r] * a.y_columns + column));
 #pragma unroll
         for (int r = 0; r < kAtOnce; r++) {
           const unsigned pairs[4] = {v[r].x, v[r].y, v[r].z, v[r].w};
@@ -40,6 +45,6 @@ __global__ void __launch_bounds__(kCombineThreads) many_combine(const __grid_con
 }
 
 cudaError_t launch_many_combine(const ManyArgs& a, int blocks, cudaStream_t stream) {
-  many_combine<<<min(a.num_tokens, 8 * blocks), kCombineThreads, 0, stream>>>(a);
+  many_combine<<<min(a.num_tokens, kCombineBlocks * blocks), kCombineThreads, 0, stream>>>(a);
   return cudaGetLastError();
 }

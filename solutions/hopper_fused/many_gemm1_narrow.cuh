@@ -6,17 +6,21 @@
 template <int N>
 __device__ __forceinline__ void product1_narrow(
     Smem1& s, ManyRing<Smem1::kStages>& ring, float (&acc)[2][N / 2], const float* up_scale, int warpgroup) {
-  const float* gate_scale = up_scale + kInter / kBlock * kK1;
-  float raw[N / 2], up = __ldg(up_scale), gate = __ldg(gate_scale);
+  const StepScales up_scales(up_scale), gate_scales(up_scale + kInter / kBlock * kK1);
+  float raw[N / 2];
 #pragma unroll
   for (int m = 0; m < 2; m++)
 #pragma unroll
     for (int i = 0; i < N / 2; i++) acc[m][i] = 0.0f;
   for (int k = 0; k < kK1; k++, ring.next()) {
-    const int slot = ring.slot, coming = k + 1 < kK1 ? k + 1 : k;
-    const float next_up = __ldg(up_scale + coming), next_gate = __ldg(gate_scale + coming);
+    const int slot = ring.slot;
+    const float up = up_scales.of(k), gate = gate_scales.of(k);
     mbar_wait(&s.full[slot], ring.phase);
-    const float* pair = s.scales[slot] + 2 * (threadIdx.x % 4);
+    // all read before the slot is let go: a read still on its way then would find the next step's
+    float2 x[N / 8];
+#pragma unroll
+    for (int j = 0; j < N / 8; j++)
+      x[j] = *reinterpret_cast<const float2*>(s.scales[slot] + 8 * j + 2 * (threadIdx.x % 4));
 #pragma unroll
     for (int m = 0; m < 2; m++) {
       wgmma_begin();
@@ -27,16 +31,13 @@ __device__ __forceinline__ void product1_narrow(
       pin(raw);
 #pragma unroll
       for (int j = 0; j < N / 8; j++) {
-        const float2 x = *reinterpret_cast<const float2*>(pair + 8 * j);
-        acc[m][4 * j + 0] += raw[4 * j + 0] * (x.x * up);
-        acc[m][4 * j + 1] += raw[4 * j + 1] * (x.y * up);
-        acc[m][4 * j + 2] += raw[4 * j + 2] * (x.x * gate);
-        acc[m][4 * j + 3] += raw[4 * j + 3] * (x.y * gate);
+        acc[m][4 * j + 0] += raw[4 * j + 0] * (x[j].x * up);
+        acc[m][4 * j + 1] += raw[4 * j + 1] * (x[j].y * up);
+        acc[m][4 * j + 2] += raw[4 * j + 2] * (x[j].x * gate);
+        acc[m][4 * j + 3] += raw[4 * j + 3] * (x[j].y * gate);
       }
     }
     let_go_many(s, slot);
-    up = next_up;
-    gate = next_gate;
   }
 }
 

@@ -1,45 +1,23 @@
-// many_gemm1_wide: a tile of up to 128 rows. Rows are M: a warpgroup has 64 rows and all 256 weight rows, two n128 in
-// turn. A thread's scales are those of two rows, and the four lanes of a quad have a row's 128 columns of h between them,
-// so that the warpgroups need each other for nothing: one's products run while the other scales, adds or stores.
+// many_gemm1_wide: a tile of up to 128 rows. A thread's scales are those of two rows, and the four lanes of a quad have
+// a row's 128 columns of h between them, so that the warpgroups need each other for nothing.
 #pragma once
 #include "many_h.cuh"
-
-constexpr int kWideN = 128;
+#include "many_wide.cuh"
 
 __device__ __forceinline__ void product1_wide(
-    Smem1& s, ManyRing<Smem1::kStages>& ring, float (&acc)[2][kWideN / 2], const float* up_scale, int warpgroup) {
-  const float* gate_scale = up_scale + kInter / kBlock * kK1;
+    Smem1& s, ManyRing<Smem1::kStages>& ring, float (&acc)[kWideSums], const float* up_scale, int warpgroup) {
+  const StepScales up_scales(up_scale), gate_scales(up_scale + kInter / kBlock * kK1);
   const int row = warpgroup * 64 + threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4;
-  float raw[kWideN / 2], up = __ldg(up_scale), gate = __ldg(gate_scale);
 #pragma unroll
-  for (int half = 0; half < 2; half++)
-#pragma unroll
-    for (int i = 0; i < kWideN / 2; i++) acc[half][i] = 0.0f;
+  for (int i = 0; i < kWideSums; i++) acc[i] = 0.0f;
   for (int k = 0; k < kK1; k++, ring.next()) {
-    const int slot = ring.slot, coming = k + 1 < kK1 ? k + 1 : k;
-    const float next_up = __ldg(up_scale + coming), next_gate = __ldg(gate_scale + coming);
+    const int slot = ring.slot;
+    const float up = up_scales.of(k), gate = gate_scales.of(k);
     mbar_wait(&s.full[slot], ring.phase);
-    const uint64_t x = wgmma_operand(s.rows[slot][0] + warpgroup * 64 * kBlock, kTile8);
     const float x0 = s.scales[slot][row], x1 = s.scales[slot][row + 8];
     const float scale[2][2] = {{x0 * up, x1 * up}, {x0 * gate, x1 * gate}};
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-      wgmma_begin();
-      product_step<kWideN>(raw, x, wgmma_operand(s.w[slot] + half * kWideN * kBlock, kTile8), true);
-      wgmma_commit();
-      wgmma_wait<0>();
-      pin(raw);
-      if (half == 1) let_go_many(s, slot);
-#pragma unroll
-      for (int j = 0; j < kWideN / 8; j++) {  // eight columns of up, eight of gate, in turn
-        acc[half][4 * j + 0] += raw[4 * j + 0] * scale[j % 2][0];
-        acc[half][4 * j + 1] += raw[4 * j + 1] * scale[j % 2][0];
-        acc[half][4 * j + 2] += raw[4 * j + 2] * scale[j % 2][1];
-        acc[half][4 * j + 3] += raw[4 * j + 3] * scale[j % 2][1];
-      }
-    }
-    up = next_up;
-    gate = next_gate;
+    // eight weight rows of up, eight of gate, in turn
+    wide_step<1>(s, slot, acc, warpgroup, [&](int j, int r) { return scale[j % 2][r]; });
   }
 }
 
@@ -54,7 +32,7 @@ __device__ __forceinline__ void gemm1_wide(
 #pragma unroll
   for (int r = 0; r < 2; r++)
     weight[r] = in_group + 8 * r < here ? __ldg(a.row_weight + row_of_group + in_group + 8 * r) : 0.0f;
-  float acc[2][kWideN / 2];
+  float acc[kWideSums];
   product1_wide(s, ring, acc, up, warpgroup);
 
   float inverse[2];
@@ -62,15 +40,12 @@ __device__ __forceinline__ void gemm1_wide(
   for (int r = 0; r < 2; r++) {  // rows lane / 4 and that + 8
     float most = 0.0f;
 #pragma unroll
-    for (int half = 0; half < 2; half++)
+    for (int i = 2 * r; i < kWideSums; i += 8)
 #pragma unroll
-      for (int j = 0; j < kWideN / 8; j += 2)
-#pragma unroll
-        for (int p = 0; p < 2; p++) {
-          float& h = acc[half][4 * j + 2 * r + p];
-          h = swiglu(h, acc[half][4 * (j + 1) + 2 * r + p]);
-          most = fmaxf(most, fabsf(h));
-        }
+      for (int p = 0; p < 2; p++) {
+        acc[i + p] = swiglu(acc[i + p], acc[i + 4 + p]);
+        most = fmaxf(most, fabsf(acc[i + p]));
+      }
     most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
     most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
     inverse[r] = 0.0f;
@@ -87,16 +62,13 @@ __device__ __forceinline__ void gemm1_wide(
   for (int r = 0; r < 2; r++) {
     const int row = in_group + 8 * r;
 #pragma unroll
-    for (int half = 0; half < 2; half++)
+    for (int i = 2 * r; i < kWideSums; i += 8) {
+      uint16_t q[kTerms];
+      quantise<kTerms>(q, acc[i] * inverse[r], acc[i + 1] * inverse[r]);
+      const int at = row / 8 * kTile8 + swizzled(row % 8, i / 8 * 8 + 2 * (lane % 4));
 #pragma unroll
-      for (int j = 0; j < kWideN / 8; j += 2) {
-        uint16_t q[kTerms];
-        quantise<kTerms>(q, acc[half][4 * j + 2 * r] * inverse[r], acc[half][4 * j + 2 * r + 1] * inverse[r]);
-        const int column = half * 64 + j / 2 * 8 + 2 * (lane % 4);
-        const int at = row / 8 * kTile8 + swizzled(row % 8, column);
-#pragma unroll
-        for (int term = 0; term < kTerms; term++) *reinterpret_cast<uint16_t*>(staged + term * 64 * kBlock + at) = q[term];
-      }
+      for (int term = 0; term < kTerms; term++) *reinterpret_cast<uint16_t*>(staged + term * 64 * kBlock + at) = q[term];
+    }
   }
   fence_async_shared();
   bar_sync(kBarGroup + warpgroup, kWarpgroup);

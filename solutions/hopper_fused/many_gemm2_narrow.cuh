@@ -7,16 +7,21 @@ template <int N, int kTerms>
 __device__ __forceinline__ void product2_narrow(
     Smem2<kTerms>& s, ManyRing<Smem2<kTerms>::kStages>& ring, float (&acc)[2][N / 2], const float* w_scale,
     int warpgroup) {
-  float raw[N / 2], scale = __ldg(w_scale);
+  const float scales = __ldg(w_scale + threadIdx.x % kK2);  // one a K step, spread over the lanes
+  float raw[N / 2];
 #pragma unroll
   for (int m = 0; m < 2; m++)
 #pragma unroll
     for (int i = 0; i < N / 2; i++) acc[m][i] = 0.0f;
   for (int k = 0; k < kK2; k++, ring.next()) {
     const int slot = ring.slot;
-    const float coming = __ldg(w_scale + (k + 1 < kK2 ? k + 1 : k));
+    const float scale = __shfl_sync(0xffffffffu, scales, k);
     mbar_wait(&s.full[slot], ring.phase);
-    const float* pair = s.scales[slot] + 2 * (threadIdx.x % 4);
+    // all read before the slot is let go: a read still on its way then would find the next step's
+    float2 h[N / 8];
+#pragma unroll
+    for (int j = 0; j < N / 8; j++)
+      h[j] = *reinterpret_cast<const float2*>(s.scales[slot] + 8 * j + 2 * (threadIdx.x % 4));
 #pragma unroll
     for (int m = 0; m < 2; m++) {
       wgmma_begin();
@@ -29,8 +34,7 @@ __device__ __forceinline__ void product2_narrow(
       pin(raw);
 #pragma unroll
       for (int j = 0; j < N / 8; j++) {
-        const float2 h = *reinterpret_cast<const float2*>(pair + 8 * j);
-        const float s0 = h.x * scale, s1 = h.y * scale;
+        const float s0 = h[j].x * scale, s1 = h[j].y * scale;
         acc[m][4 * j + 0] += raw[4 * j + 0] * s0;
         acc[m][4 * j + 1] += raw[4 * j + 1] * s1;
         acc[m][4 * j + 2] += raw[4 * j + 2] * s0;
@@ -38,7 +42,6 @@ __device__ __forceinline__ void product2_narrow(
       }
     }
     let_go_many(s, slot);
-    scale = coming;
   }
 }
 

@@ -7,6 +7,15 @@
 using Smem1 = ManySmem<1>;  // the ring holds x, which has one term
 enum GemmBarrier { kBarAll = 1, kBarGroup };  // kBarGroup and the next: a warpgroup's
 
+// The weight blocks' scales of a tile, one a K step, spread over a warp's lanes: a step must not wait for memory.
+struct StepScales {
+  float low, high;
+  __device__ explicit StepScales(const float* scales)
+      : low(__ldg(scales + threadIdx.x % 32)),
+        high(threadIdx.x % 32 < kK1 - 32 ? __ldg(scales + 32 + threadIdx.x % 32) : 0.0f) {}
+  __device__ float of(int k) const { return __shfl_sync(0xffffffffu, k < 32 ? low : high, k % 32); }
+};
+
 __device__ __forceinline__ float swiglu(float up, float gate) { return up * __fdividef(gate, 1.0f + __expf(-gate)); }
 
 // q[0]: two values in FP8; q[1]: in FP8 what that leaves of them.

@@ -106,7 +106,8 @@ __device__ __forceinline__ int cluster_rank() {
   asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
   return rank;
 }
-// Arrives at the barrier that block `rank` of the cluster has at the same place.
+// Arrives at the barrier that block `rank` of the cluster has at the same place. It does not wait for reads that are on
+// their way: ordering them for the whole cluster would cost a trip to L2. Use what was read before.
 __device__ __forceinline__ void mbar_arrive_at(uint64_t* bar, int rank) {
   asm volatile(
       "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"

@@ -40,3 +40,4 @@ WGMMA(96, NAMES0 ", " NAMES1 ", " NAMES2 ", " NAMES3 ", " NAMES4 ", " NAMES5, "%
 WGMMA(112, NAMES0 ", " NAMES1 ", " NAMES2 ", " NAMES3 ", " NAMES4 ", " NAMES5 ", " NAMES6, "%56", "%57", "%58", D32(0), D16(32), D8(48))
 WGMMA(128, NAMES0 ", " NAMES1 ", " NAMES2 ", " NAMES3 ", " NAMES4 ", " NAMES5 ", " NAMES6 ", " NAMES7, "%64", "%65", "%66", D32(0), D32(32))
 #undef WGMMA
+#undef WGMMA
