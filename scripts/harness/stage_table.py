@@ -35,7 +35,7 @@ def plain_name(kernel: str) -> str:
     """A kernel's name without return type, namespaces, template and call arguments; copies and fills keep theirs."""
     for anonymous in ("(anonymous namespace)::", "<unnamed>::"):
         kernel = kernel.replace(anonymous, "")
-    if " (" in kernel:  # "Memset (Device)"
+    if kernel.startswith(("Memset ", "Memcpy ")):  # the driver's: "Memset (Device)"
         return kernel
     end = min((at for at in (kernel.find("<"), kernel.find("(")) if at > 0), default=len(kernel))
     return kernel[:end].split()[-1].rsplit("::", 1)[-1]
