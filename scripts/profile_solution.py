@@ -17,8 +17,8 @@ from harness import head_to_head, packing, profile_tables
 from harness.atomic_file import write_atomically
 from harness.profile_points import DEFAULTS, choose_points
 from harness.profile_record import ProfileRecord
-from harness.profile_run import Job, packed, profile
-from harness.profiled_calls import ProfileError
+from harness.profile_run import Job, packed, profile, wall_times
+from harness.profiled_calls import ProfileError, device_here
 from harness.sweep_routing import KINDS
 from rich.console import Console
 
@@ -73,7 +73,7 @@ def job_of(args: argparse.Namespace) -> Job:
     command += ["--calls", str(calls), "--backend", args.backend, *(["--counters"] if args.counters else [])]
     return Job(
         geometry=geometry,
-        device=f"cuda:{torch.cuda.current_device()}" if on_gpu else "cpu",
+        device=device_here(),
         points=points,
         calls=calls,
         backend=args.backend,
@@ -138,10 +138,17 @@ def main() -> int:
             complete = complete and not failed
             progress.print(line, style="bold red" if failed else "", markup=False, highlight=False)
 
+        walls = {}
         for name in names:
             try:
+                with progress.status(f"timing {name}"):
+                    walls[name] = wall_times(name, job)
+            except ProfileError as error:
+                say(f"FAILED {error}")
+        for name in walls:
+            try:
                 with progress.status(f"profiling {name}"):
-                    records.append(profile(name, job, say))
+                    records.append(profile(name, job, walls[name], say))
             except ProfileError as error:
                 say(f"FAILED {error}")
         if not records:

@@ -5,11 +5,13 @@ import os
 import stat
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
-from harness import ncu_counters, nsys_backend, packing, paths, profile_page, torch_backend
+from harness import ncu_counters, nsys_backend, packing, paths, profile_page, profile_run, profiled_calls, torch_backend
 from harness.head_to_head import compare
 from harness.profile_points import choose_points, inputs_of
 from harness.profile_record import (
@@ -96,6 +98,26 @@ def record_of(solution, *profiles, **changes):
         "timestamp": "2026-01-01T00:00:00",
     }
     return ProfileRecord(solution=solution, workloads=list(profiles), **fields | changes)
+
+
+def python_runnable(function):
+    """What FIB's builder would return for a destination-passing function."""
+    function.metadata = SimpleNamespace(destination_passing_style=True)
+    return function
+
+
+def job(**changes):
+    fields = {
+        "geometry": "small",
+        "device": "cpu",
+        "points": choose_points(["one:1", "none:2"], "small"),
+        "calls": 5,
+        "backend": "torch",
+        "counters": False,
+        "chrome_trace": lambda name, point: None,
+        "command": "python x",
+    }
+    return profile_run.Job(**fields | changes)
 
 
 # Kernels to stages
@@ -199,9 +221,7 @@ def test_a_variant_has_its_bases_stages_unless_it_has_its_own(folder):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "[stages]: got {}, want 'kernel name' = 'stage'"),
-        ("[stages]", "[stages]: got {}, want"),
-        ("stages = 3", "[stages]: got 3, want"),
+        ("stages = 3", "[stages]: got 3, want 'kernel name' = 'stage'"),
         ("[stages]\nones = 3", "[stages] ones: got 3, want a stage's name in quotes"),
         ('[stages]\nones = ""', "[stages] ones: got '', want a stage's name in quotes"),
         ('[stages]\nones = "unassigned"', "[stages] ones: got 'unassigned', want a stage's name"),
@@ -216,9 +236,14 @@ def test_a_malformed_table_gets_one_line(folder, text, message):
     assert said.startswith("tiny: ") and message in said and "\n" not in said
 
 
+def test_without_a_table_every_kernel_is_unassigned(folder):
+    assert stage_table("tiny", folder) == {}
+    assert [stage.stage for stage in stage_times([Seen("ones", 5, 1.0)], {}, "device")] == [UNASSIGNED]
+
+
 @pytest.mark.parametrize("name", packing.solution_names())
-def test_every_solution_says_what_its_kernels_are(name):
-    assert all(stage.strip() for stage in stage_table(name).values())
+def test_the_tables_of_our_solutions_are_well_formed(name):
+    assert set(stage_table(name)) <= set(packing.read_manifest(name).get("stages", {}))
 
 
 # torch.profiler
@@ -375,6 +400,71 @@ def test_a_tool_that_fails_or_is_missing_gets_one_line(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ProfileError, match="^nsys is not installed"):
         nsys_backend.record("tiny", "full", 5, ["u"])
+
+
+def test_every_call_under_a_tool_is_marked(monkeypatch):
+    """What ncu and nsys are told: a separator before each workload, then its calls alone, in a range of its own."""
+    said = []
+
+    @contextmanager
+    def push(name):
+        said.append(name)
+        yield
+
+    monkeypatch.setattr(torch.cuda.profiler, "start", lambda: said.append("on"))
+    monkeypatch.setattr(torch.cuda.profiler, "stop", lambda: said.append("off"))
+    monkeypatch.setattr(torch.cuda.nvtx, "range", push)
+    monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: said.append(profiled_calls.SEPARATOR))
+    monkeypatch.setattr(profiled_calls, "device_here", lambda: "cpu")
+    monkeypatch.setattr(profiled_calls, "build", lambda *_: python_runnable(lambda *args: said.append("call")))
+    assert profiled_calls.main(["triton_fused_v2", "small", "2", "one:1", "none:2"]) == 0
+    warmup = ["call"] * profiled_calls.WARMUP_RUNS
+    expected = []
+    for index in range(2):
+        expected += [*warmup, "on", profiled_calls.SEPARATOR, "off"]
+        expected += ["on", f"moe_call_{index}", "call", "off"] * 2
+    assert said == expected
+
+
+def test_reports_of_nsys_and_ncu_become_one_record(monkeypatch):
+    monkeypatch.setattr(nsys_backend, "record", lambda *_: NSYS)
+    monkeypatch.setattr(ncu_counters, "record", lambda *_: NCU)
+    said = []
+    record = profile_run.profile("triton_fused_v2", job(backend="nsys", counters=True), {"one:1": 300.0}, said.append)
+    few, many = record.workloads
+    assert record.backend == "nsys" and [few.uuid, few.T, many.T] == ["one:1", 1, 2]
+    assert few.warnings == ["gemm2: not seen by ncu"] and few.wall_us == 300.0 and many.wall_us is None
+    assert few.host_us == pytest.approx(300 - (1210 + 765) / 5)
+    assert [stage.stage for stage in few.stages] == ["gemm1 + swiglu_quant", "gemm2"]
+    assert few.stages[0].counters.dram_percent == 88.2
+    assert "place_kernel: 4 launches in 5 calls, want a multiple" in many.warnings
+    assert "gemm1: not seen by ncu" in many.warnings and not any("FAILED" in line for line in said)
+
+
+def test_a_profile_without_working_counters_is_kept_and_says_so(monkeypatch):
+    def refuse(*_):
+        raise ProfileError("ncu: ==ERROR== ERR_NVGPUCTRPERM")
+
+    monkeypatch.setattr(nsys_backend, "record", lambda *_: NSYS)
+    monkeypatch.setattr(ncu_counters, "record", refuse)
+    said = []
+    record = profile_run.profile("triton_fused_v2", job(backend="nsys", counters=True), {}, said.append)
+    assert "FAILED triton_fused_v2: ncu: ==ERROR== ERR_NVGPUCTRPERM" in said
+    assert all("ncu: ==ERROR== ERR_NVGPUCTRPERM" in workload.warnings for workload in record.workloads)
+
+
+def test_a_solution_that_raises_is_reported_and_the_other_workloads_go_on(monkeypatch):
+    def run(logits, *rest):
+        if len(logits) == 1:
+            raise ValueError("no single token\nand more")
+        rest[-1].fill_(1)
+
+    monkeypatch.setattr(profile_run, "build", lambda *_: python_runnable(run))
+    said = []
+    record = profile_run.profile("triton_fused_v2", job(calls=2), {}, said.append)
+    assert "FAILED triton_fused_v2: one:1: ValueError: no single token" in said
+    (workload,) = record.workloads
+    assert [(s.stage, s.kernels[0].name) for s in workload.stages] == [(HOST_OPERATIONS, "aten::fill_")]
 
 
 # Side by side

@@ -25,7 +25,7 @@ def record(solution: str, geometry: str, calls: int, points: list[str]) -> str:
         report = str(Path(folder) / "calls")
         tool = ["nsys", "profile", "--trace=cuda,nvtx", "--sample=none", "--cpuctxsw=none", f"--output={report}"]
         run_under(tool, [solution, geometry, str(calls), *points])
-        stats = ["nsys", "stats", "--report", REPORT, "--format", "csv", "--output", "-", f"{report}.nsys-rep"]
+        stats = ["nsys", "stats", "--report", REPORT, "--format", "csv", f"{report}.nsys-rep"]
         return finished(stats)
 
 

@@ -28,6 +28,9 @@ from harness.profiled_calls import WARMUP_RUNS, ProfileError, arguments, build, 
 from harness.stage_table import stage_table
 from harness.trace_store import cuda_driver
 
+# Index of a point -> kernels inside its calls, and outside.
+Look = Callable[[int], tuple[list[Seen], list[Seen]]]
+
 
 @dataclass(frozen=True)
 class Job:
@@ -71,44 +74,48 @@ def environment(device: str) -> tuple[str, dict[str, str]]:
     return snapshot.hardware, libs
 
 
-def profile(name: str, job: Job, say: Callable[[str], None]) -> ProfileRecord:
+def wall_times(name: str, job: Job) -> dict[str, float]:
+    """Microseconds of a call as FIB times it, by uuid; {} on a CPU. What cannot be timed is left out.
+
+    To be called before anything is profiled in this process: a profiler may leave launches slower than it found them.
+    """
+    found: dict[str, float] = {}
+    if job.clock == "cpu":
+        return found
+    full = definition(job.geometry)
+    runnable = build(packed(name, job.geometry), full)
+    for point in job.points:
+        try:
+            args = arguments(runnable, point, full, job.device)
+            with torch.no_grad():
+                found[point.uuid] = 1e3 * time_runnable(runnable, args, WARMUP_RUNS, job.calls, job.device)
+        except Exception:  # whatever it is, profile() meets it again and reports it
+            continue
+    return found
+
+
+def profile(name: str, job: Job, walls: dict[str, float], say: Callable[[str], None]) -> ProfileRecord:
     """The record of one solution; say() hears what is being done and each workload that could not be profiled.
 
+    walls: of `wall_times`.
     Raises ProfileError when the solution cannot run here or on none of the points.
     """
-    solution, full, table = packed(name, job.geometry), definition(job.geometry), stage_table(name)
-    say(f"{name}: building")
-    runnable = build(solution, full)
-    uuids = [point.uuid for point in job.points]
-    if job.backend == "nsys":
-        say(f"{name}: calls under nsys")
-        report = nsys_backend.record(name, job.geometry, job.calls, uuids)
-
+    solution, table = packed(name, job.geometry), stage_table(name)
+    look = through_nsys(name, job) if job.backend == "nsys" else through_torch(name, solution, job)
     found, failures = [], []
     for index, point in enumerate(job.points):
         say(f"{name}: {point.label}")
         try:
-            args = arguments(runnable, point, full, job.device)
-            call_repeatedly(runnable, args, WARMUP_RUNS if job.clock == "device" else 1, job.device)
-            if job.backend == "nsys":
-                ours, others = nsys_backend.kernels(report, index)
-            else:
-                events = torch_backend.record(runnable, args, job.calls, job.device, job.chrome_trace(name, point))
-                ours, others = torch_backend.kernels(events, job.calls, job.clock)
-            wall_us = None
-            if job.clock == "device":
-                with torch.no_grad():
-                    wall_us = 1e3 * time_runnable(runnable, args, WARMUP_RUNS, job.calls, job.device)
+            ours, others = look(index)
         except (ProfileError, RuntimeError) as error:  # RuntimeError: out of memory, or a broken device
             failures.append(f"{name}: {point.label}: {error if isinstance(error, ProfileError) else first_line(error)}")
             continue
         floor_us = 1e3 * floor_of(point, job.geometry).ms if job.clock == "device" else None
-        found.append(workload_profile(point, job, ours, others, table, wall_us, floor_us))
+        found.append(workload_profile(point, job, ours, others, table, walls.get(point.uuid), floor_us))
     if not found:
         raise ProfileError(failures[0])
     for failure in failures:
         say(f"FAILED {failure}")
-
     if job.counters:
         say(f"{name}: counters under ncu")
         found = add_counters(name, job, found, table, say)
@@ -124,6 +131,27 @@ def profile(name: str, job: Job, say: Callable[[str], None]) -> ProfileRecord:
         timestamp=datetime.now().isoformat(timespec="seconds"),
         workloads=found,
     )
+
+
+def through_nsys(name: str, job: Job) -> Look:
+    """One process under nsys for all points. Raises ProfileError."""
+    report = nsys_backend.record(name, job.geometry, job.calls, [point.uuid for point in job.points])
+    return lambda index: nsys_backend.kernels(report, index)
+
+
+def through_torch(name: str, solution: Solution, job: Job) -> Look:
+    """torch.profiler in this process, a point at a time. Raises ProfileError for a solution that does not build."""
+    full = definition(job.geometry)
+    runnable = build(solution, full)
+
+    def look(index):
+        point = job.points[index]
+        args = arguments(runnable, point, full, job.device)
+        call_repeatedly(runnable, args, WARMUP_RUNS if job.clock == "device" else 1, job.device)
+        events = torch_backend.record(runnable, args, job.calls, job.device, job.chrome_trace(name, point))
+        return torch_backend.kernels(events, job.calls, job.clock)
+
+    return look
 
 
 def workload_profile(

@@ -27,6 +27,11 @@ class ProfileError(Exception):
     """A solution cannot be profiled; the message is one line for the user."""
 
 
+def device_here() -> str:
+    """The current CUDA device, or cpu without one."""
+    return f"cuda:{torch.cuda.current_device()}" if torch.cuda.is_available() else "cpu"
+
+
 def first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {str(error).strip()}".splitlines()[0]
 
@@ -74,7 +79,7 @@ def range_name(index: int) -> str:
 
 def main(argv: list[str]) -> int:
     name, geometry, calls, *wanted = argv
-    device = f"cuda:{torch.cuda.current_device()}"
+    device = device_here()
     full = definition(geometry)
     runnable = build(packing.pack(name)[geometry], full)
 

@@ -11,10 +11,10 @@ UNASSIGNED = "unassigned"
 def stage_table(name: str, folder: Path = paths.SOLUTIONS) -> dict[str, str]:
     """Pattern -> stage of a solution, its base's where it has a base and no table of its own; in the file's order.
 
-    Raises PackingError for a malformed table, or none.
+    {} for a solution without a table. Raises PackingError for a malformed one.
     """
     table = packing.read_manifest(name, folder).get("stages", {})
-    if not isinstance(table, dict) or not table:
+    if not isinstance(table, dict):
         raise packing.PackingError(f"{name}: {packing.MANIFEST}: [stages]: got {table!r}, want 'kernel name' = 'stage'")
     for pattern, stage in table.items():
         if not isinstance(stage, str) or not stage.strip() or stage == UNASSIGNED:
