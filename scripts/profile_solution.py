@@ -133,10 +133,12 @@ def main() -> int:
             progress.print("No CUDA device: CPU time of Triton's interpreter, which says nothing about a GPU.")
 
         def say(line):
+            progress.print(line, markup=False, highlight=False)
+
+        def fail(line):
             nonlocal complete
-            failed = line.startswith("FAILED ")
-            complete = complete and not failed
-            progress.print(line, style="bold red" if failed else "", markup=False, highlight=False)
+            complete = False
+            progress.print(f"FAILED {line}", style="bold red", markup=False, highlight=False)
 
         walls = {}
         for name in names:
@@ -144,13 +146,13 @@ def main() -> int:
                 with progress.status(f"timing {name}"):
                     walls[name] = wall_times(name, job)
             except ProfileError as error:
-                say(f"FAILED {error}")
+                fail(str(error))
         for name in walls:
             try:
                 with progress.status(f"profiling {name}"):
-                    records.append(profile(name, job, walls[name], say))
+                    records.append(profile(name, job, walls[name], say, fail))
             except ProfileError as error:
-                say(f"FAILED {error}")
+                fail(str(error))
         if not records:
             return 2
         if args.records:

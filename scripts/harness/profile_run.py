@@ -94,10 +94,12 @@ def wall_times(name: str, job: Job) -> dict[str, float]:
     return found
 
 
-def profile(name: str, job: Job, walls: dict[str, float], say: Callable[[str], None]) -> ProfileRecord:
-    """The record of one solution; say() hears what is being done and each workload that could not be profiled.
+def profile(
+    name: str, job: Job, walls: dict[str, float], say: Callable[[str], None], fail: Callable[[str], None]
+) -> ProfileRecord:
+    """The record of one solution.
 
-    walls: of `wall_times`.
+    walls: of `wall_times`. say() hears what is being done, fail() what could not be: a workload, or the counters.
     Raises ProfileError when the solution cannot run here or on none of the points.
     """
     solution, table = packed(name, job.geometry), stage_table(name)
@@ -115,10 +117,10 @@ def profile(name: str, job: Job, walls: dict[str, float], say: Callable[[str], N
     if not found:
         raise ProfileError(failures[0])
     for failure in failures:
-        say(f"FAILED {failure}")
+        fail(failure)
     if job.counters:
         say(f"{name}: counters under ncu")
-        found = add_counters(name, job, found, table, say)
+        found = add_counters(name, job, found, table, fail)
     hardware, libs = environment(job.device)
     return ProfileRecord(
         solution=name,
@@ -180,14 +182,14 @@ def workload_profile(
 
 
 def add_counters(
-    name: str, job: Job, profiles: list[WorkloadProfile], table: dict[str, str], say: Callable[[str], None]
+    name: str, job: Job, profiles: list[WorkloadProfile], table: dict[str, str], fail: Callable[[str], None]
 ) -> list[WorkloadProfile]:
     """The profiles with ncu's counters; without them, and with a warning in each, when ncu does not work here."""
     try:
         report = ncu_counters.record(name, job.geometry, [profile.uuid for profile in profiles])
         points = ncu_counters.by_point(report, len(profiles))
     except ProfileError as error:
-        say(f"FAILED {name}: {error}")
+        fail(f"{name}: {error}")
         return [profile.model_copy(update={"warnings": [*profile.warnings, str(error)]}) for profile in profiles]
     found = []
     for profile, launches in zip(profiles, points, strict=True):
