@@ -9,6 +9,7 @@ import argparse
 import json
 import shlex
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import harness  # noqa: F401  must come first: it settles whether Triton interprets
@@ -100,24 +101,15 @@ def as_json(records: list[ProfileRecord]) -> str:
 def show(records: list[ProfileRecord], args: argparse.Namespace) -> None:
     """Print, or write to args.output, in args.format."""
     grids = profile_tables.grids(records)
-    if args.format == "table":
-        if args.output:
-            with args.output.open("w") as file:
-                console = Console(file=file, width=160)
-                for grid in grids:
-                    console.print(profile_tables.terminal(grid))
-            return
-        console = Console(width=None if sys.stdout.isatty() else 160)
-        for grid in grids:
-            console.print(profile_tables.terminal(grid))
-        return
-    text = as_json(records)
-    if args.format == "markdown":
-        text = "\n\n".join(profile_tables.markdown(grid) for grid in grids) + "\n"
-    if args.output:
-        write_atomically(args.output, text)
-    else:
-        print(text, end="")
+    with args.output.open("w") if args.output else nullcontext(sys.stdout) as file:
+        if args.format == "json":
+            file.write(as_json(records))
+        elif args.format == "markdown":
+            file.write("\n\n".join(profile_tables.markdown(grid) for grid in grids) + "\n")
+        else:
+            console = Console(file=file, width=None if file.isatty() else 160)
+            for grid in grids:
+                console.print(profile_tables.terminal(grid))
 
 
 def main() -> int:
@@ -153,11 +145,11 @@ def main() -> int:
                     records.append(profile(name, job, walls[name], say, fail))
             except ProfileError as error:
                 fail(str(error))
+                continue
+            if args.records:
+                write_atomically(args.records / f"{name}.json", records[-1].model_dump_json(indent=2) + "\n")
         if not records:
             return 2
-        if args.records:
-            for record in records:
-                write_atomically(args.records / f"{record.solution}.json", record.model_dump_json(indent=2) + "\n")
         show(records, args)
     except (packing.PackingError, ProfileError, ValueError, OSError) as error:
         print(error, file=sys.stderr)

@@ -479,7 +479,7 @@ def test_stages_that_both_keep_apart_are_compared_one_by_one():
     a = profile_of({"route": {"r": 10.0}, "gemm1": {"g": 100.0}, "gemm2": {"h": 50.0}}, wall_us=40.0, host_us=8.0)
     b = profile_of({"route": {"r": 20.0}, "gemm1": {"g": 50.0}, "combine": {"c": 5.0}}, wall_us=30.0, host_us=15.0)
     rows = {row.stage: row for row in compare({"a": a, "b": b})}
-    assert list(rows) == ["route", "gemm1", "gemm2", "combine", "pipeline", "host", "wall"]
+    assert list(rows) == ["route", "gemm1", "gemm2", "combine", "pipeline", "host and gaps", "wall"]
     assert rows["route"].us == {"a": 2.0, "b": 4.0} and rows["route"].ratio("b", "a") == 2.0
     assert rows["gemm1"].ratio("b", "a") == 0.5
     assert rows["gemm2"].ratio("b", "a") is None and rows["combine"].ratio("b", "a") is None

@@ -47,8 +47,8 @@ def compare(profiles: dict[str, WorkloadProfile]) -> list[Row]:
                 us[solution] = sum(stage.total_us for stage in found) / profile.calls
         rows.append(Row(JOIN.join(group), us))
     rows.append(Row("pipeline", {solution: profile.pipeline_us for solution, profile in profiles.items()}))
-    for field in ("host_us", "wall_us"):
+    for field, label in (("host_us", "host and gaps"), ("wall_us", "wall")):
         known = {solution: getattr(profile, field) for solution, profile in profiles.items()}
         if None not in known.values():
-            rows.append(Row(field.removesuffix("_us"), known))
+            rows.append(Row(label, known))
     return rows
