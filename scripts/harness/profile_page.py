@@ -1,0 +1,66 @@
+"""The tables in docs/profile.md, made from the records in docs/profile/."""
+
+from collections import defaultdict
+from pathlib import Path
+
+from harness import packing, paths
+from harness.profile_record import ProfileRecord, read_record
+from harness.profile_tables import common_uuids, head_to_head_grid, markdown, stage_grid
+
+PAGE = paths.ROOT / "docs" / "profile.md"
+RECORDS = paths.ROOT / "docs" / "profile"
+BEGIN = "<!-- profile: written by scripts/update_profile.py -->"
+END = "<!-- end of profile -->"
+
+
+def read_records(folder: Path = RECORDS) -> list[ProfileRecord]:
+    """The folder's records by name of file; [] without any. Raises ValueError for a file that is none."""
+    return [read_record(path) for path in sorted(folder.glob("*.json"))]
+
+
+def is_stale(record: ProfileRecord) -> bool:
+    """Whether the solution's source is no longer the one that was profiled, or is gone."""
+    if record.solution not in packing.solution_names():
+        return True
+    return record.solution_sha1 not in {solution.hash() for solution in packing.pack(record.solution).values()}
+
+
+def how_recorded(record: ProfileRecord) -> str:
+    """What a reader needs to repeat the record."""
+    versions = ", ".join(f"{name.replace('_', ' ')} {version}" for name, version in sorted(record.libs.items()))
+    stale = " **Stale: its source has changed since.**" if is_stale(record) else ""
+    return (
+        f"- {record.solution}, source {record.solution_sha1[:10]}, {record.timestamp[:10]}, {record.backend}, "
+        f"{versions}: `{record.command}`.{stale}"
+    )
+
+
+def block(records: list[ProfileRecord]) -> str:
+    """Markdown of all tables: by machine, then by workload: the solutions side by side, then each by itself."""
+    if not records:
+        return "No profile has been recorded yet: run the command above with `--records docs/profile` on a GPU."
+    machines = defaultdict(list)
+    for record in records:
+        machines[record.hardware, record.clock].append(record)
+    parts = []
+    for (hardware, clock), found in sorted(machines.items()):
+        found.sort(key=lambda record: sum(profile.pipeline_us for profile in record.workloads) / len(record.workloads))
+        parts.append(f"## {hardware}{', CPU time of an interpreter' if clock == 'cpu' else ''}")
+        parts.append("\n".join(how_recorded(record) for record in found))
+        lengths = {profile.uuid: profile.T for record in found for profile in record.workloads}
+        for uuid in sorted(lengths, key=lambda uuid: (lengths[uuid], uuid)):
+            parts.append(f"### T = {lengths[uuid]}, {uuid}")
+            if len(found) > 1 and uuid in common_uuids(found):
+                parts.append(markdown(head_to_head_grid(found, uuid)))
+            for record in found:
+                parts += [markdown(stage_grid(record, p)) for p in record.workloads if p.uuid == uuid]
+    return "\n\n".join(parts)
+
+
+def renewed(page: str, folder: Path = RECORDS) -> str:
+    """The page with its block made anew. Raises ValueError for a missing marker or a broken record."""
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"{PAGE.name} lacks the marker {END if begin else BEGIN}")
+    return f"{before}{BEGIN}\n\n{block(read_records(folder))}\n\n{END}{after}"
