@@ -8,7 +8,8 @@ one of the current source comes before a stale one, and the newest of those coun
 import math
 import statistics
 from collections import defaultdict
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from flashinfer_bench import EvaluationStatus, Trace, Workload
@@ -37,7 +38,7 @@ class Regime:
         return self.low <= seq_len and (self.high is None or seq_len <= self.high)
 
 
-ALL = Regime("all", 0, None)
+ALL = Regime("all T", 0, None)
 REGIMES = (
     Regime("T <= 16", 0, 16),
     Regime("17 to 100", 17, 100),
@@ -115,13 +116,20 @@ class Row:
 
 @dataclass(frozen=True)
 class RegimeSummary:
-    """Summaries of the workloads of one regime, a solution each. best: greatest mean speed-up of the complete ones;
-    best_geometric: the same by geometric mean; both None when no solution passed everything."""
+    """Summaries of the workloads of one regime, a solution each.
+
+    best and runner_up: the greatest mean speed-ups of those that passed everything; best_geometric: the greatest
+    geometric mean of them; None where there is none.
+    """
 
     regime: Regime
     summaries: list[Summary]
     best: str | None
+    runner_up: str | None
     best_geometric: str | None
+
+    def of(self, solution: str) -> Summary:
+        return next(s for s in self.summaries if s.solution == solution)
 
 
 @dataclass(frozen=True)
@@ -168,9 +176,6 @@ class RunGroup:
         """First and last day of the traces, or the only one, as yyyy-mm-dd."""
         days = sorted({cell.timestamp[:10] for row in self.rows for cell in row.cells.values()})
         return [days[0], days[-1]] if len(days) > 1 else days
-
-    def ratio(self, a: str, b: str) -> Ratio:
-        return ratio(self.rows, a, b)
 
 
 @dataclass(frozen=True)
@@ -298,17 +303,12 @@ def summarise_regime(regime: Regime, rows: list[Row], solutions: list[str]) -> R
         wins = sum(row.winner == name for row in inside)
         summaries.append(summarise(name, cells, len(inside), wins))
     able = [s for s in summaries if s.complete and s.mean is not None]
-    best = max(able, key=lambda s: s.mean, default=None)
+    first, second, *_ = [s.solution for s in sorted(able, key=lambda s: -s.mean)] + [None, None]
     geometric = max(able, key=lambda s: s.geometric_mean, default=None)
-    return RegimeSummary(regime, summaries, best and best.solution, geometric and geometric.solution)
+    return RegimeSummary(regime, summaries, first, second, geometric and geometric.solution)
 
 
 def ratio(rows: list[Row], a: str, b: str) -> Ratio:
-    """Raises TraceSetError when no row has one of the two."""
-    known = sorted({name for row in rows for name in row.cells})
-    for name in (a, b):
-        if name not in known:
-            raise TraceSetError(f"unknown solution {name!r}; this run group has: {', '.join(known)}")
     found = []
     for row in rows:
         times = [row.cells[n].latency_ms if n in row.cells and row.cells[n].counts else None for n in (a, b)]
@@ -408,7 +408,7 @@ def make_section(definition: str, hardware: str, versions: tuple, judged: list[t
 
 
 def select(
-    recorded: list[Recorded], definition: str | None, tolerance: str | None, solutions: list[str]
+    recorded: list[Recorded], definition: str | None, tolerance: str | None, solutions: Sequence[str]
 ) -> tuple[list[Recorded], list[str]]:
     """The traces asked for, and notes on those that cannot be shown.
 
@@ -438,11 +438,14 @@ def select(
 
 
 def build(
-    given: list[Path], definition: str | None = None, tolerance: str | None = None, solutions: tuple[str, ...] = ()
+    given: list[Path],
+    definition: str | None = None,
+    tolerance: str | None = None,
+    solutions: Sequence[str] = (),
 ) -> Comparison:
     """Compare the traces below the given paths; arguments as in `select`. Raises TraceSetError."""
     recorded, warnings = trace_sets.read(given)
-    recorded, notes = select(recorded, definition, tolerance, list(solutions))
+    recorded, notes = select(recorded, definition, tolerance, solutions)
     hashes = {}
     for root in sorted({found.root or paths.ROOT for found in recorded}):
         hashes[root], more = trace_sets.source_hashes(root)
@@ -456,12 +459,29 @@ def build(
     return Comparison(sections, warnings, [*notes, *notes_on(sections)])
 
 
+def with_ratio(comparison: Comparison, a: str, b: str) -> Comparison:
+    """The comparison with this ratio alone, in the run groups that have both. Raises TraceSetError without one."""
+    groups = [group for section in comparison.sections for group in section.groups]
+    known = sorted({name for group in groups for name in group.solutions})
+    for name in (a, b):
+        if name not in known:
+            raise TraceSetError(f"unknown solution {name!r}; the traces have: {', '.join(known)}")
+    if not any({a, b} <= set(group.solutions) for group in groups):
+        raise TraceSetError(f"{a} and {b} were never measured on one machine with the same versions and protocol")
+
+    def changed(group: RunGroup) -> RunGroup:
+        return replace(group, ratios=[ratio(group.rows, a, b)] if {a, b} <= set(group.solutions) else [])
+
+    sections = [replace(section, groups=[changed(g) for g in section.groups]) for section in comparison.sections]
+    return replace(comparison, sections=sections)
+
+
 def notes_on(sections: list[Section]) -> list[str]:
     """What a reader has to know about cells that do not count and figures that are missing."""
     cells = [cell for s in sections for group in s.groups for row in group.rows for cell in row.cells.values()]
     notes = []
     if superseded := sum(cell.superseded for cell in cells):
-        notes.append(f"{superseded} traces of cells that have a newer one do not count")
+        notes.append(f"not counted, as the same cell has a newer trace or one of the current source: {superseded}")
     if stale := sorted({cell.solution for cell in cells if cell.stale}):
         notes.append(f"stale: the source has changed since it was measured; not in means or wins: {', '.join(stale)}")
     if unknown := sorted({cell.solution for cell in cells if cell.source == "unknown"}):
