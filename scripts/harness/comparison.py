@@ -113,6 +113,13 @@ class Row:
     cells: dict[str, Cell]
     winner: str | None
 
+    @property
+    def floor_speedup(self) -> float | None:
+        """The reference's time, the median over the cells that count, over the floor; None without either."""
+        references = [cell.reference_ms for cell in self.cells.values() if cell.counts and cell.reference_ms]
+        least = self.workload.floor_ms
+        return statistics.median(references) / least if references and least else None
+
 
 @dataclass(frozen=True)
 class RegimeSummary:

@@ -150,12 +150,17 @@ def ratio_table(ratio: Ratio) -> PlainTable:
     )
 
 
-def matched_table(section: Section) -> PlainTable:
-    """A column for each solution and tolerance that a trace tells."""
+def matched_pairs(section: Section) -> list[tuple[str, str]]:
+    """(solution, tolerance's name) of the matched ratios that traces tell, solution by solution."""
     pairs = sorted({(name, t) for row in section.matched for name, ratios in row.matched.items() for t in ratios})
     others = sorted({tolerance for _, tolerance in pairs} - set(TOLERANCE_COLUMNS))
     order = [*TOLERANCE_COLUMNS, *others]
-    pairs.sort(key=lambda pair: (pair[0], order.index(pair[1])))
+    return sorted(pairs, key=lambda pair: (pair[0], order.index(pair[1])))
+
+
+def matched_table(section: Section) -> PlainTable:
+    """A column for each solution and tolerance that a trace tells."""
+    pairs = matched_pairs(section)
     rows = []
     for row in section.matched:
         found = [row.matched.get(name, {}).get(tolerance) for name, tolerance in pairs]
