@@ -7,6 +7,7 @@ SOLUTIONS = ROOT / "solutions"
 SHARED_STAGES = SOLUTIONS / "kernels"
 PACKED = SOLUTIONS / "packed"
 README = ROOT / "README.md"
+RESULTS_PAGE = ROOT / "docs" / "results.html"
 
 
 def definition_file(name: str, root: Path = ROOT) -> Path:
