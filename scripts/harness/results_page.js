@@ -79,17 +79,26 @@
   // Plots
   const METRICS = {
     latency: { value: (point) => point.latency_ms, floor: (workload) => workload.floor_ms, text: "latency", label: "ms" },
-    speedup: { value: (point) => point.speedup, floor: (workload) => workload.floor_speedup, text: "speedup", label: "×" },
+    speedup: { value: (point) => point.speedup, floor: (workload) => workload.floor_speedup, text: "speedup", label: "x" },
   };
   function ticks(low, high) {
-    const all = [];
-    for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power++)
-      for (const step of [1, 2, 5]) {
-        const value = Number(`${step}e${power}`);
-        if (value >= low * 0.999 && value <= high * 1.001) all.push({ value, major: step === 1 });
-      }
-    const majors = all.filter((tick) => tick.major);
-    return all.length > 7 && majors.length > 1 ? majors : all;
+    const steps = (digits) => {
+      const found = [];
+      for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power++)
+        for (const digit of digits) found.push(Number(`${digit}e${power}`));
+      return found.filter((value) => value >= low && value <= high);
+    };
+    const choices = [steps([1, 2, 5]), steps([1, 2, 3, 4, 5, 6, 8])];
+    if (choices[0].length > 7) return steps([1]);
+    return choices.find((found) => found.length > 2) ?? even(low, high);
+  }
+  // Within less than an octave or so even steps read better.
+  function even(low, high) {
+    const rough = (high - low) / 4;
+    const power = 10 ** Math.floor(Math.log10(rough));
+    const step = [1, 2, 5, 10].map((digit) => digit * power).find((value) => value >= rough);
+    const count = Math.floor(high / step) - Math.ceil(low / step) + 1;
+    return Array.from({ length: count }, (_, at) => Number(((Math.ceil(low / step) + at) * step).toPrecision(6)));
   }
   const number = (value) => value.toLocaleString("en-US", { maximumSignificantDigits: 6 });
   function scale(low, high, from, to) {
@@ -134,13 +143,14 @@
     const x = scale(xLow, xHigh, left, width - right);
     const y = scale(yLow, yHigh, height - bottom, top);
 
-    let xTicks = ticks(xLow, xHigh);
-    if (xTicks.length < 2) xTicks = [...new Set(workloads.map((w) => w.seq_len))].map((value) => ({ value }));
-    for (const { value } of xTicks) {
+    let free = 0;
+    for (const value of ticks(xLow, xHigh)) {
       plot.append(svg("line", { class: "grid", x1: x(value), x2: x(value), y1: top, y2: height - bottom }));
+      if (x(value) < free) continue;
+      free = x(value) + 34;
       plot.append(svg("text", { x: x(value), y: height - bottom + 16, "text-anchor": "middle" }, number(value)));
     }
-    for (const { value } of ticks(yLow, yHigh)) {
+    for (const value of ticks(yLow, yHigh)) {
       plot.append(svg("line", { class: "grid", x1: left, x2: width - right, y1: y(value), y2: y(value) }));
       plot.append(svg("text", { x: left - 7, y: y(value) + 4, "text-anchor": "end" }, number(value)));
     }
@@ -225,8 +235,10 @@
       const spot = event.detail === 0 ? active : nearest(event);
       if (spot && (event.pointerType !== "touch" || spot === touched)) location.hash = spot.point.trace;
     };
-    plot.onfocusin = (event) => show(placed.find((spot) => spot.link === event.target) ?? null);
-    plot.onfocusout = () => show(null);
+    for (const spot of placed) {
+      spot.link.addEventListener("focus", () => show(spot));
+      spot.link.addEventListener("blur", () => show(null));
+    }
     plot.onkeydown = (event) => {
       if (!active) return;
       if (event.key === "Enter") {
@@ -266,11 +278,14 @@
       $$("figure", plots).forEach(draw);
     });
   }
-  let waiting = 0;
+  const main = document.querySelector("main");
+  let drawnWidth = main.clientWidth;
   new ResizeObserver(() => {
-    cancelAnimationFrame(waiting);
-    waiting = requestAnimationFrame(drawAll);
-  }).observe(document.querySelector("main"));
+    // Only another width needs another drawing, which would take the focus from a point.
+    if (main.clientWidth === drawnWidth) return;
+    drawnWidth = main.clientWidth;
+    drawAll();
+  }).observe(main);
 
   // One trace, in a dialog that a link with its fragment opens
   const dialog = document.getElementById("trace");

@@ -12,14 +12,22 @@ from pathlib import Path
 import jinja2
 
 from harness.comparison import REGIMES, Cell, Comparison, Row, RunGroup, Section, WorkloadInfo
-from harness.comparison_tables import matched_pairs, milliseconds, plain_ratio, ratio_text, speedup
+from harness.comparison_tables import (
+    TOLERANCE_COLUMNS,
+    matched_pairs,
+    milliseconds,
+    plain_ratio,
+    ratio_text,
+    speedup,
+    versions,
+)
 
 HERE = Path(__file__).parent
 NUM_COLOURS = 8  # as many as results_page.css and results_page.js have of series and marks
 SOURCES = {
-    "current": "what the solution's source is now",
+    "current": "current: the solution's source has not changed since",
     "stale": "stale: the source has changed since, or is gone",
-    "unknown": "whether the source has changed since cannot be told",
+    "unknown": "unknown: whether the source has changed since cannot be told",
 }
 
 
@@ -29,6 +37,10 @@ def regime_of(seq_len: int) -> str:
 
 def status_words(cell: Cell) -> str:
     return cell.status.replace("_", " ").lower()
+
+
+def is_timed(group: RunGroup) -> bool:
+    return any(cell.latency_ms is not None for row in group.rows for cell in row.cells.values())
 
 
 def tags_of(cell: Cell, winner: str | None) -> list[tuple[str, str]]:
@@ -67,6 +79,10 @@ def trace_id(section: Section, group: RunGroup, cell: Cell) -> str:
     return f"trace-{hashlib.sha1(key.encode()).hexdigest()[:12]}"
 
 
+def _four(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"
+
+
 def _unit(value: float | None, digits: int, unit: str) -> str | None:
     return None if value is None else f"{value:,.{digits}f}{unit}"
 
@@ -78,7 +94,8 @@ def dialog_part(title: str, rows: list[tuple[str, str | None]]) -> dict:
 
 def trace_view(section: Section, group: RunGroup, row: Row, cell: Cell) -> dict:
     """What the dialog shows of one trace alone."""
-    matched = next((m.matched for m in section.matched if m.uuid == cell.uuid), {}).get(cell.solution, {})
+    tolerances = next((m.matched for m in section.matched if m.uuid == cell.uuid), {}).get(cell.solution, {})
+    others = {name: ratio for name, ratio in tolerances.items() if name != group.tolerance_name}
     figures = [
         ("Status", cell.status),
         ("Latency", _unit(cell.latency_ms, 4, " ms")),
@@ -90,7 +107,7 @@ def trace_view(section: Section, group: RunGroup, row: Row, cell: Cell) -> dict:
         ("Matched ratio", _unit(cell.matched, 6, "")),
         ("Maximum absolute error", None if cell.max_absolute_error is None else f"{cell.max_absolute_error:g}"),
         ("Maximum relative error", None if cell.max_relative_error is None else f"{cell.max_relative_error:g}"),
-        *((f"Matched at {name}", _unit(ratio, 6, "")) for name, ratio in matched.items()),
+        *((f"Matched at {name}", _unit(others[name], 6, "")) for name in TOLERANCE_COLUMNS if name in others),
     ]
     run = [
         ("Tolerance", group.tolerance),
@@ -126,8 +143,8 @@ def workload_part(section: Section, info: WorkloadInfo) -> dict:
 
 
 def environment_part(section: Section) -> dict:
-    versions = [(name.replace("_", " "), version) for name, version in section.versions.items()]
-    return dialog_part("Environment", [("hardware", section.hardware), *versions])
+    libraries = [(name.replace("_", " "), version) for name, version in section.versions.items()]
+    return dialog_part("Environment", [("hardware", section.hardware), *libraries])
 
 
 def workload_view(section: Section, row: Row) -> dict:
@@ -166,7 +183,8 @@ def data_of(comparison: Comparison, series: dict[str, dict]) -> dict:
             points = {name: [] for name in group.solutions}
             for row in group.rows:
                 for name, cell in row.cells.items():
-                    traces[trace_id(section, group, cell)] = trace_view(section, group, row, cell) | {"group": len(groups)}
+                    view = trace_view(section, group, row, cell)
+                    traces[trace_id(section, group, cell)] = view | {"group": len(groups)}
                     if cell.latency_ms is not None:
                         points[name].append(point_view(section, group, row, cell))
             groups.append(
@@ -209,9 +227,15 @@ def page(comparison: Comparison) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"ms": milliseconds, "x": speedup, "two": plain_ratio, "three": ratio_text}
+    environment.filters |= {"ms": milliseconds, "x": speedup, "two": plain_ratio, "three": ratio_text, "four": _four}
     environment.globals |= {"trace_id": trace_id, "group_id": group_id, "regime_of": regime_of}
-    environment.globals |= {"tags_of": tags_of, "label_of": label_of, "matched_pairs": matched_pairs}
+    environment.globals |= {
+        "tags_of": tags_of,
+        "label_of": label_of,
+        "matched_pairs": matched_pairs,
+        "is_timed": is_timed,
+        "versions": versions,
+    }
     script, style = ((HERE / f"results_page.{kind}").read_text() for kind in ("js", "css"))
     series = series_of(comparison)
     seq_lens = {info.seq_len for section in comparison.sections for info in section.workloads}
