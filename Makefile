@@ -9,7 +9,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup pack definitions workloads bench test lint readme
+.PHONY: help setup pack definitions workloads bench test lint readme page
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,3 +46,6 @@ lint: $(READY) ## ruff: style and formatting
 
 readme: $(READY) ## the tables in README.md, from traces/
 	$(BIN)/python scripts/update_readme.py
+
+page: $(READY) ## docs/results.html: the results as a page to explore, from traces/
+	$(BIN)/python scripts/results_page.py
