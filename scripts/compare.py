@@ -5,6 +5,7 @@ traces are of one cell, those of the current source come first, and the newest o
 """
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -33,7 +34,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     add("--definition", metavar=f"{'|'.join(GEOMETRIES)}|NAME", help="default: all that were recorded")
     add("--tolerance", metavar="NAME", help="default: all that were recorded")
     add("--solutions", nargs="+", default=[], metavar="NAME", help="default: all that were recorded")
-    add("--ratio", nargs=2, metavar=("A", "B"), help="how many times as fast A is as B, workload by workload")
+    add("--ratio", nargs=2, metavar=("A", "B"), help="only this: how many times as fast A is as B")
     add("--format", choices=FORMATS, default="terminal", help="default: terminal")
     add("--output", type=Path, metavar="FILE", help="write there, not to the terminal")
     return parser.parse_args(argv)
@@ -64,6 +65,9 @@ def main() -> int:
             comparison_terminal.show(found, Console(), pair)
         else:
             sys.stdout.write(text_of(found, args.format, pair))
+            sys.stdout.flush()
+    except BrokenPipeError:  # the reader has seen enough, as head has
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (TraceSetError, OSError) as error:
         print(error, file=sys.stderr)
         return 2

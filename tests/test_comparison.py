@@ -198,9 +198,13 @@ def test_matched_ratios_stand_side_by_side(tmp_path):
         trace("fast", 7, matched=0.98),
         trace("fast", 7, matched=0.7, tolerance=DEFAULT, status="INCORRECT_NUMERICAL"),
     ]
-    (section,) = comparison.build([trace_set(tmp_path, traces)]).sections
-    (found,) = (row.matched for row in section.matched if row.seq_len == 7)
-    assert found == {"fast": {"relaxed": 0.98, "default": 0.7}}
+    for tolerance in (None, "relaxed"):
+        built = comparison.build([trace_set(tmp_path, traces)], tolerance=tolerance)
+        (section,) = built.sections
+        assert len(section.groups) == (1 if tolerance else 2)
+        (found,) = (row.matched for row in section.matched if row.seq_len == 7)
+        assert found == {"fast": {"relaxed": 0.98, "default": 0.7}}
+        assert "0.7000  0.9800" in comparison_terminal.plain_text(built)
 
 
 def test_untimed_traces_are_judged_but_not_timed(tmp_path):
@@ -230,6 +234,14 @@ def test_markdown_has_a_regular_table_for_each_part(built):
         assert len({line.replace("\\|", "").count("|") for line in lines}) == 1
     assert "| 80 | 4.000    5.0x | **\\* 2.000   10.0x** |" in text
     assert "stale 3.000" in text and "RUNTIME_ERROR" in text and RELAXED in text
+
+
+def test_a_ratio_is_shown_alone_and_by_workload(built):
+    pair = ("slow", "fast")
+    asked = comparison.with_ratio(built, *pair)
+    for text in (comparison_markdown.markdown(asked, pair), comparison_terminal.plain_text(asked, pair)):
+        assert "slow against fast" in text and "from 0.500 to 2.000" in text and "Which to use" not in text
+    assert "| 80 | 2.000 | 4.000 | **2.000** |" in comparison_markdown.markdown(asked, pair)
 
 
 def test_terminal_ends_with_what_to_use(built):

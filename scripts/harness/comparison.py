@@ -115,7 +115,7 @@ class Row:
 
     @property
     def floor_speedup(self) -> float | None:
-        """The reference's time, the median over the cells that count, over the floor; None without either."""
+        """The most that anybody can reach: the median reference time of cells that count over the floor, or None."""
         references = [cell.reference_ms for cell in self.cells.values() if cell.counts and cell.reference_ms]
         least = self.workload.floor_ms
         return statistics.median(references) / least if references and least else None
@@ -228,7 +228,8 @@ def versions_of(trace: Trace) -> tuple[tuple[str, str], ...]:
     return tuple(sorted((key, value) for key, value in libs.items() if key not in NOT_VERSIONS))
 
 
-def _by_tolerance(text: str) -> tuple[int, str]:
+def tolerance_order(text: str) -> tuple[int, str]:
+    """Sorts tolerances, or their names, from strict to loose; unknown ones last."""
     name = text.partition(":")[0]
     return (TOLERANCE_ORDER.index(name) if name in TOLERANCE_ORDER else len(TOLERANCE_ORDER), text)
 
@@ -398,12 +399,16 @@ def make_infos(definition: str, hardware: str, recorded: list[Recorded]) -> list
     return sorted(infos, key=lambda info: (info.seq_len, info.uuid))
 
 
-def make_section(definition: str, hardware: str, versions: tuple, judged: list[tuple[Recorded, str]]) -> Section:
+def make_section(
+    definition: str, hardware: str, versions: tuple, judged: list[tuple[Recorded, str]], only: str | None
+) -> Section:
+    """A section of (trace, source) pairs; only: the name of the tolerance to make run groups of, None for all."""
     infos = make_infos(definition, hardware, [found for found, _ in judged])
     runs = defaultdict(list)
     for found, source in judged:
-        runs[tolerance_of(found.trace), protocol_of(found.trace)].append((found, source))
-    ordered = sorted(runs.items(), key=lambda item: (_by_tolerance(item[0][0]), item[0][1]))
+        if only in (None, tolerance_of(found.trace).partition(":")[0]):
+            runs[tolerance_of(found.trace), protocol_of(found.trace)].append((found, source))
+    ordered = sorted(runs.items(), key=lambda item: (tolerance_order(item[0][0]), item[0][1]))
     return Section(
         definition=definition,
         hardware=hardware,
@@ -415,12 +420,12 @@ def make_section(definition: str, hardware: str, versions: tuple, judged: list[t
 
 
 def select(
-    recorded: list[Recorded], definition: str | None, tolerance: str | None, solutions: Sequence[str]
+    recorded: list[Recorded], definition: str | None, solutions: Sequence[str]
 ) -> tuple[list[Recorded], list[str]]:
     """The traces asked for, and notes on those that cannot be shown.
 
-    definition: a key of GEOMETRIES or a name; tolerance: a name; solutions: names, all when empty. Raises
-    TraceSetError for one that no trace has.
+    definition: a key of GEOMETRIES or a name; solutions: names, all when empty. Raises TraceSetError for one that no
+    trace has.
     """
     notes, shown = [], [found for found in recorded if "seq_len" in found.trace.workload.axes]
     for name in sorted({found.trace.definition for found in recorded} - {found.trace.definition for found in shown}):
@@ -430,7 +435,6 @@ def select(
         wanted = definition_name(definition)
     filters = (
         ("definition", [wanted] if wanted else [], lambda trace: trace.definition),
-        ("tolerance", [tolerance] if tolerance else [], lambda trace: tolerance_of(trace).partition(":")[0]),
         ("solution", solutions, lambda trace: trace.solution),
     )
     for what, names, of in filters:
@@ -450,9 +454,15 @@ def build(
     tolerance: str | None = None,
     solutions: Sequence[str] = (),
 ) -> Comparison:
-    """Compare the traces below the given paths; arguments as in `select`. Raises TraceSetError."""
+    """Compare the traces below the given paths; arguments as in `select`. Raises TraceSetError.
+
+    tolerance: a name; only its run groups are built, but matched ratios are told at every tolerance.
+    """
     recorded, warnings = trace_sets.read(given)
-    recorded, notes = select(recorded, definition, tolerance, solutions)
+    recorded, notes = select(recorded, definition, solutions)
+    known = sorted({tolerance_of(found.trace).partition(":")[0] for found in recorded}, key=tolerance_order)
+    if tolerance not in (None, *known):
+        raise TraceSetError(f"unknown tolerance {tolerance!r}; the traces have: {', '.join(known)}")
     hashes = {}
     for root in sorted({found.root or paths.ROOT for found in recorded}):
         hashes[root], more = trace_sets.source_hashes(root)
@@ -462,7 +472,8 @@ def build(
         trace = found.trace
         key = trace.definition, trace.evaluation.environment.hardware, versions_of(trace)
         by_section[key].append((found, source_of(found, hashes)))
-    sections = [make_section(*key, judged) for key, judged in sorted(by_section.items(), key=lambda item: item[0])]
+    made = [make_section(*key, judged, tolerance) for key, judged in sorted(by_section.items(), key=lambda i: i[0])]
+    sections = [section for section in made if section.groups]
     return Comparison(sections, warnings, [*notes, *notes_on(sections)])
 
 

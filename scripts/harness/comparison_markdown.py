@@ -19,8 +19,8 @@ def markdown_table(table: PlainTable) -> str:
 
 
 def markdown(comparison: Comparison, pair: tuple[str, str] | None = None) -> str:
-    """The whole comparison; pair as in `parts_of`."""
-    blocks = ["## Which to use", markdown_table(choice_table(comparison))]
+    """The whole comparison, or with a pair its ratio alone."""
+    blocks = [] if pair else ["## Which to use", markdown_table(choice_table(comparison))]
     for part in parts_of(comparison, pair):
         blocks += [f"## {part.heading}", *part.lines]
         for table in part.tables:

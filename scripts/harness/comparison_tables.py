@@ -3,10 +3,9 @@
 import math
 from dataclasses import dataclass, field
 
-from harness.comparison import ALL, REGIMES, Cell, Comparison, Ratio, RegimeSummary, RunGroup, Section
+from harness.comparison import ALL, REGIMES, Cell, Comparison, Ratio, RegimeSummary, RunGroup, Section, tolerance_order
 
 CLOSE = 0.05  # a lead below this is not worth choosing by
-TOLERANCE_COLUMNS = ("default", "relaxed", "contest")
 SUMMARY_HEAD = ("passed", "wins", "mean", "geo. mean", "median", "min", "max", "CV", "mean ms", "ms/floor")
 
 
@@ -150,26 +149,21 @@ def ratio_table(ratio: Ratio) -> PlainTable:
     )
 
 
-def matched_pairs(section: Section) -> list[tuple[str, str]]:
-    """(solution, tolerance's name) of the matched ratios that traces tell, solution by solution."""
-    pairs = sorted({(name, t) for row in section.matched for name, ratios in row.matched.items() for t in ratios})
-    others = sorted({tolerance for _, tolerance in pairs} - set(TOLERANCE_COLUMNS))
-    order = [*TOLERANCE_COLUMNS, *others]
-    return sorted(pairs, key=lambda pair: (pair[0], order.index(pair[1])))
-
-
 def matched_table(section: Section) -> PlainTable:
-    """A column for each solution and tolerance that a trace tells."""
-    pairs = matched_pairs(section)
+    """A column for each solution, in a cell a ratio for each tolerance that any trace tells."""
+    names = sorted({name for row in section.matched for name in row.matched})
+    told = {t for row in section.matched for ratios in row.matched.values() for t in ratios}
+    tolerances = sorted(told, key=tolerance_order)
     rows = []
     for row in section.matched:
-        found = [row.matched.get(name, {}).get(tolerance) for name, tolerance in pairs]
-        rows.append(plain(str(row.seq_len), *("-" if value is None else f"{value:.4f}" for value in found)))
+        found = [[row.matched.get(name, {}).get(t) for t in tolerances] for name in names]
+        cells = ["  ".join("-" if value is None else f"{value:.4f}" for value in ratios) for ratios in found]
+        rows.append(plain(str(row.seq_len), *cells))
     return PlainTable(
         title="Matched ratio",
-        head=["T", *(f"{name} {tolerance}" for name, tolerance in pairs)],
+        head=["T", *names],
         sections=[rows],
-        caption="Share of elements inside each tolerance, whether it passed or not.",
+        caption=f"In a cell: {', '.join(tolerances)}; the share of elements inside, whether it passed or not.",
         left=0,
     )
 
@@ -214,16 +208,17 @@ def choice_table(comparison: Comparison) -> PlainTable:
 
 
 def parts_of(comparison: Comparison, pair: tuple[str, str] | None = None) -> list[Part]:
-    """All of a comparison but the choice; pair adds that ratio, workload by workload, and leaves out the other ones."""
+    """All of a comparison; with a pair its ratio alone, workload by workload."""
     parts = []
     for section in comparison.sections:
         parts.append(Part(f"{section.hardware}: {section.definition}", [versions(section)]))
         for group in section.groups:
-            tables = [workload_table(group), summary_table(group)]
-            if pair:
-                tables += [ratio_table(ratio) for ratio in group.ratios]
-            elif group.ratios:
-                tables.append(range_table(group))
-            parts.append(Part(group.tolerance, [f"{group.protocol}; {' to '.join(group.days)}"], tables))
-        parts.append(Part("Exactness", [], [matched_table(section)]))
+            tables = [ratio_table(ratio) for ratio in group.ratios]
+            if not pair:
+                ranges = [range_table(group)] if group.ratios else []
+                tables = [workload_table(group), summary_table(group), *ranges]
+            if tables:
+                parts.append(Part(group.tolerance, [f"{group.protocol}; {' to '.join(group.days)}"], tables))
+        if not pair:
+            parts.append(Part("Exactness", [], [matched_table(section)]))
     return parts

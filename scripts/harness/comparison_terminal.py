@@ -9,6 +9,8 @@ from rich.text import Text
 from harness.comparison import Comparison
 from harness.comparison_tables import PlainTable, choice_table, parts_of
 
+MIN_WIDTH = 160
+CELL_WIDTH = 25  # of a solution's column with its borders
 STYLES = {"": "", "best": "bold green", "stale": "dim", "failed": "red"}
 
 
@@ -24,7 +26,7 @@ def rich_table(table: PlainTable) -> Table:
 
 
 def show(comparison: Comparison, console: Console, pair: tuple[str, str] | None = None) -> None:
-    """Print everything; pair as in `parts_of`."""
+    """Print everything, or with a pair its ratio alone."""
     for part in parts_of(comparison, pair):
         console.print(part.heading, style="bold", markup=False, highlight=False)
         for line in part.lines:
@@ -34,11 +36,13 @@ def show(comparison: Comparison, console: Console, pair: tuple[str, str] | None 
         console.print()
     for note in comparison.notes:
         console.print(note, style="yellow", markup=False, highlight=False)
-    console.print(rich_table(choice_table(comparison)))
+    if not pair:
+        console.print(rich_table(choice_table(comparison)))
 
 
 def plain_text(comparison: Comparison, pair: tuple[str, str] | None = None) -> str:
-    """What `show` prints, without colours, for a file; 160 columns wide at most."""
+    """What `show` prints, without colours and as wide as the solutions need, for a file."""
+    most = max(len(group.solutions) for section in comparison.sections for group in section.groups)
     out = io.StringIO()
-    show(comparison, Console(file=out, width=160), pair)
+    show(comparison, Console(file=out, width=max(MIN_WIDTH, 20 + CELL_WIDTH * most)), pair)
     return "".join(f"{line.rstrip()}\n" for line in out.getvalue().splitlines())

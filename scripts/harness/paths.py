@@ -7,7 +7,9 @@ SOLUTIONS = ROOT / "solutions"
 SHARED_STAGES = SOLUTIONS / "kernels"
 PACKED = SOLUTIONS / "packed"
 README = ROOT / "README.md"
-RESULTS_PAGE = ROOT / "docs" / "results.html"
+DOCS = ROOT / "docs"
+PROFILES = DOCS / "profile"
+RESULTS_PAGE = DOCS / "results.html"
 
 
 def definition_file(name: str, root: Path = ROOT) -> Path:

@@ -11,10 +11,8 @@ from pathlib import Path
 
 import jinja2
 
-from harness.comparison import REGIMES, Cell, Comparison, Row, RunGroup, Section, WorkloadInfo
+from harness.comparison import REGIMES, Cell, Comparison, Row, RunGroup, Section, WorkloadInfo, tolerance_order
 from harness.comparison_tables import (
-    TOLERANCE_COLUMNS,
-    matched_pairs,
     milliseconds,
     plain_ratio,
     ratio_text,
@@ -67,6 +65,12 @@ def label_of(cell: Cell, winner: str | None) -> str:
     return ", ".join([*parts, *(words for kind, words in tags_of(cell, winner) if kind != "failed")])
 
 
+def matched_pairs(section: Section) -> list[tuple[str, str]]:
+    """(solution, tolerance's name) of the matched ratios that traces tell, solution by solution."""
+    pairs = {(name, t) for row in section.matched for name, ratios in row.matched.items() for t in ratios}
+    return sorted(pairs, key=lambda pair: (pair[0], tolerance_order(pair[1])))
+
+
 def group_id(section: Section, group: RunGroup) -> str:
     """Eight hex digits that stay while machine, versions, tolerance and protocol do."""
     what = (section.definition, section.hardware, sorted(section.versions.items()), group.tolerance, group.protocol)
@@ -107,7 +111,7 @@ def trace_view(section: Section, group: RunGroup, row: Row, cell: Cell) -> dict:
         ("Matched ratio", _unit(cell.matched, 6, "")),
         ("Maximum absolute error", None if cell.max_absolute_error is None else f"{cell.max_absolute_error:g}"),
         ("Maximum relative error", None if cell.max_relative_error is None else f"{cell.max_relative_error:g}"),
-        *((f"Matched at {name}", _unit(others[name], 6, "")) for name in TOLERANCE_COLUMNS if name in others),
+        *((f"Matched at {name}", _unit(others[name], 6, "")) for name in sorted(others, key=tolerance_order)),
     ]
     run = [
         ("Tolerance", group.tolerance),
