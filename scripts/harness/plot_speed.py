@@ -1,7 +1,5 @@
 """Picture: speed-up and latency of every solution over the number of tokens, with the floor."""
 
-import statistics
-
 from matplotlib.figure import Figure
 
 from harness.comparison import RunGroup
@@ -11,14 +9,12 @@ from harness.plot_style import FAINT, INK, log_ticks, looks, token_axis
 def data(group: RunGroup) -> dict:
     """What is drawn: {"floor": [[T, ms, speed-up]], solution: [[T, ms, speed-up]]}, of cells that count, by T.
 
-    The floor's speed-up is that of the median reference time over it, the most that anybody can reach.
+    The floor's speed-up is the most that anybody can reach.
     """
     found = {"floor": []}
     for row in group.rows:
-        references = [cell.reference_ms for cell in row.cells.values() if cell.counts]
-        floor_ms = row.workload.floor_ms
-        if references and floor_ms is not None:
-            found["floor"].append([row.workload.seq_len, floor_ms, statistics.median(references) / floor_ms])
+        if row.floor_speedup is not None:
+            found["floor"].append([row.workload.seq_len, row.workload.floor_ms, row.floor_speedup])
         for cell in row.cells.values():
             if cell.counts:
                 found.setdefault(cell.solution, []).append([cell.seq_len, cell.latency_ms, cell.speedup])
