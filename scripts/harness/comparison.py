@@ -115,7 +115,7 @@ class Row:
 
     @property
     def floor_speedup(self) -> float | None:
-        """The reference's time, the median over the cells that count, over the floor; None without either."""
+        """The most that anybody can reach: the median reference time of cells that count over the floor, or None."""
         references = [cell.reference_ms for cell in self.cells.values() if cell.counts and cell.reference_ms]
         least = self.workload.floor_ms
         return statistics.median(references) / least if references and least else None

@@ -7,10 +7,7 @@ from harness.plot_style import FAINT, INK, log_ticks, looks, token_axis
 
 
 def data(group: RunGroup) -> dict:
-    """What is drawn: {"floor": [[T, ms, speed-up]], solution: [[T, ms, speed-up]]}, of cells that count, by T.
-
-    The floor's speed-up is the most that anybody can reach.
-    """
+    """What is drawn: {"floor": [[T, ms, speed-up]], solution: [[T, ms, speed-up]]}, of cells that count, by T."""
     found = {"floor": []}
     for row in group.rows:
         if row.floor_speedup is not None:
