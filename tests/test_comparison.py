@@ -11,6 +11,7 @@ import sys
 
 import pytest
 from harness import comparison, comparison_data, comparison_markdown, comparison_terminal, paths
+from harness.comparison_tables import choice, choice_table
 from harness.trace_sets import TraceSetError
 from recorded import DEFAULT, NAME, RELAXED, trace, trace_set, write
 
@@ -214,6 +215,23 @@ def test_untimed_traces_are_judged_but_not_timed(tmp_path):
     assert cell.passed and cell.latency_ms is None and row(group, 7).winner is None
     assert (group.total.of("fast").passed, group.total.of("fast").mean) == (1, None)
     assert "PASSED 0.9900" in comparison_terminal.plain_text(comparison.build([tmp_path]))
+
+
+def test_the_choice_says_what_its_run_groups_differ_in(tmp_path):
+    """Two lines for one tolerance must not look alike."""
+
+    def head(**change):
+        return choice_table(comparison.build([trace_set(tmp_path, [*two(), *two(**change)])])).head[:-5]
+
+    assert head(tolerance=DEFAULT, protocol="twice") == ["tolerance"]
+    assert head(protocol="twice") == ["protocol", "tolerance"]
+    assert head(torch="2.13") == ["versions", "tolerance"]
+    assert head(hardware="Another GPU") == ["machine", "tolerance"]
+
+
+def test_the_choice_of_untimed_runs_is_not_a_failure(tmp_path):
+    group = only_group(tmp_path, [trace("fast", 901, 0)])
+    assert choice(group.regimes[2]).text == "not timed" and choice(group.regimes[3]).text == "none passes all"
 
 
 # Forms.

@@ -377,7 +377,7 @@ def recorded_workloads(definition: str, root: Path) -> list[Workload]:
 def make_infos(definition: str, hardware: str, recorded: list[Recorded]) -> list[WorkloadInfo]:
     """Every workload of the definition, run or not, by T; with its floor where its routing is known."""
     known: dict[str, tuple[Workload, Path | None]] = {}
-    for root in {found.root or paths.ROOT for found in recorded}:
+    for root in sorted({found.root or paths.ROOT for found in recorded}):
         known |= {workload.uuid: (workload, root) for workload in recorded_workloads(definition, root)}
     known |= {found.trace.workload.uuid: (found.trace.workload, found.root) for found in recorded}
     infos = []

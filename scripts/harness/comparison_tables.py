@@ -171,7 +171,8 @@ def matched_table(section: Section) -> PlainTable:
 def choice(summary: RegimeSummary) -> Entry:
     """The solution to use, its mean speed-up, and whichever is as good."""
     if summary.best is None:
-        return Entry("none passes all", "failed")
+        untimed = any(s.complete for s in summary.summaries)
+        return Entry("not timed") if untimed else Entry("none passes all", "failed")
     mean = summary.of(summary.best).mean
     text = f"{summary.best} {mean:.1f}x"
     if summary.runner_up is not None:
@@ -182,27 +183,31 @@ def choice(summary: RegimeSummary) -> Entry:
 
 
 def choice_table(comparison: Comparison) -> PlainTable:
-    """What to use, by tolerance and number of tokens."""
-    machines = len({section.hardware for section in comparison.sections}) > 1
-    definitions = len({section.definition for section in comparison.sections}) > 1
-    regimes = [
-        r for r in REGIMES if any(s.regime == r for x in comparison.sections for g in x.groups for s in g.regimes)
-    ]
-    sections = []
-    for section in comparison.sections:
-        rows = []
-        for group in section.groups:
-            where = [section.definition] * definitions + [section.hardware] * machines + [group.tolerance_name]
-            by_regime = {summary.regime: choice(summary) for summary in (group.total, *group.regimes)}
-            chosen = [by_regime.get(regime, Entry("-")) for regime in (ALL, *regimes)]
-            rows.append([*plain(*where), *chosen])
-        sections.append(rows)
-    head = ["definition"] * definitions + ["machine"] * machines + ["tolerance"]
+    """What to use, by tolerance and number of tokens; with whatever else run groups differ in."""
+    grouped = [(section, group) for section in comparison.sections for group in section.groups]
+    regimes = [r for r in REGIMES if any(s.regime == r for _, group in grouped for s in group.regimes)]
+    where = {
+        "definition": lambda section, group: section.definition,
+        "machine": lambda section, group: section.hardware,
+        "versions": lambda section, group: versions(section),
+        "tolerance": lambda section, group: group.tolerance_name,
+        "protocol": lambda section, group: group.protocol,
+    }
+    told = {name: [of(*both) for both in grouped] for name, of in where.items()}
+    # A protocol tells run groups apart only where two have the same tolerance.
+    same = len(set(zip(*(told[name] for name in where if name != "protocol"), strict=True))) == len(grouped)
+    head = [name for name in where if len(set(told[name])) > 1 and not (name == "protocol" and same)]
+    head += [] if "tolerance" in head else ["tolerance"]
+    sections = [[] for _ in comparison.sections]
+    for at, (section, group) in enumerate(grouped):
+        by_regime = {summary.regime: choice(summary) for summary in (group.total, *group.regimes)}
+        chosen = [by_regime.get(regime, Entry("-")) for regime in (ALL, *regimes)]
+        sections[comparison.sections.index(section)].append([*plain(*(told[name][at] for name in head)), *chosen])
     return PlainTable(
         title="Which to use",
         head=[*head, ALL.name, *(regime.name for regime in regimes)],
         sections=sections,
-        caption="Greatest mean speed-up of those that passed every workload with their current source.",
+        caption="Greatest mean speed-up of those that passed every workload.",
         left=len(head) + 1 + len(regimes),
     )
 

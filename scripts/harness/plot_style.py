@@ -65,7 +65,7 @@ def looks(names: Iterable[str]) -> dict[str, dict]:
             "marker": MARKERS[kind % len(MARKERS)],
             "linestyle": DASHES[kind % len(DASHES)],
             # Where curves coincide the rims of the earlier ones show.
-            "markersize": max(8.5 - 1.7 * at, 4.5),
+            "markersize": max(8.5 - 1.3 * at, 5.5),
             "markeredgecolor": "white",
             "markeredgewidth": 0.6,
         }
