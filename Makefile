@@ -9,7 +9,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup pack definitions workloads bench test lint readme profile
+.PHONY: help setup pack definitions workloads bench test lint readme profile page examples plots
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,3 +49,12 @@ readme: $(READY) ## the tables in README.md, from traces/
 
 profile: $(READY) ## the tables in docs/profile.md, from docs/profile/
 	$(BIN)/python scripts/update_profile.py
+
+page: $(READY) ## docs/results.html: the results as a page to explore, from traces/
+	$(BIN)/python scripts/results_page.py
+
+examples: $(READY) ## the commands' output in docs/, from traces/
+	$(BIN)/python scripts/update_examples.py
+
+plots: $(READY) ## the pictures in docs/, from traces/ and docs/profile/
+	$(BIN)/python scripts/plot.py

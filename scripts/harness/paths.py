@@ -7,6 +7,9 @@ SOLUTIONS = ROOT / "solutions"
 SHARED_STAGES = SOLUTIONS / "kernels"
 PACKED = SOLUTIONS / "packed"
 README = ROOT / "README.md"
+DOCS = ROOT / "docs"
+PROFILES = DOCS / "profile"
+RESULTS_PAGE = DOCS / "results.html"
 
 
 def definition_file(name: str, root: Path = ROOT) -> Path:
