@@ -6,6 +6,7 @@ done in an empty folder. Exit status: 0 written, 1 refused, 2 bad arguments.
 """
 
 import argparse
+import re
 import shutil
 import sys
 import tempfile
@@ -14,10 +15,16 @@ from pathlib import Path
 import harness  # noqa: F401  must come first: it settles whether Triton interprets
 from flashinfer_bench import Solution, Trace
 from flashinfer_bench.data import load_jsonl_file
-from harness import bundle, clean_build, contest_record, evaluation_environment, packing, paths, trace_store
+from harness import bundle, clean_build, contest_record, evaluation_environment, packing, paths, trace_sets
 from rich.console import Console
 
 GEOMETRY = "full"
+
+
+def hardware_name(text: str) -> str:
+    if not re.fullmatch(r"sm_\d{2,3}", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no machine, want sm_ and the compute capability, as sm_100")
+    return text
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
@@ -25,8 +32,9 @@ def parse(argv: list[str]) -> argparse.Namespace:
     add = parser.add_argument
     add("name", metavar="NAME", help="the solution")
     add("--into", type=Path, metavar="FOLDER", required=True, help="new, empty, or written by this command before")
-    add("--hardware", default=evaluation_environment.HARDWARE, metavar="SM", help="the evaluation's; default: sm_100")
-    add("--traces", type=Path, metavar="FILE", help="the record of its runs; default: below traces/")
+    where = evaluation_environment.HARDWARE
+    add("--hardware", type=hardware_name, default=where, metavar="SM", help=f"the evaluation's; default: {where}")
+    add("--traces", type=Path, nargs="+", metavar="PATH", help="the record of its runs; default: this repository's")
     return parser.parse_args(argv)
 
 
@@ -62,22 +70,28 @@ def shortcomings(solution: Solution, folder: Path, traces: list[Trace], hardware
         console.print("imports and includes only what the evaluation machine offers")
 
     with console.status("building from the submission alone"):
-        error, done, unchecked = clean_build.build(folder, solution.definition)
+        error, done, unchecked = clean_build.build(folder, solution.definition, hardware)
     for line in [*done, *(f"not checked: {line}" for line in unchecked)]:
         console.print(line, highlight=False, markup=False)
     return [*reasons, error] if error else reasons
 
 
 def submit(args: argparse.Namespace, console: Console) -> bool:
-    """Write the submission if nothing speaks against it; return whether it was. Raises PackingError, ValueError."""
+    """Write the submission if nothing speaks against it; return whether it was.
+
+    Raises PackingError, TraceSetError or ValueError for arguments that cannot be followed.
+    """
     check_folder(args.into)
     packing.choose([args.name])
     solution = packing.pack(args.name).get(GEOMETRY)
     if solution is None:
         raise ValueError(f"{args.name} does not serve the {GEOMETRY} geometry, which is the contest's")
-    if args.traces and not args.traces.is_file():
-        raise ValueError(f"--traces {args.traces}: no such file")
-    traces = trace_store.load(args.traces or paths.trace_file(solution.definition))
+    default = paths.trace_file(solution.definition)
+    given = args.traces or ([default] if default.exists() else [])
+    recorded, warnings = trace_sets.read(given) if given else ([], [])
+    for warning in warnings:
+        console.print(warning, style="yellow", markup=False, soft_wrap=True)
+    traces = [found.trace for found in recorded]
     with tempfile.TemporaryDirectory() as temporary:
         staged = Path(temporary) / "submission"
         packed = bundle.write(solution, staged)
@@ -97,7 +111,7 @@ def main() -> int:
     args = parse(sys.argv[1:])
     try:
         return 0 if submit(args, Console(width=None if sys.stdout.isatty() else 160)) else 1
-    except (packing.PackingError, ValueError, OSError) as error:
+    except (packing.PackingError, trace_sets.TraceSetError, ValueError, OSError) as error:
         print(str(error).splitlines()[0], file=sys.stderr)
         return 2
 

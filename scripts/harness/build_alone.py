@@ -1,16 +1,18 @@
 """Build a submission in a process that knows nothing of this repository. Imports nothing of it either.
 
-    python -I build_alone.py BUNDLE DEFINITION REPOSITORY
+    python -I build_alone.py BUNDLE DEFINITION REPOSITORY HARDWARE
 
 prints what was done, a line each, then one JSON object: {"error": null or a line, "unchecked": [lines]}.
 BUNDLE is packed by FIB as the starter kit does, compared with its solution.json and built by FIB's builder. With a
 CUDA device the entry point is called once; without one, CUDA sources are still compiled and linked, by the bundle's own
-build.py::load_kernel with tvm_ffi's `load` cut short before it opens the library.
+build.py::load_kernel with tvm_ffi's `load` cut short before it opens the library, for HARDWARE (sm_100, say) unless
+the bundle names an architecture itself.
 """
 
 import contextlib
 import importlib
 import json
+import os
 import shutil
 import sys
 import tomllib
@@ -55,7 +57,7 @@ def call_once(definition, runnable):
         raise Refused(f"a call with {TOKENS} tokens gave an output that is not finite")
 
 
-def compile_without_device(package):
+def compile_without_device(package, hardware):
     """Compile and link through the bundle's build.py, without opening the library, which needs a CUDA driver."""
     import tvm_ffi.cpp
 
@@ -67,11 +69,13 @@ def compile_without_device(package):
         raise Refused(
             "its CUDA sources were not compiled: without a CUDA device that takes a build.py with load_kernel()"
         ) from error
+    number = hardware.removeprefix("sm_")
+    os.environ["TVM_FFI_CUDA_ARCH_LIST"] = f"{number[:-1]}.{number[-1]}a"
     tvm_ffi.cpp.load = tvm_ffi.cpp.build
     load()
 
 
-def check(bundle, definition_file, repository, unchecked):
+def check(bundle, definition_file, repository, hardware, unchecked):
     definition = Definition.model_validate_json(definition_file.read_text())
     solution = Solution.model_validate_json((bundle / "solution.json").read_text())
     if repacked(bundle).model_dump() != solution.model_dump():
@@ -86,7 +90,7 @@ def check(bundle, definition_file, repository, unchecked):
     else:
         if compiles and solution.spec.language.value in {"python", "triton"}:
             entry = runnable._callable.__module__
-            compile_without_device(entry.rpartition(".")[0])
+            compile_without_device(entry.rpartition(".")[0], hardware)
             print("CUDA sources compiled and linked by nvcc")
         unchecked.append("that it runs, for want of a CUDA device")
     for name, module in sorted(sys.modules.items()):
@@ -96,12 +100,12 @@ def check(bundle, definition_file, repository, unchecked):
 
 
 def main():
-    bundle, definition_file, repository = map(Path, sys.argv[1:])
+    bundle, definition_file, repository = map(Path, sys.argv[1:4])
     own = [repository / folder for folder in ("definitions", "scripts", "solutions", "tests")]
     error, unchecked = None, []
     try:
         with contextlib.redirect_stderr(sys.stdout):
-            check(bundle, definition_file, own, unchecked)
+            check(bundle, definition_file, own, sys.argv[4], unchecked)
     except Exception as caught:  # whatever a submission raises is a reason to refuse it
         lines = [line.strip() for line in str(caught).splitlines() if line.strip()]
         telling = ("error:", "cannot find", "undefined reference")

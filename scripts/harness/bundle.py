@@ -47,12 +47,15 @@ def flatten(name: str, sources: dict[str, str]) -> dict[str, str]:
 
 def _with_flat_imports(path: PurePosixPath, text: str, modules: set[tuple[str, ...]]) -> str:
     """text with each `from .a.b import c` reduced to `from .b import c`, or to `from . import c` for a folder a.b."""
+    folders = {module[:-1] for module in modules}
     lines = text.encode().splitlines(keepends=True)
     for node in ast.walk(ast.parse(text)):
         if not isinstance(node, ast.ImportFrom) or node.level == 0:
             continue
         parent = path.parts[: len(path.parts) - node.level]
-        target = (*parent, *(node.module or "").split("."))
+        target = (*parent, *(node.module.split(".") if node.module else ()))
+        if target not in modules | folders:
+            continue
         start, line = node.col_offset, lines[node.lineno - 1]
         wanted = f"from .{target[-1] if target in modules else ''} import".encode()
         lines[node.lineno - 1] = line[:start] + re.sub(rb"from\s*\.[\s.\w]*?\s+import\b", wanted, line[start:], count=1)

@@ -16,9 +16,10 @@ TOOLKIT = Path("/usr/local/cuda")  # where it is in the evaluation's image
 MINUTES = 15
 
 
-def build(bundle: Path, definition: str) -> tuple[str | None, list[str], list[str]]:
+def build(bundle: Path, definition: str, hardware: str) -> tuple[str | None, list[str], list[str]]:
     """(why it does not build, or None; what was done; what could not be checked here), each a line or lines.
 
+    hardware: what CUDA sources are compiled for where there is no device and they leave it open, as sm_100.
     The bundle is copied, and HOME and every cache are in a folder that is removed afterwards, so that nothing built
     before helps. PYTHONPATH, the user's packages and the current folder are shut out by Python's -I.
     """
@@ -32,7 +33,7 @@ def build(bundle: Path, definition: str) -> tuple[str | None, list[str], list[st
         env |= {"HOME": str(folder / "home"), "FIB_CACHE_PATH": str(folder / "cache"), "TMPDIR": temporary}
         if TOOLKIT.is_dir():  # the compilers guess it from where nvcc is, and may be misled by a wrapper
             env.setdefault("CUDA_HOME", str(TOOLKIT))
-        arguments = [folder / "bundle", folder / "definition.json", paths.ROOT]
+        arguments = [folder / "bundle", folder / "definition.json", paths.ROOT, hardware]
         try:
             done = subprocess.run(
                 [sys.executable, "-I", SCRIPT, *arguments],
