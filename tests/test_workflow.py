@@ -134,6 +134,9 @@ def test_the_benchmark_takes_turns(checkout):
         for line in (f"before {asked} ../bench/before-{n}.jsonl", f"root {asked} bench/after-{n}.jsonl")
     ]
     assert len(checkout(0, "bench")[1]) == 3
+    command = [sys.executable, paths.ROOT / "scripts" / "run_local.py", "--help"]
+    said = subprocess.run(command, capture_output=True, text=True).stdout
+    assert all(word in said for word in asked.split()[1:] if word.startswith("--"))
 
 
 def test_a_failing_solution_is_left_to_the_comparison_but_a_failing_run_is_not(checkout):
