@@ -125,9 +125,9 @@ def test_the_comment_shows_what_is_marked_and_the_status_says_so(tmp_path, workl
     assert done.returncode == 1 and done.stdout == (tmp_path / "comment.md").read_text()
     assert "**1 slower by more than 5%, 1 newly failing**, of 3 compared." in done.stdout
     shown, _, folded = done.stdout.partition("<details>")
-    assert "| tiny | 1 | 1.0000 | 1.5000 | +50.0% | **slower** |" in shown
-    assert "| tiny | 7 | 1.0000 | TIMEOUT |  | **failing** |" in shown
-    assert "| tiny | 14 |" not in shown and "| tiny | 14 | 1.0000 | 0.9000 | -10.0% |  |" in folded
+    assert "| tiny | 1 | e05c6c03 | 1.0000 | 1.5000 | +50.0% | **slower** |" in shown
+    assert "| tiny | 7 | b8f4f012 | 1.0000 | TIMEOUT |  | **failing** |" in shown
+    assert "| tiny | 14 |" not in shown and "| tiny | 14 | 8cba5890 | 1.0000 | 0.9000 | -10.0% |  |" in folded
     assert regress(tmp_path, before, before).returncode == 0
 
 

@@ -20,6 +20,7 @@ from definitions.moe_fp8_block_scale import definition, definition_name
 NAME = definition_name("full")
 INPUTS = ", ".join(definition("full").inputs)
 MAIN = f"from .kernels.ones import ones\n\n\ndef run({INPUTS}, output):\n    ones(output)\n"
+OURS = [name for name in packing.solution_names() if "full" in packing.pack(name)]
 SCRIPT = paths.ROOT / "scripts" / "submit.py"
 
 
@@ -137,7 +138,7 @@ def test_includes_come_from_the_bundle_or_the_evaluation_machine():
     ]
 
 
-@pytest.mark.parametrize("name", packing.solution_names())
+@pytest.mark.parametrize("name", OURS)
 def test_our_solutions_stay_what_they_are_in_a_single_folder(name):
     """The kit's packing drops folders, so stages move up; only the lines that import them may change."""
     sources = {s.path: s.content for s in packing.pack(name)["full"].sources}
@@ -221,6 +222,7 @@ import tvm_ffi.cpp
 def load_kernel():
     return tvm_ffi.cpp.load("tiny", cuda_files=[str(Path(__file__).parent / "fill.cu")])
 """
+FILES = 'cuda_files=[str(Path(__file__).parent / "fill.cu")]'
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="with a device the entry point itself compiles")
@@ -234,6 +236,17 @@ def test_cuda_sources_are_really_compiled(tmp_path):
     error, done, unchecked = clean_build.build(tmp_path / "b", NAME, "sm_100")
     assert error is None and "CUDA sources compiled and linked by nvcc" in done
     assert unchecked == ["that it runs, for want of a CUDA device"]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="with a device the entry point itself compiles")
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
+@pytest.mark.parametrize(("good", "said"), [(True, None), (False, "undefined")])
+def test_cuda_inside_python_is_compiled_too(tmp_path, good, said):
+    kernel = CU.partition('#include "gone')[0] if good else "__global__ void fill() { undefined(); }"
+    build = LOAD.replace("load(", "load_inline(").replace(FILES, f"cuda_sources={kernel!r}")
+    main = f"from .build import load_kernel\n\n\ndef run({INPUTS}, output):\n    load_kernel()\n"
+    error = changed(tmp_path, {"main.py": main, "build.py": build})
+    assert error is None if good else said in error
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="with a device the entry point itself compiles")
@@ -292,7 +305,7 @@ def test_bad_arguments_get_one_line(tmp_path, args, message):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", packing.solution_names())
+@pytest.mark.parametrize("name", OURS)
 def test_a_submission_runs_from_its_bundle_alone(tmp_path, name):
     """A user would miss: a bundle that imports, and dies or gives nonsense at its first call."""
     solution = packing.pack(name)["full"]

@@ -6,7 +6,7 @@ prints what was done, a line each, then one JSON object: {"error": null or a lin
 BUNDLE is packed by FIB as the starter kit does, compared with its solution.json and built by FIB's builder. With a
 CUDA device the entry point is called once; without one, CUDA sources are still compiled and linked, by the bundle's own
 build.py::load_kernel with tvm_ffi's `load` cut short before it opens the library, for HARDWARE (sm_100, say) unless
-the bundle names an architecture itself.
+it names an architecture itself.
 """
 
 import contextlib
@@ -57,7 +57,7 @@ def call_once(definition, runnable):
         raise Refused(f"a call with {TOKENS} tokens gave an output that is not finite")
 
 
-def compile_without_device(package, hardware):
+def compile_without_device(package):
     """Compile and link through the bundle's build.py, without opening the library, which needs a CUDA driver."""
     import tvm_ffi.cpp
 
@@ -69,9 +69,7 @@ def compile_without_device(package, hardware):
         raise Refused(
             "its CUDA sources were not compiled: without a CUDA device that takes a build.py with load_kernel()"
         ) from error
-    number = hardware.removeprefix("sm_")
-    os.environ["TVM_FFI_CUDA_ARCH_LIST"] = f"{number[:-1]}.{number[-1]}a"
-    tvm_ffi.cpp.load = tvm_ffi.cpp.build
+    tvm_ffi.cpp.load, tvm_ffi.cpp.load_inline = tvm_ffi.cpp.build, tvm_ffi.cpp.build_inline
     load()
 
 
@@ -81,16 +79,19 @@ def check(bundle, definition_file, repository, hardware, unchecked):
     if repacked(bundle).model_dump() != solution.model_dump():
         raise Refused("solution.json is not what config.toml and solution/ pack to")
     print("packed again from config.toml and solution/: the same solution.json")
+    has_device = torch.cuda.is_available()
+    if not has_device:
+        number = hardware.removeprefix("sm_")
+        os.environ["TVM_FFI_CUDA_ARCH_LIST"] = f"{number[:-1]}.{number[-1]}a"
     runnable = BuilderRegistry.get_instance().build(definition, solution)
     print(f"built by FIB's {runnable.metadata.build_type} builder")
-    compiles = any(source.path.endswith(".cu") for source in solution.sources)
-    if torch.cuda.is_available():
+    compiles = any(source.path.endswith(".cu") or "load_inline" in source.content for source in solution.sources)
+    if has_device:
         call_once(definition, runnable)
         print(f"called once with {TOKENS} tokens on {torch.cuda.get_device_name()}")
     else:
-        if compiles and solution.spec.language.value in {"python", "triton"}:
-            entry = runnable._callable.__module__
-            compile_without_device(entry.rpartition(".")[0], hardware)
+        if compiles and solution.spec.language.value in {"python", "triton"}:  # else the builder has compiled them
+            compile_without_device(runnable._callable.__module__.rpartition(".")[0])
             print("CUDA sources compiled and linked by nvcc")
         unchecked.append("that it runs, for want of a CUDA device")
     for name, module in sorted(sys.modules.items()):
@@ -111,6 +112,7 @@ def main():
         telling = ("error:", "cannot find", "undefined reference")
         wrong = [line for line in lines if any(word in line for word in telling)] or lines or ["no message"]
         error = wrong[0] if isinstance(caught, Refused) else f"{type(caught).__name__}: {wrong[0]}"
+    print()  # whatever the submission printed may end within a line
     print(json.dumps({"error": error, "unchecked": unchecked}))
 
 

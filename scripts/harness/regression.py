@@ -143,11 +143,13 @@ def _text(side: Side) -> str:
 
 
 def _table(changes: list[Change]) -> list[str]:
-    lines = ["| solution | T | before, ms | after, ms | change | |", "| --- | ---: | ---: | ---: | ---: | --- |"]
+    lines = ["| solution | T | workload | before, ms | after, ms | change | |"]
+    lines.append("| --- | ---: | --- | ---: | ---: | ---: | --- |")
     for c in changes:
         change = "" if c.change is None else f"{c.change:+.1%}"
         mark = f"**{c.mark}**" if c.mark else ""
-        lines.append(f"| {c.solution} | {c.seq_len} | {_text(c.before)} | {_text(c.after)} | {change} | {mark} |")
+        cells = [c.solution, c.seq_len, c.uuid[:8], _text(c.before), _text(c.after), change, mark]
+        lines.append(f"| {' | '.join(map(str, cells))} |")
     return lines
 
 
