@@ -120,18 +120,35 @@ def accepting(name):
     return ApplyConfigRegistry(per_definition={name: config})
 
 
-def test_the_table_of_the_recorded_traces_holds_the_fastest_that_passed():
-    """A user would miss: a slower solution served at a T where a faster one is on record."""
-    trace_set = TraceSet.from_path(str(paths.ROOT))
-    table = ApplyTable.load_or_build(trace_set, accepting(FULL))
+def recorded_best():
+    """Token count -> (speed-up, solution) of the fastest recorded trace that passed, by reading the traces."""
     best = {}
     for recorded in load_jsonl_file(Trace, paths.trace_file(FULL)):
         if recorded.is_successful():
             speedup, length = recorded.evaluation.performance.speedup_factor, recorded.workload.axes["seq_len"]
             best[length] = max(best.get(length, (0, "")), (speedup, recorded.solution))
+    return best
+
+
+def test_the_table_of_the_recorded_traces_holds_the_fastest_that_passed():
+    """A user would miss: a slower solution served at a T where a faster one is on record."""
+    trace_set = TraceSet.from_path(str(paths.ROOT))
+    table = ApplyTable.load_or_build(trace_set, accepting(FULL))
+    best = recorded_best()
     assert len(best) == 19
     for length, (_, solution) in best.items():
         assert table.match_solution(FULL, ApplyKey(axes=(("seq_len", length),))) == solution
+
+
+def test_the_example_lists_the_choices_without_a_gpu(tmp_path):
+    """Packed solutions are there (make pack); nothing is built, which would need nvcc."""
+    packing.pack_here([])
+    done = example(paths.ROOT, tmp_path)
+    assert done.returncode == 0, done.stderr
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in done.stdout.splitlines() if "│" in line]
+    best = recorded_best()
+    assert {row[0]: row[1:3] for row in rows[:-1]} == {str(t): [name, f"{s:.1f}x"] for t, (s, name) in best.items()}
+    assert rows[-1][0] == "other" and rows[-1][1] in {name for _, name in best.values()}
 
 
 def test_fibs_own_limits_reject_every_recorded_trace():
@@ -212,6 +229,22 @@ def test_missing_settings_get_one_line(tmp_path, changes, said):
     assert done.returncode == 2 and said in done.stderr and len(done.stderr.strip().splitlines()) == 1
 
 
+def test_a_solution_that_does_not_build_is_said_in_a_line(data_set, tmp_path):
+    path = data_set / "solutions" / "few.json"
+    solution = json.loads(path.read_text())
+    solution["sources"][0]["content"] = "import no_such_module\n"
+    path.write_text(json.dumps(solution))
+    done = example(data_set, tmp_path / "cache", 1)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert "a chosen solution does not build here: " in done.stderr and "no_such_module" in done.stderr
+
+
+def test_a_broken_trace_file_is_said_in_a_line(data_set, tmp_path):
+    paths.trace_file(SMALL, data_set).write_text("{}\n")
+    done = example(data_set, tmp_path / "cache", 1)
+    assert done.returncode == 2 and "FIB cannot read it: " in done.stderr and "Traceback" not in done.stderr
+
+
 def test_a_data_set_without_packed_solutions_says_how_to_pack(data_set, tmp_path):
     shutil.rmtree(data_set / "solutions")
     done = example(data_set, tmp_path / "cache", 1)
@@ -226,10 +259,7 @@ def test_this_repository_serves_the_full_layer(tmp_path):
         pytest.skip("the traces are of another GPU, and apply does not look at that")
     packing.pack_here([])
     tokens = [1, 57, 901]
-    best = {}
-    for t in recorded:
-        length = t.workload.axes["seq_len"]
-        best[length] = max(best.get(length, (0, "")), (t.evaluation.performance.speedup_factor, t.solution))
+    best = recorded_best()
     assert call(paths.ROOT, tmp_path, tokens, "full") == [best[length][1] for length in tokens]
 
     command = [sys.executable, EXAMPLE, *map(str, [*tokens, 100])]
