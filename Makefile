@@ -9,7 +9,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup pack definitions workloads bench test lint readme
+.PHONY: help setup pack definitions workloads bench test lint readme examples plots
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,3 +46,9 @@ lint: $(READY) ## ruff: style and formatting
 
 readme: $(READY) ## the tables in README.md, from traces/
 	$(BIN)/python scripts/update_readme.py
+
+examples: $(READY) ## the commands' output in docs/, from traces/
+	$(BIN)/python scripts/update_examples.py
+
+plots: $(READY) ## the pictures in docs/, from traces/ and docs/profile/
+	$(BIN)/python scripts/plot.py

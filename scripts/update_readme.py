@@ -3,8 +3,9 @@
 import argparse
 import sys
 
-from harness import packing, paths, results_block
+from harness import paths, results_block
 from harness.atomic_file import write_atomically
+from harness.trace_sets import TraceSetError
 
 
 def main() -> int:
@@ -14,7 +15,7 @@ def main() -> int:
     old = paths.README.read_text()
     try:
         new = results_block.renewed(old)
-    except (ValueError, packing.PackingError) as error:
+    except (ValueError, TraceSetError) as error:
         print(error, file=sys.stderr)
         return 1
     if check and new != old:

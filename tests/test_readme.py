@@ -1,36 +1,19 @@
 """The results in README.md are those in traces/."""
 
 import pytest
-from flashinfer_bench import Correctness, Environment, Evaluation, Performance, Trace
-from flashinfer_bench.data import load_jsonl_file
-from harness import paths, results_block
-
-from definitions.moe_fp8_block_scale import definition_name
-
-NAME = definition_name("full")
+from harness import comparison, paths, results_block
+from recorded import RECORDS, trace, trace_set
 
 
-def traces(speedup=40.0, sha1="now"):
-    libs = {
-        "solution_sha1": sha1,
-        "tolerance": "relaxed: rtol=0.2",
-        "torch": "2.11",
-        "protocol": "p",
-    }
-    environment = Environment(hardware="A GPU", libs=libs)
-    found = []
-    for at, record in enumerate(load_jsonl_file(Trace, paths.workload_file(NAME))):
-        performance = Performance(latency_ms=at + 1, speedup_factor=speedup)
-        ev = Evaluation(
-            status="PASSED",
-            environment=environment,
-            timestamp="2026-01-02T03:04:05",
-            correctness=Correctness(),
-            performance=performance,
-        )
-        update = {"solution": "tiny", "evaluation": ev}
-        found.append(record.model_copy(update=update))
-    return found
+def block(root, traces):
+    return results_block.block(comparison.build([trace_set(root, traces)]))
+
+
+def measured(**changes):
+    """Every workload, in the order of the workload file, at 1 ms, 2 ms, ..., and 40 times as fast as the reference."""
+    return [
+        trace("fast", record.axes["seq_len"], ms, 40.0 * ms, **changes) for ms, record in enumerate(RECORDS, start=1)
+    ]
 
 
 def test_readme_is_up_to_date():
@@ -39,23 +22,28 @@ def test_readme_is_up_to_date():
     assert results_block.renewed(text) == text, "run `make readme`"
 
 
-def test_block_holds_what_was_measured():
-    text = results_block.block(traces(), 19, {"tiny": "now"})
-    line = next(line for line in text.splitlines() if line.startswith("| tiny"))
-    assert line.startswith("| tiny | 19/19 | 40.0x | 10.000 | 1.000 | 2.000 | 12.000 |")
-    for said in ("A GPU", "relaxed", "torch 2.11", "protocol p", "2026-01-02"):
+def test_block_holds_what_was_measured(tmp_path):
+    text = block(tmp_path, measured(hardware="A GPU"))
+    line = next(line for line in text.splitlines() if line.startswith("| fast"))
+    assert line.startswith("| fast | 19/19 | 40.0x | 10.000 | 1.000 | 2.000 | 12.000 |")
+    for said in ("A GPU", "relaxed", "torch 2.11", "protocol once", "2026-01-01"):
         assert said in text
     assert "stale" not in text
 
 
-def test_a_changed_source_marks_its_results_stale():
-    text = results_block.block(traces(sha1="before"), 19, {"tiny": "now"})
-    assert "| tiny (stale) |" in text and "has changed" in text
+def test_a_changed_source_marks_its_results_stale(tmp_path):
+    text = block(tmp_path, measured(sha1="before"))
+    assert "| fast (stale) | 0/19 | - | - |" in text and "has changed" in text
 
 
-def test_missing_workloads_are_not_hidden():
-    text = results_block.block(traces()[:7], 19, {"tiny": "now"})
-    assert "| tiny | 7/19 |" in text
+def test_missing_workloads_are_not_hidden(tmp_path):
+    assert "| fast | 7/19 |" in block(tmp_path, measured()[:7])
+
+
+def test_versions_get_tables_of_their_own(tmp_path):
+    """A mean over two versions of torch would be nobody's figure."""
+    text = block(tmp_path, measured()[:9] + measured(torch="2.13")[9:])
+    assert "| fast | 9/19 |" in text and "| fast | 10/19 |" in text
 
 
 def test_a_missing_marker_is_named():

@@ -8,7 +8,8 @@ one of the current source comes before a stale one, and the newest of those coun
 import math
 import statistics
 from collections import defaultdict
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from flashinfer_bench import EvaluationStatus, Trace, Workload
@@ -37,7 +38,7 @@ class Regime:
         return self.low <= seq_len and (self.high is None or seq_len <= self.high)
 
 
-ALL = Regime("all", 0, None)
+ALL = Regime("all T", 0, None)
 REGIMES = (
     Regime("T <= 16", 0, 16),
     Regime("17 to 100", 17, 100),
@@ -112,16 +113,30 @@ class Row:
     cells: dict[str, Cell]
     winner: str | None
 
+    @property
+    def floor_speedup(self) -> float | None:
+        """The most that anybody can reach: the median reference time of cells that count over the floor, or None."""
+        references = [cell.reference_ms for cell in self.cells.values() if cell.counts and cell.reference_ms]
+        least = self.workload.floor_ms
+        return statistics.median(references) / least if references and least else None
+
 
 @dataclass(frozen=True)
 class RegimeSummary:
-    """Summaries of the workloads of one regime, a solution each. best: greatest mean speed-up of the complete ones;
-    best_geometric: the same by geometric mean; both None when no solution passed everything."""
+    """Summaries of the workloads of one regime, a solution each.
+
+    best and runner_up: the greatest mean speed-ups of those that passed everything; best_geometric: the greatest
+    geometric mean of them; None where there is none.
+    """
 
     regime: Regime
     summaries: list[Summary]
     best: str | None
+    runner_up: str | None
     best_geometric: str | None
+
+    def of(self, solution: str) -> Summary:
+        return next(s for s in self.summaries if s.solution == solution)
 
 
 @dataclass(frozen=True)
@@ -169,9 +184,6 @@ class RunGroup:
         days = sorted({cell.timestamp[:10] for row in self.rows for cell in row.cells.values()})
         return [days[0], days[-1]] if len(days) > 1 else days
 
-    def ratio(self, a: str, b: str) -> Ratio:
-        return ratio(self.rows, a, b)
-
 
 @dataclass(frozen=True)
 class MatchedRow:
@@ -216,7 +228,8 @@ def versions_of(trace: Trace) -> tuple[tuple[str, str], ...]:
     return tuple(sorted((key, value) for key, value in libs.items() if key not in NOT_VERSIONS))
 
 
-def _by_tolerance(text: str) -> tuple[int, str]:
+def tolerance_order(text: str) -> tuple[int, str]:
+    """Sorts tolerances, or their names, from strict to loose; unknown ones last."""
     name = text.partition(":")[0]
     return (TOLERANCE_ORDER.index(name) if name in TOLERANCE_ORDER else len(TOLERANCE_ORDER), text)
 
@@ -298,17 +311,12 @@ def summarise_regime(regime: Regime, rows: list[Row], solutions: list[str]) -> R
         wins = sum(row.winner == name for row in inside)
         summaries.append(summarise(name, cells, len(inside), wins))
     able = [s for s in summaries if s.complete and s.mean is not None]
-    best = max(able, key=lambda s: s.mean, default=None)
+    first, second, *_ = [s.solution for s in sorted(able, key=lambda s: -s.mean)] + [None, None]
     geometric = max(able, key=lambda s: s.geometric_mean, default=None)
-    return RegimeSummary(regime, summaries, best and best.solution, geometric and geometric.solution)
+    return RegimeSummary(regime, summaries, first, second, geometric and geometric.solution)
 
 
 def ratio(rows: list[Row], a: str, b: str) -> Ratio:
-    """Raises TraceSetError when no row has one of the two."""
-    known = sorted({name for row in rows for name in row.cells})
-    for name in (a, b):
-        if name not in known:
-            raise TraceSetError(f"unknown solution {name!r}; this run group has: {', '.join(known)}")
     found = []
     for row in rows:
         times = [row.cells[n].latency_ms if n in row.cells and row.cells[n].counts else None for n in (a, b)]
@@ -369,7 +377,7 @@ def recorded_workloads(definition: str, root: Path) -> list[Workload]:
 def make_infos(definition: str, hardware: str, recorded: list[Recorded]) -> list[WorkloadInfo]:
     """Every workload of the definition, run or not, by T; with its floor where its routing is known."""
     known: dict[str, tuple[Workload, Path | None]] = {}
-    for root in {found.root or paths.ROOT for found in recorded}:
+    for root in sorted({found.root or paths.ROOT for found in recorded}):
         known |= {workload.uuid: (workload, root) for workload in recorded_workloads(definition, root)}
     known |= {found.trace.workload.uuid: (found.trace.workload, found.root) for found in recorded}
     infos = []
@@ -391,12 +399,16 @@ def make_infos(definition: str, hardware: str, recorded: list[Recorded]) -> list
     return sorted(infos, key=lambda info: (info.seq_len, info.uuid))
 
 
-def make_section(definition: str, hardware: str, versions: tuple, judged: list[tuple[Recorded, str]]) -> Section:
+def make_section(
+    definition: str, hardware: str, versions: tuple, judged: list[tuple[Recorded, str]], only: str | None
+) -> Section:
+    """A section of (trace, source) pairs; only: the name of the tolerance to make run groups of, None for all."""
     infos = make_infos(definition, hardware, [found for found, _ in judged])
     runs = defaultdict(list)
     for found, source in judged:
-        runs[tolerance_of(found.trace), protocol_of(found.trace)].append((found, source))
-    ordered = sorted(runs.items(), key=lambda item: (_by_tolerance(item[0][0]), item[0][1]))
+        if only in (None, tolerance_of(found.trace).partition(":")[0]):
+            runs[tolerance_of(found.trace), protocol_of(found.trace)].append((found, source))
+    ordered = sorted(runs.items(), key=lambda item: (tolerance_order(item[0][0]), item[0][1]))
     return Section(
         definition=definition,
         hardware=hardware,
@@ -408,12 +420,12 @@ def make_section(definition: str, hardware: str, versions: tuple, judged: list[t
 
 
 def select(
-    recorded: list[Recorded], definition: str | None, tolerance: str | None, solutions: list[str]
+    recorded: list[Recorded], definition: str | None, solutions: Sequence[str]
 ) -> tuple[list[Recorded], list[str]]:
     """The traces asked for, and notes on those that cannot be shown.
 
-    definition: a key of GEOMETRIES or a name; tolerance: a name; solutions: names, all when empty. Raises
-    TraceSetError for one that no trace has.
+    definition: a key of GEOMETRIES or a name; solutions: names, all when empty. Raises TraceSetError for one that no
+    trace has.
     """
     notes, shown = [], [found for found in recorded if "seq_len" in found.trace.workload.axes]
     for name in sorted({found.trace.definition for found in recorded} - {found.trace.definition for found in shown}):
@@ -423,7 +435,6 @@ def select(
         wanted = definition_name(definition)
     filters = (
         ("definition", [wanted] if wanted else [], lambda trace: trace.definition),
-        ("tolerance", [tolerance] if tolerance else [], lambda trace: tolerance_of(trace).partition(":")[0]),
         ("solution", solutions, lambda trace: trace.solution),
     )
     for what, names, of in filters:
@@ -438,11 +449,20 @@ def select(
 
 
 def build(
-    given: list[Path], definition: str | None = None, tolerance: str | None = None, solutions: tuple[str, ...] = ()
+    given: list[Path],
+    definition: str | None = None,
+    tolerance: str | None = None,
+    solutions: Sequence[str] = (),
 ) -> Comparison:
-    """Compare the traces below the given paths; arguments as in `select`. Raises TraceSetError."""
+    """Compare the traces below the given paths; arguments as in `select`. Raises TraceSetError.
+
+    tolerance: a name; only its run groups are built, but matched ratios are told at every tolerance.
+    """
     recorded, warnings = trace_sets.read(given)
-    recorded, notes = select(recorded, definition, tolerance, list(solutions))
+    recorded, notes = select(recorded, definition, solutions)
+    known = sorted({tolerance_of(found.trace).partition(":")[0] for found in recorded}, key=tolerance_order)
+    if tolerance not in (None, *known):
+        raise TraceSetError(f"unknown tolerance {tolerance!r}; the traces have: {', '.join(known)}")
     hashes = {}
     for root in sorted({found.root or paths.ROOT for found in recorded}):
         hashes[root], more = trace_sets.source_hashes(root)
@@ -452,8 +472,26 @@ def build(
         trace = found.trace
         key = trace.definition, trace.evaluation.environment.hardware, versions_of(trace)
         by_section[key].append((found, source_of(found, hashes)))
-    sections = [make_section(*key, judged) for key, judged in sorted(by_section.items(), key=lambda item: item[0])]
+    made = [make_section(*key, judged, tolerance) for key, judged in sorted(by_section.items(), key=lambda i: i[0])]
+    sections = [section for section in made if section.groups]
     return Comparison(sections, warnings, [*notes, *notes_on(sections)])
+
+
+def with_ratio(comparison: Comparison, a: str, b: str) -> Comparison:
+    """The comparison with this ratio alone, in the run groups that have both. Raises TraceSetError without one."""
+    groups = [group for section in comparison.sections for group in section.groups]
+    known = sorted({name for group in groups for name in group.solutions})
+    for name in (a, b):
+        if name not in known:
+            raise TraceSetError(f"unknown solution {name!r}; the traces have: {', '.join(known)}")
+    if not any({a, b} <= set(group.solutions) for group in groups):
+        raise TraceSetError(f"{a} and {b} were never measured on one machine with the same versions and protocol")
+
+    def changed(group: RunGroup) -> RunGroup:
+        return replace(group, ratios=[ratio(group.rows, a, b)] if {a, b} <= set(group.solutions) else [])
+
+    sections = [replace(section, groups=[changed(g) for g in section.groups]) for section in comparison.sections]
+    return replace(comparison, sections=sections)
 
 
 def notes_on(sections: list[Section]) -> list[str]:
@@ -461,7 +499,7 @@ def notes_on(sections: list[Section]) -> list[str]:
     cells = [cell for s in sections for group in s.groups for row in group.rows for cell in row.cells.values()]
     notes = []
     if superseded := sum(cell.superseded for cell in cells):
-        notes.append(f"{superseded} traces of cells that have a newer one do not count")
+        notes.append(f"not counted, as the same cell has a newer trace or one of the current source: {superseded}")
     if stale := sorted({cell.solution for cell in cells if cell.stale}):
         notes.append(f"stale: the source has changed since it was measured; not in means or wins: {', '.join(stale)}")
     if unknown := sorted({cell.solution for cell in cells if cell.source == "unknown"}):

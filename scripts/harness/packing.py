@@ -46,7 +46,7 @@ def packed_name(name: str, geometry: str) -> str:
 
 
 def read_manifest(name: str, folder: Path = paths.SOLUTIONS) -> dict:
-    """solution.toml as a dict, with its base's `kernels` if it has a base and none of its own.
+    """solution.toml as a dict, with its base's `kernels` and `stages` if it has a base and none of its own.
 
     Raises PackingError for missing, unknown or contradicting keys.
     """
@@ -70,6 +70,7 @@ def read_manifest(name: str, folder: Path = paths.SOLUTIONS) -> dict:
         if "based_on" in base_manifest:
             raise PackingError(f"{name}: based on {base!r}, which has a base itself; name that one")
         manifest.setdefault("kernels", base_manifest.get("kernels", []))
+        manifest.setdefault("stages", base_manifest.get("stages", {}))
     return manifest
 
 

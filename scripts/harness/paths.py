@@ -7,6 +7,8 @@ SOLUTIONS = ROOT / "solutions"
 SHARED_STAGES = SOLUTIONS / "kernels"
 PACKED = SOLUTIONS / "packed"
 README = ROOT / "README.md"
+DOCS = ROOT / "docs"
+PROFILES = DOCS / "profile"
 
 
 def definition_file(name: str, root: Path = ROOT) -> Path:

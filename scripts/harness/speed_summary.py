@@ -10,7 +10,8 @@ class Summary:
 
     workloads: how many there are to pass; passed: how many of them passed with the current source, timed or not;
     failed: measured with the current source and not passed; stale: measured with an earlier source.
-    variation: the population's standard deviation over the arithmetic mean. wins: workloads it is fastest on.
+    variation: the population's standard deviation over the arithmetic mean, None for fewer than two workloads.
+    wins: workloads that it is fastest on.
     mean_ms: arithmetic mean latency; over_floor: geometric mean of latency over floor, None unless all have one.
     """
 
@@ -54,7 +55,7 @@ def summarise(solution: str, cells: list, num_workloads: int, wins: int) -> Summ
         median=statistics.median(speedups) if speedups else None,
         least=min(speedups, default=None),
         greatest=max(speedups, default=None),
-        variation=statistics.pstdev(speedups) / mean if speedups else None,
+        variation=statistics.pstdev(speedups) / mean if len(speedups) > 1 else None,
         mean_ms=statistics.fmean(cell.latency_ms for cell in counted) if counted else None,
         over_floor=statistics.geometric_mean(floors) if floors and None not in floors else None,
     )
