@@ -25,9 +25,13 @@ def proven_on(solution: Solution, traces: list[Trace], workloads: list[Workload]
         ((name, _shortcomings(solution, found, workloads)) for name, found in by_machine.items()),
         key=lambda item: sum(map(len, item[1].values())),
     )
-    reasons = [f"{len(lengths)} of {len(workloads)} workloads {what} on {machine}: {_listed(lengths)}"
-               for what, lengths in why.items()]  # fmt: skip
-    return (None, [*reasons[:-1], f"{reasons[-1]}; {_how(solution)}"]) if reasons else (machine, [])
+    if not why:
+        return machine, []
+    reasons = [
+        f"{len(lengths)} of {len(workloads)} workloads {what} on {machine}: T={', '.join(map(str, lengths))}"
+        for what, lengths in why.items()
+    ]
+    return None, [*reasons[:-1], f"{reasons[-1]}; {_how(solution)}"]
 
 
 def _shortcomings(solution: Solution, found: dict[str, list[Trace]], workloads: list[Workload]) -> dict[str, list[int]]:
@@ -48,10 +52,6 @@ def _shortcomings(solution: Solution, found: dict[str, list[Trace]], workloads: 
             what = f"are {status.value} at contest tolerance"
         why[what].append(workload.axes["seq_len"])
     return why
-
-
-def _listed(lengths: list[int]) -> str:
-    return "T=" + ", ".join(map(str, lengths))
 
 
 def _how(solution: Solution) -> str:
