@@ -7,6 +7,7 @@ SOLUTIONS = ROOT / "solutions"
 SHARED_STAGES = SOLUTIONS / "kernels"
 PACKED = SOLUTIONS / "packed"
 README = ROOT / "README.md"
+BACKENDS = ROOT / "docs" / "backends.md"
 
 
 def definition_file(name: str, root: Path = ROOT) -> Path:
