@@ -47,8 +47,9 @@ def sorted_tokens(permutation, num_tokens, block_m):
         used_rows [1] int32.
     """
     rows = permutation.token_of_row.shape[0]
-    scratch = torch.empty(rows + 4, dtype=torch.int32, device=permutation.token_of_row.device)
-    used_rows, order = scratch.split_with_sizes((4, rows))
+    sizes = (1, 3, rows)  # every piece starts at a multiple of 16 bytes
+    scratch = torch.empty(sum(sizes), dtype=torch.int32, device=permutation.token_of_row.device)
+    used_rows, _, order = scratch.split_with_sizes(sizes)
     sorted_tokens_kernel[(-(-rows // CHUNK),)](
         permutation.token_of_row,
         permutation.num_tiles,
