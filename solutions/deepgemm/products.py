@@ -19,7 +19,8 @@ def product(x, x_scale, weights, weights_scale, rows, expert_of_row, num_tokens)
     out = torch.empty(rows.groups, rows.height, weights.shape[1], dtype=torch.bfloat16, device=x.device)
     if expert_of_row is None:
         expected = max(1, -(-num_tokens // rows.groups))  # eight experts a token of eight times the local ones
-        deep_gemm.m_grouped_fp8_gemm_nt_masked(
+        # the one of its names that every release has
+        deep_gemm.fp8_m_grouped_gemm_nt_masked(
             (x, x_scale), (weights, weights_scale), out, rows.count, min(expected, rows.height)
         )
     else:

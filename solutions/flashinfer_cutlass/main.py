@@ -16,6 +16,9 @@ from .kernels.check_inputs import check_inputs
 from .kernels.launch import launch_quickly
 from .kernels.route import route, route_kernel
 
+if torch.cuda.get_device_capability() != (9, 0):
+    major, minor = torch.cuda.get_device_capability()
+    raise RuntimeError(f"flashinfer_cutlass: its kernels are for SM90; this GPU is sm_{major}{minor}")
 _PARAMETERS = inspect.signature(cutlass_fused_moe).parameters
 check_signature(_PARAMETERS)
 load_runner()  # compiled here, when the solution is built, not when it is first called

@@ -13,6 +13,9 @@ from flashinfer.fused_moe.core import get_trtllm_moe_sm100_module
 from .arguments import check_signature, keywords
 from .kernels.check_inputs import check_inputs
 
+if torch.cuda.get_device_capability()[0] != 10:
+    major, minor = torch.cuda.get_device_capability()
+    raise RuntimeError(f"flashinfer_trtllm: its kernels are for SM100 and SM103; this GPU is sm_{major}{minor}")
 _PARAMETERS = inspect.signature(trtllm_fp8_block_scale_moe).parameters
 check_signature(_PARAMETERS)
 get_trtllm_moe_sm100_module()  # compiled here, when the solution is built, not when it is first called
