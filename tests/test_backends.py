@@ -1,9 +1,11 @@
 """Solutions that call other people's kernels: their calls fit, on a machine that cannot run them."""
 
+import contextlib
 import dataclasses
 import importlib
 import importlib.metadata
 import inspect
+import io
 import json
 import os
 import shutil
@@ -11,12 +13,14 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
-from harness import backend_table, eligibility, packing, paths
+from harness import backend_table, eligibility, first_use, packing, paths
 from packaging.requirements import Requirement
 from packaging.version import Version
+from rich.console import Console
 
 from definitions import moe_fp8_block_scale as moe
 from solutions.flashinfer_cutlass import arguments as cutlass
@@ -199,9 +203,12 @@ def test_cutlass_gets_the_checked_dtypes():
 def flashinfers_statement(name):
     """FlashInfer's own plain torch statement of a function; releases before 0.6.11 have none."""
     templates = pytest.importorskip("flashinfer.trace.templates.moe")
-    if name == "cutlass_fused_moe":
-        return templates.cutlass_fused_moe_trace.reference
-    return templates.trtllm_fp8_block_scale_moe_trace_dispatch(routing_method_type=2).reference
+    statement = templates.cutlass_fused_moe_trace.reference
+    if name != "cutlass_fused_moe":
+        statement = templates.trtllm_fp8_block_scale_moe_trace_dispatch(routing_method_type=2).reference
+    parameters = inspect.signature(statement).parameters
+    takes_all = any(p.kind == p.VAR_KEYWORD for p in parameters.values())
+    return lambda **given: statement(**{k: v for k, v in given.items() if takes_all or k in parameters})
 
 
 def share_of_equal(found, wanted):
@@ -554,7 +561,56 @@ def test_the_main_job_reports_them_skipped():
         assert line in " ".join(done.stdout.split()), done.stdout
 
 
+# ---- solutions that compile for minutes ----
+
+MANIFEST = """
+name = "slow"
+author = "tests"
+description = "x"
+language = "python"
+entry_point = "main.py::run"
+target_hardware = ["cpu"]
+first_use = "compiles for minutes"
+"""
+
+
+@pytest.mark.parametrize(("body", "outcome"), [("", "built in"), ("raise RuntimeError('no nvcc')", "not built")])
+def test_the_user_is_told_before_a_long_build(tmp_path, body, outcome):
+    """A user would miss: that nothing hangs, and that the build is not in the times."""
+    (tmp_path / "slow").mkdir()
+    (tmp_path / "slow" / "solution.toml").write_text(MANIFEST)
+    code = f"import sys\nprint('-- loaded --', file=sys.stdout)\n{body}\ndef run(*arguments): pass\n"
+    (tmp_path / "slow" / "main.py").write_text(code)
+    packed = packing.pack("slow", tmp_path)["small"]
+    assert "minutes" not in packed.model_dump_json()
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        console = Console(file=said, width=160)
+        first_use.build_ahead(moe.definition("small"), [packed], {packed.name: "compiles for minutes"}, console)
+    before, after = said.getvalue().split("-- loaded --")
+    assert f"{packed.name}: building; on first use it compiles for minutes" in before
+    assert f"{packed.name}: {outcome}" in after and "apart from the runs below" in " ".join(after.split())
+
+
 # ---- docs/backends.md ----
+
+
+def test_fastest_within_noise():
+    """A reader would miss: two solutions that differ by a run's scatter, shown as one winning."""
+
+    def trace(solution, ms, seq_len=7, tolerance="relaxed: x"):
+        return SimpleNamespace(
+            solution=solution,
+            workload=SimpleNamespace(axes={"seq_len": seq_len}),
+            evaluation=SimpleNamespace(
+                environment=SimpleNamespace(hardware="GPU", libs={"tolerance": tolerance}),
+                performance=SimpleNamespace(latency_ms=ms),
+            ),
+            is_successful=lambda: True,
+        )
+
+    traces = [trace("a", 1.0), trace("b", 1.04), trace("c", 1.2), trace("c", 9, 80), trace("a", 0.1, 7, "default: x")]
+    assert backend_table.fastest_at(traces) == {"a": {"GPU": [7]}, "b": {"GPU": [7]}, "c": {"GPU": [80]}}
 
 
 def test_the_table_of_solutions_is_up_to_date():
