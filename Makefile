@@ -44,8 +44,9 @@ lint: $(READY) ## ruff: style and formatting
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check definitions scripts solutions tests
 
-readme: $(READY) ## the tables in README.md, from traces/
+readme: $(READY) ## the tables in README.md and docs/backends.md, from traces/ and solution.toml
 	$(BIN)/python scripts/update_readme.py
+	$(BIN)/python scripts/update_backends.py
 
 profile: $(READY) ## the tables in docs/profile.md, from docs/profile/
 	$(BIN)/python scripts/update_profile.py

@@ -14,7 +14,7 @@ import harness  # noqa: F401  must come first: it settles whether Triton interpr
 import torch
 from flashinfer_bench import EvaluationStatus, Trace, TraceSet
 from flashinfer_bench.bench.runner import PersistentRunner
-from harness import cpu_judge, eligibility, packing, paths, result_table, trace_store, workloads
+from harness import cpu_judge, eligibility, first_use, packing, paths, result_table, trace_store, workloads
 from harness.cases import cases
 from harness.tolerances import TOLERANCES
 from rich.console import Console
@@ -81,6 +81,8 @@ def run(args: argparse.Namespace, geometry: str, console: Console, command: str)
     for solution, reason in skipped.items():
         console.print(f"{solution}: SKIPPED: {reason}", style="yellow")
     solutions = [s for s in packed if s.name not in skipped]
+    notes = {packing.packed_name(n, geometry): packing.read_manifest(n).get("first_use") for n in names}
+    first_use.build_ahead(definition, solutions, {n: note for n, note in notes.items() if note}, console)
 
     protocol = f"trials={num_trials} on the CPU through Triton's interpreter, not timed"
     if on_gpu:

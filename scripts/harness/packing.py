@@ -13,7 +13,8 @@ from harness.atomic_file import write_atomically
 
 MANIFEST = "solution.toml"
 REQUIRED = {"name", "author", "description", "language", "entry_point", "target_hardware"}
-OPTIONAL = {"destination_passing_style", "dependencies", "kernels", "definitions", "stages", "based_on"}
+OPTIONAL = {"destination_passing_style", "dependencies", "kernels", "definitions", "based_on"}
+UNPACKED = {"stages", "first_use", "facts"}  # for this repository's commands; not in the Solution, nor in its hash
 NOT_SOLUTIONS = {"kernels", "packed"}
 
 
@@ -53,7 +54,7 @@ def read_manifest(name: str, folder: Path = paths.SOLUTIONS) -> dict:
     manifest = _parse(name, folder)
     if missing := sorted(REQUIRED - manifest.keys()):
         raise PackingError(f"{name}: {MANIFEST} lacks {', '.join(missing)}")
-    if extra := sorted(manifest.keys() - REQUIRED - OPTIONAL):
+    if extra := sorted(manifest.keys() - REQUIRED - OPTIONAL - UNPACKED):
         raise PackingError(f"{name}: {MANIFEST} has unknown key {', '.join(extra)}")
     if manifest["name"] != name:
         raise PackingError(f"{name}: {MANIFEST} says name = {manifest['name']!r}, want the folder's")

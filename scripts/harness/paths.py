@@ -10,6 +10,7 @@ README = ROOT / "README.md"
 DOCS = ROOT / "docs"
 PROFILES = DOCS / "profile"
 RESULTS_PAGE = DOCS / "results.html"
+BACKENDS = DOCS / "backends.md"
 
 
 def definition_file(name: str, root: Path = ROOT) -> Path:

@@ -1,0 +1,88 @@
+"""arguments: the definition's inputs as keywords of FlashInfer's trtllm_fp8_block_scale_moe, whatever its version.
+
+Positions and optional arguments changed between versions, so everything goes by name and is chosen by the installed
+function's signature. Layouts need no conversion: activations' scales are [H / 128, T] on both sides, weights are
+K-major and unshuffled, and gemm1's first half of rows is `up`, its second half `gate`, here and there.
+"""
+
+NUM_GROUPS = 8
+TOPK_GROUPS = 4
+TOP_K = 8
+DEEPSEEK_V3 = 2  # RoutingMethodType.DeepSeekV3; the enum's place in the package moved, its values did not
+K_MAJOR = 0  # WeightLayout.MajorK
+
+_INPUTS = (
+    "routing_logits",
+    "routing_bias",
+    "hidden_states",
+    "hidden_states_scale",
+    "gemm1_weights",
+    "gemm1_weights_scale",
+    "gemm2_weights",
+    "gemm2_weights_scale",
+)
+_ALWAYS = {
+    *_INPUTS,
+    "num_experts",
+    "top_k",
+    "n_group",
+    "topk_group",
+    "intermediate_size",
+    "local_expert_offset",
+    "local_num_experts",
+    "routed_scaling_factor",
+    "routing_method_type",
+    "use_shuffled_weight",
+    "weight_layout",
+}
+
+
+def check_signature(parameters):
+    """Raise ImportError unless a call with our keywords can fit `parameters` (of inspect.Signature)."""
+    required = {name for name, p in parameters.items() if p.default is p.empty}
+    if unknown := sorted(required - _ALWAYS - {"tile_tokens_dim"}):
+        raise ImportError(f"FlashInfer's trtllm_fp8_block_scale_moe wants {', '.join(unknown)}, unknown here")
+    if gone := sorted(_ALWAYS - parameters.keys()):
+        raise ImportError(f"FlashInfer's trtllm_fp8_block_scale_moe no longer takes {', '.join(gone)}")
+
+
+def keywords(parameters, tensors, local_expert_offset, routed_scaling_factor):
+    """Keywords of one call.
+
+    Args:
+        parameters: name -> inspect.Parameter of the installed function.
+        tensors: the definition's eight input tensors in its order, then `output`.
+        local_expert_offset: int.
+        routed_scaling_factor: a number.
+
+    Returns:
+        name -> value; `output` only where the function takes it.
+    """
+    *inputs, output = tensors
+    given = dict(zip(_INPUTS, inputs, strict=True))
+    num_tokens, num_experts = given["routing_logits"].shape
+    num_local, gemm1_out, _ = given["gemm1_weights"].shape
+    given |= {
+        "num_experts": num_experts,
+        "top_k": TOP_K,
+        "n_group": NUM_GROUPS,
+        "topk_group": TOPK_GROUPS,
+        "intermediate_size": gemm1_out // 2,
+        "local_expert_offset": local_expert_offset,
+        "local_num_experts": num_local,
+        "routed_scaling_factor": float(routed_scaling_factor),
+        "routing_method_type": DEEPSEEK_V3,
+        "use_shuffled_weight": False,
+        "weight_layout": K_MAJOR,
+    }
+    if "output" in parameters:  # from 0.7 on
+        given["output"] = output
+    if "tile_tokens_dim" in parameters and parameters["tile_tokens_dim"].default is not None:  # before 0.5
+        given["tile_tokens_dim"] = tile_tokens(num_tokens, num_experts)
+    return given
+
+
+def tile_tokens(num_tokens, num_experts):
+    """Tokens of a tile, for versions that do not choose themselves: a power of two from 8 to 64."""
+    mean = num_tokens * TOP_K // num_experts
+    return min(max(1 << mean.bit_length(), 8), 64)

@@ -1,0 +1,94 @@
+"""grouped_product: one launch of SGLang's fused_moe_kernel, whose parameters differ between versions."""
+
+import torch
+import triton
+import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from .load import load_kernel
+
+_KERNEL = load_kernel()
+_NAMES = set(_KERNEL.arg_names)
+_SWAPS = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == 9
+BLOCK = 128
+
+# What this layer does not use; a version takes those that it knows.
+_OFF = {
+    "bias_ptr": None,
+    "add_mask_ptr": None,
+    "stride_bias_e": 0,
+    "stride_bias_n": 0,
+    "MUL_ROUTED_WEIGHT": False,
+    "top_k": 1,  # rows name tokens, not pairs
+    "use_fp8_w8a8": True,
+    "use_int8_w8a8": False,
+    "use_int8_w8a16": False,
+    "per_channel_quant": False,
+    "even_Ks": True,
+    "c_sorted": True,
+    "filter_expert": False,  # no tile belongs to an expert of another rank
+    "FUSE_ADD_TO_OUTPUT": False,
+    "MASK_OUTPUT": False,
+    "FUSE_SUM_ALL_REDUCE": False,
+    "ROUTER_TOPK": 1,
+}
+_OPTIONAL = {name: value for name, value in _OFF.items() if name in _NAMES}
+
+
+def grouped_product(x, x_scale, scale_strides, weights, weights_scale, permutation, order, num_tokens, config, tma):
+    """Rows of x times their experts' weights, in the order of `permutation`.
+
+    Args:
+        x: FP8, [T, K], gathered by order; or with tma [rows, K] in order.
+        x_scale: float32; scale_strides: its strides from row to row and from block to block of 128 columns.
+        weights [E_local, N, K] FP8 and weights_scale [E_local, N / 128, K / 128] float32, views with unit last stride.
+        permutation: `permute`'s result for config["BLOCK_SIZE_M"]; order: `sorted_tokens`' result.
+        num_tokens: T.
+        config: see tiles.py.
+        tma: read x and weights through TMA descriptors.
+
+    Returns:
+        [rows, N] bfloat16; padding rows and rows of unused tiles are undefined.
+    """
+    sorted_ids, used_rows = order
+    rows, (_, columns, depth) = sorted_ids.shape[0], weights.shape
+    block_m, block_n, block_k = (config[f"BLOCK_SIZE_{axis}"] for axis in "MNK")
+    out = torch.empty(rows, columns, dtype=torch.bfloat16, device=x.device)
+    x_desc = TensorDescriptor(x, x.shape, x.stride(), [block_m, block_k]) if tma else None
+    w_desc = TensorDescriptor(weights, weights.shape, weights.stride(), [1, block_n, block_k]) if tma else None
+    _KERNEL[(triton.cdiv(rows, block_m) * triton.cdiv(columns, block_n),)](
+        a_ptr=x,
+        a_desc=x_desc,
+        b_ptr=weights,
+        b_desc=w_desc,
+        c_ptr=out,
+        a_scale_ptr=x_scale,
+        b_scale_ptr=weights_scale,
+        topk_weights_ptr=x_scale,  # not read
+        sorted_token_ids_ptr=sorted_ids,
+        expert_ids_ptr=permutation.tile_expert,
+        num_tokens_post_padded_ptr=used_rows,
+        N=columns,
+        K=depth,
+        EM=rows,
+        num_valid_tokens=num_tokens,
+        stride_am=x.stride(0),
+        stride_ak=1,
+        stride_be=weights.stride(0),
+        stride_bk=1,
+        stride_bn=weights.stride(1),
+        stride_cm=columns,
+        stride_cn=1,
+        stride_asm=scale_strides[0],
+        stride_ask=scale_strides[1],
+        stride_bse=weights_scale.stride(0),
+        stride_bsk=1,
+        stride_bsn=weights_scale.stride(1),
+        group_n=BLOCK,
+        group_k=BLOCK,
+        compute_type=tl.bfloat16,
+        swap_ab=_SWAPS and block_m < 64 and block_n >= 64,  # SGLang's own rule
+        **_OPTIONAL,
+        **config,
+    )
+    return out
