@@ -14,7 +14,7 @@ import tvm_ffi.cpp
 ARCHITECTURE = "9.0a"  # wgmma and setmaxnreg are not in plain sm_90
 # Without NDEBUG an assertion in the products' main loop counts as a function call, and ptxas makes them wait there.
 FLAGS = ("-O3", "-DNDEBUG", "-DCUTLASS_ENABLE_GDC_FOR_SM90=1", "--expt-relaxed-constexpr")
-NOT_HERE = "_sm100"  # of the sources' names: made for another architecture
+NOT_HERE = "sm100_"  # of sources for another architecture
 
 
 def cutlass_folders():
@@ -38,7 +38,7 @@ def _kept_sources(folder):
 
     FIB unpacks a solution to a new place now and then, and that alone must not compile it again.
     """
-    texts = {path.name: path.read_text() for path in sorted(folder.glob("*.cu*")) if NOT_HERE not in path.name}
+    texts = {path.name: path.read_text() for path in sorted(folder.glob("*.cu*")) if not path.name.startswith(NOT_HERE)}
     digest = hashlib.sha256(repr(texts).encode()).hexdigest()[:16]
     cache = Path(os.environ.get("TVM_FFI_CACHE_DIR", "~/.cache/tvm-ffi")).expanduser()
     kept = cache / f"cutlass_grouped_sources_{digest}"

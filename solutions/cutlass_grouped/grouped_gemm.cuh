@@ -15,23 +15,30 @@ struct GroupTable {
   const void* activations[kGroups];
   const void* weights[kGroups];
   void* result[kGroups];
-  const float* row_scale[kGroups];    // [k / 128][rows]
+  const float* row_scale[kGroups];    // [k / 128][rows], or [rows][k / 128] if the product says so
   const float* block_scale[kGroups];  // [n / 128][k / 128]
   int64_t activations_stride[kGroups], weights_stride[kGroups], result_stride[kGroups];  // elements from row to row
 };
 
-// One compiled tile. Every file gemm_*.cu makes one.
+// One compiled tile.
 struct GroupedGemm {
   const char* name;
   bool weights_first;  // weights are the operand whose tile is 128 wide, activations the one whose tile is narrow
+  bool scales_by_row;  // row_scale is [rows][k / 128]
   size_t (*workspace_bytes)(int multiprocessors);
   // On the device of the stream, after the kernel before it on the stream has ended.
   cudaError_t (*launch)(const GroupTable* table, void* workspace, int device, int multiprocessors, cudaStream_t stream);
 };
 
-extern const GroupedGemm kPingpongFew16, kPingpongFew32, kPingpongFew64, kPingpong64, kCooperative128, kCooperative256;
+// The products of this build, `count` of them; alike in scales_by_row.
+const GroupedGemm* const* tiles(int* count);
 
-// Attributes of a launch that may begin before the kernel before it has ended; it waits for that end by itself.
+// Kernels of a call overlap at their ends: each lets the next one start as soon as it runs itself, and waits for the
+// end of the one before it, with all that this one waited for, before it touches memory.
+__device__ __forceinline__ void let_next_start() { asm volatile("griddepcontrol.launch_dependents;"); }
+__device__ __forceinline__ void wait_for_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+
+// Attribute of the launch of such a kernel.
 inline cudaLaunchAttribute overlapped_launch() {
   cudaLaunchAttribute attribute = {};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;

@@ -2,9 +2,9 @@
 //
 //   route         above kFewTokens tokens; below, permute does it
 //   permute       permute.cuh        x and scales in expert order; addresses and sizes of both products
-//   gemm1         gemm_*.cu          g = x . w1^T, bf16
+//   gemm1         sm90_*.cu          g = x . w1^T, bf16
 //   swiglu_quant  swiglu_quant.cuh   h = silu(gate) * up, FP8
-//   gemm2         gemm_*.cu          y = h . w2^T, bf16, over x and g
+//   gemm2         sm90_*.cu          y = h . w2^T, bf16, over x and g
 //   combine       combine.cuh        output = sum of weight * y
 //
 // The host knows the number of tokens and nothing else, so sizes here are upper bounds and nothing waits.
@@ -21,19 +21,18 @@
 
 namespace ffi = tvm::ffi;
 
-static const GroupedGemm* const kTiles[] = {&kPingpongFew16, &kPingpongFew32, &kPingpongFew64,
-                                            &kPingpong64,    &kCooperative128, &kCooperative256};
-
 static void check_cuda(cudaError_t e, const char* what) {
   if (e != cudaSuccess) TVM_FFI_THROW(RuntimeError) << "cutlass_grouped: " << what << ": " << cudaGetErrorString(e);
 }
 
-// Position of a tile in kTiles. Raises ValueError for a name that is not there.
+// Number of a tile of this build. Raises ValueError for a name that is not there.
 static int64_t tile_number(ffi::String name) {
+  int count;
+  const GroupedGemm* const* all = tiles(&count);
   const std::string wanted = name;
-  const auto found = std::find_if(std::begin(kTiles), std::end(kTiles), [&](auto* tile) { return wanted == tile->name; });
-  if (found == std::end(kTiles)) TVM_FFI_THROW(ValueError) << "cutlass_grouped: there is no tile " << wanted;
-  return found - std::begin(kTiles);
+  const auto found = std::find_if(all, all + count, [&](auto* tile) { return wanted == tile->name; });
+  if (found == all + count) TVM_FFI_THROW(ValueError) << "cutlass_grouped: there is no tile " << wanted;
+  return found - all;
 }
 
 // ---- arguments ----
@@ -138,7 +137,11 @@ static bool run_layer(
   if (sms == 0)
     check_cuda(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device.device_id), "counting SMs");
   const auto stream = static_cast<cudaStream_t>(TVMFFIEnvGetStream(kDLCUDA, device.device_id));
-  const GroupedGemm &gemm1 = *kTiles[tile1], &gemm2 = *kTiles[tile2];
+  int num_tiles;
+  const GroupedGemm* const* all = tiles(&num_tiles);
+  if (tile1 < 0 || tile1 >= num_tiles || tile2 < 0 || tile2 >= num_tiles)
+    TVM_FFI_THROW(ValueError) << "cutlass_grouped: tiles " << tile1 << ", " << tile2 << ", want 0 to " << num_tiles - 1;
+  const GroupedGemm &gemm1 = *all[tile1], &gemm2 = *all[tile2];
   const int tokens = (int)t, most_rows = (int)std::min<int64_t>(t * kTopK, INT32_MAX);
   const int window = std::min(most_rows, kWindow);
 
@@ -163,6 +166,7 @@ static bool run_layer(
   a.window = window;
   a.weights_first1 = gemm1.weights_first;
   a.weights_first2 = gemm2.weights_first;
+  a.scales_by_row = gemm1.scales_by_row;
 
   const bool few = tokens <= kFewTokens;
   const int chunks = (tokens + kChunk - 1) / kChunk;

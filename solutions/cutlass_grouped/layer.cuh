@@ -29,12 +29,17 @@ struct Scratch {
   GroupTable *gemm1, *gemm2;
   void *workspace1, *workspace2;  // of the products
   uint8_t* x;        // [window][kHidden] fp8
-  float* x_scale;    // an expert's [kK1][rows] after the other's
+  float* x_scale;    // an expert's [kK1][rows] (or [rows][kK1], see scales_by_row) after the other's
   uint16_t* g;       // [window][2 kInter] bf16, up then gate
   uint8_t* h;        // [window][kInter] fp8
   float* h_scale;    // an expert's [kK2][rows] after the other's
   uint16_t* y;       // [window][kHidden] bf16, over x, x_scale and g, which nobody needs by then
 };
+
+// Where the scale of `row` and block `k` of an expert's `rows` rows of `blocks` blocks is, from that expert's first.
+__device__ __forceinline__ size_t scale_at(int row, int k, int rows, int blocks, bool by_row) {
+  return by_row ? (size_t)row * blocks + k : (size_t)k * rows + row;
+}
 
 struct Args {
   const float* logits;          // [T, 256]
@@ -51,10 +56,5 @@ struct Args {
   int local_expert_offset;
   float routed_scaling_factor;
   int first_row, window;
-  bool weights_first1, weights_first2;  // operand order of the two products
+  bool weights_first1, weights_first2, scales_by_row;  // what the two products want, see GroupedGemm
 };
-
-// Kernels of a call overlap at their ends: each lets the next one start as soon as it runs itself, and waits for the
-// end of the one before it, with all that this one waited for, before it touches memory.
-__device__ __forceinline__ void let_next_start() { asm volatile("griddepcontrol.launch_dependents;"); }
-__device__ __forceinline__ void wait_for_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }

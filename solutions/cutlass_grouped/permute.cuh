@@ -159,7 +159,7 @@ __global__ void __launch_bounds__(kChunk * 32) permute_kernel(const __grid_const
     int slot = 0;
     for (uint32_t left = moved[lane]; left; left &= left - 1, slot++) {
       const int e = __ffs(left) - 1, in_expert = place[lane][slot] - start[e];
-      a.scratch.x_scale[(size_t)start[e] * kK1 + (size_t)k * part[e] + in_expert] = scale;
+      a.scratch.x_scale[(size_t)start[e] * kK1 + scale_at(in_expert, k, part[e], kK1, a.scales_by_row)] = scale;
     }
   }
 }

@@ -52,6 +52,7 @@ __global__ void __launch_bounds__(kSwigluThreads) swiglu_quant_kernel(const __gr
     const int e = 31 - __clz(__ballot_sync(kAll, start_of_mine <= row));
     const int start = __shfl_sync(kAll, start_of_mine, e), next = __shfl_sync(kAll, start_of_mine, (e + 1) % kLocal);
     const int rows = (e == kLocal - 1 ? num_rows : next) - start;
-    if (lane % 16 == 0) a.scratch.h_scale[(size_t)start * kK2 + (size_t)(column / kBlock) * rows + (row - start)] = scale;
+    float* expert_scale = a.scratch.h_scale + (size_t)start * kK2;
+    if (lane % 16 == 0) expert_scale[scale_at(row - start, column / kBlock, rows, kK2, a.scales_by_row)] = scale;
   }
 }

@@ -1,4 +1,4 @@
-// grouped_gemm_sm90: CUTLASS's FP8 block-scaled grouped product for Hopper, by tile and schedule.
+// sm90_gemm: CUTLASS's FP8 block-scaled grouped product for Hopper, by tile and schedule.
 //
 // Either operand may be the first one, whose tile is 64, 128 or 256 wide. With the activations first (many rows) a tile
 // has rows x 128 weight columns. With the weights first (few rows) it has 128 weight columns x 16, 32 or 64 rows, so
@@ -11,7 +11,7 @@
 #include <cutlass/gemm/group_array_problem_shape.hpp>
 #include <cutlass/gemm/kernel/gemm_universal.hpp>
 
-#include "grouped_gemm.cuh"
+#include "sm90_tiles.cuh"
 
 #if !defined(CUTLASS_ENABLE_GDC_FOR_SM90)
 #error "products overlap the end of the stage before them: compile with -DCUTLASS_ENABLE_GDC_FOR_SM90=1"
@@ -122,7 +122,7 @@ struct GroupedGemmSm90 {
   }
 
   static constexpr GroupedGemm described(const char* name) {
-    return {name, kWeightsFirst, &workspace_bytes, &launch};
+    return {name, kWeightsFirst, false, &workspace_bytes, &launch};
   }
 };
 

@@ -1,4 +1,0 @@
-// cooperative_256: 256 rows x 128 weight columns a tile, two warpgroups together.
-#include "grouped_gemm_sm90.cuh"
-
-extern const GroupedGemm kCooperative256 = CooperativeGemm<false, 256, 128>::described("cooperative_256");
