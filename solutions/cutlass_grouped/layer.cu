@@ -178,7 +178,7 @@ static bool run_layer(
     launch(few ? permute_kernel<true> : permute_kernel<false>, dim3(chunks, slices), kChunk * 32, a, !few, stream,
            "launching permute");
     check_cuda(gemm1.launch(a.scratch.gemm1, a.scratch.workspace1, device.device_id, sms, stream), "launching gemm1");
-    launch(swiglu_quant_kernel, dim3(8 * sms), kSwigluThreads, a, true, stream, "launching swiglu_quant");
+    launch(swiglu_quant_kernel, dim3(std::min(8 * sms, window)), kSwigluThreads, a, true, stream, "launching swiglu_quant");
     check_cuda(gemm2.launch(a.scratch.gemm2, a.scratch.workspace2, device.device_id, sms, stream), "launching gemm2");
     launch(combine_kernel, dim3(tokens, parts), kCombineThreads, a, true, stream, "launching combine");
   }

@@ -2,8 +2,9 @@
 #include "sm90_tiles.cuh"
 
 const GroupedGemm* const* tiles(int* count) {
-  static const GroupedGemm* const all[] = {&kPingpongFew16, &kPingpongFew32, &kPingpongFew64,
-                                           &kPingpong64,    &kCooperative128, &kCooperative256};
+  static const GroupedGemm* const all[] = {
+      &kPingpongFew16,      &kPingpongFew32,         &kPingpongFew64,  &kPingpong64Rows,    &kPingpong64Columns,
+      &kCooperative128Rows, &kCooperative128Columns, &kCooperative256, &kCooperative256Rows};
   *count = sizeof(all) / sizeof(all[0]);
   return all;
 }

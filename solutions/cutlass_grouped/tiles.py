@@ -8,8 +8,8 @@ TABLE = (
     (16, "pingpong_few16", "pingpong_few16"),
     (160, "pingpong_few32", "pingpong_few32"),
     (1024, "pingpong_few64", "pingpong_few64"),
-    (4096, "pingpong_64", "pingpong_64"),
-    (float("inf"), "cooperative_128", "cooperative_128"),
+    (4096, "pingpong_64_rows", "pingpong_64_rows"),
+    (float("inf"), "cooperative_128_rows", "cooperative_128_rows"),
 )
 _LIMITS = [limit for limit, _, _ in TABLE]
 
