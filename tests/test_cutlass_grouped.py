@@ -77,6 +77,7 @@ def test_hopper_build_uses_the_tensor_cores_and_does_not_spill(build_module):
         name = function.split(maxsplit=1)[0]
         if "device_kernel" in name:
             assert "QGMMA" in function and "UTMALDG" in function, name
+            assert "ACQBULK" in function, f"{name} does not wait for the stage before it"
 
 
 @compiles
