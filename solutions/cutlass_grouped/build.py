@@ -81,8 +81,8 @@ def build(hardware):
     Raises:
         RuntimeError: there is no nvcc or no CUTLASS, or nvcc fails (its output is in the message).
     """
-    nvcc = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "bin/nvcc"
-    if shutil.which("nvcc") is None and not nvcc.exists():
+    cuda = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"))
+    if shutil.which("nvcc") is None and not (cuda / "bin/nvcc").exists():
         raise RuntimeError("cutlass_grouped is compiled on first use and needs nvcc (CUDA 12.8 or later) on the PATH")
     target = TARGETS[hardware]
     includes = cutlass_folders()
@@ -100,6 +100,7 @@ def build(hardware):
             "cutlass_grouped",
             cuda_files=[str(file) for file in files],
             extra_cuda_cflags=target.flags,
+            extra_ldflags=(f"-L{cuda}/lib64", f"-Wl,-rpath,{cuda}/lib64"),  # where nvcc on the PATH only forwards
             extra_include_paths=[str(folder) for folder in (sources, *includes)],
         )
     finally:
