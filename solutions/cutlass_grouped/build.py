@@ -83,13 +83,13 @@ def build(hardware):
     """
     cuda = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"))
     if shutil.which("nvcc") is None and not (cuda / "bin/nvcc").exists():
-        raise RuntimeError("cutlass_grouped is compiled on first use and needs nvcc (CUDA 12.8 or later) on the PATH")
+        raise RuntimeError("cutlass_grouped is compiled on first use and needs nvcc on the PATH (made with CUDA 13.0)")
     target = TARGETS[hardware]
     includes = cutlass_folders()
     sources = _kept_sources(target)
     files = sorted(sources.glob("*.cu"))
     print(
-        f"cutlass_grouped: loading {len(files)} CUDA files (compiled on first use, a minute or two on 16 cores)",
+        f"cutlass_grouped: loading {len(files)} CUDA files (compiled on first use, each a minute of one core)",
         file=sys.stderr,
         flush=True,
     )
