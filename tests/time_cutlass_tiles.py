@@ -24,6 +24,7 @@ from harness import cpu_judge, packing  # noqa: E402
 from harness.sweep_routing import KINDS  # noqa: E402
 from harness.tolerances import TOLERANCES  # noqa: E402
 from sweep import random_inputs, with_routing  # noqa: E402
+from torch.autograd import DeviceType  # noqa: E402
 from torch.profiler import ProfilerActivity, profile  # noqa: E402
 
 from definitions.moe_fp8_block_scale import definition  # noqa: E402
@@ -48,21 +49,27 @@ def median_ms(call):
 
 
 def kernel_times(call):
-    """Kernel name -> mean microseconds of a call, in order of the launches."""
+    """(kernel, mean microseconds) of each launch of a call, in order."""
+    calls = 5
     with profile(activities=[ProfilerActivity.CUDA]) as found:
-        for _ in range(5):
+        for _ in range(calls):
             call()
         torch.cuda.synchronize()
-    times = {}
-    for event in sorted(found.events(), key=lambda e: e.time_range.start):
-        times.setdefault(re.sub(r"<.*|\(.*", "", event.name), []).append(event.time_range.elapsed_us())
-    return {name: sum(us) / 5 for name, us in times.items() if not name.startswith(("cuda", "Activity"))}
+    kernels = [e for e in found.events() if e.device_type == DeviceType.CUDA]
+    kernels.sort(key=lambda e: e.time_range.start)
+    launches = [kernels[at :: len(kernels) // calls] for at in range(len(kernels) // calls)]
+    return [
+        (re.sub(r"<.*|\(.*", "", same[0].name), sum(e.time_range.elapsed_us() for e in same) / len(same))
+        for same in launches
+    ]
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tokens", nargs="+", type=int)
     args = parser.parse_args()
+    if not torch.cuda.is_available():
+        sys.exit("this takes times and needs a CUDA device; torch sees none")
     full = definition("full")
     registry = BuilderRegistry.get_instance()
     runnable = registry.build(full, packing.pack("cutlass_grouped")["full"])
@@ -97,7 +104,7 @@ def main():
                 text = f"{median_ms(call):.4f} ms" if fine else "WRONG"
                 print(f"  gemm{at + 1} {name:24} {text:12} {matched}", flush=True)
         output = torch.empty_like(expected)
-        for name, us in kernel_times(partial(runnable, *inputs, output)).items():
+        for name, us in kernel_times(partial(runnable, *inputs, output)):
             print(f"  {us:9.1f} us  {name}")
     sys.exit(wrong > 0)
 
