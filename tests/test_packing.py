@@ -193,3 +193,31 @@ def test_packed_files_match_the_hash_in_traces():
     solution = next(iter(packing.pack(name).values()))
     path = paths.PACKED / solution.definition / f"{name}.json"
     assert type(solution).model_validate_json(path.read_text()).hash() == solution.hash()
+
+
+def test_a_borrowed_file_is_packed_beside_the_solutions_own(folder):
+    """A user would miss: a file that two solutions share, with a copy that drifts apart instead."""
+    (folder / "tiny" / "route.cuh").write_text("// one token\n")
+    alone = packing.pack("tiny", folder)["small"]
+    based(folder, "variant", "tiny", 'borrowed = ["other/route.cuh"]\n')
+    (folder / "other").mkdir()
+    (folder / "other" / "solution.toml").write_text(MANIFEST.replace('"tiny"', '"other"'))
+    (folder / "other" / "main.py").write_text(MAIN)
+    with pytest.raises(packing.PackingError, match="variant: borrowed 'other/route.cuh' is not"):
+        packing.pack("variant", folder)
+    (folder / "other" / "route.cuh").write_text("// another\n")
+    with pytest.raises(packing.PackingError, match="there is a route.cuh here already"):
+        packing.pack("variant", folder)
+    (folder / "other" / "wide.cuh").write_text("// wide\n")
+    edit(folder / "variant" / "solution.toml", "other/route.cuh", "other/wide.cuh")
+    sources = {source.path: source.content for source in packing.pack("variant", folder)["small"].sources}
+    assert sources["wide.cuh"] == "// wide\n" and sources["route.cuh"] == "// one token\n"
+    assert packing.pack("tiny", folder)["small"].hash() == alone.hash()
+
+
+@pytest.mark.parametrize("borrowed", ["kernels/ones.py", "../tiny/main.py", "route.cuh", "none/route.cuh"])
+def test_only_files_of_solutions_are_borrowed(folder, borrowed):
+    """A user would miss: a packed file from anywhere on the disk."""
+    edit(folder / "tiny" / "solution.toml", 'kernels = ["ones"]', f'kernels = ["ones"]\nborrowed = ["{borrowed}"]')
+    with pytest.raises(packing.PackingError, match="tiny: borrowed"):
+        packing.pack("tiny", folder)

@@ -13,7 +13,7 @@ from harness.atomic_file import write_atomically
 
 MANIFEST = "solution.toml"
 REQUIRED = {"name", "author", "description", "language", "entry_point", "target_hardware"}
-OPTIONAL = {"destination_passing_style", "dependencies", "kernels", "definitions", "based_on"}
+OPTIONAL = {"destination_passing_style", "dependencies", "kernels", "borrowed", "definitions", "based_on"}
 UNPACKED = {"stages", "first_use", "facts"}  # for this repository's commands; not in the Solution, nor in its hash
 NOT_SOLUTIONS = {"kernels", "packed"}
 
@@ -47,7 +47,7 @@ def packed_name(name: str, geometry: str) -> str:
 
 
 def read_manifest(name: str, folder: Path = paths.SOLUTIONS) -> dict:
-    """solution.toml as a dict, with its base's `kernels` and `stages` if it has a base and none of its own.
+    """solution.toml as a dict, with its base's `kernels`, `borrowed` and `stages` if it has a base and none of its own.
 
     Raises PackingError for missing, unknown or contradicting keys.
     """
@@ -70,8 +70,8 @@ def read_manifest(name: str, folder: Path = paths.SOLUTIONS) -> dict:
         base_manifest = _parse(base, folder)
         if "based_on" in base_manifest:
             raise PackingError(f"{name}: based on {base!r}, which has a base itself; name that one")
-        manifest.setdefault("kernels", base_manifest.get("kernels", []))
-        manifest.setdefault("stages", base_manifest.get("stages", {}))
+        for key, empty in (("kernels", []), ("borrowed", []), ("stages", {})):
+            manifest.setdefault(key, base_manifest.get(key, empty))
     return manifest
 
 
@@ -83,13 +83,21 @@ def _parse(name: str, folder: Path) -> dict:
 
 
 def gather(name: str, manifest: dict, folder: Path = paths.SOLUTIONS) -> dict[str, str]:
-    """Path inside the bundle -> text, sorted by path. Raises PackingError for a missing stage.
+    """Path inside the bundle -> text, sorted by path. Raises PackingError for a missing stage or borrowed file.
 
-    Files of the solution's own folder stand in for those of its base with the same name.
+    Files of the solution's own folder stand in for those of its base with the same name. A borrowed file, named as
+    <other solution>/<file>, is packed beside the solution's own and may not have the name of one of them.
     """
     folders = [folder / part for part in (manifest.get("based_on"), name) if part]
     files = [path for part in folders for path in part.iterdir() if path.suffix in {".py", ".cu", ".cuh"}]
     sources = {path.name: path.read_text() for path in files}
+    for borrowed in manifest.get("borrowed", []):
+        path = folder / borrowed
+        if PurePosixPath(borrowed).parent.name not in solution_names(folder) or not path.is_file():
+            raise PackingError(f"{name}: borrowed {borrowed!r} is not <solution>/<file> of another solution")
+        if path.name in sources:
+            raise PackingError(f"{name}: borrowed {borrowed!r}, but there is a {path.name} here already")
+        sources[path.name] = path.read_text()
     for stage in manifest.get("kernels", []):
         path = folder / "kernels" / f"{stage}.py"
         if not path.is_file():

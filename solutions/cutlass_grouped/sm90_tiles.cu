@@ -1,0 +1,10 @@
+// sm90_tiles: the list of the products of a build for Hopper; tiles.py chooses among them.
+#include "sm90_tiles.cuh"
+
+const GroupedGemm* const* tiles(int* count) {
+  static const GroupedGemm* const all[] = {
+      &kPingpongFew16,      &kPingpongFew32,         &kPingpongFew64,  &kPingpong64Rows,    &kPingpong64Columns,
+      &kCooperative128Rows, &kCooperative128Columns, &kCooperative256, &kCooperative256Rows};
+  *count = sizeof(all) / sizeof(all[0]);
+  return all;
+}
