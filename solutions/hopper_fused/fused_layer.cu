@@ -2,7 +2,8 @@
 //
 //   all warps      route tokens (all of them, or this block's share and a grid barrier), then sort rows by expert
 //   warps 8, 9     load.cuh: keep the ring of K steps full
-//   warps 0 to 7   gather this block's share of the rows, grid barrier, gemm1_swiglu_quant.cuh on this block's units, grid barrier, gemm2_combine.cuh on its columns
+//   warps 0 to 7   gather this block's share of the rows, grid barrier, gemm1_swiglu_quant.cuh on this block's units,
+//                  grid barrier, gemm2_combine.cuh on its columns
 //
 // The grid barriers cannot deadlock: the launch is cooperative, so either all blocks are resident or none runs, and
 // every wait is for an arrival that its block makes without waiting for anything later.
@@ -22,8 +23,8 @@ __device__ __forceinline__ void publish(unsigned* counter) {
 }
 
 __global__ void __launch_bounds__(kThreads, 1) fused_layer(const __grid_constant__ Maps maps, const Args a) {
-  extern __shared__ uint8_t smem_base[];
-  Smem& s = *reinterpret_cast<Smem*>(smem_base + (1024 - smem_addr(smem_base) % 1024) % 1024);
+  extern __shared__ __align__(1024) uint8_t smem_base[];
+  Smem& s = *reinterpret_cast<Smem*>(smem_base);
   const int warp = threadIdx.x / 32;
   const bool few = a.num_tokens <= kSmemOutTokens, all_route = a.num_tokens <= kFewTokens;
   uint32_t* mask = few ? s.rows.few.mask : s.rows.many.mask;
@@ -88,13 +89,13 @@ __global__ void __launch_bounds__(kThreads, 1) fused_layer(const __grid_constant
   }
 }
 
+cudaError_t prepare_fused_layer() {
+  static_assert(sizeof(Smem) <= 227 * 1024, "a block may have 227 KB of shared memory");
+  return cudaFuncSetAttribute(fused_layer, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Smem));
+}
+
 cudaError_t launch_fused_layer(const Maps& maps, const Args& args, int blocks, cudaStream_t stream) {
-  const int shared_bytes = sizeof(Smem) + 1024;
-  static_assert(sizeof(Smem) + 1024 <= 227 * 1024, "a block may have 227 KB of shared memory");
-  const cudaError_t error =
-      cudaFuncSetAttribute(fused_layer, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
-  if (error != cudaSuccess) return error;
   void* parameters[] = {const_cast<Maps*>(&maps), const_cast<Args*>(&args)};
   return cudaLaunchCooperativeKernel(reinterpret_cast<void*>(fused_layer), dim3(blocks), dim3(kThreads), parameters,
-                                     shared_bytes, stream);
+                                     sizeof(Smem), stream);
 }

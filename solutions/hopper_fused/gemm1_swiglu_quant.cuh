@@ -154,18 +154,18 @@ __device__ __forceinline__ void gemm1_tile(
   }
   gemm1<N, kDirect>(s, a, tile, ring, acc, warpgroup, true);
   // each warpgroup has half of K: the second hands its sums over, four values at a time for want of room
-  float* handover = reinterpret_cast<float*>(s.amax) + threadIdx.x % kWarpgroup;
+  const int thread = threadIdx.x % kWarpgroup;
   constexpr int kPieces = N / 2 / 4;
 #pragma unroll
   for (int piece = 0; piece < kPieces; piece++) {
     if (warpgroup == 1) {
 #pragma unroll
-      for (int i = 0; i < 4; i++) handover[i * kWarpgroup] = acc[4 * piece + i];
+      for (int i = 0; i < 4; i++) s.handover[i][thread] = acc[4 * piece + i];
     }
     bar_sync(kBarConsumers, kConsumers);
     if (warpgroup == 0) {
 #pragma unroll
-      for (int i = 0; i < 4; i++) acc[4 * piece + i] += handover[i * kWarpgroup];
+      for (int i = 0; i < 4; i++) acc[4 * piece + i] += s.handover[i][thread];
     }
     bar_sync(kBarConsumers, kConsumers);
   }

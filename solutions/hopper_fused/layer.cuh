@@ -11,7 +11,7 @@ constexpr int kK2 = kInter / kBlock;      // K steps of gemm2
 constexpr int kUnit = 32;                 // columns of h that a warpgroup owns: 32 of up and 32 of gate make m64
 constexpr int kUnits = kInter / kUnit;    // units of an expert; h has one scale a row and unit
 constexpr int kColumns = 64;              // output columns of a block in gemm2
-constexpr int kMaxTokens = 1024;          // of this kernel; above, the tensor cores bound the layer
+constexpr int kMaxTokens = 128;           // of this kernel; above, several kernels are faster
 constexpr int kChunk = 64;                // rows of an expert that are multiplied at once
 constexpr int kMaxSegments = kLocal + kMaxTokens * kTopK / kChunk;
 constexpr int kGroup = 8;                 // rows that lie together, an expert's last group filled up with zero rows
@@ -113,6 +113,7 @@ struct Smem {
     } many;
   } rows;
   float amax[2][2][4][kChunk];  // tile parity, warpgroup, warp, row
+  float handover[4][kWarpgroup];  // sums that the second warpgroup hands to the first, where they split K
   Segment segment[kMaxSegments];
   int first_row[kLocal];
   int num_segments, num_rows;  // rows with those that fill groups up
@@ -162,4 +163,5 @@ struct Tiles {
   }
 };
 
+cudaError_t prepare_fused_layer();  // once for each device
 cudaError_t launch_fused_layer(const Maps& maps, const Args& args, int blocks, cudaStream_t stream);

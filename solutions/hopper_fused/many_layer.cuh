@@ -156,9 +156,10 @@ struct ManyRing {
   }
 };
 
-// How each kernel begins: barriers, the division of work, both blocks of the cluster there.
+// How both products begin: barriers, the division of work, both blocks of the cluster there.
 template <class Smem>
 __device__ __forceinline__ Smem& begin_many(const Counters* counters) {
+  static_assert(sizeof(Smem) <= 227 * 1024, "a block may have 227 KB of shared memory");
   extern __shared__ __align__(1024) uint8_t many_smem[];
   Smem& s = *reinterpret_cast<Smem*>(many_smem);
   if (threadIdx.x == 0) {
@@ -181,9 +182,9 @@ __device__ __forceinline__ void let_go_many(Smem& s, int slot) {
   if (threadIdx.x % 32 < kCluster) mbar_arrive_at(&s.empty[slot], threadIdx.x % 32);
 }
 
-// One K step of a tile's 64 x N: raw = a . b^T, over kTerms terms of b's (or a's) rows.
+// raw = a . b^T over one K step of 128, 64 x N; added to raw unless it is the first.
 template <int N>
-__device__ __forceinline__ void product_step(float (&raw)[N / 2], uint64_t a, uint64_t b, int first) {
+__device__ __forceinline__ void product_step(float (&raw)[N / 2], uint64_t a, uint64_t b, bool first) {
 #pragma unroll
   for (int i = 0; i < 4; i++) Wgmma<N>::mma(raw, a + 2 * i, b + 2 * i, i > 0 || !first);
 }

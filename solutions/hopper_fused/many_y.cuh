@@ -13,8 +13,8 @@ __device__ __forceinline__ unsigned pair_bf16(float low, float high) {
   return *reinterpret_cast<const unsigned*>(&pair);
 }
 
-// 128 bytes of each of `count` rows of y, which has so many columns, from shared memory where their 16-byte pieces are swizzled by the row's number.
-// For a warpgroup.
+// 128 bytes of each of `count` rows of y, which has so many columns, from shared memory, where their 16-byte pieces are
+// swizzled by the row's number. For a warpgroup.
 template <int kRows>
 __device__ __forceinline__ void store_rows(const uint8_t* staged, uint16_t* y, int columns, int count) {
   const int thread = threadIdx.x % kWarpgroup;

@@ -31,7 +31,6 @@ static Encode encode_function() {
 }
 
 static_assert(sizeof(Scratch) < (1u << 31), "offsets into the scratch are ints");
-constexpr int64_t kFewEnough = 128;      // tokens up to which one kernel is the fastest; kMaxTokens at most
 constexpr int64_t kExactTokens = 1024;   // up to which two terms of h cost nothing, as weights bound the time
 constexpr int64_t kWholeY = 4096;        // tokens up to which y has all columns; above half of them, for want of memory
 constexpr int64_t kMostTokens = 1 << 17; // a block of many_route has room for its share of these
@@ -163,6 +162,7 @@ static size_t cut_many(ManyArgs& a, uint8_t* base, int terms, int blocks) {
   return scratch.bytes;
 }
 
+// Of the current device; what is to be done once for each is done when it is first asked for.
 static int multiprocessors_of(int device) {
   static int known[64] = {};
   if (known[device] == 0) {
@@ -171,6 +171,7 @@ static int multiprocessors_of(int device) {
     if (count < kHidden / kColumns)
       TVM_FFI_THROW(RuntimeError) << "hopper_fused: the device has " << count << " multiprocessors, want "
                                   << kHidden / kColumns << " or more";
+    check_cuda(prepare_fused_layer(), "asking for shared memory");
     known[device] = count;
   }
   return known[device];
@@ -195,7 +196,7 @@ static void run_layer(
   const int blocks = multiprocessors_of(device);
   const auto stream = static_cast<cudaStream_t>(TVMFFIEnvGetStream(kDLCUDA, device));
   const Kept kept = kept_scratch(logits.device(), stream);
-  if (t <= kFewEnough) {
+  if (t <= kMaxTokens) {
     Maps maps;
     tensor_map<2>(&maps.x, x.data_ptr(), {h, (cuuint64_t)t}, {1, h}, {kBlock, 1});
     tensor_map<5>(&maps.w1, w1.data_ptr(), {h, 8, 2, i / 8, kLocal}, {1, h, i * h, 8 * h, 2 * i * h},
