@@ -219,7 +219,7 @@ LOAD = """from pathlib import Path
 import tvm_ffi.cpp
 
 
-def load_kernel():
+def load_kernels():
     return tvm_ffi.cpp.load("tiny", cuda_files=[str(Path(__file__).parent / "fill.cu")])
 """
 FILES = 'cuda_files=[str(Path(__file__).parent / "fill.cu")]'
@@ -228,7 +228,7 @@ FILES = 'cuda_files=[str(Path(__file__).parent / "fill.cu")]'
 @pytest.mark.skipif(torch.cuda.is_available(), reason="with a device the entry point itself compiles")
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
 def test_cuda_sources_are_really_compiled(tmp_path):
-    main = f"from .build import load_kernel\n\n\ndef run({INPUTS}, output):\n    load_kernel()\n"
+    main = f"from .build import load_kernels\n\n\ndef run({INPUTS}, output):\n    load_kernels()\n"
     sources = {"main.py": main, "build.py": LOAD, "fill.cu": CU}
     assert "gone.cuh" in changed(tmp_path, sources)
     shutil.rmtree(tmp_path / "b")
@@ -244,7 +244,7 @@ def test_cuda_sources_are_really_compiled(tmp_path):
 def test_cuda_inside_python_is_compiled_too(tmp_path, good, said):
     kernel = CU.partition('#include "gone')[0] if good else "__global__ void fill() { undefined(); }"
     build = LOAD.replace("load(", "load_inline(").replace(FILES, f"cuda_sources={kernel!r}")
-    main = f"from .build import load_kernel\n\n\ndef run({INPUTS}, output):\n    load_kernel()\n"
+    main = f"from .build import load_kernels\n\n\ndef run({INPUTS}, output):\n    load_kernels()\n"
     error = changed(tmp_path, {"main.py": main, "build.py": build})
     assert error is None if good else said in error
 
@@ -253,7 +253,7 @@ def test_cuda_inside_python_is_compiled_too(tmp_path, good, said):
 def test_cuda_sources_that_cannot_be_compiled_are_refused(tmp_path, monkeypatch):
     sources = {"main.py": f"def run({INPUTS}, output):\n    pass\n", "fill.cu": "// nothing\n"}
     if shutil.which("nvcc"):
-        assert "that takes a build.py with load_kernel()" in changed(tmp_path, sources)
+        assert "that takes a build.py with load_kernels()" in changed(tmp_path, sources)
         shutil.rmtree(tmp_path / "b")
     monkeypatch.setenv("PATH", str(tmp_path))
     assert "neither a CUDA device nor nvcc" in changed(tmp_path, sources)

@@ -5,7 +5,7 @@
 prints what was done, a line each, then one JSON object: {"error": null or a line, "unchecked": [lines]}.
 BUNDLE is packed by FIB as the starter kit does, compared with its solution.json and built by FIB's builder. With a
 CUDA device the entry point is called once; without one, CUDA sources are still compiled and linked, by the bundle's own
-build.py::load_kernel with tvm_ffi's `load` cut short before it opens the library, for HARDWARE (sm_100, say) unless
+build.py::load_kernels with tvm_ffi's `load` cut short before it opens the library, for HARDWARE (sm_100, say) unless
 it names an architecture itself.
 """
 
@@ -64,10 +64,10 @@ def compile_without_device(package):
     if shutil.which("nvcc") is None:
         raise Refused("its CUDA sources were not compiled: there is neither a CUDA device nor nvcc on the PATH")
     try:
-        load = importlib.import_module(f"{package}.build").load_kernel
+        load = importlib.import_module(f"{package}.build").load_kernels
     except (ImportError, AttributeError) as error:
         raise Refused(
-            "its CUDA sources were not compiled: without a CUDA device that takes a build.py with load_kernel()"
+            "its CUDA sources were not compiled: without a CUDA device that takes a build.py with load_kernels()"
         ) from error
     tvm_ffi.cpp.load, tvm_ffi.cpp.load_inline = tvm_ffi.cpp.build, tvm_ffi.cpp.build_inline
     load()
