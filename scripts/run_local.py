@@ -64,9 +64,16 @@ def run(args: argparse.Namespace, geometry: str, console: Console, command: str)
     tolerance = TOLERANCES[args.tolerance]
     num_trials = args.num_trials or (3 if on_gpu else 1)
     names = packing.choose(args.solutions)
+    name = definition_name(geometry)
+    save = args.save if args.save is not None else on_gpu or args.output is not None
+    path = args.output or paths.trace_file(name)
+    if save:
+        try:
+            trace_store.load(path)
+        except ValueError as error:  # told now, not when there is something to add to it
+            raise ValueError(f"{path}: has lines that are no traces; mend it, or choose another --output") from error
     packing.pack_here(names)
     workloads.make(geometry)
-    name = definition_name(geometry)
     trace_set = TraceSet.from_path(str(paths.ROOT))
     definition = trace_set.definitions[name]
     todo = [trace.workload for trace in trace_set.workloads[name]]
@@ -147,6 +154,13 @@ def run(args: argparse.Namespace, geometry: str, console: Console, command: str)
                         )
                         if ev.log:
                             console.print(ev.log.strip().splitlines()[-1], markup=False)
+                if save:  # at once: a run that is cut short keeps what it has measured
+                    traces = [
+                        Trace(definition=name, workload=workload, solution=solution, evaluation=evs[workload.uuid])
+                        for solution, evs in results.items()
+                        if workload.uuid in evs
+                    ]
+                    trace_store.merge(path, traces)
                 bar.advance(task)
     finally:
         if on_gpu and solutions:
@@ -154,17 +168,8 @@ def run(args: argparse.Namespace, geometry: str, console: Console, command: str)
 
     title = f"{name}\n{hardware}, {tolerance}"
     console.print(result_table.table(title, rows, results, skipped, on_gpu))
-    save = args.save if args.save is not None else on_gpu or args.output is not None
     if save:
-        traces = [
-            Trace(definition=name, workload=workload, solution=solution, evaluation=evs[uuid])
-            for solution, evs in results.items()
-            for workload in todo
-            if (uuid := workload.uuid) in evs
-        ]
-        path = args.output or paths.trace_file(name)
-        trace_store.merge(path, traces)
-        console.print(f"{len(traces)} traces saved in {path}", soft_wrap=True)
+        console.print(f"{sum(map(len, results.values()))} traces saved in {path}", soft_wrap=True)
     return all(
         uuid in evs and evs[uuid].status == EvaluationStatus.PASSED for evs in results.values() for uuid, _ in rows
     )

@@ -6,11 +6,13 @@ import subprocess
 import sys
 
 import pytest
+import run_local
 import torch
 from flashinfer_bench import EvaluationStatus, Trace
 from flashinfer_bench.data import load_jsonl_file
 from harness import cpu_judge, eligibility, packing, paths, trace_store, workloads
 from harness.tolerances import TOLERANCES
+from rich.console import Console
 
 from definitions.moe_fp8_block_scale import definition, definition_name
 
@@ -161,6 +163,35 @@ def test_bad_arguments_get_one_line(args, message):
     done = command(*args)
     assert done.returncode == 2 and message in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="it is the CPU's judge that is interrupted")
+def test_a_run_that_is_cut_short_keeps_what_it_measured(tmp_path, monkeypatch, records):
+    """A user would miss: an hour of results, for one Ctrl-C in the last workload."""
+    passed = evaluate(solution(tmp_path, BODIES["PASSED"]), records[0])
+    judged = []
+
+    def run_workload(found, workload, solutions, *rest):
+        if len(judged) == 2:
+            raise KeyboardInterrupt
+        judged.append(workload.uuid)
+        return {s.name: passed for s in solutions}
+
+    monkeypatch.setattr(run_local.cpu_judge, "run_workload", run_workload)
+    output = tmp_path / "traces.jsonl"
+    args = run_local.parse(["--solutions", "triton_fused_v2", "--output", str(output)])
+    with pytest.raises(KeyboardInterrupt), open(os.devnull, "w") as nowhere:
+        run_local.run(args, "small", Console(file=nowhere), "python x")
+    assert sorted(t.workload.uuid for t in trace_store.load(output)) == sorted(judged) and len(judged) == 2
+
+
+def test_a_broken_trace_file_is_told_before_anything_runs(tmp_path):
+    """A user would miss: a finished run that cannot be saved."""
+    output = tmp_path / "traces.jsonl"
+    output.write_text("{}\n")
+    done = command("--output", str(output))
+    assert done.returncode == 2 and "has lines that are no traces" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1 and output.read_text() == "{}\n"
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the interpreter's job, for CPUs")
