@@ -5,13 +5,14 @@ import sys
 
 from harness import backend_table, packing, paths
 from harness.atomic_file import write_atomically
+from harness.trace_sets import TraceSetError
 
 
 def main() -> int:
     argparse.ArgumentParser(description=__doc__).parse_args()
     try:
         text = backend_table.renewed(paths.BACKENDS.read_text())
-    except (ValueError, packing.PackingError) as error:
+    except (ValueError, TraceSetError, packing.PackingError) as error:
         print(error, file=sys.stderr)
         return 1
     write_atomically(paths.BACKENDS, text)

@@ -13,11 +13,11 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
+import recorded as recorded_traces
 import torch
-from harness import backend_table, eligibility, first_use, packing, paths
+from harness import backend_table, comparison, eligibility, first_use, packing, paths
 from packaging.requirements import Requirement
 from packaging.version import Version
 from rich.console import Console
@@ -595,22 +595,25 @@ def test_the_user_is_told_before_a_long_build(tmp_path, body, outcome):
 # ---- docs/backends.md ----
 
 
-def test_fastest_within_noise():
-    """A reader would miss: two solutions that differ by a run's scatter, shown as one winning."""
-
-    def trace(solution, ms, seq_len=7, tolerance="relaxed: x"):
-        return SimpleNamespace(
-            solution=solution,
-            workload=SimpleNamespace(axes={"seq_len": seq_len}),
-            evaluation=SimpleNamespace(
-                environment=SimpleNamespace(hardware="GPU", libs={"tolerance": tolerance}),
-                performance=SimpleNamespace(latency_ms=ms),
-            ),
-            is_successful=lambda: True,
-        )
-
-    traces = [trace("a", 1.0), trace("b", 1.04), trace("c", 1.2), trace("c", 9, 80), trace("a", 0.1, 7, "default: x")]
-    assert backend_table.fastest_at(traces) == {"a": {"GPU": [7]}, "b": {"GPU": [7]}, "c": {"GPU": [80]}}
+def test_fastest_within_noise(tmp_path):
+    """A reader would miss: two solutions that differ by a run's scatter, shown as one winning; a stale one winning;
+    runs with different versions held against each other."""
+    names = ("a", "b", "c", "old")
+    traces = [
+        recorded_traces.trace("a", 7, 1.0),
+        recorded_traces.trace("b", 7, 1.04),
+        recorded_traces.trace("c", 7, 1.2),
+        recorded_traces.trace("c", 80, 9.0),
+        recorded_traces.trace("a", 80, 1.0, torch="2.12"),
+        recorded_traces.trace("a", 80, 0.1, tolerance=recorded_traces.DEFAULT),
+        recorded_traces.trace("old", 7, 0.1, sha1="0" * 40),
+        recorded_traces.trace("old", 57, 2.0),
+        recorded_traces.trace("c", 57, 1.0),
+    ]
+    found = comparison.build([recorded_traces.trace_set(tmp_path, traces, names)])
+    gpu = "NVIDIA H200"
+    want = {"a": {gpu: [7, 80]}, "b": {gpu: [7]}, "c": {gpu: [57, 80]}, "old": {gpu: []}}
+    assert backend_table.fastest_at(found) == want
 
 
 def test_the_table_of_solutions_is_up_to_date():

@@ -2,10 +2,10 @@
 
 from collections import defaultdict
 
-from flashinfer_bench import Trace
-
 from definitions.moe_fp8_block_scale import definition_name
-from harness import packing, paths, trace_store
+from harness import comparison, marked_block, packing, paths
+from harness.comparison import Comparison
+from harness.trace_sets import TraceSetError
 
 BEGIN = "<!-- solutions: written by scripts/update_backends.py -->"
 END = "<!-- end of solutions -->"
@@ -19,28 +19,29 @@ FACTS = {
     "best": "best choice",
 }
 TOLERANCE = "relaxed"
-
-
 NOISE = 1.05  # as fast as the fastest, within a run's scatter
 
 
-def fastest_at(traces: list[Trace]) -> dict[str, dict[str, list[int]]]:
-    """Solution -> machine -> token counts at which none that passed at TOLERANCE is faster by more than NOISE."""
-    runs = defaultdict(list)
-    for trace in traces:
-        environment = trace.evaluation.environment
-        if trace.is_successful() and environment.libs.get("tolerance", "").startswith(TOLERANCE):
-            runs[environment.hardware, trace.workload.axes["seq_len"]].append(trace)
+def fastest_at(found: Comparison) -> dict[str, dict[str, list[int]]]:
+    """Solution -> machine -> token counts at which none of its run group at TOLERANCE is faster by more than NOISE.
+
+    Every solution that was timed there with its current source has an entry, be it without a token count.
+    """
     out = defaultdict(lambda: defaultdict(list))
-    for (hardware, seq_len), found in sorted(runs.items()):
-        limit = NOISE * min(t.evaluation.performance.latency_ms for t in found)
-        for trace in found:
-            if trace.evaluation.performance.latency_ms <= limit:
-                out[trace.solution][hardware].append(seq_len)
-    return out
+    for section in found.sections:
+        for group in section.groups:
+            if group.tolerance_name != TOLERANCE:
+                continue
+            for row in group.rows:
+                times = {name: cell.latency_ms for name, cell in row.cells.items() if cell.counts}
+                for name, ms in times.items():
+                    at = out[name][section.hardware]
+                    if ms <= NOISE * min(times.values()) and row.workload.seq_len not in at:
+                        at.append(row.workload.seq_len)
+    return {name: dict(at) for name, at in out.items()}
 
 
-def block(traces: list[Trace]) -> str:
+def block(found: Comparison) -> str:
     """Markdown, one row a solution."""
     head = [
         "solution",
@@ -50,19 +51,19 @@ def block(traces: list[Trace]) -> str:
         "imports",
     ]
     lines = ["| " + " | ".join(head) + " |", "| --- " * len(head) + "|"]
-    fastest, measured = fastest_at(traces), {trace.solution for trace in traces}
+    fastest = fastest_at(found)
     for name in packing.solution_names():
         manifest = packing.read_manifest(name)
         facts = manifest.get("facts", {})
         if facts.keys() != FACTS.keys():
             wrong = ", ".join(sorted(facts.keys() ^ FACTS.keys()))
             raise packing.PackingError(f"{name}: [facts] lacks or does not know {wrong}")
-        at = "; ".join(f"{gpu}: {', '.join(map(str, lengths))}" for gpu, lengths in fastest[name].items())
+        at = [f"{gpu}: {', '.join(map(str, lengths)) or 'nowhere'}" for gpu, lengths in fastest.get(name, {}).items()]
         cells = [
             f"`{name}`",
             ", ".join(manifest["target_hardware"]),
             *(facts[fact] for fact in FACTS),
-            at or ("nowhere" if name in measured else "not measured"),
+            "; ".join(at) or "not measured",
             ", ".join(f"`{module}`" for module in manifest.get("dependencies", [])),
         ]
         lines.append("| " + " | ".join(cells) + " |")
@@ -70,10 +71,12 @@ def block(traces: list[Trace]) -> str:
 
 
 def renewed(text: str) -> str:
-    """The text of docs/backends.md with its table made anew. Raises ValueError when a marker is missing."""
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"docs/backends.md lacks the marker {BEGIN if not begin else END}")
-    table = block(trace_store.load(paths.trace_file(definition_name("full"))))
-    return f"{before}{BEGIN}\n\n{table}\n\n{END}{after}"
+    """The text of docs/backends.md with its table made anew.
+
+    Raises ValueError when a marker is missing, and TraceSetError for traces that cannot be read.
+    """
+    traces = paths.trace_file(definition_name("full"))
+    found = comparison.build([traces], tolerance=TOLERANCE) if traces.exists() else Comparison([])
+    if found.warnings:
+        raise TraceSetError(found.warnings[0])
+    return marked_block.replaced(text, BEGIN, END, block(found), paths.BACKENDS.name)

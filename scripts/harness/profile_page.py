@@ -3,17 +3,16 @@
 from collections import defaultdict
 from pathlib import Path
 
-from harness import packing, paths
+from harness import marked_block, packing, paths
 from harness.profile_record import ProfileRecord, read_record
 from harness.profile_tables import common_uuids, head_to_head_grid, markdown, stage_grid
 
-PAGE = paths.ROOT / "docs" / "profile.md"
-RECORDS = paths.ROOT / "docs" / "profile"
+PAGE = paths.DOCS / "profile.md"
 BEGIN = "<!-- profile: written by scripts/update_profile.py -->"
 END = "<!-- end of profile -->"
 
 
-def read_records(folder: Path = RECORDS) -> list[ProfileRecord]:
+def read_records(folder: Path = paths.PROFILES) -> list[ProfileRecord]:
     """The folder's records by name of file; [] without any. Raises ValueError for a file that is none."""
     return [read_record(path) for path in sorted(folder.glob("*.json"))]
 
@@ -57,10 +56,6 @@ def block(records: list[ProfileRecord]) -> str:
     return "\n\n".join(parts)
 
 
-def renewed(page: str, folder: Path = RECORDS) -> str:
+def renewed(page: str, folder: Path = paths.PROFILES) -> str:
     """The page with its block made anew. Raises ValueError for a missing marker or a broken record."""
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"{PAGE.name} lacks the marker {END if begin else BEGIN}")
-    return f"{before}{BEGIN}\n\n{block(read_records(folder))}\n\n{END}{after}"
+    return marked_block.replaced(page, BEGIN, END, block(read_records(folder)), PAGE.name)

@@ -1,7 +1,7 @@
 """The results in README.md, made from traces/."""
 
 from definitions.moe_fp8_block_scale import definition_name
-from harness import comparison, paths
+from harness import comparison, marked_block, paths
 from harness.comparison import Comparison, RunGroup, Section
 from harness.comparison_tables import versions
 from harness.trace_sets import TraceSetError
@@ -47,14 +47,10 @@ def renewed(readme: str) -> str:
     Raises ValueError when a marker is missing, and TraceSetError for traces that cannot be read: a table that lacks
     some of them is not to be published.
     """
-    before, begin, rest = readme.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"README.md lacks the marker {BEGIN if not begin else END}")
     text = "No traces have been recorded yet: run `make bench` on a machine with a CUDA GPU."
     if paths.trace_file(definition_name("full")).exists():
         found = comparison.build([paths.trace_file(definition_name("full"))])
         if found.warnings:
             raise TraceSetError(found.warnings[0])
         text = block(found)
-    return f"{before}{BEGIN}\n\n{text}\n\n{END}{after}"
+    return marked_block.replaced(readme, BEGIN, END, text, paths.README.name)
