@@ -9,7 +9,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup pack definitions workloads bench test lint readme profile page examples plots
+.PHONY: help setup pack definitions workloads bench test lint docs readme profile page examples plots
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,6 +43,8 @@ test: $(READY) ## the tests
 lint: $(READY) ## ruff: style and formatting
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check definitions scripts solutions tests
+
+docs: readme plots page examples profile ## everything that holds a figure, from traces/ and docs/profile/
 
 readme: $(READY) ## the tables in README.md and docs/backends.md, from traces/ and solution.toml
 	$(BIN)/python scripts/update_readme.py
