@@ -5,7 +5,7 @@ block_m rows belong to one expert each, whose last tile may be short. Nothing is
 
 Map of the kernels: a pair's row is its expert's first row plus its rank among the pairs of that expert. Up to 8192
 pairs `place` does it alone: every program counts all experts, and ranks its 64 pairs by comparing them with all
-earlier ones. Beyond, `count` (one program a chunk of 512 pairs) writes how many pairs of each expert its chunk holds,
+earlier ones. Beyond, `count` (one program a chunk of 256 pairs) writes how many pairs of each expert its chunk holds,
 and `place` (one program a chunk) sums those counts and ranks the pairs of its own chunk only. The first program of
 `place` writes the tile table, and pads.
 """
@@ -18,8 +18,8 @@ import triton.language as tl
 
 ALONE = 8192  # pairs up to which `place` needs no `count`
 OWN = 64  # pairs of a program of a lone `place`
-CHUNK = 512
-PIECE = 256  # pairs that are compared with at a time
+CHUNK = 256
+PIECE = 128  # pairs that are compared with at a time
 
 
 class Rows(NamedTuple):
