@@ -271,7 +271,7 @@ def test_stages_of_gather_scatter(sizes):
     x, ids, weights, w13, w2 = inputs(45, "bf16_small").values()
     tile = stage("gather_scatter_bf16", "tiles").Tile(*sizes, 8, 1, 4, 3, 4)
     rows, plain = sort_pairs(ids, 16, tile.block_m, 1), sort_pairs_ref(ids, 16, tile.block_m, 1)
-    h = gemm1.gemm1_swiglu(x, w13, rows, 4, tile, w2, tile, 0)
+    h = gemm1.gemm1_swiglu(x, w13, rows, 4, tile)
     close(h, gemm1.gemm1_swiglu_ref(x, w13, plain, 4))
     y = gemm2.gemm2_scatter(h, w2, weights, rows, tile)
     close(y, gemm2.gemm2_scatter_ref(h, w2, weights, plain))

@@ -7,8 +7,6 @@ of up rows of the weights, both through TMA, and BLOCK_M rows of x, gathered by 
 beyond the expert's end read nothing); num_stages of them are in flight. Below 64 rows the weights are the operand
 that the matrix unit wants 64 rows of, W[BLOCK_N, K] . x[BLOCK_M, K]^T, from 64 on the rows are, x . W^T: then the sums
 lie in registers as h lies in memory. The activation is taken from the two fp32 sums, which are never written.
-With AHEAD a program that has no more tiles asks for the weights with which the second product's program of its number
-begins: the memory has work while the last tiles are computed and the next kernel starts.
 """
 
 import torch
@@ -16,7 +14,6 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from .kernels.prefetch import prefetch_rows
 from .kernels.tile_order import tile_order
 
 
@@ -38,7 +35,6 @@ def gemm1_swiglu_kernel(
     tile_ptr,  # [max_tiles, 4] int32
     num_tiles_ptr,  # [1] int32
     h_ptr,  # [T * TOP_K, I] bf16, written
-    w2_ptr,  # [E * H, I] bf16, asked for but not read
     H: tl.constexpr,
     I: tl.constexpr,  # noqa: E741
     TOP_K: tl.constexpr,
@@ -46,9 +42,6 @@ def gemm1_swiglu_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     GROUP: tl.constexpr,
-    AHEAD: tl.constexpr,  # 128-byte lines of each row of w2 to ask for; 0 for none
-    NEXT_N: tl.constexpr,  # BLOCK_N and GROUP of the second product
-    NEXT_GROUP: tl.constexpr,
 ):
     NUM_N: tl.constexpr = I // BLOCK_N
     ROWS_FIRST: tl.constexpr = BLOCK_M >= 64
@@ -87,21 +80,14 @@ def gemm1_swiglu_kernel(
         else:
             tl.store(h_row[None, :] + column[:, None], h, mask=live[None, :])
 
-    if AHEAD > 0:
-        if tl.program_id(0) < num_m * (H // NEXT_N):
-            m, n = tile_order(tl.program_id(0), num_m, H // NEXT_N, NEXT_GROUP)
-            prefetch_rows(w2_ptr, tl.load(tile_ptr + 4 * m) * H + n * NEXT_N, I, NEXT_N, AHEAD)
 
-
-def gemm1_swiglu(x, w, rows, top_k, tile, w2, next_tile, ahead):
+def gemm1_swiglu(x, w, rows, top_k, tile):
     """First grouped product and activation.
 
     Args:
         x: [T, H] bfloat16; w: [E, 2I, H] bfloat16, `gate` rows first.
         rows: `sort_pairs`' result for tile.block_m, without alignment; top_k: experts of a token.
         tile: block_m, block_n, block_k, group, programs, num_warps, num_stages (see tiles.py).
-        w2: [E, H, I] bfloat16 and next_tile: the second product's; ahead: 128-byte lines of each row of its first
-            tiles to ask for, a power of two, or 0 for none.
 
     Returns:
         h [T * top_k, I] bfloat16, in expert order.
@@ -117,7 +103,6 @@ def gemm1_swiglu(x, w, rows, top_k, tile, w2, next_tile, ahead):
         rows.tiles,
         rows.num_tiles,
         h,
-        w2,
         H=hidden,
         I=inter,
         TOP_K=top_k,
@@ -125,9 +110,6 @@ def gemm1_swiglu(x, w, rows, top_k, tile, w2, next_tile, ahead):
         BLOCK_N=tile.block_n,
         BLOCK_K=tile.block_k,
         GROUP=tile.group,
-        AHEAD=ahead,
-        NEXT_N=next_tile.block_n,
-        NEXT_GROUP=next_tile.group,
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
     )

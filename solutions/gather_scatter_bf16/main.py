@@ -12,14 +12,11 @@ from .gemm1_swiglu import gemm1_swiglu, gemm1_swiglu_kernel
 from .gemm2_scatter import gemm2_scatter, gemm2_scatter_kernel
 from .kernels.check_bf16_inputs import check_bf16_inputs
 from .kernels.launch import launch_quickly
-from .kernels.prefetch import lines_of
 from .kernels.sort_pairs import count_kernel, place_kernel, sort_pairs
 from .sum_pairs import sum_pairs, sum_pairs_kernel
 from .tiles import choose_tiles
 
 launch_quickly(count_kernel, place_kernel, gemm1_swiglu_kernel, gemm2_scatter_kernel, sum_pairs_kernel)
-
-MEMORY_BOUND = 128  # mean of rows per expert up to which weights bound the time: fetch them ahead
 
 
 @lru_cache
@@ -47,12 +44,8 @@ def run(hidden_states, expert_ids, expert_weights, gemm1_weights, gemm2_weights,
     num_experts = gemm1_weights.shape[0]
     tile1, tile2 = choose_tiles(*_architecture(hidden_states.device), num_tokens * top_k, num_experts)
 
-    # the interpreter cannot fetch ahead
-    bound_by_memory = hidden_states.device.type != "cpu" and num_tokens * top_k <= MEMORY_BOUND * num_experts
-    ahead, lines = (tile1.programs, lines_of(gemm2_weights.shape[2])) if bound_by_memory else (0, 0)
-
     with torch.cuda.device_of(hidden_states):
-        rows = sort_pairs(expert_ids, num_experts, tile1.block_m, 1, gemm1_weights, ahead)
-        h = gemm1_swiglu(hidden_states, gemm1_weights, rows, top_k, tile1, gemm2_weights, tile2, lines)
+        rows = sort_pairs(expert_ids, num_experts, tile1.block_m, 1)
+        h = gemm1_swiglu(hidden_states, gemm1_weights, rows, top_k, tile1)
         y = gemm2_scatter(h, gemm2_weights, expert_weights, rows, tile2)
         sum_pairs(y, output)

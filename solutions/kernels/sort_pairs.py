@@ -7,8 +7,7 @@ Map of the kernels: a pair's row is its expert's first row plus its rank among t
 pairs `place` does it alone: every program counts all experts, and ranks its 64 pairs by comparing them with all
 earlier ones. Beyond, `count` (one program a chunk of 256 pairs) writes how many pairs of each expert its chunk holds,
 and `place` (one program a chunk) sums those counts and ranks the pairs of its own chunk only. The first program of
-`place` writes the tile table, and pads. Programs beyond those that sort ask for the beginning of the weights that the
-next kernel reads first: its launch is still being prepared, and the memory has nothing else to do.
+`place` writes the tile table, and pads.
 """
 
 from typing import NamedTuple
@@ -17,13 +16,10 @@ import torch
 import triton
 import triton.language as tl
 
-from .prefetch import lines_of, prefetch_rows
-
 ALONE = 8192  # pairs up to which `place` needs no `count`
 OWN = 64  # pairs of a program of a lone `place`
 CHUNK = 256
 PIECE = 64  # pairs that are compared with at a time
-AHEAD_ROWS = 128  # of the weights, that a program asks for
 
 
 class Rows(NamedTuple):
@@ -87,7 +83,6 @@ def place_kernel(
     row_of_pair_ptr,  # [num_pairs] int32, written
     tile_ptr,  # [max_tiles, 4] int32, written
     num_tiles_ptr,  # one int32, written
-    w_ptr,  # [rows, W_COLUMNS] bf16; not read when W_COLUMNS is 0
     num_pairs,
     num_chunks,
     E: tl.constexpr,
@@ -96,15 +91,8 @@ def place_kernel(
     OWN: tl.constexpr,  # pairs of a program
     PIECE: tl.constexpr,
     LONE: tl.constexpr,  # the least power of two that holds all pairs, or 0 when counts are given
-    W_COLUMNS: tl.constexpr,
-    ROWS: tl.constexpr,
-    LINES: tl.constexpr,
 ):
     me = tl.program_id(0)
-    if W_COLUMNS > 0:
-        if me >= num_chunks:
-            prefetch_rows(w_ptr, (me - num_chunks) * ROWS, W_COLUMNS, ROWS, LINES)
-            return
     bins = tl.arange(0, E)
     pair = me * OWN + tl.arange(0, OWN)
     own = tl.load(expert_ptr + pair, mask=pair < num_pairs, other=-1)
@@ -154,7 +142,7 @@ def place_kernel(
             tl.store(pair_of_row_ptr + unused[None, :] + pad, -1, mask=pad < (aligned - count)[None, :])
 
 
-def sort_pairs(expert_ids, num_experts, block_m, align, weights=None, ahead=0):
+def sort_pairs(expert_ids, num_experts, block_m, align):
     """Sort pairs by expert.
 
     Args:
@@ -162,8 +150,6 @@ def sort_pairs(expert_ids, num_experts, block_m, align, weights=None, ahead=0):
         num_experts: a power of two, 8 or more.
         block_m: rows of a GEMM tile, a power of two.
         align: 1, or block_m to let every expert's rows start at a tile boundary.
-        weights: [E, N, K] bfloat16, of which the first lines of each row are asked for meanwhile.
-        ahead: programs that do so, for 128 rows each, from the first expert on; 0 for none.
 
     Returns:
         `Rows`.
@@ -173,8 +159,6 @@ def sort_pairs(expert_ids, num_experts, block_m, align, weights=None, ahead=0):
     lone = num_pairs <= ALONE
     own = OWN if lone else CHUNK
     num_programs = -(-num_pairs // own)  # triton.cdiv takes microseconds
-    if ahead:
-        ahead = min(ahead, weights.shape[0] * weights.shape[1] // AHEAD_ROWS)
     rows = max_rows(num_pairs, num_experts, align)
     # every piece starts at a multiple of 16 bytes
     sizes = (4 * tiles, 4, -(-num_pairs // 4) * 4, 0 if lone else num_programs * num_experts, -(-rows // 4) * 4)
@@ -184,14 +168,13 @@ def sort_pairs(expert_ids, num_experts, block_m, align, weights=None, ahead=0):
         chunk_count = scratch
     else:
         count_kernel[(num_programs,)](expert_ids, chunk_count, num_pairs, E=num_experts, CHUNK=CHUNK, num_warps=4)
-    place_kernel[(num_programs + ahead,)](
+    place_kernel[(num_programs,)](
         expert_ids,
         chunk_count,
         pair_of_row,
         row_of_pair,
         table,
         num_tiles,
-        weights if ahead else scratch,
         num_pairs,
         num_programs,
         E=num_experts,
@@ -200,9 +183,6 @@ def sort_pairs(expert_ids, num_experts, block_m, align, weights=None, ahead=0):
         OWN=own,
         PIECE=PIECE,
         LONE=1 << (num_pairs - 1).bit_length() if lone else 0,
-        W_COLUMNS=weights.shape[2] if ahead else 0,
-        ROWS=AHEAD_ROWS,
-        LINES=lines_of(weights.shape[2]) if ahead else 0,
         num_warps=8,
     )
     return Rows(pair_of_row, row_of_pair, table, num_tiles)
