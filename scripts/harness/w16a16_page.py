@@ -13,6 +13,7 @@ PAGE = paths.DOCS / "w16a16.md"
 LAUNCHES = paths.DOCS / "w16a16_launches.json"
 SUMMARY = ("<!-- summary: written by scripts/update_w16a16.py -->", "<!-- end of summary -->")
 COUNTERS = ("<!-- counters: written by scripts/update_w16a16.py -->", "<!-- end of counters -->")
+STAGES = ("<!-- stages: written by scripts/update_w16a16.py -->", "<!-- end of stages -->")
 OURS = ("gather_scatter_bf16", "align_fused_bf16")
 LIBRARY = "torch_grouped_bf16"
 TOLERANCE = "relaxed"
@@ -91,8 +92,34 @@ def counters_block(record: LaunchRecord | None) -> str:
     return "\n".join([*lines, "", said, *([f"\\* {STALE}"] if any("*" in cells[1] for _, cells in rows) else [])])
 
 
+def stages_block(record: LaunchRecord | None, found: Comparison) -> str:
+    """Markdown: each kernel's time of one call under ncu, their sum, and the whole call as the harness timed it."""
+    if record is None:
+        return "Not recorded yet: see scripts/record_launches.py."
+    timed = {
+        (name, cell.uuid): cell.latency_ms
+        for section in found.sections
+        if section.hardware == record.hardware
+        for group in section.groups
+        for row in group.rows
+        for name, cell in row.cells.items()
+    }
+    lines = ["| T | solution | kernels, us | sum us | call us | outside kernels us |"]
+    lines.append("| ---: | --- | --- | ---: | ---: | ---: |")
+    for solution in record.solutions:
+        for point in solution.points:
+            total = sum(launch.us for launch in point.launches)
+            each = ", ".join(f"{launch.stage} {launch.us:.1f}" for launch in point.launches)
+            ms = timed.get((solution.solution, point.uuid))
+            rest = [f"{1e3 * ms:.1f}", f"{1e3 * ms - total:.1f}"] if ms else ["-", "-"]
+            cells = [str(point.T), f"`{solution.solution}`", each, f"{total:.1f}", *rest]
+            lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
 def renewed(page: str, found: Comparison, launches: Path = LAUNCHES) -> str:
-    """The page with both blocks made anew. Raises ValueError when a marker is missing or the record is none."""
+    """The page with its three blocks made anew. Raises ValueError when a marker is missing or the record is none."""
     record = read_launches(launches) if launches.exists() else None
     page = marked_block.replaced(page, *SUMMARY, summary_block(found), PAGE.name)
-    return marked_block.replaced(page, *COUNTERS, counters_block(record), PAGE.name)
+    page = marked_block.replaced(page, *COUNTERS, counters_block(record), PAGE.name)
+    return marked_block.replaced(page, *STAGES, stages_block(record, found), PAGE.name)
