@@ -104,15 +104,18 @@ def stages_block(record: LaunchRecord | None, found: Comparison) -> str:
         for row in group.rows
         for name, cell in row.cells.items()
     }
-    lines = ["| T | solution | kernels, us | sum us | call us | outside kernels us |"]
-    lines.append("| ---: | --- | --- | ---: | ---: | ---: |")
+    floors = {info.uuid: info.floor_ms for section in found.sections for info in section.workloads}
+    lines = ["| T | solution | kernels, us | sum us | sum / floor | call us | outside kernels us |"]
+    lines.append("| ---: | --- | --- | ---: | ---: | ---: | ---: |")
     for solution in record.solutions:
         for point in solution.points:
             total = sum(launch.us for launch in point.launches)
             each = ", ".join(f"{launch.stage} {launch.us:.1f}" for launch in point.launches)
             ms = timed.get((solution.solution, point.uuid))
             rest = [f"{1e3 * ms:.1f}", f"{1e3 * ms - total:.1f}"] if ms else ["-", "-"]
-            cells = [str(point.T), f"`{solution.solution}`", each, f"{total:.1f}", *rest]
+            cells = [str(point.T), f"`{solution.solution}`", each, f"{total:.1f}"]
+            cells.append(f"{total / floors[point.uuid] / 1e3:.2f}" if floors.get(point.uuid) else "-")
+            cells += rest
             lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
