@@ -36,12 +36,12 @@ def draw(found: dict, title: str, below: str) -> Figure:
             right.plot(*zip(*over, strict=True), **appearance[name])
     drawn = [ms for name in found for _, ms in found[name]]
     left.set(yscale="log", ylabel="latency, ms", ylim=(min(drawn) / 1.25, max(drawn) * 1.25))
-    right.set(yscale="log", ylabel="times the floor")
+    right.set(ylabel="times the floor")
     for axes in (left, right):
         axes.set_xscale("log", base=2)
         axes.set_xlabel("T, tokens")
         axes.set_xticks(tokens, [str(t) for t in tokens])
-        log_ticks(axes.yaxis)
+    log_ticks(left.yaxis)
     handles, labels = left.get_legend_handles_labels()
     legend = figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 4), title=below)
     legend.get_title().set(fontsize=8, ha="center")
