@@ -10,6 +10,7 @@ prints one JSON object a compiled kernel.
 """
 
 import importlib
+import inspect
 import json
 import re
 import subprocess
@@ -23,6 +24,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 
 HIDDEN, INTERMEDIATE, EXPERTS, LOCAL = 7168, 2048, 256, 32
+BF16_HIDDEN, BF16_INTERMEDIATE, BF16_EXPERTS, TOP_K = 2048, 768, 128, 8
 MULTIPROCESSORS = {"sm_90": 132, "sm_100": 148}
 
 
@@ -67,6 +69,22 @@ def arguments(num_tokens):
         96,
         2.5,
         bf16(num_tokens, HIDDEN),
+    )
+
+
+def bf16_arguments(num_tokens):
+    """The bf16 layer's arguments at full width, without storage."""
+
+    def meta(dtype, *shape):
+        return torch.empty(shape, dtype=dtype, device="meta")
+
+    return (
+        meta(torch.bfloat16, num_tokens, BF16_HIDDEN),
+        meta(torch.int32, num_tokens, TOP_K),
+        meta(torch.float32, num_tokens, TOP_K),
+        meta(torch.bfloat16, BF16_EXPERTS, 2 * BF16_INTERMEDIATE, BF16_HIDDEN),
+        meta(torch.bfloat16, BF16_EXPERTS, BF16_HIDDEN, BF16_INTERMEDIATE),
+        meta(torch.bfloat16, num_tokens, BF16_HIDDEN),
     )
 
 
@@ -115,9 +133,10 @@ def compile_all(run, architecture, token_counts):
         return kernel
 
     triton.JITFunction.run = compile_only
+    make = bf16_arguments if "expert_ids" in inspect.signature(run).parameters else arguments
     for num_tokens in token_counts:
         found.clear()
-        run(*arguments(num_tokens))
+        run(*make(num_tokens))
         for kernel in found:
             yield {"num_tokens": num_tokens} | kernel
 
