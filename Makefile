@@ -31,6 +31,7 @@ pack: $(READY) ## solutions/packed/ and blob/: all that flashinfer-bench run --l
 definitions: $(READY) ## definitions/moe/: FIB JSON from the readable reference
 	$(BIN)/python definitions/moe_fp8_block_scale.py
 	$(BIN)/python definitions/moe_bf16.py
+	$(BIN)/python definitions/mxfp8_linear.py
 
 workloads: $(READY) ## workloads/ and blob/: what the solutions are run on
 	$(BIN)/python scripts/make_workloads.py
