@@ -1,4 +1,4 @@
-"""triton_mxfp8: a linear layer in MXFP8; read `linear` downhill, then a file a step."""
+"""triton_mxfp8: a linear layer in MXFP8; read `run` downhill, then a file a step."""
 
 from functools import lru_cache
 
@@ -23,15 +23,17 @@ def architecture_of(device):
     return f"sm_{properties.major}{properties.minor}"
 
 
-def linear(x, weight, weight_scale, output, tile):
-    """output = MXFP8(x) . weight^T, as `run`, with checked operands and the route and tile given."""
-    scales = weight_scale.view(torch.uint8)
-    if tile.x == "codes":
-        block_scaled_matmul(*group_quantise(x), weight, scales, output, tile)
-    elif tile.x == "values":
-        block_scaled_matmul(group_round(x), None, weight, scales, output, tile)
-    else:
-        block_scaled_matmul(x, None, weight, scales, output, tile)
+def quantise(x):
+    """The first step: x [M, K] bfloat16 -> codes [M, K] float8_e4m3fn, scales [M, K/32] uint8 (E8M0 bits)."""
+    with torch.cuda.device_of(x):
+        return group_quantise(x)
+
+
+def multiply(codes, scales, weight, weight_scale, output, route=None):
+    """The second step: product of quantised x with the weight into `output`, see `run`; on a route of tiles.py."""
+    tile = choose_tile(architecture_of(codes.device), *codes.shape, route)
+    with torch.cuda.device_of(codes):
+        block_scaled_matmul(codes, scales, weight, weight_scale.view(torch.uint8), output, tile)
 
 
 def run(x, weight, weight_scale, output):
@@ -52,5 +54,11 @@ def run(x, weight, weight_scale, output):
     if x.shape[0] == 0:
         return
     tile = choose_tile(architecture_of(x.device), *x.shape)
+    scales = weight_scale.view(torch.uint8)
     with torch.cuda.device_of(x):
-        linear(x, weight, weight_scale, output, tile)
+        if tile.x == "codes":
+            block_scaled_matmul(*group_quantise(x), weight, scales, output, tile)
+        elif tile.x == "values":  # the codes themselves are never stored
+            block_scaled_matmul(group_round(x), None, weight, scales, output, tile)
+        else:
+            block_scaled_matmul(x, None, weight, scales, output, tile)
