@@ -186,8 +186,10 @@ def block_scaled_matmul(x, x_scales, w_codes, w_scales, out, tile):
 
 
 def _library_product(x, w, out):
-    """out = x . w^T of bfloat16 operands, in torch; out may be float16."""
+    """out = x . w^T of bfloat16 operands, in torch; out may be float16, which a bf16 product would round twice."""
     if out.dtype == torch.bfloat16:
         torch.matmul(x, w.t(), out=out)
-    else:
+    elif x.is_cuda:
         out.copy_(torch.mm(x, w.t(), out_dtype=torch.float32))
+    else:
+        out.copy_(x.float() @ w.t().float())
