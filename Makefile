@@ -9,7 +9,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup pack definitions workloads bench test lint docs readme profile page examples plots
+.PHONY: help setup pack definitions workloads bench test lint docs readme profile page examples plots mxfp8
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,7 +46,7 @@ lint: $(READY) ## ruff: style and formatting
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check definitions scripts solutions tests
 
-docs: readme plots page examples profile ## everything that holds a figure, from traces/ and docs/profile/
+docs: readme plots page examples profile mxfp8 ## everything that holds a figure, from traces/ and docs/profile/
 
 readme: $(READY) ## the tables in README.md and docs/backends.md, from traces/ and solution.toml
 	$(BIN)/python scripts/update_readme.py
@@ -63,3 +63,6 @@ examples: $(READY) ## the commands' output in docs/, from traces/
 
 plots: $(READY) ## the pictures in docs/, from traces/ and docs/profile/
 	$(BIN)/python scripts/plot.py
+
+mxfp8: $(READY) ## the tables in docs/mxfp8.md, from traces/ and docs/profile/mxfp8/
+	$(BIN)/python scripts/update_mxfp8.py

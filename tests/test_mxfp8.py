@@ -16,7 +16,17 @@ import pytest
 import torch
 from flashinfer_bench import Definition
 from flashinfer_bench.compile import BuilderRegistry
-from harness import catalogue, eligibility, mxfp8_profile, mxfp8_record, mxfp8_tables, mxfp8_workloads, packing, paths
+from harness import (
+    catalogue,
+    eligibility,
+    mxfp8_page,
+    mxfp8_profile,
+    mxfp8_record,
+    mxfp8_tables,
+    mxfp8_workloads,
+    packing,
+    paths,
+)
 from harness.mxfp8_profile import Size
 
 from definitions import mxfp8_linear as mx
@@ -438,3 +448,31 @@ def test_profiler_records_what_it_shows(tmp_path):
     assert {t.contestant for t in skipped} == {"torch_scaled_mxfp8"} and "runs on sm_100" in done.stdout
     assert json.loads(trace.read_text())["traceEvents"]
     assert f"{case.timings[0].mean_us:.1f}" in done.stdout and "| 3 |" in mxfp8_tables.summary(found)
+
+
+# ---- the page ----
+
+
+def test_page_is_up_to_date():
+    """A reader must see what was recorded: run `make mxfp8`."""
+    text = mxfp8_page.PAGE.read_text()
+    assert mxfp8_page.renewed(text) == text
+
+
+def test_page_marks_a_stale_record():
+    """A user would miss: figures of a source that is no longer there."""
+    sha1 = {"triton_mxfp8": packing.pack("triton_mxfp8")["mxfp8"].hash()}
+    record = mxfp8_record.Mxfp8Record(
+        hardware="X",
+        clock="device",
+        dtype="bf16",
+        iterations=1,
+        libs={"torch": "1"},
+        solutions_sha1=sha1,
+        command="c",
+        timestamp="2026-01-01T00:00:00",
+        cases=[],
+    )
+    assert "Stale" not in mxfp8_page.how_recorded(record)
+    record.solutions_sha1["triton_mxfp8"] = "0"
+    assert "**Stale: triton_mxfp8 changed since.**" in mxfp8_page.how_recorded(record)
