@@ -9,8 +9,10 @@ Routes:
              fp32 operations an element for each 32 of K, and Hopper sums FP8 products in about 14 bits.
 
 Map of the kernel, which computes w[BLOCK_N, K] . x[BLOCK_M, K]^T: a program has one tile of the result and one of
-SPLITS shares of K; both operands come through TMA, and scales a step ahead.
+SPLITS shares of K; both operands come through TMA, and scales a step ahead. Who finishes a tile's last share adds them.
 """
+
+from functools import lru_cache
 
 import torch
 import triton
@@ -21,7 +23,8 @@ from .expand import expand, expand_ref
 from .group_quantise import quantise_groups, scale_value
 from .kernels.tile_order import tile_order
 
-TRITON_DTYPE = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16, torch.float32: tl.float32}
+TRITON_DTYPE = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
+MAX_SHARED_TILES = 4096  # K is shared out only where there are few tiles
 
 
 def block_scaled_matmul_ref(x_codes, x_scales, w_codes, w_scales, dtype):
@@ -58,7 +61,9 @@ def block_scaled_matmul_kernel(
     x_scales_ptr,  # [M, K / 32] uint8; read with X "codes" only
     w_desc,  # [N, K] fp8, block [BLOCK_N, BLOCK_K]
     w_scales_ptr,  # [N, K / 32] uint8
-    out_ptr,  # [M, N], or fp32 [SPLITS, M, N] when K is shared out; written
+    out_ptr,  # [M, N], written
+    shares_ptr,  # [SPLITS, M, N] fp32 scratch; not used with one share
+    arrived_ptr,  # [tiles] int32, zero; not used with one share
     M,
     N,
     num_k,  # K / BLOCK_K
@@ -113,24 +118,26 @@ def block_scaled_matmul_kernel(
                     x = round_tile(x, BLOCK_M, BLOCK_K)
                 total = tl.dot(expand_tile(w, w_scales, BLOCK_N, BLOCK_K), x.T, acc=total)
 
-    at = (split * M + row)[None, :].to(tl.int64) * N + column[:, None]
-    tl.store(out_ptr + at, total.to(OUT), mask=row[None, :] < M)
+    at = row[None, :].to(tl.int64) * N + column[:, None]
+    inside = row[None, :] < M
+    if SPLITS == 1:
+        tl.store(out_ptr + at, total.to(OUT), mask=inside)
+    else:
+        tl.store(shares_ptr + split * M * N + at, total, mask=inside)
+        tl.debug_barrier()  # every thread's share is stored before the tile's counter says so
+        arrived_ptr = arrived_ptr + m * num_n + n
+        if tl.atomic_add(arrived_ptr, 1, sem="acq_rel") == SPLITS - 1:
+            total = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+            for share in tl.static_range(SPLITS):  # in this order whoever comes last, so that results repeat
+                total += tl.load(shares_ptr + share * M * N + at, mask=inside, other=0.0, cache_modifier=".cg")
+            tl.store(out_ptr + at, total.to(OUT), mask=inside)
+            tl.store(arrived_ptr, 0)  # for the next launch
 
 
-@triton.jit
-def sum_splits_kernel(
-    shares_ptr,  # [SPLITS, elements] fp32
-    out_ptr,  # [elements], written
-    elements,
-    SPLITS: tl.constexpr,
-    BLOCK: tl.constexpr,
-    OUT: tl.constexpr,
-):
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    total = tl.zeros((BLOCK,), tl.float32)
-    for split in tl.static_range(SPLITS):
-        total += tl.load(shares_ptr + split * elements + at, mask=at < elements, other=0.0)
-    tl.store(out_ptr + at, total.to(OUT), mask=at < elements)
+@lru_cache
+def arrival_counters(device, stream):
+    """[MAX_SHARED_TILES] int32 zeros, which every launch leaves so; one a stream, whose launches do not overlap."""
+    return torch.zeros(MAX_SHARED_TILES, dtype=torch.int32, device=device)
 
 
 def block_scaled_matmul(x, x_scales, w_codes, w_scales, out, tile):
@@ -154,16 +161,21 @@ def block_scaled_matmul(x, x_scales, w_codes, w_scales, out, tile):
         _library_product(x, expand(w_codes, w_scales), out)
         return
     (num_rows, width), num_columns = x.shape, w_codes.shape[0]
-    shares = out
-    if tile.splits > 1:
-        shares = torch.empty(tile.splits, num_rows, num_columns, dtype=torch.float32, device=x.device)
     tiles = triton.cdiv(num_rows, tile.block_m) * (num_columns // tile.block_n)
-    block_scaled_matmul_kernel[(tiles * tile.splits,)](
+    splits = tile.splits if tiles <= MAX_SHARED_TILES else 1
+    shares = arrived = w_scales
+    if splits > 1:
+        shares = torch.empty(splits, num_rows, num_columns, dtype=torch.float32, device=x.device)
+        stream = torch.cuda.current_stream(x.device).cuda_stream if x.is_cuda else 0
+        arrived = arrival_counters(x.device, stream)
+    block_scaled_matmul_kernel[(tiles * splits,)](
         TensorDescriptor(x, [num_rows, width], [width, 1], [tile.block_m, tile.block_k]),
         w_scales if x_scales is None else x_scales,
         TensorDescriptor(w_codes, [num_columns, width], [width, 1], [tile.block_n, tile.block_k]),
         w_scales,
+        out,
         shares,
+        arrived,
         num_rows,
         num_columns,
         width // tile.block_k,
@@ -172,17 +184,13 @@ def block_scaled_matmul(x, x_scales, w_codes, w_scales, out, tile):
         BLOCK_N=tile.block_n,
         BLOCK_K=tile.block_k,
         GROUP_M=tile.group,
-        SPLITS=tile.splits,
+        SPLITS=splits,
         ROUTE=tile.route,
         X=form,
-        OUT=TRITON_DTYPE[shares.dtype],
+        OUT=TRITON_DTYPE[out.dtype],
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
     )
-    if tile.splits > 1:
-        sum_splits_kernel[(triton.cdiv(out.numel(), 1024),)](
-            shares, out, out.numel(), SPLITS=tile.splits, BLOCK=1024, OUT=TRITON_DTYPE[out.dtype], num_warps=4
-        )
 
 
 def _library_product(x, w, out):

@@ -13,7 +13,7 @@ class Tile(NamedTuple):
     block_n: int = 0  # columns of a tile
     block_k: int = 0  # columns of x and w in a step
     group: int = 8  # row tiles visited before the next column tile
-    splits: int = 1  # shares of k, added up by another kernel
+    splits: int = 1  # shares of k
     num_warps: int = 4
     num_stages: int = 3
 
