@@ -204,8 +204,10 @@ PRODUCTS = [
     Tile("bf16", "values", 64, 64, 128, 2, 2, 4, 3),
     Tile("bf16", "values", 16, 32, 256, 8, 1, 4, 3),
     Tile("library", "values"),
-    Tile("fp8", "codes", 16, 64, 32, 8, 1, 4, 3),
-    Tile("fp8", "codes", 64, 128, 32, 3, 5, 4, 3),
+    Tile("fp8", "codes", 16, 64, 128, 8, 1, 4, 3),
+    Tile("fp8", "raw", 64, 128, 128, 3, 3, 4, 3),
+    Tile("fp16", "codes", 64, 64, 128, 3, 2, 4, 3),
+    Tile("fp16", "raw", 16, 32, 128, 3, 4, 2, 3),
 ]
 
 
@@ -307,7 +309,7 @@ def test_bad_input_is_named(ours, message):
 def test_unknown_architecture_and_route_are_named(ours):
     with pytest.raises(ValueError, match="architecture: got sm_80, tiles are tabled for sm_100, sm_90"):
         ours.choose_tile("sm_80", 1, 7168)
-    with pytest.raises(ValueError, match="route: got 'native', on sm_90 there are: bf16, library, fp8"):
+    with pytest.raises(ValueError, match="route: got 'native', on sm_90 there are: bf16, fp16, library, fp8"):
         ours.choose_tile("sm_90", 1, 7168, "native")
 
 
@@ -445,7 +447,7 @@ def test_profiler_records_what_it_shows(tmp_path):
     (case,) = found.cases
     timed = {(t.step, t.contestant) for t in case.timings if t.mean_us}
     assert {(step, name) for step in mxfp8_record.STEPS for name in ("triton_mxfp8", "torch_mxfp8_emulated")} < timed
-    assert {("product", f"triton_mxfp8, route {route}") for route in ("bf16", "library", "fp8")} < timed
+    assert {("product", f"triton_mxfp8, route {route}") for route in ("bf16", "fp16", "library", "fp8")} < timed
     assert all(t.error < 3e-3 for t in case.timings if t.error is not None)
     skipped = [t for t in case.timings if t.skipped]
     assert {t.contestant for t in skipped} == {"torch_scaled_mxfp8"} and "runs on sm_100" in done.stdout
