@@ -74,6 +74,13 @@ def sizes(args: argparse.Namespace) -> list[Size]:
     return [Size(m, N, K) for m in CASES.get(named, ())] + args.custom
 
 
+def repeatable(args: argparse.Namespace) -> list[str]:
+    """What decides the figures, without where this run's files went."""
+    custom = [word for size in args.custom for word in ("--custom", f"{size.m},{size.n},{size.k}")]
+    options = ["--dtype", args.dtype, "--iterations", str(args.iterations)]
+    return [*([args.case] if args.case else []), *custom, *options]
+
+
 def run(args: argparse.Namespace, command: str, console: Console) -> Mxfp8Record:
     """Raises ProfileError, PackingError."""
     on_gpu = torch.cuda.is_available()
@@ -105,8 +112,7 @@ def run(args: argparse.Namespace, command: str, console: Console) -> Mxfp8Record
 
 
 def main() -> int:
-    argv = sys.argv[1:]
-    args = parse(argv)
+    args = parse(sys.argv[1:])
     console = Console(stderr=True, width=None if sys.stderr.isatty() else 160)
     hardware = eligibility.here()
     if hardware == "cpu" and not args.interpreter:
@@ -116,7 +122,7 @@ def main() -> int:
         console.print("No CUDA device: CPU time of Triton's interpreter, which says nothing about a GPU.")
     if hardware != "sm_100":
         console.print(f"{hardware} has no block-scaled tensor cores: the product takes the SM90 route.")
-    command = shlex.join(["python", "scripts/profile_mxfp8.py", *argv])
+    command = shlex.join(["python", "scripts/profile_mxfp8.py", *repeatable(args)])
     try:
         if args.use_profiler:
             activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if hardware != "cpu" else [])]

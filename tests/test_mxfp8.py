@@ -204,10 +204,8 @@ PRODUCTS = [
     Tile("bf16", "values", 64, 64, 128, 2, 2, 4, 3),
     Tile("bf16", "values", 16, 32, 256, 8, 1, 4, 3),
     Tile("library", "values"),
-    Tile("fp8", "codes", 16, 64, 128, 8, 1, 4, 3),
-    Tile("fp8", "raw", 64, 128, 128, 3, 3, 4, 3),
-    Tile("fp16", "codes", 64, 64, 128, 3, 2, 4, 3),
-    Tile("fp16", "raw", 16, 32, 128, 3, 4, 2, 3),
+    Tile("fp8", "codes", 16, 64, 32, 8, 1, 4, 3),
+    Tile("fp8", "codes", 64, 128, 32, 3, 5, 4, 3),
 ]
 
 
@@ -228,9 +226,6 @@ def test_product(files, device, tile, dtype):
         room = torch.full((38, 256), torch.nan, dtype=dtype, device=device)
         matmul.block_scaled_matmul(operand, its_scales, weight, scale, room[:37], tile)
         assert room[37].isnan().all()
-        again = torch.full_like(room, torch.nan)
-        matmul.block_scaled_matmul(operand, its_scales, weight, scale, again[:37], tile)
-        assert torch.equal(again[:37], room[:37]), "two calls differ: a share of K was added twice, or in another order"
         # half a step of the output; what sums in another order differ by, and Hopper's FP8 sums of about 14 bits
         half_step = 2.0**-8 if dtype == torch.bfloat16 else 2.0**-11
         noise = (2.0**-9 if tile.route == "fp8" else 1e-4) * wanted.square().mean().sqrt()
@@ -309,7 +304,7 @@ def test_bad_input_is_named(ours, message):
 def test_unknown_architecture_and_route_are_named(ours):
     with pytest.raises(ValueError, match="architecture: got sm_80, tiles are tabled for sm_100, sm_90"):
         ours.choose_tile("sm_80", 1, 7168)
-    with pytest.raises(ValueError, match="route: got 'native', on sm_90 there are: bf16, fp16, library, fp8"):
+    with pytest.raises(ValueError, match="route: got 'native', on sm_90 there are: bf16, library, fp8"):
         ours.choose_tile("sm_90", 1, 7168, "native")
 
 
@@ -444,10 +439,11 @@ def test_profiler_records_what_it_shows(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "the product takes the SM90 route" in done.stderr
     found = mxfp8_record.read_record(record)
+    assert found.command == "python scripts/profile_mxfp8.py --custom 3,128,256 --dtype bf16 --iterations 2"
     (case,) = found.cases
     timed = {(t.step, t.contestant) for t in case.timings if t.mean_us}
     assert {(step, name) for step in mxfp8_record.STEPS for name in ("triton_mxfp8", "torch_mxfp8_emulated")} < timed
-    assert {("product", f"triton_mxfp8, route {route}") for route in ("bf16", "fp16", "library", "fp8")} < timed
+    assert {("product", f"triton_mxfp8, route {route}") for route in ("bf16", "library", "fp8")} < timed
     assert all(t.error < 3e-3 for t in case.timings if t.error is not None)
     skipped = [t for t in case.timings if t.skipped]
     assert {t.contestant for t in skipped} == {"torch_scaled_mxfp8"} and "runs on sm_100" in done.stdout

@@ -21,8 +21,7 @@ from harness.profiled_calls import ProfileError, build, first_line
 
 OURS = "triton_mxfp8"
 OTHERS = ("torch_mxfp8_emulated", "torch_scaled_mxfp8")
-SM90_ROUTES = ("bf16", "fp16", "library", "fp8")
-ROUTES = {"sm_90": SM90_ROUTES, "sm_100": ("native",), "cpu": SM90_ROUTES}
+ROUTES = {"sm_90": ("bf16", "library", "fp8"), "sm_100": ("native",), "cpu": ("bf16", "library", "fp8")}
 STAND_IN = {"cpu": "sm_90"}  # whose route the interpreter takes
 FUNCTIONS = {"quantise": "quantise", "product": "multiply", "linear": "run"}  # of every contestant's main.py
 WARMUP_CALLS = 5

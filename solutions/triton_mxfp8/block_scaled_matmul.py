@@ -5,15 +5,12 @@ Routes:
     bf16     codes times scales in bf16, which has room for them (see expand.py), on bf16 tensor cores: half the FP8
              rate. w is expanded in registers on its way to them, x before, or likewise where it is small.
     library  both operands expanded in passes of their own, then torch's bf16 product.
-    fp16     codes in fp16, which has room for them without their scales; one product for each 32 of K, promoted to
-             fp32 with both scales: less work for each w, more for each element of the result.
-    fp8      the same on FP8 tensor cores: twice the rate, but Hopper sums FP8 products in about 14 bits.
+    fp8      one FP8 product for each 32 of K, promoted to fp32 with the two scales: twice the bf16 rate, but two
+             fp32 operations an element for each 32 of K, and Hopper sums FP8 products in about 14 bits.
 
 Map of the kernel, which computes w[BLOCK_N, K] . x[BLOCK_M, K]^T: a program has one tile of the result and one of
-SPLITS shares of K; both operands come through TMA, and scales a step ahead. Who finishes a tile's last share adds them.
+SPLITS shares of K; both operands come through TMA, and scales a step ahead.
 """
-
-from functools import lru_cache
 
 import torch
 import triton
@@ -21,11 +18,10 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from .expand import expand, expand_ref
-from .group_quantise import GROUP, quantise_groups, scale_value
+from .group_quantise import quantise_groups, scale_value
 from .kernels.tile_order import tile_order
 
-TRITON_DTYPE = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
-MAX_SHARED_TILES = 4096  # K is shared out only where there are few tiles
+TRITON_DTYPE = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16, torch.float32: tl.float32}
 
 
 def block_scaled_matmul_ref(x_codes, x_scales, w_codes, w_scales, dtype):
@@ -35,10 +31,10 @@ def block_scaled_matmul_ref(x_codes, x_scales, w_codes, w_scales, dtype):
 
 
 @triton.jit
-def load_scales(scales_ptr, row, first, row_stride, WORDS: tl.constexpr):
-    """[len(row), WORDS], each row's scales from the first-th on."""
-    start = tl.multiple_of(row.to(tl.int64) * row_stride + first, WORDS)
-    return tl.load(scales_ptr + start[:, None] + tl.arange(0, WORDS)[None, :])
+def load_scales(scales_ptr, row, first_group, row_stride, GROUPS: tl.constexpr):
+    """[len(row), GROUPS] uint8."""
+    start = tl.multiple_of(row.to(tl.int64) * row_stride + first_group, GROUPS)
+    return tl.load(scales_ptr + start[:, None] + tl.arange(0, GROUPS)[None, :])
 
 
 @triton.jit
@@ -58,17 +54,15 @@ def round_tile(x, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 
 @triton.jit
 def block_scaled_matmul_kernel(
-    x_desc,  # [M, K] fp8 with X "codes", else bf16; block [BLOCK_M, BLOCK_K], or 32 wide on routes fp16 and fp8
-    x_scales_ptr,  # [M, K / 32] uint8, or as int32 [M, K / 128] on those; read with X "codes" only
-    w_desc,  # [N, K] fp8, block [BLOCK_N, as x_desc's]
-    w_scales_ptr,  # [N, K / 32] uint8, or int32 as x_scales_ptr
-    out_ptr,  # [M, N], written
-    shares_ptr,  # [SPLITS, M, N] fp32 scratch; not used with one share
-    arrived_ptr,  # [tiles] int32, zero; not used with one share
+    x_desc,  # [M, K] fp8 with X "codes", else bf16; block [BLOCK_M, BLOCK_K]
+    x_scales_ptr,  # [M, K / 32] uint8; read with X "codes" only
+    w_desc,  # [N, K] fp8, block [BLOCK_N, BLOCK_K]
+    w_scales_ptr,  # [N, K / 32] uint8
+    out_ptr,  # [M, N], or fp32 [SPLITS, M, N] when K is shared out; written
     M,
     N,
     num_k,  # K / BLOCK_K
-    row_stride,  # of the scales: K / 32, or K / 128 where four are read at once
+    row_stride,  # K / 32
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
@@ -78,8 +72,7 @@ def block_scaled_matmul_kernel(
     X: tl.constexpr,
     OUT: tl.constexpr,
 ):
-    # the routes that promote each group read a step's four scales at once
-    WORDS: tl.constexpr = 1 if ROUTE == "fp16" or ROUTE == "fp8" else BLOCK_K // 32
+    GROUPS: tl.constexpr = BLOCK_K // 32
     num_m = tl.cdiv(M, BLOCK_M)
     num_n = N // BLOCK_N
     split = tl.program_id(0) // (num_m * num_n)
@@ -91,78 +84,61 @@ def block_scaled_matmul_kernel(
     last = (split + 1) * num_k // SPLITS
 
     total = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
-    w_next = load_scales(w_scales_ptr, column, first * WORDS, row_stride, WORDS)
+    w_next = load_scales(w_scales_ptr, column, first * GROUPS, row_stride, GROUPS)
     if X == "codes":
-        x_next = load_scales(x_scales_ptr, scale_row, first * WORDS, row_stride, WORDS)
+        x_next = load_scales(x_scales_ptr, scale_row, first * GROUPS, row_stride, GROUPS)
     for k in range(first, last):
-        ahead = tl.minimum(k + 1, last - 1) * WORDS
+        w = w_desc.load([n * BLOCK_N, k * BLOCK_K])
+        x = x_desc.load([m * BLOCK_M, k * BLOCK_K])
         if ROUTE == "native":  # the compiler pipelines these loads itself, and cannot place scales from a step before
-            w = w_desc.load([n * BLOCK_N, k * BLOCK_K])
-            x = x_desc.load([m * BLOCK_M, k * BLOCK_K])
-            w_scales = load_scales(w_scales_ptr, column, k * WORDS, row_stride, WORDS)
-            x_scales = load_scales(x_scales_ptr, scale_row, k * WORDS, row_stride, WORDS)
+            w_scales = load_scales(w_scales_ptr, column, k * GROUPS, row_stride, GROUPS)
+            x_scales = load_scales(x_scales_ptr, scale_row, k * GROUPS, row_stride, GROUPS)
             total = tl.dot_scaled(w, w_scales, "e4m3", x.T, x_scales, "e4m3", acc=total)
-        elif ROUTE == "bf16":
-            w = w_desc.load([n * BLOCK_N, k * BLOCK_K])
-            x = x_desc.load([m * BLOCK_M, k * BLOCK_K])
-            w = expand_tile(w, w_next, BLOCK_N, BLOCK_K)
-            w_next = load_scales(w_scales_ptr, column, ahead, row_stride, WORDS)
-            if X == "codes":
-                x = expand_tile(x, x_next, BLOCK_M, BLOCK_K)
-                x_next = load_scales(x_scales_ptr, scale_row, ahead, row_stride, WORDS)
-            elif X == "raw":
-                x = round_tile(x, BLOCK_M, BLOCK_K)
-            total = tl.dot(w, x.T, acc=total)
         else:
-            tl.static_assert(BLOCK_K == 128, "a word of four scales a step")
-            w_word = tl.reshape(w_next, [BLOCK_N])
-            w_next = load_scales(w_scales_ptr, column, ahead, row_stride, WORDS)
+            ahead = tl.minimum(k + 1, last - 1) * GROUPS
+            w_scales = w_next
+            w_next = load_scales(w_scales_ptr, column, ahead, row_stride, GROUPS)
             if X == "codes":
-                x_word = tl.reshape(x_next, [BLOCK_M])
-                x_next = load_scales(x_scales_ptr, scale_row, ahead, row_stride, WORDS)
-            for group in tl.static_range(4):
-                w = w_desc.load([n * BLOCK_N, k * BLOCK_K + group * 32])
-                x = x_desc.load([m * BLOCK_M, k * BLOCK_K + group * 32])
-                w_scale = scale_value((w_word >> (8 * group)) & 255)
+                x_scales = x_next
+                x_next = load_scales(x_scales_ptr, scale_row, ahead, row_stride, GROUPS)
+            if ROUTE == "fp8":
+                tl.static_assert(BLOCK_K == 32, "one product for each group")
+                w_scale = scale_value(tl.reshape(w_scales, [BLOCK_N]))
+                x_scale = scale_value(tl.reshape(x_scales, [BLOCK_M]))
+                total += tl.dot(w, x.T) * w_scale[:, None] * x_scale[None, :]
+            else:
                 if X == "codes":
-                    x_scale = scale_value((x_word >> (8 * group)) & 255)
-                else:
-                    x, scale = quantise_groups(x.to(tl.int16, bitcast=True))
-                    x_scale = scale_value(scale)
-                if ROUTE == "fp16":
-                    product = tl.dot(w.to(tl.float16), x.to(tl.float16).T)
-                else:
-                    product = tl.dot(w, x.T)
-                total += product * w_scale[:, None] * x_scale[None, :]
+                    x = expand_tile(x, x_scales, BLOCK_M, BLOCK_K)
+                elif X == "raw":
+                    x = round_tile(x, BLOCK_M, BLOCK_K)
+                total = tl.dot(expand_tile(w, w_scales, BLOCK_N, BLOCK_K), x.T, acc=total)
 
-    at = row[None, :].to(tl.int64) * N + column[:, None]
-    inside = row[None, :] < M
-    if SPLITS == 1:
-        tl.store(out_ptr + at, total.to(OUT), mask=inside)
-    else:
-        tl.store(shares_ptr + split * M * N + at, total, mask=inside)
-        tl.debug_barrier()  # every thread's share is stored before the tile's counter says so
-        arrived_ptr = arrived_ptr + m * num_n + n
-        if tl.atomic_add(arrived_ptr, 1, sem="acq_rel") == SPLITS - 1:
-            total = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
-            for share in tl.static_range(SPLITS):  # in this order whoever comes last, so that results repeat
-                total += tl.load(shares_ptr + share * M * N + at, mask=inside, other=0.0, cache_modifier=".cg")
-            tl.store(out_ptr + at, total.to(OUT), mask=inside)
-            tl.store(arrived_ptr, 0)  # for the next launch
+    at = (split * M + row)[None, :].to(tl.int64) * N + column[:, None]
+    tl.store(out_ptr + at, total.to(OUT), mask=row[None, :] < M)
 
 
-@lru_cache
-def arrival_counters(device, stream):
-    """[MAX_SHARED_TILES] int32 zeros, which every launch leaves so; one a stream, whose launches do not overlap."""
-    return torch.zeros(MAX_SHARED_TILES, dtype=torch.int32, device=device)
+@triton.jit
+def sum_splits_kernel(
+    shares_ptr,  # [SPLITS, elements] fp32
+    out_ptr,  # [elements], written
+    elements,
+    SPLITS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    OUT: tl.constexpr,
+):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    total = tl.zeros((BLOCK,), tl.float32)
+    for split in tl.static_range(SPLITS):
+        total += tl.load(shares_ptr + split * elements + at, mask=at < elements, other=0.0)
+    tl.store(out_ptr + at, total.to(OUT), mask=at < elements)
 
 
 def block_scaled_matmul(x, x_scales, w_codes, w_scales, out, tile):
     """out = (x times its scales) . (w times its scales)^T, summed in fp32.
 
     Args:
-        x: [M, K] float8_e4m3fn. With x_scales None bfloat16: its own values where tile.x is "values" (from
-            `group_round`; routes bf16 and library), to be quantised on the way where it is "raw" (not native).
+        x: [M, K] float8_e4m3fn. With x_scales None bfloat16, on the bf16 and library routes: its own values where
+            tile.x is "values" (from `group_round`), to be quantised on the way where it is "raw".
         x_scales: [M, K/32] uint8 (E8M0 bits), or None.
         w_codes: [N, K] float8_e4m3fn; w_scales: [N, K/32] uint8. N a multiple of tile.block_n, K of tile.block_k.
         out: [M, N] bfloat16 or float16, written; float16 is Inf beyond 65504.
@@ -178,39 +154,35 @@ def block_scaled_matmul(x, x_scales, w_codes, w_scales, out, tile):
         _library_product(x, expand(w_codes, w_scales), out)
         return
     (num_rows, width), num_columns = x.shape, w_codes.shape[0]
+    shares = out
+    if tile.splits > 1:
+        shares = torch.empty(tile.splits, num_rows, num_columns, dtype=torch.float32, device=x.device)
     tiles = triton.cdiv(num_rows, tile.block_m) * (num_columns // tile.block_n)
-    splits = tile.splits if tiles <= MAX_SHARED_TILES else 1
-    shares = arrived = w_scales
-    if splits > 1:
-        shares = torch.empty(splits, num_rows, num_columns, dtype=torch.float32, device=x.device)
-        stream = torch.cuda.current_stream(x.device).cuda_stream if x.is_cuda else 0
-        arrived = arrival_counters(x.device, stream)
-    x_scales, box = w_scales if x_scales is None else x_scales, tile.block_k
-    if tile.route in ("fp16", "fp8"):
-        x_scales, w_scales, box = x_scales.view(torch.int32), w_scales.view(torch.int32), GROUP
-    block_scaled_matmul_kernel[(tiles * splits,)](
-        TensorDescriptor(x, [num_rows, width], [width, 1], [tile.block_m, box]),
-        x_scales,
-        TensorDescriptor(w_codes, [num_columns, width], [width, 1], [tile.block_n, box]),
+    block_scaled_matmul_kernel[(tiles * tile.splits,)](
+        TensorDescriptor(x, [num_rows, width], [width, 1], [tile.block_m, tile.block_k]),
+        w_scales if x_scales is None else x_scales,
+        TensorDescriptor(w_codes, [num_columns, width], [width, 1], [tile.block_n, tile.block_k]),
         w_scales,
-        out,
         shares,
-        arrived,
         num_rows,
         num_columns,
         width // tile.block_k,
-        w_scales.shape[1],
+        width // 32,
         BLOCK_M=tile.block_m,
         BLOCK_N=tile.block_n,
         BLOCK_K=tile.block_k,
         GROUP_M=tile.group,
-        SPLITS=splits,
+        SPLITS=tile.splits,
         ROUTE=tile.route,
         X=form,
-        OUT=TRITON_DTYPE[out.dtype],
+        OUT=TRITON_DTYPE[shares.dtype],
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
     )
+    if tile.splits > 1:
+        sum_splits_kernel[(triton.cdiv(out.numel(), 1024),)](
+            shares, out, out.numel(), SPLITS=tile.splits, BLOCK=1024, OUT=TRITON_DTYPE[out.dtype], num_warps=4
+        )
 
 
 def _library_product(x, w, out):

@@ -4,14 +4,14 @@ from functools import lru_cache
 
 import torch
 
-from .block_scaled_matmul import block_scaled_matmul, block_scaled_matmul_kernel
+from .block_scaled_matmul import block_scaled_matmul, block_scaled_matmul_kernel, sum_splits_kernel
 from .check_operands import check_operands
 from .expand import expand_kernel
 from .group_quantise import group_quantise, group_quantise_kernel, group_round
 from .kernels.launch import launch_quickly
 from .tiles import choose_tile
 
-launch_quickly(group_quantise_kernel, expand_kernel, block_scaled_matmul_kernel)
+launch_quickly(group_quantise_kernel, expand_kernel, block_scaled_matmul_kernel, sum_splits_kernel)
 
 
 @lru_cache

@@ -7,13 +7,13 @@ BLOCK = 128  # n and k are multiples of it
 
 
 class Tile(NamedTuple):
-    route: str  # see block_scaled_matmul.py
+    route: str  # "native", "bf16", "library" or "fp8", see block_scaled_matmul.py
     x: str  # what the product reads from `run`: "codes", "values" rounded before, or "raw" to be rounded on the way
     block_m: int = 0  # rows of a tile
     block_n: int = 0  # columns of a tile
     block_k: int = 0  # columns of x and w in a step
     group: int = 8  # row tiles visited before the next column tile
-    splits: int = 1  # shares of k
+    splits: int = 1  # shares of k, added up by another kernel
     num_warps: int = 4
     num_stages: int = 3
 
@@ -26,17 +26,12 @@ TABLE = {
         (512, Tile("bf16", "values", 128, 128, 64, 8, 1, 8, 4)),
         (None, Tile("bf16", "values", 256, 128, 64, 8, 1, 8, 4)),
     ),
-    ("sm_90", "fp16"): (
-        (16, Tile("fp16", "raw", 16, 64, 128, 8, 4, 4, 4)),
-        (64, Tile("fp16", "codes", 64, 64, 128, 8, 4, 4, 4)),
-        (None, Tile("fp16", "codes", 64, 128, 128, 8, 1, 8, 4)),
-    ),
     ("sm_90", "library"): ((None, Tile("library", "values")),),
     # measured for comparison, never chosen; see docs/mxfp8.md
     ("sm_90", "fp8"): (
-        (16, Tile("fp8", "raw", 16, 64, 128, 8, 4, 4, 4)),
-        (64, Tile("fp8", "codes", 64, 64, 128, 8, 4, 4, 4)),
-        (None, Tile("fp8", "codes", 64, 128, 128, 8, 1, 8, 4)),
+        (16, Tile("fp8", "codes", 16, 64, 32, 8, 4, 4, 6)),
+        (64, Tile("fp8", "codes", 64, 64, 32, 8, 4, 4, 6)),
+        (None, Tile("fp8", "codes", 128, 128, 32, 8, 1, 8, 4)),
     ),
     # compiled ahead of time only; never run by us on SM100
     ("sm_100", "native"): (
