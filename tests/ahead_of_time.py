@@ -25,6 +25,7 @@ from triton.backends.compiler import GPUTarget
 
 HIDDEN, INTERMEDIATE, EXPERTS, LOCAL = 7168, 2048, 256, 32
 BF16_HIDDEN, BF16_INTERMEDIATE, BF16_EXPERTS, TOP_K = 2048, 768, 128, 8
+MXFP8_N, MXFP8_K = 4096, 7168
 MULTIPROCESSORS = {"sm_90": 132, "sm_100": 148}
 
 
@@ -88,6 +89,20 @@ def bf16_arguments(num_tokens):
     )
 
 
+def mxfp8_arguments(num_tokens):
+    """The MXFP8 linear layer's arguments at full width, without storage."""
+
+    def meta(dtype, *shape):
+        return torch.empty(shape, dtype=dtype, device="meta")
+
+    return (
+        meta(torch.bfloat16, num_tokens, MXFP8_K),
+        meta(torch.float8_e4m3fn, MXFP8_N, MXFP8_K),
+        meta(torch.int8, MXFP8_N, MXFP8_K // 32),
+        meta(torch.bfloat16, num_tokens, MXFP8_N),
+    )
+
+
 def resources(cubin):
     """(registers, bytes of stack, bytes of local memory) of a kernel, as cuobjdump reads them."""
     tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
@@ -127,13 +142,15 @@ def compile_all(run, architecture, token_counts):
                     "stack": stack,
                     "local": local,
                     "wgmma": "wgmma.mma_async" in ptx,
+                    "block_scaled_mma": "tcgen05.mma" in ptx and ".block_scale" in ptx,
                     "bulk_tensor_copy": "cp.async.bulk.tensor" in ptx,
                 }
             )
         return kernel
 
     triton.JITFunction.run = compile_only
-    make = bf16_arguments if "expert_ids" in inspect.signature(run).parameters else arguments
+    parameters = inspect.signature(run).parameters
+    make = bf16_arguments if "expert_ids" in parameters else mxfp8_arguments if "x" in parameters else arguments
     for num_tokens in token_counts:
         found.clear()
         run(*make(num_tokens))
@@ -148,7 +165,7 @@ def main():
     sys.path.insert(0, str(root.parent))
     module = importlib.import_module(f"{root.name}.{path.removesuffix('.py').replace('/', '.')}")
     for kernel in compile_all(getattr(module, function), architecture, map(int, token_counts)):
-        print(json.dumps(kernel), flush=True)
+        print(json.dumps(kernel, default=str), flush=True)  # a constant may be a dtype
 
 
 if __name__ == "__main__":

@@ -8,9 +8,9 @@ from types import ModuleType
 
 from flashinfer_bench import Definition
 
-from definitions import moe_bf16, moe_fp8_block_scale
+from definitions import moe_bf16, moe_fp8_block_scale, mxfp8_linear
 
-OPERATORS = (moe_fp8_block_scale, moe_bf16)
+OPERATORS = (moe_fp8_block_scale, moe_bf16, mxfp8_linear)
 # geometry -> sizes; a solution that does not say what it serves serves the first operator
 GEOMETRIES = {geometry: sizes for module in OPERATORS for geometry, sizes in module.GEOMETRIES.items()}
 # A solution keeps its plain name in one geometry an operator; these need a GPU.

@@ -222,7 +222,13 @@ def pack_into(names: list[str], data_set: Path, geometries: list[str]) -> list[P
     for name in choose(names):
         for geometry, solution in pack(name).items():
             if geometry in geometries:
-                folder = data_set / "solutions" / solution.author / "moe" / solution.definition
+                folder = (
+                    data_set
+                    / "solutions"
+                    / solution.author
+                    / paths.folder_of(solution.definition)
+                    / solution.definition
+                )
                 files.append(folder / f"{solution.name}.json")
                 write(solution, files[-1])
     return files

@@ -9,9 +9,9 @@ import safetensors.torch
 import torch
 from flashinfer_bench import Trace, Workload
 
-from definitions import moe_bf16, moe_fp8_block_scale
+from definitions import moe_bf16, moe_fp8_block_scale, mxfp8_linear
 from definitions.moe_fp8_block_scale import BLOCK, GEOMETRIES, NUM_LOCAL_EXPERTS
-from harness import catalogue, exact_random, moe_bf16_workloads, paths, routing_model
+from harness import catalogue, exact_random, moe_bf16_workloads, mxfp8_workloads, paths, routing_model
 from harness.atomic_file import write_atomically
 from harness.cases import ROUTED_SCALING_FACTOR, Case, cases
 from harness.floor_time import Floor, floor
@@ -103,6 +103,7 @@ def stored_fp8_floor(workload: Workload, root: Path, geometry: str) -> Floor | N
 MAKERS = {
     moe_fp8_block_scale: Maker(cases, tensors, record, fp8_floor, stored_fp8_floor),
     moe_bf16: moe_bf16_workloads.MAKER,
+    mxfp8_linear: mxfp8_workloads.MAKER,
 }
 
 
