@@ -20,7 +20,9 @@ def main() -> int:
     add("--workloads", nargs="+", required=True, metavar="W", help="T or a uuid")
     add("--output", type=Path, required=True, metavar="FILE", help="the record, JSON")
     args = parser.parse_args()
-    command = shlex.join(["python", "scripts/record_launches.py", *sys.argv[1:]])
+    # where a file was put says nothing to a reader and too much about a machine
+    shown = ["docs/" + args.output.name if word == str(args.output) else word for word in sys.argv[1:]]
+    command = shlex.join(["python", "scripts/record_launches.py", *shown])
     try:
         if not torch.cuda.is_available():
             raise ValueError("ncu needs a CUDA device; torch sees none")

@@ -5,7 +5,7 @@ block_m rows belong to one expert each, whose last tile may be short. Nothing is
 
 Map of the kernels: a pair's row is its expert's first row plus its rank among the pairs of that expert. Up to 8192
 pairs `place` does it alone: every program counts all experts, and ranks its 64 pairs by comparing them with all
-earlier ones. Beyond, `count` (one program a chunk of 512 pairs) writes how many pairs of each expert its chunk holds,
+earlier ones. Beyond, `count` (one program a chunk of 256 pairs) writes how many pairs of each expert its chunk holds,
 and `place` (one program a chunk) sums those counts and ranks the pairs of its own chunk only. The first program of
 `place` writes the tile table, and pads.
 """
@@ -18,8 +18,8 @@ import triton.language as tl
 
 ALONE = 8192  # pairs up to which `place` needs no `count`
 OWN = 64  # pairs of a program of a lone `place`
-CHUNK = 512
-PIECE = 256  # pairs that are compared with at a time
+CHUNK = 256
+PIECE = 64  # pairs that are compared with at a time
 
 
 class Rows(NamedTuple):
@@ -116,13 +116,12 @@ def place_kernel(
     for first in range(first_piece, tl.minimum((me + 1) * OWN, num_pairs), PIECE):
         other = first + tl.arange(0, PIECE)
         expert = tl.load(expert_ptr + other, mask=other < num_pairs, other=-2)
-        before = (expert[None, :] == own[:, None]) & (other[None, :] < pair[:, None])
-        rank += tl.sum(before.to(tl.int32), 1)
+        before = (expert[:, None] == own[None, :]) & (other[:, None] < pair[None, :])
+        rank += tl.sum(before.to(tl.int32), 0)  # adds within threads, hardly across lanes
 
     aligned = (count + ALIGN - 1) // ALIGN * ALIGN
     first_row = tl.cumsum(aligned, 0) - aligned
-    base = tl.sum(tl.where(own[:, None] == bins[None, :], (first_row + earlier)[None, :], 0), 1)
-    row = base + rank
+    row = tl.gather(first_row + earlier, tl.maximum(own, 0), 0) + rank
     real = own >= 0
     tl.store(row_of_pair_ptr + pair, row, mask=real)
     tl.store(pair_of_row_ptr + row, pair, mask=real)
