@@ -85,6 +85,8 @@ def run(args: argparse.Namespace, console: Console) -> Record:
             if what not in tasks:
                 tasks[what] = bar.add_task(what, total=total)
             bar.update(tasks[what], completed=done, total=total, visible=done < total)
+            if done == total:
+                console.print(f"{what}: {total} in {bar.tasks[tasks[what]].elapsed:.0f} s")
 
         def prune(variants):
             package, sizes = Path(main.__file__).parent, tune_bench.sizes_of(args.geometry)

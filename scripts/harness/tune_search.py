@@ -79,10 +79,15 @@ def measured(search: Search, bench: Bench, variant: Variant, expected: list[torc
                     return Timed(**line | {"us": round(us, 2), "layers": 1})
         times = medians(search.timer([bench.call(variant, layer) for layer in bench.layers], REPEATS))
     except Exception as error:  # out of resources, or a variant that breaks: it is out, the others go on
-        if isinstance(error, torch.AcceleratorError):  # the device is lost to this process
-            raise
         text = str(error).strip().splitlines() or [""]
-        return Timed(**line, error=f"{type(error).__name__}: {text[0]}")
+        failed = Timed(**line, error=f"{type(error).__name__}: {text[0]}")
+        if bench.device.type == "cuda":
+            try:
+                torch.cuda.synchronize()
+            except RuntimeError as lost:
+                search.record.add(failed)  # so that the next run leaves it out
+                raise ValueError(f"{variant}: broke the device ({text[0]}); run again to go on after it") from lost
+        return failed
     return Timed(**line | {"us": round(statistics.median(times), 2), "layers": len(times)})
 
 

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 BLOCK_MS = (16, 32, 64, 128)
 GROUPS = (1, 4, 8, 16, 32)
-PER_SM = (1, 2, 3, 4)
+PER_SM = (1, 2, 3)
 WARPS = (4, 8)
-STAGES = (2, 3, 4, 5, 6)
+STAGES = (3, 4, 5, 6)
 GEMM2_BLOCK_NS = (64, 128)  # gemm1's column tile is one quantisation group of h, 128
 
 CONFIGURATION = re.compile(r"m(\d+)-n(\d+)-g(\d+)-p(\d+)-w(\d+)-s(\d+)")
