@@ -96,6 +96,7 @@ def left_out(
     shares = [kernels[at::processes] for at in range(processes)]
     command = [sys.executable, COMPILER, package, architecture, json.dumps(sizes)]
     done = Counter()
+    advance(0, len(kernels))
 
     def one_more():
         done["kernels"] += 1
