@@ -82,6 +82,13 @@ def bench(main, operands):
     return tune_bench.Bench(main, operands, layers(6), tune_bench.present(main, head(), 6))
 
 
+@pytest.fixture
+def quick(bench):
+    """A bench whose candidates all compute the same, without the interpreter: for tests of the search alone."""
+    bench.outputs = lambda variant, layer: torch.ones(layer.rows, 8)
+    return bench
+
+
 class Timer:
     """Stands in for the GPU's clock: runs nothing, tells what `cost` says, and remembers whom it was asked for."""
 
@@ -199,11 +206,11 @@ def test_the_layer_runs_without_tma_and_with_a_divided_padding(main, monkeypatch
 # The search
 
 
-def test_a_search_ends_with_the_best_pair_and_tries_other_groups(bench, monkeypatch):
+def test_a_search_ends_with_the_best_pair_and_tries_other_groups(quick, monkeypatch):
     """A user would miss: a table that is not the fastest of what was timed."""
     monkeypatch.setattr(tune_search, "variants", lambda block_ms, group: FEW)
     record = Record(None, head())
-    tune_search.tune(search(record, Timer(bench)), [bench])
+    tune_search.tune(search(record, Timer(quick)), [quick])
     compared = record.compared[6]
     found = [line.variant() for line in compared.found]
     assert go_together(*found)
@@ -211,16 +218,16 @@ def test_a_search_ends_with_the_best_pair_and_tries_other_groups(bench, monkeypa
     best = min(cost(a) + cost(b) for a in FEW for b in FEW
                if (a.stage, b.stage) == ("gemm1", "gemm2") and go_together(a, b))  # fmt: skip
     assert compared.found_us == best - 2 * (8 - 4)
-    assert compared.present_us == sum(map(cost, bench.present)) and compared.kept == compared.found
+    assert compared.present_us == sum(map(cost, quick.present)) and compared.kept == compared.found
 
 
-def test_the_present_tiles_are_kept_where_nothing_is_faster(bench, monkeypatch):
+def test_the_present_tiles_are_kept_where_nothing_is_faster(quick, monkeypatch):
     """A user would miss: a retuned table that is slower than the one it replaces."""
     monkeypatch.setattr(tune_search, "variants", lambda block_ms, group: [])
     monkeypatch.setattr(tune_search, "other_groups", lambda variant: [])
     record = Record(None, head())
-    tune_search.tune(search(record, Timer(bench)), [bench])
-    assert [line.variant() for line in record.compared[6].kept] == list(bench.present)
+    tune_search.tune(search(record, Timer(quick)), [quick])
+    assert [line.variant() for line in record.compared[6].kept] == list(quick.present)
 
 
 @pytest.mark.parametrize("stage", ["gemm1", "gemm2"])
@@ -261,21 +268,21 @@ def test_a_wrong_candidate_is_rejected(bench, main, monkeypatch, stage, wrong):
     assert record.timed[6, bench.present[stage == "gemm2"]].error is None
 
 
-def test_a_hopeless_candidate_is_not_timed_on_every_layer(bench):
+def test_a_hopeless_candidate_is_not_timed_on_every_layer(quick):
     slow = Variant("gemm2", TILE._replace(num_stages=2000), 16, True)
-    record, timer = Record(None, head()), Timer(bench)
-    tune_search.time_all(search(record, timer), bench, [bench.present[1], slow], "tiles")
+    record, timer = Record(None, head()), Timer(quick)
+    tune_search.time_all(search(record, timer), quick, [quick.present[1], slow], "tiles")
     assert record.timed[6, slow].layers == 1 and slow not in record.times(6)
     assert timer.asked.count(slow) == 1
 
 
-def test_a_run_goes_on_where_it_was_stopped(bench, tmp_path, monkeypatch):
+def test_a_run_goes_on_where_it_was_stopped(quick, tmp_path, monkeypatch):
     """A user would miss: hours of tuning begun anew."""
     monkeypatch.setattr(tune_search, "variants", lambda block_ms, group: FEW)
     path, asked = tmp_path / "record.jsonl", []
 
     def stop_after(number):
-        timer = Timer(bench)
+        timer = Timer(quick)
 
         def counted(calls, repeats):
             asked.append(len(calls))
@@ -286,14 +293,14 @@ def test_a_run_goes_on_where_it_was_stopped(bench, tmp_path, monkeypatch):
         return counted
 
     with pytest.raises(KeyboardInterrupt):
-        tune_search.tune(search(Record(path, head()), stop_after(9)), [bench])
+        tune_search.tune(search(Record(path, head()), stop_after(9)), [quick])
     before = len(Record(path, head()).timed)
     assert 0 < before < len(FEW)
     with path.open("a") as file:
         file.write('{"kind": "timed", "T":')  # the stop came in the middle of a line
-    again, timer = Record(path, head()), Timer(bench)
+    again, timer = Record(path, head()), Timer(quick)
     assert len(again.timed) == before
-    tune_search.tune(search(again, timer), [bench])
+    tune_search.tune(search(again, timer), [quick])
     assert not {v for _, v in list(again.timed)[:before]} & set(timer.asked), "timed again"
     assert set(read_record(path).timed) == set(again.timed) and 6 in read_record(path).compared
 
@@ -309,12 +316,12 @@ def test_a_record_of_other_circumstances_is_refused(tmp_path):
         Record(path, head())
 
 
-def test_one_configuration_is_timed_in_all_its_modes_and_keeps_nothing(bench):
+def test_one_configuration_is_timed_in_all_its_modes_and_keeps_nothing(quick):
     tile = TILE._replace(per_sm=1, num_warps=8)
     record = Record(None, head())
-    tune_search.try_one(search(record, Timer(bench)), [bench], tile)
+    tune_search.try_one(search(record, Timer(quick)), [quick], tile)
     timed = {variant for _, variant in record.timed}
-    assert timed == {*bench.present, *modes(tile, [16, 32])}
+    assert timed == {*quick.present, *modes(tile, [16, 32])}
     assert not record.compared
     shown = tune_tables.rows(record, 6, None)
     (row,) = [row for row in shown if row[0] == str(tile)]
@@ -344,7 +351,7 @@ def test_pruning_names_what_does_not_fit(tmp_path, main):
     assert "1 (spills)" in tune_prune.counted(filter(None, why.values()))
 
 
-def test_what_is_left_out_is_neither_run_nor_compiled_again(bench, tmp_path, monkeypatch):
+def test_what_is_left_out_is_neither_run_nor_compiled_again(quick, tmp_path, monkeypatch):
     monkeypatch.setattr(tune_search, "variants", lambda block_ms, group: FEW)
     monkeypatch.setattr(tune_search, "other_groups", lambda variant: [])
     bad, asked = FEW[3], []
@@ -354,11 +361,11 @@ def test_what_is_left_out_is_neither_run_nor_compiled_again(bench, tmp_path, mon
         return {variant: "spills: 8 bytes" if variant == bad else None for variant in wanted}
 
     path = tmp_path / "record.jsonl"
-    timer = Timer(bench)
-    tune_search.tune(search(Record(path, head()), timer, prune), [bench])
+    timer = Timer(quick)
+    tune_search.tune(search(Record(path, head()), timer, prune), [quick])
     assert bad in asked and bad not in timer.asked
     asked.clear()
-    tune_search.tune(search(Record(path, head()), timer, prune), [bench])
+    tune_search.tune(search(Record(path, head()), timer, prune), [quick])
     assert not asked
 
 
@@ -473,9 +480,9 @@ def a_record(bench, path, monkeypatch):
     return record
 
 
-def test_the_table_is_what_the_solution_then_runs(bench, tmp_path, monkeypatch):
+def test_the_table_is_what_the_solution_then_runs(quick, tmp_path, monkeypatch):
     """A user would miss: tuned tiles that nobody loads."""
-    record = a_record(bench, tmp_path / "record.jsonl", monkeypatch)
+    record = a_record(quick, tmp_path / "record.jsonl", monkeypatch)
     folder = tmp_path / "packed_solution"
     folder.mkdir()
     for name in ("tiles.py",):
@@ -507,8 +514,8 @@ def test_the_page_is_up_to_date():
     assert tune_page.renewed(text) == text, "run `make tune`"
 
 
-def test_the_page_says_what_a_record_says(bench, tmp_path, monkeypatch):
-    record = a_record(bench, tmp_path / "record.jsonl", monkeypatch)
+def test_the_page_says_what_a_record_says(quick, tmp_path, monkeypatch):
+    record = a_record(quick, tmp_path / "record.jsonl", monkeypatch)
     text = tune_page.block([record])
     line = record.compared[6]
     assert f"| 6 | 2 | {line.present_us:.1f} | {line.found_us:.1f} |" in text
