@@ -86,7 +86,9 @@ def run(args: argparse.Namespace, console: Console) -> Record:
                 tasks[what] = bar.add_task(what, total=total)
             bar.update(tasks[what], completed=done, total=total, visible=done < total)
             if done == total:
-                console.print(f"{what}: {total} in {bar.tasks[tasks[what]].elapsed:.0f} s")
+                (ended,) = (task for task in bar.tasks if task.id == tasks[what])
+                console.print(f"{what}: {total} in {ended.elapsed:.0f} s")
+                del tasks[what]  # the next of that name is another
 
         def prune(variants):
             package, sizes = Path(main.__file__).parent, tune_bench.sizes_of(args.geometry)

@@ -303,6 +303,9 @@ def test_a_run_goes_on_where_it_was_stopped(quick, tmp_path, monkeypatch):
     tune_search.tune(search(again, timer), [quick])
     assert not {v for _, v in list(again.timed)[:before]} & set(timer.asked), "timed again"
     assert set(read_record(path).timed) == set(again.timed) and T in read_record(path).compared
+    timer.asked.clear()
+    tune_search.tune(search(Record(path, head()), timer), [quick])
+    assert not timer.asked, "tuned again though it was at its end"
 
 
 def test_a_record_of_other_circumstances_is_refused(tmp_path):

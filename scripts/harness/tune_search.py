@@ -132,14 +132,18 @@ def compare(search: Search, bench: Bench) -> Compared:
 
 
 def tune(search: Search, benches: list[Bench]) -> None:
-    """All of it, for every bench: prune, time, try other groups, compare with the present tiles."""
+    """Prune, time, try other groups, compare with the present tiles, for every bench that the record has not to its end.
+
+    What was compared may have become the present tiles since, so its search would not be the same again.
+    """
+    benches = [bench for bench in benches if bench.num_tokens not in search.record.compared]
     time_staying(search, benches, {b.num_tokens: to_try(b.layers, b.present, None) for b in benches}, "tiles")
     time_staying(search, benches, {b.num_tokens: with_other_groups(search, b.num_tokens) for b in benches}, "groups")
     for at, bench in enumerate(benches):
         search.advance("comparing with the present tiles", at, len(benches))
-        if bench.num_tokens not in search.record.compared:
-            search.record.add(compare(search, bench))
-    search.advance("comparing with the present tiles", len(benches), len(benches))
+        search.record.add(compare(search, bench))
+    if benches:
+        search.advance("comparing with the present tiles", len(benches), len(benches))
 
 
 def try_one(search: Search, benches: list[Bench], tile: TileSize) -> None:
