@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Lock
 
 from harness.tune_space import Variant, compiled_as
 
@@ -95,12 +96,13 @@ def left_out(
     processes = max(1, min(os.cpu_count() or 1, len(kernels)))
     shares = [kernels[at::processes] for at in range(processes)]
     command = [sys.executable, COMPILER, package, architecture, json.dumps(sizes)]
-    done = Counter()
+    done, told = Counter(), Lock()
     advance(0, len(kernels))
 
     def one_more():
-        done["kernels"] += 1
-        advance(done["kernels"], len(kernels))
+        with told:
+            done["kernels"] += 1
+            advance(done["kernels"], len(kernels))
 
     with ThreadPoolExecutor(processes) as pool:
         answers = pool.map(lambda share: compile_share(share, command, one_more), shares)

@@ -132,7 +132,7 @@ def compare(search: Search, bench: Bench) -> Compared:
 
 
 def tune(search: Search, benches: list[Bench]) -> None:
-    """Prune, time, try other groups, compare with the present tiles, for every bench that the record has not to its end.
+    """Prune, time, try other groups, compare with the present tiles, for every T that the record has not to its end.
 
     What was compared may have become the present tiles since, so its search would not be the same again.
     """
