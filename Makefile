@@ -9,10 +9,10 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup pack definitions workloads bench test lint docs readme profile tune page examples plots
+.PHONY: help setup pack definitions workloads bench test lint docs readme profile tune page examples plots w16a16 mxfp8
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY) ## virtual environment in .venv; done again only when pyproject.toml changes
 
@@ -30,6 +30,8 @@ pack: $(READY) ## solutions/packed/ and blob/: all that flashinfer-bench run --l
 
 definitions: $(READY) ## definitions/moe/: FIB JSON from the readable reference
 	$(BIN)/python definitions/moe_fp8_block_scale.py
+	$(BIN)/python definitions/moe_bf16.py
+	$(BIN)/python definitions/mxfp8_linear.py
 
 workloads: $(READY) ## workloads/ and blob/: what the solutions are run on
 	$(BIN)/python scripts/make_workloads.py
@@ -44,7 +46,7 @@ lint: $(READY) ## ruff: style and formatting
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check definitions scripts solutions tests
 
-docs: readme plots page examples profile tune ## everything that holds a figure, from traces/ and docs/profile/
+docs: readme plots page examples profile tune w16a16 mxfp8 ## everything that holds a figure, from traces/ and docs/profile/
 
 readme: $(READY) ## the tables in README.md and docs/backends.md, from traces/ and solution.toml
 	$(BIN)/python scripts/update_readme.py
@@ -64,3 +66,9 @@ examples: $(READY) ## the commands' output in docs/, from traces/
 
 plots: $(READY) ## the pictures in docs/, from traces/ and docs/profile/
 	$(BIN)/python scripts/plot.py
+
+w16a16: $(READY) ## docs/w16a16.md: the bf16 layer's tables and picture, from traces/ and docs/w16a16_launches.json
+	$(BIN)/python scripts/update_w16a16.py
+
+mxfp8: $(READY) ## the tables in docs/mxfp8.md, from traces/ and docs/profile/mxfp8/
+	$(BIN)/python scripts/update_mxfp8.py

@@ -12,10 +12,9 @@ from pathlib import Path
 import harness  # noqa: F401  must come first: it settles whether Triton interprets
 from harness import comparison, comparison_data, comparison_markdown, comparison_terminal, paths
 from harness.atomic_file import write_atomically
+from harness.catalogue import GEOMETRIES
 from harness.trace_sets import TraceSetError
 from rich.console import Console
-
-from definitions.moe_fp8_block_scale import GEOMETRIES
 
 FORMATS = ("terminal", "markdown", "csv", "json")
 

@@ -3,12 +3,9 @@
 import argparse
 
 from harness import workloads
-from harness.cases import cases
-from harness.floor_time import floor
+from harness.catalogue import GEOMETRIES, definition_name
 from rich.console import Console
 from rich.table import Table
-
-from definitions.moe_fp8_block_scale import GEOMETRIES, definition_name
 
 
 def main() -> None:
@@ -19,8 +16,8 @@ def main() -> None:
     for heading in ("T", "rows", "active", "MB", "GFLOP", "memory ms", "compute ms", "floor ms"):
         table.add_column(heading, justify="right")
     floors = []
-    for case in cases(geometry, definition_name(geometry)):
-        least = floor(*workloads.routing(case), case.offset, geometry)
+    for case in workloads.cases_by_uuid(geometry).values():
+        least = workloads.maker(geometry).floor(case, geometry)
         floors.append(least.ms)
         counts = [least.seq_len, least.rows, least.active]
         sizes = [f"{least.bytes / 1e6:.1f}", f"{least.flops / 1e9:.1f}"]

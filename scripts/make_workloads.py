@@ -7,8 +7,7 @@ import argparse
 import sys
 
 from harness import workloads
-
-from definitions.moe_fp8_block_scale import GEOMETRIES, definition_name
+from harness.catalogue import GEOMETRIES, definition_name
 
 
 def main() -> int:

@@ -5,8 +5,7 @@ import sys
 from pathlib import Path
 
 from harness import packing
-
-from definitions.moe_fp8_block_scale import GEOMETRIES
+from harness.catalogue import GEOMETRIES
 
 
 def main() -> int:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import harness  # noqa: F401  must come first: it settles whether Triton interprets
 import torch
-from harness import head_to_head, packing, profile_tables
+from harness import catalogue, head_to_head, packing, profile_tables
 from harness.atomic_file import write_atomically
 from harness.profile_points import DEFAULTS, choose_points
 from harness.profile_record import ProfileRecord
@@ -60,7 +60,8 @@ def job_of(args: argparse.Namespace) -> Job:
         raise ValueError(f"{option} needs a CUDA device; torch sees none")
     if args.chrome_trace and args.backend == "nsys":
         raise ValueError("--chrome-trace: got it with --backend nsys, want --backend torch")
-    geometry = "full" if on_gpu else "small"
+    served = packing.served(packing.read_manifest(packing.choose(args.solutions)[0]))
+    geometry = catalogue.geometry_here(served, on_gpu) or catalogue.geometry_here(list(catalogue.GEOMETRIES), on_gpu)
     points = choose_points(args.workloads or DEFAULTS[geometry], geometry)
     calls = args.calls or (10 if on_gpu else 2)
 

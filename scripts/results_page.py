@@ -23,8 +23,10 @@ def main() -> int:
     )
     add("--output", type=Path, metavar="FILE", default=paths.RESULTS_PAGE, help="default: docs/results.html")
     args = parser.parse_args()
+    # the page in docs/ is of the FP8 layer; other operators have pages of their own
+    definition = "full" if args.traces == [paths.ROOT] else None
     try:
-        found = comparison.build(args.traces)
+        found = comparison.build(args.traces, definition)
         write_atomically(args.output, results_page.page(found))
     except (TraceSetError, OSError) as error:
         print(error, file=sys.stderr)

@@ -15,21 +15,29 @@ import torch
 from flashinfer_bench import EvaluationStatus, Trace, TraceSet
 from flashinfer_bench.bench.runner import PersistentRunner
 from harness import cpu_judge, eligibility, first_use, packing, paths, result_table, trace_store, workloads
-from harness.cases import cases
+from harness.catalogue import FULL, GEOMETRIES, definition_name, geometry_here, operator
 from harness.tolerances import TOLERANCES
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.progress import TimeElapsedColumn as Elapsed
 from rich.progress import TimeRemainingColumn as Remaining
 
-from definitions.moe_fp8_block_scale import GEOMETRIES, definition_name
+DEFINITION = (
+    f"{', '.join(GEOMETRIES)}, or a definition's name; default: the solutions' own, full with a GPU, else small"
+)
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("--solutions", nargs="+", default=[], metavar="NAME", help="default: every solution")
-    add("--definition", metavar="full|small|NAME", help="default: full with a GPU, else small")
+    add(
+        "--solutions",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help="default: every solution of the definition's operator",
+    )
+    add("--definition", metavar="KEY|NAME", help=DEFINITION)
     add("--tolerance", choices=list(TOLERANCES), default="relaxed", help="default: relaxed")
     add("--warmup-runs", type=int, default=10, help="default: 10; with a GPU only")
     add("--iterations", type=int, default=50, help="default: 50; with a GPU only")
@@ -44,17 +52,22 @@ def parse(argv: list[str]) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def choose_geometry(wanted: str | None, on_gpu: bool) -> str:
-    """A key of GEOMETRIES from a key or a definition's name. Raises ValueError."""
+def choose_geometry(wanted: str | None, on_gpu: bool, solutions: list[str]) -> str:
+    """A key of GEOMETRIES from a key or a definition's name, or else what the first solution serves.
+
+    Raises ValueError, and PackingError for a solution that there is not.
+    """
     if wanted is None:
-        return "full" if on_gpu else "small"
+        served = packing.served(packing.read_manifest(packing.choose(solutions)[0])) if solutions else []
+        return geometry_here(served, on_gpu) or geometry_here(list(GEOMETRIES), on_gpu)
     by_name = {definition_name(geometry): geometry for geometry in GEOMETRIES}
     geometry = by_name.get(wanted, wanted)
     if geometry not in GEOMETRIES:
         listed = ", ".join([*GEOMETRIES, *by_name])
         raise ValueError(f"unknown definition {wanted!r}; there are: {listed}")
-    if geometry == "full" and not on_gpu:
-        raise ValueError("the full geometry needs a CUDA device; without one: --definition small")
+    if geometry in FULL and not on_gpu:
+        small = next(key for key in operator(geometry).GEOMETRIES if key not in FULL)
+        raise ValueError(f"the {geometry} geometry needs a CUDA device; without one: --definition {small}")
     return geometry
 
 
@@ -63,7 +76,8 @@ def run(args: argparse.Namespace, geometry: str, console: Console, command: str)
     on_gpu = torch.cuda.is_available()
     tolerance = TOLERANCES[args.tolerance]
     num_trials = args.num_trials or (3 if on_gpu else 1)
-    names = packing.choose(args.solutions)
+    names = args.solutions or packing.solutions_of(operator(geometry))
+    names = packing.choose(names)
     name = definition_name(geometry)
     save = args.save if args.save is not None else on_gpu or args.output is not None
     path = args.output or paths.trace_file(name)
@@ -106,7 +120,7 @@ def run(args: argparse.Namespace, geometry: str, console: Console, command: str)
         console.print("No CUDA device: Triton's interpreter runs the kernels, so no times.")
 
     results = {s.name: {} for s in solutions}
-    labels = {case.uuid: case for case in cases(geometry, name)}
+    labels = workloads.cases_by_uuid(geometry)
     rows = []
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
     bar = Progress(*columns, Elapsed(), Remaining(), console=console, transient=True)
@@ -114,10 +128,7 @@ def run(args: argparse.Namespace, geometry: str, console: Console, command: str)
         with bar:
             task = bar.add_task("", total=len(todo) if solutions else 0)
             for at, workload in enumerate(todo if solutions else [], start=1):
-                case = labels[workload.uuid]
-                label = f"T={case.seq_len} offset={case.offset}"
-                if not case.name.startswith("T="):
-                    label = f"{case.name} {label}"
+                label = labels[workload.uuid].label
                 rows.append((workload.uuid, label))
                 bar.update(task, description=label)
                 try:
@@ -182,7 +193,7 @@ def main() -> int:
     logging.getLogger("flashinfer_bench").setLevel(logging.ERROR)
     command = shlex.join(["python", "scripts/run_local.py", *argv])
     try:
-        geometry = choose_geometry(args.definition, torch.cuda.is_available())
+        geometry = choose_geometry(args.definition, torch.cuda.is_available(), args.solutions)
         return 0 if run(args, geometry, console, command) else 1
     except (packing.PackingError, ValueError) as error:
         print(error, file=sys.stderr)

@@ -26,6 +26,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from definitions import moe_fp8_block_scale
 from definitions.moe_fp8_block_scale import definition
 
 GEOMETRY = "full"
@@ -54,7 +55,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
 def runnable_here(names: list[str], console: Console) -> list[Solution]:
     """The solutions that can run on this machine, packed; says which cannot. Raises PackingError."""
     found = []
-    for name in packing.choose(names):
+    for name in packing.choose(names or packing.solutions_of(moe_fp8_block_scale)):
         solution = packing.pack(name).get(GEOMETRY)
         reason = "does not serve the full geometry"
         if solution is not None:

@@ -10,6 +10,7 @@ prints one JSON object a compiled kernel. GPU is the name that the solution is t
 """
 
 import importlib
+import inspect
 import json
 import sys
 from pathlib import Path
@@ -22,6 +23,8 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "scripts" / "harness")
 from compile_alone import claim, resources  # noqa: E402  itself, as the package `harness` would choose the interpreter
 
 HIDDEN, INTERMEDIATE, EXPERTS, LOCAL = 7168, 2048, 256, 32
+BF16_HIDDEN, BF16_INTERMEDIATE, BF16_EXPERTS, TOP_K = 2048, 768, 128, 8
+MXFP8_N, MXFP8_K = 4096, 7168
 MULTIPROCESSORS = {"sm_90": 132, "sm_100": 148}
 
 
@@ -53,6 +56,36 @@ def arguments(num_tokens):
     )
 
 
+def bf16_arguments(num_tokens):
+    """The bf16 layer's arguments at full width, without storage."""
+
+    def meta(dtype, *shape):
+        return torch.empty(shape, dtype=dtype, device="meta")
+
+    return (
+        meta(torch.bfloat16, num_tokens, BF16_HIDDEN),
+        meta(torch.int32, num_tokens, TOP_K),
+        meta(torch.float32, num_tokens, TOP_K),
+        meta(torch.bfloat16, BF16_EXPERTS, 2 * BF16_INTERMEDIATE, BF16_HIDDEN),
+        meta(torch.bfloat16, BF16_EXPERTS, BF16_HIDDEN, BF16_INTERMEDIATE),
+        meta(torch.bfloat16, num_tokens, BF16_HIDDEN),
+    )
+
+
+def mxfp8_arguments(num_tokens):
+    """The MXFP8 linear layer's arguments at full width, without storage."""
+
+    def meta(dtype, *shape):
+        return torch.empty(shape, dtype=dtype, device="meta")
+
+    return (
+        meta(torch.bfloat16, num_tokens, MXFP8_K),
+        meta(torch.float8_e4m3fn, MXFP8_N, MXFP8_K),
+        meta(torch.int8, MXFP8_N, MXFP8_K // 32),
+        meta(torch.bfloat16, num_tokens, MXFP8_N),
+    )
+
+
 def compile_all(run, architecture, token_counts, gpu):
     """Compile what `run` launches for these token counts on a GPU of this name; yield a dict a distinct kernel."""
     major, minor = claim(architecture)
@@ -81,15 +114,18 @@ def compile_all(run, architecture, token_counts, gpu):
                     "stack": stack,
                     "local": local,
                     "wgmma": "wgmma.mma_async" in ptx,
+                    "block_scaled_mma": "tcgen05.mma" in ptx and ".block_scale" in ptx,
                     "bulk_tensor_copy": "cp.async.bulk.tensor" in ptx,
                 }
             )
         return kernel
 
     triton.JITFunction.run = compile_only
+    parameters = inspect.signature(run).parameters
+    make = bf16_arguments if "expert_ids" in parameters else mxfp8_arguments if "x" in parameters else arguments
     for num_tokens in token_counts:
         found.clear()
-        run(*arguments(num_tokens))
+        run(*make(num_tokens))
         for kernel in found:
             yield {"num_tokens": num_tokens} | kernel
 
@@ -102,7 +138,7 @@ def main():
     sys.path.insert(0, str(root.parent))
     module = importlib.import_module(f"{root.name}.{path.removesuffix('.py').replace('/', '.')}")
     for kernel in compile_all(getattr(module, function), architecture, map(int, token_counts), gpu):
-        print(json.dumps(kernel), flush=True)
+        print(json.dumps(kernel, default=str), flush=True)  # a constant may be a dtype
 
 
 if __name__ == "__main__":

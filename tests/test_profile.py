@@ -540,8 +540,11 @@ def test_several_chrome_traces_get_a_file_each():
         found = profile_solution.job_of(profile_solution.parse([*argv, "--chrome-trace", "a/t.json"]))
         return [str(found.chrome_trace("s", point)) for point in found.points]
 
-    assert names("s", "--workloads", "uniform:1", "uniform:2") == ["a/t-s-uniform-1.json", "a/t-s-uniform-2.json"]
-    assert names("s", "--workloads", "uniform:1") == ["a/t.json"]
+    assert names("triton_fused_v2", "--workloads", "uniform:1", "uniform:2") == [
+        "a/t-s-uniform-1.json",
+        "a/t-s-uniform-2.json",
+    ]
+    assert names("triton_fused_v2", "--workloads", "uniform:1") == ["a/t.json"]
 
 
 # Workloads

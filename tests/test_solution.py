@@ -107,6 +107,15 @@ def run(layer, arguments):
     return output
 
 
+def difference(output, wanted):
+    """Where and by how much two outputs differ, in words."""
+    differs = output != wanted  # NaN differs from everything
+    rows, columns = differs.any(1).nonzero().flatten().tolist(), differs.any(0).nonzero().flatten().tolist()
+    most = (output.float() - wanted.float()).abs().max().item()
+    where = f"{len(rows)} rows {rows[:8]} and {len(columns)} columns {columns[:8]}"
+    return f"{differs.sum()} values differ by up to {most:.3g} in {where}"
+
+
 def matched(output, wanted):
     """Tolerance name -> share of elements inside it, as FIB counts."""
     assert torch.isfinite(output).all()
@@ -451,9 +460,9 @@ def test_two_streams_at_once(layer, geometry):
             with torch.cuda.stream(stream):
                 layer(*(arguments | {OUTPUT: out[turn]}).values())
     torch.cuda.synchronize()
-    for all_turns, one in zip(outputs, wanted, strict=True):
+    for seed, (all_turns, one) in enumerate(zip(outputs, wanted, strict=True)):
         for turn, output in enumerate(all_turns):
-            assert torch.equal(output, one), f"turn {turn}"
+            assert torch.equal(output, one), f"stream {seed}, turn {turn}: {difference(output, one)}"
 
 
 @at("full")

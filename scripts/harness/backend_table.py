@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 
+from definitions import moe_fp8_block_scale
 from definitions.moe_fp8_block_scale import definition_name
 from harness import comparison, marked_block, packing, paths
 from harness.comparison import Comparison
@@ -52,7 +53,7 @@ def block(found: Comparison) -> str:
     ]
     lines = ["| " + " | ".join(head) + " |", "| --- " * len(head) + "|"]
     fastest = fastest_at(found)
-    for name in packing.solution_names():
+    for name in packing.solutions_of(moe_fp8_block_scale):
         manifest = packing.read_manifest(name)
         facts = manifest.get("facts", {})
         if facts.keys() != FACTS.keys():

@@ -23,6 +23,12 @@ class Case:
     scales: str = "random"
     typical: bool = False
 
+    @property
+    def label(self) -> str:
+        """What a line of progress or of a table says of it."""
+        label = f"T={self.seq_len} offset={self.offset}"
+        return label if self.name.startswith("T=") else f"{self.name} {label}"
+
 
 PUBLIC = [
     ("e05c6c03-5603-4a1c-b34c-dcce0ecaeea4", 1, 32),

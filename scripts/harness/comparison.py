@@ -15,8 +15,8 @@ from pathlib import Path
 from flashinfer_bench import EvaluationStatus, Trace, Workload
 from flashinfer_bench.data import load_jsonl_file
 
-from definitions.moe_fp8_block_scale import GEOMETRIES, definition_name
 from harness import floor_time, paths, trace_sets
+from harness.catalogue import GEOMETRIES, definition_name
 from harness.recorded_floor import recorded_floor
 from harness.speed_summary import Summary, summarise
 from harness.tolerances import TOLERANCES

@@ -15,7 +15,10 @@ FLOPS_PER_SECOND = 1446e12
 
 @dataclass(frozen=True)
 class Floor:
-    """What one routing needs. rows: (token, local expert) pairs; active: experts with a row."""
+    """What one routing needs. rows: (token, local expert) pairs; active: experts with a row.
+
+    flops_per_second: what the device does of these products at best.
+    """
 
     seq_len: int
     tokens_with_rows: int
@@ -23,6 +26,7 @@ class Floor:
     active: int
     bytes: int
     flops: int
+    flops_per_second: float = FLOPS_PER_SECOND
 
     @property
     def memory_ms(self) -> float:
@@ -30,7 +34,7 @@ class Floor:
 
     @property
     def compute_ms(self) -> float:
-        return self.flops / FLOPS_PER_SECOND * 1e3
+        return self.flops / self.flops_per_second * 1e3
 
     @property
     def ms(self) -> float:

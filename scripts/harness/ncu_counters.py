@@ -6,6 +6,7 @@ little longer than those of a pipeline whose kernels find each other's results i
 
 import csv
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 from harness.child_process import run_under
@@ -22,12 +23,15 @@ METRICS = {
 MICROSECONDS = {"ns": 1e-3, "nsecond": 1e-3, "us": 1.0, "usecond": 1.0, "ms": 1e3, "msecond": 1e3, "s": 1e6}
 
 
-def record(solution: str, geometry: str, points: list[str]) -> str:
-    """ncu's CSV of a process that calls the solution once on each point. Raises ProfileError."""
+def record(solution: str, geometry: str, points: list[str], metrics: Iterable[str] = METRICS.values()) -> str:
+    """ncu's CSV of a process that calls the solution once on each point. Raises ProfileError.
+
+    metrics: ncu's names of what to read besides each kernel's time.
+    """
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "ncu.csv"
         tool = ["ncu", "--csv", "--print-kernel-base", "function", "--print-units", "base", "--clock-control", "none"]
-        tool += ["--profile-from-start", "off", "--metrics", ",".join([TIME, *METRICS.values()])]
+        tool += ["--profile-from-start", "off", "--metrics", ",".join([TIME, *metrics])]
         run_under([*tool, "--log-file", str(log)], [solution, geometry, "1", *points])
         return log.read_text()
 

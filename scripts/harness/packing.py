@@ -3,13 +3,14 @@
 import ast
 import tomllib
 from pathlib import Path, PurePosixPath
+from types import ModuleType
 
 from flashinfer_bench import BuildSpec, Solution, SourceFile
 from pydantic import ValidationError
 
-from definitions.moe_fp8_block_scale import GEOMETRIES, definition_name
-from harness import paths
+from harness import catalogue, paths
 from harness.atomic_file import write_atomically
+from harness.catalogue import GEOMETRIES, definition_name
 
 MANIFEST = "solution.toml"
 REQUIRED = {"name", "author", "description", "language", "entry_point", "target_hardware"}
@@ -39,11 +40,15 @@ def choose(names: list[str], folder: Path = paths.SOLUTIONS) -> list[str]:
 
 
 def packed_name(name: str, geometry: str) -> str:
-    """FIB wants names unique in a data set; only the full geometry keeps the plain one."""
-    if geometry == "full":
+    """FIB wants names unique in a data set; only an operator's full geometry keeps the plain one."""
+    if geometry in catalogue.FULL:
         return name
-    sizes = GEOMETRIES[geometry]
-    return f"{name}_h{sizes['hidden_size']}_i{sizes['intermediate_size']}"
+    return "_".join([name, *(f"{size[0]}{value}" for size, value in GEOMETRIES[geometry].items())])
+
+
+def served(manifest: dict) -> list[str]:
+    """The geometries that a solution serves; one that names none serves those of the first operator."""
+    return list(manifest.get("definitions", catalogue.OPERATORS[0].GEOMETRIES))
 
 
 def read_manifest(name: str, folder: Path = paths.SOLUTIONS) -> dict:
@@ -80,6 +85,12 @@ def _parse(name: str, folder: Path) -> dict:
         return tomllib.loads((folder / name / MANIFEST).read_text())
     except tomllib.TOMLDecodeError as error:
         raise PackingError(f"{name}: {MANIFEST}: {error}") from error
+
+
+def solutions_of(operator: ModuleType, folder: Path = paths.SOLUTIONS) -> list[str]:
+    """Names of the solutions that serve a geometry of the operator, a module in definitions/. Raises PackingError."""
+    names = solution_names(folder)
+    return [name for name in names if set(served(read_manifest(name, folder))) & operator.GEOMETRIES.keys()]
 
 
 def gather(name: str, manifest: dict, folder: Path = paths.SOLUTIONS) -> dict[str, str]:
@@ -170,7 +181,7 @@ def pack(name: str, folder: Path = paths.SOLUTIONS) -> dict[str, Solution]:
                 spec=spec,
                 sources=files,
             )
-            for geometry in manifest.get("definitions", GEOMETRIES)
+            for geometry in served(manifest)
         }
     except ValidationError as error:
         first = error.errors()[0]
@@ -211,7 +222,13 @@ def pack_into(names: list[str], data_set: Path, geometries: list[str]) -> list[P
     for name in choose(names):
         for geometry, solution in pack(name).items():
             if geometry in geometries:
-                folder = data_set / "solutions" / solution.author / "moe" / solution.definition
+                folder = (
+                    data_set
+                    / "solutions"
+                    / solution.author
+                    / paths.folder_of(solution.definition)
+                    / solution.definition
+                )
                 files.append(folder / f"{solution.name}.json")
                 write(solution, files[-1])
     return files

@@ -14,23 +14,28 @@ RESULTS_PAGE = DOCS / "results.html"
 BACKENDS = DOCS / "backends.md"
 
 
+def folder_of(definition: str) -> str:
+    """Folder that a definition's files lie in, below definitions/, workloads/, traces/: its op_type, as FIB has it."""
+    return "linear" if definition.startswith("mxfp8_linear_") else "moe"
+
+
 def definition_file(name: str, root: Path = ROOT) -> Path:
-    return root / "definitions" / "moe" / f"{name}.json"
+    return root / "definitions" / folder_of(name) / f"{name}.json"
 
 
 def workload_file(definition: str, root: Path = ROOT) -> Path:
-    return root / "workloads" / "moe" / f"{definition}.jsonl"
+    return root / "workloads" / folder_of(definition) / f"{definition}.jsonl"
 
 
 def checksum_file(definition: str, root: Path = ROOT) -> Path:
     """In the format of `sha256sum -c`, paths relative to the root."""
-    return root / "workloads" / "moe" / f"{definition}.sha256"
+    return root / "workloads" / folder_of(definition) / f"{definition}.sha256"
 
 
 def blob_file(definition: str, uuid: str) -> str:
     """Relative to the root, as FIB's workloads want it."""
-    return f"blob/workloads/moe/{definition}/{definition}_{uuid}.safetensors"
+    return f"blob/workloads/{folder_of(definition)}/{definition}/{definition}_{uuid}.safetensors"
 
 
 def trace_file(definition: str, root: Path = ROOT) -> Path:
-    return root / "traces" / "moe" / f"{definition}.jsonl"
+    return root / "traces" / folder_of(definition) / f"{definition}.jsonl"

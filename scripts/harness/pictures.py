@@ -10,10 +10,10 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from harness import plot_roofline, plot_speed, plot_stages, plot_style
+from harness.catalogue import geometry_of
 from harness.comparison import Comparison, RunGroup, Section
 from harness.comparison_tables import versions
 from harness.profile_record import ProfileRecord
-from harness.recorded_floor import geometry_of
 
 
 @dataclass(frozen=True)

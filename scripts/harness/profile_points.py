@@ -9,13 +9,18 @@ from flashinfer_bench import Definition, Trace, Workload
 from flashinfer_bench.bench.utils import gen_inputs, load_safetensors
 from flashinfer_bench.data import load_jsonl_file
 
-from definitions.moe_fp8_block_scale import definition
-from harness import paths, workloads
-from harness.cases import ROUTED_SCALING_FACTOR, cases
+from harness import catalogue, paths, workloads
+from harness.cases import ROUTED_SCALING_FACTOR
+from harness.catalogue import definition
 from harness.floor_time import Floor, floor
 from harness.sweep_routing import KINDS, OFFSET
 
-DEFAULTS = {"full": ["7", "57", "901", "14107"], "small": ["first-rank"]}
+DEFAULTS = {
+    "full": ["7", "57", "901", "14107"],
+    "small": ["first-rank"],
+    "bf16": ["16", "512", "8192"],
+    "bf16_small": ["odd-length"],
+}
 
 
 @dataclass(frozen=True)
@@ -44,20 +49,19 @@ def choose_points(wanted: list[str], geometry: str) -> list[Point]:
     full = definition(geometry)
     workloads.make(geometry)
     known = [trace.workload for trace in load_jsonl_file(Trace, paths.workload_file(full.name))]
-    names = {case.uuid: case.name for case in cases(geometry, full.name)}
+    names = {case.uuid: case.name for case in workloads.cases_by_uuid(geometry).values()}
+    kinds = KINDS if catalogue.operator(geometry) is catalogue.OPERATORS[0] else {}
     found: dict[str, Point] = {}
     for text in wanted:
         kind, colon, tokens = text.partition(":")
-        if colon and kind in KINDS and tokens.isdecimal():
+        if colon and kind in kinds and tokens.isdecimal():
             found[text] = made_up(text, kind, int(tokens), full)
             continue
         fits = [w for w in known if text in (str(w.axes["seq_len"]), w.uuid, names[w.uuid])]
         if not fits:
             lengths = ", ".join(map(str, sorted({w.axes["seq_len"] for w in known})))
-            raise ValueError(
-                f"unknown workload {text!r}; there are: T = {lengths}; their uuids; KIND:T with KIND one of "
-                f"{', '.join(KINDS)}"
-            )
+            made_up_ones = f"; KIND:T with KIND one of {', '.join(kinds)}" if kinds else ""
+            raise ValueError(f"unknown workload {text!r}; there are: T = {lengths}; their uuids{made_up_ones}")
         for workload in fits:
             found[workload.uuid] = Point(workload.uuid, workload, recorded(full, workload))
     return list(found.values())
@@ -91,6 +95,9 @@ def inputs_of(point: Point, full: Definition, device: str) -> list:
 
 
 def floor_of(point: Point, geometry: str) -> Floor:
+    """Of a point that choose_points gave, whose blobs are there."""
+    if ":" not in point.uuid:
+        return workloads.maker(geometry).stored_floor(point.workload, paths.ROOT, geometry)
     stored = point.stored()
     offset = point.workload.inputs["local_expert_offset"].value
     return floor(stored["routing_logits"].numpy(), stored["routing_bias"].float().numpy(), offset, geometry)

@@ -12,8 +12,8 @@ from flashinfer_bench import Solution
 from flashinfer_bench.bench.timing import time_runnable
 from flashinfer_bench.utils import env_snapshot
 
-from definitions.moe_fp8_block_scale import definition
 from harness import eligibility, ncu_counters, nsys_backend, packing, torch_backend
+from harness.catalogue import definition
 from harness.profile_points import Point, floor_of
 from harness.profile_record import (
     ProfileRecord,

@@ -15,8 +15,8 @@ from flashinfer_bench.bench.evaluators.utils import allocate_outputs
 from flashinfer_bench.bench.timing import _clear_cache, _clone_args, _get_empty_cache_for_benchmark
 from flashinfer_bench.compile import BuilderRegistry, Runnable
 
-from definitions.moe_fp8_block_scale import definition
 from harness import packing
+from harness.catalogue import definition
 from harness.profile_points import Point, choose_points, inputs_of
 
 WARMUP_RUNS = 3

@@ -1,6 +1,7 @@
 """Workload records and tensors of a definition, from its cases."""
 
 import hashlib
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -8,10 +9,13 @@ import safetensors.torch
 import torch
 from flashinfer_bench import Trace, Workload
 
-from definitions.moe_fp8_block_scale import BLOCK, GEOMETRIES, NUM_LOCAL_EXPERTS, definition_name
-from harness import exact_random, paths, routing_model
+from definitions import moe_bf16, moe_fp8_block_scale, mxfp8_linear
+from definitions.moe_fp8_block_scale import BLOCK, GEOMETRIES, NUM_LOCAL_EXPERTS
+from harness import catalogue, exact_random, moe_bf16_workloads, mxfp8_workloads, paths, routing_model
 from harness.atomic_file import write_atomically
 from harness.cases import ROUTED_SCALING_FACTOR, Case, cases
+from harness.floor_time import Floor, floor
+from harness.workload_maker import Maker
 
 SCALE_NAMES = ("hidden_states_scale", "gemm1_weights_scale", "gemm2_weights_scale")
 
@@ -74,6 +78,46 @@ def record(case: Case, definition: str) -> Trace:
     return Trace(definition=definition, workload=Workload(axes=axes, inputs=inputs, uuid=case.uuid))
 
 
+def fp8_floor(case: Case, geometry: str) -> Floor:
+    return floor(*routing(case), case.offset, geometry)
+
+
+def stored_fp8_floor(workload: Workload, root: Path, geometry: str) -> Floor | None:
+    """Floor of a workload of the data set at root, from its blobs; None where one is missing."""
+    found = []
+    for name in ("routing_logits", "routing_bias"):
+        spec = workload.inputs.get(name)
+        file = root / spec.path if spec is not None and spec.type == "safetensors" else None
+        if file is None or not file.is_file():
+            return None
+        tensor = safetensors.torch.load_file(file).get(spec.tensor_key)
+        if tensor is None:
+            return None
+        found.append(tensor.to(torch.float32).numpy())
+    offset = workload.inputs.get("local_expert_offset")
+    if offset is None or offset.type != "scalar":
+        return None
+    return floor(*found, int(offset.value), geometry)
+
+
+MAKERS = {
+    moe_fp8_block_scale: Maker(cases, tensors, record, fp8_floor, stored_fp8_floor),
+    moe_bf16: moe_bf16_workloads.MAKER,
+    mxfp8_linear: mxfp8_workloads.MAKER,
+}
+
+
+def maker(geometry: str) -> Maker:
+    """Of the operator that the geometry, a key of catalogue.GEOMETRIES, belongs to."""
+    return MAKERS[catalogue.operator(geometry)]
+
+
+@cache
+def cases_by_uuid(geometry: str) -> dict:
+    """The workloads of a geometry in the order in which they are run."""
+    return {case.uuid: case for case in maker(geometry).cases(geometry, catalogue.definition_name(geometry))}
+
+
 def read_checksums(path: Path) -> dict[str, str]:
     """Relative path -> sha256 hex, from a file in the format of sha256sum; {} without a file."""
     if not path.exists():
@@ -87,10 +131,10 @@ def make(geometry: str, root: Path = paths.ROOT) -> tuple[int, int]:
 
     Raises RuntimeError when a generated blob differs from its recorded checksum.
     """
-    definition = definition_name(geometry)
+    made_by, definition = maker(geometry), catalogue.definition_name(geometry)
     recorded = read_checksums(paths.checksum_file(definition, root))
     checksums, written, kept = {}, 0, 0
-    all_cases = cases(geometry, definition)
+    all_cases = made_by.cases(geometry, definition)
     for case in all_cases:
         name = paths.blob_file(definition, case.uuid)
         path = root / name
@@ -99,7 +143,7 @@ def make(geometry: str, root: Path = paths.ROOT) -> tuple[int, int]:
                 checksums[name] = recorded[name]
                 kept += 1
                 continue
-        content = safetensors.torch.save(tensors(case, geometry))
+        content = safetensors.torch.save(made_by.tensors(case, geometry))
         checksums[name] = hashlib.sha256(content).hexdigest()
         if recorded.get(name, checksums[name]) != checksums[name]:
             raise RuntimeError(
@@ -109,7 +153,7 @@ def make(geometry: str, root: Path = paths.ROOT) -> tuple[int, int]:
         write_atomically(path, content)
         written += 1
 
-    lines = [record(case, definition).model_dump_json() for case in all_cases]
+    lines = [made_by.record(case, definition).model_dump_json() for case in all_cases]
     write_atomically(paths.workload_file(definition, root), "".join(f"{x}\n" for x in lines))
     sums = "".join(f"{digest}  {name}\n" for name, digest in checksums.items())
     write_atomically(paths.checksum_file(definition, root), sums)

@@ -1,7 +1,7 @@
 """deepgemm: DeepGEMM's grouped FP8 products, from an installed `deep_gemm`, around our own stages.
 
-Up to 1024 tokens the masked products, whose tiles follow each expert's own number of rows; above, the contiguous
-ones. Rows of experts of other ranks are never made.
+The masked products, whose tiles follow each expert's own number of rows, at every T: see rows.py. Rows of experts of
+other ranks are never made, but each expert has room for all tokens: 1 MB a token.
 """
 
 from functools import lru_cache
@@ -13,16 +13,11 @@ from .gather import gather, gather_kernel
 from .kernels.check_inputs import check_inputs
 from .kernels.combine import combine, combine_kernel
 from .kernels.launch import launch_quickly
-from .kernels.permute import count_kernel, place_kernel
 from .kernels.route import route, route_kernel
 from .products import product
-from .rows import contiguous_rows, masked_rows, masked_rows_kernel
+from .rows import count_rows_kernel, masked_rows, place_rows_kernel
 
-launch_quickly(
-    route_kernel, count_kernel, place_kernel, masked_rows_kernel, gather_kernel, activate_kernel, combine_kernel
-)
-
-MASKED_UP_TO = 1024  # tokens
+launch_quickly(route_kernel, count_rows_kernel, place_rows_kernel, gather_kernel, activate_kernel, combine_kernel)
 
 
 @lru_cache
@@ -72,11 +67,10 @@ def run(
         expert, weight = route(
             routing_logits, routing_bias, local_expert_offset, routed_scaling_factor, num_local_experts
         )
-        find_rows = masked_rows if num_tokens <= MASKED_UP_TO else contiguous_rows
-        rows = find_rows(expert, num_local_experts)
-        x, x_scale, expert_of_row = gather(hidden_states, hidden_states_scale, rows, 16 * multiprocessors)
-        g = product(x, x_scale, gemm1_weights, gemm1_weights_scale, rows, expert_of_row, num_tokens)
+        rows = masked_rows(expert, num_local_experts)
+        x, x_scale = gather(hidden_states, hidden_states_scale, rows, 16 * multiprocessors)
+        g = product(x, x_scale, gemm1_weights, gemm1_weights_scale, rows, num_tokens)
         h, h_scale = activate(g, rows, 8 * multiprocessors)
         del x, g  # their memory serves y
-        y = product(h, h_scale, gemm2_weights, gemm2_weights_scale, rows, expert_of_row, num_tokens)
+        y = product(h, h_scale, gemm2_weights, gemm2_weights_scale, rows, num_tokens)
         combine(y.view(-1, hidden), rows.row_of_pair, weight, output, 0)

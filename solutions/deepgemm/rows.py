@@ -1,10 +1,11 @@
-"""rows: where every (token, local expert) pair's row lies in the two layouts that DeepGEMM's grouped products take.
+"""rows: where every (token, local expert) pair's row lies in the layout that DeepGEMM's masked products take.
 
-Masked: each expert owns `height` rows, the first `count[expert]` of them in use. Contiguous: experts follow each
-other, each from a multiple of 128 rows on; `expert_of_row` names a row's expert, -1 beyond the last.
-Both are seen as `groups` times `height` rows here; contiguous is one group.
+Each expert owns `height` rows, as many as there can be, and the first `count[expert]` of them are in use: so the host
+need not know how many. (DeepGEMM's contiguous layout would be read to its last possible row: eight times too many.)
+A list of the rows in use spares the other stages the search for them.
 
-Map of the kernel of the masked layout: one program an expert numbers that expert's pairs in order by a running sum.
+Map of the kernels: a program has CHUNK pairs. The first kernel counts its pairs of each expert; the second adds up
+what the programs before it counted and numbers its own pairs by a running sum.
 """
 
 from typing import NamedTuple
@@ -13,86 +14,127 @@ import torch
 import triton
 import triton.language as tl
 
-from .kernels.permute import permute
-
-BLOCK_M = 128  # of the contiguous layout, and what `height` is a multiple of
-CHUNK = 1024
+CHUNK = 256
+HEIGHT_STEP = 128  # `height` is a multiple of this, the largest tile's rows
 
 
 class Rows(NamedTuple):
-    """Where rows are."""
+    """Where rows are. Seen as one array, row r of expert e is e * height + r."""
 
     groups: int
     height: int
     row_of_pair: torch.Tensor  # [T, TOP_K] int32, -1 when the expert is not local
-    token_of_row: torch.Tensor  # [groups * height] int32, -1 without a token; contiguous: undefined beyond used tiles
-    tile_expert: torch.Tensor | None  # contiguous only: [tiles] int32, undefined beyond the used ones
-    num_tiles: torch.Tensor | None  # contiguous only: [1] int32
-    count: torch.Tensor | None  # masked only: [groups] int32
+    used_row: torch.Tensor  # [T * TOP_K] int32: rows in use, expert by expert; undefined beyond num_used
+    used_token: torch.Tensor  # [T * TOP_K] int32: their tokens
+    num_used: torch.Tensor  # [1] int32
+    count: torch.Tensor  # [groups] int32
 
 
 def masked_rows_ref(expert, num_local_experts):
     """Plain statement of `masked_rows`; same arguments and results, on any device."""
     height = _height(expert.shape[0])
     row_of_pair = torch.full_like(expert, -1)
-    token_of_row = torch.full((num_local_experts, height), -1, dtype=torch.int32, device=expert.device)
+    used_row, used_token = torch.empty_like(expert.view(-1)), torch.empty_like(expert.view(-1))
+    count = torch.zeros(num_local_experts, dtype=torch.int32, device=expert.device)
+    done = 0
     for e in range(num_local_experts):
         token, slot = (expert == e).nonzero(as_tuple=True)
-        place = torch.arange(len(token), dtype=torch.int32, device=expert.device)
-        row_of_pair[token, slot] = e * height + place
-        token_of_row[e, : len(token)] = token.to(torch.int32)
-    count = (token_of_row >= 0).sum(1, dtype=torch.int32)
-    return Rows(num_local_experts, height, row_of_pair, token_of_row.view(-1), None, None, count)
+        row = e * height + torch.arange(len(token), dtype=torch.int32, device=expert.device)
+        row_of_pair[token, slot] = row
+        used_row[done : done + len(token)], used_token[done : done + len(token)] = row, token.to(torch.int32)
+        count[e] = len(token)
+        done += len(token)
+    return Rows(
+        num_local_experts, height, row_of_pair, used_row, used_token, count.sum(0, True, dtype=torch.int32), count
+    )
+
+
+@triton.jit
+def _which(expert_ptr, num_pairs, NUM_LOCAL: tl.constexpr, CHUNK: tl.constexpr):
+    pair = tl.program_id(0) * CHUNK + tl.arange(0, CHUNK)
+    expert = tl.load(expert_ptr + pair, mask=pair < num_pairs, other=-1)
+    return pair, expert, (expert[:, None] == tl.arange(0, NUM_LOCAL)[None, :]).to(tl.int32)
+
+
+@triton.jit(do_not_specialize=["num_pairs"])
+def count_rows_kernel(
+    expert_ptr,  # [num_pairs] int32
+    counted_ptr,  # [programs, NUM_LOCAL] int32, written
+    num_pairs,
+    NUM_LOCAL: tl.constexpr,
+    CHUNK: tl.constexpr,
+):
+    _, _, is_expert = _which(expert_ptr, num_pairs, NUM_LOCAL, CHUNK)
+    tl.store(counted_ptr + tl.program_id(0) * NUM_LOCAL + tl.arange(0, NUM_LOCAL), tl.sum(is_expert, 0))
 
 
 @triton.jit(do_not_specialize=["num_pairs", "height"])
-def masked_rows_kernel(
+def place_rows_kernel(
     expert_ptr,  # [num_pairs] int32
+    counted_ptr,  # [programs, NUM_LOCAL] int32
     row_of_pair_ptr,  # [num_pairs] int32, written
-    token_of_row_ptr,  # [E_local * height] int32, written
-    count_ptr,  # [E_local] int32, written
+    used_row_ptr,  # [num_pairs] int32, written
+    used_token_ptr,  # [num_pairs] int32, written
+    num_used_ptr,  # [1] int32, written
+    count_ptr,  # [NUM_LOCAL] int32, written
     num_pairs,
     height,
     TOP_K: tl.constexpr,
+    NUM_LOCAL: tl.constexpr,
     CHUNK: tl.constexpr,
+    AT_ONCE: tl.constexpr,
 ):
-    me = tl.program_id(0)
-    count = 0
-    for first in range(0, num_pairs, CHUNK):
-        pair = first + tl.arange(0, CHUNK)
-        expert = tl.load(expert_ptr + pair, mask=pair < num_pairs, other=-1)
-        mine = expert == me
-        row = me * height + count + tl.cumsum(mine.to(tl.int32), 0) - 1
-        tl.store(row_of_pair_ptr + pair, row, mask=mine)
-        tl.store(token_of_row_ptr + row, pair // TOP_K, mask=mine)
-        if me == 0:
-            tl.store(row_of_pair_ptr + pair, -1, mask=(pair < num_pairs) & (expert < 0))
-        count += tl.sum(mine.to(tl.int32), 0)
-    tl.store(count_ptr + me, count)
-    for first in range(0, height, CHUNK):
-        place = first + tl.arange(0, CHUNK)
-        tl.store(token_of_row_ptr + me * height + place, -1, mask=(place >= count) & (place < height))
+    me, programs = tl.program_id(0), tl.num_programs(0)
+    local = tl.arange(0, NUM_LOCAL)
+    earlier = tl.zeros((NUM_LOCAL,), tl.int32)
+    total = tl.zeros((NUM_LOCAL,), tl.int32)
+    for first in range(0, programs, AT_ONCE):
+        program = (first + tl.arange(0, AT_ONCE))[:, None]
+        counted = tl.load(counted_ptr + program * NUM_LOCAL + local[None, :], mask=program < programs, other=0)
+        total += tl.sum(counted, 0)
+        earlier += tl.sum(tl.where(program < me, counted, 0), 0)
+    before = tl.cumsum(total, 0) - total  # used rows of earlier experts
+    pair, expert, is_expert = _which(expert_ptr, num_pairs, NUM_LOCAL, CHUNK)
+    in_expert = tl.sum(is_expert * (tl.cumsum(is_expert, 0) - 1 + earlier[None, :]), 1)
+    used = tl.sum(is_expert * before[None, :], 1) + in_expert
+    inside, mine = pair < num_pairs, expert >= 0
+    row = expert * height + in_expert
+    tl.store(row_of_pair_ptr + pair, tl.where(mine, row, -1), mask=inside)
+    tl.store(used_row_ptr + used, row, mask=inside & mine)
+    tl.store(used_token_ptr + used, pair // TOP_K, mask=inside & mine)
+    if me == 0:
+        tl.store(count_ptr + local, total)
+        tl.store(num_used_ptr, tl.sum(total, 0))
 
 
 def masked_rows(expert, num_local_experts):
     """Rows of the masked layout; expert [T, TOP_K] int32, local expert number or -1."""
     num_tokens, top_k = expert.shape
-    height = _height(num_tokens)
+    num_pairs, height = num_tokens * top_k, _height(num_tokens)
+    programs = -(-num_pairs // CHUNK)
     row_of_pair = torch.empty_like(expert)
-    token_of_row = torch.empty(num_local_experts * height, dtype=torch.int32, device=expert.device)
-    count = torch.empty(num_local_experts, dtype=torch.int32, device=expert.device)
-    masked_rows_kernel[(num_local_experts,)](
-        expert, row_of_pair, token_of_row, count, num_tokens * top_k, height, TOP_K=top_k, CHUNK=CHUNK, num_warps=4
+    lists = torch.empty(2, num_pairs, dtype=torch.int32, device=expert.device)
+    counts = torch.empty(programs + 2, num_local_experts, dtype=torch.int32, device=expert.device)
+    size = {"NUM_LOCAL": num_local_experts, "CHUNK": CHUNK}
+    count_rows_kernel[(programs,)](expert, counts, num_pairs, **size, num_warps=4)
+    count, num_used = counts[programs], counts[programs + 1, :1]
+    place_rows_kernel[(programs,)](
+        expert,
+        counts,
+        row_of_pair,
+        lists[0],
+        lists[1],
+        num_used,
+        count,
+        num_pairs,
+        height,
+        TOP_K=top_k,
+        **size,
+        AT_ONCE=64,
+        num_warps=4,
     )
-    return Rows(num_local_experts, height, row_of_pair, token_of_row, None, None, count)
-
-
-def contiguous_rows(expert, num_local_experts):
-    """Rows of the contiguous layout; expert [T, TOP_K] int32, local expert number or -1."""
-    found = permute(expert, num_local_experts, BLOCK_M)
-    height = found.token_of_row.shape[0]
-    return Rows(1, height, found.row_of_pair, found.token_of_row, found.tile_expert, found.num_tiles, None)
+    return Rows(num_local_experts, height, row_of_pair, lists[0], lists[1], num_used, count)
 
 
 def _height(num_tokens):
-    return -(-num_tokens // BLOCK_M) * BLOCK_M
+    return -(-num_tokens // HEIGHT_STEP) * HEIGHT_STEP

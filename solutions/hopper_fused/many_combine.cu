@@ -1,5 +1,5 @@
-// many_combine: out[token] = the sum of the token's rows of y, in order of expert. A block a token; tokens without rows
-// were cleared beside gemm1.
+// many_combine: out[token] = the sum of the token's rows of y, in order of expert. A block a token; many_route has
+// cleared tokens without rows.
 #include "many_y.cuh"
 
 constexpr int kCombineThreads = 224;  // 7168 columns are four vectors of eight for each
@@ -7,6 +7,8 @@ constexpr int kCombineBlocks = 8;     // of a multiprocessor
 
 __global__ void __launch_bounds__(kCombineThreads, kCombineBlocks) many_combine(const __grid_constant__ ManyArgs a) {
   constexpr int kAtOnce = 2;  // most tokens have no more rows here
+  wait_for_previous();
+  let_next_begin();
   const int4* rows_of = reinterpret_cast<const int4*>(a.row_of);
   const int4 none = make_int4(-1, -1, -1, -1);
   int4 low = none, high = none;
@@ -45,6 +47,5 @@ __global__ void __launch_bounds__(kCombineThreads, kCombineBlocks) many_combine(
 }
 
 cudaError_t launch_many_combine(const ManyArgs& a, int blocks, cudaStream_t stream) {
-  many_combine<<<min(a.num_tokens, kCombineBlocks * blocks), kCombineThreads, 0, stream>>>(a);
-  return cudaGetLastError();
+  return launch_next(many_combine, min(a.num_tokens, kCombineBlocks * blocks), kCombineThreads, 1, 0, stream, a);
 }

@@ -1,20 +1,18 @@
 // many_gemm1: G = W13 . x^T for all rows, h = silu(gate) * up, h in one or two FP8 terms.
 //
 //   warp 8        loads: weights by TMA, half a tile each block to both where they are shared; rows by bulk copy
-//   warps 9..11   gather the rows (the loader waits for an expert's), then clear the output of tokens without rows
 //   warps 0..7    two warpgroups: products, then SwiGLU and FP8 with one scale for a row and the tile's 128 columns of h
 //
 // A tile's 256 weight rows are 8 of up and 8 of gate in turn (the TMA box does that): SwiGLU stays in registers.
-// It cannot deadlock: the launch is cooperative, gathering waits for nothing, and loads wait for gathering alone.
-#include "many_gather.cuh"
+// It cannot deadlock: the two blocks of a cluster run together, and no block waits for another cluster.
 #include "many_gemm1_narrow.cuh"
 #include "many_gemm1_wide.cuh"
 
 __device__ __forceinline__ void load_many1(Smem1& s, const CUtensorMap& map, const ManyArgs& a, int rank) {
   const uint64_t first = policy_evict_first(), last = policy_evict_last();
+  fence_async_global();  // rows and scales were stored by ordinary stores
   ManyRing<Smem1::kStages> ring;
   Item item;
-  int ready = -1;
   for (Walk walk(s.work, kTiles1, rank); walk.take(item);) {
     if (threadIdx.x % 32 == 0) {
       const int first_row = s.work.first_row[item.expert], rows = s.work.rows[item.expert];
@@ -33,11 +31,6 @@ __device__ __forceinline__ void load_many1(Smem1& s, const CUtensorMap& map, con
             tma_5d(s.w[slot] + half * kManySlotW / 2, &map, full, k * kBlock, 0, 0, item.column * 16 + half * 8,
                    item.expert, first);
         }
-        if (ready != item.expert) {
-          wait_gpu(&a.counters->gathered[item.expert], rows);
-          fence_async_global();
-          ready = item.expert;
-        }
         bulk_copy(s.rows[slot][0], x + (size_t)k * rows * kBlock, item.n * kBlock, full, last);
         bulk_copy(s.scales[slot], scale + (size_t)k * rows, item.n * 4, full, last);
       }
@@ -53,16 +46,10 @@ __global__ void __launch_bounds__(kManyThreads, 1)
   const int rank = cluster_rank(), warp = threadIdx.x / 32;
   if (blockIdx.x == 0 && threadIdx.x == 0) a.counters->routed = 0;
   if (warp >= kConsumers / 32) {
-    registers_down<40>();
-    if (warp == kConsumers / 32) {
-      load_many1(s, map, a, rank);
-    } else {
-      const int mine = blockIdx.x * kSpareWarps + warp - kConsumers / 32 - 1, all = gridDim.x * kSpareWarps;
-      gather_many(s.work, a, mine, all);
-      clear_unrouted(a, mine, all);
-    }
+    registers_down<56>();
+    if (warp == kConsumers / 32) load_many1(s, map, a, rank);
   } else {
-    registers_up<232>();
+    registers_up<224>();
     const int warpgroup = __shfl_sync(0xffffffffu, warp / 4, 0);
     ManyRing<Smem1::kStages> ring;
     Item item;
@@ -77,6 +64,14 @@ __global__ void __launch_bounds__(kManyThreads, 1)
   cluster_sync();  // a block that is gone cannot be told that a slot is free
 }
 
+cudaError_t prepare_many_gemm1() {
+  for (auto kernel : {many_gemm1<1>, many_gemm1<2>})
+    if (const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Smem1)))
+      return error;
+  return cudaSuccess;
+}
+
 cudaError_t launch_many_gemm1(const ManyArgs& a, const CUtensorMap& w1, int terms, int blocks, cudaStream_t stream) {
-  return launch_clusters(terms == 1 ? many_gemm1<1> : many_gemm1<2>, sizeof(Smem1), blocks, stream, w1, a);
+  return launch_next(terms == 1 ? many_gemm1<1> : many_gemm1<2>, blocks, kManyThreads, kCluster, sizeof(Smem1), stream, w1,
+                     a);
 }

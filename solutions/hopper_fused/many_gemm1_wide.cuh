@@ -8,17 +8,11 @@ __device__ __forceinline__ void product1_wide(
     Smem1& s, ManyRing<Smem1::kStages>& ring, float (&acc)[kWideSums], const float* up_scale, int warpgroup) {
   const StepScales up_scales(up_scale), gate_scales(up_scale + kInter / kBlock * kK1);
   const int row = warpgroup * 64 + threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4;
-#pragma unroll
-  for (int i = 0; i < kWideSums; i++) acc[i] = 0.0f;
-  for (int k = 0; k < kK1; k++, ring.next()) {
-    const int slot = ring.slot;
-    const float up = up_scales.of(k), gate = gate_scales.of(k);
-    mbar_wait(&s.full[slot], ring.phase);
-    const float x0 = s.scales[slot][row], x1 = s.scales[slot][row + 8];
-    const float scale[2][2] = {{x0 * up, x1 * up}, {x0 * gate, x1 * gate}};
-    // eight weight rows of up, eight of gate, in turn
-    wide_step<1>(s, slot, acc, warpgroup, [&](int j, int r) { return scale[j % 2][r]; });
-  }
+  const auto read = [&](int k, int slot) {
+    const float x0 = s.scales[slot][row], x1 = s.scales[slot][row + 8], up = up_scales.of(k), gate = gate_scales.of(k);
+    return WideScales{{{x0 * up, x1 * up}, {x0 * gate, x1 * gate}}};
+  };
+  wide_product<1, kK1>(s, ring, acc, warpgroup, read, [](int j) { return j % 2; });  // 8 rows of up, 8 of gate, in turn
 }
 
 template <int kTerms>

@@ -8,6 +8,7 @@
 template <int kTerms>
 __device__ __forceinline__ void load_many2(Smem2<kTerms>& s, const CUtensorMap& map, const ManyArgs& a, int rank) {
   const uint64_t first = policy_evict_first(), last = policy_evict_last();
+  fence_async_global();  // scales were stored by ordinary stores
   ManyRing<Smem2<kTerms>::kStages> ring;
   Item item;
   for (Walk walk(s.work, a.y_columns / kTileWeights, rank); walk.take(item);) {
@@ -43,10 +44,10 @@ __global__ void __launch_bounds__(kManyThreads, 1)
   Smem& s = begin_many<Smem>(a.counters);
   const int rank = cluster_rank(), warp = threadIdx.x / 32;
   if (warp >= kConsumers / 32) {
-    registers_down<40>();
+    registers_down<56>();
     if (warp == kConsumers / 32) load_many2<kTerms>(s, map, a, rank);
   } else {
-    registers_up<232>();
+    registers_up<224>();
     const int warpgroup = __shfl_sync(0xffffffffu, warp / 4, 0);
     ManyRing<Smem::kStages> ring;
     Item item;
@@ -62,7 +63,17 @@ __global__ void __launch_bounds__(kManyThreads, 1)
   cluster_sync();  // a block that is gone cannot be told that a slot is free
 }
 
+template <int kTerms>
+static cudaError_t prepare() {
+  return cudaFuncSetAttribute(many_gemm2<kTerms>, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Smem2<kTerms>));
+}
+cudaError_t prepare_many_gemm2() {
+  const cudaError_t error = prepare<1>();
+  return error != cudaSuccess ? error : prepare<2>();
+}
+
 cudaError_t launch_many_gemm2(const ManyArgs& a, const CUtensorMap& w2, int terms, int blocks, cudaStream_t stream) {
-  return terms == 1 ? launch_clusters(many_gemm2<1>, sizeof(Smem2<1>), blocks, stream, w2, a)
-                    : launch_clusters(many_gemm2<2>, sizeof(Smem2<2>), blocks, stream, w2, a);
+  return terms == 1
+             ? launch_next(many_gemm2<1>, blocks, kManyThreads, kCluster, sizeof(Smem2<1>), stream, w2, a)
+             : launch_next(many_gemm2<2>, blocks, kManyThreads, kCluster, sizeof(Smem2<2>), stream, w2, a);
 }

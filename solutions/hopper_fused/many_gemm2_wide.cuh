@@ -9,16 +9,12 @@ __device__ __forceinline__ void product2_wide(
     int warpgroup) {
   const int row = warpgroup * 64 + threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4;
   const float scales = __ldg(w_scale + threadIdx.x % 32);  // of two weight blocks, one a K step, spread over the lanes
-#pragma unroll
-  for (int i = 0; i < kWideSums; i++) acc[i] = 0.0f;
-  for (int k = 0; k < kK2; k++, ring.next()) {
-    const int slot = ring.slot;
-    const float now[2] = {__shfl_sync(0xffffffffu, scales, k), __shfl_sync(0xffffffffu, scales, kK2 + k)};
-    mbar_wait(&s.full[slot], ring.phase);
+  const auto read = [&](int k, int slot) {
     const float h0 = s.scales[slot][row], h1 = s.scales[slot][row + 8];
-    const float scale[2][2] = {{h0 * now[0], h1 * now[0]}, {h0 * now[1], h1 * now[1]}};
-    wide_step<kTerms>(s, slot, acc, warpgroup, [&](int j, int r) { return scale[j / 16][r]; });
-  }
+    const float low = __shfl_sync(0xffffffffu, scales, k), high = __shfl_sync(0xffffffffu, scales, kK2 + k);
+    return WideScales{{{h0 * low, h1 * low}, {h0 * high, h1 * high}}};
+  };
+  wide_product<kTerms, kK2>(s, ring, acc, warpgroup, read, [](int j) { return j / 16; });
 }
 
 // y: of the tile's first row and column.

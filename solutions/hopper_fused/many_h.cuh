@@ -16,7 +16,9 @@ struct StepScales {
   __device__ float of(int k) const { return __shfl_sync(0xffffffffu, k < 32 ? low : high, k % 32); }
 };
 
-__device__ __forceinline__ float swiglu(float up, float gate) { return up * __fdividef(gate, 1.0f + __expf(-gate)); }
+__device__ __forceinline__ float swiglu(float up, float gate) {
+  return up * gate * reciprocal(1.0f + exp2_approximate(gate * -1.4426950408889634f));
+}
 
 // q[0]: two values in FP8; q[1]: in FP8 what that leaves of them.
 template <int kTerms>

@@ -17,15 +17,12 @@ constexpr int kTiles1 = 2 * kInter / kTileWeights;  // tiles of weights of an ex
 constexpr int kTiles2 = kHidden / kTileWeights;     // and in gemm2: 256 output columns each
 constexpr int kCluster = 2;
 constexpr int kLoadThreads = 128, kManyThreads = kConsumers + kLoadThreads;
-constexpr int kSpareWarps = 3;            // beside the loading warp: in gemm1 they gather and clear
 constexpr int kRouteThreads = 1024;
 constexpr int kRouteGroups = 64;           // of 32 tokens, that a block routes at most
 
-// Zero before each layer, but for `routed`, which is also zero after it.
 struct Counters {
-  unsigned routed;             // blocks that have counted their tokens
-  unsigned rows[kLocal];       // of each expert; written, not counted
-  unsigned gathered[kLocal];   // rows moved together
+  unsigned routed;        // blocks that have counted their tokens; zero before and after each layer
+  unsigned rows[kLocal];  // of each expert; written, not counted
 };
 
 struct ManyArgs {
@@ -37,11 +34,9 @@ struct ManyArgs {
   const float* w2_scale;        // [32, 56, 16]
   uint16_t* output;             // [T, 7168] bf16
   Counters* counters;
-  uint32_t* mask;               // [T]: bit e: the token has a row of local expert e
   float* weight;                // [T, 32]: routing weight, where the bit is set
   int* row_of;                  // [T, 8]: the token's rows, in order of expert, then -1
   unsigned* block_rows;         // [blocks, 32]: rows of each expert among a block's tokens
-  int* token_of;                // [rows]: -1 where a row fills up
   float* row_weight;            // [rows]: zero where a row fills up
   uint8_t* gathered_x;          // expert by expert: [56][rows][128], swizzled
   float* gathered_scale;        // expert by expert: [56][rows]
@@ -109,8 +104,11 @@ struct Walk {
         const int before = __shfl_up_sync(0xffffffffu, end[c], d);
         end[c] += lane >= d ? before : 0;
       }
-      next[c] = blockIdx.x / kCluster;
     }
+    // the short ones go on where the long ones end
+    const int clusters = gridDim.x / kCluster;
+    next[0] = blockIdx.x / kCluster;
+    next[1] = (next[0] + clusters - __shfl_sync(0xffffffffu, end[0], 31) % clusters) % clusters;
   }
 
   // The next tile; false when there is none.
@@ -156,7 +154,8 @@ struct ManyRing {
   }
 };
 
-// How both products begin: barriers, the division of work, both blocks of the cluster there.
+// How both products begin: barriers, the kernel before this one over, the division of work, both blocks of the cluster
+// there.
 template <class Smem>
 __device__ __forceinline__ Smem& begin_many(const Counters* counters) {
   static_assert(sizeof(Smem) <= 227 * 1024, "a block may have 227 KB of shared memory");
@@ -169,6 +168,8 @@ __device__ __forceinline__ Smem& begin_many(const Counters* counters) {
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
+  wait_for_previous();
+  let_next_begin();
   if (threadIdx.x / 32 == 1) s.work.divide(counters->rows);
   __syncthreads();
   cluster_sync();
@@ -204,20 +205,18 @@ __device__ __forceinline__ void with_narrow_rows(int n, F f) {
   }
 }
 
-// A cooperative launch (all blocks are resident, or none runs) of clusters of two blocks.
+// Launches a kernel that calls wait_for_previous(), in clusters of so many blocks.
 template <class... Parameters>
-cudaError_t launch_clusters(void (*kernel)(Parameters...), int shared_bytes, int blocks, cudaStream_t stream,
-                            const Parameters&... parameters) {
-  cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
-  if (error != cudaSuccess) return error;
+cudaError_t launch_next(void (*kernel)(Parameters...), int blocks, int threads, int cluster, int shared_bytes,
+                        cudaStream_t stream, const Parameters&... parameters) {
   cudaLaunchAttribute attributes[2];
-  attributes[0].id = cudaLaunchAttributeClusterDimension;
-  attributes[0].val.clusterDim = {kCluster, 1, 1};
-  attributes[1].id = cudaLaunchAttributeCooperative;
-  attributes[1].val.cooperative = 1;
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim = {(unsigned)cluster, 1, 1};
   cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(blocks / kCluster * kCluster);
-  config.blockDim = dim3(kManyThreads);
+  config.gridDim = dim3(blocks / cluster * cluster);
+  config.blockDim = dim3(threads);
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
   config.attrs = attributes;
@@ -225,6 +224,8 @@ cudaError_t launch_clusters(void (*kernel)(Parameters...), int shared_bytes, int
   return cudaLaunchKernelEx(&config, kernel, parameters...);
 }
 
+cudaError_t prepare_many_gemm1();  // once for each device
+cudaError_t prepare_many_gemm2();
 cudaError_t launch_many_route(const ManyArgs& a, int blocks, cudaStream_t stream);
 cudaError_t launch_many_gemm1(const ManyArgs& a, const CUtensorMap& w1, int terms, int blocks, cudaStream_t stream);
 cudaError_t launch_many_gemm2(const ManyArgs& a, const CUtensorMap& w2, int terms, int blocks, cudaStream_t stream);

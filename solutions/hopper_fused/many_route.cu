@@ -1,30 +1,30 @@
-// many_route: each token's experts and weights, and the lists that sort rows by expert, in order of token.
+// many_route: each token's experts and weights, then its rows: sorted by expert, and by token among an expert's.
 //
 //   each block       routes a run of tokens, a warp a token; transposes their masks 32 at a time; counts rows by expert
-//   grid barrier     (the launch is cooperative, every block arrives before it waits)
-//   each block       adds up the blocks before it and writes its tokens' rows
-#include "many_layer.cuh"
+//   grid barrier     (the launch is cooperative, every block arrives before it waits; clears output of tokens without
+//                    rows in the meantime)
+//   each block       adds up the blocks before it, then copies its tokens' x to their rows' places
+#include "many_gather.cuh"
 #include "route.cuh"
 
 __global__ void __launch_bounds__(kRouteThreads) many_route(const ManyArgs a) {
   constexpr int kWarps = kRouteThreads / 32;
   constexpr unsigned kAll = 0xffffffffu;
   __shared__ unsigned before[kWarps][kLocal], total[kWarps][kLocal];
-  __shared__ uint32_t mask[kRouteGroups * 32];            // then, of 32 tokens each, which have a row of the expert
-  __shared__ int first_row[kRouteGroups + 1][kLocal];     // of the expert among 32 tokens
+  __shared__ uint32_t mask[kRouteGroups * 32];         // then, of 32 tokens each, which have a row of the expert
+  __shared__ int first_row[kRouteGroups + 1][kLocal];  // of the expert among 32 tokens; at the end, in all
+  __shared__ Places places;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int all_groups = (a.num_tokens + 31) / 32, share = (all_groups + gridDim.x - 1) / gridDim.x;
-  const int first_group = min(all_groups, (int)blockIdx.x * share), groups = min(all_groups - first_group, share);
-  const int first_token = 32 * first_group, tokens = min(a.num_tokens - first_token, 32 * groups);
-  if (blockIdx.x == 0 && threadIdx.x < kLocal) a.counters->gathered[threadIdx.x] = 0;
+  const int share = (a.num_tokens + gridDim.x - 1) / gridDim.x, groups = (share + 31) / 32;
+  const int first_token = min(a.num_tokens, (int)blockIdx.x * share), tokens = min(a.num_tokens - first_token, share);
+  let_next_begin();
   const Args route = {a.logits, a.bias, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, a.num_tokens,
                       a.local_expert_offset, a.routed_scaling_factor};
+  for (int i = warp; i < tokens; i += kWarps) prefetch_l2(a.logits + (size_t)(first_token + i) * kExperts + 8 * lane);
   for (int i = warp; i < 32 * groups; i += kWarps) {
     const int t = first_token + i;
     if (i < tokens) route_token(route, t, &mask[i], a.weight + (size_t)t * kLocal);
     else mask[i] = 0;
-    __syncwarp();
-    if (lane == 0 && i < tokens) a.mask[t] = mask[i];
   }
   __syncthreads();
   for (int g = warp; g < groups; g += kWarps) {
@@ -46,11 +46,11 @@ __global__ void __launch_bounds__(kRouteThreads) many_route(const ManyArgs a) {
     }
     __stcg(a.block_rows + blockIdx.x * kLocal + lane, rows);
     __syncwarp();
-    if (lane == 0) {
-      arrive_gpu(&a.counters->routed);
-      wait_gpu(&a.counters->routed, gridDim.x);
-    }
+    if (lane == 0) arrive_gpu(&a.counters->routed);
   }
+  for (int i = warp; i < tokens; i += kWarps)
+    if (!__any_sync(kAll, mask[i / 32 * 32 + lane] >> i % 32 & 1)) clear_token(a, first_token + i);
+  if (threadIdx.x == 0) wait_gpu(&a.counters->routed, gridDim.x);
   __syncthreads();
   unsigned earlier = 0, all = 0;
   for (int b = warp; b < gridDim.x; b += kWarps) {
@@ -72,11 +72,11 @@ __global__ void __launch_bounds__(kRouteThreads) many_route(const ManyArgs a) {
       const int r = __shfl_up_sync(kAll, end, d);
       end += lane >= d ? r : 0;
     }
+    places.first[lane] = end - filled;
+    places.rows[lane] = filled;
+    total[0][lane] = all;
     first_row[kRouteGroups][lane] = end - filled + earlier;
-    if (blockIdx.x == 0) {
-      a.counters->rows[lane] = all;
-      for (int r = end - filled + all; r < end; r++) a.token_of[r] = -1, a.row_weight[r] = 0.0f;
-    }
+    if (blockIdx.x == 0) a.counters->rows[lane] = all;
   }
   __syncthreads();
   for (int i = warp; i < tokens; i += kWarps) {
@@ -84,14 +84,20 @@ __global__ void __launch_bounds__(kRouteThreads) many_route(const ManyArgs a) {
     const unsigned column = mask[32 * g + lane];
     const bool mine = column >> i % 32 & 1;
     const unsigned bits = __ballot_sync(kAll, mine);
+    const int row = first_row[kRouteGroups][lane] + first_row[g][lane] + __popc(column & ((1u << i % 32) - 1));
     int* row_of = a.row_of + (size_t)t * kTopK;
     if (mine) {
-      const int row = first_row[kRouteGroups][lane] + first_row[g][lane] + __popc(column & ((1u << i % 32) - 1));
-      a.token_of[row] = t;
       a.row_weight[row] = a.weight[(size_t)t * kLocal + lane];
       row_of[__popc(bits & ((1u << lane) - 1))] = row;
     }
     if (lane >= __popc(bits) && lane < kTopK) row_of[lane] = -1;
+    if (bits) gather_token(a, places, t, bits, row);
+  }
+  for (int i = blockIdx.x * kWarps + warp; i < kLocal * kRows16; i += gridDim.x * kWarps) {  // rows that fill up
+    const int e = i / kRows16, row = places.first[e] + total[0][e] + i % kRows16;
+    if (row >= places.first[e] + places.rows[e]) continue;
+    if (lane == 0) a.row_weight[row] = 0.0f;
+    gather_token(a, places, -1, 1u << e, row);
   }
 }
 

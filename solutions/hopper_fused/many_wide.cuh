@@ -1,28 +1,63 @@
-// many_wide: one K step of a wide tile, in which the rows are wgmma's M: a warpgroup has 64 rows and all 256 weight rows,
+// many_wide: the product of a wide tile, in which the rows are wgmma's M: a warpgroup has 64 rows and all 256 weight rows,
 // two n128 in turn. One warpgroup's products run while the other scales and adds.
 #pragma once
 #include "many_layer.cuh"
 
 constexpr int kWideSums = 128;  // of a thread: [n of 8 weight rows][2 rows][2 columns]
 
-// scale(j, r): of weight rows 8 j .. 8 j + 7 and row lane / 4 + 8 r, from registers. Lets the slot go. Two terms have one
-// scale, hence one accumulator.
-template <int kTerms, class Smem, class Scale>
-__device__ __forceinline__ void wide_step(Smem& s, int slot, float (&acc)[kWideSums], int warpgroup, Scale scale) {
-  constexpr int kSums = kWideSums / 2;
+// Of a K step: of a thread's two rows times two weight blocks'.
+struct WideScales {
+  float of[2][2];
+};
+
+// One m64 by n128 over a K step in one or two terms, which have one scale, hence one accumulator.
+template <int kTerms, class Smem>
+__device__ __forceinline__ void wide_half(Smem& s, int slot, float (&raw)[kWideSums / 2], int half, int warpgroup) {
+  wgmma_begin();
+#pragma unroll
+  for (int term = 0; term < kTerms; term++)
+    product_step<128>(raw, wgmma_operand(s.rows[slot][term] + warpgroup * 64 * kBlock, kTile8),
+                      wgmma_operand(s.w[slot] + half * 128 * kBlock, kTile8), term == 0);
+  wgmma_commit();
+  wgmma_wait<0>();
+  pin(raw);
+}
+
+// All K steps. read(k, slot) gives a step's scales, and block(j) says which of the two weight blocks weight rows 8 j to
+// 8 j + 7 are in. Where the steps fill the ring a whole number of times the slots are known to the compiler, and no step
+// waits for the arithmetic of addresses. A step's scales are read while the last products of the one before are added.
+template <int kTerms, int kSteps, class Smem, class Read, class Block>
+__device__ __forceinline__ void wide_product(
+    Smem& s, ManyRing<Smem::kStages>& ring, float (&acc)[kWideSums], int warpgroup, Read read, Block block) {
+  constexpr int kSums = kWideSums / 2, kAtOnce = kSteps % Smem::kStages == 0 ? Smem::kStages : 1;
   float raw[kSums];
+  const auto add = [&](int half, const WideScales& scales) {
 #pragma unroll
-  for (int half = 0; half < 2; half++) {
-    wgmma_begin();
+    for (int i = 0; i < kSums; i++) {
+      const int sum = half * kSums + i;
+      acc[sum] += raw[i] * scales.of[block(sum / 4)][i / 2 % 2];
+    }
+  };
 #pragma unroll
-    for (int term = 0; term < kTerms; term++)
-      product_step<128>(raw, wgmma_operand(s.rows[slot][term] + warpgroup * 64 * kBlock, kTile8),
-                        wgmma_operand(s.w[slot] + half * 128 * kBlock, kTile8), term == 0);
-    wgmma_commit();
-    wgmma_wait<0>();
-    pin(raw);
-    if (half == 1) let_go_many(s, slot);
+  for (int i = 0; i < kWideSums; i++) acc[i] = 0.0f;
+  mbar_wait(&s.full[ring.slot], ring.phase);
+  WideScales now = read(0, ring.slot), next;
+  for (int first = 0; first < kSteps; first += kAtOnce) {
 #pragma unroll
-    for (int i = 0; i < kSums; i++) acc[half * kSums + i] += raw[i] * scale((half * kSums + i) / 4, i / 2 % 2);
+    for (int i = 0; i < kAtOnce; i++) {
+      if (kAtOnce > 1) ring.slot = i;
+      const int slot = ring.slot;
+      wide_half<kTerms>(s, slot, raw, 0, warpgroup);
+      add(0, now);
+      wide_half<kTerms>(s, slot, raw, 1, warpgroup);
+      let_go_many(s, slot);
+      ring.next();
+      if (i + 1 < kAtOnce || first + kAtOnce < kSteps) {
+        mbar_wait(&s.full[ring.slot], ring.phase);
+        next = read(first + i + 1, ring.slot);
+      }
+      add(1, now);
+      now = next;
+    }
   }
 }

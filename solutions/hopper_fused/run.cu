@@ -148,11 +148,9 @@ struct Cutter {
 static size_t cut_many(ManyArgs& a, uint8_t* base, int terms, int blocks) {
   const size_t t = a.num_tokens, rows = t * kTopK + kLocal * (kRows16 - 1);
   Cutter scratch{base};
-  scratch.cut(a.mask, t);
   scratch.cut(a.weight, t * kLocal);
   scratch.cut(a.row_of, t * kTopK);
   scratch.cut(a.block_rows, (size_t)blocks * kLocal);
-  scratch.cut(a.token_of, rows);
   scratch.cut(a.row_weight, rows);
   scratch.cut(a.gathered_scale, rows * kK1);
   scratch.cut(a.h_scale, rows * kK2);
@@ -172,6 +170,8 @@ static int multiprocessors_of(int device) {
       TVM_FFI_THROW(RuntimeError) << "hopper_fused: the device has " << count << " multiprocessors, want "
                                   << kHidden / kColumns << " or more";
     check_cuda(prepare_fused_layer(), "asking for shared memory");
+    check_cuda(prepare_many_gemm1(), "asking for shared memory");
+    check_cuda(prepare_many_gemm2(), "asking for shared memory");
     known[device] = count;
   }
   return known[device];

@@ -1,0 +1,62 @@
+"""silu_mul: silu(gate) * up of every row of a used tile, in fp32, rounded to bf16.
+
+Map of the kernel: programs stride over row tiles of block_m rows, as many as there are on the device; a program takes
+BLOCK columns of four rows at a time.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+
+def silu_mul_ref(g):
+    """Plain statement of `silu_mul`."""
+    gate, up = g.float().chunk(2, 1)
+    return (torch.nn.functional.silu(gate) * up).bfloat16()
+
+
+@triton.jit
+def silu_mul_kernel(
+    g_ptr,  # [max_rows, 2 I] bf16
+    num_tiles_ptr,  # one int32
+    h_ptr,  # [max_rows, I] bf16, written
+    I: tl.constexpr,  # noqa: E741
+    BLOCK_M: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    ROWS: tl.constexpr = 4
+    NUM_N: tl.constexpr = I // BLOCK
+    work = tl.load(num_tiles_ptr) * (BLOCK_M // ROWS) * NUM_N
+    for index in range(tl.program_id(0), work, tl.num_programs(0)):
+        row = (index // NUM_N * ROWS + tl.arange(0, ROWS))[:, None].to(tl.int64)
+        column = (index % NUM_N * BLOCK + tl.arange(0, BLOCK))[None, :]
+        gate = tl.load(g_ptr + row * (2 * I) + column).to(tl.float32)
+        up = tl.load(g_ptr + row * (2 * I) + I + column).to(tl.float32)
+        tl.store(h_ptr + row * I + column, (gate / (1.0 + tl.exp(-gate)) * up).to(tl.bfloat16))
+
+
+def silu_mul(g, rows, block_m, programs):
+    """Activation.
+
+    Args:
+        g: [rows, 2I] bfloat16, `gate` columns first; rows: aligned to block_m.
+        programs: most programs to launch.
+
+    Returns:
+        h [rows, I] bfloat16; rows of unused tiles are undefined.
+    """
+    num_rows, double_inter = g.shape
+    inter = double_inter // 2
+    h = torch.empty(num_rows, inter, dtype=torch.bfloat16, device=g.device)
+    block = 256 if inter % 256 == 0 else 128
+    work = rows.tiles.numel() // 4 * (block_m // 4) * (inter // block)
+    silu_mul_kernel[(min(work, programs),)](
+        g,
+        rows.num_tiles,
+        h,
+        I=inter,
+        BLOCK_M=block_m,
+        BLOCK=block,
+        num_warps=4,
+    )
+    return h

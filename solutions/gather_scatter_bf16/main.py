@@ -1,0 +1,51 @@
+"""gather_scatter_bf16: the layer in four or five Triton kernels; read `run` downhill, then a file a stage.
+
+Tokens are gathered by the first product's loads and results scattered by the second product's stores: no row is ever
+copied for its own sake, and no row is padding.
+"""
+
+from functools import lru_cache
+
+import torch
+
+from .gemm1_swiglu import gemm1_swiglu, gemm1_swiglu_kernel
+from .gemm2_scatter import gemm2_scatter, gemm2_scatter_kernel
+from .kernels.check_bf16_inputs import check_bf16_inputs
+from .kernels.launch import launch_quickly
+from .kernels.sort_pairs import count_kernel, place_kernel, sort_pairs
+from .sum_pairs import sum_pairs, sum_pairs_kernel
+from .tiles import choose_tiles
+
+launch_quickly(count_kernel, place_kernel, gemm1_swiglu_kernel, gemm2_scatter_kernel, sum_pairs_kernel)
+
+
+@lru_cache
+def _architecture(device):
+    """(architecture name, multiprocessors) of a device; a CPU stands in for sm_90 in the interpreter."""
+    if device.type == "cpu":
+        return "sm_90", 4
+    properties = torch.cuda.get_device_properties(device)
+    return f"sm_{properties.major}{properties.minor}", properties.multi_processor_count
+
+
+def run(hidden_states, expert_ids, expert_weights, gemm1_weights, gemm2_weights, output):
+    """bf16 MoE layer with given experts; writes `output` [T, H] bf16.
+
+    Shapes and dtypes are the definition's; see check_bf16_inputs. Launches on the current stream and never waits for
+    the device.
+
+    Raises:
+        ValueError: an argument is not what the definition says, or the architecture has no tile table.
+    """
+    check_bf16_inputs((hidden_states, expert_ids, expert_weights, gemm1_weights, gemm2_weights, output))
+    num_tokens, top_k = expert_ids.shape
+    if num_tokens == 0:
+        return
+    num_experts = gemm1_weights.shape[0]
+    tile1, tile2 = choose_tiles(*_architecture(hidden_states.device), num_tokens * top_k, num_experts)
+
+    with torch.cuda.device_of(hidden_states):
+        rows = sort_pairs(expert_ids, num_experts, tile1.block_m, 1)
+        h = gemm1_swiglu(hidden_states, gemm1_weights, rows, top_k, tile1)
+        y = gemm2_scatter(h, gemm2_weights, expert_weights, rows, tile2)
+        sum_pairs(y, output)

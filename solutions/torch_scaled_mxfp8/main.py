@@ -1,0 +1,35 @@
+"""torch_scaled_mxfp8: torch's own block-scaled product, which it has for SM100 alone; quantised in plain torch."""
+
+import torch
+
+from .quantise import quantise
+
+
+def swizzled(scales):
+    """scales [R, K/32] uint8 -> float8_e8m0fnu as torch wants them: tiles of 128 rows by 4 groups, zero-padded.
+
+    In a tile, row 32 a + b and group c lie at 16 b + 4 a + c.
+    """
+    rows, groups = scales.shape
+    padded = torch.nn.functional.pad(scales, (0, -groups % 4, 0, -rows % 128))
+    tiles = padded.view(padded.shape[0] // 128, 4, 32, padded.shape[1] // 4, 4).permute(0, 3, 2, 1, 4)
+    return tiles.contiguous().flatten().view(torch.float8_e8m0fnu)
+
+
+def multiply(codes, scales, weight, weight_scale, output):
+    """Product of the quantised operands into output [M, N] bfloat16 or float16."""
+    w_scales = weight_scale.view(torch.uint8)
+    torch._scaled_mm(
+        codes,
+        weight.t(),
+        scale_a=swizzled(scales),
+        scale_b=swizzled(w_scales),
+        out_dtype=output.dtype,
+        out=output,
+    )
+
+
+def run(x, weight, weight_scale, output):
+    """x [M, K] bfloat16, weight [N, K] float8_e4m3fn, weight_scale [N, K/32] int8 (E8M0); writes output [M, N]."""
+    if x.shape[0]:
+        multiply(*quantise(x), weight, weight_scale, output)

@@ -1,0 +1,46 @@
+"""expand: MXFP8 codes times their scales, in bf16.
+
+E4M3 has four significant bits and a scale is a power of two, so bf16 holds the product exactly, but for magnitudes
+below 2^-126 with bits below 2^-133, bf16's last: those are rounded. From 2^128 on it is Inf, in bf16 as in fp32.
+Scale 255 is NaN, whatever the code.
+
+Map of the kernel: as group_quantise's, a list of groups.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from .group_quantise import GROUP, NAN_SCALE, SCALE_BIAS, scale_value
+
+
+def expand_ref(codes, scales, dtype=torch.bfloat16):
+    """Plain statement: codes [..., K] float8_e4m3fn, scales [..., K/32] uint8 (E8M0) -> [..., K] of dtype."""
+    factor = torch.exp2(scales.double() - SCALE_BIAS)
+    factor = torch.where(scales == NAN_SCALE, torch.nan, factor)
+    return (codes.double().unflatten(-1, (-1, GROUP)) * factor[..., None]).flatten(-2).to(dtype)
+
+
+@triton.jit
+def expand_kernel(
+    codes_ptr,  # [num_groups, 32] fp8
+    scales_ptr,  # [num_groups] uint8
+    values_ptr,  # [num_groups, 32] bf16, written
+    num_groups,
+    GROUPS: tl.constexpr,
+):
+    group = tl.program_id(0) * GROUPS + tl.arange(0, GROUPS)
+    inside = group < num_groups
+    at = group[:, None].to(tl.int64) * 32 + tl.arange(0, 32)[None, :]
+    codes = tl.load(codes_ptr + at, mask=inside[:, None], other=0.0)
+    scale = tl.load(scales_ptr + group, mask=inside, other=0)
+    values = codes.to(tl.float32) * scale_value(scale)[:, None]
+    tl.store(values_ptr + at, values.to(tl.bfloat16), mask=inside[:, None])
+
+
+def expand(codes, scales):
+    """codes [R, K] float8_e4m3fn, scales [R, K/32] uint8, contiguous -> [R, K] bfloat16."""
+    values = torch.empty(codes.shape, dtype=torch.bfloat16, device=codes.device)
+    num_groups = scales.numel()
+    expand_kernel[(triton.cdiv(num_groups, 128),)](codes, scales, values, num_groups, GROUPS=128, num_warps=4)
+    return values

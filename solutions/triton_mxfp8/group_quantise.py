@@ -1,0 +1,111 @@
+"""group_quantise: bf16 -> E4M3 codes with one E8M0 scale for each 32 elements of a row, as OCP MX v1.0 converts.
+
+The shared exponent is floor(log2(amax)) - 8, 8 being E4M3's largest exponent, and at least -127; codes are value over
+scale rounded to nearest even, and saturate at 448: amax over scale is below 512, so the top of an octave does saturate.
+A group of zeros gets the smallest scale, 2^-127. E4M3 has no infinity and the specification leaves the conversion of
+NaN and Inf open: here a group that holds either has scale 255 (NaN) and NaN codes, so nothing turns finite unnoticed.
+
+Map of the kernel: rows are whole groups, so the tensor is one list of groups; a program takes GROUPS of them. The
+scale is read off the bits of amax: bf16 and E8M0 have the same exponent bias, so it is amax's exponent less 8.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+GROUP = 32
+EMAX = 8  # of E4M3: its largest power of two is 2^8
+LARGEST = 448.0
+NAN_SCALE = 255
+SCALE_BIAS = 127
+
+
+def group_quantise_ref(x):
+    """Plain statement: x [..., K] bf16 -> codes [..., K] float8_e4m3fn, scales [..., K/32] uint8 (E8M0)."""
+    groups = x.float().unflatten(-1, (-1, GROUP))
+    amax = groups.abs().amax(-1)
+    representable = amax.isfinite()  # NaN anywhere in a group makes its amax NaN
+    _, exponent = torch.frexp(torch.where(representable, amax, 1.0))  # amax = m 2^exponent, 0.5 <= m < 1: exact
+    shared = torch.where(amax == 0, -SCALE_BIAS, exponent - 1 - EMAX).clamp(-SCALE_BIAS, SCALE_BIAS)
+    values = (groups.double() * torch.exp2(-shared.double())[..., None]).clamp(-LARGEST, LARGEST).float()
+    values = torch.where(representable[..., None], values, torch.nan)
+    scales = torch.where(representable, shared + SCALE_BIAS, NAN_SCALE).to(torch.uint8)
+    return values.to(torch.float8_e4m3fn).flatten(-2), scales
+
+
+@triton.jit
+def scale_value(scale):
+    """E8M0 bits -> the power of two in fp32: 2^(scale - 127), and NaN for 255."""
+    bits = scale.to(tl.int32) << 23
+    bits = tl.where(scale == 0, 1 << 22, bits)  # 2^-127 is below fp32's normal numbers
+    return tl.where(scale == 255, 0x7FC00000, bits).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def quantise_groups(bits):
+    """bits [groups, 32] int16 of bf16 -> codes [groups, 32] fp8, scale [groups] int32."""
+    amax = tl.max((bits & 0x7FFF).to(tl.int32), 1)  # magnitudes order as their bits do, and NaN lies above all others
+    exponent = amax >> 7
+    finite = exponent < 255
+    scale = tl.where(finite, tl.maximum(exponent - 8, 0), 255)
+    inverse = tl.where(finite, (254 - scale) << 23, 0x7FC00000).to(tl.float32, bitcast=True)
+    x = (bits.to(tl.int32) << 16).to(tl.float32, bitcast=True)
+    scaled = x * inverse[:, None]
+    clamped = tl.minimum(tl.maximum(scaled, -448.0), 448.0)
+    return tl.where(finite[:, None], clamped, scaled).to(tl.float8e4nv), scale  # the clamp would lose a NaN
+
+
+@triton.jit
+def group_quantise_kernel(
+    x_ptr,  # [num_groups, 32] bf16, as int16
+    codes_ptr,  # [num_groups, 32] fp8, or bf16 with ROUND, written
+    scales_ptr,  # [num_groups] uint8, written, but not with ROUND
+    num_groups,
+    GROUPS: tl.constexpr,
+    ROUND: tl.constexpr,
+):
+    group = tl.program_id(0) * GROUPS + tl.arange(0, GROUPS)
+    inside = group < num_groups
+    at = group[:, None].to(tl.int64) * 32 + tl.arange(0, 32)[None, :]
+    bits = tl.load(x_ptr + at, mask=inside[:, None], other=0)
+    codes, scale = quantise_groups(bits)
+    if ROUND:
+        values = codes.to(tl.float32) * scale_value(scale)[:, None]
+        tl.store(codes_ptr + at, values.to(tl.bfloat16), mask=inside[:, None])
+    else:
+        tl.store(codes_ptr + at, codes, mask=inside[:, None])
+        tl.store(scales_ptr + group, scale.to(tl.uint8), mask=inside)
+
+
+def _launch(x, values, scales, rounded):
+    num_groups = x.numel() // GROUP
+    # few groups: small programs, so that the device fills; many: enough loads in flight in each
+    groups, warps = (16, 1) if num_groups <= 16384 else (128, 4)
+    group_quantise_kernel[(triton.cdiv(num_groups, groups),)](
+        x.view(torch.int16), values, scales, num_groups, GROUPS=groups, ROUND=rounded, num_warps=warps
+    )
+
+
+def group_quantise(x):
+    """Quantise to MXFP8.
+
+    Args:
+        x: [M, K] bfloat16, contiguous, K a multiple of 32, M at least 1.
+
+    Returns:
+        codes [M, K] float8_e4m3fn, scales [M, K/32] uint8 (E8M0 bits).
+    """
+    codes = torch.empty(x.shape, dtype=torch.float8_e4m3fn, device=x.device)
+    scales = torch.empty(x.shape[0], x.shape[1] // GROUP, dtype=torch.uint8, device=x.device)
+    _launch(x, codes, scales, rounded=False)
+    return codes, scales
+
+
+def group_round(x):
+    """Quantise and expand again in one pass: x [M, K] bfloat16 -> code times scale [M, K] bfloat16.
+
+    What a product on bf16 tensor cores reads; bit for bit `expand(*group_quantise(x))`.
+    """
+    values = torch.empty_like(x)
+    _launch(x, values, values, rounded=True)
+    return values

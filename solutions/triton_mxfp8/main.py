@@ -1,0 +1,64 @@
+"""triton_mxfp8: a linear layer in MXFP8; read `run` downhill, then a file a step."""
+
+from functools import lru_cache
+
+import torch
+
+from .block_scaled_matmul import block_scaled_matmul, block_scaled_matmul_kernel, sum_splits_kernel
+from .check_operands import check_operands
+from .expand import expand_kernel
+from .group_quantise import group_quantise, group_quantise_kernel, group_round
+from .kernels.launch import launch_quickly
+from .tiles import choose_tile
+
+launch_quickly(group_quantise_kernel, expand_kernel, block_scaled_matmul_kernel, sum_splits_kernel)
+
+
+@lru_cache
+def architecture_of(device):
+    """Architecture's name of a device; a CPU stands in for sm_90 in the interpreter."""
+    if device.type == "cpu":
+        return "sm_90"
+    properties = torch.cuda.get_device_properties(device)
+    return f"sm_{properties.major}{properties.minor}"
+
+
+def quantise(x):
+    """The first step: x [M, K] bfloat16 -> codes [M, K] float8_e4m3fn, scales [M, K/32] uint8 (E8M0 bits)."""
+    with torch.cuda.device_of(x):
+        return group_quantise(x)
+
+
+def multiply(codes, scales, weight, weight_scale, output, route=None):
+    """The second step: product of quantised x with the weight into `output`, see `run`; on a route of tiles.py."""
+    tile = choose_tile(architecture_of(codes.device), *codes.shape, route)
+    with torch.cuda.device_of(codes):
+        block_scaled_matmul(codes, scales, weight, weight_scale.view(torch.uint8), output, tile)
+
+
+def run(x, weight, weight_scale, output):
+    """Linear layer in MXFP8; writes `output` [M, N].
+
+    Args:
+        x: [M, K] bfloat16; quantised here, in groups of 32 along K. M may be 0; K a multiple of 128.
+        weight: [N, K] float8_e4m3fn; N a multiple of 128.
+        weight_scale: [N, K/32] int8 or uint8, the bits of E8M0.
+        output: [M, N] bfloat16 or float16.
+
+    Launches on the current stream and never waits for the device.
+
+    Raises:
+        ValueError: an argument is not as above, or the architecture has no tile table.
+    """
+    check_operands(x, weight, weight_scale, output)
+    if x.shape[0] == 0:
+        return
+    tile = choose_tile(architecture_of(x.device), *x.shape)
+    scales = weight_scale.view(torch.uint8)
+    with torch.cuda.device_of(x):
+        if tile.x == "codes":
+            block_scaled_matmul(*group_quantise(x), weight, scales, output, tile)
+        elif tile.x == "values":  # the codes themselves are never stored
+            block_scaled_matmul(group_round(x), None, weight, scales, output, tile)
+        else:
+            block_scaled_matmul(x, None, weight, scales, output, tile)
