@@ -9,7 +9,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup pack definitions workloads bench test lint docs readme profile page examples plots w16a16 mxfp8
+.PHONY: help setup pack definitions workloads bench test lint docs readme profile tune page examples plots w16a16 mxfp8
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,7 +46,7 @@ lint: $(READY) ## ruff: style and formatting
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check definitions scripts solutions tests
 
-docs: readme plots page examples profile w16a16 mxfp8 ## everything that holds a figure, from traces/ and docs/profile/
+docs: readme plots page examples profile tune w16a16 mxfp8 ## everything that holds a figure, from traces/ and docs/profile/
 
 readme: $(READY) ## the tables in README.md and docs/backends.md, from traces/ and solution.toml
 	$(BIN)/python scripts/update_readme.py
@@ -54,6 +54,9 @@ readme: $(READY) ## the tables in README.md and docs/backends.md, from traces/ a
 
 profile: $(READY) ## the tables in docs/profile.md, from docs/profile/
 	$(BIN)/python scripts/update_profile.py
+
+tune: $(READY) ## the tables in docs/tune.md, from docs/tune/
+	$(BIN)/python scripts/update_tune.py
 
 page: $(READY) ## docs/results.html: the results as a page to explore, from traces/
 	$(BIN)/python scripts/results_page.py

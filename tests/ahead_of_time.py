@@ -5,44 +5,27 @@ wanted architecture and launches nothing. What is compiled is therefore what a u
 compile: tiles, warps, stages and specialisation of the arguments are the solution's, not a copy.
 
 Run as a command in a process without TRITON_INTERPRET (it changes what `triton.jit` makes):
-    python tests/ahead_of_time.py SOURCES ENTRY_POINT ARCHITECTURE TOKENS...
-prints one JSON object a compiled kernel.
+    python tests/ahead_of_time.py SOURCES ENTRY_POINT ARCHITECTURE[:GPU] TOKENS...
+prints one JSON object a compiled kernel. GPU is the name that the solution is told.
 """
 
 import importlib
 import inspect
 import json
-import re
-import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
 import torch
 import triton
-from triton.backends.compiler import GPUTarget
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "scripts" / "harness"))
+from compile_alone import claim, resources  # noqa: E402  itself, as the package `harness` would choose the interpreter
 
 HIDDEN, INTERMEDIATE, EXPERTS, LOCAL = 7168, 2048, 256, 32
 BF16_HIDDEN, BF16_INTERMEDIATE, BF16_EXPERTS, TOP_K = 2048, 768, 128, 8
 MXFP8_N, MXFP8_K = 4096, 7168
 MULTIPROCESSORS = {"sm_90": 132, "sm_100": 148}
-
-
-class _Driver:
-    """As much of a Triton driver as compiling asks for."""
-
-    def __init__(self, capability):
-        self.target = GPUTarget("cuda", capability, 32)
-
-    def get_current_target(self):
-        return self.target
-
-    def get_current_device(self):
-        return 0
-
-    def get_current_stream(self, device):
-        return 0
 
 
 def arguments(num_tokens):
@@ -103,22 +86,11 @@ def mxfp8_arguments(num_tokens):
     )
 
 
-def resources(cubin):
-    """(registers, bytes of stack, bytes of local memory) of a kernel, as cuobjdump reads them."""
-    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(cubin)
-        file.flush()
-        text = subprocess.run([tool, "-res-usage", file.name], capture_output=True, text=True, check=True).stdout
-    return tuple(map(int, re.search(r"REG:(\d+) STACK:(\d+).* LOCAL:(\d+)", text).groups()))
-
-
-def compile_all(run, architecture, token_counts):
-    """Compile what `run` launches for these token counts; yield a dict for each distinct kernel."""
-    major, minor = divmod(int(architecture.removeprefix("sm_")), 10)
-    triton.runtime.driver.set_active(_Driver(10 * major + minor))
+def compile_all(run, architecture, token_counts, gpu):
+    """Compile what `run` launches for these token counts on a GPU of this name; yield a dict a distinct kernel."""
+    major, minor = claim(architecture)
     torch.cuda.get_device_properties = lambda device: SimpleNamespace(
-        major=major, minor=minor, multi_processor_count=MULTIPROCESSORS[architecture]
+        major=major, minor=minor, name=gpu, multi_processor_count=MULTIPROCESSORS[architecture]
     )
     seen = set()
     found = []
@@ -160,11 +132,12 @@ def compile_all(run, architecture, token_counts):
 
 def main():
     sources, entry_point, architecture, *token_counts = sys.argv[1:]
+    architecture, _, gpu = architecture.partition(":")
     path, function = entry_point.split("::")
     root = Path(sources)
     sys.path.insert(0, str(root.parent))
     module = importlib.import_module(f"{root.name}.{path.removesuffix('.py').replace('/', '.')}")
-    for kernel in compile_all(getattr(module, function), architecture, map(int, token_counts)):
+    for kernel in compile_all(getattr(module, function), architecture, map(int, token_counts), gpu):
         print(json.dumps(kernel, default=str), flush=True)  # a constant may be a dtype
 
 

@@ -9,6 +9,7 @@ PACKED = SOLUTIONS / "packed"
 README = ROOT / "README.md"
 DOCS = ROOT / "docs"
 PROFILES = DOCS / "profile"
+TUNING = DOCS / "tune"
 RESULTS_PAGE = DOCS / "results.html"
 BACKENDS = DOCS / "backends.md"
 

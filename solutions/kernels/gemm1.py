@@ -1,4 +1,4 @@
-"""gemm1: x . W13^T for each expert's rows, in bf16, rows in expert order.
+"""gemm1: x . W13^T for each expert's rows, in bf16, rows in expert order or in pair order (pair_order.py).
 
 The plain product, without its activation: with many rows a tile the two accumulators of `gemm1_swiglu_quant` no
 longer fit the registers, and writing g and reading it back costs less than spilling.
@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from .pair_order import pair_of_row
 from .tile_order import tile_order
 
 BLOCK = 128
@@ -40,12 +41,15 @@ def gemm1_kernel(
     token_of_row_ptr,
     tile_expert_ptr,
     num_tiles_ptr,
-    g_ptr,  # [rows, N] bf16, written
+    row_of_pair_ptr,  # [T, TOP_K] int32; read in pair order only
+    g_ptr,  # [rows, N] bf16, or [T * TOP_K, N] in pair order, written
     num_tokens,
     H: tl.constexpr,
     N: tl.constexpr,
     BLOCK_M: tl.constexpr,
     GROUP: tl.constexpr,
+    EXPERT_ORDER: tl.constexpr,
+    TOP_K: tl.constexpr,
 ):
     BLOCK: tl.constexpr = 128
     NUM_N: tl.constexpr = N // BLOCK
@@ -67,11 +71,15 @@ def gemm1_kernel(
             w = w_desc.load([w_block * BLOCK, k * BLOCK])
             g += tl.dot(w, x.T) * (x_scale * tl.load(w_scale_ptr + w_block * NUM_K + k))[None, :]
 
-        g_ptrs = g_ptr + row[None, :].to(tl.int64) * N + n * BLOCK + lane[:, None]
-        tl.store(g_ptrs, g.to(tl.bfloat16))
+        g_ptrs = g_ptr + n * BLOCK + lane[:, None]
+        if EXPERT_ORDER:
+            tl.store(g_ptrs + row[None, :].to(tl.int64) * N, g.to(tl.bfloat16))
+        else:
+            pair = pair_of_row(row, token, row_of_pair_ptr, TOP_K)
+            tl.store(g_ptrs + pair[None, :].to(tl.int64) * N, g.to(tl.bfloat16), mask=live[None, :])
 
 
-def gemm1(x, x_scale, w, w_scale, permutation, tile):
+def gemm1(x, x_scale, w, w_scale, permutation, tile, expert_order=True):
     """First grouped product.
 
     Args:
@@ -79,12 +87,14 @@ def gemm1(x, x_scale, w, w_scale, permutation, tile):
         w: [E_local, N, H] float8_e4m3fn, N = 2I; w_scale: [E_local, N/128, H/128] float32.
         permutation: `permute`'s result for tile.block_m.
         tile: block_m, group, programs, num_warps, num_stages (see tiles.py).
+        expert_order: False stores in pair order.
 
     Returns:
         g [rows, N] bfloat16. Padding rows of used tiles hold zeros, rows of unused tiles are undefined.
+        In pair order [T * 8, N], undefined where the pair's expert is not local.
     """
     num_local_experts, columns, hidden = w.shape
-    rows = permutation.token_of_row.shape[0]
+    rows = (permutation.token_of_row if expert_order else permutation.row_of_pair).numel()
     g = torch.empty(rows, columns, dtype=torch.bfloat16, device=x.device)
     work = permutation.tile_expert.shape[0] * (columns // BLOCK)
     gemm1_kernel[(min(work, tile.programs),)](
@@ -95,12 +105,15 @@ def gemm1(x, x_scale, w, w_scale, permutation, tile):
         permutation.token_of_row,
         permutation.tile_expert,
         permutation.num_tiles,
+        permutation.row_of_pair,
         g,
         x.shape[0],
         H=hidden,
         N=columns,
         BLOCK_M=tile.block_m,
         GROUP=tile.group,
+        EXPERT_ORDER=expert_order,
+        TOP_K=permutation.row_of_pair.shape[1],
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
     )

@@ -16,6 +16,7 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from .gemm1 import gemm1_ref
+from .pair_order import pair_of_row
 from .swiglu_quant import swiglu_quant_ref
 from .tile_order import tile_order
 
@@ -36,14 +37,16 @@ def gemm1_swiglu_quant_kernel(
     token_of_row_ptr,
     tile_expert_ptr,
     num_tiles_ptr,
-    h_ptr,  # [rows, TERMS I] fp8, written
-    h_scale_ptr,  # [rows, I / 128] fp32, written
+    row_of_pair_ptr,  # [T, TOP_K] int32; read in pair order only
+    h_ptr,  # [rows, I] fp8, or [T * TOP_K, I] in pair order, written
+    h_scale_ptr,  # [rows or T * TOP_K, I / 128] fp32, written
     num_tokens,
     H: tl.constexpr,
     I: tl.constexpr,  # noqa: E741
     BLOCK_M: tl.constexpr,
     GROUP: tl.constexpr,
-    TERMS: tl.constexpr,
+    EXPERT_ORDER: tl.constexpr,
+    TOP_K: tl.constexpr,
 ):
     BLOCK: tl.constexpr = 128
     NUM_N: tl.constexpr = I // BLOCK
@@ -75,16 +78,18 @@ def gemm1_swiglu_quant_kernel(
         h = gate / (1.0 + tl.exp(-gate)) * up
         amax = tl.max(tl.abs(h), 0)
         scale = tl.where(amax > 0, amax / 448.0, 1.0)
-        h = h / scale[None, :]
-        q = h.to(tl.float8e4nv)
-        h_ptrs = h_ptr + row[None, :].to(tl.int64) * (TERMS * I) + n * BLOCK + lane[:, None]
-        tl.store(h_ptrs, q)
-        if TERMS == 2:
-            tl.store(h_ptrs + I, (h - q.to(tl.float32)).to(tl.float8e4nv))
-        tl.store(h_scale_ptr + row * NUM_N + n, scale)
+        q = (h / scale[None, :]).to(tl.float8e4nv)
+        h_ptrs = h_ptr + n * BLOCK + lane[:, None]
+        if EXPERT_ORDER:
+            tl.store(h_ptrs + row[None, :].to(tl.int64) * I, q)
+            tl.store(h_scale_ptr + row * NUM_N + n, scale)
+        else:
+            pair = pair_of_row(row, token, row_of_pair_ptr, TOP_K)
+            tl.store(h_ptrs + pair[None, :].to(tl.int64) * I, q, mask=live[None, :])
+            tl.store(h_scale_ptr + pair * NUM_N + n, scale, mask=live)
 
 
-def gemm1_swiglu_quant(x, x_scale, w, w_scale, permutation, tile, terms=1):
+def gemm1_swiglu_quant(x, x_scale, w, w_scale, permutation, tile, expert_order=True):
     """First grouped product and activation.
 
     Args:
@@ -92,17 +97,17 @@ def gemm1_swiglu_quant(x, x_scale, w, w_scale, permutation, tile, terms=1):
         w: [E_local, 2I, H] float8_e4m3fn, `up` rows first; w_scale: [E_local, 2I/128, H/128] float32.
         permutation: `permute`'s result for tile.block_m.
         tile: block_m, group, programs, num_warps, num_stages (see tiles.py).
-        terms: 2 adds, in columns I to 2I of h, what the first I lose by rounding, q(h - q(h)), in the same scale.
+        expert_order: False stores in pair order.
 
     Returns:
-        h [rows, terms I] float8_e4m3fn and h_scale [rows, I/128] float32; dequantised h is h * h_scale, summed
-        over its terms.
+        h [rows, I] float8_e4m3fn and h_scale [rows, I/128] float32; dequantised h is h * h_scale.
         Padding rows of used tiles hold zeros, rows of unused tiles are undefined.
+        In pair order there are T * 8 rows, undefined where the pair's expert is not local.
     """
     num_local_experts, double_inter, hidden = w.shape
     inter = double_inter // 2
-    rows = permutation.token_of_row.shape[0]
-    h = torch.empty(rows, terms * inter, dtype=torch.float8_e4m3fn, device=x.device)
+    rows = (permutation.token_of_row if expert_order else permutation.row_of_pair).numel()
+    h = torch.empty(rows, inter, dtype=torch.float8_e4m3fn, device=x.device)
     h_scale = torch.empty(rows, inter // BLOCK, dtype=torch.float32, device=x.device)
     work = permutation.tile_expert.shape[0] * (inter // BLOCK)
     gemm1_swiglu_quant_kernel[(min(work, tile.programs),)](
@@ -113,6 +118,7 @@ def gemm1_swiglu_quant(x, x_scale, w, w_scale, permutation, tile, terms=1):
         permutation.token_of_row,
         permutation.tile_expert,
         permutation.num_tiles,
+        permutation.row_of_pair,
         h,
         h_scale,
         x.shape[0],
@@ -120,7 +126,8 @@ def gemm1_swiglu_quant(x, x_scale, w, w_scale, permutation, tile, terms=1):
         I=inter,
         BLOCK_M=tile.block_m,
         GROUP=tile.group,
-        TERMS=terms,
+        EXPERT_ORDER=expert_order,
+        TOP_K=permutation.row_of_pair.shape[1],
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
     )

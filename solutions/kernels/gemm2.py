@@ -1,7 +1,10 @@
 """gemm2: h . W2^T for each expert's rows, in bf16, rows in expert order.
 
-Rows of one expert lie together and start at a tile boundary, so both operands are plain blocks of a matrix
-and both come through TMA; nothing is gathered. Scales are promoted as in gemm1.
+Rows of one expert lie together and start at a tile boundary. Where h lies in that order too, both operands are plain
+blocks of a matrix and both come through TMA; nothing is gathered. Where h lies in pair order (pair_order.py), its rows
+are gathered by index, and both operands come through asynchronous copies. Scales are promoted as in gemm1.
+
+A tile may be a part of the tile that rows were padded to for gemm1; a part without rows skips its products.
 
 Map of the kernel: a persistent grid over (row tile, BLOCK_N columns of y); the product is
 W2[BLOCK_N, K] . h[BLOCK_M, K]^T, BLOCK_N <= 128 so that one weight scale serves a tile's K step.
@@ -12,6 +15,7 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from .pair_order import pair_of_row
 from .tile_order import tile_order
 
 BLOCK = 128
@@ -32,12 +36,14 @@ def gemm2_ref(h, h_scale, w, w_scale, tile_expert, num_tiles, block_m, first_col
 
 @triton.jit
 def gemm2_kernel(
-    h_desc,  # [rows, TERMS I] fp8, block [BLOCK_M, 128]
-    h_scale_ptr,  # [rows, I / 128] fp32
-    w_desc,  # [E_LOCAL * H, I] fp8, block [BLOCK_N, 128]
+    h_desc,  # [rows, I] fp8, block [BLOCK_M, 128]; without TMA a pointer to [T * TOP_K, I] in pair order
+    h_scale_ptr,  # [rows or T * TOP_K, I / 128] fp32
+    w_desc,  # [E_LOCAL * H, I] fp8, block [BLOCK_N, 128]; without TMA a pointer
     w_scale_ptr,  # [E_LOCAL, H / 128, I / 128] fp32
+    token_of_row_ptr,
     tile_expert_ptr,
     num_tiles_ptr,
+    row_of_pair_ptr,  # [T, TOP_K] int32; read without TMA only
     y_ptr,  # [rows, num_columns] bf16, written
     first_column,
     num_columns,
@@ -46,57 +52,83 @@ def gemm2_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     GROUP: tl.constexpr,
-    TERMS: tl.constexpr,
+    PARTS: tl.constexpr,  # tiles in one tile of the permutation
+    TMA: tl.constexpr,
+    TOP_K: tl.constexpr,
 ):
     BLOCK: tl.constexpr = 128
     NUM_K: tl.constexpr = I // BLOCK
-    num_m = tl.load(num_tiles_ptr)
+    num_m = tl.load(num_tiles_ptr) * PARTS
+    lane = tl.arange(0, BLOCK)
     num_n = num_columns // BLOCK_N
     for index in range(tl.program_id(0), num_m * num_n, tl.num_programs(0)):
         m, n = tile_order(index, num_m, num_n, GROUP)
-        expert = tl.load(tile_expert_ptr + m)
+        expert = tl.load(tile_expert_ptr + m // PARTS)
         row = m * BLOCK_M + tl.arange(0, BLOCK_M)
         w_row = expert * H + first_column + n * BLOCK_N
         w_scale_row = w_scale_ptr + w_row // BLOCK * NUM_K
 
+        steps = NUM_K
+        if PARTS > 1:  # rows come first in a padded tile, so the first row tells
+            steps = tl.where(tl.load(token_of_row_ptr + m * BLOCK_M) >= 0, NUM_K, 0)
+
         y = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
-        for k in range(NUM_K):
-            h = h_desc.load([m * BLOCK_M, k * BLOCK])
-            w = w_desc.load([w_row, k * BLOCK])
-            scale = tl.load(h_scale_ptr + row * NUM_K + k) * tl.load(w_scale_row + k)
-            product = tl.dot(w, h.T)
-            if TERMS == 2:
-                product = tl.dot(w, h_desc.load([m * BLOCK_M, I + k * BLOCK]).T, acc=product)
-            y += product * scale[None, :]
+        if TMA:
+            for k in range(steps):
+                h = h_desc.load([m * BLOCK_M, k * BLOCK])
+                w = w_desc.load([w_row, k * BLOCK])
+                scale = tl.load(h_scale_ptr + row * NUM_K + k) * tl.load(w_scale_row + k)
+                y += tl.dot(w, h.T) * scale[None, :]
+        else:
+            token = tl.load(token_of_row_ptr + row)
+            live = token >= 0
+            pair = pair_of_row(row, token, row_of_pair_ptr, TOP_K)
+            h_ptrs = h_desc + pair[:, None].to(tl.int64) * I + lane[None, :]
+            w_ptrs = w_desc + (w_row + tl.arange(0, BLOCK_N))[:, None].to(tl.int64) * I + lane[None, :]
+            for k in range(steps):
+                h = tl.load(h_ptrs + k * BLOCK, mask=live[:, None], other=0.0)
+                w = tl.load(w_ptrs + k * BLOCK)
+                scale = tl.load(h_scale_ptr + pair * NUM_K + k, mask=live, other=0.0) * tl.load(w_scale_row + k)
+                y += tl.dot(w, h.T) * scale[None, :]
 
         column = n * BLOCK_N + tl.arange(0, BLOCK_N)
         y_ptrs = y_ptr + row[None, :].to(tl.int64) * num_columns + column[:, None]
         tl.store(y_ptrs, y.to(tl.bfloat16))
 
 
-def gemm2(h, h_scale, w, w_scale, permutation, first_column, y, tile):
+def gemm2(h, h_scale, w, w_scale, permutation, first_column, y, tile, tma=True):
     """Second grouped product, for y.shape[1] columns of the hidden size from first_column on.
 
     Args:
-        h: [rows, I] float8_e4m3fn, or [rows, 2I] with second terms beside the first; h_scale: [rows, I/128] float32.
+        h: [rows, I] float8_e4m3fn, without TMA [T * 8, I] in pair order; h_scale: [rows or T * 8, I/128] float32.
         w: [E_local, H, I] float8_e4m3fn; w_scale: [E_local, H/128, I/128] float32.
-        permutation: `permute`'s result for tile.block_m.
+        permutation: `permute`'s result for a multiple of tile.block_m.
         first_column: a multiple of 128.
         y: [rows, num_columns] bfloat16, written, not yet weighed; num_columns a multiple of 128. Rows of
             unused tiles are left alone.
         tile: block_m, block_n, group, programs, num_warps, num_stages (see tiles.py).
+        tma: whether h lies in expert order and both operands come through TMA.
+
+    Raises:
+        ValueError: the permutation's tiles are no multiple of tile.block_m.
     """
     num_local_experts, hidden, inter = w.shape
-    rows, columns = h.shape
     num_columns = y.shape[1]
-    work = permutation.tile_expert.shape[0] * (num_columns // tile.block_n)
-    gemm2_kernel[(min(work, tile.programs),)](
-        TensorDescriptor(h, [rows, columns], [columns, 1], [tile.block_m, BLOCK]),
+    tiles = permutation.tile_expert.shape[0]
+    padded_to = permutation.token_of_row.shape[0] // tiles
+    parts, rest = divmod(padded_to, tile.block_m)
+    if rest:
+        raise ValueError(f"tile.block_m: got {tile.block_m}, want a divisor of the {padded_to} rows padded to")
+    w_rows = num_local_experts * hidden
+    gemm2_kernel[(min(tiles * parts * (num_columns // tile.block_n), tile.programs),)](
+        TensorDescriptor(h, list(h.shape), [inter, 1], [tile.block_m, BLOCK]) if tma else h,
         h_scale,
-        TensorDescriptor(w, [num_local_experts * hidden, inter], [inter, 1], [tile.block_n, BLOCK]),
+        TensorDescriptor(w, [w_rows, inter], [inter, 1], [tile.block_n, BLOCK]) if tma else w,
         w_scale,
+        permutation.token_of_row,
         permutation.tile_expert,
         permutation.num_tiles,
+        permutation.row_of_pair,
         y,
         first_column,
         num_columns,
@@ -105,7 +137,9 @@ def gemm2(h, h_scale, w, w_scale, permutation, first_column, y, tile):
         BLOCK_M=tile.block_m,
         BLOCK_N=tile.block_n,
         GROUP=tile.group,
-        TERMS=columns // inter,
+        PARTS=parts,
+        TMA=tma,
+        TOP_K=permutation.row_of_pair.shape[1],
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
     )

@@ -21,40 +21,52 @@ def swiglu_quant_ref(g):
     return (h / scale[..., None]).flatten(-2).to(torch.float8_e4m3fn), scale
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_pairs"])
 def swiglu_quant_kernel(
     g_ptr,  # [rows, 2 I] bf16
     h_ptr,  # [rows, I] fp8, written
     h_scale_ptr,  # [rows, I / 128] fp32, written
     num_tiles_ptr,
+    row_of_pair_ptr,  # [num_pairs] int32; read in pair order only
+    num_pairs,
     I: tl.constexpr,  # noqa: E741
     BLOCK_M: tl.constexpr,
     GROUPS: tl.constexpr,
+    EXPERT_ORDER: tl.constexpr,
 ):
     BLOCK: tl.constexpr = 128
     group = tl.program_id(1) * GROUPS + tl.arange(0, GROUPS)
     column = group[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
-    for row in range(tl.program_id(0), tl.load(num_tiles_ptr) * BLOCK_M, tl.num_programs(0)):
-        g_row = g_ptr + tl.cast(row, tl.int64) * (2 * I)
-        up = tl.load(g_row + column).to(tl.float32)
-        gate = tl.load(g_row + I + column).to(tl.float32)
-        h = gate / (1.0 + tl.exp(-gate)) * up
-        amax = tl.max(tl.abs(h), 1)
-        scale = tl.where(amax > 0, amax / 448.0, 1.0)
-        tl.store(h_ptr + tl.cast(row, tl.int64) * I + column, (h / scale[:, None]).to(tl.float8e4nv))
-        tl.store(h_scale_ptr + row * (I // BLOCK) + group, scale)
+    num_rows = num_pairs
+    if EXPERT_ORDER:
+        num_rows = tl.load(num_tiles_ptr) * BLOCK_M
+    for row in range(tl.program_id(0), num_rows, tl.num_programs(0)):
+        exists = row >= 0
+        if not EXPERT_ORDER:
+            exists = tl.load(row_of_pair_ptr + row) >= 0
+        if exists:
+            g_row = g_ptr + tl.cast(row, tl.int64) * (2 * I)
+            up = tl.load(g_row + column).to(tl.float32)
+            gate = tl.load(g_row + I + column).to(tl.float32)
+            h = gate / (1.0 + tl.exp(-gate)) * up
+            amax = tl.max(tl.abs(h), 1)
+            scale = tl.where(amax > 0, amax / 448.0, 1.0)
+            tl.store(h_ptr + tl.cast(row, tl.int64) * I + column, (h / scale[:, None]).to(tl.float8e4nv))
+            tl.store(h_scale_ptr + row * (I // BLOCK) + group, scale)
 
 
-def swiglu_quant(g, permutation, block_m, programs):
+def swiglu_quant(g, permutation, block_m, programs, expert_order=True):
     """Activation and quantisation of the rows of the used tiles.
 
     Args:
         g: [rows, 2I] bfloat16, `up` columns first; I a multiple of 128.
         permutation: `permute`'s result for block_m.
         programs: upper bound on the programs that share the rows.
+        expert_order: False where g lies in pair order.
 
     Returns:
-        h [rows, I] float8_e4m3fn, h_scale [rows, I/128] float32. Rows of unused tiles are undefined.
+        h [rows, I] float8_e4m3fn, h_scale [rows, I/128] float32. Rows of unused tiles are undefined, in pair order
+        those of pairs whose expert is not local.
     """
     rows, double_inter = g.shape
     inter = double_inter // 2
@@ -62,6 +74,16 @@ def swiglu_quant(g, permutation, block_m, programs):
     h = torch.empty(rows, inter, dtype=torch.float8_e4m3fn, device=g.device)
     h_scale = torch.empty(rows, inter // BLOCK, dtype=torch.float32, device=g.device)
     swiglu_quant_kernel[(min(rows, programs), inter // (groups * BLOCK))](
-        g, h, h_scale, permutation.num_tiles, I=inter, BLOCK_M=block_m, GROUPS=groups, num_warps=4
+        g,
+        h,
+        h_scale,
+        permutation.num_tiles,
+        permutation.row_of_pair,
+        permutation.row_of_pair.numel(),
+        I=inter,
+        BLOCK_M=block_m,
+        GROUPS=groups,
+        EXPERT_ORDER=expert_order,
+        num_warps=4,
     )
     return h, h_scale

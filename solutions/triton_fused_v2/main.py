@@ -13,7 +13,7 @@ from .kernels.launch import launch_quickly
 from .kernels.permute import count_kernel, permute, place_kernel
 from .kernels.route import route, route_kernel
 from .kernels.swiglu_quant import swiglu_quant, swiglu_quant_kernel
-from .tiles import SEPARATE_SWIGLU_FROM, choose_tile
+from .tiles import choose
 
 launch_quickly(
     route_kernel,
@@ -30,12 +30,12 @@ MAX_Y_BYTES = 900_000_000  # bound on gemm2's result, the largest scratch; wider
 
 
 @lru_cache
-def _architecture(device):
-    """(architecture name, multiprocessors) of a device; a CPU stands in for sm_90 in the interpreter."""
+def gpu_of(device):
+    """(architecture, GPU name, multiprocessors) of a device; a CPU stands in for sm_90 in the interpreter."""
     if device.type == "cpu":
-        return "sm_90", 4
+        return "sm_90", "cpu", 4
     properties = torch.cuda.get_device_properties(device)
-    return f"sm_{properties.major}{properties.minor}", properties.multi_processor_count
+    return f"sm_{properties.major}{properties.minor}", properties.name, properties.multi_processor_count
 
 
 @lru_cache(maxsize=4096)
@@ -44,6 +44,15 @@ def column_slices(rows, hidden):
     blocks = hidden // 128
     fits = (n for n in range(1, blocks) if blocks % n == 0 and rows * (hidden // n) * 2 <= MAX_Y_BYTES)
     return next(fits, blocks)
+
+
+def first_product(x, x_scale, w, w_scale, permutation, choice):
+    """h and h_scale, as gemm1_swiglu_quant gives them; in expert order where gemm2 reads through TMA, else by pair."""
+    tile = choice.gemm1
+    if choice.fused:
+        return gemm1_swiglu_quant(x, x_scale, w, w_scale, permutation, tile, choice.tma)
+    g = gemm1(x, x_scale, w, w_scale, permutation, tile, choice.tma)
+    return swiglu_quant(g, permutation, tile.block_m, 8 * tile.programs // tile.per_sm, choice.tma)
 
 
 def run(
@@ -83,24 +92,22 @@ def run(
     if num_tokens == 0:
         return
     num_local_experts = gemm1_weights.shape[0]
-    architecture, multiprocessors = _architecture(hidden_states.device)
-    tile1 = choose_tile(architecture, "gemm1", num_tokens, multiprocessors)
-    tile2 = choose_tile(architecture, "gemm2", num_tokens, multiprocessors)
+    geometry = (num_local_experts, hidden, gemm2_weights.shape[2])
+    choice = choose(*gpu_of(hidden_states.device), geometry, num_tokens)
 
     with torch.cuda.device_of(hidden_states):
         expert, weight = route(
             routing_logits, routing_bias, local_expert_offset, routed_scaling_factor, num_local_experts
         )
-        permutation = permute(expert, num_local_experts, tile1.block_m)
-        first = (hidden_states, hidden_states_scale, gemm1_weights, gemm1_weights_scale, permutation, tile1)
-        if num_tokens < SEPARATE_SWIGLU_FROM:
-            h, h_scale = gemm1_swiglu_quant(*first)
-        else:
-            g = gemm1(*first)
-            h, h_scale = swiglu_quant(g, permutation, tile1.block_m, 8 * multiprocessors)
-            del g  # its memory serves y
-        width = hidden // column_slices(h.shape[0], hidden)
-        y = torch.empty(h.shape[0], width, dtype=torch.bfloat16, device=h.device)
+        permutation = permute(expert, num_local_experts, choice.gemm1.block_m)
+        h, h_scale = first_product(
+            hidden_states, hidden_states_scale, gemm1_weights, gemm1_weights_scale, permutation, choice
+        )
+        rows = permutation.token_of_row.shape[0]
+        width = hidden // column_slices(rows, hidden)
+        y = torch.empty(rows, width, dtype=torch.bfloat16, device=h.device)
         for first_column in range(0, hidden, width):
-            gemm2(h, h_scale, gemm2_weights, gemm2_weights_scale, permutation, first_column, y, tile2)
+            gemm2(
+                h, h_scale, gemm2_weights, gemm2_weights_scale, permutation, first_column, y, choice.gemm2, choice.tma
+            )
             combine(y, permutation.row_of_pair, weight, output, first_column)

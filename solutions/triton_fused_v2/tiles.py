@@ -1,9 +1,13 @@
-"""tiles: which tile each GEMM uses, by architecture, stage and token count. Host code only; no GPU is asked.
+"""tiles: which tile each product uses, by GPU, geometry and token count. Host code only; no GPU is asked.
 
-BLOCK_M is shared by both GEMMs, because rows are padded to it once; everything else is a GEMM's own.
+scripts/tune.py writes a table for one GPU and one geometry into tiles_<GPU>_<geometry>.py beside this file; other GPUs
+take what is tabled here by architecture. Rows are padded once, to gemm1's BLOCK_M, which is a multiple of gemm2's.
 """
 
+import re
 from functools import lru_cache
+from importlib import import_module
+from math import log
 from typing import NamedTuple
 
 
@@ -17,7 +21,15 @@ class Tile(NamedTuple):
     programs: int = 0  # per_sm x multiprocessors, filled in when the device is known
 
 
-# From this many tokens on gemm1 leaves its activation to swiglu_quant; see docs/triton_fused_v2.md.
+class Choice(NamedTuple):
+    gemm1: Tile
+    gemm2: Tile
+    fused: bool  # gemm1 applies SwiGLU and quantises; otherwise swiglu_quant does
+    tma: bool  # h lies in expert order and gemm2 reads it through TMA; otherwise in pair order, gathered by index
+
+
+# Where no table says otherwise gemm1 leaves its activation to swiglu_quant from this many tokens on; see
+# docs/triton_fused_v2.md.
 SEPARATE_SWIGLU_FROM = 1025
 
 # (architecture, stage) -> rows: (largest T it is for, tile)
@@ -46,16 +58,51 @@ TABLE = {
 }
 
 
-@lru_cache(maxsize=4096)  # it is asked twice a call
-def choose_tile(architecture, stage, num_tokens, multiprocessors):
-    """Tile for `num_tokens` tokens; the grid is per_sm x multiprocessors programs.
+def table_name(gpu, local_experts, hidden, intermediate):
+    """Module of the table for a GPU, by the name CUDA gives it, and a geometry; whether or not there is one."""
+    return f"tiles_{re.sub('[^a-z0-9]+', '_', gpu.lower())}_e{local_experts}_h{hidden}_i{intermediate}"
 
-    Raises:
-        ValueError: the architecture has no table.
-    """
-    rows = TABLE.get((architecture, stage))
-    if rows is None:
+
+@lru_cache
+def _tuned(gpu, geometry):
+    """Choices by token count, from the table of this GPU and geometry; {} without one."""
+    try:
+        rows = import_module(f".{table_name(gpu, *geometry)}", __package__).TABLE
+    except ModuleNotFoundError:
+        return {}
+    return {
+        row["T"]: Choice(Tile(**row["gemm1"]), Tile(**row["gemm2"]), row["gemm1_fused"], row["gemm2_tma"])
+        for row in rows
+    }
+
+
+def _by_architecture(architecture, num_tokens):
+    if (architecture, "gemm1") not in TABLE:
         known = sorted({name for name, _ in TABLE})
         raise ValueError(f"architecture: got {architecture}, tiles are tabled for {', '.join(known)}")
-    tile = next(tile for limit, tile in rows if limit is None or num_tokens <= limit)
-    return tile._replace(programs=tile.per_sm * multiprocessors)
+    tiles = [
+        next(tile for limit, tile in TABLE[architecture, stage] if limit is None or num_tokens <= limit)
+        for stage in ("gemm1", "gemm2")
+    ]
+    return Choice(*tiles, num_tokens < SEPARATE_SWIGLU_FROM, True)
+
+
+@lru_cache(maxsize=4096)
+def choose(architecture, gpu, multiprocessors, geometry, num_tokens):
+    """Tiles for num_tokens >= 1 tokens: those of the tabled token count that is nearest by ratio.
+
+    Args:
+        architecture: "sm_90", for GPUs without a table.
+        gpu: the name CUDA gives it; multiprocessors: a product's grid is per_sm times as many programs.
+        geometry: (E_local, H, I).
+
+    Raises:
+        ValueError: neither the GPU nor the architecture has a table.
+    """
+    tuned = _tuned(gpu, geometry)
+    if tuned:
+        choice = tuned[min(tuned, key=lambda tabled: abs(log(tabled / num_tokens)))]
+    else:
+        choice = _by_architecture(architecture, num_tokens)
+    tiles = [tile._replace(programs=tile.per_sm * multiprocessors) for tile in (choice.gemm1, choice.gemm2)]
+    return choice._replace(gemm1=tiles[0], gemm2=tiles[1])
