@@ -26,9 +26,7 @@ __global__ void __launch_bounds__(kThreads, 1) fused_layer(const __grid_constant
   extern __shared__ __align__(1024) uint8_t smem_base[];
   Smem& s = *reinterpret_cast<Smem*>(smem_base);
   const int warp = threadIdx.x / 32;
-  const bool few = a.num_tokens <= kSmemOutTokens, all_route = a.num_tokens <= kFewTokens;
-  uint32_t* mask = few ? s.rows.few.mask : s.rows.many.mask;
-  uint16_t* token = few ? s.rows.few.token : s.rows.many.token;
+  const bool all_route = a.num_tokens <= kFewTokens;
 
   prefetch_tokens(a);
   if (threadIdx.x == kThreads - 1) {
@@ -44,10 +42,10 @@ __global__ void __launch_bounds__(kThreads, 1) fused_layer(const __grid_constant
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
 
-  if (few)
-    for (int i = threadIdx.x; i < a.num_tokens * kK1; i += kThreads) s.rows.few.x_scale[i] = __ldg(a.x_scale + i);
+  if (a.num_tokens <= kDirectTokens)
+    for (int i = threadIdx.x; i < a.num_tokens * kK1; i += kThreads) s.few.x_scale[i] = __ldg(a.x_scale + i);
   if (all_route) {
-    if (warp < a.num_tokens) route_token(a, warp, &mask[warp], s.rows.few.weight[warp]);
+    if (warp < a.num_tokens) route_token(a, warp, &s.mask[warp], s.few.weight[warp]);
     __syncthreads();
   } else {
     for (int t = blockIdx.x + gridDim.x * warp; t < a.num_tokens; t += gridDim.x * (kThreads / 32))
@@ -59,10 +57,10 @@ __global__ void __launch_bounds__(kThreads, 1) fused_layer(const __grid_constant
       wait_gpu(&a.scratch->counters[kRouted], gridDim.x);
     }
     __syncthreads();
-    for (int t = threadIdx.x; t < a.num_tokens; t += kThreads) mask[t] = __ldcg(&a.scratch->mask[t]);
+    for (int t = threadIdx.x; t < a.num_tokens; t += kThreads) s.mask[t] = __ldcg(&a.scratch->mask[t]);
     __syncthreads();
   }
-  permute(s, mask, token, a.num_tokens);
+  permute(s, a.num_tokens);
 
   const bool in_gemm2 = blockIdx.x < kHidden / kColumns;
   if (warp >= kConsumers / 32) {
@@ -74,9 +72,9 @@ __global__ void __launch_bounds__(kThreads, 1) fused_layer(const __grid_constant
     if (threadIdx.x == kConsumers + 32) load_activations(s, maps, a, in_gemm2);
   } else {
     registers_up<232>();
-    Ring ring;
+    FewRing ring;
     const int warpgroup = __shfl_sync(0xffffffffu, warp / 4, 0);
-    gather_rows(s, a, token);
+    gather_rows(s, a);
     publish(&a.scratch->counters[kGathered]);
     gemm1_swiglu_quant(s, a, ring, warpgroup);
     publish(&a.scratch->counters[kActivated]);

@@ -13,10 +13,10 @@ __device__ __forceinline__ void let_go(Smem& s, int slot) {
 }
 
 // Steps that are the other warpgroup's alone: waiting keeps the phases in step.
-__device__ __forceinline__ void pass_over(Smem& s, Ring& ring, int steps) {
-  for (int i = 0; i < steps; i++, ring.step++) {
-    mbar_wait(&s.full[ring.slot()], ring.phase());
-    let_go(s, ring.slot());
+__device__ __forceinline__ void pass_over(Smem& s, FewRing& ring, int steps) {
+  for (int i = 0; i < steps; i++, ring.next()) {
+    mbar_wait(&s.full[ring.slot], ring.phase);
+    let_go(s, ring.slot);
   }
 }
 
@@ -42,7 +42,7 @@ __device__ __forceinline__ void promote_up_gate(
 // The weight blocks' scales of the next two steps are read before this pair is waited for.
 template <int N, bool kDirect>
 __device__ __forceinline__ void gemm1(
-    Smem& s, const Args& a, const Tile& tile, Ring& ring, float (&acc)[N / 2], int half, bool split) {
+    Smem& s, const Args& a, const Tile& tile, FewRing& ring, float (&acc)[N / 2], int half, bool split) {
   const int block = (tile.segment.expert * 2 * kInter + tile.unit * kUnit) / kBlock, groups = tile.segment.groups();
   const float *up = a.w1_scale + block * kK1, *gate = up + kInter / kBlock * kK1;
   int at[N / 4] = {};
@@ -50,7 +50,7 @@ __device__ __forceinline__ void gemm1(
 #pragma unroll
     for (int i = 0; i < N / 4; i++) {
       const int r = i / 2 * kGroup + 2 * (threadIdx.x % 4) + i % 2;
-      at[i] = r < tile.segment.rows ? s.rows.few.token[tile.segment.first_row + r] : 0;
+      at[i] = r < tile.segment.rows ? s.token[tile.segment.first_row + r] : 0;
     }
   }
   float raw[2][N / 2];
@@ -66,7 +66,7 @@ __device__ __forceinline__ void gemm1(
   };
   auto retire = [&](int slot, int i, float (&r)[N / 2], float up_scale, float gate_scale) {
     pin(r);
-    const float* scales = kDirect ? s.rows.few.x_scale + (i * halves + my_k) * a.num_tokens
+    const float* scales = kDirect ? s.few.x_scale + (i * halves + my_k) * a.num_tokens
                                : s.scales[slot] + my_k * groups * kGroup;
     promote_up_gate<N, kDirect>(acc, r, scales, at, up_scale, gate_scale);
     let_go(s, slot);
@@ -77,14 +77,15 @@ __device__ __forceinline__ void gemm1(
   for (int i = 0; i < steps; i += 2) {
     const int next = (i + 2 < steps ? i + 2 : i) * halves;
     const float coming[4] = {__ldg(up + next), __ldg(gate + next), __ldg(up + next + halves), __ldg(gate + next + halves)};
-    const Ring second{ring.step + 1};
-    issue(ring.slot(), ring.phase(), raw[0]);
-    issue(second.slot(), second.phase(), raw[1]);
+    const int first = ring.slot;
+    issue(first, ring.phase, raw[0]);
+    ring.next();
+    issue(ring.slot, ring.phase, raw[1]);
     wgmma_wait<1>();
-    retire(ring.slot(), i, raw[0], scale[0], scale[1]);
+    retire(first, i, raw[0], scale[0], scale[1]);
     wgmma_wait<0>();
-    retire(second.slot(), i + 1, raw[1], scale[2], scale[3]);
-    ring.step += 2;
+    retire(ring.slot, i + 1, raw[1], scale[2], scale[3]);
+    ring.next();
 #pragma unroll
     for (int c = 0; c < 4; c++) scale[c] = coming[c];
   }
@@ -97,7 +98,6 @@ __device__ __forceinline__ void swiglu_quant(
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
   const int unit = tile.unit + (tile.width == 2 ? warpgroup : 0);
   const bool few = a.num_tokens <= kFewTokens;
-  const uint16_t* token = a.num_tokens <= kSmemOutTokens ? s.rows.few.token : s.rows.many.token;
   float h[N / 4];
 #pragma unroll
   for (int j = 0; j < N / 8; j++) {
@@ -132,8 +132,8 @@ __device__ __forceinline__ void swiglu_quant(
       to[0] = high.__x;
       to[kTile8] = low.__x;
       if (warp == 0 && lane < 4) {
-        const int t = token[tile.segment.first_row + r], e = tile.segment.expert;
-        const float weight = t == kNoToken ? 0.0f : few ? s.rows.few.weight[t][e] : __ldcg(&a.scratch->weight[t][e]);
+        const int t = s.token[tile.segment.first_row + r], e = tile.segment.expert;
+        const float weight = t == kNoToken ? 0.0f : few ? s.few.weight[t][e] : __ldcg(&a.scratch->weight[t][e]);
         a.scratch->h_scale[scale_at + 4 * r] = scale * weight;
       }
     }
@@ -142,7 +142,7 @@ __device__ __forceinline__ void swiglu_quant(
 
 template <int N, bool kDirect>
 __device__ __forceinline__ void gemm1_tile(
-    Smem& s, const Args& a, const Tile& tile, Ring& ring, int warpgroup, int parity) {
+    Smem& s, const Args& a, const Tile& tile, FewRing& ring, int warpgroup, int parity) {
   float acc[N / 2];
 #pragma unroll
   for (int i = 0; i < N / 2; i++) acc[i] = 0.0f;
@@ -172,7 +172,7 @@ __device__ __forceinline__ void gemm1_tile(
   if (warpgroup == 0) swiglu_quant<N>(s, a, tile, acc, 0, parity);
 }
 
-__device__ __forceinline__ void gemm1_swiglu_quant(Smem& s, const Args& a, Ring& ring, int warpgroup) {
+__device__ __forceinline__ void gemm1_swiglu_quant(Smem& s, const Args& a, FewRing& ring, int warpgroup) {
   Tile tile;
   int parity = 0;
   for (Tiles tiles(s); tiles.take(tile); parity ^= 1) {

@@ -57,23 +57,23 @@ __device__ __forceinline__ void gemm2_step(
 // This warpgroup's half of K: its half of each slot, or each second slot. w_scale: the weight blocks', one a K step.
 template <int N>
 __device__ __forceinline__ void gemm2(
-    Smem& s, Ring& ring, float (&acc)[N / 2], int warpgroup, int groups, const float* w_scale) {
+    Smem& s, FewRing& ring, float (&acc)[N / 2], int warpgroup, int groups, const float* w_scale) {
   constexpr bool kSplit = N <= kSplitRows2;
   constexpr int kHalves = kSplit ? 2 : 1;
   const int half = kSplit ? warpgroup : 0;
   float scale = __ldg(w_scale + warpgroup);
-  for (int i = 0; i < kK2 / kHalves; i++, ring.step++) {
-    const int slot = ring.slot();
+  for (int i = 0; i < kK2 / kHalves; i++, ring.next()) {
+    const int slot = ring.slot;
     if (kSplit || i % 2 == warpgroup) {
       const int k = kHalves * i + half;
       const float coming = __ldg(w_scale + (k + 2 < kK2 ? k + 2 : k));
-      mbar_wait(&s.full[slot], ring.phase());
+      mbar_wait(&s.full[slot], ring.phase);
       gemm2_step<N>(acc, s.ring[slot] + half * kUnitBytes,
                     s.ring[slot] + kHalves * kUnitBytes + half * groups * 2 * kTile8,
                     s.scales[slot] + half * groups * 4 * kGroup, scale);
       scale = coming;
     } else {
-      mbar_wait(&s.full[slot], ring.phase());
+      mbar_wait(&s.full[slot], ring.phase);
     }
     let_go(s, slot);
   }
@@ -81,8 +81,7 @@ __device__ __forceinline__ void gemm2(
 
 template <int N>
 __device__ __forceinline__ void gemm2_segment(
-    Smem& s, const Args& a, Ring& ring, const Segment& seg, const uint16_t* token, float* out, int pitch, int warpgroup,
-    bool first) {
+    Smem& s, const Args& a, FewRing& ring, const Segment& seg, int warpgroup, bool first) {
   float acc[N / 2];
 #pragma unroll
   for (int i = 0; i < N / 2; i++) acc[i] = 0.0f;
@@ -90,7 +89,7 @@ __device__ __forceinline__ void gemm2_segment(
   gemm2<N>(s, ring, acc, warpgroup, seg.groups(), a.w2_scale + block * kK2);
 
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
-  float* column = out + 16 * warp + lane / 4;
+  float* column = &s.out[0][16 * warp + lane / 4];
   // first, second, first, second, ...: one warpgroup at a time adds to the sums
   if (warpgroup == 1) bar_sync(kBarFirstDone, kConsumers);
   else if (!first) bar_sync(kBarSecondDone, kConsumers);
@@ -100,44 +99,35 @@ __device__ __forceinline__ void gemm2_segment(
     for (int p = 0; p < 2; p++) {
       const int r = 8 * j + 2 * (lane % 4) + p;
       if (r >= seg.rows) continue;
-      float* sum = column + (size_t)token[seg.first_row + r] * pitch;
-      if (pitch == kOutPitch) {
-        sum[0] += acc[4 * j + p];
-        sum[8] += acc[4 * j + 2 + p];
-      } else {  // global: nothing comes back, so nothing waits; the barriers alone put the additions in order
-        atomicAdd(sum, acc[4 * j + p]);
-        atomicAdd(sum + 8, acc[4 * j + 2 + p]);
-      }
+      float* sum = column + s.token[seg.first_row + r] * kOutPitch;
+      sum[0] += acc[4 * j + p];
+      sum[8] += acc[4 * j + 2 + p];
     }
   }
   bar_arrive(warpgroup == 0 ? kBarFirstDone : kBarSecondDone, kConsumers);
 }
 
-__device__ __forceinline__ void gemm2_combine(Smem& s, const Args& a, Ring& ring, int warpgroup) {
-  const bool few = a.num_tokens <= kSmemOutTokens;
-  const uint16_t* token = few ? s.rows.few.token : s.rows.many.token;
-  float* out = few ? &s.rows.few.out[0][0] : &a.scratch->out[0][blockIdx.x * kColumns];
-  const int pitch = few ? kOutPitch : kHidden;
+__device__ __forceinline__ void gemm2_combine(Smem& s, const Args& a, FewRing& ring, int warpgroup) {
   const int thread = threadIdx.x % kConsumers;
   constexpr int kVectors = kColumns / 4;
   for (int i = thread; i < a.num_tokens * kVectors; i += kConsumers)
-    *reinterpret_cast<float4*>(out + (size_t)(i / kVectors) * pitch + i % kVectors * 4) = make_float4(0, 0, 0, 0);
+    *reinterpret_cast<float4*>(&s.out[i / kVectors][i % kVectors * 4]) = make_float4(0, 0, 0, 0);
   bar_sync(kBarConsumers, kConsumers);
 
   for (int i = 0; i < s.num_segments; i++) {
     const Segment seg = s.segment[i];
-    if (seg.rows <= 8) gemm2_segment<8>(s, a, ring, seg, token, out, pitch, warpgroup, i == 0);
-    else if (seg.rows <= 16) gemm2_segment<16>(s, a, ring, seg, token, out, pitch, warpgroup, i == 0);
-    else if (seg.rows <= 32) gemm2_segment<32>(s, a, ring, seg, token, out, pitch, warpgroup, i == 0);
-    else gemm2_segment<64>(s, a, ring, seg, token, out, pitch, warpgroup, i == 0);
+    if (seg.rows <= 8) gemm2_segment<8>(s, a, ring, seg, warpgroup, i == 0);
+    else if (seg.rows <= 16) gemm2_segment<16>(s, a, ring, seg, warpgroup, i == 0);
+    else if (seg.rows <= 32) gemm2_segment<32>(s, a, ring, seg, warpgroup, i == 0);
+    else gemm2_segment<64>(s, a, ring, seg, warpgroup, i == 0);
   }
   if (warpgroup == 0 && s.num_segments > 0) bar_sync(kBarSecondDone, kConsumers);
   bar_sync(kBarConsumers, kConsumers);
 
   constexpr int kOctets = kColumns / 8;
   for (int i = thread; i < a.num_tokens * kOctets; i += kConsumers) {
-    const float4* sum = reinterpret_cast<const float4*>(out + (size_t)(i / kOctets) * pitch + i % kOctets * 8);
-    const float4 u = few ? sum[0] : __ldcg(sum), v = few ? sum[1] : __ldcg(sum + 1);
+    const float4* sum = reinterpret_cast<const float4*>(&s.out[i / kOctets][i % kOctets * 8]);
+    const float4 u = sum[0], v = sum[1];
     *reinterpret_cast<uint4*>(a.output + (size_t)(i / kOctets) * kHidden + blockIdx.x * kColumns + i % kOctets * 8) =
         make_uint4(bf16_pair(u.x, u.y), bf16_pair(u.z, u.w), bf16_pair(v.x, v.y), bf16_pair(v.z, v.w));
   }

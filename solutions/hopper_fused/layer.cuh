@@ -18,8 +18,8 @@ constexpr int kGroup = 8;                 // rows that lie together, an expert's
 constexpr int kMaxRows = kMaxTokens * kTopK + kLocal * (kGroup - 1);
 constexpr uint16_t kNoToken = 0xffff;     // of a row that fills a group up
 constexpr int kFewTokens = 12;            // up to here every block routes all tokens itself, one a warp
-constexpr int kSmemOutTokens = 64;        // up to here gemm2 sums in shared memory, above in global
-constexpr int kDirectRows = 1;            // segments up to here copy their rows one by one from where they are
+constexpr int kDirectTokens = 64;         // up to here there are direct segments,
+constexpr int kDirectRows = 1;            // of so many rows: they copy their rows one by one from where they are
 static_assert(kDirectRows <= kGroup, "such a segment is one group");
 constexpr int kOutPitch = kColumns + 4;   // floats; 4 keeps the eight lanes of a row apart in the banks
 
@@ -27,7 +27,7 @@ constexpr int kWarpgroup = 128;
 constexpr int kConsumers = 2 * kWarpgroup;
 constexpr int kThreads = kConsumers + kWarpgroup;
 
-constexpr int kStages = 8;
+constexpr int kStages = 7;
 constexpr int kUnitBytes = 2 * kUnit * kBlock;   // weights of a unit for one K step
 // A slot holds 16 KB of weights where that is possible, for the bytes in flight are what keeps memory busy:
 //   gemm1, two units       two blocks of 64 weight rows, one K step; x
@@ -45,7 +45,6 @@ struct Scratch {
   unsigned counters[32];                       // see Counter; zero before and after each launch
   uint32_t mask[kMaxTokens];                   // bit e: the token has a row of local expert e
   float weight[kMaxTokens][kLocal];            // routing weight, where the bit is set
-  float out[kMaxTokens][kHidden];              // gemm2's sums, T > kSmemOutTokens
   // Rows of a segment together, K step by K step, so that what a step needs is one piece (see Segment).
   float x_scale[kMaxRows * kK1];               // K step: [group][8 rows]
   float h_scale[kMaxRows * kUnits];            // K step: [group][8 rows][4 units]; times the routing weight
@@ -59,7 +58,8 @@ __device__ __forceinline__ int swizzled(int row, int byte) {
   return row * kBlock + ((byte / 16 ^ row) * 16) + byte % 16;
 }
 
-struct Args {
+// What the layer is given, but for the weights, which the copy engine is told of.
+struct Layer {
   const float* logits;          // [T, 256]
   const uint16_t* bias;         // [256] bf16
   const uint8_t* x;             // [T, 7168] fp8
@@ -67,10 +67,13 @@ struct Args {
   const float* w1_scale;        // [32, 32, 56]
   const float* w2_scale;        // [32, 56, 16]
   uint16_t* output;             // [T, 7168] bf16
-  Scratch* scratch;
   int num_tokens;
   int local_expert_offset;
   float routed_scaling_factor;
+};
+
+struct Args : Layer {
+  Scratch* scratch;
 };
 
 struct Maps {
@@ -86,7 +89,7 @@ struct Segment {  // up to kChunk rows of one expert
   __device__ bool split() const { return rows <= kSplitRows2; }
   __device__ int steps() const { return split() ? kK2 / 2 : kK2; }
   // Rows copied one by one need no gathering and no wait for it, but each costs the copying thread 50 cycles a step.
-  __device__ bool direct(int num_tokens) const { return rows <= kDirectRows && num_tokens <= kSmemOutTokens; }
+  __device__ bool direct(int num_tokens) const { return rows <= kDirectRows && num_tokens <= kDirectTokens; }
   // where a K step's piece of each scratch array begins
   __device__ int x_at(int k) const { return first_row * kHidden + k * groups() * kTile8; }
   __device__ int x_scale_at(int k) const { return first_row * kK1 + k * groups() * kGroup; }
@@ -98,20 +101,14 @@ struct Smem {
   uint8_t ring[kStages][kSlot];  // 1024-byte aligned, as the 128-byte swizzle wants
   float scales[kStages][kScales];
   union {
-    struct {  // T <= kSmemOutTokens
-      union {
-        float out[kSmemOutTokens][kOutPitch];  // gemm2
-        float x_scale[kK1 * kSmemOutTokens];   // gemm1: all of it, as in memory, for direct segments
-      };
-      uint16_t token[kSmemOutTokens * kTopK + kLocal * (kGroup - 1)];
-      uint32_t mask[kSmemOutTokens];
-      float weight[kFewTokens][kLocal];
+    float out[kMaxTokens][kOutPitch];  // gemm2: the sums
+    struct {                           // before that
+      float x_scale[kK1 * kDirectTokens];  // all of it, as in memory, for direct segments
+      float weight[kFewTokens][kLocal];    // where every block routes all tokens
     } few;
-    struct {
-      uint16_t token[kMaxRows];
-      uint32_t mask[kMaxTokens];
-    } many;
-  } rows;
+  };
+  uint16_t token[kMaxRows];  // of each row, or kNoToken
+  uint32_t mask[kMaxTokens];
   float amax[2][2][4][kChunk];  // tile parity, warpgroup, warp, row
   float handover[4][kWarpgroup];  // sums that the second warpgroup hands to the first, where they split K
   Segment segment[kMaxSegments];
@@ -129,12 +126,15 @@ enum NamedBarrier {
   kBarRowsRead     // the tokens of this block's rows are in registers
 };
 
-// Position in the ring, counted alike by whoever fills and whoever drains.
+// Position in a ring of slots, counted alike by whoever fills and whoever drains.
+template <int kSlots>
 struct Ring {
-  int step = 0;
-  __device__ int slot() const { return step % kStages; }
-  __device__ int phase() const { return step / kStages & 1; }
+  int slot = 0, phase = 0;
+  __device__ void next() {
+    if (++slot == kSlots) slot = 0, phase ^= 1;
+  }
 };
+using FewRing = Ring<kStages>;
 
 // gemm1's work is the units of all segments in one line, cut into gridDim.x equal pieces. A tile is two
 // neighbouring units of one segment, or one where the piece is odd.

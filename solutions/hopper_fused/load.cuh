@@ -8,15 +8,15 @@
 // For one thread.
 __device__ __forceinline__ void load_weights(Smem& s, const Maps& maps, bool in_gemm2) {
   const uint64_t policy = policy_evict_first();
-  Ring ring;
+  FewRing ring;
   Tile tile;
   for (Tiles tiles(s); tiles.take(tile);) {
     // second block of the slot: the next unit, or the next K step of the same one
     const int boxes = tile.width == 2 || tile.split() ? 2 : 1;
     const int next_k = tile.split() ? 1 : 0, next_unit = tile.width - 1;
-    for (int i = 0; i < tile.steps(); i++, ring.step++) {
-      const int slot = ring.slot(), k = (1 + next_k) * i;
-      mbar_wait(&s.empty[slot], ring.phase() ^ 1);
+    for (int i = 0; i < tile.steps(); i++, ring.next()) {
+      const int slot = ring.slot, k = (1 + next_k) * i;
+      mbar_wait(&s.empty[slot], ring.phase ^ 1);
       mbar_arrive_expect(&s.full[slot], boxes * kUnitBytes);
       for (int b = 0; b < boxes; b++)
         tma_5d(s.ring[slot] + b * kUnitBytes, &maps.w1, &s.full[slot], (k + b * next_k) * kBlock, 0, 0,
@@ -27,9 +27,9 @@ __device__ __forceinline__ void load_weights(Smem& s, const Maps& maps, bool in_
   for (int n = 0; n < s.num_segments; n++) {
     const Segment seg = s.segment[n];
     const int halves = seg.split() ? 2 : 1;
-    for (int i = 0; i < seg.steps(); i++, ring.step++) {
-      const int slot = ring.slot();
-      mbar_wait(&s.empty[slot], ring.phase() ^ 1);
+    for (int i = 0; i < seg.steps(); i++, ring.next()) {
+      const int slot = ring.slot;
+      mbar_wait(&s.empty[slot], ring.phase ^ 1);
       mbar_arrive_expect(&s.full[slot], halves * kUnitBytes);
       for (int half = 0; half < halves; half++)
         tma_2d(s.ring[slot] + half * kUnitBytes, &maps.w2, &s.full[slot], (halves * i + half) * kBlock,
@@ -44,7 +44,7 @@ __device__ __forceinline__ void load_activations(Smem& s, const Maps& maps, cons
   const Scratch& scratch = *a.scratch;
   const uint64_t policy = policy_evict_last();
   bool gathered = false;
-  Ring ring;
+  FewRing ring;
   Tile tile;
   for (Tiles tiles(s); tiles.take(tile);) {
     const Segment& seg = tile.segment;
@@ -55,15 +55,15 @@ __device__ __forceinline__ void load_activations(Smem& s, const Maps& maps, cons
       fence_async_global();
       gathered = true;
     }
-    for (int i = 0; i < tile.steps(); i++, ring.step++) {
-      const int slot = ring.slot(), scale_bytes = seg.groups() * halves * kGroup * 4;
-      mbar_wait(&s.empty[slot], ring.phase() ^ 1);
+    for (int i = 0; i < tile.steps(); i++, ring.next()) {
+      const int slot = ring.slot, scale_bytes = seg.groups() * halves * kGroup * 4;
+      mbar_wait(&s.empty[slot], ring.phase ^ 1);
       if (direct) {
         mbar_arrive_expect(&s.full[slot], seg.rows * halves * kBlock);
         for (int half = 0; half < halves; half++)
           for (int r = 0; r < seg.rows; r++)
             tma_2d(s.ring[slot] + kSlotW + half * kTile8 + r * kBlock, &maps.x, &s.full[slot],
-                   (halves * i + half) * kBlock, s.rows.few.token[seg.first_row + r], policy);
+                   (halves * i + half) * kBlock, s.token[seg.first_row + r], policy);
         continue;
       }
       mbar_arrive_expect(&s.full[slot], bytes + scale_bytes);
@@ -77,9 +77,9 @@ __device__ __forceinline__ void load_activations(Smem& s, const Maps& maps, cons
   for (int n = 0; n < s.num_segments; n++) {
     const Segment seg = s.segment[n];
     const int halves = seg.split() ? 2 : 1, bytes = seg.groups() * halves * 2 * kTile8;
-    for (int i = 0; i < seg.steps(); i++, ring.step++) {
-      const int slot = ring.slot(), scale_bytes = seg.groups() * halves * kGroup * 16;
-      mbar_wait(&s.empty[slot], ring.phase() ^ 1);
+    for (int i = 0; i < seg.steps(); i++, ring.next()) {
+      const int slot = ring.slot, scale_bytes = seg.groups() * halves * kGroup * 16;
+      mbar_wait(&s.empty[slot], ring.phase ^ 1);
       mbar_arrive_expect(&s.full[slot], bytes + scale_bytes);
       bulk_copy(s.ring[slot] + halves * kUnitBytes, scratch.h + seg.h_at(halves * i), bytes, &s.full[slot], policy);
       bulk_copy(s.scales[slot], scratch.h_scale + seg.h_scale_at(halves * i), scale_bytes, &s.full[slot], policy);

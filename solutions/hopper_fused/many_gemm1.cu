@@ -11,7 +11,7 @@
 __device__ __forceinline__ void load_many1(Smem1& s, const CUtensorMap& map, const ManyArgs& a, int rank) {
   const uint64_t first = policy_evict_first(), last = policy_evict_last();
   fence_async_global();  // rows and scales were stored by ordinary stores
-  ManyRing<Smem1::kStages> ring;
+  Ring<Smem1::kStages> ring;
   Item item;
   for (Walk walk(s.work, kTiles1, rank); walk.take(item);) {
     if (threadIdx.x % 32 == 0) {
@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(kManyThreads, 1)
   } else {
     registers_up<224>();
     const int warpgroup = __shfl_sync(0xffffffffu, warp / 4, 0);
-    ManyRing<Smem1::kStages> ring;
+    Ring<Smem1::kStages> ring;
     Item item;
     for (Walk walk(s.work, kTiles1, rank); walk.take(item);) {
       const float* up = a.w1_scale + (size_t)(item.expert * 2 * kInter / kBlock + item.column) * kK1;

@@ -5,7 +5,7 @@
 
 template <int N>
 __device__ __forceinline__ void product1_narrow(
-    Smem1& s, ManyRing<Smem1::kStages>& ring, float (&acc)[2][N / 2], const float* up_scale, int warpgroup) {
+    Smem1& s, Ring<Smem1::kStages>& ring, float (&acc)[2][N / 2], const float* up_scale, int warpgroup) {
   const StepScales up_scales(up_scale), gate_scales(up_scale + kInter / kBlock * kK1);
   float raw[N / 2];
 #pragma unroll
@@ -117,7 +117,7 @@ __device__ __forceinline__ void swiglu_quant_narrow(
 
 template <int kTerms>
 __device__ __forceinline__ void gemm1_narrow(
-    Smem1& s, const ManyArgs& a, ManyRing<Smem1::kStages>& ring, const Item& item, const float* up, int warpgroup) {
+    Smem1& s, const ManyArgs& a, Ring<Smem1::kStages>& ring, const Item& item, const float* up, int warpgroup) {
   with_narrow_rows(item.n, [&](auto tile_rows) {
     constexpr int n = decltype(tile_rows)::count;
     float acc[2][n / 2];

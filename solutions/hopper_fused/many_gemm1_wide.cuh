@@ -5,7 +5,7 @@
 #include "many_wide.cuh"
 
 __device__ __forceinline__ void product1_wide(
-    Smem1& s, ManyRing<Smem1::kStages>& ring, float (&acc)[kWideSums], const float* up_scale, int warpgroup) {
+    Smem1& s, Ring<Smem1::kStages>& ring, float (&acc)[kWideSums], const float* up_scale, int warpgroup) {
   const StepScales up_scales(up_scale), gate_scales(up_scale + kInter / kBlock * kK1);
   const int row = warpgroup * 64 + threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4;
   const auto read = [&](int k, int slot) {
@@ -17,7 +17,7 @@ __device__ __forceinline__ void product1_wide(
 
 template <int kTerms>
 __device__ __forceinline__ void gemm1_wide(
-    Smem1& s, const ManyArgs& a, ManyRing<Smem1::kStages>& ring, const Item& item, const float* up, int warpgroup) {
+    Smem1& s, const ManyArgs& a, Ring<Smem1::kStages>& ring, const Item& item, const float* up, int warpgroup) {
   const int lane = threadIdx.x % 32, in_group = threadIdx.x / 32 % 4 * 16 + lane / 4;
   const int first_row = s.work.first_row[item.expert], rows = s.work.rows[item.expert];
   const int here = min(64, item.n - warpgroup * 64);  // rows of this warpgroup; may be none

@@ -9,7 +9,7 @@ template <int kTerms>
 __device__ __forceinline__ void load_many2(Smem2<kTerms>& s, const CUtensorMap& map, const ManyArgs& a, int rank) {
   const uint64_t first = policy_evict_first(), last = policy_evict_last();
   fence_async_global();  // scales were stored by ordinary stores
-  ManyRing<Smem2<kTerms>::kStages> ring;
+  Ring<Smem2<kTerms>::kStages> ring;
   Item item;
   for (Walk walk(s.work, a.y_columns / kTileWeights, rank); walk.take(item);) {
     if (threadIdx.x % 32 == 0) {
@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(kManyThreads, 1)
   } else {
     registers_up<224>();
     const int warpgroup = __shfl_sync(0xffffffffu, warp / 4, 0);
-    ManyRing<Smem::kStages> ring;
+    Ring<Smem::kStages> ring;
     Item item;
     for (Walk walk(s.work, a.y_columns / kTileWeights, rank); walk.take(item);) {
       const int row = s.work.first_row[item.expert] + item.first, column = item.column * kTileWeights;

@@ -5,7 +5,7 @@
 // Both terms have one scale, hence one accumulator.
 template <int N, int kTerms>
 __device__ __forceinline__ void product2_narrow(
-    Smem2<kTerms>& s, ManyRing<Smem2<kTerms>::kStages>& ring, float (&acc)[2][N / 2], const float* w_scale,
+    Smem2<kTerms>& s, Ring<Smem2<kTerms>::kStages>& ring, float (&acc)[2][N / 2], const float* w_scale,
     int warpgroup) {
   const float scales = __ldg(w_scale + threadIdx.x % kK2);  // one a K step, spread over the lanes
   float raw[N / 2];
@@ -48,7 +48,7 @@ __device__ __forceinline__ void product2_narrow(
 // y: of the tile's first row and column. 64 columns at a time are turned round by stmatrix.
 template <int kTerms>
 __device__ __forceinline__ void gemm2_narrow(
-    Smem2<kTerms>& s, ManyRing<Smem2<kTerms>::kStages>& ring, const Item& item, const float* w_scale, uint16_t* y,
+    Smem2<kTerms>& s, Ring<Smem2<kTerms>::kStages>& ring, const Item& item, const float* w_scale, uint16_t* y,
     int y_columns, int warpgroup) {
   with_narrow_rows(item.n, [&](auto tile_rows) {
     constexpr int n = decltype(tile_rows)::count;

@@ -5,7 +5,7 @@
 
 template <int kTerms>
 __device__ __forceinline__ void product2_wide(
-    Smem2<kTerms>& s, ManyRing<Smem2<kTerms>::kStages>& ring, float (&acc)[kWideSums], const float* w_scale,
+    Smem2<kTerms>& s, Ring<Smem2<kTerms>::kStages>& ring, float (&acc)[kWideSums], const float* w_scale,
     int warpgroup) {
   const int row = warpgroup * 64 + threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4;
   const float scales = __ldg(w_scale + threadIdx.x % 32);  // of two weight blocks, one a K step, spread over the lanes
@@ -20,7 +20,7 @@ __device__ __forceinline__ void product2_wide(
 // y: of the tile's first row and column.
 template <int kTerms>
 __device__ __forceinline__ void gemm2_wide(
-    Smem2<kTerms>& s, ManyRing<Smem2<kTerms>::kStages>& ring, const Item& item, const float* w_scale, uint16_t* y,
+    Smem2<kTerms>& s, Ring<Smem2<kTerms>::kStages>& ring, const Item& item, const float* w_scale, uint16_t* y,
     int y_columns, int warpgroup) {
   float acc[kWideSums];
   product2_wide<kTerms>(s, ring, acc, w_scale, warpgroup);

@@ -25,14 +25,7 @@ struct Counters {
   unsigned rows[kLocal];  // of each expert; written, not counted
 };
 
-struct ManyArgs {
-  const float* logits;          // [T, 256]
-  const uint16_t* bias;         // [256] bf16
-  const uint8_t* x;             // [T, 7168] fp8
-  const float* x_scale;         // [56, T]
-  const float* w1_scale;        // [32, 32, 56]
-  const float* w2_scale;        // [32, 56, 16]
-  uint16_t* output;             // [T, 7168] bf16
+struct ManyArgs : Layer {
   Counters* counters;
   float* weight;                // [T, 32]: routing weight, where the bit is set
   int* row_of;                  // [T, 8]: the token's rows, in order of expert, then -1
@@ -43,11 +36,8 @@ struct ManyArgs {
   uint8_t* h;                   // expert by expert: [16][terms][rows][128], swizzled
   float* h_scale;               // expert by expert: [16][rows]; times the routing weight
   uint16_t* y;                  // [rows, y_columns] bf16
-  int num_tokens;
   int y_columns;                // gemm2 and combine run once for each so many output columns,
   int first_column;             // from this one
-  int local_expert_offset;
-  float routed_scaling_factor;
 };
 
 // Which rows and weights a tile has. The rows are first .. first + n of the expert's.
@@ -144,14 +134,6 @@ struct ManySmem {
   float scales[kStages][kTileRows];
   Work work;
   uint64_t full[kStages], empty[kStages];
-};
-
-template <int kStages>
-struct ManyRing {
-  int slot = 0, phase = 0;
-  __device__ void next() {
-    if (++slot == kStages) slot = 0, phase ^= 1;
-  }
 };
 
 // How both products begin: barriers, the kernel before this one over, the division of work, both blocks of the cluster

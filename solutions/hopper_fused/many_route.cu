@@ -18,24 +18,15 @@ __global__ void __launch_bounds__(kRouteThreads) many_route(const ManyArgs a) {
   const int share = (a.num_tokens + gridDim.x - 1) / gridDim.x, groups = (share + 31) / 32;
   const int first_token = min(a.num_tokens, (int)blockIdx.x * share), tokens = min(a.num_tokens - first_token, share);
   let_next_begin();
-  const Args route = {a.logits, a.bias, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, a.num_tokens,
-                      a.local_expert_offset, a.routed_scaling_factor};
   for (int i = warp; i < tokens; i += kWarps) prefetch_l2(a.logits + (size_t)(first_token + i) * kExperts + 8 * lane);
   for (int i = warp; i < 32 * groups; i += kWarps) {
     const int t = first_token + i;
-    if (i < tokens) route_token(route, t, &mask[i], a.weight + (size_t)t * kLocal);
+    if (i < tokens) route_token(a, t, &mask[i], a.weight + (size_t)t * kLocal);
     else mask[i] = 0;
   }
   __syncthreads();
   for (int g = warp; g < groups; g += kWarps) {
-    const unsigned bits = mask[32 * g + lane];
-    unsigned column = 0;
-#pragma unroll
-    for (int e = 0; e < kLocal; e++) {
-      const unsigned hits = __ballot_sync(kAll, bits >> e & 1);
-      if (lane == e) column = hits;
-    }
-    mask[32 * g + lane] = column;
+    mask[32 * g + lane] = tokens_of_expert(mask[32 * g + lane]);
   }
   __syncthreads();
   if (warp == 0) {

@@ -28,7 +28,7 @@ __device__ __forceinline__ void wide_half(Smem& s, int slot, float (&raw)[kWideS
 // waits for the arithmetic of addresses. A step's scales are read while the last products of the one before are added.
 template <int kTerms, int kSteps, class Smem, class Read, class Block>
 __device__ __forceinline__ void wide_product(
-    Smem& s, ManyRing<Smem::kStages>& ring, float (&acc)[kWideSums], int warpgroup, Read read, Block block) {
+    Smem& s, Ring<Smem::kStages>& ring, float (&acc)[kWideSums], int warpgroup, Read read, Block block) {
   constexpr int kSums = kWideSums / 2, kAtOnce = kSteps % Smem::kStages == 0 ? Smem::kStages : 1;
   float raw[kSums];
   const auto add = [&](int half, const WideScales& scales) {

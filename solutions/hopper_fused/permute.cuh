@@ -2,12 +2,11 @@
 // then moves its share of the rows together.
 #pragma once
 #include "layer.cuh"
+#include "route.cuh"
 #include "sm90.cuh"
 
-// mask [T], token [rows]: in shared memory; mask is overwritten. Fills first_row, segment, num_segments and token.
-//
-// 32 tokens' masks are a 32 x 32 bit matrix; transposed, lane e holds which of the 32 tokens have a row of expert e.
-__device__ __forceinline__ void permute(Smem& s, uint32_t* mask, uint16_t* token, int num_tokens) {
+// Reads mask, which it overwrites; fills first_row, segment, num_segments, num_rows and token.
+__device__ __forceinline__ void permute(Smem& s, int num_tokens) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   constexpr unsigned kAll = 0xffffffffu;
   constexpr int kWarps = kThreads / 32;
@@ -15,21 +14,14 @@ __device__ __forceinline__ void permute(Smem& s, uint32_t* mask, uint16_t* token
   uint32_t* before = reinterpret_cast<uint32_t*>(s.scales);  // [groups][expert]: rows in earlier groups
   static_assert(sizeof(s.scales) >= kMaxTokens * sizeof(uint32_t), "");
   for (int g = warp; g < groups; g += kWarps) {
-    const unsigned bits = 32 * g + lane < num_tokens ? mask[32 * g + lane] : 0;
-    unsigned column = 0;
-#pragma unroll
-    for (int e = 0; e < kLocal; e++) {
-      const unsigned hits = __ballot_sync(kAll, bits >> e & 1);
-      if (lane == e) column = hits;
-    }
-    mask[32 * g + lane] = column;
+    s.mask[32 * g + lane] = tokens_of_expert(32 * g + lane < num_tokens ? s.mask[32 * g + lane] : 0);
   }
   __syncthreads();
   if (warp == 0) {
     int rows = 0;
     for (int g = 0; g < groups; g++) {
       before[32 * g + lane] = rows;
-      rows += __popc(mask[32 * g + lane]);
+      rows += __popc(s.mask[32 * g + lane]);
     }
     const int padded = (rows + kGroup - 1) / kGroup * kGroup, chunks = (rows + kChunk - 1) / kChunk;
     int row_end = padded, chunk_end = chunks;
@@ -40,7 +32,7 @@ __device__ __forceinline__ void permute(Smem& s, uint32_t* mask, uint16_t* token
       chunk_end += lane >= d ? c : 0;
     }
     s.first_row[lane] = row_end - padded;
-    for (int r = rows; r < padded; r++) token[row_end - padded + r] = kNoToken;
+    for (int r = rows; r < padded; r++) s.token[row_end - padded + r] = kNoToken;
     for (int c = 0; c < chunks; c++) {
       const int done = c * kChunk;
       s.segment[chunk_end - chunks + c] = {
@@ -51,7 +43,7 @@ __device__ __forceinline__ void permute(Smem& s, uint32_t* mask, uint16_t* token
   __syncthreads();
   for (int g = warp; g < groups; g += kWarps) {
     int row = s.first_row[lane] + before[32 * g + lane];
-    for (unsigned hits = mask[32 * g + lane]; hits; hits &= hits - 1) token[row++] = 32 * g + __ffs(hits) - 1;
+    for (unsigned hits = s.mask[32 * g + lane]; hits; hits &= hits - 1) s.token[row++] = 32 * g + __ffs(hits) - 1;
   }
   __syncthreads();
 }
@@ -67,7 +59,7 @@ __device__ __forceinline__ void prefetch_tokens(const Args& a) {
 // This block's share of the rows and their scales, into the scratch's segments, for those that are not copied directly; a
 // warp a row, for the consumer warps.
 // Says when the first rows are read: weights asked for earlier would fill the block's way from L2 before them.
-__device__ __forceinline__ void gather_rows(const Smem& s, const Args& a, const uint16_t* token) {
+__device__ __forceinline__ void gather_rows(const Smem& s, const Args& a) {
   constexpr unsigned kAll = 0xffffffffu;
   constexpr int kPieces = kHidden / 16 / 32;  // of 16 bytes, for each lane
   const int lane = threadIdx.x % 32, first_of_mine = s.first_row[lane];
@@ -78,10 +70,10 @@ __device__ __forceinline__ void gather_rows(const Smem& s, const Args& a, const 
     const int chunk = first + (row - first) / kChunk * kChunk, in_chunk = row - chunk;
     int rows = min(kChunk, end - chunk);
     if (rows == kGroup)  // the only size that may be direct: without the rows that fill the group up
-      rows = __popc(__ballot_sync(kAll, lane < kGroup && token[chunk + lane % kGroup] != kNoToken));
+      rows = __popc(__ballot_sync(kAll, lane < kGroup && s.token[chunk + lane % kGroup] != kNoToken));
     const Segment seg = {(uint16_t)expert, (uint16_t)rows, (uint32_t)chunk};
     if (seg.direct(a.num_tokens)) continue;
-    const int t = token[row];
+    const int t = s.token[row];
     uint4 piece[kPieces];
     float scale[2] = {0.0f, 0.0f};
 #pragma unroll

@@ -9,7 +9,7 @@ __device__ __forceinline__ unsigned ordered(float f) {
 }
 
 // Writes mask (the local experts of the token) and weight[local expert] for the set bits. All lanes call it.
-__device__ __forceinline__ void route_token(const Args& a, int token, uint32_t* mask, float* weight) {
+__device__ __forceinline__ void route_token(const Layer& a, int token, uint32_t* mask, float* weight) {
   const int lane = threadIdx.x % 32;
   constexpr unsigned kAll = 0xffffffffu;
   float s[8], choice[8];
@@ -78,4 +78,16 @@ __device__ __forceinline__ void route_token(const Args& a, int token, uint32_t* 
   }
   local_bits = __reduce_or_sync(kAll, local_bits);
   if (lane == 0) *mask = local_bits;
+}
+
+// For one warp. Lane t gives the mask of one of 32 tokens; lane e gets which of them have a row of expert e: 32 x 32 bits
+// transposed.
+__device__ __forceinline__ unsigned tokens_of_expert(unsigned mask) {
+  unsigned column = 0;
+#pragma unroll
+  for (int e = 0; e < kLocal; e++) {
+    const unsigned hits = __ballot_sync(0xffffffffu, mask >> e & 1);
+    if (threadIdx.x % 32 == e) column = hits;
+  }
+  return column;
 }

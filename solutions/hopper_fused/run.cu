@@ -196,18 +196,18 @@ static void run_layer(
   const int blocks = multiprocessors_of(device);
   const auto stream = static_cast<cudaStream_t>(TVMFFIEnvGetStream(kDLCUDA, device));
   const Kept kept = kept_scratch(logits.device(), stream);
+  const Layer layer = {
+      static_cast<const float*>(logits.data_ptr()),   static_cast<const uint16_t*>(bias.data_ptr()),
+      static_cast<const uint8_t*>(x.data_ptr()),      static_cast<const float*>(x_scale.data_ptr()),
+      static_cast<const float*>(w1_scale.data_ptr()), static_cast<const float*>(w2_scale.data_ptr()),
+      static_cast<uint16_t*>(output.data_ptr()),      (int)t, (int)local_expert_offset, (float)routed_scaling_factor};
   if (t <= kMaxTokens) {
     Maps maps;
     tensor_map<2>(&maps.x, x.data_ptr(), {h, (cuuint64_t)t}, {1, h}, {kBlock, 1});
     tensor_map<5>(&maps.w1, w1.data_ptr(), {h, 8, 2, i / 8, kLocal}, {1, h, i * h, 8 * h, 2 * i * h},
                   {kBlock, 8, 2, kUnit / 8, 1});
     tensor_map<2>(&maps.w2, w2.data_ptr(), {i, kLocal * h}, {1, i}, {kBlock, kColumns});
-    const Args args = {
-        static_cast<const float*>(logits.data_ptr()),   static_cast<const uint16_t*>(bias.data_ptr()),
-        static_cast<const uint8_t*>(x.data_ptr()),      static_cast<const float*>(x_scale.data_ptr()),
-        static_cast<const float*>(w1_scale.data_ptr()), static_cast<const float*>(w2_scale.data_ptr()),
-        static_cast<uint16_t*>(output.data_ptr()),      static_cast<Scratch*>(kept.few.data_ptr()),
-        (int)t, (int)local_expert_offset, (float)routed_scaling_factor};
+    const Args args = {layer, static_cast<Scratch*>(kept.few.data_ptr())};
     check_cuda(launch_fused_layer(maps, args, blocks, stream), "launching fused_layer");
   } else {
     const int terms = t <= kExactTokens ? 2 : (int)many_terms;
@@ -215,19 +215,9 @@ static void run_layer(
     tensor_map<5>(&w1_map, w1.data_ptr(), {h, 8, 2, i / 8, kLocal}, {1, h, i * h, 8 * h, 2 * i * h},
                   {kBlock, 8, 2, kTileWeights / 32, 1});
     tensor_map<2>(&w2_map, w2.data_ptr(), {i, kLocal * h}, {1, i}, {kBlock, kTileWeights / 2});
-    ManyArgs args = {};
-    args.logits = static_cast<const float*>(logits.data_ptr());
-    args.bias = static_cast<const uint16_t*>(bias.data_ptr());
-    args.x = static_cast<const uint8_t*>(x.data_ptr());
-    args.x_scale = static_cast<const float*>(x_scale.data_ptr());
-    args.w1_scale = static_cast<const float*>(w1_scale.data_ptr());
-    args.w2_scale = static_cast<const float*>(w2_scale.data_ptr());
-    args.output = static_cast<uint16_t*>(output.data_ptr());
+    ManyArgs args = {layer};
     args.counters = static_cast<Counters*>(kept.counters.data_ptr());
-    args.num_tokens = t;
     args.y_columns = t <= kWholeY ? kHidden : kHidden / 2;
-    args.local_expert_offset = local_expert_offset;
-    args.routed_scaling_factor = routed_scaling_factor;
     const ffi::Tensor scratch = allocate(logits.device(), cut_many(args, nullptr, terms, blocks));
     cut_many(args, static_cast<uint8_t*>(scratch.data_ptr()), terms, blocks);
     check_cuda(launch_many_route(args, blocks, stream), "launching many_route");
