@@ -20,26 +20,23 @@ __device__ __forceinline__ void pass_over(Smem& s, FewRing& ring, int steps) {
   }
 }
 
-// Adds one K step's product, scaled with the rows' scales and those of up's and gate's weight block. scales: the step's,
-// one a row; with kDirect one a token, and `at` is the tokens of this thread's rows.
-template <int N, bool kDirect>
+// Adds one K step's product, scaled with the scales of this thread's rows and those of up's and gate's weight block.
+template <int N>
 __device__ __forceinline__ void promote_up_gate(
-    float (&acc)[N / 2], const float (&raw)[N / 2], const float* scales, const int (&at)[N / 4], float up, float gate) {
-  const float* pair = scales + 2 * (threadIdx.x % 4);
+    float (&acc)[N / 2], const float (&raw)[N / 2], const float2 (&x)[N / 8], float up, float gate) {
 #pragma unroll
   for (int j = 0; j < N / 8; j++) {
-    const float2 x = kDirect ? make_float2(scales[at[2 * j]], scales[at[2 * j + 1]])
-                          : *reinterpret_cast<const float2*>(pair + j * kGroup);
-    acc[4 * j + 0] += raw[4 * j + 0] * (x.x * up);
-    acc[4 * j + 1] += raw[4 * j + 1] * (x.y * up);
-    acc[4 * j + 2] += raw[4 * j + 2] * (x.x * gate);
-    acc[4 * j + 3] += raw[4 * j + 3] * (x.y * gate);
+    acc[4 * j + 0] += raw[4 * j + 0] * (x[j].x * up);
+    acc[4 * j + 1] += raw[4 * j + 1] * (x[j].y * up);
+    acc[4 * j + 2] += raw[4 * j + 2] * (x[j].x * gate);
+    acc[4 * j + 3] += raw[4 * j + 3] * (x[j].y * gate);
   }
 }
 
 // Sum over K, two slots at a time: the second's product runs while the first's is scaled and added.
 // `half` (0 or 1) is the weight block of the slot that is this warpgroup's; with `split` it is also its K step.
-// The weight blocks' scales of the next two steps are read before this pair is waited for.
+// The rows' scales of a step, and the weight blocks' of the next two, are read before its product is waited for: they are
+// there when it is, and long before the slot is let go.
 template <int N, bool kDirect>
 __device__ __forceinline__ void gemm1(
     Smem& s, const Args& a, const Tile& tile, FewRing& ring, float (&acc)[N / 2], int half, bool split) {
@@ -54,6 +51,7 @@ __device__ __forceinline__ void gemm1(
     }
   }
   float raw[2][N / 2];
+  float2 x_scale[2][N / 8];
   const int halves = split ? 2 : 1, my_k = split ? half : 0, steps = kK1 / halves;
   auto issue = [&](int slot, int phase, float (&r)[N / 2]) {
     mbar_wait(&s.full[slot], phase);
@@ -64,12 +62,13 @@ __device__ __forceinline__ void gemm1(
     for (int i = 0; i < 4; i++) Wgmma<N>::mma(r, a + 2 * i, b + 2 * i, i > 0);
     wgmma_commit();
   };
-  auto retire = [&](int slot, int i, float (&r)[N / 2], float up_scale, float gate_scale) {
-    pin(r);
+  auto read_scales = [&](int slot, int i, float2 (&x)[N / 8]) {
     const float* scales = kDirect ? s.few.x_scale + (i * halves + my_k) * a.num_tokens
-                               : s.scales[slot] + my_k * groups * kGroup;
-    promote_up_gate<N, kDirect>(acc, r, scales, at, up_scale, gate_scale);
-    let_go(s, slot);
+                                  : s.scales[slot] + my_k * groups * kGroup + 2 * (threadIdx.x % 4);
+#pragma unroll
+    for (int j = 0; j < N / 8; j++)
+      x[j] = kDirect ? make_float2(scales[at[2 * j]], scales[at[2 * j + 1]])
+                     : *reinterpret_cast<const float2*>(scales + j * kGroup);
   };
   up += my_k;
   gate += my_k;
@@ -81,10 +80,16 @@ __device__ __forceinline__ void gemm1(
     issue(first, ring.phase, raw[0]);
     ring.next();
     issue(ring.slot, ring.phase, raw[1]);
+    read_scales(first, i, x_scale[0]);
+    read_scales(ring.slot, i + 1, x_scale[1]);
     wgmma_wait<1>();
-    retire(first, i, raw[0], scale[0], scale[1]);
+    pin(raw[0]);
+    promote_up_gate<N>(acc, raw[0], x_scale[0], scale[0], scale[1]);
+    let_go(s, first);
     wgmma_wait<0>();
-    retire(ring.slot, i + 1, raw[1], scale[2], scale[3]);
+    pin(raw[1]);
+    promote_up_gate<N>(acc, raw[1], x_scale[1], scale[2], scale[3]);
+    let_go(s, ring.slot);
     ring.next();
 #pragma unroll
     for (int c = 0; c < 4; c++) scale[c] = coming[c];

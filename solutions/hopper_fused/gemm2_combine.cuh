@@ -12,13 +12,19 @@ __device__ __forceinline__ unsigned bf16_pair(float low, float high) {
   return *reinterpret_cast<const unsigned*>(&pair);
 }
 
-template <int N>
-__device__ __forceinline__ void promote(
-    float (&acc)[N / 2], const float (&raw)[N / 2], const float* scales, float w, int unit) {
-  const float* pair = scales + 8 * (threadIdx.x % 4) + unit;  // two rows of four units
+// Waits until no more than `kPending` products run and adds the one before, of one unit. Its scales are read first, as in
+// gemm1.
+template <int N, int kPending>
+__device__ __forceinline__ void promote(float (&acc)[N / 2], float (&raw)[N / 2], const float* scales, float w) {
+  const float* pair = scales + 8 * (threadIdx.x % 4) + (3 - kPending);  // two rows of four units
+  float2 h[N / 8];
+#pragma unroll
+  for (int j = 0; j < N / 8; j++) h[j] = make_float2(pair[4 * kGroup * j], pair[4 * kGroup * j + 4]);
+  wgmma_wait<kPending>();
+  pin(raw);
 #pragma unroll
   for (int j = 0; j < N / 8; j++) {
-    const float s0 = pair[4 * kGroup * j] * w, s1 = pair[4 * kGroup * j + 4] * w;
+    const float s0 = h[j].x * w, s1 = h[j].y * w;
     acc[4 * j + 0] += raw[4 * j + 0] * s0;
     acc[4 * j + 1] += raw[4 * j + 1] * s1;
     acc[4 * j + 2] += raw[4 * j + 2] * s0;
@@ -40,18 +46,10 @@ __device__ __forceinline__ void gemm2_step(
     Wgmma<N>::mma(raw[unit], a + 2 * unit, low + 2 * unit, 1);
     wgmma_commit();
   }
-  wgmma_wait<3>();
-  pin(raw[0]);
-  promote<N>(acc, raw[0], scales, w_scale, 0);
-  wgmma_wait<2>();
-  pin(raw[1]);
-  promote<N>(acc, raw[1], scales, w_scale, 1);
-  wgmma_wait<1>();
-  pin(raw[2]);
-  promote<N>(acc, raw[2], scales, w_scale, 2);
-  wgmma_wait<0>();
-  pin(raw[3]);
-  promote<N>(acc, raw[3], scales, w_scale, 3);
+  promote<N, 3>(acc, raw[0], scales, w_scale);
+  promote<N, 2>(acc, raw[1], scales, w_scale);
+  promote<N, 1>(acc, raw[2], scales, w_scale);
+  promote<N, 0>(acc, raw[3], scales, w_scale);
 }
 
 // This warpgroup's half of K: its half of each slot, or each second slot. w_scale: the weight blocks', one a K step.
