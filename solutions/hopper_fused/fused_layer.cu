@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(kThreads, 1) fused_layer(const __grid_constant
   if (a.num_tokens <= kDirectTokens)
     for (int i = threadIdx.x; i < a.num_tokens * kK1; i += kThreads) s.few.x_scale[i] = __ldg(a.x_scale + i);
   if (all_route) {
-    if (warp < a.num_tokens) route_token(a, warp, &s.mask[warp], s.few.weight[warp]);
+    for (int t = warp; t < a.num_tokens; t += kThreads / 32) route_token(a, t, &s.mask[t], s.few.weight[t]);
     __syncthreads();
   } else {
     for (int t = blockIdx.x + gridDim.x * warp; t < a.num_tokens; t += gridDim.x * (kThreads / 32))
