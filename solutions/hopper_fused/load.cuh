@@ -5,6 +5,18 @@
 #include "layer.cuh"
 #include "sm90.cuh"
 
+// Pieces of gemm1 are not all of one length: who has a short one uses memory while others still do gemm1. Asks L2 for
+// gemm2's weights from a segment's step on.
+__device__ __forceinline__ void prefetch_weights2(const Smem& s, const Maps& maps, int segment, int step) {
+  for (int slot = 0; slot < kSlotsAhead && segment < s.num_segments; slot++) {
+    const Segment seg = s.segment[segment];
+    const int halves = seg.split() ? 2 : 1;
+    for (int half = 0; half < halves; half++)
+      prefetch_2d(&maps.w2, (halves * step + half) * kBlock, seg.expert * kHidden + blockIdx.x * kColumns);
+    if (++step == seg.steps()) segment++, step = 0;
+  }
+}
+
 // For one thread.
 __device__ __forceinline__ void load_weights(Smem& s, const Maps& maps, bool in_gemm2) {
   const uint64_t policy = policy_evict_first();
@@ -24,11 +36,13 @@ __device__ __forceinline__ void load_weights(Smem& s, const Maps& maps, bool in_
     }
   }
   if (!in_gemm2) return;
+  int filled = 0;
   for (int n = 0; n < s.num_segments; n++) {
     const Segment seg = s.segment[n];
     const int halves = seg.split() ? 2 : 1;
     for (int i = 0; i < seg.steps(); i++, ring.next()) {
       const int slot = ring.slot;
+      if (filled++ == kStages) prefetch_weights2(s, maps, n, i);
       mbar_wait(&s.empty[slot], ring.phase ^ 1);
       mbar_arrive_expect(&s.full[slot], halves * kUnitBytes);
       for (int half = 0; half < halves; half++)
