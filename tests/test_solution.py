@@ -264,6 +264,24 @@ def test_tensors_changed_in_place_change_the_answer(layer, geometry):
         before = after
 
 
+@at("full")
+@pytest.mark.parametrize("num_tokens", [131_072, 131_073])
+def test_a_huge_batch_is_right_or_refused(layer, geometry, num_tokens):
+    """A user would miss: an offset that no longer fits in 32 bits, hence wrong rows or a crash in the GPU."""
+    arguments = inputs(geometry, num_tokens)
+    try:
+        output = run(layer, arguments)
+    except ValueError as error:
+        assert str(error).startswith(f"routing_logits: got {num_tokens} tokens, want "), error
+        assert arguments[OUTPUT].isnan().all()
+        return
+    some = torch.linspace(0, num_tokens - 1, 64, device=DEVICE).long()
+    few = {name: arguments[name][some] for name in ("routing_logits", "hidden_states")}
+    few["hidden_states_scale"] = arguments["hidden_states_scale"][:, some]
+    assert_close(output[some], reference(arguments | few))
+    assert torch.isfinite(output).all()
+
+
 # ---- bad input ----
 
 TENSORS = [name for name, value in inputs("small", 3, "cpu").items() if torch.is_tensor(value)]
