@@ -28,10 +28,8 @@ pack: $(READY) ## solutions/packed/ and blob/: all that flashinfer-bench run --l
 	$(BIN)/python scripts/pack_solution.py
 	$(BIN)/python scripts/make_workloads.py
 
-definitions: $(READY) ## definitions/moe/: FIB JSON from the readable reference
-	$(BIN)/python definitions/moe_fp8_block_scale.py
-	$(BIN)/python definitions/moe_bf16.py
-	$(BIN)/python definitions/mxfp8_linear.py
+definitions: $(READY) ## definitions/*/: FIB JSON from the readable references
+	$(BIN)/python scripts/make_definitions.py
 
 workloads: $(READY) ## workloads/ and blob/: what the solutions are run on
 	$(BIN)/python scripts/make_workloads.py
@@ -39,8 +37,8 @@ workloads: $(READY) ## workloads/ and blob/: what the solutions are run on
 bench: $(READY) ## the main job: every solution on every workload, one table
 	$(BIN)/python scripts/run_local.py
 
-test: $(READY) ## the tests
-	$(BIN)/python -m pytest
+test: $(READY) ## the tests, on all cores; those that need a GPU one after the other
+	$(BIN)/python -m pytest --numprocesses auto --dist loadgroup
 
 lint: $(READY) ## ruff: style and formatting
 	$(BIN)/ruff check .

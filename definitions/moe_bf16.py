@@ -1,16 +1,18 @@
 """Qwen3-30B-A3B's mixture of experts in bf16 (W16A16), with the experts of every token given.
 
 This file is the source of truth: `run` below is the reference that every solution is judged against, `GEOMETRIES` the
-sizes it is judged at. Running the file writes definitions/moe/<name>.json for each geometry; the `reference` in there
-is assembled from the function below.
+sizes it is judged at. `make definitions` writes FIB's JSON of each geometry, whose `reference` is assembled from the
+function below.
 
 Nothing here is fast on purpose. Everything is computed in fp32, so that no solution is judged by another's rounding.
 """
 
 import inspect
-from pathlib import Path
 
 import torch
+from flashinfer_bench import Definition
+
+from definitions.schema import const, tensor, var
 
 
 @torch.no_grad()
@@ -60,15 +62,7 @@ def reference_source():
 
 def definition(geometry):
     """The flashinfer_bench Definition for a key of GEOMETRIES."""
-    from flashinfer_bench import AxisConst, AxisVar, Definition, TensorSpec
-
     sizes = GEOMETRIES[geometry]
-
-    def const(value, description):
-        return AxisConst(type="const", value=value, description=description)
-
-    def tensor(shape, dtype, description):
-        return TensorSpec(shape=shape, dtype=dtype, description=description)
 
     return Definition(
         name=definition_name(geometry),
@@ -79,7 +73,7 @@ def definition(geometry):
         ),
         tags=["model:qwen3-30b-a3b", "quantization:none", f"geometry:{geometry}"],
         axes={
-            "seq_len": AxisVar(type="var", description="Tokens in the batch; 0 is legal."),
+            "seq_len": var("Tokens in the batch; 0 is legal."),
             "num_experts": const(sizes["num_experts"], "Experts of the layer, all of them held here."),
             "top_k": const(sizes["top_k"], "Experts of a token."),
             "hidden_size": const(sizes["hidden_size"], "Model width."),
@@ -105,17 +99,3 @@ def definition(geometry):
         outputs={"output": tensor(["seq_len", "hidden_size"], "bfloat16", "Weighted sum over a token's experts.")},
         reference=reference_source(),
     )
-
-
-def main():
-    """Write definitions/moe/<name>.json for every geometry."""
-    folder = Path(__file__).parent / "moe"
-    folder.mkdir(exist_ok=True)
-    for geometry in GEOMETRIES:
-        path = folder / f"{definition_name(geometry)}.json"
-        path.write_text(definition(geometry).model_dump_json(indent=2, exclude_unset=True) + "\n")
-        print(path.relative_to(folder.parent.parent))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,17 +1,19 @@
 """DeepSeek-V3's FP8 block-scale mixture of experts, as one expert-parallel rank computes it.
 
 This file is the source of truth: `run` below is the reference that every solution is judged
-against, `GEOMETRIES` the sizes it is judged at. Running the file writes definitions/moe/<name>.json
-for each geometry; the `reference` in there is assembled from the functions below.
+against, `GEOMETRIES` the sizes it is judged at. `make definitions` writes FIB's JSON of each geometry,
+whose `reference` is assembled from the functions below.
 
 Nothing here is fast on purpose. All weights are dequantised to fp32 first, whether or not a token
 needs them, because speed-ups are quoted against exactly that amount of work.
 """
 
 import inspect
-from pathlib import Path
 
 import torch
+from flashinfer_bench import Definition
+
+from definitions.schema import const, tensor, var
 
 # Routing is fixed by the model and cannot be read off a tensor's shape.
 TOP_K = 8
@@ -117,16 +119,8 @@ def reference_source():
 
 def definition(geometry):
     """The flashinfer_bench Definition for a key of GEOMETRIES."""
-    from flashinfer_bench import AxisConst, AxisVar, Definition, TensorSpec
-
     hidden = GEOMETRIES[geometry]["hidden_size"]
     intermediate = GEOMETRIES[geometry]["intermediate_size"]
-
-    def const(value, description):
-        return AxisConst(type="const", value=value, description=description)
-
-    def tensor(shape, dtype, description):
-        return TensorSpec(shape=shape, dtype=dtype, description=description)
 
     return Definition(
         name=definition_name(geometry),
@@ -144,7 +138,7 @@ def definition(geometry):
             f"geometry:{geometry}",
         ],
         axes={
-            "seq_len": AxisVar(type="var", description="Tokens in the batch; 0 is legal."),
+            "seq_len": var("Tokens in the batch; 0 is legal."),
             "num_experts": const(NUM_EXPERTS, "Experts of the whole layer."),
             "num_local_experts": const(NUM_LOCAL_EXPERTS, "Experts that this rank holds."),
             "hidden_size": const(hidden, "Model width."),
@@ -202,17 +196,3 @@ def definition(geometry):
         },
         reference=reference_source(),
     )
-
-
-def main():
-    """Write definitions/moe/<name>.json for every geometry."""
-    folder = Path(__file__).parent / "moe"
-    folder.mkdir(exist_ok=True)
-    for geometry in GEOMETRIES:
-        path = folder / f"{definition_name(geometry)}.json"
-        path.write_text(definition(geometry).model_dump_json(indent=2, exclude_unset=True) + "\n")
-        print(path.relative_to(folder.parent.parent))
-
-
-if __name__ == "__main__":
-    main()

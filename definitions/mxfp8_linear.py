@@ -1,16 +1,18 @@
 """A linear layer in MXFP8: bf16 activations quantised on the way in, weights given as E4M3 with E8M0 scales.
 
 This file is the source of truth: `run` below is the reference that every solution is judged against, `GEOMETRIES` the
-sizes it is judged at. Running the file writes definitions/linear/<name>.json for each geometry; the `reference` in
-there is assembled from the functions below.
+sizes it is judged at. `make definitions` writes FIB's JSON of each geometry, whose `reference` is assembled from the
+functions below.
 
 Nothing here is fast on purpose: both operands are expanded to fp32 and multiplied in fp32.
 """
 
 import inspect
-from pathlib import Path
 
 import torch
+from flashinfer_bench import Definition
+
+from definitions.schema import const, tensor, var
 
 # Of the format: OCP Microscaling Formats (MX) v1.0, MXFP8 with E4M3 elements.
 GROUP = 32
@@ -80,15 +82,7 @@ def reference_source(geometry):
 
 def definition(geometry):
     """The flashinfer_bench Definition for a key of GEOMETRIES."""
-    from flashinfer_bench import AxisConst, AxisVar, Definition, TensorSpec
-
     sizes = GEOMETRIES[geometry]
-
-    def const(value, description):
-        return AxisConst(type="const", value=value, description=description)
-
-    def tensor(shape, dtype, description):
-        return TensorSpec(shape=shape, dtype=dtype, description=description)
 
     return Definition(
         name=definition_name(geometry),
@@ -99,7 +93,7 @@ def definition(geometry):
         ),
         tags=["quantization:mxfp8", f"geometry:{geometry}"],
         axes={
-            "seq_len": AxisVar(type="var", description="Tokens, the rows of x; 0 is legal."),
+            "seq_len": var("Tokens, the rows of x; 0 is legal."),
             "n": const(sizes["n"], "Outputs of the layer, the rows of weight."),
             "k": const(sizes["k"], "Inputs of the layer."),
             "num_groups": const(sizes["k"] // GROUP, "Groups of 32 along k, each with a scale."),
@@ -118,17 +112,3 @@ def definition(geometry):
         outputs={"output": tensor(["seq_len", "n"], sizes.get("out", "bfloat16"), "x times the transposed weight.")},
         reference=reference_source(geometry),
     )
-
-
-def main():
-    """Write definitions/linear/<name>.json for every geometry."""
-    folder = Path(__file__).parent / "linear"
-    folder.mkdir(exist_ok=True)
-    for geometry in GEOMETRIES:
-        path = folder / f"{definition_name(geometry)}.json"
-        path.write_text(definition(geometry).model_dump_json(indent=2, exclude_unset=True) + "\n")
-        print(path.relative_to(folder.parent.parent))
-
-
-if __name__ == "__main__":
-    main()

@@ -14,11 +14,13 @@ os.environ["FIB_CACHE_PATH"] = tempfile.mkdtemp(prefix="fib-cache-")
 import harness  # noqa: E402, F401  without a CUDA device it chooses Triton's interpreter
 import torch  # noqa: E402
 
+if "PYTEST_XDIST_WORKER" in os.environ:
+    torch.set_num_threads(1)  # the workers have the cores already
+
 
 def pytest_collection_modifyitems(items):
-    if torch.cuda.is_available():
-        return
     skip = pytest.mark.skip(reason="needs a CUDA device; torch sees none")
+    one_worker = pytest.mark.xdist_group("gpu")  # tests side by side would share its memory and disturb what is timed
     for item in items:
         if "gpu" in item.keywords:
-            item.add_marker(skip)
+            item.add_marker(one_worker if torch.cuda.is_available() else skip)
