@@ -2,6 +2,8 @@
 
 import torch
 
+from .check_tensors import check_rank, check_tensors
+
 _ORDER = ("hidden_states", "expert_ids", "expert_weights", "gemm1_weights", "gemm2_weights", "output")
 
 
@@ -18,8 +20,7 @@ def check_bf16_inputs(tensors):
             definition says; the message names the argument, what it got and what it wants.
     """
     for at, rank in ((1, 2), (3, 3)):
-        if not isinstance(tensors[at], torch.Tensor) or tensors[at].dim() != rank:
-            raise ValueError(f"{_ORDER[at]}: got {_describe(tensors[at])}, want a tensor of {rank} dimensions")
+        check_rank(_ORDER[at], tensors[at], rank)
     seq_len, top_k = tensors[1].shape
     experts, gemm1_out, hidden = tensors[3].shape
     inter = gemm1_out // 2
@@ -31,40 +32,14 @@ def check_bf16_inputs(tensors):
     if not 1 <= top_k <= experts:
         raise ValueError(f"expert_ids: top_k is {top_k}, want 1 to {experts}, the number of experts")
 
-    bf16 = torch.bfloat16
-    want = (
+    bf16, int32, fp32 = (torch.bfloat16,), (torch.int32,), (torch.float32,)
+    shapes = (
         ((seq_len, hidden), bf16),
-        ((seq_len, top_k), torch.int32),
-        ((seq_len, top_k), torch.float32),
+        ((seq_len, top_k), int32),
+        ((seq_len, top_k), fp32),
         ((experts, 2 * inter, hidden), bf16),
         ((experts, hidden, inter), bf16),
         ((seq_len, hidden), bf16),
     )
-    device = tensors[1].device
-    for name, tensor, (shape, dtype) in zip(_ORDER, tensors, want, strict=True):
-        if (
-            not isinstance(tensor, torch.Tensor)
-            or tensor.shape != shape
-            or tensor.dtype != dtype
-            or tensor.device != device
-            or not tensor.is_contiguous()
-            or tensor.data_ptr() % 16
-        ):
-            raise ValueError(f"{name}: {_fault(tensor, shape, dtype, device)}")
-
-
-def _fault(tensor, shape, dtype, device):
-    """What is wrong with a tensor that something is wrong with."""
-    if not isinstance(tensor, torch.Tensor) or tensor.shape != shape or tensor.dtype != dtype:
-        return f"got {_describe(tensor)}, want {dtype} of shape {list(shape)}"
-    if tensor.device != device:
-        return f"is on {tensor.device}, want {device} as expert_ids"
-    if not tensor.is_contiguous():
-        return f"has strides {list(tensor.stride())}, want a contiguous tensor"
-    return "starts at an address that is not a multiple of 16 bytes"
-
-
-def _describe(value):
-    if isinstance(value, torch.Tensor):
-        return f"{value.dtype} of shape {list(value.shape)}"
-    return type(value).__name__
+    wanted = ((name, tensor, *want) for name, tensor, want in zip(_ORDER, tensors, shapes, strict=True))
+    check_tensors(wanted, like=("expert_ids", tensors[1]))

@@ -2,6 +2,8 @@
 
 import torch
 
+from .check_tensors import check_rank, check_tensors
+
 _BLOCK = 128
 _NUM_GROUPS = 8
 _ORDER = (
@@ -30,8 +32,7 @@ def check_inputs(tensors, local_expert_offset, routed_scaling_factor):
             definition says; the message names the argument, what it got and what it wants.
     """
     for at, rank in ((0, 2), (4, 3), (6, 3)):
-        if not isinstance(tensors[at], torch.Tensor) or tensors[at].dim() != rank:
-            raise ValueError(f"{_ORDER[at]}: got {_describe(tensors[at])}, want a tensor of {rank} dimensions")
+        check_rank(_ORDER[at], tensors[at], rank)
     seq_len, num_experts = tensors[0].shape
     local, gemm1_out, hidden = tensors[4].shape
     inter = gemm1_out // 2
@@ -43,8 +44,8 @@ def check_inputs(tensors, local_expert_offset, routed_scaling_factor):
             raise ValueError(f"{_ORDER[at]}: {name} is {value}, want a power of two of at least {_NUM_GROUPS}")
 
     h_blocks, i_blocks = hidden // _BLOCK, inter // _BLOCK
-    fp8, fp32, bf16 = torch.float8_e4m3fn, torch.float32, torch.bfloat16
-    want = (
+    fp8, fp32, bf16 = (torch.float8_e4m3fn,), (torch.float32,), (torch.bfloat16,)
+    shapes = (
         ((seq_len, num_experts), fp32),
         ((num_experts,), bf16),
         ((seq_len, hidden), fp8),
@@ -55,35 +56,9 @@ def check_inputs(tensors, local_expert_offset, routed_scaling_factor):
         ((local, h_blocks, i_blocks), fp32),
         ((seq_len, hidden), bf16),
     )
-    device = tensors[0].device
-    for name, tensor, (shape, dtype) in zip(_ORDER, tensors, want, strict=True):
-        if (
-            not isinstance(tensor, torch.Tensor)
-            or tensor.shape != shape
-            or tensor.dtype != dtype
-            or tensor.device != device
-            or not tensor.is_contiguous()
-            or tensor.data_ptr() % 16
-        ):
-            raise ValueError(f"{name}: {_fault(tensor, shape, dtype, device)}")
+    wanted = ((name, tensor, *want) for name, tensor, want in zip(_ORDER, tensors, shapes, strict=True))
+    check_tensors(wanted, like=("routing_logits", tensors[0]))
     if not isinstance(local_expert_offset, int) or not 0 <= local_expert_offset <= num_experts - local:
         raise ValueError(f"local_expert_offset: got {local_expert_offset!r}, want an int, 0 to {num_experts - local}")
     if not isinstance(routed_scaling_factor, (int, float)):
         raise ValueError(f"routed_scaling_factor: got {type(routed_scaling_factor).__name__}, want a number")
-
-
-def _fault(tensor, shape, dtype, device):
-    """What is wrong with a tensor that something is wrong with."""
-    if not isinstance(tensor, torch.Tensor) or tensor.shape != shape or tensor.dtype != dtype:
-        return f"got {_describe(tensor)}, want {dtype} of shape {list(shape)}"
-    if tensor.device != device:
-        return f"is on {tensor.device}, want {device} as routing_logits"
-    if not tensor.is_contiguous():
-        return f"has strides {list(tensor.stride())}, want a contiguous tensor"
-    return "starts at an address that is not a multiple of 16 bytes"
-
-
-def _describe(value):
-    if isinstance(value, torch.Tensor):
-        return f"{value.dtype} of shape {list(value.shape)}"
-    return type(value).__name__
