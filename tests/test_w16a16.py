@@ -24,14 +24,12 @@ from harness.launch_counters import read_launches
 from harness.tolerances import TOLERANCES
 
 from definitions import moe_bf16, moe_fp8_block_scale
-from solutions.align_fused_bf16.tiles import TABLE as ALIGN_TABLE
-from solutions.gather_scatter_bf16.tiles import TABLE as GATHER_TABLE
 from solutions.kernels.sort_pairs import ALONE, sort_pairs, sort_pairs_ref
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 HERE = "bf16" if DEVICE == "cuda" else "bf16_small"
 SOLUTIONS = ("align_fused_bf16", "gather_scatter_bf16", "torch_grouped_bf16")
-STYLES = {"align_fused_bf16": ALIGN_TABLE, "gather_scatter_bf16": GATHER_TABLE}
+STYLES = ("align_fused_bf16", "gather_scatter_bf16")
 GEMMS = {"gemm1_kernel", "gemm2_kernel", "gemm1_swiglu_kernel", "gemm2_scatter_kernel"}
 SHARED_MEMORY = 227 * 1024  # of one thread block, on sm_90 and on sm_100 alike
 
@@ -398,7 +396,7 @@ def compiled(request, tmp_path_factory):
         path = folder / source.path
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(source.content)
-    limits = {int(limit * 16) for limit, *_ in STYLES[name][architecture] if limit}
+    limits = {int(limit * 16) for limit, *_ in stage(name, "tiles").TABLE[architecture] if limit}
     tokens = sorted({1, 8192} | limits | {limit + 1 for limit in limits})
     env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"CUDA_VISIBLE_DEVICES": ""}
     script = Path(__file__).with_name("ahead_of_time.py")
@@ -418,7 +416,11 @@ def test_every_tabled_tile_compiles(compiled):
         for k in kernels
         if k["kernel"] in GEMMS
     }
-    tabled = {(t.block_m, t.block_n, t.block_k, t.num_warps) for _, *tiles in STYLES[name][architecture] for t in tiles}
+    tabled = {
+        (t.block_m, t.block_n, t.block_k, t.num_warps)
+        for _, *tiles in stage(name, "tiles").TABLE[architecture]
+        for t in tiles
+    }
     assert tabled <= built
 
 

@@ -4,13 +4,12 @@ Every expert's rows are aligned to whole row tiles, padding between experts; res
 token gathers its own.
 """
 
-from functools import lru_cache
-
 import torch
 
 from .gemm1 import gemm1, gemm1_kernel
 from .gemm2 import gemm2, gemm2_kernel
 from .kernels.check_bf16_inputs import check_bf16_inputs
+from .kernels.gpu_of import gpu_of
 from .kernels.launch import launch_quickly
 from .kernels.sort_pairs import count_kernel, place_kernel, sort_pairs
 from .silu_mul import silu_mul, silu_mul_kernel
@@ -18,15 +17,6 @@ from .sum_rows import sum_rows, sum_rows_kernel
 from .tiles import choose_tiles
 
 launch_quickly(count_kernel, place_kernel, gemm1_kernel, silu_mul_kernel, gemm2_kernel, sum_rows_kernel)
-
-
-@lru_cache
-def _architecture(device):
-    """(architecture name, multiprocessors) of a device; a CPU stands in for sm_90 in the interpreter."""
-    if device.type == "cpu":
-        return "sm_90", 4
-    properties = torch.cuda.get_device_properties(device)
-    return f"sm_{properties.major}{properties.minor}", properties.multi_processor_count
 
 
 def run(hidden_states, expert_ids, expert_weights, gemm1_weights, gemm2_weights, output):
@@ -43,13 +33,13 @@ def run(hidden_states, expert_ids, expert_weights, gemm1_weights, gemm2_weights,
     if num_tokens == 0:
         return
     num_experts = gemm1_weights.shape[0]
-    architecture, multiprocessors = _architecture(hidden_states.device)
-    tile1, tile2 = choose_tiles(architecture, multiprocessors, num_tokens * top_k, num_experts)
+    gpu = gpu_of(hidden_states.device)
+    tile1, tile2 = choose_tiles(gpu, num_tokens * top_k, num_experts)
 
     with torch.cuda.device_of(hidden_states):
         rows = sort_pairs(expert_ids, num_experts, tile1.block_m, tile1.block_m)
         g = gemm1(hidden_states, gemm1_weights, rows, top_k, tile1)
-        h = silu_mul(g, rows, tile1.block_m, 8 * multiprocessors)
+        h = silu_mul(g, rows, tile1.block_m, 8 * gpu.multiprocessors)
         del g  # its memory serves y
         y = gemm2(h, gemm2_weights, expert_weights, rows, tile2)
         sum_rows(y, rows.row_of_pair, top_k, output)

@@ -4,28 +4,18 @@ Tokens are gathered by the first product's loads and results scattered by the se
 copied for its own sake, and no row is padding.
 """
 
-from functools import lru_cache
-
 import torch
 
 from .gemm1_swiglu import gemm1_swiglu, gemm1_swiglu_kernel
 from .gemm2_scatter import gemm2_scatter, gemm2_scatter_kernel
 from .kernels.check_bf16_inputs import check_bf16_inputs
+from .kernels.gpu_of import gpu_of
 from .kernels.launch import launch_quickly
 from .kernels.sort_pairs import count_kernel, place_kernel, sort_pairs
 from .sum_pairs import sum_pairs, sum_pairs_kernel
 from .tiles import choose_tiles
 
 launch_quickly(count_kernel, place_kernel, gemm1_swiglu_kernel, gemm2_scatter_kernel, sum_pairs_kernel)
-
-
-@lru_cache
-def _architecture(device):
-    """(architecture name, multiprocessors) of a device; a CPU stands in for sm_90 in the interpreter."""
-    if device.type == "cpu":
-        return "sm_90", 4
-    properties = torch.cuda.get_device_properties(device)
-    return f"sm_{properties.major}{properties.minor}", properties.multi_processor_count
 
 
 def run(hidden_states, expert_ids, expert_weights, gemm1_weights, gemm2_weights, output):
@@ -42,7 +32,7 @@ def run(hidden_states, expert_ids, expert_weights, gemm1_weights, gemm2_weights,
     if num_tokens == 0:
         return
     num_experts = gemm1_weights.shape[0]
-    tile1, tile2 = choose_tiles(*_architecture(hidden_states.device), num_tokens * top_k, num_experts)
+    tile1, tile2 = choose_tiles(gpu_of(hidden_states.device), num_tokens * top_k, num_experts)
 
     with torch.cuda.device_of(hidden_states):
         rows = sort_pairs(expert_ids, num_experts, tile1.block_m, 1)

@@ -5,19 +5,8 @@ shared by both GEMMs, because the table of row tiles is made once.
 """
 
 from functools import lru_cache
-from typing import NamedTuple
 
-
-class Tile(NamedTuple):
-    block_m: int  # rows of a tile
-    block_n: int  # columns of a tile; gemm1 computes as many of gate and of up
-    block_k: int
-    group: int  # row tiles visited before the next column tile
-    per_sm: int  # programs for each multiprocessor
-    num_warps: int
-    num_stages: int
-    programs: int = 0  # per_sm x multiprocessors, filled in when the device is known
-
+from .kernels.expert_tiles import Tile, tiles_for
 
 # architecture -> rows: (largest mean of rows per expert it is for, gemm1's tile, gemm2's tile)
 TABLE = {
@@ -42,14 +31,6 @@ TABLE = {
 
 
 @lru_cache(maxsize=4096)
-def choose_tiles(architecture, multiprocessors, num_pairs, num_experts):
-    """(gemm1's tile, gemm2's tile); a grid is per_sm x multiprocessors programs.
-
-    Raises:
-        ValueError: the architecture has no table.
-    """
-    if architecture not in TABLE:
-        raise ValueError(f"architecture: got {architecture}, tiles are tabled for {', '.join(sorted(TABLE))}")
-    mean = num_pairs / num_experts
-    tiles = next(tiles for limit, *tiles in TABLE[architecture] if limit is None or mean <= limit)
-    return tuple(tile._replace(programs=tile.per_sm * multiprocessors) for tile in tiles)
+def choose_tiles(gpu, num_pairs, num_experts):
+    """(gemm1's tile, gemm2's tile) for T * top_k pairs; see tiles_for, also for the ValueError that it raises."""
+    return tiles_for(TABLE, gpu, num_pairs, num_experts)

@@ -9,6 +9,7 @@ from .kernels.combine import combine, combine_kernel
 from .kernels.gemm1 import gemm1, gemm1_kernel
 from .kernels.gemm1_swiglu_quant import gemm1_swiglu_quant, gemm1_swiglu_quant_kernel
 from .kernels.gemm2 import gemm2, gemm2_kernel
+from .kernels.gpu_of import gpu_of
 from .kernels.launch import launch_quickly
 from .kernels.permute import count_kernel, permute, place_kernel
 from .kernels.route import route, route_kernel
@@ -27,15 +28,6 @@ launch_quickly(
 )
 
 MAX_Y_BYTES = 900_000_000  # bound on gemm2's result, the largest scratch; wider ones are made in column slices
-
-
-@lru_cache
-def gpu_of(device):
-    """(architecture, GPU name, multiprocessors) of a device; a CPU stands in for sm_90 in the interpreter."""
-    if device.type == "cpu":
-        return "sm_90", "cpu", 4
-    properties = torch.cuda.get_device_properties(device)
-    return f"sm_{properties.major}{properties.minor}", properties.name, properties.multi_processor_count
 
 
 @lru_cache(maxsize=4096)

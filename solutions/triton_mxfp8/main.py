@@ -1,26 +1,16 @@
 """triton_mxfp8: a linear layer in MXFP8; read `run` downhill, then a file a step."""
 
-from functools import lru_cache
-
 import torch
 
 from .block_scaled_matmul import block_scaled_matmul, block_scaled_matmul_kernel, sum_splits_kernel
 from .check_operands import check_operands
 from .expand import expand_kernel
 from .group_quantise import group_quantise, group_quantise_kernel, group_round
+from .kernels.gpu_of import gpu_of
 from .kernels.launch import launch_quickly
 from .tiles import choose_tile
 
 launch_quickly(group_quantise_kernel, expand_kernel, block_scaled_matmul_kernel, sum_splits_kernel)
-
-
-@lru_cache
-def architecture_of(device):
-    """Architecture's name of a device; a CPU stands in for sm_90 in the interpreter."""
-    if device.type == "cpu":
-        return "sm_90"
-    properties = torch.cuda.get_device_properties(device)
-    return f"sm_{properties.major}{properties.minor}"
 
 
 def quantise(x):
@@ -31,7 +21,7 @@ def quantise(x):
 
 def multiply(codes, scales, weight, weight_scale, output, route=None):
     """The second step: product of quantised x with the weight into `output`, see `run`; on a route of tiles.py."""
-    tile = choose_tile(architecture_of(codes.device), *codes.shape, route)
+    tile = choose_tile(gpu_of(codes.device).architecture, *codes.shape, route)
     with torch.cuda.device_of(codes):
         block_scaled_matmul(codes, scales, weight, weight_scale.view(torch.uint8), output, tile)
 
@@ -53,7 +43,7 @@ def run(x, weight, weight_scale, output):
     check_operands(x, weight, weight_scale, output)
     if x.shape[0] == 0:
         return
-    tile = choose_tile(architecture_of(x.device), *x.shape)
+    tile = choose_tile(gpu_of(x.device).architecture, *x.shape)
     scales = weight_scale.view(torch.uint8)
     with torch.cuda.device_of(x):
         if tile.x == "codes":
