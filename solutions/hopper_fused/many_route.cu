@@ -23,6 +23,9 @@ __global__ void __launch_bounds__(kRouteThreads) many_route(const ManyArgs a) {
     const int t = first_token + i;
     if (i < tokens) route_token(a, t, &mask[i], a.weight + (size_t)t * kLocal);
     else mask[i] = 0;
+    __syncwarp();
+    if (share <= kWarps && mask[i])  // so few that L2 keeps them: on their way while this block waits for the others
+      for (int line = lane; line < kHidden / 128; line += 32) prefetch_l2(a.x + (size_t)t * kHidden + line * 128);
   }
   __syncthreads();
   for (int g = warp; g < groups; g += kWarps) {
