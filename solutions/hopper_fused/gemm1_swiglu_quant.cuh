@@ -5,6 +5,7 @@
 #pragma once
 #include "layer.cuh"
 #include "sm90.cuh"
+#include "swiglu_quant.cuh"
 
 // The consumer's part in freeing a slot: one lane of each of the eight warps says so.
 __device__ __forceinline__ void let_go(Smem& s, int slot) {
@@ -96,52 +97,49 @@ __device__ __forceinline__ void gemm1(
   }
 }
 
-// SwiGLU, quantisation and the store of h; the scale carries the routing weight on.
+// SwiGLU, quantisation and the store of h; the scale carries the routing weight on. A thread has rows 2 (lane % 4) and the
+// next of each group of 8, of one column of the unit; then four columns of one row and term.
 template <int N>
 __device__ __forceinline__ void swiglu_quant(
     Smem& s, const Args& a, const Tile& tile, const float (&acc)[N / 2], int warpgroup, int parity) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
   const int unit = tile.unit + (tile.width == 2 ? warpgroup : 0);
-  const bool few = a.num_tokens <= kFewTokens;
+  float(*most)[kChunk] = s.amax[parity][warpgroup];
   float h[N / 4];
 #pragma unroll
   for (int j = 0; j < N / 8; j++) {
 #pragma unroll
     for (int p = 0; p < 2; p++) {
-      const float up = acc[4 * j + p], gate = acc[4 * j + 2 + p];
-      const float v = up * (gate / (1.0f + expf(-gate)));
-      h[2 * j + p] = v;
-      float m = fabsf(v);
-      m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 4));
-      m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 8));
-      m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 16));
-      if (lane < 4) s.amax[parity][warpgroup][warp][8 * j + 2 * lane + p] = m;
+      h[2 * j + p] = swiglu(acc[4 * j + p], acc[4 * j + 2 + p]);
+      float m = fabsf(h[2 * j + p]);
+#pragma unroll
+      for (int d = 4; d < 32; d *= 2) m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, d));
+      if (lane < 4) most[warp][8 * j + 2 * lane + p] = m;
     }
   }
   bar_sync(kBarWarpgroup0 + warpgroup, kWarpgroup);
-  const int column = unit * kUnit + 8 * warp + lane / 4;
-  const int at = tile.segment.h_at(column / kBlock), scale_at = tile.segment.h_scale_at(column / kBlock) + unit % 4;
+  const bool all_route = a.num_tokens <= kFewTokens;
+  const int column = unit * kUnit + 8 * warp + lane / 16 * 4, row = 2 * (lane % 4) + lane / 4 % 2, term = lane / 8 % 2;
+  uint8_t* to = a.scratch->h + tile.segment.h_at(column / kBlock) + term * kTile8 + swizzled(row, column % kBlock);
+  float* scale_to = a.scratch->h_scale + tile.segment.h_scale_at(column / kBlock) + unit % 4;
 #pragma unroll
   for (int j = 0; j < N / 8; j++) {
+    if (j >= tile.segment.groups()) break;
+    float v[2];
 #pragma unroll
     for (int p = 0; p < 2; p++) {
       const int r = 8 * j + 2 * (lane % 4) + p;
-      if (r >= tile.segment.groups() * kGroup) continue;
-      const float(*amax)[kChunk] = s.amax[parity][warpgroup];
-      const float m = fmaxf(fmaxf(amax[0][r], amax[1][r]), fmaxf(amax[2][r], amax[3][r]));
-      const float scale = m > 0.0f ? m / 448.0f : 1.0f;
-      const float v = h[2 * j + p] / scale;
-      const __nv_fp8_e4m3 high(v);
-      const __nv_fp8_e4m3 low(v - float(high));
-      uint8_t* to = a.scratch->h + at + r / kGroup * 2 * kTile8 + swizzled(r % kGroup, column % kBlock);
-      to[0] = high.__x;
-      to[kTile8] = low.__x;
+      const float scale = row_scale(fmaxf(fmaxf(most[0][r], most[1][r]), fmaxf(most[2][r], most[3][r])));
+      v[p] = h[2 * j + p] * reciprocal(scale);
       if (warp == 0 && lane < 4) {
         const int t = s.token[tile.segment.first_row + r], e = tile.segment.expert;
-        const float weight = t == kNoToken ? 0.0f : few ? s.few.weight[t][e] : __ldcg(&a.scratch->weight[t][e]);
-        a.scratch->h_scale[scale_at + 4 * r] = scale * weight;
+        const float weight = t == kNoToken ? 0.0f : all_route ? s.few.weight[t][e] : __ldcg(&a.scratch->weight[t][e]);
+        scale_to[4 * r] = scale * weight;
       }
     }
+    uint16_t q[2];
+    quantise<2>(q, v[0], v[1]);
+    *reinterpret_cast<uint32_t*>(to + j * 2 * kTile8) = transpose4(q[0] | (uint32_t)q[1] << 16);
   }
 }
 

@@ -41,16 +41,6 @@ __device__ __forceinline__ void product1_narrow(
   }
 }
 
-// Four bytes of this lane, one each of (m, row's parity), against those of the lanes with the next three columns: then
-// the lane has four columns of one (m, parity), that of its number lane / 4 % 4.
-__device__ __forceinline__ uint32_t transpose4(uint32_t mine) {
-  const int lane = threadIdx.x % 32;
-  uint32_t other = __shfl_xor_sync(0xffffffffu, mine, 4);
-  mine = lane & 4 ? __byte_perm(mine, other, 0x3715) : __byte_perm(mine, other, 0x6240);
-  other = __shfl_xor_sync(0xffffffffu, mine, 8);
-  return lane & 8 ? __byte_perm(mine, other, 0x3276) : __byte_perm(mine, other, 0x5410);
-}
-
 template <int N, int kTerms>
 __device__ __forceinline__ void swiglu_quant_narrow(
     Smem1& s, const ManyArgs& a, const Item& item, float (&acc)[2][N / 2], int warpgroup) {
