@@ -114,7 +114,9 @@ def gather(name: str, manifest: dict, folder: Path = paths.SOLUTIONS) -> dict[st
         if not path.is_file():
             known = ", ".join(sorted(p.stem for p in path.parent.glob("*.py"))) or "none"
             raise PackingError(f"{name}: no shared stage {stage!r}; there are: {known}")
-        sources[f"kernels/{stage}.py"] = path.read_text()
+        for part in (path, path.with_suffix(".cpp")):  # what the stage compiles for its host code
+            if part.is_file():
+                sources[f"kernels/{part.name}"] = part.read_text()
     return dict(sorted(sources.items()))
 
 

@@ -11,6 +11,7 @@ from .gemm2 import gemm2, gemm2_kernel
 from .kernels.check_bf16_inputs import check_bf16_inputs
 from .kernels.gpu_of import gpu_of
 from .kernels.launch import launch_quickly
+from .kernels.replay import replayed
 from .kernels.sort_pairs import count_kernel, place_kernel, sort_pairs
 from .silu_mul import silu_mul, silu_mul_kernel
 from .sum_rows import sum_rows, sum_rows_kernel
@@ -19,6 +20,7 @@ from .tiles import choose_tiles
 launch_quickly(count_kernel, place_kernel, gemm1_kernel, silu_mul_kernel, gemm2_kernel, sum_rows_kernel)
 
 
+@replayed
 def run(hidden_states, expert_ids, expert_weights, gemm1_weights, gemm2_weights, output):
     """bf16 MoE layer with given experts; writes `output` [T, H] bf16.
 

@@ -11,6 +11,7 @@ from .gemm2_scatter import gemm2_scatter, gemm2_scatter_kernel
 from .kernels.check_bf16_inputs import check_bf16_inputs
 from .kernels.gpu_of import gpu_of
 from .kernels.launch import launch_quickly
+from .kernels.replay import replayed
 from .kernels.sort_pairs import count_kernel, place_kernel, sort_pairs
 from .sum_pairs import sum_pairs, sum_pairs_kernel
 from .tiles import choose_tiles
@@ -18,6 +19,7 @@ from .tiles import choose_tiles
 launch_quickly(count_kernel, place_kernel, gemm1_swiglu_kernel, gemm2_scatter_kernel, sum_pairs_kernel)
 
 
+@replayed
 def run(hidden_states, expert_ids, expert_weights, gemm1_weights, gemm2_weights, output):
     """bf16 MoE layer with given experts; writes `output` [T, H] bf16.
 

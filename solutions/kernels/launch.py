@@ -5,12 +5,17 @@ time. `launch_quickly` puts a shorter `run` before the kernel's own: a call whos
 launcher that Triton compiled, all others take the ordinary way. Callers write `kernel[grid](...)` as before.
 """
 
+import threading
+
 import torch
 import triton
 from triton import knobs
 
 # What is used below is not public: other versions, and machines without a GPU, launch the ordinary way.
-_SUPPORTED = triton.__version__.startswith("3.6.") and torch.cuda.is_available()
+SUPPORTED = triton.__version__.startswith("3.6.") and torch.cuda.is_available()
+
+# While replay.py watches a call of this thread: `launches`, a list of (compiled kernel, grid, arguments by name).
+watching = threading.local()
 
 
 def launch_quickly(*kernels):
@@ -27,7 +32,7 @@ def launch_quickly(*kernels):
         ValueError: a kernel has a constexpr before an ordinary parameter, or a parameter is named unlike the rest.
     """
     for kernel in kernels:
-        if _SUPPORTED and isinstance(kernel, triton.JITFunction):
+        if SUPPORTED and isinstance(kernel, triton.JITFunction):
             kernel.run = _quick_run(kernel)  # hides the method of the class, which serves as the ordinary way
 
 
@@ -35,6 +40,7 @@ def _quick_run(kernel):
     """`kernel.run` with a memory of the launches it has seen."""
     constexprs = [p.name for p in kernel.params if p.is_constexpr]
     ordinary = [p for p in kernel.params if not p.is_constexpr]
+    names = [p.name for p in ordinary]
     if [p.name for p in kernel.params[len(ordinary) :]] != constexprs:
         raise ValueError(f"{kernel.__name__}: a constexpr stands before an ordinary parameter")
     integers = [
@@ -46,8 +52,10 @@ def _quick_run(kernel):
         device = torch._C._cuda_getDevice()
         key = (device, *keywords.values(), *[_case(args[at]) for at in integers])
         found = seen.get(key)
-        if found is None or warmup or kernel.pre_run_hooks or _launch_hooks():
+        if found is None or warmup or kernel.pre_run_hooks or hooked():
             compiled = triton.JITFunction.run(kernel, *args, grid=grid, warmup=warmup, **keywords)
+            if hasattr(watching, "launches") and not warmup:
+                watching.launches.append((compiled, grid, dict(zip(names, args, strict=True)) | keywords))
             if found is None and not warmup and (launcher := _launcher(compiled)):
                 seen[key] = (*launcher, [keywords[name] for name in constexprs])
             return compiled
@@ -63,7 +71,7 @@ def _case(integer):
     return 0 if integer % 16 == 0 else 1 if integer == 1 else 2
 
 
-def _launch_hooks():
+def hooked():
     """True when a profiler or debugger wants to hear of launches."""
     enter, leave = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
     return getattr(enter, "calls", enter) or getattr(leave, "calls", leave)

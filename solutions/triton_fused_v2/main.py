@@ -12,6 +12,7 @@ from .kernels.gemm2 import gemm2, gemm2_kernel
 from .kernels.gpu_of import gpu_of
 from .kernels.launch import launch_quickly
 from .kernels.permute import count_kernel, permute, place_kernel
+from .kernels.replay import replayed
 from .kernels.route import route, route_kernel
 from .kernels.swiglu_quant import swiglu_quant, swiglu_quant_kernel
 from .tiles import choose
@@ -47,6 +48,7 @@ def first_product(x, x_scale, w, w_scale, permutation, choice):
     return swiglu_quant(g, permutation, tile.block_m, 8 * tile.programs // tile.per_sm, choice.tma)
 
 
+@replayed
 def run(
     routing_logits,
     routing_bias,

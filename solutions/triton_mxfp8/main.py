@@ -8,6 +8,7 @@ from .expand import expand_kernel
 from .group_quantise import group_quantise, group_quantise_kernel, group_round
 from .kernels.gpu_of import gpu_of
 from .kernels.launch import launch_quickly
+from .kernels.replay import replayed
 from .tiles import choose_tile
 
 launch_quickly(group_quantise_kernel, expand_kernel, block_scaled_matmul_kernel, sum_splits_kernel)
@@ -26,6 +27,7 @@ def multiply(codes, scales, weight, weight_scale, output, route=None):
         block_scaled_matmul(codes, scales, weight, weight_scale.view(torch.uint8), output, tile)
 
 
+@replayed
 def run(x, weight, weight_scale, output):
     """Linear layer in MXFP8; writes `output` [M, N].
 
