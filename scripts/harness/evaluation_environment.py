@@ -47,6 +47,7 @@ HEADERS = {
         typeinfo unordered_map unordered_set utility valarray variant vector version
         assert.h ctype.h errno.h fenv.h float.h inttypes.h limits.h locale.h math.h setjmp.h signal.h stdarg.h
         stdbool.h stddef.h stdint.h stdio.h stdlib.h string.h time.h""",
+    "POSIX, to ask the CUDA driver": "dlfcn.h",
     "the CUDA toolkit": """
         cuda.h cuda_runtime.h cuda_runtime_api.h cuda_bf16.h cuda_bf16.hpp cuda_fp16.h cuda_fp16.hpp cuda_fp8.h
         cuda_fp8.hpp cuda_fp6.h cuda_fp4.h cuda_pipeline.h cuda_pipeline_primitives.h cuda_awbarrier.h
