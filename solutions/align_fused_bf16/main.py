@@ -1,4 +1,4 @@
-"""align_fused_bf16: the layer in five or six Triton kernels; read `run` downhill, then a file a stage.
+"""align_fused_bf16: the layer in five to seven Triton kernels; read `run` downhill, then a file a stage.
 
 Every expert's rows are aligned to whole row tiles, padding between experts; results stay in expert order until each
 token gathers its own.
@@ -12,12 +12,12 @@ from .kernels.check_bf16_inputs import check_bf16_inputs
 from .kernels.gpu_of import gpu_of
 from .kernels.launch import launch_quickly
 from .kernels.replay import replayed
-from .kernels.sort_pairs import count_kernel, place_kernel, sort_pairs
+from .kernels.sort_pairs import count_kernel, place_kernel, scan_kernel, sort_pairs
 from .silu_mul import silu_mul, silu_mul_kernel
 from .sum_rows import sum_rows, sum_rows_kernel
 from .tiles import choose_tiles
 
-launch_quickly(count_kernel, place_kernel, gemm1_kernel, silu_mul_kernel, gemm2_kernel, sum_rows_kernel)
+launch_quickly(count_kernel, scan_kernel, place_kernel, gemm1_kernel, silu_mul_kernel, gemm2_kernel, sum_rows_kernel)
 
 
 @replayed

@@ -1,4 +1,4 @@
-"""gather_scatter_bf16: the layer in four or five Triton kernels; read `run` downhill, then a file a stage.
+"""gather_scatter_bf16: the layer in four to six Triton kernels; read `run` downhill, then a file a stage.
 
 Tokens are gathered by the first product's loads and results scattered by the second product's stores: no row is ever
 copied for its own sake, and no row is padding.
@@ -12,11 +12,11 @@ from .kernels.check_bf16_inputs import check_bf16_inputs
 from .kernels.gpu_of import gpu_of
 from .kernels.launch import launch_quickly
 from .kernels.replay import replayed
-from .kernels.sort_pairs import count_kernel, place_kernel, sort_pairs
+from .kernels.sort_pairs import count_kernel, place_kernel, scan_kernel, sort_pairs
 from .sum_pairs import sum_pairs, sum_pairs_kernel
 from .tiles import choose_tiles
 
-launch_quickly(count_kernel, place_kernel, gemm1_swiglu_kernel, gemm2_scatter_kernel, sum_pairs_kernel)
+launch_quickly(count_kernel, scan_kernel, place_kernel, gemm1_swiglu_kernel, gemm2_scatter_kernel, sum_pairs_kernel)
 
 
 @replayed

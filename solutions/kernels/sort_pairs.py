@@ -3,11 +3,11 @@
 An expert's rows lie together; with `align` they start at a multiple of it, and the rows between are padding. Tiles of
 block_m rows belong to one expert each, whose last tile may be short. Nothing is read back to the host.
 
-Map of the kernels: a pair's row is its expert's first row plus its rank among the pairs of that expert. Up to 8192
+Map of the kernels: a pair's row is its expert's first row plus its rank among the pairs of that expert. Up to 1024
 pairs `place` does it alone: every program counts all experts, and ranks its 64 pairs by comparing them with all
 earlier ones. Beyond, `count` (one program a chunk of 256 pairs) writes how many pairs of each expert its chunk holds,
-and `place` (one program a chunk) sums those counts and ranks the pairs of its own chunk only. The first program of
-`place` writes the tile table, and pads.
+`scan` (one program 16 experts) makes of that how many earlier chunks hold, and all, and `place` (one program a chunk)
+ranks the pairs of its own chunk only. The first program of `place` writes the tile table, and pads.
 """
 
 from typing import NamedTuple
@@ -16,10 +16,11 @@ import torch
 import triton
 import triton.language as tl
 
-ALONE = 8192  # pairs up to which `place` needs no `count`
+ALONE = 1024  # pairs up to which `place` needs no `count`; beyond, comparing each with all costs more than two launches
 OWN = 64  # pairs of a program of a lone `place`
 CHUNK = 256
 PIECE = 64  # pairs that are compared with at a time
+SCAN_CHUNKS, SCAN_EXPERTS = 256, 16  # that a program of `scan` has at a time, and at all
 
 
 class Rows(NamedTuple):
@@ -75,41 +76,57 @@ def count_kernel(
     tl.store(chunk_count_ptr + chunk * E + tl.arange(0, E), tl.histogram(expert, E, mask=inside))
 
 
-@triton.jit(do_not_specialize=["num_pairs", "num_chunks"])
+@triton.jit(do_not_specialize=["num_chunks"])
+def scan_kernel(
+    chunk_count_ptr,  # [num_chunks, E] int32; read, then how many pairs of the expert earlier chunks hold
+    total_ptr,  # [E] int32, written
+    num_chunks,
+    E: tl.constexpr,
+    CHUNKS: tl.constexpr,
+    EXPERTS: tl.constexpr,
+):
+    expert = tl.program_id(0) * EXPERTS + tl.arange(0, EXPERTS)
+    total = tl.zeros((EXPERTS,), tl.int32)
+    for first in range(0, num_chunks, CHUNKS):
+        chunk = first + tl.arange(0, CHUNKS)[:, None]
+        at = chunk_count_ptr + chunk * E + expert[None, :]
+        counts = tl.load(at, mask=chunk < num_chunks, other=0)
+        tl.store(at, total[None, :] + tl.cumsum(counts, 0) - counts, mask=chunk < num_chunks)
+        total += tl.sum(counts, 0)
+    tl.store(total_ptr + expert, total)
+
+
+@triton.jit(do_not_specialize=["num_pairs"])
 def place_kernel(
     expert_ptr,  # [num_pairs] int32
-    chunk_count_ptr,  # [num_chunks, E] int32; not read when LONE
+    earlier_ptr,  # [num_chunks, E] int32, as `scan` leaves it; not read when LONE
+    total_ptr,  # [E] int32; not read when LONE
     pair_of_row_ptr,  # [max_rows] int32, written
     row_of_pair_ptr,  # [num_pairs] int32, written
     tile_ptr,  # [max_tiles, 4] int32, written
     num_tiles_ptr,  # one int32, written
     num_pairs,
-    num_chunks,
     E: tl.constexpr,
     BLOCK_M: tl.constexpr,
     ALIGN: tl.constexpr,
     OWN: tl.constexpr,  # pairs of a program
     PIECE: tl.constexpr,
-    LONE: tl.constexpr,  # the least power of two that holds all pairs, or 0 when counts are given
+    LONE: tl.constexpr,  # the least power of two that holds all pairs, or 0 when `count` and `scan` ran
 ):
     me = tl.program_id(0)
     bins = tl.arange(0, E)
     pair = me * OWN + tl.arange(0, OWN)
     own = tl.load(expert_ptr + pair, mask=pair < num_pairs, other=-1)
 
-    count = tl.zeros((E,), tl.int32)
-    earlier = tl.zeros((E,), tl.int32)
     if LONE > 0:
         every = tl.arange(0, LONE)
         inside = every < num_pairs
-        count += tl.histogram(tl.load(expert_ptr + every, mask=inside, other=0), E, mask=inside)
+        count = tl.histogram(tl.load(expert_ptr + every, mask=inside, other=0), E, mask=inside)
+        earlier = tl.zeros((E,), tl.int32)
         first_piece = 0
     else:
-        for first in range(0, num_chunks, 32):
-            chunk = first + tl.arange(0, 32)[:, None]
-            counts = tl.load(chunk_count_ptr + chunk * E + bins[None, :], mask=chunk < num_chunks, other=0)
-            count += tl.sum(counts, 0)
-            earlier += tl.sum(tl.where(chunk < me, counts, 0), 0)
+        count = tl.load(total_ptr + bins)
+        earlier = tl.load(earlier_ptr + me * E + bins)
         first_piece = me * OWN
 
     rank = tl.zeros((OWN,), tl.int32)
@@ -161,22 +178,27 @@ def sort_pairs(expert_ids, num_experts, block_m, align):
     num_programs = -(-num_pairs // own)  # triton.cdiv takes microseconds
     rows = max_rows(num_pairs, num_experts, align)
     # every piece starts at a multiple of 16 bytes
-    sizes = (4 * tiles, 4, -(-num_pairs // 4) * 4, 0 if lone else num_programs * num_experts, -(-rows // 4) * 4)
+    counts = (0, 0) if lone else (num_programs * num_experts, num_experts)
+    sizes = (4 * tiles, 4, -(-num_pairs // 4) * 4, *counts, -(-rows // 4) * 4)
     scratch = torch.empty(sum(sizes), dtype=torch.int32, device=expert_ids.device)
-    table, num_tiles, row_of_pair, chunk_count, pair_of_row = scratch.split_with_sizes(sizes)
+    table, num_tiles, row_of_pair, chunk_count, total, pair_of_row = scratch.split_with_sizes(sizes)
     if lone:
-        chunk_count = scratch
+        chunk_count = total = scratch
     else:
         count_kernel[(num_programs,)](expert_ids, chunk_count, num_pairs, E=num_experts, CHUNK=CHUNK, num_warps=4)
+        experts = min(num_experts, SCAN_EXPERTS)
+        scan_kernel[(num_experts // experts,)](
+            chunk_count, total, num_programs, E=num_experts, CHUNKS=SCAN_CHUNKS, EXPERTS=experts, num_warps=4
+        )
     place_kernel[(num_programs,)](
         expert_ids,
         chunk_count,
+        total,
         pair_of_row,
         row_of_pair,
         table,
         num_tiles,
         num_pairs,
-        num_programs,
         E=num_experts,
         BLOCK_M=block_m,
         ALIGN=align,
