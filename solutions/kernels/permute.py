@@ -3,10 +3,11 @@
 Each expert's rows start at a multiple of `block_m`, so that a GEMM tile of block_m rows belongs to one
 expert. Tokens are not copied: `token_of_row` says where a row's activations are, and gemm1 gathers them.
 
-Map of the kernels: pairs are cut into chunks of 1024. `count` (one program a chunk) writes how many pairs of
-each expert its chunk holds. `place` (one program a chunk) sums those counts, which gives every expert's first
-tile and how many of its rows lie in earlier chunks, then numbers its own pairs in order by a running sum: the
-placement is the same in every run. With a single chunk, `place` counts for itself and `count` is not launched.
+Map of the kernels: a pair's row is its expert's first row plus its rank among the pairs of that expert, so the
+placement is the same in every run. Up to 1024 pairs `place` does it alone: every program counts all pairs by expert,
+and ranks its 64 pairs by comparing them with all earlier ones. Beyond, `count` (one program a chunk of 1024 pairs)
+writes how many pairs of each expert its chunk holds, and `place` (one program a chunk) sums those counts and ranks the
+pairs of its own chunk by a running sum. The first program of `place` writes the tiles' experts, and pads.
 """
 
 from typing import NamedTuple
@@ -52,7 +53,9 @@ def permute_ref(expert, num_local_experts, block_m):
     )
 
 
-CHUNK = 1024
+CHUNK = 1024  # pairs of a program; as many as `place` sorts alone
+OWN = 64  # pairs of a program of a lone `place`, and that they are compared with at a time
+LEAST = 256  # pairs that a lone `place` makes room for: a thread each
 
 
 @triton.jit(do_not_specialize=["num_pairs"])
@@ -74,7 +77,7 @@ def count_kernel(
 @triton.jit(do_not_specialize=["num_pairs", "num_chunks"], do_not_specialize_on_alignment=["chunk_count_ptr"])
 def place_kernel(
     expert_ptr,  # [num_pairs] int32
-    chunk_count_ptr,  # [num_chunks, E_LOCAL] int32; not read when num_chunks is 1
+    chunk_count_ptr,  # [num_chunks, E_LOCAL] int32; not read when LONE
     row_of_pair_ptr,  # [num_pairs] int32, written
     token_of_row_ptr,  # [max_tiles * BLOCK_M] int32, written
     tile_expert_ptr,  # [max_tiles] int32, written
@@ -84,17 +87,18 @@ def place_kernel(
     TOP_K: tl.constexpr,
     E_LOCAL: tl.constexpr,
     BLOCK_M: tl.constexpr,
-    CHUNK: tl.constexpr,
-    SINGLE: tl.constexpr,  # num_chunks == 1
+    MINE: tl.constexpr,  # pairs of a program
+    LONE: tl.constexpr,  # a power of two that holds all pairs, or 0 when counts are given
 ):
     me = tl.program_id(0)
     bins = tl.arange(0, E_LOCAL)
-    pair = me * CHUNK + tl.arange(0, CHUNK)
+    pair = me * MINE + tl.arange(0, MINE)
     expert = tl.load(expert_ptr + pair, mask=pair < num_pairs, other=-1)
 
-    if SINGLE:
-        count = tl.histogram(tl.maximum(expert, 0), E_LOCAL, mask=expert >= 0)
-        earlier = tl.zeros((E_LOCAL,), tl.int32)
+    if LONE > 0:
+        every = tl.arange(0, LONE)
+        all_experts = tl.load(expert_ptr + every, mask=every < num_pairs, other=-1)
+        count = tl.histogram(tl.maximum(all_experts, 0), E_LOCAL, mask=all_experts >= 0)
     else:
         count = tl.zeros((E_LOCAL,), tl.int32)
         earlier = tl.zeros((E_LOCAL,), tl.int32)
@@ -115,8 +119,17 @@ def place_kernel(
         for nth in range(0, tl.max(tiles, 0)):
             tl.store(tile_expert_ptr + last_tile - tiles + nth, bins, mask=nth < tiles)
 
-    hit = (expert[:, None] == bins[None, :]).to(tl.int32)
-    row = tl.sum(hit * (tl.cumsum(hit, 0) - 1 + (first_row + earlier)[None, :]), 1)
+    if LONE > 0:
+        rank = tl.zeros((MINE,), tl.int32)
+        for first in range(0, tl.minimum((me + 1) * MINE, num_pairs), MINE):
+            other = first + tl.arange(0, MINE)
+            other_expert = tl.load(expert_ptr + other, mask=other < num_pairs, other=-1)
+            before = (other_expert[:, None] == expert[None, :]) & (other[:, None] < pair[None, :])
+            rank += tl.sum(before.to(tl.int32), 0)  # adds within threads, hardly across lanes
+        row = tl.gather(first_row, tl.maximum(expert, 0), 0) + rank
+    else:
+        hit = (expert[:, None] == bins[None, :]).to(tl.int32)
+        row = tl.sum(hit * (tl.cumsum(hit, 0) - 1 + (first_row + earlier)[None, :]), 1)
     local = expert >= 0
     tl.store(row_of_pair_ptr + pair, tl.where(local, row, -1), mask=pair < num_pairs)
     tl.store(token_of_row_ptr + row, pair // TOP_K, mask=local)
@@ -135,17 +148,21 @@ def permute(expert, num_local_experts, block_m):
     """
     num_tokens, top_k = expert.shape
     num_pairs = num_tokens * top_k
-    num_chunks = -(-num_pairs // CHUNK)  # triton.cdiv takes microseconds
+    lone = num_pairs <= CHUNK
+    mine = OWN if lone else CHUNK
+    num_programs = -(-num_pairs // mine)  # triton.cdiv takes microseconds
     tiles = max_tiles(num_tokens, top_k, num_local_experts, block_m)
     row_of_pair = torch.empty_like(expert)
     sizes = (tiles * block_m, 1, 3, tiles)  # every piece starts at a multiple of 16 bytes
     scratch = torch.empty(sum(sizes), dtype=torch.int32, device=expert.device)
     token_of_row, num_tiles, _, tile_expert = scratch.split_with_sizes(sizes)
     chunk_count = scratch
-    if num_chunks > 1:
-        chunk_count = torch.empty(num_chunks, num_local_experts, dtype=torch.int32, device=expert.device)
-        count_kernel[(num_chunks,)](expert, chunk_count, num_pairs, E_LOCAL=num_local_experts, CHUNK=CHUNK, num_warps=4)
-    place_kernel[(num_chunks,)](
+    if not lone:
+        chunk_count = torch.empty(num_programs, num_local_experts, dtype=torch.int32, device=expert.device)
+        count_kernel[(num_programs,)](
+            expert, chunk_count, num_pairs, E_LOCAL=num_local_experts, CHUNK=CHUNK, num_warps=4
+        )
+    place_kernel[(num_programs,)](
         expert,
         chunk_count,
         row_of_pair,
@@ -153,12 +170,12 @@ def permute(expert, num_local_experts, block_m):
         tile_expert,
         num_tiles,
         num_pairs,
-        num_chunks,
+        num_programs,
         TOP_K=top_k,
         E_LOCAL=num_local_experts,
         BLOCK_M=block_m,
-        CHUNK=CHUNK,
-        SINGLE=num_chunks == 1,
+        MINE=mine,
+        LONE=max(LEAST, 1 << (num_pairs - 1).bit_length()) if lone else 0,
         num_warps=8,
     )
     return Permutation(row_of_pair, token_of_row, tile_expert, num_tiles)
