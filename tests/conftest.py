@@ -3,6 +3,7 @@
 import os
 import sys
 import tempfile
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -24,3 +25,13 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if "gpu" in item.keywords:
             item.add_marker(one_worker if torch.cuda.is_available() else skip)
+
+
+def pytest_terminal_summary(terminalreporter):
+    """What was not tested here and why, a line a reason: pytest's own list has one for each place."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    reasons = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in skipped)
+    if reasons:
+        terminalreporter.section("skipped", sep="-")
+    for reason, count in reasons.most_common():
+        terminalreporter.line(f"{count:5}  {reason}")
