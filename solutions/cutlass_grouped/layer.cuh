@@ -41,20 +41,24 @@ __device__ __forceinline__ size_t scale_at(int row, int k, int rows, int blocks,
   return by_row ? (size_t)row * blocks + k : (size_t)k * rows + row;
 }
 
-struct Args {
+// What the layer is given, but for the weights, which only the products read.
+struct Layer {
   const float* logits;          // [T, 256]
   const uint16_t* bias;         // [256] bf16
   const uint8_t* x;             // [T, 7168] fp8
   const float* x_scale;         // [56, T]
-  const uint8_t* w1;            // [32, 4096, 7168] fp8
   const float* w1_scale;        // [32, 32, 56]
-  const uint8_t* w2;            // [32, 7168, 2048] fp8
   const float* w2_scale;        // [32, 56, 16]
   uint16_t* output;             // [T, 7168] bf16
-  Scratch scratch;
   int num_tokens;
   int local_expert_offset;
   float routed_scaling_factor;
+};
+
+struct Args : Layer {
+  const uint8_t* w1;            // [32, 4096, 7168] fp8
+  const uint8_t* w2;            // [32, 7168, 2048] fp8
+  Scratch scratch;
   int first_row, window;
   bool weights_first1, weights_first2, scales_by_row;  // what the two products want, see GroupedGemm
 };

@@ -4,17 +4,6 @@
 #include "layer.cuh"
 #include "route.cuh"
 
-// 32 tokens' masks are a 32 x 32 bit matrix; transposed, lane e holds which of the 32 tokens have a row of expert e.
-__device__ __forceinline__ uint32_t transposed(uint32_t mask) {
-  uint32_t column = 0;
-#pragma unroll
-  for (int e = 0; e < kLocal; e++) {
-    const uint32_t hits = __ballot_sync(0xffffffffu, mask >> e & 1);
-    if (threadIdx.x % 32 == e) column = hits;
-  }
-  return column;
-}
-
 // A block routes a chunk of tokens. Above kFewTokens.
 __global__ void __launch_bounds__(kChunk * 32) route_kernel(const __grid_constant__ Args a) {
   __shared__ uint32_t mask[kChunk];
@@ -26,7 +15,7 @@ __global__ void __launch_bounds__(kChunk * 32) route_kernel(const __grid_constan
     mask[warp] = 0;
   __syncthreads();
   if (warp == 0) {
-    const uint32_t column = transposed(mask[lane]);
+    const uint32_t column = tokens_of_expert(mask[lane]);
     a.scratch.column[blockIdx.x * kLocal + lane] = column;
   }
 }
@@ -76,7 +65,7 @@ __global__ void __launch_bounds__(kChunk * 32) permute_kernel(const __grid_const
   }
   __syncthreads();
   auto column_of = [&](int c) {
-    return kFew ? transposed(mask[c * kChunk + lane]) : a.scratch.column[c * kLocal + lane];
+    return kFew ? tokens_of_expert(mask[c * kChunk + lane]) : a.scratch.column[c * kLocal + lane];
   };
 
   int rows = 0, earlier = 0;

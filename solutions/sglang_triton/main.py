@@ -13,6 +13,7 @@ from .kernels.check_inputs import check_inputs
 from .kernels.combine import combine, combine_kernel
 from .kernels.launch import launch_quickly
 from .kernels.permute import count_kernel, permute, place_kernel
+from .kernels.replay import replayed
 from .kernels.route import route, route_kernel
 from .kernels.swiglu_quant import swiglu_quant, swiglu_quant_kernel
 from .sorted_tokens import sorted_tokens, sorted_tokens_kernel
@@ -28,6 +29,7 @@ def _multiprocessors(device):
     return 4 if device.type == "cpu" else torch.cuda.get_device_properties(device).multi_processor_count
 
 
+@replayed
 def run(
     routing_logits,
     routing_bias,
