@@ -27,7 +27,7 @@ constexpr int kWarpgroup = 128;
 constexpr int kConsumers = 2 * kWarpgroup;
 constexpr int kThreads = kConsumers + kWarpgroup;
 
-constexpr int kStages = 5;
+constexpr int kStages = 6;
 constexpr int kUnitBytes = 2 * kUnit * kBlock;   // weights of a unit for one K step
 // A slot holds 16 KB of weights where that is possible, for the bytes in flight are what keeps memory busy:
 //   gemm1, two units       two blocks of 64 weight rows, one K step; x
@@ -36,7 +36,6 @@ constexpr int kUnitBytes = 2 * kUnit * kBlock;   // weights of a unit for one K 
 //   gemm2, rows  > 16      64 weight rows, one K step, the warpgroups take turns; h
 constexpr int kSlotW = 2 * kUnitBytes;
 constexpr int kSlot = kSlotW + kChunk * kBlock;
-constexpr int kFewSegments = 8;  // up to here weights go from L2 first; above, their lines' order is left alone
 constexpr int kSplitRows1 = 32, kSplitRows2 = 16;
 constexpr int kTile8 = kGroup * kBlock;     // bytes of a group's K step, swizzled as wgmma reads it
 constexpr int kScales = kChunk * 4;         // floats of a slot's row scales

@@ -7,8 +7,7 @@
 
 // For one thread.
 __device__ __forceinline__ void load_weights(Smem& s, const Maps& maps, bool in_gemm2) {
-  // Measured: whichever way it is, the other costs 1 to 2% on that side.
-  const uint64_t policy = s.num_segments <= kFewSegments ? policy_evict_first() : policy_evict_unchanged();
+  const uint64_t policy = policy_evict_first();
   FewRing ring;
   Tile tile;
   for (Tiles tiles(s); tiles.take(tile);) {

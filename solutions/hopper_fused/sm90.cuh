@@ -34,16 +34,10 @@ __device__ __forceinline__ void prefetch_map(const void* map) {
 
 __device__ __forceinline__ void prefetch_l2(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 
-// L2 policies: weights pass through once, activations are read by every block. "Unchanged" leaves a line's place in the
-// order of eviction as it is when the line is read.
+// L2 policies: weights pass through once, activations are read by every block.
 __device__ __forceinline__ uint64_t policy_evict_first() {
   uint64_t p;
   asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(p));
-  return p;
-}
-__device__ __forceinline__ uint64_t policy_evict_unchanged() {
-  uint64_t p;
-  asm volatile("createpolicy.fractional.L2::evict_unchanged.b64 %0, 1.0;" : "=l"(p));
   return p;
 }
 __device__ __forceinline__ uint64_t policy_evict_last() {
