@@ -33,7 +33,13 @@ def test_block_holds_what_was_measured(tmp_path):
 
 def test_a_changed_source_marks_its_results_stale(tmp_path):
     text = block(tmp_path, measured(sha1="before"))
-    assert "| fast (stale) | 0/19 | - | - |" in text and "has changed" in text
+    assert "| fast | 0/19, 19 stale | - | - |" in text and "has changed" in text
+
+
+def test_a_few_stale_workloads_are_counted(tmp_path):
+    """A reader must see that the rest is of the source as it is."""
+    text = block(tmp_path, measured()[:18] + measured(sha1="before")[18:])
+    assert "| fast | 18/19, 1 stale |" in text and "has changed" in text
 
 
 def test_missing_workloads_are_not_hidden(tmp_path):

@@ -16,12 +16,13 @@ def row(group: RunGroup, solution: str) -> str:
     """One line of Markdown: a solution at one tolerance on one machine."""
     summary = group.total.of(solution)
     found = [row.cells[solution] for row in group.rows if solution in row.cells]
-    stale = " (stale)" if summary.stale else ""
+    stale = f", {summary.stale} stale" if summary.stale else ""
     mean = "-" if summary.mean is None else f"{summary.mean:.1f}x"
     mean_ms = "-" if summary.mean_ms is None else f"{summary.mean_ms:.3f}"
     by_length = {cell.seq_len: cell.latency_ms for cell in found if cell.counts}
     times = [f"{by_length[t]:.3f}" if t in by_length else "-" for t in SHOWN_SEQ_LENS]
-    return "| " + " | ".join([solution + stale, f"{summary.passed}/{summary.workloads}", mean, mean_ms, *times]) + " |"
+    passed = f"{summary.passed}/{summary.workloads}{stale}"
+    return "| " + " | ".join([solution, passed, mean, mean_ms, *times]) + " |"
 
 
 def table(section: Section, group: RunGroup) -> str:
@@ -36,7 +37,7 @@ def table(section: Section, group: RunGroup) -> str:
 def block(found: Comparison) -> str:
     """Markdown of all tables: one for each machine, set of versions, tolerance and protocol, best solution first."""
     parts = [table(section, group) for section in found.sections for group in section.groups]
-    if "(stale)" in "".join(parts):
+    if " stale |" in "".join(parts):
         parts.append(STALE)
     return "\n\n".join(parts)
 
