@@ -107,9 +107,9 @@ def test_skips_are_decided_before_building(tmp_path):
     assert eligibility.why_skipped(solution(tmp_path, "pass"), "cpu") is None
 
 
-def trace(tmp_path, workload, timestamp, tolerance="relaxed"):
+def trace(tmp_path, workload, timestamp, tolerance="relaxed", protocol="once", sha1=None):
     packed = solution(tmp_path, BODIES["PASSED"])
-    ev = trace_store.annotate(evaluate(packed, workload), packed.hash(), tolerance, "once", "python x")
+    ev = trace_store.annotate(evaluate(packed, workload), sha1 or packed.hash(), tolerance, protocol, "python x")
     ev = ev.model_copy(update={"timestamp": timestamp})
     return Trace(definition=NAME, workload=workload, solution=packed.name, evaluation=ev)
 
@@ -128,6 +128,17 @@ def test_a_newer_trace_replaces_only_its_own_predecessor(tmp_path, records):
     trace_store.merge(path, [old])
     times = [t.evaluation.timestamp[:7] for t in trace_store.load(path)]
     assert sorted(times) == ["2026-01", "2026-01", "2026-02"]
+
+
+def test_a_short_run_leaves_the_long_one_of_its_source_alone(tmp_path, records):
+    """A quick look must not cost a measurement, nor may a measurement outlive its source beside a newer one."""
+    path = tmp_path / "traces.jsonl"
+    trace_store.merge(path, [trace(tmp_path, records[0], "2026-01-01T00:00:00", protocol="long")])
+    trace_store.merge(path, [trace(tmp_path, records[0], "2026-02-01T00:00:00", protocol="short")])
+    assert len(trace_store.load(path)) == 2
+    trace_store.merge(path, [trace(tmp_path, records[0], "2026-03-01T00:00:00", protocol="short", sha1="edited")])
+    (left,) = trace_store.load(path)
+    assert left.evaluation.environment.libs["solution_sha1"] == "edited"
 
 
 def test_a_broken_trace_file_is_not_overwritten(tmp_path, records):

@@ -48,11 +48,15 @@ def annotate(evaluation: Evaluation, solution_sha1: str, tolerance: str, protoco
     return evaluation.model_copy(update={"environment": environment, "log": log})
 
 
-def key(trace: Trace) -> tuple:
-    """Traces with one key are runs of one experiment; the newest counts."""
+def experiment(trace: Trace) -> tuple:
+    """What was to be found out: a solution on a workload, on one kind of machine, at one tolerance."""
     environment = trace.evaluation.environment
-    tolerance = environment.libs.get("tolerance", "")
-    return trace.solution, trace.workload.uuid, environment.hardware, tolerance
+    return trace.solution, trace.workload.uuid, environment.hardware, environment.libs.get("tolerance", "")
+
+
+def key(trace: Trace) -> tuple:
+    """Traces with one key are runs of one experiment by one protocol; the newest counts."""
+    return *experiment(trace), trace.evaluation.environment.libs.get("protocol", "")
 
 
 def load(path: Path) -> list[Trace]:
@@ -61,7 +65,10 @@ def load(path: Path) -> list[Trace]:
 
 
 def merge(path: Path, traces: list[Trace]) -> None:
-    """Add traces to path; one replaces an older one of the same key. Safe among processes."""
+    """Add traces to path; one replaces older ones of its key, and of its experiment with another source.
+
+    So a short run leaves the long run of the same source alone. Safe among processes.
+    """
     locks = get_fib_cache_path() / "trace_locks"
     locks.mkdir(parents=True, exist_ok=True)
     with FileLock(locks / f"{path.name}.lock"):
@@ -70,5 +77,8 @@ def merge(path: Path, traces: list[Trace]) -> None:
             old = kept.get(key(trace))
             if old is None or old.evaluation.timestamp <= trace.evaluation.timestamp:
                 kept[key(trace)] = trace
-        ordered = sorted(kept.values(), key=lambda t: (t.solution, t.workload.axes["seq_len"], key(t)))
+        by_age = sorted(kept.values(), key=lambda t: t.evaluation.timestamp)
+        newest = {experiment(t): t.evaluation.environment.libs.get("solution_sha1") for t in by_age}
+        current = [t for t in by_age if t.evaluation.environment.libs.get("solution_sha1") == newest[experiment(t)]]
+        ordered = sorted(current, key=lambda t: (t.solution, t.workload.axes["seq_len"], key(t)))
         write_atomically(path, "".join(f"{trace.model_dump_json()}\n" for trace in ordered))
