@@ -463,6 +463,13 @@ def test_sglangs_kernel_is_loaded_without_its_package(module, place, tmp_path, m
         load.load_kernel()
 
 
+@pytest.mark.parametrize("num_tokens", [1, 128, 129, 384, 385, 768, 769, 1024, 14107])
+def test_sglangs_two_products_are_launches_of_their_own(module, num_tokens):
+    """A user would miss: the second product through the launcher of the first, which was compiled without TMA."""
+    first, second = module("sglang_triton", "tiles").choose_configs(num_tokens)
+    assert first != second and first.keys() == second.keys()
+
+
 @pytest.mark.parametrize("num_tokens", [1, 37])
 def test_sorted_tokens(module, num_tokens):
     """A user would miss: padding that SGLang's kernel takes for a token."""

@@ -4,25 +4,19 @@ The masked products, whose tiles follow each expert's own number of rows, at eve
 other ranks are never made, but each expert has room for all tokens: 1 MB a token.
 """
 
-from functools import lru_cache
-
 import torch
 
 from .activate import activate, activate_kernel
 from .gather import gather, gather_kernel
 from .kernels.check_inputs import check_inputs
 from .kernels.combine import combine, combine_kernel
+from .kernels.gpu_of import gpu_of
 from .kernels.launch import launch_quickly
 from .kernels.route import route, route_kernel
 from .products import product
 from .rows import count_rows_kernel, masked_rows, place_rows_kernel
 
 launch_quickly(route_kernel, count_rows_kernel, place_rows_kernel, gather_kernel, activate_kernel, combine_kernel)
-
-
-@lru_cache
-def _multiprocessors(device):
-    return 4 if device.type == "cpu" else torch.cuda.get_device_properties(device).multi_processor_count
 
 
 def run(
@@ -62,7 +56,7 @@ def run(
     if num_tokens == 0:
         return
     num_local_experts = gemm1_weights.shape[0]
-    multiprocessors = _multiprocessors(hidden_states.device)
+    multiprocessors = gpu_of(hidden_states.device).multiprocessors
     with torch.cuda.device_of(hidden_states):
         expert, weight = route(
             routing_logits, routing_bias, local_expert_offset, routed_scaling_factor, num_local_experts

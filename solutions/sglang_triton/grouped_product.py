@@ -1,5 +1,7 @@
 """grouped_product: one launch of SGLang's fused_moe_kernel, whose parameters differ between versions."""
 
+import inspect
+
 import torch
 import triton
 import triton.language as tl
@@ -10,7 +12,8 @@ from .load import load_kernel
 
 _KERNEL = load_kernel()
 _NAMES = set(_KERNEL.arg_names)
-_ORDINARY = [p.name for p in _KERNEL.params if not p.is_constexpr]
+_PARAMETERS = inspect.signature(_KERNEL.fn).parameters.values()
+_ORDINARY = [p.name for p in _PARAMETERS if "constexpr" not in str(p.annotation)]  # a class, or its name
 _SWAPS = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == 9
 BLOCK = 128
 

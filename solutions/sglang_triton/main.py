@@ -4,13 +4,12 @@ Rows of experts of other ranks are never made, so they cost nothing. The second 
 TMA, as SGLang does on an H200.
 """
 
-from functools import lru_cache
-
 import torch
 
 from .grouped_product import grouped_product
 from .kernels.check_inputs import check_inputs
 from .kernels.combine import combine, combine_kernel
+from .kernels.gpu_of import gpu_of
 from .kernels.launch import launch_quickly
 from .kernels.permute import count_kernel, permute, place_kernel
 from .kernels.replay import replayed
@@ -22,11 +21,6 @@ from .tiles import choose_configs
 launch_quickly(route_kernel, count_kernel, place_kernel, sorted_tokens_kernel, swiglu_quant_kernel, combine_kernel)
 
 MAX_Y_BYTES = 900_000_000  # bound on the second product, the largest scratch; wider ones are made in column slices
-
-
-@lru_cache
-def _multiprocessors(device):
-    return 4 if device.type == "cpu" else torch.cuda.get_device_properties(device).multi_processor_count
 
 
 @replayed
@@ -87,7 +81,7 @@ def run(
             first_config,
             tma=False,
         )
-        h, h_scale = swiglu_quant(g, permutation, block_m, 8 * _multiprocessors(hidden_states.device))
+        h, h_scale = swiglu_quant(g, permutation, block_m, 8 * gpu_of(hidden_states.device).multiprocessors)
         del g  # its memory serves y
         blocks, rows = hidden // 128, h.shape[0]
         slices = next(n for n in range(1, blocks + 1) if blocks % n == 0 and rows * hidden // n * 2 <= MAX_Y_BYTES)
