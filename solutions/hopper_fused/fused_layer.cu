@@ -2,8 +2,9 @@
 //
 //   all warps      route tokens (all of them, or this block's share and a grid barrier), then sort rows by expert
 //   warps 8, 9     load.cuh: keep the ring of K steps full
+//   warps 10, 11   tell the other blocks of each unit of h that is stored
 //   warps 0 to 7   gather this block's share of the rows, grid barrier, gemm1_swiglu_quant.cuh on this block's units,
-//                  grid barrier, gemm2_combine.cuh on its columns
+//                  gemm2_combine.cuh on its columns, a segment as soon as all blocks' units of it are done
 //
 // The grid barriers cannot deadlock: the launch is cooperative, so either all blocks are resident or none runs, and
 // every wait is for an arrival that its block makes without waiting for anything later.
@@ -13,13 +14,10 @@
 #include "route.cuh"
 
 // What the consumer threads wrote becomes visible to all blocks. Their barrier puts the writes before one thread's
-// release; whoever reads them by bulk copy fences between its acquire and the copy.
+// release, which needs no fence beside it; whoever reads them by bulk copy fences between its acquire and the copy.
 __device__ __forceinline__ void publish(unsigned* counter) {
   bar_sync(kBarConsumers, kConsumers);
-  if (threadIdx.x == 0) {
-    __threadfence();
-    arrive_gpu(counter);
-  }
+  if (threadIdx.x == 0) arrive_gpu(counter);
 }
 
 __global__ void __launch_bounds__(kThreads, 1) fused_layer(const __grid_constant__ Maps maps, const Args a) {
@@ -51,8 +49,8 @@ __global__ void __launch_bounds__(kThreads, 1) fused_layer(const __grid_constant
     for (int t = blockIdx.x + gridDim.x * warp; t < a.num_tokens; t += gridDim.x * (kThreads / 32))
       route_token(a, t, &a.scratch->mask[t], a.scratch->weight[t]);
     __syncthreads();
+    if (threadIdx.x == kConsumers && a.num_tokens >= kGuessTokens) guess_first_weights(maps);
     if (threadIdx.x == 0) {
-      __threadfence();
       arrive_gpu(&a.scratch->counters[kRouted]);
       wait_gpu(&a.scratch->counters[kRouted], gridDim.x);
     }
@@ -62,14 +60,15 @@ __global__ void __launch_bounds__(kThreads, 1) fused_layer(const __grid_constant
   }
   permute(s, a.num_tokens);
 
-  const bool in_gemm2 = blockIdx.x < kHidden / kColumns;
+  const bool in_gemm2 = blockIdx.x < kColumnBlocks;
   if (warp >= kConsumers / 32) {
     registers_down<40>();
     if (warp == kConsumers / 32) {
       bar_sync(kBarRowsRead, kConsumers + 32);
       if (threadIdx.x % 32 == 0) load_weights(s, maps, in_gemm2);
     }
-    if (threadIdx.x == kConsumers + 32) load_activations(s, maps, a, in_gemm2);
+    if (warp == kConsumers / 32 + 1) load_activations(s, maps, a, in_gemm2);
+    if (warp >= kConsumers / 32 + 2) announce_units(s, a, warp - kConsumers / 32 - 2);
   } else {
     registers_up<232>();
     FewRing ring;
@@ -77,13 +76,14 @@ __global__ void __launch_bounds__(kThreads, 1) fused_layer(const __grid_constant
     gather_rows(s, a);
     publish(&a.scratch->counters[kGathered]);
     gemm1_swiglu_quant(s, a, ring, warpgroup);
-    publish(&a.scratch->counters[kActivated]);
     if (in_gemm2) gemm2_combine(s, a, ring, warpgroup);
 
     // the last block to finish leaves the counters as it found them; gemm2 is over, so nobody reads them any more
     bar_sync(kBarConsumers, kConsumers);
-    if (threadIdx.x == 0 && atomicAdd(&a.scratch->counters[kFinished], 1) == gridDim.x - 1)
+    if (threadIdx.x == 0 && atomicAdd(&a.scratch->counters[kFinished], 1) == gridDim.x - 1) {
       for (int i = kRouted; i <= kFinished; i++) a.scratch->counters[i] = 0;
+      for (int n = 0; n < s.num_segments; n++) a.scratch->activated[n] = 0;
+    }
   }
 }
 

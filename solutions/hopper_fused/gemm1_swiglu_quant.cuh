@@ -97,14 +97,14 @@ __device__ __forceinline__ void gemm1(
   }
 }
 
-// SwiGLU, quantisation and the store of h; the scale carries the routing weight on. A thread has rows 2 (lane % 4) and the
-// next of each group of 8, of one column of the unit; then four columns of one row and term.
+// SwiGLU, quantisation and the store of h; the scale carries the routing weight on. A thread has rows 2 (lane % 4) and
+// the next of each group of 8, of one column of the unit; then four columns of one row and term.
 template <int N>
 __device__ __forceinline__ void swiglu_quant(
-    Smem& s, const Args& a, const Tile& tile, const float (&acc)[N / 2], int warpgroup, int parity) {
+    Smem& s, const Args& a, const Tile& tile, const float (&acc)[N / 2], int warpgroup) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
   const int unit = tile.unit + (tile.width == 2 ? warpgroup : 0);
-  float(*most)[kChunk] = s.amax[parity][warpgroup];
+  float(*most)[kChunk] = s.amax[warpgroup];
   float h[N / 4];
 #pragma unroll
   for (int j = 0; j < N / 8; j++) {
@@ -141,18 +141,31 @@ __device__ __forceinline__ void swiglu_quant(
     quantise<2>(q, v[0], v[1]);
     *reinterpret_cast<uint32_t*>(to + j * 2 * kTile8) = transpose4(q[0] | (uint32_t)q[1] << 16);
   }
+  bar_sync(kBarUnitDone0 + warpgroup, kWarpgroup + 32);  // which also keeps the next tile from `most`
+}
+
+// For one warp beside each warpgroup: tells the other blocks of each unit of h that is stored. The barrier puts the
+// warpgroup's writes before the release; whoever reads them by bulk copy fences between its acquire and the copy. The
+// release takes a trip to L2, in which the warpgroup is at its next tile.
+__device__ __forceinline__ void announce_units(const Smem& s, const Args& a, int warpgroup) {
+  Tile tile;
+  for (Tiles tiles(s); tiles.take(tile);) {
+    if (warpgroup == 1 && tile.width == 1) continue;
+    bar_sync(kBarUnitDone0 + warpgroup, kWarpgroup + 32);
+    if (threadIdx.x % 32 == 0) arrive_gpu(&a.scratch->activated[tile.number]);
+  }
 }
 
 template <int N, bool kDirect>
 __device__ __forceinline__ void gemm1_tile(
-    Smem& s, const Args& a, const Tile& tile, FewRing& ring, int warpgroup, int parity) {
+    Smem& s, const Args& a, const Tile& tile, FewRing& ring, int warpgroup) {
   float acc[N / 2];
 #pragma unroll
   for (int i = 0; i < N / 2; i++) acc[i] = 0.0f;
   if (!tile.split()) {
     if (tile.width == 1 && warpgroup == 1) return pass_over(s, ring, kK1);
     gemm1<N, kDirect>(s, a, tile, ring, acc, warpgroup, false);
-    swiglu_quant<N>(s, a, tile, acc, warpgroup, parity);
+    swiglu_quant<N>(s, a, tile, acc, warpgroup);
     return;
   }
   gemm1<N, kDirect>(s, a, tile, ring, acc, warpgroup, true);
@@ -172,18 +185,17 @@ __device__ __forceinline__ void gemm1_tile(
     }
     bar_sync(kBarConsumers, kConsumers);
   }
-  if (warpgroup == 0) swiglu_quant<N>(s, a, tile, acc, 0, parity);
+  if (warpgroup == 0) swiglu_quant<N>(s, a, tile, acc, 0);
 }
 
 __device__ __forceinline__ void gemm1_swiglu_quant(Smem& s, const Args& a, FewRing& ring, int warpgroup) {
   Tile tile;
-  int parity = 0;
-  for (Tiles tiles(s); tiles.take(tile); parity ^= 1) {
+  for (Tiles tiles(s); tiles.take(tile);) {
     const int rows = tile.segment.rows;
-    if (tile.segment.direct(a.num_tokens)) gemm1_tile<8, true>(s, a, tile, ring, warpgroup, parity);
-    else if (rows <= 8) gemm1_tile<8, false>(s, a, tile, ring, warpgroup, parity);
-    else if (rows <= 16) gemm1_tile<16, false>(s, a, tile, ring, warpgroup, parity);
-    else if (rows <= 32) gemm1_tile<32, false>(s, a, tile, ring, warpgroup, parity);
-    else gemm1_tile<64, false>(s, a, tile, ring, warpgroup, parity);
+    if (tile.segment.direct(a.num_tokens)) gemm1_tile<8, true>(s, a, tile, ring, warpgroup);
+    else if (rows <= 8) gemm1_tile<8, false>(s, a, tile, ring, warpgroup);
+    else if (rows <= 16) gemm1_tile<16, false>(s, a, tile, ring, warpgroup);
+    else if (rows <= 32) gemm1_tile<32, false>(s, a, tile, ring, warpgroup);
+    else gemm1_tile<64, false>(s, a, tile, ring, warpgroup);
   }
 }

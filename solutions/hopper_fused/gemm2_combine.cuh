@@ -108,6 +108,7 @@ __device__ __forceinline__ void gemm2_segment(
 __device__ __forceinline__ void gemm2_combine(Smem& s, const Args& a, FewRing& ring, int warpgroup) {
   const int thread = threadIdx.x % kConsumers;
   constexpr int kVectors = kColumns / 4;
+  bar_sync(kBarConsumers, kConsumers);  // gemm1 no longer reads what lies where the sums will
   for (int i = thread; i < a.num_tokens * kVectors; i += kConsumers)
     *reinterpret_cast<float4*>(&s.out[i / kVectors][i % kVectors * 4]) = make_float4(0, 0, 0, 0);
   bar_sync(kBarConsumers, kConsumers);

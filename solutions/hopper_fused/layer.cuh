@@ -11,6 +11,7 @@ constexpr int kK2 = kInter / kBlock;      // K steps of gemm2
 constexpr int kUnit = 32;                 // columns of h that a warpgroup owns: 32 of up and 32 of gate make m64
 constexpr int kUnits = kInter / kUnit;    // units of an expert; h has one scale a row and unit
 constexpr int kColumns = 64;              // output columns of a block in gemm2
+constexpr int kColumnBlocks = kHidden / kColumns;  // blocks that take part in gemm2
 constexpr int kMaxTokens = 128;           // of this kernel; above, several kernels are faster
 constexpr int kChunk = 64;                // rows of an expert that are multiplied at once
 constexpr int kMaxSegments = kLocal + kMaxTokens * kTopK / kChunk;
@@ -18,6 +19,7 @@ constexpr int kGroup = 8;                 // rows that lie together, an expert's
 constexpr int kMaxRows = kMaxTokens * kTopK + kLocal * (kGroup - 1);
 constexpr uint16_t kNoToken = 0xffff;     // of a row that fills a group up
 constexpr int kFewTokens = 12;            // up to here every block routes all tokens itself, so that none waits for others
+constexpr int kGuessTokens = 32;          // from here on most experts have rows: the first weights are asked for unseen
 constexpr int kDirectTokens = 64;         // up to here there are direct segments,
 constexpr int kDirectRows = 1;            // of so many rows: they copy their rows one by one from where they are
 static_assert(kDirectRows <= kGroup, "such a segment is one group");
@@ -40,9 +42,10 @@ constexpr int kSplitRows1 = 32, kSplitRows2 = 16;
 constexpr int kTile8 = kGroup * kBlock;     // bytes of a group's K step, swizzled as wgmma reads it
 constexpr int kScales = kChunk * 4;         // floats of a slot's row scales
 
-// Global scratch, reused by later calls on the same stream. `counters` are zero before and after each launch.
+// Global scratch, reused by later calls on the same stream. What stands before `mask` is zero before and after each launch.
 struct Scratch {
-  unsigned counters[32];                       // see Counter; zero before and after each launch
+  unsigned counters[16];                       // see Counter
+  unsigned activated[kMaxSegments];            // units of each segment whose h is there
   uint32_t mask[kMaxTokens];                   // bit e: the token has a row of local expert e
   float weight[kMaxTokens][kLocal];            // routing weight, where the bit is set
   // Rows of a segment together, K step by K step, so that what a step needs is one piece (see Segment).
@@ -51,7 +54,7 @@ struct Scratch {
   alignas(1024) uint8_t x[kMaxRows * kHidden]; // K step: [group][8 rows of 128, swizzled]
   uint8_t h[kMaxRows * kInter * 2];            // K step: [group][q(h), q(h - q(h))][8 rows of 128, swizzled]
 };
-enum Counter { kRouted, kGathered, kActivated, kFinished };
+enum Counter { kRouted, kGathered, kFinished };
 
 // Offset of a row's byte in a group's K step: rows of 128 bytes, 16-byte pieces swizzled by the row's number.
 __device__ __forceinline__ int swizzled(int row, int byte) {
@@ -109,7 +112,7 @@ struct Smem {
   };
   uint16_t token[kMaxRows];  // of each row, or kNoToken
   uint32_t mask[kMaxTokens];
-  float amax[2][2][4][kChunk];  // tile parity, warpgroup, warp, row
+  float amax[2][4][kChunk];  // warpgroup, warp, row
   float handover[4][kWarpgroup];  // sums that the second warpgroup hands to the first, where they split K
   Segment segment[kMaxSegments];
   int first_row[kLocal];
@@ -123,7 +126,9 @@ enum NamedBarrier {
   kBarConsumers,
   kBarFirstDone,   // the first warpgroup has added its sums, now the second
   kBarSecondDone,  // and the other way round
-  kBarRowsRead     // the tokens of this block's rows are in registers
+  kBarRowsRead,    // the tokens of this block's rows are in registers
+  kBarUnitDone0,   // the first warpgroup has stored a unit of h; with a warp that tells the other blocks
+  kBarUnitDone1    // and the second
 };
 
 // Position in a ring of slots, counted alike by whoever fills and whoever drains.
@@ -136,29 +141,44 @@ struct Ring {
 };
 using FewRing = Ring<kStages>;
 
-// gemm1's work is the units of all segments in one line, cut into gridDim.x equal pieces. A tile is two
-// neighbouring units of one segment, or one where the piece is odd.
+// gemm1's work is the units of all segments in one line, which the blocks take from the front, side by side: so h of the
+// first segments is complete long before that of the last, and gemm2 begins with them while other blocks still do units.
+// A tile is two neighbouring units of one segment, or one.
+//
+//   full rounds   every block as many units, two by two
+//   what is left  less than a unit a block: goes to the blocks that have no columns in gemm2, as many as they can do
+//                 before the others come to gemm2's last segment; what is left then, one each, to the others
 struct Tile {
   Segment segment;
-  int unit, width;
+  int number, unit, width;  // number: of the segment
   __device__ bool split() const { return width == 1 && segment.rows <= kSplitRows1; }
   __device__ int steps() const { return split() ? kK1 / 2 : kK1; }
 };
 struct Tiles {
   const Smem& s;
-  int next, end;
-  __device__ Tiles(const Smem& smem) : s(smem) {
-    int units = smem.num_segments * kUnits;
-    next = (int)((long long)units * blockIdx.x / gridDim.x);
-    end = (int)((long long)units * (blockIdx.x + 1) / gridDim.x);
-  }
-  // The next tile of the piece; false when there is none.
+  int taken = 0;
+  __device__ explicit Tiles(const Smem& smem) : s(smem) {}
+  // This block's next tile; false when there is none.
   __device__ bool take(Tile& t) {
-    if (next >= end) return false;
-    t.segment = s.segment[next / kUnits];
-    t.unit = next % kUnits;
-    t.width = t.unit % 2 == 0 && next + 1 < end ? 2 : 1;
-    next += t.width;
+    const int block = blockIdx.x, blocks = gridDim.x, without_columns = blocks - kColumnBlocks;
+    const int units = s.num_segments * kUnits, full = units / blocks, pairs = full / 2;
+    int at = 2 * (taken * blocks + block);
+    t.width = 2;
+    if (taken >= pairs) {
+      const int more = taken - pairs - full % 2;
+      // in gemm2 a segment takes as long as 2 / 7 of a unit
+      const int spare = max(1, (s.num_segments - 2) * (kColumns * kInter) / (2 * kUnit * kHidden));
+      const int one_more = max(0, units % blocks - without_columns * spare);  // blocks with columns
+      t.width = 1;
+      if (more < 0) at = 2 * pairs * blocks + block;
+      else if (block >= kColumnBlocks) at = full * blocks + one_more + more * without_columns + block - kColumnBlocks;
+      else at = more == 0 && block < one_more ? full * blocks + block : units;
+      if (at >= units) return false;
+    }
+    taken++;
+    t.number = at / kUnits;
+    t.unit = at % kUnits;
+    t.segment = s.segment[t.number];
     return true;
   }
 };

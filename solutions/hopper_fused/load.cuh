@@ -1,9 +1,18 @@
 // load: two warps keep the ring of K steps full, walking the same steps as the consumers: all of gemm1's, then all of
 // gemm2's. One brings weights and depends on nothing, so weights are on their way while other blocks still gather x or
-// write h; the other brings activations and waits for those.
+// write h; the other brings activations and waits for those, in gemm2 segment by segment.
 #pragma once
 #include "layer.cuh"
 #include "sm90.cuh"
+
+// For one thread, while its block waits for the others' routing: asks L2 for the weights that the block wants first if the
+// first experts all have rows. With enough tokens most of them do; a wrong guess costs the bytes.
+__device__ __forceinline__ void guess_first_weights(const Maps& maps) {
+  const uint64_t policy = policy_evict_first();
+  const int expert = 2 * blockIdx.x / kUnits, unit = 2 * blockIdx.x % kUnits;
+  for (int k = 0; k < kStages; k++)
+    for (int b = 0; b < 2; b++) prefetch_5d(&maps.w1, k * kBlock, 0, 0, (unit + b) * 4, expert, policy);
+}
 
 // For one thread.
 __device__ __forceinline__ void load_weights(Smem& s, const Maps& maps, bool in_gemm2) {
@@ -38,15 +47,29 @@ __device__ __forceinline__ void load_weights(Smem& s, const Maps& maps, bool in_
   }
 }
 
-// For one thread. Two copies a step, rows and scales: a copy costs its issuer about 50 cycles, however small it is. The
-// row of a direct segment is copied from where it is and its scale is in shared memory.
+// For one warp: waits until h of segment n is complete; returns the first segment after it that may not be.
+__device__ __forceinline__ int wait_for_h(const unsigned* activated, int n, int num_segments) {
+  const int mine = n + threadIdx.x % 32;
+  unsigned missing;
+  do {
+    const bool there = mine >= num_segments || load_acquire(activated + mine) == kUnits;
+    missing = __ballot_sync(0xffffffffu, !there);
+  } while (missing & 1);
+  __syncwarp();
+  fence_async_global();
+  return missing ? n + __ffs(missing) - 1 : n + 32;
+}
+
+// For one warp, whose first lane copies. Two copies a step, rows and scales: a copy costs its issuer about 50 cycles,
+// however small it is. The row of a direct segment is copied from where it is and its scale is in shared memory.
 __device__ __forceinline__ void load_activations(Smem& s, const Maps& maps, const Args& a, bool in_gemm2) {
   const Scratch& scratch = *a.scratch;
   const uint64_t policy = policy_evict_last();
+  const bool copies = threadIdx.x % 32 == 0;
   bool gathered = false;
   FewRing ring;
   Tile tile;
-  for (Tiles tiles(s); tiles.take(tile);) {
+  for (Tiles tiles(s); copies && tiles.take(tile);) {
     const Segment& seg = tile.segment;
     const int halves = tile.split() ? 2 : 1, bytes = seg.groups() * halves * kTile8;
     const bool direct = seg.direct(a.num_tokens);
@@ -71,10 +94,11 @@ __device__ __forceinline__ void load_activations(Smem& s, const Maps& maps, cons
       bulk_copy(s.scales[slot], scratch.x_scale + seg.x_scale_at(halves * i), scale_bytes, &s.full[slot], policy);
     }
   }
-  if (!in_gemm2 || s.num_segments == 0) return;
-  wait_gpu(&scratch.counters[kActivated], gridDim.x);
-  fence_async_global();
-  for (int n = 0; n < s.num_segments; n++) {
+  if (!in_gemm2) return;
+  __syncwarp();
+  for (int n = 0, ready = 0; n < s.num_segments; n++) {
+    if (n == ready) ready = wait_for_h(scratch.activated, n, s.num_segments);
+    if (!copies) continue;
     const Segment seg = s.segment[n];
     const int halves = seg.split() ? 2 : 1, bytes = seg.groups() * halves * 2 * kTile8;
     for (int i = 0; i < seg.steps(); i++, ring.next()) {

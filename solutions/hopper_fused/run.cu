@@ -128,7 +128,7 @@ static Kept kept_scratch(DLDevice device, cudaStream_t stream) {
     if (found != kept->end()) return found->second;
   }
   Kept fresh = {allocate(device, sizeof(Scratch)), allocate(device, sizeof(Counters))};
-  check_cuda(cudaMemsetAsync(fresh.few.data_ptr(), 0, sizeof(Scratch::counters), stream), "zeroing the counters");
+  check_cuda(cudaMemsetAsync(fresh.few.data_ptr(), 0, offsetof(Scratch, mask), stream), "zeroing the counters");
   check_cuda(cudaMemsetAsync(fresh.counters.data_ptr(), 0, sizeof(Counters), stream), "zeroing the counters");
   if (capture == cudaStreamCaptureStatusNone) kept->emplace(key, fresh);
   return fresh;
