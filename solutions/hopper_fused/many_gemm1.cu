@@ -42,6 +42,8 @@ __device__ __forceinline__ void load_many1(Smem1& s, const CUtensorMap& map, con
 template <int kTerms>
 __global__ void __launch_bounds__(kManyThreads, 1)
     many_gemm1(const __grid_constant__ CUtensorMap map, const __grid_constant__ ManyArgs a) {
+  wait_for_previous();
+  let_next_begin();
   Smem1& s = begin_many<Smem1>(a.counters);
   const int rank = cluster_rank(), warp = threadIdx.x / 32;
   if (blockIdx.x == 0 && threadIdx.x == 0) a.counters->routed = 0;

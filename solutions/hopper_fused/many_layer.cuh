@@ -136,8 +136,7 @@ struct ManySmem {
   uint64_t full[kStages], empty[kStages];
 };
 
-// How both products begin: barriers, the kernel before this one over, the division of work, both blocks of the cluster
-// there.
+// How both products begin, many_route being over: barriers, the division of work, both blocks of the cluster there.
 template <class Smem>
 __device__ __forceinline__ Smem& begin_many(const Counters* counters) {
   static_assert(sizeof(Smem) <= 227 * 1024, "a block may have 227 KB of shared memory");
@@ -150,8 +149,6 @@ __device__ __forceinline__ Smem& begin_many(const Counters* counters) {
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
-  wait_for_previous();
-  let_next_begin();
   if (threadIdx.x / 32 == 1) s.work.divide(counters->rows);
   __syncthreads();
   cluster_sync();
