@@ -41,15 +41,15 @@ __global__ void __launch_bounds__(kThreads, 1) fused_layer(const __grid_constant
   }
 
   if (a.num_tokens <= kDirectTokens)
-    for (int i = threadIdx.x; i < a.num_tokens * kK1; i += kThreads) s.few.x_scale[i] = __ldg(a.x_scale + i);
+    for (int i = threadIdx.x; i < a.num_tokens * kK1; i += kThreads) s.few().x_scale[i] = __ldg(a.x_scale + i);
   if (all_route) {
-    for (int t = warp; t < a.num_tokens; t += kThreads / 32) route_token(a, t, &s.mask[t], s.few.weight[t]);
+    for (int t = warp; t < a.num_tokens; t += kThreads / 32) route_token(a, t, &s.mask[t], s.few().weight[t]);
     __syncthreads();
   } else {
     for (int t = blockIdx.x + gridDim.x * warp; t < a.num_tokens; t += gridDim.x * (kThreads / 32))
       route_token(a, t, &a.scratch->mask[t], a.scratch->weight[t]);
     __syncthreads();
-    if (threadIdx.x == kConsumers && a.num_tokens >= kGuessTokens) guess_first_weights(maps);
+    if (threadIdx.x == kConsumers) guess_first_weights(maps);
     if (threadIdx.x == 0) {
       arrive_gpu(&a.scratch->counters[kRouted]);
       wait_gpu(&a.scratch->counters[kRouted], gridDim.x);
@@ -65,13 +65,13 @@ __global__ void __launch_bounds__(kThreads, 1) fused_layer(const __grid_constant
     registers_down<40>();
     if (warp == kConsumers / 32) {
       bar_sync(kBarRowsRead, kConsumers + 32);
-      if (threadIdx.x % 32 == 0) load_weights(s, maps, in_gemm2);
+      if (threadIdx.x % 32 == 0) load_weights(s, maps, a.num_tokens, in_gemm2);
     }
     if (warp == kConsumers / 32 + 1) load_activations(s, maps, a, in_gemm2);
     if (warp >= kConsumers / 32 + 2) announce_units(s, a, warp - kConsumers / 32 - 2);
   } else {
     registers_up<232>();
-    FewRing ring;
+    FewRing ring(a.num_tokens);
     const int warpgroup = __shfl_sync(0xffffffffu, warp / 4, 0);
     gather_rows(s, a);
     publish(&a.scratch->counters[kGathered]);

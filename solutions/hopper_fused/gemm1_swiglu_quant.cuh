@@ -56,15 +56,15 @@ __device__ __forceinline__ void gemm1(
   const int halves = split ? 2 : 1, my_k = split ? half : 0, steps = kK1 / halves;
   auto issue = [&](int slot, int phase, float (&r)[N / 2]) {
     mbar_wait(&s.full[slot], phase);
-    const uint64_t a = wgmma_operand(s.ring[slot] + half * kUnitBytes, kTile8);
-    const uint64_t b = wgmma_operand(s.ring[slot] + kSlotW + my_k * groups * kTile8, kTile8);
+    const uint64_t a = wgmma_operand(s.slot(slot) + half * kUnitBytes, kTile8);
+    const uint64_t b = wgmma_operand(s.slot(slot) + kSlotW + my_k * groups * kTile8, kTile8);
     wgmma_begin();
 #pragma unroll
     for (int i = 0; i < 4; i++) Wgmma<N>::mma(r, a + 2 * i, b + 2 * i, i > 0);
     wgmma_commit();
   };
   auto read_scales = [&](int slot, int i, float2 (&x)[N / 8]) {
-    const float* scales = kDirect ? s.few.x_scale + (i * halves + my_k) * a.num_tokens
+    const float* scales = kDirect ? s.few().x_scale + (i * halves + my_k) * a.num_tokens
                                   : s.scales[slot] + my_k * groups * kGroup + 2 * (threadIdx.x % 4);
 #pragma unroll
     for (int j = 0; j < N / 8; j++)
@@ -133,7 +133,7 @@ __device__ __forceinline__ void swiglu_quant(
       v[p] = h[2 * j + p] * reciprocal(scale);
       if (warp == 0 && lane < 4) {
         const int t = s.token[tile.segment.first_row + r], e = tile.segment.expert;
-        const float weight = t == kNoToken ? 0.0f : all_route ? s.few.weight[t][e] : __ldcg(&a.scratch->weight[t][e]);
+        const float weight = t == kNoToken ? 0.0f : all_route ? s.few().weight[t][e] : __ldcg(&a.scratch->weight[t][e]);
         scale_to[4 * r] = scale * weight;
       }
     }

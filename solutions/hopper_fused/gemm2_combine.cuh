@@ -66,8 +66,8 @@ __device__ __forceinline__ void gemm2(
       const int k = kHalves * i + half;
       const float coming = __ldg(w_scale + (k + 2 < kK2 ? k + 2 : k));
       mbar_wait(&s.full[slot], ring.phase);
-      gemm2_step<N>(acc, s.ring[slot] + half * kUnitBytes,
-                    s.ring[slot] + kHalves * kUnitBytes + half * groups * 2 * kTile8,
+      gemm2_step<N>(acc, s.slot(slot) + half * kUnitBytes,
+                    s.slot(slot) + kHalves * kUnitBytes + half * groups * 2 * kTile8,
                     s.scales[slot] + half * groups * 4 * kGroup, scale);
       scale = coming;
     } else {
@@ -87,7 +87,7 @@ __device__ __forceinline__ void gemm2_segment(
   gemm2<N>(s, ring, acc, warpgroup, seg.groups(), a.w2_scale + block * kK2);
 
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
-  float* column = &s.out[0][16 * warp + lane / 4];
+  float* column = s.sums(a.num_tokens) + 16 * warp + lane / 4;
   // first, second, first, second, ...: one warpgroup at a time adds to the sums
   if (warpgroup == 1) bar_sync(kBarFirstDone, kConsumers);
   else if (!first) bar_sync(kBarSecondDone, kConsumers);
@@ -108,9 +108,10 @@ __device__ __forceinline__ void gemm2_segment(
 __device__ __forceinline__ void gemm2_combine(Smem& s, const Args& a, FewRing& ring, int warpgroup) {
   const int thread = threadIdx.x % kConsumers;
   constexpr int kVectors = kColumns / 4;
+  float* sums = s.sums(a.num_tokens);
   bar_sync(kBarConsumers, kConsumers);  // gemm1 no longer reads what lies where the sums will
   for (int i = thread; i < a.num_tokens * kVectors; i += kConsumers)
-    *reinterpret_cast<float4*>(&s.out[i / kVectors][i % kVectors * 4]) = make_float4(0, 0, 0, 0);
+    *reinterpret_cast<float4*>(sums + i / kVectors * kOutPitch + i % kVectors * 4) = make_float4(0, 0, 0, 0);
   bar_sync(kBarConsumers, kConsumers);
 
   for (int i = 0; i < s.num_segments; i++) {
@@ -125,7 +126,7 @@ __device__ __forceinline__ void gemm2_combine(Smem& s, const Args& a, FewRing& r
 
   constexpr int kOctets = kColumns / 8;
   for (int i = thread; i < a.num_tokens * kOctets; i += kConsumers) {
-    const float4* sum = reinterpret_cast<const float4*>(&s.out[i / kOctets][i % kOctets * 8]);
+    const float4* sum = reinterpret_cast<const float4*>(sums + i / kOctets * kOutPitch + i % kOctets * 8);
     const float4 u = sum[0], v = sum[1];
     *reinterpret_cast<uint4*>(a.output + (size_t)(i / kOctets) * kHidden + blockIdx.x * kColumns + i % kOctets * 8) =
         make_uint4(bf16_pair(u.x, u.y), bf16_pair(u.z, u.w), bf16_pair(v.x, v.y), bf16_pair(v.z, v.w));

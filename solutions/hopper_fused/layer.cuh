@@ -12,14 +12,13 @@ constexpr int kUnit = 32;                 // columns of h that a warpgroup owns:
 constexpr int kUnits = kInter / kUnit;    // units of an expert; h has one scale a row and unit
 constexpr int kColumns = 64;              // output columns of a block in gemm2
 constexpr int kColumnBlocks = kHidden / kColumns;  // blocks that take part in gemm2
-constexpr int kMaxTokens = 128;           // of this kernel; above, several kernels are faster
+constexpr int kMaxTokens = 320;           // of this kernel; above, several kernels are faster
 constexpr int kChunk = 64;                // rows of an expert that are multiplied at once
 constexpr int kMaxSegments = kLocal + kMaxTokens * kTopK / kChunk;
 constexpr int kGroup = 8;                 // rows that lie together, an expert's last group filled up with zero rows
 constexpr int kMaxRows = kMaxTokens * kTopK + kLocal * (kGroup - 1);
 constexpr uint16_t kNoToken = 0xffff;     // of a row that fills a group up
 constexpr int kFewTokens = 12;            // up to here every block routes all tokens itself, so that none waits for others
-constexpr int kGuessTokens = 32;          // from here on most experts have rows: the first weights are asked for unseen
 constexpr int kDirectTokens = 64;         // up to here there are direct segments,
 constexpr int kDirectRows = 1;            // of so many rows: they copy their rows one by one from where they are
 static_assert(kDirectRows <= kGroup, "such a segment is one group");
@@ -29,7 +28,7 @@ constexpr int kWarpgroup = 128;
 constexpr int kConsumers = 2 * kWarpgroup;
 constexpr int kThreads = kConsumers + kWarpgroup;
 
-constexpr int kStages = 6;
+constexpr int kStages = 6;  // of the ring at most
 constexpr int kUnitBytes = 2 * kUnit * kBlock;   // weights of a unit for one K step
 // A slot holds 16 KB of weights where that is possible, for the bytes in flight are what keeps memory busy:
 //   gemm1, two units       two blocks of 64 weight rows, one K step; x
@@ -41,6 +40,7 @@ constexpr int kSlot = kSlotW + kChunk * kBlock;
 constexpr int kSplitRows1 = 32, kSplitRows2 = 16;
 constexpr int kTile8 = kGroup * kBlock;     // bytes of a group's K step, swizzled as wgmma reads it
 constexpr int kScales = kChunk * 4;         // floats of a slot's row scales
+constexpr int kPool = 209 * 1024;           // bytes for slots and sums: what is left of a block's shared memory
 
 // Global scratch, reused by later calls on the same stream. What stands before `mask` is zero before and after each launch.
 struct Scratch {
@@ -100,16 +100,14 @@ struct Segment {  // up to kChunk rows of one expert
   __device__ int h_scale_at(int k) const { return first_row * kUnits + k * groups() * kGroup * 4; }
 };
 
+struct Few {
+  float x_scale[kK1 * kDirectTokens];  // all of it, as in memory, for direct segments
+  float weight[kFewTokens][kLocal];    // where every block routes all tokens
+};
+
 struct Smem {
-  uint8_t ring[kStages][kSlot];  // 1024-byte aligned, as the 128-byte swizzle wants
+  uint8_t pool[kPool];  // the ring's slots from the front on, 1024-byte aligned as the swizzle wants; Few or sums at the end
   float scales[kStages][kScales];
-  union {
-    float out[kMaxTokens][kOutPitch];  // gemm2: the sums
-    struct {                           // before that
-      float x_scale[kK1 * kDirectTokens];  // all of it, as in memory, for direct segments
-      float weight[kFewTokens][kLocal];    // where every block routes all tokens
-    } few;
-  };
   uint16_t token[kMaxRows];  // of each row, or kNoToken
   uint32_t mask[kMaxTokens];
   float amax[2][4][kChunk];  // warpgroup, warp, row
@@ -118,6 +116,12 @@ struct Smem {
   int first_row[kLocal];
   int num_segments, num_rows;  // rows with those that fill groups up
   uint64_t full[kStages], empty[kStages];
+
+  __device__ uint8_t* slot(int i) { return pool + i * kSlot; }
+  // gemm2's sums: [num_tokens][kOutPitch]
+  __device__ float* sums(int num_tokens) { return reinterpret_cast<float*>(pool + kPool) - num_tokens * kOutPitch; }
+  // before gemm2
+  __device__ Few& few() { return *reinterpret_cast<Few*>(pool + kPool - sizeof(Few)); }
 };
 
 enum NamedBarrier {
@@ -139,7 +143,16 @@ struct Ring {
     if (++slot == kSlots) slot = 0, phase ^= 1;
   }
 };
-using FewRing = Ring<kStages>;
+// The one kernel's ring has as many slots as its sums leave room for.
+struct FewRing {
+  const int slots;
+  int slot = 0, phase = 0;
+  __device__ explicit FewRing(int num_tokens)
+      : slots(min(kStages, (kPool - num_tokens * kOutPitch * (int)sizeof(float)) / kSlot)) {}
+  __device__ void next() {
+    if (++slot == slots) slot = 0, phase ^= 1;
+  }
+};
 
 // gemm1's work is the units of all segments in one line, which the blocks take from the front, side by side: so h of the
 // first segments is complete long before that of the last, and gemm2 begins with them while other blocks still do units.

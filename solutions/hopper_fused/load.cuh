@@ -6,7 +6,7 @@
 #include "sm90.cuh"
 
 // For one thread, while its block waits for the others' routing: asks L2 for the weights that the block wants first if the
-// first experts all have rows. With enough tokens most of them do; a wrong guess costs the bytes.
+// first experts all have rows. A wrong guess costs bytes in a time when memory has little else to do.
 __device__ __forceinline__ void guess_first_weights(const Maps& maps) {
   const uint64_t policy = policy_evict_first();
   const int expert = 2 * blockIdx.x / kUnits, unit = 2 * blockIdx.x % kUnits;
@@ -15,9 +15,9 @@ __device__ __forceinline__ void guess_first_weights(const Maps& maps) {
 }
 
 // For one thread.
-__device__ __forceinline__ void load_weights(Smem& s, const Maps& maps, bool in_gemm2) {
+__device__ __forceinline__ void load_weights(Smem& s, const Maps& maps, int num_tokens, bool in_gemm2) {
   const uint64_t policy = policy_evict_first();
-  FewRing ring;
+  FewRing ring(num_tokens);
   Tile tile;
   for (Tiles tiles(s); tiles.take(tile);) {
     // second block of the slot: the next unit, or the next K step of the same one
@@ -28,7 +28,7 @@ __device__ __forceinline__ void load_weights(Smem& s, const Maps& maps, bool in_
       mbar_wait(&s.empty[slot], ring.phase ^ 1);
       mbar_arrive_expect(&s.full[slot], boxes * kUnitBytes);
       for (int b = 0; b < boxes; b++)
-        tma_5d(s.ring[slot] + b * kUnitBytes, &maps.w1, &s.full[slot], (k + b * next_k) * kBlock, 0, 0,
+        tma_5d(s.slot(slot) + b * kUnitBytes, &maps.w1, &s.full[slot], (k + b * next_k) * kBlock, 0, 0,
                (tile.unit + b * next_unit) * 4, tile.segment.expert, policy);
     }
   }
@@ -41,7 +41,7 @@ __device__ __forceinline__ void load_weights(Smem& s, const Maps& maps, bool in_
       mbar_wait(&s.empty[slot], ring.phase ^ 1);
       mbar_arrive_expect(&s.full[slot], halves * kUnitBytes);
       for (int half = 0; half < halves; half++)
-        tma_2d(s.ring[slot] + half * kUnitBytes, &maps.w2, &s.full[slot], (halves * i + half) * kBlock,
+        tma_2d(s.slot(slot) + half * kUnitBytes, &maps.w2, &s.full[slot], (halves * i + half) * kBlock,
                seg.expert * kHidden + blockIdx.x * kColumns, policy);
     }
   }
@@ -67,7 +67,7 @@ __device__ __forceinline__ void load_activations(Smem& s, const Maps& maps, cons
   const uint64_t policy = policy_evict_last();
   const bool copies = threadIdx.x % 32 == 0;
   bool gathered = false;
-  FewRing ring;
+  FewRing ring(a.num_tokens);
   Tile tile;
   for (Tiles tiles(s); copies && tiles.take(tile);) {
     const Segment& seg = tile.segment;
@@ -85,12 +85,12 @@ __device__ __forceinline__ void load_activations(Smem& s, const Maps& maps, cons
         mbar_arrive_expect(&s.full[slot], seg.rows * halves * kBlock);
         for (int half = 0; half < halves; half++)
           for (int r = 0; r < seg.rows; r++)
-            tma_2d(s.ring[slot] + kSlotW + half * kTile8 + r * kBlock, &maps.x, &s.full[slot],
+            tma_2d(s.slot(slot) + kSlotW + half * kTile8 + r * kBlock, &maps.x, &s.full[slot],
                    (halves * i + half) * kBlock, s.token[seg.first_row + r], policy);
         continue;
       }
       mbar_arrive_expect(&s.full[slot], bytes + scale_bytes);
-      bulk_copy(s.ring[slot] + kSlotW, scratch.x + seg.x_at(halves * i), bytes, &s.full[slot], policy);
+      bulk_copy(s.slot(slot) + kSlotW, scratch.x + seg.x_at(halves * i), bytes, &s.full[slot], policy);
       bulk_copy(s.scales[slot], scratch.x_scale + seg.x_scale_at(halves * i), scale_bytes, &s.full[slot], policy);
     }
   }
@@ -105,7 +105,7 @@ __device__ __forceinline__ void load_activations(Smem& s, const Maps& maps, cons
       const int slot = ring.slot, scale_bytes = seg.groups() * halves * kGroup * 16;
       mbar_wait(&s.empty[slot], ring.phase ^ 1);
       mbar_arrive_expect(&s.full[slot], bytes + scale_bytes);
-      bulk_copy(s.ring[slot] + halves * kUnitBytes, scratch.h + seg.h_at(halves * i), bytes, &s.full[slot], policy);
+      bulk_copy(s.slot(slot) + halves * kUnitBytes, scratch.h + seg.h_at(halves * i), bytes, &s.full[slot], policy);
       bulk_copy(s.scales[slot], scratch.h_scale + seg.h_scale_at(halves * i), scale_bytes, &s.full[slot], policy);
     }
   }
