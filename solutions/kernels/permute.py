@@ -5,7 +5,7 @@ expert. Tokens are not copied: `token_of_row` says where a row's activations are
 
 Map of the kernels: a pair's row is its expert's first row plus its rank among the pairs of that expert, so the
 placement is the same in every run. Up to 1024 pairs `place` does it alone: every program counts all pairs by expert,
-and ranks its 64 pairs by comparing them with all earlier ones. Beyond, `count` (one program a chunk of 1024 pairs)
+and ranks its 64 pairs by comparing them with all earlier ones. Beyond, `count` (one program a chunk of 256 pairs)
 writes how many pairs of each expert its chunk holds, and `place` (one program a chunk) sums those counts and ranks the
 pairs of its own chunk by a running sum. The first program of `place` writes the tiles' experts, and pads.
 """
@@ -15,6 +15,8 @@ from typing import NamedTuple
 import torch
 import triton
 import triton.language as tl
+
+from .rank_pairs import rank_pairs
 
 
 class Permutation(NamedTuple):
@@ -53,7 +55,8 @@ def permute_ref(expert, num_local_experts, block_m):
     )
 
 
-CHUNK = 1024  # pairs of a program; as many as `place` sorts alone
+ALONE = 1024  # pairs up to which `place` needs no `count`
+CHUNK = 256  # pairs of a program beyond: of more, the running sum takes longest
 OWN = 64  # pairs of a program of a lone `place`, and that they are compared with at a time
 LEAST = 256  # pairs that a lone `place` makes room for: a thread each
 
@@ -120,12 +123,7 @@ def place_kernel(
             tl.store(tile_expert_ptr + last_tile - tiles + nth, bins, mask=nth < tiles)
 
     if LONE > 0:
-        rank = tl.zeros((MINE,), tl.int32)
-        for first in range(0, tl.minimum((me + 1) * MINE, num_pairs), MINE):
-            other = first + tl.arange(0, MINE)
-            other_expert = tl.load(expert_ptr + other, mask=other < num_pairs, other=-1)
-            before = (other_expert[:, None] == expert[None, :]) & (other[:, None] < pair[None, :])
-            rank += tl.sum(before.to(tl.int32), 0)  # adds within threads, hardly across lanes
+        rank = rank_pairs(expert_ptr, pair, expert, 0, tl.minimum((me + 1) * MINE, num_pairs), MINE)
         row = tl.gather(first_row, tl.maximum(expert, 0), 0) + rank
     else:
         hit = (expert[:, None] == bins[None, :]).to(tl.int32)
@@ -148,7 +146,7 @@ def permute(expert, num_local_experts, block_m):
     """
     num_tokens, top_k = expert.shape
     num_pairs = num_tokens * top_k
-    lone = num_pairs <= CHUNK
+    lone = num_pairs <= ALONE
     mine = OWN if lone else CHUNK
     num_programs = -(-num_pairs // mine)  # triton.cdiv takes microseconds
     tiles = max_tiles(num_tokens, top_k, num_local_experts, block_m)

@@ -16,6 +16,8 @@ import torch
 import triton
 import triton.language as tl
 
+from .rank_pairs import rank_pairs
+
 ALONE = 1024  # pairs up to which `place` needs no `count`; beyond, comparing each with all costs more than two launches
 OWN = 64  # pairs of a program of a lone `place`
 CHUNK = 256
@@ -123,19 +125,13 @@ def place_kernel(
         inside = every < num_pairs
         count = tl.histogram(tl.load(expert_ptr + every, mask=inside, other=0), E, mask=inside)
         earlier = tl.zeros((E,), tl.int32)
-        first_piece = 0
+        first_pair = 0
     else:
         count = tl.load(total_ptr + bins)
         earlier = tl.load(earlier_ptr + me * E + bins)
-        first_piece = me * OWN
+        first_pair = me * OWN
 
-    rank = tl.zeros((OWN,), tl.int32)
-    for first in range(first_piece, tl.minimum((me + 1) * OWN, num_pairs), PIECE):
-        other = first + tl.arange(0, PIECE)
-        expert = tl.load(expert_ptr + other, mask=other < num_pairs, other=-2)
-        before = (expert[:, None] == own[None, :]) & (other[:, None] < pair[None, :])
-        rank += tl.sum(before.to(tl.int32), 0)  # adds within threads, hardly across lanes
-
+    rank = rank_pairs(expert_ptr, pair, own, first_pair, tl.minimum((me + 1) * OWN, num_pairs), PIECE)
     aligned = (count + ALIGN - 1) // ALIGN * ALIGN
     first_row = tl.cumsum(aligned, 0) - aligned
     row = tl.gather(first_row + earlier, tl.maximum(own, 0), 0) + rank

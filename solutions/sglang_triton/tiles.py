@@ -14,7 +14,7 @@ def choose_configs(num_tokens):
         return _config(16, 128, 32, 4), _config(16, 128, 64, 4)
     if num_tokens <= 768:
         return _config(32, 128, 1, 5), _config(32, 128, 16, 4)
-    return _config(64, 128, 1, 4), _config(64, 128, 64, 4)
+    return _config(64, 128, 1, 4), _config(64, 128, 16, 3)
 
 
 def _config(block_m, block_n, group, num_stages):
