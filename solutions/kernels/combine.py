@@ -4,7 +4,8 @@ A gather and no atomics: the eight terms are added in the order of the routing, 
 bit in every run. A token without a local expert gets exact zeros.
 
 Map of the kernel: one program a (token, BLOCK columns); the eight row numbers are read first, so that all the
-loads that exist are in flight together.
+loads that exist are in flight together. Most tokens have one row or none, so it is many small programs that keep memory
+busy.
 """
 
 import torch
@@ -55,7 +56,7 @@ def combine(y, row_of_pair, weight, output, first_column):
     """
     num_tokens, top_k = row_of_pair.shape
     num_columns = y.shape[1]
-    block = 2048 if num_tokens > 64 else 512
+    block = 512
     combine_kernel[(num_tokens, -(-num_columns // block))](  # triton.cdiv takes microseconds
         y,
         row_of_pair,
@@ -66,5 +67,5 @@ def combine(y, row_of_pair, weight, output, first_column):
         H=output.shape[1],
         TOP_K=top_k,
         BLOCK=block,
-        num_warps=8 if block == 2048 else 4,
+        num_warps=4 if num_tokens <= 64 else 1,  # for few tokens the shortest, for many as many loads as can be
     )
