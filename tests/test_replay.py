@@ -2,6 +2,7 @@
 
 import ctypes
 import subprocess
+import weakref
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -65,7 +66,7 @@ class Kernels:
         self.started.append(name)
         if hook := knobs.runtime.launch_enter_hook.calls:
             hook[0](name)
-        if noted and hasattr(launch.watching, "launches"):
+        if noted and launch.watching.launches is not None:
             launch.watching.launches.append((compiled, grid, values))
 
 
@@ -172,7 +173,37 @@ def test_an_error_is_raised_again_and_nothing_is_kept(driver):
     for _ in range(2):
         with pytest.raises(ValueError, match="x: got"):
             call(torch.zeros(7))
-    assert not knobs.runtime.launch_enter_hook.calls and not hasattr(launch.watching, "launches")
+    assert not knobs.runtime.launch_enter_hook.calls and launch.watching.launches is None
+
+
+@pytest.mark.parametrize("spoil", [lambda x: x.to("meta"), lambda x: x.requires_grad_()], ids=["meta", "gradient"])
+def test_tensors_that_cpp_cannot_be_given_take_the_ordinary_way(driver, spoil):
+    """A user would miss: the line that names a wrong argument, behind an error of the C++ part."""
+    given = []
+    call = replay.replayed_by(driver.library, given.append)
+    for turn in range(1, 3):
+        call(spoil(torch.zeros(9)))
+        assert len(given) == turn
+
+
+def test_much_scratch_lives_no_longer_than_the_call_needs_it(driver):
+    """A user would miss: out of memory in the first call of a kind, and only there."""
+    kernels = Kernels()
+
+    def run(output):
+        small = torch.empty(8, device=output.device)
+        kernels("first", (1,), {"h": "*fp32"}, h=small)
+        big = torch.empty(replay.MOST_SCRATCH + 1, dtype=torch.uint8, device=output.device)  # never touched
+        kernels("second", (1,), {"h": "*fp32", "big": "*u8"}, h=small, big=big)
+        dead = [weakref.ref(small), weakref.ref(big)]
+        del small, big
+        torch.empty(8, device=output.device)
+        assert [ref() for ref in dead] == [None, None]
+
+    call = replay.replayed_by(driver.library, run)
+    for turn in range(1, 3):
+        call(torch.zeros(10))
+        assert len(kernels.started) == 2 * turn
 
 
 def test_a_profilers_hook_is_told_of_every_launch(driver):

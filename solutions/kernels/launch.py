@@ -14,8 +14,13 @@ from triton import knobs
 # What is used below is not public: other versions, and machines without a GPU, launch the ordinary way.
 SUPPORTED = triton.__version__.startswith("3.6.") and torch.cuda.is_available()
 
-# While replay.py watches a call of this thread: `launches`, a list of (compiled kernel, grid, arguments by name).
-watching = threading.local()
+
+# While replay.py watches a call of this thread: a list of (compiled kernel, grid, arguments by name).
+class _Watching(threading.local):
+    launches = None
+
+
+watching = _Watching()
 
 
 def launch_quickly(*kernels):
@@ -54,7 +59,7 @@ def _quick_run(kernel):
         found = seen.get(key)
         if found is None or warmup or kernel.pre_run_hooks or hooked():
             compiled = triton.JITFunction.run(kernel, *args, grid=grid, warmup=warmup, **keywords)
-            if hasattr(watching, "launches") and not warmup:
+            if watching.launches is not None and not warmup:
                 watching.launches.append((compiled, grid, dict(zip(names, args, strict=True)) | keywords))
             if found is None and not warmup and (launcher := _launcher(compiled)):
                 seen[key] = (*launcher, [keywords[name] for name in constexprs])

@@ -25,6 +25,8 @@ enum Answer { kUnknown, kDone, kOrdinary };  // as in replay.py
 enum Kind { kValue, kAddress, kMap };
 constexpr int64_t kScratch = -1, kNull = -2;  // bases beside the arguments' numbers
 constexpr int kMostRank = 5;
+constexpr int kMostParameters = 64;  // as in replay.py
+constexpr size_t kMostPlans = 4096;  // kinds of calls that are remembered; further ones take the ordinary way
 
 template <class F>
 static F driver(const char* name) {
@@ -51,7 +53,6 @@ struct Launch {
   std::vector<Parameter> parameters;
 };
 struct Plan {
-  int device;
   int64_t scratch_bytes;
   std::vector<Launch> launches;  // none: this call is to take the ordinary way
 };
@@ -63,17 +64,21 @@ struct Plans {
 };
 
 // What a call is recognised by, and its tensors' addresses by argument; false if it cannot be replayed.
-static bool recognise(ffi::PackedArgs arguments, int first, Key& key, std::vector<int64_t>& address, int& device) {
-  device = -1;
+static bool recognise(ffi::PackedArgs arguments, int first, Key& key, std::vector<int64_t>& address,
+                      DLDevice& device) {
+  bool any = false;
   for (int i = first; i < arguments.size(); i++) {
     address.push_back(0);
     if (const auto tensor = arguments[i].try_cast<ffi::TensorView>()) {
-      if (!tensor->IsContiguous() || (device >= 0 && tensor->device().device_id != device)) return false;
-      device = tensor->device().device_id;
+      const DLDevice where = tensor->device();
+      if (any && (where.device_type != device.device_type || where.device_id != device.device_id)) return false;
+      if (!tensor->IsContiguous()) return false;
+      any = true;
+      device = where;
       const DLDataType t = tensor->dtype();
       address.back() = reinterpret_cast<int64_t>(tensor->data_ptr());
       key.push_back((int64_t)t.code << 32 | t.bits << 16 | t.lanes << 8 | tensor->ndim());
-      key.push_back((int64_t)tensor->device().device_type << 32 | device);
+      key.push_back((int64_t)where.device_type << 32 | where.device_id);
       key.push_back(address.back() % 16);
       for (int d = 0; d < tensor->ndim(); d++) key.push_back(tensor->size(d));
     } else if (const auto integer = arguments[i].as<int64_t>()) {
@@ -87,7 +92,7 @@ static bool recognise(ffi::PackedArgs arguments, int first, Key& key, std::vecto
       return false;
     }
   }
-  return device >= 0;
+  return any;
 }
 
 static int64_t replay(Plans& plans, ffi::PackedArgs arguments) {
@@ -95,38 +100,37 @@ static int64_t replay(Plans& plans, ffi::PackedArgs arguments) {
   std::vector<int64_t> address;
   key.reserve(64);
   address.reserve(16);
-  int device;
+  DLDevice device;
   if (!recognise(arguments, 0, key, address, device)) return kOrdinary;
   std::shared_ptr<const Plan> plan;
   {
     std::lock_guard<std::mutex> guard(plans.lock);
     const auto found = plans.of.find(key);
-    if (found == plans.of.end()) return kUnknown;
+    if (found == plans.of.end()) return plans.of.size() < kMostPlans ? kUnknown : kOrdinary;
     plan = found->second;
   }
   CUdevice current;
-  if (plan->launches.empty() || DRIVER(cuCtxGetDevice)(&current) != CUDA_SUCCESS || current != device) return kOrdinary;
+  if (plan->launches.empty() || DRIVER(cuCtxGetDevice)(&current) != CUDA_SUCCESS || current != device.device_id) return kOrdinary;
 
-  const DLDevice where = {(DLDeviceType)(key[1] >> 32), device};
   ffi::Optional<ffi::Tensor> scratch;
   int64_t scratch_address = 0;
   if (plan->scratch_bytes > 0) {
     scratch = ffi::Tensor::FromEnvAlloc(TVMFFIEnvTensorAlloc, ffi::Shape({plan->scratch_bytes}),
-                                        DLDataType{kDLUInt, 8, 1}, where);
+                                        DLDataType{kDLUInt, 8, 1}, device);
     scratch_address = reinterpret_cast<int64_t>((*scratch).data_ptr());
   }
   const auto at = [&](const Parameter& p) {
     return p.base == kNull ? 0 : (p.base == kScratch ? scratch_address : address[p.base]) + p.value;
   };
-  const auto stream = static_cast<CUstream>(TVMFFIEnvGetStream(where.device_type, device));
+  const auto stream = static_cast<CUstream>(TVMFFIEnvGetStream(device.device_type, device.device_id));
   for (const Launch& launch : plan->launches) {
     const size_t count = launch.parameters.size();
     struct alignas(64) Place {
       CUtensorMap map;
       int64_t value;
     };
-    Place place[32];
-    void* pointer[34];
+    Place place[kMostParameters];
+    void* pointer[kMostParameters + 2];
     int64_t no_scratch = 0;
     for (size_t i = 0; i < count; i++) {
       const Parameter& p = launch.parameters[i];
@@ -186,7 +190,8 @@ static void keep(Plans& plans, ffi::PackedArgs arguments) {
   Key key;
   std::vector<int64_t> address;
   auto plan = std::make_shared<Plan>();
-  if (!recognise(arguments, 1, key, address, plan->device)) return;
+  DLDevice device;
+  if (!recognise(arguments, 1, key, address, device)) return;
   Reader read{arguments[0].cast<ffi::Array<int64_t>>()};
   plan->scratch_bytes = read();
   plan->launches.resize(read());

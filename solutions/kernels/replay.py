@@ -29,7 +29,7 @@ UNKNOWN, DONE, ORDINARY = range(3)  # as in replay.cpp
 VALUE, ADDRESS, MAP = range(3)
 SCRATCH, NULL = -1, -2
 MOST_SCRATCH = 256 << 20  # bytes: replayed scratch is not used twice, and above the host's time hardly counts
-MOST_PARAMETERS = 32
+MOST_PARAMETERS = 64  # as in replay.cpp
 ALLOCATIONS = (torch.ops.aten.empty.memory_format, torch.ops.aten.empty_like.default)
 
 
@@ -68,7 +68,12 @@ def replayed_by(library, run):
     def call(*arguments, **named):
         if named or launch.hooked():  # or: a profiler that wants to hear of each launch
             return run(*arguments, **named)
-        answer = replay(*arguments)
+        try:
+            answer = replay(*arguments)
+        except Exception as error:
+            if str(error).startswith("replay: "):
+                raise
+            answer = ORDINARY  # a tensor that C++ cannot be given: checks refuse it by name, or it is no matter
         if answer == ORDINARY:
             return run(*arguments)
         if answer == UNKNOWN:
@@ -81,22 +86,28 @@ def replayed_by(library, run):
 
 
 class _Watch(TorchDispatchMode):
-    """Collects the allocations of a call; `other` tells that torch did something else, or too much of it."""
+    """Collects the allocations of a call; `other` tells that torch did something else, or too much of it.
 
-    def __init__(self):
+    What is collected, and what the launches were given, stays alive so that no two share an address: from `other` on
+    nothing is, as much scratch must not stay longer than the call needs it.
+    """
+
+    def __init__(self, launches):
         super().__init__()
-        self.scratch, self.bytes, self.other = [], 0, False
+        self.launches, self.scratch, self.bytes, self.other = launches, [], 0, False
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         result = function(*args, **(kwargs or {}))
         if function in ALLOCATIONS:
             self.bytes += result.nbytes
-            self.scratch.append(result)  # alive, so that no two share an address
+            self.scratch.append(result)
         elif not function.is_view:
             self.other = True
         if self.other or self.bytes > MOST_SCRATCH:
             self.other = True
             self.scratch.clear()
+            self.launches.clear()
+            launch.watching.launches = None
         return result
 
 
@@ -106,12 +117,12 @@ def watched(run, arguments):
     knobs.runtime.launch_enter_hook.add(started.append)  # also of kernels that launch_quickly does not know
     launch.watching.launches = launches = []
     try:
-        with _Watch() as watch:
+        with _Watch(launches) as watch:
             run(*arguments)
         complete = len(started) == len(launches) and not watch.other
         return (launches, watch.scratch) if complete else ([], None)
     finally:
-        del launch.watching.launches
+        launch.watching.launches = None
         knobs.runtime.launch_enter_hook.remove(started.append)
 
 
