@@ -43,7 +43,7 @@ TABLE = {
 }
 
 # architecture -> rows: (largest M it is for, route)
-ROUTES = {"sm_90": ((4096, "bf16"), (None, "library")), "sm_100": ((None, "native"),)}
+ROUTES = {"sm_90": ((512, "bf16"), (None, "library")), "sm_100": ((None, "native"),)}
 
 
 def _for_rows(rows, num_rows):
