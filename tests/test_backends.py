@@ -35,7 +35,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array:Deprecati
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 RECORDED = json.loads(Path(__file__).with_name("flashinfer_signatures.json").read_text())
 MODULES = {"trtllm_fp8_block_scale_moe": trtllm, "cutlass_fused_moe": cutlass}
-BACKENDS = ["deepgemm", "flashinfer_cutlass", "flashinfer_trtllm"]
+BACKENDS = ["flashinfer_cutlass", "flashinfer_trtllm"]
 OFFSET = 77  # no multiple of the number of local experts
 
 
@@ -320,70 +320,25 @@ print(len(full.sources), *(path.name for path in few.sources))
     assert 5 * len(names) < int(total)
 
 
-# ---- DeepGEMM's and SGLang's packages, stood in for ----
+# ---- SGLang's package, stood in for ----
 
 
 @pytest.fixture
 def module(tmp_path, monkeypatch):
-    """Import a module of a packed solution, with text changes to its sources: (solution, module, {old: new})."""
+    """Import a module of a packed solution: (solution, module)."""
 
-    def load(solution, name, changes=()):
+    def load(solution, name):
         package = tmp_path / f"packed_{solution}"
         for source in packing.pack(solution)["small"].sources:
-            text = source.content
-            for old, new in dict(changes).items():
-                text = text.replace(old, new)
             path = package / source.path
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
+            path.write_text(source.content)
         return importlib.import_module(f"{package.name}.{name}")
 
     monkeypatch.syspath_prepend(tmp_path)
     yield load
     for name in [name for name in sys.modules if name.startswith("packed_")]:
         del sys.modules[name]
-
-
-def dequantised(x, scale):
-    return x.float() * scale.repeat_interleave(128, 1)
-
-
-def wide(weights, scale):
-    return weights.float() * scale.repeat_interleave(128, 1).repeat_interleave(128, 2)
-
-
-class PlainDeepGemm:
-    """DeepGEMM's two functions in plain torch, for rows in use only, with its checks of what it is handed."""
-
-    def __init__(self):
-        self.calls = []
-
-    def check(self, x, x_scale, rows):
-        assert x.dtype == torch.float8_e4m3fn and x.is_contiguous()
-        assert x_scale.dtype == torch.float32 and x_scale.shape[-1] * 128 == x.shape[-1]
-        assert x_scale.stride()[-2:] == (1, rows) and rows % 4 == 0  # what TMA reads, so that nothing is copied
-
-    def fp8_m_grouped_gemm_nt_masked(self, a, b, out, masked_m, expected_m):
-        (x, x_scale), weights = a, wide(*b)
-        self.calls.append("masked")
-        self.check(x, x_scale, x.shape[1])
-        assert masked_m.dtype == torch.int32 and 0 < expected_m <= x.shape[1]
-        for e, used in enumerate(masked_m.tolist()):
-            out[e, :used] = dequantised(x[e, :used], x_scale[e, :used]) @ weights[e].t()
-
-
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of Triton's interpreter, on rows that nobody reads
-def test_deepgemm_around_plain_products(module, monkeypatch):
-    """A user would miss: a row or a scale that is not where DeepGEMM reads it."""
-    plain = PlainDeepGemm()
-    monkeypatch.setitem(sys.modules, "deep_gemm", plain)
-    main = module("deepgemm", "main")
-    tensors = inputs(num_tokens=9, device=DEVICE)
-    tensors[-1].fill_(torch.nan)
-    main.run(*tensors[:-1], OFFSET, 2.5, tensors[-1])
-    assert plain.calls == ["masked"] * 2
-    wanted = moe.run(*tensors[:-1], OFFSET, 2.5)
-    assert share_of_equal(tensors[-1], wanted) > 0.85
 
 
 NUM_LOCAL = 8  # fewer than the definition's, since an interpreter is slow
@@ -393,42 +348,6 @@ def routed(num_tokens):
     """The definition's tensors and the experts that its routing chooses, numbered locally."""
     tensors = inputs(num_tokens=num_tokens, device=DEVICE)
     return tensors, route_ref(tensors[0], tensors[1], OFFSET, 2.5, NUM_LOCAL)[0]
-
-
-@pytest.mark.parametrize("num_tokens", [1, 37, 200])
-def test_masked_rows(module, num_tokens, monkeypatch):
-    """A user would miss: two pairs in one row, or a row that its token does not know."""
-    monkeypatch.setitem(sys.modules, "deep_gemm", PlainDeepGemm())
-    rows = module("deepgemm", "rows")
-    _, expert = routed(num_tokens)
-    found, wanted = (make(expert, NUM_LOCAL) for make in (rows.masked_rows, rows.masked_rows_ref))
-    assert found[:2] == wanted[:2]
-    for name in ("row_of_pair", "num_used", "count"):
-        assert torch.equal(getattr(found, name), getattr(wanted, name)), name
-    for name in ("used_row", "used_token"):
-        used = slice(int(wanted.num_used))
-        assert torch.equal(getattr(found, name)[used], getattr(wanted, name)[used]), name
-
-
-def test_gather_and_activate(module, monkeypatch):
-    """A user would miss: a token's activations beside another's scales."""
-    monkeypatch.setitem(sys.modules, "deep_gemm", PlainDeepGemm())
-    rows_module, gather, activate = (module("deepgemm", name) for name in ("rows", "gather", "activate"))
-    tensors, expert = routed(37)
-    rows = rows_module.masked_rows(expert, NUM_LOCAL)
-    x, scale = gather.gather(tensors[2], tensors[3], rows, 64)
-    wanted_x, wanted_scale = gather.gather_ref(tensors[2], tensors[3], rows)
-    used = rows.row_of_pair[rows.row_of_pair >= 0].long()
-    assert len(used) and torch.equal(
-        x.view(torch.uint8).flatten(0, 1)[used], wanted_x.view(torch.uint8).flatten(0, 1)[used]
-    )
-    assert torch.equal(scale.flatten(0, 1)[used], wanted_scale.flatten(0, 1)[used])
-
-    g = torch.randn(rows.groups, rows.height, 512, device=DEVICE).bfloat16()
-    h, h_scale = activate.activate(g, rows, 64)
-    wanted_h, wanted_h_scale = activate.activate_ref(g.flatten(0, 1)[used])
-    torch.testing.assert_close(h_scale.flatten(0, 1)[used], wanted_h_scale, rtol=1e-5, atol=0)
-    torch.testing.assert_close(h.float().flatten(0, 1)[used], wanted_h.float(), rtol=2**-3, atol=2**-9)
 
 
 SGLANG_STAND_IN = """
@@ -494,20 +413,16 @@ def test_sglangs_kernel_gives_the_definitions_answer(module):
     assert share_of_equal(tensors[-1], moe.run(*tensors[:-1], OFFSET, 2.5)) > 0.85
 
 
-@pytest.mark.parametrize("name", ["deepgemm", "sglang_triton"])
-def test_stages_compile_for_sm_90(name, tmp_path):
+@pytest.mark.skipif(not eligibility.is_installed("sglang"), reason="needs sglang; pip install --no-deps sglang")
+def test_sglangs_stages_compile_for_sm_90(tmp_path):
     """A user would miss: the first call at some token count dies in the compiler."""
-    if name == "sglang_triton" and not eligibility.is_installed("sglang"):
-        pytest.skip("needs sglang; pip install --no-deps sglang")
-    functions = [f for f in vars(PlainDeepGemm) if "m_grouped" in f]
-    (tmp_path / "deep_gemm.py").write_text("".join(f"def {f}(*arguments): pass\n" for f in functions))
-    for source in packing.pack(name)["full"].sources:
-        path = tmp_path / name / source.path
+    package = tmp_path / "sglang_triton"
+    for source in packing.pack("sglang_triton")["full"].sources:
+        path = package / source.path
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(source.content)
     env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"CUDA_VISIBLE_DEVICES": ""}
-    env["PYTHONPATH"] = os.pathsep.join([str(tmp_path), env.get("PYTHONPATH", "")])
-    command = [sys.executable, paths.ROOT / "tests" / "ahead_of_time.py", tmp_path / name, "main.py::run", "sm_90"]
+    command = [sys.executable, paths.ROOT / "tests" / "ahead_of_time.py", package, "main.py::run", "sm_90"]
     done = subprocess.run([*command, "1", "300", "500", "2000"], env=env, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
     kernels = [json.loads(line) for line in done.stdout.splitlines()]
