@@ -1,0 +1,1 @@
+// The FP8 types are not needed to divide work.
