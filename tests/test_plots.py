@@ -105,7 +105,7 @@ def test_speed_draws_what_was_measured_and_the_floor(tmp_path):
     for axes in figure.axes:
         assert axes.get_xscale() == axes.get_yscale() == "log"
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert labels == ["floor", "fast (3 of 19 passed)", "slow (3 of 19 passed)"]
+    assert labels == ["floor", "fast (3 of 19 workloads)", "slow (3 of 19 workloads)"]
 
 
 def test_roofline_points_lie_where_bytes_and_operations_put_them(tmp_path):

@@ -35,7 +35,7 @@ def draw(found: dict, num_workloads: int, title: str, below: str) -> Figure:
             axes.fill_between(tokens, values, beyond, color=FAINT, alpha=0.16, linewidth=0)
         for name in names:
             points = found[name]
-            lacking = "" if len(points) == num_workloads else f" ({len(points)} of {num_workloads} passed)"
+            lacking = "" if len(points) == num_workloads else f" ({len(points)} of {num_workloads} workloads)"
             axes.plot(
                 [point[0] for point in points],
                 [point[at] for point in points],
