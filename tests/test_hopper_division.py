@@ -15,7 +15,8 @@ CUDA_H = Path(triton.__file__).parent / "backends" / "nvidia" / "include"
 MULTIPROCESSORS = st.sampled_from([112, 114, 132, 144])  # as few as it takes, and of the Hopper cards
 UNITS = 64  # of a segment
 COLUMN_BLOCKS = 112  # with output columns
-TILE_ROWS, TILE_COLUMNS = 128, {16: "gemm1", 28: "gemm2", 14: "gemm2 of half the columns"}
+TILE_ROWS = 128
+COLUMN_TILES = [14, 16, 28]  # of gemm2 for half the columns, of gemm1, of gemm2
 
 Tile = namedtuple("Tile", "block segment expert unit width")
 Item = namedtuple("Item", "block expert column first rows wide shared")
@@ -64,7 +65,7 @@ def test_few_tokens_blocks_with_columns_wait_for_none(ask, blocks, segments):
 @settings(deadline=None, max_examples=40)
 @given(
     blocks=MULTIPROCESSORS,
-    columns=st.sampled_from(sorted(TILE_COLUMNS)),
+    columns=st.sampled_from(COLUMN_TILES),
     rows=st.lists(
         st.integers(0, 700) | st.sampled_from([0, 1, 16, 64, 65, 128, 129, 192, 193, 256, 257]),
         min_size=32,

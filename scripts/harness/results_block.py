@@ -36,8 +36,9 @@ def table(section: Section, group: RunGroup) -> str:
 
 def block(found: Comparison) -> str:
     """Markdown of all tables: one for each machine, set of versions, tolerance and protocol, best solution first."""
-    parts = [table(section, group) for section in found.sections for group in section.groups]
-    if " stale |" in "".join(parts):
+    groups = [(section, group) for section in found.sections for group in section.groups]
+    parts = [table(section, group) for section, group in groups]
+    if any(summary.stale for _, group in groups for summary in group.total.summaries):
         parts.append(STALE)
     return "\n\n".join(parts)
 
