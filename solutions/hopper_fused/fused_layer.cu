@@ -28,20 +28,19 @@ __global__ void __launch_bounds__(kThreads, 1) fused_layer(const __grid_constant
 
   prefetch_tokens(a);
   if (threadIdx.x == kThreads - 1) {
-    prefetch_map(&maps.x);
     prefetch_map(&maps.w1);
     prefetch_map(&maps.w2);
-  }
-  if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; i++) {
       mbar_init(&s.full[i], 2);  // weights, activations
       mbar_init(&s.empty[i], kConsumers / 32);
     }
+    mbar_init(&s.direct_done, 1);
+    mbar_init(&s.direct_passed, 1);
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
 
-  if (a.num_tokens <= kDirectTokens)
-    for (int i = threadIdx.x; i < a.num_tokens * kK1; i += kThreads) s.few().x_scale[i] = __ldg(a.x_scale + i);
+  if (a.num_tokens <= kDirectTokens)  // while routing goes on
+    for (int i = threadIdx.x; i < a.num_tokens * kK1; i += kThreads) copy_word(&s.few().x_scale[i], a.x_scale + i);
   if (all_route) {
     for (int t = warp; t < a.num_tokens; t += kThreads / 32) route_token(a, t, &s.mask[t], s.few().weight[t]);
     __syncthreads();
@@ -58,6 +57,7 @@ __global__ void __launch_bounds__(kThreads, 1) fused_layer(const __grid_constant
     for (int t = threadIdx.x; t < a.num_tokens; t += kThreads) s.mask[t] = __ldcg(&a.scratch->mask[t]);
     __syncthreads();
   }
+  copies_done();
   permute(s, a.num_tokens);
 
   const bool in_gemm2 = blockIdx.x < kColumnBlocks;
@@ -65,9 +65,9 @@ __global__ void __launch_bounds__(kThreads, 1) fused_layer(const __grid_constant
     registers_down<40>();
     if (warp == kConsumers / 32) {
       bar_sync(kBarRowsRead, kConsumers + 32);
-      if (threadIdx.x % 32 == 0) load_weights(s, maps, a.num_tokens, in_gemm2);
+      if (threadIdx.x % 32 == 0) load_weights(s, maps, a, in_gemm2);
     }
-    if (warp == kConsumers / 32 + 1) load_activations(s, maps, a, in_gemm2);
+    if (warp == kConsumers / 32 + 1) load_activations(s, a, in_gemm2);
     if (warp >= kConsumers / 32 + 2) announce_units(s, a, warp - kConsumers / 32 - 2);
   } else {
     registers_up<232>();

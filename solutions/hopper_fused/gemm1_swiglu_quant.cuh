@@ -6,6 +6,7 @@
 #include "layer.cuh"
 #include "sm90.cuh"
 #include "swiglu_quant.cuh"
+#include "weight_scales.cuh"
 
 // The consumer's part in freeing a slot: one lane of each of the eight warps says so.
 __device__ __forceinline__ void let_go(Smem& s, int slot) {
@@ -36,64 +37,50 @@ __device__ __forceinline__ void promote_up_gate(
 
 // Sum over K, two slots at a time: the second's product runs while the first's is scaled and added.
 // `half` (0 or 1) is the weight block of the slot that is this warpgroup's; with `split` it is also its K step.
-// The rows' scales of a step, and the weight blocks' of the next two, are read before its product is waited for: they are
-// there when it is, and long before the slot is let go.
+// The rows' scales of a step are read before its product is waited for: they are there when it is, and long before the
+// slot is let go.
 template <int N, bool kDirect>
 __device__ __forceinline__ void gemm1(
     Smem& s, const Args& a, const Tile& tile, FewRing& ring, float (&acc)[N / 2], int half, bool split) {
   const int block = (tile.segment.expert * 2 * kInter + tile.unit * kUnit) / kBlock, groups = tile.segment.groups();
-  const float *up = a.w1_scale + block * kK1, *gate = up + kInter / kBlock * kK1;
-  int at[N / 4] = {};
-  if (kDirect) {
-#pragma unroll
-    for (int i = 0; i < N / 4; i++) {
-      const int r = i / 2 * kGroup + 2 * (threadIdx.x % 4) + i % 2;
-      at[i] = r < tile.segment.rows ? s.token[tile.segment.first_row + r] : 0;
-    }
-  }
+  const StepScales up(a.w1_scale + block * kK1), gate(a.w1_scale + (block + kInter / kBlock) * kK1);
+  const float* direct_scale = s.few().x_scale + s.token[tile.segment.first_row];
   float raw[2][N / 2];
   float2 x_scale[2][N / 8];
   const int halves = split ? 2 : 1, my_k = split ? half : 0, steps = kK1 / halves;
-  auto issue = [&](int slot, int phase, float (&r)[N / 2]) {
+  auto issue = [&](int slot, int phase, int k, float (&r)[N / 2]) {
     mbar_wait(&s.full[slot], phase);
     const uint64_t a = wgmma_operand(s.slot(slot) + half * kUnitBytes, kTile8);
-    const uint64_t b = wgmma_operand(s.slot(slot) + kSlotW + my_k * groups * kTile8, kTile8);
+    const uint64_t b = kDirect ? wgmma_row(s.direct_row(tile.turn) + k * kBlock)
+                               : wgmma_operand(s.slot(slot) + kSlotW + my_k * groups * kTile8, kTile8);
     wgmma_begin();
 #pragma unroll
     for (int i = 0; i < 4; i++) Wgmma<N>::mma(r, a + 2 * i, b + 2 * i, i > 0);
     wgmma_commit();
   };
-  auto read_scales = [&](int slot, int i, float2 (&x)[N / 8]) {
-    const float* scales = kDirect ? s.few().x_scale + (i * halves + my_k) * a.num_tokens
-                                  : s.scales[slot] + my_k * groups * kGroup + 2 * (threadIdx.x % 4);
+  auto read_scales = [&](int slot, int k, float2 (&x)[N / 8]) {
+    const float* scales = s.scales[slot] + my_k * groups * kGroup + 2 * (threadIdx.x % 4);
 #pragma unroll
     for (int j = 0; j < N / 8; j++)
-      x[j] = kDirect ? make_float2(scales[at[2 * j]], scales[at[2 * j + 1]])
+      x[j] = kDirect ? make_float2(direct_scale[k * a.num_tokens], 0.0f)  // of the one row, which the first lanes have
                      : *reinterpret_cast<const float2*>(scales + j * kGroup);
   };
-  up += my_k;
-  gate += my_k;
-  float scale[4] = {__ldg(up), __ldg(gate), __ldg(up + halves), __ldg(gate + halves)};
   for (int i = 0; i < steps; i += 2) {
-    const int next = (i + 2 < steps ? i + 2 : i) * halves;
-    const float coming[4] = {__ldg(up + next), __ldg(gate + next), __ldg(up + next + halves), __ldg(gate + next + halves)};
-    const int first = ring.slot;
-    issue(first, ring.phase, raw[0]);
+    const int first = ring.slot, k = i * halves + my_k, next_k = k + halves;
+    issue(first, ring.phase, k, raw[0]);
     ring.next();
-    issue(ring.slot, ring.phase, raw[1]);
-    read_scales(first, i, x_scale[0]);
-    read_scales(ring.slot, i + 1, x_scale[1]);
+    issue(ring.slot, ring.phase, next_k, raw[1]);
+    read_scales(first, k, x_scale[0]);
+    read_scales(ring.slot, next_k, x_scale[1]);
     wgmma_wait<1>();
     pin(raw[0]);
-    promote_up_gate<N>(acc, raw[0], x_scale[0], scale[0], scale[1]);
+    promote_up_gate<N>(acc, raw[0], x_scale[0], up.of(k), gate.of(k));
     let_go(s, first);
     wgmma_wait<0>();
     pin(raw[1]);
-    promote_up_gate<N>(acc, raw[1], x_scale[1], scale[2], scale[3]);
+    promote_up_gate<N>(acc, raw[1], x_scale[1], up.of(next_k), gate.of(next_k));
     let_go(s, ring.slot);
     ring.next();
-#pragma unroll
-    for (int c = 0; c < 4; c++) scale[c] = coming[c];
   }
 }
 

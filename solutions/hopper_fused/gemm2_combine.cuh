@@ -52,24 +52,23 @@ __device__ __forceinline__ void gemm2_step(
   promote<N, 0>(acc, raw[3], scales, w_scale);
 }
 
-// This warpgroup's half of K: its half of each slot, or each second slot. w_scale: the weight blocks', one a K step.
+// This warpgroup's half of K: its half of each slot, or each second slot. w_scales: the weight blocks', one a K step, each
+// in a lane.
 template <int N>
 __device__ __forceinline__ void gemm2(
-    Smem& s, FewRing& ring, float (&acc)[N / 2], int warpgroup, int groups, const float* w_scale) {
+    Smem& s, FewRing& ring, float (&acc)[N / 2], int warpgroup, int groups, float w_scales) {
   constexpr bool kSplit = N <= kSplitRows2;
   constexpr int kHalves = kSplit ? 2 : 1;
   const int half = kSplit ? warpgroup : 0;
-  float scale = __ldg(w_scale + warpgroup);
   for (int i = 0; i < kK2 / kHalves; i++, ring.next()) {
     const int slot = ring.slot;
     if (kSplit || i % 2 == warpgroup) {
       const int k = kHalves * i + half;
-      const float coming = __ldg(w_scale + (k + 2 < kK2 ? k + 2 : k));
+      const float scale = __shfl_sync(0xffffffffu, w_scales, k);
       mbar_wait(&s.full[slot], ring.phase);
       gemm2_step<N>(acc, s.slot(slot) + half * kUnitBytes,
                     s.slot(slot) + kHalves * kUnitBytes + half * groups * 2 * kTile8,
                     s.scales[slot] + half * groups * 4 * kGroup, scale);
-      scale = coming;
     } else {
       mbar_wait(&s.full[slot], ring.phase);
     }
@@ -79,12 +78,11 @@ __device__ __forceinline__ void gemm2(
 
 template <int N>
 __device__ __forceinline__ void gemm2_segment(
-    Smem& s, const Args& a, FewRing& ring, const Segment& seg, int warpgroup, bool first) {
+    Smem& s, const Args& a, FewRing& ring, const Segment& seg, float w_scales, int warpgroup, bool first) {
   float acc[N / 2];
 #pragma unroll
   for (int i = 0; i < N / 2; i++) acc[i] = 0.0f;
-  const int block = seg.expert * (kHidden / kBlock) + blockIdx.x * kColumns / kBlock;
-  gemm2<N>(s, ring, acc, warpgroup, seg.groups(), a.w2_scale + block * kK2);
+  gemm2<N>(s, ring, acc, warpgroup, seg.groups(), w_scales);
 
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
   float* column = s.sums(a.num_tokens) + 16 * warp + lane / 4;
@@ -109,6 +107,13 @@ __device__ __forceinline__ void gemm2_combine(Smem& s, const Args& a, FewRing& r
   const int thread = threadIdx.x % kConsumers;
   constexpr int kVectors = kColumns / 4;
   float* sums = s.sums(a.num_tokens);
+  // A segment's weight scales are asked for while the one before is multiplied.
+  const auto scales_of = [&](int n) {
+    if (n >= s.num_segments) return 0.0f;
+    const int block = s.segment[n].expert * (kHidden / kBlock) + blockIdx.x * kColumns / kBlock;
+    return __ldg(a.w2_scale + block * kK2 + thread % kK2);
+  };
+  float coming = scales_of(0);
   bar_sync(kBarConsumers, kConsumers);  // gemm1 no longer reads what lies where the sums will
   for (int i = thread; i < a.num_tokens * kVectors; i += kConsumers)
     *reinterpret_cast<float4*>(sums + i / kVectors * kOutPitch + i % kVectors * 4) = make_float4(0, 0, 0, 0);
@@ -116,10 +121,12 @@ __device__ __forceinline__ void gemm2_combine(Smem& s, const Args& a, FewRing& r
 
   for (int i = 0; i < s.num_segments; i++) {
     const Segment seg = s.segment[i];
-    if (seg.rows <= 8) gemm2_segment<8>(s, a, ring, seg, warpgroup, i == 0);
-    else if (seg.rows <= 16) gemm2_segment<16>(s, a, ring, seg, warpgroup, i == 0);
-    else if (seg.rows <= 32) gemm2_segment<32>(s, a, ring, seg, warpgroup, i == 0);
-    else gemm2_segment<64>(s, a, ring, seg, warpgroup, i == 0);
+    const float w_scales = coming;
+    coming = scales_of(i + 1);
+    if (seg.rows <= 8) gemm2_segment<8>(s, a, ring, seg, w_scales, warpgroup, i == 0);
+    else if (seg.rows <= 16) gemm2_segment<16>(s, a, ring, seg, w_scales, warpgroup, i == 0);
+    else if (seg.rows <= 32) gemm2_segment<32>(s, a, ring, seg, w_scales, warpgroup, i == 0);
+    else gemm2_segment<64>(s, a, ring, seg, w_scales, warpgroup, i == 0);
   }
   if (warpgroup == 0 && s.num_segments > 0) bar_sync(kBarSecondDone, kConsumers);
   bar_sync(kBarConsumers, kConsumers);

@@ -19,9 +19,7 @@ constexpr int kGroup = 8;                 // rows that lie together, an expert's
 constexpr int kMaxRows = kMaxTokens * kTopK + kLocal * (kGroup - 1);
 constexpr uint16_t kNoToken = 0xffff;     // of a row that fills a group up
 constexpr int kFewTokens = 12;            // up to here every block routes all tokens itself, so that none waits for others
-constexpr int kDirectTokens = 64;         // up to here there are direct segments,
-constexpr int kDirectRows = 1;            // of so many rows: they copy their rows one by one from where they are
-static_assert(kDirectRows <= kGroup, "such a segment is one group");
+constexpr int kDirectTokens = 64;         // up to here a segment of one row is direct: each of its tiles copies the row itself
 constexpr int kOutPitch = kColumns + 4;   // floats; 4 keeps the eight lanes of a row apart in the banks
 
 constexpr int kWarpgroup = 128;
@@ -80,7 +78,6 @@ struct Args : Layer {
 };
 
 struct Maps {
-  CUtensorMap x;   // [T, 7168], box 1 x 128
   CUtensorMap w1;  // [32][256 groups][up, gate][8 rows][7168], box 4 groups: the 64 rows of a unit
   CUtensorMap w2;  // [32 * 7168, 2048], box 64 x 128
 };
@@ -91,8 +88,8 @@ struct Segment {  // up to kChunk rows of one expert
   __device__ int groups() const { return (rows + kGroup - 1) / kGroup; }
   __device__ bool split() const { return rows <= kSplitRows2; }
   __device__ int steps() const { return split() ? kK2 / 2 : kK2; }
-  // Rows copied one by one need no gathering and no wait for it, but each costs the copying thread 50 cycles a step.
-  __device__ bool direct(int num_tokens) const { return rows <= kDirectRows && num_tokens <= kDirectTokens; }
+  // Its row needs no gathering and no wait for it.
+  __device__ bool direct(int num_tokens) const { return rows == 1 && num_tokens <= kDirectTokens; }
   // where a K step's piece of each scratch array begins
   __device__ int x_at(int k) const { return first_row * kHidden + k * groups() * kTile8; }
   __device__ int x_scale_at(int k) const { return first_row * kK1 + k * groups() * kGroup; }
@@ -106,7 +103,9 @@ struct Few {
 };
 
 struct Smem {
-  uint8_t pool[kPool];  // the ring's slots from the front on, 1024-byte aligned as the swizzle wants; Few or sums at the end
+  // The ring's slots from the front on, 1024-byte aligned as the swizzle wants, then the rows of direct segments; Few or
+  // sums at the end.
+  uint8_t pool[kPool];
   float scales[kStages][kScales];
   uint16_t token[kMaxRows];  // of each row, or kNoToken
   uint32_t mask[kMaxTokens];
@@ -116,13 +115,18 @@ struct Smem {
   int first_row[kLocal];
   int num_segments, num_rows;  // rows with those that fill groups up
   uint64_t full[kStages], empty[kStages];
+  uint64_t direct_done, direct_passed;  // load_weights is through with a direct tile; load_activations knows
 
   __device__ uint8_t* slot(int i) { return pool + i * kSlot; }
+  // Of the block's tiles in turn; a direct tile's row, all of it.
+  __device__ uint8_t* direct_row(int turn) { return pool + kStages * kSlot + turn % 2 * kHidden; }
   // gemm2's sums: [num_tokens][kOutPitch]
   __device__ float* sums(int num_tokens) { return reinterpret_cast<float*>(pool + kPool) - num_tokens * kOutPitch; }
   // before gemm2
   __device__ Few& few() { return *reinterpret_cast<Few*>(pool + kPool - sizeof(Few)); }
 };
+static_assert(kStages * kSlot + 2 * kHidden + kBlock + sizeof(Few) <= kPool, "direct rows lie before what is few");
+static_assert(kStages * kSlot + kDirectTokens * kOutPitch * sizeof(float) <= kPool, "and then the ring has all its slots");
 
 enum NamedBarrier {
   kBarWarpgroup0 = 1,
@@ -152,6 +156,11 @@ struct FewRing {
   __device__ void next() {
     if (++slot == slots) slot = 0, phase ^= 1;
   }
+  __device__ void pass(int steps) {  // as many at once
+    slot += steps;
+    phase ^= slot / slots & 1;
+    slot %= slots;
+  }
 };
 
 // gemm1's work is the units of all segments in one line, which the blocks take from the front, side by side: so h of the
@@ -164,6 +173,7 @@ struct FewRing {
 struct Tile {
   Segment segment;
   int number, unit, width;  // number: of the segment
+  int turn;                 // among the block's tiles
   __device__ bool split() const { return width == 1 && segment.rows <= kSplitRows1; }
   __device__ int steps() const { return split() ? kK1 / 2 : kK1; }
 };
@@ -188,7 +198,7 @@ struct Tiles {
       else at = more == 0 && block < one_more ? full * blocks + block : units;
       if (at >= units) return false;
     }
-    taken++;
+    t.turn = taken++;
     t.number = at / kUnits;
     t.unit = at % kUnits;
     t.segment = s.segment[t.number];

@@ -1,19 +1,11 @@
-// many_h: what the two forms of gemm1 share: the weight blocks' scales, and where h and its scales go.
+// many_h: what the two forms of gemm1 share: where h and its scales go.
 #pragma once
 #include "many_layer.cuh"
 #include "swiglu_quant.cuh"
+#include "weight_scales.cuh"
 
 using Smem1 = ManySmem<1>;  // the ring holds x, which has one term
 enum GemmBarrier { kBarAll = 1, kBarGroup };  // kBarGroup and the next: a warpgroup's
-
-// The weight blocks' scales of a tile, one a K step, spread over a warp's lanes: a step must not wait for memory.
-struct StepScales {
-  float low, high;
-  __device__ explicit StepScales(const float* scales)
-      : low(__ldg(scales + threadIdx.x % 32)),
-        high(threadIdx.x % 32 < kK1 - 32 ? __ldg(scales + 32 + threadIdx.x % 32) : 0.0f) {}
-  __device__ float of(int k) const { return __shfl_sync(0xffffffffu, k < 32 ? low : high, k % 32); }
-};
 
 // From the row's largest value: stores the scale, which carries the routing weight on, and gives back its inverse.
 __device__ __forceinline__ float store_scale(float* h_scale, float most, float weight) {

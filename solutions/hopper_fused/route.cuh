@@ -8,6 +8,18 @@ __device__ __forceinline__ unsigned ordered(float f) {
   return u & 0x80000000u ? ~u : u | 0x80000000u;
 }
 
+// Sorts, the largest first.
+__device__ __forceinline__ void sort_down(unsigned (&v)[8]) {
+  constexpr int kPairs[19][2] = {{0, 1}, {2, 3}, {4, 5}, {6, 7}, {0, 2}, {1, 3}, {4, 6}, {5, 7}, {1, 2}, {5, 6},
+                                 {0, 4}, {1, 5}, {2, 6}, {3, 7}, {2, 4}, {3, 5}, {1, 2}, {3, 4}, {5, 6}};
+#pragma unroll
+  for (int i = 0; i < 19; i++) {
+    const unsigned a = v[kPairs[i][0]], b = v[kPairs[i][1]];
+    v[kPairs[i][0]] = max(a, b);
+    v[kPairs[i][1]] = min(a, b);
+  }
+}
+
 // Writes mask (the local experts of the token) and weight[local expert] for the set bits. All lanes call it.
 __device__ __forceinline__ void route_token(const Layer& a, int token, uint32_t* mask, float* weight) {
   const int lane = threadIdx.x % 32;
@@ -40,29 +52,36 @@ __device__ __forceinline__ void route_token(const Layer& a, int token, uint32_t*
     const float other = __shfl_sync(kAll, score, 4 * g);
     ahead += other > score || (other == score && g < lane / 4);
   }
-  unsigned key[8], chosen = 0;
+  // Each lane's experts in order of score: then the warp takes the best of all lanes' first eight times. Of equal ones the
+  // first lane's, and in the lane the first.
+  unsigned key[8], in_order[8];
 #pragma unroll
-  for (int i = 0; i < 8; i++) key[i] = ahead < 4 ? ordered(choice[i]) : 0;
-  float sum = 0.0f;
+  for (int i = 0; i < 8; i++) in_order[i] = key[i] = ahead < 4 ? ordered(choice[i]) : 0;
+  sort_down(in_order);
+  int taken = 0;  // of this lane
+  unsigned last = 0xffffffffu;
 #pragma unroll 1  // each round's code comes cold from memory otherwise
   for (int k = 0; k < kTopK; k++) {
-    unsigned mine = 0;
+    const unsigned top = __reduce_max_sync(kAll, in_order[0]);
+    const bool mine = lane == __ffs(__ballot_sync(kAll, in_order[0] == top)) - 1;
+    taken += mine;
+    last = mine ? top : last;
 #pragma unroll
-    for (int i = 0; i < 8; i++) mine = max(mine, key[i]);
-    const unsigned top = __reduce_max_sync(kAll, mine);
-    const unsigned holders = __ballot_sync(kAll, mine == top);
-    if (lane == __ffs(holders) - 1) {
-      bool found = false;
+    for (int i = 0; i < 7; i++) in_order[i] = mine ? in_order[i + 1] : in_order[i];
+    in_order[7] = mine ? 0 : in_order[7];
+  }
+  int equal = taken;  // to `last`, of those taken
 #pragma unroll
-      for (int i = 0; i < 8; i++) {
-        if (!found && key[i] == top) {
-          found = true;
-          key[i] = 0;
-          chosen |= 1u << i;
-          sum += s[i];
-        }
-      }
-    }
+  for (int i = 0; i < 8; i++) equal -= key[i] > last;
+  unsigned chosen = 0;
+  float sum = 0.0f;
+#pragma unroll
+  for (int i = 0; i < 8; i++) {
+    const bool is_equal = key[i] == last;
+    const bool is_chosen = key[i] > last || (is_equal && equal > 0);
+    equal -= is_equal;
+    chosen |= is_chosen ? 1u << i : 0;
+    sum += is_chosen ? s[i] : 0.0f;
   }
 #pragma unroll
   for (int d = 16; d > 0; d /= 2) sum += __shfl_xor_sync(kAll, sum, d);

@@ -203,7 +203,6 @@ static void run_layer(
       static_cast<uint16_t*>(output.data_ptr()),      (int)t, (int)local_expert_offset, (float)routed_scaling_factor};
   if (t <= kMaxTokens) {
     Maps maps;
-    tensor_map<2>(&maps.x, x.data_ptr(), {h, (cuuint64_t)t}, {1, h}, {kBlock, 1});
     tensor_map<5>(&maps.w1, w1.data_ptr(), {h, 8, 2, i / 8, kLocal}, {1, h, i * h, 8 * h, 2 * i * h},
                   {kBlock, 8, 2, kUnit / 8, 1});
     tensor_map<2>(&maps.w2, w2.data_ptr(), {i, kLocal * h}, {1, i}, {kBlock, kColumns});

@@ -35,6 +35,12 @@ __device__ __forceinline__ void prefetch_map(const void* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
+// Four bytes to shared memory, which the thread need not wait for until copies_done().
+__device__ __forceinline__ void copy_word(void* smem, const void* gmem) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(smem_addr(smem)), "l"(gmem) : "memory");
+}
+__device__ __forceinline__ void copies_done() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
 __device__ __forceinline__ void prefetch_l2(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 
 // L2 policies: weights pass through once, activations are read by every block.
@@ -187,6 +193,10 @@ __device__ __forceinline__ void registers_down() {
 __device__ __forceinline__ uint64_t wgmma_operand(const void* smem, int group_bytes) {
   return (uint64_t)((smem_addr(smem) & 0x3FFFF) >> 4) | ((uint64_t)1 << 16) | ((uint64_t)(group_bytes >> 4) << 32) |
          ((uint64_t)1 << 62);
+}
+// One row of N = 8, as it lies in memory, not swizzled: what stands for the other seven are the bytes behind it.
+__device__ __forceinline__ uint64_t wgmma_row(const void* smem) {
+  return (uint64_t)((smem_addr(smem) & 0x3FFFF) >> 4) | ((uint64_t)1 << 16) | ((uint64_t)1 << 32);
 }
 __device__ __forceinline__ void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }

@@ -100,3 +100,4 @@ def run(
                 tma=True,
             )
             combine(y, permutation.row_of_pair, weight, output, first)
+            del y  # before the next is made
