@@ -9,7 +9,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup pack definitions workloads bench test lint docs readme profile tune page examples plots w16a16 mxfp8
+.PHONY: help setup pack definitions workloads bench test lint docs readme profile tune sweep page examples plots w16a16 mxfp8
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,7 +44,7 @@ lint: $(READY) ## ruff: style and formatting
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check definitions scripts solutions tests
 
-docs: readme plots page examples profile tune w16a16 mxfp8 ## everything that holds a figure, from traces/ and docs/profile/
+docs: readme plots page examples profile tune sweep w16a16 mxfp8 ## everything that holds a figure, from traces/ and docs/profile/
 
 readme: $(READY) ## the tables in README.md and docs/backends.md, from traces/ and solution.toml
 	$(BIN)/python scripts/update_readme.py
@@ -55,6 +55,9 @@ profile: $(READY) ## the tables in docs/profile.md, from docs/profile/
 
 tune: $(READY) ## the tables in docs/tune.md, from docs/tune/
 	$(BIN)/python scripts/update_tune.py
+
+sweep: $(READY) ## the tables and pictures of docs/sweep.md, from docs/sweep/
+	$(BIN)/python scripts/update_sweep.py
 
 page: $(READY) ## docs/results.html: the results as a page to explore, from traces/
 	$(BIN)/python scripts/results_page.py

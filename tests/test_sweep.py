@@ -12,7 +12,7 @@ import pytest
 import sweep
 import torch
 from flashinfer_bench import BuildSpec, Solution, SourceFile
-from harness import paths, routing_model, sweep_point
+from harness import packing, paths, routing_model, sweep_page, sweep_point
 from harness.floor_time import floor
 from harness.sweep_routing import BETWEEN, KINDS, OFFSET, TOKENS
 from harness.tolerances import TOLERANCES
@@ -137,6 +137,38 @@ def test_a_sweep_from_inputs_to_table(monkeypatch, tmp_path):
     printed = io.StringIO()
     Console(width=200, file=printed).print(sweep.table("right", right, "loose"))
     assert "8 of 8 at most 1.5 x floor + 0.03; 0 wrong" in printed.getvalue()
+
+
+def point(**changes):
+    """A line of a record, by default of a solution that is still what it was."""
+    current = packing.pack("triton_fused_v2")["full"].hash()
+    line = {"solution": "triton_fused_v2", "solution_sha1": current, "hardware": "GPU X", "libs": {"torch": "9"}}
+    line |= {"tokens": 3, "kind": "real", "rows": 2, "ms": 0.05, "floor_ms": 0.02, "error": None, "met": True}
+    return line | changes
+
+
+def test_the_page_tells_a_miss_an_error_and_an_old_source():
+    """A user would miss: which figure to distrust, and why."""
+    text = sweep_page.section(
+        [point(), point(tokens=9, met=False, ms=0.07), point(kind="one", error="two runs differ")]
+    )
+    assert "| 3 | 0.050 (2.50) | **two runs differ** |" in text
+    assert "| 9 | 0.070 (3.50) * | - |" in text
+    assert "2 of 3 points are within the target, 1 wrong. GPU X; torch 9." in text
+    assert "stale" in sweep_page.section([point(solution_sha1="0" * 40)])
+
+
+def test_a_record_is_of_one_machine(tmp_path):
+    record = tmp_path / "two.jsonl"
+    record.write_text("\n".join(json.dumps(point(hardware=name)) for name in ("GPU X", "GPU Y")))
+    with pytest.raises(ValueError, match="two.jsonl: is of 2 solutions, sources or machines, want one"):
+        sweep_page.read(record)
+
+
+def test_the_page_and_its_pictures_are_those_of_the_records():
+    command = [sys.executable, paths.ROOT / "scripts" / "update_sweep.py", "--check"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.gpu

@@ -10,6 +10,7 @@ README = ROOT / "README.md"
 DOCS = ROOT / "docs"
 PROFILES = DOCS / "profile"
 TUNING = DOCS / "tune"
+SWEEPS = DOCS / "sweep"
 RESULTS_PAGE = DOCS / "results.html"
 BACKENDS = DOCS / "backends.md"
 
