@@ -2,6 +2,9 @@
 
     compute-sanitizer --tool memcheck python tests/run_once.py triton_fused_v2 80
 
+The tool watches torch's kernels too, which make 1.4 GB of inputs: with `--kernel-name kernel_substring=fused_layer`, or
+another kernel's name, it is done in seconds instead of minutes. initcheck needs to see them all.
+
 The packed file must exist (make pack). The output is poisoned with NaN before the call and must have none after it.
 """
 
