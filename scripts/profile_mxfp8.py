@@ -12,9 +12,9 @@ from pathlib import Path
 
 import harness  # noqa: F401  must come first: it settles whether Triton interprets
 import torch
-from flashinfer_bench.utils import env_snapshot
-from harness import eligibility, mxfp8_profile, mxfp8_tables, packing, trace_store
+from harness import eligibility, mxfp8_profile, mxfp8_tables, packing
 from harness.atomic_file import write_atomically
+from harness.environment import environment
 from harness.mxfp8_profile import OTHERS, OURS, Size
 from harness.mxfp8_record import Mxfp8Record
 from harness.profiled_calls import ProfileError
@@ -96,10 +96,9 @@ def run(args: argparse.Namespace, command: str, console: Console) -> Mxfp8Record
         for wanted in chosen:
             cases.append(mxfp8_profile.profile_case(wanted, DTYPES[args.dtype], args.iterations, say))
             bar.advance(task)
-    environment = env_snapshot("cuda:0" if on_gpu else "cpu")
-    libs = environment.libs | ({"cuda_driver": driver} if (driver := trace_store.cuda_driver()) else {})
+    hardware, libs = environment("cuda:0" if on_gpu else "cpu")
     return Mxfp8Record(
-        hardware=environment.hardware,
+        hardware=hardware,
         clock="device" if on_gpu else "cpu",
         dtype=args.dtype,
         iterations=args.iterations,

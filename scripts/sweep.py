@@ -16,14 +16,13 @@ from flashinfer_bench import Definition, Solution, Workload
 from flashinfer_bench.bench.evaluators.utils import normalize_result
 from flashinfer_bench.bench.utils import gen_inputs
 from flashinfer_bench.compile import BuilderRegistry
-from flashinfer_bench.utils import env_snapshot
 from harness import eligibility, packing, sweep_point
 from harness.cases import ROUTED_SCALING_FACTOR
+from harness.environment import environment
 from harness.floor_time import floor
 from harness.sweep_point import TARGETS
 from harness.sweep_routing import KINDS, OFFSET, TOKENS
 from harness.tolerances import TOLERANCES, Tolerance
-from harness.trace_store import cuda_driver
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
@@ -112,8 +111,7 @@ def sweep(solutions: list[Solution], args: argparse.Namespace, console: Console,
     tokens = sorted(set(args.tokens))
     points = [(kind, num_tokens) for kind in dict.fromkeys(args.kinds) for num_tokens in tokens]
     everything = random_inputs(full, max(tokens), device)
-    where = env_snapshot(device)
-    libs = where.libs | ({"cuda_driver": driver} if (driver := cuda_driver()) else {})
+    hardware, libs = environment(device)
     results = []
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
     bar = Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console, transient=True)
@@ -136,7 +134,7 @@ def sweep(solutions: list[Solution], args: argparse.Namespace, console: Console,
                     found = {
                         "solution": solution.name,
                         "solution_sha1": solution.hash(),
-                        "hardware": where.hardware,
+                        "hardware": hardware,
                         "libs": libs,
                         "tokens": num_tokens,
                         "kind": kind,

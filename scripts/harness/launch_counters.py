@@ -6,9 +6,10 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from harness import ncu_counters
+from harness.environment import environment
 from harness.profile_points import choose_points
 from harness.profile_record import Strict
-from harness.profile_run import environment, packed
+from harness.profile_run import packed
 from harness.profiled_calls import ProfileError, device_here
 from harness.stage_table import stage_of, stage_table
 

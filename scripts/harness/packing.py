@@ -29,6 +29,11 @@ def solution_names(folder: Path = paths.SOLUTIONS) -> list[str]:
     return sorted(set(found) - NOT_SOLUTIONS)
 
 
+def is_current(name: str, solution_sha1: str) -> bool:
+    """Whether a figure's source is still the solution's, in any of its definitions; not for one that is gone."""
+    return name in solution_names() and solution_sha1 in {solution.hash() for solution in pack(name).values()}
+
+
 def choose(names: list[str], folder: Path = paths.SOLUTIONS) -> list[str]:
     """names, or every solution when there are none. Raises PackingError for an unknown one."""
     existing = solution_names(folder)

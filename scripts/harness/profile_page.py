@@ -17,17 +17,12 @@ def read_records(folder: Path = paths.PROFILES) -> list[ProfileRecord]:
     return [read_record(path) for path in sorted(folder.glob("*.json"))]
 
 
-def is_stale(record: ProfileRecord) -> bool:
-    """Whether the solution's source is no longer the one that was profiled, or is gone."""
-    if record.solution not in packing.solution_names():
-        return True
-    return record.solution_sha1 not in {solution.hash() for solution in packing.pack(record.solution).values()}
-
-
 def how_recorded(record: ProfileRecord) -> str:
     """What a reader needs to repeat the record."""
     versions = ", ".join(f"{name.replace('_', ' ')} {version}" for name, version in sorted(record.libs.items()))
-    stale = " **Stale: its source has changed since.**" if is_stale(record) else ""
+    stale = (
+        "" if packing.is_current(record.solution, record.solution_sha1) else " **Stale: its source has changed since.**"
+    )
     return (
         f"- {record.solution}, source {record.solution_sha1[:10]}, {record.timestamp[:10]}, {record.backend}, "
         f"{versions}: `{record.command}`.{stale}"

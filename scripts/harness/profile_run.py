@@ -1,7 +1,5 @@
 """Profile solutions on points: from packed solutions to records."""
 
-import importlib.metadata
-import platform
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,10 +8,10 @@ from pathlib import Path
 import torch
 from flashinfer_bench import Solution
 from flashinfer_bench.bench.timing import time_runnable
-from flashinfer_bench.utils import env_snapshot
 
 from harness import eligibility, ncu_counters, nsys_backend, packing, torch_backend
 from harness.catalogue import definition
+from harness.environment import environment
 from harness.profile_points import Point, floor_of
 from harness.profile_record import (
     ProfileRecord,
@@ -26,7 +24,6 @@ from harness.profile_record import (
 )
 from harness.profiled_calls import WARMUP_RUNS, ProfileError, arguments, build, call_repeatedly, first_line
 from harness.stage_table import stage_table
-from harness.trace_store import cuda_driver
 
 # Index of a point -> kernels inside its calls, and outside.
 Look = Callable[[int], tuple[list[Seen], list[Seen]]]
@@ -60,18 +57,6 @@ def packed(name: str, geometry: str) -> Solution:
     if reason:
         raise ProfileError(f"{name}: {reason}")
     return solution
-
-
-def environment(device: str) -> tuple[str, dict[str, str]]:
-    """Name of the hardware, and versions of what the figures depend on."""
-    snapshot = env_snapshot(device)
-    libs = snapshot.libs | {
-        "flashinfer_bench": importlib.metadata.version("flashinfer-bench"),
-        "python": platform.python_version(),
-    }
-    if driver := cuda_driver():
-        libs["cuda_driver"] = driver
-    return snapshot.hardware, libs
 
 
 def wall_times(name: str, job: Job) -> dict[str, float]:

@@ -8,7 +8,6 @@ from harness import marked_block, packing, paths
 PAGE = paths.DOCS / "sweep.md"
 BEGIN = "<!-- sweeps: written by scripts/update_sweep.py -->"
 END = "<!-- end of sweeps -->"
-GEOMETRY = "full"
 
 
 def read(path: Path) -> list[dict]:
@@ -31,7 +30,7 @@ def below(points: list[dict]) -> str:
     """Where a sweep was run, and whether its solution is still what it was."""
     first = points[0]
     versions = ", ".join(f"{name} {version}" for name, version in sorted(first["libs"].items()))
-    stale = packing.pack(first["solution"])[GEOMETRY].hash() != first["solution_sha1"]
+    stale = not packing.is_current(first["solution"], first["solution_sha1"])
     return f"{first['hardware']}; {versions}" + ("; stale: the source has changed since" if stale else "")
 
 
