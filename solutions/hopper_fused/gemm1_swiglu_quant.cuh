@@ -128,7 +128,7 @@ __device__ __forceinline__ void swiglu_quant(
     quantise<2>(q, v[0], v[1]);
     *reinterpret_cast<uint32_t*>(to + j * 2 * kTile8) = transpose4(q[0] | (uint32_t)q[1] << 16);
   }
-  bar_sync(kBarUnitDone0 + warpgroup, kWarpgroup + 32);  // which also keeps the next tile from `most`
+  bar_sync_apart(kBarUnitDone0 + warpgroup, kWarpgroup + 32);  // which also keeps the next tile from `most`
 }
 
 // For one warp beside each warpgroup: tells the other blocks of each unit of h that is stored. The barrier puts the
@@ -138,7 +138,7 @@ __device__ __forceinline__ void announce_units(const Smem& s, const Args& a, int
   Tile tile;
   for (Tiles tiles(s); tiles.take(tile);) {
     if (warpgroup == 1 && tile.width == 1) continue;
-    bar_sync(kBarUnitDone0 + warpgroup, kWarpgroup + 32);
+    bar_sync_apart(kBarUnitDone0 + warpgroup, kWarpgroup + 32);
     if (threadIdx.x % 32 == 0) arrive_gpu(&a.scratch->activated[tile.number]);
   }
 }
