@@ -32,8 +32,9 @@ __global__ void __launch_bounds__(kThreads, 1) fused_layer(const __grid_constant
     prefetch_map(&maps.w2);
     for (int i = 0; i < kStages; i++) {
       mbar_init(&s.full[i], 2);  // weights, activations
-      mbar_init(&s.empty[i], kConsumers / 32);
+      mbar_init(&s.empty[i], kConsumers);
     }
+    for (int i = 0; i < 2; i++) mbar_init(&s.added[i], kWarpgroup);
     mbar_init(&s.direct_done, 1);
     mbar_init(&s.direct_passed, 1);
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");

@@ -78,7 +78,7 @@ __device__ __forceinline__ void gemm2(
 
 template <int N>
 __device__ __forceinline__ void gemm2_segment(
-    Smem& s, const Args& a, FewRing& ring, const Segment& seg, float w_scales, int warpgroup, bool first) {
+    Smem& s, const Args& a, FewRing& ring, const Segment& seg, float w_scales, int warpgroup, int number) {
   float acc[N / 2];
 #pragma unroll
   for (int i = 0; i < N / 2; i++) acc[i] = 0.0f;
@@ -87,8 +87,8 @@ __device__ __forceinline__ void gemm2_segment(
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
   float* column = s.sums(a.num_tokens) + 16 * warp + lane / 4;
   // first, second, first, second, ...: one warpgroup at a time adds to the sums
-  if (warpgroup == 1) bar_sync(kBarFirstDone, kConsumers);
-  else if (!first) bar_sync(kBarSecondDone, kConsumers);
+  if (warpgroup == 1) mbar_wait(&s.added[0], number % 2);
+  else if (number > 0) mbar_wait(&s.added[1], (number - 1) % 2);
 #pragma unroll
   for (int j = 0; j < N / 8; j++) {
 #pragma unroll
@@ -100,7 +100,7 @@ __device__ __forceinline__ void gemm2_segment(
       sum[8] += acc[4 * j + 2 + p];
     }
   }
-  bar_arrive(warpgroup == 0 ? kBarFirstDone : kBarSecondDone, kConsumers);
+  mbar_arrive(&s.added[warpgroup]);
 }
 
 __device__ __forceinline__ void gemm2_combine(Smem& s, const Args& a, FewRing& ring, int warpgroup) {
@@ -123,12 +123,11 @@ __device__ __forceinline__ void gemm2_combine(Smem& s, const Args& a, FewRing& r
     const Segment seg = s.segment[i];
     const float w_scales = coming;
     coming = scales_of(i + 1);
-    if (seg.rows <= 8) gemm2_segment<8>(s, a, ring, seg, w_scales, warpgroup, i == 0);
-    else if (seg.rows <= 16) gemm2_segment<16>(s, a, ring, seg, w_scales, warpgroup, i == 0);
-    else if (seg.rows <= 32) gemm2_segment<32>(s, a, ring, seg, w_scales, warpgroup, i == 0);
-    else gemm2_segment<64>(s, a, ring, seg, w_scales, warpgroup, i == 0);
+    if (seg.rows <= 8) gemm2_segment<8>(s, a, ring, seg, w_scales, warpgroup, i);
+    else if (seg.rows <= 16) gemm2_segment<16>(s, a, ring, seg, w_scales, warpgroup, i);
+    else if (seg.rows <= 32) gemm2_segment<32>(s, a, ring, seg, w_scales, warpgroup, i);
+    else gemm2_segment<64>(s, a, ring, seg, w_scales, warpgroup, i);
   }
-  if (warpgroup == 0 && s.num_segments > 0) bar_sync(kBarSecondDone, kConsumers);
   bar_sync(kBarConsumers, kConsumers);
 
   constexpr int kOctets = kColumns / 8;

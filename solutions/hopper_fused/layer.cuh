@@ -115,6 +115,7 @@ struct Smem {
   int first_row[kLocal];
   int num_segments, num_rows;  // rows with those that fill groups up
   uint64_t full[kStages], empty[kStages];
+  uint64_t added[2];                    // a warpgroup has added a segment's sums, now the other
   uint64_t direct_done, direct_passed;  // load_weights is through with a direct tile; load_activations knows
 
   __device__ uint8_t* slot(int i) { return pool + i * kSlot; }
@@ -132,8 +133,6 @@ enum NamedBarrier {
   kBarWarpgroup0 = 1,
   kBarWarpgroup1,
   kBarConsumers,
-  kBarFirstDone,   // the first warpgroup has added its sums, now the second
-  kBarSecondDone,  // and the other way round
   kBarRowsRead,    // the tokens of this block's rows are in registers
   kBarUnitDone0,   // the first warpgroup has stored a unit of h; with a warp that tells the other blocks
   kBarUnitDone1    // and the second
