@@ -1,6 +1,7 @@
 // many_gemm1: G = W13 . x^T for all rows, h = silu(gate) * up, h in one or two FP8 terms.
 //
-//   warp 8        loads: weights by TMA, half a tile each block to both where they are shared; rows by bulk copy
+//   warps 8..11   load: weights by TMA, half a tile each block to both where they are shared; rows from where their tokens'
+//                 x lies, by 16-byte copies, which swizzle them on the way
 //   warps 0..7    two warpgroups: products, then SwiGLU and FP8 with one scale for a row and the tile's 128 columns of h
 //
 // A tile's 256 weight rows are 8 of up and 8 of gate in turn (the TMA box does that): SwiGLU stays in registers.
@@ -8,21 +9,31 @@
 #include "many_gemm1_narrow.cuh"
 #include "many_gemm1_wide.cuh"
 
+// For the warps 8 to 11: 16 bytes of each 16th row are a thread's, which knows the rows' tokens; the first thread asks for
+// weights and scales as well.
 __device__ __forceinline__ void load_many1(Smem1& s, const CUtensorMap& map, const ManyArgs& a, int rank) {
+  constexpr int kRowsAtOnce = kLoadThreads / 8, kTimes = kTileRows / kRowsAtOnce;
   const uint64_t first = policy_evict_first(), last = policy_evict_last();
-  fence_async_global();  // rows and scales were stored by ordinary stores
+  const int thread = threadIdx.x % kLoadThreads, row = thread / 8, piece = thread % 8;
+  const int place = row / 8 * kTile8 + swizzled(row % 8, piece * 16);
+  fence_async_global();  // scales were stored by ordinary stores
   Ring<Smem1::kStages> ring;
   Item item;
   for (Walk walk(s.work, kTiles1, rank); walk.take(item);) {
-    if (threadIdx.x % 32 == 0) {
-      const int first_row = s.work.first_row[item.expert], rows = s.work.rows[item.expert];
-      const uint8_t* x = a.gathered_x + (size_t)first_row * kHidden + item.first * kBlock;
-      const float* scale = a.gathered_scale + (size_t)first_row * kK1 + item.first;
-      for (int k = 0; k < kK1; k++, ring.next()) {
-        const int slot = ring.slot;
-        uint64_t* full = &s.full[slot];
-        mbar_wait(&s.empty[slot], ring.phase ^ 1);
-        mbar_arrive_expect(full, kManySlotW + item.n * (kBlock + 4));
+    const int first_row = s.work.first_row[item.expert], rows = s.work.rows[item.expert];
+    const float* scale = a.gathered_scale + (size_t)first_row * kK1 + item.first;
+    unsigned from[kTimes];
+#pragma unroll
+    for (int i = 0; i < kTimes; i++)
+      from[i] = i * kRowsAtOnce < item.n
+                    ? __ldg(a.row_token + first_row + item.first + i * kRowsAtOnce + row) * kHidden + piece * 16u
+                    : 0u;
+    for (int k = 0; k < kK1; k++, ring.next()) {
+      const int slot = ring.slot;
+      uint64_t* full = &s.full[slot];
+      mbar_wait(&s.empty[slot], ring.phase ^ 1);
+      if (thread == 0) {
+        mbar_arrive_expect(full, kManySlotW + item.n * 4);
         if (item.shared) {
           tma_5d_multicast(s.w[slot] + rank * kManySlotW / 2, &map, full, k * kBlock, 0, 0, item.column * 16 + rank * 8,
                            item.expert, 3, first);
@@ -31,11 +42,16 @@ __device__ __forceinline__ void load_many1(Smem1& s, const CUtensorMap& map, con
             tma_5d(s.w[slot] + half * kManySlotW / 2, &map, full, k * kBlock, 0, 0, item.column * 16 + half * 8,
                    item.expert, first);
         }
-        bulk_copy(s.rows[slot][0], x + (size_t)k * rows * kBlock, item.n * kBlock, full, last);
         bulk_copy(s.scales[slot], scale + (size_t)k * rows, item.n * 4, full, last);
       }
+      __syncwarp();
+      const uint8_t* x = a.x + k * kBlock;
+      uint8_t* to = s.rows[slot][0] + place;
+#pragma unroll
+      for (int i = 0; i < kTimes; i++)
+        if (i * kRowsAtOnce < item.n) copy_16(to + i * kRowsAtOnce * kBlock, x + from[i]);
+      arrive_with_copies(full);
     }
-    __syncwarp();
   }
 }
 
@@ -44,12 +60,12 @@ __global__ void __launch_bounds__(kManyThreads, 1)
     many_gemm1(const __grid_constant__ CUtensorMap map, const __grid_constant__ ManyArgs a) {
   wait_for_previous();
   let_next_begin();
-  Smem1& s = begin_many<Smem1>(a.counters);
+  Smem1& s = begin_many<Smem1>(a.counters, 1 + kLoadThreads);
   const int rank = cluster_rank(), warp = threadIdx.x / 32;
   if (blockIdx.x == 0 && threadIdx.x == 0) a.counters->routed = 0;
   if (warp >= kConsumers / 32) {
     registers_down<56>();
-    if (warp == kConsumers / 32) load_many1(s, map, a, rank);
+    load_many1(s, map, a, rank);
   } else {
     registers_up<224>();
     const int warpgroup = __shfl_sync(0xffffffffu, warp / 4, 0);

@@ -16,6 +16,7 @@ __device__ __forceinline__ void product1_narrow(
     const int slot = ring.slot;
     const float up = up_scales.of(k), gate = gate_scales.of(k);
     mbar_wait(&s.full[slot], ring.phase);
+    fence_async_shared();  // rows came by ordinary copies
     // all read before the slot is let go: a read still on its way then would find the next step's
     float2 x[N / 8];
 #pragma unroll

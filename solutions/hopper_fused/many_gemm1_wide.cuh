@@ -9,6 +9,7 @@ __device__ __forceinline__ void product1_wide(
   const StepScales up_scales(up_scale), gate_scales(up_scale + kInter / kBlock * kK1);
   const int row = warpgroup * 64 + threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4;
   const auto read = [&](int k, int slot) {
+    fence_async_shared();  // rows came by ordinary copies
     const float x0 = s.scales[slot][row], x1 = s.scales[slot][row + 8], up = up_scales.of(k), gate = gate_scales.of(k);
     return WideScales{{{x0 * up, x1 * up}, {x0 * gate, x1 * gate}}};
   };

@@ -55,7 +55,7 @@ template <int kTerms>
 __global__ void __launch_bounds__(kManyThreads, 1)
     many_gemm2(const __grid_constant__ CUtensorMap map, const __grid_constant__ ManyArgs a) {
   using Smem = Smem2<kTerms>;
-  Smem& s = begin_many<Smem>(a.counters);
+  Smem& s = begin_many<Smem>(a.counters, 1);
   const int rank = cluster_rank(), warp = threadIdx.x / 32;
   if (warp >= kConsumers / 32) {
     registers_down<56>();

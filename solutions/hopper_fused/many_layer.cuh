@@ -31,7 +31,7 @@ struct ManyArgs : Layer {
   int* row_of;                  // [T, 8]: the token's rows, in order of expert, then -1
   unsigned* block_rows;         // [blocks, 32]: rows of each expert among a block's tokens
   float* row_weight;            // [rows]: zero where a row fills up
-  uint8_t* gathered_x;          // expert by expert: [56][rows][128], swizzled
+  int* row_token;               // [rows]: whose x it has; where a row fills up, any token's
   float* gathered_scale;        // expert by expert: [56][rows]
   uint8_t* h;                   // expert by expert: [16][terms][rows][128], swizzled
   float* h_scale;               // expert by expert: [16][rows]; times the routing weight
@@ -138,13 +138,13 @@ struct ManySmem {
 
 // How both products begin, many_route being over: barriers, the division of work, both blocks of the cluster there.
 template <class Smem>
-__device__ __forceinline__ Smem& begin_many(const Counters* counters) {
+__device__ __forceinline__ Smem& begin_many(const Counters* counters, int full_arrivals) {
   static_assert(sizeof(Smem) <= 227 * 1024, "a block may have 227 KB of shared memory");
   extern __shared__ __align__(1024) uint8_t many_smem[];
   Smem& s = *reinterpret_cast<Smem*>(many_smem);
   if (threadIdx.x == 0) {
     for (int i = 0; i < Smem::kStages; i++) {
-      mbar_init(&s.full[i], 1);
+      mbar_init(&s.full[i], full_arrivals);
       mbar_init(&s.empty[i], kCluster * kConsumers / 32);
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");

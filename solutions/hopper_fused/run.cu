@@ -32,7 +32,7 @@ static Encode encode_function() {
 
 static_assert(sizeof(Scratch) < (1u << 31), "offsets into the scratch are ints");
 constexpr int64_t kExactTokens = 1024;   // up to which two terms of h cost nothing, as weights bound the time
-constexpr int64_t kWholeY = 4096;        // tokens up to which y has all columns; above half of them, for want of memory
+constexpr int64_t kWholeY = 8192;        // tokens up to which y has all columns; above half of them, for want of memory
 constexpr int64_t kMostTokens = 1 << 17; // a block of many_route has room for its share of these
 
 template <int RANK>
@@ -152,11 +152,11 @@ static size_t cut_many(ManyArgs& a, uint8_t* base, int terms, int blocks) {
   scratch.cut(a.row_of, t * kTopK);
   scratch.cut(a.block_rows, (size_t)blocks * kLocal);
   scratch.cut(a.row_weight, rows);
+  scratch.cut(a.row_token, rows);
   scratch.cut(a.gathered_scale, rows * kK1);
   scratch.cut(a.h_scale, rows * kK2);
   scratch.cut(a.h, rows * kInter * terms);
   scratch.cut(a.y, rows * a.y_columns);
-  a.gathered_x = reinterpret_cast<uint8_t*>(a.y);  // gemm2 needs no x
   return scratch.bytes;
 }
 
