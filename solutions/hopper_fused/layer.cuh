@@ -97,7 +97,7 @@ struct Segment {  // up to kChunk rows of one expert
   __device__ int h_scale_at(int k) const { return first_row * kUnits + k * groups() * kGroup * 4; }
 };
 
-struct Few {
+struct Few {  // what a block keeps to itself while tokens are few; gemm2's sums take its place
   float x_scale[kK1 * kDirectTokens];  // all of it, as in memory, for direct segments
   float weight[kFewTokens][kLocal];    // where every block routes all tokens
 };

@@ -35,9 +35,6 @@ WGMMA(16, NAMES0, "%8", "%9", "%10", D8(0))
 WGMMA(32, NAMES0 ", " NAMES1, "%16", "%17", "%18", D16(0))
 WGMMA(48, NAMES0 ", " NAMES1 ", " NAMES2, "%24", "%25", "%26", D16(0), D8(16))
 WGMMA(64, NAMES0 ", " NAMES1 ", " NAMES2 ", " NAMES3, "%32", "%33", "%34", D32(0))
-WGMMA(80, NAMES0 ", " NAMES1 ", " NAMES2 ", " NAMES3 ", " NAMES4, "%40", "%41", "%42", D32(0), D8(32))
-WGMMA(96, NAMES0 ", " NAMES1 ", " NAMES2 ", " NAMES3 ", " NAMES4 ", " NAMES5, "%48", "%49", "%50", D32(0), D16(32))
-WGMMA(112, NAMES0 ", " NAMES1 ", " NAMES2 ", " NAMES3 ", " NAMES4 ", " NAMES5 ", " NAMES6, "%56", "%57", "%58", D32(0), D16(32), D8(48))
 WGMMA(128, NAMES0 ", " NAMES1 ", " NAMES2 ", " NAMES3 ", " NAMES4 ", " NAMES5 ", " NAMES6 ", " NAMES7, "%64", "%65", "%66", D32(0), D32(32))
 #undef WGMMA
 #undef WGMMA
