@@ -34,6 +34,8 @@ __global__ void __launch_bounds__(kThreads, 1) fused_layer(const __grid_constant
       mbar_init(&s.full[i], 2);  // weights, activations
       mbar_init(&s.empty[i], kConsumers);
     }
+    mbar_init(&s.handed, kWarpgroup);
+    mbar_init(&s.taken, kWarpgroup);
     for (int i = 0; i < 2; i++) mbar_init(&s.added[i], kWarpgroup);
     mbar_init(&s.direct_done, 1);
     mbar_init(&s.direct_passed, 1);

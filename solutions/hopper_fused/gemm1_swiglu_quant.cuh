@@ -143,7 +143,7 @@ __device__ __forceinline__ void announce_units(const Smem& s, const Args& a, int
 
 template <int N, bool kDirect>
 __device__ __forceinline__ void gemm1_tile(
-    Smem& s, const Args& a, const Tile& tile, FewRing& ring, int warpgroup) {
+    Smem& s, const Args& a, const Tile& tile, FewRing& ring, int& handovers, int warpgroup) {
   float acc[N / 2];
 #pragma unroll
   for (int i = 0; i < N / 2; i++) acc[i] = 0.0f;
@@ -158,29 +158,31 @@ __device__ __forceinline__ void gemm1_tile(
   const int thread = threadIdx.x % kWarpgroup;
   constexpr int kPieces = N / 2 / 4;
 #pragma unroll
-  for (int piece = 0; piece < kPieces; piece++) {
+  for (int piece = 0; piece < kPieces; piece++, handovers++) {
     if (warpgroup == 1) {
+      if (handovers > 0) mbar_wait(&s.taken, (handovers - 1) % 2);
 #pragma unroll
       for (int i = 0; i < 4; i++) s.handover[i][thread] = acc[4 * piece + i];
-    }
-    bar_sync(kBarConsumers, kConsumers);
-    if (warpgroup == 0) {
+      mbar_arrive(&s.handed);
+    } else {
+      mbar_wait(&s.handed, handovers % 2);
 #pragma unroll
       for (int i = 0; i < 4; i++) acc[4 * piece + i] += s.handover[i][thread];
+      mbar_arrive(&s.taken);
     }
-    bar_sync(kBarConsumers, kConsumers);
   }
   if (warpgroup == 0) swiglu_quant<N>(s, a, tile, acc, 0);
 }
 
 __device__ __forceinline__ void gemm1_swiglu_quant(Smem& s, const Args& a, FewRing& ring, int warpgroup) {
   Tile tile;
+  int handovers = 0;  // from the second warpgroup to the first, in all tiles so far
   for (Tiles tiles(s); tiles.take(tile);) {
     const int rows = tile.segment.rows;
-    if (tile.segment.direct(a.num_tokens)) gemm1_tile<8, true>(s, a, tile, ring, warpgroup);
-    else if (rows <= 8) gemm1_tile<8, false>(s, a, tile, ring, warpgroup);
-    else if (rows <= 16) gemm1_tile<16, false>(s, a, tile, ring, warpgroup);
-    else if (rows <= 32) gemm1_tile<32, false>(s, a, tile, ring, warpgroup);
-    else gemm1_tile<64, false>(s, a, tile, ring, warpgroup);
+    if (tile.segment.direct(a.num_tokens)) gemm1_tile<8, true>(s, a, tile, ring, handovers, warpgroup);
+    else if (rows <= 8) gemm1_tile<8, false>(s, a, tile, ring, handovers, warpgroup);
+    else if (rows <= 16) gemm1_tile<16, false>(s, a, tile, ring, handovers, warpgroup);
+    else if (rows <= 32) gemm1_tile<32, false>(s, a, tile, ring, handovers, warpgroup);
+    else gemm1_tile<64, false>(s, a, tile, ring, handovers, warpgroup);
   }
 }

@@ -115,6 +115,7 @@ struct Smem {
   int first_row[kLocal];
   int num_segments, num_rows;  // rows with those that fill groups up
   uint64_t full[kStages], empty[kStages];
+  uint64_t handed, taken;               // sums lie in `handover`; they are read
   uint64_t added[2];                    // a warpgroup has added a segment's sums, now the other
   uint64_t direct_done, direct_passed;  // load_weights is through with a direct tile; load_activations knows
 
