@@ -66,7 +66,7 @@ static size_t lay_out(Scratch& s, char* base, int tokens, int window, size_t wor
   };
   place(s.gemm1, sizeof(GroupTable));
   place(s.gemm2, sizeof(GroupTable));
-  place(s.start, (kLocal + 1) * sizeof(int));
+  place(s.start, (kLocal + 2) * sizeof(int));
   char* workspace;
   place(workspace, workspace1), s.workspace1 = workspace;
   place(workspace, workspace2), s.workspace2 = workspace;
@@ -180,7 +180,8 @@ static bool run_layer(
     check_cuda(gemm1.launch(a.scratch.gemm1, a.scratch.workspace1, device.device_id, sms, stream), "launching gemm1");
     launch(swiglu_quant_kernel, dim3(std::min(8 * sms, window)), kSwigluThreads, a, true, stream, "launching swiglu_quant");
     check_cuda(gemm2.launch(a.scratch.gemm2, a.scratch.workspace2, device.device_id, sms, stream), "launching gemm2");
-    launch(combine_kernel, dim3(tokens, parts), kCombineThreads, a, true, stream, "launching combine");
+    const int combine_blocks = first == 0 ? tokens : std::min(tokens, 8 * sms);  // after the first, nearly always none
+    launch(combine_kernel, dim3(combine_blocks, parts), kCombineThreads, a, true, stream, "launching combine");
   }
   return true;
 }

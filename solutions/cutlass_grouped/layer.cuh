@@ -25,7 +25,7 @@ struct Scratch {
   uint32_t* column;  // [chunks][kLocal], bit t: token t of the chunk has a row of the expert; above kFewTokens
   float* weight;     // [T][kLocal], where the bit is set; above kFewTokens
   Pair* pair;        // [T][kTopK], by expert
-  int* start;        // [kLocal + 1], first row of each expert in the window, then the window's rows
+  int* start;        // [kLocal + 2], first row of each expert in the window, then the window's rows, then all rows
   GroupTable *gemm1, *gemm2;
   void *workspace1, *workspace2;  // of the products
   uint8_t* x;        // [window][kHidden] fp8

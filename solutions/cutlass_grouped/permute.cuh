@@ -40,10 +40,10 @@ __device__ __forceinline__ void describe_group(
 
 // Block (chunk, slice) moves its slice of the columns of the chunk's tokens; every block counts all rows by itself.
 template <bool kFew>
-__global__ void __launch_bounds__(kChunk * 32) permute_kernel(const __grid_constant__ Args a) {
+__global__ void __launch_bounds__(kChunk * 32, kFew ? 1 : 2) permute_kernel(const __grid_constant__ Args a) {
   constexpr uint32_t kAll = 0xffffffffu;
   constexpr int kPieces = kHidden / 16 / 32;  // of a row: 16 bytes for each lane
-  constexpr int kAtOnce = 7;
+  constexpr int kAtOnce = 4;
   __shared__ uint32_t mask[kFewTokens];
   __shared__ float weight[kFew ? kFewTokens : 1][kLocal];
   __shared__ int total[kLocal], before[kLocal], start[kLocal], part[kLocal];
@@ -62,6 +62,8 @@ __global__ void __launch_bounds__(kChunk * 32) permute_kernel(const __grid_const
     }
   } else {
     wait_for_previous();
+    const bool past_the_end = a.first_row > 0 && a.scratch.start[kLocal + 1] <= a.first_row;
+    if (past_the_end && (chunk > 0 || slice > 0)) return;  // the first block says that the window is empty
   }
   __syncthreads();
   auto column_of = [&](int c) {
@@ -113,6 +115,7 @@ __global__ void __launch_bounds__(kChunk * 32) permute_kernel(const __grid_const
   if (chunk == 0 && slice == 0 && warp == 0) {
     a.scratch.start[lane] = start_here;
     if (lane == kLocal - 1) a.scratch.start[kLocal] = end_here;
+    if (lane == kLocal - 1 && a.first_row == 0) a.scratch.start[kLocal + 1] = end;
     describe_group(*a.scratch.gemm1, a.weights_first1, end_here - start_here, 2 * kInter, kHidden, a.scratch.x, a.w1,
                    a.scratch.g, a.scratch.x_scale, a.w1_scale, start_here);
     describe_group(*a.scratch.gemm2, a.weights_first2, end_here - start_here, kHidden, kInter, a.scratch.h, a.w2,

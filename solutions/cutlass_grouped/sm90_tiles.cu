@@ -2,9 +2,7 @@
 #include "sm90_tiles.cuh"
 
 const GroupedGemm* const* tiles(int* count) {
-  static const GroupedGemm* const all[] = {
-      &kPingpongFew16,      &kPingpongFew32,         &kPingpongFew64,  &kPingpong64Rows,    &kPingpong64Columns,
-      &kCooperative128Rows, &kCooperative128Columns, &kCooperative256, &kCooperative256Rows};
+  static const GroupedGemm* const all[] = {&kPingpongFew16, &kPingpongFew32, &kPingpong64Rows, &kCooperative128Rows};
   *count = sizeof(all) / sizeof(all[0]);
   return all;
 }

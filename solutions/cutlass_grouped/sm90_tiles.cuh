@@ -2,5 +2,4 @@
 #pragma once
 #include "grouped_gemm.cuh"
 
-extern const GroupedGemm kPingpongFew16, kPingpongFew32, kPingpongFew64, kPingpong64Rows, kPingpong64Columns;
-extern const GroupedGemm kCooperative128Rows, kCooperative128Columns, kCooperative256, kCooperative256Rows;
+extern const GroupedGemm kPingpongFew16, kPingpongFew32, kPingpong64Rows, kCooperative128Rows;

@@ -30,8 +30,8 @@ __global__ void __launch_bounds__(kSwigluThreads) swiglu_quant_kernel(const __gr
 #pragma unroll
     for (int i = 0; i < 4; i++) {
       const float2 u = two_floats(up_word[i]), g = two_floats(gate_word[i]);
-      h[2 * i] = g.x / (1.0f + __expf(-g.x)) * u.x;
-      h[2 * i + 1] = g.y / (1.0f + __expf(-g.y)) * u.y;
+      h[2 * i] = __fdividef(g.x, 1.0f + __expf(-g.x)) * u.x;
+      h[2 * i + 1] = __fdividef(g.y, 1.0f + __expf(-g.y)) * u.y;
       amax = fmaxf(amax, fmaxf(fabsf(h[2 * i]), fabsf(h[2 * i + 1])));
     }
 #pragma unroll

@@ -5,10 +5,9 @@ from bisect import bisect_left
 # Up to this many tokens: the tiles of gemm1 and of gemm2, names from layer.cu. About as many rows are local as there
 # are tokens, over 32 experts of uneven popularity, so a tile's rows grow with the tokens.
 TABLE = (
-    (16, "pingpong_few16", "pingpong_few16"),
-    (160, "pingpong_few32", "pingpong_few32"),
-    (1024, "pingpong_few64", "pingpong_few64"),
-    (4096, "pingpong_64_rows", "pingpong_64_rows"),
+    (256, "pingpong_few16", "pingpong_few16"),
+    (640, "pingpong_few32", "pingpong_few32"),
+    (1536, "pingpong_64_rows", "pingpong_64_rows"),
     (float("inf"), "cooperative_128_rows", "cooperative_128_rows"),
 )
 _LIMITS = [limit for limit, _, _ in TABLE]
