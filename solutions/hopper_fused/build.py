@@ -21,10 +21,8 @@ def load_kernels():
     Raises:
         RuntimeError: there is no nvcc, or it fails (its output is in the message).
     """
-    if (
-        shutil.which("nvcc") is None
-        and not (Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "bin/nvcc").exists()
-    ):
+    cuda = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"))
+    if shutil.which("nvcc") is None and not (cuda / "bin/nvcc").exists():
         raise RuntimeError("hopper_fused is compiled on first use and needs nvcc (CUDA 12.3 or later) on the PATH")
     folder = Path(__file__).parent
     before = os.environ.get("TVM_FFI_CUDA_ARCH_LIST")
@@ -34,6 +32,7 @@ def load_kernels():
         return tvm_ffi.cpp.load(
             "hopper_fused",
             cuda_files=[str(file) for file in sorted(folder.glob("*.cu"))],
+            extra_ldflags=(f"-L{cuda}/lib64", f"-Wl,-rpath,{cuda}/lib64"),  # where nvcc on the PATH only forwards
             extra_include_paths=[str(folder)],
         )
     finally:

@@ -3,7 +3,8 @@
 #include "many_y.cuh"
 
 constexpr int kCombineThreads = 224;  // 7168 columns are four vectors of eight for each
-constexpr int kCombineBlocks = 8;     // of a multiprocessor
+constexpr int kCombineBlocks = 8;     // of a multiprocessor at once
+constexpr int kCombineWaves = 4;      // so many times those in all: where one ends early, another begins
 
 __global__ void __launch_bounds__(kCombineThreads, kCombineBlocks) many_combine(const __grid_constant__ ManyArgs a) {
   constexpr int kAtOnce = 2;  // most tokens have no more rows here
@@ -47,5 +48,6 @@ __global__ void __launch_bounds__(kCombineThreads, kCombineBlocks) many_combine(
 }
 
 cudaError_t launch_many_combine(const ManyArgs& a, int blocks, cudaStream_t stream) {
-  return launch_next(many_combine, min(a.num_tokens, kCombineBlocks * blocks), kCombineThreads, 1, 0, stream, a);
+  const int at_most = kCombineWaves * kCombineBlocks * blocks;
+  return launch_next(many_combine, min(a.num_tokens, at_most), kCombineThreads, 1, 0, stream, a);
 }

@@ -16,7 +16,7 @@ __device__ __forceinline__ void load_many1(Smem1& s, const CUtensorMap& map, con
   const uint64_t first = policy_evict_first(), last = policy_evict_last();
   const int thread = threadIdx.x % kLoadThreads, row = thread / 8, piece = thread % 8;
   const int place = row / 8 * kTile8 + swizzled(row % 8, piece * 16);
-  fence_async_global();  // scales were stored by ordinary stores
+  if (thread == 0) fence_async_global();  // it copies the scales, which were stored by ordinary stores
   Ring<Smem1::kStages> ring;
   Item item;
   for (Walk walk(s.work, kTiles1, rank); walk.take(item);) {

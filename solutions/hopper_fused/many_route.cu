@@ -4,7 +4,7 @@
 //   grid barrier     (the launch is cooperative, every block arrives before it waits; clears output of tokens without
 //                    rows in the meantime)
 //   each block       adds up the blocks before it, then writes down its tokens' rows, with their scales
-#include "many_gather.cuh"
+#include "many_rows.cuh"
 #include "route.cuh"
 
 __global__ void __launch_bounds__(kRouteThreads) many_route(const ManyArgs a) {
@@ -85,13 +85,13 @@ __global__ void __launch_bounds__(kRouteThreads) many_route(const ManyArgs a) {
       row_of[__popc(bits & ((1u << lane) - 1))] = row;
     }
     if (lane >= __popc(bits) && lane < kTopK) row_of[lane] = -1;
-    if (bits) gather_row(a, places, t, bits, row);
+    if (bits) place_row(a, places, t, bits, row);
   }
   for (int i = blockIdx.x * kWarps + warp; i < kLocal * kRows16; i += gridDim.x * kWarps) {  // rows that fill up
     const int e = i / kRows16, row = places.first[e] + total[0][e] + i % kRows16;
     if (row >= places.first[e] + places.rows[e]) continue;
     if (lane == 0) a.row_weight[row] = 0.0f;
-    gather_row(a, places, -1, 1u << e, row);
+    place_row(a, places, -1, 1u << e, row);
   }
 }
 

@@ -1,4 +1,4 @@
-// many_gather: writes down whose x each row has, which gemm1 fetches itself, and moves the rows' scales together.
+// many_rows: writes down whose x each row has, which gemm1 fetches itself, and puts the rows' scales together.
 #pragma once
 #include "many_layer.cuh"
 
@@ -8,7 +8,7 @@ struct Places {
 };
 
 // For one warp: token t's scales, or zeros without a token, to the rows of the experts in `experts`; lane e knows expert e's.
-__device__ __forceinline__ void gather_row(const ManyArgs& a, const Places& places, int t, unsigned experts, int row) {
+__device__ __forceinline__ void place_row(const ManyArgs& a, const Places& places, int t, unsigned experts, int row) {
   const int lane = threadIdx.x % 32;
   float scale[2];
 #pragma unroll
