@@ -13,6 +13,7 @@ from .load import load_kernel
 _KERNEL = load_kernel()
 _NAMES = set(_KERNEL.arg_names)
 _PARAMETERS = inspect.signature(_KERNEL.fn).parameters.values()
+_DEFAULTS = {p.name: p.default for p in _PARAMETERS if p.default is not p.empty}  # a newer version's, left as they are
 _ORDINARY = [p.name for p in _PARAMETERS if "constexpr" not in str(p.annotation)]  # a class, or its name
 _SWAPS = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == 9
 BLOCK = 128
@@ -37,7 +38,7 @@ _OFF = {
     "FUSE_SUM_ALL_REDUCE": False,
     "ROUTER_TOPK": 1,
 }
-_OPTIONAL = {name: value for name, value in _OFF.items() if name in _NAMES}
+_OPTIONAL = _DEFAULTS | {name: value for name, value in _OFF.items() if name in _NAMES}
 
 # Its memory of launches does not tell a call with TMA from one without: tiles.py never gives both the same tile.
 launch_quickly(_KERNEL)
