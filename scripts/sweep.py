@@ -114,14 +114,16 @@ def sweep(solutions: list[Solution], args: argparse.Namespace, console: Console,
     hardware, libs = environment(device)
     results = []
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
-    bar = Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console, transient=True)
+    clocks = TimeElapsedColumn(), TimeRemainingColumn()
+    # drawn between points only: a thread that draws holds Python up in the middle of a call that is timed
+    bar = Progress(*columns, *clocks, console=console, transient=True, auto_refresh=False)
     file = args.output.open("w") if args.output else None
     try:
         with bar:
             task = bar.add_task("", total=len(points))
             for at, (kind, num_tokens) in enumerate(points, start=1):
                 label = f"T={num_tokens} {kind}"
-                bar.update(task, description=label)
+                bar.update(task, description=label, refresh=True)
                 routing = KINDS[kind](num_tokens)
                 least = floor(*routing, OFFSET, GEOMETRY)
                 inputs = with_routing(everything, *routing, device)
