@@ -155,6 +155,7 @@ def run(args: argparse.Namespace, geometry: str, console: Console, command: str)
                             str(tolerance),
                             protocol,
                             command,
+                            trace_store.packages(tuple(solution.spec.dependencies)),
                         )
                         results[solution.name][workload.uuid] = ev
                         text = result_table.cell(ev, on_gpu)

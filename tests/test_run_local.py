@@ -1,5 +1,6 @@
 """The main job on a machine without a GPU, its judgement, its skips and its traces."""
 
+import importlib.metadata
 import json
 import os
 import subprocess
@@ -153,6 +154,17 @@ def test_a_trace_says_what_it_measured(tmp_path, records):
     found = trace(tmp_path, records[0], "2026-01-01T00:00:00").evaluation.environment.libs
     assert found["solution_sha1"] == solution(tmp_path, BODIES["PASSED"]).hash()
     assert {"flashinfer_bench", "tolerance", "protocol", "python", "command", "torch"} <= set(found)
+    assert "packages" not in found
+
+
+def test_a_trace_names_the_packages_that_its_solution_is_made_of(tmp_path, records):
+    """Another release of someone else's kernels is another competitor: a figure without its version says little."""
+    packages = trace_store.packages(("torch", "triton", "safetensors.torch", "pydantic", "no_such_module"))
+    version = importlib.metadata.version
+    assert packages == f"pydantic {version('pydantic')}, safetensors {version('safetensors')}"
+    ev = evaluate(solution(tmp_path, BODIES["PASSED"]), records[0])
+    noted = trace_store.annotate(ev, "0", "relaxed", "once", "python x", packages)
+    assert noted.environment.libs["packages"] == packages
 
 
 def test_logs_in_traces_lose_the_folders_of_a_machine(tmp_path, records):

@@ -22,7 +22,7 @@ from harness.speed_summary import Summary, summarise
 from harness.tolerances import TOLERANCES
 from harness.trace_sets import Recorded, TraceSetError
 
-NOT_VERSIONS = ("solution_sha1", "tolerance", "protocol", "command")
+NOT_VERSIONS = ("solution_sha1", "tolerance", "protocol", "command", "packages")
 TOLERANCE_ORDER = ("default", "relaxed", "contest")
 
 
@@ -87,6 +87,7 @@ class Cell:
     solution_sha1: str | None
     timestamp: str
     command: str | None
+    packages: str | None
     log: str
     recorded_in: str
     superseded: int
@@ -291,6 +292,7 @@ def make_cell(found: Recorded, source: str, floor_ms: float | None, superseded: 
         solution_sha1=libs.get("solution_sha1"),
         timestamp=evaluation.timestamp,
         command=libs.get("command"),
+        packages=libs.get("packages"),
         log=evaluation.log,
         recorded_in=found.place,
         superseded=superseded,

@@ -25,12 +25,22 @@ def row(group: RunGroup, solution: str) -> str:
     return "| " + " | ".join([solution, passed, mean, mean_ms, *times]) + " |"
 
 
+def packages(group: RunGroup) -> str:
+    """'sglang_triton on sglang 0.5.12; ...': what else the solutions were measured with, where their traces say it."""
+    found = {name: {row.cells[name].packages for row in group.rows if name in row.cells} for name in group.solutions}
+    return "; ".join(
+        f"{name} on {' or '.join(sorted(several))}" for name in group.solutions if (several := found[name] - {None})
+    )
+
+
 def table(section: Section, group: RunGroup) -> str:
     head = ["solution", "passed", "mean speed-up", "mean ms", *(f"T={t}" for t in SHOWN_SEQ_LENS)]
     lines = [f"**{section.hardware}**, {group.tolerance}", "", "| " + " | ".join(head) + " |"]
     lines.append("| --- |" + " ---: |" * (len(head) - 1))
     lines += [row(group, solution) for solution in group.solutions]
     notes = "; ".join([versions(section), f"protocol {group.protocol}", " to ".join(group.days)])
+    if imported := packages(group):
+        notes += f"; {imported}"
     return "\n".join([*lines, "", f"Times in ms. {notes}."])
 
 

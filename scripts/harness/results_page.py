@@ -117,6 +117,7 @@ def trace_view(section: Section, group: RunGroup, row: Row, cell: Cell) -> dict:
         ("Tolerance", group.tolerance),
         ("Protocol", group.protocol),
         ("Timestamp", cell.timestamp),
+        ("Packages", cell.packages),
         ("Command", cell.command),
         ("Recorded in", cell.recorded_in),
         ("Older traces", f"{cell.superseded}, which do not count" if cell.superseded else None),

@@ -3,6 +3,7 @@
 import importlib.metadata
 import platform
 import re
+from functools import lru_cache
 from pathlib import Path
 
 from filelock import FileLock
@@ -29,8 +30,24 @@ def cuda_driver() -> str | None:
         pynvml.nvmlShutdown()
 
 
-def annotate(evaluation: Evaluation, solution_sha1: str, tolerance: str, protocol: str, command: str) -> Evaluation:
-    """The evaluation with how it came about in environment.libs, and a log fit to be published."""
+@lru_cache
+def packages(modules: tuple[str, ...]) -> str:
+    """'flashinfer-python 0.6.13': each installed package that one of the modules belongs to, with its version, sorted.
+
+    Torch and Triton are left out: FIB's snapshot of the environment has them.
+    """
+    owners = importlib.metadata.packages_distributions()
+    names = {name for module in modules for name in owners.get(module.partition(".")[0], [])} - {"torch", "triton"}
+    return ", ".join(f"{name} {importlib.metadata.version(name)}" for name in sorted(names))
+
+
+def annotate(
+    evaluation: Evaluation, solution_sha1: str, tolerance: str, protocol: str, command: str, imported: str = ""
+) -> Evaluation:
+    """The evaluation with how it came about in environment.libs, and a log fit to be published.
+
+    imported: `packages` of the solution's dependencies.
+    """
     libs = evaluation.environment.libs | {
         "solution_sha1": solution_sha1,
         "flashinfer_bench": importlib.metadata.version("flashinfer-bench"),
@@ -39,6 +56,8 @@ def annotate(evaluation: Evaluation, solution_sha1: str, tolerance: str, protoco
         "python": platform.python_version(),
         "command": command,
     }
+    if imported:
+        libs["packages"] = imported
     if driver := cuda_driver():
         libs["cuda_driver"] = driver
     passed = evaluation.status == EvaluationStatus.PASSED
