@@ -382,6 +382,23 @@ def test_sglangs_kernel_is_loaded_without_its_package(module, place, tmp_path, m
         load.load_kernel()
 
 
+def test_what_a_newer_sglang_adds_keeps_its_default(module, tmp_path, monkeypatch):
+    """A user would miss: a release whose kernel has one parameter more than those that we know."""
+    folder = tmp_path / "sglang" / "kernels/ops/moe"
+    folder.mkdir(parents=True)
+    (tmp_path / "sglang" / "__init__.py").touch()
+    parameters = "a_ptr, N, even_Ks: tl.constexpr, FUSE_SWIGLU: tl.constexpr = False"
+    newer = SGLANG_STAND_IN.replace("a_ptr, N", parameters).replace(
+        "import triton", "import triton\nfrom triton import language as tl", 1
+    )
+    (folder / "fused_moe_triton_kernels.py").write_text(newer)
+    monkeypatch.delitem(sys.modules, "sglang", raising=False)
+    importlib.invalidate_caches()
+    product = module("sglang_triton", "grouped_product")
+    assert product._OPTIONAL == {"even_Ks": True, "FUSE_SWIGLU": False}
+    assert product._ORDINARY == ["a_ptr", "N"]
+
+
 @pytest.mark.parametrize("num_tokens", [1, 128, 129, 384, 385, 768, 769, 1024, 14107])
 def test_sglangs_two_products_are_launches_of_their_own(module, num_tokens):
     """A user would miss: the second product through the launcher of the first, which was compiled without TMA."""

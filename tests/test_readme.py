@@ -52,6 +52,15 @@ def test_versions_get_tables_of_their_own(tmp_path):
     assert "| fast | 9/19 |" in text and "| fast | 10/19 |" in text
 
 
+def test_what_a_solution_calls_is_named_once(tmp_path):
+    """Whose kernels were measured, in which release, without a table of their own for each release."""
+    both = measured(packages="theirs 1.2")[:9] + measured(packages="theirs 1.3")[9:]
+    text = block(tmp_path, both)
+    assert text.count("| fast | 19/19 |") == 1
+    assert text.count("theirs") == 2 and "fast with theirs 1.2 or theirs 1.3." in text
+    assert " with " not in block(tmp_path, measured())
+
+
 def test_a_missing_marker_is_named():
     with pytest.raises(ValueError, match="lacks the marker <!-- end of results"):
         results_block.renewed(f"x\n{results_block.BEGIN}\n")

@@ -63,10 +63,7 @@ def kernel_times(call):
     kernels = [e for e in found.events() if e.device_type == DeviceType.CUDA]
     kernels.sort(key=lambda e: e.time_range.start)
     launches = [kernels[at :: len(kernels) // calls] for at in range(len(kernels) // calls)]
-    return [
-        (kernel_name(same[0].name), sum(e.time_range.elapsed_us() for e in same) / len(same))
-        for same in launches
-    ]
+    return [(kernel_name(same[0].name), sum(e.time_range.elapsed_us() for e in same) / len(same)) for same in launches]
 
 
 def main():

@@ -1,5 +1,7 @@
 """The results in README.md, made from traces/."""
 
+from collections import defaultdict
+
 from definitions.moe_fp8_block_scale import definition_name
 from harness import comparison, marked_block, paths
 from harness.comparison import Comparison, RunGroup, Section
@@ -26,11 +28,13 @@ def row(group: RunGroup, solution: str) -> str:
 
 
 def packages(group: RunGroup) -> str:
-    """'sglang_triton on sglang 0.5.12; ...': what else the solutions were measured with, where their traces say it."""
-    found = {name: {row.cells[name].packages for row in group.rows if name in row.cells} for name in group.solutions}
-    return "; ".join(
-        f"{name} on {' or '.join(sorted(several))}" for name in group.solutions if (several := found[name] - {None})
-    )
+    """'flashinfer_cutlass with flashinfer-python 0.6.13; ...': what a trace's own packages were, where it says so."""
+    users = defaultdict(list)
+    for name in group.solutions:
+        found = {row.cells[name].packages for row in group.rows if name in row.cells} - {None}
+        if found:
+            users[" or ".join(sorted(found))].append(name)
+    return "; ".join(f"{', '.join(names)} with {imported}" for imported, names in users.items())
 
 
 def table(section: Section, group: RunGroup) -> str:
