@@ -5,9 +5,9 @@ FIB's, with 3 warm-up runs and 20 iterations. Exit status: 0, 1 for a wrong resu
 """
 
 import argparse
-import json
 import sys
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 
 import harness  # noqa: F401  must come first: it settles whether Triton interprets
@@ -20,7 +20,8 @@ from harness import eligibility, packing, sweep_point
 from harness.cases import ROUTED_SCALING_FACTOR
 from harness.environment import environment
 from harness.floor_time import floor
-from harness.sweep_point import TARGETS
+from harness.sweep_point import TARGETS, in_words
+from harness.sweep_record import SweepPoint
 from harness.sweep_routing import KINDS, OFFSET, TOKENS
 from harness.tolerances import TOLERANCES, Tolerance
 from rich.console import Console
@@ -104,8 +105,8 @@ def measure(
     return {"ms": ms, **asdict(verdict), "error": verdict.why_wrong(tolerance)}
 
 
-def sweep(solutions: list[Solution], args: argparse.Namespace, console: Console, device: str) -> list[dict]:
-    """A dict for each kind, token count and solution, in that order; written to args.output as they come."""
+def sweep(solutions: list[Solution], args: argparse.Namespace, console: Console, device: str) -> list[SweepPoint]:
+    """A point for each kind, token count and solution, in that order; written to args.output as they come."""
     full = definition(GEOMETRY)
     reference = BuilderRegistry.get_instance().build_reference(full)
     tokens = sorted(set(args.tokens))
@@ -133,25 +134,27 @@ def sweep(solutions: list[Solution], args: argparse.Namespace, console: Console,
                 except RuntimeError as error:  # out of memory, or a solution has broken the device
                     raise SystemExit(f"{label}: the reference did not run: {str(error).splitlines()[0]}") from error
                 for solution in solutions:
-                    found = {
-                        "solution": solution.name,
-                        "solution_sha1": solution.hash(),
-                        "hardware": hardware,
-                        "libs": libs,
-                        "tokens": num_tokens,
-                        "kind": kind,
-                        "rows": least.rows,
-                        "active": least.active,
-                        "floor_ms": least.ms,
-                        "target_ms": TARGETS[args.target](least),
+                    found = SweepPoint(
+                        solution=solution.name,
+                        solution_sha1=solution.hash(),
+                        hardware=hardware,
+                        libs=libs,
+                        timestamp=datetime.now(UTC).isoformat(timespec="seconds"),
+                        tolerance=args.tolerance,
+                        target=args.target,
+                        tokens=num_tokens,
+                        kind=kind,
+                        rows=least.rows,
+                        active=least.active,
+                        floor_ms=least.ms,
+                        target_ms=TARGETS[args.target](least),
                         **measure(solution, full, inputs, expected, TOLERANCES[args.tolerance], device),
-                    }
-                    found["met"] = found["error"] is None and found["ms"] <= found["target_ms"]
+                    )
                     results.append(found)
                     if file:
-                        file.write(json.dumps(found) + "\n")
+                        file.write(found.model_dump_json() + "\n")
                         file.flush()
-                    text = found["error"] or f"{found['ms']:.4f} ms"
+                    text = found.error or f"{found.ms:.4f} ms"
                     console.print(f"[{at}/{len(points)}] {label}  {solution.name}  {text}", markup=False)
                 bar.advance(task)
     finally:
@@ -160,11 +163,11 @@ def sweep(solutions: list[Solution], args: argparse.Namespace, console: Console,
     return results
 
 
-def table(name: str, results: list[dict], target: str) -> Table:
+def table(name: str, results: list[SweepPoint]) -> Table:
     """One solution's results; a row is red when the result is wrong, yellow when the target is missed."""
-    met = sum(r["met"] for r in results)
-    wrong = sum(r["error"] is not None for r in results)
-    summary = f"{met} of {len(results)} at most {TARGETS[target].__doc__.split(': ')[1].rstrip('.')}; {wrong} wrong"
+    met = sum(r.met for r in results)
+    wrong = sum(r.error is not None for r in results)
+    summary = f"{met} of {len(results)} at most {in_words(results[0].target)}; {wrong} wrong"
     out = Table(title=name, caption=summary)
     for heading in (
         "T",
@@ -181,19 +184,18 @@ def table(name: str, results: list[dict], target: str) -> Table:
     ):
         out.add_column(heading, justify="left" if heading in ("kind", "error") else "right")
     for r in results:
-        timed = "ms" in r
+        timed = r.ms is not None
+        over = f"{r.ms / r.floor_ms:.2f}" if timed and r.rows else "-"  # without rows the floor is next to nothing
         out.add_row(
-            *(str(r[key]) for key in ("tokens", "kind", "rows", "active")),
-            f"{r['ms']:.4f}" if timed else "-",
-            f"{r['floor_ms']:.4f}",
-            f"{r['ms'] / r['floor_ms']:.2f}"
-            if timed and r["rows"]
-            else "-",  # without rows the floor is next to nothing
-            f"{r['target_ms']:.4f}",
-            "yes" if r["met"] else "no",
-            *(f"{r['matched'][t]:.4f}" if timed else "-" for t in TOLERANCES),
-            r["error"] or "",
-            style="bold red" if r["error"] else "" if r["met"] else "yellow",
+            *map(str, (r.tokens, r.kind, r.rows, r.active)),
+            f"{r.ms:.4f}" if timed else "-",
+            f"{r.floor_ms:.4f}",
+            over,
+            f"{r.target_ms:.4f}",
+            "yes" if r.met else "no",
+            *(f"{r.matched[t]:.4f}" if timed else "-" for t in TOLERANCES),
+            r.error or "",
+            style="bold red" if r.error else "" if r.met else "yellow",
         )
     return out
 
@@ -215,8 +217,8 @@ def main() -> int:
         print(error, file=sys.stderr)
         return 2
     for solution in solutions:
-        console.print(table(solution.name, [r for r in results if r["solution"] == solution.name], args.target))
-    return 1 if any(r["error"] for r in results) else 0
+        console.print(table(solution.name, [r for r in results if r.solution == solution.name]))
+    return 1 if any(r.error for r in results) else 0
 
 
 if __name__ == "__main__":

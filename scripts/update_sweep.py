@@ -4,14 +4,15 @@ import argparse
 import sys
 
 import harness  # noqa: F401  must come first: it settles whether Triton interprets
-from harness import packing, paths, plot_sweep, sweep_page
+from harness import packing, paths, plot_sweep, sweep_page, sweep_record
 from harness.atomic_file import write_atomically
 from harness.pictures import Picture, fingerprint
+from harness.sweep_record import SweepPoint
 
 
-def picture(points: list[dict]) -> Picture:
-    name, below = points[0]["solution"], sweep_page.below(points)
-    made_from = fingerprint([points, below], plot_sweep)
+def picture(points: list[SweepPoint]) -> Picture:
+    name, below = points[0].solution, sweep_page.below(points)
+    made_from = fingerprint([[p.model_dump() for p in points], below], plot_sweep)
     return Picture(f"sweep-{name}.svg", made_from, lambda: plot_sweep.draw(points, name, below))
 
 
@@ -20,7 +21,7 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="only tell whether they are up to date")
     check = parser.parse_args().check
     try:
-        sweeps = [sweep_page.read(path) for path in sorted(paths.SWEEPS.glob("*.jsonl"))]
+        sweeps = [sweep_record.read(path) for path in sorted(paths.SWEEPS.glob("*.jsonl"))]
         old = sweep_page.PAGE.read_text()
         new, pictures = sweep_page.renewed(old, sweeps), list(map(picture, sweeps))
     except (ValueError, OSError, packing.PackingError) as error:

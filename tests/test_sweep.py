@@ -1,7 +1,6 @@
 """The sweep: its arguments, its routings, its judgement; on a GPU a short one from end to end."""
 
 import io
-import json
 import os
 import subprocess
 import sys
@@ -12,8 +11,9 @@ import pytest
 import sweep
 import torch
 from flashinfer_bench import BuildSpec, Solution, SourceFile
-from harness import packing, paths, routing_model, sweep_page, sweep_point
+from harness import packing, paths, routing_model, sweep_page, sweep_point, sweep_record
 from harness.floor_time import floor
+from harness.sweep_record import SweepPoint
 from harness.sweep_routing import BETWEEN, KINDS, OFFSET, TOKENS
 from harness.tolerances import TOLERANCES
 from rich.console import Console
@@ -128,41 +128,54 @@ def test_a_sweep_from_inputs_to_table(monkeypatch, tmp_path):
     path = tmp_path / "sweep.jsonl"
     args = sweep.parse(["--tokens", "3", "0", "3", "--output", str(path), "--tolerance", "default"])
     results = sweep.sweep(solutions, args, Console(quiet=True), "cpu")
-    assert [json.loads(line) for line in path.read_text().splitlines()] == results
-    right = [r for r in results if r["solution"] == "right"]
-    assert [(r["kind"], r["tokens"]) for r in right] == [(kind, t) for kind in KINDS for t in (0, 3)]
-    assert all(r["error"] is None and r["met"] and r["repeatable"] for r in right)
-    raises = [r for r in results if r["solution"] == "raises"]
-    assert all("routing_logits: no" in r["error"] and not r["met"] for r in raises)
+    assert [SweepPoint.model_validate_json(line) for line in path.read_text().splitlines()] == results
+    right = [r for r in results if r.solution == "right"]
+    assert [(r.kind, r.tokens) for r in right] == [(kind, t) for kind in KINDS for t in (0, 3)]
+    assert all(r.error is None and r.met and r.repeatable and r.tolerance == "default" for r in right)
+    raises = [r for r in results if r.solution == "raises"]
+    assert all("routing_logits: no" in r.error and not r.met and r.ms is None for r in raises)
     printed = io.StringIO()
-    Console(width=200, file=printed).print(sweep.table("right", right, "loose"))
+    Console(width=200, file=printed).print(sweep.table("right", right))
     assert "8 of 8 at most 1.5 x floor + 0.03; 0 wrong" in printed.getvalue()
 
 
 def point(**changes):
-    """A line of a record, by default of a solution that is still what it was."""
+    """A point of a record, by default of a solution that is still what it was."""
     current = packing.pack("triton_fused_v2")["full"].hash()
     line = {"solution": "triton_fused_v2", "solution_sha1": current, "hardware": "GPU X", "libs": {"torch": "9"}}
-    line |= {"tokens": 3, "kind": "real", "rows": 2, "ms": 0.05, "floor_ms": 0.02, "error": None, "met": True}
-    return line | changes
+    line |= {"timestamp": "2026-01-02T03:04:05+00:00", "tolerance": "relaxed", "target": "tight"}
+    line |= {"tokens": 3, "kind": "real", "rows": 2, "active": 1, "floor_ms": 0.02, "target_ms": 0.06, "ms": 0.05}
+    return SweepPoint(**{**line, "error": None, **changes})
 
 
 def test_the_page_tells_a_miss_an_error_and_an_old_source():
     """A user would miss: which figure to distrust, and why."""
-    text = sweep_page.section(
-        [point(), point(tokens=9, met=False, ms=0.07), point(kind="one", error="two runs differ")]
-    )
+    text = sweep_page.section([point(), point(tokens=9, ms=0.07), point(kind="one", ms=None, error="two runs differ")])
     assert "| 3 | 0.050 (2.50) | **two runs differ** |" in text
     assert "| 9 | 0.070 (3.50) * | - |" in text
-    assert "2 of 3 points are within the target, 1 wrong. GPU X; torch 9." in text
+    assert (
+        "1 of 3 points are within the target, 1.10 x floor + 0.025 for few tokens, else 1.25 x floor ms; 1 are" in text
+    )
+    assert "1 are wrong at the tolerance relaxed. GPU X; torch 9; 2026-01-02." in text
     assert "stale" in sweep_page.section([point(solution_sha1="0" * 40)])
 
 
 def test_a_record_is_of_one_machine(tmp_path):
     record = tmp_path / "two.jsonl"
-    record.write_text("\n".join(json.dumps(point(hardware=name)) for name in ("GPU X", "GPU Y")))
-    with pytest.raises(ValueError, match="two.jsonl: is of 2 solutions, sources or machines, want one"):
-        sweep_page.read(record)
+    record.write_text("\n".join(point(hardware=name).model_dump_json() for name in ("GPU X", "GPU Y")))
+    with pytest.raises(ValueError, match="two.jsonl: is of 2 solutions, sources, machines or settings, want one"):
+        sweep_record.read(record)
+
+
+def test_a_record_of_another_form_is_refused(tmp_path):
+    """A user would miss: a table of half a record, made by an older sweep or cut off."""
+    record = tmp_path / "old.jsonl"
+    record.write_text(point().model_dump_json(exclude={"target"}))
+    with pytest.raises(ValueError, match="old.jsonl: target: Field required"):
+        sweep_record.read(record)
+    record.write_text(point().model_dump_json()[:-9])
+    with pytest.raises(ValueError, match="old.jsonl: a line: Invalid JSON"):
+        sweep_record.read(record)
 
 
 def test_the_page_and_its_pictures_are_those_of_the_records():
@@ -176,5 +189,5 @@ def test_a_short_sweep_on_the_device(tmp_path):
     path = tmp_path / "sweep.jsonl"
     done = command("--solutions", "triton_fused_v2", "--tokens", "0", "7", "100", "--output", str(path))
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    results = [json.loads(line) for line in path.read_text().splitlines()]
-    assert len(results) == 12 and all(r["ms"] > r["floor_ms"] for r in results)
+    results = sweep_record.read(path)
+    assert len(results) == 12 and all(r.ms > r.floor_ms for r in results)

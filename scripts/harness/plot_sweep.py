@@ -3,26 +3,28 @@
 from matplotlib.figure import Figure
 
 from harness.plot_style import INK, log_ticks, looks
+from harness.sweep_point import in_words
+from harness.sweep_record import SweepPoint
 
 TICKS = (2, 8, 24, 100, 400, 1500, 6000, 32768)
 
 
-def draw(points: list[dict], title: str, below: str) -> Figure:
-    """Two plots side by side over log T; points as scripts/sweep.py --output writes them; below: small print."""
+def draw(points: list[SweepPoint], title: str, below: str) -> Figure:
+    """Two plots side by side over log T; below: small print."""
     figure = Figure(figsize=(11, 5.2), layout="constrained")
     figure.suptitle(title, fontsize=11)
     left, right = figure.subplots(1, 2)
-    kinds = list(dict.fromkeys(p["kind"] for p in points))
+    kinds = list(dict.fromkeys(p.kind for p in points))
     appearance = looks(kinds)
-    timed = [p for p in points if p["error"] is None and p["tokens"] > 0]
+    timed = [p for p in points if p.error is None and p.tokens > 0]
     for kind in kinds:
-        mine = [p for p in timed if p["kind"] == kind]
-        tokens = [p["tokens"] for p in mine]
-        left.plot(tokens, [p["ms"] for p in mine], label=kind, **appearance[kind])
-        right.plot(tokens, [p["ms"] / p["target_ms"] for p in mine], **appearance[kind])
+        mine = [p for p in timed if p.kind == kind]
+        tokens = [p.tokens for p in mine]
+        left.plot(tokens, [p.ms for p in mine], label=kind, **appearance[kind])
+        right.plot(tokens, [p.ms / p.target_ms for p in mine], **appearance[kind])
     right.axhline(1, color=INK, linewidth=1.2, linestyle=(0, (2, 2)))
     left.set(yscale="log", ylabel="latency, ms")
-    right.set(ylabel="times the target, 1.5 x floor + 0.03 ms", ylim=(0, None))
+    right.set(ylabel=f"times the target, {in_words(points[0].target)} ms", ylim=(0, None))
     for axes in (left, right):
         axes.set_xscale("log", base=2)
         axes.set_xlabel("T, tokens")

@@ -77,3 +77,8 @@ def tight(least: Floor) -> float:
 
 
 TARGETS = {"loose": loose, "tight": tight}
+
+
+def in_words(target: str) -> str:
+    """'1.5 x floor + 0.03' of a name in TARGETS."""
+    return TARGETS[target].__doc__.split(": ")[1].rstrip(".")
