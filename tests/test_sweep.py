@@ -171,10 +171,10 @@ def test_a_record_of_another_form_is_refused(tmp_path):
     """A user would miss: a table of half a record, made by an older sweep or cut off."""
     record = tmp_path / "old.jsonl"
     record.write_text(point().model_dump_json(exclude={"target"}))
-    with pytest.raises(ValueError, match="old.jsonl: target: Field required"):
+    with pytest.raises(ValueError, match="old.jsonl: no record of a sweep: target: Field required"):
         sweep_record.read(record)
     record.write_text(point().model_dump_json()[:-9])
-    with pytest.raises(ValueError, match="old.jsonl: a line: Invalid JSON"):
+    with pytest.raises(ValueError, match="old.jsonl: no record of a sweep: line: Invalid JSON"):
         sweep_record.read(record)
 
 

@@ -7,6 +7,7 @@ from pydantic import ValidationError
 
 from harness import ncu_counters
 from harness.environment import environment
+from harness.first_fault import first_fault
 from harness.profile_points import choose_points
 from harness.profile_record import Strict
 from harness.profile_run import packed
@@ -102,6 +103,4 @@ def read_launches(path: Path) -> LaunchRecord:
     try:
         return LaunchRecord.model_validate_json(path.read_text())
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "file"
-        raise ValueError(f"{path.name}: no record of launches: {where}: {first['msg']}") from error
+        raise ValueError(f"{path.name}: no record of launches: {first_fault(error, 'file')}") from error

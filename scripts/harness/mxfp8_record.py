@@ -4,6 +4,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from harness.first_fault import first_fault
+
 STEPS = ("quantise", "product", "linear")
 
 
@@ -57,6 +59,4 @@ def read_record(path: Path) -> Mxfp8Record:
     try:
         return Mxfp8Record.model_validate_json(path.read_text())
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "file"
-        raise ValueError(f"{path.name}: no record of profile_mxfp8.py: {where}: {first['msg']}") from error
+        raise ValueError(f"{path.name}: no record of profile_mxfp8.py: {first_fault(error, 'file')}") from error

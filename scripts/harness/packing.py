@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from harness import catalogue, paths
 from harness.atomic_file import write_atomically
 from harness.catalogue import GEOMETRIES, definition_name
+from harness.first_fault import first_fault
 
 MANIFEST = "solution.toml"
 REQUIRED = {"name", "author", "description", "language", "entry_point", "target_hardware"}
@@ -191,9 +192,7 @@ def pack(name: str, folder: Path = paths.SOLUTIONS) -> dict[str, Solution]:
             for geometry in served(manifest)
         }
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise PackingError(f"{name}: {MANIFEST}: {where}: {first['msg']}") from error
+        raise PackingError(f"{name}: {MANIFEST}: {first_fault(error, 'solution')}") from error
 
 
 def write(solution: Solution, path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from harness.first_fault import first_fault
 from harness.stage_table import UNASSIGNED, stage_of
 
 HOST_OPERATIONS = "torch operations"  # on a CPU: what a solution does between its kernels
@@ -160,6 +161,4 @@ def read_record(path: Path) -> ProfileRecord:
     try:
         return ProfileRecord.model_validate_json(path.read_text())
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "file"
-        raise ValueError(f"{path.name}: no profile record: {where}: {first['msg']}") from error
+        raise ValueError(f"{path.name}: no profile record: {first_fault(error, 'file')}") from error

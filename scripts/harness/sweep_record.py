@@ -4,6 +4,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from harness.first_fault import first_fault
+
 
 class SweepPoint(BaseModel):
     """tolerance and target: their names in TOLERANCES and TARGETS. ms, matched and repeatable: None after an exception.
@@ -45,9 +47,7 @@ def read(path: Path) -> list[SweepPoint]:
     try:
         points = [SweepPoint.model_validate_json(line) for line in path.read_text().splitlines()]
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "a line"
-        raise ValueError(f"{path.name}: {where}: {first['msg']}") from error
+        raise ValueError(f"{path.name}: no record of a sweep: {first_fault(error, 'line')}") from error
     mixed = {(p.solution, p.solution_sha1, p.hardware, str(p.libs), p.tolerance, p.target) for p in points}
     if len(mixed) != 1:
         raise ValueError(f"{path.name}: is of {len(mixed)} solutions, sources, machines or settings, want one")

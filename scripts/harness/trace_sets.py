@@ -10,6 +10,7 @@ from flashinfer_bench import Solution, Trace
 from pydantic import ValidationError
 
 from harness import packing, paths
+from harness.first_fault import first_fault
 
 
 class TraceSetError(Exception):
@@ -60,8 +61,7 @@ def read_file(path: Path, shown: str) -> tuple[list[tuple[int, Trace]], list[str
             if first["type"] == "json_invalid":
                 warnings.append(f"{shown}:{number}: left out: not JSON: {first['ctx']['error']}")
                 continue
-            where = ".".join(map(str, first["loc"])) or "line"
-            foreign.append(f"{where}: {first['msg']}")
+            foreign.append(first_fault(error, "line"))
             warnings.append(f"{shown}:{number}: left out: not a FIB trace: {foreign[-1]}")
     if foreign and not good:
         raise TraceSetError(f"{shown}: of another schema, want FIB traces: {foreign[0]}")
