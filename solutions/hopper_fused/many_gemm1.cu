@@ -1,7 +1,7 @@
 // many_gemm1: G = W13 . x^T for all rows, h = silu(gate) * up, h in one or two FP8 terms.
 //
 //   warps 8..11   load: weights by TMA, half a tile each block to both where they are shared; rows from where their tokens'
-//                 x lies, by 16-byte copies, which swizzle them on the way
+//                 x lies, by 16-byte copies, which swizzle them on the way; the weights' scales
 //   warps 0..7    two warpgroups: products, then SwiGLU and FP8 with one scale for a row and the tile's 128 columns of h
 //
 // A tile's 256 weight rows are 8 of up and 8 of gate in turn (the TMA box does that): SwiGLU stays in registers.
@@ -22,6 +22,7 @@ __device__ __forceinline__ void load_many1(Smem1& s, const CUtensorMap& map, con
   for (Walk walk(s.work, kTiles1, rank); walk.take(item);) {
     const int first_row = s.work.first_row[item.expert], rows = s.work.rows[item.expert];
     const float* scale = a.gathered_scale + (size_t)first_row * kK1 + item.first;
+    const float* w_scale = a.w1_scale + (size_t)((item.expert * 2 + thread) * kInter / kBlock + item.column) * kK1;
     unsigned from[kTimes];
 #pragma unroll
     for (int i = 0; i < kTimes; i++)
@@ -45,6 +46,7 @@ __device__ __forceinline__ void load_many1(Smem1& s, const CUtensorMap& map, con
         bulk_copy(s.scales[slot], scale + (size_t)k * rows, item.n * 4, full, last);
       }
       __syncwarp();
+      if (thread < 2) copy_16(s.w_scales[slot] + 4 * thread, w_scale + k / 4 * 4);  // up's and gate's
       const uint8_t* x = a.x + k * kBlock;
       uint8_t* to = s.rows[slot][0] + place;
 #pragma unroll
@@ -71,12 +73,14 @@ __global__ void __launch_bounds__(kManyThreads, 1)
     const int warpgroup = __shfl_sync(0xffffffffu, warp / 4, 0);
     Ring<Smem1::kStages> ring;
     Item item;
-    for (Walk walk(s.work, kTiles1, rank); walk.take(item);) {
-      const float* up = a.w1_scale + (size_t)(item.expert * 2 * kInter / kBlock + item.column) * kK1;
-      if (item.wide) gemm1_wide<kTerms>(s, a, ring, item, up, warpgroup);
-      else gemm1_narrow<kTerms>(s, a, ring, item, up, warpgroup);
+    Walk walk(s.work, kTiles1, rank);
+    if (!walk.more()) tell_of_h(&a.counters->but_last);  // without a tile
+    while (walk.take(item)) {
+      if (!walk.more()) tell_of_h(&a.counters->but_last);
+      if (item.wide) gemm1_wide<kTerms>(s, a, ring, item, warpgroup);
+      else gemm1_narrow<kTerms>(s, a, ring, item, warpgroup);
     }
-    if (threadIdx.x % kWarpgroup == 0) bulk_wait();
+    tell_of_h(&a.counters->stored);
   }
   __syncwarp();
   cluster_sync();  // a block that is gone cannot be told that a slot is free

@@ -5,8 +5,7 @@
 
 template <int N>
 __device__ __forceinline__ void product1_narrow(
-    Smem1& s, Ring<Smem1::kStages>& ring, float (&acc)[2][N / 2], const float* up_scale, int warpgroup) {
-  const StepScales up_scales(up_scale), gate_scales(up_scale + kInter / kBlock * kK1);
+    Smem1& s, Ring<Smem1::kStages>& ring, float (&acc)[2][N / 2], int warpgroup) {
   float raw[N / 2];
 #pragma unroll
   for (int m = 0; m < 2; m++)
@@ -14,8 +13,8 @@ __device__ __forceinline__ void product1_narrow(
     for (int i = 0; i < N / 2; i++) acc[m][i] = 0.0f;
   for (int k = 0; k < kK1; k++, ring.next()) {
     const int slot = ring.slot;
-    const float up = up_scales.of(k), gate = gate_scales.of(k);
     mbar_wait(&s.full[slot], ring.phase);
+    const float up = s.w_scales[slot][k % 4], gate = s.w_scales[slot][4 + k % 4];
     fence_async_shared();  // rows came by ordinary copies
     // all read before the slot is let go: a read still on its way then would find the next step's
     float2 x[N / 8];
@@ -108,11 +107,11 @@ __device__ __forceinline__ void swiglu_quant_narrow(
 
 template <int kTerms>
 __device__ __forceinline__ void gemm1_narrow(
-    Smem1& s, const ManyArgs& a, Ring<Smem1::kStages>& ring, const Item& item, const float* up, int warpgroup) {
+    Smem1& s, const ManyArgs& a, Ring<Smem1::kStages>& ring, const Item& item, int warpgroup) {
   with_narrow_rows(item.n, [&](auto tile_rows) {
     constexpr int n = decltype(tile_rows)::count;
     float acc[2][n / 2];
-    product1_narrow<n>(s, ring, acc, up, warpgroup);
+    product1_narrow<n>(s, ring, acc, warpgroup);
     swiglu_quant_narrow<n, kTerms>(s, a, item, acc, warpgroup);
   });
 }

@@ -5,12 +5,12 @@
 #include "many_wide.cuh"
 
 __device__ __forceinline__ void product1_wide(
-    Smem1& s, Ring<Smem1::kStages>& ring, float (&acc)[kWideSums], const float* up_scale, int warpgroup) {
-  const StepScales up_scales(up_scale), gate_scales(up_scale + kInter / kBlock * kK1);
+    Smem1& s, Ring<Smem1::kStages>& ring, float (&acc)[kWideSums], int warpgroup) {
   const int row = warpgroup * 64 + threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4;
   const auto read = [&](int k, int slot) {
     fence_async_shared();  // rows came by ordinary copies
-    const float x0 = s.scales[slot][row], x1 = s.scales[slot][row + 8], up = up_scales.of(k), gate = gate_scales.of(k);
+    const float x0 = s.scales[slot][row], x1 = s.scales[slot][row + 8];
+    const float up = s.w_scales[slot][k % 4], gate = s.w_scales[slot][4 + k % 4];
     return WideScales{{{x0 * up, x1 * up}, {x0 * gate, x1 * gate}}};
   };
   wide_product<1, kK1>(s, ring, acc, warpgroup, read, [](int j) { return j % 2; });  // 8 rows of up, 8 of gate, in turn
@@ -18,7 +18,7 @@ __device__ __forceinline__ void product1_wide(
 
 template <int kTerms>
 __device__ __forceinline__ void gemm1_wide(
-    Smem1& s, const ManyArgs& a, Ring<Smem1::kStages>& ring, const Item& item, const float* up, int warpgroup) {
+    Smem1& s, const ManyArgs& a, Ring<Smem1::kStages>& ring, const Item& item, int warpgroup) {
   const int lane = threadIdx.x % 32, in_group = threadIdx.x / 32 % 4 * 16 + lane / 4;
   const int first_row = s.work.first_row[item.expert], rows = s.work.rows[item.expert];
   const int here = min(64, item.n - warpgroup * 64);  // rows of this warpgroup; may be none
@@ -28,7 +28,7 @@ __device__ __forceinline__ void gemm1_wide(
   for (int r = 0; r < 2; r++)
     weight[r] = in_group + 8 * r < here ? __ldg(a.row_weight + row_of_group + in_group + 8 * r) : 0.0f;
   float acc[kWideSums];
-  product1_wide(s, ring, acc, up, warpgroup);
+  product1_wide(s, ring, acc, warpgroup);
 
   float inverse[2];
 #pragma unroll

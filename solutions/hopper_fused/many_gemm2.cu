@@ -1,8 +1,11 @@
 // many_gemm2: Y = W2 . h^T for all rows, in bf16; h's scales carry the routing weights.
 //
-//   warp 8        loads: weights by TMA, half a tile each block to both where they are shared; h by bulk copy.
-//                 The first weights are on their way while the last blocks of gemm1 are at work
+//   warp 8        draws the cluster's next tile, and loads: weights by TMA, half a tile each block to both where they are
+//                 shared; h by bulk copy, as soon as gemm1 has counted it as stored
 //   warps 0..7    two warpgroups: products, then bf16 through shared memory into y, in whole lines
+//
+// A block begins where one of gemm1 has ended, while others of gemm1 are at work. It cannot deadlock: all of gemm1's blocks
+// have begun when the first of these does, and none of them waits for one of these.
 #include "many_gemm2_narrow.cuh"
 #include "many_gemm2_wide.cuh"
 
@@ -10,11 +13,14 @@ template <int kTerms>
 __device__ __forceinline__ void load_many2(Smem2<kTerms>& s, const CUtensorMap& map, const ManyArgs& a, int rank) {
   constexpr int kStages = Smem2<kTerms>::kStages;
   const uint64_t first = policy_evict_first(), last = policy_evict_last();
-  const bool copies = threadIdx.x % 32 == 0;
-  int ahead = kStages;  // steps of the first tile whose weights are on their way before the kernel before this one is over
+  const bool copies = threadIdx.x % 32 == 0, is_first = a.first_column == 0;
+  enum { kNothing, kButLast, kAll } known = kNothing;  // of h: is there
+  const unsigned early = Lines(s.work, kTiles1, rank).early();
+  int ahead = kStages;  // steps of the first tile whose weights are asked for before anything is waited for
   Ring<kStages> ring;
   Item item;
-  for (Walk walk(s.work, a.y_columns / kTileWeights, rank); walk.take(item); ahead = 0) {
+  const Draw draw(s.work, a.y_columns / kTileWeights, rank);
+  for (int tile = 0; draw.take(item, drawn_number(s, tile)); ahead = 0, tile++) {
     const int weight_row = item.expert * kHidden + a.first_column + item.column * kTileWeights;
     const auto load_weights = [&](int k, int slot) {
       uint64_t* full = &s.full[slot];
@@ -28,9 +34,14 @@ __device__ __forceinline__ void load_many2(Smem2<kTerms>& s, const CUtensorMap& 
     };
     if (ahead > 0) {
       for (int k = 0; copies && k < ahead; k++) load_weights(k, k);
-      wait_for_previous();
+      if (!is_first) wait_for_previous();  // combine has read the y that this launch writes over
       let_next_begin();
+    }
+    const auto wanted = early >> item.expert & 1 ? kButLast : kAll;
+    if (copies && known < wanted) {
+      wait_gpu(wanted == kAll ? &a.counters->stored : &a.counters->but_last, gridDim.x * (kConsumers / kWarpgroup));
       fence_async_global();  // scales were stored by ordinary stores
+      known = wanted;
     }
     if (copies) {
       const int first_row = s.work.first_row[item.expert], rows = s.work.rows[item.expert];
@@ -46,6 +57,7 @@ __device__ __forceinline__ void load_many2(Smem2<kTerms>& s, const CUtensorMap& 
           bulk_copy(s.rows[slot][term], h + (size_t)(k * kTerms + term) * rows * kBlock, item.n * kBlock, full, last);
         bulk_copy(s.scales[slot], scale + (size_t)k * rows, item.n * 4, full, last);
       }
+      draw_next(s, &a.counters->drawn[is_first ? 0 : 1], tile, rank);
     }
     __syncwarp();
   }
@@ -62,11 +74,12 @@ __global__ void __launch_bounds__(kManyThreads, 1)
     if (warp == kConsumers / 32) load_many2<kTerms>(s, map, a, rank);
   } else {
     registers_up<224>();
-    wait_for_previous();  // in blocks without a tile too: this kernel must not be over before the one before it
+    if (a.first_column > 0) wait_for_previous();  // combine has read the y that this launch writes over
     const int warpgroup = __shfl_sync(0xffffffffu, warp / 4, 0);
     Ring<Smem::kStages> ring;
     Item item;
-    for (Walk walk(s.work, a.y_columns / kTileWeights, rank); walk.take(item);) {
+    const Draw draw(s.work, a.y_columns / kTileWeights, rank);
+    for (int tile = 0; draw.take(item, drawn_number(s, tile)); tile++) {
       const int row = s.work.first_row[item.expert] + item.first, column = item.column * kTileWeights;
       const float* scale = a.w2_scale + (size_t)(item.expert * kK1 + (a.first_column + column) / kBlock) * kK2;
       uint16_t* y = a.y + (size_t)row * a.y_columns + column;
@@ -74,6 +87,7 @@ __global__ void __launch_bounds__(kManyThreads, 1)
       else gemm2_narrow<kTerms>(s, ring, item, scale, y, a.y_columns, warpgroup);
     }
   }
+  wait_for_previous();  // in blocks without a tile too: this kernel must not be over before the one before it
   __syncwarp();
   cluster_sync();  // a block that is gone cannot be told that a slot is free
 }

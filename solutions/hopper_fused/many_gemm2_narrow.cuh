@@ -15,8 +15,8 @@ __device__ __forceinline__ void product2_narrow(
     for (int i = 0; i < N / 2; i++) acc[m][i] = 0.0f;
   for (int k = 0; k < kK2; k++, ring.next()) {
     const int slot = ring.slot;
-    const float scale = __shfl_sync(0xffffffffu, scales, k);
     mbar_wait(&s.full[slot], ring.phase);
+    const float scale = __shfl_sync(0xffffffffu, scales, k);
     // all read before the slot is let go: a read still on its way then would find the next step's
     float2 h[N / 8];
 #pragma unroll

@@ -2,7 +2,6 @@
 #pragma once
 #include "many_layer.cuh"
 #include "swiglu_quant.cuh"
-#include "weight_scales.cuh"
 
 using Smem1 = ManySmem<1>;  // the ring holds x, which has one term
 enum GemmBarrier { kBarAll = 1, kBarGroup };  // kBarGroup and the next: a warpgroup's
@@ -12,6 +11,13 @@ __device__ __forceinline__ float store_scale(float* h_scale, float most, float w
   const float scale = row_scale(most);
   *h_scale = scale * weight;
   return reciprocal(scale);
+}
+
+// For a warpgroup: counts it among those whose h so far is in memory. gemm2 reads by the copy engine, behind a fence.
+__device__ __forceinline__ void tell_of_h(unsigned* counter) {
+  if (threadIdx.x % kWarpgroup != 0) return;
+  bulk_wait();
+  arrive_gpu(counter);
 }
 
 // Where a tile's h begins: rows of 128 columns, swizzled.

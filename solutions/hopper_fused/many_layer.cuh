@@ -1,21 +1,11 @@
-// many_layer: sizes, scratch and division of work of the four kernels for many tokens.
-//
-// Rows of an expert lie together, filled up to a multiple of kRows16 with zero rows. A tile is 256 weight rows by up to
-// 128 rows, and a cluster of two blocks takes two at a time. Wide tiles have the rows as wgmma's M, 64 a warpgroup, and
-// are efficient; narrow ones, for what is left of an expert, have the weights as M and 16, 32, 48 or 64 rows as N.
+// many_layer: scratch, shared memory and launches of the four kernels for many tokens; many_tiles.cuh divides their work.
 #pragma once
 #include <cuda.h>
 
 #include "layer.cuh"
+#include "many_tiles.cuh"
 #include "sm90.cuh"
 
-constexpr int kRows16 = 16;               // wgmma's N is a multiple of this here
-constexpr int kTileRows = 128;            // rows of a wide tile at most: 64 a warpgroup
-constexpr int kNarrowRows = 64;           // rows of a narrow tile at most
-constexpr int kTileWeights = 256;         // weight rows of a tile: two warpgroups of two m64
-constexpr int kTiles1 = 2 * kInter / kTileWeights;  // tiles of weights of an expert in gemm1: 128 columns of h each
-constexpr int kTiles2 = kHidden / kTileWeights;     // and in gemm2: 256 output columns each
-constexpr int kCluster = 2;
 constexpr int kLoadThreads = 128, kManyThreads = kConsumers + kLoadThreads;
 constexpr int kRouteThreads = 1024;
 constexpr int kRouteGroups = 64;           // of 32 tokens, that a block routes at most
@@ -23,6 +13,9 @@ constexpr int kRouteGroups = 64;           // of 32 tokens, that a block routes 
 struct Counters {
   unsigned routed;        // blocks that have counted their tokens; zero before and after each layer
   unsigned rows[kLocal];  // of each expert; written, not counted
+  // the rest is zeroed by many_route
+  unsigned but_last, stored;  // warpgroups of gemm1 whose h is in memory: all but the last tile's, or all of it
+  unsigned drawn[2];          // tiles that clusters have drawn in gemm2's launches, besides their first
 };
 
 struct ManyArgs : Layer {
@@ -40,88 +33,6 @@ struct ManyArgs : Layer {
   int first_column;             // from this one
 };
 
-// Which rows and weights a tile has. The rows are first .. first + n of the expert's.
-struct Item {
-  int expert, column, first, n;
-  bool wide;
-  bool shared;  // both blocks of the cluster have the same weights and different rows; else the other way round
-};
-
-// How an expert's rows are cut: pairs of tiles that share weights, and one tile more for up to kTileRows rows.
-struct Cut {
-  int pairs, rest;
-  __device__ explicit Cut(int rows) : pairs(rows / (2 * kTileRows)), rest(rows % (2 * kTileRows)) {
-    if (rest > kTileRows) pairs++, rest = 0;  // the second tile of the pair is not full
-  }
-};
-
-// The experts' rows. The same in every block.
-struct Work {
-  int rows[kLocal], first_row[kLocal + 1];
-
-  // For one whole warp.
-  __device__ void divide(const unsigned* count) {
-    const int lane = threadIdx.x % 32;
-    rows[lane] = (__ldcg(count + lane) + kRows16 - 1) / kRows16 * kRows16;
-    int end = rows[lane];
-#pragma unroll
-    for (int d = 1; d < 32; d *= 2) {
-      const int r = __shfl_up_sync(0xffffffffu, end, d);
-      end += lane >= d ? r : 0;
-    }
-    first_row[lane + 1] = end;
-    if (lane == 0) first_row[0] = 0;
-  }
-};
-
-// The tiles that this block takes, in order, for a whole warp. Those that take the time of a wide tile and those that
-// take less stand in a line each, expert by expert, and the clusters take turns at each line: so all have as many of
-// either, and neighbours work on the same expert's weights at the same time.
-struct Walk {
-  const Work& work;
-  int rank, end[2], next[2];
-
-  __device__ Walk(const Work& w, int column_tiles, int rank_) : work(w), rank(rank_) {
-    const int column_pairs = column_tiles / 2;
-    const int lane = threadIdx.x % 32;
-    const Cut cut(work.rows[lane]);
-    end[0] = column_pairs * (2 * cut.pairs + (cut.rest > kNarrowRows));
-    end[1] = cut.rest > 0 && cut.rest <= kNarrowRows ? column_pairs : 0;
-#pragma unroll
-    for (int c = 0; c < 2; c++) {
-#pragma unroll
-      for (int d = 1; d < 32; d *= 2) {
-        const int before = __shfl_up_sync(0xffffffffu, end[c], d);
-        end[c] += lane >= d ? before : 0;
-      }
-    }
-    // the short ones go on where the long ones end
-    const int clusters = gridDim.x / kCluster;
-    next[0] = blockIdx.x / kCluster;
-    next[1] = (next[0] + clusters - __shfl_sync(0xffffffffu, end[0], 31) % clusters) % clusters;
-  }
-
-  // The next tile; false when there is none.
-  __device__ bool take(Item& item) {
-    const int long_expert = __popc(__ballot_sync(0xffffffffu, next[0] >= end[0]));
-    const int short_expert = __popc(__ballot_sync(0xffffffffu, next[1] >= end[1]));
-    if (long_expert == kLocal && short_expert == kLocal) return false;
-    const bool is_long = long_expert <= short_expert;
-    item.expert = is_long ? long_expert : short_expert;
-    const int before = __shfl_sync(0xffffffffu, is_long ? end[0] : end[1], max(item.expert - 1, 0));
-    const int i = (is_long ? next[0] : next[1]) - (item.expert ? before : 0);
-    (is_long ? next[0] : next[1]) += gridDim.x / kCluster;
-    const Cut cut(work.rows[item.expert]);
-    const int each = is_long ? 2 * cut.pairs + (cut.rest > kNarrowRows) : 1, column_pair = i / each, j = i % each;
-    item.shared = is_long && j < 2 * cut.pairs;
-    item.column = 2 * column_pair + (item.shared ? j / cut.pairs : rank);
-    item.first = item.shared ? (j % cut.pairs * 2 + rank) * kTileRows : cut.pairs * 2 * kTileRows;
-    item.n = min(kTileRows, work.rows[item.expert] - item.first);
-    item.wide = item.n > kNarrowRows;
-    return true;
-  }
-};
-
 constexpr int kManySlotW = kTileWeights * kBlock, kManySlotRows = kTileRows * kBlock;
 
 // Shared memory: a ring of K steps, what leaves the block, and the division of work.
@@ -132,8 +43,11 @@ struct ManySmem {
   uint8_t rows[kStages][kTerms][kManySlotRows];
   uint8_t staged[2][kManySlotRows];  // a tile's result on its way to memory
   float scales[kStages][kTileRows];
+  float w_scales[kStages][8];  // gemm1: of four K steps, of which this is one: of up's weights, then of gate's
   Work work;
   uint64_t full[kStages], empty[kStages];
+  uint64_t numbered[2];  // gemm2: the number below is there
+  int number[2];         // of the cluster's next tile, and of the one after
 };
 
 // How both products begin, many_route being over: barriers, the division of work, both blocks of the cluster there.
@@ -147,6 +61,7 @@ __device__ __forceinline__ Smem& begin_many(const Counters* counters, int full_a
       mbar_init(&s.full[i], full_arrivals);
       mbar_init(&s.empty[i], kCluster * kConsumers / 32);
     }
+    for (int i = 0; i < 2; i++) mbar_init(&s.numbered[i], 1);
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
   if (threadIdx.x / 32 == 1) s.work.divide(counters->rows);

@@ -18,6 +18,10 @@ __global__ void __launch_bounds__(kRouteThreads) many_route(const ManyArgs a) {
   const int share = (a.num_tokens + gridDim.x - 1) / gridDim.x, groups = (share + 31) / 32;
   const int first_token = min(a.num_tokens, (int)blockIdx.x * share), tokens = min(a.num_tokens - first_token, share);
   let_next_begin();
+  if (blockIdx.x == 0 && threadIdx.x == 0) {
+    Counters& c = *a.counters;
+    c.but_last = c.stored = c.drawn[0] = c.drawn[1] = 0;
+  }
   for (int i = warp; i < tokens; i += kWarps) prefetch_l2(a.logits + (size_t)(first_token + i) * kExperts + 8 * lane);
   for (int i = warp; i < 32 * groups; i += kWarps) {
     const int t = first_token + i;

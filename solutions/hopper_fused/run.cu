@@ -210,16 +210,16 @@ static void run_layer(
     check_cuda(launch_fused_layer(maps, args, blocks, stream), "launching fused_layer");
   } else {
     const int terms = t <= kExactTokens ? 2 : (int)many_terms;
-    CUtensorMap w1_map, w2_map;
-    tensor_map<5>(&w1_map, w1.data_ptr(), {h, 8, 2, i / 8, kLocal}, {1, h, i * h, 8 * h, 2 * i * h},
-                  {kBlock, 8, 2, kTileWeights / 32, 1});
-    tensor_map<2>(&w2_map, w2.data_ptr(), {i, kLocal * h}, {1, i}, {kBlock, kTileWeights / 2});
     ManyArgs args = {layer};
     args.counters = static_cast<Counters*>(kept.counters.data_ptr());
     args.y_columns = t <= kWholeY ? kHidden : kHidden / 2;
     const ffi::Tensor scratch = allocate(logits.device(), cut_many(args, nullptr, terms, blocks));
     cut_many(args, static_cast<uint8_t*>(scratch.data_ptr()), terms, blocks);
     check_cuda(launch_many_route(args, blocks, stream), "launching many_route");
+    CUtensorMap w1_map, w2_map;
+    tensor_map<5>(&w1_map, w1.data_ptr(), {h, 8, 2, i / 8, kLocal}, {1, h, i * h, 8 * h, 2 * i * h},
+                  {kBlock, 8, 2, kTileWeights / 32, 1});
+    tensor_map<2>(&w2_map, w2.data_ptr(), {i, kLocal * h}, {1, i}, {kBlock, kTileWeights / 2});
     check_cuda(launch_many_gemm1(args, w1_map, terms, blocks, stream), "launching many_gemm1");
     for (; args.first_column < kHidden; args.first_column += args.y_columns) {
       check_cuda(launch_many_gemm2(args, w2_map, terms, blocks, stream), "launching many_gemm2");

@@ -137,6 +137,14 @@ __device__ __forceinline__ void mbar_arrive_at(uint64_t* bar, int rank) {
       "r"(rank)
       : "memory");
 }
+// Stores a word at the same place in block `rank` of the cluster, and counts its bytes at the barrier there.
+__device__ __forceinline__ void store_at(int* word, int value, uint64_t* bar, int rank) {
+  asm volatile(
+      "{\n.reg .b32 to, there;\nmapa.shared::cluster.u32 to, %0, %3;\nmapa.shared::cluster.u32 there, %2, %3;\n"
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [to], %1, [there];\n}\n" ::"r"(smem_addr(word)),
+      "r"(value), "r"(smem_addr(bar)), "r"(rank)
+      : "memory");
+}
 __device__ __forceinline__ void cluster_sync() {
   asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
