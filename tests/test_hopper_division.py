@@ -1,5 +1,6 @@
 """hopper_fused's division of work, asked on the host: its headers through a C++ compiler, a warp being 32 fibers."""
 
+import itertools
 import subprocess
 from collections import Counter, namedtuple
 from pathlib import Path
@@ -16,10 +17,14 @@ MULTIPROCESSORS = st.sampled_from([112, 114, 132, 144])  # as few as it takes, a
 UNITS = 64  # of a segment
 COLUMN_BLOCKS = 112  # with output columns
 TILE_ROWS = 128
-COLUMN_TILES = [14, 16, 28]  # of gemm2 for half the columns, of gemm1, of gemm2
+ORDERS = [
+    ("walk", 16),
+    ("draw", 14),
+    ("draw", 28),
+]  # with column tiles: gemm1's, gemm2's for half the columns and for all
 
 Tile = namedtuple("Tile", "block segment expert unit width")
-Item = namedtuple("Item", "block expert column first rows wide shared")
+Item = namedtuple("Item", "block expert column first rows wide shared more")
 
 
 @pytest.fixture(scope="module")
@@ -62,19 +67,17 @@ def test_few_tokens_blocks_with_columns_wait_for_none(ask, blocks, segments):
     assert min(with_columns) == shared and (left > 0 or max(with_columns) == shared)
 
 
-@settings(deadline=None, max_examples=40)
-@given(
-    blocks=MULTIPROCESSORS,
-    columns=st.sampled_from(COLUMN_TILES),
-    rows=st.lists(
-        st.integers(0, 700) | st.sampled_from([0, 1, 16, 64, 65, 128, 129, 192, 193, 256, 257]),
-        min_size=32,
-        max_size=32,
-    ),
+SOME_ROWS = st.lists(
+    st.integers(0, 700) | st.sampled_from([0, 1, 16, 64, 65, 128, 129, 192, 193, 256, 257]), min_size=32, max_size=32
 )
-def test_many_tokens_every_row_meets_every_column_once(ask, blocks, columns, rows):
+
+
+@settings(deadline=None, max_examples=40)
+@given(blocks=MULTIPROCESSORS, order=st.sampled_from(ORDERS), rows=SOME_ROWS)
+def test_many_tokens_every_row_meets_every_column_once(ask, blocks, order, rows):
     """A user would miss: rows of some expert left out, or done twice, at a count that no workload has."""
-    items = [Item(*row) for row in ask("many", blocks, columns, *rows)]
+    how, columns = order
+    items = [Item(*row) for row in ask(how, blocks, columns, *rows)]
     done = Counter((i.expert, i.column, i.first + row) for i in items for row in range(0, i.rows, 16))
     filled = [-(-count // 16) * 16 for count in rows]
     assert done == {
@@ -86,13 +89,14 @@ def test_many_tokens_every_row_meets_every_column_once(ask, blocks, columns, row
     assert all(0 < i.rows <= TILE_ROWS and i.wide == (i.rows > TILE_ROWS // 2) for i in items)
 
 
-@settings(deadline=None)
-@given(blocks=MULTIPROCESSORS, rows=st.lists(st.integers(0, 700), min_size=32, max_size=32))
-def test_many_tokens_blocks_of_a_cluster_go_together(ask, blocks, rows):
+@settings(deadline=None, max_examples=40)
+@given(blocks=MULTIPROCESSORS, order=st.sampled_from(ORDERS), rows=SOME_ROWS)
+def test_many_tokens_blocks_of_a_cluster_go_together(ask, blocks, order, rows):
     """A user would miss: a hang, as the two fill each other's slots, or one's weights in the other's product."""
-    items = [Item(*row) for row in ask("many", blocks, 16, *rows)]
-    for first in range(0, blocks, 2):
-        one, other = ([i for i in items if i.block == first + rank] for rank in range(2))
+    items = [Item(*row) for row in ask(order[0], blocks, order[1], *rows)]
+    of_block = {block: [i for i in items if i.block == block] for block in {i.block for i in items}}
+    for first in {block // 2 * 2 for block in of_block}:
+        one, other = (of_block.get(first + rank, []) for rank in range(2))
         assert len(one) == len(other)
         for mine, its in zip(one, other, strict=True):
             assert (mine.expert, mine.shared) == (its.expert, its.shared)
@@ -100,6 +104,28 @@ def test_many_tokens_blocks_of_a_cluster_go_together(ask, blocks, rows):
                 assert mine.column == its.column and its.first == mine.first + TILE_ROWS
             else:
                 assert (mine.first, mine.rows) == (its.first, its.rows) and its.column == mine.column + 1
+
+
+@settings(deadline=None, max_examples=40)
+@given(blocks=MULTIPROCESSORS, rows=SOME_ROWS)
+def test_many_tokens_gemm2_begins_with_what_is_stored(ask, blocks, rows):
+    """A user would miss: wrong sums now and then, of an expert whose h gemm2 takes for stored when it is not yet."""
+    last_experts = set()
+    everything = [Item(*row) for row in ask("walk", blocks, 16, *rows)]
+    for item, after in itertools.zip_longest(everything, everything[1:]):
+        is_last = after is None or after.block != item.block
+        assert bool(item.more) != is_last, "a block tells of all but its last tile when it is told that no more follow"
+        if is_last:
+            last_experts.add(item.expert)
+    ((early,),) = ask("early", blocks, 16, *rows)
+    assert not any(early >> expert & 1 for expert in last_experts)
+
+
+def test_many_tokens_gemm2_need_not_wait_for_most(ask):
+    """A user would miss: 2 to 5% at 3000 to 6000 tokens, if gemm2 waited for all of gemm1."""
+    ((early,),) = ask("early", 132, 16, *[200] * 32)
+    # of 512 tiles the 66 clusters' last are the last four experts' and two of the one before
+    assert early == (1 << 27) - 1
 
 
 def test_slots_and_sums_do_not_overlap(ask):

@@ -1,5 +1,6 @@
-// Prints which work each block of hopper_fused's kernels takes: `few BLOCKS SEGMENTS`, `many BLOCKS COLUMN_TILES ROWS...`
-// with a count of rows for each of the 32 experts, or `slots` for the ring's at every number of tokens.
+// Prints which work each block of hopper_fused's kernels takes: `few BLOCKS SEGMENTS`; with a count of rows for each of the
+// 32 experts `walk BLOCKS COLUMN_TILES ROWS...`, `draw` with the same, where block stands for twice a number and the rank,
+// and `early`, a bit an expert; or `slots` for the ring's at every number of tokens.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -18,17 +19,36 @@ static void few(int segments) {
   }
 }
 
-static void many(int column_tiles, const unsigned* rows) {
-  for (blockIdx.x = 0; blockIdx.x < gridDim.x; blockIdx.x++) {
-    Work work;
-    run_warp([&] { work.divide(rows); });
+static void print(unsigned block, const Item& item, bool more) {
+  if (threadIdx.x == 0)
+    printf("%u %d %d %d %d %d %d %d\n", block, item.expert, item.column, item.first, item.n, item.wide, item.shared, more);
+}
+
+static void walk(const Work& work, int column_tiles) {
+  for (blockIdx.x = 0; blockIdx.x < gridDim.x; blockIdx.x++)
     run_warp([&] {
       Item item;
-      for (Walk walk(work, column_tiles, blockIdx.x % kCluster); walk.take(item);)
-        if (threadIdx.x == 0)
-          printf("%u %d %d %d %d %d %d\n", blockIdx.x, item.expert, item.column, item.first, item.n, item.wide, item.shared);
+      for (Walk walk(work, column_tiles, blockIdx.x % kCluster); walk.take(item);) {
+        const bool more = walk.more();
+        print(blockIdx.x, item, more);
+      }
     });
-  }
+}
+
+static void draw(const Work& work, int column_tiles) {
+  for (int rank = 0; rank < kCluster; rank++)
+    run_warp([&] {
+      Item item;
+      const Draw draw(work, column_tiles, rank);
+      for (int number = 0; draw.take(item, number); number++) print(kCluster * number + rank, item, true);
+    });
+}
+
+static void early(const Work& work, int column_tiles) {
+  run_warp([&] {
+    const unsigned early = Lines(work, column_tiles, 0).early();
+    if (threadIdx.x == 0) printf("%u\n", early);
+  });
 }
 
 int main(int count, char** arguments) {
@@ -45,6 +65,9 @@ int main(int count, char** arguments) {
   } else {
     unsigned rows[kLocal];
     for (int e = 0; e < kLocal; e++) rows[e] = atoi(arguments[4 + e]);
-    many(atoi(arguments[3]), rows);
+    Work work;
+    run_warp([&] { work.divide(rows); });
+    const auto question = !strcmp(arguments[1], "walk") ? walk : !strcmp(arguments[1], "draw") ? draw : early;
+    question(work, atoi(arguments[3]));
   }
 }

@@ -43,6 +43,7 @@ enum { cudaLaunchAttributeProgrammaticStreamSerialization, cudaLaunchAttributeCl
 template <class... Any>
 cudaError_t cudaLaunchKernelEx(Any...);
 unsigned long __cvta_generic_to_shared(const void*);
+unsigned atomicAdd(unsigned*, unsigned);
 void __syncthreads();
 void __syncwarp();
 
