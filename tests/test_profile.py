@@ -486,6 +486,18 @@ def test_stages_that_both_keep_apart_are_compared_one_by_one():
     assert rows["pipeline"].us == {"a": 32.0, "b": 15.0} and rows["wall"].ratio("b", "a") == 0.75
 
 
+def test_kernels_that_overlap_are_not_compared_by_their_sum():
+    """A user would miss: a solution that is ahead, shown as behind, and less than no time on the host."""
+    a = profile_of({"gemm1": {"g": 100.0}, "gemm2": {"h": 150.0}}, wall_us=40.0, host_us=-10.0)
+    b = profile_of({"gemm1": {"g": 120.0}, "gemm2": {"h": 100.0}}, wall_us=50.0, host_us=6.0)
+    rows = {row.stage: row for row in compare({"a": a, "b": b})}
+    assert rows["pipeline"].us == {"b": 44.0} and rows["host and gaps"].us == {"b": 6.0}
+    assert rows["wall"].ratio("b", "a") == 1.25
+    one, _, side_by_side = map(markdown, grids([record_of("first", a), record_of("second", b)]))
+    assert "kernels that overlap by 10.0 us or more" in one and "host and gaps" not in one
+    assert "| pipeline | - | 44.0 | - |" in side_by_side and "first: a kernel begins before" in side_by_side
+
+
 def test_what_one_solution_fuses_is_summed_before_it_is_compared():
     """A user would miss: a fused stage beside an empty cell, and no ratio for the part that matters most."""
     fused = profile_of({"route": {"r": 5.0}, "gemm1 + swiglu_quant": {"g": 90.0}, "gemm2": {"h": 40.0}})

@@ -38,7 +38,10 @@ def smallest_common(profiles: list[WorkloadProfile]) -> list[list[str]]:
 
 
 def compare(profiles: dict[str, WorkloadProfile]) -> list[Row]:
-    """profiles: by solution, on one workload. A row a group of stages, then pipeline, and host and wall if known."""
+    """profiles: by solution, on one workload. A row a group of stages, then pipeline, and host and wall if known.
+
+    Where a solution's kernels overlap, their sum says nothing of the call: it is left out of pipeline and host.
+    """
     rows = []
     for group in smallest_common(list(profiles.values())):
         us = {}
@@ -46,9 +49,11 @@ def compare(profiles: dict[str, WorkloadProfile]) -> list[Row]:
             if found := [stage for stage in profile.stages if parts(stage) & set(group)]:
                 us[solution] = sum(stage.total_us for stage in found) / profile.calls
         rows.append(Row(JOIN.join(group), us))
-    rows.append(Row("pipeline", {solution: profile.pipeline_us for solution, profile in profiles.items()}))
+    apart = {solution: profile for solution, profile in profiles.items() if profile.overlap_us == 0}
+    rows.append(Row("pipeline", {solution: profile.pipeline_us for solution, profile in apart.items()}))
     for field, label in (("host_us", "host and gaps"), ("wall_us", "wall")):
         known = {solution: getattr(profile, field) for solution, profile in profiles.items()}
         if None not in known.values():
-            rows.append(Row(label, known))
+            shown = apart if field == "host_us" else known
+            rows.append(Row(label, {solution: known[solution] for solution in shown}))
     return rows

@@ -74,6 +74,11 @@ class WorkloadProfile(Strict):
         """Device time of one call (CPU time on a CPU)."""
         return sum(stage.total_us for stage in self.stages) / self.calls
 
+    @property
+    def overlap_us(self) -> float:
+        """By how much the kernels of a call overlap at least: they add up to more than it takes. 0 if they do not."""
+        return max(0.0, -(self.host_us or 0.0))
+
 
 class ProfileRecord(Strict):
     """One solution on one machine. clock: "device", or "cpu" for times of Triton's interpreter."""

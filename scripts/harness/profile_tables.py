@@ -77,7 +77,9 @@ def per_call(record: ProfileRecord, profile: WorkloadProfile) -> str:
     said = [f"{profile.calls} calls; one call: kernels {profile.pipeline_us:.1f} {unit(record.clock)}"]
     if profile.wall_us is not None:
         said.append(f"wall {profile.wall_us:.1f} us")
-    if profile.host_us is not None:
+    if profile.overlap_us > 0:
+        said.append(f"kernels that overlap by {profile.overlap_us:.1f} us or more")
+    elif profile.host_us is not None:
         said.append(f"host and gaps {profile.host_us:.1f} us")
     if profile.floor_us:
         said.append(f"floor {profile.floor_us:.1f} us (kernels / floor {profile.pipeline_us / profile.floor_us:.2f})")
@@ -95,6 +97,14 @@ def head_to_head_grid(records: list[ProfileRecord], uuid: str) -> Grid:
         headings=headings,
         rows=[comparison_cells(row, list(profiles), others) for row in compare(profiles)],
         left=1,
+        notes=[overlap_note(name, profile) for name, profile in profiles.items() if profile.overlap_us > 0],
+    )
+
+
+def overlap_note(solution: str, profile: WorkloadProfile) -> str:
+    return (
+        f"{solution}: a kernel begins before the one in front of it is over, and waits; its stages add up to "
+        f"{profile.overlap_us:.1f} us more than a call takes, or to more than that. Compare the wall times."
     )
 
 
