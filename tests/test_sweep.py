@@ -173,6 +173,12 @@ def test_a_record_of_another_form_is_refused(tmp_path):
     record.write_text(point().model_dump_json(exclude={"target"}))
     with pytest.raises(ValueError, match="old.jsonl: no record of a sweep: target: Field required"):
         sweep_record.read(record)
+    for field in ("target", "tolerance"):
+        record.write_text(point().model_copy(update={field: "harsh"}).model_dump_json())
+        with pytest.raises(
+            ValueError, match=f"old.jsonl: no record of a sweep: {field}: Value error, got harsh, want "
+        ):
+            sweep_record.read(record)
     record.write_text(point().model_dump_json()[:-9])
     with pytest.raises(ValueError, match="old.jsonl: no record of a sweep: line: Invalid JSON"):
         sweep_record.read(record)

@@ -1,10 +1,13 @@
 """What scripts/sweep.py --output leaves: a line of JSON for each point, one solution at one routing."""
 
+from collections.abc import Collection
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
 from harness.first_fault import first_fault
+from harness.sweep_point import TARGETS
+from harness.tolerances import TOLERANCES
 
 
 class SweepPoint(BaseModel):
@@ -33,9 +36,25 @@ class SweepPoint(BaseModel):
     repeatable: bool | None = None
     error: str | None
 
+    @field_validator("tolerance")
+    @classmethod
+    def is_a_tolerance(cls, name: str) -> str:
+        return known(name, TOLERANCES)
+
+    @field_validator("target")
+    @classmethod
+    def is_a_target(cls, name: str) -> str:
+        return known(name, TARGETS)
+
     @property
     def met(self) -> bool:
         return self.error is None and self.ms <= self.target_ms
+
+
+def known(name: str, names: Collection[str]) -> str:
+    if name not in names:
+        raise ValueError(f"got {name}, want {' or '.join(names)}")
+    return name
 
 
 def read(path: Path) -> list[SweepPoint]:
