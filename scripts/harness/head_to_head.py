@@ -51,9 +51,7 @@ def compare(profiles: dict[str, WorkloadProfile]) -> list[Row]:
         rows.append(Row(JOIN.join(group), us))
     apart = {solution: profile for solution, profile in profiles.items() if profile.overlap_us == 0}
     rows.append(Row("pipeline", {solution: profile.pipeline_us for solution, profile in apart.items()}))
-    for field, label in (("host_us", "host and gaps"), ("wall_us", "wall")):
-        known = {solution: getattr(profile, field) for solution, profile in profiles.items()}
-        if None not in known.values():
-            shown = apart if field == "host_us" else known
-            rows.append(Row(label, {solution: known[solution] for solution in shown}))
+    for field, label, shown in (("host_us", "host and gaps", apart), ("wall_us", "wall", profiles)):
+        if all(getattr(profile, field) is not None for profile in profiles.values()):
+            rows.append(Row(label, {solution: getattr(profile, field) for solution, profile in shown.items()}))
     return rows
