@@ -223,6 +223,18 @@ def test_rows_without_a_local_expert_are_zero(layer, geometry, some):
     assert (output[~none] != 0).any(1).all()
 
 
+@at("full")
+@pytest.mark.parametrize("num_tokens", [700, 9000])
+def test_rows_without_a_local_expert_are_zero_among_many(layer, geometry, num_tokens):
+    """A user would miss: old memory in such rows, where their clearing is shared out over the device."""
+    arguments = inputs(geometry, num_tokens)
+    arguments["routing_logits"][1::2, 64 : 64 + moe.NUM_LOCAL_EXPERTS] = -20
+    none = without_local_expert(arguments)
+    output = run(layer, arguments)
+    assert none[1::2].all() and not none.all() and (output[none] == 0).all()
+    assert (output[~none] != 0).any(1).all()
+
+
 @at("full", "small")
 def test_same_call_same_bits(layer, geometry):
     """A user would miss: results that differ from run to run, as sums by atomics do."""

@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(kThreads, 1) fused_layer(const __grid_constant
     if (warp >= kConsumers / 32 + 2) announce_units(s, a, warp - kConsumers / 32 - 2);
   } else {
     registers_up<232>();
-    FewRing ring(a.num_tokens);
+    Ring<kStages> ring;
     const int warpgroup = __shfl_sync(0xffffffffu, warp / 4, 0);
     gather_rows(s, a);
     publish(&a.scratch->counters[kGathered]);

@@ -13,7 +13,7 @@
 __device__ __forceinline__ void let_go(Smem& s, int slot) { mbar_arrive(&s.empty[slot]); }
 
 // Steps that are the other warpgroup's alone: waiting keeps the phases in step.
-__device__ __forceinline__ void pass_over(Smem& s, FewRing& ring, int steps) {
+__device__ __forceinline__ void pass_over(Smem& s, Ring<kStages>& ring, int steps) {
   for (int i = 0; i < steps; i++, ring.next()) {
     mbar_wait(&s.full[ring.slot], ring.phase);
     let_go(s, ring.slot);
@@ -39,7 +39,7 @@ __device__ __forceinline__ void promote_up_gate(
 // slot is let go.
 template <int N, bool kDirect>
 __device__ __forceinline__ void gemm1(
-    Smem& s, const Args& a, const Tile& tile, FewRing& ring, float (&acc)[N / 2], int half, bool split) {
+    Smem& s, const Args& a, const Tile& tile, Ring<kStages>& ring, float (&acc)[N / 2], int half, bool split) {
   const int block = (tile.segment.expert * 2 * kInter + tile.unit * kUnit) / kBlock, groups = tile.segment.groups();
   const StepScales up(a.w1_scale + block * kK1), gate(a.w1_scale + (block + kInter / kBlock) * kK1);
   const float* direct_scale = s.few().x_scale + s.token[tile.segment.first_row];
@@ -143,7 +143,7 @@ __device__ __forceinline__ void announce_units(const Smem& s, const Args& a, int
 
 template <int N, bool kDirect>
 __device__ __forceinline__ void gemm1_tile(
-    Smem& s, const Args& a, const Tile& tile, FewRing& ring, int& handovers, int warpgroup) {
+    Smem& s, const Args& a, const Tile& tile, Ring<kStages>& ring, int& handovers, int warpgroup) {
   float acc[N / 2];
 #pragma unroll
   for (int i = 0; i < N / 2; i++) acc[i] = 0.0f;
@@ -174,7 +174,7 @@ __device__ __forceinline__ void gemm1_tile(
   if (warpgroup == 0) swiglu_quant<N>(s, a, tile, acc, 0);
 }
 
-__device__ __forceinline__ void gemm1_swiglu_quant(Smem& s, const Args& a, FewRing& ring, int warpgroup) {
+__device__ __forceinline__ void gemm1_swiglu_quant(Smem& s, const Args& a, Ring<kStages>& ring, int warpgroup) {
   Tile tile;
   int handovers = 0;  // from the second warpgroup to the first, in all tiles so far
   for (Tiles tiles(s); tiles.take(tile);) {

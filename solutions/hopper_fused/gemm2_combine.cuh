@@ -56,7 +56,7 @@ __device__ __forceinline__ void gemm2_step(
 // in a lane.
 template <int N>
 __device__ __forceinline__ void gemm2(
-    Smem& s, FewRing& ring, float (&acc)[N / 2], int warpgroup, int groups, float w_scales) {
+    Smem& s, Ring<kStages>& ring, float (&acc)[N / 2], int warpgroup, int groups, float w_scales) {
   constexpr bool kSplit = N <= kSplitRows2;
   constexpr int kHalves = kSplit ? 2 : 1;
   const int half = kSplit ? warpgroup : 0;
@@ -78,7 +78,7 @@ __device__ __forceinline__ void gemm2(
 
 template <int N>
 __device__ __forceinline__ void gemm2_segment(
-    Smem& s, const Args& a, FewRing& ring, const Segment& seg, float w_scales, int warpgroup, int number) {
+    Smem& s, const Args& a, Ring<kStages>& ring, const Segment& seg, float w_scales, int warpgroup, int number) {
   float acc[N / 2];
 #pragma unroll
   for (int i = 0; i < N / 2; i++) acc[i] = 0.0f;
@@ -103,7 +103,7 @@ __device__ __forceinline__ void gemm2_segment(
   mbar_arrive(&s.added[warpgroup]);
 }
 
-__device__ __forceinline__ void gemm2_combine(Smem& s, const Args& a, FewRing& ring, int warpgroup) {
+__device__ __forceinline__ void gemm2_combine(Smem& s, const Args& a, Ring<kStages>& ring, int warpgroup) {
   const int thread = threadIdx.x % kConsumers;
   constexpr int kVectors = kColumns / 4;
   float* sums = s.sums(a.num_tokens);

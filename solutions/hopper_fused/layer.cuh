@@ -12,13 +12,14 @@ constexpr int kUnit = 32;                 // columns of h that a warpgroup owns:
 constexpr int kUnits = kInter / kUnit;    // units of an expert; h has one scale a row and unit
 constexpr int kColumns = 64;              // output columns of a block in gemm2
 constexpr int kColumnBlocks = kHidden / kColumns;  // blocks that take part in gemm2
-constexpr int kMaxTokens = 320;           // of this kernel; above, several kernels are faster
+constexpr int kMaxTokens = 224;           // of this kernel; above, several kernels are faster
 constexpr int kChunk = 64;                // rows of an expert that are multiplied at once
 constexpr int kMaxSegments = kLocal + kMaxTokens * kTopK / kChunk;
 constexpr int kGroup = 8;                 // rows that lie together, an expert's last group filled up with zero rows
 constexpr int kMaxRows = kMaxTokens * kTopK + kLocal * (kGroup - 1);
 constexpr uint16_t kNoToken = 0xffff;     // of a row that fills a group up
 constexpr int kFewTokens = 12;            // up to here every block routes all tokens itself, so that none waits for others
+constexpr int kEvictFirstTokens = 10;     // up to here weights leave L2 first; above, they leave its order as it is
 constexpr int kDirectTokens = 64;         // up to here a segment of one row is direct: each of its tiles copies the row itself
 constexpr int kOutPitch = kColumns + 4;   // floats; 4 keeps the eight lanes of a row apart in the banks
 
@@ -26,7 +27,7 @@ constexpr int kWarpgroup = 128;
 constexpr int kConsumers = 2 * kWarpgroup;
 constexpr int kThreads = kConsumers + kWarpgroup;
 
-constexpr int kStages = 6;  // of the ring at most
+constexpr int kStages = 6;  // of the ring
 constexpr int kUnitBytes = 2 * kUnit * kBlock;   // weights of a unit for one K step
 // A slot holds 16 KB of weights where that is possible, for the bytes in flight are what keeps memory busy:
 //   gemm1, two units       two blocks of 64 weight rows, one K step; x
@@ -128,7 +129,7 @@ struct Smem {
   __device__ Few& few() { return *reinterpret_cast<Few*>(pool + kPool - sizeof(Few)); }
 };
 static_assert(kStages * kSlot + 2 * kHidden + kBlock + sizeof(Few) <= kPool, "direct rows lie before what is few");
-static_assert(kStages * kSlot + kDirectTokens * kOutPitch * sizeof(float) <= kPool, "and then the ring has all its slots");
+static_assert(kStages * kSlot + kMaxTokens * kOutPitch * sizeof(float) <= kPool, "and slots before sums");
 
 enum NamedBarrier {
   kBarWarpgroup0 = 1,
@@ -146,20 +147,10 @@ struct Ring {
   __device__ void next() {
     if (++slot == kSlots) slot = 0, phase ^= 1;
   }
-};
-// The one kernel's ring has as many slots as its sums leave room for.
-struct FewRing {
-  const int slots;
-  int slot = 0, phase = 0;
-  __device__ explicit FewRing(int num_tokens)
-      : slots(min(kStages, (kPool - num_tokens * kOutPitch * (int)sizeof(float)) / kSlot)) {}
-  __device__ void next() {
-    if (++slot == slots) slot = 0, phase ^= 1;
-  }
   __device__ void pass(int steps) {  // as many at once
     slot += steps;
-    phase ^= slot / slots & 1;
-    slot %= slots;
+    phase ^= slot / kSlots & 1;
+    slot %= kSlots;
   }
 };
 

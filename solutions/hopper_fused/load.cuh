@@ -8,7 +8,7 @@
 // For one thread, while its block waits for the others' routing: asks L2 for the weights that the block wants first if the
 // first experts all have rows. A wrong guess costs bytes in a time when memory has little else to do.
 __device__ __forceinline__ void guess_first_weights(const Maps& maps) {
-  const uint64_t policy = policy_evict_first();
+  const uint64_t policy = policy_evict_unchanged();
   const int expert = 2 * blockIdx.x / kUnits, unit = 2 * blockIdx.x % kUnits;
   for (int k = 0; k < kStages; k++)
     for (int b = 0; b < 2; b++) prefetch_5d(&maps.w1, k * kBlock, 0, 0, (unit + b) * 4, expert, policy);
@@ -17,8 +17,8 @@ __device__ __forceinline__ void guess_first_weights(const Maps& maps) {
 // For one thread. Before a direct tile's first weights it asks for the tile's row, and it arrives for the other warp there:
 // that one's first steps would come cold from memory, behind the weights.
 __device__ __forceinline__ void load_weights(Smem& s, const Maps& maps, const Args& a, bool in_gemm2) {
-  const uint64_t policy = policy_evict_first();
-  FewRing ring(a.num_tokens);
+  const uint64_t policy = a.num_tokens <= kEvictFirstTokens ? policy_evict_first() : policy_evict_unchanged();
+  Ring<kStages> ring;
   Tile tile;
   int direct_tiles = 0;
   for (Tiles tiles(s); tiles.take(tile);) {
@@ -82,7 +82,7 @@ __device__ __forceinline__ void load_activations(Smem& s, const Args& a, bool in
   const bool copies = threadIdx.x % 32 == 0;
   bool gathered = false;
   int direct_tiles = 0;
-  FewRing ring(a.num_tokens);
+  Ring<kStages> ring;
   Tile tile;
   for (Tiles tiles(s); copies && tiles.take(tile);) {
     const Segment& seg = tile.segment;

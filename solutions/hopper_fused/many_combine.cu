@@ -1,4 +1,4 @@
-// many_combine: out[token] = the sum of the token's rows of y, in order of expert. A block a token; many_route has
+// many_combine: out[token] = the sum of the token's rows of y, in order of expert. A block a token; many_gemm2 has
 // cleared tokens without rows.
 #include "many_y.cuh"
 

@@ -13,7 +13,7 @@
 // weights and scales as well.
 __device__ __forceinline__ void load_many1(Smem1& s, const CUtensorMap& map, const ManyArgs& a, int rank) {
   constexpr int kRowsAtOnce = kLoadThreads / 8, kTimes = kTileRows / kRowsAtOnce;
-  const uint64_t first = policy_evict_first(), last = policy_evict_last();
+  const uint64_t for_weights = policy_evict_unchanged(), last = policy_evict_last();
   const int thread = threadIdx.x % kLoadThreads, row = thread / 8, piece = thread % 8;
   const int place = row / 8 * kTile8 + swizzled(row % 8, piece * 16);
   if (thread == 0) fence_async_global();  // it copies the scales, which were stored by ordinary stores
@@ -37,11 +37,11 @@ __device__ __forceinline__ void load_many1(Smem1& s, const CUtensorMap& map, con
         mbar_arrive_expect(full, kManySlotW + item.n * 4);
         if (item.shared) {
           tma_5d_multicast(s.w[slot] + rank * kManySlotW / 2, &map, full, k * kBlock, 0, 0, item.column * 16 + rank * 8,
-                           item.expert, 3, first);
+                           item.expert, 3, for_weights);
         } else {
           for (int half = 0; half < 2; half++)
             tma_5d(s.w[slot] + half * kManySlotW / 2, &map, full, k * kBlock, 0, 0, item.column * 16 + half * 8,
-                   item.expert, first);
+                   item.expert, for_weights);
         }
         bulk_copy(s.scales[slot], scale + (size_t)k * rows, item.n * 4, full, last);
       }

@@ -2,6 +2,7 @@
 //
 //   warp 8        draws the cluster's next tile, and loads: weights by TMA, half a tile each block to both where they are
 //                 shared; h by bulk copy, as soon as gemm1 has counted it as stored
+//   warps 9..11   zeros to the output of tokens without rows, which combine passes over
 //   warps 0..7    two warpgroups: products, then bf16 through shared memory into y, in whole lines
 //
 // A block begins where one of gemm1 has ended, while others of gemm1 are at work. It cannot deadlock: all of gemm1's blocks
@@ -12,7 +13,8 @@
 template <int kTerms>
 __device__ __forceinline__ void load_many2(Smem2<kTerms>& s, const CUtensorMap& map, const ManyArgs& a, int rank) {
   constexpr int kStages = Smem2<kTerms>::kStages;
-  const uint64_t first = policy_evict_first(), last = policy_evict_last();
+  const uint64_t for_weights = a.num_tokens <= kFewShareTokens ? policy_evict_first() : policy_evict_unchanged();
+  const uint64_t last = policy_evict_last();
   const bool copies = threadIdx.x % 32 == 0, is_first = a.first_column == 0;
   enum { kNothing, kButLast, kAll } known = kNothing;  // of h: is there
   const unsigned early = Lines(s.work, kTiles1, rank).early();
@@ -26,10 +28,10 @@ __device__ __forceinline__ void load_many2(Smem2<kTerms>& s, const CUtensorMap& 
       uint64_t* full = &s.full[slot];
       mbar_expect(full, kManySlotW);
       if (item.shared) {
-        tma_2d_multicast(s.w[slot] + rank * kManySlotW / 2, &map, full, k * kBlock, weight_row + rank * 128, 3, first);
+        tma_2d_multicast(s.w[slot] + rank * kManySlotW / 2, &map, full, k * kBlock, weight_row + rank * 128, 3, for_weights);
       } else {
         for (int half = 0; half < 2; half++)
-          tma_2d(s.w[slot] + half * kManySlotW / 2, &map, full, k * kBlock, weight_row + half * 128, first);
+          tma_2d(s.w[slot] + half * kManySlotW / 2, &map, full, k * kBlock, weight_row + half * 128, for_weights);
       }
     };
     if (ahead > 0) {
@@ -63,6 +65,21 @@ __device__ __forceinline__ void load_many2(Smem2<kTerms>& s, const CUtensorMap& 
   }
 }
 
+// For the warps that have nothing else to do.
+__device__ __forceinline__ void clear_tokens(const ManyArgs& a) {
+  constexpr int kWarps = kLoadThreads / 32 - 1, kAtOnce = 8;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x % kLoadThreads / 32 - 1;
+  for (int first = (blockIdx.x * kWarps + warp) * kAtOnce; first < a.num_tokens; first += gridDim.x * kWarps * kAtOnce) {
+    const int t = first + lane;
+    const bool without = lane < kAtOnce && t < a.num_tokens && a.row_of[(size_t)t * kTopK] < 0;
+    for (unsigned left = __ballot_sync(0xffffffffu, without); left; left &= left - 1) {
+      uint4* to = reinterpret_cast<uint4*>(a.output + (size_t)(first + __ffs(left) - 1) * kHidden);
+#pragma unroll 4
+      for (int i = lane; i < kHidden / 8; i += 32) __stcs(to + i, make_uint4(0, 0, 0, 0));
+    }
+  }
+}
+
 template <int kTerms>
 __global__ void __launch_bounds__(kManyThreads, 1)
     many_gemm2(const __grid_constant__ CUtensorMap map, const __grid_constant__ ManyArgs a) {
@@ -72,6 +89,7 @@ __global__ void __launch_bounds__(kManyThreads, 1)
   if (warp >= kConsumers / 32) {
     registers_down<56>();
     if (warp == kConsumers / 32) load_many2<kTerms>(s, map, a, rank);
+    else if (a.first_column == 0) clear_tokens(a);
   } else {
     registers_up<224>();
     if (a.first_column > 0) wait_for_previous();  // combine has read the y that this launch writes over

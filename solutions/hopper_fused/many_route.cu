@@ -1,8 +1,7 @@
 // many_route: each token's experts and weights, then its rows: sorted by expert, and by token among an expert's.
 //
 //   each block       routes a run of tokens, a warp a token; transposes their masks 32 at a time; counts rows by expert
-//   grid barrier     (the launch is cooperative, every block arrives before it waits; clears output of tokens without
-//                    rows in the meantime)
+//   grid barrier     (the launch is cooperative, every block arrives before it waits)
 //   each block       adds up the blocks before it, then writes down its tokens' rows, with their scales
 #include "many_rows.cuh"
 #include "route.cuh"
@@ -46,8 +45,6 @@ __global__ void __launch_bounds__(kRouteThreads) many_route(const ManyArgs a) {
     __syncwarp();
     if (lane == 0) arrive_gpu(&a.counters->routed);
   }
-  for (int i = warp; i < tokens; i += kWarps)
-    if (!__any_sync(kAll, mask[i / 32 * 32 + lane] >> i % 32 & 1)) clear_token(a, first_token + i);
   if (threadIdx.x == 0) wait_gpu(&a.counters->routed, gridDim.x);
   __syncthreads();
   unsigned earlier = 0, all = 0;

@@ -23,10 +23,3 @@ __device__ __forceinline__ void place_row(const ManyArgs& a, const Places& place
       if (32 * k + lane < kK1) a.gathered_scale[(size_t)first * kK1 + (32 * k + lane) * rows + r] = scale[k];
   }
 }
-
-// For one warp: zeros to the output of a token without rows.
-__device__ __forceinline__ void clear_token(const ManyArgs& a, int t) {
-  uint4* to = reinterpret_cast<uint4*>(a.output + (size_t)t * kHidden);
-#pragma unroll 4
-  for (int i = threadIdx.x % 32; i < kHidden / 8; i += 32) to[i] = make_uint4(0, 0, 0, 0);
-}

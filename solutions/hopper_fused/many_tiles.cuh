@@ -12,7 +12,6 @@ constexpr int kTileRows = 128;            // rows of a wide tile at most: 64 a w
 constexpr int kNarrowRows = 64;           // rows of a narrow tile at most
 constexpr int kTileWeights = 256;         // weight rows of a tile: two warpgroups of two m64
 constexpr int kTiles1 = 2 * kInter / kTileWeights;  // tiles of weights of an expert in gemm1: 128 columns of h each
-constexpr int kTiles2 = kHidden / kTileWeights;     // and in gemm2: 256 output columns each
 constexpr int kCluster = 2;
 
 // Which rows and weights a tile has. The rows are first .. first + n of the expert's.

@@ -35,14 +35,16 @@ constexpr int64_t kExactTokens = 1024;   // up to which two terms of h cost noth
 constexpr int64_t kWholeY = 8192;        // tokens up to which y has all columns; above half of them, for want of memory
 constexpr int64_t kMostTokens = 1 << 17; // a block of many_route has room for its share of these
 
+// at_once: bytes that L2 asks memory for. Boxes are 128 bytes wide; which is faster is measured.
 template <int RANK>
 static void tensor_map(CUtensorMap* map, void* base, const cuuint64_t (&size)[RANK],
-                       const cuuint64_t (&stride)[RANK], const cuuint32_t (&box)[RANK]) {
+                       const cuuint64_t (&stride)[RANK], const cuuint32_t (&box)[RANK],
+                       CUtensorMapL2promotion at_once = CU_TENSOR_MAP_L2_PROMOTION_L2_128B) {
   cuuint32_t ones[RANK];
   for (auto& one : ones) one = 1;
   CUresult e = encode_function()(map, CU_TENSOR_MAP_DATA_TYPE_UINT8, RANK, base, size, stride + 1, box, ones,
                                  CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                                 CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+                                 at_once, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (e != CUDA_SUCCESS) TVM_FFI_THROW(RuntimeError) << "hopper_fused: cuTensorMapEncodeTiled failed with " << (int)e;
 }
 
@@ -218,7 +220,7 @@ static void run_layer(
     check_cuda(launch_many_route(args, blocks, stream), "launching many_route");
     CUtensorMap w1_map, w2_map;
     tensor_map<5>(&w1_map, w1.data_ptr(), {h, 8, 2, i / 8, kLocal}, {1, h, i * h, 8 * h, 2 * i * h},
-                  {kBlock, 8, 2, kTileWeights / 32, 1});
+                  {kBlock, 8, 2, kTileWeights / 32, 1}, CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
     tensor_map<2>(&w2_map, w2.data_ptr(), {i, kLocal * h}, {1, i}, {kBlock, kTileWeights / 2});
     check_cuda(launch_many_gemm1(args, w1_map, terms, blocks, stream), "launching many_gemm1");
     for (; args.first_column < kHidden; args.first_column += args.y_columns) {

@@ -50,10 +50,16 @@ __device__ __forceinline__ void copies_done() { asm volatile("cp.async.wait_all;
 
 __device__ __forceinline__ void prefetch_l2(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 
-// L2 policies: weights pass through once, activations are read by every block.
+// L2 policies: weights pass through once, activations are read by every block. Which of the first two is faster for
+// weights is measured: L2 is full of others' lines, many of them to be written back before they make room.
 __device__ __forceinline__ uint64_t policy_evict_first() {
   uint64_t p;
   asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(p));
+  return p;
+}
+__device__ __forceinline__ uint64_t policy_evict_unchanged() {
+  uint64_t p;
+  asm volatile("createpolicy.fractional.L2::evict_unchanged.b64 %0, 1.0;" : "=l"(p));
   return p;
 }
 __device__ __forceinline__ uint64_t policy_evict_last() {
