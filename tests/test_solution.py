@@ -186,7 +186,7 @@ def test_full_workloads(layer, geometry, num_tokens, records, record_property):
 @at("small")
 @pytest.mark.parametrize("num_tokens", [300, 400, 1100])
 def test_more_tokens_than_one_chunk_or_tile_choice(layer, geometry, num_tokens):
-    """A user would miss: what only happens above 128, 256, 320 or 1024 tokens, at any width."""
+    """A user would miss: what only happens above 128, 256 or 1024 tokens, at any width."""
     arguments = inputs(geometry, num_tokens)
     few = torch.arange(num_tokens, device=DEVICE) % 8 > 0  # an interpreter is slow
     arguments["routing_logits"][few, 64:96] -= 4

@@ -1,6 +1,6 @@
-// Prints which work each block of hopper_fused's kernels takes: `few BLOCKS SEGMENTS`; with a count of rows for each of the
-// 32 experts `walk BLOCKS COLUMN_TILES ROWS...`, `draw` with the same, where block stands for twice a number and the rank,
-// and `early`, a bit an expert.
+// Prints which work each block of hopper_fused's kernels takes: `few BLOCKS SEGMENTS`, of which `most` tells how many there
+// may be; with a count of rows for each of the 32 experts `walk BLOCKS COLUMN_TILES ROWS...`, `draw` with the same, where
+// block stands for twice a number and the rank, and `early`, a bit an expert.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -52,6 +52,7 @@ static void early(const Work& work, int column_tiles) {
 }
 
 int main(int count, char** arguments) {
+  if (!strcmp(arguments[1], "most")) return printf("%d\n", kMaxSegments) < 0;
   gridDim.x = atoi(arguments[2]);
   if (!strcmp(arguments[1], "few")) {
     few(atoi(arguments[3]));
