@@ -193,6 +193,15 @@ def test_more_tokens_than_one_chunk_or_tile_choice(layer, geometry, num_tokens):
     assert_close(run(layer, arguments), reference(arguments))
 
 
+@at("full")
+@pytest.mark.parametrize("last", [224, 1024, 8192])
+def test_neighbours_where_kernels_change(layer, geometry, last):
+    """A user would miss: a wrong answer at the last count of one kernel, or the first of the next; hopper_fused's."""
+    for num_tokens in (last, last + 1):
+        arguments = inputs(geometry, num_tokens)
+        assert_close(run(layer, arguments), reference(arguments), of=f"T={num_tokens}")
+
+
 @at("full", "small")
 def test_many_sizes_in_one_process(layer, geometry):
     """A user would miss: a call that takes over what a call of another size left behind."""
