@@ -19,7 +19,7 @@ constexpr int kGroup = 8;                 // rows that lie together, an expert's
 constexpr int kMaxRows = kMaxTokens * kTopK + kLocal * (kGroup - 1);
 constexpr uint16_t kNoToken = 0xffff;     // of a row that fills a group up
 constexpr int kFewTokens = 12;            // up to here every block routes all tokens itself, so that none waits for others
-constexpr int kEvictFirstTokens = 10;     // up to here weights leave L2 first; above, they leave its order as it is
+constexpr int kEvictFirstExperts = 8;     // with rows: up to here weights leave L2 first; above, they leave its order as it is
 constexpr int kDirectTokens = 64;         // up to here a segment of one row is direct: each of its tiles copies the row itself
 constexpr int kOutPitch = kColumns + 4;   // floats; 4 keeps the eight lanes of a row apart in the banks
 

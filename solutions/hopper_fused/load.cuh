@@ -17,7 +17,7 @@ __device__ __forceinline__ void guess_first_weights(const Maps& maps) {
 // For one thread. Before a direct tile's first weights it asks for the tile's row, and it arrives for the other warp there:
 // that one's first steps would come cold from memory, behind the weights.
 __device__ __forceinline__ void load_weights(Smem& s, const Maps& maps, const Args& a, bool in_gemm2) {
-  const uint64_t policy = a.num_tokens <= kEvictFirstTokens ? policy_evict_first() : policy_evict_unchanged();
+  const uint64_t policy = s.num_segments <= kEvictFirstExperts ? policy_evict_first() : policy_evict_unchanged();
   Ring<kStages> ring;
   Tile tile;
   int direct_tiles = 0;

@@ -13,7 +13,8 @@
 // weights and scales as well.
 __device__ __forceinline__ void load_many1(Smem1& s, const CUtensorMap& map, const ManyArgs& a, int rank) {
   constexpr int kRowsAtOnce = kLoadThreads / 8, kTimes = kTileRows / kRowsAtOnce;
-  const uint64_t for_weights = policy_evict_unchanged(), last = policy_evict_last();
+  const uint64_t for_weights = s.work.experts() <= kEvictFirstExperts ? policy_evict_first() : policy_evict_unchanged();
+  const uint64_t last = policy_evict_last();
   const int thread = threadIdx.x % kLoadThreads, row = thread / 8, piece = thread % 8;
   const int place = row / 8 * kTile8 + swizzled(row % 8, piece * 16);
   if (thread == 0) fence_async_global();  // it copies the scales, which were stored by ordinary stores

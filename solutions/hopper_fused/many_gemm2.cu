@@ -13,7 +13,8 @@
 template <int kTerms>
 __device__ __forceinline__ void load_many2(Smem2<kTerms>& s, const CUtensorMap& map, const ManyArgs& a, int rank) {
   constexpr int kStages = Smem2<kTerms>::kStages;
-  const uint64_t for_weights = a.num_tokens <= kFewShareTokens ? policy_evict_first() : policy_evict_unchanged();
+  const bool few_share = s.work.first_row[kLocal] <= s.work.experts() * kFewShareRows;
+  const uint64_t for_weights = few_share ? policy_evict_first() : policy_evict_unchanged();
   const uint64_t last = policy_evict_last();
   const bool copies = threadIdx.x % 32 == 0, is_first = a.first_column == 0;
   enum { kNothing, kButLast, kAll } known = kNothing;  // of h: is there

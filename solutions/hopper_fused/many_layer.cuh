@@ -8,7 +8,7 @@
 
 constexpr int kLoadThreads = 128, kManyThreads = kConsumers + kLoadThreads;
 constexpr int kRouteThreads = 1024;
-constexpr int kFewShareTokens = 4096;      // up to which few tiles of gemm2 share weights, so that these leave L2 first
+constexpr int kFewShareRows = 160;         // an expert, up to which few tiles of gemm2 share weights: these leave L2 first
 constexpr int kRouteGroups = 64;           // of 32 tokens, that a block routes at most
 
 struct Counters {

@@ -46,6 +46,8 @@ struct Work {
     first_row[lane + 1] = end;
     if (lane == 0) first_row[0] = 0;
   }
+  // With rows. For one whole warp.
+  __device__ int experts() const { return __popc(__ballot_sync(0xffffffffu, rows[threadIdx.x % 32] > 0)); }
 };
 
 // All tiles of a product, in two lines: those that take the time of a wide tile, and those that take less; each expert by
