@@ -224,5 +224,6 @@ def test_the_main_job_passes_on_a_cpu(tmp_path):
     done = command("--output", str(output))
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert "no times" in done.stdout and "[10/10]" in done.stdout
+    assert "Warning" not in done.stdout + done.stderr, "nothing is wrong, and a newcomer would wonder"
     traces = trace_store.load(output)
     assert len(traces) >= 10 and all(t.is_successful() for t in traces)
