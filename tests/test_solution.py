@@ -24,11 +24,8 @@ SOLUTIONS = packing.solution_names()
 OUTPUT = "output"
 BIG = max(t for _, t, _ in PUBLIC)
 
-pytestmark = [
-    # of Triton's interpreter, thousands of times
-    pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:overflow encountered in exp:RuntimeWarning"),
-]
+# of Triton's interpreter, thousands of times
+pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")
 
 
 @pytest.fixture(scope="session")

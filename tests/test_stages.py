@@ -42,7 +42,6 @@ pytestmark = [
     pytest.mark.usefixtures("poisoned_scratch"),
     # of Triton's interpreter, thousands of times
     pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:overflow encountered in exp:RuntimeWarning"),
 ]
 
 TOKENS = st.integers(1, 40)

@@ -33,10 +33,7 @@ STYLES = ("align_fused_bf16", "gather_scatter_bf16")
 GEMMS = {"gemm1_kernel", "gemm2_kernel", "gemm1_swiglu_kernel", "gemm2_scatter_kernel"}
 SHARED_MEMORY = 227 * 1024  # of one thread block, on sm_90 and on sm_100 alike
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:overflow encountered in exp:RuntimeWarning"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")
 
 
 def distinct_ids(num_tokens, num_experts, top_k, seed=0, device=DEVICE):

@@ -1,8 +1,9 @@
-"""Correct fp8 and bf16 arithmetic for Triton 3.6's interpreter.
+"""What a GPU does and Triton 3.6's interpreter does not: correct fp8 and bf16 arithmetic, and an exp that may overflow.
 
 There a mantissa that rounds up past its last bit is or-ed into the exponent instead of carried,
 which halves about 1.4% of all values; GPUs round to nearest even and saturate. And a product of bf16
-is one of the bits that stand for it, as 16-bit integers. No kernel can make up for that, so it is put
+is one of the bits that stand for it, as 16-bit integers. An exp too large for its type is infinity on
+both, but comes with a warning, though nothing is wrong. No kernel can make up for that, so it is put
 right here, for machines without a GPU only.
 """
 
@@ -15,6 +16,7 @@ LARGEST = 448.0  # of float8_e4m3fn
 
 _original = interpreter._convert_float
 _original_dot = interpreter.InterpreterBuilder.create_dot
+_original_exp = interpreter.InterpreterBuilder.create_exp
 
 
 def convert_float(values, source, target, rounding_mode):
@@ -40,6 +42,13 @@ def create_dot(self, a, b, d, input_precision, max_num_imprecise_acc):
     return _original_dot(self, wide(a), wide(b), d, input_precision, max_num_imprecise_acc)
 
 
+def create_exp(self, argument):
+    """Stands in for the interpreter's own: infinity without a warning."""
+    with np.errstate(over="ignore"):
+        return _original_exp(self, argument)
+
+
 def install() -> None:
     interpreter._convert_float = convert_float
     interpreter.InterpreterBuilder.create_dot = create_dot
+    interpreter.InterpreterBuilder.create_exp = create_exp
