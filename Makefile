@@ -7,12 +7,13 @@ TRITON ?= triton==3.6.0
 
 BIN := .venv/bin
 READY := .venv/.ready
+PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help setup pack definitions workloads bench test lint docs readme profile tune sweep page examples plots w16a16 mxfp8
+.PHONY: help setup bench test test-all test-gpu lint pack definitions workloads docs page
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY) ## virtual environment in .venv; done again only when pyproject.toml changes
 
@@ -24,52 +25,34 @@ $(READY): pyproject.toml
 	$(BIN)/pip install --quiet --editable '.[dev]'
 	touch $@
 
-pack: $(READY) ## solutions/packed/ and blob/: all that flashinfer-bench run --local . needs
-	$(BIN)/python scripts/pack_solution.py
-	$(BIN)/python scripts/make_workloads.py
-
-definitions: $(READY) ## definitions/*/: FIB JSON from the readable references
-	$(BIN)/python scripts/make_definitions.py
-
-workloads: $(READY) ## workloads/ and blob/: what the solutions are run on
-	$(BIN)/python scripts/make_workloads.py
-
 bench: $(READY) ## the main job: every solution on every workload, one table
-	$(BIN)/python scripts/run_local.py
+	$(BIN)/moebench run
 
-test: $(READY) ## the tests, on all cores; those that need a GPU one after the other
-	$(BIN)/python -m pytest --numprocesses auto --dist loadgroup
+test: $(READY) ## the tests that take no minutes, on all cores
+	$(PYTEST) -m "not slow and not gpu"
+
+test-all: $(READY) ## all tests that this machine can run
+	$(PYTEST)
+
+test-gpu: $(READY) ## the tests that need a CUDA device, one after the other
+	$(BIN)/python -m pytest -m gpu
 
 lint: $(READY) ## ruff: style and formatting
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check definitions scripts solutions tests
 
-docs: readme plots page examples profile tune sweep w16a16 mxfp8 ## everything that holds a figure, from traces/ and docs/profile/
+pack: $(READY) ## solutions/packed/ and blob/: all that flashinfer-bench run --local . needs
+	$(BIN)/moebench pack
+	$(BIN)/moebench workloads
 
-readme: $(READY) ## the tables in README.md and docs/backends.md, from traces/ and solution.toml
-	$(BIN)/python scripts/update_readme.py
-	$(BIN)/python scripts/update_backends.py
+definitions: $(READY) ## definitions/*/: FIB JSON from the readable references
+	$(BIN)/moebench definitions
 
-profile: $(READY) ## the tables in docs/profile.md, from docs/profile/
-	$(BIN)/python scripts/update_profile.py
+workloads: $(READY) ## workloads/ and blob/: what the solutions are run on
+	$(BIN)/moebench workloads
 
-tune: $(READY) ## the tables in docs/tune.md, from docs/tune/
-	$(BIN)/python scripts/update_tune.py
+docs: $(READY) ## every generated table, example and figure in README.md and docs/
+	$(BIN)/moebench docs
 
-sweep: $(READY) ## the tables and pictures of docs/sweep.md, from docs/sweep/
-	$(BIN)/python scripts/update_sweep.py
-
-page: $(READY) ## docs/results.html: the results as a page to explore, from traces/
-	$(BIN)/python scripts/results_page.py
-
-examples: $(READY) ## the commands' output in docs/, from traces/
-	$(BIN)/python scripts/update_examples.py
-
-plots: $(READY) ## the pictures in docs/, from traces/ and docs/profile/
-	$(BIN)/python scripts/plot.py
-
-w16a16: $(READY) ## docs/w16a16.md: the bf16 layer's tables and picture, from traces/ and docs/w16a16_launches.json
-	$(BIN)/python scripts/update_w16a16.py
-
-mxfp8: $(READY) ## the tables in docs/mxfp8.md, from traces/ and docs/profile/mxfp8/
-	$(BIN)/python scripts/update_mxfp8.py
+page: $(READY) ## docs/results.html: the results as a page to explore
+	$(BIN)/moebench page

@@ -1,37 +1,7 @@
-"""Pack solutions into the JSON that FlashInfer-Bench reads, with the shared stages they list."""
+"""`moebench pack`, under the name that the public starter kit gives it."""
 
-import argparse
 import sys
-from pathlib import Path
 
-from harness import packing
-from harness.catalogue import GEOMETRIES
+from harness.cli import main
 
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help="default: every solution")
-    parser.add_argument("--into", type=Path, metavar="PATH", help="register in another FlashInfer-Trace data set")
-    parser.add_argument(
-        "--geometry",
-        nargs="+",
-        choices=list(GEOMETRIES),
-        default=["full"],
-        help="what to register with --into; default: full",
-    )
-    args = parser.parse_args()
-    try:
-        if args.into:
-            files = packing.pack_into(args.names, args.into, args.geometry)
-        else:
-            files = packing.pack_here(args.names)
-    except packing.PackingError as error:
-        print(error, file=sys.stderr)
-        return 1
-    for path in files:
-        print(path)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+sys.exit(main(["pack", *sys.argv[1:]]))

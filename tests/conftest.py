@@ -1,15 +1,11 @@
 """What tests may import, and which of them this machine can run; before any of them is imported."""
 
 import os
-import sys
 import tempfile
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 os.environ["FIB_CACHE_PATH"] = tempfile.mkdtemp(prefix="fib-cache-")
 
 import harness  # noqa: E402, F401  without a CUDA device it chooses Triton's interpreter

@@ -17,7 +17,7 @@ import zipfile
 from pathlib import Path
 
 FUNCTIONS = ("trtllm_fp8_block_scale_moe", "cutlass_fused_moe")
-OUTPUT = Path(__file__).with_name("flashinfer_signatures.json")
+OUTPUT = Path(__file__).parent / "samples" / "flashinfer_signatures.json"
 
 
 def core_source(archive: Path) -> str:

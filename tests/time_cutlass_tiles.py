@@ -20,9 +20,10 @@ import harness  # noqa: E402, F401  must come before torch and Triton
 import torch  # noqa: E402
 from flashinfer_bench.bench.utils import compute_error_stats  # noqa: E402
 from flashinfer_bench.compile import BuilderRegistry  # noqa: E402
-from harness import cpu_judge, packing  # noqa: E402
-from harness.sweep_routing import KINDS  # noqa: E402
-from harness.tolerances import TOLERANCES  # noqa: E402
+from harness.evaluation import cpu_judge  # noqa: E402
+from harness.evaluation.tolerances import TOLERANCES  # noqa: E402
+from harness.operators.sweep_routing import KINDS  # noqa: E402
+from harness.packing import packing
 from sweep import random_inputs, with_routing  # noqa: E402
 from torch.autograd import DeviceType  # noqa: E402
 from torch.profiler import ProfilerActivity, profile  # noqa: E402

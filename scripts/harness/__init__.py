@@ -1,21 +1,8 @@
-"""The harness behind the commands in scripts/.
+"""The harness behind the command `moebench`. Its rooms import downwards only:
 
-Importing it makes definitions/ importable and, on a machine without a CUDA device, chooses Triton's
-interpreter: that has to be settled before Triton is imported for the first time.
+core <- operators <- packing <- evaluation <- results <- profiling, tuning <- report <- submission <- commands
+
+Importing it settles whether Triton interprets kernels, which has to be known before Triton is imported.
 """
 
-import os
-import sys
-
-import torch
-
-from harness.paths import ROOT
-
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
-
-if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"
-    from harness import interpreter_rounding
-
-    interpreter_rounding.install()
+from harness.core import interpreter  # noqa: F401

@@ -1,0 +1,1 @@
+"""One module for each group of subcommands: arguments, messages and exit codes. The work is in the other rooms."""

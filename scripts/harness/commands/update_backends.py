@@ -1,0 +1,24 @@
+"""Write the table of our solutions in docs/backends.md anew, from each solution.toml and from traces/."""
+
+import argparse
+import sys
+
+from harness.core import paths
+from harness.core.atomic_file import write_atomically
+from harness.packing import packing
+from harness.report import backend_table
+from harness.results.trace_sets import TraceSetError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    pass
+
+
+def main(args: argparse.Namespace) -> int:
+    try:
+        text = backend_table.renewed(paths.BACKENDS.read_text())
+    except (ValueError, TraceSetError, packing.PackingError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    write_atomically(paths.BACKENDS, text)
+    return 0

@@ -1,0 +1,60 @@
+"""Choose Triton's interpreter on a machine without a CUDA device, and correct its arithmetic.
+
+The interpreter of Triton 3.6 has three faults that no kernel can make up for. fp32 to fp8 or bf16: a mantissa that
+rounds up past its last bit is or-ed into the exponent instead of carried, which halves about 1.4% of all values; GPUs
+round to nearest even and saturate. A dot of bf16 operands multiplies their bits as 16-bit integers. An exp that
+overflows to infinity warns, though infinity is right.
+"""
+
+import os
+
+import torch
+
+# Triton reads this when it is first imported, and flashinfer_bench imports Triton.
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
+
+import numpy as np  # noqa: E402
+import triton.language as tl  # noqa: E402
+from triton.runtime import interpreter  # noqa: E402
+
+LARGEST = 448.0  # of float8_e4m3fn
+
+_original = interpreter._convert_float
+_original_dot = interpreter.InterpreterBuilder.create_dot
+_original_exp = interpreter.InterpreterBuilder.create_exp
+
+
+def convert_float(values, source, target, rounding_mode):
+    """Stands in for the interpreter's own; returns the bits of the target type."""
+    if source != tl.float32 or target not in (tl.float8e4nv, tl.bfloat16):
+        return _original(values, source, target, rounding_mode)
+    fp32 = torch.from_numpy(np.array(values, copy=True).view(np.float32))
+    if target == tl.bfloat16:
+        return fp32.to(torch.bfloat16).view(torch.uint16).numpy()
+    fp8 = fp32.clamp(-LARGEST, LARGEST).to(torch.float8_e4m3fn)
+    return fp8.view(torch.uint8).numpy()
+
+
+def create_dot(self, a, b, d, input_precision, max_num_imprecise_acc):
+    """Stands in for the interpreter's own: bf16 operands are multiplied as the fp32 numbers that they are."""
+
+    def wide(operand):
+        if operand.dtype.scalar != tl.bfloat16:
+            return operand
+        fp32 = (operand.data.astype(np.uint32) << 16).view(np.float32)
+        return interpreter.TensorHandle(fp32, tl.float32)
+
+    return _original_dot(self, wide(a), wide(b), d, input_precision, max_num_imprecise_acc)
+
+
+def create_exp(self, argument):
+    """Stands in for the interpreter's own: infinity without a warning."""
+    with np.errstate(over="ignore"):
+        return _original_exp(self, argument)
+
+
+if not torch.cuda.is_available():
+    interpreter._convert_float = convert_float
+    interpreter.InterpreterBuilder.create_dot = create_dot
+    interpreter.InterpreterBuilder.create_exp = create_exp

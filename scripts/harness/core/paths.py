@@ -1,0 +1,42 @@
+"""Where things lie in the repository."""
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+SOLUTIONS = ROOT / "solutions"
+SHARED_STAGES = SOLUTIONS / "kernels"
+PACKED = SOLUTIONS / "packed"
+README = ROOT / "README.md"
+DOCS = ROOT / "docs"
+PROFILES = DOCS / "profile"
+TUNING = DOCS / "tune"
+SWEEPS = DOCS / "sweep"
+RESULTS_PAGE = DOCS / "results.html"
+BACKENDS = DOCS / "backends.md"
+
+
+def folder_of(definition: str) -> str:
+    """Folder that a definition's files lie in, below definitions/, workloads/, traces/: its op_type, as FIB has it."""
+    return "linear" if definition.startswith("mxfp8_linear_") else "moe"
+
+
+def definition_file(name: str, root: Path = ROOT) -> Path:
+    return root / "definitions" / folder_of(name) / f"{name}.json"
+
+
+def workload_file(definition: str, root: Path = ROOT) -> Path:
+    return root / "workloads" / folder_of(definition) / f"{definition}.jsonl"
+
+
+def checksum_file(definition: str, root: Path = ROOT) -> Path:
+    """In the format of `sha256sum -c`, paths relative to the root."""
+    return root / "workloads" / folder_of(definition) / f"{definition}.sha256"
+
+
+def blob_file(definition: str, uuid: str) -> str:
+    """Relative to the root, as FIB's workloads want it."""
+    return f"blob/workloads/{folder_of(definition)}/{definition}/{definition}_{uuid}.safetensors"
+
+
+def trace_file(definition: str, root: Path = ROOT) -> Path:
+    return root / "traces" / folder_of(definition) / f"{definition}.jsonl"

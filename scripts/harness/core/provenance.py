@@ -1,0 +1,101 @@
+"""Where a figure comes from: the one record of it, in traces and in everything under docs/data/."""
+
+import importlib.metadata
+import platform
+from datetime import UTC, datetime
+from functools import lru_cache
+
+from flashinfer_bench import Evaluation, Trace
+from flashinfer_bench.utils import env_snapshot
+
+from harness.core.schema import Strict
+
+# In a FIB trace these lie beside the libraries' versions, in environment.libs.
+IN_LIBS = {
+    "source_sha1": "solution_sha1",
+    "tolerance": "tolerance",
+    "protocol": "protocol",
+    "command": "command",
+    "packages": "packages",
+}
+
+
+class Provenance(Strict):
+    """Source, machine, versions, tolerance, protocol, command and date of a figure; None: not recorded, or not meant.
+
+    source_sha1: hash of the packed solution. hardware: the device's name. versions: library -> version.
+    packages: installed packages that the solution itself imports, with their versions. tolerance: its name and numbers.
+    protocol: warm-up runs, iterations, trials. command: what repeats the measurement. timestamp: ISO 8601.
+    """
+
+    hardware: str
+    versions: dict[str, str]
+    timestamp: str
+    source_sha1: str | None = None
+    tolerance: str | None = None
+    protocol: str | None = None
+    command: str | None = None
+    packages: str | None = None
+
+    @property
+    def tolerance_name(self) -> str:
+        return (self.tolerance or "unknown tolerance").partition(":")[0]
+
+    @property
+    def versions_text(self) -> str:
+        """'torch 2.11.0+cu130; triton 3.6.0', sorted."""
+        return "; ".join(f"{name.replace('_', ' ')} {version}" for name, version in sorted(self.versions.items()))
+
+
+def cuda_driver() -> str | None:
+    """Version of the CUDA driver, or None without one."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+    except Exception:  # no module, no library or no device: there is nothing to record
+        return None
+    try:
+        return pynvml.nvmlSystemGetDriverVersion()
+    finally:
+        pynvml.nvmlShutdown()
+
+
+@lru_cache
+def packages(modules: tuple[str, ...]) -> str | None:
+    """'flashinfer-python 0.6.13': the installed packages that these modules belong to, sorted; None without any.
+
+    Torch and Triton are left out: `versions` has them.
+    """
+    owners = importlib.metadata.packages_distributions()
+    names = {name for module in modules for name in owners.get(module.partition(".")[0], [])} - {"torch", "triton"}
+    return ", ".join(f"{name} {importlib.metadata.version(name)}" for name in sorted(names)) or None
+
+
+def here(device: str, **known: str | None) -> Provenance:
+    """Of a measurement on this machine, now; `known` are Provenance's other fields."""
+    snapshot = env_snapshot(device)
+    versions = snapshot.libs | {
+        "flashinfer_bench": importlib.metadata.version("flashinfer-bench"),
+        "python": platform.python_version(),
+    }
+    if driver := cuda_driver():
+        versions["cuda_driver"] = driver
+    timestamp = datetime.now(UTC).isoformat(timespec="seconds")
+    return Provenance(hardware=snapshot.hardware, versions=versions, timestamp=timestamp, **known)
+
+
+def of_trace(trace: Trace) -> Provenance:
+    """Of a trace with an evaluation, by this project or anybody else."""
+    environment = trace.evaluation.environment
+    versions = {name: version for name, version in environment.libs.items() if name not in IN_LIBS.values()}
+    known = {field: environment.libs.get(name) for field, name in IN_LIBS.items()}
+    return Provenance(hardware=environment.hardware, versions=versions, timestamp=trace.evaluation.timestamp, **known)
+
+
+def into_evaluation(evaluation: Evaluation, provenance: Provenance) -> Evaluation:
+    """The evaluation with its provenance where `of_trace` finds it; hardware and timestamp stay FIB's own."""
+    known = {name: value for field, name in IN_LIBS.items() if (value := getattr(provenance, field))}
+    libs = evaluation.environment.libs | provenance.versions | known
+    environment = evaluation.environment.model_copy(update={"libs": libs})
+    return evaluation.model_copy(update={"environment": environment})

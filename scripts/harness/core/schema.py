@@ -1,0 +1,46 @@
+"""Files with a schema: pydantic models that refuse unknown keys, and errors of one line for what does not fit."""
+
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from harness.core.errors import UserError
+
+
+class Strict(BaseModel):
+    """A model that refuses unknown keys and does not change once it is read."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def first_fault(error: ValidationError, whole: str) -> str:
+    """'libs.torch: Field required': the first fault; `whole` names the place where no one field is at fault.
+
+    A single value that came is named: "target: Input should be 'loose' or 'tight', got 'harsh'".
+    """
+    first = error.errors()[0]
+    got = f", got {first['input']!r}" if first["loc"] and isinstance(first["input"], str | int | float) else ""
+    return f"{'.'.join(map(str, first['loc'])) or whole}: {first['msg']}{got}"
+
+
+def read_json(path: Path, model: type[Model]) -> Model:
+    """The file's only object. Raises UserError that names the file and its first fault."""
+    try:
+        return model.model_validate_json(path.read_text())
+    except ValidationError as error:
+        raise UserError(f"{path.name}: not a {model.__name__}: {first_fault(error, 'file')}") from error
+
+
+def read_jsonl(path: Path, model: type[Model]) -> list[Model]:
+    """The file's objects, one a line. Raises UserError that names the file, the line and its first fault."""
+    found = []
+    for number, line in enumerate(path.read_text().splitlines(), start=1):
+        try:
+            found.append(model.model_validate_json(line))
+        except ValidationError as error:
+            raise UserError(f"{path.name}:{number}: not a {model.__name__}: {first_fault(error, 'line')}") from error
+    return found

@@ -1,0 +1,1 @@
+"""Running and judging solutions: tolerances, the CPU judge, FIB's GPU runner, the sweep."""

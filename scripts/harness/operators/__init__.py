@@ -1,0 +1,1 @@
+"""The operators: their sizes, workloads, routing and roofline bound. Imports core alone."""

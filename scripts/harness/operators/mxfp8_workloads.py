@@ -1,0 +1,114 @@
+"""Workloads of mxfp8_linear: the scales of the weights, and for hard cases the activations, made from the uuid."""
+
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from flashinfer_bench import Trace, Workload
+
+from definitions.mxfp8_linear import GEOMETRIES, GROUP
+from harness.core import paths
+from harness.operators import exact_random
+from harness.operators.floor_time import Floor
+from harness.operators.workload_maker import Maker
+
+ROWS = (1, 16, 64, 512, 2048, 8192)
+TYPICAL = (118, 124)  # scales of the weights, as bytes: 2^-9 to 2^-4, near k^-1/2
+HARSH = (100, 128)  # 2^-27 to 1
+
+# name, rows of x, kind; each is there for something that an implementation gets wrong
+HARD = (
+    ("one-token", 1, "plain"),
+    ("no-tokens", 0, "plain"),
+    ("odd-length", 37, "plain"),
+    ("many-tiles", 130, "plain"),
+    ("harsh-scales", 24, "harsh"),
+    ("harsh-scales-one-token", 1, "harsh"),
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One workload before it is written down. kind: "plain", or "harsh" with activations and scales of all sizes."""
+
+    name: str
+    uuid: str
+    seq_len: int
+    kind: str
+
+    @property
+    def label(self) -> str:
+        return f"T={self.seq_len}" if self.name.startswith("T=") else f"{self.name} T={self.seq_len}"
+
+
+def cases(geometry: str, definition: str) -> list[Case]:
+    """The workloads of a geometry, ordered as they are run."""
+    wanted = [(f"T={rows}", rows, "plain") for rows in ROWS] if geometry == "mxfp8" else HARD
+    return [Case(name, str(uuid.uuid5(uuid.NAMESPACE_OID, f"{definition}/{name}")), *rest) for name, *rest in wanted]
+
+
+def weight_scale(case: Case, geometry: str) -> np.ndarray:
+    """[n, k/32] uint8."""
+    low, high = HARSH if case.kind == "harsh" else TYPICAL
+    shape = (GEOMETRIES[geometry]["n"], GEOMETRIES[geometry]["k"] // GROUP)
+    drawn = exact_random.integers(f"{case.uuid}/weight_scale", int(np.prod(shape)), high - low)
+    return (low + drawn).astype(np.uint8).reshape(shape)
+
+
+def harsh_x(case: Case, geometry: str) -> np.ndarray:
+    """[T, k] uint16, bits of bf16: groups from subnormal to 16, elements up to 2^12 below their group's largest.
+
+    A fifth of the groups are zeros; in every seventh group the largest saturates.
+    """
+    groups = case.seq_len * GEOMETRIES[geometry]["k"] // GROUP
+    top = exact_random.integers(f"{case.uuid}/top", groups, 131)[:, None]
+    below = exact_random.integers(f"{case.uuid}/below", groups * GROUP, 13).reshape(groups, GROUP)
+    low_bits = exact_random.integers(f"{case.uuid}/bits", groups * GROUP, 256).reshape(groups, GROUP)
+    sign, mantissa = low_bits >> 7, low_bits & 127
+    below[:, 0] = 0
+    mantissa[::7, 0] = 127
+    bits = sign << 15 | np.maximum(top - below, 0) << 7 | mantissa
+    bits[exact_random.integers(f"{case.uuid}/zero", groups, 5) == 0] = 0
+    return bits.astype(np.uint16).reshape(case.seq_len, -1)
+
+
+def tensors(case: Case, geometry: str) -> dict[str, torch.Tensor]:
+    """What goes into the case's safetensors file."""
+    found = {"weight_scale": torch.from_numpy(weight_scale(case, geometry)).view(torch.int8)}
+    if case.kind == "harsh":
+        found["x"] = torch.from_numpy(harsh_x(case, geometry)).view(torch.bfloat16)
+    return found
+
+
+def record(case: Case, definition: str) -> Trace:
+    """The case as a FIB workload trace."""
+    blob = paths.blob_file(definition, case.uuid)
+    inputs = {name: {"type": "random"} for name in ("x", "weight")}
+    stored = ["weight_scale", *(["x"] if case.kind == "harsh" else [])]
+    inputs |= {name: {"type": "safetensors", "path": blob, "tensor_key": name} for name in stored}
+    return Trace(
+        definition=definition, workload=Workload(axes={"seq_len": case.seq_len}, inputs=inputs, uuid=case.uuid)
+    )
+
+
+def floor(rows: int, geometry: str) -> Floor:
+    """Floor of a layer: everything read once, the output written once, the product at the dense FP8 rate."""
+    n, k = GEOMETRIES[geometry]["n"], GEOMETRIES[geometry]["k"]
+    return Floor(
+        seq_len=rows,
+        tokens_with_rows=rows,
+        rows=rows,
+        active=1,
+        bytes=n * k + n * k // GROUP + rows * 2 * (k + n),
+        flops=2 * rows * n * k,
+    )
+
+
+def stored_floor(workload: Workload, root: Path, geometry: str) -> Floor:
+    """Floor of a workload of any data set; only its rows matter."""
+    return floor(workload.axes["seq_len"], geometry)
+
+
+MAKER = Maker(cases, tensors, record, lambda case, geometry: floor(case.seq_len, geometry), stored_floor)

@@ -1,0 +1,30 @@
+"""The floor of a recorded workload, from the routing that it was run with."""
+
+from functools import cache
+from pathlib import Path
+
+from flashinfer_bench import Workload
+
+from harness.core import paths
+from harness.operators import workloads
+from harness.operators.catalogue import geometry_of
+from harness.operators.floor_time import Floor
+
+
+@cache
+def _generated(geometry: str, uuid: str) -> Floor:
+    return workloads.maker(geometry).floor(workloads.cases_by_uuid(geometry)[uuid], geometry)
+
+
+def recorded_floor(definition: str, workload: Workload, root: Path | None) -> Floor | None:
+    """The floor of a workload of a data set, or None where its routing cannot be known.
+
+    This repository's routing is generated, so no blob is needed; a trace file outside any data set is taken to
+    be of this repository's workloads. Another data set has a routing of its own, in its blobs.
+    """
+    geometry = geometry_of(definition)
+    if geometry is None:
+        return None
+    if root in (None, paths.ROOT):
+        return _generated(geometry, workload.uuid) if workload.uuid in workloads.cases_by_uuid(geometry) else None
+    return workloads.maker(geometry).stored_floor(workload, root, geometry)

@@ -1,0 +1,128 @@
+"""Router outputs that look like a trained router's, since recordings cannot be shipped.
+
+An expert has a popularity of its own and a token adds noise to it; the bias takes back most of what
+popularity does to the selection, as training does. Popularity belongs to a workload, not to the
+definition: the public recordings come from different layers, each with its own router and bias.
+
+One rank's share of a draw strays: its 32 experts may happen to be popular together, and a fifth more
+rows, or half as many active experts again, is a fifth or a half more work. The public workloads stand
+for what a rank sees on average, and how many experts are active decides their floor, so `draw_typical`
+takes the first draw whose counts are near what is expected.
+
+Where the choice of a token hangs on less than `MARGIN`, implementations that round differently
+choose differently and nothing can be concluded from their outputs; such tokens are drawn again.
+"""
+
+import math
+
+import numpy as np
+
+from harness.operators import exact_random
+
+NUM_EXPERTS = 256
+NUM_LOCAL_EXPERTS = 32
+NUM_GROUPS = 8
+KEPT_GROUPS = 4
+TOP_K = 8
+MARGIN = 1e-5  # fp32 sigmoid and addition err by about 2e-7, fast exponentials by 1e-6
+
+POPULARITY = 0.4  # deviation of an expert's offset, in logits
+BALANCE = 0.9  # share of a popularity's effect on the score that the bias takes back
+SLOPE = 0.15  # of the sigmoid where chosen experts lie
+CENTRE = -0.5  # most experts score below one half
+
+
+def round_to_bfloat16(x: np.ndarray) -> np.ndarray:
+    """float32 -> nearest bfloat16, ties to even, as float32."""
+    word = x.astype("<f4").view("<u4").astype(np.uint64)
+    word = (word + 0x7FFF + ((word >> np.uint64(16)) & np.uint64(1))) & np.uint64(0xFFFF0000)
+    return word.astype("<u4").view("<f4")
+
+
+def margin(logits: np.ndarray, bias: np.ndarray) -> np.ndarray:
+    """By how much each token's groups and experts were chosen; float64 [T].
+
+    The smaller of the gap between the 4th and 5th group and the gap between the 8th and 9th expert.
+    """
+    biased = biased_scores(logits, bias)
+    groups = np.sort(biased.reshape(-1, NUM_GROUPS, NUM_EXPERTS // NUM_GROUPS), axis=2)
+    ranked = np.sort(groups[:, :, -1] + groups[:, :, -2], axis=1)
+    group_gap = ranked[:, -KEPT_GROUPS] - ranked[:, -KEPT_GROUPS - 1]
+    open_scores = np.sort(candidates(biased), axis=1)
+    return np.minimum(group_gap, open_scores[:, -TOP_K] - open_scores[:, -TOP_K - 1])
+
+
+def biased_scores(logits: np.ndarray, bias: np.ndarray) -> np.ndarray:
+    """Selection scores, float64 [T, 256]."""
+    return exact_random.sigmoid(logits.astype(np.float64)) + bias.astype(np.float64)
+
+
+def candidates(biased: np.ndarray) -> np.ndarray:
+    """Selection scores with the experts of closed groups at -inf."""
+    groups = biased.reshape(-1, NUM_GROUPS, NUM_EXPERTS // NUM_GROUPS)
+    best = np.sort(groups, axis=2)[:, :, -2:].sum(axis=2)
+    closed = np.argsort(np.argsort(best, axis=1), axis=1) < NUM_GROUPS - KEPT_GROUPS
+    return np.where(closed[:, :, None], -np.inf, groups).reshape(-1, NUM_EXPERTS)
+
+
+def select(logits: np.ndarray, bias: np.ndarray) -> np.ndarray:
+    """The 8 experts of each token, int64 [T, 8], in no particular order."""
+    return np.argsort(candidates(biased_scores(logits, bias)), axis=1)[:, -TOP_K:]
+
+
+def draw(seed: str, num_tokens: int, raised: dict[int, float], spread: float = 1) -> tuple[np.ndarray, np.ndarray]:
+    """Return logits [T, 256] float32 and bias [256] float32 that is exact in bfloat16.
+
+    raised: logits to add to an expert's popularity without the bias taking them back.
+    spread: how far experts and their biases differ; at 0 all experts are alike and the bias is zero.
+    """
+    popularity = spread * POPULARITY * exact_random.normal(f"{seed}/popularity", (NUM_EXPERTS,))
+    wobble = spread * exact_random.normal(f"{seed}/bias", (NUM_EXPERTS,))
+    bias = round_to_bfloat16(0.02 * wobble - BALANCE * SLOPE * popularity)
+    offset = popularity + CENTRE
+    for expert, logit in raised.items():
+        offset[expert] = offset[expert] + logit
+
+    logits = np.empty((num_tokens, NUM_EXPERTS), dtype=np.float32)
+    doubtful = np.arange(num_tokens)
+    attempt = 0
+    while len(doubtful):
+        noise = exact_random.normal(f"{seed}/noise/{attempt}", (len(doubtful), NUM_EXPERTS))
+        logits[doubtful] = (noise + offset).astype(np.float32)
+        doubtful = doubtful[margin(logits[doubtful], bias) < MARGIN]
+        attempt += 1
+    return logits, bias
+
+
+def counts(logits: np.ndarray, bias: np.ndarray, offset: int) -> tuple[int, int]:
+    """(rows, active experts) of the rank whose first expert is `offset`."""
+    chosen = select(logits, bias) - offset
+    local = chosen[(chosen >= 0) & (chosen < NUM_LOCAL_EXPERTS)]
+    return len(local), len(np.unique(local))
+
+
+def is_typical(num_tokens: int, rows: int, active: int) -> bool:
+    """Whether a rank's counts are near what they are on average over ranks and layers.
+
+    Rows within 10% of T or 2; active experts within 5% of 32 * (1 - exp(-T / 32)), rounded, or 1. A
+    single token only needs a row: without one there is nothing to measure.
+    """
+    if num_tokens == 1:
+        return rows >= 1
+    expected = round(NUM_LOCAL_EXPERTS * (1 - math.exp(-num_tokens / NUM_LOCAL_EXPERTS)))
+    near = abs(active - expected) <= max(1, 0.05 * expected)
+    return near and abs(rows - num_tokens) <= max(2, 0.1 * num_tokens)
+
+
+def draw_typical(seed: str, num_tokens: int, offset: int) -> tuple[np.ndarray, np.ndarray]:
+    """Logits and bias as `draw` returns them, typical for the rank whose first expert is `offset`.
+
+    Every attempt has popularities, bias and noise of its own. At most 13 are needed for the public
+    workloads; the chance of one is least, about a tenth, near T = 50.
+    """
+    attempt = 0
+    while True:
+        logits, bias = draw(f"{seed}/{attempt}", num_tokens, {})
+        if is_typical(num_tokens, *counts(logits, bias, offset)):
+            return logits, bias
+        attempt += 1

@@ -1,0 +1,28 @@
+"""What the harness must know of an operator to make its workloads and to say the least time that each can take."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from flashinfer_bench import Trace, Workload
+
+from harness.operators.floor_time import Floor
+
+
+@dataclass(frozen=True)
+class Maker:
+    """Of one operator. A case is an object of the operator's own with at least name, uuid, seq_len and label.
+
+    cases: (geometry, definition's name) -> cases in the order in which they are run.
+    tensors: (case, geometry) -> what goes into the case's safetensors file.
+    record: (case, definition's name) -> the case as a FIB workload trace.
+    floor: (case, geometry) -> its floor.
+    stored_floor: (workload, root, geometry) -> floor of a workload of the data set at root, from its blobs, or None.
+    """
+
+    cases: Callable[[str, str], list]
+    tensors: Callable[[object, str], dict[str, torch.Tensor]]
+    record: Callable[[object, str], Trace]
+    floor: Callable[[object, str], Floor]
+    stored_floor: Callable[[Workload, Path, str], Floor | None]

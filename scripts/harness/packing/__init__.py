@@ -1,0 +1,1 @@
+"""From a solution's folder to FIB Solutions: manifest, packing, stages, what can run here."""

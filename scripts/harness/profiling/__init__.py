@@ -1,0 +1,1 @@
+"""Where a solution's time goes: calls, profilers, records of stages."""

@@ -1,0 +1,109 @@
+"""Call a solution as FIB's timing does, with a mark around every call, so that a profiler can tell it from the rest.
+
+As a program this is what nsys and ncu look at:
+`python -m harness.profiling.profiled_calls SOLUTION GEOMETRY CALLS POINT...`.
+"""
+
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+import torch
+from flashinfer_bench import Definition, Solution
+from flashinfer_bench.bench.evaluators.utils import allocate_outputs
+
+# Private names, but the only way to do exactly what FIB's timing does between two calls.
+from flashinfer_bench.bench.timing import _clear_cache, _clone_args, _get_empty_cache_for_benchmark
+from flashinfer_bench.compile import BuilderRegistry, Runnable
+
+from harness.operators.catalogue import definition
+from harness.packing import packing
+from harness.profiling.profile_points import Point, choose_points, inputs_of
+
+WARMUP_RUNS = 3
+SEPARATOR = "spin_kernel"  # of torch.cuda._sleep: stands before each point's calls, and in no solution
+
+
+class ProfileError(Exception):
+    """A solution cannot be profiled; the message is one line for the user."""
+
+
+def device_here() -> str:
+    """The current CUDA device, or cpu without one."""
+    return f"cuda:{torch.cuda.current_device()}" if torch.cuda.is_available() else "cpu"
+
+
+def first_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {str(error).strip()}".splitlines()[0]
+
+
+def build(solution: Solution, full: Definition) -> Runnable:
+    """Raises ProfileError for whatever the builder raises."""
+    try:
+        return BuilderRegistry.get_instance().build(full, solution)
+    except Exception as error:
+        raise ProfileError(f"{solution.name}: does not build: {first_line(error)}") from error
+
+
+def arguments(runnable: Runnable, point: Point, full: Definition, device: str) -> list:
+    """What the solution is called with: the inputs, and outputs for one that writes into them."""
+    inputs = inputs_of(point, full, device)
+    return inputs + (allocate_outputs(full, inputs, device) if runnable.metadata.destination_passing_style else [])
+
+
+def call_repeatedly(
+    runnable: Runnable, args: list, times: int, device: str, mark: Callable[[], AbstractContextManager] = nullcontext
+) -> None:
+    """Before each call L2 is flushed, the arguments are cloned and the device is waited for; mark() is around the call.
+
+    Waiting for the call's end is inside the mark too. Raises ProfileError for whatever the solution raises.
+    """
+    wait = torch.cuda.synchronize if device != "cpu" else lambda: None
+    cache = _get_empty_cache_for_benchmark(device)
+    with torch.no_grad():
+        for _ in range(times):
+            _clear_cache(cache)
+            cloned = _clone_args(args)
+            wait()
+            try:
+                with mark():
+                    runnable(*cloned)
+                    wait()
+            except Exception as error:
+                raise ProfileError(first_line(error)) from error
+
+
+def range_name(index: int) -> str:
+    """Of the NVTX ranges around the calls on the index-th point."""
+    return f"moe_call_{index}"
+
+
+def main(argv: list[str]) -> int:
+    name, geometry, calls, *wanted = argv
+    device = device_here()
+    full = definition(geometry)
+    runnable = build(packing.pack(name)[geometry], full)
+
+    @contextmanager
+    def seen(index):
+        torch.cuda.profiler.start()
+        with torch.cuda.nvtx.range(range_name(index)):
+            yield
+        torch.cuda.profiler.stop()
+
+    for index, point in enumerate(choose_points(wanted, geometry)):
+        args = arguments(runnable, point, full, device)
+        call_repeatedly(runnable, args, WARMUP_RUNS, device)
+        torch.cuda.profiler.start()
+        torch.cuda._sleep(1)
+        torch.cuda.profiler.stop()
+        call_repeatedly(runnable, args, int(calls), device, lambda index=index: seen(index))
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except (ProfileError, packing.PackingError, ValueError) as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)

@@ -1,0 +1,1 @@
+"""Everything a reader sees: tables, generated blocks of docs/, figures, the HTML page."""

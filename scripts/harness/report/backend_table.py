@@ -1,0 +1,86 @@
+"""The table of our solutions in docs/backends.md, made from each solution.toml and from traces/."""
+
+from collections import defaultdict
+
+from definitions import moe_fp8_block_scale
+from definitions.moe_fp8_block_scale import definition_name
+from harness.core import paths
+from harness.packing import packing
+from harness.report import marked_block
+from harness.results import comparison
+from harness.results.comparison import Comparison
+from harness.results.trace_sets import TraceSetError
+
+BEGIN = "<!-- solutions: written by scripts/update_backends.py -->"
+END = "<!-- end of solutions -->"
+FACTS = {
+    "input": "activations that gemm1 multiplies",
+    "intermediate": "what gemm2 multiplies",
+    "granularity": "quantisation granularity",
+    "layout": "layout",
+    "activation": "activation: order of gemm1's halves, where it is applied",
+    "launches": "launches a call",
+    "best": "best choice",
+}
+TOLERANCE = "relaxed"
+NOISE = 1.05  # as fast as the fastest, within a run's scatter
+
+
+def fastest_at(found: Comparison) -> dict[str, dict[str, list[int]]]:
+    """Solution -> machine -> token counts at which none of its run group at TOLERANCE is faster by more than NOISE.
+
+    Every solution that was timed there with its current source has an entry, be it without a token count.
+    """
+    out = defaultdict(lambda: defaultdict(list))
+    for section in found.sections:
+        for group in section.groups:
+            if group.tolerance_name != TOLERANCE:
+                continue
+            for row in group.rows:
+                times = {name: cell.latency_ms for name, cell in row.cells.items() if cell.counts}
+                for name, ms in times.items():
+                    at = out[name][section.hardware]
+                    if ms <= NOISE * min(times.values()) and row.workload.seq_len not in at:
+                        at.append(row.workload.seq_len)
+    return {name: dict(at) for name, at in out.items()}
+
+
+def block(found: Comparison) -> str:
+    """Markdown, one row a solution."""
+    head = [
+        "solution",
+        "runs on",
+        *FACTS.values(),
+        f"within {NOISE - 1:.0%} of the fastest at T ({TOLERANCE})",
+        "imports",
+    ]
+    lines = ["| " + " | ".join(head) + " |", "| --- " * len(head) + "|"]
+    fastest = fastest_at(found)
+    for name in packing.solutions_of(moe_fp8_block_scale):
+        manifest = packing.read_manifest(name)
+        facts = manifest.get("facts", {})
+        if facts.keys() != FACTS.keys():
+            wrong = ", ".join(sorted(facts.keys() ^ FACTS.keys()))
+            raise packing.PackingError(f"{name}: [facts] lacks or does not know {wrong}")
+        at = [f"{gpu}: {', '.join(map(str, lengths)) or 'nowhere'}" for gpu, lengths in fastest.get(name, {}).items()]
+        cells = [
+            f"`{name}`",
+            ", ".join(manifest["target_hardware"]),
+            *(facts[fact] for fact in FACTS),
+            "; ".join(at) or "not measured",
+            ", ".join(f"`{module}`" for module in manifest.get("dependencies", [])),
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def renewed(text: str) -> str:
+    """The text of docs/backends.md with its table made anew.
+
+    Raises ValueError when a marker is missing, and TraceSetError for traces that cannot be read.
+    """
+    traces = paths.trace_file(definition_name("full"))
+    found = comparison.build([traces], tolerance=TOLERANCE) if traces.exists() else Comparison([])
+    if found.warnings:
+        raise TraceSetError(found.warnings[0])
+    return marked_block.replaced(text, BEGIN, END, block(found), paths.BACKENDS.name)

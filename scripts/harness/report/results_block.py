@@ -1,0 +1,74 @@
+"""The results in README.md, made from traces/."""
+
+from collections import defaultdict
+
+from definitions.moe_fp8_block_scale import definition_name
+from harness.core import paths
+from harness.report import marked_block
+from harness.report.comparison_tables import versions
+from harness.results import comparison
+from harness.results.comparison import Comparison, RunGroup, Section
+from harness.results.trace_sets import TraceSetError
+
+BEGIN = "<!-- results: written by scripts/update_readme.py -->"
+END = "<!-- end of results -->"
+SHOWN_SEQ_LENS = (1, 7, 57, 901, 11948, 14107)
+STALE = "*stale*: the solution's source has changed since it was measured, and what was measured does not count."
+
+
+def row(group: RunGroup, solution: str) -> str:
+    """One line of Markdown: a solution at one tolerance on one machine."""
+    summary = group.total.of(solution)
+    found = [row.cells[solution] for row in group.rows if solution in row.cells]
+    stale = f", {summary.stale} stale" if summary.stale else ""
+    mean = "-" if summary.mean is None else f"{summary.mean:.1f}x"
+    mean_ms = "-" if summary.mean_ms is None else f"{summary.mean_ms:.3f}"
+    by_length = {cell.seq_len: cell.latency_ms for cell in found if cell.counts}
+    times = [f"{by_length[t]:.3f}" if t in by_length else "-" for t in SHOWN_SEQ_LENS]
+    passed = f"{summary.passed}/{summary.workloads}{stale}"
+    return "| " + " | ".join([solution, passed, mean, mean_ms, *times]) + " |"
+
+
+def packages(group: RunGroup) -> str:
+    """'flashinfer_cutlass with flashinfer-python 0.6.13; ...': what a trace's own packages were, where it says so."""
+    users = defaultdict(list)
+    for name in group.solutions:
+        found = {row.cells[name].packages for row in group.rows if name in row.cells} - {None}
+        if found:
+            users[" or ".join(sorted(found))].append(name)
+    return "; ".join(f"{', '.join(names)} with {imported}" for imported, names in users.items())
+
+
+def table(section: Section, group: RunGroup) -> str:
+    head = ["solution", "passed", "mean speed-up", "mean ms", *(f"T={t}" for t in SHOWN_SEQ_LENS)]
+    lines = [f"**{section.hardware}**, {group.tolerance}", "", "| " + " | ".join(head) + " |"]
+    lines.append("| --- |" + " ---: |" * (len(head) - 1))
+    lines += [row(group, solution) for solution in group.solutions]
+    notes = "; ".join([versions(section), f"protocol {group.protocol}", " to ".join(group.days)])
+    if imported := packages(group):
+        notes += f"; {imported}"
+    return "\n".join([*lines, "", f"Times in ms. {notes}."])
+
+
+def block(found: Comparison) -> str:
+    """Markdown of all tables: one for each machine, set of versions, tolerance and protocol, best solution first."""
+    groups = [(section, group) for section in found.sections for group in section.groups]
+    parts = [table(section, group) for section, group in groups]
+    if any(summary.stale for _, group in groups for summary in group.total.summaries):
+        parts.append(STALE)
+    return "\n\n".join(parts)
+
+
+def renewed(readme: str) -> str:
+    """README text with its block made anew.
+
+    Raises ValueError when a marker is missing, and TraceSetError for traces that cannot be read: a table that lacks
+    some of them is not to be published.
+    """
+    text = "No traces have been recorded yet: run `make bench` on a machine with a CUDA GPU."
+    if paths.trace_file(definition_name("full")).exists():
+        found = comparison.build([paths.trace_file(definition_name("full"))])
+        if found.warnings:
+            raise TraceSetError(found.warnings[0])
+        text = block(found)
+    return marked_block.replaced(readme, BEGIN, END, text, paths.README.name)

@@ -1,0 +1,258 @@
+"""The results page: one HTML file that needs no network, made from the comparison model.
+
+The figures are the model's; here they get their text, their place and their link. Whatever traces say is escaped:
+by Jinja in the page, by its tojson in the data block. The page's policy lets only its own script run, by hash, and
+lets nothing be fetched.
+"""
+
+import base64
+import hashlib
+from pathlib import Path
+
+import jinja2
+
+from harness.report.comparison_tables import (
+    milliseconds,
+    plain_ratio,
+    ratio_text,
+    speedup,
+    versions,
+)
+from harness.results.comparison import REGIMES, Cell, Comparison, Row, RunGroup, Section, WorkloadInfo, tolerance_order
+
+HERE = Path(__file__).parent
+NUM_COLOURS = 8  # as many as results_page.css and results_page.js have of series and marks
+SOURCES = {
+    "current": "current: the solution's source has not changed since",
+    "stale": "stale: the source has changed since, or is gone",
+    "unknown": "unknown: whether the source has changed since cannot be told",
+}
+
+
+def regime_of(seq_len: int) -> str:
+    return next(regime.name for regime in REGIMES if regime.holds(seq_len))
+
+
+def status_words(cell: Cell) -> str:
+    return cell.status.replace("_", " ").lower()
+
+
+def is_timed(group: RunGroup) -> bool:
+    return any(cell.latency_ms is not None for row in group.rows for cell in row.cells.values())
+
+
+def tags_of(cell: Cell, winner: str | None) -> list[tuple[str, str]]:
+    """(kind, words) of what is to be known of a cell at first sight."""
+    tags = [] if cell.passed else [("failed", status_words(cell))]
+    if cell.passed and cell.latency_ms is None:
+        tags.append(("skipped", "passed, not timed"))
+    if cell.stale:
+        tags.append(("stale", "stale"))
+    if cell.source == "unknown":
+        tags.append(("skipped", "source unknown"))
+    if cell.solution == winner:
+        tags.append(("best", "★ fastest"))
+    return tags
+
+
+def label_of(cell: Cell, winner: str | None) -> str:
+    """One line that tells a cell, for a reader who sees neither table nor plot."""
+    parts = [f"{cell.solution} at T = {cell.seq_len}: {status_words(cell)}"]
+    if cell.latency_ms is not None:
+        parts[0] = f"{cell.solution} at T = {cell.seq_len}: {milliseconds(cell.latency_ms)} ms, {speedup(cell.speedup)}"
+    if cell.over_floor is not None:
+        parts.append(f"{plain_ratio(cell.over_floor)} times the floor")
+    return ", ".join([*parts, *(words for kind, words in tags_of(cell, winner) if kind != "failed")])
+
+
+def matched_pairs(section: Section) -> list[tuple[str, str]]:
+    """(solution, tolerance's name) of the matched ratios that traces tell, solution by solution."""
+    pairs = {(name, t) for row in section.matched for name, ratios in row.matched.items() for t in ratios}
+    return sorted(pairs, key=lambda pair: (pair[0], tolerance_order(pair[1])))
+
+
+def group_id(section: Section, group: RunGroup) -> str:
+    """Eight hex digits that stay while machine, versions, tolerance and protocol do."""
+    what = (section.definition, section.hardware, sorted(section.versions.items()), group.tolerance, group.protocol)
+    return hashlib.sha1(repr(what).encode()).hexdigest()[:8]
+
+
+def trace_id(section: Section, group: RunGroup, cell: Cell) -> str:
+    """A fragment of a URL, the same for a later trace of the same experiment."""
+    key = f"{group_id(section, group)} {cell.solution} {cell.uuid}"
+    return f"trace-{hashlib.sha1(key.encode()).hexdigest()[:12]}"
+
+
+def _four(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"
+
+
+def _unit(value: float | None, digits: int, unit: str) -> str | None:
+    return None if value is None else f"{value:,.{digits}f}{unit}"
+
+
+def dialog_part(title: str, rows: list[tuple[str, str | None]]) -> dict:
+    """A part of the dialog; what is not known is left out."""
+    return {"title": title, "rows": [row for row in rows if row[1] is not None]}
+
+
+def trace_view(section: Section, group: RunGroup, row: Row, cell: Cell) -> dict:
+    """What the dialog shows of one trace alone."""
+    tolerances = next((m.matched for m in section.matched if m.uuid == cell.uuid), {}).get(cell.solution, {})
+    others = {name: ratio for name, ratio in tolerances.items() if name != group.tolerance_name}
+    figures = [
+        ("Status", cell.status),
+        ("Latency", _unit(cell.latency_ms, 4, " ms")),
+        ("Reference", _unit(cell.reference_ms, 3, " ms")),
+        ("Speed-up", _unit(cell.speedup, 2, "x")),
+        ("Latency / floor", _unit(cell.over_floor, 3, "")),
+    ]
+    errors = [
+        ("Matched ratio", _unit(cell.matched, 6, "")),
+        ("Maximum absolute error", None if cell.max_absolute_error is None else f"{cell.max_absolute_error:g}"),
+        ("Maximum relative error", None if cell.max_relative_error is None else f"{cell.max_relative_error:g}"),
+        *((f"Matched at {name}", _unit(others[name], 6, "")) for name in sorted(others, key=tolerance_order)),
+    ]
+    run = [
+        ("Tolerance", group.tolerance),
+        ("Protocol", group.protocol),
+        ("Timestamp", cell.timestamp),
+        ("Packages", cell.packages),
+        ("Command", cell.command),
+        ("Recorded in", cell.recorded_in),
+        ("Older traces", f"{cell.superseded}, which do not count" if cell.superseded else None),
+    ]
+    source = [("SHA-1", cell.solution_sha1), ("State", SOURCES[cell.source])]
+    parts = {"Figures": figures, "Error": errors, "Run": run, "Source": source}
+    return {
+        "title": f"{cell.solution} at T = {cell.seq_len:,}",
+        "tags": tags_of(cell, row.winner),
+        "parts": [dialog_part(title, rows) for title, rows in parts.items()],
+        "uuid": cell.uuid,
+        "log": cell.log,
+    }
+
+
+def workload_part(section: Section, info: WorkloadInfo) -> dict:
+    rows = [
+        ("Tokens T", f"{info.seq_len:,}"),
+        ("UUID", info.uuid),
+        ("Rows (token, local expert)", None if info.rows is None else f"{info.rows:,}"),
+        ("Active experts", None if info.active is None else str(info.active)),
+        ("Bytes at least", _unit(info.bytes and info.bytes / 1e6, 1, " MB")),
+        ("Operations", _unit(info.flops and info.flops / 1e9, 1, " GFLOP")),
+        ("Floor", _unit(info.floor_ms, 4, " ms")),
+        ("Definition", section.definition),
+    ]
+    return dialog_part("Workload", rows)
+
+
+def environment_part(section: Section) -> dict:
+    libraries = [(name.replace("_", " "), version) for name, version in section.versions.items()]
+    return dialog_part("Environment", [("hardware", section.hardware), *libraries])
+
+
+def workload_view(section: Section, row: Row) -> dict:
+    info = row.workload
+    return {
+        "uuid": info.uuid,
+        "seq_len": info.seq_len,
+        "regime": regime_of(info.seq_len),
+        "label": f"T = {info.seq_len:,}" + ("" if info.active is None else f", {info.active} active experts"),
+        "floor_ms": info.floor_ms,
+        "floor_speedup": row.floor_speedup,
+        "floor_latency_text": info.floor_ms and f"{milliseconds(info.floor_ms)} ms",
+        "floor_speedup_text": row.floor_speedup and speedup(row.floor_speedup),
+        "part": workload_part(section, info),
+    }
+
+
+def point_view(section: Section, group: RunGroup, row: Row, cell: Cell) -> dict:
+    return {
+        "uuid": cell.uuid,
+        "latency_ms": cell.latency_ms,
+        "speedup": cell.speedup,
+        "latency_text": f"{milliseconds(cell.latency_ms)} ms",
+        "speedup_text": speedup(cell.speedup),
+        "stale": cell.stale,
+        "trace": trace_id(section, group, cell),
+        "label": label_of(cell, row.winner),
+    }
+
+
+def data_of(comparison: Comparison, series: dict[str, dict]) -> dict:
+    """What the page's script draws and shows; groups in the order of the page."""
+    groups, traces = [], {}
+    for section in comparison.sections:
+        for group in section.groups:
+            points = {name: [] for name in group.solutions}
+            for row in group.rows:
+                for name, cell in row.cells.items():
+                    view = trace_view(section, group, row, cell)
+                    traces[trace_id(section, group, cell)] = view | {"group": len(groups)}
+                    if cell.latency_ms is not None:
+                        points[name].append(point_view(section, group, row, cell))
+            groups.append(
+                {
+                    "workloads": [workload_view(section, row) for row in group.rows],
+                    "series": [{"solution": name, **series[name], "points": found} for name, found in points.items()],
+                    "part": environment_part(section),
+                }
+            )
+    return {"solutions": list(series), "groups": groups, "traces": traces}
+
+
+def series_of(comparison: Comparison) -> dict[str, dict]:
+    """Solution -> its colour and mark, the same in every plot; past the last colour the marks differ."""
+    names = sorted({name for section in comparison.sections for group in section.groups for name in group.solutions})
+    return {
+        name: {"colour": f"series-{at % NUM_COLOURS}", "mark": (at + at // NUM_COLOURS) % NUM_COLOURS}
+        for at, name in enumerate(names)
+    }
+
+
+def first_tolerance(comparison: Comparison) -> str:
+    """The tolerance shown first: that of the run group in which the most cells passed."""
+    groups = [group for section in comparison.sections for group in section.groups]
+    return max(groups, key=lambda g: sum(cell.passed for row in g.rows for cell in row.cells.values())).tolerance_name
+
+
+def hash_source(text: str) -> str:
+    """What a Content-Security-Policy calls an inline script or style of exactly this text."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def page(comparison: Comparison) -> str:
+    """The HTML of a comparison; the same comparison gives the same text."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(HERE),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {"ms": milliseconds, "x": speedup, "two": plain_ratio, "three": ratio_text, "four": _four}
+    environment.globals |= {"trace_id": trace_id, "group_id": group_id, "regime_of": regime_of}
+    environment.globals |= {
+        "tags_of": tags_of,
+        "label_of": label_of,
+        "matched_pairs": matched_pairs,
+        "is_timed": is_timed,
+        "versions": versions,
+    }
+    script, style = ((HERE / f"results_page.{kind}").read_text() for kind in ("js", "css"))
+    series = series_of(comparison)
+    seq_lens = {info.seq_len for section in comparison.sections for info in section.workloads}
+    return environment.get_template("results_page.html.jinja").render(
+        comparison=comparison,
+        series=series,
+        regimes=[regime for regime in REGIMES if any(map(regime.holds, seq_lens))],
+        tolerances=list(dict.fromkeys(g.tolerance_name for s in comparison.sections for g in s.groups)),
+        first_tolerance=first_tolerance(comparison),
+        data=data_of(comparison, series),
+        script=script,
+        style=style,
+        script_hash=hash_source(script),
+        style_hash=hash_source(style),
+    )

@@ -1,0 +1,78 @@
+"""The one table: made once, shown in a terminal or as Markdown."""
+
+from dataclasses import dataclass, field
+
+from rich import box
+from rich.console import Group
+from rich.table import Table as RichTable
+from rich.text import Text
+
+STYLES = {"": "", "best": "bold green", "good": "green", "stale": "dim", "failed": "bold red", "missed": "yellow"}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Text and what it stands for, a key of STYLES."""
+
+    text: str
+    mark: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """head: the columns' names, of which the first `words` hold words and the others numbers.
+
+    sections: blocks of rows, a rule between two of them; a plain string is a Cell without a mark. caption explains the
+    cells. notes stand below it; warnings too, and cannot be overlooked.
+    """
+
+    head: list[str]
+    sections: list[list[list[Cell | str]]]
+    title: str = ""
+    words: int = 1
+    caption: str = ""
+    notes: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    def terminal(self) -> Group:
+        """For rich's Console."""
+        shown = RichTable(
+            title=Text(self.title) if self.title else None,
+            caption=Text(self.caption) if self.caption else None,
+            title_justify="left",
+            caption_justify="left",
+            box=box.HEAVY_HEAD,
+        )
+        for at, name in enumerate(self.head):
+            shown.add_column(Text(name), justify="left" if at < self.words else "right")
+        for rows in self.sections:
+            for row in rows:
+                shown.add_row(*(Text(cell.text, style=STYLES[cell.mark]) for cell in map(as_cell, row)))
+            shown.add_section()
+        warnings = (Text(f"WARNING {line}", style="bold red") for line in self.warnings)
+        return Group(shown, *map(Text, self.notes), *warnings)
+
+    def markdown(self, titled: bool = False) -> str:
+        """GitHub's Markdown; the title as a line in bold letters if asked for."""
+        rule = ["---" if at < self.words else "---:" for at in range(len(self.head))]
+        rows = [[markdown_cell(as_cell(cell)) for cell in row] for rows in self.sections for row in rows]
+        lines = [f"**{self.title}**", ""] if titled and self.title else []
+        lines += ["| " + " | ".join(row) + " |" for row in (self.head, rule, *rows)]
+        warnings = [f"**Warning**: {line}" for line in self.warnings]
+        for line in [*([escaped(self.caption)] if self.caption else []), *self.notes, *warnings]:
+            lines += ["", line]
+        return "\n".join(lines)
+
+
+def as_cell(cell: Cell | str) -> Cell:
+    return cell if isinstance(cell, Cell) else Cell(cell)
+
+
+def escaped(text: str) -> str:
+    """Text whose stars are no markup."""
+    return text.replace("*", "\\*")
+
+
+def markdown_cell(cell: Cell) -> str:
+    text = escaped(cell.text).replace("|", "\\|")
+    return f"**{text}**" if cell.mark == "best" and text else text

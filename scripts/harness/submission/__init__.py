@@ -1,0 +1,1 @@
+"""A leaderboard submission: the bundle, a clean build, what speaks against it."""

@@ -1,0 +1,145 @@
+"""The GitHub Actions workflow, checked without GitHub: a mistake in it shows only after a push otherwise."""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from harness.core import paths
+from ruamel.yaml import YAML
+
+FILE = paths.ROOT / ".github" / "workflows" / "ci.yml"
+WORKFLOW = YAML(typ="safe").load(FILE)
+JOBS = WORKFLOW["jobs"]
+STEPS = [(name, step) for name, job in JOBS.items() for step in job["steps"]]
+COMMANDS = [(name, shlex.split(step["run"])) for name, step in STEPS if "run" in step]
+
+
+def tool(name):
+    """A command of the environment that runs the tests."""
+    return shutil.which(name, path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+
+
+def test_it_follows_githubs_schema():
+    command = [tool("check-jsonschema"), "--builtin-schema", "vendor.github-workflows", FILE]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+def test_a_security_audit_finds_nothing():
+    """Untrusted text in a shell, wide permissions, unpinned actions, credentials left behind: zizmor knows them all."""
+    command = [tool("zizmor"), "--offline", "--no-progress", "--no-config", "--persona", "pedantic", FILE]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+def test_no_expression_reaches_a_shell():
+    assert COMMANDS and not any("${{" in word for _, words in COMMANDS for word in words)
+
+
+def test_permissions_are_the_least_that_each_job_needs():
+    assert WORKFLOW["permissions"] == {}
+    assert {name: job["permissions"] for name, job in JOBS.items()} == {
+        "cpu": {"contents": "read"},
+        "gpu": {"contents": "read"},
+        "comment": {"pull-requests": "write"},
+    }
+    uses = [step.get("uses", "") for name, step in STEPS if name == "comment"]
+    assert not any("checkout" in use for use in uses), "the job that may write runs nothing of the change"
+
+
+def test_actions_are_pinned_and_say_their_version():
+    used = re.findall(r"uses: (.*)", FILE.read_text())
+    assert len(used) == sum("uses" in step for _, step in STEPS)
+    for line in used:
+        assert re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", line), line
+
+
+def test_every_command_exists_with_its_options():
+    """A user would miss: a renamed script or option that breaks the workflow and no test."""
+    ours = 0
+    for _, words in COMMANDS:
+        command = words[0]
+        if command == "gh":
+            continue
+        if command == ".venv/bin/python":  # made by `make setup`
+            command = words[1]
+            given = {word for word in words if word.startswith("--")}
+            done = subprocess.run([sys.executable, paths.ROOT / command, "--help"], capture_output=True, text=True)
+            assert done.returncode == 0 and given <= set(re.findall(r"--[\w-]+", done.stdout))
+        assert os.access(paths.ROOT / command, os.X_OK) or command.endswith(".py"), f"{command} cannot be run"
+        assert (paths.ROOT / command).is_file()
+        ours += 1
+    assert ours == len(COMMANDS) - 1
+
+
+def test_the_cpu_suite_runs_on_every_push_and_pull_request():
+    assert set(WORKFLOW["on"]) == {"push", "pull_request"}
+    assert all(not filters for filters in WORKFLOW["on"].values())
+    assert "if" not in JOBS["cpu"] and ("cpu", [".ci/run"]) in COMMANDS
+
+
+def test_a_gpu_is_asked_for_only_where_there_is_one_and_never_by_a_fork():
+    condition = " ".join(JOBS["gpu"]["if"].split())
+    assert condition.startswith("vars.GPU_RUNNER != '' && (") and "self-hosted" in JOBS["gpu"]["runs-on"]
+    assert "github.event.pull_request.head.repo.full_name == github.repository" in condition
+
+
+def test_the_traces_are_kept_even_when_the_comparison_fails():
+    names = [step.get("name") for name, step in STEPS if name == "gpu"]
+    keep = next(step for _, step in STEPS if step.get("name") == "Keep the traces")
+    assert names.index("Compare") < names.index("Keep the traces") and keep["if"] == "${{ !cancelled() }}"
+    assert JOBS["comment"]["if"].startswith("${{ !cancelled()")
+
+
+PYTHON = """#!/usr/bin/env bash
+echo "$(basename "$PWD") $*" >> {log}
+exit {status}
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """A checkout with .ci/bench whose environment only notes what it is asked; returns (folder, status setter)."""
+    root = tmp_path / "root"
+    (root / ".ci").mkdir(parents=True)
+    (root / ".venv" / "bin").mkdir(parents=True)
+    (root / "before").mkdir()
+    shutil.copy(paths.ROOT / ".ci" / "bench", root / ".ci" / "bench")
+    (root / "Makefile").write_text("setup:\n\t@true\n")
+
+    def run(status, *args):
+        log = tmp_path / "log"
+        log.write_text("")
+        python = root / ".venv" / "bin" / "python"
+        python.write_text(PYTHON.format(log=log, status=status))
+        python.chmod(0o755)
+        done = subprocess.run([root / ".ci" / "bench", *args], capture_output=True, text=True)
+        return done.returncode, log.read_text().splitlines()
+
+    return run
+
+
+def test_the_benchmark_takes_turns(checkout):
+    """A machine that slows down over time must not look like a slower change."""
+    asked = "scripts/run_local.py --tolerance contest --save --output"
+    status, log = checkout(0, "bench", "before")
+    assert status == 0 and log == [
+        line
+        for n in (1, 2, 3)
+        for line in (f"before {asked} ../bench/before-{n}.jsonl", f"root {asked} bench/after-{n}.jsonl")
+    ]
+    assert len(checkout(0, "bench")[1]) == 3
+    command = [sys.executable, paths.ROOT / "scripts" / "run_local.py", "--help"]
+    said = subprocess.run(command, capture_output=True, text=True).stdout
+    assert all(word in said for word in asked.split()[1:] if word.startswith("--"))
+
+
+def test_a_failing_solution_is_left_to_the_comparison_but_a_failing_run_is_not(checkout):
+    assert checkout(1, "bench")[0] == 0
+    status, log = checkout(2, "bench")
+    assert status != 0 and len(log) == 1

@@ -1,0 +1,269 @@
+"""FIB's runtime substitution serves from this repository: the best recorded solution, and the right result."""
+
+import json
+import math
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import apply_example
+import pytest
+import torch
+from flashinfer_bench import ApplyConfig, Correctness, Environment, Evaluation, Performance, Trace, TraceSet
+from flashinfer_bench.apply import ApplyConfigRegistry
+from flashinfer_bench.apply.key import ApplyKey
+from flashinfer_bench.apply.table import ApplyTable
+from flashinfer_bench.data import load_jsonl_file
+from harness.core import paths
+from harness.packing import packing
+
+from definitions.moe_fp8_block_scale import definition, definition_name
+
+FULL, SMALL = definition_name("full"), definition_name("small")
+INPUTS = ", ".join(definition("small").inputs)
+REFERENCE = definition("small").reference.replace("def run(", "def reference(")
+RIGHT = f"{REFERENCE}\n\n\ndef run({INPUTS}, output):\n    output.copy_(reference({INPUTS}))\n"
+WRONG = f"def run({INPUTS}, output):\n    output.fill_(7)\n"
+DOC = (paths.ROOT / "docs" / "apply.md").read_text()
+EXAMPLE = paths.ROOT / "scripts" / "apply_example.py"
+
+# One call as a serving engine makes it; prints the solutions that FIB really called, none for the fallback.
+CALL = """
+import json, sys
+sys.path[:0] = {path!r}
+import apply_example, torch
+from flashinfer_bench import apply
+from flashinfer_bench.bench.utils import gen_inputs
+from flashinfer_bench.compile import Runnable
+from definitions.moe_fp8_block_scale import definition
+
+called, plain = [], Runnable.call_value_returning
+def noting(self, *args):
+    called.append(self.metadata.solution_name)
+    return plain(self, *args)
+Runnable.call_value_returning = noting
+layer = definition({geometry!r})
+{setup}
+for tokens in {tokens!r}:
+    inputs = gen_inputs(layer, apply_example.random_workload({geometry!r}, tokens), {device!r})
+    apply(layer.name, args=tuple(inputs), fallback=lambda *args: called.append("the fallback"))
+print(json.dumps(called))
+"""
+
+
+def environment(root, cache):
+    return os.environ | {"FIB_ENABLE_APPLY": "1", "FIB_DATASET_PATH": str(root), "FIB_CACHE_PATH": str(cache)}
+
+
+def call(root, cache, tokens, geometry="small", setup="apply_example.accept_recorded(layer.name)", enable="1"):
+    """The solutions that FIB calls at these token counts with root as data set; setup: what runs before the calls."""
+    device = "cpu" if geometry == "small" else "cuda:0"
+    path = [str(paths.ROOT), str(paths.ROOT / "scripts")]
+    code = CALL.format(path=path, geometry=geometry, tokens=tokens, device=device, setup=setup)
+    env = environment(root, cache) | {"FIB_ENABLE_APPLY": enable}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def example(root, cache, *tokens):
+    """apply_example.py on the CPU with root as data set."""
+    env = environment(root, cache) | {"CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, EXAMPLE, *map(str, tokens)]
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
+
+
+def trace(solution, tokens, speedup, status="PASSED", hardware="A GPU", **libs):
+    passed = status == "PASSED"
+    ev = Evaluation(
+        status=status,
+        environment=Environment(hardware=hardware, libs={"tolerance": "contest: x", "solution_sha1": "now"} | libs),
+        timestamp="2026-01-01",
+        correctness=Correctness(max_absolute_error=1024.0, max_relative_error=900.0),
+        performance=Performance(latency_ms=1, speedup_factor=speedup, reference_latency_ms=1) if passed else None,
+    )
+    workload = apply_example.random_workload("small", tokens)
+    return Trace(definition=SMALL, workload=workload, solution=solution, evaluation=ev)
+
+
+def record(root, traces):
+    path = paths.trace_file(SMALL, root)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{t.model_dump_json()}\n" for t in traces))
+
+
+@pytest.fixture
+def data_set(tmp_path):
+    """A data set in which `few` is fastest at T = 1, `many` at T = 7 and 9; both compute the reference."""
+    root = tmp_path / "data"
+    target = paths.definition_file(SMALL, root)
+    target.parent.mkdir(parents=True)
+    shutil.copy(paths.definition_file(SMALL), target)
+    for name in ("few", "many"):
+        folder = tmp_path / "sources" / name
+        folder.mkdir(parents=True)
+        (folder / "main.py").write_text(RIGHT)
+        manifest = {"name": name, "author": "tests", "description": "x", "language": "python"}
+        manifest |= {"entry_point": "main.py::run", "target_hardware": ["cpu"]}
+        (folder / "solution.toml").write_text("".join(f"{k} = {json.dumps(v)}\n" for k, v in manifest.items()))
+        solution = packing.pack(name, tmp_path / "sources")["small"].model_copy(update={"name": name})
+        packing.write(solution, root / "solutions" / f"{name}.json")
+    fast = [trace("few", 1, 9.0), trace("many", 7, 9.0), trace("many", 9, 9.0)]
+    slow = [trace("many", 1, 3.0), trace("few", 7, 3.0), trace("few", 9, 30.0, status="INCORRECT_NUMERICAL")]
+    record(root, slow + fast)
+    return root
+
+
+def accepting(name):
+    config = ApplyConfig(max_atol=math.inf, max_rtol=math.inf, aot_ratio=0)
+    return ApplyConfigRegistry(per_definition={name: config})
+
+
+def recorded_best():
+    """Token count -> (speed-up, solution) of the fastest recorded trace that passed, by reading the traces."""
+    best = {}
+    for recorded in load_jsonl_file(Trace, paths.trace_file(FULL)):
+        if recorded.is_successful():
+            speedup, length = recorded.evaluation.performance.speedup_factor, recorded.workload.axes["seq_len"]
+            best[length] = max(best.get(length, (0, "")), (speedup, recorded.solution))
+    return best
+
+
+def test_the_table_of_the_recorded_traces_holds_the_fastest_that_passed():
+    """A user would miss: a slower solution served at a T where a faster one is on record."""
+    trace_set = TraceSet.from_path(str(paths.ROOT))
+    table = ApplyTable.load_or_build(trace_set, accepting(FULL))
+    best = recorded_best()
+    assert len(best) == 19
+    for length, (_, solution) in best.items():
+        assert table.match_solution(FULL, ApplyKey(axes=(("seq_len", length),))) == solution
+
+
+def test_the_example_lists_the_choices_without_a_gpu(tmp_path):
+    """Packed solutions are there (make pack); nothing is built, which would need nvcc."""
+    packing.pack_here([])
+    done = example(paths.ROOT, tmp_path)
+    assert done.returncode == 0, done.stderr
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in done.stdout.splitlines() if "│" in line]
+    best = recorded_best()
+    assert {row[0]: row[1:3] for row in rows[:-1]} == {str(t): [name, f"{s:.1f}x"] for t, (s, name) in best.items()}
+    assert rows[-1][0] == "other" and rows[-1][1] in {name for _, name in best.values()}
+
+
+def test_fibs_own_limits_reject_every_recorded_trace():
+    """Why docs/apply.md sets them; when this fails, FIB or the traces have changed and the page must follow."""
+    trace_set = TraceSet.from_path(str(paths.ROOT))
+    registry = ApplyConfigRegistry(per_definition={FULL: ApplyConfig(aot_ratio=0)})
+    assert trace_set.traces[FULL] and not ApplyTable.load_or_build(trace_set, registry).index
+
+
+def test_a_call_runs_the_best_recorded_solution_for_its_token_count(data_set, tmp_path):
+    """At T = 3, never recorded, the winner at most token counts; a failed trace wins nowhere."""
+    assert call(data_set, tmp_path / "cache", [1, 7, 9, 3]) == ["few", "many", "many", "many"]
+
+
+def test_without_the_documented_settings_every_call_falls_back(data_set, tmp_path):
+    assert call(data_set, tmp_path / "cache", [1, 7], setup="") == ["the fallback"] * 2
+
+
+def test_the_documented_settings_are_enough(data_set, tmp_path):
+    settings = re.findall(r"```python\n(.*?)```", DOC, re.DOTALL)[0].partition("\noutput = ")[0]
+    assert call(data_set, tmp_path / "cache", [1, 7], setup=settings.replace(FULL, SMALL)) == ["few", "many"]
+
+
+def test_new_traces_change_the_choice_in_spite_of_the_cache(data_set, tmp_path):
+    assert call(data_set, tmp_path / "cache", [1]) == ["few"]
+    record(data_set, [trace("few", 1, 2.0), trace("many", 1, 3.0)])
+    assert call(data_set, tmp_path / "cache", [1]) == ["many"]
+
+
+def test_the_example_shows_the_choice_and_a_right_result(data_set, tmp_path):
+    done = example(data_set, tmp_path / "cache", 1, 7, 3)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in done.stdout.splitlines() if "│" in line]
+    assert [row[:3] + row[4:] for row in rows] == [
+        ["1", "few", "fastest recorded at this T", "right"],
+        ["7", "many", "fastest recorded at this T", "right"],
+        ["3", "many", "fastest at most of the recorded T", "right"],
+    ]
+
+
+def test_the_example_notices_a_wrong_result(data_set, tmp_path):
+    path = data_set / "solutions" / "few.json"
+    solution = json.loads(path.read_text())
+    solution["sources"][0]["content"] = WRONG
+    path.write_text(json.dumps(solution))
+    done = example(data_set, tmp_path / "cache", 1)
+    assert done.returncode == 1 and "WRONG" in done.stdout
+
+
+def test_the_documented_choice_of_traces_works(data_set, tmp_path):
+    """docs/apply.md: of this machine, this tolerance and the present source only."""
+    hashes = {name: TraceSet.from_path(str(data_set)).get_solution(name).hash() for name in ("few", "many")}
+    record(
+        data_set,
+        [
+            trace("few", 1, 1.0, solution_sha1=hashes["few"]),
+            trace("many", 1, 5.0, solution_sha1="old"),
+            trace("many", 1, 6.0, solution_sha1=hashes["many"], hardware="Another GPU"),
+            trace("many", 1, 7.0, solution_sha1=hashes["many"], tolerance="relaxed: x"),
+        ],
+    )
+    settings, choice = re.findall(r"```python\n(.*?)```", DOC, re.DOTALL)
+    settings = settings.replace(FULL, SMALL).partition("\noutput = ")[0]
+    names = f'machine, data_set = "A GPU", {str(data_set)!r}\n'
+    assert call(data_set, tmp_path / "cache", [1], setup=settings + names + choice, enable="0") == ["few"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"FIB_ENABLE_APPLY": "0"}, "apply is off: set FIB_ENABLE_APPLY=1"),
+        ({"FIB_DATASET_PATH": "/nowhere"}, "not a FlashInfer-Trace data set"),
+    ],
+)
+def test_missing_settings_get_one_line(tmp_path, changes, said):
+    env = environment(paths.ROOT, tmp_path) | changes
+    done = subprocess.run([sys.executable, EXAMPLE, "1"], env=env, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2 and said in done.stderr and len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_solution_that_does_not_build_is_said_in_a_line(data_set, tmp_path):
+    path = data_set / "solutions" / "few.json"
+    solution = json.loads(path.read_text())
+    solution["sources"][0]["content"] = "import no_such_module\n"
+    path.write_text(json.dumps(solution))
+    done = example(data_set, tmp_path / "cache", 1)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert "a chosen solution does not build here: " in done.stderr and "no_such_module" in done.stderr
+
+
+def test_a_broken_trace_file_is_said_in_a_line(data_set, tmp_path):
+    paths.trace_file(SMALL, data_set).write_text("{}\n")
+    done = example(data_set, tmp_path / "cache", 1)
+    assert done.returncode == 2 and "FIB cannot read it: " in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_data_set_without_packed_solutions_says_how_to_pack(data_set, tmp_path):
+    shutil.rmtree(data_set / "solutions")
+    done = example(data_set, tmp_path / "cache", 1)
+    assert done.returncode == 2 and "run `make pack`" in done.stderr
+
+
+@pytest.mark.gpu
+def test_this_repository_serves_the_full_layer(tmp_path):
+    """FIB_ENABLE_APPLY=1 and this repository: the recorded winner is what runs, and its result is the reference's."""
+    recorded = [t for t in load_jsonl_file(Trace, paths.trace_file(FULL)) if t.is_successful()]
+    if {t.evaluation.environment.hardware for t in recorded} != {torch.cuda.get_device_name()}:
+        pytest.skip("the traces are of another GPU, and apply does not look at that")
+    packing.pack_here([])
+    tokens = [1, 57, 901]
+    best = recorded_best()
+    assert call(paths.ROOT, tmp_path, tokens, "full") == [best[length][1] for length in tokens]
+
+    command = [sys.executable, EXAMPLE, *map(str, [*tokens, 100])]
+    done = subprocess.run(command, env=environment(paths.ROOT, tmp_path), capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("right") == 4 and "the fallback" not in done.stdout

@@ -1,0 +1,40 @@
+"""The floor that solutions are compared with."""
+
+import numpy as np
+import pytest
+from harness.operators import workloads
+from harness.operators.cases import cases
+from harness.operators.floor_time import floor
+
+
+def routed(geometry, name):
+    case = next(c for c in cases(geometry, "x") if c.name == name)
+    return floor(*workloads.routing(case), case.offset, geometry)
+
+
+def test_an_active_expert_is_44_megabytes():
+    """The figure of the design, from which memory-bound floors follow."""
+    least = routed("full", "T=7")
+    assert least.bytes / least.active == pytest.approx(44e6, rel=0.02)
+    assert least.ms == least.memory_ms
+
+
+def test_many_tokens_are_bound_by_products():
+    least = routed("full", "T=14107")
+    assert least.flops == 2 * least.rows * 3 * 2048 * 7168
+    assert least.ms == least.compute_ms > least.memory_ms
+
+
+def test_without_a_local_row_only_routing_and_output_are_moved():
+    least = routed("small", "none-local")
+    assert (least.rows, least.active, least.flops) == (0, 0, 0)
+    assert least.bytes == 5 * 256 * 4 + 256 * 2 + 5 * 512 * 2
+
+
+def test_no_tokens_have_a_floor_too():
+    assert routed("small", "no-tokens").rows == 0
+
+
+def test_logits_of_the_wrong_width_are_named():
+    with pytest.raises(ValueError, match=r"logits: got shape \(3, 64\)"):
+        floor(np.zeros((3, 64), np.float32), np.zeros(256, np.float32), 0, "full")

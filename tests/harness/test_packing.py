@@ -1,0 +1,225 @@
+"""Packed solutions stand alone, and a mistake in one is said in a line."""
+
+import ast
+
+import pytest
+import torch
+from flashinfer_bench import TraceSet
+from flashinfer_bench.compile import BuilderRegistry
+from harness.core import paths
+from harness.packing import packing
+
+from definitions import moe_fp8_block_scale
+from definitions.moe_fp8_block_scale import definition
+
+MANIFEST = """
+name = "tiny"
+author = "tests"
+description = "Writes ones."
+language = "python"
+entry_point = "main.py::run"
+target_hardware = ["cpu"]
+kernels = ["ones"]
+"""
+INPUTS = ", ".join(definition("small").inputs)
+MAIN = f"from .kernels.ones import ones\n\ndef run({INPUTS}, output):\n    ones(output)\n"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A solutions folder with one small torch solution."""
+    for name, text in {
+        "tiny/solution.toml": MANIFEST,
+        "tiny/main.py": MAIN,
+        "kernels/ones.py": "def ones(output):\n    output.fill_(1)\n",
+    }.items():
+        path = tmp_path / "solutions" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return tmp_path / "solutions"
+
+
+def edit(path, old, new):
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+def test_round_trip_through_fibs_reader_and_builder(folder):
+    """What FIB reads from packed/ must build and run with its shared stage."""
+    packing.pack_here([], folder)
+    trace_set = TraceSet.from_path(str(folder.parent))
+    solution = trace_set.get_solution("tiny_h512_i256")
+    assert trace_set.get_solution("tiny").definition == definition("full").name
+    run = BuilderRegistry.get_instance().build(definition("small"), solution)
+    output = torch.zeros(3, 512, dtype=torch.bfloat16)
+    run(*[None] * 10, output)
+    assert (output == 1).all()
+
+
+def test_packing_twice_gives_the_same_bytes(folder):
+    first = {path: path.read_bytes() for path in packing.pack_here([], folder)}
+    assert len(first) == 2
+    assert {path: path.read_bytes() for path in packing.pack_here(["tiny"], folder)} == first
+
+
+def test_a_removed_solution_disappears_from_packed(folder):
+    files = packing.pack_here([], folder)
+    (folder / "tiny" / "solution.toml").unlink()
+    packing.pack_here([], folder)
+    assert not any(path.exists() for path in files)
+
+
+def test_only_the_listed_geometries_are_served(folder):
+    with (folder / "tiny" / "solution.toml").open("a") as file:
+        file.write('definitions = ["small"]\n')
+    assert list(packing.pack("tiny", folder)) == ["small"]
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "message"),
+    [
+        ("solution.toml", '["ones"]', '["twos"]', "no shared stage 'twos'; there are: ones"),
+        ("solution.toml", "main.py::run", "other.py::run", "no file 'other.py'"),
+        ("solution.toml", "main.py::run", "main.py::go", "main.py defines no go"),
+        ("solution.toml", "author =", "autor =", "lacks author"),
+        ("solution.toml", "kernels =", "kernel =", "unknown key kernel"),
+        ("solution.toml", '"python"', '"cobol"', "language"),
+        ("solution.toml", 'name = "tiny"', 'name = "small"', "want the folder's"),
+        ("main.py", ".kernels.ones", ".kernels.twos", "main.py:1: imports kernels/twos.py"),
+        ("main.py", ".kernels.ones", "..kernels.ones", "main.py:1: relative import leaves"),
+        ("main.py", "def run", "def run(", "main.py:3"),
+    ],
+)
+def test_a_mistake_is_named_in_one_line(folder, file, old, new, message):
+    edit(folder / "tiny" / file, old, new)
+    with pytest.raises(packing.PackingError) as caught:
+        packing.pack("tiny", folder)
+    text = str(caught.value)
+    assert text.startswith("tiny: ") and message in text and "\n" not in text
+
+
+def based(folder, name, base, more=""):
+    """A folder `name` with a manifest like tiny's, based on `base`, without kernels of its own."""
+    (folder / name).mkdir()
+    text = MANIFEST.replace('"tiny"', f'"{name}"').replace('kernels = ["ones"]\n', "")
+    (folder / name / "solution.toml").write_text(f'{text}based_on = "{base}"\n{more}')
+
+
+def test_a_solution_based_on_another_differs_by_its_own_files(folder):
+    (folder / "tiny" / "value.py").write_text("VALUE = 1\n")
+    (folder / "tiny" / "kernel.cuh").write_text("// shared\n")
+    based(folder, "variant", "tiny")
+    (folder / "variant" / "value.py").write_text("VALUE = 2\n")
+    base, variant = (packing.pack(name, folder)["small"] for name in ("tiny", "variant"))
+    expected = {source.path: source.content for source in base.sources} | {"value.py": "VALUE = 2\n"}
+    assert {source.path: source.content for source in variant.sources} == expected
+    assert expected.keys() == {"kernel.cuh", "kernels/ones.py", "main.py", "value.py"}
+    assert variant.name == "variant_h512_i256"
+
+
+def test_own_kernels_replace_the_bases(folder):
+    (folder / "kernels" / "twos.py").write_text("def ones(output):\n    output.fill_(2)\n")
+    based(folder, "variant", "tiny", 'kernels = ["twos"]\n')
+    with pytest.raises(packing.PackingError, match="imports kernels/ones.py"):
+        packing.pack("variant", folder)
+    (folder / "variant" / "main.py").write_text(MAIN.replace(".ones", ".twos"))
+    assert {s.path for s in packing.pack("variant", folder)["small"].sources} == {"kernels/twos.py", "main.py"}
+
+
+@pytest.mark.parametrize(
+    ("base", "message"),
+    [
+        ("tinny", "third: based on 'tinny', not another solution; there are: second, tiny"),
+        ("third", "third: based on 'third', not another solution; there are: second, tiny"),
+        ("second", "third: based on 'second', which has a base itself; name that one"),
+    ],
+)
+def test_a_base_must_be_another_solution_that_has_none(folder, base, message):
+    based(folder, "second", "tiny")
+    based(folder, "third", base)
+    with pytest.raises(packing.PackingError) as caught:
+        packing.pack("third", folder)
+    assert str(caught.value) == message
+
+
+def test_the_exact_form_differs_from_hopper_fused_in_its_terms_alone():
+    fused, exact = (packing.pack(name)["full"] for name in ("hopper_fused", "hopper_fused_exact"))
+    base = {source.path: source.content for source in fused.sources}
+    changed = {source.path: source.content for source in exact.sources if base.get(source.path) != source.content}
+    assert set(changed) == {"terms.py"} and "TERMS = 2\n" in changed["terms.py"]
+    assert len(exact.sources) == len(base) and exact.spec == fused.spec
+
+
+def test_an_unknown_name_lists_the_ones_that_exist(folder):
+    with pytest.raises(packing.PackingError, match="unknown solution 'x'; there are: tiny"):
+        packing.choose(["x"], folder)
+
+
+def test_modules_of_a_package_may_be_imported_by_name(folder):
+    """`from .kernels import ones` is as good as `from .kernels.ones import ones`."""
+    edit(folder / "tiny" / "main.py", "from .kernels.ones import ones", "from .kernels import ones")
+    assert packing.pack("tiny", folder)
+    edit(folder / "tiny" / "main.py", "import ones", "import ones, twos")
+    with pytest.raises(packing.PackingError, match="kernels/twos.py"):
+        packing.pack("tiny", folder)
+
+
+def test_into_another_data_set(tmp_path):
+    """The public layout, with only the definition that is public."""
+    (tmp_path / "definitions").mkdir()
+    files = packing.pack_into([], tmp_path, ["full"])
+    assert len(files) == len(packing.solutions_of(moe_fp8_block_scale)) > 0
+    for path in files:
+        author, op_type, name, _ = path.relative_to(tmp_path / "solutions").parts
+        assert (op_type, name) == ("moe", definition("full").name)
+    with pytest.raises(packing.PackingError, match="not a FlashInfer-Trace data set"):
+        packing.pack_into([], tmp_path / "nowhere", ["full"])
+
+
+@pytest.mark.parametrize("name", packing.solution_names())
+def test_our_solutions_pack_and_never_import_the_harness(name):
+    """A packed solution runs where this repository is not."""
+    for solution in packing.pack(name).values():
+        for source in solution.sources:
+            if source.path.endswith(".py"):
+                for node in ast.walk(ast.parse(source.content)):
+                    module = getattr(node, "module", None) or ""
+                    assert not module.startswith(("harness", "scripts", "solutions"))
+
+
+def test_packed_files_match_the_hash_in_traces():
+    """FIB's hash of what is read back must be the hash of what was packed."""
+    name = packing.solution_names()[0]
+    packing.pack_here([name])
+    solution = next(iter(packing.pack(name).values()))
+    path = paths.PACKED / solution.definition / f"{name}.json"
+    assert type(solution).model_validate_json(path.read_text()).hash() == solution.hash()
+
+
+def test_a_borrowed_file_is_packed_beside_the_solutions_own(folder):
+    """A user would miss: a file that two solutions share, with a copy that drifts apart instead."""
+    (folder / "tiny" / "route.cuh").write_text("// one token\n")
+    alone = packing.pack("tiny", folder)["small"]
+    based(folder, "variant", "tiny", 'borrowed = ["other/route.cuh"]\n')
+    (folder / "other").mkdir()
+    (folder / "other" / "solution.toml").write_text(MANIFEST.replace('"tiny"', '"other"'))
+    (folder / "other" / "main.py").write_text(MAIN)
+    with pytest.raises(packing.PackingError, match="variant: borrowed 'other/route.cuh' is not"):
+        packing.pack("variant", folder)
+    (folder / "other" / "route.cuh").write_text("// another\n")
+    with pytest.raises(packing.PackingError, match="there is a route.cuh here already"):
+        packing.pack("variant", folder)
+    (folder / "other" / "wide.cuh").write_text("// wide\n")
+    edit(folder / "variant" / "solution.toml", "other/route.cuh", "other/wide.cuh")
+    sources = {source.path: source.content for source in packing.pack("variant", folder)["small"].sources}
+    assert sources["wide.cuh"] == "// wide\n" and sources["route.cuh"] == "// one token\n"
+    assert packing.pack("tiny", folder)["small"].hash() == alone.hash()
+
+
+@pytest.mark.parametrize("borrowed", ["kernels/ones.py", "../tiny/main.py", "route.cuh", "none/route.cuh"])
+def test_only_files_of_solutions_are_borrowed(folder, borrowed):
+    """A user would miss: a packed file from anywhere on the disk."""
+    edit(folder / "tiny" / "solution.toml", 'kernels = ["ones"]', f'kernels = ["ones"]\nborrowed = ["{borrowed}"]')
+    with pytest.raises(packing.PackingError, match="tiny: borrowed"):
+        packing.pack("tiny", folder)

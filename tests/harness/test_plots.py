@@ -1,0 +1,193 @@
+"""The pictures in docs/ are of the traces, look as they are meant to, and are missing only for a reason."""
+
+import os
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+
+import pytest
+from harness.core import paths
+from harness.operators import floor_time
+from harness.profiling.profile_record import KernelTime, ProfileRecord, StageTime, WorkloadProfile, read_record
+from harness.report import plot_roofline, plot_speed, plot_stages, plot_style
+from harness.report.pictures import pictures
+from harness.results import comparison
+from recorded import DEFAULT, trace, write
+
+STAGES = {"route": 5.0, "gemm1 + swiglu_quant": 60.0, "gemm2": 35.0}
+
+
+def two(**changes):
+    times = {"fast": {1: 0.05, 57: 0.3, 901: 0.5}, "slow": {1: 0.1, 57: 0.4, 901: 0.4}}
+    return [trace(name, t, ms, 20.0, **changes) for name, of in times.items() for t, ms in of.items()]
+
+
+def build(tmp_path, traces):
+    return comparison.build([write(tmp_path / "traces.jsonl", traces)])
+
+
+def profile(name="fast", clock="device", uuid="u", host_us=12.0, hardware="NVIDIA H200"):
+    """A record of two calls at T=57."""
+    stages = []
+    for stage, us in STAGES.items():
+        kernel = KernelTime(name=f"{stage}_kernel", instances=2, total_us=2 * us, average_us=us)
+        share = us / sum(STAGES.values())
+        stages.append(StageTime(stage=stage, kernels=[kernel], total_us=2 * us, share=share))
+    workload = WorkloadProfile(
+        uuid=uuid,
+        T=57,
+        calls=2,
+        stages=stages,
+        other=[],
+        wall_us=112.0,
+        host_us=host_us,
+        floor_us=80.0,
+        warnings=[],
+    )
+    return ProfileRecord(
+        solution=name,
+        solution_sha1="0",
+        hardware=hardware,
+        clock=clock,
+        backend="torch",
+        libs={},
+        command="x",
+        timestamp="2026-01-01",
+        workloads=[workload],
+    )
+
+
+def test_pictures_are_up_to_date():
+    """Whoever looks at a picture sees the figures that were recorded last."""
+    records = [read_record(file) for file in sorted(paths.PROFILES.glob("*.json"))]
+    drawn, _ = pictures(comparison.build([paths.ROOT]), "relaxed", records)
+    assert {"speed-nvidia-h200.svg", "roofline-nvidia-h200.svg"} <= {picture.file for picture in drawn}
+    assert [picture.file for picture in drawn if not picture.is_in(paths.DOCS)] == [], "run `make plots`"
+
+
+def test_a_changed_figure_makes_a_picture_out_of_date(tmp_path):
+    (speed, *_), _ = pictures(build(tmp_path, two()), "relaxed", [])
+    (tmp_path / speed.file).write_text(speed.svg())
+    assert speed.is_in(tmp_path)
+    changed = two()
+    changed[0].evaluation.performance.latency_ms *= 1.01
+    (other, *_), _ = pictures(build(tmp_path, changed), "relaxed", [])
+    assert other.file == speed.file and not other.is_in(tmp_path)
+
+
+def test_pictures_are_the_same_bytes_each_time(tmp_path):
+    """A picture drawn again from the same traces must not show up as a change."""
+    drawn, _ = pictures(build(tmp_path, two()), "relaxed", [profile()])
+    assert [p.file for p in drawn] == ["speed-nvidia-h200.svg", "roofline-nvidia-h200.svg", "stages-nvidia-h200.svg"]
+    for picture in drawn:
+        once = picture.svg()
+        assert once == picture.svg()
+        assert not re.search(r"<dc:date>", once)
+        assert ET.fromstring(once).tag.endswith("svg")
+
+
+def test_ground_is_opaque_and_solutions_differ_in_more_than_colour():
+    """Legible in dark mode, in print, and whatever colours a reader can tell apart."""
+    assert re.fullmatch(r"#[0-9a-f]{6}", plot_style.GROUND) and plot_style.GROUND > "#f0f0f0"
+    looks = plot_style.looks([f"solution{at}" for at in range(12)])
+    kinds = {(look["color"], look["marker"]) for look in looks.values()}
+    assert len(kinds) == 12
+    first = list(looks.values())[:7]
+    assert all(len({str(look[key]) for look in first}) == 7 for key in ("color", "marker", "linestyle"))
+
+
+def test_speed_draws_what_was_measured_and_the_floor(tmp_path):
+    group = build(tmp_path, [*two(), trace("slow", 7, status="RUNTIME_ERROR")]).sections[0].groups[0]
+    data = plot_speed.data(group)
+    assert data["fast"] == [[1, 0.05, 400.0], [57, 0.3, 20 / 0.3], [901, 0.5, 40.0]]
+    assert [t for t, _, _ in data["slow"]] == [t for t, _, _ in data["floor"]] == [1, 57, 901]
+    for _, ms, speedup in data["floor"]:
+        assert speedup == pytest.approx(20 / ms)
+    figure = plot_speed.draw(data, 19, "title", "below")
+    for axes in figure.axes:
+        assert axes.get_xscale() == axes.get_yscale() == "log"
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert labels == ["floor", "fast (3 of 19 workloads)", "slow (3 of 19 workloads)"]
+
+
+def test_roofline_points_lie_where_bytes_and_operations_put_them(tmp_path):
+    group = build(tmp_path, two()).sections[0].groups[0]
+    data = plot_roofline.data(group)
+    assert set(data) == {"fast", "slow"}
+    for row in group.rows:
+        for name, cell in row.cells.items():
+            info = row.workload
+            (point,) = (p for p in data[name] if p[0] == info.seq_len)
+            assert point[1:3] == [info.flops / info.bytes, pytest.approx(info.flops / cell.latency_ms * 1e3)]
+            roof = min(point[1] * floor_time.BYTES_PER_SECOND, floor_time.FLOPS_PER_SECOND)
+            assert point[2] / roof == pytest.approx(point[3], rel=1e-6)
+
+
+def test_stages_add_up_to_a_call():
+    data = plot_stages.data([profile(), profile("slow", host_us=None)])
+    assert data == {
+        57: {
+            "fast": {"stages": [*map(list, STAGES.items()), [plot_stages.BETWEEN, 12.0]], "floor": 80.0},
+            "slow": {"stages": [*map(list, STAGES.items())], "floor": 80.0},
+        }
+    }
+    (axes,) = plot_stages.draw(data, "title").axes
+    ends = {}
+    for bar in axes.patches:
+        ends[bar.get_y()] = max(ends.get(bar.get_y(), 0), bar.get_x() + bar.get_width())
+    assert sorted(ends.values()) == [100.0, 112.0]
+
+
+def test_times_of_the_interpreter_and_made_up_routing_are_not_drawn(tmp_path):
+    """Neither says where a public workload's time goes on a GPU."""
+    records = [profile(clock="cpu"), profile("slow", uuid="uniform:57")]
+    drawn, lines = pictures(build(tmp_path, two()), "relaxed", records)
+    assert all(not picture.file.startswith("stages") for picture in drawn)
+    assert any(line.startswith("stages: left out: ") for line in lines)
+
+
+def test_what_cannot_be_drawn_is_named(tmp_path):
+    drawn, lines = pictures(build(tmp_path, two(hardware="A GPU")), "relaxed", [])
+    assert [picture.file for picture in drawn] == ["speed-a-gpu.svg"]
+    assert "roofline-a-gpu.svg: left out: no floor is known for what was timed" in lines
+    drawn, lines = pictures(build(tmp_path, two(tolerance=DEFAULT)), "relaxed", [])
+    assert drawn == [] and any("no traces of the full geometry at tolerance 'relaxed'" in line for line in lines)
+
+
+def test_machines_and_versions_get_pictures_of_their_own(tmp_path):
+    traces = [*two(), *two(torch="2.13"), *two(hardware="A GPU")]
+    drawn, _ = pictures(build(tmp_path, traces), "relaxed", [])
+    files = [picture.file for picture in drawn if picture.file.startswith("speed")]
+    assert files == ["speed-a-gpu.svg", "speed-nvidia-h200.svg", "speed-nvidia-h200-2.svg"]
+
+
+def command(*args):
+    env = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
+    script = paths.ROOT / "scripts" / "plot.py"
+    done = subprocess.run(
+        [sys.executable, script, *map(str, args)], env=env, capture_output=True, text=True, timeout=120
+    )
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def test_the_command_draws_and_checks(tmp_path):
+    file = write(tmp_path / "traces.jsonl", two())
+    record = tmp_path / "profile" / "fast.json"
+    record.parent.mkdir()
+    record.write_text(profile().model_dump_json())
+    options = ("--traces", file, "--profiles", record.parent, "--output", tmp_path / "out")
+    assert command(*options, "--check").returncode == 1
+    done = command(*options)
+    assert done.returncode == 0, done.stderr
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "roofline-nvidia-h200.svg",
+        "speed-nvidia-h200.svg",
+        "stages-nvidia-h200.svg",
+    ]
+    assert command(*options, "--check").returncode == 0
+    record.write_text('{"solution": "fast"}')
+    done = command(*options)
+    assert done.returncode == 2 and len(done.stderr.strip().splitlines()) == 1
+    assert "fast.json: no profile record: solution_sha1" in done.stderr

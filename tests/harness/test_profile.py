@@ -1,0 +1,677 @@
+"""The profile: kernels to stages, harness apart, counts checked, tools' reports read, solutions side by side."""
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+
+import profile_solution
+import pytest
+import torch
+from harness.core import paths
+from harness.packing import packing
+from harness.packing.stage_table import UNASSIGNED, plain_name, stage_of, stage_table
+from harness.profiling import ncu_counters, nsys_backend, profile_run, profiled_calls, torch_backend
+from harness.profiling.head_to_head import compare
+from harness.profiling.profile_points import choose_points, inputs_of
+from harness.profiling.profile_record import (
+    HOST_OPERATIONS,
+    KernelTime,
+    ProfileRecord,
+    Seen,
+    StageTime,
+    WorkloadProfile,
+    instance_warnings,
+    read_record,
+    stage_times,
+    stage_warnings,
+)
+from harness.profiling.profile_tables import grids, markdown, stage_grid, terminal
+from harness.profiling.profiled_calls import ProfileError
+from harness.report import profile_page
+from rich.console import Console
+
+from definitions.moe_fp8_block_scale import definition
+
+SAMPLES = Path(__file__).parents[1] / "samples"  # written by hand in the tools' documented formats
+NSYS = (SAMPLES / "nsys_cuda_gpu_kern_sum.csv").read_text()
+NCU = (SAMPLES / "ncu_metrics.csv").read_text()
+TABLE = {"gemm1_swiglu_quant_kernel": "gemm1 + swiglu_quant", "gemm1*": "gemm1", "gemm2*": "gemm2", "route*": "route"}
+
+
+def command(*args, **env):
+    """profile_solution.py as a user without a GPU runs it."""
+    script = paths.ROOT / "scripts" / "profile_solution.py"
+    env = os.environ | {"CUDA_VISIBLE_DEVICES": ""} | env
+    return subprocess.run([sys.executable, script, *args], env=env, capture_output=True, text=True, timeout=170)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A solutions folder with a solution `tiny` and one based on it, `variant`."""
+    manifest = """
+        author = "tests"
+        description = "Writes ones."
+        language = "python"
+        entry_point = "main.py::run"
+        target_hardware = ["cpu"]
+    """
+    for name, more in (("tiny", ""), ("variant", 'based_on = "tiny"')):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "solution.toml").write_text(f'name = "{name}"\n{more}\n{manifest}')
+    (tmp_path / "tiny" / "main.py").write_text("def run(*args):\n    args[-1].fill_(1)\n")
+    return tmp_path
+
+
+def add_stages(folder, text, name="tiny"):
+    with (folder / name / "solution.toml").open("a") as file:
+        file.write(f"\n{text}\n")
+
+
+def profile_of(stages, calls=5, uuid="u", T=57, **rest):
+    """A profile from stage -> {kernel: microseconds over all calls}."""
+    whole = sum(us for kernels in stages.values() for us in kernels.values())
+    times = [
+        StageTime(
+            stage=stage,
+            kernels=[
+                KernelTime(name=name, instances=calls, total_us=us, average_us=us / calls)
+                for name, us in kernels.items()
+            ],
+            total_us=sum(kernels.values()),
+            share=sum(kernels.values()) / whole,
+        )
+        for stage, kernels in stages.items()
+    ]
+    fields = {"other": [], "wall_us": None, "host_us": None, "floor_us": None, "warnings": []} | rest
+    return WorkloadProfile(uuid=uuid, T=T, calls=calls, stages=times, **fields)
+
+
+def record_of(solution, *profiles, **changes):
+    fields = {
+        "solution_sha1": "0",
+        "hardware": "A GPU",
+        "clock": "device",
+        "backend": "torch.profiler",
+        "libs": {"torch": "2"},
+        "command": "python x",
+        "timestamp": "2026-01-01T00:00:00",
+    }
+    return ProfileRecord(solution=solution, workloads=list(profiles), **fields | changes)
+
+
+def python_runnable(function):
+    """What FIB's builder would return for a destination-passing function."""
+    function.metadata = SimpleNamespace(destination_passing_style=True)
+    return function
+
+
+def job(**changes):
+    fields = {
+        "geometry": "small",
+        "device": "cpu",
+        "points": choose_points(["one:1", "none:2"], "small"),
+        "calls": 5,
+        "backend": "torch",
+        "counters": False,
+        "chrome_trace": lambda name, point: None,
+        "command": "python x",
+    }
+    return profile_run.Job(**fields | changes)
+
+
+def profiled(walls, failed, **changes):
+    return profile_run.profile("triton_fused_v2", job(**changes), walls, lambda line: None, failed.append)
+
+
+# Kernels to stages
+
+
+def test_an_exact_name_goes_before_patterns_and_these_in_their_order():
+    assert stage_of("gemm1_swiglu_quant_kernel", TABLE) == "gemm1 + swiglu_quant"
+    assert stage_of("gemm1_rest", TABLE) == "gemm1"
+    assert stage_of("gemm1", {"gemm*": "products", "gemm1": "gemm1"}) == "gemm1"
+    assert stage_of("gemm12", {"gemm1*": "first", "gemm*": "second"}) == "first"
+    assert stage_of("combine_kernel", TABLE) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "plain"),
+    [
+        ("gemm1_kernel", "gemm1_kernel"),
+        ("fused_layer(Maps, Args)", "fused_layer"),
+        ("void ours::gemm2<128, ours::Tile<4>>(float const*, int)", "gemm2"),
+        ("(anonymous namespace)::spin_kernel(long)", "spin_kernel"),
+        ("void at::native::(anonymous namespace)::fill<int>(int)", "fill"),
+        ("Memset (Device)", "Memset (Device)"),
+        ("Memcpy DtoD (Device -> Device)", "Memcpy DtoD (Device -> Device)"),
+    ],
+)
+def test_kernels_are_known_by_their_plain_name(name, plain):
+    assert plain_name(name) == plain
+
+
+def test_stages_are_in_the_tables_order_and_their_shares_make_a_whole():
+    seen = [Seen("gemm2_kernel", 5, 30.0), Seen("route_a", 5, 10.0), Seen("gemm1_x", 10, 60.0), Seen("odd", 5, 100.0)]
+    stages = stage_times(seen, TABLE, "device")
+    assert [(s.stage, s.share) for s in stages] == [
+        ("gemm1", 0.3),
+        ("gemm2", 0.15),
+        ("route", 0.05),
+        (UNASSIGNED, 0.5),
+    ]
+    assert stages[0].kernels == [KernelTime(name="gemm1_x", instances=10, total_us=60.0, average_us=6.0)]
+
+
+def test_an_unassigned_kernel_is_loud_in_every_output():
+    """A user would miss: time of a kernel that was renamed silently leaves the breakdown."""
+    stages = stage_times([Seen("gemm1", 5, 1.0), Seen("odd", 5, 3.0)], TABLE, "device")
+    warnings = stage_warnings(stages)
+    assert warnings == ["odd: unassigned: no pattern in [stages] of solution.toml fits"]
+    profile = profile_of({"gemm1": {"gemm1": 1.0}, UNASSIGNED: {"odd": 3.0}}, warnings=warnings)
+    grid = stage_grid(record_of("a", profile), profile)
+    assert f"**Warning**: {warnings[0]}" in markdown(grid) and f"| {UNASSIGNED} | odd |" in markdown(grid)
+    console = Console(width=160, record=True, file=open(os.devnull, "w"))
+    console.print(terminal(grid))
+    assert f"WARNING {warnings[0]}" in console.export_text()
+
+
+def test_no_kernel_at_all_is_said():
+    assert stage_warnings([]) == ["no kernel was seen inside the calls"]
+
+
+def test_torch_operations_are_a_stage_of_their_own_only_on_a_cpu():
+    seen = [Seen("aten::empty", 5, 1.0)]
+    assert stage_times(seen, TABLE, "cpu")[0].stage == HOST_OPERATIONS
+    assert stage_times(seen, TABLE | {"aten::*": "route"}, "cpu")[0].stage == "route"
+    assert stage_times(seen, TABLE, "device")[0].stage == UNASSIGNED
+
+
+@pytest.mark.parametrize(
+    ("kernel", "line"),
+    [
+        (Seen("k", 5, 1.0, (1, 1, 1, 1, 1)), None),
+        (Seen("k", 10, 1.0, (2, 2, 2, 2, 2)), None),
+        (Seen("k", 3, 1.0, (1, 0, 1, 0, 1)), "k: in 3 of 5 calls"),
+        (Seen("k", 6, 1.0, (1, 1, 1, 1, 2)), "k: 1 to 2 launches a call, want the same in all 5 calls"),
+        (Seen("k", 10, 1.0), None),
+        (Seen("k", 7, 1.0), "k: 7 launches in 5 calls, want a multiple"),
+    ],
+)
+def test_launches_are_checked_against_the_calls(kernel, line):
+    """A user would miss: a kernel that only some calls launch, which makes an average of two things."""
+    assert instance_warnings([kernel], 5) == ([line] if line else [])
+
+
+# The table in solution.toml
+
+
+def test_the_stages_never_enter_the_packed_solution(folder):
+    """A user would miss: naming a stage marks all committed traces stale."""
+    before = packing.pack("tiny", folder)["full"]
+    add_stages(folder, '[stages]\n"ones*" = "ones"')
+    after = packing.pack("tiny", folder)["full"]
+    assert stage_table("tiny", folder) == {"ones*": "ones"}
+    assert after.hash() == before.hash() and after.model_dump_json() == before.model_dump_json()
+
+
+def test_a_variant_has_its_bases_stages_unless_it_has_its_own(folder):
+    add_stages(folder, '[stages]\nones = "ones"')
+    assert stage_table("variant", folder) == {"ones": "ones"}
+    add_stages(folder, '[stages]\ntwos = "twos"', "variant")
+    assert stage_table("variant", folder) == {"twos": "twos"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("stages = 3", "[stages]: got 3, want 'kernel name' = 'stage'"),
+        ("[stages]\nones = 3", "[stages] ones: got 3, want a stage's name in quotes"),
+        ('[stages]\nones = ""', "[stages] ones: got '', want a stage's name in quotes"),
+        ('[stages]\nones = "unassigned"', "[stages] ones: got 'unassigned', want a stage's name"),
+        ("[stages]\nones = ", "solution.toml: "),
+    ],
+)
+def test_a_malformed_table_gets_one_line(folder, text, message):
+    add_stages(folder, text)
+    with pytest.raises(packing.PackingError) as caught:
+        stage_table("tiny", folder)
+    said = str(caught.value)
+    assert said.startswith("tiny: ") and message in said and "\n" not in said
+
+
+def test_without_a_table_every_kernel_is_unassigned(folder):
+    assert stage_table("tiny", folder) == {}
+    assert [stage.stage for stage in stage_times([Seen("ones", 5, 1.0)], {}, "device")] == [UNASSIGNED]
+
+
+@pytest.mark.parametrize("name", packing.solution_names())
+def test_the_tables_of_our_solutions_are_well_formed(name):
+    assert set(stage_table(name)) <= set(packing.read_manifest(name).get("stages", {}))
+
+
+# torch.profiler
+
+
+def gpu_trace(calls=2):
+    """Events of a Chrome trace as torch.profiler writes it: a flush and a clone, then a call with two kernels."""
+    events = [{"ph": "M", "name": "process_name", "ts": 0.0}]
+
+    def add(cat, name, ts, dur, **args):
+        events.append({"ph": "X", "cat": cat, "name": name, "ts": ts, "dur": dur, "tid": 1, "args": args})
+
+    def launch(api, name, ts, correlation, start, dur, cat="kernel"):
+        add("cuda_driver" if api.startswith("cu_") else "cuda_runtime", api, ts, 2.0, correlation=correlation)
+        add(cat, name, start, dur, correlation=correlation)
+
+    for call in range(calls):
+        at, ids = 1000.0 * call, 10 * call
+        launch("cudaLaunchKernel", "void at::native::fill<int>(int)", at + 10, ids + 1, at + 20, 50.0)
+        launch("cudaMemcpyAsync", "Memcpy DtoD (Device -> Device)", at + 80, ids + 2, at + 90, 40.0, "gpu_memcpy")
+        add("user_annotation", torch_backend.CALL, at + 200, 300.0)
+        add("gpu_user_annotation", torch_backend.CALL, at + 210, 200.0)
+        # The device's clock may run a little behind the host's: this kernel seems to start before its call.
+        launch("cu_LaunchKernelEx", "route_kernel", at + 205, ids + 3, at + 199, 10.0)
+        launch("cudaLaunchCooperativeKernel", "ours::gemm1(Maps, Args)", at + 230, ids + 4, at + 240, 100.0)
+        launch("cudaMemsetAsync", "Memset (Device)", at + 240, ids + 5, at + 345, 5.0, "gpu_memset")
+    return events
+
+
+def test_what_the_harness_runs_is_kept_apart():
+    """A user would miss: the clones of 1.4 GB weigh more than the layer and would fill every table."""
+    ours, others = torch_backend.kernels(gpu_trace(), 2, "device")
+    assert {(k.name, k.instances, k.total_us, k.per_call) for k in ours} == {
+        ("route_kernel", 2, 20.0, (1, 1)),
+        ("gemm1", 2, 200.0, (1, 1)),
+        ("Memset (Device)", 2, 10.0, (1, 1)),
+    }
+    assert {(k.name, k.total_us) for k in others} == {("fill", 100.0), ("Memcpy DtoD (Device -> Device)", 80.0)}
+
+
+def test_a_kernel_without_a_recorded_launch_goes_by_its_own_start():
+    events = [e for e in gpu_trace() if e.get("cat") != "cuda_runtime"]
+    ours, _ = torch_backend.kernels(events, 2, "device")
+    assert {k.name for k in ours} == {"route_kernel", "gemm1", "Memset (Device)"}
+
+
+def test_a_kernel_that_one_call_lacks_is_noticed():
+    events = [e for e in gpu_trace(3) if not (e["name"] == "route_kernel" and e["ts"] > 2000)]
+    ours, _ = torch_backend.kernels(events, 3, "device")
+    assert instance_warnings(ours, 3) == ["route_kernel: in 2 of 3 calls"]
+
+
+def test_a_lost_call_is_an_error():
+    with pytest.raises(ProfileError, match="recorded 2 calls, want 3"):
+        torch_backend.kernels(gpu_trace(2), 3, "device")
+
+
+# nsys and ncu
+
+
+def test_nsys_statistics_by_workload():
+    """Kernels of one workload's calls, of the harness, and of no other workload."""
+    few, others = nsys_backend.kernels(NSYS, 0)
+    assert few == [Seen("gemm1_swiglu_quant_kernel", 5, 1210.0), Seen("gemm2_kernel", 5, 765.0)]
+    many, same_others = nsys_backend.kernels(NSYS, 1)
+    assert {(k.name, k.instances) for k in many} == {
+        ("gemm1_kernel", 5),
+        ("gemm2_kernel", 10),
+        ("combine_kernel", 10),
+        ("route_kernel", 5),
+        ("place_kernel", 4),
+        ("vectorized_elementwise_kernel", 5),
+    }
+    assert [k.name for k in others] == [k.name for k in same_others] == ["vectorized_elementwise_kernel", "spin_kernel"]
+    assert instance_warnings(many, 5) == ["place_kernel: 4 launches in 5 calls, want a multiple"]
+
+
+def test_another_nsys_report_is_refused_in_one_line():
+    with pytest.raises(ProfileError, match="no table with the columns Total Time"):
+        nsys_backend.kernels("SKIPPED: calls.sqlite does not contain CUDA kernel data.\n", 0)
+
+
+def test_ncu_counters_by_stage_weighed_by_time():
+    few, many = (ncu_counters.counters(found, TABLE) for found in ncu_counters.by_point(NCU, 2))
+    assert few["gemm1 + swiglu_quant"].model_dump() == {
+        "us": 241.6,
+        "dram_percent": 88.2,
+        "tensor_percent": 11.75,
+        "occupancy_percent": 12.4,
+    }
+    # 300 us at 40% and 100 us at 80%; one launch has no tensor figure; 300 us at 12.5 and 100 us at 16.5
+    assert many["gemm2"].model_dump() == {
+        "us": 400.0,
+        "dram_percent": 50.0,
+        "tensor_percent": 61.0,
+        "occupancy_percent": 13.5,
+    }
+
+
+def test_stages_that_one_profiler_missed_are_said():
+    stages = stage_times([Seen("gemm1", 5, 1.0), Seen("gemm2_kernel", 5, 1.0)], TABLE, "device")
+    counted = ncu_counters.counters(ncu_counters.by_point(NCU, 2)[1], TABLE | {"gemm1": "gemm1"})
+    stages, lines = ncu_counters.with_counters(stages, counted)
+    assert lines == ["gemm1: not seen by ncu"]
+    assert [stage.counters is None for stage in stages] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("report", "message"),
+    [
+        ("==PROF== Connected\n==ERROR== ERR_NVGPUCTRPERM - no permission\n", "ncu: ==ERROR== ERR_NVGPUCTRPERM"),
+        ("", "ncu: no table in its output"),
+        (NCU.replace('"ns"', '"cycle"'), "got the unit 'cycle'"),
+        (NCU, "its output has 2 workloads, want 3"),
+    ],
+)
+def test_an_unfit_ncu_output_gets_one_line(report, message):
+    with pytest.raises(ProfileError) as caught:
+        ncu_counters.by_point(report, 3)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+def fake(folder, name, script):
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(path.stat().st_mode | stat.S_IEXEC)
+
+
+def test_tools_are_started_on_the_calls_and_their_output_is_read(tmp_path, monkeypatch):
+    """Stand-ins for nsys and ncu, which keep what they were started with."""
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    fake(tmp_path, "nsys", f'echo "$@" >> {tmp_path}/said; [ "$1" = stats ] && cat {SAMPLES}/nsys*.csv; true')
+    fake(
+        tmp_path,
+        "ncu",
+        f'echo "$@" >> {tmp_path}/said\n'
+        f'while [ "$1" != --log-file ]; do shift; done; cp {SAMPLES}/ncu_metrics.csv "$2"',
+    )
+    report = nsys_backend.record("tiny", "full", 5, ["uuid-a", "real:9"])
+    assert nsys_backend.kernels(report, 0)[0]
+    assert len(ncu_counters.by_point(ncu_counters.record("tiny", "full", ["uuid-a", "real:9"]), 2)) == 2
+    profile, stats, ncu = (tmp_path / "said").read_text().splitlines()
+    assert (
+        profile.endswith("-m harness.profiling.profiled_calls tiny full 5 uuid-a real:9")
+        and "--trace=cuda,nvtx" in profile
+    )
+    assert "--report cuda_gpu_kern_sum:nvtx-name:base --format csv" in stats
+    assert ncu.endswith("-m harness.profiling.profiled_calls tiny full 1 uuid-a real:9")
+    assert "--csv" in ncu and all(metric in ncu for metric in ncu_counters.METRICS.values())
+
+
+def test_a_tool_that_fails_or_is_missing_gets_one_line(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    fake(tmp_path, "ncu", "echo '==ERROR== ERR_NVGPUCTRPERM - no permission'; echo later; exit 9")
+    with pytest.raises(ProfileError, match="^ncu: exit status 9: ==ERROR== ERR_NVGPUCTRPERM - no permission$"):
+        ncu_counters.record("tiny", "full", ["u"])
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ProfileError, match="^nsys is not installed"):
+        nsys_backend.record("tiny", "full", 5, ["u"])
+
+
+def test_every_call_under_a_tool_is_marked(monkeypatch):
+    """What ncu and nsys are told: a separator before each workload, then its calls alone, in a range of its own."""
+    said = []
+
+    @contextmanager
+    def push(name):
+        said.append(name)
+        yield
+
+    monkeypatch.setattr(torch.cuda.profiler, "start", lambda: said.append("on"))
+    monkeypatch.setattr(torch.cuda.profiler, "stop", lambda: said.append("off"))
+    monkeypatch.setattr(torch.cuda.nvtx, "range", push)
+    monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: said.append(profiled_calls.SEPARATOR))
+    monkeypatch.setattr(profiled_calls, "device_here", lambda: "cpu")
+    monkeypatch.setattr(profiled_calls, "build", lambda *_: python_runnable(lambda *args: said.append("call")))
+    assert profiled_calls.main(["triton_fused_v2", "small", "2", "one:1", "none:2"]) == 0
+    warmup = ["call"] * profiled_calls.WARMUP_RUNS
+    expected = []
+    for index in range(2):
+        expected += [*warmup, "on", profiled_calls.SEPARATOR, "off"]
+        expected += ["on", f"moe_call_{index}", "call", "off"] * 2
+    assert said == expected
+
+
+def test_reports_of_nsys_and_ncu_become_one_record(monkeypatch):
+    monkeypatch.setattr(nsys_backend, "record", lambda *_: NSYS)
+    monkeypatch.setattr(ncu_counters, "record", lambda *_: NCU)
+    failed = []
+    record = profiled({"one:1": 300.0}, failed, backend="nsys", counters=True)
+    few, many = record.workloads
+    assert record.backend == "nsys" and [few.uuid, few.T, many.T] == ["one:1", 1, 2]
+    assert few.warnings == ["gemm2: not seen by ncu"] and few.wall_us == 300.0 and many.wall_us is None
+    assert few.host_us == pytest.approx(300 - (1210 + 765) / 5)
+    assert [stage.stage for stage in few.stages] == ["gemm1 + swiglu_quant", "gemm2"]
+    assert few.stages[0].counters.dram_percent == 88.2
+    assert "place_kernel: 4 launches in 5 calls, want a multiple" in many.warnings
+    assert "gemm1: not seen by ncu" in many.warnings and failed == []
+
+
+def test_a_profile_without_working_counters_is_kept_and_says_so(monkeypatch):
+    def refuse(*_):
+        raise ProfileError("ncu: ==ERROR== ERR_NVGPUCTRPERM")
+
+    monkeypatch.setattr(nsys_backend, "record", lambda *_: NSYS)
+    monkeypatch.setattr(ncu_counters, "record", refuse)
+    failed = []
+    record = profiled({}, failed, backend="nsys", counters=True)
+    assert failed == ["triton_fused_v2: ncu: ==ERROR== ERR_NVGPUCTRPERM"]
+    assert all("ncu: ==ERROR== ERR_NVGPUCTRPERM" in workload.warnings for workload in record.workloads)
+
+
+def test_a_solution_that_raises_is_reported_and_the_other_workloads_go_on(monkeypatch):
+    def run(logits, *rest):
+        if len(logits) == 1:
+            raise ValueError("no single token\nand more")
+        rest[-1].fill_(1)
+
+    monkeypatch.setattr(profile_run, "build", lambda *_: python_runnable(run))
+    failed = []
+    record = profiled({}, failed, calls=2)
+    assert failed == ["triton_fused_v2: one:1: ValueError: no single token"]
+    (workload,) = record.workloads
+    assert [(s.stage, s.kernels[0].name) for s in workload.stages] == [(HOST_OPERATIONS, "aten::fill_")]
+
+
+# Side by side
+
+
+def test_stages_that_both_keep_apart_are_compared_one_by_one():
+    a = profile_of({"route": {"r": 10.0}, "gemm1": {"g": 100.0}, "gemm2": {"h": 50.0}}, wall_us=40.0, host_us=8.0)
+    b = profile_of({"route": {"r": 20.0}, "gemm1": {"g": 50.0}, "combine": {"c": 5.0}}, wall_us=30.0, host_us=15.0)
+    rows = {row.stage: row for row in compare({"a": a, "b": b})}
+    assert list(rows) == ["route", "gemm1", "gemm2", "combine", "pipeline", "host and gaps", "wall"]
+    assert rows["route"].us == {"a": 2.0, "b": 4.0} and rows["route"].ratio("b", "a") == 2.0
+    assert rows["gemm1"].ratio("b", "a") == 0.5
+    assert rows["gemm2"].ratio("b", "a") is None and rows["combine"].ratio("b", "a") is None
+    assert rows["pipeline"].us == {"a": 32.0, "b": 15.0} and rows["wall"].ratio("b", "a") == 0.75
+
+
+def test_kernels_that_overlap_are_not_compared_by_their_sum():
+    """A user would miss: a solution that is ahead, shown as behind, and less than no time on the host."""
+    a = profile_of({"gemm1": {"g": 100.0}, "gemm2": {"h": 150.0}}, wall_us=40.0, host_us=-10.0)
+    b = profile_of({"gemm1": {"g": 120.0}, "gemm2": {"h": 100.0}}, wall_us=50.0, host_us=6.0)
+    rows = {row.stage: row for row in compare({"a": a, "b": b})}
+    assert rows["pipeline"].us == {"b": 44.0} and rows["host and gaps"].us == {"b": 6.0}
+    assert rows["wall"].ratio("b", "a") == 1.25
+    one, _, side_by_side = map(markdown, grids([record_of("first", a), record_of("second", b)]))
+    assert "kernels that overlap by 10.0 us or more" in one and "host and gaps" not in one
+    assert "| pipeline | - | 44.0 | - |" in side_by_side and "first: a kernel begins before" in side_by_side
+
+
+def test_what_one_solution_fuses_is_summed_before_it_is_compared():
+    """A user would miss: a fused stage beside an empty cell, and no ratio for the part that matters most."""
+    fused = profile_of({"route": {"r": 5.0}, "gemm1 + swiglu_quant": {"g": 90.0}, "gemm2": {"h": 40.0}})
+    apart = profile_of({"route": {"r": 5.0}, "gemm1": {"g": 80.0}, "swiglu_quant": {"s": 100.0}, "gemm2": {"h": 40.0}})
+    for first, second, ratio in ((fused, apart, 2.0), (apart, fused, 0.5)):
+        rows = {row.stage: row for row in compare({"a": first, "b": second})}
+        assert list(rows) == ["route", "gemm1 + swiglu_quant", "gemm2", "pipeline"]
+        assert rows["gemm1 + swiglu_quant"].ratio("b", "a") == ratio
+    whole = profile_of({"route + gemm1 + swiglu_quant + gemm2": {"fused_layer": 45.0}})
+    (row, pipeline) = compare({"a": apart, "b": whole})
+    assert row.stage == "route + gemm1 + swiglu_quant + gemm2" and row.ratio("b", "a") == 0.2 == pipeline.ratio(
+        "b", "a"
+    )
+
+
+def test_tables_show_every_figure_of_a_record():
+    counters = {"us": 9.0, "dram_percent": 88.25, "tensor_percent": None, "occupancy_percent": 12.5}
+    other = [KernelTime(name="fill", instances=5, total_us=500.0, average_us=100.0)]
+    a = profile_of({"gemm1": {"g": 30.0, "g2": 10.0}}, other=other, wall_us=11.0, host_us=3.0, floor_us=4.0)
+    a.stages[0].counters = ncu_counters.Counters(**counters)
+    b = profile_of({"gemm1": {"g": 80.0}})
+    one, two, side_by_side = map(markdown, grids([record_of("first", a), record_of("second", b)]))
+    assert "| gemm1 | g | 5 | 30.0 | 6.00 | 75.0% | 9.0 | 88.2 | - | 12.5 |" in one
+    assert "|  | g2 | 5 | 10.0 | 2.00 | 25.0% |" in one and "| (harness) | fill | 5 | 500.0 | 100.00 | - |" in one
+    assert (
+        "5 calls; one call: kernels 8.0 us, wall 11.0 us, host and gaps 3.0 us, floor 4.0 us (kernels / floor 2.00)"
+        in one
+    )
+    assert "DRAM %" not in two
+    assert "| gemm1 | 8.0 | 16.0 | 2.00x |" in side_by_side and "second / first" in side_by_side
+
+
+@pytest.mark.parametrize("form", profile_solution.FORMATS)
+def test_every_format_goes_into_a_file(tmp_path, capsys, form):
+    args = profile_solution.parse(["first", "second", "--format", form, "--output", str(tmp_path / "out")])
+    records = [record_of(name, profile_of({"gemm1": {"g": us}})) for name, us in (("first", 40.0), ("second", 20.0))]
+    profile_solution.show(records, args)
+    text = (tmp_path / "out").read_text()
+    assert capsys.readouterr().out == ""
+    if form == "json":
+        found = json.loads(text)
+        assert [ProfileRecord(**record) for record in found["records"]] == records
+        (compared,) = found["head_to_head"]
+        us, ratio = {"first": 8.0, "second": 4.0}, {"first": 1.0, "second": 0.5}
+        assert compared["T"] == 57 and compared["rows"][0] == {"stage": "gemm1", "us": us, "ratio": ratio}
+    else:
+        assert "first and second, T=57, one call" in text and "0.50x" in text
+
+
+def test_several_chrome_traces_get_a_file_each():
+    def names(*argv):
+        found = profile_solution.job_of(profile_solution.parse([*argv, "--chrome-trace", "a/t.json"]))
+        return [str(found.chrome_trace("s", point)) for point in found.points]
+
+    assert names("triton_fused_v2", "--workloads", "uniform:1", "uniform:2") == [
+        "a/t-s-uniform-1.json",
+        "a/t-s-uniform-2.json",
+    ]
+    assert names("triton_fused_v2", "--workloads", "uniform:1") == ["a/t.json"]
+
+
+# Workloads
+
+
+def test_workloads_by_token_count_uuid_name_and_made_up_routing():
+    by_name = choose_points(["first-rank"], "small")
+    assert choose_points([by_name[0].uuid], "small")[0].workload == by_name[0].workload
+    assert [point.seq_len for point in choose_points(["16", "uniform:9", "16"], "small")] == [16, 9]
+    assert len(choose_points(["1"], "small")) == 2  # two workloads have one token
+    (point,) = choose_points(["uniform:9"], "small")
+    first, again = (inputs_of(point, definition("small"), "cpu") for _ in range(2))
+    assert first[0].shape == (9, 256) and first[1].dtype == torch.bfloat16 and first[2].shape == (9, 512)
+    assert all(torch.equal(x.float(), y.float()) for x, y in zip(first[:8], again[:8], strict=True))
+
+
+# The command
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the interpreter's job, for CPUs")
+def test_a_profile_on_a_cpu_from_end_to_end(tmp_path):
+    """Without a GPU: interpreted kernels by stage, marked as CPU time; the record is that of the JSON output."""
+    trace = tmp_path / "trace.json"
+    args = ["triton_fused_v2", "--workloads", "one-token", "--calls", "2", "--format", "json"]
+    done = command(*args, "--records", str(tmp_path / "records"), "--chrome-trace", str(trace))
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert "says nothing about a GPU" in done.stderr
+    record = read_record(tmp_path / "records" / "triton_fused_v2.json")
+    assert json.loads(done.stdout) == {"records": [record.model_dump()], "head_to_head": []}
+    assert record.clock == "cpu" and record.solution_sha1 == packing.pack("triton_fused_v2")["small"].hash()
+    (workload,) = record.workloads
+    assert (workload.T, workload.calls, workload.wall_us, workload.warnings) == (1, 2, None, [])
+    expected = ["route", "permute", "gemm1 + swiglu_quant", "gemm2", "combine", HOST_OPERATIONS]
+    assert [stage.stage for stage in workload.stages] == expected
+    kernels = [kernel for stage in workload.stages[:5] for kernel in stage.kernels]
+    assert all(kernel.instances == 2 and kernel.total_us > 0 for kernel in kernels)
+    assert sum(stage.share for stage in workload.stages) == pytest.approx(1, abs=1e-3)
+    flush_and_clone = {kernel.name: kernel.instances for kernel in workload.other}
+    assert flush_and_clone["aten::zero_"] == 2 and flush_and_clone["aten::clone"] == 2 * 9
+    assert torch_backend.kernels(json.loads(trace.read_text())["traceEvents"], 2, "cpu")[0]
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["nothing"], "unknown solution 'nothing'; there are: "),
+        (["triton_fused_v2", "--workloads", "8"], "unknown workload '8'; there are: T = 0, 1, 5, 16"),
+        (["triton_fused_v2", "--workloads", "odd:8"], "unknown workload 'odd:8'"),
+        (["triton_fused_v2", "--calls", "0"], "'0' is no number of calls, want 1 or more"),
+        (["triton_fused_v2", "--backend", "nsys"], "--backend nsys needs a CUDA device; torch sees none"),
+        (["triton_fused_v2", "--counters"], "--counters needs a CUDA device; torch sees none"),
+        (["hopper_fused"], "hopper_fused: does not serve the small geometry"),
+    ],
+)
+def test_bad_arguments_get_one_line(monkeypatch, capsys, args, message):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(sys, "argv", ["profile_solution.py", *args])
+    try:
+        status = profile_solution.main()
+    except SystemExit as refused:  # argparse's own, after its usage
+        status = refused.code
+    said = capsys.readouterr()
+    lines = [line for line in said.err.splitlines() if not line.startswith(("usage:", " "))]
+    assert status == 2 and len(lines) == 1 and message in lines[0] and said.out == ""
+
+
+# The page
+
+
+def test_the_page_is_up_to_date():
+    """A reader must see the figures that were recorded last."""
+    text = profile_page.PAGE.read_text()
+    assert profile_page.renewed(text) == text, "run `make profile`"
+
+
+def test_the_page_holds_what_was_recorded_and_says_what_is_stale(tmp_path):
+    current = packing.pack("triton_fused_v2")["full"].hash()
+    fresh = record_of("triton_fused_v2", profile_of({"gemm1": {"g": 40.0}}), solution_sha1=current)
+    gone = record_of("gone", profile_of({"gemm1": {"g": 20.0}}))
+    for record in (fresh, gone):
+        (tmp_path / f"{record.solution}.json").write_text(record.model_dump_json())
+    page = profile_page.renewed(f"before {profile_page.BEGIN} old {profile_page.END} after", tmp_path)
+    assert page.startswith("before ") and page.endswith(" after") and " old " not in page
+    assert "## A GPU" in page and "### T = 57, u" in page and "| gemm1 | 4.0 | 8.0 | 2.00x |" in page
+    lines = {line.split(",")[0]: line for line in page.splitlines() if line.startswith("- ")}
+    assert "Stale" in lines["- gone"] and "Stale" not in lines["- triton_fused_v2"]
+
+
+@pytest.mark.parametrize("text", ["{", "{}", '{"solution": 3}'])
+def test_a_broken_record_is_named_in_one_line(tmp_path, text):
+    (tmp_path / "odd.json").write_text(text)
+    with pytest.raises(ValueError, match=r"^odd\.json: no profile record: .*$") as caught:
+        profile_page.read_records(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_marker_is_named():
+    with pytest.raises(ValueError, match="lacks the marker <!-- end of profile"):
+        profile_page.renewed(profile_page.BEGIN)
+
+
+@pytest.mark.gpu
+def test_a_profile_on_the_device(tmp_path):
+    """Every kernel has a stage, and a call's kernels take no longer than its wall time."""
+    script = paths.ROOT / "scripts" / "profile_solution.py"
+    args = ["triton_fused_v2", "--workloads", "7", "uniform:200", "--calls", "3", "--records", str(tmp_path)]
+    done = subprocess.run([sys.executable, script, *args], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    record = read_record(tmp_path / "triton_fused_v2.json")
+    for workload in record.workloads:
+        assert UNASSIGNED not in [stage.stage for stage in workload.stages] and workload.other
+        assert 0 < workload.pipeline_us < workload.wall_us and workload.floor_us < workload.wall_us

@@ -1,0 +1,537 @@
+"""scripts/tune.py: what is tried, left out, checked, remembered and kept; the small geometry in the interpreter."""
+
+import importlib
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from harness.core import paths
+from harness.profiling.profile_points import choose_points, inputs_of
+from harness.report import tune_page
+from harness.tuning import tune_bench, tune_prune, tune_routing, tune_search, tune_tables
+from harness.tuning.tune_record import Head, Record, kernels_sha1, read_record
+from harness.tuning.tune_space import (
+    TileSize,
+    Variant,
+    best_pair,
+    go_together,
+    modes,
+    other_groups,
+    parse_configuration,
+    useful_block_ms,
+    variants,
+)
+from safetensors.torch import save_file
+
+from definitions.moe_fp8_block_scale import definition
+
+SCRIPT = paths.ROOT / "scripts" / "tune.py"
+T = 3
+TILE = TileSize(16, 128, 8, 2, 4, 3)
+
+
+def command(*args):
+    """tune.py as a user without a GPU runs it."""
+    done = subprocess.run([sys.executable, SCRIPT, *args], capture_output=True, text=True, timeout=170)
+    return done.returncode, done.stdout, done.stderr
+
+
+def head(**changes):
+    fields = {
+        "gpu": "A GPU",
+        "architecture": "sm_90",
+        "local_experts": 32,
+        "hidden": 512,
+        "intermediate": 256,
+        "routing": "made up",
+        "libs": {"torch": "2"},
+        "kernels_sha1": "0",
+    }
+    return Head(**fields | changes)
+
+
+def cost(variant):
+    """Made-up microseconds: larger tiles are slower in gemm1 and faster in gemm2, TMA helps gemm2, group 4 both."""
+    us = 100 + variant.tile.block_m if variant.stage == "gemm1" else 200 - variant.tile.block_m
+    us += 0 if variant.tma or variant.stage == "gemm1" else 30
+    return us + abs(variant.tile.group - 4) + variant.tile.num_warps + variant.tile.num_stages
+
+
+@pytest.fixture(scope="module")
+def main():
+    return tune_bench.built("small")
+
+
+@pytest.fixture(scope="module")
+def operands(main):
+    return tune_bench.random_operands(definition("small"), 24, "cpu")
+
+
+def layers(num_tokens, number=2):
+    generator = torch.Generator().manual_seed(num_tokens)
+    batches = [
+        tune_routing.Batch(f"layer{n}", torch.rand((24, 64), generator=generator).argsort(1)[:, :8])
+        for n in range(number)
+    ]
+    return tune_routing.layers_of(batches, num_tokens, number)
+
+
+@pytest.fixture
+def bench(main, operands):
+    return tune_bench.Bench(main, operands, layers(T), tune_bench.present(main, head(), T))
+
+
+@pytest.fixture
+def quick(bench):
+    """A bench whose candidates all compute the same, without the interpreter: for tests of the search alone."""
+    bench.outputs = lambda variant, layer: torch.ones(layer.rows, 8)
+    return bench
+
+
+class Timer:
+    """Stands in for the GPU's clock: runs nothing, tells what `cost` says, and remembers whom it was asked for."""
+
+    def __init__(self, bench):
+        self.asked = []
+        self.bench = bench
+        original = bench.call
+
+        def call(variant, layer):
+            real = original(variant, layer)
+
+            def run():
+                return real()
+
+            run.variant = variant
+            return run
+
+        bench.call = call
+
+    def __call__(self, calls, repeats):
+        variants_of = [getattr(call, "variant", None) or sum_of(call) for call in calls]
+        self.asked += [v for v in variants_of if isinstance(v, Variant)]
+        return [[cost(v) if isinstance(v, Variant) else v] * repeats for v in variants_of]
+
+
+def sum_of(call):
+    """The made-up time of a sequence of two calls."""
+    return sum(cost(part.variant) for part in call.__defaults__)
+
+
+def search(record, timer, prune=lambda wanted: dict.fromkeys(wanted)):
+    return tune_search.Search(record, prune, timer, lambda *far: None)
+
+
+FEW = [Variant("gemm1", TILE._replace(block_m=m), m, tma, True) for m in (16, 32) for tma in (True, False)] + [
+    Variant("gemm2", TILE._replace(block_m=m), padded, tma)
+    for m, padded in ((16, 16), (16, 32), (32, 32))
+    for tma in (True, False)
+]
+
+
+# What is tried, and what goes together
+
+
+def test_the_padding_is_a_multiple_of_both_block_sizes():
+    """A user would miss: a table whose gemm2 reads rows that belong to two experts."""
+    tried = variants([16, 32, 64], 8)
+    assert all(v.padded_to % v.tile.block_m == 0 for v in tried)
+    assert all(v.padded_to == v.tile.block_m for v in tried if v.stage == "gemm1")
+    assert {(v.tile.block_m, v.padded_to) for v in tried if v.stage == "gemm2"} == {
+        (16, 16), (16, 32), (16, 64), (32, 32), (32, 64), (64, 64),
+    }  # fmt: skip
+    first = Variant("gemm1", TILE._replace(block_m=32), 32, True)
+    assert go_together(first, Variant("gemm2", TILE, 32, True))
+    assert not go_together(first, Variant("gemm2", TILE, 16, True))
+    assert not go_together(first, Variant("gemm2", TILE, 32, False))
+
+
+def test_the_best_pair_is_the_least_sum_within_the_constraint():
+    """A user would miss: the best gemm1 and the best gemm2 chosen apart, which cannot run together."""
+    times = {variant: cost(variant) for variant in FEW}
+    alone = [min((v for v in FEW if v.stage == s), key=cost) for s in ("gemm1", "gemm2")]
+    assert not go_together(*alone)
+    pair = best_pair(times)
+    assert go_together(*pair)
+    wanted = min(cost(a) + cost(b) for a in FEW for b in FEW
+                 if (a.stage, b.stage) == ("gemm1", "gemm2") and go_together(a, b))  # fmt: skip
+    assert sum(map(cost, pair)) == wanted
+    with pytest.raises(ValueError, match="no timed gemm1 goes with a timed gemm2"):
+        best_pair({alone[0]: 1.0, alone[1]: 1.0})
+
+
+def test_block_sizes_follow_the_rows_of_an_expert():
+    assert useful_block_ms(1) == [16, 32]
+    assert useful_block_ms(28) == [16, 32, 64]
+    assert useful_block_ms(441) == [32, 64, 128]
+
+
+# Both modes of the products, as the tuner runs them
+
+
+@pytest.mark.parametrize("variant", [v for v in FEW if v.stage == "gemm2" or v.tile.block_m == 32], ids=str)
+def test_every_mode_computes_the_same(bench, variant):
+    """A user would miss: the mode without TMA, or a gemm2 tile that is part of the padding, mixing up rows."""
+    layer = bench.layers[0]
+    wanted = bench.outputs(bench.present[variant.stage == "gemm2"], layer)
+    assert len(wanted) == layer.rows and wanted.norm(dim=1).min() > 0
+    assert tune_bench.difference(bench.outputs(variant, layer), wanted) is None
+
+
+def test_swiglu_after_gemm1_computes_the_same_in_either_order(bench):
+    wanted = bench.outputs(bench.present[0], bench.layers[0])
+    for tma in (True, False):
+        apart = Variant("gemm1", TILE, 16, tma, fused=False)
+        assert tune_bench.difference(bench.outputs(apart, bench.layers[0]), wanted) is None
+
+
+def test_the_layer_runs_without_tma_and_with_a_divided_padding(main, monkeypatch):
+    """A user would miss: a table with such a row making the solution wrong."""
+    (point,) = choose_points(["first-rank"], "small")
+    args = inputs_of(point, definition("small"), "cpu")
+    tiles = importlib.import_module(f"{main.__package__}.tiles")
+    answers = []
+    for tma, fused, block_m in ((True, True, 16), (False, False, 32), (True, True, 32)):
+        choice = tiles.Choice(tiles.Tile(block_m, 128, 8, 2, 4, 3, 8), tiles.Tile(16, 64, 8, 2, 4, 3, 8), fused, tma)
+        monkeypatch.setattr(main, "choose", lambda *_, choice=choice: choice)
+        answers.append(torch.full((point.seq_len, 512), torch.nan, dtype=torch.bfloat16))
+        main.run(*args, answers[-1])
+    assert answers[0].float().norm() > 0
+    for answer in answers[1:]:
+        assert (answer.float() - answers[0].float()).norm() <= 0.02 * answers[0].float().norm()
+
+
+# The search
+
+
+def test_a_search_ends_with_the_best_pair_and_tries_other_groups(quick, monkeypatch):
+    """A user would miss: a table that is not the fastest of what was timed."""
+    monkeypatch.setattr(tune_search, "variants", lambda block_ms, group: FEW)
+    record = Record(None, head())
+    tune_search.tune(search(record, Timer(quick)), [quick])
+    compared = record.compared[T]
+    found = [line.variant() for line in compared.found]
+    assert go_together(*found)
+    assert [v.tile.group for v in found] == [4, 4], "the group was not searched"
+    best = min(cost(a) + cost(b) for a in FEW for b in FEW
+               if (a.stage, b.stage) == ("gemm1", "gemm2") and go_together(a, b))  # fmt: skip
+    assert compared.found_us == best - 2 * (8 - 4)
+    assert compared.present_us == sum(map(cost, quick.present)) and compared.kept == compared.found
+
+
+def test_the_present_tiles_are_kept_where_nothing_is_faster(quick, monkeypatch):
+    """A user would miss: a retuned table that is slower than the one it replaces."""
+    monkeypatch.setattr(tune_search, "variants", lambda block_ms, group: [])
+    monkeypatch.setattr(tune_search, "other_groups", lambda variant: [])
+    record = Record(None, head())
+    tune_search.tune(search(record, Timer(quick)), [quick])
+    assert [line.variant() for line in record.compared[T].kept] == list(quick.present)
+
+
+@pytest.mark.parametrize("stage", ["gemm1", "gemm2"])
+@pytest.mark.parametrize("wrong", ["one tile", "not written", "raises"])
+def test_a_wrong_candidate_is_rejected(bench, main, monkeypatch, stage, wrong):
+    """A user would miss: the fastest tile winning because it computes something else."""
+    bad = next(v for v in FEW if v.stage == stage and v not in bench.present)
+    name = {"gemm1": "first_product", "gemm2": "gemm2"}[stage]
+    original = getattr(main, name)
+
+    def broken(*args):
+        tile = args[5].gemm1 if stage == "gemm1" else args[7]
+        if tile.block_m != bad.tile.block_m or tile.programs != bad.tile.per_sm * bench.multiprocessors:
+            return original(*args)
+        if wrong == "raises":
+            raise RuntimeError("out of resource: shared memory\nmore")
+        if wrong == "not written":
+            h, w = args[0], args[2]
+            rows = args[4].row_of_pair.numel() if not bad.tma else len(args[4].token_of_row)
+            empty = torch.empty(rows, w.shape[1] // 2, dtype=torch.float32)
+            return (empty.to(h.dtype), torch.empty(rows, w.shape[1] // 256)) if stage == "gemm1" else None
+        found = original(*args)
+        spoiled = found[1] if stage == "gemm1" else args[6]
+        at = args[4].row_of_pair.max()
+        if stage == "gemm1" and not bad.tma:
+            at = int((args[4].row_of_pair.flatten() >= 0).nonzero()[0])
+        spoiled[at] *= 2
+        return found
+
+    bad = replace(bad, tile=bad.tile._replace(per_sm=3))
+    monkeypatch.setattr(main, name, broken)
+    record = Record(None, head())
+    timer = Timer(bench)
+    tune_search.time_all(search(record, timer), bench, [bench.present[stage == "gemm2"], bad], "tiles")
+    line = record.timed[T, bad]
+    assert line.us is None and bad not in timer.asked and bad not in record.times(T)
+    assert "out of resource: shared memory" in line.error if wrong == "raises" else "differs from" in line.error
+    assert record.timed[T, bench.present[stage == "gemm2"]].error is None
+
+
+def test_a_hopeless_candidate_is_not_timed_on_every_layer(quick):
+    slow = Variant("gemm2", TILE._replace(num_stages=2000), 16, True)
+    record, timer = Record(None, head()), Timer(quick)
+    tune_search.time_all(search(record, timer), quick, [quick.present[1], slow], "tiles")
+    assert record.timed[T, slow].layers == 1 and slow not in record.times(T)
+    assert timer.asked.count(slow) == 1
+
+
+def test_a_run_goes_on_where_it_was_stopped(quick, tmp_path, monkeypatch):
+    """A user would miss: hours of tuning begun anew."""
+    monkeypatch.setattr(tune_search, "variants", lambda block_ms, group: FEW)
+    path, asked = tmp_path / "record.jsonl", []
+
+    def stop_after(number):
+        timer = Timer(quick)
+
+        def counted(calls, repeats):
+            asked.append(len(calls))
+            if len(asked) > number:
+                raise KeyboardInterrupt
+            return timer(calls, repeats)
+
+        return counted
+
+    with pytest.raises(KeyboardInterrupt):
+        tune_search.tune(search(Record(path, head()), stop_after(9)), [quick])
+    before = len(Record(path, head()).timed)
+    assert 0 < before < len(FEW)
+    with path.open("a") as file:
+        file.write('{"kind": "timed", "T":')  # the stop came in the middle of a line
+    again, timer = Record(path, head()), Timer(quick)
+    assert len(again.timed) == before
+    tune_search.tune(search(again, timer), [quick])
+    assert not {v for _, v in list(again.timed)[:before]} & set(timer.asked), "timed again"
+    assert set(read_record(path).timed) == set(again.timed) and T in read_record(path).compared
+    timer.asked.clear()
+    tune_search.tune(search(Record(path, head()), timer), [quick])
+    assert not timer.asked, "tuned again though it was at its end"
+
+
+def test_a_record_of_other_circumstances_is_refused(tmp_path):
+    """A user would miss: two GPUs' or two versions' times in one table."""
+    path = tmp_path / "record.jsonl"
+    Record(path, head())
+    with pytest.raises(ValueError, match="record.jsonl: was measured with gpu A GPU, now it is B: move it away"):
+        Record(path, head(gpu="B"))
+    path.write_text("nonsense\n")
+    with pytest.raises(ValueError, match="record.jsonl:1: no line of a tuning record"):
+        Record(path, head())
+
+
+def test_one_configuration_is_timed_in_all_its_modes_and_keeps_nothing(quick):
+    tile = TILE._replace(per_sm=1, num_warps=8)
+    record = Record(None, head())
+    tune_search.try_one(search(record, Timer(quick)), [quick], tile)
+    timed = {variant for _, variant in record.timed}
+    assert timed == {*quick.present, *modes(tile, [16, 32])}
+    assert not record.compared
+    shown = tune_tables.rows(record, T, None)
+    (row,) = [row for row in shown if row[0] == str(tile)]
+    assert row[1] == str(T) and "-" not in row, "want gemm1 and gemm2, with TMA and without"
+
+
+# Left out without a GPU
+
+
+def test_pruning_names_what_does_not_fit(tmp_path, main):
+    """A user would miss: "out of resource" on the GPU, or a candidate that spills and is timed for nothing."""
+    sizes = {"local_experts": 32, "hidden": 7168, "intermediate": 2048}
+    tile = TileSize(128, 128, 8, 1, 4, 3)
+    fits = Variant("gemm2", TILE, 16, True)
+    greedy = Variant("gemm2", TileSize(128, 128, 8, 1, 8, 8), 128, True)
+    crowded = replace(fits, tile=TILE._replace(per_sm=40))
+    spilling = Variant("gemm1", tile, 128, True, fused=True)
+    absurd = Variant("gemm2", TILE._replace(num_warps=3), 16, True)
+    wanted, far = [fits, crowded, greedy, spilling, absurd], []
+    why = tune_prune.left_out(wanted, Path(main.__file__).parent, "sm_90", sizes, lambda *x: far.append(x))
+    assert why[fits] is None
+    assert why[greedy].startswith("shared memory: ") and "a thread block has 232448" in why[greedy]
+    assert why[spilling].startswith("spills: ")
+    assert why[crowded].startswith("registers and shared memory: 40 programs a multiprocessor, ")
+    assert why[absurd].startswith("does not compile: ")
+    assert far[-1] == (4, 4), "fits and crowded are one kernel"
+    assert "1 (spills)" in tune_prune.counted(filter(None, why.values()))
+
+
+def test_what_is_left_out_is_neither_run_nor_compiled_again(quick, tmp_path, monkeypatch):
+    monkeypatch.setattr(tune_search, "variants", lambda block_ms, group: FEW)
+    monkeypatch.setattr(tune_search, "other_groups", lambda variant: [])
+    bad, asked = FEW[3], []
+
+    def prune(wanted):
+        asked.extend(wanted)
+        return {variant: "spills: 8 bytes" if variant == bad else None for variant in wanted}
+
+    path = tmp_path / "record.jsonl"
+    timer = Timer(quick)
+    tune_search.tune(search(Record(path, head()), timer, prune), [quick])
+    assert bad in asked and bad not in timer.asked
+    asked.clear()
+    tune_search.tune(search(Record(path, head()), timer, prune), [quick])
+    assert not asked
+
+
+def test_an_architecture_without_tma_is_refused(main):
+    with pytest.raises(ValueError, match="architecture: got sm_80, the kernels need TMA, want one of sm_90, sm_100"):
+        tune_prune.left_out([FEW[0]], Path(main.__file__).parent, "sm_80", {})
+
+
+# Routing
+
+
+def test_ranks_of_a_batch_share_out_its_rows():
+    """A user would miss: tiles judged on rows that no rank has."""
+    batch = tune_routing.Batch(
+        "b", torch.rand((40, 256), generator=torch.Generator().manual_seed(1)).argsort(1)[:, :8], 3
+    )
+    seen = list(tune_routing.views([batch], 40))
+    assert [layer.name for layer in seen[:2]] == ["b/rank3", "b/rank4"] and len(seen) == 8
+    assert sum(layer.rows for layer in seen) == 40 * 8
+    assert torch.equal(seen[0].expert, torch.where(batch.expert // 32 == 3, batch.expert - 96, -1).int())
+
+
+def test_the_workloads_give_the_routing_of_their_blobs():
+    """The route stage's own plain statement must agree, expert by expert."""
+    from harness.operators import workloads
+    from harness.operators.cases import cases
+
+    from definitions.moe_fp8_block_scale import definition_name
+    from solutions.kernels.route import route_ref
+
+    name = definition_name("small")
+    batches = {batch.name: batch for batch in tune_routing.of_workloads("small", name)}
+    for case in cases("small", name):
+        if case.seq_len and case.name == "first-rank":
+            logits, bias = map(torch.from_numpy, workloads.routing(case))
+            wanted, _ = route_ref(logits, bias, case.offset, 2.5, 32)
+            got = next(tune_routing.views([batches[case.uuid[:8]]], case.seq_len)).expert
+            assert torch.equal(got.sort(1).values, wanted.sort(1).values)
+
+
+def test_recorded_ids_are_read_from_either_format(tmp_path):
+    ids = torch.rand((9, 256), generator=torch.Generator().manual_seed(2)).argsort(1)[:, :8]
+    torch.save(ids, tmp_path / "layer3.pt")
+    save_file({"topk_ids": ids.int()}, tmp_path / "layer4.safetensors")
+    (tmp_path / "notes.txt").write_text("not an id file")
+    batches = tune_routing.of_folder(tmp_path)
+    assert [batch.name for batch in batches] == ["layer3", "layer4"]
+    assert all(torch.equal(batch.expert, ids) for batch in batches)
+
+
+@pytest.mark.parametrize(
+    ("ids", "said"),
+    [
+        (torch.zeros(4, 8), "holds torch.float32, want a tensor of integers"),
+        (torch.zeros(4, 6, dtype=torch.int32), r"has shape \[4, 6\], want \[T, 8\]"),
+        (torch.arange(8)[None] + 250, "experts 250 to 257, want -1 to 255"),
+        (torch.zeros(4, 8, dtype=torch.int64), "token 0 has an expert twice"),
+    ],
+)
+def test_ids_that_are_none_are_named(tmp_path, ids, said):
+    torch.save(ids, tmp_path / "bad.pt")
+    with pytest.raises(ValueError, match=f"bad.pt: {said}"):
+        tune_routing.of_folder(tmp_path)
+
+
+def test_more_tokens_than_were_recorded_are_refused():
+    with pytest.raises(ValueError, match="T = 25: the longest batch has 24 tokens; record one with --routing"):
+        layers(25)
+
+
+# The command
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["--tokens", "none"], "'none' is no number, want 1 or more"),
+        (["--configuration", "64x128"], "configuration '64x128': want BLOCK_M, BLOCK_N, group"),
+        (["--configuration", "m48-n128-g8-p2-w4-s3"], "block_m is 48, want one of 16, 32, 64, 128"),
+        (["--only-prune", "--routing", "/nowhere"], "--routing: /nowhere is not a folder"),
+        (["--only-prune", "--tokens", "99999"], "T = 99999: the longest batch has"),
+        (["--geometry", "huge"], "invalid choice: 'huge'"),
+    ],
+)
+def test_bad_input_ends_in_one_clear_line(args, said):
+    code, _, err = command("--geometry", "small", *args)
+    assert code == 2 and said in err.strip().splitlines()[-1] and "Traceback" not in err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU to tune on")
+def test_without_a_gpu_it_says_what_can_be_done():
+    code, _, err = command("--geometry", "small")
+    assert code == 2 and err.count("\n") == 1 and "needs a CUDA device" in err and "--only-prune" in err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="prunes for the GPU that is here")
+def test_pruning_alone_needs_no_gpu():
+    code, out, err = command(
+        "--geometry", "small", "--only-prune", "--tokens", "5", "--configuration", "m64-n128-g8-p4-w4-s6"
+    )
+    assert code == 0, err
+    assert "candidates" in out and "gemm2 m64-n128-g8-p4-w4-s6 of64 tma  " in out
+
+
+# What is written
+
+
+def a_record(bench, path, monkeypatch):
+    monkeypatch.setattr(tune_search, "variants", lambda block_ms, group: FEW)
+    record = Record(path, head(gpu="NVIDIA Test 1", hidden=512, intermediate=256))
+    tune_search.tune(search(record, Timer(bench)), [bench])
+    return record
+
+
+def test_the_table_is_what_the_solution_then_runs(quick, tmp_path, monkeypatch):
+    """A user would miss: tuned tiles that nobody loads."""
+    record = a_record(quick, tmp_path / "record.jsonl", monkeypatch)
+    folder = tmp_path / "packed_solution"
+    folder.mkdir()
+    for name in ("tiles.py",):
+        (folder / name).write_text((paths.SOLUTIONS / "triton_fused_v2" / name).read_text())
+    (folder / "tiles_nvidia_test_1_e32_h512_i256.py").write_text(tune_tables.table_source(record))
+    monkeypatch.syspath_prepend(tmp_path)
+    tiles = importlib.import_module("packed_solution.tiles")
+    first, second = (line.variant() for line in record.compared[T].kept)
+    chosen = tiles.choose("sm_90", "NVIDIA Test 1", 10, (32, 512, 256), 7)
+    assert chosen.gemm1[:6] == tuple(first.tile) and chosen.gemm2[:6] == tuple(second.tile)
+    assert (chosen.fused, chosen.tma, chosen.gemm1.programs) == (first.fused, first.tma, 10 * first.tile.per_sm)
+    other = tiles.choose("sm_90", "NVIDIA Test 2", 10, (32, 512, 256), 7)
+    assert other.gemm1[:6] == tiles.TABLE["sm_90", "gemm1"][0][1][:6], "another GPU takes the present choice"
+
+
+def test_committed_tables_hold_the_constraint_and_go_with_their_record():
+    """A user would miss: a table edited by hand, or one that no measurement stands behind."""
+    folder = paths.SOLUTIONS / "triton_fused_v2"
+    for path in folder.glob("tiles_*.py"):
+        record = read_record(paths.TUNING / f"{path.stem.removeprefix('tiles_')}.jsonl")
+        assert path.read_text() == tune_tables.table_source(record)
+        for line in record.compared.values():
+            assert go_together(*(kept.variant() for kept in line.kept))
+            assert line.found_us < line.present_us or line.kept == line.present
+
+
+def test_the_page_is_up_to_date():
+    text = tune_page.PAGE.read_text()
+    assert tune_page.renewed(text) == text, "run `make tune`"
+
+
+def test_the_page_says_what_a_record_says(quick, tmp_path, monkeypatch):
+    record = a_record(quick, tmp_path / "record.jsonl", monkeypatch)
+    text = tune_page.block([record])
+    line = record.compared[T]
+    assert f"| {T} | 2 | {line.present_us:.1f} | {line.found_us:.1f} |" in text
+    assert "**Stale: the kernels have changed since.**" in text
+    current = Record(None, head(kernels_sha1=kernels_sha1()))
+    assert "Stale" not in tune_page.how_recorded(current)
+    assert "Nothing has been recorded yet" in tune_page.block([])
+
+
+def test_other_groups_change_nothing_else():
+    found = other_groups(FEW[0])
+    assert FEW[0] not in found and {replace(v, tile=v.tile._replace(group=8)) for v in found} == {FEW[0]}
+    assert json.loads(tune_prune.as_json(FEW[0]))["tile"]["group"] == 8
+    assert parse_configuration(str(FEW[0].tile)) == FEW[0].tile

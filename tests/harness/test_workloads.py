@@ -1,0 +1,155 @@
+"""Workload tensors: the same everywhere, and like a trained router's."""
+
+import math
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+from flashinfer_bench import Trace
+from flashinfer_bench.bench.utils import gen_inputs, load_safetensors
+from flashinfer_bench.data import load_jsonl_file
+from harness.core import paths
+from harness.operators import exact_random, routing_model, workloads
+from harness.operators.cases import cases
+
+from definitions.moe_fp8_block_scale import GEOMETRIES, definition, definition_name, route
+
+FULL = cases("full", definition_name("full"))
+SMALL = cases("small", definition_name("small"))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A data set with the committed records and freshly generated tensors."""
+    root = tmp_path_factory.mktemp("data_set")
+    for geometry in GEOMETRIES:
+        recorded = paths.checksum_file(definition_name(geometry))
+        target = paths.checksum_file(definition_name(geometry), root)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(recorded.read_bytes())
+        workloads.make(geometry, root)
+    return root
+
+
+def local(case):
+    chosen = routing_model.select(*workloads.routing(case)) - case.offset
+    return chosen[(chosen >= 0) & (chosen < 32)]
+
+
+@pytest.mark.parametrize("geometry", GEOMETRIES)
+def test_generated_files_are_the_committed_ones(made, geometry):
+    """Two people's results are comparable only on the same tensors: make() checks every sha256."""
+    name = definition_name(geometry)
+    for file in (paths.workload_file, paths.checksum_file):
+        assert file(name, made).read_bytes() == file(name).read_bytes()
+
+
+def test_a_good_blob_is_kept_and_a_damaged_one_replaced(made):
+    count = len(SMALL)
+    assert workloads.make("small", made) == (0, count)
+    blob = made / paths.blob_file(definition_name("small"), SMALL[0].uuid)
+    good = blob.read_bytes()
+    blob.write_bytes(good[:-1] + b"\x7f")
+    assert workloads.make("small", made) == (1, count - 1)
+    assert blob.read_bytes() == good
+
+
+def test_a_changed_generator_is_refused(made, tmp_path):
+    name = definition_name("small")
+    sums = paths.checksum_file(name, tmp_path)
+    sums.parent.mkdir(parents=True)
+    blob = paths.blob_file(name, SMALL[0].uuid)
+    sums.write_text(f"{'0' * 64}  {blob}\n")
+    with pytest.raises(RuntimeError, match="recorded is"):
+        workloads.make("small", tmp_path)
+
+
+@pytest.mark.parametrize("case", SMALL, ids=lambda case: case.name)
+def test_fib_loads_every_small_workload(made, case):
+    name = definition_name("small")
+    records = load_jsonl_file(Trace, paths.workload_file(name, made))
+    workload = next(t.workload for t in records if t.workload.uuid == case.uuid)
+    stored = load_safetensors(definition("small"), workload, made)
+    assert {"routing_logits", "routing_bias"} <= stored.keys()
+    inputs = gen_inputs(definition("small"), workload, "cpu", stored)
+    assert inputs[2].shape == (case.seq_len, 512)
+    assert inputs[8:] == [case.offset, 2.5]
+
+
+def test_public_shapes_are_all_there():
+    assert len(FULL) == 19 and len({case.uuid for case in FULL}) == 19
+    assert sorted(case.seq_len for case in FULL)[-2:] == [11948, 14107]
+
+
+@pytest.mark.parametrize("case", FULL, ids=lambda case: case.name)
+def test_public_workloads_have_typical_counts(case):
+    """Their floors and speed-ups hang on how many experts are active, and on T as the count of rows."""
+    rows, active = routing_model.counts(*workloads.routing(case), case.offset)
+    expected = 32 * (1 - math.exp(-case.seq_len / 32))
+    assert rows >= 1 and abs(active - expected) <= max(1, 0.05 * expected) + 0.5
+    assert case.seq_len == 1 or abs(rows - case.seq_len) <= max(2, 0.1 * case.seq_len)
+
+
+def test_active_experts_are_right_on_average():
+    """Choosing among draws must not push all of them to one side."""
+    gaps = [len(np.unique(local(c))) - 32 * (1 - math.exp(-c.seq_len / 32)) for c in FULL]
+    assert abs(sum(gaps) / len(gaps)) <= 0.5
+
+
+@pytest.mark.parametrize(
+    ("num_tokens", "rows", "active", "typical"),
+    [
+        (1, 0, 0, False),
+        (1, 3, 3, True),
+        (14, 16, 12, True),
+        (14, 17, 12, False),
+        (14, 14, 18, False),
+        (57, 57, 22, False),
+        (14107, 15517, 31, True),
+        (14107, 17133, 32, False),
+    ],
+)
+def test_typical_means_near_the_average(num_tokens, rows, active, typical):
+    assert routing_model.is_typical(num_tokens, rows, active) == typical
+
+
+def test_experts_differ_in_popularity():
+    counts = np.bincount(routing_model.select(*workloads.routing(FULL[-1])).ravel(), minlength=256)
+    low, high = np.quantile(counts / counts.mean(), [0.05, 0.95])
+    assert 0.1 < low < 0.6 and 1.4 < high < 3
+
+
+@pytest.mark.parametrize("case", [*FULL, *SMALL], ids=lambda case: case.name)
+def test_no_choice_hangs_on_rounding(case):
+    """fp32 routing must agree with fp64 routing, or two right solutions would disagree."""
+    logits, bias = workloads.routing(case)
+    assert (routing_model.margin(logits, bias) >= routing_model.MARGIN).all()
+    fp32, _ = route(torch.from_numpy(logits), torch.from_numpy(bias).bfloat16(), 2.5)
+    fp64 = routing_model.select(logits, bias)
+    assert np.array_equal(np.sort(fp32.numpy(), axis=1), np.sort(fp64, axis=1))
+
+
+def test_hard_cases_are_as_hard_as_they_say():
+    by_name = {case.name: case for case in SMALL}
+    assert len(local(by_name["none-local"])) == 0
+    counts = np.bincount(local(by_name["same-eight-local"]), minlength=32)
+    assert sorted(counts)[-8:] == [33] * 8 and counts.sum() == 8 * 33
+    assert np.bincount(local(by_name["one-expert-takes-all"]), minlength=32)[3] == 70
+    assert by_name["offset-across-groups"].offset % 32
+    assert {case.offset for case in SMALL} >= {0, 224}
+    scales = workloads.harsh_scales(by_name["harsh-scales"], "small")
+    for array in scales.values():
+        assert array.min() < -16 and array.max() > 16 and (array == 0).any()
+
+
+def test_bias_survives_bfloat16(made):
+    blob = made / paths.blob_file(definition_name("full"), FULL[1].uuid)
+    bias = safetensors.torch.load_file(blob)["routing_bias"]
+    _, exact = workloads.routing(FULL[1])
+    assert bias.dtype == torch.bfloat16 and np.array_equal(bias.float().numpy(), exact)
+
+
+def test_exact_sigmoid_is_a_sigmoid():
+    x = np.linspace(-16, 16, 4001)
+    assert np.allclose(exact_random.sigmoid(x), 1 / (1 + np.exp(-x)), rtol=1e-12, atol=0)

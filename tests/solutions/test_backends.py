@@ -1,0 +1,554 @@
+"""Solutions that call other people's kernels: their calls fit, on a machine that cannot run them."""
+
+import contextlib
+import dataclasses
+import importlib
+import importlib.metadata
+import inspect
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import recorded as recorded_traces
+import torch
+from harness.core import paths
+from harness.evaluation import first_use
+from harness.packing import eligibility, packing
+from harness.report import backend_table
+from harness.results import comparison
+from packaging.requirements import Requirement
+from packaging.version import Version
+from rich.console import Console
+
+from definitions import moe_fp8_block_scale as moe
+from solutions.flashinfer_cutlass import arguments as cutlass
+from solutions.flashinfer_cutlass import build as cutlass_build
+from solutions.flashinfer_cutlass.dequantise import dequantise, dequantise_ref
+from solutions.flashinfer_trtllm import arguments as trtllm
+from solutions.kernels.route import route_ref
+
+# of Triton's interpreter, thousands of times
+pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+RECORDED = json.loads((Path(__file__).parents[1] / "samples" / "flashinfer_signatures.json").read_text())
+MODULES = {"trtllm_fp8_block_scale_moe": trtllm, "cutlass_fused_moe": cutlass}
+BACKENDS = ["flashinfer_cutlass", "flashinfer_trtllm"]
+OFFSET = 77  # no multiple of the number of local experts
+
+
+def recorded(release, function):
+    """inspect.Signature of a function of a release that need not be installed."""
+    parameters = [
+        inspect.Parameter(
+            name,
+            getattr(inspect.Parameter, kind),
+            # an annotation or an enum as a default is only told apart from None
+            default=inspect.Parameter.empty if default is None else None if default == "None" else default,
+        )
+        for name, kind, default in RECORDED[release][function]
+    ]
+    return inspect.Signature(parameters)
+
+
+def installed(release, function):
+    return inspect.signature(getattr(importlib.import_module("flashinfer.fused_moe"), function))
+
+
+SIGNATURES = [pytest.param(recorded, release, id=release) for release in RECORDED]
+SIGNATURES.append(pytest.param(installed, None, id="installed"))
+
+
+def inputs(geometry="small", num_tokens=19, device="cpu", seed=0):
+    """The definition's eight tensors in its order, then an output."""
+    sizes = moe.GEOMETRIES[geometry]
+    h, i, local = sizes["hidden_size"] // 128, sizes["intermediate_size"] // 128, moe.NUM_LOCAL_EXPERTS
+    generator = None if device == "meta" else torch.Generator(device).manual_seed(seed)
+
+    def normal(*shape):
+        return torch.randn(shape, generator=generator, device=device)
+
+    logits = normal(num_tokens, moe.NUM_EXPERTS)
+    logits[:, OFFSET : OFFSET + local] += 1.5
+    return (
+        logits,
+        (0.05 * normal(moe.NUM_EXPERTS)).bfloat16(),
+        normal(num_tokens, 128 * h).to(torch.float8_e4m3fn),
+        normal(h, num_tokens),
+        normal(local, 256 * i, 128 * h).to(torch.float8_e4m3fn),
+        normal(local, 2 * i, h),
+        normal(local, 128 * h, 128 * i).to(torch.float8_e4m3fn),
+        normal(local, h, i),
+        torch.empty(num_tokens, 128 * h, dtype=torch.bfloat16, device=device),
+    )
+
+
+def call(function, parameters, tensors):
+    """Keywords that our solution hands to the function."""
+    if function == "trtllm_fp8_block_scale_moe":
+        return trtllm.keywords(parameters, tensors, OFFSET, 2.5)
+    logits, bias, x, x_scale, w13, s13, w2, s2, output = tensors
+    expert, weight = route_ref(logits, bias, OFFSET, 2.5, w13.shape[0])
+    activations = dequantise_ref(x, x_scale)
+    return cutlass.keywords(parameters, expert, weight, activations, logits.shape[1], (w13, s13), (w2, s2), output)
+
+
+# ---- signatures ----
+
+
+def test_what_is_recorded_is_what_we_allow():
+    """A user would miss: pyproject.toml allows a FlashInfer whose arguments nobody looked at."""
+    project = tomllib.loads((paths.ROOT / "pyproject.toml").read_text())["project"]
+    allowed = next(r.specifier for r in map(Requirement, project["dependencies"]) if r.name == "flashinfer-python")
+    assert all(release in allowed for release in RECORDED)
+    oldest, newest = min(RECORDED, key=Version), max(RECORDED, key=Version)
+    assert f">={oldest}" in str(allowed), "record the oldest release that is allowed"
+    here = importlib.metadata.version("flashinfer-python")
+    assert here in allowed and Version(here) <= Version(newest), "record the installed release"
+
+
+@pytest.mark.parametrize("function", MODULES)
+@pytest.mark.parametrize(("signature", "release"), SIGNATURES)
+def test_our_call_fits(signature, release, function):
+    """A user would miss: a TypeError on the GPU, after a rename or a removal."""
+    found = signature(release, function)
+    MODULES[function].check_signature(found.parameters)
+    bound = found.bind(**call(function, found.parameters, inputs()))
+    assert set(bound.arguments) >= {"output"} & set(found.parameters)
+
+
+@pytest.mark.parametrize("function", MODULES)
+def test_an_unknown_signature_is_named(function):
+    """A user would miss: which argument the installed FlashInfer wants or no longer takes."""
+    parameters = dict(installed(None, function).parameters)
+    module = MODULES[function]
+    wanted = inspect.Parameter("moon_phase", inspect.Parameter.KEYWORD_ONLY)
+    with pytest.raises(ImportError, match=f"{function} wants moon_phase, unknown here"):
+        module.check_signature(parameters | {"moon_phase": wanted})
+    gone = next(iter(parameters))
+    del parameters[gone]
+    with pytest.raises(ImportError, match=f"{function} no longer takes {gone}"):
+        module.check_signature(parameters)
+
+
+def test_the_tile_is_ours_only_where_the_function_does_not_choose():
+    """A user would miss: 8 tokens a tile for 14107, which is an old release's default."""
+    given = {
+        release: trtllm.keywords(recorded(release, "trtllm_fp8_block_scale_moe").parameters, inputs(), 64, 1)
+        for release in RECORDED
+    }
+    assert "tile_tokens_dim" in given["0.3.1"]
+    assert not any("tile_tokens_dim" in given[release] for release in RECORDED if release != "0.3.1")
+    assert [trtllm.tile_tokens(t, 256) for t in (1, 256, 1024, 14107)] == [8, 16, 64, 64]
+
+
+# ---- what is handed over ----
+
+
+def test_trtllm_gets_the_documented_layouts():
+    """A user would miss: a scale table read across instead of down, or routing of another model."""
+    tensors = inputs("full", 5, "meta")
+    given = call("trtllm_fp8_block_scale_moe", installed(None, "trtllm_fp8_block_scale_moe").parameters, tensors)
+    want = {
+        "routing_logits": ((5, 256), torch.float32),
+        "routing_bias": ((256,), torch.bfloat16),
+        "hidden_states": ((5, 7168), torch.float8_e4m3fn),
+        "hidden_states_scale": ((7168 // 128, 5), torch.float32),
+        "gemm1_weights": ((32, 4096, 7168), torch.float8_e4m3fn),
+        "gemm1_weights_scale": ((32, 4096 // 128, 7168 // 128), torch.float32),
+        "gemm2_weights": ((32, 7168, 2048), torch.float8_e4m3fn),
+        "gemm2_weights_scale": ((32, 7168 // 128, 2048 // 128), torch.float32),
+    }
+    for name, (shape, dtype) in want.items():
+        assert (tuple(given[name].shape), given[name].dtype) == (shape, dtype), name
+        assert given[name].is_contiguous(), name
+    numbers = {name: value for name, value in given.items() if not torch.is_tensor(value)}
+    assert numbers == {
+        "num_experts": 256,
+        "top_k": 8,
+        "n_group": 8,
+        "topk_group": 4,
+        "intermediate_size": 2048,
+        "local_expert_offset": OFFSET,
+        "local_num_experts": 32,
+        "routed_scaling_factor": 2.5,
+        "routing_method_type": 2,
+        "use_shuffled_weight": False,
+        "weight_layout": 0,
+    }
+
+
+def test_our_constants_are_flashinfers():
+    """A user would miss: another routing under the same number."""
+    from flashinfer.fused_moe import RoutingMethodType, WeightLayout
+
+    assert RoutingMethodType.DeepSeekV3 == trtllm.DEEPSEEK_V3
+    assert WeightLayout.MajorK == trtllm.K_MAJOR
+
+
+def test_cutlass_gets_the_checked_dtypes():
+    """A user would miss: a refusal in FlashInfer's C++, on the GPU only."""
+    given = call("cutlass_fused_moe", installed(None, "cutlass_fused_moe").parameters, inputs())
+    assert given["input"].dtype == given["output"].dtype == given["output_dtype"] == torch.bfloat16
+    assert given["token_selected_experts"].dtype == torch.int32
+    assert given["token_final_scales"].dtype == torch.float32
+    assert [scale.dtype for scale in given["quant_scales"]] == [torch.float32] * 2
+    assert given["ep_size"] * given["fc1_expert_weights"].shape[0] == moe.NUM_EXPERTS
+    experts = given["token_selected_experts"]
+    assert experts.min() == -1 and 0 <= experts.max() < moe.NUM_LOCAL_EXPERTS
+
+
+def flashinfers_statement(name):
+    """FlashInfer's own plain torch statement of a function; releases before 0.6.11 have none."""
+    templates = pytest.importorskip("flashinfer.trace.templates.moe")
+    statement = templates.cutlass_fused_moe_trace.reference
+    if name != "cutlass_fused_moe":
+        statement = templates.trtllm_fp8_block_scale_moe_trace_dispatch(routing_method_type=2).reference
+    parameters = inspect.signature(statement).parameters
+    takes_all = any(p.kind == p.VAR_KEYWORD for p in parameters.values())
+    return lambda **given: statement(**{k: v for k, v in given.items() if takes_all or k in parameters})
+
+
+def share_of_equal(found, wanted):
+    """Within a tenth: activations that pass through bf16 differ by less, another layout by far more."""
+    return torch.isclose(found.float(), wanted.float(), rtol=0.1, atol=0.1).float().mean()
+
+
+@pytest.mark.parametrize("function", MODULES)
+def test_flashinfers_statement_of_our_call_is_our_definition(function):
+    """A user would miss: gate taken for up, scales of other columns, another rank's experts."""
+    tensors = inputs()
+    wanted = moe.run(*tensors[:-1], OFFSET, 2.5)
+    given = call(function, installed(None, function).parameters, tensors)
+    if function == "cutlass_fused_moe":  # its statement leaves the weights' scales out
+        for name, scale in zip(("fc1_expert_weights", "fc2_expert_weights"), given["quant_scales"], strict=True):
+            grown = scale.repeat_interleave(128, 1).repeat_interleave(128, 2)
+            given[name] = given[name].float() * grown
+        given["input"] = dequantise_ref(tensors[2], tensors[3]).float()
+    found = flashinfers_statement(function)(**given)
+    assert share_of_equal(found, wanted) > 0.97
+
+    names = ("gemm1_weights", "gemm1_weights_scale") if function != "cutlass_fused_moe" else ("fc1_expert_weights",)
+    swapped = {name: torch.cat(given[name].chunk(2, 1)[::-1], 1) for name in names}
+    assert share_of_equal(flashinfers_statement(function)(**(given | swapped)), wanted) < 0.5
+
+
+@pytest.mark.parametrize("num_tokens", [1, 16, 37])
+def test_dequantise(num_tokens):
+    """A user would miss: another token's scale, which the routing's weights would hide."""
+    *_, x, x_scale = inputs(num_tokens=num_tokens, device=DEVICE)[:4]
+    step = 0 if DEVICE == "cuda" else 2**-7  # Triton's interpreter cuts bf16 off instead of rounding it
+    torch.testing.assert_close(dequantise(x, x_scale), dequantise_ref(x, x_scale), rtol=step, atol=0)
+
+
+# ---- the build of one runner ----
+
+
+@dataclasses.dataclass
+class Spec:
+    """As much of FlashInfer's JitSpec as build.py uses."""
+
+    name: str
+    sources: list
+    extra_ldflags: list | None
+    folder: Path
+
+    def get_library_path(self):
+        return self.folder / f"{self.name}.so"
+
+    jit_library_path = property(get_library_path)
+
+
+@pytest.fixture
+def spec(tmp_path, monkeypatch):
+    names = ["binding.cu", "x.generated.cu", "moe_gemm_kernels_fp16_fp16.cu", cutlass_build.RUNNER, "logger.cpp"]
+    full = Spec("fused_moe_90", [Path(name) for name in names], ["-lnvrtc"], tmp_path)
+    core = cutlass_build.core
+    used = []
+    monkeypatch.setattr(core, "gen_cutlass_fused_moe_sm90_module", lambda use_fast_build=False: full)
+    monkeypatch.setattr(
+        core, "get_cutlass_fused_moe_module", lambda _: used.append(core.gen_cutlass_fused_moe_sm90_module())
+    )
+    return full, used
+
+
+def test_only_the_needed_sources_are_compiled(spec, capfd):
+    """A user would miss: a quarter of an hour without a word."""
+    _, used = spec
+    cutlass_build.load_runner()
+    assert [path.name for path in used[0].sources] == ["binding.cu", cutlass_build.RUNNER, "logger.cpp"]
+    assert used[0].name != "fused_moe_90" and used[0].extra_ldflags[0] == "-lnvrtc"
+    said = capfd.readouterr().err
+    assert "compiling 3 CUDA and C++ sources" in said and "this takes minutes" in said and "compiled (" in said
+
+
+def test_a_module_that_is_there_is_taken(spec, capfd):
+    """A user would miss: minutes of compiling what FlashInfer's own build had made."""
+    full, used = spec
+    full.get_library_path().touch()
+    cutlass_build.load_runner()
+    assert used == [full] and not capfd.readouterr().err
+
+
+def test_other_names_of_sources_are_noticed(spec):
+    full, _ = spec
+    full.sources.remove(Path(cutlass_build.RUNNER))
+    with pytest.raises(RuntimeError, match=f"has no source {cutlass_build.RUNNER}"):
+        cutlass_build.load_runner()
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="FlashInfer asks nvcc for its version; there is none")
+def test_the_installed_flashinfer_has_those_sources(tmp_path):
+    """A user would miss: sources that were renamed, so that everything or nothing is compiled."""
+    code = """
+from solutions.flashinfer_cutlass import build
+full = build.core.gen_cutlass_fused_moe_sm90_module()
+few = build.choose_spec()
+print(len(full.sources), *(path.name for path in few.sources))
+"""
+    env = os.environ | {
+        "FLASHINFER_WORKSPACE_BASE": str(tmp_path),
+        "FLASHINFER_CUDA_ARCH_LIST": "9.0a",
+        "PYTHONPATH": str(paths.ROOT),
+    }
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=170)
+    assert done.returncode == 0, done.stderr[-2000:]
+    total, *names = done.stdout.split()
+    assert {cutlass_build.RUNNER, "fp8_blockscale_gemm.cu", "flashinfer_cutlass_fused_moe_binding.cu"} <= set(names)
+    assert 5 * len(names) < int(total)
+
+
+# ---- SGLang's package, stood in for ----
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """Import a module of a packed solution: (solution, module)."""
+
+    def load(solution, name):
+        package = tmp_path / f"packed_{solution}"
+        for source in packing.pack(solution)["small"].sources:
+            path = package / source.path
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(source.content)
+        return importlib.import_module(f"{package.name}.{name}")
+
+    monkeypatch.syspath_prepend(tmp_path)
+    yield load
+    for name in [name for name in sys.modules if name.startswith("packed_")]:
+        del sys.modules[name]
+
+
+NUM_LOCAL = 8  # fewer than the definition's, since an interpreter is slow
+
+
+def routed(num_tokens):
+    """The definition's tensors and the experts that its routing chooses, numbered locally."""
+    tensors = inputs(num_tokens=num_tokens, device=DEVICE)
+    return tensors, route_ref(tensors[0], tensors[1], OFFSET, 2.5, NUM_LOCAL)[0]
+
+
+SGLANG_STAND_IN = """
+import triton
+from sglang.srt.utils import is_cuda
+from sglang.no_such_library import per_token_group_quant_fp8
+
+SETTLED = "on a GPU" if is_cuda() else "without"
+
+@triton.jit
+def fused_moe_kernel(a_ptr, N):
+    pass
+"""
+
+
+@pytest.mark.parametrize("place", ["srt/layers/moe/fused_moe_triton", "kernels/ops/moe"])
+def test_sglangs_kernel_is_loaded_without_its_package(module, place, tmp_path, monkeypatch):
+    """A user would miss: that one module needs none of SGLang's compiled libraries, wherever a version keeps it."""
+    folder = tmp_path / "sglang" / place
+    folder.mkdir(parents=True)
+    (tmp_path / "sglang" / "__init__.py").write_text("raise ImportError('the package must not be imported')")
+    (folder / "fused_moe_triton_kernels.py").write_text(SGLANG_STAND_IN)
+    load = module("sglang_triton", "load")
+    monkeypatch.delitem(sys.modules, "sglang", raising=False)
+    importlib.invalidate_caches()
+    before = set(sys.modules)
+    assert load.load_kernel().arg_names == ["a_ptr", "N"]
+    assert not any(name.startswith("sglang") for name in set(sys.modules) - before)
+
+    (folder / "fused_moe_triton_kernels.py").unlink()
+    with pytest.raises(ImportError, match="has no fused_moe_triton_kernels.py where it was looked for"):
+        load.load_kernel()
+
+
+def test_what_a_newer_sglang_adds_keeps_its_default(module, tmp_path, monkeypatch):
+    """A user would miss: a release whose kernel has one parameter more than those that we know."""
+    folder = tmp_path / "sglang" / "kernels/ops/moe"
+    folder.mkdir(parents=True)
+    (tmp_path / "sglang" / "__init__.py").touch()
+    parameters = "a_ptr, N, even_Ks: tl.constexpr, FUSE_SWIGLU: tl.constexpr = False"
+    newer = SGLANG_STAND_IN.replace("a_ptr, N", parameters).replace(
+        "import triton", "import triton\nfrom triton import language as tl", 1
+    )
+    (folder / "fused_moe_triton_kernels.py").write_text(newer)
+    monkeypatch.delitem(sys.modules, "sglang", raising=False)
+    importlib.invalidate_caches()
+    product = module("sglang_triton", "grouped_product")
+    assert product._OPTIONAL == {"even_Ks": True, "FUSE_SWIGLU": False}
+    assert product._ORDINARY == ["a_ptr", "N"]
+
+
+@pytest.mark.parametrize("num_tokens", [1, 128, 129, 384, 385, 768, 769, 1024, 14107])
+def test_sglangs_two_products_are_launches_of_their_own(module, num_tokens):
+    """A user would miss: the second product through the launcher of the first, which was compiled without TMA."""
+    first, second = module("sglang_triton", "tiles").choose_configs(num_tokens)
+    assert first != second and first.keys() == second.keys()
+
+
+@pytest.mark.parametrize("num_tokens", [1, 37])
+def test_sorted_tokens(module, num_tokens):
+    """A user would miss: padding that SGLang's kernel takes for a token."""
+    permute = module("sglang_triton", "kernels.permute").permute
+    sorted_tokens = module("sglang_triton", "sorted_tokens")
+    _, expert = routed(num_tokens)
+    permutation = permute(expert, NUM_LOCAL, 16)
+    found, length = sorted_tokens.sorted_tokens(permutation, num_tokens, 16)
+    wanted, wanted_length = sorted_tokens.sorted_tokens_ref(permutation, num_tokens, 16)
+    assert torch.equal(length, wanted_length) and torch.equal(found[: int(length)], wanted[: int(length)])
+    assert found[: int(length)].max() == num_tokens
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.skipif(not eligibility.is_installed("sglang"), reason="needs sglang; pip install --no-deps sglang")
+def test_sglangs_kernel_gives_the_definitions_answer(module):
+    """A user would miss: a parameter of the installed version's kernel that means something else."""
+    main = module("sglang_triton", "main")
+    tensors = inputs(num_tokens=9, device=DEVICE)
+    tensors[-1].fill_(torch.nan)
+    main.run(*tensors[:-1], OFFSET, 2.5, tensors[-1])
+    assert share_of_equal(tensors[-1], moe.run(*tensors[:-1], OFFSET, 2.5)) > 0.85
+
+
+@pytest.mark.skipif(not eligibility.is_installed("sglang"), reason="needs sglang; pip install --no-deps sglang")
+def test_sglangs_stages_compile_for_sm_90(tmp_path):
+    """A user would miss: the first call at some token count dies in the compiler."""
+    package = tmp_path / "sglang_triton"
+    for source in packing.pack("sglang_triton")["full"].sources:
+        path = package / source.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(source.content)
+    env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, paths.ROOT / "tests" / "ahead_of_time.py", package, "main.py::run", "sm_90"]
+    done = subprocess.run([*command, "1", "300", "500", "2000"], env=env, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-3000:]
+    kernels = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len({kernel["kernel"] for kernel in kernels}) >= 6
+    assert not [kernel for kernel in kernels if kernel["shared"] > 227 * 1024 or kernel["local"]]
+
+
+# ---- where they cannot run ----
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+@pytest.mark.parametrize("hardware", ["cpu", "sm_80", "sm_90", "sm_100", "sm_103"])
+def test_skipped_where_the_hardware_is_another(name, hardware, monkeypatch):
+    """A user would miss: why a backend has no figures here."""
+    monkeypatch.setattr(eligibility, "is_installed", lambda module: True)
+    targets = packing.read_manifest(name)["target_hardware"]
+    for packed in packing.pack(name).values():
+        reason = eligibility.why_skipped(packed, hardware)
+        if hardware in targets:
+            assert reason is None
+        else:
+            assert reason == f"runs on {', '.join(targets)}; this machine is {hardware}"
+
+
+@pytest.mark.parametrize("name", [*BACKENDS, "sglang_triton"])
+def test_skipped_where_the_package_is_absent(name, monkeypatch):
+    manifest = packing.read_manifest(name)
+    missing = manifest["dependencies"][-1]
+    monkeypatch.setattr(eligibility, "is_installed", lambda module: module != missing)
+    reason = eligibility.why_skipped(packing.pack(name)["full"], manifest["target_hardware"][0])
+    assert reason == f"needs {missing}, not installed here"
+
+
+def test_the_main_job_reports_them_skipped():
+    """A user would miss: a backend silently left out of the table, or a run that fails for it."""
+    script = paths.ROOT / "scripts" / "run_local.py"
+    env = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(
+        [sys.executable, script, "--solutions", *BACKENDS], env=env, capture_output=True, text=True, timeout=170
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    for name in BACKENDS:
+        targets = ", ".join(packing.read_manifest(name)["target_hardware"])
+        line = f"{name}_h512_i256: SKIPPED: runs on {targets}; this machine is cpu"
+        assert line in " ".join(done.stdout.split()), done.stdout
+
+
+# ---- solutions that compile for minutes ----
+
+MANIFEST = """
+name = "slow"
+author = "tests"
+description = "x"
+language = "python"
+entry_point = "main.py::run"
+target_hardware = ["cpu"]
+first_use = "compiles for minutes"
+"""
+
+
+@pytest.mark.parametrize(("body", "outcome"), [("", "built in"), ("raise RuntimeError('no nvcc')", "not built")])
+def test_the_user_is_told_before_a_long_build(tmp_path, body, outcome):
+    """A user would miss: that nothing hangs, and that the build is not in the times."""
+    (tmp_path / "slow").mkdir()
+    (tmp_path / "slow" / "solution.toml").write_text(MANIFEST)
+    code = f"import sys\nprint('-- loaded --', file=sys.stdout)\n{body}\ndef run(*arguments): pass\n"
+    (tmp_path / "slow" / "main.py").write_text(code)
+    packed = packing.pack("slow", tmp_path)["small"]
+    assert "minutes" not in packed.model_dump_json()
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        console = Console(file=said, width=160)
+        first_use.build_ahead(moe.definition("small"), [packed], {packed.name: "compiles for minutes"}, console)
+    before, after = said.getvalue().split("-- loaded --")
+    assert f"{packed.name}: building; on first use it compiles for minutes" in before
+    assert f"{packed.name}: {outcome}" in after and "apart from the runs below" in " ".join(after.split())
+
+
+# ---- docs/backends.md ----
+
+
+def test_fastest_within_noise(tmp_path):
+    """A reader would miss: two solutions that differ by a run's scatter, shown as one winning; a stale one winning;
+    runs with different versions held against each other."""
+    names = ("a", "b", "c", "old")
+    traces = [
+        recorded_traces.trace("a", 7, 1.0),
+        recorded_traces.trace("b", 7, 1.04),
+        recorded_traces.trace("c", 7, 1.2),
+        recorded_traces.trace("c", 80, 9.0),
+        recorded_traces.trace("a", 80, 1.0, torch="2.12"),
+        recorded_traces.trace("a", 80, 0.1, tolerance=recorded_traces.DEFAULT),
+        recorded_traces.trace("old", 7, 0.1, sha1="0" * 40),
+        recorded_traces.trace("old", 57, 2.0),
+        recorded_traces.trace("c", 57, 1.0),
+    ]
+    found = comparison.build([recorded_traces.trace_set(tmp_path, traces, names)])
+    gpu = "NVIDIA H200"
+    want = {"a": {gpu: [7, 80]}, "b": {gpu: [7]}, "c": {gpu: [57, 80]}, "old": {gpu: []}}
+    assert backend_table.fastest_at(found) == want
+
+
+def test_the_table_of_solutions_is_up_to_date():
+    """A reader must see every solution, with what its solution.toml says now."""
+    text = paths.BACKENDS.read_text()
+    assert backend_table.renewed(text) == text, "run `make readme`"
+    for name in packing.solutions_of(moe):
+        assert f"| `{name}` |" in text

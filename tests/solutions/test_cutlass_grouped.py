@@ -1,0 +1,188 @@
+"""cutlass_grouped where there is no GPU: it compiles, refuses bad input, and says why it cannot run."""
+
+import importlib.util
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import triton
+from flashinfer_bench.compile import BuilderRegistry
+from harness.packing import eligibility, packing
+from harness.packing.stage_table import stage_of
+
+from definitions import moe_fp8_block_scale as moe
+
+NAME = "cutlass_grouped"
+TOOL = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+
+
+def cannot_compile():
+    """Why the sources cannot be compiled here, or an empty string."""
+    if shutil.which("nvcc") is None:
+        return "nvcc is not on the PATH"
+    if importlib.util.find_spec("flashinfer") is None:
+        return "flashinfer-python, whose CUTLASS headers are used, is not installed"
+    return ""
+
+
+compiles = pytest.mark.skipif(bool(cannot_compile()), reason=cannot_compile())
+
+
+@pytest.fixture
+def build_module(tmp_path, monkeypatch):
+    """build.py of the packed solution, which is not compiled by that."""
+    for source in packing.pack(NAME)["full"].sources:
+        path = tmp_path / "packed" / source.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(source.content)
+    spec = importlib.util.spec_from_file_location("cutlass_grouped_build", tmp_path / "packed" / "build.py")
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, module)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def layer():
+    """What FIB builds; compiled for sm_90a once for each content of the sources."""
+    return BuilderRegistry.get_instance().build(moe.definition("full"), packing.pack(NAME)["full"])
+
+
+def resources(library):
+    """Name -> (registers, bytes of stack, bytes of local memory) of each kernel of a library."""
+    text = subprocess.run([TOOL, "-res-usage", library], capture_output=True, text=True, check=True).stdout
+    found = re.findall(r"Function (\S+):\s+REG:(\d+) STACK:(\d+).* LOCAL:(\d+)", text)
+    return {name: tuple(map(int, numbers)) for name, *numbers in found}
+
+
+def tile_files(prefix):
+    return [path for path in (packing.paths.SOLUTIONS / NAME).glob(f"{prefix}*_*.cu") if "_tiles" not in path.name]
+
+
+@compiles
+def test_hopper_build_uses_the_tensor_cores_and_does_not_spill(build_module):
+    """A user would miss: the first call dies in the compiler, or a product several times slower than it can be."""
+    library = build_module.build("sm_90")
+    kernels = resources(library)
+    assert sum("device_kernel" in name for name in kernels) == len(tile_files("sm90_")) > 0
+    for stage in ("route_kernel", "permute_kernel", "swiglu_quant_kernel", "combine_kernel"):
+        assert any(stage in name for name in kernels), stage
+    stages = packing.read_manifest(NAME)["stages"]  # a profile's trace names products as the library does
+    assert {stage_of(name, stages) for name in kernels if "device_kernel" in name} == {"gemm1, gemm2"}
+    spilled = {name: use for name, use in kernels.items() if use[1] or use[2]}
+    assert not spilled, spilled
+    code = subprocess.run([TOOL, "-sass", library], capture_output=True, text=True, check=True).stdout
+    for function in code.split("Function : ")[1:]:
+        name = function.split(maxsplit=1)[0]
+        if "device_kernel" in name:
+            assert "QGMMA" in function and "UTMALDG" in function, name
+            assert "ACQBULK" in function, f"{name} does not wait for the stage before it"
+
+
+@compiles
+def test_blackwell_product_compiles_behind_the_same_interface(build_module):
+    """A user would miss: a port that stopped compiling. It has never been run."""
+    library = build_module.build("sm_100")
+    kernels = resources(library)
+    assert sum("device_kernel" in name for name in kernels) == 1
+    assert any("write_scale_layouts" in name for name in kernels)
+
+
+@compiles
+def test_every_chosen_tile_is_compiled(layer):
+    """A user would miss: some token count asks for a tile that is not in the build."""
+    module = sys.modules[layer._callable.__module__]
+    names = {name for _, *pair in sys.modules[module.choose_tiles.__module__].TABLE for name in pair}
+    assert names
+    numbers = {name: module._kernels.tile_number(name) for name in names}
+    assert len(set(numbers.values())) == len(names)
+    with pytest.raises(ValueError, match="there is no tile nonsense"):
+        module._kernels.tile_number("nonsense")
+
+
+@compiles
+def test_tensors_that_are_not_on_a_gpu_are_refused(layer):
+    """A user would miss: a crash in the GPU, or a trace, instead of a line naming the argument."""
+    tokens, hidden, inter, local = 2, 7168, 2048, 32
+    h, i = hidden // 128, inter // 128
+
+    def fp8(*shape):
+        return torch.empty(shape, dtype=torch.float8_e4m3fn)
+
+    arguments = [
+        torch.zeros(tokens, 256),
+        torch.zeros(256, dtype=torch.bfloat16),
+        fp8(tokens, hidden),
+        torch.zeros(h, tokens),
+        fp8(local, 2 * inter, hidden),
+        torch.zeros(local, 2 * i, h),
+        fp8(local, hidden, inter),
+        torch.zeros(local, h, i),
+        64,
+        2.5,
+        torch.zeros(tokens, hidden, dtype=torch.bfloat16),
+    ]
+    with pytest.raises(ValueError, match="want a CUDA device"):
+        layer(*arguments)
+    for at, wrong, message in (
+        (1, torch.zeros(256), "routing_bias: got torch.float32 "),
+        (3, torch.zeros(h, tokens + 1), "hidden_states_scale: got "),
+        (0, None, "routing_logits: got NoneType"),
+        (8, 225, "local_expert_offset: got 225, want an int, 0 to 224"),
+        (9, "2.5", "routed_scaling_factor: got str, want a number"),
+    ):
+        with pytest.raises(ValueError, match=re.escape(message)):
+            layer(*arguments[:at], wrong, *arguments[at + 1 :])
+    narrow = [*arguments[:4], fp8(local, 512, hidden), torch.zeros(local, 4, h), fp8(local, hidden, 256)]
+    with pytest.raises(ValueError, match=re.escape("want a CUDA device, [32, 4096, 7168]")):
+        layer(*narrow, torch.zeros(local, h, 2), *arguments[8:])
+
+
+@pytest.mark.parametrize(
+    ("hardware", "missing", "reason"),
+    [
+        ("cpu", (), "runs on sm_90; this machine is cpu"),
+        ("sm_100", (), "runs on sm_90; this machine is sm_100"),
+        ("sm_90", ("flashinfer",), "needs flashinfer, not installed here"),
+        ("sm_90", (), None),
+    ],
+)
+def test_skipped_with_the_reason(monkeypatch, hardware, missing, reason):
+    """A user would miss: why the table says SKIPPED."""
+    monkeypatch.setattr(eligibility, "is_installed", lambda name: name not in missing)
+    assert eligibility.why_skipped(packing.pack(NAME)["full"], hardware) == reason
+
+
+def test_what_is_missing_to_compile_is_named(build_module, monkeypatch, tmp_path):
+    """A user would miss: which of compiler and headers to install."""
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
+    monkeypatch.setattr(build_module.shutil, "which", lambda name: None)
+    with pytest.raises(RuntimeError, match="needs nvcc"):
+        build_module.build("sm_90")
+    monkeypatch.setattr(build_module.shutil, "which", lambda name: name)
+    monkeypatch.setattr(build_module.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(RuntimeError, match="flashinfer-python, which is not installed"):
+        build_module.build("sm_90")
+    empty = type("Spec", (), {"submodule_search_locations": [str(tmp_path)]})
+    monkeypatch.setattr(build_module.importlib.util, "find_spec", lambda name: empty)
+    with pytest.raises(RuntimeError, match="there are none in"):
+        build_module.build("sm_90")
+
+
+def test_sources_are_kept_by_content(build_module, monkeypatch, tmp_path):
+    """A user would miss: compiling again for minutes whenever FIB unpacks the solution to another place."""
+    monkeypatch.setenv("TVM_FFI_CACHE_DIR", str(tmp_path / "cache"))
+    target = build_module.TARGETS["sm_90"]
+    first = build_module._kept_sources(target)
+    written = {path: path.stat().st_mtime_ns for path in first.iterdir()}
+    assert build_module._kept_sources(target) == first
+    assert written == {path: path.stat().st_mtime_ns for path in first.iterdir()}
+    assert {path.name for path in first.glob("*.cu")} > {"layer.cu"}
+    assert not any(path.name.startswith("sm100_") for path in first.iterdir())
+    stage = Path(build_module.__file__).with_name("combine.cuh")
+    stage.write_text(stage.read_text() + "\n")
+    assert build_module._kept_sources(target) != first

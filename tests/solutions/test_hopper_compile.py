@@ -1,0 +1,45 @@
+"""hopper_fused's CUDA sources, compiled for sm_90a without a GPU."""
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import triton
+import tvm_ffi.libinfo
+from harness.core import paths
+
+FOLDER = paths.SOLUTIONS / "hopper_fused"
+CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+# What ptxas says where it makes wgmma wait for each other, and where it ignores setmaxnreg.
+GIVEN_UP = re.compile(r"C75\d\d|serializ|setmaxnreg.*ignored", re.IGNORECASE)
+SPILLED = re.compile(r"(\d+) bytes spill stores")
+MOST_SPILLED = 64  # bytes: the loading threads keep a few addresses in memory
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on the PATH")
+@pytest.mark.parametrize("source", sorted(path.name for path in FOLDER.glob("*.cu")))
+def test_compiles_without_giving_up_speed(source, tmp_path):
+    """A change that serialises the products or spills their sums would show only as a slower table, on a GPU."""
+    built = tmp_path / "kernel.o"
+    includes = {tvm_ffi.libinfo.find_include_path(), tvm_ffi.libinfo.find_dlpack_include_path()}
+    command = [
+        "nvcc",
+        "-std=c++17",
+        "-O2",
+        "-Xcompiler",
+        "-fPIC",
+        "-gencode=arch=compute_90a,code=sm_90a",
+        "-Xptxas",
+        "-v",
+    ]
+    command += [f"-I{folder}" for folder in includes] + ["-c", str(FOLDER / source), "-o", str(built)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert not GIVEN_UP.search(done.stderr), done.stderr
+    assert all(int(spilled) <= MOST_SPILLED for spilled in SPILLED.findall(done.stderr)), done.stderr
+    if source in ("fused_layer.cu", "many_gemm1.cu", "many_gemm2.cu") and os.access(CUOBJDUMP, os.X_OK):
+        code = subprocess.run([CUOBJDUMP, "-sass", built], capture_output=True, text=True).stdout
+        assert "QGMMA" in code and "UTMALDG" in code, "neither FP8 wgmma nor TMA in the machine code"

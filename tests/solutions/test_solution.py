@@ -1,0 +1,558 @@
+"""Every packed solution that this machine can run, built by FIB, as a whole.
+
+Without a GPU that is the small geometry through Triton's interpreter; tests marked `gpu` run the
+full one. Solutions that are made for other hardware are skipped, but for their source check.
+"""
+
+import ast
+import hashlib
+
+import pytest
+import torch
+from flashinfer_bench import Trace
+from flashinfer_bench.bench.utils import compute_error_stats, gen_inputs, load_safetensors
+from flashinfer_bench.compile import BuilderRegistry
+from flashinfer_bench.data import load_jsonl_file
+from harness.core import paths
+from harness.evaluation import cpu_judge
+from harness.evaluation.tolerances import TOLERANCES
+from harness.operators import workloads
+from harness.operators.cases import HARD, PUBLIC
+from harness.packing import eligibility, packing
+
+from definitions import moe_fp8_block_scale as moe
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+SOLUTIONS = packing.solution_names()
+OUTPUT = "output"
+BIG = max(t for _, t, _ in PUBLIC)
+
+# of Triton's interpreter, thousands of times
+pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")
+
+
+@pytest.fixture(scope="session")
+def records(tmp_path_factory):
+    """Geometry -> (folder with the blobs, workloads by token count and by case name)."""
+    made = {}
+
+    def get(geometry):
+        if geometry not in made:
+            root = tmp_path_factory.mktemp(geometry)
+            workloads.make(geometry, root)
+            path = paths.workload_file(moe.definition_name(geometry), root)
+            made[geometry] = root, [t.workload for t in load_jsonl_file(Trace, path)]
+        return made[geometry]
+
+    return get
+
+
+def at(*geometries):
+    """Run a test for every solution that serves one of these geometries."""
+    served = [
+        pytest.param(name, geometry, marks=[pytest.mark.gpu] if geometry == "full" else [])
+        for name in SOLUTIONS
+        for geometry in geometries
+        if geometry in packing.read_manifest(name).get("definitions", moe.GEOMETRIES)
+    ]
+    return pytest.mark.parametrize(("solution", "geometry"), served)
+
+
+@pytest.fixture
+def layer(solution, geometry):
+    """The runnable that FIB builds of a packed solution."""
+    packed = packing.pack(solution)[geometry]
+    if reason := eligibility.why_skipped(packed, eligibility.here()):
+        pytest.skip(f"{solution} {reason}")
+    runnable = BuilderRegistry.get_instance().build(moe.definition(geometry), packed)
+    assert runnable.metadata.destination_passing_style
+    return runnable
+
+
+def inputs(geometry, num_tokens, device=DEVICE, seed=0, offset=64):
+    """A dict of arguments, `output` last and full of NaN; about half of the pairs are local."""
+    sizes = moe.GEOMETRIES[geometry]
+    hidden, inter = sizes["hidden_size"], sizes["intermediate_size"]
+    h, i, local = hidden // 128, inter // 128, moe.NUM_LOCAL_EXPERTS
+    generator = torch.Generator(device).manual_seed(seed)
+
+    def normal(*shape):
+        return torch.randn(shape, generator=generator, device=device)
+
+    logits = normal(num_tokens, moe.NUM_EXPERTS)
+    logits[:, offset : offset + local] += 1.5
+    return {
+        "routing_logits": logits,
+        "routing_bias": (0.05 * normal(moe.NUM_EXPERTS)).bfloat16(),
+        "hidden_states": normal(num_tokens, hidden).to(torch.float8_e4m3fn),
+        "hidden_states_scale": normal(h, num_tokens),
+        "gemm1_weights": normal(local, 2 * inter, hidden).to(torch.float8_e4m3fn),
+        "gemm1_weights_scale": normal(local, 2 * i, h),
+        "gemm2_weights": normal(local, hidden, inter).to(torch.float8_e4m3fn),
+        "gemm2_weights_scale": normal(local, h, i),
+        "local_expert_offset": offset,
+        "routed_scaling_factor": 2.5,
+        OUTPUT: torch.full((num_tokens, hidden), torch.nan, dtype=torch.bfloat16, device=device),
+    }
+
+
+def reference(arguments):
+    return moe.run(**{name: value for name, value in arguments.items() if name != OUTPUT})
+
+
+def run(layer, arguments):
+    """A fresh output, which held NaN before the call."""
+    output = torch.full_like(arguments[OUTPUT], torch.nan)
+    layer(*(arguments | {OUTPUT: output}).values())
+    return output
+
+
+def difference(output, wanted):
+    """Where and by how much two outputs differ, in words."""
+    differs = output != wanted  # NaN differs from everything
+    rows, columns = differs.any(1).nonzero().flatten().tolist(), differs.any(0).nonzero().flatten().tolist()
+    most = (output.float() - wanted.float()).abs().max().item()
+    where = f"{len(rows)} rows {rows[:8]} and {len(columns)} columns {columns[:8]}"
+    return f"{differs.sum()} values differ by up to {most:.3g} in {where}"
+
+
+def matched(output, wanted):
+    """Tolerance name -> share of elements inside it, as FIB counts."""
+    assert torch.isfinite(output).all()
+    if output.numel() == 0:
+        return dict.fromkeys(TOLERANCES, 1.0)
+    return {
+        name: compute_error_stats(output, wanted, cpu_judge.config_for(tolerance))[3]
+        for name, tolerance in TOLERANCES.items()
+    }
+
+
+def assert_close(output, wanted, of=""):
+    """Inside relaxed and contest; returns the three ratios."""
+    ratios = matched(output, wanted)
+    for name in ("relaxed", "contest"):
+        assert ratios[name] >= TOLERANCES[name].ratio, f"{of}: {ratios}"
+    return ratios
+
+
+def without_local_expert(arguments):
+    """[T] bool: tokens that route to no expert of this rank."""
+    experts, _ = moe.route(arguments["routing_logits"], arguments["routing_bias"], 1.0)
+    local = experts - arguments["local_expert_offset"]
+    return ((local < 0) | (local >= moe.NUM_LOCAL_EXPERTS)).all(1)
+
+
+# ---- right answers ----
+
+
+def check_workload(layer, definition, workload, root, record_property):
+    seed = int.from_bytes(hashlib.sha256(workload.uuid.encode()).digest()[:8], "big")
+    torch.manual_seed(seed)
+    stored = load_safetensors(definition, workload, root)
+    values = gen_inputs(definition, workload, DEVICE, stored)
+    # FIB's harness hands over clones; what lies in a mapped file may start at any address
+    values = [value.clone() if torch.is_tensor(value) else value for value in values]
+    arguments = dict(zip(definition.inputs, values, strict=True))
+    wanted = reference(arguments)
+    arguments[OUTPUT] = torch.empty_like(wanted)
+    output = run(layer, arguments)
+    assert (output[without_local_expert(arguments)] == 0).all()
+    ratios = assert_close(output, wanted, of=workload.uuid)
+    for name, ratio in ratios.items():
+        record_property(f"matched_ratio_{name}", f"{ratio:.4f}")
+    listed = " ".join(f"{name}={ratio:.4f}" for name, ratio in ratios.items())
+    print(f"{layer.metadata.solution_name} T={arguments[OUTPUT].shape[0]}: {listed}")
+
+
+@at("small")
+@pytest.mark.parametrize("case", [name for name, *_ in HARD])
+def test_small_workloads(layer, geometry, case, records, record_property):
+    """A user would miss: a wrong answer on a workload chosen to hurt, seen on the GPU only."""
+    root, all_records = records(geometry)
+    definition = moe.definition(geometry)
+    at = [name for name, *_ in HARD].index(case)
+    check_workload(layer, definition, all_records[at], root, record_property)
+
+
+@at("full")
+@pytest.mark.parametrize("num_tokens", [1, 7, 80, 901])
+def test_full_workloads(layer, geometry, num_tokens, records, record_property):
+    """A user would miss: a wrong answer at the width of the real model."""
+    root, all_records = records(geometry)
+    workload = next(w for w in all_records if w.axes["seq_len"] == num_tokens)
+    check_workload(layer, moe.definition(geometry), workload, root, record_property)
+
+
+@at("small")
+@pytest.mark.parametrize("num_tokens", [300, 400, 1100])
+def test_more_tokens_than_one_chunk_or_tile_choice(layer, geometry, num_tokens):
+    """A user would miss: what only happens above 128, 256 or 1024 tokens, at any width."""
+    arguments = inputs(geometry, num_tokens)
+    few = torch.arange(num_tokens, device=DEVICE) % 8 > 0  # an interpreter is slow
+    arguments["routing_logits"][few, 64:96] -= 4
+    assert_close(run(layer, arguments), reference(arguments))
+
+
+@at("full")
+@pytest.mark.parametrize("last", [224, 1024, 8192])
+def test_neighbours_where_kernels_change(layer, geometry, last):
+    """A user would miss: a wrong answer at the last count of one kernel, or the first of the next; hopper_fused's."""
+    for num_tokens in (last, last + 1):
+        arguments = inputs(geometry, num_tokens)
+        assert_close(run(layer, arguments), reference(arguments), of=f"T={num_tokens}")
+
+
+@at("full", "small")
+def test_many_sizes_in_one_process(layer, geometry):
+    """A user would miss: a call that takes over what a call of another size left behind."""
+    for num_tokens, offset in ((33, 64), (1, 0), (16, 224), (2, 33), (33, 64)):
+        arguments = inputs(geometry, num_tokens, seed=num_tokens, offset=offset)
+        assert_close(run(layer, arguments), reference(arguments), of=f"T={num_tokens}")
+
+
+@at("full", "small")
+def test_no_tokens(layer, geometry):
+    """A user would miss: a launch of an empty grid, which CUDA refuses."""
+    assert run(layer, inputs(geometry, 0)).shape[0] == 0
+
+
+@at("full", "small")
+@pytest.mark.parametrize("some", [False, True])
+def test_rows_without_a_local_expert_are_zero(layer, geometry, some):
+    """A user would miss: old memory, here NaN, in rows that this rank adds nothing to."""
+    arguments = inputs(geometry, 9)
+    local = slice(64, 64 + moe.NUM_LOCAL_EXPERTS)
+    arguments["routing_logits"][1:8:2, local] = -20
+    if not some:
+        arguments["routing_logits"][:, local] = -20
+    none = without_local_expert(arguments)
+    output = run(layer, arguments)
+    assert (output[none] == 0).all()
+    assert none.all() if not some else none[1:8:2].all() and not none[::2].any()
+    assert (output[~none] != 0).any(1).all()
+
+
+@at("full")
+@pytest.mark.parametrize("num_tokens", [700, 9000])
+def test_rows_without_a_local_expert_are_zero_among_many(layer, geometry, num_tokens):
+    """A user would miss: old memory in such rows, where their clearing is shared out over the device."""
+    arguments = inputs(geometry, num_tokens)
+    arguments["routing_logits"][1::2, 64 : 64 + moe.NUM_LOCAL_EXPERTS] = -20
+    none = without_local_expert(arguments)
+    output = run(layer, arguments)
+    assert none[1::2].all() and not none.all() and (output[none] == 0).all()
+    assert (output[~none] != 0).any(1).all()
+
+
+@at("full", "small")
+def test_same_call_same_bits(layer, geometry):
+    """A user would miss: results that differ from run to run, as sums by atomics do."""
+    arguments = inputs(geometry, 21)
+    first = run(layer, arguments)
+    for _ in range(2 if DEVICE == "cpu" else 20):
+        assert torch.equal(run(layer, arguments).view(torch.int16), first.view(torch.int16))
+
+
+@at("full", "small")
+def test_inputs_are_left_alone(layer, geometry):
+    """A user would miss: an argument that a kernel scribbled on."""
+    arguments = inputs(geometry, 5)
+    kept = {n: t.clone() for n, t in arguments.items() if n != OUTPUT and torch.is_tensor(t)}
+    run(layer, arguments)
+    for name, before in kept.items():
+        assert torch.equal(arguments[name].view(torch.uint8), before.view(torch.uint8)), name
+
+
+@at("full", "small")
+def test_tensors_changed_in_place_change_the_answer(layer, geometry):
+    """A user would miss: an answer remembered by address, wrong from the second call on."""
+    arguments = inputs(geometry, 5)
+    before = run(layer, arguments)
+    other = inputs(geometry, 5, seed=1)
+    for name, tensor in arguments.items():
+        if name == OUTPUT or not torch.is_tensor(tensor):
+            continue
+        tensor.copy_(other[name])
+        after = run(layer, arguments)
+        assert not torch.equal(after, before), f"a change of {name} changed nothing"
+        assert_close(after, reference(arguments), of=name)
+        before = after
+    for name, value in (("local_expert_offset", 80), ("routed_scaling_factor", 1.25)):
+        arguments[name] = value
+        after = run(layer, arguments)
+        assert_close(after, reference(arguments), of=name)
+        assert not torch.equal(after, before), f"a change of {name} changed nothing"
+        before = after
+
+
+@at("full")
+@pytest.mark.parametrize("num_tokens", [131_072, 131_073])
+def test_a_huge_batch_is_right_or_refused(layer, geometry, num_tokens):
+    """A user would miss: an offset that no longer fits in 32 bits, hence wrong rows or a crash in the GPU."""
+    arguments = inputs(geometry, num_tokens)
+    try:
+        output = run(layer, arguments)
+    except ValueError as error:
+        assert str(error).startswith(f"routing_logits: got {num_tokens} tokens, want "), error
+        assert arguments[OUTPUT].isnan().all()
+        return
+    some = torch.linspace(0, num_tokens - 1, 64, device=DEVICE).long()
+    few = {name: arguments[name][some] for name in ("routing_logits", "hidden_states")}
+    few["hidden_states_scale"] = arguments["hidden_states_scale"][:, some]
+    assert_close(output[some], reference(arguments | few))
+    assert torch.isfinite(output).all()
+
+
+# ---- bad input ----
+
+TENSORS = [name for name, value in inputs("small", 3, "cpu").items() if torch.is_tensor(value)]
+OTHER_DTYPE = {
+    torch.float32: torch.float64,
+    torch.bfloat16: torch.float16,
+    torch.float8_e4m3fn: torch.float8_e5m2,
+}
+
+
+def strided(tensor):
+    """The same shape and values, every second element of a larger tensor."""
+    wide = torch.empty((*tensor.shape[:-1], 2 * tensor.shape[-1]), dtype=tensor.dtype)
+    return wide.to(tensor.device)[..., ::2].copy_(tensor)
+
+
+def misaligned(tensor):
+    """Contiguous, but one element beyond a multiple of 16 bytes."""
+    room = torch.empty(tensor.numel() + 1, dtype=tensor.dtype, device=tensor.device)
+    return room[1:].view(tensor.shape).copy_(tensor)
+
+
+def brackets(shape):
+    return str(list(shape))
+
+
+FAULTS = {
+    # name -> (spoil a tensor, words of the message: what came, what is wanted)
+    "dtype": (
+        lambda t: t.to(OTHER_DTYPE[t.dtype]),
+        lambda t: (f"got {OTHER_DTYPE[t.dtype]} ", f"want {t.dtype} "),
+    ),
+    "rank": (lambda t: t[None], lambda t: (f"got {t.dtype} ", brackets(t[None].shape), "want")),
+    "device": (lambda t: t.to("meta"), lambda t: ("is on", "meta", (f"{t.device}", "a CUDA device"), "want")),
+    "contiguity": (
+        strided,
+        lambda t: (f"strides {list(strided(t).stride())}", "want a contiguous"),
+    ),
+    "alignment": (misaligned, lambda t: ("multiple of 16 bytes",)),
+    "not a tensor": (lambda t: [1.0], lambda t: ("got list", "want")),
+    "nothing": (lambda t: None, lambda t: ("got NoneType", "want")),
+}
+
+
+def refused(layer, geometry, arguments, name, words):
+    """The call raises ValueError about `name`, with these words, and touches no output."""
+    hidden = moe.GEOMETRIES[geometry]["hidden_size"]
+    output = torch.full((3, hidden), 7, dtype=torch.bfloat16, device=DEVICE)
+    given = {OUTPUT: output} if name != OUTPUT else {}
+    with pytest.raises(ValueError) as error:
+        layer(*(arguments | given).values())
+    message = str(error.value)
+    assert message.startswith(f"{name}:") or "as routing_logits" in message, message
+    assert name in message, message
+    for word in words:  # a tuple holds words of which one will do
+        choices = (word,) if isinstance(word, str) else word
+        assert any(choice in message for choice in choices), f"{word!r} not in {message!r}"
+    assert (output == 7).all()
+
+
+@at("full", "small")
+@pytest.mark.parametrize("fault", FAULTS)
+def test_wrong_tensors_are_refused(layer, geometry, fault):
+    """A user would miss: a crash in the GPU, or a wrong answer, instead of a line that says why."""
+    spoil, words = FAULTS[fault]
+    right = inputs(geometry, 3)
+    for name in TENSORS:
+        arguments = dict(right)
+        good = arguments[name]
+        arguments[name] = spoil(good)
+        refused(layer, geometry, arguments, name, words(good))
+        if name == OUTPUT and fault in ("contiguity", "alignment"):
+            assert arguments[OUTPUT].isnan().all()
+
+
+@at("full", "small")
+def test_wrong_sizes_are_refused(layer, geometry):
+    """A user would miss: reads beyond the end of a tensor that is shorter than the others say."""
+    right = inputs(geometry, 3)
+    for name in TENSORS:
+        shape = right[name].shape
+        for axis in range(len(shape)):
+            for change in (-1, 1):
+                arguments = dict(right)
+                wrong = list(shape)
+                wrong[axis] += change
+                dtype = arguments[name].dtype
+                arguments[name] = torch.empty(wrong, dtype=dtype, device=DEVICE)
+                blamed, came = name, str(wrong[axis])
+                if (name, axis) == ("routing_logits", 0):
+                    # the logits say how many tokens there are; the next that has them disagrees
+                    blamed, came = "hidden_states", brackets(right["hidden_states"].shape)
+                if (name, axis) == ("gemm1_weights", 1):  # 511 is "intermediate_size is 255"
+                    came = name
+                refused(layer, geometry, arguments, blamed, (came, "want"))
+
+
+@at("full", "small")
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("local_expert_offset", -1),
+        ("local_expert_offset", moe.NUM_EXPERTS - moe.NUM_LOCAL_EXPERTS + 1),
+        ("local_expert_offset", 1.5),
+        ("local_expert_offset", "64"),
+        ("local_expert_offset", None),
+        ("routed_scaling_factor", "2.5"),
+        ("routed_scaling_factor", None),
+    ],
+)
+def test_wrong_scalars_are_refused(layer, geometry, name, value):
+    """A user would miss: experts outside this rank's weights, that is reads out of bounds."""
+    refused(layer, geometry, inputs(geometry, 3) | {name: value}, name, ("got", "want"))
+
+
+# ---- what a solution must not do ----
+
+SYNCHRONISES = {"item", "cpu", "tolist", "numpy", "synchronize", "nonzero", "argwhere", "unique"}
+
+
+@pytest.mark.parametrize("name", SOLUTIONS)
+def test_source_never_waits_for_the_device(name):
+    """A user would miss: a hidden wait, which costs time and forbids CUDA graphs.
+
+    The plain statements of stages (`*_ref`) are never called by a solution and may do as they like.
+    """
+    found = []
+
+    def visit(node, path):
+        if isinstance(node, ast.FunctionDef) and node.name.endswith("_ref"):
+            return
+        if isinstance(node, ast.Attribute) and node.attr in SYNCHRONISES:
+            found.append(f"{path}:{node.lineno} .{node.attr}")
+        if isinstance(node, ast.Call):
+            words = [a.value for a in node.args if isinstance(a, ast.Constant)]
+            if getattr(node.func, "attr", None) == "to" and "cpu" in words:
+                found.append(f'{path}:{node.lineno} .to("cpu")')
+        for child in ast.iter_child_nodes(node):
+            visit(child, path)
+
+    solution = next(iter(packing.pack(name).values()))
+    for source in solution.sources:
+        if source.path.endswith(".py"):
+            visit(ast.parse(source.content), source.path)
+    assert not found, "\n".join(found)
+
+
+# ---- on the device ----
+
+
+@at("full")
+@pytest.mark.parametrize("num_tokens", [7, 1100])
+def test_torch_sees_no_synchronisation(layer, geometry, num_tokens):
+    """A user would miss: the same as the source check, where torch waits by itself."""
+    arguments = inputs(geometry, num_tokens)
+    first = run(layer, arguments)
+    output = torch.full_like(first, torch.nan)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        layer(*(arguments | {OUTPUT: output}).values())
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert torch.equal(output, first)
+
+
+@at("full")
+def test_runs_on_the_current_stream(layer, geometry):
+    """A user would miss: kernels that start before their inputs, made on a stream, are there."""
+    arguments = inputs(geometry, 80)
+    other = inputs(geometry, 80, seed=1)["hidden_states"]
+    wanted = run(layer, arguments | {"hidden_states": other})
+    output = torch.full_like(wanted, torch.nan)
+    torch.cuda.synchronize()
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(100_000_000)  # some 50 ms: who does not wait reads the old tokens
+        arguments["hidden_states"].copy_(other)
+        layer(*(arguments | {OUTPUT: output}).values())
+    stream.synchronize()
+    assert torch.equal(output, wanted)
+
+
+@at("full")
+def test_two_streams_at_once(layer, geometry):
+    """A user would miss: two calls that share scratch memory and spoil each other."""
+    calls = [inputs(geometry, 80, seed=seed) for seed in (0, 1)]
+    wanted = [run(layer, arguments) for arguments in calls]
+    assert not torch.equal(*wanted)
+    streams = [torch.cuda.Stream() for _ in calls]
+    outputs = [[torch.full_like(w, torch.nan) for _ in range(20)] for w in wanted]
+    torch.cuda.synchronize()
+    for turn in range(20):
+        for stream, arguments, out in zip(streams, calls, outputs, strict=True):
+            with torch.cuda.stream(stream):
+                layer(*(arguments | {OUTPUT: out[turn]}).values())
+    torch.cuda.synchronize()
+    for seed, (all_turns, one) in enumerate(zip(outputs, wanted, strict=True)):
+        for turn, output in enumerate(all_turns):
+            assert torch.equal(output, one), f"stream {seed}, turn {turn}: {difference(output, one)}"
+
+
+@at("full")
+@pytest.mark.parametrize("num_tokens", [7, 80])
+def test_cuda_graph(layer, geometry, num_tokens):
+    """A user would miss: a serving engine that captures its model and cannot capture this layer."""
+    arguments = inputs(geometry, num_tokens)
+    output = torch.full_like(arguments[OUTPUT], torch.nan)
+    run(layer, arguments)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        layer(*(arguments | {OUTPUT: output}).values())
+    for seed in (0, 1, 2):
+        other = inputs(geometry, num_tokens, seed=seed)
+        for name in ("routing_logits", "hidden_states", "hidden_states_scale"):
+            arguments[name].copy_(other[name])
+        output.fill_(torch.nan)
+        graph.replay()
+        assert torch.equal(output, run(layer, arguments)), f"replay {seed}"
+
+
+@at("full")
+def test_scratch_of_the_largest_workload(layer, geometry, records, record_property):
+    """A user would miss: out of memory next to a model that fills the device."""
+    root, all_records = records(geometry)
+    workload = next(w for w in all_records if w.axes["seq_len"] == BIG)
+    definition = moe.definition(geometry)
+    stored = load_safetensors(definition, workload, root)
+    values = gen_inputs(definition, workload, DEVICE, stored)
+    values = [value.clone() if torch.is_tensor(value) else value for value in values]
+    output = torch.empty((BIG, 7168), dtype=torch.bfloat16, device=DEVICE)
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    layer(*values, output)
+    torch.cuda.synchronize()
+    peak = torch.cuda.max_memory_allocated() - before
+    record_property("scratch_bytes", peak)
+    print(f"{layer.metadata.solution_name}: scratch at T={BIG}: {peak / 1e9:.3f} GB")
+    assert peak < 1.5e9
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+@at("full")
+def test_second_device(layer, geometry):
+    """A user would miss: tensors of one GPU handed to kernels on another."""
+    arguments = inputs(geometry, 80, "cuda:0")
+    wanted = run(layer, arguments)
+    there = {n: v.to("cuda:1") if torch.is_tensor(v) else v for n, v in arguments.items()}
+    torch.cuda.set_device(0)
+    output = run(layer, there)
+    assert output.device.index == 1 and torch.cuda.current_device() == 0
+    assert torch.equal(output.to("cuda:0"), wanted)
+    assert torch.equal(run(layer, arguments), wanted)

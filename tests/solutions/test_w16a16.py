@@ -1,0 +1,498 @@
+"""The bf16 layer: its definition and workloads, both styles of Triton kernels, and torch's grouped product.
+
+Without a GPU the kernels run through Triton's interpreter at the small geometry; tests marked `gpu` run the full one.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from flashinfer_bench import Definition, Trace
+from flashinfer_bench.bench.evaluators import resolve_evaluator
+from flashinfer_bench.bench.evaluators.default import DefaultEvaluator
+from flashinfer_bench.bench.utils import compute_error_stats, load_safetensors
+from flashinfer_bench.compile import BuilderRegistry
+from flashinfer_bench.data import load_jsonl_file
+from harness.core import paths
+from harness.evaluation import cpu_judge
+from harness.evaluation.tolerances import TOLERANCES
+from harness.operators import catalogue, moe_bf16_workloads, workloads
+from harness.operators.floor_time import BYTES_PER_SECOND
+from harness.packing import eligibility, packing
+from harness.profiling.launch_counters import read_launches
+from harness.report import w16a16_page
+
+from definitions import moe_bf16, moe_fp8_block_scale
+from solutions.kernels.sort_pairs import ALONE, sort_pairs, sort_pairs_ref
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+HERE = "bf16" if DEVICE == "cuda" else "bf16_small"
+SOLUTIONS = ("align_fused_bf16", "gather_scatter_bf16", "torch_grouped_bf16")
+STYLES = ("align_fused_bf16", "gather_scatter_bf16")
+GEMMS = {"gemm1_kernel", "gemm2_kernel", "gemm1_swiglu_kernel", "gemm2_scatter_kernel"}
+SHARED_MEMORY = 227 * 1024  # of one thread block, on sm_90 and on sm_100 alike
+
+pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")
+
+
+def distinct_ids(num_tokens, num_experts, top_k, seed=0, device=DEVICE):
+    """[T, top_k] int32, all different in a row."""
+    generator = torch.Generator(device).manual_seed(seed)
+    scores = torch.rand(num_tokens, num_experts, generator=generator, device=device)
+    return scores.argsort(1)[:, :top_k].int().contiguous()
+
+
+def inputs(num_tokens, geometry=HERE, seed=0, device=DEVICE):
+    """The definition's five inputs, by name."""
+    sizes = moe_bf16.GEOMETRIES[geometry]
+    experts, top_k = sizes["num_experts"], sizes["top_k"]
+    hidden, inter = sizes["hidden_size"], sizes["intermediate_size"]
+    generator = torch.Generator(device).manual_seed(seed)
+
+    def normal(*shape):
+        return torch.randn(shape, generator=generator, device=device)
+
+    return {
+        "hidden_states": normal(num_tokens, hidden).bfloat16(),
+        "expert_ids": distinct_ids(num_tokens, experts, top_k, seed, device),
+        "expert_weights": normal(num_tokens, top_k).softmax(1),
+        "gemm1_weights": normal(experts, 2 * inter, hidden).bfloat16(),
+        "gemm2_weights": normal(experts, hidden, inter).bfloat16(),
+    }
+
+
+@pytest.fixture(params=SOLUTIONS)
+def layer(request):
+    """The runnable that FIB builds of a packed solution, at the geometry of this machine."""
+    packed = packing.pack(request.param)[HERE]
+    if reason := eligibility.why_skipped(packed, eligibility.here()):
+        pytest.skip(f"{request.param} {reason}")
+    return BuilderRegistry.get_instance().build(moe_bf16.definition(HERE), packed)
+
+
+def run(layer, arguments):
+    """A fresh output, which held NaN before the call."""
+    output = torch.full_like(arguments["hidden_states"], torch.nan)
+    layer(*arguments.values(), output)
+    return output
+
+
+def assert_close(output, wanted):
+    """Inside FIB's relaxed and contest tolerances, and as exact as bf16 intermediates let it be."""
+    assert torch.isfinite(output).all()
+    for name in ("relaxed", "contest"):
+        ratio = compute_error_stats(output, wanted, cpu_judge.config_for(TOLERANCES[name]))[3]
+        assert ratio >= TOLERANCES[name].ratio, (name, ratio)
+    if wanted.numel():
+        error = (output.float() - wanted.float()).norm() / wanted.float().norm()
+        assert error < 8e-3, error
+
+
+# ---- the definition ----
+
+
+def test_reference_computes_what_the_definition_describes():
+    """A user would miss: a reference whose gate and up are exchanged, or that weighs before the activation."""
+    arguments = inputs(5, "bf16_small", device="cpu")
+    x, ids, weights, w13, w2 = (tensor.double() for tensor in arguments.values())
+    inter = w2.shape[2]
+    wanted = torch.zeros_like(x)
+    for token in range(len(x)):
+        for slot, expert in enumerate(ids[token].long()):
+            first = w13[expert] @ x[token]
+            gate, up = first[:inter], first[inter:]
+            wanted[token] += weights[token, slot] * (w2[expert] @ (gate * torch.sigmoid(gate) * up))
+    error = (moe_bf16.run(**arguments).double() - wanted).norm() / wanted.norm()
+    assert error < 4e-3  # bf16 rounds to 2^-9
+
+
+@pytest.mark.parametrize("geometry", moe_bf16.GEOMETRIES)
+def test_committed_definition_is_what_the_source_generates(geometry):
+    """Otherwise FIB judges by a reference that nobody can read."""
+    text = paths.definition_file(moe_bf16.definition_name(geometry)).read_text()
+    assert text == moe_bf16.definition(geometry).model_dump_json(indent=2, exclude_unset=True) + "\n"
+    assert resolve_evaluator(Definition.model_validate_json(text)) is DefaultEvaluator
+
+
+def test_reference_in_the_json_stands_alone():
+    """FIB runs it as a module of its own, with nothing of this repository in reach."""
+    text = paths.definition_file(moe_bf16.definition_name("bf16_small")).read_text()
+    arguments = inputs(3, "bf16_small", device="cpu")
+    built = BuilderRegistry.get_instance().build_reference(Definition.model_validate_json(text))
+    assert torch.equal(built(*arguments.values()), moe_bf16.run(**arguments))
+
+
+# ---- one harness for several operators ----
+
+
+def test_keys_of_definitions_are_unlike():
+    """A user would miss: --definition that means another operator."""
+    assert len(catalogue.GEOMETRIES) == sum(len(module.GEOMETRIES) for module in catalogue.OPERATORS)
+    for geometry in catalogue.GEOMETRIES:
+        assert catalogue.geometry_of(catalogue.definition_name(geometry)) == geometry
+
+
+def test_solutions_go_with_their_operator():
+    """A user would miss: a bf16 solution in the FP8 layer's tables, or the other way round."""
+    bf16, fp8 = (set(packing.solutions_of(module)) for module in (moe_bf16, moe_fp8_block_scale))
+    assert set(SOLUTIONS) <= bf16 and not bf16 & fp8
+    assert packing.served({}) == list(moe_fp8_block_scale.GEOMETRIES)
+    assert {s.definition for s in packing.pack(SOLUTIONS[0]).values()} == {
+        moe_bf16.definition_name(geometry) for geometry in moe_bf16.GEOMETRIES
+    }
+
+
+def test_readme_and_backends_keep_to_the_fp8_layer():
+    assert not [name for name in SOLUTIONS if name in paths.BACKENDS.read_text()]
+
+
+def test_the_main_job_runs_them_on_the_cpu(tmp_path):
+    """Solutions named without a definition are run on their own operator's small geometry."""
+    env = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
+    out = tmp_path / "traces.jsonl"
+    command = [sys.executable, paths.ROOT / "scripts" / "run_local.py", "--solutions", "torch_grouped_bf16"]
+    done = subprocess.run([*command, "--output", out], env=env, capture_output=True, text=True, timeout=170)
+    assert done.returncode == 0, done.stderr
+    traces = load_jsonl_file(Trace, out)
+    assert {trace.definition for trace in traces} == {moe_bf16.definition_name("bf16_small")}
+    assert len(traces) == len(moe_bf16_workloads.HARD)
+
+
+# ---- workloads ----
+
+
+@pytest.mark.parametrize("geometry", moe_bf16.GEOMETRIES)
+def test_generated_workloads_are_the_committed_ones(geometry, tmp_path):
+    """Two people's results are comparable only on the same tensors: make() checks every sha256."""
+    name = moe_bf16.definition_name(geometry)
+    target = paths.checksum_file(name, tmp_path)
+    target.parent.mkdir(parents=True)
+    target.write_bytes(paths.checksum_file(name).read_bytes())
+    workloads.make(geometry, tmp_path)
+    for file in (paths.workload_file, paths.checksum_file):
+        assert file(name, tmp_path).read_bytes() == file(name).read_bytes()
+    for trace in load_jsonl_file(Trace, paths.workload_file(name, tmp_path)):
+        stored = load_safetensors(moe_bf16.definition(geometry), trace.workload, tmp_path)
+        assert stored.keys() == {"expert_ids", "expert_weights"}
+
+
+def test_token_counts_are_those_of_the_study():
+    assert [case.seq_len for case in workloads.cases_by_uuid("bf16").values()] == [2**n for n in range(4, 14)]
+
+
+@pytest.mark.parametrize("case", workloads.cases_by_uuid("bf16").values(), ids=lambda case: case.name)
+def test_routing_is_a_trained_routers(case):
+    """Distinct experts, weights that sum to one, and experts that differ in popularity."""
+    ids, weights = moe_bf16_workloads.routing(case, "bf16")
+    assert (np.diff(np.sort(ids, axis=1), axis=1) > 0).all() and ids.min() >= 0 and ids.max() < 128
+    assert np.allclose(weights.sum(1), 1, atol=1e-6) and (weights > 0).all()
+    assert (np.diff(weights, axis=1) <= 0).all()
+    active = len(np.unique(ids))
+    assert 0.75 * moe_bf16_workloads.expected_active(case.seq_len) <= active <= 128
+    if case.seq_len >= 1024:
+        low, high = np.quantile(np.bincount(ids.ravel(), minlength=128) / (case.seq_len / 16), [0.05, 0.95])
+        assert 0.05 < low < 0.5 and 1.8 < high < 4
+
+
+def test_floor_is_the_weights_up_to_many_tokens():
+    """The figure that every ratio to the floor hangs on: 9.4 MB an active expert, 780 TFLOP/s."""
+    for case in workloads.cases_by_uuid("bf16").values():
+        least = workloads.maker("bf16").floor(case, "bf16")
+        weights = least.active * 3 * 768 * 2048 * 2
+        assert least.flops == 2 * 8 * case.seq_len * 3 * 768 * 2048
+        if case.seq_len <= 512:
+            assert least.ms == pytest.approx(1e3 * weights / BYTES_PER_SECOND, rel=0.02)
+    assert least.ms == least.flops / 780e12 * 1e3
+
+
+def test_floor_names_ids_of_the_wrong_width():
+    with pytest.raises(ValueError, match=r"ids: got shape \(3, 4\), want \[T, 8\]"):
+        moe_bf16_workloads.floor(np.zeros((3, 4), np.int32), "bf16")
+
+
+# ---- the page ----
+
+
+def test_page_and_picture_are_up_to_date():
+    """A reader must see the figures that were recorded last."""
+    command = [sys.executable, paths.ROOT / "scripts" / "update_w16a16.py", "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+
+
+def test_page_has_every_token_count_and_both_ends_counters():
+    text = w16a16_page.PAGE.read_text()
+    summary, counters = (
+        text.split(begin)[1].split(end)[0] for begin, end in (w16a16_page.SUMMARY, w16a16_page.COUNTERS)
+    )
+    assert all(f"\n| {2**n} |" in summary for n in range(4, 14))
+    assert all(f"\n| {t} | `{name}" in counters for t in (16, 8192) for name in STYLES)
+
+
+def test_a_foreign_file_is_no_record_of_launches(tmp_path):
+    """One line with the file and what is wrong in it."""
+    (tmp_path / "x.json").write_text('{"definition": 3}')
+    with pytest.raises(ValueError, match=r"^x\.json: no record of launches: definition: [^\n]*$"):
+        read_launches(tmp_path / "x.json")
+
+
+def test_recording_launches_without_a_gpu_says_why(tmp_path):
+    env = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
+    script = paths.ROOT / "scripts" / "record_launches.py"
+    command = [sys.executable, script, SOLUTIONS[0], "--workloads", "16", "--output", tmp_path / "x.json"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stderr) == (2, "ncu needs a CUDA device; torch sees none\n")
+
+
+# ---- sorting ----
+
+
+@pytest.mark.parametrize("align", [False, True])
+@pytest.mark.parametrize("block_m", [16, 64])
+@pytest.mark.parametrize(
+    ("num_tokens", "experts", "top_k"), [(1, 8, 8), (1, 128, 8), (37, 16, 4), (300, 128, 8), (1100, 128, 8)]
+)
+def test_sort_pairs(num_tokens, experts, top_k, block_m, align):
+    """A user would miss: a row that belongs to two pairs, at the border of chunks or of tiles."""
+    ids = distinct_ids(num_tokens, experts, top_k, seed=num_tokens)
+    check_sorted(ids, experts, block_m, block_m if align else 1)
+
+
+@pytest.mark.parametrize("num_tokens", [40, ALONE // 4, ALONE // 4 + 1])
+def test_sort_pairs_with_all_tokens_on_few_experts(num_tokens):
+    ids = torch.tensor([[9, 3, 12, 0]], dtype=torch.int32, device=DEVICE).repeat(num_tokens, 1)
+    check_sorted(ids, 16, 32, 32)
+
+
+def check_sorted(ids, experts, block_m, align):
+    got, wanted = sort_pairs(ids, experts, block_m, align), sort_pairs_ref(ids, experts, block_m, align)
+    tiles = int(wanted.num_tiles[0])
+    assert int(got.num_tiles[0]) == tiles
+    assert torch.equal(got.tiles.view(-1, 4)[:tiles, :3], wanted.tiles[:tiles, :3])
+    assert torch.equal(got.row_of_pair[: ids.numel()], wanted.row_of_pair)
+    used = -(-int(wanted.tiles[tiles - 1, 2]) // align) * align
+    assert torch.equal(got.pair_of_row[:used], wanted.pair_of_row[:used])
+
+
+# ---- stages ----
+
+
+def stage(solution, module):
+    """A module of a solution, from FIB's build of it: relative imports need the packed folder."""
+    packed = packing.pack(solution)["bf16_small"]
+    runnable = BuilderRegistry.get_instance().build(moe_bf16.definition("bf16_small"), packed)
+    package = sys.modules[runnable._callable.__module__].__name__.rpartition(".")[0]
+    return sys.modules[f"{package}.{module}"]
+
+
+def close(got, wanted):
+    error = (got.float() - wanted.float()).norm() / wanted.float().norm()
+    assert torch.isfinite(got).all() and error < 5e-3, error
+
+
+TILES = ((16, 64, 64), (32, 128, 128), (64, 128, 64), (128, 64, 64))
+
+
+@pytest.mark.parametrize("sizes", TILES, ids=str)
+def test_stages_of_gather_scatter(sizes):
+    """Each kernel against its plain statement, in both orientations of the product."""
+    gemm1, gemm2, summed = (stage("gather_scatter_bf16", m) for m in ("gemm1_swiglu", "gemm2_scatter", "sum_pairs"))
+    x, ids, weights, w13, w2 = inputs(45, "bf16_small").values()
+    tile = stage("gather_scatter_bf16", "tiles").Tile(*sizes, 8, 1, 4, 3, 4)
+    rows, plain = sort_pairs(ids, 16, tile.block_m, 1), sort_pairs_ref(ids, 16, tile.block_m, 1)
+    h = gemm1.gemm1_swiglu(x, w13, rows, 4, tile)
+    close(h, gemm1.gemm1_swiglu_ref(x, w13, plain, 4))
+    y = gemm2.gemm2_scatter(h, w2, weights, rows, tile)
+    close(y, gemm2.gemm2_scatter_ref(h, w2, weights, plain))
+    got, wanted = torch.full_like(x, torch.nan), torch.empty_like(x)
+    summed.sum_pairs(y, got)
+    summed.sum_pairs_ref(y, wanted)
+    close(got, wanted)
+
+
+@pytest.mark.parametrize("sizes", TILES, ids=str)
+def test_stages_of_align_fused(sizes):
+    """Each kernel against its plain statement, in both orientations of the product."""
+    names = ("gemm1", "silu_mul", "gemm2", "sum_rows", "tiles")
+    gemm1, silu, gemm2, summed, tiles = (stage("align_fused_bf16", module) for module in names)
+    x, ids, weights, w13, w2 = inputs(45, "bf16_small").values()
+    tile = tiles.Tile(*sizes, 8, 1, 4, 3, 4)
+    rows = sort_pairs(ids, 16, tile.block_m, tile.block_m)
+    plain = sort_pairs_ref(ids, 16, tile.block_m, tile.block_m)
+    used = plain.row_of_pair.long()
+    g = gemm1.gemm1(x, w13, rows, 4, tile)
+    close(g[used], gemm1.gemm1_ref(x, w13, plain, 4)[used])
+    h = silu.silu_mul(g, rows, tile.block_m, 4)
+    close(h[used], silu.silu_mul_ref(g)[used])
+    y = gemm2.gemm2(h, w2, weights, rows, tile)
+    close(y[used], gemm2.gemm2_ref(h, w2, weights, plain)[used])
+    got, wanted = torch.full_like(x, torch.nan), torch.empty_like(x)
+    summed.sum_rows(y, rows.row_of_pair, 4, got)
+    summed.sum_rows_ref(y, plain.row_of_pair, wanted)
+    close(got, wanted)
+
+
+# ---- whole layers ----
+
+
+@pytest.mark.parametrize("num_tokens", [0, 1, 16, 37, 250])
+def test_layer(layer, num_tokens):
+    """The reference's answer at every kind of tile, on FIB's build of what is packed; nothing is left unwritten."""
+    arguments = inputs(num_tokens, seed=num_tokens)
+    assert_close(run(layer, arguments), moe_bf16.run(**arguments))
+
+
+def test_all_tokens_on_the_same_experts(layer):
+    arguments = inputs(70)
+    arguments["expert_ids"] = arguments["expert_ids"][:1].repeat(70, 1)
+    assert_close(run(layer, arguments), moe_bf16.run(**arguments))
+
+
+def test_a_result_is_the_same_in_every_run(layer):
+    arguments = inputs(33)
+    assert torch.equal(run(layer, arguments), run(layer, arguments))
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("hidden_states", lambda x: x.float(), "hidden_states: got torch.float32"),
+        ("expert_ids", lambda x: x.long(), "expert_ids: got torch.int64"),
+        ("expert_ids", lambda x: x[:, :0], "expert_ids: top_k is 0, want 1 to"),
+        ("expert_ids", lambda x: None, "expert_ids: got NoneType, want a tensor of 2 dimensions"),
+        ("expert_weights", lambda x: x[:, :1], "expert_weights: got torch.float32 of shape"),
+        ("expert_weights", lambda x: x.t().contiguous().t(), "expert_weights: has strides"),
+        ("gemm1_weights", lambda x: x[0], "gemm1_weights: got torch.bfloat16 of shape"),
+        ("gemm1_weights", lambda x: x[:6], "gemm1_weights: num_experts is 6, want a power of two"),
+        ("gemm1_weights", lambda x: x[:, :, :192], "gemm1_weights: hidden_size is 192, want a multiple of 256"),
+        ("gemm2_weights", lambda x: x[:, :, :64], "gemm2_weights: got torch.bfloat16 of shape"),
+        ("gemm2_weights", lambda x: x.to("meta"), "gemm2_weights: is on meta, want"),
+    ],
+)
+def test_bad_input_is_named(layer, name, change, message):
+    """One line: the argument, what came, what is wanted."""
+    arguments = inputs(3)
+    arguments[name] = change(arguments[name])
+    output = torch.empty(inputs(3)["hidden_states"].shape, dtype=torch.bfloat16, device=DEVICE)
+    with pytest.raises(ValueError) as caught:
+        layer(*arguments.values(), output)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+# ---- compiled ahead of time ----
+
+
+@pytest.fixture(scope="module", params=[(name, arch) for name in STYLES for arch in ("sm_90", "sm_100")], ids=str)
+def compiled(request, tmp_path_factory):
+    """(solution, architecture, what ahead_of_time.py says of each kernel at token counts that use every tile)."""
+    name, architecture = request.param
+    solution = packing.pack(name)["bf16"]
+    folder = tmp_path_factory.mktemp("packed") / name
+    for source in solution.sources:
+        path = folder / source.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(source.content)
+    limits = {int(limit * 16) for limit, *_ in stage(name, "tiles").TABLE[architecture] if limit}
+    tokens = sorted({1, 8192} | limits | {limit + 1 for limit in limits})
+    env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"CUDA_VISIBLE_DEVICES": ""}
+    script = Path(__file__).parents[1] / "support" / "ahead_of_time.py"
+    command = [sys.executable, script, folder, solution.spec.entry_point, architecture, *map(str, tokens)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return name, architecture, [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_every_tabled_tile_compiles(compiled):
+    """A user would miss: the first call at some token count dies in the compiler, or does not fit the machine."""
+    name, architecture, kernels = compiled
+    assert {kernel["kernel"] for kernel in kernels} == set(packing.read_manifest(name)["stages"])
+    assert not [kernel for kernel in kernels if kernel["shared"] > SHARED_MEMORY]
+    built = {
+        (k["constants"]["BLOCK_M"], k["constants"]["BLOCK_N"], k["constants"]["BLOCK_K"], k["num_warps"])
+        for k in kernels
+        if k["kernel"] in GEMMS
+    }
+    tabled = {
+        (t.block_m, t.block_n, t.block_k, t.num_warps)
+        for _, *tiles in stage(name, "tiles").TABLE[architecture]
+        for t in tiles
+    }
+    assert tabled <= built
+
+
+def test_hopper_kernels_use_its_matrix_units_and_spill_nothing(compiled):
+    """A user would miss: a kernel several times slower than it should be."""
+    _, architecture, kernels = compiled
+    if architecture != "sm_90":
+        pytest.skip("says nothing about SM100, whose matrix instructions have other names")
+    slow = [k for k in kernels if k["kernel"] in GEMMS and not (k["wgmma"] and k["bulk_tensor_copy"])]
+    spilled = [k for k in kernels if k["stack"] or k["local"]]
+    assert not slow and not spilled, (slow, spilled)
+
+
+# ---- on a GPU ----
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("num_tokens", [2, 64, 129, 256, 511, 1024, 1025, 2048, 4097])
+def test_layer_at_full_width(layer, num_tokens):
+    """Every tile of the table, one program that sorts and many, and sizes that are no powers of two."""
+    arguments = inputs(num_tokens, seed=num_tokens)
+    assert_close(run(layer, arguments), moe_bf16.run(**arguments))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("num_tokens", [64, 3000])
+def test_all_tokens_on_the_same_experts_at_full_width(layer, num_tokens):
+    arguments = inputs(num_tokens)
+    arguments["expert_ids"] = arguments["expert_ids"][:1].repeat(num_tokens, 1)
+    assert_close(run(layer, arguments), moe_bf16.run(**arguments))
+
+
+@pytest.mark.gpu
+def test_the_host_never_waits_for_the_device(layer):
+    """A user would miss: a serving engine that stands still while the layer runs."""
+    arguments = inputs(300)
+    run(layer, arguments)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        output = run(layer, arguments)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert_close(output, moe_bf16.run(**arguments))
+
+
+@pytest.mark.gpu
+def test_in_a_cuda_graph(layer):
+    """Captured once, replayed on other tokens and another routing."""
+    arguments, other = inputs(100), inputs(100, seed=1)
+    output = torch.empty_like(arguments["hidden_states"])
+    run(layer, arguments)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        layer(*arguments.values(), output)
+    for name in ("hidden_states", "expert_ids", "expert_weights"):
+        arguments[name].copy_(other[name])
+    output.fill_(torch.nan)
+    graph.replay()
+    assert_close(output, moe_bf16.run(**arguments))
+
+
+@pytest.mark.gpu
+def test_on_a_stream_of_the_callers(layer):
+    """A user would miss: a launch on the default stream, which reads inputs that are not there yet."""
+    arguments, late = inputs(100), inputs(100, seed=2)["hidden_states"]
+    run(layer, arguments)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(20_000_000)
+        arguments["hidden_states"].copy_(late)
+        output = run(layer, arguments)
+    torch.cuda.current_stream().wait_stream(stream)
+    assert_close(output, moe_bf16.run(**arguments))

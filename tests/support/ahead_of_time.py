@@ -1,0 +1,145 @@
+"""Compile every kernel that a Triton solution launches, for an architecture that is not here.
+
+The solution's own host code runs on tensors without storage, under a Triton driver that claims the
+wanted architecture and launches nothing. What is compiled is therefore what a user's machine would
+compile: tiles, warps, stages and specialisation of the arguments are the solution's, not a copy.
+
+Run as a command in a process without TRITON_INTERPRET (it changes what `triton.jit` makes):
+    python tests/ahead_of_time.py SOURCES ENTRY_POINT ARCHITECTURE[:GPU] TOKENS...
+prints one JSON object a compiled kernel. GPU is the name that the solution is told.
+"""
+
+import importlib
+import inspect
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import torch
+import triton
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "scripts" / "harness" / "tuning"))
+from compile_alone import claim, resources  # noqa: E402  itself, as the package `harness` would choose the interpreter
+
+HIDDEN, INTERMEDIATE, EXPERTS, LOCAL = 7168, 2048, 256, 32
+BF16_HIDDEN, BF16_INTERMEDIATE, BF16_EXPERTS, TOP_K = 2048, 768, 128, 8
+MXFP8_N, MXFP8_K = 4096, 7168
+MULTIPROCESSORS = {"sm_90": 132, "sm_100": 148}
+
+
+def arguments(num_tokens):
+    """The layer's arguments at full width, without storage."""
+
+    def fp8(*shape):
+        return torch.empty(shape, dtype=torch.float8_e4m3fn, device="meta")
+
+    def fp32(*shape):
+        return torch.empty(shape, dtype=torch.float32, device="meta")
+
+    def bf16(*shape):
+        return torch.empty(shape, dtype=torch.bfloat16, device="meta")
+
+    h, i = HIDDEN // 128, INTERMEDIATE // 128
+    return (
+        fp32(num_tokens, EXPERTS),
+        bf16(EXPERTS),
+        fp8(num_tokens, HIDDEN),
+        fp32(h, num_tokens),
+        fp8(LOCAL, 2 * INTERMEDIATE, HIDDEN),
+        fp32(LOCAL, 2 * i, h),
+        fp8(LOCAL, HIDDEN, INTERMEDIATE),
+        fp32(LOCAL, h, i),
+        96,
+        2.5,
+        bf16(num_tokens, HIDDEN),
+    )
+
+
+def bf16_arguments(num_tokens):
+    """The bf16 layer's arguments at full width, without storage."""
+
+    def meta(dtype, *shape):
+        return torch.empty(shape, dtype=dtype, device="meta")
+
+    return (
+        meta(torch.bfloat16, num_tokens, BF16_HIDDEN),
+        meta(torch.int32, num_tokens, TOP_K),
+        meta(torch.float32, num_tokens, TOP_K),
+        meta(torch.bfloat16, BF16_EXPERTS, 2 * BF16_INTERMEDIATE, BF16_HIDDEN),
+        meta(torch.bfloat16, BF16_EXPERTS, BF16_HIDDEN, BF16_INTERMEDIATE),
+        meta(torch.bfloat16, num_tokens, BF16_HIDDEN),
+    )
+
+
+def mxfp8_arguments(num_tokens):
+    """The MXFP8 linear layer's arguments at full width, without storage."""
+
+    def meta(dtype, *shape):
+        return torch.empty(shape, dtype=dtype, device="meta")
+
+    return (
+        meta(torch.bfloat16, num_tokens, MXFP8_K),
+        meta(torch.float8_e4m3fn, MXFP8_N, MXFP8_K),
+        meta(torch.int8, MXFP8_N, MXFP8_K // 32),
+        meta(torch.bfloat16, num_tokens, MXFP8_N),
+    )
+
+
+def compile_all(run, architecture, token_counts, gpu):
+    """Compile what `run` launches for these token counts on a GPU of this name; yield a dict a distinct kernel."""
+    major, minor = claim(architecture)
+    torch.cuda.get_device_properties = lambda device: SimpleNamespace(
+        major=major, minor=minor, name=gpu, multi_processor_count=MULTIPROCESSORS[architecture]
+    )
+    seen = set()
+    found = []
+    jit_run = triton.JITFunction.run
+
+    def compile_only(self, *args, grid, warmup, **kwargs):
+        kernel = jit_run(self, *args, grid=grid, warmup=True, **kwargs)
+        if kernel.hash not in seen:
+            seen.add(kernel.hash)
+            registers, stack, local = resources(kernel.asm["cubin"])
+            ptx = kernel.asm["ptx"]
+            constants = {n: v for n, v in kwargs.items() if n in self.arg_names and n.isupper()}
+            found.append(
+                {
+                    "kernel": self.__name__,
+                    "constants": constants,
+                    "num_warps": kernel.metadata.num_warps,
+                    "num_stages": kernel.metadata.num_stages,
+                    "shared": kernel.metadata.shared,
+                    "registers": registers,
+                    "stack": stack,
+                    "local": local,
+                    "wgmma": "wgmma.mma_async" in ptx,
+                    "block_scaled_mma": "tcgen05.mma" in ptx and ".block_scale" in ptx,
+                    "bulk_tensor_copy": "cp.async.bulk.tensor" in ptx,
+                }
+            )
+        return kernel
+
+    triton.JITFunction.run = compile_only
+    parameters = inspect.signature(run).parameters
+    make = bf16_arguments if "expert_ids" in parameters else mxfp8_arguments if "x" in parameters else arguments
+    for num_tokens in token_counts:
+        found.clear()
+        run(*make(num_tokens))
+        for kernel in found:
+            yield {"num_tokens": num_tokens} | kernel
+
+
+def main():
+    sources, entry_point, architecture, *token_counts = sys.argv[1:]
+    architecture, _, gpu = architecture.partition(":")
+    path, function = entry_point.split("::")
+    root = Path(sources)
+    sys.path.insert(0, str(root.parent))
+    module = importlib.import_module(f"{root.name}.{path.removesuffix('.py').replace('/', '.')}")
+    for kernel in compile_all(getattr(module, function), architecture, map(int, token_counts), gpu):
+        print(json.dumps(kernel, default=str), flush=True)  # a constant may be a dtype
+
+
+if __name__ == "__main__":
+    main()
