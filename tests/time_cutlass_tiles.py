@@ -2,7 +2,7 @@
 
     python tests/time_cutlass_tiles.py 1 7 57 901 14107
 
-Needs a Hopper GPU. Routing is the workloads' ("real" of scripts/sweep.py), inputs are FIB's. For each token count: the
+Needs a Hopper GPU. Routing is the workloads' ("real" of moebench sweep), inputs are FIB's. For each token count: the
 answer of every tile, first as gemm1 and then as gemm2 beside the chosen tile of the other, against the reference; the
 median time of 20 calls by events, L2 flushed before each; and what each kernel of the chosen tiles takes.
 """
@@ -22,7 +22,7 @@ from flashinfer_bench.bench.utils import compute_error_stats  # noqa: E402
 from flashinfer_bench.compile import BuilderRegistry  # noqa: E402
 from harness.evaluation import cpu_judge  # noqa: E402
 from harness.evaluation.tolerances import TOLERANCES  # noqa: E402
-from harness.operators.sweep_routing import KINDS  # noqa: E402
+from harness.operators.routing_kinds import KINDS  # noqa: E402
 from harness.packing import packing
 from sweep import random_inputs, with_routing  # noqa: E402
 from torch.autograd import DeviceType  # noqa: E402

@@ -167,24 +167,24 @@ def test_ratio_has_its_range(tmp_path):
     assert ratio.geometric_mean == pytest.approx(statistics.geometric_mean(expected.values()))
 
 
-def test_latency_over_floor_needs_the_machine_whose_ceilings_are_known(tmp_path):
-    from harness.operators.recorded_floor import recorded_floor
+def test_latency_over_bound_needs_the_machine_whose_ceilings_are_known(tmp_path):
+    from harness.operators.recorded_bound import recorded_bound
 
     file = write(tmp_path / "x.jsonl", [trace("fast", 7), trace("fast", 7, hardware="A GPU")])
     known, unknown = sorted(comparison.build([file]).sections, key=lambda s: s.hardware, reverse=True)
-    least = recorded_floor(NAME, trace("fast", 7).workload, None)
-    assert row(known.groups[0], 7).cells["fast"].over_floor == pytest.approx(1 / least.ms)
-    assert row(unknown.groups[0], 7).cells["fast"].over_floor is None
+    least = recorded_bound(NAME, trace("fast", 7).workload, None)
+    assert row(known.groups[0], 7).cells["fast"].over_bound == pytest.approx(1 / least.ms)
+    assert row(unknown.groups[0], 7).cells["fast"].over_bound is None
 
 
-def test_another_data_set_needs_its_own_routing_for_a_floor(tmp_path):
+def test_another_data_set_needs_its_own_routing_for_a_bound(tmp_path):
     """The public recordings route otherwise than this repository's generated tensors of the same uuid."""
     import safetensors.torch
     import torch
 
     root = trace_set(tmp_path, two())
     built = comparison.build([root])
-    assert all(info.floor_ms is None for info in built.sections[0].workloads)
+    assert all(info.bound_ms is None for info in built.sections[0].workloads)
     assert any("blobs are not in the data set" in note for note in built.notes)
     workload = trace("fast", 7).workload
     blob = root / workload.inputs["routing_logits"].path
@@ -194,7 +194,7 @@ def test_another_data_set_needs_its_own_routing_for_a_floor(tmp_path):
     tensors = {"routing_logits": logits, "routing_bias": torch.zeros(256, dtype=torch.bfloat16)}
     safetensors.torch.save_file(tensors, blob)
     info = row(comparison.build([root]).sections[0].groups[0], 7).workload
-    assert (info.rows, info.active) == (56, 8) and info.floor_ms > 0
+    assert (info.rows, info.active) == (56, 8) and info.bound_ms > 0
 
 
 def test_matched_ratios_stand_side_by_side(tmp_path):

@@ -384,8 +384,8 @@ def test_harsh_workload_has_every_size():
     assert (codes.float().abs() == 448).any() and len(scales.unique()) > 60
 
 
-def test_floor_counts_every_byte_once():
-    least = mxfp8_workloads.floor(16, "mxfp8")
+def test_bound_counts_every_byte_once():
+    least = mxfp8_workloads.bound(16, "mxfp8")
     assert least.bytes == 4096 * 7168 + 4096 * 224 + 2 * 16 * (7168 + 4096) and least.flops == 2 * 16 * 4096 * 7168
     assert catalogue.geometry_of("mxfp8_linear_n4096_k7168") == "mxfp8"
 
@@ -433,7 +433,7 @@ def test_profiler_records_what_it_shows(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "the product takes the SM90 route" in done.stderr
     found = mxfp8_record.read_record(record)
-    assert found.command == "python scripts/profile_mxfp8.py --custom 3,128,256 --dtype bf16 --iterations 2"
+    assert found.command == "moebench profile --custom 3,128,256 --dtype bf16 --iterations 2"
     (case,) = found.cases
     timed = {(t.step, t.contestant) for t in case.timings if t.mean_us}
     assert {(step, name) for step in mxfp8_record.STEPS for name in ("triton_mxfp8", "torch_mxfp8_emulated")} < timed

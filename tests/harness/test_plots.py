@@ -8,7 +8,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 from harness.core import paths
-from harness.operators import floor_time
+from harness.operators import roofline
 from harness.profiling.profile_record import KernelTime, ProfileRecord, StageTime, WorkloadProfile, read_record
 from harness.report import plot_roofline, plot_speed, plot_stages, plot_style
 from harness.report.pictures import pictures
@@ -42,7 +42,7 @@ def profile(name="fast", clock="device", uuid="u", host_us=12.0, hardware="NVIDI
         other=[],
         wall_us=112.0,
         host_us=host_us,
-        floor_us=80.0,
+        bound_us=80.0,
         warnings=[],
     )
     return ProfileRecord(
@@ -97,18 +97,18 @@ def test_ground_is_opaque_and_solutions_differ_in_more_than_colour():
     assert all(len({str(look[key]) for look in first}) == 7 for key in ("color", "marker", "linestyle"))
 
 
-def test_speed_draws_what_was_measured_and_the_floor(tmp_path):
+def test_speed_draws_what_was_measured_and_the_bound(tmp_path):
     group = build(tmp_path, [*two(), trace("slow", 7, status="RUNTIME_ERROR")]).sections[0].groups[0]
     data = plot_speed.data(group)
     assert data["fast"] == [[1, 0.05, 400.0], [57, 0.3, 20 / 0.3], [901, 0.5, 40.0]]
-    assert [t for t, _, _ in data["slow"]] == [t for t, _, _ in data["floor"]] == [1, 57, 901]
-    for _, ms, speedup in data["floor"]:
+    assert [t for t, _, _ in data["slow"]] == [t for t, _, _ in data["bound"]] == [1, 57, 901]
+    for _, ms, speedup in data["bound"]:
         assert speedup == pytest.approx(20 / ms)
     figure = plot_speed.draw(data, 19, "title", "below")
     for axes in figure.axes:
         assert axes.get_xscale() == axes.get_yscale() == "log"
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert labels == ["floor", "fast (3 of 19 workloads)", "slow (3 of 19 workloads)"]
+    assert labels == ["bound", "fast (3 of 19 workloads)", "slow (3 of 19 workloads)"]
 
 
 def test_roofline_points_lie_where_bytes_and_operations_put_them(tmp_path):
@@ -120,7 +120,7 @@ def test_roofline_points_lie_where_bytes_and_operations_put_them(tmp_path):
             info = row.workload
             (point,) = (p for p in data[name] if p[0] == info.seq_len)
             assert point[1:3] == [info.flops / info.bytes, pytest.approx(info.flops / cell.latency_ms * 1e3)]
-            roof = min(point[1] * floor_time.BYTES_PER_SECOND, floor_time.FLOPS_PER_SECOND)
+            roof = min(point[1] * roofline.BYTES_PER_SECOND, roofline.FLOPS_PER_SECOND)
             assert point[2] / roof == pytest.approx(point[3], rel=1e-6)
 
 
@@ -128,8 +128,8 @@ def test_stages_add_up_to_a_call():
     data = plot_stages.data([profile(), profile("slow", host_us=None)])
     assert data == {
         57: {
-            "fast": {"stages": [*map(list, STAGES.items()), [plot_stages.BETWEEN, 12.0]], "floor": 80.0},
-            "slow": {"stages": [*map(list, STAGES.items())], "floor": 80.0},
+            "fast": {"stages": [*map(list, STAGES.items()), [plot_stages.BETWEEN, 12.0]], "bound": 80.0},
+            "slow": {"stages": [*map(list, STAGES.items())], "bound": 80.0},
         }
     }
     (axes,) = plot_stages.draw(data, "title").axes
@@ -150,7 +150,7 @@ def test_times_of_the_interpreter_and_made_up_routing_are_not_drawn(tmp_path):
 def test_what_cannot_be_drawn_is_named(tmp_path):
     drawn, lines = pictures(build(tmp_path, two(hardware="A GPU")), "relaxed", [])
     assert [picture.file for picture in drawn] == ["speed-a-gpu.svg"]
-    assert "roofline-a-gpu.svg: left out: no floor is known for what was timed" in lines
+    assert "roofline-a-gpu.svg: left out: no bound is known for what was timed" in lines
     drawn, lines = pictures(build(tmp_path, two(tolerance=DEFAULT)), "relaxed", [])
     assert drawn == [] and any("no traces of the full geometry at tolerance 'relaxed'" in line for line in lines)
 

@@ -87,7 +87,7 @@ def profile_of(stages, calls=5, uuid="u", T=57, **rest):
         )
         for stage, kernels in stages.items()
     ]
-    fields = {"other": [], "wall_us": None, "host_us": None, "floor_us": None, "warnings": []} | rest
+    fields = {"other": [], "wall_us": None, "host_us": None, "bound_us": None, "warnings": []} | rest
     return WorkloadProfile(uuid=uuid, T=T, calls=calls, stages=times, **fields)
 
 
@@ -522,14 +522,14 @@ def test_what_one_solution_fuses_is_summed_before_it_is_compared():
 def test_tables_show_every_figure_of_a_record():
     counters = {"us": 9.0, "dram_percent": 88.25, "tensor_percent": None, "occupancy_percent": 12.5}
     other = [KernelTime(name="fill", instances=5, total_us=500.0, average_us=100.0)]
-    a = profile_of({"gemm1": {"g": 30.0, "g2": 10.0}}, other=other, wall_us=11.0, host_us=3.0, floor_us=4.0)
+    a = profile_of({"gemm1": {"g": 30.0, "g2": 10.0}}, other=other, wall_us=11.0, host_us=3.0, bound_us=4.0)
     a.stages[0].counters = ncu_counters.Counters(**counters)
     b = profile_of({"gemm1": {"g": 80.0}})
     one, two, side_by_side = map(markdown, grids([record_of("first", a), record_of("second", b)]))
     assert "| gemm1 | g | 5 | 30.0 | 6.00 | 75.0% | 9.0 | 88.2 | - | 12.5 |" in one
     assert "|  | g2 | 5 | 10.0 | 2.00 | 25.0% |" in one and "| (harness) | fill | 5 | 500.0 | 100.00 | - |" in one
     assert (
-        "5 calls; one call: kernels 8.0 us, wall 11.0 us, host and gaps 3.0 us, floor 4.0 us (kernels / floor 2.00)"
+        "5 calls; one call: kernels 8.0 us, wall 11.0 us, host and gaps 3.0 us, bound 4.0 us (kernels / bound 2.00)"
         in one
     )
     assert "DRAM %" not in two
@@ -674,4 +674,4 @@ def test_a_profile_on_the_device(tmp_path):
     record = read_record(tmp_path / "triton_fused_v2.json")
     for workload in record.workloads:
         assert UNASSIGNED not in [stage.stage for stage in workload.stages] and workload.other
-        assert 0 < workload.pipeline_us < workload.wall_us and workload.floor_us < workload.wall_us
+        assert 0 < workload.pipeline_us < workload.wall_us and workload.bound_us < workload.wall_us

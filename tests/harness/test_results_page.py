@@ -147,8 +147,8 @@ def test_checked_in_page_loads_alone(driver, width):
     assert {url for url in browser.requested(driver) if not url.startswith("data:")} == {paths.RESULTS_PAGE.as_uri()}
     assert driver.execute_script("return document.documentElement.scrollWidth") <= width
     (section,) = find(driver, "section.group")
-    counts = [len(section.find_elements(By.CSS_SELECTOR, s)) for s in (".workloads tbody tr", ".curve.series-floor")]
-    assert counts == [19, 3], "19 workloads, and the floor in the legend and both plots"
+    counts = [len(section.find_elements(By.CSS_SELECTOR, s)) for s in (".workloads tbody tr", ".curve.series-bound")]
+    assert counts == [19, 3], "19 workloads, and the bound in the legend and both plots"
 
 
 def test_sorts_by_number_and_back(opened):

@@ -91,7 +91,7 @@ def test_a_complete_record_proves_a_solution(workloads):
 def test_an_incomplete_record_is_told_with_the_command_that_completes_it(workloads, spoil, said):
     machine, (reason,) = contest_record.proven_on(TINY, spoil(record(TINY, workloads)), workloads)
     assert machine is None and said in reason
-    assert "python scripts/run_local.py --solutions tiny --tolerance contest" in reason
+    assert "moebench run --solutions tiny --tolerance contest" in reason
 
 
 def test_runs_of_an_older_source_prove_nothing(workloads):

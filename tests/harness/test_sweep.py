@@ -16,8 +16,8 @@ from harness.evaluation import sweep_point, sweep_record
 from harness.evaluation.sweep_record import SweepPoint
 from harness.evaluation.tolerances import TOLERANCES
 from harness.operators import routing_model
-from harness.operators.floor_time import floor
-from harness.operators.sweep_routing import BETWEEN, KINDS, OFFSET, TOKENS
+from harness.operators.roofline import bound
+from harness.operators.routing_kinds import BETWEEN, KINDS, OFFSET, TOKENS
 from harness.packing import packing
 from harness.report import sweep_page
 from rich.console import Console
@@ -79,10 +79,10 @@ def test_uniform_experts_are_equally_popular():
 
 
 def test_targets():
-    least = floor(*KINDS["real"](8), OFFSET, "full")
+    least = bound(*KINDS["real"](8), OFFSET, "full")
     assert sweep_point.loose(least) == pytest.approx(1.5 * least.ms + 0.03)
     assert sweep_point.tight(least) == pytest.approx(1.1 * least.ms + 0.025)
-    many = floor(*KINDS["none"](1025), OFFSET, "full")
+    many = bound(*KINDS["none"](1025), OFFSET, "full")
     assert sweep_point.tight(many) == pytest.approx(1.25 * many.ms)
 
 
@@ -140,7 +140,7 @@ def test_a_sweep_from_inputs_to_table(monkeypatch, tmp_path):
     assert all("routing_logits: no" in r.error and not r.met and r.ms is None for r in raises)
     printed = io.StringIO()
     Console(width=200, file=printed).print(sweep.table("right", right))
-    assert "8 of 8 at most 1.5 x floor + 0.03; 0 wrong" in printed.getvalue()
+    assert "8 of 8 at most 1.5 x bound + 0.03; 0 wrong" in printed.getvalue()
 
 
 def point(**changes):
@@ -148,7 +148,7 @@ def point(**changes):
     current = packing.pack("triton_fused_v2")["full"].hash()
     line = {"solution": "triton_fused_v2", "solution_sha1": current, "hardware": "GPU X", "libs": {"torch": "9"}}
     line |= {"timestamp": "2026-01-02T03:04:05+00:00", "tolerance": "relaxed", "target": "tight"}
-    line |= {"tokens": 3, "kind": "real", "rows": 2, "active": 1, "floor_ms": 0.02, "target_ms": 0.06, "ms": 0.05}
+    line |= {"tokens": 3, "kind": "real", "rows": 2, "active": 1, "bound_ms": 0.02, "target_ms": 0.06, "ms": 0.05}
     return SweepPoint(**{**line, "error": None, **changes})
 
 
@@ -158,7 +158,7 @@ def test_the_page_tells_a_miss_an_error_and_an_old_source():
     assert "| 3 | 0.050 (2.50) | **two runs differ** |" in text
     assert "| 9 | 0.070 (3.50) * | - |" in text
     assert (
-        "1 of 3 points are within the target, 1.10 x floor + 0.025 for few tokens, else 1.25 x floor ms; 1 are" in text
+        "1 of 3 points are within the target, 1.10 x bound + 0.025 for few tokens, else 1.25 x bound ms; 1 are" in text
     )
     assert "1 are wrong at the tolerance relaxed. GPU X; torch 9; 2026-01-02." in text
     assert "stale" in sweep_page.section([point(solution_sha1="0" * 40)])
@@ -198,4 +198,4 @@ def test_a_short_sweep_on_the_device(tmp_path):
     done = command("--solutions", "triton_fused_v2", "--tokens", "0", "7", "100", "--output", str(path))
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     results = sweep_record.read(path)
-    assert len(results) == 12 and all(r.ms > r.floor_ms for r in results)
+    assert len(results) == 12 and all(r.ms > r.bound_ms for r in results)

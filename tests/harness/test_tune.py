@@ -1,4 +1,4 @@
-"""scripts/tune.py: what is tried, left out, checked, remembered and kept; the small geometry in the interpreter."""
+"""moebench tune: what is tried, left out, checked, remembered and kept; the small geometry in the interpreter."""
 
 import importlib
 import json

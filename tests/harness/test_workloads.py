@@ -84,7 +84,7 @@ def test_public_shapes_are_all_there():
 
 @pytest.mark.parametrize("case", FULL, ids=lambda case: case.name)
 def test_public_workloads_have_typical_counts(case):
-    """Their floors and speed-ups hang on how many experts are active, and on T as the count of rows."""
+    """Their bounds and speed-ups hang on how many experts are active, and on T as the count of rows."""
     rows, active = routing_model.counts(*workloads.routing(case), case.offset)
     expected = 32 * (1 - math.exp(-case.seq_len / 32))
     assert rows >= 1 and abs(active - expected) <= max(1, 0.05 * expected) + 0.5

@@ -22,7 +22,7 @@ from harness.core import paths
 from harness.evaluation import cpu_judge
 from harness.evaluation.tolerances import TOLERANCES
 from harness.operators import catalogue, moe_bf16_workloads, workloads
-from harness.operators.floor_time import BYTES_PER_SECOND
+from harness.operators.roofline import BYTES_PER_SECOND
 from harness.packing import eligibility, packing
 from harness.profiling.launch_counters import read_launches
 from harness.report import w16a16_page
@@ -199,10 +199,10 @@ def test_routing_is_a_trained_routers(case):
         assert 0.05 < low < 0.5 and 1.8 < high < 4
 
 
-def test_floor_is_the_weights_up_to_many_tokens():
-    """The figure that every ratio to the floor hangs on: 9.4 MB an active expert, 780 TFLOP/s."""
+def test_bound_is_the_weights_up_to_many_tokens():
+    """The figure that every ratio to the bound hangs on: 9.4 MB an active expert, 780 TFLOP/s."""
     for case in workloads.cases_by_uuid("bf16").values():
-        least = workloads.maker("bf16").floor(case, "bf16")
+        least = workloads.maker("bf16").bound(case, "bf16")
         weights = least.active * 3 * 768 * 2048 * 2
         assert least.flops == 2 * 8 * case.seq_len * 3 * 768 * 2048
         if case.seq_len <= 512:
@@ -210,9 +210,9 @@ def test_floor_is_the_weights_up_to_many_tokens():
     assert least.ms == least.flops / 780e12 * 1e3
 
 
-def test_floor_names_ids_of_the_wrong_width():
+def test_bound_names_ids_of_the_wrong_width():
     with pytest.raises(ValueError, match=r"ids: got shape \(3, 4\), want \[T, 8\]"):
-        moe_bf16_workloads.floor(np.zeros((3, 4), np.int32), "bf16")
+        moe_bf16_workloads.bound(np.zeros((3, 4), np.int32), "bf16")
 
 
 # ---- the page ----

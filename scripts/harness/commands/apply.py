@@ -1,6 +1,6 @@
 """Call the layer through flashinfer_bench.apply, which picks the best recorded solution for each token count.
 
-    FIB_ENABLE_APPLY=1 FIB_DATASET_PATH=. python scripts/apply_example.py 1 57 100
+    FIB_ENABLE_APPLY=1 FIB_DATASET_PATH=. moebench apply 1 57 100
 
 after `make pack`. Prints which solution FIB chose and compares what came back with the reference. Without a GPU it is
 the small geometry. Without token counts nothing is called: it lists FIB's choice at every recorded one of the full

@@ -16,17 +16,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     geometry = args.geometry
     table = Table(title=definition_name(geometry))
-    for heading in ("T", "rows", "active", "MB", "GFLOP", "memory ms", "compute ms", "floor ms"):
+    for heading in ("T", "rows", "active", "MB", "GFLOP", "memory ms", "compute ms", "bound ms"):
         table.add_column(heading, justify="right")
-    floors = []
+    bounds = []
     for case in workloads.cases_by_uuid(geometry).values():
-        least = workloads.maker(geometry).floor(case, geometry)
-        floors.append(least.ms)
+        least = workloads.maker(geometry).bound(case, geometry)
+        bounds.append(least.ms)
         counts = [least.seq_len, least.rows, least.active]
         sizes = [f"{least.bytes / 1e6:.1f}", f"{least.flops / 1e9:.1f}"]
         times = [f"{ms:.4f}" for ms in (least.memory_ms, least.compute_ms, least.ms)]
         table.add_row(*map(str, counts), *sizes, *times)
     table.add_section()
-    table.add_row("mean", *[""] * 6, f"{sum(floors) / len(floors):.4f}")
+    table.add_row("mean", *[""] * 6, f"{sum(bounds) / len(bounds):.4f}")
     Console().print(table)
     return 0

@@ -1,4 +1,4 @@
-"""Draw the pictures in docs/ from traces/ and docs/profile/: speed-up and latency, roofline, stages.
+"""Draw the pictures in docs/ from traces/ and docs/data/profile/: speed-up and latency, roofline, stages.
 
 --check draws nothing and tells whether the pictures are those of the traces, by a fingerprint in each.
 """

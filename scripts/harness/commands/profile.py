@@ -17,7 +17,7 @@ from rich.console import Console
 
 from harness.core.atomic_file import write_atomically
 from harness.operators import catalogue
-from harness.operators.sweep_routing import KINDS
+from harness.operators.routing_kinds import KINDS
 from harness.packing import packing
 from harness.profiling import head_to_head, profile_tables
 from harness.profiling.profile_points import DEFAULTS, choose_points
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--chrome-trace", type=Path, metavar="FILE", help="keep torch.profiler's trace; several get a suffix each")
     add("--format", choices=FORMATS, default="table", help="default: table")
     add("--output", type=Path, metavar="FILE", help="write it there instead of printing it")
-    add("--records", type=Path, metavar="FOLDER", help="keep a record of each solution there, as in docs/profile/")
+    add("--records", type=Path, metavar="FOLDER", help="keep a record of each solution there, as in docs/data/profile/")
 
 
 def job_of(args: argparse.Namespace) -> Job:
@@ -71,7 +71,7 @@ def job_of(args: argparse.Namespace) -> Job:
             return path
         return path.with_name(f"{path.stem}-{solution}-{point.uuid.replace(':', '-')}{path.suffix}")
 
-    command = ["python", "scripts/profile_solution.py", *args.solutions, "--workloads", *(p.uuid for p in points)]
+    command = ["python", "moebench profile", *args.solutions, "--workloads", *(p.uuid for p in points)]
     command += ["--calls", str(calls), "--backend", args.backend, *(["--counters"] if args.counters else [])]
     return Job(
         geometry=geometry,

@@ -118,7 +118,7 @@ def main(args: argparse.Namespace) -> int:
         console.print("No CUDA device: CPU time of Triton's interpreter, which says nothing about a GPU.")
     if hardware != "sm_100":
         console.print(f"{hardware} has no block-scaled tensor cores: the product takes the SM90 route.")
-    command = shlex.join(["python", "scripts/profile_mxfp8.py", *repeatable(args)])
+    command = shlex.join(["python", "moebench profile", *repeatable(args)])
     try:
         if args.use_profiler:
             activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if hardware != "cpu" else [])]

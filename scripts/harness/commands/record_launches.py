@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     # where a file was put says nothing to a reader and too much about a machine
     shown = ["docs/" + args.output.name if word == str(args.output) else word for word in args.command_line.split()]
-    command = shlex.join(["python", "scripts/record_launches.py", *shown])
+    command = shlex.join(["python", "moebench profile", *shown])
     try:
         if not torch.cuda.is_available():
             raise ValueError("ncu needs a CUDA device; torch sees none")

@@ -27,8 +27,8 @@ from harness.evaluation.sweep_point import TARGETS, in_words
 from harness.evaluation.sweep_record import SweepPoint
 from harness.evaluation.tolerances import TOLERANCES, Tolerance
 from harness.operators.cases import ROUTED_SCALING_FACTOR
-from harness.operators.floor_time import floor
-from harness.operators.sweep_routing import KINDS, OFFSET, TOKENS
+from harness.operators.roofline import bound
+from harness.operators.routing_kinds import KINDS, OFFSET, TOKENS
 from harness.packing import eligibility, packing
 
 GEOMETRY = "full"
@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--tolerance", choices=list(TOLERANCES), default="relaxed", help="a result is wrong beyond it; default: relaxed"
     )
-    add("--target", choices=list(TARGETS), default="loose", help="loose: 1.5 x floor + 0.03 ms; tight: the workloads'")
+    add("--target", choices=list(TARGETS), default="loose", help="loose: 1.5 x bound + 0.03 ms; tight: the workloads'")
     add("--output", type=Path, metavar="FILE", help="write a JSON line for each measurement")
 
 
@@ -124,7 +124,7 @@ def sweep(solutions: list[Solution], args: argparse.Namespace, console: Console,
                 label = f"T={num_tokens} {kind}"
                 bar.update(task, description=label, refresh=True)
                 routing = KINDS[kind](num_tokens)
-                least = floor(*routing, OFFSET, GEOMETRY)
+                least = bound(*routing, OFFSET, GEOMETRY)
                 inputs = with_routing(everything, *routing, device)
                 try:
                     with torch.no_grad():
@@ -144,7 +144,7 @@ def sweep(solutions: list[Solution], args: argparse.Namespace, console: Console,
                         kind=kind,
                         rows=least.rows,
                         active=least.active,
-                        floor_ms=least.ms,
+                        bound_ms=least.ms,
                         target_ms=TARGETS[args.target](least),
                         **measure(solution, full, inputs, expected, TOLERANCES[args.tolerance], device),
                     )
@@ -173,8 +173,8 @@ def table(name: str, results: list[SweepPoint]) -> Table:
         "rows",
         "active",
         "ms",
-        "floor ms",
-        "ms/floor",
+        "bound ms",
+        "ms/bound",
         "target ms",
         "met",
         *TOLERANCES,
@@ -183,11 +183,11 @@ def table(name: str, results: list[SweepPoint]) -> Table:
         out.add_column(heading, justify="left" if heading in ("kind", "error") else "right")
     for r in results:
         timed = r.ms is not None
-        over = f"{r.ms / r.floor_ms:.2f}" if timed and r.rows else "-"  # without rows the floor is next to nothing
+        over = f"{r.ms / r.bound_ms:.2f}" if timed and r.rows else "-"  # without rows the bound is next to nothing
         out.add_row(
             *map(str, (r.tokens, r.kind, r.rows, r.active)),
             f"{r.ms:.4f}" if timed else "-",
-            f"{r.floor_ms:.4f}",
+            f"{r.bound_ms:.4f}",
             over,
             f"{r.target_ms:.4f}",
             "yes" if r.met else "no",

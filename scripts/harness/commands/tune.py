@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--layers", type=count, default=LAYERS, metavar="N", help=f"routings for each T, at most; default: {LAYERS}")
     add("--configuration", metavar="C", help="time this one alone, m64-n128-g16-p2-w4-s3 for instance; keeps nothing")
     add("--geometry", choices=list(GEOMETRIES), default="full", help="default: full")
-    add("--record", type=Path, metavar="FILE", help="default: docs/tune/<GPU>_<geometry>.jsonl")
+    add("--record", type=Path, metavar="FILE", help="default: docs/data/tune/<GPU>_<geometry>.jsonl")
     add("--only-prune", action="store_true", help="compile, say what is left out and why, and stop")
     add("--all", action="store_true", help="print every configuration, not the best alone")
 

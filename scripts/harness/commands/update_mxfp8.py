@@ -1,4 +1,4 @@
-"""Write the tables in docs/mxfp8.md anew from the records in docs/profile/mxfp8/ and from traces/."""
+"""Write the tables in docs/mxfp8.md anew from the records in docs/data/profile/mxfp8/ and from traces/."""
 
 import argparse
 import sys

@@ -1,4 +1,4 @@
-"""Write the tables in docs/profile.md anew from the records in docs/profile/."""
+"""Write the tables in docs/profile.md anew from the records in docs/data/profile/."""
 
 import argparse
 import sys

@@ -1,4 +1,4 @@
-"""Write the tables in docs/sweep.md and their pictures anew, from the records in docs/sweep/."""
+"""Write the tables in docs/sweep.md and their pictures anew, from the records in docs/data/sweep/."""
 
 import argparse
 import sys

@@ -1,4 +1,4 @@
-"""Write the tables in docs/tune.md anew, from the records in docs/tune/."""
+"""Write the tables in docs/tune.md anew, from the records in docs/data/tune/."""
 
 import argparse
 import sys

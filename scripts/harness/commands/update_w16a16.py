@@ -1,4 +1,4 @@
-"""Write the tables in docs/w16a16.md and its picture anew, from traces/ and docs/w16a16_launches.json."""
+"""Write the tables in docs/w16a16.md and its picture anew, from traces/ and docs/data/launches_bf16.json."""
 
 import argparse
 import sys

@@ -8,9 +8,10 @@ SHARED_STAGES = SOLUTIONS / "kernels"
 PACKED = SOLUTIONS / "packed"
 README = ROOT / "README.md"
 DOCS = ROOT / "docs"
-PROFILES = DOCS / "profile"
-TUNING = DOCS / "tune"
-SWEEPS = DOCS / "sweep"
+DATA = DOCS / "data"  # records that pages and figures are made from
+PROFILES = DATA / "profile"
+TUNING = DATA / "tune"
+SWEEPS = DATA / "sweep"
 RESULTS_PAGE = DOCS / "results.html"
 BACKENDS = DOCS / "backends.md"
 

@@ -11,7 +11,7 @@ from flashinfer_bench.compile import Runnable
 
 from harness.evaluation.cpu_judge import config_for
 from harness.evaluation.tolerances import TOLERANCES, Tolerance
-from harness.operators.floor_time import Floor
+from harness.operators.roofline import Bound
 
 WARMUP_RUNS = 3
 ITERATIONS = 20
@@ -66,13 +66,13 @@ def time_ms(definition: Definition, runnable: Runnable, inputs: list, device: st
         return time_runnable(runnable, [*inputs, *outputs], WARMUP_RUNS, ITERATIONS, device)
 
 
-def loose(least: Floor) -> float:
-    """Target in ms for any token count and routing: 1.5 x floor + 0.03."""
+def loose(least: Bound) -> float:
+    """Target in ms for any token count and routing: 1.5 x bound + 0.03."""
     return 1.5 * least.ms + 0.03
 
 
-def tight(least: Floor) -> float:
-    """Target in ms that the workloads are held to: 1.10 x floor + 0.025 for few tokens, else 1.25 x floor."""
+def tight(least: Bound) -> float:
+    """Target in ms that the workloads are held to: 1.10 x bound + 0.025 for few tokens, else 1.25 x bound."""
     return 1.10 * least.ms + 0.025 if least.seq_len <= FEW_TOKENS else 1.25 * least.ms
 
 
@@ -80,5 +80,5 @@ TARGETS = {"loose": loose, "tight": tight}
 
 
 def in_words(target: str) -> str:
-    """'1.5 x floor + 0.03' of a name in TARGETS."""
+    """'1.5 x bound + 0.03' of a name in TARGETS."""
     return TARGETS[target].__doc__.split(": ")[1].rstrip(".")

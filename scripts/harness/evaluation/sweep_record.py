@@ -1,4 +1,4 @@
-"""What scripts/sweep.py --output leaves: a line of JSON for each point, one solution at one routing."""
+"""What moebench sweep --output leaves: a line of JSON for each point, one solution at one routing."""
 
 from pathlib import Path
 from typing import Literal
@@ -29,7 +29,7 @@ class SweepPoint(BaseModel):
     kind: str
     rows: int
     active: int
-    floor_ms: float
+    bound_ms: float
     target_ms: float
     ms: float | None = None
     matched: dict[str, float] | None = None

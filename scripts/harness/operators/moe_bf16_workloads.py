@@ -17,7 +17,7 @@ from flashinfer_bench import Trace, Workload
 from definitions.moe_bf16 import GEOMETRIES
 from harness.core import paths
 from harness.operators import exact_random
-from harness.operators.floor_time import Floor
+from harness.operators.roofline import Bound
 from harness.operators.workload_maker import Maker
 
 TOKENS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
@@ -85,8 +85,8 @@ def record(case: Case, definition: str) -> Trace:
     )
 
 
-def floor(ids: np.ndarray, geometry: str) -> Floor:
-    """Floor of a routing: the active experts' weights, tokens, ids and weights read once, the output written once.
+def bound(ids: np.ndarray, geometry: str) -> Bound:
+    """Bound of a routing: the active experts' weights, tokens, ids and weights read once, the output written once.
 
     ids: [T, top_k]. Raises ValueError for another number of columns.
     """
@@ -96,7 +96,7 @@ def floor(ids: np.ndarray, geometry: str) -> Floor:
     seq_len, rows, active = len(ids), ids.size, len(np.unique(ids))
     weights = 3 * sizes["intermediate_size"] * sizes["hidden_size"]
     token_bytes = 2 * 2 * sizes["hidden_size"] + sizes["top_k"] * (4 + 4)
-    return Floor(
+    return Bound(
         seq_len=seq_len,
         tokens_with_rows=seq_len,
         rows=rows,
@@ -107,14 +107,14 @@ def floor(ids: np.ndarray, geometry: str) -> Floor:
     )
 
 
-def stored_floor(workload: Workload, root: Path, geometry: str) -> Floor | None:
-    """Floor of a workload of the data set at root, from its blob; None where that is missing."""
+def stored_bound(workload: Workload, root: Path, geometry: str) -> Bound | None:
+    """Bound of a workload of the data set at root, from its blob; None where that is missing."""
     spec = workload.inputs.get("expert_ids")
     file = root / spec.path if spec is not None and spec.type == "safetensors" else None
     if file is None or not file.is_file():
         return None
     ids = safetensors.torch.load_file(file).get(spec.tensor_key)
-    return None if ids is None else floor(ids.numpy(), geometry)
+    return None if ids is None else bound(ids.numpy(), geometry)
 
 
 def expected_active(seq_len: int, geometry: str = "bf16") -> float:
@@ -123,4 +123,4 @@ def expected_active(seq_len: int, geometry: str = "bf16") -> float:
     return sizes["num_experts"] * -math.expm1(seq_len * math.log1p(-sizes["top_k"] / sizes["num_experts"]))
 
 
-MAKER = Maker(cases, tensors, record, lambda case, geometry: floor(routing(case, geometry)[0], geometry), stored_floor)
+MAKER = Maker(cases, tensors, record, lambda case, geometry: bound(routing(case, geometry)[0], geometry), stored_bound)

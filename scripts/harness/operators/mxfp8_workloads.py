@@ -11,7 +11,7 @@ from flashinfer_bench import Trace, Workload
 from definitions.mxfp8_linear import GEOMETRIES, GROUP
 from harness.core import paths
 from harness.operators import exact_random
-from harness.operators.floor_time import Floor
+from harness.operators.roofline import Bound
 from harness.operators.workload_maker import Maker
 
 ROWS = (1, 16, 64, 512, 2048, 8192)
@@ -93,10 +93,10 @@ def record(case: Case, definition: str) -> Trace:
     )
 
 
-def floor(rows: int, geometry: str) -> Floor:
-    """Floor of a layer: everything read once, the output written once, the product at the dense FP8 rate."""
+def bound(rows: int, geometry: str) -> Bound:
+    """Bound of a layer: everything read once, the output written once, the product at the dense FP8 rate."""
     n, k = GEOMETRIES[geometry]["n"], GEOMETRIES[geometry]["k"]
-    return Floor(
+    return Bound(
         seq_len=rows,
         tokens_with_rows=rows,
         rows=rows,
@@ -106,9 +106,9 @@ def floor(rows: int, geometry: str) -> Floor:
     )
 
 
-def stored_floor(workload: Workload, root: Path, geometry: str) -> Floor:
-    """Floor of a workload of any data set; only its rows matter."""
-    return floor(workload.axes["seq_len"], geometry)
+def stored_bound(workload: Workload, root: Path, geometry: str) -> Bound:
+    """Bound of a workload of any data set; only its rows matter."""
+    return bound(workload.axes["seq_len"], geometry)
 
 
-MAKER = Maker(cases, tensors, record, lambda case, geometry: floor(case.seq_len, geometry), stored_floor)
+MAKER = Maker(cases, tensors, record, lambda case, geometry: bound(case.seq_len, geometry), stored_bound)

@@ -6,7 +6,7 @@ definition: the public recordings come from different layers, each with its own 
 
 One rank's share of a draw strays: its 32 experts may happen to be popular together, and a fifth more
 rows, or half as many active experts again, is a fifth or a half more work. The public workloads stand
-for what a rank sees on average, and how many experts are active decides their floor, so `draw_typical`
+for what a rank sees on average, and how many experts are active decides their bound, so `draw_typical`
 takes the first draw whose counts are near what is expected.
 
 Where the choice of a token hangs on less than `MARGIN`, implementations that round differently

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from flashinfer_bench import Trace, Workload
 
-from harness.operators.floor_time import Floor
+from harness.operators.roofline import Bound
 
 
 @dataclass(frozen=True)
@@ -17,12 +17,12 @@ class Maker:
     cases: (geometry, definition's name) -> cases in the order in which they are run.
     tensors: (case, geometry) -> what goes into the case's safetensors file.
     record: (case, definition's name) -> the case as a FIB workload trace.
-    floor: (case, geometry) -> its floor.
-    stored_floor: (workload, root, geometry) -> floor of a workload of the data set at root, from its blobs, or None.
+    bound: (case, geometry) -> its bound.
+    stored_bound: (workload, root, geometry) -> bound of a workload of the data set at root, from its blobs, or None.
     """
 
     cases: Callable[[str, str], list]
     tensors: Callable[[object, str], dict[str, torch.Tensor]]
     record: Callable[[object, str], Trace]
-    floor: Callable[[object, str], Floor]
-    stored_floor: Callable[[Workload, Path, str], Floor | None]
+    bound: Callable[[object, str], Bound]
+    stored_bound: Callable[[Workload, Path, str], Bound | None]

@@ -15,7 +15,7 @@ from harness.core import paths
 from harness.core.atomic_file import write_atomically
 from harness.operators import catalogue, exact_random, moe_bf16_workloads, mxfp8_workloads, routing_model
 from harness.operators.cases import ROUTED_SCALING_FACTOR, Case, cases
-from harness.operators.floor_time import Floor, floor
+from harness.operators.roofline import Bound, bound
 from harness.operators.workload_maker import Maker
 
 SCALE_NAMES = ("hidden_states_scale", "gemm1_weights_scale", "gemm2_weights_scale")
@@ -79,12 +79,12 @@ def record(case: Case, definition: str) -> Trace:
     return Trace(definition=definition, workload=Workload(axes=axes, inputs=inputs, uuid=case.uuid))
 
 
-def fp8_floor(case: Case, geometry: str) -> Floor:
-    return floor(*routing(case), case.offset, geometry)
+def fp8_bound(case: Case, geometry: str) -> Bound:
+    return bound(*routing(case), case.offset, geometry)
 
 
-def stored_fp8_floor(workload: Workload, root: Path, geometry: str) -> Floor | None:
-    """Floor of a workload of the data set at root, from its blobs; None where one is missing."""
+def stored_fp8_bound(workload: Workload, root: Path, geometry: str) -> Bound | None:
+    """Bound of a workload of the data set at root, from its blobs; None where one is missing."""
     found = []
     for name in ("routing_logits", "routing_bias"):
         spec = workload.inputs.get(name)
@@ -98,11 +98,11 @@ def stored_fp8_floor(workload: Workload, root: Path, geometry: str) -> Floor | N
     offset = workload.inputs.get("local_expert_offset")
     if offset is None or offset.type != "scalar":
         return None
-    return floor(*found, int(offset.value), geometry)
+    return bound(*found, int(offset.value), geometry)
 
 
 MAKERS = {
-    moe_fp8_block_scale: Maker(cases, tensors, record, fp8_floor, stored_fp8_floor),
+    moe_fp8_block_scale: Maker(cases, tensors, record, fp8_bound, stored_fp8_bound),
     moe_bf16: moe_bf16_workloads.MAKER,
     mxfp8_linear: mxfp8_workloads.MAKER,
 }

@@ -13,8 +13,8 @@ from harness.core import paths
 from harness.operators import catalogue, workloads
 from harness.operators.cases import ROUTED_SCALING_FACTOR
 from harness.operators.catalogue import definition
-from harness.operators.floor_time import Floor, floor
-from harness.operators.sweep_routing import KINDS, OFFSET
+from harness.operators.roofline import Bound, bound
+from harness.operators.routing_kinds import KINDS, OFFSET
 
 DEFAULTS = {
     "full": ["7", "57", "901", "14107"],
@@ -95,10 +95,10 @@ def inputs_of(point: Point, full: Definition, device: str) -> list:
     return gen_inputs(full, point.workload, device, point.stored())
 
 
-def floor_of(point: Point, geometry: str) -> Floor:
+def bound_of(point: Point, geometry: str) -> Bound:
     """Of a point that choose_points gave, whose blobs are there."""
     if ":" not in point.uuid:
-        return workloads.maker(geometry).stored_floor(point.workload, paths.ROOT, geometry)
+        return workloads.maker(geometry).stored_bound(point.workload, paths.ROOT, geometry)
     stored = point.stored()
     offset = point.workload.inputs["local_expert_offset"].value
-    return floor(stored["routing_logits"].numpy(), stored["routing_bias"].float().numpy(), offset, geometry)
+    return bound(stored["routing_logits"].numpy(), stored["routing_bias"].float().numpy(), offset, geometry)

@@ -1,4 +1,4 @@
-"""What a profile of a solution records, in the format of docs/profile/*.json.
+"""What a profile of a solution records, in the format of docs/data/profile/*.json.
 
 Times are microseconds. `total_us` is the sum over all `calls` of a workload, so `total_us / calls` is a call's share;
 `wall_us` and `host_us` are those of one call.
@@ -55,7 +55,7 @@ class WorkloadProfile(Strict):
     """One solution on one workload.
 
     uuid: or KIND:T for a made-up point. other: kernels of the harness, outside the calls. wall_us: a call as FIB times
-    it, without a profiler; host_us: wall_us minus the device's time in a call; None where not known. floor_us: the
+    it, without a profiler; host_us: wall_us minus the device's time in a call; None where not known. bound_us: the
     least an H200 needs. warnings: a line for everything that makes the figures doubtful.
     """
 
@@ -66,7 +66,7 @@ class WorkloadProfile(Strict):
     other: list[KernelTime]
     wall_us: float | None
     host_us: float | None
-    floor_us: float | None
+    bound_us: float | None
     warnings: list[str]
 
     @property

@@ -14,7 +14,7 @@ from harness.operators.catalogue import definition
 from harness.packing import eligibility, packing
 from harness.packing.stage_table import stage_table
 from harness.profiling import ncu_counters, nsys_backend, torch_backend
-from harness.profiling.profile_points import Point, floor_of
+from harness.profiling.profile_points import Point, bound_of
 from harness.profiling.profile_record import (
     ProfileRecord,
     Seen,
@@ -98,8 +98,8 @@ def profile(
         except (ProfileError, RuntimeError) as error:  # RuntimeError: out of memory, or a broken device
             failures.append(f"{name}: {point.label}: {error if isinstance(error, ProfileError) else first_line(error)}")
             continue
-        floor_us = 1e3 * floor_of(point, job.geometry).ms if job.clock == "device" else None
-        found.append(workload_profile(point, job, ours, others, table, walls.get(point.uuid), floor_us))
+        bound_us = 1e3 * bound_of(point, job.geometry).ms if job.clock == "device" else None
+        found.append(workload_profile(point, job, ours, others, table, walls.get(point.uuid), bound_us))
     if not found:
         raise ProfileError(failures[0])
     for failure in failures:
@@ -149,7 +149,7 @@ def workload_profile(
     others: list[Seen],
     table: dict[str, str],
     wall_us: float | None,
-    floor_us: float | None,
+    bound_us: float | None,
 ) -> WorkloadProfile:
     """What was seen, sorted into stages and checked."""
     stages = stage_times(ours, table, job.clock)
@@ -162,7 +162,7 @@ def workload_profile(
         other=sorted((kernel_time(kernel) for kernel in others), key=lambda kernel: -kernel.total_us),
         wall_us=None if wall_us is None else round(wall_us, 3),
         host_us=None if wall_us is None else round(wall_us - device_us, 3),
-        floor_us=None if floor_us is None else round(floor_us, 3),
+        bound_us=None if bound_us is None else round(bound_us, 3),
         warnings=stage_warnings(stages) + instance_warnings(ours, job.calls),
     )
 

@@ -73,7 +73,7 @@ def kernel_cells(kernel: KernelTime) -> list[str]:
 
 
 def per_call(record: ProfileRecord, profile: WorkloadProfile) -> str:
-    """One line on a single call: kernels, wall, host and floor where known."""
+    """One line on a single call: kernels, wall, host and bound where known."""
     said = [f"{profile.calls} calls; one call: kernels {profile.pipeline_us:.1f} {unit(record.clock)}"]
     if profile.wall_us is not None:
         said.append(f"wall {profile.wall_us:.1f} us")
@@ -81,8 +81,8 @@ def per_call(record: ProfileRecord, profile: WorkloadProfile) -> str:
         said.append(f"kernels that overlap by {profile.overlap_us:.1f} us or more")
     elif profile.host_us is not None:
         said.append(f"host and gaps {profile.host_us:.1f} us")
-    if profile.floor_us:
-        said.append(f"floor {profile.floor_us:.1f} us (kernels / floor {profile.pipeline_us / profile.floor_us:.2f})")
+    if profile.bound_us:
+        said.append(f"bound {profile.bound_us:.1f} us (kernels / bound {profile.pipeline_us / profile.bound_us:.2f})")
     return ", ".join(said)
 
 

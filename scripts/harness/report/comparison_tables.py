@@ -16,7 +16,7 @@ from harness.results.comparison import (
 )
 
 CLOSE = 0.05  # a lead below this is not worth choosing by
-SUMMARY_HEAD = ("passed", "wins", "mean", "geo. mean", "median", "min", "max", "CV", "mean ms", "ms/floor")
+SUMMARY_HEAD = ("passed", "wins", "mean", "geo. mean", "median", "min", "max", "CV", "mean ms", "ms/bound")
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def versions(section: Section) -> str:
 
 
 def cell_entry(cell: Cell | None, winner: str | None) -> Entry:
-    """Latency, speed-up and, where there is a floor, latency over floor; or why there is none."""
+    """Latency, speed-up and, where there is a bound, latency over bound; or why there is none."""
     if cell is None:
         return Entry("-")
     mark = "failed" if not cell.passed else "stale" if cell.stale else "best" if cell.solution == winner else ""
@@ -80,23 +80,23 @@ def cell_entry(cell: Cell | None, winner: str | None) -> Entry:
     if cell.speedup is None:
         matched = "" if cell.matched is None else f" {cell.matched:.4f}"
         return Entry(f"{before}{cell.status}{matched}", mark)
-    over = "" if cell.over_floor is None else f" {cell.over_floor:5.2f}"
+    over = "" if cell.over_bound is None else f" {cell.over_bound:5.2f}"
     star = "* " if mark == "best" else ""
     return Entry(f"{star}{before}{cell.latency_ms:.3f} {cell.speedup:6.1f}x{over}", mark)
 
 
 def workload_table(group: RunGroup) -> PlainTable:
-    floors = any(row.workload.floor_ms is not None for row in group.rows)
+    bounds = any(row.workload.bound_ms is not None for row in group.rows)
     rows = []
     for row in group.rows:
         entries = plain(str(row.workload.seq_len))
-        if floors:
-            entries += plain(milliseconds(row.workload.floor_ms))
+        if bounds:
+            entries += plain(milliseconds(row.workload.bound_ms))
         rows.append(entries + [cell_entry(row.cells.get(name), row.winner) for name in group.solutions])
-    shown = "ms, speed-up" + (", ms/floor" if floors else "")
+    shown = "ms, speed-up" + (", ms/bound" if bounds else "")
     return PlainTable(
         title="Workloads",
-        head=["T", *(["floor ms"] if floors else []), *group.solutions],
+        head=["T", *(["bound ms"] if bounds else []), *group.solutions],
         sections=[rows],
         caption=f"In a cell: {shown}; * the fastest.",
         left=0,
@@ -108,7 +108,7 @@ def summary_rows(summary: RegimeSummary) -> list[list[Entry]]:
     for s in summary.summaries:
         figures = [speedup(v) for v in (s.mean, s.geometric_mean, s.median, s.least, s.greatest)]
         passed = f"{s.passed}/{s.workloads}" + (f" {s.stale} stale" if s.stale else "")
-        rest = [plain_ratio(s.variation), milliseconds(s.mean_ms), plain_ratio(s.over_floor)]
+        rest = [plain_ratio(s.variation), milliseconds(s.mean_ms), plain_ratio(s.over_bound)]
         entries = plain(summary.regime.name, s.solution, passed, str(s.wins), *figures, *rest)
         for best, at in ((summary.best, 4), (summary.best_geometric, 5)):
             if s.solution == best:
@@ -125,7 +125,7 @@ def summary_table(group: RunGroup) -> PlainTable:
         head=["T", "solution", *SUMMARY_HEAD],
         sections=[summary_rows(summary) for summary in (group.total, *group.regimes)],
         caption="Over the workloads that passed. mean: arithmetic, FIB's score; marked: the best that passed all. "
-        "CV: standard deviation over mean. ms/floor: geometric mean.",
+        "CV: standard deviation over mean. ms/bound: geometric mean.",
         left=2,
     )
 

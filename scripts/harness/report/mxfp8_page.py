@@ -1,4 +1,4 @@
-"""The tables in docs/mxfp8.md, made from the records in docs/profile/mxfp8/ and from traces/."""
+"""The tables in docs/mxfp8.md, made from the records in docs/data/profile/mxfp8/ and from traces/."""
 
 from pathlib import Path
 

@@ -49,7 +49,7 @@ def slug(text: str) -> str:
 
 def speed(section: Section, group: RunGroup, where: str) -> Picture | None:
     data = plot_speed.data(group)
-    if set(data) <= {"floor"}:
+    if set(data) <= {"bound"}:
         return None
     title = f"{section.hardware}, {group.tolerance}"
     below = f"{versions(section)}; {group.protocol}; {' to '.join(group.days)}"
@@ -93,12 +93,12 @@ def pictures(comparison: Comparison, tolerance: str, records: list[ProfileRecord
             where += f"-{taken[where]}" if taken[where] > 1 else ""
             drawn = {"speed": speed(section, group, where), "roofline": roofline(section, group, where)}
             found += [picture for picture in drawn.values() if picture]
-            reasons = {"speed": "nothing that counts was timed", "roofline": "no floor is known for what was timed"}
+            reasons = {"speed": "nothing that counts was timed", "roofline": "no bound is known for what was timed"}
             lines += [f"{name}-{where}.svg: left out: {reasons[name]}" for name, p in drawn.items() if p is None]
     if not taken:
         lines.append(f"speed, roofline: left out: no traces of the full geometry at tolerance {tolerance!r}")
     by_machine = [stages(records, hardware) for hardware in sorted({record.hardware for record in records})]
     found += [picture for picture in by_machine if picture]
     if not any(by_machine):
-        lines.append("stages: left out: no profile was recorded on a GPU, see scripts/profile_solution.py")
+        lines.append("stages: left out: no profile was recorded on a GPU, see moebench profile")
     return found, lines

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from harness.operators.floor_time import BYTES_PER_SECOND, FLOPS_PER_SECOND
+from harness.operators.roofline import BYTES_PER_SECOND, FLOPS_PER_SECOND
 from harness.report.plot_style import FAINT, GROUND, INK, log_ticks, looks, token_axis
 from harness.results.comparison import RunGroup
 
@@ -18,17 +18,17 @@ SHARES = (0.5, 0.25)
 def data(group: RunGroup) -> dict:
     """What is drawn: solution -> [[T, FLOP per byte, FLOP/s, share of the roof]], of cells that count, by T.
 
-    Without workloads whose floor is not known.
+    Without workloads whose bound is not known.
     """
     found = {}
     for row in group.rows:
         info = row.workload
-        if info.floor_ms is None:
+        if info.bound_ms is None:
             continue
         for cell in row.cells.values():
             if cell.counts:
                 achieved = info.flops / (cell.latency_ms * 1e-3)
-                point = [info.seq_len, info.flops / info.bytes, achieved, info.floor_ms / cell.latency_ms]
+                point = [info.seq_len, info.flops / info.bytes, achieved, info.bound_ms / cell.latency_ms]
                 found.setdefault(cell.solution, []).append(point)
     return found
 

@@ -12,7 +12,7 @@ HATCHES = ("", "///", "...", "xxx", "\\\\\\")
 
 
 def data(records: list[ProfileRecord]) -> dict:
-    """What is drawn: {T: {solution: {"stages": [[stage, us]], "floor": us or None}}}, times of one call.
+    """What is drawn: {T: {solution: {"stages": [[stage, us]], "bound": us or None}}}, times of one call.
 
     Of records on a device, and of the public workloads. A stage's share is of what its kernels took; what the call
     took besides, where known, is the stage `BETWEEN`.
@@ -25,7 +25,7 @@ def data(records: list[ProfileRecord]) -> dict:
             stages = [[stage.stage, stage.total_us / profile.calls] for stage in profile.stages]
             if profile.host_us is not None and profile.host_us > 0:
                 stages.append([BETWEEN, profile.host_us])
-            found.setdefault(profile.T, {})[record.solution] = {"stages": stages, "floor": profile.floor_us}
+            found.setdefault(profile.T, {})[record.solution] = {"stages": stages, "bound": profile.bound_us}
     return dict(sorted(found.items()))
 
 
@@ -64,7 +64,7 @@ def draw(found: dict, title: str) -> Figure:
     panels = figure.subplots(len(found), 1, squeeze=False)[:, 0]
     labelled = {}
     for axes, (seq_len, by_solution) in zip(panels, found.items(), strict=True):
-        floors = [bar["floor"] for bar in by_solution.values() if bar["floor"] is not None]
+        bounds = [bar["bound"] for bar in by_solution.values() if bar["bound"] is not None]
         longest = max(sum(us for _, us in bar["stages"]) for bar in by_solution.values())
         for row, name in enumerate(solutions):
             left = 0.0
@@ -85,15 +85,15 @@ def draw(found: dict, title: str) -> Figure:
                 left += us
             if left:
                 axes.text(left + 0.01 * longest, row, f"{left:.0f}", va="center", fontweight="bold")
-        if floors:
-            line = axes.axvline(min(floors), color=INK, linewidth=1.2, linestyle=(0, (2, 2)))
-            labelled.setdefault("floor", line)
+        if bounds:
+            line = axes.axvline(min(bounds), color=INK, linewidth=1.2, linestyle=(0, (2, 2)))
+            labelled.setdefault("bound", line)
         axes.set_yticks(range(len(solutions)), solutions)
         axes.invert_yaxis()
         axes.set_xlim(0, longest * 1.08)
         axes.set_title(f"T = {seq_len}", loc="left")
         axes.grid(axis="y", visible=False)
     panels[-1].set_xlabel("microseconds of one call")
-    names = [*stages, *(["floor"] if "floor" in labelled else [])]
+    names = [*stages, *(["bound"] if "bound" in labelled else [])]
     figure.legend([labelled[n] for n in names], names, loc="outside lower center", ncols=2 if len(names) > 5 else 4)
     return figure

@@ -1,4 +1,4 @@
-"""Picture: what the bf16 layer's solutions take over the number of tokens, in log-log, and over the floor."""
+"""Picture: what the bf16 layer's solutions take over the number of tokens, in log-log, and over the bound."""
 
 from matplotlib.figure import Figure
 
@@ -7,8 +7,8 @@ from harness.results.comparison import RunGroup
 
 
 def data(group: RunGroup) -> dict:
-    """What is drawn: {"floor": [[T, ms]], solution: [[T, ms]]}, of cells that were timed, by T."""
-    found = {"floor": [[row.workload.seq_len, row.workload.floor_ms] for row in group.rows if row.workload.floor_ms]}
+    """What is drawn: {"bound": [[T, ms]], solution: [[T, ms]]}, of cells that were timed, by T."""
+    found = {"bound": [[row.workload.seq_len, row.workload.bound_ms] for row in group.rows if row.workload.bound_ms]}
     for row in group.rows:
         for name, cell in row.cells.items():
             if cell.latency_ms:
@@ -20,23 +20,23 @@ def draw(found: dict, title: str, below: str) -> Figure:
     """Two plots side by side over log T; found as `data` returns it, with a solution; below: small print."""
     figure = Figure(figsize=(11, 5.2), layout="constrained")
     figure.suptitle(title, fontsize=11)
-    names = sorted(set(found) - {"floor"})
+    names = sorted(set(found) - {"bound"})
     appearance = looks(names)
-    floor = dict(map(tuple, found["floor"]))
+    bound = dict(map(tuple, found["bound"]))
     left, right = figure.subplots(1, 2)
     tokens = sorted({t for name in names for t, _ in found[name]})
-    if floor:
-        left.plot(list(floor), list(floor.values()), color=INK, linewidth=1.2, linestyle=(0, (2, 2)), label="floor")
-        left.fill_between(list(floor), list(floor.values()), min(floor.values()) / 10, color=FAINT, alpha=0.16, lw=0)
+    if bound:
+        left.plot(list(bound), list(bound.values()), color=INK, linewidth=1.2, linestyle=(0, (2, 2)), label="bound")
+        left.fill_between(list(bound), list(bound.values()), min(bound.values()) / 10, color=FAINT, alpha=0.16, lw=0)
         right.axhline(1, color=INK, linewidth=1.2, linestyle=(0, (2, 2)))
     for name in names:
         left.plot(*zip(*found[name], strict=True), label=name, **appearance[name])
-        over = [(t, ms / floor[t]) for t, ms in found[name] if t in floor]
+        over = [(t, ms / bound[t]) for t, ms in found[name] if t in bound]
         if over:
             right.plot(*zip(*over, strict=True), **appearance[name])
     drawn = [ms for name in found for _, ms in found[name]]
     left.set(yscale="log", ylabel="latency, ms", ylim=(min(drawn) / 1.25, max(drawn) * 1.25))
-    right.set(ylabel="times the floor")
+    right.set(ylabel="times the bound")
     for axes in (left, right):
         axes.set_xscale("log", base=2)
         axes.set_xlabel("T, tokens")

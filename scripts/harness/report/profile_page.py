@@ -1,4 +1,4 @@
-"""The tables in docs/profile.md, made from the records in docs/profile/."""
+"""The tables in docs/profile.md, made from the records in docs/data/profile/."""
 
 from collections import defaultdict
 from pathlib import Path

@@ -78,13 +78,13 @@
 
   // Plots
   const METRICS = {
-    latency: { value: (point) => point.latency_ms, floor: (workload) => workload.floor_ms, text: "latency", label: "ms" },
-    speedup: { value: (point) => point.speedup, floor: (workload) => workload.floor_speedup, text: "speedup", label: "x" },
+    latency: { value: (point) => point.latency_ms, bound: (workload) => workload.bound_ms, text: "latency", label: "ms" },
+    speedup: { value: (point) => point.speedup, bound: (workload) => workload.bound_speedup, text: "speedup", label: "x" },
   };
   function ticks(low, high) {
     const steps = (digits) => {
       const found = [];
-      for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power++)
+      for (let power = Math.bound(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power++)
         for (const digit of digits) found.push(Number(`${digit}e${power}`));
       return found.filter((value) => value >= low && value <= high);
     };
@@ -95,9 +95,9 @@
   // Within less than an octave or so even steps read better.
   function even(low, high) {
     const rough = (high - low) / 4;
-    const power = 10 ** Math.floor(Math.log10(rough));
+    const power = 10 ** Math.bound(Math.log10(rough));
     const step = [1, 2, 5, 10].map((digit) => digit * power).find((value) => value >= rough);
-    const count = Math.floor(high / step) - Math.ceil(low / step) + 1;
+    const count = Math.bound(high / step) - Math.ceil(low / step) + 1;
     return Array.from({ length: count }, (_, at) => Number(((Math.ceil(low / step) + at) * step).toPrecision(6)));
   }
   const number = (value) => value.toLocaleString("en-US", { maximumSignificantDigits: 6 });
@@ -132,8 +132,8 @@
     const curves = group.series
       .filter((series) => shown.solutions.has(series.solution) && !off.has(series.solution))
       .map((series) => ({ ...series, points: series.points.filter((p) => places.has(p.uuid) && metric.value(p) > 0) }));
-    const floor = off.has("floor") ? [] : workloads.filter((w) => metric.floor(w) > 0);
-    const ys = [...curves.flatMap((c) => c.points.map(metric.value)), ...floor.map(metric.floor)];
+    const bound = off.has("bound") ? [] : workloads.filter((w) => metric.bound(w) > 0);
+    const ys = [...curves.flatMap((c) => c.points.map(metric.value)), ...bound.map(metric.bound)];
     if (!ys.length) {
       plot.append(svg("text", { x: width / 2, y: height / 2, "text-anchor": "middle" }, "Nothing to show with these filters."));
       return;
@@ -159,7 +159,7 @@
     plot.append(svg("text", { x: 2, y: top + 2 }, metric.label));
 
     const path = (points) => points.map(([px, py], at) => `${at ? "L" : "M"}${px.toFixed(1)} ${py.toFixed(1)}`).join("");
-    plot.append(svg("path", { class: "curve series-floor", d: path(floor.map((w) => [x(w.seq_len), y(metric.floor(w))])) }));
+    plot.append(svg("path", { class: "curve series-bound", d: path(bound.map((w) => [x(w.seq_len), y(metric.bound(w))])) }));
     const guide = svg("line", { class: "guide", y1: top, y2: height - bottom });
     plot.append(guide);
     const placed = [];
@@ -202,9 +202,9 @@
           html("span", { class: `dot ${curve.colour}` }), curve.solution,
           html("span", { class: "value" }, point[`${metric.text}_text`] + (point.stale ? " (stale)" : "")));
       });
-      const least = spot.workload[`floor_${metric.text}_text`];
-      if (least && !off.has("floor"))
-        lines.push(html("div", { class: "line" }, html("span", { class: "dot series-floor" }), "floor", html("span", { class: "value" }, least)));
+      const least = spot.workload[`bound_${metric.text}_text`];
+      if (least && !off.has("bound"))
+        lines.push(html("div", { class: "line" }, html("span", { class: "dot series-bound" }), "bound", html("span", { class: "value" }, least)));
       tip.replaceChildren(html("div", { class: "head" }, spot.workload.label), ...lines.filter(Boolean));
       const box = figure.clientWidth;
       const beside = spot.px + 14 + tip.offsetWidth <= box ? spot.px + 14 : Math.max(0, spot.px - 14 - tip.offsetWidth);

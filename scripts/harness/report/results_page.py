@@ -60,8 +60,8 @@ def label_of(cell: Cell, winner: str | None) -> str:
     parts = [f"{cell.solution} at T = {cell.seq_len}: {status_words(cell)}"]
     if cell.latency_ms is not None:
         parts[0] = f"{cell.solution} at T = {cell.seq_len}: {milliseconds(cell.latency_ms)} ms, {speedup(cell.speedup)}"
-    if cell.over_floor is not None:
-        parts.append(f"{plain_ratio(cell.over_floor)} times the floor")
+    if cell.over_bound is not None:
+        parts.append(f"{plain_ratio(cell.over_bound)} times the bound")
     return ", ".join([*parts, *(words for kind, words in tags_of(cell, winner) if kind != "failed")])
 
 
@@ -105,7 +105,7 @@ def trace_view(section: Section, group: RunGroup, row: Row, cell: Cell) -> dict:
         ("Latency", _unit(cell.latency_ms, 4, " ms")),
         ("Reference", _unit(cell.reference_ms, 3, " ms")),
         ("Speed-up", _unit(cell.speedup, 2, "x")),
-        ("Latency / floor", _unit(cell.over_floor, 3, "")),
+        ("Latency / bound", _unit(cell.over_bound, 3, "")),
     ]
     errors = [
         ("Matched ratio", _unit(cell.matched, 6, "")),
@@ -141,7 +141,7 @@ def workload_part(section: Section, info: WorkloadInfo) -> dict:
         ("Active experts", None if info.active is None else str(info.active)),
         ("Bytes at least", _unit(info.bytes and info.bytes / 1e6, 1, " MB")),
         ("Operations", _unit(info.flops and info.flops / 1e9, 1, " GFLOP")),
-        ("Floor", _unit(info.floor_ms, 4, " ms")),
+        ("Bound", _unit(info.bound_ms, 4, " ms")),
         ("Definition", section.definition),
     ]
     return dialog_part("Workload", rows)
@@ -159,10 +159,10 @@ def workload_view(section: Section, row: Row) -> dict:
         "seq_len": info.seq_len,
         "regime": regime_of(info.seq_len),
         "label": f"T = {info.seq_len:,}" + ("" if info.active is None else f", {info.active} active experts"),
-        "floor_ms": info.floor_ms,
-        "floor_speedup": row.floor_speedup,
-        "floor_latency_text": info.floor_ms and f"{milliseconds(info.floor_ms)} ms",
-        "floor_speedup_text": row.floor_speedup and speedup(row.floor_speedup),
+        "bound_ms": info.bound_ms,
+        "bound_speedup": row.bound_speedup,
+        "bound_latency_text": info.bound_ms and f"{milliseconds(info.bound_ms)} ms",
+        "bound_speedup_text": row.bound_speedup and speedup(row.bound_speedup),
         "part": workload_part(section, info),
     }
 

@@ -1,4 +1,4 @@
-"""docs/sweep.md: a recorded sweep of each solution in docs/sweep/, as a table, and what its picture is drawn from."""
+"""docs/sweep.md: a recorded sweep of each solution in docs/data/sweep/, as a table, and what its picture is drawn from."""
 
 from harness.core import paths
 from harness.evaluation.sweep_point import in_words
@@ -26,12 +26,12 @@ def below(points: list[SweepPoint]) -> str:
 
 
 def cell(point: SweepPoint | None) -> str:
-    """ms, and in brackets how often the floor; * for more than the target; or what went wrong."""
+    """ms, and in brackets how often the bound; * for more than the target; or what went wrong."""
     if point is None:
         return "-"
     if point.error:
         return f"**{point.error}**"
-    over = f" ({point.ms / point.floor_ms:.2f})" if point.rows else ""
+    over = f" ({point.ms / point.bound_ms:.2f})" if point.rows else ""
     return f"{point.ms:.3f}{over}{'' if point.met else ' *'}"
 
 

@@ -1,4 +1,4 @@
-"""The tables in docs/tune.md, made from the records in docs/tune/."""
+"""The tables in docs/tune.md, made from the records in docs/data/tune/."""
 
 from collections import Counter
 from pathlib import Path

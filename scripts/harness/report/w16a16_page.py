@@ -13,7 +13,7 @@ from harness.results.comparison import Comparison, RunGroup, Section
 from harness.results.trace_sets import TraceSetError
 
 PAGE = paths.DOCS / "w16a16.md"
-LAUNCHES = paths.DOCS / "w16a16_launches.json"
+LAUNCHES = paths.DATA / "launches_bf16.json"
 SUMMARY = ("<!-- summary: written by scripts/update_w16a16.py -->", "<!-- end of summary -->")
 COUNTERS = ("<!-- counters: written by scripts/update_w16a16.py -->", "<!-- end of counters -->")
 STAGES = ("<!-- stages: written by scripts/update_w16a16.py -->", "<!-- end of stages -->")
@@ -35,11 +35,11 @@ def traces() -> Comparison:
 
 
 def summary(section: Section, group: RunGroup) -> str:
-    """Markdown: a row a workload, with each solution's time and what they are to each other and to the floor."""
+    """Markdown: a row a workload, with each solution's time and what they are to each other and to the bound."""
     names = [name for name in (*OURS, LIBRARY) if name in group.solutions]
     first, second = OURS
-    head = ["T", "rows per expert", "active", "floor ms", *(f"`{name}` ms" for name in names)]
-    head += [f"`{first}` over `{second}`", "our best over torch", "our best / floor", "bound by"]
+    head = ["T", "rows per expert", "active", "bound ms", *(f"`{name}` ms" for name in names)]
+    head += [f"`{first}` over `{second}`", "our best over torch", "our best / bound", "bound by"]
     lines = ["| " + " | ".join(head) + " |", "|" + " ---: |" * (len(head) - 1) + " --- |"]
     for row in group.rows:
         info = row.workload
@@ -49,14 +49,14 @@ def summary(section: Section, group: RunGroup) -> str:
         def ratio(a, b):
             return f"{a / b:.2f}" if a and b else "-"
 
-        memory = info.bytes / comparison.floor_time.BYTES_PER_SECOND * 1e3
+        memory = info.bytes / comparison.roofline.BYTES_PER_SECOND * 1e3
         cells = [str(info.seq_len), f"{info.rows / 128:g}", str(info.active)]
-        cells += [f"{info.floor_ms:.3f}" if info.floor_ms else "-"]
+        cells += [f"{info.bound_ms:.3f}" if info.bound_ms else "-"]
         for name in names:
             stale = "*" if name in row.cells and row.cells[name].stale else ""
             cells.append(f"{ms[name]:.3f}{stale}" if name in ms else "-")
-        cells += [ratio(ms.get(second), ms.get(first)), ratio(ms.get(LIBRARY), best), ratio(best, info.floor_ms)]
-        cells.append("-" if not info.floor_ms else "memory" if memory >= 0.999 * info.floor_ms else "products")
+        cells += [ratio(ms.get(second), ms.get(first)), ratio(ms.get(LIBRARY), best), ratio(best, info.bound_ms)]
+        cells.append("-" if not info.bound_ms else "memory" if memory >= 0.999 * info.bound_ms else "products")
         lines.append("| " + " | ".join(cells) + " |")
     notes = f"{section.hardware}, {group.tolerance}; {versions(section)}; {group.protocol}; {' to '.join(group.days)}"
     stale = [name for name in names if any(name in r.cells and r.cells[name].stale for r in group.rows)]
@@ -65,13 +65,13 @@ def summary(section: Section, group: RunGroup) -> str:
 
 def summary_block(found: Comparison) -> str:
     parts = [summary(section, group) for section in found.sections for group in section.groups]
-    return "\n\n".join(parts) or "Not measured yet: `python scripts/run_local.py --definition bf16` on a CUDA GPU."
+    return "\n\n".join(parts) or "Not measured yet: `moebench run --definition bf16` on a CUDA GPU."
 
 
 def counters_block(record: LaunchRecord | None) -> str:
     """Markdown: the first product's launch in each solution at each T."""
     if record is None:
-        return "Not recorded yet: see scripts/record_launches.py."
+        return "Not recorded yet: see moebench profile."
     head = ["T", "solution", "kernel", "grid", "block", "time us", "compute %", "memory %", "DRAM %", "matrix units %"]
     lines = ["| " + " | ".join(head) + " |", "| ---: | --- | --- |" + " ---: |" * (len(head) - 3)]
     rows = []
@@ -98,7 +98,7 @@ def counters_block(record: LaunchRecord | None) -> str:
 def stages_block(record: LaunchRecord | None, found: Comparison) -> str:
     """Markdown: each kernel's time of one call under ncu, their sum, and the whole call as the harness timed it."""
     if record is None:
-        return "Not recorded yet: see scripts/record_launches.py."
+        return "Not recorded yet: see moebench profile."
     timed = {
         (name, cell.uuid): cell.latency_ms
         for section in found.sections
@@ -107,8 +107,8 @@ def stages_block(record: LaunchRecord | None, found: Comparison) -> str:
         for row in group.rows
         for name, cell in row.cells.items()
     }
-    floors = {info.uuid: info.floor_ms for section in found.sections for info in section.workloads}
-    lines = ["| T | solution | kernels, us | sum us | sum / floor | call us | outside kernels us |"]
+    bounds = {info.uuid: info.bound_ms for section in found.sections for info in section.workloads}
+    lines = ["| T | solution | kernels, us | sum us | sum / bound | call us | outside kernels us |"]
     lines.append("| ---: | --- | --- | ---: | ---: | ---: | ---: |")
     for solution in record.solutions:
         for point in solution.points:
@@ -117,7 +117,7 @@ def stages_block(record: LaunchRecord | None, found: Comparison) -> str:
             ms = timed.get((solution.solution, point.uuid))
             rest = [f"{1e3 * ms:.1f}", f"{1e3 * ms - total:.1f}"] if ms else ["-", "-"]
             cells = [str(point.T), f"`{solution.solution}`", each, f"{total:.1f}"]
-            cells.append(f"{total / floors[point.uuid] / 1e3:.2f}" if floors.get(point.uuid) else "-")
+            cells.append(f"{total / bounds[point.uuid] / 1e3:.2f}" if bounds.get(point.uuid) else "-")
             cells += rest
             lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)

@@ -17,9 +17,9 @@ from flashinfer_bench.data import load_jsonl_file
 
 from harness.core import paths
 from harness.evaluation.tolerances import TOLERANCES
-from harness.operators import floor_time
+from harness.operators import roofline
 from harness.operators.catalogue import GEOMETRIES, definition_name
-from harness.operators.recorded_floor import recorded_floor
+from harness.operators.recorded_bound import recorded_bound
 from harness.results import trace_sets
 from harness.results.speed_summary import Summary, summarise
 from harness.results.trace_sets import Recorded, TraceSetError
@@ -53,7 +53,7 @@ REGIMES = (
 class WorkloadInfo:
     """A workload; rows, active, bytes and flops are None where its routing is not known.
 
-    floor_ms: the least time it can take, None also on a machine other than the one whose ceilings were measured.
+    bound_ms: the least time it can take, None also on a machine other than the one whose ceilings were measured.
     """
 
     uuid: str
@@ -62,7 +62,7 @@ class WorkloadInfo:
     active: int | None
     bytes: int | None
     flops: int | None
-    floor_ms: float | None
+    bound_ms: float | None
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Cell:
     latency_ms: float | None
     reference_ms: float | None
     speedup: float | None
-    over_floor: float | None
+    over_bound: float | None
     matched: float | None
     max_absolute_error: float | None
     max_relative_error: float | None
@@ -117,10 +117,10 @@ class Row:
     winner: str | None
 
     @property
-    def floor_speedup(self) -> float | None:
-        """The most that anybody can reach: the median reference time of cells that count over the floor, or None."""
+    def bound_speedup(self) -> float | None:
+        """The most that anybody can reach: the median reference time of cells that count over the bound, or None."""
         references = [cell.reference_ms for cell in self.cells.values() if cell.counts and cell.reference_ms]
-        least = self.workload.floor_ms
+        least = self.workload.bound_ms
         return statistics.median(references) / least if references and least else None
 
 
@@ -271,7 +271,7 @@ def counted(traces: list[tuple[Recorded, str]]) -> tuple[Recorded, str]:
     return max(traces, key=lambda t: (t[1] != "stale", t[0].trace.evaluation.timestamp))
 
 
-def make_cell(found: Recorded, source: str, floor_ms: float | None, superseded: int) -> Cell:
+def make_cell(found: Recorded, source: str, bound_ms: float | None, superseded: int) -> Cell:
     trace = found.trace
     evaluation, libs = trace.evaluation, trace.evaluation.environment.libs
     correctness, performance = evaluation.correctness, evaluation.performance
@@ -287,7 +287,7 @@ def make_cell(found: Recorded, source: str, floor_ms: float | None, superseded: 
         latency_ms=latency,
         reference_ms=performance.reference_latency_ms if timed else None,
         speedup=performance.speedup_factor if timed else None,
-        over_floor=latency / floor_ms if timed and floor_ms else None,
+        over_bound=latency / bound_ms if timed and bound_ms else None,
         matched=matched_of(trace).get(tolerance_of(trace).partition(":")[0]),
         max_absolute_error=_number(correctness.max_absolute_error) if correctness else None,
         max_relative_error=_number(correctness.max_relative_error) if correctness else None,
@@ -344,7 +344,7 @@ def make_group(
         cells = {}
         for name, several in by_cell[info.uuid].items():
             found, source = counted(several)
-            cells[name] = make_cell(found, source, info.floor_ms, len(several) - 1)
+            cells[name] = make_cell(found, source, info.bound_ms, len(several) - 1)
         rows.append(make_row(info, cells))
     names = sorted({found.trace.solution for found, _ in judged})
     ranked = sorted(summarise_regime(ALL, rows, names).summaries, key=lambda s: (-s.passed, -(s.mean or 0), s.solution))
@@ -379,16 +379,16 @@ def recorded_workloads(definition: str, root: Path) -> list[Workload]:
 
 
 def make_infos(definition: str, hardware: str, recorded: list[Recorded]) -> list[WorkloadInfo]:
-    """Every workload of the definition, run or not, by T; with its floor where its routing is known."""
+    """Every workload of the definition, run or not, by T; with its bound where its routing is known."""
     known: dict[str, tuple[Workload, Path | None]] = {}
     for root in sorted({found.root or paths.ROOT for found in recorded}):
         known |= {workload.uuid: (workload, root) for workload in recorded_workloads(definition, root)}
     known |= {found.trace.workload.uuid: (found.trace.workload, found.root) for found in recorded}
     infos = []
     for workload, root in known.values():
-        least = recorded_floor(definition, workload, root)
-        # Without a row the floor is next to nothing, and a ratio to it says nothing.
-        comparable = least is not None and least.rows > 0 and hardware == floor_time.MEASURED_ON
+        least = recorded_bound(definition, workload, root)
+        # Without a row the bound is next to nothing, and a ratio to it says nothing.
+        comparable = least is not None and least.rows > 0 and hardware == roofline.MEASURED_ON
         infos.append(
             WorkloadInfo(
                 uuid=workload.uuid,
@@ -397,7 +397,7 @@ def make_infos(definition: str, hardware: str, recorded: list[Recorded]) -> list
                 active=least and least.active,
                 bytes=least and least.bytes,
                 flops=least and least.flops,
-                floor_ms=least.ms if comparable else None,
+                bound_ms=least.ms if comparable else None,
             )
         )
     return sorted(infos, key=lambda info: (info.seq_len, info.uuid))
@@ -509,9 +509,9 @@ def notes_on(sections: list[Section]) -> list[str]:
     if unknown := sorted({cell.solution for cell in cells if cell.source == "unknown"}):
         notes.append(f"?: whether the source has changed since cannot be told: {', '.join(unknown)}")
     for section in sections:
-        if section.hardware != floor_time.MEASURED_ON:
-            notes.append(f"no floor for {section.hardware}: its ceilings are known for {floor_time.MEASURED_ON} only")
+        if section.hardware != roofline.MEASURED_ON:
+            notes.append(f"no bound for {section.hardware}: its ceilings are known for {roofline.MEASURED_ON} only")
         elif lacking := [info.seq_len for info in section.workloads if info.rows is None]:
             listed = ", ".join(map(str, lacking))
-            notes.append(f"no floor at T = {listed}: the routing's blobs are not in the data set")
+            notes.append(f"no bound at T = {listed}: the routing's blobs are not in the data set")
     return list(dict.fromkeys(notes))

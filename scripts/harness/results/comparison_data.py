@@ -41,8 +41,8 @@ def cells_csv(comparison: Comparison) -> str:
             info = row.workload
             for cell in row.cells.values():
                 own = [getattr(cell, name) for name in CELL_FIELDS]
-                rows.append([*where, info.uuid, info.seq_len, info.floor_ms, *own, int(cell.solution == row.winner)])
-    return _csv([*WHERE, "floor_ms", *CELL_FIELDS, "winner"], rows)
+                rows.append([*where, info.uuid, info.seq_len, info.bound_ms, *own, int(cell.solution == row.winner)])
+    return _csv([*WHERE, "bound_ms", *CELL_FIELDS, "winner"], rows)
 
 
 def ratios_csv(comparison: Comparison) -> str:

@@ -12,7 +12,7 @@ class Summary:
     failed: measured with the current source and not passed; stale: measured with an earlier source.
     variation: the population's standard deviation over the arithmetic mean, None for fewer than two workloads.
     wins: workloads that it is fastest on.
-    mean_ms: arithmetic mean latency; over_floor: geometric mean of latency over floor, None unless all have one.
+    mean_ms: arithmetic mean latency; over_bound: geometric mean of latency over bound, None unless all have one.
     """
 
     solution: str
@@ -28,7 +28,7 @@ class Summary:
     greatest: float | None
     variation: float | None
     mean_ms: float | None
-    over_floor: float | None
+    over_bound: float | None
 
     @property
     def complete(self) -> bool:
@@ -41,7 +41,7 @@ def summarise(solution: str, cells: list, num_workloads: int, wins: int) -> Summ
     fresh = [cell for cell in cells if not cell.stale]
     counted = [cell for cell in fresh if cell.counts]
     speedups = [cell.speedup for cell in counted]
-    floors = [cell.over_floor for cell in counted]
+    bounds = [cell.over_bound for cell in counted]
     mean = statistics.fmean(speedups) if speedups else None
     return Summary(
         solution=solution,
@@ -57,5 +57,5 @@ def summarise(solution: str, cells: list, num_workloads: int, wins: int) -> Summ
         greatest=max(speedups, default=None),
         variation=statistics.pstdev(speedups) / mean if len(speedups) > 1 else None,
         mean_ms=statistics.fmean(cell.latency_ms for cell in counted) if counted else None,
-        over_floor=statistics.geometric_mean(floors) if floors and None not in floors else None,
+        over_bound=statistics.geometric_mean(bounds) if bounds and None not in bounds else None,
     )

@@ -15,7 +15,7 @@ from flashinfer_bench.agents import pack_solution_from_files
 from harness.packing.packing import PackingError
 
 LANGUAGES = ("triton", "cuda", "python")  # those that the contest's FAQ gives a folder
-MARK = "# Written by scripts/submit.py"
+MARK = "# Written by moebench submit"
 CONFIG = """\
 {mark}; the repository's own source hash is {sha1}.
 [solution]

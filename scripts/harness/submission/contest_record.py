@@ -55,4 +55,4 @@ def _shortcomings(solution: Solution, found: dict[str, list[Trace]], workloads: 
 
 
 def _how(solution: Solution) -> str:
-    return f"record with: python scripts/run_local.py --solutions {solution.name} --tolerance contest"
+    return f"record with: moebench run --solutions {solution.name} --tolerance contest"

@@ -104,7 +104,7 @@ def table_source(record: Record) -> str:
         f'"""{record.head.gpu}: tiles by token count, {head.local_experts} local experts, hidden {head.hidden}, '
         f"intermediate {head.intermediate}.",
         "",
-        f"Written by scripts/tune.py from {record.path.name if record.path else 'a record'}: {versions}.",
+        f"Written by moebench tune from {record.path.name if record.path else 'a record'}: {versions}.",
         '"""',
         "",
         "TABLE = (",

@@ -14,7 +14,7 @@ FLOPS_PER_SECOND = 1446e12
 
 
 @dataclass(frozen=True)
-class Floor:
+class Bound:
     """What one routing needs. rows: (token, local expert) pairs; active: experts with a row.
 
     flops_per_second: what the device does of these products at best.
@@ -41,8 +41,8 @@ class Floor:
         return max(self.memory_ms, self.compute_ms)
 
 
-def floor(logits: np.ndarray, bias: np.ndarray, offset: int, geometry: str) -> Floor:
-    """Floor of a routing: logits [T, 256] and bias [256] float32, rank's first expert, geometry.
+def bound(logits: np.ndarray, bias: np.ndarray, offset: int, geometry: str) -> Bound:
+    """Bound of a routing: logits [T, 256] and bias [256] float32, rank's first expert, geometry.
 
     Raises ValueError for logits that are not [T, 256].
     """
@@ -61,7 +61,7 @@ def floor(logits: np.ndarray, bias: np.ndarray, offset: int, geometry: str) -> F
     token_bytes = hidden + 4 * hidden // BLOCK
     routing_bytes = seq_len * logits.shape[1] * 4 + logits.shape[1] * 2
     output_bytes = seq_len * hidden * 2
-    return Floor(
+    return Bound(
         seq_len=seq_len,
         tokens_with_rows=tokens,
         rows=rows,

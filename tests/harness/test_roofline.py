@@ -1,19 +1,19 @@
-"""The floor that solutions are compared with."""
+"""The bound that solutions are compared with."""
 
 import numpy as np
 import pytest
 from harness.operators import workloads
 from harness.operators.cases import cases
-from harness.operators.floor_time import floor
+from harness.operators.roofline import bound
 
 
 def routed(geometry, name):
     case = next(c for c in cases(geometry, "x") if c.name == name)
-    return floor(*workloads.routing(case), case.offset, geometry)
+    return bound(*workloads.routing(case), case.offset, geometry)
 
 
 def test_an_active_expert_is_44_megabytes():
-    """The figure of the design, from which memory-bound floors follow."""
+    """The figure of the design, from which memory-bound bounds follow."""
     least = routed("full", "T=7")
     assert least.bytes / least.active == pytest.approx(44e6, rel=0.02)
     assert least.ms == least.memory_ms
@@ -31,10 +31,10 @@ def test_without_a_local_row_only_routing_and_output_are_moved():
     assert least.bytes == 5 * 256 * 4 + 256 * 2 + 5 * 512 * 2
 
 
-def test_no_tokens_have_a_floor_too():
+def test_no_tokens_have_a_bound_too():
     assert routed("small", "no-tokens").rows == 0
 
 
 def test_logits_of_the_wrong_width_are_named():
     with pytest.raises(ValueError, match=r"logits: got shape \(3, 64\)"):
-        floor(np.zeros((3, 64), np.float32), np.zeros(256, np.float32), 0, "full")
+        bound(np.zeros((3, 64), np.float32), np.zeros(256, np.float32), 0, "full")
