@@ -23,7 +23,7 @@ from flashinfer_bench.compile import BuilderRegistry  # noqa: E402
 from harness.evaluation import cpu_judge  # noqa: E402
 from harness.evaluation.tolerances import TOLERANCES  # noqa: E402
 from harness.operators.routing_kinds import KINDS  # noqa: E402
-from harness.packing import packing
+from harness.packing import packing  # noqa: E402
 from sweep import random_inputs, with_routing  # noqa: E402
 from torch.autograd import DeviceType  # noqa: E402
 from torch.profiler import ProfilerActivity, profile  # noqa: E402

@@ -1,4 +1,4 @@
-"""What profile_mxfp8.py records, in the format of docs/data/profile/mxfp8/*.json. Times are microseconds on the device."""
+"""What the MXFP8 profile records, in the format of docs/data/profile/mxfp8/*.json. Times: device microseconds."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""docs/sweep.md: a recorded sweep of each solution in docs/data/sweep/, as a table, and what its picture is drawn from."""
+"""docs/sweep.md: a recorded sweep of each solution in docs/data/sweep/, as a table, and what its picture shows."""
 
 from harness.core import paths
 from harness.evaluation.sweep_point import in_words
