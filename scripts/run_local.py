@@ -4,4 +4,5 @@ import sys
 
 from harness.cli import main
 
-sys.exit(main(["run", *sys.argv[1:]]))
+if __name__ == "__main__":
+    sys.exit(main(["run", *sys.argv[1:]]))

@@ -20,11 +20,11 @@ import harness  # noqa: E402, F401  must come before torch and Triton
 import torch  # noqa: E402
 from flashinfer_bench.bench.utils import compute_error_stats  # noqa: E402
 from flashinfer_bench.compile import BuilderRegistry  # noqa: E402
+from harness.commands.sweep import random_inputs, with_routing  # noqa: E402
 from harness.evaluation import cpu_judge  # noqa: E402
 from harness.evaluation.tolerances import TOLERANCES  # noqa: E402
 from harness.operators.routing_kinds import KINDS  # noqa: E402
 from harness.packing import packing  # noqa: E402
-from sweep import random_inputs, with_routing  # noqa: E402
 from torch.autograd import DeviceType  # noqa: E402
 from torch.profiler import ProfilerActivity, profile  # noqa: E402
 

@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 
-import apply_example
 import pytest
 import torch
 from flashinfer_bench import ApplyConfig, Correctness, Environment, Evaluation, Performance, Trace, TraceSet
@@ -16,6 +15,7 @@ from flashinfer_bench.apply import ApplyConfigRegistry
 from flashinfer_bench.apply.key import ApplyKey
 from flashinfer_bench.apply.table import ApplyTable
 from flashinfer_bench.data import load_jsonl_file
+from harness.commands import apply as apply_example
 from harness.core import paths
 from harness.packing import packing
 
@@ -27,13 +27,14 @@ REFERENCE = definition("small").reference.replace("def run(", "def reference(")
 RIGHT = f"{REFERENCE}\n\n\ndef run({INPUTS}, output):\n    output.copy_(reference({INPUTS}))\n"
 WRONG = f"def run({INPUTS}, output):\n    output.fill_(7)\n"
 DOC = (paths.ROOT / "docs" / "apply.md").read_text()
-EXAMPLE = paths.ROOT / "scripts" / "apply_example.py"
+EXAMPLE = "-m", "harness", "apply"
 
 # One call as a serving engine makes it; prints the solutions that FIB really called, none for the fallback.
 CALL = """
 import json, sys
 sys.path[:0] = {path!r}
-import apply_example, torch
+from harness.commands import apply as apply_example
+import torch
 from flashinfer_bench import apply
 from flashinfer_bench.bench.utils import gen_inputs
 from flashinfer_bench.compile import Runnable
@@ -71,7 +72,7 @@ def call(root, cache, tokens, geometry="small", setup="apply_example.accept_reco
 def example(root, cache, *tokens):
     """apply_example.py on the CPU with root as data set."""
     env = environment(root, cache) | {"CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, EXAMPLE, *map(str, tokens)]
+    command = [sys.executable, *EXAMPLE, *map(str, tokens)]
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
 
 
@@ -226,7 +227,7 @@ def test_the_documented_choice_of_traces_works(data_set, tmp_path):
 )
 def test_missing_settings_get_one_line(tmp_path, changes, said):
     env = environment(paths.ROOT, tmp_path) | changes
-    done = subprocess.run([sys.executable, EXAMPLE, "1"], env=env, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, *EXAMPLE, "1"], env=env, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2 and said in done.stderr and len(done.stderr.strip().splitlines()) == 1
 
 
@@ -263,7 +264,7 @@ def test_this_repository_serves_the_full_layer(tmp_path):
     best = recorded_best()
     assert call(paths.ROOT, tmp_path, tokens, "full") == [best[length][1] for length in tokens]
 
-    command = [sys.executable, EXAMPLE, *map(str, [*tokens, 100])]
+    command = [sys.executable, *EXAMPLE, *map(str, [*tokens, 100])]
     done = subprocess.run(command, env=environment(paths.ROOT, tmp_path), capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("right") == 4 and "the fallback" not in done.stdout

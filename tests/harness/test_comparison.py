@@ -302,9 +302,9 @@ def test_json_holds_the_whole_model(built):
 def command(*args):
     """compare.py as a user runs it; nothing may end in a stack trace."""
     env = os.environ | {"CUDA_VISIBLE_DEVICES": "", "COLUMNS": "160"}
-    script = paths.ROOT / "scripts" / "compare.py"
+    script = "-m", "harness", "compare"
     done = subprocess.run(
-        [sys.executable, script, *map(str, args)], env=env, capture_output=True, text=True, timeout=120
+        [sys.executable, *script, *map(str, args)], env=env, capture_output=True, text=True, timeout=120
     )
     assert "Traceback" not in done.stderr
     return done

@@ -11,11 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from pathlib import Path
 
-import profile_mxfp8
 import pytest
 import torch
 from flashinfer_bench import Definition
 from flashinfer_bench.compile import BuilderRegistry
+from harness.commands import profile_mxfp8
 from harness.core import paths
 from harness.operators import catalogue, mxfp8_workloads
 from harness.packing import eligibility, packing
@@ -318,7 +318,7 @@ def compiled(tmp_path_factory):
     script = Path(__file__).parents[1] / "support" / "ahead_of_time.py"
 
     def compile_for(architecture):
-        command = [sys.executable, script, folder, solution.spec.entry_point, architecture, *map(str, ROWS)]
+        command = [sys.executable, *script, folder, solution.spec.entry_point, architecture, *map(str, ROWS)]
         done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600)
         assert done.returncode == 0, done.stderr[-3000:]
         return [json.loads(line) for line in done.stdout.splitlines()]
@@ -392,9 +392,9 @@ def test_bound_counts_every_byte_once():
 
 def profiler(*args):
     """profile_mxfp8.py as a user without a GPU runs it."""
-    script = paths.ROOT / "scripts" / "profile_mxfp8.py"
+    script = "-m", "harness", "profile_mxfp8"
     env = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
-    return subprocess.run([sys.executable, script, *args], env=env, capture_output=True, text=True, timeout=170)
+    return subprocess.run([sys.executable, *script, *args], env=env, capture_output=True, text=True, timeout=170)
 
 
 def test_profiler_without_a_gpu_says_so_in_one_line():

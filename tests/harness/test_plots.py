@@ -164,9 +164,9 @@ def test_machines_and_versions_get_pictures_of_their_own(tmp_path):
 
 def command(*args):
     env = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
-    script = paths.ROOT / "scripts" / "plot.py"
+    script = "-m", "harness", "plot"
     done = subprocess.run(
-        [sys.executable, script, *map(str, args)], env=env, capture_output=True, text=True, timeout=120
+        [sys.executable, *script, *map(str, args)], env=env, capture_output=True, text=True, timeout=120
     )
     assert "Traceback" not in done.stderr
     return done

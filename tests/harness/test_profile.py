@@ -9,10 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
-import profile_solution
 import pytest
 import torch
-from harness.core import paths
+from harness.commands import profile as profile_solution
 from harness.packing import packing
 from harness.packing.stage_table import UNASSIGNED, plain_name, stage_of, stage_table
 from harness.profiling import ncu_counters, nsys_backend, profile_run, profiled_calls, torch_backend
@@ -45,9 +44,9 @@ TABLE = {"gemm1_swiglu_quant_kernel": "gemm1 + swiglu_quant", "gemm1*": "gemm1",
 
 def command(*args, **env):
     """profile_solution.py as a user without a GPU runs it."""
-    script = paths.ROOT / "scripts" / "profile_solution.py"
+    script = "-m", "harness", "profile"
     env = os.environ | {"CUDA_VISIBLE_DEVICES": ""} | env
-    return subprocess.run([sys.executable, script, *args], env=env, capture_output=True, text=True, timeout=170)
+    return subprocess.run([sys.executable, *script, *args], env=env, capture_output=True, text=True, timeout=170)
 
 
 @pytest.fixture
@@ -667,9 +666,9 @@ def test_a_missing_marker_is_named():
 @pytest.mark.gpu
 def test_a_profile_on_the_device(tmp_path):
     """Every kernel has a stage, and a call's kernels take no longer than its wall time."""
-    script = paths.ROOT / "scripts" / "profile_solution.py"
+    script = "-m", "harness", "profile"
     args = ["triton_fused_v2", "--workloads", "7", "uniform:200", "--calls", "3", "--records", str(tmp_path)]
-    done = subprocess.run([sys.executable, script, *args], capture_output=True, text=True, timeout=300)
+    done = subprocess.run([sys.executable, *script, *args], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     record = read_record(tmp_path / "triton_fused_v2.json")
     for workload in record.workloads:

@@ -12,7 +12,7 @@ from harness.results import regression
 from definitions.moe_fp8_block_scale import definition_name
 
 NAME = definition_name("full")
-SCRIPT = paths.ROOT / "scripts" / "regression.py"
+SCRIPT = "-m", "harness", "regression"
 LIBS = {"tolerance": "contest: rtol=0.3", "protocol": "p", "torch": "2.11", "solution_sha1": "now", "command": "c"}
 
 
@@ -43,7 +43,7 @@ def regress(tmp_path, before, after, *more):
     for name, traces in (("before", before), ("after", after)):
         (tmp_path / f"{name}.jsonl").write_text("".join(f"{t.model_dump_json()}\n" for t in traces))
     files = ["--before", tmp_path / "before.jsonl", "--after", tmp_path / "after.jsonl"]
-    return subprocess.run([sys.executable, SCRIPT, *files, *more], capture_output=True, text=True, timeout=120)
+    return subprocess.run([sys.executable, *SCRIPT, *files, *more], capture_output=True, text=True, timeout=120)
 
 
 @pytest.mark.parametrize(("ms", "mark"), [(0.5, ""), (1.0, ""), (1.049, ""), (1.051, "slower"), (3.0, "slower")])
@@ -137,7 +137,7 @@ def test_a_broken_line_costs_only_itself(tmp_path, workloads):
     with (tmp_path / "after.jsonl").open("a") as file:
         file.write('{"definition": "cut o')
     files = ["--before", tmp_path / "before.jsonl", "--after", tmp_path / "after.jsonl"]
-    again = subprocess.run([sys.executable, SCRIPT, *files], capture_output=True, text=True, timeout=120)
+    again = subprocess.run([sys.executable, *SCRIPT, *files], capture_output=True, text=True, timeout=120)
     assert again.returncode == 0 and again.stdout == done.stdout and "after.jsonl:4: left out" in again.stderr
 
 

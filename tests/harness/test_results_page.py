@@ -38,7 +38,7 @@ def page(tmp_path_factory):
         trace("fast", 7, 0, tolerance=f"odd {HOSTILE}"),
     ]
     trace_set(root, traces, solutions=("fast", "slow"))
-    command = [sys.executable, paths.ROOT / "scripts" / "results_page.py", "--traces", root]
+    command = [sys.executable, "-m", "harness", "page", "--traces", root]
     done = subprocess.run([*command, "--output", root / "page.html"], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return root / "page.html"
@@ -130,7 +130,7 @@ def test_what_a_trace_says_cannot_end_the_script(page):
 
 
 def test_bad_input_gets_one_line(tmp_path):
-    command = [sys.executable, paths.ROOT / "scripts" / "results_page.py", "--traces", tmp_path / "none"]
+    command = [sys.executable, "-m", "harness", "page", "--traces", tmp_path / "none"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2 and "no such file or folder" in done.stderr and done.stderr.count("\n") == 1
 

@@ -7,10 +7,10 @@ import subprocess
 import sys
 
 import pytest
-import run_local
 import torch
 from flashinfer_bench import EvaluationStatus, Trace
 from flashinfer_bench.data import load_jsonl_file
+from harness.commands import run as run_local
 from harness.core import paths
 from harness.evaluation import cpu_judge
 from harness.evaluation.tolerances import TOLERANCES
@@ -39,7 +39,7 @@ def command(*args):
     """run_local.py as a user without a GPU runs it."""
     env = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
     script = paths.ROOT / "scripts" / "run_local.py"
-    return subprocess.run([sys.executable, script, *args], env=env, capture_output=True, text=True, timeout=170)
+    return subprocess.run([sys.executable, *script, *args], env=env, capture_output=True, text=True, timeout=170)
 
 
 @pytest.fixture(scope="module")

@@ -8,10 +8,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import sweep
 import torch
 from flashinfer_bench import BuildSpec, Solution, SourceFile
-from harness.core import paths
+from harness.commands import sweep
 from harness.evaluation import sweep_point, sweep_record
 from harness.evaluation.sweep_record import SweepPoint
 from harness.evaluation.tolerances import TOLERANCES
@@ -29,9 +28,9 @@ INPUTS = ", ".join(SMALL.inputs)
 
 
 def command(*args, **env):
-    script = paths.ROOT / "scripts" / "sweep.py"
+    script = "-m", "harness", "sweep"
     return subprocess.run(
-        [sys.executable, script, *args], env=os.environ | env, capture_output=True, text=True, timeout=170
+        [sys.executable, *script, *args], env=os.environ | env, capture_output=True, text=True, timeout=170
     )
 
 
@@ -187,7 +186,7 @@ def test_a_record_of_another_form_is_refused(tmp_path):
 
 
 def test_the_page_and_its_pictures_are_those_of_the_records():
-    command = [sys.executable, paths.ROOT / "scripts" / "update_sweep.py", "--check"]
+    command = [sys.executable, "-m", "harness", "update_sweep", "--check"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 

@@ -29,14 +29,14 @@ from safetensors.torch import save_file
 
 from definitions.moe_fp8_block_scale import definition
 
-SCRIPT = paths.ROOT / "scripts" / "tune.py"
+SCRIPT = "-m", "harness", "tune"
 T = 3
 TILE = TileSize(16, 128, 8, 2, 4, 3)
 
 
 def command(*args):
     """tune.py as a user without a GPU runs it."""
-    done = subprocess.run([sys.executable, SCRIPT, *args], capture_output=True, text=True, timeout=170)
+    done = subprocess.run([sys.executable, *SCRIPT, *args], capture_output=True, text=True, timeout=170)
     return done.returncode, done.stdout, done.stderr
 
 

@@ -482,7 +482,7 @@ def test_the_main_job_reports_them_skipped():
     script = paths.ROOT / "scripts" / "run_local.py"
     env = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(
-        [sys.executable, script, "--solutions", *BACKENDS], env=env, capture_output=True, text=True, timeout=170
+        [sys.executable, *script, "--solutions", *BACKENDS], env=env, capture_output=True, text=True, timeout=170
     )
     assert done.returncode == 0, done.stderr[-2000:]
     for name in BACKENDS:

@@ -41,7 +41,7 @@ def compiled(tmp_path_factory):
     script = Path(__file__).parents[1] / "support" / "ahead_of_time.py"
 
     def compile_for(architecture):
-        command = [sys.executable, script, folder, solution.spec.entry_point, architecture]
+        command = [sys.executable, *script, folder, solution.spec.entry_point, architecture]
         done = subprocess.run([*command, *map(str, TOKENS)], env=env, capture_output=True, text=True, timeout=600)
         assert done.returncode == 0, done.stderr[-3000:]
         return [json.loads(line) for line in done.stdout.splitlines()]

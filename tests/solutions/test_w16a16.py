@@ -220,7 +220,7 @@ def test_bound_names_ids_of_the_wrong_width():
 
 def test_page_and_picture_are_up_to_date():
     """A reader must see the figures that were recorded last."""
-    command = [sys.executable, paths.ROOT / "scripts" / "update_w16a16.py", "--check"]
+    command = [sys.executable, "-m", "harness", "update_w16a16", "--check"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
 
@@ -243,8 +243,8 @@ def test_a_foreign_file_is_no_record_of_launches(tmp_path):
 
 def test_recording_launches_without_a_gpu_says_why(tmp_path):
     env = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
-    script = paths.ROOT / "scripts" / "record_launches.py"
-    command = [sys.executable, script, SOLUTIONS[0], "--workloads", "16", "--output", tmp_path / "x.json"]
+    script = "-m", "harness", "record_launches"
+    command = [sys.executable, *script, SOLUTIONS[0], "--workloads", "16", "--output", tmp_path / "x.json"]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=100)
     assert (done.returncode, done.stderr) == (2, "ncu needs a CUDA device; torch sees none\n")
 
@@ -401,7 +401,7 @@ def compiled(request, tmp_path_factory):
     tokens = sorted({1, 8192} | limits | {limit + 1 for limit in limits})
     env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"CUDA_VISIBLE_DEVICES": ""}
     script = Path(__file__).parents[1] / "support" / "ahead_of_time.py"
-    command = [sys.executable, script, folder, solution.spec.entry_point, architecture, *map(str, tokens)]
+    command = [sys.executable, *script, folder, solution.spec.entry_point, architecture, *map(str, tokens)]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
     return name, architecture, [json.loads(line) for line in done.stdout.splitlines()]
