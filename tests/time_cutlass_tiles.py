@@ -24,7 +24,7 @@ from harness.commands.sweep import random_inputs, with_routing  # noqa: E402
 from harness.evaluation import cpu_judge  # noqa: E402
 from harness.evaluation.tolerances import TOLERANCES  # noqa: E402
 from harness.operators.routing_kinds import KINDS  # noqa: E402
-from harness.packing import packing  # noqa: E402
+from harness.packing import pack  # noqa: E402
 from torch.autograd import DeviceType  # noqa: E402
 from torch.profiler import ProfilerActivity, profile  # noqa: E402
 
@@ -75,7 +75,7 @@ def main():
         sys.exit("this takes times and needs a CUDA device; torch sees none")
     full = definition("full")
     registry = BuilderRegistry.get_instance()
-    runnable = registry.build(full, packing.pack("cutlass_grouped")["full"])
+    runnable = registry.build(full, pack.pack("cutlass_grouped")["full"])
     reference = registry.build_reference(full)
     module = sys.modules[runnable._callable.__module__]
     tiles = [

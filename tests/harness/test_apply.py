@@ -17,7 +17,7 @@ from flashinfer_bench.apply.table import ApplyTable
 from flashinfer_bench.data import load_jsonl_file
 from harness.commands import apply as apply_example
 from harness.core import paths
-from harness.packing import packing
+from harness.packing import pack
 
 from definitions.moe_fp8_block_scale import definition, definition_name
 
@@ -109,8 +109,8 @@ def data_set(tmp_path):
         manifest = {"name": name, "author": "tests", "description": "x", "language": "python"}
         manifest |= {"entry_point": "main.py::run", "target_hardware": ["cpu"]}
         (folder / "solution.toml").write_text("".join(f"{k} = {json.dumps(v)}\n" for k, v in manifest.items()))
-        solution = packing.pack(name, tmp_path / "sources")["small"].model_copy(update={"name": name})
-        packing.write(solution, root / "solutions" / f"{name}.json")
+        solution = pack.pack(name, tmp_path / "sources")["small"].model_copy(update={"name": name})
+        pack.write(solution, root / "solutions" / f"{name}.json")
     fast = [trace("few", 1, 9.0), trace("many", 7, 9.0), trace("many", 9, 9.0)]
     slow = [trace("many", 1, 3.0), trace("few", 7, 3.0), trace("few", 9, 30.0, status="INCORRECT_NUMERICAL")]
     record(root, slow + fast)
@@ -144,7 +144,7 @@ def test_the_table_of_the_recorded_traces_holds_the_fastest_that_passed():
 
 def test_the_example_lists_the_choices_without_a_gpu(tmp_path):
     """Packed solutions are there (make pack); nothing is built, which would need nvcc."""
-    packing.pack_here([])
+    pack.pack_here([])
     done = example(paths.ROOT, tmp_path)
     assert done.returncode == 0, done.stderr
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in done.stdout.splitlines() if "│" in line]
@@ -259,7 +259,7 @@ def test_this_repository_serves_the_full_layer(tmp_path):
     recorded = [t for t in load_jsonl_file(Trace, paths.trace_file(FULL)) if t.is_successful()]
     if {t.evaluation.environment.hardware for t in recorded} != {torch.cuda.get_device_name()}:
         pytest.skip("the traces are of another GPU, and apply does not look at that")
-    packing.pack_here([])
+    pack.pack_here([])
     tokens = [1, 57, 901]
     best = recorded_best()
     assert call(paths.ROOT, tmp_path, tokens, "full") == [best[length][1] for length in tokens]

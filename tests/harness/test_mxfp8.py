@@ -18,7 +18,7 @@ from flashinfer_bench.compile import BuilderRegistry
 from harness.commands import profile_mxfp8
 from harness.core import paths
 from harness.operators import catalogue, mxfp8_workloads
-from harness.packing import eligibility, packing
+from harness.packing import eligibility, manifest, pack
 from harness.profiling import mxfp8_profile, mxfp8_record, mxfp8_tables
 from harness.profiling.mxfp8_profile import Size
 from harness.report import mxfp8_page
@@ -51,7 +51,7 @@ on_device = pytest.mark.parametrize(
 @pytest.fixture(scope="module")
 def ours():
     """Main module of triton_mxfp8, as FIB's builder imports it."""
-    return mxfp8_profile.module_of(packing.pack("triton_mxfp8")["mxfp8"])
+    return mxfp8_profile.module_of(pack.pack("triton_mxfp8")["mxfp8"])
 
 
 @pytest.fixture(scope="module")
@@ -308,7 +308,7 @@ def test_unknown_architecture_and_route_are_named(ours):
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory):
     """Architecture -> what ahead_of_time.py says of each kernel of triton_mxfp8; one process an architecture."""
-    solution = packing.pack("triton_mxfp8")["mxfp8"]
+    solution = pack.pack("triton_mxfp8")["mxfp8"]
     folder = tmp_path_factory.mktemp("packed") / "triton_mxfp8"
     for source in solution.sources:
         path = folder / source.path
@@ -334,7 +334,7 @@ def test_every_chosen_tile_compiles_and_fits(compiled, architecture):
     routes = {name for _, name in ROUTES[architecture]} - {"library"}
     assert {k["constants"]["ROUTE"] for k in products} == routes
     names = {k["kernel"] for k in compiled[architecture]}
-    assert names <= set(packing.read_manifest("triton_mxfp8")["stages"])
+    assert names <= set(manifest.read_manifest("triton_mxfp8")["stages"])
     over = [k for k in compiled[architecture] if k["shared"] > SHARED_MEMORY or k["stack"] or k["local"]]
     assert not over, over
 
@@ -356,7 +356,7 @@ def test_sm90_multiplies_on_the_tensor_cores(compiled):
 
 def test_torch_scaled_is_skipped_with_its_reason():
     """A user would miss: why there is no figure of torch's own product, before anything was timed."""
-    solution = packing.pack("torch_scaled_mxfp8")["mxfp8"]
+    solution = pack.pack("torch_scaled_mxfp8")["mxfp8"]
     assert eligibility.why_skipped(solution, "sm_90") == "runs on sm_100; this machine is sm_90"
     assert eligibility.why_skipped(solution, "sm_100") is None
 
@@ -364,7 +364,7 @@ def test_torch_scaled_is_skipped_with_its_reason():
 def test_swizzled_scales_lie_as_documented():
     """A user would miss: torch's product reading the scale of another row. The layout is the one that cuBLAS states."""
     scales = torch.randint(0, 255, (200, 6), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    module = mxfp8_profile.module_of(packing.pack("torch_scaled_mxfp8")["mxfp8"])
+    module = mxfp8_profile.module_of(pack.pack("torch_scaled_mxfp8")["mxfp8"])
     found = module.swizzled(scales).view(torch.uint8).tolist()
     assert len(found) == 256 * 8
     for row in (0, 1, 31, 32, 100, 127, 128, 199):
@@ -456,7 +456,7 @@ def test_page_is_up_to_date():
 
 def test_page_marks_a_stale_record():
     """A user would miss: figures of a source that is no longer there."""
-    sha1 = {"triton_mxfp8": packing.pack("triton_mxfp8")["mxfp8"].hash()}
+    sha1 = {"triton_mxfp8": pack.pack("triton_mxfp8")["mxfp8"].hash()}
     record = mxfp8_record.Mxfp8Record(
         hardware="X",
         clock="device",

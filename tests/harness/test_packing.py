@@ -7,7 +7,8 @@ import torch
 from flashinfer_bench import TraceSet
 from flashinfer_bench.compile import BuilderRegistry
 from harness.core import paths
-from harness.packing import packing
+from harness.core.errors import UserError
+from harness.packing import manifest, pack
 
 from definitions import moe_fp8_block_scale
 from definitions.moe_fp8_block_scale import definition
@@ -47,7 +48,7 @@ def edit(path, old, new):
 
 def test_round_trip_through_fibs_reader_and_builder(folder):
     """What FIB reads from packed/ must build and run with its shared stage."""
-    packing.pack_here([], folder)
+    pack.pack_here([], folder)
     trace_set = TraceSet.from_path(str(folder.parent))
     solution = trace_set.get_solution("tiny_h512_i256")
     assert trace_set.get_solution("tiny").definition == definition("full").name
@@ -58,22 +59,22 @@ def test_round_trip_through_fibs_reader_and_builder(folder):
 
 
 def test_packing_twice_gives_the_same_bytes(folder):
-    first = {path: path.read_bytes() for path in packing.pack_here([], folder)}
+    first = {path: path.read_bytes() for path in pack.pack_here([], folder)}
     assert len(first) == 2
-    assert {path: path.read_bytes() for path in packing.pack_here(["tiny"], folder)} == first
+    assert {path: path.read_bytes() for path in pack.pack_here(["tiny"], folder)} == first
 
 
 def test_a_removed_solution_disappears_from_packed(folder):
-    files = packing.pack_here([], folder)
+    files = pack.pack_here([], folder)
     (folder / "tiny" / "solution.toml").unlink()
-    packing.pack_here([], folder)
+    pack.pack_here([], folder)
     assert not any(path.exists() for path in files)
 
 
 def test_only_the_listed_geometries_are_served(folder):
     with (folder / "tiny" / "solution.toml").open("a") as file:
         file.write('definitions = ["small"]\n')
-    assert list(packing.pack("tiny", folder)) == ["small"]
+    assert list(pack.pack("tiny", folder)) == ["small"]
 
 
 @pytest.mark.parametrize(
@@ -93,8 +94,8 @@ def test_only_the_listed_geometries_are_served(folder):
 )
 def test_a_mistake_is_named_in_one_line(folder, file, old, new, message):
     edit(folder / "tiny" / file, old, new)
-    with pytest.raises(packing.PackingError) as caught:
-        packing.pack("tiny", folder)
+    with pytest.raises(manifest.PackingError) as caught:
+        pack.pack("tiny", folder)
     text = str(caught.value)
     assert text.startswith("tiny: ") and message in text and "\n" not in text
 
@@ -111,7 +112,7 @@ def test_a_solution_based_on_another_differs_by_its_own_files(folder):
     (folder / "tiny" / "kernel.cuh").write_text("// shared\n")
     based(folder, "variant", "tiny")
     (folder / "variant" / "value.py").write_text("VALUE = 2\n")
-    base, variant = (packing.pack(name, folder)["small"] for name in ("tiny", "variant"))
+    base, variant = (pack.pack(name, folder)["small"] for name in ("tiny", "variant"))
     expected = {source.path: source.content for source in base.sources} | {"value.py": "VALUE = 2\n"}
     assert {source.path: source.content for source in variant.sources} == expected
     assert expected.keys() == {"kernel.cuh", "kernels/ones.py", "main.py", "value.py"}
@@ -121,10 +122,10 @@ def test_a_solution_based_on_another_differs_by_its_own_files(folder):
 def test_own_kernels_replace_the_bases(folder):
     (folder / "kernels" / "twos.py").write_text("def ones(output):\n    output.fill_(2)\n")
     based(folder, "variant", "tiny", 'kernels = ["twos"]\n')
-    with pytest.raises(packing.PackingError, match="imports kernels/ones.py"):
-        packing.pack("variant", folder)
+    with pytest.raises(manifest.PackingError, match="imports kernels/ones.py"):
+        pack.pack("variant", folder)
     (folder / "variant" / "main.py").write_text(MAIN.replace(".ones", ".twos"))
-    assert {s.path for s in packing.pack("variant", folder)["small"].sources} == {"kernels/twos.py", "main.py"}
+    assert {s.path for s in pack.pack("variant", folder)["small"].sources} == {"kernels/twos.py", "main.py"}
 
 
 @pytest.mark.parametrize(
@@ -138,13 +139,13 @@ def test_own_kernels_replace_the_bases(folder):
 def test_a_base_must_be_another_solution_that_has_none(folder, base, message):
     based(folder, "second", "tiny")
     based(folder, "third", base)
-    with pytest.raises(packing.PackingError) as caught:
-        packing.pack("third", folder)
+    with pytest.raises(manifest.PackingError) as caught:
+        pack.pack("third", folder)
     assert str(caught.value) == message
 
 
 def test_the_exact_form_differs_from_hopper_fused_in_its_terms_alone():
-    fused, exact = (packing.pack(name)["full"] for name in ("hopper_fused", "hopper_fused_exact"))
+    fused, exact = (pack.pack(name)["full"] for name in ("hopper_fused", "hopper_fused_exact"))
     base = {source.path: source.content for source in fused.sources}
     changed = {source.path: source.content for source in exact.sources if base.get(source.path) != source.content}
     assert set(changed) == {"terms.py"} and "TERMS = 2\n" in changed["terms.py"]
@@ -152,35 +153,35 @@ def test_the_exact_form_differs_from_hopper_fused_in_its_terms_alone():
 
 
 def test_an_unknown_name_lists_the_ones_that_exist(folder):
-    with pytest.raises(packing.PackingError, match="unknown solution 'x'; there are: tiny"):
-        packing.choose(["x"], folder)
+    with pytest.raises(UserError, match="unknown solution 'x'; there are: tiny"):
+        manifest.choose(["x"], folder)
 
 
 def test_modules_of_a_package_may_be_imported_by_name(folder):
     """`from .kernels import ones` is as good as `from .kernels.ones import ones`."""
     edit(folder / "tiny" / "main.py", "from .kernels.ones import ones", "from .kernels import ones")
-    assert packing.pack("tiny", folder)
+    assert pack.pack("tiny", folder)
     edit(folder / "tiny" / "main.py", "import ones", "import ones, twos")
-    with pytest.raises(packing.PackingError, match="kernels/twos.py"):
-        packing.pack("tiny", folder)
+    with pytest.raises(manifest.PackingError, match="kernels/twos.py"):
+        pack.pack("tiny", folder)
 
 
 def test_into_another_data_set(tmp_path):
     """The public layout, with only the definition that is public."""
     (tmp_path / "definitions").mkdir()
-    files = packing.pack_into([], tmp_path, ["full"])
-    assert len(files) == len(packing.solutions_of(moe_fp8_block_scale)) > 0
+    files = pack.pack_into([], tmp_path, ["full"])
+    assert len(files) == len(manifest.solutions_of(moe_fp8_block_scale)) > 0
     for path in files:
         author, op_type, name, _ = path.relative_to(tmp_path / "solutions").parts
         assert (op_type, name) == ("moe", definition("full").name)
-    with pytest.raises(packing.PackingError, match="not a FlashInfer-Trace data set"):
-        packing.pack_into([], tmp_path / "nowhere", ["full"])
+    with pytest.raises(manifest.PackingError, match="not a FlashInfer-Trace data set"):
+        pack.pack_into([], tmp_path / "nowhere", ["full"])
 
 
-@pytest.mark.parametrize("name", packing.solution_names())
+@pytest.mark.parametrize("name", manifest.solution_names())
 def test_our_solutions_pack_and_never_import_the_harness(name):
     """A packed solution runs where this repository is not."""
-    for solution in packing.pack(name).values():
+    for solution in pack.pack(name).values():
         for source in solution.sources:
             if source.path.endswith(".py"):
                 for node in ast.walk(ast.parse(source.content)):
@@ -190,9 +191,9 @@ def test_our_solutions_pack_and_never_import_the_harness(name):
 
 def test_packed_files_match_the_hash_in_traces():
     """FIB's hash of what is read back must be the hash of what was packed."""
-    name = packing.solution_names()[0]
-    packing.pack_here([name])
-    solution = next(iter(packing.pack(name).values()))
+    name = manifest.solution_names()[0]
+    pack.pack_here([name])
+    solution = next(iter(pack.pack(name).values()))
     path = paths.PACKED / solution.definition / f"{name}.json"
     assert type(solution).model_validate_json(path.read_text()).hash() == solution.hash()
 
@@ -200,26 +201,26 @@ def test_packed_files_match_the_hash_in_traces():
 def test_a_borrowed_file_is_packed_beside_the_solutions_own(folder):
     """A user would miss: a file that two solutions share, with a copy that drifts apart instead."""
     (folder / "tiny" / "route.cuh").write_text("// one token\n")
-    alone = packing.pack("tiny", folder)["small"]
+    alone = pack.pack("tiny", folder)["small"]
     based(folder, "variant", "tiny", 'borrowed = ["other/route.cuh"]\n')
     (folder / "other").mkdir()
     (folder / "other" / "solution.toml").write_text(MANIFEST.replace('"tiny"', '"other"'))
     (folder / "other" / "main.py").write_text(MAIN)
-    with pytest.raises(packing.PackingError, match="variant: borrowed 'other/route.cuh' is not"):
-        packing.pack("variant", folder)
+    with pytest.raises(manifest.PackingError, match="variant: borrowed 'other/route.cuh' is not"):
+        pack.pack("variant", folder)
     (folder / "other" / "route.cuh").write_text("// another\n")
-    with pytest.raises(packing.PackingError, match="there is a route.cuh here already"):
-        packing.pack("variant", folder)
+    with pytest.raises(manifest.PackingError, match="there is a route.cuh here already"):
+        pack.pack("variant", folder)
     (folder / "other" / "wide.cuh").write_text("// wide\n")
     edit(folder / "variant" / "solution.toml", "other/route.cuh", "other/wide.cuh")
-    sources = {source.path: source.content for source in packing.pack("variant", folder)["small"].sources}
+    sources = {source.path: source.content for source in pack.pack("variant", folder)["small"].sources}
     assert sources["wide.cuh"] == "// wide\n" and sources["route.cuh"] == "// one token\n"
-    assert packing.pack("tiny", folder)["small"].hash() == alone.hash()
+    assert pack.pack("tiny", folder)["small"].hash() == alone.hash()
 
 
 @pytest.mark.parametrize("borrowed", ["kernels/ones.py", "../tiny/main.py", "route.cuh", "none/route.cuh"])
 def test_only_files_of_solutions_are_borrowed(folder, borrowed):
     """A user would miss: a packed file from anywhere on the disk."""
     edit(folder / "tiny" / "solution.toml", 'kernels = ["ones"]', f'kernels = ["ones"]\nborrowed = ["{borrowed}"]')
-    with pytest.raises(packing.PackingError, match="tiny: borrowed"):
-        packing.pack("tiny", folder)
+    with pytest.raises(manifest.PackingError, match="tiny: borrowed"):
+        pack.pack("tiny", folder)

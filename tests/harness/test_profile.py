@@ -12,8 +12,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 from harness.commands import profile as profile_solution
-from harness.packing import packing
-from harness.packing.stage_table import UNASSIGNED, plain_name, stage_of, stage_table
+from harness.packing import manifest, pack
+from harness.packing.stages import UNASSIGNED, plain_name, stage_of, stage_table
 from harness.profiling import ncu_counters, nsys_backend, profile_run, profiled_calls, torch_backend
 from harness.profiling.head_to_head import compare
 from harness.profiling.profile_points import choose_points, inputs_of
@@ -211,9 +211,9 @@ def test_launches_are_checked_against_the_calls(kernel, line):
 
 def test_the_stages_never_enter_the_packed_solution(folder):
     """A user would miss: naming a stage marks all committed traces stale."""
-    before = packing.pack("tiny", folder)["full"]
+    before = pack.pack("tiny", folder)["full"]
     add_stages(folder, '[stages]\n"ones*" = "ones"')
-    after = packing.pack("tiny", folder)["full"]
+    after = pack.pack("tiny", folder)["full"]
     assert stage_table("tiny", folder) == {"ones*": "ones"}
     assert after.hash() == before.hash() and after.model_dump_json() == before.model_dump_json()
 
@@ -237,7 +237,7 @@ def test_a_variant_has_its_bases_stages_unless_it_has_its_own(folder):
 )
 def test_a_malformed_table_gets_one_line(folder, text, message):
     add_stages(folder, text)
-    with pytest.raises(packing.PackingError) as caught:
+    with pytest.raises(manifest.PackingError) as caught:
         stage_table("tiny", folder)
     said = str(caught.value)
     assert said.startswith("tiny: ") and message in said and "\n" not in said
@@ -248,9 +248,9 @@ def test_without_a_table_every_kernel_is_unassigned(folder):
     assert [stage.stage for stage in stage_times([Seen("ones", 5, 1.0)], {}, "device")] == [UNASSIGNED]
 
 
-@pytest.mark.parametrize("name", packing.solution_names())
+@pytest.mark.parametrize("name", manifest.solution_names())
 def test_the_tables_of_our_solutions_are_well_formed(name):
-    assert set(stage_table(name)) <= set(packing.read_manifest(name).get("stages", {}))
+    assert set(stage_table(name)) <= set(manifest.read_manifest(name).get("stages", {}))
 
 
 # torch.profiler
@@ -591,7 +591,7 @@ def test_a_profile_on_a_cpu_from_end_to_end(tmp_path):
     assert "says nothing about a GPU" in done.stderr
     record = read_record(tmp_path / "records" / "triton_fused_v2.json")
     assert json.loads(done.stdout) == {"records": [record.model_dump()], "head_to_head": []}
-    assert record.clock == "cpu" and record.solution_sha1 == packing.pack("triton_fused_v2")["small"].hash()
+    assert record.clock == "cpu" and record.solution_sha1 == pack.pack("triton_fused_v2")["small"].hash()
     (workload,) = record.workloads
     assert (workload.T, workload.calls, workload.wall_us, workload.warnings) == (1, 2, None, [])
     expected = ["route", "permute", "gemm1 + swiglu_quant", "gemm2", "combine", HOST_OPERATIONS]
@@ -638,7 +638,7 @@ def test_the_page_is_up_to_date():
 
 
 def test_the_page_holds_what_was_recorded_and_says_what_is_stale(tmp_path):
-    current = packing.pack("triton_fused_v2")["full"].hash()
+    current = pack.pack("triton_fused_v2")["full"].hash()
     fresh = record_of("triton_fused_v2", profile_of({"gemm1": {"g": 40.0}}), solution_sha1=current)
     gone = record_of("gone", profile_of({"gemm1": {"g": 20.0}}))
     for record in (fresh, gone):

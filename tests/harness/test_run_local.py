@@ -15,7 +15,7 @@ from harness.core import paths
 from harness.evaluation import cpu_judge
 from harness.evaluation.tolerances import TOLERANCES
 from harness.operators import workloads
-from harness.packing import eligibility, packing
+from harness.packing import eligibility, pack
 from harness.results import trace_store
 from rich.console import Console
 
@@ -62,7 +62,7 @@ def solution(folder, body, **changes):
     (folder / "tiny" / "solution.toml").write_text(toml)
     code = f"{REFERENCE}\n\ndef run({INPUTS}, output):\n    {body.format(inputs=INPUTS)}\n"
     (folder / "tiny" / "main.py").write_text(code)
-    return packing.pack("tiny", folder)["small"]
+    return pack.pack("tiny", folder)["small"]
 
 
 def evaluate(packed, workload, timeout=60):
@@ -101,7 +101,7 @@ def test_value_returning_solutions_are_judged_too(tmp_path, records):
     packed = solution(tmp_path, "pass", destination_passing_style=False)
     main = tmp_path / "tiny" / "main.py"
     main.write_text(f"{REFERENCE}\n\ndef run({INPUTS}):\n    return reference({INPUTS})\n")
-    packed = packing.pack("tiny", tmp_path)["small"]
+    packed = pack.pack("tiny", tmp_path)["small"]
     assert evaluate(packed, records[0]).status == EvaluationStatus.PASSED
 
 

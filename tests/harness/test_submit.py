@@ -14,7 +14,7 @@ from flashinfer_bench.agents import pack_solution_from_files
 from flashinfer_bench.data import load_jsonl_file
 from harness.core import paths
 from harness.evaluation.tolerances import TOLERANCES
-from harness.packing import packing
+from harness.packing import manifest, pack
 from harness.submission import bundle, clean_build, contest_record, evaluation_environment
 
 from definitions.moe_fp8_block_scale import definition, definition_name
@@ -22,7 +22,7 @@ from definitions.moe_fp8_block_scale import definition, definition_name
 NAME = definition_name("full")
 INPUTS = ", ".join(definition("full").inputs)
 MAIN = f"from .kernels.ones import ones\n\n\ndef run({INPUTS}, output):\n    ones(output)\n"
-OURS = [name for name in packing.solution_names() if "full" in packing.pack(name)]
+OURS = [name for name in manifest.solution_names() if "full" in pack.pack(name)]
 SCRIPT = "-m", "harness", "submit"
 
 
@@ -143,7 +143,7 @@ def test_includes_come_from_the_bundle_or_the_evaluation_machine():
 @pytest.mark.parametrize("name", OURS)
 def test_our_solutions_stay_what_they_are_in_a_single_folder(name):
     """The kit's packing drops folders, so stages move up; only the lines that import them may change."""
-    sources = {s.path: s.content for s in packing.pack(name)["full"].sources}
+    sources = {s.path: s.content for s in pack.pack(name)["full"].sources}
     flat = bundle.flatten(name, sources)
     assert len(flat) == len(sources) and not any("/" in path for path in flat)
     for path, text in sources.items():
@@ -153,7 +153,7 @@ def test_our_solutions_stay_what_they_are_in_a_single_folder(name):
 
 
 def test_two_files_of_one_name_are_refused():
-    with pytest.raises(packing.PackingError, match="tiny: two files called main.py"):
+    with pytest.raises(manifest.PackingError, match="tiny: two files called main.py"):
         bundle.flatten("tiny", {"main.py": MAIN, "kernels/main.py": ""})
 
 
@@ -262,7 +262,7 @@ def test_cuda_sources_that_cannot_be_compiled_are_refused(tmp_path, monkeypatch)
 
 
 def test_a_proven_solution_is_written_ready_to_tag(tmp_path, workloads):
-    solution = packing.pack("triton_fused_v2")["full"]
+    solution = pack.pack("triton_fused_v2")["full"]
     traces = save(tmp_path / "t.jsonl", record(solution, workloads))
     done = submit("triton_fused_v2", "--into", str(tmp_path / "out"), "--traces", traces)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -278,7 +278,7 @@ def test_a_proven_solution_is_written_ready_to_tag(tmp_path, workloads):
 
 
 def test_all_reasons_come_at_once_and_nothing_is_written(tmp_path, workloads):
-    solution = packing.pack("triton_fused_v2")["full"]
+    solution = pack.pack("triton_fused_v2")["full"]
     traces = save(tmp_path / "t.jsonl", [*record(solution, workloads[:3]), *record(solution, workloads[3:], sha1="0")])
     with (tmp_path / "t.jsonl").open("a") as file:
         file.write('{"cut off')
@@ -310,7 +310,7 @@ def test_bad_arguments_get_one_line(tmp_path, args, message):
 @pytest.mark.parametrize("name", OURS)
 def test_a_submission_runs_from_its_bundle_alone(tmp_path, name):
     """A user would miss: a bundle that imports, and dies or gives nonsense at its first call."""
-    solution = packing.pack(name)["full"]
+    solution = pack.pack(name)["full"]
     major, minor = torch.cuda.get_device_capability()
     if f"sm_{major}{minor}" not in solution.spec.target_hardware:
         pytest.skip(f"{name} does not run here")

@@ -17,7 +17,7 @@ from harness.evaluation.tolerances import TOLERANCES
 from harness.operators import routing_model
 from harness.operators.roofline import bound
 from harness.operators.routing_kinds import BETWEEN, KINDS, OFFSET, TOKENS
-from harness.packing import packing
+from harness.packing import pack
 from harness.report import sweep_page
 from rich.console import Console
 
@@ -144,7 +144,7 @@ def test_a_sweep_from_inputs_to_table(monkeypatch, tmp_path):
 
 def point(**changes):
     """A point of a record, by default of a solution that is still what it was."""
-    current = packing.pack("triton_fused_v2")["full"].hash()
+    current = pack.pack("triton_fused_v2")["full"].hash()
     line = {"solution": "triton_fused_v2", "solution_sha1": current, "hardware": "GPU X", "libs": {"torch": "9"}}
     line |= {"timestamp": "2026-01-02T03:04:05+00:00", "tolerance": "relaxed", "target": "tight"}
     line |= {"tokens": 3, "kind": "real", "rows": 2, "active": 1, "bound_ms": 0.02, "target_ms": 0.06, "ms": 0.05}

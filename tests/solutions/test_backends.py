@@ -19,7 +19,7 @@ import recorded as recorded_traces
 import torch
 from harness.core import paths
 from harness.evaluation import first_use
-from harness.packing import eligibility, packing
+from harness.packing import eligibility, manifest, pack
 from harness.report import backend_table
 from harness.results import comparison
 from packaging.requirements import Requirement
@@ -333,7 +333,7 @@ def module(tmp_path, monkeypatch):
 
     def load(solution, name):
         package = tmp_path / f"packed_{solution}"
-        for source in packing.pack(solution)["small"].sources:
+        for source in pack.pack(solution)["small"].sources:
             path = package / source.path
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(source.content)
@@ -438,7 +438,7 @@ def test_sglangs_kernel_gives_the_definitions_answer(module):
 def test_sglangs_stages_compile_for_sm_90(tmp_path):
     """A user would miss: the first call at some token count dies in the compiler."""
     package = tmp_path / "sglang_triton"
-    for source in packing.pack("sglang_triton")["full"].sources:
+    for source in pack.pack("sglang_triton")["full"].sources:
         path = package / source.path
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(source.content)
@@ -459,8 +459,8 @@ def test_sglangs_stages_compile_for_sm_90(tmp_path):
 def test_skipped_where_the_hardware_is_another(name, hardware, monkeypatch):
     """A user would miss: why a backend has no figures here."""
     monkeypatch.setattr(eligibility, "is_installed", lambda module: True)
-    targets = packing.read_manifest(name)["target_hardware"]
-    for packed in packing.pack(name).values():
+    targets = manifest.read_manifest(name)["target_hardware"]
+    for packed in pack.pack(name).values():
         reason = eligibility.why_skipped(packed, hardware)
         if hardware in targets:
             assert reason is None
@@ -470,10 +470,10 @@ def test_skipped_where_the_hardware_is_another(name, hardware, monkeypatch):
 
 @pytest.mark.parametrize("name", [*BACKENDS, "sglang_triton"])
 def test_skipped_where_the_package_is_absent(name, monkeypatch):
-    manifest = packing.read_manifest(name)
-    missing = manifest["dependencies"][-1]
+    stated = manifest.read_manifest(name)
+    missing = stated["dependencies"][-1]
     monkeypatch.setattr(eligibility, "is_installed", lambda module: module != missing)
-    reason = eligibility.why_skipped(packing.pack(name)["full"], manifest["target_hardware"][0])
+    reason = eligibility.why_skipped(pack.pack(name)["full"], stated["target_hardware"][0])
     assert reason == f"needs {missing}, not installed here"
 
 
@@ -486,7 +486,7 @@ def test_the_main_job_reports_them_skipped():
     )
     assert done.returncode == 0, done.stderr[-2000:]
     for name in BACKENDS:
-        targets = ", ".join(packing.read_manifest(name)["target_hardware"])
+        targets = ", ".join(manifest.read_manifest(name)["target_hardware"])
         line = f"{name}_h512_i256: SKIPPED: runs on {targets}; this machine is cpu"
         assert line in " ".join(done.stdout.split()), done.stdout
 
@@ -511,7 +511,7 @@ def test_the_user_is_told_before_a_long_build(tmp_path, body, outcome):
     (tmp_path / "slow" / "solution.toml").write_text(MANIFEST)
     code = f"import sys\nprint('-- loaded --', file=sys.stdout)\n{body}\ndef run(*arguments): pass\n"
     (tmp_path / "slow" / "main.py").write_text(code)
-    packed = packing.pack("slow", tmp_path)["small"]
+    packed = pack.pack("slow", tmp_path)["small"]
     assert "minutes" not in packed.model_dump_json()
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
@@ -550,5 +550,5 @@ def test_the_table_of_solutions_is_up_to_date():
     """A reader must see every solution, with what its solution.toml says now."""
     text = paths.BACKENDS.read_text()
     assert backend_table.renewed(text) == text, "run `make readme`"
-    for name in packing.solutions_of(moe):
+    for name in manifest.solutions_of(moe):
         assert f"| `{name}` |" in text

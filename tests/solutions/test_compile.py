@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from harness.core import paths
-from harness.packing import packing
+from harness.packing import manifest, pack
 from harness.tuning.tune_record import read_record
 
 from solutions.triton_fused_v2.tiles import SEPARATE_SWIGLU_FROM, TABLE, table_name
@@ -30,7 +30,7 @@ SHARED_MEMORY = 227 * 1024  # of one thread block, on sm_90 and on sm_100 alike
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory):
     """Architecture, also with a tuned GPU -> what ahead_of_time.py says of each kernel; one process for each."""
-    solution = packing.pack("triton_fused_v2")["full"]
+    solution = pack.pack("triton_fused_v2")["full"]
     folder = tmp_path_factory.mktemp("packed") / "triton_fused_v2"
     for source in solution.sources:
         path = folder / source.path
@@ -58,7 +58,7 @@ def describe(kernels):
 def test_every_stage_compiles_in_every_tabled_tile(compiled, architecture):
     """A user would miss: the first call at some token count dies in the compiler."""
     names = {kernel["kernel"] for kernel in compiled[architecture]}
-    declared = packing.read_manifest("triton_fused_v2")["stages"]
+    declared = manifest.read_manifest("triton_fused_v2")["stages"]
     assert names == set(declared)
     for stage in ("gemm1", "gemm2"):
         built = {

@@ -11,8 +11,8 @@ import pytest
 import torch
 import triton
 from flashinfer_bench.compile import BuilderRegistry
-from harness.packing import eligibility, packing
-from harness.packing.stage_table import stage_of
+from harness.packing import eligibility, manifest, pack
+from harness.packing.stages import stage_of
 
 from definitions import moe_fp8_block_scale as moe
 
@@ -35,7 +35,7 @@ compiles = pytest.mark.skipif(bool(cannot_compile()), reason=cannot_compile())
 @pytest.fixture
 def build_module(tmp_path, monkeypatch):
     """build.py of the packed solution, which is not compiled by that."""
-    for source in packing.pack(NAME)["full"].sources:
+    for source in pack.pack(NAME)["full"].sources:
         path = tmp_path / "packed" / source.path
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(source.content)
@@ -49,7 +49,7 @@ def build_module(tmp_path, monkeypatch):
 @pytest.fixture(scope="module")
 def layer():
     """What FIB builds; compiled for sm_90a once for each content of the sources."""
-    return BuilderRegistry.get_instance().build(moe.definition("full"), packing.pack(NAME)["full"])
+    return BuilderRegistry.get_instance().build(moe.definition("full"), pack.pack(NAME)["full"])
 
 
 def resources(library):
@@ -60,7 +60,7 @@ def resources(library):
 
 
 def tile_files(prefix):
-    return [path for path in (packing.paths.SOLUTIONS / NAME).glob(f"{prefix}*_*.cu") if "_tiles" not in path.name]
+    return [path for path in (pack.paths.SOLUTIONS / NAME).glob(f"{prefix}*_*.cu") if "_tiles" not in path.name]
 
 
 @compiles
@@ -71,7 +71,7 @@ def test_hopper_build_uses_the_tensor_cores_and_does_not_spill(build_module):
     assert sum("device_kernel" in name for name in kernels) == len(tile_files("sm90_")) > 0
     for stage in ("route_kernel", "permute_kernel", "swiglu_quant_kernel", "combine_kernel"):
         assert any(stage in name for name in kernels), stage
-    stages = packing.read_manifest(NAME)["stages"]  # a profile's trace names products as the library does
+    stages = manifest.read_manifest(NAME)["stages"]  # a profile's trace names products as the library does
     assert {stage_of(name, stages) for name in kernels if "device_kernel" in name} == {"gemm1, gemm2"}
     spilled = {name: use for name, use in kernels.items() if use[1] or use[2]}
     assert not spilled, spilled
@@ -154,7 +154,7 @@ def test_tensors_that_are_not_on_a_gpu_are_refused(layer):
 def test_skipped_with_the_reason(monkeypatch, hardware, missing, reason):
     """A user would miss: why the table says SKIPPED."""
     monkeypatch.setattr(eligibility, "is_installed", lambda name: name not in missing)
-    assert eligibility.why_skipped(packing.pack(NAME)["full"], hardware) == reason
+    assert eligibility.why_skipped(pack.pack(NAME)["full"], hardware) == reason
 
 
 def test_what_is_missing_to_compile_is_named(build_module, monkeypatch, tmp_path):

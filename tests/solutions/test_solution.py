@@ -18,12 +18,12 @@ from harness.evaluation import cpu_judge
 from harness.evaluation.tolerances import TOLERANCES
 from harness.operators import workloads
 from harness.operators.cases import HARD, PUBLIC
-from harness.packing import eligibility, packing
+from harness.packing import eligibility, manifest, pack
 
 from definitions import moe_fp8_block_scale as moe
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-SOLUTIONS = packing.solution_names()
+SOLUTIONS = manifest.solution_names()
 OUTPUT = "output"
 BIG = max(t for _, t, _ in PUBLIC)
 
@@ -53,7 +53,7 @@ def at(*geometries):
         pytest.param(name, geometry, marks=[pytest.mark.gpu] if geometry == "full" else [])
         for name in SOLUTIONS
         for geometry in geometries
-        if geometry in packing.read_manifest(name).get("definitions", moe.GEOMETRIES)
+        if geometry in manifest.read_manifest(name).get("definitions", moe.GEOMETRIES)
     ]
     return pytest.mark.parametrize(("solution", "geometry"), served)
 
@@ -61,7 +61,7 @@ def at(*geometries):
 @pytest.fixture
 def layer(solution, geometry):
     """The runnable that FIB builds of a packed solution."""
-    packed = packing.pack(solution)[geometry]
+    packed = pack.pack(solution)[geometry]
     if reason := eligibility.why_skipped(packed, eligibility.here()):
         pytest.skip(f"{solution} {reason}")
     runnable = BuilderRegistry.get_instance().build(moe.definition(geometry), packed)
@@ -443,7 +443,7 @@ def test_source_never_waits_for_the_device(name):
         for child in ast.iter_child_nodes(node):
             visit(child, path)
 
-    solution = next(iter(packing.pack(name).values()))
+    solution = next(iter(pack.pack(name).values()))
     for source in solution.sources:
         if source.path.endswith(".py"):
             visit(ast.parse(source.content), source.path)

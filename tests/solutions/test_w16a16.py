@@ -23,7 +23,7 @@ from harness.evaluation import cpu_judge
 from harness.evaluation.tolerances import TOLERANCES
 from harness.operators import catalogue, moe_bf16_workloads, workloads
 from harness.operators.roofline import BYTES_PER_SECOND
-from harness.packing import eligibility, packing
+from harness.packing import eligibility, manifest, pack
 from harness.profiling.launch_counters import read_launches
 from harness.report import w16a16_page
 
@@ -69,7 +69,7 @@ def inputs(num_tokens, geometry=HERE, seed=0, device=DEVICE):
 @pytest.fixture(params=SOLUTIONS)
 def layer(request):
     """The runnable that FIB builds of a packed solution, at the geometry of this machine."""
-    packed = packing.pack(request.param)[HERE]
+    packed = pack.pack(request.param)[HERE]
     if reason := eligibility.why_skipped(packed, eligibility.here()):
         pytest.skip(f"{request.param} {reason}")
     return BuilderRegistry.get_instance().build(moe_bf16.definition(HERE), packed)
@@ -139,10 +139,10 @@ def test_keys_of_definitions_are_unlike():
 
 def test_solutions_go_with_their_operator():
     """A user would miss: a bf16 solution in the FP8 layer's tables, or the other way round."""
-    bf16, fp8 = (set(packing.solutions_of(module)) for module in (moe_bf16, moe_fp8_block_scale))
+    bf16, fp8 = (set(manifest.solutions_of(module)) for module in (moe_bf16, moe_fp8_block_scale))
     assert set(SOLUTIONS) <= bf16 and not bf16 & fp8
-    assert packing.served({}) == list(moe_fp8_block_scale.GEOMETRIES)
-    assert {s.definition for s in packing.pack(SOLUTIONS[0]).values()} == {
+    assert manifest.served({}) == list(moe_fp8_block_scale.GEOMETRIES)
+    assert {s.definition for s in pack.pack(SOLUTIONS[0]).values()} == {
         moe_bf16.definition_name(geometry) for geometry in moe_bf16.GEOMETRIES
     }
 
@@ -284,7 +284,7 @@ def check_sorted(ids, experts, block_m, align):
 
 def stage(solution, module):
     """A module of a solution, from FIB's build of it: relative imports need the packed folder."""
-    packed = packing.pack(solution)["bf16_small"]
+    packed = pack.pack(solution)["bf16_small"]
     runnable = BuilderRegistry.get_instance().build(moe_bf16.definition("bf16_small"), packed)
     package = sys.modules[runnable._callable.__module__].__name__.rpartition(".")[0]
     return sys.modules[f"{package}.{module}"]
@@ -391,7 +391,7 @@ def test_bad_input_is_named(layer, name, change, message):
 def compiled(request, tmp_path_factory):
     """(solution, architecture, what ahead_of_time.py says of each kernel at token counts that use every tile)."""
     name, architecture = request.param
-    solution = packing.pack(name)["bf16"]
+    solution = pack.pack(name)["bf16"]
     folder = tmp_path_factory.mktemp("packed") / name
     for source in solution.sources:
         path = folder / source.path
@@ -410,7 +410,7 @@ def compiled(request, tmp_path_factory):
 def test_every_tabled_tile_compiles(compiled):
     """A user would miss: the first call at some token count dies in the compiler, or does not fit the machine."""
     name, architecture, kernels = compiled
-    assert {kernel["kernel"] for kernel in kernels} == set(packing.read_manifest(name)["stages"])
+    assert {kernel["kernel"] for kernel in kernels} == set(manifest.read_manifest(name)["stages"])
     assert not [kernel for kernel in kernels if kernel["shared"] > SHARED_MEMORY]
     built = {
         (k["constants"]["BLOCK_M"], k["constants"]["BLOCK_N"], k["constants"]["BLOCK_K"], k["num_warps"])

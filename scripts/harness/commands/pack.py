@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from harness.operators.catalogue import GEOMETRIES
-from harness.packing import packing
+from harness.packing import manifest, pack
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,10 +23,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     try:
         if args.into:
-            files = packing.pack_into(args.names, args.into, args.geometry)
+            files = pack.pack_into(args.names, args.into, args.geometry)
         else:
-            files = packing.pack_here(args.names)
-    except packing.PackingError as error:
+            files = pack.pack_here(args.names)
+    except manifest.PackingError as error:
         print(error, file=sys.stderr)
         return 1
     for path in files:

@@ -18,7 +18,7 @@ from rich.console import Console
 from harness.core.atomic_file import write_atomically
 from harness.operators import catalogue
 from harness.operators.routing_kinds import KINDS
-from harness.packing import packing
+from harness.packing import manifest
 from harness.profiling import head_to_head, profile_tables
 from harness.profiling.profile_points import DEFAULTS, choose_points
 from harness.profiling.profile_record import ProfileRecord
@@ -60,7 +60,7 @@ def job_of(args: argparse.Namespace) -> Job:
         raise ValueError(f"{option} needs a CUDA device; torch sees none")
     if args.chrome_trace and args.backend == "nsys":
         raise ValueError("--chrome-trace: got it with --backend nsys, want --backend torch")
-    served = packing.served(packing.read_manifest(packing.choose(args.solutions)[0]))
+    served = manifest.served(manifest.read_manifest(manifest.choose(args.solutions)[0]))
     geometry = catalogue.geometry_here(served, on_gpu) or catalogue.geometry_here(list(catalogue.GEOMETRIES), on_gpu)
     points = choose_points(args.workloads or DEFAULTS[geometry], geometry)
     calls = args.calls or (10 if on_gpu else 2)
@@ -117,7 +117,7 @@ def main(args: argparse.Namespace) -> int:
     progress = Console(stderr=True, width=None if sys.stderr.isatty() else 160)
     records, complete = [], True
     try:
-        names = packing.choose(args.solutions)
+        names = manifest.choose(args.solutions)
         job = job_of(args)
         for name in names:
             packed(name, job.geometry)
@@ -151,7 +151,7 @@ def main(args: argparse.Namespace) -> int:
         if not records:
             return 2
         show(records, args)
-    except (packing.PackingError, ProfileError, ValueError, OSError) as error:
+    except (manifest.PackingError, ProfileError, ValueError, OSError) as error:
         print(error, file=sys.stderr)
         return 2
     doubtful = any(workload.warnings for record in records for workload in record.workloads)

@@ -18,7 +18,7 @@ from torch.profiler import ProfilerActivity, profile
 from definitions.mxfp8_linear import GEOMETRIES
 from harness.core.atomic_file import write_atomically
 from harness.core.environment import environment
-from harness.packing import eligibility, packing
+from harness.packing import eligibility, manifest
 from harness.profiling import mxfp8_profile, mxfp8_tables
 from harness.profiling.mxfp8_profile import OTHERS, OURS, Size
 from harness.profiling.mxfp8_record import Mxfp8Record
@@ -132,7 +132,7 @@ def main(args: argparse.Namespace) -> int:
         if args.output:
             args.output.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(args.output, record.model_dump_json(indent=2) + "\n")
-    except (ProfileError, packing.PackingError, OSError) as error:
+    except (ProfileError, manifest.PackingError, OSError) as error:
         print(error, file=sys.stderr)
         return 2
     Console(width=None if sys.stdout.isatty() else 160).print(mxfp8_tables.terminal(record))

@@ -9,7 +9,7 @@ import torch
 
 from harness.core.atomic_file import write_atomically
 from harness.operators import catalogue
-from harness.packing import packing
+from harness.packing import manifest
 from harness.profiling.launch_counters import record_launches
 from harness.profiling.profiled_calls import ProfileError
 
@@ -28,12 +28,12 @@ def main(args: argparse.Namespace) -> int:
     try:
         if not torch.cuda.is_available():
             raise ValueError("ncu needs a CUDA device; torch sees none")
-        names = packing.choose(args.solutions)
-        geometry = catalogue.geometry_here(packing.served(packing.read_manifest(names[0])), on_gpu=True)
+        names = manifest.choose(args.solutions)
+        geometry = catalogue.geometry_here(manifest.served(manifest.read_manifest(names[0])), on_gpu=True)
         definition = catalogue.definition_name(geometry)
         found = record_launches(names, geometry, definition, args.workloads, command)
         write_atomically(args.output, found.model_dump_json(indent=2) + "\n")
-    except (packing.PackingError, ProfileError, ValueError, OSError) as error:
+    except (manifest.PackingError, ProfileError, ValueError, OSError) as error:
         print(error, file=sys.stderr)
         return 2
     print(args.output)

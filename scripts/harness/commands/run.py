@@ -22,7 +22,7 @@ from harness.evaluation import cpu_judge, first_use, result_table
 from harness.evaluation.tolerances import TOLERANCES
 from harness.operators import workloads
 from harness.operators.catalogue import FULL, GEOMETRIES, definition_name, geometry_here, operator
-from harness.packing import eligibility, packing
+from harness.packing import eligibility, manifest, pack
 from harness.results import trace_store
 
 DEFINITION = (
@@ -59,7 +59,7 @@ def choose_geometry(wanted: str | None, on_gpu: bool, solutions: list[str]) -> s
     Raises ValueError, and PackingError for a solution that there is not.
     """
     if wanted is None:
-        served = packing.served(packing.read_manifest(packing.choose(solutions)[0])) if solutions else []
+        served = manifest.served(manifest.read_manifest(manifest.choose(solutions)[0])) if solutions else []
         return geometry_here(served, on_gpu) or geometry_here(list(GEOMETRIES), on_gpu)
     by_name = {definition_name(geometry): geometry for geometry in GEOMETRIES}
     geometry = by_name.get(wanted, wanted)
@@ -77,8 +77,8 @@ def run(args: argparse.Namespace, geometry: str, console: Console, command: str)
     on_gpu = torch.cuda.is_available()
     tolerance = TOLERANCES[args.tolerance]
     num_trials = args.num_trials or (3 if on_gpu else 1)
-    names = args.solutions or packing.solutions_of(operator(geometry))
-    names = packing.choose(names)
+    names = args.solutions or manifest.solutions_of(operator(geometry))
+    names = manifest.choose(names)
     name = definition_name(geometry)
     save = args.save if args.save is not None else on_gpu or args.output is not None
     path = args.output or paths.trace_file(name)
@@ -87,13 +87,13 @@ def run(args: argparse.Namespace, geometry: str, console: Console, command: str)
             trace_store.load(path)
         except ValueError as error:  # told now, not when there is something to add to it
             raise ValueError(f"{path}: has lines that are no traces; mend it, or choose another --output") from error
-    packing.pack_here(names)
+    pack.pack_here(names)
     workloads.make(geometry)
     trace_set = TraceSet.from_path(str(paths.ROOT))
     definition = trace_set.definitions[name]
     todo = [trace.workload for trace in trace_set.workloads[name]]
 
-    wanted = {packing.packed_name(n, geometry) for n in names}
+    wanted = {manifest.packed_name(n, geometry) for n in names}
     packed = [s for s in trace_set.solutions.get(name, []) if s.name in wanted]
     hardware = eligibility.here()
     reasons = {s.name: eligibility.why_skipped(s, hardware) for s in packed}
@@ -103,7 +103,7 @@ def run(args: argparse.Namespace, geometry: str, console: Console, command: str)
     for solution, reason in skipped.items():
         console.print(f"{solution}: SKIPPED: {reason}", style="yellow")
     solutions = [s for s in packed if s.name not in skipped]
-    notes = {packing.packed_name(n, geometry): packing.read_manifest(n).get("first_use") for n in names}
+    notes = {manifest.packed_name(n, geometry): manifest.read_manifest(n).get("first_use") for n in names}
     first_use.build_ahead(definition, solutions, {n: note for n, note in notes.items() if note}, console)
 
     protocol = f"trials={num_trials} on the CPU through Triton's interpreter, not timed"
@@ -195,6 +195,6 @@ def main(args: argparse.Namespace) -> int:
     try:
         geometry = choose_geometry(args.definition, torch.cuda.is_available(), args.solutions)
         return 0 if run(args, geometry, console, command) else 1
-    except (packing.PackingError, ValueError) as error:
+    except (manifest.PackingError, ValueError) as error:
         print(error, file=sys.stderr)
         return 2

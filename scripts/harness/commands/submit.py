@@ -17,7 +17,7 @@ from flashinfer_bench.data import load_jsonl_file
 from rich.console import Console
 
 from harness.core import paths
-from harness.packing import packing
+from harness.packing import manifest, pack
 from harness.results import trace_sets
 from harness.submission import bundle, clean_build, contest_record, evaluation_environment
 
@@ -83,8 +83,8 @@ def submit(args: argparse.Namespace, console: Console) -> bool:
     Raises PackingError, TraceSetError or ValueError for arguments that cannot be followed.
     """
     check_folder(args.into)
-    packing.choose([args.name])
-    solution = packing.pack(args.name).get(GEOMETRY)
+    manifest.choose([args.name])
+    solution = pack.pack(args.name).get(GEOMETRY)
     if solution is None:
         raise ValueError(f"{args.name} does not serve the {GEOMETRY} geometry, which is the contest's")
     default = paths.trace_file(solution.definition)
@@ -111,6 +111,6 @@ def submit(args: argparse.Namespace, console: Console) -> bool:
 def main(args: argparse.Namespace) -> int:
     try:
         return 0 if submit(args, Console(width=None if sys.stdout.isatty() else 160)) else 1
-    except (packing.PackingError, trace_sets.TraceSetError, ValueError, OSError) as error:
+    except (manifest.PackingError, trace_sets.TraceSetError, ValueError, OSError) as error:
         print(str(error).splitlines()[0], file=sys.stderr)
         return 2

@@ -29,7 +29,7 @@ from harness.evaluation.tolerances import TOLERANCES, Tolerance
 from harness.operators.cases import ROUTED_SCALING_FACTOR
 from harness.operators.roofline import bound
 from harness.operators.routing_kinds import KINDS, OFFSET, TOKENS
-from harness.packing import eligibility, packing
+from harness.packing import eligibility, manifest, pack
 
 GEOMETRY = "full"
 
@@ -55,8 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def runnable_here(names: list[str], console: Console) -> list[Solution]:
     """The solutions that can run on this machine, packed; says which cannot. Raises PackingError."""
     found = []
-    for name in packing.choose(names or packing.solutions_of(moe_fp8_block_scale)):
-        solution = packing.pack(name).get(GEOMETRY)
+    for name in manifest.choose(names or manifest.solutions_of(moe_fp8_block_scale)):
+        solution = pack.pack(name).get(GEOMETRY)
         reason = "does not serve the full geometry"
         if solution is not None:
             reason = eligibility.why_skipped(solution, eligibility.here())
@@ -201,7 +201,7 @@ def table(name: str, results: list[SweepPoint]) -> Table:
 def main(args: argparse.Namespace) -> int:
     console = Console(width=None if sys.stdout.isatty() else 180)
     try:
-        packing.choose(args.solutions)
+        manifest.choose(args.solutions)
         if not torch.cuda.is_available():
             print("a sweep takes times and needs a CUDA device; torch sees none", file=sys.stderr)
             return 2
@@ -210,7 +210,7 @@ def main(args: argparse.Namespace) -> int:
             print("no solution can run on this machine", file=sys.stderr)
             return 2
         results = sweep(solutions, args, console, f"cuda:{torch.cuda.current_device()}")
-    except (packing.PackingError, OSError) as error:
+    except (manifest.PackingError, OSError) as error:
         print(error, file=sys.stderr)
         return 2
     for solution in solutions:

@@ -19,7 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from definitions.moe_fp8_block_scale import GEOMETRIES, definition, definition_name
 from harness.core import paths
 from harness.core.atomic_file import write_atomically
-from harness.packing import packing
+from harness.packing import manifest
 from harness.profiling.profile_tables import terminal
 from harness.tuning import tune_bench, tune_prune, tune_routing, tune_search, tune_tables
 from harness.tuning.tune_record import Head, Record, kernels_sha1
@@ -123,7 +123,7 @@ def main(args: argparse.Namespace) -> int:
     console = Console(width=None if sys.stdout.isatty() else 180)
     try:
         record = run(args, console)
-    except (packing.PackingError, ValueError, OSError) as error:
+    except (manifest.PackingError, ValueError, OSError) as error:
         print(error, file=sys.stderr)
         return 2
     for num_tokens in tune_tables.tuned_tokens(record):

@@ -5,7 +5,7 @@ import sys
 
 from harness.core import paths
 from harness.core.atomic_file import write_atomically
-from harness.packing import packing
+from harness.packing import manifest
 from harness.report import backend_table
 from harness.results.trace_sets import TraceSetError
 
@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     try:
         text = backend_table.renewed(paths.BACKENDS.read_text())
-    except (ValueError, TraceSetError, packing.PackingError) as error:
+    except (ValueError, TraceSetError, manifest.PackingError) as error:
         print(error, file=sys.stderr)
         return 1
     write_atomically(paths.BACKENDS, text)

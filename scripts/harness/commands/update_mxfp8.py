@@ -4,7 +4,7 @@ import argparse
 import sys
 
 from harness.core.atomic_file import write_atomically
-from harness.packing import packing
+from harness.packing import manifest
 from harness.report import mxfp8_page
 from harness.results.trace_sets import TraceSetError
 
@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     try:
         text = mxfp8_page.renewed(mxfp8_page.PAGE.read_text())
-    except (ValueError, OSError, TraceSetError, packing.PackingError) as error:
+    except (ValueError, OSError, TraceSetError, manifest.PackingError) as error:
         print(error, file=sys.stderr)
         return 1
     write_atomically(mxfp8_page.PAGE, text)

@@ -4,7 +4,7 @@ import argparse
 import sys
 
 from harness.core.atomic_file import write_atomically
-from harness.packing import packing
+from harness.packing import manifest
 from harness.report import profile_page
 
 
@@ -17,7 +17,7 @@ def main(args: argparse.Namespace) -> int:
     try:
         old = profile_page.PAGE.read_text()
         new = profile_page.renewed(old)
-    except (ValueError, OSError, packing.PackingError) as error:
+    except (ValueError, OSError, manifest.PackingError) as error:
         print(error, file=sys.stderr)
         return 1
     if check and new != old:

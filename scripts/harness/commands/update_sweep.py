@@ -7,7 +7,7 @@ from harness.core import paths
 from harness.core.atomic_file import write_atomically
 from harness.evaluation import sweep_record
 from harness.evaluation.sweep_record import SweepPoint
-from harness.packing import packing
+from harness.packing import manifest
 from harness.report import plot_sweep, sweep_page
 from harness.report.pictures import Picture, fingerprint
 
@@ -28,7 +28,7 @@ def main(args: argparse.Namespace) -> int:
         sweeps = [sweep_record.read(path) for path in sorted(paths.SWEEPS.glob("*.jsonl"))]
         old = sweep_page.PAGE.read_text()
         new, pictures = sweep_page.renewed(old, sweeps), list(map(picture, sweeps))
-    except (ValueError, OSError, packing.PackingError) as error:
+    except (ValueError, OSError, manifest.PackingError) as error:
         print(error, file=sys.stderr)
         return 1
     if check and (new != old or not all(p.is_in(paths.DOCS) for p in pictures)):

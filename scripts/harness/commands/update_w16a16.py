@@ -5,7 +5,7 @@ import sys
 
 from harness.core import paths
 from harness.core.atomic_file import write_atomically
-from harness.packing import packing
+from harness.packing import manifest
 from harness.report import plot_w16a16, w16a16_page
 from harness.report.comparison_tables import versions
 from harness.report.pictures import Picture, fingerprint
@@ -34,7 +34,7 @@ def main(args: argparse.Namespace) -> int:
     try:
         old, found = w16a16_page.PAGE.read_text(), w16a16_page.traces()
         new, drawn = w16a16_page.renewed(old, found), picture(found)
-    except (TraceSetError, ValueError, OSError, packing.PackingError) as error:
+    except (TraceSetError, ValueError, OSError, manifest.PackingError) as error:
         print(error, file=sys.stderr)
         return 1
     if check and (new != old or drawn and not drawn.is_in(paths.DOCS)):

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from harness.core.environment import environment
 from harness.core.schema import first_fault
-from harness.packing.stage_table import stage_of, stage_table
+from harness.packing.stages import stage_of, stage_table
 from harness.profiling import ncu_counters
 from harness.profiling.profile_points import choose_points
 from harness.profiling.profile_record import Strict

@@ -16,7 +16,7 @@ from flashinfer_bench import Solution
 
 from definitions.mxfp8_linear import GROUP, dequantise
 from harness.operators import catalogue
-from harness.packing import eligibility, packing
+from harness.packing import eligibility, pack
 from harness.profiling.mxfp8_record import CaseProfile, Timing
 from harness.profiling.profiled_calls import ProfileError, build, first_line
 
@@ -41,7 +41,7 @@ class Size:
 
 def packed(name: str) -> Solution:
     """Raises PackingError."""
-    return packing.pack(name)["mxfp8"]
+    return pack.pack(name)["mxfp8"]
 
 
 def module_of(solution: Solution) -> ModuleType:

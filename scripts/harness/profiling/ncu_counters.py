@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from harness.packing.stage_table import UNASSIGNED, plain_name, stage_of
+from harness.packing.stages import UNASSIGNED, plain_name, stage_of
 from harness.profiling.child_process import run_under
 from harness.profiling.profile_record import Counters, StageTime
 from harness.profiling.profiled_calls import SEPARATOR, ProfileError

@@ -10,7 +10,7 @@ import re
 import tempfile
 from pathlib import Path
 
-from harness.packing.stage_table import plain_name
+from harness.packing.stages import plain_name
 from harness.profiling.child_process import finished, run_under
 from harness.profiling.profile_record import Seen
 from harness.profiling.profiled_calls import ProfileError, range_name

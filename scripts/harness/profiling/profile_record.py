@@ -11,7 +11,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from harness.core.schema import first_fault
-from harness.packing.stage_table import UNASSIGNED, stage_of
+from harness.packing.stages import UNASSIGNED, stage_of
 
 HOST_OPERATIONS = "torch operations"  # on a CPU: what a solution does between its kernels
 

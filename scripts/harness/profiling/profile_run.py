@@ -11,8 +11,8 @@ from flashinfer_bench.bench.timing import time_runnable
 
 from harness.core.environment import environment
 from harness.operators.catalogue import definition
-from harness.packing import eligibility, packing
-from harness.packing.stage_table import stage_table
+from harness.packing import eligibility, pack
+from harness.packing.stages import stage_table
 from harness.profiling import ncu_counters, nsys_backend, torch_backend
 from harness.profiling.profile_points import Point, bound_of
 from harness.profiling.profile_record import (
@@ -51,7 +51,7 @@ class Job:
 def packed(name: str, geometry: str) -> Solution:
     """The solution, if it can run here. Raises ProfileError, or PackingError for a mistake in its folder."""
     stage_table(name)
-    solution = packing.pack(name).get(geometry)
+    solution = pack.pack(name).get(geometry)
     reason = f"does not serve the {geometry} geometry"
     if solution is not None:
         reason = eligibility.why_skipped(solution, eligibility.here())

@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from harness.packing.stage_table import UNASSIGNED
+from harness.packing.stages import UNASSIGNED
 from harness.profiling.head_to_head import Row, compare
 from harness.profiling.profile_record import KernelTime, ProfileRecord, StageTime, WorkloadProfile
 

@@ -17,7 +17,7 @@ from flashinfer_bench.bench.timing import _clear_cache, _clone_args, _get_empty_
 from flashinfer_bench.compile import BuilderRegistry, Runnable
 
 from harness.operators.catalogue import definition
-from harness.packing import packing
+from harness.packing import manifest, pack
 from harness.profiling.profile_points import Point, choose_points, inputs_of
 
 WARMUP_RUNS = 3
@@ -82,7 +82,7 @@ def main(argv: list[str]) -> int:
     name, geometry, calls, *wanted = argv
     device = device_here()
     full = definition(geometry)
-    runnable = build(packing.pack(name)[geometry], full)
+    runnable = build(pack.pack(name)[geometry], full)
 
     @contextmanager
     def seen(index):
@@ -104,6 +104,6 @@ def main(argv: list[str]) -> int:
 if __name__ == "__main__":
     try:
         sys.exit(main(sys.argv[1:]))
-    except (ProfileError, packing.PackingError, ValueError) as error:
+    except (ProfileError, manifest.PackingError, ValueError) as error:
         print(error, file=sys.stderr)
         sys.exit(2)

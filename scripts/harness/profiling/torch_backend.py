@@ -14,7 +14,7 @@ from pathlib import Path
 from torch.profiler import ProfilerActivity, profile, record_function
 from triton.runtime.interpreter import InterpretedFunction
 
-from harness.packing.stage_table import plain_name
+from harness.packing.stages import plain_name
 from harness.profiling.profile_record import Seen
 from harness.profiling.profiled_calls import ProfileError, call_repeatedly
 

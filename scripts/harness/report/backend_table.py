@@ -5,7 +5,7 @@ from collections import defaultdict
 from definitions import moe_fp8_block_scale
 from definitions.moe_fp8_block_scale import definition_name
 from harness.core import paths
-from harness.packing import packing
+from harness.packing import manifest
 from harness.report import marked_block
 from harness.results import comparison
 from harness.results.comparison import Comparison
@@ -56,19 +56,19 @@ def block(found: Comparison) -> str:
     ]
     lines = ["| " + " | ".join(head) + " |", "| --- " * len(head) + "|"]
     fastest = fastest_at(found)
-    for name in packing.solutions_of(moe_fp8_block_scale):
-        manifest = packing.read_manifest(name)
-        facts = manifest.get("facts", {})
+    for name in manifest.solutions_of(moe_fp8_block_scale):
+        stated = manifest.read_manifest(name)
+        facts = stated.get("facts", {})
         if facts.keys() != FACTS.keys():
             wrong = ", ".join(sorted(facts.keys() ^ FACTS.keys()))
-            raise packing.PackingError(f"{name}: [facts] lacks or does not know {wrong}")
+            raise manifest.PackingError(f"{name}: [facts] lacks or does not know {wrong}")
         at = [f"{gpu}: {', '.join(map(str, lengths)) or 'nowhere'}" for gpu, lengths in fastest.get(name, {}).items()]
         cells = [
             f"`{name}`",
-            ", ".join(manifest["target_hardware"]),
+            ", ".join(stated["target_hardware"]),
             *(facts[fact] for fact in FACTS),
             "; ".join(at) or "not measured",
-            ", ".join(f"`{module}`" for module in manifest.get("dependencies", [])),
+            ", ".join(f"`{module}`" for module in stated.get("dependencies", [])),
         ]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from definitions.mxfp8_linear import definition_name
 from harness.core import paths
-from harness.packing import packing
+from harness.packing import manifest, pack
 from harness.profiling import mxfp8_tables
 from harness.profiling.mxfp8_record import Mxfp8Record, read_record
 from harness.report import comparison_markdown, marked_block
@@ -21,9 +21,7 @@ def how_recorded(record: Mxfp8Record) -> str:
     """What a reader needs to repeat the record."""
     libs = ", ".join(f"{name.replace('_', ' ')} {version}" for name, version in sorted(record.libs.items()))
     line = f"{record.timestamp[:10]}, {record.iterations} calls of each, {libs}: `{record.command}`."
-    now = {
-        name: packing.pack(name)["mxfp8"].hash() for name in packing.solution_names() if name in record.solutions_sha1
-    }
+    now = {name: pack.pack(name)["mxfp8"].hash() for name in manifest.solution_names() if name in record.solutions_sha1}
     changed = sorted(name for name, sha1 in record.solutions_sha1.items() if now.get(name) != sha1)
     return f"{line} **Stale: {', '.join(changed)} changed since.**" if changed else line
 

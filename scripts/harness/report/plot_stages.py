@@ -2,7 +2,7 @@
 
 from matplotlib.figure import Figure
 
-from harness.packing.stage_table import UNASSIGNED
+from harness.packing.stages import UNASSIGNED
 from harness.profiling.profile_record import ProfileRecord
 from harness.report.plot_style import COLOURS, INK
 

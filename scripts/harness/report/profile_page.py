@@ -4,7 +4,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from harness.core import paths
-from harness.packing import packing
+from harness.packing import pack
 from harness.profiling.profile_record import ProfileRecord, read_record
 from harness.profiling.profile_tables import common_uuids, head_to_head_grid, markdown, stage_grid
 from harness.report import marked_block
@@ -23,7 +23,7 @@ def how_recorded(record: ProfileRecord) -> str:
     """What a reader needs to repeat the record."""
     versions = ", ".join(f"{name.replace('_', ' ')} {version}" for name, version in sorted(record.libs.items()))
     stale = (
-        "" if packing.is_current(record.solution, record.solution_sha1) else " **Stale: its source has changed since.**"
+        "" if pack.is_current(record.solution, record.solution_sha1) else " **Stale: its source has changed since.**"
     )
     return (
         f"- {record.solution}, source {record.solution_sha1[:10]}, {record.timestamp[:10]}, {record.backend}, "

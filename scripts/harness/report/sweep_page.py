@@ -3,7 +3,7 @@
 from harness.core import paths
 from harness.evaluation.sweep_point import in_words
 from harness.evaluation.sweep_record import SweepPoint
-from harness.packing import packing
+from harness.packing import pack
 from harness.report import marked_block
 
 PAGE = paths.DOCS / "sweep.md"
@@ -19,7 +19,7 @@ def below(points: list[SweepPoint]) -> str:
     """Where a sweep was run, and whether its solution is still what it was."""
     first = points[0]
     versions = ", ".join(f"{name} {version}" for name, version in sorted(first.libs.items()))
-    stale = not packing.is_current(first.solution, first.solution_sha1)
+    stale = not pack.is_current(first.solution, first.solution_sha1)
     days = [p.timestamp[:10] for p in points]
     when = " to ".join(dict.fromkeys([min(days), max(days)]))
     return f"{first.hardware}; {versions}; {when}" + ("; stale: the source has changed since" if stale else "")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from definitions.moe_bf16 import definition_name
 from harness.core import paths
-from harness.packing import packing
+from harness.packing import pack
 from harness.profiling.launch_counters import LaunchRecord, read_launches
 from harness.report import marked_block
 from harness.report.comparison_tables import versions
@@ -76,7 +76,7 @@ def counters_block(record: LaunchRecord | None) -> str:
     lines = ["| " + " | ".join(head) + " |", "| ---: | --- | --- |" + " ---: |" * (len(head) - 3)]
     rows = []
     for solution in record.solutions:
-        current = packing.pack(solution.solution)["bf16"].hash()
+        current = pack.pack(solution.solution)["bf16"].hash()
         stale = "" if current == solution.solution_sha1 else "*"
         for point in solution.points:
             for launch in point.launches:

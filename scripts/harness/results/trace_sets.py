@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from harness.core import paths
 from harness.core.schema import first_fault
-from harness.packing import packing
+from harness.packing import manifest, pack
 
 
 class TraceSetError(Exception):
@@ -104,10 +104,10 @@ def source_hashes(root: Path) -> tuple[dict[tuple[str, str], str], list[str]]:
     """
     solutions, warnings = [], []
     if root == paths.ROOT:
-        for name in packing.solution_names():
+        for name in manifest.solution_names():
             try:
-                solutions += packing.pack(name).values()
-            except packing.PackingError as error:
+                solutions += pack.pack(name).values()
+            except manifest.PackingError as error:
                 warnings.append(f"{error}; its traces count as stale")
     else:
         for file in sorted((root / "solutions").rglob("*.json")):

@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from flashinfer_bench import BuildSpec, Solution
 from flashinfer_bench.agents import pack_solution_from_files
 
-from harness.packing.packing import PackingError
+from harness.packing.manifest import PackingError
 
 LANGUAGES = ("triton", "cuda", "python")  # those that the contest's FAQ gives a folder
 MARK = "# Written by moebench submit"

@@ -12,7 +12,7 @@ from flashinfer_bench.bench.utils import gen_inputs
 from flashinfer_bench.compile import BuilderRegistry
 
 from definitions.moe_fp8_block_scale import GEOMETRIES, NUM_LOCAL_EXPERTS, definition
-from harness.packing import packing
+from harness.packing import pack
 from harness.tuning.tune_record import Head
 from harness.tuning.tune_routing import TOP_K, Layer
 from harness.tuning.tune_space import TileSize, Variant
@@ -28,7 +28,7 @@ Timer = Callable[[list[Call], int], list[list[float]]]
 
 def built(geometry: str) -> ModuleType:
     """The solution's entry module, from FIB's builder."""
-    runnable = BuilderRegistry.get_instance().build(definition(geometry), packing.pack(SOLUTION)[geometry])
+    runnable = BuilderRegistry.get_instance().build(definition(geometry), pack.pack(SOLUTION)[geometry])
     return import_module(runnable.metadata.misc["module_name"])
 
 

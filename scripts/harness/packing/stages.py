@@ -4,7 +4,7 @@ import fnmatch
 from pathlib import Path
 
 from harness.core import paths
-from harness.packing import packing
+from harness.packing.manifest import MANIFEST, PackingError, read_manifest
 
 UNASSIGNED = "unassigned"
 
@@ -14,14 +14,12 @@ def stage_table(name: str, folder: Path = paths.SOLUTIONS) -> dict[str, str]:
 
     {} for a solution without a table. Raises PackingError for a malformed one.
     """
-    table = packing.read_manifest(name, folder).get("stages", {})
+    table = read_manifest(name, folder).get("stages", {})
     if not isinstance(table, dict):
-        raise packing.PackingError(f"{name}: {packing.MANIFEST}: [stages]: got {table!r}, want 'kernel name' = 'stage'")
+        raise PackingError(f"{name}: {MANIFEST}: [stages]: got {table!r}, want 'kernel name' = 'stage'")
     for pattern, stage in table.items():
         if not isinstance(stage, str) or not stage.strip() or stage == UNASSIGNED:
-            raise packing.PackingError(
-                f"{name}: {packing.MANIFEST}: [stages] {pattern}: got {stage!r}, want a stage's name in quotes"
-            )
+            raise PackingError(f"{name}: {MANIFEST}: [stages] {pattern}: got {stage!r}, want a stage's name in quotes")
     return table
 
 
