@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from harness.core import paths
 from harness.core.provenance import Provenance
-from harness.packing import packing
+from harness.packing import manifest, pack
 
 State = Literal["current", "stale", "unknown"]
 
@@ -33,10 +33,10 @@ def sources(root: Path | None) -> Sources:
     """This repository's solutions, packed; another data set's Solution files; None: a file outside any data set."""
     solutions, warnings = [], []
     if root in (None, paths.ROOT):
-        for name in packing.solution_names():
+        for name in manifest.solution_names():
             try:
-                solutions += packing.pack(name).values()
-            except packing.PackingError as error:
+                solutions += pack.pack(name).values()
+            except manifest.PackingError as error:
                 warnings.append(f"{error}; its traces count as stale")
     else:
         for file in sorted((root / "solutions").rglob("*.json")):
@@ -63,8 +63,8 @@ def of_trace(provenance: Provenance, definition: str, solution: str, known: Sour
 
 def of_record(provenance: Provenance, solution: str) -> State:
     """Of a profile, sweep or launch record of a solution of this repository, in any of its definitions."""
-    there = solution in packing.solution_names()
-    return judge(provenance, {packed.hash() for packed in packing.pack(solution).values()} if there else ())
+    there = solution in manifest.solution_names()
+    return judge(provenance, {packed.hash() for packed in pack.pack(solution).values()} if there else ())
 
 
 def stages_sha1(stages: Iterable[str]) -> str:
