@@ -92,21 +92,33 @@ def run(
     return output.to(torch.bfloat16)
 
 
-# Per geometry: what the FIB name ends in, and the sizes that vary.
+# Per geometry: what the FIB name ends in, and the sizes that vary. `sizes` adds what all have in common.
 GEOMETRIES = {
     "full": {"hidden_size": 7168, "intermediate_size": 2048},
     "small": {"hidden_size": 512, "intermediate_size": 256},
 }
 NUM_EXPERTS = 256
 NUM_LOCAL_EXPERTS = 32
+COMMON = {
+    "num_experts": NUM_EXPERTS,
+    "num_local_experts": NUM_LOCAL_EXPERTS,
+    "top_k": TOP_K,
+    "num_groups": NUM_GROUPS,
+    "kept_groups": KEPT_GROUPS,
+}
+
+
+def sizes(geometry):
+    """All sizes of a key of GEOMETRIES."""
+    return COMMON | GEOMETRIES[geometry]
 
 
 def definition_name(geometry):
     """Name of the FIB Definition for a key of GEOMETRIES."""
-    sizes = GEOMETRIES[geometry]
+    size = sizes(geometry)
     return (
-        f"moe_fp8_block_scale_ds_routing_topk{TOP_K}_ng{NUM_GROUPS}_kg{KEPT_GROUPS}"
-        f"_e{NUM_LOCAL_EXPERTS}_h{sizes['hidden_size']}_i{sizes['intermediate_size']}"
+        f"moe_fp8_block_scale_ds_routing_topk{size['top_k']}_ng{size['num_groups']}_kg{size['kept_groups']}"
+        f"_e{size['num_local_experts']}_h{size['hidden_size']}_i{size['intermediate_size']}"
     )
 
 
@@ -119,8 +131,8 @@ def reference_source():
 
 def definition(geometry):
     """The flashinfer_bench Definition for a key of GEOMETRIES."""
-    hidden = GEOMETRIES[geometry]["hidden_size"]
-    intermediate = GEOMETRIES[geometry]["intermediate_size"]
+    size = sizes(geometry)
+    hidden, intermediate = size["hidden_size"], size["intermediate_size"]
 
     return Definition(
         name=definition_name(geometry),
@@ -139,8 +151,8 @@ def definition(geometry):
         ],
         axes={
             "seq_len": var("Tokens in the batch; 0 is legal."),
-            "num_experts": const(NUM_EXPERTS, "Experts of the whole layer."),
-            "num_local_experts": const(NUM_LOCAL_EXPERTS, "Experts that this rank holds."),
+            "num_experts": const(size["num_experts"], "Experts of the whole layer."),
+            "num_local_experts": const(size["num_local_experts"], "Experts that this rank holds."),
             "hidden_size": const(hidden, "Model width."),
             "intermediate_size": const(intermediate, "Width inside an expert."),
             "gemm1_out_size": const(2 * intermediate, "GEMM1's output: up, then gate."),

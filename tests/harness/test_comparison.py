@@ -168,7 +168,7 @@ def test_ratio_has_its_range(tmp_path):
 
 
 def test_latency_over_bound_needs_the_machine_whose_ceilings_are_known(tmp_path):
-    from harness.operators.recorded_bound import recorded_bound
+    from harness.operators.workloads import recorded_bound
 
     file = write(tmp_path / "x.jsonl", [trace("fast", 7), trace("fast", 7, hardware="A GPU")])
     known, unknown = sorted(comparison.build([file]).sections, key=lambda s: s.hardware, reverse=True)

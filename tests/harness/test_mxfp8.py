@@ -17,7 +17,7 @@ from flashinfer_bench import Definition
 from flashinfer_bench.compile import BuilderRegistry
 from harness.commands import profile_mxfp8
 from harness.core import paths
-from harness.operators import catalogue, mxfp8_workloads
+from harness.operators import catalogue, mxfp8_linear
 from harness.packing import eligibility, manifest, pack
 from harness.profiling import mxfp8_profile, mxfp8_record, mxfp8_tables
 from harness.profiling.mxfp8_profile import Size
@@ -376,16 +376,15 @@ def test_swizzled_scales_lie_as_documented():
 
 def test_harsh_workload_has_every_size():
     """A user would miss: hard cases that are not hard."""
-    name = mx.definition_name("mxfp8_small")
-    case = next(c for c in mxfp8_workloads.cases("mxfp8_small", name) if c.name == "harsh-scales")
-    x = mxfp8_workloads.tensors(case, "mxfp8_small")["x"].float()
+    case = next(c for c in mxfp8_linear.cases("mxfp8_small") if c.name == "harsh-scales")
+    x = mxfp8_linear.tensors(case)["x"].float()
     assert x.isfinite().all() and (x == 0).any() and (x.abs()[x != 0] < 2.0**-126).any() and x.abs().max() > 8
     codes, scales = mx.quantise(x.bfloat16())
     assert (codes.float().abs() == 448).any() and len(scales.unique()) > 60
 
 
 def test_bound_counts_every_byte_once():
-    least = mxfp8_workloads.bound(16, "mxfp8")
+    least = mxfp8_linear.linear_bound(16, "mxfp8")
     assert least.bytes == 4096 * 7168 + 4096 * 224 + 2 * 16 * (7168 + 4096) and least.flops == 2 * 16 * 4096 * 7168
     assert catalogue.geometry_of("mxfp8_linear_n4096_k7168") == "mxfp8"
 

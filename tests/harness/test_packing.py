@@ -170,7 +170,7 @@ def test_into_another_data_set(tmp_path):
     """The public layout, with only the definition that is public."""
     (tmp_path / "definitions").mkdir()
     files = pack.pack_into([], tmp_path, ["full"])
-    assert len(files) == len(manifest.solutions_of(moe_fp8_block_scale)) > 0
+    assert len(files) == len(manifest.solutions_of(moe_fp8_block_scale.GEOMETRIES)) > 0
     for path in files:
         author, op_type, name, _ = path.relative_to(tmp_path / "solutions").parts
         assert (op_type, name) == ("moe", definition("full").name)

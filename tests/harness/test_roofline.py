@@ -2,14 +2,13 @@
 
 import numpy as np
 import pytest
-from harness.operators import workloads
-from harness.operators.cases import cases
-from harness.operators.roofline import bound
+from harness.operators import moe_fp8_block_scale
+from harness.operators.moe_fp8_block_scale import routing_bound
 
 
 def routed(geometry, name):
-    case = next(c for c in cases(geometry, "x") if c.name == name)
-    return bound(*workloads.routing(case), case.offset, geometry)
+    case = next(case for case in moe_fp8_block_scale.cases(geometry) if case.name == name)
+    return moe_fp8_block_scale.bound(case)
 
 
 def test_an_active_expert_is_44_megabytes():
@@ -37,4 +36,4 @@ def test_no_tokens_have_a_bound_too():
 
 def test_logits_of_the_wrong_width_are_named():
     with pytest.raises(ValueError, match=r"logits: got shape \(3, 64\)"):
-        bound(np.zeros((3, 64), np.float32), np.zeros(256, np.float32), 0, "full")
+        routing_bound(np.zeros((3, 64), np.float32), np.zeros(256, np.float32), 0, "full")

@@ -15,7 +15,7 @@ from harness.evaluation import sweep_point, sweep_record
 from harness.evaluation.sweep_record import SweepPoint
 from harness.evaluation.tolerances import TOLERANCES
 from harness.operators import routing_model
-from harness.operators.roofline import bound
+from harness.operators.moe_fp8_block_scale import routing_bound
 from harness.operators.routing_kinds import BETWEEN, KINDS, OFFSET, TOKENS
 from harness.packing import pack
 from harness.report import sweep_page
@@ -78,10 +78,10 @@ def test_uniform_experts_are_equally_popular():
 
 
 def test_targets():
-    least = bound(*KINDS["real"](8), OFFSET, "full")
+    least = routing_bound(*KINDS["real"](8), OFFSET, "full")
     assert sweep_point.loose(least) == pytest.approx(1.5 * least.ms + 0.03)
     assert sweep_point.tight(least) == pytest.approx(1.1 * least.ms + 0.025)
-    many = bound(*KINDS["none"](1025), OFFSET, "full")
+    many = routing_bound(*KINDS["none"](1025), OFFSET, "full")
     assert sweep_point.tight(many) == pytest.approx(1.25 * many.ms)
 
 

@@ -395,17 +395,16 @@ def test_ranks_of_a_batch_share_out_its_rows():
 
 def test_the_workloads_give_the_routing_of_their_blobs():
     """The route stage's own plain statement must agree, expert by expert."""
-    from harness.operators import workloads
-    from harness.operators.cases import cases
+    from harness.operators.moe_fp8_block_scale import cases, routing
 
     from definitions.moe_fp8_block_scale import definition_name
     from solutions.kernels.route import route_ref
 
     name = definition_name("small")
     batches = {batch.name: batch for batch in tune_routing.of_workloads("small", name)}
-    for case in cases("small", name):
+    for case in cases("small"):
         if case.seq_len and case.name == "first-rank":
-            logits, bias = map(torch.from_numpy, workloads.routing(case))
+            logits, bias = map(torch.from_numpy, routing(case))
             wanted, _ = route_ref(logits, bias, case.offset, 2.5, 32)
             got = next(tune_routing.views([batches[case.uuid[:8]]], case.seq_len)).expert
             assert torch.equal(got.sort(1).values, wanted.sort(1).values)

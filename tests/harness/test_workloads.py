@@ -10,13 +10,14 @@ from flashinfer_bench import Trace
 from flashinfer_bench.bench.utils import gen_inputs, load_safetensors
 from flashinfer_bench.data import load_jsonl_file
 from harness.core import paths
+from harness.core.errors import CannotRun
 from harness.operators import exact_random, routing_model, workloads
-from harness.operators.cases import cases
+from harness.operators.moe_fp8_block_scale import cases, harsh_scales, routing
 
 from definitions.moe_fp8_block_scale import GEOMETRIES, definition, definition_name, route
 
-FULL = cases("full", definition_name("full"))
-SMALL = cases("small", definition_name("small"))
+FULL = cases("full")
+SMALL = cases("small")
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +34,7 @@ def made(tmp_path_factory):
 
 
 def local(case):
-    chosen = routing_model.select(*workloads.routing(case)) - case.offset
+    chosen = routing_model.select(*routing(case)) - case.offset
     return chosen[(chosen >= 0) & (chosen < 32)]
 
 
@@ -61,7 +62,7 @@ def test_a_changed_generator_is_refused(made, tmp_path):
     sums.parent.mkdir(parents=True)
     blob = paths.blob_file(name, SMALL[0].uuid)
     sums.write_text(f"{'0' * 64}  {blob}\n")
-    with pytest.raises(RuntimeError, match="recorded is"):
+    with pytest.raises(CannotRun, match="recorded is"):
         workloads.make("small", tmp_path)
 
 
@@ -85,7 +86,7 @@ def test_public_shapes_are_all_there():
 @pytest.mark.parametrize("case", FULL, ids=lambda case: case.name)
 def test_public_workloads_have_typical_counts(case):
     """Their bounds and speed-ups hang on how many experts are active, and on T as the count of rows."""
-    rows, active = routing_model.counts(*workloads.routing(case), case.offset)
+    rows, active = routing_model.counts(*routing(case), case.offset)
     expected = 32 * (1 - math.exp(-case.seq_len / 32))
     assert rows >= 1 and abs(active - expected) <= max(1, 0.05 * expected) + 0.5
     assert case.seq_len == 1 or abs(rows - case.seq_len) <= max(2, 0.1 * case.seq_len)
@@ -115,7 +116,7 @@ def test_typical_means_near_the_average(num_tokens, rows, active, typical):
 
 
 def test_experts_differ_in_popularity():
-    counts = np.bincount(routing_model.select(*workloads.routing(FULL[-1])).ravel(), minlength=256)
+    counts = np.bincount(routing_model.select(*routing(FULL[-1])).ravel(), minlength=256)
     low, high = np.quantile(counts / counts.mean(), [0.05, 0.95])
     assert 0.1 < low < 0.6 and 1.4 < high < 3
 
@@ -123,7 +124,7 @@ def test_experts_differ_in_popularity():
 @pytest.mark.parametrize("case", [*FULL, *SMALL], ids=lambda case: case.name)
 def test_no_choice_hangs_on_rounding(case):
     """fp32 routing must agree with fp64 routing, or two right solutions would disagree."""
-    logits, bias = workloads.routing(case)
+    logits, bias = routing(case)
     assert (routing_model.margin(logits, bias) >= routing_model.MARGIN).all()
     fp32, _ = route(torch.from_numpy(logits), torch.from_numpy(bias).bfloat16(), 2.5)
     fp64 = routing_model.select(logits, bias)
@@ -138,7 +139,7 @@ def test_hard_cases_are_as_hard_as_they_say():
     assert np.bincount(local(by_name["one-expert-takes-all"]), minlength=32)[3] == 70
     assert by_name["offset-across-groups"].offset % 32
     assert {case.offset for case in SMALL} >= {0, 224}
-    scales = workloads.harsh_scales(by_name["harsh-scales"], "small")
+    scales = harsh_scales(by_name["harsh-scales"])
     for array in scales.values():
         assert array.min() < -16 and array.max() > 16 and (array == 0).any()
 
@@ -146,7 +147,7 @@ def test_hard_cases_are_as_hard_as_they_say():
 def test_bias_survives_bfloat16(made):
     blob = made / paths.blob_file(definition_name("full"), FULL[1].uuid)
     bias = safetensors.torch.load_file(blob)["routing_bias"]
-    _, exact = workloads.routing(FULL[1])
+    _, exact = routing(FULL[1])
     assert bias.dtype == torch.bfloat16 and np.array_equal(bias.float().numpy(), exact)
 
 

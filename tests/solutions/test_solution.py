@@ -17,7 +17,7 @@ from harness.core import paths
 from harness.evaluation import cpu_judge
 from harness.evaluation.tolerances import TOLERANCES
 from harness.operators import workloads
-from harness.operators.cases import HARD, PUBLIC
+from harness.operators.moe_fp8_block_scale import HARD, PUBLIC
 from harness.packing import eligibility, manifest, pack
 
 from definitions import moe_fp8_block_scale as moe
@@ -25,7 +25,7 @@ from definitions import moe_fp8_block_scale as moe
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SOLUTIONS = manifest.solution_names()
 OUTPUT = "output"
-BIG = max(t for _, t, _ in PUBLIC)
+BIG = max(t for _, t, _ in PUBLIC["full"])
 
 # of Triton's interpreter, thousands of times
 pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")

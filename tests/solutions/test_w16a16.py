@@ -21,7 +21,8 @@ from flashinfer_bench.data import load_jsonl_file
 from harness.core import paths
 from harness.evaluation import cpu_judge
 from harness.evaluation.tolerances import TOLERANCES
-from harness.operators import catalogue, moe_bf16_workloads, workloads
+from harness.operators import catalogue, workloads
+from harness.operators import moe_bf16 as family
 from harness.operators.roofline import BYTES_PER_SECOND
 from harness.packing import eligibility, manifest, pack
 from harness.profiling.launch_counters import read_launches
@@ -132,14 +133,14 @@ def test_reference_in_the_json_stands_alone():
 
 def test_keys_of_definitions_are_unlike():
     """A user would miss: --definition that means another operator."""
-    assert len(catalogue.GEOMETRIES) == sum(len(module.GEOMETRIES) for module in catalogue.OPERATORS)
+    assert len(catalogue.GEOMETRIES) == sum(len(operator.geometries) for operator in catalogue.OPERATORS)
     for geometry in catalogue.GEOMETRIES:
         assert catalogue.geometry_of(catalogue.definition_name(geometry)) == geometry
 
 
 def test_solutions_go_with_their_operator():
     """A user would miss: a bf16 solution in the FP8 layer's tables, or the other way round."""
-    bf16, fp8 = (set(manifest.solutions_of(module)) for module in (moe_bf16, moe_fp8_block_scale))
+    bf16, fp8 = (set(manifest.solutions_of(module.GEOMETRIES)) for module in (moe_bf16, moe_fp8_block_scale))
     assert set(SOLUTIONS) <= bf16 and not bf16 & fp8
     assert manifest.served({}) == list(moe_fp8_block_scale.GEOMETRIES)
     assert {s.definition for s in pack.pack(SOLUTIONS[0]).values()} == {
@@ -160,7 +161,7 @@ def test_the_main_job_runs_them_on_the_cpu(tmp_path):
     assert done.returncode == 0, done.stderr
     traces = load_jsonl_file(Trace, out)
     assert {trace.definition for trace in traces} == {moe_bf16.definition_name("bf16_small")}
-    assert len(traces) == len(moe_bf16_workloads.HARD)
+    assert len(traces) == len(family.HARD)
 
 
 # ---- workloads ----
@@ -185,15 +186,21 @@ def test_token_counts_are_those_of_the_study():
     assert [case.seq_len for case in workloads.cases_by_uuid("bf16").values()] == [2**n for n in range(4, 14)]
 
 
+def expected_active(seq_len):
+    """Active experts if all were equally popular: an upper bound on the average of any routing."""
+    sizes = moe_bf16.GEOMETRIES["bf16"]
+    return sizes["num_experts"] * (1 - (1 - sizes["top_k"] / sizes["num_experts"]) ** seq_len)
+
+
 @pytest.mark.parametrize("case", workloads.cases_by_uuid("bf16").values(), ids=lambda case: case.name)
 def test_routing_is_a_trained_routers(case):
     """Distinct experts, weights that sum to one, and experts that differ in popularity."""
-    ids, weights = moe_bf16_workloads.routing(case, "bf16")
+    ids, weights = family.routing(case)
     assert (np.diff(np.sort(ids, axis=1), axis=1) > 0).all() and ids.min() >= 0 and ids.max() < 128
     assert np.allclose(weights.sum(1), 1, atol=1e-6) and (weights > 0).all()
     assert (np.diff(weights, axis=1) <= 0).all()
     active = len(np.unique(ids))
-    assert 0.75 * moe_bf16_workloads.expected_active(case.seq_len) <= active <= 128
+    assert 0.75 * expected_active(case.seq_len) <= active <= 128
     if case.seq_len >= 1024:
         low, high = np.quantile(np.bincount(ids.ravel(), minlength=128) / (case.seq_len / 16), [0.05, 0.95])
         assert 0.05 < low < 0.5 and 1.8 < high < 4
@@ -202,7 +209,7 @@ def test_routing_is_a_trained_routers(case):
 def test_bound_is_the_weights_up_to_many_tokens():
     """The figure that every ratio to the bound hangs on: 9.4 MB an active expert, 780 TFLOP/s."""
     for case in workloads.cases_by_uuid("bf16").values():
-        least = workloads.maker("bf16").bound(case, "bf16")
+        least = family.bound(case)
         weights = least.active * 3 * 768 * 2048 * 2
         assert least.flops == 2 * 8 * case.seq_len * 3 * 768 * 2048
         if case.seq_len <= 512:
@@ -212,7 +219,7 @@ def test_bound_is_the_weights_up_to_many_tokens():
 
 def test_bound_names_ids_of_the_wrong_width():
     with pytest.raises(ValueError, match=r"ids: got shape \(3, 4\), want \[T, 8\]"):
-        moe_bf16_workloads.bound(np.zeros((3, 4), np.int32), "bf16")
+        family.routing_bound(np.zeros((3, 4), np.int32), "bf16")
 
 
 # ---- the page ----

@@ -26,7 +26,7 @@ from rich.table import Table
 from definitions.moe_fp8_block_scale import definition
 from harness.evaluation.cpu_judge import config_for
 from harness.evaluation.tolerances import TOLERANCES
-from harness.operators.cases import ROUTED_SCALING_FACTOR
+from harness.operators.moe_fp8_block_scale import ROUTED_SCALING_FACTOR
 
 FALLBACK = "the fallback"
 TOLERANCE = TOLERANCES["relaxed"]

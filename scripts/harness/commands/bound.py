@@ -1,32 +1,31 @@
-"""Print the least time that each workload can take on an H200, from its own routing."""
+"""Print each workload's roofline bound on an H200, from its own routing."""
 
 import argparse
 
 from rich.console import Console
-from rich.table import Table
 
 from harness.operators import workloads
-from harness.operators.catalogue import GEOMETRIES, definition_name
+from harness.operators.catalogue import GEOMETRIES, definition_name, geometry_named, operator
+from harness.operators.roofline import MEASURED_ON
+from harness.report.table import Table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("geometry", nargs="?", choices=list(GEOMETRIES), default="full")
+    known = ", ".join(GEOMETRIES)
+    parser.add_argument("definition", nargs="?", default="full", help=f"{known} or a definition's name; default: full")
 
 
 def main(args: argparse.Namespace) -> int:
-    geometry = args.geometry
-    table = Table(title=definition_name(geometry))
-    for heading in ("T", "rows", "active", "MB", "GFLOP", "memory ms", "compute ms", "bound ms"):
-        table.add_column(heading, justify="right")
-    bounds = []
+    geometry = geometry_named(args.definition)
+    rows, total = [], 0.0
     for case in workloads.cases_by_uuid(geometry).values():
-        least = workloads.maker(geometry).bound(case, geometry)
-        bounds.append(least.ms)
-        counts = [least.seq_len, least.rows, least.active]
-        sizes = [f"{least.bytes / 1e6:.1f}", f"{least.flops / 1e9:.1f}"]
-        times = [f"{ms:.4f}" for ms in (least.memory_ms, least.compute_ms, least.ms)]
-        table.add_row(*map(str, counts), *sizes, *times)
-    table.add_section()
-    table.add_row("mean", *[""] * 6, f"{sum(bounds) / len(bounds):.4f}")
-    Console().print(table)
+        bound = operator(geometry).bound(case)
+        total += bound.ms
+        counts = [str(count) for count in (bound.seq_len, bound.rows, bound.active)]
+        sizes = [f"{bound.bytes / 1e6:.1f}", f"{bound.flops / 1e9:.1f}"]
+        rows.append([*counts, *sizes, *(f"{ms:.4f}" for ms in (bound.memory_ms, bound.compute_ms, bound.ms))])
+    head = ["T", "rows", "active", "MB", "GFLOP", "memory ms", "compute ms", "bound ms"]
+    mean = ["mean", *[""] * 6, f"{total / len(rows):.4f}"]
+    title = f"{definition_name(geometry)}, {MEASURED_ON}"
+    Console().print(Table(head, [rows, [mean]], title=title, words=0).terminal())
     return 0

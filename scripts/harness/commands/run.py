@@ -67,7 +67,7 @@ def choose_geometry(wanted: str | None, on_gpu: bool, solutions: list[str]) -> s
         listed = ", ".join([*GEOMETRIES, *by_name])
         raise ValueError(f"unknown definition {wanted!r}; there are: {listed}")
     if geometry in FULL and not on_gpu:
-        small = next(key for key in operator(geometry).GEOMETRIES if key not in FULL)
+        small = next(key for key in operator(geometry).geometries if key not in FULL)
         raise ValueError(f"the {geometry} geometry needs a CUDA device; without one: --definition {small}")
     return geometry
 
@@ -77,7 +77,7 @@ def run(args: argparse.Namespace, geometry: str, console: Console, command: str)
     on_gpu = torch.cuda.is_available()
     tolerance = TOLERANCES[args.tolerance]
     num_trials = args.num_trials or (3 if on_gpu else 1)
-    names = args.solutions or manifest.solutions_of(operator(geometry))
+    names = args.solutions or manifest.solutions_of(operator(geometry).geometries)
     names = manifest.choose(names)
     name = definition_name(geometry)
     save = args.save if args.save is not None else on_gpu or args.output is not None

@@ -26,8 +26,7 @@ from harness.evaluation import sweep_point
 from harness.evaluation.sweep_point import TARGETS, in_words
 from harness.evaluation.sweep_record import SweepPoint
 from harness.evaluation.tolerances import TOLERANCES, Tolerance
-from harness.operators.cases import ROUTED_SCALING_FACTOR
-from harness.operators.roofline import bound
+from harness.operators.moe_fp8_block_scale import ROUTED_SCALING_FACTOR, routing_bound
 from harness.operators.routing_kinds import KINDS, OFFSET, TOKENS
 from harness.packing import eligibility, manifest, pack
 
@@ -55,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def runnable_here(names: list[str], console: Console) -> list[Solution]:
     """The solutions that can run on this machine, packed; says which cannot. Raises PackingError."""
     found = []
-    for name in manifest.choose(names or manifest.solutions_of(moe_fp8_block_scale)):
+    for name in manifest.choose(names or manifest.solutions_of(moe_fp8_block_scale.GEOMETRIES)):
         solution = pack.pack(name).get(GEOMETRY)
         reason = "does not serve the full geometry"
         if solution is not None:
@@ -124,7 +123,7 @@ def sweep(solutions: list[Solution], args: argparse.Namespace, console: Console,
                 label = f"T={num_tokens} {kind}"
                 bar.update(task, description=label, refresh=True)
                 routing = KINDS[kind](num_tokens)
-                least = bound(*routing, OFFSET, GEOMETRY)
+                least = routing_bound(*routing, OFFSET, GEOMETRY)
                 inputs = with_routing(everything, *routing, device)
                 try:
                     with torch.no_grad():

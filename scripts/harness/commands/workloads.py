@@ -1,29 +1,21 @@
-"""Write workloads/moe/<definition>.jsonl and the tensors they refer to, under blob/.
+"""Write workloads/<op_type>/<definition>.jsonl and the tensors they refer to, under blob/.
 
 A tensor file that is there and has the recorded checksum is not written again.
 """
 
 import argparse
-import sys
 
-from harness.core.errors import UserError
 from harness.operators import workloads
-from harness.operators.catalogue import GEOMETRIES, definition_name
+from harness.operators.catalogue import GEOMETRIES, definition_name, geometry_named
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("geometry", nargs="*", help=f"of {', '.join(GEOMETRIES)}; default: all")
+    known = ", ".join(GEOMETRIES)
+    parser.add_argument("definition", nargs="*", help=f"of {known}, or definitions' names; default: all")
 
 
 def main(args: argparse.Namespace) -> int:
-    wanted = args.geometry or list(GEOMETRIES)
-    if unknown := [name for name in wanted if name not in GEOMETRIES]:
-        raise UserError(f"unknown geometry {unknown[0]!r}; there are: {', '.join(GEOMETRIES)}")
-    for geometry in wanted:
-        try:
-            written, kept = workloads.make(geometry)
-        except RuntimeError as error:
-            print(error, file=sys.stderr)
-            return 1
+    for geometry in [geometry_named(name) for name in args.definition] or GEOMETRIES:
+        written, kept = workloads.make(geometry)
         print(f"{definition_name(geometry)}: {written} tensor files written, {kept} already good")
     return 0

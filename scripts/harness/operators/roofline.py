@@ -1,23 +1,19 @@
-"""The least time a routing can take: every byte it needs moved once, every product done once."""
+"""The roofline bound: the least time a workload can take, with every byte moved once and every FLOP done once."""
 
 from dataclasses import dataclass
 
-import numpy as np
-
-from definitions.moe_fp8_block_scale import BLOCK, GEOMETRIES, NUM_LOCAL_EXPERTS
-from harness.operators import routing_model
-
-# A device read, and a dense FP8 product at 8192^3.
+# Measured ceilings of this device: a read of device memory, and dense GEMMs of large matrices (FP8: 8192^3).
 MEASURED_ON = "NVIDIA H200"
 BYTES_PER_SECOND = 4.46e12
 FLOPS_PER_SECOND = 1446e12
+BF16_FLOPS_PER_SECOND = 780e12
 
 
 @dataclass(frozen=True)
 class Bound:
-    """What one routing needs. rows: (token, local expert) pairs; active: experts with a row.
+    """What one workload needs. rows: (token, local expert) pairs; active: experts with a row.
 
-    flops_per_second: what the device does of these products at best.
+    flops_per_second: the device's ceiling for GEMMs of this dtype.
     """
 
     seq_len: int
@@ -39,33 +35,3 @@ class Bound:
     @property
     def ms(self) -> float:
         return max(self.memory_ms, self.compute_ms)
-
-
-def bound(logits: np.ndarray, bias: np.ndarray, offset: int, geometry: str) -> Bound:
-    """Bound of a routing: logits [T, 256] and bias [256] float32, rank's first expert, geometry.
-
-    Raises ValueError for logits that are not [T, 256].
-    """
-    if logits.ndim != 2 or logits.shape[1] != routing_model.NUM_EXPERTS:
-        raise ValueError(f"logits: got shape {logits.shape}, want [T, {routing_model.NUM_EXPERTS}]")
-    hidden = GEOMETRIES[geometry]["hidden_size"]
-    intermediate = GEOMETRIES[geometry]["intermediate_size"]
-    seq_len = len(logits)
-    chosen = routing_model.select(logits, bias) - offset
-    local = (chosen >= 0) & (chosen < NUM_LOCAL_EXPERTS)
-    rows, tokens = int(local.sum()), int(local.any(axis=1).sum())
-    active = len(np.unique(chosen[local]))
-
-    weights = 3 * intermediate * hidden  # fp8, with an fp32 scale per block
-    expert_bytes = weights + 4 * weights // BLOCK**2
-    token_bytes = hidden + 4 * hidden // BLOCK
-    routing_bytes = seq_len * logits.shape[1] * 4 + logits.shape[1] * 2
-    output_bytes = seq_len * hidden * 2
-    return Bound(
-        seq_len=seq_len,
-        tokens_with_rows=tokens,
-        rows=rows,
-        active=active,
-        bytes=active * expert_bytes + tokens * token_bytes + routing_bytes + output_bytes,
-        flops=2 * rows * weights,
-    )

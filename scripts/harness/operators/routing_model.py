@@ -17,13 +17,9 @@ import math
 
 import numpy as np
 
+from definitions.moe_fp8_block_scale import KEPT_GROUPS, NUM_EXPERTS, NUM_GROUPS, NUM_LOCAL_EXPERTS, TOP_K
 from harness.operators import exact_random
 
-NUM_EXPERTS = 256
-NUM_LOCAL_EXPERTS = 32
-NUM_GROUPS = 8
-KEPT_GROUPS = 4
-TOP_K = 8
 MARGIN = 1e-5  # fp32 sigmoid and addition err by about 2e-7, fast exponentials by 1e-6
 
 POPULARITY = 0.4  # deviation of an expert's offset, in logits

@@ -1,8 +1,8 @@
 """solution.toml: what a solution is called, what it needs and serves."""
 
 import tomllib
+from collections.abc import Collection
 from pathlib import Path
-from types import ModuleType
 
 from harness.core import paths
 from harness.core.errors import UserError
@@ -47,7 +47,7 @@ def packed_name(name: str, geometry: str) -> str:
 
 def served(manifest: dict) -> list[str]:
     """The geometries that a solution serves; one that names none serves those of the first operator."""
-    return list(manifest.get("definitions", catalogue.OPERATORS[0].GEOMETRIES))
+    return list(manifest.get("definitions", catalogue.OPERATORS[0].geometries))
 
 
 def read_manifest(name: str, folder: Path = paths.SOLUTIONS) -> dict:
@@ -86,7 +86,7 @@ def _parse(name: str, folder: Path) -> dict:
         raise PackingError(f"{name}: {MANIFEST}: {error}") from error
 
 
-def solutions_of(operator: ModuleType, folder: Path = paths.SOLUTIONS) -> list[str]:
-    """Names of the solutions that serve a geometry of the operator, a module in definitions/. Raises PackingError."""
+def solutions_of(geometries: Collection[str], folder: Path = paths.SOLUTIONS) -> list[str]:
+    """Names of the solutions that serve one of these geometries. Raises PackingError."""
     names = solution_names(folder)
-    return [name for name in names if set(served(read_manifest(name, folder))) & operator.GEOMETRIES.keys()]
+    return [name for name in names if set(served(read_manifest(name, folder))) & set(geometries)]

@@ -56,7 +56,7 @@ def block(found: Comparison) -> str:
     ]
     lines = ["| " + " | ".join(head) + " |", "| --- " * len(head) + "|"]
     fastest = fastest_at(found)
-    for name in manifest.solutions_of(moe_fp8_block_scale):
+    for name in manifest.solutions_of(moe_fp8_block_scale.GEOMETRIES):
         stated = manifest.read_manifest(name)
         facts = stated.get("facts", {})
         if facts.keys() != FACTS.keys():

@@ -19,7 +19,7 @@ from harness.core import paths
 from harness.evaluation.tolerances import TOLERANCES
 from harness.operators import roofline
 from harness.operators.catalogue import GEOMETRIES, definition_name
-from harness.operators.recorded_bound import recorded_bound
+from harness.operators.workloads import recorded_bound
 from harness.results import trace_sets
 from harness.results.speed_summary import Summary, summarise
 from harness.results.trace_sets import Recorded, TraceSetError

@@ -12,15 +12,9 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 
+from definitions.moe_fp8_block_scale import NUM_EXPERTS, NUM_LOCAL_EXPERTS, TOP_K
 from harness.core import paths
 from harness.operators import routing_model, workloads
-from harness.operators.cases import cases
-
-NUM_EXPERTS, NUM_LOCAL_EXPERTS, TOP_K = (
-    routing_model.NUM_EXPERTS,
-    routing_model.NUM_LOCAL_EXPERTS,
-    routing_model.TOP_K,
-)
 
 
 @dataclass(frozen=True)
@@ -52,7 +46,7 @@ def of_workloads(geometry: str, definition: str) -> list[Batch]:
     """The workloads' routing, as the route stage decides it from their logits and bias. T = 0 has none."""
     workloads.make(geometry)
     found = []
-    for case in cases(geometry, definition):
+    for case in workloads.cases_by_uuid(geometry).values():
         if case.seq_len:
             stored = load_file(paths.ROOT / paths.blob_file(definition, case.uuid))
             logits, bias = (stored[name].float().numpy() for name in ("routing_logits", "routing_bias"))

@@ -1,6 +1,5 @@
-"""Workloads of mxfp8_linear: the scales of the weights, and for hard cases the activations, made from the uuid."""
+"""mxfp8_linear: its workloads and their bounds. Scales of the weights and hard activations are made from the uuid."""
 
-import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,11 +7,11 @@ import numpy as np
 import torch
 from flashinfer_bench import Trace, Workload
 
+from definitions import mxfp8_linear as definitions
 from definitions.mxfp8_linear import GEOMETRIES, GROUP
-from harness.core import paths
 from harness.operators import exact_random
+from harness.operators.case import Case, trace, uuid_of
 from harness.operators.roofline import Bound
-from harness.operators.workload_maker import Maker
 
 ROWS = (1, 16, 64, 512, 2048, 8192)
 TYPICAL = (118, 124)  # scales of the weights, as bytes: 2^-9 to 2^-4, near k^-1/2
@@ -30,39 +29,33 @@ HARD = (
 
 
 @dataclass(frozen=True)
-class Case:
-    """One workload before it is written down. kind: "plain", or "harsh" with activations and scales of all sizes."""
+class LinearCase(Case):
+    """kind: "plain", or "harsh" with activations and scales of all sizes."""
 
-    name: str
-    uuid: str
-    seq_len: int
-    kind: str
-
-    @property
-    def label(self) -> str:
-        return f"T={self.seq_len}" if self.name.startswith("T=") else f"{self.name} T={self.seq_len}"
+    kind: str = "plain"
 
 
-def cases(geometry: str, definition: str) -> list[Case]:
+def cases(geometry: str) -> list[LinearCase]:
     """The workloads of a geometry, ordered as they are run."""
     wanted = [(f"T={rows}", rows, "plain") for rows in ROWS] if geometry == "mxfp8" else HARD
-    return [Case(name, str(uuid.uuid5(uuid.NAMESPACE_OID, f"{definition}/{name}")), *rest) for name, *rest in wanted]
+    definition = definitions.definition_name(geometry)
+    return [LinearCase(geometry, name, uuid_of(definition, name), *rest) for name, *rest in wanted]
 
 
-def weight_scale(case: Case, geometry: str) -> np.ndarray:
+def weight_scale(case: LinearCase) -> np.ndarray:
     """[n, k/32] uint8."""
     low, high = HARSH if case.kind == "harsh" else TYPICAL
-    shape = (GEOMETRIES[geometry]["n"], GEOMETRIES[geometry]["k"] // GROUP)
+    shape = (GEOMETRIES[case.geometry]["n"], GEOMETRIES[case.geometry]["k"] // GROUP)
     drawn = exact_random.integers(f"{case.uuid}/weight_scale", int(np.prod(shape)), high - low)
     return (low + drawn).astype(np.uint8).reshape(shape)
 
 
-def harsh_x(case: Case, geometry: str) -> np.ndarray:
+def harsh_x(case: LinearCase) -> np.ndarray:
     """[T, k] uint16, bits of bf16: groups from subnormal to 16, elements up to 2^12 below their group's largest.
 
     A fifth of the groups are zeros; in every seventh group the largest saturates.
     """
-    groups = case.seq_len * GEOMETRIES[geometry]["k"] // GROUP
+    groups = case.seq_len * GEOMETRIES[case.geometry]["k"] // GROUP
     top = exact_random.integers(f"{case.uuid}/top", groups, 131)[:, None]
     below = exact_random.integers(f"{case.uuid}/below", groups * GROUP, 13).reshape(groups, GROUP)
     low_bits = exact_random.integers(f"{case.uuid}/bits", groups * GROUP, 256).reshape(groups, GROUP)
@@ -74,27 +67,22 @@ def harsh_x(case: Case, geometry: str) -> np.ndarray:
     return bits.astype(np.uint16).reshape(case.seq_len, -1)
 
 
-def tensors(case: Case, geometry: str) -> dict[str, torch.Tensor]:
+def tensors(case: LinearCase) -> dict[str, torch.Tensor]:
     """What goes into the case's safetensors file."""
-    found = {"weight_scale": torch.from_numpy(weight_scale(case, geometry)).view(torch.int8)}
+    found = {"weight_scale": torch.from_numpy(weight_scale(case)).view(torch.int8)}
     if case.kind == "harsh":
-        found["x"] = torch.from_numpy(harsh_x(case, geometry)).view(torch.bfloat16)
+        found["x"] = torch.from_numpy(harsh_x(case)).view(torch.bfloat16)
     return found
 
 
-def record(case: Case, definition: str) -> Trace:
+def record(case: LinearCase) -> Trace:
     """The case as a FIB workload trace."""
-    blob = paths.blob_file(definition, case.uuid)
-    inputs = {name: {"type": "random"} for name in ("x", "weight")}
-    stored = ["weight_scale", *(["x"] if case.kind == "harsh" else [])]
-    inputs |= {name: {"type": "safetensors", "path": blob, "tensor_key": name} for name in stored}
-    return Trace(
-        definition=definition, workload=Workload(axes={"seq_len": case.seq_len}, inputs=inputs, uuid=case.uuid)
-    )
+    stored = ("weight_scale", "x") if case.kind == "harsh" else ("weight_scale",)
+    return trace(case, definitions.definition_name(case.geometry), ("x", "weight"), stored)
 
 
-def bound(rows: int, geometry: str) -> Bound:
-    """Bound of a layer: everything read once, the output written once, the product at the dense FP8 rate."""
+def linear_bound(rows: int, geometry: str) -> Bound:
+    """Bound of a layer: everything read once, the output written once, the GEMM at the dense FP8 rate."""
     n, k = GEOMETRIES[geometry]["n"], GEOMETRIES[geometry]["k"]
     return Bound(
         seq_len=rows,
@@ -106,9 +94,10 @@ def bound(rows: int, geometry: str) -> Bound:
     )
 
 
+def bound(case: LinearCase) -> Bound:
+    return linear_bound(case.seq_len, case.geometry)
+
+
 def stored_bound(workload: Workload, root: Path, geometry: str) -> Bound:
     """Bound of a workload of any data set; only its rows matter."""
-    return bound(workload.axes["seq_len"], geometry)
-
-
-MAKER = Maker(cases, tensors, record, lambda case, geometry: bound(case.seq_len, geometry), stored_bound)
+    return linear_bound(workload.axes["seq_len"], geometry)

@@ -1,0 +1,182 @@
+"""moe_fp8_block_scale: the workloads of each geometry (which tokens, which routing, which scales) and their bounds."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from flashinfer_bench import Trace, Workload
+
+from definitions import moe_fp8_block_scale as definitions
+from definitions.moe_fp8_block_scale import BLOCK, NUM_EXPERTS
+from harness.operators import exact_random, routing_model
+from harness.operators.case import Case, stored_tensor, trace, uuid_of
+from harness.operators.roofline import Bound
+
+ROUTED_SCALING_FACTOR = 2.5
+SCALE_NAMES = ("hidden_states_scale", "gemm1_weights_scale", "gemm2_weights_scale")
+
+
+@dataclass(frozen=True)
+class MoeCase(Case):
+    """offset: the rank's first expert.
+
+    raised: logits added to an expert (global index), to force or to prevent its selection.
+    scales: "random" leaves them to FIB; "harsh" ships large, negative and zero ones.
+    typical: the rank's counts of rows and active experts are to be near their averages.
+    """
+
+    offset: int = 0
+    raised: dict[int, float] = field(default_factory=dict)
+    scales: str = "random"
+    typical: bool = False
+
+    @property
+    def size(self) -> str:
+        return f"T={self.seq_len} offset={self.offset}"
+
+
+# Geometry -> uuid, T, rank's first expert, as the public data set has them.
+PUBLIC = {
+    "full": [
+        ("e05c6c03-5603-4a1c-b34c-dcce0ecaeea4", 1, 32),
+        ("b8f4f012-a32e-4356-b4e1-7665b3d598af", 7, 192),
+        ("8cba5890-4288-448a-93b8-42c14c6b9420", 14, 0),
+        ("2e69caee-ae5c-473b-aa99-5dc6659829d4", 15, 32),
+        ("a7c2bcfd-a2f4-479e-8d32-200115df89cf", 16, 224),
+        ("6230e838-67ca-41dd-a9d6-6f36b7676c6b", 32, 32),
+        ("f7d6ac7c-24ec-47e4-aefc-4863a5e3e1d9", 52, 160),
+        ("fc378037-e8fa-4305-b00f-4af47933fd53", 53, 32),
+        ("76010cb4-f73c-4145-8365-8642a2ce99de", 54, 128),
+        ("81955b1e-086f-49c1-9f40-a18a5aaf509d", 55, 128),
+        ("4822167c-dae5-4bb1-bb53-e4adb256245b", 56, 64),
+        ("74d7ff04-0365-4cf8-a824-ce61b7131dea", 57, 96),
+        ("e626d3e6-6c29-4fd8-bb7c-5b09eec61702", 58, 64),
+        ("eedc63b2-c03b-4cf2-8d16-1f46566e3af7", 59, 160),
+        ("5eadab1e-a0e3-4966-b0fd-1115cd77497c", 62, 96),
+        ("8f1ff9f1-6747-41d1-a1d8-2868cdacf893", 80, 96),
+        ("1a4c6ba1-3cd2-4d7d-b716-84f2d52b69fc", 901, 96),
+        ("58a34f27-7995-4155-8b46-f60a7225e20e", 11948, 128),
+        ("5e8dc11c-f2a9-42d5-8dce-9419cbf34d5d", 14107, 32),
+    ]
+}
+
+# Lowering everybody else closes the other groups, or they would be chosen in spite of one strong
+# expert: a group counts by its best two.
+SAME_EIGHT = {e: 9.0 if e in range(64, 96, 4) else -3.0 for e in range(NUM_EXPERTS)}
+TAKES_ALL = {e: -9.0 if e in range(128, 160) else -3.0 for e in range(NUM_EXPERTS)} | {131: 9.0}
+NONE_LOCAL = dict.fromkeys(range(96, 128), -9.0)
+
+# name, T, rank's first expert, raised, scales; each is there for something that an implementation gets wrong.
+HARD = [
+    ("one-token", 1, 32, {}, "random"),
+    ("no-tokens", 0, 0, {}, "random"),
+    ("none-local", 5, 96, NONE_LOCAL, "random"),
+    ("same-eight-local", 33, 64, SAME_EIGHT, "random"),
+    ("one-expert-takes-all", 70, 128, TAKES_ALL, "random"),
+    ("first-rank", 16, 0, {}, "random"),
+    ("last-rank-odd-length", 37, 224, {}, "random"),
+    ("offset-across-groups", 19, 77, {}, "random"),
+    ("harsh-scales", 24, 160, {}, "harsh"),
+    ("harsh-scales-one-token", 1, 192, {195: 4.0}, "harsh"),
+]
+
+
+def cases(geometry: str) -> list[MoeCase]:
+    """The workloads of a geometry, a key of GEOMETRIES, ordered as they are run."""
+    if geometry in PUBLIC:
+        return [MoeCase(geometry, f"T={t}", uuid, t, offset, typical=True) for uuid, t, offset in PUBLIC[geometry]]
+    definition = definitions.definition_name(geometry)
+    return [MoeCase(geometry, name, uuid_of(definition, name), *rest) for name, *rest in HARD]
+
+
+def routing(case: MoeCase) -> tuple[np.ndarray, np.ndarray]:
+    """Logits [T, 256] and bias [256], float32, of a case."""
+    if case.typical:
+        return routing_model.draw_typical(case.uuid, case.seq_len, case.offset)
+    return routing_model.draw(f"{case.uuid}/0", case.seq_len, case.raised)
+
+
+def harsh_scales(case: MoeCase) -> dict[str, np.ndarray]:
+    """Block scales of which a fifth are zero and the rest of either sign, up to 32; exact in fp32.
+
+    The first token's and the last local expert's scales are all zero where there is more than one.
+    """
+    sizes = definitions.sizes(case.geometry)
+    hidden, intermediate = sizes["hidden_size"] // BLOCK, sizes["intermediate_size"] // BLOCK
+    local = sizes["num_local_experts"]
+    shapes = ((hidden, case.seq_len), (local, 2 * intermediate, hidden), (local, hidden, intermediate))
+    scales = {}
+    for name, shape in zip(SCALE_NAMES, shapes, strict=True):
+        seed, count = f"{case.uuid}/{name}", int(np.prod(shape))
+        size = exact_random.integers(f"{seed}/size", count, 513) - 256
+        zero = exact_random.integers(f"{seed}/zero", count, 5) == 0
+        scales[name] = np.where(zero, 0, size / 8).astype(np.float32).reshape(shape)
+    if case.seq_len > 1:
+        scales["hidden_states_scale"][:, 0] = 0
+    scales["gemm2_weights_scale"][-1] = 0
+    return scales
+
+
+def tensors(case: MoeCase) -> dict[str, torch.Tensor]:
+    """What goes into the case's safetensors file."""
+    logits, bias = routing(case)
+    found = {
+        "routing_logits": torch.from_numpy(logits),
+        "routing_bias": torch.from_numpy(bias).to(torch.bfloat16),
+    }
+    if case.scales == "harsh":
+        found |= {name: torch.from_numpy(array) for name, array in harsh_scales(case).items()}
+    return found
+
+
+def record(case: MoeCase) -> Trace:
+    """The case as a FIB workload trace."""
+    stored = ["routing_logits", "routing_bias", *(SCALE_NAMES if case.scales == "harsh" else [])]
+    random = ("hidden_states", "gemm1_weights", "gemm2_weights", *SCALE_NAMES)
+    scalars = {"local_expert_offset": case.offset, "routed_scaling_factor": ROUTED_SCALING_FACTOR}
+    return trace(case, definitions.definition_name(case.geometry), random, stored, scalars)
+
+
+def routing_bound(logits: np.ndarray, bias: np.ndarray, offset: int, geometry: str) -> Bound:
+    """Bound of a routing: logits [T, num_experts] and bias [num_experts] float32, rank's first expert, geometry.
+
+    Raises ValueError for logits of another width.
+    """
+    sizes = definitions.sizes(geometry)
+    if logits.ndim != 2 or logits.shape[1] != sizes["num_experts"]:
+        raise ValueError(f"logits: got shape {logits.shape}, want [T, {sizes['num_experts']}]")
+    hidden, intermediate = sizes["hidden_size"], sizes["intermediate_size"]
+    seq_len = len(logits)
+    chosen = routing_model.select(logits, bias) - offset
+    local = (chosen >= 0) & (chosen < sizes["num_local_experts"])
+    rows, tokens = int(local.sum()), int(local.any(axis=1).sum())
+    active = len(np.unique(chosen[local]))
+
+    weights = 3 * intermediate * hidden  # fp8, with an fp32 scale per block
+    expert_bytes = weights + 4 * weights // BLOCK**2
+    token_bytes = hidden + 4 * hidden // BLOCK
+    routing_bytes = seq_len * logits.shape[1] * 4 + logits.shape[1] * 2
+    output_bytes = seq_len * hidden * 2
+    return Bound(
+        seq_len=seq_len,
+        tokens_with_rows=tokens,
+        rows=rows,
+        active=active,
+        bytes=active * expert_bytes + tokens * token_bytes + routing_bytes + output_bytes,
+        flops=2 * rows * weights,
+    )
+
+
+def bound(case: MoeCase) -> Bound:
+    return routing_bound(*routing(case), case.offset, case.geometry)
+
+
+def stored_bound(workload: Workload, root: Path, geometry: str) -> Bound | None:
+    """Bound of a workload of the data set at root, from its blobs; None where one is missing."""
+    found = [stored_tensor(workload, name, root) for name in ("routing_logits", "routing_bias")]
+    offset = workload.inputs.get("local_expert_offset")
+    if any(tensor is None for tensor in found) or offset is None or offset.type != "scalar":
+        return None
+    logits, bias = (tensor.to(torch.float32).numpy() for tensor in found)
+    return routing_bound(logits, bias, int(offset.value), geometry)
