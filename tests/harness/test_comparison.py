@@ -13,7 +13,7 @@ import pytest
 from harness.core import paths
 from harness.report import comparison_markdown, comparison_terminal
 from harness.report.comparison_tables import choice, choice_table
-from harness.results import comparison, comparison_data
+from harness.results import comparison, comparison_data, summary
 from harness.results.trace_sets import TraceSetError
 from recorded import DEFAULT, NAME, RELAXED, trace, trace_set, write
 
@@ -61,10 +61,10 @@ def test_workloads_are_ordered_by_tokens_and_all_there(tmp_path):
 
 def test_regimes_split_at_16_100_and_1000(tmp_path):
     group = only_group(tmp_path, two())
-    counts = {summary.regime.name: summary.of("fast").workloads for summary in group.regimes}
+    counts = {s.regime.name: s.of("fast").workloads for s in group.regimes}
     assert counts == {"T <= 16": 5, "17 to 100": 11, "101 to 1000": 1, "over 1000": 2}
     assert group.regimes[0].of("fast").mean == pytest.approx((20 / 0.5 + 20 / 1.0) / 2)
-    limits = [(r.low, r.high) for r in comparison.REGIMES]
+    limits = [(r.low, r.high) for r in summary.REGIMES]
     assert limits == [(0, 16), (17, 100), (101, 1000), (1001, None)]
 
 

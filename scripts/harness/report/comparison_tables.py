@@ -3,17 +3,8 @@
 import math
 from dataclasses import dataclass, field
 
-from harness.results.comparison import (
-    ALL,
-    REGIMES,
-    Cell,
-    Comparison,
-    Ratio,
-    RegimeSummary,
-    RunGroup,
-    Section,
-    tolerance_order,
-)
+from harness.results.comparison import Cell, Comparison, Ratio, RunGroup, Section, tolerance_order
+from harness.results.summary import ALL, REGIMES, RegimeSummary
 
 CLOSE = 0.05  # a lead below this is not worth choosing by
 SUMMARY_HEAD = ("passed", "wins", "mean", "geo. mean", "median", "min", "max", "CV", "mean ms", "ms/bound")

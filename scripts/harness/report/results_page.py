@@ -18,7 +18,9 @@ from harness.report.comparison_tables import (
     speedup,
     versions,
 )
-from harness.results.comparison import REGIMES, Cell, Comparison, Row, RunGroup, Section, WorkloadInfo, tolerance_order
+from harness.results.comparison import Cell, Comparison, Row, RunGroup, Section, tolerance_order
+from harness.results.summary import REGIMES
+from harness.results.workload_info import WorkloadInfo
 
 HERE = Path(__file__).parent
 NUM_COLOURS = 8  # as many as results_page.css and results_page.js have of series and marks

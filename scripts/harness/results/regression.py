@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from flashinfer_bench import EvaluationStatus, Trace
 
-from harness.results.comparison import protocol_of, tolerance_of, versions_of
+from harness.core.provenance import of_trace
 
 LIMIT = 0.05  # slower by more than this share of the time before is a regression
 
@@ -85,12 +85,10 @@ class Verdict:
 
 
 def condition_of(trace: Trace) -> Condition:
+    by = of_trace(trace)
+    versions = tuple(sorted(by.versions.items()))
     return Condition(
-        trace.definition,
-        trace.evaluation.environment.hardware,
-        tolerance_of(trace),
-        protocol_of(trace),
-        versions_of(trace),
+        trace.definition, by.hardware, by.tolerance or "unknown tolerance", by.protocol or "unknown protocol", versions
     )
 
 

@@ -1,0 +1,130 @@
+"""Read trace files of any origin, and keep the traces of this project's runs in theirs.
+
+A trace set is a folder in FlashInfer-Trace's layout; a folder of JSONL files or one such file will do too.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from operator import itemgetter
+from pathlib import Path
+
+from filelock import FileLock
+from flashinfer_bench import Trace
+from flashinfer_bench.data import load_jsonl_file
+from flashinfer_bench.env import get_fib_cache_path
+from pydantic import ValidationError
+
+from harness.core import paths
+from harness.core.atomic_file import write_atomically
+from harness.core.errors import UserError
+from harness.core.provenance import Provenance, of_trace
+from harness.core.schema import first_fault
+
+
+class TraceSetError(UserError):
+    """Traces that cannot be read, or that do not have what was asked for."""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A trace with an evaluation, where it is written ("file:line"), and the data set that holds it, if any."""
+
+    trace: Trace
+    place: str
+    root: Path | None
+
+    @cached_property
+    def provenance(self) -> Provenance:
+        return of_trace(self.trace)
+
+
+def root_of(path: Path) -> Path | None:
+    """The data set that path is or lies in: the nearest folder with definitions/; None without one."""
+    folders = [path, *path.parents]
+    return next((folder for folder in folders if (folder / "definitions").is_dir()), None)
+
+
+def files_of(path: Path) -> list[Path]:
+    """The trace files that path stands for, sorted. Raises TraceSetError when there are none."""
+    if path.is_file():
+        return [path]
+    if not path.exists():
+        raise TraceSetError(f"{path}: no such file or folder, want a trace set or a JSONL file")
+    is_root = (path / "definitions").is_dir()
+    files = sorted((path / "traces" if is_root else path).rglob("*.jsonl"))
+    if not files:
+        raise TraceSetError(f"{path}: no traces: it holds no {'traces/**/' if is_root else ''}*.jsonl")
+    return files
+
+
+def read_file(path: Path, shown: str) -> tuple[list[tuple[int, Trace]], list[str]]:
+    """(line number, trace) of the lines that are FIB traces, and a warning for each line that is not.
+
+    Raises TraceSetError when lines are JSON, but none is a FIB trace.
+    """
+    good, warnings, foreign = [], [], []
+    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            good.append((number, Trace.model_validate_json(line)))
+        except ValidationError as error:
+            first = error.errors()[0]
+            if first["type"] == "json_invalid":
+                warnings.append(f"{shown}:{number}: left out: not JSON: {first['ctx']['error']}")
+                continue
+            foreign.append(first_fault(error, "line"))
+            warnings.append(f"{shown}:{number}: left out: not a FIB trace: {foreign[-1]}")
+    if foreign and not good:
+        raise TraceSetError(f"{shown}: of another schema, want FIB traces: {foreign[0]}")
+    return good, warnings
+
+
+def read(given: list[Path]) -> tuple[list[Recorded], list[str]]:
+    """Every trace with an evaluation below the given paths, and warnings about lines left out.
+
+    A file that is given twice counts once. Raises TraceSetError for a path without traces, for a file of
+    another schema, and when nothing but workloads or broken lines was found.
+    """
+    found, warnings, files = [], [], {}
+    for path in given:
+        for file in files_of(path):
+            files.setdefault(file.resolve(), file)
+    for resolved, file in files.items():
+        root = root_of(resolved)
+        # Paths inside this repository are shown alike wherever it lies.
+        shown = resolved.relative_to(paths.ROOT).as_posix() if root == paths.ROOT else str(file)
+        good, bad = read_file(file, shown)
+        warnings += bad
+        for number, trace in good:
+            if trace.solution is not None and trace.evaluation is not None:
+                found.append(Recorded(trace, f"{shown}:{number}", root))
+    if not found:
+        listed = ", ".join(map(str, given))
+        broken = f"; {len(warnings)} broken, the first is {warnings[0]}" if warnings else ""
+        raise TraceSetError(f"no traces with an evaluation in {listed}{broken}")
+    return found, warnings
+
+
+def load(path: Path) -> list[Trace]:
+    """Traces in path, in its order; [] without a file. Raises ValueError for a broken line."""
+    return load_jsonl_file(Trace, path) if path.exists() else []
+
+
+def merge(path: Path, traces: list[Trace]) -> None:
+    """Add traces to path, in which the newest of each experiment and protocol stays, if it is of the newest source.
+
+    An experiment is a solution on a workload, on one machine, at one tolerance. So a short run leaves the long run of
+    the same source alone, and a run of an edited source replaces both. Safe among processes.
+    """
+    locks = get_fib_cache_path() / "trace_locks"
+    locks.mkdir(parents=True, exist_ok=True)
+    with FileLock(locks / f"{path.name}.lock"):
+        kept, newest = {}, {}
+        for trace in sorted([*load(path), *traces], key=lambda trace: trace.evaluation.timestamp):
+            by, workload = of_trace(trace), trace.workload
+            experiment = trace.solution, workload.axes["seq_len"], workload.uuid, by.hardware, by.tolerance or ""
+            newest[experiment] = by.source_sha1
+            kept[*experiment, by.protocol or ""] = trace, by.source_sha1
+        current = [trace for key, (trace, sha1) in sorted(kept.items(), key=itemgetter(0)) if sha1 == newest[key[:-1]]]
+        write_atomically(path, "".join(f"{trace.model_dump_json()}\n" for trace in current))

@@ -1,0 +1,91 @@
+"""Traces as a table, one row each, and the rule for which of several traces of one cell counts."""
+
+import math
+from dataclasses import fields
+from typing import TypeVar
+
+import pandas as pd
+
+from harness.evaluation.tolerances import TOLERANCES
+from harness.results.trace_files import Recorded
+
+# Figures are set against each other, averaged or ranked only where all of these agree.
+CONDITION = ["definition", "hardware", "versions", "tolerance", "protocol"]
+CELL = ["solution", "uuid"]  # within a condition
+FIGURES = ["latency_ms", "reference_ms", "speedup", "matched", "max_absolute_error", "max_relative_error"]
+
+Record = TypeVar("Record")
+
+
+def finite(value: object) -> float | None:
+    """A finite number or None; FIB writes infinities and NaN as strings."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def trace_table(recorded: list[Recorded]) -> pd.DataFrame:
+    """A row for each trace, in their order.
+
+    Columns: CONDITION; solution, uuid, seq_len (0 where the workload has no such axis); status; latency_ms,
+    reference_ms, speedup (none unless it was timed); max_absolute_error, max_relative_error; matched_at (tolerance's
+    name -> matched ratio: of its own tolerance, or of each where the run computed all) and matched, its own;
+    tolerance_name; solution_sha1, timestamp, command, packages; log; recorded_in ("file:line"); found, the Recorded.
+    """
+    return pd.DataFrame(map(_row, recorded)).astype(dict.fromkeys(FIGURES, float))
+
+
+def _row(found: Recorded) -> dict:
+    trace, by = found.trace, found.provenance
+    evaluation, axes = trace.evaluation, trace.workload.axes
+    correctness, performance = evaluation.correctness, evaluation.performance
+    # On a CPU FIB's times are left at zero: such a trace tells what is right, not what is fast.
+    timed = performance if performance and performance.latency_ms > 0 and performance.speedup_factor > 0 else None
+    extra = (correctness.extra or {}) if correctness else {}
+    matched_at = {name: finite(extra.get(f"matched_ratio_{name}")) for name in TOLERANCES}
+    matched_at[by.tolerance_name] = finite(extra.get("matched_ratio"))
+    return {
+        "definition": trace.definition,
+        "hardware": by.hardware,
+        "versions": by.versions_text,
+        "tolerance": by.tolerance or "unknown tolerance",
+        "protocol": by.protocol or "unknown protocol",
+        "tolerance_name": by.tolerance_name,
+        "solution": trace.solution,
+        "uuid": trace.workload.uuid,
+        "seq_len": axes.get("seq_len", 0),
+        "status": evaluation.status.value,
+        "latency_ms": timed and timed.latency_ms,
+        "reference_ms": timed and timed.reference_latency_ms,
+        "speedup": timed and timed.speedup_factor,
+        "matched": matched_at[by.tolerance_name],
+        "matched_at": {name: ratio for name, ratio in matched_at.items() if ratio is not None},
+        "max_absolute_error": finite(correctness.max_absolute_error) if correctness else None,
+        "max_relative_error": finite(correctness.max_relative_error) if correctness else None,
+        "solution_sha1": by.source_sha1,
+        "timestamp": by.timestamp,
+        "command": by.command,
+        "packages": by.packages,
+        "log": evaluation.log,
+        "recorded_in": found.place,
+        "found": found,
+    }
+
+
+def counting(traces: pd.DataFrame) -> pd.DataFrame:
+    """The trace of each cell that counts: one that is not stale before one that is, and the newest of those.
+
+    traces: of one condition, with the column source. Adds superseded: how many traces of the cell do not count.
+    """
+    stale = traces.source == "stale"
+    order = traces.assign(stale=stale).sort_values(["stale", "timestamp"], ascending=[True, False], kind="stable")
+    behind = order.groupby(CELL).cumcount(ascending=False)
+    return order.assign(superseded=behind).drop_duplicates(CELL)
+
+
+def records(table: pd.DataFrame, kind: type[Record]) -> list[Record]:
+    """The table's rows as dataclasses of this kind, from the columns named as its fields; NaN becomes None."""
+    known = table[[field.name for field in fields(kind)]]
+    return [kind(**row) for row in known.astype(object).where(known.notna(), None).to_dict("records")]
