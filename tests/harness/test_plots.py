@@ -8,8 +8,9 @@ import xml.etree.ElementTree as ET
 
 import pytest
 from harness.core import paths
+from harness.core.provenance import Provenance
 from harness.operators import roofline
-from harness.profiling.profile_record import KernelTime, ProfileRecord, StageTime, WorkloadProfile, read_record
+from harness.profiling.record import KernelTime, ProfileRecord, StageTime, WorkloadProfile, read_records
 from harness.report import plot_roofline, plot_speed, plot_stages, plot_style
 from harness.report.pictures import pictures
 from harness.results import comparison
@@ -47,20 +48,16 @@ def profile(name="fast", clock="device", uuid="u", host_us=12.0, hardware="NVIDI
     )
     return ProfileRecord(
         solution=name,
-        solution_sha1="0",
-        hardware=hardware,
+        definition="d",
         clock=clock,
-        backend="torch",
-        libs={},
-        command="x",
-        timestamp="2026-01-01",
+        provenance=Provenance(hardware=hardware, versions={}, timestamp="2026-01-01"),
         workloads=[workload],
     )
 
 
 def test_pictures_are_up_to_date():
     """Whoever looks at a picture sees the figures that were recorded last."""
-    records = [read_record(file) for file in sorted(paths.PROFILES.glob("*.json"))]
+    records = read_records(paths.PROFILES)
     drawn, _ = pictures(comparison.build([paths.ROOT]), "relaxed", records)
     assert {"speed-nvidia-h200.svg", "roofline-nvidia-h200.svg"} <= {picture.file for picture in drawn}
     assert [picture.file for picture in drawn if not picture.is_in(paths.DOCS)] == [], "run `make plots`"
@@ -190,4 +187,4 @@ def test_the_command_draws_and_checks(tmp_path):
     record.write_text('{"solution": "fast"}')
     done = command(*options)
     assert done.returncode == 2 and len(done.stderr.strip().splitlines()) == 1
-    assert "fast.json: no profile record: solution_sha1" in done.stderr
+    assert "fast.json: not a ProfileRecord: definition" in done.stderr

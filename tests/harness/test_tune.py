@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from harness.core import paths
-from harness.profiling.profile_points import choose_points, inputs_of
+from harness.profiling.points import choose_points, inputs_of
 from harness.report import tune_page
 from harness.tuning import tune_bench, tune_prune, tune_routing, tune_search, tune_tables
 from harness.tuning.tune_record import Head, Record, kernels_sha1, read_record

@@ -25,8 +25,6 @@ from harness.operators import catalogue, workloads
 from harness.operators import moe_bf16 as family
 from harness.operators.roofline import BYTES_PER_SECOND
 from harness.packing import eligibility, manifest, pack
-from harness.profiling.launch_counters import read_launches
-from harness.report import w16a16_page
 
 from definitions import moe_bf16, moe_fp8_block_scale
 from solutions.kernels.sort_pairs import ALONE, sort_pairs, sort_pairs_ref
@@ -220,40 +218,6 @@ def test_bound_is_the_weights_up_to_many_tokens():
 def test_bound_names_ids_of_the_wrong_width():
     with pytest.raises(ValueError, match=r"ids: got shape \(3, 4\), want \[T, 8\]"):
         family.routing_bound(np.zeros((3, 4), np.int32), "bf16")
-
-
-# ---- the page ----
-
-
-def test_page_and_picture_are_up_to_date():
-    """A reader must see the figures that were recorded last."""
-    command = [sys.executable, "-m", "harness", "update_w16a16", "--check"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-
-
-def test_page_has_every_token_count_and_both_ends_counters():
-    text = w16a16_page.PAGE.read_text()
-    summary, counters = (
-        text.split(begin)[1].split(end)[0] for begin, end in (w16a16_page.SUMMARY, w16a16_page.COUNTERS)
-    )
-    assert all(f"\n| {2**n} |" in summary for n in range(4, 14))
-    assert all(f"\n| {t} | `{name}" in counters for t in (16, 8192) for name in STYLES)
-
-
-def test_a_foreign_file_is_no_record_of_launches(tmp_path):
-    """One line with the file and what is wrong in it."""
-    (tmp_path / "x.json").write_text('{"definition": 3}')
-    with pytest.raises(ValueError, match=r"^x\.json: no record of launches: definition: [^\n]*$"):
-        read_launches(tmp_path / "x.json")
-
-
-def test_recording_launches_without_a_gpu_says_why(tmp_path):
-    env = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
-    script = "-m", "harness", "record_launches"
-    command = [sys.executable, *script, SOLUTIONS[0], "--workloads", "16", "--output", tmp_path / "x.json"]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=100)
-    assert (done.returncode, done.stderr) == (2, "ncu needs a CUDA device; torch sees none\n")
 
 
 # ---- sorting ----

@@ -10,7 +10,7 @@ from pathlib import Path
 from harness.core import paths
 from harness.core.atomic_file import write_atomically
 from harness.evaluation.tolerances import TOLERANCES
-from harness.profiling.profile_record import read_record
+from harness.profiling.record import read_records
 from harness.report.pictures import pictures
 from harness.results import comparison
 from harness.results.trace_sets import TraceSetError
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     try:
         found = comparison.build(args.traces)
-        records = [read_record(file) for file in sorted(args.profiles.glob("*.json"))]
+        records = read_records(args.profiles)
         drawn, lines = pictures(found, args.tolerance, records)
         for line in [*found.warnings, *lines]:
             print(line, file=sys.stderr)

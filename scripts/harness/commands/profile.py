@@ -1,8 +1,9 @@
 """Where a solution's time goes: its kernels by stage, on chosen workloads; several solutions side by side.
 
 Calls are FIB's: inputs cloned and L2 flushed before each, after warm-up; what the harness runs is kept apart. Without
-a CUDA device it is the small geometry through Triton's interpreter, in CPU time, which says nothing about a GPU.
-Exit status: 0, 1 when a figure is doubtful or missing (the tables say which), 2 when nothing could be profiled.
+a CUDA device it is a small geometry through Triton's interpreter, in CPU time, which says nothing about a GPU.
+Exit status: 0, 1 when nothing could be profiled or a figure is doubtful or missing (the tables say which), 2 for bad
+arguments.
 """
 
 import argparse
@@ -16,21 +17,24 @@ import torch
 from rich.console import Console
 
 from harness.core.atomic_file import write_atomically
+from harness.core.errors import CannotRun
 from harness.operators import catalogue
 from harness.operators.routing_kinds import KINDS
 from harness.packing import manifest
-from harness.profiling import head_to_head, profile_tables
-from harness.profiling.profile_points import DEFAULTS, choose_points
-from harness.profiling.profile_record import ProfileRecord
-from harness.profiling.profile_run import Job, packed, profile, wall_times
-from harness.profiling.profiled_calls import ProfileError, device_here
+from harness.profiling import side_by_side
+from harness.profiling.calls import device_here
+from harness.profiling.points import choose_points
+from harness.profiling.profile import Job, profile_all
+from harness.profiling.record import ProfileRecord
+from harness.report import profiles
 
 FORMATS = ("table", "markdown", "json")
+WIDTH = 160  # of what is no terminal
 
 
 def call_count(text: str) -> int:
     if not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of calls, want 1 or more")
+        raise argparse.ArgumentTypeError(f"got {text!r}, want a number of calls, 1 or more")
     return int(text)
 
 
@@ -40,12 +44,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--workloads",
         nargs="+",
+        default=[],
         metavar="W",
-        help=f"T, a uuid, or KIND:T, a made-up routing ({', '.join(KINDS)}); default: {' '.join(DEFAULTS['full'])}",
+        help=f"T, a uuid, or KIND:T, the FP8 layer with a made-up routing ({', '.join(KINDS)}); default: a few",
     )
     add("--calls", type=call_count, help="default: 10 with a GPU, else 2")
-    add("--backend", choices=("torch", "nsys"), default="torch", help="default: torch.profiler")
-    add("--counters", action="store_true", help="hardware counters of each stage, through ncu")
+    add("--counters", action="store_true", help="hardware counters of each launch, through ncu")
     add("--chrome-trace", type=Path, metavar="FILE", help="keep torch.profiler's trace; several get a suffix each")
     add("--format", choices=FORMATS, default="table", help="default: table")
     add("--output", type=Path, metavar="FILE", help="write it there instead of printing it")
@@ -53,16 +57,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def job_of(args: argparse.Namespace) -> Job:
-    """Raises ValueError for options that do not go together or with this machine."""
+    """Raises UserError for options that do not go together or with this machine."""
     on_gpu = torch.cuda.is_available()
-    if not on_gpu and (args.backend == "nsys" or args.counters):
-        option = "--counters" if args.counters else "--backend nsys"
-        raise ValueError(f"{option} needs a CUDA device; torch sees none")
-    if args.chrome_trace and args.backend == "nsys":
-        raise ValueError("--chrome-trace: got it with --backend nsys, want --backend torch")
+    if args.counters and not on_gpu:
+        raise CannotRun("--counters needs a CUDA device; torch sees none")
     served = manifest.served(manifest.read_manifest(manifest.choose(args.solutions)[0]))
     geometry = catalogue.geometry_here(served, on_gpu) or catalogue.geometry_here(list(catalogue.GEOMETRIES), on_gpu)
-    points = choose_points(args.workloads or DEFAULTS[geometry], geometry)
+    points = choose_points(args.workloads, geometry)
     calls = args.calls or (10 if on_gpu else 2)
 
     def chrome_trace(solution, point):
@@ -71,14 +72,13 @@ def job_of(args: argparse.Namespace) -> Job:
             return path
         return path.with_name(f"{path.stem}-{solution}-{point.uuid.replace(':', '-')}{path.suffix}")
 
-    command = ["python", "moebench profile", *args.solutions, "--workloads", *(p.uuid for p in points)]
-    command += ["--calls", str(calls), "--backend", args.backend, *(["--counters"] if args.counters else [])]
+    command = ["moebench", "profile", *args.solutions, "--workloads", *(p.uuid for p in points)]
+    command += ["--calls", str(calls), *(["--counters"] if args.counters else [])]
     return Job(
         geometry=geometry,
         device=device_here(),
         points=points,
         calls=calls,
-        backend=args.backend,
         counters=args.counters,
         chrome_trace=chrome_trace,
         command=shlex.join(command),
@@ -88,71 +88,49 @@ def job_of(args: argparse.Namespace) -> Job:
 def as_json(records: list[ProfileRecord]) -> str:
     """The records, and for several their comparison by workload."""
     compared = []
-    for uuid in profile_tables.common_uuids(records) if len(records) > 1 else []:
-        profiles = {r.solution: w for r in records for w in r.workloads if w.uuid == uuid}
+    for uuid in side_by_side.common_uuids(records) if len(records) > 1 else []:
+        found = side_by_side.on_workload(records, uuid)
         first = records[0].solution
         rows = [
             {"stage": row.stage, "us": row.us, "ratio": {name: row.ratio(name, first) for name in row.us}}
-            for row in head_to_head.compare(profiles)
+            for row in side_by_side.compare(found)
         ]
-        compared.append({"uuid": uuid, "T": next(iter(profiles.values())).T, "rows": rows})
+        compared.append({"uuid": uuid, "T": found[first].T, "rows": rows})
     return json.dumps({"records": [r.model_dump() for r in records], "head_to_head": compared}, indent=2) + "\n"
 
 
 def show(records: list[ProfileRecord], args: argparse.Namespace) -> None:
     """Print, or write to args.output, in args.format."""
-    grids = profile_tables.grids(records)
+    tables = profiles.tables(records)
     with args.output.open("w") if args.output else nullcontext(sys.stdout) as file:
         if args.format == "json":
             file.write(as_json(records))
         elif args.format == "markdown":
-            file.write("\n\n".join(profile_tables.markdown(grid) for grid in grids) + "\n")
+            file.write("\n\n".join(table.markdown(titled=True) for table in tables) + "\n")
         else:
-            console = Console(file=file, width=None if file.isatty() else 160)
-            for grid in grids:
-                console.print(profile_tables.terminal(grid))
+            console = Console(file=file, width=None if file.isatty() else WIDTH)
+            for table in tables:
+                console.print(table.terminal())
 
 
 def main(args: argparse.Namespace) -> int:
-    progress = Console(stderr=True, width=None if sys.stderr.isatty() else 160)
-    records, complete = [], True
-    try:
-        names = manifest.choose(args.solutions)
-        job = job_of(args)
-        for name in names:
-            packed(name, job.geometry)
-        if job.clock == "cpu":
-            progress.print("No CUDA device: CPU time of Triton's interpreter, which says nothing about a GPU.")
+    progress = Console(stderr=True, width=None if sys.stderr.isatty() else WIDTH, highlight=False, markup=False)
+    failures, records = [], []
+    names, job = manifest.choose(args.solutions), job_of(args)
+    if job.clock == "cpu":
+        progress.print("No CUDA device: CPU time of Triton's interpreter, which says nothing about a GPU.")
 
-        def say(line):
-            progress.print(line, markup=False, highlight=False)
+    def fail(line):
+        failures.append(line)
+        progress.print(f"FAILED {line}", style="bold red")
 
-        def fail(line):
-            nonlocal complete
-            complete = False
-            progress.print(f"FAILED {line}", style="bold red", markup=False, highlight=False)
-
-        walls = {}
-        for name in names:
-            try:
-                with progress.status(f"timing {name}"):
-                    walls[name] = wall_times(name, job)
-            except ProfileError as error:
-                fail(str(error))
-        for name in walls:
-            try:
-                with progress.status(f"profiling {name}"):
-                    records.append(profile(name, job, walls[name], say, fail))
-            except ProfileError as error:
-                fail(str(error))
-                continue
-            if args.records:
-                write_atomically(args.records / f"{name}.json", records[-1].model_dump_json(indent=2) + "\n")
-        if not records:
-            return 2
+    for record in profile_all(names, job, progress.print, fail):
+        records.append(record)
+        if args.records:
+            write_atomically(
+                args.records / f"{record.solution}.json", record.model_dump_json(indent=2, exclude_defaults=True) + "\n"
+            )
+    if records:
         show(records, args)
-    except (manifest.PackingError, ProfileError, ValueError, OSError) as error:
-        print(error, file=sys.stderr)
-        return 2
     doubtful = any(workload.warnings for record in records for workload in record.workloads)
-    return 0 if complete and not doubtful else 1
+    return 1 if failures or doubtful else 0

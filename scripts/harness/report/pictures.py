@@ -10,7 +10,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from harness.operators.catalogue import geometry_of
-from harness.profiling.profile_record import ProfileRecord
+from harness.profiling.record import ProfileRecord
 from harness.report import plot_roofline, plot_speed, plot_stages, plot_style
 from harness.report.comparison_tables import versions
 from harness.results.comparison import Comparison, RunGroup, Section
@@ -68,7 +68,7 @@ def roofline(section: Section, group: RunGroup, where: str) -> Picture | None:
 
 
 def stages(records: list[ProfileRecord], hardware: str) -> Picture | None:
-    data = plot_stages.data([record for record in records if record.hardware == hardware])
+    data = plot_stages.data([record for record in records if record.provenance.hardware == hardware])
     if not data:
         return None
     title = f"Where one call's time goes, {hardware}"
@@ -97,7 +97,7 @@ def pictures(comparison: Comparison, tolerance: str, records: list[ProfileRecord
             lines += [f"{name}-{where}.svg: left out: {reasons[name]}" for name, p in drawn.items() if p is None]
     if not taken:
         lines.append(f"speed, roofline: left out: no traces of the full geometry at tolerance {tolerance!r}")
-    by_machine = [stages(records, hardware) for hardware in sorted({record.hardware for record in records})]
+    by_machine = [stages(records, hardware) for hardware in sorted({record.provenance.hardware for record in records})]
     found += [picture for picture in by_machine if picture]
     if not any(by_machine):
         lines.append("stages: left out: no profile was recorded on a GPU, see moebench profile")

@@ -3,7 +3,7 @@
 from matplotlib.figure import Figure
 
 from harness.packing.stages import UNASSIGNED
-from harness.profiling.profile_record import ProfileRecord
+from harness.profiling.record import ProfileRecord
 from harness.report.plot_style import COLOURS, INK
 
 STAGES = ("route", "permute", "gemm1", "swiglu_quant", "gemm2", "combine")

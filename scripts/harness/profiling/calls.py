@@ -1,7 +1,6 @@
 """Call a solution as FIB's timing does, with a mark around every call, so that a profiler can tell it from the rest.
 
-As a program this is what nsys and ncu look at:
-`python -m harness.profiling.profiled_calls SOLUTION GEOMETRY CALLS POINT...`.
+As a program this is what ncu looks at: `python -m harness.profiling.calls SOLUTION GEOMETRY POINT...`.
 """
 
 import sys
@@ -16,15 +15,16 @@ from flashinfer_bench.bench.evaluators.utils import allocate_outputs
 from flashinfer_bench.bench.timing import _clear_cache, _clone_args, _get_empty_cache_for_benchmark
 from flashinfer_bench.compile import BuilderRegistry, Runnable
 
+from harness.core.errors import CannotRun, UserError
 from harness.operators.catalogue import definition
-from harness.packing import manifest, pack
-from harness.profiling.profile_points import Point, choose_points, inputs_of
+from harness.packing import pack
+from harness.profiling.points import Point, choose_points, inputs_of
 
 WARMUP_RUNS = 3
 SEPARATOR = "spin_kernel"  # of torch.cuda._sleep: stands before each point's calls, and in no solution
 
 
-class ProfileError(Exception):
+class ProfileError(CannotRun):
     """A solution cannot be profiled; the message is one line for the user."""
 
 
@@ -73,37 +73,32 @@ def call_repeatedly(
                 raise ProfileError(first_line(error)) from error
 
 
-def range_name(index: int) -> str:
-    """Of the NVTX ranges around the calls on the index-th point."""
-    return f"moe_call_{index}"
+@contextmanager
+def profiler_on():
+    """ncu records what is launched inside."""
+    torch.cuda.profiler.start()
+    yield
+    torch.cuda.profiler.stop()
 
 
 def main(argv: list[str]) -> int:
-    name, geometry, calls, *wanted = argv
+    """A separator and one call for each point, after warm-up, with the profiler on for these alone."""
+    name, geometry, *wanted = argv
     device = device_here()
     full = definition(geometry)
     runnable = build(pack.pack(name)[geometry], full)
-
-    @contextmanager
-    def seen(index):
-        torch.cuda.profiler.start()
-        with torch.cuda.nvtx.range(range_name(index)):
-            yield
-        torch.cuda.profiler.stop()
-
-    for index, point in enumerate(choose_points(wanted, geometry)):
+    for point in choose_points(wanted, geometry):
         args = arguments(runnable, point, full, device)
         call_repeatedly(runnable, args, WARMUP_RUNS, device)
-        torch.cuda.profiler.start()
-        torch.cuda._sleep(1)
-        torch.cuda.profiler.stop()
-        call_repeatedly(runnable, args, int(calls), device, lambda index=index: seen(index))
+        with profiler_on():
+            torch.cuda._sleep(1)
+        call_repeatedly(runnable, args, 1, device, profiler_on)
     return 0
 
 
 if __name__ == "__main__":
     try:
         sys.exit(main(sys.argv[1:]))
-    except (ProfileError, manifest.PackingError, ValueError) as error:
+    except UserError as error:
         print(error, file=sys.stderr)
-        sys.exit(2)
+        sys.exit(error.status)

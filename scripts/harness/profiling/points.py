@@ -1,6 +1,7 @@
 """What a solution is profiled on: workloads of the data set, and the sweep's made-up points."""
 
 import hashlib
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -10,18 +11,12 @@ from flashinfer_bench.bench.utils import gen_inputs, load_safetensors
 from flashinfer_bench.data import load_jsonl_file
 
 from harness.core import paths
+from harness.core.errors import UserError
 from harness.operators import catalogue, workloads
 from harness.operators.catalogue import definition
 from harness.operators.moe_fp8_block_scale import ROUTED_SCALING_FACTOR, routing_bound
 from harness.operators.roofline import Bound
 from harness.operators.routing_kinds import KINDS, OFFSET
-
-DEFAULTS = {
-    "full": ["7", "57", "901", "14107"],
-    "small": ["first-rank"],
-    "bf16": ["16", "512", "8192"],
-    "bf16_small": ["odd-length"],
-}
 
 
 @dataclass(frozen=True)
@@ -42,18 +37,19 @@ class Point:
 
 
 def choose_points(wanted: list[str], geometry: str) -> list[Point]:
-    """The points that `wanted` names: token counts, uuids, names of cases, or KIND:T as in the sweep.
+    """The points that `wanted` names: token counts, uuids, names of cases, or KIND:T as in the sweep; [] for a few.
 
-    wanted: in the order to be run; a token count stands for every workload that has it.
-    Raises ValueError, one line, for one that names nothing.
+    wanted: in the order to be run; a token count stands for every workload that has it. For [] it is the workload of
+    the middle T in a geometry for the CPU, else those nearest to a share of 0, 1/3, 2/3 and 1 of the range of log T.
+    Raises UserError for one that names nothing.
     """
     full = definition(geometry)
     workloads.make(geometry)
     known = [trace.workload for trace in load_jsonl_file(Trace, paths.workload_file(full.name))]
     names = {case.uuid: case.name for case in workloads.cases_by_uuid(geometry).values()}
-    kinds = KINDS if catalogue.operator(geometry) is catalogue.OPERATORS[0] else {}
+    kinds = KINDS if "routing_logits" in full.inputs else {}
     found: dict[str, Point] = {}
-    for text in wanted:
+    for text in wanted or representative(known, geometry):
         kind, colon, tokens = text.partition(":")
         if colon and kind in kinds and tokens.isdecimal():
             found[text] = made_up(text, kind, int(tokens), full)
@@ -62,10 +58,20 @@ def choose_points(wanted: list[str], geometry: str) -> list[Point]:
         if not fits:
             lengths = ", ".join(map(str, sorted({w.axes["seq_len"] for w in known})))
             made_up_ones = f"; KIND:T with KIND one of {', '.join(kinds)}" if kinds else ""
-            raise ValueError(f"unknown workload {text!r}; there are: T = {lengths}; their uuids{made_up_ones}")
+            raise UserError(f"unknown workload {text!r}; there are: T = {lengths}; their uuids{made_up_ones}")
         for workload in fits:
             found[workload.uuid] = Point(workload.uuid, workload, recorded(full, workload))
     return list(found.values())
+
+
+def representative(known: list[Workload], geometry: str) -> list[str]:
+    """uuids of a few workloads."""
+    by_length = sorted((w for w in known if w.axes["seq_len"]), key=lambda w: w.axes["seq_len"])
+    if geometry not in catalogue.FULL:
+        return [by_length[len(by_length) // 2].uuid]
+    low, high = (math.log(by_length[at].axes["seq_len"]) for at in (0, -1))
+    targets = (low + (high - low) * share / 3 for share in range(4))
+    return [min(by_length, key=lambda w: abs(math.log(w.axes["seq_len"]) - target)).uuid for target in targets]
 
 
 def recorded(full: Definition, workload: Workload) -> Callable[[], dict[str, torch.Tensor]]:

@@ -15,8 +15,8 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from triton.runtime.interpreter import InterpretedFunction
 
 from harness.packing.stages import plain_name
-from harness.profiling.profile_record import Seen
-from harness.profiling.profiled_calls import ProfileError, call_repeatedly
+from harness.profiling.calls import ProfileError, call_repeatedly
+from harness.profiling.stages import Seen
 
 CALL = "moe_call"
 INTERPRETED = "interpreted "

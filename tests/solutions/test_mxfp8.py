@@ -1,4 +1,4 @@
-"""The MXFP8 linear layer: its definition, each step against its plain statement, the whole, and its profiler.
+"""The MXFP8 linear layer: its definition and workloads, each step against its plain statement, and the whole.
 
 On a GPU the steps run there, and the `cpu` cases step aside, because Triton compiles for the one or the other.
 """
@@ -15,13 +15,9 @@ import pytest
 import torch
 from flashinfer_bench import Definition
 from flashinfer_bench.compile import BuilderRegistry
-from harness.commands import profile_mxfp8
 from harness.core import paths
 from harness.operators import catalogue, mxfp8_linear
 from harness.packing import eligibility, manifest, pack
-from harness.profiling import mxfp8_profile, mxfp8_record, mxfp8_tables
-from harness.profiling.mxfp8_profile import Size
-from harness.report import mxfp8_page
 
 from definitions import mxfp8_linear as mx
 from solutions.triton_mxfp8.tiles import ROUTES, TABLE, Tile
@@ -48,10 +44,25 @@ on_device = pytest.mark.parametrize(
 )
 
 
+def operands(m, n, k, device):
+    """x [m, k] bfloat16, weight [n, k] float8_e4m3fn, weight_scale [n, k/32] int8, from a seed."""
+    generator = torch.Generator(device).manual_seed(m)
+    x = torch.randn(m, k, generator=generator, device=device).bfloat16()
+    weight = torch.randn(n, k, generator=generator, device=device).to(torch.float8_e4m3fn)
+    scale = torch.randint(118, 124, (n, k // mx.GROUP), generator=generator, device=device, dtype=torch.int8)
+    return x, weight, scale
+
+
+def module_of(solution):
+    """The main module of a solution as FIB's builder imports it."""
+    built = BuilderRegistry.get_instance().build(catalogue.definition("mxfp8"), solution)
+    return sys.modules[built._callable.__module__]  # the builder hands out nothing but the entry point
+
+
 @pytest.fixture(scope="module")
 def ours():
     """Main module of triton_mxfp8, as FIB's builder imports it."""
-    return mxfp8_profile.module_of(pack.pack("triton_mxfp8")["mxfp8"])
+    return module_of(pack.pack("triton_mxfp8")["mxfp8"])
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +87,7 @@ def test_reference_in_the_json_stands_alone(geometry):
     """FIB runs it as a module of its own, with nothing of this repository in reach."""
     definition = Definition.model_validate_json(paths.definition_file(mx.definition_name(geometry)).read_text())
     sizes = mx.GEOMETRIES[geometry]
-    x, weight, scale = mxfp8_profile.operands(Size(5, sizes["n"], sizes["k"]), "cpu")
+    x, weight, scale = operands(5, sizes["n"], sizes["k"], "cpu")
     found = BuilderRegistry.get_instance().build_reference(definition)(x, weight, scale)
     assert found.dtype == getattr(torch, sizes.get("out", "bfloat16"))
     assert torch.equal(found, mx.product(x, weight, scale).to(found.dtype)) and found.any()
@@ -209,7 +220,7 @@ PRODUCTS = [
 def test_product(files, device, tile, dtype):
     """A user would miss: a scale of another row or group, a tile or a share of K left out, rows beyond M stored."""
     matmul, quantise = files["block_scaled_matmul"], files["group_quantise"]
-    x, weight, scale = mxfp8_profile.operands(Size(37, 256, 512), device)
+    x, weight, scale = operands(37, 256, 512, device)
     scale = scale.view(torch.uint8)
     codes, scales = quantise.group_quantise_ref(x)
     wanted = matmul.block_scaled_matmul_ref(codes, scales, weight, scale, torch.float32)
@@ -230,7 +241,7 @@ def test_product(files, device, tile, dtype):
 @on_device
 def test_scale_nan_makes_its_row_nan(ours, device):
     """A user would miss: a broken weight scale that passes for infinity, or for a large number."""
-    x, weight, scale = mxfp8_profile.operands(Size(3, 128, 256), device)
+    x, weight, scale = operands(3, 128, 256, device)
     scale.view(torch.uint8)[5, 3] = 255
     output = torch.zeros(3, 128, dtype=torch.bfloat16, device=device)
     ours.run(x, weight, scale, output)
@@ -242,7 +253,7 @@ def test_scale_nan_makes_its_row_nan(ours, device):
 @pytest.mark.parametrize("rows", [1, 16, 37, 65])
 def test_linear_is_its_two_steps(ours, device, rows, dtype):
     """A user would miss: a linear layer that does not multiply what `quantise` returns."""
-    x, weight, scale = mxfp8_profile.operands(Size(rows, 128, 384), device)
+    x, weight, scale = operands(rows, 128, 384, device)
     whole, stepwise = (torch.full((rows, 128), torch.nan, dtype=dtype, device=device) for _ in range(2))
     ours.run(x, weight, scale, whole)
     ours.multiply(*ours.quantise(x), weight, scale, stepwise)
@@ -256,7 +267,7 @@ def test_linear_is_its_two_steps(ours, device, rows, dtype):
 def test_full_width(ours, rows):
     """A user would miss: a wrong result at the sizes that the pages quote."""
     n, k = mx.GEOMETRIES["mxfp8"].values()
-    x, weight, scale = mxfp8_profile.operands(Size(rows, n, k), "cuda")
+    x, weight, scale = operands(rows, n, k, "cuda")
     output = torch.full((rows, n), torch.nan, dtype=torch.bfloat16, device="cuda")
     ours.run(x, weight, scale, output)
     wanted = mx.product(x, weight, scale)
@@ -267,7 +278,7 @@ def test_full_width(ours, rows):
 
 
 def arguments(**changes):
-    x, weight, scale = mxfp8_profile.operands(Size(4, 128, 256), "cpu")
+    x, weight, scale = operands(4, 128, 256, "cpu")
     given = {"x": x, "weight": weight, "weight_scale": scale, "output": torch.empty(4, 128, dtype=torch.bfloat16)}
     return given | changes
 
@@ -351,7 +362,7 @@ def test_sm90_multiplies_on_the_tensor_cores(compiled):
     assert products and all((k["wgmma"] or k["constants"]["BLOCK_N"] < 64) and k["bulk_tensor_copy"] for k in products)
 
 
-# ---- baselines, workloads and the profiler ----
+# ---- baselines and workloads ----
 
 
 def test_torch_scaled_is_skipped_with_its_reason():
@@ -364,7 +375,7 @@ def test_torch_scaled_is_skipped_with_its_reason():
 def test_swizzled_scales_lie_as_documented():
     """A user would miss: torch's product reading the scale of another row. The layout is the one that cuBLAS states."""
     scales = torch.randint(0, 255, (200, 6), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    module = mxfp8_profile.module_of(pack.pack("torch_scaled_mxfp8")["mxfp8"])
+    module = module_of(pack.pack("torch_scaled_mxfp8")["mxfp8"])
     found = module.swizzled(scales).view(torch.uint8).tolist()
     assert len(found) == 256 * 8
     for row in (0, 1, 31, 32, 100, 127, 128, 199):
@@ -387,86 +398,3 @@ def test_bound_counts_every_byte_once():
     least = mxfp8_linear.linear_bound(16, "mxfp8")
     assert least.bytes == 4096 * 7168 + 4096 * 224 + 2 * 16 * (7168 + 4096) and least.flops == 2 * 16 * 4096 * 7168
     assert catalogue.geometry_of("mxfp8_linear_n4096_k7168") == "mxfp8"
-
-
-def profiler(*args):
-    """profile_mxfp8.py as a user without a GPU runs it."""
-    script = "-m", "harness", "profile_mxfp8"
-    env = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
-    return subprocess.run([sys.executable, *script, *args], env=env, capture_output=True, text=True, timeout=170)
-
-
-def test_profiler_without_a_gpu_says_so_in_one_line():
-    done = profiler("all")
-    assert done.returncode == 2 and not done.stdout
-    assert done.stderr == "no CUDA device: torch sees none; --interpreter times Triton's interpreter instead\n"
-
-
-@pytest.mark.parametrize(
-    "args, message",
-    [
-        (["--custom", "1,2"], "argument --custom: got '1,2', want M,N,K, three whole numbers from 1"),
-        (["--custom", "1,100,256"], "argument --custom: N is 100, want a multiple of 128"),
-        (["--iterations", "0"], "argument --iterations: got '0', want a whole number from 1"),
-    ],
-)
-def test_profiler_refuses_bad_arguments(capsys, args, message):
-    with pytest.raises(SystemExit):
-        profile_mxfp8.parse(args)
-    assert message in capsys.readouterr().err
-
-
-def test_profiler_cases_are_those_of_the_page():
-    named = {
-        case: [size.m for size in profile_mxfp8.sizes(profile_mxfp8.parse([case]))] for case in profile_mxfp8.CASES
-    }
-    assert named["all"] == [1, 16, 64, 512, 2048, 8192] == named["small"] + named["medium"] + named["large"]
-    assert profile_mxfp8.sizes(profile_mxfp8.parse(["--custom", "3,128,256"])) == [Size(3, 128, 256)]
-
-
-def test_profiler_records_what_it_shows(tmp_path):
-    """A user would miss: a record that cannot be read back, a route not timed, a contestant dropped in silence."""
-    record, trace = tmp_path / "record.json", tmp_path / "trace.json"
-    options = ["--iterations", "2", "--interpreter", "--output", record, "--use-profiler", trace]
-    done = profiler("--custom", "3,128,256", *options)
-    assert done.returncode == 0, done.stderr
-    assert "the product takes the SM90 route" in done.stderr
-    found = mxfp8_record.read_record(record)
-    assert found.command == "moebench profile --custom 3,128,256 --dtype bf16 --iterations 2"
-    (case,) = found.cases
-    timed = {(t.step, t.contestant) for t in case.timings if t.mean_us}
-    assert {(step, name) for step in mxfp8_record.STEPS for name in ("triton_mxfp8", "torch_mxfp8_emulated")} < timed
-    assert {("product", f"triton_mxfp8, route {route}") for route in ("bf16", "library", "fp8")} < timed
-    assert all(t.error < 3e-3 for t in case.timings if t.error is not None)
-    skipped = [t for t in case.timings if t.skipped]
-    assert {t.contestant for t in skipped} == {"torch_scaled_mxfp8"} and "runs on sm_100" in done.stdout
-    assert json.loads(trace.read_text())["traceEvents"]
-    assert f"{case.timings[0].mean_us:.1f}" in done.stdout and "| 3 |" in mxfp8_tables.summary(found)
-
-
-# ---- the page ----
-
-
-def test_page_is_up_to_date():
-    """A reader must see what was recorded: run `make mxfp8`."""
-    text = mxfp8_page.PAGE.read_text()
-    assert mxfp8_page.renewed(text) == text
-
-
-def test_page_marks_a_stale_record():
-    """A user would miss: figures of a source that is no longer there."""
-    sha1 = {"triton_mxfp8": pack.pack("triton_mxfp8")["mxfp8"].hash()}
-    record = mxfp8_record.Mxfp8Record(
-        hardware="X",
-        clock="device",
-        dtype="bf16",
-        iterations=1,
-        libs={"torch": "1"},
-        solutions_sha1=sha1,
-        command="c",
-        timestamp="2026-01-01T00:00:00",
-        cases=[],
-    )
-    assert "Stale" not in mxfp8_page.how_recorded(record)
-    record.solutions_sha1["triton_mxfp8"] = "0"
-    assert "**Stale: triton_mxfp8 changed since.**" in mxfp8_page.how_recorded(record)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from harness.profiling.profile_record import StageTime, WorkloadProfile
+from harness.profiling.record import ProfileRecord, StageTime, WorkloadProfile
 
 JOIN = " + "
 
@@ -38,7 +38,7 @@ def smallest_common(profiles: list[WorkloadProfile]) -> list[list[str]]:
 
 
 def compare(profiles: dict[str, WorkloadProfile]) -> list[Row]:
-    """profiles: by solution, on one workload. A row a group of stages, then pipeline, and host and wall if known.
+    """profiles: by solution, on one workload. One row per group of stages, then pipeline, host and wall if known.
 
     Where a solution's kernels overlap, their sum says nothing of the call: it is left out of pipeline and host.
     """
@@ -55,3 +55,15 @@ def compare(profiles: dict[str, WorkloadProfile]) -> list[Row]:
         if all(getattr(profile, field) is not None for profile in profiles.values()):
             rows.append(Row(label, {solution: getattr(profile, field) for solution, profile in shown.items()}))
     return rows
+
+
+def on_workload(records: list[ProfileRecord], uuid: str) -> dict[str, WorkloadProfile]:
+    """Solution -> its profile on one workload, of those that have it."""
+    return {r.solution: profile for r in records for profile in r.workloads if profile.uuid == uuid}
+
+
+def common_uuids(records: list[ProfileRecord]) -> list[str]:
+    """Workloads that all records have, by T."""
+    lengths = {profile.uuid: profile.T for record in records for profile in record.workloads}
+    everywhere = set.intersection(*({profile.uuid for profile in record.workloads} for record in records))
+    return sorted(everywhere, key=lambda uuid: (lengths[uuid], uuid))
