@@ -22,6 +22,7 @@ entry_point = "main.py::run"
 target_hardware = ["cpu"]
 kernels = ["ones"]
 """
+FACTS = "".join(f'facts.{fact} = "x"\n' for fact in manifest.Facts.model_fields)
 INPUTS = ", ".join(definition("small").inputs)
 MAIN = f"from .kernels.ones import ones\n\ndef run({INPUTS}, output):\n    ones(output)\n"
 
@@ -80,13 +81,44 @@ def test_only_the_listed_geometries_are_served(folder):
 @pytest.mark.parametrize(
     ("file", "old", "new", "message"),
     [
-        ("solution.toml", '["ones"]', '["twos"]', "no shared stage 'twos'; there are: ones"),
-        ("solution.toml", "main.py::run", "other.py::run", "no file 'other.py'"),
-        ("solution.toml", "main.py::run", "main.py::go", "main.py defines no go"),
-        ("solution.toml", "author =", "autor =", "lacks author"),
-        ("solution.toml", "kernels =", "kernel =", "unknown key kernel"),
-        ("solution.toml", '"python"', '"cobol"', "language"),
-        ("solution.toml", 'name = "tiny"', 'name = "small"', "want the folder's"),
+        ("solution.toml", '["ones"]', '["twos"]', "kernels: got 'twos', want a shared stage: ones"),
+        ("solution.toml", '["ones"]', "3", "kernels: got 3, want a list"),
+        ("solution.toml", '["ones"]', '["ones", 3]', "kernels: got 3, want a text in quotes"),
+        (
+            "solution.toml",
+            "main.py::run",
+            "other.py::run",
+            "entry_point: got 'other.py::run', want a file of the bundle",
+        ),
+        ("solution.toml", "main.py::run", "main.py::go", "main.py, which defines no go"),
+        ("solution.toml", "main.py::run", "main.py", "entry_point: got 'main.py', want FILE::FUNCTION"),
+        ("solution.toml", 'author = "tests"', "", "author: got nothing, want it given"),
+        ("solution.toml", '"tests"', '""', "author: got '', want a text in quotes"),
+        ("solution.toml", "kernels =", "kernel =", "kernel: got an unknown key, want one of name, author"),
+        ("solution.toml", '"python"', '"cobol"', "language: got 'cobol', want one of python, triton"),
+        ("solution.toml", 'name = "tiny"', 'name = "small"', "name: got 'small', want the folder's, 'tiny'"),
+        ("solution.toml", '["cpu"]', '["sm_99x"]', "target_hardware: got 'sm_99x', want one of cpu, sm_80, sm_86"),
+        ("solution.toml", '["cpu"]', '["cpu", "hopper"]', "target_hardware: got 'hopper', want one of cpu, sm_80"),
+        ("solution.toml", '["cpu"]', '"cpu"', "target_hardware: got 'cpu', want a list"),
+        ("solution.toml", '["cpu"]', "[]", "target_hardware: got [], want a list"),
+        ("solution.toml", "kernels", "definitions", "definitions: got 'ones', want one of full, small"),
+        ("solution.toml", "kernels", 'destination_passing_style = "no"\nkernels', "'no', want true or false"),
+        ("solution.toml", "kernels", "first_use = 3\nkernels", "first_use: got 3, want a text in quotes"),
+        ("solution.toml", "kernels", "facts = 3\nkernels", "[facts]: got 3, want a table"),
+        (
+            "solution.toml",
+            "kernels",
+            'facts.input = "FP8"\nkernels',
+            "[facts] intermediate: got nothing, want it given",
+        ),
+        (
+            "solution.toml",
+            "kernels",
+            f"{FACTS}facts.more = 1\nkernels",
+            "[facts] more: got an unknown key, want one of",
+        ),
+        ("solution.toml", "kernels", f"{FACTS}facts.best = 1\nkernels", "solution.toml: "),  # a key twice
+        ("main.py", MAIN, "", "main.py: got an empty file"),
         ("main.py", ".kernels.ones", ".kernels.twos", "main.py:1: imports kernels/twos.py"),
         ("main.py", ".kernels.ones", "..kernels.ones", "main.py:1: relative import leaves"),
         ("main.py", "def run", "def run(", "main.py:3"),
@@ -131,9 +163,9 @@ def test_own_kernels_replace_the_bases(folder):
 @pytest.mark.parametrize(
     ("base", "message"),
     [
-        ("tinny", "third: based on 'tinny', not another solution; there are: second, tiny"),
-        ("third", "third: based on 'third', not another solution; there are: second, tiny"),
-        ("second", "third: based on 'second', which has a base itself; name that one"),
+        ("tinny", "got 'tinny', want another solution: second, tiny"),
+        ("third", "got 'third', want another solution: second, tiny"),
+        ("second", "got 'second', want a solution without a base; this one's is tiny"),
     ],
 )
 def test_a_base_must_be_another_solution_that_has_none(folder, base, message):
@@ -141,7 +173,7 @@ def test_a_base_must_be_another_solution_that_has_none(folder, base, message):
     based(folder, "third", base)
     with pytest.raises(manifest.PackingError) as caught:
         pack.pack("third", folder)
-    assert str(caught.value) == message
+    assert str(caught.value) == f"third: solution.toml: based_on: {message}"
 
 
 def test_the_exact_form_differs_from_hopper_fused_in_its_terms_alone():
@@ -150,6 +182,14 @@ def test_the_exact_form_differs_from_hopper_fused_in_its_terms_alone():
     changed = {source.path: source.content for source in exact.sources if base.get(source.path) != source.content}
     assert set(changed) == {"terms.py"} and "TERMS = 2\n" in changed["terms.py"]
     assert len(exact.sources) == len(base) and exact.spec == fused.spec
+
+
+def test_the_manifest_has_every_key(folder):
+    """What is not packed is read, too: the profile's stages, the facts of a page."""
+    edit(folder / "tiny" / "solution.toml", "kernels", f'{FACTS}stages.ones = "ones"\nfirst_use = "compiles"\nkernels')
+    read = manifest.read_manifest("tiny", folder)
+    assert (read.stages, read.first_use, read.facts.best) == ({"ones": "ones"}, "compiles", "x")
+    assert (read.kernels, read.dependencies, read.destination_passing_style) == (["ones"], [], True)
 
 
 def test_an_unknown_name_lists_the_ones_that_exist(folder):
@@ -206,10 +246,10 @@ def test_a_borrowed_file_is_packed_beside_the_solutions_own(folder):
     (folder / "other").mkdir()
     (folder / "other" / "solution.toml").write_text(MANIFEST.replace('"tiny"', '"other"'))
     (folder / "other" / "main.py").write_text(MAIN)
-    with pytest.raises(manifest.PackingError, match="variant: borrowed 'other/route.cuh' is not"):
+    with pytest.raises(manifest.PackingError, match="borrowed: got 'other/route.cuh', want SOLUTION/FILE"):
         pack.pack("variant", folder)
     (folder / "other" / "route.cuh").write_text("// another\n")
-    with pytest.raises(manifest.PackingError, match="there is a route.cuh here already"):
+    with pytest.raises(manifest.PackingError, match="there is a route.cuh here"):
         pack.pack("variant", folder)
     (folder / "other" / "wide.cuh").write_text("// wide\n")
     edit(folder / "variant" / "solution.toml", "other/route.cuh", "other/wide.cuh")
@@ -222,5 +262,5 @@ def test_a_borrowed_file_is_packed_beside_the_solutions_own(folder):
 def test_only_files_of_solutions_are_borrowed(folder, borrowed):
     """A user would miss: a packed file from anywhere on the disk."""
     edit(folder / "tiny" / "solution.toml", 'kernels = ["ones"]', f'kernels = ["ones"]\nborrowed = ["{borrowed}"]')
-    with pytest.raises(manifest.PackingError, match="tiny: borrowed"):
+    with pytest.raises(manifest.PackingError, match="tiny: solution.toml: borrowed: got"):
         pack.pack("tiny", folder)

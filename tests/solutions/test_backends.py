@@ -459,7 +459,7 @@ def test_sglangs_stages_compile_for_sm_90(tmp_path):
 def test_skipped_where_the_hardware_is_another(name, hardware, monkeypatch):
     """A user would miss: why a backend has no figures here."""
     monkeypatch.setattr(eligibility, "is_installed", lambda module: True)
-    targets = manifest.read_manifest(name)["target_hardware"]
+    targets = manifest.read_manifest(name).target_hardware
     for packed in pack.pack(name).values():
         reason = eligibility.why_skipped(packed, hardware)
         if hardware in targets:
@@ -471,9 +471,9 @@ def test_skipped_where_the_hardware_is_another(name, hardware, monkeypatch):
 @pytest.mark.parametrize("name", [*BACKENDS, "sglang_triton"])
 def test_skipped_where_the_package_is_absent(name, monkeypatch):
     stated = manifest.read_manifest(name)
-    missing = stated["dependencies"][-1]
+    missing = stated.dependencies[-1]
     monkeypatch.setattr(eligibility, "is_installed", lambda module: module != missing)
-    reason = eligibility.why_skipped(pack.pack(name)["full"], stated["target_hardware"][0])
+    reason = eligibility.why_skipped(pack.pack(name)["full"], stated.target_hardware[0])
     assert reason == f"needs {missing}, not installed here"
 
 
@@ -486,7 +486,7 @@ def test_the_main_job_reports_them_skipped():
     )
     assert done.returncode == 0, done.stderr[-2000:]
     for name in BACKENDS:
-        targets = ", ".join(manifest.read_manifest(name)["target_hardware"])
+        targets = ", ".join(manifest.read_manifest(name).target_hardware)
         line = f"{name}_h512_i256: SKIPPED: runs on {targets}; this machine is cpu"
         assert line in " ".join(done.stdout.split()), done.stdout
 

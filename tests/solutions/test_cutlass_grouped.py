@@ -71,7 +71,7 @@ def test_hopper_build_uses_the_tensor_cores_and_does_not_spill(build_module):
     assert sum("device_kernel" in name for name in kernels) == len(tile_files("sm90_")) > 0
     for stage in ("route_kernel", "permute_kernel", "swiglu_quant_kernel", "combine_kernel"):
         assert any(stage in name for name in kernels), stage
-    stages = manifest.read_manifest(NAME)["stages"]  # a profile's trace names products as the library does
+    stages = manifest.read_manifest(NAME).stages  # a profile's trace names products as the library does
     assert {stage_of(name, stages) for name in kernels if "device_kernel" in name} == {"gemm1, gemm2"}
     spilled = {name: use for name, use in kernels.items() if use[1] or use[2]}
     assert not spilled, spilled

@@ -53,7 +53,7 @@ def at(*geometries):
         pytest.param(name, geometry, marks=[pytest.mark.gpu] if geometry == "full" else [])
         for name in SOLUTIONS
         for geometry in geometries
-        if geometry in manifest.read_manifest(name).get("definitions", moe.GEOMETRIES)
+        if geometry in manifest.read_manifest(name).definitions
     ]
     return pytest.mark.parametrize(("solution", "geometry"), served)
 

@@ -61,7 +61,7 @@ def job_of(args: argparse.Namespace) -> Job:
     on_gpu = torch.cuda.is_available()
     if args.counters and not on_gpu:
         raise CannotRun("--counters needs a CUDA device; torch sees none")
-    served = manifest.served(manifest.read_manifest(manifest.choose(args.solutions)[0]))
+    served = manifest.read_manifest(manifest.choose(args.solutions)[0]).definitions
     geometry = catalogue.geometry_here(served, on_gpu) or catalogue.geometry_here(list(catalogue.GEOMETRIES), on_gpu)
     points = choose_points(args.workloads, geometry)
     calls = args.calls or (10 if on_gpu else 2)

@@ -59,7 +59,7 @@ def choose_geometry(wanted: str | None, on_gpu: bool, solutions: list[str]) -> s
     Raises ValueError, and PackingError for a solution that there is not.
     """
     if wanted is None:
-        served = manifest.served(manifest.read_manifest(manifest.choose(solutions)[0])) if solutions else []
+        served = manifest.read_manifest(manifest.choose(solutions)[0]).definitions if solutions else []
         return geometry_here(served, on_gpu) or geometry_here(list(GEOMETRIES), on_gpu)
     by_name = {definition_name(geometry): geometry for geometry in GEOMETRIES}
     geometry = by_name.get(wanted, wanted)
@@ -93,7 +93,7 @@ def run(args: argparse.Namespace, geometry: str, console: Console, command: str)
     definition = trace_set.definitions[name]
     todo = [trace.workload for trace in trace_set.workloads[name]]
 
-    wanted = {manifest.packed_name(n, geometry) for n in names}
+    wanted = {pack.packed_name(n, geometry) for n in names}
     packed = [s for s in trace_set.solutions.get(name, []) if s.name in wanted]
     hardware = eligibility.here()
     reasons = {s.name: eligibility.why_skipped(s, hardware) for s in packed}
@@ -103,7 +103,7 @@ def run(args: argparse.Namespace, geometry: str, console: Console, command: str)
     for solution, reason in skipped.items():
         console.print(f"{solution}: SKIPPED: {reason}", style="yellow")
     solutions = [s for s in packed if s.name not in skipped]
-    notes = {manifest.packed_name(n, geometry): manifest.read_manifest(n).get("first_use") for n in names}
+    notes = {pack.packed_name(n, geometry): manifest.read_manifest(n).first_use for n in names}
     first_use.build_ahead(definition, solutions, {n: note for n, note in notes.items() if note}, console)
 
     protocol = f"trials={num_trials} on the CPU through Triton's interpreter, not timed"

@@ -4,13 +4,18 @@ import ast
 from pathlib import Path, PurePosixPath
 
 from flashinfer_bench import BuildSpec, Solution, SourceFile
-from pydantic import ValidationError
 
 from harness.core import paths
 from harness.core.atomic_file import write_atomically
-from harness.core.schema import first_fault
-from harness.operators.catalogue import definition_name
-from harness.packing.manifest import MANIFEST, PackingError, choose, packed_name, read_manifest, served, solution_names
+from harness.operators import catalogue
+from harness.packing.manifest import Manifest, PackingError, choose, read_manifest, refusal, solution_names
+
+
+def packed_name(name: str, geometry: str) -> str:
+    """FIB wants names unique in a data set; only an operator's full geometry keeps the plain one."""
+    if geometry in catalogue.FULL:
+        return name
+    return "_".join([name, *(f"{size[0]}{value}" for size, value in catalogue.GEOMETRIES[geometry].items())])
 
 
 def is_current(name: str, solution_sha1: str) -> bool:
@@ -18,27 +23,27 @@ def is_current(name: str, solution_sha1: str) -> bool:
     return name in solution_names() and solution_sha1 in {solution.hash() for solution in pack(name).values()}
 
 
-def gather(name: str, manifest: dict, folder: Path = paths.SOLUTIONS) -> dict[str, str]:
+def gather(manifest: Manifest, folder: Path = paths.SOLUTIONS) -> dict[str, str]:
     """Path inside the bundle -> text, sorted by path. Raises PackingError for a missing stage or borrowed file.
 
     Files of the solution's own folder stand in for those of its base with the same name. A borrowed file, named as
     <other solution>/<file>, is packed beside the solution's own and may not have the name of one of them.
     """
-    folders = [folder / part for part in (manifest.get("based_on"), name) if part]
+    folders = [folder / part for part in (manifest.based_on, manifest.name) if part]
     files = [path for part in folders for path in part.iterdir() if path.suffix in {".py", ".cu", ".cuh"}]
     sources = {path.name: path.read_text() for path in files}
-    for borrowed in manifest.get("borrowed", []):
+    for borrowed in manifest.borrowed:
         path = folder / borrowed
         if PurePosixPath(borrowed).parent.name not in solution_names(folder) or not path.is_file():
-            raise PackingError(f"{name}: borrowed {borrowed!r} is not <solution>/<file> of another solution")
+            raise refusal(manifest.name, "borrowed", borrowed, "SOLUTION/FILE of another solution")
         if path.name in sources:
-            raise PackingError(f"{name}: borrowed {borrowed!r}, but there is a {path.name} here already")
+            raise refusal(manifest.name, "borrowed", borrowed, f"a file of another name: there is a {path.name} here")
         sources[path.name] = path.read_text()
-    for stage in manifest.get("kernels", []):
+    for stage in manifest.kernels:
         path = folder / "kernels" / f"{stage}.py"
         if not path.is_file():
-            known = ", ".join(sorted(p.stem for p in path.parent.glob("*.py"))) or "none"
-            raise PackingError(f"{name}: no shared stage {stage!r}; there are: {known}")
+            known = ", ".join(sorted(p.stem for p in path.parent.glob("*.py"))) or "there is none"
+            raise refusal(manifest.name, "kernels", stage, f"a shared stage: {known}")
         for part in (path, path.with_suffix(".cpp")):  # what the stage compiles for its host code
             if part.is_file():
                 sources[f"kernels/{part.name}"] = part.read_text()
@@ -77,41 +82,33 @@ def check_entry_point(name: str, entry_point: str, sources: dict[str, str]) -> N
     """Raise PackingError unless a Python entry point names a top-level function of the bundle."""
     path, _, function = entry_point.partition("::")
     if path not in sources:
-        raise PackingError(f"{name}: entry point {entry_point!r}: no file {path!r} in the bundle")
+        raise refusal(name, "entry_point", entry_point, f"a file of the bundle: {', '.join(sources)}")
     if path.endswith(".py"):
-        names = {getattr(node, "name", None) for node in ast.parse(sources[path]).body}
-        if function not in names:
-            raise PackingError(f"{name}: entry point {entry_point!r}: {path} defines no {function}")
+        if function not in {getattr(node, "name", None) for node in ast.parse(sources[path]).body}:
+            raise refusal(name, "entry_point", entry_point, f"a function of {path}, which defines no {function}")
 
 
 def pack(name: str, folder: Path = paths.SOLUTIONS) -> dict[str, Solution]:
     """Geometry -> Solution, for each geometry the solution serves. Raises PackingError."""
     manifest = read_manifest(name, folder)
-    sources = gather(name, manifest, folder)
+    sources = gather(manifest, folder)
+    if empty := [path for path, text in sources.items() if not text]:
+        raise PackingError(f"{name}: {empty[0]}: got an empty file, want source text")
     check_imports(name, sources)
-    check_entry_point(name, manifest["entry_point"], sources)
-    try:
-        spec = BuildSpec(
-            language=manifest["language"],
-            target_hardware=manifest["target_hardware"],
-            entry_point=manifest["entry_point"],
-            dependencies=manifest.get("dependencies", []),
-            destination_passing_style=manifest.get("destination_passing_style", True),
+    check_entry_point(name, manifest.entry_point, sources)
+    spec = BuildSpec(**manifest.model_dump(include=BuildSpec.model_fields.keys()))
+    files = [SourceFile(path=path, content=text) for path, text in sources.items()]
+    return {
+        geometry: Solution(
+            name=packed_name(name, geometry),
+            definition=catalogue.definition_name(geometry),
+            author=manifest.author,
+            description=manifest.description,
+            spec=spec,
+            sources=files,
         )
-        files = [SourceFile(path=path, content=text) for path, text in sources.items()]
-        return {
-            geometry: Solution(
-                name=packed_name(name, geometry),
-                definition=definition_name(geometry),
-                author=manifest["author"],
-                description=manifest["description"],
-                spec=spec,
-                sources=files,
-            )
-            for geometry in served(manifest)
-        }
-    except ValidationError as error:
-        raise PackingError(f"{name}: {MANIFEST}: {first_fault(error, 'solution')}") from error
+        for geometry in manifest.definitions
+    }
 
 
 def write(solution: Solution, path: Path) -> None:
@@ -147,13 +144,7 @@ def pack_into(names: list[str], data_set: Path, geometries: list[str]) -> list[P
     for name in choose(names):
         for geometry, solution in pack(name).items():
             if geometry in geometries:
-                folder = (
-                    data_set
-                    / "solutions"
-                    / solution.author
-                    / paths.folder_of(solution.definition)
-                    / solution.definition
-                )
-                files.append(folder / f"{solution.name}.json")
+                folder = data_set / "solutions" / solution.author / paths.folder_of(solution.definition)
+                files.append(folder / solution.definition / f"{solution.name}.json")
                 write(solution, files[-1])
     return files

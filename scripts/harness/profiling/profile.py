@@ -11,7 +11,7 @@ from flashinfer_bench.bench.timing import time_runnable
 from harness.core import provenance
 from harness.operators.catalogue import definition
 from harness.packing import eligibility, pack
-from harness.packing.stages import stage_table
+from harness.packing.manifest import read_manifest
 from harness.profiling import ncu, torch_profiler
 from harness.profiling.calls import WARMUP_RUNS, ProfileError, arguments, build, call_repeatedly, first_line
 from harness.profiling.points import Point, bound_of
@@ -38,7 +38,7 @@ class Job:
 
 def packed(name: str, geometry: str) -> Solution:
     """The solution, if it can run here. Raises ProfileError, or PackingError for a mistake in its folder."""
-    stage_table(name)
+    read_manifest(name)
     solution = pack.pack(name).get(geometry)
     reason = f"does not serve the {geometry} geometry"
     if solution is not None:
@@ -77,7 +77,7 @@ def profile(
     walls: of `wall_times`. say() gets what is being done, fail() what could not be: a workload, or the counters.
     Raises ProfileError when the solution cannot run here or on none of the points.
     """
-    solution, table, full = packed(name, job.geometry), stage_table(name), definition(job.geometry)
+    solution, table, full = packed(name, job.geometry), read_manifest(name).stages, definition(job.geometry)
     runnable = build(solution, full)
     found, failures = [], []
     for point in job.points:

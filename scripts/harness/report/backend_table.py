@@ -6,6 +6,7 @@ from definitions import moe_fp8_block_scale
 from definitions.moe_fp8_block_scale import definition_name
 from harness.core import paths
 from harness.packing import manifest
+from harness.packing.manifest import Facts
 from harness.report import marked_block
 from harness.results import comparison
 from harness.results.comparison import Comparison
@@ -13,15 +14,6 @@ from harness.results.trace_sets import TraceSetError
 
 BEGIN = "<!-- solutions: written by scripts/update_backends.py -->"
 END = "<!-- end of solutions -->"
-FACTS = {
-    "input": "activations that gemm1 multiplies",
-    "intermediate": "what gemm2 multiplies",
-    "granularity": "quantisation granularity",
-    "layout": "layout",
-    "activation": "activation: order of gemm1's halves, where it is applied",
-    "launches": "launches a call",
-    "best": "best choice",
-}
 TOLERANCE = "relaxed"
 NOISE = 1.05  # as fast as the fastest, within a run's scatter
 
@@ -50,7 +42,7 @@ def block(found: Comparison) -> str:
     head = [
         "solution",
         "runs on",
-        *FACTS.values(),
+        *(field.description for field in Facts.model_fields.values()),
         f"within {NOISE - 1:.0%} of the fastest at T ({TOLERANCE})",
         "imports",
     ]
@@ -58,17 +50,15 @@ def block(found: Comparison) -> str:
     fastest = fastest_at(found)
     for name in manifest.solutions_of(moe_fp8_block_scale.GEOMETRIES):
         stated = manifest.read_manifest(name)
-        facts = stated.get("facts", {})
-        if facts.keys() != FACTS.keys():
-            wrong = ", ".join(sorted(facts.keys() ^ FACTS.keys()))
-            raise manifest.PackingError(f"{name}: [facts] lacks or does not know {wrong}")
+        if stated.facts is None:
+            raise manifest.refusal(name, "[facts]", None, f"a table of {', '.join(Facts.model_fields)}")
         at = [f"{gpu}: {', '.join(map(str, lengths)) or 'nowhere'}" for gpu, lengths in fastest.get(name, {}).items()]
         cells = [
             f"`{name}`",
-            ", ".join(stated["target_hardware"]),
-            *(facts[fact] for fact in FACTS),
+            ", ".join(stated.target_hardware),
+            *stated.facts.model_dump().values(),
             "; ".join(at) or "not measured",
-            ", ".join(f"`{module}`" for module in stated.get("dependencies", [])),
+            ", ".join(f"`{module}`" for module in stated.dependencies),
         ]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
