@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 from harness.core import paths
 from harness.packing import manifest, pack
-from harness.tuning.tune_record import read_record
+from harness.tuning.record import Record
 
 from solutions.triton_fused_v2.tiles import SEPARATE_SWIGLU_FROM, TABLE, table_name
 
 ARCHITECTURES = sorted({architecture for architecture, _ in TABLE})
 # GPUs with a table of their own, as ahead_of_time.py wants them named
-HEADS = [read_record(path).head for path in sorted(paths.TUNING.glob("*_h7168_i2048.jsonl"))]
-TUNED = {f"{head.architecture}:{head.gpu}": head for head in HEADS}
+HEADS = [Record(path).head for path in sorted(paths.TUNING.glob("*_h7168_i2048.jsonl"))]
+TUNED = {f"{head.architecture}:{head.provenance.hardware}": head for head in HEADS}
 LIMITS = sorted({limit for rows in TABLE.values() for limit, _ in rows if limit})
 # both sides of every border, one permute chunk and many, sizes that are and are not multiples of 16
 EDGES = {n for limit in (*LIMITS, SEPARATE_SWIGLU_FROM - 1) for n in (limit, limit + 1)}

@@ -1,33 +1,36 @@
-"""Find the tiles of triton_fused_v2's grouped products on this GPU, on routing as it really happens.
+"""Find the tiles of triton_fused_v2's grouped GEMMs on this GPU, on the routing of real batches.
 
 Tiles are first compiled without a GPU; those that do not fit or spill are left out (--only-prune stops there and needs
-no GPU). The others are checked against the present tiles' answer and timed as they would run: with TMA in gemm2 and
+no GPU). The others are checked against the present tiles' result and timed as they would run: with TMA in gemm2 and
 gemm1 storing in expert order for it, and without both. The best pair of one padding is kept where it is faster than the
-present one, in solutions/triton_fused_v2/tiles_<GPU>_<geometry>.py. A run that was stopped goes on from its record.
-Exit status: 0, 1 when a candidate was wrong or did not run, 2 when nothing could be tuned.
+present one, in solutions/triton_fused_v2/tiles_<GPU>_<geometry>.py. A run that was stopped continues from its record.
+Exit status: 0, 1 when a candidate was wrong, did not run, or nothing could be tuned, 2 for bad arguments.
 """
 
 import argparse
 import sys
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import torch
-import triton
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from definitions.moe_fp8_block_scale import GEOMETRIES, definition, definition_name
-from harness.core import paths
+from definitions.moe_fp8_block_scale import GEOMETRIES, definition
+from harness.core import paths, provenance
 from harness.core.atomic_file import write_atomically
-from harness.packing import manifest
-from harness.profiling.profile_tables import terminal
-from harness.tuning import tune_bench, tune_prune, tune_routing, tune_search, tune_tables
-from harness.tuning.tune_record import Head, Record, kernels_sha1
-from harness.tuning.tune_space import TileSize, parse_configuration
+from harness.core.errors import CannotRun
+from harness.report import tuning
+from harness.results import staleness
+from harness.tuning import bench, prune, routing, table_file
+from harness.tuning.record import STAGES, Head, Record
+from harness.tuning.search import Search, to_try
+from harness.tuning.space import Variant, parse_configuration
 
 TOKENS = [1, 7, 57, 901, 8192, 14107]
 LAYERS = 8
-WITHOUT_GPU = "sm_90"  # what is pruned for where no GPU is
+WITHOUT_GPU = "sm_90"  # the architecture that is compiled for where there is no GPU
 
 
 def count(text: str) -> int:
@@ -38,7 +41,8 @@ def count(text: str) -> int:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--tokens", nargs="+", type=count, default=TOKENS, metavar="T", help=f"default: {' '.join(map(str, TOKENS))}")
+    tokens = f"default: of {' '.join(map(str, TOKENS))} those that a batch has"
+    add("--tokens", nargs="+", type=count, metavar="T", help=tokens)
     add("--routing", type=Path, metavar="FOLDER", help="expert ids recorded in an engine; default: the workloads'")
     add("--layers", type=count, default=LAYERS, metavar="N", help=f"routings for each T, at most; default: {LAYERS}")
     add("--configuration", metavar="C", help="time this one alone, m64-n128-g16-p2-w4-s3 for instance; keeps nothing")
@@ -48,88 +52,74 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--all", action="store_true", help="print every configuration, not the best alone")
 
 
-def head_of(main, geometry: str, routing: str) -> Head:
+def head_of(main, args: argparse.Namespace, source: str) -> Head:
     """What the measurements of this run have in common, on the current device."""
-    device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else None
-    architecture, gpu, _ = main.gpu_of(device) if device else (WITHOUT_GPU, f"any {WITHOUT_GPU}", 0)
-    libs = {"torch": torch.__version__, "triton": triton.__version__}
-    sizes = tune_bench.sizes_of(geometry)
-    return Head(gpu=gpu, architecture=architecture, **sizes, routing=routing, libs=libs, kernels_sha1=kernels_sha1())
-
-
-def run(args: argparse.Namespace, console: Console) -> Record:
-    """All that was asked for. Raises ValueError and PackingError, one line, for what cannot be done."""
-    tile: TileSize | None = parse_configuration(args.configuration) if args.configuration else None
-    if not torch.cuda.is_available() and not args.only_prune:
-        raise ValueError("tuning takes times and needs a CUDA device; torch sees none (--only-prune needs none)")
-    name = definition_name(args.geometry)
-    if args.routing:
-        batches, routing = tune_routing.of_folder(args.routing), f"recorded, {args.routing.resolve().name}"
+    known = {"command": args.command_line, "source_sha1": staleness.stages_sha1(STAGES)}
+    if torch.cuda.is_available():
+        architecture, gpu, _ = main.gpu_of(torch.device("cuda", torch.cuda.current_device()))
+        origin = provenance.here("cuda", **known).model_copy(update={"hardware": gpu})
     else:
-        batches, routing = tune_routing.of_workloads(args.geometry, name), "the workloads"
-    tokens = sorted(set(args.tokens))
-    layers = {count: tune_routing.layers_of(batches, count, args.layers) for count in tokens}
-    main = tune_bench.built(args.geometry)
-    head = head_of(main, args.geometry, f"{routing}, up to {args.layers} layers and ranks")
-    table = tune_bench.table_name(main, head)
-    path = args.record or paths.TUNING / f"{table.removeprefix('tiles_')}.jsonl"
-    present = {count: tune_bench.present(main, head, count) for count in tokens}
-    record = Record(None if args.only_prune else path, head)
-
-    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
-        tasks = {}
-
-        def advance(what: str, done: int, total: int) -> None:
-            if what not in tasks:
-                tasks[what] = bar.add_task(what, total=total)
-            bar.update(tasks[what], completed=done, total=total, visible=done < total)
-            if done == total:
-                (ended,) = (task for task in bar.tasks if task.id == tasks[what])
-                console.print(f"{what}: {total} in {ended.elapsed:.0f} s")
-                del tasks[what]  # the next of that name is another
-
-        def prune(variants):
-            package, sizes = Path(main.__file__).parent, tune_bench.sizes_of(args.geometry)
-            told = tune_prune.left_out(
-                variants, package, head.architecture, sizes, lambda *far: advance("compiling", *far)
-            )
-            reasons = [reason for reason in told.values() if reason]
-            console.print(f"{len(told)} candidates, {len(reasons)} left out: {tune_prune.counted(reasons)}")
-            return told
-
-        device = f"cuda:{torch.cuda.current_device()}" if torch.cuda.is_available() else "cpu"
-        search = tune_search.Search(record, prune, tune_bench.event_times, advance)
-        if args.only_prune:
-            tune_search.prune(search, [v for t in tokens for v in tune_search.to_try(layers[t], present[t], tile)])
-            for variant, reason in record.left_out.items():
-                console.print(f"{variant}  {reason}", markup=False, highlight=False, soft_wrap=True)
-            return record
-        operands = tune_bench.random_operands(definition(args.geometry), tokens[-1], device)
-        benches = [tune_bench.Bench(main, operands, layers[t], present[t]) for t in tokens]
-        with torch.no_grad():
-            if tile:
-                tune_search.try_one(search, benches, tile)
-            else:
-                tune_search.tune(search, benches)
-    if not tile:
-        source = paths.SOLUTIONS / tune_bench.SOLUTION / f"{table}.py"
-        write_atomically(source, tune_tables.table_source(record))
-        console.print(f"tiles written to {source.relative_to(paths.ROOT)}")
-    return record
+        architecture = WITHOUT_GPU
+        origin = provenance.here("cpu", **known).model_copy(update={"hardware": f"any {WITHOUT_GPU}"})
+    source = f"{source}, up to {args.layers} layers and ranks"
+    return Head(architecture=architecture, **bench.sizes_of(args.geometry), routing=source, provenance=origin)
 
 
 def main(args: argparse.Namespace) -> int:
     console = Console(width=None if sys.stdout.isatty() else 180)
-    try:
-        record = run(args, console)
-    except (manifest.PackingError, ValueError, OSError) as error:
-        print(error, file=sys.stderr)
-        return 2
-    for num_tokens in tune_tables.tuned_tokens(record):
-        if num_tokens in args.tokens:
-            console.print(terminal(tune_tables.times_grid(record, num_tokens, None if args.all else tune_tables.SHOWN)))
-    if record.compared:
-        console.print(terminal(tune_tables.compared_grid(record)))
-        console.print(terminal(tune_tables.gain_grid(record)))
+    tile = parse_configuration(args.configuration) if args.configuration else None
+    if not torch.cuda.is_available() and not args.only_prune:
+        raise CannotRun("tuning takes times and needs a CUDA device; torch sees none (--only-prune needs none)")
+    if args.routing:
+        batches, source = routing.of_folder(args.routing), f"recorded, {args.routing.resolve().name}"
+    else:
+        batches = routing.of_workloads(args.geometry)
+        source = "the workloads"
+    tokens = sorted(set(args.tokens or (t for t in TOKENS if t <= routing.longest(batches))))
+    layers = {t: routing.layers_of(batches, t, args.layers) for t in tokens}
+    solution = bench.built(args.geometry)
+    head = head_of(solution, args, source)
+    table = bench.table_name(solution, head)
+    path = args.record or paths.TUNING / f"{table.removeprefix('tiles_')}.jsonl"
+    record = Record(None if args.only_prune else path, head)
+    present = {t: bench.present(solution, head, t) for t in tokens}
+
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
+
+        def tracked(items: list, what: str) -> Iterator:
+            """The items, with a bar while they last and a line in the end, since a log has no bar."""
+            task = bar.add_task(what)
+            yield from bar.track(items, task_id=task)
+            if items:
+                console.print(f"{what}: {len(items)} in {bar.tasks[-1].elapsed:.0f} s")
+            bar.remove_task(task)
+
+        def left_out(variants: list[Variant]) -> dict[Variant, str | None]:
+            package, sizes = Path(solution.__file__).parent, bench.sizes_of(args.geometry)
+            compiling = partial(tracked, what="compiling")
+            found = prune.left_out(variants, package, head.architecture, sizes, compiling)
+            reasons = [reason for reason in found.values() if reason]
+            console.print(f"{len(found)} candidates, {len(reasons)} left out: {prune.counts_by_kind(reasons)}")
+            return found
+
+        search = Search(record, left_out, bench.event_times, tracked)
+        if args.only_prune:
+            search.add_left_out(variant for t in tokens for variant in to_try(layers[t], present[t], tile))
+            for variant, reason in record.left_out.items():
+                console.print(f"{variant}  {reason}", markup=False, highlight=False, soft_wrap=True)
+            return 0
+        operands = bench.random_operands(definition(args.geometry), tokens[-1], "cuda")
+        benches = [bench.Bench(solution, operands, layers[t], present[t]) for t in tokens]
+        with torch.no_grad():
+            if tile:
+                search.try_one(benches, tile)
+            else:
+                search.tune(benches)
+    if not tile:
+        written = paths.SOLUTIONS / bench.SOLUTION / f"{table}.py"
+        write_atomically(written, table_file.source(record))
+        console.print(f"tiles written to {written.relative_to(paths.ROOT)}")
+    for found in tuning.tables(record, tokens, None if args.all else tuning.SHOWN):
+        console.print(found.terminal())
     return 1 if any(line.error for line in record.timed.values()) else 0

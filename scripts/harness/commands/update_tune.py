@@ -1,10 +1,14 @@
-"""Write the tables in docs/tune.md anew, from the records in docs/data/tune/."""
+"""Write the tables in docs/tune.md again, from the records in docs/data/tune/."""
 
 import argparse
-import sys
 
+from harness.core import paths
 from harness.core.atomic_file import write_atomically
-from harness.report import tune_page
+from harness.report import marked_block, tuning
+
+PAGE = paths.DOCS / "tune.md"
+BEGIN = "<!-- tuning: written by scripts/update_tune.py -->"
+END = "<!-- end of tuning -->"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -12,10 +16,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    try:
-        text = tune_page.renewed(tune_page.PAGE.read_text())
-    except (ValueError, OSError) as error:
-        print(error, file=sys.stderr)
-        return 1
-    write_atomically(tune_page.PAGE, text)
+    write_atomically(PAGE, marked_block.replaced(PAGE.read_text(), BEGIN, END, tuning.block(), PAGE.name))
     return 0

@@ -1,11 +1,11 @@
-"""Compile the Triton grouped products for a GPU that need not be here. Imports nothing of this repository.
+"""Compile the Triton grouped GEMMs for a GPU that this machine need not have. Imports nothing of this repository.
 
     python compile_alone.py PACKAGE ARCHITECTURE SIZES < VARIANTS
 
 in a process without TRITON_INTERPRET, which changes what `triton.jit` makes. PACKAGE is the folder of the built
-triton_fused_v2, SIZES a JSON object (local_experts, hidden, intermediate), VARIANTS a JSON object a line (see
-harness.tuning.tune_space). A line of JSON is printed for each: what one thread block takes, or why it did not compile.
-What is compiled lands in Triton's cache on disk, where a run on that GPU finds it: the module has the same name there.
+triton_fused_v2, SIZES a JSON object (local_experts, hidden, intermediate), VARIANTS one JSON object per line (see
+harness.tuning.space). Prints one line of JSON for each: the resources of a thread block, or why it did not compile.
+The binaries land in Triton's cache on disk, where a run on that GPU finds them: the module has the same name there.
 """
 
 import importlib
@@ -24,7 +24,7 @@ TOKENS, TOP_K = 1024, 8  # any number of tokens gives the same code
 
 
 class ClaimedDriver:
-    """As much of a Triton driver as compiling asks for."""
+    """The part of a Triton driver that compiling needs."""
 
     def __init__(self, capability):
         self.target = GPUTarget("cuda", capability, 32)
@@ -40,7 +40,7 @@ class ClaimedDriver:
 
 
 def claim(architecture):
-    """Let Triton compile for an architecture ("sm_90") from now on; its (major, minor)."""
+    """Make Triton compile for an architecture ("sm_90") from now on; return (major, minor)."""
     major, minor = divmod(int(architecture.removeprefix("sm_")), 10)
     triton.runtime.driver.set_active(ClaimedDriver(10 * major + minor))
     return major, minor
@@ -69,10 +69,10 @@ def int32(*shape):
 
 
 def compile_variant(main, sizes, variant):
-    """Call the variant's host function on tensors without storage; the kernels it would have launched."""
+    """The kernels that the variant's host function launches, compiled by calling it on tensors without storage."""
     experts, hidden, inter = sizes["local_experts"], sizes["hidden"], sizes["intermediate"]
     kernels = importlib.import_module(f"{main.__package__}.kernels.permute")
-    tile = importlib.import_module(f"{main.__package__}.tiles").Tile(programs=1, **variant["tile"])
+    tile = importlib.import_module(f"{main.__package__}.tiles").Tile(*variant["tile"], programs=1)
     tiles = kernels.max_tiles(TOKENS, TOP_K, experts, variant["padded_to"])
     rows = tiles * variant["padded_to"]
     permutation = kernels.Permutation(int32(TOKENS, TOP_K), int32(rows), int32(tiles), int32(1))

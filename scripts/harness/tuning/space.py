@@ -1,14 +1,18 @@
-"""Which tiles are tried for the grouped products, what they are called, and which of them go together.
+"""The search space: tiles of the two grouped GEMMs, their names, and which of them can run together.
 
-gemm1's BLOCK_M is a multiple of gemm2's, as rows are padded once. A variant of gemm2 therefore says to how many rows it
-was padded, and the two are chosen together: those of one padding and one order of h with the least sum.
+Rows are padded once, so gemm1's BLOCK_M is a multiple of gemm2's. A variant of gemm2 therefore names the padding, and
+the two are chosen as a pair: the least sum of times among those with one padding and one order of h.
 """
 
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import NamedTuple
+from typing import Literal, NamedTuple
+
+from pydantic import ConfigDict
+
+from harness.core.errors import UserError
 
 BLOCK_MS = (16, 32, 64, 128)
 GROUPS = (1, 4, 8, 16, 32)
@@ -36,14 +40,16 @@ class TileSize(NamedTuple):
 
 @dataclass(frozen=True)
 class Variant:
-    """One product with one tile in one mode.
+    """One GEMM with one tile in one mode; a field of this type in a pydantic model is checked like a model.
 
-    stage: "gemm1" or "gemm2". padded_to: rows of a padded tile: gemm1's BLOCK_M, a multiple of gemm2's.
-    tma: gemm2 reads through TMA, and gemm1 stores in expert order for it; else pair order and no TMA in gemm2.
-    fused: gemm1 applies SwiGLU itself; of no meaning for gemm2.
+    padded_to: rows that an expert's rows are padded to a multiple of: gemm1's BLOCK_M, a multiple of gemm2's.
+    tma: gemm2 reads h through TMA, and gemm1 stores it in expert order; else in pair order, gathered by index.
+    fused: gemm1 applies SwiGLU itself; meaningless for gemm2.
     """
 
-    stage: str
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    stage: Literal["gemm1", "gemm2"]
     tile: TileSize
     padded_to: int
     tma: bool
@@ -54,20 +60,23 @@ class Variant:
         return f"{self.stage} {self.tile} {mode} {'tma' if self.tma else 'index'}"
 
 
+Pair = tuple[Variant, Variant]  # of gemm1 and of gemm2
+
+
 def parse_configuration(text: str) -> TileSize:
-    """A tile from its name, m64-n128-g16-p2-w4-s3. Raises ValueError, one line, for what is none."""
+    """A tile from its name, as m64-n128-g16-p2-w4-s3. Raises UserError."""
     match = CONFIGURATION.fullmatch(text)
     if not match:
-        raise ValueError(f"configuration {text!r}: want BLOCK_M, BLOCK_N, group, programs, warps, stages as in "
-                         "m64-n128-g16-p2-w4-s3")  # fmt: skip
+        wanted = "BLOCK_M, BLOCK_N, group, programs, warps, stages as in m64-n128-g16-p2-w4-s3"
+        raise UserError(f"configuration {text!r}: want {wanted}")
     tile = TileSize(*map(int, match.groups()))
     allowed = {"block_m": BLOCK_MS, "block_n": GEMM2_BLOCK_NS, "num_warps": WARPS}
     for field, values in allowed.items():
         if getattr(tile, field) not in values:
             listed = ", ".join(map(str, values))
-            raise ValueError(f"configuration {text!r}: {field} is {getattr(tile, field)}, want one of {listed}")
+            raise UserError(f"configuration {text!r}: {field} is {getattr(tile, field)}, want one of {listed}")
     if 0 in tile:
-        raise ValueError(f"configuration {text!r}: has a zero, want 1 or more everywhere")
+        raise UserError(f"configuration {text!r}: has a zero, want 1 or more everywhere")
     return tile
 
 
@@ -78,7 +87,7 @@ def useful_block_ms(rows_per_expert: float) -> list[int]:
 
 
 def modes(tile: TileSize, block_ms: Iterable[int]) -> list[Variant]:
-    """Every variant that a tile may be: of gemm1 if its columns allow, of gemm2 for each padding that it divides."""
+    """Every variant with this tile: of gemm1 if BLOCK_N is 128, of gemm2 for each padding that it divides."""
     found = []
     if tile.block_n == 128:
         found += [Variant("gemm1", tile, tile.block_m, tma, fused) for tma in (True, False) for fused in (True, False)]
@@ -87,11 +96,9 @@ def modes(tile: TileSize, block_ms: Iterable[int]) -> list[Variant]:
 
 
 def variants(block_ms: list[int], group: int) -> list[Variant]:
-    """All that is tried with one group; groups come last, for the best of the rest (see other_groups)."""
-    tiles = (
-        TileSize(m, n, group, p, w, s) for m, n, p, w, s in product(block_ms, GEMM2_BLOCK_NS, PER_SM, WARPS, STAGES)
-    )
-    return [variant for tile in tiles for variant in modes(tile, block_ms)]
+    """All variants with one group; groups are searched last, for the best pairs alone (see other_groups)."""
+    fields = product(block_ms, GEMM2_BLOCK_NS, [group], PER_SM, WARPS, STAGES)
+    return [variant for tile in map(TileSize._make, fields) for variant in modes(tile, block_ms)]
 
 
 def other_groups(variant: Variant) -> list[Variant]:
@@ -100,26 +107,21 @@ def other_groups(variant: Variant) -> list[Variant]:
 
 
 def compiled_as(variant: Variant) -> Variant:
-    """Stands for all variants that are the same code: programs a multiprocessor only size the grid."""
+    """Stands for all variants that compile to the same code: per_sm only sizes the grid."""
     return replace(variant, tile=variant.tile._replace(per_sm=1))
 
 
 def go_together(gemm1: Variant, gemm2: Variant) -> bool:
-    """Whether the constraint holds: one padding, a multiple of both BLOCK_Ms, and one order of h."""
+    """Whether they are a gemm1 and a gemm2 with one padding, a multiple of both BLOCK_Ms, and one order of h."""
+    stages = (gemm1.stage, gemm2.stage) == ("gemm1", "gemm2")
     padding = gemm1.tile.block_m == gemm1.padded_to == gemm2.padded_to and gemm1.padded_to % gemm2.tile.block_m == 0
-    return padding and gemm1.tma == gemm2.tma
+    return stages and padding and gemm1.tma == gemm2.tma
 
 
-def best_pair(times: dict[Variant, float]) -> tuple[Variant, Variant]:
-    """gemm1 and gemm2 with the least sum of times among those that go together. Raises ValueError without any."""
+def best_pair(times: dict[Variant, float]) -> Pair | None:
+    """gemm1 and gemm2 with the least sum of times among those that go together; None without any."""
     best = {}
-    for variant, us in times.items():
-        key = variant.stage, variant.padded_to, variant.tma
-        if us < times.get(best.get(key), float("inf")):
-            best[key] = variant
-    firsts = [variant for variant in best.values() if variant.stage == "gemm1"]
-    pairs = [(first, second) for first in firsts for second in best.values() if second.stage == "gemm2"]
-    pairs = [pair for pair in pairs if go_together(*pair)]
-    if not pairs:
-        raise ValueError("no timed gemm1 goes with a timed gemm2: want one padding and one order of h for both")
-    return min(pairs, key=lambda pair: times[pair[0]] + times[pair[1]])
+    for variant in sorted(times, key=times.get):
+        best.setdefault((variant.stage, variant.padded_to, variant.tma), variant)
+    pairs = [pair for pair in product(best.values(), repeat=2) if go_together(*pair)]
+    return min(pairs, key=lambda pair: times[pair[0]] + times[pair[1]], default=None)

@@ -1,0 +1,187 @@
+"""Run the grouped GEMMs of triton_fused_v2 one variant at a time: what they compute, and how long it takes."""
+
+import statistics
+from collections.abc import Callable
+from contextlib import contextmanager
+from importlib import import_module
+from types import ModuleType
+
+import torch
+from flashinfer_bench import Definition, Workload
+from flashinfer_bench.bench.utils import gen_inputs
+from flashinfer_bench.compile import BuilderRegistry
+
+from definitions.moe_fp8_block_scale import GEOMETRIES, NUM_LOCAL_EXPERTS, TOP_K, definition
+from harness.packing.pack import pack
+from harness.tuning.record import Head
+from harness.tuning.routing import Layer
+from harness.tuning.space import Pair, TileSize, Variant
+
+SOLUTION = "triton_fused_v2"
+FLUSH_BYTES = 2**29  # ten times the L2 of an H200; writing it also hides the host's part of a launch
+TOLERANCE = 0.05  # of a row's norm; a row holds 2048 values and more, of which a wrong tile spoils 64 or more
+
+Call = Callable[[], list[torch.Tensor]]
+Timer = Callable[[list[Call], int], list[list[float]]]  # calls, repeats -> microseconds of each call's runs
+
+
+def built(geometry: str) -> ModuleType:
+    """The solution's entry module, from FIB's builder."""
+    runnable = BuilderRegistry.get_instance().build(definition(geometry), pack(SOLUTION)[geometry])
+    return import_module(runnable.metadata.misc["module_name"])
+
+
+def tiles_of(main: ModuleType) -> ModuleType:
+    """The solution's module tiles, beside its entry module."""
+    return import_module(f"{main.__package__}.tiles")
+
+
+def sizes_of(geometry: str) -> dict[str, int]:
+    sizes = GEOMETRIES[geometry]
+    return {
+        "local_experts": NUM_LOCAL_EXPERTS,
+        "hidden": sizes["hidden_size"],
+        "intermediate": sizes["intermediate_size"],
+    }
+
+
+def table_name(main: ModuleType, head: Head) -> str:
+    """Name, without .py, of the solution's table for a GPU and geometry."""
+    return tiles_of(main).table_name(head.provenance.hardware, head.local_experts, head.hidden, head.intermediate)
+
+
+def present(main: ModuleType, head: Head, num_tokens: int) -> Pair:
+    """What the solution runs at a token count now. Raises ValueError where it has no tiles."""
+    geometry = head.local_experts, head.hidden, head.intermediate
+    choice = tiles_of(main).choose(head.architecture, head.provenance.hardware, 1, geometry, num_tokens)
+    padded_to = choice.gemm1.block_m
+    return (
+        Variant("gemm1", TileSize(*choice.gemm1[:6]), padded_to, choice.tma, choice.fused),
+        Variant("gemm2", TileSize(*choice.gemm2[:6]), padded_to, choice.tma),
+    )
+
+
+def random_operands(full: Definition, num_tokens: int, device: str) -> dict[str, torch.Tensor]:
+    """FIB's random inputs by name, and h with its scales in pair order, for up to num_tokens tokens."""
+    torch.manual_seed(0)
+    inputs = {name: {"type": "random"} for name in full.inputs}
+    inputs |= {name: {"type": "scalar", "value": 0} for name in ("local_expert_offset", "routed_scaling_factor")}
+    workload = Workload(axes={"seq_len": num_tokens}, inputs=inputs, uuid="tune")
+    operands = dict(zip(full.inputs, gen_inputs(full, workload, device), strict=True))
+    inter, pairs = operands["gemm2_weights"].shape[2], num_tokens * TOP_K
+    operands["h"] = torch.randn(pairs, inter, device=device, dtype=torch.bfloat16).to(torch.float8_e4m3fn)
+    operands["h_scale"] = torch.rand(pairs, inter // 128, device=device) + 0.5
+    return operands
+
+
+@contextmanager
+def poisoned_memory():
+    """Fill fresh memory with NaN, so that a variant that writes nothing cannot pass with the previous one's result."""
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+class Bench:
+    """The GEMMs at one token count: operands cut to it; permutations and ordered h, made at first use."""
+
+    def __init__(self, main: ModuleType, operands: dict[str, torch.Tensor], layers: list[Layer], present: Pair):
+        self.main, self.tiles = main, tiles_of(main)
+        self.layers, self.present = layers, present
+        self.num_tokens = len(layers[0].expert)
+        self.x = operands["hidden_states"][: self.num_tokens]
+        self.x_scale = operands["hidden_states_scale"][:, : self.num_tokens].contiguous()
+        self.h, self.h_scale = (operands[name][: self.num_tokens * TOP_K] for name in ("h", "h_scale"))
+        self.w13, self.w2 = ((operands[f"{name}_weights"], operands[f"{name}_weights_scale"])
+                             for name in ("gemm1", "gemm2"))  # fmt: skip
+        self.device = self.h.device
+        self.multiprocessors = main.gpu_of(self.device)[2]
+        self._made = {}
+
+    def _once(self, make: Callable, layer: Layer, padded_to: int):
+        key = make, layer.name, padded_to
+        if key not in self._made:
+            self._made[key] = make(layer, padded_to)
+        return self._made[key]
+
+    def permutation(self, layer: Layer, padded_to: int):
+        return self._once(self._permute, layer, padded_to)
+
+    def _permute(self, layer: Layer, padded_to: int):
+        return self.main.permute(layer.expert.to(self.device), len(self.w13[0]), padded_to)
+
+    def _h_in_expert_order(self, layer: Layer, padded_to: int) -> tuple[torch.Tensor, torch.Tensor]:
+        permutation = self.permutation(layer, padded_to)
+        place = permutation.row_of_pair.flatten().long()
+        local, rows = place >= 0, len(permutation.token_of_row)
+        h = torch.zeros(rows, self.h.shape[1], dtype=torch.uint8, device=self.device)
+        h[place[local]] = self.h.view(torch.uint8)[local]
+        scale = torch.ones(rows, self.h_scale.shape[1], device=self.device)
+        scale[place[local]] = self.h_scale[local]
+        return h.view(torch.float8_e4m3fn), scale
+
+    def call(self, variant: Variant, layer: Layer) -> Call:
+        """What runs the variant once; it returns h and its scales (gemm1) or y in column slices (gemm2)."""
+        main, size = self.main, variant.tile
+        permutation = self.permutation(layer, variant.padded_to)
+        tile = self.tiles.Tile(*size, size.per_sm * self.multiprocessors)
+        if variant.stage == "gemm1":
+            choice = self.tiles.Choice(tile, None, variant.fused, variant.tma)
+            return lambda: list(main.first_product(self.x, self.x_scale, *self.w13, permutation, choice))
+        h = self._once(self._h_in_expert_order, layer, variant.padded_to) if variant.tma else (self.h, self.h_scale)
+        rows, hidden = len(permutation.token_of_row), self.w2[0].shape[1]
+        width = hidden // main.column_slices(rows, hidden)
+
+        def gemm2():
+            slices = []
+            for first in range(0, hidden, width):
+                slices.append(torch.empty(rows, width, dtype=torch.bfloat16, device=self.device))
+                main.gemm2(*h, *self.w2, permutation, first, slices[-1], tile, variant.tma)
+            return slices
+
+        return gemm2
+
+    def outputs(self, variant: Variant, layer: Layer) -> torch.Tensor:
+        """Values of the layer's local pairs in pair order, fp32, the same for all variants, from poisoned memory.
+
+        Raises whatever the call raises.
+        """
+        call = self.call(variant, layer)
+        with poisoned_memory():
+            found = call()
+        place = self.permutation(layer, variant.padded_to).row_of_pair.flatten().long()
+        local = place >= 0
+        if variant.stage == "gemm2":
+            return torch.cat([y[place[local]] for y in found], 1).float()
+        rows = place[local] if variant.tma else local.nonzero().flatten()
+        h, scale = found
+        return h.view(torch.uint8)[rows].view(h.dtype).float() * scale[rows].repeat_interleave(128, 1)
+
+
+def difference(got: torch.Tensor, wanted: torch.Tensor) -> str | None:
+    """A line where rows [N, columns] differ by more than TOLERANCE of the wanted row's norm, or are not finite."""
+    apart = (got - wanted).norm(dim=1)
+    wrong = ~(apart <= TOLERANCE * wanted.norm(dim=1))
+    return f"differs from the present tiles in {int(wrong.sum())} of {len(wanted)} rows" if wrong.any() else None
+
+
+def event_times(calls: list[Call], repeats: int) -> list[list[float]]:
+    """Microseconds of `repeats` runs of each call, interleaved, L2 flushed before each; device time alone."""
+    flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
+    events = [[] for _ in calls]
+    for _ in range(repeats):
+        for call, found in zip(calls, events, strict=True):
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            flush.zero_()
+            start.record()
+            call()
+            end.record()
+            found.append((start, end))
+    torch.cuda.synchronize()
+    return [[1000 * start.elapsed_time(end) for start, end in found] for found in events]
+
+
+def medians(times: list[list[float]]) -> list[float]:
+    return [statistics.median(found) for found in times]

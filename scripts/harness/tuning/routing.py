@@ -1,0 +1,120 @@
+"""Expert ids of real batches: of this data set's workloads, or of a folder recorded in an engine.
+
+An id file holds the experts of one layer and one batch: `*.pt`, a tensor as torch.save writes it, or `*.safetensors`
+with one tensor in it: integers [T, 8], global expert numbers, -1 for a token's unused slot.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+
+from definitions.moe_fp8_block_scale import NUM_EXPERTS, NUM_LOCAL_EXPERTS, TOP_K, definition_name
+from harness.core import paths
+from harness.core.errors import UserError
+from harness.operators import moe_fp8_block_scale, routing_model, workloads
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Global expert ids [T, 8] int64 of one layer's batch. rank: the first whose share is taken."""
+
+    name: str
+    expert: torch.Tensor
+    rank: int = 0
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One rank's share of a batch: local expert numbers [T, 8] int32, -1 for another rank's."""
+
+    name: str
+    expert: torch.Tensor
+
+    @property
+    def rows(self) -> int:
+        return int((self.expert >= 0).sum())
+
+    @property
+    def active(self) -> int:
+        return len(self.expert[self.expert >= 0].unique())
+
+
+def of_workloads(geometry: str) -> list[Batch]:
+    """The workloads' routing, as the route stage decides it from their logits and bias. T = 0 has none."""
+    workloads.make(geometry)
+    found = []
+    for case in moe_fp8_block_scale.cases(geometry):
+        if case.seq_len:
+            stored = load_file(paths.ROOT / paths.blob_file(definition_name(geometry), case.uuid))
+            logits, bias = (stored[name].float().numpy() for name in ("routing_logits", "routing_bias"))
+            expert = torch.from_numpy(routing_model.select(logits, bias).astype(np.int64))
+            found.append(Batch(case.uuid[:8], expert, case.offset // NUM_LOCAL_EXPERTS))
+    return found
+
+
+def of_folder(folder: Path) -> list[Batch]:
+    """The id files of a folder, by name. Raises UserError without any and for one with anything else in it."""
+    if not folder.is_dir():
+        raise UserError(f"--routing: {folder} is not a folder")
+    files = sorted(path for path in folder.iterdir() if path.suffix in {".pt", ".safetensors"})
+    if not files:
+        raise UserError(f"--routing: {folder} holds no *.pt and no *.safetensors")
+    return [Batch(path.stem, read_ids(path)) for path in files]
+
+
+def read_ids(path: Path) -> torch.Tensor:
+    """Expert ids of a file, [T, 8] int64. Raises UserError."""
+    try:
+        read = load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
+    except Exception as error:  # torch and safetensors raise what their parsers raise
+        raise UserError(f"{path.name}: not readable: {str(error).strip().splitlines()[0]}") from error
+    if isinstance(read, dict):
+        if len(read) != 1:
+            raise UserError(f"{path.name}: holds {len(read)} tensors, want one of expert ids")
+        (read,) = read.values()
+    if not isinstance(read, torch.Tensor) or read.is_floating_point() or read.dtype == torch.bool:
+        kind = read.dtype if isinstance(read, torch.Tensor) else type(read).__name__
+        raise UserError(f"{path.name}: holds {kind}, want a tensor of integers")
+    if read.dim() != 2 or read.shape[1] != TOP_K or not len(read):
+        raise UserError(f"{path.name}: has shape {list(read.shape)}, want [T, {TOP_K}]")
+    expert = read.long()
+    least, most = int(expert.min()), int(expert.max())
+    if least < -1 or most >= NUM_EXPERTS:
+        raise UserError(f"{path.name}: experts {least} to {most}, want -1 to {NUM_EXPERTS - 1}")
+    ordered = expert.sort(1).values
+    twice = ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)).any(1).nonzero()
+    if len(twice):
+        raise UserError(f"{path.name}: token {int(twice[0])} has an expert twice")
+    return expert
+
+
+def shares(batches: list[Batch], num_tokens: int) -> Iterator[Layer]:
+    """Every rank's share of the first num_tokens tokens of every batch that has as many; ranks in the outer loop."""
+    ranks = NUM_EXPERTS // NUM_LOCAL_EXPERTS
+    for step in range(ranks):
+        for batch in batches:
+            if len(batch.expert) >= num_tokens:
+                rank = (batch.rank + step) % ranks
+                local = batch.expert[:num_tokens] - rank * NUM_LOCAL_EXPERTS
+                local = torch.where((local >= 0) & (local < NUM_LOCAL_EXPERTS), local, -1)
+                yield Layer(f"{batch.name}/rank{rank}", local.to(torch.int32))
+
+
+def longest(batches: list[Batch]) -> int:
+    """Tokens of the longest batch."""
+    return max(len(batch.expert) for batch in batches)
+
+
+def layers_of(batches: list[Batch], num_tokens: int, limit: int) -> list[Layer]:
+    """The first `limit` shares with a row in them. Raises UserError where there is none."""
+    if num_tokens > longest(batches):
+        raise UserError(f"T = {num_tokens}: the longest batch has {longest(batches)} tokens; record one with --routing")
+    found = list(islice((layer for layer in shares(batches, num_tokens) if layer.rows), limit))
+    if not found:
+        raise UserError(f"T = {num_tokens}: no rank has a row in any batch")
+    return found

@@ -1,0 +1,132 @@
+"""The search: which variants are timed, in what order, what is checked, and what is kept."""
+
+import statistics
+from collections.abc import Callable, Iterable
+
+import torch
+
+from harness.core.errors import CannotRun
+from harness.tuning.bench import Bench, Timer, difference, medians
+from harness.tuning.record import Compared, LeftOut, Record, Timed
+from harness.tuning.routing import Layer
+from harness.tuning.space import Pair, TileSize, Variant, best_pair, modes, other_groups, useful_block_ms, variants
+
+REPEATS = 3  # runs on each layer
+HOPELESS = 1.5  # times the best one's time on the first layer: not worth the other layers
+ROUNDS = 9  # of the last comparison, each over all layers
+
+
+def to_try(layers: list[Layer], present: Pair, tile: TileSize | None = None) -> list[Variant]:
+    """The present tiles first, then all variants with their group, or every mode of one tile."""
+    rows = statistics.median(layer.rows / layer.active for layer in layers)
+    block_ms = sorted({*useful_block_ms(rows), present[0].padded_to})
+    others = modes(tile, block_ms) if tile else variants(block_ms, present[0].tile.group)
+    return list(dict.fromkeys([*present, *others]))
+
+
+class Search:
+    """What a record lacks is compiled, checked, timed and added to it.
+
+    prune: variants -> why each is left out, None where it stays. timer: see bench.event_times.
+    tracked(items, what): the items, one by one, while showing how far the loop over them is.
+    """
+
+    def __init__(
+        self,
+        record: Record,
+        prune: Callable[[list[Variant]], dict[Variant, str | None]],
+        timer: Timer,
+        tracked: Callable[[list, str], Iterable] = lambda items, what: items,
+    ):
+        self.record, self.prune, self.timer, self.tracked = record, prune, timer, tracked
+
+    def tune(self, benches: list[Bench]) -> None:
+        """Prune, time, try other groups and compare with the present tiles, at every T not yet in record.compared.
+
+        A T that was compared is never searched again: its result may be the present tiles by now.
+        """
+        benches = [bench for bench in benches if bench.num_tokens not in self.record.compared]
+        self.time_all({bench: to_try(bench.layers, bench.present) for bench in benches}, "tiles")
+        self.time_all({bench: self.with_other_groups(bench.num_tokens) for bench in benches}, "groups")
+        for bench in self.tracked(benches, "comparing with the present tiles"):
+            self.record.add(self.compare(bench))
+
+    def try_one(self, benches: list[Bench], tile: TileSize) -> None:
+        """Time one tile in all its modes, beside the present ones; nothing is chosen."""
+        self.time_all({bench: to_try(bench.layers, bench.present, tile) for bench in benches}, str(tile))
+
+    def add_left_out(self, wanted: Iterable[Variant]) -> None:
+        """Record which variants are left out; what the record knows already is not compiled again."""
+        known = {*self.record.left_out, *(variant for _, variant in self.record.timed)}
+        unknown = [variant for variant in dict.fromkeys(wanted) if variant not in known]
+        for variant, reason in (self.prune(unknown) if unknown else {}).items():
+            if reason:
+                self.record.add(LeftOut(what=variant, reason=reason))
+
+    def time_all(self, wanted: dict[Bench, list[Variant]], label: str) -> None:
+        """Prune, then check and time what the record lacks; the present tiles stay in any case."""
+        self.add_left_out(variant for found in wanted.values() for variant in found)
+        for bench, found in wanted.items():
+            tokens, kept = bench.num_tokens, [v for v in found if v not in self.record.left_out or v in bench.present]
+            for present in bench.present:
+                todo = [v for v in kept if v.stage == present.stage and (tokens, v) not in self.record.timed]
+                expected = [bench.outputs(present, layer) for layer in bench.layers] if todo else []
+                for variant in self.tracked(todo, f"T={tokens} {present.stage} {label}"):
+                    self.record.add(self.measured(bench, variant, expected))
+
+    def measured(self, bench: Bench, variant: Variant, expected: list[torch.Tensor]) -> Timed:
+        """One variant: on each layer compared with the expected values, then timed."""
+        tokens, first = bench.num_tokens, bench.layers[0]
+        known = [t.us for (at, v), t in self.record.timed.items()
+                 if at == tokens and v.stage == variant.stage and t.us is not None]  # fmt: skip
+        try:
+            for layer, wanted in zip(bench.layers, expected, strict=True):
+                if wrong := difference(bench.outputs(variant, layer), wanted):
+                    return Timed(T=tokens, what=variant, error=f"{layer.name}: {wrong}")
+                if layer is first:
+                    (us,) = medians(self.timer([bench.call(variant, first)], REPEATS))
+                    if known and us > HOPELESS * min(known):
+                        return Timed(T=tokens, what=variant, us=round(us, 2), layers=1)
+            times = medians(self.timer([bench.call(variant, layer) for layer in bench.layers], REPEATS))
+        except Exception as error:  # out of resources, or a variant that breaks: it is out, the others go on
+            text = (str(error).strip().splitlines() or [""])[0]
+            failed = Timed(T=tokens, what=variant, error=f"{type(error).__name__}: {text}")
+            if bench.device.type == "cuda":
+                try:
+                    torch.cuda.synchronize()
+                except RuntimeError as lost:
+                    self.record.add(failed)  # so that the next run leaves it out
+                    raise CannotRun(f"{variant}: broke the device ({text}); run again to continue after it") from lost
+            return failed
+        return Timed(T=tokens, what=variant, us=round(statistics.median(times), 2), layers=len(times))
+
+    def with_other_groups(self, num_tokens: int) -> list[Variant]:
+        """Other groups for the best pair of either mode, with TMA and without."""
+        times = self.record.times(num_tokens)
+        pairs = (best_pair({v: us for v, us in times.items() if v.tma == tma}) for tma in (True, False))
+        return [variant for pair in pairs for best in pair or () for variant in other_groups(best)]
+
+    def compare(self, bench: Bench) -> Compared:
+        """The present pair and the best found, each as one sequence, interleaved."""
+        pairs = bench.present, best_pair(self.record.times(bench.num_tokens))
+        if pairs[1] is None:
+            wanted = "one padding and one order of h for both"
+            raise CannotRun(f"T = {bench.num_tokens}: no timed gemm1 goes with a timed gemm2: want {wanted}")
+        calls = []
+        for layer in bench.layers:
+            for first, second in pairs:
+                one, two = bench.call(first, layer), bench.call(second, layer)
+                calls.append(lambda one=one, two=two: one() + two())
+        times = self.timer(calls, ROUNDS)
+        rounds = [[statistics.median(us) for us in zip(*times[which::2], strict=True)] for which in (0, 1)]
+        present_us, found_us = medians(rounds)
+        quartiles = [statistics.quantiles(us, n=4) for us in rounds]
+        return Compared(
+            T=bench.num_tokens,
+            present=pairs[0],
+            found=pairs[1],
+            present_us=round(present_us, 2),
+            found_us=round(found_us, 2),
+            noise_us=round(max(upper - lower for lower, _, upper in quartiles), 2),
+            layers=len(bench.layers),
+        )
