@@ -8,8 +8,8 @@ import pytest
 
 os.environ["FIB_CACHE_PATH"] = tempfile.mkdtemp(prefix="fib-cache-")
 
-import harness  # noqa: E402, F401  without a CUDA device it chooses Triton's interpreter
 import torch  # noqa: E402
+from harness.core import interpreter  # noqa: E402, F401  before any test imports Triton
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)  # the workers have the cores already

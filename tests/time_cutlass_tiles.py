@@ -16,12 +16,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
-import harness  # noqa: E402, F401  must come before torch and Triton
 import torch  # noqa: E402
 from flashinfer_bench.bench.utils import compute_error_stats  # noqa: E402
 from flashinfer_bench.compile import BuilderRegistry  # noqa: E402
-from harness.commands.sweep import random_inputs, with_routing  # noqa: E402
 from harness.evaluation import cpu_judge  # noqa: E402
+from harness.evaluation.sweep import random_inputs, with_routing  # noqa: E402
 from harness.evaluation.tolerances import TOLERANCES  # noqa: E402
 from harness.operators.routing_kinds import KINDS  # noqa: E402
 from harness.packing import pack  # noqa: E402

@@ -2,7 +2,6 @@
 
 core <- operators <- packing <- evaluation <- results <- profiling, tuning <- report <- submission <- commands
 
-Importing it settles whether Triton interprets kernels, which has to be known before Triton is imported.
+Whether Triton interprets kernels has to be decided before Triton is first imported, as flashinfer_bench does: each room
+but core imports core/interpreter.py, which decides it, before any of its modules. So `moebench --help` needs no torch.
 """
-
-from harness.core import interpreter  # noqa: F401

@@ -1,11 +1,13 @@
-"""The command `moebench` and its subcommands.
+"""The command `moebench` and its subcommands; `moebench COMMAND --help` describes each.
 
 Exit status of every one: 0 done, 1 something failed its check or nothing could be run, 2 bad arguments,
 130 interrupted.
 """
 
 import argparse
+import difflib
 import importlib
+import importlib.metadata
 import os
 import shlex
 import sys
@@ -25,49 +27,66 @@ COMMANDS = {
     "definitions": "write FIB's JSON of the definitions",
     "docs": "write, or check, every generated block and figure of README.md and docs/",
     "page": "write docs/results.html, the results as a page to explore",
-    "submit": "prepare a leaderboard submission, or say all that speaks against it",
+    "submit": "prepare a leaderboard submission, or list everything that speaks against it",
     "regression": "compare traces from before and after a change",
     "apply": "call the layer through flashinfer_bench.apply",
     "new": "start a solution: a manifest and a file that runs",
 }
 
 
-def parser_for(wanted: str | None) -> argparse.ArgumentParser:
-    """The parser, with the arguments of the wanted subcommand alone: only its module is imported."""
-    parser = argparse.ArgumentParser(
-        prog="moebench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+class Parser(argparse.ArgumentParser):
+    """Reports bad arguments in one line, as every other error is."""
+
+    def error(self, message: str):
+        raise UserError(f"{self.prog}: {message}; see {self.prog} -h")
+
+
+def parser_for(wanted: str | None) -> Parser:
+    """The parser, with the arguments of the wanted subcommand alone: only its module, and so torch, is imported."""
+    form = argparse.RawDescriptionHelpFormatter
+    parser = Parser(prog="moebench", description=__doc__, formatter_class=form)
+    version = importlib.metadata.version("moe-fp8-block-scale")
+    parser.add_argument("--version", action="version", version=version)
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
-    for name, says in COMMANDS.items():
+    for name, help in COMMANDS.items():
         if name != wanted:
-            subparsers.add_parser(name, help=says)
+            subparsers.add_parser(name, help=help)
             continue
         module = importlib.import_module(f"harness.commands.{name}")
-        form = argparse.RawDescriptionHelpFormatter
-        own = subparsers.add_parser(name, help=says, description=module.__doc__, formatter_class=form)
+        own = subparsers.add_parser(name, help=help, description=module.__doc__, formatter_class=form)
         module.add_arguments(own)
         own.set_defaults(main=module.main)
     return parser
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run a subcommand; `args.command_line` is what a record of it names."""
-    argv = sys.argv[1:] if argv is None else argv
-    args = parser_for(argv[0] if argv else None).parse_args(argv)
+def parse(argv: list[str]) -> argparse.Namespace:
+    """The arguments, and `command_line`, the text that a record names. Raises UserError for bad arguments."""
+    wanted = argv[0] if argv else None
+    if wanted and not wanted.startswith("-") and wanted not in COMMANDS:
+        close = difflib.get_close_matches(wanted, COMMANDS, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else "see moebench -h"
+        raise UserError(f"moebench: unknown command {wanted!r}; {hint}")
+    args = parser_for(wanted).parse_args(argv)
     args.command_line = shlex.join(["moebench", *argv])
+    return args
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run a subcommand; return its exit status. Errors for the user are printed here, each in one line."""
     try:
+        args = parse(sys.argv[1:] if argv is None else argv)
         status = args.main(args)
         sys.stdout.flush()
         return status
     except UserError as error:
         print(error, file=sys.stderr)
         return error.status
-    except OSError as error:
-        if not isinstance(error, BrokenPipeError):
-            print(error, file=sys.stderr)
-            return 2
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has seen enough, as head has
+    except BrokenPipeError:  # the reader has seen enough, as head has
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        print(error, file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130

@@ -1,24 +1,23 @@
 """The sweep: its arguments, its routings, its judgement; on a GPU a short one from end to end."""
 
-import io
-import os
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from flashinfer_bench import BuildSpec, Solution, SourceFile
-from harness.commands import sweep
-from harness.evaluation import sweep_point, sweep_record
-from harness.evaluation.sweep_record import SweepPoint
+from harness import cli
+from harness.commands import sweep as command
+from harness.core.errors import UserError
+from harness.core.provenance import Provenance
+from harness.evaluation import sweep, sweep_record
+from harness.evaluation.sweep_record import TARGETS, Head, Point, Sweep
 from harness.evaluation.tolerances import TOLERANCES
 from harness.operators import routing_model
 from harness.operators.moe_fp8_block_scale import routing_bound
 from harness.operators.routing_kinds import BETWEEN, KINDS, OFFSET, TOKENS
 from harness.packing import pack
-from harness.report import sweep_page
+from harness.report import sweep as report
 from rich.console import Console
 
 from definitions.moe_fp8_block_scale import definition
@@ -27,31 +26,26 @@ SMALL = definition("small")
 INPUTS = ", ".join(SMALL.inputs)
 
 
-def command(*args, **env):
-    script = "-m", "harness", "sweep"
-    return subprocess.run(
-        [sys.executable, *script, *args], env=os.environ | env, capture_output=True, text=True, timeout=170
-    )
-
-
 @pytest.mark.parametrize(
-    ("args", "message"),
+    ("args", "status", "message"),
     [
-        (["--solutions", "nothing"], "unknown solution 'nothing'; there are: "),
-        (["--tokens", "7", "-1"], "'-1' is no token count, want 0 or more"),
-        (["--tokens", "x"], "'x' is no token count, want 0 or more"),
-        (["--kinds", "odd"], "invalid choice: 'odd'"),
-        ([], "needs a CUDA device"),
+        (["--solutions", "nothing"], 2, "unknown solution 'nothing'; there are: "),
+        (["--tokens", "7", "-1"], 2, "'-1' is no token count, want 0 or more"),
+        (["--tokens", "x"], 2, "'x' is no token count, want 0 or more"),
+        (["--kinds", "odd"], 2, "invalid choice: 'odd'"),
+        ([], 1, "needs a CUDA device"),
     ],
 )
-def test_bad_arguments_and_a_missing_gpu_get_one_line(args, message):
-    done = command(*args, CUDA_VISIBLE_DEVICES="")
-    assert done.returncode == 2 and message in done.stderr.splitlines()[-1]
+def test_bad_arguments_and_a_missing_gpu_get_one_line(args, status, message, monkeypatch, capsys):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert cli.main(["sweep", *args]) == status
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line
 
 
 def test_token_counts_are_the_untuned_ones_and_the_workloads():
     assert len(TOKENS) == 41 == len(set(TOKENS)) and {0, 1, 57, 14107, 32768} <= set(TOKENS)
-    assert len(BETWEEN) == 22 and sweep.parse([]).tokens == TOKENS
+    assert len(BETWEEN) == 22 and cli.parse(["sweep"]).tokens == TOKENS
 
 
 @pytest.mark.parametrize("num_tokens", [0, 1, 2, 57, 700])
@@ -79,10 +73,10 @@ def test_uniform_experts_are_equally_popular():
 
 def test_targets():
     least = routing_bound(*KINDS["real"](8), OFFSET, "full")
-    assert sweep_point.loose(least) == pytest.approx(1.5 * least.ms + 0.03)
-    assert sweep_point.tight(least) == pytest.approx(1.1 * least.ms + 0.025)
+    assert TARGETS["loose"].ms(least) == pytest.approx(1.5 * least.ms + 0.03)
+    assert TARGETS["tight"].ms(least) == pytest.approx(1.1 * least.ms + 0.025)
     many = routing_bound(*KINDS["none"](1025), OFFSET, "full")
-    assert sweep_point.tight(many) == pytest.approx(1.25 * many.ms)
+    assert TARGETS["tight"].ms(many) == pytest.approx(1.25 * many.ms)
 
 
 def runnable(function):
@@ -94,7 +88,7 @@ def judged(write):
     """Verdict on a solution that calls write(output), where all ones are right."""
     inputs = sweep.with_routing(sweep.random_inputs(SMALL, 40, "cpu"), *KINDS["real"](4), "cpu")
     expected = torch.ones(4, 512, dtype=torch.bfloat16)
-    return sweep_point.judge(SMALL, runnable(lambda *args: write(args[-1])), inputs, expected, "cpu")
+    return sweep.judge(SMALL, runnable(lambda *args: write(args[-1])), inputs, expected, "cpu")
 
 
 @pytest.mark.parametrize(
@@ -120,81 +114,121 @@ def python_solution(name, body):
     return Solution(name=name, definition=SMALL.name, author="tests", spec=spec, sources=sources)
 
 
-def test_a_sweep_from_inputs_to_table(monkeypatch, tmp_path):
-    """On the small geometry, with the clock replaced: everything else is what a GPU runs."""
+def measured(monkeypatch, *args):
+    """Two sweeps on the small geometry, with the clock replaced: everything else is what a GPU runs."""
     monkeypatch.setattr(sweep, "GEOMETRY", "small")
-    monkeypatch.setattr(sweep_point, "time_ms", lambda *args: 0.02)
-    solutions = [
-        python_solution("right", f"output.copy_(reference({INPUTS}))"),
-        python_solution("raises", "raise ValueError('routing_logits: no')"),
-    ]
-    path = tmp_path / "sweep.jsonl"
-    args = sweep.parse(["--tokens", "3", "0", "3", "--output", str(path), "--tolerance", "default"])
-    results = sweep.sweep(solutions, args, Console(quiet=True), "cpu")
-    assert [SweepPoint.model_validate_json(line) for line in path.read_text().splitlines()] == results
-    right = [r for r in results if r.solution == "right"]
-    assert [(r.kind, r.tokens) for r in right] == [(kind, t) for kind in KINDS for t in (0, 3)]
-    assert all(r.error is None and r.met and r.repeatable and r.tolerance == "default" for r in right)
-    raises = [r for r in results if r.solution == "raises"]
-    assert all("routing_logits: no" in r.error and not r.met and r.ms is None for r in raises)
-    printed = io.StringIO()
-    Console(width=200, file=printed).print(sweep.table("right", right))
-    assert "8 of 8 at most 1.5 x bound + 0.03; 0 wrong" in printed.getvalue()
+    monkeypatch.setattr(sweep, "time_ms", lambda *args: 0.02)
+    right = python_solution("right", f"output.copy_(reference({INPUTS}))")
+    raises = python_solution("raises", "raise ValueError('routing_logits: no')")
+    parsed = cli.parse(["sweep", "--tokens", "3", "0", "3", "--tolerance", "default", *args])
+    return command.measure(parsed, {"right": right, "raises": raises}, Console(quiet=True), "cpu")
+
+
+def test_a_sweep_from_inputs_to_table(monkeypatch, tmp_path, capsys):
+    right, raises = sweeps = measured(monkeypatch, "--output", str(tmp_path / "new"))
+    assert [sweep_record.read(tmp_path / "new" / f"{name}.jsonl") for name in ("right", "raises")] == sweeps
+    assert [(p.kind, p.tokens) for p in right.points] == [(kind, t) for kind in KINDS for t in (0, 3)]
+    assert all(p.error is None and p.met and p.repeatable for p in right.points)
+    assert all("routing_logits: no" in p.error and not p.met and p.ms is None for p in raises.points)
+    made = right.head.provenance
+    assert made.tolerance == str(TOLERANCES["default"]) and made.command.startswith("moebench sweep --tokens 3 0 3")
+    for one in sweeps:
+        Console(width=200).print(report.terminal(one).terminal())
+    shown = capsys.readouterr().out
+    assert "8 of 8 points within the target, 1.5 x bound + 0.03 ms; 0 wrong" in shown
+    assert "T=3 one: ValueError: routing_logits: no" in shown and "8 wrong" in shown
+
+
+def test_an_interrupted_sweep_keeps_what_it_measured(monkeypatch, tmp_path):
+    """A user would miss: an hour of a GPU, for one Ctrl-C before the last point."""
+    judge, calls = sweep.judge, []
+
+    def interrupted(*args):
+        calls.append(args)
+        if len(calls) == 6:
+            raise KeyboardInterrupt
+        return judge(*args)
+
+    monkeypatch.setattr(sweep, "judge", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        measured(monkeypatch, "--output", str(tmp_path))
+    kept = sweep_record.read(tmp_path / "raises.jsonl")
+    assert [p.tokens for p in kept.points] == [0, 3] and kept.summary.endswith("cut short: 6 points are missing")
+
+
+def test_several_solutions_want_a_folder(tmp_path):
+    """A user would miss: the records of all solutions but the last, in one file."""
+    files = command.record_files(tmp_path, ["a", "b"])
+    assert files == {"a": tmp_path / "a.jsonl", "b": tmp_path / "b.jsonl"}
+    assert command.record_files(tmp_path / "x.jsonl", ["a"]) == {"a": tmp_path / "x.jsonl"}
+    with pytest.raises(UserError, match="got one file, .*x.jsonl, for 2 solutions, want a folder"):
+        command.record_files(tmp_path / "x.jsonl", ["a", "b"])
 
 
 def point(**changes):
-    """A point of a record, by default of a solution that is still what it was."""
-    current = pack.pack("triton_fused_v2")["full"].hash()
-    line = {"solution": "triton_fused_v2", "solution_sha1": current, "hardware": "GPU X", "libs": {"torch": "9"}}
-    line |= {"timestamp": "2026-01-02T03:04:05+00:00", "tolerance": "relaxed", "target": "tight"}
-    line |= {"tokens": 3, "kind": "real", "rows": 2, "active": 1, "bound_ms": 0.02, "target_ms": 0.06, "ms": 0.05}
-    return SweepPoint(**{**line, "error": None, **changes})
+    line = {"tokens": 3, "kind": "real", "rows": 2, "active": 1, "bound_ms": 0.02, "target_ms": 0.06, "ms": 0.05}
+    return Point(**{**line, "after_s": 0, "error": None, **changes})
 
 
-def test_the_page_tells_a_miss_an_error_and_an_old_source():
+def record(*points, planned=3, **changes):
+    """A record, by default of a solution whose source is unchanged."""
+    made = {"hardware": "GPU X", "versions": {"torch": "9"}, "timestamp": "2026-01-02T23:59:59+00:00"}
+    made |= {"tolerance": str(TOLERANCES["relaxed"]), "protocol": "warmup=3 iterations=20"}
+    made |= {"source_sha1": pack.pack("triton_fused_v2")["full"].hash()} | changes
+    head = Head(solution="triton_fused_v2", target="tight", planned=planned, provenance=Provenance(**made))
+    return Sweep(head, list(points))
+
+
+def lines(one):
+    return [model.model_dump_json(exclude_none=True) for model in (one.head, *one.points)]
+
+
+def test_the_page_shows_a_miss_an_error_and_an_old_source():
     """A user would miss: which figure to distrust, and why."""
-    text = sweep_page.section([point(), point(tokens=9, ms=0.07), point(kind="one", ms=None, error="two runs differ")])
-    assert "| 3 | 0.050 (2.50) | **two runs differ** |" in text
-    assert "| 9 | 0.070 (3.50) * | - |" in text
-    assert (
-        "1 of 3 points are within the target, 1.10 x bound + 0.025 for few tokens, else 1.25 x bound ms; 1 are" in text
-    )
-    assert "1 are wrong at the tolerance relaxed. GPU X; torch 9; 2026-01-02." in text
-    assert "stale" in sweep_page.section([point(solution_sha1="0" * 40)])
+    points = point(), point(tokens=9, ms=0.07), point(kind="one", ms=None, error="two runs differ")
+    text = report.section(record(*points))
+    assert "| 3 | 0.050 (2.50) | two runs differ |" in text
+    assert "| 9 | 0.070 (3.50) \\* | - |" in text
+    assert "1 of 3 points within the target, 1.10 x bound + 0.025 for few tokens, else 1.25 x bound ms; 1 wrong" in text
+    assert "1 wrong at the tolerance relaxed. GPU X; torch 9; warmup=3 iterations=20; 2026-01-02." in text
+    assert "stale" in report.section(record(*points, source_sha1="0" * 40))
+    assert "2026-01-02 to 2026-01-03." in report.section(record(point(after_s=1)))
 
 
-def test_a_record_is_of_one_machine(tmp_path):
-    record = tmp_path / "two.jsonl"
-    record.write_text("\n".join(point(hardware=name).model_dump_json() for name in ("GPU X", "GPU Y")))
-    with pytest.raises(ValueError, match="two.jsonl: is of 2 solutions, sources, machines or settings, want one"):
-        sweep_record.read(record)
+def test_a_record_that_was_cut_short_is_read_and_says_so(tmp_path):
+    """A user would miss: what was measured before the machine was gone, or a page that takes a part for the whole."""
+    path = tmp_path / "cut.jsonl"
+    path.write_text("\n".join(lines(record(point(), point(tokens=9))))[:-9])
+    assert sweep_record.read(path) == record(point())
+    assert "1 of 1 points" in report.section(sweep_record.read(path))
+    assert "cut short: 2 points are missing" in report.section(sweep_record.read(path))
 
 
-def test_a_record_of_another_form_is_refused(tmp_path):
-    """A user would miss: a table of half a record, made by an older sweep or cut off."""
-    record = tmp_path / "old.jsonl"
-    record.write_text(point().model_dump_json(exclude={"target"}))
-    with pytest.raises(ValueError, match="old.jsonl: no record of a sweep: target: Field required"):
-        sweep_record.read(record)
-    for field in ("target", "tolerance"):
-        record.write_text(point().model_copy(update={field: "harsh"}).model_dump_json())
-        with pytest.raises(ValueError, match=f"of a sweep: {field}: Input should be '.*' or '.*', got 'harsh'$"):
-            sweep_record.read(record)
-    record.write_text(point().model_dump_json()[:-9])
-    with pytest.raises(ValueError, match="old.jsonl: no record of a sweep: line: Invalid JSON"):
-        sweep_record.read(record)
-
-
-def test_the_page_and_its_pictures_are_those_of_the_records():
-    command = [sys.executable, "-m", "harness", "update_sweep", "--check"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('"target":"tight",', "", r"old.jsonl:1: .*: target: Field required"),
+        ('"tight"', '"harsh"', r"old.jsonl:1: .*: target: Input should be 'loose' or 'tight', got 'harsh'$"),
+        ('"relaxed: ', '"harsh: ', r"old.jsonl:1: .* tolerance: want one of relaxed, .*, got 'harsh'$"),
+        ('"tokens":3', '"tokens":"x"', r"old.jsonl:2: .*: tokens: Input should be a valid integer.*, got 'x'$"),
+        ('"rows"', '"lines"', r"old.jsonl:2: not a record of a sweep: rows: Field required"),
+        ('"after_s":0', '"after_s":', r"old.jsonl:2: not a record of a sweep: line: Invalid JSON"),
+    ],
+)
+def test_a_record_of_another_form_is_refused(old, new, message, tmp_path):
+    """A user would miss: a table of half a record, or one made by an older sweep."""
+    path = tmp_path / "old.jsonl"
+    text = "".join(f"{line}\n" for line in lines(record(point())))
+    assert text.count(old) == 1
+    path.write_text(text.replace(old, new))
+    with pytest.raises(UserError, match=message):
+        sweep_record.read(path)
 
 
 @pytest.mark.gpu
 def test_a_short_sweep_on_the_device(tmp_path):
     path = tmp_path / "sweep.jsonl"
-    done = command("--solutions", "triton_fused_v2", "--tokens", "0", "7", "100", "--output", str(path))
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    results = sweep_record.read(path)
-    assert len(results) == 12 and all(r.ms > r.bound_ms for r in results)
+    args = ["--solutions", "triton_fused_v2", "--tokens", "0", "7", "100", "--output", str(path)]
+    assert cli.main(["sweep", *args]) == 0
+    points = sweep_record.read(path).points
+    assert len(points) == 12 and all(p.ms > p.bound_ms for p in points)

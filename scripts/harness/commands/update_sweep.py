@@ -5,17 +5,21 @@ import sys
 
 from harness.core import paths
 from harness.core.atomic_file import write_atomically
-from harness.evaluation import sweep_record
-from harness.evaluation.sweep_record import SweepPoint
+from harness.evaluation.sweep_record import Sweep
 from harness.packing import manifest
-from harness.report import plot_sweep, sweep_page
+from harness.report import marked_block, plot_sweep
+from harness.report import sweep as report
 from harness.report.pictures import Picture, fingerprint
 
+PAGE = paths.DOCS / "sweep.md"
+BEGIN = "<!-- sweeps: written by scripts/update_sweep.py -->"
+END = "<!-- end of sweeps -->"
 
-def picture(points: list[SweepPoint]) -> Picture:
-    name, below = points[0].solution, sweep_page.below(points)
-    made_from = fingerprint([[p.model_dump() for p in points], below], plot_sweep)
-    return Picture(f"sweep-{name}.svg", made_from, lambda: plot_sweep.draw(points, name, below))
+
+def picture(sweep: Sweep) -> Picture:
+    below = report.origin(sweep)
+    made_from = fingerprint([[p.model_dump() for p in sweep.points], below], plot_sweep)
+    return Picture(f"sweep-{sweep.head.solution}.svg", made_from, lambda: plot_sweep.draw(sweep, below))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,9 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     check = args.check
     try:
-        sweeps = [sweep_record.read(path) for path in sorted(paths.SWEEPS.glob("*.jsonl"))]
-        old = sweep_page.PAGE.read_text()
-        new, pictures = sweep_page.renewed(old, sweeps), list(map(picture, sweeps))
+        old = PAGE.read_text()
+        new = marked_block.replaced(old, BEGIN, END, report.block(), PAGE.name)
+        pictures = list(map(picture, report.recorded()))
     except (ValueError, OSError, manifest.PackingError) as error:
         print(error, file=sys.stderr)
         return 1
@@ -35,7 +39,7 @@ def main(args: argparse.Namespace) -> int:
         print("docs/sweep.md or a picture of it is out of date: run `make sweep`", file=sys.stderr)
         return 1
     if not check:
-        write_atomically(sweep_page.PAGE, new)
+        write_atomically(PAGE, new)
         for drawn in pictures:
             write_atomically(paths.DOCS / drawn.file, drawn.svg())
     return 0

@@ -5,7 +5,7 @@ import platform
 
 from flashinfer_bench.utils import env_snapshot
 
-from harness.results.trace_store import cuda_driver
+from harness.core.provenance import cuda_driver
 
 
 def environment(device: str) -> tuple[str, dict[str, str]]:

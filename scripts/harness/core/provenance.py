@@ -5,6 +5,9 @@ import platform
 from datetime import UTC, datetime
 from functools import lru_cache
 
+from harness.core import interpreter  # noqa: F401  before flashinfer_bench imports Triton
+
+# isort: split
 from flashinfer_bench import Evaluation, Trace
 from flashinfer_bench.utils import env_snapshot
 

@@ -1,57 +1,126 @@
-"""What moebench sweep --output leaves: a line of JSON for each point, one solution at one routing."""
+"""The record of a sweep: JSON Lines, first what it is of, then one line per point as it is measured."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError, field_validator
 
-from harness.core.schema import first_fault
-from harness.evaluation.sweep_point import TARGETS
+from harness.core.errors import UserError
+from harness.core.provenance import Provenance
+from harness.core.schema import Strict, first_fault
 from harness.evaluation.tolerances import TOLERANCES
+from harness.operators.roofline import Bound
+
+FEW_TOKENS = 1024  # up to here reading the weights bounds the time, above it the tensor cores do
 
 
-class SweepPoint(BaseModel):
-    """ms, matched and repeatable: None after an exception.
+@dataclass(frozen=True)
+class Target:
+    """The latency that a point should not exceed; words: the formula."""
 
-    error: why the answer is wrong, or what was raised; one line, or None.
-    """
+    words: str
+    ms: Callable[[Bound], float]
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+
+TARGETS = {
+    "loose": Target("1.5 x bound + 0.03", lambda least: 1.5 * least.ms + 0.03),
+    "tight": Target(
+        "1.10 x bound + 0.025 for few tokens, else 1.25 x bound",
+        lambda least: 1.10 * least.ms + 0.025 if least.seq_len <= FEW_TOKENS else 1.25 * least.ms,
+    ),
+}
+
+
+class Head(Strict):
+    """One solution on one machine. planned: number of points of a complete sweep. provenance.timestamp: its start."""
 
     solution: str
-    solution_sha1: str
-    hardware: str
-    libs: dict[str, str]
-    timestamp: str
-    tolerance: Literal[*TOLERANCES]
     target: Literal[*TARGETS]
+    planned: int
+    provenance: Provenance
+
+    @field_validator("provenance")
+    @classmethod
+    def known_tolerance(cls, provenance: Provenance) -> Provenance:
+        if provenance.tolerance_name not in TOLERANCES:
+            raise ValueError(f"tolerance: want one of {', '.join(TOLERANCES)}, got {provenance.tolerance_name!r}")
+        return provenance
+
+
+class Point(Strict):
+    """One routing. after_s: whole seconds since the head's timestamp. ms, matched, repeatable: None after an exception.
+
+    matched: tolerance -> share of elements within it. error: why the answer is wrong, or what was raised; one line.
+    """
+
     tokens: int
     kind: str
     rows: int
     active: int
     bound_ms: float
     target_ms: float
+    after_s: int
     ms: float | None = None
     matched: dict[str, float] | None = None
     repeatable: bool | None = None
-    error: str | None
+    error: str | None = None
 
     @property
     def met(self) -> bool:
+        """Right and within the target."""
         return self.error is None and self.ms <= self.target_ms
 
 
-def read(path: Path) -> list[SweepPoint]:
-    """The points of one solution on one machine.
+@dataclass(frozen=True)
+class Sweep:
+    """points: in the order in which they were measured."""
 
-    Raises ValueError, with the file's name, for what is no such record, is empty, or mixes solutions, sources,
-    machines or settings.
+    head: Head
+    points: list[Point] = field(default_factory=list)
+
+    @property
+    def kinds(self) -> list[str]:
+        return list(dict.fromkeys(point.kind for point in self.points))
+
+    @property
+    def summary(self) -> str:
+        """'1 of 4 points within the target, 1.5 x bound + 0.03 ms; 0 wrong at the tolerance relaxed'."""
+        met, wrong = sum(p.met for p in self.points), sum(p.error is not None for p in self.points)
+        text = f"{met} of {len(self.points)} points within the target, {TARGETS[self.head.target].words} ms; "
+        text += f"{wrong} wrong at the tolerance {self.head.provenance.tolerance_name}"
+        missing = self.head.planned - len(self.points)
+        return text + (f"; cut short: {missing} points are missing" if missing else "")
+
+
+@contextmanager
+def recording(path: Path | None, head: Head) -> Iterator[Callable[[Point], None]]:
+    """A function that adds a point to a new record at path, at once; without a path it does nothing."""
+    if path is None:
+        yield lambda point: None
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", buffering=1) as file:  # line by line: a sweep that is cut short keeps what it has measured
+        file.write(head.model_dump_json(exclude_none=True) + "\n")
+        yield lambda point: file.write(point.model_dump_json(exclude_none=True) + "\n")
+
+
+def read(path: Path) -> Sweep:
+    """A record; half a last line, of a sweep that was killed, is left out.
+
+    Raises UserError, with the file's name and the line, for what is no such record.
     """
-    try:
-        points = [SweepPoint.model_validate_json(line) for line in path.read_text().splitlines()]
-    except ValidationError as error:
-        raise ValueError(f"{path.name}: no record of a sweep: {first_fault(error, 'line')}") from error
-    mixed = {(p.solution, p.solution_sha1, p.hardware, str(p.libs), p.tolerance, p.target) for p in points}
-    if len(mixed) != 1:
-        raise ValueError(f"{path.name}: is of {len(mixed)} solutions, sources, machines or settings, want one")
-    return points
+    lines = path.read_text().splitlines(keepends=True)
+    if lines and not lines[-1].endswith("\n"):
+        lines.pop()
+    if not lines:
+        raise UserError(f"{path.name}: not a record of a sweep: it is empty")
+    found = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            found.append((Point if found else Head).model_validate_json(line))
+        except ValidationError as error:
+            raise UserError(f"{path.name}:{number}: not a record of a sweep: {first_fault(error, 'line')}") from error
+    return Sweep(found[0], found[1:])

@@ -1,1 +1,3 @@
 """Everything a reader sees: tables, generated blocks of docs/, figures, the HTML page."""
+
+from harness.core import interpreter  # noqa: F401

@@ -2,29 +2,27 @@
 
 from matplotlib.figure import Figure
 
-from harness.evaluation.sweep_point import in_words
-from harness.evaluation.sweep_record import SweepPoint
+from harness.evaluation.sweep_record import TARGETS, Sweep
 from harness.report.plot_style import INK, log_ticks, looks
 
 TICKS = (2, 8, 24, 100, 400, 1500, 6000, 32768)
 
 
-def draw(points: list[SweepPoint], title: str, below: str) -> Figure:
+def draw(sweep: Sweep, below: str) -> Figure:
     """Two plots side by side over log T; below: small print."""
     figure = Figure(figsize=(11, 5.2), layout="constrained")
-    figure.suptitle(title, fontsize=11)
+    figure.suptitle(sweep.head.solution, fontsize=11)
     left, right = figure.subplots(1, 2)
-    kinds = list(dict.fromkeys(p.kind for p in points))
-    appearance = looks(kinds)
-    timed = [p for p in points if p.error is None and p.tokens > 0]
-    for kind in kinds:
+    appearance = looks(sweep.kinds)
+    timed = [p for p in sweep.points if p.error is None and p.tokens > 0]
+    for kind in sweep.kinds:
         mine = [p for p in timed if p.kind == kind]
         tokens = [p.tokens for p in mine]
         left.plot(tokens, [p.ms for p in mine], label=kind, **appearance[kind])
         right.plot(tokens, [p.ms / p.target_ms for p in mine], **appearance[kind])
     right.axhline(1, color=INK, linewidth=1.2, linestyle=(0, (2, 2)))
     left.set(yscale="log", ylabel="latency, ms")
-    right.set(ylabel=f"times the target, {in_words(points[0].target)} ms", ylim=(0, None))
+    right.set(ylabel=f"times the target, {TARGETS[sweep.head.target].words} ms", ylim=(0, None))
     for axes in (left, right):
         axes.set_xscale("log", base=2)
         axes.set_xlabel("T, tokens")

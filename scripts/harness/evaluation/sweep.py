@@ -1,0 +1,160 @@
+"""Time and check solutions at token counts and routings that nobody tuned them for, on a CUDA device.
+
+Each point is run twice and must give the same bits both times. Times are FIB's: L2 flushed, inputs cloned, host time
+included.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import torch
+from flashinfer_bench import Definition, Solution, Workload
+from flashinfer_bench.bench.evaluators.utils import allocate_outputs, normalize_result
+from flashinfer_bench.bench.timing import time_runnable
+from flashinfer_bench.bench.utils import compute_error_stats, gen_inputs
+from flashinfer_bench.compile import BuilderRegistry, Runnable
+
+from harness.core.errors import CannotRun
+from harness.evaluation.cpu_judge import config_for
+from harness.evaluation.sweep_record import TARGETS, Point
+from harness.evaluation.tolerances import TOLERANCES, Tolerance
+from harness.operators.catalogue import definition
+from harness.operators.moe_fp8_block_scale import ROUTED_SCALING_FACTOR, routing_bound
+from harness.operators.routing_kinds import KINDS, OFFSET
+
+GEOMETRY = "full"
+WARMUP_RUNS = 3
+ITERATIONS = 20
+PROTOCOL = f"warmup={WARMUP_RUNS} iterations={ITERATIONS}"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """matched: tolerance -> share of elements within it; 0 where the output is not finite."""
+
+    matched: dict[str, float]
+    repeatable: bool
+
+    def why_wrong(self, tolerance: Tolerance) -> str | None:
+        """One line, or None for a right answer."""
+        if self.matched[tolerance.name] < tolerance.ratio:
+            return f"matched {self.matched[tolerance.name]:.4f}, want {tolerance.ratio:g} at {tolerance.name}"
+        return None if self.repeatable else "two runs differ"
+
+
+def random_inputs(full: Definition, num_tokens: int, device: str) -> list:
+    """FIB's random inputs for num_tokens, in the definition's order; `with_routing` puts the routing in."""
+    scalars = {"local_expert_offset": OFFSET, "routed_scaling_factor": ROUTED_SCALING_FACTOR}
+    inputs = {name: {"type": "random"} for name in full.inputs}
+    inputs |= {name: {"type": "scalar", "value": value} for name, value in scalars.items()}
+    torch.manual_seed(0)
+    workload = Workload(axes={"seq_len": num_tokens}, inputs=inputs, uuid="sweep")
+    return gen_inputs(full, workload, device)
+
+
+def with_routing(inputs: list, logits: np.ndarray, bias: np.ndarray, device: str) -> list:
+    """inputs cut to the routing's tokens; the weights are the same tensors, not copies.
+
+    logits [T, 256] and bias [256], float32.
+    """
+    num_tokens = len(logits)
+    _, _, hidden_states, hidden_states_scale, *rest = inputs
+    return [
+        torch.from_numpy(logits).to(device),
+        torch.from_numpy(bias).to(device, torch.bfloat16),
+        hidden_states[:num_tokens],
+        hidden_states_scale[:, :num_tokens].contiguous(),
+        *rest,
+    ]
+
+
+def call(full: Definition, runnable: Runnable, inputs: list, device: str) -> torch.Tensor:
+    """The output [T, hidden] bf16; NaN wherever a destination-passing solution writes nothing."""
+    with torch.no_grad():
+        if not runnable.metadata.destination_passing_style:
+            return normalize_result(full, runnable(*inputs), device)[0]
+        (output,) = allocate_outputs(full, inputs, device)
+        output.fill_(float("nan"))
+        runnable(*inputs, output)
+        return output
+
+
+def judge(full: Definition, runnable: Runnable, inputs: list, expected: torch.Tensor, device: str) -> Verdict:
+    """Call twice and compare with expected and with each other.
+
+    Raises ValueError for an output of another shape or dtype than expected, and whatever the solution raises.
+    """
+    first, second = (call(full, runnable, inputs, device) for _ in range(2))
+    if (first.shape, first.dtype) != (expected.shape, expected.dtype):
+        got, want = (f"{tuple(x.shape)} {x.dtype}" for x in (first, expected))
+        raise ValueError(f"output: got {got}, want {want}")
+    repeatable = torch.equal(first.view(torch.int16), second.view(torch.int16))
+    if not first.isfinite().all():
+        return Verdict(dict.fromkeys(TOLERANCES, 0.0), repeatable)
+    matched = {name: compute_error_stats(first, expected, config_for(t))[3] for name, t in TOLERANCES.items()}
+    return Verdict(matched, repeatable)
+
+
+def time_ms(full: Definition, runnable: Runnable, inputs: list, device: str) -> float:
+    """Mean latency."""
+    outputs = allocate_outputs(full, inputs, device) if runnable.metadata.destination_passing_style else []
+    with torch.no_grad():
+        return time_runnable(runnable, [*inputs, *outputs], WARMUP_RUNS, ITERATIONS, device)
+
+
+def measure(
+    solution: Solution, full: Definition, inputs: list, expected: torch.Tensor, tolerance: Tolerance, device: str
+) -> dict:
+    """A Point's ms, matched and repeatable, where known, and error."""
+    try:
+        runnable = BuilderRegistry.get_instance().build(full, solution)
+        verdict = judge(full, runnable, inputs, expected, device)
+        ms = time_ms(full, runnable, inputs, device)
+    except Exception as error:  # whatever a solution raises is its result
+        return {"error": f"{type(error).__name__}: {str(error).strip()}".splitlines()[0]}
+    return {"ms": ms, **asdict(verdict), "error": verdict.why_wrong(tolerance)}
+
+
+def sweep(
+    solutions: dict[str, Solution],
+    routings: list[tuple[str, int]],
+    tolerance: Tolerance,
+    target: str,
+    device: str,
+    started: Callable[[int, str], None],
+) -> Iterator[tuple[str, Point]]:
+    """(solution's name, point) for each routing, given as kind and token count, and each solution, in that order.
+
+    started: called before each routing with the number of those that are done and a label. target: a key of TARGETS.
+    Raises CannotRun where the reference does not run: the device is out of memory, or a solution has broken it.
+    """
+    begin = time.monotonic()
+    full = definition(GEOMETRY)
+    reference = BuilderRegistry.get_instance().build_reference(full)
+    everything = random_inputs(full, max(num_tokens for _, num_tokens in routings), device)
+    for done, (kind, num_tokens) in enumerate(routings):
+        started(done, f"T={num_tokens} {kind}")
+        routing = KINDS[kind](num_tokens)
+        least = routing_bound(*routing, OFFSET, GEOMETRY)
+        inputs = with_routing(everything, *routing, device)
+        try:
+            with torch.no_grad():
+                (expected,) = normalize_result(full, reference(*inputs), device)
+        except RuntimeError as error:
+            message = f"T={num_tokens} {kind}: the reference did not run: {error}"
+            raise CannotRun(message.splitlines()[0]) from error
+        for name, solution in solutions.items():
+            found = measure(solution, full, inputs, expected, tolerance, device)
+            point = Point(
+                tokens=num_tokens,
+                kind=kind,
+                rows=least.rows,
+                active=least.active,
+                bound_ms=least.ms,
+                target_ms=TARGETS[target].ms(least),
+                after_s=int(time.monotonic() - begin),
+                **found,
+            )
+            yield name, point

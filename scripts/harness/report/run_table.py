@@ -1,0 +1,65 @@
+"""What a run prints: a line for each solution on a workload as it is judged, and a table with one row per solution."""
+
+from collections.abc import Mapping
+from statistics import fmean
+
+from flashinfer_bench import Evaluation, EvaluationStatus
+
+from harness.evaluation.run import Judged
+from harness.evaluation.tolerances import TOLERANCES
+from harness.report.table import Cell, Table
+
+PASSED = EvaluationStatus.PASSED
+INFINITY = float("inf")
+
+
+def matched(evaluation: Evaluation) -> dict[str, float]:
+    """Matched ratio by tolerance where all were computed, else FIB's one, named "matched"; {} where it is unknown."""
+    extra = (evaluation.correctness.extra or {}) if evaluation.correctness else {}
+    known = {name: extra[f"matched_ratio_{name}"] for name in TOLERANCES if f"matched_ratio_{name}" in extra}
+    return known or ({"matched": extra["matched_ratio"]} if "matched_ratio" in extra else {})
+
+
+def line(evaluation: Evaluation, timed: bool) -> str:
+    """Status, ms and speed-up where it was timed and passed, matched ratios."""
+    parts = [evaluation.status.value]
+    if timed and evaluation.status == PASSED:
+        speed = evaluation.performance
+        parts.append(f"{speed.latency_ms:8.4f} ms  {speed.speedup_factor:7.1f}x")
+    return "  ".join([*parts, *(f"{name} {ratio:.4f}" for name, ratio in matched(evaluation).items())])
+
+
+def latency(evaluation: Evaluation | None) -> float:
+    """ms; infinity for what did not pass."""
+    return evaluation.performance.latency_ms if evaluation and evaluation.status == PASSED else INFINITY
+
+
+def table(title: str, judged: list[Judged], names: list[str], skipped: Mapping[str, str], timed: bool) -> Table:
+    """A row for each name in `names`; skipped: name -> reason. Means are arithmetic, over the workloads that passed."""
+    found = {name: [w.traces[name].evaluation if name in w.traces else None for w in judged] for name in names}
+    settings = list(dict.fromkeys(setting for evs in found.values() for e in evs if e for setting in matched(e)))
+    best = [min(map(latency, evaluations)) for evaluations in zip(*found.values(), strict=True)]
+    rows, notes = [], [f"REFERENCE FAILED on {w.label}: {w.error}" for w in judged if w.error]
+    for name, evaluations in found.items():
+        good = [e for e in evaluations if e and e.status == PASSED]
+        row = [name, Cell(f"{len(good)}/{len(judged)}", "good" if len(good) == len(judged) else "failed")]
+        if timed:
+            fastest = sum(latency(e) == least < INFINITY for e, least in zip(evaluations, best, strict=True))
+            row.append(f"{fmean(e.performance.latency_ms for e in good):.4f}" if good else "-")
+            row.append(f"{fmean(e.performance.speedup_factor for e in good):.1f}x" if good else "-")
+            row.append(str(fastest))
+        for setting in settings:
+            known = [matched(e)[setting] for e in evaluations if e and setting in matched(e)]
+            row.append(f"{min(known):.4f}" if known else "-")
+        rows.append(row)
+        failed = [(w, e) for w, e in zip(judged, evaluations, strict=True) if e and e.status != PASSED]
+        notes += [f"{name}: {e.status.value} on {w.label}" for w, e in failed]
+    times = ["mean ms", "speed-up", "fastest"] if timed else []
+    caption = f"{', '.join(settings)}: the lowest share of elements within the tolerance"
+    return Table(
+        head=["solution", "passed", *times, *settings],
+        sections=[rows],
+        title=title,
+        caption=f"means over what passed; fastest: on how many workloads; {caption}" if timed else caption,
+        notes=[*notes, *(f"{name}: SKIPPED: {reason}" for name, reason in skipped.items())],
+    )

@@ -1,0 +1,187 @@
+"""The command `moebench`: help, version, errors and exit codes, alike for every subcommand."""
+
+import argparse
+import builtins
+import importlib
+import io
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from harness import cli
+from harness.commands import bound
+from harness.core import paths
+from harness.core.errors import CannotRun, UserError
+
+HARNESS = paths.ROOT / "scripts" / "harness"
+
+
+@pytest.fixture
+def read_only(monkeypatch):
+    """Opening a file of the repository for writing, or making one, fails."""
+
+    def guarded(function, folder_of):
+        def call(*args, **kwargs):
+            folder = folder_of(*args, **kwargs)
+            assert folder is None or not Path(folder).resolve().is_relative_to(paths.ROOT), f"writes {folder}"
+            return function(*args, **kwargs)
+
+        return call
+
+    def opened(file, mode="r", *args, **kwargs):
+        return file if isinstance(file, str | Path) and set(mode) & set("wax+") else None
+
+    for module, name, folder_of in (
+        (builtins, "open", opened),
+        (io, "open", opened),
+        (tempfile, "mkstemp", lambda *args, **kwargs: kwargs.get("dir") or tempfile.gettempdir()),
+        (os, "replace", lambda old, new, **kwargs: new),
+        (os, "mkdir", lambda path, *args, **kwargs: path),
+    ):
+        monkeypatch.setattr(module, name, guarded(getattr(module, name), folder_of))
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_help_of_a_subcommand_is_its_docstring_and_writes_nothing(name, read_only, capsys):
+    with pytest.raises(SystemExit) as left:
+        cli.main([name, "--help"])
+    shown = capsys.readouterr()
+    assert left.value.code == 0 and not shown.err
+    assert importlib.import_module(f"harness.commands.{name}").__doc__.strip() in shown.out
+    assert f"usage: moebench {name} " in shown.out
+
+
+def test_every_command_is_listed():
+    found = {path.stem for path in (HARNESS / "commands").glob("[a-z]*.py")}
+    assert found == set(cli.COMMANDS)
+
+
+def test_the_general_help_lists_every_subcommand(capsys):
+    with pytest.raises(SystemExit) as left:
+        cli.main(["--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert left.value.code == 0 and all(f"{name} {says}" in shown for name, says in cli.COMMANDS.items())
+
+
+def test_the_version_is_the_packages(capsys):
+    with pytest.raises(SystemExit) as left:
+        cli.main(["--version"])
+    assert left.value.code == 0 and f'version = "{capsys.readouterr().out.strip()}"' in (
+        (paths.ROOT / "pyproject.toml").read_text()
+    )
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ([], "moebench: the following arguments are required: COMMAND; see moebench -h"),
+        (["rnu"], "moebench: unknown command 'rnu'; did you mean 'run'?"),
+        (["zzz"], "moebench: unknown command 'zzz'; see moebench -h"),
+        (["--zzz"], "moebench: the following arguments are required: COMMAND; see moebench -h"),
+        (["bound", "--zzz"], "moebench: unrecognized arguments: --zzz; see moebench -h"),
+        (
+            ["run", "--timeout", "x"],
+            "moebench run: argument --timeout: invalid int value: 'x'; see moebench run -h",
+        ),
+    ],
+)
+def test_bad_arguments_get_one_line(argv, message, capsys):
+    assert cli.main(argv) == 2
+    assert capsys.readouterr().err.splitlines() == [message]
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "message"),
+    [
+        (UserError("--solutions: got x, want y"), 2, "--solutions: got x, want y"),
+        (CannotRun("no device"), 1, "no device"),
+        (FileNotFoundError(2, "No such file or directory", "x"), 2, "[Errno 2] No such file or directory: 'x'"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+    ],
+)
+def test_errors_have_a_status_and_one_line(error, status, message, monkeypatch, capsys):
+    def main(args):
+        raise error
+
+    monkeypatch.setattr(bound, "main", main)
+    assert cli.main(["bound"]) == status
+    assert capsys.readouterr().err.splitlines() == [message]
+
+
+def test_a_command_knows_the_text_that_repeats_it(monkeypatch):
+    seen = []
+    monkeypatch.setattr(bound, "main", lambda args: seen.append(args.command_line) or 0)
+    monkeypatch.setattr(bound, "add_arguments", lambda parser: parser.add_argument("--x"))
+    assert cli.main(["bound", "--x", "two words"]) == 0
+    assert seen == ["moebench bound --x 'two words'"]
+
+
+CLOSED_PIPE = """
+import sys
+from types import SimpleNamespace
+from harness import cli
+cli.parse = lambda argv: SimpleNamespace(main=lambda args: print("x\\n" * 200000))
+sys.exit(cli.main([]))
+"""
+
+EARLY_TRITON = """
+import os, sys
+from harness import cli
+cli.parser_for(None).format_help()
+assert not {"torch", "triton"} & set(sys.modules)
+import harness.core.provenance
+import triton
+from harness.core import interpreter as ours
+from triton.runtime import interpreter
+assert os.environ["TRITON_INTERPRET"] == "1" and interpreter._convert_float is ours.convert_float
+"""
+
+
+def shell(command, script):
+    """A shell's command with a Python script as $1, where there is no CUDA device."""
+    env = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    arguments = ["bash", "-c", command.replace("python", f"'{sys.executable}'"), "bash", script]
+    return subprocess.run(
+        arguments, env=env | {"CUDA_VISIBLE_DEVICES": ""}, capture_output=True, text=True, timeout=170
+    )
+
+
+def test_a_closed_pipe_is_quiet():
+    """A user would miss: a traceback below `moebench ... | head`."""
+    done = shell('python -c "$1" | head -n 1; exit ${PIPESTATUS[0]}', CLOSED_PIPE)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "x\n", "")
+
+
+def test_help_needs_no_torch_and_triton_is_decided_before_it_is_imported():
+    """A user would miss: help at once; and a CPU run that Triton refuses, since it was imported too early."""
+    done = shell('python -c "$1"', EARLY_TRITON)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("room", sorted(path.parent.name for path in HARNESS.glob("*/__init__.py")))
+def test_every_room_decides_about_tritons_interpreter_first(room):
+    text = (HARNESS / room / "__init__.py").read_text()
+    assert room == "core" or "\nfrom harness.core import interpreter " in text
+
+
+def test_rooms_import_downwards_only():
+    """A contributor would miss: a cycle, and a room that cannot be read without those above it."""
+    order = ["core", "operators", "packing", "evaluation", "results", "profiling", "tuning", "report", "submission"]
+    order.append("commands")
+    wrong = []
+    for at, room in enumerate(order):
+        for path in (HARNESS / room).glob("*.py"):
+            for line in path.read_text().splitlines():
+                if line.strip().startswith(("from harness.", "import harness.")):
+                    target = line.split()[1].split(".")[1]
+                    wrong += [f"{path.name}: {line.strip()}"] if target in order[at + 1 :] else []
+    assert not wrong
+
+
+def test_a_parser_reports_errors_as_everything_else_does():
+    with pytest.raises(UserError, match="x: no; see x -h"):
+        cli.Parser(prog="x").error("no")
+    assert issubclass(cli.Parser, argparse.ArgumentParser)

@@ -1,0 +1,333 @@
+"""The main job on a machine without a GPU, its judgement, its skips and its traces."""
+
+import importlib.metadata
+import json
+import subprocess
+import sys
+from contextlib import closing
+
+import pytest
+import torch
+from flashinfer_bench import EvaluationStatus, Performance, Trace
+from flashinfer_bench.data import load_jsonl_file
+from harness import cli
+from harness.core import paths, provenance
+from harness.evaluation import cpu_judge, run
+from harness.evaluation.tolerances import TOLERANCES
+from harness.operators import workloads
+from harness.packing import eligibility, pack
+from harness.report import run_table
+from harness.results import trace_files
+from rich.console import Console
+
+from definitions.moe_fp8_block_scale import definition, definition_name
+
+NAME = definition_name("small")
+INPUTS = ", ".join(definition("small").inputs)
+REFERENCE = definition("small").reference.replace("def run(", "def reference(")
+RELAXED = TOLERANCES["relaxed"]
+PROTOCOL = run.Protocol(RELAXED, on_gpu=False, num_trials=1, timeout=60, warmup_runs=0, iterations=0)
+
+BODIES = {
+    "PASSED": "output.copy_(reference({inputs}))",
+    "INCORRECT_NUMERICAL": "output.copy_(reference({inputs})).mul_(1.5)",
+    "RUNTIME_ERROR": "raise ValueError('routing_logits: no')",
+    "TIMEOUT": "import time; time.sleep(30)",
+    "nan": "output.fill_(float('nan'))",
+}
+
+
+@pytest.fixture
+def no_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+
+@pytest.fixture(scope="module")
+def records():
+    workloads.make("small")
+    return [t.workload for t in load_jsonl_file(Trace, paths.workload_file(NAME))]
+
+
+def solution(folder, body, **changes):
+    manifest = {
+        "name": "tiny",
+        "author": "tests",
+        "description": "x",
+        "language": "python",
+        "entry_point": "main.py::run",
+        "target_hardware": ["cpu"],
+    } | changes
+    (folder / "tiny").mkdir(exist_ok=True)
+    toml = "".join(f"{key} = {json.dumps(value)}\n" for key, value in manifest.items())
+    (folder / "tiny" / "solution.toml").write_text(toml)
+    code = f"{REFERENCE}\n\ndef run({INPUTS}, output):\n    {body.format(inputs=INPUTS)}\n"
+    (folder / "tiny" / "main.py").write_text(code)
+    return pack.pack("tiny", folder)["small"]
+
+
+def evaluate(packed, workload, timeout=60):
+    (ev,) = cpu_judge.run_workload(definition("small"), workload, [packed], RELAXED, paths.ROOT, 1, timeout).values()
+    return ev
+
+
+@pytest.mark.parametrize("status", ["PASSED", "INCORRECT_NUMERICAL", "RUNTIME_ERROR", "TIMEOUT"])
+def test_judgement(tmp_path, records, status):
+    workload = next(w for w in records if w.axes["seq_len"] == 16)
+    ev = evaluate(solution(tmp_path, BODIES[status]), workload, 1 if status == "TIMEOUT" else 60)
+    assert ev.status.value == status
+    if status == "RUNTIME_ERROR":
+        assert "routing_logits: no" in ev.log
+
+
+def test_non_finite_output_fails(tmp_path, records):
+    ev = evaluate(solution(tmp_path, BODIES["nan"]), records[0])
+    assert ev.status == EvaluationStatus.INCORRECT_NUMERICAL
+
+
+def test_unwritten_zero_rows_are_noticed(tmp_path, records):
+    """Every token without a local expert: a solution that leaves garbage there must fail."""
+    none_local = next(w for w in records if w.axes["seq_len"] == 5)
+    ev = evaluate(solution(tmp_path, "output.fill_(3)"), none_local)
+    assert ev.status == EvaluationStatus.INCORRECT_NUMERICAL
+
+
+def test_a_repeated_run_sees_the_same_inputs(tmp_path, records):
+    packed = solution(tmp_path, "output.copy_(reference({inputs})).mul_(1.1)")
+    first, second = (evaluate(packed, records[0]).correctness for _ in range(2))
+    assert first == second and 0 < first.extra["matched_ratio_relaxed"]
+
+
+def test_value_returning_solutions_are_judged_too(tmp_path, records):
+    packed = solution(tmp_path, "pass", destination_passing_style=False)
+    main = tmp_path / "tiny" / "main.py"
+    main.write_text(f"{REFERENCE}\n\ndef run({INPUTS}):\n    return reference({INPUTS})\n")
+    packed = pack.pack("tiny", tmp_path)["small"]
+    assert evaluate(packed, records[0]).status == EvaluationStatus.PASSED
+
+
+def test_skips_are_decided_before_building(tmp_path):
+    packed = solution(tmp_path, "pass", dependencies=["torch", "no_such_module.sub"])
+    assert "needs no_such_module.sub" in eligibility.why_skipped(packed, "cpu")
+    assert "runs on cpu; this machine is sm_80" in eligibility.why_skipped(packed, "sm_80")
+    assert eligibility.why_skipped(solution(tmp_path, "pass"), "cpu") is None
+
+
+@pytest.fixture(scope="module")
+def passed(tmp_path_factory, records):
+    return evaluate(solution(tmp_path_factory.mktemp("passed"), BODIES["PASSED"]), records[0])
+
+
+@pytest.fixture
+def trace(passed):
+    """A function that makes a trace of a solution called tiny."""
+
+    def make(workload, timestamp, tolerance="relaxed", protocol="once", sha1="0"):
+        made = provenance.here("cpu", source_sha1=sha1, tolerance=tolerance, protocol=protocol, command="moebench run")
+        ev = provenance.into_evaluation(passed, made).model_copy(update={"timestamp": timestamp})
+        return Trace(definition=NAME, workload=workload, solution="tiny", evaluation=ev)
+
+    return make
+
+
+def test_a_newer_trace_replaces_only_its_own_predecessor(tmp_path, records, trace):
+    """Results must neither pile up nor push out those of another tolerance or workload."""
+    path = tmp_path / "traces.jsonl"
+    old = trace(records[0], "2026-01-01T00:00:00")
+    others = [
+        trace(records[1], "2026-01-01T00:00:00"),
+        trace(records[0], "2026-01-01T00:00:00", "contest"),
+    ]
+    trace_files.merge(path, [old, *others])
+    assert len(trace_files.load(path)) == 3
+    trace_files.merge(path, [trace(records[0], "2026-02-01T00:00:00")])
+    trace_files.merge(path, [old])
+    times = [t.evaluation.timestamp[:7] for t in trace_files.load(path)]
+    assert sorted(times) == ["2026-01", "2026-01", "2026-02"]
+
+
+def test_a_short_run_leaves_the_long_one_of_its_source_alone(tmp_path, records, trace):
+    """A quick look must not cost a measurement, nor may a measurement outlive its source beside a newer one."""
+    path = tmp_path / "traces.jsonl"
+    trace_files.merge(path, [trace(records[0], "2026-01-01T00:00:00", protocol="long")])
+    trace_files.merge(path, [trace(records[0], "2026-02-01T00:00:00", protocol="short")])
+    assert len(trace_files.load(path)) == 2
+    trace_files.merge(path, [trace(records[0], "2026-03-01T00:00:00", protocol="short", sha1="edited")])
+    (left,) = trace_files.load(path)
+    assert left.evaluation.environment.libs["solution_sha1"] == "edited"
+
+
+def test_a_broken_trace_file_is_not_overwritten(tmp_path, records, trace):
+    path = tmp_path / "traces.jsonl"
+    path.write_text("{}\n")
+    with pytest.raises(ValueError):
+        trace_files.merge(path, [trace(records[0], "2026-01-01T00:00:00")])
+    assert path.read_text() == "{}\n"
+
+
+def test_a_trace_says_what_it_measured(tmp_path, records):
+    packed = solution(tmp_path, BODIES["PASSED"])
+    todo = [("one", records[0])]
+    (judged,) = run.judge("small", todo, {"tiny": packed}, PROTOCOL, "moebench run --x", lambda done, label: None)
+    found = provenance.of_trace(judged.traces["tiny"])
+    assert judged.passed and judged.traces["tiny"].solution == packed.name
+    assert found.source_sha1 == packed.hash() and found.command == "moebench run --x"
+    assert found.tolerance == str(RELAXED) and found.protocol == str(PROTOCOL)
+    assert {"flashinfer_bench", "python", "torch"} <= set(found.versions) and found.packages is None
+
+
+def test_a_trace_names_the_packages_that_its_solution_is_made_of(tmp_path):
+    """Another release of someone else's kernels is another competitor: a figure without its version says little."""
+    packages = provenance.packages(("torch", "triton", "safetensors.torch", "pydantic", "no_such_module"))
+    version = importlib.metadata.version
+    assert packages == f"pydantic {version('pydantic')}, safetensors {version('safetensors')}"
+    packed = solution(tmp_path, BODIES["PASSED"], dependencies=["torch", "pydantic"])
+    assert run.provenance_of(packed, PROTOCOL, "moebench run").packages == f"pydantic {version('pydantic')}"
+
+
+def test_logs_in_traces_lose_the_folders_of_a_machine(tmp_path, records):
+    ev = evaluate(solution(tmp_path, BODIES["RUNTIME_ERROR"]), records[0])
+    assert 'File "/' in ev.log
+    kept = run.publishable(ev).log
+    assert "routing_logits: no" in kept and 'File "/' not in kept
+
+
+@pytest.mark.parametrize(
+    ("args", "status", "message"),
+    [
+        (["--solutions", "nothing"], 2, "unknown solution 'nothing'; there are: "),
+        (["--definition", "huge"], 2, "unknown definition 'huge'; there are: full, small"),
+        (["--definition", "full"], 1, "needs a CUDA device"),
+        (["--solutions", "hopper_fused"], 1, "none of these solutions can run on this machine"),
+    ],
+)
+def test_what_cannot_be_run_gets_one_line(args, status, message, no_gpu, capsys):
+    assert cli.main(["run", *args]) == status
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line
+
+
+@pytest.fixture
+def two_workloads(monkeypatch, no_gpu):
+    load = run.load_workloads
+    monkeypatch.setattr(run, "load_workloads", lambda geometry: load(geometry)[:2])
+
+
+def test_a_run_that_is_cut_short_keeps_what_it_measured(tmp_path, monkeypatch, passed, no_gpu):
+    """A user would miss: an hour of results, for one Ctrl-C in the last workload."""
+    judged = []
+
+    def run_workload(found, workload, solutions, *rest):
+        if len(judged) == 2:
+            raise KeyboardInterrupt
+        judged.append(workload.uuid)
+        return {s.name: passed for s in solutions}
+
+    monkeypatch.setattr(cpu_judge, "run_workload", run_workload)
+    output = tmp_path / "traces.jsonl"
+    assert cli.main(["run", "--solutions", "triton_fused_v2", "--output", str(output)]) == 130
+    assert sorted(t.workload.uuid for t in trace_files.load(output)) == sorted(judged) and len(judged) == 2
+
+
+def test_a_reference_that_does_not_run_fails_the_run(tmp_path, monkeypatch, passed, two_workloads, capsys):
+    def run_workload(found, workload, solutions, *rest):
+        if workload.axes["seq_len"] == 0:
+            raise RuntimeError("out of memory")
+        return {s.name: passed for s in solutions}
+
+    monkeypatch.setattr(cpu_judge, "run_workload", run_workload)
+    assert cli.main(["run", "--solutions", "triton_fused_v2", "--no-save"]) == 1
+    shown = capsys.readouterr().out
+    assert "[2/2] no-tokens T=0 offset=0  the reference did not run: out of memory" in shown
+    assert "REFERENCE FAILED on no-tokens T=0 offset=0: the reference did not run: out of memory" in shown
+
+
+def test_a_broken_trace_file_is_reported_before_anything_runs(tmp_path, no_gpu, capsys):
+    """A user would miss: a finished run that cannot be saved."""
+    output = tmp_path / "traces.jsonl"
+    output.write_text("{}\n")
+    assert cli.main(["run", "--output", str(output)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "has lines that are no traces" in line and output.read_text() == "{}\n"
+
+
+class Worker:
+    """Stands in for FIB's PersistentRunner."""
+
+    def __init__(self, evaluation):
+        self.evaluation, self.calls, self.closed = evaluation, [], False
+
+    def run_workload(self, definition, workload, solutions, config, root):
+        self.calls.append((workload.uuid, config.warmup_runs, config.iterations, config.num_trials, config.rtol))
+        return {solution.name: self.evaluation for solution in solutions}
+
+    def close(self):
+        self.closed = True
+
+
+def test_the_runner_of_a_gpu_gets_the_protocol_and_is_closed(tmp_path, monkeypatch, records, passed):
+    """A user would miss: a worker that holds the GPU's memory after Ctrl-C."""
+    worker = Worker(passed.model_copy(update={"performance": Performance(latency_ms=1, speedup_factor=2)}))
+    monkeypatch.setattr(run, "PersistentRunner", lambda log_dir: worker)
+    monkeypatch.setattr(run, "provenance_of", lambda *args: provenance.here("cpu"))
+    protocol = run.Protocol(RELAXED, on_gpu=True, num_trials=3, timeout=60, warmup_runs=7, iterations=9)
+    todo, started = [("one", records[0]), ("two", records[1])], []
+    packed = solution(tmp_path, BODIES["PASSED"])
+    with closing(run.judge("small", todo, {"tiny": packed}, protocol, "x", lambda *at: started.append(at))) as judged:
+        first = next(judged)
+    assert first.passed and first.traces["tiny"].evaluation.performance.latency_ms == 1
+    assert worker.closed and worker.calls == [(records[0].uuid, 7, 9, 3, RELAXED.rtol)] and started == [(0, "one")]
+    assert str(protocol) == "warmup=7 iterations=9 trials=3"
+
+
+def test_the_table_has_one_row_per_solution(trace, records, capsys):
+    """Who is fastest, what failed where, and what was not run, in a terminal of 100 columns."""
+
+    def timed(ms, status="PASSED"):
+        found = trace(records[0], "2026-01-01T00:00:00")
+        performance = Performance(latency_ms=ms, speedup_factor=10 / ms)
+        changes = {"performance": performance, "status": EvaluationStatus(status)}
+        return found.model_copy(update={"evaluation": found.evaluation.model_copy(update=changes)})
+
+    judged = [
+        run.Judged("T=1", {"a_long_name_of_a_solution": timed(1.0), "b": timed(2.0)}),
+        run.Judged("T=2", {"a_long_name_of_a_solution": timed(3.0), "b": timed(0.1, "RUNTIME_ERROR")}),
+        run.Judged("T=3", {}, "the reference did not run: no"),
+    ]
+    table = run_table.table("title", judged, ["a_long_name_of_a_solution", "b"], {"c": "needs x"}, timed=True)
+    first, second = ([getattr(cell, "text", cell) for cell in row] for row in table.sections[0])
+    assert first == ["a_long_name_of_a_solution", "2/3", "2.0000", "6.7x", "2", "1.0000", "1.0000", "1.0000"]
+    assert second[:5] == ["b", "1/3", "2.0000", "5.0x", "0"]
+    assert table.notes == [
+        "REFERENCE FAILED on T=3: the reference did not run: no",
+        "b: RUNTIME_ERROR on T=2",
+        "c: SKIPPED: needs x",
+    ]
+    Console(width=300).print(table.terminal())
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 100
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the interpreter's job, for CPUs")
+def test_the_main_job_on_a_few_workloads(tmp_path, two_workloads, capsys):
+    """All of `make bench` on a CPU but for its length, through the name that the starter kit has for it."""
+    output = tmp_path / "traces.jsonl"
+    assert cli.main(["run", "--solutions", "triton_fused_v2", "hopper_fused", "--output", str(output)]) == 0
+    shown = capsys.readouterr().out
+    assert "no times" in shown and "[2/2]" in shown and f"2 traces saved in {output}" in shown
+    assert "hopper_fused: SKIPPED: " in shown
+    script = paths.ROOT / "scripts" / "run_local.py"
+    done = subprocess.run([sys.executable, script, "--solutions", "nothing"], capture_output=True, text=True)
+    assert done.returncode == 2 and done.stderr.startswith("unknown solution 'nothing'")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the interpreter's job, for CPUs")
+def test_the_main_job_passes_on_a_cpu(tmp_path, capfd):
+    """`make bench` without a GPU: all solutions on all small workloads, one table, no times."""
+    output = tmp_path / "traces.jsonl"
+    status = cli.main(["run", "--output", str(output)])
+    done = capfd.readouterr()
+    assert status == 0, done.out[-3000:] + done.err[-3000:]
+    assert "no times" in done.out and "[10/10]" in done.out
+    assert "Warning" not in done.out + done.err, "nothing is wrong, and a newcomer would wonder"
+    traces = trace_files.load(output)
+    assert len(traces) >= 10 and all(t.is_successful() for t in traces)
