@@ -4,17 +4,14 @@ import csv
 import io
 import json
 import math
-import os
 import statistics
-import subprocess
-import sys
 
 import pytest
+from harness import cli
 from harness.core import paths
-from harness.report import comparison_markdown, comparison_terminal
-from harness.report.comparison_tables import choice, choice_table
+from harness.report import comparison as report
 from harness.results import comparison, comparison_data, summary
-from harness.results.trace_sets import TraceSetError
+from harness.results.trace_files import TraceSetError
 from recorded import DEFAULT, NAME, RELAXED, trace, trace_set, write
 
 FAST = {1: 0.5, 7: 1.0, 80: 4.0, 901: 10.0, 14107: 16.0}
@@ -105,10 +102,15 @@ def test_a_solution_that_is_gone_is_stale_and_one_from_elsewhere_is_unknown(tmp_
     assert any("cannot be told" in note for note in built.notes)
 
 
-def test_the_packed_source_of_this_repository_decides(tmp_path):
+@pytest.fixture(scope="module")
+def here():
+    """The comparison of this repository."""
+    return comparison.build([paths.ROOT])
+
+
+def test_the_packed_source_of_this_repository_decides(here, tmp_path):
     """Editing a solution must make its committed traces stale, and nothing else."""
-    built = comparison.build([paths.ROOT])
-    cells = csv.DictReader(io.StringIO(comparison_data.cells_csv(built)))
+    cells = csv.DictReader(io.StringIO(comparison_data.cells_csv(here)))
     hashes = {cell["solution"]: cell["solution_sha1"] for cell in cells if cell["definition"] == NAME}
     name = next(iter(hashes))
     file = write(tmp_path / "x.jsonl", [trace(name, 1, sha1=hashes[name]), trace(name, 7, sha1="0" * 40)])
@@ -208,7 +210,13 @@ def test_matched_ratios_stand_side_by_side(tmp_path):
         assert len(section.groups) == (1 if tolerance else 2)
         (found,) = (row.matched for row in section.matched if row.seq_len == 7)
         assert found == {"fast": {"relaxed": 0.98, "default": 0.7}}
-        assert "0.7000  0.9800" in comparison_terminal.plain_text(built)
+        assert "0.7000  0.9800" in report.plain_text(built)
+
+
+def test_no_exactness_is_shown_where_no_trace_has_a_matched_ratio(tmp_path):
+    built = comparison.build([trace_set(tmp_path, [trace("fast", 7, matched=None)])])
+    for text in (report.markdown(built), report.plain_text(built)):
+        assert "1.000" in text and "Exactness" not in text and "Matched ratio" not in text
 
 
 def test_untimed_traces_are_judged_but_not_timed(tmp_path):
@@ -217,14 +225,14 @@ def test_untimed_traces_are_judged_but_not_timed(tmp_path):
     cell = row(group, 7).cells["fast"]
     assert cell.passed and cell.latency_ms is None and row(group, 7).winner is None
     assert (group.total.of("fast").passed, group.total.of("fast").mean) == (1, None)
-    assert "PASSED 0.9900" in comparison_terminal.plain_text(comparison.build([tmp_path]))
+    assert "PASSED 0.9900" in report.plain_text(comparison.build([tmp_path]))
 
 
 def test_the_choice_says_what_its_run_groups_differ_in(tmp_path):
     """Two lines for one tolerance must not look alike."""
 
     def head(**change):
-        return choice_table(comparison.build([trace_set(tmp_path, [*two(), *two(**change)])])).head[:-5]
+        return report.choice_table(comparison.build([trace_set(tmp_path, [*two(), *two(**change)])])).head[:-5]
 
     assert head(tolerance=DEFAULT, protocol="twice") == ["tolerance"]
     assert head(protocol="twice") == ["protocol", "tolerance"]
@@ -234,7 +242,10 @@ def test_the_choice_says_what_its_run_groups_differ_in(tmp_path):
 
 def test_the_choice_of_untimed_runs_is_not_a_failure(tmp_path):
     group = only_group(tmp_path, [trace("fast", 901, 0)])
-    assert choice(group.regimes[2]).text == "not timed" and choice(group.regimes[3]).text == "none passes all"
+    assert (
+        report.choice(group.regimes[2]).text == "not timed"
+        and report.choice(group.regimes[3]).text == "none passes all"
+    )
 
 
 # Forms.
@@ -248,7 +259,7 @@ def built(tmp_path_factory):
 
 
 def test_markdown_has_a_regular_table_for_each_part(built):
-    text = comparison_markdown.markdown(built)
+    text = report.markdown(built)
     tables = [block.splitlines() for block in text.split("\n\n") if block.startswith("|")]
     assert len(tables) == 5
     for lines in tables:
@@ -260,14 +271,14 @@ def test_markdown_has_a_regular_table_for_each_part(built):
 def test_a_ratio_is_shown_alone_and_by_workload(built):
     pair = ("slow", "fast")
     asked = comparison.with_ratio(built, *pair)
-    for text in (comparison_markdown.markdown(asked, pair), comparison_terminal.plain_text(asked, pair)):
+    for text in (report.markdown(asked, pair), report.plain_text(asked, pair)):
         assert "slow against fast" in text and "from 0.500 to 2.000" in text and "Which to use" not in text
-    assert "| 80 | 2.000 | 4.000 | **2.000** |" in comparison_markdown.markdown(asked, pair)
+    assert "| 80 | 2.000 | 4.000 | **2.000** |" in report.markdown(asked, pair)
 
 
 def test_terminal_ends_with_what_to_use(built):
     """Whoever looks at the last lines of the output sees the answer."""
-    text = comparison_terminal.plain_text(built)
+    text = report.plain_text(built)
     end = text[text.index("Which to use") :]
     assert "none passes all" in end and "fast 2.0x" in end
     assert "slow 1.0x" not in end and "stale" in text
@@ -299,18 +310,17 @@ def test_json_holds_the_whole_model(built):
 # The command, and bad input.
 
 
-def command(*args):
-    """compare.py as a user runs it; nothing may end in a stack trace."""
-    env = os.environ | {"CUDA_VISIBLE_DEVICES": "", "COLUMNS": "160"}
-    script = "-m", "harness", "compare"
-    done = subprocess.run(
-        [sys.executable, *script, *map(str, args)], env=env, capture_output=True, text=True, timeout=120
-    )
-    assert "Traceback" not in done.stderr
-    return done
+@pytest.fixture
+def command(capsys):
+    """`moebench compare` as a user runs it: exit status, stdout, stderr."""
+
+    def run(*args):
+        return cli.main(["compare", *map(str, args)]), *capsys.readouterr()
+
+    return run
 
 
-def test_a_truncated_line_costs_only_itself(tmp_path):
+def test_a_truncated_line_costs_only_itself(command, tmp_path):
     """Valid lines are not lost because of a bad one; the bad one is named."""
     root = trace_set(tmp_path, two())
     file = root / "traces" / "moe" / f"{NAME}.jsonl"
@@ -319,16 +329,15 @@ def test_a_truncated_line_costs_only_itself(tmp_path):
     lines.insert(5, '{"definition": "x"}\n')
     lines.append("\xff\n")
     file.write_bytes("".join(lines).encode("latin-1"))
-    done = command("--traces", root, "--format", "csv")
-    assert done.returncode == 0 and len(done.stdout.splitlines()) == 1 + 9
-    places = [line.split(": left out: ")[0] for line in done.stderr.splitlines()]
+    status, out, err = command("--traces", root, "--format", "csv")
+    assert status == 0 and len(out.splitlines()) == 1 + 9
+    places = [line.split(": left out: ")[0] for line in err.splitlines()]
     assert places == [f"{file}:3", f"{file}:6", f"{file}:12"]
 
 
-def test_the_command_reads_this_repository_and_writes_a_file(tmp_path):
+def test_the_command_reads_this_repository_and_writes_a_file(command, tmp_path):
     output = tmp_path / "new" / "x.json"
-    done = command("--tolerance", "relaxed", "--format", "json", "--output", output)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert command("--tolerance", "relaxed", "--format", "json", "--output", output) == (0, "", "")
     found = json.loads(output.read_text())
     groups = {s["definition"]: s["groups"] for s in found["sections"]}
     assert {g["tolerance"].split(":")[0] for of in groups.values() for g in of} == {"relaxed"}
@@ -374,15 +383,16 @@ def test_a_workload_file_is_no_trace_set():
     [
         (["--traces", "nowhere"], "nowhere: no such file or folder"),
         (["--solutions", "nothing"], "unknown solution 'nothing'; the traces have: "),
-        (["--ratio", "nothing", "hopper_fused"], "unknown solution 'nothing'; the traces have: "),
+        (["--ratio", "nothing", "fast"], "unknown solution 'nothing'; the traces have: "),
         (["--definition", "huge"], "unknown definition 'huge'; the traces have: "),
         (["--tolerance", "loose"], "unknown tolerance 'loose'; the traces have: "),
     ],
 )
-def test_bad_arguments_get_one_line(args, message):
-    done = command(*args)
-    assert done.returncode == 2 and message in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
+def test_bad_arguments_get_one_line(command, tmp_path, args, message):
+    traces = [] if "--traces" in args else ["--traces", trace_set(tmp_path, two())]
+    status, out, err = command(*traces, *args)
+    assert (status, out) == (2, "") and message in err
+    assert len(err.strip().splitlines()) == 1
 
 
 def test_solutions_never_run_alike_have_no_ratio(tmp_path):

@@ -1,18 +1,17 @@
 """A change that makes a solution slower or wrong is marked, and nothing is compared that cannot be."""
 
-import subprocess
-import sys
-
 import pytest
 from flashinfer_bench import Correctness, Environment, Evaluation, Performance, Trace
 from flashinfer_bench.data import load_jsonl_file
+from harness import cli
 from harness.core import paths
-from harness.results import regression
+from harness.report import regression as report
+from harness.results import regression, trace_files
+from harness.results.trace_files import Recorded
 
 from definitions.moe_fp8_block_scale import definition_name
 
 NAME = definition_name("full")
-SCRIPT = "-m", "harness", "regression"
 LIBS = {"tolerance": "contest: rtol=0.3", "protocol": "p", "torch": "2.11", "solution_sha1": "now", "command": "c"}
 
 
@@ -34,16 +33,27 @@ def trace(workload, ms=1.0, solution="tiny", status="PASSED", hardware="A GPU", 
     return Trace(definition=NAME, workload=workload, solution=solution, evaluation=ev)
 
 
+def compare(before, after):
+    return regression.compare(*([Recorded(trace, "x:1", None) for trace in side] for side in (before, after)))
+
+
 def marks(before, after):
-    return [change.mark for change in regression.compare(before, after).compared]
+    found = compare(before, after)
+    return list(found[found.side == "both"].mark)
 
 
-def regress(tmp_path, before, after, *more):
-    """regression.py on two files of traces."""
-    for name, traces in (("before", before), ("after", after)):
-        (tmp_path / f"{name}.jsonl").write_text("".join(f"{t.model_dump_json()}\n" for t in traces))
-    files = ["--before", tmp_path / "before.jsonl", "--after", tmp_path / "after.jsonl"]
-    return subprocess.run([sys.executable, *SCRIPT, *files, *more], capture_output=True, text=True, timeout=120)
+@pytest.fixture
+def regress(tmp_path, capsys):
+    """`moebench regression` on two files of traces, before.jsonl and after.jsonl: exit status, stdout, stderr."""
+
+    def run(before, after, *more, cut_off=""):
+        files = []
+        for name, traces in (("before", before), ("after", after)):
+            files += [f"--{name}", str(tmp_path / f"{name}.jsonl")]
+            (tmp_path / f"{name}.jsonl").write_text("".join(f"{t.model_dump_json()}\n" for t in traces) + cut_off)
+        return cli.main(["regression", *files, *more]), *capsys.readouterr()
+
+    return run
 
 
 @pytest.mark.parametrize(("ms", "mark"), [(0.5, ""), (1.0, ""), (1.049, ""), (1.051, "slower"), (3.0, "slower")])
@@ -71,7 +81,7 @@ def test_a_failure_in_one_of_several_runs_is_a_failure(workloads):
 def test_the_fastest_of_several_runs_is_a_sides_time(workloads):
     """One disturbed run on either side must neither raise an alarm nor hide a slow-down."""
     quiet = [trace(workloads[0]), trace(workloads[0], 5.0)]
-    (same,) = regression.compare(quiet, [trace(workloads[0], 4.0), trace(workloads[0], 1.02)]).compared
+    (same,) = compare(quiet, [trace(workloads[0], 4.0), trace(workloads[0], 1.02)]).itertuples()
     assert same.change == pytest.approx(0.02) and same.mark == ""
     assert marks(quiet, [trace(workloads[0], 1.2), trace(workloads[0], 4.0)]) == ["slower"]
 
@@ -92,10 +102,11 @@ def test_runs_of_an_older_source_on_the_same_side_do_not_count(workloads):
         {"protocol": "q"},
     ],
 )
-def test_different_machines_versions_tolerances_and_protocols_are_never_compared(tmp_path, workloads, other):
-    verdict = regression.compare([trace(workloads[0])], [trace(workloads[0], 9.0, **other)])
-    assert not verdict.compared and [(side, n) for side, _, n in verdict.apart] == [("before", 1), ("after", 1)]
-    assert next(iter(other.values())) in regression.markdown(verdict)
+def test_different_machines_versions_tolerances_and_protocols_are_never_compared(workloads, other):
+    found = compare([trace(workloads[0])], [trace(workloads[0], 9.0, **other)])
+    assert sorted(found.side) == ["after", "before"] and set(found.mark) == {""}
+    text = report.markdown(found)
+    assert "only before, 1 traces" in text and "only after, 1 traces" in text and next(iter(other.values())) in text
 
 
 def test_the_commands_wording_and_the_source_are_no_condition(workloads):
@@ -110,45 +121,43 @@ def test_untimed_runs_are_compared_for_failures_alone(workloads):
     assert marks(before, after) == ["", "failing"]
 
 
-def test_what_one_side_lacks_is_listed(tmp_path, workloads):
+def test_what_one_side_lacks_is_listed(regress, workloads):
     before = [trace(workloads[0]), trace(workloads[1]), trace(workloads[2], solution="gone")]
     after = [trace(workloads[0]), trace(workloads[0], solution="fresh")]
-    done = regress(tmp_path, before, after)
-    assert done.returncode == 0
+    status, out, _ = regress(before, after)
+    assert status == 0
     for line in ("Only before: tiny at T = 7", "Only before: gone at T = 14", "Only after: fresh at T = 1"):
-        assert line in done.stdout.splitlines()
+        assert line in out.splitlines()
 
 
-def test_the_comment_shows_what_is_marked_and_the_status_says_so(tmp_path, workloads):
+def test_the_comment_shows_what_is_marked_and_the_status_says_so(regress, tmp_path, workloads):
     before = [trace(w) for w in workloads]
     after = [trace(workloads[0], 1.5), trace(workloads[1], status="TIMEOUT"), trace(workloads[2], 0.9)]
-    done = regress(tmp_path, before, after, "--output", tmp_path / "comment.md")
-    assert done.returncode == 1 and done.stdout == (tmp_path / "comment.md").read_text()
-    assert "**1 slower by more than 5%, 1 newly failing**, of 3 compared." in done.stdout
-    shown, _, folded = done.stdout.partition("<details>")
-    assert "| tiny | 1 | e05c6c03 | 1.0000 | 1.5000 | +50.0% | **slower** |" in shown
-    assert "| tiny | 7 | b8f4f012 | 1.0000 | TIMEOUT |  | **failing** |" in shown
-    assert "| tiny | 14 |" not in shown and "| tiny | 14 | 8cba5890 | 1.0000 | 0.9000 | -10.0% |  |" in folded
-    assert regress(tmp_path, before, before).returncode == 0
+    status, out, _ = regress(before, after, "--output", str(tmp_path / "comment.md"))
+    assert status == 1 and out == (tmp_path / "comment.md").read_text()
+    assert "**1 slower by more than 5%, 1 newly failing**, of 3 compared." in out
+    shown, _, folded = out.partition("<details>")
+    assert "| tiny | e05c6c03 | 1 | 1.0000 | 1.5000 | +50.0% | slower |" in shown
+    assert "| tiny | b8f4f012 | 7 | 1.0000 | TIMEOUT |  | failing |" in shown
+    assert "| 14 |" not in shown and "| tiny | 8cba5890 | 14 | 1.0000 | 0.9000 | -10.0% |  |" in folded
+    assert regress(before, before)[0] == 0
 
 
-def test_a_broken_line_costs_only_itself(tmp_path, workloads):
-    done = regress(tmp_path, [trace(w) for w in workloads], [trace(w) for w in workloads])
-    with (tmp_path / "after.jsonl").open("a") as file:
-        file.write('{"definition": "cut o')
-    files = ["--before", tmp_path / "before.jsonl", "--after", tmp_path / "after.jsonl"]
-    again = subprocess.run([sys.executable, *SCRIPT, *files], capture_output=True, text=True, timeout=120)
-    assert again.returncode == 0 and again.stdout == done.stdout and "after.jsonl:4: left out" in again.stderr
+def test_a_broken_line_costs_only_itself(regress, workloads):
+    traces = [trace(w) for w in workloads]
+    _, whole, _ = regress(traces, traces)
+    status, out, err = regress(traces, traces, cut_off='{"definition": "cut o')
+    assert (status, out) == (0, whole) and "after.jsonl:4: left out" in err
 
 
-def test_nothing_to_compare_is_an_error_of_one_line(tmp_path, workloads):
-    done = regress(tmp_path, [trace(workloads[0])], [trace(workloads[0], hardware="Another GPU")])
-    assert done.returncode == 2 and done.stderr.startswith("nothing could be compared")
-    done = regress(tmp_path, [trace(workloads[0])], [])
-    assert done.returncode == 2 and len(done.stderr.strip().splitlines()) == 1 and "no traces" in done.stderr
+def test_nothing_to_compare_is_an_error_of_one_line(regress, workloads):
+    status, _, err = regress([trace(workloads[0])], [trace(workloads[0], hardware="Another GPU")])
+    assert status == 2 and err.startswith("nothing could be compared")
+    status, out, err = regress([trace(workloads[0])], [])
+    assert (status, out) == (2, "") and len(err.strip().splitlines()) == 1 and "no traces" in err
 
 
 def test_the_recorded_traces_equal_themselves():
-    recorded = load_jsonl_file(Trace, paths.trace_file(NAME))
-    verdict = regression.compare(recorded, recorded)
-    assert len(verdict.compared) == len(recorded) and not verdict.marked and not verdict.apart
+    recorded, _ = trace_files.read([paths.trace_file(NAME)])
+    found = regression.compare(recorded, recorded)
+    assert len(found) == len(recorded) and set(found.side) == {"both"} and set(found.mark) == {""}

@@ -5,7 +5,6 @@ traces are of one cell, those of the current source come first, and the newest o
 """
 
 import argparse
-import os
 import sys
 from pathlib import Path
 
@@ -14,9 +13,8 @@ from rich.console import Console
 from harness.core import paths
 from harness.core.atomic_file import write_atomically
 from harness.operators.catalogue import GEOMETRIES
-from harness.report import comparison_markdown, comparison_terminal
+from harness.report import comparison as report
 from harness.results import comparison, comparison_data
-from harness.results.trace_sets import TraceSetError
 
 FORMATS = ("terminal", "markdown", "csv", "json")
 
@@ -39,34 +37,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--output", type=Path, metavar="FILE", help="write there, not to the terminal")
 
 
-def text_of(found: comparison.Comparison, form: str, pair: tuple[str, str] | None) -> str:
-    if form == "terminal":
-        return comparison_terminal.plain_text(found, pair)
-    if form == "markdown":
-        return comparison_markdown.markdown(found, pair)
-    if form == "json":
-        return comparison_data.as_json(found)
-    return comparison_data.ratios_csv(found) if pair else comparison_data.cells_csv(found)
-
-
 def main(args: argparse.Namespace) -> int:
+    found = comparison.build(args.traces, args.definition, args.tolerance, args.solutions)
     pair = tuple(args.ratio) if args.ratio else None
-    try:
-        found = comparison.build(args.traces, args.definition, args.tolerance, args.solutions)
-        if pair:
-            found = comparison.with_ratio(found, *pair)
-        for warning in found.warnings:
-            print(warning, file=sys.stderr)
-        if args.output:
-            write_atomically(args.output, text_of(found, args.format, pair))
-        elif args.format == "terminal" and sys.stdout.isatty():
-            comparison_terminal.show(found, Console(), pair)
-        else:
-            sys.stdout.write(text_of(found, args.format, pair))
-            sys.stdout.flush()
-    except BrokenPipeError:  # the reader has seen enough, as head has
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (TraceSetError, OSError) as error:
-        print(error, file=sys.stderr)
-        return 2
+    if pair:
+        found = comparison.with_ratio(found, *pair)
+    for warning in found.warnings:
+        print(warning, file=sys.stderr)
+    if args.format == "terminal" and not args.output and sys.stdout.isatty():
+        report.show(found, Console(), pair)
+        return 0
+    forms = {
+        "terminal": lambda: report.plain_text(found, pair),
+        "markdown": lambda: report.markdown(found, pair),
+        "csv": lambda: comparison_data.ratios_csv(found) if pair else comparison_data.cells_csv(found),
+        "json": lambda: comparison_data.as_json(found),
+    }
+    text = forms[args.format]()
+    if args.output:
+        write_atomically(args.output, text)
+    else:
+        sys.stdout.write(text)
     return 0

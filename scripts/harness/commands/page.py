@@ -6,9 +6,9 @@ from pathlib import Path
 
 from harness.core import paths
 from harness.core.atomic_file import write_atomically
+from harness.core.errors import UserError
 from harness.report import results_page
 from harness.results import comparison
-from harness.results.trace_sets import TraceSetError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,23 +17,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--traces",
         nargs="+",
         type=Path,
-        default=[paths.ROOT],
         metavar="PATH",
         help="trace sets, folders of JSONL files, or such files, taken together; default: this repository",
     )
-    add("--output", type=Path, metavar="FILE", default=paths.RESULTS_PAGE, help="default: docs/results.html")
+    add("--output", type=Path, metavar="FILE", help="default, without --traces: docs/results.html")
 
 
 def main(args: argparse.Namespace) -> int:
+    if args.traces and not args.output:
+        raise UserError("--output: want a file, as docs/results.html is of this repository's traces")
     # the page in docs/ is of the FP8 layer; other operators have pages of their own
-    definition = "full" if args.traces == [paths.ROOT] else None
-    try:
-        found = comparison.build(args.traces, definition)
-        write_atomically(args.output, results_page.page(found))
-    except (TraceSetError, OSError) as error:
-        print(error, file=sys.stderr)
-        return 2
+    found = comparison.build(args.traces) if args.traces else comparison.build([paths.ROOT], "full")
+    output = args.output or paths.RESULTS_PAGE
+    write_atomically(output, results_page.page(found))
     for warning in found.warnings:
         print(warning, file=sys.stderr)
-    print(f"wrote {args.output}")
+    print(f"wrote {output}")
     return 0

@@ -13,7 +13,7 @@ from harness.evaluation.tolerances import TOLERANCES
 from harness.profiling.record import read_records
 from harness.report.pictures import pictures
 from harness.results import comparison
-from harness.results.trace_sets import TraceSetError
+from harness.results.trace_files import TraceSetError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -9,7 +9,9 @@ import sys
 from pathlib import Path
 
 from harness.core.atomic_file import write_atomically
-from harness.results import regression, trace_sets
+from harness.core.errors import UserError
+from harness.report import regression as report
+from harness.results import regression, trace_files
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,22 +23,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    sides = []
-    try:
-        for given in (args.before, args.after):
-            recorded, warnings = trace_sets.read(given)
-            for warning in warnings:
-                print(warning, file=sys.stderr)
-            sides.append([found.trace for found in recorded])
-        verdict = regression.compare(*sides)
-        text = regression.markdown(verdict)
-        print(text, end="")
-        if args.output:
-            write_atomically(args.output, text)
-    except (trace_sets.TraceSetError, OSError) as error:
-        print(error, file=sys.stderr)
-        return 2
-    if not verdict.compared:
-        print("nothing could be compared: no solution ran on both sides under the same conditions", file=sys.stderr)
-        return 2
-    return 1 if verdict.marked else 0
+    (before, lines), (after, more) = trace_files.read(args.before), trace_files.read(args.after)
+    for warning in (*lines, *more):
+        print(warning, file=sys.stderr)
+    found = regression.compare(before, after)
+    text = report.markdown(found)
+    print(text, end="")
+    if args.output:
+        write_atomically(args.output, text)
+    if not (found.side == "both").any():
+        raise UserError("nothing could be compared: no solution ran on both sides under the same conditions")
+    return 1 if (found.mark != "").any() else 0

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from harness.core import paths
 from harness.packing import manifest, pack
-from harness.results import trace_sets
+from harness.results import trace_files
 from harness.submission import bundle, clean_build, contest_record, evaluation_environment
 
 GEOMETRY = "full"
@@ -89,7 +89,7 @@ def submit(args: argparse.Namespace, console: Console) -> bool:
         raise ValueError(f"{args.name} does not serve the {GEOMETRY} geometry, which is the contest's")
     default = paths.trace_file(solution.definition)
     given = args.traces or ([default] if default.exists() else [])
-    recorded, warnings = trace_sets.read(given) if given else ([], [])
+    recorded, warnings = trace_files.read(given) if given else ([], [])
     for warning in warnings:
         console.print(warning, style="yellow", markup=False, soft_wrap=True)
     traces = [found.trace for found in recorded]
@@ -111,6 +111,6 @@ def submit(args: argparse.Namespace, console: Console) -> bool:
 def main(args: argparse.Namespace) -> int:
     try:
         return 0 if submit(args, Console(width=None if sys.stdout.isatty() else 160)) else 1
-    except (manifest.PackingError, trace_sets.TraceSetError, ValueError, OSError) as error:
+    except (manifest.PackingError, trace_files.TraceSetError, ValueError, OSError) as error:
         print(str(error).splitlines()[0], file=sys.stderr)
         return 2

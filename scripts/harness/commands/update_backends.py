@@ -7,7 +7,7 @@ from harness.core import paths
 from harness.core.atomic_file import write_atomically
 from harness.packing import manifest
 from harness.report import backend_table
-from harness.results.trace_sets import TraceSetError
+from harness.results.trace_files import TraceSetError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -6,7 +6,7 @@ import sys
 from harness.core import paths
 from harness.core.atomic_file import write_atomically
 from harness.report import results_block
-from harness.results.trace_sets import TraceSetError
+from harness.results.trace_files import TraceSetError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -10,7 +10,7 @@ from harness.packing.manifest import Facts
 from harness.report import marked_block
 from harness.results import comparison
 from harness.results.comparison import Comparison
-from harness.results.trace_sets import TraceSetError
+from harness.results.trace_files import TraceSetError
 
 BEGIN = "<!-- solutions: written by scripts/update_backends.py -->"
 END = "<!-- end of solutions -->"

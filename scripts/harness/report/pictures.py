@@ -12,7 +12,6 @@ from matplotlib.figure import Figure
 from harness.operators.catalogue import geometry_of
 from harness.profiling.record import ProfileRecord
 from harness.report import plot_roofline, plot_speed, plot_stages, plot_style
-from harness.report.comparison_tables import versions
 from harness.results.comparison import Comparison, RunGroup, Section
 
 
@@ -52,7 +51,7 @@ def speed(section: Section, group: RunGroup, where: str) -> Picture | None:
     if set(data) <= {"bound"}:
         return None
     title = f"{section.hardware}, {group.tolerance}"
-    below = f"{versions(section)}; {group.protocol}; {' to '.join(group.days)}"
+    below = f"{section.versions_text}; {group.protocol}; {' to '.join(group.days)}"
     made_from = fingerprint([data, len(group.rows), title, below], plot_speed)
     return Picture(f"speed-{where}.svg", made_from, lambda: plot_speed.draw(data, len(group.rows), title, below))
 

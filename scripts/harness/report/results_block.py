@@ -5,10 +5,9 @@ from collections import defaultdict
 from definitions.moe_fp8_block_scale import definition_name
 from harness.core import paths
 from harness.report import marked_block
-from harness.report.comparison_tables import versions
 from harness.results import comparison
 from harness.results.comparison import Comparison, RunGroup, Section
-from harness.results.trace_sets import TraceSetError
+from harness.results.trace_files import TraceSetError
 
 BEGIN = "<!-- results: written by scripts/update_readme.py -->"
 END = "<!-- end of results -->"
@@ -44,7 +43,7 @@ def table(section: Section, group: RunGroup) -> str:
     lines = [f"**{section.hardware}**, {group.tolerance}", "", "| " + " | ".join(head) + " |"]
     lines.append("| --- |" + " ---: |" * (len(head) - 1))
     lines += [row(group, solution) for solution in group.solutions]
-    notes = "; ".join([versions(section), f"protocol {group.protocol}", " to ".join(group.days)])
+    notes = "; ".join([section.versions_text, f"protocol {group.protocol}", " to ".join(group.days)])
     if imported := packages(group):
         notes += f"; {imported}"
     return "\n".join([*lines, "", f"Times in ms. {notes}."])

@@ -11,13 +11,7 @@ from pathlib import Path
 
 import jinja2
 
-from harness.report.comparison_tables import (
-    milliseconds,
-    plain_ratio,
-    ratio_text,
-    speedup,
-    versions,
-)
+from harness.report.comparison import decimal, matched_columns
 from harness.results.comparison import Cell, Comparison, Row, RunGroup, Section, tolerance_order
 from harness.results.summary import REGIMES
 from harness.results.workload_info import WorkloadInfo
@@ -40,7 +34,7 @@ def status_words(cell: Cell) -> str:
 
 
 def is_timed(group: RunGroup) -> bool:
-    return any(cell.latency_ms is not None for row in group.rows for cell in row.cells.values())
+    return any(cell.latency_ms is not None for cell in group.cells)
 
 
 def tags_of(cell: Cell, winner: str | None) -> list[tuple[str, str]]:
@@ -61,16 +55,17 @@ def label_of(cell: Cell, winner: str | None) -> str:
     """One line that tells a cell, for a reader who sees neither table nor plot."""
     parts = [f"{cell.solution} at T = {cell.seq_len}: {status_words(cell)}"]
     if cell.latency_ms is not None:
-        parts[0] = f"{cell.solution} at T = {cell.seq_len}: {milliseconds(cell.latency_ms)} ms, {speedup(cell.speedup)}"
+        parts[0] = (
+            f"{cell.solution} at T = {cell.seq_len}: {decimal(cell.latency_ms, 3)} ms, {decimal(cell.speedup, 1, 'x')}"
+        )
     if cell.over_bound is not None:
-        parts.append(f"{plain_ratio(cell.over_bound)} times the bound")
+        parts.append(f"{decimal(cell.over_bound, 2)} times the bound")
     return ", ".join([*parts, *(words for kind, words in tags_of(cell, winner) if kind != "failed")])
 
 
 def matched_pairs(section: Section) -> list[tuple[str, str]]:
-    """(solution, tolerance's name) of the matched ratios that traces tell, solution by solution."""
-    pairs = {(name, t) for row in section.matched for name, ratios in row.matched.items() for t in ratios}
-    return sorted(pairs, key=lambda pair: (pair[0], tolerance_order(pair[1])))
+    """(solution, tolerance's name) of the matched ratios, solution by solution."""
+    return [(name, tolerance) for name, tolerances in matched_columns(section) for tolerance in tolerances]
 
 
 def group_id(section: Section, group: RunGroup) -> str:
@@ -83,10 +78,6 @@ def trace_id(section: Section, group: RunGroup, cell: Cell) -> str:
     """A fragment of a URL, the same for a later trace of the same experiment."""
     key = f"{group_id(section, group)} {cell.solution} {cell.uuid}"
     return f"trace-{hashlib.sha1(key.encode()).hexdigest()[:12]}"
-
-
-def _four(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4f}"
 
 
 def _unit(value: float | None, digits: int, unit: str) -> str | None:
@@ -163,8 +154,8 @@ def workload_view(section: Section, row: Row) -> dict:
         "label": f"T = {info.seq_len:,}" + ("" if info.active is None else f", {info.active} active experts"),
         "bound_ms": info.bound_ms,
         "bound_speedup": row.bound_speedup,
-        "bound_latency_text": info.bound_ms and f"{milliseconds(info.bound_ms)} ms",
-        "bound_speedup_text": row.bound_speedup and speedup(row.bound_speedup),
+        "bound_latency_text": info.bound_ms and f"{decimal(info.bound_ms, 3)} ms",
+        "bound_speedup_text": row.bound_speedup and decimal(row.bound_speedup, 1, "x"),
         "part": workload_part(section, info),
     }
 
@@ -174,8 +165,8 @@ def point_view(section: Section, group: RunGroup, row: Row, cell: Cell) -> dict:
         "uuid": cell.uuid,
         "latency_ms": cell.latency_ms,
         "speedup": cell.speedup,
-        "latency_text": f"{milliseconds(cell.latency_ms)} ms",
-        "speedup_text": speedup(cell.speedup),
+        "latency_text": f"{decimal(cell.latency_ms, 3)} ms",
+        "speedup_text": decimal(cell.speedup, 1, "x"),
         "stale": cell.stale,
         "trace": trace_id(section, group, cell),
         "label": label_of(cell, row.winner),
@@ -206,7 +197,7 @@ def data_of(comparison: Comparison, series: dict[str, dict]) -> dict:
 
 def series_of(comparison: Comparison) -> dict[str, dict]:
     """Solution -> its colour and mark, the same in every plot; past the last colour the marks differ."""
-    names = sorted({name for section in comparison.sections for group in section.groups for name in group.solutions})
+    names = sorted({name for group in comparison.groups for name in group.solutions})
     return {
         name: {"colour": f"series-{at % NUM_COLOURS}", "mark": (at + at // NUM_COLOURS) % NUM_COLOURS}
         for at, name in enumerate(names)
@@ -215,8 +206,7 @@ def series_of(comparison: Comparison) -> dict[str, dict]:
 
 def first_tolerance(comparison: Comparison) -> str:
     """The tolerance shown first: that of the run group in which the most cells passed."""
-    groups = [group for section in comparison.sections for group in section.groups]
-    return max(groups, key=lambda g: sum(cell.passed for row in g.rows for cell in row.cells.values())).tolerance_name
+    return max(comparison.groups, key=lambda group: sum(cell.passed for cell in group.cells)).tolerance_name
 
 
 def hash_source(text: str) -> str:
@@ -234,15 +224,9 @@ def page(comparison: Comparison) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"ms": milliseconds, "x": speedup, "two": plain_ratio, "three": ratio_text, "four": _four}
-    environment.globals |= {"trace_id": trace_id, "group_id": group_id, "regime_of": regime_of}
-    environment.globals |= {
-        "tags_of": tags_of,
-        "label_of": label_of,
-        "matched_pairs": matched_pairs,
-        "is_timed": is_timed,
-        "versions": versions,
-    }
+    environment.filters["decimal"] = decimal
+    for function in (trace_id, group_id, regime_of, tags_of, label_of, matched_pairs, is_timed):
+        environment.globals[function.__name__] = function
     script, style = ((HERE / f"results_page.{kind}").read_text() for kind in ("js", "css"))
     series = series_of(comparison)
     seq_lens = {info.seq_len for section in comparison.sections for info in section.workloads}
@@ -250,7 +234,7 @@ def page(comparison: Comparison) -> str:
         comparison=comparison,
         series=series,
         regimes=[regime for regime in REGIMES if any(map(regime.holds, seq_lens))],
-        tolerances=list(dict.fromkeys(g.tolerance_name for s in comparison.sections for g in s.groups)),
+        tolerances=list(dict.fromkeys(group.tolerance_name for group in comparison.groups)),
         first_tolerance=first_tolerance(comparison),
         data=data_of(comparison, series),
         script=script,

@@ -3,12 +3,12 @@
 from definitions import moe_bf16, mxfp8_linear
 from harness.core import paths
 from harness.profiling.record import ProfileRecord, read_records
-from harness.report import comparison_markdown, profiles
-from harness.report.comparison_tables import versions
+from harness.report import comparison as comparison_report
+from harness.report import profiles
 from harness.report.table import Table
 from harness.results import comparison, staleness
 from harness.results.comparison import Comparison, RunGroup, Section
-from harness.results.trace_sets import TraceSetError
+from harness.results.trace_files import TraceSetError
 
 OURS = ("gather_scatter_bf16", "align_fused_bf16")
 LIBRARY = "torch_grouped_bf16"
@@ -59,7 +59,9 @@ def summary(section: Section, group: RunGroup) -> str:
         cells += [ratio(ms.get(second), ms.get(first)), ratio(ms.get(LIBRARY), best), ratio(best, info.bound_ms)]
         cells.append("-" if not info.bound_ms else "memory" if memory >= 0.999 * info.bound_ms else "tensor cores")
         rows.append(cells)
-    note = f"{section.hardware}, {group.tolerance}; {versions(section)}; {group.protocol}; {' to '.join(group.days)}."
+    note = (
+        f"{section.hardware}, {group.tolerance}; {section.versions_text}; {group.protocol}; {' to '.join(group.days)}."
+    )
     return Table(head, [rows], words=0, notes=[note, *([STALE] if stale else [])]).markdown()
 
 
@@ -131,5 +133,5 @@ def mxfp8() -> str:
         found = comparison.build([file])
         if found.warnings:
             raise TraceSetError(found.warnings[0])
-        parts.append(comparison_markdown.markdown(found).strip())
+        parts.append(comparison_report.markdown(found).strip())
     return "\n\n".join(parts)

@@ -1,0 +1,251 @@
+"""A comparison as tables; what to use stands first in Markdown, and last in a terminal, where it stays in view."""
+
+import io
+import math
+from dataclasses import dataclass, field
+
+from rich.console import Console
+
+from harness.report.table import Cell as Entry
+from harness.report.table import Table
+from harness.results.comparison import Cell, Comparison, Ratio, Row, RunGroup, Section, tolerance_order
+from harness.results.summary import ALL, REGIMES, RegimeSummary
+
+CLOSE = 0.05  # a lead below this is not worth choosing by
+MIN_WIDTH = 160
+CELL_WIDTH = 25  # of a solution's column with its borders
+
+
+@dataclass(frozen=True)
+class Part:
+    """A heading with its lines of text and tables."""
+
+    heading: str
+    lines: list[str] = field(default_factory=list)
+    tables: list[Table] = field(default_factory=list)
+
+
+def decimal(value: float | None, digits: int, unit: str = "") -> str:
+    return "-" if value is None else f"{value:.{digits}f}{unit}"
+
+
+def cell_entry(cell: Cell | None, winner: str | None) -> Entry:
+    """Latency, speed-up and, where there is a bound, latency over bound; or why there is none."""
+    if cell is None:
+        return Entry("-")
+    mark = "failed" if not cell.passed else "stale" if cell.stale else "best" if cell.solution == winner else ""
+    before = {"current": "", "stale": "stale ", "unknown": "? "}[cell.source]
+    if cell.speedup is None:
+        matched = "" if cell.matched is None else f" {cell.matched:.4f}"
+        return Entry(f"{before}{cell.status}{matched}", mark)
+    over = "" if cell.over_bound is None else f" {cell.over_bound:5.2f}"
+    star = "* " if mark == "best" else ""
+    return Entry(f"{star}{before}{cell.latency_ms:.3f} {cell.speedup:6.1f}x{over}", mark)
+
+
+def workload_table(group: RunGroup) -> Table:
+    bounds = any(row.workload.bound_ms is not None for row in group.rows)
+
+    def entries(row: Row) -> list[Entry | str]:
+        bound = [decimal(row.workload.bound_ms, 3)] if bounds else []
+        cells = [cell_entry(row.cells.get(name), row.winner) for name in group.solutions]
+        return [str(row.workload.seq_len), *bound, *cells]
+
+    return Table(
+        title="Workloads",
+        head=["T", *(["bound ms"] if bounds else []), *group.solutions],
+        sections=[[entries(row) for row in group.rows]],
+        caption=f"In a cell: ms, speed-up{', ms/bound' if bounds else ''}; * the fastest.",
+        words=0,
+    )
+
+
+def summary_rows(summary: RegimeSummary) -> list[list[Entry | str]]:
+    return [
+        [
+            summary.regime.name,
+            s.solution,
+            Entry(f"{s.passed}/{s.workloads}{f' {s.stale} stale' if s.stale else ''}", "" if s.complete else "failed"),
+            str(s.wins),
+            Entry(decimal(s.mean, 1, "x"), "best" if s.solution == summary.best else ""),
+            Entry(decimal(s.geometric_mean, 1, "x"), "best" if s.solution == summary.best_geometric else ""),
+            *(decimal(value, 1, "x") for value in (s.median, s.least, s.greatest)),
+            decimal(s.variation, 2),
+            decimal(s.mean_ms, 3),
+            decimal(s.over_bound, 2),
+        ]
+        for s in summary.summaries
+    ]
+
+
+def summary_table(group: RunGroup) -> Table:
+    figures = ["passed", "wins", "mean", "geo. mean", "median", "min", "max", "CV", "mean ms", "ms/bound"]
+    return Table(
+        title="Speed-ups",
+        head=["T", "solution", *figures],
+        sections=[summary_rows(summary) for summary in (group.total, *group.regimes)],
+        caption="Over the workloads that passed. mean: arithmetic, FIB's score; marked: the best that passed all. "
+        "CV: standard deviation over mean. ms/bound: geometric mean.",
+        words=2,
+    )
+
+
+def range_table(ratios: list[Ratio]) -> Table:
+    figures = [(f"{r.a} / {r.b}", r.geometric_mean, r.least, r.greatest) for r in ratios]
+    return Table(
+        title="Ratios",
+        head=["pair", "geo. mean", "min", "max"],
+        sections=[[[pair, *(decimal(value, 3) for value in values)] for pair, *values in figures]],
+        caption="How many times as fast the first is as the second, over the workloads where both count.",
+    )
+
+
+def ratio_table(ratio: Ratio) -> Table:
+    least, greatest, mean = (decimal(value, 3) for value in (ratio.least, ratio.greatest, ratio.geometric_mean))
+    rows = [
+        [
+            *(str(row.seq_len), decimal(row.a_ms, 3), decimal(row.b_ms, 3)),
+            Entry(decimal(row.ratio, 3), "best" if row.ratio and row.ratio > 1 else ""),
+        ]
+        for row in ratio.rows
+    ]
+    return Table(
+        title=f"{ratio.a} against {ratio.b}",
+        head=["T", f"{ratio.a} ms", f"{ratio.b} ms", "ratio"],
+        sections=[rows],
+        caption=f"How many times as fast the first is; from {least} to {greatest}, geometric mean {mean}.",
+        words=0,
+    )
+
+
+def matched_columns(section: Section) -> list[tuple[str, list[str]]]:
+    """Solution -> names of the tolerances of its matched ratios, strict first; [] where no trace has any."""
+    pairs = {(name, t) for row in section.matched for name, ratios in row.matched.items() for t in ratios}
+    names = sorted({name for name, _ in pairs})
+    return [(name, sorted((t for n, t in pairs if n == name), key=tolerance_order)) for name in names]
+
+
+def matched_table(section: Section) -> Table | None:
+    """A column for each solution, in a cell a ratio for each tolerance; None where no trace has a matched ratio."""
+    columns = matched_columns(section)
+    tolerances = sorted({t for _, of_one in columns for t in of_one}, key=tolerance_order)
+    if not columns:
+        return None
+    rows = []
+    for row in section.matched:
+        ratios = [[row.matched.get(name, {}).get(t) for t in tolerances] for name, _ in columns]
+        rows.append([str(row.seq_len), *("  ".join(decimal(value, 4) for value in of_one) for of_one in ratios)])
+    return Table(
+        title="Matched ratio",
+        head=["T", *(name for name, _ in columns)],
+        sections=[rows],
+        caption=f"In a cell: {', '.join(tolerances)}; the share of elements inside, whether it passed or not.",
+        words=0,
+    )
+
+
+def choice(summary: RegimeSummary) -> Entry:
+    """The solution to use, its mean speed-up, and whichever is as good."""
+    if summary.best is None:
+        untimed = any(s.complete for s in summary.summaries)
+        return Entry("not timed") if untimed else Entry("none passes all", "failed")
+    mean = summary.of(summary.best).mean
+    text = f"{summary.best} {mean:.1f}x"
+    if summary.runner_up is not None:
+        lead = mean / summary.of(summary.runner_up).mean - 1
+        if lead < CLOSE:
+            text += f" ({summary.runner_up} within {math.ceil(lead * 1000) / 1000:.1%})"
+    return Entry(text, "best")
+
+
+def condition(section: Section, group: RunGroup) -> dict[str, str]:
+    """What figures of two run groups may differ in, by the name of its column."""
+    return {
+        "definition": section.definition,
+        "machine": section.hardware,
+        "versions": section.versions_text,
+        "protocol": group.protocol,
+        "tolerance": group.tolerance_name,
+    }
+
+
+def choice_table(comparison: Comparison) -> Table:
+    """What to use, by tolerance and number of tokens; with whatever else run groups differ in."""
+    conditions = [condition(section, group) for section in comparison.sections for group in section.groups]
+    differing = [name for name in conditions[0] if len({c[name] for c in conditions}) > 1]
+    # The protocol is named only where without it two run groups would look alike.
+    others = [name for name in differing if name != "protocol"]
+    if len({tuple(c[name] for name in others) for c in conditions}) == len(conditions):
+        differing = others
+    shown = [*differing, *(["tolerance"] if "tolerance" not in differing else [])]
+    present = {summary.regime for group in comparison.groups for summary in group.regimes}
+    regimes = [ALL, *(regime for regime in REGIMES if regime in present)]
+
+    def entries(section: Section, group: RunGroup) -> list[Entry | str]:
+        summaries = {summary.regime: summary for summary in (group.total, *group.regimes)}
+        chosen = [choice(summaries[regime]) if regime in summaries else "-" for regime in regimes]
+        return [*(condition(section, group)[name] for name in shown), *chosen]
+
+    return Table(
+        title="Which to use",
+        head=[*shown, *(regime.name for regime in regimes)],
+        sections=[[entries(section, group) for group in section.groups] for section in comparison.sections],
+        caption="Greatest mean speed-up of those that passed every workload.",
+        words=len(shown) + len(regimes),
+    )
+
+
+def parts_of(comparison: Comparison, pair: tuple[str, str] | None = None) -> list[Part]:
+    """All of a comparison; with a pair its ratio alone, workload by workload."""
+    parts = []
+    for section in comparison.sections:
+        parts.append(Part(f"{section.hardware}: {section.definition}", [section.versions_text]))
+        for group in section.groups:
+            tables = [ratio_table(ratio) for ratio in group.ratios]
+            if not pair:
+                ranges = [range_table(group.ratios)] if group.ratios else []
+                tables = [workload_table(group), summary_table(group), *ranges]
+            if tables:
+                parts.append(Part(group.tolerance, [f"{group.protocol}; {' to '.join(group.days)}"], tables))
+        if not pair and (matched := matched_table(section)):
+            parts.append(Part("Exactness", [], [matched]))
+    return parts
+
+
+def markdown(comparison: Comparison, pair: tuple[str, str] | None = None) -> str:
+    """The whole comparison, or with a pair its ratio alone."""
+    blocks = [] if pair else ["## Which to use", choice_table(comparison).markdown()]
+    for part in parts_of(comparison, pair):
+        blocks += [f"## {part.heading}", *part.lines]
+        for table in part.tables:
+            blocks += [f"### {table.title}", table.markdown()]
+    if comparison.notes:
+        blocks.append("\n".join(f"- {note}" for note in comparison.notes))
+    return "\n\n".join(blocks) + "\n"
+
+
+def show(comparison: Comparison, console: Console, pair: tuple[str, str] | None = None) -> None:
+    """Print everything, or with a pair its ratio alone."""
+
+    def line(text: str, style: str) -> None:
+        console.print(text, style=style, markup=False, highlight=False)
+
+    for part in parts_of(comparison, pair):
+        line(part.heading, "bold")
+        for text in part.lines:
+            line(text, "dim")
+        for table in part.tables:
+            console.print(table.terminal())
+        console.print()
+    for note in comparison.notes:
+        line(note, "yellow")
+    if not pair:
+        console.print(choice_table(comparison).terminal())
+
+
+def plain_text(comparison: Comparison, pair: tuple[str, str] | None = None) -> str:
+    """What `show` prints, without colours and as wide as the solutions need, for a file."""
+    most = max(len(group.solutions) for group in comparison.groups)
+    out = io.StringIO()
+    show(comparison, Console(file=out, width=max(MIN_WIDTH, 20 + CELL_WIDTH * most)), pair)
+    return "".join(f"{line.rstrip()}\n" for line in out.getvalue().splitlines())
