@@ -3,12 +3,13 @@
 On a GPU the steps run there, and the `cpu` cases step aside, because Triton compiles for the one or the other.
 """
 
+import bisect
 import json
 import os
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ from solutions.triton_mxfp8.tiles import ROUTES, TABLE, Tile
 
 GEOMETRIES = list(mx.GEOMETRIES)
 LIMITS = sorted({limit for rows in [*TABLE.values(), *ROUTES.values()] for limit, _ in rows if limit})
-ROWS = sorted({1, 80, 8192} | {n for limit in LIMITS for n in (limit, limit + 1)})
+ROWS = tuple(sorted({1, 80, 8192} | {n for limit in LIMITS for n in (limit, limit + 1)}))
 SHARED_MEMORY = 227 * 1024  # of one thread block, on sm_90 and on sm_100 alike
 
 pytestmark = [
@@ -112,8 +113,17 @@ def edges():
     return torch.cat([groups, zeros]).to(torch.uint16).view(torch.bfloat16)
 
 
+# every size that E4M3 has, by its code
+E4M3 = [
+    Fraction(m, 8) / 2**6 if e == 0 else (1 + Fraction(m, 8)) * Fraction(2) ** (e - 7)
+    for e in range(16)
+    for m in range(8)
+]
+E4M3.pop()  # NaN
+
+
 def codes_by_search(group):
-    """(scale, codes) of a group of floats, straight from the format: a search through all of E4M3, in exact numbers.
+    """(scale, codes) of a group of floats, straight from the format: a search in all of E4M3, in exact numbers.
 
     scale is E8M0's byte, codes are bytes. An implementation that shares no thought with the one under test.
     """
@@ -123,16 +133,11 @@ def codes_by_search(group):
     if amax:
         exponent = next(e for e in range(-140, 129) if Fraction(2) ** e <= amax < Fraction(2) ** (e + 1)) - 8
         exponent = min(max(exponent, -127), 127)
-    table = []
-    for code in range(127):
-        field, mantissa = code >> 3, code & 7
-        table.append(
-            Fraction(mantissa, 8) / 2**6 if field == 0 else (1 + Fraction(mantissa, 8)) * Fraction(2) ** (field - 7)
-        )
     codes = []
     for value, given in zip(exact, group, strict=True):
         size = abs(value) / Fraction(2) ** exponent
-        best = min(range(127), key=lambda code: (abs(table[code] - size), code & 1))
+        above = min(bisect.bisect_left(E4M3, size), 126)  # the first of at least this size, or the largest
+        best = min((max(above - 1, 0), above), key=lambda code: (abs(E4M3[code] - size), code & 1))
         negative = str(given).startswith("-")  # of zero too
         codes.append(best | negative << 7)
     return exponent + 127, codes
@@ -215,12 +220,19 @@ PRODUCTS = [
 
 
 @on_device
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    ("n", "dtype"),
+    [
+        (128, torch.bfloat16),
+        pytest.param(256, torch.bfloat16, marks=pytest.mark.slow),
+        pytest.param(256, torch.float16, marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("tile", PRODUCTS, ids=lambda tile: "-".join(map(str, tile)))
-def test_product(files, device, tile, dtype):
+def test_product(files, device, tile, n, dtype):
     """A user would miss: a scale of another row or group, a tile or a share of K left out, rows beyond M stored."""
     matmul, quantise = files["block_scaled_matmul"], files["group_quantise"]
-    x, weight, scale = operands(37, 256, 512, device)
+    x, weight, scale = operands(37, n, 512, device)
     scale = scale.view(torch.uint8)
     codes, scales = quantise.group_quantise_ref(x)
     wanted = matmul.block_scaled_matmul_ref(codes, scales, weight, scale, torch.float32)
@@ -228,7 +240,7 @@ def test_product(files, device, tile, dtype):
     if tile.x != "codes":
         given.append((quantise.group_round(x) if tile.x == "values" else x, None))
     for operand, its_scales in given:
-        room = torch.full((38, 256), torch.nan, dtype=dtype, device=device)
+        room = torch.full((38, n), torch.nan, dtype=dtype, device=device)
         matmul.block_scaled_matmul(operand, its_scales, weight, scale, room[:37], tile)
         assert room[37].isnan().all()
         # half a step of the output; what sums in another order differ by, and Hopper's FP8 sums of about 14 bits
@@ -249,8 +261,19 @@ def test_scale_nan_makes_its_row_nan(ours, device):
 
 
 @on_device
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("rows", [1, 16, 37, 65])
+@pytest.mark.parametrize(
+    ("rows", "dtype"),
+    [
+        (1, torch.bfloat16),
+        (1, torch.float16),
+        pytest.param(16, torch.bfloat16, marks=pytest.mark.slow),
+        pytest.param(16, torch.float16, marks=pytest.mark.slow),
+        (37, torch.bfloat16),
+        pytest.param(37, torch.float16, marks=pytest.mark.slow),
+        pytest.param(65, torch.bfloat16, marks=pytest.mark.slow),
+        (65, torch.float16),
+    ],
+)
 def test_linear_is_its_two_steps(ours, device, rows, dtype):
     """A user would miss: a linear layer that does not multiply what `quantise` returns."""
     x, weight, scale = operands(rows, 128, 384, device)
@@ -318,7 +341,7 @@ def test_unknown_architecture_and_route_are_named(ours):
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory):
-    """Architecture -> what ahead_of_time.py says of each kernel of triton_mxfp8; one process an architecture."""
+    """(architecture, rows) -> what ahead_of_time.py says of each kernel that triton_mxfp8 launches for these rows."""
     solution = pack.pack("triton_mxfp8")["mxfp8"]
     folder = tmp_path_factory.mktemp("packed") / "triton_mxfp8"
     for source in solution.sources:
@@ -328,37 +351,40 @@ def compiled(tmp_path_factory):
     env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"CUDA_VISIBLE_DEVICES": ""}
     script = Path(__file__).parents[1] / "support" / "ahead_of_time.py"
 
-    def compile_for(architecture):
-        command = [sys.executable, *script, folder, solution.spec.entry_point, architecture, *map(str, ROWS)]
+    @cache
+    def compile_for(architecture, rows):
+        command = [sys.executable, script, folder, solution.spec.entry_point, architecture, *map(str, rows)]
         done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600)
         assert done.returncode == 0, done.stderr[-3000:]
         return [json.loads(line) for line in done.stdout.splitlines()]
 
-    with ThreadPoolExecutor(2) as pool:
-        return dict(zip(ROUTES, pool.map(compile_for, ROUTES), strict=True))
+    return compile_for
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", ROUTES)
 def test_every_chosen_tile_compiles_and_fits(compiled, architecture):
     """A user would miss: the first call at some M dies in the compiler, or at launch for want of shared memory."""
-    products = [k for k in compiled[architecture] if k["kernel"] == "block_scaled_matmul_kernel"]
+    found = compiled(architecture, ROWS)
+    products = [k for k in found if k["kernel"] == "block_scaled_matmul_kernel"]
     routes = {name for _, name in ROUTES[architecture]} - {"library"}
     assert {k["constants"]["ROUTE"] for k in products} == routes
-    names = {k["kernel"] for k in compiled[architecture]}
-    assert names <= set(manifest.read_manifest("triton_mxfp8").stages)
-    over = [k for k in compiled[architecture] if k["shared"] > SHARED_MEMORY or k["stack"] or k["local"]]
+    assert {k["kernel"] for k in found} <= set(manifest.read_manifest("triton_mxfp8").stages)
+    over = [k for k in found if k["shared"] > SHARED_MEMORY or k["stack"] or k["local"]]
     assert not over, over
 
 
-def test_sm100_multiplies_natively(compiled):
+@pytest.mark.parametrize("rows", [(16,), pytest.param(ROWS, marks=pytest.mark.slow)], ids=["16", "all"])
+def test_sm100_multiplies_natively(compiled, rows):
     """A user would miss: SM100's block-scaled tensor cores idle while the scales are applied by hand."""
-    products = [k for k in compiled["sm_100"] if k["kernel"] == "block_scaled_matmul_kernel"]
+    products = [k for k in compiled("sm_100", rows) if k["kernel"] == "block_scaled_matmul_kernel"]
     assert products and all(k["block_scaled_mma"] and k["bulk_tensor_copy"] for k in products), products
 
 
-def test_sm90_multiplies_on_the_tensor_cores(compiled):
+@pytest.mark.parametrize("rows", [(16,), pytest.param(ROWS, marks=pytest.mark.slow)], ids=["16", "all"])
+def test_sm90_multiplies_on_the_tensor_cores(compiled, rows):
     """A user would miss: a product that fell back to slow instructions on a Hopper GPU."""
-    products = [k for k in compiled["sm_90"] if k["kernel"] == "block_scaled_matmul_kernel"]
+    products = [k for k in compiled("sm_90", rows) if k["kernel"] == "block_scaled_matmul_kernel"]
     assert products and all((k["wgmma"] or k["constants"]["BLOCK_N"] < 64) and k["bulk_tensor_copy"] for k in products)
 
 
