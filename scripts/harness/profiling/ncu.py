@@ -5,14 +5,12 @@ little longer than those of a pipeline whose kernels find each other's results i
 """
 
 import csv
-import os
 import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-from harness.core import paths
 from harness.packing.stages import UNASSIGNED, plain_name, stage_of
 from harness.profiling.calls import SEPARATOR, ProfileError
 from harness.profiling.record import Counters, StageTime
@@ -45,13 +43,11 @@ def record(solution: str, geometry: str, points: list[str]) -> str:
     """The CSV of `command`. Raises ProfileError when ncu is not installed, fails or takes longer than 15 minutes."""
     if shutil.which("ncu") is None:
         raise ProfileError("ncu is not installed: no such program on the PATH")
-    search = os.pathsep.join([str(paths.ROOT / "scripts"), os.environ.get("PYTHONPATH", "")])
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "ncu.csv"
         whole = command(log, solution, geometry, points)
-        options = {"capture_output": True, "text": True, "timeout": TIMEOUT_SECONDS}
         try:
-            done = subprocess.run(whole, env=os.environ | {"PYTHONPATH": search}, **options)
+            done = subprocess.run(whole, capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
         except subprocess.TimeoutExpired as error:
             raise ProfileError(f"ncu: no end after {TIMEOUT_SECONDS} s") from error
         report = log.read_text() if log.exists() else ""

@@ -38,7 +38,6 @@ class Job:
 
 def packed(name: str, geometry: str) -> Solution:
     """The solution, if it can run here. Raises ProfileError, or PackingError for a mistake in its folder."""
-    read_manifest(name)
     solution = pack.pack(name).get(geometry)
     reason = f"does not serve the {geometry} geometry"
     if solution is not None:
