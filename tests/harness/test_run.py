@@ -13,6 +13,7 @@ from flashinfer_bench.data import load_jsonl_file
 from harness import cli
 from harness.core import paths, provenance
 from harness.evaluation import cpu_judge, run
+from harness.evaluation.selection import Selection
 from harness.evaluation.tolerances import TOLERANCES
 from harness.operators import workloads
 from harness.packing import eligibility, pack
@@ -197,7 +198,11 @@ def test_logs_in_traces_lose_the_folders_of_a_machine(tmp_path, records):
         (["--solutions", "nothing"], 2, "unknown solution 'nothing'; there are: "),
         (["--definition", "huge"], 2, "unknown definition 'huge'; there are: full, small"),
         (["--definition", "full"], 1, "needs a CUDA device"),
-        (["--solutions", "hopper_fused"], 1, "none of these solutions can run on this machine"),
+        (
+            ["--solutions", "hopper_fused"],
+            1,
+            "no solution can be run here: hopper_fused: SKIPPED: does not serve",
+        ),
     ],
 )
 def test_what_cannot_be_run_gets_one_line(args, status, message, no_gpu, capsys):
@@ -293,7 +298,8 @@ def test_the_table_has_one_row_per_solution(trace, records, capsys):
         run.Judged("T=2", {"a_long_name_of_a_solution": timed(3.0), "b": timed(0.1, "RUNTIME_ERROR")}),
         run.Judged("T=3", {}, "the reference did not run: no"),
     ]
-    table = run_table.table("title", judged, ["a_long_name_of_a_solution", "b"], {"c": "needs x"}, timed=True)
+    selected = Selection({"a_long_name_of_a_solution": None, "b": None}, {"c": "needs x"}, [])
+    table = run_table.table("title", judged, selected, timed=True)
     first, second = ([getattr(cell, "text", cell) for cell in row] for row in table.sections[0])
     assert first == ["a_long_name_of_a_solution", "2/3", "2.0000", "6.7x", "2", "1.0000", "1.0000", "1.0000"]
     assert second[:5] == ["b", "1/3", "2.0000", "5.0x", "0"]

@@ -481,7 +481,7 @@ def test_the_main_job_reports_them_skipped(monkeypatch, capsys):
     """A user would miss: a backend silently left out of the table."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert cli.main(["run", "--solutions", *BACKENDS]) == 1, "nothing could be run"
-    shown = " ".join(capsys.readouterr().out.split())
+    shown = capsys.readouterr().err
     for name in BACKENDS:
         targets = ", ".join(manifest.read_manifest(name).target_hardware)
         assert f"{name}: SKIPPED: runs on {targets}; this machine is cpu" in shown

@@ -8,39 +8,31 @@ import argparse
 import logging
 import sys
 from contextlib import closing
+from itertools import chain
 from pathlib import Path
 
 import torch
 from rich.console import Console
 
 from harness.core import paths
-from harness.core.errors import CannotRun, UserError
+from harness.core.errors import UserError
 from harness.evaluation import run
 from harness.evaluation.build_ahead import build_ahead
 from harness.evaluation.selection import select
 from harness.evaluation.tolerances import TOLERANCES
 from harness.operators.catalogue import GEOMETRIES, definition, definition_name
 from harness.packing import eligibility
-from harness.packing.manifest import read_manifest
 from harness.report import run_table
 from harness.report.progress import progress
 from harness.results import trace_files
 
-DEFINITION = (
-    f"{', '.join(GEOMETRIES)}, or a definition's name; default: the solutions' own, full with a GPU, else small"
-)
+GEOMETRY = f"{', '.join(GEOMETRIES)}, or a definition's name; default: the solutions' own, full with a GPU, else small"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add(
-        "--solutions",
-        nargs="+",
-        default=[],
-        metavar="NAME",
-        help="default: every solution of the definition's operator",
-    )
-    add("--definition", metavar="KEY|NAME", help=DEFINITION)
+    add("--solutions", nargs="+", default=[], metavar="NAME", help="default: every solution of the operator")
+    add("--definition", metavar="KEY|NAME", help=GEOMETRY)
     add("--tolerance", choices=list(TOLERANCES), default="relaxed", help="default: relaxed")
     add("--warmup-runs", type=int, default=10, help="default: 10; with a GPU only")
     add("--iterations", type=int, default=50, help="default: 50; with a GPU only")
@@ -50,53 +42,46 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--output", type=Path, metavar="FILE", help="keep the traces here, not below traces/")
 
 
+def trace_file(args: argparse.Namespace, name: str) -> Path | None:
+    """The file that the definition's traces are kept in, or None. Raises UserError for a file of something else."""
+    if not (args.save if args.save is not None else torch.cuda.is_available() or args.output is not None):
+        return None
+    path = args.output or paths.trace_file(name)
+    try:
+        trace_files.load(path)
+    except ValueError as error:  # before anything runs, not when there is something to add to it
+        raise UserError(f"{path}: has lines that are no traces; fix it, or choose another --output") from error
+    return path
+
+
 def main(args: argparse.Namespace) -> int:
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False, markup=False)
     logging.getLogger("flashinfer_bench").setLevel(logging.ERROR)
     on_gpu = torch.cuda.is_available()
     geometry = run.choose_geometry(args.definition, on_gpu, args.solutions)
-    name = definition_name(geometry)
+    name, tolerance = definition_name(geometry), TOLERANCES[args.tolerance]
     trials = args.num_trials or (3 if on_gpu else 1)
-    protocol = run.Protocol(TOLERANCES[args.tolerance], on_gpu, trials, args.timeout, args.warmup_runs, args.iterations)
-    save = args.save if args.save is not None else on_gpu or args.output is not None
-    path = args.output or paths.trace_file(name)
-    if save:
-        try:
-            trace_files.load(path)
-        except ValueError as error:  # before anything runs, not when there is something to add to it
-            raise UserError(f"{path}: has lines that are no traces; fix it, or choose another --output") from error
-
+    protocol = run.Protocol(tolerance, on_gpu, trials, args.timeout, args.warmup_runs, args.iterations)
+    path = trace_file(args, name)
     selected = select(args.solutions, geometry)
-    for solution, reason in selected.skipped.items():
-        console.print(f"{solution}: SKIPPED: {reason}", style="yellow")
-    if not selected.solutions:
-        raise CannotRun("none of these solutions can run on this machine")
-    workloads = run.load_workloads(geometry)
-    notes = {solution: read_manifest(solution).first_use for solution in selected.solutions}
-    slow = [(selected.solutions[solution], note) for solution, note in notes.items() if note]
-    for line in build_ahead(definition(geometry), slow):
+    for line in chain(selected.skipped_lines, build_ahead(definition(geometry), selected.slow)):
         console.print(line)
     if not on_gpu:
         console.print("No CUDA device: Triton's interpreter runs the kernels, so no times.")
 
-    judged = []
+    todo, judged = run.load_workloads(geometry), []
     with (
-        progress(console, len(workloads)) as started,
-        closing(run.judge(geometry, workloads, selected.solutions, protocol, args.command_line, started)) as outcomes,
+        progress(console, len(todo)) as started,
+        closing(run.judge(geometry, todo, selected.solutions, protocol, args.command_line, started)) as outcomes,
     ):
         for outcome in outcomes:
             judged.append(outcome)
-            at = f"[{len(judged)}/{len(workloads)}] {outcome.label}"
-            if outcome.error:
-                console.print(f"{at}  {outcome.error}", style="bold red")
-            for solution, trace in outcome.traces.items():
-                console.print(f"{at}  {solution}  {run_table.line(trace.evaluation, on_gpu)}")
-                if trace.evaluation.log:
-                    console.print(trace.evaluation.log.strip().splitlines()[-1])
-            if save:  # at once: a run that is cut short keeps what it has measured
+            for line in run_table.lines(outcome, on_gpu):
+                console.print(f"[{len(judged)}/{len(todo)}] {line}")
+            if path:  # at once: a run that is cut short keeps what it has measured
                 trace_files.merge(path, list(outcome.traces.values()))
-    title = f"{name}\n{eligibility.here()}, {protocol.tolerance}"
-    console.print(run_table.table(title, judged, list(selected.solutions), selected.skipped, on_gpu).terminal())
-    if save:
+    title = f"{name}\n{eligibility.here()}, {tolerance}"
+    console.print(run_table.table(title, judged, selected, on_gpu).terminal())
+    if path:
         console.print(f"{sum(len(outcome.traces) for outcome in judged)} traces saved in {path}", soft_wrap=True)
     return 0 if all(outcome.passed for outcome in judged) else 1

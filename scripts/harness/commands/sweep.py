@@ -7,6 +7,7 @@ FIB's, with 3 warm-up runs and 20 iterations. A result is wrong beyond the toler
 import argparse
 import sys
 from contextlib import ExitStack
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -16,9 +17,11 @@ from rich.console import Console
 from harness.core import provenance
 from harness.core.errors import CannotRun, UserError
 from harness.evaluation import sweep, sweep_record
+from harness.evaluation.build_ahead import build_ahead
 from harness.evaluation.selection import select
 from harness.evaluation.sweep_record import TARGETS, Head, Sweep
 from harness.evaluation.tolerances import TOLERANCES
+from harness.operators.catalogue import definition
 from harness.operators.routing_kinds import KINDS, TOKENS
 from harness.packing import manifest
 from harness.report import sweep as report
@@ -60,10 +63,8 @@ def main(args: argparse.Namespace) -> int:
     if not torch.cuda.is_available():
         raise CannotRun("a sweep takes times and needs a CUDA device; torch sees none")
     selected = select(args.solutions, sweep.GEOMETRY)
-    for name, reason in selected.skipped.items():
-        console.print(f"{name}: SKIPPED: {reason}", style="yellow")
-    if not selected.solutions:
-        raise CannotRun("no solution can run on this machine")
+    for line in chain(selected.skipped_lines, build_ahead(definition(sweep.GEOMETRY), selected.slow)):
+        console.print(line)
     sweeps = measure(args, selected.solutions, console, f"cuda:{torch.cuda.current_device()}")
     for one in sweeps:
         console.print(report.terminal(one).terminal())

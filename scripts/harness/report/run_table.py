@@ -1,11 +1,12 @@
 """What a run prints: a line for each solution on a workload as it is judged, and a table with one row per solution."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator
 from statistics import fmean
 
 from flashinfer_bench import Evaluation, EvaluationStatus
 
 from harness.evaluation.run import Judged
+from harness.evaluation.selection import Selection
 from harness.evaluation.tolerances import TOLERANCES
 from harness.report.table import Cell, Table
 
@@ -20,13 +21,19 @@ def matched(evaluation: Evaluation) -> dict[str, float]:
     return known or ({"matched": extra["matched_ratio"]} if "matched_ratio" in extra else {})
 
 
-def line(evaluation: Evaluation, timed: bool) -> str:
-    """Status, ms and speed-up where it was timed and passed, matched ratios."""
-    parts = [evaluation.status.value]
-    if timed and evaluation.status == PASSED:
-        speed = evaluation.performance
-        parts.append(f"{speed.latency_ms:8.4f} ms  {speed.speedup_factor:7.1f}x")
-    return "  ".join([*parts, *(f"{name} {ratio:.4f}" for name, ratio in matched(evaluation).items())])
+def lines(judged: Judged, timed: bool) -> Iterator[str]:
+    """For each solution: status, ms and speed-up if it was timed and passed, matched ratios, the log's last line."""
+    if judged.error:
+        yield f"{judged.label}  {judged.error}"
+    for name, trace in judged.traces.items():
+        evaluation = trace.evaluation
+        parts = [judged.label, name, evaluation.status.value]
+        if timed and evaluation.status == PASSED:
+            speed = evaluation.performance
+            parts.append(f"{speed.latency_ms:8.4f} ms  {speed.speedup_factor:7.1f}x")
+        parts += [f"{setting} {ratio:.4f}" for setting, ratio in matched(evaluation).items()]
+        log = evaluation.log.strip().splitlines()
+        yield "  ".join([*parts, *log[-1:]])
 
 
 def latency(evaluation: Evaluation | None) -> float:
@@ -34,8 +41,9 @@ def latency(evaluation: Evaluation | None) -> float:
     return evaluation.performance.latency_ms if evaluation and evaluation.status == PASSED else INFINITY
 
 
-def table(title: str, judged: list[Judged], names: list[str], skipped: Mapping[str, str], timed: bool) -> Table:
-    """A row for each name in `names`; skipped: name -> reason. Means are arithmetic, over the workloads that passed."""
+def table(title: str, judged: list[Judged], selected: Selection, timed: bool) -> Table:
+    """One row per solution that was run. Means are arithmetic, over the workloads that passed."""
+    names = selected.solutions
     found = {name: [w.traces[name].evaluation if name in w.traces else None for w in judged] for name in names}
     settings = list(dict.fromkeys(setting for evs in found.values() for e in evs if e for setting in matched(e)))
     best = [min(map(latency, evaluations)) for evaluations in zip(*found.values(), strict=True)]
@@ -61,5 +69,5 @@ def table(title: str, judged: list[Judged], names: list[str], skipped: Mapping[s
         sections=[rows],
         title=title,
         caption=f"means over what passed; fastest: on how many workloads; {caption}" if timed else caption,
-        notes=[*notes, *(f"{name}: SKIPPED: {reason}" for name, reason in skipped.items())],
+        notes=[*notes, *selected.skipped_lines],
     )
