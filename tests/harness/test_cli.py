@@ -1,6 +1,5 @@
 """The command `moebench`: help, version, errors and exit codes, alike for every subcommand."""
 
-import argparse
 import builtins
 import importlib
 import io
@@ -165,23 +164,3 @@ def test_help_needs_no_torch_and_triton_is_decided_before_it_is_imported():
 def test_every_room_decides_about_tritons_interpreter_first(room):
     text = (HARNESS / room / "__init__.py").read_text()
     assert room == "core" or "\nfrom harness.core import interpreter " in text
-
-
-def test_rooms_import_downwards_only():
-    """A contributor would miss: a cycle, and a room that cannot be read without those above it."""
-    order = ["core", "operators", "packing", "evaluation", "results", "profiling", "tuning", "report", "submission"]
-    order.append("commands")
-    wrong = []
-    for at, room in enumerate(order):
-        for path in (HARNESS / room).glob("*.py"):
-            for line in path.read_text().splitlines():
-                if line.strip().startswith(("from harness.", "import harness.")):
-                    target = line.split()[1].split(".")[1]
-                    wrong += [f"{path.name}: {line.strip()}"] if target in order[at + 1 :] else []
-    assert not wrong
-
-
-def test_a_parser_reports_errors_as_everything_else_does():
-    with pytest.raises(UserError, match="x: no; see x -h"):
-        cli.Parser(prog="x").error("no")
-    assert issubclass(cli.Parser, argparse.ArgumentParser)
