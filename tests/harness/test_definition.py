@@ -7,6 +7,7 @@ from flashinfer_bench.bench.evaluators import resolve_evaluator
 from flashinfer_bench.bench.evaluators.lowbit import LowBitEvaluator
 from flashinfer_bench.bench.utils import gen_inputs
 from flashinfer_bench.compile import BuilderRegistry
+from harness import cli
 from harness.core import paths
 
 from definitions import moe_fp8_block_scale as moe
@@ -96,3 +97,16 @@ def test_reference_in_the_json_stands_alone():
 @pytest.mark.parametrize("geometry", moe.GEOMETRIES)
 def test_fib_judges_it_as_low_bit(geometry):
     assert resolve_evaluator(moe.definition(geometry)) is LowBitEvaluator
+
+
+def test_the_command_says_which_json_is_not_current(tmp_path, monkeypatch, capsys):
+    assert cli.main(["definitions", "--check"]) == 0
+    monkeypatch.setattr(paths, "definition_file", lambda name: tmp_path / f"{name}.json")
+    monkeypatch.setattr(paths, "ROOT", tmp_path)
+    assert cli.main(["definitions"]) == 0 == cli.main(["definitions", "--check"])
+    name = moe.definition_name("small")
+    (tmp_path / f"{name}.json").write_text("{}")
+    capsys.readouterr()
+    assert cli.main(["definitions", "--check"]) == 1
+    assert capsys.readouterr().err.startswith(f"{name}.json: not what its module states")
+    assert (tmp_path / f"{name}.json").read_text() == "{}"

@@ -6,6 +6,7 @@ import pytest
 import torch
 from flashinfer_bench import TraceSet
 from flashinfer_bench.compile import BuilderRegistry
+from harness import cli
 from harness.core import paths
 from harness.core.errors import UserError
 from harness.packing import manifest, pack
@@ -214,8 +215,28 @@ def test_into_another_data_set(tmp_path):
     for path in files:
         author, op_type, name, _ = path.relative_to(tmp_path / "solutions").parts
         assert (op_type, name) == ("moe", definition("full").name)
-    with pytest.raises(manifest.PackingError, match="not a FlashInfer-Trace data set"):
+    with pytest.raises(UserError, match="not a FlashInfer-Trace data set"):
         pack.pack_into([], tmp_path / "nowhere", ["full"])
+
+
+def test_the_command_names_the_files_that_it_wrote(tmp_path, capsys):
+    (tmp_path / "definitions").mkdir()
+    assert cli.main(["pack", "triton_fused_v2", "--into", str(tmp_path), "--geometry", "full", "small"]) == 0
+    files = capsys.readouterr().out.splitlines()
+    assert TraceSet.from_path(str(tmp_path)).get_solution("triton_fused_v2")
+    assert len(files) == 2 and all(str(tmp_path) in file for file in files)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["x"], "unknown solution 'x'; there are: align_fused_bf16, "),
+        (["--into", "nowhere"], "--into: nowhere is not a FlashInfer-Trace data set"),
+    ],
+)
+def test_a_bad_argument_is_said_in_one_line(arguments, message, capsys):
+    assert cli.main(["pack", *arguments]) == 2
+    assert capsys.readouterr().err.startswith(message)
 
 
 @pytest.mark.parametrize("name", manifest.solution_names())

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from harness import cli
 from harness.operators import moe_fp8_block_scale
 from harness.operators.moe_fp8_block_scale import routing_bound
 
@@ -18,8 +19,9 @@ def test_an_active_expert_is_44_megabytes():
     assert least.ms == least.memory_ms
 
 
-def test_many_tokens_are_bound_by_products():
-    least = routed("full", "T=14107")
+def test_many_tokens_are_bound_by_compute():
+    logits = np.random.default_rng(0).standard_normal((14107, 256), dtype=np.float32)
+    least = routing_bound(logits, np.zeros(256, np.float32), 32, "full")
     assert least.flops == 2 * least.rows * 3 * 2048 * 7168
     assert least.ms == least.compute_ms > least.memory_ms
 
@@ -37,3 +39,18 @@ def test_no_tokens_have_a_bound_too():
 def test_logits_of_the_wrong_width_are_named():
     with pytest.raises(ValueError, match=r"logits: got shape \(3, 64\)"):
         routing_bound(np.zeros((3, 64), np.float32), np.zeros(256, np.float32), 0, "full")
+
+
+@pytest.mark.parametrize("named", ["small", "moe_fp8_block_scale_ds_routing_topk8_ng8_kg4_e32_h512_i256"])
+def test_the_command_has_a_row_for_each_workload(named, capsys):
+    assert cli.main(["bound", named]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "e32_h512_i256" in lines[0]
+    rows = [[cell.strip() for cell in line.strip("│").split("│")] for line in lines if line.startswith("│")]
+    assert len(rows) == len(moe_fp8_block_scale.HARD) + 1 and rows[-1][0] == "mean"
+    assert float(rows[-1][-1]) == pytest.approx(sum(float(row[-1]) for row in rows[:-1]) / (len(rows) - 1), abs=1e-4)
+
+
+def test_an_unknown_definition_is_named(capsys):
+    assert cli.main(["bound", "nothing"]) == 2
+    assert capsys.readouterr().err.startswith("unknown definition 'nothing'; there are: full, small, ")

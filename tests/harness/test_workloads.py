@@ -9,6 +9,7 @@ import torch
 from flashinfer_bench import Trace
 from flashinfer_bench.bench.utils import gen_inputs, load_safetensors
 from flashinfer_bench.data import load_jsonl_file
+from harness import cli
 from harness.core import paths
 from harness.core.errors import CannotRun
 from harness.operators import exact_random, routing_model, workloads
@@ -33,8 +34,14 @@ def made(tmp_path_factory):
     return root
 
 
-def local(case):
-    chosen = routing_model.select(*routing(case)) - case.offset
+def stored_routing(made, case):
+    """Logits and bias, float32, from the case's file: drawing them again takes seconds."""
+    found = safetensors.torch.load_file(made / paths.blob_file(definition_name(case.geometry), case.uuid))
+    return found["routing_logits"].numpy(), found["routing_bias"].float().numpy()
+
+
+def local(made, case):
+    chosen = routing_model.select(*stored_routing(made, case)) - case.offset
     return chosen[(chosen >= 0) & (chosen < 32)]
 
 
@@ -54,6 +61,15 @@ def test_a_good_blob_is_kept_and_a_damaged_one_replaced(made):
     blob.write_bytes(good[:-1] + b"\x7f")
     assert workloads.make("small", made) == (1, count - 1)
     assert blob.read_bytes() == good
+
+
+def test_the_command_counts_what_it_wrote(capsys):
+    count = len(SMALL)
+    assert cli.main(["workloads", "small"]) == 0 == cli.main(["workloads", definition_name("small")])
+    assert capsys.readouterr().out.splitlines()[-1] == (
+        f"{definition_name('small')}: 0 tensor files written, {count} already good"
+    )
+    assert cli.main(["workloads", "nothing"]) == 2
 
 
 def test_a_changed_generator_is_refused(made, tmp_path):
@@ -84,17 +100,17 @@ def test_public_shapes_are_all_there():
 
 
 @pytest.mark.parametrize("case", FULL, ids=lambda case: case.name)
-def test_public_workloads_have_typical_counts(case):
+def test_public_workloads_have_typical_counts(made, case):
     """Their bounds and speed-ups hang on how many experts are active, and on T as the count of rows."""
-    rows, active = routing_model.counts(*routing(case), case.offset)
+    rows, active = routing_model.counts(*stored_routing(made, case), case.offset)
     expected = 32 * (1 - math.exp(-case.seq_len / 32))
     assert rows >= 1 and abs(active - expected) <= max(1, 0.05 * expected) + 0.5
     assert case.seq_len == 1 or abs(rows - case.seq_len) <= max(2, 0.1 * case.seq_len)
 
 
-def test_active_experts_are_right_on_average():
+def test_active_experts_are_right_on_average(made):
     """Choosing among draws must not push all of them to one side."""
-    gaps = [len(np.unique(local(c))) - 32 * (1 - math.exp(-c.seq_len / 32)) for c in FULL]
+    gaps = [len(np.unique(local(made, c))) - 32 * (1 - math.exp(-c.seq_len / 32)) for c in FULL]
     assert abs(sum(gaps) / len(gaps)) <= 0.5
 
 
@@ -115,28 +131,28 @@ def test_typical_means_near_the_average(num_tokens, rows, active, typical):
     assert routing_model.is_typical(num_tokens, rows, active) == typical
 
 
-def test_experts_differ_in_popularity():
-    counts = np.bincount(routing_model.select(*routing(FULL[-1])).ravel(), minlength=256)
+def test_experts_differ_in_popularity(made):
+    counts = np.bincount(routing_model.select(*stored_routing(made, FULL[-1])).ravel(), minlength=256)
     low, high = np.quantile(counts / counts.mean(), [0.05, 0.95])
     assert 0.1 < low < 0.6 and 1.4 < high < 3
 
 
 @pytest.mark.parametrize("case", [*FULL, *SMALL], ids=lambda case: case.name)
-def test_no_choice_hangs_on_rounding(case):
+def test_no_choice_hangs_on_rounding(made, case):
     """fp32 routing must agree with fp64 routing, or two right solutions would disagree."""
-    logits, bias = routing(case)
+    logits, bias = stored_routing(made, case)
     assert (routing_model.margin(logits, bias) >= routing_model.MARGIN).all()
     fp32, _ = route(torch.from_numpy(logits), torch.from_numpy(bias).bfloat16(), 2.5)
     fp64 = routing_model.select(logits, bias)
     assert np.array_equal(np.sort(fp32.numpy(), axis=1), np.sort(fp64, axis=1))
 
 
-def test_hard_cases_are_as_hard_as_they_say():
+def test_hard_cases_are_as_hard_as_they_say(made):
     by_name = {case.name: case for case in SMALL}
-    assert len(local(by_name["none-local"])) == 0
-    counts = np.bincount(local(by_name["same-eight-local"]), minlength=32)
+    assert len(local(made, by_name["none-local"])) == 0
+    counts = np.bincount(local(made, by_name["same-eight-local"]), minlength=32)
     assert sorted(counts)[-8:] == [33] * 8 and counts.sum() == 8 * 33
-    assert np.bincount(local(by_name["one-expert-takes-all"]), minlength=32)[3] == 70
+    assert np.bincount(local(made, by_name["one-expert-takes-all"]), minlength=32)[3] == 70
     assert by_name["offset-across-groups"].offset % 32
     assert {case.offset for case in SMALL} >= {0, 224}
     scales = harsh_scales(by_name["harsh-scales"])

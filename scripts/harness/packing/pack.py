@@ -7,6 +7,7 @@ from flashinfer_bench import BuildSpec, Solution, SourceFile
 
 from harness.core import paths
 from harness.core.atomic_file import write_atomically
+from harness.core.errors import UserError
 from harness.operators import catalogue
 from harness.packing.manifest import Manifest, PackingError, choose, read_manifest, refusal, solution_names
 
@@ -16,11 +17,6 @@ def packed_name(name: str, geometry: str) -> str:
     if geometry in catalogue.FULL:
         return name
     return "_".join([name, *(f"{size[0]}{value}" for size, value in catalogue.GEOMETRIES[geometry].items())])
-
-
-def is_current(name: str, solution_sha1: str) -> bool:
-    """Whether a figure's source is still the solution's, in any of its definitions; not for one that is gone."""
-    return name in solution_names() and solution_sha1 in {solution.hash() for solution in pack(name).values()}
 
 
 def gather(manifest: Manifest, folder: Path = paths.SOLUTIONS) -> dict[str, str]:
@@ -52,28 +48,22 @@ def gather(manifest: Manifest, folder: Path = paths.SOLUTIONS) -> dict[str, str]
 
 def check_imports(name: str, sources: dict[str, str]) -> None:
     """Raise PackingError where a relative import names a module that is not in the bundle."""
-    modules = {PurePosixPath(path).with_suffix("").parts for path in sources if path[-3:] == ".py"}
-    packages = {module[:n] for module in modules for n in range(len(module))}
-    for path, text in sources.items():
-        if not path.endswith(".py"):
-            continue
+    modules = {PurePosixPath(path).with_suffix("").parts for path in sources if path.endswith(".py")}
+    folders = {module[:n] for module in modules for n in range(len(module))}
+    for path in (path for path in sources if path.endswith(".py")):
         try:
-            tree = ast.parse(text)
+            tree = ast.parse(sources[path])
         except SyntaxError as error:
             raise PackingError(f"{name}: {path}:{error.lineno}: {error.msg}") from error
         for node in ast.walk(tree):
             if not isinstance(node, ast.ImportFrom) or node.level == 0:
                 continue
-            place = f"{name}: {path}:{node.lineno}"
-            parts = PurePosixPath(path).parts
+            place, parts = f"{name}: {path}:{node.lineno}", PurePosixPath(path).parts
             if node.level > len(parts):
                 raise PackingError(f"{place}: relative import leaves the bundle")
-            target = parts[: len(parts) - node.level] + tuple((node.module or "").split("."))
-            target = tuple(part for part in target if part)
-            wanted = [target] if node.module else [(*target, alias.name) for alias in node.names]
-            if target in packages and target not in modules and node.module:
-                wanted = [(*target, alias.name) for alias in node.names]
-            for module in wanted:
+            target = (*parts[: -node.level], *(node.module.split(".") if node.module else ()))
+            of_folder = target in folders and target not in modules  # `from .kernels import gemm1` names modules
+            for module in [(*target, alias.name) for alias in node.names] if of_folder else [target]:
                 if module not in modules:
                     raise PackingError(f"{place}: imports {'/'.join(module)}.py, which is not packed")
 
@@ -120,15 +110,14 @@ def pack_here(names: list[str], folder: Path = paths.SOLUTIONS) -> list[Path]:
 
     Raises PackingError. Returns the files written.
     """
-    files = []
-    for name in choose(names, folder):
+    chosen, files = choose(names, folder), []
+    for name in chosen:
         for solution in pack(name, folder).values():
             files.append(folder / "packed" / solution.definition / f"{name}.json")
             write(solution, files[-1])
-    existing = solution_names(folder)
+    others = set(solution_names(folder)) - set(chosen)
     for path in (folder / "packed").glob("*/*.json"):
-        gone = path.stem not in existing or (path.stem in choose(names, folder) and path not in files)
-        if gone:
+        if path.stem not in others and path not in files:
             path.unlink()
     return files
 
@@ -136,10 +125,10 @@ def pack_here(names: list[str], folder: Path = paths.SOLUTIONS) -> list[Path]:
 def pack_into(names: list[str], data_set: Path, geometries: list[str]) -> list[Path]:
     """Write Solutions in the public layout below data_set. Returns the files written.
 
-    Raises PackingError, also where data_set has no definitions/ and so is no data set.
+    Raises PackingError, and UserError where data_set has no definitions/ and so is no data set.
     """
     if not (data_set / "definitions").is_dir():
-        raise PackingError(f"{data_set} is not a FlashInfer-Trace data set: it has no definitions/")
+        raise UserError(f"--into: {data_set} is not a FlashInfer-Trace data set: it has no definitions/")
     files = []
     for name in choose(names):
         for geometry, solution in pack(name).items():
