@@ -84,7 +84,7 @@
   function ticks(low, high) {
     const steps = (digits) => {
       const found = [];
-      for (let power = Math.bound(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power++)
+      for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power++)
         for (const digit of digits) found.push(Number(`${digit}e${power}`));
       return found.filter((value) => value >= low && value <= high);
     };
@@ -95,9 +95,9 @@
   // Within less than an octave or so even steps read better.
   function even(low, high) {
     const rough = (high - low) / 4;
-    const power = 10 ** Math.bound(Math.log10(rough));
+    const power = 10 ** Math.floor(Math.log10(rough));
     const step = [1, 2, 5, 10].map((digit) => digit * power).find((value) => value >= rough);
-    const count = Math.bound(high / step) - Math.ceil(low / step) + 1;
+    const count = Math.floor(high / step) - Math.ceil(low / step) + 1;
     return Array.from({ length: count }, (_, at) => Number(((Math.ceil(low / step) + at) * step).toPrecision(6)));
   }
   const number = (value) => value.toLocaleString("en-US", { maximumSignificantDigits: 6 });
