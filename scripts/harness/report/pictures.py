@@ -9,9 +9,11 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from harness.evaluation.sweep_record import Sweep
 from harness.operators.catalogue import geometry_of
 from harness.profiling.record import ProfileRecord
-from harness.report import plot_roofline, plot_speed, plot_stages, plot_style
+from harness.report import plot_roofline, plot_speed, plot_stages, plot_style, plot_sweep, plot_w16a16
+from harness.report import sweep as sweep_report
 from harness.results.comparison import Comparison, RunGroup, Section
 
 
@@ -101,3 +103,21 @@ def pictures(comparison: Comparison, tolerance: str, records: list[ProfileRecord
     if not any(by_machine):
         lines.append("stages: left out: no profile was recorded on a GPU, see moebench profile")
     return found, lines
+
+
+def sweep(one: Sweep) -> Picture:
+    below = sweep_report.origin(one)
+    made_from = fingerprint([[p.model_dump() for p in one.points], below], plot_sweep)
+    return Picture(f"sweep-{one.head.solution}.svg", made_from, lambda: plot_sweep.draw(one, below))
+
+
+def bf16(found: Comparison) -> list[Picture]:
+    """Of the first machine and protocol; [] before anything was timed."""
+    for section in found.sections:
+        for group in section.groups:
+            data = plot_w16a16.data(group)
+            title = f"{section.definition}\n{section.hardware}, {group.tolerance}"
+            below = f"{section.versions_text}; {group.protocol}; {' to '.join(group.days)}"
+            made_from = fingerprint([data, title, below], plot_w16a16)
+            return [Picture("w16a16.svg", made_from, lambda d=data, t=title, b=below: plot_w16a16.draw(d, t, b))]
+    return []

@@ -2,15 +2,8 @@
 
 from collections import defaultdict
 
-from definitions.moe_fp8_block_scale import definition_name
-from harness.core import paths
-from harness.report import marked_block
-from harness.results import comparison
 from harness.results.comparison import Comparison, RunGroup, Section
-from harness.results.trace_files import TraceSetError
 
-BEGIN = "<!-- results: written by scripts/update_readme.py -->"
-END = "<!-- end of results -->"
 SHOWN_SEQ_LENS = (1, 7, 57, 901, 11948, 14107)
 STALE = "*stale*: the solution's source has changed since it was measured, and what was measured does not count."
 
@@ -56,18 +49,3 @@ def block(found: Comparison) -> str:
     if any(summary.stale for _, group in groups for summary in group.total.summaries):
         parts.append(STALE)
     return "\n\n".join(parts)
-
-
-def renewed(readme: str) -> str:
-    """README text with its block made anew.
-
-    Raises ValueError when a marker is missing, and TraceSetError for traces that cannot be read: a table that lacks
-    some of them is not to be published.
-    """
-    text = "No traces have been recorded yet: run `make bench` on a machine with a CUDA GPU."
-    if paths.trace_file(definition_name("full")).exists():
-        found = comparison.build([paths.trace_file(definition_name("full"))])
-        if found.warnings:
-            raise TraceSetError(found.warnings[0])
-        text = block(found)
-    return marked_block.replaced(readme, BEGIN, END, text, paths.README.name)

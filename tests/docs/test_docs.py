@@ -1,0 +1,160 @@
+"""README.md and docs/ hold what the registry makes, all of it and nothing else; commands that they show exist."""
+
+import re
+import shlex
+
+import pytest
+from harness import cli
+from harness.core import paths
+from harness.core.errors import UserError
+from harness.report import docs, examples
+from harness.report.docs import Block, Figures
+from harness.report.pictures import Picture
+
+
+@pytest.mark.parametrize("page", docs.all_pages())
+def test_page_is_up_to_date(page):
+    """A reader sees the figures that were recorded last, and what a shown command prints now."""
+    assert docs.update([page], check=True) == []
+
+
+def test_every_block_and_figure_belongs_to_a_page():
+    pages = docs.all_pages()
+    assert {block.page for block in docs.BLOCKS} | {page for made in docs.FIGURES for page in made.pages} <= set(pages)
+    shown = {
+        file for page in pages for file in re.findall(r"\((?:docs/)?([\w-]+\.svg)\)", (paths.ROOT / page).read_text())
+    }
+    assert shown == {path.name for path in paths.DOCS.glob("*.svg")}
+
+
+# A registry and pages of our own
+
+
+@pytest.fixture
+def root(tmp_path):
+    (tmp_path / "docs").mkdir()
+    return tmp_path
+
+
+def page(root, name, text):
+    file = root / "docs" / f"{name}.md"
+    file.write_text(text)
+    return file
+
+
+def update(root, *blocks, check=False, figures=(), pages=None):
+    (root / "README.md").touch()
+    return docs.update(pages or docs.all_pages(root), check, root, blocks, figures)
+
+
+def broken():
+    raise UserError("record.json: broken\nsecond line")
+
+
+def test_a_block_is_replaced_and_the_rest_is_left(root):
+    file = page(root, "a", "x\n<!-- generated: t -->\nold\n<!-- end of t -->\ny\n")
+    block = Block("docs/a.md", "t", lambda: "| new |")
+    assert update(root, block, check=True) == ["docs/a.md: block 't' is out of date: run `moebench docs a`"]
+    assert "old" in file.read_text()
+    assert update(root, block) == [] == update(root, block, check=True)
+    assert file.read_text() == "x\n<!-- generated: t -->\n\n| new |\n\n<!-- end of t -->\ny\n"
+
+
+def test_one_bad_page_does_not_stop_the_others(root):
+    page(root, "a", "<!-- generated: t -->\n<!-- end of t -->\n")
+    good = page(root, "b", "<!-- generated: u -->\n<!-- end of u -->\n<!-- generated: v -->\n<!-- end of v -->\n")
+    blocks = [Block("docs/a.md", "t", broken), Block("docs/b.md", "u", lambda: "good"), Block("docs/b.md", "v", broken)]
+    assert update(root, *blocks) == [
+        "docs/a.md: block 't': record.json: broken",
+        "docs/b.md: block 'v': record.json: broken",
+    ]
+    assert "good" in good.read_text()
+
+
+@pytest.mark.parametrize(
+    "text, fault",
+    [
+        ("nothing", "the marker <!-- generated: t --> is missing"),
+        (
+            "<!-- generated: t -->\n<!-- end of t -->\n<!-- generated: z -->\n<!-- end of z -->",
+            "block 'z' is not registered",
+        ),
+        ("<!-- generated: t -->", "<!-- generated: t -->: has no end"),
+        ("a\n<!-- end of t -->", "line 2: <!-- end of t -->: nothing of that name has begun"),
+        ("<!-- generated: t -->\n<!-- output of: x -->", "line 2: <!-- output of: x -->: 't' has not ended"),
+        (
+            "<!-- generated: t -->\n<!-- end of t -->\n```\n$ ls -l\nfile\n```",
+            "`ls -l` shows output, but is no example: put it into <!-- output of: COMMAND -->",
+        ),
+    ],
+)
+def test_a_fault_of_the_markers_is_named(root, text, fault):
+    page(root, "a", text)
+    assert update(root, Block("docs/a.md", "t", lambda: ""), check=False) == [f"docs/a.md: {fault}"]
+
+
+def test_figures_are_drawn_checked_and_none_is_left_over(root, monkeypatch):
+    monkeypatch.setattr(Picture, "svg", lambda self: f"<svg>{self.made_from}</svg>")
+    page(root, "a", "")
+    (root / "docs" / "old.svg").touch()
+    family = Figures(("docs/a.md",), lambda: [Picture("new.svg", "made from x", None)])
+    stray = "docs/old.svg: nothing makes this figure: remove it"
+    stale = "docs/new.svg: the figure is out of date: run `moebench docs a`"
+    assert update(root, check=True, figures=[family]) == [stale, stray]
+    assert update(root, figures=[family]) == [stray]
+    assert update(root, check=True, figures=[family], pages=["docs/a.md"]) == []
+    assert update(root, figures=[Figures(("docs/a.md",), broken)]) == ["docs/a.md: figures: record.json: broken"]
+
+
+def test_the_command_takes_names_of_pages(capsys):
+    assert cli.main(["docs", "--check", "backends.md", "hopper_fused"]) == 0
+    assert cli.main(["docs", "nothing"]) == 2
+    assert re.match("no page 'nothing' in README.md and docs/; there are: README, apply, ", capsys.readouterr().err)
+
+
+# Examples
+
+
+def test_an_example_is_run_and_shown():
+    with examples.working_folder():
+        assert examples.console_block("echo one > file\ncat file; echo two") == (
+            "```\n$ echo one > file\n$ cat file; echo two\none\ntwo\n```"
+        )
+        ours = examples.console_block("moebench compare --help | head -n 1")
+        assert ours.startswith("```\n$ moebench compare --help | head -n 1\nusage: moebench compare [-h]")
+        assert "TINY=1" not in examples.output_of("TINY=1 moebench docs --help; echo $?")
+        assert examples.output_of("moebench docs nothing; echo $?") == "2\n"
+    assert not (paths.ROOT / "file").exists()
+
+
+@pytest.mark.parametrize(
+    "command, fault",
+    [("echo no >&2; exit 3", "exit status 3: no"), ("moebench docs nothing", "exit status 2: no page 'nothing'")],
+)
+def test_an_example_that_fails_is_named(root, command, fault):
+    page(root, "a", f"<!-- output of: {command} -->\n<!-- end of output -->\n")
+    (line,) = update(root)
+    assert line.startswith(f"docs/a.md: example `{command}`: `{command}` ended with {fault}")
+
+
+# Commands in the text
+
+
+def shown_commands():
+    """(page, command line) of every `moebench ...` in a code block or between backquotes, without its pipe."""
+    for name in docs.all_pages():
+        text = (paths.ROOT / name).read_text()
+        for found in re.finditer(r"(?:`|^(?:\$ )?|[A-Z_]+=\S+ )(moebench (?:<\w+>|[^`\n|;&<>])*)", text, re.M):
+            line = found[1].partition("  #")[0].strip()
+            yield pytest.param(name, line, id=f"{name}: {line}")
+
+
+@pytest.mark.parametrize("name, line", list(shown_commands()))
+def test_a_shown_command_parses(name, line, capsys):
+    """A reader would meet: a command or option that has been renamed. Arguments may be left out, as in prose."""
+    words = shlex.split(line)[1:]
+    try:
+        cli.parser_for(words[0]).parse_args(words)
+    except SystemExit as error:
+        said = capsys.readouterr().err
+        assert error.code == 0 or "the following arguments are required" in said, said
