@@ -1,16 +1,12 @@
 """The pictures in docs/ are of the traces, look as they are meant to, and are missing only for a reason."""
 
-import os
 import re
-import subprocess
-import sys
 import xml.etree.ElementTree as ET
 
 import pytest
-from harness.core import paths
 from harness.core.provenance import Provenance
 from harness.operators import roofline
-from harness.profiling.record import KernelTime, ProfileRecord, StageTime, WorkloadProfile, read_records
+from harness.profiling.record import KernelTime, ProfileRecord, StageTime, WorkloadProfile
 from harness.report import plot_roofline, plot_speed, plot_stages, plot_style
 from harness.report.pictures import pictures
 from harness.results import comparison
@@ -53,14 +49,6 @@ def profile(name="fast", clock="device", uuid="u", host_us=12.0, hardware="NVIDI
         provenance=Provenance(hardware=hardware, versions={}, timestamp="2026-01-01"),
         workloads=[workload],
     )
-
-
-def test_pictures_are_up_to_date():
-    """Whoever looks at a picture sees the figures that were recorded last."""
-    records = read_records(paths.PROFILES)
-    drawn, _ = pictures(comparison.build([paths.ROOT]), "relaxed", records)
-    assert {"speed-nvidia-h200.svg", "roofline-nvidia-h200.svg"} <= {picture.file for picture in drawn}
-    assert [picture.file for picture in drawn if not picture.is_in(paths.DOCS)] == [], "run `make plots`"
 
 
 def test_a_changed_figure_makes_a_picture_out_of_date(tmp_path):
@@ -157,34 +145,3 @@ def test_machines_and_versions_get_pictures_of_their_own(tmp_path):
     drawn, _ = pictures(build(tmp_path, traces), "relaxed", [])
     files = [picture.file for picture in drawn if picture.file.startswith("speed")]
     assert files == ["speed-a-gpu.svg", "speed-nvidia-h200.svg", "speed-nvidia-h200-2.svg"]
-
-
-def command(*args):
-    env = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
-    script = "-m", "harness", "plot"
-    done = subprocess.run(
-        [sys.executable, *script, *map(str, args)], env=env, capture_output=True, text=True, timeout=120
-    )
-    assert "Traceback" not in done.stderr
-    return done
-
-
-def test_the_command_draws_and_checks(tmp_path):
-    file = write(tmp_path / "traces.jsonl", two())
-    record = tmp_path / "profile" / "fast.json"
-    record.parent.mkdir()
-    record.write_text(profile().model_dump_json())
-    options = ("--traces", file, "--profiles", record.parent, "--output", tmp_path / "out")
-    assert command(*options, "--check").returncode == 1
-    done = command(*options)
-    assert done.returncode == 0, done.stderr
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
-        "roofline-nvidia-h200.svg",
-        "speed-nvidia-h200.svg",
-        "stages-nvidia-h200.svg",
-    ]
-    assert command(*options, "--check").returncode == 0
-    record.write_text('{"solution": "fast"}')
-    done = command(*options)
-    assert done.returncode == 2 and len(done.stderr.strip().splitlines()) == 1
-    assert "fast.json: not a ProfileRecord: definition" in done.stderr
