@@ -67,7 +67,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
         hint = f"did you mean {close[0]!r}?" if close else "see moebench -h"
         raise UserError(f"moebench: unknown command {wanted!r}; {hint}")
     args = parser_for(wanted).parse_args(argv)
-    args.command_line = shlex.join(["moebench", *argv])
+    args.command_line, args.moebench = shlex.join(["moebench", *argv]), main
     return args
 
 

@@ -15,7 +15,7 @@ from harness.report.pictures import Picture
 @pytest.mark.parametrize("page", docs.all_pages())
 def test_page_is_up_to_date(page):
     """A reader sees the figures that were recorded last, and what a shown command prints now."""
-    assert docs.update([page], check=True) == []
+    assert docs.update([page], True, cli.main) == []
 
 
 def test_every_block_and_figure_belongs_to_a_page():
@@ -44,7 +44,7 @@ def page(root, name, text):
 
 def update(root, *blocks, check=False, figures=(), pages=None):
     (root / "README.md").touch()
-    return docs.update(pages or docs.all_pages(root), check, root, blocks, figures)
+    return docs.update(pages or docs.all_pages(root), check, cli.main, root, blocks, figures)
 
 
 def broken():
@@ -117,13 +117,13 @@ def test_the_command_takes_names_of_pages(capsys):
 
 def test_an_example_is_run_and_shown():
     with examples.working_folder():
-        assert examples.console_block("echo one > file\ncat file; echo two") == (
+        assert examples.console_block("echo one > file\ncat file; echo two", cli.main) == (
             "```\n$ echo one > file\n$ cat file; echo two\none\ntwo\n```"
         )
-        ours = examples.console_block("moebench compare --help | head -n 1")
+        ours = examples.console_block("moebench compare --help | head -n 1", cli.main)
         assert ours.startswith("```\n$ moebench compare --help | head -n 1\nusage: moebench compare [-h]")
-        assert "TINY=1" not in examples.output_of("TINY=1 moebench docs --help; echo $?")
-        assert examples.output_of("moebench docs nothing; echo $?") == "2\n"
+        assert "TINY=1" not in examples.output_of("TINY=1 moebench docs --help; echo $?", cli.main)
+        assert examples.output_of("moebench docs nothing; echo $?", cli.main) == "2\n"
     assert not (paths.ROOT / "file").exists()
 
 

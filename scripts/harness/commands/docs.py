@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    problems = docs.update(docs.chosen_pages(args.pages), args.check)
+    problems = docs.update(docs.chosen_pages(args.pages), args.check, args.moebench)
     for line in problems:
         print(line, file=sys.stderr)
     return 1 if problems else 0

@@ -18,6 +18,7 @@ from harness.core.errors import UserError
 from harness.packing import pack
 from harness.profiling.record import read_records
 from harness.report import backend_table, examples, pictures, profiles, results_block, studies, sweep, tuning
+from harness.report.examples import Moebench
 from harness.report.pictures import Picture
 from harness.results import comparison
 from harness.results.comparison import Comparison
@@ -137,7 +138,7 @@ def unregistered_outputs(text: str, found: list[Piece]) -> list[str]:
     return faults
 
 
-def renewed(page: str, text: str, blocks: tuple[Block, ...]) -> tuple[str, list[str], list[str]]:
+def renewed(page: str, text: str, blocks: tuple[Block, ...], moebench: Moebench) -> tuple[str, list[str], list[str]]:
     """(the page's text as it should be, what of it is out of date, faults), the last two a line each."""
     try:
         found = list(pieces(text))
@@ -157,7 +158,7 @@ def renewed(page: str, text: str, blocks: tuple[Block, ...]) -> tuple[str, list[
             new = old
             try:
                 if piece.kind == "example":
-                    new = f"\n\n{examples.console_block(piece.name)}\n\n"
+                    new = f"\n\n{examples.console_block(piece.name, moebench)}\n\n"
                 elif piece.name in renders:
                     new = f"\n\n{renders[piece.name]()}\n\n"
             except FAULTS as error:
@@ -172,11 +173,12 @@ def renewed(page: str, text: str, blocks: tuple[Block, ...]) -> tuple[str, list[
 def update(
     pages: list[str],
     check: bool,
+    moebench: Moebench,
     root: Path = paths.ROOT,
     blocks: tuple[Block, ...] = BLOCKS,
     figures: tuple[Figures, ...] = FIGURES,
 ) -> list[str]:
-    """Write what is generated in the pages, or only check it.
+    """Write what is generated in the pages, or only check it. moebench: harness.cli.main, for the examples.
 
     Returns a line for each thing that could not be made or, with check, that is out of date; the rest is done all
     the same.
@@ -184,7 +186,7 @@ def update(
     problems = []
     for page in pages:
         old = (root / page).read_text()
-        new, outdated, faults = renewed(page, old, blocks)
+        new, outdated, faults = renewed(page, old, blocks, moebench)
         problems += [f"{page}: {fault}" for fault in faults]
         if check:
             stem = Path(page).stem

@@ -12,16 +12,18 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from harness import cli
 from harness.core import paths
 from harness.core.errors import UserError
 
 # variables, moebench's arguments, and what follows: a pipe, or `; echo $?` to show the exit status
 OURS = re.compile(r"((?:[A-Z_]+=\S+ )*)moebench ((?:'[^']*'|[^'|;&<>$])*?)(?: \| (.*)|(; echo \$\?))?")
 NOT_LINKED = {".git", ".venv", "bench"}
+
+
+Moebench = Callable[[list[str]], int]  # the command, from arguments to exit status
 
 
 class ExampleError(UserError):
@@ -48,7 +50,7 @@ def working_folder() -> Iterator[None]:
             os.environ.update(environment)
 
 
-def output_of(command: str) -> str:
+def output_of(command: str, moebench: Moebench) -> str:
     """What the command prints on standard output, in the current folder.
 
     Raises ExampleError when it fails, unless the command ends with `; echo $?`.
@@ -62,7 +64,7 @@ def output_of(command: str) -> str:
     out, errors = io.StringIO(), io.StringIO()
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
-            status = run_here(arguments)
+            status = run_here(moebench, arguments)
     finally:
         os.environ.clear()
         os.environ.update(environment)
@@ -73,10 +75,9 @@ def output_of(command: str) -> str:
     return shell(pipe, out.getvalue(), command) if pipe else out.getvalue()
 
 
-def run_here(arguments: str) -> int:
-    """Exit status of `moebench` with these arguments."""
+def run_here(moebench: Moebench, arguments: str) -> int:
     try:
-        return cli.main(shlex.split(arguments))
+        return moebench(shlex.split(arguments))
     except SystemExit as error:  # argparse, on bad arguments or --help
         return error.code or 0
 
@@ -96,9 +97,9 @@ def failed(command: str, status: int, errors: str) -> ExampleError:
     return ExampleError(f"`{command}` ended with exit status {status}: {said}")
 
 
-def console_block(commands: str) -> str:
+def console_block(commands: str, moebench: Moebench) -> str:
     """Markdown: the commands, one a line, each after a prompt and with its output below."""
     lines = []
     for command in commands.splitlines():
-        lines += [f"$ {command}", *(line.rstrip() for line in output_of(command).rstrip().splitlines())]
+        lines += [f"$ {command}", *(line.rstrip() for line in output_of(command, moebench).rstrip().splitlines())]
     return "\n".join(["```", *lines, "```"])
