@@ -114,20 +114,23 @@ def python_solution(name, body):
     return Solution(name=name, definition=SMALL.name, author="tests", spec=spec, sources=sources)
 
 
+TWO_KINDS = ["real", "one"]
+
+
 def measured(monkeypatch, *args):
     """Two sweeps on the small geometry, with the clock replaced: everything else is what a GPU runs."""
     monkeypatch.setattr(sweep, "GEOMETRY", "small")
     monkeypatch.setattr(sweep, "time_ms", lambda *args: 0.02)
     right = python_solution("right", f"output.copy_(reference({INPUTS}))")
     raises = python_solution("raises", "raise ValueError('routing_logits: no')")
-    parsed = cli.parse(["sweep", "--tokens", "3", "0", "3", "--tolerance", "default", *args])
+    parsed = cli.parse(["sweep", "--tokens", "3", "0", "3", "--tolerance", "default", "--kinds", *TWO_KINDS, *args])
     return command.measure(parsed, {"right": right, "raises": raises}, Console(quiet=True), "cpu")
 
 
 def test_a_sweep_from_inputs_to_table(monkeypatch, tmp_path, capsys):
     right, raises = sweeps = measured(monkeypatch, "--output", str(tmp_path / "new"))
     assert [sweep_record.read(tmp_path / "new" / f"{name}.jsonl") for name in ("right", "raises")] == sweeps
-    assert [(p.kind, p.tokens) for p in right.points] == [(kind, t) for kind in KINDS for t in (0, 3)]
+    assert [(p.kind, p.tokens) for p in right.points] == [(kind, t) for kind in TWO_KINDS for t in (0, 3)]
     assert all(p.error is None and p.met and p.repeatable for p in right.points)
     assert all("routing_logits: no" in p.error and not p.met and p.ms is None for p in raises.points)
     made = right.head.provenance
@@ -135,8 +138,8 @@ def test_a_sweep_from_inputs_to_table(monkeypatch, tmp_path, capsys):
     for one in sweeps:
         Console(width=200).print(report.terminal(one).terminal())
     shown = capsys.readouterr().out
-    assert "8 of 8 points within the target, 1.5 x bound + 0.03 ms; 0 wrong" in shown
-    assert "T=3 one: ValueError: routing_logits: no" in shown and "8 wrong" in shown
+    assert "4 of 4 points within the target, 1.5 x bound + 0.03 ms; 0 wrong" in shown
+    assert "T=3 one: ValueError: routing_logits: no" in shown and "4 wrong" in shown
 
 
 def test_an_interrupted_sweep_keeps_what_it_measured(monkeypatch, tmp_path):
@@ -153,7 +156,7 @@ def test_an_interrupted_sweep_keeps_what_it_measured(monkeypatch, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         measured(monkeypatch, "--output", str(tmp_path))
     kept = sweep_record.read(tmp_path / "raises.jsonl")
-    assert [p.tokens for p in kept.points] == [0, 3] and kept.summary.endswith("cut short: 6 points are missing")
+    assert [p.tokens for p in kept.points] == [0, 3] and kept.summary.endswith("cut short: 2 points are missing")
 
 
 def test_several_solutions_want_a_folder(tmp_path):
