@@ -1,4 +1,4 @@
-"""Packed solutions stand alone, and a mistake in one is said in a line."""
+"""Packed solutions stand alone, and a mistake in one is reported in one line."""
 
 import ast
 
@@ -234,7 +234,7 @@ def test_the_command_names_the_files_that_it_wrote(tmp_path, capsys):
         (["--into", "nowhere"], "--into: nowhere is not a FlashInfer-Trace data set"),
     ],
 )
-def test_a_bad_argument_is_said_in_one_line(arguments, message, capsys):
+def test_a_bad_argument_is_reported_in_one_line(arguments, message, capsys):
     assert cli.main(["pack", *arguments]) == 2
     assert capsys.readouterr().err.startswith(message)
 

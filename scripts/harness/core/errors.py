@@ -1,13 +1,13 @@
-"""Errors that are told to the user in one line, without a traceback."""
+"""Errors that the command line prints as one line, without a traceback."""
 
 
 class UserError(Exception):
-    """What was asked for cannot be followed; the message is one line. The command exits with `status`."""
+    """A bad argument. The message is one line that names it, what came and what is wanted; `status`: of the command."""
 
     status = 2
 
 
 class CannotRun(UserError):
-    """What was asked for is in order, but nothing of it can be run here."""
+    """The arguments are right, but nothing can be run here, or what is here fails its check."""
 
     status = 1

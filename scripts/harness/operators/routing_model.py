@@ -4,13 +4,13 @@ An expert has a popularity of its own and a token adds noise to it; the bias tak
 popularity does to the selection, as training does. Popularity belongs to a workload, not to the
 definition: the public recordings come from different layers, each with its own router and bias.
 
-One rank's share of a draw strays: its 32 experts may happen to be popular together, and a fifth more
-rows, or half as many active experts again, is a fifth or a half more work. The public workloads stand
-for what a rank sees on average, and how many experts are active decides their bound, so `draw_typical`
-takes the first draw whose counts are near what is expected.
+One rank's share of a draw varies: its 32 experts may happen to be popular together, which gives it a
+fifth more rows, or half as many active experts again. The public workloads stand for what a rank sees on
+average, and the number of active experts decides their roofline bound, so `draw_typical` takes the first
+draw whose counts are near the expected ones.
 
-Where the choice of a token hangs on less than `MARGIN`, implementations that round differently
-choose differently and nothing can be concluded from their outputs; such tokens are drawn again.
+A token whose experts are chosen by less than `MARGIN` is drawn again: implementations that round
+differently would choose other experts for it, and their outputs could not be compared.
 """
 
 import math
@@ -36,7 +36,7 @@ def round_to_bfloat16(x: np.ndarray) -> np.ndarray:
 
 
 def margin(logits: np.ndarray, bias: np.ndarray) -> np.ndarray:
-    """By how much each token's groups and experts were chosen; float64 [T].
+    """How clear each token's choice of groups and experts is, in selection score; float64 [T].
 
     The smaller of the gap between the 4th and 5th group and the gap between the 8th and 9th expert.
     """
@@ -80,12 +80,12 @@ def draw(seed: str, num_tokens: int, raised: dict[int, float], spread: float = 1
         offset[expert] = offset[expert] + logit
 
     logits = np.empty((num_tokens, NUM_EXPERTS), dtype=np.float32)
-    doubtful = np.arange(num_tokens)
+    unclear = np.arange(num_tokens)
     attempt = 0
-    while len(doubtful):
-        noise = exact_random.normal(f"{seed}/noise/{attempt}", (len(doubtful), NUM_EXPERTS))
-        logits[doubtful] = (noise + offset).astype(np.float32)
-        doubtful = doubtful[margin(logits[doubtful], bias) < MARGIN]
+    while len(unclear):
+        noise = exact_random.normal(f"{seed}/noise/{attempt}", (len(unclear), NUM_EXPERTS))
+        logits[unclear] = (noise + offset).astype(np.float32)
+        unclear = unclear[margin(logits[unclear], bias) < MARGIN]
         attempt += 1
     return logits, bias
 

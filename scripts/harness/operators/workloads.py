@@ -70,7 +70,7 @@ def make(geometry: str, root: Path = paths.ROOT) -> tuple[int, int]:
         if recorded.get(name, checksums[name]) != checksums[name]:
             raise CannotRun(
                 f"{name}: generated sha256 {checksums[name]}, recorded is {recorded[name]}. If the "
-                f"generator was meant to change, delete {paths.checksum_file(definition).name}."
+                f"generator was changed on purpose, delete {paths.checksum_file(definition).name}."
             )
         write_atomically(path, content)
         written += 1
