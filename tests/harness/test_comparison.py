@@ -89,8 +89,8 @@ def test_stale_traces_are_marked_and_left_out(tmp_path):
     assert (found.passed, found.stale) == (4, 1)
     assert found.mean == pytest.approx(sum(20 / ms for t, ms in FAST.items() if t != 1) / 4)
     assert group.regimes[0].best is None and any("fast" in note for note in built.notes)
-    assert "fast" not in built.sections[0].matched[0].matched
-    assert next(r.ratio for r in group.ratios[0].rows if r.seq_len == 1) is None
+    uuid = row(group, 1).workload.uuid
+    assert "fast" not in built.sections[0].matched[uuid] and uuid not in group.ratios[0].by_workload
 
 
 def test_a_solution_that_is_gone_is_stale_and_one_from_elsewhere_is_unknown(tmp_path):
@@ -164,7 +164,8 @@ def test_ratio_has_its_range(tmp_path):
     built = comparison.with_ratio(comparison.build([trace_set(tmp_path, two())]), "slow", "fast")
     (ratio,) = built.sections[0].groups[0].ratios
     expected = {t: FAST[t] / SLOW[t] for t in FAST}
-    assert {r.seq_len: r.ratio for r in ratio.rows if r.ratio} == pytest.approx(expected)
+    found = {info.seq_len: ratio.by_workload.get(info.uuid) for info in built.sections[0].workloads}
+    assert {t: value for t, value in found.items() if value} == pytest.approx(expected)
     assert (ratio.least, ratio.greatest) == (0.5, 2.0)
     assert ratio.geometric_mean == pytest.approx(statistics.geometric_mean(expected.values()))
 
@@ -208,8 +209,7 @@ def test_matched_ratios_stand_side_by_side(tmp_path):
         built = comparison.build([trace_set(tmp_path, traces)], tolerance=tolerance)
         (section,) = built.sections
         assert len(section.groups) == (1 if tolerance else 2)
-        (found,) = (row.matched for row in section.matched if row.seq_len == 7)
-        assert found == {"fast": {"relaxed": 0.98, "default": 0.7}}
+        assert section.matched[row(section.groups[0], 7).workload.uuid] == {"fast": {"relaxed": 0.98, "default": 0.7}}
         assert "0.7000  0.9800" in report.plain_text(built)
 
 

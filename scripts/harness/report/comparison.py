@@ -100,15 +100,14 @@ def range_table(ratios: list[Ratio]) -> Table:
     )
 
 
-def ratio_table(ratio: Ratio) -> Table:
+def ratio_table(group: RunGroup, ratio: Ratio) -> Table:
     least, greatest, mean = (decimal(value, 3) for value in (ratio.least, ratio.greatest, ratio.geometric_mean))
-    rows = [
-        [
-            *(str(row.seq_len), decimal(row.a_ms, 3), decimal(row.b_ms, 3)),
-            Entry(decimal(row.ratio, 3), "best" if row.ratio and row.ratio > 1 else ""),
-        ]
-        for row in ratio.rows
-    ]
+    rows = []
+    for row in group.rows:
+        times = [decimal(row.ms(name), 3) for name in (ratio.a, ratio.b)]
+        value = ratio.by_workload.get(row.workload.uuid)
+        faster = Entry(decimal(value, 3), "best" if value and value > 1 else "")
+        rows.append([str(row.workload.seq_len), *times, faster])
     return Table(
         title=f"{ratio.a} against {ratio.b}",
         head=["T", f"{ratio.a} ms", f"{ratio.b} ms", "ratio"],
@@ -118,30 +117,30 @@ def ratio_table(ratio: Ratio) -> Table:
     )
 
 
-def matched_columns(section: Section) -> list[tuple[str, list[str]]]:
-    """Solution -> names of the tolerances of its matched ratios, strict first; [] where no trace has any."""
-    pairs = {(name, t) for row in section.matched for name, ratios in row.matched.items() for t in ratios}
-    names = sorted({name for name, _ in pairs})
-    return [(name, sorted((t for n, t in pairs if n == name), key=tolerance_order)) for name in names]
+def matched_columns(section: Section) -> list[tuple[str, str]]:
+    """(solution, tolerance's name) of all matched ratios, solution by solution, strict tolerances first."""
+    pairs = {(name, t) for of_one in section.matched.values() for name, ratios in of_one.items() for t in ratios}
+    return sorted(pairs, key=lambda pair: (pair[0], tolerance_order(pair[1])))
 
 
 def matched_table(section: Section) -> Table | None:
     """A column for each solution, in a cell a ratio for each tolerance; None where no trace has a matched ratio."""
     columns = matched_columns(section)
-    tolerances = sorted({t for _, of_one in columns for t in of_one}, key=tolerance_order)
-    if not columns:
-        return None
+    names = list(dict.fromkeys(name for name, _ in columns))
+    tolerances = sorted({tolerance for _, tolerance in columns}, key=tolerance_order)
     rows = []
-    for row in section.matched:
-        ratios = [[row.matched.get(name, {}).get(t) for t in tolerances] for name, _ in columns]
-        rows.append([str(row.seq_len), *("  ".join(decimal(value, 4) for value in of_one) for of_one in ratios)])
-    return Table(
+    for info in section.workloads:
+        of_one = section.matched.get(info.uuid, {})
+        ratios = [[decimal(of_one.get(name, {}).get(t), 4) for t in tolerances] for name in names]
+        rows.append([str(info.seq_len), *map("  ".join, ratios)])
+    table = Table(
         title="Matched ratio",
-        head=["T", *(name for name, _ in columns)],
+        head=["T", *names],
         sections=[rows],
         caption=f"In a cell: {', '.join(tolerances)}; the share of elements inside, whether it passed or not.",
         words=0,
     )
+    return table if columns else None
 
 
 def choice(summary: RegimeSummary) -> Entry:
@@ -201,7 +200,7 @@ def parts_of(comparison: Comparison, pair: tuple[str, str] | None = None) -> lis
     for section in comparison.sections:
         parts.append(Part(f"{section.hardware}: {section.definition}", [section.versions_text]))
         for group in section.groups:
-            tables = [ratio_table(ratio) for ratio in group.ratios]
+            tables = [ratio_table(group, ratio) for ratio in group.ratios]
             if not pair:
                 ranges = [range_table(group.ratios)] if group.ratios else []
                 tables = [workload_table(group), summary_table(group), *ranges]

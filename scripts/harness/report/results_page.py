@@ -63,11 +63,6 @@ def label_of(cell: Cell, winner: str | None) -> str:
     return ", ".join([*parts, *(words for kind, words in tags_of(cell, winner) if kind != "failed")])
 
 
-def matched_pairs(section: Section) -> list[tuple[str, str]]:
-    """(solution, tolerance's name) of the matched ratios, solution by solution."""
-    return [(name, tolerance) for name, tolerances in matched_columns(section) for tolerance in tolerances]
-
-
 def group_id(section: Section, group: RunGroup) -> str:
     """Eight hex digits that stay while machine, versions, tolerance and protocol do."""
     what = (section.definition, section.hardware, sorted(section.versions.items()), group.tolerance, group.protocol)
@@ -91,8 +86,8 @@ def dialog_part(title: str, rows: list[tuple[str, str | None]]) -> dict:
 
 def trace_view(section: Section, group: RunGroup, row: Row, cell: Cell) -> dict:
     """What the dialog shows of one trace alone."""
-    tolerances = next((m.matched for m in section.matched if m.uuid == cell.uuid), {}).get(cell.solution, {})
-    others = {name: ratio for name, ratio in tolerances.items() if name != group.tolerance_name}
+    matched = section.matched.get(cell.uuid, {}).get(cell.solution, {})
+    others = {name: ratio for name, ratio in matched.items() if name != group.tolerance_name}
     figures = [
         ("Status", cell.status),
         ("Latency", _unit(cell.latency_ms, 4, " ms")),
@@ -225,7 +220,7 @@ def page(comparison: Comparison) -> str:
         keep_trailing_newline=True,
     )
     environment.filters["decimal"] = decimal
-    for function in (trace_id, group_id, regime_of, tags_of, label_of, matched_pairs, is_timed):
+    for function in (trace_id, group_id, regime_of, tags_of, label_of, matched_columns, is_timed):
         environment.globals[function.__name__] = function
     script, style = ((HERE / f"results_page.{kind}").read_text() for kind in ("js", "css"))
     series = series_of(comparison)

@@ -89,23 +89,16 @@ class Row:
 
 
 @dataclass(frozen=True)
-class RatioRow:
-    """ratio: b's latency over a's, so above 1 a is faster; None unless both count."""
-
-    uuid: str
-    seq_len: int
-    a_ms: float | None
-    b_ms: float | None
-    ratio: float | None
-
-
-@dataclass(frozen=True)
 class Ratio:
-    """How many times as fast a is as b: by workload, the range, and the geometric mean; None where none counts."""
+    """How many times as fast a is as b.
+
+    by_workload: uuid -> b's latency over a's, so above 1 a is faster, where both count; then their range and geometric
+    mean, None where there is none.
+    """
 
     a: str
     b: str
-    rows: list[RatioRow]
+    by_workload: dict[str, float]
     least: float | None
     greatest: float | None
     geometric_mean: float | None
@@ -139,17 +132,11 @@ class RunGroup:
 
 
 @dataclass(frozen=True)
-class MatchedRow:
-    """Share of elements inside each tolerance: solution -> tolerance's name -> ratio, of traces that are not stale."""
-
-    uuid: str
-    seq_len: int
-    matched: dict[str, dict[str, float]]
-
-
-@dataclass(frozen=True)
 class Section:
-    """One definition on one machine with one set of versions (library -> version)."""
+    """One definition on one machine with one set of versions (library -> version).
+
+    matched: uuid -> solution -> tolerance's name -> share of elements inside it, of traces that are not stale.
+    """
 
     definition: str
     hardware: str
@@ -157,7 +144,7 @@ class Section:
     versions_text: str
     workloads: list[WorkloadInfo]
     groups: list[RunGroup]
-    matched: list[MatchedRow]
+    matched: dict[str, dict[str, dict[str, float]]]
 
 
 @dataclass(frozen=True)
@@ -180,13 +167,9 @@ def tolerance_order(text: str) -> tuple[int, str]:
 
 
 def ratio(rows: list[Row], a: str, b: str) -> Ratio:
-    found = []
-    for row in rows:
-        a_ms, b_ms = row.ms(a), row.ms(b)
-        found.append(RatioRow(row.workload.uuid, row.workload.seq_len, a_ms, b_ms, a_ms and b_ms and b_ms / a_ms))
-    ratios = [row.ratio for row in found if row.ratio is not None]
-    middle = statistics.geometric_mean(ratios) if ratios else None
-    return Ratio(a, b, found, min(ratios, default=None), max(ratios, default=None), middle)
+    found = {row.workload.uuid: row.ms(b) / row.ms(a) for row in rows if row.ms(a) and row.ms(b)}
+    middle = statistics.geometric_mean(found.values()) if found else None
+    return Ratio(a, b, found, min(found.values(), default=None), max(found.values(), default=None), middle)
 
 
 def make_group(tolerance: str, protocol: str, infos: list[WorkloadInfo], traces: pd.DataFrame) -> RunGroup:
@@ -207,13 +190,13 @@ def make_group(tolerance: str, protocol: str, infos: list[WorkloadInfo], traces:
     return RunGroup(tolerance, protocol, names, rows, total, regimes, ratios)
 
 
-def make_matched(infos: list[WorkloadInfo], traces: pd.DataFrame) -> list[MatchedRow]:
-    """Of the newest trace that is not stale at each tolerance."""
+def matched_ratios(traces: pd.DataFrame) -> dict[str, dict[str, dict[str, float]]]:
+    """As in Section: at each tolerance that of the newest trace."""
     found = defaultdict(lambda: defaultdict(dict))
     fresh = traces[traces.source != "stale"].sort_values("timestamp", kind="stable")
-    for uuid, solution, matched in zip(fresh.uuid, fresh.solution, fresh.matched_at, strict=True):
-        found[uuid][solution] |= matched
-    return [MatchedRow(info.uuid, info.seq_len, dict(sorted(found[info.uuid].items()))) for info in infos]
+    for uuid, solution, matched_at in zip(fresh.uuid, fresh.solution, fresh.matched_at, strict=True):
+        found[uuid][solution] |= matched_at
+    return found
 
 
 def make_section(traces: pd.DataFrame, tolerance: str | None) -> Section:
@@ -229,7 +212,7 @@ def make_section(traces: pd.DataFrame, tolerance: str | None) -> Section:
         versions_text=first.versions,
         workloads=infos,
         groups=[make_group(*run, infos, part) for run, part in runs],
-        matched=make_matched(infos, traces),
+        matched=matched_ratios(traces),
     )
 
 

@@ -37,7 +37,15 @@ def ratios_csv(comparison: Comparison) -> str:
     lines = []
     for group, where in _groups(comparison):
         for ratio in group.ratios:
-            for row in ratio.rows:
-                first = where | {"uuid": row.uuid, "seq_len": row.seq_len, "a": ratio.a, "b": ratio.b}
-                lines.append(first | vars(row))
+            for row in group.rows:
+                info, a_ms, b_ms = row.workload, row.ms(ratio.a), row.ms(ratio.b)
+                line = {
+                    "uuid": info.uuid,
+                    "seq_len": info.seq_len,
+                    "a": ratio.a,
+                    "b": ratio.b,
+                    "a_ms": a_ms,
+                    "b_ms": b_ms,
+                }
+                lines.append(where | line | {"ratio": ratio.by_workload.get(info.uuid)})
     return pd.DataFrame(lines).to_csv(index=False)
