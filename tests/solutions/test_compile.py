@@ -74,7 +74,7 @@ def test_every_stage_compiles_in_every_tabled_tile(compiled, architecture):
 def test_a_tuned_gpu_runs_its_table(compiled, gpu):
     """A user would miss: a table under a name that the solution does not look for."""
     head = TUNED[gpu]
-    name = table_name(head.gpu, head.local_experts, head.hidden, head.intermediate)
+    name = table_name(head.provenance.hardware, head.local_experts, head.hidden, head.intermediate)
     rows = import_module(f"solutions.triton_fused_v2.{name}").TABLE
     for stage in ("gemm1", "gemm2"):
         fields = ("block_m", "group", "num_warps", "num_stages")

@@ -1,12 +1,12 @@
 """Build a submission in a process that knows nothing of this repository. Imports nothing of it either.
 
-    python -I build_alone.py BUNDLE DEFINITION REPOSITORY HARDWARE
+    python -I build_alone.py FOLDER REPOSITORY HARDWARE
 
-prints what was done, a line each, then one JSON object: {"error": null or a line, "unchecked": [lines]}.
-BUNDLE is packed by FIB as the starter kit does, compared with its solution.json and built by FIB's builder. With a
-CUDA device the entry point is called once; without one, CUDA sources are still compiled and linked, by the bundle's own
-build.py::load_kernels with tvm_ffi's `load` cut short before it opens the library, for HARDWARE (sm_100, say) unless
-it names an architecture itself.
+FOLDER holds bundle/ and definition.json; everything that is built has to land in it. The last line printed is a JSON
+object: {"error": null or a line, "done": [lines], "unchecked": [lines]}. The bundle is packed by FIB as the starter kit
+does, compared with its solution.json and built by FIB's builder. With a CUDA device the entry point is called once;
+without one, CUDA sources are still compiled and linked, by the bundle's own build.py::load_kernels with tvm_ffi's
+`load` cut short before it opens the library, for HARDWARE (sm_100, say) unless it names an architecture itself.
 """
 
 import contextlib
@@ -14,6 +14,7 @@ import importlib
 import json
 import os
 import shutil
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -33,14 +34,8 @@ class Refused(Exception):
 def repacked(bundle):
     """The Solution that the kit's own packing makes of config.toml and solution/<language>/."""
     config = tomllib.loads((bundle / "config.toml").read_text())
-    build = config["build"]
-    spec = BuildSpec(
-        language=build["language"],
-        target_hardware=["cuda"],
-        entry_point=build["entry_point"],
-        destination_passing_style=build.get("destination_passing_style", True),
-    )
-    return pack_solution_from_files(str(bundle / "solution" / build["language"]), spec, **config["solution"])
+    spec = BuildSpec(target_hardware=["cuda"], **config["build"])
+    return pack_solution_from_files(str(bundle / "solution" / spec.language.value), spec, **config["solution"])
 
 
 def call_once(definition, runnable):
@@ -66,54 +61,79 @@ def compile_without_device(package):
     try:
         load = importlib.import_module(f"{package}.build").load_kernels
     except (ImportError, AttributeError) as error:
-        raise Refused(
-            "its CUDA sources were not compiled: without a CUDA device that takes a build.py with load_kernels()"
-        ) from error
+        needs = "without a CUDA device that takes a build.py with load_kernels()"
+        raise Refused(f"its CUDA sources were not compiled: {needs}") from error
     tvm_ffi.cpp.load, tvm_ffi.cpp.load_inline = tvm_ffi.cpp.build, tvm_ffi.cpp.build_inline
     load()
 
 
-def check(bundle, definition_file, repository, hardware, unchecked):
-    definition = Definition.model_validate_json(definition_file.read_text())
-    solution = Solution.model_validate_json((bundle / "solution.json").read_text())
-    if repacked(bundle).model_dump() != solution.model_dump():
+def check_headers(folder, toolkit):
+    """Raise Refused where a compiler read a file outside of folder, the toolkit and what is installed on the system.
+
+    The compilers name what they read, and ninja keeps it beside each build.
+    """
+    installed = [folder, toolkit, sys.prefix, sys.base_prefix, "/usr"]
+    allowed = [Path(place).resolve() for place in installed if place]
+    for log in folder.rglob(".ninja_deps"):
+        listed = subprocess.run(["ninja", "-C", log.parent, "-t", "deps"], capture_output=True, text=True, check=True)
+        for line in listed.stdout.splitlines():
+            header = (log.parent / line.strip()).resolve()
+            if line.startswith("    ") and not any(header.is_relative_to(place) for place in allowed):
+                raise Refused(f"it includes {header}, outside of the bundle, the toolkit and the installed packages")
+
+
+def check_modules(repository):
+    """Raise Refused where a module was loaded from this repository's sources."""
+    own = [repository / folder for folder in ("definitions", "scripts", "solutions", "tests")]
+    for name, module in sorted(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if file and file != __file__ and any(Path(file).is_relative_to(folder) for folder in own):
+            raise Refused(f"it loads {name} from this repository")
+
+
+def build(folder, hardware, done, unchecked):
+    """Pack, build and, with a device, call the bundle; lines of what was done and what could not be checked."""
+    definition = Definition.model_validate_json((folder / "definition.json").read_text())
+    solution = Solution.model_validate_json((folder / "bundle" / "solution.json").read_text())
+    if repacked(folder / "bundle").model_dump() != solution.model_dump():
         raise Refused("solution.json is not what config.toml and solution/ pack to")
-    print("packed again from config.toml and solution/: the same solution.json")
+    done.append("packed again from config.toml and solution/: the same solution.json")
     has_device = torch.cuda.is_available()
     if not has_device:
         number = hardware.removeprefix("sm_")
         os.environ["TVM_FFI_CUDA_ARCH_LIST"] = f"{number[:-1]}.{number[-1]}a"
     runnable = BuilderRegistry.get_instance().build(definition, solution)
-    print(f"built by FIB's {runnable.metadata.build_type} builder")
-    compiles = any(source.path.endswith(".cu") or "load_inline" in source.content for source in solution.sources)
+    done.append(f"built by FIB's {runnable.metadata.build_type} builder")
     if has_device:
         call_once(definition, runnable)
-        print(f"called once with {TOKENS} tokens on {torch.cuda.get_device_name()}")
-    else:
-        if compiles and solution.spec.language.value in {"python", "triton"}:  # else the builder has compiled them
-            compile_without_device(runnable._callable.__module__.rpartition(".")[0])
-            print("CUDA sources compiled and linked by nvcc")
-        unchecked.append("that it runs, for want of a CUDA device")
-    for name, module in sorted(sys.modules.items()):
-        file = getattr(module, "__file__", None)
-        if file and file != __file__ and any(Path(file).is_relative_to(folder) for folder in repository):
-            raise Refused(f"it loads {name} from this repository")
+        done.append(f"called once with {TOKENS} tokens on {torch.cuda.get_device_name()}")
+        return
+    compiles = any(source.path.endswith(".cu") or "load_inline" in source.content for source in solution.sources)
+    if compiles and solution.spec.language.value in {"python", "triton"}:  # else the builder has compiled them
+        compile_without_device(runnable._callable.__module__.rpartition(".")[0])
+        done.append("CUDA sources compiled and linked by nvcc")
+    unchecked.append("that it runs, for want of a CUDA device")
+
+
+def fault(caught):
+    """The line of an exception, a compiler's whole output for instance, that says what is wrong."""
+    lines = [line.strip() for line in str(caught).splitlines() if line.strip()] or ["no message"]
+    marks = ("error:", "cannot find", "undefined reference")
+    line = next((line for line in lines if any(mark in line for mark in marks)), lines[0])
+    return line if isinstance(caught, Refused) else f"{type(caught).__name__}: {line}"
 
 
 def main():
-    bundle, definition_file, repository = map(Path, sys.argv[1:4])
-    own = [repository / folder for folder in ("definitions", "scripts", "solutions", "tests")]
-    error, unchecked = None, []
+    folder, repository = map(Path, sys.argv[1:3])
+    report = {"error": None, "done": [], "unchecked": []}
     try:
         with contextlib.redirect_stderr(sys.stdout):
-            check(bundle, definition_file, own, sys.argv[4], unchecked)
+            build(folder, sys.argv[3], report["done"], report["unchecked"])
+            check_headers(folder, os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH"))
+            check_modules(repository)
     except Exception as caught:  # whatever a submission raises is a reason to refuse it
-        lines = [line.strip() for line in str(caught).splitlines() if line.strip()]
-        telling = ("error:", "cannot find", "undefined reference")
-        wrong = [line for line in lines if any(word in line for word in telling)] or lines or ["no message"]
-        error = wrong[0] if isinstance(caught, Refused) else f"{type(caught).__name__}: {wrong[0]}"
-    print()  # whatever the submission printed may end within a line
-    print(json.dumps({"error": error, "unchecked": unchecked}))
+        report["error"] = fault(caught)
+    print(f"\n{json.dumps(report)}")  # whatever the submission printed may end within a line
 
 
 if __name__ == "__main__":

@@ -14,20 +14,7 @@ from flashinfer_bench.agents import pack_solution_from_files
 
 from harness.packing.manifest import PackingError
 
-LANGUAGES = ("triton", "cuda", "python")  # those that the contest's FAQ gives a folder
 MARK = "# Written by moebench submit"
-CONFIG = """\
-{mark}; the repository's own source hash is {sha1}.
-[solution]
-name = {name}
-definition = {definition}
-author = {author}
-
-[build]
-language = {language}
-entry_point = {entry_point}
-destination_passing_style = {destination_passing_style}
-"""
 
 
 def flatten(name: str, sources: dict[str, str]) -> dict[str, str]:
@@ -41,11 +28,11 @@ def flatten(name: str, sources: dict[str, str]) -> dict[str, str]:
         target = PurePosixPath(path).name
         if target in flat:
             raise PackingError(f"{name}: two files called {target}, and a submission has a single folder")
-        flat[target] = _with_flat_imports(PurePosixPath(path), text, modules) if target.endswith(".py") else text
+        flat[target] = with_flat_imports(PurePosixPath(path), text, modules) if target.endswith(".py") else text
     return dict(sorted(flat.items()))
 
 
-def _with_flat_imports(path: PurePosixPath, text: str, modules: set[tuple[str, ...]]) -> str:
+def with_flat_imports(path: PurePosixPath, text: str, modules: set[tuple[str, ...]]) -> str:
     """text with each `from .a.b import c` reduced to `from .b import c`, or to `from . import c` for a folder a.b."""
     folders = {module[:-1] for module in modules}
     lines = text.encode().splitlines(keepends=True)
@@ -68,39 +55,24 @@ def write(solution: Solution, folder: Path) -> Solution:
     solution.json is what FIB packs from the folder, as the kit's own script does, so both ways of handing in agree:
     no dependencies, no description and target_hardware "cuda". Raises PackingError.
     """
-    spec = solution.spec
-    language = spec.language.value
-    entry_file, symbol = spec.entry_point.split("::")
-    entry_point = f"{PurePosixPath(entry_file).name}::{symbol}"
+    language = solution.spec.language.value
+    entry_file, function = solution.spec.entry_point.split("::")
     sources = folder / "solution" / language
     sources.mkdir(parents=True)
     for path, text in flatten(solution.name, {s.path: s.content for s in solution.sources}).items():
         (sources / path).write_text(text)
-    strings = {
-        "name": solution.name,
-        "definition": solution.definition,
-        "author": solution.author,
+    named = {"name": solution.name, "definition": solution.definition, "author": solution.author}
+    built = {
         "language": language,
-        "entry_point": entry_point,
+        "entry_point": f"{PurePosixPath(entry_file).name}::{function}",
+        "destination_passing_style": solution.spec.destination_passing_style,
     }
-    config = CONFIG.format(
-        mark=MARK,
-        sha1=solution.hash(),
-        destination_passing_style=str(spec.destination_passing_style).lower(),
-        **{key: json.dumps(text, ensure_ascii=False) for key, text in strings.items()},
-    )
-    (folder / "config.toml").write_text(config)
-    packed = pack_solution_from_files(
-        path=str(sources),
-        spec=BuildSpec(
-            language=language,
-            target_hardware=["cuda"],
-            entry_point=entry_point,
-            destination_passing_style=spec.destination_passing_style,
-        ),
-        name=solution.name,
-        definition=solution.definition,
-        author=solution.author,
-    )
+    lines = [f"{MARK}; the repository's own source hash is {solution.hash()}."]
+    for table, values in (("solution", named), ("build", built)):
+        lines.append(f"[{table}]")
+        lines += [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in values.items()]
+        lines.append("")
+    (folder / "config.toml").write_text("\n".join(lines))
+    packed = pack_solution_from_files(path=str(sources), spec=BuildSpec(target_hardware=["cuda"], **built), **named)
     (folder / "solution.json").write_text(packed.model_dump_json(indent=2))
     return packed

@@ -1,0 +1,55 @@
+"""What the contest's evaluation machine is, and which imports of a submission would fail or be against the rules there.
+
+A clean build on this machine cannot tell: what is installed here may be absent there. Sources, all in the public
+starter kit (flashinfer-bench-starter-kit): EVALUATION.md names the machine; docker/ lists the Python packages of its
+image, flashinfer-ci-cu132; FAQ.md names the languages and, from April 2026, forbids libraries of ready-made kernels.
+"""
+
+import ast
+import sys
+
+HARDWARE = "sm_100"  # EVALUATION.md: bare-metal NVIDIA B200
+LANGUAGES = ("triton", "cuda", "python")  # FAQ.md: those with a folder of their own
+
+# Top-level import names. cutlass is CuTe-DSL, CuTile is cuda.tile; tvm_ffi, safetensors and pydantic come with FIB.
+MODULES = sys.stdlib_module_names | {
+    *("torch", "triton", "tilelang", "cutlass"),  # FAQ.md
+    *("cuda", "cupti", "numpy", "scipy", "einops", "ninja"),  # docker/
+    *("tvm_ffi", "safetensors", "pydantic"),
+}
+# Installed there or not, calls into them are against the FAQ's rule of self-contained solutions.
+READY_MADE = {"flashinfer", "flashinfer_bench", "deep_gemm", "deep_ep", "sgl_kernel", "sglang", "vllm", "tensorrt_llm"}
+RULE = "a library of ready-made kernels, which the contest's FAQ forbids to call"
+
+
+def foreign_imports(sources: dict[str, str]) -> list[str]:
+    """A line for each module that a Python source imports and the evaluation machine does not offer.
+
+    sources: path -> text. Relative imports are checked when packing. Constant arguments of import_module and
+    __import__ count as imports.
+    """
+    found = {}
+    for path, text in sources.items():
+        for node in ast.walk(ast.parse(text)) if path.endswith(".py") else ():
+            for module in imported(node):
+                name = module.partition(".")[0]
+                if name in READY_MADE:
+                    found.setdefault(name, f"{path}:{node.lineno} imports {module}, {RULE}")
+                elif name not in MODULES:
+                    found.setdefault(name, f"{path}:{node.lineno} imports {module}, which the evaluation machine lacks")
+    return list(found.values())
+
+
+def imported(node: ast.AST) -> list[str]:
+    """Absolute module names that this node imports."""
+    match node:
+        case ast.Import():
+            return [alias.name for alias in node.names]
+        case ast.ImportFrom(level=0):
+            return [node.module]
+        case ast.Call(
+            func=ast.Name(id="import_module" | "__import__") | ast.Attribute(attr="import_module"),
+            args=[ast.Constant(value=str(name)), *_],
+        ) if not name.startswith("."):
+            return [name]
+    return []

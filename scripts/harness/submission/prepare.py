@@ -1,0 +1,85 @@
+"""Prepare a submission: write it only when nothing speaks against it, and list every reason otherwise."""
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from flashinfer_bench import Solution, Trace
+from flashinfer_bench.data import load_jsonl_file
+from rich.console import Console
+
+from harness.core import paths
+from harness.core.errors import UserError
+from harness.packing import manifest, pack
+from harness.results import trace_files
+from harness.submission import bundle, clean_build, contest_record
+from harness.submission.evaluation_machine import LANGUAGES, foreign_imports
+
+GEOMETRY = "full"
+
+
+def check_folder(folder: Path) -> None:
+    """Raise UserError unless folder is new, empty or an earlier submission of ours."""
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return
+    config = folder / "config.toml"
+    if not config.is_file() or not config.read_text(errors="replace").startswith(bundle.MARK):
+        raise UserError(f"{folder} is neither empty nor written by this command: remove its config.toml and solution/")
+
+
+def contest_solution(name: str) -> Solution:
+    """A solution, packed for the contest's definition. Raises UserError where it is unknown or does not serve it."""
+    manifest.choose([name])
+    if solution := pack.pack(name).get(GEOMETRY):
+        return solution
+    raise UserError(f"{name} does not serve the {GEOMETRY} geometry, which is the contest's")
+
+
+def objections(solution: Solution, folder: Path, traces: list[Trace], hardware: str, console: Console) -> list[str]:
+    """Why the submission in folder is not fit to hand in, one line each; prints what was found to be in order."""
+    reasons, spec = [], solution.spec
+    if spec.language.value not in LANGUAGES:
+        reasons.append(f"its language is {spec.language.value}; the evaluation packs {', '.join(LANGUAGES)}")
+    if hardware not in spec.target_hardware:
+        targets = ", ".join(spec.target_hardware)
+        reasons.append(f"it runs on {targets}, and the evaluation on {hardware} (--hardware names another machine)")
+
+    workloads = [t.workload for t in load_jsonl_file(Trace, paths.workload_file(solution.definition))]
+    machine, unproven = contest_record.proven_on(solution, traces, workloads)
+    if machine:
+        console.print(f"PASSED {len(workloads)} of {len(workloads)} at contest tolerance on {machine}", highlight=False)
+    foreign = foreign_imports({source.path: source.content for source in solution.sources})
+    if not foreign:
+        console.print("imports only what the evaluation machine offers")
+
+    with console.status("building from the submission alone"):
+        error, done, unchecked = clean_build.build(folder, solution.definition, hardware)
+    for line in [*done, *(f"not checked: {line}" for line in unchecked)]:
+        console.print(line, highlight=False, markup=False)
+    return [*reasons, *unproven, *foreign, *([error] if error else [])]
+
+
+def prepare(name: str, into: Path, hardware: str, given: list[Path], console: Console) -> bool:
+    """Write the submission of a solution if nothing speaks against it; return whether it was written.
+
+    given: files and folders of traces; [] for this repository's. Raises UserError.
+    """
+    check_folder(into)
+    solution = contest_solution(name)
+    default = paths.trace_file(solution.definition)
+    given = given or ([default] if default.exists() else [])
+    recorded, warnings = trace_files.read(given) if given else ([], [])
+    for warning in warnings:
+        console.print(warning, style="yellow", markup=False, soft_wrap=True)
+    with tempfile.TemporaryDirectory() as temporary:
+        staged = Path(temporary) / "submission"
+        packed = bundle.write(solution, staged)
+        if reasons := objections(solution, staged, [found.trace for found in recorded], hardware, console):
+            console.print(f"{name} is not fit to be submitted:", style="bold red")
+            for reason in reasons:
+                console.print(f"- {reason}", markup=False, highlight=False, soft_wrap=True)
+            return False
+        shutil.rmtree(into / "solution", ignore_errors=True)
+        shutil.copytree(staged, into, dirs_exist_ok=True)
+    console.print(f"{into}: config.toml, solution/ and solution.json (hash {packed.hash()})", soft_wrap=True)
+    return True
