@@ -44,6 +44,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning"),
 ]
 
+FEW, SMALL = 3, {"num_tokens": st.integers(1, 4), "block_m": st.just(16)}  # what the interpreter does in seconds
 TOKENS = st.integers(1, 40)
 SEEDS = st.integers(0, 2**32 - 1)
 TILES = st.builds(
@@ -58,19 +59,33 @@ TILES = st.builds(
 )
 
 
-def drawn(examples, **strategies):
-    """`given`, the same examples on every machine, as many as a CPU has time for."""
+def drawn(examples, *explicit, **strategies):
+    """Values from `strategies`, the same on every machine: `examples` in the slow set, else FEW small ones.
+
+    explicit: dicts of values that are tried in either case.
+    """
 
     def decorate(test):
-        limits = settings(
-            max_examples=examples,
-            deadline=None,
-            derandomize=True,
-            database=None,
-            phases=[Phase.explicit, Phase.generate],  # shrinking takes minutes and tells little
-            suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
-        )
-        return limits(given(**strategies)(test))
+        @pytest.mark.parametrize("examples", [FEW, pytest.param(examples, marks=pytest.mark.slow)])
+        def run(device, examples):
+            def body(**values):
+                test(device, **values)
+
+            for values in explicit:
+                body = example(**values)(body)
+            limits = settings(
+                max_examples=examples,
+                deadline=None,
+                derandomize=True,
+                database=None,
+                phases=[Phase.explicit, Phase.generate],  # shrinking takes minutes and tells little
+                suppress_health_check=[HealthCheck.too_slow],
+            )
+            small = {name: SMALL[name] for name in strategies.keys() & SMALL} if examples == FEW else {}
+            limits(given(**strategies | small)(body))()
+
+        run.__name__, run.__doc__ = test.__name__, test.__doc__
+        return run
 
     return decorate
 
@@ -169,13 +184,13 @@ def clear_logits(num_tokens, seed, level):
 
 @drawn(
     12,
+    dict(num_tokens=3, seed=1, offset=EXPERTS - LOCAL, level=-60.0, factor=2.5),
     num_tokens=TOKENS,
     seed=SEEDS,
     offset=st.integers(0, EXPERTS - LOCAL),
     level=st.sampled_from([-100.0, -60.0, -30.0, -2.0, 0.0, 4.0]),
     factor=st.sampled_from([1.0, 2.5]),
 )
-@example(num_tokens=3, seed=1, offset=EXPERTS - LOCAL, level=-60.0, factor=2.5)
 def test_route(device, num_tokens, seed, offset, level, factor):
     """A user would miss: tokens sent to other experts, or weighed otherwise, than the model says.
 
@@ -208,12 +223,22 @@ def check_permute(expert, block_m):
 BLOCK_MS = st.sampled_from([16, 32, 64])
 
 
-@drawn(10, num_tokens=st.one_of(TOKENS, st.integers(129, 600)), seed=SEEDS, block_m=BLOCK_MS)
-@example(num_tokens=128, seed=0, block_m=16)  # exactly one chunk
-@example(num_tokens=9000, seed=0, block_m=64)  # more chunks than are summed at once
+@drawn(
+    10,
+    dict(num_tokens=128, seed=0, block_m=16),
+    num_tokens=st.one_of(TOKENS, st.integers(129, 600)),
+    seed=SEEDS,
+    block_m=BLOCK_MS,
+)
 def test_permute(device, num_tokens, seed, block_m):
     """A user would miss: rows lost, doubled or handed to another expert, from some size on."""
     check_permute(random_experts(num_tokens, seed, device), block_m)
+
+
+@pytest.mark.parametrize("num_tokens", [2100, pytest.param(9000, marks=pytest.mark.slow)])
+def test_permute_with_more_chunks_than_are_summed_at_once(device, num_tokens):
+    """A user would miss: rows handed to another expert in a large batch only."""
+    check_permute(random_experts(num_tokens, 0, device), 64)
 
 
 @pytest.mark.parametrize("num_tokens", [1, 40, 300])

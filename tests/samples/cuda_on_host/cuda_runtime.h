@@ -1,11 +1,13 @@
 // What hopper_fused's headers need of CUDA so that the host can ask them which block does what. A warp is 32 fibers on one
 // thread: each runs to its next exchange with the others, then it is the next lane's turn.
 #pragma once
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <utility>
 #include <vector>
 
 #define __device__
@@ -49,18 +51,34 @@ void __syncwarp();
 
 constexpr int kLanes = 32;
 struct Warp {
-  ucontext_t lanes[kLanes], scheduler;
-  bool done[kLanes];
-  long long given[kLanes];
+  ucontext_t start[kLanes];
+  jmp_buf lanes[kLanes], turn;  // where a lane that has started, and resume_lane, go on; swapcontext is a system call
+  bool started[kLanes], done[kLanes];
+  unsigned exchanges[kLanes];  // begun by each lane so far
+  long long given[2][kLanes];  // of this exchange and the one before, which slower lanes may still read
   std::function<void()> body;
 };
 inline Warp warp;
 
-inline void next_lane() { swapcontext(&warp.lanes[threadIdx.x], &warp.scheduler); }
+// Publishes this lane's value and lets the other lanes publish theirs; all 32 values.
+inline const long long* gather(long long value) {
+  long long* given = warp.given[warp.exchanges[threadIdx.x]++ % 2];
+  given[threadIdx.x] = value;
+  if (!_setjmp(warp.lanes[threadIdx.x])) _longjmp(warp.turn, 1);
+  return given;
+}
 
 inline void lane_main() {
   warp.body();
   warp.done[threadIdx.x] = true;
+  _longjmp(warp.turn, 1);
+}
+
+// Runs lane threadIdx.x to its next exchange, or to its end.
+inline void resume_lane() {
+  if (_setjmp(warp.turn)) return;
+  if (std::exchange(warp.started[threadIdx.x], true)) _longjmp(warp.lanes[threadIdx.x], 1);
+  setcontext(&warp.start[threadIdx.x]);
 }
 
 // Runs `body` on all lanes of a warp.
@@ -69,12 +87,13 @@ inline void run_warp(std::function<void()> body) {
   static std::vector<char> stacks(kLanes * kStack);
   warp.body = std::move(body);
   for (int lane = 0; lane < kLanes; lane++) {
-    warp.done[lane] = false;
-    getcontext(&warp.lanes[lane]);
-    warp.lanes[lane].uc_stack.ss_sp = stacks.data() + lane * kStack;
-    warp.lanes[lane].uc_stack.ss_size = kStack;
-    warp.lanes[lane].uc_link = &warp.scheduler;
-    makecontext(&warp.lanes[lane], lane_main, 0);
+    warp.started[lane] = warp.done[lane] = false;
+    warp.exchanges[lane] = 0;
+    getcontext(&warp.start[lane]);
+    warp.start[lane].uc_stack.ss_sp = stacks.data() + lane * kStack;
+    warp.start[lane].uc_stack.ss_size = kStack;
+    warp.start[lane].uc_link = nullptr;
+    makecontext(&warp.start[lane], lane_main, 0);
   }
   for (bool running = true; running;) {
     running = false;
@@ -82,34 +101,23 @@ inline void run_warp(std::function<void()> body) {
       if (warp.done[lane]) continue;
       running = true;
       threadIdx.x = lane;
-      swapcontext(&warp.scheduler, &warp.lanes[lane]);
+      resume_lane();
     }
   }
 }
 
-// Gives `value` to the other lanes; what lane `from(me)` gave comes back.
-template <class T, class From>
-T exchange(T value, From from) {
-  warp.given[threadIdx.x] = value;
-  next_lane();
-  const T got = warp.given[from(threadIdx.x)];
-  next_lane();
-  return got;
-}
 template <class T>
 T __shfl_sync(unsigned, T value, int lane) {
-  return exchange(value, [&](int) { return lane; });
+  return gather(value)[lane];
 }
 template <class T>
 T __shfl_up_sync(unsigned, T value, int distance) {
-  return exchange(value, [&](int me) { return max(me - distance, 0); });
+  return gather(value)[max(int(threadIdx.x) - distance, 0)];
 }
 inline unsigned __ballot_sync(unsigned, bool value) {
-  warp.given[threadIdx.x] = value;
-  next_lane();
+  const long long* given = gather(value);
   unsigned all = 0;
-  for (int lane = 0; lane < kLanes; lane++) all |= (unsigned)warp.given[lane] << lane;
-  next_lane();
+  for (int lane = 0; lane < kLanes; lane++) all |= (unsigned)given[lane] << lane;
   return all;
 }
 inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
