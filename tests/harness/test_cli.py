@@ -83,7 +83,7 @@ def test_the_version_is_the_packages(capsys):
         (["bound", "--zzz"], "moebench: unrecognized arguments: --zzz; see moebench -h"),
         (
             ["run", "--timeout", "x"],
-            "moebench run: argument --timeout: invalid int value: 'x'; see moebench run -h",
+            "moebench run: argument --timeout: got 'x', want a whole number, 1 or more; see moebench run -h",
         ),
     ],
 )

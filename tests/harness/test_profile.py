@@ -599,7 +599,7 @@ def test_a_solution_for_another_machine_is_skipped_with_its_reason(capsys):
         (["triton_fused_v2", "--workloads", "8"], 2, "unknown workload '8'; there are: T = 0, 1, 5, 16"),
         (["triton_fused_v2", "--workloads", "odd:8"], 2, "unknown workload 'odd:8'"),
         (["triton_mxfp8", "--workloads", "real:8"], 2, "unknown workload 'real:8'"),
-        (["triton_fused_v2", "--calls", "0"], 2, "got '0', want a number of calls, 1 or more"),
+        (["triton_fused_v2", "--calls", "0"], 2, "got '0', want a whole number, 1 or more"),
         (["triton_fused_v2", "--counters"], 1, "--counters needs a CUDA device; torch sees none"),
         (["hopper_fused"], 1, "hopper_fused: does not serve the small geometry"),
         (["torch_scaled_mxfp8"], 1, "torch_scaled_mxfp8: runs on sm_100; this machine is cpu"),

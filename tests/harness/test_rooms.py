@@ -94,7 +94,6 @@ def test_a_room_is_small_and_says_what_it_holds(folder):
     assert ast.get_docstring(ast.parse((folder / "__init__.py").read_text()))
 
 
-@still
 def test_every_file_is_used():
     """By another file of the harness, as a subcommand, or as a program of its own."""
     used = {module for file in FILES for module in imports(file) if MODULES[module] != file}

@@ -30,8 +30,8 @@ INPUTS = ", ".join(SMALL.inputs)
     ("args", "status", "message"),
     [
         (["--solutions", "nothing"], 2, "unknown solution 'nothing'; there are: "),
-        (["--tokens", "7", "-1"], 2, "'-1' is no token count, want 0 or more"),
-        (["--tokens", "x"], 2, "'x' is no token count, want 0 or more"),
+        (["--tokens", "7", "-1"], 2, "got '-1', want a whole number, 0 or more"),
+        (["--tokens", "x"], 2, "got 'x', want a whole number, 0 or more"),
         (["--kinds", "odd"], 2, "invalid choice: 'odd'"),
         ([], 1, "needs a CUDA device"),
     ],

@@ -456,7 +456,7 @@ def test_more_tokens_than_were_recorded_are_refused():
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (["--tokens", "none"], "'none' is no number, want 1 or more"),
+        (["--tokens", "none"], "got 'none', want a whole number, 1 or more"),
         (["--configuration", "64x128"], "configuration '64x128': want BLOCK_M, BLOCK_N, group"),
         (["--configuration", "m48-n128-g8-p2-w4-s3"], "block_m is 48, want one of 16, 32, 64, 128"),
         (["--only-prune", "--routing", "/nowhere"], "--routing: /nowhere is not a folder"),

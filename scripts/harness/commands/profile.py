@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
+from harness.core.arguments import count
 from harness.core.atomic_file import write_atomically
 from harness.core.errors import CannotRun
 from harness.operators import catalogue
@@ -32,12 +33,6 @@ FORMATS = ("table", "markdown", "json")
 WIDTH = 160  # of what is no terminal
 
 
-def call_count(text: str) -> int:
-    if not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"got {text!r}, want a number of calls, 1 or more")
-    return int(text)
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("solutions", nargs="+", metavar="NAME", help="several are put side by side, with ratios to the first")
@@ -48,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="W",
         help=f"T, a uuid, or KIND:T, the FP8 layer with a made-up routing ({', '.join(KINDS)}); default: a few",
     )
-    add("--calls", type=call_count, help="default: 10 with a GPU, else 2")
+    add("--calls", type=count(), help="default: 10 with a GPU, else 2")
     add("--counters", action="store_true", help="hardware counters of each launch, through ncu")
     add("--chrome-trace", type=Path, metavar="FILE", help="keep torch.profiler's trace; several get a suffix each")
     add("--format", choices=FORMATS, default="table", help="default: table")

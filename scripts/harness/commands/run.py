@@ -15,6 +15,7 @@ import torch
 from rich.console import Console
 
 from harness.core import paths
+from harness.core.arguments import count
 from harness.core.errors import UserError
 from harness.evaluation import run
 from harness.evaluation.build_ahead import build_ahead
@@ -34,10 +35,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--solutions", nargs="+", default=[], metavar="NAME", help="default: every solution of the operator")
     add("--definition", metavar="KEY|NAME", help=GEOMETRY)
     add("--tolerance", choices=list(TOLERANCES), default="relaxed", help="default: relaxed")
-    add("--warmup-runs", type=int, default=10, help="default: 10; with a GPU only")
-    add("--iterations", type=int, default=50, help="default: 50; with a GPU only")
-    add("--num-trials", type=int, help="inputs per workload; default: 3 with a GPU, else 1")
-    add("--timeout", type=int, default=300, help="seconds per solution and workload; default: 300")
+    add("--warmup-runs", type=count(0), default=10, help="default: 10; with a GPU only")
+    add("--iterations", type=count(), default=50, help="default: 50; with a GPU only")
+    add("--num-trials", type=count(), help="inputs per workload; default: 3 with a GPU, else 1")
+    add("--timeout", type=count(), default=300, help="seconds per solution and workload; default: 300")
     add("--save", action=argparse.BooleanOptionalAction, help="keep the traces; default: with a GPU only")
     add("--output", type=Path, metavar="FILE", help="keep the traces here, not below traces/")
 

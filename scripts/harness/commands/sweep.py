@@ -15,6 +15,7 @@ from flashinfer_bench import Solution
 from rich.console import Console
 
 from harness.core import provenance
+from harness.core.arguments import count
 from harness.core.errors import CannotRun, UserError
 from harness.evaluation import sweep, sweep_record
 from harness.evaluation.build_ahead import build_ahead
@@ -28,16 +29,10 @@ from harness.report import sweep as report
 from harness.report.progress import progress
 
 
-def token_count(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is no token count, want 0 or more")
-    return int(text)
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--solutions", nargs="+", default=[], metavar="NAME", help="default: every solution")
-    add("--tokens", nargs="+", type=token_count, default=TOKENS, metavar="T", help="default: 41 counts from 0 to 32768")
+    add("--tokens", nargs="+", type=count(0), default=TOKENS, metavar="T", help="default: 41 counts from 0 to 32768")
     add("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS), help="default: all")
     add(
         "--tolerance", choices=list(TOLERANCES), default="relaxed", help="a result is wrong beyond it; default: relaxed"

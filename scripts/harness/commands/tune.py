@@ -19,6 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from definitions.moe_fp8_block_scale import GEOMETRIES, definition
 from harness.core import paths, provenance
+from harness.core.arguments import count
 from harness.core.atomic_file import write_atomically
 from harness.core.errors import CannotRun
 from harness.report import tuning
@@ -33,18 +34,12 @@ LAYERS = 8
 WITHOUT_GPU = "sm_90"  # the architecture that is compiled for where there is no GPU
 
 
-def count(text: str) -> int:
-    if not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number, want 1 or more")
-    return int(text)
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     tokens = f"default: of {' '.join(map(str, TOKENS))} those that a batch has"
-    add("--tokens", nargs="+", type=count, metavar="T", help=tokens)
+    add("--tokens", nargs="+", type=count(), metavar="T", help=tokens)
     add("--routing", type=Path, metavar="FOLDER", help="expert ids recorded in an engine; default: the workloads'")
-    add("--layers", type=count, default=LAYERS, metavar="N", help=f"routings for each T, at most; default: {LAYERS}")
+    add("--layers", type=count(), default=LAYERS, metavar="N", help=f"routings for each T, at most; default: {LAYERS}")
     add("--configuration", metavar="C", help="time this one alone, m64-n128-g16-p2-w4-s3 for instance; keeps nothing")
     add("--geometry", choices=list(GEOMETRIES), default="full", help="default: full")
     add("--record", type=Path, metavar="FILE", help="default: docs/data/tune/<GPU>_<geometry>.jsonl")
