@@ -115,7 +115,8 @@ def job(**changes):
 
 
 def profiled(walls, failed, **changes):
-    return profile.profile("triton_fused_v2", job(**changes), walls, lambda line: None, failed.append)
+    solution = pack.pack("triton_fused_v2")["small"]
+    return profile.profile("triton_fused_v2", solution, job(**changes), walls, lambda line: None, failed.append)
 
 
 # Kernels to stages
@@ -586,9 +587,10 @@ def test_a_profile_on_a_cpu_from_end_to_end(tmp_path, capsys, solution, workload
 def test_a_solution_for_another_machine_is_skipped_with_its_reason(capsys):
     """A user would miss: why there is no figure of torch's own product, before anything was timed."""
     solutions = ["torch_mxfp8_emulated", "torch_scaled_mxfp8"]
-    assert cli.main(["profile", *solutions, "--workloads", "one-token", "--calls", "1"]) == 0
+    options = ["--definition", "mxfp8_fp16", "--workloads", "one-token", "--calls", "1"]
+    assert cli.main(["profile", *solutions, *options]) == 0
     said = capsys.readouterr()
-    assert "SKIPPED torch_scaled_mxfp8: runs on sm_100; this machine is cpu" in said.err
+    assert "torch_scaled_mxfp8: SKIPPED: runs on sm_100; this machine is cpu" in said.err
     assert HOST_OPERATIONS in said.out and "torch_scaled_mxfp8" not in said.out
 
 
@@ -601,8 +603,10 @@ def test_a_solution_for_another_machine_is_skipped_with_its_reason(capsys):
         (["triton_mxfp8", "--workloads", "real:8"], 2, "unknown workload 'real:8'"),
         (["triton_fused_v2", "--calls", "0"], 2, "got '0', want a whole number, 1 or more"),
         (["triton_fused_v2", "--counters"], 1, "--counters needs a CUDA device; torch sees none"),
-        (["hopper_fused"], 1, "hopper_fused: does not serve the small geometry"),
-        (["torch_scaled_mxfp8"], 1, "torch_scaled_mxfp8: runs on sm_100; this machine is cpu"),
+        (["hopper_fused"], 1, "hopper_fused: SKIPPED: does not serve this definition"),
+        (["torch_scaled_mxfp8"], 1, "torch_scaled_mxfp8: SKIPPED: runs on sm_100; this machine is cpu"),
+        (["triton_mxfp8", "--definition", "mxfp8"], 1, "the mxfp8 geometry needs a CUDA device"),
+        (["triton_mxfp8", "--definition", "odd"], 2, "unknown definition 'odd'; there are: full"),
     ],
 )
 def test_what_cannot_be_profiled_gets_one_line(monkeypatch, capsys, args, status, message):

@@ -11,6 +11,7 @@ import json
 import shlex
 import sys
 from contextlib import nullcontext
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -19,9 +20,11 @@ from rich.console import Console
 from harness.core.arguments import count
 from harness.core.atomic_file import write_atomically
 from harness.core.errors import CannotRun
-from harness.operators import catalogue
+from harness.evaluation.build_ahead import build_ahead
+from harness.evaluation.run import choose_geometry
+from harness.evaluation.selection import select
+from harness.operators.catalogue import definition
 from harness.operators.routing_kinds import KINDS
-from harness.packing import manifest
 from harness.profiling import side_by_side
 from harness.profiling.calls import device_here
 from harness.profiling.points import choose_points
@@ -29,6 +32,7 @@ from harness.profiling.profile import Job, profile_all
 from harness.profiling.record import ProfileRecord
 from harness.report import profiles
 
+GEOMETRY = "default: the first solution's own, full with a GPU, else small"
 FORMATS = ("table", "markdown", "json")
 WIDTH = 160  # of what is no terminal
 
@@ -36,6 +40,7 @@ WIDTH = 160  # of what is no terminal
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("solutions", nargs="+", metavar="NAME", help="several are put side by side, with ratios to the first")
+    add("--definition", metavar="KEY|NAME", help=GEOMETRY)
     add(
         "--workloads",
         nargs="+",
@@ -52,12 +57,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def job_of(args: argparse.Namespace) -> Job:
-    """Raises UserError for options that do not go together or with this machine."""
+    """Raises UserError for an unknown solution, definition or workload, CannotRun for what needs a CUDA device."""
     on_gpu = torch.cuda.is_available()
     if args.counters and not on_gpu:
         raise CannotRun("--counters needs a CUDA device; torch sees none")
-    served = manifest.read_manifest(manifest.choose(args.solutions)[0]).definitions
-    geometry = catalogue.geometry_here(served, on_gpu) or catalogue.geometry_here(list(catalogue.GEOMETRIES), on_gpu)
+    geometry = choose_geometry(args.definition, on_gpu, args.solutions)
     points = choose_points(args.workloads, geometry)
     calls = args.calls or (10 if on_gpu else 2)
 
@@ -67,17 +71,10 @@ def job_of(args: argparse.Namespace) -> Job:
             return path
         return path.with_name(f"{path.stem}-{solution}-{point.uuid.replace(':', '-')}{path.suffix}")
 
-    command = ["moebench", "profile", *args.solutions, "--workloads", *(p.uuid for p in points)]
-    command += ["--calls", str(calls), *(["--counters"] if args.counters else [])]
-    return Job(
-        geometry=geometry,
-        device=device_here(),
-        points=points,
-        calls=calls,
-        counters=args.counters,
-        chrome_trace=chrome_trace,
-        command=shlex.join(command),
-    )
+    command = ["moebench", "profile", *args.solutions, *(["--definition", args.definition] if args.definition else [])]
+    command += ["--workloads", *(p.uuid for p in points), "--calls", str(calls)]
+    command += ["--counters"] if args.counters else []
+    return Job(geometry, device_here(), points, calls, args.counters, chrome_trace, shlex.join(command))
 
 
 def as_json(records: list[ProfileRecord]) -> str:
@@ -111,20 +108,22 @@ def show(records: list[ProfileRecord], args: argparse.Namespace) -> None:
 def main(args: argparse.Namespace) -> int:
     progress = Console(stderr=True, width=None if sys.stderr.isatty() else WIDTH, highlight=False, markup=False)
     failures, records = [], []
-    names, job = manifest.choose(args.solutions), job_of(args)
-    if job.clock == "cpu":
-        progress.print("No CUDA device: CPU time of Triton's interpreter, which says nothing about a GPU.")
 
     def fail(line):
         failures.append(line)
         progress.print(f"FAILED {line}", style="bold red")
 
-    for record in profile_all(names, job, progress.print, fail):
+    job = job_of(args)
+    selected = select(args.solutions, job.geometry)
+    for line in chain(selected.skipped_lines, build_ahead(definition(job.geometry), selected.slow)):
+        progress.print(line)
+    if job.clock == "cpu":
+        progress.print("No CUDA device: CPU time of Triton's interpreter, which says nothing about a GPU.")
+    for record in profile_all(selected.solutions, job, progress.print, fail):
         records.append(record)
         if args.records:
-            write_atomically(
-                args.records / f"{record.solution}.json", record.model_dump_json(indent=2, exclude_defaults=True) + "\n"
-            )
+            text = record.model_dump_json(indent=2, exclude_defaults=True)
+            write_atomically(args.records / f"{record.solution}.json", f"{text}\n")
     if records:
         show(records, args)
     doubtful = any(workload.warnings for record in records for workload in record.workloads)

@@ -10,13 +10,14 @@ from flashinfer_bench.bench.timing import time_runnable
 
 from harness.core import provenance
 from harness.operators.catalogue import definition
-from harness.packing import eligibility, pack
 from harness.packing.manifest import read_manifest
 from harness.profiling import ncu, torch_profiler
 from harness.profiling.calls import WARMUP_RUNS, ProfileError, arguments, build, call_repeatedly, first_line
 from harness.profiling.points import Point, bound_of
 from harness.profiling.record import ProfileRecord, WorkloadProfile
 from harness.profiling.stages import Seen, longest_first, stage_times, warnings
+
+Line = Callable[[str], None]  # takes a line for the user
 
 
 @dataclass(frozen=True)
@@ -36,18 +37,7 @@ class Job:
         return "cpu" if self.device == "cpu" else "device"
 
 
-def packed(name: str, geometry: str) -> Solution:
-    """The solution, if it can run here. Raises ProfileError, or PackingError for a mistake in its folder."""
-    solution = pack.pack(name).get(geometry)
-    reason = f"does not serve the {geometry} geometry"
-    if solution is not None:
-        reason = eligibility.why_skipped(solution, eligibility.here())
-    if reason:
-        raise ProfileError(f"{name}: {reason}")
-    return solution
-
-
-def wall_times(name: str, job: Job) -> dict[str, float]:
+def wall_times(solution: Solution, job: Job) -> dict[str, float]:
     """Microseconds of a call as FIB times it, by uuid; {} on a CPU. What cannot be timed is left out.
 
     To be called before anything is profiled in this process: a profiler may leave launches slower than it found them.
@@ -57,7 +47,7 @@ def wall_times(name: str, job: Job) -> dict[str, float]:
     if job.clock == "cpu":
         return found
     full = definition(job.geometry)
-    runnable = build(packed(name, job.geometry), full)
+    runnable = build(solution, full)
     for point in job.points:
         try:
             args = arguments(runnable, point, full, job.device)
@@ -68,15 +58,13 @@ def wall_times(name: str, job: Job) -> dict[str, float]:
     return found
 
 
-def profile(
-    name: str, job: Job, walls: dict[str, float], say: Callable[[str], None], fail: Callable[[str], None]
-) -> ProfileRecord:
-    """The record of one solution.
+def profile(name: str, solution: Solution, job: Job, walls: dict[str, float], say: Line, fail: Line) -> ProfileRecord:
+    """The record of one solution; name: its folder's.
 
     walls: of `wall_times`. say() gets what is being done, fail() what could not be: a workload, or the counters.
-    Raises ProfileError when the solution cannot run here or on none of the points.
+    Raises ProfileError when the solution does not build or runs on none of the points.
     """
-    solution, table, full = packed(name, job.geometry), read_manifest(name).stages, definition(job.geometry)
+    table, full = read_manifest(name).stages, definition(job.geometry)
     runnable = build(solution, full)
     found, failures = [], []
     for point in job.points:
@@ -122,7 +110,7 @@ def workload_profile(
 
 
 def add_counters(
-    name: str, job: Job, profiles: list[WorkloadProfile], table: dict[str, str], fail: Callable[[str], None]
+    name: str, job: Job, profiles: list[WorkloadProfile], table: dict[str, str], fail: Line
 ) -> list[WorkloadProfile]:
     """The profiles with ncu's counters; without them, and with a warning in each, when ncu does not work here."""
     try:
@@ -138,34 +126,20 @@ def add_counters(
     return found
 
 
-def profile_all(
-    names: list[str], job: Job, say: Callable[[str], None], fail: Callable[[str], None]
-) -> Iterator[ProfileRecord]:
-    """The record of each solution that can run here, as it is made; all wall times are taken before the first.
+def profile_all(solutions: dict[str, Solution], job: Job, say: Line, fail: Line) -> Iterator[ProfileRecord]:
+    """The record of each solution, by its folder's name, as it is made; all wall times are taken before the first.
 
-    say() gets what is being done and which solution is skipped, fail() what went wrong. Raises ProfileError when none
-    of the solutions can run here.
+    say() gets what is being done, fail() what went wrong; a solution without a record is among the latter.
     """
-    able, reasons = [], []
-    for name in names:
-        try:
-            packed(name, job.geometry)
-            able.append(name)
-        except ProfileError as error:
-            reasons.append(error)
-    if not able:
-        raise reasons[0]
-    for reason in reasons:
-        say(f"SKIPPED {reason}")
     walls = {}
-    for name in able:
+    for name, solution in solutions.items():
         try:
             say(f"{name}: wall times")
-            walls[name] = wall_times(name, job)
+            walls[name] = wall_times(solution, job)
         except ProfileError as error:
             fail(str(error))
-    for name in walls:
+    for name, wall_us in walls.items():
         try:
-            yield profile(name, job, walls[name], say, fail)
+            yield profile(name, solutions[name], job, wall_us, say, fail)
         except ProfileError as error:
             fail(str(error))
