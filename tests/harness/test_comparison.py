@@ -99,7 +99,7 @@ def test_a_solution_that_is_gone_is_stale_and_one_from_elsewhere_is_unknown(tmp_
     alone = write(tmp_path / "alone.jsonl", two())
     built = comparison.build([alone])
     assert built.sections[0].groups[0].rows[0].cells["fast"].source == "unknown"
-    assert any("cannot be told" in note for note in built.notes)
+    assert any("not known whether" in note for note in built.notes)
 
 
 @pytest.fixture(scope="module")

@@ -59,7 +59,7 @@ def driver(tmp_path_factory):
 
 @pytest.fixture
 def opened(driver, page):
-    """The page, loaded anew at 1280 pixels; afterwards nothing may have gone wrong in the console."""
+    """The page, reloaded at 1280 pixels; afterwards nothing may have gone wrong in the console."""
     driver.get("about:blank")
     driver.get_log("browser")
     browser.resize(driver, 1280)
@@ -94,7 +94,7 @@ def figures(values):
 
 
 def trace_dialog(driver):
-    """The dialog, as soon as the browser has told the page of its new fragment."""
+    """The dialog, as soon as the page has seen its new fragment."""
     return WebDriverWait(driver, 10).until(lambda _: find(driver, "dialog[open]"))[0]
 
 
@@ -241,8 +241,8 @@ def test_link_to_a_hidden_run_group_shows_it(opened):
     assert len(find(opened, "section.group")) == 1
 
 
-def test_states_are_told_in_words(opened):
-    """Colour alone tells nothing to a reader who does not see it, or on paper."""
+def test_states_are_shown_in_words(opened):
+    """Colour alone means nothing to a reader who does not see it, or on paper."""
 
     def words(solution, seq_len):
         row = next(r for r in find(opened, ".workloads tbody tr") if r.text.split()[0] == str(seq_len))
@@ -314,7 +314,7 @@ def test_hostile_name_is_only_a_name(opened):
     assert opened.find_elements(By.TAG_NAME, "img") == []
 
 
-def test_plots_tell_values_and_lead_to_traces(opened):
+def test_plots_show_values_and_lead_to_traces(opened):
     figure = find(opened, "figure[data-metric='latency']")[0]
     curve = [
         p
@@ -324,8 +324,8 @@ def test_plots_tell_values_and_lead_to_traces(opened):
     assert len(curve) == len(FAST)
     ActionChains(opened).move_to_element(curve[1]).perform()
     (tip,) = find(opened, ".tip")
-    for said in ("T = 7", "0.090 ms", "2.000 ms", "0.010 ms (stale)"):
-        assert said in tip.text
+    for text in ("T = 7", "0.090 ms", "2.000 ms", "0.010 ms (stale)"):
+        assert text in tip.text
     opened.execute_script("arguments[0].focus()", curve[1])
     ActionChains(opened).send_keys(Keys.ARROW_RIGHT).perform()
     assert opened.switch_to.active_element.accessible_name.startswith("fast at T = 80: 10.000 ms")

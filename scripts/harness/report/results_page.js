@@ -230,7 +230,7 @@
       show(nearest(event));
     };
     plot.onclick = (event) => {
-      // On a touch screen the first tap tells the values and the second opens the trace.
+      // On a touch screen the first tap shows the values and the second opens the trace.
       event.preventDefault();
       const spot = event.detail === 0 ? active : nearest(event);
       if (spot && (event.pointerType !== "touch" || spot === touched)) location.hash = spot.point.trace;

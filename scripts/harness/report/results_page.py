@@ -21,7 +21,7 @@ NUM_COLOURS = 8  # as many as results_page.css and results_page.js have of serie
 SOURCES = {
     "current": "current: the solution's source has not changed since",
     "stale": "stale: the source has changed since, or is gone",
-    "unknown": "unknown: whether the source has changed since cannot be told",
+    "unknown": "unknown: not known whether the source has changed since",
 }
 
 
@@ -52,15 +52,13 @@ def tags_of(cell: Cell, winner: str | None) -> list[tuple[str, str]]:
 
 
 def label_of(cell: Cell, winner: str | None) -> str:
-    """One line that tells a cell, for a reader who sees neither table nor plot."""
-    parts = [f"{cell.solution} at T = {cell.seq_len}: {status_words(cell)}"]
+    """One line about a cell, for a reader who sees neither table nor plot."""
+    words = status_words(cell)
     if cell.latency_ms is not None:
-        parts[0] = (
-            f"{cell.solution} at T = {cell.seq_len}: {decimal(cell.latency_ms, 3)} ms, {decimal(cell.speedup, 1, 'x')}"
-        )
-    if cell.over_bound is not None:
-        parts.append(f"{decimal(cell.over_bound, 2)} times the bound")
-    return ", ".join([*parts, *(words for kind, words in tags_of(cell, winner) if kind != "failed")])
+        words = f"{decimal(cell.latency_ms, 3)} ms, {decimal(cell.speedup, 1, 'x')}"
+    over = "" if cell.over_bound is None else f", {decimal(cell.over_bound, 2)} times the bound"
+    tags = "".join(f", {text}" for kind, text in tags_of(cell, winner) if kind != "failed")
+    return f"{cell.solution} at T = {cell.seq_len}: {words}{over}{tags}"
 
 
 def group_id(section: Section, group: RunGroup) -> str:
@@ -75,42 +73,39 @@ def trace_id(section: Section, group: RunGroup, cell: Cell) -> str:
     return f"trace-{hashlib.sha1(key.encode()).hexdigest()[:12]}"
 
 
-def _unit(value: float | None, digits: int, unit: str) -> str | None:
-    return None if value is None else f"{value:,.{digits}f}{unit}"
-
-
-def dialog_part(title: str, rows: list[tuple[str, str | None]]) -> dict:
-    """A part of the dialog; what is not known is left out."""
-    return {"title": title, "rows": [row for row in rows if row[1] is not None]}
+def dialog_part(title: str, rows: list[tuple[str, object, str]]) -> dict:
+    """A part of the dialog, of (term, value, format); a value that is not known is left out."""
+    shown = [(term, form.format(value)) for term, value, form in rows if value is not None]
+    return {"title": title, "rows": shown}
 
 
 def trace_view(section: Section, group: RunGroup, row: Row, cell: Cell) -> dict:
     """What the dialog shows of one trace alone."""
     matched = section.matched.get(cell.uuid, {}).get(cell.solution, {})
-    others = {name: ratio for name, ratio in matched.items() if name != group.tolerance_name}
+    others = sorted(matched.keys() - {group.tolerance_name}, key=tolerance_order)
     figures = [
-        ("Status", cell.status),
-        ("Latency", _unit(cell.latency_ms, 4, " ms")),
-        ("Reference", _unit(cell.reference_ms, 3, " ms")),
-        ("Speed-up", _unit(cell.speedup, 2, "x")),
-        ("Latency / bound", _unit(cell.over_bound, 3, "")),
+        ("Status", cell.status, "{}"),
+        ("Latency", cell.latency_ms, "{:,.4f} ms"),
+        ("Reference", cell.reference_ms, "{:,.3f} ms"),
+        ("Speed-up", cell.speedup, "{:,.2f}x"),
+        ("Latency / bound", cell.over_bound, "{:,.3f}"),
     ]
     errors = [
-        ("Matched ratio", _unit(cell.matched, 6, "")),
-        ("Maximum absolute error", None if cell.max_absolute_error is None else f"{cell.max_absolute_error:g}"),
-        ("Maximum relative error", None if cell.max_relative_error is None else f"{cell.max_relative_error:g}"),
-        *((f"Matched at {name}", _unit(others[name], 6, "")) for name in sorted(others, key=tolerance_order)),
+        ("Matched ratio", cell.matched, "{:.6f}"),
+        ("Maximum absolute error", cell.max_absolute_error, "{:g}"),
+        ("Maximum relative error", cell.max_relative_error, "{:g}"),
+        *((f"Matched at {name}", matched[name], "{:.6f}") for name in others),
     ]
     run = [
-        ("Tolerance", group.tolerance),
-        ("Protocol", group.protocol),
-        ("Timestamp", cell.timestamp),
-        ("Packages", cell.packages),
-        ("Command", cell.command),
-        ("Recorded in", cell.recorded_in),
-        ("Older traces", f"{cell.superseded}, which do not count" if cell.superseded else None),
+        ("Tolerance", group.tolerance, "{}"),
+        ("Protocol", group.protocol, "{}"),
+        ("Timestamp", cell.timestamp, "{}"),
+        ("Packages", cell.packages, "{}"),
+        ("Command", cell.command, "{}"),
+        ("Recorded in", cell.recorded_in, "{}"),
+        ("Older traces", cell.superseded or None, "{}, which do not count"),
     ]
-    source = [("SHA-1", cell.solution_sha1), ("State", SOURCES[cell.source])]
+    source = [("SHA-1", cell.solution_sha1, "{}"), ("State", SOURCES[cell.source], "{}")]
     parts = {"Figures": figures, "Error": errors, "Run": run, "Source": source}
     return {
         "title": f"{cell.solution} at T = {cell.seq_len:,}",
@@ -123,21 +118,21 @@ def trace_view(section: Section, group: RunGroup, row: Row, cell: Cell) -> dict:
 
 def workload_part(section: Section, info: WorkloadInfo) -> dict:
     rows = [
-        ("Tokens T", f"{info.seq_len:,}"),
-        ("UUID", info.uuid),
-        ("Rows (token, local expert)", None if info.rows is None else f"{info.rows:,}"),
-        ("Active experts", None if info.active is None else str(info.active)),
-        ("Bytes at least", _unit(info.bytes and info.bytes / 1e6, 1, " MB")),
-        ("Operations", _unit(info.flops and info.flops / 1e9, 1, " GFLOP")),
-        ("Bound", _unit(info.bound_ms, 4, " ms")),
-        ("Definition", section.definition),
+        ("Tokens T", info.seq_len, "{:,}"),
+        ("UUID", info.uuid, "{}"),
+        ("Rows (token, local expert)", info.rows, "{:,}"),
+        ("Active experts", info.active, "{}"),
+        ("Bytes at least", info.bytes and info.bytes / 1e6, "{:,.1f} MB"),
+        ("Operations", info.flops and info.flops / 1e9, "{:,.1f} GFLOP"),
+        ("Bound", info.bound_ms, "{:,.4f} ms"),
+        ("Definition", section.definition, "{}"),
     ]
     return dialog_part("Workload", rows)
 
 
 def environment_part(section: Section) -> dict:
-    libraries = [(name.replace("_", " "), version) for name, version in section.versions.items()]
-    return dialog_part("Environment", [("hardware", section.hardware), *libraries])
+    libraries = [(name.replace("_", " "), version, "{}") for name, version in section.versions.items()]
+    return dialog_part("Environment", [("hardware", section.hardware, "{}"), *libraries])
 
 
 def workload_view(section: Section, row: Row) -> dict:

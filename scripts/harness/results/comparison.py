@@ -277,7 +277,7 @@ def notes_on(sections: list[Section]) -> list[str]:
     if stale := sorted({cell.solution for cell in cells if cell.stale}):
         notes.append(f"stale: the source has changed since it was measured; not in means or wins: {', '.join(stale)}")
     if unknown := sorted({cell.solution for cell in cells if cell.source == "unknown"}):
-        notes.append(f"?: whether the source has changed since cannot be told: {', '.join(unknown)}")
+        notes.append(f"?: not known whether the source has changed since: {', '.join(unknown)}")
     for section in sections:
         if section.hardware != roofline.MEASURED_ON:
             notes.append(f"no bound for {section.hardware}: its ceilings are known for {roofline.MEASURED_ON} only")

@@ -41,7 +41,7 @@ def _row(found: Recorded) -> dict:
     trace, by = found.trace, found.provenance
     evaluation, axes = trace.evaluation, trace.workload.axes
     correctness, performance = evaluation.correctness, evaluation.performance
-    # On a CPU FIB's times are left at zero: such a trace tells what is right, not what is fast.
+    # On a CPU FIB's times are left at zero: such a trace shows what is right, not what is fast.
     timed = performance if performance and performance.latency_ms > 0 and performance.speedup_factor > 0 else None
     extra = (correctness.extra or {}) if correctness else {}
     matched_at = {name: finite(extra.get(f"matched_ratio_{name}")) for name in TOLERANCES}
