@@ -10,21 +10,13 @@ The packed file must exist (make pack). The output is poisoned with NaN before t
 
 import argparse
 import sys
-from pathlib import Path
 
 import torch
 from flashinfer_bench import TraceSet
 from flashinfer_bench.compile import BuilderRegistry
+from harness.core import paths
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
-
-from definitions.moe_fp8_block_scale import (  # noqa: E402
-    GEOMETRIES,
-    NUM_EXPERTS,
-    NUM_LOCAL_EXPERTS,
-    definition_name,
-)
+from definitions.moe_fp8_block_scale import GEOMETRIES, NUM_EXPERTS, NUM_LOCAL_EXPERTS, definition_name
 
 
 def inputs(tokens, seed=0):
@@ -59,7 +51,7 @@ def main():
     parser.add_argument("tokens", type=int)
     parser.add_argument("--seed", type=int, default=0, help="at 1 token 0 gives it no row here, 2 does")
     args = parser.parse_args()
-    trace_set = TraceSet.from_path(str(ROOT))
+    trace_set = TraceSet.from_path(str(paths.ROOT))
     solution = trace_set.get_solution(args.solution)
     if solution is None:
         sys.exit(f"unknown or unpacked solution {args.solution!r}; run make pack")

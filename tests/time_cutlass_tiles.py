@@ -11,23 +11,20 @@ import argparse
 import re
 import sys
 from functools import partial
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
+import torch
+from flashinfer_bench.bench.utils import compute_error_stats
+from flashinfer_bench.compile import BuilderRegistry
+from harness.core import paths
+from harness.evaluation import cpu_judge
+from harness.evaluation.sweep import random_inputs, with_routing
+from harness.evaluation.tolerances import TOLERANCES
+from harness.operators.routing_kinds import KINDS
+from harness.packing import pack
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile
 
-import torch  # noqa: E402
-from flashinfer_bench.bench.utils import compute_error_stats  # noqa: E402
-from flashinfer_bench.compile import BuilderRegistry  # noqa: E402
-from harness.evaluation import cpu_judge  # noqa: E402
-from harness.evaluation.sweep import random_inputs, with_routing  # noqa: E402
-from harness.evaluation.tolerances import TOLERANCES  # noqa: E402
-from harness.operators.routing_kinds import KINDS  # noqa: E402
-from harness.packing import pack  # noqa: E402
-from torch.autograd import DeviceType  # noqa: E402
-from torch.profiler import ProfilerActivity, profile  # noqa: E402
-
-from definitions.moe_fp8_block_scale import definition  # noqa: E402
+from definitions.moe_fp8_block_scale import definition
 
 REPEATS = 20
 
@@ -78,7 +75,7 @@ def main():
     reference = registry.build_reference(full)
     module = sys.modules[runnable._callable.__module__]
     tiles = [
-        path.stem.removeprefix("sm90_") for path in sorted((ROOT / "solutions/cutlass_grouped").glob("sm90_*_*.cu"))
+        path.stem.removeprefix("sm90_") for path in sorted((paths.SOLUTIONS / "cutlass_grouped").glob("sm90_*_*.cu"))
     ]
     number = {name: module._kernels.tile_number(name) for name in tiles}
     everything = random_inputs(full, max(args.tokens), "cuda")

@@ -31,8 +31,7 @@ EXAMPLE = "-m", "harness", "apply"
 
 # One call as a serving engine makes it; prints the solutions that FIB really called, none for the fallback.
 CALL = """
-import json, sys
-sys.path[:0] = {path!r}
+import json
 from harness.commands import apply as apply_example
 import torch
 from flashinfer_bench import apply
@@ -61,8 +60,7 @@ def environment(root, cache):
 def call(root, cache, tokens, geometry="small", setup="apply_example.accept_recorded(layer.name)", enable="1"):
     """The solutions that FIB calls at these token counts with root as data set; setup: what runs before the calls."""
     device = "cpu" if geometry == "small" else "cuda:0"
-    path = [str(paths.ROOT), str(paths.ROOT / "scripts")]
-    code = CALL.format(path=path, geometry=geometry, tokens=tokens, device=device, setup=setup)
+    code = CALL.format(geometry=geometry, tokens=tokens, device=device, setup=setup)
     env = environment(root, cache) | {"FIB_ENABLE_APPLY": enable}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -102,7 +102,6 @@ def test_every_file_is_used():
     assert files - used - starts == set()
 
 
-@still
 def test_no_file_edits_the_import_path():
     """`harness` and `definitions` are installed, so nobody needs to."""
     files = [file for folder in ("scripts", "tests") for file in (paths.ROOT / folder).rglob("*.py")]

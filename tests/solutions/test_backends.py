@@ -316,9 +316,9 @@ print(len(full.sources), *(path.name for path in few.sources))
     env = os.environ | {
         "FLASHINFER_WORKSPACE_BASE": str(tmp_path),
         "FLASHINFER_CUDA_ARCH_LIST": "9.0a",
-        "PYTHONPATH": str(paths.ROOT),
     }
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=170)
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=env, cwd=paths.ROOT, capture_output=True, text=True, timeout=170)
     assert done.returncode == 0, done.stderr[-2000:]
     total, *names = done.stdout.split()
     assert {cutlass_build.RUNNER, "fp8_blockscale_gemm.cu", "flashinfer_cutlass_fused_moe_binding.cu"} <= set(names)

@@ -372,7 +372,7 @@ def compiled(request, tmp_path_factory):
     tokens = sorted({1, 8192} | limits | {limit + 1 for limit in limits})
     env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"CUDA_VISIBLE_DEVICES": ""}
     script = Path(__file__).parents[1] / "support" / "ahead_of_time.py"
-    command = [sys.executable, *script, folder, solution.spec.entry_point, architecture, *map(str, tokens)]
+    command = [sys.executable, script, folder, solution.spec.entry_point, architecture, *map(str, tokens)]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
     return name, architecture, [json.loads(line) for line in done.stdout.splitlines()]
