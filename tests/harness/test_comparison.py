@@ -9,8 +9,10 @@ import statistics
 import pytest
 from harness import cli
 from harness.core import paths
+from harness.core.provenance import Provenance
+from harness.packing import pack
 from harness.report import comparison as report
-from harness.results import comparison, comparison_data, summary
+from harness.results import comparison, comparison_data, staleness, summary
 from harness.results.trace_files import TraceSetError
 from recorded import DEFAULT, NAME, RELAXED, trace, trace_set, write
 
@@ -116,6 +118,30 @@ def test_the_packed_source_of_this_repository_decides(here, tmp_path):
     file = write(tmp_path / "x.jsonl", [trace(name, 1, sha1=hashes[name]), trace(name, 7, sha1="0" * 40)])
     cells = {row.workload.seq_len: row.cells for row in comparison.build([file]).sections[0].groups[0].rows}
     assert cells[1][name].source != cells[7][name].source == "stale"
+
+
+@pytest.mark.parametrize(
+    ("sha1", "hashes", "complete", "state"),
+    [
+        ("a", ["b", "a"], True, "current"),
+        ("a", ["b"], False, "stale"),
+        ("a", [], True, "stale"),
+        ("a", [], False, "unknown"),
+        (None, ["a"], True, "unknown"),
+    ],
+)
+def test_staleness_of_every_record_has_one_rule(sha1, hashes, complete, state):
+    provenance = Provenance(hardware="A GPU", versions={}, timestamp="2026-01-01", source_sha1=sha1)
+    assert staleness.judge(provenance, hashes, complete) == state
+
+
+def test_a_record_is_stale_when_its_solution_is_gone_or_edited():
+    current = next(iter(pack.pack("hopper_fused").values())).hash()
+    for solution, sha1, state in (("hopper_fused", current, "current"), ("gone", current, "stale")):
+        provenance = Provenance(hardware="A GPU", versions={}, timestamp="2026-01-01", source_sha1=sha1)
+        assert staleness.of_record(provenance, solution) == state
+    edited = provenance.model_copy(update={"source_sha1": "0" * 40})
+    assert staleness.of_record(edited, "hopper_fused") == "stale"
 
 
 @pytest.mark.parametrize(
