@@ -7,7 +7,6 @@ arguments.
 """
 
 import argparse
-import json
 import shlex
 import sys
 from contextlib import nullcontext
@@ -25,14 +24,12 @@ from harness.evaluation.run import choose_geometry
 from harness.evaluation.selection import select
 from harness.operators.catalogue import definition
 from harness.operators.routing_kinds import KINDS
-from harness.profiling import side_by_side
 from harness.profiling.calls import device_here
 from harness.profiling.points import choose_points
 from harness.profiling.profile import Job, profile_all
 from harness.profiling.record import ProfileRecord
 from harness.report import profiles
 
-GEOMETRY = "default: the first solution's own, full with a GPU, else small"
 FORMATS = ("table", "markdown", "json")
 WIDTH = 160  # of what is no terminal
 
@@ -40,7 +37,7 @@ WIDTH = 160  # of what is no terminal
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("solutions", nargs="+", metavar="NAME", help="several are put side by side, with ratios to the first")
-    add("--definition", metavar="KEY|NAME", help=GEOMETRY)
+    add("--definition", metavar="KEY|NAME", help="default: the first solution's own, full with a GPU, else small")
     add(
         "--workloads",
         nargs="+",
@@ -77,26 +74,12 @@ def job_of(args: argparse.Namespace) -> Job:
     return Job(geometry, device_here(), points, calls, args.counters, chrome_trace, shlex.join(command))
 
 
-def as_json(records: list[ProfileRecord]) -> str:
-    """The records, and for several their comparison by workload."""
-    compared = []
-    for uuid in side_by_side.common_uuids(records) if len(records) > 1 else []:
-        found = side_by_side.on_workload(records, uuid)
-        first = records[0].solution
-        rows = [
-            {"stage": row.stage, "us": row.us, "ratio": {name: row.ratio(name, first) for name in row.us}}
-            for row in side_by_side.compare(found)
-        ]
-        compared.append({"uuid": uuid, "T": found[first].T, "rows": rows})
-    return json.dumps({"records": [r.model_dump() for r in records], "head_to_head": compared}, indent=2) + "\n"
-
-
 def show(records: list[ProfileRecord], args: argparse.Namespace) -> None:
     """Print, or write to args.output, in args.format."""
     tables = profiles.tables(records)
     with args.output.open("w") if args.output else nullcontext(sys.stdout) as file:
         if args.format == "json":
-            file.write(as_json(records))
+            file.write(profiles.as_json(records))
         elif args.format == "markdown":
             file.write("\n\n".join(table.markdown(titled=True) for table in tables) + "\n")
         else:

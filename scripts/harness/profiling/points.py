@@ -4,6 +4,7 @@ import hashlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from flashinfer_bench import Definition, Trace, Workload
@@ -60,7 +61,7 @@ def choose_points(wanted: list[str], geometry: str) -> list[Point]:
             made_up_ones = f"; KIND:T with KIND one of {', '.join(kinds)}" if kinds else ""
             raise UserError(f"unknown workload {text!r}; there are: T = {lengths}; their uuids{made_up_ones}")
         for workload in fits:
-            found[workload.uuid] = Point(workload.uuid, workload, recorded(full, workload))
+            found[workload.uuid] = Point(workload.uuid, workload, partial(load_safetensors, full, workload, paths.ROOT))
     return list(found.values())
 
 
@@ -72,10 +73,6 @@ def representative(known: list[Workload], geometry: str) -> list[str]:
     low, high = (math.log(by_length[at].axes["seq_len"]) for at in (0, -1))
     targets = (low + (high - low) * share / 3 for share in range(4))
     return [min(by_length, key=lambda w: abs(math.log(w.axes["seq_len"]) - target)).uuid for target in targets]
-
-
-def recorded(full: Definition, workload: Workload) -> Callable[[], dict[str, torch.Tensor]]:
-    return lambda: load_safetensors(full, workload, paths.ROOT)
 
 
 def made_up(label: str, kind: str, num_tokens: int, full: Definition) -> Point:

@@ -1,4 +1,4 @@
-"""Kernels of a solution's calls through torch.profiler, told from the harness's by where they were launched.
+"""Kernels of a solution's calls through torch.profiler, and apart from them the harness's, by where they were launched.
 
 On a CPU, where Triton's interpreter runs the kernels, each interpreted kernel counts as one, in CPU time.
 """
@@ -6,7 +6,7 @@ On a CPU, where Triton's interpreter runs the kernels, each interpreted kernel c
 import bisect
 import json
 import tempfile
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -76,22 +76,23 @@ def kernels(events: list[dict], calls: int, clock: str) -> tuple[list[Seen], lis
         return at if at >= 0 and moment <= starts[at] + marks[at]["dur"] else None
 
     launches = device_launches(events) if clock == "device" else cpu_launches(events, marks[0].get("tid"))
-    inside: dict[str, list[int]] = defaultdict(lambda: [0] * calls)
-    count: dict[tuple[bool, str], int] = defaultdict(int)
-    total: dict[tuple[bool, str], float] = defaultdict(float)
+    inside, outside = defaultdict(list), defaultdict(list)
     for name, moment, us in launches:
         call = call_at(moment)
-        if call is not None:
-            inside[name][call] += 1
-        count[call is not None, name] += 1
-        total[call is not None, name] += us
-    ours = [Seen(name, count[True, name], total[True, name], tuple(per_call)) for name, per_call in inside.items()]
-    others = [Seen(name, n, total[False, name]) for (of_call, name), n in count.items() if not of_call]
-    return ours, others
+        (outside if call is None else inside)[name].append((call, us))
+
+    def seen(name: str, found: list, per_call: tuple[int, ...] | None = None) -> Seen:
+        return Seen(name, len(found), sum(us for _, us in found), per_call)
+
+    ours = []
+    for name, found in inside.items():
+        count = Counter(call for call, _ in found)
+        ours.append(seen(name, found, tuple(count[call] for call in range(calls))))
+    return ours, [seen(name, found) for name, found in outside.items()]
 
 
 def device_launches(events: list[dict]) -> list[tuple[str, float, float]]:
-    """(kernel, when the host launched it, microseconds on the device); the host's clock tells calls apart exactly."""
+    """(kernel, when the host launched it, microseconds on the device); the host's clock separates calls exactly."""
     launched = {e["args"]["correlation"]: e["ts"] for e in timed(events, LAUNCHES) if "correlation" in e["args"]}
     return [
         # Where a launch was not recorded: each call waits for its end, so the kernel's own start will do.

@@ -1,5 +1,6 @@
 """Profiles as tables, and the generated block of docs/profile.md."""
 
+import json
 from collections import defaultdict
 from collections.abc import Iterable
 
@@ -104,6 +105,20 @@ def tables(records: list[ProfileRecord]) -> list[Table]:
     if len(records) > 1:
         found += [comparison(records, uuid) for uuid in common_uuids(records)]
     return found
+
+
+def as_json(records: list[ProfileRecord]) -> str:
+    """The records, and for several their comparison by workload."""
+    compared = []
+    for uuid in common_uuids(records) if len(records) > 1 else []:
+        found = on_workload(records, uuid)
+        first = records[0].solution
+        rows = [
+            {"stage": row.stage, "us": row.us, "ratio": {name: row.ratio(name, first) for name in row.us}}
+            for row in compare(found)
+        ]
+        compared.append({"uuid": uuid, "T": found[first].T, "rows": rows})
+    return json.dumps({"records": [r.model_dump() for r in records], "head_to_head": compared}, indent=2) + "\n"
 
 
 def how_recorded(record: ProfileRecord) -> str:
