@@ -1,0 +1,56 @@
+"""Start a solution in solutions/NAME/: a manifest and a main.py that runs and passes as it is.
+
+It is the FP8 layer in plain torch, stage by stage, or with --from a copy of another solution. docs/backends.md lists it
+once its solution.toml has [facts].
+"""
+
+import argparse
+import difflib
+import re
+from pathlib import Path
+
+from harness.core import paths
+from harness.core.atomic_file import write_atomically
+from harness.core.errors import UserError
+from harness.packing.manifest import MANIFEST, NOT_SOLUTIONS, solution_names
+
+TEMPLATE = Path(__file__).with_name("new_solution")
+FACTS = re.compile(r"^\[facts\].*?(?=^\[|\Z)", re.MULTILINE | re.DOTALL)  # they state what the original is
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", help="lower-case letters, digits and underscores")
+    parser.add_argument("--from", dest="original", metavar="SOLUTION", help="copy this one's own files")
+
+
+def check_name(name: str) -> None:
+    """Raise UserError for a name that no solution can have, or that one has already."""
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
+        wanted = "lower-case letters, digits and underscores, a letter first"
+        raise UserError(f"NAME: got {name!r}, want {wanted}")
+    if name in NOT_SOLUTIONS or (paths.SOLUTIONS / name).exists():
+        raise UserError(f"NAME: there is a solutions/{name}/ already, want another name")
+
+
+def files_of(original: str | None) -> dict[str, str]:
+    """File name -> text of the template, or of a solution's own folder. Raises UserError for an unknown one."""
+    if original is None:
+        return {path.name.removesuffix(".template"): path.read_text() for path in TEMPLATE.iterdir() if path.is_file()}
+    existing = solution_names(paths.SOLUTIONS)
+    if original not in existing:
+        close = difflib.get_close_matches(original, existing, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"there are: {', '.join(existing)}"
+        raise UserError(f"--from: unknown solution {original!r}; {hint}")
+    return {path.name: path.read_text() for path in (paths.SOLUTIONS / original).iterdir() if path.is_file()}
+
+
+def main(args: argparse.Namespace) -> int:
+    check_name(args.name)
+    files = files_of(args.original)
+    manifest = re.sub(r"^name = .*$", f'name = "{args.name}"', files[MANIFEST], count=1, flags=re.MULTILINE)
+    files[MANIFEST] = FACTS.sub("", manifest).rstrip() + "\n"
+    for name, text in sorted(files.items()):
+        write_atomically(paths.SOLUTIONS / args.name / name, text)
+    print(f"solutions/{args.name}/: {', '.join(sorted(files))}")
+    print(f"Next: moebench run --solutions {args.name}")
+    return 0

@@ -1,0 +1,93 @@
+"""moebench new: what it writes runs and passes as it is, and a name that cannot be is refused."""
+
+import shutil
+from functools import partial
+
+import pytest
+from flashinfer_bench import EvaluationStatus
+from harness import cli
+from harness.core import paths
+from harness.evaluation import cpu_judge, run
+from harness.evaluation.tolerances import TOLERANCES
+from harness.operators.moe_fp8_block_scale import HARD
+from harness.packing import eligibility, manifest, pack
+from harness.report import backend_table
+from harness.results.comparison import Comparison
+
+from definitions.moe_fp8_block_scale import GEOMETRIES, definition
+
+
+@pytest.fixture
+def solutions(tmp_path, monkeypatch):
+    """A solutions folder with two of ours and the shared stages."""
+    folder = tmp_path / "solutions"
+    for name in ("triton_fused_v2", "hopper_fused", "kernels"):
+        shutil.copytree(paths.SOLUTIONS / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(paths, "SOLUTIONS", folder)
+    return folder
+
+
+def test_a_new_solution_passes_every_workload(solutions, capsys):
+    """A user would miss: a start that has to be repaired first."""
+    assert cli.main(["new", "mine"]) == 0
+    assert capsys.readouterr().out.endswith("Next: moebench run --solutions mine\n")
+    packed = pack.pack("mine", solutions)
+    assert list(packed) == list(GEOMETRIES) and packed["full"].name == "mine"
+    for hardware in ("cpu", "sm_90", "sm_100"):
+        assert eligibility.why_skipped(packed["small"], hardware) is None
+    todo = run.load_workloads("small")
+    assert len(todo) == len(HARD)
+    for label, workload in todo:
+        settings = TOLERANCES["default"], paths.ROOT, 1, 60
+        (found,) = cpu_judge.run_workload(definition("small"), workload, [packed["small"]], *settings).values()
+        assert found.status == EvaluationStatus.PASSED, f"{label}: {found.log}"
+
+
+def test_the_backends_page_stays_up_to_date(solutions, monkeypatch):
+    """A user would miss: tests that fail as soon as a solution is begun; that one is forgotten once it is measured."""
+    cli.main(["new", "mine"])
+    cli.main(["new", "copy", "--from", "triton_fused_v2"])
+    names = manifest.solutions_of(GEOMETRIES, solutions)
+    read = partial(manifest.read_manifest, folder=solutions)
+    monkeypatch.setattr(manifest, "solutions_of", lambda _: names)
+    monkeypatch.setattr(manifest, "read_manifest", read)
+    table = backend_table.block(Comparison([]))
+    assert "`triton_fused_v2`" in table and "`mine`" not in table and "`copy`" not in table
+    monkeypatch.setattr(backend_table, "fastest_at", lambda _: {"mine": {"A GPU": [1]}})
+    with pytest.raises(manifest.PackingError, match=r"mine: solution.toml: \[facts\]"):
+        backend_table.block(Comparison([]))
+
+
+def test_it_is_short_and_formatted(solutions):
+    cli.main(["new", "mine"])
+    assert len((solutions / "mine" / "solution.toml").read_text().splitlines()) == 8
+    text = (solutions / "mine" / "main.py").read_text()
+    assert max(map(len, text.splitlines())) <= 120 and text.endswith(")\n")
+
+
+def test_a_copy_differs_in_its_name_alone(solutions):
+    assert cli.main(["new", "mine", "--from", "triton_fused_v2"]) == 0
+    copy, original = (pack.pack(name, solutions)["full"] for name in ("mine", "triton_fused_v2"))
+    assert copy.sources == original.sources and copy.spec == original.spec and copy.name == "mine"
+    ours, theirs = (manifest.read_manifest(name, solutions) for name in ("mine", "triton_fused_v2"))
+    assert ours == theirs.model_copy(update={"name": "mine", "facts": None})
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["Mine"], "NAME: got 'Mine', want lower-case letters, digits and underscores, a letter first"),
+        (["my-own"], "NAME: got 'my-own', want lower-case letters"),
+        (["../mine"], "NAME: got '../mine', want lower-case letters"),
+        (["hopper_fused"], "NAME: there is a solutions/hopper_fused/ already, want another name"),
+        (["packed"], "NAME: there is a solutions/packed/ already"),
+        (["mine", "--from", "hoper_fused"], "--from: unknown solution 'hoper_fused'; did you mean hopper_fused?"),
+        (["mine", "--from", "x"], "--from: unknown solution 'x'; there are: hopper_fused, triton_fused_v2"),
+    ],
+)
+def test_bad_names_get_one_line_and_nothing_is_written(solutions, capsys, args, said):
+    before = sorted(solutions.iterdir())
+    assert cli.main(["new", *args]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(said) and error.count("\n") == 1
+    assert sorted(solutions.iterdir()) == before
