@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 from harness import cli
-from harness.operators import moe_fp8_block_scale
+from harness.operators import moe_fp8_block_scale, workloads
 from harness.operators.moe_fp8_block_scale import routing_bound
 
 
 def routed(geometry, name):
     case = next(case for case in moe_fp8_block_scale.cases(geometry) if case.name == name)
-    return moe_fp8_block_scale.bound(case)
+    return workloads.generated_bound(geometry, case.uuid)
 
 
 def test_an_active_expert_is_44_megabytes():

@@ -207,7 +207,7 @@ def test_routing_is_a_trained_routers(case):
 def test_bound_is_the_weights_up_to_many_tokens():
     """The figure that every ratio to the bound hangs on: 9.4 MB an active expert, 780 TFLOP/s."""
     for case in workloads.cases_by_uuid("bf16").values():
-        least = family.bound(case)
+        least = workloads.generated_bound("bf16", case.uuid)
         weights = least.active * 3 * 768 * 2048 * 2
         assert least.flops == 2 * 8 * case.seq_len * 3 * 768 * 2048
         if case.seq_len <= 512:

@@ -5,7 +5,7 @@ import argparse
 from rich.console import Console
 
 from harness.operators import workloads
-from harness.operators.catalogue import GEOMETRIES, definition_name, geometry_named, operator
+from harness.operators.catalogue import GEOMETRIES, definition_name, geometry_named
 from harness.operators.roofline import MEASURED_ON
 from harness.report.table import Table
 
@@ -18,8 +18,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     geometry = geometry_named(args.definition)
     rows, total = [], 0.0
-    for case in workloads.cases_by_uuid(geometry).values():
-        bound = operator(geometry).bound(case)
+    for uuid in workloads.cases_by_uuid(geometry):
+        bound = workloads.generated_bound(geometry, uuid)
         total += bound.ms
         counts = [str(count) for count in (bound.seq_len, bound.rows, bound.active)]
         sizes = [f"{bound.bytes / 1e6:.1f}", f"{bound.flops / 1e9:.1f}"]

@@ -53,9 +53,9 @@ def trace(
     )
 
 
-def stored_tensor(workload: Workload, name: str, root: Path) -> torch.Tensor | None:
-    """An input from a safetensors file of the data set at root; None where the workload or the file has none."""
-    spec = workload.inputs.get(name)
-    if spec is None or spec.type != "safetensors" or not (root / spec.path).is_file():
-        return None
-    return safetensors.torch.load_file(root / spec.path).get(spec.tensor_key)
+def stored_tensors(workload: Workload, root: Path) -> dict[str, torch.Tensor]:
+    """The inputs that lie in safetensors files of the data set at root; without those whose file is not there."""
+    specs = {name: spec for name, spec in workload.inputs.items() if spec.type == "safetensors"}
+    files = {path: safetensors.torch.load_file(path) for spec in specs.values() if (path := root / spec.path).is_file()}
+    found = {name: files.get(root / spec.path, {}).get(spec.tensor_key) for name, spec in specs.items()}
+    return {name: tensor for name, tensor in found.items() if tensor is not None}

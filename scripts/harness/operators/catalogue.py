@@ -6,7 +6,6 @@ workloads. The rest of the harness asks this catalogue, unless it is about one o
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from types import ModuleType
 
 import torch
@@ -26,16 +25,14 @@ class Operator:
     cases: geometry -> its workloads, in the order in which they are run.
     tensors: case -> what goes into its safetensors file.
     record: case -> the FIB workload trace.
-    bound: case -> its roofline bound.
-    stored_bound: (workload, root, geometry) -> bound of a workload of the data set at root, from its blobs, or None.
+    bound: (workload, its stored tensors, geometry) -> its roofline bound, or None where the tensors lack the routing.
     """
 
     definitions: ModuleType
     cases: Callable[[str], list[Case]]
     tensors: Callable[[Case], dict[str, torch.Tensor]]
     record: Callable[[Case], Trace]
-    bound: Callable[[Case], Bound]
-    stored_bound: Callable[[Workload, Path, str], Bound | None]
+    bound: Callable[[Workload, dict[str, torch.Tensor], str], Bound | None]
 
     @property
     def geometries(self) -> dict[str, dict]:
@@ -44,7 +41,7 @@ class Operator:
 
 
 OPERATORS = tuple(
-    Operator(family.definitions, family.cases, family.tensors, family.record, family.bound, family.stored_bound)
+    Operator(family.definitions, family.cases, family.tensors, family.record, family.bound)
     for family in (moe_fp8_block_scale, moe_bf16, mxfp8_linear)
 )
 # geometry -> sizes; a solution that does not say what it serves serves the first operator

@@ -5,7 +5,6 @@ Popularity belongs to a workload, as each stands for another layer.
 """
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -14,7 +13,7 @@ from flashinfer_bench import Trace, Workload
 from definitions import moe_bf16 as definitions
 from definitions.moe_bf16 import GEOMETRIES
 from harness.operators import exact_random
-from harness.operators.case import Case, stored_tensor, trace, uuid_of
+from harness.operators.case import Case, trace, uuid_of
 from harness.operators.roofline import BF16_FLOPS_PER_SECOND, Bound
 
 TOKENS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
@@ -93,11 +92,5 @@ def routing_bound(ids: np.ndarray, geometry: str) -> Bound:
     )
 
 
-def bound(case: RoutedCase) -> Bound:
-    return routing_bound(routing(case)[0], case.geometry)
-
-
-def stored_bound(workload: Workload, root: Path, geometry: str) -> Bound | None:
-    """Bound of a workload of the data set at root, from its blob; None where that is missing."""
-    ids = stored_tensor(workload, "expert_ids", root)
-    return None if ids is None else routing_bound(ids.numpy(), geometry)
+def bound(workload: Workload, stored: dict[str, torch.Tensor], geometry: str) -> Bound | None:
+    return routing_bound(stored["expert_ids"].numpy(), geometry) if "expert_ids" in stored else None

@@ -1,7 +1,6 @@
 """moe_fp8_block_scale: the workloads of each geometry (which tokens, which routing, which scales) and their bounds."""
 
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -10,7 +9,7 @@ from flashinfer_bench import Trace, Workload
 from definitions import moe_fp8_block_scale as definitions
 from definitions.moe_fp8_block_scale import BLOCK, NUM_EXPERTS
 from harness.operators import exact_random, routing_model
-from harness.operators.case import Case, stored_tensor, trace, uuid_of
+from harness.operators.case import Case, trace, uuid_of
 from harness.operators.roofline import Bound
 
 ROUTED_SCALING_FACTOR = 2.5
@@ -168,15 +167,9 @@ def routing_bound(logits: np.ndarray, bias: np.ndarray, offset: int, geometry: s
     )
 
 
-def bound(case: MoeCase) -> Bound:
-    return routing_bound(*routing(case), case.offset, case.geometry)
-
-
-def stored_bound(workload: Workload, root: Path, geometry: str) -> Bound | None:
-    """Bound of a workload of the data set at root, from its blobs; None where one is missing."""
-    found = [stored_tensor(workload, name, root) for name in ("routing_logits", "routing_bias")]
+def bound(workload: Workload, stored: dict[str, torch.Tensor], geometry: str) -> Bound | None:
     offset = workload.inputs.get("local_expert_offset")
-    if any(tensor is None for tensor in found) or offset is None or offset.type != "scalar":
+    if not {"routing_logits", "routing_bias"} <= stored.keys() or offset is None or offset.type != "scalar":
         return None
-    logits, bias = (tensor.to(torch.float32).numpy() for tensor in found)
+    logits, bias = (stored[name].to(torch.float32).numpy() for name in ("routing_logits", "routing_bias"))
     return routing_bound(logits, bias, int(offset.value), geometry)

@@ -1,7 +1,6 @@
 """mxfp8_linear: its workloads and their bounds. Scales of the weights and hard activations are made from the uuid."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -81,8 +80,9 @@ def record(case: LinearCase) -> Trace:
     return trace(case, definitions.definition_name(case.geometry), ("x", "weight"), stored)
 
 
-def linear_bound(rows: int, geometry: str) -> Bound:
-    """Bound of a layer: everything read once, the output written once, the GEMM at the dense FP8 rate."""
+def bound(workload: Workload, stored: dict[str, torch.Tensor], geometry: str) -> Bound:
+    """Everything read once, the output written once, the GEMM at the dense FP8 rate: only the rows matter."""
+    rows = workload.axes["seq_len"]
     n, k = GEOMETRIES[geometry]["n"], GEOMETRIES[geometry]["k"]
     return Bound(
         seq_len=rows,
@@ -92,12 +92,3 @@ def linear_bound(rows: int, geometry: str) -> Bound:
         bytes=n * k + n * k // GROUP + rows * 2 * (k + n),
         flops=2 * rows * n * k,
     )
-
-
-def bound(case: LinearCase) -> Bound:
-    return linear_bound(case.seq_len, case.geometry)
-
-
-def stored_bound(workload: Workload, root: Path, geometry: str) -> Bound:
-    """Bound of a workload of any data set; only its rows matter."""
-    return linear_bound(workload.axes["seq_len"], geometry)

@@ -10,7 +10,7 @@ from flashinfer_bench import Workload
 from harness.core import paths
 from harness.core.atomic_file import write_atomically
 from harness.core.errors import CannotRun
-from harness.operators.case import Case
+from harness.operators.case import Case, stored_tensors
 from harness.operators.catalogue import definition_name, geometry_of, operator
 from harness.operators.roofline import Bound
 
@@ -22,8 +22,10 @@ def cases_by_uuid(geometry: str) -> dict[str, Case]:
 
 
 @cache
-def _generated_bound(geometry: str, uuid: str) -> Bound:
-    return operator(geometry).bound(cases_by_uuid(geometry)[uuid])
+def generated_bound(geometry: str, uuid: str) -> Bound:
+    """The roofline bound of a workload of this repository; needs no files."""
+    family, case = operator(geometry), cases_by_uuid(geometry)[uuid]
+    return family.bound(family.record(case).workload, family.tensors(case), geometry)
 
 
 def recorded_bound(definition: str, workload: Workload, root: Path | None) -> Bound | None:
@@ -36,8 +38,8 @@ def recorded_bound(definition: str, workload: Workload, root: Path | None) -> Bo
     if geometry is None:
         return None
     if root in (None, paths.ROOT):
-        return _generated_bound(geometry, workload.uuid) if workload.uuid in cases_by_uuid(geometry) else None
-    return operator(geometry).stored_bound(workload, root, geometry)
+        return generated_bound(geometry, workload.uuid) if workload.uuid in cases_by_uuid(geometry) else None
+    return operator(geometry).bound(workload, stored_tensors(workload, root), geometry)
 
 
 def read_checksums(path: Path) -> dict[str, str]:

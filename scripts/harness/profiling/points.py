@@ -15,7 +15,7 @@ from harness.core import paths
 from harness.core.errors import UserError
 from harness.operators import catalogue, workloads
 from harness.operators.catalogue import definition
-from harness.operators.moe_fp8_block_scale import ROUTED_SCALING_FACTOR, routing_bound
+from harness.operators.moe_fp8_block_scale import ROUTED_SCALING_FACTOR
 from harness.operators.roofline import Bound
 from harness.operators.routing_kinds import KINDS, OFFSET
 
@@ -100,8 +100,4 @@ def inputs_of(point: Point, full: Definition, device: str) -> list:
 
 def bound_of(point: Point, geometry: str) -> Bound:
     """Of a point that choose_points gave, whose blobs are there."""
-    if ":" not in point.uuid:
-        return catalogue.operator(geometry).stored_bound(point.workload, paths.ROOT, geometry)
-    stored = point.stored()
-    offset = point.workload.inputs["local_expert_offset"].value
-    return routing_bound(stored["routing_logits"].numpy(), stored["routing_bias"].float().numpy(), offset, geometry)
+    return catalogue.operator(geometry).bound(point.workload, point.stored(), geometry)
