@@ -69,6 +69,11 @@ def layer(solution, geometry):
     return runnable
 
 
+def slow(*values):
+    """A case of the slow set."""
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 def inputs(geometry, num_tokens, device=DEVICE, seed=0, offset=64):
     """A dict of arguments, `output` last and full of NaN; about half of the pairs are local."""
     sizes = moe.GEOMETRIES[geometry]
@@ -184,12 +189,12 @@ def test_full_workloads(layer, geometry, num_tokens, records, record_property):
 
 
 @at("small")
-@pytest.mark.parametrize("num_tokens", [300, 400, 1100])
-def test_more_tokens_than_one_chunk_or_tile_choice(layer, geometry, num_tokens):
+@pytest.mark.parametrize(("num_tokens", "every"), [(300, 32), *(slow(n, 8) for n in (300, 400, 1100))])
+def test_more_tokens_than_one_chunk_or_tile_choice(layer, geometry, num_tokens, every):
     """A user would miss: what only happens above 128, 256 or 1024 tokens, at any width."""
     arguments = inputs(geometry, num_tokens)
-    few = torch.arange(num_tokens, device=DEVICE) % 8 > 0  # an interpreter is slow
-    arguments["routing_logits"][few, 64:96] -= 4
+    others = torch.arange(num_tokens, device=DEVICE) % every > 0  # few pairs are local, as an interpreter is slow
+    arguments["routing_logits"][others, 64:96] -= 4
     assert_close(run(layer, arguments), reference(arguments))
 
 
@@ -203,9 +208,14 @@ def test_neighbours_where_kernels_change(layer, geometry, last):
 
 
 @at("full", "small")
-def test_many_sizes_in_one_process(layer, geometry):
+@pytest.mark.parametrize(
+    "calls",
+    [((3, 64), (1, 224), (3, 64)), slow(((33, 64), (1, 0), (16, 224), (2, 33), (33, 64)))],
+    ids=["few", "many"],
+)
+def test_many_sizes_in_one_process(layer, geometry, calls):
     """A user would miss: a call that takes over what a call of another size left behind."""
-    for num_tokens, offset in ((33, 64), (1, 0), (16, 224), (2, 33), (33, 64)):
+    for num_tokens, offset in calls:
         arguments = inputs(geometry, num_tokens, seed=num_tokens, offset=offset)
         assert_close(run(layer, arguments), reference(arguments), of=f"T={num_tokens}")
 
@@ -247,9 +257,9 @@ def test_rows_without_a_local_expert_are_zero_among_many(layer, geometry, num_to
 @at("full", "small")
 def test_same_call_same_bits(layer, geometry):
     """A user would miss: results that differ from run to run, as sums by atomics do."""
-    arguments = inputs(geometry, 21)
+    arguments = inputs(geometry, 5 if DEVICE == "cpu" else 21)
     first = run(layer, arguments)
-    for _ in range(2 if DEVICE == "cpu" else 20):
+    for _ in range(1 if DEVICE == "cpu" else 20):
         assert torch.equal(run(layer, arguments).view(torch.int16), first.view(torch.int16))
 
 
@@ -263,25 +273,26 @@ def test_inputs_are_left_alone(layer, geometry):
         assert torch.equal(arguments[name].view(torch.uint8), before.view(torch.uint8)), name
 
 
+SCALARS = {"local_expert_offset": 80, "routed_scaling_factor": 1.25}
+
+
 @at("full", "small")
-def test_tensors_changed_in_place_change_the_answer(layer, geometry):
+@pytest.mark.parametrize("together", [True, slow(False)], ids=["together", "one by one"])
+def test_tensors_changed_in_place_change_the_answer(layer, geometry, together):
     """A user would miss: an answer remembered by address, wrong from the second call on."""
-    arguments = inputs(geometry, 5)
+    arguments = inputs(geometry, 2 if together else 5)
     before = run(layer, arguments)
-    other = inputs(geometry, 5, seed=1)
-    for name, tensor in arguments.items():
-        if name == OUTPUT or not torch.is_tensor(tensor):
-            continue
-        tensor.copy_(other[name])
+    other = inputs(geometry, 2 if together else 5, seed=1) | SCALARS
+    names = [name for name in arguments if name != OUTPUT]
+    for changed in [names] if together else [[name] for name in names]:
+        for name in changed:
+            if torch.is_tensor(arguments[name]):
+                arguments[name].copy_(other[name])
+            else:
+                arguments[name] = other[name]
         after = run(layer, arguments)
-        assert not torch.equal(after, before), f"a change of {name} changed nothing"
-        assert_close(after, reference(arguments), of=name)
-        before = after
-    for name, value in (("local_expert_offset", 80), ("routed_scaling_factor", 1.25)):
-        arguments[name] = value
-        after = run(layer, arguments)
-        assert_close(after, reference(arguments), of=name)
-        assert not torch.equal(after, before), f"a change of {name} changed nothing"
+        assert not torch.equal(after, before), f"a change of {changed} changed nothing"
+        assert_close(after, reference(arguments), of=changed)
         before = after
 
 
