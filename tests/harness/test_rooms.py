@@ -20,9 +20,11 @@ ORDER = (
 )
 LEVEL = {room: level for level, rooms in enumerate(ORDER) for room in rooms}
 LARGEST = 13  # Python files in a folder
-# A process of their own, given by path: other interpreters, other paths and other environments run them.
+# Not imported by another file, since each is a process of its own, and why.
 PROGRAMS = {
     "harness.submission.build_alone": "runs in an environment without this package",
+    "harness.profiling.once": "what compute-sanitizer and ncu start",
+    "harness.tuning.cutlass_tiles": "of one solution alone, so no command",
     "harness.tuning.compile_alone": "a Triton compiler without the interpreter, which importing harness chooses",
 }
 # Files that edit the import path, and why there is no other way.

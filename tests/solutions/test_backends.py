@@ -62,6 +62,17 @@ def installed(release, function):
     return inspect.signature(getattr(importlib.import_module("flashinfer.fused_moe"), function))
 
 
+def entry_of_installed():
+    """What flashinfer_signatures.json has of a release: function -> [name, kind, default as text or null]."""
+    return {
+        function: [
+            [p.name, p.kind.name, None if p.default is p.empty else repr(p.default)]
+            for p in installed(None, function).parameters.values()
+        ]
+        for function in MODULES
+    }
+
+
 SIGNATURES = [pytest.param(recorded, release, id=release) for release in RECORDED]
 SIGNATURES.append(pytest.param(installed, None, id="installed"))
 
@@ -111,7 +122,11 @@ def test_what_is_recorded_is_what_we_allow():
     oldest, newest = min(RECORDED, key=Version), max(RECORDED, key=Version)
     assert f">={oldest}" in str(allowed), "record the oldest release that is allowed"
     here = importlib.metadata.version("flashinfer-python")
-    assert here in allowed and Version(here) <= Version(newest), "record the installed release"
+    assert here in allowed
+    assert Version(here) <= Version(newest), f"record the installed release: {json.dumps({here: entry_of_installed()})}"
+    for function, parameters in RECORDED.get(here, {}).items():
+        names_and_kinds = [parameter[:2] for parameter in entry_of_installed()[function]]
+        assert names_and_kinds == [parameter[:2] for parameter in parameters]
 
 
 @pytest.mark.parametrize("function", MODULES)

@@ -1,30 +1,34 @@
 """Check and time every compiled tile of cutlass_grouped: what solutions/cutlass_grouped/tiles.py is chosen from.
 
-    python tests/time_cutlass_tiles.py 1 7 57 901 14107
+    python -m harness.tuning.cutlass_tiles 1 7 57 901 14107
 
-Needs a Hopper GPU. Routing is the workloads' ("real" of moebench sweep), inputs are FIB's. For each token count: the
-answer of every tile, first as gemm1 and then as gemm2 beside the chosen tile of the other, against the reference; the
-median time of 20 calls by events, L2 flushed before each; and what each kernel of the chosen tiles takes.
+Needs a Hopper GPU. Routing is the workloads' ("real" of moebench sweep), inputs are FIB's. For each token count every
+tile is used in gemm1 and then in gemm2, beside the chosen tile of the other GEMM: its answer against the reference, and
+the median time of 20 calls by events, L2 flushed before each; then the time of each kernel with the chosen tiles. Exit
+status: 0, 1 for a wrong answer or without a GPU, 2 for bad arguments.
 """
 
 import argparse
 import re
 import sys
 from functools import partial
+from itertools import product
 
 import torch
 from flashinfer_bench.bench.utils import compute_error_stats
 from flashinfer_bench.compile import BuilderRegistry
-from harness.core import paths
-from harness.evaluation import cpu_judge
-from harness.evaluation.sweep import random_inputs, with_routing
-from harness.evaluation.tolerances import TOLERANCES
-from harness.operators.routing_kinds import KINDS
-from harness.packing import pack
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
-from definitions.moe_fp8_block_scale import definition
+from harness.core import paths
+from harness.core.arguments import count
+from harness.core.errors import CannotRun, UserError
+from harness.evaluation.cpu_judge import config_for
+from harness.evaluation.sweep import random_inputs, with_routing
+from harness.evaluation.tolerances import TOLERANCES
+from harness.operators.catalogue import definition
+from harness.operators.routing_kinds import KINDS
+from harness.packing import pack
 
 REPEATS = 20
 
@@ -63,21 +67,30 @@ def kernel_times(call):
     return [(kernel_name(same[0].name), sum(e.time_range.elapsed_us() for e in same) / len(same)) for same in launches]
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("tokens", nargs="+", type=int)
-    args = parser.parse_args()
+def check(output, expected):
+    """(whether the answer is right at the relaxed tolerance, "NAME share" of each tolerance)."""
+    matched = {name: compute_error_stats(output, expected, config_for(t))[3] for name, t in TOLERANCES.items()}
+    right = bool(output.isfinite().all()) and matched["relaxed"] >= TOLERANCES["relaxed"].ratio
+    return right, "  ".join(f"{name} {share:.4f}" for name, share in matched.items())
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m harness.tuning.cutlass_tiles",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("tokens", nargs="+", type=count())
+    args = parser.parse_args(argv)
     if not torch.cuda.is_available():
-        sys.exit("this takes times and needs a CUDA device; torch sees none")
+        raise CannotRun("timing tiles needs a CUDA device; torch sees none")
     full = definition("full")
     registry = BuilderRegistry.get_instance()
     runnable = registry.build(full, pack.pack("cutlass_grouped")["full"])
     reference = registry.build_reference(full)
     module = sys.modules[runnable._callable.__module__]
-    tiles = [
-        path.stem.removeprefix("sm90_") for path in sorted((paths.SOLUTIONS / "cutlass_grouped").glob("sm90_*_*.cu"))
-    ]
-    number = {name: module._kernels.tile_number(name) for name in tiles}
+    sources = sorted((paths.SOLUTIONS / "cutlass_grouped").glob("sm90_*_*.cu"))
+    number = {name: module._kernels.tile_number(name) for name in (path.stem[len("sm90_") :] for path in sources)}
     everything = random_inputs(full, max(args.tokens), "cuda")
     wrong = 0
     for tokens in args.tokens:
@@ -86,27 +99,26 @@ def main():
         expected = expected[0] if isinstance(expected, (tuple, list)) else expected
         chosen = module.choose_tiles(tokens)
         print(f"T={tokens}: chosen {chosen[0]}, {chosen[1]}")
-        for at in range(2):
-            for name in tiles:
-                pair = [number[chosen[0]], number[chosen[1]]]
-                pair[at] = number[name]
-                output = torch.full_like(expected, float("nan"))
-                call = partial(module._run_layer, *inputs, output, *pair)
-                call()
-                torch.cuda.synchronize()
-                stats = {
-                    t: compute_error_stats(output, expected, cpu_judge.config_for(x))[3] for t, x in TOLERANCES.items()
-                }
-                fine = bool(output.isfinite().all()) and stats["relaxed"] >= TOLERANCES["relaxed"].ratio
-                wrong += not fine
-                matched = "  ".join(f"{t} {ratio:.4f}" for t, ratio in stats.items())
-                text = f"{median_ms(call):.4f} ms" if fine else "WRONG"
-                print(f"  gemm{at + 1} {name:24} {text:12} {matched}", flush=True)
+        for at, name in product(range(2), number):
+            pair = [number[tile] for tile in chosen]
+            pair[at] = number[name]
+            output = torch.full_like(expected, float("nan"))
+            call = partial(module._run_layer, *inputs, output, *pair)
+            call()
+            torch.cuda.synchronize()
+            right, matched = check(output, expected)
+            wrong += not right
+            text = f"{median_ms(call):.4f} ms" if right else "WRONG"
+            print(f"  gemm{at + 1} {name:24} {text:12} {matched}", flush=True)
         output = torch.empty_like(expected)
         for name, us in kernel_times(partial(runnable, *inputs, output)):
             print(f"  {us:9.1f} us  {name}")
-    sys.exit(wrong > 0)
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except UserError as error:
+        print(error, file=sys.stderr)
+        sys.exit(error.status)
