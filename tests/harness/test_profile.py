@@ -32,7 +32,7 @@ from definitions.moe_fp8_block_scale import definition
 
 pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")
 
-SAMPLE = Path(__file__).parents[1] / "samples" / "ncu_metrics.csv"  # as ncu writes it, of two workloads
+SAMPLE = Path(__file__).parents[1] / "samples" / "ncu_metrics.csv"  # two workloads, written by hand in ncu's format
 NCU = SAMPLE.read_text()
 TABLE = {"gemm1_swiglu_quant_kernel": "gemm1 + swiglu_quant", "gemm1*": "gemm1", "gemm2*": "gemm2", "route*": "route"}
 
