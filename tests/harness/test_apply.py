@@ -10,12 +10,16 @@ import sys
 
 import pytest
 import torch
-from flashinfer_bench import ApplyConfig, Correctness, Environment, Evaluation, Performance, Trace, TraceSet
-from flashinfer_bench.apply import ApplyConfigRegistry
+from flashinfer_bench import ApplyConfig, Correctness, Environment, Evaluation, Performance, Trace, TraceSet, apply
+from flashinfer_bench.apply import ApplyConfigRegistry, ApplyRuntime, get_default_registry
 from flashinfer_bench.apply.key import ApplyKey
 from flashinfer_bench.apply.table import ApplyTable
+from flashinfer_bench.bench.utils import gen_inputs
+from flashinfer_bench.compile import Runnable
 from flashinfer_bench.data import load_jsonl_file
-from harness.commands import apply as apply_example
+from flashinfer_bench.integration import flashinfer as integration
+from harness import cli
+from harness.commands import apply as command
 from harness.core import paths
 from harness.packing import pack
 
@@ -27,13 +31,11 @@ REFERENCE = definition("small").reference.replace("def run(", "def reference(")
 RIGHT = f"{REFERENCE}\n\n\ndef run({INPUTS}, output):\n    output.copy_(reference({INPUTS}))\n"
 WRONG = f"def run({INPUTS}, output):\n    output.fill_(7)\n"
 DOC = (paths.ROOT / "docs" / "apply.md").read_text()
-EXAMPLE = "-m", "harness", "apply"
 
-# One call as a serving engine makes it; prints the solutions that FIB really called, none for the fallback.
+# One call in a process of its own, as a serving engine makes it; prints the solutions that FIB really called.
 CALL = """
 import json
-from harness.commands import apply as apply_example
-import torch
+from harness.commands import apply as command
 from flashinfer_bench import apply
 from flashinfer_bench.bench.utils import gen_inputs
 from flashinfer_bench.compile import Runnable
@@ -45,33 +47,76 @@ def noting(self, *args):
     return plain(self, *args)
 Runnable.call_value_returning = noting
 layer = definition({geometry!r})
-{setup}
+command.accept_recorded(layer.name)
 for tokens in {tokens!r}:
-    inputs = gen_inputs(layer, apply_example.random_workload({geometry!r}, tokens), {device!r})
+    inputs = gen_inputs(layer, command.random_workload({geometry!r}, tokens), {device!r})
     apply(layer.name, args=tuple(inputs), fallback=lambda *args: called.append("the fallback"))
 print(json.dumps(called))
 """
 
 
-def environment(root, cache):
-    return os.environ | {"FIB_ENABLE_APPLY": "1", "FIB_DATASET_PATH": str(root), "FIB_CACHE_PATH": str(cache)}
-
-
-def call(root, cache, tokens, geometry="small", setup="apply_example.accept_recorded(layer.name)", enable="1"):
-    """The solutions that FIB calls at these token counts with root as data set; setup: what runs before the calls."""
-    device = "cpu" if geometry == "small" else "cuda:0"
-    code = CALL.format(geometry=geometry, tokens=tokens, device=device, setup=setup)
-    env = environment(root, cache) | {"FIB_ENABLE_APPLY": enable}
+def call_in_process_of_its_own(root, cache, tokens, geometry="small"):
+    """The solutions that FIB calls at these token counts with root as data set."""
+    code = CALL.format(geometry=geometry, tokens=tokens, device="cpu" if geometry == "small" else "cuda:0")
+    env = os.environ | {"FIB_ENABLE_APPLY": "1", "FIB_DATASET_PATH": str(root), "FIB_CACHE_PATH": str(cache)}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def example(root, cache, *tokens):
-    """apply_example.py on the CPU with root as data set."""
-    env = environment(root, cache) | {"CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, *EXAMPLE, *map(str, tokens)]
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
+@pytest.fixture
+def serving(tmp_path, monkeypatch):
+    """Settings as FIB finds them at the first call of apply in a process: serving(root), serving(root, enable="0")."""
+    registry = get_default_registry()
+    monkeypatch.setattr(registry, "per_definition", dict(registry.per_definition))
+    # it changes functions of flashinfer for the rest of the process
+    monkeypatch.setattr(integration, "install_flashinfer_integrations", lambda: None)
+
+    def settings(root, enable="1"):
+        monkeypatch.setattr(ApplyRuntime, "_stack", [])
+        monkeypatch.setattr(ApplyRuntime, "_env_initialized", False)
+        values = {"FIB_ENABLE_APPLY": enable, "FIB_DATASET_PATH": root, "FIB_CACHE_PATH": tmp_path / "cache"}
+        for name, value in values.items():
+            monkeypatch.setenv(name, str(value))
+
+    return settings
+
+
+@pytest.fixture
+def call(serving, monkeypatch):
+    """The solutions that FIB calls at these token counts with root as data set; setup: what runs before the calls."""
+    called, plain = [], Runnable.call_value_returning
+
+    def noting(self, *args):
+        called.append(self.metadata.solution_name)
+        return plain(self, *args)
+
+    monkeypatch.setattr(Runnable, "call_value_returning", noting)
+
+    def calls(root, tokens, setup=command.accept_recorded, enable="1"):
+        called.clear()
+        serving(root, enable)
+        setup(SMALL)
+        layer = definition("small")
+        for count in tokens:
+            inputs = gen_inputs(layer, command.random_workload("small", count), "cpu")
+            apply(layer.name, args=tuple(inputs), fallback=lambda *args: called.append("the fallback"))
+        return list(called)
+
+    return calls
+
+
+@pytest.fixture
+def run_command(serving, capsys, monkeypatch):
+    """moebench apply on the CPU with root as data set: (exit status, output, errors)."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+    def run(root, *tokens, enable="1"):
+        serving(root, enable)
+        status = cli.main(["apply", *map(str, tokens)])
+        return status, *capsys.readouterr()
+
+    return run
 
 
 def trace(solution, tokens, speedup, status="PASSED", hardware="A GPU", **libs):
@@ -83,7 +128,7 @@ def trace(solution, tokens, speedup, status="PASSED", hardware="A GPU", **libs):
         correctness=Correctness(max_absolute_error=1024.0, max_relative_error=900.0),
         performance=Performance(latency_ms=1, speedup_factor=speedup, reference_latency_ms=1) if passed else None,
     )
-    workload = apply_example.random_workload("small", tokens)
+    workload = command.random_workload("small", tokens)
     return Trace(definition=SMALL, workload=workload, solution=solution, evaluation=ev)
 
 
@@ -140,12 +185,12 @@ def test_the_table_of_the_recorded_traces_holds_the_fastest_that_passed():
         assert table.match_solution(FULL, ApplyKey(axes=(("seq_len", length),))) == solution
 
 
-def test_the_example_lists_the_choices_without_a_gpu(tmp_path):
+def test_it_lists_the_choices_without_a_gpu(run_command):
     """Packed solutions are there (make pack); nothing is built, which would need nvcc."""
     pack.pack_here([])
-    done = example(paths.ROOT, tmp_path)
-    assert done.returncode == 0, done.stderr
-    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in done.stdout.splitlines() if "│" in line]
+    status, out, err = run_command(paths.ROOT)
+    assert status == 0, err
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in out.splitlines() if "│" in line]
     best = recorded_best()
     assert {row[0]: row[1:3] for row in rows[:-1]} == {str(t): [name, f"{s:.1f}x"] for t, (s, name) in best.items()}
     assert rows[-1][0] == "other" and rows[-1][1] in {name for _, name in best.values()}
@@ -160,28 +205,28 @@ def test_fibs_own_limits_reject_every_recorded_trace():
 
 def test_a_call_runs_the_best_recorded_solution_for_its_token_count(data_set, tmp_path):
     """At T = 3, never recorded, the winner at most token counts; a failed trace wins nowhere."""
-    assert call(data_set, tmp_path / "cache", [1, 7, 9, 3]) == ["few", "many", "many", "many"]
+    assert call_in_process_of_its_own(data_set, tmp_path / "cache", [1, 7, 9, 3]) == ["few", "many", "many", "many"]
 
 
-def test_without_the_documented_settings_every_call_falls_back(data_set, tmp_path):
-    assert call(data_set, tmp_path / "cache", [1, 7], setup="") == ["the fallback"] * 2
+def test_without_the_documented_settings_every_call_falls_back(data_set, call):
+    assert call(data_set, [1, 7], setup=lambda name: None) == ["the fallback"] * 2
 
 
-def test_the_documented_settings_are_enough(data_set, tmp_path):
+def test_the_documented_settings_are_enough(data_set, call):
     settings = re.findall(r"```python\n(.*?)```", DOC, re.DOTALL)[0].partition("\noutput = ")[0]
-    assert call(data_set, tmp_path / "cache", [1, 7], setup=settings.replace(FULL, SMALL)) == ["few", "many"]
+    assert call(data_set, [1, 7], setup=lambda name: exec(settings.replace(FULL, SMALL), {})) == ["few", "many"]
 
 
-def test_new_traces_change_the_choice_in_spite_of_the_cache(data_set, tmp_path):
-    assert call(data_set, tmp_path / "cache", [1]) == ["few"]
+def test_new_traces_change_the_choice_in_spite_of_the_cache(data_set, call):
+    assert call(data_set, [1]) == ["few"]
     record(data_set, [trace("few", 1, 2.0), trace("many", 1, 3.0)])
-    assert call(data_set, tmp_path / "cache", [1]) == ["many"]
+    assert call(data_set, [1]) == ["many"]
 
 
-def test_the_example_shows_the_choice_and_a_right_result(data_set, tmp_path):
-    done = example(data_set, tmp_path / "cache", 1, 7, 3)
-    assert done.returncode == 0, done.stdout + done.stderr
-    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in done.stdout.splitlines() if "│" in line]
+def test_it_shows_the_choice_and_a_right_result(data_set, run_command):
+    status, out, err = run_command(data_set, 1, 7, 3)
+    assert status == 0, out + err
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in out.splitlines() if "│" in line]
     assert [row[:3] + row[4:] for row in rows] == [
         ["1", "few", "fastest recorded at this T", "right"],
         ["7", "many", "fastest recorded at this T", "right"],
@@ -189,16 +234,21 @@ def test_the_example_shows_the_choice_and_a_right_result(data_set, tmp_path):
     ]
 
 
-def test_the_example_notices_a_wrong_result(data_set, tmp_path):
-    path = data_set / "solutions" / "few.json"
+def edit(data_set, name, source):
+    """Replace the source of a packed solution."""
+    path = data_set / "solutions" / f"{name}.json"
     solution = json.loads(path.read_text())
-    solution["sources"][0]["content"] = WRONG
+    solution["sources"][0]["content"] = source
     path.write_text(json.dumps(solution))
-    done = example(data_set, tmp_path / "cache", 1)
-    assert done.returncode == 1 and "WRONG" in done.stdout
 
 
-def test_the_documented_choice_of_traces_works(data_set, tmp_path):
+def test_it_notices_a_wrong_result(data_set, run_command):
+    edit(data_set, "few", WRONG)
+    status, out, _ = run_command(data_set, 1)
+    assert status == 1 and "WRONG" in out
+
+
+def test_the_documented_choice_of_traces_works(data_set, call):
     """docs/apply.md: of this machine, this tolerance and the present source only."""
     hashes = {name: TraceSet.from_path(str(data_set)).get_solution(name).hash() for name in ("few", "many")}
     record(
@@ -212,43 +262,39 @@ def test_the_documented_choice_of_traces_works(data_set, tmp_path):
     )
     settings, choice = re.findall(r"```python\n(.*?)```", DOC, re.DOTALL)
     settings = settings.replace(FULL, SMALL).partition("\noutput = ")[0]
-    names = f'machine, data_set = "A GPU", {str(data_set)!r}\n'
-    assert call(data_set, tmp_path / "cache", [1], setup=settings + names + choice, enable="0") == ["few"]
+    names = {"machine": "A GPU", "data_set": str(data_set)}
+    assert call(data_set, [1], setup=lambda name: exec(settings + choice, names), enable="0") == ["few"]
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("root", "enable", "said"),
     [
-        ({"FIB_ENABLE_APPLY": "0"}, "apply is off: set FIB_ENABLE_APPLY=1"),
-        ({"FIB_DATASET_PATH": "/nowhere"}, "not a FlashInfer-Trace data set"),
+        (paths.ROOT, "0", "apply is off: set FIB_ENABLE_APPLY=1"),
+        ("/nowhere", "1", "not a FlashInfer-Trace data set"),
     ],
 )
-def test_missing_settings_get_one_line(tmp_path, changes, said):
-    env = environment(paths.ROOT, tmp_path) | changes
-    done = subprocess.run([sys.executable, *EXAMPLE, "1"], env=env, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 2 and said in done.stderr and len(done.stderr.strip().splitlines()) == 1
+def test_missing_settings_get_one_line(run_command, root, enable, said):
+    status, _, err = run_command(root, 1, enable=enable)
+    assert status == 2 and said in err and err.count("\n") == 1
 
 
-def test_a_solution_that_does_not_build_is_said_in_a_line(data_set, tmp_path):
-    path = data_set / "solutions" / "few.json"
-    solution = json.loads(path.read_text())
-    solution["sources"][0]["content"] = "import no_such_module\n"
-    path.write_text(json.dumps(solution))
-    done = example(data_set, tmp_path / "cache", 1)
-    assert done.returncode == 2 and "Traceback" not in done.stderr
-    assert "a chosen solution does not build here: " in done.stderr and "no_such_module" in done.stderr
+def test_a_solution_that_does_not_build_is_reported_in_a_line(data_set, run_command):
+    edit(data_set, "few", "import no_such_module\n")
+    status, _, err = run_command(data_set, 1)
+    assert status == 1 and err.count("\n") == 1
+    assert "a chosen solution does not build here: " in err and "no_such_module" in err
 
 
-def test_a_broken_trace_file_is_said_in_a_line(data_set, tmp_path):
+def test_a_broken_trace_file_is_reported_in_a_line(data_set, run_command):
     paths.trace_file(SMALL, data_set).write_text("{}\n")
-    done = example(data_set, tmp_path / "cache", 1)
-    assert done.returncode == 2 and "FIB cannot read it: " in done.stderr and "Traceback" not in done.stderr
+    status, _, err = run_command(data_set, 1)
+    assert status == 2 and "FIB cannot read it: " in err and err.count("\n") == 1
 
 
-def test_a_data_set_without_packed_solutions_says_how_to_pack(data_set, tmp_path):
+def test_a_data_set_without_packed_solutions_says_how_to_pack(data_set, run_command):
     shutil.rmtree(data_set / "solutions")
-    done = example(data_set, tmp_path / "cache", 1)
-    assert done.returncode == 2 and "run `make pack`" in done.stderr
+    status, _, err = run_command(data_set, 1)
+    assert status == 1 and "run `make pack`" in err
 
 
 @pytest.mark.gpu
@@ -260,9 +306,10 @@ def test_this_repository_serves_the_full_layer(tmp_path):
     pack.pack_here([])
     tokens = [1, 57, 901]
     best = recorded_best()
-    assert call(paths.ROOT, tmp_path, tokens, "full") == [best[length][1] for length in tokens]
+    assert call_in_process_of_its_own(paths.ROOT, tmp_path, tokens, "full") == [best[length][1] for length in tokens]
 
-    command = [sys.executable, *EXAMPLE, *map(str, [*tokens, 100])]
-    done = subprocess.run(command, env=environment(paths.ROOT, tmp_path), capture_output=True, text=True, timeout=600)
+    env = os.environ | {"FIB_ENABLE_APPLY": "1", "FIB_DATASET_PATH": str(paths.ROOT), "FIB_CACHE_PATH": str(tmp_path)}
+    line = [sys.executable, "-m", "harness", "apply", *map(str, [*tokens, 100])]
+    done = subprocess.run(line, env=env, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("right") == 4 and "the fallback" not in done.stdout

@@ -2,9 +2,9 @@
 
     FIB_ENABLE_APPLY=1 FIB_DATASET_PATH=. moebench apply 1 57 100
 
-after `make pack`. Prints which solution FIB chose and compares what came back with the reference. Without a GPU it is
+after `make pack`. Prints which solution FIB chose and compares its result with the reference's. Without a GPU it is
 the small geometry. Without token counts nothing is called: it lists FIB's choice at every recorded one of the full
-geometry. Exit status: 0, 1 for a wrong result, 2 when nothing could be run.
+geometry. Exit status: 0, 1 for a wrong result or where nothing could be run, 2 where apply is off or has no data set.
 """
 
 import argparse
@@ -21,18 +21,18 @@ from flashinfer_bench.bench.utils import compute_error_stats, gen_inputs
 from flashinfer_bench.compile import BuilderRegistry, BuildError
 from flashinfer_bench.env import get_fib_dataset_path, get_fib_enable_apply
 from rich.console import Console
-from rich.table import Table
 
 from definitions.moe_fp8_block_scale import definition
+from harness.core.errors import CannotRun, UserError
+from harness.core.provenance import of_trace
 from harness.evaluation.cpu_judge import config_for
 from harness.evaluation.tolerances import TOLERANCES
 from harness.operators.moe_fp8_block_scale import ROUTED_SCALING_FACTOR
+from harness.report.table import Cell, Table
 
 FALLBACK = "the fallback"
 TOLERANCE = TOLERANCES["relaxed"]
 OFFSET = 64
-
-
 CONFIG = ApplyConfig(max_atol=math.inf, max_rtol=math.inf, aot_ratio=0, on_miss_policy="use_def_best")
 
 
@@ -56,27 +56,23 @@ def chosen(table: ApplyTable, trace_set: TraceSet, workload: Workload, name: str
     key = ApplyKeyFactory.specialize(trace_set.definitions[name]).build_from_workload(workload)
     exact = table.match_solution(name, key)
     solution = exact or table.def_best.get(name)
-    # What is not packed cannot be built, and apply falls back without a word.
+    # What is not packed cannot be built, and apply falls back silently.
     return (solution, exact is not None) if trace_set.get_solution(solution) else (FALLBACK, False)
 
 
 def choices(trace_set: TraceSet, name: str) -> Table:
     """FIB's choice at every recorded token count of the definition `name`, and the trace that decides."""
-    chooser = selection(trace_set, name)
-    table = Table(title=f"{name}\nwhat flashinfer_bench.apply chooses")
-    for heading in ("T", "solution", "speed-up", "recorded on", "at tolerance"):
-        table.add_column(heading)
+    chooser, rows = selection(trace_set, name), []
     passed = [trace for trace in trace_set.traces.get(name, []) if trace.is_successful()]
     for key, solution in sorted(chooser.index.get(name, {}).items(), key=lambda item: item[0].axes):
         tokens = dict(key.axes)["seq_len"]
-        own = [t.evaluation for t in passed if t.solution == solution and t.workload.axes["seq_len"] == tokens]
-        best = max(own, key=lambda evaluation: evaluation.performance.speedup_factor)
-        tolerance = best.environment.libs.get("tolerance", "unknown").partition(":")[0]
-        speedup = f"{best.performance.speedup_factor:.1f}x"
-        table.add_row(str(tokens), solution, speedup, best.environment.hardware, tolerance)
-    table.add_section()
-    table.add_row("other", chooser.def_best.get(name, FALLBACK))
-    return table
+        own = [t for t in passed if t.solution == solution and t.workload.axes["seq_len"] == tokens]
+        best = max(own, key=lambda trace: trace.evaluation.performance.speedup_factor)
+        speedup, origin = best.evaluation.performance.speedup_factor, of_trace(best)
+        rows.append([str(tokens), solution, f"{speedup:.1f}x", origin.hardware, origin.tolerance_name])
+    head = ["T", "solution", "speed-up", "recorded on", "at tolerance"]
+    other = ["other", chooser.def_best.get(name, FALLBACK), "", "", ""]
+    return Table(head, [rows, [other]], f"{name}\nwhat flashinfer_bench.apply chooses", words=5)
 
 
 def random_workload(geometry: str, tokens: int) -> Workload:
@@ -87,14 +83,10 @@ def random_workload(geometry: str, tokens: int) -> Workload:
 
 
 def call_all(geometry: str, device: str, tokens: list[int], trace_set: TraceSet) -> tuple[Table, bool]:
-    """Call the layer once at each token count; a row for each, and whether every result was right."""
+    """Call the layer once at each token count; one row for each, and whether every result was right."""
     layer = definition(geometry)
     reference = BuilderRegistry.get_instance().build_reference(layer)
-    table = selection(trace_set, layer.name)
-    shown = Table(title=f"{layer.name}\nthrough flashinfer_bench.apply", caption=str(TOLERANCE))
-    for heading in ("T", "solution", "chosen because", "matched", "result"):
-        shown.add_column(heading)
-    all_right = True
+    table, rows, all_right = selection(trace_set, layer.name), [], True
     torch.manual_seed(0)
     for count in tokens:
         workload = random_workload(geometry, count)
@@ -106,13 +98,37 @@ def call_all(geometry: str, device: str, tokens: list[int], trace_set: TraceSet)
         solution, exact = chosen(table, trace_set, workload, layer.name)
         why = "fastest recorded at this T" if exact else "fastest at most of the recorded T"
         why = "nothing recorded passed" if solution == FALLBACK else why
-        shown.add_row(str(count), solution, why, f"{matched:.4f}", "right" if right else "WRONG")
-    return shown, all_right
+        result = Cell("right", "good") if right else Cell("WRONG", "failed")
+        rows.append([str(count), solution, why, f"{matched:.4f}", result])
+    head = ["T", "solution", "chosen because", "matched", "result"]
+    title = f"{layer.name}\nthrough flashinfer_bench.apply"
+    return Table(head, [rows], title, words=5, caption=str(TOLERANCE)), all_right
+
+
+def data_set(name: str) -> TraceSet:
+    """The data set that FIB's settings name, with packed solutions of the definition `name`.
+
+    Raises UserError where apply is off or the data set is none, CannotRun where it has no packed solution.
+    """
+    if not get_fib_enable_apply():
+        raise UserError("apply is off: set FIB_ENABLE_APPLY=1 and FIB_DATASET_PATH to the data set, here .")
+    root = get_fib_dataset_path()
+    if not (root / "definitions").is_dir():
+        raise UserError(f"FIB_DATASET_PATH={root}: not a FlashInfer-Trace data set: it has no definitions/")
+    try:
+        trace_set = TraceSet.from_path(str(root))
+    except ValueError as error:
+        raise UserError(f"FIB_DATASET_PATH={root}: FIB cannot read it: {str(error).splitlines()[0]}") from error
+    if name not in trace_set.definitions:
+        raise UserError(f"FIB_DATASET_PATH={root}: it has no definition {name}")
+    if not trace_set.solutions.get(name):
+        raise CannotRun(f"FIB_DATASET_PATH={root}: no solution of {name} is packed: run `make pack`")
+    return trace_set
 
 
 def token_count(text: str) -> int:
     if not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no token count, want 1 or more")
+        raise argparse.ArgumentTypeError(f"got {text!r}, want a token count, 1 or more")
     return int(text)
 
 
@@ -121,37 +137,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    tokens = args.tokens
-    if not get_fib_enable_apply():
-        print("apply is off: set FIB_ENABLE_APPLY=1 and FIB_DATASET_PATH to the data set, here .", file=sys.stderr)
-        return 2
-    root = get_fib_dataset_path()
-    if not (root / "definitions").is_dir():
-        print(f"FIB_DATASET_PATH={root}: not a FlashInfer-Trace data set: it has no definitions/", file=sys.stderr)
-        return 2
     logging.getLogger("flashinfer_bench").setLevel(logging.ERROR)
-    device, geometry = ("cuda:0", "full") if torch.cuda.is_available() or not tokens else ("cpu", "small")
-    layer = definition(geometry)
-    try:
-        trace_set = TraceSet.from_path(str(root))
-    except ValueError as error:
-        print(f"FIB_DATASET_PATH={root}: FIB cannot read it: {str(error).splitlines()[0]}", file=sys.stderr)
-        return 2
-    if layer.name not in trace_set.definitions:
-        print(f"FIB_DATASET_PATH={root}: it has no definition {layer.name}", file=sys.stderr)
-        return 2
-    if not trace_set.solutions.get(layer.name):
-        print(f"FIB_DATASET_PATH={root}: no solution of {layer.name} is packed: run `make pack`", file=sys.stderr)
-        return 2
     console = Console(width=None if sys.stdout.isatty() else 120)
-    if not tokens:
-        console.print(choices(trace_set, layer.name))
+    device, geometry = ("cuda:0", "full") if torch.cuda.is_available() or not args.tokens else ("cpu", "small")
+    name = definition(geometry).name
+    trace_set = data_set(name)
+    if not args.tokens:
+        console.print(choices(trace_set, name).terminal())
         return 0
-    accept_recorded(layer.name)
+    accept_recorded(name)
     try:
-        shown, right = call_all(geometry, device, tokens, trace_set)
+        shown, right = call_all(geometry, device, args.tokens, trace_set)
     except BuildError as error:
-        print(f"a chosen solution does not build here: {str(error).splitlines()[0]}", file=sys.stderr)
-        return 2
-    console.print(shown)
+        raise CannotRun(f"a chosen solution does not build here: {str(error).splitlines()[0]}") from error
+    console.print(shown.terminal())
     return 0 if right else 1
