@@ -9,7 +9,7 @@ from harness.core import paths
 from harness.core.errors import UserError
 from harness.report import docs, examples
 from harness.report.docs import Block, Figures
-from harness.report.pictures import Picture
+from harness.report.figures.picture import Picture
 
 
 @pytest.mark.parametrize("page", docs.all_pages())

@@ -17,9 +17,11 @@ from harness.core.atomic_file import write_atomically
 from harness.core.errors import UserError
 from harness.packing import pack
 from harness.profiling.record import read_records
-from harness.report import backend_table, examples, pictures, profiles, results_block, studies, sweep, tuning
+from harness.report import backend_table, examples, profiles, results_block, studies, sweep, tuning
 from harness.report.examples import Moebench
-from harness.report.pictures import Picture
+from harness.report.figures import bf16, roofline, speed, stages
+from harness.report.figures import sweep as sweep_figure
+from harness.report.figures.picture import Picture
 from harness.results import comparison
 from harness.results.comparison import Comparison
 from harness.results.trace_files import TraceSetError
@@ -71,10 +73,6 @@ def recorded() -> Comparison:
     return found
 
 
-def fp8_figures() -> list[Picture]:
-    return pictures.pictures(recorded(), "relaxed", read_records(paths.PROFILES))[0]
-
-
 BLOCKS = (
     Block("README.md", "results", lambda: results_block.block(recorded())),
     Block("docs/backends.md", "solutions", lambda: backend_table.block(recorded())),
@@ -87,9 +85,11 @@ BLOCKS = (
     Block("docs/w16a16.md", "stages", studies.bf16_launches),
 )
 FIGURES = (
-    Figures(("README.md", "docs/compare.md"), fp8_figures),
-    Figures(("docs/sweep.md",), lambda: [pictures.sweep(one) for one in sweep.recorded()]),
-    Figures(("docs/w16a16.md",), lambda: pictures.bf16(studies.bf16_traces())),
+    Figures(("README.md", "docs/compare.md"), lambda: speed.pictures(recorded(), "relaxed")),
+    Figures(("docs/compare.md",), lambda: roofline.pictures(recorded(), "relaxed")),
+    Figures(("docs/compare.md",), lambda: stages.pictures(read_records(paths.PROFILES))),
+    Figures(("docs/sweep.md",), lambda: sweep_figure.pictures(sweep.recorded())),
+    Figures(("docs/w16a16.md",), lambda: bf16.pictures(studies.bf16_traces())),
 )
 PREPARE = {"docs/apply.md": lambda: pack.pack_here([])}  # before a page's examples
 

@@ -1,14 +1,15 @@
-"""Picture: where one call's time goes, a stacked bar of stages for each solution, a plot for each workload."""
+"""Figure: where one call's time goes, a stacked bar of stages for each solution, a plot for each workload."""
 
 from matplotlib.figure import Figure
 
 from harness.packing.stages import UNASSIGNED
 from harness.profiling.record import ProfileRecord
-from harness.report.plot_style import COLOURS, INK
+from harness.report.figures.picture import Picture, picture, slug
+from harness.report.figures.style import BOUND_LINE, COLOURS, INK
 
 STAGES = ("route", "permute", "gemm1", "swiglu_quant", "gemm2", "combine")
 BETWEEN = "host and gaps"
-HATCHES = ("", "///", "...", "xxx", "\\\\\\")
+HATCHES = ("", "///", "---", "xxx", "\\\\\\")
 
 
 def data(records: list[ProfileRecord]) -> dict:
@@ -86,14 +87,25 @@ def draw(found: dict, title: str) -> Figure:
             if left:
                 axes.text(left + 0.01 * longest, row, f"{left:.0f}", va="center", fontweight="bold")
         if bounds:
-            line = axes.axvline(min(bounds), color=INK, linewidth=1.2, linestyle=(0, (2, 2)))
-            labelled.setdefault("bound", line)
+            line = axes.axvline(min(bounds), **BOUND_LINE)
+            labelled.setdefault("roofline bound", line)
         axes.set_yticks(range(len(solutions)), solutions)
         axes.invert_yaxis()
         axes.set_xlim(0, longest * 1.08)
         axes.set_title(f"T = {seq_len}", loc="left")
         axes.grid(axis="y", visible=False)
     panels[-1].set_xlabel("microseconds of one call")
-    names = [*stages, *(["bound"] if "bound" in labelled else [])]
+    names = [*stages, *(["roofline bound"] if "roofline bound" in labelled else [])]
     figure.legend([labelled[n] for n in names], names, loc="outside lower center", ncols=2 if len(names) > 5 else 4)
     return figure
+
+
+def pictures(records: list[ProfileRecord]) -> list[Picture]:
+    """One for each machine with a profile on its GPU."""
+    machines = sorted({record.provenance.hardware for record in records})
+    by_machine = {name: data([r for r in records if r.provenance.hardware == name]) for name in machines}
+    return [
+        picture(f"stages-{slug(name)}.svg", draw, found, f"Where one call's time goes, {name}")
+        for name, found in by_machine.items()
+        if found
+    ]

@@ -1,4 +1,4 @@
-"""Picture: roofline, what each solution achieves on each workload against what memory and tensor cores allow."""
+"""Figure: roofline, what each solution achieves on each workload against what memory and tensor cores allow."""
 
 import math
 
@@ -8,8 +8,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from harness.operators.roofline import BYTES_PER_SECOND, FLOPS_PER_SECOND
-from harness.report.plot_style import FAINT, GROUND, INK, log_ticks, looks, token_axis
-from harness.results.comparison import RunGroup
+from harness.report.figures.picture import Picture, picture, run_groups
+from harness.report.figures.style import FAINT, GROUND, INK, legend_below, log_ticks, looks, token_axis, two_panels
+from harness.results.comparison import Comparison, RunGroup
 
 NAMED = (1, 7, 57, 901, 14107)
 SHARES = (0.5, 0.25)
@@ -79,9 +80,7 @@ def name_tokens(axes: Axes, points: list[list]) -> None:
 
 def draw(found: dict, title: str) -> Figure:
     """Roofline, and beside it the share of the roof over log T; found as `data` returns it, with a solution."""
-    figure = Figure(figsize=(11, 5.4), layout="constrained")
-    figure.suptitle(title, fontsize=11)
-    axes, share_axes = figure.subplots(1, 2, width_ratios=(1.25, 1))
+    figure, (axes, share_axes) = two_panels(title, width_ratios=(1.25, 1))
     points = [point for of_one in found.values() for point in of_one]
     low = min(point[1] for point in points) / 2.2
     high = max(max(point[1] for point in points) * 1.8, 2 * FLOPS_PER_SECOND / BYTES_PER_SECOND)
@@ -99,5 +98,14 @@ def draw(found: dict, title: str) -> Figure:
     token_axis(share_axes, [point[0] for point in points])
     share_axes.set(ylabel="share of the roof", ylim=(0, max(1, 1.05 * max(point[3] for point in points))))
     share_axes.yaxis.set_major_formatter(PercentFormatter(1))
-    figure.legend(loc="outside lower center", ncols=min(len(found), 4))
+    legend_below(figure, axes)
     return figure
+
+
+def pictures(comparison: Comparison, tolerance: str) -> list[Picture]:
+    """One for each run group of the full FP8 layer that has a timed solution and a bound."""
+    return [
+        picture(f"roofline-{where}.svg", draw, found, f"Roofline, {section.hardware}, {group.tolerance}")
+        for section, group, where in run_groups(comparison, tolerance)
+        if (found := data(group))
+    ]

@@ -1,0 +1,1 @@
+"""The figures of README.md and docs/: one module a figure, with its data apart from its drawing."""
