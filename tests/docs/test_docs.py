@@ -7,7 +7,8 @@ import pytest
 from harness import cli
 from harness.core import paths
 from harness.core.errors import UserError
-from harness.report import docs, examples
+from harness.report import docs
+from harness.report.blocks import examples
 from harness.report.docs import Block, Figures
 from harness.report.figures.picture import Picture
 

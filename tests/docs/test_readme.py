@@ -1,12 +1,12 @@
 """The results in README.md are those in traces/."""
 
-from harness.report import results_block
+from harness.report.blocks import results
 from harness.results import comparison
 from recorded import RECORDS, trace, trace_set
 
 
 def block(root, traces):
-    return results_block.block(comparison.build([trace_set(root, traces)]))
+    return results.block(comparison.build([trace_set(root, traces)]))
 
 
 def measured(**changes):

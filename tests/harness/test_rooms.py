@@ -89,7 +89,7 @@ def test_a_room_imports_only_the_rooms_below_it(folder):
     assert not upwards
 
 
-@folders("report")
+@folders()
 def test_a_room_is_small_and_says_what_it_holds(folder):
     files = list(folder.glob("*.py"))
     assert folder.name == "commands" or len(files) <= LARGEST  # commands: one file a subcommand

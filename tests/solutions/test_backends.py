@@ -21,7 +21,7 @@ from harness import cli
 from harness.core import paths
 from harness.evaluation.build_ahead import build_ahead
 from harness.packing import eligibility, manifest, pack
-from harness.report import backend_table
+from harness.report.blocks import solutions as solutions_block
 from harness.results import comparison
 from harness.results.comparison import Comparison
 from packaging.requirements import Requirement
@@ -555,10 +555,10 @@ def test_fastest_within_noise(tmp_path):
     found = comparison.build([recorded_traces.trace_set(tmp_path, traces, names)])
     gpu = "NVIDIA H200"
     want = {"a": {gpu: [7, 80]}, "b": {gpu: [7]}, "c": {gpu: [57, 80]}, "old": {gpu: []}}
-    assert backend_table.fastest_at(found) == want
+    assert solutions_block.fastest_at(found) == want
 
 
 def test_the_table_has_every_solution():
-    table = backend_table.block(Comparison([]))
+    table = solutions_block.block(Comparison([]))
     for name in manifest.solutions_of(moe.GEOMETRIES):
         assert (f"| `{name}` |" in table) == (manifest.read_manifest(name).facts is not None)

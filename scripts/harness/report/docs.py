@@ -17,8 +17,9 @@ from harness.core.atomic_file import write_atomically
 from harness.core.errors import UserError
 from harness.packing import pack
 from harness.profiling.record import read_records
-from harness.report import backend_table, examples, profiles, results_block, studies, sweep, tuning
-from harness.report.examples import Moebench
+from harness.report import profiles, studies, sweep, tuning
+from harness.report.blocks import examples, results, solutions
+from harness.report.blocks.examples import Moebench
 from harness.report.figures import bf16, roofline, speed, stages
 from harness.report.figures import sweep as sweep_figure
 from harness.report.figures.picture import Picture
@@ -74,8 +75,8 @@ def recorded() -> Comparison:
 
 
 BLOCKS = (
-    Block("README.md", "results", lambda: results_block.block(recorded())),
-    Block("docs/backends.md", "solutions", lambda: backend_table.block(recorded())),
+    Block("README.md", "results", lambda: results.block(recorded())),
+    Block("docs/backends.md", "solutions", lambda: solutions.block(recorded())),
     Block("docs/sweep.md", "sweeps", sweep.block),
     Block("docs/profile.md", "profile", profiles.block),
     Block("docs/tune.md", "tuning", tuning.block),

@@ -2,14 +2,15 @@
 
 from collections import defaultdict
 
+from harness.report.table import Table
 from harness.results.comparison import Comparison, RunGroup, Section
 
 SHOWN_SEQ_LENS = (1, 7, 57, 901, 11948, 14107)
 STALE = "*stale*: the solution's source has changed since it was measured, and what was measured does not count."
 
 
-def row(group: RunGroup, solution: str) -> str:
-    """One line of Markdown: a solution at one tolerance on one machine."""
+def row(group: RunGroup, solution: str) -> list[str]:
+    """Of one solution: workloads passed, means, and times where they count."""
     summary = group.total.of(solution)
     found = [row.cells[solution] for row in group.rows if solution in row.cells]
     stale = f", {summary.stale} stale" if summary.stale else ""
@@ -18,7 +19,7 @@ def row(group: RunGroup, solution: str) -> str:
     by_length = {cell.seq_len: cell.latency_ms for cell in found if cell.counts}
     times = [f"{by_length[t]:.3f}" if t in by_length else "-" for t in SHOWN_SEQ_LENS]
     passed = f"{summary.passed}/{summary.workloads}{stale}"
-    return "| " + " | ".join([solution, passed, mean, mean_ms, *times]) + " |"
+    return [solution, passed, mean, mean_ms, *times]
 
 
 def packages(group: RunGroup) -> str:
@@ -31,21 +32,20 @@ def packages(group: RunGroup) -> str:
     return "; ".join(f"{', '.join(names)} with {imported}" for imported, names in users.items())
 
 
-def table(section: Section, group: RunGroup) -> str:
-    head = ["solution", "passed", "mean speed-up", "mean ms", *(f"T={t}" for t in SHOWN_SEQ_LENS)]
-    lines = [f"**{section.hardware}**, {group.tolerance}", "", "| " + " | ".join(head) + " |"]
-    lines.append("| --- |" + " ---: |" * (len(head) - 1))
-    lines += [row(group, solution) for solution in group.solutions]
-    notes = "; ".join([section.versions_text, f"protocol {group.protocol}", " to ".join(group.days)])
-    if imported := packages(group):
-        notes += f"; {imported}"
-    return "\n".join([*lines, "", f"Times in ms. {notes}."])
+def table(section: Section, group: RunGroup) -> Table:
+    notes = [section.versions_text, f"protocol {group.protocol}", " to ".join(group.days), packages(group)]
+    return Table(
+        head=["solution", "passed", "mean speed-up", "mean ms", *(f"T={t}" for t in SHOWN_SEQ_LENS)],
+        sections=[[row(group, solution) for solution in group.solutions]],
+        title=f"{section.hardware}, {group.tolerance}",
+        notes=[f"Times in ms. {'; '.join(filter(None, notes))}."],
+    )
 
 
 def block(found: Comparison) -> str:
     """Markdown of all tables: one for each machine, set of versions, tolerance and protocol, best solution first."""
     groups = [(section, group) for section in found.sections for group in section.groups]
-    parts = [table(section, group) for section, group in groups]
+    parts = [table(section, group).markdown(titled=True) for section, group in groups]
     if any(summary.stale for _, group in groups for summary in group.total.summaries):
         parts.append(STALE)
     return "\n\n".join(parts)

@@ -1,10 +1,11 @@
-"""The table of our solutions in docs/backends.md, made from each solution.toml and from traces/."""
+"""The table of the solutions in docs/backends.md, made from each solution.toml and from traces/."""
 
 from collections import defaultdict
 
 from definitions import moe_fp8_block_scale
 from harness.packing import manifest
 from harness.packing.manifest import Facts
+from harness.report.table import Table
 from harness.results.comparison import Comparison
 
 TOLERANCE = "relaxed"
@@ -39,7 +40,7 @@ def block(found: Comparison) -> str:
         f"within {NOISE - 1:.0%} of the fastest at T ({TOLERANCE})",
         "imports",
     ]
-    lines = ["| " + " | ".join(head) + " |", "| --- " * len(head) + "|"]
+    rows = []
     fastest = fastest_at(found)
     for name in manifest.solutions_of(moe_fp8_block_scale.GEOMETRIES):
         stated = manifest.read_manifest(name)
@@ -55,5 +56,5 @@ def block(found: Comparison) -> str:
             "; ".join(at) or "not measured",
             ", ".join(f"`{module}`" for module in stated.dependencies),
         ]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        rows.append(cells)
+    return Table(head, [rows], words=len(head)).markdown()
