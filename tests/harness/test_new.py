@@ -11,7 +11,7 @@ from harness.evaluation import cpu_judge, run
 from harness.evaluation.tolerances import TOLERANCES
 from harness.operators.moe_fp8_block_scale import HARD
 from harness.packing import eligibility, manifest, pack
-from harness.report import backend_table
+from harness.report.blocks import solutions as solutions_block
 from harness.results.comparison import Comparison
 
 from definitions.moe_fp8_block_scale import GEOMETRIES, definition
@@ -51,11 +51,11 @@ def test_the_backends_page_stays_up_to_date(solutions, monkeypatch):
     read = partial(manifest.read_manifest, folder=solutions)
     monkeypatch.setattr(manifest, "solutions_of", lambda _: names)
     monkeypatch.setattr(manifest, "read_manifest", read)
-    table = backend_table.block(Comparison([]))
+    table = solutions_block.block(Comparison([]))
     assert "`triton_fused_v2`" in table and "`mine`" not in table and "`copy`" not in table
     monkeypatch.setattr(backend_table, "fastest_at", lambda _: {"mine": {"A GPU": [1]}})
     with pytest.raises(manifest.PackingError, match=r"mine: solution.toml: \[facts\]"):
-        backend_table.block(Comparison([]))
+        solutions_block.block(Comparison([]))
 
 
 def test_it_is_short_and_formatted(solutions):
