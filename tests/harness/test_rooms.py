@@ -30,7 +30,7 @@ PROGRAMS = {
 # Files that edit the import path, and why there is no other way.
 OWN_PATH = {
     "scripts/harness/tuning/compile_alone.py": "imports a solution from the folder that FIB built it in",
-    "tests/support/ahead_of_time.py": "imports a packed solution, and compile_alone without the package it lies in",
+    "tests/support/ahead_of_time.py": "imports a packed solution",
     "tests/harness/test_submit.py": "sets PYTHONPATH to show that it does not help a submission",
 }
 EDIT = re.compile(r"sys\.path(\.(insert|append|extend)|\[.*\] *=| *\+?= )|[\"']PYTHONPATH[\"']")

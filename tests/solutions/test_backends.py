@@ -14,6 +14,7 @@ import sys
 import tomllib
 from pathlib import Path
 
+import ahead_of_time
 import pytest
 import recorded as recorded_traces
 import torch
@@ -451,20 +452,12 @@ def test_sglangs_kernel_gives_the_definitions_answer(module):
 
 
 @pytest.mark.skipif(not eligibility.is_installed("sglang"), reason="needs sglang; pip install --no-deps sglang")
+@pytest.mark.slow
 def test_sglangs_stages_compile_for_sm_90(tmp_path):
     """A user would miss: the first call at some token count dies in the compiler."""
-    package = tmp_path / "sglang_triton"
-    for source in pack.pack("sglang_triton")["full"].sources:
-        path = package / source.path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(source.content)
-    env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, paths.ROOT / "tests" / "ahead_of_time.py", package, "main.py::run", "sm_90"]
-    done = subprocess.run([*command, "1", "300", "500", "2000"], env=env, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr[-3000:]
-    kernels = [json.loads(line) for line in done.stdout.splitlines()]
+    kernels = ahead_of_time.compiled("sglang_triton", "full", "sm_90", (1, 300, 500, 2000), tmp_path)
     assert len({kernel["kernel"] for kernel in kernels}) >= 6
-    assert not [kernel for kernel in kernels if kernel["shared"] > 227 * 1024 or kernel["local"]]
+    assert not [kernel for kernel in kernels if kernel["shared"] > ahead_of_time.SHARED_MEMORY or kernel["local"]]
 
 
 # ---- where they cannot run ----

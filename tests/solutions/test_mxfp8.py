@@ -4,14 +4,11 @@ On a GPU the steps run there, and the `cpu` cases step aside, because Triton com
 """
 
 import bisect
-import json
-import os
-import subprocess
 import sys
 from fractions import Fraction
 from functools import cache
-from pathlib import Path
 
+import ahead_of_time
 import pytest
 import torch
 from flashinfer_bench import Definition
@@ -26,7 +23,6 @@ from solutions.triton_mxfp8.tiles import ROUTES, TABLE, Tile
 GEOMETRIES = list(mx.GEOMETRIES)
 LIMITS = sorted({limit for rows in [*TABLE.values(), *ROUTES.values()] for limit, _ in rows if limit})
 ROWS = tuple(sorted({1, 80, 8192} | {n for limit in LIMITS for n in (limit, limit + 1)}))
-SHARED_MEMORY = 227 * 1024  # of one thread block, on sm_90 and on sm_100 alike
 
 pytestmark = [
     # of Triton's interpreter
@@ -342,23 +338,8 @@ def test_unknown_architecture_and_route_are_named(ours):
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory):
     """(architecture, rows) -> what ahead_of_time.py says of each kernel that triton_mxfp8 launches for these rows."""
-    solution = pack.pack("triton_mxfp8")["mxfp8"]
-    folder = tmp_path_factory.mktemp("packed") / "triton_mxfp8"
-    for source in solution.sources:
-        path = folder / source.path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(source.content)
-    env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"CUDA_VISIBLE_DEVICES": ""}
-    script = Path(__file__).parents[1] / "support" / "ahead_of_time.py"
-
-    @cache
-    def compile_for(architecture, rows):
-        command = [sys.executable, script, folder, solution.spec.entry_point, architecture, *map(str, rows)]
-        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600)
-        assert done.returncode == 0, done.stderr[-3000:]
-        return [json.loads(line) for line in done.stdout.splitlines()]
-
-    return compile_for
+    folder = tmp_path_factory.mktemp("packed")
+    return cache(lambda *machine: ahead_of_time.compiled("triton_mxfp8", "mxfp8", *machine, folder))
 
 
 @pytest.mark.slow
@@ -370,7 +351,7 @@ def test_every_chosen_tile_compiles_and_fits(compiled, architecture):
     routes = {name for _, name in ROUTES[architecture]} - {"library"}
     assert {k["constants"]["ROUTE"] for k in products} == routes
     assert {k["kernel"] for k in found} <= set(manifest.read_manifest("triton_mxfp8").stages)
-    over = [k for k in found if k["shared"] > SHARED_MEMORY or k["stack"] or k["local"]]
+    over = [k for k in found if k["shared"] > ahead_of_time.SHARED_MEMORY or k["stack"] or k["local"]]
     assert not over, over
 
 

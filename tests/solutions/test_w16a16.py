@@ -3,12 +3,11 @@
 Without a GPU the kernels run through Triton's interpreter at the small geometry; tests marked `gpu` run the full one.
 """
 
-import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
+import ahead_of_time
 import numpy as np
 import pytest
 import torch
@@ -34,7 +33,6 @@ HERE = "bf16" if DEVICE == "cuda" else "bf16_small"
 SOLUTIONS = ("align_fused_bf16", "gather_scatter_bf16", "torch_grouped_bf16")
 STYLES = ("align_fused_bf16", "gather_scatter_bf16")
 GEMMS = {"gemm1_kernel", "gemm2_kernel", "gemm1_swiglu_kernel", "gemm2_scatter_kernel"}
-SHARED_MEMORY = 227 * 1024  # of one thread block, on sm_90 and on sm_100 alike
 
 pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")
 
@@ -266,7 +264,11 @@ def close(got, wanted):
     assert torch.isfinite(got).all() and error < 5e-3, error
 
 
-TILES = ((16, 64, 64), (32, 128, 128), (64, 128, 64), (128, 64, 64))
+TILES = [
+    (16, 64, 64),
+    (64, 128, 64),
+    *(pytest.param(sizes, marks=pytest.mark.slow) for sizes in ((32, 128, 128), (128, 64, 64))),
+]
 
 
 @pytest.mark.parametrize("sizes", TILES, ids=str)
@@ -311,7 +313,7 @@ def test_stages_of_align_fused(sizes):
 # ---- whole layers ----
 
 
-@pytest.mark.parametrize("num_tokens", [0, 1, 16, 37, 250])
+@pytest.mark.parametrize("num_tokens", [0, 1, 16, 37, pytest.param(250, marks=pytest.mark.slow)])
 def test_layer(layer, num_tokens):
     """The reference's answer at every kind of tile, on FIB's build of what is packed; nothing is left unwritten."""
     arguments = inputs(num_tokens, seed=num_tokens)
@@ -358,31 +360,39 @@ def test_bad_input_is_named(layer, name, change, message):
 # ---- compiled ahead of time ----
 
 
-@pytest.fixture(scope="module", params=[(name, arch) for name in STYLES for arch in ("sm_90", "sm_100")], ids=str)
+def machine(name, architecture, all_tiles=True):
+    group = pytest.mark.xdist_group(f"compile {name} {architecture}")  # one worker compiles for both tests
+    return pytest.param(
+        (name, architecture, all_tiles),
+        id=f"{name}-{architecture}-{'all' if all_tiles else 'few'}",
+        marks=[group, pytest.mark.slow] if all_tiles else group,
+    )
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        machine("gather_scatter_bf16", "sm_90", False),
+        *(machine(name, architecture) for name in STYLES for architecture in ("sm_90", "sm_100")),
+    ],
+)
 def compiled(request, tmp_path_factory):
-    """(solution, architecture, what ahead_of_time.py says of each kernel at token counts that use every tile)."""
-    name, architecture = request.param
-    solution = pack.pack(name)["bf16"]
-    folder = tmp_path_factory.mktemp("packed") / name
-    for source in solution.sources:
-        path = folder / source.path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(source.content)
+    """(solution, architecture, what ahead_of_time.py says of each kernel, and whether every tile is used)."""
+    name, architecture, all_tiles = request.param
     limits = {int(limit * 16) for limit, *_ in stage(name, "tiles").TABLE[architecture] if limit}
-    tokens = sorted({1, 8192} | limits | {limit + 1 for limit in limits})
-    env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"CUDA_VISIBLE_DEVICES": ""}
-    script = Path(__file__).parents[1] / "support" / "ahead_of_time.py"
-    command = [sys.executable, script, folder, solution.spec.entry_point, architecture, *map(str, tokens)]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return name, architecture, [json.loads(line) for line in done.stdout.splitlines()]
+    tokens = sorted({1, 8192} | limits | {limit + 1 for limit in limits}) if all_tiles else (16,)
+    folder = tmp_path_factory.mktemp("packed")
+    return name, architecture, ahead_of_time.compiled(name, "bf16", architecture, tokens, folder), all_tiles
 
 
 def test_every_tabled_tile_compiles(compiled):
     """A user would miss: the first call at some token count dies in the compiler, or does not fit the machine."""
-    name, architecture, kernels = compiled
+    name, architecture, kernels, all_tiles = compiled
+    assert not [kernel for kernel in kernels if kernel["shared"] > ahead_of_time.SHARED_MEMORY]
+    if not all_tiles:
+        assert {kernel["kernel"] for kernel in kernels} >= GEMMS & set(manifest.read_manifest(name).stages)
+        return
     assert {kernel["kernel"] for kernel in kernels} == set(manifest.read_manifest(name).stages)
-    assert not [kernel for kernel in kernels if kernel["shared"] > SHARED_MEMORY]
     built = {
         (k["constants"]["BLOCK_M"], k["constants"]["BLOCK_N"], k["constants"]["BLOCK_K"], k["num_warps"])
         for k in kernels
@@ -398,7 +408,7 @@ def test_every_tabled_tile_compiles(compiled):
 
 def test_hopper_kernels_use_its_matrix_units_and_spill_nothing(compiled):
     """A user would miss: a kernel several times slower than it should be."""
-    _, architecture, kernels = compiled
+    _, architecture, kernels, _ = compiled
     if architecture != "sm_90":
         pytest.skip("says nothing about SM100, whose matrix instructions have other names")
     slow = [k for k in kernels if k["kernel"] in GEMMS and not (k["wgmma"] and k["bulk_tensor_copy"])]

@@ -4,28 +4,45 @@ The solution's own host code runs on tensors without storage, under a Triton dri
 wanted architecture and launches nothing. What is compiled is therefore what a user's machine would
 compile: tiles, warps, stages and specialisation of the arguments are the solution's, not a copy.
 
-Run as a command in a process without TRITON_INTERPRET (it changes what `triton.jit` makes):
-    python tests/ahead_of_time.py SOURCES ENTRY_POINT ARCHITECTURE[:GPU] TOKENS...
+`compiled` runs this file in a process without the interpreter, which changes what `triton.jit` makes:
+    TRITON_INTERPRET=0 python tests/support/ahead_of_time.py SOURCES ENTRY_POINT ARCHITECTURE[:GPU] TOKENS...
 prints one JSON object a compiled kernel. GPU is the name that the solution is told.
 """
 
 import importlib
 import inspect
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import torch
 import triton
-
-sys.path.append(str(Path(__file__).resolve().parents[2] / "scripts" / "harness" / "tuning"))
-from compile_alone import claim, resources  # noqa: E402  itself, as the package `harness` would choose the interpreter
+from harness.packing.pack import pack
+from harness.tuning.compile_alone import claim, resources
 
 HIDDEN, INTERMEDIATE, EXPERTS, LOCAL = 7168, 2048, 256, 32
 BF16_HIDDEN, BF16_INTERMEDIATE, BF16_EXPERTS, TOP_K = 2048, 768, 128, 8
 MXFP8_N, MXFP8_K = 4096, 7168
 MULTIPROCESSORS = {"sm_90": 132, "sm_100": 148}
+SHARED_MEMORY = 227 * 1024  # of one thread block, on sm_90 and on sm_100 alike
+
+
+def compiled(name, geometry, architecture, token_counts, folder):
+    """What `compile_all` yields for a solution and "sm_90" or "sm_90:NVIDIA H200"; its sources are put into folder."""
+    solution = pack(name)[geometry]
+    for source in solution.sources:
+        path = folder / name / source.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(source.content)
+    # What is compiled does not depend on the GPU that is here.
+    env = os.environ | {"TRITON_INTERPRET": "0", "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, __file__, folder / name, solution.spec.entry_point, architecture]
+    done = subprocess.run([*command, *map(str, token_counts)], env=env, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 def arguments(num_tokens):
