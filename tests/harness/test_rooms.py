@@ -2,6 +2,7 @@
 
 import ast
 import re
+import tomllib
 
 import pytest
 from harness.core import paths
@@ -69,15 +70,7 @@ def name_of(path):
     return str(path.relative_to(paths.ROOT))
 
 
-still = pytest.mark.xfail(strict=True, reason="being put right")
-
-
-def folders(*unfinished):
-    marked = [pytest.param(folder, marks=still if folder.name in unfinished else ()) for folder in FOLDERS]
-    return pytest.mark.parametrize("folder", marked, ids=map(name_of, FOLDERS))
-
-
-@folders()
+@pytest.mark.parametrize("folder", FOLDERS, ids=name_of)
 def test_a_room_imports_only_the_rooms_below_it(folder):
     upwards = []
     for file in folder.glob("*.py"):
@@ -89,7 +82,7 @@ def test_a_room_imports_only_the_rooms_below_it(folder):
     assert not upwards
 
 
-@folders()
+@pytest.mark.parametrize("folder", FOLDERS, ids=name_of)
 def test_a_room_is_small_and_says_what_it_holds(folder):
     files = list(folder.glob("*.py"))
     assert folder.name == "commands" or len(files) <= LARGEST  # commands: one file a subcommand
@@ -108,3 +101,10 @@ def test_no_file_edits_the_import_path():
     """`harness` and `definitions` are installed, so nobody needs to."""
     files = [file for folder in ("scripts", "tests") for file in (paths.ROOT / folder).rglob("*.py")]
     assert {name_of(file) for file in files if EDIT.search(file.read_text())} == OWN_PATH.keys()
+
+
+def test_every_folder_is_installed():
+    """A folder that pyproject.toml does not list is missing in an install that is not editable."""
+    project = tomllib.loads((paths.ROOT / "pyproject.toml").read_text())
+    listed = set(project["tool"]["setuptools"]["packages"]) - {"definitions"}
+    assert listed == {"harness", *(module_of(folder / "__init__.py") for folder in FOLDERS)}
