@@ -46,11 +46,13 @@ def test_permissions_are_the_least_that_each_job_needs():
     assert WORKFLOW["permissions"] == {}
     assert {name: job["permissions"] for name, job in JOBS.items()} == {
         "cpu": {"contents": "read"},
+        "pages": {"pages": "write", "id-token": "write"},
         "gpu": {"contents": "read"},
         "comment": {"pull-requests": "write"},
     }
-    uses = [step.get("uses", "") for name, step in STEPS if name == "comment"]
-    assert not any("checkout" in use for use in uses), "the job that may write runs nothing of the change"
+    for writer in ("pages", "comment"):
+        uses = [step.get("uses", "") for name, step in STEPS if name == writer]
+        assert uses and not any("checkout" in use for use in uses), "a job that may write runs nothing of the change"
 
 
 def test_actions_are_pinned_and_say_their_version():
@@ -93,6 +95,30 @@ def test_the_traces_are_kept_even_when_the_comparison_fails():
     keep = next(step for _, step in STEPS if step.get("name") == "Keep the traces")
     assert names.index("Compare") < names.index("Keep the traces") and keep["if"] == "${{ !cancelled() }}"
     assert JOBS["comment"]["if"].startswith("${{ !cancelled()")
+
+
+def test_gpu_tests_run_before_the_benchmark():
+    commands = [words for name, words in COMMANDS if name == "gpu"]
+    assert commands[0] == ["make", "test-gpu"] and commands[1][0] == ".ci/bench"
+
+
+def test_the_comment_needs_no_comparison():
+    """The GPU job may end before anything was measured; its own failure is what a reader should see."""
+    download, comment = JOBS["comment"]["steps"]
+    assert download["continue-on-error"] is True
+    assert comment["if"] == "${{ hashFiles('comparison.md') != '' }}" and "--body-file comparison.md" in comment["run"]
+    keep = next(step for _, step in STEPS if step.get("name") == "Keep the traces")
+    assert keep["with"]["if-no-files-found"] == "warn"
+
+
+def test_the_results_page_is_built_kept_and_published_only_where_pages_is_on():
+    build, keep = JOBS["cpu"]["steps"][-2:]
+    assert build["run"].endswith("moebench page --output site/index.html") and keep["with"]["path"] == "site"
+    condition = " ".join(JOBS["pages"]["if"].split())
+    assert condition.startswith("vars.PUBLISH_PAGES != '' && github.event_name == 'push' && github.ref_name == ")
+    download, upload, deploy = JOBS["pages"]["steps"]
+    assert download["with"]["name"] == keep["with"]["name"] and download["with"]["path"] == upload["with"]["path"]
+    assert "actions/deploy-pages@" in deploy["uses"] and JOBS["pages"]["environment"]["name"] == "github-pages"
 
 
 PYTHON = """#!/usr/bin/env bash
