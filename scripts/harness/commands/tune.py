@@ -9,13 +9,13 @@ Exit status: 0, 1 when a candidate was wrong, did not run, or nothing could be t
 
 import argparse
 import sys
+import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from definitions.moe_fp8_block_scale import GEOMETRIES, definition
 from harness.core import paths, provenance
@@ -23,6 +23,7 @@ from harness.core.arguments import count
 from harness.core.atomic_file import write_atomically
 from harness.core.errors import CannotRun
 from harness.report import tuning
+from harness.report.progress import progress
 from harness.results import staleness
 from harness.tuning import bench, prune, routing, table_file
 from harness.tuning.record import STAGES, Head, Record
@@ -79,38 +80,36 @@ def main(args: argparse.Namespace) -> int:
     record = Record(None if args.only_prune else path, head)
     present = {t: bench.present(solution, head, t) for t in tokens}
 
-    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
+    def tracked(items: list, what: str) -> Iterator:
+        """The items, with a bar while they last and a line in the end, since a log has no bar."""
+        began = time.perf_counter()
+        with progress(console, len(items), ticking=False) as shown:
+            for done, item in enumerate(items):
+                shown(done, what)
+                yield item
+        if items:
+            console.print(f"{what}: {len(items)} in {time.perf_counter() - began:.0f} s")
 
-        def tracked(items: list, what: str) -> Iterator:
-            """The items, with a bar while they last and a line in the end, since a log has no bar."""
-            task = bar.add_task(what)
-            yield from bar.track(items, task_id=task)
-            if items:
-                console.print(f"{what}: {len(items)} in {bar.tasks[-1].elapsed:.0f} s")
-            bar.remove_task(task)
+    def left_out(variants: list[Variant]) -> dict[Variant, str | None]:
+        package, sizes = Path(solution.__file__).parent, bench.sizes_of(args.geometry)
+        found = prune.left_out(variants, package, head.architecture, sizes, partial(tracked, what="compiling"))
+        reasons = [reason for reason in found.values() if reason]
+        console.print(f"{len(found)} candidates, {len(reasons)} left out: {prune.counts_by_kind(reasons)}")
+        return found
 
-        def left_out(variants: list[Variant]) -> dict[Variant, str | None]:
-            package, sizes = Path(solution.__file__).parent, bench.sizes_of(args.geometry)
-            compiling = partial(tracked, what="compiling")
-            found = prune.left_out(variants, package, head.architecture, sizes, compiling)
-            reasons = [reason for reason in found.values() if reason]
-            console.print(f"{len(found)} candidates, {len(reasons)} left out: {prune.counts_by_kind(reasons)}")
-            return found
-
-        search = Search(record, left_out, bench.event_times, tracked)
-        if args.only_prune:
-            search.add_left_out(variant for t in tokens for variant in to_try(layers[t], present[t], tile))
-            for variant, reason in record.left_out.items():
-                console.print(f"{variant}  {reason}", markup=False, highlight=False, soft_wrap=True)
-            return 0
-        operands = bench.random_operands(definition(args.geometry), tokens[-1], "cuda")
-        benches = [bench.Bench(solution, operands, layers[t], present[t]) for t in tokens]
-        with torch.no_grad():
-            if tile:
-                search.try_one(benches, tile)
-            else:
-                search.tune(benches)
+    search = Search(record, left_out, bench.event_times, tracked)
+    if args.only_prune:
+        search.add_left_out(variant for t in tokens for variant in to_try(layers[t], present[t], tile))
+        for variant, reason in record.left_out.items():
+            console.print(f"{variant}  {reason}", markup=False, highlight=False, soft_wrap=True)
+        return 0
+    operands = bench.random_operands(definition(args.geometry), tokens[-1], "cuda")
+    benches = [bench.Bench(solution, operands, layers[t], present[t]) for t in tokens]
+    with torch.no_grad():
+        if tile:
+            search.try_one(benches, tile)
+        else:
+            search.tune(benches)
     if not tile:
         written = paths.SOLUTIONS / bench.SOLUTION / f"{table}.py"
         write_atomically(written, table_file.source(record))
