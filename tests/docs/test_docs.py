@@ -141,6 +141,13 @@ def test_an_example_that_fails_is_named(root, command, fault):
 # Commands in the text
 
 
+def test_every_make_target_that_is_shown_exists():
+    targets = set(re.findall(r"^([a-z0-9-]+):", (paths.ROOT / "Makefile").read_text(), re.M))
+    for name in docs.all_pages():
+        shown = re.findall(r"(?:`|^(?:\$ )?)make ([a-z][a-z0-9-]*)", (paths.ROOT / name).read_text(), re.M)
+        assert set(shown) <= targets, name
+
+
 def shown_commands():
     """(page, command line) of every `moebench ...` in a code block or between backquotes, without its pipe."""
     for name in docs.all_pages():
