@@ -10,7 +10,7 @@ READY := .venv/.ready
 PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help setup bench test test-all test-gpu lint pack definitions workloads docs page
+.PHONY: help setup bench test test-slow test-all test-gpu lint pack definitions workloads docs page
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,8 +28,11 @@ $(READY): pyproject.toml
 bench: $(READY) ## the main job: every solution on every workload, one table
 	$(BIN)/moebench run
 
-test: $(READY) ## the tests that take no minutes, on all cores
+test: $(READY) ## the fast tests, on all cores: a few minutes on two
 	$(PYTEST) -m "not slow and not gpu"
+
+test-slow: $(READY) ## the others: every tile compiled, every size interpreted
+	$(PYTEST) -m "slow and not gpu"
 
 test-all: $(READY) ## all tests that this machine can run
 	$(PYTEST)

@@ -13,10 +13,12 @@ import triton
 from flashinfer_bench.compile import BuilderRegistry
 from harness.packing import eligibility, manifest, pack
 from harness.packing.stages import stage_of
+from tvm_ffi.libinfo import find_dlpack_include_path, find_include_path
 
 from definitions import moe_fp8_block_scale as moe
 
 NAME = "cutlass_grouped"
+STAGES = ("route_kernel", "permute_kernel", "swiglu_quant_kernel", "combine_kernel")
 TOOL = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 
 
@@ -29,7 +31,16 @@ def cannot_compile():
     return ""
 
 
-compiles = pytest.mark.skipif(bool(cannot_compile()), reason=cannot_compile())
+needs_nvcc = pytest.mark.skipif(bool(cannot_compile()), reason=cannot_compile())
+
+
+def compiles(architecture):
+    """A test that compiles the library for minutes; one worker does it for all tests of an architecture."""
+
+    def decorate(test):
+        return needs_nvcc(pytest.mark.slow(pytest.mark.xdist_group(f"cutlass_grouped {architecture}")(test)))
+
+    return decorate
 
 
 @pytest.fixture
@@ -63,13 +74,28 @@ def tile_files(prefix):
     return [path for path in (pack.paths.SOLUTIONS / NAME).glob(f"{prefix}*_*.cu") if "_tiles" not in path.name]
 
 
-@compiles
+@needs_nvcc
+def test_stages_compile_for_hopper_and_do_not_spill(build_module, tmp_path):
+    """A user would miss: the first call dies in the compiler. The GEMMs take minutes and are tested below."""
+    source = Path(build_module.__file__).with_name("layer.cu")
+    folders = [*build_module.cutlass_folders(), find_include_path(), find_dlpack_include_path()]
+    command = ["nvcc", "-std=c++17", *build_module.TARGETS["sm_90"].flags, "-gencode=arch=compute_90a,code=sm_90a"]
+    command += ["-Xcompiler", "-fPIC", *(f"-I{folder}" for folder in folders)]
+    built = tmp_path / "layer.o"
+    done = subprocess.run([*command, "-c", source, "-o", built], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    kernels = resources(built)
+    assert all(any(stage in name for name in kernels) for stage in STAGES), kernels
+    assert not {name: use for name, use in kernels.items() if use[1] or use[2]}
+
+
+@compiles("sm_90")
 def test_hopper_build_uses_the_tensor_cores_and_does_not_spill(build_module):
     """A user would miss: the first call dies in the compiler, or a product several times slower than it can be."""
     library = build_module.build("sm_90")
     kernels = resources(library)
     assert sum("device_kernel" in name for name in kernels) == len(tile_files("sm90_")) > 0
-    for stage in ("route_kernel", "permute_kernel", "swiglu_quant_kernel", "combine_kernel"):
+    for stage in STAGES:
         assert any(stage in name for name in kernels), stage
     stages = manifest.read_manifest(NAME).stages  # a profile's trace names products as the library does
     assert {stage_of(name, stages) for name in kernels if "device_kernel" in name} == {"gemm1, gemm2"}
@@ -83,7 +109,7 @@ def test_hopper_build_uses_the_tensor_cores_and_does_not_spill(build_module):
             assert "ACQBULK" in function, f"{name} does not wait for the stage before it"
 
 
-@compiles
+@compiles("sm_100")
 def test_blackwell_product_compiles_behind_the_same_interface(build_module):
     """A user would miss: a port that stopped compiling. It has never been run."""
     library = build_module.build("sm_100")
@@ -92,7 +118,7 @@ def test_blackwell_product_compiles_behind_the_same_interface(build_module):
     assert any("write_scale_layouts" in name for name in kernels)
 
 
-@compiles
+@compiles("sm_90")
 def test_every_chosen_tile_is_compiled(layer):
     """A user would miss: some token count asks for a tile that is not in the build."""
     module = sys.modules[layer._callable.__module__]
@@ -104,7 +130,7 @@ def test_every_chosen_tile_is_compiled(layer):
         module._kernels.tile_number("nonsense")
 
 
-@compiles
+@compiles("sm_90")
 def test_tensors_that_are_not_on_a_gpu_are_refused(layer):
     """A user would miss: a crash in the GPU, or a trace, instead of a line naming the argument."""
     tokens, hidden, inter, local = 2, 7168, 2048, 32

@@ -16,11 +16,16 @@ CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuob
 # What ptxas says where it makes wgmma wait for each other, and where it ignores setmaxnreg.
 GIVEN_UP = re.compile(r"C75\d\d|serializ|setmaxnreg.*ignored", re.IGNORECASE)
 SPILLED = re.compile(r"(\d+) bytes spill stores")
+QUICK = ("many_combine.cu", "many_gemm2.cu", "many_route.cu")  # a few seconds each; the others are in the slow set
+SOURCES = [
+    pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
+    for name in sorted(path.name for path in FOLDER.glob("*.cu"))
+]
 MOST_SPILLED = 64  # bytes: the loading threads keep a few addresses in memory
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on the PATH")
-@pytest.mark.parametrize("source", sorted(path.name for path in FOLDER.glob("*.cu")))
+@pytest.mark.parametrize("source", SOURCES)
 def test_compiles_without_giving_up_speed(source, tmp_path):
     """A change that serialises the products or spills their sums would show only as a slower table, on a GPU."""
     built = tmp_path / "kernel.o"

@@ -24,6 +24,8 @@ ORDERS = [
     ("draw", 28),
 ]  # with column tiles: gemm1's, gemm2's for half the columns and for all
 
+pytestmark = pytest.mark.xdist_group("division")  # one worker builds the program that is asked
+
 Tile = namedtuple("Tile", "block segment expert unit width")
 Item = namedtuple("Item", "block expert column first rows wide shared more")
 
