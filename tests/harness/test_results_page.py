@@ -4,17 +4,14 @@ import json
 import math
 import re
 
-import browser
 import pytest
 from harness import cli
 from harness.core import paths
 from harness.results import comparison
 from recorded import DEFAULT, RELAXED, trace, trace_set
-from selenium.webdriver.common.action_chains import ActionChains
-from selenium.webdriver.common.by import By
-from selenium.webdriver.common.keys import Keys
-from selenium.webdriver.support.ui import WebDriverWait
 
+browser = pytest.importorskip("browser")  # which needs selenium
+By, Keys, ActionChains, WebDriverWait = browser.By, browser.Keys, browser.ActionChains, browser.WebDriverWait
 HOSTILE = "</script><script>window.hacked = 1</script><!--<script> & \u2028 'x' \"y\""
 HOSTILE_NAME = '<img src=x onerror="window.hacked = 1">'
 FAST = {1: 0.5, 7: 0.09, 80: 10.0, 901: 2.0, 14107: 30.0}  # in another order as text than as numbers

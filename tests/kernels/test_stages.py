@@ -8,8 +8,6 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-from hypothesis import HealthCheck, Phase, example, given, settings
-from hypothesis import strategies as st
 
 from solutions.kernels.combine import combine, combine_ref
 from solutions.kernels.gemm1 import gemm1, gemm1_ref
@@ -20,6 +18,9 @@ from solutions.kernels.route import NUM_GROUPS, TOP_K, TOPK_GROUPS, route, route
 from solutions.kernels.swiglu_quant import swiglu_quant, swiglu_quant_ref
 from solutions.kernels.tile_order import tile_order
 from solutions.triton_fused_v2.tiles import Tile
+
+hypothesis = pytest.importorskip("hypothesis")
+st = hypothesis.strategies
 
 EXPERTS, LOCAL = 256, 32
 BF16_STEP = 2.0**-7  # between neighbours, relative to the smaller one
@@ -72,17 +73,20 @@ def drawn(examples, *explicit, **strategies):
                 test(device, **values)
 
             for values in explicit:
-                body = example(**values)(body)
-            limits = settings(
+                body = hypothesis.example(**values)(body)
+            limits = hypothesis.settings(
                 max_examples=examples,
                 deadline=None,
                 derandomize=True,
                 database=None,
-                phases=[Phase.explicit, Phase.generate],  # shrinking takes minutes and tells little
-                suppress_health_check=[HealthCheck.too_slow],
+                phases=[
+                    hypothesis.Phase.explicit,
+                    hypothesis.Phase.generate,
+                ],  # shrinking takes minutes and tells little
+                suppress_health_check=[hypothesis.HealthCheck.too_slow],
             )
             small = {name: SMALL[name] for name in strategies.keys() & SMALL} if examples == FEW else {}
-            limits(given(**strategies | small)(body))()
+            limits(hypothesis.given(**strategies | small)(body))()
 
         run.__name__, run.__doc__ = test.__name__, test.__doc__
         return run

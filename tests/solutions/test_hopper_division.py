@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import triton
 from harness.core import paths
-from hypothesis import given, settings
-from hypothesis import strategies as st
+
+hypothesis = pytest.importorskip("hypothesis")
+given, settings, st = hypothesis.given, hypothesis.settings, hypothesis.strategies
 
 SAMPLES = Path(__file__).parents[1] / "samples"
 CUDA_H = Path(triton.__file__).parent / "backends" / "nvidia" / "include"
