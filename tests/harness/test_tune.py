@@ -3,10 +3,12 @@
 import importlib
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from harness import cli
+from harness.commands import tune
 from harness.core import paths
 from harness.core.errors import UserError
 from harness.core.provenance import Provenance
@@ -501,6 +503,48 @@ def test_by_default_only_token_counts_are_taken_that_a_batch_has(capsys, monkeyp
     monkeypatch.setattr(routing, "layers_of", lambda batches, t, limit: taken.append(t) or layers_of(batches, t, limit))
     assert cli.main(["tune", "--geometry", "small", "--only-prune"]) == 0
     assert taken == [1, 7, 57] and asked
+
+
+@pytest.fixture
+def pretended_gpu(main, tmp_path, monkeypatch):
+    """The command finds a GPU, on which nothing runs: all variants compute ones, and take what `cost` says."""
+
+    def call(self, variant, layer):
+        made = lambda: []  # noqa: E731
+        made.variant = variant
+        return made
+
+    timer = Timer(SimpleNamespace(call=None))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(tune, "current_device", lambda: "cpu")
+    monkeypatch.setattr(tune_bench, "built", lambda geometry: main)
+    monkeypatch.setattr(main, "gpu_of", lambda device: ("sm_90", "Test GPU", 1))
+    monkeypatch.setattr(tune_bench.Bench, "call", call)
+    monkeypatch.setattr(tune_bench.Bench, "outputs", lambda self, variant, layer: torch.ones(layer.rows, 8))
+    monkeypatch.setattr(tune_bench, "event_times", timer)
+    monkeypatch.setattr(prune, "left_out", lambda variants, *_: dict.fromkeys(variants))
+    monkeypatch.setattr(tune_search, "variants", lambda block_ms, group: FEW)
+    for name in ("SOLUTIONS", "TUNING"):
+        monkeypatch.setattr(paths, name, tmp_path)
+
+
+def test_the_command_records_what_it_timed_and_writes_the_table(pretended_gpu, tmp_path, capsys):
+    """A user would miss: hours of timing whose result is nowhere."""
+    args = ["tune", "--geometry", "small", "--tokens", "1", "--layers", "2"]
+    assert cli.main(args) == 0
+    out = capsys.readouterr().out
+    record = Record(tmp_path / "test_gpu_e32_h512_i256.jsonl")
+    assert record.head.provenance.hardware == "Test GPU"
+    assert record.head.provenance.command == f"moebench {' '.join(args)}"
+    written = tmp_path / "triton_fused_v2" / "tiles_test_gpu_e32_h512_i256.py"
+    assert written.read_text() == table_file.source(record)
+    assert "Tiles that are kept" in out and f"triton_fused_v2/{written.name}" in out and "T=1 gemm1 tiles: " in out
+    before = len(record.timed)
+    assert cli.main(args) == 0 and len(Record(record.path).timed) == before, "timed again"
+
+    written.unlink()
+    assert cli.main([*args, "--configuration", "m32-n128-g8-p3-w8-s6"]) == 0
+    assert len(Record(record.path).timed) > before and not written.exists()
 
 
 # What is written

@@ -48,12 +48,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--all", action="store_true", help="print every configuration, not the best alone")
 
 
+def current_device() -> str:
+    return f"cuda:{torch.cuda.current_device()}"
+
+
 def head_of(main, args: argparse.Namespace, source: str) -> Head:
     """What the measurements of this run have in common, on the current device."""
     known = {"command": args.command_line, "source_sha1": staleness.stages_sha1(STAGES)}
     if torch.cuda.is_available():
-        architecture, gpu, _ = main.gpu_of(torch.device("cuda", torch.cuda.current_device()))
-        origin = provenance.here("cuda", **known).model_copy(update={"hardware": gpu})
+        architecture, gpu, _ = main.gpu_of(torch.device(current_device()))
+        origin = provenance.here(current_device(), **known).model_copy(update={"hardware": gpu})
     else:
         architecture = WITHOUT_GPU
         origin = provenance.here("cpu", **known).model_copy(update={"hardware": f"any {WITHOUT_GPU}"})
@@ -103,7 +107,7 @@ def main(args: argparse.Namespace) -> int:
         for variant, reason in record.left_out.items():
             console.print(f"{variant}  {reason}", markup=False, highlight=False, soft_wrap=True)
         return 0
-    operands = bench.random_operands(definition(args.geometry), tokens[-1], "cuda")
+    operands = bench.random_operands(definition(args.geometry), tokens[-1], current_device())
     benches = [bench.Bench(solution, operands, layers[t], present[t]) for t in tokens]
     with torch.no_grad():
         if tile:
@@ -113,7 +117,7 @@ def main(args: argparse.Namespace) -> int:
     if not tile:
         written = paths.SOLUTIONS / bench.SOLUTION / f"{table}.py"
         write_atomically(written, table_file.source(record))
-        console.print(f"tiles written to {written.relative_to(paths.ROOT)}")
+        console.print(f"tiles written to {written.relative_to(paths.SOLUTIONS.parent)}", soft_wrap=True)
     for found in tuning.tables(record, tokens, None if args.all else tuning.SHOWN):
         console.print(found.terminal())
     return 1 if any(line.error for line in record.timed.values()) else 0
