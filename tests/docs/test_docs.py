@@ -110,7 +110,9 @@ def test_figures_are_drawn_checked_and_none_is_left_over(root, monkeypatch):
 def test_the_command_takes_names_of_pages(capsys):
     assert cli.main(["docs", "--check", "backends.md", "hopper_fused"]) == 0
     assert cli.main(["docs", "nothing"]) == 2
-    assert re.match("no page 'nothing' in README.md and docs/; there are: README, apply, ", capsys.readouterr().err)
+    assert capsys.readouterr().err.startswith("no page 'nothing', want names from README.md and docs/: README.md, ")
+    assert docs.chosen_pages([]) == docs.all_pages()
+    assert docs.chosen_pages(["mxfp8"]) == ["docs/history/mxfp8.md", "docs/mxfp8.md"]
 
 
 # Examples

@@ -25,7 +25,6 @@ from harness.report.figures import sweep as sweep_figure
 from harness.report.figures.picture import Picture
 from harness.results import comparison
 from harness.results.comparison import Comparison
-from harness.results.trace_files import TraceSetError
 
 MARKER = re.compile(
     r"^<!-- (?:generated: (?P<block>.+?)|output of: (?P<command>(?s:.+?))|end of (?P<end>.+?)) -->$", re.M
@@ -66,12 +65,8 @@ class Piece:
 
 @cache
 def recorded() -> Comparison:
-    """The traces of the full FP8 layer. Raises TraceSetError for any that cannot be read."""
-    path = paths.trace_file(definition_name("full"))
-    found = comparison.build([path]) if path.exists() else Comparison([])
-    if found.warnings:
-        raise TraceSetError(found.warnings[0])
-    return found
+    """The traces of the full FP8 layer."""
+    return comparison.recorded(definition_name("full"))
 
 
 BLOCKS = (
@@ -100,12 +95,11 @@ def all_pages(root: Path = paths.ROOT) -> list[str]:
 
 
 def chosen_pages(wanted: list[str], root: Path = paths.ROOT) -> list[str]:
-    """Pages by file name or stem; all without any. Raises UserError for one that does not exist."""
-    pages = {Path(page).stem: page for page in all_pages(root)}
-    for name in wanted:
-        if Path(name).stem not in pages:
-            raise UserError(f"no page {name!r} in README.md and docs/; there are: {', '.join(pages)}")
-    return [page for stem, page in pages.items() if not wanted or stem in {Path(name).stem for name in wanted}]
+    """Pages by file name or stem, which several may share; all without any. Raises UserError for an unknown one."""
+    pages, stems = all_pages(root), {Path(name).stem for name in wanted}
+    if unknown := sorted(stems - {Path(page).stem for page in pages}):
+        raise UserError(f"no page {unknown[0]!r}, want names from README.md and docs/: {', '.join(pages)}")
+    return [page for page in pages if not wanted or Path(page).stem in stems]
 
 
 def pieces(text: str) -> Iterator[Piece]:

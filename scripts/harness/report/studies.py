@@ -8,7 +8,6 @@ from harness.report import profiles
 from harness.report.table import Table
 from harness.results import comparison, staleness
 from harness.results.comparison import Comparison, RunGroup, Section
-from harness.results.trace_files import TraceSetError
 
 OURS = ("gather_scatter_bf16", "align_fused_bf16")
 LIBRARY = "torch_grouped_bf16"
@@ -19,13 +18,7 @@ NOT_RECORDED = "Not recorded yet: run the `moebench profile` above on a GPU."
 
 def bf16_traces() -> Comparison:
     """The recorded runs of the bf16 layer at TOLERANCE. Raises TraceSetError for traces that cannot be read."""
-    path = paths.trace_file(moe_bf16.definition_name("bf16"))
-    if not path.exists():
-        return Comparison([])
-    found = comparison.build([path], tolerance=TOLERANCE)
-    if found.warnings:
-        raise TraceSetError(found.warnings[0])
-    return found
+    return comparison.recorded(moe_bf16.definition_name("bf16"), TOLERANCE)
 
 
 def bf16_records() -> list[ProfileRecord]:
@@ -128,10 +121,7 @@ def mxfp8() -> str:
     """
     records = read_records(paths.PROFILES / "mxfp8")
     parts = [profiles.records_block(records, "docs/data/profile/mxfp8")]
-    file = paths.trace_file(mxfp8_linear.definition_name("mxfp8"))
-    if file.exists():
-        found = comparison.build([file])
-        if found.warnings:
-            raise TraceSetError(found.warnings[0])
+    found = comparison.recorded(mxfp8_linear.definition_name("mxfp8"))
+    if found.sections:
         parts.append(comparison_report.markdown(found).strip())
     return "\n\n".join(parts)

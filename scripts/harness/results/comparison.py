@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from harness.core import paths
 from harness.operators import roofline
 from harness.operators.catalogue import GEOMETRIES, definition_name
 from harness.results import staleness, trace_files
@@ -221,6 +222,18 @@ def check_known(what: str, names: Iterable[str], known: Iterable[str]) -> None:
     for name in names:
         if name not in known:
             raise TraceSetError(f"unknown {what} {name!r}; the traces have: {', '.join(sorted(set(known)))}")
+
+
+def recorded(definition: str, tolerance: str | None = None) -> Comparison:
+    """This repository's traces of a definition (its name); empty where there are none.
+
+    Raises TraceSetError for any that cannot be read: what is published leaves none of them out.
+    """
+    path = paths.trace_file(definition)
+    found = build([path], tolerance=tolerance) if path.exists() else Comparison([])
+    if found.warnings:
+        raise TraceSetError(found.warnings[0])
+    return found
 
 
 def build(
