@@ -1,66 +1,28 @@
-"""The bf16 layer: its definition and workloads, both styles of Triton kernels, and torch's grouped product.
+"""The bf16 layer: both styles of Triton kernels, and torch's grouped GEMM.
 
 Without a GPU the kernels run through Triton's interpreter at the small geometry; tests marked `gpu` run the full one.
 """
 
-import os
-import subprocess
 import sys
 
 import ahead_of_time
-import numpy as np
 import pytest
 import torch
-from flashinfer_bench import Definition, Trace
-from flashinfer_bench.bench.evaluators import resolve_evaluator
-from flashinfer_bench.bench.evaluators.default import DefaultEvaluator
-from flashinfer_bench.bench.utils import compute_error_stats, load_safetensors
+from bf16_inputs import DEVICE, HERE, inputs
+from flashinfer_bench.bench.utils import compute_error_stats
 from flashinfer_bench.compile import BuilderRegistry
-from flashinfer_bench.data import load_jsonl_file
-from harness.core import paths
 from harness.evaluation import cpu_judge
 from harness.evaluation.tolerances import TOLERANCES
-from harness.operators import catalogue, workloads
-from harness.operators import moe_bf16 as family
-from harness.operators.roofline import BYTES_PER_SECOND
 from harness.packing import eligibility, manifest, pack
 
-from definitions import moe_bf16, moe_fp8_block_scale
-from solutions.kernels.sort_pairs import ALONE, sort_pairs, sort_pairs_ref
+from definitions import moe_bf16
+from solutions.kernels.sort_pairs import sort_pairs, sort_pairs_ref
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-HERE = "bf16" if DEVICE == "cuda" else "bf16_small"
 SOLUTIONS = ("align_fused_bf16", "gather_scatter_bf16", "torch_grouped_bf16")
 STYLES = ("align_fused_bf16", "gather_scatter_bf16")
 GEMMS = {"gemm1_kernel", "gemm2_kernel", "gemm1_swiglu_kernel", "gemm2_scatter_kernel"}
 
 pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")
-
-
-def distinct_ids(num_tokens, num_experts, top_k, seed=0, device=DEVICE):
-    """[T, top_k] int32, all different in a row."""
-    generator = torch.Generator(device).manual_seed(seed)
-    scores = torch.rand(num_tokens, num_experts, generator=generator, device=device)
-    return scores.argsort(1)[:, :top_k].int().contiguous()
-
-
-def inputs(num_tokens, geometry=HERE, seed=0, device=DEVICE):
-    """The definition's five inputs, by name."""
-    sizes = moe_bf16.GEOMETRIES[geometry]
-    experts, top_k = sizes["num_experts"], sizes["top_k"]
-    hidden, inter = sizes["hidden_size"], sizes["intermediate_size"]
-    generator = torch.Generator(device).manual_seed(seed)
-
-    def normal(*shape):
-        return torch.randn(shape, generator=generator, device=device)
-
-    return {
-        "hidden_states": normal(num_tokens, hidden).bfloat16(),
-        "expert_ids": distinct_ids(num_tokens, experts, top_k, seed, device),
-        "expert_weights": normal(num_tokens, top_k).softmax(1),
-        "gemm1_weights": normal(experts, 2 * inter, hidden).bfloat16(),
-        "gemm2_weights": normal(experts, hidden, inter).bfloat16(),
-    }
 
 
 @pytest.fixture(params=SOLUTIONS)
@@ -88,164 +50,6 @@ def assert_close(output, wanted):
     if wanted.numel():
         error = (output.float() - wanted.float()).norm() / wanted.float().norm()
         assert error < 8e-3, error
-
-
-# ---- the definition ----
-
-
-def test_reference_computes_what_the_definition_describes():
-    """A user would miss: a reference whose gate and up are exchanged, or that weighs before the activation."""
-    arguments = inputs(5, "bf16_small", device="cpu")
-    x, ids, weights, w13, w2 = (tensor.double() for tensor in arguments.values())
-    inter = w2.shape[2]
-    wanted = torch.zeros_like(x)
-    for token in range(len(x)):
-        for slot, expert in enumerate(ids[token].long()):
-            first = w13[expert] @ x[token]
-            gate, up = first[:inter], first[inter:]
-            wanted[token] += weights[token, slot] * (w2[expert] @ (gate * torch.sigmoid(gate) * up))
-    error = (moe_bf16.run(**arguments).double() - wanted).norm() / wanted.norm()
-    assert error < 4e-3  # bf16 rounds to 2^-9
-
-
-@pytest.mark.parametrize("geometry", moe_bf16.GEOMETRIES)
-def test_committed_definition_is_what_the_source_generates(geometry):
-    """Otherwise FIB judges by a reference that nobody can read."""
-    text = paths.definition_file(moe_bf16.definition_name(geometry)).read_text()
-    assert text == moe_bf16.definition(geometry).model_dump_json(indent=2, exclude_unset=True) + "\n"
-    assert resolve_evaluator(Definition.model_validate_json(text)) is DefaultEvaluator
-
-
-def test_reference_in_the_json_stands_alone():
-    """FIB runs it as a module of its own, with nothing of this repository in reach."""
-    text = paths.definition_file(moe_bf16.definition_name("bf16_small")).read_text()
-    arguments = inputs(3, "bf16_small", device="cpu")
-    built = BuilderRegistry.get_instance().build_reference(Definition.model_validate_json(text))
-    assert torch.equal(built(*arguments.values()), moe_bf16.run(**arguments))
-
-
-# ---- one harness for several operators ----
-
-
-def test_keys_of_definitions_are_unlike():
-    """A user would miss: --definition that means another operator."""
-    assert len(catalogue.GEOMETRIES) == sum(len(operator.geometries) for operator in catalogue.OPERATORS)
-    for geometry in catalogue.GEOMETRIES:
-        assert catalogue.geometry_of(catalogue.definition_name(geometry)) == geometry
-
-
-def test_solutions_go_with_their_operator():
-    """A user would miss: a bf16 solution in the FP8 layer's tables, or the other way round."""
-    bf16, fp8 = (set(manifest.solutions_of(module.GEOMETRIES)) for module in (moe_bf16, moe_fp8_block_scale))
-    assert set(SOLUTIONS) <= bf16 and not bf16 & fp8
-    assert manifest.read_manifest("triton_fused_v2").definitions == list(moe_fp8_block_scale.GEOMETRIES)
-    assert {s.definition for s in pack.pack(SOLUTIONS[0]).values()} == {
-        moe_bf16.definition_name(geometry) for geometry in moe_bf16.GEOMETRIES
-    }
-
-
-def test_readme_and_backends_keep_to_the_fp8_layer():
-    assert not [name for name in SOLUTIONS if name in paths.BACKENDS.read_text()]
-
-
-def test_the_main_job_runs_them_on_the_cpu(tmp_path):
-    """Solutions named without a definition are run on their own operator's small geometry."""
-    env = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
-    out = tmp_path / "traces.jsonl"
-    command = [sys.executable, paths.ROOT / "scripts" / "run_local.py", "--solutions", "torch_grouped_bf16"]
-    done = subprocess.run([*command, "--output", out], env=env, capture_output=True, text=True, timeout=170)
-    assert done.returncode == 0, done.stderr
-    traces = load_jsonl_file(Trace, out)
-    assert {trace.definition for trace in traces} == {moe_bf16.definition_name("bf16_small")}
-    assert len(traces) == len(family.HARD)
-
-
-# ---- workloads ----
-
-
-@pytest.mark.parametrize("geometry", moe_bf16.GEOMETRIES)
-def test_generated_workloads_are_the_committed_ones(geometry, tmp_path):
-    """Two people's results are comparable only on the same tensors: make() checks every sha256."""
-    name = moe_bf16.definition_name(geometry)
-    target = paths.checksum_file(name, tmp_path)
-    target.parent.mkdir(parents=True)
-    target.write_bytes(paths.checksum_file(name).read_bytes())
-    workloads.make(geometry, tmp_path)
-    for file in (paths.workload_file, paths.checksum_file):
-        assert file(name, tmp_path).read_bytes() == file(name).read_bytes()
-    for trace in load_jsonl_file(Trace, paths.workload_file(name, tmp_path)):
-        stored = load_safetensors(moe_bf16.definition(geometry), trace.workload, tmp_path)
-        assert stored.keys() == {"expert_ids", "expert_weights"}
-
-
-def test_token_counts_are_those_of_the_study():
-    assert [case.seq_len for case in workloads.cases_by_uuid("bf16").values()] == [2**n for n in range(4, 14)]
-
-
-def expected_active(seq_len):
-    """Active experts if all were equally popular: an upper bound on the average of any routing."""
-    sizes = moe_bf16.GEOMETRIES["bf16"]
-    return sizes["num_experts"] * (1 - (1 - sizes["top_k"] / sizes["num_experts"]) ** seq_len)
-
-
-@pytest.mark.parametrize("case", workloads.cases_by_uuid("bf16").values(), ids=lambda case: case.name)
-def test_routing_is_a_trained_routers(case):
-    """Distinct experts, weights that sum to one, and experts that differ in popularity."""
-    ids, weights = family.routing(case)
-    assert (np.diff(np.sort(ids, axis=1), axis=1) > 0).all() and ids.min() >= 0 and ids.max() < 128
-    assert np.allclose(weights.sum(1), 1, atol=1e-6) and (weights > 0).all()
-    assert (np.diff(weights, axis=1) <= 0).all()
-    active = len(np.unique(ids))
-    assert 0.75 * expected_active(case.seq_len) <= active <= 128
-    if case.seq_len >= 1024:
-        low, high = np.quantile(np.bincount(ids.ravel(), minlength=128) / (case.seq_len / 16), [0.05, 0.95])
-        assert 0.05 < low < 0.5 and 1.8 < high < 4
-
-
-def test_bound_is_the_weights_up_to_many_tokens():
-    """The figure that every ratio to the bound hangs on: 9.4 MB an active expert, 780 TFLOP/s."""
-    for case in workloads.cases_by_uuid("bf16").values():
-        least = workloads.generated_bound("bf16", case.uuid)
-        weights = least.active * 3 * 768 * 2048 * 2
-        assert least.flops == 2 * 8 * case.seq_len * 3 * 768 * 2048
-        if case.seq_len <= 512:
-            assert least.ms == pytest.approx(1e3 * weights / BYTES_PER_SECOND, rel=0.02)
-    assert least.ms == least.flops / 780e12 * 1e3
-
-
-def test_bound_names_ids_of_the_wrong_width():
-    with pytest.raises(ValueError, match=r"ids: got shape \(3, 4\), want \[T, 8\]"):
-        family.routing_bound(np.zeros((3, 4), np.int32), "bf16")
-
-
-# ---- sorting ----
-
-
-@pytest.mark.parametrize("align", [False, True])
-@pytest.mark.parametrize("block_m", [16, 64])
-@pytest.mark.parametrize(
-    ("num_tokens", "experts", "top_k"), [(1, 8, 8), (1, 128, 8), (37, 16, 4), (300, 128, 8), (1100, 128, 8)]
-)
-def test_sort_pairs(num_tokens, experts, top_k, block_m, align):
-    """A user would miss: a row that belongs to two pairs, at the border of chunks or of tiles."""
-    ids = distinct_ids(num_tokens, experts, top_k, seed=num_tokens)
-    check_sorted(ids, experts, block_m, block_m if align else 1)
-
-
-@pytest.mark.parametrize("num_tokens", [40, ALONE // 4, ALONE // 4 + 1])
-def test_sort_pairs_with_all_tokens_on_few_experts(num_tokens):
-    ids = torch.tensor([[9, 3, 12, 0]], dtype=torch.int32, device=DEVICE).repeat(num_tokens, 1)
-    check_sorted(ids, 16, 32, 32)
-
-
-def check_sorted(ids, experts, block_m, align):
-    got, wanted = sort_pairs(ids, experts, block_m, align), sort_pairs_ref(ids, experts, block_m, align)
-    tiles = int(wanted.num_tiles[0])
-    assert int(got.num_tiles[0]) == tiles
-    assert torch.equal(got.tiles.view(-1, 4)[:tiles, :3], wanted.tiles[:tiles, :3])
-    assert torch.equal(got.row_of_pair[: ids.numel()], wanted.row_of_pair)
-    used = -(-int(wanted.tiles[tiles - 1, 2]) // align) * align
-    assert torch.equal(got.pair_of_row[:used], wanted.pair_of_row[:used])
 
 
 # ---- stages ----

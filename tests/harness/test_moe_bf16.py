@@ -1,0 +1,147 @@
+"""The bf16 layer's definition and workloads, and that they are kept apart from the FP8 layer's."""
+
+import numpy as np
+import pytest
+import torch
+from bf16_inputs import inputs
+from flashinfer_bench import Definition, Trace
+from flashinfer_bench.bench.evaluators import resolve_evaluator
+from flashinfer_bench.bench.evaluators.default import DefaultEvaluator
+from flashinfer_bench.bench.utils import load_safetensors
+from flashinfer_bench.compile import BuilderRegistry
+from flashinfer_bench.data import load_jsonl_file
+from harness import cli
+from harness.core import paths
+from harness.operators import catalogue, workloads
+from harness.operators import moe_bf16 as family
+from harness.operators.roofline import BYTES_PER_SECOND
+from harness.packing import manifest, pack
+
+from definitions import moe_bf16, moe_fp8_block_scale
+
+SOLUTIONS = ("align_fused_bf16", "gather_scatter_bf16", "torch_grouped_bf16")
+
+# ---- the definition ----
+
+
+def test_reference_computes_what_the_definition_describes():
+    """A user would miss: a reference whose gate and up are exchanged, or that weighs before the activation."""
+    arguments = inputs(5, "bf16_small", device="cpu")
+    x, ids, weights, w13, w2 = (tensor.double() for tensor in arguments.values())
+    inter = w2.shape[2]
+    wanted = torch.zeros_like(x)
+    for token in range(len(x)):
+        for slot, expert in enumerate(ids[token].long()):
+            first = w13[expert] @ x[token]
+            gate, up = first[:inter], first[inter:]
+            wanted[token] += weights[token, slot] * (w2[expert] @ (gate * torch.sigmoid(gate) * up))
+    error = (moe_bf16.run(**arguments).double() - wanted).norm() / wanted.norm()
+    assert error < 4e-3  # bf16 rounds to 2^-9
+
+
+@pytest.mark.parametrize("geometry", moe_bf16.GEOMETRIES)
+def test_committed_definition_is_what_the_source_generates(geometry):
+    """Otherwise FIB judges by a reference that nobody can read."""
+    text = paths.definition_file(moe_bf16.definition_name(geometry)).read_text()
+    assert text == moe_bf16.definition(geometry).model_dump_json(indent=2, exclude_unset=True) + "\n"
+    assert resolve_evaluator(Definition.model_validate_json(text)) is DefaultEvaluator
+
+
+def test_reference_in_the_json_stands_alone():
+    """FIB runs it as a module of its own, with nothing of this repository in reach."""
+    text = paths.definition_file(moe_bf16.definition_name("bf16_small")).read_text()
+    arguments = inputs(3, "bf16_small", device="cpu")
+    built = BuilderRegistry.get_instance().build_reference(Definition.model_validate_json(text))
+    assert torch.equal(built(*arguments.values()), moe_bf16.run(**arguments))
+
+
+# ---- one harness for several operators ----
+
+
+def test_keys_of_definitions_are_unlike():
+    """A user would miss: --definition that means another operator."""
+    assert len(catalogue.GEOMETRIES) == sum(len(operator.geometries) for operator in catalogue.OPERATORS)
+    for geometry in catalogue.GEOMETRIES:
+        assert catalogue.geometry_of(catalogue.definition_name(geometry)) == geometry
+
+
+def test_solutions_go_with_their_operator():
+    """A user would miss: a bf16 solution in the FP8 layer's tables, or the other way round."""
+    bf16, fp8 = (set(manifest.solutions_of(module.GEOMETRIES)) for module in (moe_bf16, moe_fp8_block_scale))
+    assert set(SOLUTIONS) <= bf16 and not bf16 & fp8
+    assert manifest.read_manifest("triton_fused_v2").definitions == list(moe_fp8_block_scale.GEOMETRIES)
+    assert {s.definition for s in pack.pack(SOLUTIONS[0]).values()} == {
+        moe_bf16.definition_name(geometry) for geometry in moe_bf16.GEOMETRIES
+    }
+
+
+def test_readme_and_backends_keep_to_the_fp8_layer():
+    assert not [name for name in SOLUTIONS if name in paths.BACKENDS.read_text()]
+
+
+def test_the_main_job_runs_them_on_the_cpu(tmp_path, monkeypatch):
+    """Solutions named without a definition are run on their own operator's small geometry."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    out = tmp_path / "traces.jsonl"
+    assert cli.main(["run", "--solutions", "torch_grouped_bf16", "--output", str(out)]) == 0
+    traces = load_jsonl_file(Trace, out)
+    assert {trace.definition for trace in traces} == {moe_bf16.definition_name("bf16_small")}
+    assert len(traces) == len(family.HARD)
+
+
+# ---- workloads ----
+
+
+@pytest.mark.parametrize("geometry", moe_bf16.GEOMETRIES)
+def test_generated_workloads_are_the_committed_ones(geometry, tmp_path):
+    """Two people's results are comparable only on the same tensors: make() checks every sha256."""
+    name = moe_bf16.definition_name(geometry)
+    target = paths.checksum_file(name, tmp_path)
+    target.parent.mkdir(parents=True)
+    target.write_bytes(paths.checksum_file(name).read_bytes())
+    workloads.make(geometry, tmp_path)
+    for file in (paths.workload_file, paths.checksum_file):
+        assert file(name, tmp_path).read_bytes() == file(name).read_bytes()
+    for trace in load_jsonl_file(Trace, paths.workload_file(name, tmp_path)):
+        stored = load_safetensors(moe_bf16.definition(geometry), trace.workload, tmp_path)
+        assert stored.keys() == {"expert_ids", "expert_weights"}
+
+
+def test_token_counts_are_those_of_the_study():
+    assert [case.seq_len for case in workloads.cases_by_uuid("bf16").values()] == [2**n for n in range(4, 14)]
+
+
+def expected_active(seq_len):
+    """Active experts if all were equally popular: an upper bound on the average of any routing."""
+    sizes = moe_bf16.GEOMETRIES["bf16"]
+    return sizes["num_experts"] * (1 - (1 - sizes["top_k"] / sizes["num_experts"]) ** seq_len)
+
+
+@pytest.mark.parametrize("case", workloads.cases_by_uuid("bf16").values(), ids=lambda case: case.name)
+def test_routing_is_a_trained_routers(case):
+    """Distinct experts, weights that sum to one, and experts that differ in popularity."""
+    ids, weights = family.routing(case)
+    assert (np.diff(np.sort(ids, axis=1), axis=1) > 0).all() and ids.min() >= 0 and ids.max() < 128
+    assert np.allclose(weights.sum(1), 1, atol=1e-6) and (weights > 0).all()
+    assert (np.diff(weights, axis=1) <= 0).all()
+    active = len(np.unique(ids))
+    assert 0.75 * expected_active(case.seq_len) <= active <= 128
+    if case.seq_len >= 1024:
+        low, high = np.quantile(np.bincount(ids.ravel(), minlength=128) / (case.seq_len / 16), [0.05, 0.95])
+        assert 0.05 < low < 0.5 and 1.8 < high < 4
+
+
+def test_bound_is_the_weights_up_to_many_tokens():
+    """The figure that every ratio to the bound hangs on: 9.4 MB an active expert, 780 TFLOP/s."""
+    for case in workloads.cases_by_uuid("bf16").values():
+        least = workloads.generated_bound("bf16", case.uuid)
+        weights = least.active * 3 * 768 * 2048 * 2
+        assert least.flops == 2 * 8 * case.seq_len * 3 * 768 * 2048
+        if case.seq_len <= 512:
+            assert least.ms == pytest.approx(1e3 * weights / BYTES_PER_SECOND, rel=0.02)
+    assert least.ms == least.flops / 780e12 * 1e3
+
+
+def test_bound_names_ids_of_the_wrong_width():
+    with pytest.raises(ValueError, match=r"ids: got shape \(3, 4\), want \[T, 8\]"):
+        family.routing_bound(np.zeros((3, 4), np.int32), "bf16")
