@@ -220,10 +220,10 @@ def test_a_variant_has_its_bases_stages_unless_it_has_its_own(folder):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("stages = 3", "[stages]: got 3, want 'kernel name' = 'stage'"),
-        ("[stages]\nones = 3", "[stages] ones: got 3, want a stage's name in quotes"),
-        ('[stages]\nones = ""', "[stages] ones: got '', want a stage's name in quotes"),
-        ('[stages]\nones = "unassigned"', "[stages] ones: got 'unassigned', want a stage's name"),
+        ("stages = 3", "stages: Input should be a valid dictionary, got 3"),
+        ("[stages]\nones = 3", "stages.ones: Input should be a valid string, got 3"),
+        ('[stages]\nones = ""', "stages.ones: String should have at least 1 character, got ''"),
+        ('[stages]\nones = "unassigned"', "stages.ones: kernels without a stage are called that, got 'unassigned'"),
         ("[stages]\nones = ", "solution.toml: "),
     ],
 )

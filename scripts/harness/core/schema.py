@@ -24,7 +24,7 @@ def first_fault(error: ValidationError, whole: str) -> str:
     """
     first = error.errors()[0]
     got = f", got {first['input']!r}" if first["loc"] and isinstance(first["input"], str | int | float) else ""
-    return f"{'.'.join(map(str, first['loc'])) or whole}: {first['msg']}{got}"
+    return f"{'.'.join(map(str, first['loc'])) or whole}: {first['msg'].removeprefix('Value error, ')}{got}"
 
 
 def read_json(path: Path, model: type[Model]) -> Model:

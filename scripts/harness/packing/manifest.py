@@ -1,25 +1,20 @@
-"""solution.toml: what a solution is called, what it needs and serves; the one place that reads it.
-
-A key that is missing, unknown or not what it should be is one line: "NAME: solution.toml: KEY: got ..., want ...".
-"""
+"""solution.toml: what a solution is called, what it needs and serves; the one place that reads it."""
 
 import tomllib
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Literal
 
 from flashinfer_bench.data import SupportedLanguages
-from pydantic import BeforeValidator, Field, ValidationError
-from pydantic_core import PydanticCustomError
+from pydantic import AfterValidator, Field, StrictBool, StringConstraints, ValidationError
 
 from harness.core import paths
 from harness.core.errors import UserError
-from harness.core.schema import Strict
+from harness.core.schema import Strict, first_fault
 from harness.operators import catalogue
 from harness.packing.stages import UNASSIGNED
 
 MANIFEST = "solution.toml"
-HARDWARE = ["cpu", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120", "sm_121"]
 INHERITED = ("kernels", "borrowed", "stages")  # of the base, where a manifest has none of its own
 NOT_SOLUTIONS = {"kernels", "packed"}
 
@@ -30,29 +25,14 @@ class PackingError(UserError):
     status = 1
 
 
-def wanted(what: str, fits: Callable[[Any], bool]) -> BeforeValidator:
-    """Refuses a value that does not fit with "got ..., want <what>"."""
-
-    def check(value: Any) -> Any:
-        if not fits(value):
-            raise PydanticCustomError("unwanted", "got {got}, want {want}", {"got": repr(value), "want": what})
-        return value
-
-    return BeforeValidator(check)
+def stage_name(name: str) -> str:
+    if name == UNASSIGNED:
+        raise ValueError("kernels without a stage are called that")
+    return name
 
 
-def one_of(values: list[str]) -> BeforeValidator:
-    return wanted(f"one of {', '.join(values)}", lambda value: value in values)
-
-
-def is_text(value: Any) -> bool:
-    return isinstance(value, str) and bool(value.strip())
-
-
-A_LIST = wanted("a list", lambda value: isinstance(value, list))
-Text = Annotated[str, wanted("a text in quotes, not an empty one", is_text)]
-Stage = Annotated[str, wanted("a stage's name in quotes", lambda value: is_text(value) and value != UNASSIGNED)]
-Texts = Annotated[list[Text], A_LIST]
+Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+Hardware = Literal["cpu", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120", "sm_121"]
 
 
 class Facts(Strict):
@@ -79,23 +59,18 @@ class Manifest(Strict):
     name: Text
     author: Text
     description: Text
-    language: Annotated[SupportedLanguages, one_of([language.value for language in SupportedLanguages])]
-    entry_point: Annotated[str, wanted("FILE::FUNCTION", lambda value: is_text(value) and value.count("::") == 1)]
-    target_hardware: Annotated[
-        list[Annotated[str, one_of(HARDWARE)]],
-        wanted("a list of what it runs on", lambda value: isinstance(value, list) and len(value) > 0),
-    ]
-    destination_passing_style: Annotated[bool, wanted("true or false", lambda value: isinstance(value, bool))] = True
-    dependencies: Texts = []
-    kernels: Texts = []
-    borrowed: Texts = []
-    definitions: Annotated[list[Annotated[str, one_of(list(catalogue.GEOMETRIES))]], A_LIST] = list(
-        catalogue.OPERATORS[0].geometries
-    )
+    language: SupportedLanguages
+    entry_point: Text
+    target_hardware: Annotated[list[Hardware], Field(min_length=1)]
+    destination_passing_style: StrictBool = True
+    dependencies: list[Text] = []
+    kernels: list[Text] = []
+    borrowed: list[Text] = []
+    definitions: list[Literal[*catalogue.GEOMETRIES]] = list(catalogue.OPERATORS[0].geometries)
     based_on: Text | None = None
     first_use: Text | None = None
-    stages: Annotated[dict[str, Stage], wanted("'kernel name' = 'stage'", lambda value: isinstance(value, dict))] = {}
-    facts: Annotated[Facts, wanted("a table", lambda value: isinstance(value, dict))] | None = None
+    stages: dict[str, Annotated[Text, AfterValidator(stage_name)]] = {}
+    facts: Facts | None = None
 
 
 def solution_names(folder: Path = paths.SOLUTIONS) -> list[str]:
@@ -148,22 +123,7 @@ def _parse(name: str, folder: Path) -> Manifest:
     except tomllib.TOMLDecodeError as error:
         raise PackingError(f"{name}: {MANIFEST}: {error}") from error
     except ValidationError as error:
-        raise PackingError(f"{name}: {MANIFEST}: {_fault(error)}") from error
+        raise PackingError(f"{name}: {MANIFEST}: {first_fault(error, 'file')}") from error
     if manifest.name != name:
         raise refusal(name, "name", manifest.name, f"the folder's, {name!r}")
     return manifest
-
-
-def _fault(error: ValidationError) -> str:
-    """'target_hardware: got ..., want ...', '[stages] gemm1: got ..., want ...': what is wrong first."""
-    first = error.errors()[0]
-    table, *inner = first["loc"]
-    key = str(table)
-    if table in ("stages", "facts"):
-        key = " ".join([f"[{table}]", *map(str, inner[:1])])
-    if first["type"] == "missing":
-        return f"{key}: got nothing, want it given"
-    if first["type"] == "extra_forbidden":
-        known = (Facts if inner else Manifest).model_fields
-        return f"{key}: got an unknown key, want one of {', '.join(known)}"
-    return f"{key}: {first['msg']}"

@@ -46,15 +46,25 @@ def gather(manifest: Manifest, folder: Path = paths.SOLUTIONS) -> dict[str, str]
     return dict(sorted(sources.items()))
 
 
-def check_imports(name: str, sources: dict[str, str]) -> None:
+def parse(name: str, sources: dict[str, str]) -> dict[str, ast.Module]:
+    """Path -> syntax tree of the Python files. Raises PackingError for an empty file and for a syntax error."""
+    trees = {}
+    for path, text in sources.items():
+        if not text:
+            raise PackingError(f"{name}: {path}: got an empty file, want source text")
+        if path.endswith(".py"):
+            try:
+                trees[path] = ast.parse(text)
+            except SyntaxError as error:
+                raise PackingError(f"{name}: {path}:{error.lineno}: {error.msg}") from error
+    return trees
+
+
+def check_imports(name: str, trees: dict[str, ast.Module]) -> None:
     """Raise PackingError where a relative import names a module that is not in the bundle."""
-    modules = {PurePosixPath(path).with_suffix("").parts for path in sources if path.endswith(".py")}
+    modules = {PurePosixPath(path).with_suffix("").parts for path in trees}
     folders = {module[:n] for module in modules for n in range(len(module))}
-    for path in (path for path in sources if path.endswith(".py")):
-        try:
-            tree = ast.parse(sources[path])
-        except SyntaxError as error:
-            raise PackingError(f"{name}: {path}:{error.lineno}: {error.msg}") from error
+    for path, tree in trees.items():
         for node in ast.walk(tree):
             if not isinstance(node, ast.ImportFrom) or node.level == 0:
                 continue
@@ -68,24 +78,17 @@ def check_imports(name: str, sources: dict[str, str]) -> None:
                     raise PackingError(f"{place}: imports {'/'.join(module)}.py, which is not packed")
 
 
-def check_entry_point(name: str, entry_point: str, sources: dict[str, str]) -> None:
-    """Raise PackingError unless a Python entry point names a top-level function of the bundle."""
-    path, _, function = entry_point.partition("::")
-    if path not in sources:
-        raise refusal(name, "entry_point", entry_point, f"a file of the bundle: {', '.join(sources)}")
-    if path.endswith(".py"):
-        if function not in {getattr(node, "name", None) for node in ast.parse(sources[path]).body}:
-            raise refusal(name, "entry_point", entry_point, f"a function of {path}, which defines no {function}")
-
-
 def pack(name: str, folder: Path = paths.SOLUTIONS) -> dict[str, Solution]:
     """Geometry -> Solution, for each geometry the solution serves. Raises PackingError."""
     manifest = read_manifest(name, folder)
     sources = gather(manifest, folder)
-    if empty := [path for path, text in sources.items() if not text]:
-        raise PackingError(f"{name}: {empty[0]}: got an empty file, want source text")
-    check_imports(name, sources)
-    check_entry_point(name, manifest.entry_point, sources)
+    trees = parse(name, sources)
+    check_imports(name, trees)
+    path, *function = manifest.entry_point.split("::")
+    defined = {getattr(node, "name", None) for node in trees[path].body} if path in trees else set(function)
+    if path not in sources or len(function) != 1 or function[0] not in defined:
+        want = f"FILE::FUNCTION that one of these defines: {', '.join(sources)}"
+        raise refusal(name, "entry_point", manifest.entry_point, want)
     spec = BuildSpec(**manifest.model_dump(include=BuildSpec.model_fields.keys()))
     files = [SourceFile(path=path, content=text) for path, text in sources.items()]
     return {
