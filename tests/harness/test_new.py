@@ -38,7 +38,7 @@ def test_a_new_solution_passes_every_workload(solutions, capsys):
     todo = run.load_workloads("small")
     assert len(todo) == len(HARD)
     for label, workload in todo:
-        settings = TOLERANCES["default"], paths.ROOT, 1, 60
+        settings = TOLERANCES["default"].config(num_trials=1, timeout_seconds=60), paths.ROOT
         (found,) = cpu_judge.run_workload(definition("small"), workload, [packed["small"]], *settings).values()
         assert found.status == EvaluationStatus.PASSED, f"{label}: {found.log}"
 

@@ -4,7 +4,6 @@ import importlib.metadata
 import json
 import runpy
 import sys
-from contextlib import closing
 
 import pytest
 import torch
@@ -13,7 +12,6 @@ from flashinfer_bench.data import load_jsonl_file
 from harness import cli
 from harness.core import paths, provenance
 from harness.evaluation import cpu_judge, run
-from harness.evaluation.selection import Selection
 from harness.evaluation.tolerances import TOLERANCES
 from harness.operators import workloads
 from harness.packing import eligibility, pack
@@ -27,7 +25,7 @@ NAME = definition_name("small")
 INPUTS = ", ".join(definition("small").inputs)
 REFERENCE = definition("small").reference.replace("def run(", "def reference(")
 RELAXED = TOLERANCES["relaxed"]
-PROTOCOL = run.Protocol(RELAXED, on_gpu=False, num_trials=1, timeout=60, warmup_runs=0, iterations=0)
+CONFIG = RELAXED.config(num_trials=1, timeout_seconds=60)
 
 BODIES = {
     "PASSED": "output.copy_(reference({inputs}))",
@@ -66,15 +64,16 @@ def solution(folder, body, **changes):
     return pack.pack("tiny", folder)["small"]
 
 
-def evaluate(packed, workload, timeout=60):
-    (ev,) = cpu_judge.run_workload(definition("small"), workload, [packed], RELAXED, paths.ROOT, 1, timeout).values()
+def evaluate(packed, workload, config=CONFIG):
+    (ev,) = cpu_judge.run_workload(definition("small"), workload, [packed], config, paths.ROOT).values()
     return ev
 
 
 @pytest.mark.parametrize("status", ["PASSED", "INCORRECT_NUMERICAL", "RUNTIME_ERROR", "TIMEOUT"])
 def test_judgement(tmp_path, records, status):
     workload = next(w for w in records if w.axes["seq_len"] == 16)
-    ev = evaluate(solution(tmp_path, BODIES[status]), workload, 1 if status == "TIMEOUT" else 60)
+    config = RELAXED.config(num_trials=1, timeout_seconds=1) if status == "TIMEOUT" else CONFIG
+    ev = evaluate(solution(tmp_path, BODIES[status]), workload, config)
     assert ev.status.value == status
     if status == "RUNTIME_ERROR":
         assert "routing_logits: no" in ev.log
@@ -167,12 +166,12 @@ def test_a_broken_trace_file_is_not_overwritten(tmp_path, records, trace):
 
 def test_a_trace_says_what_it_measured(tmp_path, records):
     packed = solution(tmp_path, BODIES["PASSED"])
-    todo = [("one", records[0])]
-    (judged,) = run.judge("small", todo, {"tiny": packed}, PROTOCOL, "moebench run --x", lambda done, label: None)
+    with run.judging("small", {"tiny": packed}, RELAXED, CONFIG, "cpu", "moebench run --x") as judge:
+        judged = judge("one", records[0])
     found = provenance.of_trace(judged.traces["tiny"])
     assert judged.passed and judged.traces["tiny"].solution == packed.name
     assert found.source_sha1 == packed.hash() and found.command == "moebench run --x"
-    assert found.tolerance == str(RELAXED) and found.protocol == str(PROTOCOL)
+    assert found.tolerance == str(RELAXED) and found.protocol.startswith("trials=1 on the CPU")
     assert {"flashinfer_bench", "python", "torch"} <= set(found.versions) and found.packages is None
 
 
@@ -182,7 +181,8 @@ def test_a_trace_names_the_packages_that_its_solution_is_made_of(tmp_path):
     version = importlib.metadata.version
     assert packages == f"pydantic {version('pydantic')}, safetensors {version('safetensors')}"
     packed = solution(tmp_path, BODIES["PASSED"], dependencies=["torch", "pydantic"])
-    assert run.provenance_of(packed, PROTOCOL, "moebench run").packages == f"pydantic {version('pydantic')}"
+    made = run.provenance_of(packed, RELAXED, CONFIG, "cpu", "moebench run")
+    assert made.packages == f"pydantic {version('pydantic')}"
 
 
 def test_logs_in_traces_lose_the_folders_of_a_machine(tmp_path, records):
@@ -272,16 +272,19 @@ class Worker:
 def test_the_runner_of_a_gpu_gets_the_protocol_and_is_closed(tmp_path, monkeypatch, records, passed):
     """A user would miss: a worker that holds the GPU's memory after Ctrl-C."""
     worker = Worker(passed.model_copy(update={"performance": Performance(latency_ms=1, speedup_factor=2)}))
+    here = provenance.here
     monkeypatch.setattr(run, "PersistentRunner", lambda log_dir: worker)
-    monkeypatch.setattr(run, "provenance_of", lambda *args: provenance.here("cpu"))
-    protocol = run.Protocol(RELAXED, on_gpu=True, num_trials=3, timeout=60, warmup_runs=7, iterations=9)
-    todo, started = [("one", records[0]), ("two", records[1])], []
+    monkeypatch.setattr(provenance, "here", lambda device, **known: here("cpu", **known))
+    config = RELAXED.config(num_trials=3, timeout_seconds=60, warmup_runs=7, iterations=9)
     packed = solution(tmp_path, BODIES["PASSED"])
-    with closing(run.judge("small", todo, {"tiny": packed}, protocol, "x", lambda *at: started.append(at))) as judged:
-        first = next(judged)
-    assert first.passed and first.traces["tiny"].evaluation.performance.latency_ms == 1
-    assert worker.closed and worker.calls == [(records[0].uuid, 7, 9, 3, RELAXED.rtol)] and started == [(0, "one")]
-    assert str(protocol) == "warmup=7 iterations=9 trials=3"
+    with pytest.raises(KeyboardInterrupt):
+        with run.judging("small", {"tiny": packed}, RELAXED, config, "cuda:0", "x") as judge:
+            first = judge("one", records[0])
+            raise KeyboardInterrupt
+    trace = first.traces["tiny"]
+    assert first.passed and trace.evaluation.performance.latency_ms == 1
+    assert provenance.of_trace(trace).protocol == "warmup=7 iterations=9 trials=3"
+    assert worker.closed and worker.calls == [(records[0].uuid, 7, 9, 3, RELAXED.rtol)]
 
 
 def test_the_table_has_one_row_per_solution(trace, records, capsys):
@@ -298,8 +301,8 @@ def test_the_table_has_one_row_per_solution(trace, records, capsys):
         run.Judged("T=2", {"a_long_name_of_a_solution": timed(3.0), "b": timed(0.1, "RUNTIME_ERROR")}),
         run.Judged("T=3", {}, "the reference did not run: no"),
     ]
-    selected = Selection({"a_long_name_of_a_solution": None, "b": None}, {"c": "needs x"}, [])
-    table = run_table.table("title", judged, selected, timed=True)
+    names = ["a_long_name_of_a_solution", "b"]
+    table = run_table.table("title", judged, names, ["c: SKIPPED: needs x"], timed=True)
     first, second = ([getattr(cell, "text", cell) for cell in row] for row in table.sections[0])
     assert first == ["a_long_name_of_a_solution", "2/3", "2.0000", "6.7x", "2", "1.0000", "1.0000", "1.0000"]
     assert second[:5] == ["b", "1/3", "2.0000", "5.0x", "0"]

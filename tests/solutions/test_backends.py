@@ -20,7 +20,7 @@ import recorded as recorded_traces
 import torch
 from harness import cli
 from harness.core import paths
-from harness.evaluation.build_ahead import build_ahead
+from harness.evaluation.selection import build_ahead
 from harness.packing import eligibility, manifest, pack
 from harness.report.blocks import solutions as solutions_block
 from harness.results import comparison
@@ -520,8 +520,7 @@ def test_the_user_is_told_before_a_long_build(tmp_path, body, outcome):
     assert "minutes" not in packed.model_dump_json()
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
-        for line in build_ahead(moe.definition("small"), [(packed, "compiles for minutes")]):
-            print(line)
+        build_ahead(moe.definition("small"), packed, "compiles for minutes", print)
     before, after = said.getvalue().split("-- loaded --")
     assert f"{packed.name}: building; on first use it compiles for minutes" in before
     assert f"{packed.name}: {outcome}" in after and "apart from the runs below" in " ".join(after.split())

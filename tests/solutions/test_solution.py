@@ -10,12 +10,11 @@ import hashlib
 import pytest
 import torch
 from flashinfer_bench import Trace
-from flashinfer_bench.bench.utils import compute_error_stats, gen_inputs, load_safetensors
+from flashinfer_bench.bench.utils import gen_inputs, load_safetensors
 from flashinfer_bench.compile import BuilderRegistry
 from flashinfer_bench.data import load_jsonl_file
 from harness.core import paths
-from harness.evaluation import cpu_judge
-from harness.evaluation.tolerances import TOLERANCES
+from harness.evaluation.tolerances import TOLERANCES, matched_ratios
 from harness.operators import workloads
 from harness.operators.moe_fp8_block_scale import HARD, PUBLIC
 from harness.packing import eligibility, manifest, pack
@@ -124,12 +123,7 @@ def difference(output, wanted):
 def matched(output, wanted):
     """Tolerance name -> share of elements inside it, as FIB counts."""
     assert torch.isfinite(output).all()
-    if output.numel() == 0:
-        return dict.fromkeys(TOLERANCES, 1.0)
-    return {
-        name: compute_error_stats(output, wanted, cpu_judge.config_for(tolerance))[3]
-        for name, tolerance in TOLERANCES.items()
-    }
+    return matched_ratios(output, wanted)
 
 
 def assert_close(output, wanted, of=""):

@@ -25,7 +25,6 @@ from rich.console import Console
 from definitions.moe_fp8_block_scale import definition
 from harness.core.errors import CannotRun, UserError
 from harness.core.provenance import of_trace
-from harness.evaluation.cpu_judge import config_for
 from harness.evaluation.tolerances import TOLERANCES
 from harness.operators.moe_fp8_block_scale import ROUTED_SCALING_FACTOR
 from harness.report.table import Cell, Table
@@ -92,7 +91,7 @@ def call_all(geometry: str, device: str, tokens: list[int], trace_set: TraceSet)
         workload = random_workload(geometry, count)
         inputs = gen_inputs(layer, workload, device)
         output = apply(layer.name, args=tuple(inputs), fallback=reference)
-        matched = compute_error_stats(output, reference(*inputs), config_for(TOLERANCE))[3]
+        matched = compute_error_stats(output, reference(*inputs), TOLERANCE.config())[3]
         right = matched >= TOLERANCE.ratio
         all_right &= right
         solution, exact = chosen(table, trace_set, workload, layer.name)

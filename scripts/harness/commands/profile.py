@@ -10,7 +10,6 @@ import argparse
 import shlex
 import sys
 from contextlib import nullcontext
-from itertools import chain
 from pathlib import Path
 
 import torch
@@ -19,12 +18,9 @@ from rich.console import Console
 from harness.core.arguments import count
 from harness.core.atomic_file import write_atomically
 from harness.core.errors import CannotRun
-from harness.evaluation.build_ahead import build_ahead
-from harness.evaluation.run import choose_geometry
-from harness.evaluation.selection import select
-from harness.operators.catalogue import definition
+from harness.evaluation.calling import device_here
+from harness.evaluation.selection import choose_geometry, select
 from harness.operators.routing_kinds import KINDS
-from harness.profiling.calls import device_here
 from harness.profiling.points import choose_points
 from harness.profiling.profile import Job, profile_all
 from harness.profiling.record import ProfileRecord
@@ -97,12 +93,10 @@ def main(args: argparse.Namespace) -> int:
         progress.print(f"FAILED {line}", style="bold red")
 
     job = job_of(args)
-    selected = select(args.solutions, job.geometry)
-    for line in chain(selected.skipped_lines, build_ahead(definition(job.geometry), selected.slow)):
-        progress.print(line)
+    solutions, _ = select(args.solutions, job.geometry, progress.print)
     if job.clock == "cpu":
         progress.print("No CUDA device: CPU time of Triton's interpreter, which says nothing about a GPU.")
-    for record in profile_all(selected.solutions, job, progress.print, fail):
+    for record in profile_all(solutions, job, progress.print, fail):
         records.append(record)
         if args.records:
             text = record.model_dump_json(indent=2, exclude_defaults=True)

@@ -7,8 +7,6 @@ the small geometry through Triton's interpreter, which shows what is correct, no
 import argparse
 import logging
 import sys
-from contextlib import closing
-from itertools import chain
 from pathlib import Path
 
 import torch
@@ -18,10 +16,10 @@ from harness.core import paths
 from harness.core.arguments import count
 from harness.core.errors import UserError
 from harness.evaluation import run
-from harness.evaluation.build_ahead import build_ahead
-from harness.evaluation.selection import select
+from harness.evaluation.calling import device_here
+from harness.evaluation.selection import choose_geometry, select
 from harness.evaluation.tolerances import TOLERANCES
-from harness.operators.catalogue import GEOMETRIES, definition, definition_name
+from harness.operators.catalogue import GEOMETRIES, definition_name
 from harness.packing import eligibility
 from harness.report import run_table
 from harness.report.progress import progress
@@ -59,30 +57,34 @@ def main(args: argparse.Namespace) -> int:
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False, markup=False)
     logging.getLogger("flashinfer_bench").setLevel(logging.ERROR)
     on_gpu = torch.cuda.is_available()
-    geometry = run.choose_geometry(args.definition, on_gpu, args.solutions)
+    geometry = choose_geometry(args.definition, on_gpu, args.solutions)
     name, tolerance = definition_name(geometry), TOLERANCES[args.tolerance]
-    trials = args.num_trials or (3 if on_gpu else 1)
-    protocol = run.Protocol(tolerance, on_gpu, trials, args.timeout, args.warmup_runs, args.iterations)
+    config = tolerance.config(
+        warmup_runs=args.warmup_runs,
+        iterations=args.iterations,
+        num_trials=args.num_trials or (3 if on_gpu else 1),
+        timeout_seconds=args.timeout,
+    )
     path = trace_file(args, name)
-    selected = select(args.solutions, geometry)
-    for line in chain(selected.skipped_lines, build_ahead(definition(geometry), selected.slow)):
-        console.print(line)
+    solutions, skipped = select(args.solutions, geometry, console.print)
     if not on_gpu:
         console.print("No CUDA device: Triton's interpreter runs the kernels, so no times.")
 
     todo, judged = run.load_workloads(geometry), []
     with (
+        run.judging(geometry, solutions, tolerance, config, device_here(), args.command_line) as judge,
         progress(console, len(todo)) as started,
-        closing(run.judge(geometry, todo, selected.solutions, protocol, args.command_line, started)) as outcomes,
     ):
-        for outcome in outcomes:
+        for label, workload in todo:
+            started(len(judged), label)
+            outcome = judge(label, workload)
             judged.append(outcome)
             for line in run_table.lines(outcome, on_gpu):
                 console.print(f"[{len(judged)}/{len(todo)}] {line}")
             if path:  # at once: a run that is cut short keeps what it has measured
                 trace_files.merge(path, list(outcome.traces.values()))
     title = f"{name}\n{eligibility.here()}, {tolerance}"
-    console.print(run_table.table(title, judged, selected, on_gpu).terminal())
+    console.print(run_table.table(title, judged, list(solutions), skipped, on_gpu).terminal())
     if path:
         console.print(f"{sum(len(outcome.traces) for outcome in judged)} traces saved in {path}", soft_wrap=True)
     return 0 if all(outcome.passed for outcome in judged) else 1

@@ -6,8 +6,6 @@ FIB's, with 3 warm-up runs and 20 iterations. A result is wrong beyond the toler
 
 import argparse
 import sys
-from contextlib import ExitStack
-from itertools import chain
 from pathlib import Path
 
 import torch
@@ -18,11 +16,10 @@ from harness.core import provenance
 from harness.core.arguments import count
 from harness.core.errors import CannotRun, UserError
 from harness.evaluation import sweep, sweep_record
-from harness.evaluation.build_ahead import build_ahead
+from harness.evaluation.calling import device_here
 from harness.evaluation.selection import select
 from harness.evaluation.sweep_record import TARGETS, Head, Sweep
 from harness.evaluation.tolerances import TOLERANCES
-from harness.operators.catalogue import definition
 from harness.operators.routing_kinds import KINDS, TOKENS
 from harness.packing import manifest
 from harness.report import sweep as report
@@ -57,10 +54,8 @@ def main(args: argparse.Namespace) -> int:
     manifest.choose(args.solutions)
     if not torch.cuda.is_available():
         raise CannotRun("a sweep takes times and needs a CUDA device; torch sees none")
-    selected = select(args.solutions, sweep.GEOMETRY)
-    for line in chain(selected.skipped_lines, build_ahead(definition(sweep.GEOMETRY), selected.slow)):
-        console.print(line)
-    sweeps = measure(args, selected.solutions, console, f"cuda:{torch.cuda.current_device()}")
+    solutions, _ = select(args.solutions, sweep.GEOMETRY, console.print)
+    sweeps = measure(args, solutions, console, device_here())
     for one in sweeps:
         console.print(report.terminal(one).terminal())
     return 1 if any(point.error for one in sweeps for point in one.points) else 0
@@ -71,17 +66,16 @@ def measure(args: argparse.Namespace, solutions: dict[str, Solution], console: C
     routings = [(kind, tokens) for kind in dict.fromkeys(args.kinds) for tokens in sorted(set(args.tokens))]
     tolerance = TOLERANCES[args.tolerance]
     known = {"tolerance": str(tolerance), "protocol": sweep.PROTOCOL, "command": args.command_line}
-    files, sweeps, record = record_files(args.output, list(solutions)), {}, {}
-    with ExitStack() as stack:
-        for name, solution in solutions.items():
-            made = provenance.here(device, source_sha1=solution.hash(), **known)
-            sweeps[name] = Sweep(Head(solution=name, target=args.target, planned=len(routings), provenance=made))
-            record[name] = stack.enter_context(sweep_record.recording(files[name], sweeps[name].head))
-        # the bar is drawn between points only, or it would disturb their times
-        started = stack.enter_context(progress(console, len(routings), ticking=False))
+    files, sweeps = record_files(args.output, list(solutions)), {}
+    for name, solution in solutions.items():
+        made = provenance.here(device, source_sha1=solution.hash(), **known)
+        sweeps[name] = Sweep(Head(solution=name, target=args.target, planned=len(routings), provenance=made))
+        sweep_record.add(files[name], sweeps[name].head)
+    # the bar is drawn between points only, or it would disturb their times
+    with progress(console, len(routings), ticking=False) as started:
         for name, point in sweep.sweep(solutions, routings, tolerance, args.target, device, started):
             sweeps[name].points.append(point)
-            record[name](point)
+            sweep_record.add(files[name], point)
             at = f"[{routings.index((point.kind, point.tokens)) + 1}/{len(routings)}] T={point.tokens} {point.kind}"
             console.print(f"{at}  {name}  {point.error or f'{point.ms:.4f} ms'}")
     return list(sweeps.values())

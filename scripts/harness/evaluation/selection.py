@@ -1,46 +1,68 @@
-"""Which solutions can be run on a geometry on this machine, and why the others cannot."""
+"""What is run on this machine: which geometry, which solutions and why not the others."""
 
-from dataclasses import dataclass
+import time
+from collections.abc import Callable
 
-from flashinfer_bench import Solution
+from flashinfer_bench import Definition, Solution
+from flashinfer_bench.compile import BuilderRegistry, BuildError
 
 from harness.core.errors import CannotRun
-from harness.operators.catalogue import operator
+from harness.operators.catalogue import FULL, GEOMETRIES, definition, geometry_here, geometry_named, operator
 from harness.packing import eligibility, manifest, pack
 
+Say = Callable[[str], None]  # takes a line for the user
 
-@dataclass(frozen=True)
-class Selection:
-    """solutions: name -> packed solution. skipped: name -> reason. Names are the folders', without a geometry.
 
-    slow: solutions that compile for minutes on first use, each with a note that says how long.
+def choose_geometry(wanted: str | None, on_gpu: bool, solutions: list[str]) -> str:
+    """A key of GEOMETRIES from a key or a definition's name, or else what the first solution serves.
+
+    Raises UserError for an unknown definition or solution, CannotRun for a full geometry without a CUDA device.
     """
+    if wanted is None:
+        served = manifest.read_manifest(manifest.choose(solutions)[0]).definitions if solutions else []
+        return geometry_here(served, on_gpu) or geometry_here(list(GEOMETRIES), on_gpu)
+    geometry = geometry_named(wanted)
+    if geometry in FULL and not on_gpu:
+        small = next(key for key in operator(geometry).geometries if key not in FULL)
+        raise CannotRun(f"the {geometry} geometry needs a CUDA device; without one: --definition {small}")
+    return geometry
 
-    solutions: dict[str, Solution]
-    skipped: dict[str, str]
-    slow: list[tuple[Solution, str]]
 
-    @property
-    def skipped_lines(self) -> list[str]:
-        return [f"{name}: SKIPPED: {reason}" for name, reason in self.skipped.items()]
+def select(names: list[str], geometry: str, say: Say) -> tuple[dict[str, Solution], list[str]]:
+    """Folder's name -> packed solution, of these or all of the operator's, and a line for each one that is skipped.
 
-
-def select(names: list[str], geometry: str) -> Selection:
-    """These solutions, or every one of the geometry's operator; geometry: a key of GEOMETRIES.
-
-    Raises UserError for an unknown solution and for one that cannot be packed, CannotRun if all are skipped.
+    Those that compile for minutes on first use are built. Raises UserError for an unknown solution and for one that
+    cannot be packed, CannotRun if all are skipped.
     """
-    hardware = eligibility.here()
-    selected = Selection({}, {}, [])
+    solutions, skipped = {}, []
     for name in manifest.choose(names or manifest.solutions_of(operator(geometry).geometries)):
         packed = pack.pack(name).get(geometry)
-        reason = eligibility.why_skipped(packed, hardware) if packed else "does not serve this definition"
+        reason = eligibility.why_skipped(packed, eligibility.here()) if packed else "does not serve this definition"
         if reason:
-            selected.skipped[name] = reason
-            continue
-        selected.solutions[name] = packed
+            skipped.append(f"{name}: SKIPPED: {reason}")
+        else:
+            solutions[name] = packed
+    if not solutions:
+        raise CannotRun(f"no solution can be run here: {'; '.join(skipped)}")
+    for line in skipped:
+        say(line)
+    for name, packed in solutions.items():
         if note := manifest.read_manifest(name).first_use:
-            selected.slow.append((packed, note))
-    if not selected.solutions:
-        raise CannotRun(f"no solution can be run here: {'; '.join(selected.skipped_lines)}")
-    return selected
+            build_ahead(definition(geometry), packed, note, say)
+    return solutions, skipped
+
+
+def build_ahead(full: Definition, solution: Solution, note: str, say: Say) -> None:
+    """Build a solution before any is judged; note: what the first use takes.
+
+    What is compiled stays on disk, so the runner's own build finds it there. A build that fails is only reported here:
+    the run judges it COMPILE_ERROR.
+    """
+    say(f"{solution.name}: building; on first use it {note}")
+    start = time.monotonic()
+    try:
+        BuilderRegistry.get_instance().build(full, solution)
+        outcome = "built"
+    except BuildError as error:
+        outcome = f"not built: {str(error).splitlines()[0]}"
+    say(f"{solution.name}: {outcome} in {time.monotonic() - start:.1f} s, apart from the runs below")

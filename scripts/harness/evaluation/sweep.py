@@ -6,20 +6,18 @@ included.
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
 
 import numpy as np
 import torch
 from flashinfer_bench import Definition, Solution, Workload
-from flashinfer_bench.bench.evaluators.utils import allocate_outputs, normalize_result
 from flashinfer_bench.bench.timing import time_runnable
-from flashinfer_bench.bench.utils import compute_error_stats, gen_inputs
+from flashinfer_bench.bench.utils import gen_inputs
 from flashinfer_bench.compile import BuilderRegistry, Runnable
 
 from harness.core.errors import CannotRun
-from harness.evaluation.cpu_judge import config_for
+from harness.evaluation.calling import call, first_line, with_outputs
 from harness.evaluation.sweep_record import TARGETS, Point
-from harness.evaluation.tolerances import TOLERANCES, Tolerance
+from harness.evaluation.tolerances import TOLERANCES, Tolerance, matched_ratios
 from harness.operators.catalogue import definition
 from harness.operators.moe_fp8_block_scale import ROUTED_SCALING_FACTOR, routing_bound
 from harness.operators.routing_kinds import KINDS, OFFSET
@@ -28,20 +26,6 @@ GEOMETRY = "full"
 WARMUP_RUNS = 3
 ITERATIONS = 20
 PROTOCOL = f"warmup={WARMUP_RUNS} iterations={ITERATIONS}"
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """matched: tolerance -> share of elements within it; 0 where the output is not finite."""
-
-    matched: dict[str, float]
-    repeatable: bool
-
-    def why_wrong(self, tolerance: Tolerance) -> str | None:
-        """One line, or None for a right answer."""
-        if self.matched[tolerance.name] < tolerance.ratio:
-            return f"matched {self.matched[tolerance.name]:.4f}, want {tolerance.ratio:g} at {tolerance.name}"
-        return None if self.repeatable else "two runs differ"
 
 
 def random_inputs(full: Definition, num_tokens: int, device: str) -> list:
@@ -70,19 +54,10 @@ def with_routing(inputs: list, logits: np.ndarray, bias: np.ndarray, device: str
     ]
 
 
-def call(full: Definition, runnable: Runnable, inputs: list, device: str) -> torch.Tensor:
-    """The output [T, hidden] bf16; NaN wherever a destination-passing solution writes nothing."""
-    with torch.no_grad():
-        if not runnable.metadata.destination_passing_style:
-            return normalize_result(full, runnable(*inputs), device)[0]
-        (output,) = allocate_outputs(full, inputs, device)
-        output.fill_(float("nan"))
-        runnable(*inputs, output)
-        return output
-
-
-def judge(full: Definition, runnable: Runnable, inputs: list, expected: torch.Tensor, device: str) -> Verdict:
-    """Call twice and compare with expected and with each other.
+def judge(
+    full: Definition, runnable: Runnable, inputs: list, expected: torch.Tensor, tolerance: Tolerance, device: str
+) -> dict:
+    """Call twice and compare with expected and with each other: a Point's matched, repeatable and error.
 
     Raises ValueError for an output of another shape or dtype than expected, and whatever the solution raises.
     """
@@ -90,18 +65,20 @@ def judge(full: Definition, runnable: Runnable, inputs: list, expected: torch.Te
     if (first.shape, first.dtype) != (expected.shape, expected.dtype):
         got, want = (f"{tuple(x.shape)} {x.dtype}" for x in (first, expected))
         raise ValueError(f"output: got {got}, want {want}")
+    finite = bool(first.isfinite().all())
+    matched = matched_ratios(first, expected) if finite else dict.fromkeys(TOLERANCES, 0.0)
     repeatable = torch.equal(first.view(torch.int16), second.view(torch.int16))
-    if not first.isfinite().all():
-        return Verdict(dict.fromkeys(TOLERANCES, 0.0), repeatable)
-    matched = {name: compute_error_stats(first, expected, config_for(t))[3] for name, t in TOLERANCES.items()}
-    return Verdict(matched, repeatable)
+    error = None if repeatable else "two runs differ"
+    if matched[tolerance.name] < tolerance.ratio:
+        error = f"matched {matched[tolerance.name]:.4f}, want {tolerance.ratio:g} at {tolerance.name}"
+    return {"matched": matched, "repeatable": repeatable, "error": error}
 
 
 def time_ms(full: Definition, runnable: Runnable, inputs: list, device: str) -> float:
     """Mean latency."""
-    outputs = allocate_outputs(full, inputs, device) if runnable.metadata.destination_passing_style else []
     with torch.no_grad():
-        return time_runnable(runnable, [*inputs, *outputs], WARMUP_RUNS, ITERATIONS, device)
+        arguments = with_outputs(full, runnable, inputs, device)
+        return time_runnable(runnable, arguments, WARMUP_RUNS, ITERATIONS, device)
 
 
 def measure(
@@ -110,11 +87,10 @@ def measure(
     """A Point's ms, matched and repeatable, where known, and error."""
     try:
         runnable = BuilderRegistry.get_instance().build(full, solution)
-        verdict = judge(full, runnable, inputs, expected, device)
-        ms = time_ms(full, runnable, inputs, device)
+        verdict = judge(full, runnable, inputs, expected, tolerance, device)
+        return verdict | {"ms": time_ms(full, runnable, inputs, device)}
     except Exception as error:  # whatever a solution raises is its result
-        return {"error": f"{type(error).__name__}: {str(error).strip()}".splitlines()[0]}
-    return {"ms": ms, **asdict(verdict), "error": verdict.why_wrong(tolerance)}
+        return {"error": first_line(error)}
 
 
 def sweep(
@@ -140,11 +116,9 @@ def sweep(
         least = routing_bound(*routing, OFFSET, GEOMETRY)
         inputs = with_routing(everything, *routing, device)
         try:
-            with torch.no_grad():
-                (expected,) = normalize_result(full, reference(*inputs), device)
+            expected = call(full, reference, inputs, device)
         except RuntimeError as error:
-            message = f"T={num_tokens} {kind}: the reference did not run: {error}"
-            raise CannotRun(message.splitlines()[0]) from error
+            raise CannotRun(f"T={num_tokens} {kind}: the reference did not run: {first_line(error)}") from error
         for name, solution in solutions.items():
             found = measure(solution, full, inputs, expected, tolerance, device)
             point = Point(

@@ -1,7 +1,6 @@
 """The record of a sweep: JSON Lines, first what it is of, then one line per point as it is measured."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -95,16 +94,13 @@ class Sweep:
         return text + (f"; cut short: {missing} points are missing" if missing else "")
 
 
-@contextmanager
-def recording(path: Path | None, head: Head) -> Iterator[Callable[[Point], None]]:
-    """A function that adds a point to a new record at path, at once; without a path it does nothing."""
+def add(path: Path | None, line: Head | Point) -> None:
+    """Write a line to the record, if there is one, at once; a head begins it anew."""
     if path is None:
-        yield lambda point: None
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", buffering=1) as file:  # line by line: a sweep that is cut short keeps what it has measured
-        file.write(head.model_dump_json(exclude_none=True) + "\n")
-        yield lambda point: file.write(point.model_dump_json(exclude_none=True) + "\n")
+    with path.open("w" if isinstance(line, Head) else "a") as file:
+        file.write(line.model_dump_json(exclude_none=True) + "\n")
 
 
 def read(path: Path) -> Sweep:

@@ -2,6 +2,10 @@
 
 from dataclasses import dataclass
 
+import torch
+from flashinfer_bench import BenchmarkConfig
+from flashinfer_bench.bench.utils import compute_error_stats
+
 
 @dataclass(frozen=True)
 class Tolerance:
@@ -15,6 +19,10 @@ class Tolerance:
     def __str__(self) -> str:
         return f"{self.name}: rtol={self.rtol:g} atol={self.atol:g} ratio={self.ratio:g}"
 
+    def config(self, **rest) -> BenchmarkConfig:
+        """FIB's, with this tolerance."""
+        return BenchmarkConfig(rtol=self.rtol, atol=self.atol, required_matched_ratio=self.ratio, **rest)
+
 
 TOLERANCES = {
     t.name: t
@@ -24,3 +32,8 @@ TOLERANCES = {
         Tolerance("default", rtol=0.01, atol=0.01, ratio=0.95),
     )
 }
+
+
+def matched_ratios(output: torch.Tensor, expected: torch.Tensor) -> dict[str, float]:
+    """Tolerance -> share of elements within it, as FIB counts; 1 of an empty output."""
+    return {name: compute_error_stats(output, expected, t.config())[3] for name, t in TOLERANCES.items()}

@@ -14,11 +14,10 @@ import sys
 import torch
 
 from harness.core.errors import UserError
-from harness.evaluation.run import choose_geometry
-from harness.evaluation.selection import select
-from harness.evaluation.sweep import call
+from harness.evaluation.calling import call, device_here
+from harness.evaluation.selection import choose_geometry, select
 from harness.operators.catalogue import definition
-from harness.profiling.calls import build, device_here
+from harness.profiling.calls import build
 from harness.profiling.points import choose_points, inputs_of
 
 
@@ -36,7 +35,7 @@ def main(argv: list[str]) -> int:
     geometry = choose_geometry(None, torch.cuda.is_available(), [args.solution])
     full, device, left = definition(geometry), device_here(), 0
     points = choose_points(args.workloads, geometry)
-    runnable = build(select([args.solution], geometry).solutions[args.solution], full)
+    runnable = build(select([args.solution], geometry, print)[0][args.solution], full)
     for point in points:
         output = call(full, runnable, inputs_of(point, full, device), device)
         nans = int(output.isnan().sum())

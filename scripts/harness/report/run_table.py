@@ -6,7 +6,6 @@ from statistics import fmean
 from flashinfer_bench import Evaluation, EvaluationStatus
 
 from harness.evaluation.run import Judged
-from harness.evaluation.selection import Selection
 from harness.evaluation.tolerances import TOLERANCES
 from harness.report.table import Cell, Table
 
@@ -41,9 +40,8 @@ def latency(evaluation: Evaluation | None) -> float:
     return evaluation.performance.latency_ms if evaluation and evaluation.status == PASSED else INFINITY
 
 
-def table(title: str, judged: list[Judged], selected: Selection, timed: bool) -> Table:
-    """One row per solution that was run. Means are arithmetic, over the workloads that passed."""
-    names = selected.solutions
+def table(title: str, judged: list[Judged], names: list[str], skipped: list[str], timed: bool) -> Table:
+    """One row per solution that was run, skipped below it. Means are arithmetic, over the workloads that passed."""
     found = {name: [w.traces[name].evaluation if name in w.traces else None for w in judged] for name in names}
     settings = list(dict.fromkeys(setting for evs in found.values() for e in evs if e for setting in matched(e)))
     best = [min(map(latency, evaluations)) for evaluations in zip(*found.values(), strict=True)]
@@ -69,5 +67,5 @@ def table(title: str, judged: list[Judged], selected: Selection, timed: bool) ->
         sections=[rows],
         title=title,
         caption=f"means over what passed; fastest: on how many workloads; {caption}" if timed else caption,
-        notes=[*notes, *selected.skipped_lines],
+        notes=[*notes, *skipped],
     )

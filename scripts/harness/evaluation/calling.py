@@ -1,0 +1,31 @@
+"""Call a solution that FIB has built, or the reference."""
+
+import torch
+from flashinfer_bench import Definition
+from flashinfer_bench.bench.evaluators.utils import allocate_outputs, normalize_result
+from flashinfer_bench.compile import Runnable
+
+
+def device_here() -> str:
+    """The current CUDA device, or cpu without one."""
+    return f"cuda:{torch.cuda.current_device()}" if torch.cuda.is_available() else "cpu"
+
+
+def first_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {str(error).strip()}".splitlines()[0]
+
+
+def with_outputs(full: Definition, runnable: Runnable, inputs: list, device: str) -> list:
+    """What the runnable is called with: the inputs, and outputs for one that writes into them."""
+    return inputs + (allocate_outputs(full, inputs, device) if runnable.metadata.destination_passing_style else [])
+
+
+def call(full: Definition, runnable: Runnable, inputs: list, device: str) -> torch.Tensor:
+    """The only output; NaN wherever a destination-passing solution writes nothing."""
+    with torch.no_grad():
+        if not runnable.metadata.destination_passing_style:
+            return normalize_result(full, runnable(*inputs), device)[0]
+        *_, output = arguments = with_outputs(full, runnable, inputs, device)
+        output.fill_(float("nan"))
+        runnable(*arguments)
+        return output
