@@ -8,11 +8,12 @@ import statistics
 
 import pytest
 from harness import cli
+from harness.commands import compare
 from harness.core import paths
 from harness.core.provenance import Provenance
 from harness.packing import pack
 from harness.report import comparison as report
-from harness.results import comparison, comparison_data, staleness, summary
+from harness.results import comparison, staleness, summary
 from harness.results.trace_files import TraceSetError
 from recorded import DEFAULT, NAME, RELAXED, trace, trace_set, write
 
@@ -112,7 +113,7 @@ def here():
 
 def test_the_packed_source_of_this_repository_decides(here, tmp_path):
     """Editing a solution must make its committed traces stale, and nothing else."""
-    cells = csv.DictReader(io.StringIO(comparison_data.cells_csv(here)))
+    cells = csv.DictReader(io.StringIO(compare.as_csv(here)))
     hashes = {cell["solution"]: cell["solution_sha1"] for cell in cells if cell["definition"] == NAME}
     name = next(iter(hashes))
     file = write(tmp_path / "x.jsonl", [trace(name, 1, sha1=hashes[name]), trace(name, 7, sha1="0" * 40)])
@@ -187,7 +188,7 @@ def test_several_trace_sets_are_merged_and_a_file_counts_once(tmp_path):
 
 
 def test_ratio_has_its_range(tmp_path):
-    built = comparison.with_ratio(comparison.build([trace_set(tmp_path, two())]), "slow", "fast")
+    built = comparison.build([trace_set(tmp_path, two())], pair=("slow", "fast"))
     (ratio,) = built.sections[0].groups[0].ratios
     expected = {t: FAST[t] / SLOW[t] for t in FAST}
     found = {info.seq_len: ratio.by_workload.get(info.uuid) for info in built.sections[0].workloads}
@@ -278,10 +279,21 @@ def test_the_choice_of_untimed_runs_is_not_a_failure(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory):
+def root(tmp_path_factory):
     log = "NaN | * in output"
     traces = [*two(), trace("slow", 14, status="RUNTIME_ERROR", log=log), trace("fast", 15, 3.0, sha1="before")]
-    return comparison.build([trace_set(tmp_path_factory.mktemp("set"), traces)])
+    return trace_set(tmp_path_factory.mktemp("set"), traces)
+
+
+@pytest.fixture(scope="module")
+def built(root):
+    return comparison.build([root])
+
+
+@pytest.fixture(scope="module")
+def asked(root):
+    """Only how slow and fast relate."""
+    return comparison.build([root], pair=("slow", "fast"))
 
 
 def test_markdown_has_a_regular_table_for_each_part(built):
@@ -294,12 +306,10 @@ def test_markdown_has_a_regular_table_for_each_part(built):
     assert "stale 3.000" in text and "RUNTIME_ERROR" in text and RELAXED in text
 
 
-def test_a_ratio_is_shown_alone_and_by_workload(built):
-    pair = ("slow", "fast")
-    asked = comparison.with_ratio(built, *pair)
-    for text in (report.markdown(asked, pair), report.plain_text(asked, pair)):
+def test_a_ratio_is_shown_alone_and_by_workload(asked):
+    for text in (report.markdown(asked), report.plain_text(asked)):
         assert "slow against fast" in text and "from 0.500 to 2.000" in text and "Which to use" not in text
-    assert "| 80 | 2.000 | 4.000 | **2.000** |" in report.markdown(asked, pair)
+    assert "| 80 | 2.000 | 4.000 | **2.000** |" in report.markdown(asked)
 
 
 def test_terminal_ends_with_what_to_use(built):
@@ -312,21 +322,21 @@ def test_terminal_ends_with_what_to_use(built):
 
 
 def test_csv_holds_a_line_for_each_cell(built):
-    lines = list(csv.DictReader(io.StringIO(comparison_data.cells_csv(built))))
+    lines = list(csv.DictReader(io.StringIO(compare.as_csv(built))))
     assert len(lines) == 12
     (line,) = (x for x in lines if x["seq_len"] == "80" and x["solution"] == "slow")
     assert (float(line["latency_ms"]), float(line["speedup"]), line["winner"]) == (2.0, 10.0, "1")
     assert line["recorded_in"].endswith(f"{NAME}.jsonl:8") and line["source"] == "current"
 
 
-def test_ratio_csv_holds_a_line_for_each_workload(built):
-    lines = list(csv.DictReader(io.StringIO(comparison_data.ratios_csv(comparison.with_ratio(built, "slow", "fast")))))
+def test_ratio_csv_holds_a_line_for_each_workload(asked):
+    lines = list(csv.DictReader(io.StringIO(compare.as_csv(asked))))
     assert len(lines) == 19 and {(x["a"], x["b"]) for x in lines} == {("slow", "fast")}
     assert next(x["ratio"] for x in lines if x["seq_len"] == "80") == "2.0"
 
 
 def test_json_holds_the_whole_model(built):
-    found = json.loads(comparison_data.as_json(built))
+    found = json.loads(compare.as_json(built))
     group = found["sections"][0]["groups"][0]
     cell = next(r for r in group["rows"] if r["workload"]["seq_len"] == 14)["cells"]["slow"]
     assert cell["status"] == "RUNTIME_ERROR" and cell["log"] == "NaN | * in output" and cell["latency_ms"] is None
@@ -424,4 +434,4 @@ def test_bad_arguments_get_one_line(command, tmp_path, args, message):
 def test_solutions_never_run_alike_have_no_ratio(tmp_path):
     traces = [trace("fast", 7), trace("slow", 7, hardware="Another GPU")]
     with pytest.raises(TraceSetError, match="never measured on one machine"):
-        comparison.with_ratio(comparison.build([trace_set(tmp_path, traces)]), "fast", "slow")
+        comparison.build([trace_set(tmp_path, traces)], pair=("fast", "slow"))

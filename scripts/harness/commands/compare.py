@@ -5,18 +5,19 @@ traces are of one cell, those of the current source come first, and the newest o
 """
 
 import argparse
+import json
 import sys
 from pathlib import Path
 
+import pandas as pd
 from rich.console import Console
 
 from harness.core import paths
 from harness.core.atomic_file import write_atomically
 from harness.operators.catalogue import GEOMETRIES
 from harness.report import comparison as report
-from harness.results import comparison, comparison_data
-
-FORMATS = ("terminal", "markdown", "csv", "json")
+from harness.results import comparison
+from harness.results.comparison import Comparison
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,23 +38,47 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--output", type=Path, metavar="FILE", help="write there, not to the terminal")
 
 
+def as_csv(found: Comparison) -> str:
+    """A line for each cell, without its log, or each workload of the ratio; empty where a figure is not known."""
+    lines = []
+    for section in found.sections:
+        where = {"definition": section.definition, "hardware": section.hardware, "versions": section.versions_text}
+        for group in section.groups:
+            run = where | {"tolerance": group.tolerance, "protocol": group.protocol}
+            for row in group.rows:
+                info = row.workload
+                first = run | {"uuid": info.uuid, "seq_len": info.seq_len}
+                if not found.pair:
+                    first |= {"bound_ms": info.bound_ms}
+                    lines += [first | vars(cell) | {"winner": int(cell.wins)} for cell in row.cells.values()]
+                for ratio in group.ratios if found.pair else ():
+                    times = {
+                        "a_ms": row.ms(ratio.a),
+                        "b_ms": row.ms(ratio.b),
+                        "ratio": ratio.by_workload.get(info.uuid),
+                    }
+                    lines.append(first | {"a": ratio.a, "b": ratio.b} | times)
+    hidden = ["log", "stale", "passed", "counts", "wins"]
+    return pd.DataFrame(lines).drop(columns=hidden, errors="ignore").to_csv(index=False)
+
+
+def as_json(found: Comparison) -> str:
+    """Every field of the model; null where a figure is not known."""
+    return json.dumps(found, default=vars, indent=2, ensure_ascii=False) + "\n"
+
+
+FORMATS = {"terminal": report.plain_text, "markdown": report.markdown, "csv": as_csv, "json": as_json}
+
+
 def main(args: argparse.Namespace) -> int:
-    found = comparison.build(args.traces, args.definition, args.tolerance, args.solutions)
     pair = tuple(args.ratio) if args.ratio else None
-    if pair:
-        found = comparison.with_ratio(found, *pair)
+    found = comparison.build(args.traces, args.definition, args.tolerance, args.solutions, pair)
     for warning in found.warnings:
         print(warning, file=sys.stderr)
     if args.format == "terminal" and not args.output and sys.stdout.isatty():
-        report.show(found, Console(), pair)
+        report.show(found, Console())
         return 0
-    forms = {
-        "terminal": lambda: report.plain_text(found, pair),
-        "markdown": lambda: report.markdown(found, pair),
-        "csv": lambda: comparison_data.ratios_csv(found) if pair else comparison_data.cells_csv(found),
-        "json": lambda: comparison_data.as_json(found),
-    }
-    text = forms[args.format]()
+    text = FORMATS[args.format](found)
     if args.output:
         write_atomically(args.output, text)
     else:

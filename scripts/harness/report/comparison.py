@@ -2,13 +2,14 @@
 
 import io
 import math
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from types import SimpleNamespace
 
 from rich.console import Console
 
 from harness.report.table import Cell as Entry
 from harness.report.table import Table
-from harness.results.comparison import Cell, Comparison, Ratio, Row, RunGroup, Section, tolerance_order
+from harness.results.comparison import Comparison, Ratio, Row, RunGroup, Section, tolerance_order
 from harness.results.summary import ALL, REGIMES, RegimeSummary
 
 CLOSE = 0.05  # a lead below this is not worth choosing by
@@ -16,24 +17,15 @@ MIN_WIDTH = 160
 CELL_WIDTH = 25  # of a solution's column with its borders
 
 
-@dataclass(frozen=True)
-class Part:
-    """A heading with its lines of text and tables."""
-
-    heading: str
-    lines: list[str] = field(default_factory=list)
-    tables: list[Table] = field(default_factory=list)
-
-
 def decimal(value: float | None, digits: int, unit: str = "") -> str:
     return "-" if value is None else f"{value:.{digits}f}{unit}"
 
 
-def cell_entry(cell: Cell | None, winner: str | None) -> Entry:
+def cell_entry(cell: SimpleNamespace | None) -> Entry:
     """Latency, speed-up and, where there is a bound, latency over bound; or why there is none."""
     if cell is None:
         return Entry("-")
-    mark = "failed" if not cell.passed else "stale" if cell.stale else "best" if cell.solution == winner else ""
+    mark = "failed" if not cell.passed else "stale" if cell.stale else "best" if cell.wins else ""
     before = {"current": "", "stale": "stale ", "unknown": "? "}[cell.source]
     if cell.speedup is None:
         matched = "" if cell.matched is None else f" {cell.matched:.4f}"
@@ -48,7 +40,7 @@ def workload_table(group: RunGroup) -> Table:
 
     def entries(row: Row) -> list[Entry | str]:
         bound = [decimal(row.workload.bound_ms, 3)] if bounds else []
-        cells = [cell_entry(row.cells.get(name), row.winner) for name in group.solutions]
+        cells = [cell_entry(row.cells.get(name)) for name in group.solutions]
         return [str(row.workload.seq_len), *bound, *cells]
 
     return Table(
@@ -194,57 +186,55 @@ def choice_table(comparison: Comparison) -> Table:
     )
 
 
-def parts_of(comparison: Comparison, pair: tuple[str, str] | None = None) -> list[Part]:
-    """All of a comparison; with a pair its ratio alone, workload by workload."""
-    parts = []
+def parts_of(comparison: Comparison) -> Iterator[tuple[str, list[str], list[Table]]]:
+    """Heading, lines of text and tables of each part of a comparison, or of the ratio that is asked for."""
     for section in comparison.sections:
-        parts.append(Part(f"{section.hardware}: {section.definition}", [section.versions_text]))
+        yield f"{section.hardware}: {section.definition}", [section.versions_text], []
         for group in section.groups:
             tables = [ratio_table(group, ratio) for ratio in group.ratios]
-            if not pair:
+            if not comparison.pair:
                 ranges = [range_table(group.ratios)] if group.ratios else []
                 tables = [workload_table(group), summary_table(group), *ranges]
             if tables:
-                parts.append(Part(group.tolerance, [f"{group.protocol}; {' to '.join(group.days)}"], tables))
-        if not pair and (matched := matched_table(section)):
-            parts.append(Part("Exactness", [], [matched]))
-    return parts
+                yield group.tolerance, [f"{group.protocol}; {' to '.join(group.days)}"], tables
+        if not comparison.pair and (matched := matched_table(section)):
+            yield "Exactness", [], [matched]
 
 
-def markdown(comparison: Comparison, pair: tuple[str, str] | None = None) -> str:
-    """The whole comparison, or with a pair its ratio alone."""
-    blocks = [] if pair else ["## Which to use", choice_table(comparison).markdown()]
-    for part in parts_of(comparison, pair):
-        blocks += [f"## {part.heading}", *part.lines]
-        for table in part.tables:
+def markdown(comparison: Comparison) -> str:
+    """The whole comparison, or the ratio that is asked for."""
+    blocks = [] if comparison.pair else ["## Which to use", choice_table(comparison).markdown()]
+    for heading, lines, tables in parts_of(comparison):
+        blocks += [f"## {heading}", *lines]
+        for table in tables:
             blocks += [f"### {table.title}", table.markdown()]
     if comparison.notes:
         blocks.append("\n".join(f"- {note}" for note in comparison.notes))
     return "\n\n".join(blocks) + "\n"
 
 
-def show(comparison: Comparison, console: Console, pair: tuple[str, str] | None = None) -> None:
-    """Print everything, or with a pair its ratio alone."""
+def show(comparison: Comparison, console: Console) -> None:
+    """Print everything, or the ratio that is asked for."""
 
     def line(text: str, style: str) -> None:
         console.print(text, style=style, markup=False, highlight=False)
 
-    for part in parts_of(comparison, pair):
-        line(part.heading, "bold")
-        for text in part.lines:
+    for heading, lines, tables in parts_of(comparison):
+        line(heading, "bold")
+        for text in lines:
             line(text, "dim")
-        for table in part.tables:
+        for table in tables:
             console.print(table.terminal())
         console.print()
     for note in comparison.notes:
         line(note, "yellow")
-    if not pair:
+    if not comparison.pair:
         console.print(choice_table(comparison).terminal())
 
 
-def plain_text(comparison: Comparison, pair: tuple[str, str] | None = None) -> str:
+def plain_text(comparison: Comparison) -> str:
     """What `show` prints, without colours and as wide as the solutions need, for a file."""
     most = max(len(group.solutions) for group in comparison.groups)
     out = io.StringIO()
-    show(comparison, Console(file=out, width=max(MIN_WIDTH, 20 + CELL_WIDTH * most)), pair)
+    show(comparison, Console(file=out, width=max(MIN_WIDTH, 20 + CELL_WIDTH * most)))
     return "".join(f"{line.rstrip()}\n" for line in out.getvalue().splitlines())

@@ -8,11 +8,12 @@ lets nothing be fetched.
 import base64
 import hashlib
 from pathlib import Path
+from types import SimpleNamespace
 
 import jinja2
 
 from harness.report.comparison import decimal, matched_columns
-from harness.results.comparison import Cell, Comparison, Row, RunGroup, Section, tolerance_order
+from harness.results.comparison import Comparison, Row, RunGroup, Section, tolerance_order
 from harness.results.summary import REGIMES
 from harness.results.workload_info import WorkloadInfo
 
@@ -29,7 +30,7 @@ def regime_of(seq_len: int) -> str:
     return next(regime.name for regime in REGIMES if regime.holds(seq_len))
 
 
-def status_words(cell: Cell) -> str:
+def status_words(cell: SimpleNamespace) -> str:
     return cell.status.replace("_", " ").lower()
 
 
@@ -37,7 +38,7 @@ def is_timed(group: RunGroup) -> bool:
     return any(cell.latency_ms is not None for cell in group.cells)
 
 
-def tags_of(cell: Cell, winner: str | None) -> list[tuple[str, str]]:
+def tags_of(cell: SimpleNamespace) -> list[tuple[str, str]]:
     """(kind, words) of what is to be known of a cell at first sight."""
     tags = [] if cell.passed else [("failed", status_words(cell))]
     if cell.passed and cell.latency_ms is None:
@@ -46,18 +47,18 @@ def tags_of(cell: Cell, winner: str | None) -> list[tuple[str, str]]:
         tags.append(("stale", "stale"))
     if cell.source == "unknown":
         tags.append(("skipped", "source unknown"))
-    if cell.solution == winner:
+    if cell.wins:
         tags.append(("best", "★ fastest"))
     return tags
 
 
-def label_of(cell: Cell, winner: str | None) -> str:
+def label_of(cell: SimpleNamespace) -> str:
     """One line about a cell, for a reader who sees neither table nor plot."""
     words = status_words(cell)
     if cell.latency_ms is not None:
         words = f"{decimal(cell.latency_ms, 3)} ms, {decimal(cell.speedup, 1, 'x')}"
     over = "" if cell.over_bound is None else f", {decimal(cell.over_bound, 2)} times the bound"
-    tags = "".join(f", {text}" for kind, text in tags_of(cell, winner) if kind != "failed")
+    tags = "".join(f", {text}" for kind, text in tags_of(cell) if kind != "failed")
     return f"{cell.solution} at T = {cell.seq_len}: {words}{over}{tags}"
 
 
@@ -67,7 +68,7 @@ def group_id(section: Section, group: RunGroup) -> str:
     return hashlib.sha1(repr(what).encode()).hexdigest()[:8]
 
 
-def trace_id(section: Section, group: RunGroup, cell: Cell) -> str:
+def trace_id(section: Section, group: RunGroup, cell: SimpleNamespace) -> str:
     """A fragment of a URL, the same for a later trace of the same experiment."""
     key = f"{group_id(section, group)} {cell.solution} {cell.uuid}"
     return f"trace-{hashlib.sha1(key.encode()).hexdigest()[:12]}"
@@ -79,7 +80,7 @@ def dialog_part(title: str, rows: list[tuple[str, object, str]]) -> dict:
     return {"title": title, "rows": shown}
 
 
-def trace_view(section: Section, group: RunGroup, row: Row, cell: Cell) -> dict:
+def trace_view(section: Section, group: RunGroup, cell: SimpleNamespace) -> dict:
     """What the dialog shows of one trace alone."""
     matched = section.matched.get(cell.uuid, {}).get(cell.solution, {})
     others = sorted(matched.keys() - {group.tolerance_name}, key=tolerance_order)
@@ -109,7 +110,7 @@ def trace_view(section: Section, group: RunGroup, row: Row, cell: Cell) -> dict:
     parts = {"Figures": figures, "Error": errors, "Run": run, "Source": source}
     return {
         "title": f"{cell.solution} at T = {cell.seq_len:,}",
-        "tags": tags_of(cell, row.winner),
+        "tags": tags_of(cell),
         "parts": [dialog_part(title, rows) for title, rows in parts.items()],
         "uuid": cell.uuid,
         "log": cell.log,
@@ -150,7 +151,7 @@ def workload_view(section: Section, row: Row) -> dict:
     }
 
 
-def point_view(section: Section, group: RunGroup, row: Row, cell: Cell) -> dict:
+def point_view(section: Section, group: RunGroup, cell: SimpleNamespace) -> dict:
     return {
         "uuid": cell.uuid,
         "latency_ms": cell.latency_ms,
@@ -159,7 +160,7 @@ def point_view(section: Section, group: RunGroup, row: Row, cell: Cell) -> dict:
         "speedup_text": decimal(cell.speedup, 1, "x"),
         "stale": cell.stale,
         "trace": trace_id(section, group, cell),
-        "label": label_of(cell, row.winner),
+        "label": label_of(cell),
     }
 
 
@@ -171,10 +172,10 @@ def data_of(comparison: Comparison, series: dict[str, dict]) -> dict:
             points = {name: [] for name in group.solutions}
             for row in group.rows:
                 for name, cell in row.cells.items():
-                    view = trace_view(section, group, row, cell)
+                    view = trace_view(section, group, cell)
                     traces[trace_id(section, group, cell)] = view | {"group": len(groups)}
                     if cell.latency_ms is not None:
-                        points[name].append(point_view(section, group, row, cell))
+                        points[name].append(point_view(section, group, cell))
             groups.append(
                 {
                     "workloads": [workload_view(section, row) for row in group.rows],

@@ -8,8 +8,10 @@ one of the current source comes before a stale one, and the newest of those coun
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from itertools import combinations
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 
@@ -23,57 +25,20 @@ from harness.results.trace_table import CONDITION, counting, records, trace_tabl
 from harness.results.workload_info import WorkloadInfo, workload_infos
 
 TOLERANCE_ORDER = ("default", "relaxed", "contest")
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A solution on a workload, as the trace says that counts.
-
-    source: "current", "stale" or "unknown", see staleness. Times and speedup are None unless it passed and was timed.
-    matched: the share of elements inside its tolerance. recorded_in: "file:line" of the trace. superseded: how many
-    other traces of the same cell do not count.
-    """
-
-    solution: str
-    uuid: str
-    seq_len: int
-    status: str
-    source: staleness.State
-    latency_ms: float | None
-    reference_ms: float | None
-    speedup: float | None
-    over_bound: float | None
-    matched: float | None
-    max_absolute_error: float | None
-    max_relative_error: float | None
-    solution_sha1: str | None
-    timestamp: str
-    command: str | None
-    packages: str | None
-    log: str
-    recorded_in: str
-    superseded: int
-
-    @property
-    def stale(self) -> bool:
-        return self.source == "stale"
-
-    @property
-    def passed(self) -> bool:
-        return self.status == "PASSED"
-
-    @property
-    def counts(self) -> bool:
-        """Whether it enters means and can win."""
-        return not self.stale and self.speedup is not None
+CELL = ["solution", "uuid", "seq_len", "status", "source", "latency_ms", "reference_ms", "speedup", "over_bound"]
+CELL += ["matched", "max_absolute_error", "max_relative_error", "solution_sha1", "timestamp", "command", "packages"]
+CELL += ["log", "recorded_in", "superseded", "stale", "passed", "counts", "wins"]
 
 
 @dataclass(frozen=True)
 class Row:
-    """A workload's cells by solution, without those never run; winner: the fastest that counts, if any."""
+    """A workload's cells by solution, without those never run; winner: the fastest that counts, if any.
+
+    A cell is the trace that counts, with the columns CELL of `trace_table` and `counting` as attributes.
+    """
 
     workload: WorkloadInfo
-    cells: dict[str, Cell]
+    cells: dict[str, SimpleNamespace]
     winner: str | None
 
     def ms(self, solution: str) -> float | None:
@@ -122,7 +87,7 @@ class RunGroup:
         return self.tolerance.partition(":")[0]
 
     @property
-    def cells(self) -> list[Cell]:
+    def cells(self) -> list[SimpleNamespace]:
         return [cell for row in self.rows for cell in row.cells.values()]
 
     @property
@@ -150,9 +115,11 @@ class Section:
 
 @dataclass(frozen=True)
 class Comparison:
-    """warnings: what could not be read; notes: what a reader of the figures has to know."""
+    """pair: the only two solutions whose ratio is asked for; warnings: what could not be read; notes: what a reader of
+    the figures has to know."""
 
     sections: list[Section]
+    pair: tuple[str, str] | None = None
     warnings: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -173,47 +140,40 @@ def ratio(rows: list[Row], a: str, b: str) -> Ratio:
     return Ratio(a, b, found, min(found.values(), default=None), max(found.values(), default=None), middle)
 
 
-def make_group(tolerance: str, protocol: str, infos: list[WorkloadInfo], traces: pd.DataFrame) -> RunGroup:
-    cells = counting(traces).sort_values("solution")
-    bounds = {info.uuid: info.bound_ms for info in infos}
-    cells["over_bound"] = cells.latency_ms / cells.uuid.map(bounds).astype(float)
-    cells["counts"] = (cells.source != "stale") & cells.speedup.notna()
-    fastest = cells[cells.counts].sort_values(["latency_ms", "solution"]).drop_duplicates("uuid")
-    cells["wins"] = cells.index.isin(fastest.index)
-    winners = dict(zip(fastest.uuid, fastest.solution, strict=True))
+def make_group(
+    tolerance: str, protocol: str, infos: list[WorkloadInfo], traces: pd.DataFrame, pair: tuple[str, str] | None
+) -> RunGroup:
+    cells = counting(traces, {info.uuid: info.bound_ms for info in infos})
     by_workload = defaultdict(dict)
-    for cell in records(cells, Cell):
+    for cell in records(cells[CELL]):
         by_workload[cell.uuid][cell.solution] = cell
+    winners = cells[cells.wins].set_index("uuid").solution
     rows = [Row(info, by_workload[info.uuid], winners.get(info.uuid)) for info in infos]
-    total, *regimes = summarise(cells, infos)
+    total, *regimes = summarise(cells, [info.seq_len for info in infos])
     names = [summary.solution for summary in total.summaries]
-    ratios = [ratio(rows, a, b) for at, a in enumerate(names) for b in names[at + 1 :]]
+    pairs = [pair] if pair else combinations(names, 2)
+    ratios = [ratio(rows, a, b) for a, b in pairs if {a, b} <= set(names)]
     return RunGroup(tolerance, protocol, names, rows, total, regimes, ratios)
 
 
-def matched_ratios(traces: pd.DataFrame) -> dict[str, dict[str, dict[str, float]]]:
-    """As in Section: at each tolerance that of the newest trace."""
-    found = defaultdict(lambda: defaultdict(dict))
-    fresh = traces[traces.source != "stale"].sort_values("timestamp", kind="stable")
-    for uuid, solution, matched_at in zip(fresh.uuid, fresh.solution, fresh.matched_at, strict=True):
-        found[uuid][solution] |= matched_at
-    return found
-
-
-def make_section(traces: pd.DataFrame, tolerance: str | None) -> Section:
+def make_section(traces: pd.DataFrame, tolerance: str | None, pair: tuple[str, str] | None) -> Section:
     """tolerance: the name of the one to make run groups of, None for all; matched ratios are shown at every one."""
     first = traces.iloc[0]
     infos = workload_infos(first.definition, first.hardware, list(traces.found))
     shown = traces if tolerance is None else traces[traces.tolerance_name == tolerance]
     runs = sorted(shown.groupby(["tolerance", "protocol"]), key=lambda run: (tolerance_order(run[0][0]), run[0][1]))
+    matched = defaultdict(lambda: defaultdict(dict))
+    fresh = traces[traces.source != "stale"].sort_values("timestamp", kind="stable")
+    for trace in fresh.itertuples():  # at each tolerance the newest stays
+        matched[trace.uuid][trace.solution] |= trace.matched_at
     return Section(
         definition=first.definition,
         hardware=first.hardware,
         versions=dict(sorted(first.found.provenance.versions.items())),
         versions_text=first.versions,
         workloads=infos,
-        groups=[make_group(*run, infos, part) for run, part in runs],
-        matched=matched_ratios(traces),
+        groups=[make_group(*run, infos, part, pair) for run, part in runs],
+        matched=matched,
     )
 
 
@@ -237,12 +197,16 @@ def recorded(definition: str, tolerance: str | None = None) -> Comparison:
 
 
 def build(
-    given: list[Path], definition: str | None = None, tolerance: str | None = None, solutions: Sequence[str] = ()
+    given: list[Path],
+    definition: str | None = None,
+    tolerance: str | None = None,
+    solutions: Sequence[str] = (),
+    pair: tuple[str, str] | None = None,
 ) -> Comparison:
     """Compare the traces below the given paths. Raises TraceSetError, also for a name that no trace has.
 
     definition: a key of GEOMETRIES or a name. tolerance: a name; only its run groups are built. solutions: names, all
-    when empty.
+    when empty. pair: two solutions; only their ratio is made, in the run groups that have both.
     """
     recorded, warnings = trace_files.read(given)
     usable = [found for found in recorded if "seq_len" in found.trace.workload.axes]
@@ -256,29 +220,16 @@ def build(
         check_known(column, names, traces[column].values)
         traces = traces[traces[column].isin(names)] if names else traces
     check_known("tolerance", [tolerance] if tolerance else [], traces.tolerance_name.values)
-    sources = {root: staleness.sources(root) for root in {found.root for found in traces.found}}
-    warnings += dict.fromkeys(line for known in sources.values() for line in known.warnings)
-    states = [
-        staleness.of_trace(found.provenance, found.trace.definition, found.trace.solution, sources[found.root])
-        for found in traces.found
-    ]
+    check_known("solution", pair or [], traces.solution.values)
+    states, unreadable = staleness.of_traces(list(traces.found))
     traces = traces.assign(source=states)
-    made = [make_section(part, tolerance) for _, part in traces.groupby(CONDITION[:3])]
+    made = [make_section(part, tolerance, pair) for _, part in traces.groupby(CONDITION[:3])]
     sections = [section for section in made if section.groups]
-    return Comparison(sections, warnings, [*notes, *notes_on(sections)])
-
-
-def with_ratio(comparison: Comparison, a: str, b: str) -> Comparison:
-    """The comparison with this ratio alone, in the run groups that have both. Raises TraceSetError without one."""
-    check_known("solution", (a, b), [name for group in comparison.groups for name in group.solutions])
-    if not any({a, b} <= set(group.solutions) for group in comparison.groups):
-        raise TraceSetError(f"{a} and {b} were never measured on one machine with the same versions and protocol")
-
-    def changed(group: RunGroup) -> RunGroup:
-        return replace(group, ratios=[ratio(group.rows, a, b)] if {a, b} <= set(group.solutions) else [])
-
-    sections = [replace(section, groups=[changed(g) for g in section.groups]) for section in comparison.sections]
-    return replace(comparison, sections=sections)
+    if pair and not any(group.ratios for section in sections for group in section.groups):
+        raise TraceSetError(
+            f"{' and '.join(pair)} were never measured on one machine with the same versions and protocol"
+        )
+    return Comparison(sections, pair, [*warnings, *unreadable], [*notes, *notes_on(sections)])
 
 
 def notes_on(sections: list[Section]) -> list[str]:
@@ -294,7 +245,6 @@ def notes_on(sections: list[Section]) -> list[str]:
     for section in sections:
         if section.hardware != roofline.MEASURED_ON:
             notes.append(f"no bound for {section.hardware}: its ceilings are known for {roofline.MEASURED_ON} only")
-        elif lacking := [info.seq_len for info in section.workloads if info.rows is None]:
-            listed = ", ".join(map(str, lacking))
-            notes.append(f"no bound at T = {listed}: the routing's blobs are not in the data set")
+        elif lacking := [str(info.seq_len) for info in section.workloads if info.rows is None]:
+            notes.append(f"no bound at T = {', '.join(lacking)}: the routing's blobs are not in the data set")
     return list(dict.fromkeys(notes))

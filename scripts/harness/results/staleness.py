@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -11,26 +10,19 @@ from pydantic import ValidationError
 
 from harness.core import paths
 from harness.core.provenance import Provenance
+from harness.core.schema import first_fault
 from harness.packing import manifest, pack
+from harness.results.trace_files import Recorded
 
 State = Literal["current", "stale", "unknown"]
 
 
-@dataclass(frozen=True)
-class Sources:
-    """A data set's sources as they are now.
+def sources(root: Path | None) -> tuple[dict[tuple[str, str], str], list[str]]:
+    """A data set's sources as they are now: (definition, solution) -> hash, and warnings of those that cannot be read.
 
-    hashes: (definition, solution) -> hash. complete: whether a solution that is not among them is gone; a data set
-    without sources, and a file outside any data set, cannot tell. warnings: sources that cannot be read.
+    root: this repository, whose solutions are packed; another data set, with Solution files; None: a trace file
+    outside any, taken to be of this repository's solutions.
     """
-
-    hashes: dict[tuple[str, str], str]
-    complete: bool
-    warnings: list[str] = field(default_factory=list)
-
-
-def sources(root: Path | None) -> Sources:
-    """This repository's solutions, packed; another data set's Solution files; None: a file outside any data set."""
     solutions, warnings = [], []
     if root in (None, paths.ROOT):
         for name in manifest.solution_names():
@@ -43,9 +35,8 @@ def sources(root: Path | None) -> Sources:
             try:
                 solutions.append(Solution.model_validate_json(file.read_bytes()))
             except ValidationError as error:
-                warnings.append(f"{file}: not a FIB Solution: {error.errors()[0]['msg']}; its traces count as stale")
-    hashes = {(solution.definition, solution.name): solution.hash() for solution in solutions}
-    return Sources(hashes, complete=root is not None and bool(hashes), warnings=warnings)
+                warnings.append(f"{file}: not a FIB Solution: {first_fault(error, 'file')}; its traces count as stale")
+    return {(solution.definition, solution.name): solution.hash() for solution in solutions}, warnings
 
 
 def judge(provenance: Provenance, hashes: Collection[str], complete: bool = True) -> State:
@@ -55,10 +46,18 @@ def judge(provenance: Provenance, hashes: Collection[str], complete: bool = True
     return "current" if provenance.source_sha1 in hashes else "stale"
 
 
-def of_trace(provenance: Provenance, definition: str, solution: str, known: Sources) -> State:
-    """Of a trace; known: `sources` of its data set, which are read once for all of its traces."""
-    now = known.hashes.get((definition, solution))
-    return judge(provenance, [now] if now else [], known.complete)
+def of_traces(recorded: list[Recorded]) -> tuple[list[State], list[str]]:
+    """Of each trace, by the sources of its data set; and warnings of the sources that cannot be read.
+
+    A data set without sources, and a file outside any data set, cannot tell that a solution is gone.
+    """
+    known = {root: sources(root) for root in {found.root for found in recorded}}
+    states = []
+    for found in recorded:
+        hashes, _ = known[found.root]
+        now = hashes.get((found.trace.definition, found.trace.solution))
+        states.append(judge(found.provenance, [now] if now else [], complete=found.root is not None and bool(hashes)))
+    return states, list(dict.fromkeys(line for _, warnings in known.values() for line in warnings))
 
 
 def of_record(provenance: Provenance, solution: str) -> State:

@@ -57,48 +57,35 @@ def files_of(path: Path) -> list[Path]:
     return files
 
 
-def read_file(path: Path, shown: str) -> tuple[list[tuple[int, Trace]], list[str]]:
-    """(line number, trace) of the lines that are FIB traces, and a warning for each line that is not.
-
-    Raises TraceSetError when lines are JSON, but none is a FIB trace.
-    """
-    good, warnings, foreign = [], [], []
-    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
-        if not line.strip():
-            continue
-        try:
-            good.append((number, Trace.model_validate_json(line)))
-        except ValidationError as error:
-            first = error.errors()[0]
-            if first["type"] == "json_invalid":
-                warnings.append(f"{shown}:{number}: left out: not JSON: {first['ctx']['error']}")
-                continue
-            foreign.append(first_fault(error, "line"))
-            warnings.append(f"{shown}:{number}: left out: not a FIB trace: {foreign[-1]}")
-    if foreign and not good:
-        raise TraceSetError(f"{shown}: of another schema, want FIB traces: {foreign[0]}")
-    return good, warnings
-
-
 def read(given: list[Path]) -> tuple[list[Recorded], list[str]]:
-    """Every trace with an evaluation below the given paths, and warnings about lines left out.
+    """Every trace with an evaluation below the given paths, and a warning for each line that is not a FIB trace.
 
     A file that is given twice counts once. Raises TraceSetError for a path without traces, for a file of
     another schema, and when nothing but workloads or broken lines was found.
     """
     found, warnings, files = [], [], {}
-    for path in given:
-        for file in files_of(path):
-            files.setdefault(file.resolve(), file)
+    for file in (file for path in given for file in files_of(path)):
+        files.setdefault(file.resolve(), file)
     for resolved, file in files.items():
         root = root_of(resolved)
         # Paths inside this repository are shown alike wherever it lies.
         shown = resolved.relative_to(paths.ROOT).as_posix() if root == paths.ROOT else str(file)
-        good, bad = read_file(file, shown)
-        warnings += bad
-        for number, trace in good:
+        traces, foreign = 0, []
+        for number, line in enumerate(file.read_bytes().splitlines(), start=1):
+            if not line.strip():
+                continue
+            try:
+                trace = Trace.model_validate_json(line)
+            except ValidationError as error:
+                fault = first_fault(error, "line")
+                warnings.append(f"{shown}:{number}: left out: not a FIB trace: {fault}")
+                foreign += [fault] if error.errors()[0]["type"] != "json_invalid" else []
+                continue
+            traces += 1
             if trace.solution is not None and trace.evaluation is not None:
                 found.append(Recorded(trace, f"{shown}:{number}", root))
+        if foreign and not traces:
+            raise TraceSetError(f"{shown}: of another schema, want FIB traces: {foreign[0]}")
     if not found:
         listed = ", ".join(map(str, given))
         broken = f"; {len(warnings)} broken, the first is {warnings[0]}" if warnings else ""

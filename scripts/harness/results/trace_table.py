@@ -1,8 +1,7 @@
 """Traces as a table, one row each, and the rule for which of several traces of one cell counts."""
 
 import math
-from dataclasses import fields
-from typing import TypeVar
+from types import SimpleNamespace
 
 import pandas as pd
 
@@ -11,10 +10,7 @@ from harness.results.trace_files import Recorded
 
 # Figures are set against each other, averaged or ranked only where all of these agree.
 CONDITION = ["definition", "hardware", "versions", "tolerance", "protocol"]
-CELL = ["solution", "uuid"]  # within a condition
 FIGURES = ["latency_ms", "reference_ms", "speedup", "matched", "max_absolute_error", "max_relative_error"]
-
-Record = TypeVar("Record")
 
 
 def finite(value: object) -> float | None:
@@ -30,9 +26,10 @@ def trace_table(recorded: list[Recorded]) -> pd.DataFrame:
     """A row for each trace, in their order.
 
     Columns: CONDITION; solution, uuid, seq_len (0 where the workload has no such axis); status; latency_ms,
-    reference_ms, speedup (none unless it was timed); max_absolute_error, max_relative_error; matched_at (tolerance's
-    name -> matched ratio: of its own tolerance, or of each where the run computed all) and matched, its own;
-    tolerance_name; solution_sha1, timestamp, command, packages; log; recorded_in ("file:line"); found, the Recorded.
+    reference_ms, speedup (none unless it passed and was timed); max_absolute_error, max_relative_error; matched_at
+    (tolerance's name -> share of elements inside it: its own tolerance, or each where the run computed all) and
+    matched, that of its own; tolerance_name; solution_sha1, timestamp, command, packages; log; recorded_in
+    ("file:line"); found, the Recorded.
     """
     return pd.DataFrame(map(_row, recorded)).astype(dict.fromkeys(FIGURES, float))
 
@@ -74,18 +71,25 @@ def _row(found: Recorded) -> dict:
     }
 
 
-def counting(traces: pd.DataFrame) -> pd.DataFrame:
+def counting(traces: pd.DataFrame, bounds: dict[str, float | None]) -> pd.DataFrame:
     """The trace of each cell that counts: one that is not stale before one that is, and the newest of those.
 
-    traces: of one condition, with the column source. Adds superseded: how many traces of the cell do not count.
+    traces: of one condition, with the column source, see staleness. bounds: uuid -> roofline bound in ms. Adds
+    superseded (how many other traces of the cell do not count), over_bound (latency over the bound), and whether the
+    cell is stale, passed, counts (in means and wins) and wins (is the fastest of its workload that counts).
     """
-    stale = traces.source == "stale"
-    order = traces.assign(stale=stale).sort_values(["stale", "timestamp"], ascending=[True, False], kind="stable")
-    behind = order.groupby(CELL).cumcount(ascending=False)
-    return order.assign(superseded=behind).drop_duplicates(CELL)
+    cells = traces.assign(stale=traces.source == "stale", passed=traces.status == "PASSED")
+    cells = cells.sort_values(["stale", "timestamp"], ascending=[True, False], kind="stable")
+    cell = ["solution", "uuid"]
+    cells["superseded"] = cells.groupby(cell).cumcount(ascending=False)
+    cells = cells.drop_duplicates(cell).sort_values("solution")
+    cells["over_bound"] = cells.latency_ms / cells.uuid.map(bounds).astype(float)
+    cells["counts"] = ~cells.stale & cells.speedup.notna()
+    fastest = cells[cells.counts].sort_values(["latency_ms", "solution"]).drop_duplicates("uuid")
+    return cells.assign(wins=cells.index.isin(fastest.index))
 
 
-def records(table: pd.DataFrame, kind: type[Record]) -> list[Record]:
-    """The table's rows as dataclasses of this kind, from the columns named as its fields; NaN becomes None."""
-    known = table[[field.name for field in fields(kind)]]
-    return [kind(**row) for row in known.astype(object).where(known.notna(), None).to_dict("records")]
+def records(table: pd.DataFrame) -> list[SimpleNamespace]:
+    """The table's rows with its columns as attributes; NaN becomes None."""
+    rows = table.astype(object).where(table.notna(), None).to_dict("records")
+    return [SimpleNamespace(**row) for row in rows]

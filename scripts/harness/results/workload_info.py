@@ -45,10 +45,10 @@ def workload_infos(definition: str, hardware: str, recorded: list[Recorded]) -> 
         known |= {workload.uuid: (workload, root) for workload in recorded_workloads(definition, root)}
     known |= {found.trace.workload.uuid: (found.trace.workload, found.root) for found in recorded}
     infos = []
-    for workload, root in known.values():
-        least = recorded_bound(definition, workload, root)
+    for uuid, (workload, root) in known.items():
+        needs = recorded_bound(definition, workload, root)
         # Without a row the bound is next to nothing, and a ratio to it says nothing.
-        comparable = least is not None and least.rows > 0 and hardware == roofline.MEASURED_ON
-        figures = (least.rows, least.active, least.bytes, least.flops) if least else (None,) * 4
-        infos.append(WorkloadInfo(workload.uuid, workload.axes["seq_len"], *figures, least.ms if comparable else None))
+        comparable = needs is not None and needs.rows > 0 and hardware == roofline.MEASURED_ON
+        figures = (needs.rows, needs.active, needs.bytes, needs.flops) if needs else (None,) * 4
+        infos.append(WorkloadInfo(uuid, workload.axes["seq_len"], *figures, needs.ms if comparable else None))
     return sorted(infos, key=lambda info: (info.seq_len, info.uuid))
