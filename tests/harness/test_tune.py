@@ -13,12 +13,13 @@ from harness.core import paths
 from harness.core.errors import UserError
 from harness.core.provenance import Provenance
 from harness.operators import moe_fp8_block_scale
+from harness.operators.routing_kinds import OFFSET
 from harness.report import tuning
 from harness.results import staleness
 from harness.tuning import bench as tune_bench
-from harness.tuning import prune, routing, table_file
+from harness.tuning import prune, routing
 from harness.tuning import search as tune_search
-from harness.tuning.record import STAGES, Head, Record
+from harness.tuning.record import STAGES, Head, Record, table_source
 from harness.tuning.space import (
     TileSize,
     Variant,
@@ -134,8 +135,14 @@ def sum_of(call):
     return sum(cost(part.variant) for part in call.__defaults__)
 
 
+@pytest.fixture(autouse=True)
+def event_times_restored(monkeypatch):
+    monkeypatch.setattr(tune_search, "event_times", tune_search.event_times)
+
+
 def search(record, timer, prune=dict.fromkeys):
-    return tune_search.Search(record, prune, timer)
+    tune_search.event_times = timer
+    return tune_search.Search(record, prune)
 
 
 FEW = [Variant("gemm1", TILE._replace(block_m=m), m, tma, True) for m in (16, 32) for tma in (True, False)] + [
@@ -204,7 +211,7 @@ def test_the_layer_runs_without_tma_and_with_a_divided_padding(main, operands, m
     """A user would miss: a table with such a row making the solution wrong."""
     args = [operands[name] for name in definition("small").inputs]
     logits = args[0][:T].clone()
-    logits[:, 3:7] += 20.0  # four local experts that every token takes
+    logits[:, OFFSET + 3 : OFFSET + 7] += 20.0  # four local experts that every token takes
     args[1] = torch.zeros_like(args[1])
     args[0], args[2], args[3], args[-1] = logits, args[2][:T], args[3][:, :T].contiguous(), 2.5
     tiles = tune_bench.tiles_of(main)
@@ -339,7 +346,8 @@ def test_a_record_of_other_circumstances_is_refused(tmp_path):
 def test_one_configuration_is_timed_in_all_its_modes_and_keeps_nothing(quick):
     tile = TILE._replace(per_sm=1, num_warps=8)
     record = Record(None, head())
-    search(record, Timer(quick)).try_one([quick], tile)
+    wanted = tune_search.to_try(quick.layers, quick.present, tile)
+    search(record, Timer(quick)).time_all({quick: wanted}, str(tile))
     timed = {variant for _, variant in record.timed}
     assert timed == {*quick.present, *modes(tile, [16, 32])}
     assert not record.compared
@@ -353,7 +361,6 @@ def test_one_configuration_is_timed_in_all_its_modes_and_keeps_nothing(quick):
 
 def test_pruning_names_what_does_not_fit(tmp_path, main):
     """A user would miss: "out of resource" on the GPU, or a candidate that spills and is timed for nothing."""
-    sizes = {"local_experts": 32, "hidden": 7168, "intermediate": 2048}
     tile = TileSize(128, 128, 8, 1, 4, 3)
     fits = Variant("gemm2", TILE, 16, True)
     greedy = Variant("gemm2", TileSize(128, 128, 8, 1, 8, 8), 128, True)
@@ -367,7 +374,7 @@ def test_pruning_names_what_does_not_fit(tmp_path, main):
         return kernels
 
     wanted = [fits, crowded, greedy, spilling, absurd]
-    why = prune.left_out(wanted, Path(main.__file__).parent, "sm_90", sizes, tracked)
+    why = prune.left_out(wanted, Path(main.__file__).parent, head(hidden=7168, intermediate=2048), tracked)
     assert why[fits] is None
     assert why[greedy].startswith("shared memory: ") and "a thread block has 232448" in why[greedy]
     assert why[spilling].startswith("spills: ")
@@ -397,7 +404,7 @@ def test_what_is_left_out_is_neither_run_nor_compiled_again(quick, tmp_path, mon
 
 def test_an_architecture_without_tma_is_refused(main):
     with pytest.raises(UserError, match="architecture: got sm_80, the kernels need TMA, want one of sm_90, sm_100"):
-        prune.left_out([FEW[0]], Path(main.__file__).parent, "sm_80", {})
+        prune.left_out([FEW[0]], Path(main.__file__).parent, head(architecture="sm_80"))
 
 
 # Routing
@@ -521,7 +528,7 @@ def pretended_gpu(main, tmp_path, monkeypatch):
     monkeypatch.setattr(main, "gpu_of", lambda device: ("sm_90", "Test GPU", 1))
     monkeypatch.setattr(tune_bench.Bench, "call", call)
     monkeypatch.setattr(tune_bench.Bench, "outputs", lambda self, variant, layer: torch.ones(layer.rows, 8))
-    monkeypatch.setattr(tune_bench, "event_times", timer)
+    monkeypatch.setattr(tune_search, "event_times", timer)
     monkeypatch.setattr(prune, "left_out", lambda variants, *_: dict.fromkeys(variants))
     monkeypatch.setattr(tune_search, "variants", lambda block_ms, group: FEW)
     for name in ("SOLUTIONS", "TUNING"):
@@ -537,7 +544,7 @@ def test_the_command_records_what_it_timed_and_writes_the_table(pretended_gpu, t
     assert record.head.provenance.hardware == "Test GPU"
     assert record.head.provenance.command == f"moebench {' '.join(args)}"
     written = tmp_path / "triton_fused_v2" / "tiles_test_gpu_e32_h512_i256.py"
-    assert written.read_text() == table_file.source(record)
+    assert written.read_text() == table_source(record)
     assert "Tiles that are kept" in out and f"triton_fused_v2/{written.name}" in out and "T=1 gemm1 tiles: " in out
     before = len(record.timed)
     assert cli.main(args) == 0 and len(Record(record.path).timed) == before, "timed again"
@@ -564,7 +571,7 @@ def test_the_table_is_what_the_solution_then_runs(quick, tmp_path, monkeypatch):
     folder.mkdir()
     for name in ("tiles.py",):
         (folder / name).write_text((paths.SOLUTIONS / "triton_fused_v2" / name).read_text())
-    (folder / "tiles_nvidia_test_1_e32_h512_i256.py").write_text(table_file.source(record))
+    (folder / "tiles_nvidia_test_1_e32_h512_i256.py").write_text(table_source(record))
     monkeypatch.syspath_prepend(tmp_path)
     tiles = importlib.import_module("packed_solution.tiles")
     first, second = record.compared[T].kept
@@ -581,7 +588,7 @@ def test_committed_tables_hold_the_constraint_and_go_with_their_record():
     for path in folder.glob("tiles_*.py"):
         record = Record(paths.TUNING / f"{path.stem.removeprefix('tiles_')}.jsonl")
         # all but the name of the command: the file is part of the solution's source, and traces name its hash
-        assert path.read_text() == table_file.source(record).replace("by moebench tune from", "by scripts/tune.py from")
+        assert path.read_text() == table_source(record).replace("by moebench tune from", "by scripts/tune.py from")
         for line in record.compared.values():
             assert go_together(*line.kept)
             assert line.found_us < line.present_us or line.kept == line.present

@@ -13,11 +13,12 @@ import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 
 import torch
 from rich.console import Console
 
-from definitions.moe_fp8_block_scale import GEOMETRIES, definition
+from definitions.moe_fp8_block_scale import GEOMETRIES, NUM_LOCAL_EXPERTS, definition
 from harness.core import paths, provenance
 from harness.core.arguments import count
 from harness.core.atomic_file import write_atomically
@@ -25,8 +26,8 @@ from harness.core.errors import CannotRun
 from harness.report import tuning
 from harness.report.progress import progress
 from harness.results import staleness
-from harness.tuning import bench, prune, routing, table_file
-from harness.tuning.record import STAGES, Head, Record
+from harness.tuning import bench, prune, routing
+from harness.tuning.record import STAGES, Head, Record, table_source
 from harness.tuning.search import Search, to_try
 from harness.tuning.space import Variant, parse_configuration
 
@@ -41,7 +42,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--tokens", nargs="+", type=count(), metavar="T", help=tokens)
     add("--routing", type=Path, metavar="FOLDER", help="expert ids recorded in an engine; default: the workloads'")
     add("--layers", type=count(), default=LAYERS, metavar="N", help=f"routings for each T, at most; default: {LAYERS}")
-    add("--configuration", metavar="C", help="time this one alone, m64-n128-g16-p2-w4-s3 for instance; keeps nothing")
+    add(
+        "--configuration",
+        type=parse_configuration,
+        metavar="C",
+        help="time this one alone, m64-n128-g16-p2-w4-s3 for instance; keeps nothing",
+    )
     add("--geometry", choices=list(GEOMETRIES), default="full", help="default: full")
     add("--record", type=Path, metavar="FILE", help="default: docs/data/tune/<GPU>_<geometry>.jsonl")
     add("--only-prune", action="store_true", help="compile, say what is left out and why, and stop")
@@ -52,72 +58,75 @@ def current_device() -> str:
     return f"cuda:{torch.cuda.current_device()}"
 
 
-def head_of(main, args: argparse.Namespace, source: str) -> Head:
+def head_of(solution: ModuleType, args: argparse.Namespace) -> Head:
     """What the measurements of this run have in common, on the current device."""
     known = {"command": args.command_line, "source_sha1": staleness.stages_sha1(STAGES)}
     if torch.cuda.is_available():
-        architecture, gpu, _ = main.gpu_of(torch.device(current_device()))
-        origin = provenance.here(current_device(), **known).model_copy(update={"hardware": gpu})
+        architecture, gpu, _ = solution.gpu_of(torch.device(current_device()))
+        origin = provenance.here(current_device(), **known)
     else:
-        architecture = WITHOUT_GPU
-        origin = provenance.here("cpu", **known).model_copy(update={"hardware": f"any {WITHOUT_GPU}"})
-    source = f"{source}, up to {args.layers} layers and ranks"
-    return Head(architecture=architecture, **bench.sizes_of(args.geometry), routing=source, provenance=origin)
+        architecture, gpu = WITHOUT_GPU, f"any {WITHOUT_GPU}"
+        origin = provenance.here("cpu", **known)
+    source = f"recorded, {args.routing.resolve().name}" if args.routing else "the workloads"
+    return Head(
+        architecture=architecture,
+        local_experts=NUM_LOCAL_EXPERTS,
+        hidden=GEOMETRIES[args.geometry]["hidden_size"],
+        intermediate=GEOMETRIES[args.geometry]["intermediate_size"],
+        routing=f"{source}, up to {args.layers} layers and ranks",
+        provenance=origin.model_copy(update={"hardware": gpu}),
+    )
+
+
+def tracked(items: list, what: str, console: Console) -> Iterator:
+    """The items, with a bar while they last and a line in the end, since a log has no bar."""
+    began = time.perf_counter()
+    with progress(console, len(items), ticking=False) as shown:
+        for done, item in enumerate(items):
+            shown(done, what)
+            yield item
+    if items:
+        console.print(f"{what}: {len(items)} in {time.perf_counter() - began:.0f} s")
 
 
 def main(args: argparse.Namespace) -> int:
     console = Console(width=None if sys.stdout.isatty() else 180)
-    tile = parse_configuration(args.configuration) if args.configuration else None
     if not torch.cuda.is_available() and not args.only_prune:
         raise CannotRun("tuning takes times and needs a CUDA device; torch sees none (--only-prune needs none)")
-    if args.routing:
-        batches, source = routing.of_folder(args.routing), f"recorded, {args.routing.resolve().name}"
-    else:
-        batches = routing.of_workloads(args.geometry)
-        source = "the workloads"
+    batches = routing.of_folder(args.routing) if args.routing else routing.of_workloads(args.geometry)
     tokens = sorted(set(args.tokens or (t for t in TOKENS if t <= routing.longest(batches))))
     layers = {t: routing.layers_of(batches, t, args.layers) for t in tokens}
     solution = bench.built(args.geometry)
-    head = head_of(solution, args, source)
+    head = head_of(solution, args)
     table = bench.table_name(solution, head)
     path = args.record or paths.TUNING / f"{table.removeprefix('tiles_')}.jsonl"
     record = Record(None if args.only_prune else path, head)
     present = {t: bench.present(solution, head, t) for t in tokens}
 
-    def tracked(items: list, what: str) -> Iterator:
-        """The items, with a bar while they last and a line in the end, since a log has no bar."""
-        began = time.perf_counter()
-        with progress(console, len(items), ticking=False) as shown:
-            for done, item in enumerate(items):
-                shown(done, what)
-                yield item
-        if items:
-            console.print(f"{what}: {len(items)} in {time.perf_counter() - began:.0f} s")
-
     def left_out(variants: list[Variant]) -> dict[Variant, str | None]:
-        package, sizes = Path(solution.__file__).parent, bench.sizes_of(args.geometry)
-        found = prune.left_out(variants, package, head.architecture, sizes, partial(tracked, what="compiling"))
+        shown = partial(tracked, what="compiling", console=console)
+        found = prune.left_out(variants, Path(solution.__file__).parent, head, shown)
         reasons = [reason for reason in found.values() if reason]
         console.print(f"{len(found)} candidates, {len(reasons)} left out: {prune.counts_by_kind(reasons)}")
         return found
 
-    search = Search(record, left_out, bench.event_times, tracked)
+    search = Search(record, left_out, partial(tracked, console=console))
+    wanted = {t: to_try(layers[t], present[t], args.configuration) for t in tokens}
     if args.only_prune:
-        search.add_left_out(variant for t in tokens for variant in to_try(layers[t], present[t], tile))
+        search.add_left_out(variant for found in wanted.values() for variant in found)
         for variant, reason in record.left_out.items():
             console.print(f"{variant}  {reason}", markup=False, highlight=False, soft_wrap=True)
         return 0
     operands = bench.random_operands(definition(args.geometry), tokens[-1], current_device())
     benches = [bench.Bench(solution, operands, layers[t], present[t]) for t in tokens]
     with torch.no_grad():
-        if tile:
-            search.try_one(benches, tile)
+        if args.configuration:
+            search.time_all({at: wanted[at.num_tokens] for at in benches}, str(args.configuration))
         else:
             search.tune(benches)
-    if not tile:
-        written = paths.SOLUTIONS / bench.SOLUTION / f"{table}.py"
-        write_atomically(written, table_file.source(record))
-        console.print(f"tiles written to {written.relative_to(paths.SOLUTIONS.parent)}", soft_wrap=True)
+            written = paths.SOLUTIONS / bench.SOLUTION / f"{table}.py"
+            write_atomically(written, table_source(record))
+            console.print(f"tiles written to {written.relative_to(paths.SOLUTIONS.parent)}", soft_wrap=True)
     for found in tuning.tables(record, tokens, None if args.all else tuning.SHOWN):
         console.print(found.terminal())
     return 1 if any(line.error for line in record.timed.values()) else 0

@@ -1,17 +1,16 @@
 """Run the grouped GEMMs of triton_fused_v2 one variant at a time: what they compute, and how long it takes."""
 
-import statistics
 from collections.abc import Callable
-from contextlib import contextmanager
+from functools import cache
 from importlib import import_module
 from types import ModuleType
 
 import torch
-from flashinfer_bench import Definition, Workload
-from flashinfer_bench.bench.utils import gen_inputs
+from flashinfer_bench import Definition
 from flashinfer_bench.compile import BuilderRegistry
 
-from definitions.moe_fp8_block_scale import GEOMETRIES, NUM_LOCAL_EXPERTS, TOP_K, definition
+from definitions.moe_fp8_block_scale import TOP_K, definition
+from harness.evaluation.sweep import random_inputs
 from harness.packing.pack import pack
 from harness.tuning.record import Head
 from harness.tuning.routing import Layer
@@ -22,7 +21,6 @@ FLUSH_BYTES = 2**29  # ten times the L2 of an H200; writing it also hides the ho
 TOLERANCE = 0.05  # of a row's norm; a row holds 2048 values and more, of which a wrong tile spoils 64 or more
 
 Call = Callable[[], list[torch.Tensor]]
-Timer = Callable[[list[Call], int], list[list[float]]]  # calls, repeats -> microseconds of each call's runs
 
 
 def built(geometry: str) -> ModuleType:
@@ -36,24 +34,14 @@ def tiles_of(main: ModuleType) -> ModuleType:
     return import_module(f"{main.__package__}.tiles")
 
 
-def sizes_of(geometry: str) -> dict[str, int]:
-    sizes = GEOMETRIES[geometry]
-    return {
-        "local_experts": NUM_LOCAL_EXPERTS,
-        "hidden": sizes["hidden_size"],
-        "intermediate": sizes["intermediate_size"],
-    }
-
-
 def table_name(main: ModuleType, head: Head) -> str:
     """Name, without .py, of the solution's table for a GPU and geometry."""
-    return tiles_of(main).table_name(head.provenance.hardware, head.local_experts, head.hidden, head.intermediate)
+    return tiles_of(main).table_name(head.provenance.hardware, *head.sizes)
 
 
 def present(main: ModuleType, head: Head, num_tokens: int) -> Pair:
     """What the solution runs at a token count now. Raises ValueError where it has no tiles."""
-    geometry = head.local_experts, head.hidden, head.intermediate
-    choice = tiles_of(main).choose(head.architecture, head.provenance.hardware, 1, geometry, num_tokens)
+    choice = tiles_of(main).choose(head.architecture, head.provenance.hardware, 1, head.sizes, num_tokens)
     padded_to = choice.gemm1.block_m
     return (
         Variant("gemm1", TileSize(*choice.gemm1[:6]), padded_to, choice.tma, choice.fused),
@@ -63,25 +51,11 @@ def present(main: ModuleType, head: Head, num_tokens: int) -> Pair:
 
 def random_operands(full: Definition, num_tokens: int, device: str) -> dict[str, torch.Tensor]:
     """FIB's random inputs by name, and h with its scales in pair order, for up to num_tokens tokens."""
-    torch.manual_seed(0)
-    inputs = {name: {"type": "random"} for name in full.inputs}
-    inputs |= {name: {"type": "scalar", "value": 0} for name in ("local_expert_offset", "routed_scaling_factor")}
-    workload = Workload(axes={"seq_len": num_tokens}, inputs=inputs, uuid="tune")
-    operands = dict(zip(full.inputs, gen_inputs(full, workload, device), strict=True))
+    operands = dict(zip(full.inputs, random_inputs(full, num_tokens, device), strict=True))
     inter, pairs = operands["gemm2_weights"].shape[2], num_tokens * TOP_K
     operands["h"] = torch.randn(pairs, inter, device=device, dtype=torch.bfloat16).to(torch.float8_e4m3fn)
     operands["h_scale"] = torch.rand(pairs, inter // 128, device=device) + 0.5
     return operands
-
-
-@contextmanager
-def poisoned_memory():
-    """Fill fresh memory with NaN, so that a variant that writes nothing cannot pass with the previous one's result."""
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(False)
 
 
 class Bench:
@@ -98,21 +72,13 @@ class Bench:
                              for name in ("gemm1", "gemm2"))  # fmt: skip
         self.device = self.h.device
         self.multiprocessors = main.gpu_of(self.device)[2]
-        self._made = {}
-
-    def _once(self, make: Callable, layer: Layer, padded_to: int):
-        key = make, layer.name, padded_to
-        if key not in self._made:
-            self._made[key] = make(layer, padded_to)
-        return self._made[key]
+        self.permutation, self.ordered_h = cache(self.permutation), cache(self.ordered_h)
 
     def permutation(self, layer: Layer, padded_to: int):
-        return self._once(self._permute, layer, padded_to)
-
-    def _permute(self, layer: Layer, padded_to: int):
         return self.main.permute(layer.expert.to(self.device), len(self.w13[0]), padded_to)
 
-    def _h_in_expert_order(self, layer: Layer, padded_to: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def ordered_h(self, layer: Layer, padded_to: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """h and its scales in expert order; rows of padding are zero."""
         permutation = self.permutation(layer, padded_to)
         place = permutation.row_of_pair.flatten().long()
         local, rows = place >= 0, len(permutation.token_of_row)
@@ -130,7 +96,7 @@ class Bench:
         if variant.stage == "gemm1":
             choice = self.tiles.Choice(tile, None, variant.fused, variant.tma)
             return lambda: list(main.first_product(self.x, self.x_scale, *self.w13, permutation, choice))
-        h = self._once(self._h_in_expert_order, layer, variant.padded_to) if variant.tma else (self.h, self.h_scale)
+        h = self.ordered_h(layer, variant.padded_to) if variant.tma else (self.h, self.h_scale)
         rows, hidden = len(permutation.token_of_row), self.w2[0].shape[1]
         width = hidden // main.column_slices(rows, hidden)
 
@@ -144,13 +110,16 @@ class Bench:
         return gemm2
 
     def outputs(self, variant: Variant, layer: Layer) -> torch.Tensor:
-        """Values of the layer's local pairs in pair order, fp32, the same for all variants, from poisoned memory.
+        """Values of the layer's local pairs in pair order, fp32, the same for all variants.
 
-        Raises whatever the call raises.
+        Fresh memory is NaN, so that a variant that writes nothing cannot pass with the previous one's result.
         """
         call = self.call(variant, layer)
-        with poisoned_memory():
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        try:
             found = call()
+        finally:
+            torch.use_deterministic_algorithms(False)
         place = self.permutation(layer, variant.padded_to).row_of_pair.flatten().long()
         local = place >= 0
         if variant.stage == "gemm2":
@@ -181,7 +150,3 @@ def event_times(calls: list[Call], repeats: int) -> list[list[float]]:
             found.append((start, end))
     torch.cuda.synchronize()
     return [[1000 * start.elapsed_time(end) for start, end in found] for found in events]
-
-
-def medians(times: list[list[float]]) -> list[float]:
-    return [statistics.median(found) for found in times]

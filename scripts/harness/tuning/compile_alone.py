@@ -1,11 +1,11 @@
 """Compile the Triton grouped GEMMs for a GPU that this machine need not have. Imports nothing of this repository.
 
-    python compile_alone.py PACKAGE ARCHITECTURE SIZES < VARIANTS
+    python compile_alone.py PACKAGE ARCHITECTURE LOCAL_EXPERTS HIDDEN INTERMEDIATE < VARIANTS
 
 in a process without TRITON_INTERPRET, which changes what `triton.jit` makes. PACKAGE is the folder of the built
-triton_fused_v2, SIZES a JSON object (local_experts, hidden, intermediate), VARIANTS one JSON object per line (see
-harness.tuning.space). Prints one line of JSON for each: the resources of a thread block, or why it did not compile.
-The binaries land in Triton's cache on disk, where a run on that GPU finds them: the module has the same name there.
+triton_fused_v2, VARIANTS one JSON object per line (see harness.tuning.space). Prints one line of JSON for each: the
+resources of a thread block, or why it did not compile. The binaries land in Triton's cache on disk, where a run on that
+GPU finds them: the module has the same name there.
 """
 
 import importlib
@@ -14,6 +14,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -56,29 +57,20 @@ def resources(cubin):
     return tuple(map(int, re.search(r"REG:(\d+) STACK:(\d+).* LOCAL:(\d+)", text).groups()))
 
 
-def fp8(*shape):
-    return torch.empty(shape, dtype=torch.float8_e4m3fn, device="meta")
+def meta(dtype, *shape):
+    return torch.empty(shape, dtype=dtype, device="meta")
 
 
-def fp32(*shape):
-    return torch.empty(shape, dtype=torch.float32, device="meta")
-
-
-def int32(*shape):
-    return torch.empty(shape, dtype=torch.int32, device="meta")
-
-
-def compile_variant(main, sizes, variant):
-    """The kernels that the variant's host function launches, compiled by calling it on tensors without storage."""
-    experts, hidden, inter = sizes["local_experts"], sizes["hidden"], sizes["intermediate"]
+def launch(main, sizes, variant):
+    """Call the variant's host function on tensors without storage."""
+    experts, hidden, inter = sizes
+    fp8, fp32, int32 = (partial(meta, dtype) for dtype in (torch.float8_e4m3fn, torch.float32, torch.int32))
     kernels = importlib.import_module(f"{main.__package__}.kernels.permute")
     tile = importlib.import_module(f"{main.__package__}.tiles").Tile(*variant["tile"], programs=1)
     tiles = kernels.max_tiles(TOKENS, TOP_K, experts, variant["padded_to"])
     rows = tiles * variant["padded_to"]
     permutation = kernels.Permutation(int32(TOKENS, TOP_K), int32(rows), int32(tiles), int32(1))
     in_order = variant["tma"]
-    launched = []
-    triton.JITFunction.run = recorder(launched)
     if variant["stage"] == "gemm1":
         x = fp8(TOKENS, hidden), fp32(hidden // 128, TOKENS)
         w = fp8(experts, 2 * inter, hidden), fp32(experts, 2 * inter // 128, hidden // 128)
@@ -86,32 +78,30 @@ def compile_variant(main, sizes, variant):
         function(*x, *w, permutation, tile, in_order)
     else:
         pairs = rows if in_order else TOKENS * TOP_K
+        h = fp8(pairs, inter), fp32(pairs, inter // 128)
         w = fp8(experts, hidden, inter), fp32(experts, hidden // 128, inter // 128)
-        y = torch.empty(rows, hidden, dtype=torch.bfloat16, device="meta")
-        main.gemm2(fp8(pairs, inter), fp32(pairs, inter // 128), *w, permutation, 0, y, tile, in_order)
-    return launched
-
-
-JIT_RUN = triton.JITFunction.run
-
-
-def recorder(launched):
-    def compile_only(self, *args, grid, warmup, **keywords):
-        launched.append(JIT_RUN(self, *args, grid=grid, warmup=True, **keywords))
-        return launched[-1]
-
-    return compile_only
+        main.gemm2(*h, *w, permutation, 0, meta(torch.bfloat16, rows, hidden), tile, in_order)
 
 
 def main():
-    package, architecture, sizes = Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])
+    package, architecture, *sizes = sys.argv[1:]
     claim(architecture)
+    package = Path(package)
     sys.path.insert(0, str(package.parent))
     solution = importlib.import_module(f"{package.name}.main")
+    jit_run, launched = triton.JITFunction.run, []
+
+    def compile_only(self, *args, grid, warmup, **keywords):
+        launched.append(jit_run(self, *args, grid=grid, warmup=True, **keywords))
+        return launched[-1]
+
+    triton.JITFunction.run = compile_only
     for line in sys.stdin:
         found = {"error": None}
+        launched.clear()
         try:
-            (kernel,) = compile_variant(solution, sizes, json.loads(line))
+            launch(solution, map(int, sizes), json.loads(line))
+            (kernel,) = launched
             registers, stack, local = resources(kernel.asm["cubin"])
             found |= {"shared": kernel.metadata.shared, "registers": registers, "spilled": stack + local}
         except Exception as error:  # whatever the compiler raises is a reason to leave the variant out

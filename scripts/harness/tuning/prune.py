@@ -11,6 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from harness.core.errors import UserError
+from harness.tuning.record import Head
 from harness.tuning.space import Variant, compiled_as
 
 ARCHITECTURES = ("sm_90", "sm_100")  # the limits below are theirs
@@ -67,21 +68,20 @@ def next_answer(process: subprocess.Popen) -> dict:
 def left_out(
     variants: Iterable[Variant],
     package: Path,
-    architecture: str,
-    sizes: dict[str, int],
+    head: Head,
     tracked: Callable[[list[Variant]], Iterable[Variant]] = iter,
 ) -> dict[Variant, str | None]:
     """Variant -> why it is left out, None where it stays.
 
-    package: folder of the built triton_fused_v2. sizes: local_experts, hidden, intermediate. tracked: wraps the kernels
-    to compile, to show progress. Raises UserError for an architecture whose limits are not known here.
+    package: folder of the built triton_fused_v2. tracked: wraps the kernels to compile, to show progress. Raises
+    UserError for an architecture whose limits are not known here.
     """
-    if architecture not in ARCHITECTURES:
+    if head.architecture not in ARCHITECTURES:
         known = ", ".join(ARCHITECTURES)
-        raise UserError(f"architecture: got {architecture}, the kernels need TMA, want one of {known}")
+        raise UserError(f"architecture: got {head.architecture}, the kernels need TMA, want one of {known}")
     variants = list(variants)
     kernels = list(dict.fromkeys(map(compiled_as, variants)))
-    command = [sys.executable, COMPILER, package, architecture, json.dumps(sizes)]
+    command = [sys.executable, COMPILER, package, head.architecture, *map(str, head.sizes)]
     number = max(1, min(os.cpu_count() or 1, len(kernels)))
     processes = [start_compiler(kernels[at::number], command) for at in range(number)]
     try:
@@ -89,6 +89,5 @@ def left_out(
     finally:
         for process in processes:
             process.kill()
-            process.wait()
-            process.stdout.close()
+            process.communicate()
     return {variant: why_left_out(variant, compiled[compiled_as(variant)]) for variant in variants}

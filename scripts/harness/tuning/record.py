@@ -26,6 +26,10 @@ class Head(Strict):
     provenance: Provenance
 
     @property
+    def sizes(self) -> tuple[int, int, int]:
+        return self.local_experts, self.hidden, self.intermediate
+
+    @property
     def circumstances(self) -> dict[str, str | int]:
         """What must be the same for two measurements to be comparable, by name."""
         of = self.provenance
@@ -101,7 +105,13 @@ class Record:
             self.head = head
             self._write(head)
             return
-        self.head, *lines = read_lines(path)
+        text = path.read_text()
+        if not text.endswith("\n"):  # half a last line, as a stopped run may leave
+            path.write_text(text[: text.rfind("\n") + 1])
+        lines = [line.root for line in read_jsonl(path, TuningLine)]
+        if [at for at, line in enumerate(lines) if isinstance(line, Head)] != [0]:
+            raise UserError(f"{path.name}: not a tuning record: want one head, in its first line")
+        self.head, *lines = lines
         for name, now in (head or self.head).circumstances.items():
             if (was := self.head.circumstances[name]) != now:
                 wanted = "move it away, or name another --record"
@@ -135,15 +145,22 @@ class Record:
         return {variant: timed.us for variant, timed in found.items() if timed.layers == most}
 
 
-def read_lines(path: Path) -> list[Strict]:
-    """A record's lines, the head first; half a last line, as a stopped run may leave, is cut off.
-
-    Raises UserError for a file that is no record.
-    """
-    text = path.read_text()
-    if not text.endswith("\n"):
-        path.write_text(text[: text.rfind("\n") + 1])
-    lines = [line.root for line in read_jsonl(path, TuningLine)]
-    if [isinstance(line, Head) for line in lines] != [True] + [False] * (len(lines) - 1):
-        raise UserError(f"{path.name}: not a tuning record: want one head, in its first line")
-    return lines
+def table_source(record: Record) -> str:
+    """Python text of the tiles that were kept, which triton_fused_v2 loads on the GPU of that name."""
+    head = record.head
+    lines = [
+        f'"""{head.provenance.hardware}: tiles by token count, {head.local_experts} local experts, '
+        f"hidden {head.hidden}, intermediate {head.intermediate}.",
+        "",
+        f"Written by moebench tune from {record.path.name if record.path else 'a record'}: {head.versions_text}.",
+        '"""',
+        "",
+        "TABLE = (",
+    ]
+    for num_tokens, compared in sorted(record.compared.items()):
+        first, second = compared.kept
+        row = {"T": num_tokens, "gemm1_fused": first.fused, "gemm2_tma": first.tma}
+        row |= {variant.stage: variant.tile._asdict() for variant in (first, second)}
+        fields = (f"        '{name}': {value}," for name, value in row.items())
+        lines += ["    {", *(field.replace("'", '"') for field in fields), "    },"]
+    return "\n".join([*lines, ")", ""])

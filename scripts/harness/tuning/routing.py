@@ -13,10 +13,9 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 
-from definitions.moe_fp8_block_scale import NUM_EXPERTS, NUM_LOCAL_EXPERTS, TOP_K, definition_name
-from harness.core import paths
+from definitions.moe_fp8_block_scale import NUM_EXPERTS, NUM_LOCAL_EXPERTS, TOP_K
 from harness.core.errors import UserError
-from harness.operators import moe_fp8_block_scale, routing_model, workloads
+from harness.operators import moe_fp8_block_scale, routing_model
 
 
 @dataclass(frozen=True)
@@ -28,7 +27,7 @@ class Batch:
     rank: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Layer:
     """One rank's share of a batch: local expert numbers [T, 8] int32, -1 for another rank's."""
 
@@ -46,13 +45,10 @@ class Layer:
 
 def of_workloads(geometry: str) -> list[Batch]:
     """The workloads' routing, as the route stage decides it from their logits and bias. T = 0 has none."""
-    workloads.make(geometry)
     found = []
     for case in moe_fp8_block_scale.cases(geometry):
         if case.seq_len:
-            stored = load_file(paths.ROOT / paths.blob_file(definition_name(geometry), case.uuid))
-            logits, bias = (stored[name].float().numpy() for name in ("routing_logits", "routing_bias"))
-            expert = torch.from_numpy(routing_model.select(logits, bias).astype(np.int64))
+            expert = torch.from_numpy(routing_model.select(*moe_fp8_block_scale.routing(case)).astype(np.int64))
             found.append(Batch(case.uuid[:8], expert, case.offset // NUM_LOCAL_EXPERTS))
     return found
 
@@ -77,15 +73,14 @@ def read_ids(path: Path) -> torch.Tensor:
         if len(read) != 1:
             raise UserError(f"{path.name}: holds {len(read)} tensors, want one of expert ids")
         (read,) = read.values()
-    if not isinstance(read, torch.Tensor) or read.is_floating_point() or read.dtype == torch.bool:
-        kind = read.dtype if isinstance(read, torch.Tensor) else type(read).__name__
+    kind = read.dtype if isinstance(read, torch.Tensor) else type(read).__name__
+    if kind not in (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64):
         raise UserError(f"{path.name}: holds {kind}, want a tensor of integers")
     if read.dim() != 2 or read.shape[1] != TOP_K or not len(read):
         raise UserError(f"{path.name}: has shape {list(read.shape)}, want [T, {TOP_K}]")
     expert = read.long()
-    least, most = int(expert.min()), int(expert.max())
-    if least < -1 or most >= NUM_EXPERTS:
-        raise UserError(f"{path.name}: experts {least} to {most}, want -1 to {NUM_EXPERTS - 1}")
+    if expert.min() < -1 or expert.max() >= NUM_EXPERTS:
+        raise UserError(f"{path.name}: experts {expert.min()} to {expert.max()}, want -1 to {NUM_EXPERTS - 1}")
     ordered = expert.sort(1).values
     twice = ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)).any(1).nonzero()
     if len(twice):

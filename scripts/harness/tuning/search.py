@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 import torch
 
 from harness.core.errors import CannotRun
-from harness.tuning.bench import Bench, Timer, difference, medians
+from harness.tuning.bench import Bench, difference, event_times
 from harness.tuning.record import Compared, LeftOut, Record, Timed
 from harness.tuning.routing import Layer
 from harness.tuning.space import Pair, TileSize, Variant, best_pair, modes, other_groups, useful_block_ms, variants
@@ -27,7 +27,7 @@ def to_try(layers: list[Layer], present: Pair, tile: TileSize | None = None) -> 
 class Search:
     """What a record lacks is compiled, checked, timed and added to it.
 
-    prune: variants -> why each is left out, None where it stays. timer: see bench.event_times.
+    prune: variants -> why each is left out, None where it stays.
     tracked(items, what): the items, one by one, while showing how far the loop over them is.
     """
 
@@ -35,10 +35,9 @@ class Search:
         self,
         record: Record,
         prune: Callable[[list[Variant]], dict[Variant, str | None]],
-        timer: Timer,
         tracked: Callable[[list, str], Iterable] = lambda items, what: items,
     ):
-        self.record, self.prune, self.timer, self.tracked = record, prune, timer, tracked
+        self.record, self.prune, self.tracked = record, prune, tracked
 
     def tune(self, benches: list[Bench]) -> None:
         """Prune, time, try other groups and compare with the present tiles, at every T not yet in record.compared.
@@ -50,10 +49,6 @@ class Search:
         self.time_all({bench: self.with_other_groups(bench.num_tokens) for bench in benches}, "groups")
         for bench in self.tracked(benches, "comparing with the present tiles"):
             self.record.add(self.compare(bench))
-
-    def try_one(self, benches: list[Bench], tile: TileSize) -> None:
-        """Time one tile in all its modes, beside the present ones; nothing is chosen."""
-        self.time_all({bench: to_try(bench.layers, bench.present, tile) for bench in benches}, str(tile))
 
     def add_left_out(self, wanted: Iterable[Variant]) -> None:
         """Record which variants are left out; what the record knows already is not compiled again."""
@@ -84,10 +79,10 @@ class Search:
                 if wrong := difference(bench.outputs(variant, layer), wanted):
                     return Timed(T=tokens, what=variant, error=f"{layer.name}: {wrong}")
                 if layer is first:
-                    (us,) = medians(self.timer([bench.call(variant, first)], REPEATS))
+                    us = statistics.median(event_times([bench.call(variant, first)], REPEATS)[0])
                     if known and us > HOPELESS * min(known):
                         return Timed(T=tokens, what=variant, us=round(us, 2), layers=1)
-            times = medians(self.timer([bench.call(variant, layer) for layer in bench.layers], REPEATS))
+            times = event_times([bench.call(variant, layer) for layer in bench.layers], REPEATS)
         except Exception as error:  # out of resources, or a variant that breaks: it is out, the others go on
             text = (str(error).strip().splitlines() or [""])[0]
             failed = Timed(T=tokens, what=variant, error=f"{type(error).__name__}: {text}")
@@ -98,7 +93,8 @@ class Search:
                     self.record.add(failed)  # so that the next run leaves it out
                     raise CannotRun(f"{variant}: broke the device ({text}); run again to continue after it") from lost
             return failed
-        return Timed(T=tokens, what=variant, us=round(statistics.median(times), 2), layers=len(times))
+        us = statistics.median(map(statistics.median, times))
+        return Timed(T=tokens, what=variant, us=round(us, 2), layers=len(times))
 
     def with_other_groups(self, num_tokens: int) -> list[Variant]:
         """Other groups for the best pair of either mode, with TMA and without."""
@@ -108,23 +104,23 @@ class Search:
 
     def compare(self, bench: Bench) -> Compared:
         """The present pair and the best found, each as one sequence, interleaved."""
-        pairs = bench.present, best_pair(self.record.times(bench.num_tokens))
-        if pairs[1] is None:
+        found = best_pair(self.record.times(bench.num_tokens))
+        if found is None:
             wanted = "one padding and one order of h for both"
             raise CannotRun(f"T = {bench.num_tokens}: no timed gemm1 goes with a timed gemm2: want {wanted}")
         calls = []
         for layer in bench.layers:
-            for first, second in pairs:
+            for first, second in (bench.present, found):
                 one, two = bench.call(first, layer), bench.call(second, layer)
                 calls.append(lambda one=one, two=two: one() + two())
-        times = self.timer(calls, ROUNDS)
+        times = event_times(calls, ROUNDS)
         rounds = [[statistics.median(us) for us in zip(*times[which::2], strict=True)] for which in (0, 1)]
-        present_us, found_us = medians(rounds)
+        present_us, found_us = map(statistics.median, rounds)
         quartiles = [statistics.quantiles(us, n=4) for us in rounds]
         return Compared(
             T=bench.num_tokens,
-            present=pairs[0],
-            found=pairs[1],
+            present=bench.present,
+            found=found,
             present_us=round(present_us, 2),
             found_us=round(found_us, 2),
             noise_us=round(max(upper - lower for lower, _, upper in quartiles), 2),
