@@ -7,7 +7,6 @@ arguments.
 """
 
 import argparse
-import shlex
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -49,27 +48,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--records", type=Path, metavar="FOLDER", help="keep a record of each solution there, as in docs/data/profile/")
 
 
-def job_of(args: argparse.Namespace) -> Job:
-    """Raises UserError for an unknown solution, definition or workload, CannotRun for what needs a CUDA device."""
-    on_gpu = torch.cuda.is_available()
-    if args.counters and not on_gpu:
-        raise CannotRun("--counters needs a CUDA device; torch sees none")
-    geometry = choose_geometry(args.definition, on_gpu, args.solutions)
-    points = choose_points(args.workloads, geometry)
-    calls = args.calls or (10 if on_gpu else 2)
-
-    def chrome_trace(solution, point):
-        path = args.chrome_trace
-        if path is None or len(args.solutions) * len(points) == 1:
-            return path
-        return path.with_name(f"{path.stem}-{solution}-{point.uuid.replace(':', '-')}{path.suffix}")
-
-    command = ["moebench", "profile", *args.solutions, *(["--definition", args.definition] if args.definition else [])]
-    command += ["--workloads", *(p.uuid for p in points), "--calls", str(calls)]
-    command += ["--counters"] if args.counters else []
-    return Job(geometry, device_here(), points, calls, args.counters, chrome_trace, shlex.join(command))
-
-
 def show(records: list[ProfileRecord], args: argparse.Namespace) -> None:
     """Print, or write to args.output, in args.format."""
     tables = profiles.tables(records)
@@ -88,15 +66,22 @@ def main(args: argparse.Namespace) -> int:
     progress = Console(stderr=True, width=None if sys.stderr.isatty() else WIDTH, highlight=False, markup=False)
     failures, records = [], []
 
-    def fail(line):
-        failures.append(line)
-        progress.print(f"FAILED {line}", style="bold red")
+    def say(line: str, failed: bool = False) -> None:
+        if failed:
+            failures.append(line)
+        progress.print(f"FAILED {line}" if failed else line, style="bold red" if failed else None)
 
-    job = job_of(args)
-    solutions, _ = select(args.solutions, job.geometry, progress.print)
-    if job.clock == "cpu":
-        progress.print("No CUDA device: CPU time of Triton's interpreter, which says nothing about a GPU.")
-    for record in profile_all(solutions, job, progress.print, fail):
+    on_gpu = torch.cuda.is_available()
+    if args.counters and not on_gpu:
+        raise CannotRun("--counters needs a CUDA device; torch sees none")
+    geometry = choose_geometry(args.definition, on_gpu, args.solutions)
+    points = choose_points(args.workloads, geometry)
+    solutions, _ = select(args.solutions, geometry, say)
+    if not on_gpu:
+        say("No CUDA device: CPU time of Triton's interpreter, which says nothing about a GPU.")
+    calls = args.calls or (10 if on_gpu else 2)
+    how = {"calls": calls, "counters": args.counters, "chrome_trace": args.chrome_trace, "command": args.command_line}
+    for record in profile_all(Job(solutions, geometry, points, device_here(), say=say, **how)):
         records.append(record)
         if args.records:
             text = record.model_dump_json(indent=2, exclude_defaults=True)

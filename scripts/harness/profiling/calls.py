@@ -9,16 +9,16 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from flashinfer_bench import Definition, Solution
-from flashinfer_bench.bench.evaluators.utils import allocate_outputs
 
 # Private names, but the only way to do exactly what FIB's timing does between two calls.
 from flashinfer_bench.bench.timing import _clear_cache, _clone_args, _get_empty_cache_for_benchmark
 from flashinfer_bench.compile import BuilderRegistry, Runnable
 
 from harness.core.errors import CannotRun, UserError
+from harness.evaluation.calling import device_here, first_line, with_outputs
 from harness.operators.catalogue import definition
 from harness.packing import pack
-from harness.profiling.points import Point, choose_points, inputs_of
+from harness.profiling.points import choose_points, inputs_of
 
 WARMUP_RUNS = 3
 SEPARATOR = "spin_kernel"  # of torch.cuda._sleep: stands before each point's calls, and in no solution
@@ -28,27 +28,12 @@ class ProfileError(CannotRun):
     """A solution cannot be profiled; the message is one line for the user."""
 
 
-def device_here() -> str:
-    """The current CUDA device, or cpu without one."""
-    return f"cuda:{torch.cuda.current_device()}" if torch.cuda.is_available() else "cpu"
-
-
-def first_line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {str(error).strip()}".splitlines()[0]
-
-
 def build(solution: Solution, full: Definition) -> Runnable:
     """Raises ProfileError for whatever the builder raises."""
     try:
         return BuilderRegistry.get_instance().build(full, solution)
     except Exception as error:
         raise ProfileError(f"{solution.name}: does not build: {first_line(error)}") from error
-
-
-def arguments(runnable: Runnable, point: Point, full: Definition, device: str) -> list:
-    """What the solution is called with: the inputs, and outputs for one that writes into them."""
-    inputs = inputs_of(point, full, device)
-    return inputs + (allocate_outputs(full, inputs, device) if runnable.metadata.destination_passing_style else [])
 
 
 def call_repeatedly(
@@ -88,7 +73,7 @@ def main(argv: list[str]) -> int:
     full = definition(geometry)
     runnable = build(pack.pack(name)[geometry], full)
     for point in choose_points(wanted, geometry):
-        args = arguments(runnable, point, full, device)
+        args = with_outputs(full, runnable, inputs_of(point, full, device), device)
         call_repeatedly(runnable, args, WARMUP_RUNS, device)
         with profiler_on():
             torch.cuda._sleep(1)

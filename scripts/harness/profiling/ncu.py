@@ -4,20 +4,22 @@ ncu runs each kernel alone, several times, with caches emptied before and the cl
 little longer than those of a pipeline whose kernels find each other's results in L2.
 """
 
-import csv
+import io
 import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+import pandas as pd
+
 from harness.packing.stages import UNASSIGNED, plain_name, stage_of
 from harness.profiling.calls import SEPARATOR, ProfileError
 from harness.profiling.record import Counters, StageTime
 
 TIMEOUT_SECONDS = 900
-TIME = "gpu__time_duration.sum"
 METRICS = {
+    "us": "gpu__time_duration.sum",
     "grid": "launch__grid_size",
     "block": "launch__block_size",
     "compute_percent": "sm__throughput.avg.pct_of_peak_sustained_elapsed",
@@ -26,16 +28,12 @@ METRICS = {
     "tensor_percent": "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed",
     "occupancy_percent": "sm__warps_active.avg.pct_of_peak_sustained_active",
 }
-PERCENTS = [field for field in METRICS if field.endswith("_percent")]
-MICROSECONDS = {"ns": 1e-3, "nsecond": 1e-3, "us": 1.0, "usecond": 1.0, "ms": 1e3, "msecond": 1e3, "s": 1e6}
-
-Launch = tuple[str, Counters]  # kernel's plain name, and what ncu read of it
 
 
 def command(log: Path, solution: str, geometry: str, points: list[str]) -> list[str]:
     """ncu on a process that calls the solution once on each point, with its CSV into log."""
     tool = ["ncu", "--csv", "--print-kernel-base", "function", "--print-units", "base", "--clock-control", "none"]
-    tool += ["--profile-from-start", "off", "--metrics", ",".join([TIME, *METRICS.values()]), "--log-file", str(log)]
+    tool += ["--profile-from-start", "off", "--metrics", ",".join(METRICS.values()), "--log-file", str(log)]
     return [*tool, sys.executable, "-m", "harness.profiling.calls", solution, geometry, *points]
 
 
@@ -59,75 +57,54 @@ def record(solution: str, geometry: str, points: list[str]) -> str:
     return report
 
 
-def launches(report: str) -> list[Launch]:
-    """Every launch in order; one that was not timed is left out.
+def by_point(report: str, count: int) -> list[pd.DataFrame]:
+    """The launches of each of `count` points in order, a row each: `kernel`, its plain name, and METRICS' fields.
 
     report: ncu's CSV, one row per launch and metric, with or without its ==PROF== lines; a value that is no number
-    ("n/a") is None. Raises ProfileError where it holds no table, with ncu's own error if there is one.
+    ("n/a") is NaN, and a launch that was not timed is left out. Raises ProfileError where the report holds no table,
+    with ncu's own error if there is one, and for another number of points.
     """
-    rows = list(csv.DictReader(line for line in report.splitlines() if line.startswith('"')))
-    if not rows or not {"ID", "Kernel Name", "Metric Name", "Metric Unit", "Metric Value"} <= rows[0].keys():
+    table = [line for line in report.splitlines() if line.startswith('"')]
+    if not table or '"Metric Name"' not in table[0]:
         cause = next((line for line in report.splitlines() if "ERROR" in line), "no table in its output")
         raise ProfileError(f"ncu: {cause.strip()}")
-    found: dict[str, tuple[str, dict[str, float]]] = {}
-    for row in rows:
-        _, values = found.setdefault(row["ID"], (plain_name(row["Kernel Name"]), {}))
-        try:
-            value = float(row["Metric Value"].replace(",", ""))
-        except ValueError:
-            continue
-        if row["Metric Name"] == TIME:
-            if row["Metric Unit"] not in MICROSECONDS:
-                raise ProfileError(f"ncu: {TIME}: got the unit {row['Metric Unit']!r}, want one of a time")
-            value = round(value * MICROSECONDS[row["Metric Unit"]], 3)
-        values[row["Metric Name"]] = value
-    return [
-        (name, Counters(us=values[TIME], **{field: values.get(metric) for field, metric in METRICS.items()}))
-        for name, values in found.values()
-        if TIME in values
-    ]
+    rows = pd.read_csv(io.StringIO("\n".join(table)), dtype=str).astype({"ID": int})
+    for unit in set(rows["Metric Unit"][rows["Metric Name"] == METRICS["us"]]) - {"ns", "nsecond"}:
+        raise ProfileError(f"ncu: {METRICS['us']}: got the unit {unit!r}, want nanoseconds")
+    rows["value"] = pd.to_numeric(rows["Metric Value"].str.replace(",", ""), errors="coerce")
+    launches = rows.pivot(index=["ID", "Kernel Name"], columns="Metric Name", values="value")
+    launches = launches.reindex(columns=list(METRICS.values())).set_axis(list(METRICS), axis=1).dropna(subset="us")
+    launches["us"] = (launches.us / 1e3).round(3)
+    launches["kernel"] = launches.index.get_level_values("Kernel Name").map(plain_name)
+    separator = launches.kernel == SEPARATOR
+    if separator.sum() != count:
+        raise ProfileError(f"ncu: its output has {separator.sum()} workloads, want {count}")
+    return [launches[~separator & (separator.cumsum() == at)] for at in range(1, count + 1)]
 
 
-def by_point(report: str, count: int) -> list[list[Launch]]:
-    """The launches of each of `count` points, without the separators. Raises ProfileError for another number."""
-    points: list[list[Launch]] = []
-    for launch in launches(report):
-        if launch[0] == SEPARATOR:
-            points.append([])
-        elif points:
-            points[-1].append(launch)
-    if len(points) != count:
-        raise ProfileError(f"ncu: its output has {len(points)} workloads, want {count}")
-    return points
-
-
-def weighted(counters: list[Counters]) -> Counters:
+def weighted(launches: pd.DataFrame) -> Counters:
     """Of several launches: their time, and each percentage weighted by the time of the launches that have it."""
-
-    def mean(field: str) -> float | None:
-        known = [(launch.us, value) for launch in counters if (value := getattr(launch, field)) is not None]
-        us = sum(time for time, _ in known)
-        return round(sum(time * value for time, value in known) / us, 2) if us else None
-
-    us = round(sum(launch.us for launch in counters), 3)
-    return Counters(us=us, **{field: mean(field) for field in PERCENTS})
+    percents = launches.filter(like="_percent")
+    us_known = percents.notna().mul(launches.us, axis=0).sum()
+    means = percents.mul(launches.us, axis=0).sum() / us_known
+    return Counters(us=round(launches.us.sum(), 3), **means.round(2).dropna())
 
 
 def with_counters(
-    stages: list[StageTime], of_point: list[Launch], table: dict[str, str]
+    stages: list[StageTime], launches: pd.DataFrame, table: dict[str, str]
 ) -> tuple[list[StageTime], list[str]]:
     """The stages and their kernels with what ncu found, and a line for each stage that only one profiler saw."""
-    by_stage: dict[str, list[Counters]] = {}
-    by_kernel: dict[str, list[Counters]] = {}
-    for name, counters in of_point:
-        by_stage.setdefault(stage_of(name, table) or UNASSIGNED, []).append(counters)
-        by_kernel.setdefault(name, []).append(counters)
-    names = {stage.stage for stage in stages}
-    lines = [f"{name}: seen by ncu only" for name in by_stage.keys() - names]
-    lines += [f"{name}: not seen by ncu" for name in names - by_stage.keys()]
+    launched = launches.kernel.map(lambda name: stage_of(name, table) or UNASSIGNED)
+    timed, counted = {stage.stage for stage in stages}, set(launched)
+    lines = [f"{name}: seen by ncu only" for name in counted - timed]
+    lines += [f"{name}: not seen by ncu" for name in timed - counted]
     found = []
     for stage in stages:
-        kernels = [kernel.model_copy(update={"counters": by_kernel.get(kernel.name, [])}) for kernel in stage.kernels]
-        counters = weighted(by_stage[stage.stage]) if stage.stage in by_stage else None
-        found.append(stage.model_copy(update={"kernels": kernels, "counters": counters}))
+        kernels = []
+        for kernel in stage.kernels:
+            each = launches.loc[launches.kernel == kernel.name, list(METRICS)]
+            counters = [Counters(**launch.dropna()) for _, launch in each.iterrows()]
+            kernels.append(kernel.model_copy(update={"counters": counters}))
+        whole = weighted(launches[launched == stage.stage]) if stage.stage in counted else None
+        found.append(stage.model_copy(update={"kernels": kernels, "counters": whole}))
     return found, sorted(lines)

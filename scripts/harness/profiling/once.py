@@ -18,7 +18,7 @@ from harness.evaluation.calling import call, device_here
 from harness.evaluation.selection import choose_geometry, select
 from harness.operators.catalogue import definition
 from harness.profiling.calls import build
-from harness.profiling.points import choose_points, inputs_of
+from harness.profiling.points import choose_points, inputs_of, label
 
 
 def main(argv: list[str]) -> int:
@@ -39,7 +39,7 @@ def main(argv: list[str]) -> int:
     for point in points:
         output = call(full, runnable, inputs_of(point, full, device), device)
         nans = int(output.isnan().sum())
-        print(f"{args.solution} {point.label}: {nans} NaN, mean |output| {output.float().abs().mean().item():.4g}")
+        print(f"{args.solution} {label(point)}: {nans} NaN, mean |output| {output.float().abs().mean().item():.4g}")
         left += nans
     return 1 if left else 0
 

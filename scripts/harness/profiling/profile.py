@@ -4,53 +4,76 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import pandas as pd
 import torch
-from flashinfer_bench import Solution
+from flashinfer_bench import Solution, Workload
 from flashinfer_bench.bench.timing import time_runnable
+from flashinfer_bench.compile import Runnable
 
 from harness.core import provenance
-from harness.operators.catalogue import definition
+from harness.evaluation.calling import first_line, with_outputs
+from harness.operators.catalogue import definition, operator
 from harness.packing.manifest import read_manifest
 from harness.profiling import ncu, torch_profiler
-from harness.profiling.calls import WARMUP_RUNS, ProfileError, arguments, build, call_repeatedly, first_line
-from harness.profiling.points import Point, bound_of
+from harness.profiling.calls import WARMUP_RUNS, ProfileError, build, call_repeatedly
+from harness.profiling.points import inputs_of, label, stored
 from harness.profiling.record import ProfileRecord, WorkloadProfile
-from harness.profiling.stages import Seen, longest_first, stage_times, warnings
-
-Line = Callable[[str], None]  # takes a line for the user
+from harness.profiling.stages import kernel_times, stage_times, warnings
 
 
 @dataclass(frozen=True)
 class Job:
-    """How every solution of a run is profiled. chrome_trace: solution and point -> file to keep, or None for none."""
+    """What is profiled, and how. solutions: packed, by their folders' names.
 
+    chrome_trace: torch.profiler's trace is kept there, several with a suffix each. say: takes a line for the user on
+    what is being done, or with failed=True on what could not be.
+    """
+
+    solutions: dict[str, Solution]
     geometry: str
+    points: list[Workload]
     device: str
-    points: list[Point]
     calls: int
     counters: bool
-    chrome_trace: Callable[[str, Point], Path | None]
+    chrome_trace: Path | None
     command: str
+    say: Callable[..., None]
 
     @property
     def clock(self) -> str:
         return "cpu" if self.device == "cpu" else "device"
 
+    def trace_file(self, name: str, point: Workload) -> Path | None:
+        path = self.chrome_trace
+        if path is None or len(self.solutions) * len(self.points) == 1:
+            return path
+        return path.with_name(f"{path.stem}-{name}-{point.uuid.replace(':', '-')}{path.suffix}")
 
-def wall_times(solution: Solution, job: Job) -> dict[str, float]:
-    """Microseconds of a call as FIB times it, by uuid; {} on a CPU. What cannot be timed is left out.
 
-    To be called before anything is profiled in this process: a profiler may leave launches slower than it found them.
-    Raises ProfileError for a solution that does not build.
+def profile_all(job: Job) -> Iterator[ProfileRecord]:
+    """The record of each solution that builds and runs on at least one point, as it is made.
+
+    All wall times are taken before the first: a profiler may leave launches slower than it found them.
     """
-    found: dict[str, float] = {}
-    if job.clock == "cpu":
-        return found
-    full = definition(job.geometry)
-    runnable = build(solution, full)
-    for point in job.points:
+    runnables = {}
+    for name, solution in job.solutions.items():
         try:
-            args = arguments(runnable, point, full, job.device)
+            runnables[name] = build(solution, definition(job.geometry))
+        except ProfileError as error:
+            job.say(str(error), failed=True)
+    wall_us = {name: wall_times(name, runnable, job) for name, runnable in runnables.items()}
+    for name, runnable in runnables.items():
+        if workloads := profile(name, runnable, job, wall_us[name]):
+            yield record_of(name, job, workloads)
+
+
+def wall_times(name: str, runnable: Runnable, job: Job) -> dict[str, float]:
+    """Microseconds of a call as FIB times it, by uuid; {} on a CPU. What cannot be timed is left out."""
+    full, found = definition(job.geometry), {}
+    for point in job.points if job.clock == "device" else []:
+        job.say(f"{name}: {label(point)}: wall time")
+        try:
+            args = with_outputs(full, runnable, inputs_of(point, full, job.device), job.device)
             with torch.no_grad():
                 found[point.uuid] = 1e3 * time_runnable(runnable, args, WARMUP_RUNS, job.calls, job.device)
         except Exception:  # whatever it is, profile() meets it again and reports it
@@ -58,66 +81,55 @@ def wall_times(solution: Solution, job: Job) -> dict[str, float]:
     return found
 
 
-def profile(name: str, solution: Solution, job: Job, walls: dict[str, float], say: Line, fail: Line) -> ProfileRecord:
-    """The record of one solution; name: its folder's.
-
-    walls: of `wall_times`. say() gets what is being done, fail() what could not be: a workload, or the counters.
-    Raises ProfileError when the solution does not build or runs on none of the points.
-    """
-    table, full = read_manifest(name).stages, definition(job.geometry)
-    runnable = build(solution, full)
-    found, failures = [], []
+def profile(name: str, runnable: Runnable, job: Job, wall_us: dict[str, float]) -> list[WorkloadProfile]:
+    """Of each point that the solution runs on."""
+    table, full, found = read_manifest(name).stages, definition(job.geometry), []
     for point in job.points:
-        say(f"{name}: {point.label}")
+        job.say(f"{name}: {label(point)}")
         try:
-            args = arguments(runnable, point, full, job.device)
+            args = with_outputs(full, runnable, inputs_of(point, full, job.device), job.device)
             call_repeatedly(runnable, args, WARMUP_RUNS if job.clock == "device" else 1, job.device)
-            events = torch_profiler.record(runnable, args, job.calls, job.device, job.chrome_trace(name, point))
-            ours, others = torch_profiler.kernels(events, job.calls, job.clock)
-        except (ProfileError, RuntimeError) as error:  # RuntimeError: out of memory, or a broken device
-            failures.append(f"{name}: {point.label}: {error if isinstance(error, ProfileError) else first_line(error)}")
-            continue
-        found.append(workload_profile(point, job, ours, others, table, walls.get(point.uuid)))
-    if not found:
-        raise ProfileError(failures[0])
-    for failure in failures:
-        fail(failure)
-    if job.counters:
-        say(f"{name}: counters under ncu")
-        found = add_counters(name, job, found, table, fail)
-    protocol = f"torch.profiler, {job.calls} calls" + (", and one call under ncu" if job.counters else "")
-    where = provenance.here(job.device, source_sha1=solution.hash(), protocol=protocol, command=job.command)
-    return ProfileRecord(solution=name, definition=full.name, clock=job.clock, provenance=where, workloads=found)
+            events = torch_profiler.record(runnable, args, job.calls, job.device, job.trace_file(name, point))
+            ours, others = torch_profiler.launches(events, job.calls, job.clock)
+        except ProfileError as error:
+            job.say(f"{name}: {label(point)}: {error}", failed=True)
+        except RuntimeError as error:  # out of memory, or a broken device
+            job.say(f"{name}: {label(point)}: {first_line(error)}", failed=True)
+        else:
+            found.append(workload_profile(point, job, ours, others, table, wall_us.get(point.uuid)))
+    return add_counters(name, job, found, table) if job.counters and found else found
 
 
 def workload_profile(
-    point: Point, job: Job, ours: list[Seen], others: list[Seen], table: dict[str, str], wall_us: float | None
+    point: Workload, job: Job, ours: pd.DataFrame, others: pd.DataFrame, table: dict[str, str], wall_us: float | None
 ) -> WorkloadProfile:
-    """What was seen, sorted into stages and checked."""
+    """From launches of the solution and of the harness."""
     stages = stage_times(ours, table, job.clock)
-    device_us = sum(kernel.total_us for kernel in ours) / job.calls
+    bound_us = None
+    if job.clock == "device":
+        bound = operator(job.geometry).bound(point, stored(point, definition(job.geometry)), job.geometry)
+        bound_us = round(1e3 * bound.ms, 3)
     return WorkloadProfile(
         uuid=point.uuid,
-        T=point.seq_len,
+        T=point.axes["seq_len"],
         calls=job.calls,
         stages=stages,
-        other=longest_first(others),
+        other=kernel_times(others),
         wall_us=None if wall_us is None else round(wall_us, 3),
-        host_us=None if wall_us is None else round(wall_us - device_us, 3),
-        bound_us=round(1e3 * bound_of(point, job.geometry).ms, 3) if job.clock == "device" else None,
+        host_us=None if wall_us is None else round(wall_us - ours.us.sum() / job.calls, 3),
+        bound_us=bound_us,
         warnings=warnings(stages, ours, job.calls),
     )
 
 
-def add_counters(
-    name: str, job: Job, profiles: list[WorkloadProfile], table: dict[str, str], fail: Line
-) -> list[WorkloadProfile]:
+def add_counters(name: str, job: Job, profiles: list[WorkloadProfile], table: dict[str, str]) -> list[WorkloadProfile]:
     """The profiles with ncu's counters; without them, and with a warning in each, when ncu does not work here."""
+    job.say(f"{name}: counters under ncu")
     try:
         report = ncu.record(name, job.geometry, [profile.uuid for profile in profiles])
         points = ncu.by_point(report, len(profiles))
     except ProfileError as error:
-        fail(f"{name}: {error}")
+        job.say(f"{name}: {error}", failed=True)
         return [profile.model_copy(update={"warnings": [*profile.warnings, str(error)]}) for profile in profiles]
     found = []
     for profile, launches in zip(profiles, points, strict=True):
@@ -126,20 +138,8 @@ def add_counters(
     return found
 
 
-def profile_all(solutions: dict[str, Solution], job: Job, say: Line, fail: Line) -> Iterator[ProfileRecord]:
-    """The record of each solution, by its folder's name, as it is made; all wall times are taken before the first.
-
-    say() gets what is being done, fail() what went wrong; a solution without a record is among the latter.
-    """
-    walls = {}
-    for name, solution in solutions.items():
-        try:
-            say(f"{name}: wall times")
-            walls[name] = wall_times(solution, job)
-        except ProfileError as error:
-            fail(str(error))
-    for name, wall_us in walls.items():
-        try:
-            yield profile(name, solutions[name], job, wall_us, say, fail)
-        except ProfileError as error:
-            fail(str(error))
+def record_of(name: str, job: Job, workloads: list[WorkloadProfile]) -> ProfileRecord:
+    protocol = f"torch.profiler, {job.calls} calls" + (", and one call under ncu" if job.counters else "")
+    sha1, full = job.solutions[name].hash(), definition(job.geometry).name
+    made = provenance.here(job.device, source_sha1=sha1, protocol=protocol, command=job.command)
+    return ProfileRecord(solution=name, definition=full, clock=job.clock, provenance=made, workloads=workloads)

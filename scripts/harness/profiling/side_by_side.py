@@ -1,60 +1,46 @@
 """Solutions stage by stage, where one may have fused what another keeps apart."""
 
-from dataclasses import dataclass
+import pandas as pd
 
 from harness.profiling.record import ProfileRecord, StageTime, WorkloadProfile
 
 JOIN = " + "
 
 
-@dataclass(frozen=True)
-class Row:
-    """us: of one call, by solution; a solution that lacks the stage is not in it."""
-
-    stage: str
-    us: dict[str, float]
-
-    def ratio(self, solution: str, to: str) -> float | None:
-        """Time of one solution over that of another; None where either has none."""
-        return self.us[solution] / self.us[to] if solution in self.us and self.us.get(to, 0) > 0 else None
-
-
-def parts(stage: StageTime) -> set[str]:
-    return set(stage.stage.split(JOIN))
+def parts(stage: StageTime) -> list[str]:
+    return stage.stage.split(JOIN)
 
 
 def smallest_common(profiles: list[WorkloadProfile]) -> list[list[str]]:
     """Groups of stages that no solution divides: route; permute; gemm1 + swiglu_quant where one of them fuses these."""
     groups: list[list[str]] = []
-    for profile in profiles:
-        for stage in profile.stages:
-            touched = [group for group in groups if parts(stage) & set(group)]
-            rest = [group for group in groups if group not in touched]
-            merged = [part for group in touched for part in group]
-            merged += [part for part in stage.stage.split(JOIN) if part not in merged]
-            at = groups.index(touched[0]) if touched else len(groups)
-            groups = [*rest[:at], merged, *rest[at:]]
+    for stage in (stage for profile in profiles for stage in profile.stages):
+        touched = [group for group in groups if set(group) & set(parts(stage))]
+        at = groups.index(touched[0]) if touched else len(groups)
+        groups = [group for group in groups if group not in touched]
+        groups.insert(at, list(dict.fromkeys(part for group in [*touched, parts(stage)] for part in group)))
     return groups
 
 
-def compare(profiles: dict[str, WorkloadProfile]) -> list[Row]:
-    """profiles: by solution, on one workload. One row per group of stages, then pipeline, host and wall if known.
+def compare(profiles: dict[str, WorkloadProfile]) -> pd.DataFrame:
+    """profiles: by solution, on one workload. Microseconds of one call; a column each, NaN for what a solution lacks.
 
-    Where a solution's kernels overlap, their sum says nothing of the call: it is left out of pipeline and host.
+    One row per group of stages, then pipeline, host and wall if known. Where a solution's kernels overlap, their sum
+    says nothing of the call: it is left out of pipeline and host.
     """
-    rows = []
+    rows = {}
     for group in smallest_common(list(profiles.values())):
-        us = {}
-        for solution, profile in profiles.items():
-            if found := [stage for stage in profile.stages if parts(stage) & set(group)]:
-                us[solution] = sum(stage.total_us for stage in found) / profile.calls
-        rows.append(Row(JOIN.join(group), us))
+        rows[JOIN.join(group)] = {
+            solution: sum(stage.total_us for stage in found) / profile.calls
+            for solution, profile in profiles.items()
+            if (found := [stage for stage in profile.stages if set(parts(stage)) & set(group)])
+        }
     apart = {solution: profile for solution, profile in profiles.items() if profile.overlap_us == 0}
-    rows.append(Row("pipeline", {solution: profile.pipeline_us for solution, profile in apart.items()}))
-    for field, label, shown in (("host_us", "host and gaps", apart), ("wall_us", "wall", profiles)):
-        if all(getattr(profile, field) is not None for profile in profiles.values()):
-            rows.append(Row(label, {solution: getattr(profile, field) for solution, profile in shown.items()}))
-    return rows
+    rows["pipeline"] = {solution: profile.pipeline_us for solution, profile in apart.items()}
+    if all(profile.wall_us is not None for profile in profiles.values()):
+        rows["host and gaps"] = {solution: profile.host_us for solution, profile in apart.items()}
+        rows["wall"] = {solution: profile.wall_us for solution, profile in profiles.items()}
+    return pd.DataFrame(list(rows.values()), index=list(rows), columns=list(profiles), dtype=float)
 
 
 def on_workload(records: list[ProfileRecord], uuid: str) -> dict[str, WorkloadProfile]:

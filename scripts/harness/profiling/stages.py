@@ -1,7 +1,9 @@
-"""From the kernels that a profiler saw to times by stage, with a warning for each that is doubtful."""
+"""From the launches that torch.profiler saw to times by stage, with a warning for each kernel that is doubtful.
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+Launches are a DataFrame, a row each: `kernel`, its plain name; `us`; `call`, the number of the call that it is part of.
+"""
+
+import pandas as pd
 
 from harness.packing.stages import UNASSIGNED, stage_of
 from harness.profiling.record import KernelTime, StageTime
@@ -9,54 +11,44 @@ from harness.profiling.record import KernelTime, StageTime
 HOST_OPERATIONS = "torch operations"  # on a CPU: what a solution does between its kernels
 
 
-@dataclass(frozen=True)
-class Seen:
-    """A kernel as a profiler saw it inside the calls, or outside. per_call: launches in each call, where known."""
-
-    name: str
-    instances: int
-    total_us: float
-    per_call: tuple[int, ...] | None = None
-
-    def time(self) -> KernelTime:
-        total_us, average_us = round(self.total_us, 3), round(self.total_us / self.instances, 3)
-        return KernelTime(name=self.name, instances=self.instances, total_us=total_us, average_us=average_us)
+def kernel_times(launches: pd.DataFrame) -> list[KernelTime]:
+    """Longest first."""
+    kernels = launches.groupby("kernel", sort=False).us.agg(["size", "sum", "mean"])
+    return [
+        KernelTime(name=name, instances=instances, total_us=round(total, 3), average_us=round(mean, 3))
+        for name, instances, total, mean in kernels.sort_values("sum", ascending=False, kind="stable").itertuples()
+    ]
 
 
-def longest_first(kernels: Iterable[Seen]) -> list[KernelTime]:
-    return [kernel.time() for kernel in sorted(kernels, key=lambda kernel: -kernel.total_us)]
-
-
-def stage_times(kernels: Iterable[Seen], table: dict[str, str], clock: str) -> list[StageTime]:
-    """The stages that were seen, in the table's order, then what fits no pattern; kernels longest first.
+def stage_times(launches: pd.DataFrame, table: dict[str, str], clock: str) -> list[StageTime]:
+    """The stages that were seen, in the table's order, then what fits no pattern.
 
     On a CPU torch's own operations (aten::...) that fit no pattern are `HOST_OPERATIONS`, not unassigned.
     """
-    by_stage: dict[str, list[Seen]] = {stage: [] for stage in [*table.values(), HOST_OPERATIONS, UNASSIGNED]}
-    for kernel in kernels:
-        default = HOST_OPERATIONS if clock == "cpu" and kernel.name.startswith("aten::") else UNASSIGNED
-        by_stage[stage_of(kernel.name, table) or default].append(kernel)
-    pipeline_us = sum(kernel.total_us for found in by_stage.values() for kernel in found)
+
+    def stage_or_default(kernel: str) -> str:
+        is_torch = clock == "cpu" and kernel.startswith("aten::")
+        return stage_of(kernel, table) or (HOST_OPERATIONS if is_torch else UNASSIGNED)
+
+    by_stage = dict(list(launches.groupby(launches.kernel.map(stage_or_default))))
     times = []
-    for stage, found in by_stage.items():
-        if found:
-            total_us = sum(kernel.total_us for kernel in found)
-            share = round(total_us / pipeline_us, 4) if pipeline_us else 0.0
-            kernel_times = longest_first(found)
-            times.append(StageTime(stage=stage, kernels=kernel_times, total_us=round(total_us, 3), share=share))
+    for stage in dict.fromkeys([*table.values(), HOST_OPERATIONS, UNASSIGNED]):
+        if stage in by_stage:
+            total_us, kernels = by_stage[stage].us.sum(), kernel_times(by_stage[stage])
+            share = round(total_us / launches.us.sum(), 4)
+            times.append(StageTime(stage=stage, kernels=kernels, total_us=round(total_us, 3), share=share))
     return times
 
 
-def warnings(stages: list[StageTime], kernels: Iterable[Seen], calls: int) -> list[str]:
+def warnings(stages: list[StageTime], launches: pd.DataFrame, calls: int) -> list[str]:
     """A line for each kernel without a stage, for each whose launches do not go with the calls, and for none at all."""
     unassigned = [kernel.name for stage in stages if stage.stage == UNASSIGNED for kernel in stage.kernels]
     lines = [f"{name}: unassigned: no pattern in [stages] of solution.toml fits" for name in unassigned]
-    for kernel in kernels:
-        if kernel.per_call and 0 in kernel.per_call:
-            lines.append(f"{kernel.name}: in {sum(count > 0 for count in kernel.per_call)} of {calls} calls")
-        elif kernel.per_call and len(set(kernel.per_call)) > 1:
-            low, high = min(kernel.per_call), max(kernel.per_call)
-            lines.append(f"{kernel.name}: {low} to {high} launches a call, want the same in all {calls} calls")
-        elif kernel.instances % calls:
-            lines.append(f"{kernel.name}: {kernel.instances} launches in {calls} calls, want a multiple")
+    for kernel, of_kernel in launches.groupby("kernel", sort=False):
+        counts = of_kernel.call.value_counts().reindex(range(calls), fill_value=0)
+        low, high = counts.min(), counts.max()
+        if low == 0:
+            lines.append(f"{kernel}: in {(counts > 0).sum()} of {calls} calls")
+        elif low < high:
+            lines.append(f"{kernel}: {low} to {high} launches a call, want the same in all {calls} calls")
     return lines if stages else [*lines, "no kernel was seen inside the calls"]

@@ -3,20 +3,19 @@
 On a CPU, where Triton's interpreter runs the kernels, each interpreted kernel counts as one, in CPU time.
 """
 
-import bisect
 import json
 import tempfile
-from collections import Counter, defaultdict
 from collections.abc import Iterable
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 from torch.profiler import ProfilerActivity, profile, record_function
 from triton.runtime.interpreter import InterpretedFunction
 
 from harness.packing.stages import plain_name
 from harness.profiling.calls import ProfileError, call_repeatedly
-from harness.profiling.stages import Seen
 
 CALL = "moe_call"
 INTERPRETED = "interpreted "
@@ -64,31 +63,17 @@ def timed(events: Iterable[dict], categories: set[str]) -> list[dict]:
     return sorted(found, key=lambda e: (e["ts"], -e["dur"]))
 
 
-def kernels(events: list[dict], calls: int, clock: str) -> tuple[list[Seen], list[Seen]]:
-    """What ran for the solution's calls, and what ran outside them. Raises ProfileError unless all calls are there."""
+def launches(events: list[dict], calls: int, clock: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Launches as in `stages`: of the solution's calls, and outside them. Raises ProfileError if a call is missing."""
     marks = [e for e in timed(events, {"user_annotation"}) if e["name"] == CALL]
     if len(marks) != calls:
         raise ProfileError(f"the profiler recorded {len(marks)} calls, want {calls}")
-    starts = [mark["ts"] for mark in marks]
-
-    def call_at(moment: float) -> int | None:
-        at = bisect.bisect_right(starts, moment) - 1
-        return at if at >= 0 and moment <= starts[at] + marks[at]["dur"] else None
-
-    launches = device_launches(events) if clock == "device" else cpu_launches(events, marks[0].get("tid"))
-    inside, outside = defaultdict(list), defaultdict(list)
-    for name, moment, us in launches:
-        call = call_at(moment)
-        (outside if call is None else inside)[name].append((call, us))
-
-    def seen(name: str, found: list, per_call: tuple[int, ...] | None = None) -> Seen:
-        return Seen(name, len(found), sum(us for _, us in found), per_call)
-
-    ours = []
-    for name, found in inside.items():
-        count = Counter(call for call, _ in found)
-        ours.append(seen(name, found, tuple(count[call] for call in range(calls))))
-    return ours, [seen(name, found) for name, found in outside.items()]
+    rows = device_launches(events) if clock == "device" else cpu_launches(events, marks[0].get("tid"))
+    found = pd.DataFrame(rows, columns=["kernel", "ts", "us"]).astype({"ts": float, "us": float})
+    starts, durations = (np.array([mark[key] for mark in marks], dtype=float) for key in ("ts", "dur"))
+    found["call"] = pd.IntervalIndex.from_arrays(starts, starts + durations, closed="both").get_indexer(found.ts)
+    inside = found.call >= 0  # a moment that is in none of them has -1
+    return found[inside], found[~inside]
 
 
 def device_launches(events: list[dict]) -> list[tuple[str, float, float]]:

@@ -4,6 +4,8 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable
 
+import pandas as pd
+
 from harness.core import paths
 from harness.packing.stages import UNASSIGNED
 from harness.profiling.record import KernelTime, ProfileRecord, StageTime, WorkloadProfile, read_records
@@ -17,6 +19,10 @@ COUNTERS = {"us": "ncu us", "dram_percent": "DRAM %", "tensor_percent": "tensor 
 
 def label(profile: WorkloadProfile) -> str:
     return f"T={profile.T}" if ":" not in profile.uuid else f"T={profile.T} ({profile.uuid.partition(':')[0]} routing)"
+
+
+def number(value: float | None, form: str = ".1f", after: str = "") -> str:
+    return "-" if pd.isna(value) else f"{value:{form}}{after}"
 
 
 def unit(clock: str) -> str:
@@ -79,11 +85,12 @@ def comparison(records: list[ProfileRecord], uuid: str) -> Table:
     found = on_workload(records, uuid)
     first, *others = found
     us = unit(records[0].clock)
-    rows = []
-    for row in compare(found):
-        times = [f"{row.us[name]:.1f}" if name in row.us else "-" for name in found]
-        ratios = [row.ratio(name, first) for name in others]
-        rows.append([row.stage, *times, *("-" if ratio is None else f"{ratio:.2f}x" for ratio in ratios)])
+    times = compare(found)
+    ratios = times[others].div(times[first], axis=0)
+    rows = [
+        [stage, *(number(us) for us in times.loc[stage]), *(number(x, ".2f", "x") for x in ratios.loc[stage])]
+        for stage in times.index
+    ]
     return Table(
         head=["stage", *(f"{name} {us}" for name in found), *(f"{name} / {first}" for name in others)],
         sections=[rows],
@@ -113,10 +120,11 @@ def as_json(records: list[ProfileRecord]) -> str:
     for uuid in common_uuids(records) if len(records) > 1 else []:
         found = on_workload(records, uuid)
         first = records[0].solution
-        rows = [
-            {"stage": row.stage, "us": row.us, "ratio": {name: row.ratio(name, first) for name in row.us}}
-            for row in compare(found)
-        ]
+        rows = []
+        for stage, us in compare(found).iterrows():
+            known = us.dropna()
+            ratio = {name: x / known[first] if first in known else None for name, x in known.items()}
+            rows.append({"stage": stage, "us": known.to_dict(), "ratio": ratio})
         compared.append({"uuid": uuid, "T": found[first].T, "rows": rows})
     return json.dumps({"records": [r.model_dump() for r in records], "head_to_head": compared}, indent=2) + "\n"
 
