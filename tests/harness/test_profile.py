@@ -398,6 +398,14 @@ def test_every_call_under_ncu_is_marked(monkeypatch):
     assert done == of_one * 2
 
 
+def test_one_call_for_a_sanitizer_finds_what_is_not_written(monkeypatch, capsys):
+    """A user would miss: a clean report of a kernel that did nothing."""
+    for write, status, line in ((lambda *args: args[-1].fill_(2), 0, "one:1: 0 NaN"), (lambda *args: 0, 1, "512 NaN")):
+        monkeypatch.setattr(calls, "build", lambda *_, write=write: python_runnable(write))
+        assert calls.main(["--once", "triton_fused_v2", "small", "one:1"]) == status
+        assert line in capsys.readouterr().out
+
+
 def without_kernels(monkeypatch, run=lambda *args: args[-1].fill_(1)):
     monkeypatch.setattr(profile, "build", lambda *_: python_runnable(run))
 

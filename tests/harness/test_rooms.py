@@ -24,7 +24,6 @@ LARGEST = 13  # Python files in a folder
 # Not imported by another file, since each is a process of its own, and why.
 PROGRAMS = {
     "harness.submission.build_alone": "runs in an environment without this package",
-    "harness.profiling.once": "what compute-sanitizer and ncu start",
     "harness.tuning.cutlass_tiles": "of one solution alone, so no command",
     "harness.tuning.compile_alone": "a Triton compiler without the interpreter, which importing harness chooses",
 }
