@@ -523,7 +523,7 @@ def pretended_gpu(main, tmp_path, monkeypatch):
 
     timer = Timer(SimpleNamespace(call=None))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(tune, "current_device", lambda: "cpu")
+    monkeypatch.setattr(tune, "device_here", lambda: "cpu")
     monkeypatch.setattr(tune_bench, "built", lambda geometry: main)
     monkeypatch.setattr(main, "gpu_of", lambda device: ("sm_90", "Test GPU", 1))
     monkeypatch.setattr(tune_bench.Bench, "call", call)

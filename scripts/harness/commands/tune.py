@@ -23,6 +23,7 @@ from harness.core import paths, provenance
 from harness.core.arguments import count
 from harness.core.atomic_file import write_atomically
 from harness.core.errors import CannotRun
+from harness.profiling.calls import device_here
 from harness.report import tuning
 from harness.report.progress import progress
 from harness.results import staleness
@@ -54,19 +55,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--all", action="store_true", help="print every configuration, not the best alone")
 
 
-def current_device() -> str:
-    return f"cuda:{torch.cuda.current_device()}"
-
-
 def head_of(solution: ModuleType, args: argparse.Namespace) -> Head:
     """What the measurements of this run have in common, on the current device."""
-    known = {"command": args.command_line, "source_sha1": staleness.stages_sha1(STAGES)}
+    device, architecture, gpu = device_here(), WITHOUT_GPU, f"any {WITHOUT_GPU}"
     if torch.cuda.is_available():
-        architecture, gpu, _ = solution.gpu_of(torch.device(current_device()))
-        origin = provenance.here(current_device(), **known)
-    else:
-        architecture, gpu = WITHOUT_GPU, f"any {WITHOUT_GPU}"
-        origin = provenance.here("cpu", **known)
+        architecture, gpu, _ = solution.gpu_of(torch.device(device))
+    origin = provenance.here(device, command=args.command_line, source_sha1=staleness.stages_sha1(STAGES))
     source = f"recorded, {args.routing.resolve().name}" if args.routing else "the workloads"
     return Head(
         architecture=architecture,
@@ -117,7 +111,7 @@ def main(args: argparse.Namespace) -> int:
         for variant, reason in record.left_out.items():
             console.print(f"{variant}  {reason}", markup=False, highlight=False, soft_wrap=True)
         return 0
-    operands = bench.random_operands(definition(args.geometry), tokens[-1], current_device())
+    operands = bench.random_operands(definition(args.geometry), tokens[-1], device_here())
     benches = [bench.Bench(solution, operands, layers[t], present[t]) for t in tokens]
     with torch.no_grad():
         if args.configuration:

@@ -4,17 +4,19 @@
 
 Needs a Hopper GPU. Routing is the workloads' ("real" of moebench sweep), inputs are FIB's. For each token count every
 tile is used in gemm1 and then in gemm2, beside the chosen tile of the other GEMM: its answer against the reference, and
-the median time of 20 calls by events, L2 flushed before each; then the time of each kernel with the chosen tiles. Exit
+the median device time of 20 calls, L2 flushed before each; then the time of each kernel with the chosen tiles. Exit
 status: 0, 1 for a wrong answer or without a GPU, 2 for bad arguments.
 """
 
 import argparse
-import re
 import sys
+from collections.abc import Callable
 from functools import partial
 from itertools import product
+from statistics import median
 
 import torch
+from flashinfer_bench.bench.evaluators.utils import normalize_result
 from flashinfer_bench.compile import BuilderRegistry
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
@@ -27,33 +29,14 @@ from harness.evaluation.tolerances import TOLERANCES, matched_ratios
 from harness.operators.catalogue import definition
 from harness.operators.routing_kinds import KINDS
 from harness.packing import pack
+from harness.packing.stages import plain_name
+from harness.tuning.bench import event_times
 
 REPEATS = 20
 
 
-def median_ms(call):
-    """Median of REPEATS calls, each after an L2 flush."""
-    flush = torch.empty(256 * 2**20, dtype=torch.uint8, device="cuda")
-    times = []
-    for _ in range(REPEATS + 3):
-        flush.zero_()
-        torch.cuda.synchronize()
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        call()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(start.elapsed_time(end))
-    return sorted(times[3:])[REPEATS // 2]
-
-
-def kernel_name(name):
-    """Without arguments; CUTLASS's kernels, whose names are types pages long, are all called device_kernel."""
-    return "device_kernel" if "device_kernel" in name else re.sub(r"<.*|\(.*", "", name)
-
-
-def kernel_times(call):
-    """(kernel, mean microseconds) of each launch of a call, in order."""
+def kernel_times(call: Callable[[], None]) -> list[tuple[str, float]]:
+    """(kernel, mean microseconds) of each launch of a call, in order; CUTLASS's are all called device_kernel."""
     calls = 5
     with profile(activities=[ProfilerActivity.CUDA]) as found:
         for _ in range(calls):
@@ -62,22 +45,12 @@ def kernel_times(call):
     kernels = [e for e in found.events() if e.device_type == DeviceType.CUDA]
     kernels.sort(key=lambda e: e.time_range.start)
     launches = [kernels[at :: len(kernels) // calls] for at in range(len(kernels) // calls)]
-    return [(kernel_name(same[0].name), sum(e.time_range.elapsed_us() for e in same) / len(same)) for same in launches]
-
-
-def check(output, expected):
-    """(whether the answer is right at the relaxed tolerance, "NAME share" of each tolerance)."""
-    matched = matched_ratios(output, expected)
-    right = bool(output.isfinite().all()) and matched["relaxed"] >= TOLERANCES["relaxed"].ratio
-    return right, "  ".join(f"{name} {share:.4f}" for name, share in matched.items())
+    return [(plain_name(same[0].name), sum(e.time_range.elapsed_us() for e in same) / len(same)) for same in launches]
 
 
 def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m harness.tuning.cutlass_tiles",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(f"python -m {__spec__.name}", description=__doc__, formatter_class=form)
     parser.add_argument("tokens", nargs="+", type=count())
     args = parser.parse_args(argv)
     if not torch.cuda.is_available():
@@ -93,8 +66,7 @@ def main(argv: list[str]) -> int:
     wrong = 0
     for tokens in args.tokens:
         inputs = with_routing(everything, *KINDS["real"](tokens), "cuda")
-        expected = reference(*inputs)
-        expected = expected[0] if isinstance(expected, (tuple, list)) else expected
+        (expected,) = normalize_result(full, reference(*inputs), "cuda")
         chosen = module.choose_tiles(tokens)
         print(f"T={tokens}: chosen {chosen[0]}, {chosen[1]}")
         for at, name in product(range(2), number):
@@ -103,10 +75,11 @@ def main(argv: list[str]) -> int:
             output = torch.full_like(expected, float("nan"))
             call = partial(module._run_layer, *inputs, output, *pair)
             call()
-            torch.cuda.synchronize()
-            right, matched = check(output, expected)
+            shares = matched_ratios(output, expected)
+            right = bool(output.isfinite().all()) and shares["relaxed"] >= TOLERANCES["relaxed"].ratio
             wrong += not right
-            text = f"{median_ms(call):.4f} ms" if right else "WRONG"
+            text = f"{median(event_times([call], REPEATS)[0]) / 1000:.4f} ms" if right else "WRONG"
+            matched = "  ".join(f"{tolerance} {share:.4f}" for tolerance, share in shares.items())
             print(f"  gemm{at + 1} {name:24} {text:12} {matched}", flush=True)
         output = torch.empty_like(expected)
         for name, us in kernel_times(partial(runnable, *inputs, output)):
