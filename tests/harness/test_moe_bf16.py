@@ -60,7 +60,7 @@ def test_reference_in_the_json_stands_alone():
 
 def test_keys_of_definitions_are_unlike():
     """A user would miss: --definition that means another operator."""
-    assert len(catalogue.GEOMETRIES) == sum(len(operator.geometries) for operator in catalogue.OPERATORS)
+    assert len(catalogue.GEOMETRIES) == sum(len(operator.GEOMETRIES) for operator in catalogue.OPERATORS)
     for geometry in catalogue.GEOMETRIES:
         assert catalogue.geometry_of(catalogue.definition_name(geometry)) == geometry
 
@@ -120,7 +120,7 @@ def expected_active(seq_len):
 @pytest.mark.parametrize("case", workloads.cases_by_uuid("bf16").values(), ids=lambda case: case.name)
 def test_routing_is_a_trained_routers(case):
     """Distinct experts, weights that sum to one, and experts that differ in popularity."""
-    ids, weights = family.routing(case)
+    ids, weights = (tensor.numpy() for tensor in family.tensors(case).values())
     assert (np.diff(np.sort(ids, axis=1), axis=1) > 0).all() and ids.min() >= 0 and ids.max() < 128
     assert np.allclose(weights.sum(1), 1, atol=1e-6) and (weights > 0).all()
     assert (np.diff(weights, axis=1) <= 0).all()
@@ -143,5 +143,5 @@ def test_bound_is_the_weights_up_to_many_tokens():
 
 
 def test_bound_names_ids_of_the_wrong_width():
-    with pytest.raises(ValueError, match=r"ids: got shape \(3, 4\), want \[T, 8\]"):
-        family.routing_bound(np.zeros((3, 4), np.int32), "bf16")
+    with pytest.raises(ValueError, match=r"expert_ids: got shape \(3, 4\), want \[T, 8\]"):
+        family.bound(None, {"expert_ids": torch.zeros(3, 4, dtype=torch.int32)}, "bf16")

@@ -23,7 +23,7 @@ def choose_geometry(wanted: str | None, on_gpu: bool, solutions: list[str]) -> s
         return geometry_here(served, on_gpu) or geometry_here(list(GEOMETRIES), on_gpu)
     geometry = geometry_named(wanted)
     if geometry in FULL and not on_gpu:
-        small = next(key for key in operator(geometry).geometries if key not in FULL)
+        small = next(key for key in operator(geometry).GEOMETRIES if key not in FULL)
         raise CannotRun(f"the {geometry} geometry needs a CUDA device; without one: --definition {small}")
     return geometry
 
@@ -35,7 +35,7 @@ def select(names: list[str], geometry: str, say: Say) -> tuple[dict[str, Solutio
     cannot be packed, CannotRun if all are skipped.
     """
     solutions, skipped = {}, []
-    for name in manifest.choose(names or manifest.solutions_of(operator(geometry).geometries)):
+    for name in manifest.choose(names or manifest.solutions_of(operator(geometry).GEOMETRIES)):
         packed = pack.pack(name).get(geometry)
         reason = eligibility.why_skipped(packed, eligibility.here()) if packed else "does not serve this definition"
         if reason:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import safetensors.torch
+import safetensors
 import torch
 from flashinfer_bench import Trace, Workload
 
@@ -48,14 +48,16 @@ def trace(
     inputs = {name: {"type": "random"} for name in random}
     inputs |= {name: {"type": "safetensors", "path": blob, "tensor_key": name} for name in stored}
     inputs |= {name: {"type": "scalar", "value": value} for name, value in (scalars or {}).items()}
-    return Trace(
-        definition=definition, workload=Workload(axes={"seq_len": case.seq_len}, inputs=inputs, uuid=case.uuid)
-    )
+    workload = Workload(axes={"seq_len": case.seq_len}, inputs=inputs, uuid=case.uuid)
+    return Trace(definition=definition, workload=workload)
 
 
 def stored_tensors(workload: Workload, root: Path) -> dict[str, torch.Tensor]:
     """The inputs that lie in safetensors files of the data set at root; without those whose file is not there."""
-    specs = {name: spec for name, spec in workload.inputs.items() if spec.type == "safetensors"}
-    files = {path: safetensors.torch.load_file(path) for spec in specs.values() if (path := root / spec.path).is_file()}
-    found = {name: files.get(root / spec.path, {}).get(spec.tensor_key) for name, spec in specs.items()}
-    return {name: tensor for name, tensor in found.items() if tensor is not None}
+    found = {}
+    for name, spec in workload.inputs.items():
+        if spec.type == "safetensors" and (path := root / spec.path).is_file():
+            with safetensors.safe_open(path, framework="pt") as file:
+                if spec.tensor_key in file.keys():
+                    found[name] = file.get_tensor(spec.tensor_key)
+    return found

@@ -37,14 +37,13 @@ class RoutedCase(Case):
 
 
 def cases(geometry: str) -> list[RoutedCase]:
-    """The workloads of a geometry, ordered as they are run."""
     wanted = [(f"T={t}", t, POPULARITY) for t in TOKENS] if geometry == "bf16" else HARD
     definition = definitions.definition_name(geometry)
     return [RoutedCase(geometry, name, uuid_of(definition, name), *rest) for name, *rest in wanted]
 
 
-def routing(case: RoutedCase) -> tuple[np.ndarray, np.ndarray]:
-    """Expert ids [T, top_k] int32, best first, and weights [T, top_k] float32, which sum to one."""
+def tensors(case: RoutedCase) -> dict[str, torch.Tensor]:
+    """Expert ids [T, top_k] int32, best first, and their weights [T, top_k] float32, which sum to one."""
     num_experts, top_k = (GEOMETRIES[case.geometry][size] for size in ("num_experts", "top_k"))
     popularity = case.popularity * exact_random.normal(f"{case.uuid}/popularity", (num_experts,))
     scores = popularity + exact_random.normal(f"{case.uuid}/noise", (case.seq_len, num_experts))
@@ -55,42 +54,33 @@ def routing(case: RoutedCase) -> tuple[np.ndarray, np.ndarray]:
     total = np.zeros((case.seq_len, 1))
     for k in range(top_k):  # numpy's own sum may add in another order elsewhere
         total += power[:, k : k + 1]
-    return ids.astype(np.int32), (power / total).astype(np.float32)
-
-
-def tensors(case: RoutedCase) -> dict[str, torch.Tensor]:
-    """What goes into the case's safetensors file."""
-    ids, weights = routing(case)
-    return {"expert_ids": torch.from_numpy(ids), "expert_weights": torch.from_numpy(weights)}
+    weights = (power / total).astype(np.float32)
+    return {"expert_ids": torch.from_numpy(ids.astype(np.int32)), "expert_weights": torch.from_numpy(weights)}
 
 
 def record(case: RoutedCase) -> Trace:
-    """The case as a FIB workload trace."""
     random = ("hidden_states", "gemm1_weights", "gemm2_weights")
     return trace(case, definitions.definition_name(case.geometry), random, ("expert_ids", "expert_weights"))
 
 
-def routing_bound(ids: np.ndarray, geometry: str) -> Bound:
-    """Bound of a routing: the active experts' weights, tokens, ids and weights read once, the output written once.
+def bound(workload: Workload, stored: dict[str, torch.Tensor], geometry: str) -> Bound | None:
+    """The active experts' weights, tokens, ids and weights read once, the output written once.
 
-    ids: [T, top_k]. Raises ValueError for another number of columns.
+    Raises ValueError for expert_ids of another shape than [T, top_k].
     """
-    sizes = GEOMETRIES[geometry]
+    if "expert_ids" not in stored:
+        return None
+    ids, sizes = stored["expert_ids"].numpy(), GEOMETRIES[geometry]
     if ids.ndim != 2 or ids.shape[1] != sizes["top_k"]:
-        raise ValueError(f"ids: got shape {ids.shape}, want [T, {sizes['top_k']}]")
+        raise ValueError(f"expert_ids: got shape {ids.shape}, want [T, {sizes['top_k']}]")
     seq_len, rows, active = len(ids), ids.size, len(np.unique(ids))
     weights = 3 * sizes["intermediate_size"] * sizes["hidden_size"]
     token_bytes = 2 * 2 * sizes["hidden_size"] + sizes["top_k"] * (4 + 4)
     return Bound(
         seq_len=seq_len,
-        tokens_with_rows=seq_len,
         rows=rows,
         active=active,
         bytes=active * 2 * weights + seq_len * token_bytes,
         flops=2 * rows * weights,
         flops_per_second=BF16_FLOPS_PER_SECOND,
     )
-
-
-def bound(workload: Workload, stored: dict[str, torch.Tensor], geometry: str) -> Bound | None:
-    return routing_bound(stored["expert_ids"].numpy(), geometry) if "expert_ids" in stored else None

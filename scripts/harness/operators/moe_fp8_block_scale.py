@@ -1,6 +1,6 @@
 """moe_fp8_block_scale: the workloads of each geometry (which tokens, which routing, which scales) and their bounds."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from harness.operators import exact_random, routing_model
 from harness.operators.case import Case, trace, uuid_of
 from harness.operators.roofline import Bound
 
+GEOMETRIES = definitions.GEOMETRIES
 ROUTED_SCALING_FACTOR = 2.5
 SCALE_NAMES = ("hidden_states_scale", "gemm1_weights_scale", "gemm2_weights_scale")
 
@@ -20,15 +21,14 @@ SCALE_NAMES = ("hidden_states_scale", "gemm1_weights_scale", "gemm2_weights_scal
 class MoeCase(Case):
     """offset: the rank's first expert.
 
-    raised: logits added to an expert (global index), to force or to prevent its selection.
+    raised: logits added to an expert (global index), to force or to prevent its selection; None for a typical draw,
+    whose counts of rows and active experts are near their averages.
     scales: "random" leaves them to FIB; "harsh" ships large, negative and zero ones.
-    typical: the rank's counts of rows and active experts are to be near their averages.
     """
 
-    offset: int = 0
-    raised: dict[int, float] = field(default_factory=dict)
+    offset: int
+    raised: dict[int, float] | None = None
     scales: str = "random"
-    typical: bool = False
 
     @property
     def size(self) -> str:
@@ -82,16 +82,15 @@ HARD = [
 
 
 def cases(geometry: str) -> list[MoeCase]:
-    """The workloads of a geometry, a key of GEOMETRIES, ordered as they are run."""
     if geometry in PUBLIC:
-        return [MoeCase(geometry, f"T={t}", uuid, t, offset, typical=True) for uuid, t, offset in PUBLIC[geometry]]
+        return [MoeCase(geometry, f"T={t}", uuid, t, offset) for uuid, t, offset in PUBLIC[geometry]]
     definition = definitions.definition_name(geometry)
     return [MoeCase(geometry, name, uuid_of(definition, name), *rest) for name, *rest in HARD]
 
 
 def routing(case: MoeCase) -> tuple[np.ndarray, np.ndarray]:
     """Logits [T, 256] and bias [256], float32, of a case."""
-    if case.typical:
+    if case.raised is None:
         return routing_model.draw_typical(case.uuid, case.seq_len, case.offset)
     return routing_model.draw(f"{case.uuid}/0", case.seq_len, case.raised)
 
@@ -118,19 +117,14 @@ def harsh_scales(case: MoeCase) -> dict[str, np.ndarray]:
 
 
 def tensors(case: MoeCase) -> dict[str, torch.Tensor]:
-    """What goes into the case's safetensors file."""
-    logits, bias = routing(case)
-    found = {
-        "routing_logits": torch.from_numpy(logits),
-        "routing_bias": torch.from_numpy(bias).to(torch.bfloat16),
-    }
+    logits, bias = map(torch.from_numpy, routing(case))
+    found = {"routing_logits": logits, "routing_bias": bias.to(torch.bfloat16)}
     if case.scales == "harsh":
         found |= {name: torch.from_numpy(array) for name, array in harsh_scales(case).items()}
     return found
 
 
 def record(case: MoeCase) -> Trace:
-    """The case as a FIB workload trace."""
     stored = ["routing_logits", "routing_bias", *(SCALE_NAMES if case.scales == "harsh" else [])]
     random = ("hidden_states", "gemm1_weights", "gemm2_weights", *SCALE_NAMES)
     scalars = {"local_expert_offset": case.offset, "routed_scaling_factor": ROUTED_SCALING_FACTOR}
@@ -159,7 +153,6 @@ def routing_bound(logits: np.ndarray, bias: np.ndarray, offset: int, geometry: s
     output_bytes = seq_len * hidden * 2
     return Bound(
         seq_len=seq_len,
-        tokens_with_rows=tokens,
         rows=rows,
         active=active,
         bytes=active * expert_bytes + tokens * token_bytes + routing_bytes + output_bytes,

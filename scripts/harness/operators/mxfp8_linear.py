@@ -35,18 +35,9 @@ class LinearCase(Case):
 
 
 def cases(geometry: str) -> list[LinearCase]:
-    """The workloads of a geometry, ordered as they are run."""
     wanted = [(f"T={rows}", rows, "plain") for rows in ROWS] if geometry == "mxfp8" else HARD
     definition = definitions.definition_name(geometry)
     return [LinearCase(geometry, name, uuid_of(definition, name), *rest) for name, *rest in wanted]
-
-
-def weight_scale(case: LinearCase) -> np.ndarray:
-    """[n, k/32] uint8."""
-    low, high = HARSH if case.kind == "harsh" else TYPICAL
-    shape = (GEOMETRIES[case.geometry]["n"], GEOMETRIES[case.geometry]["k"] // GROUP)
-    drawn = exact_random.integers(f"{case.uuid}/weight_scale", int(np.prod(shape)), high - low)
-    return (low + drawn).astype(np.uint8).reshape(shape)
 
 
 def harsh_x(case: LinearCase) -> np.ndarray:
@@ -67,15 +58,16 @@ def harsh_x(case: LinearCase) -> np.ndarray:
 
 
 def tensors(case: LinearCase) -> dict[str, torch.Tensor]:
-    """What goes into the case's safetensors file."""
-    found = {"weight_scale": torch.from_numpy(weight_scale(case)).view(torch.int8)}
+    low, high = HARSH if case.kind == "harsh" else TYPICAL
+    n, groups = GEOMETRIES[case.geometry]["n"], GEOMETRIES[case.geometry]["k"] // GROUP
+    scale = low + exact_random.integers(f"{case.uuid}/weight_scale", n * groups, high - low).reshape(n, groups)
+    found = {"weight_scale": torch.from_numpy(scale.astype(np.uint8)).view(torch.int8)}
     if case.kind == "harsh":
         found["x"] = torch.from_numpy(harsh_x(case)).view(torch.bfloat16)
     return found
 
 
 def record(case: LinearCase) -> Trace:
-    """The case as a FIB workload trace."""
     stored = ("weight_scale", "x") if case.kind == "harsh" else ("weight_scale",)
     return trace(case, definitions.definition_name(case.geometry), ("x", "weight"), stored)
 
@@ -86,7 +78,6 @@ def bound(workload: Workload, stored: dict[str, torch.Tensor], geometry: str) ->
     n, k = GEOMETRIES[geometry]["n"], GEOMETRIES[geometry]["k"]
     return Bound(
         seq_len=rows,
-        tokens_with_rows=rows,
         rows=rows,
         active=1,
         bytes=n * k + n * k // GROUP + rows * 2 * (k + n),

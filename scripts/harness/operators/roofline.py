@@ -17,7 +17,6 @@ class Bound:
     """
 
     seq_len: int
-    tokens_with_rows: int
     rows: int
     active: int
     bytes: int

@@ -1,21 +1,22 @@
 """Router outputs that look like a trained router's, since recordings cannot be shipped.
 
-An expert has a popularity of its own and a token adds noise to it; the bias takes back most of what
-popularity does to the selection, as training does. Popularity belongs to a workload, not to the
-definition: the public recordings come from different layers, each with its own router and bias.
+An expert has a popularity of its own and a token adds noise to it; the bias takes back most of what popularity does to
+the selection, as training does. Popularity belongs to a workload, not to the definition: the public recordings come
+from different layers, each with its own router and bias.
 
-One rank's share of a draw varies: its 32 experts may happen to be popular together, which gives it a
-fifth more rows, or half as many active experts again. The public workloads stand for what a rank sees on
-average, and the number of active experts decides their roofline bound, so `draw_typical` takes the first
-draw whose counts are near the expected ones.
+One rank's share of a draw varies: its 32 experts may happen to be popular together, which gives it a fifth more rows,
+or half as many active experts again. The public workloads stand for what a rank sees on average, and the number of
+active experts decides their roofline bound, so `draw_typical` takes the first draw near the expected counts.
 
-A token whose experts are chosen by less than `MARGIN` is drawn again: implementations that round
-differently would choose other experts for it, and their outputs could not be compared.
+A token whose experts are chosen by less than `MARGIN` is drawn again: implementations that round differently would
+choose other experts for it, and their outputs could not be compared.
 """
 
+import itertools
 import math
 
 import numpy as np
+import torch
 
 from definitions.moe_fp8_block_scale import KEPT_GROUPS, NUM_EXPERTS, NUM_GROUPS, NUM_LOCAL_EXPERTS, TOP_K
 from harness.operators import exact_random
@@ -28,18 +29,8 @@ SLOPE = 0.15  # of the sigmoid where chosen experts lie
 CENTRE = -0.5  # most experts score below one half
 
 
-def round_to_bfloat16(x: np.ndarray) -> np.ndarray:
-    """float32 -> nearest bfloat16, ties to even, as float32."""
-    word = x.astype("<f4").view("<u4").astype(np.uint64)
-    word = (word + 0x7FFF + ((word >> np.uint64(16)) & np.uint64(1))) & np.uint64(0xFFFF0000)
-    return word.astype("<u4").view("<f4")
-
-
 def margin(logits: np.ndarray, bias: np.ndarray) -> np.ndarray:
-    """How clear each token's choice of groups and experts is, in selection score; float64 [T].
-
-    The smaller of the gap between the 4th and 5th group and the gap between the 8th and 9th expert.
-    """
+    """The smaller gap in selection score, 4th to 5th group or 8th to 9th expert, of each token; float64 [T]."""
     biased = biased_scores(logits, bias)
     groups = np.sort(biased.reshape(-1, NUM_GROUPS, NUM_EXPERTS // NUM_GROUPS), axis=2)
     ranked = np.sort(groups[:, :, -1] + groups[:, :, -2], axis=1)
@@ -74,10 +65,11 @@ def draw(seed: str, num_tokens: int, raised: dict[int, float], spread: float = 1
     """
     popularity = spread * POPULARITY * exact_random.normal(f"{seed}/popularity", (NUM_EXPERTS,))
     wobble = spread * exact_random.normal(f"{seed}/bias", (NUM_EXPERTS,))
-    bias = round_to_bfloat16(0.02 * wobble - BALANCE * SLOPE * popularity)
+    exact = (0.02 * wobble - BALANCE * SLOPE * popularity).astype(np.float32)
+    bias = torch.from_numpy(exact).bfloat16().float().numpy()
     offset = popularity + CENTRE
     for expert, logit in raised.items():
-        offset[expert] = offset[expert] + logit
+        offset[expert] += logit
 
     logits = np.empty((num_tokens, NUM_EXPERTS), dtype=np.float32)
     unclear = np.arange(num_tokens)
@@ -98,10 +90,9 @@ def counts(logits: np.ndarray, bias: np.ndarray, offset: int) -> tuple[int, int]
 
 
 def is_typical(num_tokens: int, rows: int, active: int) -> bool:
-    """Whether a rank's counts are near what they are on average over ranks and layers.
+    """Rows within 10% of T or 2; active experts within 5% of 32 * (1 - exp(-T / 32)), rounded, or 1.
 
-    Rows within 10% of T or 2; active experts within 5% of 32 * (1 - exp(-T / 32)), rounded, or 1. A
-    single token only needs a row: without one there is nothing to measure.
+    A single token only needs a row: without one there is nothing to measure.
     """
     if num_tokens == 1:
         return rows >= 1
@@ -113,12 +104,7 @@ def is_typical(num_tokens: int, rows: int, active: int) -> bool:
 def draw_typical(seed: str, num_tokens: int, offset: int) -> tuple[np.ndarray, np.ndarray]:
     """Logits and bias as `draw` returns them, typical for the rank whose first expert is `offset`.
 
-    Every attempt has popularities, bias and noise of its own. At most 13 are needed for the public
-    workloads; the chance of one is least, about a tenth, near T = 50.
+    The public workloads need at most 13 attempts; the chance of one is least, about a tenth, near T = 50.
     """
-    attempt = 0
-    while True:
-        logits, bias = draw(f"{seed}/{attempt}", num_tokens, {})
-        if is_typical(num_tokens, *counts(logits, bias, offset)):
-            return logits, bias
-        attempt += 1
+    attempts = (draw(f"{seed}/{attempt}", num_tokens, {}) for attempt in itertools.count())
+    return next(drawn for drawn in attempts if is_typical(num_tokens, *counts(*drawn, offset)))

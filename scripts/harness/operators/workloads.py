@@ -42,43 +42,33 @@ def recorded_bound(definition: str, workload: Workload, root: Path | None) -> Bo
     return operator(geometry).bound(workload, stored_tensors(workload, root), geometry)
 
 
-def read_checksums(path: Path) -> dict[str, str]:
-    """Relative path -> sha256 hex, from a file in the format of sha256sum; {} without a file."""
-    if not path.exists():
-        return {}
-    lines = (line.split(maxsplit=1) for line in path.read_text().splitlines())
-    return {name: digest for digest, name in lines}
-
-
 def make(geometry: str, root: Path = paths.ROOT) -> tuple[int, int]:
     """Write the workloads of a geometry below root; return (blobs written, blobs found good).
 
     Raises CannotRun when a generated blob differs from its recorded checksum.
     """
-    made_by, definition = operator(geometry), definition_name(geometry)
-    recorded = read_checksums(paths.checksum_file(definition, root))
-    checksums, written, kept = {}, 0, 0
-    cases = cases_by_uuid(geometry).values()
+    family, definition, cases = operator(geometry), definition_name(geometry), cases_by_uuid(geometry).values()
+    checksum_file = paths.checksum_file(definition, root)
+    lines = checksum_file.read_text().splitlines() if checksum_file.exists() else []
+    recorded = {name: digest for digest, name in (line.split() for line in lines)}
+    checksums, written = {}, 0
     for case in cases:
         name = paths.blob_file(definition, case.uuid)
         path = root / name
-        if name in recorded and path.exists():
-            if hashlib.sha256(path.read_bytes()).hexdigest() == recorded[name]:
-                checksums[name] = recorded[name]
-                kept += 1
-                continue
-        content = safetensors.torch.save(made_by.tensors(case))
+        if path.exists() and hashlib.sha256(path.read_bytes()).hexdigest() == recorded.get(name):
+            checksums[name] = recorded[name]
+            continue
+        content = safetensors.torch.save(family.tensors(case))
         checksums[name] = hashlib.sha256(content).hexdigest()
         if recorded.get(name, checksums[name]) != checksums[name]:
             raise CannotRun(
                 f"{name}: generated sha256 {checksums[name]}, recorded is {recorded[name]}. If the "
-                f"generator was changed on purpose, delete {paths.checksum_file(definition).name}."
+                f"generator was changed on purpose, delete {checksum_file.name}."
             )
         write_atomically(path, content)
         written += 1
 
-    lines = [made_by.record(case).model_dump_json() for case in cases]
-    write_atomically(paths.workload_file(definition, root), "".join(f"{x}\n" for x in lines))
-    sums = "".join(f"{digest}  {name}\n" for name, digest in checksums.items())
-    write_atomically(paths.checksum_file(definition, root), sums)
-    return written, kept
+    traces = "".join(f"{family.record(case).model_dump_json()}\n" for case in cases)
+    write_atomically(paths.workload_file(definition, root), traces)
+    write_atomically(checksum_file, "".join(f"{digest}  {name}\n" for name, digest in checksums.items()))
+    return written, len(cases) - written
