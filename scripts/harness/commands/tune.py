@@ -23,7 +23,7 @@ from harness.core import paths, provenance
 from harness.core.arguments import count
 from harness.core.atomic_file import write_atomically
 from harness.core.errors import CannotRun
-from harness.profiling.calls import device_here
+from harness.evaluation.calling import device_here
 from harness.report import tuning
 from harness.report.progress import progress
 from harness.results import staleness
