@@ -11,6 +11,7 @@ from harness.report.table import Cell as Entry
 from harness.report.table import Table
 from harness.results.comparison import Comparison, Ratio, Row, RunGroup, Section, tolerance_order
 from harness.results.summary import ALL, REGIMES, RegimeSummary
+from harness.results.workload_info import WorkloadInfo
 
 CLOSE = 0.05  # a lead below this is not worth choosing by
 MIN_WIDTH = 160
@@ -52,12 +53,13 @@ def workload_table(group: RunGroup) -> Table:
     )
 
 
-def summary_rows(summary: RegimeSummary) -> list[list[Entry | str]]:
-    return [
-        [
+def summary_table(group: RunGroup) -> Table:
+    def entries(summary: RegimeSummary, s: SimpleNamespace) -> list[Entry | str]:
+        stale = f" {s.stale} stale" if s.stale else ""
+        return [
             summary.regime.name,
             s.solution,
-            Entry(f"{s.passed}/{s.workloads}{f' {s.stale} stale' if s.stale else ''}", "" if s.complete else "failed"),
+            Entry(f"{s.passed}/{s.workloads}{stale}", "" if s.complete else "failed"),
             str(s.wins),
             Entry(decimal(s.mean, 1, "x"), "best" if s.solution == summary.best else ""),
             Entry(decimal(s.geometric_mean, 1, "x"), "best" if s.solution == summary.best_geometric else ""),
@@ -66,44 +68,42 @@ def summary_rows(summary: RegimeSummary) -> list[list[Entry | str]]:
             decimal(s.mean_ms, 3),
             decimal(s.over_bound, 2),
         ]
-        for s in summary.summaries
-    ]
 
-
-def summary_table(group: RunGroup) -> Table:
     figures = ["passed", "wins", "mean", "geo. mean", "median", "min", "max", "CV", "mean ms", "ms/bound"]
     return Table(
         title="Speed-ups",
         head=["T", "solution", *figures],
-        sections=[summary_rows(summary) for summary in (group.total, *group.regimes)],
+        sections=[[entries(summary, s) for s in summary.summaries] for summary in (group.total, *group.regimes)],
         caption="Over the workloads that passed. mean: arithmetic, FIB's score; marked: the best that passed all. "
         "CV: standard deviation over mean. ms/bound: geometric mean.",
         words=2,
     )
 
 
-def range_table(ratios: list[Ratio]) -> Table:
-    figures = [(f"{r.a} / {r.b}", r.geometric_mean, r.least, r.greatest) for r in ratios]
+def range_table(group: RunGroup) -> Table:
+    def entries(ratio: Ratio) -> list[str]:
+        figures = (ratio.geometric_mean, ratio.least, ratio.greatest)
+        return [f"{ratio.a} / {ratio.b}", *(decimal(value, 3) for value in figures)]
+
     return Table(
         title="Ratios",
         head=["pair", "geo. mean", "min", "max"],
-        sections=[[[pair, *(decimal(value, 3) for value in values)] for pair, *values in figures]],
+        sections=[[entries(ratio) for ratio in group.ratios]],
         caption="How many times as fast the first is as the second, over the workloads where both count.",
     )
 
 
 def ratio_table(group: RunGroup, ratio: Ratio) -> Table:
-    least, greatest, mean = (decimal(value, 3) for value in (ratio.least, ratio.greatest, ratio.geometric_mean))
-    rows = []
-    for row in group.rows:
-        times = [decimal(row.ms(name), 3) for name in (ratio.a, ratio.b)]
+    def entries(row: Row) -> list[Entry | str]:
         value = ratio.by_workload.get(row.workload.uuid)
         faster = Entry(decimal(value, 3), "best" if value and value > 1 else "")
-        rows.append([str(row.workload.seq_len), *times, faster])
+        return [str(row.workload.seq_len), decimal(row.ms(ratio.a), 3), decimal(row.ms(ratio.b), 3), faster]
+
+    least, greatest, mean = (decimal(value, 3) for value in (ratio.least, ratio.greatest, ratio.geometric_mean))
     return Table(
         title=f"{ratio.a} against {ratio.b}",
         head=["T", f"{ratio.a} ms", f"{ratio.b} ms", "ratio"],
-        sections=[rows],
+        sections=[[entries(row) for row in group.rows]],
         caption=f"How many times as fast the first is; from {least} to {greatest}, geometric mean {mean}.",
         words=0,
     )
@@ -115,24 +115,24 @@ def matched_columns(section: Section) -> list[tuple[str, str]]:
     return sorted(pairs, key=lambda pair: (pair[0], tolerance_order(pair[1])))
 
 
-def matched_table(section: Section) -> Table | None:
-    """A column for each solution, in a cell a ratio for each tolerance; None where no trace has a matched ratio."""
+def matched_table(section: Section) -> Table:
+    """A column for each solution, in a cell a ratio for each tolerance."""
     columns = matched_columns(section)
     names = list(dict.fromkeys(name for name, _ in columns))
     tolerances = sorted({tolerance for _, tolerance in columns}, key=tolerance_order)
-    rows = []
-    for info in section.workloads:
+
+    def entries(info: WorkloadInfo) -> list[str]:
         of_one = section.matched.get(info.uuid, {})
         ratios = [[decimal(of_one.get(name, {}).get(t), 4) for t in tolerances] for name in names]
-        rows.append([str(info.seq_len), *map("  ".join, ratios)])
-    table = Table(
+        return [str(info.seq_len), *map("  ".join, ratios)]
+
+    return Table(
         title="Matched ratio",
         head=["T", *names],
-        sections=[rows],
+        sections=[[entries(info) for info in section.workloads]],
         caption=f"In a cell: {', '.join(tolerances)}; the share of elements inside, whether it passed or not.",
         words=0,
     )
-    return table if columns else None
 
 
 def choice(summary: RegimeSummary) -> Entry:
@@ -149,26 +149,24 @@ def choice(summary: RegimeSummary) -> Entry:
     return Entry(text, "best")
 
 
-def condition(section: Section, group: RunGroup) -> dict[str, str]:
-    """What figures of two run groups may differ in, by the name of its column."""
-    return {
-        "definition": section.definition,
-        "machine": section.hardware,
-        "versions": section.versions_text,
-        "protocol": group.protocol,
-        "tolerance": group.tolerance_name,
-    }
-
-
 def choice_table(comparison: Comparison) -> Table:
     """What to use, by tolerance and number of tokens; with whatever else run groups differ in."""
+
+    def condition(section: Section, group: RunGroup) -> dict[str, str]:
+        return {
+            "definition": section.definition,
+            "machine": section.hardware,
+            "versions": section.versions_text,
+            "protocol": group.protocol,
+            "tolerance": group.tolerance_name,
+        }
+
     conditions = [condition(section, group) for section in comparison.sections for group in section.groups]
-    differing = [name for name in conditions[0] if len({c[name] for c in conditions}) > 1]
+    shown = [name for name in conditions[0] if name == "tolerance" or len({c[name] for c in conditions}) > 1]
     # The protocol is named only where without it two run groups would look alike.
-    others = [name for name in differing if name != "protocol"]
+    others = [name for name in shown if name != "protocol"]
     if len({tuple(c[name] for name in others) for c in conditions}) == len(conditions):
-        differing = others
-    shown = [*differing, *(["tolerance"] if "tolerance" not in differing else [])]
+        shown = others
     present = {summary.regime for group in comparison.groups for summary in group.regimes}
     regimes = [ALL, *(regime for regime in REGIMES if regime in present)]
 
@@ -193,12 +191,12 @@ def parts_of(comparison: Comparison) -> Iterator[tuple[str, list[str], list[Tabl
         for group in section.groups:
             tables = [ratio_table(group, ratio) for ratio in group.ratios]
             if not comparison.pair:
-                ranges = [range_table(group.ratios)] if group.ratios else []
+                ranges = [range_table(group)] if group.ratios else []
                 tables = [workload_table(group), summary_table(group), *ranges]
             if tables:
                 yield group.tolerance, [f"{group.protocol}; {' to '.join(group.days)}"], tables
-        if not comparison.pair and (matched := matched_table(section)):
-            yield "Exactness", [], [matched]
+        if not comparison.pair and matched_columns(section):
+            yield "Exactness", [], [matched_table(section)]
 
 
 def markdown(comparison: Comparison) -> str:

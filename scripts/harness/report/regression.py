@@ -25,17 +25,12 @@ def changes_table(cells: pd.DataFrame) -> Table:
 
 def condition_blocks(cells: pd.DataFrame) -> list[str]:
     """Cells of one condition that both sides have: the marked first, all of them folded; then those of one side."""
-    blocks = []
-    both = cells[cells.side == "both"]
-    if len(marked := both[both.mark != ""]):
-        blocks.append(changes_table(marked).markdown())
+    blocks, both = [], cells[cells.side == "both"]
+    if (both.mark != "").any():
+        blocks.append(changes_table(both[both.mark != ""]).markdown())
     if len(both):
-        folded = [
-            "<details><summary>Every solution and workload</summary>",
-            changes_table(both).markdown(),
-            "</details>",
-        ]
-        blocks += folded
+        every = changes_table(both).markdown()
+        blocks += ["<details><summary>Every solution and workload</summary>", every, "</details>"]
     for (side, solution), only in cells[cells.side != "both"].groupby(["side", "solution"], sort=False):
         blocks.append(f"Only {side}: {solution} at T = {', '.join(map(str, only.seq_len))}")
     return blocks
@@ -49,9 +44,8 @@ def markdown(found: pd.DataFrame) -> str:
     blocks, apart = ["## Benchmark against main", marked], []
     for (definition, hardware, versions, tolerance, protocol), cells in found.groupby(CONDITION):
         run, details = f"{hardware}, {tolerance}", f"{definition}; {protocol}; {versions}"
-        sides = set(cells.side)
-        if sides in ({"before"}, {"after"}):
-            (side,) = sides
+        side, *others = cells.side.unique()
+        if side != "both" and not others:
             apart.append(f"- only {side}, {cells[f'traces_{side}'].sum():.0f} traces: {run}; {details}")
         else:
             blocks += [f"### {run}", details, *condition_blocks(cells)]

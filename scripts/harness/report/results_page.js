@@ -10,36 +10,30 @@
   ];
   const $$ = (selector, root = document) => [...root.querySelectorAll(selector)];
 
-  function html(tag, attributes = {}, ...children) {
-    const node = document.createElement(tag);
+  function fill(node, attributes, children) {
     for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
     node.append(...children);
     return node;
   }
-  function svg(tag, attributes = {}, ...children) {
-    const node = document.createElementNS(SVG, tag);
-    for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
-    node.append(...children);
-    return node;
-  }
+  const html = (tag, attributes = {}, ...children) => fill(document.createElement(tag), attributes, children);
+  const svg = (tag, attributes = {}, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
 
   // Sorting: rows without a figure stay last either way; equal rows keep their order.
   function sortBy(th) {
-    const row = th.parentElement;
-    const column = [...row.children].indexOf(th);
-    const ascending = th.getAttribute("aria-sort") !== "ascending";
-    for (const other of row.children) if (other.hasAttribute("aria-sort")) other.setAttribute("aria-sort", "none");
-    th.setAttribute("aria-sort", ascending ? "ascending" : "descending");
-    resort(th.closest("table"), column, ascending);
+    const to = th.getAttribute("aria-sort") === "ascending" ? "descending" : "ascending";
+    for (const other of th.parentElement.children) if (other.hasAttribute("aria-sort")) other.setAttribute("aria-sort", "none");
+    th.setAttribute("aria-sort", to);
+    resort(th);
   }
   function sortKey(cell) {
     const text = cell.dataset[document.body.dataset.metric] ?? cell.dataset.value;
     return text === undefined || text === "" ? null : text;
   }
-  function resort(table, column, ascending) {
-    const body = table.tBodies[0];
-    const numeric = table.tHead.rows[0].cells[column].dataset.kind !== "text";
-    const rows = [...body.rows].map((row) => [sortKey(row.cells[column]), row]);
+  function resort(th) {
+    const body = th.closest("table").tBodies[0];
+    const ascending = th.getAttribute("aria-sort") === "ascending";
+    const numeric = th.dataset.kind !== "text";
+    const rows = [...body.rows].map((row) => [sortKey(row.cells[th.cellIndex]), row]);
     const order = (a, b) => (numeric ? Number(a) - Number(b) : a.localeCompare(b));
     rows.sort(([a], [b]) => (a === null) - (b === null) || (a === null ? 0 : ascending ? order(a, b) : order(b, a)));
     body.append(...rows.map(([, row]) => row));
@@ -56,8 +50,7 @@
     const metric = [...chosen("metric")][0];
     if (document.body.dataset.metric !== metric) {
       document.body.dataset.metric = metric;
-      for (const th of $$("th[aria-sort$='ending']"))
-        resort(th.closest("table"), [...th.parentElement.children].indexOf(th), th.getAttribute("aria-sort") === "ascending");
+      $$("th[aria-sort$='ending']").forEach(resort);
     }
     for (const node of $$("main [data-solution]"))
       node.hidden = [node.dataset.solution, node.dataset.other ?? node.dataset.solution].some((name) => !shown.solutions.has(name));

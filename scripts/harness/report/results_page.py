@@ -15,7 +15,6 @@ import jinja2
 from harness.report.comparison import decimal, matched_columns
 from harness.results.comparison import Comparison, Row, RunGroup, Section, tolerance_order
 from harness.results.summary import REGIMES
-from harness.results.workload_info import WorkloadInfo
 
 HERE = Path(__file__).parent
 NUM_COLOURS = 8  # as many as results_page.css and results_page.js have of series and marks
@@ -32,10 +31,6 @@ def regime_of(seq_len: int) -> str:
 
 def status_words(cell: SimpleNamespace) -> str:
     return cell.status.replace("_", " ").lower()
-
-
-def is_timed(group: RunGroup) -> bool:
-    return any(cell.latency_ms is not None for cell in group.cells)
 
 
 def tags_of(cell: SimpleNamespace) -> list[tuple[str, str]]:
@@ -74,51 +69,52 @@ def trace_id(section: Section, group: RunGroup, cell: SimpleNamespace) -> str:
     return f"trace-{hashlib.sha1(key.encode()).hexdigest()[:12]}"
 
 
-def dialog_part(title: str, rows: list[tuple[str, object, str]]) -> dict:
+def dialog_part(title: str, *rows: tuple[str, object, str]) -> dict:
     """A part of the dialog, of (term, value, format); a value that is not known is left out."""
-    shown = [(term, form.format(value)) for term, value, form in rows if value is not None]
-    return {"title": title, "rows": shown}
+    return {"title": title, "rows": [(term, form.format(value)) for term, value, form in rows if value is not None]}
 
 
 def trace_view(section: Section, group: RunGroup, cell: SimpleNamespace) -> dict:
     """What the dialog shows of one trace alone."""
     matched = section.matched.get(cell.uuid, {}).get(cell.solution, {})
     others = sorted(matched.keys() - {group.tolerance_name}, key=tolerance_order)
-    figures = [
-        ("Status", cell.status, "{}"),
-        ("Latency", cell.latency_ms, "{:,.4f} ms"),
-        ("Reference", cell.reference_ms, "{:,.3f} ms"),
-        ("Speed-up", cell.speedup, "{:,.2f}x"),
-        ("Latency / bound", cell.over_bound, "{:,.3f}"),
+    parts = [
+        dialog_part(
+            "Figures",
+            ("Status", cell.status, "{}"),
+            ("Latency", cell.latency_ms, "{:,.4f} ms"),
+            ("Reference", cell.reference_ms, "{:,.3f} ms"),
+            ("Speed-up", cell.speedup, "{:,.2f}x"),
+            ("Latency / bound", cell.over_bound, "{:,.3f}"),
+        ),
+        dialog_part(
+            "Error",
+            ("Matched ratio", cell.matched, "{:.6f}"),
+            ("Maximum absolute error", cell.max_absolute_error, "{:g}"),
+            ("Maximum relative error", cell.max_relative_error, "{:g}"),
+            *((f"Matched at {name}", matched[name], "{:.6f}") for name in others),
+        ),
+        dialog_part(
+            "Run",
+            ("Tolerance", group.tolerance, "{}"),
+            ("Protocol", group.protocol, "{}"),
+            ("Timestamp", cell.timestamp, "{}"),
+            ("Packages", cell.packages, "{}"),
+            ("Command", cell.command, "{}"),
+            ("Recorded in", cell.recorded_in, "{}"),
+            ("Older traces", cell.superseded or None, "{}, which do not count"),
+        ),
+        dialog_part("Source", ("SHA-1", cell.solution_sha1, "{}"), ("State", SOURCES[cell.source], "{}")),
     ]
-    errors = [
-        ("Matched ratio", cell.matched, "{:.6f}"),
-        ("Maximum absolute error", cell.max_absolute_error, "{:g}"),
-        ("Maximum relative error", cell.max_relative_error, "{:g}"),
-        *((f"Matched at {name}", matched[name], "{:.6f}") for name in others),
-    ]
-    run = [
-        ("Tolerance", group.tolerance, "{}"),
-        ("Protocol", group.protocol, "{}"),
-        ("Timestamp", cell.timestamp, "{}"),
-        ("Packages", cell.packages, "{}"),
-        ("Command", cell.command, "{}"),
-        ("Recorded in", cell.recorded_in, "{}"),
-        ("Older traces", cell.superseded or None, "{}, which do not count"),
-    ]
-    source = [("SHA-1", cell.solution_sha1, "{}"), ("State", SOURCES[cell.source], "{}")]
-    parts = {"Figures": figures, "Error": errors, "Run": run, "Source": source}
-    return {
-        "title": f"{cell.solution} at T = {cell.seq_len:,}",
-        "tags": tags_of(cell),
-        "parts": [dialog_part(title, rows) for title, rows in parts.items()],
-        "uuid": cell.uuid,
-        "log": cell.log,
-    }
+    title = f"{cell.solution} at T = {cell.seq_len:,}"
+    return {"title": title, "tags": tags_of(cell), "parts": parts, "uuid": cell.uuid, "log": cell.log}
 
 
-def workload_part(section: Section, info: WorkloadInfo) -> dict:
-    rows = [
+def workload_view(section: Section, row: Row) -> dict:
+    """A workload in plots, and its part of the dialog."""
+    info = row.workload
+    part = dialog_part(
+        "Workload",
         ("Tokens T", info.seq_len, "{:,}"),
         ("UUID", info.uuid, "{}"),
         ("Rows (token, local expert)", info.rows, "{:,}"),
@@ -127,17 +123,7 @@ def workload_part(section: Section, info: WorkloadInfo) -> dict:
         ("Operations", info.flops and info.flops / 1e9, "{:,.1f} GFLOP"),
         ("Bound", info.bound_ms, "{:,.4f} ms"),
         ("Definition", section.definition, "{}"),
-    ]
-    return dialog_part("Workload", rows)
-
-
-def environment_part(section: Section) -> dict:
-    libraries = [(name.replace("_", " "), version, "{}") for name, version in section.versions.items()]
-    return dialog_part("Environment", [("hardware", section.hardware, "{}"), *libraries])
-
-
-def workload_view(section: Section, row: Row) -> dict:
-    info = row.workload
+    )
     return {
         "uuid": info.uuid,
         "seq_len": info.seq_len,
@@ -147,11 +133,12 @@ def workload_view(section: Section, row: Row) -> dict:
         "bound_speedup": row.bound_speedup,
         "bound_latency_text": info.bound_ms and f"{decimal(info.bound_ms, 3)} ms",
         "bound_speedup_text": row.bound_speedup and decimal(row.bound_speedup, 1, "x"),
-        "part": workload_part(section, info),
+        "part": part,
     }
 
 
-def point_view(section: Section, group: RunGroup, cell: SimpleNamespace) -> dict:
+def point_view(cell: SimpleNamespace, trace: str) -> dict:
+    """A timed cell in plots; trace: its `trace_id`."""
     return {
         "uuid": cell.uuid,
         "latency_ms": cell.latency_ms,
@@ -159,7 +146,7 @@ def point_view(section: Section, group: RunGroup, cell: SimpleNamespace) -> dict
         "latency_text": f"{decimal(cell.latency_ms, 3)} ms",
         "speedup_text": decimal(cell.speedup, 1, "x"),
         "stale": cell.stale,
-        "trace": trace_id(section, group, cell),
+        "trace": trace,
         "label": label_of(cell),
     }
 
@@ -168,21 +155,18 @@ def data_of(comparison: Comparison, series: dict[str, dict]) -> dict:
     """What the page's script draws and shows; groups in the order of the page."""
     groups, traces = [], {}
     for section in comparison.sections:
+        versions = [(name.replace("_", " "), version, "{}") for name, version in section.versions.items()]
+        environment = dialog_part("Environment", ("hardware", section.hardware, "{}"), *versions)
         for group in section.groups:
             points = {name: [] for name in group.solutions}
-            for row in group.rows:
-                for name, cell in row.cells.items():
-                    view = trace_view(section, group, cell)
-                    traces[trace_id(section, group, cell)] = view | {"group": len(groups)}
-                    if cell.latency_ms is not None:
-                        points[name].append(point_view(section, group, cell))
-            groups.append(
-                {
-                    "workloads": [workload_view(section, row) for row in group.rows],
-                    "series": [{"solution": name, **series[name], "points": found} for name, found in points.items()],
-                    "part": environment_part(section),
-                }
-            )
+            for cell in group.cells:
+                trace = trace_id(section, group, cell)
+                traces[trace] = trace_view(section, group, cell) | {"group": len(groups)}
+                if cell.latency_ms is not None:
+                    points[cell.solution].append(point_view(cell, trace))
+            workloads = [workload_view(section, row) for row in group.rows]
+            curves = [{"solution": name, **series[name], "points": found} for name, found in points.items()]
+            groups.append({"workloads": workloads, "series": curves, "part": environment})
     return {"solutions": list(series), "groups": groups, "traces": traces}
 
 
@@ -193,11 +177,6 @@ def series_of(comparison: Comparison) -> dict[str, dict]:
         name: {"colour": f"series-{at % NUM_COLOURS}", "mark": (at + at // NUM_COLOURS) % NUM_COLOURS}
         for at, name in enumerate(names)
     }
-
-
-def first_tolerance(comparison: Comparison) -> str:
-    """The tolerance shown first: that of the run group in which the most cells passed."""
-    return max(comparison.groups, key=lambda group: sum(cell.passed for cell in group.cells)).tolerance_name
 
 
 def hash_source(text: str) -> str:
@@ -216,7 +195,7 @@ def page(comparison: Comparison) -> str:
         keep_trailing_newline=True,
     )
     environment.filters["decimal"] = decimal
-    for function in (trace_id, group_id, regime_of, tags_of, label_of, matched_columns, is_timed):
+    for function in (trace_id, group_id, regime_of, tags_of, label_of, matched_columns):
         environment.globals[function.__name__] = function
     script, style = ((HERE / f"results_page.{kind}").read_text() for kind in ("js", "css"))
     series = series_of(comparison)
@@ -226,7 +205,8 @@ def page(comparison: Comparison) -> str:
         series=series,
         regimes=[regime for regime in REGIMES if any(map(regime.holds, seq_lens))],
         tolerances=list(dict.fromkeys(group.tolerance_name for group in comparison.groups)),
-        first_tolerance=first_tolerance(comparison),
+        # shown first: that of the run group in which the most cells passed
+        first_tolerance=max(comparison.groups, key=lambda g: sum(cell.passed for cell in g.cells)).tolerance_name,
         data=data_of(comparison, series),
         script=script,
         style=style,
