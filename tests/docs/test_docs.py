@@ -9,7 +9,6 @@ from harness.core import paths
 from harness.core.errors import UserError
 from harness.report import docs
 from harness.report.blocks import examples
-from harness.report.docs import Block, Figures
 from harness.report.figures.picture import Picture
 
 
@@ -21,7 +20,7 @@ def test_page_is_up_to_date(page):
 
 def test_every_block_and_figure_belongs_to_a_page():
     pages = docs.all_pages()
-    assert {block.page for block in docs.BLOCKS} | {page for made in docs.FIGURES for page in made.pages} <= set(pages)
+    assert {page for page, _ in docs.BLOCKS} | {page for shown_by, _ in docs.FIGURES for page in shown_by} <= set(pages)
     shown = {
         file for page in pages for file in re.findall(r"\((?:docs/)?([\w-]+\.svg)\)", (paths.ROOT / page).read_text())
     }
@@ -43,9 +42,9 @@ def page(root, name, text):
     return file
 
 
-def update(root, *blocks, check=False, figures=(), pages=None):
+def update(root, blocks=None, check=False, figures=(), pages=None):
     (root / "README.md").touch()
-    return docs.update(pages or docs.all_pages(root), check, cli.main, root, blocks, figures)
+    return docs.update(pages or docs.all_pages(root), check, cli.main, root, blocks or {}, figures)
 
 
 def broken():
@@ -54,18 +53,18 @@ def broken():
 
 def test_a_block_is_replaced_and_the_rest_is_left(root):
     file = page(root, "a", "x\n<!-- generated: t -->\nold\n<!-- end of t -->\ny\n")
-    block = Block("docs/a.md", "t", lambda: "| new |")
-    assert update(root, block, check=True) == ["docs/a.md: block 't' is out of date: run `moebench docs a`"]
+    blocks = {("docs/a.md", "t"): lambda: "| new |"}
+    assert update(root, blocks, check=True) == ["docs/a.md: block 't' is out of date: run `moebench docs a`"]
     assert "old" in file.read_text()
-    assert update(root, block) == [] == update(root, block, check=True)
+    assert update(root, blocks) == [] == update(root, blocks, check=True)
     assert file.read_text() == "x\n<!-- generated: t -->\n\n| new |\n\n<!-- end of t -->\ny\n"
 
 
 def test_one_bad_page_does_not_stop_the_others(root):
     page(root, "a", "<!-- generated: t -->\n<!-- end of t -->\n")
     good = page(root, "b", "<!-- generated: u -->\n<!-- end of u -->\n<!-- generated: v -->\n<!-- end of v -->\n")
-    blocks = [Block("docs/a.md", "t", broken), Block("docs/b.md", "u", lambda: "good"), Block("docs/b.md", "v", broken)]
-    assert update(root, *blocks) == [
+    blocks = {("docs/a.md", "t"): broken, ("docs/b.md", "u"): lambda: "good", ("docs/b.md", "v"): broken}
+    assert update(root, blocks) == [
         "docs/a.md: block 't': record.json: broken",
         "docs/b.md: block 'v': record.json: broken",
     ]
@@ -80,9 +79,13 @@ def test_one_bad_page_does_not_stop_the_others(root):
             "<!-- generated: t -->\n<!-- end of t -->\n<!-- generated: z -->\n<!-- end of z -->",
             "block 'z' is not registered",
         ),
-        ("<!-- generated: t -->", "<!-- generated: t -->: has no end"),
-        ("a\n<!-- end of t -->", "line 2: <!-- end of t -->: nothing of that name has begun"),
-        ("<!-- generated: t -->\n<!-- output of: x -->", "line 2: <!-- output of: x -->: 't' has not ended"),
+        ("<!-- generated: t -->", "line 1: <!-- generated: t --> has no counterpart"),
+        ("a\n<!-- end of t -->", "line 2: <!-- end of t --> has no counterpart"),
+        (
+            "<!-- generated: t -->\n<!-- output of: true -->\n<!-- end of output -->",
+            "line 1: <!-- generated: t --> has no counterpart",
+        ),
+        ("<!-- output of: a\nb -->\n", "line 1: <!-- output of: a\nb --> has no counterpart"),
         (
             "<!-- generated: t -->\n<!-- end of t -->\n```\n$ ls -l\nfile\n```",
             "`ls -l` shows output, but is no example: put it into <!-- output of: COMMAND -->",
@@ -91,20 +94,20 @@ def test_one_bad_page_does_not_stop_the_others(root):
 )
 def test_a_fault_of_the_markers_is_named(root, text, fault):
     page(root, "a", text)
-    assert update(root, Block("docs/a.md", "t", lambda: ""), check=False) == [f"docs/a.md: {fault}"]
+    assert update(root, {("docs/a.md", "t"): lambda: ""}) == [f"docs/a.md: {fault}"]
 
 
 def test_figures_are_drawn_checked_and_none_is_left_over(root, monkeypatch):
     monkeypatch.setattr(Picture, "svg", lambda self: f"<svg>{self.made_from}</svg>")
     page(root, "a", "")
     (root / "docs" / "old.svg").touch()
-    family = Figures(("docs/a.md",), lambda: [Picture("new.svg", "made from x", None)])
+    family = (("docs/a.md",), lambda: [Picture("new.svg", broken, ())])
     stray = "docs/old.svg: nothing makes this figure: remove it"
     stale = "docs/new.svg: the figure is out of date: run `moebench docs a`"
     assert update(root, check=True, figures=[family]) == [stale, stray]
     assert update(root, figures=[family]) == [stray]
     assert update(root, check=True, figures=[family], pages=["docs/a.md"]) == []
-    assert update(root, figures=[Figures(("docs/a.md",), broken)]) == ["docs/a.md: figures: record.json: broken"]
+    assert update(root, figures=[(("docs/a.md",), broken)]) == ["docs/a.md: figures: record.json: broken"]
 
 
 def test_the_command_takes_names_of_pages(capsys):
@@ -120,10 +123,10 @@ def test_the_command_takes_names_of_pages(capsys):
 
 def test_an_example_is_run_and_shown():
     with examples.working_folder():
-        assert examples.console_block("echo one > file\ncat file; echo two", cli.main) == (
+        assert examples.block("echo one > file\ncat file; echo two", cli.main) == (
             "```\n$ echo one > file\n$ cat file; echo two\none\ntwo\n```"
         )
-        ours = examples.console_block("moebench compare --help | head -n 1", cli.main)
+        ours = examples.block("moebench compare --help | head -n 1", cli.main)
         assert ours.startswith("```\n$ moebench compare --help | head -n 1\nusage: moebench compare [-h]")
         assert "TINY=1" not in examples.output_of("TINY=1 moebench docs --help; echo $?", cli.main)
         assert examples.output_of("moebench docs nothing; echo $?", cli.main) == "2\n"

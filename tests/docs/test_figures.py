@@ -52,19 +52,19 @@ def profile(name="fast", clock="device", uuid="u", host_us=12.0, hardware="NVIDI
 
 
 def test_a_changed_figure_makes_a_picture_out_of_date(tmp_path):
-    (drawn,) = speed.pictures(build(tmp_path, two()), "relaxed")
+    (drawn,) = speed.pictures(build(tmp_path, two()))
     (tmp_path / drawn.file).write_text(drawn.svg())
     assert drawn.is_in(tmp_path)
     changed = two()
     changed[0].evaluation.performance.latency_ms *= 1.01
-    (other,) = speed.pictures(build(tmp_path, changed), "relaxed")
+    (other,) = speed.pictures(build(tmp_path, changed))
     assert other.file == drawn.file and not other.is_in(tmp_path)
 
 
 def test_pictures_are_the_same_bytes_each_time(tmp_path):
     """A picture drawn again from the same traces must not show up as a change."""
     found = build(tmp_path, two())
-    drawn = [*speed.pictures(found, "relaxed"), *roofline.pictures(found, "relaxed"), *stages.pictures([profile()])]
+    drawn = [*speed.pictures(found), *roofline.pictures(found), *stages.pictures([profile()])]
     assert [p.file for p in drawn] == ["speed-nvidia-h200.svg", "roofline-nvidia-h200.svg", "stages-nvidia-h200.svg"]
     for one in drawn:
         once = one.svg()
@@ -149,13 +149,13 @@ def test_times_of_the_interpreter_and_made_up_routing_are_not_drawn():
 
 def test_what_cannot_be_drawn_is_left_out(tmp_path):
     unknown = build(tmp_path, two(hardware="A GPU"))  # no bound is known for it
-    assert [drawn.file for drawn in speed.pictures(unknown, "relaxed")] == ["speed-a-gpu.svg"]
-    assert roofline.pictures(unknown, "relaxed") == []
+    assert [drawn.file for drawn in speed.pictures(unknown)] == ["speed-a-gpu.svg"]
+    assert roofline.pictures(unknown) == []
     other = build(tmp_path, two(tolerance=DEFAULT))
-    assert speed.pictures(other, "relaxed") == roofline.pictures(other, "relaxed") == []
+    assert speed.pictures(other) == roofline.pictures(other) == []
 
 
 def test_machines_and_versions_get_pictures_of_their_own(tmp_path):
     found = build(tmp_path, [*two(), *two(torch="2.13"), *two(hardware="A GPU")])
-    files = [drawn.file for drawn in speed.pictures(found, "relaxed")]
+    files = [drawn.file for drawn in speed.pictures(found)]
     assert files == ["speed-a-gpu.svg", "speed-nvidia-h200.svg", "speed-nvidia-h200-2.svg"]

@@ -4,29 +4,37 @@ import hashlib
 import json
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from harness.operators.catalogue import geometry_of
 from harness.report.figures import style
 from harness.results.comparison import Comparison, RunGroup, Section
+
+TOLERANCE = "relaxed"  # of what is drawn of the FP8 layer
 
 
 @dataclass(frozen=True)
 class Picture:
-    """file: its name; made_from: a line in the SVG that changes with the figures drawn and with how they are drawn."""
+    """file: its name; draw makes it of the arguments, which JSON can hold."""
 
     file: str
-    made_from: str
-    figure: Callable[[], Figure]
+    draw: Callable[..., Figure]
+    arguments: tuple
+
+    @property
+    def made_from(self) -> str:
+        """A line in the SVG that changes with the figures drawn and with how they are drawn."""
+        digest = hashlib.sha256(json.dumps(self.arguments, sort_keys=True).encode())
+        for source in (sys.modules[self.draw.__module__].__file__, style.__file__):
+            digest.update(Path(source).read_bytes())
+        return f"made from {digest.hexdigest()}"
 
     def svg(self) -> str:
-        with style.settings():
-            figure = self.figure()
-        return style.svg(figure, self.made_from)
+        return style.svg(lambda: self.draw(*self.arguments), self.made_from)
 
     def is_in(self, folder: Path) -> bool:
         """Whether the file in folder was made from the same."""
@@ -34,31 +42,22 @@ class Picture:
         return path.is_file() and self.made_from in path.read_text()
 
 
-def picture(file: str, draw: Callable[..., Figure], *arguments) -> Picture:
-    """Of draw(*arguments), which JSON can hold; they and the source of draw's module are what it is made from."""
-    digest = hashlib.sha256(json.dumps(arguments, sort_keys=True).encode())
-    for source in (sys.modules[draw.__module__].__file__, style.__file__):
-        digest.update(Path(source).read_bytes())
-    return Picture(file, f"made from {digest.hexdigest()}", lambda: draw(*arguments))
-
-
 def slug(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
 
-def run_groups(comparison: Comparison, tolerance: str) -> Iterator[tuple[Section, RunGroup, str]]:
-    """The full FP8 layer's run groups at this tolerance, each with a name for its files.
+def run_groups(comparison: Comparison) -> Iterator[tuple[Section, RunGroup, str]]:
+    """The run groups at TOLERANCE, each with a name for its files.
 
     Those of one machine that differ in versions or protocol are numbered from 2.
     """
-    taken: dict[str, int] = {}
+    taken = Counter()
     for section in comparison.sections:
         for group in section.groups:
-            if geometry_of(section.definition) != "full" or group.tolerance_name != tolerance:
-                continue
-            where = slug(section.hardware)
-            taken[where] = taken.get(where, 0) + 1
-            yield section, group, where if taken[where] == 1 else f"{where}-{taken[where]}"
+            if group.tolerance_name == TOLERANCE:
+                where = slug(section.hardware)
+                taken[where] += 1
+                yield section, group, where if taken[where] == 1 else f"{where}-{taken[where]}"
 
 
 def conditions(section: Section, group: RunGroup) -> str:

@@ -2,10 +2,10 @@
 
 import io
 import re
-from collections.abc import Iterable
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
-import matplotlib
+import matplotlib.style
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -20,42 +20,34 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#6
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (5, 1.5, 1.2, 1.5)), (0, (8, 2)), (0, (3, 1, 1, 1)), (0, (1, 2)))
 BOUND_LINE = {"color": INK, "linewidth": 1.2, "linestyle": (0, (2, 2))}
-TOKENS = (1, 7, 16, 57, 901, 14107)  # ticks that do not touch
+BEYOND = {"color": FAINT, "alpha": 0.16, "linewidth": 0}  # fills what the hardware cannot reach
+NAMED = (1, 7, 57, 901, 14107)  # token counts that figures name, as the tables do
 FONT = "DejaVu Sans"  # ships with matplotlib, so every machine leaves the same room for the text
 FONTS = "'DejaVu Sans', Verdana, Arial, sans-serif"  # the viewer's choice; no wider than the first
 SETTINGS = {
-    "figure.facecolor": GROUND,
-    "axes.facecolor": GROUND,
-    "savefig.facecolor": GROUND,
-    "text.color": INK,
-    "axes.labelcolor": INK,
-    "axes.edgecolor": INK,
-    "xtick.color": INK,
-    "ytick.color": INK,
+    **dict.fromkeys(("figure.facecolor", "axes.facecolor"), GROUND),
+    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK),
+    **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon"), False),
     "axes.grid": True,
+    "axes.axisbelow": True,
     "grid.color": "#dddddd",
     "grid.linewidth": 0.6,
-    "axes.axisbelow": True,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "font.family": FONT,
-    "font.size": 10,
+    "figure.titlesize": 11,
     "axes.titlesize": 11,
-    "legend.frameon": False,
-    "lines.linewidth": 1.6,
+    "font.family": FONT,
     "hatch.linewidth": 0.6,
     "svg.fonttype": "none",
     "svg.hashsalt": "moe-fp8-block-scale",
 }
 
 
-@contextmanager
-def settings():
-    """Draw inside, whatever the user's matplotlibrc says."""
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()
-        matplotlib.rcParams.update(SETTINGS)
-        yield
+class Panel(NamedTuple):
+    """A plot over log T of the values in a column. Its axis is logarithmic, or begins at 0 and 1 is marked."""
+
+    column: int
+    label: str
+    log: bool = True
+    more_is_better: bool = False
 
 
 def looks(names: Iterable[str]) -> dict[str, dict]:
@@ -63,11 +55,11 @@ def looks(names: Iterable[str]) -> dict[str, dict]:
     found = {}
     for at, name in enumerate(sorted(set(names))):
         # The second round has other markers and dashes to its colours than the first.
-        kind = at + at // len(COLOURS)
+        kind = (at + at // len(COLOURS)) % len(MARKERS)
         found[name] = {
             "color": COLOURS[at % len(COLOURS)],
-            "marker": MARKERS[kind % len(MARKERS)],
-            "linestyle": DASHES[kind % len(DASHES)],
+            "marker": MARKERS[kind],
+            "linestyle": DASHES[kind],
             # Where curves coincide the rims of the earlier ones show.
             "markersize": max(8.5 - 1.3 * at, 5.5),
             "markeredgecolor": "white",
@@ -83,43 +75,68 @@ def log_ticks(axis: Axis) -> None:
     axis.set_minor_locator(NullLocator())
 
 
-def token_axis(axes: Axes, present: Iterable[int], ticks: Iterable[int] = TOKENS) -> None:
-    """T as a log x axis with ticks at those of `ticks` that are present, at all present ones if none is."""
+def token_axis(axes: Axes, present: Iterable[int]) -> None:
+    """T as a log x axis with ticks at token counts that are present, NAMED ones first, where they do not touch."""
+    ticks = []
+    for t in sorted(set(present), key=lambda t: (t not in NAMED, t)):
+        if all(max(t, other) >= 3 * min(t, other) for other in ticks):
+            ticks.append(t)
     axes.set(xscale="log", xlabel="T, tokens")
-    axes.set_xticks(sorted(set(ticks) & set(present)) or sorted(set(present)))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.set_xticks(ticks, map(str, ticks))
     axes.xaxis.set_minor_locator(NullLocator())
 
 
-def two_panels(title: str, **kwargs) -> tuple[Figure, list[Axes]]:
+def two_panels(title: str) -> tuple[Figure, tuple[Axes, Axes]]:
     """A figure with two plots side by side."""
     figure = Figure(figsize=(11, 5.4), layout="constrained")
-    figure.suptitle(title, fontsize=11)
-    return figure, list(figure.subplots(1, 2, **kwargs))
+    figure.suptitle(title)
+    return figure, figure.subplots(1, 2)
 
 
-def draw_bound(axes: Axes, points: list[tuple[float, float]], greater_is_better: bool = False) -> None:
-    """The roofline bound as a dashed line, with what lies beyond it, and so cannot be reached, shaded."""
-    if not points:
-        return
-    xs, ys = zip(*points, strict=True)
-    axes.plot(xs, ys, label="roofline bound", **BOUND_LINE)
-    beyond = 10 * max(ys) if greater_is_better else min(ys) / 10
-    axes.fill_between(xs, ys, beyond, color=FAINT, alpha=0.16, linewidth=0)
-
-
-def legend_below(figure: Figure, axes: Axes, small_print: str = "") -> None:
-    """What the axes' curves are, below the plots, and the small print under it."""
+def legend_below(figure: Figure, axes: Axes, small_print: str) -> None:
+    """What the axes' curves are, below the plots, and the small print above it."""
     handles, labels = axes.get_legend_handles_labels()
     legend = figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 4), title=small_print)
     legend.get_title().set(fontsize=8, ha="center")
 
 
-def svg(figure: Figure, description: str) -> str:
-    """The figure as SVG with this description and no date."""
+def over_tokens(found: dict[str, list[list]], panels: tuple[Panel, Panel], title: str, small_print: str) -> Figure:
+    """Two plots side by side over log T.
+
+    found: curve -> [[T, a value for each further column, or None]]. The curve "bound", which may be empty, is the
+    roofline bound: in a panel with a log axis what lies beyond it, and so cannot be reached, is shaded.
+    """
+    figure, both = two_panels(title)
+    appearance = looks(set(found) - {"bound"})
+    for axes, panel in zip(both, panels, strict=True):
+        drawn = []
+        for name, points in found.items():
+            points = [(point[0], point[panel.column]) for point in points if point[panel.column] is not None]
+            tokens, values = [t for t, _ in points], [value for _, value in points]
+            if name != "bound":
+                axes.plot(tokens, values, label=name, **appearance[name])
+            elif points and panel.log:
+                axes.plot(tokens, values, label="roofline bound", **BOUND_LINE)
+                axes.fill_between(
+                    tokens, values, 10 * max(values) if panel.more_is_better else min(values) / 10, **BEYOND
+                )
+            drawn += values
+        token_axis(axes, [point[0] for points in found.values() for point in points])
+        if panel.log:
+            axes.set(yscale="log", ylabel=panel.label, ylim=(min(drawn) / 1.25, max(drawn) * 1.25))
+            log_ticks(axes.yaxis)
+        else:
+            axes.axhline(1, **BOUND_LINE)
+            axes.set(ylabel=panel.label, ylim=(0, None))
+    legend_below(figure, both[0], small_print)
+    return figure
+
+
+def svg(draw: Callable[[], Figure], description: str) -> str:
+    """The figure as SVG with this description and no date, whatever the user's matplotlibrc says."""
     out = io.StringIO()
-    with settings():
-        FigureCanvasSVG(figure).print_svg(out, metadata={"Date": None, "Description": description})
+    with matplotlib.style.context(SETTINGS, after_reset=True):
+        FigureCanvasSVG(draw()).print_svg(out, metadata={"Date": None, "Description": description})
     return shortened(out.getvalue().replace(f"'{FONT}'", FONTS))
 
 

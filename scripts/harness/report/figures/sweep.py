@@ -4,10 +4,8 @@ from matplotlib.figure import Figure
 
 from harness.evaluation.sweep_record import TARGETS, Sweep
 from harness.report import sweep as report
-from harness.report.figures.picture import Picture, picture
-from harness.report.figures.style import BOUND_LINE, legend_below, log_ticks, looks, token_axis, two_panels
-
-TICKS = (2, 8, 24, 100, 400, 1500, 6000, 32768)
+from harness.report.figures.picture import Picture
+from harness.report.figures.style import Panel, over_tokens
 
 
 def data(sweep: Sweep) -> dict:
@@ -17,33 +15,15 @@ def data(sweep: Sweep) -> dict:
 
 
 def draw(found: dict, target: str, title: str, below: str) -> Figure:
-    """Two plots side by side over log T; target: its formula; below: small print."""
-    figure, (left, right) = two_panels(title)
-    appearance = looks(found)
-    for kind, points in found.items():
-        tokens, ms, over_target = zip(*points, strict=True) if points else ((), (), ())
-        left.plot(tokens, ms, label=kind, **appearance[kind])
-        right.plot(tokens, over_target, **appearance[kind])
-    right.axhline(1, **BOUND_LINE)
-    left.set(yscale="log", ylabel="latency, ms")
-    right.set(ylabel=f"times the target, {target} ms", ylim=(0, None))
-    for axes in (left, right):
-        token_axis(axes, (point[0] for points in found.values() for point in points), TICKS)
-    log_ticks(left.yaxis)
-    legend_below(figure, left, below)
-    return figure
+    """found as `data` returns it; target: its formula; below: small print."""
+    panels = (Panel(1, "latency, ms"), Panel(2, f"times the target, {target} ms", log=False))
+    return over_tokens(found, panels, title, below)
 
 
 def pictures(sweeps: list[Sweep]) -> list[Picture]:
     """One for each solution."""
-    return [
-        picture(
-            f"sweep-{sweep.head.solution}.svg",
-            draw,
-            data(sweep),
-            TARGETS[sweep.head.target].words,
-            sweep.head.solution,
-            report.origin(sweep),
-        )
-        for sweep in sweeps
-    ]
+    made = []
+    for sweep in sweeps:
+        name, target = sweep.head.solution, TARGETS[sweep.head.target].words
+        made.append(Picture(f"sweep-{name}.svg", draw, (data(sweep), target, name, report.origin(sweep))))
+    return made
