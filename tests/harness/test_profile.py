@@ -182,7 +182,7 @@ def test_an_unassigned_kernel_is_loud_in_every_output():
     lines = warnings(stage_times(seen, TABLE, "device"), seen, 5)
     assert lines == ["odd: unassigned: no pattern in [stages] of solution.toml fits"]
     profile = profile_of({"gemm1": {"gemm1": 1.0}, UNASSIGNED: {"odd": 3.0}}, warnings=lines)
-    table = breakdown(record_of("a", profile), profile)
+    table = breakdown("a", profile, "device")
     assert f"**Warning**: {lines[0]}" in table.markdown() and f"| {UNASSIGNED} | odd |" in table.markdown()
     console = Console(width=160, record=True, file=open(os.devnull, "w"))
     console.print(table.terminal())

@@ -43,13 +43,10 @@ def compare(profiles: dict[str, WorkloadProfile]) -> pd.DataFrame:
     return pd.DataFrame(list(rows.values()), index=list(rows), columns=list(profiles), dtype=float)
 
 
-def on_workload(records: list[ProfileRecord], uuid: str) -> dict[str, WorkloadProfile]:
-    """Solution -> its profile on one workload, of those that have it."""
-    return {r.solution: profile for r in records for profile in r.workloads if profile.uuid == uuid}
-
-
-def common_uuids(records: list[ProfileRecord]) -> list[str]:
-    """Workloads that all records have, by T."""
-    lengths = {profile.uuid: profile.T for record in records for profile in record.workloads}
-    everywhere = set.intersection(*({profile.uuid for profile in record.workloads} for record in records))
-    return sorted(everywhere, key=lambda uuid: (lengths[uuid], uuid))
+def by_workload(records: list[ProfileRecord]) -> dict[str, dict[str, WorkloadProfile]]:
+    """uuid -> solution -> its profile, by T."""
+    profiles = [(record.solution, profile) for record in records for profile in record.workloads]
+    found: dict[str, dict[str, WorkloadProfile]] = {}
+    for solution, profile in sorted(profiles, key=lambda pair: (pair[1].T, pair[1].uuid)):
+        found.setdefault(profile.uuid, {})[solution] = profile
+    return found

@@ -2,9 +2,11 @@
 
 from definitions import moe_bf16, mxfp8_linear
 from harness.core import paths
-from harness.profiling.record import ProfileRecord, read_records
+from harness.operators import roofline
+from harness.profiling.record import Counters, ProfileRecord, WorkloadProfile, read_records
 from harness.report import comparison as comparison_report
 from harness.report import profiles
+from harness.report.profiles import number
 from harness.report.table import Table
 from harness.results import comparison, staleness
 from harness.results.comparison import Comparison, RunGroup, Section
@@ -31,31 +33,24 @@ def summary(section: Section, group: RunGroup) -> str:
     """Markdown: one row per workload, with each solution's time and what they are to each other and to the bound."""
     names = [name for name in (*OURS, LIBRARY) if name in group.solutions]
     first, second = OURS
+    rows, notes = [], [f"{section.hardware}, {group.tolerance}; {section.versions_text}; {group.protocol}; "]
+    notes[0] += f"{' to '.join(group.days)}."
+    for row in group.rows:
+        info, bound = row.workload, row.workload.bound_ms
+        ms = {name: cell.latency_ms for name, cell in row.cells.items() if cell.latency_ms}
+        stale = {name for name in names if name in row.cells and row.cells[name].stale}
+        notes += [STALE] if stale else []
+        best = min((ms[name] for name in OURS if name in ms), default=None)
+        cells = [str(info.seq_len), f"{info.rows / 128:g}", str(info.active), number(bound, ".3f")]
+        cells += [number(ms.get(name), ".3f", "*" if name in stale else "") for name in names]
+        for a, b in ((ms.get(second), ms.get(first)), (ms.get(LIBRARY), best), (best, bound)):
+            cells.append(f"{a / b:.2f}" if a and b else "-")
+        memory_ms = info.bytes / roofline.BYTES_PER_SECOND * 1e3
+        cells.append("-" if not bound else "memory" if memory_ms >= 0.999 * bound else "tensor cores")
+        rows.append(cells)
     head = ["T", "rows per expert", "active", "bound ms", *(f"`{name}` ms" for name in names)]
     head += [f"`{first}` over `{second}`", "our best over torch", "our best / bound", "bound by"]
-    rows, stale = [], False
-    for row in group.rows:
-        info = row.workload
-        ms = {name: cell.latency_ms for name, cell in row.cells.items() if cell.latency_ms}
-        best = min((ms[name] for name in OURS if name in ms), default=None)
-
-        def ratio(a, b):
-            return f"{a / b:.2f}" if a and b else "-"
-
-        memory = info.bytes / comparison.roofline.BYTES_PER_SECOND * 1e3
-        cells = [str(info.seq_len), f"{info.rows / 128:g}", str(info.active)]
-        cells += [f"{info.bound_ms:.3f}" if info.bound_ms else "-"]
-        for name in names:
-            marked = name in row.cells and row.cells[name].stale
-            stale |= marked
-            cells.append(f"{ms[name]:.3f}{'*' if marked else ''}" if name in ms else "-")
-        cells += [ratio(ms.get(second), ms.get(first)), ratio(ms.get(LIBRARY), best), ratio(best, info.bound_ms)]
-        cells.append("-" if not info.bound_ms else "memory" if memory >= 0.999 * info.bound_ms else "tensor cores")
-        rows.append(cells)
-    note = (
-        f"{section.hardware}, {group.tolerance}; {section.versions_text}; {group.protocol}; {' to '.join(group.days)}."
-    )
-    return Table(head, [rows], words=0, notes=[note, *([STALE] if stale else [])]).markdown()
+    return Table(head, [rows], words=0, notes=list(dict.fromkeys(notes))).markdown()
 
 
 def bf16_summary() -> str:
@@ -65,51 +60,55 @@ def bf16_summary() -> str:
     return "\n\n".join(parts) or "Not measured yet: `moebench run --definition bf16` on a CUDA GPU."
 
 
+def launches(profile: WorkloadProfile) -> list[tuple[str, str, Counters]]:
+    """(stage, kernel, counters) of each launch under ncu."""
+    return [
+        (s.stage, kernel.name, launch) for s in profile.stages for kernel in s.kernels for launch in kernel.counters
+    ]
+
+
 def bf16_gemm1() -> str:
     """Of docs/w16a16.md: gemm1's launches under ncu in each solution at each T."""
-    rows, notes = [], []
+    rows, notes, stale_notes = [], [], []
     for record in bf16_records():
-        stale = staleness.of_record(record.provenance, record.solution) != "current"
+        where, star = record.provenance, ""
+        if staleness.of_record(where, record.solution) != "current":
+            star, stale_notes = "*", [STALE]
+        day = where.timestamp[:10]
+        notes.append(f"{where.hardware}, ncu, each kernel alone with cold caches; {day}; `{where.command}`.")
         for profile in record.workloads:
-            gemm1 = [stage for stage in profile.stages if stage.stage.startswith("gemm1")]
-            for kernel, launch in ((k, launch) for stage in gemm1 for k in stage.kernels for launch in k.counters):
+            for kernel, launch in [(kernel, x) for stage, kernel, x in launches(profile) if stage.startswith("gemm1")]:
+                cells = [
+                    str(profile.T),
+                    f"`{record.solution}`{star}",
+                    f"`{kernel}`",
+                    str(launch.grid),
+                    str(launch.block),
+                ]
                 percents = (launch.compute_percent, launch.memory_percent, launch.dram_percent, launch.tensor_percent)
-                cells = [str(profile.T), f"`{record.solution}`{'*' if stale else ''}", f"`{kernel.name}`"]
-                cells += [str(launch.grid), str(launch.block), f"{launch.us:.1f}"]
-                rows.append((profile.T, cells + ["-" if p is None else f"{p:.1f}" for p in percents]))
-        where = record.provenance
-        note = f"{where.hardware}, ncu, each kernel alone with cold caches; {where.timestamp[:10]}; `{where.command}`."
-        notes += [line for line in (note, STALE if stale else note) if line not in notes]
-    if not rows:
-        return NOT_RECORDED
+                rows.append([*cells, *map(number, (launch.us, *percents))])
+    rows.sort(key=lambda cells: int(cells[0]))
     head = ["T", "solution", "kernel", "grid", "block", "time us", "compute %", "memory %", "DRAM %", "tensor cores %"]
-    in_order = [cells for _, cells in sorted(rows, key=lambda row: row[0])]
-    return Table(head, [in_order], words=3, notes=notes).markdown()
+    notes = list(dict.fromkeys(notes + stale_notes))
+    return Table(head, [rows], words=3, notes=notes).markdown() if rows else NOT_RECORDED
 
 
 def bf16_launches() -> str:
     """Of docs/w16a16.md: each launch of one call under ncu, their sum, and the whole call as the harness timed it."""
-    found = bf16_traces()
-    bounds = {info.uuid: info.bound_ms for section in found.sections for info in section.workloads}
-    timed = {
-        (section.hardware, name, cell.uuid): cell.latency_ms
-        for section in found.sections
-        for group in section.groups
-        for row in group.rows
-        for name, cell in row.cells.items()
-    }
+    sections = bf16_traces().sections
+    bounds = {info.uuid: info.bound_ms for section in sections for info in section.workloads}
+    cells = [(section.hardware, cell) for section in sections for group in section.groups for cell in group.cells]
+    timed = {(hardware, cell.solution, cell.uuid): cell.latency_ms for hardware, cell in cells}
     rows = []
-    for record in bf16_records():
-        for profile in record.workloads:
-            launches = [(s.stage, launch.us) for s in profile.stages for k in s.kernels for launch in k.counters]
-            if not launches:
-                continue
-            total = sum(us for _, us in launches)
-            each = ", ".join(f"{stage} {us:.1f}" for stage, us in launches)
-            bound, ms = bounds.get(profile.uuid), timed.get((record.provenance.hardware, record.solution, profile.uuid))
-            cells = [str(profile.T), f"`{record.solution}`", each, f"{total:.1f}"]
-            cells.append(f"{total / bound / 1e3:.2f}" if bound else "-")
-            rows.append([*cells, *([f"{1e3 * ms:.1f}", f"{1e3 * ms - total:.1f}"] if ms else ["-", "-"])])
+    for record, profile in [(r, p) for r in bf16_records() for p in r.workloads]:
+        if not (found := launches(profile)):
+            continue
+        us = sum(launch.us for _, _, launch in found)
+        each = ", ".join(f"{stage} {launch.us:.1f}" for stage, _, launch in found)
+        bound, ms = bounds.get(profile.uuid), timed.get((record.provenance.hardware, record.solution, profile.uuid))
+        over_bound = number(us / bound / 1e3 if bound else None, ".2f")
+        call = [f"{1e3 * ms:.1f}", f"{1e3 * ms - us:.1f}"] if ms else ["-", "-"]
+        rows.append([str(profile.T), f"`{record.solution}`", each, f"{us:.1f}", over_bound, *call])
     head = ["T", "solution", "kernels, us", "sum us", "sum / bound", "call us", "outside kernels us"]
     return Table(head, [rows], words=3).markdown() if rows else NOT_RECORDED
 
