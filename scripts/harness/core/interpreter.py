@@ -27,7 +27,7 @@ import triton.language as tl  # noqa: E402
 from triton.runtime import interpreter  # noqa: E402
 
 LARGEST = 448.0  # of float8_e4m3fn
-NARROW = {tl.float8e4nv: torch.float8_e4m3fn, tl.bfloat16: torch.bfloat16}
+CONVERTED = {tl.float32: torch.float32, tl.bfloat16: torch.bfloat16, tl.float8e4nv: torch.float8_e4m3fn}
 
 _original = interpreter._convert_float
 _original_dot = interpreter.InterpreterBuilder.create_dot
@@ -36,15 +36,12 @@ _original_exp = interpreter.InterpreterBuilder.create_exp
 
 def convert_float(values, source, target, rounding_mode):
     """Stands in for the interpreter's own; returns the bits of the target type."""
-    if target == tl.float32 and source in NARROW:
-        return torch.from_numpy(np.array(values, copy=True)).view(NARROW[source]).float().numpy().view(np.uint32)
-    if source != tl.float32 or target not in NARROW:
+    if not {source, target} <= CONVERTED.keys():
         return _original(values, source, target, rounding_mode)
-    fp32 = torch.from_numpy(np.array(values, copy=True).view(np.float32))
-    if target == tl.bfloat16:
-        return fp32.to(torch.bfloat16).view(torch.uint16).numpy()
-    fp8 = fp32.clamp(-LARGEST, LARGEST).to(torch.float8_e4m3fn)
-    return fp8.view(torch.uint8).numpy()
+    numbers = torch.from_numpy(np.array(values, copy=True)).view(CONVERTED[source]).float()
+    if target == tl.float8e4nv:
+        numbers = numbers.clamp(-LARGEST, LARGEST)
+    return numbers.to(CONVERTED[target]).view(getattr(torch, f"uint{target.primitive_bitwidth}")).numpy()
 
 
 def create_dot(self, a, b, d, input_precision, max_num_imprecise_acc):

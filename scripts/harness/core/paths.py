@@ -6,14 +6,12 @@ ROOT = Path(__file__).resolve().parents[3]
 SOLUTIONS = ROOT / "solutions"
 SHARED_STAGES = SOLUTIONS / "kernels"
 PACKED = SOLUTIONS / "packed"
-README = ROOT / "README.md"
 DOCS = ROOT / "docs"
 DATA = DOCS / "data"  # records that pages and figures are made from
 PROFILES = DATA / "profile"
 TUNING = DATA / "tune"
 SWEEPS = DATA / "sweep"
 RESULTS_PAGE = DOCS / "results.html"
-BACKENDS = DOCS / "backends.md"
 
 
 def folder_of(definition: str) -> str:

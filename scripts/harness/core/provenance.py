@@ -13,14 +13,8 @@ from flashinfer_bench.utils import env_snapshot
 
 from harness.core.schema import Strict
 
-# In a FIB trace these lie beside the libraries' versions, in environment.libs.
-IN_LIBS = {
-    "source_sha1": "solution_sha1",
-    "tolerance": "tolerance",
-    "protocol": "protocol",
-    "command": "command",
-    "packages": "packages",
-}
+# Field -> its name in a FIB trace, where it lies beside the libraries' versions, in environment.libs.
+IN_LIBS = {"source_sha1": "solution_sha1"} | {name: name for name in ("tolerance", "protocol", "command", "packages")}
 
 
 class Provenance(Strict):
@@ -56,12 +50,9 @@ def cuda_driver() -> str | None:
         import pynvml
 
         pynvml.nvmlInit()
+        return pynvml.nvmlSystemGetDriverVersion()
     except Exception:  # no module, no library or no device: there is nothing to record
         return None
-    try:
-        return pynvml.nvmlSystemGetDriverVersion()
-    finally:
-        pynvml.nvmlShutdown()
 
 
 @lru_cache

@@ -29,18 +29,17 @@ def first_fault(error: ValidationError, whole: str) -> str:
 
 def read_json(path: Path, model: type[Model]) -> Model:
     """The file's only object. Raises UserError that names the file and its first fault."""
-    try:
-        return model.model_validate_json(path.read_text())
-    except ValidationError as error:
-        raise UserError(f"{path.name}: not a {model.__name__}: {first_fault(error, 'file')}") from error
+    return _parse(path.read_text(), model, path.name, "file")
 
 
 def read_jsonl(path: Path, model: type[Model]) -> list[Model]:
     """The file's objects, one a line. Raises UserError that names the file, the line and its first fault."""
-    found = []
-    for number, line in enumerate(path.read_text().splitlines(), start=1):
-        try:
-            found.append(model.model_validate_json(line))
-        except ValidationError as error:
-            raise UserError(f"{path.name}:{number}: not a {model.__name__}: {first_fault(error, 'line')}") from error
-    return found
+    lines = enumerate(path.read_text().splitlines(), start=1)
+    return [_parse(line, model, f"{path.name}:{number}", "line") for number, line in lines]
+
+
+def _parse(text: str, model: type[Model], place: str, whole: str) -> Model:
+    try:
+        return model.model_validate_json(text)
+    except ValidationError as error:
+        raise UserError(f"{place}: not a {model.__name__}: {first_fault(error, whole)}") from error
