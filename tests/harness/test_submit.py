@@ -141,7 +141,7 @@ def test_two_files_of_one_name_are_refused():
 
 @pytest.fixture
 def alone(tmp_path, monkeypatch):
-    """What build_alone.py makes of sources, in this process: (lines of what was done, lines of what was not checked).
+    """What build_alone.py makes of sources, in this process: lines of what was done and what was not checked.
 
     Caches are in tmp_path; what build_alone.py changes for the rest of its process is changed back.
     """
@@ -159,9 +159,7 @@ def alone(tmp_path, monkeypatch):
     def build(sources=None):
         if sources:
             bundle.write(packed(sources), tmp_path / "bundle")
-        done, unchecked = [], []
-        build_alone.build(tmp_path, "sm_100", done, unchecked)
-        return done, unchecked
+        return build_alone.build(tmp_path, "sm_100")
 
     return build
 
@@ -175,7 +173,7 @@ def test_imports_of_every_form_follow_the_move(alone):
     }
     flat = bundle.flatten("tiny", sources)
     assert "from . import ones, twos" in flat["main.py"] and "from .ones import ONE" in flat["twos.py"]
-    done, _ = alone(sources)
+    done = alone(sources)
     assert done[0].endswith("the same solution.json") and done[1] == "built by FIB's python builder"
 
 
@@ -202,6 +200,12 @@ raise RuntimeError(f"sees {seen}")
 """
 
 
+def why_not_built(folder):
+    with pytest.raises(clean_build.NotFit) as caught:
+        clean_build.build(folder, NAME, "sm_100")
+    return str(caught.value)
+
+
 def installed():
     """Names that an editable installation makes importable everywhere; loading one is refused all the same."""
     command = [shutil.which("python"), "-I", "-c", "import harness"]
@@ -216,7 +220,7 @@ def test_a_clean_build_sees_nothing_of_this_machine(tmp_path, monkeypatch):
     for name in ("CPATH", "CPLUS_INCLUDE_PATH", "NVCC_APPEND_FLAGS"):
         monkeypatch.setenv(name, f"-I{paths.SOLUTIONS}")
     bundle.write(packed({"main.py": LOOKS_AROUND + "def run(*args):\n    pass\n"}), tmp_path / "b")
-    error = clean_build.build(tmp_path / "b", NAME, "sm_100")[0]
+    error = why_not_built(tmp_path / "b")
     assert error.endswith("sees ['harness', 'definitions']" if installed() else "sees []")
 
 
@@ -231,8 +235,7 @@ def test_a_crash_is_a_reason(tmp_path, monkeypatch):
     script.write_text("import os\nos._exit(7)\n")
     monkeypatch.setattr(clean_build, "SCRIPT", script)
     bundle.write(TINY, tmp_path / "b")
-    died = clean_build.build(tmp_path / "b", NAME, "sm_100")[0]
-    assert died == "building from the bundle alone died with status 7: no output"
+    assert why_not_built(tmp_path / "b") == "building from the bundle alone died with status 7: no output"
 
 
 def test_an_edit_after_packing_is_noticed(alone, tmp_path):
@@ -288,7 +291,7 @@ def test_a_header_that_this_repository_alone_has_is_refused(tmp_path, monkeypatc
         monkeypatch.setenv(name, str(header.parent))
     sources = {"main.py": COMPILING, "build.py": LOAD, "fill.cu": f"#include <{header.name}>\n"}
     bundle.write(packed(sources), tmp_path / "b")
-    assert f"{header.name}: No such file" in clean_build.build(tmp_path / "b", NAME, "sm_100")[0]
+    assert f"{header.name}: No such file" in why_not_built(tmp_path / "b")
 
 
 @pytest.mark.skipif(shutil.which("ninja") is None or shutil.which("g++") is None, reason="needs ninja and g++")
@@ -313,9 +316,10 @@ def test_a_header_read_by_its_full_path_is_refused(tmp_path):
 @with_nvcc
 def test_cuda_sources_are_really_compiled(alone, tmp_path):
     sources = {"main.py": COMPILING, "build.py": LOAD, "fill.cu": f'{CU}#include "mine.cuh"\n', "mine.cuh": "// here\n"}
-    done, unchecked = alone(sources)
-    assert "CUDA sources compiled and linked by nvcc" in done
-    assert unchecked == ["that it runs, for want of a CUDA device"]
+    assert alone(sources)[2:] == [
+        "CUDA sources compiled and linked by nvcc",
+        "not checked: that it runs, for want of a CUDA device",
+    ]
     assert list(tmp_path.rglob(".ninja_deps")), "check_headers finds nothing to check"
     build_alone.check_headers(tmp_path, None)
 
@@ -325,8 +329,7 @@ def test_cuda_sources_are_really_compiled(alone, tmp_path):
 @pytest.mark.slow
 def test_a_whole_submission_in_cuda_is_compiled_in_the_clean_build(tmp_path):
     bundle.write(pack.pack("hopper_fused")["full"], tmp_path / "b")
-    error, done, _ = clean_build.build(tmp_path / "b", NAME, "sm_90")
-    assert error is None and "CUDA sources compiled and linked by nvcc" in done
+    assert "CUDA sources compiled and linked by nvcc" in clean_build.build(tmp_path / "b", NAME, "sm_90")
 
 
 @without_device
@@ -359,7 +362,7 @@ def submit(monkeypatch, capsys):
     def run(*args, fake=True):
         with monkeypatch.context() as patch:
             if fake:
-                patch.setattr(clean_build, "build", lambda *_: (None, ["built"], []))
+                patch.setattr(clean_build, "build", lambda *_: ["built"])
             try:
                 status = cli.main(["submit", *args])
             except SystemExit as stopped:  # argparse
@@ -406,7 +409,7 @@ def test_all_reasons_come_at_once_and_nothing_is_written(tmp_path, workloads, su
     status, said, _ = submit("triton_fused_v2", *into, "--traces", traces, "--hardware", "sm_80")
     assert status == 1 and not (tmp_path / "out").exists()
     reasons = [line for line in said.splitlines() if line.startswith("- ")]
-    assert len(reasons) == 2 and "t.jsonl:20: left out: not JSON" in said
+    assert len(reasons) == 2 and "t.jsonl:20: left out: not a FIB trace: line: Invalid JSON" in said
     targets = "sm_90, sm_100, cpu"
     assert reasons[0] == f"- it runs on {targets}, and the evaluation on sm_80 (--hardware names another machine)"
     assert "16 of 19 workloads were measured with another source" in reasons[1]
@@ -415,7 +418,10 @@ def test_all_reasons_come_at_once_and_nothing_is_written(tmp_path, workloads, su
 def test_what_the_clean_build_finds_is_a_reason(tmp_path, workloads, monkeypatch):
     from rich.console import Console
 
-    monkeypatch.setattr(clean_build, "build", lambda *_: ("does not build from the bundle alone: x", [], []))
+    def build(*_):
+        raise clean_build.NotFit("does not build from the bundle alone: x")
+
+    monkeypatch.setattr(clean_build, "build", build)
     found = prepare.objections(TINY, tmp_path, record(TINY, workloads), "sm_100", Console())
     assert found == ["does not build from the bundle alone: x"]
 
@@ -425,7 +431,7 @@ def test_what_the_clean_build_finds_is_a_reason(tmp_path, workloads, monkeypatch
     [
         (["nothing"], "unknown solution 'nothing'; there are: "),
         (["torch_mxfp8_emulated"], "torch_mxfp8_emulated does not serve the full geometry"),
-        (["triton_fused_v2", "--hardware", "h200"], "'h200' is no machine, want sm_ and the compute capability"),
+        (["triton_fused_v2", "--hardware", "h200"], "argument --hardware: invalid choice: 'h200' (choose from 'sm_80'"),
         (["triton_fused_v2", "--traces", "gone.jsonl"], "gone.jsonl: no such file"),
         (["triton_fused_v2", "--into", str(paths.ROOT / "scripts")], "is neither empty nor written by this command"),
     ],
@@ -444,6 +450,6 @@ def test_a_submission_runs_from_its_bundle_alone(tmp_path, name):
     if f"sm_{major}{minor}" not in solution.spec.target_hardware:
         pytest.skip(f"{name} does not run here")
     bundle.write(solution, tmp_path / "b")
-    error, done, unchecked = clean_build.build(tmp_path / "b", NAME, "sm_100")
-    assert error is None and unchecked == []
+    done = clean_build.build(tmp_path / "b", NAME, "sm_100")
+    assert not any(line.startswith("not checked") for line in done)
     assert any(line.startswith("called once with 7 tokens") for line in done)

@@ -6,12 +6,13 @@ done in an empty folder. Exit status: 0 written, 1 refused, 2 bad arguments.
 """
 
 import argparse
-import re
 import sys
 from pathlib import Path
+from typing import get_args
 
 from rich.console import Console
 
+from harness.packing import manifest
 from harness.submission.evaluation_machine import HARDWARE
 from harness.submission.prepare import prepare
 
@@ -22,17 +23,12 @@ HAND_IN = (
 )
 
 
-def hardware_name(text: str) -> str:
-    if not re.fullmatch(r"sm_\d{2,3}", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no machine, want sm_ and the compute capability, as sm_100")
-    return text
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("name", metavar="NAME", help="the solution")
     add("--into", type=Path, metavar="FOLDER", required=True, help="new, empty, or written by this command before")
-    add("--hardware", type=hardware_name, default=HARDWARE, metavar="SM", help=f"the evaluation's; default: {HARDWARE}")
+    machines = [name for name in get_args(manifest.Hardware) if name != "cpu"]
+    add("--hardware", choices=machines, default=HARDWARE, help=f"the evaluation's; default: {HARDWARE}")
     add("--traces", type=Path, nargs="+", default=[], metavar="PATH", help="default: this repository's traces")
 
 

@@ -2,11 +2,12 @@
 
     python -I build_alone.py FOLDER REPOSITORY HARDWARE
 
-FOLDER holds bundle/ and definition.json; everything that is built has to land in it. The last line printed is a JSON
-object: {"error": null or a line, "done": [lines], "unchecked": [lines]}. The bundle is packed by FIB as the starter kit
-does, compared with its solution.json and built by FIB's builder. With a CUDA device the entry point is called once;
-without one, CUDA sources are still compiled and linked, by the bundle's own build.py::load_kernels with tvm_ffi's
-`load` cut short before it opens the library, for HARDWARE (sm_100, say) unless it names an architecture itself.
+FOLDER holds bundle/ and definition.json; everything that is built has to land in it. The last line printed is JSON: a
+list of lines, what was done and what could not be checked, or a string, why it does not build. The bundle is packed by
+FIB as the starter kit does, compared with its solution.json and built by FIB's builder. With a CUDA device the entry
+point is called once; without one, CUDA sources are still compiled and linked, by the bundle's own
+build.py::load_kernels with tvm_ffi's `load` cut short before it opens the library, for HARDWARE (sm_100, say) unless it
+names an architecture itself.
 """
 
 import contextlib
@@ -42,9 +43,9 @@ def call_once(definition, runnable):
     """One call at TOKENS tokens on random inputs; its output must be finite."""
     from flashinfer_bench.bench.utils import gen_inputs
 
-    scalars = {"local_expert_offset": 0, "routed_scaling_factor": 2.5}
     inputs = {name: {"type": "random"} for name in definition.inputs}
-    inputs |= {name: {"type": "scalar", "value": value} for name, value in scalars.items()}
+    inputs["local_expert_offset"] = {"type": "scalar", "value": 0}
+    inputs["routed_scaling_factor"] = {"type": "scalar", "value": 2.5}
     workload = Workload(axes={"seq_len": TOKENS}, inputs=inputs, uuid="once")
     output = runnable.call_value_returning(*gen_inputs(definition, workload, "cuda:0"))
     torch.cuda.synchronize()
@@ -91,28 +92,29 @@ def check_modules(repository):
             raise Refused(f"it loads {name} from this repository")
 
 
-def build(folder, hardware, done, unchecked):
+def build(folder, hardware):
     """Pack, build and, with a device, call the bundle; lines of what was done and what could not be checked."""
     definition = Definition.model_validate_json((folder / "definition.json").read_text())
     solution = Solution.model_validate_json((folder / "bundle" / "solution.json").read_text())
     if repacked(folder / "bundle").model_dump() != solution.model_dump():
         raise Refused("solution.json is not what config.toml and solution/ pack to")
-    done.append("packed again from config.toml and solution/: the same solution.json")
     has_device = torch.cuda.is_available()
     if not has_device:
         number = hardware.removeprefix("sm_")
         os.environ["TVM_FFI_CUDA_ARCH_LIST"] = f"{number[:-1]}.{number[-1]}a"
     runnable = BuilderRegistry.get_instance().build(definition, solution)
-    done.append(f"built by FIB's {runnable.metadata.build_type} builder")
+    done = [
+        "packed again from config.toml and solution/: the same solution.json",
+        f"built by FIB's {runnable.metadata.build_type} builder",
+    ]
     if has_device:
         call_once(definition, runnable)
-        done.append(f"called once with {TOKENS} tokens on {torch.cuda.get_device_name()}")
-        return
+        return [*done, f"called once with {TOKENS} tokens on {torch.cuda.get_device_name()}"]
     compiles = any(source.path.endswith(".cu") or "load_inline" in source.content for source in solution.sources)
     if compiles and solution.spec.language.value in {"python", "triton"}:  # else the builder has compiled them
         compile_without_device(runnable._callable.__module__.rpartition(".")[0])
         done.append("CUDA sources compiled and linked by nvcc")
-    unchecked.append("that it runs, for want of a CUDA device")
+    return [*done, "not checked: that it runs, for want of a CUDA device"]
 
 
 def fault(caught):
@@ -125,14 +127,13 @@ def fault(caught):
 
 def main():
     folder, repository = map(Path, sys.argv[1:3])
-    report = {"error": None, "done": [], "unchecked": []}
     try:
         with contextlib.redirect_stderr(sys.stdout):
-            build(folder, sys.argv[3], report["done"], report["unchecked"])
+            report = build(folder, sys.argv[3])
             check_headers(folder, os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH"))
             check_modules(repository)
     except Exception as caught:  # whatever a submission raises is a reason to refuse it
-        report["error"] = fault(caught)
+        report = fault(caught)
     print(f"\n{json.dumps(report)}")  # whatever the submission printed may end within a line
 
 

@@ -17,8 +17,12 @@ TOOLKIT = Path("/usr/local/cuda")  # where it is in the evaluation's image
 MINUTES = 15
 
 
-def build(bundle: Path, definition: str, hardware: str) -> tuple[str | None, list[str], list[str]]:
-    """(why it does not build, or None; what was done; what could not be checked here), each a line or lines.
+class NotFit(Exception):
+    """The bundle does not build alone; the message is one line."""
+
+
+def build(bundle: Path, definition: str, hardware: str) -> list[str]:
+    """Lines of what was done and what could not be checked here. Raises NotFit.
 
     hardware: what CUDA sources are compiled for where there is no device and they leave it open, as sm_100.
     The bundle is copied, and HOME and every cache lie in a folder that is removed afterwards, so that nothing built
@@ -36,17 +40,16 @@ def build(bundle: Path, definition: str, hardware: str) -> tuple[str | None, lis
         if TOOLKIT.is_dir():  # the compilers guess it from where nvcc is, and a wrapper may mislead them
             env.setdefault("CUDA_HOME", str(TOOLKIT))
         command = [sys.executable, "-I", SCRIPT, folder, paths.ROOT, hardware]
+        limits = {"cwd": folder / "empty", "env": env, "timeout": 60 * MINUTES}
         try:
-            done = subprocess.run(
-                command, cwd=folder / "empty", env=env, capture_output=True, text=True, timeout=60 * MINUTES
-            )
-        except subprocess.TimeoutExpired:
-            return f"building from the bundle alone took more than {MINUTES} minutes", [], []
+            done = subprocess.run(command, capture_output=True, text=True, **limits)
+        except subprocess.TimeoutExpired as error:
+            raise NotFit(f"building from the bundle alone took more than {MINUTES} minutes") from error
     try:
         report = json.loads((done.stdout.splitlines() or [""])[-1])
-    except ValueError:
+    except ValueError as error:
         last = (done.stderr.strip().splitlines() or ["no output"])[-1]
-        return f"building from the bundle alone died with status {done.returncode}: {last}", [], []
-    if report["error"]:
-        return f"does not build from the bundle alone: {report['error'].replace(temporary, '...')}", [], []
-    return None, report["done"], report["unchecked"]
+        raise NotFit(f"building from the bundle alone died with status {done.returncode}: {last}") from error
+    if isinstance(report, str):
+        raise NotFit(f"does not build from the bundle alone: {report.replace(temporary, '...')}")
+    return report

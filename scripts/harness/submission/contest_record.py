@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 
-from flashinfer_bench import EvaluationStatus, Solution, Trace, Workload
+from flashinfer_bench import Solution, Trace, Workload
 
 from harness.core.provenance import of_trace
 from harness.evaluation.tolerances import TOLERANCES
@@ -16,15 +16,20 @@ def proven_on(solution: Solution, traces: list[Trace], workloads: list[Workload]
 
     Only traces at contest tolerance count. Of several machines the one with the most passes is reported.
     """
-    by_machine = defaultdict(lambda: defaultdict(list))
-    for trace in sorted(traces, key=lambda trace: trace.evaluation.timestamp):
-        provenance = of_trace(trace)
-        if trace.solution == solution.name and provenance.tolerance == CONTEST:
-            by_machine[provenance.hardware][trace.workload.uuid].append(trace)
+    now, counting = solution.hash(), defaultdict(dict)  # machine -> workload's uuid -> the trace that counts
+    own = [trace for trace in traces if trace.solution == solution.name and of_trace(trace).tolerance == CONTEST]
+    # the newest, but none of another source where there is one of the current
+    for trace in sorted(own, key=lambda trace: (is_current(trace, now), trace.evaluation.timestamp)):
+        counting[of_trace(trace).hardware][trace.workload.uuid] = trace
     how = f"record with: moebench run --solutions {solution.name} --tolerance contest"
-    if not by_machine:
+    if not own:
         return None, [f"no trace of {solution.name} at contest tolerance ({CONTEST}); {how}"]
-    missing = {machine: failures(solution, found, workloads) for machine, found in by_machine.items()}
+    missing = {}
+    for machine, found in counting.items():
+        missing[machine] = defaultdict(list)
+        for workload in workloads:
+            if what := fault(found.get(workload.uuid), now):
+                missing[machine][what].append(workload.axes["seq_len"])
     machine = min(missing, key=lambda machine: sum(map(len, missing[machine].values())))
     if not missing[machine]:
         return machine, []
@@ -35,20 +40,16 @@ def proven_on(solution: Solution, traces: list[Trace], workloads: list[Workload]
     return None, [*reasons[:-1], f"{reasons[-1]}; {how}"]
 
 
-def failures(solution: Solution, found: dict[str, list[Trace]], workloads: list[Workload]) -> dict[str, list[int]]:
-    """What is wrong -> token counts of the workloads where it is; found: a workload's traces, the newest last."""
-    why, now = defaultdict(list), solution.hash()
-    for workload in workloads:
-        recorded = found.get(workload.uuid, [])
-        current = [trace for trace in recorded if judge(of_trace(trace), [now]) == "current"]
-        if current and current[-1].evaluation.status == EvaluationStatus.PASSED:
-            continue
-        if current:
-            what = f"are {current[-1].evaluation.status.value} at contest tolerance"
-        elif recorded:
-            old = of_trace(recorded[-1]).source_sha1 or "unknown"
-            what = f"were measured with another source ({old[:7]}, now {now[:7]})"
-        else:
-            what = "have no trace at contest tolerance"
-        why[what].append(workload.axes["seq_len"])
-    return why
+def is_current(trace: Trace, now: str) -> bool:
+    return judge(of_trace(trace), [now]) == "current"
+
+
+def fault(trace: Trace | None, now: str) -> str | None:
+    """What keeps a workload's trace from proving a pass of the source with the hash `now`."""
+    if trace is None:
+        return "have no trace at contest tolerance"
+    if not is_current(trace, now):
+        old = of_trace(trace).source_sha1 or "unknown"
+        return f"were measured with another source ({old[:7]}, now {now[:7]})"
+    status = trace.evaluation.status.value
+    return None if status == "PASSED" else f"are {status} at contest tolerance"

@@ -31,25 +31,21 @@ def foreign_imports(sources: dict[str, str]) -> list[str]:
     found = {}
     for path, text in sources.items():
         for node in ast.walk(ast.parse(text)) if path.endswith(".py") else ():
-            for module in imported(node):
+            match node:
+                case ast.Import():
+                    modules = [alias.name for alias in node.names]
+                case ast.ImportFrom(level=0, module=module):
+                    modules = [module]
+                case ast.Call(
+                    func=ast.Name(id="import_module" | "__import__") | ast.Attribute(attr="import_module"),
+                    args=[ast.Constant(value=str(module)), *_],
+                ) if not module.startswith("."):
+                    modules = [module]
+                case _:
+                    continue
+            for module in modules:
                 name = module.partition(".")[0]
-                if name in READY_MADE:
-                    found.setdefault(name, f"{path}:{node.lineno} imports {module}, {RULE}")
-                elif name not in MODULES:
-                    found.setdefault(name, f"{path}:{node.lineno} imports {module}, which the evaluation machine lacks")
+                if name in READY_MADE or name not in MODULES:
+                    why = RULE if name in READY_MADE else "which the evaluation machine lacks"
+                    found.setdefault(name, f"{path}:{node.lineno} imports {module}, {why}")
     return list(found.values())
-
-
-def imported(node: ast.AST) -> list[str]:
-    """Absolute module names that this node imports."""
-    match node:
-        case ast.Import():
-            return [alias.name for alias in node.names]
-        case ast.ImportFrom(level=0):
-            return [node.module]
-        case ast.Call(
-            func=ast.Name(id="import_module" | "__import__") | ast.Attribute(attr="import_module"),
-            args=[ast.Constant(value=str(name)), *_],
-        ) if not name.startswith("."):
-            return [name]
-    return []

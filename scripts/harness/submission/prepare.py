@@ -27,14 +27,6 @@ def check_folder(folder: Path) -> None:
         raise UserError(f"{folder} is neither empty nor written by this command: remove its config.toml and solution/")
 
 
-def contest_solution(name: str) -> Solution:
-    """A solution, packed for the contest's definition. Raises UserError where it is unknown or does not serve it."""
-    manifest.choose([name])
-    if solution := pack.pack(name).get(GEOMETRY):
-        return solution
-    raise UserError(f"{name} does not serve the {GEOMETRY} geometry, which is the contest's")
-
-
 def objections(solution: Solution, folder: Path, traces: list[Trace], hardware: str, console: Console) -> list[str]:
     """Why the submission in folder is not fit to hand in, one line each; prints what was found to be in order."""
     reasons, spec = [], solution.spec
@@ -53,10 +45,12 @@ def objections(solution: Solution, folder: Path, traces: list[Trace], hardware: 
         console.print("imports only what the evaluation machine offers")
 
     with console.status("building from the submission alone"):
-        error, done, unchecked = clean_build.build(folder, solution.definition, hardware)
-    for line in [*done, *(f"not checked: {line}" for line in unchecked)]:
-        console.print(line, highlight=False, markup=False)
-    return [*reasons, *unproven, *foreign, *([error] if error else [])]
+        try:
+            for line in clean_build.build(folder, solution.definition, hardware):
+                console.print(line, highlight=False, markup=False)
+        except clean_build.NotFit as error:
+            foreign.append(str(error))
+    return [*reasons, *unproven, *foreign]
 
 
 def prepare(name: str, into: Path, hardware: str, given: list[Path], console: Console) -> bool:
@@ -65,7 +59,10 @@ def prepare(name: str, into: Path, hardware: str, given: list[Path], console: Co
     given: files and folders of traces; [] for this repository's. Raises UserError.
     """
     check_folder(into)
-    solution = contest_solution(name)
+    manifest.choose([name])
+    solution = pack.pack(name).get(GEOMETRY)
+    if solution is None:
+        raise UserError(f"{name} does not serve the {GEOMETRY} geometry, which is the contest's")
     default = paths.trace_file(solution.definition)
     given = given or ([default] if default.exists() else [])
     recorded, warnings = trace_files.read(given) if given else ([], [])
