@@ -135,11 +135,16 @@ def test_stages_add_up_to_a_call():
             "slow": {"stages": [*map(list, STAGES.items())], "bound": 80.0},
         }
     }
-    (axes,) = stages.draw(data, "title").axes
+    figure = stages.draw(data, "title")
+    (axes,) = figure.axes
     ends = {}
     for bar in axes.patches:
         ends[bar.get_y()] = max(ends.get(bar.get_y(), 0), bar.get_x() + bar.get_width())
     assert sorted(ends.values()) == [100.0, 112.0]
+    keys = figure.legends[0].get_patches()
+    assert {(key.get_facecolor(), key.get_hatch()) for key in keys} == {
+        (bar.get_facecolor(), bar.get_hatch()) for bar in axes.patches
+    }
 
 
 def test_times_of_the_interpreter_and_made_up_routing_are_not_drawn():

@@ -23,23 +23,18 @@ def fastest_at(found: Comparison) -> dict[str, dict[str, list[int]]]:
             if group.tolerance_name != TOLERANCE:
                 continue
             for row in group.rows:
-                times = {name: cell.latency_ms for name, cell in row.cells.items() if cell.counts}
-                for name, ms in times.items():
-                    at = out[name][section.hardware]
-                    if ms <= NOISE * min(times.values()) and row.workload.seq_len not in at:
-                        at.append(row.workload.seq_len)
-    return {name: dict(at) for name, at in out.items()}
+                for name, cell in row.cells.items():
+                    if cell.counts:
+                        at = out[name][section.hardware]
+                        if cell.latency_ms <= NOISE * row.ms(row.winner) and row.workload.seq_len not in at:
+                            at.append(row.workload.seq_len)
+    return out
 
 
 def block(found: Comparison) -> str:
     """Markdown, one row per solution with [facts]. Raises PackingError for one that was measured without."""
-    head = [
-        "solution",
-        "runs on",
-        *(field.description for field in Facts.model_fields.values()),
-        f"within {NOISE - 1:.0%} of the fastest at T ({TOLERANCE})",
-        "imports",
-    ]
+    facts = [field.description for field in Facts.model_fields.values()]
+    head = ["solution", "runs on", *facts, f"within {NOISE - 1:.0%} of the fastest at T ({TOLERANCE})", "imports"]
     rows = []
     fastest = fastest_at(found)
     for name in manifest.solutions_of(moe_fp8_block_scale.GEOMETRIES):
@@ -49,12 +44,12 @@ def block(found: Comparison) -> str:
         if stated.facts is None:
             raise manifest.refusal(name, "[facts]", None, f"a table of {', '.join(Facts.model_fields)}")
         at = [f"{gpu}: {', '.join(map(str, lengths)) or 'nowhere'}" for gpu, lengths in fastest.get(name, {}).items()]
-        cells = [
+        row = [
             f"`{name}`",
             ", ".join(stated.target_hardware),
             *stated.facts.model_dump().values(),
             "; ".join(at) or "not measured",
             ", ".join(f"`{module}`" for module in stated.dependencies),
         ]
-        rows.append(cells)
+        rows.append(row)
     return Table(head, [rows], words=len(head)).markdown()
