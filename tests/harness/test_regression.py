@@ -1,36 +1,20 @@
 """A change that makes a solution slower or wrong is marked, and nothing is compared that cannot be."""
 
 import pytest
-from flashinfer_bench import Correctness, Environment, Evaluation, Performance, Trace
-from flashinfer_bench.data import load_jsonl_file
+import recorded
 from harness import cli
 from harness.core import paths
 from harness.report import regression as report
 from harness.results import regression, trace_files
 from harness.results.trace_files import Recorded
+from recorded import NAME
 
-from definitions.moe_fp8_block_scale import definition_name
-
-NAME = definition_name("full")
-LIBS = {"tolerance": "contest: rtol=0.3", "protocol": "p", "torch": "2.11", "solution_sha1": "now", "command": "c"}
+SEQ_LENS = (1, 7, 14)
 
 
-@pytest.fixture(scope="module")
-def workloads():
-    return [t.workload for t in load_jsonl_file(Trace, paths.workload_file(NAME))][:3]
-
-
-def trace(workload, ms=1.0, solution="tiny", status="PASSED", hardware="A GPU", timestamp="2026-01-01", **libs):
+def trace(seq_len=1, ms=1.0, solution="tiny", **changes):
     """A trace of one run; ms 0 is a run on a CPU, which is not timed."""
-    passed = status == "PASSED"
-    ev = Evaluation(
-        status=status,
-        environment=Environment(hardware=hardware, libs=LIBS | libs),
-        timestamp=timestamp,
-        correctness=Correctness() if passed else None,
-        performance=Performance(latency_ms=ms, speedup_factor=1, reference_latency_ms=1) if passed else None,
-    )
-    return Trace(definition=NAME, workload=workload, solution=solution, evaluation=ev)
+    return recorded.trace(solution, seq_len, ms, **changes)
 
 
 def compare(before, after):
@@ -57,39 +41,39 @@ def regress(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(("ms", "mark"), [(0.5, ""), (1.0, ""), (1.049, ""), (1.051, "slower"), (3.0, "slower")])
-def test_more_than_five_percent_slower_is_marked(workloads, ms, mark):
-    assert marks([trace(workloads[0])], [trace(workloads[0], ms)]) == [mark]
+def test_more_than_five_percent_slower_is_marked(ms, mark):
+    assert marks([trace()], [trace(1, ms)]) == [mark]
 
 
-def test_one_slow_workload_is_enough_however_much_the_others_gained(workloads):
-    before = [trace(w) for w in workloads]
-    after = [trace(workloads[0], 0.1), trace(workloads[1], 0.1), trace(workloads[2], 1.06)]
+def test_one_slow_workload_is_enough_however_much_the_others_gained():
+    before = [trace(t) for t in SEQ_LENS]
+    after = [trace(1, 0.1), trace(7, 0.1), trace(14, 1.06)]
     assert marks(before, after) == ["", "", "slower"]
 
 
-def test_a_failure_is_marked_when_it_is_new(workloads):
-    good, bad = trace(workloads[0]), trace(workloads[0], status="RUNTIME_ERROR")
+def test_a_failure_is_marked_when_it_is_new():
+    good, bad = trace(), trace(1, status="RUNTIME_ERROR")
     assert marks([good], [bad]) == ["failing"]
     assert marks([bad], [bad]) == marks([bad], [good]) == [""]
 
 
-def test_a_failure_in_one_of_several_runs_is_a_failure(workloads):
-    after = [trace(workloads[0]), trace(workloads[0], status="TIMEOUT", timestamp="2025-12-31"), trace(workloads[0])]
-    assert marks([trace(workloads[0])], after) == ["failing"]
+def test_a_failure_in_one_of_several_runs_is_a_failure():
+    after = [trace(), trace(1, status="TIMEOUT", day="2025-12-31"), trace()]
+    assert marks([trace()], after) == ["failing"]
 
 
-def test_the_fastest_of_several_runs_is_a_sides_time(workloads):
+def test_the_fastest_of_several_runs_is_a_sides_time():
     """One disturbed run on either side must neither raise an alarm nor hide a slow-down."""
-    quiet = [trace(workloads[0]), trace(workloads[0], 5.0)]
-    (same,) = compare(quiet, [trace(workloads[0], 4.0), trace(workloads[0], 1.02)]).itertuples()
+    quiet = [trace(), trace(1, 5.0)]
+    (same,) = compare(quiet, [trace(1, 4.0), trace(1, 1.02)]).itertuples()
     assert same.change == pytest.approx(0.02) and same.mark == ""
-    assert marks(quiet, [trace(workloads[0], 1.2), trace(workloads[0], 4.0)]) == ["slower"]
+    assert marks(quiet, [trace(1, 1.2), trace(1, 4.0)]) == ["slower"]
 
 
-def test_runs_of_an_older_source_on_the_same_side_do_not_count(workloads):
-    old = trace(workloads[0], 0.2, solution_sha1="old", timestamp="2025-01-01")
-    assert marks([trace(workloads[0])], [old, trace(workloads[0], 1.5)]) == ["slower"]
-    assert marks([old, trace(workloads[0], 1.5)], [trace(workloads[0], 1.5)]) == [""]
+def test_runs_of_an_older_source_on_the_same_side_do_not_count():
+    old = trace(1, 0.2, sha1="old", day="2025-01-01")
+    assert marks([trace()], [old, trace(1, 1.5)]) == ["slower"]
+    assert marks([old, trace(1, 1.5)], [trace(1, 1.5)]) == [""]
 
 
 @pytest.mark.parametrize(
@@ -102,37 +86,37 @@ def test_runs_of_an_older_source_on_the_same_side_do_not_count(workloads):
         {"protocol": "q"},
     ],
 )
-def test_different_machines_versions_tolerances_and_protocols_are_never_compared(workloads, other):
-    found = compare([trace(workloads[0])], [trace(workloads[0], 9.0, **other)])
+def test_different_machines_versions_tolerances_and_protocols_are_never_compared(other):
+    found = compare([trace()], [trace(1, 9.0, **other)])
     assert sorted(found.side) == ["after", "before"] and set(found.mark) == {""}
     text = report.markdown(found)
     assert "only before, 1 traces" in text and "only after, 1 traces" in text and next(iter(other.values())) in text
 
 
-def test_the_commands_wording_and_the_source_are_no_condition(workloads):
-    after = trace(workloads[0], 2.0, command="other", solution_sha1="new")
-    assert marks([trace(workloads[0])], [after]) == ["slower"]
+def test_the_commands_wording_and_the_source_are_no_condition():
+    after = trace(1, 2.0, command="other", sha1="new")
+    assert marks([trace()], [after]) == ["slower"]
 
 
-def test_untimed_runs_are_compared_for_failures_alone(workloads):
+def test_untimed_runs_are_compared_for_failures_alone():
     """Traces of a CPU have no times; a solution broken there is still caught."""
-    before = [trace(w, 0.0) for w in workloads[:2]]
-    after = [trace(workloads[0], 0.0), trace(workloads[1], status="INCORRECT_SHAPE")]
+    before = [trace(t, 0.0) for t in SEQ_LENS[:2]]
+    after = [trace(1, 0.0), trace(7, status="INCORRECT_SHAPE")]
     assert marks(before, after) == ["", "failing"]
 
 
-def test_what_one_side_lacks_is_listed(regress, workloads):
-    before = [trace(workloads[0]), trace(workloads[1]), trace(workloads[2], solution="gone")]
-    after = [trace(workloads[0]), trace(workloads[0], solution="fresh")]
+def test_what_one_side_lacks_is_listed(regress):
+    before = [trace(), trace(7), trace(14, solution="gone")]
+    after = [trace(), trace(1, solution="fresh")]
     status, out, _ = regress(before, after)
     assert status == 0
     for line in ("Only before: tiny at T = 7", "Only before: gone at T = 14", "Only after: fresh at T = 1"):
         assert line in out.splitlines()
 
 
-def test_the_comment_shows_what_is_marked_and_the_status_says_so(regress, tmp_path, workloads):
-    before = [trace(w) for w in workloads]
-    after = [trace(workloads[0], 1.5), trace(workloads[1], status="TIMEOUT"), trace(workloads[2], 0.9)]
+def test_the_comment_shows_what_is_marked_and_the_status_says_so(regress, tmp_path):
+    before = [trace(t) for t in SEQ_LENS]
+    after = [trace(1, 1.5), trace(7, status="TIMEOUT"), trace(14, 0.9)]
     status, out, _ = regress(before, after, "--output", str(tmp_path / "comment.md"))
     assert status == 1 and out == (tmp_path / "comment.md").read_text()
     assert "**1 slower by more than 5%, 1 newly failing**, of 3 compared." in out
@@ -143,21 +127,21 @@ def test_the_comment_shows_what_is_marked_and_the_status_says_so(regress, tmp_pa
     assert regress(before, before)[0] == 0
 
 
-def test_a_broken_line_costs_only_itself(regress, workloads):
-    traces = [trace(w) for w in workloads]
+def test_a_broken_line_costs_only_itself(regress):
+    traces = [trace(t) for t in SEQ_LENS]
     _, whole, _ = regress(traces, traces)
     status, out, err = regress(traces, traces, cut_off='{"definition": "cut o')
     assert (status, out) == (0, whole) and "after.jsonl:4: left out" in err
 
 
-def test_nothing_to_compare_is_an_error_of_one_line(regress, workloads):
-    status, _, err = regress([trace(workloads[0])], [trace(workloads[0], hardware="Another GPU")])
+def test_nothing_to_compare_is_an_error_of_one_line(regress):
+    status, _, err = regress([trace()], [trace(1, hardware="Another GPU")])
     assert status == 2 and err.startswith("nothing could be compared")
-    status, out, err = regress([trace(workloads[0])], [])
+    status, out, err = regress([trace()], [])
     assert (status, out) == (2, "") and len(err.strip().splitlines()) == 1 and "no traces" in err
 
 
 def test_the_recorded_traces_equal_themselves():
-    recorded, _ = trace_files.read([paths.trace_file(NAME)])
-    found = regression.compare(recorded, recorded)
-    assert len(found) == len(recorded) and set(found.side) == {"both"} and set(found.mark) == {""}
+    traces, _ = trace_files.read([paths.trace_file(NAME)])
+    found = regression.compare(traces, traces)
+    assert len(found) == len(traces) and set(found.side) == {"both"} and set(found.mark) == {""}

@@ -120,11 +120,10 @@
     plot.setAttribute("height", height);
 
     const workloads = group.workloads.filter((w) => w.seq_len > 0 && shown.regimes.has(w.regime));
-    const places = new Set(workloads.map((w) => w.uuid));
     const byUuid = new Map(workloads.map((w) => [w.uuid, w]));
     const curves = group.series
       .filter((series) => shown.solutions.has(series.solution) && !off.has(series.solution))
-      .map((series) => ({ ...series, points: series.points.filter((p) => places.has(p.uuid) && metric.value(p) > 0) }));
+      .map((series) => ({ ...series, points: series.points.filter((p) => byUuid.has(p.uuid) && metric.value(p) > 0) }));
     const bound = off.has("bound") ? [] : workloads.filter((w) => metric.bound(w) > 0);
     const ys = [...curves.flatMap((c) => c.points.map(metric.value)), ...bound.map(metric.bound)];
     if (!ys.length) {
@@ -155,23 +154,21 @@
     plot.append(svg("path", { class: "curve series-bound", d: path(bound.map((w) => [x(w.seq_len), y(metric.bound(w))])) }));
     const guide = svg("line", { class: "guide", y1: top, y2: height - bottom });
     plot.append(guide);
-    const placed = [];
-    curves.forEach((curve) => {
-      const points = curve.points.map((p) => [x(byUuid.get(p.uuid).seq_len), y(metric.value(p))]);
+    const placed = curves.flatMap((curve, line) => curve.points.map((point, at) => {
+      const workload = byUuid.get(point.uuid);
+      return { px: x(workload.seq_len), py: y(metric.value(point)), line, at, point, curve, workload };
+    }));
+    curves.forEach((curve, line) => {
+      const points = placed.filter((spot) => spot.line === line).map((spot) => [spot.px, spot.py]);
       plot.append(svg("path", { class: `curve ${curve.colour}`, d: path(points) }));
     });
-    curves.forEach((curve, line) => {
-      curve.points.forEach((point, at) => {
-        const workload = byUuid.get(point.uuid);
-        const [px, py] = [x(workload.seq_len), y(metric.value(point))];
-        const mark = svg("path", { class: `mark${point.stale ? " stale" : ""}`, d: MARKS[curve.mark] });
-        const link = svg("a", {
-          class: `point ${curve.colour}`, href: `#${point.trace}`, transform: `translate(${px.toFixed(1)} ${py.toFixed(1)})`,
-          tabindex: placed.length ? -1 : 0, "aria-label": point.label,
-        }, mark);
-        placed.push({ link, px, py, line, at, point, curve, workload });
-        plot.append(link);
-      });
+    placed.forEach((spot, index) => {
+      const mark = svg("path", { class: `mark${spot.point.stale ? " stale" : ""}`, d: MARKS[spot.curve.mark] });
+      spot.link = svg("a", {
+        class: `point ${spot.curve.colour}`, href: `#${spot.point.trace}`, "aria-label": spot.point.label,
+        transform: `translate(${spot.px.toFixed(1)} ${spot.py.toFixed(1)})`, tabindex: index ? -1 : 0,
+      }, mark);
+      plot.append(spot.link);
     });
     interact(figure, plot, guide, placed, curves, metric, off);
   }
