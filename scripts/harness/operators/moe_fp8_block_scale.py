@@ -1,5 +1,6 @@
 """moe_fp8_block_scale: the workloads of each geometry (which tokens, which routing, which scales) and their bounds."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -100,16 +101,14 @@ def harsh_scales(case: MoeCase) -> dict[str, np.ndarray]:
 
     The first token's and the last local expert's scales are all zero where there is more than one.
     """
-    sizes = definitions.sizes(case.geometry)
-    hidden, intermediate = sizes["hidden_size"] // BLOCK, sizes["intermediate_size"] // BLOCK
-    local = sizes["num_local_experts"]
-    shapes = ((hidden, case.seq_len), (local, 2 * intermediate, hidden), (local, hidden, intermediate))
+    definition = definitions.definition(case.geometry)
+    shapes = dict(zip(definition.inputs, definition.get_input_shapes({"seq_len": case.seq_len}), strict=True))
     scales = {}
-    for name, shape in zip(SCALE_NAMES, shapes, strict=True):
-        seed, count = f"{case.uuid}/{name}", int(np.prod(shape))
+    for name in SCALE_NAMES:
+        seed, count = f"{case.uuid}/{name}", math.prod(shapes[name])
         size = exact_random.integers(f"{seed}/size", count, 513) - 256
         zero = exact_random.integers(f"{seed}/zero", count, 5) == 0
-        scales[name] = np.where(zero, 0, size / 8).astype(np.float32).reshape(shape)
+        scales[name] = np.where(zero, 0, size / 8).astype(np.float32).reshape(shapes[name])
     if case.seq_len > 1:
         scales["hidden_states_scale"][:, 0] = 0
     scales["gemm2_weights_scale"][-1] = 0

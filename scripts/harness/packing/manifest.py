@@ -75,17 +75,14 @@ class Manifest(Strict):
 
 def solution_names(folder: Path = paths.SOLUTIONS) -> list[str]:
     """Names of the solutions below folder, sorted."""
-    found = (path.parent.name for path in folder.glob(f"*/{MANIFEST}"))
-    return sorted(set(found) - NOT_SOLUTIONS)
+    return sorted({path.parent.name for path in folder.glob(f"*/{MANIFEST}")} - NOT_SOLUTIONS)
 
 
 def choose(names: list[str], folder: Path = paths.SOLUTIONS) -> list[str]:
     """names, or every solution when there are none. Raises UserError for an unknown one."""
     existing = solution_names(folder)
-    for name in names:
-        if name not in existing:
-            listed = ", ".join(existing) or "none"
-            raise UserError(f"unknown solution {name!r}; there are: {listed}")
+    if unknown := [name for name in names if name not in existing]:
+        raise UserError(f"unknown solution {unknown[0]!r}; there are: {', '.join(existing) or 'none'}")
     return list(dict.fromkeys(names)) or existing
 
 
