@@ -19,8 +19,6 @@ from solutions.kernels import launch, replay
 SAMPLES = Path(__file__).parents[1] / "samples"
 HEADERS = Path(triton.__file__).parent / "backends/nvidia/include"
 
-pytestmark = pytest.mark.xdist_group("replay")  # one worker builds the driver
-
 
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory):
