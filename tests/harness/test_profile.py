@@ -419,10 +419,12 @@ def test_reports_of_both_profilers_become_one_record(monkeypatch):
     seen = launched(("gemm1_swiglu_quant_kernel", 1210.0), ("gemm2_kernel", 765.0)), launched(("fill", 1.0))
     monkeypatch.setattr(torch_profiler, "launches", lambda *_: seen)
     monkeypatch.setattr(profile, "wall_times", lambda *_: {"one:1": 500.0})
+    monkeypatch.setattr(profile.Job, "clock", "device")
     failed = []
     record = profiled(failed, counters=True)
     few, many = record.workloads
     assert [few.uuid, few.T, many.T] == ["one:1", 1, 2] and few.wall_us == 500.0 and many.wall_us is None
+    assert record.clock == "device" and few.bound_us > 0
     assert few.host_us == pytest.approx(500 - (1210 + 765) / 5) and few.other[0].name == "fill"
     assert few.warnings == ["gemm2: not seen by ncu"] and failed == []
     assert [stage.stage for stage in few.stages] == ["gemm1 + swiglu_quant", "gemm2"]

@@ -26,6 +26,7 @@ from harness.profiling.record import ProfileRecord
 from harness.report import profiles
 
 FORMATS = ("table", "markdown", "json")
+WORKLOADS = f"T, a uuid, or KIND:T, the FP8 layer with a made-up routing ({', '.join(KINDS)}); default: a few"
 WIDTH = 160  # of what is no terminal
 
 
@@ -33,13 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("solutions", nargs="+", metavar="NAME", help="several are put side by side, with ratios to the first")
     add("--definition", metavar="KEY|NAME", help="default: the first solution's own, full with a GPU, else small")
-    add(
-        "--workloads",
-        nargs="+",
-        default=[],
-        metavar="W",
-        help=f"T, a uuid, or KIND:T, the FP8 layer with a made-up routing ({', '.join(KINDS)}); default: a few",
-    )
+    add("--workloads", nargs="+", default=[], metavar="W", help=WORKLOADS)
     add("--calls", type=count(), help="default: 10 with a GPU, else 2")
     add("--counters", action="store_true", help="hardware counters of each launch, through ncu")
     add("--chrome-trace", type=Path, metavar="FILE", help="keep torch.profiler's trace; several get a suffix each")

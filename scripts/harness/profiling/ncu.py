@@ -30,22 +30,20 @@ METRICS = {
 }
 
 
-def command(log: Path, solution: str, geometry: str, points: list[str]) -> list[str]:
-    """ncu on a process that calls the solution once on each point, with its CSV into log."""
-    tool = ["ncu", "--csv", "--print-kernel-base", "function", "--print-units", "base", "--clock-control", "none"]
-    tool += ["--profile-from-start", "off", "--metrics", ",".join(METRICS.values()), "--log-file", str(log)]
-    return [*tool, sys.executable, "-m", "harness.profiling.calls", solution, geometry, *points]
-
-
 def record(solution: str, geometry: str, points: list[str]) -> str:
-    """The CSV of `command`. Raises ProfileError when ncu is not installed, fails or takes longer than 15 minutes."""
+    """ncu's CSV of a process that calls the solution once on each point.
+
+    Raises ProfileError when ncu is not installed, fails or takes longer than 15 minutes."""
     if shutil.which("ncu") is None:
         raise ProfileError("ncu is not installed: no such program on the PATH")
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "ncu.csv"
-        whole = command(log, solution, geometry, points)
+        command = ["ncu", "--csv", "--print-kernel-base", "function", "--print-units", "base"]
+        command += ["--clock-control", "none", "--profile-from-start", "off", "--log-file", str(log)]
+        command += ["--metrics", ",".join(METRICS.values())]
+        command += [sys.executable, "-m", "harness.profiling.calls", solution, geometry, *points]
         try:
-            done = subprocess.run(whole, capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
+            done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
         except subprocess.TimeoutExpired as error:
             raise ProfileError(f"ncu: no end after {TIMEOUT_SECONDS} s") from error
         report = log.read_text() if log.exists() else ""

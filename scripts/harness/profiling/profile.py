@@ -4,9 +4,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import pandas as pd
 import torch
-from flashinfer_bench import Solution, Workload
+from flashinfer_bench import Definition, Solution, Workload
 from flashinfer_bench.bench.timing import time_runnable
 from flashinfer_bench.compile import Runnable
 
@@ -43,6 +42,13 @@ class Job:
     def clock(self) -> str:
         return "cpu" if self.device == "cpu" else "device"
 
+    @property
+    def full(self) -> Definition:
+        return definition(self.geometry)
+
+    def arguments(self, runnable: Runnable, point: Workload) -> list:
+        return with_outputs(self.full, runnable, inputs_of(point, self.full, self.device), self.device)
+
     def trace_file(self, name: str, point: Workload) -> Path | None:
         path = self.chrome_trace
         if path is None or len(self.solutions) * len(self.points) == 1:
@@ -58,22 +64,37 @@ def profile_all(job: Job) -> Iterator[ProfileRecord]:
     runnables = {}
     for name, solution in job.solutions.items():
         try:
-            runnables[name] = build(solution, definition(job.geometry))
+            runnables[name] = build(solution, job.full)
         except ProfileError as error:
             job.say(str(error), failed=True)
     wall_us = {name: wall_times(name, runnable, job) for name, runnable in runnables.items()}
+    protocol = f"torch.profiler, {job.calls} calls" + (", and one call under ncu" if job.counters else "")
+    known = {"definition": job.full.name, "clock": job.clock}
     for name, runnable in runnables.items():
-        if workloads := profile(name, runnable, job, wall_us[name]):
-            yield record_of(name, job, workloads)
+        found = []
+        for point in job.points:
+            at = f"{name}: {label(point)}"
+            job.say(at)
+            try:
+                found.append(profile(name, runnable, job, point, wall_us[name].get(point.uuid)))
+            except ProfileError as error:
+                job.say(f"{at}: {error}", failed=True)
+            except RuntimeError as error:  # out of memory, or a broken device
+                job.say(f"{at}: {first_line(error)}", failed=True)
+        if found:
+            workloads = add_counters(name, job, found) if job.counters else found
+            sha1 = job.solutions[name].hash()
+            made = provenance.here(job.device, source_sha1=sha1, protocol=protocol, command=job.command)
+            yield ProfileRecord(solution=name, provenance=made, workloads=workloads, **known)
 
 
 def wall_times(name: str, runnable: Runnable, job: Job) -> dict[str, float]:
     """Microseconds of a call as FIB times it, by uuid; {} on a CPU. What cannot be timed is left out."""
-    full, found = definition(job.geometry), {}
+    found = {}
     for point in job.points if job.clock == "device" else []:
         job.say(f"{name}: {label(point)}: wall time")
         try:
-            args = with_outputs(full, runnable, inputs_of(point, full, job.device), job.device)
+            args = job.arguments(runnable, point)
             with torch.no_grad():
                 found[point.uuid] = 1e3 * time_runnable(runnable, args, WARMUP_RUNS, job.calls, job.device)
         except Exception:  # whatever it is, profile() meets it again and reports it
@@ -81,34 +102,14 @@ def wall_times(name: str, runnable: Runnable, job: Job) -> dict[str, float]:
     return found
 
 
-def profile(name: str, runnable: Runnable, job: Job, wall_us: dict[str, float]) -> list[WorkloadProfile]:
-    """Of each point that the solution runs on."""
-    table, full, found = read_manifest(name).stages, definition(job.geometry), []
-    for point in job.points:
-        job.say(f"{name}: {label(point)}")
-        try:
-            args = with_outputs(full, runnable, inputs_of(point, full, job.device), job.device)
-            call_repeatedly(runnable, args, WARMUP_RUNS if job.clock == "device" else 1, job.device)
-            events = torch_profiler.record(runnable, args, job.calls, job.device, job.trace_file(name, point))
-            ours, others = torch_profiler.launches(events, job.calls, job.clock)
-        except ProfileError as error:
-            job.say(f"{name}: {label(point)}: {error}", failed=True)
-        except RuntimeError as error:  # out of memory, or a broken device
-            job.say(f"{name}: {label(point)}: {first_line(error)}", failed=True)
-        else:
-            found.append(workload_profile(point, job, ours, others, table, wall_us.get(point.uuid)))
-    return add_counters(name, job, found, table) if job.counters and found else found
-
-
-def workload_profile(
-    point: Workload, job: Job, ours: pd.DataFrame, others: pd.DataFrame, table: dict[str, str], wall_us: float | None
-) -> WorkloadProfile:
-    """From launches of the solution and of the harness."""
-    stages = stage_times(ours, table, job.clock)
-    bound_us = None
-    if job.clock == "device":
-        bound = operator(job.geometry).bound(point, stored(point, definition(job.geometry)), job.geometry)
-        bound_us = round(1e3 * bound.ms, 3)
+def profile(name: str, runnable: Runnable, job: Job, point: Workload, wall_us: float | None) -> WorkloadProfile:
+    """Without counters. Raises ProfileError for whatever the solution raises."""
+    args, on_device = job.arguments(runnable, point), job.clock == "device"
+    call_repeatedly(runnable, args, WARMUP_RUNS if on_device else 1, job.device)
+    events = torch_profiler.record(runnable, args, job.calls, job.device, job.trace_file(name, point))
+    ours, others = torch_profiler.launches(events, job.calls, job.clock)
+    stages = stage_times(ours, read_manifest(name).stages, job.clock)
+    bound = operator(job.geometry).bound(point, stored(point, job.full), job.geometry) if on_device else None
     return WorkloadProfile(
         uuid=point.uuid,
         T=point.axes["seq_len"],
@@ -117,12 +118,12 @@ def workload_profile(
         other=kernel_times(others),
         wall_us=None if wall_us is None else round(wall_us, 3),
         host_us=None if wall_us is None else round(wall_us - ours.us.sum() / job.calls, 3),
-        bound_us=bound_us,
+        bound_us=round(1e3 * bound.ms, 3) if bound else None,
         warnings=warnings(stages, ours, job.calls),
     )
 
 
-def add_counters(name: str, job: Job, profiles: list[WorkloadProfile], table: dict[str, str]) -> list[WorkloadProfile]:
+def add_counters(name: str, job: Job, profiles: list[WorkloadProfile]) -> list[WorkloadProfile]:
     """The profiles with ncu's counters; without them, and with a warning in each, when ncu does not work here."""
     job.say(f"{name}: counters under ncu")
     try:
@@ -131,15 +132,8 @@ def add_counters(name: str, job: Job, profiles: list[WorkloadProfile], table: di
     except ProfileError as error:
         job.say(f"{name}: {error}", failed=True)
         return [profile.model_copy(update={"warnings": [*profile.warnings, str(error)]}) for profile in profiles]
-    found = []
+    found, table = [], read_manifest(name).stages
     for profile, launches in zip(profiles, points, strict=True):
         stages, lines = ncu.with_counters(profile.stages, launches, table)
         found.append(profile.model_copy(update={"stages": stages, "warnings": profile.warnings + lines}))
     return found
-
-
-def record_of(name: str, job: Job, workloads: list[WorkloadProfile]) -> ProfileRecord:
-    protocol = f"torch.profiler, {job.calls} calls" + (", and one call under ncu" if job.counters else "")
-    sha1, full = job.solutions[name].hash(), definition(job.geometry).name
-    made = provenance.here(job.device, source_sha1=sha1, protocol=protocol, command=job.command)
-    return ProfileRecord(solution=name, definition=full, clock=job.clock, provenance=made, workloads=workloads)
