@@ -23,7 +23,7 @@ from harness.packing.stages import UNASSIGNED, plain_name, stage_of
 from harness.profiling import calls, ncu, profile, torch_profiler
 from harness.profiling.calls import ProfileError
 from harness.profiling.points import choose_points, inputs_of
-from harness.profiling.record import Counters, KernelTime, ProfileRecord, StageTime, WorkloadProfile, read_records
+from harness.profiling.record import Counters, KernelTime, ProfileRecord, WorkloadProfile, read_records
 from harness.profiling.side_by_side import compare
 from harness.profiling.stages import HOST_OPERATIONS, kernel_times, stage_times, warnings
 from harness.report import profiles
@@ -61,36 +61,28 @@ def add_stages(folder, text, name="tiny"):
         file.write(f"\n{text}\n")
 
 
+def launched(*kernels, calls=5):
+    """Launches as torch.profiler's reader gives them, from (name, us of all calls) or (name, us, launches by call)."""
+    rows = []
+    for name, us, *per_call in kernels:
+        at = [call for call, count in enumerate(per_call or [1] * calls) for _ in range(count)]
+        rows += [(name, us / len(at), call) for call in at]
+    return pd.DataFrame(rows, columns=["kernel", "us", "call"])
+
+
 def profile_of(stages, calls=5, uuid="u", T=57, **rest):
     """A profile from stage -> {kernel: microseconds over all calls}."""
-    whole = sum(us for kernels in stages.values() for us in kernels.values())
-    times = [
-        StageTime(
-            stage=stage,
-            kernels=[
-                KernelTime(name=name, instances=calls, total_us=us, average_us=us / calls)
-                for name, us in kernels.items()
-            ],
-            total_us=sum(kernels.values()),
-            share=sum(kernels.values()) / whole,
-        )
-        for stage, kernels in stages.items()
-    ]
+    times = [(name, us) for kernels in stages.values() for name, us in kernels.items()]
+    table = {name: stage for stage, kernels in stages.items() for name in kernels}
+    found = stage_times(launched(*times, calls=calls), table, "device")
     fields = {"other": [], "wall_us": None, "host_us": None, "bound_us": None, "warnings": []} | rest
-    return WorkloadProfile(uuid=uuid, T=T, calls=calls, stages=times, **fields)
+    return WorkloadProfile(uuid=uuid, T=T, calls=calls, stages=found, **fields)
 
 
 def record_of(solution, *profiles, sha1="0"):
-    where = {
-        "hardware": "A GPU",
-        "versions": {"torch": "2"},
-        "timestamp": "2026-01-01T00:00:00",
-        "command": "moebench x",
-    }
-    provenance = Provenance(**where, source_sha1=sha1, protocol="torch.profiler, 5 calls")
-    return ProfileRecord(
-        solution=solution, definition="d", clock="device", provenance=provenance, workloads=list(profiles)
-    )
+    where = {"hardware": "A GPU", "versions": {"torch": "2"}, "timestamp": "2026-01-01T00:00:00"}
+    made = Provenance(**where, command="moebench x", source_sha1=sha1, protocol="torch.profiler, 5 calls")
+    return ProfileRecord(solution=solution, definition="d", clock="device", provenance=made, workloads=profiles)
 
 
 def texts(records):
@@ -103,21 +95,11 @@ def python_runnable(function):
     return function
 
 
-def launched(*kernels, calls=5):
-    """Launches as torch.profiler's reader gives them, from (name, us of all calls) or (name, us, launches by call)."""
-    rows = []
-    for name, us, *per_call in kernels:
-        at = [call for call, count in enumerate(per_call or [1] * calls) for _ in range(count)]
-        rows += [(name, us / len(at), call) for call in at]
-    return pd.DataFrame(rows, columns=["kernel", "us", "call"])
-
-
-def job(failed=None, **changes):
+def job(failures=None, **changes):
     def say(line, failed=False):
         if failed:
             failures.append(line)
 
-    failures = [] if failed is None else failed
     fields = {
         "solutions": {"triton_fused_v2": pack.pack("triton_fused_v2")["small"]},
         "geometry": "small",
