@@ -10,17 +10,27 @@ import sys
 
 import pytest
 import torch
-from flashinfer_bench import ApplyConfig, Correctness, Environment, Evaluation, Performance, Trace, TraceSet, apply
+from flashinfer_bench import (
+    ApplyConfig,
+    Correctness,
+    Environment,
+    Evaluation,
+    Performance,
+    Trace,
+    TraceSet,
+    Workload,
+    apply,
+)
 from flashinfer_bench.apply import ApplyConfigRegistry, ApplyRuntime, get_default_registry
 from flashinfer_bench.apply.key import ApplyKey
 from flashinfer_bench.apply.table import ApplyTable
-from flashinfer_bench.bench.utils import gen_inputs
 from flashinfer_bench.compile import Runnable
 from flashinfer_bench.data import load_jsonl_file
 from flashinfer_bench.integration import flashinfer as integration
 from harness import cli
 from harness.commands import apply as command
 from harness.core import paths
+from harness.evaluation.sweep import random_inputs
 from harness.packing import pack
 
 from definitions.moe_fp8_block_scale import definition, definition_name
@@ -36,8 +46,8 @@ DOC = (paths.ROOT / "docs" / "apply.md").read_text()
 CALL = """
 import json
 from harness.commands import apply as command
+from harness.evaluation.sweep import random_inputs
 from flashinfer_bench import apply
-from flashinfer_bench.bench.utils import gen_inputs
 from flashinfer_bench.compile import Runnable
 from definitions.moe_fp8_block_scale import definition
 
@@ -49,7 +59,7 @@ Runnable.call_value_returning = noting
 layer = definition({geometry!r})
 command.accept_recorded(layer.name)
 for tokens in {tokens!r}:
-    inputs = gen_inputs(layer, command.random_workload({geometry!r}, tokens), {device!r})
+    inputs = random_inputs(layer, tokens, {device!r})
     apply(layer.name, args=tuple(inputs), fallback=lambda *args: called.append("the fallback"))
 print(json.dumps(called))
 """
@@ -99,7 +109,7 @@ def call(serving, monkeypatch):
         setup(SMALL)
         layer = definition("small")
         for count in tokens:
-            inputs = gen_inputs(layer, command.random_workload("small", count), "cpu")
+            inputs = random_inputs(layer, count, "cpu")
             apply(layer.name, args=tuple(inputs), fallback=lambda *args: called.append("the fallback"))
         return list(called)
 
@@ -128,7 +138,8 @@ def trace(solution, tokens, speedup, status="PASSED", hardware="A GPU", **libs):
         correctness=Correctness(max_absolute_error=1024.0, max_relative_error=900.0),
         performance=Performance(latency_ms=1, speedup_factor=speedup, reference_latency_ms=1) if passed else None,
     )
-    workload = command.random_workload("small", tokens)
+    inputs = {name: {"type": "random"} for name in definition("small").inputs}
+    workload = Workload(axes={"seq_len": tokens}, inputs=inputs, uuid=f"T={tokens}")
     return Trace(definition=SMALL, workload=workload, solution=solution, evaluation=ev)
 
 

@@ -13,25 +13,23 @@ import math
 import sys
 
 import torch
-from flashinfer_bench import ApplyConfig, TraceSet, Workload, apply
+from flashinfer_bench import ApplyConfig, TraceSet, apply
 from flashinfer_bench.apply import ApplyConfigRegistry, get_default_registry
-from flashinfer_bench.apply.key import ApplyKeyFactory
 from flashinfer_bench.apply.table import ApplyTable
-from flashinfer_bench.bench.utils import compute_error_stats, gen_inputs
 from flashinfer_bench.compile import BuilderRegistry, BuildError
 from flashinfer_bench.env import get_fib_dataset_path, get_fib_enable_apply
 from rich.console import Console
 
 from definitions.moe_fp8_block_scale import definition
+from harness.core.arguments import count
 from harness.core.errors import CannotRun, UserError
 from harness.core.provenance import of_trace
-from harness.evaluation.tolerances import TOLERANCES
-from harness.operators.moe_fp8_block_scale import ROUTED_SCALING_FACTOR
+from harness.evaluation.sweep import random_inputs
+from harness.evaluation.tolerances import TOLERANCES, matched_ratios
 from harness.report.table import Cell, Table
 
 FALLBACK = "the fallback"
 TOLERANCE = TOLERANCES["relaxed"]
-OFFSET = 64
 CONFIG = ApplyConfig(max_atol=math.inf, max_rtol=math.inf, aot_ratio=0, on_miss_policy="use_def_best")
 
 
@@ -44,61 +42,45 @@ def accept_recorded(name: str) -> None:
     get_default_registry().register(name, CONFIG, override=True)
 
 
-def selection(trace_set: TraceSet, name: str) -> ApplyTable:
-    """FIB's table of choices for the definition `name`, without building any solution."""
+def winners(trace_set: TraceSet, name: str) -> tuple[dict[int, str], str]:
+    """FIB's choices for the definition `name`: by recorded token count, and at any other. No solution is built."""
     config = CONFIG.model_copy(update={"on_miss_policy": "fallback_only"})
-    return ApplyTable.load_or_build(trace_set, ApplyConfigRegistry(per_definition={name: config}))
-
-
-def chosen(table: ApplyTable, trace_set: TraceSet, workload: Workload, name: str) -> tuple[str, bool]:
-    """(solution that apply takes for the workload's axes, whether they were recorded)."""
-    key = ApplyKeyFactory.specialize(trace_set.definitions[name]).build_from_workload(workload)
-    exact = table.match_solution(name, key)
-    solution = exact or table.def_best.get(name)
-    # What is not packed cannot be built, and apply falls back silently.
-    return (solution, exact is not None) if trace_set.get_solution(solution) else (FALLBACK, False)
+    table = ApplyTable.load_or_build(trace_set, ApplyConfigRegistry(per_definition={name: config}))
+    recorded = {dict(key.axes)["seq_len"]: solution for key, solution in table.index.get(name, {}).items()}
+    return recorded, table.def_best.get(name, FALLBACK)
 
 
 def choices(trace_set: TraceSet, name: str) -> Table:
     """FIB's choice at every recorded token count of the definition `name`, and the trace that decides."""
-    chooser, rows = selection(trace_set, name), []
-    passed = [trace for trace in trace_set.traces.get(name, []) if trace.is_successful()]
-    for key, solution in sorted(chooser.index.get(name, {}).items(), key=lambda item: item[0].axes):
-        tokens = dict(key.axes)["seq_len"]
-        own = [t for t in passed if t.solution == solution and t.workload.axes["seq_len"] == tokens]
-        best = max(own, key=lambda trace: trace.evaluation.performance.speedup_factor)
+    recorded, other = winners(trace_set, name)
+    rows = []
+    for tokens, solution in sorted(recorded.items()):
+        best = trace_set.get_best_trace(name, {"seq_len": tokens}, math.inf, math.inf)
         speedup, origin = best.evaluation.performance.speedup_factor, of_trace(best)
         rows.append([str(tokens), solution, f"{speedup:.1f}x", origin.hardware, origin.tolerance_name])
     head = ["T", "solution", "speed-up", "recorded on", "at tolerance"]
-    other = ["other", chooser.def_best.get(name, FALLBACK), "", "", ""]
-    return Table(head, [rows, [other]], f"{name}\nwhat flashinfer_bench.apply chooses", words=5)
-
-
-def random_workload(geometry: str, tokens: int) -> Workload:
-    scalars = {"local_expert_offset": OFFSET, "routed_scaling_factor": ROUTED_SCALING_FACTOR}
-    inputs = {name: {"type": "random"} for name in definition(geometry).inputs}
-    inputs |= {name: {"type": "scalar", "value": value} for name, value in scalars.items()}
-    return Workload(axes={"seq_len": tokens}, inputs=inputs, uuid=f"T={tokens}")
+    sections = [rows, [["other", other, "", "", ""]]]
+    return Table(head, sections, f"{name}\nwhat flashinfer_bench.apply chooses", words=5)
 
 
 def call_all(geometry: str, device: str, tokens: list[int], trace_set: TraceSet) -> tuple[Table, bool]:
     """Call the layer once at each token count; one row for each, and whether every result was right."""
     layer = definition(geometry)
     reference = BuilderRegistry.get_instance().build_reference(layer)
-    table, rows, all_right = selection(trace_set, layer.name), [], True
-    torch.manual_seed(0)
-    for count in tokens:
-        workload = random_workload(geometry, count)
-        inputs = gen_inputs(layer, workload, device)
+    recorded, other = winners(trace_set, layer.name)
+    rows, all_right = [], True
+    for num_tokens in tokens:
+        inputs = random_inputs(layer, num_tokens, device)
         output = apply(layer.name, args=tuple(inputs), fallback=reference)
-        matched = compute_error_stats(output, reference(*inputs), TOLERANCE.config())[3]
+        matched = matched_ratios(output, reference(*inputs))[TOLERANCE.name]
         right = matched >= TOLERANCE.ratio
         all_right &= right
-        solution, exact = chosen(table, trace_set, workload, layer.name)
-        why = "fastest recorded at this T" if exact else "fastest at most of the recorded T"
-        why = "nothing recorded passed" if solution == FALLBACK else why
+        solution = recorded.get(num_tokens, other)
+        why = "fastest recorded at this T" if num_tokens in recorded else "fastest at most of the recorded T"
+        if not trace_set.get_solution(solution):  # what is not packed cannot be built, and apply falls back silently
+            solution, why = FALLBACK, "nothing recorded passed"
         result = Cell("right", "good") if right else Cell("WRONG", "failed")
-        rows.append([str(count), solution, why, f"{matched:.4f}", result])
+        rows.append([str(num_tokens), solution, why, f"{matched:.4f}", result])
     head = ["T", "solution", "chosen because", "matched", "result"]
     title = f"{layer.name}\nthrough flashinfer_bench.apply"
     return Table(head, [rows], title, words=5, caption=str(TOLERANCE)), all_right
@@ -125,14 +107,8 @@ def data_set(name: str) -> TraceSet:
     return trace_set
 
 
-def token_count(text: str) -> int:
-    if not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"got {text!r}, want a token count, 1 or more")
-    return int(text)
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("tokens", nargs="*", type=token_count, metavar="T", help="token counts of the calls")
+    parser.add_argument("tokens", nargs="*", type=count(), metavar="T", help="token counts of the calls")
 
 
 def main(args: argparse.Namespace) -> int:
