@@ -101,13 +101,14 @@ def test_ground_is_opaque_and_solutions_differ_in_more_than_colour():
 
 
 def test_speed_draws_what_was_measured_and_the_bound(tmp_path):
-    group = build(tmp_path, [*two(), trace("slow", 7, status="RUNTIME_ERROR")]).sections[0].groups[0]
-    data = speed.data(group)
+    found = build(tmp_path, [*two(), trace("slow", 7, status="RUNTIME_ERROR")])
+    data = speed.data(found.groups[0])
     assert data["fast"] == [[1, 0.05, 400.0], [57, 0.3, 20 / 0.3], [901, 0.5, 40.0]]
     assert [t for t, _, _ in data["slow"]] == [t for t, _, _ in data["bound"]] == [1, 57, 901]
     for _, ms, speedup in data["bound"]:
         assert speedup == pytest.approx(20 / ms)
-    figure = speed.draw(data, 19, "title", "below")
+    (drawn,) = speed.pictures(found)
+    figure = drawn.draw(*drawn.arguments)
     for axes in figure.axes:
         assert axes.get_xscale() == axes.get_yscale() == "log"
     labels = [text.get_text() for text in figure.legends[0].get_texts()]

@@ -1,7 +1,5 @@
 """Figure: what the bf16 layer's solutions take over the number of tokens, in log-log, and over the roofline bound."""
 
-from matplotlib.figure import Figure
-
 from harness.report.figures.picture import Picture, conditions
 from harness.report.figures.style import Panel, over_tokens
 from harness.results.comparison import Comparison, RunGroup
@@ -18,15 +16,10 @@ def data(group: RunGroup) -> dict:
     return found
 
 
-def draw(found: dict, title: str, below: str) -> Figure:
-    """found as `data` returns it, with a solution; below: small print."""
-    return over_tokens(found, PANELS, title, below)
-
-
 def pictures(comparison: Comparison) -> list[Picture]:
     """One, of the first machine and protocol; none before anything was timed."""
     for section in comparison.sections:
         for group in section.groups:
             title = f"{section.definition}\n{section.hardware}, {group.tolerance}"
-            return [Picture("w16a16.svg", draw, (data(group), title, conditions(section, group)))]
+            return [Picture("w16a16.svg", over_tokens, (data(group), PANELS, title, conditions(section, group)))]
     return []

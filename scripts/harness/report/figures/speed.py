@@ -1,7 +1,5 @@
 """Figure: speed-up and latency of every solution over the number of tokens, with the roofline bound."""
 
-from matplotlib.figure import Figure
-
 from harness.report.figures.picture import Picture, conditions, run_groups
 from harness.report.figures.style import Panel, over_tokens
 from harness.results.comparison import Comparison, RunGroup
@@ -21,13 +19,10 @@ def data(group: RunGroup) -> dict:
     return found
 
 
-def draw(found: dict, num_workloads: int, title: str, below: str) -> Figure:
-    """found as `data` returns it, with a solution; below: small print."""
-    named = {}
-    for name, points in found.items():
-        lacking = name != "bound" and len(points) < num_workloads
-        named[f"{name} ({len(points)} of {num_workloads} workloads)" if lacking else name] = points
-    return over_tokens(named, PANELS, title, below)
+def label(name: str, points: list, num_workloads: int) -> str:
+    """Tells that a solution lacks workloads."""
+    lacks = name != "bound" and len(points) < num_workloads
+    return f"{name} ({len(points)} of {num_workloads} workloads)" if lacks else name
 
 
 def pictures(comparison: Comparison) -> list[Picture]:
@@ -36,6 +31,7 @@ def pictures(comparison: Comparison) -> list[Picture]:
     for section, group, where in run_groups(comparison):
         if set(found := data(group)) > {"bound"}:
             title = f"{section.hardware}, {group.tolerance}"
-            arguments = (found, len(group.rows), title, conditions(section, group))
-            made.append(Picture(f"speed-{where}.svg", draw, arguments))
+            curves = {label(name, points, len(group.rows)): points for name, points in found.items()}
+            arguments = (curves, PANELS, title, conditions(section, group))
+            made.append(Picture(f"speed-{where}.svg", over_tokens, arguments))
     return made

@@ -1,7 +1,5 @@
 """Figure: what a solution takes over the number of tokens for each kind of routing, and over the target."""
 
-from matplotlib.figure import Figure
-
 from harness.evaluation.sweep_record import TARGETS, Sweep
 from harness.report import sweep as report
 from harness.report.figures.picture import Picture
@@ -14,16 +12,11 @@ def data(sweep: Sweep) -> dict:
     return {kind: [[p.tokens, p.ms, p.ms / p.target_ms] for p in timed if p.kind == kind] for kind in sweep.kinds}
 
 
-def draw(found: dict, target: str, title: str, below: str) -> Figure:
-    """found as `data` returns it; target: its formula; below: small print."""
-    panels = (Panel(1, "latency, ms"), Panel(2, f"times the target, {target} ms", log=False))
-    return over_tokens(found, panels, title, below)
-
-
 def pictures(sweeps: list[Sweep]) -> list[Picture]:
     """One for each solution."""
     made = []
     for sweep in sweeps:
         name, target = sweep.head.solution, TARGETS[sweep.head.target].words
-        made.append(Picture(f"sweep-{name}.svg", draw, (data(sweep), target, name, report.origin(sweep))))
+        panels = (Panel(1, "latency, ms"), Panel(2, f"times the target, {target} ms", log=False))
+        made.append(Picture(f"sweep-{name}.svg", over_tokens, (data(sweep), panels, name, report.origin(sweep))))
     return made
