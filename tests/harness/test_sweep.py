@@ -215,8 +215,8 @@ def test_a_record_that_was_cut_short_is_read_and_says_so(tmp_path):
         ('"tight"', '"harsh"', r"old.jsonl:1: .*: target: Input should be 'loose' or 'tight', got 'harsh'$"),
         ('"relaxed: ', '"harsh: ', r"old.jsonl:1: .* tolerance: want one of relaxed, .*, got 'harsh'$"),
         ('"tokens":3', '"tokens":"x"', r"old.jsonl:2: .*: tokens: Input should be a valid integer.*, got 'x'$"),
-        ('"rows"', '"lines"', r"old.jsonl:2: not a record of a sweep: rows: Field required"),
-        ('"after_s":0', '"after_s":', r"old.jsonl:2: not a record of a sweep: line: Invalid JSON"),
+        ('"rows"', '"lines"', r"old.jsonl:2: not a Point: rows: Field required"),
+        ('"after_s":0', '"after_s":', r"old.jsonl:2: not a Point: line: Invalid JSON"),
     ],
 )
 def test_a_record_of_another_form_is_refused(old, new, message, tmp_path):
@@ -227,6 +227,12 @@ def test_a_record_of_another_form_is_refused(old, new, message, tmp_path):
     path.write_text(text.replace(old, new))
     with pytest.raises(UserError, match=message):
         sweep_record.read(path)
+
+
+def test_an_empty_record_is_refused(tmp_path):
+    (tmp_path / "empty.jsonl").write_text("")
+    with pytest.raises(UserError, match="empty.jsonl: not a record of a sweep: it is empty"):
+        sweep_record.read(tmp_path / "empty.jsonl")
 
 
 @pytest.mark.gpu

@@ -32,10 +32,17 @@ def read_json(path: Path, model: type[Model]) -> Model:
     return _parse(path.read_text(), model, path.name, "file")
 
 
-def read_jsonl(path: Path, model: type[Model]) -> list[Model]:
-    """The file's objects, one a line. Raises UserError that names the file, the line and its first fault."""
-    lines = enumerate(path.read_text().splitlines(), start=1)
-    return [_parse(line, model, f"{path.name}:{number}", "line") for number, line in lines]
+def read_jsonl(path: Path, *models: type[BaseModel]) -> list[BaseModel]:
+    """The file's objects, one a line: of the first model in the first line and so on, of the last in all that follow.
+
+    Half a last line, of a process that was killed, is left out. Raises UserError that names the file, the line and its
+    first fault.
+    """
+    lines = path.read_text().rpartition("\n")[0].splitlines()
+    found = []
+    for at, line in enumerate(lines):
+        found.append(_parse(line, models[min(at, len(models) - 1)], f"{path.name}:{at + 1}", "line"))
+    return found
 
 
 def _parse(text: str, model: type[Model], place: str, whole: str) -> Model:

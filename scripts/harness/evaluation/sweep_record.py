@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from pydantic import ValidationError, field_validator
+from pydantic import field_validator
 
 from harness.core.errors import UserError
 from harness.core.provenance import Provenance
-from harness.core.schema import Strict, first_fault
+from harness.core.schema import Strict, read_jsonl
 from harness.evaluation.tolerances import TOLERANCES
 from harness.operators.roofline import Bound
 
@@ -104,19 +104,8 @@ def add(path: Path | None, line: Head | Point) -> None:
 
 
 def read(path: Path) -> Sweep:
-    """A record; half a last line, of a sweep that was killed, is left out.
-
-    Raises UserError, with the file's name and the line, for what is no such record.
-    """
-    lines = path.read_text().splitlines(keepends=True)
-    if lines and not lines[-1].endswith("\n"):
-        lines.pop()
-    if not lines:
+    """Raises UserError, with the file's name and the line, for what is no such record."""
+    found = read_jsonl(path, Head, Point)
+    if not found:
         raise UserError(f"{path.name}: not a record of a sweep: it is empty")
-    found = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            found.append((Point if found else Head).model_validate_json(line))
-        except ValidationError as error:
-            raise UserError(f"{path.name}:{number}: not a record of a sweep: {first_fault(error, 'line')}") from error
     return Sweep(found[0], found[1:])
