@@ -62,7 +62,7 @@ def test_keys_of_definitions_are_unlike():
     """A user would miss: --definition that means another operator."""
     assert len(catalogue.GEOMETRIES) == sum(len(operator.GEOMETRIES) for operator in catalogue.OPERATORS)
     for geometry in catalogue.GEOMETRIES:
-        assert catalogue.geometry_of(catalogue.definition_name(geometry)) == geometry
+        assert catalogue.geometry_named(catalogue.definition_name(geometry)) == geometry
 
 
 def test_solutions_go_with_their_operator():

@@ -405,4 +405,4 @@ def test_bound_counts_every_byte_once():
     case = next(case for case in mxfp8_linear.cases("mxfp8") if case.seq_len == 16)
     least = mxfp8_linear.bound(mxfp8_linear.record(case).workload, {}, "mxfp8")
     assert least.bytes == 4096 * 7168 + 4096 * 224 + 2 * 16 * (7168 + 4096) and least.flops == 2 * 16 * 4096 * 7168
-    assert catalogue.geometry_of("mxfp8_linear_n4096_k7168") == "mxfp8"
+    assert catalogue.geometry_named("mxfp8_linear_n4096_k7168") == "mxfp8"

@@ -7,7 +7,7 @@ from flashinfer_bench import Definition, Solution
 from flashinfer_bench.compile import BuilderRegistry, BuildError
 
 from harness.core.errors import CannotRun
-from harness.operators.catalogue import FULL, GEOMETRIES, definition, geometry_here, geometry_named, operator
+from harness.operators.catalogue import FULL, GEOMETRIES, definition, geometry_named, operator
 from harness.packing import eligibility, manifest, pack
 
 Say = Callable[[str], None]  # takes a line for the user
@@ -20,7 +20,7 @@ def choose_geometry(wanted: str | None, on_gpu: bool, solutions: list[str]) -> s
     """
     if wanted is None:
         served = manifest.read_manifest(manifest.choose(solutions)[0]).definitions if solutions else []
-        return geometry_here(served, on_gpu) or geometry_here(list(GEOMETRIES), on_gpu)
+        return next(key for key in [*served, *GEOMETRIES] if (key in FULL) == on_gpu)
     geometry = geometry_named(wanted)
     if geometry in FULL and not on_gpu:
         small = next(key for key in operator(geometry).GEOMETRIES if key not in FULL)

@@ -39,17 +39,7 @@ def definition(geometry: str) -> Definition:
     return operator(geometry).definitions.definition(geometry)
 
 
-BY_NAME = {definition_name(geometry): geometry for geometry in GEOMETRIES}
-
-
-def geometry_here(served: list[str], on_gpu: bool) -> str | None:
-    """The first of these keys that is meant for a machine with, or without, a GPU; None without one."""
-    return next((geometry for geometry in served if (geometry in FULL) == on_gpu), None)
-
-
-def geometry_of(name: str) -> str | None:
-    """The geometry whose definition has this name, or None."""
-    return BY_NAME.get(name)
+BY_NAME = {definition_name(geometry): geometry for geometry in GEOMETRIES}  # a definition's name -> geometry
 
 
 def geometry_named(name: str) -> str:

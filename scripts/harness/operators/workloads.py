@@ -11,7 +11,7 @@ from harness.core import paths
 from harness.core.atomic_file import write_atomically
 from harness.core.errors import CannotRun
 from harness.operators.case import Case, stored_tensors
-from harness.operators.catalogue import definition_name, geometry_of, operator
+from harness.operators.catalogue import BY_NAME, definition_name, operator
 from harness.operators.roofline import Bound
 
 
@@ -34,7 +34,7 @@ def recorded_bound(definition: str, workload: Workload, root: Path | None) -> Bo
     This repository's routing is generated, so no blob is needed; a trace file outside any data set is taken to
     be of this repository's workloads. Another data set has a routing of its own, in its blobs.
     """
-    geometry = geometry_of(definition)
+    geometry = BY_NAME.get(definition)
     if geometry is None:
         return None
     if root in (None, paths.ROOT):
