@@ -601,7 +601,7 @@ def test_the_page_says_what_a_record_says(quick, tmp_path, monkeypatch):
     assert f"| {T} | 2 | {line.present_us:.1f} | {line.found_us:.1f} |" in text
     assert "**Stale: the kernels have changed.**" in text
     current = Record(None, head(sha1=staleness.stages_sha1(STAGES)))
-    assert "Stale" not in tuning.how_recorded(current)
+    assert "Stale" not in tuning.record_markdown(current)
     assert "Nothing has been recorded yet" in tuning.block(tmp_path / "empty")
 
 

@@ -1,5 +1,6 @@
 """What a tuning record says, as tables: in the terminal and in docs/tune.md."""
 
+from itertools import product
 from pathlib import Path
 
 from harness.core import paths
@@ -7,11 +8,12 @@ from harness.report.table import Table
 from harness.results import staleness
 from harness.tuning.prune import counts_by_kind
 from harness.tuning.record import STAGES, Record
-from harness.tuning.space import Pair, TileSize, Variant, best_pair
+from harness.tuning.space import TileSize, Variant, best_pair
 
 SHOWN = 6  # configurations of each column and T in the terminal: the best
 SHOWN_ON_PAGE = 3
-COLUMNS = (("gemm1", True), ("gemm1", False), ("gemm2", True), ("gemm2", False))  # stage, TMA in gemm2
+STAGE_NAMES = ("gemm1", "gemm2")
+COLUMNS = tuple(product(STAGE_NAMES, (True, False)))  # stage, TMA in gemm2
 
 
 def best_by_tile(times: dict[Variant, float], stage: str, tma: bool) -> dict[TileSize, str]:
@@ -39,13 +41,6 @@ def times_table(record: Record, num_tokens: int, shown: int | None = SHOWN) -> T
     return Table(["configuration", "T", *modes], [rows], title, warnings=[f"{x.what}: {x.error}" for x in failed])
 
 
-def pair_cells(pair: Pair) -> list[str]:
-    """gemm1's tile, where SwiGLU is applied, gemm2's tile, how gemm2 reads h."""
-    first, second = pair
-    swiglu = "inside gemm1" if first.fused else "after gemm1"
-    return [str(first.tile), swiglu, str(second.tile), "TMA" if first.tma else "by index"]
-
-
 def kept_table(record: Record) -> Table:
     """The tiles that are kept; the present ones' time beside the best found, gemm1 (with SwiGLU) and gemm2 in sequence.
 
@@ -53,9 +48,12 @@ def kept_table(record: Record) -> Table:
     """
     rows = []
     for num_tokens, line in sorted(record.compared.items()):
+        first, second = line.kept
+        tiles = [str(first.tile), "inside gemm1" if first.fused else "after gemm1"]
+        tiles += [str(second.tile), "TMA" if first.tma else "by index"]
         times = [f"{us:.1f}" for us in (line.present_us, line.found_us, line.noise_us)]
         gain = "as before" if line.kept == line.present else f"{line.present_us / line.found_us:.2f}x"
-        rows.append([*pair_cells(line.kept), str(num_tokens), str(line.layers), *times, gain])
+        rows.append([*tiles, str(num_tokens), str(line.layers), *times, gain])
     head = ["gemm1", "SwiGLU", "gemm2", "h", "T", "layers", "before us", "best found us", "noise us", "gain"]
     return Table(head, [rows], "Tiles that are kept", words=4)
 
@@ -65,17 +63,15 @@ def gain_table(record: Record) -> Table:
     rows = []
     for num_tokens in tuned_tokens(record):
         times = record.times(num_tokens)
-        best = {}
-        for stage, tma in COLUMNS:
-            best[stage, tma] = min((us for v, us in times.items() if (v.stage, v.tma) == (stage, tma)), default=None)
-        pairs = {tma: best_pair({v: us for v, us in times.items() if v.tma == tma}) for tma in (True, False)}
-        if None in best.values() or None in pairs.values():
+        modes = [{v: us for v, us in times.items() if v.tma == tma} for tma in (False, True)]
+        pairs = [best_pair(mode) for mode in modes]
+        if None in pairs:
             continue
-        with_, without = (sum(times[variant] for variant in pairs[tma]) for tma in (True, False))
-        gemm2 = f"{best['gemm2', False]:.1f}", f"{best['gemm2', True]:.1f}"
-        gains = [f"{best['gemm2', False] / best['gemm2', True]:.2f}x", f"{without / with_:.2f}x"]
-        others = (f"{us:.1f}" for us in (best["gemm1", False], best["gemm1", True], without, with_))
-        rows.append([str(num_tokens), *gemm2, gains[0], *others, gains[1]])
+        gemm1, gemm2 = ([min(mode[v] for v in mode if v.stage == stage) for mode in modes] for stage in STAGE_NAMES)
+        both = [times[first] + times[second] for first, second in pairs]
+        cells = [[f"{us:.1f}" for us in found] for found in (gemm2, gemm1, both)]
+        gains = [f"{without / with_:.2f}x" for without, with_ in (gemm2, both)]
+        rows.append([str(num_tokens), *cells[0], gains[0], *cells[1], *cells[2], gains[1]])
     head = ["T", "gemm2 us without TMA", "with", "gain", "gemm1 us in pair order", "in expert order"]
     return Table([*head, "both us without", "both with", "gain"], [rows], "What TMA in gemm2 is worth", words=0)
 
@@ -86,23 +82,19 @@ def tables(record: Record, tokens: list[int], shown: int | None) -> list[Table]:
     return found + ([kept_table(record), gain_table(record)] if record.compared else [])
 
 
-def how_recorded(record: Record) -> str:
-    """One paragraph: routing, versions, whether it is stale, how many candidates were left out and timed."""
+def record_markdown(record: Record) -> str:
+    """Routing, versions, whether it is stale, how many candidates were left out and timed; then all tables."""
     head, reasons = record.head, record.left_out.values()
     stale = "" if staleness.of_stages(head.provenance, STAGES) == "current" else " **Stale: the kernels have changed.**"
     wrong = sum(line.error is not None for line in record.timed.values())
-    return (
+    lines = [
+        f"## {head.provenance.hardware}, hidden {head.hidden}, intermediate {head.intermediate}",
         f"Routing: {head.routing}. {head.versions_text}.{stale} Left out before timing: {len(reasons)} "
-        f"({counts_by_kind(reasons)}). Timed: {len(record.timed)}, of which {wrong} failed the check or did not run."
-    )
-
-
-def record_markdown(record: Record) -> str:
-    head = record.head
-    title = f"## {head.provenance.hardware}, hidden {head.hidden}, intermediate {head.intermediate}"
+        f"({counts_by_kind(reasons)}). Timed: {len(record.timed)}, of which {wrong} failed the check or did not run.",
+    ]
     shown = [times_table(record, num_tokens, SHOWN_ON_PAGE) for num_tokens in tuned_tokens(record)]
-    found = [kept_table(record), gain_table(record), *shown]
-    return "\n\n".join([title, how_recorded(record), *(table.markdown(titled=True) for table in found)])
+    tables = [kept_table(record), gain_table(record), *shown]
+    return "\n\n".join([*lines, *(table.markdown(titled=True) for table in tables)])
 
 
 def block(folder: Path = paths.TUNING) -> str:
