@@ -73,8 +73,7 @@ def check_headers(folder, toolkit):
 
     The compilers name what they read, and ninja keeps it beside each build.
     """
-    installed = [folder, toolkit, sys.prefix, sys.base_prefix, "/usr"]
-    allowed = [Path(place).resolve() for place in installed if place]
+    allowed = [Path(place).resolve() for place in (folder, toolkit, sys.prefix, sys.base_prefix, "/usr") if place]
     for log in folder.rglob(".ninja_deps"):
         listed = subprocess.run(["ninja", "-C", log.parent, "-t", "deps"], capture_output=True, text=True, check=True)
         for line in listed.stdout.splitlines():
@@ -87,8 +86,8 @@ def check_modules(repository):
     """Raise Refused where a module was loaded from this repository's sources."""
     own = [repository / folder for folder in ("definitions", "scripts", "solutions", "tests")]
     for name, module in sorted(sys.modules.items()):
-        file = getattr(module, "__file__", None)
-        if file and file != __file__ and any(Path(file).is_relative_to(folder) for folder in own):
+        file = Path(getattr(module, "__file__", None) or __file__)
+        if file != Path(__file__) and any(file.is_relative_to(folder) for folder in own):
             raise Refused(f"it loads {name} from this repository")
 
 

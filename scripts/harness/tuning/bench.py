@@ -68,8 +68,8 @@ class Bench:
         self.x = operands["hidden_states"][: self.num_tokens]
         self.x_scale = operands["hidden_states_scale"][:, : self.num_tokens].contiguous()
         self.h, self.h_scale = (operands[name][: self.num_tokens * TOP_K] for name in ("h", "h_scale"))
-        self.w13, self.w2 = ((operands[f"{name}_weights"], operands[f"{name}_weights_scale"])
-                             for name in ("gemm1", "gemm2"))  # fmt: skip
+        self.w13 = operands["gemm1_weights"], operands["gemm1_weights_scale"]
+        self.w2 = operands["gemm2_weights"], operands["gemm2_weights_scale"]
         self.device = self.h.device
         self.multiprocessors = main.gpu_of(self.device)[2]
         self.permutation, self.ordered_h = cache(self.permutation), cache(self.ordered_h)

@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 
 from definitions.moe_fp8_block_scale import NUM_EXPERTS, NUM_LOCAL_EXPERTS, TOP_K
 from harness.core.errors import UserError
+from harness.evaluation.calling import first_line
 from harness.operators import moe_fp8_block_scale, routing_model
 
 
@@ -68,7 +69,7 @@ def read_ids(path: Path) -> torch.Tensor:
     try:
         read = load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
     except Exception as error:  # torch and safetensors raise what their parsers raise
-        raise UserError(f"{path.name}: not readable: {str(error).strip().splitlines()[0]}") from error
+        raise UserError(f"{path.name}: not readable: {first_line(error)}") from error
     if isinstance(read, dict):
         if len(read) != 1:
             raise UserError(f"{path.name}: holds {len(read)} tensors, want one of expert ids")

@@ -2,10 +2,12 @@
 
 import statistics
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 import torch
 
 from harness.core.errors import CannotRun
+from harness.evaluation.calling import first_line
 from harness.tuning.bench import Bench, difference, event_times
 from harness.tuning.record import Compared, LeftOut, Record, Timed
 from harness.tuning.routing import Layer
@@ -24,6 +26,7 @@ def to_try(layers: list[Layer], present: Pair, tile: TileSize | None = None) -> 
     return list(dict.fromkeys([*present, *others]))
 
 
+@dataclass
 class Search:
     """What a record lacks is compiled, checked, timed and added to it.
 
@@ -31,13 +34,9 @@ class Search:
     tracked(items, what): the items, one by one, while showing how far the loop over them is.
     """
 
-    def __init__(
-        self,
-        record: Record,
-        prune: Callable[[list[Variant]], dict[Variant, str | None]],
-        tracked: Callable[[list, str], Iterable] = lambda items, what: items,
-    ):
-        self.record, self.prune, self.tracked = record, prune, tracked
+    record: Record
+    prune: Callable[[list[Variant]], dict[Variant, str | None]]
+    tracked: Callable[[list, str], Iterable] = lambda items, what: items
 
     def tune(self, benches: list[Bench]) -> None:
         """Prune, time, try other groups and compare with the present tiles, at every T not yet in record.compared.
@@ -84,14 +83,14 @@ class Search:
                         return Timed(T=tokens, what=variant, us=round(us, 2), layers=1)
             times = event_times([bench.call(variant, layer) for layer in bench.layers], REPEATS)
         except Exception as error:  # out of resources, or a variant that breaks: it is out, the others go on
-            text = (str(error).strip().splitlines() or [""])[0]
-            failed = Timed(T=tokens, what=variant, error=f"{type(error).__name__}: {text}")
+            failed = Timed(T=tokens, what=variant, error=first_line(error))
             if bench.device.type == "cuda":
                 try:
                     torch.cuda.synchronize()
                 except RuntimeError as lost:
                     self.record.add(failed)  # so that the next run leaves it out
-                    raise CannotRun(f"{variant}: broke the device ({text}); run again to continue after it") from lost
+                    wanted = "run again to continue after it"
+                    raise CannotRun(f"{variant}: broke the device ({failed.error}); {wanted}") from lost
             return failed
         us = statistics.median(map(statistics.median, times))
         return Timed(T=tokens, what=variant, us=round(us, 2), layers=len(times))

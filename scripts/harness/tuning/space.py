@@ -70,11 +70,9 @@ def parse_configuration(text: str) -> TileSize:
         wanted = "BLOCK_M, BLOCK_N, group, programs, warps, stages as in m64-n128-g16-p2-w4-s3"
         raise UserError(f"configuration {text!r}: want {wanted}")
     tile = TileSize(*map(int, match.groups()))
-    allowed = {"block_m": BLOCK_MS, "block_n": GEMM2_BLOCK_NS, "num_warps": WARPS}
-    for field, values in allowed.items():
-        if getattr(tile, field) not in values:
-            listed = ", ".join(map(str, values))
-            raise UserError(f"configuration {text!r}: {field} is {getattr(tile, field)}, want one of {listed}")
+    for field, values in (("block_m", BLOCK_MS), ("block_n", GEMM2_BLOCK_NS), ("num_warps", WARPS)):
+        if (got := getattr(tile, field)) not in values:
+            raise UserError(f"configuration {text!r}: {field} is {got}, want one of {', '.join(map(str, values))}")
     if 0 in tile:
         raise UserError(f"configuration {text!r}: has a zero, want 1 or more everywhere")
     return tile
@@ -113,9 +111,9 @@ def compiled_as(variant: Variant) -> Variant:
 
 def go_together(gemm1: Variant, gemm2: Variant) -> bool:
     """Whether they are a gemm1 and a gemm2 with one padding, a multiple of both BLOCK_Ms, and one order of h."""
-    stages = (gemm1.stage, gemm2.stage) == ("gemm1", "gemm2")
-    padding = gemm1.tile.block_m == gemm1.padded_to == gemm2.padded_to and gemm1.padded_to % gemm2.tile.block_m == 0
-    return stages and padding and gemm1.tma == gemm2.tma
+    if (gemm1.stage, gemm2.stage) != ("gemm1", "gemm2") or gemm1.tma != gemm2.tma:
+        return False
+    return gemm1.tile.block_m == gemm1.padded_to == gemm2.padded_to and gemm1.padded_to % gemm2.tile.block_m == 0
 
 
 def best_pair(times: dict[Variant, float]) -> Pair | None:
