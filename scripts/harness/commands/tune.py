@@ -43,12 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--tokens", nargs="+", type=count(), metavar="T", help=tokens)
     add("--routing", type=Path, metavar="FOLDER", help="expert ids recorded in an engine; default: the workloads'")
     add("--layers", type=count(), default=LAYERS, metavar="N", help=f"routings for each T, at most; default: {LAYERS}")
-    add(
-        "--configuration",
-        type=parse_configuration,
-        metavar="C",
-        help="time this one alone, m64-n128-g16-p2-w4-s3 for instance; keeps nothing",
-    )
+    alone = "time this one alone, m64-n128-g16-p2-w4-s3 for instance; keeps nothing"
+    add("--configuration", type=parse_configuration, metavar="C", help=alone)
     add("--geometry", choices=list(GEOMETRIES), default="full", help="default: full")
     add("--record", type=Path, metavar="FILE", help="default: docs/data/tune/<GPU>_<geometry>.jsonl")
     add("--only-prune", action="store_true", help="compile, say what is left out and why, and stop")
