@@ -122,7 +122,7 @@ def test_the_results_page_is_built_kept_and_published_only_where_pages_is_on():
 
 PYTHON = """#!/usr/bin/env bash
 echo "$(basename "$PWD") $*" >> {log}
-exit {status}
+[ "$1" = -m ] || exit {status}
 """
 
 
@@ -151,13 +151,19 @@ def checkout(tmp_path):
 def test_the_benchmark_takes_turns(checkout):
     """A machine that slows down over time must not look like a slower change."""
     asked = "scripts/run_local.py --tolerance contest --save --output"
+    install = "root -m pip install --quiet --no-deps --editable"
     status, log = checkout(0, "bench", "before")
     assert status == 0 and log == [
         line
         for n in (1, 2, 3)
-        for line in (f"before {asked} ../bench/before-{n}.jsonl", f"root {asked} bench/after-{n}.jsonl")
+        for line in (
+            f"{install} before",
+            f"before {asked} ../bench/before-{n}.jsonl",
+            f"{install} .",
+            f"root {asked} bench/after-{n}.jsonl",
+        )
     ]
-    assert len(checkout(0, "bench")[1]) == 3
+    assert len(checkout(0, "bench")[1]) == 6
     command = [sys.executable, paths.ROOT / "scripts" / "run_local.py", "--help"]
     said = subprocess.run(command, capture_output=True, text=True).stdout
     assert all(word in said for word in asked.split()[1:] if word.startswith("--"))
@@ -166,4 +172,4 @@ def test_the_benchmark_takes_turns(checkout):
 def test_a_failing_solution_is_left_to_the_comparison_but_a_failing_run_is_not(checkout):
     assert checkout(1, "bench")[0] == 0
     status, log = checkout(2, "bench")
-    assert status != 0 and len(log) == 1
+    assert status != 0 and len(log) == 2  # installed, then run
