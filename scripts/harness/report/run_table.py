@@ -61,11 +61,12 @@ def table(title: str, judged: list[Judged], names: list[str], skipped: list[str]
         failed = [(w, e) for w, e in zip(judged, evaluations, strict=True) if e and e.status != PASSED]
         notes += [f"{name}: {e.status.value} on {w.label}" for w, e in failed]
     times = ["mean ms", "speed-up", "fastest"] if timed else []
-    caption = f"{', '.join(settings)}: the lowest share of elements within the tolerance"
+    captions = ["means over what passed; fastest: on how many workloads"] if timed else []
+    captions += [f"{', '.join(settings)}: the lowest share of elements within the tolerance"] if settings else []
     return Table(
         head=["solution", "passed", *times, *settings],
         sections=[rows],
         title=title,
-        caption=f"means over what passed; fastest: on how many workloads; {caption}" if timed else caption,
+        caption="; ".join(captions),
         notes=[*notes, *skipped],
     )
