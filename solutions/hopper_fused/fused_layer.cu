@@ -26,6 +26,7 @@ __global__ void __launch_bounds__(kThreads, 1) fused_layer(const __grid_constant
   const int warp = threadIdx.x / 32;
   const bool all_route = a.num_tokens <= kFewTokens;
 
+  mark(0);
   prefetch_tokens(a);
   if (threadIdx.x == kThreads - 1) {
     prefetch_map(&maps.w1);
@@ -45,11 +46,11 @@ __global__ void __launch_bounds__(kThreads, 1) fused_layer(const __grid_constant
   if (a.num_tokens <= kDirectTokens)  // while routing goes on
     for (int i = threadIdx.x; i < a.num_tokens * kK1; i += kThreads) copy_word(&s.few().x_scale[i], a.x_scale + i);
   if (all_route) {
-    for (int t = warp; t < a.num_tokens; t += kThreads / 32) route_token(a, t, &s.mask[t], s.few().weight[t]);
+    for (int t = warp; t < a.num_tokens; t += kThreads / 32) route_token(a, t, &s.mask[t], 32, s.few().weight[t]);
     __syncthreads();
   } else {
     for (int t = blockIdx.x + gridDim.x * warp; t < a.num_tokens; t += gridDim.x * (kThreads / 32))
-      route_token(a, t, &a.scratch->mask[t], a.scratch->weight[t]);
+      route_token(a, t, &a.scratch->mask[t / 32 * kPadded + t % 32], 32, a.scratch->weight[t]);
     __syncthreads();
     if (threadIdx.x == kConsumers) guess_first_weights(maps);
     if (threadIdx.x == 0) {
@@ -57,13 +58,15 @@ __global__ void __launch_bounds__(kThreads, 1) fused_layer(const __grid_constant
       wait_gpu(&a.scratch->counters[kRouted], gridDim.x);
     }
     __syncthreads();
-    for (int t = threadIdx.x; t < a.num_tokens; t += kThreads) s.mask[t] = __ldcg(&a.scratch->mask[t]);
+    for (int i = threadIdx.x; i < (a.num_tokens + 31) / 32 * kPadded; i += kThreads) s.mask[i] = __ldcg(&a.scratch->mask[i]);
     __syncthreads();
   }
+  mark(1);
   copies_done();
   permute(s, a.num_tokens);
+  mark(2);
 
-  const bool in_gemm2 = blockIdx.x < kColumnBlocks;
+  const bool in_gemm2 = blockIdx.x < kGemm2Blocks;
   if (warp >= kConsumers / 32) {
     registers_down<40>();
     if (warp == kConsumers / 32) {
@@ -78,14 +81,18 @@ __global__ void __launch_bounds__(kThreads, 1) fused_layer(const __grid_constant
     const int warpgroup = __shfl_sync(0xffffffffu, warp / 4, 0);
     gather_rows(s, a);
     publish(&a.scratch->counters[kGathered]);
+    mark(3);
     gemm1_swiglu_quant(s, a, ring, warpgroup);
+    mark(4);
     if (in_gemm2) gemm2_combine(s, a, ring, warpgroup);
 
+    mark(6);
     // the last block to finish leaves the counters as it found them; gemm2 is over, so nobody reads them any more
     bar_sync(kBarConsumers, kConsumers);
     if (threadIdx.x == 0 && atomicAdd(&a.scratch->counters[kFinished], 1) == gridDim.x - 1) {
       for (int i = kRouted; i <= kFinished; i++) a.scratch->counters[i] = 0;
       for (int n = 0; n < s.num_segments; n++) a.scratch->activated[n] = 0;
+      for (int n = 0; kParts > 1 && n < kColumnBlocks; n++) a.scratch->added[n] = 0;
     }
   }
 }
@@ -100,3 +107,9 @@ cudaError_t launch_fused_layer(const Maps& maps, const Args& args, int blocks, c
   return cudaLaunchCooperativeKernel(reinterpret_cast<void*>(fused_layer), dim3(blocks), dim3(kThreads), parameters,
                                      sizeof(Smem), stream);
 }
+
+#ifdef MOE_TIMES
+cudaError_t read_fused_times(void* into) {
+  return cudaMemcpyFromSymbol(into, fused_times_of, sizeof(fused_times_of));
+}
+#endif

@@ -63,7 +63,7 @@ def run(
         output,
     )
     try:
-        _run_layer(*arguments, TERMS)
+        _run_layer(*arguments, TERMS, 224, -1, 0)
     except (TypeError, BufferError, RuntimeError) as error:
         if fault := _unfit_argument(arguments):
             raise ValueError(fault) from error

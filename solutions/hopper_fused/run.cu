@@ -33,7 +33,9 @@ static Encode encode_function() {
 static_assert(sizeof(Scratch) < (1u << 31), "offsets into the scratch are ints");
 constexpr int64_t kExactTokens = 1024;   // up to which two terms of h cost nothing, as weights bound the time
 constexpr int64_t kWholeY = 8192;        // tokens up to which y has all columns; above half of them, for want of memory
-constexpr int64_t kMostTokens = 1 << 17; // a block of many_route has room for its share of these
+// A block of many_route has room for its share of these, and a row's number is 22 bits in a tile's word.
+constexpr int64_t kMostTokens = kRouteGroups * 32 * kLeastBlocks < 1 << 17 ? kRouteGroups * 32 * kLeastBlocks : 1 << 17;
+static_assert(kMostTokens * kTopK + kLocal * kRows16 < 1 << 22, "");
 
 // at_once: bytes that L2 asks memory for. Boxes are 128 bytes wide; which is faster is measured.
 template <int RANK>
@@ -94,8 +96,8 @@ static void check_inputs(
     ffi::TensorView w1_scale, ffi::TensorView w2, ffi::TensorView w2_scale, int64_t local_expert_offset,
     double routed_scaling_factor, ffi::TensorView output) {
   const int64_t t = logits.ndim() > 0 ? logits.size(0) : 0;
-  check(logits, {"routing_logits", kFp32, 2, {t, kExperts}}, logits);
-  check(bias, {"routing_bias", kBf16, 1, {kExperts}}, logits);
+  check(logits, {"routing_logits", kRenorm ? kBf16 : kFp32, 2, {t, kExperts}}, logits);
+  if (!kRenorm) check(bias, {"routing_bias", kBf16, 1, {kExperts}}, logits);
   check(x, {"hidden_states", kFp8, 2, {t, kHidden}}, logits);
   check(x_scale, {"hidden_states_scale", kFp32, 2, {kK1, t}}, logits);
   check(w1, {"gemm1_weights", kFp8, 3, {kLocal, 2 * kInter, kHidden}}, logits);
@@ -148,11 +150,15 @@ struct Cutter {
 };
 
 static size_t cut_many(ManyArgs& a, uint8_t* base, int terms, int blocks) {
-  const size_t t = a.num_tokens, rows = t * kTopK + kLocal * (kRows16 - 1);
+  const size_t t = a.num_tokens, picks = t * std::min(kTopK, kLocal);
+  const size_t rows = picks + std::min<size_t>(kLocal, picks) * (kRows16 - 1);
+  const size_t tiles = rows / kTileRows + 2 * std::min<size_t>(kLocal, picks);  // for each pair of column tiles
   Cutter scratch{base};
   scratch.cut(a.weight, t * kLocal);
-  scratch.cut(a.row_of, t * kTopK);
-  scratch.cut(a.block_rows, (size_t)blocks * kLocal);
+  scratch.cut(a.row_of, t * kRowSlots);
+  scratch.cut(a.block_rows, (size_t)blocks * kPadded);
+  scratch.cut(a.tiles1, tiles * (kTiles1 / 2));
+  scratch.cut(a.tiles2, tiles * (a.y_columns / (2 * kTileWeights)));
   scratch.cut(a.row_weight, rows);
   scratch.cut(a.row_token, rows);
   scratch.cut(a.gathered_scale, rows * kK1);
@@ -168,10 +174,11 @@ static int multiprocessors_of(int device) {
   if (known[device] == 0) {
     int count = 0;
     check_cuda(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device), "counting SMs");
-    if (count < kHidden / kColumns)
+    if (count < std::max(kLeastBlocks, kGemm2Blocks))
       TVM_FFI_THROW(RuntimeError) << "hopper_fused: the device has " << count << " multiprocessors, want "
-                                  << kHidden / kColumns << " or more";
+                                  << std::max(kLeastBlocks, kGemm2Blocks) << " or more";
     check_cuda(prepare_fused_layer(), "asking for shared memory");
+    check_cuda(prepare_many_route(), "asking for shared memory");
     check_cuda(prepare_many_gemm1(), "asking for shared memory");
     check_cuda(prepare_many_gemm2(), "asking for shared memory");
     known[device] = count;
@@ -183,7 +190,8 @@ static int multiprocessors_of(int device) {
 static void run_layer(
     ffi::TensorView logits, ffi::TensorView bias, ffi::TensorView x, ffi::TensorView x_scale, ffi::TensorView w1,
     ffi::TensorView w1_scale, ffi::TensorView w2, ffi::TensorView w2_scale, int64_t local_expert_offset,
-    double routed_scaling_factor, ffi::TensorView output, int64_t many_terms) {
+    double routed_scaling_factor, ffi::TensorView output, int64_t many_terms, int64_t one_launch,
+    int64_t exact_tokens, int64_t stripes) {
   check_inputs(logits, bias, x, x_scale, w1, w1_scale, w2, w2_scale, local_expert_offset, routed_scaling_factor,
                output);
   const cuuint64_t h = kHidden, i = kInter;
@@ -199,11 +207,11 @@ static void run_layer(
   const auto stream = static_cast<cudaStream_t>(TVMFFIEnvGetStream(kDLCUDA, device));
   const Kept kept = kept_scratch(logits.device(), stream);
   const Layer layer = {
-      static_cast<const float*>(logits.data_ptr()),   static_cast<const uint16_t*>(bias.data_ptr()),
+      logits.data_ptr(),   static_cast<const uint16_t*>(bias.data_ptr()),
       static_cast<const uint8_t*>(x.data_ptr()),      static_cast<const float*>(x_scale.data_ptr()),
       static_cast<const float*>(w1_scale.data_ptr()), static_cast<const float*>(w2_scale.data_ptr()),
       static_cast<uint16_t*>(output.data_ptr()),      (int)t, (int)local_expert_offset, (float)routed_scaling_factor};
-  if (t <= kMaxTokens) {
+  if (t <= std::min<int64_t>(one_launch, kMaxTokens)) {
     Maps maps;
     tensor_map<5>(&maps.w1, w1.data_ptr(), {h, 8, 2, i / 8, kLocal}, {1, h, i * h, 8 * h, 2 * i * h},
                   {kBlock, 8, 2, kUnit / 8, 1});
@@ -211,10 +219,10 @@ static void run_layer(
     const Args args = {layer, static_cast<Scratch*>(kept.few.data_ptr())};
     check_cuda(launch_fused_layer(maps, args, blocks, stream), "launching fused_layer");
   } else {
-    const int terms = t <= kExactTokens ? 2 : (int)many_terms;
+    const int terms = t <= (exact_tokens >= 0 ? exact_tokens : kExactTokens) ? 2 : (int)many_terms;
     ManyArgs args = {layer};
     args.counters = static_cast<Counters*>(kept.counters.data_ptr());
-    args.y_columns = t <= kWholeY ? kHidden : kHidden / 2;
+    args.y_columns = kHidden / (stripes > 0 ? stripes : t <= kWholeY ? 1 : 2);
     const ffi::Tensor scratch = allocate(logits.device(), cut_many(args, nullptr, terms, blocks));
     cut_many(args, static_cast<uint8_t*>(scratch.data_ptr()), terms, blocks);
     check_cuda(launch_many_route(args, blocks, stream), "launching many_route");
@@ -232,3 +240,8 @@ static void run_layer(
 }
 
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(run_layer, run_layer);
+
+#ifdef MOE_TIMES
+static void fused_times(ffi::TensorView into) { check_cuda(read_fused_times(into.data_ptr()), "reading times"); }
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(fused_times, fused_times);
+#endif
