@@ -13,6 +13,7 @@ import pandas as pd
 from rich.console import Console
 
 from harness.core import paths
+from harness.core.arguments import add_traces
 from harness.core.atomic_file import write_atomically
 from harness.operators.catalogue import GEOMETRIES
 from harness.report import comparison as report
@@ -21,15 +22,8 @@ from harness.results.comparison import Comparison
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_traces(parser)
     add = parser.add_argument
-    add(
-        "--traces",
-        nargs="+",
-        type=Path,
-        default=[paths.ROOT],
-        metavar="PATH",
-        help="trace sets, folders of JSONL files, or such files, taken together; default: this repository",
-    )
     add("--definition", metavar=f"{'|'.join(GEOMETRIES)}|NAME", help="default: all that were recorded")
     add("--tolerance", metavar="NAME", help="default: all that were recorded")
     add("--solutions", nargs="+", default=[], metavar="NAME", help="default: all that were recorded")
@@ -72,7 +66,7 @@ FORMATS = {"terminal": report.plain_text, "markdown": report.markdown, "csv": as
 
 def main(args: argparse.Namespace) -> int:
     pair = tuple(args.ratio) if args.ratio else None
-    found = comparison.build(args.traces, args.definition, args.tolerance, args.solutions, pair)
+    found = comparison.build(args.traces or [paths.ROOT], args.definition, args.tolerance, args.solutions, pair)
     for warning in found.warnings:
         print(warning, file=sys.stderr)
     if args.format == "terminal" and not args.output and sys.stdout.isatty():

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from harness.core import paths
+from harness.core.arguments import add_traces
 from harness.core.atomic_file import write_atomically
 from harness.core.errors import UserError
 from harness.report import results_page
@@ -12,14 +13,8 @@ from harness.results import comparison
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_traces(parser)
     add = parser.add_argument
-    add(
-        "--traces",
-        nargs="+",
-        type=Path,
-        metavar="PATH",
-        help="trace sets, folders of JSONL files, or such files, taken together; default: this repository",
-    )
     add("--output", type=Path, metavar="FILE", help="default, without --traces: docs/results.html")
 
 

@@ -95,7 +95,7 @@ class Sweep:
 
 
 def add(path: Path | None, line: Head | Point) -> None:
-    """Write a line to the record, if there is one, at once; a head begins it anew."""
+    """Append a line to the record file at once, if there is one; a head overwrites the file."""
     if path is None:
         return
     path.parent.mkdir(parents=True, exist_ok=True)

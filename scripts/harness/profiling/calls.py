@@ -10,7 +10,6 @@ another kernel's name, it takes seconds instead of minutes. initcheck needs to s
 """
 
 import argparse
-import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
@@ -21,7 +20,7 @@ from flashinfer_bench import Definition, Solution, Workload
 from flashinfer_bench.bench.timing import _clear_cache, _clone_args, _get_empty_cache_for_benchmark
 from flashinfer_bench.compile import BuilderRegistry, Runnable
 
-from harness.core.errors import CannotRun, UserError
+from harness.core.errors import CannotRun, exit_with
 from harness.evaluation.calling import call, device_here, first_line, with_outputs
 from harness.operators.catalogue import GEOMETRIES, definition
 from harness.packing import pack
@@ -105,8 +104,4 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main(sys.argv[1:]))
-    except UserError as error:
-        print(error, file=sys.stderr)
-        sys.exit(error.status)
+    exit_with(main)

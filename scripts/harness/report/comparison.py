@@ -185,7 +185,7 @@ def choice_table(comparison: Comparison) -> Table:
 
 
 def parts_of(comparison: Comparison) -> Iterator[tuple[str, list[str], list[Table]]]:
-    """Heading, lines of text and tables of each part of a comparison, or of the ratio that is asked for."""
+    """Heading, lines of text and tables of each part of a comparison, or of its pair's ratio alone."""
     for section in comparison.sections:
         yield f"{section.hardware}: {section.definition}", [section.versions_text], []
         for group in section.groups:
@@ -200,7 +200,7 @@ def parts_of(comparison: Comparison) -> Iterator[tuple[str, list[str], list[Tabl
 
 
 def markdown(comparison: Comparison) -> str:
-    """The whole comparison, or the ratio that is asked for."""
+    """The whole comparison, or its pair's ratio alone."""
     blocks = [] if comparison.pair else ["## Which to use", choice_table(comparison).markdown()]
     for heading, lines, tables in parts_of(comparison):
         blocks += [f"## {heading}", *lines]
@@ -212,7 +212,7 @@ def markdown(comparison: Comparison) -> str:
 
 
 def show(comparison: Comparison, console: Console) -> None:
-    """Print everything, or the ratio that is asked for."""
+    """Print everything, or the pair's ratio alone."""
 
     def line(text: str, style: str) -> None:
         console.print(text, style=style, markup=False, highlight=False)

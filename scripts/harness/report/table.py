@@ -53,7 +53,7 @@ class Table:
         return Group(shown, *map(Text, self.notes), *warnings)
 
     def markdown(self, titled: bool = False) -> str:
-        """GitHub's Markdown; the title as a line in bold letters if asked for."""
+        """GitHub's Markdown; titled: the title stands above it in bold."""
         rule = ["---" if at < self.words else "---:" for at in range(len(self.head))]
         rows = [[markdown_cell(as_cell(cell)) for cell in row] for rows in self.sections for row in rows]
         lines = [f"**{self.title}**", ""] if titled and self.title else []

@@ -115,7 +115,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Comparison:
-    """pair: the only two solutions whose ratio is asked for; warnings: what could not be read; notes: what a reader of
+    """pair: the two solutions to compare, None for all; warnings: what could not be read; notes: what a reader of
     the figures has to know."""
 
     sections: list[Section]

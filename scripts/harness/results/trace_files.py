@@ -22,7 +22,7 @@ from harness.core.schema import first_fault
 
 
 class TraceSetError(UserError):
-    """Traces that cannot be read, or that do not have what was asked for."""
+    """Traces that cannot be read, or that lack a requested name."""
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from harness.core import paths
 from harness.core.arguments import count
-from harness.core.errors import CannotRun, UserError
+from harness.core.errors import CannotRun, exit_with
 from harness.evaluation.sweep import random_inputs, with_routing
 from harness.evaluation.tolerances import TOLERANCES, matched_ratios
 from harness.operators.catalogue import definition
@@ -88,8 +88,4 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main(sys.argv[1:]))
-    except UserError as error:
-        print(error, file=sys.stderr)
-        sys.exit(error.status)
+    exit_with(main)

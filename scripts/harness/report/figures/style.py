@@ -15,7 +15,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 GROUND = "#fcfcfa"
 INK = "#222222"
 FAINT = "#8a8a8a"
-# Okabe and Ito's colours, told apart in every kind of colour vision; markers and dashes differ too, for print.
+# Okabe and Ito's colour-blind safe palette; markers and dashes differ too, for print.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#6a4c93")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (5, 1.5, 1.2, 1.5)), (0, (8, 2)), (0, (3, 1, 1, 1)), (0, (1, 2)))
