@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 import tomllib
 
 import pytest
@@ -208,7 +209,7 @@ def why_not_built(folder):
 
 def installed():
     """Names that an editable installation makes importable everywhere; loading one is refused all the same."""
-    command = [shutil.which("python"), "-I", "-c", "import harness"]
+    command = [sys.executable, "-I", "-c", "import harness"]
     return subprocess.run(command, capture_output=True).returncode == 0
 
 
