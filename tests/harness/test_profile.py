@@ -25,7 +25,7 @@ from harness.profiling.calls import ProfileError
 from harness.profiling.points import choose_points, inputs_of
 from harness.profiling.record import Counters, KernelTime, ProfileRecord, WorkloadProfile, read_records
 from harness.profiling.side_by_side import compare
-from harness.profiling.stages import HOST_OPERATIONS, kernel_times, stage_times, warnings
+from harness.profiling.stages import HOST_OPERATIONS, busy_us, kernel_times, stage_times, warnings
 from harness.report import profiles
 from harness.report.profiles import breakdown, tables
 from rich.console import Console
@@ -63,12 +63,17 @@ def add_stages(folder, text, name="tiny"):
 
 
 def launched(*kernels, calls=5):
-    """Launches as torch.profiler's reader gives them, from (name, us of all calls) or (name, us, launches by call)."""
-    rows = []
+    """Launches as torch.profiler's reader gives them, from (name, us of all calls) or (name, us, launches by call).
+
+    Each starts when all before it have ended.
+    """
+    rows, now = [], 0.0
     for name, us, *per_call in kernels:
         at = [call for call, count in enumerate(per_call or [1] * calls) for _ in range(count)]
-        rows += [(name, us / len(at), call) for call in at]
-    return pd.DataFrame(rows, columns=["kernel", "us", "call"])
+        for call in at:
+            rows.append((name, now, us / len(at), call))
+            now += us / len(at)
+    return pd.DataFrame(rows, columns=["kernel", "start", "us", "call"])
 
 
 def profile_of(stages, calls=5, uuid="u", T=57, **rest):
@@ -293,6 +298,26 @@ def test_a_kernel_that_one_call_lacks_is_noticed():
     assert "route_kernel: in 2 of 3 calls" in warnings(stage_times(ours, TABLE, "device"), ours, 3)
 
 
+def test_overlapping_kernels_count_once_in_the_time_of_a_call():
+    """A user would miss: a call of 402 us shown as 439, the sum of kernels that overlap."""
+    events = gpu_trace(3)
+    for event in events:
+        if event["name"] == "Memset (Device)":  # starts 15 us before gemm1 ends, and ends 5 us after it
+            event.update(ts=event["ts"] - 20, dur=20.0)
+        if event["name"] == "route_kernel":  # so the gap between it and gemm1 is 21 us
+            event.update(dur=20.0)
+    ours, _ = torch_profiler.launches(events, 3, "device")
+    assert busy_us(ours, 3) == 20 + 100 + 5
+    route, gemm1, rest = stage_times(ours, TABLE | {"Memset*": "fill"}, "device")[::-1]
+    found = {stage.stage: (stage.begin_us, stage.end_us) for stage in (route, gemm1, rest)}
+    assert found == {"route": (0.0, 20.0), "gemm1": (41.0, 141.0), "fill": (126.0, 146.0)}
+
+
+def test_a_kernel_inside_another_adds_nothing_to_the_time_of_a_call():
+    rows = [("long", 0.0, 100.0, 0), ("inside", 10.0, 20.0, 0), ("later", 40.0, 70.0, 0), ("next", 5.0, 1.0, 1)]
+    assert busy_us(pd.DataFrame(rows, columns=["kernel", "start", "us", "call"]), 2) == (110 + 1) / 2
+
+
 def test_a_lost_call_is_an_error():
     with pytest.raises(ProfileError, match="recorded 2 calls, want 3"):
         torch_profiler.launches(gpu_trace(2), 3, "device")
@@ -468,8 +493,15 @@ def test_kernels_that_overlap_are_not_compared_by_their_sum():
     assert us.loc["pipeline"].dropna().to_dict() == {"b": 44.0}
     assert us.loc["host and gaps"].dropna().to_dict() == {"b": 6.0} and us.loc["wall"].to_list() == [40.0, 50.0]
     one, _, side_by_side = texts([record_of("first", a), record_of("second", b)])
-    assert "kernels that overlap by 10.0 us or more" in one and "host and gaps" not in one
-    assert "| pipeline | - | 44.0 | - |" in side_by_side and "first: a kernel begins before" in side_by_side
+    assert "kernels overlap by 10.0 us or more" in one and "host and gaps" not in one
+    assert "| overlap |  |  | -50.0 |  | -20.0% |" in one
+    assert "| pipeline | - | 44.0 | - |" in side_by_side and "add up to at least 10.0 us more" in side_by_side
+    a = a.model_copy(update={"busy_us": 37.5, "host_us": 2.5})
+    us = compare({"a": a, "b": b})
+    assert us.loc["pipeline"].to_list() == [37.5, 44.0] and us.loc["host and gaps"].to_list() == [2.5, 6.0]
+    one, _, side_by_side = texts([record_of("first", a), record_of("second", b)])
+    assert "kernels 50.0 us, wall 40.0 us, kernels overlap by 12.5 us, host and gaps 2.5 us" in one
+    assert "| overlap |  |  | -62.5 |  | -25.0% |" in one and "add up to 12.5 us more" in side_by_side
 
 
 def test_what_one_solution_fuses_is_summed_before_it_is_compared():

@@ -69,29 +69,34 @@ def launches(events: list[dict], calls: int, clock: str) -> tuple[pd.DataFrame, 
     if len(marks) != calls:
         raise ProfileError(f"the profiler recorded {len(marks)} calls, want {calls}")
     rows = device_launches(events) if clock == "device" else cpu_launches(events, marks[0].get("tid"))
-    found = pd.DataFrame(rows, columns=["kernel", "ts", "us"]).astype({"ts": float, "us": float})
+    found = pd.DataFrame(rows, columns=["kernel", "ts", "start", "us"]).astype(
+        {"ts": float, "start": float, "us": float}
+    )
     starts, durations = (np.array([mark[key] for mark in marks], dtype=float) for key in ("ts", "dur"))
     found["call"] = pd.IntervalIndex.from_arrays(starts, starts + durations, closed="both").get_indexer(found.ts)
     inside = found.call >= 0  # a moment that is in none of them has -1
     return found[inside], found[~inside]
 
 
-def device_launches(events: list[dict]) -> list[tuple[str, float, float]]:
-    """(kernel, when the host launched it, microseconds on the device); the host's clock separates calls exactly."""
+def device_launches(events: list[dict]) -> list[tuple[str, float, float, float]]:
+    """(kernel, when the host launched it, its start and its microseconds on the device).
+
+    The host's clock separates calls exactly.
+    """
     launched = {e["args"]["correlation"]: e["ts"] for e in timed(events, LAUNCHES) if "correlation" in e["args"]}
     return [
         # Where a launch was not recorded: each call waits for its end, so the kernel's own start will do.
-        (plain_name(e["name"]), launched.get(e["args"].get("correlation"), e["ts"]), e["dur"])
+        (plain_name(e["name"]), launched.get(e["args"].get("correlation"), e["ts"]), e["ts"], e["dur"])
         for e in timed(events, ON_DEVICE)
     ]
 
 
-def cpu_launches(events: list[dict], thread) -> list[tuple[str, float, float]]:
-    """(interpreted kernel or torch operation, start, microseconds), leaving out what another of them contains."""
+def cpu_launches(events: list[dict], thread) -> list[tuple[str, float, float, float]]:
+    """(interpreted kernel or torch operation, start, start, microseconds), without those that another one contains."""
     found, end = [], float("-inf")
     for e in timed(events, {"user_annotation", "cpu_op"}):
         is_kernel = e["name"].startswith(INTERPRETED)
         if (is_kernel or e["cat"] == "cpu_op") and e.get("tid") == thread and e["ts"] >= end:
-            found.append((e["name"].removeprefix(INTERPRETED), e["ts"], e["dur"]))
+            found.append((e["name"].removeprefix(INTERPRETED), e["ts"], e["ts"], e["dur"]))
             end = e["ts"] + e["dur"]
     return found

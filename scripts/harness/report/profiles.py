@@ -39,6 +39,9 @@ def breakdown(solution: str, profile: WorkloadProfile, clock: str) -> Table:
     launches = sum(kernel.instances for stage in profile.stages for kernel in stage.kernels)
     blanks = [""] * len(COUNTERS)
     rows.append(["pipeline", "", str(launches), f"{total:.1f}", "", "100.0%", *blanks])
+    if profile.overlap_us:
+        overlap = profile.overlap_us * profile.calls
+        rows.append(["overlap", "", "", f"-{overlap:.1f}", "", f"-{overlap / total:.1%}", *blanks])
     for kernel in profile.other:
         rows.append([Cell(text, "stale") for text in ("(harness)", *kernel_cells(kernel), "-", *blanks)])
     head = ["stage", "kernel", "instances", f"total {us}", f"average {us}", "share"]
@@ -63,9 +66,10 @@ def per_call(profile: WorkloadProfile, us: str) -> str:
     parts = [f"{profile.calls} calls; one call: kernels {profile.pipeline_us:.1f} {us}"]
     if profile.wall_us is not None:
         parts.append(f"wall {profile.wall_us:.1f} us")
-    if profile.overlap_us > 0:
-        parts.append(f"kernels that overlap by {profile.overlap_us:.1f} us or more")
-    elif profile.host_us is not None:
+    if profile.overlap_us:
+        or_more = " or more" if profile.busy_us is None else ""
+        parts.append(f"kernels overlap by {profile.overlap_us:.1f} us{or_more}")
+    if profile.host_us is not None and profile.device_us is not None:
         parts.append(f"host and gaps {profile.host_us:.1f} us")
     if profile.bound_us:
         parts.append(f"bound {profile.bound_us:.1f} us (kernels / bound {profile.pipeline_us / profile.bound_us:.2f})")
@@ -86,10 +90,11 @@ def comparison(found: dict[str, WorkloadProfile], clock: str) -> Table:
         sections=[rows],
         title=f"{' and '.join(found)}, {label(found[first])}, one call",
         notes=[
-            f"{solution}: a kernel begins before the one in front of it is over, and waits; its stages add up to "
-            f"{profile.overlap_us:.1f} us more than a call takes, or to more than that. Compare the wall times."
+            f"{solution}: a kernel starts before the previous one ends, and waits: the stages add up to "
+            f"{'' if profile.busy_us is not None else 'at least '}{profile.overlap_us:.1f} us more than the kernels "
+            "take together. Compare the wall times."
             for solution, profile in found.items()
-            if profile.overlap_us > 0
+            if profile.overlap_us
         ],
     )
 
