@@ -5,7 +5,6 @@ Exit status of every one: 0 done, 1 something failed its check or nothing could 
 """
 
 import argparse
-import difflib
 import importlib
 import importlib.metadata
 import os
@@ -13,6 +12,7 @@ import shlex
 import sys
 
 from harness.core.errors import UserError
+from harness.core.names import unknown
 
 # name -> what it does; harness.commands.<name> has `add_arguments(parser)` and `main(args) -> exit status`
 COMMANDS = {
@@ -36,6 +36,10 @@ COMMANDS = {
 
 class Parser(argparse.ArgumentParser):
     """Reports bad arguments in one line, as every other error is."""
+
+    def _check_value(self, action: argparse.Action, value: object):
+        if action.choices is not None and value not in action.choices:
+            raise argparse.ArgumentError(action, unknown("value", str(value), action.choices))
 
     def error(self, message: str):
         raise UserError(f"{self.prog}: {message}; see {self.prog} -h")
@@ -63,9 +67,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     """The arguments, and `command_line`, the text that a record names. Raises UserError for bad arguments."""
     wanted = argv[0] if argv else None
     if wanted and not wanted.startswith("-") and wanted not in COMMANDS:
-        close = difflib.get_close_matches(wanted, COMMANDS, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else "see moebench -h"
-        raise UserError(f"moebench: unknown command {wanted!r}; {hint}")
+        raise UserError(f"moebench: {unknown('command', wanted, COMMANDS)}")
     args = parser_for(wanted).parse_args(argv)
     args.command_line, args.moebench = shlex.join(["moebench", *argv]), main
     return args

@@ -77,8 +77,8 @@ def test_the_version_is_the_packages(capsys):
     ("argv", "message"),
     [
         ([], "moebench: the following arguments are required: COMMAND; see moebench -h"),
-        (["rnu"], "moebench: unknown command 'rnu'; did you mean 'run'?"),
-        (["zzz"], "moebench: unknown command 'zzz'; see moebench -h"),
+        (["rnu"], "moebench: unknown command 'rnu'; did you mean run?"),
+        (["zzz"], f"moebench: unknown command 'zzz'; there are: {', '.join(cli.COMMANDS)}"),
         (["--zzz"], "moebench: the following arguments are required: COMMAND; see moebench -h"),
         (["bound", "--zzz"], "moebench: unrecognized arguments: --zzz; see moebench -h"),
         (

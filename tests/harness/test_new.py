@@ -35,7 +35,7 @@ def test_a_new_solution_passes_every_workload(solutions, capsys):
     assert list(packed) == list(GEOMETRIES) and packed["full"].name == "mine"
     for hardware in ("cpu", "sm_90", "sm_100"):
         assert eligibility.why_skipped(packed["small"], hardware) is None
-    todo = run.load_workloads("small")
+    todo = run.load_workloads("small", [])
     assert len(todo) == len(HARD)
     for label, workload in todo:
         settings = TOLERANCES["default"].config(num_trials=1, timeout_seconds=60), paths.ROOT

@@ -214,7 +214,7 @@ def test_what_cannot_be_run_gets_one_line(args, status, message, no_gpu, capsys)
 @pytest.fixture
 def two_workloads(monkeypatch, no_gpu):
     load = run.load_workloads
-    monkeypatch.setattr(run, "load_workloads", lambda geometry: load(geometry)[:2])
+    monkeypatch.setattr(run, "load_workloads", lambda geometry, wanted: load(geometry, wanted)[:2])
 
 
 def test_a_run_that_is_cut_short_keeps_what_it_measured(tmp_path, monkeypatch, passed, no_gpu):

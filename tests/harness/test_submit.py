@@ -432,7 +432,7 @@ def test_what_the_clean_build_finds_is_a_reason(tmp_path, workloads, monkeypatch
     [
         (["nothing"], "unknown solution 'nothing'; there are: "),
         (["torch_mxfp8_emulated"], "torch_mxfp8_emulated does not serve the full geometry"),
-        (["triton_fused_v2", "--hardware", "h200"], "argument --hardware: invalid choice: 'h200' (choose from 'sm_80'"),
+        (["triton_fused_v2", "--hardware", "h200"], "argument --hardware: unknown value 'h200'; there are: sm_80"),
         (["triton_fused_v2", "--traces", "gone.jsonl"], "gone.jsonl: no such file"),
         (["triton_fused_v2", "--into", str(paths.ROOT / "scripts")], "is neither empty nor written by this command"),
     ],

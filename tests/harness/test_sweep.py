@@ -32,7 +32,7 @@ INPUTS = ", ".join(SMALL.inputs)
         (["--solutions", "nothing"], 2, "unknown solution 'nothing'; there are: "),
         (["--tokens", "7", "-1"], 2, "got '-1', want a whole number, 0 or more"),
         (["--tokens", "x"], 2, "got 'x', want a whole number, 0 or more"),
-        (["--kinds", "odd"], 2, "invalid choice: 'odd'"),
+        (["--kinds", "odd"], 2, "unknown value 'odd'; there are: real, uniform"),
         ([], 1, "needs a CUDA device"),
     ],
 )

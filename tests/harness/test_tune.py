@@ -470,7 +470,7 @@ def test_more_tokens_than_were_recorded_are_refused():
         (["--configuration", "m48-n128-g8-p2-w4-s3"], "block_m is 48, want one of 16, 32, 64, 128"),
         (["--only-prune", "--routing", "/nowhere"], "--routing: /nowhere is not a folder"),
         (["--only-prune", "--tokens", "99999"], "T = 99999: the longest batch has"),
-        (["--geometry", "huge"], "invalid choice: 'huge'"),
+        (["--geometry", "huge"], "unknown value 'huge'; there are: full, small"),
     ],
 )
 def test_bad_input_ends_in_one_clear_line(args, said, capsys):

@@ -13,7 +13,7 @@ import pandas as pd
 from rich.console import Console
 
 from harness.core import paths
-from harness.core.arguments import add_traces
+from harness.core.arguments import Names, add_traces
 from harness.core.atomic_file import write_atomically
 from harness.operators.catalogue import GEOMETRIES
 from harness.report import comparison as report
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--definition", metavar=f"{'|'.join(GEOMETRIES)}|NAME", help="default: all that were recorded")
     add("--tolerance", metavar="NAME", help="default: all that were recorded")
-    add("--solutions", nargs="+", default=[], metavar="NAME", help="default: all that were recorded")
+    add("--solutions", nargs="+", action=Names, default=[], metavar="NAME", help="default: all that were recorded")
     add("--ratio", nargs=2, metavar=("A", "B"), help="only this: how many times as fast A is as B")
     add("--format", choices=FORMATS, default="terminal", help="default: terminal")
     add("--output", type=Path, metavar="FILE", help="write there, not to the terminal")

@@ -5,13 +5,13 @@ once its solution.toml has [facts].
 """
 
 import argparse
-import difflib
 import re
 from pathlib import Path
 
 from harness.core import paths
 from harness.core.atomic_file import write_atomically
 from harness.core.errors import UserError
+from harness.core.names import unknown
 from harness.packing.manifest import MANIFEST, NOT_SOLUTIONS, solution_names
 
 TEMPLATE = Path(__file__).with_name("new_solution")
@@ -38,9 +38,7 @@ def files_of(original: str | None) -> dict[str, str]:
         return {path.name.removesuffix(".template"): path.read_text() for path in TEMPLATE.iterdir() if path.is_file()}
     existing = solution_names(paths.SOLUTIONS)
     if original not in existing:
-        close = difflib.get_close_matches(original, existing, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"there are: {', '.join(existing)}"
-        raise UserError(f"--from: unknown solution {original!r}; {hint}")
+        raise UserError(f"--from: {unknown('solution', original, existing)}")
     return {path.name: path.read_text() for path in (paths.SOLUTIONS / original).iterdir() if path.is_file()}
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from harness.core.arguments import count
+from harness.core.arguments import Names, count
 from harness.core.atomic_file import write_atomically
 from harness.core.errors import CannotRun
 from harness.evaluation.calling import device_here
@@ -32,9 +32,15 @@ WIDTH = 160  # of what is no terminal
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("solutions", nargs="+", metavar="NAME", help="several are put side by side, with ratios to the first")
+    add(
+        "solutions",
+        nargs="+",
+        action=Names,
+        metavar="NAME",
+        help="several are put side by side, with ratios to the first",
+    )
     add("--definition", metavar="KEY|NAME", help="default: the first solution's own, full with a GPU, else small")
-    add("--workloads", nargs="+", default=[], metavar="W", help=WORKLOADS)
+    add("--workloads", nargs="+", action=Names, default=[], metavar="W", help=WORKLOADS)
     add("--calls", type=count(), help="default: 10 with a GPU, else 2")
     add("--counters", action="store_true", help="hardware counters of each launch, through ncu")
     add("--chrome-trace", type=Path, metavar="FILE", help="keep torch.profiler's trace; several get a suffix each")

@@ -13,7 +13,7 @@ import torch
 from rich.console import Console
 
 from harness.core import paths
-from harness.core.arguments import count
+from harness.core.arguments import Names, count
 from harness.core.errors import UserError
 from harness.evaluation import run
 from harness.evaluation.calling import device_here
@@ -30,8 +30,16 @@ GEOMETRY = f"{', '.join(GEOMETRIES)}, or a definition's name; default: the solut
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--solutions", nargs="+", default=[], metavar="NAME", help="default: every solution of the operator")
+    add(
+        "--solutions",
+        nargs="+",
+        action=Names,
+        default=[],
+        metavar="NAME",
+        help="default: every solution of the operator",
+    )
     add("--definition", metavar="KEY|NAME", help=GEOMETRY)
+    add("--workloads", nargs="+", action=Names, default=[], metavar="W", help="T, a uuid or a name; default: all")
     add("--tolerance", choices=list(TOLERANCES), default="relaxed", help="default: relaxed")
     add("--warmup-runs", type=count(0), default=10, help="default: 10; with a GPU only")
     add("--iterations", type=count(), default=50, help="default: 50; with a GPU only")
@@ -66,11 +74,11 @@ def main(args: argparse.Namespace) -> int:
         timeout_seconds=args.timeout,
     )
     path = trace_file(args, name)
+    todo, judged = run.load_workloads(geometry, args.workloads), []
     solutions, skipped = select(args.solutions, geometry, console.print)
     if not on_gpu:
         console.print("No CUDA device: Triton's interpreter runs the kernels, so no times.")
 
-    todo, judged = run.load_workloads(geometry), []
     with (
         run.judging(geometry, solutions, tolerance, config, device_here(), args.command_line) as judge,
         progress(console, len(todo)) as started,

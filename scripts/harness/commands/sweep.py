@@ -13,7 +13,7 @@ from flashinfer_bench import Solution
 from rich.console import Console
 
 from harness.core import provenance
-from harness.core.arguments import count
+from harness.core.arguments import Names, count
 from harness.core.errors import CannotRun, UserError
 from harness.evaluation import sweep, sweep_record
 from harness.evaluation.calling import device_here
@@ -28,9 +28,9 @@ from harness.report.progress import progress
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--solutions", nargs="+", default=[], metavar="NAME", help="default: every solution")
+    add("--solutions", nargs="+", action=Names, default=[], metavar="NAME", help="default: every solution")
     add("--tokens", nargs="+", type=count(0), default=TOKENS, metavar="T", help="default: 41 counts from 0 to 32768")
-    add("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS), help="default: all")
+    add("--kinds", nargs="+", action=Names, choices=list(KINDS), default=list(KINDS), help="default: all")
     add(
         "--tolerance", choices=list(TOLERANCES), default="relaxed", help="a result is wrong beyond it; default: relaxed"
     )

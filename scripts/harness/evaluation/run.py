@@ -36,12 +36,16 @@ class Judged:
         return statuses == {EvaluationStatus.PASSED}
 
 
-def load_workloads(geometry: str) -> list[tuple[str, Workload]]:
-    """(label, workload) in the order in which they are run; their tensors are generated where they are missing."""
-    workloads.make(geometry)
+def load_workloads(geometry: str, wanted: list[str]) -> list[tuple[str, Workload]]:
+    """(label, workload) in the order in which they are run; their tensors are generated where they are missing.
+
+    wanted: as `workloads.named` has it; [] for all. Raises UserError.
+    """
     cases = workloads.cases_by_uuid(geometry)
+    chosen = {case.uuid for text in wanted for case in workloads.named(text, geometry)} or set(cases)
+    workloads.make(geometry)
     traces = load_jsonl_file(Trace, paths.workload_file(definition_name(geometry)))
-    return [(cases[trace.workload.uuid].label, trace.workload) for trace in traces]
+    return [(cases[trace.workload.uuid].label, trace.workload) for trace in traces if trace.workload.uuid in chosen]
 
 
 def publishable(evaluation: Evaluation) -> Evaluation:

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, Field, StrictBool, StringConstraints, Valid
 
 from harness.core import paths
 from harness.core.errors import UserError
+from harness.core.names import unknown
 from harness.core.schema import Strict, first_fault
 from harness.operators import catalogue
 from harness.packing.stages import UNASSIGNED
@@ -81,8 +82,9 @@ def solution_names(folder: Path = paths.SOLUTIONS) -> list[str]:
 def choose(names: list[str], folder: Path = paths.SOLUTIONS) -> list[str]:
     """names, or every solution when there are none. Raises UserError for an unknown one."""
     existing = solution_names(folder)
-    if unknown := [name for name in names if name not in existing]:
-        raise UserError(f"unknown solution {unknown[0]!r}; there are: {', '.join(existing) or 'none'}")
+    for name in names:
+        if name not in existing:
+            raise UserError(unknown("solution", name, existing))
     return list(dict.fromkeys(names)) or existing
 
 

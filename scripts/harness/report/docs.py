@@ -14,6 +14,7 @@ from definitions.moe_fp8_block_scale import definition_name
 from harness.core import paths
 from harness.core.atomic_file import write_atomically
 from harness.core.errors import UserError
+from harness.core.names import unknown
 from harness.packing import pack
 from harness.profiling.record import read_records
 from harness.report import profiles, studies, sweep, tuning
@@ -74,8 +75,8 @@ def all_pages(root: Path = paths.ROOT) -> list[str]:
 def chosen_pages(wanted: list[str], root: Path = paths.ROOT) -> list[str]:
     """Pages by file name or stem, which several may share; all without any. Raises UserError for an unknown one."""
     pages, stems = all_pages(root), {Path(name).stem for name in wanted}
-    if unknown := sorted(stems - {Path(page).stem for page in pages}):
-        raise UserError(f"no page {unknown[0]!r}, want names from README.md and docs/: {', '.join(pages)}")
+    for stem in sorted(stems - {Path(page).stem for page in pages}):
+        raise UserError(unknown("page", stem, [Path(page).stem for page in pages]))
     return [page for page in pages if not wanted or Path(page).stem in stems]
 
 

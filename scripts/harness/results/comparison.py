@@ -16,6 +16,7 @@ from types import SimpleNamespace
 import pandas as pd
 
 from harness.core import paths
+from harness.core.names import unknown
 from harness.operators import roofline
 from harness.operators.catalogue import GEOMETRIES, definition_name
 from harness.results import staleness, trace_files
@@ -181,7 +182,7 @@ def check_known(what: str, names: Iterable[str], known: Iterable[str]) -> None:
     """Raises TraceSetError for a name that is not known."""
     for name in names:
         if name not in known:
-            raise TraceSetError(f"unknown {what} {name!r}; the traces have: {', '.join(sorted(set(known)))}")
+            raise TraceSetError(unknown(what, name, sorted(set(known))))
 
 
 def recorded(definition: str, tolerance: str | None = None) -> Comparison:
