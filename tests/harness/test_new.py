@@ -53,7 +53,7 @@ def test_the_backends_page_stays_up_to_date(solutions, monkeypatch):
     monkeypatch.setattr(manifest, "read_manifest", read)
     table = solutions_block.block(Comparison([]))
     assert "`triton_fused_v2`" in table and "`mine`" not in table and "`copy`" not in table
-    monkeypatch.setattr(solutions_block, "fastest_at", lambda _: {"mine": {"A GPU": [1]}})
+    monkeypatch.setattr(solutions_block, "level_at", lambda _: {"mine": {"A GPU": [1]}})
     with pytest.raises(manifest.PackingError, match=r"mine: solution.toml: \[facts\]"):
         solutions_block.block(Comparison([]))
 

@@ -44,7 +44,7 @@ def as_csv(found: Comparison) -> str:
                 first = run | {"uuid": info.uuid, "seq_len": info.seq_len}
                 if not found.pair:
                     first |= {"bound_ms": info.bound_ms}
-                    lines += [first | vars(cell) | {"winner": int(cell.wins)} for cell in row.cells.values()]
+                    lines += [first | vars(cell) | {"level": int(cell.level)} for cell in row.cells.values()]
                 for ratio in group.ratios if found.pair else ():
                     times = {
                         "a_ms": row.ms(ratio.a),
@@ -52,7 +52,7 @@ def as_csv(found: Comparison) -> str:
                         "ratio": ratio.by_workload.get(info.uuid),
                     }
                     lines.append(first | {"a": ratio.a, "b": ratio.b} | times)
-    hidden = ["log", "stale", "passed", "counts", "wins"]
+    hidden = ["log", "stale", "passed", "counts"]
     return pd.DataFrame(lines).drop(columns=hidden, errors="ignore").to_csv(index=False)
 
 

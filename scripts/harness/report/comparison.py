@@ -1,7 +1,6 @@
 """A comparison as tables; what to use stands first in Markdown, and last in a terminal, where it stays in view."""
 
 import io
-import math
 from collections.abc import Iterator
 from types import SimpleNamespace
 
@@ -10,10 +9,10 @@ from rich.console import Console
 from harness.report.table import Cell as Entry
 from harness.report.table import Table
 from harness.results.comparison import Comparison, Ratio, Row, RunGroup, Section, tolerance_order
-from harness.results.summary import ALL, REGIMES, RegimeSummary
+from harness.results.summary import ALL, LEVEL, REGIMES, RegimeSummary
 from harness.results.workload_info import WorkloadInfo
 
-CLOSE = 0.05  # a lead below this is not worth choosing by
+LEVEL_WORDS = f"within {LEVEL - 1:.0%} of it"
 MIN_WIDTH = 160
 CELL_WIDTH = 25  # of a solution's column with its borders
 
@@ -26,7 +25,7 @@ def cell_entry(cell: SimpleNamespace | None) -> Entry:
     """Latency, speed-up and, where there is a bound, latency over bound; or why there is none."""
     if cell is None:
         return Entry("-")
-    mark = "failed" if not cell.passed else "stale" if cell.stale else "best" if cell.wins else ""
+    mark = "failed" if not cell.passed else "stale" if cell.stale else "best" if cell.level else ""
     before = {"current": "", "stale": "stale ", "unknown": "? "}[cell.source]
     if cell.speedup is None:
         matched = "" if cell.matched is None else f" {cell.matched:.4f}"
@@ -48,7 +47,7 @@ def workload_table(group: RunGroup) -> Table:
         title="Workloads",
         head=["T", *(["bound ms"] if bounds else []), *group.solutions],
         sections=[[entries(row) for row in group.rows]],
-        caption=f"In a cell: ms, speed-up{', ms/bound' if bounds else ''}; * the fastest.",
+        caption=f"In a cell: ms, speed-up{', ms/bound' if bounds else ''}; * the fastest, or {LEVEL_WORDS}.",
         words=0,
     )
 
@@ -60,22 +59,23 @@ def summary_table(group: RunGroup) -> Table:
             summary.regime.name,
             s.solution,
             Entry(f"{s.passed}/{s.workloads}{stale}", "" if s.complete else "failed"),
-            str(s.wins),
-            Entry(decimal(s.mean, 1, "x"), "best" if s.solution == summary.best else ""),
-            Entry(decimal(s.geometric_mean, 1, "x"), "best" if s.solution == summary.best_geometric else ""),
-            *(decimal(value, 1, "x") for value in (s.median, s.least, s.greatest)),
+            str(s.level),
+            Entry(decimal(s.over_fastest, 3), "best" if s.solution in summary.best else ""),
+            *(decimal(value, 1, "x") for value in (s.mean, s.median, s.least, s.greatest)),
             decimal(s.variation, 2),
             decimal(s.mean_ms, 3),
             decimal(s.over_bound, 2),
         ]
 
-    figures = ["passed", "wins", "mean", "geo. mean", "median", "min", "max", "CV", "mean ms", "ms/bound"]
+    figures = ["passed", "level", "ms/fastest", "mean", "median", "min", "max", "CV", "mean ms", "ms/bound"]
     return Table(
         title="Speed-ups",
         head=["T", "solution", *figures],
         sections=[[entries(summary, s) for s in summary.summaries] for summary in (group.total, *group.regimes)],
-        caption="Over the workloads that passed. mean: arithmetic, FIB's score; marked: the best that passed all. "
-        "CV: standard deviation over mean. ms/bound: geometric mean.",
+        caption=f"Over the workloads that passed. level: on how many it is the fastest or {LEVEL_WORDS}. "
+        "ms/fastest: latency over that of the fastest, geometric mean; marked: the best that passed all. "
+        "mean to CV: of speed-ups; mean: arithmetic, FIB's score; CV: standard deviation over mean. "
+        "ms/bound: geometric mean.",
         words=2,
     )
 
@@ -136,17 +136,11 @@ def matched_table(section: Section) -> Table:
 
 
 def choice(summary: RegimeSummary) -> Entry:
-    """The solution to use, its mean speed-up, and whichever is as good."""
-    if summary.best is None:
-        untimed = any(s.complete for s in summary.summaries)
-        return Entry("not timed") if untimed else Entry("none passes all", "failed")
-    mean = summary.of(summary.best).mean
-    text = f"{summary.best} {mean:.1f}x"
-    if summary.runner_up is not None:
-        lead = mean / summary.of(summary.runner_up).mean - 1
-        if lead < CLOSE:
-            text += f" ({summary.runner_up} within {math.ceil(lead * 1000) / 1000:.1%})"
-    return Entry(text, "best")
+    """The solutions to use, best first."""
+    if summary.best:
+        return Entry(", ".join(summary.best), "best")
+    untimed = any(s.complete for s in summary.summaries)
+    return Entry("not timed") if untimed else Entry("none passes all", "failed")
 
 
 def choice_table(comparison: Comparison) -> Table:
@@ -173,13 +167,15 @@ def choice_table(comparison: Comparison) -> Table:
     def entries(section: Section, group: RunGroup) -> list[Entry | str]:
         summaries = {summary.regime: summary for summary in (group.total, *group.regimes)}
         chosen = [choice(summaries[regime]) if regime in summaries else "-" for regime in regimes]
-        return [*(condition(section, group)[name] for name in shown), *chosen]
+        scores = ", ".join(decimal(group.total.of(name).mean, 1, "x") for name in group.total.best)
+        return [*(condition(section, group)[name] for name in shown), *chosen, scores or "-"]
 
     return Table(
         title="Which to use",
-        head=[*shown, *(regime.name for regime in regimes)],
+        head=[*shown, *(regime.name for regime in regimes), "score"],
         sections=[[entries(section, group) for group in section.groups] for section in comparison.sections],
-        caption="Greatest mean speed-up of those that passed every workload.",
+        caption="Of the solutions that passed every workload, the one with the least latency (geometric mean of the "
+        f"ratios), and those {LEVEL_WORDS}. score: their mean speed-up over all T, which is FIB's score.",
         words=len(shown) + len(regimes),
     )
 

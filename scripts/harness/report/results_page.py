@@ -42,8 +42,8 @@ def tags_of(cell: SimpleNamespace) -> list[tuple[str, str]]:
         tags.append(("stale", "stale"))
     if cell.source == "unknown":
         tags.append(("skipped", "source unknown"))
-    if cell.wins:
-        tags.append(("best", "★ fastest"))
+    if cell.level:
+        tags.append(("best", "★ fastest" if cell.over_fastest == 1 else "★ level with the fastest"))
     return tags
 
 

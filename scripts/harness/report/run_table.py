@@ -8,6 +8,7 @@ from flashinfer_bench import Evaluation, EvaluationStatus
 from harness.evaluation.run import Judged
 from harness.evaluation.tolerances import TOLERANCES
 from harness.report.table import Cell, Table
+from harness.results.summary import is_level
 
 PASSED = EvaluationStatus.PASSED
 INFINITY = float("inf")
@@ -50,7 +51,9 @@ def table(title: str, judged: list[Judged], names: list[str], skipped: list[str]
         good = [e for e in evaluations if e and e.status == PASSED]
         row = [name, Cell(f"{len(good)}/{len(judged)}", "good" if len(good) == len(judged) else "failed")]
         if timed:
-            fastest = sum(latency(e) == least < INFINITY for e, least in zip(evaluations, best, strict=True))
+            fastest = sum(
+                least < INFINITY and is_level(latency(e), least) for e, least in zip(evaluations, best, strict=True)
+            )
             row.append(f"{fmean(e.performance.latency_ms for e in good):.4f}" if good else "-")
             row.append(f"{fmean(e.performance.speedup_factor for e in good):.1f}x" if good else "-")
             row.append(str(fastest))
@@ -61,7 +64,7 @@ def table(title: str, judged: list[Judged], names: list[str], skipped: list[str]
         failed = [(w, e) for w, e in zip(judged, evaluations, strict=True) if e and e.status != PASSED]
         notes += [f"{name}: {e.status.value} on {w.label}" for w, e in failed]
     times = ["mean ms", "speed-up", "fastest"] if timed else []
-    captions = ["means over what passed; fastest: on how many workloads"] if timed else []
+    captions = ["means over what passed; fastest, or within 3% of it: on how many workloads"] if timed else []
     captions += [f"{', '.join(settings)}: the lowest share of elements within the tolerance"] if settings else []
     return Table(
         head=["solution", "passed", *times, *settings],

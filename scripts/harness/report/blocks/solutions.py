@@ -8,14 +8,14 @@ from harness.packing import manifest
 from harness.packing.manifest import Facts
 from harness.report.table import Table
 from harness.results.comparison import Comparison
+from harness.results.summary import LEVEL
 
 TOLERANCE = "relaxed"
-NOISE = 1.05  # as fast as the fastest, within a run's scatter
 TABLES = {"Numerics": ("input", "intermediate", "granularity"), "Kernels": ("launches", "activation", "layout")}
 
 
-def fastest_at(found: Comparison) -> dict[str, dict[str, list[int]]]:
-    """Solution -> machine -> token counts at which none of its run group at TOLERANCE is faster by more than NOISE.
+def level_at(found: Comparison) -> dict[str, dict[str, list[int]]]:
+    """Solution -> machine -> token counts at which it is level with the fastest of its run group at TOLERANCE.
 
     Every solution that was timed there with its current source has an entry, be it without a token count.
     """
@@ -28,7 +28,7 @@ def fastest_at(found: Comparison) -> dict[str, dict[str, list[int]]]:
                 for name, cell in row.cells.items():
                     if cell.counts:
                         at = out[name][section.hardware]
-                        if cell.latency_ms <= NOISE * row.ms(row.winner) and row.workload.seq_len not in at:
+                        if cell.level and row.workload.seq_len not in at:
                             at.append(row.workload.seq_len)
     return out
 
@@ -43,7 +43,7 @@ def spans(chosen: list[int], among: list[int]) -> str:
 
 def block(found: Comparison) -> str:
     """Markdown, one row per solution with [facts]. Raises PackingError for one that was measured without."""
-    fastest, stated = fastest_at(found), {}
+    fastest, stated = level_at(found), {}
     for name in manifest.solutions_of(moe_fp8_block_scale.GEOMETRIES):
         read = manifest.read_manifest(name)
         if read.facts is None and name in fastest:
@@ -61,7 +61,7 @@ def block(found: Comparison) -> str:
         ]
         for name, read in stated.items()
     ]
-    within = f"T within {NOISE - 1:.0%} of the fastest ({TOLERANCE})"
+    within = f"T within {LEVEL - 1:.0%} of the fastest ({TOLERANCE})"
     head = ["solution", "runs on", Facts.model_fields["best"].description, within, "imports, with torch"]
     parts = [Table(head, [use], words=len(head)).markdown()]
     for title, fields in TABLES.items():
