@@ -27,7 +27,7 @@ from harness.profiling.record import Counters, KernelTime, ProfileRecord, Worklo
 from harness.profiling.side_by_side import compare
 from harness.profiling.stages import HOST_OPERATIONS, busy_us, kernel_times, stage_times, warnings
 from harness.report import profiles
-from harness.report.profiles import breakdown, tables
+from harness.report.profiles import kernels, tables
 from rich.console import Console
 
 from definitions.moe_fp8_block_scale import definition
@@ -170,11 +170,11 @@ def test_an_unassigned_kernel_is_loud_in_every_output():
     lines = warnings(stage_times(seen, TABLE, "device"), seen, 5)
     assert lines == ["odd: unassigned: no pattern in [stages] of solution.toml fits"]
     profile = profile_of({"gemm1": {"gemm1": 1.0}, UNASSIGNED: {"odd": 3.0}}, warnings=lines)
-    table = breakdown("a", profile, "device")
-    assert f"**Warning**: {lines[0]}" in table.markdown() and f"| {UNASSIGNED} | odd |" in table.markdown()
+    table = kernels({"a": profile}, "device")
+    assert f"**Warning**: a: {lines[0]}" in table.markdown() and f"| a | {UNASSIGNED} | odd |" in table.markdown()
     console = Console(width=160, record=True, file=open(os.devnull, "w"))
     console.print(table.terminal())
-    assert f"WARNING {lines[0]}" in console.export_text()
+    assert f"WARNING a: {lines[0]}" in console.export_text()
 
 
 def test_no_kernel_at_all_is_said():
@@ -492,16 +492,15 @@ def test_kernels_that_overlap_are_not_compared_by_their_sum():
     us = compare({"a": a, "b": b})
     assert us.loc["pipeline"].dropna().to_dict() == {"b": 44.0}
     assert us.loc["host and gaps"].dropna().to_dict() == {"b": 6.0} and us.loc["wall"].to_list() == [40.0, 50.0]
-    one, _, side_by_side = texts([record_of("first", a), record_of("second", b)])
-    assert "kernels overlap by 10.0 us or more" in one and "host and gaps" not in one
-    assert "| overlap |  |  | -50.0 |  | -20.0% |" in one
+    one_call, _, side_by_side = texts([record_of("first", a), record_of("second", b)])
+    assert "| T=57 | first | 40.0 | - | - | 50.0 | >= 10.0 | - |" in one_call and "Overlap: by how" in one_call
     assert "| pipeline | - | 44.0 | - |" in side_by_side and "add up to at least 10.0 us more" in side_by_side
     a = a.model_copy(update={"busy_us": 37.5, "host_us": 2.5})
     us = compare({"a": a, "b": b})
     assert us.loc["pipeline"].to_list() == [37.5, 44.0] and us.loc["host and gaps"].to_list() == [2.5, 6.0]
-    one, _, side_by_side = texts([record_of("first", a), record_of("second", b)])
-    assert "kernels 50.0 us, wall 40.0 us, kernels overlap by 12.5 us, host and gaps 2.5 us" in one
-    assert "| overlap |  |  | -62.5 |  | -25.0% |" in one and "add up to 12.5 us more" in side_by_side
+    one_call, _, side_by_side = texts([record_of("first", a), record_of("second", b)])
+    assert "| T=57 | first | 40.0 | - | - | 50.0 | 12.5 | 2.5 |" in one_call
+    assert "add up to 12.5 us more" in side_by_side
 
 
 def test_what_one_solution_fuses_is_summed_before_it_is_compared():
@@ -519,16 +518,14 @@ def test_what_one_solution_fuses_is_summed_before_it_is_compared():
 
 def test_tables_show_every_figure_of_a_record():
     counters = Counters(us=9.0, dram_percent=88.25, occupancy_percent=12.5)
-    other = [KernelTime(name="fill", instances=5, total_us=500.0, average_us=100.0)]
-    a = profile_of({"gemm1": {"g": 30.0, "g2": 10.0}}, other=other, wall_us=11.0, host_us=3.0, bound_us=4.0)
+    a = profile_of({"gemm1": {"g": 30.0, "g2": 10.0}}, wall_us=11.0, host_us=3.0, bound_us=4.0)
     a = a.model_copy(update={"stages": [a.stages[0].model_copy(update={"counters": counters})]})
     b = profile_of({"gemm1": {"g": 80.0}})
-    one, two, side_by_side = texts([record_of("first", a), record_of("second", b)])
-    assert "| gemm1 | g | 5 | 30.0 | 6.00 | 75.0% | 9.0 | 88.2 | - | 12.5 |" in one
-    assert "|  | g2 | 5 | 10.0 | 2.00 | 25.0% |" in one and "| (harness) | fill | 5 | 500.0 | 100.00 | - |" in one
-    call = "one call: kernels 8.0 us, wall 11.0 us, host and gaps 3.0 us, bound 4.0 us (kernels / bound 2.00)"
-    assert f"5 calls; {call}" in one
-    assert "DRAM %" not in two
+    one_call, both, side_by_side = texts([record_of("first", a), record_of("second", b)])
+    assert "| T=57 | first | 11.0 | 4.0 | 2.75 | 8.0 | - | 3.0 |" in one_call and "Mean of 5 calls." in one_call
+    assert "| first | gemm1 | g | 1 | 6.0 | 75.0% | 9.0 | 88.2 | - | 12.5 |" in both
+    assert "| first |  | g2 | 1 | 2.0 | 25.0% |" in both and "| second | gemm1 | g | 1 | 16.0 | 100.0% |" in both
+    assert "DRAM %" not in texts([record_of("second", b)])[1]
     assert "| gemm1 | 8.0 | 16.0 | 2.00x |" in side_by_side and "second / first" in side_by_side
 
 
@@ -672,12 +669,15 @@ def test_what_cannot_be_profiled_gets_one_line(monkeypatch, capsys, args, status
 
 def test_the_page_holds_what_was_recorded_and_says_what_is_stale():
     current = pack.pack("triton_fused_v2")["full"].hash()
-    fresh = record_of("triton_fused_v2", profile_of({"gemm1": {"g": 40.0}}), sha1=current)
-    gone = record_of("gone", profile_of({"gemm1": {"g": 20.0}}))
+    overlaps = profile_of({"gemm1": {"g": 40.0}}, wall_us=6.0, host_us=-2.0, bound_us=3.0)
+    fresh = record_of("triton_fused_v2", overlaps, sha1=current)
+    gone = record_of("gone", profile_of({"gemm1": {"g": 20.0}}, wall_us=5.0, host_us=1.0, warnings=["odd"]))
     block = profiles.records_block([fresh, gone], "folder")
-    assert "## A GPU" in block and "### T = 57, u" in block and "| gemm1 | 4.0 | 8.0 | 2.00x |" in block
-    lines = {line.split(",")[0]: line for line in block.splitlines() if line.startswith("- ")}
-    assert "Stale" in lines["- gone"] and "Stale" not in lines["- triton_fused_v2"]
+    assert "## A GPU" in block and "### T = 57, u" in block
+    assert "| T=57 | gone | 5.0 | - | - | 4.0 | - | 1.0 |" in block
+    assert "| T=57 | triton_fused_v2 | 6.0 | 3.0 | 2.00 | 8.0 | >= 2.0 | - |" in block  # host time is not known
+    assert "| triton_fused_v2 | gemm1 | g | 1 | 8.0 | 100.0% |" in block and "**Warning**: gone: odd" in block
+    assert "- gone (source 0), triton_fused_v2 (source" in block and "has changed since: gone.**" in block
     assert "--records folder" in profiles.records_block([], "folder")
 
 

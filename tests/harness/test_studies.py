@@ -65,7 +65,7 @@ def test_the_pages_mark_what_is_stale_and_what_is_not_there(profiles):
     write(profiles / "bf16", "align_fused_bf16", "d", "0")
     write(profiles / "mxfp8", "triton_mxfp8", "d", "0")
     assert "`align_fused_bf16`\\*" in studies.bf16_gemm1() and studies.STALE in studies.bf16_gemm1()
-    assert "**Stale: its source has changed since.**" in studies.mxfp8()
+    assert "**Stale, the source has changed since: triton_mxfp8.**" in studies.mxfp8()
     write(profiles / "mxfp8", "triton_mxfp8", "d", pack.pack("triton_mxfp8")["mxfp8"].hash())
     assert "Stale" not in studies.mxfp8() and "**triton_mxfp8, T=16**" in studies.mxfp8()
 
