@@ -20,7 +20,7 @@ from harness.profiling.record import read_records
 from harness.report import profiles, studies, sweep, tuning
 from harness.report.blocks import examples, results, solutions
 from harness.report.blocks.examples import Moebench
-from harness.report.figures import bf16, roofline, speed, stages
+from harness.report.figures import roofline, speed, stages
 from harness.report.figures import sweep as sweep_figure
 from harness.report.figures.picture import Picture
 from harness.results import comparison
@@ -63,7 +63,7 @@ FIGURES: Figures = (
     (("docs/compare.md",), lambda: roofline.pictures(recorded())),
     (("docs/compare.md",), lambda: stages.pictures(read_records(paths.PROFILES))),
     (("docs/sweep.md",), lambda: sweep_figure.pictures(sweep.recorded())),
-    (("docs/w16a16.md",), lambda: bf16.pictures(studies.bf16_traces())),
+    (("docs/w16a16.md",), lambda: speed.pictures(studies.bf16_traces(), "w16a16.svg")),
 )
 PREPARE = {"docs/apply.md": lambda: pack.pack_here([])}  # before a page's examples
 
