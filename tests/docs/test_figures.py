@@ -165,8 +165,8 @@ def test_a_bar_of_stages_ends_at_the_wall_time():
     mine = [list(stage) for stage in STAGES.items()]
     assert data == {
         57: {
-            "fast": {"stages": mine, "wall": 112.0, "bound": 80.0},
-            "slow": {"stages": mine, "wall": 80.0, "bound": 80.0},
+            "fast": {"stages": mine, "wall": 112.0, "device": 100.0, "bound": 80.0},
+            "slow": {"stages": mine, "wall": 80.0, "device": 80.0, "bound": 80.0},
         }
     }
     (axes,) = stages.draw(data, "title").axes
@@ -174,7 +174,7 @@ def test_a_bar_of_stages_ends_at_the_wall_time():
     for bar in axes.patches:
         ends[bar.get_y()] = max(ends.get(bar.get_y(), 0), bar.get_x() + bar.get_width())
     assert [ends[y] for y in sorted(ends)] == pytest.approx([112, 80])
-    assert {"112", "80 (20 overlapped)"} <= {text.get_text() for text in axes.texts}
+    assert {"112", "80 (≥ 20 overlap)"} <= {text.get_text() for text in axes.texts}
     assert [line.get_xdata() for line in axes.lines if line.get_marker() == "|"] == [pytest.approx([80, 100])]
 
 

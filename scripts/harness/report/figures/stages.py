@@ -15,23 +15,24 @@ COLOURS |= {"swiglu_quant": "#4fa3a5"}
 WHOLE, BETWEEN = "whole layer in one kernel", "host and gaps"
 OTHERS = {WHOLE: "#56606e", UNASSIGNED: "#b9b9b4", BETWEEN: "#dededa"}
 NOTE = """A bar ends at the wall time of a call, as FlashInfer-Bench times it; numbers are the kernels' own times.
-Where kernels overlap (programmatic dependent launch), their stages are scaled to the bar, and a thin line ends at
-their sum."""
+Where kernels overlap (programmatic dependent launch), their stages are scaled to the time in which they run, and a thin
+line shows how much more they add up to."""
 
 
 def data(records: list[ProfileRecord]) -> dict:
-    """What is drawn: {T: {solution: {"stages": [[stage, us]], "wall": us, "bound": us or None}}}, times of one call.
+    """What is drawn: {T: {solution: {"stages": [[stage, us]], "wall": us, "device": us, ...}}}, times of one call.
 
-    Of records on a device, and of the public workloads whose wall time is known. The stages' times are what their
-    kernels took: less than the wall time, or more where kernels overlap.
+    Of records on a device, and of the public workloads whose wall time is known. device: how long kernels run, of
+    which the stages add up to more where kernels overlap; the wall time where they do and nothing more is known.
+    "bound": us or None.
     """
     found: dict[int, dict] = {}
     for record in sorted(records, key=lambda record: record.solution):
         for profile in record.workloads if record.clock == "device" else []:
             if ":" not in profile.uuid and profile.calls and profile.wall_us:
                 stages = [[stage.stage, stage.total_us / profile.calls] for stage in profile.stages]
-                bar = {"stages": stages, "wall": profile.wall_us, "bound": profile.bound_us}
-                found.setdefault(profile.T, {})[record.solution] = bar
+                bar = {"stages": stages, "wall": profile.wall_us, "device": profile.device_us or profile.wall_us}
+                found.setdefault(profile.T, {})[record.solution] = bar | {"bound": profile.bound_us}
     return dict(sorted(found.items()))
 
 
@@ -45,11 +46,10 @@ def kind(stage: str) -> str:
 
 def draw_bar(axes: Axes, row: int, bar: dict, scale: float) -> None:
     """scale: points per microsecond, about."""
-    total = sum(us for _, us in bar["stages"])
-    shrink = min(1, bar["wall"] / total)
-    pieces = [(stage, us, us * shrink) for stage, us in bar["stages"]]
-    if total < bar["wall"]:
-        pieces.append((BETWEEN, bar["wall"] - total, bar["wall"] - total))
+    wall, device, total = bar["wall"], bar["device"], sum(us for _, us in bar["stages"])
+    pieces = [(stage, us, us * device / total) for stage, us in bar["stages"]]
+    if wall > device:
+        pieces.append((BETWEEN, wall - device, wall - device))
     left = 0
     for stage, us, width in pieces:
         colour = (COLOURS | OTHERS)[kind(stage)]
@@ -60,11 +60,12 @@ def draw_bar(axes: Axes, row: int, bar: dict, scale: float) -> None:
             ink = {"color": style.INK if stage == BETWEEN else "white", "fontsize": 8, "bbox": box}
             axes.text(left + width / 2, row, fits[0], ha="center", va="center", **ink)
         left += width
-    text = f"{bar['wall']:.0f}"
-    if total > bar["wall"]:
-        axes.plot([left, total], [row, row], color=style.INK, linewidth=1, marker="|", markersize=5)
-        text += f" ({total - bar['wall']:.0f} overlapped)"
-    axes.annotate(text, (max(left, total), row), (5, 0), textcoords="offset points", va="center", weight="bold")
+    text = f"{wall:.0f}"
+    if total > 1.001 * device:
+        axes.plot([wall, wall + total - device], [row, row], color=style.INK, linewidth=1, marker="|", markersize=5)
+        text += f" ({'≥ ' if device == wall else ''}{total - device:.0f} overlap)"
+    end = max(wall, wall + total - device)
+    axes.annotate(text, (end, row), (5, 0), textcoords="offset points", va="center", weight="bold")
 
 
 def draw(found: dict, title: str) -> Figure:
