@@ -514,7 +514,7 @@ def test_two_streams_at_once(layer, geometry):
 
 
 @at("full")
-@pytest.mark.parametrize("num_tokens", [7, 80])
+@pytest.mark.parametrize("num_tokens", [7, 80, 300])
 def test_cuda_graph(layer, geometry, num_tokens):
     """A user would miss: a serving engine that captures its model and cannot capture this layer."""
     arguments = inputs(geometry, num_tokens)

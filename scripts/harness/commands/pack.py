@@ -1,4 +1,8 @@
-"""Pack solutions into the JSON that FlashInfer-Bench reads, with the shared stages they list."""
+"""Pack solutions into the JSON that FlashInfer-Bench reads, with the shared stages they list.
+
+--package writes them as Python packages instead, for a program that calls `run` without FlashInfer-Bench:
+docs/engines.md.
+"""
 
 import argparse
 from pathlib import Path
@@ -10,7 +14,9 @@ from harness.packing import pack
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("names", nargs="*", action=Names, metavar="NAME", help="default: every solution")
-    parser.add_argument("--into", type=Path, metavar="PATH", help="register in another FlashInfer-Trace data set")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--into", type=Path, metavar="PATH", help="register in another FlashInfer-Trace data set")
+    where.add_argument("--package", type=Path, metavar="FOLDER", help="write FOLDER/NAME/, which `import` finds")
     parser.add_argument(
         "--geometry",
         nargs="+",
@@ -22,7 +28,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    files = pack.pack_into(args.names, args.into, args.geometry) if args.into else pack.pack_here(args.names)
-    for path in files:
+    if args.package:
+        written = pack.pack_packages(args.names, args.package)
+    elif args.into:
+        written = pack.pack_into(args.names, args.into, args.geometry)
+    else:
+        written = pack.pack_here(args.names)
+    for path in written:
         print(path)
     return 0

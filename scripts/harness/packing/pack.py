@@ -140,3 +140,22 @@ def pack_into(names: list[str], data_set: Path, geometries: list[str]) -> list[P
                 files.append(folder / solution.definition / f"{solution.name}.json")
                 write(solution, files[-1])
     return files
+
+
+def pack_packages(names: list[str], parent: Path, folder: Path = paths.SOLUTIONS) -> list[Path]:
+    """Write parent/<name>/, a Python package of each solution's packed sources that exports its function.
+
+    Nothing in it imports this project or FlashInfer-Bench. Raises PackingError, and UserError where parent/<name>
+    exists: a source file of an older version would be compiled along. Returns the packages' folders.
+    """
+    solutions = {parent / name: next(iter(pack(name, folder).values())) for name in choose(names, folder)}
+    if taken := [path for path in solutions if path.exists()]:
+        raise UserError(f"--package: {taken[0]} exists; remove it, or name another folder")
+    for path, solution in solutions.items():
+        for source in solution.sources:
+            write_atomically(path / source.path, source.content)
+        file, function = solution.spec.entry_point.split("::")
+        module = ".".join(PurePosixPath(file).with_suffix("").parts)
+        head = f"{solution.name}: packed source {solution.hash()}, by `moebench pack --package`."
+        write_atomically(path / "__init__.py", f'"""{head}"""\n\nfrom .{module} import {function}  # noqa: F401\n')
+    return list(solutions)

@@ -1,8 +1,8 @@
 """All that is generated in README.md and docs/: tables in marked blocks, examples of commands, and figures.
 
 In a page, `<!-- generated: NAME -->` and `<!-- end of NAME -->` hold a block that BLOCKS lists; `<!-- output of:
-COMMAND -->` and `<!-- end of output -->` hold the output of a command, or of several, one a line. FIGURES lists the
-figures and the pages that show them.
+COMMAND -->` and `<!-- end of output -->` hold the output of a command, or of several, one a line; a Python block that
+begins with `# NAME.py` is a script of that name for them. FIGURES lists the figures and the pages that show them.
 """
 
 import re
@@ -34,6 +34,7 @@ PIECE = re.compile(  # two markers that belong together, and what is between the
     re.M,
 )
 FENCE = re.compile(r"^ *```.*?^ *```$", re.M | re.S)
+SCRIPT = re.compile(r"^```python\n(# (\w+\.py)\n(?s:.*?))^```$", re.M)
 PROMPT = re.compile(r"^ *\$ (.*)", re.M)
 FAULTS = (UserError, ValueError, OSError)  # of a record, a trace or an example
 
@@ -116,6 +117,8 @@ def update_page(page: str, check: bool, moebench: Moebench, root: Path, blocks: 
     with examples.working_folder():
         if page in PREPARE:
             PREPARE[page]()
+        for source, name in SCRIPT.findall(text):
+            Path(name).write_text(source)
         new = PIECE.sub(renew, text)
     if not check:
         write_atomically(root / page, new)
