@@ -139,7 +139,7 @@ def test_a_sweep_from_inputs_to_table(monkeypatch, tmp_path, capsys):
     for one in sweeps:
         Console(width=200).print(report.terminal(one).terminal())
     shown = capsys.readouterr().out
-    assert "4 of 4 points within the target, 1.5 x bound + 0.03 ms; 0 wrong" in shown
+    assert "4 of 4 points meet the target of 1.5 x bound + 0.03 ms (" in shown and "0 wrong" in shown
     assert "T=3 one: ValueError: routing_logits: no" in shown and "4 wrong" in shown
 
 
@@ -193,8 +193,9 @@ def test_the_page_shows_a_miss_an_error_and_an_old_source():
     text = report.section(record(*points))
     assert "| 3 | 0.050 (2.50) | two runs differ |" in text
     assert "| 9 | 0.070 (3.50) \\* | - |" in text
-    assert "1 of 3 points within the target, 1.10 x bound + 0.025 for few tokens, else 1.25 x bound ms; 1 wrong" in text
-    assert "1 wrong at the tolerance relaxed. GPU X; torch 9; warmup=3 iterations=20; 2026-01-02." in text
+    assert "1 of 3 points meet the target of 1.10 x bound + 0.025 up to T = 1024, else 1.25 x bound ms (" in text
+    assert "(real 1 of 2, one 0 of 1); 1 wrong at tolerance relaxed. " in text
+    assert " GPU X; torch 9; warmup=3 iterations=20; 2026-01-02." in text
     assert "stale" in report.section(record(*points, source_sha1="0" * 40))
     assert "2026-01-02 to 2026-01-03." in report.section(record(point(after_s=1)))
 
