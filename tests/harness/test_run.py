@@ -11,7 +11,7 @@ from flashinfer_bench import EvaluationStatus, Performance, Trace
 from flashinfer_bench.data import load_jsonl_file
 from harness import cli
 from harness.core import paths, provenance
-from harness.evaluation import cpu_judge, run
+from harness.evaluation import cpu_judge, run, workers
 from harness.evaluation.tolerances import TOLERANCES
 from harness.operators import workloads
 from harness.packing import eligibility, pack
@@ -273,7 +273,7 @@ def test_the_runner_of_a_gpu_gets_the_protocol_and_is_closed(tmp_path, monkeypat
     """A user would miss: a worker that holds the GPU's memory after Ctrl-C."""
     worker = Worker(passed.model_copy(update={"performance": Performance(latency_ms=1, speedup_factor=2)}))
     here = provenance.here
-    monkeypatch.setattr(run, "PersistentRunner", lambda log_dir: worker)
+    monkeypatch.setattr(workers, "PersistentRunner", lambda log_dir: worker)
     monkeypatch.setattr(provenance, "here", lambda device, **known: here("cpu", **known))
     config = RELAXED.config(num_trials=3, timeout_seconds=60, warmup_runs=7, iterations=9)
     packed = solution(tmp_path, BODIES["PASSED"])

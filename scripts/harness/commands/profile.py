@@ -7,8 +7,8 @@ arguments.
 """
 
 import argparse
+import io
 import sys
-from contextlib import nullcontext
 from pathlib import Path
 
 import torch
@@ -51,16 +51,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def show(records: list[ProfileRecord], args: argparse.Namespace) -> None:
     """Print, or write to args.output, in args.format."""
-    tables = profiles.tables(records)
-    with args.output.open("w") if args.output else nullcontext(sys.stdout) as file:
-        if args.format == "json":
-            file.write(profiles.as_json(records))
-        elif args.format == "markdown":
-            file.write("\n\n".join(table.markdown(titled=True) for table in tables) + "\n")
-        else:
-            console = Console(file=file, width=None if file.isatty() else WIDTH)
-            for table in tables:
-                console.print(table.terminal())
+    tables, file = profiles.tables(records), io.StringIO() if args.output else sys.stdout
+    if args.format == "json":
+        file.write(profiles.as_json(records))
+    elif args.format == "markdown":
+        file.write("\n\n".join(table.markdown(titled=True) for table in tables) + "\n")
+    else:
+        console = Console(file=file, width=None if file.isatty() else WIDTH)
+        for table in tables:
+            console.print(table.terminal())
+    if args.output:
+        write_atomically(args.output, file.getvalue())
 
 
 def main(args: argparse.Namespace) -> int:
@@ -82,12 +83,14 @@ def main(args: argparse.Namespace) -> int:
         say("No CUDA device: CPU time of Triton's interpreter, which says nothing about a GPU.")
     calls = args.calls or (10 if on_gpu else 2)
     how = {"calls": calls, "counters": args.counters, "chrome_trace": args.chrome_trace, "command": args.command_line}
-    for record in profile_all(Job(solutions, geometry, points, device_here(), say=say, **how)):
-        records.append(record)
-        if args.records:
-            text = record.model_dump_json(indent=2, exclude_defaults=True)
-            write_atomically(args.records / f"{record.solution}.json", f"{text}\n")
-    if records:
-        show(records, args)
+    try:
+        for record in profile_all(Job(solutions, geometry, points, device_here(), say=say, **how)):
+            records.append(record)
+            if args.records:
+                text = record.model_dump_json(indent=2, exclude_defaults=True)
+                write_atomically(args.records / f"{record.solution}.json", f"{text}\n")
+    finally:  # after Ctrl-C, too
+        if records:
+            show(records, args)
     doubtful = any(workload.warnings for record in records for workload in record.workloads)
     return 1 if failures or doubtful else 0

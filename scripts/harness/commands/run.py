@@ -79,20 +79,23 @@ def main(args: argparse.Namespace) -> int:
     if not on_gpu:
         console.print("No CUDA device: Triton's interpreter runs the kernels, so no times.")
 
-    with (
-        run.judging(geometry, solutions, tolerance, config, device_here(), args.command_line) as judge,
-        progress(console, len(todo)) as started,
-    ):
-        for label, workload in todo:
-            started(len(judged), label)
-            outcome = judge(label, workload)
-            judged.append(outcome)
-            for line in run_table.lines(outcome, on_gpu):
-                console.print(f"[{len(judged)}/{len(todo)}] {line}")
-            if path:  # at once: a run that is cut short keeps what it has measured
-                trace_files.merge(path, list(outcome.traces.values()))
-    title = f"{name}\n{eligibility.here()}, {tolerance}"
-    console.print(run_table.table(title, judged, list(solutions), skipped, on_gpu).terminal())
-    if path:
-        console.print(f"{sum(len(outcome.traces) for outcome in judged)} traces saved in {path}", soft_wrap=True)
+    try:
+        with (
+            run.judging(geometry, solutions, tolerance, config, device_here(), args.command_line) as judge,
+            progress(console, len(todo)) as started,
+        ):
+            for label, workload in todo:
+                started(len(judged), label)
+                outcome = judge(label, workload)
+                if path:  # at once: a run that is cut short keeps what it has measured
+                    trace_files.merge(path, list(outcome.traces.values()))
+                judged.append(outcome)
+                for line in run_table.lines(outcome, on_gpu):
+                    console.print(f"[{len(judged)}/{len(todo)}] {line}")
+    finally:  # after Ctrl-C, too
+        if judged:
+            title = f"{name}\n{eligibility.here()}, {tolerance}"
+            console.print(run_table.table(title, judged, list(solutions), skipped, on_gpu).terminal())
+        if judged and path:
+            console.print(f"{sum(len(outcome.traces) for outcome in judged)} traces saved in {path}", soft_wrap=True)
     return 0 if all(outcome.passed for outcome in judged) else 1

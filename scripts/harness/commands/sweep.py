@@ -56,13 +56,14 @@ def main(args: argparse.Namespace) -> int:
         raise CannotRun("a sweep takes times and needs a CUDA device; torch sees none")
     solutions, _ = select(args.solutions, sweep.GEOMETRY, console.print)
     sweeps = measure(args, solutions, console, device_here())
-    for one in sweeps:
-        console.print(report.terminal(one).terminal())
     return 1 if any(point.error for one in sweeps for point in one.points) else 0
 
 
 def measure(args: argparse.Namespace, solutions: dict[str, Solution], console: Console, device: str) -> list[Sweep]:
-    """A sweep of each solution, by name -> packed solution, recorded and printed point by point."""
+    """A sweep of each solution, by name -> packed solution, recorded and printed point by point; tables in the end.
+
+    The tables of what was measured are printed after Ctrl-C, too.
+    """
     routings = [(kind, tokens) for kind in dict.fromkeys(args.kinds) for tokens in sorted(set(args.tokens))]
     tolerance = TOLERANCES[args.tolerance]
     known = {"tolerance": str(tolerance), "protocol": sweep.PROTOCOL, "command": args.command_line}
@@ -71,11 +72,16 @@ def measure(args: argparse.Namespace, solutions: dict[str, Solution], console: C
         made = provenance.here(device, source_sha1=solution.hash(), **known)
         sweeps[name] = Sweep(Head(solution=name, target=args.target, planned=len(routings), provenance=made))
         sweep_record.add(files[name], sweeps[name].head)
-    # the bar is drawn between points only, or it would disturb their times
-    with progress(console, len(routings), ticking=False) as started:
-        for name, point in sweep.sweep(solutions, routings, tolerance, args.target, device, started):
-            sweeps[name].points.append(point)
-            sweep_record.add(files[name], point)
-            at = f"[{routings.index((point.kind, point.tokens)) + 1}/{len(routings)}] T={point.tokens} {point.kind}"
-            console.print(f"{at}  {name}  {point.error or f'{point.ms:.4f} ms'}")
+    try:
+        # the bar is drawn between points only, or it would disturb their times
+        with progress(console, len(routings), ticking=False) as started:
+            for name, point in sweep.sweep(solutions, routings, tolerance, args.target, device, started):
+                sweep_record.add(files[name], point)
+                sweeps[name].points.append(point)
+                at = f"[{routings.index((point.kind, point.tokens)) + 1}/{len(routings)}] T={point.tokens} {point.kind}"
+                console.print(f"{at}  {name}  {point.error or f'{point.ms:.4f} ms'}")
+    finally:
+        for one in sweeps.values():
+            if one.points:
+                console.print(report.terminal(one).terminal())
     return list(sweeps.values())

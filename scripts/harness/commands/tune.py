@@ -109,14 +109,16 @@ def main(args: argparse.Namespace) -> int:
         return 0
     operands = bench.random_operands(definition(args.geometry), tokens[-1], device_here())
     benches = [bench.Bench(solution, operands, layers[t], present[t]) for t in tokens]
-    with torch.no_grad():
-        if args.configuration:
-            search.time_all({at: wanted[at.num_tokens] for at in benches}, str(args.configuration))
-        else:
-            search.tune(benches)
-            written = paths.SOLUTIONS / bench.SOLUTION / f"{table}.py"
-            write_atomically(written, table_source(record))
-            console.print(f"tiles written to {written.relative_to(paths.SOLUTIONS.parent)}", soft_wrap=True)
-    for found in tuning.tables(record, tokens, None if args.all else tuning.SHOWN):
-        console.print(found.terminal())
+    try:
+        with torch.no_grad():
+            if args.configuration:
+                search.time_all({at: wanted[at.num_tokens] for at in benches}, str(args.configuration))
+            else:
+                search.tune(benches)
+                written = paths.SOLUTIONS / bench.SOLUTION / f"{table}.py"
+                write_atomically(written, table_source(record))
+                console.print(f"tiles written to {written.relative_to(paths.SOLUTIONS.parent)}", soft_wrap=True)
+    finally:  # after Ctrl-C, too
+        for found in tuning.tables(record, tokens, None if args.all else tuning.SHOWN):
+            console.print(found.terminal())
     return 1 if any(line.error for line in record.timed.values()) else 0

@@ -5,16 +5,15 @@ On the CPU Triton's interpreter runs the kernels of the small geometries, which 
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 from flashinfer_bench import BenchmarkConfig, Evaluation, EvaluationStatus, Solution, Trace, Workload
-from flashinfer_bench.bench.runner import PersistentRunner
 from flashinfer_bench.data import load_jsonl_file
 
 from harness.core import paths, provenance
 from harness.core.provenance import Provenance
-from harness.evaluation import cpu_judge
+from harness.evaluation import cpu_judge, workers
 from harness.evaluation.tolerances import Tolerance
 from harness.operators import workloads
 from harness.operators.catalogue import definition, definition_name
@@ -83,12 +82,10 @@ def judging(
     """
     full = definition(geometry)
     sources = {name: provenance_of(packed, tolerance, config, device, command) for name, packed in solutions.items()}
-    runner = PersistentRunner(config.log_dir) if device != "cpu" else None
-    run_workload = runner.run_workload if runner else cpu_judge.run_workload
 
     def judge(label: str, workload: Workload) -> Judged:
         try:
-            found = run_workload(full, workload, list(solutions.values()), config, paths.ROOT)
+            found = runner.run_workload(full, workload, list(solutions.values()), config, paths.ROOT)
         except RuntimeError as error:
             return Judged(label, {}, f"the reference did not run: {error}")
         traces = {}
@@ -99,8 +96,5 @@ def judging(
             )
         return Judged(label, traces)
 
-    try:
+    with workers.running(config.log_dir) if device != "cpu" else nullcontext(cpu_judge) as runner:
         yield judge
-    finally:
-        if runner:
-            runner.close()

@@ -7,6 +7,7 @@ from typing import Literal
 
 from pydantic import field_validator
 
+from harness.core.atomic_file import write_atomically
 from harness.core.errors import UserError
 from harness.core.provenance import Provenance
 from harness.core.schema import Strict, read_jsonl
@@ -103,9 +104,12 @@ def add(path: Path | None, line: Head | Point) -> None:
     """Append a line to the record file at once, if there is one; a head overwrites the file."""
     if path is None:
         return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w" if isinstance(line, Head) else "a") as file:
-        file.write(line.model_dump_json(exclude_none=True) + "\n")
+    text = line.model_dump_json(exclude_none=True) + "\n"
+    if isinstance(line, Head):
+        write_atomically(path, text)
+        return
+    with path.open("a") as file:
+        file.write(text)
 
 
 def read(path: Path) -> Sweep:

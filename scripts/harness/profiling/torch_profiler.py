@@ -14,6 +14,7 @@ import pandas as pd
 from torch.profiler import ProfilerActivity, profile, record_function
 from triton.runtime.interpreter import InterpretedFunction
 
+from harness.core.atomic_file import write_atomically
 from harness.packing.stages import plain_name
 from harness.profiling.calls import ProfileError, call_repeatedly
 
@@ -51,10 +52,12 @@ def record(runnable, args: list, calls: int, device: str, keep: Path | None = No
     with marked, profile(activities=activities) as profiler:
         call_repeatedly(runnable, args, calls, device, lambda: record_function(CALL))
     with tempfile.TemporaryDirectory() as folder:
-        path = keep or Path(folder) / "trace.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path = Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(path))
-        return json.loads(path.read_text())["traceEvents"]
+        text = path.read_text()
+    if keep:
+        write_atomically(keep, text)
+    return json.loads(text)["traceEvents"]
 
 
 def timed(events: Iterable[dict], categories: set[str]) -> list[dict]:
