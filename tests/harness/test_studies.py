@@ -67,7 +67,7 @@ def test_the_pages_mark_what_is_stale_and_what_is_not_there(profiles):
     assert "`align_fused_bf16`\\*" in studies.bf16_gemm1() and studies.STALE in studies.bf16_gemm1()
     assert "**Stale, the source has changed since: triton_mxfp8.**" in studies.mxfp8()
     write(profiles / "mxfp8", "triton_mxfp8", "d", pack.pack("triton_mxfp8")["mxfp8"].hash())
-    assert "Stale" not in studies.mxfp8() and "**triton_mxfp8, T=16**" in studies.mxfp8()
+    assert "Stale" not in studies.mxfp8() and "### T = 16, " in studies.mxfp8()
 
 
 def test_every_committed_record_is_one_and_lies_with_its_operator():
