@@ -597,6 +597,11 @@ INTERPRETED = [
     ("triton_fused_v2", "one-token", ["route", "permute", "gemm1 + swiglu_quant", "gemm2", "combine", HOST_OPERATIONS]),
     ("gather_scatter_bf16", "one-token", ["sort", "gemm1 + swiglu", "gemm2 + scatter", "sum", HOST_OPERATIONS]),
     ("triton_mxfp8", "one-token", ["product", "sum of shares", HOST_OPERATIONS]),
+    (
+        "torch_grouped_bf16",
+        "one-token",
+        ["sort", "gather + scatter", "gemm1 + gemm2", "swiglu", "sum", HOST_OPERATIONS],
+    ),
 ]
 
 
@@ -619,7 +624,7 @@ def test_a_profile_on_a_cpu_from_end_to_end(tmp_path, capsys, solution, workload
     assert record.provenance.command == shlex.join(["moebench", *args])
     assert [stage.stage for stage in found.stages] == stages
     kernels = [kernel for stage in found.stages[:-1] for kernel in stage.kernels]
-    assert all(kernel.instances == 2 and kernel.total_us > 0 for kernel in kernels)
+    assert all(kernel.instances % 2 == 0 and kernel.total_us > 0 for kernel in kernels)
     assert sum(stage.share for stage in found.stages) == pytest.approx(1, abs=1e-3)
     flush_and_clone = {kernel.name: kernel.instances for kernel in found.other}
     inputs = len(json.loads(paths.definition_file(record.definition).read_text())["inputs"])

@@ -1,7 +1,7 @@
 """Compare two trace sets, before and after a change, and print Markdown for a pull request.
 
 A solution that is slower by more than 5% on any workload, or fails where it passed, is marked. Exit status: 0 nothing
-is marked, 1 something is, 2 nothing could be compared or bad arguments.
+is marked, 1 something is or nothing could be compared, 2 bad arguments.
 """
 
 import argparse
@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from harness.core.atomic_file import write_atomically
-from harness.core.errors import UserError
+from harness.core.errors import CannotRun
 from harness.report import regression as report
 from harness.results import regression, trace_files
 
@@ -32,5 +32,5 @@ def main(args: argparse.Namespace) -> int:
     if args.output:
         write_atomically(args.output, text)
     if not (found.side == "both").any():
-        raise UserError("nothing could be compared: no solution ran on both sides under the same conditions")
+        raise CannotRun("nothing could be compared: no solution ran on both sides under the same conditions")
     return 1 if (found.mark != "").any() else 0
