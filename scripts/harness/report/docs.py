@@ -18,7 +18,7 @@ from harness.core.names import unknown
 from harness.packing import pack
 from harness.profiling.record import read_records
 from harness.report import profiles, studies, sweep, tuning
-from harness.report.blocks import examples, results, solutions
+from harness.report.blocks import examples, results, solutions, tolerances
 from harness.report.blocks.examples import Moebench
 from harness.report.figures import roofline, speed, stages
 from harness.report.figures import sweep as sweep_figure
@@ -49,7 +49,9 @@ def recorded() -> Comparison:
 
 
 BLOCKS: Blocks = {
+    ("README.md", "answer"): lambda: results.answer(recorded()),
     ("README.md", "results"): lambda: results.block(recorded()),
+    ("docs/tolerances.md", "passes"): lambda: tolerances.block(recorded()),
     ("docs/backends.md", "solutions"): lambda: solutions.block(recorded()),
     ("docs/sweep.md", "sweeps"): sweep.block,
     ("docs/profile.md", "profile"): profiles.block,
