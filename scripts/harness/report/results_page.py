@@ -12,12 +12,12 @@ from types import SimpleNamespace
 
 import jinja2
 
+from harness.report import colours
 from harness.report.comparison import decimal, matched_columns
 from harness.results.comparison import Comparison, Row, RunGroup, Section, tolerance_order
 from harness.results.summary import REGIMES
 
 HERE = Path(__file__).parent
-NUM_COLOURS = 8  # as many as results_page.css and results_page.js have of series and marks
 SOURCES = {
     "current": "current: the solution's source has not changed since",
     "stale": "stale: the source has changed since, or is gone",
@@ -131,6 +131,7 @@ def workload_view(section: Section, row: Row) -> dict:
         "label": f"T = {info.seq_len:,}" + ("" if info.active is None else f", {info.active} active experts"),
         "bound_ms": info.bound_ms,
         "bound_speedup": row.bound_speedup,
+        "bound_bound_text": info.bound_ms and f"1 ({decimal(info.bound_ms, 3)} ms)",
         "bound_latency_text": info.bound_ms and f"{decimal(info.bound_ms, 3)} ms",
         "bound_speedup_text": row.bound_speedup and decimal(row.bound_speedup, 1, "x"),
         "part": part,
@@ -141,8 +142,10 @@ def point_view(cell: SimpleNamespace, trace: str) -> dict:
     """A timed cell in plots; trace: its `trace_id`."""
     return {
         "uuid": cell.uuid,
+        "over_bound": cell.over_bound,
         "latency_ms": cell.latency_ms,
         "speedup": cell.speedup,
+        "bound_text": f"{decimal(cell.over_bound, 2)} ({decimal(cell.latency_ms, 3)} ms)",
         "latency_text": f"{decimal(cell.latency_ms, 3)} ms",
         "speedup_text": decimal(cell.speedup, 1, "x"),
         "stale": cell.stale,
@@ -171,12 +174,18 @@ def data_of(comparison: Comparison, series: dict[str, dict]) -> dict:
 
 
 def series_of(comparison: Comparison) -> dict[str, dict]:
-    """Solution -> its colour and mark, the same in every plot; past the last colour the marks differ."""
+    """Solution -> its colour, a class of `colour_rules`, and its mark, an index of results_page.js's."""
     names = sorted({name for group in comparison.groups for name in group.solutions})
-    return {
-        name: {"colour": f"series-{at % NUM_COLOURS}", "mark": (at + at // NUM_COLOURS) % NUM_COLOURS}
-        for at, name in enumerate(names)
-    }
+    return {name: {"colour": f"series-{colours.colour(name)}", "mark": colours.mark(name)} for name in names}
+
+
+def colour_rules() -> str:
+    """CSS: the colours of report/colours.py by light and dark scheme."""
+    light, dark = (
+        "".join(f".series-{name} {{ --series: {pair[at]}; }}\n" for name, pair in colours.PALETTE.items())
+        for at in (0, 1)
+    )
+    return f"{light}@media screen and (prefers-color-scheme: dark) {{\n{dark}}}\n"
 
 
 def hash_source(text: str) -> str:
@@ -198,6 +207,7 @@ def page(comparison: Comparison) -> str:
     for function in (trace_id, group_id, regime_of, tags_of, label_of, matched_columns):
         environment.globals[function.__name__] = function
     script, style = ((HERE / f"results_page.{kind}").read_text() for kind in ("js", "css"))
+    style += colour_rules()
     series = series_of(comparison)
     seq_lens = {info.seq_len for section in comparison.sections for info in section.workloads}
     return environment.get_template("results_page.html.jinja").render(
