@@ -639,7 +639,7 @@ def test_a_solution_for_another_machine_is_skipped_with_its_reason(capsys):
     options = ["--definition", "mxfp8_fp16", "--workloads", "one-token", "--calls", "1"]
     assert cli.main(["profile", *solutions, *options]) == 0
     said = capsys.readouterr()
-    assert "torch_scaled_mxfp8: SKIPPED: runs on sm_100; this machine is cpu" in said.err
+    assert "torch_scaled_mxfp8: SKIPPED: needs sm_100; this machine has no CUDA device" in said.err
     assert HOST_OPERATIONS in said.out and "torch_scaled_mxfp8" not in said.out
 
 
@@ -652,8 +652,8 @@ def test_a_solution_for_another_machine_is_skipped_with_its_reason(capsys):
         (["triton_mxfp8", "--workloads", "real:8"], 2, "unknown workload 'real:8'"),
         (["triton_fused_v2", "--calls", "0"], 2, "got '0', want a whole number, 1 or more"),
         (["triton_fused_v2", "--counters"], 1, "--counters needs a CUDA device; torch sees none"),
-        (["hopper_fused"], 1, "hopper_fused: SKIPPED: does not serve this definition"),
-        (["torch_scaled_mxfp8"], 1, "torch_scaled_mxfp8: SKIPPED: runs on sm_100; this machine is cpu"),
+        (["hopper_fused"], 1, "hopper_fused: SKIPPED: needs sm_90; this machine has no CUDA device"),
+        (["torch_scaled_mxfp8"], 1, "torch_scaled_mxfp8: SKIPPED: needs sm_100; this machine has no CUDA device"),
         (["triton_mxfp8", "--definition", "mxfp8"], 1, "the mxfp8 geometry needs a CUDA device"),
         (["triton_mxfp8", "--definition", "odd"], 2, "unknown definition 'odd'; there are: full"),
     ],

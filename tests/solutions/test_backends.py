@@ -474,7 +474,8 @@ def test_skipped_where_the_hardware_is_another(name, hardware, monkeypatch):
         if hardware in targets:
             assert reason is None
         else:
-            assert reason == f"runs on {', '.join(targets)}; this machine is {hardware}"
+            here = "this machine has no CUDA device" if hardware == "cpu" else f"this GPU is {hardware}"
+            assert reason == f"needs {', '.join(targets)}; {here}"
 
 
 @pytest.mark.parametrize("name", [*BACKENDS, "sglang_triton"])
@@ -493,7 +494,7 @@ def test_the_main_job_reports_them_skipped(monkeypatch, capsys):
     shown = capsys.readouterr().err
     for name in BACKENDS:
         targets = ", ".join(manifest.read_manifest(name).target_hardware)
-        assert f"{name}: SKIPPED: runs on {targets}; this machine is cpu" in shown
+        assert f"{name}: SKIPPED: needs {targets}; this machine has no CUDA device" in shown
 
 
 # ---- solutions that compile for minutes ----

@@ -375,7 +375,7 @@ def test_sm90_multiplies_on_the_tensor_cores(compiled, rows):
 def test_torch_scaled_is_skipped_with_its_reason():
     """A user would miss: why there is no figure of torch's own product, before anything was timed."""
     solution = pack.pack("torch_scaled_mxfp8")["mxfp8"]
-    assert eligibility.why_skipped(solution, "sm_90") == "runs on sm_100; this machine is sm_90"
+    assert eligibility.why_skipped(solution, "sm_90") == "needs sm_100; this GPU is sm_90"
     assert eligibility.why_skipped(solution, "sm_100") is None
 
 

@@ -78,7 +78,9 @@ def main(args: argparse.Namespace) -> int:
         raise CannotRun("--counters needs a CUDA device; torch sees none")
     geometry = choose_geometry(args.definition, on_gpu, args.solutions)
     points = choose_points(args.workloads, geometry)
-    solutions, _ = select(args.solutions, geometry, say)
+    solutions, skipped = select(args.solutions, geometry, say)
+    for line in skipped:
+        say(line)
     if not on_gpu:
         say("No CUDA device: CPU time of Triton's interpreter, which says nothing about a GPU.")
     calls = args.calls or (10 if on_gpu else 2)

@@ -54,7 +54,9 @@ def main(args: argparse.Namespace) -> int:
     manifest.choose(args.solutions)
     if not torch.cuda.is_available():
         raise CannotRun("a sweep takes times and needs a CUDA device; torch sees none")
-    solutions, _ = select(args.solutions, sweep.GEOMETRY, console.print)
+    solutions, skipped = select(args.solutions, sweep.GEOMETRY, console.print)
+    for line in skipped:
+        console.print(line)
     sweeps = measure(args, solutions, console, device_here())
     return 1 if any(point.error for one in sweeps for point in one.points) else 0
 

@@ -19,22 +19,22 @@ def packed_name(name: str, geometry: str) -> str:
     return "_".join([name, *(f"{size[0]}{value}" for size, value in catalogue.GEOMETRIES[geometry].items())])
 
 
-def gather(manifest: Manifest, folder: Path = paths.SOLUTIONS) -> dict[str, str]:
-    """Path inside the bundle -> text, sorted by path. Raises PackingError for a missing stage or borrowed file.
+def files_of(manifest: Manifest, folder: Path = paths.SOLUTIONS) -> dict[str, Path]:
+    """Path inside the bundle -> file, sorted by path. Raises PackingError for a missing stage or borrowed file.
 
     Files of the solution's own folder stand in for those of its base with the same name. A borrowed file, named as
     <other solution>/<file>, is packed beside the solution's own and may not have the name of one of them.
     """
     folders = [folder / part for part in (manifest.based_on, manifest.name) if part]
     files = [path for part in folders for path in part.iterdir() if path.suffix in {".py", ".cu", ".cuh"}]
-    sources = {path.name: path.read_text() for path in files}
+    found = {path.name: path for path in files}
     for borrowed in manifest.borrowed:
         path = folder / borrowed
         if PurePosixPath(borrowed).parent.name not in solution_names(folder) or not path.is_file():
             raise refusal(manifest.name, "borrowed", borrowed, "SOLUTION/FILE of another solution")
-        if path.name in sources:
+        if path.name in found:
             raise refusal(manifest.name, "borrowed", borrowed, f"a file of another name: there is a {path.name} here")
-        sources[path.name] = path.read_text()
+        found[path.name] = path
     for stage in manifest.kernels:
         path = folder / "kernels" / f"{stage}.py"
         if not path.is_file():
@@ -42,8 +42,14 @@ def gather(manifest: Manifest, folder: Path = paths.SOLUTIONS) -> dict[str, str]
             raise refusal(manifest.name, "kernels", stage, f"a shared stage: {known}")
         for part in (path, path.with_suffix(".cpp")):  # what the stage compiles for its host code
             if part.is_file():
-                sources[f"kernels/{part.name}"] = part.read_text()
-    return dict(sorted(sources.items()))
+                found[f"kernels/{part.name}"] = part
+    return dict(sorted(found.items()))
+
+
+def origins(name: str, folder: Path = paths.SOLUTIONS) -> dict[str, PurePosixPath]:
+    """Path inside a solution's bundle -> path in the repository. Raises PackingError."""
+    files = files_of(read_manifest(name, folder), folder)
+    return {packed: PurePosixPath("solutions", file.relative_to(folder)) for packed, file in files.items()}
 
 
 def parse(name: str, sources: dict[str, str]) -> dict[str, ast.Module]:
@@ -81,7 +87,7 @@ def check_imports(name: str, trees: dict[str, ast.Module]) -> None:
 def pack(name: str, folder: Path = paths.SOLUTIONS) -> dict[str, Solution]:
     """Geometry -> Solution, for each geometry the solution serves. Raises PackingError."""
     manifest = read_manifest(name, folder)
-    sources = gather(manifest, folder)
+    sources = {path: file.read_text() for path, file in files_of(manifest, folder).items()}
     trees = parse(name, sources)
     check_imports(name, trees)
     path, *function = manifest.entry_point.split("::")
