@@ -40,7 +40,7 @@ def winners(trace_set: TraceSet, name: str) -> tuple[dict[int, str], str]:
     chosen = {dict(key.axes)["seq_len"]: solution for key, solution in table.index.get(name, {}).items()}
     other = table.def_best.get(name, "")
     if not trace_set.get_solution(other):
-        raise CannotRun(f"{name}: no packed solution has a trace that passed: run `moebench run`, or `make pack`")
+        raise CannotRun(f"{name}: no packed solution has a trace that passed; record some: `moebench run --save`")
     return {tokens: solution for tokens, solution in chosen.items() if trace_set.get_solution(solution)}, other
 
 
