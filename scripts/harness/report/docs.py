@@ -56,17 +56,18 @@ BLOCKS: Blocks = {
     ("docs/sweep.md", "sweeps"): sweep.block,
     ("docs/profile.md", "profile"): profiles.block,
     ("docs/tune.md", "tuning"): tuning.block,
-    ("docs/mxfp8.md", "mxfp8"): studies.mxfp8,
-    ("docs/w16a16.md", "summary"): studies.bf16_summary,
-    ("docs/w16a16.md", "counters"): studies.bf16_gemm1,
-    ("docs/w16a16.md", "stages"): studies.bf16_launches,
+    ("docs/mxfp8.md", "summary"): lambda: studies.summary(studies.MXFP8),
+    ("docs/mxfp8.md", "calls"): lambda: studies.calls(studies.MXFP8),
+    ("docs/w16a16.md", "summary"): lambda: studies.summary(studies.BF16),
+    ("docs/w16a16.md", "gemm1"): lambda: studies.gemm1(studies.BF16),
+    ("docs/w16a16.md", "calls"): lambda: studies.calls(studies.BF16),
 }
 FIGURES: Figures = (
     (("README.md", "docs/compare.md"), lambda: speed.pictures(recorded())),
     (("docs/compare.md",), lambda: roofline.pictures(recorded())),
     (("docs/compare.md",), lambda: stages.pictures(read_records(paths.PROFILES))),
     (("docs/sweep.md",), lambda: sweep_figure.pictures(sweep.recorded())),
-    (("docs/w16a16.md",), lambda: speed.pictures(studies.bf16_traces(), "w16a16.svg")),
+    (("docs/w16a16.md",), lambda: speed.pictures(studies.BF16.traces(), "w16a16.svg")),
 )
 PREPARE = {"docs/apply.md": lambda: pack.pack_here([])}  # before a page's examples
 
