@@ -222,8 +222,8 @@ def two_workloads(monkeypatch, no_gpu):
     monkeypatch.setattr(run, "load_workloads", lambda geometry, wanted: load(geometry, wanted)[:2])
 
 
-def test_a_run_that_is_cut_short_keeps_what_it_measured(tmp_path, monkeypatch, passed, no_gpu):
-    """A user would miss: an hour of results, for one Ctrl-C in the last workload."""
+def test_a_run_that_is_cut_short_keeps_what_it_measured(tmp_path, monkeypatch, passed, no_gpu, capsys):
+    """A user would miss: an hour of results, for one Ctrl-C in the last workload; and the table of them."""
     judged = []
 
     def run_workload(found, workload, solutions, *rest):
@@ -236,6 +236,20 @@ def test_a_run_that_is_cut_short_keeps_what_it_measured(tmp_path, monkeypatch, p
     output = tmp_path / "traces.jsonl"
     assert cli.main(["run", "--solutions", "triton_fused_v2", "--output", str(output)]) == 130
     assert sorted(t.workload.uuid for t in trace_files.load(output)) == sorted(judged) and len(judged) == 2
+    shown = capsys.readouterr()
+    assert "triton_fused_v2" in shown.out.partition("━")[2] and f"2 traces saved in {output}" in shown.out
+    assert shown.err == "interrupted\n"
+
+
+def test_a_cache_that_cannot_be_written_is_named_before_anything_runs(tmp_path, monkeypatch, no_gpu, capsys):
+    """A user would miss: what to set where the home folder is read-only."""
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("FIB_CACHE_PATH", str(tmp_path / "file" / "cache"))
+    assert cli.main(["run", "--definition", "mxfp8_small"]) == 1
+    shown = capsys.readouterr()
+    (line,) = shown.err.splitlines()
+    assert line.startswith(f"FIB_CACHE_PATH: nothing can be written in {tmp_path}/file/cache: Not a directory; set")
+    assert not shown.out
 
 
 def test_a_reference_that_does_not_run_fails_the_run(tmp_path, monkeypatch, passed, two_workloads, capsys):

@@ -7,13 +7,12 @@ traces are of one cell, those of the current source come first, and the newest o
 import argparse
 import json
 import sys
-from pathlib import Path
 
 import pandas as pd
 from rich.console import Console
 
 from harness.core import paths
-from harness.core.arguments import Names, add_traces
+from harness.core.arguments import Names, add_traces, output_file
 from harness.core.atomic_file import write_atomically
 from harness.operators.catalogue import GEOMETRIES
 from harness.report import comparison as report
@@ -29,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--solutions", nargs="+", action=Names, default=[], metavar="NAME", help="default: all that were recorded")
     add("--ratio", nargs=2, metavar=("A", "B"), help="only this: how many times as fast A is as B")
     add("--format", choices=FORMATS, default="terminal", help="default: terminal")
-    add("--output", type=Path, metavar="FILE", help="write there, not to the terminal")
+    add("--output", type=output_file, metavar="FILE", help="write there, not to the terminal")
 
 
 def as_csv(found: Comparison) -> str:

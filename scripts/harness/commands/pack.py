@@ -5,9 +5,8 @@ docs/engines.md.
 """
 
 import argparse
-from pathlib import Path
 
-from harness.core.arguments import Names
+from harness.core.arguments import Names, output_folder
 from harness.operators.catalogue import GEOMETRIES
 from harness.packing import pack
 
@@ -15,8 +14,12 @@ from harness.packing import pack
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("names", nargs="*", action=Names, metavar="NAME", help="default: every solution")
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--into", type=Path, metavar="PATH", help="register in another FlashInfer-Trace data set")
-    where.add_argument("--package", type=Path, metavar="FOLDER", help="write FOLDER/NAME/, which `import` finds")
+    where.add_argument(
+        "--into", type=output_folder, metavar="PATH", help="register in another FlashInfer-Trace data set"
+    )
+    where.add_argument(
+        "--package", type=output_folder, metavar="FOLDER", help="write FOLDER/NAME/, which `import` finds"
+    )
     parser.add_argument(
         "--geometry",
         nargs="+",

@@ -9,12 +9,11 @@ arguments.
 import argparse
 import io
 import sys
-from pathlib import Path
 
 import torch
 from rich.console import Console
 
-from harness.core.arguments import Names, count
+from harness.core.arguments import Names, count, output_file, output_folder
 from harness.core.atomic_file import write_atomically
 from harness.core.errors import CannotRun
 from harness.evaluation.calling import device_here
@@ -43,10 +42,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--workloads", nargs="+", action=Names, default=[], metavar="W", help=WORKLOADS)
     add("--calls", type=count(), help="default: 10 with a GPU, else 2")
     add("--counters", action="store_true", help="hardware counters of each launch, through ncu")
-    add("--chrome-trace", type=Path, metavar="FILE", help="keep torch.profiler's trace; several get a suffix each")
+    add(
+        "--chrome-trace",
+        type=output_file,
+        metavar="FILE",
+        help="keep torch.profiler's trace; several get a suffix each",
+    )
     add("--format", choices=FORMATS, default="table", help="default: table")
-    add("--output", type=Path, metavar="FILE", help="write it there instead of printing it")
-    add("--records", type=Path, metavar="FOLDER", help="keep a record of each solution there, as in docs/data/profile/")
+    add("--output", type=output_file, metavar="FILE", help="write it there instead of printing it")
+    add(
+        "--records",
+        type=output_folder,
+        metavar="FOLDER",
+        help="keep a record of each solution there, as in docs/data/profile/",
+    )
 
 
 def show(records: list[ProfileRecord], args: argparse.Namespace) -> None:

@@ -8,6 +8,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from harness.core.arguments import output_file
 from harness.core.atomic_file import write_atomically
 from harness.core.errors import CannotRun
 from harness.report import regression as report
@@ -19,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = "trace sets, folders of JSONL files or such files; several are merged"
     add("--before", type=Path, nargs="+", required=True, metavar="PATH", help=what)
     add("--after", type=Path, nargs="+", required=True, metavar="PATH", help="likewise")
-    add("--output", type=Path, metavar="FILE", help="write the Markdown there too")
+    add("--output", type=output_file, metavar="FILE", help="write the Markdown there too")
 
 
 def main(args: argparse.Namespace) -> int:

@@ -13,7 +13,7 @@ import torch
 from rich.console import Console
 
 from harness.core import paths
-from harness.core.arguments import Names, count
+from harness.core.arguments import Names, count, output_file, writable
 from harness.core.errors import UserError
 from harness.evaluation import run
 from harness.evaluation.calling import device_here
@@ -42,14 +42,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--timeout", type=count(), default=300, help="seconds per solution and workload; default: 300")
     add("--save", action=argparse.BooleanOptionalAction, help="keep the traces; default: with a GPU only")
     add("--verbose", action="store_true", help="the whole log of what fails; a diagnosis of every wrong output")
-    add("--output", type=Path, metavar="FILE", help="keep the traces here, not below traces/")
+    add("--output", type=output_file, metavar="FILE", help="keep the traces here, not below traces/")
 
 
 def trace_file(args: argparse.Namespace, name: str) -> Path | None:
     """The file that the definition's traces are kept in, or None. Raises UserError for a file of something else."""
     if not (args.save if args.save is not None else torch.cuda.is_available() or args.output is not None):
         return None
-    path = args.output or paths.trace_file(name)
+    path = writable(args.output or paths.trace_file(name))
     try:
         trace_files.load(path)
     except ValueError as error:  # before anything runs, not when there is something to add to it

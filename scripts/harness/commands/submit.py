@@ -14,6 +14,7 @@ from typing import get_args
 
 from rich.console import Console
 
+from harness.core.arguments import output_folder
 from harness.packing import manifest
 from harness.submission.evaluation_machine import HARDWARE
 from harness.submission.prepare import prepare
@@ -23,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("name", metavar="NAME", help="the solution")
     into = "new, empty, written by this command before, or a clone of your fork without its config.toml and solution/"
-    add("--into", type=Path, metavar="FOLDER", required=True, help=into)
+    add("--into", type=output_folder, metavar="FOLDER", required=True, help=into)
     machines = [name for name in get_args(manifest.Hardware) if name != "cpu"]
     add("--hardware", choices=machines, default=HARDWARE, help=f"the evaluation's; default: {HARDWARE}")
     add("--traces", type=Path, nargs="+", default=[], metavar="PATH", help="default: this repository's traces")

@@ -13,7 +13,7 @@ from flashinfer_bench import Solution
 from rich.console import Console
 
 from harness.core import provenance
-from harness.core.arguments import Names, count
+from harness.core.arguments import Names, count, output
 from harness.core.errors import CannotRun, UserError
 from harness.evaluation import sweep, sweep_record
 from harness.evaluation.calling import device_here
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--tolerance", choices=list(TOLERANCES), default="relaxed", help="a result is wrong beyond it; default: relaxed"
     )
     add("--target", choices=list(TARGETS), default="loose", help="loose: 1.5 x bound + 0.03 ms; tight: the workloads'")
-    add("--output", type=Path, metavar="PATH", help="record the sweep in this file, or as NAME.jsonl in this folder")
+    add("--output", type=output, metavar="PATH", help="record the sweep in this file, or as NAME.jsonl in this folder")
 
 
 def record_files(output: Path | None, names: list[str]) -> dict[str, Path | None]:

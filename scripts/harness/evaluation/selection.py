@@ -6,6 +6,7 @@ from collections.abc import Callable
 from flashinfer_bench import Definition, Solution
 from flashinfer_bench.compile import BuilderRegistry, BuildError
 
+from harness.core.arguments import check_cache
 from harness.core.errors import CannotRun
 from harness.operators.catalogue import FULL, GEOMETRIES, definition, geometry_named, operator
 from harness.packing import eligibility, manifest, pack
@@ -32,8 +33,9 @@ def select(names: list[str], geometry: str, say: Say) -> tuple[dict[str, Solutio
     """Folder's name -> packed solution, of these or all of the operator's, and a line for each one that is skipped.
 
     Those that compile for minutes on first use are built. Raises UserError for an unknown solution and for one that
-    cannot be packed, CannotRun if all are skipped.
+    cannot be packed, CannotRun if all are skipped or FIB cannot write in its cache.
     """
+    check_cache()
     solutions, skipped = {}, []
     for name in manifest.choose(names or manifest.solutions_of(operator(geometry).GEOMETRIES)):
         packed = pack.pack(name)

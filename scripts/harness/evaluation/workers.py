@@ -4,6 +4,7 @@ import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from multiprocessing.context import SpawnProcess
 from unittest import mock
 
@@ -19,6 +20,7 @@ class Pool(ThreadPoolExecutor):
 
 def start_without_interrupt(process, start=SpawnProcess._Popen):
     """Start a worker that never takes SIGINT: it would print a traceback. The parent's handler ends it."""
+    resource_tracker.ensure_running()  # spawning begins with it, and it unblocks SIGINT when it starts
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         return start(process)
