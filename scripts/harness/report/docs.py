@@ -79,8 +79,9 @@ def all_pages(root: Path = paths.ROOT) -> list[str]:
 def chosen_pages(wanted: list[str], root: Path = paths.ROOT) -> list[str]:
     """Pages by file name or stem, which several may share; all without any. Raises UserError for an unknown one."""
     pages, stems = all_pages(root), {Path(name).stem for name in wanted}
-    for stem in sorted(stems - {Path(page).stem for page in pages}):
-        raise UserError(unknown("page", stem, [Path(page).stem for page in pages]))
+    known = sorted({Path(page).stem for page in pages})  # a page and its history have the same
+    for stem in sorted(stems.difference(known)):
+        raise UserError(unknown("page", stem, known))
     return [page for page in pages if not wanted or Path(page).stem in stems]
 
 
