@@ -6,10 +6,11 @@ from types import SimpleNamespace
 
 from rich.console import Console
 
+from harness.operators.catalogue import BY_NAME
 from harness.report.table import Cell as Entry
 from harness.report.table import Table
 from harness.results.comparison import Comparison, Ratio, Row, RunGroup, Section, tolerance_order
-from harness.results.summary import ALL, LEVEL, REGIMES, RegimeSummary
+from harness.results.summary import LEVEL, RegimeSummary, is_level
 from harness.results.workload_info import WorkloadInfo
 
 LEVEL_WORDS = f"within {LEVEL - 1:.0%} of it"
@@ -96,7 +97,7 @@ def range_table(group: RunGroup) -> Table:
 def ratio_table(group: RunGroup, ratio: Ratio) -> Table:
     def entries(row: Row) -> list[Entry | str]:
         value = ratio.by_workload.get(row.workload.uuid)
-        faster = Entry(decimal(value, 3), "best" if value and value > 1 else "")
+        faster = Entry(decimal(value, 3), "best" if value and not is_level(value, 1) else "")
         return [str(row.workload.seq_len), decimal(row.ms(ratio.a), 3), decimal(row.ms(ratio.b), 3), faster]
 
     least, greatest, mean = (decimal(value, 3) for value in (ratio.least, ratio.greatest, ratio.geometric_mean))
@@ -104,7 +105,8 @@ def ratio_table(group: RunGroup, ratio: Ratio) -> Table:
         title=f"{ratio.a} against {ratio.b}",
         head=["T", f"{ratio.a} ms", f"{ratio.b} ms", "ratio"],
         sections=[[entries(row) for row in group.rows]],
-        caption=f"How many times as fast the first is; from {least} to {greatest}, geometric mean {mean}.",
+        caption=f"How many times as fast the first is, marked where by more than {LEVEL - 1:.0%}; from {least} to "
+        f"{greatest}, geometric mean {mean}.",
         words=0,
     )
 
@@ -135,12 +137,13 @@ def matched_table(section: Section) -> Table:
     )
 
 
-def choice(summary: RegimeSummary) -> Entry:
-    """The solutions to use, best first."""
+def choice(summary: RegimeSummary) -> tuple[Entry, str]:
+    """The solutions to use, best first, and their scores."""
     if summary.best:
-        return Entry(", ".join(summary.best), "best")
+        scores = (decimal(summary.of(name).mean, 1, "x") for name in summary.best)
+        return Entry(", ".join(summary.best), "best"), ", ".join(scores)
     untimed = any(s.complete for s in summary.summaries)
-    return Entry("not timed") if untimed else Entry("none passes all", "failed")
+    return Entry("not timed") if untimed else Entry("none passes all", "failed"), "-"
 
 
 def choice_table(comparison: Comparison) -> Table:
@@ -148,7 +151,7 @@ def choice_table(comparison: Comparison) -> Table:
 
     def condition(section: Section, group: RunGroup) -> dict[str, str]:
         return {
-            "definition": section.definition,
+            "definition": BY_NAME.get(section.definition, section.definition),
             "machine": section.hardware,
             "versions": section.versions_text,
             "protocol": group.protocol,
@@ -161,22 +164,18 @@ def choice_table(comparison: Comparison) -> Table:
     others = [name for name in shown if name != "protocol"]
     if len({tuple(c[name] for name in others) for c in conditions}) == len(conditions):
         shown = others
-    present = {summary.regime for group in comparison.groups for summary in group.regimes}
-    regimes = [ALL, *(regime for regime in REGIMES if regime in present)]
 
-    def entries(section: Section, group: RunGroup) -> list[Entry | str]:
-        summaries = {summary.regime: summary for summary in (group.total, *group.regimes)}
-        chosen = [choice(summaries[regime]) if regime in summaries else "-" for regime in regimes]
-        scores = ", ".join(decimal(group.total.of(name).mean, 1, "x") for name in group.total.best)
-        return [*(condition(section, group)[name] for name in shown), *chosen, scores or "-"]
+    def rows(section: Section, group: RunGroup) -> list[list[Entry | str]]:
+        known = [condition(section, group)[name] for name in shown]
+        return [[*known, summary.regime.name, *choice(summary)] for summary in (group.total, *group.regimes)]
 
     return Table(
         title="Which to use",
-        head=[*shown, *(regime.name for regime in regimes), "score"],
-        sections=[[entries(section, group) for group in section.groups] for section in comparison.sections],
-        caption="Of the solutions that passed every workload, the one with the least latency (geometric mean of the "
-        f"ratios), and those {LEVEL_WORDS}. score: their mean speed-up over all T, which is FIB's score.",
-        words=len(shown) + len(regimes),
+        head=[*shown, "T", "use", "score"],
+        sections=[rows(section, group) for section in comparison.sections for group in section.groups],
+        caption="use: of the solutions that passed every workload, the one with the least latency (geometric mean of "
+        f"the ratios) and those {LEVEL_WORDS}, best first. score: FIB's, the arithmetic mean of the speed-ups.",
+        words=len(shown) + 3,
     )
 
 
