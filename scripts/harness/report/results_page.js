@@ -81,15 +81,10 @@
   const OUTLIER = 3; // times the median of what is drawn: above, a number stands in place of the point, as in the figures
   const LINE = 14;
   function ticks(low, high) {
-    const steps = (digits) => {
-      const found = [];
-      for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power++)
-        for (const digit of digits) found.push(Number(`${digit}e${power}`));
-      return found.filter((value) => value >= low && value <= high);
-    };
-    const choices = [steps([1, 2, 5]), steps([1, 2, 3, 4, 5, 6, 8])];
-    if (choices[0].length > 7) return steps([1]);
-    return choices.find((found) => found.length > 2) ?? even(low, high);
+    const powers = Array.from({ length: Math.ceil(Math.log10(high / low)) + 2 }, (_, at) => at + Math.floor(Math.log10(low)));
+    const found = powers.flatMap((power) => [1, 2, 5].map((digit) => Number(`${digit}e${power}`)));
+    const inside = found.filter((value) => value >= low && value <= high);
+    return inside.length > 2 ? inside : even(low, high);
   }
   function even(low, high) {
     const rough = (high - low) / 5;
@@ -105,7 +100,7 @@
     if (linear) {
       const sorted = [...values].sort((a, b) => a - b);
       const high = Math.max(Math.min(sorted.at(-1) * 1.04, OUTLIER * sorted[sorted.length >> 1]), 1.1);
-      const low = 1 - 0.06 * (high - 1);
+      const low = Math.min(1 - 0.06 * (high - 1), 0.95 * sorted[0]);
       return { high, marks: even(low, high), share: (value) => (value - low) / (high - low) };
     }
     const [least, most] = [Math.min(...values), Math.max(...values)];
@@ -144,11 +139,17 @@
     const width = Math.max(figure.clientWidth, 240);
     const named = width > 640; // room for names at the ends of the curves
     const ys = values.length && axis(kind === "bound" ? values : [...values, ...bound.map(metric.bound)], kind === "bound");
-    const above = new Map(workloads.map((w) => [w.uuid, []]));
-    for (const curve of curves) for (const p of curve.points) if (metric.value(p) > ys.high) above.get(p.uuid).push(p);
-    for (const points of above.values()) points.sort((p, q) => metric.value(p) - metric.value(q));
-    const [left, right] = [width < 480 ? 40 : 50, named ? 165 : 8];
-    const top = 10 + LINE * Math.max(0, ...[...above.values()].map((points) => points.length));
+    const [left, right] = [width < 480 ? 40 : 50, named ? 165 : 16];
+    const slot = (width - left - right) / workloads.length;
+    const x = (uuid) => left + (workloads.indexOf(byUuid.get(uuid)) + 0.5) * slot;
+    const above = new Map(); // point above the axis -> in which line its number stands, beside no other number
+    const outliers = curves.flatMap((c) => c.points.filter((p) => metric.value(p) > ys.high));
+    for (const p of outliers.sort((p, q) => x(p.uuid) - x(q.uuid) || metric.value(p) - metric.value(q))) {
+      let line = 0;
+      while ([...above].some(([q, at]) => at === line && Math.abs(x(q.uuid) - x(p.uuid)) < 36)) line++;
+      above.set(p, line);
+    }
+    const top = 10 + LINE * Math.max(0, ...[...above.values()].map((line) => line + 1));
     const height = (width < 480 ? 300 : 430) + top;
     const floor = height - 40;
     plot.replaceChildren();
@@ -158,8 +159,6 @@
       plot.append(svg("text", { x: width / 2, y: height / 2, "text-anchor": "middle" }, "Nothing to show with these filters."));
       return;
     }
-    const slot = (width - left - right) / workloads.length;
-    const x = (uuid) => left + (workloads.indexOf(byUuid.get(uuid)) + 0.5) * slot;
     const y = (value) => floor - ys.share(value) * (floor - top);
 
     let free = 0;
@@ -198,18 +197,17 @@
       });
 
     const placed = curves.flatMap((curve, line) => curve.points.map((point, at) => {
-      const over = above.get(point.uuid).indexOf(point);
-      const py = over < 0 ? y(metric.value(point)) : top - 8 - LINE * over;
-      return { px: x(point.uuid), py, over, line, at, point, curve, workload: byUuid.get(point.uuid) };
+      const py = above.has(point) ? top - 8 - LINE * above.get(point) : y(metric.value(point));
+      return { px: x(point.uuid), py, line, at, point, curve, workload: byUuid.get(point.uuid) };
     }));
     placed.forEach((spot, index) => {
       const stale = spot.point.stale ? " stale" : "";
       spot.link = svg("a", {
         class: `point ${spot.curve.colour}`, href: `#${spot.point.trace}`, "aria-label": spot.point.label,
         transform: `translate(${spot.px.toFixed(1)} ${spot.py.toFixed(1)})`, tabindex: index ? -1 : 0,
-      }, spot.over < 0
-        ? svg("path", { class: `mark${stale}`, d: MARKS[spot.curve.mark] })
-        : svg("text", { class: "name", y: 4, "text-anchor": "middle" }, `${Number(metric.value(spot.point).toPrecision(2))} ↑`));
+      }, above.has(spot.point)
+        ? svg("text", { class: "name", y: 4, "text-anchor": "middle" }, `${Number(metric.value(spot.point).toPrecision(2))} ↑`)
+        : svg("path", { class: `mark${stale}`, d: MARKS[spot.curve.mark] }));
       plot.append(spot.link);
     });
     interact(figure, plot, guide, placed, curves, kind);

@@ -76,7 +76,7 @@ def linear_from_one(axes: Axes, curves: dict[str, dict[float, float]]) -> None:
     """A y axis for curves, name -> {x: y}, that ends where outliers begin: their figures stand above it."""
     values = [y for points in curves.values() for y in points.values()]
     top = min(1.04 * max(values), OUTLIER * median(values))
-    low = 1 - 0.06 * (top - 1)
+    low = min(1 - 0.06 * (top - 1), 0.95 * min(values))
     axes.set(ylim=(low, top))
     axes.axhline(1, **BOUND_LINE)
     axes.axhspan(low, 1, **BEYOND)
