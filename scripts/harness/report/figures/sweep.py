@@ -11,7 +11,7 @@ KINDS = {
     "real": "popularity of experts as in the workloads",
     "uniform": "all experts equally popular",
     "one": "all tokens on one expert",
-    "none": "no token on a local expert",
+    "none": "no token has a local expert",
 }
 
 
@@ -36,7 +36,7 @@ def draw(found: dict, solution: str, target: str, small_print: str) -> Figure:
         axes.plot(x, bound, label="roofline bound / target", **style.BOUND_LINE)
         axes.axhline(1, label=f"target: {target} ms", color=style.INK, linewidth=1)
         axes.plot(x, y, label="latency / target", **style.look(solution, size=4))
-        axes.set(title=KINDS.get(kind, kind), ylabel="latency / target (1 = met)")
+        axes.set(title=f"{kind}: {KINDS[kind]}", ylabel="latency / target (1 = met)")
         axes.label_outer()
     grid[0, 0].set_ylim(0, None)
     grid[0, 0].legend(loc="upper left", reverse=True)
