@@ -13,7 +13,7 @@ BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help setup bench test test-slow test-all test-gpu lint pack definitions workloads docs page
+.PHONY: help setup bench test test-slow test-all test-gpu lint pack definitions workloads docs page new
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,6 +58,9 @@ test-gpu: $(READY) ## the tests that need a CUDA device, one after the other
 lint: $(READY) ## ruff: style and formatting
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check definitions scripts solutions tests
+
+new: $(READY) ## start a solution: make new NAME=mine, and FROM=triton or another solution to copy
+	$(BIN)/moebench new $(NAME) $(if $(FROM),--from $(FROM))
 
 pack: $(READY) ## solutions/packed/ and blob/: all that flashinfer-bench run --local . needs
 	$(BIN)/moebench pack

@@ -114,7 +114,10 @@ def test_the_command_takes_names_of_pages(capsys):
     assert cli.main(["docs", "--check", "backends.md", "hopper_fused"]) == 0
     assert cli.main(["docs", "nothing"]) == 2
     said = capsys.readouterr().err
-    assert said.startswith("unknown page 'nothing'; there are: README, apply, ") and said.count("mxfp8") == 1
+    assert (
+        said.startswith("unknown page 'nothing'; there are: README, add_a_solution, apply, ")
+        and said.count("mxfp8") == 1
+    )
     assert docs.chosen_pages([]) == docs.all_pages()
     assert docs.chosen_pages(["mxfp8"]) == ["docs/history/mxfp8.md", "docs/mxfp8.md"]
 

@@ -521,10 +521,10 @@ def test_the_user_is_told_before_a_long_build(tmp_path, body, outcome):
     assert "minutes" not in packed.model_dump_json()
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
-        build_ahead(moe.definition("small"), packed, "compiles for minutes", print)
+        build_ahead("slow", moe.definition("small"), packed, "compiles for minutes", print)
     before, after = said.getvalue().split("-- loaded --")
-    assert f"{packed.name}: building; on first use it compiles for minutes" in before
-    assert f"{packed.name}: {outcome}" in after and "apart from the runs below" in " ".join(after.split())
+    assert "slow: building; on first use it compiles for minutes" in before
+    assert f"slow: {outcome}" in after and "apart from the runs below" in " ".join(after.split())
 
 
 # ---- docs/backends.md ----
