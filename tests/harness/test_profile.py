@@ -643,6 +643,24 @@ def test_a_solution_for_another_machine_is_skipped_with_its_reason(capsys):
     assert HOST_OPERATIONS in said.out and "torch_scaled_mxfp8" not in said.out
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the interpreter's job, for CPUs")
+def test_an_interrupted_profile_shows_the_solutions_that_are_done(monkeypatch, capsys, tmp_path):
+    """A user would miss: the figures of a solution that was done before Ctrl-C."""
+    profile_one = profile.profile
+
+    def interrupted(name, *rest):
+        if name == "triton_mxfp8":
+            raise KeyboardInterrupt
+        return profile_one(name, *rest)
+
+    monkeypatch.setattr(profile, "profile", interrupted)
+    options = ["--definition", "mxfp8_small", "--workloads", "one-token", "--calls", "1", "--records", str(tmp_path)]
+    assert cli.main(["profile", "torch_mxfp8_emulated", "triton_mxfp8", *options]) == 130
+    shown = capsys.readouterr()
+    assert "torch_mxfp8_emulated" in shown.out and shown.err.splitlines()[-1] == "interrupted"
+    assert [path.name for path in tmp_path.iterdir()] == ["torch_mxfp8_emulated.json"]
+
+
 @pytest.mark.parametrize(
     ("args", "status", "message"),
     [

@@ -554,6 +554,23 @@ def test_the_command_records_what_it_timed_and_writes_the_table(pretended_gpu, t
     assert len(Record(record.path).timed) > before and not written.exists()
 
 
+def test_an_interrupted_search_shows_what_it_timed(pretended_gpu, tmp_path, monkeypatch, capsys):
+    """A user would miss: what is known so far, after Ctrl-C."""
+    timer, asked = tune_search.event_times, []
+
+    def interrupted(calls, repeats):
+        asked.append(calls)
+        if len(asked) > 5:
+            raise KeyboardInterrupt
+        return timer(calls, repeats)
+
+    monkeypatch.setattr(tune_search, "event_times", interrupted)
+    assert cli.main(["tune", "--geometry", "small", "--tokens", "1", "--layers", "2"]) == 130
+    shown = capsys.readouterr()
+    assert "Test GPU, T=1" in shown.out and shown.err.splitlines()[-1] == "interrupted"
+    assert not list(tmp_path.rglob("tiles_*.py")) and Record(*tmp_path.glob("*.jsonl")).timed
+
+
 # What is written
 
 

@@ -21,7 +21,7 @@ from flashinfer_bench.env import get_fib_dataset_path, get_fib_enable_apply
 from rich.console import Console
 
 from definitions.moe_fp8_block_scale import definition
-from harness.core.arguments import count
+from harness.core.arguments import check_cache, count
 from harness.core.errors import CannotRun, UserError
 from harness.core.provenance import of_trace
 from harness.evaluation.sweep import random_inputs
@@ -101,6 +101,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     logging.getLogger("flashinfer_bench").setLevel(logging.ERROR)
     console = Console(width=None if sys.stdout.isatty() else 120)
+    check_cache()
     on_gpu = torch.cuda.is_available()
     layer = definition("full" if on_gpu or not args.tokens else "small")
     trace_set, right = data_set(layer.name), True
