@@ -173,7 +173,7 @@ def choice_table(comparison: Comparison) -> Table:
         title="Which to use",
         head=[*shown, "T", "use", "score"],
         sections=[rows(section, group) for section in comparison.sections for group in section.groups],
-        caption="use: of the solutions that passed every workload, the one with the least latency (geometric mean of "
+        caption="use: of those that passed every workload there, the one with the least latency (geometric mean of "
         f"the ratios) and those {LEVEL_WORDS}, best first. score: FIB's, the arithmetic mean of the speed-ups.",
         words=len(shown) + 3,
     )

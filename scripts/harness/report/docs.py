@@ -20,6 +20,7 @@ from harness.profiling.record import read_records
 from harness.report import profiles, studies, sweep, tuning
 from harness.report.blocks import examples, results, solutions, tolerances
 from harness.report.blocks.examples import Moebench
+from harness.report.comparison import choice_table
 from harness.report.figures import roofline, speed, stages
 from harness.report.figures import sweep as sweep_figure
 from harness.report.figures.picture import Picture
@@ -51,6 +52,7 @@ def recorded() -> Comparison:
 BLOCKS: Blocks = {
     ("README.md", "answer"): lambda: results.answer(recorded()),
     ("README.md", "results"): lambda: results.block(recorded()),
+    ("docs/compare.md", "choice"): lambda: choice_table(recorded()).markdown(),
     ("docs/tolerances.md", "passes"): lambda: tolerances.block(recorded()),
     ("docs/backends.md", "solutions"): lambda: solutions.block(recorded()),
     ("docs/sweep.md", "sweeps"): sweep.block,
