@@ -32,7 +32,8 @@ def data(group: RunGroup) -> dict:
 
 
 def beside(axes: Axes, text: str, at: tuple[float, float], offset: tuple[float, float], ha: str) -> None:
-    axes.annotate(text, at, offset, textcoords="offset points", va="center", ha=ha, color=style.FAINT)
+    box = {"facecolor": style.GROUND, "alpha": 0.7, "edgecolor": "none", "pad": 0.6}
+    axes.annotate(text, at, offset, textcoords="offset points", va="center", ha=ha, color=style.FAINT, bbox=box)
 
 
 def draw_roof(axes: Axes, low: float, high: float) -> None:
