@@ -9,6 +9,7 @@ from harness.results.comparison import TOLERANCE_ORDER, Comparison, RunGroup, Se
 SHOWN = "relaxed"  # the tolerance whose times are shown; all solutions that were timed passed it
 SHOWN_SEQ_LENS = (1, 57, 14107)
 YARDSTICKS = {"sglang_triton": "SGLang's Triton kernel", "flashinfer_cutlass": "FlashInfer's CUTLASS kernels"}
+LINK = "[tolerance](docs/tolerances.md)"
 STALE = "*stale*: the solution's source has changed since it was measured, and what was measured does not count."
 
 
@@ -65,7 +66,7 @@ def block(found: Comparison) -> str:
         parts.append(
             f"Bold: the fastest, or {LEVEL_WORDS}. *ratio*: latency over that of the fastest, geometric mean "
             "over all workloads. *score*: FIB's, the arithmetic mean of the speed-ups over the torch reference. "
-            "Last three columns: workloads passed at each [tolerance](docs/tolerances.md)."
+            f"Last three columns: workloads passed at each {LINK}."
         )
         parts.append(f"<sub>{'; '.join(filter(None, said))}.</sub>")
     if any(summary.stale for group in found.groups for summary in group.total.summaries):
@@ -92,10 +93,9 @@ def advice(section: Section) -> str:
     speeds = [f"is {spoken(faster)}"] if faster else []
     speeds += [f"takes {best.over_bound:.2f} times its roofline bound"] if best.over_bound else []
     speeds.append(f"has an FIB score of {best.mean:.1f} (arithmetic mean speed-up over the plain torch reference)")
-    return (
-        f"On {section.hardware} use {spoken(use)}. Over {len(lengths)} workloads of {min(lengths)} to {max(lengths)} "
-        f"tokens, by geometric mean, `{best.solution}` {spoken(speeds)}."
-    )
+    where = f"Over {len(lengths)} workloads of {min(lengths)} to {max(lengths)} tokens, by geometric mean,"
+    said = spoken(use).replace("tolerance", LINK, 1)
+    return f"On {section.hardware} use {said}. {where} `{best.solution}` {spoken(speeds)}."
 
 
 def answer(found: Comparison) -> str:
