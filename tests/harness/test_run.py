@@ -14,7 +14,7 @@ from harness.core import paths, provenance
 from harness.evaluation import cpu_judge, run, workers
 from harness.evaluation.tolerances import TOLERANCES
 from harness.operators import workloads
-from harness.packing import eligibility, pack
+from harness.packing import eligibility, manifest, pack
 from harness.report import run_table
 from harness.results import trace_files
 from rich.console import Console
@@ -332,6 +332,36 @@ def test_the_table_has_one_row_per_solution(trace, records, capsys):
     ]
     Console(width=300).print(table.terminal())
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 100
+
+
+@pytest.mark.parametrize("timed", [True, False])
+def test_nothing_is_cut_in_80_columns(timed, trace, records, capsys):
+    """A user would miss: which of hopper_fused and hopper_fused_exact a row is. On a GPU FIB gives no ratios."""
+    found = trace(records[0], "2026-01-01T00:00:00").evaluation
+    performance = Performance(latency_ms=1234.5678, speedup_factor=87.5)
+    correctness = found.correctness.model_copy(update={"extra": None}) if timed else found.correctness
+    known = found.model_copy(update={"performance": performance, "correctness": correctness})
+    names = manifest.solution_names()
+    judged = [
+        run.Judged("T=1", {name: trace(records[0], "").model_copy(update={"evaluation": known}) for name in names})
+    ]
+    Console(width=80).print(run_table.table(judged, names, [], timed).terminal())
+    shown = capsys.readouterr().out
+    assert all(f"│ {name} " in shown for name in names) and "…" not in shown
+    assert ("1234.5678" in shown) == timed and ("1.0000" in shown) != timed
+
+
+def test_a_reason_is_shown_once_while_it_stays_the_same(trace, records):
+    """A user would miss: the second error among nineteen copies of the first."""
+    before = {}
+
+    def shown(*reasons):
+        judged = run.Judged("T=1", {"tiny": trace(records[0], "2026-01-01T00:00:00")}, None, {}, {"tiny": [*reasons]})
+        return [*run_table.lines(judged, False, before)]
+
+    assert shown("ValueError: no", "at x:1")[1:] == ["    ValueError: no", "    at x:1"]
+    assert shown("ValueError: no", "at x:1") == ["T=1  tiny  PASSED  matched 1.0000  as before"]
+    assert shown("ValueError: yes")[1:] == ["    ValueError: yes"]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the interpreter's job, for CPUs")
