@@ -26,7 +26,7 @@ def check_folder(folder: Path) -> None:
     config = folder / "config.toml"
     if config.is_file() and config.read_text(errors="replace").startswith(bundle.MARK):
         return
-    if not (folder / ".git").exists():
+    if not (folder / ".git").exists() or (folder / "definitions").exists():  # a data set, as this repository
         raise UserError(f"{folder} is neither empty, nor a clone of your fork, nor written by this command")
     if theirs := [name for name in ("config.toml", "solution", PACKED) if (folder / name).exists()]:
         raise UserError(f"{folder} holds a submission of its own: remove its {', '.join(theirs)}")
