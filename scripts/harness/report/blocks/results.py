@@ -64,8 +64,9 @@ def block(found: Comparison) -> str:
         title = f"{section.hardware}, {group.tolerance_name} tolerance, latency in ms"
         parts.append(Table(head, [rows], title).markdown(titled=True))
         parts.append(
-            f"Bold: the fastest, or {LEVEL_WORDS}. *ratio*: latency over that of the fastest, geometric mean "
-            "over all workloads. *score*: FIB's, the arithmetic mean of the speed-ups over the torch reference. "
+            f"Bold: the fastest, or {LEVEL_WORDS}. *ratio*: latency over that of whichever solution is fastest on each "
+            "workload, geometric mean; the text above compares with one solution on all of them, so its figures differ "
+            "slightly. *score*: FIB's, the arithmetic mean of the speed-ups over the torch reference. "
             f"Last three columns: workloads passed at each {LINK}."
         )
         parts.append(f"<sub>{'; '.join(filter(None, said))}.</sub>")
