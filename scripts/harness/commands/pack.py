@@ -12,22 +12,12 @@ from harness.packing import pack
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("names", nargs="*", action=Names, metavar="NAME", help="default: every solution")
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument(
-        "--into", type=output_folder, metavar="PATH", help="register in another FlashInfer-Trace data set"
-    )
-    where.add_argument(
-        "--package", type=output_folder, metavar="FOLDER", help="write FOLDER/NAME/, which `import` finds"
-    )
-    parser.add_argument(
-        "--geometry",
-        nargs="+",
-        action=Names,
-        choices=list(GEOMETRIES),
-        default=["full"],
-        help="what to register with --into; default: full",
-    )
+    add, add_either = parser.add_argument, parser.add_mutually_exclusive_group().add_argument
+    add("names", nargs="*", action=Names, metavar="NAME", help="default: every solution")
+    add_either("--into", type=output_folder, metavar="PATH", help="register in another FlashInfer-Trace data set")
+    add_either("--package", type=output_folder, metavar="FOLDER", help="write FOLDER/NAME/, which `import` finds")
+    what = "what to register with --into; default: full"
+    add("--geometry", nargs="+", action=Names, choices=list(GEOMETRIES), default=["full"], help=what)
 
 
 def main(args: argparse.Namespace) -> int:

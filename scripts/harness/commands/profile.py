@@ -31,31 +31,18 @@ WIDTH = 160  # of what is no terminal
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add(
-        "solutions",
-        nargs="+",
-        action=Names,
-        metavar="NAME",
-        help="several are put side by side, with ratios to the first",
-    )
+    several = "several are put side by side, with ratios to the first"
+    add("solutions", nargs="+", action=Names, metavar="NAME", help=several)
     add("--definition", metavar="KEY|NAME", help="default: the first solution's own, full with a GPU, else small")
     add("--workloads", nargs="+", action=Names, default=[], metavar="W", help=WORKLOADS)
     add("--calls", type=count(), help="default: 10 with a GPU, else 2")
     add("--counters", action="store_true", help="hardware counters of each launch, through ncu")
-    add(
-        "--chrome-trace",
-        type=output_file,
-        metavar="FILE",
-        help="keep torch.profiler's trace; several get a suffix each",
-    )
+    kept = "keep torch.profiler's trace; several get a suffix each"
+    add("--chrome-trace", type=output_file, metavar="FILE", help=kept)
     add("--format", choices=FORMATS, default="table", help="default: table")
     add("--output", type=output_file, metavar="FILE", help="write it there instead of printing it")
-    add(
-        "--records",
-        type=output_folder,
-        metavar="FOLDER",
-        help="keep a record of each solution there, as in docs/data/profile/",
-    )
+    records = "keep a record of each solution there, as in docs/data/profile/"
+    add("--records", type=output_folder, metavar="FOLDER", help=records)
 
 
 def show(records: list[ProfileRecord], args: argparse.Namespace) -> None:

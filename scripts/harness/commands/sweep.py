@@ -31,9 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--solutions", nargs="+", action=Names, default=[], metavar="NAME", help="default: every solution")
     add("--tokens", nargs="+", type=count(0), default=TOKENS, metavar="T", help="default: 41 counts from 0 to 32768")
     add("--kinds", nargs="+", action=Names, choices=list(KINDS), default=list(KINDS), help="default: all")
-    add(
-        "--tolerance", choices=list(TOLERANCES), default="relaxed", help="a result is wrong beyond it; default: relaxed"
-    )
+    beyond = "a result is wrong beyond it; default: relaxed"
+    add("--tolerance", choices=list(TOLERANCES), default="relaxed", help=beyond)
     add("--target", choices=list(TARGETS), default="loose", help="loose: 1.5 x bound + 0.03 ms; tight: the workloads'")
     add("--output", type=output, metavar="PATH", help="record the sweep in this file, or as NAME.jsonl in this folder")
 
