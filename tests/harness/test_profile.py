@@ -690,18 +690,20 @@ def test_what_cannot_be_profiled_gets_one_line(monkeypatch, capsys, args, status
 # The page
 
 
-def test_the_page_holds_what_was_recorded_and_says_what_is_stale():
+def test_the_page_holds_what_was_recorded_and_says_what_is_stale(tmp_path):
     current = pack.pack("triton_fused_v2")["full"].hash()
     overlaps = profile_of({"gemm1": {"g": 40.0}}, wall_us=6.0, host_us=-2.0, bound_us=3.0)
     fresh = record_of("triton_fused_v2", overlaps, sha1=current)
     gone = record_of("gone", profile_of({"gemm1": {"g": 20.0}}, wall_us=5.0, host_us=1.0, warnings=["odd"]))
-    block = profiles.records_block([fresh, gone], "folder")
+    assert "--records docs/data/profile" in profiles.block(tmp_path)
+    for record in (fresh, gone):
+        (tmp_path / f"{record.solution}.json").write_text(record.model_dump_json())
+    block = profiles.block(tmp_path)
     assert "## A GPU" in block and "### T = 57, u" in block
     assert "| T=57 | gone | 5.0 | - | - | 4.0 | - | 1.0 |" in block
     assert "| T=57 | triton_fused_v2 | 6.0 | 3.0 | 2.00 | 8.0 | >= 2.0 | - |" in block  # host time is not known
     assert "| triton_fused_v2 | gemm1 | g | 1 | 8.0 | 100.0% |" in block and "**Warning**: gone: odd" in block
     assert "- gone (source 0), triton_fused_v2 (source" in block and "has changed since: gone.**" in block
-    assert "--records folder" in profiles.records_block([], "folder")
 
 
 @pytest.mark.parametrize("text", ["{", "{}", '{"solution": 3}'])

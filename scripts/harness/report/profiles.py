@@ -1,6 +1,7 @@
 """Profiles as tables, and the generated block of docs/profile.md."""
 
 import json
+from pathlib import Path
 
 import pandas as pd
 
@@ -37,17 +38,8 @@ def one_call(workloads: list[dict[str, WorkloadProfile]], clock: str) -> Table:
         host = number(profile.host_us if profile.device_us is not None else None)
         times = (number(wall), number(bound), over_bound, number(profile.pipeline_us), overlap, host)
         rows.append([label(profile), solution, *times])
-    us = unit(clock)
-    head = [
-        "workload",
-        "solution",
-        "wall us",
-        "bound us",
-        "wall / bound",
-        f"kernels {us}",
-        "overlap us",
-        "host and gaps us",
-    ]
+    head = ["workload", "solution", "wall us", "bound us", "wall / bound"]
+    head += [f"kernels {unit(clock)}", "overlap us", "host and gaps us"]
     notes = [f"Mean of {max(profile.calls for _, profile in found)} calls."]
     if any(profile.overlap_us for _, profile in found):
         notes[0] += " Overlap: by how much the sum of the kernels exceeds the time in which they run."
@@ -141,13 +133,14 @@ def how_recorded(records: list[ProfileRecord]) -> str:
     return "\n".join(lines)
 
 
-def records_block(records: list[ProfileRecord], folder: str) -> str:
+def block(folder: Path = paths.PROFILES) -> str:
     """Markdown: by machine, every workload and solution in one table, then each workload's kernels.
 
-    folder: where the records of this block are kept, for a reader who finds none.
+    Raises UserError for a file in folder that is no record.
     """
+    records = read_records(folder)
     if not records:
-        return f"No profile has been recorded yet: run the command above with `--records {folder}` on a GPU."
+        return "No profile has been recorded yet: run the command above with `--records docs/data/profile` on a GPU."
     parts = []
     for hardware, clock in sorted({(record.provenance.hardware, record.clock) for record in records}):
         here = [record for record in records if (record.provenance.hardware, record.clock) == (hardware, clock)]
@@ -158,8 +151,3 @@ def records_block(records: list[ProfileRecord], folder: str) -> str:
         for uuid, found in workloads.items():
             parts += [f"### T = {next(iter(found.values())).T}, {uuid}", kernels(found, clock).markdown()]
     return "\n\n".join(parts)
-
-
-def block() -> str:
-    """Of docs/profile.md. Raises UserError for a file that is no record."""
-    return records_block(read_records(paths.PROFILES), "docs/data/profile")
