@@ -4,6 +4,7 @@ import io
 from collections.abc import Iterator
 from types import SimpleNamespace
 
+import pandas as pd
 from rich.console import Console
 
 from harness.operators.catalogue import BY_NAME
@@ -148,31 +149,24 @@ def choice(summary: RegimeSummary) -> tuple[Entry, str]:
 
 def choice_table(comparison: Comparison) -> Table:
     """What to use, by tolerance and number of tokens; with whatever else run groups differ in."""
-
-    def condition(section: Section, group: RunGroup) -> dict[str, str]:
-        return {
-            "definition": BY_NAME.get(section.definition, section.definition),
-            "machine": section.hardware,
-            "versions": section.versions_text,
-            "protocol": group.protocol,
-            "tolerance": group.tolerance_name,
-        }
-
-    conditions = [condition(section, group) for section in comparison.sections for group in section.groups]
-    shown = [name for name in conditions[0] if name == "tolerance" or len({c[name] for c in conditions}) > 1]
+    rows = [
+        (BY_NAME.get(s.definition, s.definition), s.hardware, s.versions_text, group.protocol, group.tolerance_name)
+        for s in comparison.sections
+        for group in s.groups
+    ]
+    conditions = pd.DataFrame(rows, columns=["definition", "machine", "versions", "protocol", "tolerance"])
+    shown = [name for name in conditions if name == "tolerance" or conditions[name].nunique() > 1]
     # The protocol is named only where without it two run groups would look alike.
     others = [name for name in shown if name != "protocol"]
-    if len({tuple(c[name] for name in others) for c in conditions}) == len(conditions):
-        shown = others
-
-    def rows(section: Section, group: RunGroup) -> list[list[Entry | str]]:
-        known = [condition(section, group)[name] for name in shown]
-        return [[*known, summary.regime.name, *choice(summary)] for summary in (group.total, *group.regimes)]
-
+    shown = shown if conditions.duplicated(others).any() else others
+    sections = [
+        [[*known, summary.regime.name, *choice(summary)] for summary in (group.total, *group.regimes)]
+        for known, group in zip(conditions[shown].to_numpy(), comparison.groups, strict=True)
+    ]
     return Table(
         title="Which to use",
         head=[*shown, "T", "use", "score"],
-        sections=[rows(section, group) for section in comparison.sections for group in section.groups],
+        sections=sections,
         caption="use: of those that passed every workload there, the one with the least latency (geometric mean of "
         f"the ratios) and those {LEVEL_WORDS}, best first. score: FIB's, the arithmetic mean of the speed-ups.",
         words=len(shown) + 3,
