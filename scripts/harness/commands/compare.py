@@ -34,18 +34,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def as_csv(found: Comparison) -> str:
     """A line for each cell, without its log, or each workload of the ratio; empty where a figure is not known."""
     lines = []
-    for section in found.sections:
-        where = {"definition": section.definition, "hardware": section.hardware, "versions": section.versions_text}
-        for group, row in [(group, row) for group in section.groups for row in group.rows]:
-            info = row.workload
-            first = where | {"tolerance": group.tolerance, "protocol": group.protocol}
-            first |= {"uuid": info.uuid, "seq_len": info.seq_len}
-            if not found.pair:
-                first |= {"bound_ms": info.bound_ms}
-                lines += [first | vars(cell) | {"level": int(cell.level)} for cell in row.cells.values()]
-            for a, b, ratios in [(r.a, r.b, r.by_workload) for r in group.ratios if found.pair]:
-                times = {"a_ms": row.ms(a), "b_ms": row.ms(b), "ratio": ratios.get(info.uuid)}
-                lines.append(first | {"a": a, "b": b} | times)
+    for section, group, row in [(s, g, row) for s in found.sections for g in s.groups for row in g.rows]:
+        info = row.workload
+        first = {"definition": section.definition, "hardware": section.hardware, "versions": section.versions_text}
+        first |= {"tolerance": group.tolerance, "protocol": group.protocol, "uuid": info.uuid, "seq_len": info.seq_len}
+        if not found.pair:
+            first |= {"bound_ms": info.bound_ms}
+            lines += [first | vars(cell) | {"level": int(cell.level)} for cell in row.cells.values()]
+            continue
+        for ratio in group.ratios:
+            times = {"a_ms": row.ms(ratio.a), "b_ms": row.ms(ratio.b), "ratio": ratio.by_workload.get(info.uuid)}
+            lines.append(first | {"a": ratio.a, "b": ratio.b} | times)
     hidden = ["log", "stale", "passed", "counts"]
     return pd.DataFrame(lines).drop(columns=hidden, errors="ignore").to_csv(index=False)
 
