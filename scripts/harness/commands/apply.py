@@ -3,8 +3,9 @@
     FIB_ENABLE_APPLY=1 FIB_DATASET_PATH=. moebench apply 1 57 100
 
 after `make pack`. Prints which solution FIB chose and compares its result with the reference's. Without a GPU it is
-the small geometry. Without token counts nothing is called: it lists FIB's choice at every recorded one of the full
-geometry. Exit status: 0, 1 for a wrong result or where nothing could be run, 2 where apply is off or has no data set.
+the small geometry, which needs a trace first: `moebench run --solutions triton_fused_v2 --workloads 1 --save`. Without
+token counts nothing is called: it lists FIB's choice at every recorded one of the full geometry. Exit status: 0, 1 for
+a wrong result or where nothing could be run, 2 where apply is off or has no data set.
 """
 
 import argparse
