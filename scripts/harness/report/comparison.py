@@ -62,7 +62,7 @@ def summary_table(group: RunGroup) -> Table:
             s.solution,
             Entry(f"{s.passed}/{s.workloads}{stale}", "" if s.complete else "failed"),
             str(s.level),
-            Entry(decimal(s.over_fastest, 3), "best" if s.solution in summary.best else ""),
+            Entry(f"* {s.over_fastest:.3f}", "best") if s.solution in summary.best else decimal(s.over_fastest, 3),
             *(decimal(value, 1, "x") for value in (s.mean, s.median, s.least, s.greatest)),
             decimal(s.variation, 2),
             decimal(s.mean_ms, 3),
@@ -75,7 +75,8 @@ def summary_table(group: RunGroup) -> Table:
         head=["T", "solution", *figures],
         sections=[[entries(summary, s) for s in summary.summaries] for summary in (group.total, *group.regimes)],
         caption=f"Over the workloads that passed. level: on how many it is the fastest or {LEVEL_WORDS}. "
-        "ms/fastest: latency over that of the fastest, geometric mean; marked: the best that passed all. "
+        "ms/fastest: latency over that of the fastest on each workload, geometric mean; * the least of those that "
+        f"passed all, or {LEVEL_WORDS}. "
         "mean to CV: of speed-ups; mean: arithmetic, FIB's score; CV: standard deviation over mean. "
         "ms/bound: geometric mean.",
         words=2,
@@ -98,7 +99,7 @@ def range_table(group: RunGroup) -> Table:
 def ratio_table(group: RunGroup, ratio: Ratio) -> Table:
     def entries(row: Row) -> list[Entry | str]:
         value = ratio.by_workload.get(row.workload.uuid)
-        faster = Entry(decimal(value, 3), "best" if value and not is_level(value, 1) else "")
+        faster = Entry(f"* {value:.3f}", "best") if value and not is_level(value, 1) else decimal(value, 3)
         return [str(row.workload.seq_len), decimal(row.ms(ratio.a), 3), decimal(row.ms(ratio.b), 3), faster]
 
     least, greatest, mean = (decimal(value, 3) for value in (ratio.least, ratio.greatest, ratio.geometric_mean))
@@ -106,8 +107,8 @@ def ratio_table(group: RunGroup, ratio: Ratio) -> Table:
         title=f"{ratio.a} against {ratio.b}",
         head=["T", f"{ratio.a} ms", f"{ratio.b} ms", "ratio"],
         sections=[[entries(row) for row in group.rows]],
-        caption=f"How many times as fast the first is, marked where by more than {LEVEL - 1:.0%}; from {least} to "
-        f"{greatest}, geometric mean {mean}.",
+        caption=f"How many times as fast the first is; * by more than {LEVEL - 1:.0%}; from {least} to {greatest}, "
+        f"geometric mean {mean}.",
         words=0,
     )
 
@@ -167,8 +168,9 @@ def choice_table(comparison: Comparison) -> Table:
         title="Which to use",
         head=[*shown, "T", "use", "score"],
         sections=sections,
-        caption="use: of those that passed every workload there, the one with the least latency (geometric mean of "
-        f"the ratios) and those {LEVEL_WORDS}, best first. score: FIB's, the arithmetic mean of the speed-ups.",
+        caption="use: of those that passed every workload there, the one with the least latency over that of the "
+        f"fastest on each workload (geometric mean), and those {LEVEL_WORDS}, best first. score: FIB's, the "
+        "arithmetic mean of the speed-ups.",
         words=len(shown) + 3,
     )
 
@@ -183,7 +185,7 @@ def parts_of(comparison: Comparison) -> Iterator[tuple[str, list[str], list[Tabl
                 ranges = [range_table(group)] if group.ratios else []
                 tables = [workload_table(group), summary_table(group), *ranges]
             if tables:
-                yield group.tolerance, [f"{group.protocol}; {' to '.join(group.days)}"], tables
+                yield group.tolerance, [f"{group.protocol}; {group.when}"], tables
         if not comparison.pair and matched_columns(section):
             yield "Exactness", [], [matched_table(section)]
 

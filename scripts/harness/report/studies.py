@@ -47,7 +47,7 @@ def summary_table(study: Study, section: Section, group: RunGroup) -> str:
     """Markdown: one row per workload, with each solution's time, the library's over ours, and ours over the bound."""
     names = [name for name in (*study.ours, study.library) if name in group.solutions]
     passed = ", ".join(f"{s.solution} {s.passed} of {s.workloads}" for s in map(group.total.of, names))
-    how = f"{section.versions_text}; {group.protocol}; {' to '.join(group.days)}"
+    how = f"{section.versions_text}; {group.protocol}; {group.when}"
     rows, notes = [], [f"Passed: {passed}. {section.hardware}, {group.tolerance}; {how}."]
     for row in group.rows:
         info, bound = row.workload, row.workload.bound_ms

@@ -60,7 +60,9 @@ def section(sweep: Sweep) -> str:
     name = sweep.head.solution
     tokens = sorted({p.tokens for p in sweep.points})
     rows = [[str(t), *(cell(at.get((t, kind))) for kind in sweep.kinds)] for t in tokens]
-    caption = "In a cell: ms, in brackets times the roofline bound; * misses the target."
+    caption = (
+        "In a cell: ms, in brackets times the roofline bound (left out where there are no rows); * misses the target."
+    )
     table = Table(["T", *sweep.kinds], [rows], words=0, caption=caption).markdown()
     picture = f"![{name} over the token count](sweep-{name}.svg)"
     return "\n\n".join([f"## {name}", picture, f"{sweep.summary}. {origin(sweep)}.", table])

@@ -91,10 +91,11 @@ class RunGroup:
         return [cell for row in self.rows for cell in row.cells.values()]
 
     @property
-    def days(self) -> list[str]:
-        """First and last day of the traces, or the only one, as yyyy-mm-dd."""
-        days = sorted({cell.timestamp[:10] for cell in self.cells})
-        return [days[0], days[-1]] if len(days) > 1 else days
+    def when(self) -> str:
+        """'2026-11-22 07:43 to 2026-11-22 15:25, 2 commands': a group may hold several runs, hours apart."""
+        times = sorted({cell.timestamp[:16].replace("T", " ") for cell in self.cells})
+        commands = {cell.command for cell in self.cells if cell.command}
+        return " to ".join(sorted({times[0], times[-1]})) + (f", {len(commands)} commands" if len(commands) > 1 else "")
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import pandas as pd
 
 from harness.results.trace_table import records
 
-LEVEL = 1.03  # a latency up to 3% above the least is level with it: runs of one solution differ by as much
+LEVEL = 1.03  # a latency up to 3% above the least is level with it: no smaller difference is called one
 
 
 def is_level(latency: float | pd.Series, least: float | pd.Series) -> bool | pd.Series:

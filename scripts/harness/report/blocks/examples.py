@@ -73,8 +73,9 @@ def output_of(command: str, moebench: Moebench) -> str:
 
 
 def block(commands: str, moebench: Moebench) -> str:
-    """Markdown: the commands, one a line, each after a prompt and with its output below."""
+    """Markdown: the commands, one a line or continued by a backslash, each after a prompt and above its output."""
     lines = []
-    for command in commands.splitlines():
-        lines += [f"$ {command}", *(line.rstrip() for line in output_of(command, moebench).rstrip().splitlines())]
+    for command in re.split(r"(?<!\\)\n", commands):
+        printed = output_of(re.sub(r"\\\n *", "", command), moebench)
+        lines += [f"$ {command}", *(line.rstrip() for line in printed.rstrip().splitlines())]
     return "\n".join(["```", *lines, "```"])

@@ -1,6 +1,7 @@
 """The answer and the results in README.md, made from traces/."""
 
 from collections import defaultdict
+from types import SimpleNamespace
 
 from harness.report.comparison import LEVEL_WORDS, decimal
 from harness.report.table import Cell, Table
@@ -59,15 +60,16 @@ def block(found: Comparison) -> str:
     parts = []
     for section in found.sections:
         group = shown_group(section)
-        said = [section.versions_text, f"protocol {group.protocol}", " to ".join(group.days), packages(group)]
+        said = [section.versions_text, f"protocol {group.protocol}", group.when, packages(group)]
         rows = [row(section, group, solution) for solution in group.solutions]
         title = f"{section.hardware}, {group.tolerance_name} tolerance, latency in ms"
         parts.append(Table(head, [rows], title).markdown(titled=True))
         parts.append(
-            f"Bold: the fastest, or {LEVEL_WORDS}. *ratio*: latency over that of whichever solution is fastest on each "
-            "workload, geometric mean; the text above compares with one solution on all of them, so its figures differ "
-            "slightly. *score*: FIB's, the arithmetic mean of the speed-ups over the torch reference. "
-            f"Last three columns: workloads passed at each {LINK}."
+            f"T: tokens in a call. Bold: the fastest, or {LEVEL_WORDS}. *ratio*: latency over that of whichever "
+            "solution is fastest on each workload, geometric mean; the table above compares with one solution on all "
+            "of them, so its figures differ slightly. *score*: FIB's, the arithmetic mean of the speed-ups over the "
+            "torch reference; every run times the reference itself, so compare scores of one run only. Last three "
+            f"columns: workloads passed at each {LINK}."
         )
         parts.append(f"<sub>{'; '.join(filter(None, said))}.</sub>")
     if any(summary.stale for group in found.groups for summary in group.total.summaries):
@@ -80,6 +82,33 @@ def spoken(words: list[str]) -> str:
     return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
 
 
+def slower(group: RunGroup) -> list[str]:
+    """A sentence for each solution that is best over all T, but not in a range."""
+    return [
+        f"At {group.tolerance_name}, `{name}` takes {regime.of(name).over_fastest - 1:.0%} longer than the fastest "
+        f"where T, the number of tokens, is {regime.regime.name.removeprefix('T ')}."
+        for name in group.total.best[1:]
+        for regime in group.regimes
+        if name not in regime.best
+    ]
+
+
+def against(group: RunGroup, best: SimpleNamespace) -> str:
+    """Markdown: how fast the best is against each yardstick, and the roofline bound, at a few T and over all."""
+    at = [row for seq_len in SHOWN_SEQ_LENS for row in group.rows if row.workload.seq_len == seq_len]
+    rows = []
+    for name, words in YARDSTICKS.items():
+        times = ratio(group.rows, best.solution, name)
+        if times.geometric_mean:
+            values = [times.by_workload.get(row.workload.uuid) for row in at] + [times.geometric_mean]
+            rows.append([f"times as fast as {words}", *(decimal(value, 2) for value in values)])
+    if best.over_bound:
+        values = [row.cells[best.solution].over_bound for row in at] + [best.over_bound]
+        rows.append(["latency over the workload's roofline bound", *(decimal(value, 2) for value in values)])
+    head = [f"`{best.solution}`, {group.tolerance_name}", *(f"T={row.workload.seq_len}" for row in at), "all T"]
+    return Table(head, [rows]).markdown()
+
+
 def advice(section: Section) -> str:
     """Which solution to use at which tolerance; how fast the best of the shown group is, and against what."""
     shown, uses = shown_group(section), defaultdict(dict)
@@ -89,16 +118,12 @@ def advice(section: Section) -> str:
         return f"On {section.hardware} no solution has passed every workload."
     use = [f"{names} at {spoken(list(tolerances))} tolerance" for names, tolerances in uses.items() if names]
     best, lengths = shown.total.of(shown.total.best[0]), [row.workload.seq_len for row in shown.rows]
-    rivals = [(ratio(shown.rows, best.solution, name).geometric_mean, words) for name, words in YARDSTICKS.items()]
-    faster = [f"{times:.2f} times as fast as {words}" for times, words in rivals if times]
-    speeds = [f"is {spoken(faster)}"] if faster else []
-    speeds += [f"takes {best.over_bound:.2f} times its roofline bound"] if best.over_bound else []
-    speeds.append(f"has an FIB score of {best.mean:.1f} (arithmetic mean speed-up over the plain torch reference)")
-    where = f"Over {len(lengths)} workloads of {min(lengths)} to {max(lengths)} tokens, by geometric mean,"
-    said = spoken(use).replace("tolerance", LINK, 1)
-    return f"On {section.hardware} use {said}. {where} `{best.solution}` {spoken(speeds)}."
+    said = f"On {section.hardware} use {spoken(use).replace('tolerance', LINK, 1)}."
+    score = f"`{best.solution}` has an FIB score of {best.mean:.1f} (arithmetic mean speed-up over plain torch)."
+    where = f"All T: geometric mean over {len(lengths)} workloads of {min(lengths)} to {max(lengths)} tokens."
+    return "\n\n".join([" ".join([said, *slower(shown), score, where]), against(shown, best)])
 
 
 def answer(found: Comparison) -> str:
-    """Markdown: a paragraph for each machine and set of versions."""
+    """Markdown: for each machine and set of versions."""
     return "\n\n".join(map(advice, found.sections))
