@@ -132,6 +132,8 @@ def test_an_example_is_run_and_shown():
         )
         ours = examples.block("moebench compare --help | head -n 1", cli.main)
         assert ours.startswith("```\n$ moebench compare --help | head -n 1\nusage: moebench compare [-h]")
+        # `yes` is ended by SIGPIPE every time, other commands before `head` now and then
+        assert examples.output_of("yes | head -n 2", cli.main) == "y\ny\n"
         assert "TINY=1" not in examples.output_of("TINY=1 moebench docs --help; echo $?", cli.main)
         assert examples.output_of("moebench docs nothing; echo $?", cli.main) == "2\n"
     assert not (paths.ROOT / "file").exists()

@@ -9,6 +9,7 @@ import io
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
@@ -66,6 +67,7 @@ def output_of(command: str, moebench: Moebench) -> str:
         argv = ["bash", "-o", "pipefail", "-c", rest]
         done = subprocess.run(argv, input=printed, capture_output=True, text=True)
         printed, said, status = done.stdout, done.stderr, done.returncode
+        status = 0 if status == 128 + signal.SIGPIPE else status  # head has seen enough of what is before it
     if status:
         last = (said.strip().splitlines() or ["nothing on standard error"])[-1]
         raise UserError(f"`{command}` ended with exit status {status}: {last}")
