@@ -12,7 +12,7 @@ from harness.profiling.side_by_side import by_workload, compare
 from harness.report.table import Cell, Table
 from harness.results import staleness
 
-COUNTERS = {"us": "ncu us", "dram_percent": "DRAM %", "tensor_percent": "tensor %", "occupancy_percent": "occupancy %"}
+COUNTERS = {"us": "ncu us", "dram_percent": "DRAM %", "tensor_percent": "tensor %", "occupancy_percent": "warps %"}
 
 
 def number(value: float | None, form: str = ".1f", after: str = "") -> str:
@@ -48,23 +48,25 @@ def one_call(workloads: list[dict[str, WorkloadProfile]], clock: str) -> Table:
 
 def kernels(found: dict[str, WorkloadProfile], clock: str) -> Table:
     """found: by solution, on one workload. Every kernel of one call by stage; a stage's counters beside its first."""
-    rows = []
+    sections = []
     for solution, profile in found.items():
+        rows = [[Cell(solution, "best")]]
         for stage in profile.stages:
             for at, kernel in enumerate(stage.kernels):
-                us = kernel.total_us / profile.calls
-                row = [solution, "" if at else stage.stage, kernel.name, f"{kernel.instances / profile.calls:g}"]
+                us, launches = kernel.total_us / profile.calls, kernel.instances / profile.calls
+                row = ["" if at else stage.stage, kernel.name + (f" x {launches:g}" if launches != 1 else "")]
                 row += [f"{us:.1f}", f"{us / profile.pipeline_us:.1%}"]
                 row += ["" if at else number(getattr(stage.counters, name, None)) for name in COUNTERS]
                 rows.append([Cell(text, "failed") for text in row] if stage.stage == UNASSIGNED else row)
-    head = ["solution", "stage", "kernel", "launches", unit(clock), "share"]
+        sections.append(rows)
+    head = ["stage", "kernel", unit(clock), "share"]
     if any(stage.counters for profile in found.values() for stage in profile.stages):
         head += COUNTERS.values()
     return Table(
         head=head,
-        sections=[[row[: len(head)] for row in rows]],
+        sections=[[(row + [""] * len(head))[: len(head)] for row in rows] for rows in sections],
         title=f"{label(next(iter(found.values())))}, kernels of one call",
-        words=3,
+        words=2,
         warnings=[f"{solution}: {line}" for solution, profile in found.items() for line in profile.warnings],
     )
 

@@ -61,6 +61,6 @@ def of_run_groups(comparison: Comparison, file: str, title: str, data: Callable,
             taken[where] += 1
             name = file.format(where if taken[where] == 1 else f"{where}-{taken[where]}")
             heading = f"{title}: {section.hardware}, {group.tolerance_name} tolerance"
-            conditions = f"{section.versions_text}; {group.protocol}; {group.when}"
-            made.append(Picture(name, draw, (found, heading, f"{section.definition}\n{conditions}")))
+            conditions = f"{section.versions_text}; {group.protocol}"
+            made.append(Picture(name, draw, (found, heading, f"{section.definition}; {group.when}\n{conditions}")))
     return made

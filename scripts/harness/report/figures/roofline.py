@@ -1,5 +1,7 @@
 """Figure: roofline, what each solution achieves on each workload against what memory and tensor cores allow."""
 
+from operator import itemgetter
+
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -55,7 +57,7 @@ def name_tokens(axes: Axes, points: list[list]) -> None:
     for seq_len in NAMED:
         mine = [(x, achieved / 1e12, achieved / share / 1e12) for t, x, achieved, share in points if t == seq_len]
         if mine and mine[0][0] < 1.05 * leftmost:
-            beside(axes, f"T={seq_len}", max(mine)[:2], (-7, 0), "right")
+            beside(axes, f"T={seq_len}", max(mine, key=itemgetter(1))[:2], (-7, 0), "right")
         elif mine:
             beside(axes, f"T={seq_len}", mine[0][::2], (-2, 8), "right")
 
@@ -68,7 +70,8 @@ def draw(found: dict, title: str, small_print: str) -> Figure:
     _, intensities, flops, _ = zip(*points, strict=True)
     low, high = min(intensities) / 2.2, max(max(intensities) * 1.8, 2 * RIDGE)
     draw_roof(axes, low, high)
-    for at, name in enumerate(sorted(found)):
+    for at, name in enumerate(sorted(found, key=lambda name: np.mean([share for *_, share in found[name]]))):
+        # The fastest on top, and smallest, as in the figure of speeds.
         _, intensity, achieved, _ = np.transpose(found[name])
         axes.plot(intensity, achieved / 1e12, **style.look(name, size=max(8 - 0.6 * at, 4)) | {"linestyle": "none"})
     name_tokens(axes, points)

@@ -1,5 +1,7 @@
 """Figure: where one call's wall time goes, a bar of stages for each solution, a plot for each workload."""
 
+from itertools import pairwise
+
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
@@ -45,7 +47,7 @@ def kind(stage: str) -> str:
 
 
 def draw_bar(axes: Axes, row: int, bar: dict, scale: float) -> None:
-    """scale: points per microsecond, about."""
+    """scale: points per microsecond, about. No text stands where the bound's line is drawn."""
     wall, device, total = bar["wall"], bar["device"], sum(us for _, us in bar["stages"])
     pieces = [(stage, us, us * device / total) for stage, us in bar["stages"]]
     if wall > device:
@@ -54,11 +56,13 @@ def draw_bar(axes: Axes, row: int, bar: dict, scale: float) -> None:
     for stage, us, width in pieces:
         colour = (COLOURS | OTHERS)[kind(stage)]
         axes.barh(row, width, left=left, height=0.7, color=colour, edgecolor=style.GROUND, linewidth=0.8)
-        fits = [text for text in (f"{stage}: {us:.0f}", f"{us:.0f}") if 5.4 * len(text) < width * scale]
-        if fits:
+        edges = sorted({left, min(max(bar["bound"] or 0, left), left + width), left + width})
+        low, high = max(pairwise(edges), key=lambda pair: pair[1] - pair[0])
+        texts = (f"{stage}: {us:.0f}", f"{kind(stage)}: {us:.0f}", f"{us:.0f}")
+        if fits := [text for text in texts if 5.2 * len(text) < (high - low) * scale]:
             box = {"facecolor": colour, "edgecolor": "none", "pad": 1}
             ink = {"color": style.INK if stage == BETWEEN else "white", "fontsize": 8, "bbox": box}
-            axes.text(left + width / 2, row, fits[0], ha="center", va="center", **ink)
+            axes.text((low + high) / 2, row, fits[0], ha="center", va="center", **ink)
         left += width
     text = f"{wall:.0f}"
     if total > 1.001 * device:
@@ -73,9 +77,9 @@ def draw(found: dict, title: str) -> Figure:
     figure = style.new(title, 1.6 + sum(0.5 + 0.32 * len(bars) for bars in found.values()))
     panels = figure.subplots(len(found), 1, squeeze=False, height_ratios=[1 + len(bars) for bars in found.values()])
     for axes, (seq_len, bars) in zip(panels[:, 0], found.items(), strict=True):
-        longest = 1.2 * max(bar["wall"] for bar in bars.values())
+        longest = 1.32 * max(bar["wall"] for bar in bars.values())
         for row, bar in enumerate(bars.values()):
-            draw_bar(axes, row, bar, 490 / longest)
+            draw_bar(axes, row, bar, 530 / longest)
         if bounds := [bar["bound"] for bar in bars.values() if bar["bound"]]:
             axes.axvline(min(bounds), **style.BOUND_LINE)
         axes.set(title=f"T = {seq_len}", xlim=(0, longest), yticks=range(len(bars)), yticklabels=bars)

@@ -62,11 +62,11 @@ def new(title: str, height: float, small_print: str = "") -> Figure:
     return figure
 
 
-def token_axis(axes: Axes, tokens: Iterable[int], most_ticks: int = 22) -> dict[int, int]:
-    """An x axis on which token counts stand side by side at equal distances; returns T -> x."""
+def token_axis(axes: Axes, tokens: Iterable[int], named: Iterable[int] = ()) -> dict[int, int]:
+    """An x axis on which token counts stand side by side at equal distances; returns T -> x. named: all by default."""
     places = {t: at for at, t in enumerate(sorted(set(tokens)))}
-    step = -(-len(places) // most_ticks)
-    axes.set_xticks(range(0, len(places), step), list(map(str, places))[::step], fontsize=7.5)
+    ticks = [t for t in named if t in places] or list(places)
+    axes.set_xticks([places[t] for t in ticks], list(map(str, ticks)), fontsize=7.5)
     axes.set(xlabel="T, tokens (at equal distances)", xlim=(-0.5, len(places) - 0.5))
     axes.grid(axis="x", visible=False)
     return places

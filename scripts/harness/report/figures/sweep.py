@@ -13,11 +13,12 @@ KINDS = {
     "one": "all tokens on one expert",
     "none": "no token has a local expert",
 }
+TICKS = (0, 4, 16, 32, 80, 256, 1024, 4096, 32768)  # as many as there is room for
 
 
 def data(sweep: Sweep) -> dict:
-    """What is drawn: kind of routing -> [[T, ms over target, bound over target]], of right answers to some token."""
-    timed = [p for p in sweep.points if p.error is None and p.tokens > 0]
+    """What is drawn: kind of routing -> [[T, ms over target, bound over target]], of right answers."""
+    timed = [p for p in sweep.points if p.error is None]
     return {
         kind: [[p.tokens, p.ms / p.target_ms, p.bound_ms / p.target_ms] for p in timed if p.kind == kind]
         for kind in sweep.kinds
@@ -30,7 +31,7 @@ def draw(found: dict, solution: str, target: str, small_print: str) -> Figure:
     grid = figure.subplots(-(-len(found) // 2), 2, sharex=True, sharey=True, squeeze=False)
     tokens = [t for points in found.values() for t, _, _ in points]
     for axes, (kind, points) in zip(grid.flat, found.items(), strict=False):
-        places = style.token_axis(axes, tokens, most_ticks=11)
+        places = style.token_axis(axes, tokens, TICKS)
         x, y, bound = [places[t] for t, _, _ in points], [y for _, y, _ in points], [y for _, _, y in points]
         axes.fill_between(x, bound, **style.BEYOND)
         axes.plot(x, bound, label="roofline bound / target", **style.BOUND_LINE)
