@@ -121,7 +121,7 @@ def test_page_holds_every_recorded_figure(here):
         (point["latency_ms"], point["speedup"]) for g in data["groups"] for s in g["series"] for point in s["points"]
     ]
     assert sorted(shown) == sorted((cell.latency_ms, cell.speedup) for cell in cells if cell.latency_ms)
-    assert {view["title"] for view in data["traces"].values()} == {f"{c.solution} at T = {c.seq_len:,}" for c in cells}
+    assert {view["title"] for view in data["traces"].values()} == {f"{c.solution} at T = {c.seq_len}" for c in cells}
     assert len(data["traces"]) == len(cells) == text.count('<a class="figure"')
     assert data["solutions"] == sorted({cell.solution for cell in cells})
     for group in built.groups:

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import jinja2
 
+from harness.operators import roofline
 from harness.report import colours
 from harness.report.comparison import decimal, matched_columns
 from harness.results.comparison import Comparison, Row, RunGroup, Section, tolerance_order
@@ -106,7 +107,7 @@ def trace_view(section: Section, group: RunGroup, cell: SimpleNamespace) -> dict
         ),
         dialog_part("Source", ("SHA-1", cell.solution_sha1, "{}"), ("State", SOURCES[cell.source], "{}")),
     ]
-    title = f"{cell.solution} at T = {cell.seq_len:,}"
+    title = f"{cell.solution} at T = {cell.seq_len}"
     return {"title": title, "tags": tags_of(cell), "parts": parts, "uuid": cell.uuid, "log": cell.log}
 
 
@@ -115,7 +116,7 @@ def workload_view(section: Section, row: Row) -> dict:
     info = row.workload
     part = dialog_part(
         "Workload",
-        ("Tokens T", info.seq_len, "{:,}"),
+        ("Tokens T", info.seq_len, "{}"),
         ("UUID", info.uuid, "{}"),
         ("Rows (token, local expert)", info.rows, "{:,}"),
         ("Active experts", info.active, "{}"),
@@ -128,7 +129,7 @@ def workload_view(section: Section, row: Row) -> dict:
         "uuid": info.uuid,
         "seq_len": info.seq_len,
         "regime": regime_of(info.seq_len),
-        "label": f"T = {info.seq_len:,}" + ("" if info.active is None else f", {info.active} active experts"),
+        "label": f"T = {info.seq_len}" + ("" if info.active is None else f", {info.active} active experts"),
         "bound_ms": info.bound_ms,
         "bound_speedup": row.bound_speedup,
         "bound_bound_text": info.bound_ms and f"1 ({decimal(info.bound_ms, 3)} ms)",
@@ -217,6 +218,8 @@ def page(comparison: Comparison) -> str:
         tolerances=list(dict.fromkeys(group.tolerance_name for group in comparison.groups)),
         # shown first: that of the run group in which the most cells passed
         first_tolerance=max(comparison.groups, key=lambda g: sum(cell.passed for cell in g.cells)).tolerance_name,
+        ceilings=f"{roofline.BYTES_PER_SECOND / 1e12:.2f} TB/s and {roofline.FLOPS_PER_SECOND / 1e12:.0f} TFLOP/s "
+        f"(bf16: {roofline.BF16_FLOPS_PER_SECOND / 1e12:.0f})",
         data=data_of(comparison, series),
         script=script,
         style=style,
