@@ -66,9 +66,9 @@ def block(found: Comparison) -> str:
         parts.append(Table(head, [rows], title).markdown(titled=True))
         parts.append(
             f"T: tokens in a call. Bold: the fastest, or {LEVEL_WORDS}. *ratio*: latency over that of whichever "
-            "solution is fastest on each workload, geometric mean; the table above compares with one solution on all "
-            "of them, so its figures differ slightly. *score*: FIB's, the arithmetic mean of the speed-ups over the "
-            "torch reference; every run times the reference itself, so compare scores of one run only. Last three "
+            "solution is fastest on each workload, geometric mean; the sentence at the top compares with one solution "
+            "on all of them, so its figures differ slightly. *score*: FIB's, the arithmetic mean of the speed-ups over "
+            "the torch reference; every run times the reference itself, so compare scores of one run only. Last three "
             f"columns: workloads passed at each {LINK}."
         )
         parts.append(f"<sub>{'; '.join(filter(None, said))}.</sub>")
@@ -82,31 +82,25 @@ def spoken(words: list[str]) -> str:
     return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
 
 
-def slower(group: RunGroup) -> list[str]:
-    """A sentence for each solution that is best over all T, but not in a range."""
-    return [
-        f"At {group.tolerance_name}, `{name}` takes {regime.of(name).over_fastest - 1:.0%} longer than the fastest "
-        f"where T, the number of tokens, is {regime.regime.name.removeprefix('T ')}."
-        for name in group.total.best[1:]
-        for regime in group.regimes
-        if name not in regime.best
-    ]
-
-
 def against(group: RunGroup, best: SimpleNamespace) -> str:
-    """Markdown: how fast the best is against each yardstick, and the roofline bound, at a few T and over all."""
+    """A sentence: the best's speed against each yardstick and the roofline bound, at a few T and over all."""
     at = [row for seq_len in SHOWN_SEQ_LENS for row in group.rows if row.workload.seq_len == seq_len]
-    rows = []
+
+    def values(of_rows: list, over_all: float) -> str:
+        return f"{spoken([decimal(value, 2) for value in of_rows])} times ({decimal(over_all, 2)})"
+
+    said = []
     for name, words in YARDSTICKS.items():
         times = ratio(group.rows, best.solution, name)
         if times.geometric_mean:
-            values = [times.by_workload.get(row.workload.uuid) for row in at] + [times.geometric_mean]
-            rows.append([f"times as fast as {words}", *(decimal(value, 2) for value in values)])
+            of_rows = [times.by_workload.get(row.workload.uuid) for row in at]
+            said.append(f"is {values(of_rows, times.geometric_mean)} as fast as {words}")
     if best.over_bound:
-        values = [row.cells[best.solution].over_bound for row in at] + [best.over_bound]
-        rows.append(["latency over the workload's roofline bound", *(decimal(value, 2) for value in values)])
-    head = [f"`{best.solution}`, {group.tolerance_name}", *(f"T={row.workload.seq_len}" for row in at), "all T"]
-    return Table(head, [rows]).markdown()
+        of_rows = [row.cells[best.solution].over_bound for row in at]
+        said.append(f"takes {values(of_rows, best.over_bound)} the workload's roofline bound")
+    lengths = spoken([str(row.workload.seq_len) for row in at])
+    over = f"in brackets: geometric mean over all {len(group.rows)} workloads"
+    return f"At T = {lengths} tokens `{best.solution}` {spoken(said)}; {over}."
 
 
 def advice(section: Section) -> str:
@@ -117,11 +111,8 @@ def advice(section: Section) -> str:
     if not shown.total.best:
         return f"On {section.hardware} no solution has passed every workload."
     use = [f"{names} at {spoken(list(tolerances))} tolerance" for names, tolerances in uses.items() if names]
-    best, lengths = shown.total.of(shown.total.best[0]), [row.workload.seq_len for row in shown.rows]
     said = f"On {section.hardware} use {spoken(use).replace('tolerance', LINK, 1)}."
-    score = f"`{best.solution}` has an FIB score of {best.mean:.1f} (arithmetic mean speed-up over plain torch)."
-    where = f"All T: geometric mean over {len(lengths)} workloads of {min(lengths)} to {max(lengths)} tokens."
-    return "\n\n".join([" ".join([said, *slower(shown), score, where]), against(shown, best)])
+    return f"{said} {against(shown, shown.total.of(shown.total.best[0]))}"
 
 
 def answer(found: Comparison) -> str:
