@@ -41,12 +41,12 @@ def hand_in(name: str, folder: Path) -> str:
         if subprocess.run([*git, "remote", "get-url", "origin"], capture_output=True).returncode == 0:
             remote = "origin"
     steps = [
-        f"cd {shlex.quote(str(folder))}",
+        f"(cd {shlex.quote(str(folder))}",  # in a subshell: the same lines work again after a failure
         *first,
         "git add --all --force config.toml solution *solution.json",  # the kit's .gitignore names solution.json
         f"git commit --quiet --allow-empty --message {name}",  # empty when only the push is repeated
         f"git tag {tag}{number}",
-        f"git push {remote} {tag}{number}",
+        f"git push {remote} {tag}{number})",
     ]
     return " &&\n  ".join(steps)
 
