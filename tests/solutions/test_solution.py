@@ -16,7 +16,7 @@ from flashinfer_bench.data import load_jsonl_file
 from harness.core import paths
 from harness.evaluation.tolerances import TOLERANCES, matched_ratios
 from harness.operators import workloads
-from harness.operators.moe_fp8_block_scale import HARD, PUBLIC
+from harness.operators.moe_fp8_block_scale import PUBLIC, cases
 from harness.packing import eligibility, manifest, pack
 
 from definitions import moe_fp8_block_scale as moe

@@ -66,7 +66,7 @@ class Manifest(Strict):
     dependencies: list[Text] = []
     kernels: list[Text] = []
     borrowed: list[Text] = []
-    definitions: list[Literal[*catalogue.GEOMETRIES]] = list(catalogue.OPERATORS[0].GEOMETRIES)
+    definitions: list[Literal[*catalogue.GEOMETRIES]] = ["full", "small"]
     based_on: Text | None = None
     first_use: Text | None = None
     stages: dict[str, Annotated[Text, AfterValidator(stage_name)]] = {}

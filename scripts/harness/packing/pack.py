@@ -13,10 +13,14 @@ from harness.packing.manifest import Manifest, PackingError, choose, read_manife
 
 
 def packed_name(name: str, geometry: str) -> str:
-    """FIB wants names unique in a data set; only an operator's full geometry keeps the plain one."""
-    if geometry in catalogue.FULL:
-        return name
-    return "_".join([name, *(f"{size[0]}{value}" for size, value in catalogue.GEOMETRIES[geometry].items())])
+    """FIB wants names unique in a data set; only an operator's first geometry keeps the plain one.
+
+    The others add what their definition's name has in place of that one's parts: hopper_fused_ng1_kg1_e48.
+    """
+    first = catalogue.definition_name(next(iter(catalogue.operator(geometry).GEOMETRIES))).split("_")
+    own = catalogue.definition_name(geometry).split("_")
+    shared = [part for part, other in zip(own, first, strict=False) if part == other]
+    return "_".join([name, *(part for part in own if part not in shared)])
 
 
 def gather(manifest: Manifest, folder: Path = paths.SOLUTIONS) -> dict[str, str]:
