@@ -45,11 +45,11 @@ __global__ void __launch_bounds__(kThreads, 1) fused_layer(const __grid_constant
   if (a.num_tokens <= kDirectTokens)  // while routing goes on
     for (int i = threadIdx.x; i < a.num_tokens * kK1; i += kThreads) copy_word(&s.few().x_scale[i], a.x_scale + i);
   if (all_route) {
-    for (int t = warp; t < a.num_tokens; t += kThreads / 32) route_token(a, t, &s.mask[t], s.few().weight[t]);
+    for (int t = warp; t < a.num_tokens; t += kThreads / 32) route_token(a, t, &s.mask[t], 32, s.few().weight[t]);
     __syncthreads();
   } else {
     for (int t = blockIdx.x + gridDim.x * warp; t < a.num_tokens; t += gridDim.x * (kThreads / 32))
-      route_token(a, t, &a.scratch->mask[t], a.scratch->weight[t]);
+      route_token(a, t, &a.scratch->mask[t / 32 * kPadded + t % 32], 32, a.scratch->weight[t]);
     __syncthreads();
     if (threadIdx.x == kConsumers) guess_first_weights(maps);
     if (threadIdx.x == 0) {
@@ -57,13 +57,13 @@ __global__ void __launch_bounds__(kThreads, 1) fused_layer(const __grid_constant
       wait_gpu(&a.scratch->counters[kRouted], gridDim.x);
     }
     __syncthreads();
-    for (int t = threadIdx.x; t < a.num_tokens; t += kThreads) s.mask[t] = __ldcg(&a.scratch->mask[t]);
+    for (int i = threadIdx.x; i < (a.num_tokens + 31) / 32 * kPadded; i += kThreads) s.mask[i] = __ldcg(&a.scratch->mask[i]);
     __syncthreads();
   }
   copies_done();
   permute(s, a.num_tokens);
 
-  const bool in_gemm2 = blockIdx.x < kColumnBlocks;
+  const bool in_gemm2 = blockIdx.x < kGemm2Blocks;
   if (warp >= kConsumers / 32) {
     registers_down<40>();
     if (warp == kConsumers / 32) {
@@ -86,6 +86,7 @@ __global__ void __launch_bounds__(kThreads, 1) fused_layer(const __grid_constant
     if (threadIdx.x == 0 && atomicAdd(&a.scratch->counters[kFinished], 1) == gridDim.x - 1) {
       for (int i = kRouted; i <= kFinished; i++) a.scratch->counters[i] = 0;
       for (int n = 0; n < s.num_segments; n++) a.scratch->activated[n] = 0;
+      for (int n = 0; kParts > 1 && n < kColumnBlocks; n++) a.scratch->added[n] = 0;
     }
   }
 }

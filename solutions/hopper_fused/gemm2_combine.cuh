@@ -103,38 +103,71 @@ __device__ __forceinline__ void gemm2_segment(
   mbar_arrive(&s.added[warpgroup]);
 }
 
+// Where several blocks share columns: each stores its sums and, when all have, adds all blocks' up, in order of block, for
+// its share of the tokens. No block waits for anything that another does later.
+__device__ __forceinline__ void add_parts(const Args& a, const float* sums, int column_block, int part) {
+  const int thread = threadIdx.x % kConsumers;
+  constexpr int kVectors = kColumns / 4, kOctets = kColumns / 8;
+  Scratch& scratch = *a.scratch;
+  for (int i = thread; i < a.num_tokens * kVectors; i += kConsumers)
+    __stcg(reinterpret_cast<float4*>(&scratch.partial[part][i / kVectors][column_block * kColumns + i % kVectors * 4]),
+           *reinterpret_cast<const float4*>(sums + i / kVectors * kOutPitch + i % kVectors * 4));
+  bar_sync(kBarConsumers, kConsumers);
+  if (thread == 0) {
+    arrive_gpu(&scratch.added[column_block]);
+    wait_gpu(&scratch.added[column_block], kParts);
+  }
+  bar_sync(kBarConsumers, kConsumers);
+  const int first = a.num_tokens * part / kParts, end = a.num_tokens * (part + 1) / kParts;
+  for (int i = first * kOctets + thread; i < end * kOctets; i += kConsumers) {
+    const int t = i / kOctets, column = column_block * kColumns + i % kOctets * 8;
+    float4 u = make_float4(0, 0, 0, 0), v = u;
+#pragma unroll
+    for (int p = 0; p < kParts; p++) {
+      const float4* from = reinterpret_cast<const float4*>(&scratch.partial[p][t][column]);
+      const float4 x = __ldcg(from), y = __ldcg(from + 1);
+      u.x += x.x, u.y += x.y, u.z += x.z, u.w += x.w;
+      v.x += y.x, v.y += y.y, v.z += y.z, v.w += y.w;
+    }
+    *reinterpret_cast<uint4*>(a.output + (size_t)t * kHidden + column) =
+        make_uint4(bf16_pair(u.x, u.y), bf16_pair(u.z, u.w), bf16_pair(v.x, v.y), bf16_pair(v.z, v.w));
+  }
+}
+
 __device__ __forceinline__ void gemm2_combine(Smem& s, const Args& a, Ring<kStages>& ring, int warpgroup) {
   const int thread = threadIdx.x % kConsumers;
   constexpr int kVectors = kColumns / 4;
   float* sums = s.sums(a.num_tokens);
+  const int column_block = blockIdx.x % kColumnBlocks, part = blockIdx.x / kColumnBlocks;
   // A segment's weight scales are asked for while the one before is multiplied.
   const auto scales_of = [&](int n) {
     if (n >= s.num_segments) return 0.0f;
-    const int block = s.segment[n].expert * (kHidden / kBlock) + blockIdx.x * kColumns / kBlock;
-    return __ldg(a.w2_scale + block * kK2 + thread % kK2);
+    const int block = s.segment[n].expert * (kHidden / kBlock) + column_block * kColumns / kBlock;
+    return __ldg(a.w2_scale + block * kK2 + thread % 32 % kK2);
   };
-  float coming = scales_of(0);
+  float coming = scales_of(part);
   bar_sync(kBarConsumers, kConsumers);  // gemm1 no longer reads what lies where the sums will
   for (int i = thread; i < a.num_tokens * kVectors; i += kConsumers)
     *reinterpret_cast<float4*>(sums + i / kVectors * kOutPitch + i % kVectors * 4) = make_float4(0, 0, 0, 0);
   bar_sync(kBarConsumers, kConsumers);
 
-  for (int i = 0; i < s.num_segments; i++) {
-    const Segment seg = s.segment[i];
+  for (int n = part, i = 0; n < s.num_segments; n += kParts, i++) {
+    const Segment seg = s.segment[n];
     const float w_scales = coming;
-    coming = scales_of(i + 1);
+    coming = scales_of(n + kParts);
     if (seg.rows <= 8) gemm2_segment<8>(s, a, ring, seg, w_scales, warpgroup, i);
     else if (seg.rows <= 16) gemm2_segment<16>(s, a, ring, seg, w_scales, warpgroup, i);
     else if (seg.rows <= 32) gemm2_segment<32>(s, a, ring, seg, w_scales, warpgroup, i);
     else gemm2_segment<64>(s, a, ring, seg, w_scales, warpgroup, i);
   }
   bar_sync(kBarConsumers, kConsumers);
+  if constexpr (kParts > 1) return add_parts(a, sums, column_block, part);
 
   constexpr int kOctets = kColumns / 8;
   for (int i = thread; i < a.num_tokens * kOctets; i += kConsumers) {
     const float4* sum = reinterpret_cast<const float4*>(sums + i / kOctets * kOutPitch + i % kOctets * 8);
     const float4 u = sum[0], v = sum[1];
-    *reinterpret_cast<uint4*>(a.output + (size_t)(i / kOctets) * kHidden + blockIdx.x * kColumns + i % kOctets * 8) =
+    *reinterpret_cast<uint4*>(a.output + (size_t)(i / kOctets) * kHidden + column_block * kColumns + i % kOctets * 8) =
         make_uint4(bf16_pair(u.x, u.y), bf16_pair(u.z, u.w), bf16_pair(v.x, v.y), bf16_pair(v.z, v.w));
   }
 }

@@ -4,19 +4,29 @@
 #include <cuda.h>
 #include <cuda_runtime.h>
 
-constexpr int kHidden = 7168, kInter = 2048, kExperts = 256, kLocal = 32, kTopK = 8;
+#include "sizes.cuh"
+
 constexpr int kBlock = 128;               // K and columns of a block scale
 constexpr int kK1 = kHidden / kBlock;     // K steps of gemm1
 constexpr int kK2 = kInter / kBlock;      // K steps of gemm2
 constexpr int kUnit = 32;                 // columns of h that a warpgroup owns: 32 of up and 32 of gate make m64
 constexpr int kUnits = kInter / kUnit;    // units of an expert; h has one scale a row and unit
 constexpr int kColumns = 64;              // output columns of a block in gemm2
-constexpr int kColumnBlocks = kHidden / kColumns;  // blocks that take part in gemm2
-constexpr int kMaxTokens = 224;           // of this kernel; above, several kernels are faster
+constexpr int kColumnBlocks = kHidden / kColumns;
+constexpr int kLeastBlocks = 112;         // multiprocessors that are taken for granted
+constexpr int kUsualBlocks = 132;         // those of the devices this is for
+// Where columns alone would leave blocks idle in gemm2, several share a column block, each with every so manieth segment.
+constexpr int kParts = kUsualBlocks / kColumnBlocks < 1 ? 1 : kUsualBlocks / kColumnBlocks;
+constexpr int kGemm2Blocks = kColumnBlocks * kParts;  // blocks that take part in gemm2
+constexpr int kMaxTokens = kLocal <= 32 ? 224 : 128;  // of this kernel; above, several kernels are faster
+static_assert(kMaxTokens % 32 == 0, "masks lie 32 tokens together");
 constexpr int kChunk = 64;                // rows of an expert that are multiplied at once
-constexpr int kMaxSegments = kLocal + kMaxTokens * kTopK / kChunk;
+constexpr int kMostPicks = kMaxTokens * (kTopK < kLocal ? kTopK : kLocal);  // rows of all experts
+constexpr int kMostExperts = kLocal < kMostPicks ? kLocal : kMostPicks;     // that have rows
+constexpr int kMaxSegments = kMostExperts + kMostPicks / kChunk;
 constexpr int kGroup = 8;                 // rows that lie together, an expert's last group filled up with zero rows
-constexpr int kMaxRows = kMaxTokens * kTopK + kLocal * (kGroup - 1);
+constexpr int kMaxRows = kMostPicks + kMostExperts * (kGroup - 1);
+static_assert(kMaxRows < 0xffff && kMaxRows % kGroup == 0, "");
 constexpr uint16_t kNoToken = 0xffff;     // of a row that fills a group up
 constexpr int kFewTokens = 12;            // up to here every block routes all tokens itself, so that none waits for others
 constexpr int kEvictFirstExperts = 8;     // with rows: up to here weights leave L2 first; above, they leave its order as it is
@@ -39,14 +49,16 @@ constexpr int kSlot = kSlotW + kChunk * kBlock;
 constexpr int kSplitRows1 = 32, kSplitRows2 = 16;
 constexpr int kTile8 = kGroup * kBlock;     // bytes of a group's K step, swizzled as wgmma reads it
 constexpr int kScales = kChunk * 4;         // floats of a slot's row scales
-constexpr int kPool = 209 * 1024;           // bytes for slots and sums: what is left of a block's shared memory
 
 // Global scratch, reused by later calls on the same stream. What stands before `mask` is zero before and after each launch.
+static_assert(kK1 % 4 == 0 && kK2 % 2 == 0, "gemm1 takes two steps at a time, and halves of them where K is split");
 struct Scratch {
   unsigned counters[16];                       // see Counter
   unsigned activated[kMaxSegments];            // units of each segment whose h is there
-  uint32_t mask[kMaxTokens];                   // bit e: the token has a row of local expert e
+  unsigned added[kColumnBlocks];               // where kParts > 1: blocks whose sums are in `partial`
+  uint32_t mask[kMaxTokens * kWords];          // 32 tokens by 32 tokens: [word][32 tokens]; bit e: a row of local expert e
   float weight[kMaxTokens][kLocal];            // routing weight, where the bit is set
+  alignas(16) float partial[kParts > 1 ? kParts : 0][kParts > 1 ? kMaxTokens : 1][kHidden];  // gemm2's sums
   // Rows of a segment together, K step by K step, so that what a step needs is one piece (see Segment).
   float x_scale[kMaxRows * kK1];               // K step: [group][8 rows]
   float h_scale[kMaxRows * kUnits];            // K step: [group][8 rows][4 units]; times the routing weight
@@ -62,13 +74,13 @@ __device__ __forceinline__ int swizzled(int row, int byte) {
 
 // What the layer is given, but for the weights, which the copy engine is told of.
 struct Layer {
-  const float* logits;          // [T, 256]
-  const uint16_t* bias;         // [256] bf16
-  const uint8_t* x;             // [T, 7168] fp8
-  const float* x_scale;         // [56, T]
-  const float* w1_scale;        // [32, 32, 56]
-  const float* w2_scale;        // [32, 56, 16]
-  uint16_t* output;             // [T, 7168] bf16
+  const void* logits;           // [T, E] fp32, or bf16 if kRenorm
+  const uint16_t* bias;         // [E] bf16, or none if kRenorm
+  const uint8_t* x;             // [T, H] fp8
+  const float* x_scale;         // [H / 128, T]
+  const float* w1_scale;        // [E_local, 2 I / 128, H / 128]
+  const float* w2_scale;        // [E_local, H / 128, I / 128]
+  uint16_t* output;             // [T, H] bf16
   int num_tokens;
   int local_expert_offset;
   float routed_scaling_factor;
@@ -79,8 +91,8 @@ struct Args : Layer {
 };
 
 struct Maps {
-  CUtensorMap w1;  // [32][256 groups][up, gate][8 rows][7168], box 4 groups: the 64 rows of a unit
-  CUtensorMap w2;  // [32 * 7168, 2048], box 64 x 128
+  CUtensorMap w1;  // [E_local][I / 8 groups][up, gate][8 rows][H], box 4 groups: the 64 rows of a unit
+  CUtensorMap w2;  // [E_local * H, I], box 64 x 128
 };
 
 struct Segment {  // up to kChunk rows of one expert
@@ -103,17 +115,23 @@ struct Few {  // what a block keeps to itself while tokens are few; gemm2's sums
   float weight[kFewTokens][kLocal];    // where every block routes all tokens
 };
 
+constexpr int kBehindSlots(int sums, int few) { return sums > few ? sums : few; }
+// Bytes for slots, and behind them sums, or direct rows and what is few.
+constexpr int kPool = (kStages * kSlot + kBehindSlots(kMaxTokens * kOutPitch * (int)sizeof(float),
+                                                      2 * kHidden + kBlock + (int)sizeof(Few)) + 1023) / 1024 * 1024;
+
 struct Smem {
   // The ring's slots from the front on, 1024-byte aligned as the swizzle wants, then the rows of direct segments; Few or
   // sums at the end.
   uint8_t pool[kPool];
   float scales[kStages][kScales];
   uint16_t token[kMaxRows];  // of each row, or kNoToken
-  uint32_t mask[kMaxTokens];
+  uint32_t mask[kMaxTokens * kWords];  // as in Scratch; then [32 tokens][kPadded experts]: which of the tokens have a row
   float amax[2][4][kChunk];  // warpgroup, warp, row
   float handover[4][kWarpgroup];  // sums that the second warpgroup hands to the first, where they split K
   Segment segment[kMaxSegments];
-  int first_row[kLocal];
+  uint16_t segment_of[kMaxRows / kGroup];  // of each group of rows
+  int first_row[kPadded];
   int num_segments, num_rows;  // rows with those that fill groups up
   uint64_t full[kStages], empty[kStages];
   uint64_t handed, taken;               // sums lie in `handover`; they are read
@@ -159,7 +177,7 @@ struct Ring {
 // A tile is two neighbouring units of one segment, or one.
 //
 //   full rounds   every block as many units, two by two
-//   what is left  less than a unit a block: goes to the blocks that have no columns in gemm2, as many as they can do
+//   what is left  less than a unit a block: goes to the blocks that have no part in gemm2, as many as they can do
 //                 before the others come to gemm2's last segment; what is left then, one each, to the others
 struct Tile {
   Segment segment;
@@ -174,18 +192,18 @@ struct Tiles {
   __device__ explicit Tiles(const Smem& smem) : s(smem) {}
   // This block's next tile; false when there is none.
   __device__ bool take(Tile& t) {
-    const int block = blockIdx.x, blocks = gridDim.x, without_columns = blocks - kColumnBlocks;
+    const int block = blockIdx.x, blocks = gridDim.x, without_columns = blocks - kGemm2Blocks;
     const int units = s.num_segments * kUnits, full = units / blocks, pairs = full / 2;
     int at = 2 * (taken * blocks + block);
     t.width = 2;
     if (taken >= pairs) {
       const int more = taken - pairs - full % 2;
-      // in gemm2 a segment takes as long as 2 / 7 of a unit
-      const int spare = max(1, (s.num_segments - 2) * (kColumns * kInter) / (2 * kUnit * kHidden));
+      // in gemm2 a segment takes as long as kInter / kHidden of a unit
+      const int spare = max(1, (s.num_segments / kParts - 2) * (kColumns * kInter) / (2 * kUnit * kHidden));
       const int one_more = max(0, units % blocks - without_columns * spare);  // blocks with columns
       t.width = 1;
       if (more < 0) at = 2 * pairs * blocks + block;
-      else if (block >= kColumnBlocks) at = full * blocks + one_more + more * without_columns + block - kColumnBlocks;
+      else if (block >= kGemm2Blocks) at = full * blocks + one_more + more * without_columns + block - kGemm2Blocks;
       else at = more == 0 && block < one_more ? full * blocks + block : units;
       if (at >= units) return false;
     }

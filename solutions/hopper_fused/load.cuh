@@ -10,6 +10,7 @@
 __device__ __forceinline__ void guess_first_weights(const Maps& maps) {
   const uint64_t policy = policy_evict_unchanged();
   const int expert = 2 * blockIdx.x / kUnits, unit = 2 * blockIdx.x % kUnits;
+  if (expert >= kLocal) return;
   for (int k = 0; k < kStages; k++)
     for (int b = 0; b < 2; b++) prefetch_5d(&maps.w1, k * kBlock, 0, 0, (unit + b) * 4, expert, policy);
 }
@@ -47,7 +48,7 @@ __device__ __forceinline__ void load_weights(Smem& s, const Maps& maps, const Ar
     }
   }
   if (!in_gemm2) return;
-  for (int n = 0; n < s.num_segments; n++) {
+  for (int n = blockIdx.x / kColumnBlocks; n < s.num_segments; n += kParts) {
     const Segment seg = s.segment[n];
     const int halves = seg.split() ? 2 : 1;
     for (int i = 0; i < seg.steps(); i++, ring.next()) {
@@ -56,7 +57,7 @@ __device__ __forceinline__ void load_weights(Smem& s, const Maps& maps, const Ar
       mbar_arrive_expect(&s.full[slot], halves * kUnitBytes);
       for (int half = 0; half < halves; half++)
         tma_2d(s.slot(slot) + half * kUnitBytes, &maps.w2, &s.full[slot], (halves * i + half) * kBlock,
-               seg.expert * kHidden + blockIdx.x * kColumns, policy);
+               seg.expert * kHidden + blockIdx.x % kColumnBlocks * kColumns, policy);
     }
   }
 }
@@ -109,8 +110,8 @@ __device__ __forceinline__ void load_activations(Smem& s, const Args& a, bool in
   }
   if (!in_gemm2) return;
   __syncwarp();
-  for (int n = 0, ready = 0; n < s.num_segments; n++) {
-    if (n == ready) ready = wait_for_h(scratch.activated, n, s.num_segments);
+  for (int n = blockIdx.x / kColumnBlocks, ready = 0; n < s.num_segments; n += kParts) {
+    if (n >= ready) ready = wait_for_h(scratch.activated, n, s.num_segments);
     if (!copies) continue;
     const Segment seg = s.segment[n];
     const int halves = seg.split() ? 2 : 1, bytes = seg.groups() * halves * 2 * kTile8;

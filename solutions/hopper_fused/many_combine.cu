@@ -2,27 +2,38 @@
 // cleared tokens without rows.
 #include "many_y.cuh"
 
-constexpr int kCombineThreads = 224;  // 7168 columns are four vectors of eight for each
-constexpr int kCombineBlocks = 8;     // of a multiprocessor at once
+// A row is two or four vectors of eight columns for each thread, or three.
+constexpr int kVectors = kHidden / 8;
+constexpr int kCombineThreads = kVectors % 896 == 0 ? 224 : kVectors % 512 == 0 ? 256 : kVectors % 384 == 0 ? 192 : 128;
+constexpr bool kManyRows = kTopK * kLocal > 3 * kExperts;  // of a token here, mostly
+constexpr int kCombineBlocks = (kManyRows ? 1024 : 1792) / kCombineThreads;  // of a multiprocessor at once
 constexpr int kCombineWaves = 4;      // so many times those in all: where one ends early, another begins
 
 __global__ void __launch_bounds__(kCombineThreads, kCombineBlocks) many_combine(const __grid_constant__ ManyArgs a) {
-  constexpr int kAtOnce = 2;  // most tokens have no more rows here
+  constexpr int kAtOnce = kManyRows ? 4 : 2;  // most tokens have no more rows here
+  constexpr int kQuads = kRowSlots / 4;
   wait_for_previous();
   let_next_begin();
   const int4* rows_of = reinterpret_cast<const int4*>(a.row_of);
-  const int4 none = make_int4(-1, -1, -1, -1);
-  int4 low = none, high = none;
-  if (blockIdx.x < a.num_tokens) low = __ldg(rows_of + 2 * blockIdx.x), high = __ldg(rows_of + 2 * blockIdx.x + 1);
+  int4 coming[kQuads];
+#pragma unroll
+  for (int i = 0; i < kQuads; i++)
+    coming[i] = blockIdx.x < a.num_tokens ? __ldg(rows_of + kQuads * blockIdx.x + i) : make_int4(-1, -1, -1, -1);
   for (int t = blockIdx.x; t < a.num_tokens; t += gridDim.x) {
-    const int row[kTopK] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+    int row[kRowSlots];
+#pragma unroll
+    for (int i = 0; i < kQuads; i++)
+      row[4 * i] = coming[i].x, row[4 * i + 1] = coming[i].y, row[4 * i + 2] = coming[i].z, row[4 * i + 3] = coming[i].w;
     const int next = t + gridDim.x;
-    if (next < a.num_tokens) low = __ldg(rows_of + 2 * next), high = __ldg(rows_of + 2 * next + 1);
+    if (next < a.num_tokens) {
+#pragma unroll
+      for (int i = 0; i < kQuads; i++) coming[i] = __ldg(rows_of + kQuads * next + i);
+    }
     if (row[0] < 0) continue;
     for (int column = threadIdx.x * 8; column < a.y_columns; column += kCombineThreads * 8) {
       float sum[8] = {};
 #pragma unroll
-      for (int i = 0; i < kTopK; i += kAtOnce) {
+      for (int i = 0; i < kRowSlots; i += kAtOnce) {
         if (row[i] < 0) break;
         uint4 v[kAtOnce];
 #pragma unroll

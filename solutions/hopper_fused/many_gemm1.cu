@@ -11,19 +11,19 @@
 
 // For the warps 8 to 11: 16 bytes of each 16th row are a thread's, which knows the rows' tokens; the first thread asks for
 // weights and scales as well.
-__device__ __forceinline__ void load_many1(Smem1& s, const CUtensorMap& map, const ManyArgs& a, int rank) {
+__device__ __forceinline__ void load_many1(Smem1& s, const CUtensorMap& map, const ManyArgs& a, const Plan& plan, int rank) {
   constexpr int kRowsAtOnce = kLoadThreads / 8, kTimes = kTileRows / kRowsAtOnce;
-  const uint64_t for_weights = s.work.experts() <= kEvictFirstExperts ? policy_evict_first() : policy_evict_unchanged();
+  const uint64_t for_weights = plan.experts <= kEvictFirstExperts ? policy_evict_first() : policy_evict_unchanged();
   const uint64_t last = policy_evict_last();
   const int thread = threadIdx.x % kLoadThreads, row = thread / 8, piece = thread % 8;
   const int place = row / 8 * kTile8 + swizzled(row % 8, piece * 16);
   if (thread == 0) fence_async_global();  // it copies the scales, which were stored by ordinary stores
   Ring<Smem1::kStages> ring;
   Item item;
-  for (Walk walk(s.work, kTiles1, rank); walk.take(item);) {
-    const int first_row = s.work.first_row[item.expert], rows = s.work.rows[item.expert];
+  for (Walk walk(a.tiles1, plan, a.clusters); walk.take(item, rank);) {
+    const int first_row = item.first_row, rows = item.rows;
     const float* scale = a.gathered_scale + (size_t)first_row * kK1 + item.first;
-    const float* w_scale = a.w1_scale + (size_t)((item.expert * 2 + thread) * kInter / kBlock + item.column) * kK1;
+    const float* w_scale = a.w1_scale + (size_t)((item.expert * 2 + thread) * (kInter / kBlock) + item.column) * kK1;
     unsigned from[kTimes];
 #pragma unroll
     for (int i = 0; i < kTimes; i++)
@@ -63,20 +63,21 @@ __global__ void __launch_bounds__(kManyThreads, 1)
     many_gemm1(const __grid_constant__ CUtensorMap map, const __grid_constant__ ManyArgs a) {
   wait_for_previous();
   let_next_begin();
-  Smem1& s = begin_many<Smem1>(a.counters, 1 + kLoadThreads);
+  Smem1& s = begin_many<Smem1>(1 + kLoadThreads);
+  const Plan plan = read_plan(&a.counters->plan);
   const int rank = cluster_rank(), warp = threadIdx.x / 32;
   if (blockIdx.x == 0 && threadIdx.x == 0) a.counters->routed = 0;
   if (warp >= kConsumers / 32) {
     registers_down<56>();
-    load_many1(s, map, a, rank);
+    load_many1(s, map, a, plan, rank);
   } else {
     registers_up<224>();
     const int warpgroup = __shfl_sync(0xffffffffu, warp / 4, 0);
     Ring<Smem1::kStages> ring;
     Item item;
-    Walk walk(s.work, kTiles1, rank);
+    Walk walk(a.tiles1, plan, a.clusters);
     if (!walk.more()) tell_of_h(&a.counters->but_last);  // without a tile
-    while (walk.take(item)) {
+    while (walk.take(item, rank)) {
       if (!walk.more()) tell_of_h(&a.counters->but_last);
       if (item.wide) gemm1_wide<kTerms>(s, a, ring, item, warpgroup);
       else gemm1_narrow<kTerms>(s, a, ring, item, warpgroup);
@@ -94,7 +95,7 @@ cudaError_t prepare_many_gemm1() {
   return cudaSuccess;
 }
 
-cudaError_t launch_many_gemm1(const ManyArgs& a, const CUtensorMap& w1, int terms, int blocks, cudaStream_t stream) {
-  return launch_next(terms == 1 ? many_gemm1<1> : many_gemm1<2>, blocks, kManyThreads, kCluster, sizeof(Smem1), stream, w1,
+cudaError_t launch_many_gemm1(const ManyArgs& a, const CUtensorMap& w1, int terms, cudaStream_t stream) {
+  return launch_next(terms == 1 ? many_gemm1<1> : many_gemm1<2>, kCluster * a.clusters, kManyThreads, kCluster, sizeof(Smem1), stream, w1,
                      a);
 }

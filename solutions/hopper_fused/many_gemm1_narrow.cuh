@@ -47,7 +47,7 @@ __device__ __forceinline__ void swiglu_quant_narrow(
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   float* maxima = reinterpret_cast<float*>(s.staged);  // [8 warps][64]
   float* inverse = maxima + 8 * kNarrowRows;           // [64]
-  const int first_row = s.work.first_row[item.expert], rows = s.work.rows[item.expert];
+  const int first_row = item.first_row, rows = item.rows;
   const float weight = threadIdx.x < N ? __ldg(a.row_weight + first_row + item.first + threadIdx.x) : 0.0f;
   if (threadIdx.x % kWarpgroup == 0) bulk_wait_read();  // the last tile's h has left
   bar_sync(kBarAll, kConsumers);

@@ -8,19 +8,18 @@ __device__ __forceinline__ void product1_wide(
     Smem1& s, Ring<Smem1::kStages>& ring, float (&acc)[kWideSums], int warpgroup) {
   const int row = warpgroup * 64 + threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4;
   const auto read = [&](int k, int slot) {
-    fence_async_shared();  // rows came by ordinary copies
     const float x0 = s.scales[slot][row], x1 = s.scales[slot][row + 8];
     const float up = s.w_scales[slot][k % 4], gate = s.w_scales[slot][4 + k % 4];
     return WideScales{{{x0 * up, x1 * up}, {x0 * gate, x1 * gate}}};
   };
-  wide_product<1, kK1>(s, ring, acc, warpgroup, read, [](int j) { return j % 2; });  // 8 rows of up, 8 of gate, in turn
+  wide_product<1, kK1, true>(s, ring, acc, warpgroup, read, [](int j) { return j % 2; });  // 8 rows of up, 8 of gate, in turn
 }
 
 template <int kTerms>
 __device__ __forceinline__ void gemm1_wide(
     Smem1& s, const ManyArgs& a, Ring<Smem1::kStages>& ring, const Item& item, int warpgroup) {
   const int lane = threadIdx.x % 32, in_group = threadIdx.x / 32 % 4 * 16 + lane / 4;
-  const int first_row = s.work.first_row[item.expert], rows = s.work.rows[item.expert];
+  const int first_row = item.first_row, rows = item.rows;
   const int here = min(64, item.n - warpgroup * 64);  // rows of this warpgroup; may be none
   const int row_of_group = first_row + item.first + warpgroup * 64;
   float weight[2];

@@ -7,7 +7,7 @@ template <int N, int kTerms>
 __device__ __forceinline__ void product2_narrow(
     Smem2<kTerms>& s, Ring<Smem2<kTerms>::kStages>& ring, float (&acc)[2][N / 2], const float* w_scale,
     int warpgroup) {
-  const float scales = __ldg(w_scale + threadIdx.x % kK2);  // one a K step, spread over the lanes
+  const float scales = __ldg(w_scale + threadIdx.x % 32 % kK2);  // one a K step, spread over the lanes
   float raw[N / 2];
 #pragma unroll
   for (int m = 0; m < 2; m++)

@@ -8,13 +8,13 @@ __device__ __forceinline__ void product2_wide(
     Smem2<kTerms>& s, Ring<Smem2<kTerms>::kStages>& ring, float (&acc)[kWideSums], const float* w_scale,
     int warpgroup) {
   const int row = warpgroup * 64 + threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4;
-  const float scales = __ldg(w_scale + threadIdx.x % 32);  // of two weight blocks, one a K step, spread over the lanes
+  const float scales = __ldg(w_scale + threadIdx.x % 32 % (2 * kK2));  // of two weight blocks, one a K step, spread over the lanes
   const auto read = [&](int k, int slot) {
     const float h0 = s.scales[slot][row], h1 = s.scales[slot][row + 8];
     const float low = __shfl_sync(0xffffffffu, scales, k), high = __shfl_sync(0xffffffffu, scales, kK2 + k);
     return WideScales{{{h0 * low, h1 * low}, {h0 * high, h1 * high}}};
   };
-  wide_product<kTerms, kK2>(s, ring, acc, warpgroup, read, [](int j) { return j / 16; });
+  wide_product<kTerms, kK2, false>(s, ring, acc, warpgroup, read, [](int j) { return j / 16; });
 }
 
 // y: of the tile's first row and column.

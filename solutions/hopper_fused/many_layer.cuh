@@ -9,34 +9,41 @@
 constexpr int kLoadThreads = 128, kManyThreads = kConsumers + kLoadThreads;
 constexpr int kRouteThreads = 1024;
 constexpr int kFewShareRows = 160;         // an expert, up to which few tiles of gemm2 share weights: these leave L2 first
-constexpr int kRouteGroups = 64;           // of 32 tokens, that a block routes at most
+// Of 32 tokens, that a block routes at most.
+constexpr int kRouteGroups = 208 * 1024 / 8 / kPadded - 1 < 64 ? 208 * 1024 / 8 / kPadded - 1 : 64;
+constexpr int kRowSlots = (kTopK + 3) / 4 * 4;  // of a token's list of rows
+
+constexpr int kMostStripes = 8;  // gemm2 and combine are launched so many times at most, for some columns each
 
 struct Counters {
-  unsigned routed;        // blocks that have counted their tokens; zero before and after each layer
-  unsigned rows[kLocal];  // of each expert; written, not counted
+  alignas(16) Plan plan;      // written, not counted
+  unsigned routed;            // blocks that have counted their tokens; zero before and after each layer
   // the rest is zeroed by many_route
   unsigned but_last, stored;  // warpgroups of gemm1 whose h is in memory: all but the last tile's, or all of it
-  unsigned drawn[2];          // tiles that clusters have drawn in gemm2's launches, besides their first
+  unsigned drawn[kMostStripes];  // tiles that clusters have drawn in gemm2's launches, besides their first
 };
 
 struct ManyArgs : Layer {
   Counters* counters;
-  float* weight;                // [T, 32]: routing weight, where the bit is set
-  int* row_of;                  // [T, 8]: the token's rows, in order of expert, then -1
-  unsigned* block_rows;         // [blocks, 32]: rows of each expert among a block's tokens
+  float* weight;                // [T, E_local]: routing weight, where the bit is set
+  int* row_of;                  // [T, kRowSlots]: the token's rows, in order of expert, then -1
+  unsigned* block_rows;         // [blocks, kPadded]: rows of each expert among a block's tokens
+  uint2* tiles1;                // lists of tiles: long ones, then short ones
+  uint2* tiles2;
   float* row_weight;            // [rows]: zero where a row fills up
   int* row_token;               // [rows]: whose x it has; where a row fills up, any token's
-  float* gathered_scale;        // expert by expert: [56][rows]
-  uint8_t* h;                   // expert by expert: [16][terms][rows][128], swizzled
-  float* h_scale;               // expert by expert: [16][rows]; times the routing weight
+  float* gathered_scale;        // expert by expert: [H / 128][rows]
+  uint8_t* h;                   // expert by expert: [I / 128][terms][rows][128], swizzled
+  float* h_scale;               // expert by expert: [I / 128][rows]; times the routing weight
   uint16_t* y;                  // [rows, y_columns] bf16
   int y_columns;                // gemm2 and combine run once for each so many output columns,
   int first_column;             // from this one
+  int clusters;                 // of both GEMMs: tiles are listed for so many, and gemm2 counts gemm1's arrivals
 };
 
 constexpr int kManySlotW = kTileWeights * kBlock, kManySlotRows = kTileRows * kBlock;
 
-// Shared memory: a ring of K steps, what leaves the block, and the division of work.
+// Shared memory: a ring of K steps, and what leaves the block.
 template <int kTerms>
 struct ManySmem {
   static constexpr int kStages = kTerms == 1 ? 4 : 3;
@@ -45,15 +52,14 @@ struct ManySmem {
   uint8_t staged[2][kManySlotRows];  // a tile's result on its way to memory
   float scales[kStages][kTileRows];
   float w_scales[kStages][8];  // gemm1: of four K steps, of which this is one: of up's weights, then of gate's
-  Work work;
   uint64_t full[kStages], empty[kStages];
-  uint64_t numbered[2];  // gemm2: the number below is there
-  int number[2];         // of the cluster's next tile, and of the one after
+  uint64_t numbered[kDrawn];  // gemm2: the tile below is there
+  int drawn[kDrawn][2];       // the cluster's next tile, and those before
 };
 
-// How both products begin, many_route being over: barriers, the division of work, both blocks of the cluster there.
+// How both products begin: barriers, both blocks of the cluster there.
 template <class Smem>
-__device__ __forceinline__ Smem& begin_many(const Counters* counters, int full_arrivals) {
+__device__ __forceinline__ Smem& begin_many(int full_arrivals) {
   static_assert(sizeof(Smem) <= 227 * 1024, "a block may have 227 KB of shared memory");
   extern __shared__ __align__(1024) uint8_t many_smem[];
   Smem& s = *reinterpret_cast<Smem*>(many_smem);
@@ -62,10 +68,9 @@ __device__ __forceinline__ Smem& begin_many(const Counters* counters, int full_a
       mbar_init(&s.full[i], full_arrivals);
       mbar_init(&s.empty[i], kCluster * kConsumers / 32);
     }
-    for (int i = 0; i < 2; i++) mbar_init(&s.numbered[i], 1);
+    for (int i = 0; i < kDrawn; i++) mbar_init(&s.numbered[i], 1);
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
-  if (threadIdx.x / 32 == 1) s.work.divide(counters->rows);
   __syncthreads();
   cluster_sync();
   return s;
@@ -100,7 +105,7 @@ __device__ __forceinline__ void with_narrow_rows(int n, F f) {
   }
 }
 
-// Launches a kernel that calls wait_for_previous(), in clusters of so many blocks.
+// Launches a kernel that calls wait_for_previous(). blocks: a multiple of cluster, the blocks of a cluster.
 template <class... Parameters>
 cudaError_t launch_next(void (*kernel)(Parameters...), int blocks, int threads, int cluster, int shared_bytes,
                         cudaStream_t stream, const Parameters&... parameters) {
@@ -110,7 +115,7 @@ cudaError_t launch_next(void (*kernel)(Parameters...), int blocks, int threads, 
   attributes[1].id = cudaLaunchAttributeClusterDimension;
   attributes[1].val.clusterDim = {(unsigned)cluster, 1, 1};
   cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(blocks / cluster * cluster);
+  config.gridDim = dim3(blocks);
   config.blockDim = dim3(threads);
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
@@ -119,9 +124,10 @@ cudaError_t launch_next(void (*kernel)(Parameters...), int blocks, int threads, 
   return cudaLaunchKernelEx(&config, kernel, parameters...);
 }
 
-cudaError_t prepare_many_gemm1();  // once for each device
+cudaError_t prepare_many_route();  // once for each device
+cudaError_t prepare_many_gemm1();
 cudaError_t prepare_many_gemm2();
 cudaError_t launch_many_route(const ManyArgs& a, int blocks, cudaStream_t stream);
-cudaError_t launch_many_gemm1(const ManyArgs& a, const CUtensorMap& w1, int terms, int blocks, cudaStream_t stream);
-cudaError_t launch_many_gemm2(const ManyArgs& a, const CUtensorMap& w2, int terms, int blocks, cudaStream_t stream);
+cudaError_t launch_many_gemm1(const ManyArgs& a, const CUtensorMap& w1, int terms, cudaStream_t stream);
+cudaError_t launch_many_gemm2(const ManyArgs& a, const CUtensorMap& w2, int terms, cudaStream_t stream);
 cudaError_t launch_many_combine(const ManyArgs& a, int blocks, cudaStream_t stream);

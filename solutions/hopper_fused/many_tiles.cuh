@@ -3,6 +3,9 @@
 // Rows of an expert lie together, filled up to a multiple of kRows16 with zero rows. A tile is 256 weight rows by up to
 // 128 rows, and a cluster of two blocks takes two at a time. Wide tiles have the rows as wgmma's M, 64 a warpgroup, and
 // are efficient; narrow ones, for what is left of an expert, have the weights as M and 16, 32, 48 or 64 rows as N.
+//
+// many_route writes the lists of both GEMMs' tiles, a word pair each: those that take the time of a wide tile in the long
+// list, those that take less in the short one behind it; each expert by expert.
 #pragma once
 #include "layer.cuh"
 #include "sm90.cuh"
@@ -17,9 +20,34 @@ constexpr int kCluster = 2;
 // Which rows and weights a tile has. The rows are first .. first + n of the expert's.
 struct Item {
   int expert, column, first, n;
+  int first_row, rows;  // of the expert
   bool wide;
   bool shared;  // both blocks of the cluster have the same weights and different rows; else the other way round
+  bool early;   // gemm2: h is there when all clusters are at their last tile of gemm1
 };
+
+// An entry of a list. x: expert (9 bits), first of a pair's column tiles, or the shared one (5), shared (1), early (1), first
+// row of the pair's in the expert / 256 (16). y: the expert's rows / 16 (14), its first row / 16 (18).
+constexpr unsigned kNoTile = 0xffffffffu;
+static_assert(kHidden / kTileWeights <= 32 && kTiles1 <= 32, "a column has 5 bits");
+
+__device__ __forceinline__ uint2 packed(int expert, int column, bool shared, bool early, int first, int rows, int first_row) {
+  return make_uint2(expert | column << 9 | shared << 14 | early << 15 | (unsigned)first / 256 << 16,
+                    rows / kRows16 | (unsigned)first_row / kRows16 << 14);
+}
+__device__ __forceinline__ Item unpacked(uint2 v, int rank) {
+  Item item;
+  item.expert = v.x & 511;
+  item.shared = v.x >> 14 & 1;
+  item.early = v.x >> 15 & 1;
+  item.column = (v.x >> 9 & 31) + (item.shared ? 0 : rank);
+  item.first = (v.x >> 16) * 256 + (item.shared ? rank * kTileRows : 0);
+  item.rows = (v.y & 16383) * kRows16;
+  item.first_row = (v.y >> 14) * kRows16;
+  item.n = min(kTileRows, item.rows - item.first);
+  item.wide = item.n > kNarrowRows;
+  return item;
+}
 
 // How an expert's rows are cut: pairs of tiles that share weights, and one tile more for up to kTileRows rows.
 struct Cut {
@@ -27,128 +55,115 @@ struct Cut {
   __device__ explicit Cut(int rows) : pairs(rows / (2 * kTileRows)), rest(rows % (2 * kTileRows)) {
     if (rest > kTileRows) pairs++, rest = 0;  // the second tile of the pair is not full
   }
+  // For each pair of column tiles: how many of the long list, and of the short one.
+  __device__ int longs() const { return 2 * pairs + (rest > kNarrowRows); }
+  __device__ int shorts() const { return rest > 0 && rest <= kNarrowRows; }
 };
 
-// The experts' rows. The same in every block.
-struct Work {
-  int rows[kLocal], first_row[kLocal + 1];
-
-  // For one whole warp.
-  __device__ void divide(const unsigned* count) {
-    const int lane = threadIdx.x % 32;
-    rows[lane] = (__ldcg(count + lane) + kRows16 - 1) / kRows16 * kRows16;
-    int end = rows[lane];
-#pragma unroll
-    for (int d = 1; d < 32; d *= 2) {
-      const int r = __shfl_up_sync(0xffffffffu, end, d);
-      end += lane >= d ? r : 0;
-    }
-    first_row[lane + 1] = end;
-    if (lane == 0) first_row[0] = 0;
-  }
-  // With rows. For one whole warp.
-  __device__ int experts() const { return __popc(__ballot_sync(0xffffffffu, rows[threadIdx.x % 32] > 0)); }
-};
-
-// All tiles of a product, in two lines: those that take the time of a wide tile, and those that take less; each expert by
-// expert. For a whole warp.
-struct Lines {
-  const Work& work;
-  int rank, end[2];  // lane e: the number of tiles of experts 0..e in the line
-
-  __device__ Lines(const Work& w, int column_tiles, int rank_) : work(w), rank(rank_) {
-    const int column_pairs = column_tiles / 2;
-    const int lane = threadIdx.x % 32;
-    const Cut cut(work.rows[lane]);
-    end[0] = column_pairs * (2 * cut.pairs + (cut.rest > kNarrowRows));
-    end[1] = cut.rest > 0 && cut.rest <= kNarrowRows ? column_pairs : 0;
-#pragma unroll
-    for (int c = 0; c < 2; c++) {
-#pragma unroll
-      for (int d = 1; d < 32; d *= 2) {
-        const int before = __shfl_up_sync(0xffffffffu, end[c], d);
-        end[c] += lane >= d ? before : 0;
-      }
-    }
-  }
-  __device__ int tiles(int line) const { return __shfl_sync(0xffffffffu, end[line], kLocal - 1); }
-  // Whose tile number i of a line is; 32 behind the end.
-  __device__ int expert_of(int line, int i) const { return __popc(__ballot_sync(0xffffffffu, i >= end[line])); }
-  // Tile number i of a line, which is the expert's.
-  __device__ void tile(Item& item, bool is_long, int expert, int i) const {
-    const int before = __shfl_sync(0xffffffffu, is_long ? end[0] : end[1], max(expert - 1, 0));
-    const Cut cut(work.rows[expert]);
-    const int each = is_long ? 2 * cut.pairs + (cut.rest > kNarrowRows) : 1;
-    const int of_expert = i - (expert ? before : 0), column_pair = of_expert / each, j = of_expert % each;
-    item.expert = expert;
-    item.shared = is_long && j < 2 * cut.pairs;
-    item.column = 2 * column_pair + (item.shared ? j / cut.pairs : rank);
-    item.first = item.shared ? (j % cut.pairs * 2 + rank) * kTileRows : cut.pairs * 2 * kTileRows;
-    item.n = min(kTileRows, work.rows[expert] - item.first);
-    item.wide = item.n > kNarrowRows;
-  }
-  // Experts, a bit each, none of whose tiles is the last of any cluster's Walk: in one of the lines each cluster has a tile
-  // of a later expert.
-  __device__ unsigned early() const {
-    const int clusters = gridDim.x / kCluster, longs = tiles(0), shorts = tiles(1);
-    return __ballot_sync(0xffffffffu, end[0] + clusters <= longs || end[1] + clusters <= shorts);
+// An expert's place in the lists: its rows; tiles for each pair of column tiles, up to its last one and in all.
+struct ListPlace {
+  int expert, rows, first_row;
+  int longs_end, shorts_end, longs, shorts;
+  // None of gemm1's tiles of the expert is the last of any cluster: in one of the lists each cluster has one of a later expert.
+  __device__ bool early(int clusters) const {
+    constexpr int kPairs = kTiles1 / 2;
+    return kPairs * longs_end + clusters <= kPairs * longs || kPairs * shorts_end + clusters <= kPairs * shorts;
   }
 };
 
-// gemm1's order: the clusters take turns at each line, so that all have as many of either, and go from expert to expert, so
-// that neighbours work on the same expert's weights at the same time.
-struct Walk : Lines {
-  int next[2];
+// The expert's part of a GEMM's list, by so many threads.
+__device__ __forceinline__ void write_tiles(uint2* list, int column_pairs, const ListPlace& at, bool early, int thread, int threads) {
+  const Cut cut(at.rows);
+  const int longs = cut.longs(), shared = 2 * cut.pairs;
+  uint2* long_list = list + column_pairs * (at.longs_end - longs);
+  for (int i = thread; i < column_pairs * longs; i += threads) {
+    const int pair = i / longs, j = i % longs;
+    const bool is_shared = j < shared;
+    long_list[i] = packed(at.expert, 2 * pair + (is_shared ? j / cut.pairs : 0), is_shared, early,
+                          (is_shared ? j % cut.pairs : cut.pairs) * 2 * kTileRows, at.rows, at.first_row);
+  }
+  if (!cut.shorts()) return;
+  uint2* short_list = list + column_pairs * (at.longs + at.shorts_end - 1);
+  for (int i = thread; i < column_pairs; i += threads)
+    short_list[i] = packed(at.expert, 2 * i, false, early, cut.pairs * 2 * kTileRows, at.rows, at.first_row);
+}
 
-  __device__ Walk(const Work& w, int column_tiles, int rank_) : Lines(w, column_tiles, rank_) {
+// What many_route says of the lists: tiles of a cluster, for each pair of column tiles; and what decides on L2's policy.
+struct Plan {
+  int longs, shorts, experts, rows;  // experts with rows; rows with those that fill up
+};
+__device__ __forceinline__ Plan read_plan(const Plan* plan) {
+  const int4 v = __ldcg(reinterpret_cast<const int4*>(plan));
+  return {v.x, v.y, v.z, v.w};
+}
+
+// gemm1's order: the clusters take turns at each list, so that all get as many of either, and go from expert to expert, so
+// that neighbours work on the same expert's weights at the same time. The next tile of each list is read a tile ahead.
+struct Walk {
+  const uint2* list;
+  int clusters, longs, all, next[2];
+  uint2 head[2];
+
+  __device__ Walk(const uint2* list_, const Plan& plan, int clusters_)
+      : list(list_), clusters(clusters_), longs(plan.longs * (kTiles1 / 2)),
+        all((plan.longs + plan.shorts) * (kTiles1 / 2)) {
     // the short ones go on where the long ones end
-    const int clusters = gridDim.x / kCluster;
     next[0] = blockIdx.x / kCluster;
-    next[1] = (next[0] + clusters - tiles(0) % clusters) % clusters;
+    next[1] = longs + (next[0] + clusters - longs % clusters) % clusters;
+    read(0), read(1);
+  }
+  __device__ void read(int which) {
+    head[which] = next[which] < (which ? all : longs) ? __ldcg(list + next[which]) : make_uint2(kNoTile, 0);
   }
   // Whether take() will give another.
-  __device__ bool more() const { return next[0] < tiles(0) || next[1] < tiles(1); }
+  __device__ bool more() const { return head[0].x != kNoTile || head[1].x != kNoTile; }
 
   // The next tile; false when there is none.
-  __device__ bool take(Item& item) {
-    const int long_expert = expert_of(0, next[0]), short_expert = expert_of(1, next[1]);
-    if (long_expert == kLocal && short_expert == kLocal) return false;
-    const bool is_long = long_expert <= short_expert;
-    tile(item, is_long, is_long ? long_expert : short_expert, is_long ? next[0] : next[1]);
-    (is_long ? next[0] : next[1]) += gridDim.x / kCluster;
+  __device__ bool take(Item& item, int rank) {
+    if (!more()) return false;
+    if ((head[0].x & 511) <= (head[1].x & 511)) {
+      item = unpacked(head[0], rank);
+      next[0] += clusters;
+      read(0);
+    } else {
+      item = unpacked(head[1], rank);
+      next[1] += clusters;
+      read(1);
+    }
     return true;
   }
 };
 
-// gemm2's order: first come, first served, as a cluster begins when gemm1 leaves it room. The long line and then the
+// gemm2's order: first come, first served, as a cluster begins when gemm1 leaves it room. The long list and then the
 // short, which evens the end out.
-struct Draw : Lines {
-  using Lines::Lines;
-  // The tile with this number; false when there is none.
-  __device__ bool take(Item& item, int number) const {
-    const int longs = tiles(0);
-    const bool is_long = number < longs;
-    const int i = is_long ? number : number - longs;
-    const int expert = is_long ? expert_of(0, i) : expert_of(1, i);
-    if (expert == kLocal) return false;
-    tile(item, is_long, expert, i);
-    return true;
-  }
-};
-
-// For one thread of each block, that has asked for all of the cluster's tile number `tile`: draws the next one. There is
-// room for two numbers: a loader is so far only when all of both blocks are at that tile.
-template <class Smem>
-__device__ __forceinline__ void draw_next(Smem& s, unsigned* drawn, int tile, int rank) {
-  mbar_arrive_expect(&s.numbered[tile % 2], sizeof(int));
-  if (rank != 0) return;
-  const int number = gridDim.x / kCluster + atomicAdd(drawn, 1u);
-  for (int block = 0; block < kCluster; block++) store_at(&s.number[tile % 2], number, &s.numbered[tile % 2], block);
+__device__ __forceinline__ uint2 tile_number(const uint2* list, int all, int number) {
+  return number < all ? __ldcg(list + number) : make_uint2(kNoTile, 0);
 }
-// What was drawn as the cluster's tile number `tile`. The first ones need not be drawn.
+
+// For one thread of each block, that is at the last step of the cluster's tile number `tile`: hands on the next one. There is
+// room for four: both blocks' consumers are at tile - 1 at least, as most of tile's steps wait for theirs.
+constexpr int kDrawn = 4;
 template <class Smem>
-__device__ __forceinline__ int drawn_number(Smem& s, int tile) {
-  if (tile == 0) return blockIdx.x / kCluster;
-  mbar_wait(&s.numbered[(tile - 1) % 2], (tile - 1) / 2 % 2);
-  return s.number[(tile - 1) % 2];
+__device__ __forceinline__ void hand_on(Smem& s, uint2 next, int tile, int rank) {
+  static_assert(kK2 >= 4, "the ring's stages");
+  mbar_arrive_expect(&s.numbered[tile % kDrawn], sizeof(uint2));
+  if (rank != 0) return;
+  for (int block = 0; block < kCluster; block++) {
+    store_at(&s.drawn[tile % kDrawn][0], next.x, &s.numbered[tile % kDrawn], block);
+    store_at(&s.drawn[tile % kDrawn][1], next.y, &s.numbered[tile % kDrawn], block);
+  }
+}
+// The cluster's tile number `tile`; false behind the last. The first ones need not be drawn.
+template <class Smem>
+__device__ __forceinline__ bool drawn_tile(Smem& s, Item& item, const uint2* list, int all, int tile, int rank) {
+  uint2 v;
+  if (tile == 0) {
+    v = tile_number(list, all, blockIdx.x / kCluster);
+  } else {
+    const int at = (tile - 1) % kDrawn;
+    mbar_wait(&s.numbered[at], (tile - 1) / kDrawn % 2);
+    v = make_uint2(s.drawn[at][0], s.drawn[at][1]);
+  }
+  item = unpacked(v, rank);
+  return v.x != kNoTile;
 }

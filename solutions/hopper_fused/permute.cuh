@@ -5,45 +5,56 @@
 #include "route.cuh"
 #include "sm90.cuh"
 
-// Reads mask, which it overwrites; fills first_row, segment, num_segments, num_rows and token.
+// Reads mask, which it overwrites; fills first_row, segment, segment_of, num_segments, num_rows and token.
 __device__ __forceinline__ void permute(Smem& s, int num_tokens) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   constexpr unsigned kAll = 0xffffffffu;
   constexpr int kWarps = kThreads / 32;
   const int groups = (num_tokens + 31) / 32;
   uint32_t* before = reinterpret_cast<uint32_t*>(s.scales);  // [groups][expert]: rows in earlier groups
-  static_assert(sizeof(s.scales) >= kMaxTokens * sizeof(uint32_t), "");
-  for (int g = warp; g < groups; g += kWarps) {
-    s.mask[32 * g + lane] = tokens_of_expert(32 * g + lane < num_tokens ? s.mask[32 * g + lane] : 0);
+  static_assert(sizeof(s.scales) >= kMaxTokens * kWords * sizeof(uint32_t), "");
+  for (int i = warp; i < groups * kWords; i += kWarps) {
+    s.mask[32 * i + lane] = tokens_of_expert(i / kWords * 32 + lane < num_tokens ? s.mask[32 * i + lane] : 0);
   }
   __syncthreads();
-  if (warp == 0) {
-    int rows = 0;
+  static_assert(kPadded <= kThreads && sizeof(s.amax) >= kWords * sizeof(int2), "a thread an expert");
+  int2* of_word = reinterpret_cast<int2*>(s.amax);  // rows and segments of 32 experts
+  const int e = threadIdx.x;
+  int rows = 0, padded = 0, chunks = 0, row_end = 0, chunk_end = 0;
+  if (e < kPadded) {
     for (int g = 0; g < groups; g++) {
-      before[32 * g + lane] = rows;
-      rows += __popc(s.mask[32 * g + lane]);
+      before[g * kPadded + e] = rows;
+      rows += __popc(s.mask[g * kPadded + e]);
     }
-    const int padded = (rows + kGroup - 1) / kGroup * kGroup, chunks = (rows + kChunk - 1) / kChunk;
-    int row_end = padded, chunk_end = chunks;
+    row_end = padded = (rows + kGroup - 1) / kGroup * kGroup;
+    chunk_end = chunks = (rows + kChunk - 1) / kChunk;
 #pragma unroll
     for (int d = 1; d < 32; d *= 2) {
       const int r = __shfl_up_sync(kAll, row_end, d), c = __shfl_up_sync(kAll, chunk_end, d);
       row_end += lane >= d ? r : 0;
       chunk_end += lane >= d ? c : 0;
     }
-    s.first_row[lane] = row_end - padded;
+    if (kWords > 1 && lane == 31) of_word[warp] = make_int2(row_end, chunk_end);
+  }
+  if constexpr (kWords > 1) __syncthreads();
+  if (e < kPadded) {
+    if constexpr (kWords > 1)
+      for (int w = 0; w < warp; w++) row_end += of_word[w].x, chunk_end += of_word[w].y;
+    s.first_row[e] = row_end - padded;
     for (int r = rows; r < padded; r++) s.token[row_end - padded + r] = kNoToken;
     for (int c = 0; c < chunks; c++) {
-      const int done = c * kChunk;
-      s.segment[chunk_end - chunks + c] = {
-          (uint16_t)lane, (uint16_t)min(kChunk, rows - done), (uint32_t)(row_end - padded + done)};
+      const int done = c * kChunk, first = row_end - padded + done, number = chunk_end - chunks + c;
+      const int here = min(kChunk, rows - done);
+      s.segment[number] = {(uint16_t)e, (uint16_t)here, (uint32_t)first};
+      for (int g = 0; g < here; g += kGroup) s.segment_of[(first + g) / kGroup] = number;
     }
-    if (lane == 31) s.num_segments = chunk_end, s.num_rows = row_end;
+    if (e == kPadded - 1) s.num_segments = chunk_end, s.num_rows = row_end;
   }
   __syncthreads();
-  for (int g = warp; g < groups; g += kWarps) {
-    int row = s.first_row[lane] + before[32 * g + lane];
-    for (unsigned hits = s.mask[32 * g + lane]; hits; hits &= hits - 1) s.token[row++] = 32 * g + __ffs(hits) - 1;
+  for (int i = warp; i < groups * kWords; i += kWarps) {
+    int row = s.first_row[i % kWords * 32 + lane] + before[32 * i + lane];
+    for (unsigned hits = s.mask[32 * i + lane]; hits; hits &= hits - 1)
+      s.token[row++] = i / kWords * 32 + __ffs(hits) - 1;
   }
   __syncthreads();
 }
@@ -60,18 +71,12 @@ __device__ __forceinline__ void prefetch_tokens(const Args& a) {
 // warp a row, for the consumer warps.
 // Says when the first rows are read: weights asked for earlier would fill the block's way from L2 before them.
 __device__ __forceinline__ void gather_rows(const Smem& s, const Args& a) {
-  constexpr unsigned kAll = 0xffffffffu;
   constexpr int kPieces = kHidden / 16 / 32;  // of 16 bytes, for each lane
-  const int lane = threadIdx.x % 32, first_of_mine = s.first_row[lane];
+  const int lane = threadIdx.x % 32;
   bool told = false;
   for (int row = blockIdx.x + gridDim.x * (threadIdx.x / 32); row < s.num_rows; row += gridDim.x * kConsumers / 32) {
-    const int expert = 31 - __clz(__ballot_sync(kAll, first_of_mine <= row));
-    const int first = s.first_row[expert], end = expert == kLocal - 1 ? s.num_rows : s.first_row[expert + 1];
-    const int chunk = first + (row - first) / kChunk * kChunk, in_chunk = row - chunk;
-    int rows = min(kChunk, end - chunk);
-    if (rows == kGroup)  // the only size that may be direct: without the rows that fill the group up
-      rows = __popc(__ballot_sync(kAll, lane < kGroup && s.token[chunk + lane % kGroup] != kNoToken));
-    const Segment seg = {(uint16_t)expert, (uint16_t)rows, (uint32_t)chunk};
+    const Segment seg = s.segment[s.segment_of[row / kGroup]];
+    const int in_chunk = row - seg.first_row;
     if (seg.direct(a.num_tokens)) continue;
     const int t = s.token[row];
     uint4 piece[kPieces];

@@ -33,7 +33,9 @@ static Encode encode_function() {
 static_assert(sizeof(Scratch) < (1u << 31), "offsets into the scratch are ints");
 constexpr int64_t kExactTokens = 1024;   // up to which two terms of h cost nothing, as weights bound the time
 constexpr int64_t kWholeY = 8192;        // tokens up to which y has all columns; above half of them, for want of memory
-constexpr int64_t kMostTokens = 1 << 17; // a block of many_route has room for its share of these
+// A block of many_route has room for its share of these, and a row's number is 22 bits in a tile's word.
+constexpr int64_t kMostTokens = kRouteGroups * 32 * kLeastBlocks < 1 << 17 ? kRouteGroups * 32 * kLeastBlocks : 1 << 17;
+static_assert(kMostTokens * kTopK + kLocal * kRows16 < 1 << 22, "");
 
 // at_once: bytes that L2 asks memory for. Boxes are 128 bytes wide; which is faster is measured.
 template <int RANK>
@@ -94,8 +96,8 @@ static void check_inputs(
     ffi::TensorView w1_scale, ffi::TensorView w2, ffi::TensorView w2_scale, int64_t local_expert_offset,
     double routed_scaling_factor, ffi::TensorView output) {
   const int64_t t = logits.ndim() > 0 ? logits.size(0) : 0;
-  check(logits, {"routing_logits", kFp32, 2, {t, kExperts}}, logits);
-  check(bias, {"routing_bias", kBf16, 1, {kExperts}}, logits);
+  check(logits, {"routing_logits", kRenorm ? kBf16 : kFp32, 2, {t, kExperts}}, logits);
+  if (!kRenorm) check(bias, {"routing_bias", kBf16, 1, {kExperts}}, logits);
   check(x, {"hidden_states", kFp8, 2, {t, kHidden}}, logits);
   check(x_scale, {"hidden_states_scale", kFp32, 2, {kK1, t}}, logits);
   check(w1, {"gemm1_weights", kFp8, 3, {kLocal, 2 * kInter, kHidden}}, logits);
@@ -148,11 +150,15 @@ struct Cutter {
 };
 
 static size_t cut_many(ManyArgs& a, uint8_t* base, int terms, int blocks) {
-  const size_t t = a.num_tokens, rows = t * kTopK + kLocal * (kRows16 - 1);
+  const size_t t = a.num_tokens, picks = t * std::min(kTopK, kLocal);
+  const size_t rows = picks + std::min<size_t>(kLocal, picks) * (kRows16 - 1);
+  const size_t tiles = rows / kTileRows + 2 * std::min<size_t>(kLocal, picks);  // for each pair of column tiles
   Cutter scratch{base};
   scratch.cut(a.weight, t * kLocal);
-  scratch.cut(a.row_of, t * kTopK);
-  scratch.cut(a.block_rows, (size_t)blocks * kLocal);
+  scratch.cut(a.row_of, t * kRowSlots);
+  scratch.cut(a.block_rows, (size_t)blocks * kPadded);
+  scratch.cut(a.tiles1, tiles * (kTiles1 / 2));
+  scratch.cut(a.tiles2, tiles * (a.y_columns / (2 * kTileWeights)));
   scratch.cut(a.row_weight, rows);
   scratch.cut(a.row_token, rows);
   scratch.cut(a.gathered_scale, rows * kK1);
@@ -162,21 +168,39 @@ static size_t cut_many(ManyArgs& a, uint8_t* base, int terms, int blocks) {
   return scratch.bytes;
 }
 
+// Makes a device the current one, and the caller's again when it goes, be it by an exception.
+struct DeviceGuard {
+  int before;
+  explicit DeviceGuard(int device) {
+    check_cuda(cudaGetDevice(&before), "asking for the current device");
+    if (before == device) before = -1;
+    else check_cuda(cudaSetDevice(device), "choosing the tensors' device");
+  }
+  ~DeviceGuard() {
+    if (before >= 0) cudaSetDevice(before);
+  }
+  DeviceGuard(const DeviceGuard&) = delete;
+};
+
 // Of the current device; what is to be done once for each is done when it is first asked for.
 static int multiprocessors_of(int device) {
-  static int known[64] = {};
-  if (known[device] == 0) {
+  static std::mutex lock;
+  static auto* counts = new std::map<int, int>;
+  std::lock_guard<std::mutex> guard(lock);
+  int& known = (*counts)[device];
+  if (known == 0) {
     int count = 0;
     check_cuda(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device), "counting SMs");
-    if (count < kHidden / kColumns)
+    if (count < std::max(kLeastBlocks, kGemm2Blocks))
       TVM_FFI_THROW(RuntimeError) << "hopper_fused: the device has " << count << " multiprocessors, want "
-                                  << kHidden / kColumns << " or more";
+                                  << std::max(kLeastBlocks, kGemm2Blocks) << " or more";
     check_cuda(prepare_fused_layer(), "asking for shared memory");
+    check_cuda(prepare_many_route(), "asking for shared memory");
     check_cuda(prepare_many_gemm1(), "asking for shared memory");
     check_cuda(prepare_many_gemm2(), "asking for shared memory");
-    known[device] = count;
+    known = count;
   }
-  return known[device];
+  return known;
 }
 
 // The layer on the current stream of the tensors' device. `terms`: FP8 terms of h where the tensor cores are the bound.
@@ -192,14 +216,12 @@ static void run_layer(
   if (t == 0) return;
   if (t > kMostTokens)
     TVM_FFI_THROW(ValueError) << "routing_logits: got " << t << " tokens, want " << kMostTokens << " or fewer";
-  int current;
-  check_cuda(cudaGetDevice(&current), "asking for the current device");
-  if (current != device) check_cuda(cudaSetDevice(device), "choosing the tensors' device");
+  const DeviceGuard guard(device);
   const int blocks = multiprocessors_of(device);
   const auto stream = static_cast<cudaStream_t>(TVMFFIEnvGetStream(kDLCUDA, device));
   const Kept kept = kept_scratch(logits.device(), stream);
   const Layer layer = {
-      static_cast<const float*>(logits.data_ptr()),   static_cast<const uint16_t*>(bias.data_ptr()),
+      logits.data_ptr(),   static_cast<const uint16_t*>(bias.data_ptr()),
       static_cast<const uint8_t*>(x.data_ptr()),      static_cast<const float*>(x_scale.data_ptr()),
       static_cast<const float*>(w1_scale.data_ptr()), static_cast<const float*>(w2_scale.data_ptr()),
       static_cast<uint16_t*>(output.data_ptr()),      (int)t, (int)local_expert_offset, (float)routed_scaling_factor};
@@ -214,7 +236,8 @@ static void run_layer(
     const int terms = t <= kExactTokens ? 2 : (int)many_terms;
     ManyArgs args = {layer};
     args.counters = static_cast<Counters*>(kept.counters.data_ptr());
-    args.y_columns = t <= kWholeY ? kHidden : kHidden / 2;
+    args.clusters = blocks / kCluster;
+    args.y_columns = kHidden / (t <= kWholeY ? 1 : 2);
     const ffi::Tensor scratch = allocate(logits.device(), cut_many(args, nullptr, terms, blocks));
     cut_many(args, static_cast<uint8_t*>(scratch.data_ptr()), terms, blocks);
     check_cuda(launch_many_route(args, blocks, stream), "launching many_route");
@@ -222,13 +245,21 @@ static void run_layer(
     tensor_map<5>(&w1_map, w1.data_ptr(), {h, 8, 2, i / 8, kLocal}, {1, h, i * h, 8 * h, 2 * i * h},
                   {kBlock, 8, 2, kTileWeights / 32, 1}, CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
     tensor_map<2>(&w2_map, w2.data_ptr(), {i, kLocal * h}, {1, i}, {kBlock, kTileWeights / 2});
-    check_cuda(launch_many_gemm1(args, w1_map, terms, blocks, stream), "launching many_gemm1");
+    check_cuda(launch_many_gemm1(args, w1_map, terms, stream), "launching many_gemm1");
     for (; args.first_column < kHidden; args.first_column += args.y_columns) {
-      check_cuda(launch_many_gemm2(args, w2_map, terms, blocks, stream), "launching many_gemm2");
+      check_cuda(launch_many_gemm2(args, w2_map, terms, stream), "launching many_gemm2");
       check_cuda(launch_many_combine(args, blocks, stream), "launching many_combine");
     }
   }
-  if (current != device) check_cuda(cudaSetDevice(current), "returning to the current device");
 }
 
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(run_layer, run_layer);
+
+// With renorm routing: no bias, which is not read, and every expert local.
+static void run_renorm(
+    ffi::TensorView logits, ffi::TensorView x, ffi::TensorView x_scale, ffi::TensorView w1, ffi::TensorView w1_scale,
+    ffi::TensorView w2, ffi::TensorView w2_scale, ffi::TensorView output, int64_t many_terms) {
+  run_layer(logits, logits, x, x_scale, w1, w1_scale, w2, w2_scale, 0, 1.0, output, many_terms);
+}
+
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(run_renorm, run_renorm);

@@ -20,35 +20,50 @@ static void few(int segments) {
 }
 
 static void print(unsigned block, const Item& item, bool more) {
-  if (threadIdx.x == 0)
-    printf("%u %d %d %d %d %d %d %d\n", block, item.expert, item.column, item.first, item.n, item.wide, item.shared, more);
+  printf("%u %d %d %d %d %d %d %d\n", block, item.expert, item.column, item.first, item.n, item.wide, item.shared, more);
 }
 
-static void walk(const Work& work, int column_tiles) {
-  for (blockIdx.x = 0; blockIdx.x < gridDim.x; blockIdx.x++)
-    run_warp([&] {
-      Item item;
-      for (Walk walk(work, column_tiles, blockIdx.x % kCluster); walk.take(item);) {
-        const bool more = walk.more();
-        print(blockIdx.x, item, more);
-      }
-    });
+// The lists that many_route writes, for so many column tiles.
+struct Lists {
+  Plan plan = {};
+  std::vector<ListPlace> places;
+  std::vector<uint2> tiles;
+  Lists(const unsigned* count, int column_tiles) {
+    for (int e = 0; e < kLocal; e++) {
+      const int rows = (count[e] + kRows16 - 1) / kRows16 * kRows16;
+      const Cut cut(rows);
+      plan.longs += cut.longs(), plan.shorts += cut.shorts();
+      places.push_back({e, rows, plan.rows, plan.longs, plan.shorts, 0, 0});
+      plan.rows += rows, plan.experts += rows > 0;
+    }
+    tiles.resize((plan.longs + plan.shorts) * (column_tiles / 2));
+    for (ListPlace& at : places) {
+      at.longs = plan.longs, at.shorts = plan.shorts;
+      if (at.rows > 0)
+        for (int thread = 0; thread < 3; thread++)
+          write_tiles(tiles.data(), column_tiles / 2, at, at.early(gridDim.x / kCluster), thread, 3);
+    }
+  }
+};
+
+static void walk(const Lists& lists) {
+  for (blockIdx.x = 0; blockIdx.x < gridDim.x; blockIdx.x++) {
+    Item item;
+    for (Walk walk(lists.tiles.data(), lists.plan, gridDim.x / kCluster); walk.take(item, blockIdx.x % kCluster);)
+      print(blockIdx.x, item, walk.more());
+  }
 }
 
-static void draw(const Work& work, int column_tiles) {
+static void draw(const Lists& lists) {
   for (int rank = 0; rank < kCluster; rank++)
-    run_warp([&] {
-      Item item;
-      const Draw draw(work, column_tiles, rank);
-      for (int number = 0; draw.take(item, number); number++) print(kCluster * number + rank, item, true);
-    });
+    for (unsigned number = 0; number < lists.tiles.size(); number++)
+      print(kCluster * number + rank, unpacked(lists.tiles[number], rank), true);
 }
 
-static void early(const Work& work, int column_tiles) {
-  run_warp([&] {
-    const unsigned early = Lines(work, column_tiles, 0).early();
-    if (threadIdx.x == 0) printf("%u\n", early);
-  });
+static void early(const Lists& lists) {
+  unsigned experts = 0;
+  for (const ListPlace& at : lists.places) experts |= (unsigned)at.early(gridDim.x / kCluster) << at.expert;
+  printf("%u\n", experts);
 }
 
 int main(int count, char** arguments) {
@@ -59,9 +74,8 @@ int main(int count, char** arguments) {
   } else {
     unsigned rows[kLocal];
     for (int e = 0; e < kLocal; e++) rows[e] = atoi(arguments[4 + e]);
-    Work work;
-    run_warp([&] { work.divide(rows); });
+    const Lists lists(rows, atoi(arguments[3]));
     const auto question = !strcmp(arguments[1], "walk") ? walk : !strcmp(arguments[1], "draw") ? draw : early;
-    question(work, atoi(arguments[3]));
+    question(lists);
   }
 }

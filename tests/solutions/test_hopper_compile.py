@@ -10,6 +10,7 @@ import pytest
 import triton
 import tvm_ffi.libinfo
 from harness.core import paths
+from harness.packing import sizes
 
 FOLDER = paths.SOLUTIONS / "hopper_fused"
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
@@ -18,15 +19,16 @@ GIVEN_UP = re.compile(r"C75\d\d|serializ|setmaxnreg.*ignored", re.IGNORECASE)
 SPILLED = re.compile(r"(\d+) bytes spill stores")
 QUICK = ("many_combine.cu", "many_gemm2.cu", "many_route.cu")  # a few seconds each; the others are in the slow set
 SOURCES = [
-    pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
+    pytest.param(geometry, name, marks=() if geometry == "full" and name in QUICK else pytest.mark.slow)
+    for geometry in ("full", "qwen3-next")  # no groups of columns shared, and most shared
     for name in sorted(path.name for path in FOLDER.glob("*.cu"))
 ]
 MOST_SPILLED = 64  # bytes: the loading threads keep a few addresses in memory
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on the PATH")
-@pytest.mark.parametrize("source", SOURCES)
-def test_compiles_without_giving_up_speed(source, tmp_path):
+@pytest.mark.parametrize(("geometry", "source"), SOURCES)
+def test_compiles_without_giving_up_speed(geometry, source, tmp_path):
     """A change that serialises the products or spills their sums would show only as a slower table, on a GPU."""
     built = tmp_path / "kernel.o"
     includes = {tvm_ffi.libinfo.find_include_path(), tvm_ffi.libinfo.find_dlpack_include_path()}
@@ -40,7 +42,8 @@ def test_compiles_without_giving_up_speed(source, tmp_path):
         "-Xptxas",
         "-v",
     ]
-    command += [f"-I{folder}" for folder in includes] + ["-c", str(FOLDER / source), "-o", str(built)]
+    (tmp_path / "problem.cuh").write_text(sizes.source("problem.cuh", geometry))
+    command += [f"-I{folder}" for folder in (*includes, tmp_path)] + ["-c", str(FOLDER / source), "-o", str(built)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert not GIVEN_UP.search(done.stderr), done.stderr

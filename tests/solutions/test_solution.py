@@ -168,12 +168,12 @@ def check_workload(layer, definition, workload, root, record_property):
 
 
 @at("small")
-@pytest.mark.parametrize("case", [name for name, *_ in HARD])
+@pytest.mark.parametrize("case", [case.name for case in cases("small")])
 def test_small_workloads(layer, geometry, case, records, record_property):
     """A user would miss: a wrong answer on a workload chosen to hurt, seen on the GPU only."""
     root, all_records = records(geometry)
     definition = moe.definition(geometry)
-    at = [name for name, *_ in HARD].index(case)
+    at = [known.name for known in cases("small")].index(case)
     check_workload(layer, definition, all_records[at], root, record_property)
 
 

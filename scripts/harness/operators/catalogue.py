@@ -22,6 +22,7 @@ from harness.operators import moe_bf16, moe_fp8_block_scale, moe_fp8_block_scale
 
 OPERATORS = (moe_fp8_block_scale, moe_fp8_block_scale_renorm, moe_bf16, mxfp8_linear)
 GEOMETRIES = {geometry: sizes for family in OPERATORS for geometry, sizes in family.GEOMETRIES.items()}
+RENORM = tuple(moe_fp8_block_scale_renorm.GEOMETRIES)
 FULL = tuple(key for family in OPERATORS for key in family.GEOMETRIES if key not in family.SMALL)  # these need a GPU
 
 

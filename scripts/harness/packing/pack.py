@@ -9,6 +9,7 @@ from harness.core import paths
 from harness.core.atomic_file import write_atomically
 from harness.core.errors import UserError
 from harness.operators import catalogue
+from harness.packing import sizes
 from harness.packing.manifest import Manifest, PackingError, choose, read_manifest, refusal, solution_names
 
 
@@ -85,27 +86,37 @@ def check_imports(name: str, trees: dict[str, ast.Module]) -> None:
 def pack(name: str, folder: Path = paths.SOLUTIONS) -> dict[str, Solution]:
     """Geometry -> Solution, for each geometry the solution serves. Raises PackingError."""
     manifest = read_manifest(name, folder)
-    sources = gather(manifest, folder)
-    trees = parse(name, sources)
-    check_imports(name, trees)
-    path, *function = manifest.entry_point.split("::")
-    defined = {getattr(node, "name", None) for node in trees[path].body} if path in trees else set(function)
-    if path not in sources or len(function) != 1 or function[0] not in defined:
-        want = f"FILE::FUNCTION that one of these defines: {', '.join(sources)}"
-        raise refusal(name, "entry_point", manifest.entry_point, want)
-    spec = BuildSpec(**manifest.model_dump(include=BuildSpec.model_fields.keys()))
-    files = [SourceFile(path=path, content=text) for path, text in sources.items()]
-    return {
-        geometry: Solution(
+    gathered, found = gather(manifest, folder), {}
+    for geometry in manifest.definitions:
+        sources = gathered
+        if manifest.sizes:
+            if manifest.sizes in gathered or not sizes.has_sizes(geometry):
+                raise refusal(name, "sizes", manifest.sizes, "a file that is not there, for definitions of the FP8 MoE")
+            sources = dict(sorted({**gathered, manifest.sizes: sizes.source(manifest.sizes, geometry)}.items()))
+        trees = parse(name, sources)
+        check_imports(name, trees)
+        key = "renorm_entry_point" if geometry in catalogue.RENORM and manifest.renorm_entry_point else "entry_point"
+        entry_point = checked_entry_point(manifest, key, trees)
+        spec = manifest.model_dump(include=BuildSpec.model_fields.keys()) | {"entry_point": entry_point}
+        found[geometry] = Solution(
             name=packed_name(name, geometry),
             definition=catalogue.definition_name(geometry),
             author=manifest.author,
             description=manifest.description,
-            spec=spec,
-            sources=files,
+            spec=BuildSpec(**spec),
+            sources=[SourceFile(path=path, content=text) for path, text in sources.items()],
         )
-        for geometry in manifest.definitions
-    }
+    return found
+
+
+def checked_entry_point(manifest: Manifest, key: str, trees: dict[str, ast.Module]) -> str:
+    """The manifest's value for this key. Raises PackingError where it names no function of a packed file."""
+    value = getattr(manifest, key)
+    path, *function = value.split("::")
+    defined = {getattr(node, "name", None) for node in trees[path].body} if path in trees else set()
+    if len(function) != 1 or function[0] not in defined:
+        raise refusal(manifest.name, key, value, f"FILE::FUNCTION that one of these defines: {', '.join(trees)}")
+    return value
 
 
 def write(solution: Solution, path: Path) -> None:

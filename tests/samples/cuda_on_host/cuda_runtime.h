@@ -26,6 +26,13 @@ struct dim3 {
   dim3(unsigned x_ = 1) : x(x_) {}
 };
 inline dim3 threadIdx, blockIdx, gridDim;
+struct uint2 {
+  unsigned x, y;
+};
+struct int4 {
+  int x, y, z, w;
+};
+inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
 
 // Named in functions that are not asked.
 struct cudaLaunchAttribute {
