@@ -10,7 +10,7 @@ import pytest
 import triton
 import tvm_ffi.libinfo
 from harness.core import paths
-from harness.packing import sizes
+from harness.packing import pack
 
 FOLDER = paths.SOLUTIONS / "hopper_fused"
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
@@ -42,8 +42,9 @@ def test_compiles_without_giving_up_speed(geometry, source, tmp_path):
         "-Xptxas",
         "-v",
     ]
-    (tmp_path / "problem.cuh").write_text(sizes.source("problem.cuh", geometry))
-    command += [f"-I{folder}" for folder in (*includes, tmp_path)] + ["-c", str(FOLDER / source), "-o", str(built)]
+    for file in pack.pack("hopper_fused")[geometry].sources:
+        (tmp_path / file.path).write_text(file.content)
+    command += [f"-I{folder}" for folder in includes] + ["-c", str(tmp_path / source), "-o", str(built)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert not GIVEN_UP.search(done.stderr), done.stderr

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import triton
 from harness.core import paths
-from harness.packing import sizes
 
 hypothesis = pytest.importorskip("hypothesis")
 given, settings, st = hypothesis.given, hypothesis.settings, hypothesis.strategies
@@ -35,10 +34,8 @@ Item = namedtuple("Item", "block expert column first rows wide shared more")
 @pytest.fixture(scope="module")
 def ask(tmp_path_factory):
     """Rows of integers that the headers answer to a question."""
-    folder = tmp_path_factory.mktemp("division")
-    (folder / "problem.cuh").write_text(sizes.source("problem.cuh", "full"))
-    built, sources = folder / "division", paths.SOLUTIONS / "hopper_fused"
-    includes = [f"-I{place}" for place in (SAMPLES / "cuda_on_host", CUDA_H, sources, folder)]
+    built = tmp_path_factory.mktemp("division") / "division"
+    includes = [f"-I{folder}" for folder in (SAMPLES / "cuda_on_host", CUDA_H, paths.SOLUTIONS / "hopper_fused")]
     command = ["c++", "-std=c++17", "-O1", "-Wno-attributes", *includes, SAMPLES / "hopper_division.cc", "-o", built]
     subprocess.run(command, check=True)
 

@@ -19,7 +19,6 @@ INHERITED = (
     "kernels",
     "borrowed",
     "stages",
-    "sizes",
     "definitions",
     "renorm_entry_point",
 )  # of the base, where a manifest has none of its own
@@ -58,10 +57,10 @@ class Manifest(Strict):
     """The keys of solution.toml. `first_use`, `stages` and `facts` are not packed, so they do not change the hash.
 
     entry_point: FILE::FUNCTION; renorm_entry_point: the one for definitions with renorm routing, whose inputs are
-    others. sizes: a file that packing adds, with the definition's sizes (packing/sizes.py). kernels: shared stages,
-    packed as kernels/<stage>.py. borrowed: files of other solutions, as SOLUTION/FILE. definitions: geometries, keys
-    of catalogue.GEOMETRIES. based_on: the solution whose files this one's replace. first_use: what the first use of
-    this solution takes, after "on first use it". stages: pattern of a kernel's plain name -> stage.
+    others. kernels: shared stages, packed as kernels/<stage>.py. borrowed: files of other solutions, as SOLUTION/FILE.
+    definitions: geometries, keys of catalogue.GEOMETRIES. based_on: the solution whose files this one's replace.
+    first_use: what the first use of this solution takes, after "on first use it". stages: pattern of a kernel's plain
+    name -> stage.
     """
 
     name: Text
@@ -73,7 +72,6 @@ class Manifest(Strict):
     renorm_entry_point: Text | None = None
     destination_passing_style: StrictBool = True
     dependencies: list[Text] = []
-    sizes: Text | None = None
     kernels: list[Text] = []
     borrowed: list[Text] = []
     definitions: list[Literal[*catalogue.GEOMETRIES]] = ["full", "small"]

@@ -9,7 +9,7 @@ from harness.core import paths
 from harness.core.atomic_file import write_atomically
 from harness.core.errors import UserError
 from harness.operators import catalogue
-from harness.packing import sizes
+from harness.packing import problem
 from harness.packing.manifest import Manifest, PackingError, choose, read_manifest, refusal, solution_names
 
 
@@ -88,11 +88,7 @@ def pack(name: str, folder: Path = paths.SOLUTIONS) -> dict[str, Solution]:
     manifest = read_manifest(name, folder)
     gathered, found = gather(manifest, folder), {}
     for geometry in manifest.definitions:
-        sources = gathered
-        if manifest.sizes:
-            if manifest.sizes in gathered or not sizes.has_sizes(geometry):
-                raise refusal(name, "sizes", manifest.sizes, "a file that is not there, for definitions of the FP8 MoE")
-            sources = dict(sorted({**gathered, manifest.sizes: sizes.source(manifest.sizes, geometry)}.items()))
+        sources = gathered | {path: problem.source(path, geometry) for path in filter(problem.is_problem, gathered)}
         trees = parse(name, sources)
         check_imports(name, trees)
         key = "renorm_entry_point" if geometry in catalogue.RENORM and manifest.renorm_entry_point else "entry_point"
