@@ -7,120 +7,120 @@
 
 // For one thread, while its block waits for the others' routing: asks L2 for the weights that the block wants first if the
 // first experts all have rows. A wrong guess costs bytes in a time when memory has little else to do.
-__device__ __forceinline__ void guess_first_weights(const Maps& maps) {
-  const uint64_t policy = policy_evict_unchanged();
-  const int expert = 2 * blockIdx.x / kUnits, unit = 2 * blockIdx.x % kUnits;
+__device__ __forceinline__ void prefetch_first_weights(const TensorMaps& maps) {
+  const uint64_t policy = l2_evict_unchanged();
+  const int expert = 2 * blockIdx.x / kSlices, slice = 2 * blockIdx.x % kSlices;
   if (expert >= kLocal) return;
-  for (int k = 0; k < kStages; k++)
-    for (int b = 0; b < 2; b++) prefetch_5d(&maps.w1, k * kBlock, 0, 0, (unit + b) * 4, expert, policy);
+  for (int k = 0; k < kFusedStages; k++)
+    for (int b = 0; b < 2; b++) tma_prefetch_5d(&maps.w1, k * kBlockK, 0, 0, (slice + b) * 4, expert, policy);
 }
 
 // For one thread. Before a direct tile's first weights it asks for the tile's row, and it arrives for the other warp there:
 // that one's first steps would come cold from memory, behind the weights.
-__device__ __forceinline__ void load_weights(Smem& s, const Maps& maps, const Args& a, bool in_gemm2) {
-  const uint64_t policy = s.num_segments <= kEvictFirstExperts ? policy_evict_first() : policy_evict_unchanged();
-  Ring<kStages> ring;
-  Tile tile;
-  int direct_tiles = 0;
-  for (Tiles tiles(s); tiles.take(tile);) {
+__device__ __forceinline__ void load_weights(FusedSmem& s, const TensorMaps& maps, const FusedArgs& args, bool in_gemm2) {
+  const uint64_t policy = s.num_chunks <= kEvictFirstExperts ? l2_evict_first() : l2_evict_unchanged();
+  PipelineState<kFusedStages> pipe;
+  SliceTile tile;
+  int bypass_tiles = 0;
+  for (SliceScheduler tiles(s); tiles.take(tile);) {
     // second block of the slot: the next unit, or the next K step of the same one
-    const int boxes = tile.width == 2 || tile.split() ? 2 : 1;
-    const int next_k = tile.split() ? 1 : 0, next_unit = tile.width - 1;
-    const bool direct = tile.segment.direct(a.num_tokens);
-    for (int i = 0; i < tile.steps(); i++, ring.next()) {
-      const int slot = ring.slot, k = (1 + next_k) * i;
-      mbar_wait(&s.empty[slot], ring.phase ^ 1);
-      if (direct && i == 0) {  // this slot was filled by the tile before, so the one before that, whose row lay here, is done
-        mbar_expect(&s.full[slot], kHidden);
-        bulk_copy(s.direct_row(tile.turn), a.x + (size_t)s.token[tile.segment.first_row] * kHidden, kHidden, &s.full[slot],
-                  policy_evict_last());
+    const int boxes = tile.width == 2 || tile.split_k() ? 2 : 1;
+    const int next_k = tile.split_k() ? 1 : 0, next_slice = tile.width - 1;
+    const bool bypasses_gather = tile.chunk.bypasses_gather(args.num_tokens);
+    for (int i = 0; i < tile.steps(); i++, pipe.next()) {
+      const int stage = pipe.stage, k = (1 + next_k) * i;
+      mbar_wait(&s.empty[stage], pipe.phase ^ 1);
+      if (bypasses_gather && i == 0) {  // this slot was filled by the tile before, so the one before that, whose row lay here, is done
+        mbar_expect_tx(&s.full[stage], kHidden);
+        bulk_load(s.bypass_row(tile.turn), args.x + (size_t)s.token[tile.chunk.first_row] * kHidden, kHidden, &s.full[stage],
+                  l2_evict_last());
       }
-      if (direct) mbar_arrive(&s.full[slot]);
-      mbar_arrive_expect(&s.full[slot], boxes * kUnitBytes);
+      if (bypasses_gather) mbar_arrive(&s.full[stage]);
+      mbar_arrive_expect_tx(&s.full[stage], boxes * kSliceBytes);
       for (int b = 0; b < boxes; b++)
-        tma_5d(s.slot(slot) + b * kUnitBytes, &maps.w1, &s.full[slot], (k + b * next_k) * kBlock, 0, 0,
-               (tile.unit + b * next_unit) * 4, tile.segment.expert, policy);
+        tma_load_5d(s.stage(stage) + b * kSliceBytes, &maps.w1, &s.full[stage], (k + b * next_k) * kBlockK, 0, 0,
+               (tile.slice + b * next_slice) * 4, tile.chunk.expert, policy);
     }
-    if (direct) {
-      if (direct_tiles > 0) mbar_wait(&s.direct_passed, (direct_tiles - 1) % 2);
-      mbar_arrive(&s.direct_done);
-      direct_tiles++;
+    if (bypasses_gather) {
+      if (bypass_tiles > 0) mbar_wait(&s.bypass_skipped, (bypass_tiles - 1) % 2);
+      mbar_arrive(&s.bypass_loaded);
+      bypass_tiles++;
     }
   }
   if (!in_gemm2) return;
-  for (int n = blockIdx.x / kColumnBlocks; n < s.num_segments; n += kParts) {
-    const Segment seg = s.segment[n];
-    const int halves = seg.split() ? 2 : 1;
-    for (int i = 0; i < seg.steps(); i++, ring.next()) {
-      const int slot = ring.slot;
-      mbar_wait(&s.empty[slot], ring.phase ^ 1);
-      mbar_arrive_expect(&s.full[slot], halves * kUnitBytes);
+  for (int n = blockIdx.x / kColumnTiles; n < s.num_chunks; n += kChunkSplits) {
+    const Chunk chunk = s.chunk[n];
+    const int halves = chunk.split_k() ? 2 : 1;
+    for (int i = 0; i < chunk.steps(); i++, pipe.next()) {
+      const int stage = pipe.stage;
+      mbar_wait(&s.empty[stage], pipe.phase ^ 1);
+      mbar_arrive_expect_tx(&s.full[stage], halves * kSliceBytes);
       for (int half = 0; half < halves; half++)
-        tma_2d(s.slot(slot) + half * kUnitBytes, &maps.w2, &s.full[slot], (halves * i + half) * kBlock,
-               seg.expert * kHidden + blockIdx.x % kColumnBlocks * kColumns, policy);
+        tma_load_2d(s.stage(stage) + half * kSliceBytes, &maps.w2, &s.full[stage], (halves * i + half) * kBlockK,
+               chunk.expert * kHidden + blockIdx.x % kColumnTiles * kColumnTile, policy);
     }
   }
 }
 
 // For one warp: waits until h of segment n is complete; returns the first segment after it that may not be.
-__device__ __forceinline__ int wait_for_h(const unsigned* activated, int n, int num_segments) {
+__device__ __forceinline__ int wait_for_h(const unsigned* slices_stored, int n, int num_chunks) {
   const int mine = n + threadIdx.x % 32;
   unsigned missing;
   do {
-    const bool there = mine >= num_segments || load_acquire(activated + mine) == kUnits;
+    const bool there = mine >= num_chunks || load_acquire(slices_stored + mine) == kSlices;
     missing = __ballot_sync(0xffffffffu, !there);
   } while (missing & 1);
   __syncwarp();
-  fence_async_global();
+  fence_proxy_async_global();
   return missing ? n + __ffs(missing) - 1 : n + 32;
 }
 
 // For one warp, whose first lane copies. Two copies a step, rows and scales: a copy costs its issuer about 50 cycles,
 // however small it is. Of a direct segment load_weights brings the row, and its scales are in shared memory.
-__device__ __forceinline__ void load_activations(Smem& s, const Args& a, bool in_gemm2) {
-  const Scratch& scratch = *a.scratch;
-  const uint64_t policy = policy_evict_last();
+__device__ __forceinline__ void load_activations(FusedSmem& s, const FusedArgs& args, bool in_gemm2) {
+  const FusedScratch& scratch = *args.scratch;
+  const uint64_t policy = l2_evict_last();
   const bool copies = threadIdx.x % 32 == 0;
   bool gathered = false;
-  int direct_tiles = 0;
-  Ring<kStages> ring;
-  Tile tile;
-  for (Tiles tiles(s); copies && tiles.take(tile);) {
-    const Segment& seg = tile.segment;
-    const int halves = tile.split() ? 2 : 1, bytes = seg.groups() * halves * kTile8;
-    if (seg.direct(a.num_tokens)) {
+  int bypass_tiles = 0;
+  PipelineState<kFusedStages> pipe;
+  SliceTile tile;
+  for (SliceScheduler tiles(s); copies && tiles.take(tile);) {
+    const Chunk& chunk = tile.chunk;
+    const int halves = tile.split_k() ? 2 : 1, bytes = chunk.groups() * halves * kAtomBytes;
+    if (chunk.bypasses_gather(args.num_tokens)) {
       // passed over when load_weights is through with it: the ring's barriers tell a round from its neighbours only
-      mbar_wait(&s.direct_done, direct_tiles++ % 2);
-      mbar_arrive(&s.direct_passed);
-      ring.pass(tile.steps());
+      mbar_wait(&s.bypass_loaded, bypass_tiles++ % 2);
+      mbar_arrive(&s.bypass_skipped);
+      pipe.pass(tile.steps());
       continue;
     }
     if (!gathered) {
-      wait_gpu(&scratch.counters[kGathered], gridDim.x);
-      fence_async_global();
+      counter_wait(&scratch.counters[kGathered], gridDim.x);
+      fence_proxy_async_global();
       gathered = true;
     }
-    for (int i = 0; i < tile.steps(); i++, ring.next()) {
-      const int slot = ring.slot, scale_bytes = seg.groups() * halves * kGroup * 4;
-      mbar_wait(&s.empty[slot], ring.phase ^ 1);
-      mbar_arrive_expect(&s.full[slot], bytes + scale_bytes);
-      bulk_copy(s.slot(slot) + kSlotW, scratch.x + seg.x_at(halves * i), bytes, &s.full[slot], policy);
-      bulk_copy(s.scales[slot], scratch.x_scale + seg.x_scale_at(halves * i), scale_bytes, &s.full[slot], policy);
+    for (int i = 0; i < tile.steps(); i++, pipe.next()) {
+      const int stage = pipe.stage, scale_bytes = chunk.groups() * halves * kAtomRows * 4;
+      mbar_wait(&s.empty[stage], pipe.phase ^ 1);
+      mbar_arrive_expect_tx(&s.full[stage], bytes + scale_bytes);
+      bulk_load(s.stage(stage) + kStageWeightBytes, scratch.x + chunk.x_at(halves * i), bytes, &s.full[stage], policy);
+      bulk_load(s.scales[stage], scratch.x_scale + chunk.x_scale_at(halves * i), scale_bytes, &s.full[stage], policy);
     }
   }
   if (!in_gemm2) return;
   __syncwarp();
-  for (int n = blockIdx.x / kColumnBlocks, ready = 0; n < s.num_segments; n += kParts) {
-    if (n >= ready) ready = wait_for_h(scratch.activated, n, s.num_segments);
+  for (int n = blockIdx.x / kColumnTiles, ready = 0; n < s.num_chunks; n += kChunkSplits) {
+    if (n >= ready) ready = wait_for_h(scratch.slices_stored, n, s.num_chunks);
     if (!copies) continue;
-    const Segment seg = s.segment[n];
-    const int halves = seg.split() ? 2 : 1, bytes = seg.groups() * halves * 2 * kTile8;
-    for (int i = 0; i < seg.steps(); i++, ring.next()) {
-      const int slot = ring.slot, scale_bytes = seg.groups() * halves * kGroup * 16;
-      mbar_wait(&s.empty[slot], ring.phase ^ 1);
-      mbar_arrive_expect(&s.full[slot], bytes + scale_bytes);
-      bulk_copy(s.slot(slot) + halves * kUnitBytes, scratch.h + seg.h_at(halves * i), bytes, &s.full[slot], policy);
-      bulk_copy(s.scales[slot], scratch.h_scale + seg.h_scale_at(halves * i), scale_bytes, &s.full[slot], policy);
+    const Chunk chunk = s.chunk[n];
+    const int halves = chunk.split_k() ? 2 : 1, bytes = chunk.groups() * halves * 2 * kAtomBytes;
+    for (int i = 0; i < chunk.steps(); i++, pipe.next()) {
+      const int stage = pipe.stage, scale_bytes = chunk.groups() * halves * kAtomRows * 16;
+      mbar_wait(&s.empty[stage], pipe.phase ^ 1);
+      mbar_arrive_expect_tx(&s.full[stage], bytes + scale_bytes);
+      bulk_load(s.stage(stage) + halves * kSliceBytes, scratch.h + chunk.h_tile(halves * i), bytes, &s.full[stage], policy);
+      bulk_load(s.scales[stage], scratch.h_scale + chunk.h_scale_at(halves * i), scale_bytes, &s.full[stage], policy);
     }
   }
 }

@@ -11,78 +11,78 @@
 
 // For the warps 8 to 11: 16 bytes of each 16th row are a thread's, which knows the rows' tokens; the first thread asks for
 // weights and scales as well.
-__device__ __forceinline__ void load_many1(Smem1& s, const CUtensorMap& map, const ManyArgs& a, const Plan& plan, int rank) {
-  constexpr int kRowsAtOnce = kLoadThreads / 8, kTimes = kTileRows / kRowsAtOnce;
-  const uint64_t for_weights = plan.experts <= kEvictFirstExperts ? policy_evict_first() : policy_evict_unchanged();
-  const uint64_t last = policy_evict_last();
-  const int thread = threadIdx.x % kLoadThreads, row = thread / 8, piece = thread % 8;
-  const int place = row / 8 * kTile8 + swizzled(row % 8, piece * 16);
-  if (thread == 0) fence_async_global();  // it copies the scales, which were stored by ordinary stores
-  Ring<Smem1::kStages> ring;
-  Item item;
-  for (Walk walk(a.tiles1, plan, a.clusters); walk.take(item, rank);) {
-    const int first_row = item.first_row, rows = item.rows;
-    const float* scale = a.gathered_scale + (size_t)first_row * kK1 + item.first;
-    const float* w_scale = a.w1_scale + (size_t)((item.expert * 2 + thread) * (kInter / kBlock) + item.column) * kK1;
+__device__ __forceinline__ void load_gemm1(Gemm1Smem& s, const CUtensorMap& map, const ManyArgs& args, const TileQueues& plan, int rank) {
+  constexpr int kRowsAtOnce = kProducerThreads / 8, kTimes = kTileRows / kRowsAtOnce;
+  const uint64_t for_weights = plan.experts <= kEvictFirstExperts ? l2_evict_first() : l2_evict_unchanged();
+  const uint64_t last = l2_evict_last();
+  const int thread = threadIdx.x % kProducerThreads, row = thread / 8, piece = thread % 8;
+  const int place = row / 8 * kAtomBytes + swizzle_128b(row % 8, piece * 16);
+  if (thread == 0) fence_proxy_async_global();  // it copies the scales, which were stored by ordinary stores
+  PipelineState<Gemm1Smem::kStages> pipe;
+  WorkTile tile;
+  for (StaticTileScheduler scheduler(args.tiles1, plan, args.clusters); scheduler.take(tile, rank);) {
+    const int first_row = tile.first_row, rows = tile.rows;
+    const float* scale = args.gathered_scale + (size_t)first_row * kKSteps1 + tile.first;
+    const float* w_scale = args.w1_scale + (size_t)((tile.expert * 2 + thread) * (kInter / kBlockK) + tile.column) * kKSteps1;
     unsigned from[kTimes];
 #pragma unroll
     for (int i = 0; i < kTimes; i++)
-      from[i] = i * kRowsAtOnce < item.n
-                    ? __ldg(a.row_token + first_row + item.first + i * kRowsAtOnce + row) * kHidden + piece * 16u
+      from[i] = i * kRowsAtOnce < tile.n
+                    ? __ldg(args.row_token + first_row + tile.first + i * kRowsAtOnce + row) * kHidden + piece * 16u
                     : 0u;
-    for (int k = 0; k < kK1; k++, ring.next()) {
-      const int slot = ring.slot;
-      uint64_t* full = &s.full[slot];
-      mbar_wait(&s.empty[slot], ring.phase ^ 1);
+    for (int k = 0; k < kKSteps1; k++, pipe.next()) {
+      const int stage = pipe.stage;
+      uint64_t* full = &s.full[stage];
+      mbar_wait(&s.empty[stage], pipe.phase ^ 1);
       if (thread == 0) {
-        mbar_arrive_expect(full, kManySlotW + item.n * 4);
-        if (item.shared) {
-          tma_5d_multicast(s.w[slot] + rank * kManySlotW / 2, &map, full, k * kBlock, 0, 0, item.column * 16 + rank * 8,
-                           item.expert, 3, for_weights);
+        mbar_arrive_expect_tx(full, kTileWeightBytes + tile.n * 4);
+        if (tile.shared) {
+          tma_load_5d_multicast(s.w[stage] + rank * kTileWeightBytes / 2, &map, full, k * kBlockK, 0, 0, tile.column * 16 + rank * 8,
+                           tile.expert, 3, for_weights);
         } else {
           for (int half = 0; half < 2; half++)
-            tma_5d(s.w[slot] + half * kManySlotW / 2, &map, full, k * kBlock, 0, 0, item.column * 16 + half * 8,
-                   item.expert, for_weights);
+            tma_load_5d(s.w[stage] + half * kTileWeightBytes / 2, &map, full, k * kBlockK, 0, 0, tile.column * 16 + half * 8,
+                   tile.expert, for_weights);
         }
-        bulk_copy(s.scales[slot], scale + (size_t)k * rows, item.n * 4, full, last);
+        bulk_load(s.scales[stage], scale + (size_t)k * rows, tile.n * 4, full, last);
       }
       __syncwarp();
-      if (thread < 2) copy_16(s.w_scales[slot] + 4 * thread, w_scale + k / 4 * 4);  // up's and gate's
-      const uint8_t* x = a.x + k * kBlock;
-      uint8_t* to = s.rows[slot][0] + place;
+      if (thread < 2) cp_async_16(s.w_scales[stage] + 4 * thread, w_scale + k / 4 * 4);  // up's and gate's
+      const uint8_t* x = args.x + k * kBlockK;
+      uint8_t* to = s.rows[stage][0] + place;
 #pragma unroll
       for (int i = 0; i < kTimes; i++)
-        if (i * kRowsAtOnce < item.n) copy_16(to + i * kRowsAtOnce * kBlock, x + from[i]);
-      arrive_with_copies(full);
+        if (i * kRowsAtOnce < tile.n) cp_async_16(to + i * kRowsAtOnce * kBlockK, x + from[i]);
+      cp_async_mbar_arrive(full);
     }
   }
 }
 
 template <int kTerms>
-__global__ void __launch_bounds__(kManyThreads, 1)
-    many_gemm1(const __grid_constant__ CUtensorMap map, const __grid_constant__ ManyArgs a) {
-  wait_for_previous();
-  let_next_begin();
-  Smem1& s = begin_many<Smem1>(1 + kLoadThreads);
-  const Plan plan = read_plan(&a.counters->plan);
+__global__ void __launch_bounds__(kGemmThreads, 1)
+    many_gemm1(const __grid_constant__ CUtensorMap map, const __grid_constant__ ManyArgs args) {
+  pdl_wait();
+  pdl_launch_dependents();
+  Gemm1Smem& s = init_gemm<Gemm1Smem>(1 + kProducerThreads);
+  const TileQueues plan = read_tile_queues(&args.counters->plan);
   const int rank = cluster_rank(), warp = threadIdx.x / 32;
-  if (blockIdx.x == 0 && threadIdx.x == 0) a.counters->routed = 0;
-  if (warp >= kConsumers / 32) {
-    registers_down<56>();
-    load_many1(s, map, a, plan, rank);
+  if (blockIdx.x == 0 && threadIdx.x == 0) args.counters->routed = 0;
+  if (warp >= kConsumerThreads / 32) {
+    warpgroup_reg_dealloc<56>();
+    load_gemm1(s, map, args, plan, rank);
   } else {
-    registers_up<224>();
+    warpgroup_reg_alloc<224>();
     const int warpgroup = __shfl_sync(0xffffffffu, warp / 4, 0);
-    Ring<Smem1::kStages> ring;
-    Item item;
-    Walk walk(a.tiles1, plan, a.clusters);
-    if (!walk.more()) tell_of_h(&a.counters->but_last);  // without a tile
-    while (walk.take(item, rank)) {
-      if (!walk.more()) tell_of_h(&a.counters->but_last);
-      if (item.wide) gemm1_wide<kTerms>(s, a, ring, item, warpgroup);
-      else gemm1_narrow<kTerms>(s, a, ring, item, warpgroup);
+    PipelineState<Gemm1Smem::kStages> pipe;
+    WorkTile tile;
+    StaticTileScheduler scheduler(args.tiles1, plan, args.clusters);
+    if (!scheduler.more()) signal_h_stored(&args.counters->stored_but_last);  // without a tile
+    while (scheduler.take(tile, rank)) {
+      if (!scheduler.more()) signal_h_stored(&args.counters->stored_but_last);
+      if (tile.normal) gemm1_normal<kTerms>(s, args, pipe, tile, warpgroup);
+      else gemm1_swap_ab<kTerms>(s, args, pipe, tile, warpgroup);
     }
-    tell_of_h(&a.counters->stored);
+    signal_h_stored(&args.counters->stored_all);
   }
   __syncwarp();
   cluster_sync();  // a block that is gone cannot be told that a slot is free
@@ -90,12 +90,12 @@ __global__ void __launch_bounds__(kManyThreads, 1)
 
 cudaError_t prepare_many_gemm1() {
   for (auto kernel : {many_gemm1<1>, many_gemm1<2>})
-    if (const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Smem1)))
+    if (const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Gemm1Smem)))
       return error;
   return cudaSuccess;
 }
 
-cudaError_t launch_many_gemm1(const ManyArgs& a, const CUtensorMap& w1, int terms, cudaStream_t stream) {
-  return launch_next(terms == 1 ? many_gemm1<1> : many_gemm1<2>, kCluster * a.clusters, kManyThreads, kCluster, sizeof(Smem1), stream, w1,
-                     a);
+cudaError_t launch_many_gemm1(const ManyArgs& args, const CUtensorMap& w1, int terms, cudaStream_t stream) {
+  return launch_with_pdl(terms == 1 ? many_gemm1<1> : many_gemm1<2>, kClusterCtas * args.clusters, kGemmThreads, kClusterCtas, sizeof(Gemm1Smem), stream, w1,
+                     args);
 }

@@ -4,34 +4,34 @@
 
 // Both terms have one scale, hence one accumulator.
 template <int N, int kTerms>
-__device__ __forceinline__ void product2_narrow(
-    Smem2<kTerms>& s, Ring<Smem2<kTerms>::kStages>& ring, float (&acc)[2][N / 2], const float* w_scale,
+__device__ __forceinline__ void gemm2_swap_ab_mainloop(
+    Gemm2Smem<kTerms>& s, PipelineState<Gemm2Smem<kTerms>::kStages>& pipe, float (&acc)[2][N / 2], const float* w_scale,
     int warpgroup) {
-  const float scales = __ldg(w_scale + threadIdx.x % 32 % kK2);  // one a K step, spread over the lanes
+  const float scales = __ldg(w_scale + threadIdx.x % 32 % kKSteps2);  // one a K step, spread over the lanes
   float raw[N / 2];
 #pragma unroll
   for (int m = 0; m < 2; m++)
 #pragma unroll
     for (int i = 0; i < N / 2; i++) acc[m][i] = 0.0f;
-  for (int k = 0; k < kK2; k++, ring.next()) {
-    const int slot = ring.slot;
-    mbar_wait(&s.full[slot], ring.phase);
+  for (int k = 0; k < kKSteps2; k++, pipe.next()) {
+    const int stage = pipe.stage;
+    mbar_wait(&s.full[stage], pipe.phase);
     const float scale = __shfl_sync(0xffffffffu, scales, k);
     // all read before the slot is let go: a read still on its way then would find the next step's
     float2 h[N / 8];
 #pragma unroll
     for (int j = 0; j < N / 8; j++)
-      h[j] = *reinterpret_cast<const float2*>(s.scales[slot] + 8 * j + 2 * (threadIdx.x % 4));
+      h[j] = *reinterpret_cast<const float2*>(s.scales[stage] + 8 * j + 2 * (threadIdx.x % 4));
 #pragma unroll
     for (int m = 0; m < 2; m++) {
-      wgmma_begin();
+      warpgroup_arrive();
 #pragma unroll
       for (int term = 0; term < kTerms; term++)
-        product_step<N>(raw, wgmma_operand(s.w[slot] + (2 * warpgroup + m) * 64 * kBlock, kTile8),
-                        wgmma_operand(s.rows[slot][term], kTile8), term == 0);
-      wgmma_commit();
-      wgmma_wait<0>();
-      pin(raw);
+        mma_k_step<N>(raw, make_smem_desc(s.w[stage] + (2 * warpgroup + m) * 64 * kBlockK, kAtomBytes),
+                        make_smem_desc(s.rows[stage][term], kAtomBytes), term == 0);
+      warpgroup_commit_batch();
+      warpgroup_wait<0>();
+      warpgroup_fence_operand(raw);
 #pragma unroll
       for (int j = 0; j < N / 8; j++) {
         const float s0 = h[j].x * scale, s1 = h[j].y * scale;
@@ -41,35 +41,35 @@ __device__ __forceinline__ void product2_narrow(
         acc[m][4 * j + 3] += raw[4 * j + 3] * s1;
       }
     }
-    let_go_many(s, slot);
+    cluster_consumer_release(s, stage);
   }
 }
 
 // y: of the tile's first row and column. 64 columns at a time are turned round by stmatrix.
 template <int kTerms>
-__device__ __forceinline__ void gemm2_narrow(
-    Smem2<kTerms>& s, Ring<Smem2<kTerms>::kStages>& ring, const Item& item, const float* w_scale, uint16_t* y,
+__device__ __forceinline__ void gemm2_swap_ab(
+    Gemm2Smem<kTerms>& s, PipelineState<Gemm2Smem<kTerms>::kStages>& pipe, const WorkTile& tile, const float* w_scale, uint16_t* y,
     int y_columns, int warpgroup) {
-  with_narrow_rows(item.n, [&](auto tile_rows) {
+  dispatch_swap_ab_rows(tile.n, [&](auto tile_rows) {
     constexpr int n = decltype(tile_rows)::count;
     float acc[2][n / 2];
-    product2_narrow<n, kTerms>(s, ring, acc, w_scale + warpgroup * kK2, warpgroup);
+    gemm2_swap_ab_mainloop<n, kTerms>(s, pipe, acc, w_scale + warpgroup * kKSteps2, warpgroup);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
     uint8_t* staged = s.staged[warpgroup];
 #pragma unroll
     for (int m = 0; m < 2; m++) {
-      bar_sync(kBarGroup + warpgroup, kWarpgroup);
+      named_barrier_sync(kBarGroup + warpgroup, kWarpgroupThreads);
 #pragma unroll
       for (int j = 0; j < n / 8; j += 2) {
-        const uint8_t* at = staged + (j + lane / 16) * kTile8 + swizzled(lane % 8, (2 * warp + lane / 8 % 2) * 16);
+        const uint8_t* at = staged + (j + lane / 16) * kAtomBytes + swizzle_128b(lane % 8, (2 * warp + lane / 8 % 2) * 16);
         asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(smem_addr(at)),
-                     "r"(pair_bf16(acc[m][4 * j], acc[m][4 * j + 1])),
-                     "r"(pair_bf16(acc[m][4 * j + 2], acc[m][4 * j + 3])),
-                     "r"(pair_bf16(acc[m][4 * j + 4], acc[m][4 * j + 5])),
-                     "r"(pair_bf16(acc[m][4 * j + 6], acc[m][4 * j + 7]))
+                     "r"(pack_bf16(acc[m][4 * j], acc[m][4 * j + 1])),
+                     "r"(pack_bf16(acc[m][4 * j + 2], acc[m][4 * j + 3])),
+                     "r"(pack_bf16(acc[m][4 * j + 4], acc[m][4 * j + 5])),
+                     "r"(pack_bf16(acc[m][4 * j + 6], acc[m][4 * j + 7]))
                      : "memory");
       }
-      bar_sync(kBarGroup + warpgroup, kWarpgroup);
+      named_barrier_sync(kBarGroup + warpgroup, kWarpgroupThreads);
       store_rows<n>(staged, y + warpgroup * 128 + m * 64, y_columns, n);
     }
   });

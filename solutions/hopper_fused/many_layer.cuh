@@ -6,28 +6,28 @@
 #include "many_tiles.cuh"
 #include "sm90.cuh"
 
-constexpr int kLoadThreads = 128, kManyThreads = kConsumers + kLoadThreads;
+constexpr int kProducerThreads = 128, kGemmThreads = kConsumerThreads + kProducerThreads;
 constexpr int kRouteThreads = 1024;
-constexpr int kFewShareRows = 160;         // an expert, up to which few tiles of gemm2 share weights: these leave L2 first
+constexpr int kEvictFirstRows = 160;         // an expert, up to which few tiles of gemm2 share weights: these leave L2 first
 // Of 32 tokens, that a block routes at most.
-constexpr int kRouteGroups = 208 * 1024 / 8 / kPadded - 1 < 64 ? 208 * 1024 / 8 / kPadded - 1 : 64;
-constexpr int kRowSlots = (kTopK + 3) / 4 * 4;  // of a token's list of rows
+constexpr int kMaxRouteBatches = 208 * 1024 / 8 / kPaddedLocal - 1 < 64 ? 208 * 1024 / 8 / kPaddedLocal - 1 : 64;
+constexpr int kMaxTokenRows = (kTopK + 3) / 4 * 4;  // of a token's list of rows
 
-constexpr int kMostStripes = 8;  // gemm2 and combine are launched so many times at most, for some columns each
+constexpr int kMaxColumnPasses = 8;  // gemm2 and combine are launched so many times at most, for some columns each
 
 struct Counters {
-  alignas(16) Plan plan;      // written, not counted
+  alignas(16) TileQueues plan;      // written, not counted
   unsigned routed;            // blocks that have counted their tokens; zero before and after each layer
   // the rest is zeroed by many_route
-  unsigned but_last, stored;  // warpgroups of gemm1 whose h is in memory: all but the last tile's, or all of it
-  unsigned drawn[kMostStripes];  // tiles that clusters have drawn in gemm2's launches, besides their first
+  unsigned stored_but_last, stored_all;  // warpgroups of gemm1 whose h is in memory: all but the last tile's, or all of it
+  unsigned drawn[kMaxColumnPasses];  // tiles that clusters have drawn in gemm2's launches, besides their first
 };
 
 struct ManyArgs : Layer {
   Counters* counters;
   float* weight;                // [T, E_local]: routing weight, where the bit is set
-  int* row_of;                  // [T, kRowSlots]: the token's rows, in order of expert, then -1
-  unsigned* block_rows;         // [blocks, kPadded]: rows of each expert among a block's tokens
+  int* token_rows;                  // [T, kMaxTokenRows]: the token's rows, in order of expert, then -1
+  unsigned* block_rows;         // [blocks, kPaddedLocal]: rows of each expert among a block's tokens
   uint2* tiles1;                // lists of tiles: long ones, then short ones
   uint2* tiles2;
   float* row_weight;            // [rows]: zero where a row fills up
@@ -41,34 +41,34 @@ struct ManyArgs : Layer {
   int clusters;                 // of both GEMMs: tiles are listed for so many, and gemm2 counts gemm1's arrivals
 };
 
-constexpr int kManySlotW = kTileWeights * kBlock, kManySlotRows = kTileRows * kBlock;
+constexpr int kTileWeightBytes = kTileWeightRows * kBlockK, kTileRowBytes = kTileRows * kBlockK;
 
 // Shared memory: a ring of K steps, and what leaves the block.
 template <int kTerms>
-struct ManySmem {
+struct GemmSmem {
   static constexpr int kStages = kTerms == 1 ? 4 : 3;
-  uint8_t w[kStages][kManySlotW];
-  uint8_t rows[kStages][kTerms][kManySlotRows];
-  uint8_t staged[2][kManySlotRows];  // a tile's result on its way to memory
+  uint8_t w[kStages][kTileWeightBytes];
+  uint8_t rows[kStages][kTerms][kTileRowBytes];
+  uint8_t staged[2][kTileRowBytes];  // a tile's result on its way to memory
   float scales[kStages][kTileRows];
   float w_scales[kStages][8];  // gemm1: of four K steps, of which this is one: of up's weights, then of gate's
   uint64_t full[kStages], empty[kStages];
-  uint64_t numbered[kDrawn];  // gemm2: the tile below is there
-  int drawn[kDrawn][2];       // the cluster's next tile, and those before
+  uint64_t tile_full[kTileStages];  // gemm2: the tile below is there
+  int drawn[kTileStages][2];       // the cluster's next tile, and those before
 };
 
 // How both products begin: barriers, both blocks of the cluster there.
 template <class Smem>
-__device__ __forceinline__ Smem& begin_many(int full_arrivals) {
+__device__ __forceinline__ Smem& init_gemm(int full_arrivals) {
   static_assert(sizeof(Smem) <= 227 * 1024, "a block may have 227 KB of shared memory");
   extern __shared__ __align__(1024) uint8_t many_smem[];
   Smem& s = *reinterpret_cast<Smem*>(many_smem);
   if (threadIdx.x == 0) {
     for (int i = 0; i < Smem::kStages; i++) {
       mbar_init(&s.full[i], full_arrivals);
-      mbar_init(&s.empty[i], kCluster * kConsumers / 32);
+      mbar_init(&s.empty[i], kClusterCtas * kConsumerThreads / 32);
     }
-    for (int i = 0; i < kDrawn; i++) mbar_init(&s.numbered[i], 1);
+    for (int i = 0; i < kTileStages; i++) mbar_init(&s.tile_full[i], 1);
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
   __syncthreads();
@@ -78,36 +78,36 @@ __device__ __forceinline__ Smem& begin_many(int full_arrivals) {
 
 // One lane of each consumer warp tells both blocks' loaders that the slot may be filled: they fill each other's.
 template <class Smem>
-__device__ __forceinline__ void let_go_many(Smem& s, int slot) {
+__device__ __forceinline__ void cluster_consumer_release(Smem& s, int stage) {
   __syncwarp();
-  if (threadIdx.x % 32 < kCluster) mbar_arrive_at(&s.empty[slot], threadIdx.x % 32);
+  if (threadIdx.x % 32 < kClusterCtas) mbar_arrive_cluster(&s.empty[stage], threadIdx.x % 32);
 }
 
 // raw = a . b^T over one K step of 128, 64 x N; added to raw unless it is the first.
 template <int N>
-__device__ __forceinline__ void product_step(float (&raw)[N / 2], uint64_t a, uint64_t b, bool first) {
+__device__ __forceinline__ void mma_k_step(float (&raw)[N / 2], uint64_t a, uint64_t b, bool first) {
 #pragma unroll
   for (int i = 0; i < 4; i++) Wgmma<N>::mma(raw, a + 2 * i, b + 2 * i, i > 0 || !first);
 }
 
 template <int N>
-struct Rows {
+struct RowCount {
   static constexpr int count = N;
 };
 // Calls f with a narrow tile's rows as a type.
 template <class F>
-__device__ __forceinline__ void with_narrow_rows(int n, F f) {
-  switch (n / kRows16) {
-    case 1: return f(Rows<16>());
-    case 2: return f(Rows<32>());
-    case 3: return f(Rows<48>());
-    default: return f(Rows<64>());
+__device__ __forceinline__ void dispatch_swap_ab_rows(int n, F f) {
+  switch (n / kRowAlign) {
+    case 1: return f(RowCount<16>());
+    case 2: return f(RowCount<32>());
+    case 3: return f(RowCount<48>());
+    default: return f(RowCount<64>());
   }
 }
 
-// Launches a kernel that calls wait_for_previous(). blocks: a multiple of cluster, the blocks of a cluster.
+// Launches a kernel that calls pdl_wait(). blocks: a multiple of cluster, the blocks of a cluster.
 template <class... Parameters>
-cudaError_t launch_next(void (*kernel)(Parameters...), int blocks, int threads, int cluster, int shared_bytes,
+cudaError_t launch_with_pdl(void (*kernel)(Parameters...), int blocks, int threads, int cluster, int shared_bytes,
                         cudaStream_t stream, const Parameters&... parameters) {
   cudaLaunchAttribute attributes[2];
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -127,7 +127,7 @@ cudaError_t launch_next(void (*kernel)(Parameters...), int blocks, int threads, 
 cudaError_t prepare_many_route();  // once for each device
 cudaError_t prepare_many_gemm1();
 cudaError_t prepare_many_gemm2();
-cudaError_t launch_many_route(const ManyArgs& a, int blocks, cudaStream_t stream);
-cudaError_t launch_many_gemm1(const ManyArgs& a, const CUtensorMap& w1, int terms, cudaStream_t stream);
-cudaError_t launch_many_gemm2(const ManyArgs& a, const CUtensorMap& w2, int terms, cudaStream_t stream);
-cudaError_t launch_many_combine(const ManyArgs& a, int blocks, cudaStream_t stream);
+cudaError_t launch_many_route(const ManyArgs& args, int blocks, cudaStream_t stream);
+cudaError_t launch_many_gemm1(const ManyArgs& args, const CUtensorMap& w1, int terms, cudaStream_t stream);
+cudaError_t launch_many_gemm2(const ManyArgs& args, const CUtensorMap& w2, int terms, cudaStream_t stream);
+cudaError_t launch_many_combine(const ManyArgs& args, int blocks, cudaStream_t stream);

@@ -7,13 +7,13 @@
 #include "many_rows.cuh"
 #include "route.cuh"
 
-constexpr int kSlices = kRouteThreads / kPadded;  // of the blocks, that add up rows side by side
+constexpr int kReduceParts = kRouteThreads / kPaddedLocal;  // of the blocks, that add up rows side by side
 // Tokens of a block at least: where there are many experts, fewer blocks are faster to add up than more tokens to route.
-constexpr int kLeastShare = kWords <= 2 ? 1 : 8;
+constexpr int kMinTokensPerCta = kMaskWords <= 2 ? 1 : 8;
 
-// Adds the numbers of the threads before, over the first kPadded threads of a block, and its own. All of these call it.
+// Adds the numbers of the threads before, over the first kPaddedLocal threads of a block, and its own. All of these call it.
 template <int COUNT>
-__device__ __forceinline__ void scan_experts(int (&v)[COUNT], int (*of_word)[kWords]) {
+__device__ __forceinline__ void scan_experts(int (&v)[COUNT], int (*word_sums)[kMaskWords]) {
   const int lane = threadIdx.x % 32, word = threadIdx.x / 32;
 #pragma unroll
   for (int i = 0; i < COUNT; i++) {
@@ -22,154 +22,154 @@ __device__ __forceinline__ void scan_experts(int (&v)[COUNT], int (*of_word)[kWo
       const int before = __shfl_up_sync(0xffffffffu, v[i], d);
       v[i] += lane >= d ? before : 0;
     }
-    if (lane == 31) of_word[i][word] = v[i];
+    if (lane == 31) word_sums[i][word] = v[i];
   }
-  bar_sync(1, kPadded);
+  named_barrier_sync(1, kPaddedLocal);
 #pragma unroll
   for (int i = 0; i < COUNT; i++)
-    for (int w = 0; w < word; w++) v[i] += of_word[i][w];
+    for (int w = 0; w < word; w++) v[i] += word_sums[i][w];
 }
 
-__global__ void __launch_bounds__(kRouteThreads) many_route(const ManyArgs a) {
+__global__ void __launch_bounds__(kRouteThreads) many_route(const ManyArgs args) {
   constexpr int kWarps = kRouteThreads / 32;
-  constexpr unsigned kAll = 0xffffffffu;
-  __shared__ unsigned before[kSlices][kPadded], total[kSlices][kPadded];
-  __shared__ int longs_end[kPadded], shorts_end[kPadded], of_word[4][kWords];
-  __shared__ Places places;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, share = max(kLeastShare, (int)((a.num_tokens + gridDim.x - 1) / gridDim.x));
-  const int groups = (share + 31) / 32, blocks = (a.num_tokens + share - 1) / share;  // those with tokens
+  constexpr unsigned kFullWarp = 0xffffffffu;
+  __shared__ unsigned before[kReduceParts][kPaddedLocal], total[kReduceParts][kPaddedLocal];
+  __shared__ int long_end[kPaddedLocal], short_end[kPaddedLocal], word_sums[4][kMaskWords];
+  __shared__ ExpertRows expert_rows;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, tokens_per_cta = max(kMinTokensPerCta, (int)((args.num_tokens + gridDim.x - 1) / gridDim.x));
+  const int batches = (tokens_per_cta + 31) / 32, ctas = (args.num_tokens + tokens_per_cta - 1) / tokens_per_cta;  // those with tokens
   extern __shared__ uint32_t mask[];  // by 32 tokens: [word][token]; then which of the tokens have a row: [expert]
-  int* first_row = reinterpret_cast<int*>(mask + groups * kPadded);  // of the expert among 32 tokens; at the end, in all
-  int* first_in_all = first_row + groups * kPadded;
-  const int first_token = min(a.num_tokens, (int)blockIdx.x * share), tokens = min(a.num_tokens - first_token, share);
-  let_next_begin();
+  int* first_row = reinterpret_cast<int*>(mask + batches * kPaddedLocal);  // of the expert among 32 tokens; at the end, in all
+  int* first_row_in_all = first_row + batches * kPaddedLocal;
+  const int first_token = min(args.num_tokens, (int)blockIdx.x * tokens_per_cta), tokens = min(args.num_tokens - first_token, tokens_per_cta);
+  pdl_launch_dependents();
   if (blockIdx.x == 0 && threadIdx.x == 0) {
-    Counters& c = *a.counters;
-    c.but_last = c.stored = 0;
-    for (int i = 0; i < kMostStripes; i++) c.drawn[i] = 0;
+    Counters& c = *args.counters;
+    c.stored_but_last = c.stored_all = 0;
+    for (int i = 0; i < kMaxColumnPasses; i++) c.drawn[i] = 0;
   }
   constexpr int kLogitBytes = kExperts * (kRenorm ? 2 : 4);
   for (int i = warp; i < tokens; i += kWarps)
     if (lane < kLogitBytes / 128)
-      prefetch_l2(static_cast<const uint8_t*>(a.logits) + (size_t)(first_token + i) * kLogitBytes + 128 * lane);
-  for (int i = warp; i < 32 * groups; i += kWarps) {
+      prefetch_l2(static_cast<const uint8_t*>(args.logits) + (size_t)(first_token + i) * kLogitBytes + 128 * lane);
+  for (int i = warp; i < 32 * batches; i += kWarps) {
     const int t = first_token + i;
-    uint32_t* my_mask = mask + i / 32 * kPadded + i % 32;
-    if (i < tokens) route_token(a, t, my_mask, 32, a.weight + (size_t)t * kLocal);
-    else if (lane < kWords) my_mask[32 * lane] = 0;
+    uint32_t* my_mask = mask + i / 32 * kPaddedLocal + i % 32;
+    if (i < tokens) route_token(args, t, my_mask, 32, args.weight + (size_t)t * kLocal);
+    else if (lane < kMaskWords) my_mask[32 * lane] = 0;
     __syncwarp();
-    if (share <= kWarps && i < tokens) {  // so few that L2 keeps them: on their way while this block waits for the others
+    if (tokens_per_cta <= kWarps && i < tokens) {  // so few that L2 keeps them: on their way while this block waits for the others
       unsigned any = 0;
 #pragma unroll
-      for (int w = 0; w < kWords; w++) any |= my_mask[32 * w];
+      for (int w = 0; w < kMaskWords; w++) any |= my_mask[32 * w];
       if (any)
-        for (int line = lane; line < kHidden / 128; line += 32) prefetch_l2(a.x + (size_t)t * kHidden + line * 128);
+        for (int line = lane; line < kHidden / 128; line += 32) prefetch_l2(args.x + (size_t)t * kHidden + line * 128);
     }
   }
   __syncthreads();
-  for (int i = warp; i < groups * kWords; i += kWarps) mask[32 * i + lane] = tokens_of_expert(mask[32 * i + lane]);
+  for (int i = warp; i < batches * kMaskWords; i += kWarps) mask[32 * i + lane] = tokens_of_expert(mask[32 * i + lane]);
   __syncthreads();
-  if (threadIdx.x < kPadded) {
+  if (threadIdx.x < kPaddedLocal) {
     int rows = 0;
-    for (int g = 0; g < groups; g++) {
-      first_row[g * kPadded + threadIdx.x] = rows;
-      rows += __popc(mask[g * kPadded + threadIdx.x]);
+    for (int g = 0; g < batches; g++) {
+      first_row[g * kPaddedLocal + threadIdx.x] = rows;
+      rows += __popc(mask[g * kPaddedLocal + threadIdx.x]);
     }
-    if (tokens > 0) __stcg(a.block_rows + blockIdx.x * kPadded + threadIdx.x, rows);
+    if (tokens > 0) __stcg(args.block_rows + blockIdx.x * kPaddedLocal + threadIdx.x, rows);
   }
   __syncthreads();
   if (threadIdx.x == 0) {
-    arrive_gpu(&a.counters->routed);
-    wait_gpu(&a.counters->routed, gridDim.x);
+    counter_arrive(&args.counters->routed);
+    counter_wait(&args.counters->routed, gridDim.x);
   }
   __syncthreads();
-  if (threadIdx.x < kSlices * kPadded) {
-    const int slice = threadIdx.x / kPadded, e = threadIdx.x % kPadded;
+  if (threadIdx.x < kReduceParts * kPaddedLocal) {
+    const int reduce_part = threadIdx.x / kPaddedLocal, e = threadIdx.x % kPaddedLocal;
     unsigned earlier = 0, all = 0;
 #pragma unroll 4
-    for (int b = slice; b < blocks; b += kSlices) {
-      const unsigned rows = __ldcg(a.block_rows + b * kPadded + e);
+    for (int b = reduce_part; b < ctas; b += kReduceParts) {
+      const unsigned rows = __ldcg(args.block_rows + b * kPaddedLocal + e);
       all += rows;
       if (b < blockIdx.x) earlier += rows;
     }
-    before[slice][e] = earlier;
-    total[slice][e] = all;
+    before[reduce_part][e] = earlier;
+    total[reduce_part][e] = all;
   }
   __syncthreads();
-  if (threadIdx.x < kPadded) {
+  if (threadIdx.x < kPaddedLocal) {
     const int e = threadIdx.x;
     unsigned earlier = 0, all = 0;
 #pragma unroll
-    for (int i = 0; i < kSlices; i++) earlier += before[i][e], all += total[i][e];
-    const int filled = (all + kRows16 - 1) / kRows16 * kRows16;
-    const Cut cut(filled);
-    int end[4] = {filled, cut.longs(), cut.shorts(), all > 0};
-    scan_experts(end, of_word);
-    places.first[e] = end[0] - filled;
-    places.rows[e] = filled;
-    longs_end[e] = end[1];
-    shorts_end[e] = end[2];
+    for (int i = 0; i < kReduceParts; i++) earlier += before[i][e], all += total[i][e];
+    const int filled = (all + kRowAlign - 1) / kRowAlign * kRowAlign;
+    const RowSplit cut(filled);
+    int end[4] = {filled, cut.long_tiles(), cut.short_tiles(), all > 0};
+    scan_experts(end, word_sums);
+    expert_rows.first[e] = end[0] - filled;
+    expert_rows.rows[e] = filled;
+    long_end[e] = end[1];
+    short_end[e] = end[2];
     total[0][e] = all;
-    first_in_all[e] = end[0] - filled + earlier;
-    if (blockIdx.x == 0 && e == kPadded - 1) a.counters->plan = {end[1], end[2], end[3], end[0]};
+    first_row_in_all[e] = end[0] - filled + earlier;
+    if (blockIdx.x == 0 && e == kPaddedLocal - 1) args.counters->plan = {end[1], end[2], end[3], end[0]};
   }
   __syncthreads();
-  const int longs = longs_end[kPadded - 1], shorts = shorts_end[kPadded - 1], clusters = a.clusters;
+  const int long_tiles = long_end[kPaddedLocal - 1], short_tiles = short_end[kPaddedLocal - 1], clusters = args.clusters;
   for (int e = blockIdx.x; e < kLocal; e += gridDim.x) {
-    const int rows = places.rows[e], first = places.first[e];
+    const int rows = expert_rows.rows[e], first = expert_rows.first[e];
     if (rows == 0) continue;
-    const ListPlace place = {e, rows, first, longs_end[e], shorts_end[e], longs, shorts};
+    const QueuePlace place = {e, rows, first, long_end[e], short_end[e], long_tiles, short_tiles};
     const bool early = place.early(clusters);
-    write_tiles(a.tiles1, kTiles1 / 2, place, early, threadIdx.x, kRouteThreads);
-    write_tiles(a.tiles2, a.y_columns / (2 * kTileWeights), place, early, threadIdx.x, kRouteThreads);
+    write_tiles(args.tiles1, kWeightTiles1 / 2, place, early, threadIdx.x, kRouteThreads);
+    write_tiles(args.tiles2, args.y_columns / (2 * kTileWeightRows), place, early, threadIdx.x, kRouteThreads);
   }
   for (int i = warp; i < tokens; i += kWarps) {
     const int t = first_token + i, g = i / 32;
-    float scale[kScalesALane];
-    read_scales(a, t, scale);
-    int* row_of = a.row_of + (size_t)t * kRowSlots;
-    int slot = 0;
+    float scale[kScalesPerLane];
+    read_scales(args, t, scale);
+    int* token_rows = args.token_rows + (size_t)t * kMaxTokenRows;
+    int count = 0;
 #pragma unroll 1
-    for (int w = 0; w < kWords; w++) {
-      const int at = g * kPadded + 32 * w + lane;
-      const unsigned column = mask[at];
-      const bool mine = column >> i % 32 & 1;
-      const unsigned bits = __ballot_sync(kAll, mine);
+    for (int w = 0; w < kMaskWords; w++) {
+      const int at = g * kPaddedLocal + 32 * w + lane;
+      const unsigned tokens_of = mask[at];
+      const bool mine = tokens_of >> i % 32 & 1;
+      const unsigned bits = __ballot_sync(kFullWarp, mine);
       if (bits == 0) continue;
-      const int row = first_in_all[32 * w + lane] + first_row[at] + __popc(column & ((1u << i % 32) - 1));
+      const int row = first_row_in_all[32 * w + lane] + first_row[at] + __popc(tokens_of & ((1u << i % 32) - 1));
       if (mine) {
-        a.row_weight[row] = a.weight[(size_t)t * kLocal + 32 * w + lane];
-        row_of[slot + __popc(bits & ((1u << lane) - 1))] = row;
+        args.row_weight[row] = args.weight[(size_t)t * kLocal + 32 * w + lane];
+        token_rows[count + __popc(bits & ((1u << lane) - 1))] = row;
       }
-      place_row(a, places, t, scale, w, bits, row);
-      slot += __popc(bits);
+      place_row(args, expert_rows, t, scale, w, bits, row);
+      count += __popc(bits);
     }
-    if (lane >= slot && lane < kRowSlots) row_of[lane] = -1;
+    if (lane >= count && lane < kMaxTokenRows) token_rows[lane] = -1;
   }
-  const float nothing[kScalesALane] = {};
-  for (int i = blockIdx.x * kWarps + warp; i < kLocal * kRows16; i += gridDim.x * kWarps) {  // rows that fill up
-    const int e = i / kRows16, row = places.first[e] + total[0][e] + i % kRows16;
-    if (row >= places.first[e] + places.rows[e]) continue;
-    if (lane == 0) a.row_weight[row] = 0.0f;
-    place_row(a, places, -1, nothing, e / 32, 1u << e % 32, row);
+  const float nothing[kScalesPerLane] = {};
+  for (int i = blockIdx.x * kWarps + warp; i < kLocal * kRowAlign; i += gridDim.x * kWarps) {  // rows that fill up
+    const int e = i / kRowAlign, row = expert_rows.first[e] + total[0][e] + i % kRowAlign;
+    if (row >= expert_rows.first[e] + expert_rows.rows[e]) continue;
+    if (lane == 0) args.row_weight[row] = 0.0f;
+    place_row(args, expert_rows, -1, nothing, e / 32, 1u << e % 32, row);
   }
 }
 
-static int shared_bytes(int tokens, int blocks) {
-  int share = (tokens + blocks - 1) / blocks;
-  if (share < kLeastShare) share = kLeastShare;
-  const int groups = (share + 31) / 32;
-  return (2 * groups + 1) * kPadded * 4;
+static int shared_bytes(int tokens, int ctas) {
+  int tokens_per_cta = (tokens + ctas - 1) / ctas;
+  if (tokens_per_cta < kMinTokensPerCta) tokens_per_cta = kMinTokensPerCta;
+  const int batches = (tokens_per_cta + 31) / 32;
+  return (2 * batches + 1) * kPaddedLocal * 4;
 }
 
 cudaError_t prepare_many_route() {
-  static_assert((2 * kRouteGroups + 1) * kPadded * 4 <= 208 * 1024, "masks and first rows of a block's tokens");
+  static_assert((2 * kMaxRouteBatches + 1) * kPaddedLocal * 4 <= 208 * 1024, "masks and first rows of a block's tokens");
   return cudaFuncSetAttribute(many_route, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                              (2 * kRouteGroups + 1) * kPadded * 4);
+                              (2 * kMaxRouteBatches + 1) * kPaddedLocal * 4);
 }
 
-cudaError_t launch_many_route(const ManyArgs& a, int blocks, cudaStream_t stream) {
-  void* parameters[] = {const_cast<ManyArgs*>(&a)};
-  return cudaLaunchCooperativeKernel(reinterpret_cast<void*>(many_route), dim3(blocks), dim3(kRouteThreads), parameters,
-                                     shared_bytes(a.num_tokens, blocks), stream);
+cudaError_t launch_many_route(const ManyArgs& args, int ctas, cudaStream_t stream) {
+  void* parameters[] = {const_cast<ManyArgs*>(&args)};
+  return cudaLaunchCooperativeKernel(reinterpret_cast<void*>(many_route), dim3(ctas), dim3(kRouteThreads), parameters,
+                                     shared_bytes(args.num_tokens, ctas), stream);
 }

@@ -3,26 +3,26 @@
 #pragma once
 #include "many_layer.cuh"
 
-constexpr int kWideSums = 128;  // of a thread: [n of 8 weight rows][2 rows][2 columns]
+constexpr int kNormalSums = 128;  // of a thread: [n of 8 weight rows][2 rows][2 columns]
 
 // Of a K step: of a thread's two rows times two weight blocks'.
-struct WideScales {
+struct NormalScales {
   float of[2][2];
 };
 
 // One m64 by n128 over a K step in one or two terms, which have one scale, hence one accumulator.
 template <int kTerms, class Smem>
-__device__ __forceinline__ void wide_issue(Smem& s, int slot, float (&raw)[kWideSums / 2], int half, int warpgroup) {
-  wgmma_begin();
+__device__ __forceinline__ void normal_issue(Smem& s, int stage, float (&raw)[kNormalSums / 2], int half, int warpgroup) {
+  warpgroup_arrive();
 #pragma unroll
   for (int term = 0; term < kTerms; term++)
-    product_step<128>(raw, wgmma_operand(s.rows[slot][term] + warpgroup * 64 * kBlock, kTile8),
-                      wgmma_operand(s.w[slot] + half * 128 * kBlock, kTile8), term == 0);
-  wgmma_commit();
+    mma_k_step<128>(raw, make_smem_desc(s.rows[stage][term] + warpgroup * 64 * kBlockK, kAtomBytes),
+                      make_smem_desc(s.w[stage] + half * 128 * kBlockK, kAtomBytes), term == 0);
+  warpgroup_commit_batch();
 }
-__device__ __forceinline__ void wide_wait(float (&raw)[kWideSums / 2]) {
-  wgmma_wait<0>();
-  pin(raw);
+__device__ __forceinline__ void normal_wait(float (&raw)[kNormalSums / 2]) {
+  warpgroup_wait<0>();
+  warpgroup_fence_operand(raw);
 }
 
 // All K steps. read(k, slot) gives a step's scales, and block(j) says which of the two weight blocks weight rows 8 j to
@@ -30,11 +30,11 @@ __device__ __forceinline__ void wide_wait(float (&raw)[kWideSums / 2]) {
 // waits for the arithmetic of addresses. A step's scales are read while the last products of the one before are added, the first
 // ones' while the first products run: a tile's weight scales come from far.
 template <int kTerms, int kSteps, bool kFence, class Smem, class Read, class Block>
-__device__ __forceinline__ void wide_product(
-    Smem& s, Ring<Smem::kStages>& ring, float (&acc)[kWideSums], int warpgroup, Read read, Block block) {
-  constexpr int kSums = kWideSums / 2, kAtOnce = kTerms == 1 && kSteps % Smem::kStages == 0 ? Smem::kStages : 1;
+__device__ __forceinline__ void normal_mainloop(
+    Smem& s, PipelineState<Smem::kStages>& pipe, float (&acc)[kNormalSums], int warpgroup, Read read, Block block) {
+  constexpr int kSums = kNormalSums / 2, kAtOnce = kTerms == 1 && kSteps % Smem::kStages == 0 ? Smem::kStages : 1;
   float raw[kSums];
-  const auto add = [&](int half, const WideScales& scales) {
+  const auto add = [&](int half, const NormalScales& scales) {
 #pragma unroll
     for (int i = 0; i < kSums; i++) {
       const int sum = half * kSums + i;
@@ -42,27 +42,27 @@ __device__ __forceinline__ void wide_product(
     }
   };
 #pragma unroll
-  for (int i = 0; i < kWideSums; i++) acc[i] = 0.0f;
-  mbar_wait(&s.full[ring.slot], ring.phase);
-  if constexpr (kFence) fence_async_shared();  // rows came by ordinary copies
-  WideScales now, next;
+  for (int i = 0; i < kNormalSums; i++) acc[i] = 0.0f;
+  mbar_wait(&s.full[pipe.stage], pipe.phase);
+  if constexpr (kFence) fence_proxy_async_shared();  // rows came by ordinary copies
+  NormalScales now, next;
   for (int first = 0; first < kSteps; first += kAtOnce) {
 #pragma unroll
     for (int i = 0; i < kAtOnce; i++) {
-      if (kAtOnce > 1) ring.slot = i;
-      const int slot = ring.slot;
-      wide_issue<kTerms>(s, slot, raw, 0, warpgroup);
-      if (i == 0 && first == 0) now = read(0, slot);
-      wide_wait(raw);
+      if (kAtOnce > 1) pipe.stage = i;
+      const int stage = pipe.stage;
+      normal_issue<kTerms>(s, stage, raw, 0, warpgroup);
+      if (i == 0 && first == 0) now = read(0, stage);
+      normal_wait(raw);
       add(0, now);
-      wide_issue<kTerms>(s, slot, raw, 1, warpgroup);
-      wide_wait(raw);
-      let_go_many(s, slot);
-      ring.next();
+      normal_issue<kTerms>(s, stage, raw, 1, warpgroup);
+      normal_wait(raw);
+      cluster_consumer_release(s, stage);
+      pipe.next();
       if (i + 1 < kAtOnce || first + kAtOnce < kSteps) {
-        mbar_wait(&s.full[ring.slot], ring.phase);
-        if constexpr (kFence) fence_async_shared();
-        next = read(first + i + 1, ring.slot);
+        mbar_wait(&s.full[pipe.stage], pipe.phase);
+        if constexpr (kFence) fence_proxy_async_shared();
+        next = read(first + i + 1, pipe.stage);
       }
       add(1, now);
       now = next;

@@ -5,10 +5,10 @@
 #include "many_layer.cuh"
 
 template <int kTerms>
-using Smem2 = ManySmem<kTerms>;
+using Gemm2Smem = GemmSmem<kTerms>;
 enum { kBarGroup = 1 };  // and the next, for the second warpgroup
 
-__device__ __forceinline__ unsigned pair_bf16(float low, float high) {
+__device__ __forceinline__ unsigned pack_bf16(float low, float high) {
   const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
   return *reinterpret_cast<const unsigned*>(&pair);
 }
@@ -17,12 +17,12 @@ __device__ __forceinline__ unsigned pair_bf16(float low, float high) {
 // swizzled by the row's number. For a warpgroup.
 template <int kRows>
 __device__ __forceinline__ void store_rows(const uint8_t* staged, uint16_t* y, int columns, int count) {
-  const int thread = threadIdx.x % kWarpgroup;
+  const int thread = threadIdx.x % kWarpgroupThreads;
 #pragma unroll
   for (int i = 0; i < kRows / 16; i++) {
     const int row = 16 * i + thread / 8, piece = thread % 8;
     if (row >= count) break;
     *reinterpret_cast<uint4*>(y + (size_t)row * columns + piece * 8) =
-        *reinterpret_cast<const uint4*>(staged + row / 8 * kTile8 + swizzled(row % 8, piece * 16));
+        *reinterpret_cast<const uint4*>(staged + row / 8 * kAtomBytes + swizzle_128b(row % 8, piece * 16));
   }
 }

@@ -40,12 +40,12 @@ __device__ __forceinline__ float bf16_in(unsigned pair, int high) {
 
 // The scores of a lane's experts in `s`, from which the weights come, and what the experts are chosen by in `choice`.
 template <int N>
-__device__ __forceinline__ void read_scores(const Layer& a, int token, float (&s)[N], float (&choice)[N]) {
+__device__ __forceinline__ void read_scores(const Layer& args, int token, float (&s)[N], float (&choice)[N]) {
   const int lane = threadIdx.x % 32;
   static_assert(N % 4 == 0, "");
   if constexpr (kRenorm) {
     const uint2* logits =
-        reinterpret_cast<const uint2*>(static_cast<const uint16_t*>(a.logits) + (size_t)token * kExperts + N * lane);
+        reinterpret_cast<const uint2*>(static_cast<const uint16_t*>(args.logits) + (size_t)token * kExperts + N * lane);
 #pragma unroll
     for (int i = 0; i < N / 4; i++) {
       const uint2 four = logits[i];
@@ -54,8 +54,8 @@ __device__ __forceinline__ void read_scores(const Layer& a, int token, float (&s
     }
   } else {
     const float4* logits =
-        reinterpret_cast<const float4*>(static_cast<const float*>(a.logits) + (size_t)token * kExperts + N * lane);
-    const uint2* biases = reinterpret_cast<const uint2*>(a.bias + N * lane);
+        reinterpret_cast<const float4*>(static_cast<const float*>(args.logits) + (size_t)token * kExperts + N * lane);
+    const uint2* biases = reinterpret_cast<const uint2*>(args.bias + N * lane);
     float4 logit[N / 4];
     uint2 bias[N / 4];
 #pragma unroll
@@ -103,12 +103,12 @@ __device__ __forceinline__ bool in_kept_group(const float (&choice)[N]) {
 
 // Writes mask[stride * w], the token's local experts 32 w to 32 w + 31, and weight[local expert] for the set bits. All
 // lanes call it. Lane l has experts N l to N l + N - 1.
-__device__ __forceinline__ void route_token(const Layer& a, int token, uint32_t* mask, int stride, float* weight) {
+__device__ __forceinline__ void route_token(const Layer& args, int token, uint32_t* mask, int stride, float* weight) {
   const int lane = threadIdx.x % 32;
   constexpr unsigned kAll = 0xffffffffu;
   constexpr int N = kExperts / 32;
   float s[N], choice[N];
-  read_scores<N>(a, token, s, choice);
+  read_scores<N>(args, token, s, choice);
   const bool kept = in_kept_group<N>(choice);
   // Each lane's experts in order of score: then the warp takes the best of all lanes' first ones, time after time. Of equal
   // ones the first lane's, and in the lane the first.
@@ -149,21 +149,21 @@ __device__ __forceinline__ void route_token(const Layer& a, int token, uint32_t*
   }
 #pragma unroll
   for (int d = 16; d > 0; d /= 2) sum += __shfl_xor_sync(kAll, sum, d);
-  const float factor = kRenorm ? 1.0f / sum : a.routed_scaling_factor / (sum + 1e-20f);
+  const float factor = kRenorm ? 1.0f / sum : args.routed_scaling_factor / (sum + 1e-20f);
   unsigned here = 0;  // of those chosen
 #pragma unroll
   for (int i = 0; i < N; i++) {
-    const int local = N * lane + i - a.local_expert_offset;
+    const int local = N * lane + i - args.local_expert_offset;
     if ((chosen >> i & 1) && local >= 0 && local < kLocal) {
       here |= 1u << i;
       weight[local] = s[i] * factor;
     }
   }
   // a lane's bits fall into one word or two neighbours
-  const int at = N * lane - a.local_expert_offset, word = at < 0 ? 0 : at / 32;
+  const int at = N * lane - args.local_expert_offset, word = at < 0 ? 0 : at / 32;
   uint64_t bits = here == 0 ? 0 : at < 0 ? here >> -at : (uint64_t)here << at % 32;
 #pragma unroll
-  for (int w = 0; w < kWords; w++) {
+  for (int w = 0; w < kMaskWords; w++) {
     const unsigned mine = (w == word ? (unsigned)bits : 0u) | (w == word + 1 ? (unsigned)(bits >> 32) : 0u);
     const unsigned all = __reduce_or_sync(kAll, mine);
     if (lane == 0) mask[stride * w] = all;

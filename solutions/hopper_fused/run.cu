@@ -30,23 +30,23 @@ static Encode encode_function() {
   return encode;
 }
 
-static_assert(sizeof(Scratch) < (1u << 31), "offsets into the scratch are ints");
-constexpr int64_t kExactTokens = 1024;   // up to which two terms of h cost nothing, as weights bound the time
-constexpr int64_t kWholeY = 8192;        // tokens up to which y has all columns; above half of them, for want of memory
+static_assert(sizeof(FusedScratch) < (1u << 31), "offsets into the scratch are ints");
+constexpr int64_t kTwoTermTokens = 1024;   // up to which two terms of h cost nothing, as weights bound the time
+constexpr int64_t kOnePassTokens = 8192;        // tokens up to which y has all columns; above half of them, for want of memory
 // A block of many_route has room for its share of these, and a row's number is 22 bits in a tile's word.
-constexpr int64_t kMostTokens = kRouteGroups * 32 * kLeastBlocks < 1 << 17 ? kRouteGroups * 32 * kLeastBlocks : 1 << 17;
-static_assert(kMostTokens * kTopK + kLocal * kRows16 < 1 << 22, "");
+constexpr int64_t kLayerMaxTokens = kMaxRouteBatches * 32 * kMinSms < 1 << 17 ? kMaxRouteBatches * 32 * kMinSms : 1 << 17;
+static_assert(kLayerMaxTokens * kTopK + kLocal * kRowAlign < 1 << 22, "");
 
-// at_once: bytes that L2 asks memory for. Boxes are 128 bytes wide; which is faster is measured.
+// l2_promotion: bytes that L2 asks memory for. Boxes are 128 bytes wide; which is faster is measured.
 template <int RANK>
-static void tensor_map(CUtensorMap* map, void* base, const cuuint64_t (&size)[RANK],
+static void encode_tensor_map(CUtensorMap* map, void* base, const cuuint64_t (&size)[RANK],
                        const cuuint64_t (&stride)[RANK], const cuuint32_t (&box)[RANK],
-                       CUtensorMapL2promotion at_once = CU_TENSOR_MAP_L2_PROMOTION_L2_128B) {
+                       CUtensorMapL2promotion l2_promotion = CU_TENSOR_MAP_L2_PROMOTION_L2_128B) {
   cuuint32_t ones[RANK];
   for (auto& one : ones) one = 1;
   CUresult e = encode_function()(map, CU_TENSOR_MAP_DATA_TYPE_UINT8, RANK, base, size, stride + 1, box, ones,
                                  CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                                 at_once, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+                                 l2_promotion, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (e != CUDA_SUCCESS) TVM_FFI_THROW(RuntimeError) << "hopper_fused: cuTensorMapEncodeTiled failed with " << (int)e;
 }
 
@@ -99,11 +99,11 @@ static void check_inputs(
   check(logits, {"routing_logits", kRenorm ? kBf16 : kFp32, 2, {t, kExperts}}, logits);
   if (!kRenorm) check(bias, {"routing_bias", kBf16, 1, {kExperts}}, logits);
   check(x, {"hidden_states", kFp8, 2, {t, kHidden}}, logits);
-  check(x_scale, {"hidden_states_scale", kFp32, 2, {kK1, t}}, logits);
+  check(x_scale, {"hidden_states_scale", kFp32, 2, {kKSteps1, t}}, logits);
   check(w1, {"gemm1_weights", kFp8, 3, {kLocal, 2 * kInter, kHidden}}, logits);
-  check(w1_scale, {"gemm1_weights_scale", kFp32, 3, {kLocal, 2 * kInter / kBlock, kK1}}, logits);
+  check(w1_scale, {"gemm1_weights_scale", kFp32, 3, {kLocal, 2 * kInter / kBlockK, kKSteps1}}, logits);
   check(w2, {"gemm2_weights", kFp8, 3, {kLocal, kHidden, kInter}}, logits);
-  check(w2_scale, {"gemm2_weights_scale", kFp32, 3, {kLocal, kK1, kK2}}, logits);
+  check(w2_scale, {"gemm2_weights_scale", kFp32, 3, {kLocal, kKSteps1, kKSteps2}}, logits);
   check(output, {"output", kBf16, 2, {t, kHidden}}, logits);
   if (local_expert_offset < 0 || local_expert_offset > kExperts - kLocal)
     TVM_FFI_THROW(ValueError) << "local_expert_offset: got " << local_expert_offset << ", want 0 to "
@@ -117,54 +117,54 @@ static ffi::Tensor allocate(DLDevice device, size_t bytes) {
 // Scratch with counters that are zero between calls. Calls on a stream follow each other and share one, made when the
 // stream is first seen; a graph that is being captured gets its own, from the graph's pool, as it may be replayed beside
 // its stream.
-struct Kept {
-  ffi::Tensor few, counters;
+struct StreamScratch {
+  ffi::Tensor fused, counters;
 };
-static Kept kept_scratch(DLDevice device, cudaStream_t stream) {
+static StreamScratch stream_scratch(DLDevice device, cudaStream_t stream) {
   static std::mutex lock;
-  static auto* kept = new std::map<std::pair<int, cudaStream_t>, Kept>;  // never freed: torch may be gone by then
+  static auto* scratch_of = new std::map<std::pair<int, cudaStream_t>, StreamScratch>;  // never freed: torch may be gone by then
   cudaStreamCaptureStatus capture;
   check_cuda(cudaStreamIsCapturing(stream, &capture), "asking whether the stream is captured");
   const std::pair<int, cudaStream_t> key(device.device_id, stream);
   std::lock_guard<std::mutex> guard(lock);
   if (capture == cudaStreamCaptureStatusNone) {
-    auto found = kept->find(key);
-    if (found != kept->end()) return found->second;
+    auto found = scratch_of->find(key);
+    if (found != scratch_of->end()) return found->second;
   }
-  Kept fresh = {allocate(device, sizeof(Scratch)), allocate(device, sizeof(Counters))};
-  check_cuda(cudaMemsetAsync(fresh.few.data_ptr(), 0, offsetof(Scratch, mask), stream), "zeroing the counters");
+  StreamScratch fresh = {allocate(device, sizeof(FusedScratch)), allocate(device, sizeof(Counters))};
+  check_cuda(cudaMemsetAsync(fresh.fused.data_ptr(), 0, offsetof(FusedScratch, mask), stream), "zeroing the counters");
   check_cuda(cudaMemsetAsync(fresh.counters.data_ptr(), 0, sizeof(Counters), stream), "zeroing the counters");
-  if (capture == cudaStreamCaptureStatusNone) kept->emplace(key, fresh);
+  if (capture == cudaStreamCaptureStatusNone) scratch_of->emplace(key, fresh);
   return fresh;
 }
 
 // Cuts arrays out of one allocation; without one, it counts the bytes.
-struct Cutter {
+struct BumpAllocator {
   uint8_t* base;
   size_t bytes = 0;
   template <class T>
-  void cut(T*& array, size_t count) {
+  void take(T*& array, size_t count) {
     array = reinterpret_cast<T*>(base + bytes);
     bytes += (count * sizeof(T) + 255) / 256 * 256;
   }
 };
 
-static size_t cut_many(ManyArgs& a, uint8_t* base, int terms, int blocks) {
-  const size_t t = a.num_tokens, picks = t * std::min(kTopK, kLocal);
-  const size_t rows = picks + std::min<size_t>(kLocal, picks) * (kRows16 - 1);
+static size_t carve_many_scratch(ManyArgs& args, uint8_t* base, int terms, int blocks) {
+  const size_t t = args.num_tokens, picks = t * std::min(kTopK, kLocal);
+  const size_t rows = picks + std::min<size_t>(kLocal, picks) * (kRowAlign - 1);
   const size_t tiles = rows / kTileRows + 2 * std::min<size_t>(kLocal, picks);  // for each pair of column tiles
-  Cutter scratch{base};
-  scratch.cut(a.weight, t * kLocal);
-  scratch.cut(a.row_of, t * kRowSlots);
-  scratch.cut(a.block_rows, (size_t)blocks * kPadded);
-  scratch.cut(a.tiles1, tiles * (kTiles1 / 2));
-  scratch.cut(a.tiles2, tiles * (a.y_columns / (2 * kTileWeights)));
-  scratch.cut(a.row_weight, rows);
-  scratch.cut(a.row_token, rows);
-  scratch.cut(a.gathered_scale, rows * kK1);
-  scratch.cut(a.h_scale, rows * kK2);
-  scratch.cut(a.h, rows * kInter * terms);
-  scratch.cut(a.y, rows * a.y_columns);
+  BumpAllocator scratch{base};
+  scratch.take(args.weight, t * kLocal);
+  scratch.take(args.token_rows, t * kMaxTokenRows);
+  scratch.take(args.block_rows, (size_t)blocks * kPaddedLocal);
+  scratch.take(args.tiles1, tiles * (kWeightTiles1 / 2));
+  scratch.take(args.tiles2, tiles * (args.y_columns / (2 * kTileWeightRows)));
+  scratch.take(args.row_weight, rows);
+  scratch.take(args.row_token, rows);
+  scratch.take(args.gathered_scale, rows * kKSteps1);
+  scratch.take(args.h_scale, rows * kKSteps2);
+  scratch.take(args.h, rows * kInter * terms);
+  scratch.take(args.y, rows * args.y_columns);
   return scratch.bytes;
 }
 
@@ -183,24 +183,24 @@ struct DeviceGuard {
 };
 
 // Of the current device; what is to be done once for each is done when it is first asked for.
-static int multiprocessors_of(int device) {
+static int sm_count(int device) {
   static std::mutex lock;
   static auto* counts = new std::map<int, int>;
   std::lock_guard<std::mutex> guard(lock);
-  int& known = (*counts)[device];
-  if (known == 0) {
+  int& count_of = (*counts)[device];
+  if (count_of == 0) {
     int count = 0;
     check_cuda(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device), "counting SMs");
-    if (count < std::max(kLeastBlocks, kGemm2Blocks))
+    if (count < std::max(kMinSms, kGemm2Ctas))
       TVM_FFI_THROW(RuntimeError) << "hopper_fused: the device has " << count << " multiprocessors, want "
-                                  << std::max(kLeastBlocks, kGemm2Blocks) << " or more";
+                                  << std::max(kMinSms, kGemm2Ctas) << " or more";
     check_cuda(prepare_fused_layer(), "asking for shared memory");
     check_cuda(prepare_many_route(), "asking for shared memory");
     check_cuda(prepare_many_gemm1(), "asking for shared memory");
     check_cuda(prepare_many_gemm2(), "asking for shared memory");
-    known = count;
+    count_of = count;
   }
-  return known;
+  return count_of;
 }
 
 // The layer on the current stream of the tensors' device. `terms`: FP8 terms of h where the tensor cores are the bound.
@@ -214,37 +214,37 @@ static void run_layer(
   const int64_t t = logits.size(0);
   const int device = logits.device().device_id;
   if (t == 0) return;
-  if (t > kMostTokens)
-    TVM_FFI_THROW(ValueError) << "routing_logits: got " << t << " tokens, want " << kMostTokens << " or fewer";
+  if (t > kLayerMaxTokens)
+    TVM_FFI_THROW(ValueError) << "routing_logits: got " << t << " tokens, want " << kLayerMaxTokens << " or fewer";
   const DeviceGuard guard(device);
-  const int blocks = multiprocessors_of(device);
+  const int blocks = sm_count(device);
   const auto stream = static_cast<cudaStream_t>(TVMFFIEnvGetStream(kDLCUDA, device));
-  const Kept kept = kept_scratch(logits.device(), stream);
+  const StreamScratch scratch_of = stream_scratch(logits.device(), stream);
   const Layer layer = {
       logits.data_ptr(),   static_cast<const uint16_t*>(bias.data_ptr()),
       static_cast<const uint8_t*>(x.data_ptr()),      static_cast<const float*>(x_scale.data_ptr()),
       static_cast<const float*>(w1_scale.data_ptr()), static_cast<const float*>(w2_scale.data_ptr()),
       static_cast<uint16_t*>(output.data_ptr()),      (int)t, (int)local_expert_offset, (float)routed_scaling_factor};
-  if (t <= kMaxTokens) {
-    Maps maps;
-    tensor_map<5>(&maps.w1, w1.data_ptr(), {h, 8, 2, i / 8, kLocal}, {1, h, i * h, 8 * h, 2 * i * h},
-                  {kBlock, 8, 2, kUnit / 8, 1});
-    tensor_map<2>(&maps.w2, w2.data_ptr(), {i, kLocal * h}, {1, i}, {kBlock, kColumns});
-    const Args args = {layer, static_cast<Scratch*>(kept.few.data_ptr())};
+  if (t <= kFusedMaxTokens) {
+    TensorMaps maps;
+    encode_tensor_map<5>(&maps.w1, w1.data_ptr(), {h, 8, 2, i / 8, kLocal}, {1, h, i * h, 8 * h, 2 * i * h},
+                  {kBlockK, 8, 2, kSliceColumns / 8, 1});
+    encode_tensor_map<2>(&maps.w2, w2.data_ptr(), {i, kLocal * h}, {1, i}, {kBlockK, kColumnTile});
+    const FusedArgs args = {layer, static_cast<FusedScratch*>(scratch_of.fused.data_ptr())};
     check_cuda(launch_fused_layer(maps, args, blocks, stream), "launching fused_layer");
   } else {
-    const int terms = t <= kExactTokens ? 2 : (int)many_terms;
+    const int terms = t <= kTwoTermTokens ? 2 : (int)many_terms;
     ManyArgs args = {layer};
-    args.counters = static_cast<Counters*>(kept.counters.data_ptr());
-    args.clusters = blocks / kCluster;
-    args.y_columns = kHidden / (t <= kWholeY ? 1 : 2);
-    const ffi::Tensor scratch = allocate(logits.device(), cut_many(args, nullptr, terms, blocks));
-    cut_many(args, static_cast<uint8_t*>(scratch.data_ptr()), terms, blocks);
+    args.counters = static_cast<Counters*>(scratch_of.counters.data_ptr());
+    args.clusters = blocks / kClusterCtas;
+    args.y_columns = kHidden / (t <= kOnePassTokens ? 1 : 2);
+    const ffi::Tensor scratch = allocate(logits.device(), carve_many_scratch(args, nullptr, terms, blocks));
+    carve_many_scratch(args, static_cast<uint8_t*>(scratch.data_ptr()), terms, blocks);
     check_cuda(launch_many_route(args, blocks, stream), "launching many_route");
     CUtensorMap w1_map, w2_map;
-    tensor_map<5>(&w1_map, w1.data_ptr(), {h, 8, 2, i / 8, kLocal}, {1, h, i * h, 8 * h, 2 * i * h},
-                  {kBlock, 8, 2, kTileWeights / 32, 1}, CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
-    tensor_map<2>(&w2_map, w2.data_ptr(), {i, kLocal * h}, {1, i}, {kBlock, kTileWeights / 2});
+    encode_tensor_map<5>(&w1_map, w1.data_ptr(), {h, 8, 2, i / 8, kLocal}, {1, h, i * h, 8 * h, 2 * i * h},
+                  {kBlockK, 8, 2, kTileWeightRows / 32, 1}, CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
+    encode_tensor_map<2>(&w2_map, w2.data_ptr(), {i, kLocal * h}, {1, i}, {kBlockK, kTileWeightRows / 2});
     check_cuda(launch_many_gemm1(args, w1_map, terms, stream), "launching many_gemm1");
     for (; args.first_column < kHidden; args.first_column += args.y_columns) {
       check_cuda(launch_many_gemm2(args, w2_map, terms, stream), "launching many_gemm2");

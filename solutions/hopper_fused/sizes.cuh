@@ -2,12 +2,12 @@
 #pragma once
 #include "problem.cuh"
 
-constexpr int kWords = (kLocal + 31) / 32;  // 32-bit masks of the local experts
-constexpr int kPadded = 32 * kWords;        // arrays of local experts that whole warps walk
+constexpr int kMaskWords = (kLocal + 31) / 32;  // 32-bit masks of the local experts
+constexpr int kPaddedLocal = 32 * kMaskWords;        // arrays of local experts that whole warps walk
 
 // What the kernels take for granted.
 static_assert(kExperts % 128 == 0 && kExperts <= 512, "a lane of the routing warp has 4, 8, 12 or 16 experts");
-static_assert(kLocal >= 1 && kLocal <= kExperts && kPadded <= 512, "an expert's number has 9 bits in a tile's word");
+static_assert(kLocal >= 1 && kLocal <= kExperts && kPaddedLocal <= 512, "an expert's number has 9 bits in a tile's word");
 static_assert(kTopK >= 1 && kTopK <= 16 && kTopK <= kExperts, "a token's rows");
 static_assert(kRoutingGroups == 1 || kExperts / kRoutingGroups % (kExperts / 32) == 0, "a group is a whole number of lanes");
 static_assert(kRoutingGroups <= 32 && kKeptGroups <= kRoutingGroups, "");

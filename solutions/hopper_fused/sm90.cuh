@@ -15,10 +15,10 @@ __device__ __forceinline__ void mbar_init(uint64_t* bar, int arrivals) {
 __device__ __forceinline__ void mbar_arrive(uint64_t* bar) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(smem_addr(bar)) : "memory");
 }
-__device__ __forceinline__ void mbar_expect(uint64_t* bar, int bytes) {
+__device__ __forceinline__ void mbar_expect_tx(uint64_t* bar, int bytes) {
   asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(smem_addr(bar)), "r"(bytes) : "memory");
 }
-__device__ __forceinline__ void mbar_arrive_expect(uint64_t* bar, int bytes) {
+__device__ __forceinline__ void mbar_arrive_expect_tx(uint64_t* bar, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(smem_addr(bar)), "r"(bytes) : "memory");
 }
 __device__ __forceinline__ void mbar_wait(uint64_t* bar, int phase) {
@@ -31,59 +31,59 @@ __device__ __forceinline__ void mbar_wait(uint64_t* bar, int phase) {
 }
 // ---- copies ----
 
-__device__ __forceinline__ void prefetch_map(const void* map) {
+__device__ __forceinline__ void prefetch_tensor_map(const void* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-// Four bytes to shared memory, which the thread need not wait for until copies_done().
-__device__ __forceinline__ void copy_word(void* smem, const void* gmem) {
+// Four bytes to shared memory, which the thread need not wait for until cp_async_wait_all().
+__device__ __forceinline__ void cp_async_4(void* smem, const void* gmem) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(smem_addr(smem)), "l"(gmem) : "memory");
 }
 // 16 bytes, past L1; and an arrival at a barrier, one of those it expects, when the thread's copies so far are in.
-__device__ __forceinline__ void copy_16(void* smem, const void* gmem) {
+__device__ __forceinline__ void cp_async_16(void* smem, const void* gmem) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(smem_addr(smem)), "l"(gmem) : "memory");
 }
-__device__ __forceinline__ void arrive_with_copies(uint64_t* bar) {
+__device__ __forceinline__ void cp_async_mbar_arrive(uint64_t* bar) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(smem_addr(bar)) : "memory");
 }
-__device__ __forceinline__ void copies_done() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+__device__ __forceinline__ void cp_async_wait_all() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 __device__ __forceinline__ void prefetch_l2(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 
 // L2 policies: weights pass through once, activations are read by every block. Which of the first two is faster for
 // weights is measured: L2 is full of others' lines, many of them to be written back before they make room.
-__device__ __forceinline__ uint64_t policy_evict_first() {
+__device__ __forceinline__ uint64_t l2_evict_first() {
   uint64_t p;
   asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(p));
   return p;
 }
-__device__ __forceinline__ uint64_t policy_evict_unchanged() {
+__device__ __forceinline__ uint64_t l2_evict_unchanged() {
   uint64_t p;
   asm volatile("createpolicy.fractional.L2::evict_unchanged.b64 %0, 1.0;" : "=l"(p));
   return p;
 }
-__device__ __forceinline__ uint64_t policy_evict_last() {
+__device__ __forceinline__ uint64_t l2_evict_last() {
   uint64_t p;
   asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(p));
   return p;
 }
 
 // Bytes in a row, a multiple of 16.
-__device__ __forceinline__ void bulk_copy(void* smem, const void* gmem, int bytes, uint64_t* bar, uint64_t policy) {
+__device__ __forceinline__ void bulk_load(void* smem, const void* gmem, int bytes, uint64_t* bar, uint64_t policy) {
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(
           smem_addr(smem)),
       "l"(gmem), "r"(bytes), "r"(smem_addr(bar)), "l"(policy)
       : "memory");
 }
-__device__ __forceinline__ void tma_2d(void* smem, const void* map, uint64_t* bar, int c0, int c1, uint64_t policy) {
+__device__ __forceinline__ void tma_load_2d(void* smem, const void* map, uint64_t* bar, int c0, int c1, uint64_t policy) {
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
       "[%0], [%1, {%3, %4}], [%2], %5;" ::"r"(smem_addr(smem)),
       "l"(map), "r"(smem_addr(bar)), "r"(c0), "r"(c1), "l"(policy)
       : "memory");
 }
-__device__ __forceinline__ void tma_5d(
+__device__ __forceinline__ void tma_load_5d(
     void* smem, const void* map, uint64_t* bar, int c0, int c1, int c2, int c3, int c4, uint64_t policy) {
   asm volatile(
       "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
@@ -92,13 +92,13 @@ __device__ __forceinline__ void tma_5d(
       : "memory");
 }
 // Into L2.
-__device__ __forceinline__ void prefetch_5d(const void* map, int c0, int c1, int c2, int c3, int c4, uint64_t policy) {
+__device__ __forceinline__ void tma_prefetch_5d(const void* map, int c0, int c1, int c2, int c3, int c4, uint64_t policy) {
   asm volatile("cp.async.bulk.prefetch.tensor.5d.L2.global.L2::cache_hint [%0, {%1, %2, %3, %4, %5}], %6;" ::"l"(map),
                "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4), "l"(policy)
                : "memory");
 }
 // The same box to the same place in each block of the cluster that has its bit in `blocks`, with the bytes counted there.
-__device__ __forceinline__ void tma_5d_multicast(
+__device__ __forceinline__ void tma_load_5d_multicast(
     void* smem, const void* map, uint64_t* bar, int c0, int c1, int c2, int c3, int c4, uint16_t blocks, uint64_t policy) {
   asm volatile(
       "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint "
@@ -106,7 +106,7 @@ __device__ __forceinline__ void tma_5d_multicast(
       "l"(map), "r"(smem_addr(bar)), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4), "h"(blocks), "l"(policy)
       : "memory");
 }
-__device__ __forceinline__ void tma_2d_multicast(
+__device__ __forceinline__ void tma_load_2d_multicast(
     void* smem, const void* map, uint64_t* bar, int c0, int c1, uint16_t blocks, uint64_t policy) {
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint "
@@ -124,8 +124,8 @@ __device__ __forceinline__ void bulk_wait_read() { asm volatile("cp.async.bulk.w
 __device__ __forceinline__ void bulk_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
 // Orders this thread's ordinary accesses to shared or global memory with the copy engine's.
-__device__ __forceinline__ void fence_async_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-__device__ __forceinline__ void fence_async_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
+__device__ __forceinline__ void fence_proxy_async_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+__device__ __forceinline__ void fence_proxy_async_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 
 // ---- clusters ----
 
@@ -136,7 +136,7 @@ __device__ __forceinline__ int cluster_rank() {
 }
 // Arrives at the barrier that block `rank` of the cluster has at the same place. It does not wait for reads that are on
 // their way: ordering them for the whole cluster would cost a trip to L2. Use what was read before.
-__device__ __forceinline__ void mbar_arrive_at(uint64_t* bar, int rank) {
+__device__ __forceinline__ void mbar_arrive_cluster(uint64_t* bar, int rank) {
   asm volatile(
       "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
       "mbarrier.arrive.shared::cluster.b64 _, [there];\n}\n" ::"r"(smem_addr(bar)),
@@ -144,7 +144,7 @@ __device__ __forceinline__ void mbar_arrive_at(uint64_t* bar, int rank) {
       : "memory");
 }
 // Stores a word at the same place in block `rank` of the cluster, and counts its bytes at the barrier there.
-__device__ __forceinline__ void store_at(int* word, int value, uint64_t* bar, int rank) {
+__device__ __forceinline__ void st_async_cluster(int* word, int value, uint64_t* bar, int rank) {
   asm volatile(
       "{\n.reg .b32 to, there;\nmapa.shared::cluster.u32 to, %0, %3;\nmapa.shared::cluster.u32 there, %2, %3;\n"
       "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [to], %1, [there];\n}\n" ::"r"(smem_addr(word)),
@@ -157,7 +157,7 @@ __device__ __forceinline__ void cluster_sync() {
 
 // ---- counters in global memory ----
 
-__device__ __forceinline__ void arrive_gpu(unsigned* counter) {
+__device__ __forceinline__ void counter_arrive(unsigned* counter) {
   asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
 }
 __device__ __forceinline__ unsigned load_acquire(const unsigned* counter) {
@@ -166,19 +166,19 @@ __device__ __forceinline__ unsigned load_acquire(const unsigned* counter) {
   return seen;
 }
 // One thread waits until the counter has reached `count`.
-__device__ __forceinline__ void wait_gpu(const unsigned* counter, unsigned count) {
+__device__ __forceinline__ void counter_wait(const unsigned* counter, unsigned count) {
   while (load_acquire(counter) < count) {
   }
 }
 
 // ---- arithmetic: one instruction each, relative error below 2^-22, denormals are zero ----
 
-__device__ __forceinline__ float exp2_approximate(float x) {
+__device__ __forceinline__ float exp2_approx(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
-__device__ __forceinline__ float reciprocal(float x) {
+__device__ __forceinline__ float rcp_approx(float x) {
   float y;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
@@ -187,51 +187,51 @@ __device__ __forceinline__ float reciprocal(float x) {
 // ---- kernels that follow each other in a stream ----
 
 // A kernel may begin when the one before it in the stream lets it, but must not touch what that one reads or writes
-// before wait_for_previous(). It lets the next one begin after that, so that all earlier ones are then over.
-__device__ __forceinline__ void let_next_begin() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
-__device__ __forceinline__ void wait_for_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+// before pdl_wait(). It lets the next one begin after that, so that all earlier ones are then over.
+__device__ __forceinline__ void pdl_launch_dependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+__device__ __forceinline__ void pdl_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
 // ---- named barriers and registers ----
 
-__device__ __forceinline__ void bar_sync(int id, int threads) {
+__device__ __forceinline__ void named_barrier_sync(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 // The same, where warps come to the barrier from different places in the program: bar.sync may take it that they do not.
-__device__ __forceinline__ void bar_sync_apart(int id, int threads) {
+__device__ __forceinline__ void named_barrier_sync_unaligned(int id, int threads) {
   asm volatile("barrier.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
-__device__ __forceinline__ void bar_arrive(int id, int threads) {
+__device__ __forceinline__ void named_barrier_arrive(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 template <int N>
-__device__ __forceinline__ void registers_up() {
+__device__ __forceinline__ void warpgroup_reg_alloc() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
 }
 template <int N>
-__device__ __forceinline__ void registers_down() {
+__device__ __forceinline__ void warpgroup_reg_dealloc() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
 }
 
 // ---- around wgmma ----
 
 // Shared-memory descriptor of rows of 128 bytes; `group_bytes` from one group of 8 rows to the next.
-__device__ __forceinline__ uint64_t wgmma_operand(const void* smem, int group_bytes) {
+__device__ __forceinline__ uint64_t make_smem_desc(const void* smem, int group_bytes) {
   return (uint64_t)((smem_addr(smem) & 0x3FFFF) >> 4) | ((uint64_t)1 << 16) | ((uint64_t)(group_bytes >> 4) << 32) |
          ((uint64_t)1 << 62);
 }
 // One row of N = 8, as it lies in memory, not swizzled: what stands for the other seven are the bytes behind it.
-__device__ __forceinline__ uint64_t wgmma_row(const void* smem) {
+__device__ __forceinline__ uint64_t make_smem_desc_row(const void* smem) {
   return (uint64_t)((smem_addr(smem) & 0x3FFFF) >> 4) | ((uint64_t)1 << 16) | ((uint64_t)1 << 32);
 }
-__device__ __forceinline__ void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void warpgroup_arrive() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void warpgroup_commit_batch() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int PENDING>
-__device__ __forceinline__ void wgmma_wait() {
+__device__ __forceinline__ void warpgroup_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
 // Keeps the compiler from moving reads or writes of an accumulator across this point.
 template <int R>
-__device__ __forceinline__ void pin(float (&d)[R]) {
+__device__ __forceinline__ void warpgroup_fence_operand(float (&d)[R]) {
 #pragma unroll
   for (int i = 0; i < R; i++) asm volatile("" : "+f"(d[i])::"memory");
 }

@@ -6,7 +6,7 @@
 #include "sm90.cuh"
 
 __device__ __forceinline__ float swiglu(float up, float gate) {
-  return up * gate * reciprocal(1.0f + exp2_approximate(gate * -1.4426950408889634f));
+  return up * gate * rcp_approx(1.0f + exp2_approx(gate * -1.4426950408889634f));
 }
 
 // The scale with which a row's largest value becomes E4M3's, 448. A row of zeros has one too.
@@ -14,7 +14,7 @@ __device__ __forceinline__ float row_scale(float most) { return fmaxf(most * (1.
 
 // q[0]: two values in FP8; q[1]: in FP8 what that leaves of them.
 template <int kTerms>
-__device__ __forceinline__ void quantise(uint16_t (&q)[kTerms], float v0, float v1) {
+__device__ __forceinline__ void quantize_fp8(uint16_t (&q)[kTerms], float v0, float v1) {
   q[0] = __nv_cvt_float2_to_fp8x2(make_float2(v0, v1), __NV_SATFINITE, __NV_E4M3);
   if constexpr (kTerms == 2) {
     const float2 high = __half22float2(__half2(__nv_cvt_fp8x2_to_halfraw2(q[0], __NV_E4M3)));

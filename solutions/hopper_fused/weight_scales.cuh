@@ -3,11 +3,11 @@
 #pragma once
 #include "layer.cuh"
 
-struct StepScales {
+struct WeightScales {
   float low, high;
-  __device__ explicit StepScales(const float* scales)
-      : low((int)threadIdx.x % 32 < kK1 ? __ldg(scales + threadIdx.x % 32) : 0.0f),
-        high((int)threadIdx.x % 32 < kK1 - 32 ? __ldg(scales + 32 + threadIdx.x % 32) : 0.0f) {}
+  __device__ explicit WeightScales(const float* scales)
+      : low((int)threadIdx.x % 32 < kKSteps1 ? __ldg(scales + threadIdx.x % 32) : 0.0f),
+        high((int)threadIdx.x % 32 < kKSteps1 - 32 ? __ldg(scales + 32 + threadIdx.x % 32) : 0.0f) {}
   // For a whole warp.
   __device__ float of(int k) const { return __shfl_sync(0xffffffffu, k < 32 ? low : high, k % 32); }
 };
