@@ -10,7 +10,7 @@
 #include <string>
 #include <utility>
 
-#include "many_layer.cuh"
+#include "many_tokens.cuh"
 
 namespace ffi = tvm::ffi;
 

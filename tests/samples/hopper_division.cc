@@ -6,7 +6,7 @@
 #include <cstring>
 #include <memory>
 
-#include "many_layer.cuh"
+#include "many_tokens.cuh"
 
 static void few_tokens(int chunks) {
   auto s = std::make_unique<FusedSmem>();

@@ -13,6 +13,7 @@ hypothesis = pytest.importorskip("hypothesis")
 given, settings, st = hypothesis.given, hypothesis.settings, hypothesis.strategies
 
 SAMPLES = Path(__file__).parents[1] / "samples"
+FOLDERS = sorted({path.parent for path in (paths.SOLUTIONS / "hopper_fused").rglob("*.cuh")})
 CUDA_H = Path(triton.__file__).parent / "backends" / "nvidia" / "include"
 MULTIPROCESSORS = st.sampled_from([112, 114, 132, 144])  # as few as it takes, and of the Hopper cards
 UNITS = 64  # of a segment
@@ -35,7 +36,7 @@ Item = namedtuple("Item", "block expert column first rows wide shared more")
 def ask(tmp_path_factory):
     """Rows of integers that the headers answer to a question."""
     built = tmp_path_factory.mktemp("division") / "division"
-    includes = [f"-I{folder}" for folder in (SAMPLES / "cuda_on_host", CUDA_H, paths.SOLUTIONS / "hopper_fused")]
+    includes = [f"-I{folder}" for folder in (SAMPLES / "cuda_on_host", CUDA_H, *FOLDERS)]
     command = ["c++", "-std=c++17", "-O1", "-Wno-attributes", *includes, SAMPLES / "hopper_division.cc", "-o", built]
     subprocess.run(command, check=True)
 

@@ -27,19 +27,21 @@ def packed_name(name: str, geometry: str) -> str:
 def gather(manifest: Manifest, folder: Path = paths.SOLUTIONS) -> dict[str, str]:
     """Path inside the bundle -> text, sorted by path. Raises PackingError for a missing stage or borrowed file.
 
-    Files of the solution's own folder stand in for those of its base with the same name. A borrowed file, named as
-    <other solution>/<file>, is packed beside the solution's own and may not have the name of one of them.
+    Files keep their paths below the solution's folder; those of the solution stand in for its base's with the same
+    path. A borrowed file, named as <other solution>/<file> whatever its folder there, is packed beside main.py and may
+    not have the name of one of the solution's own.
     """
     folders = [folder / part for part in (manifest.based_on, manifest.name) if part]
-    files = [path for part in folders for path in part.iterdir() if path.suffix in {".py", ".cu", ".cuh"}]
-    sources = {path.name: path.read_text() for path in files}
+    files = [(part, path) for part in folders for path in part.rglob("*") if path.suffix in {".py", ".cu", ".cuh"}]
+    sources = {path.relative_to(part).as_posix(): path.read_text() for part, path in files}
     for borrowed in manifest.borrowed:
-        path = folder / borrowed
-        if PurePosixPath(borrowed).parent.name not in solution_names(folder) or not path.is_file():
+        lender, name = PurePosixPath(borrowed).parent.name, PurePosixPath(borrowed).name
+        found = sorted((folder / lender).rglob(name)) if lender in solution_names(folder) else []
+        if len(found) != 1:
             raise refusal(manifest.name, "borrowed", borrowed, "SOLUTION/FILE of another solution")
-        if path.name in sources:
-            raise refusal(manifest.name, "borrowed", borrowed, f"a file of another name: there is a {path.name} here")
-        sources[path.name] = path.read_text()
+        if name in {PurePosixPath(path).name for path in sources}:
+            raise refusal(manifest.name, "borrowed", borrowed, f"a file of another name: there is a {name} here")
+        sources[name] = found[0].read_text()
     for stage in manifest.kernels:
         path = folder / "kernels" / f"{stage}.py"
         if not path.is_file():

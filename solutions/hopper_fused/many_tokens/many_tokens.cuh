@@ -2,9 +2,9 @@
 #pragma once
 #include <cuda.h>
 
-#include "layer.cuh"
-#include "many_tiles.cuh"
-#include "sm90.cuh"
+#include "fused_layer.cuh"
+#include "tile_scheduler.cuh"
+#include "ptx.cuh"
 
 constexpr int kProducerThreads = 128, kGemmThreads = kConsumerThreads + kProducerThreads;
 constexpr int kRouteThreads = 1024;

@@ -1,6 +1,6 @@
 // route: one warp a token. Each lane holds as many neighbouring experts, a group of experts is a few lanes.
 #pragma once
-#include "layer.cuh"
+#include "fused_layer.cuh"
 
 // Order-preserving map of floats to unsigned, so that one warp instruction finds the maximum.
 __device__ __forceinline__ unsigned ordered(float f) {

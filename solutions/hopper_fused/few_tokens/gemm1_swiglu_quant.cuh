@@ -3,8 +3,8 @@
 // A unit is 64 weight rows, eight of up and eight of gate in turn, so a thread that holds a row of up in the
 // accumulator's first half holds the same column's gate in its second, and SwiGLU stays in registers.
 #pragma once
-#include "layer.cuh"
-#include "sm90.cuh"
+#include "fused_layer.cuh"
+#include "ptx.cuh"
 #include "swiglu_quant.cuh"
 #include "weight_scales.cuh"
 

@@ -1,6 +1,6 @@
 // many_combine: out[token] = the sum of the token's rows of y, in order of expert. A block a token; many_gemm2 has
 // cleared tokens without rows.
-#include "many_y.cuh"
+#include "y_store.cuh"
 
 // A row is two or four vectors of eight columns for each thread, or three.
 constexpr int kVectors = kHidden / 8;

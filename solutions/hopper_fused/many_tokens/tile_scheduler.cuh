@@ -7,8 +7,8 @@
 // many_route writes the lists of both GEMMs' tiles, a word pair each: those that take the time of a wide tile in the long
 // list, those that take less in the short one behind it; each expert by expert.
 #pragma once
-#include "layer.cuh"
-#include "sm90.cuh"
+#include "fused_layer.cuh"
+#include "ptx.cuh"
 
 constexpr int kRowAlign = 16;               // wgmma's N is a multiple of this here
 constexpr int kTileRows = 128;            // rows of a wide tile at most: 64 a warpgroup

@@ -1,9 +1,9 @@
 // permute: from each token's mask to rows sorted by expert, in order of token. Every block computes the same lists and
 // then moves its share of the rows together.
 #pragma once
-#include "layer.cuh"
+#include "fused_layer.cuh"
 #include "route.cuh"
-#include "sm90.cuh"
+#include "ptx.cuh"
 
 // Reads mask, which it overwrites; fills first_row, segment, chunk_of_atom, num_chunks, num_rows and token.
 __device__ __forceinline__ void permute(FusedSmem& s, int num_tokens) {

@@ -4,7 +4,7 @@
 //   grid barrier     (the launch is cooperative, every block arrives before it waits)
 //   each block       adds up the blocks before it, then writes its share of the GEMMs' lists of tiles, and its tokens' rows,
 //                    with their scales
-#include "many_rows.cuh"
+#include "row_lists.cuh"
 #include "route.cuh"
 
 constexpr int kReduceParts = kRouteThreads / kPaddedLocal;  // of the blocks, that add up rows side by side

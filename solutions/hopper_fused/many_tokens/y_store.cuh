@@ -2,7 +2,7 @@
 #pragma once
 #include <cuda_bf16.h>
 
-#include "many_layer.cuh"
+#include "many_tokens.cuh"
 
 template <int kTerms>
 using Gemm2Smem = GemmSmem<kTerms>;

@@ -1,6 +1,6 @@
 // many_rows: writes down whose x each row has, which gemm1 fetches itself, and puts the rows' scales together.
 #pragma once
-#include "many_layer.cuh"
+#include "many_tokens.cuh"
 
 // Where the experts' rows are: the first, and how many there are with those that fill up.
 struct ExpertRows {

@@ -3,7 +3,7 @@
 #pragma once
 #include <cuda_fp16.h>
 
-#include "sm90.cuh"
+#include "ptx.cuh"
 
 __device__ __forceinline__ float swiglu(float up, float gate) {
   return up * gate * rcp_approx(1.0f + exp2_approx(gate * -1.4426950408889634f));

@@ -6,8 +6,8 @@
 //
 // A tile's 256 weight rows are 8 of up and 8 of gate in turn (the TMA box does that): SwiGLU stays in registers.
 // It cannot deadlock: the two blocks of a cluster run together, and no block waits for another cluster.
-#include "many_gemm1_narrow.cuh"
-#include "many_gemm1_wide.cuh"
+#include "gemm1_swap_ab.cuh"
+#include "gemm1_normal.cuh"
 
 // For the warps 8 to 11: 16 bytes of each 16th row are a thread's, which knows the rows' tokens; the first thread asks for
 // weights and scales as well.

@@ -1,8 +1,8 @@
 // many_gemm1_wide: a tile of up to 128 rows. A thread's scales are those of two rows, and the four lanes of a quad have
 // a row's 128 columns of h between them, so that the warpgroups need each other for nothing.
 #pragma once
-#include "many_h.cuh"
-#include "many_wide.cuh"
+#include "h_store.cuh"
+#include "normal_tile.cuh"
 
 __device__ __forceinline__ void gemm1_normal_mainloop(
     Gemm1Smem& s, PipelineState<Gemm1Smem::kStages>& pipe, float (&acc)[kNormalSums], int warpgroup) {

@@ -1,6 +1,6 @@
 // many_gemm2_narrow: a tile of up to 64 rows. Weights are M: a warpgroup has 128 output columns, two m64 in turn.
 #pragma once
-#include "many_y.cuh"
+#include "y_store.cuh"
 
 // Both terms have one scale, hence one accumulator.
 template <int N, int kTerms>

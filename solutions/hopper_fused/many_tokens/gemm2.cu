@@ -7,8 +7,8 @@
 //
 // A block begins where one of gemm1 has ended, while others of gemm1 are at work. It cannot deadlock: all of gemm1's blocks
 // have begun when the first of these does, and none of them waits for one of these.
-#include "many_gemm2_narrow.cuh"
-#include "many_gemm2_wide.cuh"
+#include "gemm2_swap_ab.cuh"
+#include "gemm2_normal.cuh"
 
 template <int kTerms>
 __device__ __forceinline__ void load_gemm2(Gemm2Smem<kTerms>& s, const CUtensorMap& map, const ManyArgs& args, int rank) {

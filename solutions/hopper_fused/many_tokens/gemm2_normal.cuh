@@ -1,7 +1,7 @@
 // many_gemm2_wide: a tile of up to 128 rows by 256 output columns.
 #pragma once
-#include "many_wide.cuh"
-#include "many_y.cuh"
+#include "normal_tile.cuh"
+#include "y_store.cuh"
 
 template <int kTerms>
 __device__ __forceinline__ void gemm2_normal_mainloop(

@@ -1,6 +1,6 @@
 // many_h: what the two forms of gemm1 share: where h and its scales go.
 #pragma once
-#include "many_layer.cuh"
+#include "many_tokens.cuh"
 #include "swiglu_quant.cuh"
 
 using Gemm1Smem = GemmSmem<1>;  // the ring holds x, which has one term

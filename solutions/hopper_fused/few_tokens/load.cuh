@@ -2,8 +2,8 @@
 // gemm2's. One brings weights and depends on nothing, so weights are on their way while other blocks still gather x or
 // write h; the other brings activations and waits for those, in gemm2 segment by segment.
 #pragma once
-#include "layer.cuh"
-#include "sm90.cuh"
+#include "fused_layer.cuh"
+#include "ptx.cuh"
 
 // For one thread, while its block waits for the others' routing: asks L2 for the weights that the block wants first if the
 // first experts all have rows. A wrong guess costs bytes in a time when memory has little else to do.

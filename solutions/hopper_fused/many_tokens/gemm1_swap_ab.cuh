@@ -1,7 +1,7 @@
 // many_gemm1_narrow: a tile of up to 64 rows. Weights are M: a warpgroup has 128 weight rows, two m64 in turn, and each
 // thread a few columns of h of all rows, so a row's maximum goes through shared memory.
 #pragma once
-#include "many_h.cuh"
+#include "h_store.cuh"
 
 template <int N>
 __device__ __forceinline__ void gemm1_swap_ab_mainloop(

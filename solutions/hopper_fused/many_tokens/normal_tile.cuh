@@ -1,7 +1,7 @@
 // many_wide: the product of a wide tile, in which the rows are wgmma's M: a warpgroup has 64 rows and all 256 weight rows,
 // two n128 in turn. One warpgroup's products run while the other scales and adds.
 #pragma once
-#include "many_layer.cuh"
+#include "many_tokens.cuh"
 
 constexpr int kNormalSums = 128;  // of a thread: [n of 8 weight rows][2 rows][2 columns]
 

@@ -1,7 +1,7 @@
 // weight_scales: a weight block's scales in gemm1, one a K step. A warp reads them all when it begins a tile and has them
 // spread over its lanes: read step by step they come just in time, and now and then from DRAM.
 #pragma once
-#include "layer.cuh"
+#include "fused_layer.cuh"
 
 struct WeightScales {
   float low, high;
