@@ -1,81 +1,85 @@
-// Prints which work each block of hopper_fused's kernels takes: `few BLOCKS SEGMENTS`, of which `most` tells how many there
-// may be; with a count of rows for each of the 32 experts `walk BLOCKS COLUMN_TILES ROWS...`, `draw` with the same, where
-// block stands for twice a number and the rank, and `early`, a bit an expert.
+// Prints how hopper_fused's kernels divide their work, one line per tile. Questions:
+//   most                                  the most chunks that few tokens can have
+//   few CTAS CHUNKS                       one launch: each CTA's slices
+//   static CTAS WEIGHT_TILES ROWS...      many tokens: each CTA's tiles by StaticTileScheduler; ROWS: of each expert
+//   dynamic CTAS WEIGHT_TILES ROWS...     each queue entry's two tiles; in place of a CTA, 2 * entry + rank
+//   early CTAS WEIGHT_TILES ROWS...       a bit for each expert that gemm2 may begin with early
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
 
 #include "many_tokens.cuh"
+#include "slice_scheduler.cuh"
 
 static void few_tokens(int chunks) {
   auto s = std::make_unique<FusedSmem>();
   s->num_chunks = chunks;
-  for (int n = 0; n < chunks; n++) s->chunk[n].expert = n;  // told apart by it
+  for (int n = 0; n < chunks; n++) s->chunk[n].expert = n;  // identifies the chunk in the output
   for (blockIdx.x = 0; blockIdx.x < gridDim.x; blockIdx.x++) {
     SliceTile tile;
-    for (SliceScheduler tiles(*s); tiles.take(tile);)
+    for (SliceScheduler scheduler(*s); scheduler.take(tile);)
       printf("%u %d %d %d %d\n", blockIdx.x, tile.number, tile.chunk.expert, tile.slice, tile.width);
   }
 }
 
-static void print(unsigned block, const WorkTile& tile, bool more) {
-  printf("%u %d %d %d %d %d %d %d\n", block, tile.expert, tile.column, tile.first, tile.n, tile.normal, tile.shared, more);
+static void print(unsigned cta, const WorkTile& tile, bool more) {
+  printf("%u %d %d %d %d %d %d %d\n", cta, tile.expert, tile.column, tile.first, tile.n, tile.normal, tile.shared,
+         more);
 }
 
-// The lists that many_route writes, for so many column tiles.
-struct Lists {
-  TileQueues plan = {};
-  std::vector<QueuePlace> expert_rows;
-  std::vector<uint2> tiles;
-  Lists(const unsigned* count, int column_tiles) {
+// The queues that many_route writes, for so many weight tiles.
+struct Queues {
+  TileQueues sizes = {};
+  std::vector<QueuePlace> places;
+  std::vector<uint2> entries;
+  Queues(const unsigned* count, int weight_tiles) {
     for (int e = 0; e < kLocal; e++) {
       const int rows = (count[e] + kRowAlign - 1) / kRowAlign * kRowAlign;
-      const RowSplit cut(rows);
-      plan.long_tiles += cut.long_tiles(), plan.short_tiles += cut.short_tiles();
-      expert_rows.push_back({e, rows, plan.rows, plan.long_tiles, plan.short_tiles, 0, 0});
-      plan.rows += rows, plan.experts += rows > 0;
+      const RowSplit split(rows);
+      sizes.long_tiles += split.long_tiles(), sizes.short_tiles += split.short_tiles();
+      places.push_back({e, rows, sizes.rows, sizes.long_tiles, sizes.short_tiles, 0, 0});
+      sizes.rows += rows, sizes.experts += rows > 0;
     }
-    tiles.resize((plan.long_tiles + plan.short_tiles) * (column_tiles / 2));
-    for (QueuePlace& at : expert_rows) {
-      at.long_tiles = plan.long_tiles, at.short_tiles = plan.short_tiles;
+    entries.resize((sizes.long_tiles + sizes.short_tiles) * (weight_tiles / 2));
+    for (QueuePlace& at : places) {
+      at.long_tiles = sizes.long_tiles, at.short_tiles = sizes.short_tiles;
       if (at.rows > 0)
         for (int thread = 0; thread < 3; thread++)
-          write_tiles(tiles.data(), column_tiles / 2, at, at.early(gridDim.x / kClusterCtas), thread, 3);
+          write_tiles(entries.data(), weight_tiles / 2, at, at.early(gridDim.x / kClusterCtas), thread, 3);
     }
   }
 };
 
-static void scheduler(const Lists& lists) {
+static void static_schedule(const Queues& queues) {
   for (blockIdx.x = 0; blockIdx.x < gridDim.x; blockIdx.x++) {
-    WorkTile tile;
-    for (StaticTileScheduler scheduler(lists.tiles.data(), lists.plan, gridDim.x / kClusterCtas); scheduler.take(tile, blockIdx.x % kClusterCtas);)
-      print(blockIdx.x, tile, scheduler.more());
+    StaticTileScheduler scheduler(queues.entries.data(), queues.sizes, gridDim.x / kClusterCtas);
+    for (WorkTile tile; scheduler.take(tile, blockIdx.x % kClusterCtas);) print(blockIdx.x, tile, scheduler.more());
   }
 }
 
-static void draw(const Lists& lists) {
+static void dynamic_schedule(const Queues& queues) {
   for (int rank = 0; rank < kClusterCtas; rank++)
-    for (unsigned number = 0; number < lists.tiles.size(); number++)
-      print(kClusterCtas * number + rank, unpack_tile(lists.tiles[number], rank), true);
+    for (unsigned entry = 0; entry < queues.entries.size(); entry++)
+      print(kClusterCtas * entry + rank, unpack_tile(queues.entries[entry], rank), true);
 }
 
-static void early(const Lists& lists) {
+static void early(const Queues& queues) {
   unsigned experts = 0;
-  for (const QueuePlace& at : lists.expert_rows) experts |= (unsigned)at.early(gridDim.x / kClusterCtas) << at.expert;
+  for (const QueuePlace& at : queues.places) experts |= (unsigned)at.early(gridDim.x / kClusterCtas) << at.expert;
   printf("%u\n", experts);
 }
 
 int main(int count, char** arguments) {
-  if (!strcmp(arguments[1], "most")) return printf("%d\n", kMaxChunks) < 0;
+  const char* question = arguments[1];
+  if (!strcmp(question, "most")) return printf("%d\n", kMaxChunks) < 0;
   gridDim.x = atoi(arguments[2]);
-  if (!strcmp(arguments[1], "few")) {
+  if (!strcmp(question, "few")) {
     few_tokens(atoi(arguments[3]));
   } else {
     unsigned rows[kLocal];
     for (int e = 0; e < kLocal; e++) rows[e] = atoi(arguments[4 + e]);
-    const Lists lists(rows, atoi(arguments[3]));
-    const auto question = !strcmp(arguments[1], "walk") ? scheduler : !strcmp(arguments[1], "draw") ? draw : early;
-    question(lists);
+    const Queues queues(rows, atoi(arguments[3]));
+    (!strcmp(question, "static") ? static_schedule : !strcmp(question, "dynamic") ? dynamic_schedule : early)(queues);
   }
 }

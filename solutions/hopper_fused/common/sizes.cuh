@@ -1,17 +1,55 @@
-// sizes: what follows from the definition's sizes, which packing writes to problem.cuh, and what the kernels assume of them.
+// sizes: constants that follow from problem.cuh and that both regimes share, and what the kernels assume of the
+// problem.
 #pragma once
+#include <cstdint>
+
 #include "problem.cuh"
 
-constexpr int kMaskWords = (kLocal + 31) / 32;  // 32-bit masks of the local experts
-constexpr int kPaddedLocal = 32 * kMaskWords;        // arrays of local experts that whole warps walk
+// ---- threads ----
+constexpr int kWarp = 32;
+constexpr unsigned kFullWarp = 0xffffffffu;  // member mask of the warp-wide instructions
+constexpr int kWarpgroupThreads = 128;
+constexpr int kConsumerWarpgroups = 2;  // the warpgroups that multiply; the producer warpgroup comes after them
+constexpr int kConsumerThreads = kConsumerWarpgroups * kWarpgroupThreads;
+constexpr int kProducerThreads = kWarpgroupThreads;
+constexpr int kConsumerWarps = kConsumerThreads / kWarp;  // also the first producer warp
+constexpr int kRegistersPerSm = 65536;
+constexpr int kSmemLimit = 227 * 1024;  // bytes of shared memory that a CTA may have on sm_90
 
-// What the kernels take for granted.
-static_assert(kExperts % 128 == 0 && kExperts <= 512, "a lane of the routing warp has 4, 8, 12 or 16 experts");
-static_assert(kLocal >= 1 && kLocal <= kExperts && kPaddedLocal <= 512, "an expert's number has 9 bits in a tile's word");
-static_assert(kTopK >= 1 && kTopK <= 16 && kTopK <= kExperts, "a token's rows");
-static_assert(kRoutingGroups == 1 || kExperts / kRoutingGroups % (kExperts / 32) == 0, "a group is a whole number of lanes");
-static_assert(kRoutingGroups <= 32 && kKeptGroups <= kRoutingGroups, "");
+// ---- K steps and layouts ----
+constexpr int kBlockK = 128;                 // K of one step: a 128-byte row of FP8, the swizzle's width, a scale block
+constexpr int kKSteps1 = kHidden / kBlockK;  // K steps of gemm1, and scale blocks of a row of x
+constexpr int kKSteps2 = kInter / kBlockK;   // K steps of gemm2, and scale blocks of a row of W2
+constexpr int kAtomRows = 8;                 // rows of a swizzle atom: 8 rows of 128 bytes
+constexpr int kAtomBytes = kAtomRows * kBlockK;
+constexpr int kMmaM = 64;   // wgmma's M: 16 rows a warp of the warpgroup
+constexpr int kMmaK = 32;   // wgmma's K in FP8
+constexpr int kMmasPerStep = kBlockK / kMmaK;
+
+// ---- experts ----
+constexpr int kMaskWords = (kLocal + 31) / 32;   // 32-bit words of a token's mask of local experts
+constexpr int kPaddedLocal = 32 * kMaskWords;    // local experts, rounded up to whole warps
+
+// ---- devices ----
+constexpr int kMinSms = 112;     // fewer SMs are refused
+constexpr int kTargetSms = 132;  // of the H100 and H200 SXM, for which work is divided
+
+// With up to this many active experts their weights are loaded as evict_first, else as evict_unchanged: measured.
+constexpr int kEvictFirstExperts = 8;
+
+static_assert(kExperts % 128 == 0 && kExperts <= 512, "route: a lane has 4, 8, 12 or 16 experts");
+static_assert(kLocal >= 1 && kLocal <= kExperts && kPaddedLocal <= 512, "a tile's word has 9 bits for the expert");
+static_assert(kTopK >= 1 && kTopK <= 16 && kTopK <= kExperts, "route and combine keep a token's rows in registers");
+static_assert(kRoutingGroups >= 1 && kRoutingGroups <= 32 && 32 % kRoutingGroups == 0, "route: a group is whole lanes");
+static_assert(kExperts % kRoutingGroups == 0, "route: groups are of one size");
+static_assert(kRoutingGroups == 1 || kExperts / kRoutingGroups % (kExperts / 32) == 0, "route: a group is whole lanes");
+static_assert(kKeptGroups >= 1 && kKeptGroups <= kRoutingGroups, "route: groups that are kept");
+static_assert(!kRenorm || kRoutingGroups == 1, "route: renorm routing has no groups");
 static_assert(kHidden % 512 == 0, "gemm2's tiles are 256 columns, in pairs; a warp gathers a row by 512 bytes");
 static_assert(kInter % 256 == 0, "gemm1's tiles are 128 columns of h, in pairs");
-static_assert(kHidden / 128 <= 64 && kInter / 128 <= 16, "weight scales of a row of blocks lie in two, or half of one, of a warp's registers");
-static_assert(kHidden / 128 % 4 == 0, "weight scales come four K steps at a time");
+static_assert(kBlockK == 128, "rows of the swizzle, scale blocks and K steps are all 128 bytes");
+static_assert(kKSteps1 <= 64, "a lane holds two of gemm1's weight scales or of a row's scales");
+static_assert(kKSteps2 <= 16, "a warp holds gemm2's scales of two weight blocks, one scale a lane");
+static_assert(kKSteps1 % 4 == 0, "gemm1's weight scales come in 16-byte pieces of four K steps");
+static_assert(kConsumerWarpgroups == 2,
+              "tiles, named barriers and the split of K are made for two consumer warpgroups");

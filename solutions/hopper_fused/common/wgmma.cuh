@@ -1,12 +1,66 @@
-// wgmma: D[64, N] (+)= A[64, 32] . B[N, 32]^T in FP8, both operands K-major in shared memory, for each N that is used.
-// D of thread (warp, lane): d[4 j + 2 h + p] is row 16 warp + 8 h + lane / 4, column 8 j + 2 (lane % 4) + p.
+// wgmma: FP8 wgmma, its shared-memory descriptors and fences, and the layouts of operands and accumulators.
+//
+// D[64, N] (+)= A[64, 32] . B[N, 32]^T in E4M3, both operands K-major in shared memory, for each N that is used.
+// An operand's K step is made of atoms of 8 rows by 128 bytes in the 128-byte swizzle. Thread (warp, lane) of the
+// warpgroup has in d[4 j + 2 h + p] row 16 warp + 8 h + lane / kQuad, column 8 j + 2 (lane % kQuad) + p.
 #pragma once
-#include <cstdint>
+#include "barrier.cuh"
+
+// ---- layouts ----
+
+constexpr int kQuad = 4;  // lanes that share a row of the accumulator
+
+// Offset of a byte in an atom: the 16-byte pieces of a row are permuted by the row's number.
+__device__ __forceinline__ int swizzle_128b(int row, int byte) {
+  return row * kBlockK + ((byte / 16 ^ row) * 16) + byte % 16;
+}
+
+// Fields of a shared-memory descriptor, in units of 16 bytes: start address, leading byte offset (1: unused here),
+// stride byte offset, and the swizzle mode.
+constexpr uint64_t kDescLeading = (uint64_t)1 << 16;
+constexpr int kDescStrideShift = 32;
+constexpr uint64_t kDescSwizzle128B = (uint64_t)1 << 62;
+constexpr int kDescMmaK = kMmaK >> 4;  // from one wgmma's K to the next
+
+__device__ __forceinline__ uint64_t desc_address(const void* smem) {
+  return (uint64_t)((smem_addr(smem) & 0x3FFFF) >> 4);
+}
+
+// Rows in swizzled atoms; `atom_stride` bytes from one atom of 8 rows to the next.
+__device__ __forceinline__ uint64_t make_smem_desc(const void* smem, int atom_stride) {
+  return desc_address(smem) | kDescLeading | ((uint64_t)(atom_stride >> 4) << kDescStrideShift) | kDescSwizzle128B;
+}
+// One row, contiguous and not swizzled, as B with N = 8: the bytes behind it stand for the seven other rows, whose
+// results nobody uses.
+__device__ __forceinline__ uint64_t make_smem_desc_row(const void* smem) {
+  return desc_address(smem) | kDescLeading | ((uint64_t)1 << kDescStrideShift);
+}
+
+// ---- fences ----
+
+// wgmma.fence: orders this warpgroup's register accesses before the wgmmas that follow.
+__device__ __forceinline__ void warpgroup_arrive() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void warpgroup_commit_batch() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+// Waits until at most `kPending` batches are in flight.
+template <int kPending>
+__device__ __forceinline__ void warpgroup_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
+// Keeps the compiler from moving reads or writes of an accumulator across this point.
+template <int R>
+__device__ __forceinline__ void warpgroup_fence_operand(float (&d)[R]) {
+#pragma unroll
+  for (int i = 0; i < R; i++) asm volatile("" : "+f"(d[i])::"memory");
+}
+
+// ---- instructions ----
 
 template <int N>
 struct Wgmma;
 
-// N, the accumulator's names, the names of the operands' descriptors and of the flag, the accumulator's values
+// N, the placeholders of the accumulator, of the two descriptors and of the flag, the accumulator's operands
 #define WGMMA(N, NAMES, A, B, FLAG, ...)                                                                               \
   template <>                                                                                                          \
   struct Wgmma<N> {                                                                                                    \

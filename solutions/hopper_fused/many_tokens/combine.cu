@@ -1,33 +1,40 @@
-// many_combine: out[token] = the sum of the token's rows of y, in order of expert. A block a token; many_gemm2 has
-// cleared tokens without rows.
-#include "y_store.cuh"
+// many_combine: output[token] = the sum of the token's rows of y, in order of expert, in fp32, as bf16.
+//
+// One CTA per token, persistent over tokens. No shared memory and no barriers: each thread sums eight columns of all
+// rows by 16-byte loads. The next token's list of rows is loaded while this token is summed. many_gemm2 has zeroed the
+// output of tokens without rows.
+#include "many_tokens.cuh"
+#include "numerics.cuh"
 
-// A row is two or four vectors of eight columns for each thread, or three.
-constexpr int kVectors = kHidden / 8;
+constexpr int kVectors = kHidden / 8;  // 16-byte vectors of a row of y
+// A row is two, three or four vectors for each thread.
 constexpr int kCombineThreads = kVectors % 896 == 0 ? 224 : kVectors % 512 == 0 ? 256 : kVectors % 384 == 0 ? 192 : 128;
-constexpr bool kManyRows = kTopK * kLocal > 3 * kExperts;  // of a token here, mostly
-constexpr int kCombineBlocks = (kManyRows ? 1024 : 1792) / kCombineThreads;  // of a multiprocessor at once
-constexpr int kCombineWaves = 4;      // so many times those in all: where one ends early, another begins
+constexpr bool kManyRows = kTopK * kLocal > 3 * kExperts;  // a token has more than three rows on average
+constexpr int kCombineCtas = (kManyRows ? 1024 : 1792) / kCombineThreads;  // CTAs of an SM at once
+constexpr int kCombineWaves = 4;  // so many times that is the grid: where a CTA ends early, another starts
+static_assert(kMaxTokenRows <= 16, "a token's list of rows stays in registers");
 
-__global__ void __launch_bounds__(kCombineThreads, kCombineBlocks) many_combine(const __grid_constant__ ManyArgs args) {
-  constexpr int kAtOnce = kManyRows ? 4 : 2;  // most tokens have no more rows here
+__global__ void __launch_bounds__(kCombineThreads, kCombineCtas) many_combine(const __grid_constant__ ManyArgs args) {
+  constexpr int kAtOnce = kManyRows ? 4 : 2;  // rows whose loads are in flight; most tokens have no more
   constexpr int kQuads = kMaxTokenRows / 4;
   pdl_wait();
   pdl_launch_dependents();
   const int4* rows_of = reinterpret_cast<const int4*>(args.token_rows);
-  int4 coming[kQuads];
+  int4 next_rows[kQuads];
 #pragma unroll
   for (int i = 0; i < kQuads; i++)
-    coming[i] = blockIdx.x < args.num_tokens ? __ldg(rows_of + kQuads * blockIdx.x + i) : make_int4(-1, -1, -1, -1);
+    next_rows[i] = blockIdx.x < args.num_tokens ? __ldg(rows_of + kQuads * blockIdx.x + i) : make_int4(-1, -1, -1, -1);
   for (int t = blockIdx.x; t < args.num_tokens; t += gridDim.x) {
     int row[kMaxTokenRows];
 #pragma unroll
-    for (int i = 0; i < kQuads; i++)
-      row[4 * i] = coming[i].x, row[4 * i + 1] = coming[i].y, row[4 * i + 2] = coming[i].z, row[4 * i + 3] = coming[i].w;
+    for (int i = 0; i < kQuads; i++) {
+      row[4 * i] = next_rows[i].x, row[4 * i + 1] = next_rows[i].y;
+      row[4 * i + 2] = next_rows[i].z, row[4 * i + 3] = next_rows[i].w;
+    }
     const int next = t + gridDim.x;
     if (next < args.num_tokens) {
 #pragma unroll
-      for (int i = 0; i < kQuads; i++) coming[i] = __ldg(rows_of + kQuads * next + i);
+      for (int i = 0; i < kQuads; i++) next_rows[i] = __ldg(rows_of + kQuads * next + i);
     }
     if (row[0] < 0) continue;
     for (int column = threadIdx.x * 8; column < args.y_columns; column += kCombineThreads * 8) {
@@ -58,7 +65,7 @@ __global__ void __launch_bounds__(kCombineThreads, kCombineBlocks) many_combine(
   }
 }
 
-cudaError_t launch_many_combine(const ManyArgs& args, int blocks, cudaStream_t stream) {
-  const int at_most = kCombineWaves * kCombineBlocks * blocks;
+cudaError_t launch_many_combine(const ManyArgs& args, int sms, cudaStream_t stream) {
+  const int at_most = kCombineWaves * kCombineCtas * sms;
   return launch_with_pdl(many_combine, min(args.num_tokens, at_most), kCombineThreads, 1, 0, stream, args);
 }

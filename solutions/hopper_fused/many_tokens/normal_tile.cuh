@@ -1,23 +1,25 @@
-// many_wide: the product of a wide tile, in which the rows are wgmma's M: a warpgroup has 64 rows and all 256 weight rows,
-// two n128 in turn. One warpgroup's products run while the other scales and adds.
+// normal_tile: the main loop of a normal tile. wgmma's M is the rows: a warpgroup has 64 rows and all 256 weight rows,
+// as two n128, one after the other. While one warpgroup scales and adds, the other's wgmmas run.
 #pragma once
 #include "many_tokens.cuh"
 
-constexpr int kNormalSums = 128;  // of a thread: [n of 8 weight rows][2 rows][2 columns]
+constexpr int kNormalN = 128;
+constexpr int kNormalSums = 2 * kMmaM * kNormalN / kWarpgroupThreads;  // per thread: [8 weight rows][2 rows][2 columns]
 
-// Of a K step: of a thread's two rows times two weight blocks'.
+// Of one K step: a thread's two rows' scales times those of two weight blocks.
 struct NormalScales {
-  float of[2][2];
+  float of[2][2];  // [weight block][row]
 };
 
-// One m64 by n128 over a K step in one or two terms, which have one scale, hence one accumulator.
+// One m64n128 over a K step, in one or two terms. Both terms have one scale, hence one accumulator.
 template <int kTerms, class Smem>
-__device__ __forceinline__ void normal_issue(Smem& s, int stage, float (&raw)[kNormalSums / 2], int half, int warpgroup) {
+__device__ __forceinline__ void normal_issue(Smem& s, int stage, float (&raw)[kNormalSums / 2], int half,
+                                             int warpgroup) {
   warpgroup_arrive();
 #pragma unroll
   for (int term = 0; term < kTerms; term++)
-    mma_k_step<128>(raw, make_smem_desc(s.rows[stage][term] + warpgroup * 64 * kBlockK, kAtomBytes),
-                      make_smem_desc(s.w[stage] + half * 128 * kBlockK, kAtomBytes), term == 0);
+    mma_k_step<kNormalN>(raw, make_smem_desc(s.rows[stage][term] + warpgroup * kMmaM * kBlockK, kAtomBytes),
+                         make_smem_desc(s.w[stage] + half * kNormalN * kBlockK, kAtomBytes), term == 0);
   warpgroup_commit_batch();
 }
 __device__ __forceinline__ void normal_wait(float (&raw)[kNormalSums / 2]) {
@@ -25,10 +27,11 @@ __device__ __forceinline__ void normal_wait(float (&raw)[kNormalSums / 2]) {
   warpgroup_fence_operand(raw);
 }
 
-// All K steps. read(k, slot) gives a step's scales, and block(j) says which of the two weight blocks weight rows 8 j to
-// 8 j + 7 are in. Where the steps fill the ring a whole number of times the slots are known to the compiler, and no step
-// waits for the arithmetic of addresses. A step's scales are read while the last products of the one before are added, the first
-// ones' while the first products run: a tile's weight scales come from far.
+// All K steps. read(k, stage) returns a step's scales; block(j) says which of the two weight blocks weight rows 8 j to
+// 8 j + 7 are in. kFence: rows arrive by cp.async, which is not in the async proxy.
+// Where the K steps are a multiple of the stages, the stage is a compile-time constant, so that no step waits for
+// address arithmetic. A step's scales are read while the previous step's last results are added; the first step's while
+// its own wgmmas run, as a tile's weight scales come from global memory.
 template <int kTerms, int kSteps, bool kFence, class Smem, class Read, class Block>
 __device__ __forceinline__ void normal_mainloop(
     Smem& s, PipelineState<Smem::kStages>& pipe, float (&acc)[kNormalSums], int warpgroup, Read read, Block block) {
@@ -44,7 +47,7 @@ __device__ __forceinline__ void normal_mainloop(
 #pragma unroll
   for (int i = 0; i < kNormalSums; i++) acc[i] = 0.0f;
   mbar_wait(&s.full[pipe.stage], pipe.phase);
-  if constexpr (kFence) fence_proxy_async_shared();  // rows came by ordinary copies
+  if constexpr (kFence) fence_proxy_async_shared();
   NormalScales now, next;
   for (int first = 0; first < kSteps; first += kAtOnce) {
 #pragma unroll
@@ -58,7 +61,7 @@ __device__ __forceinline__ void normal_mainloop(
       normal_issue<kTerms>(s, stage, raw, 1, warpgroup);
       normal_wait(raw);
       cluster_consumer_release(s, stage);
-      pipe.next();
+      pipe.advance();
       if (i + 1 < kAtOnce || first + kAtOnce < kSteps) {
         mbar_wait(&s.full[pipe.stage], pipe.phase);
         if constexpr (kFence) fence_proxy_async_shared();

@@ -1,52 +1,97 @@
-// many_route: each token's experts and weights, then its rows: sorted by expert, and by token among an expert's.
+// many_route: each token's experts and weights; then its rows, sorted by expert and, for an expert, by token; then the
+// tile queues of both GEMMs. Cooperative launch, one CTA per SM.
 //
-//   each block       routes a run of tokens, a warp a token; transposes their masks 32 at a time; counts rows by expert
-//   grid barrier     (the launch is cooperative, every block arrives before it waits)
-//   each block       adds up the blocks before it, then writes its share of the GEMMs' lists of tiles, and its tokens' rows,
-//                    with their scales
-#include "row_lists.cuh"
+//   every CTA      routes consecutive tokens, one warp a token; transposes their masks, 32 tokens at a time; counts its
+//                  rows of each expert
+//   grid barrier   `routed`: every CTA arrives before it waits, and all are resident, so it cannot deadlock
+//   every CTA      adds up the counts of the CTAs before it and of all; then writes its share of the tile queues, and
+//                  its tokens' rows with their scales of x
+//
+// gemm1 reads x itself, from the tokens' rows: only row numbers, weights and scales are permuted here.
+//
+// named barrier   threads                                        what it orders
+// kBarScan        kPaddedLocal: one thread per local expert      sums of 32 experts in scan_experts
+#include "many_tokens.cuh"
 #include "route.cuh"
 
-constexpr int kReduceParts = kRouteThreads / kPaddedLocal;  // of the blocks, that add up rows side by side
-// Tokens of a block at least: where there are many experts, fewer blocks are faster to add up than more tokens to route.
+constexpr int kReduceParts = kRouteThreads / kPaddedLocal;  // threads that add up the CTAs' counts of an expert
+// Tokens of a CTA at least: with many experts, adding up fewer CTAs is faster than routing fewer tokens each.
 constexpr int kMinTokensPerCta = kMaskWords <= 2 ? 1 : 8;
+constexpr int kScalesPerLane = (kKSteps1 + kWarp - 1) / kWarp;  // of a row of x
+constexpr int kBarScan = 1;
+static_assert(kPaddedLocal <= kRouteThreads && kReduceParts >= 1, "one thread per local expert");
+static_assert(kMaxTokenRows <= kWarp, "a warp writes the end of a token's list of rows");
 
-// Adds the numbers of the threads before, over the first kPaddedLocal threads of a block, and its own. All of these call it.
+// Where an expert's rows are: the first one, and their number with padding.
+struct ExpertRows {
+  int first[kPaddedLocal], rows[kPaddedLocal];
+};
+
+// For a whole warp: the scales of token t's x, a few in each lane; zeros without a token (t < 0).
+__device__ __forceinline__ void read_scales(const ManyArgs& args, int t, float (&scale)[kScalesPerLane]) {
+  const int lane = threadIdx.x % kWarp;
+#pragma unroll
+  for (int i = 0; i < kScalesPerLane; i++)
+    scale[i] =
+        t >= 0 && 32 * i + lane < kKSteps1 ? __ldg(args.x_scale + (size_t)(32 * i + lane) * args.num_tokens + t) : 0.0f;
+}
+
+// For a whole warp: writes token t and its scales to its rows of the experts 32 word + e, for the bits e of `experts`.
+// Lane e knows the row of expert 32 word + e.
+__device__ __forceinline__ void place_row(const ManyArgs& args, const ExpertRows& expert_rows, int t,
+                                          const float (&scale)[kScalesPerLane], int word, unsigned experts, int row) {
+  const int lane = threadIdx.x % kWarp;
+  if (experts >> lane & 1) args.row_token[row] = max(t, 0);
+  for (unsigned left = experts; left; left &= left - 1) {
+    const int e = __ffs(left) - 1, first = expert_rows.first[32 * word + e], rows = expert_rows.rows[32 * word + e];
+    const int r = __shfl_sync(kFullWarp, row, e) - first;
+#pragma unroll
+    for (int k = 0; k < kScalesPerLane; k++)
+      if (32 * k + lane < kKSteps1)
+        args.gathered_scale[(size_t)first * kKSteps1 + (32 * k + lane) * rows + r] = scale[k];
+  }
+}
+
+// Inclusive prefix sums over the first kPaddedLocal threads of the CTA, all of which call it.
 template <int COUNT>
 __device__ __forceinline__ void scan_experts(int (&v)[COUNT], int (*word_sums)[kMaskWords]) {
-  const int lane = threadIdx.x % 32, word = threadIdx.x / 32;
+  const int lane = threadIdx.x % kWarp, word = threadIdx.x / kWarp;
 #pragma unroll
   for (int i = 0; i < COUNT; i++) {
 #pragma unroll
-    for (int d = 1; d < 32; d *= 2) {
-      const int before = __shfl_up_sync(0xffffffffu, v[i], d);
+    for (int d = 1; d < kWarp; d *= 2) {
+      const int before = __shfl_up_sync(kFullWarp, v[i], d);
       v[i] += lane >= d ? before : 0;
     }
-    if (lane == 31) word_sums[i][word] = v[i];
+    if (lane == kWarp - 1) word_sums[i][word] = v[i];
   }
-  named_barrier_sync(1, kPaddedLocal);
+  named_barrier_sync(kBarScan, kPaddedLocal);
 #pragma unroll
   for (int i = 0; i < COUNT; i++)
     for (int w = 0; w < word; w++) v[i] += word_sums[i][w];
 }
 
 __global__ void __launch_bounds__(kRouteThreads) many_route(const ManyArgs args) {
-  constexpr int kWarps = kRouteThreads / 32;
-  constexpr unsigned kFullWarp = 0xffffffffu;
+  constexpr int kWarps = kRouteThreads / kWarp;
+  constexpr unsigned kAll = kFullWarp;
   __shared__ unsigned before[kReduceParts][kPaddedLocal], total[kReduceParts][kPaddedLocal];
   __shared__ int long_end[kPaddedLocal], short_end[kPaddedLocal], word_sums[4][kMaskWords];
   __shared__ ExpertRows expert_rows;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, tokens_per_cta = max(kMinTokensPerCta, (int)((args.num_tokens + gridDim.x - 1) / gridDim.x));
-  const int batches = (tokens_per_cta + 31) / 32, ctas = (args.num_tokens + tokens_per_cta - 1) / tokens_per_cta;  // those with tokens
-  extern __shared__ uint32_t mask[];  // by 32 tokens: [word][token]; then which of the tokens have a row: [expert]
-  int* first_row = reinterpret_cast<int*>(mask + batches * kPaddedLocal);  // of the expert among 32 tokens; at the end, in all
-  int* first_row_in_all = first_row + batches * kPaddedLocal;
-  const int first_token = min(args.num_tokens, (int)blockIdx.x * tokens_per_cta), tokens = min(args.num_tokens - first_token, tokens_per_cta);
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const int tokens_per_cta = max(kMinTokensPerCta, (int)((args.num_tokens + gridDim.x - 1) / gridDim.x));
+  const int batches = (tokens_per_cta + 31) / 32;  // of 32 tokens, of this CTA
+  const int ctas = (args.num_tokens + tokens_per_cta - 1) / tokens_per_cta;  // those with tokens
+  extern __shared__ uint32_t
+      mask[];  // [batch][word][token]; transposed: [batch][expert], bit t: token t has the expert
+  int* first_row = reinterpret_cast<int*>(mask + batches * kPaddedLocal);  // [batch][expert]: rows in earlier batches
+  int* first_row_in_all = first_row + batches * kPaddedLocal;              // [expert]: this CTA's first row
+  const int first_token = min(args.num_tokens, (int)blockIdx.x * tokens_per_cta);
+  const int tokens = min(args.num_tokens - first_token, tokens_per_cta);
   pdl_launch_dependents();
   if (blockIdx.x == 0 && threadIdx.x == 0) {
     Counters& c = *args.counters;
     c.stored_but_last = c.stored_all = 0;
-    for (int i = 0; i < kMaxColumnPasses; i++) c.drawn[i] = 0;
+    for (int i = 0; i < kMaxColumnPasses; i++) c.next_tile[i] = 0;
   }
   constexpr int kLogitBytes = kExperts * (kRenorm ? 2 : 4);
   for (int i = warp; i < tokens; i += kWarps)
@@ -58,7 +103,7 @@ __global__ void __launch_bounds__(kRouteThreads) many_route(const ManyArgs args)
     if (i < tokens) route_token(args, t, my_mask, 32, args.weight + (size_t)t * kLocal);
     else if (lane < kMaskWords) my_mask[32 * lane] = 0;
     __syncwarp();
-    if (tokens_per_cta <= kWarps && i < tokens) {  // so few that L2 keeps them: on their way while this block waits for the others
+    if (tokens_per_cta <= kWarps && i < tokens) {  // few enough for L2: prefetched while this CTA waits for the others
       unsigned any = 0;
 #pragma unroll
       for (int w = 0; w < kMaskWords; w++) any |= my_mask[32 * w];
@@ -71,11 +116,11 @@ __global__ void __launch_bounds__(kRouteThreads) many_route(const ManyArgs args)
   __syncthreads();
   if (threadIdx.x < kPaddedLocal) {
     int rows = 0;
-    for (int g = 0; g < batches; g++) {
-      first_row[g * kPaddedLocal + threadIdx.x] = rows;
-      rows += __popc(mask[g * kPaddedLocal + threadIdx.x]);
+    for (int b = 0; b < batches; b++) {
+      first_row[b * kPaddedLocal + threadIdx.x] = rows;
+      rows += __popc(mask[b * kPaddedLocal + threadIdx.x]);
     }
-    if (tokens > 0) __stcg(args.block_rows + blockIdx.x * kPaddedLocal + threadIdx.x, rows);
+    if (tokens > 0) __stcg(args.cta_rows + blockIdx.x * kPaddedLocal + threadIdx.x, rows);
   }
   __syncthreads();
   if (threadIdx.x == 0) {
@@ -84,16 +129,16 @@ __global__ void __launch_bounds__(kRouteThreads) many_route(const ManyArgs args)
   }
   __syncthreads();
   if (threadIdx.x < kReduceParts * kPaddedLocal) {
-    const int reduce_part = threadIdx.x / kPaddedLocal, e = threadIdx.x % kPaddedLocal;
+    const int part = threadIdx.x / kPaddedLocal, e = threadIdx.x % kPaddedLocal;
     unsigned earlier = 0, all = 0;
 #pragma unroll 4
-    for (int b = reduce_part; b < ctas; b += kReduceParts) {
-      const unsigned rows = __ldcg(args.block_rows + b * kPaddedLocal + e);
+    for (int cta = part; cta < ctas; cta += kReduceParts) {
+      const unsigned rows = __ldcg(args.cta_rows + cta * kPaddedLocal + e);
       all += rows;
-      if (b < blockIdx.x) earlier += rows;
+      if (cta < blockIdx.x) earlier += rows;
     }
-    before[reduce_part][e] = earlier;
-    total[reduce_part][e] = all;
+    before[part][e] = earlier;
+    total[part][e] = all;
   }
   __syncthreads();
   if (threadIdx.x < kPaddedLocal) {
@@ -101,20 +146,21 @@ __global__ void __launch_bounds__(kRouteThreads) many_route(const ManyArgs args)
     unsigned earlier = 0, all = 0;
 #pragma unroll
     for (int i = 0; i < kReduceParts; i++) earlier += before[i][e], all += total[i][e];
-    const int filled = (all + kRowAlign - 1) / kRowAlign * kRowAlign;
-    const RowSplit cut(filled);
-    int end[4] = {filled, cut.long_tiles(), cut.short_tiles(), all > 0};
+    const int padded = (all + kRowAlign - 1) / kRowAlign * kRowAlign;
+    const RowSplit split(padded);
+    int end[4] = {padded, split.long_tiles(), split.short_tiles(), all > 0};
     scan_experts(end, word_sums);
-    expert_rows.first[e] = end[0] - filled;
-    expert_rows.rows[e] = filled;
+    expert_rows.first[e] = end[0] - padded;
+    expert_rows.rows[e] = padded;
     long_end[e] = end[1];
     short_end[e] = end[2];
     total[0][e] = all;
-    first_row_in_all[e] = end[0] - filled + earlier;
-    if (blockIdx.x == 0 && e == kPaddedLocal - 1) args.counters->plan = {end[1], end[2], end[3], end[0]};
+    first_row_in_all[e] = end[0] - padded + earlier;
+    if (blockIdx.x == 0 && e == kPaddedLocal - 1) args.counters->queues = {end[1], end[2], end[3], end[0]};
   }
   __syncthreads();
-  const int long_tiles = long_end[kPaddedLocal - 1], short_tiles = short_end[kPaddedLocal - 1], clusters = args.clusters;
+  const int long_tiles = long_end[kPaddedLocal - 1], short_tiles = short_end[kPaddedLocal - 1],
+            clusters = args.clusters;
   for (int e = blockIdx.x; e < kLocal; e += gridDim.x) {
     const int rows = expert_rows.rows[e], first = expert_rows.first[e];
     if (rows == 0) continue;
@@ -124,19 +170,19 @@ __global__ void __launch_bounds__(kRouteThreads) many_route(const ManyArgs args)
     write_tiles(args.tiles2, args.y_columns / (2 * kTileWeightRows), place, early, threadIdx.x, kRouteThreads);
   }
   for (int i = warp; i < tokens; i += kWarps) {
-    const int t = first_token + i, g = i / 32;
+    const int t = first_token + i, b = i / 32;
     float scale[kScalesPerLane];
     read_scales(args, t, scale);
     int* token_rows = args.token_rows + (size_t)t * kMaxTokenRows;
-    int count = 0;
+    int count = 0;  // of this token's rows so far
 #pragma unroll 1
     for (int w = 0; w < kMaskWords; w++) {
-      const int at = g * kPaddedLocal + 32 * w + lane;
-      const unsigned tokens_of = mask[at];
-      const bool mine = tokens_of >> i % 32 & 1;
-      const unsigned bits = __ballot_sync(kFullWarp, mine);
+      const int at = b * kPaddedLocal + 32 * w + lane;
+      const unsigned tokens_with_row = mask[at];
+      const bool mine = tokens_with_row >> i % 32 & 1;
+      const unsigned bits = __ballot_sync(kAll, mine);
       if (bits == 0) continue;
-      const int row = first_row_in_all[32 * w + lane] + first_row[at] + __popc(tokens_of & ((1u << i % 32) - 1));
+      const int row = first_row_in_all[32 * w + lane] + first_row[at] + __popc(tokens_with_row & ((1u << i % 32) - 1));
       if (mine) {
         args.row_weight[row] = args.weight[(size_t)t * kLocal + 32 * w + lane];
         token_rows[count + __popc(bits & ((1u << lane) - 1))] = row;
@@ -146,30 +192,29 @@ __global__ void __launch_bounds__(kRouteThreads) many_route(const ManyArgs args)
     }
     if (lane >= count && lane < kMaxTokenRows) token_rows[lane] = -1;
   }
-  const float nothing[kScalesPerLane] = {};
-  for (int i = blockIdx.x * kWarps + warp; i < kLocal * kRowAlign; i += gridDim.x * kWarps) {  // rows that fill up
+  // rows that pad an expert
+  const float no_scale[kScalesPerLane] = {};
+  for (int i = blockIdx.x * kWarps + warp; i < kLocal * kRowAlign; i += gridDim.x * kWarps) {
     const int e = i / kRowAlign, row = expert_rows.first[e] + total[0][e] + i % kRowAlign;
     if (row >= expert_rows.first[e] + expert_rows.rows[e]) continue;
     if (lane == 0) args.row_weight[row] = 0.0f;
-    place_row(args, expert_rows, -1, nothing, e / 32, 1u << e % 32, row);
+    place_row(args, expert_rows, -1, no_scale, e / 32, 1u << e % 32, row);
   }
 }
 
-static int shared_bytes(int tokens, int ctas) {
+static int smem_bytes(int tokens, int ctas) {
   int tokens_per_cta = (tokens + ctas - 1) / ctas;
   if (tokens_per_cta < kMinTokensPerCta) tokens_per_cta = kMinTokensPerCta;
-  const int batches = (tokens_per_cta + 31) / 32;
-  return (2 * batches + 1) * kPaddedLocal * 4;
+  return route_smem_bytes((tokens_per_cta + 31) / 32);
 }
 
 cudaError_t prepare_many_route() {
-  static_assert((2 * kMaxRouteBatches + 1) * kPaddedLocal * 4 <= 208 * 1024, "masks and first rows of a block's tokens");
   return cudaFuncSetAttribute(many_route, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                              (2 * kMaxRouteBatches + 1) * kPaddedLocal * 4);
+                              route_smem_bytes(kMaxRouteBatches));
 }
 
 cudaError_t launch_many_route(const ManyArgs& args, int ctas, cudaStream_t stream) {
   void* parameters[] = {const_cast<ManyArgs*>(&args)};
   return cudaLaunchCooperativeKernel(reinterpret_cast<void*>(many_route), dim3(ctas), dim3(kRouteThreads), parameters,
-                                     shared_bytes(args.num_tokens, ctas), stream);
+                                     smem_bytes(args.num_tokens, ctas), stream);
 }
