@@ -19,7 +19,7 @@ static void few_tokens(int chunks) {
   for (blockIdx.x = 0; blockIdx.x < gridDim.x; blockIdx.x++) {
     SliceTile tile;
     for (SliceScheduler scheduler(*s); scheduler.take(tile);)
-      printf("%u %d %d %d %d\n", blockIdx.x, tile.number, tile.chunk.expert, tile.slice, tile.width);
+      printf("%u %d %d %d %d\n", blockIdx.x, tile.chunk_index, tile.chunk.expert, tile.slice, tile.width);
   }
 }
 

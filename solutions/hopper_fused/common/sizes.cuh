@@ -1,5 +1,4 @@
-// sizes: constants that follow from problem.cuh and that both regimes share, and what the kernels assume of the
-// problem.
+// sizes: constants that both regimes derive from problem.cuh, and what the kernels assume of the problem.
 #pragma once
 #include <cstdint>
 
@@ -9,6 +8,7 @@
 constexpr int kWarp = 32;
 constexpr unsigned kFullWarp = 0xffffffffu;  // member mask of the warp-wide instructions
 constexpr int kWarpgroupThreads = 128;
+constexpr int kWarpgroupWarps = kWarpgroupThreads / kWarp;
 constexpr int kConsumerWarpgroups = 2;  // the warpgroups that multiply; the producer warpgroup comes after them
 constexpr int kConsumerThreads = kConsumerWarpgroups * kWarpgroupThreads;
 constexpr int kProducerThreads = kWarpgroupThreads;
@@ -17,13 +17,14 @@ constexpr int kRegistersPerSm = 65536;
 constexpr int kSmemLimit = 227 * 1024;  // bytes of shared memory that a CTA may have on sm_90
 
 // ---- K steps and layouts ----
-constexpr int kBlockK = 128;                 // K of one step: a 128-byte row of FP8, the swizzle's width, a scale block
+constexpr int kBlockK = 128;                 // K of one step: a 128-byte row of FP8, the swizzle's width, one scale
 constexpr int kKSteps1 = kHidden / kBlockK;  // K steps of gemm1, and scale blocks of a row of x
 constexpr int kKSteps2 = kInter / kBlockK;   // K steps of gemm2, and scale blocks of a row of W2
 constexpr int kAtomRows = 8;                 // rows of a swizzle atom: 8 rows of 128 bytes
 constexpr int kAtomBytes = kAtomRows * kBlockK;
-constexpr int kMmaM = 64;   // wgmma's M: 16 rows a warp of the warpgroup
-constexpr int kMmaK = 32;   // wgmma's K in FP8
+constexpr int kMmaM = 64;  // wgmma's M
+constexpr int kWarpRows = kMmaM / kWarpgroupWarps;  // accumulator rows of a warp
+constexpr int kMmaK = 32;  // wgmma's K in FP8
 constexpr int kMmasPerStep = kBlockK / kMmaK;
 
 // ---- experts ----

@@ -2,7 +2,7 @@
 //
 // D[64, N] (+)= A[64, 32] . B[N, 32]^T in E4M3, both operands K-major in shared memory, for each N that is used.
 // An operand's K step is made of atoms of 8 rows by 128 bytes in the 128-byte swizzle. Thread (warp, lane) of the
-// warpgroup has in d[4 j + 2 h + p] row 16 warp + 8 h + lane / kQuad, column 8 j + 2 (lane % kQuad) + p.
+// warpgroup has in d[4 j + 2 h + p] row kWarpRows warp + 8 h + lane / kQuad, column 8 j + 2 (lane % kQuad) + p.
 #pragma once
 #include "barrier.cuh"
 
@@ -15,8 +15,8 @@ __device__ __forceinline__ int swizzle_128b(int row, int byte) {
   return row * kBlockK + ((byte / 16 ^ row) * 16) + byte % 16;
 }
 
-// Fields of a shared-memory descriptor, in units of 16 bytes: start address, leading byte offset (1: unused here),
-// stride byte offset, and the swizzle mode.
+// Fields of a shared-memory descriptor, in units of 16 bytes: start address, leading byte offset (1; ignored with a
+// swizzle), stride byte offset, and the swizzle mode.
 constexpr uint64_t kDescLeading = (uint64_t)1 << 16;
 constexpr int kDescStrideShift = 32;
 constexpr uint64_t kDescSwizzle128B = (uint64_t)1 << 62;
@@ -31,7 +31,7 @@ __device__ __forceinline__ uint64_t make_smem_desc(const void* smem, int atom_st
   return desc_address(smem) | kDescLeading | ((uint64_t)(atom_stride >> 4) << kDescStrideShift) | kDescSwizzle128B;
 }
 // One row, contiguous and not swizzled, as B with N = 8: the bytes behind it stand for the seven other rows, whose
-// results nobody uses.
+// results are not used.
 __device__ __forceinline__ uint64_t make_smem_desc_row(const void* smem) {
   return desc_address(smem) | kDescLeading | ((uint64_t)1 << kDescStrideShift);
 }

@@ -32,7 +32,7 @@
 // kGathered         every CTA: rows of x stored                           warp 9
 // slices_stored     kSlices for each chunk: warps 10, 11                  warp 9 of CTAs with a column tile
 // sums_added        kChunkSplits for each column tile                     thread 0 of these CTAs
-// kFinished         every CTA: the last one zeroes the counters           nobody
+// kFinished         every CTA: the last one zeroes the counters           none
 //
 // It cannot deadlock: the launch is cooperative, so all CTAs are resident or none runs, and every CTA makes the arrival
 // that another waits for without waiting itself for anything later.
@@ -42,7 +42,7 @@
 #include "route.cuh"
 
 // Makes the consumers' stores visible to all CTAs. The named barrier orders them before thread 0's release, so no
-// further fence is needed here; whoever reads them by bulk copy has a proxy fence between its acquire and the copy.
+// further fence is needed here; a reader by bulk copy has a proxy fence between its acquire and the copy.
 __device__ __forceinline__ void publish(unsigned* counter) {
   named_barrier_sync(kBarConsumers, kConsumerThreads);
   if (threadIdx.x == 0) counter_arrive(counter);
@@ -107,13 +107,13 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
   } else {
     warpgroup_reg_alloc<kFusedConsumerRegs>();
     PipelineState<kFusedStages> pipe;
-    const int warpgroup = __shfl_sync(kFullWarp, warp / 4, 0);  // uniform, and the compiler knows it
+    const int warpgroup = __shfl_sync(kFullWarp, warp / kWarpgroupWarps, 0);  // uniform, and the compiler knows it
     gather_rows(s, args);
     publish(&args.scratch->counters[kGathered]);
     gemm1_swiglu_quant(s, args, pipe, warpgroup);
     if (in_gemm2) gemm2_combine(s, args, pipe, warpgroup);
 
-    // The last CTA to finish leaves the counters at zero for the next launch: nobody reads them any more.
+    // The last CTA to finish leaves the counters at zero for the next launch; no CTA reads them any more.
     named_barrier_sync(kBarConsumers, kConsumerThreads);
     if (threadIdx.x == 0 && atomicAdd(&args.scratch->counters[kFinished], 1) == gridDim.x - 1) {
       for (int i = kRouted; i <= kFinished; i++) args.scratch->counters[i] = 0;

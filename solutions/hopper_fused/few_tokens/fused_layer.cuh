@@ -136,7 +136,7 @@ struct FusedSmem {
   float scales[kFusedStages][kStageScales];
   uint16_t token[kFusedMaxRows];  // of each row, or kNoToken
   uint32_t mask[kFusedMaxTokens * kMaskWords];  // as in FusedScratch; permute transposes it: [batch][expert], bit t
-  float amax[kConsumerWarpgroups][4][kChunkRows];  // [warpgroup][warp][row]
+  float amax[kConsumerWarpgroups][kWarpgroupWarps][kChunkRows];  // [warpgroup][warp][row]
   float split_k_sums[4][kWarpgroupThreads];        // warpgroup 1's partial sums, for warpgroup 0 to add
   Chunk chunk[kMaxChunks];
   uint16_t chunk_of_atom[kFusedMaxRows / kAtomRows];
@@ -149,8 +149,8 @@ struct FusedSmem {
   uint64_t bypass_loaded, bypass_skipped;
 
   __device__ uint8_t* stage(int i) { return pool + i * kStageBytes; }
-  // turn: of the tile among this CTA's
-  __device__ uint8_t* bypass_row(int turn) { return pool + kStagesBytes + turn % kBypassRows * kHidden; }
+  // nth: of the tile among this CTA's
+  __device__ uint8_t* bypass_row(int nth) { return pool + kStagesBytes + nth % kBypassRows * kHidden; }
   // [num_tokens][kSumPitch]
   __device__ float* sums(int num_tokens) {
     return reinterpret_cast<float*>(pool + kPoolBytes) - num_tokens * kSumPitch;

@@ -51,7 +51,7 @@ __device__ __forceinline__ void gemm1(
     mbar_wait(&s.full[stage], phase);
     const uint64_t desc_a = make_smem_desc(s.stage(stage) + half * kSliceBytes, kAtomBytes);
     const uint64_t desc_b =
-        kBypass ? make_smem_desc_row(s.bypass_row(tile.turn) + k * kBlockK)
+        kBypass ? make_smem_desc_row(s.bypass_row(tile.nth) + k * kBlockK)
                 : make_smem_desc(s.stage(stage) + kStageWeightBytes + my_k * atoms * kAtomBytes, kAtomBytes);
     warpgroup_arrive();
 #pragma unroll
@@ -90,7 +90,7 @@ __device__ __forceinline__ void gemm1(
 template <int N>
 __device__ __forceinline__ void swiglu_quant(
     FusedSmem& s, const FusedArgs& args, const SliceTile& tile, const float (&acc)[N / 2], int warpgroup) {
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp % 4;
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp % kWarpgroupWarps;
   const int slice = tile.slice + (tile.width == 2 ? warpgroup : 0);
   float(*amax)[kChunkRows] = s.amax[warpgroup];
   float h[N / 4];
@@ -139,14 +139,14 @@ __device__ __forceinline__ void swiglu_quant(
 }
 
 // For one warp beside each warpgroup: signals every stored slice to the other CTAs. The barrier orders the warpgroup's
-// stores before the release; whoever reads them by bulk copy has a proxy fence between its acquire and the copy. The
+// stores before the release; a reader by bulk copy has a proxy fence between its acquire and the copy. The
 // release takes a round trip to L2, during which the warpgroup already computes its next tile.
 __device__ __forceinline__ void signal_slices(const FusedSmem& s, const FusedArgs& args, int warpgroup) {
   SliceTile tile;
   for (SliceScheduler tiles(s); tiles.take(tile);) {
     if (warpgroup == 1 && tile.width == 1) continue;
     named_barrier_sync_unaligned(kBarSliceStored0 + warpgroup, kWarpgroupThreads + kWarp);
-    if (threadIdx.x % kWarp == 0) counter_arrive(&args.scratch->slices_stored[tile.number]);
+    if (threadIdx.x % kWarp == 0) counter_arrive(&args.scratch->slices_stored[tile.chunk_index]);
   }
 }
 

@@ -76,21 +76,21 @@ __device__ __forceinline__ void gemm2(
   }
 }
 
-// number: how many chunks this CTA has added before.
+// nth: of the chunk among those that this CTA adds.
 template <int N>
 __device__ __forceinline__ void gemm2_chunk(
     FusedSmem& s, const FusedArgs& args, PipelineState<kFusedStages>& pipe, const Chunk& chunk, float w_scales,
-    int warpgroup, int number) {
+    int warpgroup, int nth) {
   float acc[N / 2];
 #pragma unroll
   for (int i = 0; i < N / 2; i++) acc[i] = 0.0f;
   gemm2<N>(s, pipe, acc, warpgroup, chunk.atoms(), w_scales);
 
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp % 4;
-  float* column = s.sums(args.num_tokens) + 16 * warp + lane / kQuad;
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp % kWarpgroupWarps;
+  float* column = s.sums(args.num_tokens) + kWarpRows * warp + lane / kQuad;
   // warpgroup 0, 1, 0, 1, ...: one at a time adds to the sums
-  if (warpgroup == 1) mbar_wait(&s.sums_added[0], number % 2);
-  else if (number > 0) mbar_wait(&s.sums_added[1], (number - 1) % 2);
+  if (warpgroup == 1) mbar_wait(&s.sums_added[0], nth % 2);
+  else if (nth > 0) mbar_wait(&s.sums_added[1], (nth - 1) % 2);
 #pragma unroll
   for (int j = 0; j < N / 8; j++) {
 #pragma unroll

@@ -38,7 +38,7 @@ __device__ __forceinline__ void load_weights(FusedSmem& s, const TensorMaps& map
         // The previous tile filled this stage and it is free again, so the tile before that one, whose row lay here, is
         // done.
         mbar_expect_tx(&s.full[stage], kHidden);
-        bulk_load(s.bypass_row(tile.turn), args.x + (size_t)s.token[tile.chunk.first_row] * kHidden, kHidden,
+        bulk_load(s.bypass_row(tile.nth), args.x + (size_t)s.token[tile.chunk.first_row] * kHidden, kHidden,
                   &s.full[stage], l2_evict_last());
       }
       if (bypass) mbar_arrive(&s.full[stage]);

@@ -14,9 +14,9 @@ static_assert(kSlices % 2 == 0, "a tile's two slices belong to one chunk");
 
 struct SliceTile {
   Chunk chunk;
-  int number;  // of the chunk
-  int slice, width;  // first slice; 1 or 2
-  int turn;  // among this CTA's tiles
+  int chunk_index;
+  int slice, width;  // the first slice; 1 or 2
+  int nth;   // among this CTA's tiles
   // K steps and whether the warpgroups split them: each then has half of K of the one slice.
   __device__ bool split_k() const { return width == 1 && chunk.rows <= kSplitKRows1; }
   __device__ int steps() const { return split_k() ? kKSteps1 / 2 : kKSteps1; }
@@ -44,10 +44,10 @@ struct SliceScheduler {
       else at = more == 0 && cta < one_more ? full * ctas + cta : slices;
       if (at >= slices) return false;
     }
-    t.turn = taken++;
-    t.number = at / kSlices;
+    t.nth = taken++;
+    t.chunk_index = at / kSlices;
     t.slice = at % kSlices;
-    t.chunk = s.chunk[t.number];
+    t.chunk = s.chunk[t.chunk_index];
     return true;
   }
 };

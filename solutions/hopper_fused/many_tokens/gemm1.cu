@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(kGemmThreads, 1)
     load_gemm1(s, map, args, queues, rank);
   } else {
     warpgroup_reg_alloc<kGemmConsumerRegs>();
-    const int warpgroup = __shfl_sync(kFullWarp, warp / 4, 0);  // uniform, and the compiler knows it
+    const int warpgroup = __shfl_sync(kFullWarp, warp / kWarpgroupWarps, 0);  // uniform, and the compiler knows it
     PipelineState<Gemm1Smem::kStages> pipe;
     WorkTile tile;
     StaticTileScheduler scheduler(args.tiles1, queues, args.clusters);

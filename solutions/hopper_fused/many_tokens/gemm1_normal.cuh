@@ -6,7 +6,7 @@
 
 __device__ __forceinline__ void gemm1_normal_mainloop(
     Gemm1Smem& s, PipelineState<Gemm1Smem::kStages>& pipe, float (&acc)[kNormalSums], int warpgroup) {
-  const int row = warpgroup * kMmaM + threadIdx.x / kWarp % 4 * 16 + threadIdx.x % kWarp / kQuad;
+  const int row = warpgroup * kMmaM + threadIdx.x / kWarp % kWarpgroupWarps * kWarpRows + threadIdx.x % kWarp / kQuad;
   const auto read = [&](int k, int stage) {
     const float x0 = s.scales[stage][row], x1 = s.scales[stage][row + 8];
     const float up = s.w_scales[stage][k % 4], gate = s.w_scales[stage][4 + k % 4];
@@ -20,7 +20,7 @@ template <int kTerms>
 __device__ __forceinline__ void gemm1_normal(
     Gemm1Smem& s, const ManyArgs& args, PipelineState<Gemm1Smem::kStages>& pipe, const WorkTile& tile, int warpgroup) {
   static_assert(kTerms * kMmaM * kBlockK <= sizeof(s.staged[0]), "a warpgroup's h fits into its staging buffer");
-  const int lane = threadIdx.x % kWarp, in_warpgroup = threadIdx.x / kWarp % 4 * 16 + lane / kQuad;
+  const int lane = threadIdx.x % kWarp, in_warpgroup = threadIdx.x / kWarp % kWarpgroupWarps * kWarpRows + lane / kQuad;
   const int first_row = tile.first_row, rows = tile.rows;
   const int own_rows = min(kMmaM, tile.n - warpgroup * kMmaM);  // of this warpgroup; not positive if it has none
   const int warpgroup_row = first_row + tile.first + warpgroup * kMmaM;

@@ -83,7 +83,7 @@ __device__ __forceinline__ void swiglu_quant_swap_ab(
   named_barrier_sync(kBarGemm1Consumers, kConsumerThreads);  // h overwrites maxima and inverses
   // After transpose4 a lane's word is four columns, of m64 number m_of, of row 8 j + in_row.
   const int parity = lane / kQuad % 2, m_of = lane / 8 % 2, in_row = 2 * (lane % kQuad) + parity;
-  const int column = warpgroup * 64 + m_of * 32 + warp % 4 * 8 + lane / 16 * 4;
+  const int column = warpgroup * 64 + m_of * 32 + warp % kWarpgroupWarps * 8 + lane / 16 * 4;
   const int at = swizzle_128b(in_row, column);
 #pragma unroll
   for (int j = 0; j < N / 8; j++) {

@@ -20,7 +20,7 @@
 // global counter   arrivals                                                     waits
 // stored_but_last  gemm1: every warpgroup of every CTA, before its last tile    warp 8, for early tiles
 // stored_all       gemm1: the same, after its last tile                         warp 8, for the others
-// next_tile        one for each tile taken: CTA 0 of each cluster               nobody (a ticket)
+// next_tile        one for each tile taken: CTA 0 of each cluster               none: a ticket
 //
 // A CTA starts when one of gemm1 has ended (PDL), while others of gemm1 still run. It cannot deadlock: when the first
 // CTA of this kernel starts, all CTAs of gemm1 have started, and none of those waits for this kernel.
@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(kGemmThreads, 1)
   } else {
     warpgroup_reg_alloc<kGemmConsumerRegs>();
     if (args.first_column > 0) pdl_wait();  // the previous pass's combine has read the y that this pass overwrites
-    const int warpgroup = __shfl_sync(kFullWarp, warp / 4, 0);  // uniform, and the compiler knows it
+    const int warpgroup = __shfl_sync(kFullWarp, warp / kWarpgroupWarps, 0);  // uniform, and the compiler knows it
     PipelineState<Smem::kStages> pipe;
     WorkTile tile;
     const TileQueues queues = read_tile_queues(&args.counters->queues);

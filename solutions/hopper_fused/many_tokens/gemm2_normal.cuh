@@ -8,7 +8,7 @@ __device__ __forceinline__ void gemm2_normal_mainloop(Gemm2Smem<kTerms>& s,
                                                       PipelineState<Gemm2Smem<kTerms>::kStages>& pipe,
                                                       float (&acc)[kNormalSums], const float* w_scale, int warpgroup) {
   static_assert(2 * kKSteps2 <= kWarp, "one scale of two weight blocks in each lane");
-  const int row = warpgroup * kMmaM + threadIdx.x / kWarp % 4 * 16 + threadIdx.x % kWarp / kQuad;
+  const int row = warpgroup * kMmaM + threadIdx.x / kWarp % kWarpgroupWarps * kWarpRows + threadIdx.x % kWarp / kQuad;
   const float scales = __ldg(w_scale + threadIdx.x % kWarp % (2 * kKSteps2));  // [weight block][K step] over the lanes
   const auto read = [&](int k, int stage) {
     const float h0 = s.scales[stage][row], h1 = s.scales[stage][row + 8];
@@ -25,7 +25,7 @@ __device__ __forceinline__ void gemm2_normal(
     uint16_t* y, int y_columns, int warpgroup) {
   float acc[kNormalSums];
   gemm2_normal_mainloop<kTerms>(s, pipe, acc, w_scale, warpgroup);
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp % 4;
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp % kWarpgroupWarps;
   const int own_rows = tile.n - warpgroup * kMmaM;  // of this warpgroup; may be more than 64, or not positive
   uint8_t* staged = s.staged[warpgroup];  // [2 times 64 columns][64 rows][128 bytes]
 #pragma unroll

@@ -55,7 +55,7 @@ __device__ __forceinline__ void gemm2_swap_ab(
     constexpr int n = decltype(tile_rows)::count;
     float acc[2][n / 2];
     gemm2_swap_ab_mainloop<n, kTerms>(s, pipe, acc, w_scale + warpgroup * kKSteps2, warpgroup);
-    const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp % 4;
+    const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp % kWarpgroupWarps;
     uint8_t* staged = s.staged[warpgroup];
 #pragma unroll
     for (int m = 0; m < 2; m++) {

@@ -186,8 +186,8 @@ struct DynamicTileScheduler {
     return v.x != kNoTile;
   }
   // For one thread of each CTA, before it loads tile nth's last K step: sends the next entry. The buffer that it
-  // overwrites, tile nth + 1 - kTileStages, has been read: both CTAs' consumers are at tile nth - 1 at least, as this
-  // tile's steps are more than the pipeline's stages.
+  // overwrites, that of tile nth + 1 - kTileStages, has been read: both CTAs' consumers are at tile nth - 1 at least,
+  // as the pipeline has no more stages than a tile has K steps.
   __device__ __forceinline__ void publish(uint2 next, int nth) const {
     static_assert(kKSteps2 >= 4, "a tile has at least as many K steps as the pipeline has stages");
     mbar_arrive_expect_tx(&s.tile_full[nth % kTileStages], sizeof(uint2));
