@@ -107,6 +107,7 @@ __device__ __forceinline__ void bulk_wait_read() { asm volatile("cp.async.bulk.w
 // Waits until the groups are complete: written and visible.
 __device__ __forceinline__ void bulk_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
+// ---- proxy fences ----
 
 // Orders this thread's generic accesses to shared or global memory with those of the async proxy (TMA, wgmma).
 __device__ __forceinline__ void fence_proxy_async_shared() {

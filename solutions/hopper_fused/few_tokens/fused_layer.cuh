@@ -25,7 +25,7 @@ constexpr int kChunkRows = 64;
 
 constexpr int kColumnTile = kMmaM;  // output columns of a CTA in gemm2
 constexpr int kColumnTiles = kHidden / kColumnTile;
-// Where the column tiles alone would leave SMs idle, so many CTAs share one, each with every kChunkSplits-th chunk.
+// CTAs that share a column tile, each with every kChunkSplits-th chunk, where one CTA per tile would leave SMs idle.
 constexpr int kChunkSplits = kTargetSms / kColumnTiles < 1 ? 1 : kTargetSms / kColumnTiles;
 constexpr int kGemm2Ctas = kColumnTiles * kChunkSplits;  // CTAs with a column tile; the others do gemm1 only
 

@@ -72,7 +72,8 @@ __device__ __forceinline__ void load_gemm1(
         bulk_load(s.scales[stage], scale + (size_t)k * rows, tile.n * 4, full, scale_policy);
       }
       __syncwarp();
-      if (thread < 2) cp_async_16(s.w_scales[stage] + 4 * thread, w_scale + k / 4 * 4);  // thread 0: up's, 1: gate's
+      if (thread < 2)  // thread 0: up's scales; thread 1: gate's
+        cp_async_16(s.w_scales[stage] + kScaleSteps * thread, w_scale + k / kScaleSteps * kScaleSteps);
       const uint8_t* x = args.x + k * kBlockK;
       uint8_t* to = s.rows[stage][0] + place;
 #pragma unroll

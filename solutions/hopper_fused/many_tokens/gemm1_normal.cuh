@@ -9,7 +9,7 @@ __device__ __forceinline__ void gemm1_normal_mainloop(
   const int row = warpgroup * kMmaM + threadIdx.x / kWarp % kWarpgroupWarps * kWarpRows + threadIdx.x % kWarp / kQuad;
   const auto read = [&](int k, int stage) {
     const float x0 = s.scales[stage][row], x1 = s.scales[stage][row + 8];
-    const float up = s.w_scales[stage][k % 4], gate = s.w_scales[stage][4 + k % 4];
+    const float up = s.w_scales[stage][k % kScaleSteps], gate = s.w_scales[stage][kScaleSteps + k % kScaleSteps];
     return NormalScales{{{x0 * up, x1 * up}, {x0 * gate, x1 * gate}}};
   };
   // weight rows are interleaved: 8 of up, 8 of gate

@@ -14,7 +14,7 @@ __device__ __forceinline__ void gemm1_swap_ab_mainloop(
   for (int k = 0; k < kKSteps1; k++, pipe.advance()) {
     const int stage = pipe.stage;
     mbar_wait(&s.full[stage], pipe.phase);
-    const float up = s.w_scales[stage][k % 4], gate = s.w_scales[stage][4 + k % 4];
+    const float up = s.w_scales[stage][k % kScaleSteps], gate = s.w_scales[stage][kScaleSteps + k % kScaleSteps];
     fence_proxy_async_shared();  // rows arrived by cp.async, which is not in the async proxy
     // All scales are in registers before the stage is released: a later read might find those of another K step.
     float2 x[N / 8];

@@ -63,6 +63,7 @@ struct ManyArgs : Layer {
   int clusters;           // of both GEMMs' grids: gemm1's schedule and the arrivals that gemm2 waits for rely on it
 };
 
+constexpr int kScaleSteps = 4;  // K steps whose weight scales gemm1 copies at once: 16 bytes
 constexpr int kTileWeightBytes = kTileWeightRows * kBlockK, kTileRowBytes = kTileRows * kBlockK;
 constexpr int kCtaWeightBytes = kTileWeightBytes / kClusterCtas;  // a CTA's share, which it multicasts
 constexpr uint16_t kAllCtas = (1 << kClusterCtas) - 1;            // multicast mask: every CTA of the cluster
@@ -75,7 +76,7 @@ struct GemmSmem {
   uint8_t rows[kStages][kTerms][kTileRowBytes];
   uint8_t staged[2][kTileRowBytes];  // a tile's result on its way to memory
   float scales[kStages][kTileRows];
-  float w_scales[kStages][8];  // gemm1: of four K steps, the stage's among them; up's, then gate's
+  float w_scales[kStages][2 * kScaleSteps];  // gemm1: of kScaleSteps K steps, the stage's among them; up's, then gate's
   // mbarriers, see gemm1.cu and gemm2.cu
   uint64_t full[kStages], empty[kStages];
   uint64_t tile_full[kTileStages];
