@@ -1,29 +1,44 @@
 # `make bench` and `make test` set up everything they need. `make help` lists the targets.
 PYTHON ?= python3
 # Another build of torch, for an older CUDA driver for instance: make setup TORCH=torch==2.11.0
-TORCH ?= torch==2.13.0
+# It is kept in $(READY), and so used until another one is named.
+READY := .venv/.ready
+GIVEN := $(TORCH)
+KEPT := $(shell cat $(READY) 2>/dev/null)
+TORCH ?= $(or $(KEPT),torch==2.13.0)
 # Used only when the chosen torch does not bring a Triton of its own.
 TRITON ?= triton==3.6.0
 
 BIN := .venv/bin
-READY := .venv/.ready
 PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help setup bench test test-slow test-all test-gpu lint pack definitions workloads docs page
+.PHONY: help setup bench test test-slow test-all test-gpu lint pack definitions workloads docs page new
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(READY) ## virtual environment in .venv; done again only when pyproject.toml changes
+setup: $(READY) ## virtual environment in .venv, 3 GB; again when pyproject.toml or TORCH changes
+
+ifneq ($(or $(GIVEN),$(KEPT)),$(KEPT))
+.PHONY: $(READY)
+endif
 
 $(READY): pyproject.toml
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11")'
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11")'
+	@echo "Setting up .venv with $(TORCH) and what this repository needs: about 3 GB to download, some minutes."
+	@rm -f $@
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet "$(TORCH)"
 	$(BIN)/python -c 'import triton' 2>/dev/null || $(BIN)/pip install --quiet "$(TRITON)"
 	$(BIN)/pip install --quiet --editable '.[dev]'
-	touch $@
+	@if { nvidia-smi || [ -e /dev/nvidia0 ]; } >/dev/null 2>&1 && \
+	  ! $(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then \
+	  echo "This machine has a GPU that $(TORCH) cannot use: everything would run on the CPU."; \
+	  echo "Is its driver too old? nvidia-smi shows which CUDA it can do; https://pytorch.org/get-started lists builds."; \
+	  echo "Then, for instance: make setup TORCH=torch==2.11.0"; \
+	fi
+	@echo "$(or $(GIVEN),$(KEPT))" > $@
 
 bench: $(READY) ## the main job: every solution on every workload, one table
 	$(BIN)/moebench run
@@ -43,6 +58,9 @@ test-gpu: $(READY) ## the tests that need a CUDA device, one after the other
 lint: $(READY) ## ruff: style and formatting
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check definitions scripts solutions tests
+
+new: $(READY) ## start a solution: make new NAME=mine, and FROM=triton or another solution to copy
+	$(BIN)/moebench new $(NAME) $(if $(FROM),--from $(FROM))
 
 pack: $(READY) ## solutions/packed/ and blob/: all that flashinfer-bench run --local . needs
 	$(BIN)/moebench pack

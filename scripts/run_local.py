@@ -2,7 +2,7 @@
 
 import sys
 
-from harness.cli import main
+from harness.__main__ import main
 
 if __name__ == "__main__":
     sys.exit(main(["run", *sys.argv[1:]]))

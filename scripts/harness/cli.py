@@ -5,7 +5,6 @@ Exit status of every one: 0 done, 1 something failed its check or nothing could 
 """
 
 import argparse
-import difflib
 import importlib
 import importlib.metadata
 import os
@@ -13,6 +12,8 @@ import shlex
 import sys
 
 from harness.core.errors import UserError
+from harness.core.interruption import LINE, STATUS, end_descendants, on_interrupt
+from harness.core.names import unknown
 
 # name -> what it does; harness.commands.<name> has `add_arguments(parser)` and `main(args) -> exit status`
 COMMANDS = {
@@ -32,10 +33,15 @@ COMMANDS = {
     "apply": "call the layer through flashinfer_bench.apply",
     "new": "start a solution: a manifest and a file that runs",
 }
+OURS = ("harness", "definitions", "solutions")  # an import of these that fails is a fault of this repository
 
 
 class Parser(argparse.ArgumentParser):
     """Reports bad arguments in one line, as every other error is."""
+
+    def _check_value(self, action: argparse.Action, value: object):
+        if action.choices is not None and value not in action.choices:
+            raise argparse.ArgumentError(action, unknown("value", str(value), action.choices))
 
     def error(self, message: str):
         raise UserError(f"{self.prog}: {message}; see {self.prog} -h")
@@ -63,19 +69,18 @@ def parse(argv: list[str]) -> argparse.Namespace:
     """The arguments, and `command_line`, the text that a record names. Raises UserError for bad arguments."""
     wanted = argv[0] if argv else None
     if wanted and not wanted.startswith("-") and wanted not in COMMANDS:
-        close = difflib.get_close_matches(wanted, COMMANDS, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else "see moebench -h"
-        raise UserError(f"moebench: unknown command {wanted!r}; {hint}")
+        raise UserError(f"moebench: {unknown('command', wanted, COMMANDS)}")
     args = parser_for(wanted).parse_args(argv)
-    args.command_line, args.moebench = shlex.join(["moebench", *argv]), main
+    args.command_line, args.moebench = shlex.join(["moebench", *argv]), command
     return args
 
 
-def main(argv: list[str] | None = None) -> int:
+def command(argv: list[str]) -> int:
     """Run a subcommand; return its exit status. Errors for the user are printed here, each in one line."""
     try:
-        args = parse(sys.argv[1:] if argv is None else argv)
-        status = args.main(args)
+        args = parse(argv)
+        with on_interrupt(end_descendants):
+            status = args.main(args)
         sys.stdout.flush()
         return status
     except UserError as error:
@@ -84,9 +89,23 @@ def main(argv: list[str] | None = None) -> int:
     except BrokenPipeError:  # the reader has seen enough, as head has
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except ImportError as error:
+        package = (error.name or "a package").partition(".")[0]
+        if package in OURS:
+            raise
+        missing = isinstance(error, ModuleNotFoundError)
+        fault = "is not installed" if missing else f"cannot be imported: {str(error).splitlines()[0]}"
+        print(f"{package} {fault}: run `make setup`", file=sys.stderr)
+        return 1
     except OSError as error:
         print(error, file=sys.stderr)
         return 2
+
+
+def main(argv: list[str] | None = None) -> int:
+    """As `command`, and ends in one line on Ctrl-C; argv: of the process by default."""
+    try:
+        return command(sys.argv[1:] if argv is None else argv)
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
+        print(LINE, file=sys.stderr)
+        return STATUS

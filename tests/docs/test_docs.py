@@ -113,7 +113,11 @@ def test_figures_are_drawn_checked_and_none_is_left_over(root, monkeypatch):
 def test_the_command_takes_names_of_pages(capsys):
     assert cli.main(["docs", "--check", "backends.md", "hopper_fused"]) == 0
     assert cli.main(["docs", "nothing"]) == 2
-    assert capsys.readouterr().err.startswith("no page 'nothing', want names from README.md and docs/: README.md, ")
+    said = capsys.readouterr().err
+    assert (
+        said.startswith("unknown page 'nothing'; there are: README, add_a_solution, apply, ")
+        and said.count("mxfp8") == 1
+    )
     assert docs.chosen_pages([]) == docs.all_pages()
     assert docs.chosen_pages(["mxfp8"]) == ["docs/history/mxfp8.md", "docs/mxfp8.md"]
 
@@ -128,6 +132,8 @@ def test_an_example_is_run_and_shown():
         )
         ours = examples.block("moebench compare --help | head -n 1", cli.main)
         assert ours.startswith("```\n$ moebench compare --help | head -n 1\nusage: moebench compare [-h]")
+        # `yes` is ended by SIGPIPE every time, other commands before `head` now and then
+        assert examples.output_of("yes | head -n 2", cli.main) == "y\ny\n"
         assert "TINY=1" not in examples.output_of("TINY=1 moebench docs --help; echo $?", cli.main)
         assert examples.output_of("moebench docs nothing; echo $?", cli.main) == "2\n"
     assert not (paths.ROOT / "file").exists()
@@ -135,7 +141,7 @@ def test_an_example_is_run_and_shown():
 
 @pytest.mark.parametrize(
     "command, fault",
-    [("echo no >&2; exit 3", "exit status 3: no"), ("moebench docs nothing", "exit status 2: no page 'nothing'")],
+    [("echo no >&2; exit 3", "exit status 3: no"), ("moebench docs nothing", "exit status 2: unknown page 'nothing'")],
 )
 def test_an_example_that_fails_is_named(root, command, fault):
     page(root, "a", f"<!-- output of: {command} -->\n<!-- end of output -->\n")
@@ -172,3 +178,62 @@ def test_a_shown_command_parses(name, line):
         assert "the following arguments are required" in str(error), error
     except SystemExit as error:
         assert error.code == 0
+
+
+# What a reader meets
+
+PROSE_WORDS = 900  # of one page: more is a diary, and belongs in docs/history/ as a table
+DIALECT = re.compile(r"\b(?:by turns|turn about|anew|told of|none of ours|a row a workload|the floor)\b")
+DESIGN_PAGES = [name for name in docs.all_pages() if not name.startswith("docs/history/")]
+LINK = re.compile(r"\]\(([^)\s]+)\)|^\[[^\]]+\]: (\S+)", re.M)
+
+
+def prose_lines(page):
+    """Lines that somebody wrote: no generated block, code, table or link target."""
+    text = docs.FENCE.sub("", docs.PIECE.sub("", (paths.ROOT / page).read_text()))
+    return [line for line in text.splitlines() if not re.match(r" *\||\[[^\]]+\]: ", line)]
+
+
+@pytest.mark.parametrize("page", DESIGN_PAGES)
+def test_a_page_is_short_and_wrapped(page):
+    lines = prose_lines(page)
+    assert len(" ".join(lines).split()) <= PROSE_WORDS
+    assert [line for line in lines if len(line) > 200] == []
+
+
+def test_the_readme_is_short():
+    assert len((paths.ROOT / "README.md").read_text().splitlines()) < 130
+
+
+@pytest.mark.parametrize("page", DESIGN_PAGES)
+def test_a_page_is_in_the_fields_words(page):
+    """docs/glossary.md has the words, and lists older ones beside them."""
+    assert [line for line in prose_lines(page) if DIALECT.search(line)] == []
+
+
+def anchors(page):
+    """GitHub's names of a page's headings."""
+    text = docs.FENCE.sub("", page.read_text())
+    names = [
+        re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-")
+        for heading in re.findall(r"^#+ +(.+)$", text, re.M)
+    ]
+    return {*names, *(f"{name}-{names[:at].count(name)}" for at, name in enumerate(names) if name in names[:at])}
+
+
+@pytest.mark.parametrize("page", docs.all_pages())
+def test_every_link_of_a_page_leads_somewhere(page):
+    here, broken = paths.ROOT / page, []
+    for link in map("".join, LINK.findall(docs.FENCE.sub("", here.read_text()))):
+        file, _, anchor = link.partition("#")
+        target = (here.parent / file).resolve() if file else here
+        if "://" not in link and (not target.exists() or anchor and anchor not in anchors(target)):
+            broken.append(link)
+    assert broken == []
+
+
+@pytest.mark.parametrize("folder", ["docs", "docs/history"])
+def test_the_index_names_every_page(folder):
+    index = (paths.ROOT / folder / "README.md").read_text()
+    pages = [path.name for path in (paths.ROOT / folder).glob("*.md") if path.name != "README.md"]
+    assert [name for name in pages if f"]({name})" not in index] == []

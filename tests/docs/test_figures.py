@@ -7,7 +7,9 @@ import pytest
 from harness.core import paths
 from harness.core.provenance import Provenance
 from harness.operators.roofline import BYTES_PER_SECOND, FLOPS_PER_SECOND
+from harness.packing import manifest
 from harness.profiling.record import KernelTime, ProfileRecord, StageTime, WorkloadProfile
+from harness.report import colours
 from harness.report.figures import roofline, speed, stages, style
 from harness.results import comparison
 from recorded import DEFAULT, trace, write
@@ -24,7 +26,7 @@ def build(tmp_path, traces):
     return comparison.build([write(tmp_path / "traces.jsonl", traces)])
 
 
-def profile(name="fast", clock="device", uuid="u", host_us=12.0, hardware="NVIDIA H200"):
+def profile(name="fast", clock="device", uuid="u", wall_us=112.0, hardware="NVIDIA H200"):
     """A record of two calls at T=57."""
     stages = []
     for stage, us in STAGES.items():
@@ -37,8 +39,8 @@ def profile(name="fast", clock="device", uuid="u", host_us=12.0, hardware="NVIDI
         calls=2,
         stages=stages,
         other=[],
-        wall_us=112.0,
-        host_us=host_us,
+        wall_us=wall_us,
+        host_us=wall_us - sum(STAGES.values()),
         bound_us=80.0,
         warnings=[],
     )
@@ -90,29 +92,58 @@ def test_shortening_a_picture_keeps_its_text():
     assert style.shortened(old) == f"{new}\n</style>\n"
 
 
-def test_ground_is_opaque_and_solutions_differ_in_more_than_colour():
-    """Legible in dark mode, in print, and whatever colours a reader can tell apart."""
-    assert re.fullmatch(r"#[0-9a-f]{6}", style.GROUND) and style.GROUND > "#f0f0f0"
-    looks = style.looks([f"solution{at}" for at in range(12)])
-    kinds = {(look["color"], look["marker"]) for look in looks.values()}
-    assert len(kinds) == 12
-    first = list(looks.values())[:7]
-    assert all(len({str(look[key]) for look in first}) == 7 for key in ("color", "marker", "linestyle"))
+@pytest.mark.parametrize("geometry", ["full", "bf16", "mxfp8"])
+def test_solutions_that_meet_have_colours_of_their_own(geometry):
+    listed = [name for name in manifest.solutions_of([geometry]) if name in colours.LISTED]
+    assert len(listed) > 2
+    assert len({colours.colour(name) for name in listed}) == len({colours.mark(name) for name in listed}) == len(listed)
+    assert set(colours.SPARE).isdisjoint(map(colours.colour, listed)), "a new solution's colour"
 
 
-def test_speed_draws_what_was_measured_and_the_bound(tmp_path):
-    found = build(tmp_path, [*two(), trace("slow", 7, status="RUNTIME_ERROR")])
-    data = speed.data(found.groups[0])
-    assert data["fast"] == [[1, 0.05, 400.0], [57, 0.3, 20 / 0.3], [901, 0.5, 40.0]]
-    assert [t for t, _, _ in data["slow"]] == [t for t, _, _ in data["bound"]] == [1, 57, 901]
-    for _, ms, speedup in data["bound"]:
-        assert speedup == pytest.approx(20 / ms)
+def test_a_new_solution_recolours_nobody():
+    """Its colour is one of its own, made of the name alone."""
+    assert {colours.colour(f"mine{at}") for at in range(50)} == set(colours.SPARE)
+    assert {colours.mark(f"mine{at}") for at in range(100)} == set(range(colours.NUM_MARKS))
+    assert style.look("mine")["color"] == colours.PALETTE[colours.colour("mine")][0]
+
+
+def test_text_in_a_colour_is_legible_on_its_ground():
+    """In figures and on the page, whose grounds these are: a contrast of at least 4.5."""
+
+    def light(colour):
+        parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+        linear = [v / 12.92 if v <= 0.03928 else ((v + 0.055) / 1.055) ** 2.4 for v in parts]
+        return sum(v * weight for v, weight in zip(linear, (0.2126, 0.7152, 0.0722), strict=True))
+
+    for on_light, on_dark in colours.PALETTE.values():
+        assert (light(style.GROUND) + 0.05) / (light(on_light) + 0.05) > 4.5
+        assert (light(on_dark) + 0.05) / (light("#0f1317") + 0.05) > 4.5
+
+
+def test_speed_draws_times_the_bound_at_equal_distances(tmp_path):
+    found = build(tmp_path, [*two(), trace("slow", 7, status="RUNTIME_ERROR"), trace("fast", 80, 0.5)])
+    group = found.groups[0]
+    data = speed.data(group)
+    assert [t for t, _ in data["fast"]] == [1, 57, 80, 901] and [t for t, _ in data["slow"]] == [1, 57, 901]
+    bounds = {row.workload.seq_len: row.workload.bound_ms for row in group.rows}
+    assert all(times == pytest.approx(0.5 / bounds[t]) for t, times in data["fast"] if t in (80, 901))
     (drawn,) = speed.pictures(found)
-    figure = drawn.draw(*drawn.arguments)
-    for axes in figure.axes:
-        assert axes.get_xscale() == axes.get_yscale() == "log"
-    labels = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert labels == ["roofline bound", "fast (3 of 19 workloads)", "slow (3 of 19 workloads)"]
+    (axes,) = drawn.draw(*drawn.arguments).axes
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["1", "57", "80", "901"]
+    assert list(axes.get_xticks()) == [0, 1, 2, 3] and axes.get_xscale() == axes.get_yscale() == "linear"
+    texts = [text.get_text() for text in axes.texts]
+    assert {"roofline bound", "fast", "slow (3/4)"} <= set(texts)
+    assert [text for text in texts if "↑" in text] == ["5.1 ↑", "10 ↑"], "outliers of T=1"
+    assert 1 > axes.get_ylim()[0] > 0.7 and data["fast"][2][1] < axes.get_ylim()[1] < 5.1
+
+
+def test_labels_at_the_ends_do_not_touch():
+    """And stay where they are wanted where there is room."""
+    assert style.apart([0.1, 0.5, 0.9], 0.05) == [0.1, 0.5, 0.9]
+    for wanted in ([0.5] * 6, [0.1, 0.12, 0.13, 0.5, 0.51], [0.2, 0.25, 0.26]):
+        placed = style.apart(wanted, 0.04)
+        assert all(b - a > 0.04 - 1e-9 for a, b in zip(placed, placed[1:], strict=False))
+        assert sum(placed) == pytest.approx(sum(wanted))
 
 
 def test_roofline_points_lie_where_bytes_and_operations_put_them(tmp_path):
@@ -128,24 +159,23 @@ def test_roofline_points_lie_where_bytes_and_operations_put_them(tmp_path):
             assert point[2] / roof == pytest.approx(point[3], rel=1e-6)
 
 
-def test_stages_add_up_to_a_call():
-    data = stages.data([profile(), profile("slow", host_us=None)])
+def test_a_bar_of_stages_ends_at_the_wall_time():
+    """Kernels that overlap add up to more than the call takes; those that leave gaps, to less."""
+    data = stages.data([profile(), profile("slow", wall_us=80.0)])
+    mine = [list(stage) for stage in STAGES.items()]
     assert data == {
         57: {
-            "fast": {"stages": [*map(list, STAGES.items()), [stages.BETWEEN, 12.0]], "bound": 80.0},
-            "slow": {"stages": [*map(list, STAGES.items())], "bound": 80.0},
+            "fast": {"stages": mine, "wall": 112.0, "device": 100.0, "bound": 80.0},
+            "slow": {"stages": mine, "wall": 80.0, "device": 80.0, "bound": 80.0},
         }
     }
-    figure = stages.draw(data, "title")
-    (axes,) = figure.axes
+    (axes,) = stages.draw(data, "title").axes
     ends = {}
     for bar in axes.patches:
         ends[bar.get_y()] = max(ends.get(bar.get_y(), 0), bar.get_x() + bar.get_width())
-    assert sorted(ends.values()) == [100.0, 112.0]
-    keys = figure.legends[0].get_patches()
-    assert {(key.get_facecolor(), key.get_hatch()) for key in keys} == {
-        (bar.get_facecolor(), bar.get_hatch()) for bar in axes.patches
-    }
+    assert [ends[y] for y in sorted(ends)] == pytest.approx([112, 80])
+    assert {"112", "80 (≥ 20 overlap)"} <= {text.get_text() for text in axes.texts}
+    assert [line.get_xdata() for line in axes.lines if line.get_marker() == "|"] == [pytest.approx([80, 100])]
 
 
 def test_times_of_the_interpreter_and_made_up_routing_are_not_drawn():
@@ -155,13 +185,12 @@ def test_times_of_the_interpreter_and_made_up_routing_are_not_drawn():
 
 def test_what_cannot_be_drawn_is_left_out(tmp_path):
     unknown = build(tmp_path, two(hardware="A GPU"))  # no bound is known for it
-    assert [drawn.file for drawn in speed.pictures(unknown)] == ["speed-a-gpu.svg"]
-    assert roofline.pictures(unknown) == []
+    assert speed.pictures(unknown) == roofline.pictures(unknown) == []
     other = build(tmp_path, two(tolerance=DEFAULT))
     assert speed.pictures(other) == roofline.pictures(other) == []
 
 
-def test_machines_and_versions_get_pictures_of_their_own(tmp_path):
-    found = build(tmp_path, [*two(), *two(torch="2.13"), *two(hardware="A GPU")])
+def test_versions_get_pictures_of_their_own(tmp_path):
+    found = build(tmp_path, [*two(), *two(torch="2.13")])
     files = [drawn.file for drawn in speed.pictures(found)]
-    assert files == ["speed-a-gpu.svg", "speed-nvidia-h200.svg", "speed-nvidia-h200-2.svg"]
+    assert files == ["speed-nvidia-h200.svg", "speed-nvidia-h200-2.svg"]

@@ -1,55 +1,108 @@
-"""The results in README.md are those in traces/."""
+"""README.md: the answer and the one table, from traces/; short, and as wide as GitHub's column."""
 
+import re
+
+from harness.core import paths
 from harness.report.blocks import results
 from harness.results import comparison
-from recorded import RECORDS, trace, trace_set
+from recorded import DEFAULT, RECORDS, trace, trace_set
+
+
+def built(root, traces):
+    return comparison.build([trace_set(root, traces)])
 
 
 def block(root, traces):
-    return results.block(comparison.build([trace_set(root, traces)]))
+    return results.block(built(root, traces))
 
 
-def measured(**changes):
-    """Every workload, in the order of the workload file, at 1 ms, 2 ms, ..., and 40 times as fast as the reference."""
-    return [
-        trace("fast", record.axes["seq_len"], ms, 40.0 * ms, **changes) for ms, record in enumerate(RECORDS, start=1)
-    ]
+def measured(name="fast", ms=1.0, **changes):
+    """Every workload, in the order of the workload file, at ms, 2 ms, ..., and 40 ms, 80 ms, ... the reference."""
+    return [trace(name, r.axes["seq_len"], ms * i, 40.0 * i, **changes) for i, r in enumerate(RECORDS, start=1)]
+
+
+def line(text, name):
+    (found,) = [line for line in text.splitlines() if line.startswith(f"| {name} ")]
+    return found
 
 
 def test_block_holds_what_was_measured(tmp_path):
     text = block(tmp_path, measured(hardware="A GPU"))
-    line = next(line for line in text.splitlines() if line.startswith("| fast"))
-    assert line.startswith("| fast | 19/19 | 40.0x | 10.000 | 1.000 | 2.000 | 12.000 |")
+    at = {record.axes["seq_len"]: i for i, record in enumerate(RECORDS, start=1)}
+    times = " | ".join(f"**{at[t]}.000**" for t in (1, 57, 14107))
+    assert line(text, "fast") == f"| fast | **1.00** | {times} | 40.0x | not run | 19/19 | not run |"
     for said in ("A GPU", "relaxed", "torch 2.11", "protocol once", "2026-01-01"):
         assert said in text
     assert "stale" not in text
 
 
+def test_each_solution_is_timed_once(tmp_path):
+    """A reader would miss: three times of one solution, as protocols differ; who passes at which tolerance."""
+    strict = measured(tolerance=DEFAULT, protocol="twice", ms=3.0)
+    strict[4] = trace("fast", RECORDS[4].axes["seq_len"], tolerance=DEFAULT, protocol="twice", status="RUNTIME_ERROR")
+    text = block(tmp_path, [*measured(), *measured("slow", 1.02), *strict])
+    assert len(re.findall(r"^\| (?:fast|slow) ", text, re.M)) == 2 and "protocol twice" not in text
+    assert line(text, "fast").endswith("| 40.0x | 18/19 | 19/19 | not run |")
+    assert line(text, "slow").startswith("| slow | **1.02** |") and line(text, "slow").endswith("| 19/19 | not run |")
+
+
+def test_no_mean_of_a_solution_that_failed_somewhere(tmp_path):
+    """A mean over what it got right would put it first."""
+    failed = trace("fast", RECORDS[0].axes["seq_len"], status="INCORRECT_NUMERICAL")
+    text = block(tmp_path, [failed, *measured()[1:], *measured("slow", 2.0)])
+    names = [line.split(" | ")[0] for line in text.splitlines() if line.startswith(("| fast", "| slow"))]
+    assert names == ["| slow", "| fast"]
+    assert line(text, "fast").startswith("| fast | - |") and "| - | not run | 18/19 |" in line(text, "fast")
+
+
 def test_a_changed_source_marks_its_results_stale(tmp_path):
     text = block(tmp_path, measured(sha1="before"))
-    assert "| fast | 0/19, 19 stale | - | - |" in text and "has changed" in text
+    assert line(text, "fast") == "| fast | - | - | - | - | - | not run | 0/19, 19 stale | not run |"
+    assert "has changed" in text
+    assert "no solution has passed" in results.answer(built(tmp_path, measured(sha1="before")))
 
 
 def test_a_few_stale_workloads_are_counted(tmp_path):
     """A reader must see that the rest is of the source as it is."""
     text = block(tmp_path, measured()[:18] + measured(sha1="before")[18:])
-    assert "| fast | 18/19, 1 stale |" in text and "has changed" in text
+    assert "| 18/19, 1 stale |" in line(text, "fast") and "has changed" in text
 
 
 def test_missing_workloads_are_not_hidden(tmp_path):
-    assert "| fast | 7/19 |" in block(tmp_path, measured()[:7])
+    assert "| 7/19 |" in line(block(tmp_path, measured()[:7]), "fast")
 
 
 def test_versions_get_tables_of_their_own(tmp_path):
     """A mean over two versions of torch would be nobody's figure."""
     text = block(tmp_path, measured()[:9] + measured(torch="2.13")[9:])
-    assert "| fast | 9/19 |" in text and "| fast | 10/19 |" in text
+    assert "| 9/19 |" in text and "| 10/19 |" in text
 
 
 def test_what_a_solution_calls_is_named_once(tmp_path):
     """Whose kernels were measured, in which release, without a table of their own for each release."""
     both = measured(packages="theirs 1.2")[:9] + measured(packages="theirs 1.3")[9:]
     text = block(tmp_path, both)
-    assert text.count("| fast | 19/19 |") == 1
+    assert "| 19/19 |" in line(text, "fast")
     assert text.count("theirs") == 2 and "fast with theirs 1.2 or theirs 1.3." in text
-    assert " with " not in block(tmp_path, measured())
+    assert "fast with " not in block(tmp_path, measured())
+
+
+def test_the_answer_names_all_level_solutions_by_tolerance(tmp_path):
+    """Which to use, best times against the yardstick; one paragraph for each machine."""
+    traces = [*measured(), *measured("slow", 1.02), *measured("sglang_triton", 2.0)]
+    traces += measured("slow", tolerance=DEFAULT, protocol="twice")
+    text = results.answer(comparison.build([trace_set(tmp_path, traces, ("fast", "slow", "sglang_triton"))]))
+    use = f"On NVIDIA H200 use `fast` or `slow` at relaxed {results.LINK} and `slow` at default tolerance."
+    assert text.startswith(use)
+    assert "`fast` is 2.00, 2.00 and 2.00 times (2.00) as fast as SGLang's Triton kernel" in text
+    assert text.endswith("geometric mean over all 19 workloads.")
+
+
+def test_the_readme_is_short_and_its_tables_fit():
+    """GitHub's column is 838 px: about 100 characters, and 26 px of padding for each column."""
+    text = (paths.ROOT / "README.md").read_text()
+    assert len(text.splitlines()) < 130
+    assert text.index("<!-- generated: answer -->") < text.index("make bench")
+    for row in re.findall(r"^\|.*\|$", text.split("<!-- generated: results -->")[1].split("<!-- end of")[0], re.M):
+        cells = [cell.strip().replace("*", "") for cell in row.strip("|").split("|")]
+        assert sum(26 + 8.5 * len(cell) for cell in cells) <= 838, row

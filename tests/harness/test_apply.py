@@ -48,6 +48,7 @@ import json
 from harness.commands import apply as command
 from harness.evaluation.sweep import random_inputs
 from flashinfer_bench import apply
+from flashinfer_bench.apply import get_default_registry
 from flashinfer_bench.compile import Runnable
 from definitions.moe_fp8_block_scale import definition
 
@@ -57,7 +58,7 @@ def noting(self, *args):
     return plain(self, *args)
 Runnable.call_value_returning = noting
 layer = definition({geometry!r})
-command.accept_recorded(layer.name)
+get_default_registry().register(layer.name, command.CONFIG, override=True)
 for tokens in {tokens!r}:
     inputs = random_inputs(layer, tokens, {device!r})
     apply(layer.name, args=tuple(inputs), fallback=lambda *args: called.append("the fallback"))
@@ -94,7 +95,7 @@ def serving(tmp_path, monkeypatch):
 
 @pytest.fixture
 def call(serving, monkeypatch):
-    """The solutions that FIB calls at these token counts with root as data set; setup: what runs before the calls."""
+    """The solutions that FIB calls at these token counts with root as data set; config: FIB's own without one."""
     called, plain = [], Runnable.call_value_returning
 
     def noting(self, *args):
@@ -103,10 +104,11 @@ def call(serving, monkeypatch):
 
     monkeypatch.setattr(Runnable, "call_value_returning", noting)
 
-    def calls(root, tokens, setup=command.accept_recorded, enable="1"):
+    def calls(root, tokens, config=command.CONFIG):
         called.clear()
-        serving(root, enable)
-        setup(SMALL)
+        serving(root)
+        if config:
+            get_default_registry().register(SMALL, config, override=True)
         layer = definition("small")
         for count in tokens:
             inputs = random_inputs(layer, count, "cpu")
@@ -220,12 +222,20 @@ def test_a_call_runs_the_best_recorded_solution_for_its_token_count(data_set, tm
 
 
 def test_without_the_documented_settings_every_call_falls_back(data_set, call):
-    assert call(data_set, [1, 7], setup=lambda name: None) == ["the fallback"] * 2
+    assert call(data_set, [1, 7], config=None) == ["the fallback"] * 2
+
+
+def from_page(pattern, **names):
+    """What the only match in docs/apply.md defines when it is run with these names."""
+    (source,) = re.findall(pattern, DOC, re.M)
+    exec(source, names)
+    return names
 
 
 def test_the_documented_settings_are_enough(data_set, call):
-    settings = re.findall(r"```python\n(.*?)```", DOC, re.DOTALL)[0].partition("\noutput = ")[0]
-    assert call(data_set, [1, 7], setup=lambda name: exec(settings.replace(FULL, SMALL), {})) == ["few", "many"]
+    config = from_page(r"^config = ApplyConfig\(.*\)$", ApplyConfig=ApplyConfig, math=math)["config"]
+    assert config == command.CONFIG
+    assert call(data_set, [1, 7], config) == ["few", "many"]
 
 
 def test_new_traces_change_the_choice_in_spite_of_the_cache(data_set, call):
@@ -259,22 +269,20 @@ def test_it_notices_a_wrong_result(data_set, run_command):
     assert status == 1 and "WRONG" in out
 
 
-def test_the_documented_choice_of_traces_works(data_set, call):
-    """docs/apply.md: of this machine, this tolerance and the present source only."""
-    hashes = {name: TraceSet.from_path(str(data_set)).get_solution(name).hash() for name in ("few", "many")}
-    record(
-        data_set,
-        [
-            trace("few", 1, 1.0, solution_sha1=hashes["few"]),
-            trace("many", 1, 5.0, solution_sha1="old"),
-            trace("many", 1, 6.0, solution_sha1=hashes["many"], hardware="Another GPU"),
-            trace("many", 1, 7.0, solution_sha1=hashes["many"], tolerance="relaxed: x"),
-        ],
-    )
-    settings, choice = re.findall(r"```python\n(.*?)```", DOC, re.DOTALL)
-    settings = settings.replace(FULL, SMALL).partition("\noutput = ")[0]
-    names = {"machine": "A GPU", "data_set": str(data_set)}
-    assert call(data_set, [1], setup=lambda name: exec(settings + choice, names), enable="0") == ["few"]
+def test_the_documented_choice_of_traces_works(data_set, monkeypatch):
+    """docs/apply.md: of this machine, one tolerance and the present source only."""
+    data = TraceSet.from_path(str(data_set))
+    now = {name: data.get_solution(name).hash() for name in ("few", "many")}
+    fitting = trace("few", 1, 1.0, solution_sha1=now["few"], tolerance="relaxed: x")
+    others = [
+        trace("many", 1, 5.0, solution_sha1="old", tolerance="relaxed: x"),
+        trace("many", 1, 6.0, solution_sha1=now["many"], tolerance="relaxed: x", hardware="Another GPU"),
+        trace("many", 1, 7.0, solution_sha1=now["many"], tolerance="contest: x"),
+        trace("gone", 1, 8.0, solution_sha1="now", tolerance="relaxed: x"),
+    ]
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "A GPU")
+    fits = from_page(r"^def fits(?s:.*?)\n    \)$", data=data, torch=torch)["fits"]
+    assert [fits(one) for one in [fitting, *others]] == [True, False, False, False, False]
 
 
 @pytest.mark.parametrize(
@@ -306,6 +314,15 @@ def test_a_data_set_without_packed_solutions_says_how_to_pack(data_set, run_comm
     shutil.rmtree(data_set / "solutions")
     status, _, err = run_command(data_set, 1)
     assert status == 1 and "run `make pack`" in err
+
+
+@pytest.mark.parametrize("tokens", [[], [1]])
+def test_nothing_that_passed_is_no_result(data_set, run_command, tokens, monkeypatch):
+    """A user would miss: the reference compared with itself and called right."""
+    record(data_set, [trace("few", 1, 9.0, status="INCORRECT_NUMERICAL"), trace("gone", 1, 9.0)])
+    monkeypatch.setattr(command, "definition", lambda geometry: definition("small"))
+    status, out, err = run_command(data_set, *tokens)
+    assert (status, out) == (1, "") and "no packed solution has a trace that passed" in err and err.count("\n") == 1
 
 
 @pytest.mark.gpu

@@ -4,15 +4,19 @@ import builtins
 import importlib
 import io
 import os
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
 from harness import cli
 from harness.commands import bound
 from harness.core import paths
+from harness.core.arguments import writable
+from harness.core.atomic_file import write_atomically
 from harness.core.errors import CannotRun, UserError
 
 HARNESS = paths.ROOT / "scripts" / "harness"
@@ -77,13 +81,26 @@ def test_the_version_is_the_packages(capsys):
     ("argv", "message"),
     [
         ([], "moebench: the following arguments are required: COMMAND; see moebench -h"),
-        (["rnu"], "moebench: unknown command 'rnu'; did you mean 'run'?"),
-        (["zzz"], "moebench: unknown command 'zzz'; see moebench -h"),
+        (["rnu"], "moebench: unknown command 'rnu'; did you mean run?"),
+        (["zzz"], f"moebench: unknown command 'zzz'; there are: {', '.join(cli.COMMANDS)}"),
         (["--zzz"], "moebench: the following arguments are required: COMMAND; see moebench -h"),
         (["bound", "--zzz"], "moebench: unrecognized arguments: --zzz; see moebench -h"),
         (
             ["run", "--timeout", "x"],
             "moebench run: argument --timeout: got 'x', want a whole number, 1 or more; see moebench run -h",
+        ),
+        *(
+            (
+                ["run", name, value],
+                f"moebench run: argument {name}: got {value!r}, want a whole number, {least} or more; "
+                "see moebench run -h",
+            )
+            for name, value, least in (
+                ("--num-trials", "0", 1),
+                ("--timeout", "-3", 1),
+                ("--iterations", "0", 1),
+                ("--warmup-runs", "-1", 0),
+            )
         ),
     ],
 )
@@ -99,6 +116,12 @@ def test_bad_arguments_get_one_line(argv, message, capsys):
         (CannotRun("no device"), 1, "no device"),
         (FileNotFoundError(2, "No such file or directory", "x"), 2, "[Errno 2] No such file or directory: 'x'"),
         (KeyboardInterrupt(), 130, "interrupted"),
+        (ModuleNotFoundError("No module named 'x.y'", name="x.y"), 1, "x is not installed: run `make setup`"),
+        (
+            ImportError("libx.so: no such file", name="x"),
+            1,
+            "x cannot be imported: libx.so: no such file: run `make setup`",
+        ),
     ],
 )
 def test_errors_have_a_status_and_one_line(error, status, message, monkeypatch, capsys):
@@ -108,6 +131,131 @@ def test_errors_have_a_status_and_one_line(error, status, message, monkeypatch, 
     monkeypatch.setattr(bound, "main", main)
     assert cli.main(["bound"]) == status
     assert capsys.readouterr().err.splitlines() == [message]
+
+
+def test_a_module_of_ours_that_is_missing_is_no_matter_of_setup(monkeypatch):
+    def main(args):
+        raise ModuleNotFoundError("No module named 'harness.zzz'", name="harness.zzz")
+
+    monkeypatch.setattr(bound, "main", main)
+    with pytest.raises(ModuleNotFoundError):
+        cli.main(["bound"])
+
+
+def is_running(pid):
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes() != b""  # what has ended and was not waited for has none
+    except OSError:
+        return False
+
+
+def test_ctrl_c_ends_what_was_started(monkeypatch, capfd):
+    """A user would miss: a compiler that goes on with all cores, and a terminal that waits for it."""
+    started = []
+
+    def main(args):
+        started.append(
+            subprocess.Popen(["bash", "-c", "trap '' INT; sleep 60 & echo $!; wait"], stdout=subprocess.PIPE)
+        )
+        started.append(int(started[0].stdout.readline()))
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(60)
+
+    monkeypatch.setattr(bound, "main", main)
+    assert cli.main(["bound"]) == 130 and capfd.readouterr().err == "interrupted\n"
+    shell, sleeping = started
+    assert shell.wait(10) == -signal.SIGTERM
+    deadline = time.monotonic() + 10
+    while is_running(sleeping) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not is_running(sleeping)
+
+
+# Stands in for torch, and takes Ctrl-C for a fault of its own, as the import of some packages does.
+INTERRUPTED = """
+import os, signal, time
+try:
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(60)
+except BaseException:
+    raise ImportError("torch: initialization failed")
+"""
+
+
+@pytest.mark.parametrize(
+    ("torch", "status", "line"),
+    [
+        (INTERRUPTED, 130, "interrupted"),
+        ("raise ModuleNotFoundError('', name='torch')", 1, "torch is not installed: run `make setup`"),
+    ],
+)
+def test_while_torch_is_imported(torch, status, line, tmp_path):
+    """A user would miss: one line and not a traceback, on Ctrl-C in the first seconds and without `make setup`."""
+    (tmp_path / "torch.py").write_text(torch)
+    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(HARNESS.parent), str(paths.ROOT)])}
+    done = subprocess.run([sys.executable, "-m", "harness", "run"], env=env, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr.splitlines()) == (status, "", [line])
+
+
+UNWRITABLE = [
+    ["run", "--output"],
+    ["sweep", "--output"],
+    ["profile", "triton_mxfp8", "--output"],
+    ["profile", "triton_mxfp8", "--records"],
+    ["profile", "triton_mxfp8", "--chrome-trace"],
+    ["tune", "--record"],
+    ["compare", "--output"],
+    ["page", "--output"],
+    ["regression", "--before", "x", "--after", "y", "--output"],
+    ["pack", "--into"],
+    ["submit", "triton_fused_v2", "--into"],
+]
+
+
+@pytest.mark.parametrize("argv", UNWRITABLE, ids=" ".join)
+def test_what_cannot_be_written_is_refused_at_once(argv, tmp_path, capsys):
+    """A user would miss: the hour before it turns out that its results cannot be kept."""
+    (tmp_path / "file").write_text("")
+    wanted = str(tmp_path / "file" / "x")
+    assert cli.main([*argv, wanted]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"moebench {argv[0]}: argument {argv[-1]}: got {wanted!r}, want a f")
+    assert ": Not a directory; see" in line
+
+
+def test_where_a_file_can_be_written(tmp_path, monkeypatch):
+    new, device = tmp_path / "new" / "file", Path("/dev/null")
+    assert [writable(path) for path in (new, device)] == [new, device] and not any(tmp_path.iterdir())
+    with pytest.raises(UserError, match="want a file that can be written: it is a folder"):
+        writable(tmp_path)
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="want a file that can be written: it is protected"):
+        writable(tmp_path / "file")
+
+
+def test_a_file_is_never_half_written(tmp_path, monkeypatch):
+    """A user would miss: the old content, after Ctrl-C while the new one was written."""
+    path = tmp_path / "file"
+    write_atomically(path, "old")
+
+    def interrupted(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_atomically(path, "new")
+    assert [found.read_text() for found in tmp_path.iterdir()] == ["old"]
+
+
+def test_what_is_no_regular_file_is_written_to_and_not_replaced(tmp_path):
+    """A user would miss: /dev/stdout, or as root a machine without /dev/null."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    write_atomically(pipe, "x")
+    assert os.read(reader, 2) == b"x" and pipe.is_fifo()
+    os.close(reader)
 
 
 def test_a_command_knows_the_text_that_repeats_it(monkeypatch):

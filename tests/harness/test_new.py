@@ -1,11 +1,14 @@
 """moebench new: what it writes runs and passes as it is, and a name that cannot be is refused."""
 
 import shutil
+import subprocess
+import sys
 from functools import partial
 
 import pytest
 from flashinfer_bench import EvaluationStatus
 from harness import cli
+from harness.commands import new
 from harness.core import paths
 from harness.evaluation import cpu_judge, run
 from harness.evaluation.tolerances import TOLERANCES
@@ -15,6 +18,8 @@ from harness.report.blocks import solutions as solutions_block
 from harness.results.comparison import Comparison
 
 from definitions.moe_fp8_block_scale import GEOMETRIES, definition
+
+SLOW = pytest.mark.slow
 
 
 @pytest.fixture
@@ -27,18 +32,25 @@ def solutions(tmp_path, monkeypatch):
     return folder
 
 
-def test_a_new_solution_passes_every_workload(solutions, capsys):
+HARDEST = ["none-local", "no-tokens", "last-rank-odd-length"]
+
+
+@pytest.mark.parametrize(
+    ("start", "tolerance", "workloads"),
+    [("torch", "default", []), ("triton", "relaxed", HARDEST), pytest.param("triton", "relaxed", [], marks=SLOW)],
+)
+def test_a_new_solution_passes(solutions, start, tolerance, workloads, capsys):
     """A user would miss: a start that has to be repaired first."""
-    assert cli.main(["new", "mine"]) == 0
+    assert cli.main(["new", "mine", "--from", start]) == 0
     assert capsys.readouterr().out.endswith("Next: moebench run --solutions mine\n")
     packed = pack.pack("mine", solutions)
     assert list(packed) == list(GEOMETRIES) and packed["full"].name == "mine"
     for hardware in ("cpu", "sm_90", "sm_100"):
         assert eligibility.why_skipped(packed["small"], hardware) is None
-    todo = run.load_workloads("small")
-    assert len(todo) == len(cases("small"))
+    todo = run.load_workloads("small", workloads)
+    assert len(todo) == len(workloads or cases("small"))
     for label, workload in todo:
-        settings = TOLERANCES["default"].config(num_trials=1, timeout_seconds=60), paths.ROOT
+        settings = TOLERANCES[tolerance].config(num_trials=1, timeout_seconds=60), paths.ROOT
         (found,) = cpu_judge.run_workload(definition("small"), workload, [packed["small"]], *settings).values()
         assert found.status == EvaluationStatus.PASSED, f"{label}: {found.log}"
 
@@ -53,16 +65,21 @@ def test_the_backends_page_stays_up_to_date(solutions, monkeypatch):
     monkeypatch.setattr(manifest, "read_manifest", read)
     table = solutions_block.block(Comparison([]))
     assert "`triton_fused_v2`" in table and "`mine`" not in table and "`copy`" not in table
-    monkeypatch.setattr(solutions_block, "fastest_at", lambda _: {"mine": {"A GPU": [1]}})
+    monkeypatch.setattr(solutions_block, "level_at", lambda _: {"mine": {"A GPU": [1]}})
     with pytest.raises(manifest.PackingError, match=r"mine: solution.toml: \[facts\]"):
         solutions_block.block(Comparison([]))
 
 
-def test_it_is_short_and_formatted(solutions):
-    cli.main(["new", "mine"])
+@pytest.mark.parametrize("start", new.STARTS)
+def test_it_is_short_and_formatted(solutions, start):
+    """A user would miss: a start that `make lint` refuses."""
+    cli.main(["new", "mine", "--from", start])
     assert len((solutions / "mine" / "solution.toml").read_text().splitlines()) == 8
     text = (solutions / "mine" / "main.py").read_text()
     assert max(map(len, text.splitlines())) <= 120 and text.endswith(")\n")
+    for check in (["check"], ["format", "--check"]):
+        ruff = [sys.executable, "-m", "ruff", *check, "--config", paths.ROOT / "pyproject.toml", solutions / "mine"]
+        assert subprocess.run(ruff, capture_output=True).returncode == 0
 
 
 def test_a_copy_differs_in_its_name_alone(solutions):
@@ -82,7 +99,10 @@ def test_a_copy_differs_in_its_name_alone(solutions):
         (["hopper_fused"], "NAME: there is a solutions/hopper_fused/ already, want another name"),
         (["packed"], "NAME: there is a solutions/packed/ already"),
         (["mine", "--from", "hoper_fused"], "--from: unknown solution 'hoper_fused'; did you mean hopper_fused?"),
-        (["mine", "--from", "x"], "--from: unknown solution 'x'; there are: hopper_fused, triton_fused_v2"),
+        (
+            ["mine", "--from", "x"],
+            "--from: unknown solution 'x'; there are: torch, triton, hopper_fused, triton_fused_v2",
+        ),
     ],
 )
 def test_bad_names_get_one_line_and_nothing_is_written(solutions, capsys, args, said):

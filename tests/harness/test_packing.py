@@ -1,6 +1,8 @@
 """Packed solutions stand alone, and a mistake in one is reported in one line."""
 
 import ast
+import importlib
+import sys
 
 import pytest
 import torch
@@ -58,6 +60,24 @@ def test_round_trip_through_fibs_reader_and_builder(folder):
     output = torch.zeros(3, 512, dtype=torch.bfloat16)
     run(*[None] * 10, output)
     assert (output == 1).all()
+
+
+def test_a_package_runs_without_flashinfer_bench(folder, tmp_path, monkeypatch):
+    """docs/engines.md: an engine that has no FIB imports the package and calls its function."""
+    assert pack.pack_packages(["tiny"], tmp_path / "engine", folder) == [tmp_path / "engine" / "tiny"]
+    for module in ("flashinfer_bench", "harness"):
+        monkeypatch.setitem(sys.modules, module, None)  # importing it raises
+    monkeypatch.syspath_prepend(tmp_path)
+    output = torch.zeros(3, 512, dtype=torch.bfloat16)
+    importlib.import_module("engine.tiny").run(*[None] * 10, output)
+    assert (output == 1).all()
+
+
+def test_a_package_is_not_written_over_another(folder, tmp_path):
+    """A file of an older version that stays there would be compiled along."""
+    pack.pack_packages(["tiny"], tmp_path / "engine", folder)
+    with pytest.raises(UserError, match="--package: .*engine/tiny exists; remove it"):
+        pack.pack_packages([], tmp_path / "engine", folder)
 
 
 def test_packing_twice_gives_the_same_bytes(folder):

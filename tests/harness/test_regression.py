@@ -1,5 +1,8 @@
 """A change that makes a solution slower or wrong is marked, and nothing is compared that cannot be."""
 
+import re
+import subprocess
+
 import pytest
 import recorded
 from harness import cli
@@ -136,9 +139,21 @@ def test_a_broken_line_costs_only_itself(regress):
 
 def test_nothing_to_compare_is_an_error_of_one_line(regress):
     status, _, err = regress([trace()], [trace(1, hardware="Another GPU")])
-    assert status == 2 and err.startswith("nothing could be compared")
+    assert status == 1 and err.startswith("nothing could be compared")
     status, out, err = regress([trace()], [])
     assert (status, out) == (2, "") and len(err.strip().splitlines()) == 1 and "no traces" in err
+
+
+def test_the_example_in_the_docs_edits_two_traces():
+    """A user would miss: its sed no longer fits the format of traces, and the page shows a change without an effect."""
+    text = (paths.ROOT / "docs" / "ci.md").read_text()
+    assert "**1 slower by more than 5%, 1 newly failing**, of 19 compared." in text
+    (edit,) = re.findall(r"^sed '(.+)' before.jsonl", text, re.M)
+    before = trace_files.read([paths.trace_file(NAME)])[0]
+    lines = [r.trace.model_dump_json() for r in before if r.trace.solution == "triton_fused_v2"][:7]
+    done = subprocess.run(["sed", edit], input="\n".join(lines), capture_output=True, text=True, check=True)
+    changed = [at for at, (old, new) in enumerate(zip(lines, done.stdout.split("\n"), strict=True), 1) if old != new]
+    assert changed == [4, 7]
 
 
 def test_the_recorded_traces_equal_themselves():

@@ -8,7 +8,7 @@ import pytest
 from harness import cli
 from harness.core import paths
 from harness.results import comparison
-from recorded import DEFAULT, RELAXED, trace, trace_set
+from recorded import DEFAULT, NAME, RECORDS, RELAXED, trace, trace_set
 
 browser = pytest.importorskip("browser")  # which needs selenium
 By, Keys, ActionChains, WebDriverWait = browser.By, browser.Keys, browser.ActionChains, browser.WebDriverWait
@@ -121,7 +121,7 @@ def test_page_holds_every_recorded_figure(here):
         (point["latency_ms"], point["speedup"]) for g in data["groups"] for s in g["series"] for point in s["points"]
     ]
     assert sorted(shown) == sorted((cell.latency_ms, cell.speedup) for cell in cells if cell.latency_ms)
-    assert {view["title"] for view in data["traces"].values()} == {f"{c.solution} at T = {c.seq_len:,}" for c in cells}
+    assert {view["title"] for view in data["traces"].values()} == {f"{c.solution} at T = {c.seq_len}" for c in cells}
     assert len(data["traces"]) == len(cells) == text.count('<a class="figure"')
     assert data["solutions"] == sorted({cell.solution for cell in cells})
     for group in built.groups:
@@ -175,7 +175,7 @@ def test_page_of_this_repository_loads_alone(driver, here, width):
     assert driver.execute_script("return document.documentElement.scrollWidth") <= width
     (section,) = find(driver, "section.group")
     counts = [len(section.find_elements(By.CSS_SELECTOR, s)) for s in (".workloads tbody tr", ".curve.series-bound")]
-    assert counts == [19, 3], "19 workloads, and the bound in the legend and both plots"
+    assert counts == [19, 2], "19 workloads, and the bound in the legend and the plot"
 
 
 def test_sorts_by_number_and_back(opened):
@@ -210,7 +210,7 @@ def test_filters_by_solution(opened):
     choose(opened, "solution", "slow")
     assert column(opened, "slow") == [] and figures(column(opened, "fast")) == list(FAST.values())
     assert not [node for node in find(opened, "main [data-solution]") if node.get_attribute("data-other") == "slow"]
-    assert len(find(opened, ".point")) == points - 2 * len(SLOW)
+    assert len(find(opened, ".point")) == points - len(SLOW)
     assert "3 of 4 solutions" in opened.find_element(By.ID, "shown").text
 
 
@@ -311,13 +311,19 @@ def test_hostile_name_is_only_a_name(opened):
     assert opened.find_elements(By.TAG_NAME, "img") == []
 
 
-def test_plots_show_values_and_lead_to_traces(opened):
-    figure = find(opened, "figure[data-metric='latency']")[0]
-    curve = [
-        p
-        for p in figure.find_elements(By.CSS_SELECTOR, ".point")
-        if p.get_attribute("aria-label").startswith("fast at")
-    ]
+def drawn(driver, solution):
+    """Where the displayed plot has a solution's points: T -> (x, y)."""
+    points = {}
+    for point in find(driver, ".point"):
+        if found := re.match(rf"{solution} at T = ([\d,]+):", point.get_attribute("aria-label")):
+            place = re.findall(r"[\d.]+", point.get_attribute("transform"))
+            points[int(found[1].replace(",", ""))] = tuple(map(float, place))
+    return points
+
+
+def test_plot_shows_values_and_leads_to_traces(opened):
+    choose(opened, "plot", "latency")
+    curve = [point for point in find(opened, ".point") if point.get_attribute("aria-label").startswith("fast at")]
     assert len(curve) == len(FAST)
     ActionChains(opened).move_to_element(curve[1]).perform()
     (tip,) = find(opened, ".tip")
@@ -330,20 +336,49 @@ def test_plots_show_values_and_lead_to_traces(opened):
     assert trace_terms(opened)["Latency"] == "10.0000 ms"
 
 
-def test_axes_are_logarithmic(opened):
-    """Equal ratios are equal distances, along both axes."""
-    script = """
-      const place = (label) => {
-        const point = [...document.querySelectorAll("section.group:not([hidden]) figure[data-metric=latency] .point")]
-          .find((p) => p.getAttribute("aria-label").startsWith(label));
-        return point.getAttribute("transform").match(/[\\d.]+/g).map(Number);
-      };
-      return arguments[0].map(place);
-    """
-    one, seven, eighty = opened.execute_script(script, [f"fast at T = {t}:" for t in (1, 7, 80)])
-    for axis, (a, b, c) in enumerate(((1, 7, 80), (FAST[1], FAST[7], FAST[80]))):
-        drawn = (eighty[axis] - one[axis]) / (seven[axis] - one[axis])
-        assert drawn == pytest.approx(math.log(c / a) / math.log(b / a), rel=0.02)
+@pytest.mark.parametrize("plot", ["latency", "speedup"])
+def test_workloads_stand_at_equal_distances(opened, plot):
+    choose(opened, "plot", plot)
+    places = sorted(workload.axes["seq_len"] for workload in RECORDS)
+    found = drawn(opened, "fast")
+    assert sorted(found) == sorted(FAST)
+    (one, _), (last, _) = found[1], found[14107]
+    for t, (x, _) in found.items():
+        assert (x - one) / (last - one) == pytest.approx(places.index(t) / (len(places) - 1), abs=0.002)
+
+
+def test_times_the_bound_is_linear_and_numbers_stand_for_outliers(driver, here):
+    """The default view of traces with a bound. A point at 56 must not flatten those that lie between 1 and 2."""
+    browser.resize(driver, 1280)
+    driver.get(here.as_uri())
+    group = next(group for group in comparison.recorded(NAME).groups if group.tolerance_name == "relaxed")
+    times = {cell.seq_len: cell.over_bound for cell in group.cells if cell.solution == "flashinfer_cutlass"}
+    numbers = [node.text for node in find(driver, ".point.series-slate text")]
+    above = sorted(times.values())[-len(numbers) :]
+    assert sorted(float(text.removesuffix(" ↑")) for text in numbers) == [float(f"{value:.2g}") for value in above]
+    inside = sorted((times[t], y) for t, (_, y) in drawn(driver, "flashinfer_cutlass").items() if times[t] < above[0])
+    (a, low), (b, middle), (c, high) = inside[0], inside[6], inside[-1]
+    assert (low - high) / (low - middle) == pytest.approx((c - a) / (b - a), rel=0.02)
+    assert "bound" in [node.text for node in find(driver, ".plot > text.name")]
+
+
+@pytest.mark.parametrize("plot, values", [("latency", FAST), ("speedup", {t: 20 / ms for t, ms in FAST.items()})])
+def test_other_views_are_logarithmic(opened, plot, values):
+    """Equal ratios are equal distances."""
+    choose(opened, "plot", plot)
+    one, seven, eighty = (drawn(opened, "fast")[t][1] for t in (1, 7, 80))
+    wanted = math.log(values[80] / values[1]) / math.log(values[7] / values[1])
+    assert (eighty - one) / (seven - one) == pytest.approx(wanted, rel=0.02)
+
+
+def test_names_at_the_ends_of_curves_do_not_touch(opened):
+    """In the colour of their curves; a narrow screen has the legend only."""
+    names = find(opened, ".plot > text.name")
+    assert {name.text for name in names} == {"fast", "slow", "old", HOSTILE_NAME}
+    tops = sorted(name.rect["y"] for name in names)
+    assert all(b - a >= 10 for a, b in zip(tops, tops[1:], strict=False))
+    browser.resize(opened, 400)
+    assert WebDriverWait(opened, 10).until(lambda _: not find(opened, ".plot > text.name"))
 
 
 def test_legend_hides_a_curve(opened):
@@ -351,7 +386,7 @@ def test_legend_hides_a_curve(opened):
     (button,) = find(opened, '.legend button[data-curve="slow"]')
     button.click()
     assert button.get_attribute("aria-pressed") == "false"
-    assert len(find(opened, ".point")) == points - 2 * len(SLOW)
+    assert len(find(opened, ".point")) == points - len(SLOW)
     assert figures(column(opened, "slow")) == list(SLOW.values()), "the table keeps it"
     button.click()
     assert len(find(opened, ".point")) == points
@@ -365,7 +400,7 @@ def test_narrow_screen_scrolls_tables_not_the_page(opened):
 
 
 @pytest.mark.parametrize("colours", ["light", "dark"])
-def test_text_is_legible(opened, colours):
+def test_text_is_legible(opened, page, colours):
     """Contrast of at least 4.5 for text, and 3 for curves, on their own background."""
     browser.resize(opened, 1280, colours=colours)
     script = """
@@ -386,7 +421,7 @@ def test_text_is_legible(opened, colours):
       });
     """
     text = ["h1", ".note.muted", ".tag.failed", ".tag.stale", ".tag.skipped", "td.best .m-latency", ".choice a"]
-    lines = [f".curve.series-{n}" for n in (0, 1, 2, 3)]
+    lines = [f".curve.{colour}" for colour in {s["colour"] for s in data_of(page)["groups"][0]["series"]}]
     ratios = opened.execute_script(script, [[s, "color"] for s in text] + [[s, "stroke"] for s in lines])
     assert min(ratios[: len(text)]) >= 4.5 and min(ratios[len(text) :]) >= 3
     page = opened.execute_script("return getComputedStyle(document.body).backgroundColor")

@@ -31,6 +31,7 @@ PROGRAMS = {
 OWN_PATH = {
     "scripts/harness/tuning/compile_alone.py": "imports a solution from the folder that FIB built it in",
     "tests/support/ahead_of_time.py": "imports a packed solution",
+    "tests/harness/test_cli.py": "puts a torch that cannot be imported in front of the real one",
     "tests/harness/test_submit.py": "sets PYTHONPATH to show that it does not help a submission",
 }
 EDIT = re.compile(r"sys\.path(\.(insert|append|extend)|\[.*\] *=| *\+?= )|[\"']PYTHONPATH[\"']")

@@ -11,10 +11,10 @@ from flashinfer_bench import EvaluationStatus, Performance, Trace
 from flashinfer_bench.data import load_jsonl_file
 from harness import cli
 from harness.core import paths, provenance
-from harness.evaluation import cpu_judge, run
+from harness.evaluation import cpu_judge, run, workers
 from harness.evaluation.tolerances import TOLERANCES
 from harness.operators import workloads
-from harness.packing import eligibility, pack
+from harness.packing import eligibility, manifest, pack
 from harness.report import run_table
 from harness.results import trace_files
 from rich.console import Console
@@ -108,7 +108,7 @@ def test_value_returning_solutions_are_judged_too(tmp_path, records):
 def test_skips_are_decided_before_building(tmp_path):
     packed = solution(tmp_path, "pass", dependencies=["torch", "no_such_module.sub"])
     assert "needs no_such_module.sub" in eligibility.why_skipped(packed, "cpu")
-    assert "runs on cpu; this machine is sm_80" in eligibility.why_skipped(packed, "sm_80")
+    assert "runs on the CPU only; this GPU is sm_80" in eligibility.why_skipped(packed, "sm_80")
     assert eligibility.why_skipped(solution(tmp_path, "pass"), "cpu") is None
 
 
@@ -201,7 +201,12 @@ def test_logs_in_traces_lose_the_folders_of_a_machine(tmp_path, records):
         (
             ["--solutions", "hopper_fused"],
             1,
-            "no solution can be run here: hopper_fused: SKIPPED: does not serve",
+            "no solution can be run here: hopper_fused: SKIPPED: needs sm_90; this machine has no CUDA device",
+        ),
+        (
+            ["--solutions", "triton_mxfp8", "--definition", "small"],
+            1,
+            "triton_mxfp8: SKIPPED: serves mxfp8, mxfp8_small, mxfp8_fp16, not small: --definition mxfp8_small",
         ),
     ],
 )
@@ -214,11 +219,11 @@ def test_what_cannot_be_run_gets_one_line(args, status, message, no_gpu, capsys)
 @pytest.fixture
 def two_workloads(monkeypatch, no_gpu):
     load = run.load_workloads
-    monkeypatch.setattr(run, "load_workloads", lambda geometry: load(geometry)[:2])
+    monkeypatch.setattr(run, "load_workloads", lambda geometry, wanted: load(geometry, wanted)[:2])
 
 
-def test_a_run_that_is_cut_short_keeps_what_it_measured(tmp_path, monkeypatch, passed, no_gpu):
-    """A user would miss: an hour of results, for one Ctrl-C in the last workload."""
+def test_a_run_that_is_cut_short_keeps_what_it_measured(tmp_path, monkeypatch, passed, no_gpu, capsys):
+    """A user would miss: an hour of results, for one Ctrl-C in the last workload; and the table of them."""
     judged = []
 
     def run_workload(found, workload, solutions, *rest):
@@ -231,6 +236,20 @@ def test_a_run_that_is_cut_short_keeps_what_it_measured(tmp_path, monkeypatch, p
     output = tmp_path / "traces.jsonl"
     assert cli.main(["run", "--solutions", "triton_fused_v2", "--output", str(output)]) == 130
     assert sorted(t.workload.uuid for t in trace_files.load(output)) == sorted(judged) and len(judged) == 2
+    shown = capsys.readouterr()
+    assert "triton_fused_v2" in shown.out.partition("━")[2] and f"2 traces saved in {output}" in shown.out
+    assert shown.err == "interrupted\n"
+
+
+def test_a_cache_that_cannot_be_written_is_named_before_anything_runs(tmp_path, monkeypatch, no_gpu, capsys):
+    """A user would miss: what to set where the home folder is read-only."""
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("FIB_CACHE_PATH", str(tmp_path / "file" / "cache"))
+    assert cli.main(["run", "--definition", "mxfp8_small"]) == 1
+    shown = capsys.readouterr()
+    (line,) = shown.err.splitlines()
+    assert line.startswith(f"FIB_CACHE_PATH: nothing can be written in {tmp_path}/file/cache: Not a directory; set")
+    assert not shown.out
 
 
 def test_a_reference_that_does_not_run_fails_the_run(tmp_path, monkeypatch, passed, two_workloads, capsys):
@@ -273,7 +292,7 @@ def test_the_runner_of_a_gpu_gets_the_protocol_and_is_closed(tmp_path, monkeypat
     """A user would miss: a worker that holds the GPU's memory after Ctrl-C."""
     worker = Worker(passed.model_copy(update={"performance": Performance(latency_ms=1, speedup_factor=2)}))
     here = provenance.here
-    monkeypatch.setattr(run, "PersistentRunner", lambda log_dir: worker)
+    monkeypatch.setattr(workers, "PersistentRunner", lambda log_dir: worker)
     monkeypatch.setattr(provenance, "here", lambda device, **known: here("cpu", **known))
     config = RELAXED.config(num_trials=3, timeout_seconds=60, warmup_runs=7, iterations=9)
     packed = solution(tmp_path, BODIES["PASSED"])
@@ -302,17 +321,47 @@ def test_the_table_has_one_row_per_solution(trace, records, capsys):
         run.Judged("T=3", {}, "the reference did not run: no"),
     ]
     names = ["a_long_name_of_a_solution", "b"]
-    table = run_table.table("title", judged, names, ["c: SKIPPED: needs x"], timed=True)
+    table = run_table.table(judged, names, ["c: SKIPPED: needs x"], timed=True)
     first, second = ([getattr(cell, "text", cell) for cell in row] for row in table.sections[0])
     assert first == ["a_long_name_of_a_solution", "2/3", "2.0000", "6.7x", "2", "1.0000", "1.0000", "1.0000"]
     assert second[:5] == ["b", "1/3", "2.0000", "5.0x", "0"]
-    assert table.notes == [
+    assert table.notes[2:] == [
         "REFERENCE FAILED on T=3: the reference did not run: no",
         "b: RUNTIME_ERROR on T=2",
         "c: SKIPPED: needs x",
     ]
     Console(width=300).print(table.terminal())
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 100
+
+
+@pytest.mark.parametrize("timed", [True, False])
+def test_nothing_is_cut_in_80_columns(timed, trace, records, capsys):
+    """A user would miss: which of hopper_fused and hopper_fused_exact a row is. On a GPU FIB gives no ratios."""
+    found = trace(records[0], "2026-01-01T00:00:00").evaluation
+    performance = Performance(latency_ms=1234.5678, speedup_factor=87.5)
+    correctness = found.correctness.model_copy(update={"extra": None}) if timed else found.correctness
+    known = found.model_copy(update={"performance": performance, "correctness": correctness})
+    names = manifest.solution_names()
+    judged = [
+        run.Judged("T=1", {name: trace(records[0], "").model_copy(update={"evaluation": known}) for name in names})
+    ]
+    Console(width=80).print(run_table.table(judged, names, [], timed).terminal())
+    shown = capsys.readouterr().out
+    assert all(f"│ {name} " in shown for name in names) and "…" not in shown
+    assert ("1234.5678" in shown) == timed and ("1.0000" in shown) != timed
+
+
+def test_a_reason_is_shown_once_while_it_stays_the_same(trace, records):
+    """A user would miss: the second error among nineteen copies of the first."""
+    before = {}
+
+    def shown(*reasons):
+        judged = run.Judged("T=1", {"tiny": trace(records[0], "2026-01-01T00:00:00")}, None, {}, {"tiny": [*reasons]})
+        return [*run_table.lines(judged, False, before)]
+
+    assert shown("ValueError: no", "at x:1")[1:] == ["    ValueError: no", "    at x:1"]
+    assert shown("ValueError: no", "at x:1") == ["T=1  tiny  PASSED  matched 1.0000  as before"]
+    assert shown("ValueError: yes")[1:] == ["    ValueError: yes"]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the interpreter's job, for CPUs")
@@ -322,7 +371,8 @@ def test_the_main_job_on_a_few_workloads(tmp_path, two_workloads, capsys):
     assert cli.main(["run", "--solutions", "triton_fused_v2", "hopper_fused", "--output", str(output)]) == 0
     shown = capsys.readouterr().out
     assert "no times" in shown and "[2/2]" in shown and f"2 traces saved in {output}" in shown
-    assert "hopper_fused: SKIPPED: " in shown
+    assert shown.count("hopper_fused: SKIPPED: needs sm_90; this machine has no CUDA device") == 1
+    assert max(map(len, shown.replace(str(output), "").splitlines())) <= 100
 
 
 def test_the_starter_kits_name_for_it(monkeypatch, capsys):

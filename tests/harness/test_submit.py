@@ -1,7 +1,7 @@
 """A submission is written only when nothing speaks against it, and then it stands alone."""
 
 import json
-import re
+import os
 import shutil
 import subprocess
 import sys
@@ -115,12 +115,50 @@ def test_every_reason_is_told_for_what_the_evaluation_machine_lacks():
         "main.py": "import os, torch.nn\nimport flashinfer.jit\nfrom pandas import DataFrame\nfrom . import a\n",
         "a.py": "import importlib\nimportlib.import_module('deep_gemm')\n__import__('no_such')\n",
     }
-    found = evaluation_machine.foreign_imports(sources)
+    found = evaluation_machine.foreign_imports(sources, [])
     assert len(found) == 4
-    assert any("main.py:2 imports flashinfer.jit, a library of ready-made kernels" in line for line in found)
-    assert any("main.py:3 imports pandas, which the evaluation machine lacks" in line for line in found)
-    assert any("a.py:2 imports deep_gemm" in line for line in found)
-    assert any("a.py:3 imports no_such" in line for line in found)
+    assert any("main.py:2 names flashinfer.jit, a library of ready-made kernels" in line for line in found)
+    assert any("main.py:3 names pandas, which the evaluation machine lacks" in line for line in found)
+    assert any("a.py:2 names deep_gemm" in line for line in found)
+    assert any("a.py:3 names no_such" in line for line in found)
+
+
+@pytest.mark.parametrize(
+    ("line", "module"),
+    [
+        ("importlib.util.find_spec('sglang')", "sglang"),
+        ("find_spec(name='sglang.srt')", "sglang.srt"),
+        ("importlib.import_module('pandas.core')", "pandas.core"),
+        ("import_module('.local', __package__)", None),
+        ("find_spec('torch')", None),
+        ("find_spec(name_of_module)", None),
+    ],
+)
+def test_a_package_that_is_looked_up_by_name_counts_as_imported(line, module):
+    """A user would miss: a submission that finds a package here and none on the evaluation machine."""
+    found = evaluation_machine.foreign_imports({"main.py": f"import importlib\n{line}\n"}, ["torch", "triton"])
+    assert [each.partition(",")[0] for each in found] == ([f"main.py:2 names {module}"] if module else [])
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("sglang_triton", ["load.py:27 names sglang"]),
+        ("cutlass_grouped", ["build.py:39 names flashinfer"]),
+        ("triton_fused_v2", []),
+        ("hopper_fused", []),
+    ],
+)
+def test_what_our_solutions_import_is_seen(name, said):
+    solution = pack.pack(name)["full"]
+    sources = {source.path: source.content for source in solution.sources}
+    found = evaluation_machine.foreign_imports(sources, solution.spec.dependencies)
+    assert [line.partition(",")[0] for line in found] == said
+
+
+def test_a_dependency_that_no_source_names_is_seen():
+    (line,) = evaluation_machine.foreign_imports({"main.py": "import torch\n"}, ["torch", "sglang"])
+    assert line.startswith("solution.toml depends on sglang, a library of ready-made kernels")
 
 
 @pytest.mark.parametrize("name", OURS)
@@ -373,32 +411,104 @@ def submit(monkeypatch, capsys):
     return run
 
 
-def test_a_proven_solution_is_written_and_can_be_pushed(tmp_path, workloads, submit):
-    solution, out = pack.pack("triton_fused_v2")["full"], tmp_path / "out"
+@pytest.fixture
+def git(monkeypatch, tmp_path):
+    """git as somebody with a name but without settings; returns stdout. `git.fork`: an empty bare repository."""
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+    for who in ("AUTHOR", "COMMITTER"):
+        monkeypatch.setenv(f"GIT_{who}_NAME", "a")
+        monkeypatch.setenv(f"GIT_{who}_EMAIL", "a@b")
+
+    def run(*args):
+        return subprocess.run(["git", *args], capture_output=True, text=True, check=True, cwd=tmp_path).stdout
+
+    run.fork = tmp_path / "fork.git"
+    run("init", "--quiet", "--bare", "--initial-branch", "main", run.fork)
+    return run
+
+
+def files(folder):
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+def hand_in(said, fork):
+    """Run what the command tells to run; return the exit status."""
+    commands = said.partition("needs the next number):\n")[2].replace("URL_OF_YOUR_FORK", str(fork))
+    return subprocess.run(["bash", "-c", commands], capture_output=True).returncode
+
+
+def test_a_proven_solution_is_written_and_can_be_pushed(tmp_path, workloads, submit, git):
+    solution, out = pack.pack("triton_fused_v2")["full"], tmp_path / "the submission"
     traces = save(tmp_path / "t.jsonl", record(solution, workloads))
     status, said, _ = submit("triton_fused_v2", "--into", str(out), "--traces", traces, fake=False)
     assert status == 0, said
     assert "PASSED 19 of 19 at contest tolerance on A GPU" in said
     assert "not checked: that it runs, for want of a CUDA device" in said
-    written = {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()}
+    written = files(out)
     assert {"config.toml", "solution.json", "solution/triton/main.py", "solution/triton/gemm1.py"} <= written
     assert json.loads((out / "solution.json").read_text())
+    assert hand_in(said, git.fork) == 0
+    assert set(git("-C", git.fork, "ls-tree", "-r", "--name-only", "submission-v1").split()) == written
 
     (out / "solution" / "triton" / "stale.py").write_text("")
+    (out / prepare.PACKED).write_text("older")
     status, said, _ = submit("triton_fused_v2", "--into", str(out), "--traces", traces)
-    assert status == 0 and not (out / "solution" / "triton" / "stale.py").exists()
+    assert status == 0 and hand_in(said, git.fork) == 0
+    written.add(prepare.PACKED)
+    assert set(git("-C", git.fork, "ls-tree", "-r", "--name-only", "submission-v2").split()) == written
+    assert (out / prepare.PACKED).read_text() == (out / "solution.json").read_text()
 
-    fork = tmp_path / "fork.git"
-    subprocess.run(["git", "init", "--quiet", "--bare", fork], check=True)
-    (last,) = re.findall("To hand it in, from that folder: (.*)", said)
-    who = "export GIT_CONFIG_GLOBAL=/dev/null GIT_{AUTHOR,COMMITTER}_NAME=a GIT_{AUTHOR,COMMITTER}_EMAIL=a@b; "
-    command = who + last.replace("URL_OF_YOUR_FORK", str(fork))
-    done = subprocess.run(["bash", "-c", command], cwd=out, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    listed = subprocess.run(
-        ["git", "-C", fork, "ls-tree", "-r", "--name-only", "submission-v1"], capture_output=True, text=True, check=True
-    )
-    assert set(listed.stdout.split()) == written
+
+def test_a_submission_from_a_clone_of_the_kit_takes_the_next_tag(tmp_path, workloads, submit, git):
+    """Its .gitignore names solution.json, its fork has been handed in before, and main has moved on since."""
+    kit, clone = tmp_path / "kit", tmp_path / "clone"
+    (kit / "solution" / "triton").mkdir(parents=True)
+    contents = {
+        ".gitignore": "solution.json\n.venv/\n",
+        "config.toml": "[solution]\n",
+        "solution/triton/kernel.py": "1\n",
+    }
+    for name, text in contents.items():
+        (kit / name).write_text(text)
+    git("init", "--quiet", "--initial-branch", "main", kit)
+    git("-C", kit, "add", "--all")
+    git("-C", kit, "commit", "--quiet", "--message", "kit")
+    git("-C", kit, "tag", "submission-v9")
+    git("-C", kit, "tag", "submission-video")
+    git("-C", kit, "push", "--quiet", git.fork, "main", "submission-v9", "submission-video")
+    git("clone", "--quiet", git.fork, clone)
+    (clone / ".venv").mkdir()
+    (clone / ".venv" / "large").write_text("")
+    traces = save(tmp_path / "t.jsonl", record(pack.pack("triton_fused_v2")["full"], workloads))
+    command = "triton_fused_v2", "--into", str(clone), "--traces", traces
+
+    status, _, errors = submit(*command)
+    assert status == 2 and "holds a submission of its own: remove its config.toml, solution" in errors
+    assert files(clone / "solution") == {"triton/kernel.py"}
+    (clone / "config.toml").unlink()
+    shutil.rmtree(clone / "solution")
+    for number in (10, 11):  # twice, though nothing has changed
+        status, said, _ = submit(*command)
+        assert status == 0 and "URL_OF_YOUR_FORK" not in said and hand_in(said, None) == 0
+        names = set(git("-C", git.fork, "ls-tree", "-r", "--name-only", f"submission-v{number}").split())
+        wanted = {".gitignore", "config.toml", "solution.json"} | {
+            f"solution/{name}" for name in files(clone / "solution")
+        }
+        assert names == wanted and "solution/triton/main.py" in names
+
+
+def test_nothing_is_tagged_when_git_does_not_know_who_commits(tmp_path, workloads, submit, git, monkeypatch):
+    """A user would miss: in a clone the tag would stand on the commit before, and that would be handed in."""
+    out = tmp_path / "out"
+    traces = save(tmp_path / "t.jsonl", record(pack.pack("triton_fused_v2")["full"], workloads))
+    _, said, _ = submit("triton_fused_v2", "--into", str(out), "--traces", traces)
+    for name in [name for name in os.environ if name.startswith(("GIT_AUTHOR", "GIT_COMMITTER"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("GIT_CONFIG_COUNT", "1")  # or git guesses a name from the machine's
+    monkeypatch.setenv("GIT_CONFIG_KEY_0", "user.useConfigOnly")
+    monkeypatch.setenv("GIT_CONFIG_VALUE_0", "true")
+    assert hand_in(said, git.fork) != 0
+    assert git("-C", out, "tag") == git("-C", git.fork, "tag") == ""
 
 
 def test_all_reasons_come_at_once_and_nothing_is_written(tmp_path, workloads, submit):
@@ -432,9 +542,12 @@ def test_what_the_clean_build_finds_is_a_reason(tmp_path, workloads, monkeypatch
     [
         (["nothing"], "unknown solution 'nothing'; there are: "),
         (["torch_mxfp8_emulated"], "torch_mxfp8_emulated does not serve the full geometry"),
-        (["triton_fused_v2", "--hardware", "h200"], "argument --hardware: invalid choice: 'h200' (choose from 'sm_80'"),
+        (["triton_fused_v2", "--hardware", "h200"], "argument --hardware: unknown value 'h200'; there are: sm_80"),
         (["triton_fused_v2", "--traces", "gone.jsonl"], "gone.jsonl: no such file"),
-        (["triton_fused_v2", "--into", str(paths.ROOT / "scripts")], "is neither empty nor written by this command"),
+        *(
+            (["triton_fused_v2", "--into", str(folder)], "is neither empty, nor a clone of your fork, nor written by")
+            for folder in (paths.ROOT / "scripts", paths.ROOT)  # in a repository's root there is a .git, too
+        ),
     ],
 )
 def test_bad_arguments_get_one_line(tmp_path, args, message, submit):

@@ -32,7 +32,7 @@ INPUTS = ", ".join(SMALL.inputs)
         (["--solutions", "nothing"], 2, "unknown solution 'nothing'; there are: "),
         (["--tokens", "7", "-1"], 2, "got '-1', want a whole number, 0 or more"),
         (["--tokens", "x"], 2, "got 'x', want a whole number, 0 or more"),
-        (["--kinds", "odd"], 2, "invalid choice: 'odd'"),
+        (["--kinds", "odd"], 2, "unknown value 'odd'; there are: real, uniform"),
         ([], 1, "needs a CUDA device"),
     ],
 )
@@ -125,7 +125,7 @@ def measured(monkeypatch, *args):
     right = python_solution("right", f"output.copy_(reference({INPUTS}))")
     raises = python_solution("raises", "raise ValueError('routing_logits: no')")
     parsed = cli.parse(["sweep", "--tokens", "3", "0", "3", "--tolerance", "default", "--kinds", *TWO_KINDS, *args])
-    return command.measure(parsed, {"right": right, "raises": raises}, Console(quiet=True), "cpu")
+    return command.measure(parsed, {"right": right, "raises": raises}, Console(width=200), "cpu")
 
 
 def test_a_sweep_from_inputs_to_table(monkeypatch, tmp_path, capsys):
@@ -136,15 +136,13 @@ def test_a_sweep_from_inputs_to_table(monkeypatch, tmp_path, capsys):
     assert all("routing_logits: no" in p.error and not p.met and p.ms is None for p in raises.points)
     made = right.head.provenance
     assert made.tolerance == str(TOLERANCES["default"]) and made.command.startswith("moebench sweep --tokens 3 0 3")
-    for one in sweeps:
-        Console(width=200).print(report.terminal(one).terminal())
     shown = capsys.readouterr().out
-    assert "4 of 4 points within the target, 1.5 x bound + 0.03 ms; 0 wrong" in shown
+    assert "4 of 4 points meet the target of 1.5 x bound + 0.03 ms (" in shown and "0 wrong" in shown
     assert "T=3 one: ValueError: routing_logits: no" in shown and "4 wrong" in shown
 
 
-def test_an_interrupted_sweep_keeps_what_it_measured(monkeypatch, tmp_path):
-    """A user would miss: an hour of a GPU, for one Ctrl-C before the last point."""
+def test_an_interrupted_sweep_keeps_what_it_measured(monkeypatch, tmp_path, capsys):
+    """A user would miss: an hour of a GPU, for one Ctrl-C before the last point; and the tables of it."""
     judge, calls = sweep.judge, []
 
     def interrupted(*args):
@@ -158,6 +156,7 @@ def test_an_interrupted_sweep_keeps_what_it_measured(monkeypatch, tmp_path):
         measured(monkeypatch, "--output", str(tmp_path))
     kept = sweep_record.read(tmp_path / "raises.jsonl")
     assert [p.tokens for p in kept.points] == [0, 3] and kept.summary.endswith("cut short: 2 points are missing")
+    assert capsys.readouterr().out.count("points are missing") == 2
 
 
 def test_several_solutions_want_a_folder(tmp_path):
@@ -193,8 +192,9 @@ def test_the_page_shows_a_miss_an_error_and_an_old_source():
     text = report.section(record(*points))
     assert "| 3 | 0.050 (2.50) | two runs differ |" in text
     assert "| 9 | 0.070 (3.50) \\* | - |" in text
-    assert "1 of 3 points within the target, 1.10 x bound + 0.025 for few tokens, else 1.25 x bound ms; 1 wrong" in text
-    assert "1 wrong at the tolerance relaxed. GPU X; torch 9; warmup=3 iterations=20; 2026-01-02." in text
+    assert "1 of 3 points meet the target of 1.10 x bound + 0.025 up to T = 1024, else 1.25 x bound ms (" in text
+    assert "(real 1 of 2, one 0 of 1); 1 wrong at tolerance relaxed. " in text
+    assert " GPU X; torch 9; warmup=3 iterations=20; 2026-01-02." in text
     assert "stale" in report.section(record(*points, source_sha1="0" * 40))
     assert "2026-01-02 to 2026-01-03." in report.section(record(point(after_s=1)))
 

@@ -353,7 +353,7 @@ def test_one_configuration_is_timed_in_all_its_modes_and_keeps_nothing(quick):
     assert not record.compared
     ((*rows,),) = tuning.times_table(record, T, None).sections
     (row,) = [row for row in rows if row[0] == str(tile)]
-    assert row[1] == str(T) and "-" not in row, "want gemm1 and gemm2, with TMA and without"
+    assert len(row) == 5 and "-" not in row, "want gemm1 and gemm2, with TMA and without"
 
 
 # Left out without a GPU
@@ -470,7 +470,7 @@ def test_more_tokens_than_were_recorded_are_refused():
         (["--configuration", "m48-n128-g8-p2-w4-s3"], "block_m is 48, want one of 16, 32, 64, 128"),
         (["--only-prune", "--routing", "/nowhere"], "--routing: /nowhere is not a folder"),
         (["--only-prune", "--tokens", "99999"], "T = 99999: the longest batch has"),
-        (["--geometry", "huge"], "invalid choice: 'huge'"),
+        (["--geometry", "huge"], "unknown value 'huge'; there are: full, small"),
     ],
 )
 def test_bad_input_ends_in_one_clear_line(args, said, capsys):
@@ -554,6 +554,23 @@ def test_the_command_records_what_it_timed_and_writes_the_table(pretended_gpu, t
     assert len(Record(record.path).timed) > before and not written.exists()
 
 
+def test_an_interrupted_search_shows_what_it_timed(pretended_gpu, tmp_path, monkeypatch, capsys):
+    """A user would miss: what is known so far, after Ctrl-C."""
+    timer, asked = tune_search.event_times, []
+
+    def interrupted(calls, repeats):
+        asked.append(calls)
+        if len(asked) > 5:
+            raise KeyboardInterrupt
+        return timer(calls, repeats)
+
+    monkeypatch.setattr(tune_search, "event_times", interrupted)
+    assert cli.main(["tune", "--geometry", "small", "--tokens", "1", "--layers", "2"]) == 130
+    shown = capsys.readouterr()
+    assert "Test GPU, T=1" in shown.out and shown.err.splitlines()[-1] == "interrupted"
+    assert not list(tmp_path.rglob("tiles_*.py")) and Record(*tmp_path.glob("*.jsonl")).timed
+
+
 # What is written
 
 
@@ -598,7 +615,7 @@ def test_the_page_says_what_a_record_says(quick, tmp_path, monkeypatch):
     record = a_record(quick, tmp_path / "record.jsonl", monkeypatch)
     text = tuning.block(tmp_path)
     line = record.compared[T]
-    assert f"| {T} | 2 | {line.present_us:.1f} | {line.found_us:.1f} |" in text
+    assert f"| {line.present_us:.1f} | {line.found_us:.1f} |" in text and f"| {T} | {line.kept[0].tile} |" in text
     assert "**Stale: the kernels have changed.**" in text
     current = Record(None, head(sha1=staleness.stages_sha1(STAGES)))
     assert "Stale" not in tuning.record_markdown(current)

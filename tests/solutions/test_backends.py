@@ -474,7 +474,8 @@ def test_skipped_where_the_hardware_is_another(name, hardware, monkeypatch):
         if hardware in targets:
             assert reason is None
         else:
-            assert reason == f"runs on {', '.join(targets)}; this machine is {hardware}"
+            here = "this machine has no CUDA device" if hardware == "cpu" else f"this GPU is {hardware}"
+            assert reason == f"needs {', '.join(targets)}; {here}"
 
 
 @pytest.mark.parametrize("name", [*BACKENDS, "sglang_triton"])
@@ -493,7 +494,7 @@ def test_the_main_job_reports_them_skipped(monkeypatch, capsys):
     shown = capsys.readouterr().err
     for name in BACKENDS:
         targets = ", ".join(manifest.read_manifest(name).target_hardware)
-        assert f"{name}: SKIPPED: runs on {targets}; this machine is cpu" in shown
+        assert f"{name}: SKIPPED: needs {targets}; this machine has no CUDA device" in shown
 
 
 # ---- solutions that compile for minutes ----
@@ -520,22 +521,22 @@ def test_the_user_is_told_before_a_long_build(tmp_path, body, outcome):
     assert "minutes" not in packed.model_dump_json()
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
-        build_ahead(moe.definition("small"), packed, "compiles for minutes", print)
+        build_ahead("slow", moe.definition("small"), packed, "compiles for minutes", print)
     before, after = said.getvalue().split("-- loaded --")
-    assert f"{packed.name}: building; on first use it compiles for minutes" in before
-    assert f"{packed.name}: {outcome}" in after and "apart from the runs below" in " ".join(after.split())
+    assert "slow: building; on first use it compiles for minutes" in before
+    assert f"slow: {outcome}" in after and "apart from the runs below" in " ".join(after.split())
 
 
 # ---- docs/backends.md ----
 
 
-def test_fastest_within_noise(tmp_path):
+def test_level_with_the_fastest(tmp_path):
     """A reader would miss: two solutions that differ by a run's scatter, shown as one winning; a stale one winning;
     runs with different versions held against each other."""
     names = ("a", "b", "c", "old")
     traces = [
         recorded_traces.trace("a", 7, 1.0),
-        recorded_traces.trace("b", 7, 1.04),
+        recorded_traces.trace("b", 7, 1.02),
         recorded_traces.trace("c", 7, 1.2),
         recorded_traces.trace("c", 80, 9.0),
         recorded_traces.trace("a", 80, 1.0, torch="2.12"),
@@ -547,7 +548,7 @@ def test_fastest_within_noise(tmp_path):
     found = comparison.build([recorded_traces.trace_set(tmp_path, traces, names)])
     gpu = "NVIDIA H200"
     want = {"a": {gpu: [7, 80]}, "b": {gpu: [7]}, "c": {gpu: [57, 80]}, "old": {gpu: []}}
-    assert solutions_block.fastest_at(found) == want
+    assert solutions_block.level_at(found) == want
 
 
 def test_the_table_has_every_solution():

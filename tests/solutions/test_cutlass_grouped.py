@@ -171,8 +171,8 @@ def test_tensors_that_are_not_on_a_gpu_are_refused(layer):
 @pytest.mark.parametrize(
     ("hardware", "missing", "reason"),
     [
-        ("cpu", (), "runs on sm_90; this machine is cpu"),
-        ("sm_100", (), "runs on sm_90; this machine is sm_100"),
+        ("cpu", (), "needs sm_90; this machine has no CUDA device"),
+        ("sm_100", (), "needs sm_90; this GPU is sm_100"),
         ("sm_90", ("flashinfer",), "needs flashinfer, not installed here"),
         ("sm_90", (), None),
     ],

@@ -182,9 +182,7 @@ def same_values(found, wanted):
 def test_expand_every_code_with_every_scale(files, device):
     """A user would miss: weights changed by the route through bf16, which calls itself exact."""
     byte = torch.arange(256, dtype=torch.uint8)
-    if device == "cpu":
-        byte = byte[(byte & 127) != 127]  # Triton's interpreter reads the code NaN as 480
-    codes = byte.repeat(8)[: len(byte) // 32 * 32].view(torch.float8_e4m3fn)
+    codes = byte.repeat(8).view(torch.float8_e4m3fn)
     groups = torch.arange(256, dtype=torch.uint8).repeat_interleave(len(codes) // 32)
     codes, scales = codes.repeat(256, 1).to(device), groups.view(256, -1).to(device)
     found = files["expand"].expand(codes, scales)
@@ -199,7 +197,6 @@ def test_expand_every_code_with_every_scale(files, device):
 def test_group_round_is_quantise_and_expand(files, device):
     """A user would miss: `run` disagreeing with its own two steps."""
     x = edges().to(device)
-    x = x[x.isfinite().all(1)] if device == "cpu" else x
     found = files["group_quantise"].group_round(x)
     same_values(found, files["expand"].expand_ref(*files["group_quantise"].group_quantise_ref(x)))
 
@@ -375,7 +372,7 @@ def test_sm90_multiplies_on_the_tensor_cores(compiled, rows):
 def test_torch_scaled_is_skipped_with_its_reason():
     """A user would miss: why there is no figure of torch's own product, before anything was timed."""
     solution = pack.pack("torch_scaled_mxfp8")["mxfp8"]
-    assert eligibility.why_skipped(solution, "sm_90") == "runs on sm_100; this machine is sm_90"
+    assert eligibility.why_skipped(solution, "sm_90") == "needs sm_100; this GPU is sm_90"
     assert eligibility.why_skipped(solution, "sm_100") is None
 
 

@@ -312,6 +312,25 @@ def test_a_huge_batch_is_right_or_refused(layer, geometry, num_tokens):
     assert torch.isfinite(output).all()
 
 
+# ---- NaN ----
+
+
+@pytest.mark.filterwarnings("ignore:All-NaN slice:RuntimeWarning")  # of the interpreter's tl.max
+@at("small")
+@pytest.mark.parametrize("code", [0x7F, 0xFF])
+@pytest.mark.parametrize("name", ["hidden_states", "gemm1_weights", "gemm2_weights"])
+def test_nan_reaches_the_output(layer, name, code):
+    """A user would miss: a broken activation or weight that turns into a finite answer, here the code read as 480."""
+    arguments = inputs("small", 3)
+    experts, _ = moe.route(arguments["routing_logits"], arguments["routing_bias"], 1.0)
+    token, expert = next((t, e) for t in range(3) for e in (experts[t] - 64).tolist() if 0 <= e < moe.NUM_LOCAL_EXPERTS)
+    place = (token, 5) if name == "hidden_states" else (expert, 130, 5)
+    arguments[name].view(torch.uint8)[place] = code
+    wanted = reference(arguments).isnan()
+    assert wanted[token].any() and not wanted.all()
+    assert torch.equal(run(layer, arguments).isnan(), wanted)
+
+
 # ---- bad input ----
 
 TENSORS = [name for name, value in inputs("small", 3, "cpu").items() if torch.is_tensor(value)]
@@ -514,7 +533,7 @@ def test_two_streams_at_once(layer, geometry):
 
 
 @at("full")
-@pytest.mark.parametrize("num_tokens", [7, 80])
+@pytest.mark.parametrize("num_tokens", [7, 80, 300])
 def test_cuda_graph(layer, geometry, num_tokens):
     """A user would miss: a serving engine that captures its model and cannot capture this layer."""
     arguments = inputs(geometry, num_tokens)

@@ -3,8 +3,9 @@
     FIB_ENABLE_APPLY=1 FIB_DATASET_PATH=. moebench apply 1 57 100
 
 after `make pack`. Prints which solution FIB chose and compares its result with the reference's. Without a GPU it is
-the small geometry. Without token counts nothing is called: it lists FIB's choice at every recorded one of the full
-geometry. Exit status: 0, 1 for a wrong result or where nothing could be run, 2 where apply is off or has no data set.
+the small geometry, which needs a trace first: `moebench run --solutions triton_fused_v2 --workloads 1 --save`. Without
+token counts nothing is called: it lists FIB's choice at every recorded one of the full geometry. Exit status: 0, 1 for
+a wrong result or where nothing could be run, 2 where apply is off or has no data set.
 """
 
 import argparse
@@ -13,7 +14,7 @@ import math
 import sys
 
 import torch
-from flashinfer_bench import ApplyConfig, TraceSet, apply
+from flashinfer_bench import ApplyConfig, Definition, TraceSet, apply
 from flashinfer_bench.apply import ApplyConfigRegistry, get_default_registry
 from flashinfer_bench.apply.table import ApplyTable
 from flashinfer_bench.compile import BuilderRegistry, BuildError
@@ -21,33 +22,27 @@ from flashinfer_bench.env import get_fib_dataset_path, get_fib_enable_apply
 from rich.console import Console
 
 from definitions.moe_fp8_block_scale import definition
-from harness.core.arguments import count
+from harness.core.arguments import check_cache, count
 from harness.core.errors import CannotRun, UserError
 from harness.core.provenance import of_trace
 from harness.evaluation.sweep import random_inputs
 from harness.evaluation.tolerances import TOLERANCES, matched_ratios
 from harness.report.table import Cell, Table
 
-FALLBACK = "the fallback"
 TOLERANCE = TOLERANCES["relaxed"]
+# What docs/apply.md explains: accept whatever PASSED, build what is called, serve token counts that were not recorded.
 CONFIG = ApplyConfig(max_atol=math.inf, max_rtol=math.inf, aot_ratio=0, on_miss_policy="use_def_best")
 
 
-def accept_recorded(name: str) -> None:
-    """Let apply choose for the definition `name` among all traces that PASSED; before the first call of apply.
-
-    By default it also wants the largest errors of any element to be at most 1e-2 and 1e-5, which no FP8 kernel's are,
-    and falls back at a token count that was not recorded. use_def_best takes the solution that won most instead.
-    """
-    get_default_registry().register(name, CONFIG, override=True)
-
-
 def winners(trace_set: TraceSet, name: str) -> tuple[dict[int, str], str]:
-    """FIB's choices for the definition `name`: by recorded token count, and at any other. No solution is built."""
+    """FIB's choices among packed solutions: by recorded token count, and at any other. No solution is built."""
     config = CONFIG.model_copy(update={"on_miss_policy": "fallback_only"})
     table = ApplyTable.load_or_build(trace_set, ApplyConfigRegistry(per_definition={name: config}))
-    recorded = {dict(key.axes)["seq_len"]: solution for key, solution in table.index.get(name, {}).items()}
-    return recorded, table.def_best.get(name, FALLBACK)
+    chosen = {dict(key.axes)["seq_len"]: solution for key, solution in table.index.get(name, {}).items()}
+    other = table.def_best.get(name, "")
+    if not trace_set.get_solution(other):
+        raise CannotRun(f"{name}: no packed solution has a trace that passed; record some: `moebench run --save`")
+    return {tokens: solution for tokens, solution in chosen.items() if trace_set.get_solution(solution)}, other
 
 
 def choices(trace_set: TraceSet, name: str) -> Table:
@@ -63,24 +58,19 @@ def choices(trace_set: TraceSet, name: str) -> Table:
     return Table(head, sections, f"{name}\nwhat flashinfer_bench.apply chooses", words=5)
 
 
-def call_all(geometry: str, device: str, tokens: list[int], trace_set: TraceSet) -> tuple[Table, bool]:
+def call_all(layer: Definition, device: str, tokens: list[int], trace_set: TraceSet) -> tuple[Table, bool]:
     """Call the layer once at each token count; one row for each, and whether every result was right."""
-    layer = definition(geometry)
     reference = BuilderRegistry.get_instance().build_reference(layer)
     recorded, other = winners(trace_set, layer.name)
     rows, all_right = [], True
     for num_tokens in tokens:
         inputs = random_inputs(layer, num_tokens, device)
-        output = apply(layer.name, args=tuple(inputs), fallback=reference)
-        matched = matched_ratios(output, reference(*inputs))[TOLERANCE.name]
+        matched = matched_ratios(apply(layer.name, args=tuple(inputs)), reference(*inputs))[TOLERANCE.name]
         right = matched >= TOLERANCE.ratio
         all_right &= right
-        solution = recorded.get(num_tokens, other)
         why = "fastest recorded at this T" if num_tokens in recorded else "fastest at most of the recorded T"
-        if not trace_set.get_solution(solution):  # what is not packed cannot be built, and apply falls back silently
-            solution, why = FALLBACK, "nothing recorded passed"
         result = Cell("right", "good") if right else Cell("WRONG", "failed")
-        rows.append([str(num_tokens), solution, why, f"{matched:.4f}", result])
+        rows.append([str(num_tokens), recorded.get(num_tokens, other), why, f"{matched:.4f}", result])
     head = ["T", "solution", "chosen because", "matched", "result"]
     title = f"{layer.name}\nthrough flashinfer_bench.apply"
     return Table(head, [rows], title, words=5, caption=str(TOLERANCE)), all_right
@@ -100,8 +90,6 @@ def data_set(name: str) -> TraceSet:
         trace_set = TraceSet.from_path(str(root))
     except ValueError as error:
         raise UserError(f"FIB_DATASET_PATH={root}: FIB cannot read it: {str(error).splitlines()[0]}") from error
-    if name not in trace_set.definitions:
-        raise UserError(f"FIB_DATASET_PATH={root}: it has no definition {name}")
     if not trace_set.solutions.get(name):
         raise CannotRun(f"FIB_DATASET_PATH={root}: no solution of {name} is packed: run `make pack`")
     return trace_set
@@ -114,16 +102,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     logging.getLogger("flashinfer_bench").setLevel(logging.ERROR)
     console = Console(width=None if sys.stdout.isatty() else 120)
-    device, geometry = ("cuda:0", "full") if torch.cuda.is_available() or not args.tokens else ("cpu", "small")
-    name = definition(geometry).name
-    trace_set = data_set(name)
-    if not args.tokens:
-        console.print(choices(trace_set, name).terminal())
-        return 0
-    accept_recorded(name)
-    try:
-        shown, right = call_all(geometry, device, args.tokens, trace_set)
-    except BuildError as error:
-        raise CannotRun(f"a chosen solution does not build here: {str(error).splitlines()[0]}") from error
+    check_cache()
+    on_gpu = torch.cuda.is_available()
+    layer = definition("full" if on_gpu or not args.tokens else "small")
+    trace_set, right = data_set(layer.name), True
+    if args.tokens:
+        get_default_registry().register(layer.name, CONFIG, override=True)  # before apply's first call
+        try:
+            shown, right = call_all(layer, "cuda:0" if on_gpu else "cpu", args.tokens, trace_set)
+        except BuildError as error:
+            raise CannotRun(f"a chosen solution does not build here: {str(error).splitlines()[0]}") from error
+    else:
+        shown = choices(trace_set, layer.name)
     console.print(shown.terminal())
     return 0 if right else 1

@@ -7,13 +7,12 @@ traces are of one cell, those of the current source come first, and the newest o
 import argparse
 import json
 import sys
-from pathlib import Path
 
 import pandas as pd
 from rich.console import Console
 
 from harness.core import paths
-from harness.core.arguments import add_traces
+from harness.core.arguments import Names, add_traces, output_file
 from harness.core.atomic_file import write_atomically
 from harness.operators.catalogue import GEOMETRIES
 from harness.report import comparison as report
@@ -26,33 +25,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--definition", metavar=f"{'|'.join(GEOMETRIES)}|NAME", help="default: all that were recorded")
     add("--tolerance", metavar="NAME", help="default: all that were recorded")
-    add("--solutions", nargs="+", default=[], metavar="NAME", help="default: all that were recorded")
+    add("--solutions", nargs="+", action=Names, default=[], metavar="NAME", help="default: all that were recorded")
     add("--ratio", nargs=2, metavar=("A", "B"), help="only this: how many times as fast A is as B")
     add("--format", choices=FORMATS, default="terminal", help="default: terminal")
-    add("--output", type=Path, metavar="FILE", help="write there, not to the terminal")
+    add("--output", type=output_file, metavar="FILE", help="write there, not to the terminal")
 
 
 def as_csv(found: Comparison) -> str:
     """A line for each cell, without its log, or each workload of the ratio; empty where a figure is not known."""
     lines = []
-    for section in found.sections:
-        where = {"definition": section.definition, "hardware": section.hardware, "versions": section.versions_text}
-        for group in section.groups:
-            run = where | {"tolerance": group.tolerance, "protocol": group.protocol}
-            for row in group.rows:
-                info = row.workload
-                first = run | {"uuid": info.uuid, "seq_len": info.seq_len}
-                if not found.pair:
-                    first |= {"bound_ms": info.bound_ms}
-                    lines += [first | vars(cell) | {"winner": int(cell.wins)} for cell in row.cells.values()]
-                for ratio in group.ratios if found.pair else ():
-                    times = {
-                        "a_ms": row.ms(ratio.a),
-                        "b_ms": row.ms(ratio.b),
-                        "ratio": ratio.by_workload.get(info.uuid),
-                    }
-                    lines.append(first | {"a": ratio.a, "b": ratio.b} | times)
-    hidden = ["log", "stale", "passed", "counts", "wins"]
+    for section, group, row in [(s, g, row) for s in found.sections for g in s.groups for row in g.rows]:
+        info = row.workload
+        first = {"definition": section.definition, "hardware": section.hardware, "versions": section.versions_text}
+        first |= {"tolerance": group.tolerance, "protocol": group.protocol, "uuid": info.uuid, "seq_len": info.seq_len}
+        if not found.pair:
+            first |= {"bound_ms": info.bound_ms}
+            lines += [first | vars(cell) | {"level": int(cell.level)} for cell in row.cells.values()]
+            continue
+        for ratio in group.ratios:
+            times = {"a_ms": row.ms(ratio.a), "b_ms": row.ms(ratio.b), "ratio": ratio.by_workload.get(info.uuid)}
+            lines.append(first | {"a": ratio.a, "b": ratio.b} | times)
+    hidden = ["log", "stale", "passed", "counts"]
     return pd.DataFrame(lines).drop(columns=hidden, errors="ignore").to_csv(index=False)
 
 

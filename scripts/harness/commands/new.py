@@ -1,26 +1,28 @@
 """Start a solution in solutions/NAME/: a manifest and a main.py that runs and passes as it is.
 
-It is the FP8 layer in plain torch, stage by stage, or with --from a copy of another solution. docs/backends.md lists it
-once its solution.toml has [facts].
+It is the FP8 layer in plain torch, stage by stage; with --from triton in Triton, from the shared stages; with the name
+of a solution a copy of its files. docs/add_a_solution.md says what to do next.
 """
 
 import argparse
-import difflib
 import re
 from pathlib import Path
 
 from harness.core import paths
 from harness.core.atomic_file import write_atomically
 from harness.core.errors import UserError
+from harness.core.names import unknown
 from harness.packing.manifest import MANIFEST, NOT_SOLUTIONS, solution_names
 
-TEMPLATE = Path(__file__).with_name("new_solution")
+TEMPLATES = Path(__file__).with_name("new_solution")  # a folder for each of STARTS
+STARTS = ("torch", "triton")
 FACTS = re.compile(r"^\[facts\].*?(?=^\[|\Z)", re.MULTILINE | re.DOTALL)  # they state what the original is
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="lower-case letters, digits and underscores")
-    parser.add_argument("--from", dest="original", metavar="SOLUTION", help="copy this one's own files")
+    what = f"{', '.join(STARTS)}, or a solution to copy; default: {STARTS[0]}"
+    parser.add_argument("--from", dest="original", metavar="START", default=STARTS[0], help=what)
 
 
 def check_name(name: str) -> None:
@@ -32,16 +34,13 @@ def check_name(name: str) -> None:
         raise UserError(f"NAME: there is a solutions/{name}/ already, want another name")
 
 
-def files_of(original: str | None) -> dict[str, str]:
-    """File name -> text of the template, or of a solution's own folder. Raises UserError for an unknown one."""
-    if original is None:
-        return {path.name.removesuffix(".template"): path.read_text() for path in TEMPLATE.iterdir() if path.is_file()}
+def files_of(original: str) -> dict[str, str]:
+    """File name -> text of a start, or of a solution's own folder. Raises UserError for neither."""
     existing = solution_names(paths.SOLUTIONS)
-    if original not in existing:
-        close = difflib.get_close_matches(original, existing, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"there are: {', '.join(existing)}"
-        raise UserError(f"--from: unknown solution {original!r}; {hint}")
-    return {path.name: path.read_text() for path in (paths.SOLUTIONS / original).iterdir() if path.is_file()}
+    if original not in (*STARTS, *existing):
+        raise UserError(f"--from: {unknown('solution', original, [*STARTS, *existing])}")
+    folder = TEMPLATES / original if original in STARTS else paths.SOLUTIONS / original
+    return {path.name.removesuffix(".template"): path.read_text() for path in folder.iterdir() if path.is_file()}
 
 
 def main(args: argparse.Namespace) -> int:

@@ -1,26 +1,32 @@
-"""Pack solutions into the JSON that FlashInfer-Bench reads, with the shared stages they list."""
+"""Pack solutions into the JSON that FlashInfer-Bench reads, with the shared stages they list.
+
+--package writes them as Python packages instead, for a program that calls `run` without FlashInfer-Bench:
+docs/engines.md.
+"""
 
 import argparse
-from pathlib import Path
 
+from harness.core.arguments import Names, output_folder
 from harness.operators.catalogue import GEOMETRIES
 from harness.packing import pack
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("names", nargs="*", metavar="NAME", help="default: every solution")
-    parser.add_argument("--into", type=Path, metavar="PATH", help="register in another FlashInfer-Trace data set")
-    parser.add_argument(
-        "--geometry",
-        nargs="+",
-        choices=list(GEOMETRIES),
-        default=["full"],
-        help="what to register with --into; default: full",
-    )
+    add, add_either = parser.add_argument, parser.add_mutually_exclusive_group().add_argument
+    add("names", nargs="*", action=Names, metavar="NAME", help="default: every solution")
+    add_either("--into", type=output_folder, metavar="PATH", help="register in another FlashInfer-Trace data set")
+    add_either("--package", type=output_folder, metavar="FOLDER", help="write FOLDER/NAME/, which `import` finds")
+    what = "what to register with --into; default: full"
+    add("--geometry", nargs="+", action=Names, choices=list(GEOMETRIES), default=["full"], help=what)
 
 
 def main(args: argparse.Namespace) -> int:
-    files = pack.pack_into(args.names, args.into, args.geometry) if args.into else pack.pack_here(args.names)
-    for path in files:
+    if args.package:
+        written = pack.pack_packages(args.names, args.package)
+    elif args.into:
+        written = pack.pack_into(args.names, args.into, args.geometry)
+    else:
+        written = pack.pack_here(args.names)
+    for path in written:
         print(path)
     return 0

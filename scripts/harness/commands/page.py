@@ -2,10 +2,9 @@
 
 import argparse
 import sys
-from pathlib import Path
 
 from harness.core import paths
-from harness.core.arguments import add_traces
+from harness.core.arguments import add_traces, output_file, writable
 from harness.core.atomic_file import write_atomically
 from harness.core.errors import UserError
 from harness.report import results_page
@@ -15,15 +14,15 @@ from harness.results import comparison
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_traces(parser)
     add = parser.add_argument
-    add("--output", type=Path, metavar="FILE", help="default, without --traces: docs/results.html")
+    add("--output", type=output_file, metavar="FILE", help="default, without --traces: docs/results.html")
 
 
 def main(args: argparse.Namespace) -> int:
     if args.traces and not args.output:
         raise UserError("--output: want a file, as docs/results.html is of this repository's traces")
+    output = writable(args.output or paths.RESULTS_PAGE)
     # the page in docs/ is of the FP8 layer; other operators have pages of their own
     found = comparison.build(args.traces) if args.traces else comparison.build([paths.ROOT], "full")
-    output = args.output or paths.RESULTS_PAGE
     write_atomically(output, results_page.page(found))
     for warning in found.warnings:
         print(warning, file=sys.stderr)

@@ -7,14 +7,13 @@ arguments.
 """
 
 import argparse
+import io
 import sys
-from contextlib import nullcontext
-from pathlib import Path
 
 import torch
 from rich.console import Console
 
-from harness.core.arguments import count
+from harness.core.arguments import Names, count, output_file, output_folder
 from harness.core.atomic_file import write_atomically
 from harness.core.errors import CannotRun
 from harness.evaluation.calling import device_here
@@ -32,29 +31,33 @@ WIDTH = 160  # of what is no terminal
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("solutions", nargs="+", metavar="NAME", help="several are put side by side, with ratios to the first")
+    several = "several are put side by side, with ratios to the first"
+    add("solutions", nargs="+", action=Names, metavar="NAME", help=several)
     add("--definition", metavar="KEY|NAME", help="default: the first solution's own, full with a GPU, else small")
-    add("--workloads", nargs="+", default=[], metavar="W", help=WORKLOADS)
+    add("--workloads", nargs="+", action=Names, default=[], metavar="W", help=WORKLOADS)
     add("--calls", type=count(), help="default: 10 with a GPU, else 2")
     add("--counters", action="store_true", help="hardware counters of each launch, through ncu")
-    add("--chrome-trace", type=Path, metavar="FILE", help="keep torch.profiler's trace; several get a suffix each")
+    kept = "keep torch.profiler's trace; several get a suffix each"
+    add("--chrome-trace", type=output_file, metavar="FILE", help=kept)
     add("--format", choices=FORMATS, default="table", help="default: table")
-    add("--output", type=Path, metavar="FILE", help="write it there instead of printing it")
-    add("--records", type=Path, metavar="FOLDER", help="keep a record of each solution there, as in docs/data/profile/")
+    add("--output", type=output_file, metavar="FILE", help="write it there instead of printing it")
+    records = "keep a record of each solution there, as in docs/data/profile/"
+    add("--records", type=output_folder, metavar="FOLDER", help=records)
 
 
 def show(records: list[ProfileRecord], args: argparse.Namespace) -> None:
     """Print, or write to args.output, in args.format."""
-    tables = profiles.tables(records)
-    with args.output.open("w") if args.output else nullcontext(sys.stdout) as file:
-        if args.format == "json":
-            file.write(profiles.as_json(records))
-        elif args.format == "markdown":
-            file.write("\n\n".join(table.markdown(titled=True) for table in tables) + "\n")
-        else:
-            console = Console(file=file, width=None if file.isatty() else WIDTH)
-            for table in tables:
-                console.print(table.terminal())
+    tables, file = profiles.tables(records), io.StringIO() if args.output else sys.stdout
+    if args.format == "json":
+        file.write(profiles.as_json(records))
+    elif args.format == "markdown":
+        file.write("\n\n".join(table.markdown(titled=True) for table in tables) + "\n")
+    else:
+        console = Console(file=file, width=None if file.isatty() else WIDTH)
+        for table in tables:
+            console.print(table.terminal())
+    if args.output:
+        write_atomically(args.output, file.getvalue())
 
 
 def main(args: argparse.Namespace) -> int:
@@ -71,17 +74,21 @@ def main(args: argparse.Namespace) -> int:
         raise CannotRun("--counters needs a CUDA device; torch sees none")
     geometry = choose_geometry(args.definition, on_gpu, args.solutions)
     points = choose_points(args.workloads, geometry)
-    solutions, _ = select(args.solutions, geometry, say)
+    solutions, skipped = select(args.solutions, geometry, say)
+    for line in skipped:
+        say(line)
     if not on_gpu:
         say("No CUDA device: CPU time of Triton's interpreter, which says nothing about a GPU.")
     calls = args.calls or (10 if on_gpu else 2)
     how = {"calls": calls, "counters": args.counters, "chrome_trace": args.chrome_trace, "command": args.command_line}
-    for record in profile_all(Job(solutions, geometry, points, device_here(), say=say, **how)):
-        records.append(record)
-        if args.records:
-            text = record.model_dump_json(indent=2, exclude_defaults=True)
-            write_atomically(args.records / f"{record.solution}.json", f"{text}\n")
-    if records:
-        show(records, args)
+    try:
+        for record in profile_all(Job(solutions, geometry, points, device_here(), say=say, **how)):
+            records.append(record)
+            if args.records:
+                text = record.model_dump_json(indent=2, exclude_defaults=True)
+                write_atomically(args.records / f"{record.solution}.json", f"{text}\n")
+    finally:  # after Ctrl-C, too
+        if records:
+            show(records, args)
     doubtful = any(workload.warnings for record in records for workload in record.workloads)
     return 1 if failures or doubtful else 0

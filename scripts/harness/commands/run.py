@@ -13,7 +13,7 @@ import torch
 from rich.console import Console
 
 from harness.core import paths
-from harness.core.arguments import count
+from harness.core.arguments import Names, count, output_file, writable
 from harness.core.errors import UserError
 from harness.evaluation import run
 from harness.evaluation.calling import device_here
@@ -27,25 +27,29 @@ from harness.results import trace_files
 
 GEOMETRY = f"{', '.join(GEOMETRIES)}, or a definition's name; default: the solutions' own, full with a GPU, else small"
 
+WIDTH = 100  # of what is no terminal
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--solutions", nargs="+", default=[], metavar="NAME", help="default: every solution of the operator")
+    add("--solutions", nargs="+", action=Names, default=[], metavar="NAME", help="default: all of the operator's")
     add("--definition", metavar="KEY|NAME", help=GEOMETRY)
+    add("--workloads", nargs="+", action=Names, default=[], metavar="W", help="T, a uuid or a name; default: all")
     add("--tolerance", choices=list(TOLERANCES), default="relaxed", help="default: relaxed")
     add("--warmup-runs", type=count(0), default=10, help="default: 10; with a GPU only")
     add("--iterations", type=count(), default=50, help="default: 50; with a GPU only")
     add("--num-trials", type=count(), help="inputs per workload; default: 3 with a GPU, else 1")
     add("--timeout", type=count(), default=300, help="seconds per solution and workload; default: 300")
     add("--save", action=argparse.BooleanOptionalAction, help="keep the traces; default: with a GPU only")
-    add("--output", type=Path, metavar="FILE", help="keep the traces here, not below traces/")
+    add("--verbose", action="store_true", help="the whole log of what fails; a diagnosis of every wrong output")
+    add("--output", type=output_file, metavar="FILE", help="keep the traces here, not below traces/")
 
 
 def trace_file(args: argparse.Namespace, name: str) -> Path | None:
     """The file that the definition's traces are kept in, or None. Raises UserError for a file of something else."""
     if not (args.save if args.save is not None else torch.cuda.is_available() or args.output is not None):
         return None
-    path = args.output or paths.trace_file(name)
+    path = writable(args.output or paths.trace_file(name))
     try:
         trace_files.load(path)
     except ValueError as error:  # before anything runs, not when there is something to add to it
@@ -54,7 +58,7 @@ def trace_file(args: argparse.Namespace, name: str) -> Path | None:
 
 
 def main(args: argparse.Namespace) -> int:
-    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False, markup=False)
+    console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False, markup=False)
     logging.getLogger("flashinfer_bench").setLevel(logging.ERROR)
     on_gpu = torch.cuda.is_available()
     geometry = choose_geometry(args.definition, on_gpu, args.solutions)
@@ -66,25 +70,28 @@ def main(args: argparse.Namespace) -> int:
         timeout_seconds=args.timeout,
     )
     path = trace_file(args, name)
+    todo, judged = run.load_workloads(geometry, args.workloads), []
     solutions, skipped = select(args.solutions, geometry, console.print)
     if not on_gpu:
         console.print("No CUDA device: Triton's interpreter runs the kernels, so no times.")
-
-    todo, judged = run.load_workloads(geometry), []
-    with (
-        run.judging(geometry, solutions, tolerance, config, device_here(), args.command_line) as judge,
-        progress(console, len(todo)) as started,
-    ):
-        for label, workload in todo:
-            started(len(judged), label)
-            outcome = judge(label, workload)
-            judged.append(outcome)
-            for line in run_table.lines(outcome, on_gpu):
-                console.print(f"[{len(judged)}/{len(todo)}] {line}")
-            if path:  # at once: a run that is cut short keeps what it has measured
-                trace_files.merge(path, list(outcome.traces.values()))
-    title = f"{name}\n{eligibility.here()}, {tolerance}"
-    console.print(run_table.table(title, judged, list(solutions), skipped, on_gpu).terminal())
-    if path:
-        console.print(f"{sum(len(outcome.traces) for outcome in judged)} traces saved in {path}", soft_wrap=True)
+    conditions = tolerance, config, device_here(), args.command_line, args.verbose
+    reasons: dict[str, list[str]] = {}
+    try:
+        with run.judging(geometry, solutions, *conditions) as judge, progress(console, len(todo)) as started:
+            for label, workload in todo:
+                started(len(judged), label)
+                outcome = judge(label, workload)
+                if path:  # at once: a run that is cut short keeps what it has measured
+                    trace_files.merge(path, list(outcome.traces.values()))
+                judged.append(outcome)
+                for line in run_table.lines(outcome, on_gpu, reasons):
+                    console.print(line if line.startswith(" ") else f"[{len(judged)}/{len(todo)}] {line}")
+                for solution, log in outcome.logs.items() if args.verbose else ():
+                    console.print(f"the log of {solution}:\n{log}", soft_wrap=True)
+    finally:  # after Ctrl-C, too
+        if judged:
+            console.print(f"{name}\n{eligibility.here()}, {tolerance}")
+            console.print(run_table.table(judged, list(solutions), skipped, on_gpu).terminal())
+        if judged and path:
+            console.print(f"{sum(len(outcome.traces) for outcome in judged)} traces saved in {path}", soft_wrap=True)
     return 0 if all(outcome.passed for outcome in judged) else 1

@@ -6,35 +6,54 @@ done in an empty folder. Exit status: 0 written, 1 refused, 2 bad arguments.
 """
 
 import argparse
+import shlex
+import subprocess
 import sys
 from pathlib import Path
 from typing import get_args
 
 from rich.console import Console
 
+from harness.core.arguments import output_folder
 from harness.packing import manifest
 from harness.submission.evaluation_machine import HARDWARE
 from harness.submission.prepare import prepare
-
-# git init: a repository of its own, wherever the folder lies; --force: the kit's .gitignore names solution.json
-HAND_IN = (
-    "git init && git add --all --force . && git commit --message {name} && git tag submission-v1 && "
-    "git push URL_OF_YOUR_FORK HEAD submission-v1"
-)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("name", metavar="NAME", help="the solution")
-    add("--into", type=Path, metavar="FOLDER", required=True, help="new, empty, or written by this command before")
+    into = "new, empty, written by this command before, or a clone of your fork without its config.toml and solution/"
+    add("--into", type=output_folder, metavar="FOLDER", required=True, help=into)
     machines = [name for name in get_args(manifest.Hardware) if name != "cpu"]
     add("--hardware", choices=machines, default=HARDWARE, help=f"the evaluation's; default: {HARDWARE}")
     add("--traces", type=Path, nargs="+", default=[], metavar="PATH", help="default: this repository's traces")
+
+
+def hand_in(name: str, folder: Path) -> str:
+    """Shell commands that commit the submission in folder, tag it with the next free number and push the tag."""
+    first, tag, remote = ["git init --quiet"], "submission-v", "URL_OF_YOUR_FORK"
+    number = 1
+    if (folder / ".git").exists():
+        first, git = [], ["git", "-C", folder]
+        known = subprocess.run([*git, "tag", "--list", f"{tag}*"], capture_output=True, text=True).stdout.split()
+        number += max([int(last) for last in (each.removeprefix(tag) for each in known) if last.isdecimal()], default=0)
+        if subprocess.run([*git, "remote", "get-url", "origin"], capture_output=True).returncode == 0:
+            remote = "origin"
+    steps = [
+        f"(cd {shlex.quote(str(folder))}",  # in a subshell: the same lines work again after a failure
+        *first,
+        "git add --all --force config.toml solution *solution.json",  # the kit's .gitignore names solution.json
+        f"git commit --quiet --allow-empty --message {name}",  # empty when only the push is repeated
+        f"git tag {tag}{number}",
+        f"git push {remote} {tag}{number})",
+    ]
+    return " &&\n  ".join(steps)
 
 
 def main(args: argparse.Namespace) -> int:
     console = Console(width=None if sys.stdout.isatty() else 160)
     if not prepare(args.name, args.into, args.hardware, args.traces, console):
         return 1
-    console.print(f"To hand it in, from that folder: {HAND_IN.format(name=args.name)}", soft_wrap=True, highlight=False)
+    print(f"To hand it in (a fork that has the tag already needs the next number):\n  {hand_in(args.name, args.into)}")
     return 0

@@ -13,7 +13,7 @@ from flashinfer_bench import Solution
 from rich.console import Console
 
 from harness.core import provenance
-from harness.core.arguments import count
+from harness.core.arguments import Names, count, output
 from harness.core.errors import CannotRun, UserError
 from harness.evaluation import sweep, sweep_record
 from harness.evaluation.calling import device_here
@@ -28,14 +28,13 @@ from harness.report.progress import progress
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--solutions", nargs="+", default=[], metavar="NAME", help="default: every solution")
+    add("--solutions", nargs="+", action=Names, default=[], metavar="NAME", help="default: every solution")
     add("--tokens", nargs="+", type=count(0), default=TOKENS, metavar="T", help="default: 41 counts from 0 to 32768")
-    add("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS), help="default: all")
-    add(
-        "--tolerance", choices=list(TOLERANCES), default="relaxed", help="a result is wrong beyond it; default: relaxed"
-    )
+    add("--kinds", nargs="+", action=Names, choices=list(KINDS), default=list(KINDS), help="default: all")
+    beyond = "a result is wrong beyond it; default: relaxed"
+    add("--tolerance", choices=list(TOLERANCES), default="relaxed", help=beyond)
     add("--target", choices=list(TARGETS), default="loose", help="loose: 1.5 x bound + 0.03 ms; tight: the workloads'")
-    add("--output", type=Path, metavar="PATH", help="record the sweep in this file, or as NAME.jsonl in this folder")
+    add("--output", type=output, metavar="PATH", help="record the sweep in this file, or as NAME.jsonl in this folder")
 
 
 def record_files(output: Path | None, names: list[str]) -> dict[str, Path | None]:
@@ -54,15 +53,18 @@ def main(args: argparse.Namespace) -> int:
     manifest.choose(args.solutions)
     if not torch.cuda.is_available():
         raise CannotRun("a sweep takes times and needs a CUDA device; torch sees none")
-    solutions, _ = select(args.solutions, sweep.GEOMETRY, console.print)
+    solutions, skipped = select(args.solutions, sweep.GEOMETRY, console.print)
+    for line in skipped:
+        console.print(line)
     sweeps = measure(args, solutions, console, device_here())
-    for one in sweeps:
-        console.print(report.terminal(one).terminal())
     return 1 if any(point.error for one in sweeps for point in one.points) else 0
 
 
 def measure(args: argparse.Namespace, solutions: dict[str, Solution], console: Console, device: str) -> list[Sweep]:
-    """A sweep of each solution, by name -> packed solution, recorded and printed point by point."""
+    """A sweep of each solution, by name -> packed solution, recorded and printed point by point; tables in the end.
+
+    The tables of what was measured are printed after Ctrl-C, too.
+    """
     routings = [(kind, tokens) for kind in dict.fromkeys(args.kinds) for tokens in sorted(set(args.tokens))]
     tolerance = TOLERANCES[args.tolerance]
     known = {"tolerance": str(tolerance), "protocol": sweep.PROTOCOL, "command": args.command_line}
@@ -71,11 +73,16 @@ def measure(args: argparse.Namespace, solutions: dict[str, Solution], console: C
         made = provenance.here(device, source_sha1=solution.hash(), **known)
         sweeps[name] = Sweep(Head(solution=name, target=args.target, planned=len(routings), provenance=made))
         sweep_record.add(files[name], sweeps[name].head)
-    # the bar is drawn between points only, or it would disturb their times
-    with progress(console, len(routings), ticking=False) as started:
-        for name, point in sweep.sweep(solutions, routings, tolerance, args.target, device, started):
-            sweeps[name].points.append(point)
-            sweep_record.add(files[name], point)
-            at = f"[{routings.index((point.kind, point.tokens)) + 1}/{len(routings)}] T={point.tokens} {point.kind}"
-            console.print(f"{at}  {name}  {point.error or f'{point.ms:.4f} ms'}")
+    try:
+        # the bar is drawn between points only, or it would disturb their times
+        with progress(console, len(routings), ticking=False) as started:
+            for name, point in sweep.sweep(solutions, routings, tolerance, args.target, device, started):
+                sweep_record.add(files[name], point)
+                sweeps[name].points.append(point)
+                at = f"[{routings.index((point.kind, point.tokens)) + 1}/{len(routings)}] T={point.tokens} {point.kind}"
+                console.print(f"{at}  {name}  {point.error or f'{point.ms:.4f} ms'}")
+    finally:
+        for one in sweeps.values():
+            if one.points:
+                console.print(report.terminal(one).terminal())
     return list(sweeps.values())

@@ -20,7 +20,7 @@ from rich.console import Console
 
 from definitions.moe_fp8_block_scale import GEOMETRIES, definition
 from harness.core import paths, provenance
-from harness.core.arguments import count
+from harness.core.arguments import check_cache, count, output_file, writable
 from harness.core.atomic_file import write_atomically
 from harness.core.errors import CannotRun
 from harness.evaluation.calling import device_here
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     alone = "time this one alone, m64-n128-g16-p2-w4-s3 for instance; keeps nothing"
     add("--configuration", type=parse_configuration, metavar="C", help=alone)
     add("--geometry", choices=list(GEOMETRIES), default="full", help="default: full")
-    add("--record", type=Path, metavar="FILE", help="default: docs/data/tune/<GPU>_<geometry>.jsonl")
+    add("--record", type=output_file, metavar="FILE", help="default: docs/data/tune/<GPU>_<geometry>.jsonl")
     add("--only-prune", action="store_true", help="compile, say what is left out and why, and stop")
     add("--all", action="store_true", help="print every configuration, not the best alone")
 
@@ -86,11 +86,12 @@ def main(args: argparse.Namespace) -> int:
     batches = routing.of_folder(args.routing, args.geometry) if args.routing else routing.of_workloads(args.geometry)
     tokens = sorted(set(args.tokens or (t for t in TOKENS if t <= routing.longest(batches))))
     layers = {t: routing.layers_of(batches, t, args.geometry, args.layers) for t in tokens}
+    check_cache()
     solution = bench.built(args.geometry)
     head = head_of(solution, args)
     table = bench.table_name(solution, head)
     path = args.record or paths.TUNING / f"{table.removeprefix('tiles_')}.jsonl"
-    record = Record(None if args.only_prune else path, head)
+    record = Record(None if args.only_prune else writable(path), head)
     present = {t: bench.present(solution, head, t) for t in tokens}
 
     def left_out(variants: list[Variant]) -> dict[Variant, str | None]:
@@ -109,14 +110,16 @@ def main(args: argparse.Namespace) -> int:
         return 0
     operands = bench.random_operands(definition(args.geometry), tokens[-1], device_here())
     benches = [bench.Bench(solution, operands, layers[t], present[t]) for t in tokens]
-    with torch.no_grad():
-        if args.configuration:
-            search.time_all({at: wanted[at.num_tokens] for at in benches}, str(args.configuration))
-        else:
-            search.tune(benches)
-            written = paths.SOLUTIONS / bench.SOLUTION / f"{table}.py"
-            write_atomically(written, table_source(record))
-            console.print(f"tiles written to {written.relative_to(paths.SOLUTIONS.parent)}", soft_wrap=True)
-    for found in tuning.tables(record, tokens, None if args.all else tuning.SHOWN):
-        console.print(found.terminal())
+    try:
+        with torch.no_grad():
+            if args.configuration:
+                search.time_all({at: wanted[at.num_tokens] for at in benches}, str(args.configuration))
+            else:
+                search.tune(benches)
+                written = paths.SOLUTIONS / bench.SOLUTION / f"{table}.py"
+                write_atomically(written, table_source(record))
+                console.print(f"tiles written to {written.relative_to(paths.SOLUTIONS.parent)}", soft_wrap=True)
+    finally:  # after Ctrl-C, too
+        for found in tuning.tables(record, tokens, None if args.all else tuning.SHOWN):
+            console.print(found.terminal())
     return 1 if any(line.error for line in record.timed.values()) else 0

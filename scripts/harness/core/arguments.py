@@ -1,14 +1,34 @@
 """Command line arguments, and types of them, that several commands have."""
 
 import argparse
-from collections.abc import Callable
+import os
+import tempfile
+from collections.abc import Callable, Iterable
 from pathlib import Path
+
+from harness.core.errors import CannotRun, UserError
+from harness.core.names import unknown
 
 
 def add_traces(parser: argparse.ArgumentParser) -> None:
     """--traces: paths, or None for this repository."""
     listed = "trace sets, folders of JSONL files, or such files, taken together; default: this repository"
     parser.add_argument("--traces", nargs="+", type=Path, metavar="PATH", help=listed)
+
+
+class Names(argparse.Action):
+    """A list of names, separated by spaces or commas, each one of `choices` if there are any; nargs is "+" or "*"."""
+
+    def __init__(self, *args, choices: Iterable[str] | None = None, **kwargs):
+        super().__init__(*args, **({"metavar": "|".join(choices)} if choices else {}), **kwargs)
+        self.known = choices
+
+    def __call__(self, parser, namespace, values, option_string=None):
+        names = [name for text in values for name in text.split(",") if name]
+        for name in names:
+            if self.known is not None and name not in self.known:
+                raise argparse.ArgumentError(self, unknown("value", name, self.known))
+        setattr(namespace, self.dest, names)
 
 
 def count(least: int = 1) -> Callable[[str], int]:
@@ -20,3 +40,52 @@ def count(least: int = 1) -> Callable[[str], int]:
         return int(text)
 
     return parse
+
+
+def fault_of(folder: Path) -> str | None:
+    """Why no file can be written in a folder, which is made if it is missing; None where one can. Writes nothing."""
+    try:
+        existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+        tempfile.TemporaryFile(dir=existing).close()
+    except OSError as error:
+        return error.strerror
+    return None
+
+
+def writable(path: Path) -> Path:
+    """The path, if a file can be written there: an existing one, a new one, or a device. Raises UserError."""
+    fault = "it is a folder" if path.is_dir() else fault_of(path.parent)
+    if path.is_file() and not os.access(path, os.W_OK):
+        fault = "it is protected"
+    if fault and (path.is_dir() or path.is_file() or not path.exists()):
+        raise UserError(f"got {str(path)!r}, want a file that can be written: {fault}")
+    return path
+
+
+def output_file(text: str) -> Path:
+    """As `writable`, for argparse."""
+    try:
+        return writable(Path(text))
+    except UserError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def output_folder(text: str) -> Path:
+    """A folder, there or not, that files can be written in."""
+    if fault := fault_of(Path(text)):
+        raise argparse.ArgumentTypeError(f"got {text!r}, want a folder that can be written in: {fault}")
+    return Path(text)
+
+
+def output(text: str) -> Path:
+    """A file, or an existing folder."""
+    return output_folder(text) if Path(text).is_dir() else output_file(text)
+
+
+def check_cache() -> None:
+    """Raise CannotRun where FlashInfer-Bench cannot write in its cache, which every build needs."""
+    from flashinfer_bench.env import get_fib_cache_path
+
+    if fault := fault_of(get_fib_cache_path()):
+        wanted = "set FIB_CACHE_PATH to a folder that can be written in"
+        raise CannotRun(f"FIB_CACHE_PATH: nothing can be written in {get_fib_cache_path()}: {fault}; {wanted}")

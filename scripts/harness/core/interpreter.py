@@ -1,9 +1,10 @@
 """Choose Triton's interpreter on a machine without a CUDA device, correct its arithmetic and halve its run time.
 
-The interpreter of Triton 3.6 has three faults that no kernel can make up for. fp32 to fp8 or bf16: a mantissa that
+The interpreter of Triton 3.6 has four faults that no kernel can make up for. fp32 to fp8 or bf16: a mantissa that
 rounds up past its last bit is or-ed into the exponent instead of carried, which halves about 1.4% of all values; GPUs
-round to nearest even and saturate. A dot of bf16 operands multiplies their bits as 16-bit integers. An exp that
-overflows to infinity warns, though infinity is right.
+round to nearest even and saturate. From fp8, which a dot first converts to fp16: NaN (0x7f, 0xff) becomes 480. A dot of
+bf16 operands multiplies their bits as 16-bit integers. An exp that overflows to infinity warns, though infinity is
+right.
 
 Half of its run time has no effect: it computes, and then ignores, whether integers overflow, and it searches
 triton.language for builtins at every call of a jit function.
@@ -27,7 +28,12 @@ import triton.language as tl  # noqa: E402
 from triton.runtime import interpreter  # noqa: E402
 
 LARGEST = 448.0  # of float8_e4m3fn
-CONVERTED = {tl.float32: torch.float32, tl.bfloat16: torch.bfloat16, tl.float8e4nv: torch.float8_e4m3fn}
+CONVERTED = {
+    tl.float32: torch.float32,
+    tl.float16: torch.float16,
+    tl.bfloat16: torch.bfloat16,
+    tl.float8e4nv: torch.float8_e4m3fn,
+}
 
 _original = interpreter._convert_float
 _original_dot = interpreter.InterpreterBuilder.create_dot

@@ -25,8 +25,10 @@ from flashinfer_bench import (
 from flashinfer_bench.bench.utils import compute_error_stats, gen_inputs, load_safetensors, make_eval
 from flashinfer_bench.compile import BuilderRegistry, BuildError
 
-from harness.evaluation.calling import call
-from harness.evaluation.tolerances import matched_ratios
+from harness.core import paths
+from harness.evaluation.calling import call, call_both
+from harness.evaluation.diagnosis import HEADING, diagnose
+from harness.evaluation.tolerances import Tolerance, matched_ratios
 
 
 @contextmanager
@@ -52,21 +54,33 @@ def run_workload(
 
     correctness.extra holds matched_ratio, at the config's tolerance, and matched_ratio_<tolerance> for all three.
     """
-    torch.manual_seed(int.from_bytes(hashlib.sha256(workload.uuid.encode()).digest()[:8], "big"))
-    stored = load_safetensors(full, workload, root)
     reference = BuilderRegistry.get_instance().build_reference(full)
-    trials = []
-    for _ in range(config.num_trials):
-        inputs = gen_inputs(full, workload, "cpu", stored)
-        trials.append((inputs, call(full, reference, inputs, "cpu")))
+    all_inputs = seeded_inputs(full, workload, config.num_trials, "cpu", root)
+    trials = [(inputs, call(full, reference, inputs, "cpu")) for inputs in all_inputs]
     return {solution.name: judge(full, solution, trials, config) for solution in solutions}
 
 
+def seeded_inputs(
+    full: Definition, workload: Workload, trials: int, device: str, root: Path = paths.ROOT
+) -> list[list]:
+    """FIB's inputs for each trial, the same in every run on one device."""
+    torch.manual_seed(int.from_bytes(hashlib.sha256(workload.uuid.encode()).digest()[:8], "big"))
+    stored = load_safetensors(full, workload, root)
+    return [gen_inputs(full, workload, device, stored) for _ in range(trials)]
+
+
 def judge(full: Definition, solution: Solution, trials: list, config: BenchmarkConfig) -> Evaluation:
-    """Evaluation of one solution on (inputs, expected output) pairs."""
+    """Evaluation of one solution on (inputs, expected output) pairs; the log of one that is wrong is a diagnosis."""
 
     def failed(status, log=None, correctness=None):
         return make_eval(status, "cpu", None, correctness=correctness, extra_msg=log)
+
+    def wrong(status, trial, correctness=None):
+        inputs, expected, output, returned = trial
+        reference = BuilderRegistry.get_instance().build_reference(full)
+        tolerance = Tolerance("the run's", config.rtol, config.atol, config.required_matched_ratio)
+        found = diagnose(full, inputs, output, expected, tolerance, returned, lambda x: call(full, reference, x, "cpu"))
+        return failed(status, "\n".join([HEADING, *found]), correctness)
 
     try:
         runnable = BuilderRegistry.get_instance().build(full, solution)
@@ -74,31 +88,33 @@ def judge(full: Definition, solution: Solution, trials: list, config: BenchmarkC
         return failed(EvaluationStatus.COMPILE_ERROR, traceback.format_exc())
 
     compared = []
-    for inputs, expected in trials:
-        inputs = [x.clone() if isinstance(x, torch.Tensor) else x for x in inputs]
+    for given, expected in trials:
+        inputs = [x.clone() if isinstance(x, torch.Tensor) else x for x in given]
         try:
             with time_limit(config.timeout_seconds):
-                output = call(full, runnable, inputs, "cpu")
+                output, returned = call_both(full, runnable, inputs, "cpu")
         except TimeoutError as error:
             return failed(EvaluationStatus.TIMEOUT, str(error))
         except Exception:
             return failed(EvaluationStatus.RUNTIME_ERROR, traceback.format_exc())
 
+        trial = given, expected, output, returned
         if output.shape != expected.shape:
-            return failed(EvaluationStatus.INCORRECT_SHAPE)
+            return wrong(EvaluationStatus.INCORRECT_SHAPE, trial)
         if output.dtype != expected.dtype:
-            return failed(EvaluationStatus.INCORRECT_DTYPE)
+            return wrong(EvaluationStatus.INCORRECT_DTYPE, trial)
         if not output.isfinite().all():
             error = math.inf if output.isinf().any() else math.nan
             correctness = Correctness(max_relative_error=error, max_absolute_error=error)
-            return failed(EvaluationStatus.INCORRECT_NUMERICAL, correctness=correctness)
+            return wrong(EvaluationStatus.INCORRECT_NUMERICAL, trial, correctness)
         abs_error, rel_error, _, ratio = compute_error_stats(output, expected, config)
         by_name = {f"matched_ratio_{name}": share for name, share in matched_ratios(output, expected).items()}
-        compared.append((abs_error, rel_error, {"matched_ratio": ratio} | by_name))
+        compared.append((abs_error, rel_error, {"matched_ratio": ratio} | by_name, trial))
 
-    abs_errors, rel_errors, ratios = zip(*compared, strict=True)
+    abs_errors, rel_errors, ratios, kept = zip(*compared, strict=True)
     lowest = {name: min(of_trial[name] for of_trial in ratios) for name in ratios[0]}
     correctness = Correctness(max_absolute_error=max(abs_errors), max_relative_error=max(rel_errors), extra=lowest)
     if lowest["matched_ratio"] < config.required_matched_ratio:
-        return failed(EvaluationStatus.INCORRECT_NUMERICAL, correctness=correctness)
+        worst = min(range(len(kept)), key=lambda at: ratios[at]["matched_ratio"])
+        return wrong(EvaluationStatus.INCORRECT_NUMERICAL, kept[worst], correctness)
     return make_eval(EvaluationStatus.PASSED, "cpu", None, correctness, Performance())

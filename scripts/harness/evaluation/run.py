@@ -5,19 +5,21 @@ On the CPU Triton's interpreter runs the kernels of the small geometries, which 
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
 
 from flashinfer_bench import BenchmarkConfig, Evaluation, EvaluationStatus, Solution, Trace, Workload
-from flashinfer_bench.bench.runner import PersistentRunner
 from flashinfer_bench.data import load_jsonl_file
 
 from harness.core import paths, provenance
 from harness.core.provenance import Provenance
-from harness.evaluation import cpu_judge
+from harness.evaluation import cpu_judge, diagnose_alone, frames, workers
+from harness.evaluation.diagnosis import HEADING
 from harness.evaluation.tolerances import Tolerance
 from harness.operators import workloads
 from harness.operators.catalogue import definition, definition_name
+from harness.packing import pack
 
 MAX_LOG = 4000  # characters of a failure's log that a trace keeps
 
@@ -29,6 +31,8 @@ class Judged:
     label: str
     traces: dict[str, Trace]
     error: str | None = None
+    logs: dict[str, str] = field(default_factory=dict)  # of those that failed, but for the diagnosis
+    reasons: dict[str, list[str]] = field(default_factory=dict)  # why those failed, in a few lines
 
     @property
     def passed(self) -> bool:
@@ -36,12 +40,26 @@ class Judged:
         return statuses == {EvaluationStatus.PASSED}
 
 
-def load_workloads(geometry: str) -> list[tuple[str, Workload]]:
-    """(label, workload) in the order in which they are run; their tensors are generated where they are missing."""
-    workloads.make(geometry)
+def load_workloads(geometry: str, wanted: list[str]) -> list[tuple[str, Workload]]:
+    """(label, workload) in the order in which they are run; their tensors are generated where they are missing.
+
+    wanted: as `workloads.named` has it; [] for all. Raises UserError.
+    """
     cases = workloads.cases_by_uuid(geometry)
+    chosen = {case.uuid for text in wanted for case in workloads.named(text, geometry)} or set(cases)
+    workloads.make(geometry)
     traces = load_jsonl_file(Trace, paths.workload_file(definition_name(geometry)))
-    return [(cases[trace.workload.uuid].label, trace.workload) for trace in traces]
+    return [(cases[trace.workload.uuid].label, trace.workload) for trace in traces if trace.workload.uuid in chosen]
+
+
+def why_failed(evaluation: Evaluation, origins: dict[str, PurePosixPath]) -> list[str]:
+    """The diagnosis in a log, or the error that it ends with and where it was raised."""
+    _, diagnosed, sentences = evaluation.log.rpartition(f"{HEADING}\n")
+    if diagnosed:
+        return sentences.splitlines()
+    if evaluation.status in (EvaluationStatus.RUNTIME_ERROR, EvaluationStatus.COMPILE_ERROR):
+        return frames.raised(evaluation.log, origins)
+    return evaluation.log.strip().splitlines()[-1:]
 
 
 def publishable(evaluation: Evaluation) -> Evaluation:
@@ -71,32 +89,46 @@ def judging(
     config: BenchmarkConfig,
     device: str,
     command: str,
+    diagnose_all: bool = False,
 ) -> Iterator[Callable[[str, Workload], Judged]]:
     """A function that judges every solution on a labelled workload; the traces carry their provenance.
 
     solutions: name -> packed. config: FIB's, at the tolerance. With a CUDA device solutions run in worker processes of
-    FIB, which end with the context.
+    FIB, which end with the context; a solution that is wrong there runs once more, in a process of its own, for a
+    diagnosis: on the first such workload, or with diagnose_all on every one.
     """
     full = definition(geometry)
     sources = {name: provenance_of(packed, tolerance, config, device, command) for name, packed in solutions.items()}
-    runner = PersistentRunner(config.log_dir) if device != "cpu" else None
-    run_workload = runner.run_workload if runner else cpu_judge.run_workload
+    diagnosed = set()
+
+    def understood(name: str, evaluation: Evaluation, workload: Workload) -> Evaluation:
+        """With its log as the reader wants it: own files named as in the repository, and a diagnosis."""
+        log = frames.with_own_paths(evaluation.log, pack.origins(name))
+        wrong = evaluation.status.value.startswith("INCORRECT") and HEADING not in log
+        if wrong and (diagnose_all or name not in diagnosed):
+            diagnosed.add(name)
+            known = solutions[name], workload, tolerance, device, config.timeout_seconds
+            log = "\n".join([log, HEADING, *diagnose_alone.in_a_process(geometry, *known)])
+        return evaluation.model_copy(update={"log": log})
 
     def judge(label: str, workload: Workload) -> Judged:
         try:
-            found = run_workload(full, workload, list(solutions.values()), config, paths.ROOT)
+            found = runner.run_workload(full, workload, list(solutions.values()), config, paths.ROOT)
         except RuntimeError as error:
             return Judged(label, {}, f"the reference did not run: {error}")
-        traces = {}
+        traces, logs, reasons = {}, {}, {}
         for name, packed in solutions.items():
-            evaluation = publishable(provenance.into_evaluation(found[packed.name], sources[name]))
+            evaluation = found[packed.name]
+            if evaluation.status != EvaluationStatus.PASSED:
+                evaluation = understood(name, evaluation, workload)
+                reasons[name] = why_failed(evaluation, pack.origins(name))
+                if log := evaluation.log.partition(HEADING)[0].strip():
+                    logs[name] = log
+            evaluation = publishable(provenance.into_evaluation(evaluation, sources[name]))
             traces[name] = Trace(
                 definition=packed.definition, workload=workload, solution=packed.name, evaluation=evaluation
             )
-        return Judged(label, traces)
+        return Judged(label, traces, None, logs, reasons)
 
-    try:
+    with workers.running(config.log_dir) if device != "cpu" else nullcontext(cpu_judge) as runner:
         yield judge
-    finally:
-        if runner:
-            runner.close()

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from flashinfer_bench import Definition, Solution
 from flashinfer_bench.compile import BuilderRegistry, BuildError
 
+from harness.core.arguments import check_cache
 from harness.core.errors import CannotRun
 from harness.operators.catalogue import FULL, GEOMETRIES, definition, geometry_named, operator
 from harness.packing import eligibility, manifest, pack
@@ -32,37 +33,39 @@ def select(names: list[str], geometry: str, say: Say) -> tuple[dict[str, Solutio
     """Folder's name -> packed solution, of these or all of the operator's, and a line for each one that is skipped.
 
     Those that compile for minutes on first use are built. Raises UserError for an unknown solution and for one that
-    cannot be packed, CannotRun if all are skipped.
+    cannot be packed, CannotRun if all are skipped or FIB cannot write in its cache.
     """
+    check_cache()
     solutions, skipped = {}, []
     for name in manifest.choose(names or manifest.solutions_of(operator(geometry).GEOMETRIES)):
-        packed = pack.pack(name).get(geometry)
-        reason = eligibility.why_skipped(packed, eligibility.here()) if packed else "does not serve this definition"
+        packed = pack.pack(name)
+        reason = eligibility.why_skipped(next(iter(packed.values())), eligibility.here())
+        if geometry not in packed:
+            served = next((key for key in packed if (key in FULL) == (geometry in FULL)), next(iter(packed)))
+            reason = reason or f"serves {', '.join(packed)}, not {geometry}: --definition {served}"
         if reason:
             skipped.append(f"{name}: SKIPPED: {reason}")
         else:
-            solutions[name] = packed
+            solutions[name] = packed[geometry]
     if not solutions:
         raise CannotRun(f"no solution can be run here: {'; '.join(skipped)}")
-    for line in skipped:
-        say(line)
     for name, packed in solutions.items():
         if note := manifest.read_manifest(name).first_use:
-            build_ahead(definition(geometry), packed, note, say)
+            build_ahead(name, definition(geometry), packed, note, say)
     return solutions, skipped
 
 
-def build_ahead(full: Definition, solution: Solution, note: str, say: Say) -> None:
+def build_ahead(name: str, full: Definition, solution: Solution, note: str, say: Say) -> None:
     """Build a solution before any is judged; note: what the first use takes.
 
     What is compiled stays on disk, so the runner's own build finds it there. A build that fails is only reported here:
     the run judges it COMPILE_ERROR.
     """
-    say(f"{solution.name}: building; on first use it {note}")
+    say(f"{name}: building; on first use it {note}")
     start = time.monotonic()
     try:
         BuilderRegistry.get_instance().build(full, solution)
         outcome = "built"
     except BuildError as error:
         outcome = f"not built: {str(error).splitlines()[0]}"
-    say(f"{solution.name}: {outcome} in {time.monotonic() - start:.1f} s, apart from the runs below")
+    say(f"{name}: {outcome} in {time.monotonic() - start:.1f} s, apart from the runs below")

@@ -7,6 +7,7 @@ from typing import Literal
 
 from pydantic import field_validator
 
+from harness.core.atomic_file import write_atomically
 from harness.core.errors import UserError
 from harness.core.provenance import Provenance
 from harness.core.schema import Strict, read_jsonl
@@ -27,7 +28,7 @@ class Target:
 TARGETS = {
     "loose": Target("1.5 x bound + 0.03", lambda least: 1.5 * least.ms + 0.03),
     "tight": Target(
-        "1.10 x bound + 0.025 for few tokens, else 1.25 x bound",
+        f"1.10 x bound + 0.025 up to T = {FEW_TOKENS}, else 1.25 x bound",
         lambda least: 1.10 * least.ms + 0.025 if least.seq_len <= FEW_TOKENS else 1.25 * least.ms,
     ),
 }
@@ -86,10 +87,15 @@ class Sweep:
 
     @property
     def summary(self) -> str:
-        """'1 of 4 points within the target, 1.5 x bound + 0.03 ms; 0 wrong at the tolerance relaxed'."""
-        met, wrong = sum(p.met for p in self.points), sum(p.error is not None for p in self.points)
-        text = f"{met} of {len(self.points)} points within the target, {TARGETS[self.head.target].words} ms; "
-        text += f"{wrong} wrong at the tolerance {self.head.provenance.tolerance_name}"
+        """'1 of 4 points meet the target of 1.5 x bound + 0.03 ms (real 1 of 4); 0 wrong at tolerance relaxed'."""
+
+        def met(points: list[Point]) -> str:
+            return f"{sum(p.met for p in points)} of {len(points)}"
+
+        by_kind = ", ".join(f"{kind} {met([p for p in self.points if p.kind == kind])}" for kind in self.kinds)
+        wrong = sum(p.error is not None for p in self.points)
+        text = f"{met(self.points)} points meet the target of {TARGETS[self.head.target].words} ms ({by_kind}); "
+        text += f"{wrong} wrong at tolerance {self.head.provenance.tolerance_name}"
         missing = self.head.planned - len(self.points)
         return text + (f"; cut short: {missing} points are missing" if missing else "")
 
@@ -98,9 +104,12 @@ def add(path: Path | None, line: Head | Point) -> None:
     """Append a line to the record file at once, if there is one; a head overwrites the file."""
     if path is None:
         return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w" if isinstance(line, Head) else "a") as file:
-        file.write(line.model_dump_json(exclude_none=True) + "\n")
+    text = line.model_dump_json(exclude_none=True) + "\n"
+    if isinstance(line, Head):
+        write_atomically(path, text)
+        return
+    with path.open("a") as file:
+        file.write(text)
 
 
 def read(path: Path) -> Sweep:

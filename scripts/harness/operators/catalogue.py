@@ -18,6 +18,7 @@ from types import ModuleType
 from flashinfer_bench import Definition
 
 from harness.core.errors import UserError
+from harness.core.names import unknown
 from harness.operators import moe_bf16, moe_fp8_block_scale, moe_fp8_block_scale_renorm, mxfp8_linear
 
 OPERATORS = (moe_fp8_block_scale, moe_fp8_block_scale_renorm, moe_bf16, mxfp8_linear)
@@ -46,5 +47,5 @@ def geometry_named(name: str) -> str:
     """The geometry that a user names, by its key or by its definition's name. Raises UserError for neither."""
     geometry = BY_NAME.get(name, name)
     if geometry not in GEOMETRIES:
-        raise UserError(f"unknown definition {name!r}; there are: {', '.join([*GEOMETRIES, *BY_NAME])}")
+        raise UserError(unknown("definition", name, [*GEOMETRIES, *BY_NAME]))
     return geometry

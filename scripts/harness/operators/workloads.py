@@ -9,7 +9,8 @@ from flashinfer_bench import Workload
 
 from harness.core import paths
 from harness.core.atomic_file import write_atomically
-from harness.core.errors import CannotRun
+from harness.core.errors import CannotRun, UserError
+from harness.core.names import unknown
 from harness.operators.case import Case, stored_tensors
 from harness.operators.catalogue import BY_NAME, definition_name, operator
 from harness.operators.roofline import Bound
@@ -19,6 +20,21 @@ from harness.operators.roofline import Bound
 def cases_by_uuid(geometry: str) -> dict[str, Case]:
     """The workloads of a geometry in the order in which they are run."""
     return {case.uuid: case for case in operator(geometry).cases(geometry)}
+
+
+def named(text: str, geometry: str, others: str = "") -> list[Case]:
+    """The cases that a user names: by a token count, which several may have, a uuid, a case's name or its label.
+
+    others: what else may be named where this is called, for the message. Raises UserError where there is none.
+    """
+    cases = cases_by_uuid(geometry).values()
+    found = [c for c in cases if text in (f"{c.seq_len}", f"T={c.seq_len}", c.uuid, c.name, c.label)]
+    if not found:
+        lengths = ", ".join(map(str, sorted({case.seq_len for case in cases})))
+        names = [case.name for case in cases]
+        listed = f"T = {lengths}; their uuids and names{others}"
+        raise UserError(unknown("workload", text, names, listed))
+    return found
 
 
 @cache

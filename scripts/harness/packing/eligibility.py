@@ -25,7 +25,9 @@ def why_skipped(solution: Solution, hardware: str) -> str | None:
     """One line saying why the solution cannot run on `hardware`, or None when it can."""
     targets = solution.spec.target_hardware
     if hardware not in targets:
-        return f"runs on {', '.join(targets)}; this machine is {hardware}"
+        gpus = ", ".join(target for target in targets if target != "cpu")
+        here = "this machine has no CUDA device" if hardware == "cpu" else f"this GPU is {hardware}"
+        return f"{f'needs {gpus}' if gpus else 'runs on the CPU only'}; {here}"
     if missing := [name for name in solution.spec.dependencies if not is_installed(name)]:
         return f"needs {', '.join(missing)}, not installed here"
     return None

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, Field, StrictBool, StringConstraints, Valid
 
 from harness.core import paths
 from harness.core.errors import UserError
+from harness.core.names import unknown
 from harness.core.schema import Strict, first_fault
 from harness.operators import catalogue
 from harness.packing.stages import UNASSIGNED
@@ -42,15 +43,15 @@ Hardware = Literal["cpu", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_103"
 
 
 class Facts(Strict):
-    """A solution's row in docs/backends.md; a field's description is the column's heading."""
+    """What docs/backends.md states of a solution; a field's description is its column's heading."""
 
-    input: Text = Field(description="activations that gemm1 multiplies")
-    intermediate: Text = Field(description="what gemm2 multiplies")
-    granularity: Text = Field(description="quantisation granularity")
-    layout: Text = Field(description="layout")
-    activation: Text = Field(description="activation: order of gemm1's halves, where it is applied")
-    launches: Text = Field(description="launches a call")
-    best: Text = Field(description="best choice")
+    input: Text = Field(description="gemm1 multiplies")
+    intermediate: Text = Field(description="gemm2 multiplies")
+    granularity: Text = Field(description="FP8 scales, rows x columns")
+    layout: Text = Field(description="weights and rows")
+    activation: Text = Field(description="SwiGLU")
+    launches: Text = Field(description="launches per call")
+    best: Text = Field(description="use it for")
 
 
 class Manifest(Strict):
@@ -89,8 +90,9 @@ def solution_names(folder: Path = paths.SOLUTIONS) -> list[str]:
 def choose(names: list[str], folder: Path = paths.SOLUTIONS) -> list[str]:
     """names, or every solution when there are none. Raises UserError for an unknown one."""
     existing = solution_names(folder)
-    if unknown := [name for name in names if name not in existing]:
-        raise UserError(f"unknown solution {unknown[0]!r}; there are: {', '.join(existing) or 'none'}")
+    for name in names:
+        if name not in existing:
+            raise UserError(unknown("solution", name, existing))
     return list(dict.fromkeys(names)) or existing
 
 

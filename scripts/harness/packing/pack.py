@@ -24,24 +24,24 @@ def packed_name(name: str, geometry: str) -> str:
     return "_".join([name, *(part for part in own if part not in shared)])
 
 
-def gather(manifest: Manifest, folder: Path = paths.SOLUTIONS) -> dict[str, str]:
-    """Path inside the bundle -> text, sorted by path. Raises PackingError for a missing stage or borrowed file.
+def files_of(manifest: Manifest, folder: Path = paths.SOLUTIONS) -> dict[str, Path]:
+    """Path inside the bundle -> file, sorted by path. Raises PackingError for a missing stage or borrowed file.
 
     Files keep their paths below the solution's folder; those of the solution stand in for its base's with the same
     path. A borrowed file, named as <other solution>/<file> whatever its folder there, is packed beside main.py and may
     not have the name of one of the solution's own.
     """
     folders = [folder / part for part in (manifest.based_on, manifest.name) if part]
-    files = [(part, path) for part in folders for path in part.rglob("*") if path.suffix in {".py", ".cu", ".cuh"}]
-    sources = {path.relative_to(part).as_posix(): path.read_text() for part, path in files}
+    listed = [(part, path) for part in folders for path in part.rglob("*") if path.suffix in {".py", ".cu", ".cuh"}]
+    found = {path.relative_to(part).as_posix(): path for part, path in listed}
     for borrowed in manifest.borrowed:
         lender, name = PurePosixPath(borrowed).parent.name, PurePosixPath(borrowed).name
-        found = sorted((folder / lender).rglob(name)) if lender in solution_names(folder) else []
-        if len(found) != 1:
+        lent = sorted((folder / lender).rglob(name)) if lender in solution_names(folder) else []
+        if len(lent) != 1:
             raise refusal(manifest.name, "borrowed", borrowed, "SOLUTION/FILE of another solution")
-        if name in {PurePosixPath(path).name for path in sources}:
+        if name in {PurePosixPath(path).name for path in found}:
             raise refusal(manifest.name, "borrowed", borrowed, f"a file of another name: there is a {name} here")
-        sources[name] = found[0].read_text()
+        found[name] = lent[0]
     for stage in manifest.kernels:
         path = folder / "kernels" / f"{stage}.py"
         if not path.is_file():
@@ -49,8 +49,14 @@ def gather(manifest: Manifest, folder: Path = paths.SOLUTIONS) -> dict[str, str]
             raise refusal(manifest.name, "kernels", stage, f"a shared stage: {known}")
         for part in (path, path.with_suffix(".cpp")):  # what the stage compiles for its host code
             if part.is_file():
-                sources[f"kernels/{part.name}"] = part.read_text()
-    return dict(sorted(sources.items()))
+                found[f"kernels/{part.name}"] = part
+    return dict(sorted(found.items()))
+
+
+def origins(name: str, folder: Path = paths.SOLUTIONS) -> dict[str, PurePosixPath]:
+    """Path inside a solution's bundle -> path in the repository. Raises PackingError."""
+    files = files_of(read_manifest(name, folder), folder)
+    return {packed: PurePosixPath("solutions", file.relative_to(folder)) for packed, file in files.items()}
 
 
 def parse(name: str, sources: dict[str, str]) -> dict[str, ast.Module]:
@@ -88,7 +94,8 @@ def check_imports(name: str, trees: dict[str, ast.Module]) -> None:
 def pack(name: str, folder: Path = paths.SOLUTIONS) -> dict[str, Solution]:
     """Geometry -> Solution, for each geometry the solution serves. Raises PackingError."""
     manifest = read_manifest(name, folder)
-    gathered, found = gather(manifest, folder), {}
+    files = files_of(manifest, folder)
+    gathered, found = {path: file.read_text() for path, file in files.items()}, {}
     for geometry in manifest.definitions:
         sources = gathered | {path: problem.source(path, geometry) for path in filter(problem.is_problem, gathered)}
         trees = parse(name, sources)
@@ -153,3 +160,22 @@ def pack_into(names: list[str], data_set: Path, geometries: list[str]) -> list[P
                 files.append(folder / solution.definition / f"{solution.name}.json")
                 write(solution, files[-1])
     return files
+
+
+def pack_packages(names: list[str], parent: Path, folder: Path = paths.SOLUTIONS) -> list[Path]:
+    """Write parent/<name>/, a Python package of each solution's packed sources that exports its function.
+
+    Nothing in it imports this project or FlashInfer-Bench. Raises PackingError, and UserError where parent/<name>
+    exists: a source file of an older version would be compiled along. Returns the packages' folders.
+    """
+    solutions = {parent / name: next(iter(pack(name, folder).values())) for name in choose(names, folder)}
+    if taken := [path for path in solutions if path.exists()]:
+        raise UserError(f"--package: {taken[0]} exists; remove it, or name another folder")
+    for path, solution in solutions.items():
+        for source in solution.sources:
+            write_atomically(path / source.path, source.content)
+        file, function = solution.spec.entry_point.split("::")
+        module = ".".join(PurePosixPath(file).with_suffix("").parts)
+        head = f"{solution.name}: packed source {solution.hash()}, by `moebench pack --package`."
+        write_atomically(path / "__init__.py", f'"""{head}"""\n\nfrom .{module} import {function}  # noqa: F401\n')
+    return list(solutions)

@@ -9,7 +9,6 @@ from flashinfer_bench.bench.utils import gen_inputs, load_safetensors
 from flashinfer_bench.data import load_jsonl_file
 
 from harness.core import paths
-from harness.core.errors import UserError
 from harness.operators import catalogue, moe_fp8_block_scale, workloads
 from harness.operators.moe_fp8_block_scale import MoeCase
 from harness.operators.routing_kinds import KINDS, OFFSET
@@ -29,7 +28,7 @@ def choose_points(wanted: list[str], geometry: str) -> list[Workload]:
     workloads.make(geometry)
     full = catalogue.definition(geometry)
     known = [trace.workload for trace in load_jsonl_file(Trace, paths.workload_file(full.name))]
-    names = {case.uuid: case.name for case in workloads.cases_by_uuid(geometry).values()}
+    by_uuid = {workload.uuid: workload for workload in known}
     kinds = KINDS if "routing_logits" in full.inputs else {}
     found: dict[str, Workload] = {}
     for text in wanted or representative(known, geometry):
@@ -38,12 +37,8 @@ def choose_points(wanted: list[str], geometry: str) -> list[Workload]:
             case = MoeCase(geometry, text, text, int(tokens), offset=OFFSET)
             found[text] = moe_fp8_block_scale.record(case).workload
             continue
-        fits = {w.uuid: w for w in known if text in (str(w.axes["seq_len"]), w.uuid, names[w.uuid])}
-        if not fits:
-            lengths = ", ".join(map(str, sorted({w.axes["seq_len"] for w in known})))
-            made_up = f"; KIND:T with KIND one of {', '.join(kinds)}" if kinds else ""
-            raise UserError(f"unknown workload {text!r}; there are: T = {lengths}; their uuids{made_up}")
-        found |= fits
+        made_up = f"; KIND:T with KIND one of {', '.join(kinds)}" if kinds else ""
+        found |= {case.uuid: by_uuid[case.uuid] for case in workloads.named(text, geometry, made_up)}
     return list(found.values())
 
 

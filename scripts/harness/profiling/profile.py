@@ -17,7 +17,7 @@ from harness.profiling import ncu, torch_profiler
 from harness.profiling.calls import WARMUP_RUNS, ProfileError, build, call_repeatedly
 from harness.profiling.points import inputs_of, label, stored
 from harness.profiling.record import ProfileRecord, WorkloadProfile
-from harness.profiling.stages import kernel_times, stage_times, warnings
+from harness.profiling.stages import busy_us, kernel_times, stage_times, warnings
 
 
 @dataclass(frozen=True)
@@ -109,6 +109,7 @@ def profile(name: str, runnable: Runnable, job: Job, point: Workload, wall_us: f
     events = torch_profiler.record(runnable, args, job.calls, job.device, job.trace_file(name, point))
     ours, others = torch_profiler.launches(events, job.calls, job.clock)
     stages = stage_times(ours, read_manifest(name).stages, job.clock)
+    busy = busy_us(ours, job.calls)
     bound = operator(job.geometry).bound(point, stored(point, job.full), job.geometry) if on_device else None
     return WorkloadProfile(
         uuid=point.uuid,
@@ -117,7 +118,8 @@ def profile(name: str, runnable: Runnable, job: Job, point: Workload, wall_us: f
         stages=stages,
         other=kernel_times(others),
         wall_us=None if wall_us is None else round(wall_us, 3),
-        host_us=None if wall_us is None else round(wall_us - ours.us.sum() / job.calls, 3),
+        busy_us=busy,
+        host_us=None if wall_us is None else round(wall_us - busy, 3),
         bound_us=round(1e3 * bound.ms, 3) if bound else None,
         warnings=warnings(stages, ours, job.calls),
     )

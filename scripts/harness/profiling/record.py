@@ -38,12 +38,18 @@ class KernelTime(Strict):
 
 
 class StageTime(Strict):
-    """share: of the pipeline, the sum of all stages; 0 to 1. Kernels that no pattern fits are stage `unassigned`."""
+    """share: of the sum of all stages; 0 to 1. Kernels that no pattern fits are stage `unassigned`.
+
+    begin_us, end_us: when the stage's first kernel of a call starts and its last one ends, from the start of the call's
+    first kernel; medians over the calls. None in records of before these fields.
+    """
 
     stage: str
     kernels: list[KernelTime]
     total_us: float
     share: float
+    begin_us: float | None = None
+    end_us: float | None = None
     counters: Counters | None = None
 
 
@@ -51,8 +57,10 @@ class WorkloadProfile(Strict):
     """One solution on one workload.
 
     uuid: or KIND:T for a made-up point. other: kernels of the harness, outside the calls. wall_us: a call as FIB times
-    it, without a profiler; host_us: wall_us minus the device's time in a call; None where not known. bound_us: the
-    roofline bound on an H200. warnings: a line for everything that makes the figures doubtful.
+    it, without a profiler; None where not known. busy_us: the part of a call in which at least one of its kernels
+    runs, the union of their intervals; less than pipeline_us where kernels overlap; None in records of before this
+    field. host_us: wall_us minus busy_us, or minus pipeline_us in those records. bound_us: the roofline bound on an
+    H200. warnings: a line for everything that makes the figures doubtful.
     """
 
     uuid: str
@@ -64,16 +72,29 @@ class WorkloadProfile(Strict):
     host_us: float | None
     bound_us: float | None
     warnings: list[str]
+    busy_us: float | None = None
 
     @property
     def pipeline_us(self) -> float:
-        """Device time of one call (CPU time on a CPU)."""
+        """Sum of one call's kernels, each with its whole duration (CPU time on a CPU)."""
         return sum(stage.total_us for stage in self.stages) / self.calls
 
     @property
     def overlap_us(self) -> float:
-        """By how much the kernels of a call overlap at least: they add up to more than it takes. 0 if they do not."""
-        return max(0.0, -(self.host_us or 0.0))
+        """How much longer the sum of a call's kernels is than the time in which they run; 0 where none overlap.
+
+        Without busy_us this is only a lower limit: by how much the sum exceeds the wall time.
+        """
+        if self.busy_us is None:
+            return max(0.0, -(self.host_us or 0.0))
+        return max(0.0, round(self.pipeline_us - self.busy_us, 1))  # a profiler's clock has steps of nanoseconds
+
+    @property
+    def device_us(self) -> float | None:
+        """How long kernels run in one call; None where they overlap and the record does not say by how much."""
+        if self.busy_us is None:
+            return None if self.overlap_us else self.pipeline_us
+        return self.busy_us
 
 
 class ProfileRecord(Strict):

@@ -25,8 +25,8 @@ def smallest_common(profiles: list[WorkloadProfile]) -> list[list[str]]:
 def compare(profiles: dict[str, WorkloadProfile]) -> pd.DataFrame:
     """profiles: by solution, on one workload. Microseconds of one call; a column each, NaN for what a solution lacks.
 
-    One row per group of stages, then pipeline, host and wall if known. Where a solution's kernels overlap, their sum
-    says nothing of the call: it is left out of pipeline and host.
+    One row per group of stages, then pipeline, host and wall if known. Pipeline is the time in which a kernel runs;
+    where kernels overlap in a record that does not hold that time, pipeline and host are left out.
     """
     rows = {}
     for group in smallest_common(list(profiles.values())):
@@ -35,10 +35,10 @@ def compare(profiles: dict[str, WorkloadProfile]) -> pd.DataFrame:
             for solution, profile in profiles.items()
             if (found := [stage for stage in profile.stages if set(parts(stage)) & set(group)])
         }
-    apart = {solution: profile for solution, profile in profiles.items() if profile.overlap_us == 0}
-    rows["pipeline"] = {solution: profile.pipeline_us for solution, profile in apart.items()}
+    known = {solution: profile for solution, profile in profiles.items() if profile.device_us is not None}
+    rows["pipeline"] = {solution: profile.device_us for solution, profile in known.items()}
     if all(profile.wall_us is not None for profile in profiles.values()):
-        rows["host and gaps"] = {solution: profile.host_us for solution, profile in apart.items()}
+        rows["host and gaps"] = {solution: profile.host_us for solution, profile in known.items()}
         rows["wall"] = {solution: profile.wall_us for solution, profile in profiles.items()}
     return pd.DataFrame(list(rows.values()), index=list(rows), columns=list(profiles), dtype=float)
 

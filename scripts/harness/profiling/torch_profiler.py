@@ -14,6 +14,7 @@ import pandas as pd
 from torch.profiler import ProfilerActivity, profile, record_function
 from triton.runtime.interpreter import InterpretedFunction
 
+from harness.core.atomic_file import write_atomically
 from harness.packing.stages import plain_name
 from harness.profiling.calls import ProfileError, call_repeatedly
 
@@ -51,10 +52,12 @@ def record(runnable, args: list, calls: int, device: str, keep: Path | None = No
     with marked, profile(activities=activities) as profiler:
         call_repeatedly(runnable, args, calls, device, lambda: record_function(CALL))
     with tempfile.TemporaryDirectory() as folder:
-        path = keep or Path(folder) / "trace.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path = Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(path))
-        return json.loads(path.read_text())["traceEvents"]
+        text = path.read_text()
+    if keep:
+        write_atomically(keep, text)
+    return json.loads(text)["traceEvents"]
 
 
 def timed(events: Iterable[dict], categories: set[str]) -> list[dict]:
@@ -69,29 +72,34 @@ def launches(events: list[dict], calls: int, clock: str) -> tuple[pd.DataFrame, 
     if len(marks) != calls:
         raise ProfileError(f"the profiler recorded {len(marks)} calls, want {calls}")
     rows = device_launches(events) if clock == "device" else cpu_launches(events, marks[0].get("tid"))
-    found = pd.DataFrame(rows, columns=["kernel", "ts", "us"]).astype({"ts": float, "us": float})
+    found = pd.DataFrame(rows, columns=["kernel", "ts", "start", "us"]).astype(
+        {"ts": float, "start": float, "us": float}
+    )
     starts, durations = (np.array([mark[key] for mark in marks], dtype=float) for key in ("ts", "dur"))
     found["call"] = pd.IntervalIndex.from_arrays(starts, starts + durations, closed="both").get_indexer(found.ts)
     inside = found.call >= 0  # a moment that is in none of them has -1
     return found[inside], found[~inside]
 
 
-def device_launches(events: list[dict]) -> list[tuple[str, float, float]]:
-    """(kernel, when the host launched it, microseconds on the device); the host's clock separates calls exactly."""
+def device_launches(events: list[dict]) -> list[tuple[str, float, float, float]]:
+    """(kernel, when the host launched it, its start and its microseconds on the device).
+
+    The host's clock separates calls exactly.
+    """
     launched = {e["args"]["correlation"]: e["ts"] for e in timed(events, LAUNCHES) if "correlation" in e["args"]}
     return [
         # Where a launch was not recorded: each call waits for its end, so the kernel's own start will do.
-        (plain_name(e["name"]), launched.get(e["args"].get("correlation"), e["ts"]), e["dur"])
+        (plain_name(e["name"]), launched.get(e["args"].get("correlation"), e["ts"]), e["ts"], e["dur"])
         for e in timed(events, ON_DEVICE)
     ]
 
 
-def cpu_launches(events: list[dict], thread) -> list[tuple[str, float, float]]:
-    """(interpreted kernel or torch operation, start, microseconds), leaving out what another of them contains."""
+def cpu_launches(events: list[dict], thread) -> list[tuple[str, float, float, float]]:
+    """(interpreted kernel or torch operation, start, start, microseconds), without those that another one contains."""
     found, end = [], float("-inf")
     for e in timed(events, {"user_annotation", "cpu_op"}):
         is_kernel = e["name"].startswith(INTERPRETED)
         if (is_kernel or e["cat"] == "cpu_op") and e.get("tid") == thread and e["ts"] >= end:
-            found.append((e["name"].removeprefix(INTERPRETED), e["ts"], e["dur"]))
+            found.append((e["name"].removeprefix(INTERPRETED), e["ts"], e["ts"], e["dur"]))
             end = e["ts"] + e["dur"]
     return found

@@ -1,19 +1,20 @@
 """A comparison as tables; what to use stands first in Markdown, and last in a terminal, where it stays in view."""
 
 import io
-import math
 from collections.abc import Iterator
 from types import SimpleNamespace
 
+import pandas as pd
 from rich.console import Console
 
+from harness.operators.catalogue import BY_NAME
 from harness.report.table import Cell as Entry
 from harness.report.table import Table
 from harness.results.comparison import Comparison, Ratio, Row, RunGroup, Section, tolerance_order
-from harness.results.summary import ALL, REGIMES, RegimeSummary
+from harness.results.summary import LEVEL, RegimeSummary, is_level
 from harness.results.workload_info import WorkloadInfo
 
-CLOSE = 0.05  # a lead below this is not worth choosing by
+LEVEL_WORDS = f"within {LEVEL - 1:.0%} of it"
 MIN_WIDTH = 160
 CELL_WIDTH = 25  # of a solution's column with its borders
 
@@ -26,7 +27,7 @@ def cell_entry(cell: SimpleNamespace | None) -> Entry:
     """Latency, speed-up and, where there is a bound, latency over bound; or why there is none."""
     if cell is None:
         return Entry("-")
-    mark = "failed" if not cell.passed else "stale" if cell.stale else "best" if cell.wins else ""
+    mark = "failed" if not cell.passed else "stale" if cell.stale else "best" if cell.level else ""
     before = {"current": "", "stale": "stale ", "unknown": "? "}[cell.source]
     if cell.speedup is None:
         matched = "" if cell.matched is None else f" {cell.matched:.4f}"
@@ -48,7 +49,7 @@ def workload_table(group: RunGroup) -> Table:
         title="Workloads",
         head=["T", *(["bound ms"] if bounds else []), *group.solutions],
         sections=[[entries(row) for row in group.rows]],
-        caption=f"In a cell: ms, speed-up{', ms/bound' if bounds else ''}; * the fastest.",
+        caption=f"In a cell: ms, speed-up{', ms/bound' if bounds else ''}; * the fastest, or {LEVEL_WORDS}.",
         words=0,
     )
 
@@ -60,22 +61,24 @@ def summary_table(group: RunGroup) -> Table:
             summary.regime.name,
             s.solution,
             Entry(f"{s.passed}/{s.workloads}{stale}", "" if s.complete else "failed"),
-            str(s.wins),
-            Entry(decimal(s.mean, 1, "x"), "best" if s.solution == summary.best else ""),
-            Entry(decimal(s.geometric_mean, 1, "x"), "best" if s.solution == summary.best_geometric else ""),
-            *(decimal(value, 1, "x") for value in (s.median, s.least, s.greatest)),
+            str(s.level),
+            Entry(f"* {s.over_fastest:.3f}", "best") if s.solution in summary.best else decimal(s.over_fastest, 3),
+            *(decimal(value, 1, "x") for value in (s.mean, s.median, s.least, s.greatest)),
             decimal(s.variation, 2),
             decimal(s.mean_ms, 3),
             decimal(s.over_bound, 2),
         ]
 
-    figures = ["passed", "wins", "mean", "geo. mean", "median", "min", "max", "CV", "mean ms", "ms/bound"]
+    figures = ["passed", "level", "ms/fastest", "mean", "median", "min", "max", "CV", "mean ms", "ms/bound"]
     return Table(
         title="Speed-ups",
         head=["T", "solution", *figures],
         sections=[[entries(summary, s) for s in summary.summaries] for summary in (group.total, *group.regimes)],
-        caption="Over the workloads that passed. mean: arithmetic, FIB's score; marked: the best that passed all. "
-        "CV: standard deviation over mean. ms/bound: geometric mean.",
+        caption=f"Over the workloads that passed. level: on how many it is the fastest or {LEVEL_WORDS}. "
+        "ms/fastest: latency over that of the fastest on each workload, geometric mean; * the least of those that "
+        f"passed all, or {LEVEL_WORDS}. "
+        "mean to CV: of speed-ups; mean: arithmetic, FIB's score; CV: standard deviation over mean. "
+        "ms/bound: geometric mean.",
         words=2,
     )
 
@@ -96,7 +99,7 @@ def range_table(group: RunGroup) -> Table:
 def ratio_table(group: RunGroup, ratio: Ratio) -> Table:
     def entries(row: Row) -> list[Entry | str]:
         value = ratio.by_workload.get(row.workload.uuid)
-        faster = Entry(decimal(value, 3), "best" if value and value > 1 else "")
+        faster = Entry(f"* {value:.3f}", "best") if value and not is_level(value, 1) else decimal(value, 3)
         return [str(row.workload.seq_len), decimal(row.ms(ratio.a), 3), decimal(row.ms(ratio.b), 3), faster]
 
     least, greatest, mean = (decimal(value, 3) for value in (ratio.least, ratio.greatest, ratio.geometric_mean))
@@ -104,7 +107,8 @@ def ratio_table(group: RunGroup, ratio: Ratio) -> Table:
         title=f"{ratio.a} against {ratio.b}",
         head=["T", f"{ratio.a} ms", f"{ratio.b} ms", "ratio"],
         sections=[[entries(row) for row in group.rows]],
-        caption=f"How many times as fast the first is; from {least} to {greatest}, geometric mean {mean}.",
+        caption=f"How many times as fast the first is; * by more than {LEVEL - 1:.0%}; from {least} to {greatest}, "
+        f"geometric mean {mean}.",
         words=0,
     )
 
@@ -135,52 +139,39 @@ def matched_table(section: Section) -> Table:
     )
 
 
-def choice(summary: RegimeSummary) -> Entry:
-    """The solution to use, its mean speed-up, and whichever is as good."""
-    if summary.best is None:
-        untimed = any(s.complete for s in summary.summaries)
-        return Entry("not timed") if untimed else Entry("none passes all", "failed")
-    mean = summary.of(summary.best).mean
-    text = f"{summary.best} {mean:.1f}x"
-    if summary.runner_up is not None:
-        lead = mean / summary.of(summary.runner_up).mean - 1
-        if lead < CLOSE:
-            text += f" ({summary.runner_up} within {math.ceil(lead * 1000) / 1000:.1%})"
-    return Entry(text, "best")
+def choice(summary: RegimeSummary) -> tuple[Entry, str]:
+    """The solutions to use, best first, and their scores."""
+    if summary.best:
+        scores = (decimal(summary.of(name).mean, 1, "x") for name in summary.best)
+        return Entry(", ".join(summary.best), "best"), ", ".join(scores)
+    untimed = any(s.complete for s in summary.summaries)
+    return Entry("not timed") if untimed else Entry("none passes all", "failed"), "-"
 
 
 def choice_table(comparison: Comparison) -> Table:
     """What to use, by tolerance and number of tokens; with whatever else run groups differ in."""
-
-    def condition(section: Section, group: RunGroup) -> dict[str, str]:
-        return {
-            "definition": section.definition,
-            "machine": section.hardware,
-            "versions": section.versions_text,
-            "protocol": group.protocol,
-            "tolerance": group.tolerance_name,
-        }
-
-    conditions = [condition(section, group) for section in comparison.sections for group in section.groups]
-    shown = [name for name in conditions[0] if name == "tolerance" or len({c[name] for c in conditions}) > 1]
+    rows = [
+        (BY_NAME.get(s.definition, s.definition), s.hardware, s.versions_text, group.protocol, group.tolerance_name)
+        for s in comparison.sections
+        for group in s.groups
+    ]
+    conditions = pd.DataFrame(rows, columns=["definition", "machine", "versions", "protocol", "tolerance"])
+    shown = [name for name in conditions if name == "tolerance" or conditions[name].nunique() > 1]
     # The protocol is named only where without it two run groups would look alike.
     others = [name for name in shown if name != "protocol"]
-    if len({tuple(c[name] for name in others) for c in conditions}) == len(conditions):
-        shown = others
-    present = {summary.regime for group in comparison.groups for summary in group.regimes}
-    regimes = [ALL, *(regime for regime in REGIMES if regime in present)]
-
-    def entries(section: Section, group: RunGroup) -> list[Entry | str]:
-        summaries = {summary.regime: summary for summary in (group.total, *group.regimes)}
-        chosen = [choice(summaries[regime]) if regime in summaries else "-" for regime in regimes]
-        return [*(condition(section, group)[name] for name in shown), *chosen]
-
+    shown = shown if conditions.duplicated(others).any() else others
+    sections = [
+        [[*known, summary.regime.name, *choice(summary)] for summary in (group.total, *group.regimes)]
+        for known, group in zip(conditions[shown].to_numpy(), comparison.groups, strict=True)
+    ]
     return Table(
         title="Which to use",
-        head=[*shown, *(regime.name for regime in regimes)],
-        sections=[[entries(section, group) for group in section.groups] for section in comparison.sections],
-        caption="Greatest mean speed-up of those that passed every workload.",
-        words=len(shown) + len(regimes),
+        head=[*shown, "T", "use", "score"],
+        sections=sections,
+        caption="use: of those that passed every workload there, the one with the least latency over that of the "
+        f"fastest on each workload (geometric mean), and those {LEVEL_WORDS}, best first. score: FIB's, the "
+        "arithmetic mean of the speed-ups.",
+        words=len(shown) + 3,
     )
 
 
@@ -194,7 +185,7 @@ def parts_of(comparison: Comparison) -> Iterator[tuple[str, list[str], list[Tabl
                 ranges = [range_table(group)] if group.ratios else []
                 tables = [workload_table(group), summary_table(group), *ranges]
             if tables:
-                yield group.tolerance, [f"{group.protocol}; {' to '.join(group.days)}"], tables
+                yield group.tolerance, [f"{group.protocol}; {group.when}"], tables
         if not comparison.pair and matched_columns(section):
             yield "Exactness", [], [matched_table(section)]
 

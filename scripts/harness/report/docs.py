@@ -1,8 +1,8 @@
 """All that is generated in README.md and docs/: tables in marked blocks, examples of commands, and figures.
 
 In a page, `<!-- generated: NAME -->` and `<!-- end of NAME -->` hold a block that BLOCKS lists; `<!-- output of:
-COMMAND -->` and `<!-- end of output -->` hold the output of a command, or of several, one a line. FIGURES lists the
-figures and the pages that show them.
+COMMAND -->` and `<!-- end of output -->` hold the output of a command, or of several, one a line; a Python block that
+begins with `# NAME.py` is a script of that name for them. FIGURES lists the figures and the pages that show them.
 """
 
 import re
@@ -14,12 +14,14 @@ from definitions.moe_fp8_block_scale import definition_name
 from harness.core import paths
 from harness.core.atomic_file import write_atomically
 from harness.core.errors import UserError
+from harness.core.names import unknown
 from harness.packing import pack
 from harness.profiling.record import read_records
 from harness.report import profiles, studies, sweep, tuning
-from harness.report.blocks import examples, results, solutions
+from harness.report.blocks import examples, results, solutions, tolerances
 from harness.report.blocks.examples import Moebench
-from harness.report.figures import bf16, roofline, speed, stages
+from harness.report.comparison import choice_table
+from harness.report.figures import roofline, speed, stages
 from harness.report.figures import sweep as sweep_figure
 from harness.report.figures.picture import Picture
 from harness.results import comparison
@@ -33,6 +35,7 @@ PIECE = re.compile(  # two markers that belong together, and what is between the
     re.M,
 )
 FENCE = re.compile(r"^ *```.*?^ *```$", re.M | re.S)
+SCRIPT = re.compile(r"^```python\n(# (\w+\.py)\n(?s:.*?))^```$", re.M)
 PROMPT = re.compile(r"^ *\$ (.*)", re.M)
 FAULTS = (UserError, ValueError, OSError)  # of a record, a trace or an example
 
@@ -47,22 +50,26 @@ def recorded() -> Comparison:
 
 
 BLOCKS: Blocks = {
+    ("README.md", "answer"): lambda: results.answer(recorded()),
     ("README.md", "results"): lambda: results.block(recorded()),
+    ("docs/compare.md", "choice"): lambda: choice_table(recorded()).markdown(),
+    ("docs/tolerances.md", "passes"): lambda: tolerances.block(recorded()),
     ("docs/backends.md", "solutions"): lambda: solutions.block(recorded()),
     ("docs/sweep.md", "sweeps"): sweep.block,
     ("docs/profile.md", "profile"): profiles.block,
     ("docs/tune.md", "tuning"): tuning.block,
-    ("docs/mxfp8.md", "mxfp8"): studies.mxfp8,
-    ("docs/w16a16.md", "summary"): studies.bf16_summary,
-    ("docs/w16a16.md", "counters"): studies.bf16_gemm1,
-    ("docs/w16a16.md", "stages"): studies.bf16_launches,
+    ("docs/mxfp8.md", "summary"): lambda: studies.summary(studies.MXFP8),
+    ("docs/mxfp8.md", "calls"): lambda: studies.calls(studies.MXFP8),
+    ("docs/w16a16.md", "summary"): lambda: studies.summary(studies.BF16),
+    ("docs/w16a16.md", "gemm1"): lambda: studies.gemm1(studies.BF16),
+    ("docs/w16a16.md", "calls"): lambda: studies.calls(studies.BF16),
 }
 FIGURES: Figures = (
     (("README.md", "docs/compare.md"), lambda: speed.pictures(recorded())),
     (("docs/compare.md",), lambda: roofline.pictures(recorded())),
     (("docs/compare.md",), lambda: stages.pictures(read_records(paths.PROFILES))),
     (("docs/sweep.md",), lambda: sweep_figure.pictures(sweep.recorded())),
-    (("docs/w16a16.md",), lambda: bf16.pictures(studies.bf16_traces())),
+    (("docs/w16a16.md",), lambda: speed.pictures(studies.BF16.traces(), "w16a16.svg")),
 )
 PREPARE = {"docs/apply.md": lambda: pack.pack_here([])}  # before a page's examples
 
@@ -74,8 +81,9 @@ def all_pages(root: Path = paths.ROOT) -> list[str]:
 def chosen_pages(wanted: list[str], root: Path = paths.ROOT) -> list[str]:
     """Pages by file name or stem, which several may share; all without any. Raises UserError for an unknown one."""
     pages, stems = all_pages(root), {Path(name).stem for name in wanted}
-    if unknown := sorted(stems - {Path(page).stem for page in pages}):
-        raise UserError(f"no page {unknown[0]!r}, want names from README.md and docs/: {', '.join(pages)}")
+    known = sorted({Path(page).stem for page in pages})  # a page and its history have the same
+    for stem in sorted(stems.difference(known)):
+        raise UserError(unknown("page", stem, known))
     return [page for page in pages if not wanted or Path(page).stem in stems]
 
 
@@ -115,6 +123,8 @@ def update_page(page: str, check: bool, moebench: Moebench, root: Path, blocks: 
     with examples.working_folder():
         if page in PREPARE:
             PREPARE[page]()
+        for source, name in SCRIPT.findall(text):
+            Path(name).write_text(source)
         new = PIECE.sub(renew, text)
     if not check:
         write_atomically(root / page, new)

@@ -1,17 +1,18 @@
 """Profiles as tables, and the generated block of docs/profile.md."""
 
 import json
+from pathlib import Path
 
 import pandas as pd
 
 from harness.core import paths
 from harness.packing.stages import UNASSIGNED
-from harness.profiling.record import KernelTime, ProfileRecord, WorkloadProfile, read_records
+from harness.profiling.record import ProfileRecord, WorkloadProfile, read_records
 from harness.profiling.side_by_side import by_workload, compare
 from harness.report.table import Cell, Table
 from harness.results import staleness
 
-COUNTERS = {"us": "ncu us", "dram_percent": "DRAM %", "tensor_percent": "tensor %", "occupancy_percent": "occupancy %"}
+COUNTERS = {"us": "ncu us", "dram_percent": "DRAM %", "tensor_percent": "tensor %", "occupancy_percent": "warps %"}
 
 
 def number(value: float | None, form: str = ".1f", after: str = "") -> str:
@@ -27,49 +28,47 @@ def unit(clock: str) -> str:
     return "us" if clock == "device" else "CPU us"
 
 
-def breakdown(solution: str, profile: WorkloadProfile, clock: str) -> Table:
-    """Every kernel by stage, and a stage's counters beside its first; what the harness ran, apart."""
-    us, rows = unit(clock), []
-    total = sum(stage.total_us for stage in profile.stages)
-    for stage in profile.stages:
-        for at, kernel in enumerate(stage.kernels):
-            row = ["" if at else stage.stage, *kernel_cells(kernel), number(kernel.total_us / total, ".1%")]
-            row += ["" if at else number(getattr(stage.counters, name, None)) for name in COUNTERS]
-            rows.append([Cell(text, "failed") for text in row] if stage.stage == UNASSIGNED else row)
-    launches = sum(kernel.instances for stage in profile.stages for kernel in stage.kernels)
-    blanks = [""] * len(COUNTERS)
-    rows.append(["pipeline", "", str(launches), f"{total:.1f}", "", "100.0%", *blanks])
-    for kernel in profile.other:
-        rows.append([Cell(text, "stale") for text in ("(harness)", *kernel_cells(kernel), "-", *blanks)])
-    head = ["stage", "kernel", "instances", f"total {us}", f"average {us}", "share"]
-    if any(stage.counters for stage in profile.stages):
+def one_call(workloads: list[dict[str, WorkloadProfile]], clock: str) -> Table:
+    """workloads: solution -> profile, of each. One row per workload and solution, to compare them by wall time."""
+    rows, found = [], [pair for found in workloads for pair in found.items()]
+    for solution, profile in found:
+        wall, bound, at_least = profile.wall_us, profile.bound_us, "" if profile.busy_us is not None else ">= "
+        over_bound = number(wall / bound if wall and bound else None, ".2f")
+        overlap = f"{at_least}{profile.overlap_us:.1f}" if profile.overlap_us else "-"
+        host = number(profile.host_us if profile.device_us is not None else None)
+        times = (number(wall), number(bound), over_bound, number(profile.pipeline_us), overlap, host)
+        rows.append([label(profile), solution, *times])
+    head = ["workload", "solution", "wall us", "bound us", "wall / bound"]
+    head += [f"kernels {unit(clock)}", "overlap us", "host and gaps us"]
+    notes = [f"Mean of {max(profile.calls for _, profile in found)} calls."]
+    if any(profile.overlap_us for _, profile in found):
+        notes[0] += " Overlap: by how much the sum of the kernels exceeds the time in which they run."
+    return Table(head, [rows], title="One call", words=2, notes=notes)
+
+
+def kernels(found: dict[str, WorkloadProfile], clock: str) -> Table:
+    """found: by solution, on one workload. Every kernel of one call by stage; a stage's counters beside its first."""
+    sections = []
+    for solution, profile in found.items():
+        rows = [[Cell(solution, "best")]]
+        for stage in profile.stages:
+            for at, kernel in enumerate(stage.kernels):
+                us, launches = kernel.total_us / profile.calls, kernel.instances / profile.calls
+                row = ["" if at else stage.stage, kernel.name + (f" x {launches:g}" if launches != 1 else "")]
+                row += [f"{us:.1f}", f"{us / profile.pipeline_us:.1%}"]
+                row += ["" if at else number(getattr(stage.counters, name, None)) for name in COUNTERS]
+                rows.append([Cell(text, "failed") for text in row] if stage.stage == UNASSIGNED else row)
+        sections.append(rows)
+    head = ["stage", "kernel", unit(clock), "share"]
+    if any(stage.counters for profile in found.values() for stage in profile.stages):
         head += COUNTERS.values()
     return Table(
         head=head,
-        sections=[[row[: len(head)] for row in rows]],
-        title=f"{solution}, {label(profile)}",
+        sections=[[(row + [""] * len(head))[: len(head)] for row in rows] for rows in sections],
+        title=f"{label(next(iter(found.values())))}, kernels of one call",
         words=2,
-        notes=[per_call(profile, us)],
-        warnings=profile.warnings,
+        warnings=[f"{solution}: {line}" for solution, profile in found.items() for line in profile.warnings],
     )
-
-
-def kernel_cells(kernel: KernelTime) -> list[str]:
-    return [kernel.name, str(kernel.instances), f"{kernel.total_us:.1f}", f"{kernel.average_us:.2f}"]
-
-
-def per_call(profile: WorkloadProfile, us: str) -> str:
-    """One line on a single call: kernels, wall, host and bound where known."""
-    parts = [f"{profile.calls} calls; one call: kernels {profile.pipeline_us:.1f} {us}"]
-    if profile.wall_us is not None:
-        parts.append(f"wall {profile.wall_us:.1f} us")
-    if profile.overlap_us > 0:
-        parts.append(f"kernels that overlap by {profile.overlap_us:.1f} us or more")
-    elif profile.host_us is not None:
-        parts.append(f"host and gaps {profile.host_us:.1f} us")
-    if profile.bound_us:
-        parts.append(f"bound {profile.bound_us:.1f} us (kernels / bound {profile.pipeline_us / profile.bound_us:.2f})")
-    return ", ".join(parts)
 
 
 def comparison(found: dict[str, WorkloadProfile], clock: str) -> Table:
@@ -86,10 +85,11 @@ def comparison(found: dict[str, WorkloadProfile], clock: str) -> Table:
         sections=[rows],
         title=f"{' and '.join(found)}, {label(found[first])}, one call",
         notes=[
-            f"{solution}: a kernel begins before the one in front of it is over, and waits; its stages add up to "
-            f"{profile.overlap_us:.1f} us more than a call takes, or to more than that. Compare the wall times."
+            f"{solution}: a kernel starts before the previous one ends, and waits: the stages add up to "
+            f"{'' if profile.busy_us is not None else 'at least '}{profile.overlap_us:.1f} us more than the kernels "
+            "take together. Compare the wall times."
             for solution, profile in found.items()
-            if profile.overlap_us > 0
+            if profile.overlap_us
         ],
     )
 
@@ -100,9 +100,10 @@ def side_by_side(records: list[ProfileRecord]) -> list[dict[str, WorkloadProfile
 
 
 def tables(records: list[ProfileRecord]) -> list[Table]:
-    """Of one machine: one table per solution and workload, then one per workload with all solutions."""
-    found = [breakdown(r.solution, profile, r.clock) for r in records for profile in r.workloads]
-    return found + [comparison(profiles, records[0].clock) for profiles in side_by_side(records)]
+    """Of one machine: all workloads, then each one's kernels, then each with all of several solutions side by side."""
+    workloads, clock = list(by_workload(records).values()), records[0].clock
+    found = [one_call(workloads, clock), *(kernels(profiles, clock) for profiles in workloads)]
+    return found + [comparison(profiles, clock) for profiles in side_by_side(records)]
 
 
 def as_json(records: list[ProfileRecord]) -> str:
@@ -118,37 +119,37 @@ def as_json(records: list[ProfileRecord]) -> str:
     return json.dumps({"records": [r.model_dump() for r in records], "head_to_head": compared}, indent=2) + "\n"
 
 
-def how_recorded(record: ProfileRecord) -> str:
-    """What a reader needs to repeat the record."""
-    where = record.provenance
-    fresh = staleness.of_record(where, record.solution) == "current"
-    parts = [record.solution, f"source {(where.source_sha1 or 'unknown')[:10]}", where.timestamp[:10]]
-    parts += [part for part in (where.protocol, where.versions_text) if part]
-    stale = "" if fresh else " **Stale: its source has changed since.**"
-    return f"- {', '.join(parts)}: `{where.command}`.{stale}"
+def how_recorded(records: list[ProfileRecord]) -> str:
+    """What a reader needs to repeat the records: a line per command, and which of them are stale."""
+    runs: dict[tuple[str, str], list[ProfileRecord]] = {}
+    for record in records:
+        where = record.provenance
+        how = ", ".join(filter(None, (where.timestamp[:10], where.protocol, where.versions_text)))
+        runs.setdefault((how, where.command), []).append(record)
+    lines = []
+    for (how, command), of_run in runs.items():
+        names = [f"{r.solution} (source {(r.provenance.source_sha1 or 'unknown')[:10]})" for r in of_run]
+        lines.append(f"- {', '.join(names)}: {how}: `{command}`.")
+        old = [r.solution for r in of_run if staleness.of_record(r.provenance, r.solution) != "current"]
+        lines[-1] += f" **Stale, the source has changed since: {', '.join(old)}.**" if old else ""
+    return "\n".join(lines)
 
 
-def records_block(records: list[ProfileRecord], folder: str) -> str:
-    """Markdown of all tables: by machine, then by workload: the solutions side by side, then each by itself.
+def block(folder: Path = paths.PROFILES) -> str:
+    """Markdown: by machine, every workload and solution in one table, then each workload's kernels.
 
-    folder: where the records of this block are kept, for a reader who finds none.
+    Raises UserError for a file in folder that is no record.
     """
+    records = read_records(folder)
     if not records:
-        return f"No profile has been recorded yet: run the command above with `--records {folder}` on a GPU."
+        return "No profile has been recorded yet: run the command above with `--records docs/data/profile` on a GPU."
     parts = []
     for hardware, clock in sorted({(record.provenance.hardware, record.clock) for record in records}):
         here = [record for record in records if (record.provenance.hardware, record.clock) == (hardware, clock)]
         here.sort(key=lambda record: sum(profile.pipeline_us for profile in record.workloads) / len(record.workloads))
+        workloads = by_workload(here)
         parts.append(f"## {hardware}{', CPU time of an interpreter' if clock == 'cpu' else ''}")
-        parts.append("\n".join(how_recorded(record) for record in here))
-        for uuid, found in by_workload(here).items():
-            parts.append(f"### T = {next(iter(found.values())).T}, {uuid}")
-            all_tables = [comparison(found, clock)] if 1 < len(found) == len(here) else []
-            all_tables += [breakdown(solution, profile, clock) for solution, profile in found.items()]
-            parts += [table.markdown(titled=True) for table in all_tables]
+        parts += [how_recorded(here), one_call(list(workloads.values()), clock).markdown()]
+        for uuid, found in workloads.items():
+            parts += [f"### T = {next(iter(found.values())).T}, {uuid}", kernels(found, clock).markdown()]
     return "\n\n".join(parts)
-
-
-def block() -> str:
-    """Of docs/profile.md. Raises UserError for a file that is no record."""
-    return records_block(read_records(paths.PROFILES), "docs/data/profile")

@@ -4,9 +4,12 @@
   document.documentElement.classList.add("js");
   const data = JSON.parse(document.getElementById("data").textContent);
   const SVG = "http://www.w3.org/2000/svg";
+  // circle, square, triangle, diamond, triangle down, plus, cross, pentagon, as in the figures
   const MARKS = [
     "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0Z", "M-3.6-3.6h7.2v7.2h-7.2Z", "M0-4.8L4.6 3.6H-4.6Z", "M0-5L5 0L0 5L-5 0Z",
-    "M0 4.8L4.6-3.6H-4.6Z", "M-1.6-4.6h3.2v3h3v3.2h-3v3h-3.2v-3h-3v-3.2h3Z", "M-5-2h10v4h-10Z", "M-2-5h4v10h-4Z",
+    "M0 4.8L4.6-3.6H-4.6Z", "M-1.6-4.6h3.2v3h3v3.2h-3v3h-3.2v-3h-3v-3.2h3Z",
+    "M0-1.9L2.5-4.4L4.4-2.5L1.9 0L4.4 2.5L2.5 4.4L0 1.9L-2.5 4.4L-4.4 2.5L-1.9 0L-4.4-2.5L-2.5-4.4Z",
+    "M0-4.6L4.4-1.4L2.7 3.7H-2.7L-4.4-1.4Z",
   ];
   const $$ = (selector, root = document) => [...root.querySelectorAll(selector)];
 
@@ -43,9 +46,9 @@
   // Filters. What is off is hidden in tables and plots alike.
   const filters = document.querySelector(".filters");
   const chosen = (name) => new Set($$(`input[name="${name}"]:checked`, filters).map((input) => input.value));
-  let shown = { solutions: new Set(), regimes: new Set() };
+  let shown = {};
   function filter() {
-    shown = { solutions: chosen("solution"), regimes: chosen("regime") };
+    shown = { solutions: chosen("solution"), regimes: chosen("regime"), plot: [...chosen("plot")][0] };
     const tolerance = [...chosen("tolerance")][0];
     const metric = [...chosen("metric")][0];
     if (document.body.dataset.metric !== metric) {
@@ -69,111 +72,148 @@
   filters.addEventListener("change", filter);
   filters.addEventListener("submit", (event) => event.preventDefault());
 
-  // Plots
+  // Plots: over the workloads side by side, in the order of T
   const METRICS = {
-    latency: { value: (point) => point.latency_ms, bound: (workload) => workload.bound_ms, text: "latency", label: "ms" },
-    speedup: { value: (point) => point.speedup, bound: (workload) => workload.bound_speedup, text: "speedup", label: "x" },
+    bound: { value: (p) => p.over_bound, bound: (w) => w.bound_ms && 1, caption: "Latency / roofline bound: lower is better, 1 is the bound" },
+    latency: { value: (p) => p.latency_ms, bound: (w) => w.bound_ms, caption: "Latency in ms (log): lower is better" },
+    speedup: { value: (p) => p.speedup, bound: (w) => w.bound_speedup, caption: "Speed-up over the reference (log): higher is better" },
   };
+  const OUTLIER = 3; // times the median of what is drawn: above, a number stands in place of the point, as in the figures
+  const LINE = 14;
   function ticks(low, high) {
-    const steps = (digits) => {
-      const found = [];
-      for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power++)
-        for (const digit of digits) found.push(Number(`${digit}e${power}`));
-      return found.filter((value) => value >= low && value <= high);
-    };
-    const choices = [steps([1, 2, 5]), steps([1, 2, 3, 4, 5, 6, 8])];
-    if (choices[0].length > 7) return steps([1]);
-    return choices.find((found) => found.length > 2) ?? even(low, high);
+    const powers = Array.from({ length: Math.ceil(Math.log10(high / low)) + 2 }, (_, at) => at + Math.floor(Math.log10(low)));
+    const found = powers.flatMap((power) => [1, 2, 5].map((digit) => Number(`${digit}e${power}`)));
+    const inside = found.filter((value) => value >= low && value <= high);
+    return inside.length > 2 ? inside : even(low, high);
   }
-  // Within less than an octave or so even steps read better.
   function even(low, high) {
-    const rough = (high - low) / 4;
+    const rough = (high - low) / 5;
     const power = 10 ** Math.floor(Math.log10(rough));
     const step = [1, 2, 5, 10].map((digit) => digit * power).find((value) => value >= rough);
     const count = Math.floor(high / step) - Math.ceil(low / step) + 1;
     return Array.from({ length: count }, (_, at) => Number(((Math.ceil(low / step) + at) * step).toPrecision(6)));
   }
   const number = (value) => value.toLocaleString("en-US", { maximumSignificantDigits: 6 });
-  function scale(low, high, from, to) {
-    const a = Math.log(low);
-    const span = Math.log(high) - a;
-    return (value) => from + ((Math.log(value) - a) / span) * (to - from);
+  const mean = (values) => values.reduce((a, b) => a + b, 0) / values.length;
+  // The y axis for these values: linear from 1 to where outliers begin, or logarithmic. share: value -> 0 to 1.
+  function axis(values, linear) {
+    if (linear) {
+      const sorted = [...values].sort((a, b) => a - b);
+      const high = Math.max(Math.min(sorted.at(-1) * 1.04, OUTLIER * sorted[sorted.length >> 1]), 1.1);
+      const low = Math.min(1 - 0.06 * (high - 1), 0.95 * sorted[0]);
+      return { high, marks: even(low, high), share: (value) => (value - low) / (high - low) };
+    }
+    const [least, most] = [Math.min(...values), Math.max(...values)];
+    const extra = Math.max((most / least) ** 0.05, most / least < 1.5 ? 1.5 : 1);
+    const [low, high] = [least / extra, most * extra];
+    return { high, marks: ticks(low, high), share: (value) => Math.log(value / low) / Math.log(high / low) };
   }
-  function range(values, pad) {
-    let low = Math.min(...values);
-    let high = Math.max(...values);
-    if (high / low < 1.5) [low, high] = [low / 1.5, high * 1.5];
-    const extra = (high / low) ** pad;
-    return [low / extra, high * extra];
+  // Sorted places moved as little as is needed to lie a gap apart: those that touch move together.
+  function apart(places, gap) {
+    const groups = [];
+    for (const place of places) {
+      groups.push([place]);
+      while (groups.length > 1 && mean(groups.at(-1)) - mean(groups.at(-2)) < (gap * (groups.at(-1).length + groups.at(-2).length)) / 2)
+        groups.push(groups.splice(-2).flat());
+    }
+    return groups.flatMap((group) => group.map((_, at) => mean(group) + gap * (at - (group.length - 1) / 2)));
   }
 
   function draw(figure) {
     const group = data.groups[Number(figure.dataset.group)];
-    const metric = METRICS[figure.dataset.metric];
     const plot = figure.querySelector(".plot");
-    const off = figure.closest(".plots").hiddenCurves;
+    const off = figure.hiddenCurves;
+    const workloads = group.workloads.filter((w) => shown.regimes.has(w.regime));
+    const byUuid = new Map(workloads.map((w) => [w.uuid, w]));
+    // Without a bound, as on another GPU, the latency says most.
+    const kind = shown.plot === "bound" && !group.workloads.some((w) => w.bound_ms) ? "latency" : shown.plot;
+    const metric = METRICS[kind];
+    figure.querySelector("figcaption").textContent = metric.caption;
+    const curves = group.series
+      .filter((series) => shown.solutions.has(series.solution) && !off.has(series.solution))
+      .map((series) => ({ ...series, points: series.points.filter((p) => byUuid.has(p.uuid) && metric.value(p) > 0) }))
+      .filter((series) => series.points.length);
+    const bound = off.has("bound") ? [] : workloads.filter((w) => metric.bound(w) > 0);
+    const values = curves.flatMap((c) => c.points.map(metric.value));
+
     const width = Math.max(figure.clientWidth, 240);
-    const height = width < 480 ? 270 : 350;
-    const [left, right, top, bottom] = [width < 480 ? 44 : 54, 12, 10, 40];
+    const named = width > 640; // room for names at the ends of the curves
+    const ys = values.length && axis(kind === "bound" ? values : [...values, ...bound.map(metric.bound)], kind === "bound");
+    const [left, right] = [width < 480 ? 40 : 50, named ? 165 : 16];
+    const slot = (width - left - right) / workloads.length;
+    const x = (uuid) => left + (workloads.indexOf(byUuid.get(uuid)) + 0.5) * slot;
+    const above = new Map(); // point above the axis -> in which line its number stands, beside no other number
+    const outliers = curves.flatMap((c) => c.points.filter((p) => metric.value(p) > ys.high));
+    for (const p of outliers.sort((p, q) => x(p.uuid) - x(q.uuid) || metric.value(p) - metric.value(q))) {
+      let line = 0;
+      while ([...above].some(([q, at]) => at === line && Math.abs(x(q.uuid) - x(p.uuid)) < 36)) line++;
+      above.set(p, line);
+    }
+    const top = 10 + LINE * Math.max(0, ...[...above.values()].map((line) => line + 1));
+    const height = (width < 480 ? 300 : 430) + top;
+    const floor = height - 40;
     plot.replaceChildren();
     plot.setAttribute("viewBox", `0 0 ${width} ${height}`);
     plot.setAttribute("height", height);
-
-    const workloads = group.workloads.filter((w) => w.seq_len > 0 && shown.regimes.has(w.regime));
-    const byUuid = new Map(workloads.map((w) => [w.uuid, w]));
-    const curves = group.series
-      .filter((series) => shown.solutions.has(series.solution) && !off.has(series.solution))
-      .map((series) => ({ ...series, points: series.points.filter((p) => byUuid.has(p.uuid) && metric.value(p) > 0) }));
-    const bound = off.has("bound") ? [] : workloads.filter((w) => metric.bound(w) > 0);
-    const ys = [...curves.flatMap((c) => c.points.map(metric.value)), ...bound.map(metric.bound)];
-    if (!ys.length) {
+    if (!values.length) {
       plot.append(svg("text", { x: width / 2, y: height / 2, "text-anchor": "middle" }, "Nothing to show with these filters."));
       return;
     }
-    const [xLow, xHigh] = range(workloads.map((w) => w.seq_len), 0.03);
-    const [yLow, yHigh] = range(ys, 0.05);
-    const x = scale(xLow, xHigh, left, width - right);
-    const y = scale(yLow, yHigh, height - bottom, top);
+    const y = (value) => floor - ys.share(value) * (floor - top);
 
     let free = 0;
-    for (const value of ticks(xLow, xHigh)) {
-      plot.append(svg("line", { class: "grid", x1: x(value), x2: x(value), y1: top, y2: height - bottom }));
-      if (x(value) < free) continue;
-      free = x(value) + 34;
-      plot.append(svg("text", { x: x(value), y: height - bottom + 16, "text-anchor": "middle" }, number(value)));
+    for (const workload of workloads) {
+      const at = x(workload.uuid);
+      plot.append(svg("line", { class: "axis", x1: at, x2: at, y1: floor, y2: floor + 4 }));
+      if (at < free) continue;
+      free = at + 8 + 7 * String(workload.seq_len).length;
+      plot.append(svg("text", { x: at, y: floor + 17, "text-anchor": "middle" }, String(workload.seq_len)));
     }
-    for (const value of ticks(yLow, yHigh)) {
+    for (const value of ys.marks) {
       plot.append(svg("line", { class: "grid", x1: left, x2: width - right, y1: y(value), y2: y(value) }));
       plot.append(svg("text", { x: left - 7, y: y(value) + 4, "text-anchor": "end" }, number(value)));
     }
-    plot.append(svg("line", { class: "axis", x1: left, x2: width - right, y1: height - bottom, y2: height - bottom }));
-    plot.append(svg("text", { x: (left + width - right) / 2, y: height - 5, "text-anchor": "middle" }, "tokens T (log)"));
-    plot.append(svg("text", { x: 2, y: top + 2 }, metric.label));
+    plot.append(svg("line", { class: "axis", x1: left, x2: width - right, y1: floor, y2: floor }));
+    plot.append(svg("text", { x: (left + width - right) / 2, y: height - 5, "text-anchor": "middle" }, "T, tokens (at equal distances)"));
 
-    const path = (points) => points.map(([px, py], at) => `${at ? "L" : "M"}${px.toFixed(1)} ${py.toFixed(1)}`).join("");
-    plot.append(svg("path", { class: "curve series-bound", d: path(bound.map((w) => [x(w.seq_len), y(metric.bound(w))])) }));
-    const guide = svg("line", { class: "guide", y1: top, y2: height - bottom });
-    plot.append(guide);
+    const guide = svg("line", { class: "guide", y1: top, y2: floor });
+    const [inner, tall] = [width - left - right, floor - top];
+    const area = svg("svg", { x: left, y: top, width: inner, height: tall, viewBox: `${left} ${top} ${inner} ${tall}` }); // clips
+    plot.append(area, guide);
+    const ends = [];
+    const line = (colour, name, points) => {
+      const d = points.map(([px, py], at) => `${at ? "L" : "M"}${px.toFixed(1)} ${py.toFixed(1)}`).join("");
+      area.append(svg("path", { class: `curve ${colour}`, d }));
+      if (points.length) ends.push({ colour, name, px: points.at(-1)[0], py: Math.max(points.at(-1)[1], top) });
+    };
+    line("series-bound", "bound", bound.map((w) => [x(w.uuid), y(metric.bound(w))]));
+    for (const curve of curves) line(curve.colour, curve.solution, curve.points.map((p) => [x(p.uuid), y(metric.value(p))]));
+    ends.sort((a, b) => a.py - b.py);
+    if (named)
+      apart(ends.map((end) => end.py), LINE).forEach((py, at) => {
+        const { colour, name, px, py: from } = ends[at];
+        plot.append(svg("path", { class: `leader ${colour}`, d: `M${px + 6} ${from}L${width - right + 6} ${py}` }));
+        plot.append(svg("text", { class: `name ${colour}`, x: width - right + 9, y: py + 4 }, name));
+      });
+
     const placed = curves.flatMap((curve, line) => curve.points.map((point, at) => {
-      const workload = byUuid.get(point.uuid);
-      return { px: x(workload.seq_len), py: y(metric.value(point)), line, at, point, curve, workload };
+      const py = above.has(point) ? top - 8 - LINE * above.get(point) : y(metric.value(point));
+      return { px: x(point.uuid), py, line, at, point, curve, workload: byUuid.get(point.uuid) };
     }));
-    curves.forEach((curve, line) => {
-      const points = placed.filter((spot) => spot.line === line).map((spot) => [spot.px, spot.py]);
-      plot.append(svg("path", { class: `curve ${curve.colour}`, d: path(points) }));
-    });
     placed.forEach((spot, index) => {
-      const mark = svg("path", { class: `mark${spot.point.stale ? " stale" : ""}`, d: MARKS[spot.curve.mark] });
+      const stale = spot.point.stale ? " stale" : "";
       spot.link = svg("a", {
         class: `point ${spot.curve.colour}`, href: `#${spot.point.trace}`, "aria-label": spot.point.label,
         transform: `translate(${spot.px.toFixed(1)} ${spot.py.toFixed(1)})`, tabindex: index ? -1 : 0,
-      }, mark);
+      }, above.has(spot.point)
+        ? svg("text", { class: "name", y: 4, "text-anchor": "middle" }, `${Number(metric.value(spot.point).toPrecision(2))} ↑`)
+        : svg("path", { class: `mark${stale}`, d: MARKS[spot.curve.mark] }));
       plot.append(spot.link);
     });
-    interact(figure, plot, guide, placed, curves, metric, off);
+    interact(figure, plot, guide, placed, curves, kind);
   }
 
-  function interact(figure, plot, guide, placed, curves, metric, off) {
+  function interact(figure, plot, guide, placed, curves, kind) {
     const tip = figure.querySelector(".tip");
     let active = null;
     function show(spot) {
@@ -190,10 +230,10 @@
         const point = curve.points.find((p) => p.uuid === spot.workload.uuid);
         return point && html("div", { class: `line${curve === spot.curve ? " active" : ""}` },
           html("span", { class: `dot ${curve.colour}` }), curve.solution,
-          html("span", { class: "value" }, point[`${metric.text}_text`] + (point.stale ? " (stale)" : "")));
+          html("span", { class: "value" }, point[`${kind}_text`] + (point.stale ? " (stale)" : "")));
       });
-      const least = spot.workload[`bound_${metric.text}_text`];
-      if (least && !off.has("bound"))
+      const least = spot.workload[`bound_${kind}_text`];
+      if (least && !figure.hiddenCurves.has("bound"))
         lines.push(html("div", { class: "line" }, html("span", { class: "dot series-bound" }), "bound", html("span", { class: "value" }, least)));
       tip.replaceChildren(html("div", { class: "head" }, spot.workload.label), ...lines.filter(Boolean));
       const box = figure.clientWidth;
@@ -253,19 +293,19 @@
   }
 
   const drawAll = () => $$("section.group:not([hidden]) figure").forEach(draw);
-  for (const plots of $$(".plots")) plots.hiddenCurves = new Set();
+  for (const figure of $$("figure")) figure.hiddenCurves = new Set();
   for (const button of $$(".legend button")) {
     const icon = svg("svg", { viewBox: "-14 -7 28 14", class: button.dataset.colour, "aria-hidden": "true" });
     icon.append(svg("path", { class: `curve ${button.dataset.colour}`, d: "M-13 0H13" }));
     if (button.dataset.mark !== undefined) icon.append(svg("path", { class: "mark", d: MARKS[Number(button.dataset.mark)] }));
     button.prepend(icon);
     button.addEventListener("click", () => {
-      const plots = button.closest("section").querySelector(".plots");
+      const figure = button.closest("section").querySelector("figure");
       const on = button.getAttribute("aria-pressed") === "true";
       button.setAttribute("aria-pressed", String(!on));
-      if (on) plots.hiddenCurves.add(button.dataset.curve);
-      else plots.hiddenCurves.delete(button.dataset.curve);
-      $$("figure", plots).forEach(draw);
+      if (on) figure.hiddenCurves.add(button.dataset.curve);
+      else figure.hiddenCurves.delete(button.dataset.curve);
+      draw(figure);
     });
   }
   const main = document.querySelector("main");

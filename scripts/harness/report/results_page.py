@@ -12,12 +12,13 @@ from types import SimpleNamespace
 
 import jinja2
 
+from harness.operators import roofline
+from harness.report import colours
 from harness.report.comparison import decimal, matched_columns
 from harness.results.comparison import Comparison, Row, RunGroup, Section, tolerance_order
 from harness.results.summary import REGIMES
 
 HERE = Path(__file__).parent
-NUM_COLOURS = 8  # as many as results_page.css and results_page.js have of series and marks
 SOURCES = {
     "current": "current: the solution's source has not changed since",
     "stale": "stale: the source has changed since, or is gone",
@@ -42,8 +43,8 @@ def tags_of(cell: SimpleNamespace) -> list[tuple[str, str]]:
         tags.append(("stale", "stale"))
     if cell.source == "unknown":
         tags.append(("skipped", "source unknown"))
-    if cell.wins:
-        tags.append(("best", "★ fastest"))
+    if cell.level:
+        tags.append(("best", "★ fastest" if cell.over_fastest == 1 else "★ level with the fastest"))
     return tags
 
 
@@ -106,7 +107,7 @@ def trace_view(section: Section, group: RunGroup, cell: SimpleNamespace) -> dict
         ),
         dialog_part("Source", ("SHA-1", cell.solution_sha1, "{}"), ("State", SOURCES[cell.source], "{}")),
     ]
-    title = f"{cell.solution} at T = {cell.seq_len:,}"
+    title = f"{cell.solution} at T = {cell.seq_len}"
     return {"title": title, "tags": tags_of(cell), "parts": parts, "uuid": cell.uuid, "log": cell.log}
 
 
@@ -115,7 +116,7 @@ def workload_view(section: Section, row: Row) -> dict:
     info = row.workload
     part = dialog_part(
         "Workload",
-        ("Tokens T", info.seq_len, "{:,}"),
+        ("Tokens T", info.seq_len, "{}"),
         ("UUID", info.uuid, "{}"),
         ("Rows (token, local expert)", info.rows, "{:,}"),
         ("Active experts", info.active, "{}"),
@@ -128,9 +129,10 @@ def workload_view(section: Section, row: Row) -> dict:
         "uuid": info.uuid,
         "seq_len": info.seq_len,
         "regime": regime_of(info.seq_len),
-        "label": f"T = {info.seq_len:,}" + ("" if info.active is None else f", {info.active} active experts"),
+        "label": f"T = {info.seq_len}" + ("" if info.active is None else f", {info.active} active experts"),
         "bound_ms": info.bound_ms,
         "bound_speedup": row.bound_speedup,
+        "bound_bound_text": info.bound_ms and f"1 ({decimal(info.bound_ms, 3)} ms)",
         "bound_latency_text": info.bound_ms and f"{decimal(info.bound_ms, 3)} ms",
         "bound_speedup_text": row.bound_speedup and decimal(row.bound_speedup, 1, "x"),
         "part": part,
@@ -141,8 +143,10 @@ def point_view(cell: SimpleNamespace, trace: str) -> dict:
     """A timed cell in plots; trace: its `trace_id`."""
     return {
         "uuid": cell.uuid,
+        "over_bound": cell.over_bound,
         "latency_ms": cell.latency_ms,
         "speedup": cell.speedup,
+        "bound_text": f"{decimal(cell.over_bound, 2)} ({decimal(cell.latency_ms, 3)} ms)",
         "latency_text": f"{decimal(cell.latency_ms, 3)} ms",
         "speedup_text": decimal(cell.speedup, 1, "x"),
         "stale": cell.stale,
@@ -171,12 +175,18 @@ def data_of(comparison: Comparison, series: dict[str, dict]) -> dict:
 
 
 def series_of(comparison: Comparison) -> dict[str, dict]:
-    """Solution -> its colour and mark, the same in every plot; past the last colour the marks differ."""
+    """Solution -> its colour, a class of `colour_rules`, and its mark, an index of results_page.js's."""
     names = sorted({name for group in comparison.groups for name in group.solutions})
-    return {
-        name: {"colour": f"series-{at % NUM_COLOURS}", "mark": (at + at // NUM_COLOURS) % NUM_COLOURS}
-        for at, name in enumerate(names)
-    }
+    return {name: {"colour": f"series-{colours.colour(name)}", "mark": colours.mark(name)} for name in names}
+
+
+def colour_rules() -> str:
+    """CSS: the colours of report/colours.py by light and dark scheme."""
+    light, dark = (
+        "".join(f".series-{name} {{ --series: {pair[at]}; }}\n" for name, pair in colours.PALETTE.items())
+        for at in (0, 1)
+    )
+    return f"{light}@media screen and (prefers-color-scheme: dark) {{\n{dark}}}\n"
 
 
 def hash_source(text: str) -> str:
@@ -198,6 +208,7 @@ def page(comparison: Comparison) -> str:
     for function in (trace_id, group_id, regime_of, tags_of, label_of, matched_columns):
         environment.globals[function.__name__] = function
     script, style = ((HERE / f"results_page.{kind}").read_text() for kind in ("js", "css"))
+    style += colour_rules()
     series = series_of(comparison)
     seq_lens = {info.seq_len for section in comparison.sections for info in section.workloads}
     return environment.get_template("results_page.html.jinja").render(
@@ -207,6 +218,8 @@ def page(comparison: Comparison) -> str:
         tolerances=list(dict.fromkeys(group.tolerance_name for group in comparison.groups)),
         # shown first: that of the run group in which the most cells passed
         first_tolerance=max(comparison.groups, key=lambda g: sum(cell.passed for cell in g.cells)).tolerance_name,
+        ceilings=f"{roofline.BYTES_PER_SECOND / 1e12:.2f} TB/s and {roofline.FLOPS_PER_SECOND / 1e12:.0f} TFLOP/s "
+        f"(bf16: {roofline.BF16_FLOPS_PER_SECOND / 1e12:.0f})",
         data=data_of(comparison, series),
         script=script,
         style=style,

@@ -1,5 +1,6 @@
 """What a run prints: a line for each solution on a workload as it is judged, and a table with one row per solution."""
 
+from collections import defaultdict
 from collections.abc import Iterator
 from statistics import fmean
 
@@ -8,6 +9,7 @@ from flashinfer_bench import Evaluation, EvaluationStatus
 from harness.evaluation.run import Judged
 from harness.evaluation.tolerances import TOLERANCES
 from harness.report.table import Cell, Table
+from harness.results.summary import is_level
 
 PASSED = EvaluationStatus.PASSED
 INFINITY = float("inf")
@@ -20,8 +22,11 @@ def matched(evaluation: Evaluation) -> dict[str, float]:
     return known or ({"matched": extra["matched_ratio"]} if "matched_ratio" in extra else {})
 
 
-def lines(judged: Judged, timed: bool) -> Iterator[str]:
-    """For each solution: status, ms and speed-up if it was timed and passed, matched ratios, the log's last line."""
+def lines(judged: Judged, timed: bool, before: dict[str, list[str]]) -> Iterator[str]:
+    """For each solution: status, ms and speed-up if it was timed and passed, the share that matched; why it failed.
+
+    before: the reasons last shown for each solution, which are not repeated; it is updated.
+    """
     if judged.error:
         yield f"{judged.label}  {judged.error}"
     for name, trace in judged.traces.items():
@@ -30,9 +35,12 @@ def lines(judged: Judged, timed: bool) -> Iterator[str]:
         if timed and evaluation.status == PASSED:
             speed = evaluation.performance
             parts.append(f"{speed.latency_ms:8.4f} ms  {speed.speedup_factor:7.1f}x")
-        parts += [f"{setting} {ratio:.4f}" for setting, ratio in matched(evaluation).items()]
-        log = evaluation.log.strip().splitlines()
-        yield "  ".join([*parts, *log[-1:]])
+        extra = (evaluation.correctness.extra or {}) if evaluation.correctness else {}
+        parts += [f"matched {extra['matched_ratio']:.4f}"] if "matched_ratio" in extra else []
+        reasons = judged.reasons.get(name, [])
+        repeated, before[name] = reasons and reasons == before.get(name), reasons or before.get(name, [])
+        yield "  ".join([*parts, *(["as before"] if repeated else [])])
+        yield from () if repeated else (f"    {reason}" for reason in reasons)
 
 
 def latency(evaluation: Evaluation | None) -> float:
@@ -40,7 +48,7 @@ def latency(evaluation: Evaluation | None) -> float:
     return evaluation.performance.latency_ms if evaluation and evaluation.status == PASSED else INFINITY
 
 
-def table(title: str, judged: list[Judged], names: list[str], skipped: list[str], timed: bool) -> Table:
+def table(judged: list[Judged], names: list[str], skipped: list[str], timed: bool) -> Table:
     """One row per solution that was run, skipped below it. Means are arithmetic, over the workloads that passed."""
     found = {name: [w.traces[name].evaluation if name in w.traces else None for w in judged] for name in names}
     settings = list(dict.fromkeys(setting for evs in found.values() for e in evs if e for setting in matched(e)))
@@ -50,7 +58,9 @@ def table(title: str, judged: list[Judged], names: list[str], skipped: list[str]
         good = [e for e in evaluations if e and e.status == PASSED]
         row = [name, Cell(f"{len(good)}/{len(judged)}", "good" if len(good) == len(judged) else "failed")]
         if timed:
-            fastest = sum(latency(e) == least < INFINITY for e, least in zip(evaluations, best, strict=True))
+            fastest = sum(
+                least < INFINITY and is_level(latency(e), least) for e, least in zip(evaluations, best, strict=True)
+            )
             row.append(f"{fmean(e.performance.latency_ms for e in good):.4f}" if good else "-")
             row.append(f"{fmean(e.performance.speedup_factor for e in good):.1f}x" if good else "-")
             row.append(str(fastest))
@@ -58,15 +68,16 @@ def table(title: str, judged: list[Judged], names: list[str], skipped: list[str]
             known = [matched(e)[setting] for e in evaluations if e and setting in matched(e)]
             row.append(f"{min(known):.4f}" if known else "-")
         rows.append(row)
-        failed = [(w, e) for w, e in zip(judged, evaluations, strict=True) if e and e.status != PASSED]
-        notes += [f"{name}: {e.status.value} on {w.label}" for w, e in failed]
+        failed = defaultdict(list)
+        for w, e in zip(judged, evaluations, strict=True):
+            if e and e.status != PASSED:
+                failed[e.status.value].append(w.label)
+        notes += [f"{name}: {status} on {', '.join(labels)}" for status, labels in failed.items()]
     times = ["mean ms", "speed-up", "fastest"] if timed else []
-    captions = ["means over what passed; fastest: on how many workloads"] if timed else []
+    captions = ["means over what passed; fastest, or within 3% of it: on how many workloads"] if timed else []
     captions += [f"{', '.join(settings)}: the lowest share of elements within the tolerance"] if settings else []
     return Table(
         head=["solution", "passed", *times, *settings],
         sections=[rows],
-        title=title,
-        caption="; ".join(captions),
-        notes=[*notes, *skipped],
+        notes=[*captions, *notes, *skipped],
     )

@@ -1,63 +1,76 @@
 """The generated blocks of the two side studies, docs/w16a16.md (bf16 MoE) and docs/mxfp8.md: traces and profiles."""
 
+from dataclasses import dataclass
+
 from definitions import moe_bf16, mxfp8_linear
 from harness.core import paths
 from harness.operators import roofline
 from harness.profiling.record import Counters, ProfileRecord, WorkloadProfile, read_records
-from harness.report import comparison as comparison_report
-from harness.report import profiles
 from harness.report.profiles import number
 from harness.report.table import Table
 from harness.results import comparison, staleness
 from harness.results.comparison import Comparison, RunGroup, Section
 
-OURS = ("gather_scatter_bf16", "align_fused_bf16")
-LIBRARY = "torch_grouped_bf16"
 TOLERANCE = "relaxed"
 STALE = "\\* *stale*: the solution's source has changed since it was measured."
 NOT_RECORDED = "Not recorded yet: run the `moebench profile` above on a GPU."
+NOT_MEASURED = "Not measured yet: run the `moebench run` above on a GPU."
 
 
-def bf16_traces() -> Comparison:
-    """The recorded runs of the bf16 layer at TOLERANCE. Raises TraceSetError for traces that cannot be read."""
-    return comparison.recorded(moe_bf16.definition_name("bf16"), TOLERANCE)
+@dataclass(frozen=True)
+class Study:
+    """definition: its name. folder: of docs/data/profile/. routed: whether workloads differ in active experts."""
+
+    definition: str
+    folder: str
+    ours: tuple[str, ...]
+    library: str
+    routed: bool
+
+    def traces(self) -> Comparison:
+        """The runs at TOLERANCE. Raises TraceSetError for traces that cannot be read."""
+        return comparison.recorded(self.definition, TOLERANCE)
+
+    def records(self) -> list[ProfileRecord]:
+        """Raises UserError for a file that is no record."""
+        found = {record.solution: record for record in read_records(paths.PROFILES / self.folder)}
+        return [found[name] for name in (*self.ours, self.library) if name in found]
 
 
-def bf16_records() -> list[ProfileRecord]:
-    """Raises UserError for a file that is no record."""
-    found = {record.solution: record for record in read_records(paths.PROFILES / "bf16")}
-    return [found[name] for name in (*OURS, LIBRARY) if name in found]
+BF16 = Study(
+    moe_bf16.definition_name("bf16"), "bf16", ("gather_scatter_bf16", "align_fused_bf16"), "torch_grouped_bf16", True
+)
+MXFP8 = Study(mxfp8_linear.definition_name("mxfp8"), "mxfp8", ("triton_mxfp8",), "torch_mxfp8_emulated", False)
 
 
-def summary(section: Section, group: RunGroup) -> str:
-    """Markdown: one row per workload, with each solution's time and what they are to each other and to the bound."""
-    names = [name for name in (*OURS, LIBRARY) if name in group.solutions]
-    first, second = OURS
-    rows, notes = [], [f"{section.hardware}, {group.tolerance}; {section.versions_text}; {group.protocol}; "]
-    notes[0] += f"{' to '.join(group.days)}."
+def summary_table(study: Study, section: Section, group: RunGroup) -> str:
+    """Markdown: one row per workload, with each solution's time, the library's over ours, and ours over the bound."""
+    names = [name for name in (*study.ours, study.library) if name in group.solutions]
+    passed = ", ".join(f"{s.solution} {s.passed} of {s.workloads}" for s in map(group.total.of, names))
+    how = f"{section.versions_text}; {group.protocol}; {group.when}"
+    rows, notes = [], [f"Passed: {passed}. {section.hardware}, {group.tolerance}; {how}."]
     for row in group.rows:
         info, bound = row.workload, row.workload.bound_ms
         ms = {name: cell.latency_ms for name, cell in row.cells.items() if cell.latency_ms}
         stale = {name for name in names if name in row.cells and row.cells[name].stale}
         notes += [STALE] if stale else []
-        best = min((ms[name] for name in OURS if name in ms), default=None)
-        cells = [str(info.seq_len), f"{info.rows / 128:g}", str(info.active), number(bound, ".3f")]
+        best = min((ms[name] for name in study.ours if name in ms), default=None)
+        cells = [str(info.seq_len), *([str(info.active)] if study.routed else []), number(bound, ".3f")]
         cells += [number(ms.get(name), ".3f", "*" if name in stale else "") for name in names]
-        for a, b in ((ms.get(second), ms.get(first)), (ms.get(LIBRARY), best), (best, bound)):
+        for a, b in ((ms.get(study.library), best), (best, bound)):
             cells.append(f"{a / b:.2f}" if a and b else "-")
         memory_ms = info.bytes / roofline.BYTES_PER_SECOND * 1e3
         cells.append("-" if not bound else "memory" if memory_ms >= 0.999 * bound else "tensor cores")
         rows.append(cells)
-    head = ["T", "rows per expert", "active", "bound ms", *(f"`{name}` ms" for name in names)]
-    head += [f"`{first}` over `{second}`", "our best over torch", "our best / bound", "bound by"]
+    head = ["T", *(["active experts"] if study.routed else []), "bound ms", *(f"`{name}` ms" for name in names)]
+    head += ["torch / ours", "ours / bound", "bound by"]
     return Table(head, [rows], words=0, notes=list(dict.fromkeys(notes))).markdown()
 
 
-def bf16_summary() -> str:
-    """Of docs/w16a16.md: every solution at every T, from the traces."""
-    found = bf16_traces()
-    parts = [summary(section, group) for section in found.sections for group in section.groups]
-    return "\n\n".join(parts) or "Not measured yet: `moebench run --definition bf16` on a CUDA GPU."
+def summary(study: Study) -> str:
+    """Every solution at every T, from the traces."""
+    parts = [summary_table(study, section, group) for section in study.traces().sections for group in section.groups]
+    return "\n\n".join(parts) or NOT_MEASURED
 
 
 def launches(profile: WorkloadProfile) -> list[tuple[str, str, Counters]]:
@@ -67,60 +80,47 @@ def launches(profile: WorkloadProfile) -> list[tuple[str, str, Counters]]:
     ]
 
 
-def bf16_gemm1() -> str:
-    """Of docs/w16a16.md: gemm1's launches under ncu in each solution at each T."""
-    rows, notes, stale_notes = [], [], []
-    for record in bf16_records():
-        where, star = record.provenance, ""
-        if staleness.of_record(where, record.solution) != "current":
-            star, stale_notes = "*", [STALE]
-        day = where.timestamp[:10]
-        notes.append(f"{where.hardware}, ncu, each kernel alone with cold caches; {day}; `{where.command}`.")
-        for profile in record.workloads:
-            for kernel, launch in [(kernel, x) for stage, kernel, x in launches(profile) if stage.startswith("gemm1")]:
-                cells = [
-                    str(profile.T),
-                    f"`{record.solution}`{star}",
-                    f"`{kernel}`",
-                    str(launch.grid),
-                    str(launch.block),
-                ]
-                percents = (launch.compute_percent, launch.memory_percent, launch.dram_percent, launch.tensor_percent)
-                rows.append([*cells, *map(number, (launch.us, *percents))])
+def starred(record: ProfileRecord) -> str:
+    """The solution's name as code, with a star where the record is of an earlier source."""
+    current = staleness.of_record(record.provenance, record.solution) == "current"
+    return f"`{record.solution}`{'' if current else '*'}"
+
+
+def notes_of(records: list[ProfileRecord]) -> list[str]:
+    """How the records were made, each way once, and what a star means where there is one."""
+    known = [(record.provenance, record.provenance.timestamp[:10]) for record in records]
+    notes = [f"{made.hardware}, {made.protocol}; {day}; `{made.command}`." for made, day in known]
+    notes += [STALE for record in records if starred(record).endswith("*")]
+    return list(dict.fromkeys(notes))
+
+
+def gemm1(study: Study) -> str:
+    """gemm1's launches under ncu in each solution at each T."""
+    rows, records = [], study.records()
+    for record, profile in [(r, profile) for r in records for profile in r.workloads]:
+        for kernel, launch in [(kernel, x) for stage, kernel, x in launches(profile) if stage.startswith("gemm1")]:
+            figures = map(number, (launch.us, launch.dram_percent, launch.tensor_percent))
+            rows.append([str(profile.T), starred(record), f"`{kernel}`", *figures])
     rows.sort(key=lambda cells: int(cells[0]))
-    head = ["T", "solution", "kernel", "grid", "block", "time us", "compute %", "memory %", "DRAM %", "tensor cores %"]
-    notes = list(dict.fromkeys(notes + stale_notes))
-    return Table(head, [rows], words=3, notes=notes).markdown() if rows else NOT_RECORDED
+    head = ["T", "solution", "kernel", "time us", "DRAM %", "tensor cores %"]
+    return Table(head, [rows], words=3, notes=notes_of(records)).markdown() if rows else NOT_RECORDED
 
 
-def bf16_launches() -> str:
-    """Of docs/w16a16.md: each launch of one call under ncu, their sum, and the whole call as the harness timed it."""
-    sections = bf16_traces().sections
-    bounds = {info.uuid: info.bound_ms for section in sections for info in section.workloads}
+def calls(study: Study) -> str:
+    """One call by stage (by launch, where ncu counted them), their sum, and the whole call as the harness timed it."""
+    sections = study.traces().sections
     cells = [(section.hardware, cell) for section in sections for group in section.groups for cell in group.cells]
     timed = {(hardware, cell.solution, cell.uuid): cell.latency_ms for hardware, cell in cells}
-    rows = []
-    for record, profile in [(r, p) for r in bf16_records() for p in r.workloads]:
-        if not (found := launches(profile)):
-            continue
-        us = sum(launch.us for _, _, launch in found)
-        each = ", ".join(f"{stage} {launch.us:.1f}" for stage, _, launch in found)
-        bound, ms = bounds.get(profile.uuid), timed.get((record.provenance.hardware, record.solution, profile.uuid))
-        over_bound = number(us / bound / 1e3 if bound else None, ".2f")
-        call = [f"{1e3 * ms:.1f}", f"{1e3 * ms - us:.1f}"] if ms else ["-", "-"]
-        rows.append([str(profile.T), f"`{record.solution}`", each, f"{us:.1f}", over_bound, *call])
-    head = ["T", "solution", "kernels, us", "sum us", "sum / bound", "call us", "outside kernels us"]
-    return Table(head, [rows], words=3).markdown() if rows else NOT_RECORDED
-
-
-def mxfp8() -> str:
-    """Of docs/mxfp8.md: the profiles, and FIB's judgement of the whole layer from the traces.
-
-    Raises TraceSetError for traces that cannot be read, UserError for a file that is no record.
-    """
-    records = read_records(paths.PROFILES / "mxfp8")
-    parts = [profiles.records_block(records, "docs/data/profile/mxfp8")]
-    found = comparison.recorded(mxfp8_linear.definition_name("mxfp8"))
-    if found.sections:
-        parts.append(comparison_report.markdown(found).strip())
-    return "\n\n".join(parts)
+    bounds = {info.uuid: info.bound_ms for section in sections for info in section.workloads}
+    rows, records = [], study.records()
+    for record, profile in [(r, profile) for r in records for profile in r.workloads]:
+        parts = [(stage, launch.us) for stage, _, launch in launches(profile)]
+        parts = parts or [(stage.stage, stage.total_us / profile.calls) for stage in profile.stages]
+        us, bound = sum(us for _, us in parts), bounds.get(profile.uuid)
+        wall_us = profile.wall_us or 1e3 * (timed.get((record.provenance.hardware, record.solution, profile.uuid)) or 0)
+        each = ", ".join(f"{stage} {us:.1f}" for stage, us in parts)
+        times = [number(us), number(us / bound / 1e3 if bound else None, ".2f"), number(wall_us or None)]
+        rows.append([str(profile.T), starred(record), each, *times])
+    rows.sort(key=lambda cells: int(cells[0]))
+    head = ["T", "solution", "kernels, us", "sum us", "sum / bound", "call us"]
+    return Table(head, [rows], words=3, notes=notes_of(records)).markdown() if rows else NOT_RECORDED

@@ -19,17 +19,17 @@ def terminal(sweep: Sweep) -> Table:
 
     def row(p: Point) -> list[Cell]:
         timed = p.ms is not None
-        over = f"{p.ms / p.bound_ms:.2f}" if timed and p.rows else "-"  # without rows the bound is next to nothing
+        over = f"{p.ms / p.bound_ms:.2f}" if timed and p.rows else "-"  # without rows the bound is almost 0
         cells = [p.kind, *map(str, (p.tokens, p.rows, p.active)), f"{p.ms:.4f}" if timed else "-"]
         cells += [f"{p.bound_ms:.4f}", over, f"{p.target_ms:.4f}", "yes" if p.met else "no"]
         cells += [f"{p.matched[name]:.4f}" if p.matched else "-" for name in TOLERANCES]
         return [Cell(text, mark(p)) for text in cells]
 
     return Table(
-        head=["kind", "T", "rows", "active", "ms", "bound ms", "ms/bound", "target ms", "met", *TOLERANCES],
+        head=["routing", "T", "rows", "active experts", "ms", "bound ms", "ms/bound", "target ms", "met", *TOLERANCES],
         sections=[[row(p) for p in sweep.points if p.kind == kind] for kind in sweep.kinds],
         title=sweep.head.solution,
-        caption=sweep.summary,
+        caption=f"{sweep.summary}. Columns named after a tolerance: matched ratio.",
         notes=[f"T={p.tokens} {p.kind}: {p.error}" for p in sweep.points if p.error],
     )
 
@@ -60,7 +60,10 @@ def section(sweep: Sweep) -> str:
     name = sweep.head.solution
     tokens = sorted({p.tokens for p in sweep.points})
     rows = [[str(t), *(cell(at.get((t, kind))) for kind in sweep.kinds)] for t in tokens]
-    table = Table(["T", *sweep.kinds], [rows], words=0).markdown()
+    caption = (
+        "In a cell: ms, in brackets times the roofline bound (left out where there are no rows); * misses the target."
+    )
+    table = Table(["T", *sweep.kinds], [rows], words=0, caption=caption).markdown()
     picture = f"![{name} over the token count](sweep-{name}.svg)"
     return "\n\n".join([f"## {name}", picture, f"{sweep.summary}. {origin(sweep)}.", table])
 

@@ -16,10 +16,11 @@ from types import SimpleNamespace
 import pandas as pd
 
 from harness.core import paths
+from harness.core.names import unknown
 from harness.operators import roofline
 from harness.operators.catalogue import GEOMETRIES, definition_name
 from harness.results import staleness, trace_files
-from harness.results.summary import RegimeSummary, summarise
+from harness.results.summary import RegimeSummary, summarise, with_level
 from harness.results.trace_files import TraceSetError
 from harness.results.trace_table import CONDITION, counting, records, trace_table
 from harness.results.workload_info import WorkloadInfo, workload_infos
@@ -27,19 +28,18 @@ from harness.results.workload_info import WorkloadInfo, workload_infos
 TOLERANCE_ORDER = ("default", "relaxed", "contest")
 CELL = ["solution", "uuid", "seq_len", "status", "source", "latency_ms", "reference_ms", "speedup", "over_bound"]
 CELL += ["matched", "max_absolute_error", "max_relative_error", "solution_sha1", "timestamp", "command", "packages"]
-CELL += ["log", "recorded_in", "superseded", "stale", "passed", "counts", "wins"]
+CELL += ["log", "recorded_in", "superseded", "stale", "passed", "counts", "over_fastest", "level"]
 
 
 @dataclass(frozen=True)
 class Row:
-    """A workload's cells by solution, without those never run; winner: the fastest that counts, if any.
+    """A workload's cells by solution, without those never run.
 
-    A cell is the trace that counts, with the columns CELL of `trace_table` and `counting` as attributes.
+    A cell is the trace that counts, with the columns CELL of `trace_table`, `counting` and `with_level` as attributes.
     """
 
     workload: WorkloadInfo
     cells: dict[str, SimpleNamespace]
-    winner: str | None
 
     def ms(self, solution: str) -> float | None:
         """Latency of a cell that counts."""
@@ -72,7 +72,7 @@ class Ratio:
 
 @dataclass(frozen=True)
 class RunGroup:
-    """What may be averaged: one tolerance and one protocol. solutions: best first, by passed, then mean speed-up."""
+    """What may be averaged: one tolerance and one protocol. solutions: best first, by passed, then over_fastest."""
 
     tolerance: str
     protocol: str
@@ -91,10 +91,11 @@ class RunGroup:
         return [cell for row in self.rows for cell in row.cells.values()]
 
     @property
-    def days(self) -> list[str]:
-        """First and last day of the traces, or the only one, as yyyy-mm-dd."""
-        days = sorted({cell.timestamp[:10] for cell in self.cells})
-        return [days[0], days[-1]] if len(days) > 1 else days
+    def when(self) -> str:
+        """'2026-11-22 07:43 to 2026-11-22 15:25, 2 commands': a group may hold several runs, hours apart."""
+        times = sorted({cell.timestamp[:16].replace("T", " ") for cell in self.cells})
+        commands = {cell.command for cell in self.cells if cell.command}
+        return " to ".join(sorted({times[0], times[-1]})) + (f", {len(commands)} commands" if len(commands) > 1 else "")
 
 
 @dataclass(frozen=True)
@@ -143,12 +144,11 @@ def ratio(rows: list[Row], a: str, b: str) -> Ratio:
 def make_group(
     tolerance: str, protocol: str, infos: list[WorkloadInfo], traces: pd.DataFrame, pair: tuple[str, str] | None
 ) -> RunGroup:
-    cells = counting(traces, {info.uuid: info.bound_ms for info in infos})
+    cells = with_level(counting(traces, {info.uuid: info.bound_ms for info in infos}))
     by_workload = defaultdict(dict)
     for cell in records(cells[CELL]):
         by_workload[cell.uuid][cell.solution] = cell
-    winners = cells[cells.wins].set_index("uuid").solution
-    rows = [Row(info, by_workload[info.uuid], winners.get(info.uuid)) for info in infos]
+    rows = [Row(info, by_workload[info.uuid]) for info in infos]
     total, *regimes = summarise(cells, [info.seq_len for info in infos])
     names = [summary.solution for summary in total.summaries]
     pairs = [pair] if pair else combinations(names, 2)
@@ -181,7 +181,7 @@ def check_known(what: str, names: Iterable[str], known: Iterable[str]) -> None:
     """Raises TraceSetError for a name that is not known."""
     for name in names:
         if name not in known:
-            raise TraceSetError(f"unknown {what} {name!r}; the traces have: {', '.join(sorted(set(known)))}")
+            raise TraceSetError(unknown(what, name, sorted(set(known))))
 
 
 def recorded(definition: str, tolerance: str | None = None) -> Comparison:
@@ -239,7 +239,7 @@ def notes_on(sections: list[Section]) -> list[str]:
     if superseded := sum(cell.superseded for cell in cells):
         notes.append(f"not counted, as the same cell has a newer trace or one of the current source: {superseded}")
     if stale := sorted({cell.solution for cell in cells if cell.stale}):
-        notes.append(f"stale: the source has changed since it was measured; not in means or wins: {', '.join(stale)}")
+        notes.append(f"stale: the source has changed since it was measured; not in means: {', '.join(stale)}")
     if unknown := sorted({cell.solution for cell in cells if cell.source == "unknown"}):
         notes.append(f"?: not known whether the source has changed since: {', '.join(unknown)}")
     for section in sections:

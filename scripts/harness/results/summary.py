@@ -1,4 +1,4 @@
-"""Means and spread of the speed-ups of a run group's solutions, over all workloads or those of a range of tokens."""
+"""What counts as level, and the means of a run group's solutions, over all workloads or those of a range of tokens."""
 
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -7,6 +7,13 @@ import numpy as np
 import pandas as pd
 
 from harness.results.trace_table import records
+
+LEVEL = 1.03  # a latency up to 3% above the least is level with it: no smaller difference is called one
+
+
+def is_level(latency: float | pd.Series, least: float | pd.Series) -> bool | pd.Series:
+    """Whether a latency is level with the least one; of numbers, or row by row of two columns (False for NaN)."""
+    return latency <= LEVEL * least
 
 
 @dataclass(frozen=True)
@@ -35,20 +42,20 @@ class RegimeSummary:
     """The workloads of one regime, a summary for each solution.
 
     A summary has the attributes solution; workloads: how many there are to pass; passed: how many of them passed with
-    the current source, timed or not; complete: whether all did; failed: measured with the current source and not
-    passed; stale: measured with an earlier source; wins: workloads that it is fastest on; the mean, geometric_mean,
-    median, least and greatest of its speed-ups (the reference's time over the solution's), their variation (standard
-    deviation over mean, None for fewer than two workloads); mean_ms, its mean latency; over_bound, geometric mean of
-    latency over bound, None unless all have one. Statistics are None where nothing counts.
-    best and runner_up: the greatest mean speed-ups of those that are complete; best_geometric: the greatest geometric
-    mean of them; None where there is none.
+    the current source, timed or not; complete: whether all did; timed: how many count; failed: measured with the
+    current source and not passed; stale: measured with an earlier source; level: on how many workloads it is the
+    fastest or level with it. over_fastest: geometric mean, over the workloads that count, of its latency over that of
+    the fastest. Of its speed-ups (the reference's time over the solution's): the mean, which is FIB's score,
+    geometric_mean, median, least, greatest and variation (standard deviation over mean, None for fewer than two
+    workloads). mean_ms: mean latency; over_bound: geometric mean of latency over bound, None unless all have one.
+    Statistics are None where nothing counts.
+    best: the solutions to use, which passed and were timed on all workloads: the one with the least over_fastest, and
+    those level with it, best first; empty where there is none.
     """
 
     regime: Regime
     summaries: list[SimpleNamespace]
-    best: str | None
-    runner_up: str | None
-    best_geometric: str | None
+    best: list[str]
 
     def of(self, solution: str) -> SimpleNamespace:
         return next(s for s in self.summaries if s.solution == solution)
@@ -63,13 +70,24 @@ def variation(values: pd.Series) -> float:
     return values.std(ddof=0) / values.mean() if len(values) > 1 else np.nan
 
 
+def with_level(cells: pd.DataFrame) -> pd.DataFrame:
+    """Adds over_fastest, a counting cell's latency over the least of its workload, and level, whether it is level.
+
+    cells: a run group's, as of `counting`. Of a cell that does not count, over_fastest is NaN and level False.
+    """
+    counting = cells.latency_ms.where(cells.counts)
+    least = counting.groupby(cells.uuid).transform("min")
+    return cells.assign(over_fastest=counting / least, level=is_level(counting, least))
+
+
 def summary_table(cells: pd.DataFrame, names: list[str], workloads: int) -> pd.DataFrame:
-    """Summaries of the solutions of these names, in this order; cells as of `counting`."""
-    current = cells.assign(passed=cells.passed & ~cells.stale, failed=~cells.passed & ~cells.stale)
-    numbers = current.groupby("solution")[["passed", "failed", "stale", "wins"]].sum().reindex(names, fill_value=0)
+    """Summaries of the solutions of these names, in this order; cells as of `with_level`."""
+    current = cells.assign(passed=cells.passed & ~cells.stale, failed=~cells.passed & ~cells.stale, timed=cells.counts)
+    numbers = current.groupby("solution")[["passed", "failed", "stale", "timed", "level"]].sum()
+    numbers = numbers.reindex(names, fill_value=0)
     figures = {
+        "over_fastest": ("over_fastest", geometric_mean),
         "mean": ("speedup", "mean"),
-        "geometric_mean": ("speedup", geometric_mean),
         "median": ("speedup", "median"),
         "least": ("speedup", "min"),
         "greatest": ("speedup", "max"),
@@ -81,10 +99,15 @@ def summary_table(cells: pd.DataFrame, names: list[str], workloads: int) -> pd.D
     return numbers.join(statistics).assign(workloads=workloads, complete=numbers.passed == workloads)
 
 
-def summarise(cells: pd.DataFrame, seq_lens: list[int]) -> list[RegimeSummary]:
-    """Of all workloads, then of each regime that has any; solutions best first, by passed, then mean speed-up, of all.
+def best_of(summaries: list[SimpleNamespace]) -> list[str]:
+    able = sorted((s for s in summaries if s.timed == s.workloads), key=lambda s: s.over_fastest)
+    return [s.solution for s in able if is_level(s.over_fastest, able[0].over_fastest)]
 
-    cells: a run group's, as of `counting`; seq_lens: T of each workload, run or not.
+
+def summarise(cells: pd.DataFrame, seq_lens: list[int]) -> list[RegimeSummary]:
+    """Of all workloads, then of each regime that has any; solutions best first, by passed, then over_fastest, of all.
+
+    cells: a run group's, as of `with_level`; seq_lens: T of each workload, run or not.
     """
     made, names = [], sorted(set(cells.solution))
     for regime in (ALL, *REGIMES):
@@ -92,11 +115,8 @@ def summarise(cells: pd.DataFrame, seq_lens: list[int]) -> list[RegimeSummary]:
             continue
         table = summary_table(cells[cells.seq_len.map(regime.holds)], names, workloads)
         if regime is ALL:
-            table = table.sort_values(["passed", "mean"], ascending=False, kind="stable")
+            table = table.sort_values(["passed", "over_fastest"], ascending=[False, True], kind="stable")
             names = list(table.index)
         summaries = records(table.reset_index())
-        able = sorted((s for s in summaries if s.complete and s.mean is not None), key=lambda s: -s.mean)
-        first, second, *_ = [*(s.solution for s in able), None, None]
-        geometric = max(able, key=lambda s: s.geometric_mean, default=None)
-        made.append(RegimeSummary(regime, summaries, first, second, geometric and geometric.solution))
+        made.append(RegimeSummary(regime, summaries, best_of(summaries)))
     return made

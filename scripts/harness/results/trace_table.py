@@ -76,7 +76,7 @@ def counting(traces: pd.DataFrame, bounds: dict[str, float | None]) -> pd.DataFr
 
     traces: of one condition, with the column source, see staleness. bounds: uuid -> roofline bound in ms. Adds
     superseded (how many other traces of the cell do not count), over_bound (latency over the bound), and whether the
-    cell is stale, passed, counts (in means and wins) and wins (is the fastest of its workload that counts).
+    cell is stale, passed and counts (in means).
     """
     cells = traces.assign(stale=traces.source == "stale", passed=traces.status == "PASSED")
     cells = cells.sort_values(["stale", "timestamp"], ascending=[True, False], kind="stable")
@@ -84,9 +84,7 @@ def counting(traces: pd.DataFrame, bounds: dict[str, float | None]) -> pd.DataFr
     cells["superseded"] = cells.groupby(cell).cumcount(ascending=False)
     cells = cells.drop_duplicates(cell).sort_values("solution")
     cells["over_bound"] = cells.latency_ms / cells.uuid.map(bounds).astype(float)
-    cells["counts"] = ~cells.stale & cells.speedup.notna()
-    fastest = cells[cells.counts].sort_values(["latency_ms", "solution"]).drop_duplicates("uuid")
-    return cells.assign(wins=cells.index.isin(fastest.index))
+    return cells.assign(counts=~cells.stale & cells.speedup.notna())
 
 
 def records(table: pd.DataFrame) -> list[SimpleNamespace]:

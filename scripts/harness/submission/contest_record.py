@@ -21,7 +21,7 @@ def proven_on(solution: Solution, traces: list[Trace], workloads: list[Workload]
     # the newest, but none of another source where there is one of the current
     for trace in sorted(own, key=lambda trace: (is_current(trace, now), trace.evaluation.timestamp)):
         counting[of_trace(trace).hardware][trace.workload.uuid] = trace
-    how = f"record with: moebench run --solutions {solution.name} --tolerance contest"
+    how = f"record on a CUDA GPU with: moebench run --solutions {solution.name} --tolerance contest"
     if not own:
         return None, [f"no trace of {solution.name} at contest tolerance ({CONTEST}); {how}"]
     missing = {}

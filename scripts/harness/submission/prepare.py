@@ -16,15 +16,20 @@ from harness.submission import bundle, clean_build, contest_record
 from harness.submission.evaluation_machine import LANGUAGES, foreign_imports
 
 GEOMETRY = "full"
+PACKED = "packed_solution.json"  # by the kit's FAQ the evaluation takes this before anything else
 
 
 def check_folder(folder: Path) -> None:
-    """Raise UserError unless folder is new, empty or an earlier submission of ours."""
+    """Raise UserError unless folder is new, empty, an earlier submission of ours, or a clone without a submission."""
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return
     config = folder / "config.toml"
-    if not config.is_file() or not config.read_text(errors="replace").startswith(bundle.MARK):
-        raise UserError(f"{folder} is neither empty nor written by this command: remove its config.toml and solution/")
+    if config.is_file() and config.read_text(errors="replace").startswith(bundle.MARK):
+        return
+    if not (folder / ".git").exists() or (folder / "definitions").exists():  # a data set, as this repository
+        raise UserError(f"{folder} is neither empty, nor a clone of your fork, nor written by this command")
+    if theirs := [name for name in ("config.toml", "solution", PACKED) if (folder / name).exists()]:
+        raise UserError(f"{folder} holds a submission of its own: remove its {', '.join(theirs)}")
 
 
 def objections(solution: Solution, folder: Path, traces: list[Trace], hardware: str, console: Console) -> list[str]:
@@ -40,7 +45,7 @@ def objections(solution: Solution, folder: Path, traces: list[Trace], hardware: 
     machine, unproven = contest_record.proven_on(solution, traces, workloads)
     if machine:
         console.print(f"PASSED {len(workloads)} of {len(workloads)} at contest tolerance on {machine}", highlight=False)
-    foreign = foreign_imports({source.path: source.content for source in solution.sources})
+    foreign = foreign_imports({source.path: source.content for source in solution.sources}, spec.dependencies)
     if not foreign:
         console.print("imports only what the evaluation machine offers")
 
@@ -78,5 +83,7 @@ def prepare(name: str, into: Path, hardware: str, given: list[Path], console: Co
             return False
         shutil.rmtree(into / "solution", ignore_errors=True)
         shutil.copytree(staged, into, dirs_exist_ok=True)
+        if (into / PACKED).exists():
+            shutil.copy(into / "solution.json", into / PACKED)
     console.print(f"{into}: config.toml, solution/ and solution.json (hash {packed.hash()})", soft_wrap=True)
     return True

@@ -83,8 +83,10 @@ def left_out(
     kernels = list(dict.fromkeys(map(compiled_as, variants)))
     command = [sys.executable, COMPILER, package, head.architecture, *map(str, head.sizes)]
     number = max(1, min(os.cpu_count() or 1, len(kernels)))
-    processes = [start_compiler(kernels[at::number], command) for at in range(number)]
+    processes = []
     try:
+        for at in range(number):
+            processes.append(start_compiler(kernels[at::number], command))
         compiled = {kernel: next_answer(processes[at % number]) for at, kernel in enumerate(tracked(kernels))}
     finally:
         for process in processes:

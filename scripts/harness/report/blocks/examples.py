@@ -9,6 +9,7 @@ import io
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
@@ -66,6 +67,7 @@ def output_of(command: str, moebench: Moebench) -> str:
         argv = ["bash", "-o", "pipefail", "-c", rest]
         done = subprocess.run(argv, input=printed, capture_output=True, text=True)
         printed, said, status = done.stdout, done.stderr, done.returncode
+        status = 0 if status == 128 + signal.SIGPIPE else status  # head has seen enough of what is before it
     if status:
         last = (said.strip().splitlines() or ["nothing on standard error"])[-1]
         raise UserError(f"`{command}` ended with exit status {status}: {last}")
@@ -73,8 +75,9 @@ def output_of(command: str, moebench: Moebench) -> str:
 
 
 def block(commands: str, moebench: Moebench) -> str:
-    """Markdown: the commands, one a line, each after a prompt and with its output below."""
+    """Markdown: the commands, one a line or continued by a backslash, each after a prompt and above its output."""
     lines = []
-    for command in commands.splitlines():
-        lines += [f"$ {command}", *(line.rstrip() for line in output_of(command, moebench).rstrip().splitlines())]
+    for command in re.split(r"(?<!\\)\n", commands):
+        printed = output_of(re.sub(r"\\\n *", "", command), moebench)
+        lines += [f"$ {command}", *(line.rstrip() for line in printed.rstrip().splitlines())]
     return "\n".join(["```", *lines, "```"])

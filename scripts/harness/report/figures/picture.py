@@ -5,14 +5,15 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from harness.report import colours
 from harness.report.figures import style
-from harness.results.comparison import Comparison, RunGroup, Section
+from harness.results.comparison import Comparison
 
 TOLERANCE = "relaxed"  # of what is drawn of the FP8 layer
 
@@ -29,7 +30,7 @@ class Picture:
     def made_from(self) -> str:
         """A line in the SVG that changes with the figures drawn and with how they are drawn."""
         digest = hashlib.sha256(json.dumps(self.arguments, sort_keys=True).encode())
-        for source in (sys.modules[self.draw.__module__].__file__, style.__file__):
+        for source in (sys.modules[self.draw.__module__].__file__, style.__file__, colours.__file__):
             digest.update(Path(source).read_bytes())
         return f"made from {digest.hexdigest()}"
 
@@ -46,20 +47,20 @@ def slug(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
 
-def run_groups(comparison: Comparison) -> Iterator[tuple[Section, RunGroup, str]]:
-    """The run groups at TOLERANCE, each with a name for its files.
+def of_run_groups(comparison: Comparison, file: str, title: str, data: Callable, draw: Callable) -> list[Picture]:
+    """One for each run group at TOLERANCE in which data(group) finds what can be drawn.
 
-    Those of one machine that differ in versions or protocol are numbered from 2.
+    file: {} stands for the machine; groups of one machine that differ in versions or protocol are numbered from 2.
     """
-    taken = Counter()
+    made, taken = [], Counter()
     for section in comparison.sections:
         for group in section.groups:
-            if group.tolerance_name == TOLERANCE:
-                where = slug(section.hardware)
-                taken[where] += 1
-                yield section, group, where if taken[where] == 1 else f"{where}-{taken[where]}"
-
-
-def conditions(section: Section, group: RunGroup) -> str:
-    """Small print: versions, protocol and days."""
-    return f"{section.versions_text}; {group.protocol}; {' to '.join(group.days)}"
+            if group.tolerance_name != TOLERANCE or not (found := data(group)):
+                continue
+            where = slug(section.hardware)
+            taken[where] += 1
+            name = file.format(where if taken[where] == 1 else f"{where}-{taken[where]}")
+            heading = f"{title}: {section.hardware}, {group.tolerance_name} tolerance"
+            conditions = f"{section.versions_text}; {group.protocol}"
+            made.append(Picture(name, draw, (found, heading, f"{section.definition}; {group.when}\n{conditions}")))
+    return made

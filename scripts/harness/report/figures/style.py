@@ -2,134 +2,120 @@
 
 import io
 import re
-from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from statistics import median
 
 import matplotlib.style
+import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
+from harness.report import colours
+
+WIDTH = 838 / 96  # inches: GitHub's column, in which text then keeps its size
 GROUND = "#fcfcfa"
 INK = "#222222"
-FAINT = "#8a8a8a"
-# Okabe and Ito's colour-blind safe palette; markers and dashes differ too, for print.
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#6a4c93")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (5, 1.5, 1.2, 1.5)), (0, (8, 2)), (0, (3, 1, 1, 1)), (0, (1, 2)))
-BOUND_LINE = {"color": INK, "linewidth": 1.2, "linestyle": (0, (2, 2))}
-BEYOND = {"color": FAINT, "alpha": 0.16, "linewidth": 0}  # fills what the hardware cannot reach
-NAMED = (1, 7, 57, 901, 14107)  # token counts that figures name, as the tables do
+FAINT = "#6b6b6b"
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p")
+BOUND_LINE = {"color": INK, "linewidth": 1.2, "linestyle": (0, (4, 2))}
+BEYOND = {"color": FAINT, "alpha": 0.14, "linewidth": 0}  # fills what the hardware cannot reach
+OUTLIER = 3  # times the median of all that is drawn: above, a number stands in place of the point
 FONT = "DejaVu Sans"  # ships with matplotlib, so every machine leaves the same room for the text
 FONTS = "'DejaVu Sans', Verdana, Arial, sans-serif"  # the viewer's choice; no wider than the first
 SETTINGS = {
     **dict.fromkeys(("figure.facecolor", "axes.facecolor"), GROUND),
-    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK),
+    **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor"), INK),
+    **dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color"), FAINT),
     **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon"), False),
     "axes.grid": True,
     "axes.axisbelow": True,
     "grid.color": "#dddddd",
     "grid.linewidth": 0.6,
-    "figure.titlesize": 11,
-    "axes.titlesize": 11,
     "font.family": FONT,
-    "hatch.linewidth": 0.6,
+    "font.size": 9,
+    "axes.titlesize": 9.5,
+    "axes.titlelocation": "left",
+    "figure.titlesize": 11,
     "svg.fonttype": "none",
     "svg.hashsalt": "moe-fp8-block-scale",
 }
 
 
-class Panel(NamedTuple):
-    """A plot over log T of the values in a column. Its axis is logarithmic, or begins at 0 and 1 is marked."""
-
-    column: int
-    label: str
-    log: bool = True
-    more_is_better: bool = False
-
-
-def looks(names: Iterable[str]) -> dict[str, dict]:
-    """Line2D's properties for each name, the same in every picture of the same names."""
-    found = {}
-    for at, name in enumerate(sorted(set(names))):
-        # The second round has other markers and dashes to its colours than the first.
-        kind = (at + at // len(COLOURS)) % len(MARKERS)
-        found[name] = {
-            "color": COLOURS[at % len(COLOURS)],
-            "marker": MARKERS[kind],
-            "linestyle": DASHES[kind],
-            # Where curves coincide the rims of the earlier ones show.
-            "markersize": max(8.5 - 1.3 * at, 5.5),
-            "markeredgecolor": "white",
-            "markeredgewidth": 0.6,
-        }
-    return found
+def look(solution: str, size: float = 5) -> dict:
+    """Line2D's properties: its colour and mark, which it has in every figure. size: of the mark, in points."""
+    return {
+        "color": colours.PALETTE[colours.colour(solution)][0],
+        "marker": MARKERS[colours.mark(solution)],
+        "linewidth": 1.4,
+        "markersize": size,
+        "markeredgecolor": "white",
+        "markeredgewidth": 0.5,
+    }
 
 
-def log_ticks(axis: Axis) -> None:
-    """Plain numbers at 1, 2 and 5 of each decade of a log axis."""
-    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axis.set_minor_locator(NullLocator())
-
-
-def token_axis(axes: Axes, present: Iterable[int]) -> None:
-    """T as a log x axis with ticks at token counts that are present, NAMED ones first, where they do not touch."""
-    ticks = []
-    for t in sorted(set(present), key=lambda t: (t not in NAMED, t)):
-        if all(max(t, other) >= 3 * min(t, other) for other in ticks):
-            ticks.append(t)
-    axes.set(xscale="log", xlabel="T, tokens")
-    axes.set_xticks(ticks, map(str, ticks))
-    axes.xaxis.set_minor_locator(NullLocator())
-
-
-def two_panels(title: str) -> tuple[Figure, tuple[Axes, Axes]]:
-    """A figure with two plots side by side."""
-    figure = Figure(figsize=(11, 5.4), layout="constrained")
-    figure.suptitle(title)
-    return figure, figure.subplots(1, 2)
-
-
-def legend_below(figure: Figure, axes: Axes, small_print: str) -> None:
-    """What the axes' curves are, below the plots, and the small print above it."""
-    handles, labels = axes.get_legend_handles_labels()
-    legend = figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 4), title=small_print)
-    legend.get_title().set(fontsize=8, ha="center")
-
-
-def over_tokens(found: dict[str, list[list]], panels: tuple[Panel, Panel], title: str, small_print: str) -> Figure:
-    """Two plots side by side over log T.
-
-    found: curve -> [[T, a value for each further column, or None]]. The curve "bound", which may be empty, is the
-    roofline bound: in a panel with a log axis what lies beyond it, and so cannot be reached, is shaded.
-    """
-    figure, both = two_panels(title)
-    appearance = looks(set(found) - {"bound"})
-    for axes, panel in zip(both, panels, strict=True):
-        drawn = []
-        for name, points in found.items():
-            points = [(point[0], point[panel.column]) for point in points if point[panel.column] is not None]
-            tokens, values = [t for t, _ in points], [value for _, value in points]
-            if name != "bound":
-                axes.plot(tokens, values, label=name, **appearance[name])
-            elif points and panel.log:
-                axes.plot(tokens, values, label="roofline bound", **BOUND_LINE)
-                axes.fill_between(
-                    tokens, values, 10 * max(values) if panel.more_is_better else min(values) / 10, **BEYOND
-                )
-            drawn += values
-        token_axis(axes, [point[0] for points in found.values() for point in points])
-        if panel.log:
-            axes.set(yscale="log", ylabel=panel.label, ylim=(min(drawn) / 1.25, max(drawn) * 1.25))
-            log_ticks(axes.yaxis)
-        else:
-            axes.axhline(1, **BOUND_LINE)
-            axes.set(ylabel=panel.label, ylim=(0, None))
-    legend_below(figure, both[0], small_print)
+def new(title: str, height: float, small_print: str = "") -> Figure:
+    """height: inches. The small print stands below the plots."""
+    figure = Figure(figsize=(WIDTH, height), layout="constrained")
+    figure.suptitle(title, x=0.01, ha="left")
+    figure.supxlabel(small_print, fontsize=7.5, color=FAINT, x=0.01, ha="left")
     return figure
+
+
+def token_axis(axes: Axes, tokens: Iterable[int], named: Iterable[int] = ()) -> dict[int, int]:
+    """An x axis on which token counts stand side by side at equal distances; returns T -> x. named: all by default."""
+    places = {t: at for at, t in enumerate(sorted(set(tokens)))}
+    ticks = [t for t in named if t in places] or list(places)
+    axes.set_xticks([places[t] for t in ticks], list(map(str, ticks)), fontsize=7.5)
+    axes.set(xlabel="T, tokens (at equal distances)", xlim=(-0.5, len(places) - 0.5))
+    axes.grid(axis="x", visible=False)
+    return places
+
+
+def linear_from_one(axes: Axes, curves: dict[str, dict[float, float]]) -> None:
+    """A y axis for curves, name -> {x: y}, that ends where outliers begin: their figures stand above it."""
+    values = [y for points in curves.values() for y in points.values()]
+    top = min(1.04 * max(values), OUTLIER * median(values))
+    low = min(1 - 0.06 * (top - 1), 0.95 * min(values))
+    axes.set(ylim=(low, top))
+    axes.axhline(1, **BOUND_LINE)
+    axes.axhspan(low, 1, **BEYOND)
+    axes.annotate(
+        "roofline bound", (0.005, 1), (0, -3), xycoords=("axes fraction", "data"), textcoords="offset points", va="top"
+    )
+    for x in {x for points in curves.values() for x in points}:
+        above = sorted((points[x], name) for name, points in curves.items() if points.get(x, 0) > top)
+        for line, (y, name) in enumerate(above):
+            text, at = f"{y:.1f} ↑" if y < 10 else f"{y:.0f} ↑", (0, 3 + 10 * line)
+            style = {"color": look(name)["color"], "fontsize": 8, "ha": "center"}
+            axes.annotate(text, (x, 1), at, xycoords=("data", "axes fraction"), textcoords="offset points", **style)
+
+
+def label_ends(axes: Axes, ends: dict[str, tuple[float, float]], texts: Mapping[str, str] = {}) -> None:
+    """Each name, or its text, right of the plot, in its colour and beside its curve's end (x, y), none on another.
+
+    Call it once limits and scales are set.
+    """
+    to_fraction = axes.transData + axes.transAxes.inverted()
+    wanted = {name: to_fraction.transform(end)[1] for name, end in ends.items()}
+    names = sorted(wanted, key=wanted.get)
+    gap = 0.215 / axes.figure.get_figheight()  # a line's height, in an axes of about four fifths of the figure
+    placed = apart([min(wanted[name], 1) for name in names], gap)
+    for name, y in zip(names, placed, strict=True):
+        colour = look(name)["color"]
+        line = {"arrowstyle": "-", "color": colour, "linewidth": 0.7, "shrinkA": 1, "shrinkB": 4, "relpos": (0, 0.5)}
+        where = {"xytext": (1.02, y), "textcoords": "axes fraction", "va": "center", "annotation_clip": False}
+        axes.annotate(texts.get(name, name), ends[name], color=colour, arrowprops=line, **where)
+
+
+def apart(values: list[float], gap: float) -> list[float]:
+    """Sorted values moved as little as is needed to lie a gap apart: those that touch move together, about a mean."""
+    groups = []
+    for value in values:
+        groups.append([value])
+        while len(groups) > 1 and np.mean(groups[-1]) - np.mean(groups[-2]) < gap * len(groups[-2] + groups[-1]) / 2:
+            groups[-2:] = [groups[-2] + groups[-1]]
+    return [np.mean(group) + gap * (at - (len(group) - 1) / 2) for group in groups for at in range(len(group))]
 
 
 def svg(draw: Callable[[], Figure], description: str) -> str:

@@ -1,0 +1,179 @@
+"""What is wrong with an output, in sentences for the person who wrote the solution."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+
+import torch
+from flashinfer_bench import Definition
+
+from harness.evaluation.tolerances import Tolerance
+
+HEADING = "diagnosis:"  # before the sentences in a log
+ROWS = 512  # wrong tokens that are looked for in other rows, at most
+ALIKE = 0.99  # cosine of rows that hold the same numbers, but for rounding
+
+
+def sentences(
+    output: torch.Tensor,
+    reference: torch.Tensor,
+    tolerance: Tolerance,
+    returned: object = None,
+    factors: Mapping[str, float] | None = None,
+) -> list[str]:
+    """How far a wrong output [T, C] is from the reference, where, and the common cause that it looks like, if any.
+
+    output: NaN where the solution wrote nothing. returned: what a destination-passing solution returned. factors: the
+    scalar inputs by name, which may have been forgotten.
+    """
+    if (output.shape, output.dtype) != (reference.shape, reference.dtype):
+        got, want = (f"{list(x.shape)} {str(x.dtype).removeprefix('torch.')}" for x in (output, reference))
+        return [f"the output is {got}, want {want}"]
+    if output.isnan().all() and output.numel():
+        if isinstance(returned, torch.Tensor):
+            was = f"run() returned a tensor of {list(returned.shape)} and left `output` as it was"
+            return [f"{was}: write into `output`, or set destination_passing_style = false in solution.toml"]
+        return ["every element is NaN, which the output is filled with before the call: was it never written?"]
+    x, y = output.float(), reference.float()
+    if not x.isfinite().all():
+        return not_finite(x, y)
+    found = [*distances(x, y, tolerance)]
+    if not x.any():
+        return [*found, "every element is zero"]
+    cause = permuted(x, y, tolerance) or scaled(x, y, tolerance, factors or {})
+    return [*found, *([cause] if cause else [])]
+
+
+def exceeds(x: torch.Tensor, y: torch.Tensor, tolerance: Tolerance) -> torch.Tensor:
+    """[T, C] bool, as FIB judges an element."""
+    error = (x - y).abs()
+    return (error > tolerance.atol) & (error / (y.abs() + 1e-8) > tolerance.rtol)
+
+
+def wrong_tokens(x: torch.Tensor, y: torch.Tensor, tolerance: Tolerance) -> torch.Tensor:
+    """[T] bool: fewer of a token's elements are within the tolerance than the share that must be."""
+    return exceeds(x, y, tolerance).float().mean(1) > 1 - tolerance.ratio
+
+
+def span(mask: torch.Tensor, what: str) -> str:
+    """'3 of 16 tokens (2 to 9)', or 'all 16 tokens'."""
+    at = mask.nonzero().flatten().tolist()
+    if len(at) == len(mask):
+        return f"all {len(mask)} {what}"
+    where = f" ({at[0]})" if len(at) == 1 else f" ({at[0]} to {at[-1]})" if at else ""
+    return f"{len(at)} of {len(mask)} {what}{where}"
+
+
+def not_finite(x: torch.Tensor, y: torch.Tensor) -> list[str]:
+    bad = ~x.isfinite()
+    token, column = bad.nonzero()[0].tolist()
+    kind = "NaN" if x[token, column].isnan() else "infinite"
+    found = [f"{kind} in {span(bad.any(1), 'tokens')}, {span(bad.any(0), 'columns')}; first at ({token}, {column})"]
+    whole = x.isnan().all(1)
+    if whole.any() and (y[whole] == 0).all():
+        found.append("those rows must be zero (no local expert): they have to be written, too")
+    elif torch.equal(bad, x.isnan() & whole[:, None]):
+        found.append("whole rows are NaN, which the output is filled with before the call: were they never written?")
+    return found
+
+
+def distances(x: torch.Tensor, y: torch.Tensor, tolerance: Tolerance) -> Iterator[str]:
+    error = (x - y).abs()
+    relative = torch.where(y == 0, 0, error / y.abs())
+    for what, values in (("absolute", error), ("relative", relative)):
+        token, column = divmod(int(values.argmax()), values.shape[1])
+        got, want = (f"{float(z[token, column]):.5g}" for z in (x, y))
+        yield f"largest {what} error {float(values.max()):.4g} at ({token}, {column}): got {got}, want {want}"
+    bad, tokens = exceeds(x, y, tolerance), wrong_tokens(x, y, tolerance)
+    if bad.any():
+        of_tokens = bad & tokens[:, None] if tokens.any() else bad
+        token, column = of_tokens.nonzero()[0].tolist()
+        columns = span(of_tokens.any(0), "columns")
+        yield f"wrong: {span(tokens, 'tokens')}, {columns}; first at (token, column) = ({token}, {column})"
+
+
+def permuted(x: torch.Tensor, y: torch.Tensor, tolerance: Tolerance) -> str | None:
+    """Said where nearly every wrong token holds the result of another one."""
+    wrong = (wrong_tokens(x, y, tolerance) & y.any(1) & x.any(1)).nonzero().flatten()[:ROWS]
+    if len(wrong) < 2:
+        return None
+    unit = torch.nn.functional.normalize(y, dim=1)
+    best, of = (torch.nn.functional.normalize(x[wrong], dim=1) @ unit.t()).max(1)
+    same_length = (x[wrong].norm(dim=1) / y[of].norm(dim=1) - 1).abs() < 0.1
+    moved = (best > ALIKE) & same_length & (of != wrong)
+    if moved.float().mean() < 0.9:
+        return None
+    at = int(moved.nonzero()[0])
+    return f"rows are permuted: token {int(wrong[at])} holds the result of token {int(of[at])}, for instance"
+
+
+def scaled(x: torch.Tensor, y: torch.Tensor, tolerance: Tolerance, factors: Mapping[str, float]) -> str | None:
+    """Said where the output is right but for a factor, of all tokens or of each one."""
+    rows = y.any(1) & x.any(1)
+    if not rows.any() or torch.nn.functional.cosine_similarity(x[rows], y[rows]).mean() < ALIKE:
+        return None
+    factor = float((x * y).sum() / (y * y).sum())
+    if factor and exceeds(x / factor, y, tolerance).float().mean() <= 1 - tolerance.ratio:
+        said = f"the output is {factor:.4g} times the reference"
+        for name, value in factors.items():
+            for times, what in ((1 / value if value else math.inf, "forgotten"), (value, "applied twice")):
+                if value != 1 and math.isclose(factor, times, rel_tol=0.02):
+                    return f"{said}: {name} = {value:g} is {what}"
+        return said
+    each = (x * y).sum(1)[rows] / (y * y).sum(1)[rows]
+    low, high = float(each.min()), float(each.max())
+    return f"every token is right but for a factor of its own ({low:.3g} to {high:.3g}): look at the routing weights"
+
+
+def mistakes(inputs: Mapping[str, object]) -> Iterator[tuple[str, dict[str, object]]]:
+    """(what is wrong, inputs for which the reference is wrong in that way)."""
+    for name, value in inputs.items():
+        if name.endswith("_scale") and value.is_floating_point():
+            yield f"{name} is not applied", inputs | {name: torch.ones_like(value)}
+        elif name == "routing_bias":
+            yield f"{name} is not added", inputs | {name: torch.zeros_like(value)}
+        elif name == "local_expert_offset" and value:
+            yield f"{name} is taken as 0", inputs | {name: 0}
+    halves = {n: v for n, v in inputs.items() if n in ("gemm1_weights", "gemm1_weights_scale")}
+    if halves:
+        swapped = {n: v.view(torch.uint8).roll(v.shape[1] // 2, 1).view(v.dtype) for n, v in halves.items()}
+        yield "the halves of gemm1, gate and up, are swapped", inputs | swapped
+
+
+def likely_mistake(
+    full: Definition,
+    inputs: list,
+    output: torch.Tensor,
+    tolerance: Tolerance,
+    reference: Callable[[list], torch.Tensor],
+) -> str | None:
+    """The mistake with which the reference gives this output; it is called once for each that is known."""
+    shares = {}
+    for what, changed in mistakes(dict(zip(full.inputs, inputs, strict=True))):
+        wrong = reference(list(changed.values()))
+        if wrong.isfinite().all():
+            shares[what] = 1 - float(exceeds(output.float(), wrong.float(), tolerance).float().mean())
+    best = max(shares, key=shares.get, default=None)
+    return best if best and shares[best] >= tolerance.ratio else None
+
+
+def diagnose(
+    full: Definition,
+    inputs: list,
+    output: torch.Tensor,
+    expected: torch.Tensor,
+    tolerance: Tolerance,
+    returned: object,
+    reference: Callable[[list], torch.Tensor],
+) -> list[str]:
+    """`sentences`, and the mistake that explains it where one does. reference: inputs -> output."""
+    scalars = {n: v for n, v in zip(full.inputs, inputs, strict=True) if isinstance(v, float)}
+    found = sentences(output, expected, tolerance, returned, scalars)
+    comparable = output.shape == expected.shape and output.dtype == expected.dtype and bool(output.isfinite().all())
+    if (
+        comparable
+        and found[-1:]
+        and found[-1].startswith("wrong")
+        and (mistake := likely_mistake(full, inputs, output, tolerance, reference))
+    ):
+        found.append(mistake)
+    return found

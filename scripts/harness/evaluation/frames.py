@@ -1,0 +1,50 @@
+"""The error of a solution that raised, and the place in its own sources, from a traceback of any process."""
+
+import re
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+
+FILE = re.compile(r'(?<=File ")(?P<folder>/[^"]*/fib_\w+)/(?P<file>[^"]+)(?=")')  # as FIB unpacks a solution
+FRAME = re.compile(r'^ +File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>\S+))?', re.MULTILINE)
+NEXT = "\nThe above exception was the direct cause of the following exception:\n"
+UNRELATED = "\nDuring handling of the above exception, another exception occurred:\n"
+COMPILER = re.compile(r"^(?:.*/)?(?P<file>[\w.]+\.(?:cuh?|cpp|h))[(:](?P<line>\d+)\)?.*?\berror\b.*", re.MULTILINE)
+ERROR = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:: .*)?$")
+
+
+def with_own_paths(log: str, origins: Mapping[str, PurePosixPath]) -> str:
+    """The log, in which a solution's files are named as in the repository. origins: packed path -> path there."""
+    return FILE.sub(lambda match: str(origins.get(match["file"], match[0])), log)
+
+
+def raised(log: str, origins: Mapping[str, PurePosixPath]) -> list[str]:
+    """The error in one line, and 'at FILE:LINE in FUNCTION' of the innermost frame in the solution's own files.
+
+    log: a traceback after `with_own_paths`, or what a compiler printed in it; the first cause that the solution's
+    sources raised counts. Without a frame of theirs only the error is known.
+    """
+    own = {str(path) for path in origins.values()}
+    chain = log.strip().split(UNRELATED)[-1].split(NEXT)
+    chosen = next((part for part in chain if own_frames(part, own)), chain[-1])
+    lines = [error_of(chosen)]
+    for match in COMPILER.finditer(log):
+        if match["file"] in origins:
+            return [match[0].rpartition("/")[2], f"at {origins[match['file']]}:{match['line']}"]
+    if frames := own_frames(chosen, own):
+        *_, last = frames
+        function = f" in {last['function']}" if last["function"] else ""
+        lines.append(f"at {last['file']}:{last['line']}{function}")
+    return lines
+
+
+def own_frames(traceback: str, own: set[str]) -> list[re.Match]:
+    return [frame for frame in FRAME.finditer(traceback) if frame["file"] in own]
+
+
+def error_of(traceback: str) -> str:
+    """'ValueError: what is wrong'; where Triton's compiler puts the place first, with what it says after it."""
+    *_, last_frame = [0, *(frame.end() for frame in FRAME.finditer(traceback))]
+    lines = traceback[last_frame:].strip().splitlines() or [""]
+    at = next((n for n, line in enumerate(lines) if ERROR.match(line)), len(lines) - 1)
+    message = [line.strip() for line in lines[at:] if line.strip()] or ["no message"]
+    return message[0] if len(message) == 1 or "CompilationError" not in message[0] else f"{message[0]} {message[-1]}"
