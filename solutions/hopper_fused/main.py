@@ -92,6 +92,8 @@ def run_renorm(
 
 
 def _call(function, names, arguments):
+    if any(isinstance(value, bool) for value in arguments[-3:]):  # the scalars, which the binding would take for 1 or 0
+        raise ValueError(_unfit_argument(names, arguments))
     try:
         function(*arguments, TERMS)
     except (TypeError, BufferError, RuntimeError) as error:
@@ -105,7 +107,7 @@ def _unfit_argument(names, arguments):
     first = arguments[0]
     for name, value in zip(names, arguments, strict=True):
         want = {"local_expert_offset": int, "routed_scaling_factor": (int, float)}.get(name, torch.Tensor)
-        if not isinstance(value, want):
+        if not isinstance(value, want) or isinstance(value, bool):
             words = {int: "an int", torch.Tensor: "a tensor"}.get(want, "a number")
             return f"{name}: got {type(value).__name__}, want {words}"
         if want is torch.Tensor and value.device.type != "cuda":
