@@ -6,11 +6,12 @@ from pathlib import PurePosixPath
 import pytest
 import torch
 from flashinfer_bench import EvaluationStatus
+from flashinfer_bench.bench.utils import load_safetensors
 from flashinfer_bench.compile import BuilderRegistry
 from harness import cli
 from harness.core import paths
-from harness.evaluation import cpu_judge, diagnose_alone, diagnosis, frames, run
-from harness.evaluation.calling import call
+from harness.evaluation import diagnose_alone, diagnosis, frames, run
+from harness.evaluation.calling import call, seeded_inputs
 from harness.evaluation.tolerances import TOLERANCES
 from harness.packing import pack
 
@@ -100,7 +101,7 @@ def layer():
     full = definition("small")
     ((_, workload),) = run.load_workloads("small", ["first-rank"])
     runnable = BuilderRegistry.get_instance().build_reference(full)
-    inputs = cpu_judge.seeded_inputs(full, workload, 1, "cpu")[0]
+    inputs = seeded_inputs(full, workload, 1, "cpu", load_safetensors(full, workload, paths.ROOT))[0]
     inputs[list(full.inputs).index("local_expert_offset")] = 32
     return full, inputs, lambda changed: call(full, runnable, changed, "cpu")
 

@@ -49,7 +49,7 @@ def trace_file(args: argparse.Namespace, name: str) -> Path | None:
     """The file that the definition's traces are kept in, or None. Raises UserError for a file of something else."""
     if not (args.save if args.save is not None else torch.cuda.is_available() or args.output is not None):
         return None
-    path = writable(args.output or paths.trace_file(name))
+    path = args.output or writable(paths.trace_file(name))
     try:
         trace_files.load(path)
     except ValueError as error:  # before anything runs, not when there is something to add to it

@@ -1,14 +1,23 @@
-"""Call a solution that FIB has built, or the reference."""
+"""Call a solution that FIB has built, or the reference: inputs, outputs, and the call."""
+
+import hashlib
 
 import torch
-from flashinfer_bench import Definition
+from flashinfer_bench import Definition, Workload
 from flashinfer_bench.bench.evaluators.utils import allocate_outputs, normalize_result
+from flashinfer_bench.bench.utils import gen_inputs
 from flashinfer_bench.compile import Runnable
 
 
 def device_here() -> str:
     """The current CUDA device, or cpu without one."""
     return f"cuda:{torch.cuda.current_device()}" if torch.cuda.is_available() else "cpu"
+
+
+def seeded_inputs(full: Definition, workload: Workload, trials: int, device: str, stored: dict) -> list[list]:
+    """FIB's inputs for each trial, the same in every run on one device. stored: those that are not random, by name."""
+    torch.manual_seed(int.from_bytes(hashlib.sha256(workload.uuid.encode()).digest()[:8], "big"))
+    return [gen_inputs(full, workload, device, stored) for _ in range(trials)]
 
 
 def first_line(error: BaseException) -> str:

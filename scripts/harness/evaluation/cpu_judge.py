@@ -4,7 +4,6 @@ Inputs, builders, output allocation and error statistics are FIB's. What FIB add
 and an interpreter's time means nothing: performance is left at zero.
 """
 
-import hashlib
 import math
 import signal
 import traceback
@@ -22,11 +21,10 @@ from flashinfer_bench import (
     Solution,
     Workload,
 )
-from flashinfer_bench.bench.utils import compute_error_stats, gen_inputs, load_safetensors, make_eval
+from flashinfer_bench.bench.utils import compute_error_stats, load_safetensors, make_eval
 from flashinfer_bench.compile import BuilderRegistry, BuildError
 
-from harness.core import paths
-from harness.evaluation.calling import call, call_both
+from harness.evaluation.calling import call, call_both, seeded_inputs
 from harness.evaluation.diagnosis import HEADING, diagnose
 from harness.evaluation.tolerances import Tolerance, matched_ratios
 
@@ -55,18 +53,9 @@ def run_workload(
     correctness.extra holds matched_ratio, at the config's tolerance, and matched_ratio_<tolerance> for all three.
     """
     reference = BuilderRegistry.get_instance().build_reference(full)
-    all_inputs = seeded_inputs(full, workload, config.num_trials, "cpu", root)
+    all_inputs = seeded_inputs(full, workload, config.num_trials, "cpu", load_safetensors(full, workload, root))
     trials = [(inputs, call(full, reference, inputs, "cpu")) for inputs in all_inputs]
     return {solution.name: judge(full, solution, trials, config) for solution in solutions}
-
-
-def seeded_inputs(
-    full: Definition, workload: Workload, trials: int, device: str, root: Path = paths.ROOT
-) -> list[list]:
-    """FIB's inputs for each trial, the same in every run on one device."""
-    torch.manual_seed(int.from_bytes(hashlib.sha256(workload.uuid.encode()).digest()[:8], "big"))
-    stored = load_safetensors(full, workload, root)
-    return [gen_inputs(full, workload, device, stored) for _ in range(trials)]
 
 
 def judge(full: Definition, solution: Solution, trials: list, config: BenchmarkConfig) -> Evaluation:

@@ -11,10 +11,12 @@ import subprocess
 import sys
 
 from flashinfer_bench import Solution, Workload
+from flashinfer_bench.bench.utils import load_safetensors
 from flashinfer_bench.compile import BuilderRegistry
 
-from harness.evaluation import cpu_judge, diagnosis
-from harness.evaluation.calling import call, call_both
+from harness.core import paths
+from harness.evaluation import diagnosis
+from harness.evaluation.calling import call, call_both, seeded_inputs
 from harness.evaluation.tolerances import TOLERANCES, Tolerance
 from harness.operators.catalogue import definition
 
@@ -40,7 +42,7 @@ def main() -> None:
     full, workload, device = definition(job["geometry"]), Workload(**job["workload"]), job["device"]
     registry = BuilderRegistry.get_instance()
     reference = registry.build_reference(full)
-    inputs = cpu_judge.seeded_inputs(full, workload, 1, device)[0]
+    inputs = seeded_inputs(full, workload, 1, device, load_safetensors(full, workload, paths.ROOT))[0]
     expected = call(full, reference, inputs, device)
     output, returned = call_both(full, registry.build(full, Solution(**job["solution"])), inputs, device)
     known = TOLERANCES[job["tolerance"]]

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from flashinfer_bench import BenchmarkConfig, Evaluation, EvaluationStatus, Solution, Trace, Workload
-from flashinfer_bench.data import load_jsonl_file
 
 from harness.core import paths, provenance
 from harness.core.provenance import Provenance
@@ -18,7 +17,7 @@ from harness.evaluation import cpu_judge, diagnose_alone, frames, workers
 from harness.evaluation.diagnosis import HEADING
 from harness.evaluation.tolerances import Tolerance
 from harness.operators import workloads
-from harness.operators.catalogue import definition, definition_name
+from harness.operators.catalogue import definition
 from harness.packing import pack
 
 MAX_LOG = 4000  # characters of a failure's log that a trace keeps
@@ -48,8 +47,7 @@ def load_workloads(geometry: str, wanted: list[str]) -> list[tuple[str, Workload
     cases = workloads.cases_by_uuid(geometry)
     chosen = {case.uuid for text in wanted for case in workloads.named(text, geometry)} or set(cases)
     workloads.make(geometry)
-    traces = load_jsonl_file(Trace, paths.workload_file(definition_name(geometry)))
-    return [(cases[trace.workload.uuid].label, trace.workload) for trace in traces if trace.workload.uuid in chosen]
+    return [(cases[w.uuid].label, w) for w in workloads.recorded(geometry) if w.uuid in chosen]
 
 
 def why_failed(evaluation: Evaluation, origins: dict[str, PurePosixPath]) -> list[str]:
@@ -101,9 +99,8 @@ def judging(
     sources = {name: provenance_of(packed, tolerance, config, device, command) for name, packed in solutions.items()}
     diagnosed = set()
 
-    def understood(name: str, evaluation: Evaluation, workload: Workload) -> Evaluation:
-        """With its log as the reader wants it: own files named as in the repository, and a diagnosis."""
-        log = frames.with_own_paths(evaluation.log, pack.origins(name))
+    def with_diagnosis(name: str, evaluation: Evaluation, workload: Workload) -> Evaluation:
+        log = evaluation.log
         wrong = evaluation.status.value.startswith("INCORRECT") and HEADING not in log
         if wrong and (diagnose_all or name not in diagnosed):
             diagnosed.add(name)
@@ -120,8 +117,10 @@ def judging(
         for name, packed in solutions.items():
             evaluation = found[packed.name]
             if evaluation.status != EvaluationStatus.PASSED:
-                evaluation = understood(name, evaluation, workload)
-                reasons[name] = why_failed(evaluation, pack.origins(name))
+                origins = pack.origins(name)
+                log = frames.with_own_paths(evaluation.log, origins)
+                evaluation = with_diagnosis(name, evaluation.model_copy(update={"log": log}), workload)
+                reasons[name] = why_failed(evaluation, origins)
                 if log := evaluation.log.partition(HEADING)[0].strip():
                     logs[name] = log
             evaluation = publishable(provenance.into_evaluation(evaluation, sources[name]))

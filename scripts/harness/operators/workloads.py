@@ -5,7 +5,8 @@ from functools import cache
 from pathlib import Path
 
 import safetensors.torch
-from flashinfer_bench import Workload
+from flashinfer_bench import Trace, Workload
+from flashinfer_bench.data import load_jsonl_file
 
 from harness.core import paths
 from harness.core.atomic_file import write_atomically
@@ -56,6 +57,12 @@ def recorded_bound(definition: str, workload: Workload, root: Path | None) -> Bo
     if root in (None, paths.ROOT):
         return generated_bound(geometry, workload.uuid) if workload.uuid in cases_by_uuid(geometry) else None
     return operator(geometry).bound(workload, stored_tensors(workload, root), geometry)
+
+
+def recorded(geometry: str) -> list[Workload]:
+    """The workloads of a geometry as FIB reads them, in the order in which they are run; `make` writes them."""
+    traces = load_jsonl_file(Trace, paths.workload_file(definition_name(geometry)))
+    return [trace.workload for trace in traces]
 
 
 def make(geometry: str, root: Path = paths.ROOT) -> tuple[int, int]:

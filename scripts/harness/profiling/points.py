@@ -1,14 +1,13 @@
 """What a solution is profiled on: workloads of the data set, and the sweep's made-up points, whose uuid is KIND:T."""
 
-import hashlib
 import math
 
 import torch
-from flashinfer_bench import Definition, Trace, Workload
-from flashinfer_bench.bench.utils import gen_inputs, load_safetensors
-from flashinfer_bench.data import load_jsonl_file
+from flashinfer_bench import Definition, Workload
+from flashinfer_bench.bench.utils import load_safetensors
 
 from harness.core import paths
+from harness.evaluation.calling import seeded_inputs
 from harness.operators import catalogue, moe_fp8_block_scale, workloads
 from harness.operators.moe_fp8_block_scale import MoeCase
 from harness.operators.routing_kinds import KINDS, OFFSET
@@ -27,7 +26,7 @@ def choose_points(wanted: list[str], geometry: str) -> list[Workload]:
     """
     workloads.make(geometry)
     full = catalogue.definition(geometry)
-    known = [trace.workload for trace in load_jsonl_file(Trace, paths.workload_file(full.name))]
+    known = workloads.recorded(geometry)
     by_uuid = {workload.uuid: workload for workload in known}
     kinds = KINDS if "routing_logits" in full.inputs else {}
     found: dict[str, Workload] = {}
@@ -63,5 +62,4 @@ def stored(point: Workload, full: Definition) -> dict[str, torch.Tensor]:
 
 def inputs_of(point: Workload, full: Definition, device: str) -> list:
     """FIB's inputs for the point in the definition's order, the same in every run on one device."""
-    torch.manual_seed(int.from_bytes(hashlib.sha256(point.uuid.encode()).digest()[:8], "big"))
-    return gen_inputs(full, point, device, stored(point, full))
+    return seeded_inputs(full, point, 1, device, stored(point, full))[0]

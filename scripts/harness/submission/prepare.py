@@ -5,11 +5,11 @@ import tempfile
 from pathlib import Path
 
 from flashinfer_bench import Solution, Trace
-from flashinfer_bench.data import load_jsonl_file
 from rich.console import Console
 
 from harness.core import paths
 from harness.core.errors import UserError
+from harness.operators import workloads
 from harness.packing import manifest, pack
 from harness.results import trace_files
 from harness.submission import bundle, clean_build, contest_record
@@ -41,10 +41,10 @@ def objections(solution: Solution, folder: Path, traces: list[Trace], hardware: 
         targets = ", ".join(spec.target_hardware)
         reasons.append(f"it runs on {targets}, and the evaluation on {hardware} (--hardware names another machine)")
 
-    workloads = [t.workload for t in load_jsonl_file(Trace, paths.workload_file(solution.definition))]
-    machine, unproven = contest_record.proven_on(solution, traces, workloads)
+    wanted = workloads.recorded(GEOMETRY)
+    machine, unproven = contest_record.proven_on(solution, traces, wanted)
     if machine:
-        console.print(f"PASSED {len(workloads)} of {len(workloads)} at contest tolerance on {machine}", highlight=False)
+        console.print(f"PASSED {len(wanted)} of {len(wanted)} at contest tolerance on {machine}", highlight=False)
     foreign = foreign_imports({source.path: source.content for source in solution.sources}, spec.dependencies)
     if not foreign:
         console.print("imports only what the evaluation machine offers")
