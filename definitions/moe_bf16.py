@@ -45,6 +45,7 @@ GEOMETRIES = {
     "bf16": {"num_experts": 128, "top_k": 8, "hidden_size": 2048, "intermediate_size": 768},
     "bf16_small": {"num_experts": 16, "top_k": 4, "hidden_size": 256, "intermediate_size": 128},
 }
+SMALL = ("bf16_small",)  # for machines without a GPU
 
 
 def definition_name(geometry):

@@ -1,10 +1,10 @@
-"""DeepSeek-V3's FP8 block-scale mixture of experts, as one expert-parallel rank computes it.
+"""FP8 block-scale mixture of experts with DeepSeek-V3's routing, as one expert-parallel rank computes it.
 
 This file is the source of truth: `run` below is the reference that every solution is judged
 against, `GEOMETRIES` the sizes it is judged at. `make definitions` writes FIB's JSON of each geometry,
-whose `reference` is assembled from the functions below.
+whose `reference` is assembled from the functions below and that geometry's constants.
 
-Nothing here is fast on purpose. All weights are dequantised to fp32 first, whether or not a token
+Nothing here is fast on purpose. All weights are dequantised to fp32, whether or not a token
 needs them, because speed-ups are quoted against exactly that amount of work.
 """
 
@@ -15,11 +15,13 @@ from flashinfer_bench import Definition
 
 from definitions.schema import const, tensor, var
 
-# Routing is fixed by the model and cannot be read off a tensor's shape.
+# Of the first geometry; `constants` has every other's. Routing is fixed by the model and cannot be read off a tensor's
+# shape.
 TOP_K = 8
 NUM_GROUPS = 8
 KEPT_GROUPS = 4
 BLOCK = 128
+EXPERTS_AT_ONCE = 32  # whose weights are dequantised before the first of them is multiplied
 
 
 def dequantize(values, scales, row_block):
@@ -32,9 +34,10 @@ def dequantize(values, scales, row_block):
 
 
 def route(logits, bias, routed_scaling_factor):
-    """Choose 8 experts per token; return their indices [T, 8] and weights [T, 8] float32.
+    """Choose TOP_K experts per token; return their indices and weights, both [T, TOP_K], weights in float32.
 
-    The bias helps to select, but the weights come from the scores without it.
+    A group of experts counts by its best two, and only the best KEPT_GROUPS groups are open. The bias helps to
+    select, but the weights come from the scores without it.
     """
     num_tokens, num_experts = logits.shape
     scores = torch.sigmoid(logits.to(torch.float32))
@@ -50,6 +53,28 @@ def route(logits, bias, routed_scaling_factor):
     weights = scores.gather(1, experts)
     weights = weights / (weights.sum(dim=-1, keepdim=True) + 1e-20) * routed_scaling_factor
     return experts, weights
+
+
+def local_experts(x, w13, w13_scale, w2, w2_scale, local, weights):
+    """Sum over a rank's experts; return [T, hidden_size] bfloat16.
+
+    x [T, hidden_size] float32. local [T, TOP_K]: indices of the chosen experts, counted from the rank's first one;
+    those below 0 and from num_local_experts on are another rank's. weights [T, TOP_K] float32.
+    """
+    num_local_experts, _, intermediate_size = w2.shape
+    output = torch.zeros_like(x)
+    for first in range(0, num_local_experts, EXPERTS_AT_ONCE):
+        some = slice(first, first + EXPERTS_AT_ONCE)
+        up_gate = dequantize(w13[some], w13_scale[some], row_block=BLOCK)
+        down = dequantize(w2[some], w2_scale[some], row_block=BLOCK)
+        for at in range(len(down)):
+            tokens, slot = torch.nonzero(local == first + at, as_tuple=True)
+            if tokens.numel() == 0:
+                continue
+            up, gate = x[tokens].matmul(up_gate[at].t()).split(intermediate_size, dim=1)
+            rows = (torch.nn.functional.silu(gate) * up).matmul(down[at].t())
+            output.index_add_(0, tokens, rows * weights[tokens, slot].unsqueeze(1))
+    return output.to(torch.bfloat16)
 
 
 @torch.no_grad()
@@ -70,141 +95,156 @@ def run(
     Shapes and dtypes of the arguments are in the definition that carries this source. The two
     scalars may be Python numbers or tensors of one element.
     """
-    num_tokens, hidden_size = hidden_states.shape
-    num_local_experts, _, intermediate_size = gemm2_weights.shape
-
-    x = dequantize(hidden_states, hidden_states_scale.t(), row_block=1)
-    w13 = dequantize(gemm1_weights, gemm1_weights_scale, row_block=BLOCK)
-    w2 = dequantize(gemm2_weights, gemm2_weights_scale, row_block=BLOCK)
-
     experts, weights = route(routing_logits, routing_bias, float(routed_scaling_factor))
     local = experts - int(local_expert_offset)
-
-    output = torch.zeros(num_tokens, hidden_size, dtype=torch.float32, device=x.device)
-    for expert in range(num_local_experts):
-        tokens, slot = torch.nonzero(local == expert, as_tuple=True)
-        if tokens.numel() == 0:
-            continue
-        up, gate = x[tokens].matmul(w13[expert].t()).split(intermediate_size, dim=1)
-        hidden = torch.nn.functional.silu(gate) * up
-        rows = hidden.matmul(w2[expert].t())
-        output.index_add_(0, tokens, rows * weights[tokens, slot].unsqueeze(1))
-    return output.to(torch.bfloat16)
+    x = dequantize(hidden_states, hidden_states_scale.t(), row_block=1)
+    return local_experts(x, gemm1_weights, gemm1_weights_scale, gemm2_weights, gemm2_weights_scale, local, weights)
 
 
-# Per geometry: what the FIB name ends in, and the sizes that vary. `sizes` adds what all have in common.
+def size(experts, local, groups, hidden, intermediate, model, *, top_k=8, at_once=None):
+    """Sizes of a geometry. groups: (kept, all). model: tags of the models that have the layer, with the rank's share.
+
+    at_once: EXPERTS_AT_ONCE; all local experts without it. Whole large layers take one, as 45 to 68 GB in fp32 would
+    not fit beside FIB's inputs.
+    """
+    return {
+        "num_experts": experts,
+        "num_local_experts": local,
+        "top_k": top_k,
+        "kept_groups": groups[0],
+        "num_groups": groups[1],
+        "hidden_size": hidden,
+        "intermediate_size": intermediate,
+        "experts_at_once": at_once or local,
+        "model": model,
+    }
+
+
 GEOMETRIES = {
-    "full": {"hidden_size": 7168, "intermediate_size": 2048},
-    "small": {"hidden_size": 512, "intermediate_size": 256},
+    "full": size(256, 32, (4, 8), 7168, 2048, ("deepseek-v3", "deepseek-r1", "deepseek-v3.2")),
+    "deepseek-v3-ep16": size(256, 16, (4, 8), 7168, 2048, ("deepseek-v3", "deepseek-r1", "deepseek-v3.2")),
+    "deepseek-v3-ep4": size(256, 64, (4, 8), 7168, 2048, ("deepseek-v3", "deepseek-r1", "deepseek-v3.2")),
+    "deepseek-v3-ep1": size(256, 256, (4, 8), 7168, 2048, ("deepseek-v3", "deepseek-r1", "deepseek-v3.2"), at_once=1),
+    "kimi-k2-ep8": size(384, 48, (1, 1), 7168, 2048, ("kimi-k2",)),
+    "kimi-k2-ep1": size(384, 384, (1, 1), 7168, 2048, ("kimi-k2",), at_once=1),
+    "minimax-m2": size(256, 256, (1, 1), 3072, 1536, ("minimax-m2",)),
+    "glm-5-ep8": size(256, 32, (1, 1), 6144, 2048, ("glm-5",)),
+    "small": size(256, 32, (4, 8), 512, 256, ("deepseek-v3", "deepseek-r1", "deepseek-v3.2")),
+    # Experts are no multiple of 32, and 5 and 3 scale blocks no multiple of 4.
+    "small-one-group": size(72, 24, (1, 1), 640, 384, ("kimi-k2",)),
 }
-NUM_EXPERTS = 256
-NUM_LOCAL_EXPERTS = 32
-COMMON = {
-    "num_experts": NUM_EXPERTS,
-    "num_local_experts": NUM_LOCAL_EXPERTS,
-    "top_k": TOP_K,
-    "num_groups": NUM_GROUPS,
-    "kept_groups": KEPT_GROUPS,
-}
-
-
-def sizes(geometry):
-    """All sizes of a key of GEOMETRIES."""
-    return COMMON | GEOMETRIES[geometry]
+SMALL = ("small", "small-one-group")  # for machines without a GPU
 
 
 def definition_name(geometry):
     """Name of the FIB Definition for a key of GEOMETRIES."""
-    size = sizes(geometry)
-    return (
-        f"moe_fp8_block_scale_ds_routing_topk{size['top_k']}_ng{size['num_groups']}_kg{size['kept_groups']}"
-        f"_e{size['num_local_experts']}_h{size['hidden_size']}_i{size['intermediate_size']}"
-    )
+    of = GEOMETRIES[geometry]
+    routing = f"ds_routing_topk{of['top_k']}_ng{of['num_groups']}_kg{of['kept_groups']}"
+    return f"moe_fp8_block_scale_{routing}_{size_suffix(of)}"
 
 
-def reference_source():
+def size_suffix(of):
+    """The part of a definition's name that a geometry's local experts and widths make."""
+    return f"e{of['num_local_experts']}_h{of['hidden_size']}_i{of['intermediate_size']}"
+
+
+def reference_source(geometry):
     """One self-contained module with `run`, for the `reference` field of the JSON."""
-    constants = "\n".join(f"{name} = {globals()[name]}" for name in ("TOP_K", "NUM_GROUPS", "KEPT_GROUPS", "BLOCK"))
-    functions = [inspect.getsource(function) for function in (dequantize, route, run)]
-    return "\n\n".join(["import torch\n\n" + constants + "\n", *functions])
+    names = ("top_k", "num_groups", "kept_groups", "experts_at_once")
+    return self_contained(GEOMETRIES[geometry], names, (dequantize, route, local_experts, run))
+
+
+def self_contained(of, names, functions):
+    """Source text: the sizes of these names as constants, then the functions."""
+    constants = [*(f"{name.upper()} = {of[name]}" for name in names), f"BLOCK = {BLOCK}"]
+    head = "import torch\n\n" + "\n".join(constants) + "\n"
+    return "\n\n".join([head, *(inspect.getsource(function) for function in functions)])
+
+
+def axes(of):
+    """Axes that every definition of this family has."""
+    hidden, intermediate = of["hidden_size"], of["intermediate_size"]
+    return {
+        "seq_len": var("Tokens in the batch; 0 is legal."),
+        "num_experts": const(of["num_experts"], "Experts of the whole layer."),
+        "num_local_experts": const(of["num_local_experts"], "Experts that this rank holds."),
+        "hidden_size": const(hidden, "Model width."),
+        "intermediate_size": const(intermediate, "Width inside an expert."),
+        "gemm1_out_size": const(2 * intermediate, "GEMM1's output: up, then gate."),
+        "num_hidden_blocks": const(hidden // BLOCK, "Scale blocks along hidden_size."),
+        "num_intermediate_blocks": const(intermediate // BLOCK, "Scale blocks along intermediate_size."),
+        "num_gemm1_out_blocks": const(2 * intermediate // BLOCK, "Scale blocks along gemm1_out_size."),
+    }
+
+
+CONSTRAINTS = [
+    "gemm1_out_size == 2 * intermediate_size",
+    f"hidden_size == {BLOCK} * num_hidden_blocks",
+    f"intermediate_size == {BLOCK} * num_intermediate_blocks",
+    f"gemm1_out_size == {BLOCK} * num_gemm1_out_blocks",
+    "num_local_experts <= num_experts",
+]
+EXPERT_INPUTS = {
+    "hidden_states": tensor(["seq_len", "hidden_size"], "float8_e4m3fn", "Quantised activations."),
+    "hidden_states_scale": tensor(
+        ["num_hidden_blocks", "seq_len"],
+        "float32",
+        "One scale per token and 128 columns; note that the block axis comes first.",
+    ),
+    "gemm1_weights": tensor(
+        ["num_local_experts", "gemm1_out_size", "hidden_size"],
+        "float8_e4m3fn",
+        "First projections: rows of `up`, then rows of `gate`.",
+    ),
+    "gemm1_weights_scale": tensor(
+        ["num_local_experts", "num_gemm1_out_blocks", "num_hidden_blocks"],
+        "float32",
+        "One scale per 128 x 128 block; any sign.",
+    ),
+    "gemm2_weights": tensor(
+        ["num_local_experts", "hidden_size", "intermediate_size"],
+        "float8_e4m3fn",
+        "Second projection.",
+    ),
+    "gemm2_weights_scale": tensor(
+        ["num_local_experts", "num_hidden_blocks", "num_intermediate_blocks"],
+        "float32",
+        "One scale per 128 x 128 block; any sign.",
+    ),
+}
+OUTPUT = {
+    "output": tensor(
+        ["seq_len", "hidden_size"], "bfloat16", "Weighted sum over local experts; zero where a token has none."
+    )
+}
 
 
 def definition(geometry):
     """The flashinfer_bench Definition for a key of GEOMETRIES."""
-    size = sizes(geometry)
-    hidden, intermediate = size["hidden_size"], size["intermediate_size"]
-
+    of = GEOMETRIES[geometry]
+    ranks = of["num_experts"] // of["num_local_experts"]
     return Definition(
         name=definition_name(geometry),
         op_type="moe",
         description=(
-            "FP8 block-scale mixture of experts with DeepSeek-V3 routing, as seen by one "
-            "expert-parallel rank of eight: route, GEMM1, SwiGLU, GEMM2, weighted sum over the "
-            "local experts."
+            "FP8 block-scale mixture of experts with DeepSeek-V3 routing, as seen by one expert-parallel rank of "
+            f"{ranks}: route, GEMM1, SwiGLU, GEMM2, weighted sum over the local experts."
         ),
         tags=[
-            "model:deepseek-v3",
-            "model:deepseek-r1",
+            *(f"model:{model}" for model in of["model"]),
             "quantization:fp8_block_scale",
-            "parallelism:ep8",
+            f"parallelism:ep{ranks}",
             f"geometry:{geometry}",
         ],
-        axes={
-            "seq_len": var("Tokens in the batch; 0 is legal."),
-            "num_experts": const(size["num_experts"], "Experts of the whole layer."),
-            "num_local_experts": const(size["num_local_experts"], "Experts that this rank holds."),
-            "hidden_size": const(hidden, "Model width."),
-            "intermediate_size": const(intermediate, "Width inside an expert."),
-            "gemm1_out_size": const(2 * intermediate, "GEMM1's output: up, then gate."),
-            "num_hidden_blocks": const(hidden // BLOCK, "Scale blocks along hidden_size."),
-            "num_intermediate_blocks": const(intermediate // BLOCK, "Scale blocks along intermediate_size."),
-            "num_gemm1_out_blocks": const(2 * intermediate // BLOCK, "Scale blocks along gemm1_out_size."),
-        },
-        constraints=[
-            "gemm1_out_size == 2 * intermediate_size",
-            f"hidden_size == {BLOCK} * num_hidden_blocks",
-            f"intermediate_size == {BLOCK} * num_intermediate_blocks",
-            f"gemm1_out_size == {BLOCK} * num_gemm1_out_blocks",
-            "num_local_experts <= num_experts",
-        ],
+        axes=axes(of),
+        constraints=CONSTRAINTS,
         inputs={
             "routing_logits": tensor(["seq_len", "num_experts"], "float32", "Router output before the sigmoid."),
             "routing_bias": tensor(["num_experts"], "bfloat16", "Added to the scores for selection only."),
-            "hidden_states": tensor(["seq_len", "hidden_size"], "float8_e4m3fn", "Quantised activations."),
-            "hidden_states_scale": tensor(
-                ["num_hidden_blocks", "seq_len"],
-                "float32",
-                "One scale per token and 128 columns; note that the block axis comes first.",
-            ),
-            "gemm1_weights": tensor(
-                ["num_local_experts", "gemm1_out_size", "hidden_size"],
-                "float8_e4m3fn",
-                "First projections: rows of `up`, then rows of `gate`.",
-            ),
-            "gemm1_weights_scale": tensor(
-                ["num_local_experts", "num_gemm1_out_blocks", "num_hidden_blocks"],
-                "float32",
-                "One scale per 128 x 128 block; any sign.",
-            ),
-            "gemm2_weights": tensor(
-                ["num_local_experts", "hidden_size", "intermediate_size"],
-                "float8_e4m3fn",
-                "Second projection.",
-            ),
-            "gemm2_weights_scale": tensor(
-                ["num_local_experts", "num_hidden_blocks", "num_intermediate_blocks"],
-                "float32",
-                "One scale per 128 x 128 block; any sign.",
-            ),
+            **EXPERT_INPUTS,
             "local_expert_offset": tensor(None, "int32", "Global index of this rank's first expert."),
             "routed_scaling_factor": tensor(None, "float32", "Multiplies the normalised routing weights."),
         },
-        outputs={
-            "output": tensor(
-                ["seq_len", "hidden_size"],
-                "bfloat16",
-                "Weighted sum over local experts; zero where a token has none.",
-            )
-        },
-        reference=reference_source(),
+        outputs=OUTPUT,
+        reference=reference_source(geometry),
     )

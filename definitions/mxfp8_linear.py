@@ -57,6 +57,7 @@ GEOMETRIES = {
     "mxfp8_small": {"n": 256, "k": 512},
     "mxfp8_fp16": {"n": 128, "k": 384, "out": "float16"},
 }
+SMALL = ("mxfp8_small", "mxfp8_fp16")  # for machines without a GPU
 
 
 def definition_name(geometry):

@@ -52,6 +52,8 @@ def run(
         routed_scaling_factor,
         output,
     )
+    if isinstance(local_expert_offset, bool) or isinstance(routed_scaling_factor, bool):
+        _refuse_unfit(arguments)  # the binding would take True for 1
     try:
         fit = _run_layer(*arguments, *_tile_numbers(routing_logits.shape[0]))
     except (AttributeError, IndexError, TypeError, BufferError, RuntimeError):

@@ -31,9 +31,9 @@ def load_kernels():
     try:
         return tvm_ffi.cpp.load(
             "hopper_fused",
-            cuda_files=[str(file) for file in sorted(folder.glob("*.cu"))],
+            cuda_files=[str(file) for file in sorted(folder.rglob("*.cu"))],
             extra_ldflags=(f"-L{cuda}/lib64", f"-Wl,-rpath,{cuda}/lib64"),  # where nvcc on the PATH only forwards
-            extra_include_paths=[str(folder)],
+            extra_include_paths=sorted({str(file.parent) for file in folder.rglob("*.cuh")}),
         )
     finally:
         if before is None:

@@ -1,8 +1,8 @@
-"""hopper_fused: CUDA kernels for Hopper, one for the whole layer while tokens are few, a few when they are many.
+"""hopper_fused: CUDA kernels for Hopper, one launch for few tokens and four or six for many.
 
-While tokens are few the weights' way through memory bounds the layer, so everything is one launch that streams them
-(fused_layer.cu). Then come four or six (many_*.cu): routing, two grouped products, sums. Up to 1024 tokens h is kept in
-two FP8 terms, which costs nothing there; above, in `TERMS`. docs/hopper_fused.md tells how it came about.
+With few tokens, reading the weights from memory bounds the layer, so one kernel streams them (few_tokens/). With more,
+routing, two grouped GEMMs and the combine are kernels of their own (many_tokens/). Up to 1024 tokens h has two FP8
+terms, which costs nothing there; above, it has `TERMS`. docs/hopper_fused.md describes the design.
 """
 
 import torch
@@ -10,7 +10,7 @@ import torch
 from .build import load_kernels
 from .terms import TERMS
 
-_run_layer = load_kernels().run_layer  # compiled here, when the solution is built, not when it is first called
+_kernels = load_kernels()  # compiled on import, when the solution is built, not at its first call
 
 _ARGUMENTS = (
     "routing_logits",
@@ -25,6 +25,7 @@ _ARGUMENTS = (
     "routed_scaling_factor",
     "output",
 )
+_DS_ROUTING_ONLY = ("routing_bias", "local_expert_offset", "routed_scaling_factor")
 
 
 def run(
@@ -40,13 +41,13 @@ def run(
     routed_scaling_factor,
     output,
 ):
-    """DeepSeek-V3 FP8 block-scale MoE layer of one expert-parallel rank; writes `output` [T, 7168] bf16.
+    """DeepSeek-V3 FP8 block-scale MoE layer of one expert-parallel rank; writes `output` [T, H] bf16.
 
     Shapes and dtypes are the definition's. Launches on the current stream and never waits for the device.
 
     Raises:
-        ValueError: an argument is not what the definition says, or there are more than 131072 tokens; checked before
-            anything is launched.
+        ValueError: an argument is not what the definition says, or there are more tokens than many_route's shared
+            memory has room for, 131072 at most; checked before anything is launched.
         RuntimeError: CUDA refuses a call.
     """
     arguments = (
@@ -62,20 +63,51 @@ def run(
         routed_scaling_factor,
         output,
     )
+    _call(_kernels.run_layer, _ARGUMENTS, arguments)
+
+
+def run_renorm(
+    routing_logits,
+    hidden_states,
+    hidden_states_scale,
+    gemm1_weights,
+    gemm1_weights_scale,
+    gemm2_weights,
+    gemm2_weights_scale,
+    output,
+):
+    """As `run`, for definitions with renorm routing: bf16 logits, no bias, every expert local."""
+    arguments = (
+        routing_logits,
+        hidden_states,
+        hidden_states_scale,
+        gemm1_weights,
+        gemm1_weights_scale,
+        gemm2_weights,
+        gemm2_weights_scale,
+        output,
+    )
+    names = [name for name in _ARGUMENTS if name not in _DS_ROUTING_ONLY]
+    _call(_kernels.run_renorm, names, arguments)
+
+
+def _call(function, names, arguments):
+    if any(isinstance(value, bool) for value in arguments[-3:]):  # the scalars, which the binding would take for 1 or 0
+        raise ValueError(_unfit_argument(names, arguments))
     try:
-        _run_layer(*arguments, TERMS)
+        function(*arguments, TERMS)
     except (TypeError, BufferError, RuntimeError) as error:
-        if fault := _unfit_argument(arguments):
+        if fault := _unfit_argument(names, arguments):
             raise ValueError(fault) from error
         raise
 
 
-def _unfit_argument(arguments):
-    """What the binding could not even hand over: no tensor, no number, or a tensor without memory; None if all fit."""
+def _unfit_argument(names, arguments):
+    """What is wrong with the first argument that the binding cannot convert; None if it can convert all."""
     first = arguments[0]
-    for name, value in zip(_ARGUMENTS, arguments, strict=True):
+    for name, value in zip(names, arguments, strict=True):
         want = {"local_expert_offset": int, "routed_scaling_factor": (int, float)}.get(name, torch.Tensor)
-        if not isinstance(value, want):
+        if not isinstance(value, want) or isinstance(value, bool):
             words = {int: "an int", torch.Tensor: "a tensor"}.get(want, "a number")
             return f"{name}: got {type(value).__name__}, want {words}"
         if want is torch.Tensor and value.device.type != "cuda":

@@ -1,5 +1,5 @@
-// run: what Python calls. Checks the arguments, describes the tensors to the copy engine, and launches the layer: in one
-// kernel for few tokens, in four or six for many. Nothing here waits for the device.
+// run: the functions that Python calls. They check the arguments, encode the TMA descriptors and launch the layer: one
+// kernel for few tokens, four or six for many. Nothing here waits for the device.
 #include <cuda_runtime.h>
 #include <tvm/ffi/extra/c_env_api.h>
 #include <tvm/ffi/tvm_ffi.h>
@@ -7,12 +7,11 @@
 #include <algorithm>
 #include <map>
 #include <mutex>
-#include <string>
 #include <utility>
 
-#include "many_layer.cuh"
-
-namespace ffi = tvm::ffi;
+#include "check_inputs.cuh"
+#include "fused_layer.cuh"
+#include "many_tokens.cuh"
 
 static void check_cuda(cudaError_t e, const char* what) {
   if (e != cudaSuccess) TVM_FFI_THROW(RuntimeError) << "hopper_fused: " << what << ": " << cudaGetErrorString(e);
@@ -30,205 +29,194 @@ static Encode encode_function() {
   return encode;
 }
 
-static_assert(sizeof(Scratch) < (1u << 31), "offsets into the scratch are ints");
-constexpr int64_t kExactTokens = 1024;   // up to which two terms of h cost nothing, as weights bound the time
-constexpr int64_t kWholeY = 8192;        // tokens up to which y has all columns; above half of them, for want of memory
-constexpr int64_t kMostTokens = 1 << 17; // a block of many_route has room for its share of these
+static_assert(sizeof(FusedScratch) < (1u << 31), "offsets into the scratch are ints");
+// Up to here h has two FP8 terms: the second one costs nothing, as the weights bound the time.
+constexpr int64_t kTwoTermTokens = 1024;
+// Up to here y has all columns. Above, gemm2 and combine run once for each half of them, to save memory.
+constexpr int64_t kOnePassTokens = 8192;
+constexpr int kColumnPasses = 2;
+static_assert(kColumnPasses <= kMaxColumnPasses && kHidden % (kColumnPasses * 2 * kTileWeightRows) == 0,
+              "a column pass is whole pairs of gemm2's tiles");
+// A CTA of many_route has shared memory for its share of so many tokens.
+constexpr int64_t kRouteTokens = (int64_t)kMaxRouteBatches * 32 * kMinSms;
+constexpr int64_t kMaxTokens = kRouteTokens < 1 << 17 ? kRouteTokens : 1 << 17;
+static_assert((kMaxTokens * kTopK + kLocal * kRowAlign) / kRowAlign < 1 << (32 - kRowsBits),
+              "a row fits a tile's entry");
+static_assert(kMaxTokens / kRowAlign < 1 << kRowsBits, "an expert's rows fit a tile's entry");
+static_assert(kMaxTokens * kHidden < (int64_t)1 << 32, "gemm1 addresses x with 32 bits");
 
-// at_once: bytes that L2 asks memory for. Boxes are 128 bytes wide; which is faster is measured.
+// l2_promotion: bytes that L2 requests from memory. Boxes are 128 bytes wide; the faster value is measured.
 template <int RANK>
-static void tensor_map(CUtensorMap* map, void* base, const cuuint64_t (&size)[RANK],
-                       const cuuint64_t (&stride)[RANK], const cuuint32_t (&box)[RANK],
-                       CUtensorMapL2promotion at_once = CU_TENSOR_MAP_L2_PROMOTION_L2_128B) {
+static void encode_tensor_map(CUtensorMap* map, void* base, const cuuint64_t (&size)[RANK],
+                              const cuuint64_t (&stride)[RANK], const cuuint32_t (&box)[RANK],
+                              CUtensorMapL2promotion l2_promotion = CU_TENSOR_MAP_L2_PROMOTION_L2_128B) {
   cuuint32_t ones[RANK];
   for (auto& one : ones) one = 1;
   CUresult e = encode_function()(map, CU_TENSOR_MAP_DATA_TYPE_UINT8, RANK, base, size, stride + 1, box, ones,
                                  CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                                 at_once, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+                                 l2_promotion, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (e != CUDA_SUCCESS) TVM_FFI_THROW(RuntimeError) << "hopper_fused: cuTensorMapEncodeTiled failed with " << (int)e;
 }
 
-// One argument of the layer: what the definition says it is.
-struct Want {
-  const char* name;
-  DLDataType dtype;
-  int rank;
-  int64_t size[3];
-};
-constexpr DLDataType kFp32 = {kDLFloat, 32, 1}, kBf16 = {kDLBfloat, 16, 1}, kFp8 = {kDLFloat8_e4m3fn, 8, 1};
-
-static std::string listed(int count, const int64_t* values) {
-  std::string text = "[";
-  for (int i = 0; i < count; i++) text += (i ? ", " : "") + std::to_string(values[i]);
-  return text + "]";
-}
-
-static std::string described(DLDataType dtype, int rank, const int64_t* size) {
-  return "torch." + std::string(ffi::DLDataTypeToString(dtype)) + " of shape " + listed(rank, size);
-}
-
-static std::string named(DLDevice device) {
-  return device.device_type == kDLCUDA ? "cuda:" + std::to_string(device.device_id) : "another kind of device";
-}
-
-static void check(const ffi::TensorView& t, const Want& want, const ffi::TensorView& first) {
-  bool same = t.dtype().code == want.dtype.code && t.dtype().bits == want.dtype.bits && t.ndim() == want.rank;
-  for (int i = 0; same && i < want.rank; i++) same = t.size(i) == want.size[i];
-  if (!same)
-    TVM_FFI_THROW(ValueError) << want.name << ": got " << described(t.dtype(), t.ndim(), t.shape().data()) << ", want "
-                              << described(want.dtype, want.rank, want.size);
-  if (first.device().device_type != kDLCUDA || t.device().device_type != kDLCUDA ||
-      t.device().device_id != first.device().device_id)
-    TVM_FFI_THROW(ValueError) << want.name << ": is on " << named(t.device()) << ", want a CUDA device, "
-                              << named(first.device()) << " as routing_logits";
-  if (!t.IsContiguous())
-    TVM_FFI_THROW(ValueError) << want.name << ": has strides " << listed(t.ndim(), t.strides().data())
-                              << ", want a contiguous tensor";
-  if (reinterpret_cast<uintptr_t>(t.data_ptr()) % 16)
-    TVM_FFI_THROW(ValueError) << want.name << ": starts at an address that is not a multiple of 16 bytes";
-}
-
-// Checks all arguments of the layer. Raises ValueError naming the argument, what it is and what is wanted.
-static void check_inputs(
-    ffi::TensorView logits, ffi::TensorView bias, ffi::TensorView x, ffi::TensorView x_scale, ffi::TensorView w1,
-    ffi::TensorView w1_scale, ffi::TensorView w2, ffi::TensorView w2_scale, int64_t local_expert_offset,
-    double routed_scaling_factor, ffi::TensorView output) {
-  const int64_t t = logits.ndim() > 0 ? logits.size(0) : 0;
-  check(logits, {"routing_logits", kFp32, 2, {t, kExperts}}, logits);
-  check(bias, {"routing_bias", kBf16, 1, {kExperts}}, logits);
-  check(x, {"hidden_states", kFp8, 2, {t, kHidden}}, logits);
-  check(x_scale, {"hidden_states_scale", kFp32, 2, {kK1, t}}, logits);
-  check(w1, {"gemm1_weights", kFp8, 3, {kLocal, 2 * kInter, kHidden}}, logits);
-  check(w1_scale, {"gemm1_weights_scale", kFp32, 3, {kLocal, 2 * kInter / kBlock, kK1}}, logits);
-  check(w2, {"gemm2_weights", kFp8, 3, {kLocal, kHidden, kInter}}, logits);
-  check(w2_scale, {"gemm2_weights_scale", kFp32, 3, {kLocal, kK1, kK2}}, logits);
-  check(output, {"output", kBf16, 2, {t, kHidden}}, logits);
-  if (local_expert_offset < 0 || local_expert_offset > kExperts - kLocal)
-    TVM_FFI_THROW(ValueError) << "local_expert_offset: got " << local_expert_offset << ", want 0 to "
-                              << kExperts - kLocal;
-}
-
 static ffi::Tensor allocate(DLDevice device, size_t bytes) {
-  return ffi::Tensor::FromEnvAlloc(TVMFFIEnvTensorAlloc, ffi::Shape({(int64_t)bytes}), DLDataType{kDLUInt, 8, 1}, device);
+  return ffi::Tensor::FromEnvAlloc(TVMFFIEnvTensorAlloc, ffi::Shape({(int64_t)bytes}), DLDataType{kDLUInt, 8, 1},
+                                   device);
 }
 
-// Scratch with counters that are zero between calls. Calls on a stream follow each other and share one, made when the
-// stream is first seen; a graph that is being captured gets its own, from the graph's pool, as it may be replayed beside
-// its stream.
-struct Kept {
-  ffi::Tensor few, counters;
+// Scratch whose counters are zero between calls. Calls on one stream run in order and share it; it is made at the
+// stream's first call. A graph that is being captured gets its own, from the graph's memory pool, as it may be replayed
+// while its stream runs.
+struct StreamScratch {
+  ffi::Tensor fused, counters;
 };
-static Kept kept_scratch(DLDevice device, cudaStream_t stream) {
+static StreamScratch stream_scratch(DLDevice device, cudaStream_t stream) {
   static std::mutex lock;
-  static auto* kept = new std::map<std::pair<int, cudaStream_t>, Kept>;  // never freed: torch may be gone by then
+  // Never freed: at exit, torch may be gone already.
+  static auto* of_stream = new std::map<std::pair<int, cudaStream_t>, StreamScratch>;
   cudaStreamCaptureStatus capture;
   check_cuda(cudaStreamIsCapturing(stream, &capture), "asking whether the stream is captured");
   const std::pair<int, cudaStream_t> key(device.device_id, stream);
   std::lock_guard<std::mutex> guard(lock);
   if (capture == cudaStreamCaptureStatusNone) {
-    auto found = kept->find(key);
-    if (found != kept->end()) return found->second;
+    auto found = of_stream->find(key);
+    if (found != of_stream->end()) return found->second;
   }
-  Kept fresh = {allocate(device, sizeof(Scratch)), allocate(device, sizeof(Counters))};
-  check_cuda(cudaMemsetAsync(fresh.few.data_ptr(), 0, offsetof(Scratch, mask), stream), "zeroing the counters");
+  StreamScratch fresh = {allocate(device, sizeof(FusedScratch)), allocate(device, sizeof(Counters))};
+  check_cuda(cudaMemsetAsync(fresh.fused.data_ptr(), 0, offsetof(FusedScratch, mask), stream), "zeroing the counters");
   check_cuda(cudaMemsetAsync(fresh.counters.data_ptr(), 0, sizeof(Counters), stream), "zeroing the counters");
-  if (capture == cudaStreamCaptureStatusNone) kept->emplace(key, fresh);
+  if (capture == cudaStreamCaptureStatusNone) of_stream->emplace(key, fresh);
   return fresh;
 }
 
-// Cuts arrays out of one allocation; without one, it counts the bytes.
-struct Cutter {
+// Places arrays in one allocation, 256-byte aligned. With a null base it only counts the bytes.
+struct BumpAllocator {
   uint8_t* base;
   size_t bytes = 0;
   template <class T>
-  void cut(T*& array, size_t count) {
+  void allocate(T*& array, size_t count) {
     array = reinterpret_cast<T*>(base + bytes);
     bytes += (count * sizeof(T) + 255) / 256 * 256;
   }
 };
 
-static size_t cut_many(ManyArgs& a, uint8_t* base, int terms, int blocks) {
-  const size_t t = a.num_tokens, rows = t * kTopK + kLocal * (kRows16 - 1);
-  Cutter scratch{base};
-  scratch.cut(a.weight, t * kLocal);
-  scratch.cut(a.row_of, t * kTopK);
-  scratch.cut(a.block_rows, (size_t)blocks * kLocal);
-  scratch.cut(a.row_weight, rows);
-  scratch.cut(a.row_token, rows);
-  scratch.cut(a.gathered_scale, rows * kK1);
-  scratch.cut(a.h_scale, rows * kK2);
-  scratch.cut(a.h, rows * kInter * terms);
-  scratch.cut(a.y, rows * a.y_columns);
+// Sets the pointers of the scratch arrays, for the most rows that so many tokens can have. Returns the bytes.
+static size_t place_many_scratch(ManyArgs& args, uint8_t* base, int terms, int ctas) {
+  const size_t tokens = args.num_tokens, pairs = tokens * std::min(kTopK, kLocal);
+  const size_t rows = pairs + std::min<size_t>(kLocal, pairs) * (kRowAlign - 1);
+  const size_t tiles = rows / kTileRows + 2 * std::min<size_t>(kLocal, pairs);  // for each pair of weight tiles
+  BumpAllocator scratch{base};
+  scratch.allocate(args.weight, tokens * kLocal);
+  scratch.allocate(args.token_rows, tokens * kMaxTokenRows);
+  scratch.allocate(args.cta_rows, (size_t)ctas * kPaddedLocal);
+  scratch.allocate(args.tiles1, tiles * (kWeightTiles1 / 2));
+  scratch.allocate(args.tiles2, tiles * (args.y_columns / (2 * kTileWeightRows)));
+  scratch.allocate(args.row_weight, rows);
+  scratch.allocate(args.row_token, rows);
+  scratch.allocate(args.gathered_scale, rows * kKSteps1);
+  scratch.allocate(args.h_scale, rows * kKSteps2);
+  scratch.allocate(args.h, rows * kInter * terms);
+  scratch.allocate(args.y, rows * args.y_columns);
   return scratch.bytes;
 }
 
-// Of the current device; what is to be done once for each is done when it is first asked for.
-static int multiprocessors_of(int device) {
-  static int known[64] = {};
-  if (known[device] == 0) {
+// Makes a device the current one, and restores the caller's on every way out, exceptions included.
+struct DeviceGuard {
+  int before;
+  explicit DeviceGuard(int device) {
+    check_cuda(cudaGetDevice(&before), "asking for the current device");
+    if (before == device) before = -1;
+    else check_cuda(cudaSetDevice(device), "choosing the tensors' device");
+  }
+  ~DeviceGuard() {
+    if (before >= 0) cudaSetDevice(before);
+  }
+  DeviceGuard(const DeviceGuard&) = delete;
+};
+
+// SMs of the current device. The first call for a device also does what is needed once: it prepares the kernels.
+static int sm_count(int device) {
+  static std::mutex lock;
+  static auto* counts = new std::map<int, int>;
+  std::lock_guard<std::mutex> guard(lock);
+  int& known = (*counts)[device];
+  if (known == 0) {
     int count = 0;
     check_cuda(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device), "counting SMs");
-    if (count < kHidden / kColumns)
+    if (count < std::max(kMinSms, kGemm2Ctas))
       TVM_FFI_THROW(RuntimeError) << "hopper_fused: the device has " << count << " multiprocessors, want "
-                                  << kHidden / kColumns << " or more";
+                                  << std::max(kMinSms, kGemm2Ctas) << " or more";
     check_cuda(prepare_fused_layer(), "asking for shared memory");
+    check_cuda(prepare_many_route(), "asking for shared memory");
     check_cuda(prepare_many_gemm1(), "asking for shared memory");
     check_cuda(prepare_many_gemm2(), "asking for shared memory");
-    known[device] = count;
+    known = count;
   }
-  return known[device];
+  return known;
 }
 
-// The layer on the current stream of the tensors' device. `terms`: FP8 terms of h where the tensor cores are the bound.
+// The layer, on the current stream of the tensors' device. many_terms: FP8 terms of h above kTwoTermTokens tokens.
 static void run_layer(
     ffi::TensorView logits, ffi::TensorView bias, ffi::TensorView x, ffi::TensorView x_scale, ffi::TensorView w1,
     ffi::TensorView w1_scale, ffi::TensorView w2, ffi::TensorView w2_scale, int64_t local_expert_offset,
     double routed_scaling_factor, ffi::TensorView output, int64_t many_terms) {
   check_inputs(logits, bias, x, x_scale, w1, w1_scale, w2, w2_scale, local_expert_offset, routed_scaling_factor,
                output);
-  const cuuint64_t h = kHidden, i = kInter;
+  const cuuint64_t hidden = kHidden, inter = kInter;
   const int64_t t = logits.size(0);
   const int device = logits.device().device_id;
   if (t == 0) return;
-  if (t > kMostTokens)
-    TVM_FFI_THROW(ValueError) << "routing_logits: got " << t << " tokens, want " << kMostTokens << " or fewer";
-  int current;
-  check_cuda(cudaGetDevice(&current), "asking for the current device");
-  if (current != device) check_cuda(cudaSetDevice(device), "choosing the tensors' device");
-  const int blocks = multiprocessors_of(device);
+  if (t > kMaxTokens)
+    TVM_FFI_THROW(ValueError) << "routing_logits: got " << t << " tokens, want " << kMaxTokens << " or fewer";
+  const DeviceGuard guard(device);
+  const int sms = sm_count(device);
   const auto stream = static_cast<cudaStream_t>(TVMFFIEnvGetStream(kDLCUDA, device));
-  const Kept kept = kept_scratch(logits.device(), stream);
+  const StreamScratch kept = stream_scratch(logits.device(), stream);
   const Layer layer = {
-      static_cast<const float*>(logits.data_ptr()),   static_cast<const uint16_t*>(bias.data_ptr()),
+      logits.data_ptr(),   static_cast<const uint16_t*>(bias.data_ptr()),
       static_cast<const uint8_t*>(x.data_ptr()),      static_cast<const float*>(x_scale.data_ptr()),
       static_cast<const float*>(w1_scale.data_ptr()), static_cast<const float*>(w2_scale.data_ptr()),
       static_cast<uint16_t*>(output.data_ptr()),      (int)t, (int)local_expert_offset, (float)routed_scaling_factor};
-  if (t <= kMaxTokens) {
-    Maps maps;
-    tensor_map<5>(&maps.w1, w1.data_ptr(), {h, 8, 2, i / 8, kLocal}, {1, h, i * h, 8 * h, 2 * i * h},
-                  {kBlock, 8, 2, kUnit / 8, 1});
-    tensor_map<2>(&maps.w2, w2.data_ptr(), {i, kLocal * h}, {1, i}, {kBlock, kColumns});
-    const Args args = {layer, static_cast<Scratch*>(kept.few.data_ptr())};
-    check_cuda(launch_fused_layer(maps, args, blocks, stream), "launching fused_layer");
+  if (t <= kFusedMaxTokens) {
+    TensorMaps maps;
+    // W13 as [expert][group of 8 rows][up, gate][row][K]: a box interleaves 8 rows of up with 8 of gate
+    encode_tensor_map<5>(&maps.w1, w1.data_ptr(), {hidden, kAtomRows, 2, inter / kAtomRows, kLocal},
+                         {1, hidden, inter * hidden, kAtomRows * hidden, 2 * inter * hidden},
+                         {kBlockK, kAtomRows, 2, kSliceColumns / kAtomRows, 1});
+    encode_tensor_map<2>(&maps.w2, w2.data_ptr(), {inter, kLocal * hidden}, {1, inter}, {kBlockK, kColumnTile});
+    const FusedArgs args = {layer, static_cast<FusedScratch*>(kept.fused.data_ptr())};
+    check_cuda(launch_fused_layer(maps, args, sms, stream), "launching fused_layer");
   } else {
-    const int terms = t <= kExactTokens ? 2 : (int)many_terms;
+    const int terms = t <= kTwoTermTokens ? 2 : (int)many_terms;
     ManyArgs args = {layer};
     args.counters = static_cast<Counters*>(kept.counters.data_ptr());
-    args.y_columns = t <= kWholeY ? kHidden : kHidden / 2;
-    const ffi::Tensor scratch = allocate(logits.device(), cut_many(args, nullptr, terms, blocks));
-    cut_many(args, static_cast<uint8_t*>(scratch.data_ptr()), terms, blocks);
-    check_cuda(launch_many_route(args, blocks, stream), "launching many_route");
+    args.clusters = sms / kClusterCtas;
+    args.y_columns = kHidden / (t <= kOnePassTokens ? 1 : kColumnPasses);
+    const ffi::Tensor scratch = allocate(logits.device(), place_many_scratch(args, nullptr, terms, sms));
+    place_many_scratch(args, static_cast<uint8_t*>(scratch.data_ptr()), terms, sms);
+    check_cuda(launch_many_route(args, sms, stream), "launching many_route");
     CUtensorMap w1_map, w2_map;
-    tensor_map<5>(&w1_map, w1.data_ptr(), {h, 8, 2, i / 8, kLocal}, {1, h, i * h, 8 * h, 2 * i * h},
-                  {kBlock, 8, 2, kTileWeights / 32, 1}, CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
-    tensor_map<2>(&w2_map, w2.data_ptr(), {i, kLocal * h}, {1, i}, {kBlock, kTileWeights / 2});
-    check_cuda(launch_many_gemm1(args, w1_map, terms, blocks, stream), "launching many_gemm1");
+    encode_tensor_map<5>(&w1_map, w1.data_ptr(), {hidden, kAtomRows, 2, inter / kAtomRows, kLocal},
+                         {1, hidden, inter * hidden, kAtomRows * hidden, 2 * inter * hidden},
+                         {kBlockK, kAtomRows, 2, kTileWeightRows / (kClusterCtas * 2 * kAtomRows), 1},
+                         CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
+    encode_tensor_map<2>(&w2_map, w2.data_ptr(), {inter, kLocal * hidden}, {1, inter},
+                         {kBlockK, kTileWeightRows / kClusterCtas});
+    check_cuda(launch_many_gemm1(args, w1_map, terms, stream), "launching many_gemm1");
     for (; args.first_column < kHidden; args.first_column += args.y_columns) {
-      check_cuda(launch_many_gemm2(args, w2_map, terms, blocks, stream), "launching many_gemm2");
-      check_cuda(launch_many_combine(args, blocks, stream), "launching many_combine");
+      check_cuda(launch_many_gemm2(args, w2_map, terms, stream), "launching many_gemm2");
+      check_cuda(launch_many_combine(args, sms, stream), "launching many_combine");
     }
   }
-  if (current != device) check_cuda(cudaSetDevice(current), "returning to the current device");
 }
 
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(run_layer, run_layer);
+
+// With renorm routing there is no bias (the logits stand in for it and are not read as such), and every expert is
+// local.
+static void run_renorm(
+    ffi::TensorView logits, ffi::TensorView x, ffi::TensorView x_scale, ffi::TensorView w1, ffi::TensorView w1_scale,
+    ffi::TensorView w2, ffi::TensorView w2_scale, ffi::TensorView output, int64_t many_terms) {
+  run_layer(logits, logits, x, x_scale, w1, w1_scale, w2, w2_scale, 0, 1.0, output, many_terms);
+}
+
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(run_renorm, run_renorm);

@@ -1,3 +1,3 @@
-"""terms: how many FP8 terms h has above 1024 tokens; below, two cost nothing and are always used."""
+"""terms: how many FP8 terms h has above 1024 tokens. Below it always has two, as the second one costs nothing there."""
 
 TERMS = 1

@@ -1,29 +1,26 @@
-"""check_inputs: refuse what the kernels were not written for, before anything is launched."""
+"""check_inputs: refuse what is not the definition's, before anything is launched."""
 
 import torch
 
 from .check_tensors import check_rank, check_tensors
+from .problem import HIDDEN_SIZE, INTERMEDIATE_SIZE, NUM_EXPERTS, NUM_LOCAL_EXPERTS, RENORM
 
 _BLOCK = 128
-_NUM_GROUPS = 8
-_ORDER = (
-    "routing_logits",
-    "routing_bias",
-    "hidden_states",
-    "hidden_states_scale",
-    "gemm1_weights",
-    "gemm1_weights_scale",
-    "gemm2_weights",
-    "gemm2_weights_scale",
-    "output",
+_FP8, _FP32, _BF16 = (torch.float8_e4m3fn,), (torch.float32,), (torch.bfloat16,)
+_H_BLOCKS, _I_BLOCKS = HIDDEN_SIZE // _BLOCK, INTERMEDIATE_SIZE // _BLOCK
+_WEIGHTS = (
+    ("gemm1_weights", (NUM_LOCAL_EXPERTS, 2 * INTERMEDIATE_SIZE, HIDDEN_SIZE), _FP8),
+    ("gemm1_weights_scale", (NUM_LOCAL_EXPERTS, 2 * _I_BLOCKS, _H_BLOCKS), _FP32),
+    ("gemm2_weights", (NUM_LOCAL_EXPERTS, HIDDEN_SIZE, INTERMEDIATE_SIZE), _FP8),
+    ("gemm2_weights_scale", (NUM_LOCAL_EXPERTS, _H_BLOCKS, _I_BLOCKS), _FP32),
 )
 
 
-def check_inputs(tensors, local_expert_offset, routed_scaling_factor):
+def check_inputs(tensors, local_expert_offset=0, routed_scaling_factor=1.0):
     """Check one call of the layer. Runs inside the timed region, hence the plain straight code.
 
     Args:
-        tensors: the definition's eight input tensors in its order, then `output`.
+        tensors: the definition's input tensors in its order (without routing_bias with renorm routing), then `output`.
         local_expert_offset: int, 0 <= offset <= num_experts - num_local_experts.
         routed_scaling_factor: a number.
 
@@ -31,34 +28,21 @@ def check_inputs(tensors, local_expert_offset, routed_scaling_factor):
         ValueError: dtype, rank, size, device, contiguity or 16-byte alignment of an argument is not what the
             definition says; the message names the argument, what it got and what it wants.
     """
-    for at, rank in ((0, 2), (4, 3), (6, 3)):
-        check_rank(_ORDER[at], tensors[at], rank)
-    seq_len, num_experts = tensors[0].shape
-    local, gemm1_out, hidden = tensors[4].shape
-    inter = gemm1_out // 2
-    for name, value in (("hidden_size", hidden), ("intermediate_size", inter)):
-        if value == 0 or value % _BLOCK:
-            raise ValueError(f"gemm1_weights: {name} is {value}, want a multiple of {_BLOCK}")
-    for at, name, value in ((0, "num_experts", num_experts), (4, "num_local_experts", local)):
-        if value < _NUM_GROUPS or value & (value - 1):
-            raise ValueError(f"{_ORDER[at]}: {name} is {value}, want a power of two of at least {_NUM_GROUPS}")
-
-    h_blocks, i_blocks = hidden // _BLOCK, inter // _BLOCK
-    fp8, fp32, bf16 = (torch.float8_e4m3fn,), (torch.float32,), (torch.bfloat16,)
-    shapes = (
-        ((seq_len, num_experts), fp32),
-        ((num_experts,), bf16),
-        ((seq_len, hidden), fp8),
-        ((h_blocks, seq_len), fp32),
-        ((local, 2 * inter, hidden), fp8),
-        ((local, 2 * i_blocks, h_blocks), fp32),
-        ((local, hidden, inter), fp8),
-        ((local, h_blocks, i_blocks), fp32),
-        ((seq_len, hidden), bf16),
+    logits, *others = tensors
+    check_rank("routing_logits", logits, 2)
+    seq_len = logits.shape[0]
+    wanted = (
+        ("routing_logits", (seq_len, NUM_EXPERTS), _BF16 if RENORM else _FP32),
+        *(() if RENORM else (("routing_bias", (NUM_EXPERTS,), _BF16),)),
+        ("hidden_states", (seq_len, HIDDEN_SIZE), _FP8),
+        ("hidden_states_scale", (_H_BLOCKS, seq_len), _FP32),
+        *_WEIGHTS,
+        ("output", (seq_len, HIDDEN_SIZE), _BF16),
     )
-    wanted = ((name, tensor, *want) for name, tensor, want in zip(_ORDER, tensors, shapes, strict=True))
-    check_tensors(wanted, like=("routing_logits", tensors[0]))
-    if not isinstance(local_expert_offset, int) or not 0 <= local_expert_offset <= num_experts - local:
-        raise ValueError(f"local_expert_offset: got {local_expert_offset!r}, want an int, 0 to {num_experts - local}")
-    if not isinstance(routed_scaling_factor, (int, float)):
+    given = ((name, tensor, *want) for (name, *want), tensor in zip(wanted, (logits, *others), strict=True))
+    check_tensors(given, like=("routing_logits", logits))
+    most = NUM_EXPERTS - NUM_LOCAL_EXPERTS
+    if type(local_expert_offset) is not int or not 0 <= local_expert_offset <= most:
+        raise ValueError(f"local_expert_offset: got {local_expert_offset!r}, want an int, 0 to {most}")
+    if not isinstance(routed_scaling_factor, (int, float)) or isinstance(routed_scaling_factor, bool):
         raise ValueError(f"routed_scaling_factor: got {type(routed_scaling_factor).__name__}, want a number")

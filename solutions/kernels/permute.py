@@ -64,23 +64,23 @@ LEAST = 256  # pairs that a lone `place` makes room for: a thread each
 @triton.jit(do_not_specialize=["num_pairs"])
 def count_kernel(
     expert_ptr,  # [num_pairs] int32
-    chunk_count_ptr,  # [num_chunks, E_LOCAL] int32, written
+    chunk_count_ptr,  # [num_chunks, BINS] int32, written
     num_pairs,
-    E_LOCAL: tl.constexpr,
+    BINS: tl.constexpr,  # local experts, or the next power of two
     CHUNK: tl.constexpr,
 ):
     chunk = tl.program_id(0)
     pair = chunk * CHUNK + tl.arange(0, CHUNK)
     expert = tl.load(expert_ptr + pair, mask=pair < num_pairs, other=-1)
-    count = tl.histogram(tl.maximum(expert, 0), E_LOCAL, mask=expert >= 0)
-    tl.store(chunk_count_ptr + chunk * E_LOCAL + tl.arange(0, E_LOCAL), count)
+    count = tl.histogram(tl.maximum(expert, 0), BINS, mask=expert >= 0)
+    tl.store(chunk_count_ptr + chunk * BINS + tl.arange(0, BINS), count)
 
 
 # Counts known to be aligned are loaded in a wider layout, which spills registers.
 @triton.jit(do_not_specialize=["num_pairs", "num_chunks"], do_not_specialize_on_alignment=["chunk_count_ptr"])
 def place_kernel(
     expert_ptr,  # [num_pairs] int32
-    chunk_count_ptr,  # [num_chunks, E_LOCAL] int32; not read when LONE
+    chunk_count_ptr,  # [num_chunks, BINS] int32; not read when LONE
     row_of_pair_ptr,  # [num_pairs] int32, written
     token_of_row_ptr,  # [max_tiles * BLOCK_M] int32, written
     tile_expert_ptr,  # [max_tiles] int32, written
@@ -88,26 +88,26 @@ def place_kernel(
     num_pairs,
     num_chunks,
     TOP_K: tl.constexpr,
-    E_LOCAL: tl.constexpr,
+    BINS: tl.constexpr,
     BLOCK_M: tl.constexpr,
     MINE: tl.constexpr,  # pairs of a program
     LONE: tl.constexpr,  # a power of two that holds all pairs, or 0 when counts are given
 ):
     me = tl.program_id(0)
-    bins = tl.arange(0, E_LOCAL)
+    bins = tl.arange(0, BINS)
     pair = me * MINE + tl.arange(0, MINE)
     expert = tl.load(expert_ptr + pair, mask=pair < num_pairs, other=-1)
 
     if LONE > 0:
         every = tl.arange(0, LONE)
         all_experts = tl.load(expert_ptr + every, mask=every < num_pairs, other=-1)
-        count = tl.histogram(tl.maximum(all_experts, 0), E_LOCAL, mask=all_experts >= 0)
+        count = tl.histogram(tl.maximum(all_experts, 0), BINS, mask=all_experts >= 0)
     else:
-        count = tl.zeros((E_LOCAL,), tl.int32)
-        earlier = tl.zeros((E_LOCAL,), tl.int32)
+        count = tl.zeros((BINS,), tl.int32)
+        earlier = tl.zeros((BINS,), tl.int32)
         for first in range(0, num_chunks, 64):
             chunk = first + tl.arange(0, 64)[:, None]
-            counts = tl.load(chunk_count_ptr + chunk * E_LOCAL + bins[None, :], mask=chunk < num_chunks, other=0)
+            counts = tl.load(chunk_count_ptr + chunk * BINS + bins[None, :], mask=chunk < num_chunks, other=0)
             count += tl.sum(counts, 0)
             earlier += tl.sum(tl.where(chunk < me, counts, 0), 0)
     tiles = (count + BLOCK_M - 1) // BLOCK_M
@@ -138,7 +138,7 @@ def permute(expert, num_local_experts, block_m):
 
     Args:
         expert: [T, TOP_K] int32, local expert number or -1; T >= 1.
-        num_local_experts: E_local, a power of two.
+        num_local_experts: E_local.
         block_m: rows of a GEMM tile, a power of two.
 
     Returns:
@@ -146,6 +146,7 @@ def permute(expert, num_local_experts, block_m):
     """
     num_tokens, top_k = expert.shape
     num_pairs = num_tokens * top_k
+    bins = 1 << (num_local_experts - 1).bit_length()
     lone = num_pairs <= ALONE
     mine = OWN if lone else CHUNK
     num_programs = -(-num_pairs // mine)  # triton.cdiv takes microseconds
@@ -156,10 +157,8 @@ def permute(expert, num_local_experts, block_m):
     token_of_row, num_tiles, _, tile_expert = scratch.split_with_sizes(sizes)
     chunk_count = scratch
     if not lone:
-        chunk_count = torch.empty(num_programs, num_local_experts, dtype=torch.int32, device=expert.device)
-        count_kernel[(num_programs,)](
-            expert, chunk_count, num_pairs, E_LOCAL=num_local_experts, CHUNK=CHUNK, num_warps=4
-        )
+        chunk_count = torch.empty(num_programs, bins, dtype=torch.int32, device=expert.device)
+        count_kernel[(num_programs,)](expert, chunk_count, num_pairs, BINS=bins, CHUNK=CHUNK, num_warps=4)
     place_kernel[(num_programs,)](
         expert,
         chunk_count,
@@ -170,7 +169,7 @@ def permute(expert, num_local_experts, block_m):
         num_pairs,
         num_programs,
         TOP_K=top_k,
-        E_LOCAL=num_local_experts,
+        BINS=bins,
         BLOCK_M=block_m,
         MINE=mine,
         LONE=max(LEAST, 1 << (num_pairs - 1).bit_length()) if lone else 0,

@@ -1,32 +1,34 @@
-"""route: which eight experts a token goes to, and with what weight.
+"""route: which experts a token goes to, and with what weight.
 
-DeepSeek-V3's "no auxiliary loss" routing: s = sigmoid(logits); s + bias selects, s alone weighs. The
-experts stand in groups; a group's score is the sum of its two largest s + bias, the best groups are
-kept, and the largest s + bias inside them are the token's experts. Non-local experts count in the sum
-that normalises the weights, and are then marked -1: this rank has no work for them.
+With DeepSeek-V3's "no auxiliary loss" routing s = sigmoid(logits); s + bias selects, s alone weighs. The experts may
+stand in groups; a group's score is the sum of its two largest s + bias, the best groups are kept, and the largest
+s + bias inside them are the token's experts. Non-local experts count in the sum that normalises the weights, and are
+then marked -1: this rank has no work for them. With renorm routing the logits select, and the weights are a softmax
+over the chosen ones.
 
-Map of the kernel: one program a token; 256 scores live in registers, and every step (group maxima,
-rank of a group, eight rounds of argmax) is a reduction over them. Two stores at the end.
+Map of the kernel: one program a token; its scores live in registers, and every step (group maxima, rank of a group,
+TOP_K rounds of argmax) is a reduction over them. Two stores at the end.
 """
 
 import torch
 import triton
 import triton.language as tl
 
-NUM_GROUPS = 8
-TOPK_GROUPS = 4
-TOP_K = 8
+from .problem import KEPT_GROUPS, NUM_GROUPS, RENORM, TOP_K
 
 
 def route_ref(routing_logits, routing_bias, local_expert_offset, routed_scaling_factor, num_local_experts):
     """Plain statement of `route`; same arguments and results, on any device."""
     num_tokens, num_experts = routing_logits.shape
+    if RENORM:
+        chosen, expert = routing_logits.float().topk(TOP_K, dim=-1)
+        return expert.to(torch.int32), torch.softmax(chosen, dim=-1)
     s = torch.sigmoid(routing_logits.float())
     biased = s + routing_bias.float()
     grouped = biased.view(num_tokens, NUM_GROUPS, num_experts // NUM_GROUPS)
     group_score = grouped.topk(2, dim=-1).values.sum(-1)
     kept = torch.zeros_like(group_score, dtype=torch.bool)
-    kept.scatter_(1, group_score.topk(TOPK_GROUPS, dim=-1).indices, True)
+    kept.scatter_(1, group_score.topk(KEPT_GROUPS, dim=-1).indices, True)
     selectable = grouped.masked_fill(~kept[:, :, None], float("-inf")).view(num_tokens, num_experts)
     expert = selectable.topk(TOP_K, dim=-1).indices
     weight = s.gather(1, expert)
@@ -38,41 +40,58 @@ def route_ref(routing_logits, routing_bias, local_expert_offset, routed_scaling_
 
 @triton.jit(do_not_specialize=["local_expert_offset", "routed_scaling_factor"])
 def route_kernel(
-    logits_ptr,  # [T, E] fp32
-    bias_ptr,  # [E] bf16
+    logits_ptr,  # [T, E] fp32; bf16 with RENORM
+    bias_ptr,  # [E] bf16; not read with RENORM
     expert_ptr,  # [T, TOP_K] int32, written
     weight_ptr,  # [T, TOP_K] fp32, written
     local_expert_offset,
     routed_scaling_factor,
     E: tl.constexpr,
     E_LOCAL: tl.constexpr,
+    LANES: tl.constexpr,  # E, or the next power of two
     NUM_GROUPS: tl.constexpr,
-    TOPK_GROUPS: tl.constexpr,
+    KEPT_GROUPS: tl.constexpr,
     TOP_K: tl.constexpr,
+    SLOTS: tl.constexpr,  # TOP_K, or the next power of two
+    RENORM: tl.constexpr,
 ):
     token = tl.program_id(0)
-    expert = tl.arange(0, E)
-    group = tl.arange(0, NUM_GROUPS)
-    in_group = tl.arange(0, E // NUM_GROUPS)
-    slot = tl.arange(0, TOP_K)
+    expert = tl.arange(0, LANES)
+    slot = tl.arange(0, SLOTS)
 
-    s = 1.0 / (1.0 + tl.exp(-tl.load(logits_ptr + token * E + expert)))
-    biased = tl.reshape(s + tl.load(bias_ptr + expert).to(tl.float32), (NUM_GROUPS, E // NUM_GROUPS))
+    if LANES == E:
+        logits = tl.load(logits_ptr + token * E + expert).to(tl.float32)
+    else:
+        logits = tl.load(logits_ptr + token * E + expert, mask=expert < E, other=0.0).to(tl.float32)
+    if RENORM:
+        s = logits
+        selectable = tl.maximum(logits, -3.0e38)  # -inf is for who cannot be chosen
+    else:
+        s = 1.0 / (1.0 + tl.exp(-logits))
+        if LANES == E:
+            selectable = s + tl.load(bias_ptr + expert).to(tl.float32)
+        else:
+            selectable = s + tl.load(bias_ptr + expert, mask=expert < E, other=0.0).to(tl.float32)
+    if KEPT_GROUPS < NUM_GROUPS:
+        group = tl.arange(0, NUM_GROUPS)
+        in_group = tl.arange(0, E // NUM_GROUPS)
+        biased = tl.reshape(selectable, (NUM_GROUPS, E // NUM_GROUPS))
+        first = tl.max(biased, 1)
+        first_at = tl.argmax(biased, 1)
+        second = tl.max(tl.where(in_group[None, :] == first_at[:, None], float("-inf"), biased), 1)
+        score = first + second
+        # transposing by a masked sum keeps both axes of the comparison in one layout
+        score_row = tl.sum(tl.where(group[:, None] == group[None, :], score[:, None], 0.0), 0)
+        ahead = (score_row[None, :] > score[:, None]) | (
+            (score_row[None, :] == score[:, None]) & (group[None, :] < group[:, None])
+        )
+        kept = tl.sum(ahead.to(tl.int32), 1) < KEPT_GROUPS
+        selectable = tl.reshape(tl.where(kept[:, None], biased, float("-inf")), (LANES,))
+    elif LANES > E:
+        selectable = tl.where(expert < E, selectable, float("-inf"))
 
-    first = tl.max(biased, 1)
-    first_at = tl.argmax(biased, 1)
-    second = tl.max(tl.where(in_group[None, :] == first_at[:, None], float("-inf"), biased), 1)
-    score = first + second
-    # transposing by a masked sum keeps both axes of the comparison in one layout
-    score_row = tl.sum(tl.where(group[:, None] == group[None, :], score[:, None], 0.0), 0)
-    ahead = (score_row[None, :] > score[:, None]) | (
-        (score_row[None, :] == score[:, None]) & (group[None, :] < group[:, None])
-    )
-    kept = tl.sum(ahead.to(tl.int32), 1) < TOPK_GROUPS
-    selectable = tl.reshape(tl.where(kept[:, None], biased, float("-inf")), (E,))
-
-    chosen = tl.zeros((TOP_K,), tl.int32)
-    weight = tl.zeros((TOP_K,), tl.float32)
+    chosen = tl.zeros((SLOTS,), tl.int32)
+    weight = tl.zeros((SLOTS,), tl.float32)
     for k in tl.static_range(TOP_K):
         best = tl.argmax(selectable, 0)
         is_best = expert == best
@@ -80,26 +99,36 @@ def route_kernel(
         weight = tl.where(slot == k, tl.sum(tl.where(is_best, s, 0.0), 0), weight)
         selectable = tl.where(is_best, float("-inf"), selectable)
 
-    weight = weight / (tl.sum(weight, 0) + 1e-20) * routed_scaling_factor
+    if RENORM:
+        most = tl.max(tl.where(slot < TOP_K, weight, float("-inf")), 0)
+        weight = tl.where(slot < TOP_K, tl.exp(weight - most), 0.0)
+        weight = weight / tl.sum(weight, 0)
+    else:
+        weight = weight / (tl.sum(weight, 0) + 1e-20) * routed_scaling_factor
     local = chosen - local_expert_offset
     local = tl.where((local >= 0) & (local < E_LOCAL), local, -1)
-    tl.store(expert_ptr + token * TOP_K + slot, local)
-    tl.store(weight_ptr + token * TOP_K + slot, weight)
+    if SLOTS == TOP_K:
+        tl.store(expert_ptr + token * TOP_K + slot, local)
+        tl.store(weight_ptr + token * TOP_K + slot, weight)
+    else:
+        tl.store(expert_ptr + token * TOP_K + slot, local, mask=slot < TOP_K)
+        tl.store(weight_ptr + token * TOP_K + slot, weight, mask=slot < TOP_K)
 
 
 def route(routing_logits, routing_bias, local_expert_offset, routed_scaling_factor, num_local_experts):
     """Choose each token's experts.
 
     Args:
-        routing_logits: [T, E] float32; E a power of two, divisible by 8 groups.
-        routing_bias: [E] bfloat16, takes part in the choice only.
+        routing_logits: [T, E] float32, bfloat16 with renorm routing; where some groups are not kept, E is a power of
+            two and a multiple of their number.
+        routing_bias: [E] bfloat16, takes part in the choice only; None with renorm routing.
         local_expert_offset: global number of the first local expert.
         routed_scaling_factor: factor on the normalised weights.
         num_local_experts: E_local.
 
     Returns:
-        expert [T, 8] int32: local expert number, -1 for an expert of another rank;
-        weight [T, 8] float32: routing weight, also of the non-local ones.
+        expert [T, TOP_K] int32: local expert number, -1 for an expert of another rank;
+        weight [T, TOP_K] float32: routing weight, also of the non-local ones.
 
     Source: DeepSeek-V3 technical report, section 2.1.2.
     """
@@ -108,16 +137,19 @@ def route(routing_logits, routing_bias, local_expert_offset, routed_scaling_fact
     weight = torch.empty(num_tokens, TOP_K, dtype=torch.float32, device=routing_logits.device)
     route_kernel[(num_tokens,)](
         routing_logits,
-        routing_bias,
+        routing_logits if RENORM else routing_bias,
         expert,
         weight,
         local_expert_offset,
         float(routed_scaling_factor),  # an int would make another kernel
         E=num_experts,
         E_LOCAL=num_local_experts,
+        LANES=1 << (num_experts - 1).bit_length(),
         NUM_GROUPS=NUM_GROUPS,
-        TOPK_GROUPS=TOPK_GROUPS,
+        KEPT_GROUPS=KEPT_GROUPS,
         TOP_K=TOP_K,
+        SLOTS=1 << (TOP_K - 1).bit_length(),
+        RENORM=RENORM,
         num_warps=1,
     )
     return expert, weight

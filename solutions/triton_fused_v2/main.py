@@ -82,26 +82,42 @@ def run(
         output,
     )
     check_inputs(tensors, local_expert_offset, routed_scaling_factor)
-    num_tokens, hidden = hidden_states.shape
+    layer(tensors, local_expert_offset, routed_scaling_factor)
+
+
+@replayed
+def run_renorm(
+    routing_logits,
+    hidden_states,
+    hidden_states_scale,
+    gemm1_weights,
+    gemm1_weights_scale,
+    gemm2_weights,
+    gemm2_weights_scale,
+    output,
+):
+    """As `run`, for definitions with renorm routing: bf16 logits, no bias, every expert local."""
+    routed = (hidden_states, hidden_states_scale, gemm1_weights, gemm1_weights_scale, gemm2_weights)
+    check_inputs((routing_logits, *routed, gemm2_weights_scale, output))
+    layer((routing_logits, None, *routed, gemm2_weights_scale, output), 0, 1.0)
+
+
+def layer(tensors, local_expert_offset, routed_scaling_factor):
+    """Launch the layer. tensors: as check_inputs takes them, with routing_bias None where there is none."""
+    logits, bias, x, x_scale, w1, w1_scale, w2, w2_scale, output = tensors
+    num_tokens, hidden = x.shape
     if num_tokens == 0:
         return
-    num_local_experts = gemm1_weights.shape[0]
-    geometry = (num_local_experts, hidden, gemm2_weights.shape[2])
-    choice = choose(*gpu_of(hidden_states.device), geometry, num_tokens)
+    num_local_experts = w1.shape[0]
+    choice = choose(*gpu_of(x.device), (num_local_experts, hidden, w2.shape[2]), num_tokens)
 
-    with torch.cuda.device_of(hidden_states):
-        expert, weight = route(
-            routing_logits, routing_bias, local_expert_offset, routed_scaling_factor, num_local_experts
-        )
+    with torch.cuda.device_of(x):
+        expert, weight = route(logits, bias, local_expert_offset, routed_scaling_factor, num_local_experts)
         permutation = permute(expert, num_local_experts, choice.gemm1.block_m)
-        h, h_scale = first_product(
-            hidden_states, hidden_states_scale, gemm1_weights, gemm1_weights_scale, permutation, choice
-        )
+        h, h_scale = first_product(x, x_scale, w1, w1_scale, permutation, choice)
         rows = permutation.token_of_row.shape[0]
         width = hidden // column_slices(rows, hidden)
         y = torch.empty(rows, width, dtype=torch.bfloat16, device=h.device)
         for first_column in range(0, hidden, width):
-            gemm2(
-                h, h_scale, gemm2_weights, gemm2_weights_scale, permutation, first_column, y, choice.gemm2, choice.tma
-            )
+            gemm2(h, h_scale, w2, w2_scale, permutation, first_column, y, choice.gemm2, choice.tma)
             combine(y, permutation.row_of_pair, weight, output, first_column)

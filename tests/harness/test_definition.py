@@ -1,5 +1,7 @@
 """The reference says what the operator is, and the JSON says what the reference says."""
 
+import math
+
 import pytest
 import torch
 from flashinfer_bench import Definition, Workload
@@ -9,52 +11,155 @@ from flashinfer_bench.bench.utils import gen_inputs
 from flashinfer_bench.compile import BuilderRegistry
 from harness import cli
 from harness.core import paths
+from harness.operators.catalogue import definition_name
 
 from definitions import moe_fp8_block_scale as moe
+from definitions import moe_fp8_block_scale_renorm as renorm
+
+# Definition's name without its head: experts, local ones, top-k, groups kept and all (None: renorm), H, I.
+FAMILY = {
+    "ds_routing_topk8_ng8_kg4_e32_h7168_i2048": (256, 32, 8, (4, 8), 7168, 2048),
+    "ds_routing_topk8_ng1_kg1_e48_h7168_i2048": (384, 48, 8, (1, 1), 7168, 2048),
+    "ds_routing_topk8_ng1_kg1_e384_h7168_i2048": (384, 384, 8, (1, 1), 7168, 2048),
+    "ds_routing_topk8_ng1_kg1_e256_h3072_i1536": (256, 256, 8, (1, 1), 3072, 1536),
+    "renorm_topk8_e128_h4096_i1536": (128, 128, 8, None, 4096, 1536),
+    "renorm_topk8_e128_h2048_i768": (128, 128, 8, None, 2048, 768),
+    "renorm_topk10_e128_h2048_i512": (128, 128, 10, None, 2048, 512),
+    "ds_routing_topk8_ng8_kg4_e16_h7168_i2048": (256, 16, 8, (4, 8), 7168, 2048),
+    "ds_routing_topk8_ng8_kg4_e64_h7168_i2048": (256, 64, 8, (4, 8), 7168, 2048),
+    "ds_routing_topk8_ng8_kg4_e256_h7168_i2048": (256, 256, 8, (4, 8), 7168, 2048),
+    "ds_routing_topk8_ng1_kg1_e32_h6144_i2048": (256, 32, 8, (1, 1), 6144, 2048),
+}
+EXPERT_INPUTS = [
+    "hidden_states",
+    "hidden_states_scale",
+    "gemm1_weights",
+    "gemm1_weights_scale",
+    "gemm2_weights",
+    "gemm2_weights_scale",
+]
 
 
-def inputs(seq_len, offset=64):
-    definition = moe.definition("small")
-    scalars = {"local_expert_offset": offset, "routed_scaling_factor": 2.5}
+@pytest.mark.parametrize("name", FAMILY)
+def test_names_axes_inputs_and_reference_are_the_public_ones(name):
+    """A solution of the public data set must fit: FIB finds it by name and passes inputs by position."""
+    experts, local, top_k, groups, hidden, intermediate = FAMILY[name]
+    family = moe if groups else renorm
+    wanted = f"moe_fp8_block_scale_{name}"
+    geometry = next(key for key in family.GEOMETRIES if family.definition_name(key) == wanted)
+    definition = family.definition(geometry)
+    fixed = {axis: spec.value for axis, spec in definition.axes.items() if spec.type == "const"}
+    sizes = {
+        "num_local_experts": local,
+        "hidden_size": hidden,
+        "intermediate_size": intermediate,
+        "gemm1_out_size": 2 * intermediate,
+        "num_hidden_blocks": hidden // 128,
+        "num_intermediate_blocks": intermediate // 128,
+        "num_gemm1_out_blocks": 2 * intermediate // 128,
+    }
+    assert fixed == sizes | ({"num_experts": experts} if groups else {})
+    head, tail = (["routing_logits", "routing_bias"], ["local_expert_offset", "routed_scaling_factor"])
+    assert list(definition.inputs) == (head + EXPERT_INPUTS + tail if groups else head[:1] + EXPERT_INPUTS)
+    logits = definition.inputs["routing_logits"]
+    assert (logits.dtype, logits.shape) == (
+        ("float32", ["seq_len", "num_experts"]) if groups else ("bfloat16", ["seq_len", "num_local_experts"])
+    )
+    assert f"TOP_K = {top_k}\n" in definition.reference
+    if groups:
+        assert f"NUM_GROUPS = {groups[1]}\nKEPT_GROUPS = {groups[0]}\n" in definition.reference
+
+
+@pytest.mark.parametrize("geometry", ["kimi-k2-ep1", "deepseek-v3-ep1"])
+def test_whole_large_layers_are_dequantised_one_expert_at_a_time(geometry):
+    """At once they take 68 and 45 GB, beside the inputs that FIB holds."""
+    assert "EXPERTS_AT_ONCE = 1\n" in moe.reference_source(geometry)
+
+
+def inputs(seq_len, offset=64, geometry="small"):
+    family = renorm if geometry in renorm.GEOMETRIES else moe
+    definition = family.definition(geometry)
     specs = {name: {"type": "random"} for name in definition.inputs}
-    specs |= {name: {"type": "scalar", "value": value} for name, value in scalars.items()}
+    if family is moe:
+        scalars = {"local_expert_offset": offset, "routed_scaling_factor": 2.5}
+        specs |= {name: {"type": "scalar", "value": value} for name, value in scalars.items()}
     torch.manual_seed(seq_len)
     workload = Workload(uuid="test", axes={"seq_len": seq_len}, inputs=specs)
     return gen_inputs(definition, workload, "cpu")
 
 
-def one_row_at_a_time(args):
+def chosen_by_hand(geometry, logits, bias, factor):
+    """[(expert, weight)] of one token, straight from the description, in Python's floats."""
+    of = (renorm if bias is None else moe).GEOMETRIES[geometry]
+    if bias is None:
+        logits = logits.double().tolist()
+        best = sorted(range(len(logits)), key=lambda e: logits[e])[-of["top_k"] :]
+        total = sum(math.exp(logits[e]) for e in best)
+        return [(e, math.exp(logits[e]) / total) for e in best]
+    s = torch.sigmoid(logits)
+    biased = (s + bias.float()).tolist()
+    size = of["num_experts"] // of["num_groups"]
+    members = [range(g * size, g * size + size) for g in range(of["num_groups"])]
+    order = sorted(range(of["num_groups"]), key=lambda g: sum(sorted(biased[e] for e in members[g])[-2:]))
+    chosen = sorted((e for g in order[-of["kept_groups"] :] for e in members[g]), key=lambda e: biased[e])
+    best = chosen[-of["top_k"] :]
+    total = sum(s[e].item() for e in best) + 1e-20
+    return [(e, s[e].item() / total * factor) for e in best]
+
+
+def one_row_at_a_time(geometry, args):
     """The operator again, straight from its description, in fp64 and without any sharing."""
-    logits, bias, x8, x_scale, w13, w13_scale, w2, w2_scale, offset, factor = args
+    logits, *rest = args
+    bias = None if geometry in renorm.GEOMETRIES else rest.pop(0)
+    x8, x_scale, w13, w13_scale, w2, w2_scale, *scalars = rest
+    offset, factor = scalars or (0, 1)
     num_tokens, hidden = x8.shape
     inter = w2.shape[2]
     output = torch.zeros(num_tokens, hidden, dtype=torch.float64)
     for token in range(num_tokens):
-        s = torch.sigmoid(logits[token])
-        biased = (s + bias.float()).tolist()
-        groups = [sorted(biased[g * 32 : g * 32 + 32])[-2:] for g in range(8)]
-        kept = sorted(range(8), key=lambda g: sum(groups[g]))[-4:]
-        chosen = sorted((e for g in kept for e in range(g * 32, g * 32 + 32)), key=lambda e: biased[e])[-8:]
-        total = sum(s[e].item() for e in chosen) + 1e-20
         x = x8[token].double() * x_scale[:, token].double().repeat_interleave(128)
-        for e in chosen:
+        for e, weight in chosen_by_hand(geometry, logits[token], bias, factor):
             if not 0 <= e - offset < w13.shape[0]:
                 continue
             scale = torch.kron(w13_scale[e - offset].double(), torch.ones(128, 128).double())
             up, gate = (w13[e - offset].double() * scale @ x).split(inter)
             scale = torch.kron(w2_scale[e - offset].double(), torch.ones(128, 128).double())
             h = up * gate * torch.sigmoid(gate)
-            output[token] += s[e].item() / total * factor * (w2[e - offset].double() * scale @ h)
+            output[token] += weight * (w2[e - offset].double() * scale @ h)
     return output
 
 
-@pytest.mark.parametrize("seq_len", [1, 6])
-def test_reference_computes_what_the_design_describes(seq_len):
-    args = inputs(seq_len, offset=40)
-    wanted = one_row_at_a_time(args)
+@pytest.mark.parametrize(
+    ("geometry", "seq_len", "offset"),
+    [
+        ("small", 1, 40),
+        ("small", 6, 40),
+        ("small-one-group", 1, 20),
+        ("small-one-group", 6, 20),
+        ("small-renorm", 6, 0),
+    ],
+)
+def test_reference_computes_what_the_design_describes(geometry, seq_len, offset):
+    args = inputs(seq_len, offset, geometry)
+    wanted = one_row_at_a_time(geometry, args)
     assert wanted.abs().max() > 0
-    error = (moe.run(*args).double() - wanted).norm() / wanted.norm()
+    error = (built(geometry)(*args).double() - wanted).norm() / wanted.norm()
     assert error < 4e-3  # bf16 rounds to 2^-9
+
+
+def built(geometry):
+    """FIB's build of the committed JSON: a module of its own, with nothing of this repository in reach."""
+    text = paths.definition_file(definition_name(geometry)).read_text()
+    return BuilderRegistry.get_instance().build_reference(Definition.model_validate_json(text))
+
+
+def test_softmax_is_over_the_chosen_experts_alone():
+    """Weights of a token sum to 1, whatever the logits of the others are."""
+    logits = torch.randn(5, 40).bfloat16()
+    experts, weights = renorm.route(logits)
+    assert experts.shape == (5, renorm.TOP_K) and torch.allclose(weights.sum(1), torch.ones(5))
+    everywhere = torch.softmax(logits.float(), dim=-1).gather(1, experts)
+    assert torch.allclose(weights, everywhere / everywhere.sum(1, keepdim=True), atol=1e-6)
 
 
 def test_no_tokens_give_an_empty_output():
@@ -77,18 +182,15 @@ def test_scales_may_be_zero_or_negative():
     assert not moe.run(*args).any()
 
 
-def test_reference_in_the_json_stands_alone():
-    """FIB runs it as a module of its own, with nothing of this repository in reach."""
-    text = paths.definition_file(moe.definition_name("small")).read_text()
-    definition = Definition.model_validate_json(text)
+def test_reference_in_the_json_is_the_readable_one():
     args = inputs(5)
-    built = BuilderRegistry.get_instance().build_reference(definition)
-    assert torch.equal(built(*args), moe.run(*args))
+    assert torch.equal(built("small")(*args), moe.run(*args))
 
 
-@pytest.mark.parametrize("geometry", moe.GEOMETRIES)
-def test_fib_judges_it_as_low_bit(geometry):
-    assert resolve_evaluator(moe.definition(geometry)) is LowBitEvaluator
+@pytest.mark.parametrize("family", [moe, renorm])
+def test_fib_judges_it_as_low_bit(family):
+    for geometry in family.GEOMETRIES:
+        assert resolve_evaluator(family.definition(geometry)) is LowBitEvaluator, geometry
 
 
 def test_the_command_says_which_json_is_not_current(tmp_path, monkeypatch, capsys):

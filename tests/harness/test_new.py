@@ -12,7 +12,7 @@ from harness.commands import new
 from harness.core import paths
 from harness.evaluation import cpu_judge, run
 from harness.evaluation.tolerances import TOLERANCES
-from harness.operators.moe_fp8_block_scale import HARD
+from harness.operators.moe_fp8_block_scale import cases
 from harness.packing import eligibility, manifest, pack
 from harness.report.blocks import solutions as solutions_block
 from harness.results.comparison import Comparison
@@ -48,7 +48,7 @@ def test_a_new_solution_passes(solutions, start, tolerance, workloads, capsys):
     for hardware in ("cpu", "sm_90", "sm_100"):
         assert eligibility.why_skipped(packed["small"], hardware) is None
     todo = run.load_workloads("small", workloads)
-    assert len(todo) == len(workloads or HARD)
+    assert len(todo) == len(workloads or cases("small"))
     for label, workload in todo:
         settings = TOLERANCES[tolerance].config(num_trials=1, timeout_seconds=60), paths.ROOT
         (found,) = cpu_judge.run_workload(definition("small"), workload, [packed["small"]], *settings).values()

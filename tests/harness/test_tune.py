@@ -73,7 +73,7 @@ def layers(num_tokens, number=2):
         for generator in [torch.Generator().manual_seed(num_tokens)]
         for n in range(number)
     ]
-    return routing.layers_of(batches, num_tokens, number)
+    return routing.layers_of(batches, num_tokens, "full", number)
 
 
 @pytest.fixture(scope="module")
@@ -413,7 +413,7 @@ def test_an_architecture_without_tma_is_refused(main):
 def test_ranks_of_a_batch_share_out_its_rows():
     """A user would miss: tiles judged on rows that no rank has."""
     batch = routing.Batch("b", torch.rand((40, 256), generator=torch.Generator().manual_seed(1)).argsort(1)[:, :8], 3)
-    seen = list(routing.shares([batch], 40))
+    seen = list(routing.shares([batch], 40, "full"))
     assert [layer.name for layer in seen[:2]] == ["b/rank3", "b/rank4"] and len(seen) == 8
     assert sum(layer.rows for layer in seen) == 40 * 8
     assert torch.equal(seen[0].expert, torch.where(batch.expert // 32 == 3, batch.expert - 96, -1).int())
@@ -425,7 +425,7 @@ def test_the_workloads_give_the_routing_of_their_blobs():
     (case,) = [case for case in moe_fp8_block_scale.cases("small") if case.name == "first-rank"]
     logits, bias = map(torch.from_numpy, moe_fp8_block_scale.routing(case))
     wanted, _ = route_ref(logits, bias, case.offset, 2.5, 32)
-    got = next(routing.shares([batches[case.uuid[:8]]], case.seq_len)).expert
+    got = next(routing.shares([batches[case.uuid[:8]]], case.seq_len, "full")).expert
     assert torch.equal(got.sort(1).values, wanted.sort(1).values)
 
 
@@ -434,7 +434,7 @@ def test_recorded_ids_are_read_from_either_format(tmp_path):
     torch.save(ids, tmp_path / "layer3.pt")
     save_file({"topk_ids": ids.int()}, tmp_path / "layer4.safetensors")
     (tmp_path / "notes.txt").write_text("not an id file")
-    batches = routing.of_folder(tmp_path)
+    batches = routing.of_folder(tmp_path, "full")
     assert [batch.name for batch in batches] == ["layer3", "layer4"]
     assert all(torch.equal(batch.expert, ids) for batch in batches)
 
@@ -451,7 +451,7 @@ def test_recorded_ids_are_read_from_either_format(tmp_path):
 def test_ids_that_are_none_are_named(tmp_path, ids, said):
     torch.save(ids, tmp_path / "bad.pt")
     with pytest.raises(UserError, match=f"bad.pt: {said}"):
-        routing.of_folder(tmp_path)
+        routing.of_folder(tmp_path, "full")
 
 
 def test_more_tokens_than_were_recorded_are_refused():
@@ -507,7 +507,7 @@ def test_by_default_only_token_counts_are_taken_that_a_batch_has(capsys, monkeyp
     monkeypatch.setattr(prune, "left_out", left_out)
     taken = []
     layers_of = routing.layers_of
-    monkeypatch.setattr(routing, "layers_of", lambda batches, t, limit: taken.append(t) or layers_of(batches, t, limit))
+    monkeypatch.setattr(routing, "layers_of", lambda batches, t, *rest: taken.append(t) or layers_of(batches, t, *rest))
     assert cli.main(["tune", "--geometry", "small", "--only-prune"]) == 0
     assert taken == [1, 7, 57] and asked
 

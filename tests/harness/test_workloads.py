@@ -12,25 +12,44 @@ from flashinfer_bench.data import load_jsonl_file
 from harness import cli
 from harness.core import paths
 from harness.core.errors import CannotRun
-from harness.operators import exact_random, routing_model, workloads
+from harness.operators import (
+    catalogue,
+    exact_random,
+    moe_fp8_block_scale,
+    moe_fp8_block_scale_renorm,
+    routing_model,
+    workloads,
+)
 from harness.operators.moe_fp8_block_scale import cases, harsh_scales, routing
 
-from definitions.moe_fp8_block_scale import GEOMETRIES, definition, definition_name, route
+from definitions.moe_fp8_block_scale import definition, definition_name, route
 
 FULL = cases("full")
 SMALL = cases("small")
+OTHERS = ("small-one-group", "small-renorm")
+MODELS = [
+    key
+    for family in (moe_fp8_block_scale, moe_fp8_block_scale_renorm)
+    for key in family.GEOMETRIES
+    if key not in ("full", "small", *OTHERS)
+]
+
+
+def make_below(root, geometry):
+    """The workloads of a geometry, held against the committed checksums."""
+    recorded = paths.checksum_file(catalogue.definition_name(geometry))
+    target = paths.checksum_file(catalogue.definition_name(geometry), root)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(recorded.read_bytes())
+    workloads.make(geometry, root)
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     """A data set with the committed records and freshly generated tensors."""
     root = tmp_path_factory.mktemp("data_set")
-    for geometry in GEOMETRIES:
-        recorded = paths.checksum_file(definition_name(geometry))
-        target = paths.checksum_file(definition_name(geometry), root)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(recorded.read_bytes())
-        workloads.make(geometry, root)
+    for geometry in ("full", "small", *OTHERS):
+        make_below(root, geometry)
     return root
 
 
@@ -45,12 +64,46 @@ def local(made, case):
     return chosen[(chosen >= 0) & (chosen < 32)]
 
 
-@pytest.mark.parametrize("geometry", GEOMETRIES)
+@pytest.mark.parametrize(
+    "geometry", ["full", "small", *OTHERS, *(pytest.param(key, marks=pytest.mark.slow) for key in MODELS)]
+)
 def test_generated_files_are_the_committed_ones(made, geometry):
     """Two people's results are comparable only on the same tensors: make() checks every sha256."""
-    name = definition_name(geometry)
+    if geometry in MODELS:
+        make_below(made, geometry)
+    name = catalogue.definition_name(geometry)
     for file in (paths.workload_file, paths.checksum_file):
         assert file(name, made).read_bytes() == file(name).read_bytes()
+
+
+@pytest.mark.parametrize("geometry", MODELS)
+def test_models_have_decode_and_prefill_workloads_of_average_load(geometry):
+    """The first few: bounds hang on how many experts have rows, and 5% more of them than average is a harder case."""
+    of, cases = catalogue.GEOMETRIES[geometry], workloads.cases_by_uuid(geometry).values()
+    assert [case.seq_len for case in cases] == [1, 2, 4, 8, 16, 32, 64, 128, 256, 1024, 4096, 8192]
+    for case in list(cases)[1:7]:
+        bound = workloads.generated_bound(geometry, case.uuid)
+        average = case.seq_len * of["top_k"] * of["num_local_experts"] / of["num_experts"]
+        expected = of["num_local_experts"] * (1 - math.exp(-average / of["num_local_experts"]))
+        assert abs(bound.rows - average) <= max(2, 0.1 * average)
+        assert abs(bound.active - expected) <= max(1.5, 0.08 * expected), (case.seq_len, bound.active, expected)
+
+
+@pytest.mark.parametrize("geometry", OTHERS)
+def test_other_routings_choose_alike_in_fp32(made, geometry):
+    """As for the first operator: a choice that hangs on rounding has two right answers."""
+    name = catalogue.definition_name(geometry)
+    family = catalogue.operator(geometry)
+    scope = {}
+    exec(family.definitions.reference_source(geometry), scope)
+    for case in family.cases(geometry):
+        found = safetensors.torch.load_file(made / paths.blob_file(name, case.uuid))
+        logits, bias = found["routing_logits"], found.get("routing_bias")
+        exact = routing_model.select(
+            logits.float().numpy(), None if bias is None else bias.float().numpy(), family.GEOMETRIES[geometry]
+        )
+        experts, _ = scope["route"](logits) if bias is None else scope["route"](logits, bias, 2.5)
+        assert np.array_equal(np.sort(experts.numpy(), axis=1), np.sort(exact, axis=1)), case.name
 
 
 def test_a_good_blob_is_kept_and_a_damaged_one_replaced(made):

@@ -1,67 +1,85 @@
-// Prints which work each block of hopper_fused's kernels takes: `few BLOCKS SEGMENTS`, of which `most` tells how many there
-// may be; with a count of rows for each of the 32 experts `walk BLOCKS COLUMN_TILES ROWS...`, `draw` with the same, where
-// block stands for twice a number and the rank, and `early`, a bit an expert.
+// Prints how hopper_fused's kernels divide their work, one line per tile. Questions:
+//   most                                  the most chunks that few tokens can have
+//   few CTAS CHUNKS                       one launch: each CTA's slices
+//   static CTAS WEIGHT_TILES ROWS...      many tokens: each CTA's tiles by StaticTileScheduler; ROWS: of each expert
+//   dynamic CTAS WEIGHT_TILES ROWS...     each queue entry's two tiles; in place of a CTA, 2 * entry + rank
+//   early CTAS WEIGHT_TILES ROWS...       a bit for each expert that gemm2 may begin with early
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
 
-#include "many_layer.cuh"
+#include "many_tokens.cuh"
+#include "slice_scheduler.cuh"
 
-static void few(int segments) {
-  auto s = std::make_unique<Smem>();
-  s->num_segments = segments;
-  for (int n = 0; n < segments; n++) s->segment[n].expert = n;  // told apart by it
+static void few_tokens(int chunks) {
+  auto s = std::make_unique<FusedSmem>();
+  s->num_chunks = chunks;
+  for (int n = 0; n < chunks; n++) s->chunk[n].expert = n;  // identifies the chunk in the output
   for (blockIdx.x = 0; blockIdx.x < gridDim.x; blockIdx.x++) {
-    Tile tile;
-    for (Tiles tiles(*s); tiles.take(tile);)
-      printf("%u %d %d %d %d\n", blockIdx.x, tile.number, tile.segment.expert, tile.unit, tile.width);
+    SliceTile tile;
+    for (SliceScheduler scheduler(*s); scheduler.take(tile);)
+      printf("%u %d %d %d %d\n", blockIdx.x, tile.chunk_index, tile.chunk.expert, tile.slice, tile.width);
   }
 }
 
-static void print(unsigned block, const Item& item, bool more) {
-  if (threadIdx.x == 0)
-    printf("%u %d %d %d %d %d %d %d\n", block, item.expert, item.column, item.first, item.n, item.wide, item.shared, more);
+static void print(unsigned cta, const WorkTile& tile, bool more) {
+  printf("%u %d %d %d %d %d %d %d\n", cta, tile.expert, tile.column, tile.first, tile.n, tile.normal, tile.shared,
+         more);
 }
 
-static void walk(const Work& work, int column_tiles) {
-  for (blockIdx.x = 0; blockIdx.x < gridDim.x; blockIdx.x++)
-    run_warp([&] {
-      Item item;
-      for (Walk walk(work, column_tiles, blockIdx.x % kCluster); walk.take(item);) {
-        const bool more = walk.more();
-        print(blockIdx.x, item, more);
-      }
-    });
+// The queues that many_route writes, for so many weight tiles.
+struct Queues {
+  TileQueues sizes = {};
+  std::vector<QueuePlace> places;
+  std::vector<uint2> entries;
+  Queues(const unsigned* count, int weight_tiles) {
+    for (int e = 0; e < kLocal; e++) {
+      const int rows = (count[e] + kRowAlign - 1) / kRowAlign * kRowAlign;
+      const RowSplit split(rows);
+      sizes.long_tiles += split.long_tiles(), sizes.short_tiles += split.short_tiles();
+      places.push_back({e, rows, sizes.rows, sizes.long_tiles, sizes.short_tiles, 0, 0});
+      sizes.rows += rows, sizes.experts += rows > 0;
+    }
+    entries.resize((sizes.long_tiles + sizes.short_tiles) * (weight_tiles / 2));
+    for (QueuePlace& at : places) {
+      at.long_tiles = sizes.long_tiles, at.short_tiles = sizes.short_tiles;
+      if (at.rows > 0)
+        for (int thread = 0; thread < 3; thread++)
+          write_tiles(entries.data(), weight_tiles / 2, at, at.early(gridDim.x / kClusterCtas), thread, 3);
+    }
+  }
+};
+
+static void static_schedule(const Queues& queues) {
+  for (blockIdx.x = 0; blockIdx.x < gridDim.x; blockIdx.x++) {
+    StaticTileScheduler scheduler(queues.entries.data(), queues.sizes, gridDim.x / kClusterCtas);
+    for (WorkTile tile; scheduler.take(tile, blockIdx.x % kClusterCtas);) print(blockIdx.x, tile, scheduler.more());
+  }
 }
 
-static void draw(const Work& work, int column_tiles) {
-  for (int rank = 0; rank < kCluster; rank++)
-    run_warp([&] {
-      Item item;
-      const Draw draw(work, column_tiles, rank);
-      for (int number = 0; draw.take(item, number); number++) print(kCluster * number + rank, item, true);
-    });
+static void dynamic_schedule(const Queues& queues) {
+  for (int rank = 0; rank < kClusterCtas; rank++)
+    for (unsigned entry = 0; entry < queues.entries.size(); entry++)
+      print(kClusterCtas * entry + rank, unpack_tile(queues.entries[entry], rank), true);
 }
 
-static void early(const Work& work, int column_tiles) {
-  run_warp([&] {
-    const unsigned early = Lines(work, column_tiles, 0).early();
-    if (threadIdx.x == 0) printf("%u\n", early);
-  });
+static void early(const Queues& queues) {
+  unsigned experts = 0;
+  for (const QueuePlace& at : queues.places) experts |= (unsigned)at.early(gridDim.x / kClusterCtas) << at.expert;
+  printf("%u\n", experts);
 }
 
 int main(int count, char** arguments) {
-  if (!strcmp(arguments[1], "most")) return printf("%d\n", kMaxSegments) < 0;
+  const char* question = arguments[1];
+  if (!strcmp(question, "most")) return printf("%d\n", kMaxChunks) < 0;
   gridDim.x = atoi(arguments[2]);
-  if (!strcmp(arguments[1], "few")) {
-    few(atoi(arguments[3]));
+  if (!strcmp(question, "few")) {
+    few_tokens(atoi(arguments[3]));
   } else {
     unsigned rows[kLocal];
     for (int e = 0; e < kLocal; e++) rows[e] = atoi(arguments[4 + e]);
-    Work work;
-    run_warp([&] { work.divide(rows); });
-    const auto question = !strcmp(arguments[1], "walk") ? walk : !strcmp(arguments[1], "draw") ? draw : early;
-    question(work, atoi(arguments[3]));
+    const Queues queues(rows, atoi(arguments[3]));
+    (!strcmp(question, "static") ? static_schedule : !strcmp(question, "dynamic") ? dynamic_schedule : early)(queues);
   }
 }

@@ -159,7 +159,9 @@ def test_tensors_that_are_not_on_a_gpu_are_refused(layer):
         (3, torch.zeros(h, tokens + 1), "hidden_states_scale: got "),
         (0, None, "routing_logits: got NoneType"),
         (8, 225, "local_expert_offset: got 225, want an int, 0 to 224"),
+        (8, True, "local_expert_offset: got True, want an int, 0 to 224"),
         (9, "2.5", "routed_scaling_factor: got str, want a number"),
+        (9, True, "routed_scaling_factor: got bool, want a number"),
     ):
         with pytest.raises(ValueError, match=re.escape(message)):
             layer(*arguments[:at], wrong, *arguments[at + 1 :])

@@ -10,23 +10,25 @@ import pytest
 import triton
 import tvm_ffi.libinfo
 from harness.core import paths
+from harness.packing import pack
 
 FOLDER = paths.SOLUTIONS / "hopper_fused"
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 # What ptxas says where it makes wgmma wait for each other, and where it ignores setmaxnreg.
 GIVEN_UP = re.compile(r"C75\d\d|serializ|setmaxnreg.*ignored", re.IGNORECASE)
 SPILLED = re.compile(r"(\d+) bytes spill stores")
-QUICK = ("many_combine.cu", "many_gemm2.cu", "many_route.cu")  # a few seconds each; the others are in the slow set
+QUICK = ("combine.cu", "gemm2.cu", "route_permute.cu")  # a few seconds each; the others are in the slow set
 SOURCES = [
-    pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
-    for name in sorted(path.name for path in FOLDER.glob("*.cu"))
+    pytest.param(geometry, name, marks=() if geometry == "full" and name.endswith(QUICK) else pytest.mark.slow)
+    for geometry in ("full", "qwen3-next")  # no groups of columns shared, and most shared
+    for name in sorted(path.relative_to(FOLDER).as_posix() for path in FOLDER.rglob("*.cu"))
 ]
 MOST_SPILLED = 64  # bytes: the loading threads keep a few addresses in memory
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on the PATH")
-@pytest.mark.parametrize("source", SOURCES)
-def test_compiles_without_giving_up_speed(source, tmp_path):
+@pytest.mark.parametrize(("geometry", "source"), SOURCES)
+def test_compiles_without_giving_up_speed(geometry, source, tmp_path):
     """A change that serialises the products or spills their sums would show only as a slower table, on a GPU."""
     built = tmp_path / "kernel.o"
     includes = {tvm_ffi.libinfo.find_include_path(), tvm_ffi.libinfo.find_dlpack_include_path()}
@@ -40,11 +42,16 @@ def test_compiles_without_giving_up_speed(source, tmp_path):
         "-Xptxas",
         "-v",
     ]
-    command += [f"-I{folder}" for folder in includes] + ["-c", str(FOLDER / source), "-o", str(built)]
+    for file in pack.pack("hopper_fused")[geometry].sources:
+        path = tmp_path / file.path
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(file.content)
+        includes.add(str(path.parent))
+    command += [f"-I{folder}" for folder in sorted(includes)] + ["-c", str(tmp_path / source), "-o", str(built)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert not GIVEN_UP.search(done.stderr), done.stderr
     assert all(int(spilled) <= MOST_SPILLED for spilled in SPILLED.findall(done.stderr)), done.stderr
-    if source in ("fused_layer.cu", "many_gemm1.cu", "many_gemm2.cu") and os.access(CUOBJDUMP, os.X_OK):
+    if source.endswith(("fused_layer.cu", "gemm1.cu", "gemm2.cu")) and os.access(CUOBJDUMP, os.X_OK):
         code = subprocess.run([CUOBJDUMP, "-sass", built], capture_output=True, text=True).stdout
         assert "QGMMA" in code and "UTMALDG" in code, "neither FP8 wgmma nor TMA in the machine code"

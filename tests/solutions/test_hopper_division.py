@@ -1,4 +1,4 @@
-"""hopper_fused's division of work, asked on the host: its headers through a C++ compiler, a warp being 32 fibers."""
+"""hopper_fused's division of work, computed on the host: its headers compiled as C++, with a warp as 32 fibers."""
 
 import itertools
 import subprocess
@@ -13,29 +13,30 @@ hypothesis = pytest.importorskip("hypothesis")
 given, settings, st = hypothesis.given, hypothesis.settings, hypothesis.strategies
 
 SAMPLES = Path(__file__).parents[1] / "samples"
+FOLDERS = sorted({path.parent for path in (paths.SOLUTIONS / "hopper_fused").rglob("*.cuh")})
 CUDA_H = Path(triton.__file__).parent / "backends" / "nvidia" / "include"
-MULTIPROCESSORS = st.sampled_from([112, 114, 132, 144])  # as few as it takes, and of the Hopper cards
-UNITS = 64  # of a segment
-MOST_SEGMENTS = 60  # of the one kernel
-COLUMN_BLOCKS = 112  # with output columns
+SMS = st.sampled_from([112, 114, 132, 144])  # the fewest that are accepted, and those of the Hopper cards
+SLICES = 64  # of a chunk
+MOST_CHUNKS = 60  # of the one launch
+COLUMN_TILES = 112  # CTAs with output columns
 TILE_ROWS = 128
 ORDERS = [
-    ("walk", 16),
-    ("draw", 14),
-    ("draw", 28),
-]  # with column tiles: gemm1's, gemm2's for half the columns and for all
+    ("static", 16),
+    ("dynamic", 14),
+    ("dynamic", 28),
+]  # tile scheduler and weight tiles: gemm1's, gemm2's for half of the columns and for all
 
-pytestmark = pytest.mark.xdist_group("division")  # one worker builds the program that is asked
+pytestmark = pytest.mark.xdist_group("division")  # one worker builds the program
 
-Tile = namedtuple("Tile", "block segment expert unit width")
-Item = namedtuple("Item", "block expert column first rows wide shared more")
+SliceTile = namedtuple("SliceTile", "cta chunk expert slice width")
+WorkTile = namedtuple("WorkTile", "cta expert column first rows normal shared more")
 
 
 @pytest.fixture(scope="module")
 def ask(tmp_path_factory):
-    """Rows of integers that the headers answer to a question."""
+    """A question to the headers -> rows of integers."""
     built = tmp_path_factory.mktemp("division") / "division"
-    includes = [f"-I{folder}" for folder in (SAMPLES / "cuda_on_host", CUDA_H, paths.SOLUTIONS / "hopper_fused")]
+    includes = [f"-I{folder}" for folder in (SAMPLES / "cuda_on_host", CUDA_H, *FOLDERS)]
     command = ["c++", "-std=c++17", "-O1", "-Wno-attributes", *includes, SAMPLES / "hopper_division.cc", "-o", built]
     subprocess.run(command, check=True)
 
@@ -43,31 +44,31 @@ def ask(tmp_path_factory):
         done = subprocess.run([built, *map(str, question)], check=True, capture_output=True, text=True)
         return [tuple(map(int, line.split())) for line in done.stdout.splitlines()]
 
-    assert answer("most") == [(MOST_SEGMENTS,)], "tests ask for as many as there is room for, and for no more"
+    assert answer("most") == [(MOST_CHUNKS,)], "the tests use up to the most chunks that there is room for"
     return answer
 
 
 @settings(deadline=None)
-@given(blocks=MULTIPROCESSORS, segments=st.integers(0, MOST_SEGMENTS))
-def test_few_tokens_every_unit_is_done_once(ask, blocks, segments):
-    """A user would miss: columns of h that nobody computes, on a card or at a count of experts that was not tried."""
-    tiles = [Tile(*row) for row in ask("few", blocks, segments)]
-    done = Counter((t.segment, t.unit + i) for t in tiles for i in range(t.width))
-    assert done == {(segment, unit): 1 for segment in range(segments) for unit in range(UNITS)}
-    for block in range(blocks):
-        mine = [(t.segment, t.unit) for t in tiles if t.block == block]
-        assert mine == sorted(mine), "gemm2 begins with the first segments, so they are to be done first"
+@given(ctas=SMS, chunks=st.integers(0, MOST_CHUNKS))
+def test_few_tokens_every_slice_is_done_once(ask, ctas, chunks):
+    """A user would miss: columns of h that nobody computes, on a GPU or at a number of experts that was not tried."""
+    tiles = [SliceTile(*row) for row in ask("few", ctas, chunks)]
+    done = Counter((t.chunk, t.slice + i) for t in tiles for i in range(t.width))
+    assert done == {(chunk, slice_): 1 for chunk in range(chunks) for slice_ in range(SLICES)}
+    for cta in range(ctas):
+        mine = [(t.chunk, t.slice) for t in tiles if t.cta == cta]
+        assert mine == sorted(mine), "gemm2 begins with the first chunks, so gemm1 must too"
 
 
 @settings(deadline=None)
-@given(blocks=MULTIPROCESSORS, segments=st.integers(1, MOST_SEGMENTS))
-def test_few_tokens_blocks_with_columns_wait_for_none(ask, blocks, segments):
-    """A user would miss: the time of a unit, while most of the card waits for a few blocks."""
-    units = Counter()
-    for tile in (Tile(*row) for row in ask("few", blocks, segments)):
-        units[tile.block] += tile.width
-    shared, left = divmod(segments * UNITS, blocks)
-    with_columns = [units[block] for block in range(COLUMN_BLOCKS)]
+@given(ctas=SMS, chunks=st.integers(1, MOST_CHUNKS))
+def test_few_tokens_ctas_with_columns_wait_for_none(ask, ctas, chunks):
+    """A user would miss: the time of a slice, while most of the GPU waits for a few CTAs."""
+    slices = Counter()
+    for tile in (SliceTile(*row) for row in ask("few", ctas, chunks)):
+        slices[tile.cta] += tile.width
+    shared, left = divmod(chunks * SLICES, ctas)
+    with_columns = [slices[cta] for cta in range(COLUMN_TILES)]
     assert max(with_columns) - min(with_columns) <= 1
     assert min(with_columns) == shared and (left > 0 or max(with_columns) == shared)
 
@@ -78,30 +79,30 @@ SOME_ROWS = st.lists(
 
 
 @settings(deadline=None, max_examples=40)
-@given(blocks=MULTIPROCESSORS, order=st.sampled_from(ORDERS), rows=SOME_ROWS)
-def test_many_tokens_every_row_meets_every_column_once(ask, blocks, order, rows):
-    """A user would miss: rows of some expert left out, or done twice, at a count that no workload has."""
+@given(ctas=SMS, order=st.sampled_from(ORDERS), rows=SOME_ROWS)
+def test_many_tokens_every_row_meets_every_column_once(ask, ctas, order, rows):
+    """A user would miss: rows of some expert left out, or computed twice, at a number of rows that no workload has."""
     how, columns = order
-    items = [Item(*row) for row in ask(how, blocks, columns, *rows)]
-    done = Counter((i.expert, i.column, i.first + row) for i in items for row in range(0, i.rows, 16))
-    filled = [-(-count // 16) * 16 for count in rows]
+    tiles = [WorkTile(*row) for row in ask(how, ctas, columns, *rows)]
+    done = Counter((t.expert, t.column, t.first + row) for t in tiles for row in range(0, t.rows, 16))
+    padded = [-(-count // 16) * 16 for count in rows]
     assert done == {
         (expert, column, row): 1
         for expert in range(32)
         for column in range(columns)
-        for row in range(0, filled[expert], 16)
+        for row in range(0, padded[expert], 16)
     }
-    assert all(0 < i.rows <= TILE_ROWS and i.wide == (i.rows > TILE_ROWS // 2) for i in items)
+    assert all(0 < t.rows <= TILE_ROWS and t.normal == (t.rows > TILE_ROWS // 2) for t in tiles)
 
 
 @settings(deadline=None, max_examples=40)
-@given(blocks=MULTIPROCESSORS, order=st.sampled_from(ORDERS), rows=SOME_ROWS)
-def test_many_tokens_blocks_of_a_cluster_go_together(ask, blocks, order, rows):
-    """A user would miss: a hang, as the two fill each other's slots, or one's weights in the other's product."""
-    items = [Item(*row) for row in ask(order[0], blocks, order[1], *rows)]
-    of_block = {block: [i for i in items if i.block == block] for block in {i.block for i in items}}
-    for first in {block // 2 * 2 for block in of_block}:
-        one, other = (of_block.get(first + rank, []) for rank in range(2))
+@given(ctas=SMS, order=st.sampled_from(ORDERS), rows=SOME_ROWS)
+def test_many_tokens_ctas_of_a_cluster_go_together(ask, ctas, order, rows):
+    """A user would miss: a hang, as the two fill each other's stages, or one's weights in the other's GEMM."""
+    tiles = [WorkTile(*row) for row in ask(order[0], ctas, order[1], *rows)]
+    of_cta = {cta: [t for t in tiles if t.cta == cta] for cta in {t.cta for t in tiles}}
+    for first in {cta // 2 * 2 for cta in of_cta}:
+        one, other = (of_cta.get(first + rank, []) for rank in range(2))
         assert len(one) == len(other)
         for mine, its in zip(one, other, strict=True):
             assert (mine.expert, mine.shared) == (its.expert, its.shared)
@@ -112,17 +113,17 @@ def test_many_tokens_blocks_of_a_cluster_go_together(ask, blocks, order, rows):
 
 
 @settings(deadline=None, max_examples=40)
-@given(blocks=MULTIPROCESSORS, rows=SOME_ROWS)
-def test_many_tokens_gemm2_begins_with_what_is_stored(ask, blocks, rows):
-    """A user would miss: wrong sums now and then, of an expert whose h gemm2 takes for stored when it is not yet."""
+@given(ctas=SMS, rows=SOME_ROWS)
+def test_many_tokens_gemm2_begins_with_what_is_stored(ask, ctas, rows):
+    """A user would miss: wrong sums now and then, of an expert whose h gemm2 reads before it is stored."""
     last_experts = set()
-    everything = [Item(*row) for row in ask("walk", blocks, 16, *rows)]
-    for item, after in itertools.zip_longest(everything, everything[1:]):
-        is_last = after is None or after.block != item.block
-        assert bool(item.more) != is_last, "a block tells of all but its last tile when it is told that no more follow"
+    everything = [WorkTile(*row) for row in ask("static", ctas, 16, *rows)]
+    for tile, after in itertools.zip_longest(everything, everything[1:]):
+        is_last = after is None or after.cta != tile.cta
+        assert bool(tile.more) != is_last, "a CTA signals `stored_but_last` when no tile follows this one"
         if is_last:
-            last_experts.add(item.expert)
-    ((early,),) = ask("early", blocks, 16, *rows)
+            last_experts.add(tile.expert)
+    ((early,),) = ask("early", ctas, 16, *rows)
     assert not any(early >> expert & 1 for expert in last_experts)
 
 

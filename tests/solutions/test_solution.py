@@ -6,6 +6,9 @@ full one. Solutions that are made for other hardware are skipped, but for their 
 
 import ast
 import hashlib
+import importlib
+import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,7 +19,7 @@ from flashinfer_bench.data import load_jsonl_file
 from harness.core import paths
 from harness.evaluation.tolerances import TOLERANCES, matched_ratios
 from harness.operators import workloads
-from harness.operators.moe_fp8_block_scale import HARD, PUBLIC
+from harness.operators.moe_fp8_block_scale import PUBLIC, cases
 from harness.packing import eligibility, manifest, pack
 
 from definitions import moe_fp8_block_scale as moe
@@ -168,12 +171,12 @@ def check_workload(layer, definition, workload, root, record_property):
 
 
 @at("small")
-@pytest.mark.parametrize("case", [name for name, *_ in HARD])
+@pytest.mark.parametrize("case", [case.name for case in cases("small")])
 def test_small_workloads(layer, geometry, case, records, record_property):
     """A user would miss: a wrong answer on a workload chosen to hurt, seen on the GPU only."""
     root, all_records = records(geometry)
     definition = moe.definition(geometry)
-    at = [name for name, *_ in HARD].index(case)
+    at = [known.name for known in cases("small")].index(case)
     check_workload(layer, definition, all_records[at], root, record_property)
 
 
@@ -437,6 +440,8 @@ def test_wrong_sizes_are_refused(layer, geometry):
         ("local_expert_offset", 1.5),
         ("local_expert_offset", "64"),
         ("local_expert_offset", None),
+        ("local_expert_offset", True),
+        ("routed_scaling_factor", True),
         ("routed_scaling_factor", "2.5"),
         ("routed_scaling_factor", None),
     ],
@@ -444,6 +449,20 @@ def test_wrong_sizes_are_refused(layer, geometry):
 def test_wrong_scalars_are_refused(layer, geometry, name, value):
     """A user would miss: experts outside this rank's weights, that is reads out of bounds."""
     refused(layer, geometry, inputs(geometry, 3) | {name: value}, name, ("got", "want"))
+
+
+def test_hopper_fused_refuses_a_bool_before_its_binding(monkeypatch):
+    """A user would miss: the binding takes True for 1, and experts of another rank are computed."""
+    monkeypatch.syspath_prepend(paths.SOLUTIONS)
+    build = importlib.import_module("hopper_fused.build")
+    layer = SimpleNamespace(run_layer=lambda *_: pytest.fail("reached the binding"))
+    monkeypatch.setattr(build, "load_kernels", lambda: layer)
+    main = importlib.import_module("hopper_fused.main")
+    for name in ("hopper_fused.main", "hopper_fused.build", "hopper_fused.terms", "hopper_fused"):
+        monkeypatch.delitem(sys.modules, name)
+    for name in ("local_expert_offset", "routed_scaling_factor"):
+        with pytest.raises(ValueError, match="got bool, want|is on cpu, want a CUDA device"):
+            main.run(**inputs("small", 3) | {name: True})
 
 
 # ---- what a solution must not do ----

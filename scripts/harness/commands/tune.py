@@ -18,7 +18,7 @@ from types import ModuleType
 import torch
 from rich.console import Console
 
-from definitions.moe_fp8_block_scale import GEOMETRIES, NUM_LOCAL_EXPERTS, definition
+from definitions.moe_fp8_block_scale import GEOMETRIES, definition
 from harness.core import paths, provenance
 from harness.core.arguments import check_cache, count, output_file, writable
 from harness.core.atomic_file import write_atomically
@@ -60,7 +60,7 @@ def head_of(solution: ModuleType, args: argparse.Namespace) -> Head:
     source = f"recorded, {args.routing.resolve().name}" if args.routing else "the workloads"
     return Head(
         architecture=architecture,
-        local_experts=NUM_LOCAL_EXPERTS,
+        local_experts=GEOMETRIES[args.geometry]["num_local_experts"],
         hidden=GEOMETRIES[args.geometry]["hidden_size"],
         intermediate=GEOMETRIES[args.geometry]["intermediate_size"],
         routing=f"{source}, up to {args.layers} layers and ranks",
@@ -83,9 +83,9 @@ def main(args: argparse.Namespace) -> int:
     console = Console(width=None if sys.stdout.isatty() else 180)
     if not torch.cuda.is_available() and not args.only_prune:
         raise CannotRun("tuning takes times and needs a CUDA device; torch sees none (--only-prune needs none)")
-    batches = routing.of_folder(args.routing) if args.routing else routing.of_workloads(args.geometry)
+    batches = routing.of_folder(args.routing, args.geometry) if args.routing else routing.of_workloads(args.geometry)
     tokens = sorted(set(args.tokens or (t for t in TOKENS if t <= routing.longest(batches))))
-    layers = {t: routing.layers_of(batches, t, args.layers) for t in tokens}
+    layers = {t: routing.layers_of(batches, t, args.geometry, args.layers) for t in tokens}
     check_cache()
     solution = bench.built(args.geometry)
     head = head_of(solution, args)

@@ -5,7 +5,8 @@ workloads. The rest of the harness asks this catalogue, unless it is about one o
 
 What a module here has:
     definitions  the module in definitions/
-    GEOMETRIES   geometry -> sizes, the full one first
+    GEOMETRIES   geometry -> sizes, the one with a plain name first
+    SMALL        those of GEOMETRIES that are for machines without a GPU
     cases        geometry -> its workloads, in the order in which they are run
     tensors      case -> what goes into its safetensors file
     record       case -> the FIB workload trace
@@ -18,13 +19,12 @@ from flashinfer_bench import Definition
 
 from harness.core.errors import UserError
 from harness.core.names import unknown
-from harness.operators import moe_bf16, moe_fp8_block_scale, mxfp8_linear
+from harness.operators import moe_bf16, moe_fp8_block_scale, moe_fp8_block_scale_renorm, mxfp8_linear
 
-OPERATORS = (moe_fp8_block_scale, moe_bf16, mxfp8_linear)
-# geometry -> sizes; a solution that does not say what it serves serves the first operator
+OPERATORS = (moe_fp8_block_scale, moe_fp8_block_scale_renorm, moe_bf16, mxfp8_linear)
 GEOMETRIES = {geometry: sizes for family in OPERATORS for geometry, sizes in family.GEOMETRIES.items()}
-# A solution keeps its plain name in one geometry an operator; these need a GPU.
-FULL = tuple(next(iter(family.GEOMETRIES)) for family in OPERATORS)
+RENORM = tuple(moe_fp8_block_scale_renorm.GEOMETRIES)
+FULL = tuple(key for family in OPERATORS for key in family.GEOMETRIES if key not in family.SMALL)  # these need a GPU
 
 
 def operator(geometry: str) -> ModuleType:

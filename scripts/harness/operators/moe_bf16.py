@@ -16,6 +16,7 @@ from harness.operators import exact_random
 from harness.operators.case import Case, trace, uuid_of
 from harness.operators.roofline import BF16_FLOPS_PER_SECOND, Bound
 
+SMALL = definitions.SMALL
 TOKENS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 POPULARITY = 0.4  # deviation of an expert's score; at 0 all are alike, and nothing in a trained router is
 

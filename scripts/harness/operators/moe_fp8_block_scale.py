@@ -5,15 +5,16 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from flashinfer_bench import Trace, Workload
+from flashinfer_bench import Definition, Trace, Workload
 
 from definitions import moe_fp8_block_scale as definitions
-from definitions.moe_fp8_block_scale import BLOCK, NUM_EXPERTS
+from definitions.moe_fp8_block_scale import BLOCK
 from harness.operators import exact_random, routing_model
 from harness.operators.case import Case, trace, uuid_of
 from harness.operators.roofline import Bound
 
 GEOMETRIES = definitions.GEOMETRIES
+SMALL = definitions.SMALL
 ROUTED_SCALING_FACTOR = 2.5
 SCALE_NAMES = ("hidden_states_scale", "gemm1_weights_scale", "gemm2_weights_scale")
 
@@ -33,7 +34,8 @@ class MoeCase(Case):
 
     @property
     def size(self) -> str:
-        return f"T={self.seq_len} offset={self.offset}"
+        of = GEOMETRIES[self.geometry]
+        return f"T={self.seq_len}{f' offset={self.offset}' if of['num_local_experts'] < of['num_experts'] else ''}"
 
 
 # Geometry -> uuid, T, rank's first expert, as the public data set has them.
@@ -61,47 +63,59 @@ PUBLIC = {
     ]
 }
 
-# Lowering everybody else closes the other groups, or they would be chosen in spite of one strong
-# expert: a group counts by its best two.
-SAME_EIGHT = {e: 9.0 if e in range(64, 96, 4) else -3.0 for e in range(NUM_EXPERTS)}
-TAKES_ALL = {e: -9.0 if e in range(128, 160) else -3.0 for e in range(NUM_EXPERTS)} | {131: 9.0}
-NONE_LOCAL = dict.fromkeys(range(96, 128), -9.0)
+MODEL_TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 1024, 4096, 8192)  # of every geometry without public workloads
 
-# name, T, rank's first expert, raised, scales; each is there for something that an implementation gets wrong.
-HARD = [
-    ("one-token", 1, 32, {}, "random"),
-    ("no-tokens", 0, 0, {}, "random"),
-    ("none-local", 5, 96, NONE_LOCAL, "random"),
-    ("same-eight-local", 33, 64, SAME_EIGHT, "random"),
-    ("one-expert-takes-all", 70, 128, TAKES_ALL, "random"),
-    ("first-rank", 16, 0, {}, "random"),
-    ("last-rank-odd-length", 37, 224, {}, "random"),
-    ("offset-across-groups", 19, 77, {}, "random"),
-    ("harsh-scales", 24, 160, {}, "harsh"),
-    ("harsh-scales-one-token", 1, 192, {195: 4.0}, "harsh"),
-]
+
+def hard_cases(of: dict) -> list[tuple]:
+    """name, T, rank's first expert, raised, scales; each is there for something that an implementation gets wrong."""
+    experts, local = of["num_experts"], of["num_local_experts"]
+    eighth = [experts // local * n // 8 * local for n in range(8)]  # first experts of ranks, from the first to the last
+    # Lowering everybody else closes the other groups, or they would be chosen in spite of one strong expert: a group
+    # counts by its best two.
+    favourites = range(eighth[2], eighth[2] + local, local // of["top_k"])
+    same_eight = {expert: 9.0 if expert in favourites else -3.0 for expert in range(experts)}
+    rank = range(eighth[4], eighth[4] + local)
+    takes_all = {expert: -9.0 if expert in rank else -3.0 for expert in range(experts)} | {rank[3]: 9.0}
+    none_local = dict.fromkeys(range(eighth[3], eighth[3] + local), -9.0)
+    return [
+        ("one-token", 1, eighth[1] or local, {}, "random"),
+        ("no-tokens", 0, 0, {}, "random"),
+        ("none-local", 5, eighth[3], none_local, "random"),
+        ("same-eight-local", 33, eighth[2], same_eight, "random"),
+        ("one-expert-takes-all", 70, eighth[4], takes_all, "random"),
+        ("first-rank", 16, 0, {}, "random"),
+        ("last-rank-odd-length", 37, experts - local, {}, "random"),
+        ("offset-across-groups", 19, experts * 77 // 256, {}, "random"),
+        ("harsh-scales", 24, eighth[5], {}, "harsh"),
+        ("harsh-scales-one-token", 1, eighth[6], {eighth[6] + 3: 4.0}, "harsh"),
+    ]
 
 
 def cases(geometry: str) -> list[MoeCase]:
     if geometry in PUBLIC:
         return [MoeCase(geometry, f"T={t}", uuid, t, offset) for uuid, t, offset in PUBLIC[geometry]]
-    definition = definitions.definition_name(geometry)
-    return [MoeCase(geometry, name, uuid_of(definition, name), *rest) for name, *rest in HARD]
+    of, definition = GEOMETRIES[geometry], definitions.definition_name(geometry)
+    if geometry in SMALL:
+        return [MoeCase(geometry, name, uuid_of(definition, name), *rest) for name, *rest in hard_cases(of)]
+    middle = of["num_experts"] // of["num_local_experts"] // 2 * of["num_local_experts"]
+    offset = 0 if of["num_local_experts"] == of["num_experts"] else middle
+    return [MoeCase(geometry, f"T={t}", uuid_of(definition, f"T={t}"), t, offset) for t in MODEL_TOKENS]
 
 
 def routing(case: MoeCase) -> tuple[np.ndarray, np.ndarray]:
-    """Logits [T, 256] and bias [256], float32, of a case."""
+    """Logits [T, num_experts] and bias [num_experts], float32, of a case."""
+    of = GEOMETRIES[case.geometry]
     if case.raised is None:
-        return routing_model.draw_typical(case.uuid, case.seq_len, case.offset)
-    return routing_model.draw(f"{case.uuid}/0", case.seq_len, case.raised)
+        return routing_model.draw_typical(case.uuid, case.seq_len, case.offset, of)
+    return routing_model.draw(f"{case.uuid}/0", case.seq_len, case.raised, of=of)
 
 
-def harsh_scales(case: MoeCase) -> dict[str, np.ndarray]:
+def harsh_scales(case: MoeCase, definition: Definition | None = None) -> dict[str, np.ndarray]:
     """Block scales of which a fifth are zero and the rest of either sign, up to 32; exact in fp32.
 
     The first token's and the last local expert's scales are all zero where there is more than one.
     """
-    definition = definitions.definition(case.geometry)
+    definition = definition or definitions.definition(case.geometry)
     shapes = dict(zip(definition.inputs, definition.get_input_shapes({"seq_len": case.seq_len}), strict=True))
     scales = {}
     for name in SCALE_NAMES:
@@ -135,23 +149,26 @@ def routing_bound(logits: np.ndarray, bias: np.ndarray, offset: int, geometry: s
 
     Raises ValueError for logits of another width.
     """
-    sizes = definitions.sizes(geometry)
-    if logits.ndim != 2 or logits.shape[1] != sizes["num_experts"]:
-        raise ValueError(f"logits: got shape {logits.shape}, want [T, {sizes['num_experts']}]")
-    hidden, intermediate = sizes["hidden_size"], sizes["intermediate_size"]
-    seq_len = len(logits)
-    chosen = routing_model.select(logits, bias) - offset
-    local = (chosen >= 0) & (chosen < sizes["num_local_experts"])
+    of = GEOMETRIES[geometry]
+    if logits.ndim != 2 or logits.shape[1] != of["num_experts"]:
+        raise ValueError(f"logits: got shape {logits.shape}, want [T, {of['num_experts']}]")
+    routing_bytes = logits.size * 4 + logits.shape[1] * 2
+    return layer_bound(routing_model.select(logits, bias, of) - offset, routing_bytes, of)
+
+
+def layer_bound(chosen: np.ndarray, routing_bytes: int, of: dict) -> Bound:
+    """Bound of a layer. chosen [T, top_k]: experts counted from the rank's first one; others are another rank's."""
+    hidden, intermediate = of["hidden_size"], of["intermediate_size"]
+    local = (chosen >= 0) & (chosen < of["num_local_experts"])
     rows, tokens = int(local.sum()), int(local.any(axis=1).sum())
     active = len(np.unique(chosen[local]))
 
     weights = 3 * intermediate * hidden  # fp8, with an fp32 scale per block
     expert_bytes = weights + 4 * weights // BLOCK**2
     token_bytes = hidden + 4 * hidden // BLOCK
-    routing_bytes = seq_len * logits.shape[1] * 4 + logits.shape[1] * 2
-    output_bytes = seq_len * hidden * 2
+    output_bytes = len(chosen) * hidden * 2
     return Bound(
-        seq_len=seq_len,
+        seq_len=len(chosen),
         rows=rows,
         active=active,
         bytes=active * expert_bytes + tokens * token_bytes + routing_bytes + output_bytes,

@@ -12,6 +12,7 @@ from harness.operators import exact_random
 from harness.operators.case import Case, trace, uuid_of
 from harness.operators.roofline import Bound
 
+SMALL = definitions.SMALL
 ROWS = (1, 16, 64, 512, 2048, 8192)
 TYPICAL = (118, 124)  # scales of the weights, as bytes: 2^-9 to 2^-4, near k^-1/2
 HARSH = (100, 128)  # 2^-27 to 1

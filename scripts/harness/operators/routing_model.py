@@ -10,6 +10,9 @@ active experts decides their roofline bound, so `draw_typical` takes the first d
 
 A token whose experts are chosen by less than `MARGIN` is drawn again: implementations that round differently would
 choose other experts for it, and their outputs could not be compared.
+
+`of` is a definition's sizes: num_experts, num_local_experts, top_k, num_groups, kept_groups. A bias of None stands for
+routing by the logits themselves, which are exact in bfloat16 then.
 """
 
 import itertools
@@ -18,8 +21,11 @@ import math
 import numpy as np
 import torch
 
-from definitions.moe_fp8_block_scale import KEPT_GROUPS, NUM_EXPERTS, NUM_GROUPS, NUM_LOCAL_EXPERTS, TOP_K
+from definitions.moe_fp8_block_scale import GEOMETRIES
 from harness.operators import exact_random
+
+Sizes = dict[str, int]
+FIRST = GEOMETRIES["full"]
 
 MARGIN = 1e-5  # fp32 sigmoid and addition err by about 2e-7, fast exponentials by 1e-6
 
@@ -29,82 +35,124 @@ SLOPE = 0.15  # of the sigmoid where chosen experts lie
 CENTRE = -0.5  # most experts score below one half
 
 
-def margin(logits: np.ndarray, bias: np.ndarray) -> np.ndarray:
-    """The smaller gap in selection score, 4th to 5th group or 8th to 9th expert, of each token; float64 [T]."""
-    biased = biased_scores(logits, bias)
-    groups = np.sort(biased.reshape(-1, NUM_GROUPS, NUM_EXPERTS // NUM_GROUPS), axis=2)
-    ranked = np.sort(groups[:, :, -1] + groups[:, :, -2], axis=1)
-    group_gap = ranked[:, -KEPT_GROUPS] - ranked[:, -KEPT_GROUPS - 1]
-    open_scores = np.sort(candidates(biased), axis=1)
-    return np.minimum(group_gap, open_scores[:, -TOP_K] - open_scores[:, -TOP_K - 1])
+def margin(logits: np.ndarray, bias: np.ndarray | None, of: Sizes = FIRST) -> np.ndarray:
+    """float64 [T]: by how much a token's last chosen group or expert is ahead of the first that is not chosen."""
+    scores, top_k, kept = selection_scores(logits, bias), of["top_k"], of["kept_groups"]
+    open_scores = np.sort(candidates(scores, of), axis=1)
+    gap = open_scores[:, -top_k] - open_scores[:, -top_k - 1]
+    if kept < of["num_groups"]:
+        ranked = np.sort(group_scores(scores, of), axis=1)
+        gap = np.minimum(gap, ranked[:, -kept] - ranked[:, -kept - 1])
+    return gap
 
 
-def biased_scores(logits: np.ndarray, bias: np.ndarray) -> np.ndarray:
-    """Selection scores, float64 [T, 256]."""
-    return exact_random.sigmoid(logits.astype(np.float64)) + bias.astype(np.float64)
+def selection_scores(logits: np.ndarray, bias: np.ndarray | None) -> np.ndarray:
+    """What experts are chosen by, float64 [T, num_experts]."""
+    logits = logits.astype(np.float64)
+    return logits if bias is None else exact_random.sigmoid(logits) + bias.astype(np.float64)
 
 
-def candidates(biased: np.ndarray) -> np.ndarray:
+def group_scores(scores: np.ndarray, of: Sizes) -> np.ndarray:
+    """[T, num_groups]: the sum of each group's best two."""
+    groups = scores.reshape(len(scores), of["num_groups"], scores.shape[1] // of["num_groups"])
+    return np.sort(groups, axis=2)[:, :, -2:].sum(axis=2)
+
+
+def candidates(scores: np.ndarray, of: Sizes) -> np.ndarray:
     """Selection scores with the experts of closed groups at -inf."""
-    groups = biased.reshape(-1, NUM_GROUPS, NUM_EXPERTS // NUM_GROUPS)
-    best = np.sort(groups, axis=2)[:, :, -2:].sum(axis=2)
-    closed = np.argsort(np.argsort(best, axis=1), axis=1) < NUM_GROUPS - KEPT_GROUPS
-    return np.where(closed[:, :, None], -np.inf, groups).reshape(-1, NUM_EXPERTS)
+    closed = of["num_groups"] - of["kept_groups"]
+    if not closed:
+        return scores
+    order = np.argsort(np.argsort(group_scores(scores, of), axis=1), axis=1)
+    groups = scores.reshape(len(scores), of["num_groups"], scores.shape[1] // of["num_groups"])
+    return np.where((order < closed)[:, :, None], -np.inf, groups).reshape(scores.shape)
 
 
-def select(logits: np.ndarray, bias: np.ndarray) -> np.ndarray:
-    """The 8 experts of each token, int64 [T, 8], in no particular order."""
-    return np.argsort(candidates(biased_scores(logits, bias)), axis=1)[:, -TOP_K:]
+def select(logits: np.ndarray, bias: np.ndarray | None, of: Sizes = FIRST) -> np.ndarray:
+    """The experts of each token, int64 [T, top_k], in no particular order."""
+    return np.argsort(candidates(selection_scores(logits, bias), of), axis=1)[:, -of["top_k"] :]
 
 
-def draw(seed: str, num_tokens: int, raised: dict[int, float], spread: float = 1) -> tuple[np.ndarray, np.ndarray]:
-    """Return logits [T, 256] float32 and bias [256] float32 that is exact in bfloat16.
+def draw(
+    seed: str, num_tokens: int, raised: dict[int, float], spread: float = 1, of: Sizes = FIRST
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return logits [T, num_experts] float32 and bias [num_experts] float32 that is exact in bfloat16.
 
     raised: logits to add to an expert's popularity without the bias taking them back.
     spread: how far experts and their biases differ; at 0 all experts are alike and the bias is zero.
     """
-    popularity = spread * POPULARITY * exact_random.normal(f"{seed}/popularity", (NUM_EXPERTS,))
-    wobble = spread * exact_random.normal(f"{seed}/bias", (NUM_EXPERTS,))
+    popularity = spread * POPULARITY * exact_random.normal(f"{seed}/popularity", (of["num_experts"],))
+    wobble = spread * exact_random.normal(f"{seed}/bias", (of["num_experts"],))
     exact = (0.02 * wobble - BALANCE * SLOPE * popularity).astype(np.float32)
     bias = torch.from_numpy(exact).bfloat16().float().numpy()
-    offset = popularity + CENTRE
+    return with_noise(seed, num_tokens, popularity + CENTRE, raised, bias, of), bias
+
+
+def draw_unbiased(seed: str, num_tokens: int, raised: dict[int, float], of: Sizes) -> np.ndarray:
+    """Return logits [T, num_experts] float32, exact in bfloat16, for routing without a bias.
+
+    What `draw`'s bias leaves of an expert's popularity is all that there is here: training balances such routers by
+    its loss.
+    """
+    popularity = (1 - BALANCE) * POPULARITY * exact_random.normal(f"{seed}/popularity", (of["num_experts"],))
+    wobble = 0.02 / SLOPE * exact_random.normal(f"{seed}/bias", (of["num_experts"],))
+    return with_noise(seed, num_tokens, popularity + wobble, raised, None, of)
+
+
+def with_noise(
+    seed: str, num_tokens: int, offset: np.ndarray, raised: dict[int, float], bias: np.ndarray | None, of: Sizes
+) -> np.ndarray:
+    """Logits [T, num_experts] float32: offset and raised, by expert, and noise by token; no choice is narrow."""
+    offset = offset.copy()
     for expert, logit in raised.items():
         offset[expert] += logit
-
-    logits = np.empty((num_tokens, NUM_EXPERTS), dtype=np.float32)
+    logits = np.empty((num_tokens, of["num_experts"]), dtype=np.float32)
     unclear = np.arange(num_tokens)
     attempt = 0
     while len(unclear):
-        noise = exact_random.normal(f"{seed}/noise/{attempt}", (len(unclear), NUM_EXPERTS))
-        logits[unclear] = (noise + offset).astype(np.float32)
-        unclear = unclear[margin(logits[unclear], bias) < MARGIN]
+        noise = exact_random.normal(f"{seed}/noise/{attempt}", (len(unclear), of["num_experts"]))
+        drawn = (noise + offset).astype(np.float32)
+        if bias is None:
+            drawn = torch.from_numpy(drawn).bfloat16().float().numpy()
+        logits[unclear] = drawn
+        unclear = unclear[margin(drawn, bias, of) < MARGIN]
         attempt += 1
-    return logits, bias
+    return logits
 
 
-def counts(logits: np.ndarray, bias: np.ndarray, offset: int) -> tuple[int, int]:
+def counts(logits: np.ndarray, bias: np.ndarray, offset: int, of: Sizes = FIRST) -> tuple[int, int]:
     """(rows, active experts) of the rank whose first expert is `offset`."""
-    chosen = select(logits, bias) - offset
-    local = chosen[(chosen >= 0) & (chosen < NUM_LOCAL_EXPERTS)]
+    chosen = select(logits, bias, of) - offset
+    local = chosen[(chosen >= 0) & (chosen < of["num_local_experts"])]
     return len(local), len(np.unique(local))
 
 
-def is_typical(num_tokens: int, rows: int, active: int) -> bool:
-    """Rows within 10% of T or 2; active experts within 5% of 32 * (1 - exp(-T / 32)), rounded, or 1.
+def is_typical(num_tokens: int, rows: int, active: int, of: Sizes = FIRST) -> bool:
+    """Rows within 10% of their average or 2; active experts within 5% of theirs, rounded, or 1.
 
-    A single token only needs a row: without one there is nothing to measure.
+    A rank with a share s of the experts gets top_k * s rows of a token on average. A single token only needs a row:
+    without one there is nothing to measure.
     """
     if num_tokens == 1:
         return rows >= 1
-    expected = round(NUM_LOCAL_EXPERTS * (1 - math.exp(-num_tokens / NUM_LOCAL_EXPERTS)))
+    local = of["num_local_experts"]
+    average = num_tokens * of["top_k"] * local / of["num_experts"]
+    expected = round(local * (1 - math.exp(-average / local)))
     near = abs(active - expected) <= max(1, 0.05 * expected)
-    return near and abs(rows - num_tokens) <= max(2, 0.1 * num_tokens)
+    return near and abs(rows - average) <= max(2, 0.1 * average)
 
 
-def draw_typical(seed: str, num_tokens: int, offset: int) -> tuple[np.ndarray, np.ndarray]:
-    """Logits and bias as `draw` returns them, typical for the rank whose first expert is `offset`.
+def draw_typical(
+    seed: str, num_tokens: int, offset: int, of: Sizes = FIRST, biased: bool = True
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """Logits and bias as `draw` returns them, or as `draw_unbiased` and None, typical for the rank of this offset.
 
     The public workloads need at most 13 attempts; the chance of one is least, about a tenth, near T = 50.
     """
-    attempts = (draw(f"{seed}/{attempt}", num_tokens, {}) for attempt in itertools.count())
-    return next(drawn for drawn in attempts if is_typical(num_tokens, *counts(*drawn, offset)))
+    for attempt in itertools.count():
+        if biased:
+            drawn = draw(f"{seed}/{attempt}", num_tokens, {}, of=of)
+        else:
+            drawn = draw_unbiased(f"{seed}/{attempt}", num_tokens, {}, of), None
+        if is_typical(num_tokens, *counts(*drawn, offset, of), of):
+            return drawn

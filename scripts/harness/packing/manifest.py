@@ -16,7 +16,13 @@ from harness.operators import catalogue
 from harness.packing.stages import UNASSIGNED
 
 MANIFEST = "solution.toml"
-INHERITED = ("kernels", "borrowed", "stages")  # of the base, where a manifest has none of its own
+INHERITED = (
+    "kernels",
+    "borrowed",
+    "stages",
+    "definitions",
+    "renorm_entry_point",
+)  # of the base, where a manifest has none of its own
 NOT_SOLUTIONS = {"kernels", "packed"}
 
 
@@ -51,10 +57,11 @@ class Facts(Strict):
 class Manifest(Strict):
     """The keys of solution.toml. `first_use`, `stages` and `facts` are not packed, so they do not change the hash.
 
-    entry_point: FILE::FUNCTION. kernels: shared stages, packed as kernels/<stage>.py. borrowed: files of other
-    solutions, as SOLUTION/FILE. definitions: geometries, keys of catalogue.GEOMETRIES. based_on: the solution whose
-    files this one's replace. first_use: what the first use of this solution takes, after "on first use it".
-    stages: pattern of a kernel's plain name -> stage.
+    entry_point: FILE::FUNCTION; renorm_entry_point: the one for definitions with renorm routing, whose inputs are
+    others. kernels: shared stages, packed as kernels/<stage>.py. borrowed: files of other solutions, as SOLUTION/FILE.
+    definitions: geometries, keys of catalogue.GEOMETRIES. based_on: the solution whose files this one's replace.
+    first_use: what the first use of this solution takes, after "on first use it". stages: pattern of a kernel's plain
+    name -> stage.
     """
 
     name: Text
@@ -63,11 +70,12 @@ class Manifest(Strict):
     language: SupportedLanguages
     entry_point: Text
     target_hardware: Annotated[list[Hardware], Field(min_length=1)]
+    renorm_entry_point: Text | None = None
     destination_passing_style: StrictBool = True
     dependencies: list[Text] = []
     kernels: list[Text] = []
     borrowed: list[Text] = []
-    definitions: list[Literal[*catalogue.GEOMETRIES]] = list(catalogue.OPERATORS[0].GEOMETRIES)
+    definitions: list[Literal[*catalogue.GEOMETRIES]] = ["full", "small"]
     based_on: Text | None = None
     first_use: Text | None = None
     stages: dict[str, Annotated[Text, AfterValidator(stage_name)]] = {}

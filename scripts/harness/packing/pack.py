@@ -9,32 +9,39 @@ from harness.core import paths
 from harness.core.atomic_file import write_atomically
 from harness.core.errors import UserError
 from harness.operators import catalogue
+from harness.packing import problem
 from harness.packing.manifest import Manifest, PackingError, choose, read_manifest, refusal, solution_names
 
 
 def packed_name(name: str, geometry: str) -> str:
-    """FIB wants names unique in a data set; only an operator's full geometry keeps the plain one."""
-    if geometry in catalogue.FULL:
-        return name
-    return "_".join([name, *(f"{size[0]}{value}" for size, value in catalogue.GEOMETRIES[geometry].items())])
+    """FIB wants names unique in a data set; only an operator's first geometry keeps the plain one.
+
+    The others add what their definition's name has in place of that one's parts: hopper_fused_ng1_kg1_e48.
+    """
+    first = catalogue.definition_name(next(iter(catalogue.operator(geometry).GEOMETRIES))).split("_")
+    own = catalogue.definition_name(geometry).split("_")
+    shared = [part for part, other in zip(own, first, strict=False) if part == other]
+    return "_".join([name, *(part for part in own if part not in shared)])
 
 
 def files_of(manifest: Manifest, folder: Path = paths.SOLUTIONS) -> dict[str, Path]:
     """Path inside the bundle -> file, sorted by path. Raises PackingError for a missing stage or borrowed file.
 
-    Files of the solution's own folder stand in for those of its base with the same name. A borrowed file, named as
-    <other solution>/<file>, is packed beside the solution's own and may not have the name of one of them.
+    Files keep their paths below the solution's folder; those of the solution stand in for its base's with the same
+    path. A borrowed file, named as <other solution>/<file> whatever its folder there, is packed beside main.py and may
+    not have the name of one of the solution's own.
     """
     folders = [folder / part for part in (manifest.based_on, manifest.name) if part]
-    files = [path for part in folders for path in part.iterdir() if path.suffix in {".py", ".cu", ".cuh"}]
-    found = {path.name: path for path in files}
+    listed = [(part, path) for part in folders for path in part.rglob("*") if path.suffix in {".py", ".cu", ".cuh"}]
+    found = {path.relative_to(part).as_posix(): path for part, path in listed}
     for borrowed in manifest.borrowed:
-        path = folder / borrowed
-        if PurePosixPath(borrowed).parent.name not in solution_names(folder) or not path.is_file():
+        lender, name = PurePosixPath(borrowed).parent.name, PurePosixPath(borrowed).name
+        lent = sorted((folder / lender).rglob(name)) if lender in solution_names(folder) else []
+        if len(lent) != 1:
             raise refusal(manifest.name, "borrowed", borrowed, "SOLUTION/FILE of another solution")
-        if path.name in found:
-            raise refusal(manifest.name, "borrowed", borrowed, f"a file of another name: there is a {path.name} here")
-        found[path.name] = path
+        if name in {PurePosixPath(path).name for path in found}:
+            raise refusal(manifest.name, "borrowed", borrowed, f"a file of another name: there is a {name} here")
+        found[name] = lent[0]
     for stage in manifest.kernels:
         path = folder / "kernels" / f"{stage}.py"
         if not path.is_file():
@@ -87,27 +94,34 @@ def check_imports(name: str, trees: dict[str, ast.Module]) -> None:
 def pack(name: str, folder: Path = paths.SOLUTIONS) -> dict[str, Solution]:
     """Geometry -> Solution, for each geometry the solution serves. Raises PackingError."""
     manifest = read_manifest(name, folder)
-    sources = {path: file.read_text() for path, file in files_of(manifest, folder).items()}
-    trees = parse(name, sources)
-    check_imports(name, trees)
-    path, *function = manifest.entry_point.split("::")
-    defined = {getattr(node, "name", None) for node in trees[path].body} if path in trees else set(function)
-    if path not in sources or len(function) != 1 or function[0] not in defined:
-        want = f"FILE::FUNCTION that one of these defines: {', '.join(sources)}"
-        raise refusal(name, "entry_point", manifest.entry_point, want)
-    spec = BuildSpec(**manifest.model_dump(include=BuildSpec.model_fields.keys()))
-    files = [SourceFile(path=path, content=text) for path, text in sources.items()]
-    return {
-        geometry: Solution(
+    files = files_of(manifest, folder)
+    gathered, found = {path: file.read_text() for path, file in files.items()}, {}
+    for geometry in manifest.definitions:
+        sources = gathered | {path: problem.source(path, geometry) for path in filter(problem.is_problem, gathered)}
+        trees = parse(name, sources)
+        check_imports(name, trees)
+        key = "renorm_entry_point" if geometry in catalogue.RENORM and manifest.renorm_entry_point else "entry_point"
+        entry_point = checked_entry_point(manifest, key, trees)
+        spec = manifest.model_dump(include=BuildSpec.model_fields.keys()) | {"entry_point": entry_point}
+        found[geometry] = Solution(
             name=packed_name(name, geometry),
             definition=catalogue.definition_name(geometry),
             author=manifest.author,
             description=manifest.description,
-            spec=spec,
-            sources=files,
+            spec=BuildSpec(**spec),
+            sources=[SourceFile(path=path, content=text) for path, text in sources.items()],
         )
-        for geometry in manifest.definitions
-    }
+    return found
+
+
+def checked_entry_point(manifest: Manifest, key: str, trees: dict[str, ast.Module]) -> str:
+    """The manifest's value for this key. Raises PackingError where it names no function of a packed file."""
+    value = getattr(manifest, key)
+    path, *function = value.split("::")
+    defined = {getattr(node, "name", None) for node in trees[path].body} if path in trees else set()
+    if len(function) != 1 or function[0] not in defined:
+        raise refusal(manifest.name, key, value, f"FILE::FUNCTION that one of these defines: {', '.join(trees)}")
+    return value
 
 
 def write(solution: Solution, path: Path) -> None:

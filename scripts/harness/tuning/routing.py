@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 
-from definitions.moe_fp8_block_scale import NUM_EXPERTS, NUM_LOCAL_EXPERTS, TOP_K
 from harness.core.errors import UserError
 from harness.evaluation.calling import first_line
 from harness.operators import moe_fp8_block_scale, routing_model
@@ -46,26 +45,27 @@ class Layer:
 
 def of_workloads(geometry: str) -> list[Batch]:
     """The workloads' routing, as the route stage decides it from their logits and bias. T = 0 has none."""
-    found = []
+    found, of = [], moe_fp8_block_scale.GEOMETRIES[geometry]
     for case in moe_fp8_block_scale.cases(geometry):
         if case.seq_len:
-            expert = torch.from_numpy(routing_model.select(*moe_fp8_block_scale.routing(case)).astype(np.int64))
-            found.append(Batch(case.uuid[:8], expert, case.offset // NUM_LOCAL_EXPERTS))
+            chosen = routing_model.select(*moe_fp8_block_scale.routing(case), of)
+            expert = torch.from_numpy(chosen.astype(np.int64))
+            found.append(Batch(case.uuid[:8], expert, case.offset // of["num_local_experts"]))
     return found
 
 
-def of_folder(folder: Path) -> list[Batch]:
+def of_folder(folder: Path, geometry: str) -> list[Batch]:
     """The id files of a folder, by name. Raises UserError without any and for one with anything else in it."""
     if not folder.is_dir():
         raise UserError(f"--routing: {folder} is not a folder")
     files = sorted(path for path in folder.iterdir() if path.suffix in {".pt", ".safetensors"})
     if not files:
         raise UserError(f"--routing: {folder} holds no *.pt and no *.safetensors")
-    return [Batch(path.stem, read_ids(path)) for path in files]
+    return [Batch(path.stem, read_ids(path, geometry)) for path in files]
 
 
-def read_ids(path: Path) -> torch.Tensor:
-    """Expert ids of a file, [T, 8] int64. Raises UserError."""
+def read_ids(path: Path, geometry: str) -> torch.Tensor:
+    """Expert ids of a file, [T, top_k] int64. Raises UserError."""
     try:
         read = load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
     except Exception as error:  # torch and safetensors raise what their parsers raise
@@ -74,14 +74,16 @@ def read_ids(path: Path) -> torch.Tensor:
         if len(read) != 1:
             raise UserError(f"{path.name}: holds {len(read)} tensors, want one of expert ids")
         (read,) = read.values()
+    of = moe_fp8_block_scale.GEOMETRIES[geometry]
+    top_k, experts = of["top_k"], of["num_experts"]
     kind = read.dtype if isinstance(read, torch.Tensor) else type(read).__name__
     if kind not in (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64):
         raise UserError(f"{path.name}: holds {kind}, want a tensor of integers")
-    if read.dim() != 2 or read.shape[1] != TOP_K or not len(read):
-        raise UserError(f"{path.name}: has shape {list(read.shape)}, want [T, {TOP_K}]")
+    if read.dim() != 2 or read.shape[1] != top_k or not len(read):
+        raise UserError(f"{path.name}: has shape {list(read.shape)}, want [T, {top_k}]")
     expert = read.long()
-    if expert.min() < -1 or expert.max() >= NUM_EXPERTS:
-        raise UserError(f"{path.name}: experts {expert.min()} to {expert.max()}, want -1 to {NUM_EXPERTS - 1}")
+    if expert.min() < -1 or expert.max() >= experts:
+        raise UserError(f"{path.name}: experts {expert.min()} to {expert.max()}, want -1 to {experts - 1}")
     ordered = expert.sort(1).values
     twice = ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)).any(1).nonzero()
     if len(twice):
@@ -89,15 +91,17 @@ def read_ids(path: Path) -> torch.Tensor:
     return expert
 
 
-def shares(batches: list[Batch], num_tokens: int) -> Iterator[Layer]:
+def shares(batches: list[Batch], num_tokens: int, geometry: str) -> Iterator[Layer]:
     """Every rank's share of the first num_tokens tokens of every batch that has as many; ranks in the outer loop."""
-    ranks = NUM_EXPERTS // NUM_LOCAL_EXPERTS
+    of = moe_fp8_block_scale.GEOMETRIES[geometry]
+    num_local = of["num_local_experts"]
+    ranks = of["num_experts"] // num_local
     for step in range(ranks):
         for batch in batches:
             if len(batch.expert) >= num_tokens:
                 rank = (batch.rank + step) % ranks
-                local = batch.expert[:num_tokens] - rank * NUM_LOCAL_EXPERTS
-                local = torch.where((local >= 0) & (local < NUM_LOCAL_EXPERTS), local, -1)
+                local = batch.expert[:num_tokens] - rank * num_local
+                local = torch.where((local >= 0) & (local < num_local), local, -1)
                 yield Layer(f"{batch.name}/rank{rank}", local.to(torch.int32))
 
 
@@ -106,11 +110,11 @@ def longest(batches: list[Batch]) -> int:
     return max(len(batch.expert) for batch in batches)
 
 
-def layers_of(batches: list[Batch], num_tokens: int, limit: int) -> list[Layer]:
+def layers_of(batches: list[Batch], num_tokens: int, geometry: str, limit: int) -> list[Layer]:
     """The first `limit` shares with a row in them. Raises UserError where there is none."""
     if num_tokens > longest(batches):
         raise UserError(f"T = {num_tokens}: the longest batch has {longest(batches)} tokens; record one with --routing")
-    found = list(islice((layer for layer in shares(batches, num_tokens) if layer.rows), limit))
+    found = list(islice((layer for layer in shares(batches, num_tokens, geometry) if layer.rows), limit))
     if not found:
         raise UserError(f"T = {num_tokens}: no rank has a row in any batch")
     return found

@@ -1,5 +1,5 @@
-// What hopper_fused's headers need of CUDA so that the host can ask them which block does what. A warp is 32 fibers on one
-// thread: each runs to its next exchange with the others, then it is the next lane's turn.
+// What hopper_fused's headers need of CUDA so that the host can run their division of work. A warp is 32 fibers on one
+// thread: each lane runs to its next warp-wide exchange, then the next lane runs.
 #pragma once
 #include <setjmp.h>
 #include <ucontext.h>
@@ -26,8 +26,15 @@ struct dim3 {
   dim3(unsigned x_ = 1) : x(x_) {}
 };
 inline dim3 threadIdx, blockIdx, gridDim;
+struct uint2 {
+  unsigned x, y;
+};
+struct int4 {
+  int x, y, z, w;
+};
+inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
 
-// Named in functions that are not asked.
+// Named in functions that the host never calls.
 struct cudaLaunchAttribute {
   int id;
   struct {

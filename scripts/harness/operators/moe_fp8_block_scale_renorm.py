@@ -1,0 +1,70 @@
+"""moe_fp8_block_scale_renorm: the workloads of each geometry and their bounds."""
+
+import numpy as np
+import torch
+from flashinfer_bench import Trace, Workload
+
+from definitions import moe_fp8_block_scale_renorm as definitions
+from harness.operators import routing_model
+from harness.operators.case import trace, uuid_of
+from harness.operators.moe_fp8_block_scale import MODEL_TOKENS, SCALE_NAMES, MoeCase, harsh_scales, layer_bound
+from harness.operators.roofline import Bound
+
+GEOMETRIES = definitions.GEOMETRIES
+SMALL = definitions.SMALL
+
+
+class RenormCase(MoeCase):
+    """Every expert is local: offset is 0."""
+
+    size = property(lambda self: f"T={self.seq_len}")
+
+
+def hard_cases(of: dict) -> list[tuple]:
+    """name, T, first expert, raised, scales; each is there for something that an implementation gets wrong."""
+    experts = range(of["num_experts"])
+    same = {expert: 9.0 if expert % (len(experts) // of["top_k"]) == 0 else -3.0 for expert in experts}
+    return [
+        ("one-token", 1, 0, {}, "random"),
+        ("no-tokens", 0, 0, {}, "random"),
+        ("same-experts", 33, 0, same, "random"),
+        ("one-expert-takes-all", 70, 0, {3: 9.0}, "random"),
+        ("odd-length", 37, 0, {}, "random"),
+        ("harsh-scales", 24, 0, {}, "harsh"),
+        ("harsh-scales-one-token", 1, 0, {3: 4.0}, "harsh"),
+    ]
+
+
+def cases(geometry: str) -> list[RenormCase]:
+    definition = definitions.definition_name(geometry)
+    listed = hard_cases(GEOMETRIES[geometry]) if geometry in SMALL else [(f"T={t}", t, 0) for t in MODEL_TOKENS]
+    return [RenormCase(geometry, name, uuid_of(definition, name), *rest) for name, *rest in listed]
+
+
+def logits(case: RenormCase) -> np.ndarray:
+    """Router logits [T, num_experts] float32, exact in bfloat16, of a case."""
+    of = GEOMETRIES[case.geometry]
+    if case.raised is None:
+        return routing_model.draw_typical(case.uuid, case.seq_len, 0, of, biased=False)[0]
+    return routing_model.draw_unbiased(f"{case.uuid}/0", case.seq_len, case.raised, of)
+
+
+def tensors(case: RenormCase) -> dict[str, torch.Tensor]:
+    found = {"routing_logits": torch.from_numpy(logits(case)).to(torch.bfloat16)}
+    if case.scales == "harsh":
+        scales = harsh_scales(case, definitions.definition(case.geometry))
+        found |= {name: torch.from_numpy(array) for name, array in scales.items()}
+    return found
+
+
+def record(case: RenormCase) -> Trace:
+    stored = ["routing_logits", *(SCALE_NAMES if case.scales == "harsh" else [])]
+    random = ("hidden_states", "gemm1_weights", "gemm2_weights", *SCALE_NAMES)
+    return trace(case, definitions.definition_name(case.geometry), random, stored)
+
+
+def bound(workload: Workload, stored: dict[str, torch.Tensor], geometry: str) -> Bound | None:
+    if "routing_logits" not in stored:
+        return None
+    of, values = GEOMETRIES[geometry], stored["routing_logits"].to(torch.float32).numpy()
+    return layer_bound(routing_model.select(values, None, of), 2 * values.size, of)

@@ -1,0 +1,54 @@
+// numerics: approximate functions, SwiGLU, FP8 with one scale per row in one or two terms, bf16.
+#pragma once
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_fp8.h>
+
+#include <cstdint>
+
+#include "sizes.cuh"
+
+// One instruction each: relative error below 2^-22, denormals count as zero.
+__device__ __forceinline__ float exp2_approx(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+__device__ __forceinline__ float rcp_approx(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+constexpr float kMinusLog2E = -1.4426950408889634f;
+__device__ __forceinline__ float swiglu(float up, float gate) {
+  return up * gate * rcp_approx(1.0f + exp2_approx(gate * kMinusLog2E));
+}
+
+// The scale that maps a row's largest absolute value to E4M3's largest, 448. It is not zero for a row of zeros.
+__device__ __forceinline__ float row_scale(float amax) { return fmaxf(amax * (1.0f / 448.0f), 0x1p-100f); }
+
+// Two values v as FP8. q[0] is q(v); q[1], with two terms, is q(v - q(v)).
+template <int kTerms>
+__device__ __forceinline__ void quantize_fp8(uint16_t (&q)[kTerms], float v0, float v1) {
+  q[0] = __nv_cvt_float2_to_fp8x2(make_float2(v0, v1), __NV_SATFINITE, __NV_E4M3);
+  if constexpr (kTerms == 2) {
+    const float2 high = __half22float2(__half2(__nv_cvt_fp8x2_to_halfraw2(q[0], __NV_E4M3)));
+    q[1] = __nv_cvt_float2_to_fp8x2(make_float2(v0 - high.x, v1 - high.y), __NV_SATFINITE, __NV_E4M3);
+  }
+}
+
+// 4 x 4 bytes transposed between the four lanes that differ in bits 2 and 3 of their number, which in an accumulator
+// have four neighbouring rows: before, a lane has bytes 0 to 3 of its own row; after, byte lane / 4 % 4 of all four.
+__device__ __forceinline__ uint32_t transpose4(uint32_t mine) {
+  const int lane = threadIdx.x % kWarp;
+  uint32_t other = __shfl_xor_sync(kFullWarp, mine, 4);
+  mine = lane & 4 ? __byte_perm(mine, other, 0x3715) : __byte_perm(mine, other, 0x6240);
+  other = __shfl_xor_sync(kFullWarp, mine, 8);
+  return lane & 8 ? __byte_perm(mine, other, 0x3276) : __byte_perm(mine, other, 0x5410);
+}
+
+__device__ __forceinline__ unsigned pack_bf16(float low, float high) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  return *reinterpret_cast<const unsigned*>(&pair);
+}

@@ -1,0 +1,71 @@
+// many_combine: output[token] = the sum of the token's rows of y, in order of expert, in fp32, as bf16.
+//
+// One CTA per token, persistent over tokens. No shared memory and no barriers: each thread sums eight columns of all
+// rows by 16-byte loads. The next token's list of rows is loaded while this token is summed. many_gemm2 has zeroed the
+// output of tokens without rows.
+#include "many_tokens.cuh"
+#include "numerics.cuh"
+
+constexpr int kVectors = kHidden / 8;  // 16-byte vectors of a row of y
+// A row is two, three or four vectors for each thread.
+constexpr int kCombineThreads = kVectors % 896 == 0 ? 224 : kVectors % 512 == 0 ? 256 : kVectors % 384 == 0 ? 192 : 128;
+constexpr bool kManyRows = kTopK * kLocal > 3 * kExperts;  // a token has more than three rows on average
+constexpr int kCombineCtas = (kManyRows ? 1024 : 1792) / kCombineThreads;  // CTAs of an SM at once
+constexpr int kCombineWaves = 4;  // so many times that is the grid: where a CTA ends early, another starts
+static_assert(kMaxTokenRows <= 16, "a token's list of rows stays in registers");
+
+__global__ void __launch_bounds__(kCombineThreads, kCombineCtas) many_combine(const __grid_constant__ ManyArgs args) {
+  constexpr int kAtOnce = kManyRows ? 4 : 2;  // rows whose loads are in flight; most tokens have no more
+  constexpr int kQuads = kMaxTokenRows / 4;
+  pdl_wait();
+  pdl_launch_dependents();
+  const int4* rows_of = reinterpret_cast<const int4*>(args.token_rows);
+  int4 next_rows[kQuads];
+#pragma unroll
+  for (int i = 0; i < kQuads; i++)
+    next_rows[i] = blockIdx.x < args.num_tokens ? __ldg(rows_of + kQuads * blockIdx.x + i) : make_int4(-1, -1, -1, -1);
+  for (int t = blockIdx.x; t < args.num_tokens; t += gridDim.x) {
+    int row[kMaxTokenRows];
+#pragma unroll
+    for (int i = 0; i < kQuads; i++) {
+      row[4 * i] = next_rows[i].x, row[4 * i + 1] = next_rows[i].y;
+      row[4 * i + 2] = next_rows[i].z, row[4 * i + 3] = next_rows[i].w;
+    }
+    const int next = t + gridDim.x;
+    if (next < args.num_tokens) {
+#pragma unroll
+      for (int i = 0; i < kQuads; i++) next_rows[i] = __ldg(rows_of + kQuads * next + i);
+    }
+    if (row[0] < 0) continue;
+    for (int column = threadIdx.x * 8; column < args.y_columns; column += kCombineThreads * 8) {
+      float sum[8] = {};
+#pragma unroll
+      for (int i = 0; i < kMaxTokenRows; i += kAtOnce) {
+        if (row[i] < 0) break;
+        uint4 v[kAtOnce];
+#pragma unroll
+        for (int r = 0; r < kAtOnce; r++)
+          v[r] = row[i + r] < 0
+                     ? make_uint4(0, 0, 0, 0)
+                     : __ldcs(reinterpret_cast<const uint4*>(args.y + (size_t)row[i + r] * args.y_columns + column));
+#pragma unroll
+        for (int r = 0; r < kAtOnce; r++) {
+          const unsigned pairs[4] = {v[r].x, v[r].y, v[r].z, v[r].w};
+#pragma unroll
+          for (int p = 0; p < 4; p++) {
+            sum[2 * p] += __uint_as_float(pairs[p] << 16);
+            sum[2 * p + 1] += __uint_as_float(pairs[p] & 0xffff0000u);
+          }
+        }
+      }
+      __stcs(reinterpret_cast<uint4*>(args.output + (size_t)t * kHidden + args.first_column + column),
+             make_uint4(pack_bf16(sum[0], sum[1]), pack_bf16(sum[2], sum[3]), pack_bf16(sum[4], sum[5]),
+                        pack_bf16(sum[6], sum[7])));
+    }
+  }
+}
+
+cudaError_t launch_many_combine(const ManyArgs& args, int sms, cudaStream_t stream) {
+  const int at_most = kCombineWaves * kCombineCtas * sms;
+  return launch_with_pdl(many_combine, min(args.num_tokens, at_most), kCombineThreads, 1, 0, stream, args);
+}

@@ -1,0 +1,52 @@
+// epilogue: where the results of both GEMMs go: h and its scales, the counters that gemm2 waits for, y.
+#pragma once
+#include "many_tokens.cuh"
+#include "numerics.cuh"
+
+using Gemm1Smem = GemmSmem<1>;  // x has one term
+template <int kTerms>
+using Gemm2Smem = GemmSmem<kTerms>;
+
+// Named barriers. "Warpgroup": this id is warpgroup 0's, the next one warpgroup 1's.
+enum Gemm1Barrier { kBarGemm1Consumers = 1, kBarGemm1Warpgroup };
+enum Gemm2Barrier { kBarGemm2Warpgroup = 1 };
+
+// ---- h ----
+
+// From a row's largest absolute value: stores the scale, times the routing weight, and returns the scale's inverse.
+__device__ __forceinline__ float store_scale(float* h_scale, float amax, float weight) {
+  const float scale = row_scale(amax);
+  *h_scale = scale * weight;
+  return rcp_approx(scale);
+}
+
+// For a warpgroup: signals that the h that it has stored so far is in memory. gemm2 has a proxy fence before it reads.
+__device__ __forceinline__ void signal_h_stored(unsigned* counter) {
+  if (threadIdx.x % kWarpgroupThreads != 0) return;
+  bulk_wait();
+  counter_arrive(counter);
+}
+
+// Where a tile's h begins: rows of 128 columns, swizzled.
+template <int kTerms>
+__device__ __forceinline__ uint8_t* h_tile(const ManyArgs& args, const WorkTile& tile, int first_row, int rows,
+                                           int term) {
+  return args.h + (size_t)first_row * kInter * kTerms + (size_t)(tile.column * kTerms + term) * rows * kBlockK +
+         tile.first * kBlockK;
+}
+
+// ---- y ----
+
+// For a warpgroup: copies 128 bytes of each of `count` rows from shared memory, where they lie in swizzled atoms, to y,
+// which has `columns` columns.
+template <int kRows>
+__device__ __forceinline__ void store_rows(const uint8_t* staged, uint16_t* y, int columns, int count) {
+  const int thread = threadIdx.x % kWarpgroupThreads;
+#pragma unroll
+  for (int i = 0; i < kRows / 16; i++) {
+    const int row = 16 * i + thread / 8, piece = thread % 8;
+    if (row >= count) break;
+    *reinterpret_cast<uint4*>(y + (size_t)row * columns + piece * 8) = *reinterpret_cast<const uint4*>(
+        staged + row / kAtomRows * kAtomBytes + swizzle_128b(row % kAtomRows, piece * 16));
+  }
+}

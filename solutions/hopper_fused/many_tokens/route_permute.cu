@@ -1,0 +1,220 @@
+// many_route: each token's experts and weights; then its rows, sorted by expert and, for an expert, by token; then the
+// tile queues of both GEMMs. Cooperative launch, one CTA per SM.
+//
+//   every CTA      routes consecutive tokens, one warp a token; transposes their masks, 32 tokens at a time; counts its
+//                  rows of each expert
+//   grid barrier   `routed`: every CTA arrives before it waits, and all are resident, so it cannot deadlock
+//   every CTA      adds up the counts of the CTAs before it and of all; then writes its share of the tile queues, and
+//                  its tokens' rows with their scales of x
+//
+// gemm1 reads x itself, from the tokens' rows: only row numbers, weights and scales are permuted here.
+//
+// named barrier   threads                                        what it orders
+// kBarScan        kPaddedLocal: one thread per local expert      sums of 32 experts in scan_experts
+#include "many_tokens.cuh"
+#include "route.cuh"
+
+constexpr int kReduceParts = kRouteThreads / kPaddedLocal;  // threads that add up the CTAs' counts of an expert
+// Tokens of a CTA at least: with many experts, adding up fewer CTAs is faster than routing fewer tokens each.
+constexpr int kMinTokensPerCta = kMaskWords <= 2 ? 1 : 8;
+constexpr int kScalesPerLane = (kKSteps1 + kWarp - 1) / kWarp;  // of a row of x
+constexpr int kBarScan = 1;
+static_assert(kPaddedLocal <= kRouteThreads && kReduceParts >= 1, "one thread per local expert");
+static_assert(kMaxTokenRows <= kWarp, "a warp writes the end of a token's list of rows");
+
+// Where an expert's rows are: the first one, and their number with padding.
+struct ExpertRows {
+  int first[kPaddedLocal], rows[kPaddedLocal];
+};
+
+// For a whole warp: the scales of token t's x, a few in each lane; zeros without a token (t < 0).
+__device__ __forceinline__ void read_scales(const ManyArgs& args, int t, float (&scale)[kScalesPerLane]) {
+  const int lane = threadIdx.x % kWarp;
+#pragma unroll
+  for (int i = 0; i < kScalesPerLane; i++)
+    scale[i] =
+        t >= 0 && 32 * i + lane < kKSteps1 ? __ldg(args.x_scale + (size_t)(32 * i + lane) * args.num_tokens + t) : 0.0f;
+}
+
+// For a whole warp: writes token t and its scales to its rows of the experts 32 word + e, for the bits e of `experts`.
+// Lane e knows the row of expert 32 word + e.
+__device__ __forceinline__ void place_row(const ManyArgs& args, const ExpertRows& expert_rows, int t,
+                                          const float (&scale)[kScalesPerLane], int word, unsigned experts, int row) {
+  const int lane = threadIdx.x % kWarp;
+  if (experts >> lane & 1) args.row_token[row] = max(t, 0);
+  for (unsigned left = experts; left; left &= left - 1) {
+    const int e = __ffs(left) - 1, first = expert_rows.first[32 * word + e], rows = expert_rows.rows[32 * word + e];
+    const int r = __shfl_sync(kFullWarp, row, e) - first;
+#pragma unroll
+    for (int k = 0; k < kScalesPerLane; k++)
+      if (32 * k + lane < kKSteps1)
+        args.gathered_scale[(size_t)first * kKSteps1 + (32 * k + lane) * rows + r] = scale[k];
+  }
+}
+
+// Inclusive prefix sums over the first kPaddedLocal threads of the CTA, all of which call it.
+template <int COUNT>
+__device__ __forceinline__ void scan_experts(int (&v)[COUNT], int (*word_sums)[kMaskWords]) {
+  const int lane = threadIdx.x % kWarp, word = threadIdx.x / kWarp;
+#pragma unroll
+  for (int i = 0; i < COUNT; i++) {
+#pragma unroll
+    for (int d = 1; d < kWarp; d *= 2) {
+      const int before = __shfl_up_sync(kFullWarp, v[i], d);
+      v[i] += lane >= d ? before : 0;
+    }
+    if (lane == kWarp - 1) word_sums[i][word] = v[i];
+  }
+  named_barrier_sync(kBarScan, kPaddedLocal);
+#pragma unroll
+  for (int i = 0; i < COUNT; i++)
+    for (int w = 0; w < word; w++) v[i] += word_sums[i][w];
+}
+
+__global__ void __launch_bounds__(kRouteThreads) many_route(const ManyArgs args) {
+  constexpr int kWarps = kRouteThreads / kWarp;
+  constexpr unsigned kAll = kFullWarp;
+  __shared__ unsigned before[kReduceParts][kPaddedLocal], total[kReduceParts][kPaddedLocal];
+  __shared__ int long_end[kPaddedLocal], short_end[kPaddedLocal], word_sums[4][kMaskWords];
+  __shared__ ExpertRows expert_rows;
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const int tokens_per_cta = max(kMinTokensPerCta, (int)((args.num_tokens + gridDim.x - 1) / gridDim.x));
+  const int batches = (tokens_per_cta + 31) / 32;  // of 32 tokens, of this CTA
+  const int ctas = (args.num_tokens + tokens_per_cta - 1) / tokens_per_cta;  // those with tokens
+  extern __shared__ uint32_t
+      mask[];  // [batch][word][token]; transposed: [batch][expert], bit t: token t has the expert
+  int* first_row = reinterpret_cast<int*>(mask + batches * kPaddedLocal);  // [batch][expert]: rows in earlier batches
+  int* first_row_in_all = first_row + batches * kPaddedLocal;              // [expert]: this CTA's first row
+  const int first_token = min(args.num_tokens, (int)blockIdx.x * tokens_per_cta);
+  const int tokens = min(args.num_tokens - first_token, tokens_per_cta);
+  pdl_launch_dependents();
+  if (blockIdx.x == 0 && threadIdx.x == 0) {
+    Counters& c = *args.counters;
+    c.stored_but_last = c.stored_all = 0;
+    for (int i = 0; i < kMaxColumnPasses; i++) c.next_tile[i] = 0;
+  }
+  constexpr int kLogitBytes = kExperts * (kRenorm ? 2 : 4);
+  for (int i = warp; i < tokens; i += kWarps)
+    if (lane < kLogitBytes / 128)
+      prefetch_l2(static_cast<const uint8_t*>(args.logits) + (size_t)(first_token + i) * kLogitBytes + 128 * lane);
+  for (int i = warp; i < 32 * batches; i += kWarps) {
+    const int t = first_token + i;
+    uint32_t* my_mask = mask + i / 32 * kPaddedLocal + i % 32;
+    if (i < tokens) route_token(args, t, my_mask, 32, args.weight + (size_t)t * kLocal);
+    else if (lane < kMaskWords) my_mask[32 * lane] = 0;
+    __syncwarp();
+    if (tokens_per_cta <= kWarps && i < tokens) {  // few enough for L2: prefetched while this CTA waits for the others
+      unsigned any = 0;
+#pragma unroll
+      for (int w = 0; w < kMaskWords; w++) any |= my_mask[32 * w];
+      if (any)
+        for (int line = lane; line < kHidden / 128; line += 32) prefetch_l2(args.x + (size_t)t * kHidden + line * 128);
+    }
+  }
+  __syncthreads();
+  for (int i = warp; i < batches * kMaskWords; i += kWarps) mask[32 * i + lane] = tokens_of_expert(mask[32 * i + lane]);
+  __syncthreads();
+  if (threadIdx.x < kPaddedLocal) {
+    int rows = 0;
+    for (int b = 0; b < batches; b++) {
+      first_row[b * kPaddedLocal + threadIdx.x] = rows;
+      rows += __popc(mask[b * kPaddedLocal + threadIdx.x]);
+    }
+    if (tokens > 0) __stcg(args.cta_rows + blockIdx.x * kPaddedLocal + threadIdx.x, rows);
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    counter_arrive(&args.counters->routed);
+    counter_wait(&args.counters->routed, gridDim.x);
+  }
+  __syncthreads();
+  if (threadIdx.x < kReduceParts * kPaddedLocal) {
+    const int part = threadIdx.x / kPaddedLocal, e = threadIdx.x % kPaddedLocal;
+    unsigned earlier = 0, all = 0;
+#pragma unroll 4
+    for (int cta = part; cta < ctas; cta += kReduceParts) {
+      const unsigned rows = __ldcg(args.cta_rows + cta * kPaddedLocal + e);
+      all += rows;
+      if (cta < blockIdx.x) earlier += rows;
+    }
+    before[part][e] = earlier;
+    total[part][e] = all;
+  }
+  __syncthreads();
+  if (threadIdx.x < kPaddedLocal) {
+    const int e = threadIdx.x;
+    unsigned earlier = 0, all = 0;
+#pragma unroll
+    for (int i = 0; i < kReduceParts; i++) earlier += before[i][e], all += total[i][e];
+    const int padded = (all + kRowAlign - 1) / kRowAlign * kRowAlign;
+    const RowSplit split(padded);
+    int end[4] = {padded, split.long_tiles(), split.short_tiles(), all > 0};
+    scan_experts(end, word_sums);
+    expert_rows.first[e] = end[0] - padded;
+    expert_rows.rows[e] = padded;
+    long_end[e] = end[1];
+    short_end[e] = end[2];
+    total[0][e] = all;
+    first_row_in_all[e] = end[0] - padded + earlier;
+    if (blockIdx.x == 0 && e == kPaddedLocal - 1) args.counters->queues = {end[1], end[2], end[3], end[0]};
+  }
+  __syncthreads();
+  const int long_tiles = long_end[kPaddedLocal - 1], short_tiles = short_end[kPaddedLocal - 1],
+            clusters = args.clusters;
+  for (int e = blockIdx.x; e < kLocal; e += gridDim.x) {
+    const int rows = expert_rows.rows[e], first = expert_rows.first[e];
+    if (rows == 0) continue;
+    const QueuePlace place = {e, rows, first, long_end[e], short_end[e], long_tiles, short_tiles};
+    const bool early = place.early(clusters);
+    write_tiles(args.tiles1, kWeightTiles1 / 2, place, early, threadIdx.x, kRouteThreads);
+    write_tiles(args.tiles2, args.y_columns / (2 * kTileWeightRows), place, early, threadIdx.x, kRouteThreads);
+  }
+  for (int i = warp; i < tokens; i += kWarps) {
+    const int t = first_token + i, b = i / 32;
+    float scale[kScalesPerLane];
+    read_scales(args, t, scale);
+    int* token_rows = args.token_rows + (size_t)t * kMaxTokenRows;
+    int count = 0;  // of this token's rows so far
+#pragma unroll 1
+    for (int w = 0; w < kMaskWords; w++) {
+      const int at = b * kPaddedLocal + 32 * w + lane;
+      const unsigned tokens_with_row = mask[at];
+      const bool mine = tokens_with_row >> i % 32 & 1;
+      const unsigned bits = __ballot_sync(kAll, mine);
+      if (bits == 0) continue;
+      const int row = first_row_in_all[32 * w + lane] + first_row[at] + __popc(tokens_with_row & ((1u << i % 32) - 1));
+      if (mine) {
+        args.row_weight[row] = args.weight[(size_t)t * kLocal + 32 * w + lane];
+        token_rows[count + __popc(bits & ((1u << lane) - 1))] = row;
+      }
+      place_row(args, expert_rows, t, scale, w, bits, row);
+      count += __popc(bits);
+    }
+    if (lane >= count && lane < kMaxTokenRows) token_rows[lane] = -1;
+  }
+  // rows that pad an expert
+  const float no_scale[kScalesPerLane] = {};
+  for (int i = blockIdx.x * kWarps + warp; i < kLocal * kRowAlign; i += gridDim.x * kWarps) {
+    const int e = i / kRowAlign, row = expert_rows.first[e] + total[0][e] + i % kRowAlign;
+    if (row >= expert_rows.first[e] + expert_rows.rows[e]) continue;
+    if (lane == 0) args.row_weight[row] = 0.0f;
+    place_row(args, expert_rows, -1, no_scale, e / 32, 1u << e % 32, row);
+  }
+}
+
+static int smem_bytes(int tokens, int ctas) {
+  int tokens_per_cta = (tokens + ctas - 1) / ctas;
+  if (tokens_per_cta < kMinTokensPerCta) tokens_per_cta = kMinTokensPerCta;
+  return route_smem_bytes((tokens_per_cta + 31) / 32);
+}
+
+cudaError_t prepare_many_route() {
+  return cudaFuncSetAttribute(many_route, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                              route_smem_bytes(kMaxRouteBatches));
+}
+
+cudaError_t launch_many_route(const ManyArgs& args, int ctas, cudaStream_t stream) {
+  void* parameters[] = {const_cast<ManyArgs*>(&args)};
+  return cudaLaunchCooperativeKernel(reinterpret_cast<void*>(many_route), dim3(ctas), dim3(kRouteThreads), parameters,
+                                     smem_bytes(args.num_tokens, ctas), stream);
+}

@@ -1,1 +1,0 @@
-// The FP8 types are not needed to divide work.
