@@ -1,17 +1,11 @@
-"""build: compile the CUDA sources on first use, once for each content, and load them."""
+"""build: the CUDA sources' library, compiled for one architecture on first use."""
 
-import hashlib
 import importlib.util
-import os
-import shutil
-import sys
-import tempfile
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-import tvm_ffi
-import tvm_ffi.cpp
+from .kernels.build_library import build_library, load_library, read_sources
 
 
 class Target(NamedTuple):
@@ -46,71 +40,31 @@ def cutlass_folders():
     return folders
 
 
-def _kept_sources(target):
-    """A copy of the CUDA sources in the cache, in a folder named after what they say, so that ninja knows them again.
-
-    FIB unpacks a solution to a new place now and then, and that alone must not compile it again.
-    """
-    others = tuple(other.prefix for other in TARGETS.values() if other != target)
-    files = [path for path in sorted(Path(__file__).parent.glob("*.cu*")) if not path.name.startswith(others)]
-    texts = {path.name: path.read_text() for path in files}
-    digest = hashlib.sha256(repr(texts).encode()).hexdigest()[:16]
-    cache = Path(os.environ.get("TVM_FFI_CACHE_DIR", "~/.cache/tvm-ffi")).expanduser()
-    kept = cache / f"cutlass_grouped_sources_{digest}"
-    if not kept.is_dir():
-        cache.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=cache) as new:
-            sources = Path(new) / "sources"
-            sources.mkdir()
-            for name, text in texts.items():
-                (sources / name).write_text(text)
-            try:
-                sources.rename(kept)
-            except OSError:  # another process was faster
-                if not kept.is_dir():
-                    raise
-    return kept
+def sources(hardware):
+    """Path -> text of the CUDA sources for a key of TARGETS: all but other architectures' own."""
+    others = tuple(other.prefix for key, other in TARGETS.items() if key != hardware)
+    texts = read_sources(Path(__file__).parent)
+    return {path: text for path, text in texts.items() if not path.startswith(others)}
 
 
 def build(hardware):
-    """Path of the library for a key of TARGETS, compiled if it is not there yet, all files at once.
-
-    tvm_ffi holds a lock while it builds and leaves what is up to date alone, so several processes build once and an
-    unchanged source is never built again.
+    """Path of the library for a key of TARGETS, compiled if it is not there yet.
 
     Raises:
-        RuntimeError: there is no nvcc or no CUTLASS, or nvcc fails (its output is in the message).
+        RuntimeError: there is no CUTLASS, or as `build_library` does.
     """
-    cuda = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"))
-    if shutil.which("nvcc") is None and not (cuda / "bin/nvcc").exists():
-        raise RuntimeError("cutlass_grouped is compiled on first use and needs nvcc on the PATH (made with CUDA 13.0)")
-    target = TARGETS[hardware]
-    includes = cutlass_folders()
-    sources = _kept_sources(target)
-    files = sorted(sources.glob("*.cu"))
-    print(
-        f"cutlass_grouped: loading {len(files)} CUDA files (compiled on first use, each a minute of one core)",
-        file=sys.stderr,
-        flush=True,
+    target, folders = TARGETS[hardware], cutlass_folders()
+    return build_library(
+        "cutlass_grouped",
+        sources(hardware),
+        architecture=target.architecture,
+        flags=target.flags,
+        include_folders=folders,
+        headers_version=(folders[0] / "cutlass" / "version.h").read_text(),
     )
-    before = os.environ.get("TVM_FFI_CUDA_ARCH_LIST")
-    os.environ["TVM_FFI_CUDA_ARCH_LIST"] = target.architecture
-    try:
-        return tvm_ffi.cpp.build(
-            "cutlass_grouped",
-            cuda_files=[str(file) for file in files],
-            extra_cuda_cflags=target.flags,
-            extra_ldflags=(f"-L{cuda}/lib64", f"-Wl,-rpath,{cuda}/lib64"),  # where nvcc on the PATH only forwards
-            extra_include_paths=[str(folder) for folder in (sources, *includes)],
-        )
-    finally:
-        if before is None:
-            del os.environ["TVM_FFI_CUDA_ARCH_LIST"]
-        else:
-            os.environ["TVM_FFI_CUDA_ARCH_LIST"] = before
 
 
 @lru_cache
 def load_kernels():
     """The module compiled for sm_90, with `run_layer` and `tile_number`. Raises RuntimeError as `build` does."""
-    return tvm_ffi.load_module(build("sm_90"))
+    return load_library(build("sm_90"))

@@ -50,13 +50,13 @@ def replayed(run):
 
 
 def build():
-    """The compiled replay.cpp, with `replay_and_keep`. tvm_ffi builds it once for each content."""
-    import tvm_ffi.cpp
+    """The compiled replay.cpp, with `replay_and_keep`. Raises RuntimeError as `build_library` does."""
+    from .build_library import build_library, load_library  # needs tvm_ffi, which may be missing
 
     headers = Path(triton.__file__).parent / "backends/nvidia/include"
-    print("replay: loading the launcher (compiled on first use, about 10 s)", file=sys.stderr, flush=True)
     source = Path(__file__).with_name("replay.cpp")
-    return tvm_ffi.cpp.load("replay", cpp_files=[str(source)], extra_include_paths=[str(headers)])
+    texts = {source.name: source.read_text()}
+    return load_library(build_library("replay", texts, include_folders=[headers], headers_version=triton.__version__))
 
 
 def replayed_by(library, run):

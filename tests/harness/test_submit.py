@@ -144,7 +144,7 @@ def test_a_package_that_is_looked_up_by_name_counts_as_imported(line, module):
     ("name", "said"),
     [
         ("sglang_triton", ["load.py:27 names sglang"]),
-        ("cutlass_grouped", ["build.py:39 names flashinfer"]),
+        ("cutlass_grouped", ["build.py:33 names flashinfer"]),
         ("triton_fused_v2", []),
         ("hopper_fused", []),
     ],

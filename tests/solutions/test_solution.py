@@ -451,14 +451,16 @@ def test_wrong_scalars_are_refused(layer, geometry, name, value):
     refused(layer, geometry, inputs(geometry, 3) | {name: value}, name, ("got", "want"))
 
 
-def test_hopper_fused_refuses_a_bool_before_its_binding(monkeypatch):
+def test_hopper_fused_refuses_a_bool_before_its_binding(monkeypatch, tmp_path):
     """A user would miss: the binding takes True for 1, and experts of another rank are computed."""
-    monkeypatch.syspath_prepend(paths.SOLUTIONS)
+    (folder,) = pack.pack_packages(["hopper_fused"], tmp_path)
+    (folder / "__init__.py").unlink()  # it imports main.py, which compiles
+    monkeypatch.syspath_prepend(tmp_path)
     build = importlib.import_module("hopper_fused.build")
     layer = SimpleNamespace(run_layer=lambda *_: pytest.fail("reached the binding"))
     monkeypatch.setattr(build, "load_kernels", lambda: layer)
     main = importlib.import_module("hopper_fused.main")
-    for name in ("hopper_fused.main", "hopper_fused.build", "hopper_fused.terms", "hopper_fused"):
+    for name in [name for name in sys.modules if name.partition(".")[0] == "hopper_fused"]:
         monkeypatch.delitem(sys.modules, name)
     for name in ("local_expert_offset", "routed_scaling_factor"):
         with pytest.raises(ValueError, match="got bool, want|is on cpu, want a CUDA device"):

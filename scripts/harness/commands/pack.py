@@ -1,5 +1,8 @@
 """Pack solutions into the JSON that FlashInfer-Bench reads, with the shared stages they list.
 
+--build also lets FlashInfer-Bench build each, so that what they compile with nvcc or a C++ compiler is kept for later
+runs, here or on another machine; no GPU is needed. TVM_FFI_CACHE_DIR is where, MAX_JOBS how many compilers at a time.
+
 --package writes them as Python packages instead, for a program that calls `run` without FlashInfer-Bench:
 docs/engines.md.
 """
@@ -8,7 +11,7 @@ import argparse
 
 from harness.core.arguments import Names, output_folder
 from harness.operators.catalogue import GEOMETRIES
-from harness.packing import pack
+from harness.packing import build_ahead, pack
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -16,6 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("names", nargs="*", action=Names, metavar="NAME", help="default: every solution")
     add_either("--into", type=output_folder, metavar="PATH", help="register in another FlashInfer-Trace data set")
     add_either("--package", type=output_folder, metavar="FOLDER", help="write FOLDER/NAME/, which `import` finds")
+    add_either("--build", action="store_true", help="also compile the CUDA and C++ sources; needs no GPU")
     what = "what to register with --into; default: full"
     add("--geometry", nargs="+", action=Names, choices=list(GEOMETRIES), default=["full"], help=what)
 
@@ -29,4 +33,4 @@ def main(args: argparse.Namespace) -> int:
         written = pack.pack_here(args.names)
     for path in written:
         print(path)
-    return 0
+    return build_ahead.build(args.names) if args.build else 0

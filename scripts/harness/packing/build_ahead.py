@@ -1,0 +1,31 @@
+"""Build solutions for every definition they serve, before they are needed, on a machine that may have no GPU."""
+
+import time
+
+from flashinfer_bench.compile import BuilderRegistry, BuildError
+
+from harness.operators.catalogue import definition
+from harness.packing import pack
+from harness.packing.eligibility import is_installed
+from harness.packing.manifest import choose
+
+
+def build(names: list[str]) -> int:
+    """Let FIB build them one after the other; print a line for each. Returns 1 if one does not build, else 0.
+
+    What is compiled stays in its own cache, where later builds find it. Raises PackingError.
+    """
+    status = 0
+    for name in choose(names):
+        for geometry, solution in pack.pack(name).items():
+            if missing := [module for module in solution.spec.dependencies if not is_installed(module)]:
+                print(f"{solution.name}: SKIPPED: needs {', '.join(missing)}, not installed here")
+                continue
+            start = time.monotonic()
+            try:
+                BuilderRegistry.get_instance().build(definition(geometry), solution)
+                print(f"{solution.name}: built in {time.monotonic() - start:.1f} s", flush=True)
+            except BuildError as error:
+                print(f"{solution.name}: not built: {error}", flush=True)
+                status = 1
+    return status
