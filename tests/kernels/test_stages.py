@@ -14,7 +14,8 @@ from solutions.kernels.gemm1 import gemm1, gemm1_ref
 from solutions.kernels.gemm1_swiglu_quant import gemm1_swiglu_quant, gemm1_swiglu_quant_ref
 from solutions.kernels.gemm2 import gemm2, gemm2_ref
 from solutions.kernels.permute import max_tiles, permute, permute_ref
-from solutions.kernels.route import NUM_GROUPS, TOP_K, TOPK_GROUPS, route, route_ref
+from solutions.kernels.problem import KEPT_GROUPS, NUM_EXPERTS, NUM_GROUPS, NUM_LOCAL_EXPERTS, TOP_K
+from solutions.kernels.route import route, route_ref
 from solutions.kernels.swiglu_quant import swiglu_quant, swiglu_quant_ref
 from solutions.kernels.tile_order import tile_order
 from solutions.triton_fused_v2.tiles import Tile
@@ -22,7 +23,7 @@ from solutions.triton_fused_v2.tiles import Tile
 hypothesis = pytest.importorskip("hypothesis")
 st = hypothesis.strategies
 
-EXPERTS, LOCAL = 256, 32
+EXPERTS, LOCAL = NUM_EXPERTS, NUM_LOCAL_EXPERTS
 BF16_STEP = 2.0**-7  # between neighbours, relative to the smaller one
 FP8_STEP = 2.0**-3
 SMALLEST_FP8 = 2.0**-9
@@ -166,9 +167,9 @@ def margin(biased):
     groups = biased.unflatten(1, (NUM_GROUPS, -1))
     score = groups.topk(2).values.sum(-1)
     order = score.sort(descending=True).values
-    kept = score >= order[:, TOPK_GROUPS - 1 : TOPK_GROUPS]
+    kept = score >= order[:, KEPT_GROUPS - 1 : KEPT_GROUPS]
     inside = groups.masked_fill(~kept[..., None], -torch.inf).flatten(1).topk(TOP_K + 1).values
-    between_groups = order[:, TOPK_GROUPS - 1] - order[:, TOPK_GROUPS]
+    between_groups = order[:, KEPT_GROUPS - 1] - order[:, KEPT_GROUPS]
     return torch.minimum(between_groups, -inside.diff().max(1).values)
 
 

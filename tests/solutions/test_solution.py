@@ -27,6 +27,7 @@ from definitions import moe_fp8_block_scale as moe
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SOLUTIONS = manifest.solution_names()
 OUTPUT = "output"
+EXPERTS, LOCAL = (moe.GEOMETRIES["full"][size] for size in ("num_experts", "num_local_experts"))  # as in "small"
 BIG = max(t for _, t, _ in PUBLIC["full"])
 
 # of Triton's interpreter, thousands of times
@@ -84,17 +85,17 @@ def inputs(geometry, num_tokens, device=DEVICE, seed=0, offset=64):
     """A dict of arguments, `output` last and full of NaN; about half of the pairs are local."""
     sizes = moe.GEOMETRIES[geometry]
     hidden, inter = sizes["hidden_size"], sizes["intermediate_size"]
-    h, i, local = hidden // 128, inter // 128, moe.NUM_LOCAL_EXPERTS
+    h, i, local = hidden // 128, inter // 128, LOCAL
     generator = torch.Generator(device).manual_seed(seed)
 
     def normal(*shape):
         return torch.randn(shape, generator=generator, device=device)
 
-    logits = normal(num_tokens, moe.NUM_EXPERTS)
+    logits = normal(num_tokens, EXPERTS)
     logits[:, offset : offset + local] += 1.5
     return {
         "routing_logits": logits,
-        "routing_bias": (0.05 * normal(moe.NUM_EXPERTS)).bfloat16(),
+        "routing_bias": (0.05 * normal(EXPERTS)).bfloat16(),
         "hidden_states": normal(num_tokens, hidden).to(torch.float8_e4m3fn),
         "hidden_states_scale": normal(h, num_tokens),
         "gemm1_weights": normal(local, 2 * inter, hidden).to(torch.float8_e4m3fn),
@@ -145,7 +146,7 @@ def without_local_expert(arguments):
     """[T] bool: tokens that route to no expert of this rank."""
     experts, _ = moe.route(arguments["routing_logits"], arguments["routing_bias"], 1.0)
     local = experts - arguments["local_expert_offset"]
-    return ((local < 0) | (local >= moe.NUM_LOCAL_EXPERTS)).all(1)
+    return ((local < 0) | (local >= LOCAL)).all(1)
 
 
 # ---- right answers ----
@@ -232,7 +233,7 @@ def test_no_tokens(layer, geometry):
 def test_rows_without_a_local_expert_are_zero(layer, geometry, some):
     """A user would miss: old memory, here NaN, in rows that this rank adds nothing to."""
     arguments = inputs(geometry, 9)
-    local = slice(64, 64 + moe.NUM_LOCAL_EXPERTS)
+    local = slice(64, 64 + LOCAL)
     arguments["routing_logits"][1:8:2, local] = -20
     if not some:
         arguments["routing_logits"][:, local] = -20
@@ -248,7 +249,7 @@ def test_rows_without_a_local_expert_are_zero(layer, geometry, some):
 def test_rows_without_a_local_expert_are_zero_among_many(layer, geometry, num_tokens):
     """A user would miss: old memory in such rows, where their clearing is shared out over the device."""
     arguments = inputs(geometry, num_tokens)
-    arguments["routing_logits"][1::2, 64 : 64 + moe.NUM_LOCAL_EXPERTS] = -20
+    arguments["routing_logits"][1::2, 64 : 64 + LOCAL] = -20
     none = without_local_expert(arguments)
     output = run(layer, arguments)
     assert none[1::2].all() and not none.all() and (output[none] == 0).all()
@@ -326,7 +327,7 @@ def test_nan_reaches_the_output(layer, name, code):
     """A user would miss: a broken activation or weight that turns into a finite answer, here the code read as 480."""
     arguments = inputs("small", 3)
     experts, _ = moe.route(arguments["routing_logits"], arguments["routing_bias"], 1.0)
-    token, expert = next((t, e) for t in range(3) for e in (experts[t] - 64).tolist() if 0 <= e < moe.NUM_LOCAL_EXPERTS)
+    token, expert = next((t, e) for t in range(3) for e in (experts[t] - 64).tolist() if 0 <= e < LOCAL)
     place = (token, 5) if name == "hidden_states" else (expert, 130, 5)
     arguments[name].view(torch.uint8)[place] = code
     wanted = reference(arguments).isnan()
@@ -436,7 +437,7 @@ def test_wrong_sizes_are_refused(layer, geometry):
     ("name", "value"),
     [
         ("local_expert_offset", -1),
-        ("local_expert_offset", moe.NUM_EXPERTS - moe.NUM_LOCAL_EXPERTS + 1),
+        ("local_expert_offset", EXPERTS - LOCAL + 1),
         ("local_expert_offset", 1.5),
         ("local_expert_offset", "64"),
         ("local_expert_offset", None),
