@@ -25,7 +25,7 @@ from harness.operators import workloads
         (["compare", "--tolerance", "relaxd"], "did you mean relaxed?"),
         (["pack", "cutlass"], "unknown solution 'cutlass'; did you mean cutlass_grouped?"),
         (["submit", "hoper_fused", "--into", "/nowhere/new"], "did you mean hopper_fused?"),
-        (["tune", "--geometry", "fill"], "unknown value 'fill'; did you mean full?"),
+        (["tune", "--definition", "fill"], "unknown definition 'fill'; did you mean full?"),
         (["docs", "tunes"], "unknown page 'tunes'; did you mean tune?"),
     ],
 )

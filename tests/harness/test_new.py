@@ -12,6 +12,7 @@ from harness.commands import new
 from harness.core import paths
 from harness.evaluation import cpu_judge, run
 from harness.evaluation.tolerances import TOLERANCES
+from harness.operators import catalogue
 from harness.operators.moe_fp8_block_scale import cases
 from harness.packing import eligibility, manifest, pack
 from harness.report.blocks import solutions as solutions_block
@@ -44,15 +45,62 @@ def test_a_new_solution_passes(solutions, start, tolerance, workloads, capsys):
     assert cli.main(["new", "mine", "--from", start]) == 0
     assert capsys.readouterr().out.endswith("Next: moebench run --solutions mine\n")
     packed = pack.pack("mine", solutions)
-    assert list(packed) == list(GEOMETRIES) and packed["full"].name == "mine"
+    assert list(packed) == ["full", "small"] and packed["full"].name == "mine"
     for hardware in ("cpu", "sm_90", "sm_100"):
         assert eligibility.why_skipped(packed["small"], hardware) is None
     todo = run.load_workloads("small", workloads)
     assert len(todo) == len(workloads or cases("small"))
     for label, workload in todo:
-        settings = TOLERANCES[tolerance].config(num_trials=1, timeout_seconds=60), paths.ROOT
+        settings = TOLERANCES[tolerance].config(num_trials=1, timeout_seconds=300), paths.ROOT
         (found,) = cpu_judge.run_workload(definition("small"), workload, [packed["small"]], *settings).values()
         assert found.status == EvaluationStatus.PASSED, f"{label}: {found.log}"
+
+
+SMALL = ["small", "small-one-group", "small-renorm"]
+
+
+@pytest.mark.parametrize(
+    ("start", "small", "workloads"),
+    [
+        *(("torch", small, []) for small in SMALL),
+        ("triton", "small-one-group", ["none-local", "no-tokens"]),
+        ("triton", "small-renorm", ["one-token", "no-tokens"]),
+        *(pytest.param("triton", small, [], marks=SLOW) for small in SMALL),
+    ],
+)
+def test_a_start_passes_for_every_routing(solutions, start, small, workloads):
+    """A user would miss: a start of Qwen3's layer, whose inputs are others, that runs as it is."""
+    served = [key for key in catalogue.FP8_MOE if catalogue.small_like(key) == small]
+    assert cli.main(["new", "mine", "--from", start, "--definition", *map(catalogue.definition_name, served)]) == 0
+    packed = pack.pack("mine", solutions)
+    assert list(packed) == served and packed[served[0]].name == "mine"
+    full = catalogue.definition(small)
+    settings = TOLERANCES["relaxed"].config(num_trials=1, timeout_seconds=300), paths.ROOT
+    for label, workload in run.load_workloads(small, workloads):
+        (found,) = cpu_judge.run_workload(full, workload, [packed[small]], *settings).values()
+        assert found.status == EvaluationStatus.PASSED, f"{label}: {found.log}"
+
+
+@pytest.mark.parametrize(
+    ("args", "definitions"),
+    [
+        (["--definition", "kimi-k2-ep8"], ["kimi-k2-ep8", "small-one-group"]),
+        (["--definition", "qwen3-30b,qwen3-next"], ["qwen3-30b", "qwen3-next", "small-renorm"]),
+        (["--from", "hopper_fused", "--definition", "glm-5-ep8"], ["glm-5-ep8", "small-one-group"]),
+        ([], ["full", "small"]),
+    ],
+)
+def test_it_serves_what_is_asked_for_and_the_small_one(solutions, args, definitions):
+    assert cli.main(["new", "mine", *args]) == 0
+    assert manifest.read_manifest("mine", solutions).definitions == definitions
+
+
+def test_a_copy_has_the_folders_below(solutions):
+    """A user would miss: a copy of hopper_fused whose headers stayed behind."""
+    assert cli.main(["new", "mine", "--from", "hopper_fused"]) == 0
+    copy, original = (pack.pack(name, solutions) for name in ("mine", "hopper_fused"))
+    assert any("/" in source.path for source in original["full"].sources)
+    assert {key: packed.sources for key, packed in copy.items()} == {k: p.sources for k, p in original.items()}
 
 
 def test_the_backends_page_stays_up_to_date(solutions, monkeypatch):
@@ -74,7 +122,7 @@ def test_the_backends_page_stays_up_to_date(solutions, monkeypatch):
 def test_it_is_short_and_formatted(solutions, start):
     """A user would miss: a start that `make lint` refuses."""
     cli.main(["new", "mine", "--from", start])
-    assert len((solutions / "mine" / "solution.toml").read_text().splitlines()) == 8
+    assert len((solutions / "mine" / "solution.toml").read_text().splitlines()) == 9
     text = (solutions / "mine" / "main.py").read_text()
     assert max(map(len, text.splitlines())) <= 120 and text.endswith(")\n")
     for check in (["check"], ["format", "--check"]):
@@ -98,6 +146,8 @@ def test_a_copy_differs_in_its_name_alone(solutions):
         (["../mine"], "NAME: got '../mine', want lower-case letters"),
         (["hopper_fused"], "NAME: there is a solutions/hopper_fused/ already, want another name"),
         (["packed"], "NAME: there is a solutions/packed/ already"),
+        (["mine", "--definition", "qwen3-30"], "unknown definition 'qwen3-30'; did you mean qwen3-30b?"),
+        (["mine", "--definition", "mxfp8"], "--definition: got mxfp8, want an FP8 MoE layer, or --from a solution"),
         (["mine", "--from", "hoper_fused"], "--from: unknown solution 'hoper_fused'; did you mean hopper_fused?"),
         (
             ["mine", "--from", "x"],

@@ -64,7 +64,7 @@ def test_round_trip_through_fibs_reader_and_builder(folder):
 
 def test_a_package_runs_without_flashinfer_bench(folder, tmp_path, monkeypatch):
     """docs/engines.md: an engine that has no FIB imports the package and calls its function."""
-    assert pack.pack_packages(["tiny"], tmp_path / "engine", folder) == [tmp_path / "engine" / "tiny"]
+    assert pack.pack_packages(["tiny"], tmp_path / "engine", [], folder) == [tmp_path / "engine" / "tiny"]
     for module in ("flashinfer_bench", "harness"):
         monkeypatch.setitem(sys.modules, module, None)  # importing it raises
     monkeypatch.syspath_prepend(tmp_path)
@@ -75,9 +75,9 @@ def test_a_package_runs_without_flashinfer_bench(folder, tmp_path, monkeypatch):
 
 def test_a_package_is_not_written_over_another(folder, tmp_path):
     """A file of an older version that stays there would be compiled along."""
-    pack.pack_packages(["tiny"], tmp_path / "engine", folder)
+    pack.pack_packages(["tiny"], tmp_path / "engine", [], folder)
     with pytest.raises(UserError, match="--package: .*engine/tiny exists; remove it"):
-        pack.pack_packages([], tmp_path / "engine", folder)
+        pack.pack_packages([], tmp_path / "engine", [], folder)
 
 
 def test_packing_twice_gives_the_same_bytes(folder):
@@ -124,7 +124,7 @@ def test_only_the_listed_geometries_are_served(folder):
         ("solution.toml", '["cpu"]', '["cpu", "hopper"]', "'sm_121', got 'hopper'"),
         ("solution.toml", '["cpu"]', '"cpu"', "target_hardware: Input should be a valid list, got 'cpu'"),
         ("solution.toml", '["cpu"]', "[]", "target_hardware: List should have at least 1 item"),
-        ("solution.toml", "kernels", "definitions", "definitions.0: Input should be 'full', 'small', "),
+        ("solution.toml", "kernels", "definitions", "definitions.0: Input should be 'full', 'deepseek-v3-ep16', "),
         (
             "solution.toml",
             "kernels",
@@ -238,7 +238,7 @@ def test_into_another_data_set(tmp_path):
 
 def test_the_command_names_the_files_that_it_wrote(tmp_path, capsys):
     (tmp_path / "definitions").mkdir()
-    assert cli.main(["pack", "triton_fused_v2", "--into", str(tmp_path), "--geometry", "full", "small"]) == 0
+    assert cli.main(["pack", "triton_fused_v2", "--into", str(tmp_path), "--definition", "full", "small"]) == 0
     files = capsys.readouterr().out.splitlines()
     assert TraceSet.from_path(str(tmp_path)).get_solution("triton_fused_v2")
     assert len(files) == 2 and all(str(tmp_path) in file for file in files)

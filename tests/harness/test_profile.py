@@ -672,7 +672,11 @@ def test_an_interrupted_profile_shows_the_solutions_that_are_done(monkeypatch, c
         (["triton_fused_v2", "--counters"], 1, "--counters needs a CUDA device; torch sees none"),
         (["hopper_fused"], 1, "hopper_fused: SKIPPED: needs sm_90; this machine has no CUDA device"),
         (["torch_scaled_mxfp8"], 1, "torch_scaled_mxfp8: SKIPPED: needs sm_100; this machine has no CUDA device"),
-        (["triton_mxfp8", "--definition", "mxfp8"], 1, "the mxfp8 geometry needs a CUDA device"),
+        (
+            ["triton_mxfp8", "--definition", "mxfp8"],
+            1,
+            "mxfp8 needs a CUDA device; without one: --definition mxfp8_small",
+        ),
         (["triton_mxfp8", "--definition", "odd"], 2, "unknown definition 'odd'; there are: full"),
     ],
 )

@@ -4,7 +4,11 @@ import numpy as np
 import pytest
 from harness import cli
 from harness.operators import moe_fp8_block_scale, workloads
+from harness.operators.catalogue import definition_name
 from harness.operators.moe_fp8_block_scale import routing_bound
+from harness.operators.workloads import cases_by_uuid
+
+SMALL = ["small", "small-one-group", "small-renorm"]
 
 
 def routed(geometry, name):
@@ -41,16 +45,17 @@ def test_logits_of_the_wrong_width_are_named():
         routing_bound(np.zeros((3, 64), np.float32), np.zeros(256, np.float32), 0, "full")
 
 
-@pytest.mark.parametrize("named", ["small", "moe_fp8_block_scale_ds_routing_topk8_ng8_kg4_e32_h512_i256"])
-def test_the_command_has_a_row_for_each_workload(named, capsys):
-    assert cli.main(["bound", named]) == 0
+@pytest.mark.parametrize("geometry", [*SMALL, "qwen3-next"])
+@pytest.mark.parametrize("name", [str, definition_name])
+def test_the_command_has_a_row_for_each_workload(geometry, name, capsys):
+    assert cli.main(["bound", name(geometry)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert "e32_h512_i256" in lines[0]
+    assert definition_name(geometry) in lines[0]
     rows = [[cell.strip() for cell in line.strip("│").split("│")] for line in lines if line.startswith("│")]
-    assert len(rows) == len(moe_fp8_block_scale.HARD) + 1 and rows[-1][0] == "mean"
+    assert len(rows) == len(cases_by_uuid(geometry)) + 1 and rows[-1][0] == "mean"
     assert float(rows[-1][-1]) == pytest.approx(sum(float(row[-1]) for row in rows[:-1]) / (len(rows) - 1), abs=1e-4)
 
 
 def test_an_unknown_definition_is_named(capsys):
     assert cli.main(["bound", "nothing"]) == 2
-    assert capsys.readouterr().err.startswith("unknown definition 'nothing'; there are: full, small, ")
+    assert capsys.readouterr().err.startswith("unknown definition 'nothing'; there are: full, deepseek-v3-ep16, ")

@@ -196,7 +196,7 @@ def test_logs_in_traces_lose_the_folders_of_a_machine(tmp_path, records):
     ("args", "status", "message"),
     [
         (["--solutions", "nothing"], 2, "unknown solution 'nothing'; there are: "),
-        (["--definition", "huge"], 2, "unknown definition 'huge'; there are: full, small"),
+        (["--definition", "huge"], 2, "unknown definition 'huge'; there are: full, "),
         (["--definition", "full"], 1, "needs a CUDA device"),
         (
             ["--solutions", "hopper_fused"],

@@ -470,12 +470,12 @@ def test_more_tokens_than_were_recorded_are_refused():
         (["--configuration", "m48-n128-g8-p2-w4-s3"], "block_m is 48, want one of 16, 32, 64, 128"),
         (["--only-prune", "--routing", "/nowhere"], "--routing: /nowhere is not a folder"),
         (["--only-prune", "--tokens", "99999"], "T = 99999: the longest batch has"),
-        (["--geometry", "huge"], "unknown value 'huge'; there are: full, small"),
+        (["--definition", "huge"], "unknown definition 'huge'; there are: full, "),
     ],
 )
 def test_bad_input_ends_in_one_clear_line(args, said, capsys):
     try:
-        code = cli.main(["tune", "--geometry", "small", *args])
+        code = cli.main(["tune", "--definition", "small", *args])
     except SystemExit as stopped:  # argparse
         code = stopped.code
     assert code == 2 and said in capsys.readouterr().err.strip().splitlines()[-1]
@@ -483,13 +483,13 @@ def test_bad_input_ends_in_one_clear_line(args, said, capsys):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU to tune on")
 def test_without_a_gpu_it_says_what_can_be_done(capsys):
-    code, err = cli.main(["tune", "--geometry", "small"]), capsys.readouterr().err
+    code, err = cli.main(["tune", "--definition", "small"]), capsys.readouterr().err
     assert code == 1 and err.count("\n") == 1 and "needs a CUDA device" in err and "--only-prune" in err
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="prunes for the GPU that is here")
 def test_pruning_alone_needs_no_gpu(capsys):
-    args = ["--geometry", "small", "--only-prune", "--tokens", "5", "--configuration", "m64-n64-g8-p4-w4-s6"]
+    args = ["--definition", "small", "--only-prune", "--tokens", "5", "--configuration", "m64-n64-g8-p4-w4-s6"]
     assert cli.main(["tune", *args]) == 0
     out = capsys.readouterr().out
     assert "candidates" in out and "gemm2 m64-n64-g8-p4-w4-s6 of64 tma  " in out
@@ -508,7 +508,7 @@ def test_by_default_only_token_counts_are_taken_that_a_batch_has(capsys, monkeyp
     taken = []
     layers_of = routing.layers_of
     monkeypatch.setattr(routing, "layers_of", lambda batches, t, *rest: taken.append(t) or layers_of(batches, t, *rest))
-    assert cli.main(["tune", "--geometry", "small", "--only-prune"]) == 0
+    assert cli.main(["tune", "--definition", "small", "--only-prune"]) == 0
     assert taken == [1, 7, 57] and asked
 
 
@@ -537,7 +537,7 @@ def pretended_gpu(main, tmp_path, monkeypatch):
 
 def test_the_command_records_what_it_timed_and_writes_the_table(pretended_gpu, tmp_path, capsys):
     """A user would miss: hours of timing whose result is nowhere."""
-    args = ["tune", "--geometry", "small", "--tokens", "1", "--layers", "2"]
+    args = ["tune", "--definition", "small", "--tokens", "1", "--layers", "2"]
     assert cli.main(args) == 0
     out = capsys.readouterr().out
     record = Record(tmp_path / "test_gpu_e32_h512_i256.jsonl")
@@ -565,7 +565,7 @@ def test_an_interrupted_search_shows_what_it_timed(pretended_gpu, tmp_path, monk
         return timer(calls, repeats)
 
     monkeypatch.setattr(tune_search, "event_times", interrupted)
-    assert cli.main(["tune", "--geometry", "small", "--tokens", "1", "--layers", "2"]) == 130
+    assert cli.main(["tune", "--definition", "small", "--tokens", "1", "--layers", "2"]) == 130
     shown = capsys.readouterr()
     assert "Test GPU, T=1" in shown.out and shown.err.splitlines()[-1] == "interrupted"
     assert not list(tmp_path.rglob("tiles_*.py")) and Record(*tmp_path.glob("*.jsonl")).timed

@@ -5,18 +5,18 @@ import argparse
 from rich.console import Console
 
 from harness.operators import workloads
-from harness.operators.catalogue import GEOMETRIES, definition_name, geometry_named
+from harness.operators.arguments import add_definition
+from harness.operators.catalogue import definition_name
 from harness.operators.roofline import MEASURED_ON
 from harness.report.table import Table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    known = ", ".join(GEOMETRIES)
-    parser.add_argument("definition", nargs="?", default="full", help=f"{known} or a definition's name; default: full")
+    add_definition(parser, "definition", nargs="?", default="full", help="default: full")
 
 
 def main(args: argparse.Namespace) -> int:
-    geometry = geometry_named(args.definition)
+    geometry = args.definition
     rows, total = [], 0.0
     for uuid in workloads.cases_by_uuid(geometry):
         bound = workloads.generated_bound(geometry, uuid)

@@ -14,7 +14,7 @@ from rich.console import Console
 from harness.core import paths
 from harness.core.arguments import Names, add_traces, output_file
 from harness.core.atomic_file import write_atomically
-from harness.operators.catalogue import GEOMETRIES
+from harness.operators.arguments import METAVAR, listed
 from harness.report import comparison as report
 from harness.results import comparison
 from harness.results.comparison import Comparison
@@ -23,12 +23,13 @@ from harness.results.comparison import Comparison
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_traces(parser)
     add = parser.add_argument
-    add("--definition", metavar=f"{'|'.join(GEOMETRIES)}|NAME", help="default: all that were recorded")
+    add("--definition", metavar=METAVAR, help="of another data set, too; default: all that were recorded")
     add("--tolerance", metavar="NAME", help="default: all that were recorded")
     add("--solutions", nargs="+", action=Names, default=[], metavar="NAME", help="default: all that were recorded")
     add("--ratio", nargs=2, metavar=("A", "B"), help="only this: how many times as fast A is as B")
     add("--format", choices=FORMATS, default="terminal", help="default: terminal")
     add("--output", type=output_file, metavar="FILE", help="write there, not to the terminal")
+    parser.epilog = listed()
 
 
 def as_csv(found: Comparison) -> str:

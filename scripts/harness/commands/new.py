@@ -1,10 +1,12 @@
 """Start a solution in solutions/NAME/: a manifest and a main.py that runs and passes as it is.
 
 It is the FP8 layer in plain torch, stage by stage; with --from triton in Triton, from the shared stages; with the name
-of a solution a copy of its files. docs/add_a_solution.md says what to do next.
+of a solution a copy of its files. It serves the first definition, or those that --definition names, and the small one
+of the same routing, which needs no GPU. docs/add_a_solution.md says what to do next.
 """
 
 import argparse
+import json
 import re
 from pathlib import Path
 
@@ -12,10 +14,13 @@ from harness.core import paths
 from harness.core.atomic_file import write_atomically
 from harness.core.errors import UserError
 from harness.core.names import unknown
+from harness.operators.arguments import add_definitions
+from harness.operators.catalogue import FP8_MOE, small_like
 from harness.packing.manifest import MANIFEST, NOT_SOLUTIONS, solution_names
 
 TEMPLATES = Path(__file__).with_name("new_solution")  # a folder for each of STARTS
 STARTS = ("torch", "triton")
+DEFINITIONS = re.compile(r"^definitions = \[.*?\]\n", re.MULTILINE | re.DOTALL)
 FACTS = re.compile(r"^\[facts\].*?(?=^\[|\Z)", re.MULTILINE | re.DOTALL)  # they state what the original is
 
 
@@ -23,6 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="lower-case letters, digits and underscores")
     what = f"{', '.join(STARTS)}, or a solution to copy; default: {STARTS[0]}"
     parser.add_argument("--from", dest="original", metavar="START", default=STARTS[0], help=what)
+    add_definitions(
+        parser, default=[], help="what it shall serve; default: full and small, or what the original serves"
+    )
 
 
 def check_name(name: str) -> None:
@@ -35,18 +43,30 @@ def check_name(name: str) -> None:
 
 
 def files_of(original: str) -> dict[str, str]:
-    """File name -> text of a start, or of a solution's own folder. Raises UserError for neither."""
+    """Path -> text of a start, or of a solution's own folder. Raises UserError for neither."""
     existing = solution_names(paths.SOLUTIONS)
     if original not in (*STARTS, *existing):
         raise UserError(f"--from: {unknown('solution', original, [*STARTS, *existing])}")
     folder = TEMPLATES / original if original in STARTS else paths.SOLUTIONS / original
-    return {path.name.removesuffix(".template"): path.read_text() for path in folder.iterdir() if path.is_file()}
+    files = [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc"]
+    return {path.relative_to(folder).as_posix().removesuffix(".template"): path.read_text() for path in files}
+
+
+def with_definitions(manifest: str, geometries: list[str]) -> str:
+    """A manifest's text that serves these geometries and the small one of each one's routing."""
+    served = dict.fromkeys([*geometries, *map(small_like, geometries)])
+    line = f"definitions = {json.dumps(list(served))}\n"
+    return re.sub(r"^(entry_point = .*\n)", rf"\1{line}", DEFINITIONS.sub("", manifest), count=1, flags=re.MULTILINE)
 
 
 def main(args: argparse.Namespace) -> int:
     check_name(args.name)
+    if args.original in STARTS and (others := [key for key in args.definition if key not in FP8_MOE]):
+        raise UserError(f"--definition: got {others[0]}, want an FP8 MoE layer, or --from a solution that serves it")
     files = files_of(args.original)
     manifest = re.sub(r"^name = .*$", f'name = "{args.name}"', files[MANIFEST], count=1, flags=re.MULTILINE)
+    if args.definition:
+        manifest = with_definitions(manifest, args.definition)
     files[MANIFEST] = FACTS.sub("", manifest).rstrip() + "\n"
     for name, text in sorted(files.items()):
         write_atomically(paths.SOLUTIONS / args.name / name, text)

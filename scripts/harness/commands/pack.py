@@ -10,7 +10,7 @@ docs/engines.md.
 import argparse
 
 from harness.core.arguments import Names, output_folder
-from harness.operators.catalogue import GEOMETRIES
+from harness.operators.arguments import add_definitions
 from harness.packing import build_ahead, pack
 
 
@@ -20,15 +20,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_either("--into", type=output_folder, metavar="PATH", help="register in another FlashInfer-Trace data set")
     add_either("--package", type=output_folder, metavar="FOLDER", help="write FOLDER/NAME/, which `import` finds")
     add_either("--build", action="store_true", help="also compile the CUDA and C++ sources; needs no GPU")
-    what = "what to register with --into; default: full"
-    add("--geometry", nargs="+", action=Names, choices=list(GEOMETRIES), default=["full"], help=what)
+    add_definitions(parser, default=[], help="default: full, or with --package each solution's first")
 
 
 def main(args: argparse.Namespace) -> int:
     if args.package:
-        written = pack.pack_packages(args.names, args.package)
+        written = pack.pack_packages(args.names, args.package, args.definition)
     elif args.into:
-        written = pack.pack_into(args.names, args.into, args.geometry)
+        written = pack.pack_into(args.names, args.into, args.definition or ["full"])
     else:
         written = pack.pack_here(args.names)
     for path in written:

@@ -18,6 +18,7 @@ from harness.core.atomic_file import write_atomically
 from harness.core.errors import CannotRun
 from harness.evaluation.calling import device_here
 from harness.evaluation.selection import choose_geometry, select
+from harness.operators.arguments import add_definition
 from harness.operators.routing_kinds import KINDS
 from harness.profiling.points import choose_points
 from harness.profiling.profile import Job, profile_all
@@ -33,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     several = "several are put side by side, with ratios to the first"
     add("solutions", nargs="+", action=Names, metavar="NAME", help=several)
-    add("--definition", metavar="KEY|NAME", help="default: the first solution's own, full with a GPU, else small")
+    add_definition(parser, help="default: the first solution's own, full with a GPU, else small")
     add("--workloads", nargs="+", action=Names, default=[], metavar="W", help=WORKLOADS)
     add("--calls", type=count(), help="default: 10 with a GPU, else 2")
     add("--counters", action="store_true", help="hardware counters of each launch, through ncu")

@@ -24,6 +24,7 @@ from harness.core.arguments import check_cache, count, output_file, writable
 from harness.core.atomic_file import write_atomically
 from harness.core.errors import CannotRun
 from harness.evaluation.calling import device_here
+from harness.operators.arguments import add_definition
 from harness.report import tuning
 from harness.report.progress import progress
 from harness.results import staleness
@@ -45,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--layers", type=count(), default=LAYERS, metavar="N", help=f"routings for each T, at most; default: {LAYERS}")
     alone = "time this one alone, m64-n128-g16-p2-w4-s3 for instance; keeps nothing"
     add("--configuration", type=parse_configuration, metavar="C", help=alone)
-    add("--geometry", choices=list(GEOMETRIES), default="full", help="default: full")
+    add_definition(parser, dest="geometry", default="full", help="default: full")
     add("--record", type=output_file, metavar="FILE", help="default: docs/data/tune/<GPU>_<geometry>.jsonl")
     add("--only-prune", action="store_true", help="compile, say what is left out and why, and stop")
     add("--all", action="store_true", help="print every configuration, not the best alone")

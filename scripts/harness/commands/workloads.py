@@ -6,16 +6,16 @@ A tensor file that is there and has the recorded checksum is not written again.
 import argparse
 
 from harness.operators import workloads
-from harness.operators.catalogue import GEOMETRIES, definition_name, geometry_named
+from harness.operators.arguments import add_definitions
+from harness.operators.catalogue import GEOMETRIES, definition_name
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    known = ", ".join(GEOMETRIES)
-    parser.add_argument("definition", nargs="*", help=f"of {known}, or definitions' names; default: all")
+    add_definitions(parser, "definition", nargs="*", help="default: all")
 
 
 def main(args: argparse.Namespace) -> int:
-    for geometry in [geometry_named(name) for name in args.definition] or GEOMETRIES:
+    for geometry in args.definition or GEOMETRIES:
         written, kept = workloads.make(geometry)
         print(f"{definition_name(geometry)}: {written} tensor files written, {kept} already good")
     return 0

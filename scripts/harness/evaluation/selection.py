@@ -8,25 +8,23 @@ from flashinfer_bench.compile import BuilderRegistry, BuildError
 
 from harness.core.arguments import check_cache
 from harness.core.errors import CannotRun
-from harness.operators.catalogue import FULL, GEOMETRIES, definition, geometry_named, operator
+from harness.operators.catalogue import FULL, GEOMETRIES, definition, operator, small_like
 from harness.packing import eligibility, manifest, pack
 
 Say = Callable[[str], None]  # takes a line for the user
 
 
 def choose_geometry(wanted: str | None, on_gpu: bool, solutions: list[str]) -> str:
-    """A key of GEOMETRIES from a key or a definition's name, or else what the first solution serves.
+    """`wanted`, or else what the first solution serves, or the first of all; a key of GEOMETRIES.
 
-    Raises UserError for an unknown definition or solution, CannotRun for a full geometry without a CUDA device.
+    Raises UserError for an unknown solution, CannotRun for a full geometry without a CUDA device.
     """
     if wanted is None:
         served = manifest.read_manifest(manifest.choose(solutions)[0]).definitions if solutions else []
         return next(key for key in [*served, *GEOMETRIES] if (key in FULL) == on_gpu)
-    geometry = geometry_named(wanted)
-    if geometry in FULL and not on_gpu:
-        small = next(key for key in operator(geometry).GEOMETRIES if key not in FULL)
-        raise CannotRun(f"the {geometry} geometry needs a CUDA device; without one: --definition {small}")
-    return geometry
+    if wanted in FULL and not on_gpu:
+        raise CannotRun(f"{wanted} needs a CUDA device; without one: --definition {small_like(wanted)}")
+    return wanted
 
 
 def select(names: list[str], geometry: str, say: Say) -> tuple[dict[str, Solution], list[str]]:

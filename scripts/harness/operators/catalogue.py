@@ -24,6 +24,7 @@ from harness.operators import moe_bf16, moe_fp8_block_scale, moe_fp8_block_scale
 OPERATORS = (moe_fp8_block_scale, moe_fp8_block_scale_renorm, moe_bf16, mxfp8_linear)
 GEOMETRIES = {geometry: sizes for family in OPERATORS for geometry, sizes in family.GEOMETRIES.items()}
 RENORM = tuple(moe_fp8_block_scale_renorm.GEOMETRIES)
+FP8_MOE = (*moe_fp8_block_scale.GEOMETRIES, *RENORM)
 FULL = tuple(key for family in OPERATORS for key in family.GEOMETRIES if key not in family.SMALL)  # these need a GPU
 
 
@@ -41,11 +42,20 @@ def definition(geometry: str) -> Definition:
 
 
 BY_NAME = {definition_name(geometry): geometry for geometry in GEOMETRIES}  # a definition's name -> geometry
+ALIASES = {"deepseek-v3-ep8": "full"}  # what the first geometry would be called beside the others of its model
 
 
 def geometry_named(name: str) -> str:
     """The geometry that a user names, by its key or by its definition's name. Raises UserError for neither."""
-    geometry = BY_NAME.get(name, name)
+    geometry = BY_NAME.get(name, ALIASES.get(name, name))
     if geometry not in GEOMETRIES:
-        raise UserError(unknown("definition", name, [*GEOMETRIES, *BY_NAME]))
+        raise UserError(unknown("definition", name, [*GEOMETRIES, *ALIASES, *BY_NAME], ", ".join(GEOMETRIES)))
     return geometry
+
+
+def small_like(geometry: str) -> str:
+    """The geometry for machines without a GPU whose routing is most like this one's; itself if it is such a one."""
+    family, groups = operator(geometry), GEOMETRIES[geometry].get("num_groups")
+    if geometry in family.SMALL:
+        return geometry
+    return next((key for key in family.SMALL if GEOMETRIES[key].get("num_groups") == groups), family.SMALL[0])

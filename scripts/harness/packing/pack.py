@@ -13,15 +13,13 @@ from harness.packing import problem
 from harness.packing.manifest import Manifest, PackingError, choose, read_manifest, refusal, solution_names
 
 
-def packed_name(name: str, geometry: str) -> str:
-    """FIB wants names unique in a data set; only an operator's first geometry keeps the plain one.
+def packed_name(name: str, geometry: str, first: str) -> str:
+    """FIB wants names unique in a data set; only `first`, the solution's first geometry, keeps the plain one.
 
-    The others add what their definition's name has in place of that one's parts: hopper_fused_ng1_kg1_e48.
+    The others add what their definition's name has beyond that one's: hopper_fused_ng1_kg1_e48.
     """
-    first = catalogue.definition_name(next(iter(catalogue.operator(geometry).GEOMETRIES))).split("_")
-    own = catalogue.definition_name(geometry).split("_")
-    shared = [part for part, other in zip(own, first, strict=False) if part == other]
-    return "_".join([name, *(part for part in own if part not in shared)])
+    known = catalogue.definition_name(first).split("_")
+    return "_".join([name, *(part for part in catalogue.definition_name(geometry).split("_") if part not in known)])
 
 
 def files_of(manifest: Manifest, folder: Path = paths.SOLUTIONS) -> dict[str, Path]:
@@ -104,7 +102,7 @@ def pack(name: str, folder: Path = paths.SOLUTIONS) -> dict[str, Solution]:
         entry_point = checked_entry_point(manifest, key, trees)
         spec = manifest.model_dump(include=BuildSpec.model_fields.keys()) | {"entry_point": entry_point}
         found[geometry] = Solution(
-            name=packed_name(name, geometry),
+            name=packed_name(name, geometry, manifest.definitions[0]),
             definition=catalogue.definition_name(geometry),
             author=manifest.author,
             description=manifest.description,
@@ -162,13 +160,20 @@ def pack_into(names: list[str], data_set: Path, geometries: list[str]) -> list[P
     return files
 
 
-def pack_packages(names: list[str], parent: Path, folder: Path = paths.SOLUTIONS) -> list[Path]:
-    """Write parent/<name>/, a Python package of each solution's packed sources that exports its function.
+def pack_packages(names: list[str], parent: Path, geometries: list[str], folder: Path = paths.SOLUTIONS) -> list[Path]:
+    """Write parent/<packed name>/, a Python package of each solution's packed sources that exports its function as run.
 
-    Nothing in it imports this project or FlashInfer-Bench. Raises PackingError, and UserError where parent/<name>
-    exists: a source file of an older version would be compiled along. Returns the packages' folders.
+    geometries: the definitions to write a package for; [] for each solution's first one. Nothing in a package imports
+    this project or FlashInfer-Bench. Raises PackingError, and UserError where the folder exists (a source file of an
+    older version would be compiled along) or a solution serves none of the geometries. Returns the packages' folders.
     """
-    solutions = {parent / name: next(iter(pack(name, folder).values())) for name in choose(names, folder)}
+    solutions = {}
+    for name in choose(names, folder):
+        packed = pack(name, folder)
+        wanted = [key for key in packed if key in geometries] or ([] if geometries else list(packed)[:1])
+        if not wanted:
+            raise UserError(f"--definition: got {', '.join(geometries)}, want of {name}'s: {', '.join(packed)}")
+        solutions |= {parent / packed[key].name: packed[key] for key in wanted}
     if taken := [path for path in solutions if path.exists()]:
         raise UserError(f"--package: {taken[0]} exists; remove it, or name another folder")
     for path, solution in solutions.items():
@@ -177,5 +182,6 @@ def pack_packages(names: list[str], parent: Path, folder: Path = paths.SOLUTIONS
         file, function = solution.spec.entry_point.split("::")
         module = ".".join(PurePosixPath(file).with_suffix("").parts)
         head = f"{solution.name}: packed source {solution.hash()}, by `moebench pack --package`."
-        write_atomically(path / "__init__.py", f'"""{head}"""\n\nfrom .{module} import {function}  # noqa: F401\n')
+        exported = function if function == "run" else f"{function} as run"
+        write_atomically(path / "__init__.py", f'"""{head}"""\n\nfrom .{module} import {exported}  # noqa: F401\n')
     return list(solutions)

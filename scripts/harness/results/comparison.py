@@ -18,7 +18,7 @@ import pandas as pd
 from harness.core import paths
 from harness.core.names import unknown
 from harness.operators import roofline
-from harness.operators.catalogue import GEOMETRIES, definition_name
+from harness.operators.catalogue import ALIASES, GEOMETRIES, definition_name
 from harness.results import staleness, trace_files
 from harness.results.summary import RegimeSummary, summarise, with_level
 from harness.results.trace_files import TraceSetError
@@ -215,7 +215,8 @@ def build(
     if not usable:
         raise TraceSetError(f"no traces that can be compared: {notes[0]}")
     traces = trace_table(usable)
-    wanted = definition_name(definition) if definition in GEOMETRIES else definition
+    key = ALIASES.get(definition, definition)
+    wanted = definition_name(key) if key in GEOMETRIES else definition
     for column, names in (("definition", [wanted] if wanted else []), ("solution", solutions)):
         check_known(column, names, traces[column].values)
         traces = traces[traces[column].isin(names)] if names else traces
