@@ -1,7 +1,8 @@
 """Run solutions on workloads, judge them by FlashInfer-Bench and print one side-by-side table.
 
-With a CUDA device this is FIB's benchmark on the full geometry. Without one it is the same job on
-the small geometry through Triton's interpreter, which shows what is correct, not what is fast.
+With a CUDA device this is FIB's benchmark on the first definition, DeepSeek-V3's layer on one rank of eight. Without
+one it is the same job on a small one through Triton's interpreter, which shows what is correct, not what is fast.
+Several definitions, and `all` that are for this machine, get a table each.
 """
 
 import argparse
@@ -14,26 +15,27 @@ from rich.console import Console
 
 from harness.core import paths
 from harness.core.arguments import Names, count, output_file, writable
-from harness.core.errors import UserError
-from harness.evaluation import run
+from harness.core.errors import CannotRun, UserError
+from harness.evaluation import memory, run
 from harness.evaluation.calling import device_here
 from harness.evaluation.selection import choose_geometry, select
 from harness.evaluation.tolerances import TOLERANCES
-from harness.operators.catalogue import GEOMETRIES, definition_name
+from harness.operators.arguments import add_definitions, every_geometry
+from harness.operators.catalogue import definition_name
 from harness.packing import eligibility
 from harness.report import run_table
 from harness.report.progress import progress
 from harness.results import trace_files
 
-GEOMETRY = f"{', '.join(GEOMETRIES)}, or a definition's name; default: the solutions' own, full with a GPU, else small"
-
+EVERY = "all"
 WIDTH = 100  # of what is no terminal
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--solutions", nargs="+", action=Names, default=[], metavar="NAME", help="default: all of the operator's")
-    add("--definition", metavar="KEY|NAME", help=GEOMETRY)
+    which = f"or {EVERY}; default: the solutions' first, that is full with a GPU, else small"
+    add_definitions(parser, every=EVERY, default=[], help=which)
     add("--workloads", nargs="+", action=Names, default=[], metavar="W", help="T, a uuid or a name; default: all")
     add("--tolerance", choices=list(TOLERANCES), default="relaxed", help="default: relaxed")
     add("--warmup-runs", type=count(0), default=10, help="default: 10; with a GPU only")
@@ -61,7 +63,28 @@ def main(args: argparse.Namespace) -> int:
     console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False, markup=False)
     logging.getLogger("flashinfer_bench").setLevel(logging.ERROR)
     on_gpu = torch.cuda.is_available()
-    geometry = choose_geometry(args.definition, on_gpu, args.solutions)
+    wanted = every_geometry(on_gpu) if EVERY in args.definition else args.definition or [None]
+    if not on_gpu:
+        console.print("No CUDA device: Triton's interpreter runs the kernels, so no times.")
+    passed = []
+    for each in wanted:
+        try:
+            passed.append(run_definition(choose_geometry(each, on_gpu, args.solutions), args, console))
+        except CannotRun as error:  # one of several that these solutions do not serve, or that does not fit
+            if len(wanted) == 1:
+                raise
+            console.print(f"{definition_name(each)}\n{error}", soft_wrap=True)
+    if not passed:
+        raise CannotRun(f"none of the {len(wanted)} definitions could be run here")
+    return 0 if all(passed) else 1
+
+
+def run_definition(geometry: str, args: argparse.Namespace, console: Console) -> bool:
+    """Judge the solutions on the definition's workloads, print the table; whether all passed.
+
+    Raises UserError, and CannotRun where nothing can be run.
+    """
+    on_gpu = torch.cuda.is_available()
     name, tolerance = definition_name(geometry), TOLERANCES[args.tolerance]
     config = tolerance.config(
         warmup_runs=args.warmup_runs,
@@ -72,9 +95,15 @@ def main(args: argparse.Namespace) -> int:
     path = trace_file(args, name)
     todo, judged = run.load_workloads(geometry, args.workloads), []
     solutions, skipped = select(args.solutions, geometry, console.print)
-    if not on_gpu:
-        console.print("No CUDA device: Triton's interpreter runs the kernels, so no times.")
-    conditions = tolerance, config, device_here(), args.command_line, args.verbose
+    keep_worker = True
+    if on_gpu:
+        free, *rest = memory.free(), geometry, config.num_trials, len(solutions)
+        todo, too_large = memory.fitting(todo, free, *rest)
+        skipped += too_large
+        keep_worker = memory.keeps_worker(todo, free, *rest)
+        if not keep_worker:
+            console.print("Each workload gets a worker process of its own: with one for all memory would not suffice.")
+    conditions = tolerance, config, device_here(), args.command_line, args.verbose, keep_worker
     reasons: dict[str, list[str]] = {}
     try:
         with run.judging(geometry, solutions, *conditions) as judge, progress(console, len(todo)) as started:
@@ -94,4 +123,4 @@ def main(args: argparse.Namespace) -> int:
             console.print(run_table.table(judged, list(solutions), skipped, on_gpu).terminal())
         if judged and path:
             console.print(f"{sum(len(outcome.traces) for outcome in judged)} traces saved in {path}", soft_wrap=True)
-    return 0 if all(outcome.passed for outcome in judged) else 1
+    return all(outcome.passed for outcome in judged)

@@ -88,12 +88,13 @@ def judging(
     device: str,
     command: str,
     diagnose_all: bool = False,
+    keep_worker: bool = True,
 ) -> Iterator[Callable[[str, Workload], Judged]]:
     """A function that judges every solution on a labelled workload; the traces carry their provenance.
 
     solutions: name -> packed. config: FIB's, at the tolerance. With a CUDA device solutions run in worker processes of
-    FIB, which end with the context; a solution that is wrong there runs once more, in a process of its own, for a
-    diagnosis: on the first such workload, or with diagnose_all on every one.
+    FIB, which end with the context, or without keep_worker with each workload; a solution that is wrong there runs once
+    more, in a process of its own, for a diagnosis: on the first such workload, or with diagnose_all on every one.
     """
     full = definition(geometry)
     sources = {name: provenance_of(packed, tolerance, config, device, command) for name, packed in solutions.items()}
@@ -110,7 +111,8 @@ def judging(
 
     def judge(label: str, workload: Workload) -> Judged:
         try:
-            found = runner.run_workload(full, workload, list(solutions.values()), config, paths.ROOT)
+            with nullcontext(kept) if kept else workers.running(config.log_dir) as runner:
+                found = runner.run_workload(full, workload, list(solutions.values()), config, paths.ROOT)
         except RuntimeError as error:
             return Judged(label, {}, f"the reference did not run: {error}")
         traces, logs, reasons = {}, {}, {}
@@ -129,5 +131,9 @@ def judging(
             )
         return Judged(label, traces, None, logs, reasons)
 
-    with workers.running(config.log_dir) if device != "cpu" else nullcontext(cpu_judge) as runner:
+    if device == "cpu":
+        runners = nullcontext(cpu_judge)
+    else:
+        runners = workers.running(config.log_dir) if keep_worker else nullcontext()
+    with runners as kept:
         yield judge
