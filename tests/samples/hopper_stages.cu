@@ -1,0 +1,169 @@
+// A test build of hopper_fused: run.cu, with launches in between that fill the scratch with NaN before the layer and
+// copy it before it is freed. The kernels' own files are compiled beside it, unchanged.
+//
+// Where the one launch keeps a stage's result in shared memory, kernels below compute it with the solution's functions:
+// the tokens' masks and weights where every CTA routes all tokens, and the row lists.
+#include "fused_layer.cuh"
+#include "many_tokens.cuh"
+#include "permute.cuh"
+#include "route.cuh"
+
+static cudaError_t poison_and_launch_route(const ManyArgs& args, int ctas, cudaStream_t stream);
+static cudaError_t read_out_and_launch_combine(const ManyArgs& args, int sms, cudaStream_t stream);
+static cudaError_t launch_fused_and_read_out(const TensorMaps& maps, const FusedArgs& args, int ctas,
+                                             cudaStream_t stream);
+#define launch_many_route poison_and_launch_route
+#define launch_many_combine read_out_and_launch_combine
+#define launch_fused_layer launch_fused_and_read_out
+#include "run.cu"
+#undef launch_many_route
+#undef launch_many_combine
+#undef launch_fused_layer
+
+// Of the last layer: arrays as bytes, and numbers.
+static std::map<std::string, ffi::Tensor>& arrays = *new std::map<std::string, ffi::Tensor>;
+static std::map<std::string, int64_t>& numbers = *new std::map<std::string, int64_t>;
+
+static void* fresh_array(const std::string& name, size_t bytes) {
+  int device;
+  check_cuda(cudaGetDevice(&device), "asking for the current device");
+  const ffi::Tensor array = allocate({kDLCUDA, device}, bytes);
+  arrays[name] = array;
+  return array.data_ptr();
+}
+
+static void copy_out(const std::string& name, const void* from, size_t bytes, cudaStream_t stream) {
+  void* to = fresh_array(name, bytes);
+  check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream), "copying scratch");
+}
+
+// ---- many tokens ----
+
+// The queues' entries as the GEMMs read them, for both CTAs of a cluster: [entry][rank][7].
+__global__ void unpack_queue(const uint2* queue, const TileQueues* queues, int column_pairs, int* tiles) {
+  const int entries = (queues->long_tiles + queues->short_tiles) * column_pairs;
+  for (int i = threadIdx.x; i < entries * kClusterCtas; i += blockDim.x) {
+    const WorkTile tile = unpack_tile(queue[i / kClusterCtas], i % kClusterCtas);
+    const int fields[] = {tile.expert, tile.column, tile.first, tile.n, tile.first_row, tile.rows, tile.normal};
+    for (int f = 0; f < 7; f++) tiles[7 * i + f] = fields[f];
+  }
+}
+
+static cudaError_t poison_and_launch_route(const ManyArgs& args, int ctas, cudaStream_t stream) {
+  arrays.clear();
+  for (int terms : {1, 2}) {  // the layer does not pass it on: it follows from where y lies
+    ManyArgs placed = args;
+    const size_t bytes = place_many_scratch(placed, reinterpret_cast<uint8_t*>(args.weight), terms, ctas);
+    if (placed.y != args.y) continue;
+    check_cuda(cudaMemsetAsync(args.weight, 0xff, bytes, stream), "filling the scratch with NaN");
+    numbers["terms"] = terms;
+    numbers["sms"] = ctas;
+    return launch_many_route(args, ctas, stream);
+  }
+  return cudaErrorInvalidValue;  // the scratch is not laid out as by place_many_scratch
+}
+
+static void copy_queue(const std::string& name, const uint2* queue, const ManyArgs& args, int column_pairs,
+                       size_t most, cudaStream_t stream) {
+  const size_t bytes = most * column_pairs * kClusterCtas * 7 * sizeof(int);
+  void* tiles = fresh_array(name, bytes);
+  check_cuda(cudaMemsetAsync(tiles, 0xff, bytes, stream), "marking tiles that do not exist");
+  unpack_queue<<<1, 1024, 0, stream>>>(queue, &args.counters->queues, column_pairs, static_cast<int*>(tiles));
+  check_cuda(cudaGetLastError(), "launching unpack_queue");
+}
+
+static cudaError_t read_out_and_launch_combine(const ManyArgs& args, int sms, cudaStream_t stream) {
+  const size_t tokens = args.num_tokens, pairs = tokens * std::min(kTopK, kLocal);
+  const size_t rows = pairs + std::min<size_t>(kLocal, pairs) * (kRowAlign - 1);  // as in place_many_scratch
+  const size_t tiles = rows / kTileRows + 2 * std::min<size_t>(kLocal, pairs);
+  copy_out("y" + std::to_string(args.first_column), args.y, rows * args.y_columns * sizeof(*args.y), stream);
+  if (args.first_column == 0) {
+    copy_out("queues", &args.counters->queues, sizeof(TileQueues), stream);
+    copy_queue("tiles1", args.tiles1, args, kWeightTiles1 / 2, tiles, stream);
+    copy_queue("tiles2", args.tiles2, args, args.y_columns / (2 * kTileWeightRows), tiles, stream);
+    copy_out("weight", args.weight, tokens * kLocal * sizeof(float), stream);
+    copy_out("token_rows", args.token_rows, tokens * kMaxTokenRows * sizeof(int), stream);
+    copy_out("row_weight", args.row_weight, rows * sizeof(float), stream);
+    copy_out("row_token", args.row_token, rows * sizeof(int), stream);
+    copy_out("x_scale", args.gathered_scale, rows * kKSteps1 * sizeof(float), stream);
+    copy_out("h", args.h, rows * kInter * numbers["terms"], stream);
+    copy_out("h_scale", args.h_scale, rows * kKSteps2 * sizeof(float), stream);
+  }
+  return launch_many_combine(args, sms, stream);
+}
+
+// ---- few tokens ----
+
+__global__ void route_tokens(const FusedArgs args) {
+  const int t = blockIdx.x;
+  route_token(args, t, &args.scratch->mask[t / 32 * kPaddedLocal + t % 32], 32, args.scratch->weight[t]);
+}
+
+struct RowLists {
+  uint16_t token[kFusedMaxRows];
+  Chunk chunk[kMaxChunks];
+  int num_chunks, num_rows;
+};
+
+__global__ void __launch_bounds__(kFusedThreads, 1) permute_tokens(const FusedArgs args, RowLists* lists) {
+  extern __shared__ __align__(1024) uint8_t smem_base[];
+  FusedSmem& s = *reinterpret_cast<FusedSmem*>(smem_base);
+  for (int i = threadIdx.x; i < (args.num_tokens + 31) / 32 * kPaddedLocal; i += kFusedThreads)
+    s.mask[i] = args.scratch->mask[i];
+  __syncthreads();
+  permute(s, args.num_tokens);
+  for (int i = threadIdx.x; i < s.num_rows; i += kFusedThreads) lists->token[i] = s.token[i];
+  for (int i = threadIdx.x; i < s.num_chunks; i += kFusedThreads) lists->chunk[i] = s.chunk[i];
+  if (threadIdx.x == 0) lists->num_chunks = s.num_chunks, lists->num_rows = s.num_rows;
+}
+
+static cudaError_t launch_fused_and_read_out(const TensorMaps& maps, const FusedArgs& args, int ctas,
+                                             cudaStream_t stream) {
+  arrays.clear();
+  FusedScratch& scratch = *args.scratch;
+  uint8_t* from_mask = reinterpret_cast<uint8_t*>(args.scratch) + offsetof(FusedScratch, mask);
+  check_cuda(cudaMemsetAsync(from_mask, 0xff, sizeof(FusedScratch) - offsetof(FusedScratch, mask), stream),
+             "filling the scratch with NaN");
+  if (const cudaError_t error = launch_fused_layer(maps, args, ctas, stream)) return error;
+  if (args.num_tokens <= kRouteAllTokens) route_tokens<<<args.num_tokens, kWarp, 0, stream>>>(args);
+  RowLists* lists = static_cast<RowLists*>(fresh_array("lists", sizeof(RowLists)));
+  check_cuda(
+      cudaFuncSetAttribute(permute_tokens, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(FusedSmem)),
+      "asking for shared memory");
+  permute_tokens<<<1, kFusedThreads, sizeof(FusedSmem), stream>>>(args, lists);
+  check_cuda(cudaGetLastError(), "launching permute_tokens");
+  copy_out("token", lists->token, sizeof(lists->token), stream);
+  copy_out("chunk", lists->chunk, sizeof(lists->chunk), stream);
+  copy_out("list_sizes", &lists->num_chunks, 2 * sizeof(int), stream);
+  copy_out("mask", scratch.mask, sizeof(scratch.mask), stream);
+  copy_out("weight", scratch.weight, sizeof(scratch.weight), stream);
+  copy_out("x", scratch.x, sizeof(scratch.x), stream);
+  copy_out("x_scale", scratch.x_scale, sizeof(scratch.x_scale), stream);
+  copy_out("h", scratch.h, sizeof(scratch.h), stream);
+  copy_out("h_scale", scratch.h_scale, sizeof(scratch.h_scale), stream);
+  if (kChunkSplits > 1) copy_out("partial", scratch.partial, sizeof(scratch.partial), stream);
+  numbers["terms"] = 2;
+  numbers["sms"] = ctas;
+  return cudaSuccess;
+}
+
+// ---- what Python calls ----
+
+static ffi::Map<ffi::String, ffi::Tensor> read_arrays() {
+  ffi::Map<ffi::String, ffi::Tensor> found;
+  for (const auto& [name, array] : arrays) found.Set(name, array);
+  return found;
+}
+
+static ffi::Map<ffi::String, int64_t> read_numbers() {
+  ffi::Map<ffi::String, int64_t> found;
+  for (const auto& [name, number] : numbers) found.Set(name, number);
+  found.Set("few_tokens", kFusedMaxTokens);
+  found.Set("bypass_tokens", kBypassTokens);
+  found.Set("chunk_splits", kChunkSplits);
+  found.Set("most_tokens", kMaxTokens);
+  return found;
+}
+
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(read_arrays, read_arrays);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(read_numbers, read_numbers);

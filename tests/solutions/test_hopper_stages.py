@@ -1,0 +1,243 @@
+"""hopper_fused stage by stage: a test build hands out route's, permute's, gemm1's and gemm2's results."""
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from unittest import mock
+
+import hopper_stages as stages
+import pytest
+import torch
+import tvm_ffi
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+TERMS = 1  # of h above 1024 tokens
+# Definition -> token counts: every CTA routes all tokens; a grid barrier; four kernels with two terms of h; with one;
+# two column passes.
+COUNTS = {
+    "full": (3, 80, 300, 1100, 8200),
+    "qwen3-next": (3, 80, 200, 1100),
+    "kimi-k2-ep8": (3, 80, 200, 1100),
+    "minimax-m2": (3, 80, 200, 1100),
+}
+
+
+# ---- on the device ----
+
+
+@pytest.fixture(scope="session")
+def libraries():
+    """Definition -> compiled test build; all are compiled at once."""
+    with mock.patch.dict(os.environ, TVM_FFI_CUDA_ARCH_LIST="9.0a"), ThreadPoolExecutor() as pool:
+        built = dict(zip(COUNTS, pool.map(stages.build, COUNTS), strict=True))
+    return {geometry: tvm_ffi.load_module(path) for geometry, path in built.items()}
+
+
+@pytest.fixture(scope="module")
+def weights_of():
+    """Definition -> its weights on the device; those of one definition at a time, as they are gigabytes."""
+    kept = {}
+
+    def get(geometry):
+        if geometry not in kept:
+            kept.clear()
+            kept[geometry] = stages.weights(stages.sizes(geometry), DEVICE)
+        return kept[geometry]
+
+    yield get
+    kept.clear()
+
+
+def call(library, of, arguments):
+    """The layer through a test build; returns its output and what was read out."""
+    leading = ["routing_logits", "routing_bias"][: 1 if of["renorm"] else 2]
+    tensors = ["hidden_states", "hidden_states_scale"]
+    tensors += [f"gemm{gemm}_weights{scale}" for gemm in (1, 2) for scale in ("", "_scale")]
+    scalars = [] if of["renorm"] else ["local_expert_offset", "routed_scaling_factor"]
+    x = arguments["hidden_states"]
+    output = torch.full(x.shape, torch.nan, dtype=torch.bfloat16, device=x.device)
+    run = library["run_renorm" if of["renorm"] else "run_layer"]
+    run(*(arguments[name] for name in (*leading, *tensors, *scalars)), output, TERMS)
+    arrays = {str(name): torch.from_dlpack(array) for name, array in library["read_arrays"]().items()}
+    return output, arrays, {str(name): int(value) for name, value in library["read_numbers"]().items()}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("geometry", "num_tokens"), [(name, count) for name in COUNTS for count in COUNTS[name]])
+def test_every_stage_is_right(libraries, weights_of, geometry, num_tokens):
+    """A user would miss: which stage of a wrong layer to look at, at the real widths of four models."""
+    of = stages.sizes(geometry)
+    arguments = stages.tokens(of, num_tokens, DEVICE) | weights_of(geometry)
+    output, arrays, numbers = call(libraries[geometry], of, arguments)
+    assert ("mask" in arrays) == (num_tokens <= numbers["few_tokens"])
+    assert (fault := stages.first_fault(arrays, numbers, of, arguments, output)) is None, fault
+
+
+# ---- a broken stage is named ----
+
+NUMBERS = {"few_tokens": 24, "bypass_tokens": 4, "chunk_splits": 1}
+SMALL = {
+    # groups, some experts of other ranks; renorm with experts no multiple of 32
+    "ds": {"num_experts": 64, "num_local_experts": 16, "top_k": 8, "num_groups": 8, "kept_groups": 4, "renorm": False},
+    "renorm": {"num_experts": 40, "num_local_experts": 40, "top_k": 10, "num_groups": 1, "kept_groups": 1}
+    | {"renorm": True},
+}
+SMALL = {name: of | {"hidden_size": 512, "intermediate_size": 256} for name, of in SMALL.items()}
+
+
+def flat(values):
+    return values.contiguous().view(-1).view(torch.uint8)
+
+
+def scattered(count, index, values):
+    """Bytes of `count` values of one type, NaN or -1 except at these places."""
+    array = torch.full((count * values.element_size(),), 0xFF, dtype=torch.uint8).view(values.dtype)
+    return array.index_put_((index.flatten(),), values.flatten()).view(torch.uint8)
+
+
+def quantised(h, terms, columns):
+    """h [rows, I] -> terms [terms, rows, I] as bytes of FP8 and scales [rows, I / columns]."""
+    blocks = h.unflatten(-1, (-1, columns))
+    scale = (blocks.abs().amax(-1) / 448).clamp(min=2.0**-100)
+    left, found = blocks / scale[..., None], []
+    for _ in range(terms):
+        found.append(left.to(torch.float8_e4m3fn))
+        left = left - found[-1].float()
+    return torch.stack(found).flatten(-2).view(torch.uint8), scale
+
+
+def right_answer(of, num_tokens, few, numbers):
+    """Arguments, and the arrays and the output of a layer without a fault, from the plain statements."""
+    arguments = stages.tokens(of, num_tokens, "cpu") | stages.weights(of, "cpu")
+    routing = (arguments["routing_logits"], arguments["routing_bias"])
+    scalars = (arguments["local_expert_offset"], arguments["routed_scaling_factor"])
+    chosen, weight = stages.reference_route(of, *routing, *scalars)
+    if few:
+        rows = stages.expected_rows(chosen, stages.ATOM, of["top_k"], stages.CHUNK_ROWS)
+    else:
+        rows = stages.expected_rows(chosen, stages.ROW_ALIGN, of["top_k"])
+    count, hidden, inter = len(rows.token), of["hidden_size"], of["intermediate_size"]
+    experts = arguments["gemm1_weights"], arguments["gemm1_weights_scale"]
+    x = arguments["hidden_states"], arguments["hidden_states_scale"]
+    g = stages.gemm1_ref(*x, *experts, rows.token, rows.tile_expert, len(rows.tile_expert), rows.align)
+    up, gate = g.chunk(2, dim=-1)
+    h, h_scale = quantised(torch.nn.functional.silu(gate) * up, numbers["terms"], stages.SLICE if few else 128)
+    row_weight = torch.where(rows.real, weight[rows.token, rows.expert], 0)
+    slices = 128 // (stages.SLICE if few else 128)
+    scale_index = stages.scale_index(rows, inter // 128, slices)
+    arrays = {
+        "weight": flat(weight),
+        "x_scale": scattered(
+            count * hidden // 128, stages.scale_index(rows, hidden // 128), stages.of_tokens(x[1].t(), rows)
+        ),
+        "h": scattered(count * inter * numbers["terms"], stages.h_index(rows, inter, numbers["terms"], few), h),
+        "h_scale": scattered(count * inter // 128 * slices, scale_index, h_scale * row_weight[:, None]),
+    }
+    found = stages.ReadOut(
+        chosen, weight, rows, {}, stages.h_of(arrays, rows, of, numbers["terms"], few), numbers["terms"]
+    )
+    y = stages.reference_y(arguments, found)
+    if few:
+        arrays |= few_arrays(of, chosen, rows, x[0], hidden)
+        if numbers["chunk_splits"] > 1:
+            arrays["partial"] = flat(partial_sums(y, rows, numbers, num_tokens))
+    else:
+        arrays |= many_arrays(of, chosen, rows, row_weight, y)
+    return arguments, arrays, stages.combined(y, rows.token_rows)
+
+
+def few_arrays(of, chosen, rows, x, hidden):
+    words = -(-of["num_local_experts"] // 32)
+    bits = torch.zeros((-(-len(chosen) // 32) * 32, words * 32), dtype=torch.long)
+    bits[: len(chosen), : chosen.shape[1]] = chosen.long()
+    mask = (bits.unflatten(1, (words, 32)) << torch.arange(32)).sum(-1).to(torch.int32)
+    starts = (rows.first == torch.arange(len(rows.token))).nonzero().flatten()
+    in_chunk = torch.zeros_like(rows.first).index_add_(0, rows.first, rows.real.long())[starts]
+    gathered = stages.of_tokens(x.view(torch.uint8), rows)
+    return {
+        "mask": flat(mask.unflatten(0, (-1, 32)).transpose(1, 2)),
+        "token": flat(rows.token.to(torch.int16)),
+        "chunk": flat(torch.stack([rows.expert[starts], in_chunk, starts, 0 * starts], 1).to(torch.int16)),
+        "list_sizes": flat(torch.tensor([len(starts), len(rows.token)], dtype=torch.int32)),
+        "x": scattered(len(rows.token) * hidden, stages.x_index(rows, hidden), gathered),
+    }
+
+
+def partial_sums(y, rows, numbers, num_tokens):
+    splits = numbers["chunk_splits"]
+    sums = torch.full((splits, numbers["few_tokens"], y.shape[1]), torch.nan)
+    sums[:, :num_tokens] = 0
+    chunk = (rows.first == torch.arange(len(rows.token))).cumsum(0) - 1
+    for row in rows.real.nonzero().flatten().tolist():
+        sums[chunk[row] % splits, rows.token[row]] += y[row].float()
+    return sums
+
+
+def many_arrays(of, chosen, rows, row_weight, y):
+    def tiles(columns):
+        found = []
+        for first in rows.first.unique().tolist():
+            count = int(rows.span[first])
+            for start in range(0, count, 128):
+                n = min(128, count - start)
+                found += [[int(rows.expert[first]), c, start, n, first, count, n > 64] for c in range(columns)]
+        return torch.tensor([*found, [-1] * 7, [-1] * 7], dtype=torch.int32)
+
+    slots = -(-of["top_k"] // 4) * 4
+    token_rows = torch.nn.functional.pad(rows.token_rows, (0, slots - of["top_k"]), value=-1)
+    experts = int(chosen.any(0).sum())
+    half = y.shape[1] // 2
+    return {
+        "row_token": flat(rows.token.clamp(min=0).to(torch.int32)),
+        "row_weight": flat(row_weight),
+        "token_rows": flat(token_rows.to(torch.int32)),
+        "queues": flat(torch.tensor([0, 0, experts, len(rows.token)], dtype=torch.int32)),
+        "tiles1": flat(tiles(2 * of["intermediate_size"] // 256)),
+        "tiles2": flat(tiles(half // 256)),
+        "y0": flat(y[:, :half]),
+        f"y{half}": flat(y[:, half:]),
+    }
+
+
+# array -> the stage that writes it
+FEW_STAGES = {
+    **dict.fromkeys(("mask", "weight"), "route"),
+    **dict.fromkeys(("list_sizes", "token", "chunk", "x", "x_scale"), "permute"),
+    **dict.fromkeys(("h", "h_scale"), "gemm1 + swiglu_quant"),
+}
+MANY_STAGES = {
+    "weight": "route",
+    **dict.fromkeys(("row_token", "row_weight", "token_rows", "queues", "x_scale", "tiles1", "tiles2"), "permute"),
+    **dict.fromkeys(("h", "h_scale"), "gemm1 + swiglu_quant"),
+    "y0": "gemm2",
+    "y256": "gemm2",
+}
+CASES = [
+    # routing, few tokens, tokens, terms of h, CTAs that share output columns, array -> stage, the last stage
+    pytest.param("ds", True, 4, 2, 1, FEW_STAGES, "gemm2 + combine", id="few"),
+    pytest.param("renorm", True, 12, 2, 2, FEW_STAGES | {"partial": "gemm2"}, "combine", id="few, shared columns"),
+    pytest.param("ds", False, 24, 2, 1, MANY_STAGES, "combine", id="many, two terms"),
+    pytest.param("renorm", False, 20, 1, 1, MANY_STAGES, "combine", id="many, one term"),
+]
+
+
+@pytest.mark.parametrize(("routing", "few", "num_tokens", "terms", "splits", "stage_of", "last"), CASES)
+def test_a_broken_stage_is_named(routing, few, num_tokens, terms, splits, stage_of, last):
+    """A user would miss: a check that passes whatever a stage writes, or blames another stage."""
+    of, numbers = SMALL[routing], NUMBERS | {"terms": terms, "chunk_splits": splits}
+    arguments, arrays, output = right_answer(of, num_tokens, few, numbers)
+    assert stages.first_fault(arrays, numbers, of, arguments, output) is None
+    for name, stage in stage_of.items():
+        for spoilt in spoil(arrays[name]):
+            fault = stages.first_fault(arrays | {name: spoilt}, numbers, of, arguments, output)
+            assert fault is not None and fault.startswith(f"{stage}: "), (name, fault)
+    wrong = output.clone()
+    wrong[1, 200:300] *= 1.5
+    assert stages.first_fault(arrays, numbers, of, arguments, wrong).startswith(f"{last}: ")
+
+
+def spoil(array):
+    """The array with its bytes moved by 4, and with some of them of another value."""
+    moved, other = array.roll(4), array.clone()
+    written = (array != 0xFF).nonzero().flatten()
+    other[written[: max(64, len(written) // 8)]] ^= 0x41
+    return moved, other

@@ -1,0 +1,466 @@
+"""What a test build of hopper_fused reads out of its scratch, held against the plain statement of each stage.
+
+`build` compiles tests/samples/hopper_stages.cu with a definition's sources. `few` and `many` turn the bytes that it
+hands out into tensors in order of rows. `first_fault` names the first stage whose result is not what the results of the
+stages before it ask for.
+"""
+
+import hashlib
+import math
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from unittest import mock
+
+import torch
+import tvm_ffi.cpp
+from harness.operators import catalogue
+from harness.packing.pack import pack
+
+from solutions.kernels import route as route_module
+from solutions.kernels.combine import combine_ref
+from solutions.kernels.gemm1 import gemm1_ref
+from solutions.kernels.gemm2 import gemm2_ref
+from solutions.kernels.permute import permute_ref
+
+SAMPLE = Path(__file__).parents[1] / "samples" / "hopper_stages.cu"
+BLOCK = 128
+ATOM = 8  # rows of a swizzle atom: what an expert's rows are padded to with few tokens
+ROW_ALIGN = 16  # with many tokens
+CHUNK_ROWS = 64  # few tokens: rows of a chunk at most
+SLICE = 32  # few tokens: columns of h with one scale
+WEIGHT_ROWS = 256  # many tokens: weight rows of a tile
+# Largest error of 128 columns of a row, relative to their norm: h as FP8 in one or two terms, y and output as bf16. One
+# wrong value among 128 of like size is an error of 0.09.
+H_ERROR, BF16_ERROR = {1: 0.05, 2: 0.01}, 5e-3
+
+
+def build(geometry):
+    """Compile the test build for a definition, once for each content; return the library's path.
+
+    Raises RuntimeError with nvcc's output where that fails. TVM_FFI_CUDA_ARCH_LIST says for which GPU.
+    """
+    sources = {file.path: file.content for file in pack("hopper_fused")[geometry].sources}
+    sources = {path: text for path, text in sources.items() if path.endswith((".cu", ".cuh"))}
+    sources["stages.cu"] = SAMPLE.read_text()
+    digest = hashlib.sha256(repr(sorted(sources.items())).encode()).hexdigest()[:16]
+    cache = Path(os.environ.get("TVM_FFI_CACHE_DIR", "~/.cache/tvm-ffi")).expanduser()
+    folder = cache / f"hopper_stages_{geometry}_{digest}"
+    for path, text in sources.items():
+        file = folder / path
+        if not file.exists() or file.read_text() != text:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+    cuda = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"))
+    units = [str(folder / path) for path in sorted(sources) if path.endswith(".cu") and path != "run.cu"]
+    return tvm_ffi.cpp.build(
+        f"hopper_stages_{geometry.replace('-', '_')}",
+        cuda_files=units,
+        extra_ldflags=(f"-L{cuda}/lib64", f"-Wl,-rpath,{cuda}/lib64"),
+        extra_include_paths=sorted({str((folder / path).parent) for path in sources}),
+        build_directory=str(folder),
+    )
+
+
+# ---- the layer's arguments ----
+
+
+def sizes(geometry):
+    """The definition's sizes, and whether its routing is renorm."""
+    return catalogue.GEOMETRIES[geometry] | {"renorm": geometry in catalogue.RENORM}
+
+
+def reference_route(of, logits, bias, offset, factor):
+    """`route_ref` with the routing of a definition: chosen [T, E_local] bool and weight [T, E_local], NaN elsewhere."""
+    routing = {name: of[name.lower()] for name in ("TOP_K", "NUM_GROUPS", "KEPT_GROUPS")}
+    local_experts = of["num_local_experts"]
+    with mock.patch.multiple(route_module, RENORM=of["renorm"], **routing):
+        expert, weight = route_module.route_ref(logits, bias, offset, factor, local_experts)
+    dense = torch.full((len(logits), local_experts + 1), torch.nan, device=logits.device)  # the last: not local
+    dense.scatter_(1, torch.where(expert < 0, local_experts, expert).long(), weight.float())
+    return ~dense[:, :-1].isnan(), dense[:, :-1]
+
+
+def is_clear(of, logits, bias):
+    """[T] bool: no two experts or groups are so close where the choice ends that rounding decides."""
+    if of["renorm"]:
+        choice, groups = logits.double(), 1
+    else:
+        choice, groups = logits.double().sigmoid() + bias.double(), of["num_groups"]
+    gap = torch.full((len(logits),), torch.inf, dtype=torch.float64, device=logits.device)
+    if groups > 1:
+        grouped = choice.unflatten(1, (groups, -1))
+        score = grouped.topk(2, dim=-1).values.sum(-1).sort(descending=True)
+        gap = score.values[:, of["kept_groups"] - 1] - score.values[:, of["kept_groups"]]
+        closed = torch.ones_like(score.values, dtype=torch.bool)
+        closed.scatter_(1, score.indices[:, : of["kept_groups"]], False)
+        choice = grouped.masked_fill(closed[..., None], -torch.inf).flatten(1)
+    first = choice.topk(of["top_k"] + 1, dim=-1).values
+    return torch.minimum(gap, first[:, -2] - first[:, -1]) > 1e-5
+
+
+def weights(of, device, seed=0):
+    """Random weights, as the layer's arguments by name. Bytes of FP8 with magnitudes up to 1.875, so never NaN."""
+    hidden, inter, local = of["hidden_size"], of["intermediate_size"], of["num_local_experts"]
+    generator = torch.Generator(device).manual_seed(seed)
+
+    def fp8(*shape):
+        whole = torch.randint(0, 256, shape, generator=generator, device=device, dtype=torch.uint8)
+        return whole.bitwise_and_(0xBF).view(torch.float8_e4m3fn)
+
+    def scale(k, *shape):
+        return 2 * k**-0.5 * torch.randn(shape, generator=generator, device=device)
+
+    return {
+        "gemm1_weights": fp8(local, 2 * inter, hidden),
+        "gemm1_weights_scale": scale(hidden, local, 2 * inter // BLOCK, hidden // BLOCK),
+        "gemm2_weights": fp8(local, hidden, inter),
+        "gemm2_weights_scale": scale(inter, local, hidden // BLOCK, inter // BLOCK),
+    }
+
+
+def tokens(of, num_tokens, device, seed=0):
+    """Random tokens and logits whose choice of experts is clear, about half of the pairs local; arguments by name."""
+    hidden, experts, local = of["hidden_size"], of["num_experts"], of["num_local_experts"]
+    generator = torch.Generator(device).manual_seed(seed)
+    offset = 0 if local == experts else local
+    bias = (0.05 * torch.randn(experts, generator=generator, device=device)).bfloat16()
+
+    def draw(count):
+        logits = torch.randn((count, experts), generator=generator, device=device)
+        logits[:, offset : offset + local] += 1.5
+        return logits.bfloat16() if of["renorm"] else logits
+
+    logits = draw(num_tokens)
+    while not (clear := is_clear(of, logits, bias)).all():
+        logits[~clear] = draw(int((~clear).sum()))
+    whole = torch.randint(0, 256, (num_tokens, hidden), generator=generator, device=device, dtype=torch.uint8)
+    return {
+        "routing_logits": logits,
+        "routing_bias": bias,
+        "hidden_states": whole.bitwise_and_(0xBF).view(torch.float8_e4m3fn),
+        "hidden_states_scale": torch.randn((hidden // BLOCK, num_tokens), generator=generator, device=device),
+        "local_expert_offset": 0 if of["renorm"] else offset,
+        "routed_scaling_factor": 1.0 if of["renorm"] else 2.5,
+    }
+
+
+# ---- layouts ----
+
+
+@dataclass
+class Rows:
+    """The rows that `chosen` asks for, in order of expert and then of token, and the pieces that they lie in.
+
+    A piece's rows lie together in the scratch, K block by K block: an expert's with many tokens, a chunk's with few.
+    """
+
+    token: torch.Tensor  # [rows] int64; -1 in a row of padding
+    expert: torch.Tensor  # [rows] int64
+    first: torch.Tensor  # [rows] int64: the first row of the row's piece
+    span: torch.Tensor  # [rows] int64: the piece's rows, padding included
+    token_rows: torch.Tensor  # [T, top_k] int64: rows of each token, in order, then -1
+    tile_expert: torch.Tensor  # [rows / align] int32
+    align: int
+
+    @property
+    def real(self):
+        return self.token >= 0
+
+
+def expected_rows(chosen, align, top_k, chunk_rows=None):
+    """`permute_ref`'s rows for chosen [T, E_local] bool, each expert's padded to `align` rows and cut in chunks."""
+    local = chosen.shape[1]
+    expert = torch.where(chosen, torch.arange(local, dtype=torch.int32, device=chosen.device), -1)
+    permuted = permute_ref(expert, local, align)
+    tiles = int(permuted.num_tiles)
+    token = permuted.token_of_row[: tiles * align].long()
+    tile_expert = permuted.tile_expert[:tiles]
+    row_expert = tile_expert.long().repeat_interleave(align)
+    row = torch.arange(len(token), device=chosen.device)
+    rows_of_expert = torch.bincount(row_expert, minlength=local)
+    first_of_expert = rows_of_expert.cumsum(0) - rows_of_expert
+    first, span = first_of_expert[row_expert], rows_of_expert[row_expert]
+    if chunk_rows:
+        before = (row - first) // chunk_rows * chunk_rows
+        first, span = first + before, (span - before).clamp(max=chunk_rows)
+    none = torch.iinfo(torch.int32).max
+    ranked = torch.where(permuted.row_of_pair < 0, none, permuted.row_of_pair).long().sort(1).values[:, :top_k]
+    token_rows = torch.nn.functional.pad(
+        torch.where(ranked == none, -1, ranked), (0, top_k - ranked.shape[1]), value=-1
+    )
+    return Rows(token, row_expert, first, span, token_rows, tile_expert, align)
+
+
+def swizzled(row, column):
+    """Byte of (row, column) in atoms of 8 rows by 128 bytes: 16-byte pieces of a row are permuted by its number."""
+    return row // ATOM * (ATOM * BLOCK) + row % ATOM * BLOCK + (column // 16 ^ row % ATOM) * 16 + column % 16
+
+
+def h_index(rows, inter, terms, few):
+    """[terms, rows, inter] int64: where h's bytes lie."""
+    column = torch.arange(inter, device=rows.token.device)
+    within = torch.arange(len(rows.token), device=rows.token.device) - rows.first
+    block, span = column[None] // BLOCK, rows.span[:, None]
+    at = []
+    for term in range(terms):
+        if few:  # the terms of an atom lie together
+            atom = within[:, None] // ATOM
+            place = block * span * BLOCK * terms + (atom * terms + term) * ATOM * BLOCK
+            place = place + swizzled(within[:, None] % ATOM, column[None] % BLOCK)
+        else:
+            place = (block * terms + term) * span * BLOCK + swizzled(within[:, None], column[None] % BLOCK)
+        at.append(rows.first[:, None] * inter * terms + place)
+    return torch.stack(at)
+
+
+def scale_index(rows, blocks, slices=1):
+    """[rows, blocks * slices] int64: where the scales of rows lie, each block of a row with `slices` of them."""
+    scale = torch.arange(blocks * slices, device=rows.token.device)[None]
+    within = (torch.arange(len(rows.token), device=rows.token.device) - rows.first)[:, None]
+    first, span = rows.first[:, None], rows.span[:, None]
+    return (first * blocks + scale // slices * span + within) * slices + scale % slices
+
+
+def x_index(rows, hidden):
+    """[rows, hidden] int64: where the bytes of gathered tokens lie (few tokens)."""
+    column = torch.arange(hidden, device=rows.token.device)[None]
+    within = (torch.arange(len(rows.token), device=rows.token.device) - rows.first)[:, None]
+    block = column // BLOCK
+    return rows.first[:, None] * hidden + block * rows.span[:, None] * BLOCK + swizzled(within, column % BLOCK)
+
+
+def as_type(array, dtype, *shape):
+    """The front of an array of bytes, as a tensor of this type and shape; all of it without a shape."""
+    values = array.view(dtype)
+    return values[: math.prod(shape)].view(shape) if shape else values
+
+
+# ---- what was read out ----
+
+
+@dataclass
+class ReadOut:
+    """Results of the stages, decoded.
+
+    layout: name -> (what was read out, what `rows` asks for). rows follow from `chosen`, not from what was read out.
+    """
+
+    chosen: torch.Tensor  # [T, E_local] bool
+    weight: torch.Tensor  # [T, E_local]
+    rows: Rows
+    layout: dict
+    h: torch.Tensor  # [rows, I] fp32, times its scale, which includes the routing weight
+    terms: int
+    y: torch.Tensor | None = None  # [rows, H]: many tokens
+    partial: torch.Tensor | None = None  # [splits, T, H] fp32: few tokens, where several CTAs share output columns
+
+
+def h_of(arrays, rows, of, terms, few):
+    """h [rows, I] fp32 of its bytes and scales."""
+    inter, columns = of["intermediate_size"], SLICE if few else BLOCK
+    scale = as_type(arrays["h_scale"], torch.float32)[scale_index(rows, inter // BLOCK, BLOCK // columns)]
+    h = arrays["h"][h_index(rows, inter, terms, few)].view(torch.float8_e4m3fn).float().sum(0)
+    return h * scale.repeat_interleave(columns, 1)
+
+
+def of_tokens(values, rows):
+    """[rows, ...]: the values [T, ...] of each row's token, zero in rows of padding."""
+    real = rows.real.view(-1, *[1] * (values.dim() - 1))
+    return torch.where(real, values[rows.token.clamp(min=0)], torch.zeros_like(values[:1]))
+
+
+def few_route(arrays, of, num_tokens):
+    """chosen [T, E_local] bool and weight [T, E_local] of the one launch."""
+    local, words, batches = of["num_local_experts"], -(-of["num_local_experts"] // 32), -(-num_tokens // 32)
+    mask = as_type(arrays["mask"], torch.int32, batches, words, 32).transpose(1, 2).reshape(batches * 32, words, 1)
+    bits = mask >> torch.arange(32, device=mask.device, dtype=torch.int32) & 1
+    return bits.flatten(1)[:num_tokens, :local].bool(), as_type(arrays["weight"], torch.float32, num_tokens, local)
+
+
+def many_route(arrays, of, num_tokens):
+    """chosen [T, E_local] bool and weight [T, E_local] of the four kernels, which write it where a token is chosen."""
+    weight = as_type(arrays["weight"], torch.float32, num_tokens, of["num_local_experts"])
+    return ~weight.isnan(), weight
+
+
+def few(arrays, numbers, of, arguments, chosen, weight):
+    """ReadOut of the one launch. arrays: name -> bytes, which the test build hands out, as numbers."""
+    x, x_scale = arguments["hidden_states"].view(torch.uint8), arguments["hidden_states_scale"].t()
+    num_tokens, hidden = x.shape
+    rows = expected_rows(chosen, ATOM, of["top_k"], CHUNK_ROWS)
+    number = torch.arange(len(rows.token), device=x.device)
+    rows_from = torch.zeros_like(number).index_add_(0, rows.first, rows.real.long())  # of the chunk that begins there
+    starts = (rows.first == number).nonzero().flatten()
+    list_sizes = as_type(arrays["list_sizes"], torch.int32, 2).long()
+    chunk = as_type(arrays["chunk"], torch.int16, len(starts), 4).long() & 0xFFFF  # the first row is two of these
+    # a chunk of one row may bypass the gather, and is not in the scratch then
+    gathered = (rows_from[rows.first] > 1) | (num_tokens > numbers["bypass_tokens"])
+    got_scale = as_type(arrays["x_scale"], torch.float32)[scale_index(rows, hidden // BLOCK)]
+    layout = {
+        "numbers of chunks and rows": (list_sizes, list_sizes.new_tensor([len(starts), len(number)])),
+        "tokens of the rows": (as_type(arrays["token"], torch.int16, len(number)).long(), rows.token),
+        "chunks": (chunk, torch.stack([rows.expert[starts], rows_from[starts], starts & 0xFFFF, starts >> 16], 1)),
+        "gathered x": (arrays["x"][x_index(rows, hidden)][gathered], of_tokens(x, rows)[gathered]),
+        "gathered scales of x": (got_scale[gathered], of_tokens(x_scale, rows)[gathered]),
+    }
+    partial = None
+    if numbers["chunk_splits"] > 1:
+        partial = as_type(arrays["partial"], torch.float32, numbers["chunk_splits"], numbers["few_tokens"], hidden)
+        partial = partial[:, :num_tokens]
+    h = h_of(arrays, rows, of, numbers["terms"], True)
+    return ReadOut(chosen, weight, rows, layout, h, numbers["terms"], partial=partial)
+
+
+def coverage(tiles, rows, columns):
+    """[rows / 16, columns]: how often 16 rows meet a weight tile.
+
+    Negative where a tile names another expert, and everywhere if a tile lies beyond the rows or the columns.
+
+    tiles [entries, 2, 7] int32: expert, column, first, n, first_row, rows, normal; -1 where there is none.
+    """
+    expert, column, first, n, first_row, _, _ = tiles[tiles[..., 0] >= 0].long().unbind(-1)
+    pieces = torch.arange(BLOCK // ROW_ALIGN, device=tiles.device)
+    exists = pieces < n[:, None] // ROW_ALIGN
+    piece = (((first_row + first) // ROW_ALIGN)[:, None] + pieces)[exists]
+    expert, column = (value[:, None].expand_as(exists)[exists] for value in (expert, column))
+    inside = (piece < len(rows.tile_expert)) & (column < columns)
+    piece, column, expert = piece[inside], column[inside], expert[inside]
+    found = torch.zeros((len(rows.tile_expert), columns), dtype=torch.long, device=tiles.device)
+    found.index_put_((piece, column), torch.where(rows.tile_expert.long()[piece] == expert, 1, -1000), accumulate=True)
+    return found - 1000 * (~inside).sum()
+
+
+def many(arrays, numbers, of, arguments, chosen, weight):
+    """ReadOut of the four kernels. arrays: name -> bytes, which the test build hands out, as numbers."""
+    x_scale, hidden = arguments["hidden_states_scale"].t(), of["hidden_size"]
+    num_tokens = len(x_scale)
+    rows = expected_rows(chosen, ROW_ALIGN, of["top_k"])
+    count = len(rows.token)
+    row_weight = as_type(arrays["row_weight"], torch.float32, count)
+    weight_of_row = weight[rows.token.clamp(min=0), rows.expert]
+    slots = -(-of["top_k"] // 4) * 4
+    token_rows = as_type(arrays["token_rows"], torch.int32, num_tokens, slots).long()
+    row_token = as_type(arrays["row_token"], torch.int32, count).long()
+    passes = sorted(int(name[1:]) for name in arrays if name[0] == "y")
+    y_columns = hidden // len(passes)
+    widths = {"1": 2 * of["intermediate_size"] // WEIGHT_ROWS, "2": y_columns // WEIGHT_ROWS}
+    tiles = {gemm: as_type(arrays[f"tiles{gemm}"], torch.int32).view(-1, 2, 7) for gemm in widths}
+    covered = {gemm: coverage(tiles[gemm], rows, columns) for gemm, columns in widths.items()}
+    queues = as_type(arrays["queues"], torch.int32, 4)
+    layout = {
+        "active experts and rows": (queues[2:].long(), queues.new_tensor([int(chosen.any(0).sum()), count]).long()),
+        "tokens of the rows": (torch.where(rows.real, row_token, -1), rows.token),
+        "weights of the rows": (row_weight, torch.where(rows.real, weight_of_row, 0)),
+        "rows of the tokens": (
+            token_rows,
+            torch.nn.functional.pad(rows.token_rows, (0, slots - of["top_k"]), value=-1),
+        ),
+        "gathered scales of x": (
+            as_type(arrays["x_scale"], torch.float32)[scale_index(rows, hidden // BLOCK)],
+            of_tokens(x_scale, rows),
+        ),
+        **{f"tiles of gemm{gemm}": (found, torch.ones_like(found)) for gemm, found in covered.items()},
+    }
+    h = h_of(arrays, rows, of, numbers["terms"], False)
+    y = torch.cat([as_type(arrays[f"y{first}"], torch.bfloat16, count, y_columns) for first in passes], 1)
+    return ReadOut(chosen, weight, rows, layout, h, numbers["terms"], y=y)
+
+
+# ---- the stages ----
+
+
+def differing(got, want, limit, what):
+    """What differs by more than `limit` of its norm, in blocks of 128 columns of [..., columns]; None if nothing."""
+    got, want = (value.float().unflatten(-1, (-1, BLOCK)) for value in (got, want))
+    error = (got - want).norm(dim=-1) / want.norm(dim=-1).clamp(min=1e-30)
+    wrong = ~(error <= limit)  # NaN is wrong
+    if not wrong.any():
+        return None
+    at = wrong.nonzero()
+    most = error.nan_to_num(torch.inf)[wrong].max().item()
+    return f"{len(at)} blocks of 128 columns off by up to {most:.3g}, want {limit}; [{what}, block]: {at[:6].tolist()}"
+
+
+def wrong_route(of, arguments, chosen, weight):
+    bias = arguments["routing_bias"]
+    offset, factor = arguments["local_expert_offset"], arguments["routed_scaling_factor"]
+    want, want_weight = reference_route(of, arguments["routing_logits"], bias, offset, factor)
+    if (wrong := (chosen != want).any(1)).any():
+        return f"other experts in {int(wrong.sum())} tokens: {wrong.nonzero().flatten()[:6].tolist()}"
+    wrong = (want & ~((weight - want_weight).abs() <= 1e-5 * want_weight.abs())).any(1)
+    return f"other weights of tokens {wrong.nonzero().flatten()[:6].tolist()}" if wrong.any() else None
+
+
+def wrong_layout(found):
+    for name, (got, want) in found.layout.items():
+        if got.shape != want.shape:
+            return f"{name}: got {list(got.shape)} values, want {list(want.shape)}"
+        if not torch.equal(got, want):
+            at = (got != want).nonzero()
+            return f"{name}: {len(at)} values differ, the first at {at[:6].tolist()}"
+    return None
+
+
+def wrong_h(of, arguments, found):
+    rows = found.rows
+    x, x_scale = arguments["hidden_states"], arguments["hidden_states_scale"]
+    w, w_scale = arguments["gemm1_weights"], arguments["gemm1_weights_scale"]
+    g = gemm1_ref(x, x_scale, w, w_scale, rows.token, rows.tile_expert, len(rows.tile_expert), rows.align)
+    up, gate = g.chunk(2, dim=-1)
+    weight = found.weight[rows.token, rows.expert][:, None]
+    want = torch.nn.functional.silu(gate) * up * weight
+    return differing(found.h[rows.real], want[rows.real], H_ERROR[found.terms], "row that is no padding")
+
+
+def reference_y(arguments, found):
+    """y [rows, H] bf16 of the h that was read out."""
+    rows = found.rows
+    w, w_scale = arguments["gemm2_weights"], arguments["gemm2_weights_scale"]
+    h = torch.where(rows.real[:, None], found.h, 0)
+    ones = torch.ones((len(h), h.shape[1] // BLOCK), device=h.device)
+    return gemm2_ref(h, ones, w, w_scale, rows.tile_expert, len(rows.tile_expert), rows.align, 0, w.shape[1])
+
+
+def combined(y, token_rows):
+    """[T, H] bf16: sums of the tokens' rows of y."""
+    output = torch.empty((len(token_rows), y.shape[1]), dtype=torch.bfloat16, device=y.device)
+    if not len(y):
+        return output.zero_()
+    combine_ref(y, token_rows, torch.ones_like(token_rows, dtype=torch.float32), output, 0)
+    return output
+
+
+def wrong_partial(y, found):
+    """Each CTA's sums against those of its chunks, every `splits`-th."""
+    rows, splits = found.rows, len(found.partial)
+    number = torch.arange(len(rows.token), device=y.device)
+    split = ((rows.first == number).cumsum(0) - 1) % splits
+    want = torch.zeros_like(found.partial)
+    want.index_put_((split[rows.real], rows.token[rows.real]), y[rows.real].float(), accumulate=True)
+    return differing(found.partial, want, BF16_ERROR, "CTA, token")
+
+
+def first_fault(arrays, numbers, of, arguments, output):
+    """The first stage whose result is wrong, and where; None if all are right. output [T, H]: the layer's."""
+    decode_route, decode = (few_route, few) if "mask" in arrays else (many_route, many)
+    chosen, weight = decode_route(arrays, of, len(output))
+    if fault := wrong_route(of, arguments, chosen, weight):
+        return f"route: {fault}"
+    found = decode(arrays, numbers, of, arguments, chosen, weight)
+    if fault := wrong_layout(found):
+        return f"permute: {fault}"
+    if fault := wrong_h(of, arguments, found):
+        return f"gemm1 + swiglu_quant: {fault}"
+    y, last = reference_y(arguments, found), "gemm2 + combine"
+    if found.y is not None:
+        y, last = found.y, "combine"
+        if fault := differing(y[found.rows.real], reference_y(arguments, found)[found.rows.real], BF16_ERROR, "row"):
+            return f"gemm2: {fault}"
+    want = combined(y, found.rows.token_rows)
+    if found.partial is not None:
+        if fault := wrong_partial(y, found):
+            return f"gemm2: {fault}"
+        want, last = found.partial.sum(0), "combine"
+    fault = differing(output, want, BF16_ERROR, "token")
+    return f"{last}: {fault}" if fault else None
