@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <utility>
 
@@ -68,6 +69,8 @@ static ffi::Tensor allocate(DLDevice device, size_t bytes) {
 // while its stream runs.
 struct StreamScratch {
   ffi::Tensor fused, counters;
+  // Held while a layer's kernels are launched: those of another host thread must not come in between.
+  std::shared_ptr<std::mutex> launching;
 };
 static StreamScratch stream_scratch(DLDevice device, cudaStream_t stream) {
   static std::mutex lock;
@@ -81,7 +84,8 @@ static StreamScratch stream_scratch(DLDevice device, cudaStream_t stream) {
     auto found = of_stream->find(key);
     if (found != of_stream->end()) return found->second;
   }
-  StreamScratch fresh = {allocate(device, sizeof(FusedScratch)), allocate(device, sizeof(Counters))};
+  StreamScratch fresh = {allocate(device, sizeof(FusedScratch)), allocate(device, sizeof(Counters)),
+                         std::make_shared<std::mutex>()};
   check_cuda(cudaMemsetAsync(fresh.fused.data_ptr(), 0, offsetof(FusedScratch, mask), stream), "zeroing the counters");
   check_cuda(cudaMemsetAsync(fresh.counters.data_ptr(), 0, sizeof(Counters), stream), "zeroing the counters");
   if (capture == cudaStreamCaptureStatusNone) of_stream->emplace(key, fresh);
@@ -193,6 +197,7 @@ static void run_layer(
     args.y_columns = kHidden / (t <= kOnePassTokens ? 1 : kColumnPasses);
     const ffi::Tensor scratch = allocate(logits.device(), place_many_scratch(args, nullptr, terms, sms));
     place_many_scratch(args, static_cast<uint8_t*>(scratch.data_ptr()), terms, sms);
+    const std::lock_guard<std::mutex> launching(*kept.launching);
     check_cuda(launch_many_route(args, sms, stream), "launching many_route");
     CUtensorMap w1_map, w2_map;
     encode_tensor_map<5>(&w1_map, w1.data_ptr(), {hidden, kAtomRows, 2, inter / kAtomRows, kLocal},

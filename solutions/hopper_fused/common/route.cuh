@@ -1,5 +1,7 @@
 // route: one warp chooses a token's experts. Each lane holds kExperts / 32 neighbouring experts; a routing group is a
-// few neighbouring lanes. Of equal choices the lower expert wins.
+// few neighbouring lanes. Of equal choices the lower expert wins, and of equal groups the lower group. A token always
+// gets kTopK experts: NaN without a sign bit is chosen first, and the token's weights are then NaN; a group in which a
+// choice is NaN may be kept or not.
 #pragma once
 #include "fused_layer.cuh"
 

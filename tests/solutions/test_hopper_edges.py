@@ -1,0 +1,185 @@
+"""hopper_fused where the choice of experts is not clear, on two host threads, and beyond its limit."""
+
+import threading
+
+import hopper_stages as stages
+import pytest
+import torch
+from flashinfer_bench.compile import BuilderRegistry
+from harness.evaluation.tolerances import TOLERANCES, matched_ratios
+from harness.operators import catalogue
+from harness.packing import pack
+
+from definitions import moe_fp8_block_scale as moe
+
+pytestmark = pytest.mark.gpu
+DEVICE = "cuda"
+DS, RENORM = ("full", "kimi-k2-ep8"), ("qwen3-next",)  # eight groups, one group; all experts local
+COUNTS = (5, 80, 300)  # one launch without and with a grid barrier, four launches
+NAMES = ("hidden_states", "hidden_states_scale", "gemm1_weights", "gemm1_weights_scale")
+NAMES += ("gemm2_weights", "gemm2_weights_scale")
+
+
+@pytest.fixture(scope="module")
+def built():
+    """Definition -> what FIB builds of the packed solution."""
+    made = {}
+
+    def get(geometry):
+        if geometry not in made:
+            packed = pack.pack("hopper_fused")[geometry]
+            made[geometry] = BuilderRegistry.get_instance().build(catalogue.definition(geometry), packed)
+        return made[geometry]
+
+    return get
+
+
+def drawn(geometry, num_tokens, seed=0):
+    """Random arguments; the rank has the first experts, which win ties."""
+    of = stages.sizes(geometry)
+    arguments = stages.tokens(of, num_tokens, DEVICE, seed) | stages.weights(of, DEVICE, seed)
+    return of, arguments | {"local_expert_offset": 0}
+
+
+def run(layer, of, arguments, output=None):
+    if output is None:
+        output = torch.full_like(arguments["hidden_states"], torch.nan, dtype=torch.bfloat16)
+    bias = () if of["renorm"] else (arguments["routing_bias"],)
+    scalars = () if of["renorm"] else (arguments["local_expert_offset"], arguments["routed_scaling_factor"])
+    layer(arguments["routing_logits"], *bias, *(arguments[name] for name in NAMES), *scalars, output)
+    return output
+
+
+def first_of_equals(values, count):
+    """[..., count] indices of the largest values; of equal ones the first, and NaN before all."""
+    return values.sort(dim=-1, descending=True, stable=True).indices[..., :count]
+
+
+def lower_wins(of, arguments):
+    """The layer's output where of equal groups and of equal experts the lower one is chosen."""
+    logits = arguments["routing_logits"].float()
+    if of["renorm"]:
+        experts = first_of_equals(logits, of["top_k"])
+        weights = logits.gather(1, experts).softmax(-1)
+    else:
+        scores = torch.sigmoid(logits)
+        groups = (scores + arguments["routing_bias"].float()).unflatten(1, (of["num_groups"], -1))
+        kept = first_of_equals(groups.topk(2, dim=-1).values.sum(-1), of["kept_groups"])
+        closed = torch.ones(groups.shape[:2], dtype=torch.bool, device=DEVICE).scatter_(1, kept, False)
+        experts = first_of_equals(groups.masked_fill(closed[..., None], -torch.inf).flatten(1), of["top_k"])
+        weights = scores.gather(1, experts)
+        weights = weights / (weights.sum(-1, keepdim=True) + 1e-20) * arguments["routed_scaling_factor"]
+    x = moe.dequantize(arguments["hidden_states"], arguments["hidden_states_scale"].t(), row_block=1)
+    local = experts - arguments["local_expert_offset"]
+    return moe.local_experts(x, *(arguments[name] for name in NAMES[2:]), local, weights)
+
+
+def assert_close(output, wanted, of=""):
+    assert torch.isfinite(output).all()
+    ratios = matched_ratios(output, wanted)
+    for name in ("relaxed", "contest"):
+        assert ratios[name] >= TOLERANCES[name].ratio, f"{of}: {ratios}"
+
+
+def all_equal(logits, bias):
+    logits.zero_()
+    bias.zero_()
+
+
+def equal_pairs(logits, bias):
+    logits[:, 1::2] = logits[:, ::2]
+    logits[:, 0] = 8  # alone, so that one of a pair is the last to be chosen
+    bias.zero_()
+
+
+def bias_undoes_a_difference(logits, bias):
+    """Sigmoids of 0.5, 1 and 0 with a bias of 0.5, 0 and 1: every expert's choice is 1, and their weights differ."""
+    for first, (logit, added) in enumerate(((0.0, 0.5), (torch.inf, 0.0), (-torch.inf, 1.0))):
+        logits[:, first::3] = logit
+        bias[first::3] = added
+
+
+def infinite_logits(logits, bias):
+    logits[0] = torch.inf
+    logits[1] = -torch.inf
+    logits[2, ::2] = -torch.inf
+    logits[3, 1::2] = torch.inf
+
+
+TIES = [(geometry, spoil) for geometry in DS for spoil in (all_equal, equal_pairs, bias_undoes_a_difference)]
+TIES += [(geometry, infinite_logits) for geometry in DS]
+TIES += [(geometry, spoil) for geometry in RENORM for spoil in (all_equal, equal_pairs)]
+
+
+@pytest.mark.parametrize(("geometry", "spoil"), TIES)
+def test_the_lower_of_equal_experts_is_chosen(built, geometry, spoil):
+    """A user would miss: a token with an expert fewer or one twice, where logits are equal, as in padding."""
+    for num_tokens in COUNTS:
+        of, arguments = drawn(geometry, num_tokens)
+        spoil(arguments["routing_logits"], arguments["routing_bias"])
+        output = run(built(geometry), of, arguments)
+        assert_close(output, lower_wins(of, arguments), of=f"T={num_tokens}")
+
+
+@pytest.mark.parametrize("geometry", (*DS, *RENORM))
+def test_nan_logits_spoil_their_token_only(built, geometry):
+    """A user would miss: a hang, reads out of bounds or wrong rows of other tokens, after one bad router output."""
+    for num_tokens in COUNTS:
+        of, arguments = drawn(geometry, num_tokens)
+        arguments["routing_logits"][1, 3] = torch.nan
+        arguments["routing_logits"][2] = torch.nan
+        if of["renorm"]:
+            arguments["routing_logits"][3, 4] = torch.inf  # the softmax of an infinite logit is NaN
+        output, wanted = run(built(geometry), of, arguments), lower_wins(of, arguments)
+        others = torch.ones(num_tokens, dtype=torch.bool, device=DEVICE)
+        others[1 : 4 if of["renorm"] else 3] = False
+        assert_close(output[others], wanted[others], of=f"T={num_tokens}")
+        bad = output[~others].isnan()
+        assert (bad.all(1) | ~bad.any(1)).all(), "part of a row is NaN"
+        if of["num_groups"] == 1:  # else a group that has a NaN need not be kept
+            assert bad.all()
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["two streams", "one stream"])
+@pytest.mark.parametrize("geometry", ("full", "qwen3-next"))
+def test_two_host_threads(built, geometry, shared):
+    """A user would miss: wrong sums when launches of two threads mix, as calls do not hold Python's lock."""
+    layer, turns = built(geometry), 30
+    streams = [torch.cuda.Stream()] * 2 if shared else [torch.cuda.Stream() for _ in range(2)]
+    of, weights = stages.sizes(geometry), stages.weights(stages.sizes(geometry), DEVICE)
+    for counts in ((300, 300), (80, 80), (80, 300)):
+        calls = [stages.tokens(of, count, DEVICE, seed) | weights for seed, count in enumerate(counts)]
+        wanted = [run(layer, of, arguments) for arguments in calls]
+        outputs = [[torch.full_like(one, torch.nan) for _ in range(turns)] for one in wanted]
+        together, faults = threading.Barrier(2), []
+        torch.cuda.synchronize()
+
+        def work(who, calls=calls, outputs=outputs, together=together, faults=faults):
+            try:
+                together.wait()
+                with torch.cuda.stream(streams[who]):
+                    for output in outputs[who]:
+                        run(layer, of, calls[who], output)
+            except Exception as error:
+                faults.append(error)
+
+        threads = [threading.Thread(target=work, args=(who,)) for who in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        torch.cuda.synchronize()
+        assert not faults, faults
+        for who, (of_thread, one) in enumerate(zip(outputs, wanted, strict=True)):
+            wrong = [turn for turn, output in enumerate(of_thread) if not torch.equal(output, one)]
+            assert not wrong, f"T={counts}: thread {who}, turns {wrong}"
+
+
+def test_more_tokens_than_the_limit_are_refused(built):
+    """A user would miss: shared memory or 32-bit offsets that overflow, with experts and widths of another model."""
+    of = stages.sizes("qwen3-next")
+    arguments = stages.tokens(of, 131_073, DEVICE) | stages.weights(of, DEVICE)
+    output = torch.full_like(arguments["hidden_states"], 7, dtype=torch.bfloat16)
+    with pytest.raises(ValueError, match=r"^routing_logits: got 131073 tokens, want 131072 or fewer$"):
+        run(built("qwen3-next"), of, arguments, output)
+    assert (output == 7).all()
