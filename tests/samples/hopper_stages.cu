@@ -15,7 +15,7 @@ static cudaError_t launch_fused_and_read_out(const TensorMaps& maps, const Fused
 #define launch_many_route poison_and_launch_route
 #define launch_many_combine read_out_and_launch_combine
 #define launch_fused_layer launch_fused_and_read_out
-#include "run.cu"
+#include "run.cuh"  // run.cu, under a name that is not compiled by itself
 #undef launch_many_route
 #undef launch_many_combine
 #undef launch_fused_layer

@@ -7,7 +7,8 @@ from unittest import mock
 import hopper_stages as stages
 import pytest
 import torch
-import tvm_ffi
+
+from solutions.kernels.build_library import find_toolkit, load_library
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 TERMS = 1  # of h above 1024 tokens
@@ -27,9 +28,11 @@ COUNTS = {
 @pytest.fixture(scope="session")
 def libraries():
     """Definition -> compiled test build; all are compiled at once."""
-    with mock.patch.dict(os.environ, TVM_FFI_CUDA_ARCH_LIST="9.0a"), ThreadPoolExecutor() as pool:
+    # each build sets these variables and puts them back
+    same = {"TVM_FFI_CUDA_ARCH_LIST": stages.ARCHITECTURE, "CUDA_HOME": str(find_toolkit())}
+    with mock.patch.dict(os.environ, same), ThreadPoolExecutor() as pool:
         built = dict(zip(COUNTS, pool.map(stages.build, COUNTS), strict=True))
-    return {geometry: tvm_ffi.load_module(path) for geometry, path in built.items()}
+    return {geometry: load_library(library) for geometry, library in built.items()}
 
 
 @pytest.fixture(scope="module")

@@ -5,25 +5,24 @@ hands out into tensors in order of rows. `first_fault` names the first stage who
 stages before it ask for.
 """
 
-import hashlib
 import math
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
 
 import torch
-import tvm_ffi.cpp
 from harness.operators import catalogue
 from harness.packing.pack import pack
 
 from solutions.kernels import route as route_module
+from solutions.kernels.build_library import build_library
 from solutions.kernels.combine import combine_ref
 from solutions.kernels.gemm1 import gemm1_ref
 from solutions.kernels.gemm2 import gemm2_ref
 from solutions.kernels.permute import permute_ref
 
 SAMPLE = Path(__file__).parents[1] / "samples" / "hopper_stages.cu"
+ARCHITECTURE = "9.0a"
 BLOCK = 128
 ATOM = 8  # rows of a swizzle atom: what an expert's rows are padded to with few tokens
 ROW_ALIGN = 16  # with many tokens
@@ -38,28 +37,12 @@ H_ERROR, BF16_ERROR = {1: 0.05, 2: 0.01}, 5e-3
 def build(geometry):
     """Compile the test build for a definition, once for each content; return the library's path.
 
-    Raises RuntimeError with nvcc's output where that fails. TVM_FFI_CUDA_ARCH_LIST says for which GPU.
+    Raises RuntimeError as `build_library` does.
     """
     sources = {file.path: file.content for file in pack("hopper_fused")[geometry].sources}
-    sources = {path: text for path, text in sources.items() if path.endswith((".cu", ".cuh"))}
-    sources["stages.cu"] = SAMPLE.read_text()
-    digest = hashlib.sha256(repr(sorted(sources.items())).encode()).hexdigest()[:16]
-    cache = Path(os.environ.get("TVM_FFI_CACHE_DIR", "~/.cache/tvm-ffi")).expanduser()
-    folder = cache / f"hopper_stages_{geometry}_{digest}"
-    for path, text in sources.items():
-        file = folder / path
-        if not file.exists() or file.read_text() != text:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(text)
-    cuda = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"))
-    units = [str(folder / path) for path in sorted(sources) if path.endswith(".cu") and path != "run.cu"]
-    return tvm_ffi.cpp.build(
-        f"hopper_stages_{geometry.replace('-', '_')}",
-        cuda_files=units,
-        extra_ldflags=(f"-L{cuda}/lib64", f"-Wl,-rpath,{cuda}/lib64"),
-        extra_include_paths=sorted({str((folder / path).parent) for path in sources}),
-        build_directory=str(folder),
-    )
+    texts = {path: text for path, text in sources.items() if path.endswith((".cu", ".cuh"))}
+    texts |= {"run.cuh": texts.pop("run.cu"), "stages.cu": SAMPLE.read_text()}  # stages.cu includes it
+    return build_library("hopper_stages", texts, architecture=ARCHITECTURE)
 
 
 # ---- the layer's arguments ----
