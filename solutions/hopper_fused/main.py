@@ -1,8 +1,8 @@
 """hopper_fused: CUDA kernels for Hopper, one launch for few tokens and four or six for many.
 
 With few tokens, reading the weights from memory bounds the layer, so one kernel streams them (few_tokens/). With more,
-routing, two grouped GEMMs and the combine are kernels of their own (many_tokens/). Up to 1024 tokens h has two FP8
-terms, which costs nothing there; above, it has `TERMS`. docs/hopper_fused.md describes the design.
+routing, two grouped GEMMs and the combine are kernels of their own (many_tokens/). Up to 32 rows per expert h has two
+FP8 terms, which costs little there; above, it has `TERMS`. docs/hopper_fused.md describes the design.
 """
 
 import torch

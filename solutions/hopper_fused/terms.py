@@ -1,3 +1,3 @@
-"""terms: how many FP8 terms h has above 1024 tokens. Below it always has two, as the second one costs nothing there."""
+"""terms: FP8 terms of h above 32 rows per expert (1024 tokens of DeepSeek-V3). Below it has two: they cost little."""
 
 TERMS = 1

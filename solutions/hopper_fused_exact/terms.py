@@ -1,3 +1,3 @@
-"""terms: how many FP8 terms h has above 1024 tokens; two, q(h) and q(h - q(h)), meet FIB's default tolerance."""
+"""terms: FP8 terms of h above 32 rows per expert; two, q(h) and q(h - q(h)), meet FIB's default tolerance."""
 
 TERMS = 2
