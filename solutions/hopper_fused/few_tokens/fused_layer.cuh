@@ -13,8 +13,12 @@
 
 // ---- division of work ----
 
-// Up to this many tokens one launch is faster than four: measured at 200 to 320 tokens with 32 local experts.
-constexpr int kFusedMaxTokens = kLocal <= 32 ? 224 : 128;
+// Up to this many tokens one launch is faster than four: up to about 7 rows per expert, measured with 32 of 256 experts
+// at 200 to 320 tokens and with 128 at 64 to 128. Shared memory limits it, too.
+constexpr int kFusedRowsPerExpert = 7;
+constexpr int kFusedFastTokens = kFusedRowsPerExpert * kExperts / kTopK / 32 * 32;
+constexpr int kFusedFitTokens = kLocal <= 32 ? 224 : 128;
+constexpr int kFusedMaxTokens = kFusedFastTokens < kFusedFitTokens ? kFusedFastTokens : kFusedFitTokens;
 constexpr int kRouteAllTokens = 12;  // up to here every CTA routes all tokens, which saves a grid barrier
 constexpr int kBypassTokens = 64;  // up to here chunks of one row bypass the gather: each of their tiles loads the row
 

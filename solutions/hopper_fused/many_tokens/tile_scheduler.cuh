@@ -138,8 +138,8 @@ struct StaticTileScheduler {
   __device__ void read(int which) {
     head[which] = next[which] < (which ? all : long_tiles) ? __ldcg(queue + next[which]) : make_uint2(kNoTile, 0);
   }
-  // Whether take() will give another tile.
-  __device__ bool more() const { return head[0].x != kNoTile || head[1].x != kNoTile; }
+  // Whether take() will give another tile; does not wait for the entries that are on their way.
+  __device__ bool more() const { return next[0] < long_tiles || next[1] < all; }
 
   // The next tile; false when there is none.
   __device__ bool take(WorkTile& tile, int rank) {
