@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from functools import cache
 
 from flashinfer_bench import BuildSpec, Correctness, Environment, Evaluation, Performance, Solution, SourceFile, Trace
 from flashinfer_bench.data import load_jsonl_file
@@ -10,14 +11,22 @@ from harness.core import paths
 from definitions.moe_fp8_block_scale import definition_name
 
 NAME = definition_name("full")
-RECORDS = [trace.workload for trace in load_jsonl_file(Trace, paths.workload_file(NAME))]
+
+
+@cache
+def workloads(definition):
+    """This repository's workloads of a definition's name."""
+    return [trace.workload for trace in load_jsonl_file(Trace, paths.workload_file(definition))]
+
+
+RECORDS = workloads(NAME)
 RELAXED = "relaxed: rtol=0.2 atol=0.1 ratio=0.85"
 DEFAULT = "default: rtol=0.01 atol=0.01 ratio=0.95"
 
 
-def workload(seq_len):
+def workload(seq_len, definition=NAME):
     """One of this repository's workloads."""
-    return next(w for w in RECORDS if w.axes["seq_len"] == seq_len)
+    return next(w for w in workloads(definition) if w.axes["seq_len"] == seq_len)
 
 
 def solution(name):
@@ -40,6 +49,7 @@ def trace(
     day="2026-01-01",
     sha1=None,
     log="",
+    definition=NAME,
     **libs,
 ):
     """A trace of solution(name); ms=0 is what a run without times leaves; libs as in Environment."""
@@ -60,7 +70,7 @@ def trace(
         else None,
         performance=performance if status == "PASSED" else None,
     )
-    return Trace(definition=NAME, workload=workload(seq_len), solution=name, evaluation=evaluation)
+    return Trace(definition=definition, workload=workload(seq_len, definition), solution=name, evaluation=evaluation)
 
 
 def write(file, traces):

@@ -1,5 +1,8 @@
 """Compare solutions side by side, from recorded traces: which is fastest where, and how exact each is.
 
+MODEL prints a line instead: which solution to use for its layer, how fast it is and how far from the roofline bound,
+and how to call it.
+
 Everything that is averaged comes from one machine, one set of versions, one tolerance and one protocol. Where several
 traces are of one cell, those of the current source come first, and the newest of them counts.
 """
@@ -14,15 +17,20 @@ from rich.console import Console
 from harness.core import paths
 from harness.core.arguments import Names, add_traces, output_file
 from harness.core.atomic_file import write_atomically
+from harness.core.errors import UserError
 from harness.operators.arguments import METAVAR, listed
 from harness.report import comparison as report
-from harness.results import comparison
+from harness.report.blocks.model_advice import advice
+from harness.results import comparison, models
 from harness.results.comparison import Comparison
+from harness.results.model_names import layers_named
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_traces(parser)
     add = parser.add_argument
+    add("model", nargs="?", metavar="MODEL", help="Qwen3-235B-A22B, DeepSeek-V3, DeepSeek-V3-EP4, Kimi-K2 ...")
+    add("--gpu", metavar="NAME", help="of MODEL: H200, sm_90 ...; default: every machine that was recorded")
     add("--definition", metavar=METAVAR, help="of another data set, too; default: all that were recorded")
     add("--tolerance", metavar="NAME", help="default: all that were recorded")
     add("--solutions", nargs="+", action=Names, default=[], metavar="NAME", help="default: all that were recorded")
@@ -58,15 +66,38 @@ def as_json(found: Comparison) -> str:
 FORMATS = {"terminal": report.plain_text, "markdown": report.markdown, "csv": as_csv, "json": as_json}
 
 
-def main(args: argparse.Namespace) -> int:
-    pair = tuple(args.ratio) if args.ratio else None
-    found = comparison.build(args.traces or [paths.ROOT], args.definition, args.tolerance, args.solutions, pair)
+def about_model(args: argparse.Namespace) -> str:
+    """Lines for each degree of expert parallelism. Raises UserError for options that choose among tables."""
+    for option in ("definition", "tolerance", "solutions", "ratio"):
+        if getattr(args, option):
+            raise UserError(f"--{option}: got it beside a MODEL, whose answer has no tables to choose from")
+    if args.format != "terminal":
+        raise UserError(f"--format: got {args.format} beside a MODEL, whose answer is text alone")
+    chosen = layers_named(args.model)
+    given = args.traces or models.trace_files(chosen)
+    found = comparison.build(given) if given else Comparison([])
+    warn(found)
+    return "".join(f"{line}\n" for layer in chosen for line in advice(layer, found, args.gpu))
+
+
+def warn(found: Comparison) -> None:
     for warning in found.warnings:
         print(warning, file=sys.stderr)
-    if args.format == "terminal" and not args.output and sys.stdout.isatty():
-        report.show(found, Console())
-        return 0
-    text = FORMATS[args.format](found)
+
+
+def main(args: argparse.Namespace) -> int:
+    if args.gpu and not args.model:
+        raise UserError("--gpu: want a MODEL beside it; the tables have every machine")
+    if args.model:
+        text = about_model(args)
+    else:
+        pair = tuple(args.ratio) if args.ratio else None
+        found = comparison.build(args.traces or [paths.ROOT], args.definition, args.tolerance, args.solutions, pair)
+        warn(found)
+        if args.format == "terminal" and not args.output and sys.stdout.isatty():
+            report.show(found, Console())
+            return 0
+        text = FORMATS[args.format](found)
     if args.output:
         write_atomically(args.output, text)
     else:

@@ -37,8 +37,11 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
     """Float64 sigmoid for |x| <= 16, from products and sums alone; relative error below 1e-12."""
     step = x * (-1 / 64)
     power = np.ones_like(step)
-    for n in range(12, 0, -1):
-        power = 1 + step * power / n
+    for n in range(12, 0, -1):  # in place: these arrays are large, and new ones take four times as long
+        power *= step
+        power /= n
+        power += 1
     for _ in range(6):
-        power = power * power
-    return 1 / (1 + power)
+        power *= power
+    power += 1
+    return np.divide(1, power, out=power)

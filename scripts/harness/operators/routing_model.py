@@ -70,7 +70,8 @@ def candidates(scores: np.ndarray, of: Sizes) -> np.ndarray:
 
 def select(logits: np.ndarray, bias: np.ndarray | None, of: Sizes = FIRST) -> np.ndarray:
     """The experts of each token, int64 [T, top_k], in no particular order."""
-    return np.argsort(candidates(selection_scores(logits, bias), of), axis=1)[:, -of["top_k"] :]
+    scores = candidates(selection_scores(logits, bias), of)
+    return np.argpartition(scores, -of["top_k"], axis=1)[:, -of["top_k"] :]
 
 
 def draw(

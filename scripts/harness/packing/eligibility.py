@@ -5,6 +5,14 @@ import importlib.util
 import torch
 from flashinfer_bench import Solution
 
+GPUS = {  # a word of the device's name -> what it is called in target_hardware
+    **dict.fromkeys(("H20", "H100", "H200", "H800", "GH200"), "sm_90"),
+    **dict.fromkeys(("B200", "GB200"), "sm_100"),
+    **dict.fromkeys(("B300", "GB300"), "sm_103"),
+    **dict.fromkeys(("A100", "A800"), "sm_80"),
+    **dict.fromkeys(("L4", "L40", "L40S"), "sm_89"),
+}
+
 
 def here() -> str:
     """What this machine is called in target_hardware: cpu, or sm_ and the compute capability."""
@@ -12,6 +20,12 @@ def here() -> str:
         return "cpu"
     major, minor = torch.cuda.get_device_capability()
     return f"sm_{major}{minor}"
+
+
+def architecture(gpu: str) -> str | None:
+    """What a GPU's name (H200, NVIDIA H200, sm_90) means in target_hardware; None for one that is not listed."""
+    known = {name.lower(): target for name, target in GPUS.items()} | {target: target for target in GPUS.values()}
+    return next((known[word] for word in gpu.lower().split() if word in known), None)
 
 
 def is_installed(module: str) -> bool:

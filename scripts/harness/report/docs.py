@@ -19,12 +19,14 @@ from harness.packing import pack
 from harness.profiling.record import read_records
 from harness.report import profiles, studies, sweep, tuning
 from harness.report.blocks import examples, results, solutions, tolerances
+from harness.report.blocks import models as model_lines
 from harness.report.blocks.examples import Moebench
 from harness.report.comparison import choice_table
+from harness.report.figures import models as models_figure
 from harness.report.figures import roofline, speed, stages
 from harness.report.figures import sweep as sweep_figure
 from harness.report.figures.picture import Picture
-from harness.results import comparison
+from harness.results import comparison, models
 from harness.results.comparison import Comparison
 
 MARKER = re.compile(r"^<!-- (?:generated|output of|end of)\b(?s:.*?) -->$", re.M)
@@ -49,12 +51,24 @@ def recorded() -> Comparison:
     return comparison.recorded(definition_name("full"))
 
 
+@cache
+def of_models() -> Comparison:
+    """The traces of every model's layer."""
+    return models.recorded()
+
+
 BLOCKS: Blocks = {
     ("README.md", "answer"): lambda: results.answer(recorded()),
     ("README.md", "results"): lambda: results.block(recorded()),
+    ("README.md", "models"): lambda: model_lines.block(of_models()),
     ("docs/compare.md", "choice"): lambda: choice_table(recorded()).markdown(),
     ("docs/tolerances.md", "passes"): lambda: tolerances.block(recorded()),
     ("docs/backends.md", "solutions"): lambda: solutions.block(recorded()),
+    ("docs/models.md", "models"): lambda: model_lines.block(of_models()),
+    ("docs/models.md", "sizes"): model_lines.sizes,
+    ("docs/models.md", "bounds"): model_lines.bounds,
+    ("docs/models.md", "speeds"): lambda: model_lines.speeds(of_models()),
+    ("docs/models.md", "peers"): lambda: model_lines.peers(of_models()),
     ("docs/sweep.md", "sweeps"): sweep.block,
     ("docs/profile.md", "profile"): profiles.block,
     ("docs/tune.md", "tuning"): tuning.block,
@@ -68,6 +82,7 @@ FIGURES: Figures = (
     (("README.md", "docs/compare.md"), lambda: speed.pictures(recorded())),
     (("docs/compare.md",), lambda: roofline.pictures(recorded())),
     (("docs/compare.md",), lambda: stages.pictures(read_records(paths.PROFILES))),
+    (("docs/models.md",), lambda: models_figure.pictures(of_models())),
     (("docs/sweep.md",), lambda: sweep_figure.pictures(sweep.recorded())),
     (("docs/w16a16.md",), lambda: speed.pictures(studies.BF16.traces(), "w16a16.svg")),
 )

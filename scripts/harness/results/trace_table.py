@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pandas as pd
 
 from harness.evaluation.tolerances import TOLERANCES
+from harness.packing.manifest import folder_name
 from harness.results.trace_files import Recorded
 
 # Figures are set against each other, averaged or ranked only where all of these agree.
@@ -25,13 +26,16 @@ def finite(value: object) -> float | None:
 def trace_table(recorded: list[Recorded]) -> pd.DataFrame:
     """A row for each trace, in their order.
 
-    Columns: CONDITION; solution, uuid, seq_len (0 where the workload has no such axis); status; latency_ms,
-    reference_ms, speedup (none unless it passed and was timed); max_absolute_error, max_relative_error; matched_at
-    (tolerance's name -> share of elements inside it: its own tolerance, or each where the run computed all) and
-    matched, that of its own; tolerance_name; solution_sha1, timestamp, command, packages; log; recorded_in
-    ("file:line"); found, the Recorded.
+    Columns: CONDITION; solution (its folder's name, whatever it is packed as); uuid; seq_len (0 where the workload has
+    no such axis); status; latency_ms, reference_ms, speedup (none unless it passed and was timed); max_absolute_error,
+    max_relative_error; matched_at (tolerance's name -> share of elements inside it: its own tolerance, or each where
+    the run computed all) and matched, that of its own; tolerance_name; solution_sha1, timestamp, command, packages;
+    log; recorded_in ("file:line"); found, the Recorded.
     """
-    return pd.DataFrame(map(_row, recorded)).astype(dict.fromkeys(FIGURES, float))
+    traces = pd.DataFrame(map(_row, recorded)).astype(dict.fromkeys(FIGURES, float))
+    packed = traces[["solution", "definition"]].drop_duplicates()
+    named = {(name, of): folder_name(name, of) for name, of in packed.itertuples(index=False)}
+    return traces.assign(solution=[named[pair] for pair in zip(traces.solution, traces.definition, strict=True)])
 
 
 def _row(found: Recorded) -> dict:

@@ -1,0 +1,95 @@
+"""Models by the names that people type, and which definition is the MoE layer of each at which expert parallelism."""
+
+import re
+from dataclasses import dataclass
+from functools import cache
+
+from harness.core.errors import UserError
+from harness.core.names import unknown
+from harness.operators import catalogue, moe_fp8_block_scale, moe_fp8_block_scale_renorm
+
+FAMILIES = (moe_fp8_block_scale, moe_fp8_block_scale_renorm)
+SHORT = {  # a definition's first model tag -> the model's name in tables
+    "deepseek-v3": "DeepSeek-V3",
+    "kimi-k2": "Kimi-K2",
+    "minimax-m2": "MiniMax-M2",
+    "glm-5": "GLM-5",
+    "qwen3-235b-a22b": "Qwen3-235B",
+    "qwen3-30b-a3b": "Qwen3-30B",
+    "qwen3-next-80b-a3b": "Qwen3-Next",
+}
+SAME_LAYER = {"deepseek-v3.1": "deepseek-v3"}  # models that no tag names
+RANKS = re.compile(r"^(.+?)[- ]?ep=?(\d+)$")
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A model's MoE layer on one of `ranks` expert-parallel ranks. geometry: its key in the catalogue."""
+
+    model: str
+    tags: tuple[str, ...]
+    ranks: int
+    geometry: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.model} EP{self.ranks}"
+
+    @property
+    def sizes(self) -> dict:
+        return catalogue.GEOMETRIES[self.geometry]
+
+    @property
+    def definition(self) -> str:
+        return catalogue.definition_name(self.geometry)
+
+
+@cache
+def layers() -> list[Layer]:
+    """Every model's layer that has a definition, by model and from many ranks to one."""
+    found = []
+    for family in FAMILIES:
+        for geometry, of in family.GEOMETRIES.items():
+            if geometry not in family.SMALL:
+                ranks = of["num_experts"] // of["num_local_experts"]
+                found.append(Layer(SHORT[of["model"][0]], of["model"], ranks, geometry))
+    order = list(SHORT.values())
+    return sorted(found, key=lambda layer: (order.index(layer.model), -layer.ranks))
+
+
+def tags_named(name: str) -> list[str]:
+    """Model tags that a lower-case name means: its own, one that it adds a release to, or those that it begins."""
+    known = {tag for layer in layers() for tag in layer.tags}
+    alias = next((tag for same, tag in SAME_LAYER.items() if name == same or name.startswith(f"{same}-")), None)
+    longer = sorted((tag for tag in known if name == tag or name.startswith(f"{tag}-")), key=len)
+    return [alias] if alias else longer[-1:] or [tag for tag in known if tag.startswith(f"{name}-")]
+
+
+def layers_named(text: str) -> list[Layer]:
+    """The layers of a model, such as Qwen3-235B-A22B, deepseek-ai/DeepSeek-V3-0324, Kimi-K2-ep8 or a geometry's key.
+
+    Raises UserError for a model that no definition is of, a name that several models have, or an EP without a layer.
+    """
+    given = text.strip().rpartition("/")[2].lower().replace("_", "-").replace(" ", "-")
+    if exact := [layer for layer in layers() if text in (layer.geometry, layer.definition)]:
+        return exact
+    name, ranks = RANKS.match(given).groups() if RANKS.match(given) else (given, None)
+    tags = set(tags_named(name))
+    found = [layer for layer in layers() if tags & set(layer.tags)]
+    if len({layer.model for layer in found}) > 1:
+        raise UserError(f"model {text!r} is several: {', '.join(sorted(tags))}")
+    if not found:
+        known = [*dict.fromkeys(tag for layer in layers() for tag in layer.tags), *SAME_LAYER]
+        raise UserError(unknown("model", text, known))
+    if ranks is None:
+        return found
+    if not (chosen := [layer for layer in found if layer.ranks == int(ranks)]):
+        raise UserError(f"model {text!r}: no definition at EP{ranks}; there are: {', '.join(x.name for x in found)}")
+    return chosen
+
+
+def weight_bytes(layer: Layer) -> int:
+    """FP8 weights of the rank's experts and their fp32 scales, one per 128 x 128 block."""
+    of = layer.sizes
+    values = 3 * of["num_local_experts"] * of["hidden_size"] * of["intermediate_size"]
+    return values + 4 * values // 128**2
