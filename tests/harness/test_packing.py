@@ -11,7 +11,7 @@ from flashinfer_bench.compile import BuilderRegistry
 from harness import cli
 from harness.core import paths
 from harness.core.errors import UserError
-from harness.packing import manifest, pack
+from harness.packing import build_ahead, manifest, pack
 
 from definitions import moe_fp8_block_scale
 from definitions.moe_fp8_block_scale import definition
@@ -60,6 +60,19 @@ def test_round_trip_through_fibs_reader_and_builder(folder):
     output = torch.zeros(3, 512, dtype=torch.bfloat16)
     run(*[None] * 10, output)
     assert (output == 1).all()
+
+
+def test_what_is_built_ahead_and_what_is_not_is_said(folder, capsys):
+    """A user would miss: a library that is not in the image, after a command that seemed to have made it."""
+    assert build_ahead.build(["tiny"], folder) == 0
+    assert [line.split(" built in")[0] for line in capsys.readouterr().out.splitlines()] == ["tiny:", "tiny_h512_i256:"]
+    edit(folder / "kernels" / "ones.py", "def", "raise RuntimeError('no nvcc')\ndef")
+    assert build_ahead.build(["tiny"], folder) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2 and all("not built: " in line and line.endswith("no nvcc") for line in lines)
+    edit(folder / "tiny" / "solution.toml", "kernels", 'dependencies = ["nowhere"]\nkernels')
+    assert build_ahead.build(["tiny"], folder) == 0
+    assert capsys.readouterr().out.startswith("tiny: SKIPPED: needs nowhere, not installed here\n")
 
 
 def test_a_package_runs_without_flashinfer_bench(folder, tmp_path, monkeypatch):

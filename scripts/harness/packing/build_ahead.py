@@ -1,23 +1,25 @@
 """Build solutions for every definition they serve, before they are needed, on a machine that may have no GPU."""
 
 import time
+from pathlib import Path
 
 from flashinfer_bench.compile import BuilderRegistry, BuildError
 
+from harness.core import paths
 from harness.operators.catalogue import definition
 from harness.packing import pack
 from harness.packing.eligibility import is_installed
 from harness.packing.manifest import choose
 
 
-def build(names: list[str]) -> int:
+def build(names: list[str], folder: Path = paths.SOLUTIONS) -> int:
     """Let FIB build them one after the other; print a line for each. Returns 1 if one does not build, else 0.
 
     What is compiled stays in its own cache, where later builds find it. Raises PackingError.
     """
     status = 0
-    for name in choose(names):
-        for geometry, solution in pack.pack(name).items():
+    for name in choose(names, folder):
+        for geometry, solution in pack.pack(name, folder).items():
             if missing := [module for module in solution.spec.dependencies if not is_installed(module)]:
                 print(f"{solution.name}: SKIPPED: needs {', '.join(missing)}, not installed here")
                 continue
