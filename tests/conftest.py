@@ -31,3 +31,11 @@ def pytest_terminal_summary(terminalreporter):
         terminalreporter.section("skipped", sep="-")
     for reason, count in reasons.most_common():
         terminalreporter.line(f"{count:5}  {reason}")
+
+
+@pytest.fixture
+def poisoned_scratch():
+    """Fresh memory holds NaN and huge integers, so that nothing can lean on what it held before."""
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    yield
+    torch.use_deterministic_algorithms(False)

@@ -15,11 +15,13 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from .kernels.tile_order import tile_order
 
 
-def gemm1_ref(x, w, rows, top_k):
-    """Plain statement of `gemm1`; rows is an aligned `Rows`. Padding and undefined rows are left zero."""
+def gemm1_ref(x, w, rows, top_k, block_m):
+    """Plain statement of `gemm1`; rows is a padded `Permutation`. Padding and undefined rows are left zero."""
     g = torch.zeros(len(rows.pair_of_row), w.shape[1], dtype=torch.bfloat16, device=x.device)
-    for expert, first, end, _ in rows.tiles[: int(rows.num_tiles[0])].tolist():
-        g[first:end] = (x[rows.pair_of_row[first:end].long() // top_k].float() @ w[expert].float().t()).bfloat16()
+    for tile, expert in enumerate(rows.tile_expert[: int(rows.num_tiles)].tolist()):
+        row = torch.arange(tile * block_m, (tile + 1) * block_m, device=x.device)
+        row = row[rows.pair_of_row[row] >= 0]
+        g[row] = (x[rows.pair_of_row[row].long() // top_k].float() @ w[expert].float().t()).bfloat16()
     return g
 
 
@@ -28,7 +30,7 @@ def gemm1_kernel(
     x_ptr,  # [T, H] bf16
     w_desc,  # [E * N, H] bf16, block [BLOCK_N, BLOCK_K]
     pair_of_row_ptr,  # [max_rows] int32
-    tile_ptr,  # [max_tiles, 4] int32
+    tile_expert_ptr,  # [max_tiles] int32
     num_tiles_ptr,  # one int32
     g_ptr,  # [max_rows, N] bf16, written
     H: tl.constexpr,
@@ -44,8 +46,8 @@ def gemm1_kernel(
     num_m = tl.load(num_tiles_ptr)
     for index in range(tl.program_id(0), num_m * NUM_N, tl.num_programs(0)):
         m, n = tile_order(index, num_m, NUM_N, GROUP)
-        expert = tl.load(tile_ptr + 4 * m)
-        row = tl.load(tile_ptr + 4 * m + 1) + tl.arange(0, BLOCK_M)
+        expert = tl.load(tile_expert_ptr + m)
+        row = m * BLOCK_M + tl.arange(0, BLOCK_M)
         pair = tl.load(pair_of_row_ptr + row)
         live = pair >= 0
         x_ptrs = x_ptr + (pair // TOP_K)[:, None].to(tl.int64) * H + tl.arange(0, BLOCK_K)[None, :]
@@ -76,7 +78,7 @@ def gemm1(x, w, rows, top_k, tile):
 
     Args:
         x: [T, H] bfloat16; w: [E, 2I, H] bfloat16, `gate` rows first.
-        rows: `sort_pairs`' result for tile.block_m, aligned to it; top_k: experts of a token.
+        rows: `permute`'s result for tile.block_m, padded; top_k: experts of a token.
         tile: block_m, block_n, block_k, group, programs, num_warps, num_stages (see tiles.py).
 
     Returns:
@@ -84,12 +86,12 @@ def gemm1(x, w, rows, top_k, tile):
     """
     num_experts, columns, hidden = w.shape
     g = torch.empty(rows.pair_of_row.shape[0], columns, dtype=torch.bfloat16, device=x.device)
-    work = rows.tiles.numel() // 4 * (columns // tile.block_n)
+    work = rows.tile_expert.shape[0] * (columns // tile.block_n)
     gemm1_kernel[(min(work, tile.programs),)](
         x,
         TensorDescriptor(w, [num_experts * columns, hidden], [hidden, 1], [tile.block_n, tile.block_k]),
         rows.pair_of_row,
-        rows.tiles,
+        rows.tile_expert,
         rows.num_tiles,
         g,
         H=hidden,

@@ -14,12 +14,14 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from .kernels.tile_order import tile_order
 
 
-def gemm2_ref(h, w, weight, rows):
-    """Plain statement of `gemm2`; rows is an aligned `Rows`. Padding and undefined rows are left zero."""
+def gemm2_ref(h, w, weight, rows, block_m):
+    """Plain statement of `gemm2`; rows is a padded `Permutation`. Padding and undefined rows are left zero."""
     y = torch.zeros(h.shape[0], w.shape[1], dtype=torch.bfloat16, device=h.device)
-    for expert, first, end, _ in rows.tiles[: int(rows.num_tiles[0])].tolist():
-        product = h[first:end].float() @ w[expert].float().t()
-        y[first:end] = (product * weight.flatten()[rows.pair_of_row[first:end].long(), None]).bfloat16()
+    for tile, expert in enumerate(rows.tile_expert[: int(rows.num_tiles)].tolist()):
+        row = torch.arange(tile * block_m, (tile + 1) * block_m, device=h.device)
+        row = row[rows.pair_of_row[row] >= 0]
+        product = h[row].float() @ w[expert].float().t()
+        y[row] = (product * weight.flatten()[rows.pair_of_row[row].long(), None]).bfloat16()
     return y
 
 
@@ -29,7 +31,7 @@ def gemm2_kernel(
     w_desc,  # [E * H, I] bf16, block [BLOCK_N, BLOCK_K]
     weight_ptr,  # [T * TOP_K] fp32
     pair_of_row_ptr,  # [max_rows] int32
-    tile_ptr,  # [max_tiles, 4] int32
+    tile_expert_ptr,  # [max_tiles] int32
     num_tiles_ptr,  # one int32
     y_ptr,  # [max_rows, H] bf16, written
     H: tl.constexpr,
@@ -44,9 +46,8 @@ def gemm2_kernel(
     num_m = tl.load(num_tiles_ptr)
     for index in range(tl.program_id(0), num_m * NUM_N, tl.num_programs(0)):
         m, n = tile_order(index, num_m, NUM_N, GROUP)
-        expert = tl.load(tile_ptr + 4 * m)
-        first = tl.load(tile_ptr + 4 * m + 1)
-        row = first + tl.arange(0, BLOCK_M)
+        expert = tl.load(tile_expert_ptr + m)
+        row = m * BLOCK_M + tl.arange(0, BLOCK_M)
         w_row = expert * H + n * BLOCK_N
         column = n * BLOCK_N + tl.arange(0, BLOCK_N)
 
@@ -55,7 +56,7 @@ def gemm2_kernel(
         else:
             y = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
         for k in range(0, I, BLOCK_K):
-            h = h_desc.load([first, k])
+            h = h_desc.load([m * BLOCK_M, k])
             w = w_desc.load([w_row, k])
             if ROWS_FIRST:
                 y = tl.dot(h, w.T, y)
@@ -77,7 +78,7 @@ def gemm2(h, w, weight, rows, tile):
     Args:
         h: [rows, I] bfloat16 in expert order; w: [E, H, I] bfloat16.
         weight: [T, top_k] float32.
-        rows: `sort_pairs`' result for tile.block_m, aligned to it.
+        rows: `permute`'s result for tile.block_m, padded.
         tile: block_m, block_n, block_k, group, programs, num_warps, num_stages (see tiles.py).
 
     Returns:
@@ -85,13 +86,13 @@ def gemm2(h, w, weight, rows, tile):
     """
     num_experts, hidden, inter = w.shape
     y = torch.empty(h.shape[0], hidden, dtype=torch.bfloat16, device=h.device)
-    work = rows.tiles.numel() // 4 * (hidden // tile.block_n)
+    work = rows.tile_expert.shape[0] * (hidden // tile.block_n)
     gemm2_kernel[(min(work, tile.programs),)](
         TensorDescriptor(h, list(h.shape), [inter, 1], [tile.block_m, tile.block_k]),
         TensorDescriptor(w, [num_experts * hidden, inter], [inter, 1], [tile.block_n, tile.block_k]),
         weight,
         rows.pair_of_row,
-        rows.tiles,
+        rows.tile_expert,
         rows.num_tiles,
         y,
         H=hidden,

@@ -1,4 +1,4 @@
-"""align_fused_bf16: the layer in five to seven Triton kernels; read `run` downhill, then a file a stage.
+"""align_fused_bf16: the layer in five or six Triton kernels; read `run` downhill, then a file a stage.
 
 Every expert's rows are aligned to whole row tiles, padding between experts; results stay in expert order until each
 token gathers its own.
@@ -11,13 +11,13 @@ from .gemm2 import gemm2, gemm2_kernel
 from .kernels.check_bf16_inputs import check_bf16_inputs
 from .kernels.gpu_of import gpu_of
 from .kernels.launch import launch_quickly
+from .kernels.permute import count_kernel, permute, place_kernel
 from .kernels.replay import replayed
-from .kernels.sort_pairs import count_kernel, place_kernel, scan_kernel, sort_pairs
 from .silu_mul import silu_mul, silu_mul_kernel
 from .sum_rows import sum_rows, sum_rows_kernel
 from .tiles import choose_tiles
 
-launch_quickly(count_kernel, scan_kernel, place_kernel, gemm1_kernel, silu_mul_kernel, gemm2_kernel, sum_rows_kernel)
+launch_quickly(count_kernel, place_kernel, gemm1_kernel, silu_mul_kernel, gemm2_kernel, sum_rows_kernel)
 
 
 @replayed
@@ -39,9 +39,9 @@ def run(hidden_states, expert_ids, expert_weights, gemm1_weights, gemm2_weights,
     tile1, tile2 = choose_tiles(gpu, num_tokens * top_k, num_experts)
 
     with torch.cuda.device_of(hidden_states):
-        rows = sort_pairs(expert_ids, num_experts, tile1.block_m, tile1.block_m)
+        rows = permute(expert_ids, num_experts, tile1.block_m)
         g = gemm1(hidden_states, gemm1_weights, rows, top_k, tile1)
         h = silu_mul(g, rows, tile1.block_m, 8 * gpu.multiprocessors)
         del g  # its memory serves y
         y = gemm2(h, gemm2_weights, expert_weights, rows, tile2)
-        sum_rows(y, rows.row_of_pair, top_k, output)
+        sum_rows(y, rows.row_of_pair, output)

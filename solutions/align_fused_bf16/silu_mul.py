@@ -39,7 +39,7 @@ def silu_mul(g, rows, block_m, programs):
     """Activation.
 
     Args:
-        g: [rows, 2I] bfloat16, `gate` columns first; rows: aligned to block_m.
+        g: [rows, 2I] bfloat16, `gate` columns first; rows: `permute`'s result for block_m, padded.
         programs: most programs to launch.
 
     Returns:
@@ -49,7 +49,7 @@ def silu_mul(g, rows, block_m, programs):
     inter = double_inter // 2
     h = torch.empty(num_rows, inter, dtype=torch.bfloat16, device=g.device)
     block = 256 if inter % 256 == 0 else 128
-    work = rows.tiles.numel() // 4 * (block_m // 4) * (inter // block)
+    work = rows.tile_expert.shape[0] * (block_m // 4) * (inter // block)
     silu_mul_kernel[(min(work, programs),)](
         g,
         rows.num_tiles,

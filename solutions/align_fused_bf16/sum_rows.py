@@ -17,7 +17,7 @@ def sum_rows_ref(y, row_of_pair, output):
 @triton.jit
 def sum_rows_kernel(
     y_ptr,  # [max_rows, H] bf16
-    row_of_pair_ptr,  # [T * TOP_K] int32
+    row_of_pair_ptr,  # [T, TOP_K] int32
     output_ptr,  # [T, H] bf16, written
     H: tl.constexpr,
     TOP_K: tl.constexpr,
@@ -33,8 +33,8 @@ def sum_rows_kernel(
     tl.store(output_ptr + token.to(tl.int64) * H + column, total.to(tl.bfloat16), mask=inside)
 
 
-def sum_rows(y, row_of_pair, top_k, output):
-    """Write output [T, H] bfloat16 from y [rows, H] bfloat16 and row_of_pair [T * top_k] int32."""
+def sum_rows(y, row_of_pair, output):
+    """Write output [T, H] bfloat16 from y [rows, H] bfloat16 and row_of_pair [T, top_k] int32."""
     num_tokens, hidden = output.shape
     block = 2048 if num_tokens > 64 else 512
     sum_rows_kernel[(num_tokens, -(-hidden // block))](
@@ -42,7 +42,7 @@ def sum_rows(y, row_of_pair, top_k, output):
         row_of_pair,
         output,
         H=hidden,
-        TOP_K=top_k,
+        TOP_K=row_of_pair.shape[1],
         BLOCK=block,
         num_warps=8 if block == 2048 else 2,
     )

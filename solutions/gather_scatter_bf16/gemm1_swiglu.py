@@ -18,10 +18,11 @@ from .kernels.tile_order import tile_order
 
 
 def gemm1_swiglu_ref(x, w, rows, top_k):
-    """Plain statement of `gemm1_swiglu`; rows is a `Rows` without padding."""
+    """Plain statement of `gemm1_swiglu`; rows is a `Permutation` without padding."""
     inter = w.shape[1] // 2
     h = torch.zeros(len(rows.row_of_pair), inter, dtype=torch.bfloat16, device=x.device)
-    for expert, first, end, _ in rows.tiles[: int(rows.num_tiles[0])].tolist():
+    for tile, expert in enumerate(rows.tile_expert[: int(rows.num_tiles)].tolist()):
+        first, end = rows.tile_rows[tile].tolist()
         gate, up = (x[rows.pair_of_row[first:end].long() // top_k].float() @ w[expert].float().t()).split(inter, 1)
         h[first:end] = (torch.nn.functional.silu(gate) * up).bfloat16()
     return h
@@ -32,7 +33,8 @@ def gemm1_swiglu_kernel(
     x_ptr,  # [T, H] bf16
     w_desc,  # [E * 2 I, H] bf16, block [BLOCK_N, BLOCK_K]
     pair_of_row_ptr,  # [T * TOP_K] int32
-    tile_ptr,  # [max_tiles, 4] int32
+    tile_expert_ptr,  # [max_tiles] int32
+    tile_rows_ptr,  # [max_tiles, 2] int32
     num_tiles_ptr,  # [1] int32
     h_ptr,  # [T * TOP_K, I] bf16, written
     H: tl.constexpr,
@@ -48,9 +50,9 @@ def gemm1_swiglu_kernel(
     num_m = tl.load(num_tiles_ptr)
     for index in range(tl.program_id(0), num_m * NUM_N, tl.num_programs(0)):
         m, n = tile_order(index, num_m, NUM_N, GROUP)
-        expert = tl.load(tile_ptr + 4 * m)
-        row = tl.load(tile_ptr + 4 * m + 1) + tl.arange(0, BLOCK_M)
-        live = row < tl.load(tile_ptr + 4 * m + 2)
+        expert = tl.load(tile_expert_ptr + m)
+        row = tl.load(tile_rows_ptr + 2 * m) + tl.arange(0, BLOCK_M)
+        live = row < tl.load(tile_rows_ptr + 2 * m + 1)
         token = tl.load(pair_of_row_ptr + row, mask=live, other=0) // TOP_K
         x_ptrs = x_ptr + token[:, None].to(tl.int64) * H + tl.arange(0, BLOCK_K)[None, :]
         gate_row = expert * (2 * I) + n * BLOCK_N
@@ -86,7 +88,7 @@ def gemm1_swiglu(x, w, rows, top_k, tile):
 
     Args:
         x: [T, H] bfloat16; w: [E, 2I, H] bfloat16, `gate` rows first.
-        rows: `sort_pairs`' result for tile.block_m, without alignment; top_k: experts of a token.
+        rows: `permute`'s result for tile.block_m, without padding; top_k: experts of a token.
         tile: block_m, block_n, block_k, group, programs, num_warps, num_stages (see tiles.py).
 
     Returns:
@@ -95,12 +97,13 @@ def gemm1_swiglu(x, w, rows, top_k, tile):
     num_experts, double_inter, hidden = w.shape
     inter = double_inter // 2
     h = torch.empty(x.shape[0] * top_k, inter, dtype=torch.bfloat16, device=x.device)
-    work = rows.tiles.numel() // 4 * (inter // tile.block_n)
+    work = rows.tile_expert.shape[0] * (inter // tile.block_n)
     gemm1_swiglu_kernel[(min(work, tile.programs),)](
         x,
         TensorDescriptor(w, [num_experts * double_inter, hidden], [hidden, 1], [tile.block_n, tile.block_k]),
         rows.pair_of_row,
-        rows.tiles,
+        rows.tile_expert,
+        rows.tile_rows,
         rows.num_tiles,
         h,
         H=hidden,

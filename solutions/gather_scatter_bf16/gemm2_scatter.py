@@ -17,9 +17,10 @@ from .kernels.tile_order import tile_order
 
 
 def gemm2_scatter_ref(h, w, weight, rows):
-    """Plain statement of `gemm2_scatter`; rows is a `Rows` without padding."""
+    """Plain statement of `gemm2_scatter`; rows is a `Permutation` without padding."""
     y = torch.zeros(h.shape[0], w.shape[1], dtype=torch.bfloat16, device=h.device)
-    for expert, first, end, _ in rows.tiles[: int(rows.num_tiles[0])].tolist():
+    for tile, expert in enumerate(rows.tile_expert[: int(rows.num_tiles)].tolist()):
+        first, end = rows.tile_rows[tile].tolist()
         pairs = rows.pair_of_row[first:end].long()
         product = h[first:end].float() @ w[expert].float().t()
         y[pairs] = (product * weight.flatten()[pairs, None]).bfloat16()
@@ -32,7 +33,8 @@ def gemm2_scatter_kernel(
     w_desc,  # [E * H, I] bf16, block [BLOCK_N, BLOCK_K]
     weight_ptr,  # [T * TOP_K] fp32
     pair_of_row_ptr,  # [T * TOP_K] int32
-    tile_ptr,  # [max_tiles, 4] int32
+    tile_expert_ptr,  # [max_tiles] int32
+    tile_rows_ptr,  # [max_tiles, 2] int32
     num_tiles_ptr,  # [1] int32
     y_ptr,  # [T * TOP_K, H] bf16, written
     H: tl.constexpr,
@@ -47,10 +49,10 @@ def gemm2_scatter_kernel(
     num_m = tl.load(num_tiles_ptr)
     for index in range(tl.program_id(0), num_m * NUM_N, tl.num_programs(0)):
         m, n = tile_order(index, num_m, NUM_N, GROUP)
-        expert = tl.load(tile_ptr + 4 * m)
-        first = tl.load(tile_ptr + 4 * m + 1)
+        expert = tl.load(tile_expert_ptr + m)
+        first = tl.load(tile_rows_ptr + 2 * m)
         row = first + tl.arange(0, BLOCK_M)
-        live = row < tl.load(tile_ptr + 4 * m + 2)
+        live = row < tl.load(tile_rows_ptr + 2 * m + 1)
         w_row = expert * H + n * BLOCK_N
         column = n * BLOCK_N + tl.arange(0, BLOCK_N)
 
@@ -81,7 +83,7 @@ def gemm2_scatter(h, w, weight, rows, tile):
     Args:
         h: [T * top_k, I] bfloat16 in expert order; w: [E, H, I] bfloat16.
         weight: [T, top_k] float32.
-        rows: `sort_pairs`' result for tile.block_m, without alignment.
+        rows: `permute`'s result for tile.block_m, without padding.
         tile: block_m, block_n, block_k, group, programs, num_warps, num_stages (see tiles.py).
 
     Returns:
@@ -89,13 +91,14 @@ def gemm2_scatter(h, w, weight, rows, tile):
     """
     num_experts, hidden, inter = w.shape
     y = torch.empty(h.shape[0], hidden, dtype=torch.bfloat16, device=h.device)
-    work = rows.tiles.numel() // 4 * (hidden // tile.block_n)
+    work = rows.tile_expert.shape[0] * (hidden // tile.block_n)
     gemm2_scatter_kernel[(min(work, tile.programs),)](
         TensorDescriptor(h, list(h.shape), [inter, 1], [tile.block_m, tile.block_k]),
         TensorDescriptor(w, [num_experts * hidden, inter], [inter, 1], [tile.block_n, tile.block_k]),
         weight,
         rows.pair_of_row,
-        rows.tiles,
+        rows.tile_expert,
+        rows.tile_rows,
         rows.num_tiles,
         y,
         H=hidden,

@@ -1,4 +1,4 @@
-"""gather_scatter_bf16: the layer in four to six Triton kernels; read `run` downhill, then a file a stage.
+"""gather_scatter_bf16: the layer in four or five Triton kernels; read `run` downhill, then a file a stage.
 
 Tokens are gathered by the first product's loads and results scattered by the second product's stores: no row is ever
 copied for its own sake, and no row is padding.
@@ -11,12 +11,12 @@ from .gemm2_scatter import gemm2_scatter, gemm2_scatter_kernel
 from .kernels.check_bf16_inputs import check_bf16_inputs
 from .kernels.gpu_of import gpu_of
 from .kernels.launch import launch_quickly
+from .kernels.permute import count_kernel, permute, place_kernel
 from .kernels.replay import replayed
-from .kernels.sort_pairs import count_kernel, place_kernel, scan_kernel, sort_pairs
 from .sum_pairs import sum_pairs, sum_pairs_kernel
 from .tiles import choose_tiles
 
-launch_quickly(count_kernel, scan_kernel, place_kernel, gemm1_swiglu_kernel, gemm2_scatter_kernel, sum_pairs_kernel)
+launch_quickly(count_kernel, place_kernel, gemm1_swiglu_kernel, gemm2_scatter_kernel, sum_pairs_kernel)
 
 
 @replayed
@@ -37,7 +37,7 @@ def run(hidden_states, expert_ids, expert_weights, gemm1_weights, gemm2_weights,
     tile1, tile2 = choose_tiles(gpu_of(hidden_states.device), num_tokens * top_k, num_experts)
 
     with torch.cuda.device_of(hidden_states):
-        rows = sort_pairs(expert_ids, num_experts, tile1.block_m, 1)
+        rows = permute(expert_ids, num_experts, tile1.block_m, padded=False)
         h = gemm1_swiglu(hidden_states, gemm1_weights, rows, top_k, tile1)
         y = gemm2_scatter(h, gemm2_weights, expert_weights, rows, tile2)
         sum_pairs(y, output)

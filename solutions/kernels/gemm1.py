@@ -1,7 +1,11 @@
-"""gemm1: x . W13^T for each expert's rows, in bf16, rows in expert order or in pair order (pair_order.py).
+"""gemm1: x . W13^T for each expert's rows, in bf16, rows in expert order or in pair order.
 
 The plain product, without its activation: with many rows a tile the two accumulators of `gemm1_swiglu_quant` no
 longer fit the registers, and writing g and reading it back costs less than spilling.
+
+In expert order a tile's rows lie together and TMA can read them, but whoever writes them has to know gemm2's padding.
+In pair order (row token * TOP_K + slot, as the routing names its pairs) they are gathered by index, and pairs of other
+ranks leave holes that nobody writes or reads.
 
 Map of the kernel: a persistent grid over (row tile, 128 columns of g); the product is W[128, K] . x[BLOCK_M, K]^T.
 Per K step the weight block comes through TMA and the token rows are gathered with asynchronous copies.
@@ -12,23 +16,23 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from .pair_order import pair_of_row
 from .tile_order import tile_order
 
 BLOCK = 128
 
 
-def gemm1_ref(x, x_scale, w, w_scale, token_of_row, tile_expert, num_tiles, block_m):
+def gemm1_ref(x, x_scale, w, w_scale, permutation, block_m):
     """Plain statement of `gemm1` in fp32; rows of padding or beyond the last tile are left zero."""
-    g = torch.zeros((len(token_of_row), w.shape[1]), dtype=torch.float32, device=x.device)
+    pair_of_row, top_k = permutation.pair_of_row, permutation.row_of_pair.shape[1]
+    g = torch.zeros((len(pair_of_row), w.shape[1]), dtype=torch.float32, device=x.device)
     wide = lambda s: s.repeat_interleave(BLOCK, -1)  # noqa: E731
     dequant_x = x.float() * wide(x_scale.t().contiguous())
-    for tile in range(int(num_tiles)):
-        e = int(tile_expert[tile])
+    for tile in range(int(permutation.num_tiles)):
+        e = int(permutation.tile_expert[tile])
         rows = torch.arange(tile * block_m, (tile + 1) * block_m, device=x.device)
-        rows = rows[token_of_row[rows] >= 0]
+        rows = rows[pair_of_row[rows] >= 0]
         dequant_w = w[e].float() * wide(w_scale[e].repeat_interleave(BLOCK, 0))
-        g[rows] = dequant_x[token_of_row[rows].long()] @ dequant_w.t()
+        g[rows] = dequant_x[pair_of_row[rows].long() // top_k] @ dequant_w.t()
     return g
 
 
@@ -38,10 +42,9 @@ def gemm1_kernel(
     x_scale_ptr,  # [H / 128, T] fp32
     w_desc,  # [E_LOCAL * N, H] fp8, block [128, 128]
     w_scale_ptr,  # [E_LOCAL, N / 128, H / 128] fp32
-    token_of_row_ptr,
+    pair_of_row_ptr,  # [rows] int32
     tile_expert_ptr,
     num_tiles_ptr,
-    row_of_pair_ptr,  # [T, TOP_K] int32; read in pair order only
     g_ptr,  # [rows, N] bf16, or [T * TOP_K, N] in pair order, written
     num_tokens,
     H: tl.constexpr,
@@ -60,8 +63,9 @@ def gemm1_kernel(
         m, n = tile_order(index, num_m, NUM_N, GROUP)
         w_block = tl.load(tile_expert_ptr + m) * NUM_N + n
         row = m * BLOCK_M + tl.arange(0, BLOCK_M)
-        token = tl.load(token_of_row_ptr + row)
-        live = token >= 0
+        pair = tl.load(pair_of_row_ptr + row)
+        live = pair >= 0
+        token = pair // TOP_K
         x_ptrs = x_ptr + token[:, None].to(tl.int64) * H + lane[None, :]
 
         g = tl.zeros((BLOCK, BLOCK_M), tl.float32)
@@ -75,7 +79,6 @@ def gemm1_kernel(
         if EXPERT_ORDER:
             tl.store(g_ptrs + row[None, :].to(tl.int64) * N, g.to(tl.bfloat16))
         else:
-            pair = pair_of_row(row, token, row_of_pair_ptr, TOP_K)
             tl.store(g_ptrs + pair[None, :].to(tl.int64) * N, g.to(tl.bfloat16), mask=live[None, :])
 
 
@@ -94,7 +97,7 @@ def gemm1(x, x_scale, w, w_scale, permutation, tile, expert_order=True):
         In pair order [T * 8, N], undefined where the pair's expert is not local.
     """
     num_local_experts, columns, hidden = w.shape
-    rows = (permutation.token_of_row if expert_order else permutation.row_of_pair).numel()
+    rows = (permutation.pair_of_row if expert_order else permutation.row_of_pair).numel()
     g = torch.empty(rows, columns, dtype=torch.bfloat16, device=x.device)
     work = permutation.tile_expert.shape[0] * (columns // BLOCK)
     gemm1_kernel[(min(work, tile.programs),)](
@@ -102,10 +105,9 @@ def gemm1(x, x_scale, w, w_scale, permutation, tile, expert_order=True):
         x_scale,
         TensorDescriptor(w, [num_local_experts * columns, hidden], [hidden, 1], [BLOCK, BLOCK]),
         w_scale,
-        permutation.token_of_row,
+        permutation.pair_of_row,
         permutation.tile_expert,
         permutation.num_tiles,
-        permutation.row_of_pair,
         g,
         x.shape[0],
         H=hidden,

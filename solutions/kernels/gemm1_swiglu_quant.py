@@ -16,16 +16,15 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from .gemm1 import gemm1_ref
-from .pair_order import pair_of_row
 from .swiglu_quant import swiglu_quant_ref
 from .tile_order import tile_order
 
 BLOCK = 128  # columns and K of a block scale
 
 
-def gemm1_swiglu_quant_ref(x, x_scale, w, w_scale, token_of_row, tile_expert, num_tiles, block_m):
+def gemm1_swiglu_quant_ref(x, x_scale, w, w_scale, permutation, block_m):
     """Plain statement of `gemm1_swiglu_quant`; rows of padding or beyond the last tile are left zero."""
-    return swiglu_quant_ref(gemm1_ref(x, x_scale, w, w_scale, token_of_row, tile_expert, num_tiles, block_m))
+    return swiglu_quant_ref(gemm1_ref(x, x_scale, w, w_scale, permutation, block_m))
 
 
 @triton.jit(do_not_specialize=["num_tokens"])
@@ -34,10 +33,9 @@ def gemm1_swiglu_quant_kernel(
     x_scale_ptr,  # [H / 128, T] fp32
     w_desc,  # [E_LOCAL * 2 I, H] fp8, block [128, 128]
     w_scale_ptr,  # [E_LOCAL, 2 I / 128, H / 128] fp32
-    token_of_row_ptr,
+    pair_of_row_ptr,  # [rows] int32
     tile_expert_ptr,
     num_tiles_ptr,
-    row_of_pair_ptr,  # [T, TOP_K] int32; read in pair order only
     h_ptr,  # [rows, I] fp8, or [T * TOP_K, I] in pair order, written
     h_scale_ptr,  # [rows or T * TOP_K, I / 128] fp32, written
     num_tokens,
@@ -57,8 +55,9 @@ def gemm1_swiglu_quant_kernel(
         m, n = tile_order(index, num_m, NUM_N, GROUP)
         expert = tl.load(tile_expert_ptr + m)
         row = m * BLOCK_M + tl.arange(0, BLOCK_M)
-        token = tl.load(token_of_row_ptr + row)
-        live = token >= 0
+        pair = tl.load(pair_of_row_ptr + row)
+        live = pair >= 0
+        token = pair // TOP_K
         x_ptrs = x_ptr + token[:, None].to(tl.int64) * H + lane[None, :]
         up_block = expert * (2 * NUM_N) + n
         gate_block = up_block + NUM_N
@@ -84,7 +83,6 @@ def gemm1_swiglu_quant_kernel(
             tl.store(h_ptrs + row[None, :].to(tl.int64) * I, q)
             tl.store(h_scale_ptr + row * NUM_N + n, scale)
         else:
-            pair = pair_of_row(row, token, row_of_pair_ptr, TOP_K)
             tl.store(h_ptrs + pair[None, :].to(tl.int64) * I, q, mask=live[None, :])
             tl.store(h_scale_ptr + pair * NUM_N + n, scale, mask=live)
 
@@ -106,7 +104,7 @@ def gemm1_swiglu_quant(x, x_scale, w, w_scale, permutation, tile, expert_order=T
     """
     num_local_experts, double_inter, hidden = w.shape
     inter = double_inter // 2
-    rows = (permutation.token_of_row if expert_order else permutation.row_of_pair).numel()
+    rows = (permutation.pair_of_row if expert_order else permutation.row_of_pair).numel()
     h = torch.empty(rows, inter, dtype=torch.float8_e4m3fn, device=x.device)
     h_scale = torch.empty(rows, inter // BLOCK, dtype=torch.float32, device=x.device)
     work = permutation.tile_expert.shape[0] * (inter // BLOCK)
@@ -115,10 +113,9 @@ def gemm1_swiglu_quant(x, x_scale, w, w_scale, permutation, tile, expert_order=T
         x_scale,
         TensorDescriptor(w, [num_local_experts * double_inter, hidden], [hidden, 1], [BLOCK, BLOCK]),
         w_scale,
-        permutation.token_of_row,
+        permutation.pair_of_row,
         permutation.tile_expert,
         permutation.num_tiles,
-        permutation.row_of_pair,
         h,
         h_scale,
         x.shape[0],

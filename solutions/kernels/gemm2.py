@@ -1,8 +1,8 @@
 """gemm2: h . W2^T for each expert's rows, in bf16, rows in expert order.
 
 Rows of one expert lie together and start at a tile boundary. Where h lies in that order too, both operands are plain
-blocks of a matrix and both come through TMA; nothing is gathered. Where h lies in pair order (pair_order.py), its rows
-are gathered by index, and both operands come through asynchronous copies. Scales are promoted as in gemm1.
+blocks of a matrix and both come through TMA; nothing is gathered. Where h lies in pair order (gemm1.py), its rows are
+gathered by index, and both operands come through asynchronous copies. Scales are promoted as in gemm1.
 
 A tile may be a part of the tile that rows were padded to for gemm1; a part without rows skips its products.
 
@@ -15,19 +15,18 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from .pair_order import pair_of_row
 from .tile_order import tile_order
 
 BLOCK = 128
 
 
-def gemm2_ref(h, h_scale, w, w_scale, tile_expert, num_tiles, block_m, first_column, num_columns):
+def gemm2_ref(h, h_scale, w, w_scale, permutation, block_m, first_column, num_columns):
     """Plain statement of `gemm2`; rows beyond the last tile are left zero."""
     y = torch.zeros((h.shape[0], num_columns), dtype=torch.bfloat16, device=h.device)
     wide = lambda s: s.repeat_interleave(BLOCK, -1)  # noqa: E731
     columns = slice(first_column, first_column + num_columns)
-    for tile in range(int(num_tiles)):
-        e = int(tile_expert[tile])
+    for tile in range(int(permutation.num_tiles)):
+        e = int(permutation.tile_expert[tile])
         rows = slice(tile * block_m, (tile + 1) * block_m)
         dequant_w = w[e].float() * wide(w_scale[e].repeat_interleave(BLOCK, 0))
         y[rows] = (h[rows].float() * wide(h_scale[rows]) @ dequant_w[columns].t()).bfloat16()
@@ -40,10 +39,9 @@ def gemm2_kernel(
     h_scale_ptr,  # [rows or T * TOP_K, I / 128] fp32
     w_desc,  # [E_LOCAL * H, I] fp8, block [BLOCK_N, 128]; without TMA a pointer
     w_scale_ptr,  # [E_LOCAL, H / 128, I / 128] fp32
-    token_of_row_ptr,
+    pair_of_row_ptr,  # [rows] int32
     tile_expert_ptr,
     num_tiles_ptr,
-    row_of_pair_ptr,  # [T, TOP_K] int32; read without TMA only
     y_ptr,  # [rows, num_columns] bf16, written
     first_column,
     num_columns,
@@ -54,7 +52,6 @@ def gemm2_kernel(
     GROUP: tl.constexpr,
     PARTS: tl.constexpr,  # tiles in one tile of the permutation
     TMA: tl.constexpr,
-    TOP_K: tl.constexpr,
 ):
     BLOCK: tl.constexpr = 128
     NUM_K: tl.constexpr = I // BLOCK
@@ -70,7 +67,7 @@ def gemm2_kernel(
 
         steps = NUM_K
         if PARTS > 1:  # rows come first in a padded tile, so the first row tells
-            steps = tl.where(tl.load(token_of_row_ptr + m * BLOCK_M) >= 0, NUM_K, 0)
+            steps = tl.where(tl.load(pair_of_row_ptr + m * BLOCK_M) >= 0, NUM_K, 0)
 
         y = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
         if TMA:
@@ -80,9 +77,8 @@ def gemm2_kernel(
                 scale = tl.load(h_scale_ptr + row * NUM_K + k) * tl.load(w_scale_row + k)
                 y += tl.dot(w, h.T) * scale[None, :]
         else:
-            token = tl.load(token_of_row_ptr + row)
-            live = token >= 0
-            pair = pair_of_row(row, token, row_of_pair_ptr, TOP_K)
+            pair = tl.load(pair_of_row_ptr + row)
+            live = pair >= 0
             h_ptrs = h_desc + pair[:, None].to(tl.int64) * I + lane[None, :]
             w_ptrs = w_desc + (w_row + tl.arange(0, BLOCK_N))[:, None].to(tl.int64) * I + lane[None, :]
             for k in range(steps):
@@ -115,7 +111,7 @@ def gemm2(h, h_scale, w, w_scale, permutation, first_column, y, tile, tma=True):
     num_local_experts, hidden, inter = w.shape
     num_columns = y.shape[1]
     tiles = permutation.tile_expert.shape[0]
-    padded_to = permutation.token_of_row.shape[0] // tiles
+    padded_to = permutation.pair_of_row.shape[0] // tiles
     parts, rest = divmod(padded_to, tile.block_m)
     if rest:
         raise ValueError(f"tile.block_m: got {tile.block_m}, want a divisor of the {padded_to} rows padded to")
@@ -125,10 +121,9 @@ def gemm2(h, h_scale, w, w_scale, permutation, first_column, y, tile, tma=True):
         h_scale,
         TensorDescriptor(w, [w_rows, inter], [inter, 1], [tile.block_n, BLOCK]) if tma else w,
         w_scale,
-        permutation.token_of_row,
+        permutation.pair_of_row,
         permutation.tile_expert,
         permutation.num_tiles,
-        permutation.row_of_pair,
         y,
         first_column,
         num_columns,
@@ -139,7 +134,6 @@ def gemm2(h, h_scale, w, w_scale, permutation, first_column, y, tile, tma=True):
         GROUP=tile.group,
         PARTS=parts,
         TMA=tma,
-        TOP_K=permutation.row_of_pair.shape[1],
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
     )

@@ -1,13 +1,15 @@
-"""permute: a place for every (token, local expert) pair, sorted by expert, counted on the device.
+"""permute: a row for every (token, expert) pair of this rank, sorted by expert, and the tiles of those rows.
 
-Each expert's rows start at a multiple of `block_m`, so that a GEMM tile of block_m rows belongs to one
-expert. Tokens are not copied: `token_of_row` says where a row's activations are, and gemm1 gathers them.
+An expert's rows lie together in the order of its pairs, so the placement is the same in every run. Padded, they start
+at a multiple of block_m, and tile m is the rows from m * block_m on; otherwise no row is padding, and `tile_rows` says
+where a tile starts. A tile of block_m rows belongs to one expert. Tokens are not copied: the pair of a row says where
+its activations are. Nothing is read back to the host.
 
-Map of the kernels: a pair's row is its expert's first row plus its rank among the pairs of that expert, so the
-placement is the same in every run. Up to 1024 pairs `place` does it alone: every program counts all pairs by expert,
-and ranks its 64 pairs by comparing them with all earlier ones. Beyond, `count` (one program a chunk of 256 pairs)
-writes how many pairs of each expert its chunk holds, and `place` (one program a chunk) sums those counts and ranks the
-pairs of its own chunk by a running sum. The first program of `place` writes the tiles' experts, and pads.
+Map of the kernels: a pair's row is its expert's first row plus the number of earlier pairs of that expert. Pairs are
+counted in groups of up to 1024. `count` (a program a group) writes how many pairs of each expert its group holds; a
+single group needs none. `place` (a program 64 pairs of a single group, else 256) sums the groups' counts, in slices
+that registers hold, counts its group's pairs before its own by a histogram, and compares its own with each other. So
+its work is groups x experts + 256 x 256, never pairs x experts. The programs share the tiles and the padding.
 """
 
 from typing import NamedTuple
@@ -16,16 +18,21 @@ import torch
 import triton
 import triton.language as tl
 
-from .rank_pairs import rank_pairs
+GROUP = 1024  # pairs whose counts are written together: a histogram of so many takes about as long as ranking 256
+LEAST = 256  # pairs that a single group makes room for: a thread each
+OWN, OWN_ALONE = 256, 64  # pairs of a program of `place`, and where there is one group
+SLICE = 4096  # (group, expert) counts, or (padding row, expert) stores, of a program at a time
 
 
 class Permutation(NamedTuple):
-    """Where rows are. Only the first num_tiles[0] entries of tile_expert, and their rows, are defined."""
+    """Where rows are. Only the first num_tiles[0] tiles and num_rows[0] rows are defined."""
 
     row_of_pair: torch.Tensor  # [T, TOP_K] int32: row of the pair, -1 when its expert is not local
-    token_of_row: torch.Tensor  # [max_tiles * block_m] int32: token, -1 for a padding row
+    pair_of_row: torch.Tensor  # [max_rows] int32: token * TOP_K + slot; the given number for a padding row
     tile_expert: torch.Tensor  # [max_tiles] int32: local expert of a tile of block_m rows
     num_tiles: torch.Tensor  # [1] int32
+    num_rows: torch.Tensor  # [1] int32, with the padding
+    tile_rows: torch.Tensor | None  # [max_tiles, 2] int32: first row, end of its expert's rows; None where padded
 
 
 def max_tiles(num_tokens, top_k, num_local_experts, block_m):
@@ -34,145 +41,181 @@ def max_tiles(num_tokens, top_k, num_local_experts, block_m):
     return pairs // block_m + min(num_local_experts, pairs)
 
 
-def permute_ref(expert, num_local_experts, block_m):
-    """Plain statement of `permute`; same arguments and results, padded with -1 where undefined."""
+def permute_ref(expert, num_local_experts, block_m, padded=True, padding=-1):
+    """Plain statement of `permute`; same arguments and results, `padding` or -1 where undefined."""
     num_tokens, top_k = expert.shape
     tiles = max_tiles(num_tokens, top_k, num_local_experts, block_m)
-    row_of_pair = torch.full_like(expert, -1)
-    token_of_row = torch.full((tiles * block_m,), -1, dtype=torch.int32, device=expert.device)
-    tile_expert = torch.full((tiles,), -1, dtype=torch.int32, device=expert.device)
-    tile = 0
+    like = dict(dtype=torch.int32, device=expert.device)
+    row_of_pair = torch.full_like(expert, -1).flatten()
+    pair_of_row = torch.full((tiles * block_m if padded else expert.numel(),), padding, **like)
+    tile_expert, tile_rows = torch.full((tiles,), -1, **like), torch.full((tiles, 2), -1, **like)
+    tile = row = 0
     for e in range(num_local_experts):
-        token, slot = (expert == e).nonzero(as_tuple=True)
-        row = tile * block_m + torch.arange(len(token), device=expert.device, dtype=torch.int32)
-        row_of_pair[token, slot] = row
-        token_of_row[row.long()] = token.to(torch.int32)
-        used = -(-len(token) // block_m)
-        tile_expert[tile : tile + used] = e
-        tile += used
-    return Permutation(
-        row_of_pair, token_of_row, tile_expert, torch.tensor([tile], dtype=torch.int32, device=expert.device)
-    )
+        pair = (expert.flatten() == e).nonzero().flatten()
+        end = row + len(pair)
+        row_of_pair[pair] = torch.arange(row, end, **like)
+        pair_of_row[row:end] = pair.to(torch.int32)
+        for first in range(row, end, block_m):
+            tile_expert[tile] = e
+            tile_rows[tile] = torch.tensor([first, end])
+            tile += 1
+        row = tile * block_m if padded else end
+    num_tiles, num_rows = torch.tensor([tile], **like), torch.tensor([row], **like)
+    tile_rows = None if padded else tile_rows
+    return Permutation(row_of_pair.view_as(expert), pair_of_row, tile_expert, num_tiles, num_rows, tile_rows)
 
 
-ALONE = 1024  # pairs up to which `place` needs no `count`
-CHUNK = 256  # pairs of a program beyond: of more, the running sum takes longest
-OWN = 64  # pairs of a program of a lone `place`, and that they are compared with at a time
-LEAST = 256  # pairs that a lone `place` makes room for: a thread each
+@triton.jit
+def count_local(expert, here, BINS: tl.constexpr):
+    """How many of the experts `expert`, where `here` holds, are each local one; [BINS] int32."""
+    return tl.histogram(tl.maximum(expert, 0), BINS, mask=here & (expert >= 0))
 
 
 @triton.jit(do_not_specialize=["num_pairs"])
 def count_kernel(
     expert_ptr,  # [num_pairs] int32
-    chunk_count_ptr,  # [num_chunks, BINS] int32, written
+    group_count_ptr,  # [num_groups, BINS] int32, written
     num_pairs,
     BINS: tl.constexpr,  # local experts, or the next power of two
-    CHUNK: tl.constexpr,
+    GROUP: tl.constexpr,
 ):
-    chunk = tl.program_id(0)
-    pair = chunk * CHUNK + tl.arange(0, CHUNK)
-    expert = tl.load(expert_ptr + pair, mask=pair < num_pairs, other=-1)
-    count = tl.histogram(tl.maximum(expert, 0), BINS, mask=expert >= 0)
-    tl.store(chunk_count_ptr + chunk * BINS + tl.arange(0, BINS), count)
+    group = tl.program_id(0)
+    pair = group * GROUP + tl.arange(0, GROUP)
+    inside = pair < num_pairs
+    expert = tl.load(expert_ptr + pair, mask=inside, other=-1)
+    tl.store(group_count_ptr + group * BINS + tl.arange(0, BINS), count_local(expert, inside, BINS))
 
 
 # Counts known to be aligned are loaded in a wider layout, which spills registers.
-@triton.jit(do_not_specialize=["num_pairs", "num_chunks"], do_not_specialize_on_alignment=["chunk_count_ptr"])
+@triton.jit(
+    do_not_specialize=["num_pairs", "num_groups", "padding"], do_not_specialize_on_alignment=["group_count_ptr"]
+)
 def place_kernel(
     expert_ptr,  # [num_pairs] int32
-    chunk_count_ptr,  # [num_chunks, BINS] int32; not read when LONE
+    group_count_ptr,  # [num_groups, BINS] int32; not read when ALONE
     row_of_pair_ptr,  # [num_pairs] int32, written
-    token_of_row_ptr,  # [max_tiles * BLOCK_M] int32, written
+    pair_of_row_ptr,  # [max_rows] int32, written
     tile_expert_ptr,  # [max_tiles] int32, written
+    tile_rows_ptr,  # [max_tiles, 2] int32, written unless PADDED
     num_tiles_ptr,  # [1] int32, written
+    num_rows_ptr,  # [1] int32, written
     num_pairs,
-    num_chunks,
-    TOP_K: tl.constexpr,
+    num_groups,
+    padding,
     BINS: tl.constexpr,
     BLOCK_M: tl.constexpr,
-    MINE: tl.constexpr,  # pairs of a program
-    LONE: tl.constexpr,  # a power of two that holds all pairs, or 0 when counts are given
+    PADDED: tl.constexpr,
+    GROUP: tl.constexpr,
+    OWN: tl.constexpr,  # pairs of a program, a divisor of GROUP
+    ALONE: tl.constexpr,  # one group holds all pairs
+    GROUPS: tl.constexpr,  # whose counts are summed at a time
+    PAD: tl.constexpr,  # padding rows of each expert written at a time
 ):
+    PIECE: tl.constexpr = 64  # pairs that are compared with at a time
     me = tl.program_id(0)
     bins = tl.arange(0, BINS)
-    pair = me * MINE + tl.arange(0, MINE)
+    first_own = me * OWN
+    pair = first_own + tl.arange(0, OWN)
     expert = tl.load(expert_ptr + pair, mask=pair < num_pairs, other=-1)
 
-    if LONE > 0:
-        every = tl.arange(0, LONE)
-        all_experts = tl.load(expert_ptr + every, mask=every < num_pairs, other=-1)
-        count = tl.histogram(tl.maximum(all_experts, 0), BINS, mask=all_experts >= 0)
+    my_group = first_own // GROUP
+    near = my_group * GROUP + tl.arange(0, GROUP)
+    near_expert = tl.load(expert_ptr + near, mask=near < num_pairs, other=-1)
+    earlier = count_local(near_expert, near < first_own, BINS)
+    if ALONE:
+        count = count_local(near_expert, near < num_pairs, BINS)
     else:
         count = tl.zeros((BINS,), tl.int32)
-        earlier = tl.zeros((BINS,), tl.int32)
-        for first in range(0, num_chunks, 64):
-            chunk = first + tl.arange(0, 64)[:, None]
-            counts = tl.load(chunk_count_ptr + chunk * BINS + bins[None, :], mask=chunk < num_chunks, other=0)
+        for first in range(0, num_groups, GROUPS):
+            group = first + tl.arange(0, GROUPS)[:, None]
+            counts = tl.load(group_count_ptr + group * BINS + bins[None, :], mask=group < num_groups, other=0)
             count += tl.sum(counts, 0)
-            earlier += tl.sum(tl.where(chunk < me, counts, 0), 0)
+            earlier += tl.sum(tl.where(group < my_group, counts, 0), 0)
+
     tiles = (count + BLOCK_M - 1) // BLOCK_M
-    last_tile = tl.cumsum(tiles, 0)
-    first_row = (last_tile - tiles) * BLOCK_M
-
-    if me == 0:
-        tl.store(num_tiles_ptr, tl.sum(tiles, 0))
-        pad = tl.arange(0, BLOCK_M)[:, None]
-        unused = first_row + count
-        tl.store(token_of_row_ptr + unused[None, :] + pad, -1, mask=pad < (last_tile * BLOCK_M - unused)[None, :])
-        for nth in range(0, tl.max(tiles, 0)):
-            tl.store(tile_expert_ptr + last_tile - tiles + nth, bins, mask=nth < tiles)
-
-    if LONE > 0:
-        rank = rank_pairs(expert_ptr, pair, expert, 0, tl.minimum((me + 1) * MINE, num_pairs), MINE)
-        row = tl.gather(first_row, tl.maximum(expert, 0), 0) + rank
+    first_tile = tl.cumsum(tiles, 0) - tiles
+    if PADDED:
+        room = tiles * BLOCK_M
+        first_row = first_tile * BLOCK_M
     else:
-        hit = (expert[:, None] == bins[None, :]).to(tl.int32)
-        row = tl.sum(hit * (tl.cumsum(hit, 0) - 1 + (first_row + earlier)[None, :]), 1)
+        room = count
+        first_row = tl.cumsum(count, 0) - count
+
+    row = tl.gather(first_row + earlier, tl.maximum(expert, 0), 0)
+    for piece in range(0, OWN, PIECE):
+        other = first_own + piece + tl.arange(0, PIECE)
+        other_expert = tl.load(expert_ptr + other, mask=other < num_pairs, other=-1)
+        before = (other_expert[:, None] == expert[None, :]) & (other[:, None] < pair[None, :])
+        row += tl.sum(before.to(tl.int32), 0)  # adds within threads, hardly across lanes
     local = expert >= 0
     tl.store(row_of_pair_ptr + pair, tl.where(local, row, -1), mask=pair < num_pairs)
-    tl.store(token_of_row_ptr + row, pair // TOP_K, mask=local)
+    tl.store(pair_of_row_ptr + row, pair, mask=local)
+
+    for nth in range(me, tl.max(tiles, 0), tl.num_programs(0)):
+        used = nth < tiles
+        tl.store(tile_expert_ptr + first_tile + nth, bins, mask=used)
+        if not PADDED:
+            tl.store(tile_rows_ptr + 2 * (first_tile + nth), first_row + nth * BLOCK_M, mask=used)
+            tl.store(tile_rows_ptr + 2 * (first_tile + nth) + 1, first_row + count, mask=used)
+    if PADDED:
+        for first in range(me * PAD, BLOCK_M, tl.num_programs(0) * PAD):
+            pad = first + tl.arange(0, PAD)[:, None]
+            unused = (first_row + count)[None, :] + pad
+            tl.store(pair_of_row_ptr + unused, padding, mask=pad < (room - count)[None, :])
+    if me == 0:
+        tl.store(num_tiles_ptr, tl.sum(tiles, 0))
+        tl.store(num_rows_ptr, tl.sum(room, 0))
 
 
-def permute(expert, num_local_experts, block_m):
+def permute(expert, num_local_experts, block_m, padded=True, padding=-1):
     """Sort pairs by local expert.
 
     Args:
-        expert: [T, TOP_K] int32, local expert number or -1; T >= 1.
+        expert: [T, TOP_K] int32, local expert number or -1, a token's all different; T >= 1.
         num_local_experts: E_local.
         block_m: rows of a GEMM tile, a power of two.
+        padded: whether every expert's rows start at a multiple of block_m.
+        padding: what pair_of_row holds for a padding row.
 
     Returns:
-        A `Permutation`. Nothing is read back to the host.
+        A `Permutation`.
     """
     num_tokens, top_k = expert.shape
     num_pairs = num_tokens * top_k
     bins = 1 << (num_local_experts - 1).bit_length()
-    lone = num_pairs <= ALONE
-    mine = OWN if lone else CHUNK
-    num_programs = -(-num_pairs // mine)  # triton.cdiv takes microseconds
+    alone = num_pairs <= GROUP
+    own = OWN_ALONE if alone else OWN
+    num_groups = -(-num_pairs // GROUP)  # triton.cdiv takes microseconds
     tiles = max_tiles(num_tokens, top_k, num_local_experts, block_m)
     row_of_pair = torch.empty_like(expert)
-    sizes = (tiles * block_m, 1, 3, tiles)  # every piece starts at a multiple of 16 bytes
+    counts = 0 if alone else num_groups * bins
+    sizes = (tiles * block_m if padded else num_pairs, tiles, 1, 1, 0 if padded else 2 * tiles, counts)
+    sizes = [part for size in sizes for part in (size, -size % 4)]  # every piece starts at a multiple of 16 bytes
     scratch = torch.empty(sum(sizes), dtype=torch.int32, device=expert.device)
-    token_of_row, num_tiles, _, tile_expert = scratch.split_with_sizes(sizes)
-    chunk_count = scratch
-    if not lone:
-        chunk_count = torch.empty(num_programs, bins, dtype=torch.int32, device=expert.device)
-        count_kernel[(num_programs,)](expert, chunk_count, num_pairs, BINS=bins, CHUNK=CHUNK, num_warps=4)
-    place_kernel[(num_programs,)](
+    pair_of_row, tile_expert, num_tiles, num_rows, tile_rows, group_count = scratch.split_with_sizes(sizes)[::2]
+    if not alone:
+        count_kernel[(num_groups,)](expert, group_count, num_pairs, BINS=bins, GROUP=GROUP, num_warps=4)
+    place_kernel[(-(-num_pairs // own),)](
         expert,
-        chunk_count,
+        scratch if alone else group_count,
         row_of_pair,
-        token_of_row,
+        pair_of_row,
         tile_expert,
+        scratch if padded else tile_rows,
         num_tiles,
+        num_rows,
         num_pairs,
-        num_programs,
-        TOP_K=top_k,
+        num_groups,
+        padding,
         BINS=bins,
         BLOCK_M=block_m,
-        MINE=mine,
-        LONE=max(LEAST, 1 << (num_pairs - 1).bit_length()) if lone else 0,
+        PADDED=padded,
+        GROUP=max(LEAST, 1 << (num_pairs - 1).bit_length()) if alone else GROUP,
+        OWN=own,
+        ALONE=alone,
+        GROUPS=max(1, SLICE // bins),
+        PAD=max(1, min(block_m, SLICE // bins)),
         num_warps=8,
     )
-    return Permutation(row_of_pair, token_of_row, tile_expert, num_tiles)
+    tile_rows = None if padded else tile_rows.view(-1, 2)
+    return Permutation(row_of_pair, pair_of_row, tile_expert, num_tiles, num_rows, tile_rows)

@@ -25,7 +25,6 @@ _OFF = {
     "stride_bias_e": 0,
     "stride_bias_n": 0,
     "MUL_ROUTED_WEIGHT": False,
-    "top_k": 1,  # rows name tokens, not pairs
     "use_fp8_w8a8": True,
     "use_int8_w8a8": False,
     "use_int8_w8a16": False,
@@ -44,23 +43,21 @@ _OPTIONAL = _DEFAULTS | {name: value for name, value in _OFF.items() if name in 
 launch_quickly(_KERNEL)
 
 
-def grouped_product(x, x_scale, scale_strides, weights, weights_scale, permutation, order, num_tokens, config, tma):
+def grouped_product(x, x_scale, scale_strides, weights, weights_scale, permutation, config, tma):
     """Rows of x times their experts' weights, in the order of `permutation`.
 
     Args:
-        x: FP8, [T, K], gathered by order; or with tma [rows, K] in order.
+        x: FP8, [T, K], gathered by pair; or with tma [rows, K] in expert order.
         x_scale: float32; scale_strides: its strides from row to row and from block to block of 128 columns.
         weights [E_local, N, K] FP8 and weights_scale [E_local, N / 128, K / 128] float32, views with unit last stride.
-        permutation: `permute`'s result for config["BLOCK_SIZE_M"]; order: `sorted_tokens`' result.
-        num_tokens: T.
+        permutation: `permute`'s result for config["BLOCK_SIZE_M"], padded with the number of pairs, as SGLang does.
         config: see tiles.py.
         tma: read x and weights through TMA descriptors.
 
     Returns:
         [rows, N] bfloat16; padding rows and rows of unused tiles are undefined.
     """
-    sorted_ids, used_rows = order
-    rows, (_, columns, depth) = sorted_ids.shape[0], weights.shape
+    rows, (_, columns, depth) = permutation.pair_of_row.shape[0], weights.shape
     block_m, block_n, block_k = (config[f"BLOCK_SIZE_{axis}"] for axis in "MNK")
     out = torch.empty(rows, columns, dtype=torch.bfloat16, device=x.device)
     x_desc = TensorDescriptor(x, x.shape, x.stride(), [block_m, block_k]) if tma else None
@@ -74,13 +71,13 @@ def grouped_product(x, x_scale, scale_strides, weights, weights_scale, permutati
         a_scale_ptr=x_scale,
         b_scale_ptr=weights_scale,
         topk_weights_ptr=x_scale,  # not read
-        sorted_token_ids_ptr=sorted_ids,
+        sorted_token_ids_ptr=permutation.pair_of_row,
         expert_ids_ptr=permutation.tile_expert,
-        num_tokens_post_padded_ptr=used_rows,
+        num_tokens_post_padded_ptr=permutation.num_rows,
         N=columns,
         K=depth,
         EM=rows,
-        num_valid_tokens=num_tokens,
+        num_valid_tokens=permutation.row_of_pair.numel(),
         stride_am=x.stride(0),
         stride_ak=1,
         stride_be=weights.stride(0),
@@ -93,6 +90,7 @@ def grouped_product(x, x_scale, scale_strides, weights, weights_scale, permutati
         stride_bse=weights_scale.stride(0),
         stride_bsk=1,
         stride_bsn=weights_scale.stride(1),
+        top_k=permutation.row_of_pair.shape[1],
         group_n=BLOCK,
         group_k=BLOCK,
         compute_type=tl.bfloat16,
@@ -100,6 +98,6 @@ def grouped_product(x, x_scale, scale_strides, weights, weights_scale, permutati
         **_OPTIONAL,
         **config,
     )
-    grid = (triton.cdiv(rows, block_m) * triton.cdiv(columns, block_n),)
+    grid = (permutation.tile_expert.shape[0] * triton.cdiv(columns, block_n),)
     _KERNEL[grid](*[values.pop(name) for name in _ORDINARY], **values)
     return out

@@ -15,10 +15,9 @@ from .kernels.permute import count_kernel, permute, place_kernel
 from .kernels.replay import replayed
 from .kernels.route import route, route_kernel
 from .kernels.swiglu_quant import swiglu_quant, swiglu_quant_kernel
-from .sorted_tokens import sorted_tokens, sorted_tokens_kernel
 from .tiles import choose_configs
 
-launch_quickly(route_kernel, count_kernel, place_kernel, sorted_tokens_kernel, swiglu_quant_kernel, combine_kernel)
+launch_quickly(route_kernel, count_kernel, place_kernel, swiglu_quant_kernel, combine_kernel)
 
 MAX_Y_BYTES = 900_000_000  # bound on the second product, the largest scratch; wider ones are made in column slices
 
@@ -57,47 +56,49 @@ def run(
         output,
     )
     check_inputs(tensors, local_expert_offset, routed_scaling_factor)
-    num_tokens, hidden = hidden_states.shape
+    layer(tensors, local_expert_offset, routed_scaling_factor)
+
+
+@replayed
+def run_renorm(
+    routing_logits,
+    hidden_states,
+    hidden_states_scale,
+    gemm1_weights,
+    gemm1_weights_scale,
+    gemm2_weights,
+    gemm2_weights_scale,
+    output,
+):
+    """As `run`, for definitions with renorm routing: bf16 logits, no bias, every expert local."""
+    routed = (hidden_states, hidden_states_scale, gemm1_weights, gemm1_weights_scale, gemm2_weights)
+    check_inputs((routing_logits, *routed, gemm2_weights_scale, output))
+    layer((routing_logits, None, *routed, gemm2_weights_scale, output), 0, 1.0)
+
+
+def layer(tensors, local_expert_offset, routed_scaling_factor):
+    """Launch the layer. tensors: as check_inputs takes them, with routing_bias None where there is none."""
+    logits, bias, x, x_scale, w1, w1_scale, w2, w2_scale, output = tensors
+    num_tokens, hidden = x.shape
     if num_tokens == 0:
         return
-    num_local_experts = gemm1_weights.shape[0]
-    first_config, second_config = choose_configs(num_tokens)
-    block_m = first_config["BLOCK_SIZE_M"]
-    with torch.cuda.device_of(hidden_states):
-        expert, weight = route(
-            routing_logits, routing_bias, local_expert_offset, routed_scaling_factor, num_local_experts
-        )
-        permutation = permute(expert, num_local_experts, block_m)
-        order = sorted_tokens(permutation, num_tokens, block_m)
-        g = grouped_product(
-            hidden_states,
-            hidden_states_scale,
-            (1, num_tokens),
-            gemm1_weights,
-            gemm1_weights_scale,
-            permutation,
-            order,
-            num_tokens,
-            first_config,
-            tma=False,
-        )
-        h, h_scale = swiglu_quant(g, permutation, block_m, 8 * gpu_of(hidden_states.device).multiprocessors)
+    num_local_experts, _, inter = w2.shape
+    with torch.cuda.device_of(x):
+        expert, weight = route(logits, bias, local_expert_offset, routed_scaling_factor, num_local_experts)
+        pairs = expert.numel()
+        first_config, second_config = choose_configs(pairs / logits.shape[1], inter)
+        block_m = first_config["BLOCK_SIZE_M"]
+        permutation = permute(expert, num_local_experts, block_m, padding=pairs)
+        g = grouped_product(x, x_scale, (1, num_tokens), w1, w1_scale, permutation, first_config, tma=False)
+        h, h_scale = swiglu_quant(g, permutation, block_m, 8 * gpu_of(x.device).multiprocessors)
         del g  # its memory serves y
         blocks, rows = hidden // 128, h.shape[0]
         slices = next(n for n in range(1, blocks + 1) if blocks % n == 0 and rows * hidden // n * 2 <= MAX_Y_BYTES)
         width = hidden // slices
         for first in range(0, hidden, width):
-            y = grouped_product(
-                h,
-                h_scale,
-                (h_scale.shape[1], 1),
-                gemm2_weights[:, first : first + width],
-                gemm2_weights_scale[:, first // 128 : (first + width) // 128],
-                permutation,
-                order,
-                num_tokens,
-                second_config,
-                tma=True,
-            )
+            w2_slice = w2[:, first : first + width]
+            scale_slice = w2_scale[:, first // 128 : (first + width) // 128]
+            strides = h_scale.stride()
+            y = grouped_product(h, h_scale, strides, w2_slice, scale_slice, permutation, second_config, tma=True)
             combine(y, permutation.row_of_pair, weight, output, first)
             del y  # before the next is made

@@ -115,7 +115,7 @@ def layer(tensors, local_expert_offset, routed_scaling_factor):
         expert, weight = route(logits, bias, local_expert_offset, routed_scaling_factor, num_local_experts)
         permutation = permute(expert, num_local_experts, choice.gemm1.block_m)
         h, h_scale = first_product(x, x_scale, w1, w1_scale, permutation, choice)
-        rows = permutation.token_of_row.shape[0]
+        rows = permutation.pair_of_row.shape[0]
         width = hidden // column_slices(rows, hidden)
         y = torch.empty(rows, width, dtype=torch.bfloat16, device=h.device)
         for first_column in range(0, hidden, width):

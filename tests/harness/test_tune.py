@@ -268,7 +268,7 @@ def test_a_wrong_candidate_is_rejected(bench, main, monkeypatch, stage, wrong):
             raise RuntimeError("out of resource: shared memory\nmore")
         if wrong == "not written":
             h, w = args[0], args[2]
-            rows = args[4].row_of_pair.numel() if not bad.tma else len(args[4].token_of_row)
+            rows = args[4].row_of_pair.numel() if not bad.tma else len(args[4].pair_of_row)
             empty = torch.empty(rows, w.shape[1] // 2, dtype=torch.float32)
             return (empty.to(h.dtype), torch.empty(rows, w.shape[1] // 256)) if stage == "gemm1" else None
         found = original(*args)

@@ -14,7 +14,7 @@ from harness.evaluation.tolerances import TOLERANCES, matched_ratios
 from harness.packing import eligibility, manifest, pack
 
 from definitions import moe_bf16
-from solutions.kernels.sort_pairs import sort_pairs, sort_pairs_ref
+from solutions.kernels.permute import permute, permute_ref
 
 SOLUTIONS = ("align_fused_bf16", "gather_scatter_bf16", "torch_grouped_bf16")
 STYLES = ("align_fused_bf16", "gather_scatter_bf16")
@@ -79,7 +79,7 @@ def test_stages_of_gather_scatter(sizes):
     gemm1, gemm2, summed = (stage("gather_scatter_bf16", m) for m in ("gemm1_swiglu", "gemm2_scatter", "sum_pairs"))
     x, ids, weights, w13, w2 = inputs(45, "bf16_small").values()
     tile = stage("gather_scatter_bf16", "tiles").Tile(*sizes, 8, 1, 4, 3, 4)
-    rows, plain = sort_pairs(ids, 16, tile.block_m, 1), sort_pairs_ref(ids, 16, tile.block_m, 1)
+    rows, plain = (f(ids, 16, tile.block_m, padded=False) for f in (permute, permute_ref))
     h = gemm1.gemm1_swiglu(x, w13, rows, 4, tile)
     close(h, gemm1.gemm1_swiglu_ref(x, w13, plain, 4))
     y = gemm2.gemm2_scatter(h, w2, weights, rows, tile)
@@ -97,17 +97,16 @@ def test_stages_of_align_fused(sizes):
     gemm1, silu, gemm2, summed, tiles = (stage("align_fused_bf16", module) for module in names)
     x, ids, weights, w13, w2 = inputs(45, "bf16_small").values()
     tile = tiles.Tile(*sizes, 8, 1, 4, 3, 4)
-    rows = sort_pairs(ids, 16, tile.block_m, tile.block_m)
-    plain = sort_pairs_ref(ids, 16, tile.block_m, tile.block_m)
-    used = plain.row_of_pair.long()
+    rows, plain = permute(ids, 16, tile.block_m), permute_ref(ids, 16, tile.block_m)
+    used = plain.row_of_pair.flatten().long()
     g = gemm1.gemm1(x, w13, rows, 4, tile)
-    close(g[used], gemm1.gemm1_ref(x, w13, plain, 4)[used])
+    close(g[used], gemm1.gemm1_ref(x, w13, plain, 4, tile.block_m)[used])
     h = silu.silu_mul(g, rows, tile.block_m, 4)
     close(h[used], silu.silu_mul_ref(g)[used])
     y = gemm2.gemm2(h, w2, weights, rows, tile)
-    close(y[used], gemm2.gemm2_ref(h, w2, weights, plain)[used])
+    close(y[used], gemm2.gemm2_ref(h, w2, weights, plain, tile.block_m)[used])
     got, wanted = torch.full_like(x, torch.nan), torch.empty_like(x)
-    summed.sum_rows(y, rows.row_of_pair, 4, got)
+    summed.sum_rows(y, rows.row_of_pair, got)
     summed.sum_rows_ref(y, plain.row_of_pair, wanted)
     close(got, wanted)
 

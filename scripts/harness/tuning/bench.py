@@ -81,7 +81,7 @@ class Bench:
         """h and its scales in expert order; rows of padding are zero."""
         permutation = self.permutation(layer, padded_to)
         place = permutation.row_of_pair.flatten().long()
-        local, rows = place >= 0, len(permutation.token_of_row)
+        local, rows = place >= 0, len(permutation.pair_of_row)
         h = torch.zeros(rows, self.h.shape[1], dtype=torch.uint8, device=self.device)
         h[place[local]] = self.h.view(torch.uint8)[local]
         scale = torch.ones(rows, self.h_scale.shape[1], device=self.device)
@@ -97,7 +97,7 @@ class Bench:
             choice = self.tiles.Choice(tile, None, variant.fused, variant.tma)
             return lambda: list(main.first_product(self.x, self.x_scale, *self.w13, permutation, choice))
         h = self.ordered_h(layer, variant.padded_to) if variant.tma else (self.h, self.h_scale)
-        rows, hidden = len(permutation.token_of_row), self.w2[0].shape[1]
+        rows, hidden = len(permutation.pair_of_row), self.w2[0].shape[1]
         width = hidden // main.column_slices(rows, hidden)
 
         def gemm2():

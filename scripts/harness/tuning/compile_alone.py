@@ -69,7 +69,7 @@ def launch(main, sizes, variant):
     tile = importlib.import_module(f"{main.__package__}.tiles").Tile(*variant["tile"], programs=1)
     tiles = kernels.max_tiles(TOKENS, TOP_K, experts, variant["padded_to"])
     rows = tiles * variant["padded_to"]
-    permutation = kernels.Permutation(int32(TOKENS, TOP_K), int32(rows), int32(tiles), int32(1))
+    permutation = kernels.Permutation(int32(TOKENS, TOP_K), int32(rows), int32(tiles), int32(1), int32(1), None)
     in_order = variant["tma"]
     if variant["stage"] == "gemm1":
         x = fp8(TOKENS, hidden), fp32(hidden // 128, TOKENS)

@@ -10,7 +10,7 @@ from harness.core.provenance import Provenance
 from harness.core.schema import Strict, read_jsonl
 from harness.tuning.space import Pair, Variant
 
-STAGES = ("gemm1", "gemm1_swiglu_quant", "swiglu_quant", "gemm2", "pair_order", "tile_order")  # what is timed
+STAGES = ("gemm1", "gemm1_swiglu_quant", "swiglu_quant", "gemm2", "tile_order")  # what is timed
 LIBRARIES = ("torch", "triton")  # those whose versions change the times
 
 

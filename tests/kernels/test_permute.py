@@ -1,0 +1,104 @@
+"""permute against its plain statement, for the experts and top-k of every operator that sorts pairs."""
+
+import pytest
+import torch
+
+from solutions.kernels.permute import GROUP, max_tiles, permute, permute_ref
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+ORDERS = pytest.mark.parametrize("padded", [True, False], ids=["padded", "dense"])
+PADDING = 70000  # not a pair of any case here
+
+pytestmark = [
+    pytest.mark.usefixtures("poisoned_scratch"),
+    # of Triton's interpreter, thousands of times
+    pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning"),
+]
+
+
+def experts(num_tokens, num_local, top_k, share=1.0):
+    """[T, top_k] int32: no expert twice in a row, about this share of them local; -1 is another rank's."""
+    generator = torch.Generator().manual_seed(num_tokens)
+    everyone = max(int(num_local / share), top_k)
+    chosen = torch.rand((num_tokens, everyone), generator=generator).argsort(1)[:, :top_k]
+    return torch.where(chosen < num_local, chosen, -1).to(torch.int32).to(DEVICE)
+
+
+def check(expert, num_local, block_m, padded=True):
+    """Compare all that is defined; the result."""
+    got, wanted = (f(expert, num_local, block_m, padded, PADDING) for f in (permute, permute_ref))
+    tiles, rows = int(wanted.num_tiles), int(wanted.num_rows)
+    assert (int(got.num_tiles), int(got.num_rows)) == (tiles, rows)
+    assert tiles <= max_tiles(*expert.shape, num_local, block_m) == len(got.tile_expert)
+    assert rows <= len(got.pair_of_row)
+    assert torch.equal(got.row_of_pair, wanted.row_of_pair)
+    assert torch.equal(got.tile_expert[:tiles], wanted.tile_expert[:tiles])
+    assert torch.equal(got.pair_of_row[:rows], wanted.pair_of_row[:rows])
+    if padded:
+        assert got.tile_rows is None
+    else:
+        assert torch.equal(got.tile_rows[:tiles], wanted.tile_rows[:tiles])
+    return got
+
+
+# DeepSeek-V3 on 8 and 16 ranks, on one; Kimi-K2 whole and on 8; Qwen3-Next; the small ones; bf16's
+LAYERS = [(32, 8, 1 / 8), (16, 8, 1 / 16), (256, 8, 1), (384, 8, 1), (48, 8, 1 / 8), (128, 10, 1), (24, 8, 1 / 3)]
+LAYERS += [(40, 10, 1), (8, 4, 1), (16, 4, 1)]
+
+
+@ORDERS
+@pytest.mark.parametrize("num_tokens", [1, 40, 150, pytest.param(1100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("layer", LAYERS, ids=str)
+def test_permute(layer, num_tokens, padded):
+    """A user would miss: rows lost, doubled or handed to another expert."""
+    num_local, top_k, share = layer
+    check(experts(num_tokens, num_local, top_k, share), num_local, 16 if num_tokens < 1000 else 64, padded)
+
+
+@pytest.mark.parametrize("block_m", [32, 64, 128])
+@ORDERS
+def test_every_tile_height(block_m, padded):
+    """A user would miss: padding left unwritten where it is more than a program writes at a time."""
+    check(experts(200, 128, 8), 128, block_m, padded)
+
+
+@ORDERS
+@pytest.mark.parametrize("pairs", [GROUP - 8, GROUP, GROUP + 8, 2 * GROUP, 2 * GROUP + 8])
+def test_borders_of_groups(pairs, padded):
+    """A user would miss: a rank counted twice or not at all where counting by groups begins."""
+    check(experts(pairs // 8, 32, 8, 0.5), 32, 16, padded)
+
+
+@pytest.mark.parametrize("layer", [(32, 17000), (384, 2100), pytest.param((384, 8192), marks=pytest.mark.slow)])
+def test_more_groups_than_are_summed_at_once(layer):
+    """A user would miss: rows handed to another expert in a large batch only."""
+    num_local, num_tokens = layer
+    check(experts(num_tokens, num_local, 8), num_local, 64)
+
+
+@ORDERS
+@pytest.mark.parametrize("num_tokens", [1, 40, 300])
+def test_without_a_local_expert(num_tokens, padded):
+    """A user would miss: work, or a crash, on a rank that this batch has nothing for."""
+    got = check(torch.full((num_tokens, 8), -1, dtype=torch.int32, device=DEVICE), 32, 16, padded)
+    assert int(got.num_tiles) == 0
+
+
+@ORDERS
+@pytest.mark.parametrize("num_tokens", [1, 40, 300])
+@pytest.mark.parametrize("only", [0, 31])
+def test_every_row_at_one_expert(num_tokens, only, padded):
+    """A user would miss: a popular expert overflowing the tiles that were counted for it."""
+    expert = torch.full((num_tokens, 8), -1, dtype=torch.int32, device=DEVICE)
+    expert[:, only % 8] = only
+    got = check(expert, 32, 16, padded)
+    assert torch.equal(got.row_of_pair[:, only % 8].cpu(), torch.arange(num_tokens, dtype=torch.int32))
+
+
+@pytest.mark.parametrize("tiles_each", [1, 5])
+def test_no_padding_where_rows_fill_their_tiles(tiles_each):
+    """A user would miss: an empty tile, that is one expert's weights read for nothing."""
+    pair = torch.arange(16 * tiles_each * 32, dtype=torch.int32, device=DEVICE)
+    got = check((pair % 32).view(-1, 8), 32, 16)  # every expert equally often
+    assert int(got.num_tiles) == tiles_each * 32
+    assert (got.pair_of_row[: len(pair)] != PADDING).all()
