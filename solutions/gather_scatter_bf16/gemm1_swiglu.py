@@ -20,7 +20,7 @@ from .kernels.tile_order import tile_order
 def gemm1_swiglu_ref(x, w, rows, top_k):
     """Plain statement of `gemm1_swiglu`; rows is a `Permutation` without padding."""
     inter = w.shape[1] // 2
-    h = torch.zeros(len(rows.row_of_pair), inter, dtype=torch.bfloat16, device=x.device)
+    h = torch.zeros(len(rows.pair_of_row), inter, dtype=torch.bfloat16, device=x.device)
     for tile, expert in enumerate(rows.tile_expert[: int(rows.num_tiles)].tolist()):
         first, end = rows.tile_rows[tile].tolist()
         gate, up = (x[rows.pair_of_row[first:end].long() // top_k].float() @ w[expert].float().t()).split(inter, 1)
