@@ -31,6 +31,7 @@ from harness import cli
 from harness.commands import apply as command
 from harness.core import paths
 from harness.evaluation.sweep import random_inputs
+from harness.operators import catalogue
 from harness.packing import pack
 
 from definitions.moe_fp8_block_scale import definition, definition_name
@@ -171,6 +172,25 @@ def data_set(tmp_path):
     slow = [trace("many", 1, 3.0), trace("few", 7, 3.0), trace("few", 9, 30.0, status="INCORRECT_NUMERICAL")]
     record(root, slow + fast)
     return root
+
+
+@pytest.mark.parametrize("geometry", ["small-one-group", "small-renorm"])
+def test_every_routing_is_called_with_its_inputs(geometry, tmp_path, serving, monkeypatch, capsys):
+    """A user would miss: the first definition's bias, offset and factor in another one's call."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    layer, root = catalogue.definition(geometry), tmp_path / "data"
+    paths.definition_file(layer.name, root).parent.mkdir(parents=True)
+    shutil.copy(paths.definition_file(layer.name), paths.definition_file(layer.name, root))
+    pack.pack_into(["triton_fused_v2"], root, [geometry])
+    (name,) = (path.stem for path in (root / "solutions").rglob("*.json"))
+    measured = trace(name, 2, 9.0).model_copy(update={"definition": layer.name})
+    path = paths.trace_file(layer.name, root)
+    path.parent.mkdir(parents=True)
+    path.write_text(f"{measured.model_dump_json()}\n")
+    serving(root)
+    assert cli.main(["apply", "2", "--definition", layer.name]) == 0
+    shown = capsys.readouterr().out
+    assert name in shown and "right" in shown
 
 
 def accepting(name):

@@ -15,6 +15,7 @@ from flashinfer_bench.data import load_jsonl_file
 from harness import cli
 from harness.core import paths
 from harness.evaluation.tolerances import TOLERANCES
+from harness.operators.workloads import recorded
 from harness.packing import manifest, pack
 from harness.submission import build_alone, bundle, clean_build, contest_record, evaluation_machine, prepare
 
@@ -39,6 +40,7 @@ def packed(sources, language="python", name="tiny", targets=("cpu", "sm_100")):
     )
 
 
+RECORD = "moebench run --solutions tiny --tolerance contest"
 TINY = packed({"main.py": MAIN, "kernels/ones.py": "def ones(output):\n    output.fill_(1)\n"})
 
 
@@ -73,7 +75,7 @@ def save(path, traces):
 
 
 def test_a_complete_record_proves_a_solution(workloads):
-    assert contest_record.proven_on(TINY, record(TINY, workloads), workloads) == ("A GPU", [])
+    assert contest_record.proven_on(TINY, record(TINY, workloads), workloads, RECORD) == ("A GPU", [])
 
 
 @pytest.mark.parametrize(
@@ -85,29 +87,29 @@ def test_a_complete_record_proves_a_solution(workloads):
     ],
 )
 def test_an_incomplete_record_is_told_with_the_command_that_completes_it(workloads, spoil, said):
-    machine, (reason,) = contest_record.proven_on(TINY, spoil(record(TINY, workloads)), workloads)
+    machine, (reason,) = contest_record.proven_on(TINY, spoil(record(TINY, workloads)), workloads, RECORD)
     assert machine is None and said in reason
-    assert "moebench run --solutions tiny --tolerance contest" in reason
+    assert reason.endswith(f"record on a CUDA GPU with: {RECORD}")
 
 
 def test_runs_of_an_older_source_prove_nothing(workloads):
     """Otherwise a broken edit could be handed in on the strength of what it replaced."""
     old = record(TINY, workloads, sha1="0123456789")
-    _, (reason,) = contest_record.proven_on(TINY, old, workloads)
+    _, (reason,) = contest_record.proven_on(TINY, old, workloads, RECORD)
     assert f"were measured with another source (0123456, now {TINY.hash()[:7]})" in reason
-    assert contest_record.proven_on(TINY, old + record(TINY, workloads), workloads)[0] == "A GPU"
+    assert contest_record.proven_on(TINY, old + record(TINY, workloads), workloads, RECORD)[0] == "A GPU"
 
 
 def test_runs_at_an_easier_tolerance_or_spread_over_machines_prove_nothing(workloads):
-    assert contest_record.proven_on(TINY, record(TINY, workloads, tolerance="relaxed"), workloads)[0] is None
+    assert contest_record.proven_on(TINY, record(TINY, workloads, tolerance="relaxed"), workloads, RECORD)[0] is None
     halves = record(TINY, workloads[:10], hardware="one") + record(TINY, workloads[10:], hardware="other")
-    machine, (reason,) = contest_record.proven_on(TINY, halves, workloads)
+    machine, (reason,) = contest_record.proven_on(TINY, halves, workloads, RECORD)
     assert machine is None and "9 of 19 workloads have no trace" in reason and "on one:" in reason
 
 
 def test_a_later_failure_outweighs_an_earlier_pass(workloads):
     later = [failed(t) for t in record(TINY, workloads[:1], timestamp="2026-02-01")]
-    assert contest_record.proven_on(TINY, record(TINY, workloads) + later, workloads)[0] is None
+    assert contest_record.proven_on(TINY, record(TINY, workloads) + later, workloads, RECORD)[0] is None
 
 
 def test_every_reason_is_told_for_what_the_evaluation_machine_lacks():
@@ -459,6 +461,23 @@ def test_a_proven_solution_is_written_and_can_be_pushed(tmp_path, workloads, sub
     assert (out / prepare.PACKED).read_text() == (out / "solution.json").read_text()
 
 
+def test_another_definition_is_submitted_alone(tmp_path, submit):
+    """A user would miss: a submission of Qwen3's layer with the first definition's name, sizes or inputs."""
+    solution, out = pack.pack("triton_fused_v2")["qwen3-30b"], tmp_path / "out"
+    wanted = recorded("qwen3-30b")
+    traces = [t.model_copy(update={"definition": solution.definition}) for t in record(solution, wanted)]
+    given = ["--into", str(out), "--traces", save(tmp_path / "t.jsonl", traces)]
+    status, said, _ = submit("triton_fused_v2", "--definition", solution.definition, *given)
+    assert status == 0 and "PASSED 12 of 12 at contest tolerance" in said, said
+    config = tomllib.loads((out / "config.toml").read_text())
+    assert config["solution"]["definition"] == solution.definition
+    assert config["build"]["entry_point"] == "main.py::run_renorm"
+    assert "HIDDEN_SIZE = 2048" in (out / "solution" / "triton" / "problem.py").read_text()
+    traces = ["--traces", save(tmp_path / "none.jsonl", traces[:3])]
+    status, said, _ = submit("triton_fused_v2", "--definition", "qwen3-30b", *given[:2], *traces)
+    assert status == 1 and "--solutions triton_fused_v2 --definition qwen3-30b --tolerance contest" in said, said
+
+
 def test_a_submission_from_a_clone_of_the_kit_takes_the_next_tag(tmp_path, workloads, submit, git):
     """Its .gitignore names solution.json, its fork has been handed in before, and main has moved on since."""
     kit, clone = tmp_path / "kit", tmp_path / "clone"
@@ -541,7 +560,7 @@ def test_what_the_clean_build_finds_is_a_reason(tmp_path, workloads, monkeypatch
     ("args", "message"),
     [
         (["nothing"], "unknown solution 'nothing'; there are: "),
-        (["torch_mxfp8_emulated"], "torch_mxfp8_emulated does not serve the full geometry"),
+        (["torch_mxfp8_emulated"], "--definition: got full, want what torch_mxfp8_emulated serves: mxfp8, "),
         (["triton_fused_v2", "--hardware", "h200"], "argument --hardware: unknown value 'h200'; there are: sm_80"),
         (["triton_fused_v2", "--traces", "gone.jsonl"], "gone.jsonl: no such file"),
         *(

@@ -14,8 +14,9 @@ from harness.evaluation import sweep, sweep_record
 from harness.evaluation.sweep_record import TARGETS, Head, Point, Sweep
 from harness.evaluation.tolerances import TOLERANCES
 from harness.operators import routing_model
+from harness.operators.catalogue import FP8_MOE, GEOMETRIES
 from harness.operators.moe_fp8_block_scale import routing_bound
-from harness.operators.routing_kinds import BETWEEN, KINDS, OFFSET, TOKENS
+from harness.operators.routing_kinds import BETWEEN, TOKENS, draw, kinds_of, offset_of, tensors
 from harness.packing import pack
 from harness.report import sweep as report
 from rich.console import Console
@@ -33,6 +34,12 @@ INPUTS = ", ".join(SMALL.inputs)
         (["--tokens", "7", "-1"], 2, "got '-1', want a whole number, 0 or more"),
         (["--tokens", "x"], 2, "got 'x', want a whole number, 0 or more"),
         (["--kinds", "odd"], 2, "unknown value 'odd'; there are: real, uniform"),
+        (["--definition", "bf16"], 2, "--definition: got bf16, want an FP8 MoE layer"),
+        (
+            ["--definition", "qwen3-next", "--kinds", "real,none"],
+            2,
+            "has every expert on one rank, so there is no 'none'",
+        ),
         ([], 1, "needs a CUDA device"),
     ],
 )
@@ -48,34 +55,44 @@ def test_token_counts_are_the_untuned_ones_and_the_workloads():
     assert len(BETWEEN) == 22 and cli.parse(["sweep"]).tokens == TOKENS
 
 
-@pytest.mark.parametrize("num_tokens", [0, 1, 2, 57, 700])
-@pytest.mark.parametrize("kind", KINDS)
-def test_routing_is_of_its_kind(kind, num_tokens):
-    logits, bias = KINDS[kind](num_tokens)
-    assert logits.shape == (num_tokens, 256) and logits.dtype == bias.dtype == np.float32
-    assert (routing_model.margin(logits, bias) >= routing_model.MARGIN).all()
-    rows, active = routing_model.counts(logits, bias, OFFSET)
+@pytest.mark.parametrize("num_tokens", [0, 1, 2, 57])
+@pytest.mark.parametrize(("geometry", "kind"), [(key, kind) for key in FP8_MOE for kind in kinds_of(key)])
+def test_routing_is_of_its_kind(geometry, kind, num_tokens):
+    of, (logits, bias) = GEOMETRIES[geometry], draw(kind, num_tokens, geometry)
+    assert logits.shape == (num_tokens, of["num_experts"]) and logits.dtype == np.float32
+    assert (routing_model.margin(logits, bias, of) >= routing_model.MARGIN).all()
+    rows, active = routing_model.counts(logits, bias, offset_of(geometry), of)
     if kind == "real":
-        assert routing_model.is_typical(num_tokens, rows, active)
+        assert routing_model.is_typical(num_tokens, rows, active, of)
     elif kind == "one":
-        assert (rows, active) == (num_tokens, min(num_tokens, 1))
-        assert len(np.unique(routing_model.select(logits, bias))) == min(num_tokens * 8, 8)
+        local = 1 if of["num_local_experts"] < of["num_experts"] else of["top_k"]
+        assert (rows, active) == (num_tokens * local, min(num_tokens, 1) * local)
+        assert len(np.unique(routing_model.select(logits, bias, of))) == min(num_tokens, 1) * of["top_k"]
     elif kind == "none":
         assert rows == 0
 
 
+def test_the_first_definitions_routings_are_those_of_its_records():
+    """A user would miss: sweeps of two versions that were made of other routings."""
+    assert offset_of("full") == 96
+    logits, bias = routing_model.draw_typical("sweep/57", 57, 96)
+    drawn = tensors("real", 57, "full")
+    assert torch.equal(drawn["routing_logits"], torch.from_numpy(logits))
+    assert torch.equal(drawn["routing_bias"].float(), torch.from_numpy(bias))
+
+
 def test_uniform_experts_are_equally_popular():
-    chosen = routing_model.select(*KINDS["uniform"](3000))
+    chosen = routing_model.select(*draw("uniform", 3000, "full"))
     counts = np.bincount(chosen.ravel(), minlength=256)
     deviation = counts.std() / np.sqrt(counts.mean())
-    assert deviation < 1.3 and not KINDS["uniform"](8)[1].any()
+    assert deviation < 1.3 and not draw("uniform", 8, "full")[1].any()
 
 
 def test_targets():
-    least = routing_bound(*KINDS["real"](8), OFFSET, "full")
+    least = routing_bound(*draw("real", 8, "full"), offset_of("full"), "full")
     assert TARGETS["loose"].ms(least) == pytest.approx(1.5 * least.ms + 0.03)
     assert TARGETS["tight"].ms(least) == pytest.approx(1.1 * least.ms + 0.025)
-    many = routing_bound(*KINDS["none"](1025), OFFSET, "full")
+    many = routing_bound(*draw("none", 1025, "full"), offset_of("full"), "full")
     assert TARGETS["tight"].ms(many) == pytest.approx(1.25 * many.ms)
 
 
@@ -86,7 +103,7 @@ def runnable(function):
 
 def why_wrong(write):
     """Of a solution that calls write(output), where all ones are right."""
-    inputs = sweep.with_routing(sweep.random_inputs(SMALL, 40, "cpu"), *KINDS["real"](4), "cpu")
+    inputs = sweep.with_routing(sweep.random_inputs(SMALL, 40, "cpu"), tensors("real", 4, "small"), "cpu")
     expected = torch.ones(4, 512, dtype=torch.bfloat16)
     solution = runnable(lambda *args: write(args[-1]))
     return sweep.judge(SMALL, solution, inputs, expected, TOLERANCES["relaxed"], "cpu")["error"]
@@ -120,11 +137,11 @@ TWO_KINDS = ["real", "one"]
 
 def measured(monkeypatch, *args):
     """Two sweeps on the small geometry, with the clock replaced: everything else is what a GPU runs."""
-    monkeypatch.setattr(sweep, "GEOMETRY", "small")
     monkeypatch.setattr(sweep, "time_ms", lambda *args: 0.02)
     right = python_solution("right", f"output.copy_(reference({INPUTS}))")
     raises = python_solution("raises", "raise ValueError('routing_logits: no')")
-    parsed = cli.parse(["sweep", "--tokens", "3", "0", "3", "--tolerance", "default", "--kinds", *TWO_KINDS, *args])
+    wanted = ["--definition", "small", "--tokens", "3", "0", "3", "--tolerance", "default", "--kinds", *TWO_KINDS]
+    parsed = cli.parse(["sweep", *wanted, *args])
     return command.measure(parsed, {"right": right, "raises": raises}, Console(width=200), "cpu")
 
 
@@ -135,7 +152,9 @@ def test_a_sweep_from_inputs_to_table(monkeypatch, tmp_path, capsys):
     assert all(p.error is None and p.met and p.repeatable for p in right.points)
     assert all("routing_logits: no" in p.error and not p.met and p.ms is None for p in raises.points)
     made = right.head.provenance
-    assert made.tolerance == str(TOLERANCES["default"]) and made.command.startswith("moebench sweep --tokens 3 0 3")
+    assert made.tolerance == str(TOLERANCES["default"]) and made.command.startswith(
+        "moebench sweep --definition small --tokens 3"
+    )
     shown = capsys.readouterr().out
     assert "4 of 4 points meet the target of 1.5 x bound + 0.03 ms (" in shown and "0 wrong" in shown
     assert "T=3 one: ValueError: routing_logits: no" in shown and "4 wrong" in shown

@@ -13,7 +13,7 @@ from harness.core import paths
 from harness.core.errors import UserError
 from harness.core.provenance import Provenance
 from harness.operators import moe_fp8_block_scale
-from harness.operators.routing_kinds import OFFSET
+from harness.operators.routing_kinds import offset_of
 from harness.report import tuning
 from harness.results import staleness
 from harness.tuning import bench as tune_bench
@@ -211,7 +211,7 @@ def test_the_layer_runs_without_tma_and_with_a_divided_padding(main, operands, m
     """A user would miss: a table with such a row making the solution wrong."""
     args = [operands[name] for name in definition("small").inputs]
     logits = args[0][:T].clone()
-    logits[:, OFFSET + 3 : OFFSET + 7] += 20.0  # four local experts that every token takes
+    logits[:, offset_of("small") + 3 : offset_of("small") + 7] += 20.0  # four local experts that every token takes
     args[1] = torch.zeros_like(args[1])
     args[0], args[2], args[3], args[-1] = logits, args[2][:T], args[3][:, :T].contiguous(), 2.5
     tiles = tune_bench.tiles_of(main)

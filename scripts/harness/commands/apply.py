@@ -21,12 +21,14 @@ from flashinfer_bench.compile import BuilderRegistry, BuildError
 from flashinfer_bench.env import get_fib_dataset_path, get_fib_enable_apply
 from rich.console import Console
 
-from definitions.moe_fp8_block_scale import definition
 from harness.core.arguments import check_cache, count
 from harness.core.errors import CannotRun, UserError
 from harness.core.provenance import of_trace
+from harness.evaluation.selection import choose_geometry
 from harness.evaluation.sweep import random_inputs
 from harness.evaluation.tolerances import TOLERANCES, matched_ratios
+from harness.operators.arguments import add_definition
+from harness.operators.catalogue import FP8_MOE, definition
 from harness.report.table import Cell, Table
 
 TOLERANCE = TOLERANCES["relaxed"]
@@ -97,6 +99,7 @@ def data_set(name: str) -> TraceSet:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("tokens", nargs="*", type=count(), metavar="T", help="token counts of the calls")
+    add_definition(parser, help="an FP8 MoE layer; default: full; for calls without a GPU: small")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -104,7 +107,9 @@ def main(args: argparse.Namespace) -> int:
     console = Console(width=None if sys.stdout.isatty() else 120)
     check_cache()
     on_gpu = torch.cuda.is_available()
-    layer = definition("full" if on_gpu or not args.tokens else "small")
+    if args.definition not in (None, *FP8_MOE):
+        raise UserError(f"--definition: got {args.definition}, want an FP8 MoE layer")
+    layer = definition(choose_geometry(args.definition, on_gpu, []) if args.tokens else args.definition or "full")
     trace_set, right = data_set(layer.name), True
     if args.tokens:
         get_default_registry().register(layer.name, CONFIG, override=True)  # before apply's first call

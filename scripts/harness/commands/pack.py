@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_either("--into", type=output_folder, metavar="PATH", help="register in another FlashInfer-Trace data set")
     add_either("--package", type=output_folder, metavar="FOLDER", help="write FOLDER/NAME/, which `import` finds")
     add_either("--build", action="store_true", help="also compile the CUDA and C++ sources; needs no GPU")
-    add_definitions(parser, default=[], help="default: full, or with --package each solution's first")
+    add_definitions(parser, default=[], help="with --into full by default, with --package each solution's first")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -32,4 +32,4 @@ def main(args: argparse.Namespace) -> int:
         written = pack.pack_here(args.names)
     for path in written:
         print(path)
-    return build_ahead.build(args.names) if args.build else 0
+    return build_ahead.build(args.names, args.definition) if args.build else 0

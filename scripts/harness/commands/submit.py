@@ -15,6 +15,7 @@ from typing import get_args
 from rich.console import Console
 
 from harness.core.arguments import output_folder
+from harness.operators.arguments import add_definition
 from harness.packing import manifest
 from harness.submission.evaluation_machine import HARDWARE
 from harness.submission.prepare import prepare
@@ -24,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("name", metavar="NAME", help="the solution")
     into = "new, empty, written by this command before, or a clone of your fork without its config.toml and solution/"
+    add_definition(parser, default="full", help="what is submitted, one definition at a time; default: full")
     add("--into", type=output_folder, metavar="FOLDER", required=True, help=into)
     machines = [name for name in get_args(manifest.Hardware) if name != "cpu"]
     add("--hardware", choices=machines, default=HARDWARE, help=f"the evaluation's; default: {HARDWARE}")
@@ -53,7 +55,7 @@ def hand_in(name: str, folder: Path) -> str:
 
 def main(args: argparse.Namespace) -> int:
     console = Console(width=None if sys.stdout.isatty() else 160)
-    if not prepare(args.name, args.into, args.hardware, args.traces, console):
+    if not prepare(args.name, args.definition, args.into, args.hardware, args.traces, console):
         return 1
     print(f"To hand it in (a fork that has the tag already needs the next number):\n  {hand_in(args.name, args.into)}")
     return 0

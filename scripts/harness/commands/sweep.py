@@ -1,7 +1,8 @@
-"""Time and check solutions where nobody tuned: many token counts, four kinds of routing, full geometry.
+"""Time and check solutions where nobody tuned: many token counts, and routings of four kinds.
 
-Kinds: real (as the workloads), uniform, one (all rows on one local expert), none (no local expert). Times are
-FIB's, with 3 warm-up runs and 20 iterations. A result is wrong beyond the tolerance, or if two runs differ.
+Kinds: real (as the workloads), uniform, one (all tokens to the same experts, of which one is local), none (no local
+expert). A layer that is whole on one GPU has no kind none, and with one all chosen experts are local. Times are FIB's,
+with 3 warm-up runs and 20 iterations. A result is wrong beyond the tolerance, or if two runs differ.
 """
 
 import argparse
@@ -20,7 +21,9 @@ from harness.evaluation.calling import device_here
 from harness.evaluation.selection import select
 from harness.evaluation.sweep_record import TARGETS, Head, Sweep
 from harness.evaluation.tolerances import TOLERANCES
-from harness.operators.routing_kinds import KINDS, TOKENS
+from harness.operators.arguments import add_definition
+from harness.operators.catalogue import FP8_MOE
+from harness.operators.routing_kinds import KINDS, TOKENS, kinds_of
 from harness.packing import manifest
 from harness.report import sweep as report
 from harness.report.progress import progress
@@ -29,8 +32,9 @@ from harness.report.progress import progress
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--solutions", nargs="+", action=Names, default=[], metavar="NAME", help="default: every solution")
+    add_definition(parser, default="full", help="an FP8 MoE layer; default: full")
     add("--tokens", nargs="+", type=count(0), default=TOKENS, metavar="T", help="default: 41 counts from 0 to 32768")
-    add("--kinds", nargs="+", action=Names, choices=list(KINDS), default=list(KINDS), help="default: all")
+    add("--kinds", nargs="+", action=Names, choices=list(KINDS), default=[], help="default: all that it can have")
     beyond = "a result is wrong beyond it; default: relaxed"
     add("--tolerance", choices=list(TOLERANCES), default="relaxed", help=beyond)
     add("--target", choices=list(TARGETS), default="loose", help="loose: 1.5 x bound + 0.03 ms; tight: the workloads'")
@@ -51,9 +55,14 @@ def record_files(output: Path | None, names: list[str]) -> dict[str, Path | None
 def main(args: argparse.Namespace) -> int:
     console = Console(width=None if sys.stdout.isatty() else 180, highlight=False, markup=False)
     manifest.choose(args.solutions)
+    possible = kinds_of(args.definition) if args.definition in FP8_MOE else []
+    if not possible:
+        raise UserError(f"--definition: got {args.definition}, want an FP8 MoE layer")
+    if impossible := [kind for kind in args.kinds if kind not in possible]:
+        raise UserError(f"--kinds: {args.definition} has every expert on one rank, so there is no {impossible[0]!r}")
     if not torch.cuda.is_available():
         raise CannotRun("a sweep takes times and needs a CUDA device; torch sees none")
-    solutions, skipped = select(args.solutions, sweep.GEOMETRY, console.print)
+    solutions, skipped = select(args.solutions, args.definition, console.print)
     for line in skipped:
         console.print(line)
     sweeps = measure(args, solutions, console, device_here())
@@ -65,18 +74,32 @@ def measure(args: argparse.Namespace, solutions: dict[str, Solution], console: C
 
     The tables of what was measured are printed after Ctrl-C, too.
     """
-    routings = [(kind, tokens) for kind in dict.fromkeys(args.kinds) for tokens in sorted(set(args.tokens))]
+    routings = [
+        (kind, tokens)
+        for kind in dict.fromkeys(args.kinds or kinds_of(args.definition))
+        for tokens in sorted(set(args.tokens))
+    ]
     tolerance = TOLERANCES[args.tolerance]
     known = {"tolerance": str(tolerance), "protocol": sweep.PROTOCOL, "command": args.command_line}
     files, sweeps = record_files(args.output, list(solutions)), {}
     for name, solution in solutions.items():
         made = provenance.here(device, source_sha1=solution.hash(), **known)
-        sweeps[name] = Sweep(Head(solution=name, target=args.target, planned=len(routings), provenance=made))
+        sweeps[name] = Sweep(
+            Head(
+                solution=name,
+                definition=solution.definition,
+                target=args.target,
+                planned=len(routings),
+                provenance=made,
+            )
+        )
         sweep_record.add(files[name], sweeps[name].head)
     try:
         # the bar is drawn between points only, or it would disturb their times
         with progress(console, len(routings), ticking=False) as started:
-            for name, point in sweep.sweep(solutions, routings, tolerance, args.target, device, started):
+            for name, point in sweep.sweep(
+                solutions, args.definition, routings, tolerance, args.target, device, started
+            ):
                 sweep_record.add(files[name], point)
                 sweeps[name].points.append(point)
                 at = f"[{routings.index((point.kind, point.tokens)) + 1}/{len(routings)}] T={point.tokens} {point.kind}"

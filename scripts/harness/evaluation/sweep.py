@@ -7,7 +7,6 @@ included.
 import time
 from collections.abc import Callable, Iterator
 
-import numpy as np
 import torch
 from flashinfer_bench import Definition, Solution, Workload
 from flashinfer_bench.bench.timing import time_runnable
@@ -18,11 +17,10 @@ from harness.core.errors import CannotRun
 from harness.evaluation.calling import call, first_line, with_outputs
 from harness.evaluation.sweep_record import TARGETS, Point
 from harness.evaluation.tolerances import TOLERANCES, Tolerance, matched_ratios
-from harness.operators.catalogue import definition
-from harness.operators.moe_fp8_block_scale import ROUTED_SCALING_FACTOR, routing_bound
-from harness.operators.routing_kinds import KINDS, OFFSET
+from harness.operators import routing_kinds
+from harness.operators.catalogue import BY_NAME, definition, operator
+from harness.operators.moe_fp8_block_scale import ROUTED_SCALING_FACTOR
 
-GEOMETRY = "full"
 WARMUP_RUNS = 3
 ITERATIONS = 20
 PROTOCOL = f"warmup={WARMUP_RUNS} iterations={ITERATIONS}"
@@ -30,24 +28,28 @@ PROTOCOL = f"warmup={WARMUP_RUNS} iterations={ITERATIONS}"
 
 def random_inputs(full: Definition, num_tokens: int, device: str) -> list:
     """FIB's random inputs for num_tokens, in the definition's order; `with_routing` puts the routing in."""
-    scalars = {"local_expert_offset": OFFSET, "routed_scaling_factor": ROUTED_SCALING_FACTOR}
-    inputs = {name: {"type": "random"} for name in full.inputs}
-    inputs |= {name: {"type": "scalar", "value": value} for name, value in scalars.items()}
     torch.manual_seed(0)
-    workload = Workload(axes={"seq_len": num_tokens}, inputs=inputs, uuid="sweep")
-    return gen_inputs(full, workload, device)
+    return gen_inputs(full, random_workload(full, num_tokens), device)
 
 
-def with_routing(inputs: list, logits: np.ndarray, bias: np.ndarray, device: str) -> list:
+def random_workload(full: Definition, num_tokens: int) -> Workload:
+    """Everything random but the scalars, which are of the rank that the kinds of routing are made for."""
+    offset = routing_kinds.offset_of(BY_NAME[full.name])
+    scalars = {"local_expert_offset": offset, "routed_scaling_factor": ROUTED_SCALING_FACTOR}
+    inputs = {name: {"type": "random"} for name in full.inputs}
+    inputs |= {name: {"type": "scalar", "value": value} for name, value in scalars.items() if name in full.inputs}
+    return Workload(axes={"seq_len": num_tokens}, inputs=inputs, uuid="sweep")
+
+
+def with_routing(inputs: list, routing: dict[str, torch.Tensor], device: str) -> list:
     """inputs cut to the routing's tokens; the weights are the same tensors, not copies.
 
-    logits [T, 256] and bias [256], float32.
+    routing: the definition's first inputs, routing_logits [T, num_experts] and, where there is one, the bias.
     """
-    num_tokens = len(logits)
-    _, _, hidden_states, hidden_states_scale, *rest = inputs
+    num_tokens = len(routing["routing_logits"])
+    hidden_states, hidden_states_scale, *rest = inputs[len(routing) :]
     return [
-        torch.from_numpy(logits).to(device),
-        torch.from_numpy(bias).to(device, torch.bfloat16),
+        *(tensor.to(device) for tensor in routing.values()),
         hidden_states[:num_tokens],
         hidden_states_scale[:, :num_tokens].contiguous(),
         *rest,
@@ -95,6 +97,7 @@ def measure(
 
 def sweep(
     solutions: dict[str, Solution],
+    geometry: str,
     routings: list[tuple[str, int]],
     tolerance: Tolerance,
     target: str,
@@ -107,14 +110,14 @@ def sweep(
     Raises CannotRun where the reference does not run: the device is out of memory, or a solution has broken it.
     """
     begin = time.monotonic()
-    full = definition(GEOMETRY)
+    full = definition(geometry)
     reference = BuilderRegistry.get_instance().build_reference(full)
     everything = random_inputs(full, max(num_tokens for _, num_tokens in routings), device)
     for done, (kind, num_tokens) in enumerate(routings):
         started(done, f"T={num_tokens} {kind}")
-        routing = KINDS[kind](num_tokens)
-        least = routing_bound(*routing, OFFSET, GEOMETRY)
-        inputs = with_routing(everything, *routing, device)
+        routing = routing_kinds.tensors(kind, num_tokens, geometry)
+        least = operator(geometry).bound(random_workload(full, num_tokens), routing, geometry)
+        inputs = with_routing(everything, routing, device)
         try:
             expected = call(full, reference, inputs, device)
         except RuntimeError as error:

@@ -12,6 +12,7 @@ from harness.core.errors import UserError
 from harness.core.provenance import Provenance
 from harness.core.schema import Strict, read_jsonl
 from harness.evaluation.tolerances import TOLERANCES
+from harness.operators.catalogue import definition_name
 from harness.operators.roofline import Bound
 
 FEW_TOKENS = 1024  # up to here reading the weights bounds the time, above it the tensor cores do
@@ -35,9 +36,13 @@ TARGETS = {
 
 
 class Head(Strict):
-    """One solution on one machine. planned: number of points of a complete sweep. provenance.timestamp: its start."""
+    """One solution on one machine. planned: number of points of a complete sweep. provenance.timestamp: its start.
+
+    definition: its name; records that were made when there was one definition do not have it.
+    """
 
     solution: str
+    definition: str = definition_name("full")
     target: Literal[*TARGETS]
     planned: int
     provenance: Provenance

@@ -89,14 +89,14 @@ def draw(
     return with_noise(seed, num_tokens, popularity + CENTRE, raised, bias, of), bias
 
 
-def draw_unbiased(seed: str, num_tokens: int, raised: dict[int, float], of: Sizes) -> np.ndarray:
-    """Return logits [T, num_experts] float32, exact in bfloat16, for routing without a bias.
+def draw_unbiased(seed: str, num_tokens: int, raised: dict[int, float], of: Sizes, spread: float = 1) -> np.ndarray:
+    """Return logits [T, num_experts] float32, exact in bfloat16, for routing without a bias; arguments as `draw`'s.
 
     What `draw`'s bias leaves of an expert's popularity is all that there is here: training balances such routers by
     its loss.
     """
-    popularity = (1 - BALANCE) * POPULARITY * exact_random.normal(f"{seed}/popularity", (of["num_experts"],))
-    wobble = 0.02 / SLOPE * exact_random.normal(f"{seed}/bias", (of["num_experts"],))
+    popularity = spread * (1 - BALANCE) * POPULARITY * exact_random.normal(f"{seed}/popularity", (of["num_experts"],))
+    wobble = spread * 0.02 / SLOPE * exact_random.normal(f"{seed}/bias", (of["num_experts"],))
     return with_noise(seed, num_tokens, popularity + wobble, raised, None, of)
 
 

@@ -1,6 +1,7 @@
 """Build solutions for every definition they serve, before they are needed, on a machine that may have no GPU."""
 
 import time
+from collections.abc import Collection
 from pathlib import Path
 
 from flashinfer_bench.compile import BuilderRegistry, BuildError
@@ -12,14 +13,17 @@ from harness.packing.eligibility import is_installed
 from harness.packing.manifest import choose
 
 
-def build(names: list[str], folder: Path = paths.SOLUTIONS) -> int:
+def build(names: list[str], geometries: Collection[str] = (), folder: Path = paths.SOLUTIONS) -> int:
     """Let FIB build them one after the other; print a line for each. Returns 1 if one does not build, else 0.
 
-    What is compiled stays in its own cache, where later builds find it. Raises PackingError.
+    geometries: the definitions that they are built for; without any, all that they serve. What is compiled stays in its
+    own cache, where later builds find it. Raises PackingError.
     """
     status = 0
     for name in choose(names, folder):
         for geometry, solution in pack.pack(name, folder).items():
+            if geometries and geometry not in geometries:
+                continue
             if missing := [module for module in solution.spec.dependencies if not is_installed(module)]:
                 print(f"{solution.name}: SKIPPED: needs {', '.join(missing)}, not installed here")
                 continue

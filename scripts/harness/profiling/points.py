@@ -8,9 +8,8 @@ from flashinfer_bench.bench.utils import load_safetensors
 
 from harness.core import paths
 from harness.evaluation.calling import seeded_inputs
-from harness.operators import catalogue, moe_fp8_block_scale, workloads
+from harness.operators import catalogue, routing_kinds, workloads
 from harness.operators.moe_fp8_block_scale import MoeCase
-from harness.operators.routing_kinds import KINDS, OFFSET
 
 
 def label(point: Workload) -> str:
@@ -25,16 +24,15 @@ def choose_points(wanted: list[str], geometry: str) -> list[Workload]:
     Raises UserError for one that names nothing.
     """
     workloads.make(geometry)
-    full = catalogue.definition(geometry)
     known = workloads.recorded(geometry)
     by_uuid = {workload.uuid: workload for workload in known}
-    kinds = KINDS if "routing_logits" in full.inputs else {}
+    kinds = routing_kinds.kinds_of(geometry) if geometry in catalogue.FP8_MOE else []
     found: dict[str, Workload] = {}
     for text in wanted or representative(known, geometry):
         kind, _, tokens = text.partition(":")
         if kind in kinds and tokens.isdecimal():
-            case = MoeCase(geometry, text, text, int(tokens), offset=OFFSET)
-            found[text] = moe_fp8_block_scale.record(case).workload
+            case = MoeCase(geometry, text, text, int(tokens), routing_kinds.offset_of(geometry))
+            found[text] = catalogue.operator(geometry).record(case).workload
             continue
         made_up = f"; KIND:T with KIND one of {', '.join(kinds)}" if kinds else ""
         found |= {case.uuid: by_uuid[case.uuid] for case in workloads.named(text, geometry, made_up)}
@@ -56,8 +54,7 @@ def stored(point: Workload, full: Definition) -> dict[str, torch.Tensor]:
     kind, made_up, tokens = point.uuid.partition(":")
     if not made_up:
         return load_safetensors(full, point, paths.ROOT)
-    logits, bias = KINDS[kind](int(tokens))
-    return {"routing_logits": torch.from_numpy(logits), "routing_bias": torch.from_numpy(bias).bfloat16()}
+    return routing_kinds.tensors(kind, int(tokens), catalogue.BY_NAME[full.name])
 
 
 def inputs_of(point: Workload, full: Definition, device: str) -> list:

@@ -18,7 +18,7 @@ from harness.core.names import unknown
 from harness.packing import pack
 from harness.profiling.record import read_records
 from harness.report import profiles, studies, sweep, tuning
-from harness.report.blocks import examples, results, solutions, tolerances
+from harness.report.blocks import examples, memory, results, solutions, tolerances
 from harness.report.blocks import models as model_lines
 from harness.report.blocks.examples import Moebench
 from harness.report.comparison import choice_table
@@ -69,6 +69,7 @@ BLOCKS: Blocks = {
     ("docs/models.md", "bounds"): model_lines.bounds,
     ("docs/models.md", "speeds"): lambda: model_lines.speeds(of_models()),
     ("docs/models.md", "peers"): lambda: model_lines.peers(of_models()),
+    ("docs/memory.md", "memory"): memory.block,
     ("docs/sweep.md", "sweeps"): sweep.block,
     ("docs/profile.md", "profile"): profiles.block,
     ("docs/tune.md", "tuning"): tuning.block,

@@ -11,17 +11,21 @@ from harness.results.staleness import judge
 CONTEST = str(TOLERANCES["contest"])
 
 
-def proven_on(solution: Solution, traces: list[Trace], workloads: list[Workload]) -> tuple[str | None, list[str]]:
+def proven_on(
+    solution: Solution, traces: list[Trace], workloads: list[Workload], command: str
+) -> tuple[str | None, list[str]]:
     """(machine, []) where every workload is PASSED with the solution's current hash on one machine, else (None, why).
 
-    Only traces at contest tolerance count. Of several machines the one with the most passes is reported.
+    command: what records a missing trace. Only traces at contest tolerance count. Of several machines the one with the
+    most passes is reported.
     """
     now, counting = solution.hash(), defaultdict(dict)  # machine -> workload's uuid -> the trace that counts
-    own = [trace for trace in traces if trace.solution == solution.name and of_trace(trace).tolerance == CONTEST]
+    ours = [t for t in traces if (t.solution, t.definition) == (solution.name, solution.definition)]
+    own = [trace for trace in ours if of_trace(trace).tolerance == CONTEST]
     # the newest, but none of another source where there is one of the current
     for trace in sorted(own, key=lambda trace: (is_current(trace, now), trace.evaluation.timestamp)):
         counting[of_trace(trace).hardware][trace.workload.uuid] = trace
-    how = f"record on a CUDA GPU with: moebench run --solutions {solution.name} --tolerance contest"
+    how = f"record on a CUDA GPU with: {command}"
     if not own:
         return None, [f"no trace of {solution.name} at contest tolerance ({CONTEST}); {how}"]
     missing = {}

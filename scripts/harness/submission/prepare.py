@@ -10,12 +10,12 @@ from rich.console import Console
 from harness.core import paths
 from harness.core.errors import UserError
 from harness.operators import workloads
+from harness.operators.catalogue import BY_NAME
 from harness.packing import manifest, pack
 from harness.results import trace_files
 from harness.submission import bundle, clean_build, contest_record
 from harness.submission.evaluation_machine import LANGUAGES, foreign_imports
 
-GEOMETRY = "full"
 PACKED = "packed_solution.json"  # by the kit's FAQ the evaluation takes this before anything else
 
 
@@ -32,8 +32,13 @@ def check_folder(folder: Path) -> None:
         raise UserError(f"{folder} holds a submission of its own: remove its {', '.join(theirs)}")
 
 
-def objections(solution: Solution, folder: Path, traces: list[Trace], hardware: str, console: Console) -> list[str]:
-    """Why the submission in folder is not fit to hand in, one line each; prints what was found to be in order."""
+def objections(
+    solution: Solution, folder: Path, traces: list[Trace], how: str, hardware: str, console: Console
+) -> list[str]:
+    """Why the submission in folder is not fit to hand in, one line each; prints what was found to be in order.
+
+    how: the command that records missing traces.
+    """
     reasons, spec = [], solution.spec
     if spec.language.value not in LANGUAGES:
         reasons.append(f"its language is {spec.language.value}; the evaluation packs {', '.join(LANGUAGES)}")
@@ -41,8 +46,8 @@ def objections(solution: Solution, folder: Path, traces: list[Trace], hardware: 
         targets = ", ".join(spec.target_hardware)
         reasons.append(f"it runs on {targets}, and the evaluation on {hardware} (--hardware names another machine)")
 
-    wanted = workloads.recorded(GEOMETRY)
-    machine, unproven = contest_record.proven_on(solution, traces, wanted)
+    wanted = workloads.recorded(BY_NAME[solution.definition])
+    machine, unproven = contest_record.proven_on(solution, traces, wanted, how)
     if machine:
         console.print(f"PASSED {len(wanted)} of {len(wanted)} at contest tolerance on {machine}", highlight=False)
     foreign = foreign_imports({source.path: source.content for source in solution.sources}, spec.dependencies)
@@ -58,16 +63,18 @@ def objections(solution: Solution, folder: Path, traces: list[Trace], hardware: 
     return [*reasons, *unproven, *foreign]
 
 
-def prepare(name: str, into: Path, hardware: str, given: list[Path], console: Console) -> bool:
+def prepare(name: str, geometry: str, into: Path, hardware: str, given: list[Path], console: Console) -> bool:
     """Write the submission of a solution if nothing speaks against it; return whether it was written.
 
-    given: files and folders of traces; [] for this repository's. Raises UserError.
+    geometry: the definition that is submitted; a submission has one. given: files and folders of traces; [] for this
+    repository's. Raises UserError.
     """
     check_folder(into)
     manifest.choose([name])
-    solution = pack.pack(name).get(GEOMETRY)
-    if solution is None:
-        raise UserError(f"{name} does not serve the {GEOMETRY} geometry, which is the contest's")
+    packed = pack.pack(name)
+    if geometry not in packed:
+        raise UserError(f"--definition: got {geometry}, want what {name} serves: {', '.join(packed)}")
+    solution = packed[geometry]
     default = paths.trace_file(solution.definition)
     given = given or ([default] if default.exists() else [])
     recorded, warnings = trace_files.read(given) if given else ([], [])
@@ -75,8 +82,11 @@ def prepare(name: str, into: Path, hardware: str, given: list[Path], console: Co
         console.print(warning, style="yellow", markup=False, soft_wrap=True)
     with tempfile.TemporaryDirectory() as temporary:
         staged = Path(temporary) / "submission"
-        packed = bundle.write(solution, staged)
-        if reasons := objections(solution, staged, [found.trace for found in recorded], hardware, console):
+        submitted = bundle.write(solution, staged)
+        traces = [found.trace for found in recorded]
+        which = "" if geometry == next(iter(packed)) else f" --definition {geometry}"
+        how = f"moebench run --solutions {name}{which} --tolerance contest"
+        if reasons := objections(solution, staged, traces, how, hardware, console):
             console.print(f"{name} is not fit to be submitted:", style="bold red")
             for reason in reasons:
                 console.print(f"- {reason}", markup=False, highlight=False, soft_wrap=True)
@@ -85,5 +95,5 @@ def prepare(name: str, into: Path, hardware: str, given: list[Path], console: Co
         shutil.copytree(staged, into, dirs_exist_ok=True)
         if (into / PACKED).exists():
             shutil.copy(into / "solution.json", into / PACKED)
-    console.print(f"{into}: config.toml, solution/ and solution.json (hash {packed.hash()})", soft_wrap=True)
+    console.print(f"{into}: config.toml, solution/ and solution.json (hash {submitted.hash()})", soft_wrap=True)
     return True

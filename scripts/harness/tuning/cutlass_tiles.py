@@ -27,7 +27,7 @@ from harness.core.errors import CannotRun, exit_with
 from harness.evaluation.sweep import random_inputs, with_routing
 from harness.evaluation.tolerances import TOLERANCES, matched_ratios
 from harness.operators.catalogue import definition
-from harness.operators.routing_kinds import KINDS
+from harness.operators.routing_kinds import tensors
 from harness.packing import pack
 from harness.packing.stages import plain_name
 from harness.tuning.bench import event_times
@@ -65,7 +65,7 @@ def main(argv: list[str]) -> int:
     everything = random_inputs(full, max(args.tokens), "cuda")
     wrong = 0
     for tokens in args.tokens:
-        inputs = with_routing(everything, *KINDS["real"](tokens), "cuda")
+        inputs = with_routing(everything, tensors("real", tokens, "full"), "cuda")
         (expected,) = normalize_result(full, reference(*inputs), "cuda")
         chosen = module.choose_tiles(tokens)
         print(f"T={tokens}: chosen {chosen[0]}, {chosen[1]}")
