@@ -44,8 +44,7 @@
   for (const button of $$("th button")) button.addEventListener("click", () => sortBy(button.closest("th")));
 
   // Filters. What is off is hidden in tables and plots alike.
-  const filters = document.querySelector(".filters");
-  const chosen = (name) => new Set($$(`input[name="${name}"]:checked`, filters).map((input) => input.value));
+  const chosen = (name) => new Set($$(`.filters input[name="${name}"]:checked`).map((input) => input.value));
   let shown = {};
   function filter() {
     shown = { solutions: chosen("solution"), regimes: chosen("regime"), plot: [...chosen("plot")][0] };
@@ -61,7 +60,12 @@
       const regime = shown.regimes.has(row.dataset.regime) || row.dataset.regime === "";
       row.hidden = !regime || (row.dataset.solution !== undefined && !shown.solutions.has(row.dataset.solution));
     }
-    for (const section of $$("section.group")) section.hidden = tolerance !== "" && section.dataset.tolerance !== tolerance;
+    // A page of one definition has no choice of it.
+    const definition = [...chosen("definition")][0];
+    for (const section of $$("main section[data-definition]")) {
+      const other = section.matches(".group") && tolerance !== "" && section.dataset.tolerance !== tolerance;
+      section.hidden = other || (definition !== undefined && section.dataset.definition !== definition);
+    }
     const rows = $$("section.group:not([hidden]) .workloads tbody tr");
     const visible = rows.filter((row) => !row.hidden).length;
     const count = (n, of, what) => `${n} of ${of} ${what}`;
@@ -69,8 +73,10 @@
       `Shown: ${count(visible, rows.length, "workload rows")}, ${count(shown.solutions.size, data.solutions.length, "solutions")}.`;
     drawAll();
   }
-  filters.addEventListener("change", filter);
-  filters.addEventListener("submit", (event) => event.preventDefault());
+  for (const form of $$(".filters")) {
+    form.addEventListener("change", filter);
+    form.addEventListener("submit", (event) => event.preventDefault());
+  }
 
   // Plots: over the workloads side by side, in the order of T
   const METRICS = {
@@ -321,11 +327,12 @@
   const dialog = document.getElementById("trace");
   const body = dialog.querySelector(".dialog-body");
   let opener = null;
-  // A link to a run group shows it, whatever tolerance is chosen.
+  // A link to a run group shows it, whatever model and tolerance are chosen.
   function reveal(section) {
     if (!section?.matches("section.group")) return;
     if (section.hidden) {
-      $$('input[name="tolerance"]').find((input) => input.value === section.dataset.tolerance).checked = true;
+      for (const name of ["tolerance", "definition"])
+        for (const input of $$(`input[name="${name}"]`)) if (input.value === section.dataset[name]) input.checked = true;
       filter();
     }
     section.scrollIntoView();

@@ -12,10 +12,12 @@ from types import SimpleNamespace
 
 import jinja2
 
+from definitions import moe_fp8_block_scale
 from harness.operators import roofline
 from harness.report import colours
 from harness.report.comparison import decimal, matched_columns
 from harness.results.comparison import Comparison, Row, RunGroup, Section, tolerance_order
+from harness.results.model_names import layers
 from harness.results.summary import REGIMES
 
 HERE = Path(__file__).parent
@@ -210,10 +212,17 @@ def page(comparison: Comparison) -> str:
     script, style = ((HERE / f"results_page.{kind}").read_text() for kind in ("js", "css"))
     style += colour_rules()
     series = series_of(comparison)
+    models = {layer.definition: layer.name for layer in layers()}
+    recorded = dict.fromkeys(section.definition for section in comparison.sections)
+    definitions = sorted(recorded, key=lambda name: list(models).index(name) if name in models else len(models))
+    main = moe_fp8_block_scale.definition_name("full")
     seq_lens = {info.seq_len for section in comparison.sections for info in section.workloads}
     return environment.get_template("results_page.html.jinja").render(
         comparison=comparison,
         series=series,
+        models=models,
+        definitions=definitions,
+        first_definition=main if main in definitions else definitions[0],
         regimes=[regime for regime in REGIMES if any(map(regime.holds, seq_lens))],
         tolerances=list(dict.fromkeys(group.tolerance_name for group in comparison.groups)),
         # shown first: that of the run group in which the most cells passed
