@@ -4,53 +4,60 @@
 #pragma once
 #include <cuda_bf16.h>
 
-#include "layer.cuh"
+#include "stages.cuh"
 #include "swiglu_quant.cuh"
 
-constexpr int kCombineThreads = 224, kCombinePieces = kHidden / 8;  // of 16 bytes
-constexpr int kCombineBlocks = 6;  // at once on a multiprocessor
-static_assert(kCombinePieces % kCombineThreads == 0, "every thread has as many pieces");
+constexpr int kCombineVectors = kHidden / 8;  // 16-byte vectors of a row of y
+constexpr int most_threads(int vectors) {     // whole warps, up to 256 threads, that have equally many vectors each
+  int threads = 256;
+  while (vectors % threads != 0) threads -= kWarp;
+  return threads;
+}
+constexpr int kCombineThreads = most_threads(kCombineVectors);
+constexpr bool kManyRows = kTopK * kLocal > 3 * kExperts;  // a token has more than three rows on average
+constexpr int kRowsAtOnce = kManyRows ? 4 : 2;             // of a token, whose loads are in flight
+constexpr int kCombineCtas = (kManyRows ? 1024 : 1344) / kCombineThreads;  // of an SM, by the registers they need
 
-// Block (token, part), or fewer blocks that share the tokens. After the first window, output holds the sum of the windows
+// CTA (token, part), or fewer CTAs that share the tokens. After the first window, output holds the sum of the windows
 // before.
-__global__ void __launch_bounds__(kCombineThreads, kCombineBlocks) combine_kernel(const __grid_constant__ Args a) {
-  constexpr int kAtOnce = 2;  // most tokens have no more rows here
-  let_next_start();
-  wait_for_previous();
-  if (a.first_row > 0 && a.scratch.start[kLocal] == 0) return;  // an empty window
-  for (int token = blockIdx.x; token < a.num_tokens; token += gridDim.x) {
+__global__ void __launch_bounds__(kCombineThreads, kCombineCtas) combine_kernel(const __grid_constant__ Args args) {
+  const Scratch& scratch = args.scratch;
+  pdl_launch_dependents();
+  pdl_wait();
+  if (args.first_row > 0 && scratch.num_rows[0] == 0) return;  // an empty window
+  for (int token = blockIdx.x; token < args.num_tokens; token += gridDim.x) {
     int row[kTopK];
     float weight[kTopK];
     bool any = false;
 #pragma unroll
     for (int k = 0; k < kTopK; k++) {
-      const int2 pair = *reinterpret_cast<const int2*>(a.scratch.pair + (size_t)token * kTopK + k);
-      const int here = pair.x - a.first_row;
-      row[k] = pair.x >= 0 && here >= 0 && here < a.window ? here : -1;
+      const int2 pair = *reinterpret_cast<const int2*>(scratch.pair + (size_t)token * kTopK + k);
+      const int here = pair.x - args.first_row;
+      row[k] = pair.x >= 0 && here >= 0 && here < args.window ? here : -1;
       weight[k] = __int_as_float(pair.y);
       any |= row[k] >= 0;
     }
-    if (a.first_row > 0 && !any) continue;
-    uint4* output = reinterpret_cast<uint4*>(a.output + (size_t)token * kHidden);
-    for (int piece = blockIdx.y * kCombineThreads + threadIdx.x; piece < kCombinePieces;
-         piece += gridDim.y * kCombineThreads) {
+    if (args.first_row > 0 && !any) continue;
+    uint4* output = reinterpret_cast<uint4*>(args.output + (size_t)token * kHidden);
+    for (int vector = blockIdx.y * kCombineThreads + threadIdx.x; vector < kCombineVectors;
+         vector += gridDim.y * kCombineThreads) {
       float sum[8] = {};
-      if (a.first_row > 0) {
-        const uint4 before = output[piece];
+      if (args.first_row > 0) {
+        const uint4 before = output[vector];
         const uint32_t word[4] = {before.x, before.y, before.z, before.w};
 #pragma unroll
         for (int i = 0; i < 4; i++) sum[2 * i] = two_floats(word[i]).x, sum[2 * i + 1] = two_floats(word[i]).y;
       }
 #pragma unroll
-      for (int k = 0; k < kTopK; k += kAtOnce) {
-        uint4 y[kAtOnce];
+      for (int k = 0; k < kTopK; k += kRowsAtOnce) {
+        uint4 y[kRowsAtOnce];
 #pragma unroll
-        for (int r = 0; r < kAtOnce; r++)
-          if (row[k + r] >= 0)
-            y[r] = __ldcs(reinterpret_cast<const uint4*>(a.scratch.y + (size_t)row[k + r] * kHidden) + piece);
+        for (int r = 0; r < kRowsAtOnce; r++)
+          if (k + r < kTopK && row[k + r] >= 0)
+            y[r] = __ldcs(reinterpret_cast<const uint4*>(scratch.y + (size_t)row[k + r] * kHidden) + vector);
 #pragma unroll
-        for (int r = 0; r < kAtOnce; r++) {
-          if (row[k + r] < 0) continue;
+        for (int r = 0; r < kRowsAtOnce; r++) {
+          if (k + r >= kTopK || row[k + r] < 0) continue;
           const uint32_t word[4] = {y[r].x, y[r].y, y[r].z, y[r].w};
 #pragma unroll
           for (int i = 0; i < 4; i++) {
@@ -66,7 +73,7 @@ __global__ void __launch_bounds__(kCombineThreads, kCombineBlocks) combine_kerne
         const __nv_bfloat162 two = __floats2bfloat162_rn(sum[2 * i], sum[2 * i + 1]);
         word[i] = *reinterpret_cast<const uint32_t*>(&two);
       }
-      output[piece] = make_uint4(word[0], word[1], word[2], word[3]);
+      output[vector] = make_uint4(word[0], word[1], word[2], word[3]);
     }
   }
 }

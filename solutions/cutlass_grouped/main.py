@@ -1,6 +1,6 @@
-"""cutlass_grouped: CUTLASS's grouped FP8 products between our own kernels, all launched by one C++ call.
+"""cutlass_grouped: CUTLASS's grouped FP8 GEMMs between our own kernels, all launched by one C++ call.
 
-layer.cu is the map; every other CUDA file is one stage or one tile. docs/cutlass_grouped.md tells more.
+layer.cu is the map; every other CUDA file is one stage or one tile. docs/cutlass_grouped.md describes the design.
 """
 
 from functools import lru_cache
@@ -9,13 +9,12 @@ from .build import load_kernels
 from .kernels.check_inputs import check_inputs
 from .tiles import choose_tiles
 
-_kernels = load_kernels()  # compiled here, when the solution is built, not when it is first called
-_run_layer = _kernels.run_layer
+_kernels = load_kernels()  # compiled on import, when the solution is built, not at its first call
 
 
 @lru_cache(maxsize=4096)
-def _tile_numbers(num_tokens):
-    return tuple(_kernels.tile_number(name) for name in choose_tiles(num_tokens))
+def _tiles(num_tokens):
+    return tuple(_kernels.find_tile(name) for name in choose_tiles(num_tokens))
 
 
 def run(
@@ -31,15 +30,16 @@ def run(
     routed_scaling_factor,
     output,
 ):
-    """DeepSeek-V3 FP8 block-scale MoE layer of one expert-parallel rank; writes `output` [T, 7168] bf16.
+    """DeepSeek-V3 FP8 block-scale MoE layer of one expert-parallel rank; writes `output` [T, H] bf16.
 
     Shapes and dtypes are the definition's. Launches on the current stream and never waits for the device.
 
     Raises:
-        ValueError: an argument is not what the definition says; checked before anything is launched.
+        ValueError: an argument is not what the definition says, or there are more than 131072 tokens; checked before
+            anything is launched.
         RuntimeError: CUDA refuses a call.
     """
-    arguments = (
+    tensors = (
         routing_logits,
         routing_bias,
         hidden_states,
@@ -48,24 +48,38 @@ def run(
         gemm1_weights_scale,
         gemm2_weights,
         gemm2_weights_scale,
-        local_expert_offset,
-        routed_scaling_factor,
-        output,
     )
-    if isinstance(local_expert_offset, bool) or isinstance(routed_scaling_factor, bool):
-        _refuse_unfit(arguments)  # the binding would take True for 1
+    _call(_kernels.run_layer, tensors, (local_expert_offset, routed_scaling_factor), output)
+
+
+def run_renorm(
+    routing_logits,
+    hidden_states,
+    hidden_states_scale,
+    gemm1_weights,
+    gemm1_weights_scale,
+    gemm2_weights,
+    gemm2_weights_scale,
+    output,
+):
+    """As `run`, for definitions with renorm routing: bf16 logits, no bias, every expert local."""
+    tensors = (
+        routing_logits,
+        hidden_states,
+        hidden_states_scale,
+        gemm1_weights,
+        gemm1_weights_scale,
+        gemm2_weights,
+        gemm2_weights_scale,
+    )
+    _call(_kernels.run_renorm, tensors, (), output)
+
+
+def _call(function, tensors, scalars, output):
+    if any(isinstance(value, bool) for value in scalars):  # the binding would take True for 1
+        check_inputs((*tensors, output), *scalars)
     try:
-        fit = _run_layer(*arguments, *_tile_numbers(routing_logits.shape[0]))
-    except (AttributeError, IndexError, TypeError, BufferError, RuntimeError):
-        _refuse_unfit(arguments)  # the binding could not even hand it over
+        function(*tensors, *scalars, output, *_tiles(tensors[0].shape[0]))
+    except (AttributeError, IndexError, TypeError, ValueError, BufferError, RuntimeError):
+        check_inputs((*tensors, output), *scalars)  # names what the binding could not convert
         raise
-    if not fit:
-        _refuse_unfit(arguments)
-        where = f"{routing_logits.device}, {list(gemm1_weights.shape)}"
-        raise ValueError(f"gemm1_weights: device and shape are {where}, want a CUDA device, [32, 4096, 7168]")
-
-
-def _refuse_unfit(arguments):
-    """Raise ValueError naming what is wrong, if something is; in Python, since C++ has only said that something is."""
-    *tensors, local_expert_offset, routed_scaling_factor, output = arguments
-    check_inputs((*tensors, output), local_expert_offset, routed_scaling_factor)

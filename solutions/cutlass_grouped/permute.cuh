@@ -1,157 +1,205 @@
-// permute: from each token's experts to rows sorted by expert: moves x and its scales there, and tells both products
-// and combine where everything is. Nothing of this is known to the host.
+// permute: from each token's experts to rows in expert order: moves x and its scales there, and tells both GEMMs and
+// combine where everything is. Nothing of this is known to the host.
+//
+// Masks of a chunk's tokens, a word for 32 experts, are transposed in place: then each local expert has a column, whose
+// bits are the chunk's tokens. Counting a column's bits counts rows.
 #pragma once
-#include "layer.cuh"
 #include "route.cuh"
+#include "stages.cuh"
 
-// A block routes a chunk of tokens. Above kFewTokens.
-__global__ void __launch_bounds__(kChunk * 32) route_kernel(const __grid_constant__ Args a) {
-  __shared__ uint32_t mask[kChunk];
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, token = blockIdx.x * kChunk + warp;
-  let_next_start();
-  if (token < a.num_tokens)
-    route_token(a, token, &mask[warp], a.scratch.weight + (size_t)token * kLocal);
-  else if (lane == 0)
-    mask[warp] = 0;
-  __syncthreads();
-  if (warp == 0) {
-    const uint32_t column = tokens_of_expert(mask[lane]);
-    a.scratch.column[blockIdx.x * kLocal + lane] = column;
-  }
+constexpr int kPermuteThreads = kChunk * kWarp;
+constexpr int kCountParts = kPermuteThreads / kPaddedLocal;  // threads that count an expert's rows together
+constexpr int kVectors = kHidden / 16 / kWarp;               // 16-byte vectors of a row of x, of each lane
+constexpr int kFewChunks = (kFewTokens + kChunk - 1) / kChunk;
+static_assert(kCountParts >= 1, "one thread per local expert");
+static_assert(kVectors * 16 * kWarp == kHidden && kKSteps1 % kVectors == 0, "slices are whole vectors and K steps");
+static_assert(kMaxTokenRows <= kWarp, "a warp writes the end of a token's pairs");
+
+// CTAs that share the columns of a chunk's tokens: some 260 CTAs in all, two an SM.
+inline int permute_slices(int chunks) {
+  for (int slices = kVectors; slices > 1; slices--)
+    if (kVectors % slices == 0 && chunks * slices <= 280) return slices;
+  return 1;
 }
 
-// Lane e of one warp describes group e of both products: `rows` rows from `start` on.
+// A CTA routes a chunk of tokens. Above kFewTokens.
+__global__ void __launch_bounds__(kPermuteThreads) route_kernel(const __grid_constant__ Args args) {
+  __shared__ uint32_t mask[kPaddedLocal];  // [word][token]
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, token = blockIdx.x * kChunk + warp;
+  pdl_launch_dependents();
+  if (token < args.num_tokens)
+    route_token(args, token, mask + warp, kChunk, args.scratch.weight + (size_t)token * kLocal);
+  else if (lane < kMaskWords)
+    mask[kChunk * lane + warp] = 0;
+  __syncthreads();
+  if (warp < kMaskWords)
+    args.scratch.column[(size_t)blockIdx.x * kPaddedLocal + threadIdx.x] = tokens_of_expert(mask[threadIdx.x]);
+}
+
+// Describes group e of a GEMM: the rows of expert e in the window.
 __device__ __forceinline__ void describe_group(
-    GroupTable& table, bool weights_first, int rows, int n, int k, const uint8_t* activations, const uint8_t* weights,
-    uint16_t* result, const float* row_scale, const float* block_scale, int start) {
-  const int e = threadIdx.x % 32;
-  table.problem[e][0] = weights_first ? n : rows;
-  table.problem[e][1] = weights_first ? rows : n;
+    const GroupTable& table, bool swap_ab, int e, ExpertRows in_window, int n, int k, const uint8_t* activations,
+    const uint8_t* weights, uint16_t* result, const float* row_scale, const float* block_scale) {
+  const size_t first = in_window.first;
+  table.problem[e][0] = swap_ab ? n : in_window.rows;
+  table.problem[e][1] = swap_ab ? in_window.rows : n;
   table.problem[e][2] = k;
-  table.activations[e] = activations + (size_t)start * k;
+  table.activations[e] = activations + first * k;
   table.weights[e] = weights + (size_t)e * n * k;
-  table.result[e] = result + (size_t)start * n;
-  table.row_scale[e] = row_scale + (size_t)start * (k / kBlock);
-  table.block_scale[e] = block_scale + (size_t)e * (n / kBlock) * (k / kBlock);
+  table.result[e] = result + first * n;
+  table.row_scale[e] = row_scale + first * (k / kBlockK);
+  table.block_scale[e] = block_scale + (size_t)e * (n / kBlockK) * (k / kBlockK);
   table.activations_stride[e] = k;
   table.weights_stride[e] = k;
   table.result_stride[e] = n;
 }
 
-// Block (chunk, slice) moves its slice of the columns of the chunk's tokens; every block counts all rows by itself.
+// CTA (chunk, slice) moves its slice of the columns of the chunk's tokens; every CTA counts all rows by itself.
 template <bool kFew>
-__global__ void __launch_bounds__(kChunk * 32, kFew ? 1 : 2) permute_kernel(const __grid_constant__ Args a) {
-  constexpr uint32_t kAll = 0xffffffffu;
-  constexpr int kPieces = kHidden / 16 / 32;  // of a row: 16 bytes for each lane
-  constexpr int kAtOnce = 4;
-  __shared__ uint32_t mask[kFewTokens];
-  __shared__ float weight[kFew ? kFewTokens : 1][kLocal];
-  __shared__ int total[kLocal], before[kLocal], start[kLocal], part[kLocal];
-  __shared__ int place[kChunk][kTopK];
-  __shared__ uint32_t moved[kChunk];
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, chunk = blockIdx.x, chunks = gridDim.x;
-  const int slice = blockIdx.y, slices = gridDim.y;
-  if (threadIdx.x < kLocal) total[threadIdx.x] = before[threadIdx.x] = 0;
-  let_next_start();
-  if (kFew) {
-    for (int t = warp; t < kFewTokens; t += kChunk) {
-      if (t < a.num_tokens)
-        route_token(a, t, &mask[t], weight[t]);
-      else if (lane == 0)
-        mask[t] = 0;
-    }
-  } else {
-    wait_for_previous();
-    const bool past_the_end = a.first_row > 0 && a.scratch.start[kLocal + 1] <= a.first_row;
-    if (past_the_end && (chunk > 0 || slice > 0)) return;  // the first block says that the window is empty
-  }
-  __syncthreads();
-  auto column_of = [&](int c) {
-    return kFew ? tokens_of_expert(mask[c * kChunk + lane]) : a.scratch.column[c * kLocal + lane];
+__global__ void __launch_bounds__(kPermuteThreads, kFew ? 1 : 2) permute_kernel(const __grid_constant__ Args args) {
+  constexpr int kAtOnce = 4;  // vectors of x in flight
+  struct Moved {
+    int row, expert;
   };
-
-  int rows = 0, earlier = 0;
-  for (int c = warp; c < chunks; c += kChunk) {
-    const int here = __popc(column_of(c));
-    rows += here;
-    earlier += c < chunk ? here : 0;
+  __shared__ uint32_t few_column[kFew ? kFewChunks * kPaddedLocal : 1];  // [chunk][word][token], then [chunk][expert]
+  __shared__ float few_weight[kFew ? kFewTokens * kLocal : 1];           // [token][expert]
+  __shared__ int total[kPaddedLocal], before[kPaddedLocal];  // rows of all chunks; of those before this one
+  __shared__ int word_rows[kMaskWords];                      // of 32 experts
+  __shared__ int first_row[kPaddedLocal];                    // of the chunk's rows, in the order of all
+  __shared__ ExpertRows in_window[kPaddedLocal];
+  __shared__ Moved moved[kMaxTokenRows][kChunk];  // a token's rows in the window
+  __shared__ int num_moved[kChunk];
+  const Scratch& scratch = args.scratch;
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const int chunk = blockIdx.x, chunks = gridDim.x, slice = blockIdx.y, slices = gridDim.y;
+  if (threadIdx.x < kPaddedLocal) total[threadIdx.x] = before[threadIdx.x] = 0;
+  pdl_launch_dependents();
+  if constexpr (kFew) {
+    for (int t = warp; t < kFewChunks * kChunk; t += kChunk) {
+      uint32_t* mask = few_column + t / kChunk * kPaddedLocal + t % kChunk;
+      if (t < args.num_tokens)
+        route_token(args, t, mask, kChunk, few_weight + t * kLocal);
+      else if (lane < kMaskWords)
+        mask[kChunk * lane] = 0;
+    }
+    __syncthreads();
+    for (int word = warp; word < kFewChunks * kMaskWords; word += kChunk)
+      few_column[kWarp * word + lane] = tokens_of_expert(few_column[kWarp * word + lane]);
+  } else {
+    pdl_wait();
+    const bool past_the_end = args.first_row > 0 && scratch.num_rows[1] <= args.first_row;
+    if (past_the_end && (chunk > 0 || slice > 0)) return;  // the first CTA says that the window is empty
   }
-  if (warp < chunks) {
-    atomicAdd(&total[lane], rows);
-    atomicAdd(&before[lane], earlier);
+  __syncthreads();
+  const uint32_t* columns = kFew ? few_column : scratch.column;
+
+  const int part = threadIdx.x / kPaddedLocal;
+  if (part < kCountParts && part < chunks) {
+    const int e = threadIdx.x % kPaddedLocal;
+    int rows = 0, earlier = 0;
+    for (int c = part; c < chunks; c += kCountParts) {
+      const int here = __popc(columns[(size_t)c * kPaddedLocal + e]);
+      rows += here;
+      earlier += c < chunk ? here : 0;
+    }
+    atomicAdd(&total[e], rows);
+    atomicAdd(&before[e], earlier);
   }
   __syncthreads();
 
-  // Lane e of every warp: expert e's rows; warp w: the chunk's token w.
-  const int count = total[lane];
-  int end = count;
+  // A thread an expert: where its rows begin and end.
+  int end = 0;
+  if (warp < kMaskWords) {
+    end = total[threadIdx.x];
 #pragma unroll
-  for (int d = 1; d < 32; d *= 2) {
-    const int other = __shfl_up_sync(kAll, end, d);
-    end += lane >= d ? other : 0;
-  }
-  const int first = end - count;
-  const int start_here = min(max(first - a.first_row, 0), a.window), end_here = min(max(end - a.first_row, 0), a.window);
-  const uint32_t column = column_of(chunk);
-  const bool has = column >> warp & 1;
-  const int row = first + before[lane] + __popc(column & ((1u << warp) - 1));
-  const int row_here = row - a.first_row;
-  const bool inside = has && row_here >= 0 && row_here < a.window;
-  const uint32_t earlier_lanes = (1u << lane) - 1, all_bits = __ballot_sync(kAll, has);
-  const uint32_t bits = __ballot_sync(kAll, inside);
-  const int token = chunk * kChunk + warp;
-
-  if (inside) place[warp][__popc(bits & earlier_lanes)] = row_here;
-  if (lane == 0) moved[warp] = bits;
-  if (warp == 0) start[lane] = start_here, part[lane] = end_here - start_here;
-  if (slice == 0 && a.first_row == 0 && token < a.num_tokens) {
-    Pair* pair = a.scratch.pair + (size_t)token * kTopK;
-    if (has) {
-      const float w = kFew ? weight[token % kFewTokens][lane] : a.scratch.weight[(size_t)token * kLocal + lane];
-      pair[__popc(all_bits & earlier_lanes)] = {row, w};
+    for (int d = 1; d < kWarp; d *= 2) {
+      const int other = __shfl_up_sync(kFullWarp, end, d);
+      end += lane >= d ? other : 0;
     }
-    if (lane >= __popc(all_bits) && lane < kTopK) pair[lane] = {-1, 0.0f};
+    if (lane == kWarp - 1) word_rows[warp] = end;
   }
-  if (chunk == 0 && slice == 0 && warp == 0) {
-    a.scratch.start[lane] = start_here;
-    if (lane == kLocal - 1) a.scratch.start[kLocal] = end_here;
-    if (lane == kLocal - 1 && a.first_row == 0) a.scratch.start[kLocal + 1] = end;
-    describe_group(*a.scratch.gemm1, a.weights_first1, end_here - start_here, 2 * kInter, kHidden, a.scratch.x, a.w1,
-                   a.scratch.g, a.scratch.x_scale, a.w1_scale, start_here);
-    describe_group(*a.scratch.gemm2, a.weights_first2, end_here - start_here, kHidden, kInter, a.scratch.h, a.w2,
-                   a.scratch.y, a.scratch.h_scale, a.w2_scale, start_here);
+  __syncthreads();
+  if (warp < kMaskWords) {
+    const int e = threadIdx.x;
+    for (int word = 0; word < warp; word++) end += word_rows[word];
+    const int first = end - total[e];
+    const int first_here = min(max(first - args.first_row, 0), args.window);
+    const int end_here = min(max(end - args.first_row, 0), args.window);
+    first_row[e] = first + before[e];
+    in_window[e] = {first_here, end_here - first_here};
+    if (chunk == 0 && slice == 0) {
+      if (e < kLocal) {
+        describe_group(scratch.gemm1, args.swap_ab1, e, in_window[e], 2 * kInter, kHidden, scratch.x, args.w1,
+                       scratch.g, scratch.x_scale, args.w1_scale);
+        describe_group(scratch.gemm2, args.swap_ab2, e, in_window[e], kHidden, kInter, scratch.h, args.w2, scratch.y,
+                       scratch.h_scale, args.w2_scale);
+      }
+      if (e == kPaddedLocal - 1) {
+        scratch.num_rows[0] = end_here;
+        if (args.first_row == 0) scratch.num_rows[1] = end;
+      }
+    }
+  }
+  __syncthreads();
+
+  // A warp a token: its rows, in order of experts.
+  const int token = chunk * kChunk + warp;
+  const bool writes_pairs = slice == 0 && args.first_row == 0 && token < args.num_tokens;
+  int pairs = 0, rows_here = 0;
+#pragma unroll 1
+  for (int word = 0; word < kMaskWords; word++) {
+    const int e = kWarp * word + lane;
+    const uint32_t column = columns[(size_t)chunk * kPaddedLocal + e], earlier_lanes = (1u << lane) - 1;
+    const bool has = column >> warp & 1;
+    const uint32_t all = __ballot_sync(kFullWarp, has);
+    if (all == 0) continue;
+    const int row = first_row[e] + __popc(column & ((1u << warp) - 1)), row_here = row - args.first_row;
+    const bool inside = has && row_here >= 0 && row_here < args.window;
+    const uint32_t here = __ballot_sync(kFullWarp, inside);
+    if (inside) moved[rows_here + __popc(here & earlier_lanes)][warp] = {row_here, e};
+    if (has && writes_pairs) {
+      const float w = kFew ? few_weight[token * kLocal + e] : scratch.weight[(size_t)token * kLocal + e];
+      scratch.pair[(size_t)token * kTopK + pairs + __popc(all & earlier_lanes)] = {row, w};
+    }
+    pairs += __popc(all);
+    rows_here += __popc(here);
+  }
+  if (writes_pairs && lane >= pairs && lane < kTopK) scratch.pair[(size_t)token * kTopK + lane] = {-1, 0.0f};
+  if (lane == 0) num_moved[warp] = rows_here;
+  __syncthreads();
+  if (slice == 0 && lane < rows_here) {
+    const Moved mine = moved[lane][warp];
+    scratch.expert_rows[mine.row] = in_window[mine.expert];
   }
 
-  // x: a warp a token; each piece is read once, however many experts get it.
-  if (bits) {
-    const int pieces = kPieces / slices, first_piece = slice * pieces;
-    const uint4* from = reinterpret_cast<const uint4*>(a.x + (size_t)token * kHidden) + lane;
-    for (int base = 0; base < pieces; base += kAtOnce) {
-      uint4 piece[kAtOnce];
+  // x: each vector is read once, however many experts get it.
+  if (rows_here > 0) {
+    const int vectors = kVectors / slices, first_vector = slice * vectors;
+    const uint4* from = reinterpret_cast<const uint4*>(args.x + (size_t)token * kHidden) + lane;
+    for (int base = 0; base < vectors; base += kAtOnce) {
+      uint4 vector[kAtOnce];
 #pragma unroll
       for (int i = 0; i < kAtOnce; i++)
-        if (base + i < pieces) piece[i] = __ldg(from + 32 * (first_piece + base + i));
-      for (uint32_t left = bits; left; left &= left - 1) {
-        const int to_row = __shfl_sync(kAll, row_here, __ffs(left) - 1);
-        uint4* to = reinterpret_cast<uint4*>(a.scratch.x + (size_t)to_row * kHidden) + lane;
+        if (base + i < vectors) vector[i] = __ldg(from + kWarp * (first_vector + base + i));
+      for (int r = 0; r < rows_here; r++) {
+        uint4* to = reinterpret_cast<uint4*>(scratch.x + (size_t)moved[r][warp].row * kHidden) + lane;
 #pragma unroll
         for (int i = 0; i < kAtOnce; i++)
-          if (base + i < pieces) to[32 * (first_piece + base + i)] = piece[i];
+          if (base + i < vectors) to[kWarp * (first_vector + base + i)] = vector[i];
       }
     }
   }
 
-  // Scales: a warp a block of 128 columns, a lane a token, as they lie together in memory.
-  __syncthreads();
-  const int mine = chunk * kChunk + lane;
-  const int blocks = kK1 / slices;
-  for (int i = warp; i < blocks; i += kChunk) {
-    const int k = slice * blocks + i;
-    const float scale = mine < a.num_tokens ? __ldg(a.x_scale + (size_t)k * a.num_tokens + mine) : 0.0f;
-    int slot = 0;
-    for (uint32_t left = moved[lane]; left; left &= left - 1, slot++) {
-      const int e = __ffs(left) - 1, in_expert = place[lane][slot] - start[e];
-      a.scratch.x_scale[(size_t)start[e] * kK1 + scale_at(in_expert, k, part[e], kK1, a.scales_by_row)] = scale;
+  // Scales: a warp a K step, a lane a token, as they lie together in memory.
+  const int mine = chunk * kChunk + lane, steps = kKSteps1 / slices;
+  for (int i = warp; i < steps; i += kChunk) {
+    const int k = slice * steps + i;
+    const float scale = mine < args.num_tokens ? __ldg(args.x_scale + (size_t)k * args.num_tokens + mine) : 0.0f;
+    for (int r = 0; r < num_moved[lane]; r++) {
+      const Moved to = moved[r][lane];
+      const ExpertRows expert = in_window[to.expert];
+      const size_t at = scale_at(to.row - expert.first, k, expert.rows, kKSteps1, args.scales_by_row);
+      scratch.x_scale[(size_t)expert.first * kKSteps1 + at] = scale;
     }
   }
 }

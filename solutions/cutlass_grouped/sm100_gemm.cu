@@ -1,4 +1,4 @@
-// sm100_gemm: CUTLASS's FP8 block-scaled grouped product for Blackwell, the one product of a build for it.
+// sm100_gemm: CUTLASS's FP8 block-scaled grouped GEMM for Blackwell, the one GEMM of a build for it.
 //
 // Compiled by a test and NEVER RUN: there was no such device. Not part of the build for Hopper.
 #include <cutlass/cutlass.h>
@@ -12,7 +12,7 @@
 #include "grouped_gemm.cuh"
 
 #if !defined(CUTLASS_ENABLE_GDC_FOR_SM100)
-#error "products overlap the end of the stage before them: compile with -DCUTLASS_ENABLE_GDC_FOR_SM100=1"
+#error "GEMMs overlap the end of the stage before them: compile with -DCUTLASS_ENABLE_GDC_FOR_SM100=1"
 #endif
 
 namespace {
@@ -39,67 +39,72 @@ using Mainloop = typename cutlass::gemm::collective::CollectiveBuilder<
 using Kernel = cutlass::gemm::kernel::GemmUniversal<Problem, Mainloop, Epilogue, void>;
 using Gemm = cutlass::gemm::device::GemmUniversalAdapter<Kernel>;
 
-static_assert(sizeof(typename Problem::UnderlyingProblemShape) == sizeof(GroupTable::problem[0]), "three ints");
+static_assert(sizeof(typename Problem::UnderlyingProblemShape) == sizeof(*GroupTable::problem), "three ints");
 static_assert(sizeof(typename Kernel::InternalStrideA) == 8 && sizeof(typename Kernel::InternalStrideB) == 8 &&
                   sizeof(typename Kernel::InternalStrideD) == 8,
               "a stride is one int64");
 
-struct ScaleLayouts {  // before the kernel's own workspace
-  ScalesA rows[kGroups];
-  ScalesB blocks[kGroups];
-};
-constexpr size_t kLayoutBytes = (sizeof(ScaleLayouts) + 127) / 128 * 128;
+constexpr int kLayoutThreads = 128;
 
-// Unlike Hopper's product this one reads the scales' layouts from memory.
-__global__ void write_scale_layouts(const GroupTable* table, ScaleLayouts* layouts) {
-  let_next_start();
-  wait_for_previous();
-  const int* p = table->problem[threadIdx.x];
+// Of the layouts, which lie before the kernel's own workspace.
+size_t layout_bytes(int groups) { return (groups * (sizeof(ScalesA) + sizeof(ScalesB)) + 127) / 128 * 128; }
+
+// Unlike Hopper's GEMM this one reads the scales' layouts from memory, an array for each operand with an element per
+// group.
+__global__ void write_scale_layouts(GroupTable table, ScalesA* rows, ScalesB* blocks) {
+  pdl_launch_dependents();
+  pdl_wait();
+  const int group = blockIdx.x * kLayoutThreads + threadIdx.x;
+  if (group >= table.groups) return;
+  const int* p = table.problem[group];
   const auto shape = cute::make_shape(p[0], p[1], p[2], 1);
-  layouts->rows[threadIdx.x] = Scales::tile_atom_to_shape_SFA(shape);
-  layouts->blocks[threadIdx.x] = Scales::tile_atom_to_shape_SFB(shape);
+  rows[group] = Scales::tile_atom_to_shape_SFA(shape);
+  blocks[group] = Scales::tile_atom_to_shape_SFB(shape);
 }
 
-typename Gemm::Arguments arguments(const GroupTable* table, ScaleLayouts* layouts, int device, int multiprocessors) {
-  auto* t = const_cast<GroupTable*>(table);  // lies on the device: nothing of it may be read here
+// The table's arrays lie on the device: nothing of them may be read here.
+typename Gemm::Arguments arguments(const GroupTable& t, ScalesA* rows, ScalesB* blocks, int device, int sms) {
   typename Gemm::Arguments a{};
   a.mode = cutlass::gemm::GemmUniversalMode::kGrouped;
-  a.problem_shape = {kGroups, reinterpret_cast<typename Problem::UnderlyingProblemShape*>(t->problem), nullptr};
-  a.mainloop.ptr_A = reinterpret_cast<const Fp8**>(t->activations);
-  a.mainloop.dA = reinterpret_cast<typename Kernel::InternalStrideA*>(t->activations_stride);
-  a.mainloop.ptr_B = reinterpret_cast<const Fp8**>(t->weights);
-  a.mainloop.dB = reinterpret_cast<typename Kernel::InternalStrideB*>(t->weights_stride);
-  a.mainloop.ptr_SFA = t->row_scale;
-  a.mainloop.layout_SFA = layouts->rows;
-  a.mainloop.ptr_SFB = t->block_scale;
-  a.mainloop.layout_SFB = layouts->blocks;
+  a.problem_shape = {t.groups, reinterpret_cast<typename Problem::UnderlyingProblemShape*>(t.problem), nullptr};
+  a.mainloop.ptr_A = reinterpret_cast<const Fp8**>(t.activations);
+  a.mainloop.dA = reinterpret_cast<typename Kernel::InternalStrideA*>(t.activations_stride);
+  a.mainloop.ptr_B = reinterpret_cast<const Fp8**>(t.weights);
+  a.mainloop.dB = reinterpret_cast<typename Kernel::InternalStrideB*>(t.weights_stride);
+  a.mainloop.ptr_SFA = t.row_scale;
+  a.mainloop.layout_SFA = rows;
+  a.mainloop.ptr_SFB = t.block_scale;
+  a.mainloop.layout_SFB = blocks;
   a.epilogue.thread.alpha = 1.0f;
   a.epilogue.thread.beta = 0.0f;
-  a.epilogue.ptr_D = reinterpret_cast<Bf16**>(t->result);
-  a.epilogue.dD = reinterpret_cast<typename Kernel::InternalStrideD*>(t->result_stride);
+  a.epilogue.ptr_D = reinterpret_cast<Bf16**>(t.result);
+  a.epilogue.dD = reinterpret_cast<typename Kernel::InternalStrideD*>(t.result_stride);
   a.hw_info.device_id = device;
-  a.hw_info.sm_count = multiprocessors;
+  a.hw_info.sm_count = sms;
   return a;
 }
 
-size_t workspace_bytes(int multiprocessors) {
-  return kLayoutBytes + Gemm::get_workspace_size(arguments(nullptr, nullptr, 0, multiprocessors));
+size_t workspace_bytes(int groups, int sms) {
+  GroupTable table = {};
+  table.groups = groups;
+  return layout_bytes(groups) + Gemm::get_workspace_size(arguments(table, nullptr, nullptr, 0, sms));
 }
 
-cudaError_t launch(const GroupTable* table, void* workspace, int device, int multiprocessors, cudaStream_t stream) {
-  auto* layouts = static_cast<ScaleLayouts*>(workspace);
-  cudaLaunchAttribute attribute = overlapped_launch();
+cudaError_t launch(const GroupTable& table, void* workspace, int device, int sms, cudaStream_t stream) {
+  auto* rows = static_cast<ScalesA*>(workspace);
+  auto* blocks = reinterpret_cast<ScalesB*>(rows + table.groups);
+  cudaLaunchAttribute attribute = pdl_attribute();
   cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(1);
-  config.blockDim = dim3(kGroups);
+  config.gridDim = dim3((table.groups + kLayoutThreads - 1) / kLayoutThreads);
+  config.blockDim = dim3(kLayoutThreads);
   config.stream = stream;
   config.attrs = &attribute;
   config.numAttrs = 1;
-  const cudaError_t e = cudaLaunchKernelEx(&config, write_scale_layouts, table, layouts);
+  const cudaError_t e = cudaLaunchKernelEx(&config, write_scale_layouts, table, rows, blocks);
   if (e != cudaSuccess) return e;
   Gemm gemm;
-  void* own = static_cast<char*>(workspace) + kLayoutBytes;
-  const auto made = gemm.initialize(arguments(table, layouts, device, multiprocessors), own, stream);
+  void* own = static_cast<char*>(workspace) + layout_bytes(table.groups);
+  const auto made = gemm.initialize(arguments(table, rows, blocks, device, sms), own, stream);
   if (made != cutlass::Status::kSuccess || gemm.run(stream, nullptr, true) != cutlass::Status::kSuccess)
     return cudaErrorLaunchFailure;
   return cudaSuccess;

@@ -1,13 +1,15 @@
-"""tiles: which compiled tile each product uses, by the number of tokens: all that the host knows of the rows."""
+"""tiles: which compiled tile each GEMM uses, by the rows that an expert has on average: all that the host knows."""
 
 from bisect import bisect_left
 
-# Up to this many tokens: the tiles of gemm1 and of gemm2, names from layer.cu. About as many rows are local as there
-# are tokens, over 32 experts of uneven popularity, so a tile's rows grow with the tokens.
+from .kernels.problem import NUM_EXPERTS, TOP_K
+
+# Up to so many rows of an expert on average: the tiles of gemm1 and of gemm2, named as their files. Limits were
+# measured with 8 of 256 experts a token, where they are 256, 640 and 1536 tokens (docs/history/cutlass_grouped.md).
 TABLE = (
-    (256, "pingpong_few16", "pingpong_few16"),
-    (640, "pingpong_few32", "pingpong_few32"),
-    (1536, "pingpong_64_rows", "pingpong_64_rows"),
+    (8, "pingpong_swap_ab_16", "pingpong_swap_ab_16"),
+    (20, "pingpong_swap_ab_32", "pingpong_swap_ab_32"),
+    (48, "pingpong_64_rows", "pingpong_64_rows"),
     (float("inf"), "cooperative_128_rows", "cooperative_128_rows"),
 )
 _LIMITS = [limit for limit, _, _ in TABLE]
@@ -15,4 +17,4 @@ _LIMITS = [limit for limit, _, _ in TABLE]
 
 def choose_tiles(num_tokens):
     """The names of gemm1's and gemm2's tile."""
-    return TABLE[bisect_left(_LIMITS, num_tokens)][1:]
+    return TABLE[bisect_left(_LIMITS, num_tokens * TOP_K / NUM_EXPERTS)][1:]

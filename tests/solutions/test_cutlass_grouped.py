@@ -12,6 +12,8 @@ import pytest
 import torch
 import triton
 from flashinfer_bench.compile import BuilderRegistry
+from harness.operators import catalogue
+from harness.operators.moe_fp8_block_scale import PUBLIC
 from harness.packing import eligibility, manifest, pack
 from harness.packing.stages import stage_of
 from tvm_ffi.libinfo import find_dlpack_include_path, find_include_path
@@ -19,6 +21,7 @@ from tvm_ffi.libinfo import find_dlpack_include_path, find_include_path
 from definitions import moe_fp8_block_scale as moe
 
 NAME = "cutlass_grouped"
+GEOMETRIES = manifest.read_manifest(NAME).definitions
 STAGES = ("route_kernel", "permute_kernel", "swiglu_quant_kernel", "combine_kernel")
 TOOL = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 
@@ -44,14 +47,20 @@ def compiles(architecture):
     return decorate
 
 
+def unpack(geometry, folder):
+    """Write a packed solution's sources; returns the folder."""
+    for source in pack.pack(NAME)[geometry].sources:
+        path = folder / source.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(source.content)
+    return folder
+
+
 @pytest.fixture
 def build_module(tmp_path, monkeypatch):
     """build.py of the packed solution, which is not compiled by that."""
     package = f"cutlass_grouped_{tmp_path.name}"
-    for source in pack.pack(NAME)["full"].sources:
-        path = tmp_path / package / source.path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(source.content)
+    unpack("full", tmp_path / package)
     monkeypatch.syspath_prepend(tmp_path)
     return importlib.import_module(f"{package}.build")
 
@@ -73,30 +82,84 @@ def tile_files(prefix):
     return [path for path in (pack.paths.SOLUTIONS / NAME).glob(f"{prefix}*_*.cu") if "_tiles" not in path.name]
 
 
-@needs_nvcc
-def test_stages_compile_for_hopper_and_do_not_spill(build_module, tmp_path):
+def test_every_definition_of_the_family_is_served():
+    """A user would miss: a model without the comparison, and no word why."""
+    family = {name for name in catalogue.GEOMETRIES if "fp8_block_scale" in catalogue.definition_name(name)}
+    assert set(GEOMETRIES) == {name for name in family if not name.startswith("small")}
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on the PATH")
+@pytest.mark.parametrize(
+    "geometry", [pytest.param(name, marks=() if name == "full" else pytest.mark.slow) for name in GEOMETRIES]
+)
+def test_stages_compile_for_hopper_and_do_not_spill(geometry, tmp_path):
     """A user would miss: the first call dies in the compiler. The GEMMs take minutes and are tested below."""
-    source = Path(build_module.__file__).with_name("layer.cu")
-    folders = [*build_module.cutlass_folders(), find_include_path(), find_dlpack_include_path()]
-    command = ["nvcc", "-std=c++17", *build_module.TARGETS["sm_90"].flags, "-gencode=arch=compute_90a,code=sm_90a"]
-    command += ["-Xcompiler", "-fPIC", *(f"-I{folder}" for folder in folders)]
+    folders = [unpack(geometry, tmp_path), find_include_path(), find_dlpack_include_path()]
+    command = ["nvcc", "-std=c++17", "-O3", "-DNDEBUG", "--expt-relaxed-constexpr", "-Xcompiler", "-fPIC"]
+    command += ["-gencode=arch=compute_90a,code=sm_90a", *(f"-I{folder}" for folder in folders)]
     built = tmp_path / "layer.o"
-    done = subprocess.run([*command, "-c", source, "-o", built], capture_output=True, text=True)
+    done = subprocess.run([*command, "-c", tmp_path / "layer.cu", "-o", built], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     kernels = resources(built)
     assert all(any(stage in name for name in kernels) for stage in STAGES), kernels
     assert not {name: use for name, use in kernels.items() if use[1] or use[2]}
 
 
+def test_gemms_do_not_depend_on_the_definition(tmp_path):
+    """A user would miss: minutes of compiling for each model, of the same GEMMs."""
+    folder = unpack("full", tmp_path)
+
+    def includes(name):
+        found = re.findall(r'#include "(.+?)"', (folder / name).read_text())
+        return {name}.union(*map(includes, found))
+
+    units = [path.name for path in folder.glob("*.cu") if path.name != "layer.cu"]
+    assert {name.split("_")[0] for name in units} == {"find", "sm90", "sm100"}
+    assert all("problem.cuh" not in includes(name) for name in units)
+    assert "problem.cuh" in includes("layer.cu")
+
+
+def chosen_tiles(geometry, tmp_path, monkeypatch):
+    """choose_tiles of the packed solution."""
+    package = f"cutlass_grouped_{geometry}".replace("-", "_")
+    unpack(geometry, tmp_path / package)
+    monkeypatch.syspath_prepend(tmp_path)
+    return importlib.import_module(f"{package}.tiles").choose_tiles
+
+
+def test_tiles_of_the_first_definition_are_the_measured_ones(tmp_path, monkeypatch):
+    """A user would miss: a slower tile at a token count that is in the results."""
+    choose = chosen_tiles("full", tmp_path, monkeypatch)
+    limits = {256: "pingpong_swap_ab_16", 640: "pingpong_swap_ab_32", 1536: "pingpong_64_rows"}
+    for tokens in (0, *(t for _, t, _ in PUBLIC["full"]), *limits, 257, 641, 1537):
+        wanted = next((name for limit, name in limits.items() if tokens <= limit), "cooperative_128_rows")
+        assert choose(tokens) == (wanted, wanted), tokens
+
+
+@pytest.mark.parametrize(
+    ("geometry", "tokens", "tile"),
+    [
+        ("kimi-k2-ep1", 384, "pingpong_swap_ab_16"),  # 8 rows of each of 384 experts
+        ("kimi-k2-ep8", 384, "pingpong_swap_ab_16"),  # the same, of 48
+        ("qwen3-next", 102, "pingpong_swap_ab_16"),  # ten experts of 128 for a token
+        ("qwen3-next", 103, "pingpong_swap_ab_32"),
+        ("qwen3-235b", 1024, "cooperative_128_rows"),
+    ],
+)
+def test_tiles_go_by_the_rows_of_an_expert(geometry, tokens, tile, tmp_path, monkeypatch):
+    """A user would miss: tiles of 128 rows for experts with a few, or the other way round."""
+    assert chosen_tiles(geometry, tmp_path, monkeypatch)(tokens) == (tile, tile)
+
+
 @compiles("sm_90")
 def test_hopper_build_uses_the_tensor_cores_and_does_not_spill(build_module):
-    """A user would miss: the first call dies in the compiler, or a product several times slower than it can be."""
+    """A user would miss: the first call dies in the compiler, or a GEMM several times slower than it can be."""
     library = build_module.build("sm_90")
     kernels = resources(library)
     assert sum("device_kernel" in name for name in kernels) == len(tile_files("sm90_")) > 0
     for stage in STAGES:
         assert any(stage in name for name in kernels), stage
-    stages = manifest.read_manifest(NAME).stages  # a profile's trace names products as the library does
+    stages = manifest.read_manifest(NAME).stages  # a profile's trace names GEMMs as the library does
     assert {stage_of(name, stages) for name in kernels if "device_kernel" in name} == {"gemm1, gemm2"}
     spilled = {name: use for name, use in kernels.items() if use[1] or use[2]}
     assert not spilled, spilled
@@ -109,7 +172,7 @@ def test_hopper_build_uses_the_tensor_cores_and_does_not_spill(build_module):
 
 
 @compiles("sm_100")
-def test_blackwell_product_compiles_behind_the_same_interface(build_module):
+def test_blackwell_gemm_compiles_behind_the_same_interface(build_module):
     """A user would miss: a port that stopped compiling. It has never been run."""
     library = build_module.build("sm_100")
     kernels = resources(library)
@@ -123,10 +186,10 @@ def test_every_chosen_tile_is_compiled(layer):
     module = sys.modules[layer._callable.__module__]
     names = {name for _, *pair in sys.modules[module.choose_tiles.__module__].TABLE for name in pair}
     assert names
-    numbers = {name: module._kernels.tile_number(name) for name in names}
-    assert len(set(numbers.values())) == len(names)
+    addresses = {name: module._kernels.find_tile(name) for name in names}
+    assert len(set(addresses.values())) == len(names) and all(addresses.values())
     with pytest.raises(ValueError, match="there is no tile nonsense"):
-        module._kernels.tile_number("nonsense")
+        module._kernels.find_tile("nonsense")
 
 
 @compiles("sm_90")
@@ -165,7 +228,7 @@ def test_tensors_that_are_not_on_a_gpu_are_refused(layer):
         with pytest.raises(ValueError, match=re.escape(message)):
             layer(*arguments[:at], wrong, *arguments[at + 1 :])
     narrow = [*arguments[:4], fp8(local, 512, hidden), torch.zeros(local, 4, h), fp8(local, hidden, 256)]
-    with pytest.raises(ValueError, match=re.escape("want a CUDA device, [32, 4096, 7168]")):
+    with pytest.raises(ValueError, match=re.escape("gemm1_weights: got ")):
         layer(*narrow, torch.zeros(local, h, 2), *arguments[8:])
 
 

@@ -3,7 +3,7 @@
 // gets kTopK experts: NaN without a sign bit is chosen first, and the token's weights are then NaN; a group in which a
 // choice is NaN may be kept or not.
 #pragma once
-#include "fused_layer.cuh"
+#include "layer.cuh"
 
 // Order-preserving map of floats to unsigned, so that one __reduce_max_sync finds a warp's maximum.
 __device__ __forceinline__ unsigned ordered(float f) {

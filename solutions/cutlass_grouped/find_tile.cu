@@ -1,0 +1,20 @@
+// find_tile: the function that Python asks for a compiled tile by name. With the tiles it may be a library of its own,
+// as nothing here depends on the definition.
+#include <tvm/ffi/tvm_ffi.h>
+
+#include <algorithm>
+#include <string>
+
+#include "grouped_gemm.cuh"
+
+// Address of the tile's GroupedGemm, for run_layer. Raises ValueError for a name that is not there.
+static int64_t find_tile(tvm::ffi::String name) {
+  int count;
+  const GroupedGemm* const* all = tiles(&count);
+  const std::string wanted = name;
+  const auto found = std::find_if(all, all + count, [&](auto* tile) { return wanted == tile->name; });
+  if (found == all + count) TVM_FFI_THROW(ValueError) << "cutlass_grouped: there is no tile " << wanted;
+  return reinterpret_cast<int64_t>(*found);
+}
+
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(find_tile, find_tile);

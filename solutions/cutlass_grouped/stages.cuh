@@ -1,0 +1,66 @@
+// stages: what the layer's stages are given, where they leave their results, and how much of it is kept at a time.
+#pragma once
+#include <cstdint>
+
+#include "grouped_gemm.cuh"
+#include "layer.cuh"
+
+constexpr int kChunk = kWarp;        // tokens that a CTA routes or permutes, one warp each
+constexpr int kMaxTokens = 1 << 17;  // of a call
+// Up to here permute routes by itself, every CTA all tokens, whose weights it keeps in 32 KB of shared memory at most.
+constexpr int kFewTokens = kLocal <= 128 ? 64 : kLocal <= 256 ? 32 : 16;
+constexpr int kMaxTokenRows = kTopK < kLocal ? kTopK : kLocal;
+
+struct Pair {  // a token's share in a local expert
+  int row;     // in expert order, or -1 after the last one
+  float weight;
+};
+struct ExpertRows {  // of an expert in the window
+  int first, rows;
+};
+
+// Bytes of scratch for one row.
+constexpr size_t kRowBytes = sizeof(ExpertRows) + kHidden + kKSteps1 * sizeof(float) +
+                             2 * kInter * sizeof(uint16_t) + kInter + kKSteps2 * sizeof(float);
+// Rows that are in scratch at once: as many times 65536 as these bytes have room for, once at least.
+constexpr size_t kWindowBytes = (size_t)1160 << 20;
+constexpr int kWindow = 65536 * (int)(kWindowBytes / kRowBytes / 65536);
+static_assert(kWindow > 0, "scratch has room for a window");
+static_assert((size_t)kMaxTokens * kMaxTokenRows < (size_t)1 << 31, "numbers of rows are ints");
+static_assert(kWindowBytes + (size_t)kMaxTokens * (kLocal * sizeof(float) + kTopK * sizeof(Pair) + kPaddedLocal / 8) <
+                  (size_t)3 << 29,
+              "scratch is less than 1.5 GB beside the GEMMs' workspaces, as docs/cutlass_grouped.md says");
+
+// Rows are in expert order, those of an expert in the order of tokens, without gaps. The host does not know how many
+// there are, only that a token has kMaxTokenRows at most. Rows first_row .. first_row + window are in scratch; where
+// more are possible the stages run again for the next window, which expert parallelism leaves empty nearly always.
+struct Scratch {
+  uint32_t* column;  // [chunks][kPaddedLocal], bit t: token t of the chunk has a row of the expert; above kFewTokens
+  float* weight;     // [T][kLocal], where the bit is set; above kFewTokens
+  Pair* pair;        // [T][kTopK], in order of experts
+  int* num_rows;     // [2]: in the window; of all
+  ExpertRows* expert_rows;  // [window], of the row's expert
+  GroupTable gemm1, gemm2;
+  void *workspace1, *workspace2;  // of the GEMMs
+  uint8_t* x;        // [window][kHidden] fp8
+  float* x_scale;    // an expert's [kKSteps1][rows] (or [rows][kKSteps1], see scales_by_row) after the other's
+  uint16_t* g;       // [window][2 kInter] bf16, up then gate
+  uint8_t* h;        // [window][kInter] fp8
+  float* h_scale;    // an expert's [kKSteps2][rows] after the other's
+  uint16_t* y;       // [window][kHidden] bf16, over x, x_scale and g, which nobody needs by then
+};
+static_assert(kHidden + kKSteps1 * sizeof(float) + 2 * kInter * sizeof(uint16_t) >= kHidden * sizeof(uint16_t),
+              "y fits over x, x_scale and g");
+
+// Where the scale of `row` and K step `k` of an expert's `rows` rows of `steps` steps is, from that expert's first.
+__device__ __forceinline__ size_t scale_at(int row, int k, int rows, int steps, bool by_row) {
+  return by_row ? (size_t)row * steps + k : (size_t)k * rows + row;
+}
+
+struct Args : Layer {
+  const uint8_t* w1;  // [E_local, 2 I, H] fp8
+  const uint8_t* w2;  // [E_local, H, I] fp8
+  Scratch scratch;
+  int first_row, window;
+  bool swap_ab1, swap_ab2, scales_by_row;  // what the two GEMMs want, see GroupedGemm
+};
