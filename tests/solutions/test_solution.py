@@ -17,8 +17,10 @@ from flashinfer_bench.bench.utils import gen_inputs, load_safetensors
 from flashinfer_bench.compile import BuilderRegistry
 from flashinfer_bench.data import load_jsonl_file
 from harness.core import paths
+from harness.evaluation import memory
 from harness.evaluation.tolerances import TOLERANCES, matched_ratios
-from harness.operators import workloads
+from harness.operators import catalogue, workloads
+from harness.operators.catalogue import FP8_MOE, FULL
 from harness.operators.moe_fp8_block_scale import PUBLIC, cases
 from harness.packing import eligibility, manifest, pack
 
@@ -28,6 +30,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SOLUTIONS = manifest.solution_names()
 OUTPUT = "output"
 EXPERTS, LOCAL = (moe.GEOMETRIES["full"][size] for size in ("num_experts", "num_local_experts"))  # as in "small"
+OTHERS = [key for key in FP8_MOE if key in FULL and key != "full"]
 BIG = max(t for _, t, _ in PUBLIC["full"])
 
 # of Triton's interpreter, thousands of times
@@ -43,7 +46,7 @@ def records(tmp_path_factory):
         if geometry not in made:
             root = tmp_path_factory.mktemp(geometry)
             workloads.make(geometry, root)
-            path = paths.workload_file(moe.definition_name(geometry), root)
+            path = paths.workload_file(catalogue.definition_name(geometry), root)
             made[geometry] = root, [t.workload for t in load_jsonl_file(Trace, path)]
         return made[geometry]
 
@@ -57,7 +60,7 @@ def at(*geometries, library=""):
     """
     known = {"flashinfer_cutlass": [pytest.mark.xfail(reason=library, raises=AssertionError)]} if library else {}
     served = [
-        pytest.param(name, geometry, marks=[*([pytest.mark.gpu] if geometry == "full" else []), *known.get(name, [])])
+        pytest.param(name, geometry, marks=[*([pytest.mark.gpu] if geometry in FULL else []), *known.get(name, [])])
         for name in SOLUTIONS
         for geometry in geometries
         if geometry in manifest.read_manifest(name).definitions
@@ -71,7 +74,7 @@ def layer(solution, geometry):
     packed = pack.pack(solution)[geometry]
     if reason := eligibility.why_skipped(packed, eligibility.here()):
         pytest.skip(f"{solution} {reason}")
-    runnable = BuilderRegistry.get_instance().build(moe.definition(geometry), packed)
+    runnable = BuilderRegistry.get_instance().build(catalogue.definition(geometry), packed)
     assert runnable.metadata.destination_passing_style
     return runnable
 
@@ -160,10 +163,10 @@ def check_workload(layer, definition, workload, root, record_property):
     # FIB's harness hands over clones; what lies in a mapped file may start at any address
     values = [value.clone() if torch.is_tensor(value) else value for value in values]
     arguments = dict(zip(definition.inputs, values, strict=True))
-    wanted = reference(arguments)
+    wanted = BuilderRegistry.get_instance().build_reference(definition)(*values)
     arguments[OUTPUT] = torch.empty_like(wanted)
     output = run(layer, arguments)
-    assert (output[without_local_expert(arguments)] == 0).all()
+    assert (output[(wanted == 0).all(1)] == 0).all()  # no local expert, or scales of zero
     ratios = assert_close(output, wanted, of=workload.uuid)
     for name, ratio in ratios.items():
         record_property(f"matched_ratio_{name}", f"{ratio:.4f}")
@@ -179,6 +182,33 @@ def test_small_workloads(layer, geometry, case, records, record_property):
     definition = moe.definition(geometry)
     at = [known.name for known in cases("small")].index(case)
     check_workload(layer, definition, all_records[at], root, record_property)
+
+
+QUICK = ("one-token", "no-tokens", "none-local")  # of the other two small definitions; the slow set has all
+
+
+@at("small-one-group", "small-renorm")
+@pytest.mark.parametrize("quick", [True, slow(False)])
+def test_small_workloads_of_the_other_routings(layer, geometry, quick, records, record_property):
+    """A user would miss: sizes or a routing of the first definition in what every definition shares."""
+    root, all_records = records(geometry)
+    for case, workload in zip(catalogue.operator(geometry).cases(geometry), all_records, strict=True):
+        if (case.name in QUICK) == quick:
+            check_workload(layer, catalogue.definition(geometry), workload, root, record_property)
+
+
+@at(*OTHERS)
+@pytest.mark.parametrize("num_tokens", [1, 64, 256, 1024])
+def test_workloads_of_every_definition(layer, geometry, num_tokens, records, record_property):
+    """A user would miss: a wrong answer at the sizes of another model."""
+    root, all_records = records(geometry)
+    definition = catalogue.definition(geometry)
+    needed = memory.draw_bytes(definition, num_tokens) + 3 * memory.input_bytes(definition, num_tokens)
+    if memory.free() < needed:
+        pytest.skip(f"{geometry} needs {memory.gigabytes(needed)} of GPU memory")
+    workload = next(w for w in all_records if w.axes["seq_len"] == num_tokens)
+    check_workload(layer, definition, workload, root, record_property)
+    torch.cuda.empty_cache()
 
 
 @at("full")

@@ -94,10 +94,10 @@ def pack(name: str, folder: Path = paths.SOLUTIONS) -> dict[str, Solution]:
     manifest = read_manifest(name, folder)
     files = files_of(manifest, folder)
     gathered, found = {path: file.read_text() for path, file in files.items()}, {}
+    trees = parse(name, gathered)  # once for all definitions: their problem files differ in numbers alone
+    check_imports(name, trees)
     for geometry in manifest.definitions:
         sources = gathered | {path: problem.source(path, geometry) for path in filter(problem.is_problem, gathered)}
-        trees = parse(name, sources)
-        check_imports(name, trees)
         key = "renorm_entry_point" if geometry in catalogue.RENORM and manifest.renorm_entry_point else "entry_point"
         entry_point = checked_entry_point(manifest, key, trees)
         spec = manifest.model_dump(include=BuildSpec.model_fields.keys()) | {"entry_point": entry_point}
