@@ -13,7 +13,7 @@ from harness.packing.eligibility import is_installed
 from harness.packing.manifest import choose
 
 
-def build(names: list[str], geometries: Collection[str] = (), folder: Path = paths.SOLUTIONS) -> int:
+def build(names: list[str], folder: Path = paths.SOLUTIONS, geometries: Collection[str] = ()) -> int:
     """Let FIB build them one after the other; print a line for each. Returns 1 if one does not build, else 0.
 
     geometries: the definitions that they are built for; without any, all that they serve. What is compiled stays in its
