@@ -12,6 +12,7 @@ from .kernels.gemm2 import gemm2, gemm2_kernel
 from .kernels.gpu_of import gpu_of
 from .kernels.launch import launch_quickly
 from .kernels.permute import count_kernel, permute, place_kernel
+from .kernels.problem import NUM_EXPERTS, TOP_K
 from .kernels.replay import replayed
 from .kernels.route import route, route_kernel
 from .kernels.swiglu_quant import swiglu_quant, swiglu_quant_kernel
@@ -68,7 +69,7 @@ def run(
     never waits for the device.
 
     Raises:
-        ValueError: an argument is not what the definition says, or the architecture has no tile table.
+        ValueError: an argument is not what the definition says, or the architecture has no TMA.
     """
     tensors = (
         routing_logits,
@@ -109,7 +110,7 @@ def layer(tensors, local_expert_offset, routed_scaling_factor):
     if num_tokens == 0:
         return
     num_local_experts = w1.shape[0]
-    choice = choose(*gpu_of(x.device), (num_local_experts, hidden, w2.shape[2]), num_tokens)
+    choice = choose(*gpu_of(x.device), (num_local_experts, hidden, w2.shape[2]), TOP_K / NUM_EXPERTS, num_tokens)
 
     with torch.cuda.device_of(x):
         expert, weight = route(logits, bias, local_expert_offset, routed_scaling_factor, num_local_experts)

@@ -1,13 +1,14 @@
-"""tiles: which tile each product uses, by GPU, geometry and token count. Host code only; no GPU is asked.
+"""tiles: which tile each GEMM uses, by GPU, definition and token count. Host code only; no GPU is asked.
 
-scripts/tune.py writes a table for one GPU and one geometry into tiles_<GPU>_<geometry>.py beside this file; other GPUs
-take what is tabled here by architecture. Rows are padded once, to gemm1's BLOCK_M, which is a multiple of gemm2's.
+`moebench tune` writes what it found on one GPU for one definition into tiles_<GPU>_<sizes>.py beside this file; packing
+takes the definition's own tables alone. Other GPUs, definitions and token counts go by `by_rule`. Rows are padded once,
+to gemm1's BLOCK_M, which is a multiple of gemm2's.
 """
 
 import re
 from functools import lru_cache
 from importlib import import_module
-from math import log
+from math import ceil, log
 from typing import NamedTuple
 
 
@@ -28,34 +29,31 @@ class Choice(NamedTuple):
     tma: bool  # h lies in expert order and gemm2 reads it through TMA; otherwise in pair order, gathered by index
 
 
-# Where no table says otherwise gemm1 leaves its activation to swiglu_quant from this many tokens on; see
-# docs/triton_fused_v2.md.
-SEPARATE_SWIGLU_FROM = 1025
+ARCHITECTURES = ("sm_90", "sm_100")  # sm_100: compiled ahead of time only; never run by us
+NEAR = 4  # a tabled token count serves others up to so many times smaller or larger
 
-# (architecture, stage) -> rows: (largest T it is for, tile)
-TABLE = {
-    ("sm_90", "gemm1"): (
-        (256, Tile(16, 128, 8, 2, 4, 3)),
-        (1024, Tile(32, 128, 8, 2, 4, 3)),
-        (None, Tile(64, 128, 16, 2, 4, 3)),
-    ),
-    ("sm_90", "gemm2"): (
-        (256, Tile(16, 128, 8, 2, 4, 5)),
-        (1024, Tile(32, 128, 8, 2, 4, 4)),
-        (None, Tile(64, 128, 16, 2, 4, 4)),
-    ),
-    # compiled ahead of time only; never run by us on SM100
-    ("sm_100", "gemm1"): (
-        (256, Tile(16, 128, 8, 2, 4, 3)),
-        (1024, Tile(32, 128, 8, 1, 8, 3)),
-        (None, Tile(64, 128, 16, 2, 4, 3)),
-    ),
-    ("sm_100", "gemm2"): (
-        (256, Tile(16, 128, 8, 2, 4, 5)),
-        (1024, Tile(32, 128, 8, 2, 4, 4)),
-        (None, Tile(64, 128, 16, 2, 4, 4)),
-    ),
-}
+
+def by_rule(architecture, multiprocessors, geometry, share, num_tokens):
+    """The Choice for a GPU, definition or token count without a tuned table; arguments as `choose` has them.
+
+    It generalises the H200's table of 32 experts, H 7168, I 2048 by two numbers. Rows of an expert decide BLOCK_M: more
+    than one row tile reads the weights again, a tile of twice the rows multiplies padding. Column tiles in all decide
+    the rest: too few for the multiprocessors want narrow tiles and deep pipelines, to ask for more bytes at a time.
+    """
+    local, hidden, inter = geometry
+    active = local * (1 - (1 - share) ** num_tokens)  # experts that have a row, if all are alike
+    rows = num_tokens * share * local / active
+    block_m = 16 if rows <= 12 else 32 if rows <= 48 else 64
+    row_tiles = active * ceil(rows / block_m)
+    few1, few2 = (multiprocessors / (row_tiles * columns / 128) for columns in (inter, hidden))
+    if block_m == 64:  # two sums of 128 x 64 would leave the registers
+        return Choice(Tile(64, 128, 16, 2, 4, 3), Tile(64, 128, 16, 2, 4, 3), False, True)
+    if block_m == 32:
+        gemm1 = Tile(32, 128, 8, 1, 8, 3) if architecture == "sm_100" else Tile(32, 128, 32, 2, 4, 3)
+        return Choice(gemm1, Tile(32, 128, 16, 2, 4, 5), True, True)
+    per_sm, stages = (1, 6) if few1 >= 2 else (1, 5) if few1 >= 1 else (2, 3)
+    gemm2 = Tile(16, 64, 8, 1, 4, 6) if few2 >= 1 else Tile(16, 128, 8, 3, 4, 4)
+    return Choice(Tile(16, 128, 8, per_sm, 4, stages), gemm2, few1 < 2, True)
 
 
 def table_name(gpu, local_experts, hidden, intermediate):
@@ -76,33 +74,26 @@ def _tuned(gpu, geometry):
     }
 
 
-def _by_architecture(architecture, num_tokens):
-    if (architecture, "gemm1") not in TABLE:
-        known = sorted({name for name, _ in TABLE})
-        raise ValueError(f"architecture: got {architecture}, tiles are tabled for {', '.join(known)}")
-    tiles = [
-        next(tile for limit, tile in TABLE[architecture, stage] if limit is None or num_tokens <= limit)
-        for stage in ("gemm1", "gemm2")
-    ]
-    return Choice(*tiles, num_tokens < SEPARATE_SWIGLU_FROM, True)
-
-
 @lru_cache(maxsize=4096)
-def choose(architecture, gpu, multiprocessors, geometry, num_tokens):
-    """Tiles for num_tokens >= 1 tokens: those of the tabled token count that is nearest by ratio.
+def choose(architecture, gpu, multiprocessors, geometry, share, num_tokens):
+    """Tiles for num_tokens >= 1 tokens: of the tabled token count that is nearest by ratio, if it is near, or by rule.
 
     Args:
-        architecture: "sm_90", for GPUs without a table.
-        gpu: the name CUDA gives it; multiprocessors: a product's grid is per_sm times as many programs.
+        architecture: "sm_90"; gpu: the name CUDA gives it.
+        multiprocessors: a GEMM's grid is per_sm times as many programs.
         geometry: (E_local, H, I).
+        share: part of the tokens that an expert gets on average, top-k / E.
 
     Raises:
-        ValueError: neither the GPU nor the architecture has a table.
+        ValueError: an architecture without TMA.
     """
-    tuned = _tuned(gpu, geometry)
-    if tuned:
-        choice = tuned[min(tuned, key=lambda tabled: abs(log(tabled / num_tokens)))]
+    if architecture not in ARCHITECTURES:
+        raise ValueError(f"architecture: got {architecture}, want one of {', '.join(ARCHITECTURES)}")
+    apart = {tabled: abs(log(tabled / num_tokens)) for tabled in _tuned(gpu, geometry)}
+    nearest = min(apart, key=apart.get, default=None)
+    if nearest is not None and apart[nearest] <= log(NEAR):
+        choice = _tuned(gpu, geometry)[nearest]
     else:
-        choice = _by_architecture(architecture, num_tokens)
+        choice = by_rule(architecture, multiprocessors, geometry, share, num_tokens)
     tiles = [tile._replace(programs=tile.per_sm * multiprocessors) for tile in (choice.gemm1, choice.gemm2)]
     return choice._replace(gemm1=tiles[0], gemm2=tiles[1])

@@ -191,6 +191,17 @@ def test_own_kernels_replace_the_bases(folder):
     assert {s.path for s in pack.pack("variant", folder)["small"].sources} == {"kernels/twos.py", "main.py"}
 
 
+def test_a_definition_takes_its_own_tables_alone(folder):
+    """A user would miss: traces of every definition stale as tiles were tuned for one."""
+    for sizes in ("e32_h7168_i2048", "e32_h512_i256", "e2_h7168_i2048"):
+        (folder / "tiny" / f"tiles_gpu_{sizes}.py").write_text("TABLE = ()\n")
+    tables = {
+        geometry: {source.path for source in solution.sources if source.path.startswith("tiles_")}
+        for geometry, solution in pack.pack("tiny", folder).items()
+    }
+    assert tables == {"full": {"tiles_gpu_e32_h7168_i2048.py"}, "small": {"tiles_gpu_e32_h512_i256.py"}}
+
+
 @pytest.mark.parametrize(
     ("base", "message"),
     [

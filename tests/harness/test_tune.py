@@ -1,6 +1,7 @@
 """moebench tune: what is tried, left out, checked, recorded and kept; the small geometry in the interpreter."""
 
 import importlib
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,6 +25,7 @@ from harness.tuning.space import (
     TileSize,
     Variant,
     best_pair,
+    coarse,
     go_together,
     modes,
     other_groups,
@@ -33,8 +35,8 @@ from harness.tuning.space import (
 )
 from safetensors.torch import save_file
 
-from definitions.moe_fp8_block_scale import definition
 from solutions.kernels.route import route_ref
+from solutions.triton_fused_v2 import tiles
 
 T = 3
 TILE = TileSize(16, 128, 8, 2, 4, 3)
@@ -62,7 +64,7 @@ def main():
 
 @pytest.fixture(scope="module")
 def operands(main):
-    return tune_bench.random_operands(definition("small"), 24, "cpu")
+    return tune_bench.random_operands(head().sizes, 8, 24, "cpu")
 
 
 def layers(num_tokens, number=2):
@@ -84,7 +86,7 @@ def present_outputs():
 
 @pytest.fixture
 def bench(main, operands, present_outputs):
-    made = tune_bench.Bench(main, operands, layers(T), tune_bench.present(main, head(), T))
+    made = tune_bench.Bench(main, operands, layers(T), tune_bench.present(main, head(), 4, 8 / 256, T))
     computed = made.outputs
 
     def outputs(variant, layer):
@@ -143,6 +145,10 @@ def event_times_restored(monkeypatch):
 def search(record, timer, prune=dict.fromkeys):
     tune_search.event_times = timer
     return tune_search.Search(record, prune)
+
+
+def wanted(bench, few=False):
+    return {bench: tune_search.to_try(bench.layers, bench.present, few=few)}
 
 
 FEW = [Variant("gemm1", TILE._replace(block_m=m), m, tma, True) for m in (16, 32) for tma in (True, False)] + [
@@ -209,11 +215,12 @@ def test_swiglu_after_gemm1_computes_the_same_in_either_order(bench):
 
 def test_the_layer_runs_without_tma_and_with_a_divided_padding(main, operands, monkeypatch):
     """A user would miss: a table with such a row making the solution wrong."""
-    args = [operands[name] for name in definition("small").inputs]
-    logits = args[0][:T].clone()
-    logits[:, offset_of("small") + 3 : offset_of("small") + 7] += 20.0  # four local experts that every token takes
-    args[1] = torch.zeros_like(args[1])
-    args[0], args[2], args[3], args[-1] = logits, args[2][:T], args[3][:, :T].contiguous(), 2.5
+    offset = offset_of("small")
+    logits = torch.randn(T, 256, generator=torch.Generator().manual_seed(0))
+    logits[:, offset + 3 : offset + 7] += 20.0  # four local experts that every token takes
+    x, x_scale = operands["hidden_states"][:T], operands["hidden_states_scale"][:, :T].contiguous()
+    weights = [operands[f"gemm{n}_weights{part}"] for n in (1, 2) for part in ("", "_scale")]
+    args = [logits, torch.zeros(256, dtype=torch.bfloat16), x, x_scale, *weights, offset, 2.5]
     tiles = tune_bench.tiles_of(main)
     answers = []
     for tma, fused, block_m in ((True, True, 16), (False, False, 32), (True, True, 32)):
@@ -233,7 +240,7 @@ def test_a_search_ends_with_the_best_pair_and_tries_other_groups(quick, monkeypa
     """A user would miss: a table that is not the fastest of what was timed."""
     monkeypatch.setattr(tune_search, "variants", lambda block_ms, group: FEW)
     record = Record(None, head())
-    search(record, Timer(quick)).tune([quick])
+    search(record, Timer(quick)).tune(wanted(quick))
     compared = record.compared[T]
     assert go_together(*compared.found)
     assert [v.tile.group for v in compared.found] == [4, 4], "the group was not searched"
@@ -248,7 +255,7 @@ def test_the_present_tiles_are_kept_where_nothing_is_faster(quick, monkeypatch):
     monkeypatch.setattr(tune_search, "variants", lambda block_ms, group: [])
     monkeypatch.setattr(tune_search, "other_groups", lambda variant: [])
     record = Record(None, head())
-    search(record, Timer(quick)).tune([quick])
+    search(record, Timer(quick)).tune(wanted(quick))
     assert record.compared[T].kept == quick.present
 
 
@@ -279,7 +286,7 @@ def test_a_wrong_candidate_is_rejected(bench, main, monkeypatch, stage, wrong):
         spoiled[at] *= 2
         return found
 
-    bad = replace(bad, tile=bad.tile._replace(per_sm=3))
+    bad = replace(bad, tile=bad.tile._replace(per_sm=5))
     monkeypatch.setattr(main, name, broken)
     record = Record(None, head())
     timer = Timer(bench)
@@ -315,18 +322,18 @@ def test_a_run_goes_on_where_it_was_stopped(quick, tmp_path, monkeypatch):
         return counted
 
     with pytest.raises(KeyboardInterrupt):
-        search(Record(path, head()), stop_after(9)).tune([quick])
+        search(Record(path, head()), stop_after(9)).tune(wanted(quick))
     before = len(Record(path, head()).timed)
     assert 0 < before < len(FEW)
     with path.open("a") as file:
         file.write('{"kind": "timed", "T":')  # the stop came in the middle of a line
     again, timer = Record(path, head()), Timer(quick)
     assert len(again.timed) == before
-    search(again, timer).tune([quick])
+    search(again, timer).tune(wanted(quick))
     assert not {v for _, v in list(again.timed)[:before]} & set(timer.asked), "timed again"
     assert set(Record(path).timed) == set(again.timed) and T in Record(path).compared
     timer.asked.clear()
-    search(Record(path, head()), timer).tune([quick])
+    search(Record(path, head()), timer).tune(wanted(quick))
     assert not timer.asked, "tuned again though it was at its end"
 
 
@@ -374,7 +381,8 @@ def test_pruning_names_what_does_not_fit(tmp_path, main):
         return kernels
 
     wanted = [fits, crowded, greedy, spilling, absurd]
-    why = prune.left_out(wanted, Path(main.__file__).parent, head(hidden=7168, intermediate=2048), tracked)
+    target = prune.Target(Path(main.__file__).parent, 32, 7168, 2048, 8)
+    why = prune.left_out({target: wanted}, "sm_90", tracked)[target]
     assert why[fits] is None
     assert why[greedy].startswith("shared memory: ") and "a thread block has 232448" in why[greedy]
     assert why[spilling].startswith("spills: ")
@@ -395,16 +403,45 @@ def test_what_is_left_out_is_neither_run_nor_compiled_again(quick, tmp_path, mon
 
     path = tmp_path / "record.jsonl"
     timer = Timer(quick)
-    search(Record(path, head()), timer, prune).tune([quick])
+    search(Record(path, head()), timer, prune).tune(wanted(quick))
     assert bad in asked and bad not in timer.asked
     asked.clear()
-    search(Record(path, head()), timer, prune).tune([quick])
+    search(Record(path, head()), timer, prune).tune(wanted(quick))
     assert not asked
 
 
 def test_an_architecture_without_tma_is_refused(main):
     with pytest.raises(UserError, match="architecture: got sm_80, the kernels need TMA, want one of sm_90, sm_100"):
-        prune.left_out([FEW[0]], Path(main.__file__).parent, head(architecture="sm_80"))
+        prune.left_out({prune.Target(Path(main.__file__).parent, *head().sizes, 8): [FEW[0]]}, "sm_80")
+
+
+def test_definitions_that_differ_by_their_experts_share_kernels():
+    """A user would miss: a GPU that waits while the same code is compiled for each degree of expert parallelism."""
+    ep8, ep4 = (prune.Target(Path("package"), local, 7168, 2048, 8) for local in (32, 64))
+    wider, more = ep8._replace(hidden=6144), ep8._replace(top_k=10)
+    assert len(prune.kernels({ep8: FEW, ep4: FEW})) == len(prune.kernels({ep8: FEW}))
+    assert len(prune.kernels({ep8: FEW, wider: FEW, more: FEW})) == 3 * len(prune.kernels({ep8: FEW}))
+
+
+@pytest.mark.slow
+def test_kernels_are_found_again_by_a_definition_that_shares_them(tmp_path, monkeypatch):
+    """As above, in Triton's cache: the key holds neither the module's path nor the number of experts."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    for geometry, local in (("deepseek-v3-ep4", 64), ("kimi-k2-ep8", 48)):
+        package = Path(tune_bench.built(geometry).__file__).parent
+        target = prune.Target(package, local, 7168, 2048, 8)
+        assert set(prune.left_out({target: FEW[:1]}, "sm_90")[target].values()) == {None}
+        assert len(list(tmp_path.glob("*/*.cubin"))) == 1
+
+
+def test_a_coarse_search_tries_a_few_tiles_of_every_useful_size():
+    """A user would miss: a budget spent on one T, or a T without a pair that goes together."""
+    for rows in (1, 7, 12, 16, 28, 64, 130, 500):
+        tried = coarse(rows)
+        assert best_pair(dict.fromkeys(tried, 1.0)), f"{rows} rows"
+        for stage in ("gemm1", "gemm2"):
+            sizes = [v.tile.block_m for v in tried if v.stage == stage]
+            assert 4 <= len(sizes) <= 15 and min(sizes) <= max(rows, 16), f"{rows} rows"
 
 
 # Routing
@@ -500,9 +537,10 @@ def test_by_default_only_token_counts_are_taken_that_a_batch_has(capsys, monkeyp
     """A user would miss: a default that ends in an error, as T = 901 does where the longest batch has 70 tokens."""
     asked = []
 
-    def left_out(variants, *_):
+    def left_out(wanted, *_):
+        ((target, variants),) = wanted.items()
         asked.extend(variants)
-        return dict.fromkeys(variants)
+        return {target: dict.fromkeys(variants)}
 
     monkeypatch.setattr(prune, "left_out", left_out)
     taken = []
@@ -525,11 +563,11 @@ def pretended_gpu(main, tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(tune, "device_here", lambda: "cpu")
     monkeypatch.setattr(tune_bench, "built", lambda geometry: main)
-    monkeypatch.setattr(main, "gpu_of", lambda device: ("sm_90", "Test GPU", 1))
+    monkeypatch.setattr(main, "gpu_of", lambda device: ("sm_90", "Test GPU", 4))
     monkeypatch.setattr(tune_bench.Bench, "call", call)
     monkeypatch.setattr(tune_bench.Bench, "outputs", lambda self, variant, layer: torch.ones(layer.rows, 8))
     monkeypatch.setattr(tune_search, "event_times", timer)
-    monkeypatch.setattr(prune, "left_out", lambda variants, *_: dict.fromkeys(variants))
+    monkeypatch.setattr(prune, "left_out", lambda wanted, *_: {t: dict.fromkeys(vs) for t, vs in wanted.items()})
     monkeypatch.setattr(tune_search, "variants", lambda block_ms, group: FEW)
     for name in ("SOLUTIONS", "TUNING"):
         monkeypatch.setattr(paths, name, tmp_path)
@@ -552,6 +590,22 @@ def test_the_command_records_what_it_timed_and_writes_the_table(pretended_gpu, t
     written.unlink()
     assert cli.main([*args, "--configuration", "m32-n128-g8-p3-w8-s6"]) == 0
     assert len(Record(record.path).timed) > before and not written.exists()
+
+
+def test_definitions_share_the_budget_and_keep_what_they_compared(pretended_gpu, tmp_path, monkeypatch, capsys):
+    """A user would miss: a slow definition that takes the time of all others, or tables lost at the budget's end."""
+    clock = iter(range(0, 10000, 10))  # each look at the clock takes 10 s: 3 T of the first definition, 2 of the other
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    names = ["small", "small-renorm"]
+    args = ["tune", "--definition", *names, "--tokens", "1", "24", "33", "37", "--layers", "1"]
+    assert cli.main([*args, "--budget-seconds", "90"]) == 0
+    out = capsys.readouterr().out
+    assert "the budget ended first" in out
+    for sizes in ("e32_h512_i256", "e40_h640_i384"):
+        record = Record(tmp_path / f"test_gpu_{sizes}.jsonl")
+        assert 0 < len(record.compared) < 4, sizes
+        assert (tmp_path / "triton_fused_v2" / f"tiles_test_gpu_{sizes}.py").read_text() == table_source(record)
+    assert all(f"{name}: about " in out and f"{name}, " in out for name in names), "the plan, before anything else"
 
 
 def test_an_interrupted_search_shows_what_it_timed(pretended_gpu, tmp_path, monkeypatch, capsys):
@@ -577,7 +631,7 @@ def test_an_interrupted_search_shows_what_it_timed(pretended_gpu, tmp_path, monk
 def a_record(bench, path, monkeypatch):
     monkeypatch.setattr(tune_search, "variants", lambda block_ms, group: FEW)
     record = Record(path, head(gpu="NVIDIA Test 1"))
-    search(record, Timer(bench)).tune([bench])
+    search(record, Timer(bench)).tune(wanted(bench))
     return record
 
 
@@ -590,13 +644,30 @@ def test_the_table_is_what_the_solution_then_runs(quick, tmp_path, monkeypatch):
         (folder / name).write_text((paths.SOLUTIONS / "triton_fused_v2" / name).read_text())
     (folder / "tiles_nvidia_test_1_e32_h512_i256.py").write_text(table_source(record))
     monkeypatch.syspath_prepend(tmp_path)
-    tiles = importlib.import_module("packed_solution.tiles")
+    packed = importlib.import_module("packed_solution.tiles")
     first, second = record.compared[T].kept
-    chosen = tiles.choose("sm_90", "NVIDIA Test 1", 10, (32, 512, 256), 7)
+    at = 10, (32, 512, 256), 8 / 256
+    chosen = packed.choose("sm_90", "NVIDIA Test 1", *at, 7)
     assert chosen.gemm1[:6] == tuple(first.tile) and chosen.gemm2[:6] == tuple(second.tile)
     assert (chosen.fused, chosen.tma, chosen.gemm1.programs) == (first.fused, first.tma, 10 * first.tile.per_sm)
-    other = tiles.choose("sm_90", "NVIDIA Test 2", 10, (32, 512, 256), 7)
-    assert other.gemm1[:6] == tiles.TABLE["sm_90", "gemm1"][0][1][:6], "another GPU takes the present choice"
+    for gpu, num_tokens in (("NVIDIA Test 2", 7), ("NVIDIA Test 1", 5 * T), ("NVIDIA Test 1", 9999)):
+        by_rule = packed.by_rule("sm_90", *at, num_tokens)
+        chosen = packed.choose("sm_90", gpu, *at, num_tokens)
+        assert (chosen.gemm1[:6], chosen.gemm2[:6]) == (by_rule.gemm1[:6], by_rule.gemm2[:6]), f"{gpu}, T={num_tokens}"
+
+
+def test_the_rule_is_near_the_best_that_was_timed():
+    """A user would miss: a GPU or definition without a table running far from what a search would find."""
+    record = Record(paths.TUNING / "nvidia_h200_e32_h7168_i2048.jsonl")
+    for num_tokens in tuning.tuned_tokens(record):
+        times = {v: line.us for (t, v), line in record.timed.items() if t == num_tokens and line.us}
+        found = tiles.by_rule("sm_90", 132, record.head.sizes, 8 / 256, num_tokens)
+        pair = [
+            Variant(stage, TileSize(*tile[:6]), found.gemm1.block_m, found.tma, found.fused and stage == "gemm1")
+            for stage, tile in (("gemm1", found.gemm1), ("gemm2", found.gemm2))
+        ]
+        best = sum(times[variant] for variant in best_pair(record.times(num_tokens)))
+        assert go_together(*pair) and sum(times[v] for v in pair) <= 1.03 * best, f"T={num_tokens}"
 
 
 def test_committed_tables_hold_the_constraint_and_go_with_their_record():

@@ -3,14 +3,18 @@
 Tiles are first compiled without a GPU; those that do not fit or spill are left out (--only-prune stops there and needs
 no GPU). The others are checked against the present tiles' result and timed as they would run: with TMA in gemm2 and
 gemm1 storing in expert order for it, and without both. The best pair of one padding is kept where it is faster than the
-present one, in solutions/triton_fused_v2/tiles_<GPU>_<geometry>.py. A run that was stopped continues from its record.
-Exit status: 0, 1 when a candidate was wrong, did not run, or nothing could be tuned, 2 for bad arguments.
+present one, in solutions/triton_fused_v2/tiles_<GPU>_<sizes>.py. A run that was stopped continues from its record.
+--budget-seconds makes it coarse: at few T the few tiles that were good before. All kernels are compiled first, the
+definitions then share the time that is left, and what was compared by the end of it is kept. Exit status: 0, 1 when a
+candidate was wrong, did not run, or nothing could be tuned, 2 for bad arguments.
 """
 
 import argparse
+import math
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -18,55 +22,97 @@ from types import ModuleType
 import torch
 from rich.console import Console
 
-from definitions.moe_fp8_block_scale import GEOMETRIES, definition
 from harness.core import paths, provenance
 from harness.core.arguments import check_cache, count, output_file, writable
 from harness.core.atomic_file import write_atomically
-from harness.core.errors import CannotRun
+from harness.core.errors import CannotRun, UserError
+from harness.core.names import unknown
 from harness.evaluation.calling import device_here
-from harness.operators.arguments import add_definition
+from harness.operators import catalogue
+from harness.operators.arguments import add_definitions
+from harness.packing.manifest import read_manifest
 from harness.report import tuning
 from harness.report.progress import progress
 from harness.results import staleness
 from harness.tuning import bench, prune, routing
+from harness.tuning.plan import Plan, summary
 from harness.tuning.record import STAGES, Head, Record, table_source
 from harness.tuning.search import Search, to_try
 from harness.tuning.space import Variant, parse_configuration
 
 TOKENS = [1, 7, 57, 901, 8192, 14107]
-LAYERS = 8
-WITHOUT_GPU = "sm_90"  # the architecture that is compiled for where there is no GPU
+COARSE_TOKENS = [1024, 1, 32, 4096, 256, 8, 128]  # ordered so that a table that is cut short serves every T
+LAYERS, COARSE_LAYERS = 8, 2
+WITHOUT_GPU = "sm_90", "any sm_90", 132  # what is compiled for, and its multiprocessors, where there is no GPU
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    tokens = f"default: of {' '.join(map(str, TOKENS))} those that a batch has"
+    add_definitions(parser, default=["full"], help="one after the other; default: full")
+    budget = "a coarse search that begins no further T after N seconds"
+    add("--budget-seconds", type=count(), metavar="N", help=budget)
+    listed = (" ".join(map(str, tokens)) for tokens in (TOKENS, sorted(COARSE_TOKENS)))
+    tokens = "default: of {} (with a budget {}) those that a batch has".format(*listed)
     add("--tokens", nargs="+", type=count(), metavar="T", help=tokens)
     add("--routing", type=Path, metavar="FOLDER", help="expert ids recorded in an engine; default: the workloads'")
-    add("--layers", type=count(), default=LAYERS, metavar="N", help=f"routings for each T, at most; default: {LAYERS}")
+    layers = f"routings for each T, at most; default: {LAYERS}, with a budget {COARSE_LAYERS}"
+    add("--layers", type=count(), metavar="N", help=layers)
     alone = "time this one alone, m64-n128-g16-p2-w4-s3 for instance; keeps nothing"
     add("--configuration", type=parse_configuration, metavar="C", help=alone)
-    add_definition(parser, dest="geometry", default="full", help="default: full")
-    add("--record", type=output_file, metavar="FILE", help="default: docs/data/tune/<GPU>_<geometry>.jsonl")
+    add(
+        "--record",
+        type=output_file,
+        metavar="FILE",
+        help="of one definition; default: docs/data/tune/<GPU>_<sizes>.jsonl",
+    )
     add("--only-prune", action="store_true", help="compile, say what is left out and why, and stop")
     add("--all", action="store_true", help="print every configuration, not the best alone")
 
 
-def head_of(solution: ModuleType, args: argparse.Namespace) -> Head:
-    """What the measurements of this run have in common, on the current device."""
-    device, architecture, gpu = device_here(), WITHOUT_GPU, f"any {WITHOUT_GPU}"
+def geometries(args: argparse.Namespace) -> list[str]:
+    """The definitions to tune. Raises UserError for one that the solution does not serve."""
+    served = read_manifest(bench.SOLUTION).definitions
+    for geometry in args.definition:
+        if geometry not in served:
+            raise UserError(f"--definition: {unknown(f'definition of {bench.SOLUTION}', geometry, served)}")
+    if args.record and (number := len(args.definition)) > 1:
+        raise UserError(f"--record: got {number} definitions, want one: a record holds one definition's times")
+    return args.definition
+
+
+def plan_of(geometry: str, batches: list[routing.Batch], args: argparse.Namespace) -> Plan:
+    """What to try for a definition on the current device. Raises UserError for more tokens than a batch has."""
+    few, solution, of = bool(args.budget_seconds), bench.built(geometry), catalogue.GEOMETRIES[geometry]
+    longest = routing.longest(batches)
+    tokens = (
+        sorted(set(args.tokens)) if args.tokens else [t for t in (COARSE_TOKENS if few else TOKENS) if t <= longest]
+    )
+    limit = args.layers or (COARSE_LAYERS if few else LAYERS)
+    layers = {t: routing.layers_of(batches, t, geometry, limit) for t in tokens}
+    head, multiprocessors = head_of(solution, of, args, limit)
+    share = of["top_k"] / of["num_experts"]
+    present = {t: bench.present(solution, head, multiprocessors, share, t) for t in tokens}
+    wanted = {t: to_try(layers[t], present[t], args.configuration, few) for t in tokens}
+    target = prune.Target(Path(solution.__file__).parent, *head.sizes, of["top_k"])
+    return Plan(geometry, solution, head, target, layers, present, wanted)
+
+
+def head_of(solution: ModuleType, of: dict, args: argparse.Namespace, layers: int) -> tuple[Head, int]:
+    """What the measurements of this run have in common, on the current device, and that one's multiprocessors."""
+    device, (architecture, gpu, multiprocessors) = device_here(), WITHOUT_GPU
     if torch.cuda.is_available():
-        architecture, gpu, _ = solution.gpu_of(torch.device(device))
+        architecture, gpu, multiprocessors = solution.gpu_of(torch.device(device))
     origin = provenance.here(device, command=args.command_line, source_sha1=staleness.stages_sha1(STAGES))
     source = f"recorded, {args.routing.resolve().name}" if args.routing else "the workloads"
-    return Head(
+    head = Head(
         architecture=architecture,
-        local_experts=GEOMETRIES[args.geometry]["num_local_experts"],
-        hidden=GEOMETRIES[args.geometry]["hidden_size"],
-        intermediate=GEOMETRIES[args.geometry]["intermediate_size"],
-        routing=f"{source}, up to {args.layers} layers and ranks",
+        local_experts=of["num_local_experts"],
+        hidden=of["hidden_size"],
+        intermediate=of["intermediate_size"],
+        routing=f"{source}, up to {layers} layers and ranks",
         provenance=origin.model_copy(update={"hardware": gpu}),
     )
+    return head, multiprocessors
 
 
 def tracked(items: list, what: str, console: Console) -> Iterator:
@@ -80,47 +126,75 @@ def tracked(items: list, what: str, console: Console) -> Iterator:
         console.print(f"{what}: {len(items)} in {time.perf_counter() - began:.0f} s")
 
 
-def main(args: argparse.Namespace) -> int:
-    console = Console(width=None if sys.stdout.isatty() else 180)
-    if not torch.cuda.is_available() and not args.only_prune:
-        raise CannotRun("tuning takes times and needs a CUDA device; torch sees none (--only-prune needs none)")
-    batches = routing.of_folder(args.routing, args.geometry) if args.routing else routing.of_workloads(args.geometry)
-    tokens = sorted(set(args.tokens or (t for t in TOKENS if t <= routing.longest(batches))))
-    layers = {t: routing.layers_of(batches, t, args.geometry, args.layers) for t in tokens}
-    check_cache()
-    solution = bench.built(args.geometry)
-    head = head_of(solution, args)
-    table = bench.table_name(solution, head)
-    path = args.record or paths.TUNING / f"{table.removeprefix('tiles_')}.jsonl"
-    record = Record(None if args.only_prune else writable(path), head)
-    present = {t: bench.present(solution, head, t) for t in tokens}
-
-    def left_out(variants: list[Variant]) -> dict[Variant, str | None]:
-        shown = partial(tracked, what="compiling", console=console)
-        found = prune.left_out(variants, Path(solution.__file__).parent, head, shown)
-        reasons = [reason for reason in found.values() if reason]
-        console.print(f"{len(found)} candidates, {len(reasons)} left out: {prune.counts_by_kind(reasons)}")
-        return found
-
-    search = Search(record, left_out, partial(tracked, console=console))
-    wanted = {t: to_try(layers[t], present[t], args.configuration) for t in tokens}
-    if args.only_prune:
-        search.add_left_out(variant for found in wanted.values() for variant in found)
-        for variant, reason in record.left_out.items():
-            console.print(f"{variant}  {reason}", markup=False, highlight=False, soft_wrap=True)
-        return 0
-    operands = bench.random_operands(definition(args.geometry), tokens[-1], device_here())
-    benches = [bench.Bench(solution, operands, layers[t], present[t]) for t in tokens]
+def tune_one(plan: Plan, search: Search, args: argparse.Namespace, deadline: float, console: Console) -> bool:
+    """Time a definition's variants and keep the best in its table. Returns whether the deadline left time for all."""
+    record, table = search.record, bench.table_name(plan.solution, plan.head)
+    written = paths.SOLUTIONS / bench.SOLUTION / f"{table}.py"
+    operands = bench.random_operands(plan.head.sizes, plan.target.top_k, max(plan.wanted), device_here())
+    benches = [bench.Bench(plan.solution, operands, plan.layers[t], plan.present[t]) for t in plan.wanted]
+    wanted = {at: plan.wanted[at.num_tokens] for at in benches}
     try:
         with torch.no_grad():
             if args.configuration:
-                search.time_all({at: wanted[at.num_tokens] for at in benches}, str(args.configuration))
-            else:
-                search.tune(benches)
-                written = paths.SOLUTIONS / bench.SOLUTION / f"{table}.py"
-                write_atomically(written, table_source(record))
-                console.print(f"tiles written to {written.relative_to(paths.SOLUTIONS.parent)}", soft_wrap=True)
+                search.time_all(wanted, str(args.configuration))
+                return True
+            write = lambda: write_atomically(written, table_source(record))  # noqa: E731
+            done = search.tune(wanted, not args.budget_seconds, deadline, write)
+            console.print(f"tiles written to {written.relative_to(paths.SOLUTIONS.parent)}", soft_wrap=True)
+            return done
     finally:  # after Ctrl-C, too
-        for found in tuning.tables(record, tokens, None if args.all else tuning.SHOWN):
+        for found in tuning.tables(record, list(plan.wanted), None if args.all else tuning.SHOWN):
             console.print(found.terminal())
-    return 1 if any(line.error for line in record.timed.values()) else 0
+
+
+def main(args: argparse.Namespace) -> int:
+    began, console = time.monotonic(), Console(width=None if sys.stdout.isatty() else 180)
+    names = geometries(args)
+    if not torch.cuda.is_available() and not args.only_prune:
+        raise CannotRun("tuning takes times and needs a CUDA device; torch sees none (--only-prune needs none)")
+    most = max(args.tokens or (COARSE_TOKENS if args.budget_seconds else TOKENS))
+    recorded = args.routing and (lambda name: routing.of_folder(args.routing, name))
+    with ThreadPoolExecutor() as threads:
+        batches = threads.map(recorded or partial(routing.of_workloads, num_tokens=most), names)
+    plans = [plan_of(name, found, args) for name, found in zip(names, batches, strict=True)]
+    console.print(summary(plans), markup=False, highlight=False, soft_wrap=True)
+    check_cache()
+
+    def left_out(wanted: dict[prune.Target, list[Variant]]) -> dict[prune.Target, dict[Variant, str | None]]:
+        found = prune.left_out(wanted, plans[0].head.architecture, partial(tracked, what="compiling", console=console))
+        every = [reason for reasons in found.values() for reason in reasons.values()]
+        reasons = [reason for reason in every if reason]
+        console.print(f"{len(every)} candidates, {len(reasons)} left out: {prune.counts_by_kind(reasons)}")
+        return found
+
+    searches = []
+    for plan in plans:
+        name = bench.table_name(plan.solution, plan.head).removeprefix("tiles_")
+        path = args.record or paths.TUNING / f"{name}.jsonl"
+        record = Record(None if args.only_prune else writable(path), plan.head)
+        target = plan.target
+        one = lambda variants, target=target: left_out({target: variants})[target]  # noqa: E731
+        searches.append(Search(record, one, partial(tracked, console=console)))
+    unknown_fit = {
+        plan.target: search.unknown(variant for found in plan.wanted.values() for variant in found)
+        for plan, search in zip(plans, searches, strict=True)
+    }
+    if any(unknown_fit.values()):  # of all definitions at once: the cores are never idle
+        found = left_out(unknown_fit)
+        for plan, search in zip(plans, searches, strict=True):
+            search.learn(found[plan.target])
+    if args.only_prune:
+        for plan, search in zip(plans, searches, strict=True):
+            for variant, reason in search.record.left_out.items():
+                console.print(f"{plan.geometry} {variant}  {reason}", markup=False, highlight=False, soft_wrap=True)
+        return 0
+    end, done = began + (args.budget_seconds or math.inf), True
+    for at, (plan, search) in enumerate(zip(plans, searches, strict=True)):
+        now = time.monotonic()
+        console.rule(f"{plan.geometry}, {now - began:.0f} s after the start")
+        done &= tune_one(plan, search, args, now + (end - now) / (len(plans) - at), console)
+        torch.cuda.empty_cache()
+    console.print(
+        f"{time.monotonic() - began:.0f} s in all{'' if done else '; the budget ended first, run again to go on'}"
+    )
+    return 1 if any(line.error for search in searches for line in search.record.timed.values()) else 0

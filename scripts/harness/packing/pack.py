@@ -1,6 +1,7 @@
 """Gather a solution's folder and the shared stages it lists into FIB Solutions."""
 
 import ast
+import re
 from pathlib import Path, PurePosixPath
 
 from flashinfer_bench import BuildSpec, Solution, SourceFile
@@ -89,6 +90,15 @@ def check_imports(name: str, trees: dict[str, ast.Module]) -> None:
                     raise PackingError(f"{place}: imports {'/'.join(module)}.py, which is not packed")
 
 
+def is_of(path: str, geometry: str) -> bool:
+    """False for another definition's table, a file named after that one's sizes: tiles_nvidia_h200_e32_h7168_i2048.py.
+
+    So a table that is tuned leaves the sources of other definitions, and their traces, as they are.
+    """
+    sizes = re.search(r"_(e\d+_h\d+_i\d+)$", PurePosixPath(path).stem)
+    return sizes is None or catalogue.definition_name(geometry).endswith(sizes[0])
+
+
 def pack(name: str, folder: Path = paths.SOLUTIONS) -> dict[str, Solution]:
     """Geometry -> Solution, for each geometry the solution serves. Raises PackingError."""
     manifest = read_manifest(name, folder)
@@ -97,7 +107,8 @@ def pack(name: str, folder: Path = paths.SOLUTIONS) -> dict[str, Solution]:
     trees = parse(name, gathered)  # once for all definitions: their problem files differ in numbers alone
     check_imports(name, trees)
     for geometry in manifest.definitions:
-        sources = gathered | {path: problem.source(path, geometry) for path in filter(problem.is_problem, gathered)}
+        sources = {path: text for path, text in gathered.items() if is_of(path, geometry)}
+        sources |= {path: problem.source(path, geometry) for path in filter(problem.is_problem, gathered)}
         key = "renorm_entry_point" if geometry in catalogue.RENORM and manifest.renorm_entry_point else "entry_point"
         entry_point = checked_entry_point(manifest, key, trees)
         spec = manifest.model_dump(include=BuildSpec.model_fields.keys()) | {"entry_point": entry_point}

@@ -74,7 +74,8 @@ def gain_table(record: Record) -> Table:
 def tables(record: Record, tokens: list[int], shown: int | None) -> list[Table]:
     """For the terminal: times at these T and, once tiles were compared, those that are kept and the effect of TMA."""
     found = [times_table(record, at, shown) for at in tuned_tokens(record) if at in tokens]
-    return found + ([kept_table(record), gain_table(record)] if record.compared else [])
+    compared = [kept_table(record), gain_table(record)] if record.compared else []
+    return found + [table for table in compared if any(table.sections)]
 
 
 def record_markdown(record: Record) -> str:
@@ -83,11 +84,13 @@ def record_markdown(record: Record) -> str:
     stale = "" if staleness.of_stages(head.provenance, STAGES) == "current" else " **Stale: the kernels have changed.**"
     wrong = sum(line.error is not None for line in record.timed.values())
     lines = [
-        f"### {head.provenance.hardware}, hidden {head.hidden}, intermediate {head.intermediate}",
+        f"### {head.provenance.hardware}, {head.local_experts} local experts, hidden {head.hidden}, "
+        f"intermediate {head.intermediate}",
         f"Routing: {head.routing}. {head.versions_text}.{stale} Pruned before timing: {len(reasons)} "
         f"({counts_by_kind(reasons)}). Timed: {len(record.timed)}, of which {wrong} wrong or failed.",
     ]
-    return "\n\n".join([*lines, *(table.markdown(titled=True) for table in (kept_table(record), gain_table(record)))])
+    shown = [table for table in (kept_table(record), gain_table(record)) if any(table.sections)]
+    return "\n\n".join([*lines, *(table.markdown(titled=True) for table in shown)])
 
 
 def block(folder: Path = paths.TUNING) -> str:

@@ -6,11 +6,9 @@ from importlib import import_module
 from types import ModuleType
 
 import torch
-from flashinfer_bench import Definition
 from flashinfer_bench.compile import BuilderRegistry
 
-from definitions.moe_fp8_block_scale import TOP_K, definition
-from harness.evaluation.sweep import random_inputs
+from harness.operators import catalogue
 from harness.packing.pack import pack
 from harness.tuning.record import Head
 from harness.tuning.routing import Layer
@@ -23,9 +21,12 @@ TOLERANCE = 0.05  # of a row's norm; a row holds 2048 values and more, of which 
 Call = Callable[[], list[torch.Tensor]]
 
 
+packed = cache(pack)
+
+
 def built(geometry: str) -> ModuleType:
     """The solution's entry module, from FIB's builder."""
-    runnable = BuilderRegistry.get_instance().build(definition(geometry), pack(SOLUTION)[geometry])
+    runnable = BuilderRegistry.get_instance().build(catalogue.definition(geometry), packed(SOLUTION)[geometry])
     return import_module(runnable.metadata.misc["module_name"])
 
 
@@ -39,9 +40,10 @@ def table_name(main: ModuleType, head: Head) -> str:
     return tiles_of(main).table_name(head.provenance.hardware, *head.sizes)
 
 
-def present(main: ModuleType, head: Head, num_tokens: int) -> Pair:
-    """What the solution runs at a token count now. Raises ValueError where it has no tiles."""
-    choice = tiles_of(main).choose(head.architecture, head.provenance.hardware, 1, head.sizes, num_tokens)
+def present(main: ModuleType, head: Head, multiprocessors: int, share: float, num_tokens: int) -> Pair:
+    """What the solution runs at a token count now; arguments as its `choose` has them."""
+    gpu = head.provenance.hardware
+    choice = tiles_of(main).choose(head.architecture, gpu, multiprocessors, head.sizes, share, num_tokens)
     padded_to = choice.gemm1.block_m
     return (
         Variant("gemm1", TileSize(*choice.gemm1[:6]), padded_to, choice.tma, choice.fused),
@@ -49,13 +51,34 @@ def present(main: ModuleType, head: Head, num_tokens: int) -> Pair:
     )
 
 
-def random_operands(full: Definition, num_tokens: int, device: str) -> dict[str, torch.Tensor]:
-    """FIB's random inputs by name, and h with its scales in pair order, for up to num_tokens tokens."""
-    operands = dict(zip(full.inputs, random_inputs(full, num_tokens, device), strict=True))
-    inter, pairs = operands["gemm2_weights"].shape[2], num_tokens * TOP_K
-    operands["h"] = torch.randn(pairs, inter, device=device, dtype=torch.bfloat16).to(torch.float8_e4m3fn)
-    operands["h_scale"] = torch.rand(pairs, inter // 128, device=device) + 0.5
-    return operands
+def random_operands(sizes: tuple[int, int, int], top_k: int, num_tokens: int, device: str) -> dict[str, torch.Tensor]:
+    """Operands by name for up to num_tokens tokens, normal and with normal scales, as FIB draws them; h in pair order.
+
+    Drawn on the device an expert at a time: in fp32 all at once, as FIB does it, the largest layer takes 45 GB.
+    """
+    local, hidden, inter = sizes
+    generator = torch.Generator(device).manual_seed(0)
+
+    def fp8(*shape: int) -> torch.Tensor:
+        values = torch.empty(shape, dtype=torch.float8_e4m3fn, device=device)
+        for part in values if len(shape) == 3 else [values]:
+            part.copy_(torch.randn(part.shape, generator=generator, dtype=torch.bfloat16, device=device))
+        return values
+
+    def fp32(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=generator, device=device)
+
+    pairs, x_blocks, h_blocks = num_tokens * top_k, hidden // 128, inter // 128
+    return {
+        "hidden_states": fp8(num_tokens, hidden),
+        "hidden_states_scale": fp32(x_blocks, num_tokens),
+        "gemm1_weights": fp8(local, 2 * inter, hidden),
+        "gemm1_weights_scale": fp32(local, 2 * h_blocks, x_blocks),
+        "gemm2_weights": fp8(local, hidden, inter),
+        "gemm2_weights_scale": fp32(local, x_blocks, h_blocks),
+        "h": fp8(pairs, inter),
+        "h_scale": fp32(pairs, h_blocks).abs() + 0.5,
+    }
 
 
 class Bench:
@@ -64,10 +87,10 @@ class Bench:
     def __init__(self, main: ModuleType, operands: dict[str, torch.Tensor], layers: list[Layer], present: Pair):
         self.main, self.tiles = main, tiles_of(main)
         self.layers, self.present = layers, present
-        self.num_tokens = len(layers[0].expert)
+        self.num_tokens, top_k = layers[0].expert.shape
         self.x = operands["hidden_states"][: self.num_tokens]
         self.x_scale = operands["hidden_states_scale"][:, : self.num_tokens].contiguous()
-        self.h, self.h_scale = (operands[name][: self.num_tokens * TOP_K] for name in ("h", "h_scale"))
+        self.h, self.h_scale = (operands[name][: self.num_tokens * top_k] for name in ("h", "h_scale"))
         self.w13 = operands["gemm1_weights"], operands["gemm1_weights_scale"]
         self.w2 = operands["gemm2_weights"], operands["gemm2_weights_scale"]
         self.device = self.h.device
@@ -75,7 +98,10 @@ class Bench:
         self.permutation, self.ordered_h = cache(self.permutation), cache(self.ordered_h)
 
     def permutation(self, layer: Layer, padded_to: int):
-        return self.main.permute(layer.expert.to(self.device), len(self.w13[0]), padded_to)
+        """By the stage's plain statement: its kernels are not what is timed, and take seconds to compile for each T."""
+        stage = import_module(self.main.permute.__module__)
+        found = stage.permute_ref(layer.expert, len(self.w13[0]), padded_to)
+        return stage.Permutation(*(part if part is None else part.to(self.device) for part in found))
 
     def ordered_h(self, layer: Layer, padded_to: int) -> tuple[torch.Tensor, torch.Tensor]:
         """h and its scales in expert order; rows of padding are zero."""

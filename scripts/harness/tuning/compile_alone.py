@@ -1,11 +1,11 @@
 """Compile the Triton grouped GEMMs for a GPU that this machine need not have. Imports nothing of this repository.
 
-    python compile_alone.py PACKAGE ARCHITECTURE LOCAL_EXPERTS HIDDEN INTERMEDIATE < VARIANTS
+    python compile_alone.py ARCHITECTURE < VARIANTS
 
-in a process without TRITON_INTERPRET, which changes what `triton.jit` makes. PACKAGE is the folder of the built
-triton_fused_v2, VARIANTS one JSON object per line (see harness.tuning.space). Prints one line of JSON for each: the
-resources of a thread block, or why it did not compile. The binaries land in Triton's cache on disk, where a run on that
-GPU finds them: the module has the same name there.
+in a process without TRITON_INTERPRET, which changes what `triton.jit` makes. VARIANTS is one JSON object per line:
+"package", the folder of a built triton_fused_v2; "sizes", [E_local, H, I, top-k]; "variant", see harness.tuning.space.
+Prints one line of JSON for each: the resources of a thread block, or why it did not compile. The binaries land in
+Triton's cache on disk, where a run on that GPU finds them: their key is the source and the constants, not the module.
 """
 
 import importlib
@@ -21,7 +21,7 @@ import torch
 import triton
 from triton.backends.compiler import GPUTarget
 
-TOKENS, TOP_K = 1024, 8  # any number of tokens gives the same code
+TOKENS = 1024  # any number gives the same code
 
 
 class ClaimedDriver:
@@ -61,34 +61,38 @@ def meta(dtype, *shape):
     return torch.empty(shape, dtype=dtype, device="meta")
 
 
+def loaded(package):
+    """The entry module of a built solution."""
+    if str(package.parent) not in sys.path:
+        sys.path.insert(0, str(package.parent))
+    return importlib.import_module(f"{package.name}.main")
+
+
 def launch(main, sizes, variant):
-    """Call the variant's host function on tensors without storage."""
-    experts, hidden, inter = sizes
+    """Call the variant's host functions on tensors without storage."""
+    experts, hidden, inter, top_k = sizes
     fp8, fp32, int32 = (partial(meta, dtype) for dtype in (torch.float8_e4m3fn, torch.float32, torch.int32))
-    kernels = importlib.import_module(f"{main.__package__}.kernels.permute")
-    tile = importlib.import_module(f"{main.__package__}.tiles").Tile(*variant["tile"], programs=1)
-    tiles = kernels.max_tiles(TOKENS, TOP_K, experts, variant["padded_to"])
+    permute = importlib.import_module(main.permute.__module__)
+    module = importlib.import_module(f"{main.__package__}.tiles")
+    tile = module.Tile(*variant["tile"], programs=variant["tile"][3])
+    tiles = permute.max_tiles(TOKENS, top_k, experts, variant["padded_to"])
     rows = tiles * variant["padded_to"]
-    permutation = kernels.Permutation(int32(TOKENS, TOP_K), int32(rows), int32(tiles), int32(1), int32(1), None)
+    permutation = permute.Permutation(int32(TOKENS, top_k), int32(rows), int32(tiles), int32(1), int32(1), None)
     in_order = variant["tma"]
     if variant["stage"] == "gemm1":
         x = fp8(TOKENS, hidden), fp32(hidden // 128, TOKENS)
         w = fp8(experts, 2 * inter, hidden), fp32(experts, 2 * inter // 128, hidden // 128)
-        function = main.gemm1_swiglu_quant if variant["fused"] else main.gemm1
-        function(*x, *w, permutation, tile, in_order)
+        main.first_product(*x, *w, permutation, module.Choice(tile, None, variant["fused"], in_order))
     else:
-        pairs = rows if in_order else TOKENS * TOP_K
+        pairs = rows if in_order else TOKENS * top_k
         h = fp8(pairs, inter), fp32(pairs, inter // 128)
         w = fp8(experts, hidden, inter), fp32(experts, hidden // 128, inter // 128)
         main.gemm2(*h, *w, permutation, 0, meta(torch.bfloat16, rows, hidden), tile, in_order)
 
 
 def main():
-    package, architecture, *sizes = sys.argv[1:]
+    (architecture,) = sys.argv[1:]
     claim(architecture)
-    package = Path(package)
-    sys.path.insert(0, str(package.parent))
-    solution = importlib.import_module(f"{package.name}.main")
     jit_run, launched = triton.JITFunction.run, []
 
     def compile_only(self, *args, grid, warmup, **keywords):
@@ -97,11 +101,11 @@ def main():
 
     triton.JITFunction.run = compile_only
     for line in sys.stdin:
-        found = {"error": None}
+        found, wanted = {"error": None}, json.loads(line)
         launched.clear()
         try:
-            launch(solution, map(int, sizes), json.loads(line))
-            (kernel,) = launched
+            launch(loaded(Path(wanted["package"])), wanted["sizes"], wanted["variant"])
+            kernel = launched[0]  # swiglu_quant may follow
             registers, stack, local = resources(kernel.asm["cubin"])
             found |= {"shared": kernel.metadata.shared, "registers": registers, "spilled": stack + local}
         except Exception as error:  # whatever the compiler raises is a reason to leave the variant out

@@ -1,7 +1,7 @@
 """Expert ids of real batches: of this data set's workloads, or of a folder recorded in an engine.
 
 An id file holds the experts of one layer and one batch: `*.pt`, a tensor as torch.save writes it, or `*.safetensors`
-with one tensor in it: integers [T, 8], global expert numbers, -1 for a token's unused slot.
+with one tensor in it: integers [T, top-k], global expert numbers, -1 for a token's unused slot.
 """
 
 from collections.abc import Iterator
@@ -15,12 +15,14 @@ from safetensors.torch import load_file
 
 from harness.core.errors import UserError
 from harness.evaluation.calling import first_line
-from harness.operators import moe_fp8_block_scale, routing_model
+from harness.operators import catalogue, routing_model
+
+ROUTER_INPUTS = ("routing_logits", "routing_bias")
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Global expert ids [T, 8] int64 of one layer's batch. rank: the first whose share is taken."""
+    """Global expert ids [T, top-k] int64 of one layer's batch. rank: the first whose share is taken."""
 
     name: str
     expert: torch.Tensor
@@ -29,7 +31,7 @@ class Batch:
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """One rank's share of a batch: local expert numbers [T, 8] int32, -1 for another rank's."""
+    """One rank's share of a batch: local expert numbers [T, top-k] int32, -1 for another rank's."""
 
     name: str
     expert: torch.Tensor
@@ -43,13 +45,20 @@ class Layer:
         return len(self.expert[self.expert >= 0].unique())
 
 
-def of_workloads(geometry: str) -> list[Batch]:
-    """The workloads' routing, as the route stage decides it from their logits and bias. T = 0 has none."""
-    found, of = [], moe_fp8_block_scale.GEOMETRIES[geometry]
-    for case in moe_fp8_block_scale.cases(geometry):
-        if case.seq_len:
-            chosen = routing_model.select(*moe_fp8_block_scale.routing(case), of)
-            expert = torch.from_numpy(chosen.astype(np.int64))
+def of_workloads(geometry: str, num_tokens: int | None = None) -> list[Batch]:
+    """The workloads' routing, as the route stage decides it from their logits and bias. T = 0 has none.
+
+    num_tokens: leaves out batches that are larger than the smallest one with as many.
+    """
+    found, of = [], catalogue.GEOMETRIES[geometry]
+    family = catalogue.operator(geometry)
+    cases = [case for case in family.cases(geometry) if case.seq_len]
+    enough = min((case.seq_len for case in cases if num_tokens and case.seq_len >= num_tokens), default=None)
+    for case in cases:
+        if enough is None or case.seq_len <= enough:
+            inputs = family.tensors(case)
+            logits, bias = (inputs[key].float().numpy() if key in inputs else None for key in ROUTER_INPUTS)
+            expert = torch.from_numpy(routing_model.select(logits, bias, of).astype(np.int64))
             found.append(Batch(case.uuid[:8], expert, case.offset // of["num_local_experts"]))
     return found
 
@@ -74,7 +83,7 @@ def read_ids(path: Path, geometry: str) -> torch.Tensor:
         if len(read) != 1:
             raise UserError(f"{path.name}: holds {len(read)} tensors, want one of expert ids")
         (read,) = read.values()
-    of = moe_fp8_block_scale.GEOMETRIES[geometry]
+    of = catalogue.GEOMETRIES[geometry]
     top_k, experts = of["top_k"], of["num_experts"]
     kind = read.dtype if isinstance(read, torch.Tensor) else type(read).__name__
     if kind not in (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64):
@@ -93,7 +102,7 @@ def read_ids(path: Path, geometry: str) -> torch.Tensor:
 
 def shares(batches: list[Batch], num_tokens: int, geometry: str) -> Iterator[Layer]:
     """Every rank's share of the first num_tokens tokens of every batch that has as many; ranks in the outer loop."""
-    of = moe_fp8_block_scale.GEOMETRIES[geometry]
+    of = catalogue.GEOMETRIES[geometry]
     num_local = of["num_local_experts"]
     ranks = of["num_experts"] // num_local
     for step in range(ranks):

@@ -1,8 +1,10 @@
 """The search: which variants are timed, in what order, what is checked, and what is kept."""
 
+import math
 import statistics
+import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -11,18 +13,33 @@ from harness.evaluation.calling import first_line
 from harness.tuning.bench import Bench, difference, event_times
 from harness.tuning.record import Compared, LeftOut, Record, Timed
 from harness.tuning.routing import Layer
-from harness.tuning.space import Pair, TileSize, Variant, best_pair, modes, other_groups, useful_block_ms, variants
+from harness.tuning.space import (
+    Pair,
+    TileSize,
+    Variant,
+    best_pair,
+    coarse,
+    modes,
+    other_groups,
+    useful_block_ms,
+    variants,
+)
 
 REPEATS = 3  # runs on each layer
 HOPELESS = 1.5  # times the best one's time on the first layer: not worth the other layers
 ROUNDS = 9  # of the last comparison, each over all layers
 
 
-def to_try(layers: list[Layer], present: Pair, tile: TileSize | None = None) -> list[Variant]:
-    """The present tiles first, then all variants with their group, or every mode of one tile."""
-    rows = statistics.median(layer.rows / layer.active for layer in layers)
+def rows_per_expert(layers: list[Layer]) -> float:
+    """Of an expert with rows; median over layers."""
+    return statistics.median(layer.rows / layer.active for layer in layers)
+
+
+def to_try(layers: list[Layer], present: Pair, tile: TileSize | None = None, few: bool = False) -> list[Variant]:
+    """The present tiles first, then every mode of one tile, or the few of a coarse search, or all with their group."""
+    rows = rows_per_expert(layers)
     block_ms = sorted({*useful_block_ms(rows), present[0].padded_to})
-    others = modes(tile, block_ms) if tile else variants(block_ms, present[0].tile.group)
+    others = modes(tile, block_ms) if tile else coarse(rows) if few else variants(block_ms, present[0].tile.group)
     return list(dict.fromkeys([*present, *others]))
 
 
@@ -37,25 +54,50 @@ class Search:
     record: Record
     prune: Callable[[list[Variant]], dict[Variant, str | None]]
     tracked: Callable[[list, str], Iterable] = lambda items, what: items
+    fit: set[Variant] = field(default_factory=set)  # known to compile
 
-    def tune(self, benches: list[Bench]) -> None:
-        """Prune, time, try other groups and compare with the present tiles, at every T not yet in record.compared.
+    def tune(
+        self,
+        wanted: dict[Bench, list[Variant]],
+        refine: bool = True,
+        deadline: float = math.inf,
+        compared: Callable[[], None] = lambda: None,
+    ) -> bool:
+        """Time what is wanted at each T not yet in record.compared, try other groups, compare with the present tiles.
 
-        A T that was compared is never searched again: its result may be the present tiles by now.
+        A T that was compared is never searched again: its result may be the present tiles by now. refine=False: no
+        other groups. deadline: by time.monotonic(), when no further T is begun. compared: called after each T.
+        Returns whether every T was compared.
         """
-        benches = [bench for bench in benches if bench.num_tokens not in self.record.compared]
-        self.time_all({bench: to_try(bench.layers, bench.present) for bench in benches}, "tiles")
-        self.time_all({bench: self.with_other_groups(bench.num_tokens) for bench in benches}, "groups")
-        for bench in self.tracked(benches, "comparing with the present tiles"):
+        wanted = {bench: found for bench, found in wanted.items() if bench.num_tokens not in self.record.compared}
+        self.add_left_out(variant for found in wanted.values() for variant in found)
+        for bench, found in wanted.items():
+            if time.monotonic() >= deadline:
+                return False
+            self.time_all({bench: found}, "tiles")
+            if refine:
+                self.time_all({bench: self.with_other_groups(bench.num_tokens)}, "groups")
             self.record.add(self.compare(bench))
+            compared()
+        return True
 
-    def add_left_out(self, wanted: Iterable[Variant]) -> None:
-        """Record which variants are left out; what the record knows already is not compiled again."""
-        known = {*self.record.left_out, *(variant for _, variant in self.record.timed)}
-        unknown = [variant for variant in dict.fromkeys(wanted) if variant not in known]
-        for variant, reason in (self.prune(unknown) if unknown else {}).items():
+    def unknown(self, wanted: Iterable[Variant]) -> list[Variant]:
+        """Those of which neither the record nor an earlier pruning says whether they fit."""
+        known = {*self.record.left_out, *(variant for _, variant in self.record.timed), *self.fit}
+        return [variant for variant in dict.fromkeys(wanted) if variant not in known]
+
+    def learn(self, reasons: dict[Variant, str | None]) -> None:
+        """Record which variants are left out, and why."""
+        for variant, reason in reasons.items():
             if reason:
                 self.record.add(LeftOut(what=variant, reason=reason))
+            else:
+                self.fit.add(variant)
+
+    def add_left_out(self, wanted: Iterable[Variant]) -> None:
+        """Record which variants are left out; what is known already is not compiled again."""
+        unknown = self.unknown(wanted)
+        self.learn(self.prune(unknown) if unknown else {})
 
     def time_all(self, wanted: dict[Bench, list[Variant]], label: str) -> None:
         """Prune, then check and time what the record lacks; the present tiles stay in any case."""

@@ -99,6 +99,52 @@ def variants(block_ms: list[int], group: int) -> list[Variant]:
     return [variant for tile in map(TileSize._make, fields) for variant in modes(tile, block_ms)]
 
 
+# What a search with a budget tries: (BLOCK_M, BLOCK_N, group, per_sm, warps, stages), SwiGLU fused in gemm1 or not. For
+# each BLOCK_M, what was within 5% of the best somewhere in the H200's full search (docs/data/tune), gemm2 through TMA,
+# and for fewer columns and steps of K than were searched there one tile that launches more programs or fuses SwiGLU.
+COARSE_GEMM1 = [
+    ((16, 128, 8, 1, 4, 6), False),
+    ((16, 128, 8, 3, 4, 4), False),
+    ((16, 128, 8, 1, 4, 5), True),
+    ((16, 128, 8, 2, 4, 3), True),
+    ((32, 128, 8, 2, 4, 3), True),
+    ((32, 128, 32, 2, 4, 3), True),
+    ((32, 128, 8, 1, 4, 4), True),
+    ((32, 128, 8, 2, 4, 4), False),
+    ((64, 128, 8, 2, 4, 3), False),
+    ((64, 128, 16, 2, 4, 3), False),
+    ((64, 128, 32, 2, 4, 3), False),
+    ((64, 128, 16, 2, 4, 4), False),
+    ((64, 128, 16, 1, 8, 3), True),
+]
+COARSE_GEMM2 = [
+    (16, 64, 8, 1, 4, 6),
+    (16, 64, 8, 3, 4, 6),
+    (16, 128, 8, 3, 4, 3),
+    (16, 128, 8, 3, 4, 4),
+    (16, 128, 8, 2, 4, 5),
+    (32, 64, 8, 3, 4, 5),
+    (32, 128, 8, 3, 4, 3),
+    (32, 128, 8, 2, 4, 5),
+    (32, 128, 16, 2, 4, 5),
+    (64, 128, 8, 2, 4, 3),
+    (64, 128, 16, 2, 4, 3),
+    (64, 128, 32, 2, 4, 3),
+    (64, 128, 16, 2, 4, 4),
+    (64, 64, 16, 3, 4, 3),
+]
+
+
+def coarse(rows_per_expert: float) -> list[Variant]:
+    """At most ten or so of each GEMM for each BLOCK_M from half to three times an active expert's rows."""
+
+    def fits(size: tuple) -> bool:
+        return min(rows_per_expert, 64) / 2 <= size[0] <= 3 * max(rows_per_expert, 8)
+
+    first = [Variant("gemm1", TileSize(*size), size[0], True, fused) for size, fused in COARSE_GEMM1 if fits(size)]
+    return first + [Variant("gemm2", TileSize(*size), size[0], True) for size in COARSE_GEMM2 if fits(size)]
+
+
 def other_groups(variant: Variant) -> list[Variant]:
     """The variant with every other group."""
     return [replace(variant, tile=variant.tile._replace(group=g)) for g in GROUPS if g != variant.tile.group]
