@@ -38,8 +38,8 @@ def keywords(parameters, expert, weight, activations, num_experts, gemm1, gemm2,
 
     Args:
         parameters: name -> inspect.Parameter of the installed function.
-        expert: [T, 8] int32, local expert number or -1.
-        weight: [T, 8] float32.
+        expert: [T, top_k] int32, local expert number or -1.
+        weight: [T, top_k] float32.
         activations: [T, H] bfloat16.
         num_experts: of all ranks, a multiple of the local ones.
         gemm1, gemm2: (weights, scales) of this rank's experts, as in the definition.

@@ -58,22 +58,32 @@ def run(
         output,
     )
     check_inputs(tensors, local_expert_offset, routed_scaling_factor)
-    if hidden_states.shape[0] == 0:
+    layer(tensors, local_expert_offset, routed_scaling_factor)
+
+
+def run_renorm(
+    routing_logits,
+    hidden_states,
+    hidden_states_scale,
+    gemm1_weights,
+    gemm1_weights_scale,
+    gemm2_weights,
+    gemm2_weights_scale,
+    output,
+):
+    """As `run`, for definitions with renorm routing: bf16 logits, no bias, every expert local."""
+    routed = (hidden_states, hidden_states_scale, gemm1_weights, gemm1_weights_scale, gemm2_weights)
+    check_inputs((routing_logits, *routed, gemm2_weights_scale, output))
+    layer((routing_logits, None, *routed, gemm2_weights_scale, output), 0, 1.0)
+
+
+def layer(tensors, local_expert_offset, routed_scaling_factor):
+    """Route, then call the library. tensors: as check_inputs takes them, with routing_bias None where there is none."""
+    logits, bias, x, x_scale, w1, w1_scale, w2, w2_scale, output = tensors
+    if x.shape[0] == 0:
         return
-    num_local_experts = gemm1_weights.shape[0]
-    with torch.cuda.device_of(hidden_states):
-        expert, weight = route(
-            routing_logits, routing_bias, local_expert_offset, routed_scaling_factor, num_local_experts
-        )
-        cutlass_fused_moe(
-            **keywords(
-                _PARAMETERS,
-                expert,
-                weight,
-                dequantise(hidden_states, hidden_states_scale),
-                routing_logits.shape[1],
-                (gemm1_weights, gemm1_weights_scale),
-                (gemm2_weights, gemm2_weights_scale),
-                output,
-            )
-        )
+    with torch.cuda.device_of(x):
+        expert, weight = route(logits, bias, local_expert_offset, routed_scaling_factor, w1.shape[0])
+        activations, num_experts = dequantise(x, x_scale), logits.shape[1]
+        experts = (w1, w1_scale), (w2, w2_scale)
+        cutlass_fused_moe(**keywords(_PARAMETERS, expert, weight, activations, num_experts, *experts, output))

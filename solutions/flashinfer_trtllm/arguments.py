@@ -5,10 +5,7 @@ function's signature. Layouts need no conversion: activations' scales are [H / 1
 K-major and unshuffled, and gemm1's first half of rows is `up`, its second half `gate`, here and there.
 """
 
-NUM_GROUPS = 8
-TOPK_GROUPS = 4
-TOP_K = 8
-DEEPSEEK_V3 = 2  # RoutingMethodType.DeepSeekV3; the enum's place in the package moved, its values did not
+RENORMALIZE, DEEPSEEK_V3 = 1, 2  # of RoutingMethodType; the enum's place in the package moved, its values did not
 K_MAJOR = 0  # WeightLayout.MajorK
 
 _INPUTS = (
@@ -46,14 +43,15 @@ def check_signature(parameters):
         raise ImportError(f"FlashInfer's trtllm_fp8_block_scale_moe no longer takes {', '.join(gone)}")
 
 
-def keywords(parameters, tensors, local_expert_offset, routed_scaling_factor):
+def keywords(parameters, problem, tensors, local_expert_offset, routed_scaling_factor):
     """Keywords of one call.
 
     Args:
         parameters: name -> inspect.Parameter of the installed function.
-        tensors: the definition's eight input tensors in its order, then `output`.
+        problem: the module of the definition's sizes and routing.
+        tensors: the definition's input tensors in its order, routing_bias None with renorm routing, then `output`.
         local_expert_offset: int.
-        routed_scaling_factor: a number.
+        routed_scaling_factor: a number; 1 with renorm routing.
 
     Returns:
         name -> value; `output` only where the function takes it.
@@ -61,28 +59,27 @@ def keywords(parameters, tensors, local_expert_offset, routed_scaling_factor):
     *inputs, output = tensors
     given = dict(zip(_INPUTS, inputs, strict=True))
     num_tokens, num_experts = given["routing_logits"].shape
-    num_local, gemm1_out, _ = given["gemm1_weights"].shape
     given |= {
         "num_experts": num_experts,
-        "top_k": TOP_K,
-        "n_group": NUM_GROUPS,
-        "topk_group": TOPK_GROUPS,
-        "intermediate_size": gemm1_out // 2,
+        "top_k": problem.TOP_K,
+        "n_group": None if problem.RENORM else problem.NUM_GROUPS,
+        "topk_group": None if problem.RENORM else problem.KEPT_GROUPS,
+        "intermediate_size": problem.INTERMEDIATE_SIZE,
         "local_expert_offset": local_expert_offset,
-        "local_num_experts": num_local,
+        "local_num_experts": problem.NUM_LOCAL_EXPERTS,
         "routed_scaling_factor": float(routed_scaling_factor),
-        "routing_method_type": DEEPSEEK_V3,
+        "routing_method_type": RENORMALIZE if problem.RENORM else DEEPSEEK_V3,
         "use_shuffled_weight": False,
         "weight_layout": K_MAJOR,
     }
     if "output" in parameters:  # from 0.7 on
         given["output"] = output
     if "tile_tokens_dim" in parameters and parameters["tile_tokens_dim"].default is not None:  # before 0.5
-        given["tile_tokens_dim"] = tile_tokens(num_tokens, num_experts)
+        given["tile_tokens_dim"] = tile_tokens(num_tokens * problem.TOP_K, num_experts)
     return given
 
 
-def tile_tokens(num_tokens, num_experts):
+def tile_tokens(num_pairs, num_experts):
     """Tokens of a tile, for versions that do not choose themselves: a power of two from 8 to 64."""
-    mean = num_tokens * TOP_K // num_experts
+    mean = num_pairs // num_experts
     return min(max(1 << mean.bit_length(), 8), 64)

@@ -11,6 +11,7 @@ from flashinfer.fused_moe import trtllm_fp8_block_scale_moe
 from flashinfer.fused_moe.core import get_trtllm_moe_sm100_module
 
 from .arguments import check_signature, keywords
+from .kernels import problem
 from .kernels.check_inputs import check_inputs
 
 if torch.cuda.get_device_capability()[0] != 10:
@@ -54,12 +55,33 @@ def run(
         output,
     )
     check_inputs(tensors, local_expert_offset, routed_scaling_factor)
-    if hidden_states.shape[0] == 0:
+    layer(tensors, local_expert_offset, routed_scaling_factor)
+
+
+def run_renorm(
+    routing_logits,
+    hidden_states,
+    hidden_states_scale,
+    gemm1_weights,
+    gemm1_weights_scale,
+    gemm2_weights,
+    gemm2_weights_scale,
+    output,
+):
+    """As `run`, for definitions with renorm routing: bf16 logits, no bias, every expert local."""
+    routed = (hidden_states, hidden_states_scale, gemm1_weights, gemm1_weights_scale, gemm2_weights)
+    check_inputs((routing_logits, *routed, gemm2_weights_scale, output))
+    layer((routing_logits, None, *routed, gemm2_weights_scale, output), 0, 1.0)
+
+
+def layer(tensors, local_expert_offset, routed_scaling_factor):
+    """Call the library. tensors: as check_inputs takes them, with routing_bias None where there is none."""
+    output = tensors[-1]
+    if output.shape[0] == 0:
         return
-    with torch.cuda.device_of(hidden_states):
-        result = trtllm_fp8_block_scale_moe(
-            **keywords(_PARAMETERS, tensors, local_expert_offset, routed_scaling_factor)
-        )
+    given = keywords(_PARAMETERS, problem, tensors, local_expert_offset, routed_scaling_factor)
+    with torch.cuda.device_of(output):
+        result = trtllm_fp8_block_scale_moe(**given)
         result = result[0] if isinstance(result, (list, tuple)) else result  # a list is announced for 0.8
         if result.data_ptr() != output.data_ptr():  # a version that takes no `output`, or does not heed it
             output.copy_(result)
