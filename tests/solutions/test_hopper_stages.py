@@ -31,7 +31,7 @@ def libraries():
     # each build sets these variables and puts them back
     same = {"TVM_FFI_CUDA_ARCH_LIST": stages.ARCHITECTURE, "CUDA_HOME": str(find_toolkit())}
     with mock.patch.dict(os.environ, same), ThreadPoolExecutor() as pool:
-        built = dict(zip(COUNTS, pool.map(stages.build, COUNTS), strict=True))
+        built = dict(zip(COUNTS, pool.map(stages.build, map(stages.sources, COUNTS)), strict=True))
     return {geometry: load_library(library) for geometry, library in built.items()}
 
 
@@ -50,27 +50,13 @@ def weights_of():
     kept.clear()
 
 
-def call(library, of, arguments):
-    """The layer through a test build; returns its output and what was read out."""
-    leading = ["routing_logits", "routing_bias"][: 1 if of["renorm"] else 2]
-    tensors = ["hidden_states", "hidden_states_scale"]
-    tensors += [f"gemm{gemm}_weights{scale}" for gemm in (1, 2) for scale in ("", "_scale")]
-    scalars = [] if of["renorm"] else ["local_expert_offset", "routed_scaling_factor"]
-    x = arguments["hidden_states"]
-    output = torch.full(x.shape, torch.nan, dtype=torch.bfloat16, device=x.device)
-    run = library["run_renorm" if of["renorm"] else "run_layer"]
-    run(*(arguments[name] for name in (*leading, *tensors, *scalars)), output, TERMS)
-    arrays = {str(name): torch.from_dlpack(array) for name, array in library["read_arrays"]().items()}
-    return output, arrays, {str(name): int(value) for name, value in library["read_numbers"]().items()}
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize(("geometry", "num_tokens"), [(name, count) for name in COUNTS for count in COUNTS[name]])
 def test_every_stage_is_right(libraries, weights_of, geometry, num_tokens):
     """A user would miss: which stage of a wrong layer to look at, at the real widths of four models."""
     of = stages.sizes(geometry)
     arguments = stages.tokens(of, num_tokens, DEVICE) | weights_of(geometry)
-    output, arrays, numbers = call(libraries[geometry], of, arguments)
+    output, arrays, numbers = stages.call(libraries[geometry], of, arguments, TERMS)
     assert ("mask" in arrays) == (num_tokens <= numbers["few_tokens"])
     assert (fault := stages.first_fault(arrays, numbers, of, arguments, output)) is None, fault
 

@@ -1,8 +1,8 @@
 """What a test build of hopper_fused reads out of its scratch, held against the plain statement of each stage.
 
-`build` compiles tests/samples/hopper_stages.cu with a definition's sources. `few` and `many` turn the bytes that it
-hands out into tensors in order of rows. `first_fault` names the first stage whose result is not what the results of the
-stages before it ask for.
+`build` compiles tests/samples/hopper_stages.cu with a definition's sources, and `call` runs it. `few` and `many` turn
+the bytes that it hands out into tensors in order of rows. `first_fault` names the first stage whose result is not what
+the results of the stages before it ask for.
 """
 
 import math
@@ -34,15 +34,33 @@ WEIGHT_ROWS = 256  # many tokens: weight rows of a tile
 H_ERROR, BF16_ERROR = {1: 0.05, 2: 0.01}, 5e-3
 
 
-def build(geometry):
-    """Compile the test build for a definition, once for each content; return the library's path.
+def sources(geometry):
+    """Path -> text of the test build for a definition."""
+    packed = {file.path: file.content for file in pack("hopper_fused")[geometry].sources}
+    texts = {path: text for path, text in packed.items() if path.endswith((".cu", ".cuh"))}
+    return texts | {"run.cuh": texts.pop("run.cu"), "stages.cu": SAMPLE.read_text()}  # stages.cu includes it
 
-    Raises RuntimeError as `build_library` does.
+
+def build(texts, flags=()):
+    """Compile a test build, once for each content; return the library's path. Raises as `build_library` does."""
+    return build_library("hopper_stages", texts, architecture=ARCHITECTURE, flags=flags)
+
+
+def call(library, of, arguments, terms):
+    """The layer through a test build's module; returns its output, and the arrays and numbers that it hands out.
+
+    terms: of h with many tokens.
     """
-    sources = {file.path: file.content for file in pack("hopper_fused")[geometry].sources}
-    texts = {path: text for path, text in sources.items() if path.endswith((".cu", ".cuh"))}
-    texts |= {"run.cuh": texts.pop("run.cu"), "stages.cu": SAMPLE.read_text()}  # stages.cu includes it
-    return build_library("hopper_stages", texts, architecture=ARCHITECTURE)
+    leading = ["routing_logits", "routing_bias"][: 1 if of["renorm"] else 2]
+    tensors = ["hidden_states", "hidden_states_scale"]
+    tensors += [f"gemm{gemm}_weights{scale}" for gemm in (1, 2) for scale in ("", "_scale")]
+    scalars = [] if of["renorm"] else ["local_expert_offset", "routed_scaling_factor"]
+    x = arguments["hidden_states"]
+    output = torch.full(x.shape, torch.nan, dtype=torch.bfloat16, device=x.device)
+    run = library["run_renorm" if of["renorm"] else "run_layer"]
+    run(*(arguments[name] for name in (*leading, *tensors, *scalars)), output, terms)
+    arrays = {str(name): torch.from_dlpack(array) for name, array in library["read_arrays"]().items()}
+    return output, arrays, {str(name): int(value) for name, value in library["read_numbers"]().items()}
 
 
 # ---- the layer's arguments ----

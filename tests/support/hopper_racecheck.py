@@ -1,0 +1,73 @@
+"""A small layer of hopper_fused for racecheck: test builds that leave out what the tool may not survive.
+
+    python hopper_racecheck.py LIBRARY
+
+runs a test build and holds every stage of it against its plain statement, on the CPU.
+"""
+
+import sys
+
+import hopper_stages as stages
+import torch
+from harness.packing import problem
+
+from solutions.kernels.build_library import load_library
+
+# Two K blocks of gemm1 a stage, and one of gemm2; experts with normal and swap-AB tiles, alone and in pairs.
+OF = {"num_experts": 128, "num_local_experts": 8, "top_k": 8, "num_groups": 1, "kept_groups": 1}
+OF |= {"hidden_size": 1024, "intermediate_size": 512, "renorm": False}
+ROWS = (240, 192, 144, 100, 70, 48, 17, 0)  # of each local expert, about
+COUNTS = ((260, 2), (1100, 1))  # tokens, and FP8 terms of h with so many
+
+ONE_CLUSTER = ("run.cuh", "args.clusters = sms / kClusterCtas;", "args.clusters = 1;")
+NO_PDL = (
+    "many_tokens/many_tokens.cuh",
+    "programmaticStreamSerializationAllowed = 1;",
+    "programmaticStreamSerializationAllowed = 0;",
+)
+NO_MULTICAST = [(f"many_tokens/gemm{gemm}.cu", "if (tile.shared) {", "if (false) {") for gemm in (1, 2)]
+# What is changed in the sources: file, text, text in its place. Barriers stay as they are.
+VARIANTS = {
+    "as it is": [],
+    "one cluster": [ONE_CLUSTER],
+    "one cluster, no PDL": [ONE_CLUSTER, NO_PDL],
+    "one cluster, no PDL, no multicast": [ONE_CLUSTER, NO_PDL, *NO_MULTICAST],
+}
+
+
+def sources(variant):
+    """Path -> text of a variant's test build."""
+    texts = stages.sources("full")
+    sizes = [f"constexpr int {symbol} = {OF[key]};" for key, symbol in problem.NAMES.items()]
+    texts["problem.cuh"] = "\n".join(["#pragma once", *sizes, "constexpr bool kRenorm = false;", ""])
+    for path, text, instead in VARIANTS[variant]:
+        if texts[path].count(text) != 1:
+            raise ValueError(f"{path}: got {texts[path].count(text)} times {text!r}, want it once")
+        texts[path] = texts[path].replace(text, instead)
+    return texts
+
+
+def arguments(num_tokens):
+    """On the CPU, so that the tool sees few kernels but the layer's."""
+    found = stages.tokens(OF, num_tokens, "cpu") | stages.weights(OF, "cpu")
+    logits, first = found["routing_logits"], found["local_expert_offset"]
+    logits[:, first : first + OF["num_local_experts"]] = -8 + torch.rand(num_tokens, OF["num_local_experts"])
+    for expert, rows in enumerate(ROWS):  # the expert's tokens, spread over all
+        token = (torch.arange(rows) * 7 + 13 * expert) % num_tokens
+        logits[token, first + expert] = 8 + torch.rand(rows)
+    return found
+
+
+def main(path):
+    library = load_library(path)
+    for num_tokens, terms in COUNTS:
+        given = arguments(num_tokens)
+        there = {name: value.cuda() if torch.is_tensor(value) else value for name, value in given.items()}
+        output, arrays, numbers = stages.call(library, OF, there, terms)
+        here = {name: array.cpu() for name, array in arrays.items()}
+        fault = stages.first_fault(here, numbers, OF, given, output.cpu())
+        print(f"T={num_tokens}, {numbers['terms']} terms: {fault or 'every stage is right'}", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
