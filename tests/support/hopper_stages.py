@@ -19,7 +19,7 @@ from solutions.kernels.build_library import build_library
 from solutions.kernels.combine import combine_ref
 from solutions.kernels.gemm1 import gemm1_ref
 from solutions.kernels.gemm2 import gemm2_ref
-from solutions.kernels.permute import permute_ref
+from solutions.kernels.permute import Permutation, permute_ref
 
 SAMPLE = Path(__file__).parents[1] / "samples" / "hopper_stages.cu"
 ARCHITECTURE = "9.0a"
@@ -161,7 +161,7 @@ class Rows:
     first: torch.Tensor  # [rows] int64: the first row of the row's piece
     span: torch.Tensor  # [rows] int64: the piece's rows, padding included
     token_rows: torch.Tensor  # [T, top_k] int64: rows of each token, in order, then -1
-    tile_expert: torch.Tensor  # [rows / align] int32
+    permutation: Permutation  # a pair is token * E_local + expert; a tile is `align` rows
     align: int
 
     @property
@@ -175,9 +175,9 @@ def expected_rows(chosen, align, top_k, chunk_rows=None):
     expert = torch.where(chosen, torch.arange(local, dtype=torch.int32, device=chosen.device), -1)
     permuted = permute_ref(expert, local, align)
     tiles = int(permuted.num_tiles)
-    token = permuted.token_of_row[: tiles * align].long()
-    tile_expert = permuted.tile_expert[:tiles]
-    row_expert = tile_expert.long().repeat_interleave(align)
+    permuted = permuted._replace(pair_of_row=permuted.pair_of_row[: tiles * align])
+    token = permuted.pair_of_row.long().div(local, rounding_mode="floor")  # -1 stays -1
+    row_expert = permuted.tile_expert[:tiles].long().repeat_interleave(align)
     row = torch.arange(len(token), device=chosen.device)
     rows_of_expert = torch.bincount(row_expert, minlength=local)
     first_of_expert = rows_of_expert.cumsum(0) - rows_of_expert
@@ -190,7 +190,7 @@ def expected_rows(chosen, align, top_k, chunk_rows=None):
     token_rows = torch.nn.functional.pad(
         torch.where(ranked == none, -1, ranked), (0, top_k - ranked.shape[1]), value=-1
     )
-    return Rows(token, row_expert, first, span, token_rows, tile_expert, align)
+    return Rows(token, row_expert, first, span, token_rows, permuted, align)
 
 
 def swizzled(row, column):
@@ -325,10 +325,11 @@ def coverage(tiles, rows, columns):
     exists = pieces < n[:, None] // ROW_ALIGN
     piece = (((first_row + first) // ROW_ALIGN)[:, None] + pieces)[exists]
     expert, column = (value[:, None].expand_as(exists)[exists] for value in (expert, column))
-    inside = (piece < len(rows.tile_expert)) & (column < columns)
+    tile_expert = rows.expert[:: rows.align]
+    inside = (piece < len(tile_expert)) & (column < columns)
     piece, column, expert = piece[inside], column[inside], expert[inside]
-    found = torch.zeros((len(rows.tile_expert), columns), dtype=torch.long, device=tiles.device)
-    found.index_put_((piece, column), torch.where(rows.tile_expert.long()[piece] == expert, 1, -1000), accumulate=True)
+    found = torch.zeros((len(tile_expert), columns), dtype=torch.long, device=tiles.device)
+    found.index_put_((piece, column), torch.where(tile_expert[piece] == expert, 1, -1000), accumulate=True)
     return found - 1000 * (~inside).sum()
 
 
@@ -407,7 +408,7 @@ def wrong_h(of, arguments, found):
     rows = found.rows
     x, x_scale = arguments["hidden_states"], arguments["hidden_states_scale"]
     w, w_scale = arguments["gemm1_weights"], arguments["gemm1_weights_scale"]
-    g = gemm1_ref(x, x_scale, w, w_scale, rows.token, rows.tile_expert, len(rows.tile_expert), rows.align)
+    g = gemm1_ref(x, x_scale, w, w_scale, rows.permutation, rows.align)
     up, gate = g.chunk(2, dim=-1)
     weight = found.weight[rows.token, rows.expert][:, None]
     want = torch.nn.functional.silu(gate) * up * weight
@@ -420,7 +421,7 @@ def reference_y(arguments, found):
     w, w_scale = arguments["gemm2_weights"], arguments["gemm2_weights_scale"]
     h = torch.where(rows.real[:, None], found.h, 0)
     ones = torch.ones((len(h), h.shape[1] // BLOCK), device=h.device)
-    return gemm2_ref(h, ones, w, w_scale, rows.tile_expert, len(rows.tile_expert), rows.align, 0, w.shape[1])
+    return gemm2_ref(h, ones, w, w_scale, rows.permutation, rows.align, 0, w.shape[1])
 
 
 def combined(y, token_rows):
