@@ -1,4 +1,4 @@
-"""build: the CUDA sources' library, compiled for one architecture on first use."""
+"""build: the libraries of the CUDA sources, compiled for one architecture on first use."""
 
 import importlib.util
 from functools import lru_cache
@@ -41,30 +41,43 @@ def cutlass_folders():
 
 
 def sources(hardware):
-    """Path -> text of the CUDA sources for a key of TARGETS: all but other architectures' own."""
-    others = tuple(other.prefix for key, other in TARGETS.items() if key != hardware)
+    """Name -> path -> text of two libraries for a key of TARGETS: the GEMMs, and the layer that launches them.
+
+    No size decides the GEMMs, which take minutes to compile: definitions share them.
+    """
     texts = read_sources(Path(__file__).parent)
-    return {path: text for path, text in texts.items() if not path.startswith(others)}
+    own, interface = ("find_tile.cu", TARGETS[hardware].prefix), "grouped_gemm.cuh"
+    apart = ("find_tile.cu", *(target.prefix for target in TARGETS.values()))
+    return {
+        "cutlass_grouped_gemms": {path: text for path, text in texts.items() if path.startswith((*own, interface))},
+        "cutlass_grouped": {path: text for path, text in texts.items() if not path.startswith(apart)},
+    }
 
 
 def build(hardware):
-    """Path of the library for a key of TARGETS, compiled if it is not there yet.
+    """Paths of the two libraries for a key of TARGETS, each compiled if it is not there yet.
 
     Raises:
         RuntimeError: there is no CUTLASS, or as `build_library` does.
     """
     target, folders = TARGETS[hardware], cutlass_folders()
-    return build_library(
-        "cutlass_grouped",
-        sources(hardware),
-        architecture=target.architecture,
-        flags=target.flags,
-        include_folders=folders,
-        headers_version=(folders[0] / "cutlass" / "version.h").read_text(),
-    )
+    return [
+        build_library(
+            name,
+            texts,
+            architecture=target.architecture,
+            flags=target.flags,
+            include_folders=folders,
+            headers_version=(folders[0] / "cutlass" / "version.h").read_text(),
+        )
+        for name, texts in sources(hardware).items()
+    ]
 
 
 @lru_cache
 def load_kernels():
-    """The module compiled for sm_90, with `run_layer` and `tile_number`. Raises RuntimeError as `build` does."""
-    return load_library(build("sm_90"))
+    """The modules compiled for sm_90: one with `find_tile`, one with `run_layer` and `run_renorm`.
+
+    Raises RuntimeError as `build` does.
+    """
+    return [load_library(library) for library in build("sm_90")]

@@ -9,12 +9,12 @@ from .build import load_kernels
 from .kernels.check_inputs import check_inputs
 from .tiles import choose_tiles
 
-_kernels = load_kernels()  # compiled on import, when the solution is built, not at its first call
+_gemms, _layer = load_kernels()  # compiled on import, when the solution is built, not at its first call
 
 
 @lru_cache(maxsize=4096)
 def _tiles(num_tokens):
-    return tuple(_kernels.find_tile(name) for name in choose_tiles(num_tokens))
+    return tuple(_gemms.find_tile(name) for name in choose_tiles(num_tokens))
 
 
 def run(
@@ -49,7 +49,7 @@ def run(
         gemm2_weights,
         gemm2_weights_scale,
     )
-    _call(_kernels.run_layer, tensors, (local_expert_offset, routed_scaling_factor), output)
+    _call(_layer.run_layer, tensors, (local_expert_offset, routed_scaling_factor), output)
 
 
 def run_renorm(
@@ -72,7 +72,7 @@ def run_renorm(
         gemm2_weights,
         gemm2_weights_scale,
     )
-    _call(_kernels.run_renorm, tensors, (), output)
+    _call(_layer.run_renorm, tensors, (), output)
 
 
 def _call(function, tensors, scalars, output):

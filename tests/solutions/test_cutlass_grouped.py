@@ -154,8 +154,8 @@ def test_tiles_go_by_the_rows_of_an_expert(geometry, tokens, tile, tmp_path, mon
 @compiles("sm_90")
 def test_hopper_build_uses_the_tensor_cores_and_does_not_spill(build_module):
     """A user would miss: the first call dies in the compiler, or a GEMM several times slower than it can be."""
-    library = build_module.build("sm_90")
-    kernels = resources(library)
+    libraries = build_module.build("sm_90")
+    kernels = {name: use for library in libraries for name, use in resources(library).items()}
     assert sum("device_kernel" in name for name in kernels) == len(tile_files("sm90_")) > 0
     for stage in STAGES:
         assert any(stage in name for name in kernels), stage
@@ -163,7 +163,7 @@ def test_hopper_build_uses_the_tensor_cores_and_does_not_spill(build_module):
     assert {stage_of(name, stages) for name in kernels if "device_kernel" in name} == {"gemm1, gemm2"}
     spilled = {name: use for name, use in kernels.items() if use[1] or use[2]}
     assert not spilled, spilled
-    code = subprocess.run([TOOL, "-sass", library], capture_output=True, text=True, check=True).stdout
+    code = subprocess.run([TOOL, "-sass", libraries[0]], capture_output=True, text=True, check=True).stdout
     for function in code.split("Function : ")[1:]:
         name = function.split(maxsplit=1)[0]
         if "device_kernel" in name:
@@ -174,8 +174,7 @@ def test_hopper_build_uses_the_tensor_cores_and_does_not_spill(build_module):
 @compiles("sm_100")
 def test_blackwell_gemm_compiles_behind_the_same_interface(build_module):
     """A user would miss: a port that stopped compiling. It has never been run."""
-    library = build_module.build("sm_100")
-    kernels = resources(library)
+    kernels = resources(build_module.build("sm_100")[0])
     assert sum("device_kernel" in name for name in kernels) == 1
     assert any("write_scale_layouts" in name for name in kernels)
 
@@ -186,10 +185,10 @@ def test_every_chosen_tile_is_compiled(layer):
     module = sys.modules[layer._callable.__module__]
     names = {name for _, *pair in sys.modules[module.choose_tiles.__module__].TABLE for name in pair}
     assert names
-    addresses = {name: module._kernels.find_tile(name) for name in names}
+    addresses = {name: module._gemms.find_tile(name) for name in names}
     assert len(set(addresses.values())) == len(names) and all(addresses.values())
     with pytest.raises(ValueError, match="there is no tile nonsense"):
-        module._kernels.find_tile("nonsense")
+        module._gemms.find_tile("nonsense")
 
 
 @compiles("sm_90")
@@ -265,8 +264,12 @@ def test_what_decides_the_library(build_module, monkeypatch):
     monkeypatch.setattr(build_module, "build_library", lambda *args, **options: asked.append((*args, options)))
     for hardware in ("sm_90", "sm_100"):
         build_module.build(hardware)
-    for (name, texts, options), own, other in zip(asked, ("sm90_", "sm100_"), ("sm100_", "sm90_"), strict=True):
-        assert name == NAME and options["architecture"].replace(".", "")[:-1] == own[2:-1]
-        assert "layer.cu" in texts and any(path.startswith(own) for path in texts)
-        assert not any(path.startswith(other) for path in texts)
-        assert "CUTLASS_MAJOR" in options["headers_version"]
+    for number, ours, others in (("9.0a", "sm90_", "sm100_"), ("10.0a", "sm100_", "sm90_")):
+        (gemms_name, gemms, _), (layer_name, layer, _) = pair = asked[:2]
+        del asked[:2]
+        assert (gemms_name, layer_name) == (f"{NAME}_gemms", NAME)
+        assert "layer.cu" in layer and "problem.cuh" in layer and "problem.cuh" not in gemms
+        assert any(path.startswith(ours) for path in gemms) and "grouped_gemm.cuh" in gemms.keys() & layer.keys()
+        for _, texts, options in pair:
+            assert options["architecture"] == number and not any(path.startswith(others) for path in texts)
+            assert "CUTLASS_MAJOR" in options["headers_version"]

@@ -61,7 +61,7 @@ def main(argv: list[str]) -> int:
     reference = registry.build_reference(full)
     module = sys.modules[runnable._callable.__module__]
     sources = sorted((paths.SOLUTIONS / "cutlass_grouped").glob("sm90_*_*.cu"))
-    address = {name: module._kernels.find_tile(name) for name in (path.stem[len("sm90_") :] for path in sources)}
+    address = {name: module._gemms.find_tile(name) for name in (path.stem[len("sm90_") :] for path in sources)}
     everything = random_inputs(full, max(args.tokens), "cuda")
     wrong = 0
     for tokens in args.tokens:
@@ -73,7 +73,7 @@ def main(argv: list[str]) -> int:
             pair = [address[tile] for tile in chosen]
             pair[at] = address[name]
             output = torch.full_like(expected, float("nan"))
-            call = partial(module._kernels.run_layer, *inputs, output, *pair)
+            call = partial(module._layer.run_layer, *inputs, output, *pair)
             call()
             shares = matched_ratios(output, expected)
             right = bool(output.isfinite().all()) and shares["relaxed"] >= TOLERANCES["relaxed"].ratio
