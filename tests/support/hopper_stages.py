@@ -456,9 +456,10 @@ def first_fault(arrays, numbers, of, arguments, output):
         return f"gemm1 + swiglu_quant: {fault}"
     y, last = reference_y(arguments, found), "gemm2 + combine"
     if found.y is not None:
-        y, last = found.y, "combine"
-        if fault := differing(y[found.rows.real], reference_y(arguments, found)[found.rows.real], BF16_ERROR, "row"):
+        real = found.rows.real
+        if fault := differing(found.y[real], y[real], BF16_ERROR, "row that is no padding"):
             return f"gemm2: {fault}"
+        y, last = found.y, "combine"
     want = combined(y, found.rows.token_rows)
     if found.partial is not None:
         if fault := wrong_partial(y, found):
