@@ -214,7 +214,7 @@ def spoiled(monkeypatch, tmp_path):
     """A function that starts a solution whose main.py has one text replaced."""
     folder = tmp_path / "solutions"
     (folder / "kernels").mkdir(parents=True)
-    for stage in ("check_tensors", "check_inputs"):
+    for stage in ("check_tensors", "problem", "check_inputs"):
         (folder / "kernels" / f"{stage}.py").write_text((paths.SOLUTIONS / "kernels" / f"{stage}.py").read_text())
     monkeypatch.setattr(paths, "SOLUTIONS", folder)
 
@@ -242,7 +242,7 @@ def test_a_solution_that_raises_shows_its_own_line(spoiled):
     line = next(n for n, t in enumerate((paths.SOLUTIONS / "mine" / "main.py").open(), 1) if "no_such" in t)
     assert found.reasons["mine"] == [
         "AttributeError: 'Tensor' object has no attribute 'no_such'",
-        f"at solutions/mine/main.py:{line} in run",
+        f"at solutions/mine/main.py:{line} in experts",
     ]
     assert 'File "solutions/mine/main.py"' in found.logs["mine"]
     assert 'File "solutions/mine/main.py"' in found.traces["mine"].evaluation.log
@@ -261,7 +261,9 @@ def test_a_wrong_solution_is_diagnosed(spoiled):
 
 
 def test_a_returned_tensor_is_diagnosed(spoiled):
-    found = judged("mine", spoiled("mine", "output.copy_(y)", "return y.bfloat16()"))
+    call = "    experts(weight[:, local_expert_offset:], *rows, "
+    returned = f"{call}y := torch.empty_like(output))\n    return y\n"
+    found = judged("mine", spoiled("mine", f"{call}output)\n", returned))
     assert found.reasons["mine"][-1].startswith("run() returned a tensor of [16, 512]")
 
 

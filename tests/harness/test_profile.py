@@ -594,7 +594,11 @@ def test_every_definition_has_default_workloads(monkeypatch, geometry, tokens):
 
 
 INTERPRETED = [
-    ("triton_fused_v2", "one-token", ["route", "permute", "gemm1 + swiglu_quant", "gemm2", "combine", HOST_OPERATIONS]),
+    (
+        "triton_fused_v2",
+        "one-token",
+        ["route", "permute", "gemm1", "swiglu_quant", "gemm2", "combine", HOST_OPERATIONS],
+    ),
     ("gather_scatter_bf16", "one-token", ["sort", "gemm1 + swiglu", "gemm2 + scatter", "sum", HOST_OPERATIONS]),
     ("triton_mxfp8", "one-token", ["product", "sum of shares", HOST_OPERATIONS]),
     (

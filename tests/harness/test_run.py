@@ -249,7 +249,7 @@ def test_a_cache_that_cannot_be_written_is_named_before_anything_runs(tmp_path, 
     shown = capsys.readouterr()
     (line,) = shown.err.splitlines()
     assert line.startswith(f"FIB_CACHE_PATH: nothing can be written in {tmp_path}/file/cache: Not a directory; set")
-    assert not shown.out
+    assert shown.out.splitlines() == ["No CUDA device: Triton's interpreter runs the kernels, so no times."]
 
 
 def test_a_reference_that_does_not_run_fails_the_run(tmp_path, monkeypatch, passed, two_workloads, capsys):

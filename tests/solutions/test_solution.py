@@ -484,7 +484,7 @@ def test_wrong_scalars_are_refused(layer, geometry, name, value):
 
 def test_hopper_fused_refuses_a_bool_before_its_binding(monkeypatch, tmp_path):
     """A user would miss: the binding takes True for 1, and experts of another rank are computed."""
-    (folder,) = pack.pack_packages(["hopper_fused"], tmp_path)
+    (folder,) = pack.pack_packages(["hopper_fused"], tmp_path, [])
     (folder / "__init__.py").unlink()  # it imports main.py, which compiles
     monkeypatch.syspath_prepend(tmp_path)
     build = importlib.import_module("hopper_fused.build")
