@@ -88,10 +88,9 @@ def test_every_definition_of_the_family_is_served():
     assert set(GEOMETRIES) == {name for name in family if not name.startswith("small")}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on the PATH")
-@pytest.mark.parametrize(
-    "geometry", [pytest.param(name, marks=() if name == "full" else pytest.mark.slow) for name in GEOMETRIES]
-)
+@pytest.mark.parametrize("geometry", GEOMETRIES)
 def test_stages_compile_for_hopper_and_do_not_spill(geometry, tmp_path):
     """A user would miss: the first call dies in the compiler. The GEMMs take minutes and are tested below."""
     folders = [unpack(geometry, tmp_path), find_include_path(), find_dlpack_include_path()]
