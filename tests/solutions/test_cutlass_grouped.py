@@ -90,7 +90,9 @@ def test_every_definition_of_the_family_is_served():
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on the PATH")
-@pytest.mark.parametrize("geometry", GEOMETRIES)
+@pytest.mark.parametrize(
+    "geometry", ["full", "kimi-k2-ep1", "minimax-m2", "qwen3-next"]
+)  # both routings, 32 to 384 experts
 def test_stages_compile_for_hopper_and_do_not_spill(geometry, tmp_path):
     """A user would miss: the first call dies in the compiler. The GEMMs take minutes and are tested below."""
     folders = [unpack(geometry, tmp_path), find_include_path(), find_dlpack_include_path()]

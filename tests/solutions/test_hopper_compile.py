@@ -17,7 +17,7 @@ CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuob
 # What ptxas says where it makes wgmma wait for each other, and where it ignores setmaxnreg.
 GIVEN_UP = re.compile(r"C75\d\d|serializ|setmaxnreg.*ignored", re.IGNORECASE)
 SPILLED = re.compile(r"(\d+) bytes spill stores")
-QUICK = ("combine.cu", "gemm2.cu", "route_permute.cu")  # a few seconds each; the others are in the slow set
+QUICK = ("combine.cu", "route_permute.cu")  # a few seconds each; the others are in the slow set
 SOURCES = [
     pytest.param(geometry, name, marks=() if geometry == "full" and name.endswith(QUICK) else pytest.mark.slow)
     for geometry in ("full", "qwen3-next")  # no groups of columns shared, and most shared

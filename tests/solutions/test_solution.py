@@ -221,7 +221,7 @@ def test_full_workloads(layer, geometry, num_tokens, records, record_property):
 
 
 @at("small")
-@pytest.mark.parametrize(("num_tokens", "every"), [(130, 32), *(slow(n, 8) for n in (300, 400, 1100))])
+@pytest.mark.parametrize(("num_tokens", "every"), [(130, 32), slow(300, 8), slow(400, 8), slow(1100, 32)])
 def test_more_tokens_than_one_chunk_or_tile_choice(layer, geometry, num_tokens, every):
     """A user would miss: what only happens above 128, 256 or 1024 tokens, at any width."""
     arguments = inputs(geometry, num_tokens)
