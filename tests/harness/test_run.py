@@ -4,6 +4,7 @@ import importlib.metadata
 import json
 import runpy
 import sys
+from itertools import pairwise
 
 import pytest
 import torch
@@ -239,6 +240,20 @@ def test_a_run_that_is_cut_short_keeps_what_it_measured(tmp_path, monkeypatch, p
     shown = capsys.readouterr()
     assert "triton_fused_v2" in shown.out.partition("━")[2] and f"2 traces saved in {output}" in shown.out
     assert shown.err == "interrupted\n"
+
+
+def test_no_solution_is_always_the_first(monkeypatch, passed, no_gpu, capsys):
+    """A user would miss: a solution that looks slow for being timed right after the reference on every workload."""
+    first = []
+
+    def run_workload(found, workload, solutions, *rest):
+        first.append(solutions[0].name)
+        return {s.name: passed for s in solutions}
+
+    monkeypatch.setattr(cpu_judge, "run_workload", run_workload)
+    names = ["torch_mxfp8_emulated", "triton_mxfp8"]
+    assert cli.main(["run", "--definition", "mxfp8_small", "--solutions", *names, "--no-save"]) == 0
+    assert len(first) > 1 and all(one != other for one, other in pairwise(first))
 
 
 def test_a_cache_that_cannot_be_written_is_named_before_anything_runs(tmp_path, monkeypatch, no_gpu, capsys):

@@ -4,6 +4,7 @@ On the CPU Triton's interpreter runs the kernels of the small geometries, which 
 """
 
 import re
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -98,6 +99,7 @@ def judging(
     """
     full = definition(geometry)
     sources = {name: provenance_of(packed, tolerance, config, device, command) for name, packed in solutions.items()}
+    order = deque(solutions.values())  # who comes first is timed on a colder GPU and host: another one on each workload
     diagnosed = set()
 
     def with_diagnosis(name: str, evaluation: Evaluation, workload: Workload) -> Evaluation:
@@ -110,9 +112,10 @@ def judging(
         return evaluation.model_copy(update={"log": log})
 
     def judge(label: str, workload: Workload) -> Judged:
+        order.rotate(-1)
         try:
             with nullcontext(kept) if kept else workers.running(config.log_dir) as runner:
-                found = runner.run_workload(full, workload, list(solutions.values()), config, paths.ROOT)
+                found = runner.run_workload(full, workload, list(order), config, paths.ROOT)
         except RuntimeError as error:
             return Judged(label, {}, f"the reference did not run: {error}")
         traces, logs, reasons = {}, {}, {}
