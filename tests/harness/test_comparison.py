@@ -382,6 +382,7 @@ def test_a_truncated_line_costs_only_itself(command, tmp_path):
     assert places == [f"{file}:3", f"{file}:6", f"{file}:12"]
 
 
+@pytest.mark.xdist_group("traces of all models")  # tests/docs has read them there
 def test_the_command_reads_this_repository_and_writes_a_file(command, tmp_path):
     output = tmp_path / "new" / "x.json"
     assert command("--tolerance", "relaxed", "--format", "json", "--output", output) == (0, "", "")

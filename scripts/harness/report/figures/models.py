@@ -32,7 +32,7 @@ def draw_panel(axes: Axes, name: str, curves: dict[str, list[list]]) -> None:
     if not curves:
         axes.text(0.5, 0.5, "not measured", transform=axes.transAxes, ha="center", va="center", color=style.FAINT)
     for solution, points in sorted(curves.items(), key=lambda curve: -sum(y for _, y in curve[1])):
-        few = {"markevery": max(1, len(points) // 3), "markersize": 4, "linewidth": 1.2}
+        few = {"markevery": max(1, len(points) // 2), "markersize": 4, "linewidth": 1.2}
         axes.plot(*zip(*points, strict=True), **style.look(solution) | few)
 
 
