@@ -93,10 +93,6 @@ def test_a_small_gpu_is_told_what_is_needed():
     assert text.endswith("20.0 GB are free; with one trial and one solution 69.9 GB"), text
 
 
-def test_calls_of_the_reference():
-    assert memory.reference_calls(3, 10, 50) == 183
-
-
 def test_device_memory_is_given_back_after_draws_and_the_reference(monkeypatch):
     """A user would miss: 45 GB that hold nothing while a worker is out of memory."""
     given_back, kept = [], (utils._rand_tensor, PersistentSubprocessWorker.run_ref)

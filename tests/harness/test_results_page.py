@@ -7,7 +7,8 @@ import re
 import pytest
 from harness import cli
 from harness.core import paths
-from harness.results import comparison, models
+from harness.results import comparison
+from harness.results.model_names import layers
 from recorded import DEFAULT, NAME, RECORDS, RELAXED, trace, trace_set, write
 
 browser = pytest.importorskip("browser")  # which needs selenium
@@ -115,7 +116,7 @@ def data_of(page):
 def test_page_holds_every_recorded_figure(here):
     """A reader must see the figures that were recorded last, of every solution of the FP8 layers and no other."""
     data, text = data_of(here), here.read_text()
-    built = models.recorded()
+    built = comparison.recorded([layer.definition for layer in layers()])
     cells = [cell for group in built.groups for cell in group.cells]
     shown = [
         (point["latency_ms"], point["speedup"]) for g in data["groups"] for s in g["series"] for point in s["points"]
@@ -388,7 +389,7 @@ def test_times_the_bound_is_linear_and_numbers_stand_for_outliers(driver, here):
     """The default view of traces with a bound. A point at 56 must not flatten those that lie between 1 and 2."""
     browser.resize(driver, 1280)
     driver.get(here.as_uri())
-    group = next(group for group in comparison.recorded(NAME).groups if group.tolerance_name == "relaxed")
+    group = next(group for group in comparison.recorded([NAME]).groups if group.tolerance_name == "relaxed")
     times = {cell.seq_len: cell.over_bound for cell in group.cells if cell.solution == "flashinfer_cutlass"}
     numbers = [node.text for node in find(driver, ".point.series-slate text")]
     above = sorted(times.values())[-len(numbers) :]

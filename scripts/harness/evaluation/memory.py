@@ -24,9 +24,9 @@ from harness.core.errors import CannotRun
 from harness.operators.catalogue import GEOMETRIES, definition
 
 L2_FLUSH = 256 << 20  # FIB's buffer in each process that takes times
-Todo = list[tuple[str, Workload]]  # with labels
-
 CONTEXTS = 2_000_000_000  # both processes' CUDA contexts, code and libraries' workspaces; a guess
+
+Todo = list[tuple[str, Workload]]  # with labels
 
 
 @dataclass(frozen=True)
@@ -74,15 +74,13 @@ def needs(geometry: str, seq_len: int, trials: int, solutions: int = 2) -> Needs
     """Of a run of at least that many solutions on workloads of at most seq_len tokens."""
     full = definition(geometry)
     each = input_bytes(full, seq_len)
-    timing = 2 * each + L2_FLUSH
-    drawing = (trials - 1) * each + draw_bytes(full, seq_len)
-    here = max(drawing, trials * each + timing + reference_bytes(full, geometry, seq_len))
-    worker = trials * each + timing + scratch_bytes(geometry, seq_len)
-    if solutions > 1:
-        worker = max(worker, 2 * trials * each)
-    renewed = max(here, trials * each + worker)
-    again = worker if solutions > 1 else max(worker, 2 * trials * each)  # the next workload's first solution
-    return Needs(CONTEXTS + again + trials * each + max(here, trials * each), CONTEXTS + renewed)
+    inputs, timing = trials * each, 2 * each + L2_FLUSH
+    drawing = inputs - each + draw_bytes(full, seq_len)
+    here = max(drawing, inputs + timing + reference_bytes(full, geometry, seq_len))
+    first = inputs + timing + scratch_bytes(geometry, seq_len)
+    next_one = max(first, 2 * inputs)  # another solution, or the next workload's first
+    worker = first if solutions == 1 else next_one
+    return Needs(CONTEXTS + next_one + inputs + here, CONTEXTS + max(here, inputs + worker))
 
 
 def gigabytes(count: int) -> str:
@@ -124,8 +122,3 @@ def keeps_worker(todo: Todo, free: int, geometry: str, trials: int, solutions: i
     """Whether one worker can judge these workloads one after the other."""
     longest = max(workload.axes["seq_len"] for _, workload in todo)
     return len(todo) == 1 or needs(geometry, longest, trials, solutions).kept <= free
-
-
-def reference_calls(trials: int, warmup_runs: int, iterations: int) -> int:
-    """Of the reference, for each workload: one for the expected output of a trial, the others for its time."""
-    return trials * (1 + warmup_runs + iterations)

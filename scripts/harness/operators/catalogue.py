@@ -42,15 +42,16 @@ def definition(geometry: str) -> Definition:
 
 
 BY_NAME = {definition_name(geometry): geometry for geometry in GEOMETRIES}  # a definition's name -> geometry
-ALIASES = {"deepseek-v3-ep8": "full"}  # what the first geometry would be called beside the others of its model
+KEYS = {geometry: geometry for geometry in GEOMETRIES}
+KEYS |= {"deepseek-v3-ep8": "full"}  # what the first geometry would be called beside the others of its model
+KEYS |= BY_NAME  # every name that a user may give -> geometry
 
 
 def geometry_named(name: str) -> str:
     """The geometry that a user names, by its key or by its definition's name. Raises UserError for neither."""
-    geometry = BY_NAME.get(name, ALIASES.get(name, name))
-    if geometry not in GEOMETRIES:
-        raise UserError(unknown("definition", name, [*GEOMETRIES, *ALIASES, *BY_NAME], ", ".join(GEOMETRIES)))
-    return geometry
+    if name not in KEYS:
+        raise UserError(unknown("definition", name, list(KEYS), ", ".join(GEOMETRIES)))
+    return KEYS[name]
 
 
 def small_like(geometry: str) -> str:

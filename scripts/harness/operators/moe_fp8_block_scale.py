@@ -156,23 +156,27 @@ def routing_bound(logits: np.ndarray, bias: np.ndarray, offset: int, geometry: s
     return layer_bound(routing_model.select(logits, bias, of) - offset, routing_bytes, of)
 
 
+def expert_bytes(of: dict) -> int:
+    """An expert's FP8 weights and their fp32 scales, one per block."""
+    weights = 3 * of["intermediate_size"] * of["hidden_size"]
+    return weights + 4 * weights // BLOCK**2
+
+
 def layer_bound(chosen: np.ndarray, routing_bytes: int, of: dict) -> Bound:
     """Bound of a layer. chosen [T, top_k]: experts counted from the rank's first one; others are another rank's."""
-    hidden, intermediate = of["hidden_size"], of["intermediate_size"]
+    hidden = of["hidden_size"]
     local = (chosen >= 0) & (chosen < of["num_local_experts"])
     rows, tokens = int(local.sum()), int(local.any(axis=1).sum())
     active = len(np.unique(chosen[local]))
 
-    weights = 3 * intermediate * hidden  # fp8, with an fp32 scale per block
-    expert_bytes = weights + 4 * weights // BLOCK**2
     token_bytes = hidden + 4 * hidden // BLOCK
     output_bytes = len(chosen) * hidden * 2
     return Bound(
         seq_len=len(chosen),
         rows=rows,
         active=active,
-        bytes=active * expert_bytes + tokens * token_bytes + routing_bytes + output_bytes,
-        flops=2 * rows * weights,
+        bytes=active * expert_bytes(of) + tokens * token_bytes + routing_bytes + output_bytes,
+        flops=2 * rows * 3 * of["intermediate_size"] * hidden,
     )
 
 

@@ -10,24 +10,24 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
-from definitions.moe_fp8_block_scale import definition_name
 from harness.core import paths
 from harness.core.atomic_file import write_atomically
 from harness.core.errors import UserError
 from harness.core.names import unknown
+from harness.operators.catalogue import definition_name
 from harness.packing import pack
 from harness.profiling.record import read_records
 from harness.report import profiles, studies, sweep, tuning
-from harness.report.blocks import examples, memory, results, solutions, tolerances
-from harness.report.blocks import models as model_lines
+from harness.report.blocks import examples, memory, models, results, solutions, tolerances
 from harness.report.blocks.examples import Moebench
 from harness.report.comparison import choice_table
 from harness.report.figures import models as models_figure
 from harness.report.figures import roofline, speed, stages
 from harness.report.figures import sweep as sweep_figure
 from harness.report.figures.picture import Picture
-from harness.results import comparison, models
+from harness.results import comparison
 from harness.results.comparison import Comparison
+from harness.results.model_names import layers
 
 MARKER = re.compile(r"^<!-- (?:generated|output of|end of)\b(?s:.*?) -->$", re.M)
 PIECE = re.compile(  # two markers that belong together, and what is between them
@@ -48,27 +48,27 @@ Figures = tuple[tuple[tuple[str, ...], Callable[[], list[Picture]]], ...]  # the
 @cache
 def recorded() -> Comparison:
     """The traces of the full FP8 layer."""
-    return comparison.recorded(definition_name("full"))
+    return comparison.recorded([definition_name("full")])
 
 
 @cache
 def of_models() -> Comparison:
     """The traces of every model's layer."""
-    return models.recorded()
+    return comparison.recorded([layer.definition for layer in layers()])
 
 
 BLOCKS: Blocks = {
     ("README.md", "answer"): lambda: results.answer(recorded()),
     ("README.md", "results"): lambda: results.block(recorded()),
-    ("README.md", "models"): lambda: model_lines.block(of_models()),
+    ("README.md", "models"): lambda: models.block(of_models()),
     ("docs/compare.md", "choice"): lambda: choice_table(recorded()).markdown(),
     ("docs/tolerances.md", "passes"): lambda: tolerances.block(recorded()),
     ("docs/backends.md", "solutions"): lambda: solutions.block(recorded()),
-    ("docs/models.md", "models"): lambda: model_lines.block(of_models()),
-    ("docs/models.md", "sizes"): model_lines.sizes,
-    ("docs/models.md", "bounds"): model_lines.bounds,
-    ("docs/models.md", "speeds"): lambda: model_lines.speeds(of_models()),
-    ("docs/models.md", "peers"): lambda: model_lines.peers(of_models()),
+    ("docs/models.md", "models"): lambda: models.block(of_models()),
+    ("docs/models.md", "sizes"): models.sizes,
+    ("docs/models.md", "bounds"): models.bounds,
+    ("docs/models.md", "speeds"): lambda: models.speeds(of_models()),
+    ("docs/models.md", "peers"): lambda: models.peers(of_models()),
     ("docs/memory.md", "memory"): memory.block,
     ("docs/sweep.md", "sweeps"): sweep.block,
     ("docs/profile.md", "profile"): profiles.block,

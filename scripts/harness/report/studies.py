@@ -29,7 +29,7 @@ class Study:
 
     def traces(self) -> Comparison:
         """The runs at TOLERANCE. Raises TraceSetError for traces that cannot be read."""
-        return comparison.recorded(self.definition, TOLERANCE)
+        return comparison.recorded([self.definition], TOLERANCE)
 
     def records(self) -> list[ProfileRecord]:
         """Raises UserError for a file that is no record."""

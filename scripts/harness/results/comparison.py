@@ -7,7 +7,7 @@ one of the current source comes before a stale one, and the newest of those coun
 
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
@@ -18,7 +18,7 @@ import pandas as pd
 from harness.core import paths
 from harness.core.names import unknown
 from harness.operators import roofline
-from harness.operators.catalogue import ALIASES, GEOMETRIES, definition_name
+from harness.operators.catalogue import KEYS, definition_name
 from harness.results import staleness, trace_files
 from harness.results.summary import RegimeSummary, summarise, with_level
 from harness.results.trace_files import TraceSetError
@@ -184,13 +184,13 @@ def check_known(what: str, names: Iterable[str], known: Iterable[str]) -> None:
             raise TraceSetError(unknown(what, name, sorted(set(known))))
 
 
-def recorded(definition: str, tolerance: str | None = None) -> Comparison:
-    """This repository's traces of a definition (its name); empty where there are none.
+def recorded(definitions: Collection[str], tolerance: str | None = None) -> Comparison:
+    """This repository's traces of definitions (their names); empty where there are none.
 
     Raises TraceSetError for any that cannot be read: what is published leaves none of them out.
     """
-    path = paths.trace_file(definition)
-    found = build([path], tolerance=tolerance) if path.exists() else Comparison([])
+    files = [path for name in definitions if (path := paths.trace_file(name)).exists()]
+    found = build(files, tolerance=tolerance) if files else Comparison([])
     if found.warnings:
         raise TraceSetError(found.warnings[0])
     return found
@@ -215,8 +215,7 @@ def build(
     if not usable:
         raise TraceSetError(f"no traces that can be compared: {notes[0]}")
     traces = trace_table(usable)
-    key = ALIASES.get(definition, definition)
-    wanted = definition_name(key) if key in GEOMETRIES else definition
+    wanted = definition_name(KEYS[definition]) if definition in KEYS else definition
     for column, names in (("definition", [wanted] if wanted else []), ("solution", solutions)):
         check_known(column, names, traces[column].values)
         traces = traces[traces[column].isin(names)] if names else traces

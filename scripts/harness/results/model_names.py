@@ -89,7 +89,5 @@ def layers_named(text: str) -> list[Layer]:
 
 
 def weight_bytes(layer: Layer) -> int:
-    """FP8 weights of the rank's experts and their fp32 scales, one per 128 x 128 block."""
-    of = layer.sizes
-    values = 3 * of["num_local_experts"] * of["hidden_size"] * of["intermediate_size"]
-    return values + 4 * values // 128**2
+    """Of the rank's experts, with their scales."""
+    return layer.sizes["num_local_experts"] * moe_fp8_block_scale.expert_bytes(layer.sizes)

@@ -8,10 +8,8 @@ from types import SimpleNamespace
 from harness.core import paths
 from harness.operators.roofline import MEASURED_ON
 from harness.packing.manifest import read_manifest, solution_names
-from harness.results import comparison
 from harness.results.comparison import Comparison, Ratio, Row, RunGroup, Section, ratio
 from harness.results.model_names import Layer, layers
-from harness.results.trace_files import TraceSetError
 
 SHOWN = "relaxed"
 FEW_TOKENS = 256  # targets are stated up to here and from MANY_TOKENS on
@@ -89,18 +87,14 @@ def verdict(layer: Layer, found: Comparison, hardware: str = MEASURED_ON) -> Ver
     return Verdict(layer, sections, section, group, best, tuple(sorted(ratios, key=lambda r: r.geometric_mean)))
 
 
+def verdicts(found: Comparison) -> list[Verdict]:
+    """Of every model's layer."""
+    return [verdict(layer, found) for layer in layers()]
+
+
 def trace_files(of: list[Layer]) -> list[Path]:
     """Of the layers that have traces in this repository."""
     return [path for layer in of if (path := paths.trace_file(layer.definition)).exists()]
-
-
-def recorded() -> Comparison:
-    """This repository's traces of all models' layers; empty without any. Raises TraceSetError as one is broken."""
-    files = trace_files(layers())
-    found = comparison.build(files) if files else Comparison([])
-    if found.warnings:
-        raise TraceSetError(found.warnings[0])
-    return found
 
 
 def best_peer(row: Row, solution: str) -> tuple[str, float] | None:
@@ -118,3 +112,10 @@ def target_ms(seq_len: int, bound_ms: float) -> float | None:
     if seq_len <= FEW_TOKENS:
         return 1.15 * bound_ms + 0.025
     return 1.7 * bound_ms if seq_len >= MANY_TOKENS else None
+
+
+def meets_target(row: Row, solution: str) -> bool | None:
+    """Whether a workload's latency does not exceed its target; None without either."""
+    ms, bound_ms = row.ms(solution), row.workload.bound_ms
+    target = None if bound_ms is None else target_ms(row.workload.seq_len, bound_ms)
+    return None if ms is None or target is None else ms <= target

@@ -8,17 +8,13 @@ from harness.report.comparison import decimal
 from harness.report.table import Cell, Table
 from harness.results.comparison import TOLERANCE_ORDER, Comparison, Row
 from harness.results.model_names import layers, weight_bytes
-from harness.results.models import TARGETS, Verdict, best_peer, target_ms, verdict
+from harness.results.models import TARGETS, Verdict, best_peer, meets_target, verdicts
 
 BOUND_TOKENS = (1, 64, 1024, 8192)
 TOKENS = (1, 8, 64, 256, 1024, 4096)
 NEAR = 1.5  # a workload stands for T up to this factor away
 MISSED = "✗"
 NEAREST = "In brackets: T of the nearest workload, where there is none of that T."
-
-
-def verdicts(found: Comparison) -> list[Verdict]:
-    return [verdict(layer, found) for layer in layers()]
 
 
 def passes(of: Verdict) -> str:
@@ -120,19 +116,13 @@ def over_bound(of: Verdict, row: Row | None, tokens: int) -> str:
     cell = row and row.cells.get(of.best.solution)
     if not cell or not cell.counts or cell.over_bound is None:
         return "-"
-    target = target_ms(row.workload.seq_len, row.workload.bound_ms)
-    missed = f" {MISSED}" if target is not None and cell.latency_ms > target else ""
+    missed = f" {MISSED}" if meets_target(row, of.best.solution) is False else ""
     return at(tokens, row.workload.seq_len, f"{cell.over_bound:.2f}{missed}")
 
 
 def targets_met(of: Verdict) -> str:
     """'11 of 12': workloads with a target, and those that met it."""
-    name, met = of.best.solution, []
-    for row in of.group.rows:
-        bound = row.workload.bound_ms
-        target = None if bound is None else target_ms(row.workload.seq_len, bound)
-        if target is not None and row.ms(name):
-            met.append(row.ms(name) <= target)
+    met = [each for row in of.group.rows if (each := meets_target(row, of.best.solution)) is not None]
     return f"{sum(met)} of {len(met)}" if met else "-"
 
 
