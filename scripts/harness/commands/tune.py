@@ -59,12 +59,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--layers", type=count(), metavar="N", help=layers)
     alone = "time this one alone, m64-n128-g16-p2-w4-s3 for instance; keeps nothing"
     add("--configuration", type=parse_configuration, metavar="C", help=alone)
-    add(
-        "--record",
-        type=output_file,
-        metavar="FILE",
-        help="of one definition; default: docs/data/tune/<GPU>_<sizes>.jsonl",
-    )
+    record = "of one definition; default: docs/data/tune/<GPU>_<sizes>.jsonl"
+    add("--record", type=output_file, metavar="FILE", help=record)
     add("--only-prune", action="store_true", help="compile, say what is left out and why, and stop")
     add("--all", action="store_true", help="print every configuration, not the best alone")
 
@@ -80,13 +76,21 @@ def geometries(args: argparse.Namespace) -> list[str]:
     return args.definition
 
 
+def tokens_of(args: argparse.Namespace) -> list[int]:
+    return sorted(set(args.tokens)) if args.tokens else COARSE_TOKENS if args.budget_seconds else TOKENS
+
+
+def batches_of(names: list[str], args: argparse.Namespace) -> list[list[routing.Batch]]:
+    """Of each definition, the batches that routings are taken from."""
+    drawn = partial(routing.of_workloads, num_tokens=max(tokens_of(args)))
+    with ThreadPoolExecutor() as threads:
+        return list(threads.map(partial(routing.of_folder, args.routing) if args.routing else drawn, names))
+
+
 def plan_of(geometry: str, batches: list[routing.Batch], args: argparse.Namespace) -> Plan:
     """What to try for a definition on the current device. Raises UserError for more tokens than a batch has."""
     few, solution, of = bool(args.budget_seconds), bench.built(geometry), catalogue.GEOMETRIES[geometry]
-    longest = routing.longest(batches)
-    tokens = (
-        sorted(set(args.tokens)) if args.tokens else [t for t in (COARSE_TOKENS if few else TOKENS) if t <= longest]
-    )
+    tokens = [t for t in tokens_of(args) if args.tokens or t <= routing.longest(batches)]
     limit = args.layers or (COARSE_LAYERS if few else LAYERS)
     layers = {t: routing.layers_of(batches, t, geometry, limit) for t in tokens}
     head, multiprocessors = head_of(solution, of, args, limit)
@@ -126,6 +130,40 @@ def tracked(items: list, what: str, console: Console) -> Iterator:
         console.print(f"{what}: {len(items)} in {time.perf_counter() - began:.0f} s")
 
 
+def left_out(
+    wanted: dict[prune.Target, list[Variant]], architecture: str, console: Console
+) -> dict[prune.Target, dict[Variant, str | None]]:
+    """As `prune.left_out`, with a bar and a line that says how many are."""
+    found = prune.left_out(wanted, architecture, partial(tracked, what="compiling", console=console))
+    every = [reason for reasons in found.values() for reason in reasons.values()]
+    reasons = [reason for reason in every if reason]
+    console.print(f"{len(every)} candidates, {len(reasons)} left out: {prune.counts_by_kind(reasons)}")
+    return found
+
+
+def search_of(plan: Plan, args: argparse.Namespace, console: Console) -> Search:
+    """The search that continues a definition's record, or with --only-prune one that leaves nothing behind."""
+    name = bench.table_name(plan.solution, plan.head).removeprefix("tiles_")
+    path = None if args.only_prune else writable(args.record or paths.TUNING / f"{name}.jsonl")
+
+    def why(variants: list[Variant]) -> dict[Variant, str | None]:
+        return left_out({plan.target: variants}, plan.head.architecture, console)[plan.target]
+
+    return Search(Record(path, plan.head), why, partial(tracked, console=console))
+
+
+def prune_all(plans: list[Plan], searches: list[Search], console: Console) -> None:
+    """Compile for all definitions at once: the cores are never idle."""
+    wanted = {
+        plan.target: search.unknown(variant for found in plan.wanted.values() for variant in found)
+        for plan, search in zip(plans, searches, strict=True)
+    }
+    if any(wanted.values()):
+        found = left_out(wanted, plans[0].head.architecture, console)
+        for plan, search in zip(plans, searches, strict=True):
+            search.learn(found[plan.target])
+
+
 def tune_one(plan: Plan, search: Search, args: argparse.Namespace, deadline: float, console: Console) -> bool:
     """Time a definition's variants and keep the best in its table. Returns whether the deadline left time for all."""
     record, table = search.record, bench.table_name(plan.solution, plan.head)
@@ -152,37 +190,11 @@ def main(args: argparse.Namespace) -> int:
     names = geometries(args)
     if not torch.cuda.is_available() and not args.only_prune:
         raise CannotRun("tuning takes times and needs a CUDA device; torch sees none (--only-prune needs none)")
-    most = max(args.tokens or (COARSE_TOKENS if args.budget_seconds else TOKENS))
-    recorded = args.routing and (lambda name: routing.of_folder(args.routing, name))
-    with ThreadPoolExecutor() as threads:
-        batches = threads.map(recorded or partial(routing.of_workloads, num_tokens=most), names)
-    plans = [plan_of(name, found, args) for name, found in zip(names, batches, strict=True)]
+    plans = [plan_of(name, found, args) for name, found in zip(names, batches_of(names, args), strict=True)]
     console.print(summary(plans), markup=False, highlight=False, soft_wrap=True)
     check_cache()
-
-    def left_out(wanted: dict[prune.Target, list[Variant]]) -> dict[prune.Target, dict[Variant, str | None]]:
-        found = prune.left_out(wanted, plans[0].head.architecture, partial(tracked, what="compiling", console=console))
-        every = [reason for reasons in found.values() for reason in reasons.values()]
-        reasons = [reason for reason in every if reason]
-        console.print(f"{len(every)} candidates, {len(reasons)} left out: {prune.counts_by_kind(reasons)}")
-        return found
-
-    searches = []
-    for plan in plans:
-        name = bench.table_name(plan.solution, plan.head).removeprefix("tiles_")
-        path = args.record or paths.TUNING / f"{name}.jsonl"
-        record = Record(None if args.only_prune else writable(path), plan.head)
-        target = plan.target
-        one = lambda variants, target=target: left_out({target: variants})[target]  # noqa: E731
-        searches.append(Search(record, one, partial(tracked, console=console)))
-    unknown_fit = {
-        plan.target: search.unknown(variant for found in plan.wanted.values() for variant in found)
-        for plan, search in zip(plans, searches, strict=True)
-    }
-    if any(unknown_fit.values()):  # of all definitions at once: the cores are never idle
-        found = left_out(unknown_fit)
-        for plan, search in zip(plans, searches, strict=True):
-            search.learn(found[plan.target])
+    searches = [search_of(plan, args, console) for plan in plans]
+    prune_all(plans, searches, console)
     if args.only_prune:
         for plan, search in zip(plans, searches, strict=True):
             for variant, reason in search.record.left_out.items():
@@ -194,7 +206,6 @@ def main(args: argparse.Namespace) -> int:
         console.rule(f"{plan.geometry}, {now - began:.0f} s after the start")
         done &= tune_one(plan, search, args, now + (end - now) / (len(plans) - at), console)
         torch.cuda.empty_cache()
-    console.print(
-        f"{time.monotonic() - began:.0f} s in all{'' if done else '; the budget ended first, run again to go on'}"
-    )
+    ended = "" if done else "; the budget ended first, run again to go on"
+    console.print(f"{time.monotonic() - began:.0f} s in all{ended}")
     return 1 if any(line.error for search in searches for line in search.record.timed.values()) else 0

@@ -20,7 +20,6 @@ TOLERANCE = 0.05  # of a row's norm; a row holds 2048 values and more, of which 
 
 Call = Callable[[], list[torch.Tensor]]
 
-
 packed = cache(pack)
 
 

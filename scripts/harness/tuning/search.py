@@ -70,7 +70,6 @@ class Search:
         Returns whether every T was compared.
         """
         wanted = {bench: found for bench, found in wanted.items() if bench.num_tokens not in self.record.compared}
-        self.add_left_out(variant for found in wanted.values() for variant in found)
         for bench, found in wanted.items():
             if time.monotonic() >= deadline:
                 return False
@@ -94,14 +93,10 @@ class Search:
             else:
                 self.fit.add(variant)
 
-    def add_left_out(self, wanted: Iterable[Variant]) -> None:
-        """Record which variants are left out; what is known already is not compiled again."""
-        unknown = self.unknown(wanted)
-        self.learn(self.prune(unknown) if unknown else {})
-
     def time_all(self, wanted: dict[Bench, list[Variant]], label: str) -> None:
         """Prune, then check and time what the record lacks; the present tiles stay in any case."""
-        self.add_left_out(variant for found in wanted.values() for variant in found)
+        if unknown := self.unknown(variant for found in wanted.values() for variant in found):
+            self.learn(self.prune(unknown))
         for bench, found in wanted.items():
             tokens, kept = bench.num_tokens, [v for v in found if v not in self.record.left_out or v in bench.present]
             for present in bench.present:
