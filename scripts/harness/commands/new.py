@@ -28,9 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="lower-case letters, digits and underscores")
     what = f"{', '.join(STARTS)}, or a solution to copy; default: {STARTS[0]}"
     parser.add_argument("--from", dest="original", metavar="START", default=STARTS[0], help=what)
-    add_definitions(
-        parser, default=[], help="what it shall serve; default: full and small, or what the original serves"
-    )
+    served = "what it shall serve; default: full and small, or what the original serves"
+    add_definitions(parser, default=[], help=served)
 
 
 def check_name(name: str) -> None:

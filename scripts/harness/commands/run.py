@@ -20,8 +20,8 @@ from harness.evaluation import memory, run
 from harness.evaluation.calling import device_here
 from harness.evaluation.selection import choose_geometry, select
 from harness.evaluation.tolerances import TOLERANCES
-from harness.operators.arguments import add_definitions, every_geometry
-from harness.operators.catalogue import definition_name
+from harness.operators.arguments import add_definitions
+from harness.operators.catalogue import FULL, GEOMETRIES, definition_name
 from harness.packing import eligibility
 from harness.report import run_table
 from harness.report.progress import progress
@@ -63,7 +63,8 @@ def main(args: argparse.Namespace) -> int:
     console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False, markup=False)
     logging.getLogger("flashinfer_bench").setLevel(logging.ERROR)
     on_gpu = torch.cuda.is_available()
-    wanted = every_geometry(on_gpu) if EVERY in args.definition else args.definition or [None]
+    every = [key for key in GEOMETRIES if (key in FULL) == on_gpu]
+    wanted = every if EVERY in args.definition else args.definition or [None]
     if not on_gpu:
         console.print("No CUDA device: Triton's interpreter runs the kernels, so no times.")
     passed = []
@@ -97,10 +98,10 @@ def run_definition(geometry: str, args: argparse.Namespace, console: Console) ->
     solutions, skipped = select(args.solutions, geometry, console.print)
     keep_worker = True
     if on_gpu:
-        free, *rest = memory.free(), geometry, config.num_trials, len(solutions)
-        todo, too_large = memory.fitting(todo, free, *rest)
+        known = memory.free(), geometry, config.num_trials, len(solutions)
+        todo, too_large = memory.fitting(todo, *known)
         skipped += too_large
-        keep_worker = memory.keeps_worker(todo, free, *rest)
+        keep_worker = memory.keeps_worker(todo, *known)
         if not keep_worker:
             console.print("Each workload gets a worker process of its own: with one for all memory would not suffice.")
     conditions = tolerance, config, device_here(), args.command_line, args.verbose, keep_worker

@@ -22,7 +22,6 @@ from harness.evaluation.selection import select
 from harness.evaluation.sweep_record import TARGETS, Head, Sweep
 from harness.evaluation.tolerances import TOLERANCES
 from harness.operators.arguments import add_definition
-from harness.operators.catalogue import FP8_MOE
 from harness.operators.routing_kinds import KINDS, TOKENS, kinds_of
 from harness.packing import manifest
 from harness.report import sweep as report
@@ -55,8 +54,7 @@ def record_files(output: Path | None, names: list[str]) -> dict[str, Path | None
 def main(args: argparse.Namespace) -> int:
     console = Console(width=None if sys.stdout.isatty() else 180, highlight=False, markup=False)
     manifest.choose(args.solutions)
-    possible = kinds_of(args.definition) if args.definition in FP8_MOE else []
-    if not possible:
+    if not (possible := kinds_of(args.definition)):
         raise UserError(f"--definition: got {args.definition}, want an FP8 MoE layer")
     if impossible := [kind for kind in args.kinds if kind not in possible]:
         raise UserError(f"--kinds: {args.definition} has every expert on one rank, so there is no {impossible[0]!r}")
@@ -74,11 +72,8 @@ def measure(args: argparse.Namespace, solutions: dict[str, Solution], console: C
 
     The tables of what was measured are printed after Ctrl-C, too.
     """
-    routings = [
-        (kind, tokens)
-        for kind in dict.fromkeys(args.kinds or kinds_of(args.definition))
-        for tokens in sorted(set(args.tokens))
-    ]
+    kinds = dict.fromkeys(args.kinds or kinds_of(args.definition))
+    routings = [(kind, tokens) for kind in kinds for tokens in sorted(set(args.tokens))]
     tolerance = TOLERANCES[args.tolerance]
     known = {"tolerance": str(tolerance), "protocol": sweep.PROTOCOL, "command": args.command_line}
     files, sweeps = record_files(args.output, list(solutions)), {}

@@ -3,7 +3,7 @@
 import argparse
 
 from harness.core.arguments import Names
-from harness.operators.catalogue import FULL, GEOMETRIES, definition_name, geometry_named
+from harness.operators.catalogue import GEOMETRIES, definition_name, geometry_named
 
 METAVAR = "KEY|NAME"
 
@@ -42,8 +42,3 @@ def add_definitions(parser: argparse.ArgumentParser, flag: str = "--definition",
     """As `add_definition`, for a list of geometries."""
     parser.add_argument(flag, **{"nargs": "+", "action": Geometries, "metavar": METAVAR} | how)
     parser.epilog = listed()
-
-
-def every_geometry(on_gpu: bool) -> list[str]:
-    """Those for machines with a GPU, or those for machines without one."""
-    return [key for key in GEOMETRIES if (key in FULL) == on_gpu]

@@ -46,7 +46,7 @@ def logits(case: RenormCase) -> np.ndarray:
     of = GEOMETRIES[case.geometry]
     if case.raised is None:
         return routing_model.draw_typical(case.uuid, case.seq_len, 0, of, biased=False)[0]
-    return routing_model.draw_unbiased(f"{case.uuid}/0", case.seq_len, case.raised, of)
+    return routing_model.draw_unbiased(f"{case.uuid}/0", case.seq_len, case.raised, of=of)[0]
 
 
 def tensors(case: RenormCase) -> dict[str, torch.Tensor]:

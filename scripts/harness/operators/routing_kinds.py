@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from harness.operators import routing_model
-from harness.operators.catalogue import GEOMETRIES, RENORM
+from harness.operators.catalogue import FP8_MOE, GEOMETRIES, RENORM
 from harness.operators.moe_fp8_block_scale import PUBLIC
 
 BETWEEN = [0, 2, 3, 4, 8, 24, 100, 128, 200, 256, 400, 512, 700, 1024, 1500, 2048, 3000, 4096, 6000, 8192, 16384, 32768]
@@ -51,7 +51,9 @@ KINDS = ("real", *FIXED)
 
 
 def kinds_of(geometry: str) -> list[str]:
-    """Those that the FP8 layer of this geometry can have: a rank that has every expert is never without one."""
+    """Those that a geometry can have: a rank with every expert is never without one; [] if it is no FP8 MoE layer."""
+    if geometry not in FP8_MOE:
+        return []
     of = GEOMETRIES[geometry]
     return [kind for kind in KINDS if kind != "none" or of["num_local_experts"] < of["num_experts"]]
 
@@ -62,9 +64,8 @@ def draw(kind: str, num_tokens: int, geometry: str) -> tuple[np.ndarray, np.ndar
     if kind == "real":
         return routing_model.draw_typical(f"sweep/{num_tokens}", num_tokens, offset_of(geometry), of, biased)
     first, raised = FIXED[kind]
-    drawn = routing_model.draw if biased else routing_model.draw_unbiased
-    found = drawn(f"{first}/{num_tokens}", num_tokens, raised(geometry), spread=0, of=of)
-    return found if biased else (found, None)
+    make = routing_model.draw if biased else routing_model.draw_unbiased
+    return make(f"{first}/{num_tokens}", num_tokens, raised(geometry), spread=0, of=of)
 
 
 def tensors(kind: str, num_tokens: int, geometry: str) -> dict[str, torch.Tensor]:

@@ -89,15 +89,17 @@ def draw(
     return with_noise(seed, num_tokens, popularity + CENTRE, raised, bias, of), bias
 
 
-def draw_unbiased(seed: str, num_tokens: int, raised: dict[int, float], of: Sizes, spread: float = 1) -> np.ndarray:
-    """Return logits [T, num_experts] float32, exact in bfloat16, for routing without a bias; arguments as `draw`'s.
+def draw_unbiased(
+    seed: str, num_tokens: int, raised: dict[int, float], spread: float = 1, of: Sizes = FIRST
+) -> tuple[np.ndarray, None]:
+    """As `draw`, for routing without a bias: logits that are exact in bfloat16, and None.
 
     What `draw`'s bias leaves of an expert's popularity is all that there is here: training balances such routers by
     its loss.
     """
     popularity = spread * (1 - BALANCE) * POPULARITY * exact_random.normal(f"{seed}/popularity", (of["num_experts"],))
     wobble = spread * 0.02 / SLOPE * exact_random.normal(f"{seed}/bias", (of["num_experts"],))
-    return with_noise(seed, num_tokens, popularity + wobble, raised, None, of)
+    return with_noise(seed, num_tokens, popularity + wobble, raised, None, of), None
 
 
 def with_noise(
@@ -121,7 +123,7 @@ def with_noise(
     return logits
 
 
-def counts(logits: np.ndarray, bias: np.ndarray, offset: int, of: Sizes = FIRST) -> tuple[int, int]:
+def counts(logits: np.ndarray, bias: np.ndarray | None, offset: int, of: Sizes = FIRST) -> tuple[int, int]:
     """(rows, active experts) of the rank whose first expert is `offset`."""
     chosen = select(logits, bias, of) - offset
     local = chosen[(chosen >= 0) & (chosen < of["num_local_experts"])]
@@ -146,14 +148,10 @@ def is_typical(num_tokens: int, rows: int, active: int, of: Sizes = FIRST) -> bo
 def draw_typical(
     seed: str, num_tokens: int, offset: int, of: Sizes = FIRST, biased: bool = True
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """Logits and bias as `draw` returns them, or as `draw_unbiased` and None, typical for the rank of this offset.
+    """As `draw`, or with biased=False as `draw_unbiased`, typical for the rank of this offset.
 
     The public workloads need at most 13 attempts; the chance of one is least, about a tenth, near T = 50.
     """
-    for attempt in itertools.count():
-        if biased:
-            drawn = draw(f"{seed}/{attempt}", num_tokens, {}, of=of)
-        else:
-            drawn = draw_unbiased(f"{seed}/{attempt}", num_tokens, {}, of), None
-        if is_typical(num_tokens, *counts(*drawn, offset, of), of):
-            return drawn
+    make = draw if biased else draw_unbiased
+    attempts = (make(f"{seed}/{attempt}", num_tokens, {}, of=of) for attempt in itertools.count())
+    return next(drawn for drawn in attempts if is_typical(num_tokens, *counts(*drawn, offset, of), of))

@@ -16,13 +16,8 @@ from harness.operators import catalogue
 from harness.packing.stages import UNASSIGNED
 
 MANIFEST = "solution.toml"
-INHERITED = (
-    "kernels",
-    "borrowed",
-    "stages",
-    "definitions",
-    "renorm_entry_point",
-)  # of the base, where a manifest has none of its own
+# of the base, where a manifest has none of its own
+INHERITED = ("kernels", "borrowed", "stages", "definitions", "renorm_entry_point")
 NOT_SOLUTIONS = {"kernels", "packed"}
 
 
@@ -122,7 +117,7 @@ def refusal(name: str, key: str, got: object, want: str) -> PackingError:
 
 
 def read_manifest(name: str, folder: Path = paths.SOLUTIONS) -> Manifest:
-    """A solution's manifest, with its base's `kernels`, `borrowed` and `stages` where it has none of its own.
+    """A solution's manifest, with what is INHERITED of its base.
 
     Raises PackingError for missing, unknown or contradicting keys.
     """

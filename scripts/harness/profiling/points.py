@@ -26,7 +26,7 @@ def choose_points(wanted: list[str], geometry: str) -> list[Workload]:
     workloads.make(geometry)
     known = workloads.recorded(geometry)
     by_uuid = {workload.uuid: workload for workload in known}
-    kinds = routing_kinds.kinds_of(geometry) if geometry in catalogue.FP8_MOE else []
+    kinds = routing_kinds.kinds_of(geometry)
     found: dict[str, Workload] = {}
     for text in wanted or representative(known, geometry):
         kind, _, tokens = text.partition(":")
