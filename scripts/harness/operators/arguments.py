@@ -34,11 +34,11 @@ class Geometries(Names):
 
 def add_definition(parser: argparse.ArgumentParser, flag: str = "--definition", **how) -> None:
     """An argument that is a geometry, by any of its names; --help lists them in the end."""
-    parser.add_argument(flag, **{"type": geometry_named, "metavar": METAVAR} | how)
+    parser.add_argument(flag, type=geometry_named, metavar=METAVAR, **how)
     parser.epilog = listed()
 
 
-def add_definitions(parser: argparse.ArgumentParser, flag: str = "--definition", **how) -> None:
+def add_definitions(parser: argparse.ArgumentParser, flag: str = "--definition", nargs: str = "+", **how) -> None:
     """As `add_definition`, for a list of geometries."""
-    parser.add_argument(flag, **{"nargs": "+", "action": Geometries, "metavar": METAVAR} | how)
+    parser.add_argument(flag, nargs=nargs, action=Geometries, metavar=METAVAR, **how)
     parser.epilog = listed()

@@ -12,8 +12,8 @@ from types import SimpleNamespace
 
 import jinja2
 
-from definitions import moe_fp8_block_scale
 from harness.operators import roofline
+from harness.operators.catalogue import definition_name
 from harness.report import colours
 from harness.report.comparison import decimal, matched_columns
 from harness.results.comparison import Comparison, Row, RunGroup, Section, tolerance_order
@@ -215,7 +215,7 @@ def page(comparison: Comparison) -> str:
     models = {layer.definition: layer.name for layer in layers()}
     recorded = dict.fromkeys(section.definition for section in comparison.sections)
     definitions = sorted(recorded, key=lambda name: list(models).index(name) if name in models else len(models))
-    main = moe_fp8_block_scale.definition_name("full")
+    main = definition_name("full")
     seq_lens = {info.seq_len for section in comparison.sections for info in section.workloads}
     return environment.get_template("results_page.html.jinja").render(
         comparison=comparison,

@@ -19,7 +19,7 @@ SHORT = {  # a definition's first model tag -> the model's name in tables
     "qwen3-next-80b-a3b": "Qwen3-Next",
 }
 SAME_LAYER = {"deepseek-v3.1": "deepseek-v3"}  # models that no tag names
-RANKS = re.compile(r"^(.+?)[- ]?ep=?(\d+)$")
+MODEL = re.compile(r"(.*?)(?:-?ep=?(\d+))?")  # its name and the number of ranks
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def layers_named(text: str) -> list[Layer]:
     given = text.strip().rpartition("/")[2].lower().replace("_", "-").replace(" ", "-")
     if exact := [layer for layer in layers() if text in (layer.geometry, layer.definition)]:
         return exact
-    name, ranks = RANKS.match(given).groups() if RANKS.match(given) else (given, None)
+    name, ranks = MODEL.fullmatch(given).groups()
     tags = set(tags_named(name))
     found = [layer for layer in layers() if tags & set(layer.tags)]
     if len({layer.model for layer in found}) > 1:
