@@ -208,7 +208,7 @@ def test_hard_cases_are_as_hard_as_they_say(made):
     assert np.bincount(local(made, by_name["one-expert-takes-all"]), minlength=32)[3] == 70
     assert by_name["offset-across-groups"].offset % 32
     assert {case.offset for case in SMALL} >= {0, 224}
-    scales = harsh_scales(by_name["harsh-scales"])
+    scales = harsh_scales(by_name["harsh-scales"], definition("small"))
     for array in scales.values():
         assert array.min() < -16 and array.max() > 16 and (array == 0).any()
 

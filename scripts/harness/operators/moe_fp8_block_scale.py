@@ -110,12 +110,11 @@ def routing(case: MoeCase) -> tuple[np.ndarray, np.ndarray]:
     return routing_model.draw(f"{case.uuid}/0", case.seq_len, case.raised, of=of)
 
 
-def harsh_scales(case: MoeCase, definition: Definition | None = None) -> dict[str, np.ndarray]:
+def harsh_scales(case: MoeCase, definition: Definition) -> dict[str, np.ndarray]:
     """Block scales of which a fifth are zero and the rest of either sign, up to 32; exact in fp32.
 
     The first token's and the last local expert's scales are all zero where there is more than one.
     """
-    definition = definition or definitions.definition(case.geometry)
     shapes = dict(zip(definition.inputs, definition.get_input_shapes({"seq_len": case.seq_len}), strict=True))
     scales = {}
     for name in SCALE_NAMES:
@@ -133,7 +132,8 @@ def tensors(case: MoeCase) -> dict[str, torch.Tensor]:
     logits, bias = map(torch.from_numpy, routing(case))
     found = {"routing_logits": logits, "routing_bias": bias.to(torch.bfloat16)}
     if case.scales == "harsh":
-        found |= {name: torch.from_numpy(array) for name, array in harsh_scales(case).items()}
+        scales = harsh_scales(case, definitions.definition(case.geometry))
+        found |= {name: torch.from_numpy(array) for name, array in scales.items()}
     return found
 
 

@@ -82,14 +82,14 @@ def solution_names(folder: Path = paths.SOLUTIONS) -> list[str]:
     return sorted({path.parent.name for path in folder.glob(f"*/{MANIFEST}")} - NOT_SOLUTIONS)
 
 
-def folder_name(packed: str, definition: str, folder: Path = paths.SOLUTIONS) -> str:
+def folder_name(packed: str, definition: str) -> str:
     """The solution behind the name of a packed one: hopper_fused of hopper_fused_e16.
 
     Packing adds parts of the definition's name, to have names that are unique in a data set. The name as it is where
     no solution here goes with it.
     """
     parts = set(definition.split("_"))
-    for name in sorted(solution_names(folder), key=len, reverse=True):
+    for name in sorted(solution_names(), key=len, reverse=True):
         rest = packed.removeprefix(name)
         if packed.startswith(name) and (not rest or rest[0] == "_" and parts.issuperset(rest[1:].split("_"))):
             return name

@@ -94,9 +94,9 @@ def all_pages(root: Path = paths.ROOT) -> list[str]:
     return ["README.md", *sorted(path.relative_to(root).as_posix() for path in (root / "docs").glob("**/*.md"))]
 
 
-def chosen_pages(wanted: list[str], root: Path = paths.ROOT) -> list[str]:
+def chosen_pages(wanted: list[str]) -> list[str]:
     """Pages by file name or stem, which several may share; all without any. Raises UserError for an unknown one."""
-    pages, stems = all_pages(root), {Path(name).stem for name in wanted}
+    pages, stems = all_pages(), {Path(name).stem for name in wanted}
     known = sorted({Path(page).stem for page in pages})  # a page and its history have the same
     for stem in sorted(stems.difference(known)):
         raise UserError(unknown("page", stem, known))

@@ -29,7 +29,7 @@ def tuned_tokens(record: Record) -> list[int]:
     return sorted({tokens for tokens, _ in record.timed})
 
 
-def times_table(record: Record, num_tokens: int, shown: int | None = SHOWN) -> Table:
+def times_table(record: Record, num_tokens: int, shown: int | None) -> Table:
     """Each column's best tiles at one T, in the order of the first column that has them; shown=None: all."""
     columns = [best_by_tile(record.times(num_tokens), *column) for column in COLUMNS]
     tiles = dict.fromkeys(tile for column in columns for tile in list(column)[:shown])
