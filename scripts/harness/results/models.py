@@ -22,7 +22,8 @@ class Verdict:
     """A layer on one machine.
 
     sections: all that were recorded there. section, group: the run group that is shown, None without traces. best:
-    the summary of the solution to use, None where none passed and was timed on every workload. peers: solutions of
+    the summary of the solution to use, of those level the one with the least mean latency; None where none passed and
+    was timed on every workload. peers: solutions of
     another source, timed on all workloads too, the nearest first: how many times as fast `best` is.
     """
 
@@ -77,7 +78,7 @@ def verdict(layer: Layer, found: Comparison, hardware: str = MEASURED_ON) -> Ver
     section, group = shown
     if not group.total.best:
         return Verdict(layer, sections, section, group)
-    best = group.total.of(group.total.best[0])
+    best = min(map(group.total.of, group.total.best), key=lambda summary: summary.mean_ms)  # many tokens decide
     others = [
         s.solution
         for s in group.total.summaries
