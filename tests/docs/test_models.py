@@ -66,7 +66,7 @@ def test_a_line_holds_what_was_measured(tmp_path):
 
 
 def test_no_mean_of_a_solution_that_failed(tmp_path):
-    """It would be a mean over what is easy; the next one that passed all stands in its place, or the failure."""
+    """A reader would miss: a mean over the easy workloads alone. The next solution that passed all is named instead."""
     wrong = [*measured()[:-1], trace("fast", 8192, status="INCORRECT_NUMERICAL", definition=QWEN)]
     assert line(blocks.block(built(tmp_path, wrong))) == "| Qwen3-30B EP1 | failed: fast | - | - | - | - |"
     found = built(tmp_path, [*wrong, *measured("slow", 1.5)])

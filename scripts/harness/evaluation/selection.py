@@ -1,15 +1,14 @@
 """What is run on this machine: which geometry, which solutions and why not the others."""
 
-import time
 from collections.abc import Callable
 
 from flashinfer_bench import Definition, Solution
-from flashinfer_bench.compile import BuilderRegistry, BuildError
 
 from harness.core.arguments import check_cache
 from harness.core.errors import CannotRun
 from harness.operators.catalogue import FULL, GEOMETRIES, definition, operator, small_like
 from harness.packing import eligibility, manifest, pack
+from harness.packing.build_ahead import build_timed
 
 Say = Callable[[str], None]  # takes a line for the user
 
@@ -56,14 +55,9 @@ def select(names: list[str], geometry: str, say: Say) -> tuple[dict[str, Solutio
 def build_ahead(name: str, full: Definition, solution: Solution, note: str, say: Say) -> None:
     """Build a solution before any is judged; note: what the first use takes.
 
-    What is compiled stays on disk, so the runner's own build finds it there. A build that fails is only reported here:
-    the run judges it COMPILE_ERROR.
+    A build that fails is only reported here: the run judges it COMPILE_ERROR.
     """
     say(f"{name}: building; on first use it {note}")
-    start = time.monotonic()
-    try:
-        BuilderRegistry.get_instance().build(full, solution)
-        outcome = "built"
-    except BuildError as error:
-        outcome = f"not built: {str(error).splitlines()[0]}"
-    say(f"{name}: {outcome} in {time.monotonic() - start:.1f} s, apart from the runs below")
+    seconds, error = build_timed(full, solution)
+    outcome = f"not built: {error.splitlines()[0]}" if error else "built"
+    say(f"{name}: {outcome} in {seconds:.1f} s, apart from the runs below")

@@ -4,6 +4,7 @@ import time
 from collections.abc import Collection
 from pathlib import Path
 
+from flashinfer_bench import Definition, Solution
 from flashinfer_bench.compile import BuilderRegistry, BuildError
 
 from harness.core import paths
@@ -13,11 +14,20 @@ from harness.packing.eligibility import is_installed
 from harness.packing.manifest import choose
 
 
+def build_timed(full: Definition, solution: Solution) -> tuple[float, str]:
+    """Let FIB build it: the seconds, and why it does not build, or ''. What is compiled is kept for later builds."""
+    start, error = time.monotonic(), ""
+    try:
+        BuilderRegistry.get_instance().build(full, solution)
+    except BuildError as raised:
+        error = str(raised) or type(raised).__name__
+    return time.monotonic() - start, error
+
+
 def build(names: list[str], folder: Path = paths.SOLUTIONS, geometries: Collection[str] = ()) -> int:
     """Let FIB build them one after the other; print a line for each. Returns 1 if one does not build, else 0.
 
-    geometries: the definitions that they are built for; without any, all that they serve. What is compiled stays in its
-    own cache, where later builds find it. Raises PackingError.
+    geometries: the definitions that they are built for; without any, all that they serve. Raises PackingError.
     """
     status = 0
     for name in choose(names, folder):
@@ -27,11 +37,7 @@ def build(names: list[str], folder: Path = paths.SOLUTIONS, geometries: Collecti
             if missing := [module for module in solution.spec.dependencies if not is_installed(module)]:
                 print(f"{solution.name}: SKIPPED: needs {', '.join(missing)}, not installed here")
                 continue
-            start = time.monotonic()
-            try:
-                BuilderRegistry.get_instance().build(definition(geometry), solution)
-                print(f"{solution.name}: built in {time.monotonic() - start:.1f} s", flush=True)
-            except BuildError as error:
-                print(f"{solution.name}: not built: {error}", flush=True)
-                status = 1
+            seconds, error = build_timed(definition(geometry), solution)
+            print(f"{solution.name}: {f'not built: {error}' if error else f'built in {seconds:.1f} s'}", flush=True)
+            status = 1 if error else status
     return status
