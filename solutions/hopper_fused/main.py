@@ -63,6 +63,8 @@ def run(
         routed_scaling_factor,
         output,
     )
+    if isinstance(local_expert_offset, bool) or isinstance(routed_scaling_factor, bool):  # to the binding, 1 or 0
+        raise ValueError(_unfit_argument(_ARGUMENTS, arguments))
     _call(_kernels.run_layer, _ARGUMENTS, arguments)
 
 
@@ -92,8 +94,6 @@ def run_renorm(
 
 
 def _call(function, names, arguments):
-    if any(isinstance(value, bool) for value in arguments[-3:]):  # the scalars, which the binding would take for 1 or 0
-        raise ValueError(_unfit_argument(names, arguments))
     try:
         function(*arguments, TERMS)
     except (TypeError, BufferError, RuntimeError) as error:

@@ -121,6 +121,7 @@ static size_t place_many_scratch(ManyArgs& args, uint8_t* base, int terms, int c
   scratch.allocate(args.h_scale, rows * kKSteps2);
   scratch.allocate(args.h, rows * kInter * terms);
   scratch.allocate(args.y, rows * args.y_columns);
+  if (terms == 2) scratch.allocate(args.y_scale, rows * (args.y_columns / kBlockK));
   return scratch.bytes;
 }
 
@@ -210,7 +211,7 @@ static void run_layer(
     check_cuda(launch_many_gemm1(args, w1_map, terms, stream), "launching many_gemm1");
     for (; args.first_column < kHidden; args.first_column += args.y_columns) {
       check_cuda(launch_many_gemm2(args, w2_map, terms, stream), "launching many_gemm2");
-      check_cuda(launch_many_combine(args, sms, stream), "launching many_combine");
+      check_cuda(launch_many_combine(args, terms, sms, stream), "launching many_combine");
     }
   }
 }

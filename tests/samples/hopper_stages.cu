@@ -9,7 +9,7 @@
 #include "route.cuh"
 
 static cudaError_t poison_and_launch_route(const ManyArgs& args, int ctas, cudaStream_t stream);
-static cudaError_t read_out_and_launch_combine(const ManyArgs& args, int sms, cudaStream_t stream);
+static cudaError_t read_out_and_launch_combine(const ManyArgs& args, int terms, int sms, cudaStream_t stream);
 static cudaError_t launch_fused_and_read_out(const TensorMaps& maps, const FusedArgs& args, int ctas,
                                              cudaStream_t stream);
 #define launch_many_route poison_and_launch_route
@@ -72,11 +72,13 @@ static void copy_queue(const std::string& name, const uint2* queue, const ManyAr
   check_cuda(cudaGetLastError(), "launching unpack_queue");
 }
 
-static cudaError_t read_out_and_launch_combine(const ManyArgs& args, int sms, cudaStream_t stream) {
+static cudaError_t read_out_and_launch_combine(const ManyArgs& args, int terms, int sms, cudaStream_t stream) {
   const size_t tokens = args.num_tokens, pairs = tokens * std::min(kTopK, kLocal);
   const size_t rows = pairs + std::min<size_t>(kLocal, pairs) * (kRowAlign - 1);  // as in place_many_scratch
   const size_t tiles = rows / kTileRows + 2 * std::min<size_t>(kLocal, pairs);
-  copy_out("y" + std::to_string(args.first_column), args.y, rows * args.y_columns * sizeof(*args.y), stream);
+  const std::string pass = std::to_string(args.first_column);
+  copy_out("y" + pass, args.y, rows * args.y_columns * sizeof(*args.y), stream);
+  if (terms == 2) copy_out("y_scale" + pass, args.y_scale, rows * (args.y_columns / kBlockK) * sizeof(float), stream);
   if (args.first_column == 0) {
     copy_out("queues", &args.counters->queues, sizeof(TileQueues), stream);
     copy_queue("tiles1", args.tiles1, args, kWeightTiles1 / 2, tiles, stream);
@@ -89,7 +91,7 @@ static cudaError_t read_out_and_launch_combine(const ManyArgs& args, int sms, cu
     copy_out("h", args.h, rows * kInter * numbers["terms"], stream);
     copy_out("h_scale", args.h_scale, rows * kKSteps2 * sizeof(float), stream);
   }
-  return launch_many_combine(args, sms, stream);
+  return launch_many_combine(args, terms, sms, stream);
 }
 
 // ---- few tokens ----

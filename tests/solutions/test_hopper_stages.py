@@ -130,7 +130,7 @@ def right_answer(of, num_tokens, few, numbers):
         if numbers["chunk_splits"] > 1:
             arrays["partial"] = flat(partial_sums(y, rows, numbers, num_tokens))
     else:
-        arrays |= many_arrays(of, chosen, rows, row_weight, y)
+        arrays |= many_arrays(of, chosen, rows, row_weight, y, numbers["terms"])
     return arguments, arrays, stages.combined(y, rows.token_rows)
 
 
@@ -161,7 +161,16 @@ def partial_sums(y, rows, numbers, num_tokens):
     return sums
 
 
-def many_arrays(of, chosen, rows, row_weight, y):
+def stored_y(y, terms, first):
+    """As gemm2 stores it: bf16, or with two terms fp16 and a power of two for each row and 128 columns."""
+    if terms == 1:
+        return {f"y{first}": flat(y.bfloat16())}
+    _, exponent = torch.frexp(y.float().unflatten(1, (-1, 128)).abs().amax(-1))
+    scale = torch.ldexp(torch.ones_like(exponent, dtype=torch.float32), exponent)
+    return {f"y{first}": flat((y / scale.repeat_interleave(128, 1)).half()), f"y_scale{first}": flat(scale)}
+
+
+def many_arrays(of, chosen, rows, row_weight, y, terms):
     def tiles(columns):
         found = []
         for first in rows.first.unique().tolist():
@@ -182,8 +191,8 @@ def many_arrays(of, chosen, rows, row_weight, y):
         "queues": flat(torch.tensor([0, 0, experts, len(rows.token)], dtype=torch.int32)),
         "tiles1": flat(tiles(2 * of["intermediate_size"] // 256)),
         "tiles2": flat(tiles(half // 256)),
-        "y0": flat(y[:, :half]),
-        f"y{half}": flat(y[:, half:]),
+        **stored_y(y[:, :half], terms, 0),
+        **stored_y(y[:, half:], terms, half),
     }
 
 
@@ -197,14 +206,14 @@ MANY_STAGES = {
     "weight": "route",
     **dict.fromkeys(("row_token", "row_weight", "token_rows", "queues", "x_scale", "tiles1", "tiles2"), "permute"),
     **dict.fromkeys(("h", "h_scale"), "gemm1 + swiglu_quant"),
-    "y0": "gemm2",
-    "y256": "gemm2",
+    **dict.fromkeys(("y0", "y256"), "gemm2"),
 }
+TWO_TERM_STAGES = MANY_STAGES | dict.fromkeys(("y_scale0", "y_scale256"), "gemm2")
 CASES = [
     # routing, few tokens, tokens, terms of h, CTAs that share output columns, array -> stage, the last stage
     pytest.param("ds", True, 4, 2, 1, FEW_STAGES, "gemm2 + combine", id="few"),
     pytest.param("renorm", True, 12, 2, 2, FEW_STAGES | {"partial": "gemm2"}, "combine", id="few, shared columns"),
-    pytest.param("ds", False, 24, 2, 1, MANY_STAGES, "combine", id="many, two terms"),
+    pytest.param("ds", False, 24, 2, 1, TWO_TERM_STAGES, "combine", id="many, two terms"),
     pytest.param("renorm", False, 20, 1, 1, MANY_STAGES, "combine", id="many, one term"),
 ]
 

@@ -344,7 +344,7 @@ def many(arrays, numbers, of, arguments, chosen, weight):
     slots = -(-of["top_k"] // 4) * 4
     token_rows = as_type(arrays["token_rows"], torch.int32, num_tokens, slots).long()
     row_token = as_type(arrays["row_token"], torch.int32, count).long()
-    passes = sorted(int(name[1:]) for name in arrays if name[0] == "y")
+    passes = sorted(int(name[1:]) for name in arrays if name[0] == "y" and name[1:].isdigit())
     y_columns = hidden // len(passes)
     widths = {"1": 2 * of["intermediate_size"] // WEIGHT_ROWS, "2": y_columns // WEIGHT_ROWS}
     tiles = {gemm: as_type(arrays[f"tiles{gemm}"], torch.int32).view(-1, 2, 7) for gemm in widths}
@@ -365,8 +365,17 @@ def many(arrays, numbers, of, arguments, chosen, weight):
         **{f"tiles of gemm{gemm}": (found, torch.ones_like(found)) for gemm, found in covered.items()},
     }
     h = h_of(arrays, rows, of, numbers["terms"], False)
-    y = torch.cat([as_type(arrays[f"y{first}"], torch.bfloat16, count, y_columns) for first in passes], 1)
+    y = torch.cat([y_of(arrays, numbers["terms"], first, count, y_columns) for first in passes], 1)
     return ReadOut(chosen, weight, rows, layout, h, numbers["terms"], y=y)
+
+
+def y_of(arrays, terms, first, rows, columns):
+    """y [rows, columns] of the column pass that begins at `first`: bf16, or with two terms scaled fp16 as fp32."""
+    y = as_type(arrays[f"y{first}"], torch.float16 if terms == 2 else torch.bfloat16, rows, columns)
+    if terms == 1:
+        return y
+    scale = as_type(arrays[f"y_scale{first}"], torch.float32, rows, columns // BLOCK)
+    return y.float() * scale.repeat_interleave(BLOCK, 1)
 
 
 # ---- the stages ----

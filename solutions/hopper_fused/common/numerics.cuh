@@ -1,4 +1,4 @@
-// numerics: approximate functions, SwiGLU, FP8 with one scale per row in one or two terms, bf16.
+// numerics: approximate functions, SwiGLU, FP8 with one scale per row in one or two terms, bf16, scaled fp16.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -50,5 +50,22 @@ __device__ __forceinline__ uint32_t transpose4(uint32_t mine) {
 
 __device__ __forceinline__ unsigned pack_bf16(float low, float high) {
   const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  return *reinterpret_cast<const unsigned*>(&pair);
+}
+
+// ---- scaled fp16: a power of two times fp16, with 8 times bf16's precision ----
+
+// The power of two for sums of absolute value `bound` at most, which become 2^15 at most. fp16 keeps all its bits down
+// to 2^-14, so the bound may be 2^20 times too large.
+__device__ __forceinline__ float fp16_scale(float bound) {
+  const int exponent = (__float_as_int(bound) >> 23) - 14;  // biased; inf and NaN give a large one
+  return __int_as_float(max(exponent, 1) << 23);
+}
+// 1 / scale, exactly.
+__device__ __forceinline__ float inverse_power_of_two(float scale) {
+  return __int_as_float((254 << 23) - __float_as_int(scale));
+}
+__device__ __forceinline__ unsigned pack_fp16(float low, float high) {
+  const __half2 pair = __floats2half2_rn(low, high);
   return *reinterpret_cast<const unsigned*>(&pair);
 }

@@ -1,4 +1,5 @@
-// many_combine: output[token] = the sum of the token's rows of y, in order of expert, in fp32, as bf16.
+// many_combine: output[token] = the sum of the token's rows of y, in order of expert, in fp32, as bf16. y is bf16, or
+// with two terms of h scaled fp16.
 //
 // One CTA per token, persistent over tokens. No shared memory and no barriers: each thread sums eight columns of all
 // rows by 16-byte loads. The next token's list of rows is loaded while this token is summed. many_gemm2 has zeroed the
@@ -14,6 +15,7 @@ constexpr int kCombineCtas = (kManyRows ? 1024 : 1792) / kCombineThreads;  // CT
 constexpr int kCombineWaves = 4;  // so many times that is the grid: where a CTA ends early, another starts
 static_assert(kMaxTokenRows <= 16, "a token's list of rows stays in registers");
 
+template <int kTerms>
 __global__ void __launch_bounds__(kCombineThreads, kCombineCtas) many_combine(const __grid_constant__ ManyArgs args) {
   constexpr int kAtOnce = kManyRows ? 4 : 2;  // rows whose loads are in flight; most tokens have no more
   constexpr int kQuads = kMaxTokenRows / 4;
@@ -43,18 +45,30 @@ __global__ void __launch_bounds__(kCombineThreads, kCombineCtas) many_combine(co
       for (int i = 0; i < kMaxTokenRows; i += kAtOnce) {
         if (row[i] < 0) break;
         uint4 v[kAtOnce];
+        float scale[kAtOnce];
 #pragma unroll
-        for (int r = 0; r < kAtOnce; r++)
+        for (int r = 0; r < kAtOnce; r++) {
+          if constexpr (kTerms == 2)
+            scale[r] = row[i + r] < 0
+                           ? 0.0f
+                           : __ldcs(args.y_scale + (size_t)row[i + r] * (args.y_columns / kBlockK) + column / kBlockK);
           v[r] = row[i + r] < 0
                      ? make_uint4(0, 0, 0, 0)
                      : __ldcs(reinterpret_cast<const uint4*>(args.y + (size_t)row[i + r] * args.y_columns + column));
+        }
 #pragma unroll
         for (int r = 0; r < kAtOnce; r++) {
           const unsigned pairs[4] = {v[r].x, v[r].y, v[r].z, v[r].w};
 #pragma unroll
           for (int p = 0; p < 4; p++) {
-            sum[2 * p] += __uint_as_float(pairs[p] << 16);
-            sum[2 * p + 1] += __uint_as_float(pairs[p] & 0xffff0000u);
+            if constexpr (kTerms == 2) {
+              const float2 y = __half22float2(*reinterpret_cast<const __half2*>(&pairs[p]));
+              sum[2 * p] += y.x * scale[r];
+              sum[2 * p + 1] += y.y * scale[r];
+            } else {
+              sum[2 * p] += __uint_as_float(pairs[p] << 16);
+              sum[2 * p + 1] += __uint_as_float(pairs[p] & 0xffff0000u);
+            }
           }
         }
       }
@@ -65,7 +79,8 @@ __global__ void __launch_bounds__(kCombineThreads, kCombineCtas) many_combine(co
   }
 }
 
-cudaError_t launch_many_combine(const ManyArgs& args, int sms, cudaStream_t stream) {
+cudaError_t launch_many_combine(const ManyArgs& args, int terms, int sms, cudaStream_t stream) {
   const int at_most = kCombineWaves * kCombineCtas * sms;
-  return launch_with_pdl(many_combine, min(args.num_tokens, at_most), kCombineThreads, 1, 0, stream, args);
+  return launch_with_pdl(terms == 1 ? many_combine<1> : many_combine<2>, min(args.num_tokens, at_most),
+                         kCombineThreads, 1, 0, stream, args);
 }

@@ -37,6 +37,15 @@ __device__ __forceinline__ uint8_t* h_tile(const ManyArgs& args, const WorkTile&
 
 // ---- y ----
 
+// A token with several rows on this rank sums their y: with two terms of h, rounding each to bf16 would be most of the
+// error. So y is scaled fp16 then, with a scale for each row and 128 columns.
+template <int kTerms>
+__device__ __forceinline__ unsigned pack_y(float low, float high) {
+  return kTerms == 2 ? pack_fp16(low, high) : pack_bf16(low, high);
+}
+// Most that a K step's sum of E4M3 products can be, with scales of one.
+constexpr float kStepBound = 448.0f * 448.0f * kBlockK;
+
 // For a warpgroup: copies 128 bytes of each of `count` rows from shared memory, where they lie in swizzled atoms, to y,
 // which has `columns` columns.
 template <int kRows>

@@ -1,11 +1,11 @@
-// many_gemm2: Y = W2 . h^T for all rows, in bf16; the scales of h include the routing weights.
+// many_gemm2: Y = W2 . h^T for all rows, in bf16 or scaled fp16; the scales of h include the routing weights.
 // Clusters of two CTAs, one CTA per SM, dynamic tile scheduler.
 //
 //   warps     work
 //   8         producer: takes the cluster's next tile; W2 by TMA (half a tile each, multicast to both CTAs, where the
 //             tiles share weights); h and its scales by bulk copy, as soon as gemm1 has signalled them
 //   9 .. 11   zero the output of tokens without rows, which combine skips
-//   0 .. 7    consumers, two warpgroups: wgmma, then bf16 through shared memory to y, in whole lines
+//   0 .. 7    consumers, two warpgroups: wgmma, then 16 bits through shared memory to y, in whole lines
 //
 // mbarrier        arrivals per phase                                        waits                  parity
 // full[stage]     1 + bytes: warp 8 (its expect_tx counts the other         warps 0..7             pipeline phase
@@ -139,8 +139,9 @@ __global__ void __launch_bounds__(kGemmThreads, 1)
       const float* scale =
           args.w2_scale + (size_t)(tile.expert * kKSteps1 + (args.first_column + column) / kBlockK) * kKSteps2;
       uint16_t* y = args.y + (size_t)row * args.y_columns + column;
-      if (tile.normal) gemm2_normal<kTerms>(s, pipe, tile, scale, y, args.y_columns, warpgroup);
-      else gemm2_swap_ab<kTerms>(s, pipe, tile, scale, y, args.y_columns, warpgroup);
+      float* y_scale = args.y_scale + (size_t)row * (args.y_columns / kBlockK) + column / kBlockK;
+      if (tile.normal) gemm2_normal<kTerms>(s, pipe, tile, scale, y, y_scale, args.y_columns, warpgroup);
+      else gemm2_swap_ab<kTerms>(s, pipe, tile, scale, y, y_scale, args.y_columns, warpgroup);
     }
   }
   pdl_wait();  // also in CTAs without a tile: this kernel must not end before the one before it

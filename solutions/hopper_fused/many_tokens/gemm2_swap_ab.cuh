@@ -3,11 +3,12 @@
 #pragma once
 #include "epilogue.cuh"
 
-// Both terms have one scale, hence one accumulator.
+// Both terms have one scale, hence one accumulator. bound: of the sums' absolute values, for each row of the thread;
+// with two terms only.
 template <int N, int kTerms>
 __device__ __forceinline__ void gemm2_swap_ab_mainloop(
-    Gemm2Smem<kTerms>& s, PipelineState<Gemm2Smem<kTerms>::kStages>& pipe, float (&acc)[2][N / 2], const float* w_scale,
-    int warpgroup) {
+    Gemm2Smem<kTerms>& s, PipelineState<Gemm2Smem<kTerms>::kStages>& pipe, float (&acc)[2][N / 2],
+    float2 (&bound)[N / 8], const float* w_scale, int warpgroup) {
   const float scales = __ldg(w_scale + threadIdx.x % kWarp % kKSteps2);  // one per K step, over the lanes
   float raw[N / 2];
 #pragma unroll
@@ -23,6 +24,13 @@ __device__ __forceinline__ void gemm2_swap_ab_mainloop(
 #pragma unroll
     for (int j = 0; j < N / 8; j++)
       h[j] = *reinterpret_cast<const float2*>(s.scales[stage] + 8 * j + 2 * (threadIdx.x % kQuad));
+    if constexpr (kTerms == 2) {
+#pragma unroll
+      for (int j = 0; j < N / 8; j++) {
+        bound[j].x += fabsf(h[j].x * scale) * kStepBound;
+        bound[j].y += fabsf(h[j].y * scale) * kStepBound;
+      }
+    }
 #pragma unroll
     for (int m = 0; m < 2; m++) {
       warpgroup_arrive();
@@ -46,16 +54,31 @@ __device__ __forceinline__ void gemm2_swap_ab_mainloop(
   }
 }
 
-// y: of the tile's first row and column. stmatrix transposes 64 columns at a time.
+// y, y_scale: of the tile's first row and column. stmatrix transposes 64 columns at a time.
 template <int kTerms>
 __device__ __forceinline__ void gemm2_swap_ab(
     Gemm2Smem<kTerms>& s, PipelineState<Gemm2Smem<kTerms>::kStages>& pipe, const WorkTile& tile, const float* w_scale,
-    uint16_t* y, int y_columns, int warpgroup) {
+    uint16_t* y, float* y_scale, int y_columns, int warpgroup) {
   dispatch_swap_ab_rows(tile.n, [&](auto tile_rows) {
     constexpr int n = decltype(tile_rows)::count;
     float acc[2][n / 2];
-    gemm2_swap_ab_mainloop<n, kTerms>(s, pipe, acc, w_scale + warpgroup * kKSteps2, warpgroup);
+    float2 bound[n / 8] = {};
+    gemm2_swap_ab_mainloop<n, kTerms>(s, pipe, acc, bound, w_scale + warpgroup * kKSteps2, warpgroup);
     const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp % kWarpgroupWarps;
+    float2 inverse[n / 8];  // of the scales of rows 8 j + 2 (lane % 4) and the next one
+#pragma unroll
+    for (int j = 0; j < n / 8; j++) {
+      inverse[j] = {1.0f, 1.0f};
+      if constexpr (kTerms == 2) {
+        const float2 scale = {fp16_scale(bound[j].x), fp16_scale(bound[j].y)};
+        if (warp == 0 && lane < kQuad) {
+          float* to = y_scale + (size_t)(8 * j + 2 * lane) * (y_columns / kBlockK) + warpgroup;
+          to[0] = scale.x;
+          to[y_columns / kBlockK] = scale.y;
+        }
+        inverse[j] = {inverse_power_of_two(scale.x), inverse_power_of_two(scale.y)};
+      }
+    }
     uint8_t* staged = s.staged[warpgroup];
 #pragma unroll
     for (int m = 0; m < 2; m++) {
@@ -65,10 +88,10 @@ __device__ __forceinline__ void gemm2_swap_ab(
         const uint8_t* at =
             staged + (j + lane / 16) * kAtomBytes + swizzle_128b(lane % 8, (2 * warp + lane / 8 % 2) * 16);
         asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(smem_addr(at)),
-                     "r"(pack_bf16(acc[m][4 * j], acc[m][4 * j + 1])),
-                     "r"(pack_bf16(acc[m][4 * j + 2], acc[m][4 * j + 3])),
-                     "r"(pack_bf16(acc[m][4 * j + 4], acc[m][4 * j + 5])),
-                     "r"(pack_bf16(acc[m][4 * j + 6], acc[m][4 * j + 7]))
+                     "r"(pack_y<kTerms>(acc[m][4 * j] * inverse[j].x, acc[m][4 * j + 1] * inverse[j].y)),
+                     "r"(pack_y<kTerms>(acc[m][4 * j + 2] * inverse[j].x, acc[m][4 * j + 3] * inverse[j].y)),
+                     "r"(pack_y<kTerms>(acc[m][4 * j + 4] * inverse[j + 1].x, acc[m][4 * j + 5] * inverse[j + 1].y)),
+                     "r"(pack_y<kTerms>(acc[m][4 * j + 6] * inverse[j + 1].x, acc[m][4 * j + 7] * inverse[j + 1].y))
                      : "memory");
       }
       named_barrier_sync(kBarGemm2Warpgroup + warpgroup, kWarpgroupThreads);

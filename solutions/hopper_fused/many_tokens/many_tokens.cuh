@@ -57,7 +57,8 @@ struct ManyArgs : Layer {
   float* gathered_scale;  // expert by expert: [H / 128][rows]
   uint8_t* h;             // expert by expert: [I / 128][terms][rows][128], swizzled
   float* h_scale;         // expert by expert: [I / 128][rows]; includes the routing weight
-  uint16_t* y;            // [rows, y_columns] bf16
+  uint16_t* y;            // [rows, y_columns]: bf16, or with two terms of h fp16
+  float* y_scale;         // [rows, y_columns / 128]: powers of two that the fp16 are to be multiplied with
   int y_columns;          // output columns of a column pass of gemm2 and combine
   int first_column;       // of this pass
   int clusters;           // of both GEMMs' grids: gemm1's schedule and the arrivals that gemm2 waits for rely on it
@@ -158,4 +159,4 @@ cudaError_t prepare_many_gemm2();
 cudaError_t launch_many_route(const ManyArgs& args, int ctas, cudaStream_t stream);
 cudaError_t launch_many_gemm1(const ManyArgs& args, const CUtensorMap& w1, int terms, cudaStream_t stream);
 cudaError_t launch_many_gemm2(const ManyArgs& args, const CUtensorMap& w2, int terms, cudaStream_t stream);
-cudaError_t launch_many_combine(const ManyArgs& args, int sms, cudaStream_t stream);
+cudaError_t launch_many_combine(const ManyArgs& args, int terms, int sms, cudaStream_t stream);
