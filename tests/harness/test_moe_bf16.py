@@ -100,7 +100,7 @@ def test_generated_workloads_are_the_committed_ones(geometry, tmp_path):
     target.parent.mkdir(parents=True)
     target.write_bytes(paths.checksum_file(name).read_bytes())
     workloads.make(geometry, tmp_path)
-    for file in (paths.workload_file, paths.checksum_file):
+    for file in (paths.workload_file, paths.checksum_file, paths.counts_file):
         assert file(name, tmp_path).read_bytes() == file(name).read_bytes()
     for trace in load_jsonl_file(Trace, paths.workload_file(name, tmp_path)):
         stored = load_safetensors(moe_bf16.definition(geometry), trace.workload, tmp_path)
@@ -142,6 +142,6 @@ def test_bound_is_the_weights_up_to_many_tokens():
     assert least.ms == least.flops / 780e12 * 1e3
 
 
-def test_bound_names_ids_of_the_wrong_width():
+def test_counts_name_ids_of_the_wrong_width():
     with pytest.raises(ValueError, match=r"expert_ids: got shape \(3, 4\), want \[T, 8\]"):
-        family.bound(None, {"expert_ids": torch.zeros(3, 4, dtype=torch.int32)}, "bf16")
+        family.counts(None, {"expert_ids": torch.zeros(3, 4, dtype=torch.int32)}, "bf16")

@@ -5,7 +5,7 @@ import pytest
 from harness import cli
 from harness.operators import moe_fp8_block_scale, workloads
 from harness.operators.catalogue import definition_name
-from harness.operators.moe_fp8_block_scale import routing_bound
+from harness.operators.moe_fp8_block_scale import bound, routing_counts
 from harness.operators.workloads import cases_by_uuid
 
 SMALL = ["small", "small-one-group", "small-renorm"]
@@ -25,7 +25,7 @@ def test_an_active_expert_is_44_megabytes():
 
 def test_many_tokens_are_bound_by_compute():
     logits = np.random.default_rng(0).standard_normal((14107, 256), dtype=np.float32)
-    least = routing_bound(logits, np.zeros(256, np.float32), 32, "full")
+    least = bound(14107, routing_counts(logits, np.zeros(256, np.float32), 32, "full"), "full")
     assert least.flops == 2 * least.rows * 3 * 2048 * 7168
     assert least.ms == least.compute_ms > least.memory_ms
 
@@ -42,7 +42,7 @@ def test_no_tokens_have_a_bound_too():
 
 def test_logits_of_the_wrong_width_are_named():
     with pytest.raises(ValueError, match=r"logits: got shape \(3, 64\)"):
-        routing_bound(np.zeros((3, 64), np.float32), np.zeros(256, np.float32), 0, "full")
+        routing_counts(np.zeros((3, 64), np.float32), np.zeros(256, np.float32), 0, "full")
 
 
 @pytest.mark.parametrize("geometry", [*SMALL, "qwen3-next"])

@@ -15,7 +15,7 @@ from harness.evaluation.sweep_record import TARGETS, Head, Point, Sweep
 from harness.evaluation.tolerances import TOLERANCES
 from harness.operators import routing_model
 from harness.operators.catalogue import FP8_MOE, GEOMETRIES
-from harness.operators.moe_fp8_block_scale import routing_bound
+from harness.operators.moe_fp8_block_scale import bound, routing_counts
 from harness.operators.routing_kinds import BETWEEN, TOKENS, draw, kinds_of, offset_of, tensors
 from harness.packing import pack
 from harness.report import sweep as report
@@ -89,10 +89,10 @@ def test_uniform_experts_are_equally_popular():
 
 
 def test_targets():
-    least = routing_bound(*draw("real", 8, "full"), offset_of("full"), "full")
+    least = bound(8, routing_counts(*draw("real", 8, "full"), offset_of("full"), "full"), "full")
     assert TARGETS["loose"].ms(least) == pytest.approx(1.5 * least.ms + 0.03)
     assert TARGETS["tight"].ms(least) == pytest.approx(1.1 * least.ms + 0.025)
-    many = routing_bound(*draw("none", 1025, "full"), offset_of("full"), "full")
+    many = bound(1025, routing_counts(*draw("none", 1025, "full"), offset_of("full"), "full"), "full")
     assert TARGETS["tight"].ms(many) == pytest.approx(1.25 * many.ms)
 
 

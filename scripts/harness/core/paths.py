@@ -32,6 +32,10 @@ def checksum_file(definition: str, root: Path = ROOT) -> Path:
     return root / "workloads" / folder_of(definition) / f"{definition}.sha256"
 
 
+def counts_file(definition: str, root: Path = ROOT) -> Path:
+    return root / "workloads" / folder_of(definition) / f"{definition}.csv"
+
+
 def blob_file(definition: str, uuid: str) -> str:
     """Relative to the root, as FIB's workloads want it."""
     return f"blob/workloads/{folder_of(definition)}/{definition}/{definition}_{uuid}.safetensors"

@@ -18,8 +18,9 @@ from harness.evaluation.calling import call, first_line, with_outputs
 from harness.evaluation.sweep_record import TARGETS, Point
 from harness.evaluation.tolerances import TOLERANCES, Tolerance, matched_ratios
 from harness.operators import routing_kinds
-from harness.operators.catalogue import BY_NAME, definition, operator
+from harness.operators.catalogue import BY_NAME, definition
 from harness.operators.moe_fp8_block_scale import ROUTED_SCALING_FACTOR
+from harness.operators.workloads import bound_of
 
 WARMUP_RUNS = 3
 ITERATIONS = 20
@@ -116,7 +117,7 @@ def sweep(
     for done, (kind, num_tokens) in enumerate(routings):
         started(done, f"T={num_tokens} {kind}")
         routing = routing_kinds.tensors(kind, num_tokens, geometry)
-        least = operator(geometry).bound(random_workload(full, num_tokens), routing, geometry)
+        least = bound_of(random_workload(full, num_tokens), routing, geometry)
         inputs = with_routing(everything, routing, device)
         try:
             expected = call(full, reference, inputs, device)

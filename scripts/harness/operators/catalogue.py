@@ -10,7 +10,8 @@ What a module here has:
     cases        geometry -> its workloads, in the order in which they are run
     tensors      case -> what goes into its safetensors file
     record       case -> the FIB workload trace
-    bound        workload, its stored tensors, geometry -> its roofline bound, or None where they lack the routing
+    counts       workload, its stored tensors, geometry -> its Counts, or None where they lack the routing
+    bound        seq_len, Counts, geometry -> the roofline bound
 """
 
 from types import ModuleType

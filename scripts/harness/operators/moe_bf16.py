@@ -14,7 +14,7 @@ from definitions import moe_bf16 as definitions
 from definitions.moe_bf16 import GEOMETRIES
 from harness.operators import exact_random
 from harness.operators.case import Case, trace, uuid_of
-from harness.operators.roofline import BF16_FLOPS_PER_SECOND, Bound
+from harness.operators.roofline import BF16_FLOPS_PER_SECOND, Bound, Counts
 
 SMALL = definitions.SMALL
 TOKENS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
@@ -64,24 +64,26 @@ def record(case: RoutedCase) -> Trace:
     return trace(case, definitions.definition_name(case.geometry), random, ("expert_ids", "expert_weights"))
 
 
-def bound(workload: Workload, stored: dict[str, torch.Tensor], geometry: str) -> Bound | None:
-    """The active experts' weights, tokens, ids and weights read once, the output written once.
-
-    Raises ValueError for expert_ids of another shape than [T, top_k].
-    """
+def counts(workload: Workload, stored: dict[str, torch.Tensor], geometry: str) -> Counts | None:
+    """Every expert is local. Raises ValueError for expert_ids of another shape than [T, top_k]."""
     if "expert_ids" not in stored:
         return None
-    ids, sizes = stored["expert_ids"].numpy(), GEOMETRIES[geometry]
-    if ids.ndim != 2 or ids.shape[1] != sizes["top_k"]:
-        raise ValueError(f"expert_ids: got shape {ids.shape}, want [T, {sizes['top_k']}]")
-    seq_len, rows, active = len(ids), ids.size, len(np.unique(ids))
+    ids, top_k = stored["expert_ids"].numpy(), GEOMETRIES[geometry]["top_k"]
+    if ids.ndim != 2 or ids.shape[1] != top_k:
+        raise ValueError(f"expert_ids: got shape {ids.shape}, want [T, {top_k}]")
+    return Counts(rows=ids.size, tokens=len(ids), active=len(np.unique(ids)))
+
+
+def bound(seq_len: int, counts: Counts, geometry: str) -> Bound:
+    """The active experts' weights, tokens, ids and weights read once, the output written once."""
+    sizes = GEOMETRIES[geometry]
     weights = 3 * sizes["intermediate_size"] * sizes["hidden_size"]
     token_bytes = 2 * 2 * sizes["hidden_size"] + sizes["top_k"] * (4 + 4)
     return Bound(
         seq_len=seq_len,
-        rows=rows,
-        active=active,
-        bytes=active * 2 * weights + seq_len * token_bytes,
-        flops=2 * rows * weights,
+        rows=counts.rows,
+        active=counts.active,
+        bytes=counts.active * 2 * weights + seq_len * token_bytes,
+        flops=2 * counts.rows * weights,
         flops_per_second=BF16_FLOPS_PER_SECOND,
     )

@@ -11,7 +11,7 @@ from definitions import moe_fp8_block_scale as definitions
 from definitions.moe_fp8_block_scale import BLOCK
 from harness.operators import exact_random, routing_model
 from harness.operators.case import Case, trace, uuid_of
-from harness.operators.roofline import Bound
+from harness.operators.roofline import Bound, Counts
 
 GEOMETRIES = definitions.GEOMETRIES
 SMALL = definitions.SMALL
@@ -144,16 +144,21 @@ def record(case: MoeCase) -> Trace:
     return trace(case, definitions.definition_name(case.geometry), random, stored, scalars)
 
 
-def routing_bound(logits: np.ndarray, bias: np.ndarray, offset: int, geometry: str) -> Bound:
-    """Bound of a routing: logits [T, num_experts] and bias [num_experts] float32, rank's first expert, geometry.
+def routing_counts(logits: np.ndarray, bias: np.ndarray, offset: int, geometry: str) -> Counts:
+    """Counts of a routing: logits [T, num_experts] and bias [num_experts] float32, rank's first expert, geometry.
 
     Raises ValueError for logits of another width.
     """
     of = GEOMETRIES[geometry]
     if logits.ndim != 2 or logits.shape[1] != of["num_experts"]:
         raise ValueError(f"logits: got shape {logits.shape}, want [T, {of['num_experts']}]")
-    routing_bytes = logits.size * 4 + logits.shape[1] * 2
-    return layer_bound(routing_model.select(logits, bias, of) - offset, routing_bytes, of)
+    return local_counts(routing_model.select(logits, bias, of) - offset, of)
+
+
+def local_counts(chosen: np.ndarray, of: dict) -> Counts:
+    """chosen [T, top_k]: experts counted from the rank's first one; others are another rank's."""
+    local = (chosen >= 0) & (chosen < of["num_local_experts"])
+    return Counts(rows=int(local.sum()), tokens=int(local.any(axis=1).sum()), active=len(np.unique(chosen[local])))
 
 
 def expert_bytes(of: dict) -> int:
@@ -162,27 +167,29 @@ def expert_bytes(of: dict) -> int:
     return weights + 4 * weights // BLOCK**2
 
 
-def layer_bound(chosen: np.ndarray, routing_bytes: int, of: dict) -> Bound:
-    """Bound of a layer. chosen [T, top_k]: experts counted from the rank's first one; others are another rank's."""
+def layer_bound(seq_len: int, counts: Counts, routing_bytes: int, of: dict) -> Bound:
+    """Bound of a layer whose routing inputs take so many bytes."""
     hidden = of["hidden_size"]
-    local = (chosen >= 0) & (chosen < of["num_local_experts"])
-    rows, tokens = int(local.sum()), int(local.any(axis=1).sum())
-    active = len(np.unique(chosen[local]))
-
     token_bytes = hidden + 4 * hidden // BLOCK
-    output_bytes = len(chosen) * hidden * 2
+    output_bytes = seq_len * hidden * 2
     return Bound(
-        seq_len=len(chosen),
-        rows=rows,
-        active=active,
-        bytes=active * expert_bytes(of) + tokens * token_bytes + routing_bytes + output_bytes,
-        flops=2 * rows * 3 * of["intermediate_size"] * hidden,
+        seq_len=seq_len,
+        rows=counts.rows,
+        active=counts.active,
+        bytes=counts.active * expert_bytes(of) + counts.tokens * token_bytes + routing_bytes + output_bytes,
+        flops=2 * counts.rows * 3 * of["intermediate_size"] * hidden,
     )
 
 
-def bound(workload: Workload, stored: dict[str, torch.Tensor], geometry: str) -> Bound | None:
+def counts(workload: Workload, stored: dict[str, torch.Tensor], geometry: str) -> Counts | None:
     offset = workload.inputs.get("local_expert_offset")
     if not {"routing_logits", "routing_bias"} <= stored.keys() or offset is None or offset.type != "scalar":
         return None
     logits, bias = (stored[name].to(torch.float32).numpy() for name in ("routing_logits", "routing_bias"))
-    return routing_bound(logits, bias, int(offset.value), geometry)
+    return routing_counts(logits, bias, int(offset.value), geometry)
+
+
+def bound(seq_len: int, counts: Counts, geometry: str) -> Bound:
+    of = GEOMETRIES[geometry]
+    routing_bytes = seq_len * of["num_experts"] * 4 + of["num_experts"] * 2
+    return layer_bound(seq_len, counts, routing_bytes, of)

@@ -7,8 +7,15 @@ from flashinfer_bench import Trace, Workload
 from definitions import moe_fp8_block_scale_renorm as definitions
 from harness.operators import routing_model
 from harness.operators.case import trace, uuid_of
-from harness.operators.moe_fp8_block_scale import MODEL_TOKENS, SCALE_NAMES, MoeCase, harsh_scales, layer_bound
-from harness.operators.roofline import Bound
+from harness.operators.moe_fp8_block_scale import (
+    MODEL_TOKENS,
+    SCALE_NAMES,
+    MoeCase,
+    harsh_scales,
+    layer_bound,
+    local_counts,
+)
+from harness.operators.roofline import Bound, Counts
 
 GEOMETRIES = definitions.GEOMETRIES
 SMALL = definitions.SMALL
@@ -63,8 +70,13 @@ def record(case: RenormCase) -> Trace:
     return trace(case, definitions.definition_name(case.geometry), random, stored)
 
 
-def bound(workload: Workload, stored: dict[str, torch.Tensor], geometry: str) -> Bound | None:
+def counts(workload: Workload, stored: dict[str, torch.Tensor], geometry: str) -> Counts | None:
     if "routing_logits" not in stored:
         return None
     of, values = GEOMETRIES[geometry], stored["routing_logits"].to(torch.float32).numpy()
-    return layer_bound(routing_model.select(values, None, of), 2 * values.size, of)
+    return local_counts(routing_model.select(values, None, of), of)
+
+
+def bound(seq_len: int, counts: Counts, geometry: str) -> Bound:
+    of = GEOMETRIES[geometry]
+    return layer_bound(seq_len, counts, 2 * seq_len * of["num_experts"], of)

@@ -10,7 +10,7 @@ from definitions import mxfp8_linear as definitions
 from definitions.mxfp8_linear import GEOMETRIES, GROUP
 from harness.operators import exact_random
 from harness.operators.case import Case, trace, uuid_of
-from harness.operators.roofline import Bound
+from harness.operators.roofline import Bound, Counts
 
 SMALL = definitions.SMALL
 ROWS = (1, 16, 64, 512, 2048, 8192)
@@ -73,14 +73,19 @@ def record(case: LinearCase) -> Trace:
     return trace(case, definitions.definition_name(case.geometry), ("x", "weight"), stored)
 
 
-def bound(workload: Workload, stored: dict[str, torch.Tensor], geometry: str) -> Bound:
-    """Everything read once, the output written once, the GEMM at the dense FP8 rate: only the rows matter."""
+def counts(workload: Workload, stored: dict[str, torch.Tensor], geometry: str) -> Counts:
+    """A linear layer is one expert, which takes every row."""
     rows = workload.axes["seq_len"]
+    return Counts(rows=rows, tokens=rows, active=1)
+
+
+def bound(seq_len: int, counts: Counts, geometry: str) -> Bound:
+    """Everything read once, the output written once, the GEMM at the dense FP8 rate: only the rows matter."""
     n, k = GEOMETRIES[geometry]["n"], GEOMETRIES[geometry]["k"]
     return Bound(
-        seq_len=rows,
-        rows=rows,
-        active=1,
-        bytes=n * k + n * k // GROUP + rows * 2 * (k + n),
-        flops=2 * rows * n * k,
+        seq_len=seq_len,
+        rows=counts.rows,
+        active=counts.active,
+        bytes=n * k + n * k // GROUP + seq_len * 2 * (k + n),
+        flops=2 * seq_len * n * k,
     )

@@ -10,8 +10,17 @@ BF16_FLOPS_PER_SECOND = 780e12
 
 
 @dataclass(frozen=True)
+class Counts:
+    """What a bound takes from a routing. rows: (token, local expert) pairs; tokens, active: those with a row."""
+
+    rows: int
+    tokens: int
+    active: int
+
+
+@dataclass(frozen=True)
 class Bound:
-    """What one workload needs. rows: (token, local expert) pairs; active: experts with a row.
+    """What one workload needs. rows, active: as in Counts.
 
     flops_per_second: the device's ceiling for GEMMs of this dtype.
     """

@@ -1,10 +1,13 @@
 """Workload records and tensor files of a definition, from its cases."""
 
+import csv
 import hashlib
+from dataclasses import astuple, fields
 from functools import cache
 from pathlib import Path
 
 import safetensors.torch
+import torch
 from flashinfer_bench import Trace, Workload
 from flashinfer_bench.data import load_jsonl_file
 
@@ -14,7 +17,7 @@ from harness.core.errors import CannotRun, UserError
 from harness.core.names import unknown
 from harness.operators.case import Case, stored_tensors
 from harness.operators.catalogue import BY_NAME, definition_name, operator
-from harness.operators.roofline import Bound
+from harness.operators.roofline import Bound, Counts
 
 
 @cache
@@ -39,16 +42,29 @@ def named(text: str, geometry: str, others: str = "") -> list[Case]:
 
 
 @cache
+def recorded_counts(geometry: str) -> dict[str, Counts]:
+    """uuid -> counts of a workload of this repository, as `make` writes them: drawing its routing takes seconds."""
+    with paths.counts_file(definition_name(geometry)).open() as file:
+        return {row.pop("uuid"): Counts(**{key: int(n) for key, n in row.items()}) for row in csv.DictReader(file)}
+
+
 def generated_bound(geometry: str, uuid: str) -> Bound:
-    """The roofline bound of a workload of this repository; needs no files."""
-    family, case = operator(geometry), cases_by_uuid(geometry)[uuid]
-    return family.bound(family.record(case).workload, family.tensors(case), geometry)
+    """The roofline bound of a workload of this repository; needs no blob."""
+    seq_len = cases_by_uuid(geometry)[uuid].seq_len
+    return operator(geometry).bound(seq_len, recorded_counts(geometry)[uuid], geometry)
+
+
+def bound_of(workload: Workload, stored: dict[str, torch.Tensor], geometry: str) -> Bound | None:
+    """The roofline bound of a workload with these stored tensors, or None where they lack the routing."""
+    family = operator(geometry)
+    counts = family.counts(workload, stored, geometry)
+    return counts and family.bound(workload.axes["seq_len"], counts, geometry)
 
 
 def recorded_bound(definition: str, workload: Workload, root: Path | None) -> Bound | None:
     """The bound of a workload of a data set, or None where its routing cannot be known.
 
-    This repository's routing is generated, so no blob is needed; a trace file outside any data set is taken to
+    This repository's counts are recorded, so no blob is needed; a trace file outside any data set is taken to
     be of this repository's workloads. Another data set has a routing of its own, in its blobs.
     """
     geometry = BY_NAME.get(definition)
@@ -56,7 +72,7 @@ def recorded_bound(definition: str, workload: Workload, root: Path | None) -> Bo
         return None
     if root in (None, paths.ROOT):
         return generated_bound(geometry, workload.uuid) if workload.uuid in cases_by_uuid(geometry) else None
-    return operator(geometry).bound(workload, stored_tensors(workload, root), geometry)
+    return bound_of(workload, stored_tensors(workload, root), geometry)
 
 
 def recorded(geometry: str) -> list[Workload]:
@@ -66,7 +82,7 @@ def recorded(geometry: str) -> list[Workload]:
 
 
 def make(geometry: str, root: Path = paths.ROOT) -> tuple[int, int]:
-    """Write the workloads of a geometry below root; return (blobs written, blobs found good).
+    """Write the workloads of a geometry and their counts below root; return (blobs written, blobs found good).
 
     Raises CannotRun when a generated blob differs from its recorded checksum.
     """
@@ -91,7 +107,12 @@ def make(geometry: str, root: Path = paths.ROOT) -> tuple[int, int]:
         write_atomically(path, content)
         written += 1
 
-    traces = "".join(f"{family.record(case).model_dump_json()}\n" for case in cases)
-    write_atomically(paths.workload_file(definition, root), traces)
+    traces = [family.record(case) for case in cases]
+    counted = [["uuid", *(field.name for field in fields(Counts))]]
+    for workload in (trace.workload for trace in traces):
+        counts = family.counts(workload, stored_tensors(workload, root), geometry)
+        counted.append([workload.uuid, *map(str, astuple(counts))])
+    write_atomically(paths.workload_file(definition, root), "".join(f"{t.model_dump_json()}\n" for t in traces))
+    write_atomically(paths.counts_file(definition, root), "".join(f"{','.join(row)}\n" for row in counted))
     write_atomically(checksum_file, "".join(f"{digest}  {name}\n" for name, digest in checksums.items()))
     return written, len(cases) - written

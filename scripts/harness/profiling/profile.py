@@ -11,7 +11,8 @@ from flashinfer_bench.compile import Runnable
 
 from harness.core import provenance
 from harness.evaluation.calling import first_line, with_outputs
-from harness.operators.catalogue import definition, operator
+from harness.operators.catalogue import definition
+from harness.operators.workloads import bound_of
 from harness.packing.manifest import read_manifest
 from harness.profiling import ncu, torch_profiler
 from harness.profiling.calls import WARMUP_RUNS, ProfileError, build, call_repeatedly
@@ -110,7 +111,7 @@ def profile(name: str, runnable: Runnable, job: Job, point: Workload, wall_us: f
     ours, others = torch_profiler.launches(events, job.calls, job.clock)
     stages = stage_times(ours, read_manifest(name).stages, job.clock)
     busy = busy_us(ours, job.calls)
-    bound = operator(job.geometry).bound(point, stored(point, job.full), job.geometry) if on_device else None
+    bound = bound_of(point, stored(point, job.full), job.geometry) if on_device else None
     return WorkloadProfile(
         uuid=point.uuid,
         T=point.axes["seq_len"],
