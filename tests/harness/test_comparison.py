@@ -166,6 +166,7 @@ def test_a_record_is_stale_when_its_solution_is_gone_or_edited():
         {"torch": "2.13"},
         {"cuda_driver": "580"},
         {"protocol": "twice"},
+        {"protocol": "once clock=gpu"},
         {"tolerance": DEFAULT},
     ],
 )
@@ -178,6 +179,15 @@ def test_what_was_measured_otherwise_is_never_mixed(tmp_path, change):
     first, second = sorted(groups, key=lambda g: -len(g.solutions))
     assert first.total.of("fast").mean == 20 and row(first, 1).cells == {}
     assert second.total.of("fast").mean == pytest.approx(20 / 9) and second.ratios == []
+
+
+def test_one_clock_can_be_chosen(tmp_path):
+    """What is published by one clock holds no time of the other."""
+    traces = [trace("fast", 7, 1.0, 20.0), trace("fast", 7, 0.5, 20.0, protocol="once clock=gpu")]
+    root = trace_set(tmp_path, traces)
+    for clock, ms in (("events", 1.0), ("gpu", 0.5)):
+        (group,) = comparison.build([root], clock=clock).groups
+        assert row(group, 7).ms("fast") == ms
 
 
 def test_the_newest_trace_of_a_cell_counts_unless_its_source_is_gone(tmp_path):

@@ -12,6 +12,7 @@ ORDER = (
     {"core"},
     {"operators"},
     {"packing"},
+    {"timing"},
     {"evaluation"},
     {"results"},
     {"profiling", "tuning"},

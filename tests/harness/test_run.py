@@ -199,6 +199,7 @@ def test_logs_in_traces_lose_the_folders_of_a_machine(tmp_path, records):
         (["--solutions", "nothing"], 2, "unknown solution 'nothing'; there are: "),
         (["--definition", "huge"], 2, "unknown definition 'huge'; there are: full, "),
         (["--definition", "full"], 1, "needs a CUDA device"),
+        (["--clock", "gpu"], 1, "--clock gpu: takes times and needs a CUDA device"),
         (
             ["--solutions", "hopper_fused"],
             1,
@@ -303,8 +304,9 @@ class Worker:
         self.closed = True
 
 
-def test_the_runner_of_a_gpu_gets_the_protocol_and_is_closed(tmp_path, monkeypatch, records, passed):
-    """A user would miss: a worker that holds the GPU's memory after Ctrl-C."""
+@pytest.mark.parametrize("clock", ["events", "gpu"])
+def test_the_runner_of_a_gpu_gets_the_protocol_and_is_closed(tmp_path, monkeypatch, records, passed, clock):
+    """A user would miss: a worker that holds the GPU's memory after Ctrl-C; a trace that does not say its clock."""
     worker = Worker(passed.model_copy(update={"performance": Performance(latency_ms=1, speedup_factor=2)}))
     here = provenance.here
     monkeypatch.setattr(workers, "PersistentRunner", lambda log_dir: worker)
@@ -312,12 +314,14 @@ def test_the_runner_of_a_gpu_gets_the_protocol_and_is_closed(tmp_path, monkeypat
     config = RELAXED.config(num_trials=3, timeout_seconds=60, warmup_runs=7, iterations=9)
     packed = solution(tmp_path, BODIES["PASSED"])
     with pytest.raises(KeyboardInterrupt):
-        with run.judging("small", {"tiny": packed}, RELAXED, config, "cuda:0", "x") as judge:
+        with run.judging("small", {"tiny": packed}, RELAXED, config, "cuda:0", "x", clock=clock) as judge:
             first = judge("one", records[0])
             raise KeyboardInterrupt
     trace = first.traces["tiny"]
     assert first.passed and trace.evaluation.performance.latency_ms == 1
-    assert provenance.of_trace(trace).protocol == "warmup=7 iterations=9 trials=3"
+    assert provenance.of_trace(trace).clock == clock
+    said = provenance.of_trace(trace).protocol
+    assert said == "warmup=7 iterations=9 trials=3" + (" clock=gpu" if clock == "gpu" else "")
     assert worker.closed and worker.calls == [(records[0].uuid, 7, 9, 3, RELAXED.rtol)]
 
 

@@ -18,6 +18,7 @@ from harness.core import paths
 from harness.core.arguments import Names, add_traces, output_file
 from harness.core.atomic_file import write_atomically
 from harness.core.errors import UserError
+from harness.core.provenance import CLOCKS
 from harness.operators.arguments import METAVAR, listed
 from harness.report import comparison as report
 from harness.report.blocks.model_advice import advice
@@ -33,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--gpu", metavar="NAME", help="of MODEL: H200, sm_90 ...; default: every machine that was recorded")
     add("--definition", metavar=METAVAR, help="of another data set, too; default: all that were recorded")
     add("--tolerance", metavar="NAME", help="default: all that were recorded")
+    add("--clock", choices=CLOCKS, help="of traces, each in tables of its own; default: all of --traces, else events")
     add("--solutions", nargs="+", action=Names, default=[], metavar="NAME", help="default: all that were recorded")
     add("--ratio", nargs=2, metavar=("A", "B"), help="only this: how many times as fast A is as B")
     add("--format", choices=FORMATS, default="terminal", help="default: terminal")
@@ -68,14 +70,14 @@ FORMATS = {"terminal": report.plain_text, "markdown": report.markdown, "csv": as
 
 def about_model(args: argparse.Namespace) -> str:
     """Lines for each degree of expert parallelism. Raises UserError for options that choose among tables."""
-    for option in ("definition", "tolerance", "solutions", "ratio"):
+    for option in ("definition", "tolerance", "clock", "solutions", "ratio"):
         if getattr(args, option):
             raise UserError(f"--{option}: got it beside a MODEL, whose answer has no tables to choose from")
     if args.format != "terminal":
         raise UserError(f"--format: got {args.format} beside a MODEL, whose answer is text alone")
     chosen = layers_named(args.model)
     given = args.traces or models.trace_files(chosen)
-    found = comparison.build(given) if given else Comparison([])
+    found = comparison.build(given, clock="events") if given else Comparison([])
     warn(found)
     return "".join(f"{line}\n" for layer in chosen for line in advice(layer, found, args.gpu))
 
@@ -92,7 +94,11 @@ def main(args: argparse.Namespace) -> int:
         text = about_model(args)
     else:
         pair = tuple(args.ratio) if args.ratio else None
-        found = comparison.build(args.traces or [paths.ROOT], args.definition, args.tolerance, args.solutions, pair)
+        given = args.traces or [paths.GPU_CLOCK if args.clock == "gpu" else paths.ROOT]
+        chosen = (args.definition, args.tolerance, args.solutions, pair, args.clock)
+        found = comparison.build(given, *chosen)
+        if not found.sections:
+            raise UserError(f"--clock: got {args.clock}, but none of these traces was timed by it")
         warn(found)
         if args.format == "terminal" and not args.output and sys.stdout.isatty():
             report.show(found, Console())

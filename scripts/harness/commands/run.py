@@ -16,6 +16,7 @@ from rich.console import Console
 from harness.core import paths
 from harness.core.arguments import Names, count, output_file, writable
 from harness.core.errors import CannotRun, UserError
+from harness.core.provenance import CLOCKS
 from harness.evaluation import memory, run
 from harness.evaluation.calling import device_here
 from harness.evaluation.selection import choose_geometry, select
@@ -38,20 +39,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_definitions(parser, every=EVERY, default=[], help=which)
     add("--workloads", nargs="+", action=Names, default=[], metavar="W", help="T, a uuid or a name; default: all")
     add("--tolerance", choices=list(TOLERANCES), default="relaxed", help="default: relaxed")
+    how = "events: CUDA events, as FIB 0.1.2; gpu: the GPU's activity, as FIB's main branch; default: events"
+    add("--clock", choices=CLOCKS, default="events", help=how)
     add("--warmup-runs", type=count(0), default=10, help="default: 10; with a GPU only")
     add("--iterations", type=count(), default=50, help="default: 50; with a GPU only")
     add("--num-trials", type=count(), help="inputs per workload; default: 3 with a GPU, else 1")
     add("--timeout", type=count(), default=300, help="seconds per solution and workload; default: 300")
     add("--save", action=argparse.BooleanOptionalAction, help="keep the traces; default: with a GPU only")
     add("--verbose", action="store_true", help="the whole log of what fails; a diagnosis of every wrong output")
-    add("--output", type=output_file, metavar="FILE", help="keep the traces here, not below traces/")
+    add(
+        "--output",
+        type=output_file,
+        metavar="FILE",
+        help="keep the traces here; default: below traces/, by clock gpu docs/data/",
+    )
 
 
 def trace_file(args: argparse.Namespace, name: str) -> Path | None:
     """The file that the definition's traces are kept in, or None. Raises UserError for a file of something else."""
     if not (args.save if args.save is not None else torch.cuda.is_available() or args.output is not None):
         return None
-    path = args.output or writable(paths.trace_file(name))
+    path = args.output or writable(paths.trace_file(name, clock=args.clock))
     try:
         trace_files.load(path)
     except ValueError as error:  # before anything runs, not when there is something to add to it
@@ -65,6 +73,8 @@ def main(args: argparse.Namespace) -> int:
     on_gpu = torch.cuda.is_available()
     every = [key for key in GEOMETRIES if (key in FULL) == on_gpu]
     wanted = every if EVERY in args.definition else args.definition or [None]
+    if not on_gpu and args.clock == "gpu":
+        raise CannotRun("--clock gpu: takes times and needs a CUDA device; torch sees none")
     if not on_gpu:
         console.print("No CUDA device: Triton's interpreter runs the kernels, so no times.")
     passed = []
@@ -104,7 +114,7 @@ def run_definition(geometry: str, args: argparse.Namespace, console: Console) ->
         keep_worker = memory.keeps_worker(todo, *known)
         if not keep_worker:
             console.print("Each workload gets a worker process of its own: with one for all memory would not suffice.")
-    conditions = tolerance, config, device_here(), args.command_line, args.verbose, keep_worker
+    conditions = tolerance, config, device_here(), args.command_line, args.verbose, keep_worker, args.clock
     reasons: dict[str, list[str]] = {}
     try:
         with run.judging(geometry, solutions, *conditions) as judge, progress(console, len(todo)) as started:
@@ -120,7 +130,8 @@ def run_definition(geometry: str, args: argparse.Namespace, console: Console) ->
                     console.print(f"the log of {solution}:\n{log}", soft_wrap=True)
     finally:  # after Ctrl-C, too
         if judged:
-            console.print(f"{name}\n{eligibility.here()}, {tolerance}")
+            said = ", by the GPU's clock" if args.clock == "gpu" else ""
+            console.print(f"{name}\n{eligibility.here()}, {tolerance}{said}")
             console.print(run_table.table(judged, list(solutions), skipped, on_gpu).terminal())
         if judged and path:
             console.print(f"{sum(len(outcome.traces) for outcome in judged)} traces saved in {path}", soft_wrap=True)

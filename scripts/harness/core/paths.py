@@ -11,6 +11,7 @@ DATA = DOCS / "data"  # records that pages and figures are made from
 PROFILES = DATA / "profile"
 TUNING = DATA / "tune"
 SWEEPS = DATA / "sweep"
+GPU_CLOCK = DATA / "gpu_clock"  # traces by the GPU's clock, apart from traces/, among which FIB's apply chooses
 RESULTS_PAGE = DOCS / "results.html"
 
 
@@ -41,5 +42,7 @@ def blob_file(definition: str, uuid: str) -> str:
     return f"blob/workloads/{folder_of(definition)}/{definition}/{definition}_{uuid}.safetensors"
 
 
-def trace_file(definition: str, root: Path = ROOT) -> Path:
-    return root / "traces" / folder_of(definition) / f"{definition}.jsonl"
+def trace_file(definition: str, root: Path = ROOT, clock: str = "events") -> Path:
+    """clock: of the traces in it, one of provenance.CLOCKS."""
+    folder = root / "traces" / folder_of(definition) if clock == "events" else root / GPU_CLOCK.relative_to(ROOT)
+    return folder / f"{definition}.jsonl"

@@ -13,6 +13,8 @@ from flashinfer_bench.utils import env_snapshot
 
 from harness.core.schema import Strict
 
+CLOCKS = ("events", "gpu")  # CUDA events, as FIB 0.1.2 times; the GPU's activity, as FIB's main branch does
+
 # Field -> its name in a FIB trace, where it lies beside the libraries' versions, in environment.libs.
 IN_LIBS = {"source_sha1": "solution_sha1"} | {name: name for name in ("tolerance", "protocol", "command", "packages")}
 
@@ -22,7 +24,8 @@ class Provenance(Strict):
 
     source_sha1: hash of the packed solution. hardware: the device's name. versions: library -> version.
     packages: installed packages that the solution itself imports, with their versions. tolerance: its name and numbers.
-    protocol: warm-up runs, iterations, trials. command: what repeats the measurement. timestamp: ISO 8601.
+    protocol: warm-up runs, iterations, trials, and the clock if not CUDA events. command: what repeats the measurement.
+    timestamp: ISO 8601.
     """
 
     hardware: str
@@ -37,6 +40,11 @@ class Provenance(Strict):
     @property
     def tolerance_name(self) -> str:
         return (self.tolerance or "unknown tolerance").partition(":")[0]
+
+    @property
+    def clock(self) -> str:
+        """One of CLOCKS; whoever else recorded the trace timed by events."""
+        return "gpu" if "clock=gpu" in (self.protocol or "").split() else "events"
 
     @property
     def versions_text(self) -> str:

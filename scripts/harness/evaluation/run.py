@@ -69,12 +69,13 @@ def publishable(evaluation: Evaluation) -> Evaluation:
 
 
 def provenance_of(
-    solution: Solution, tolerance: Tolerance, config: BenchmarkConfig, device: str, command: str
+    solution: Solution, tolerance: Tolerance, config: BenchmarkConfig, device: str, command: str, clock: str = "events"
 ) -> Provenance:
-    """command: the text that repeats the run."""
+    """command: the text that repeats the run. clock: one of CLOCKS."""
     protocol = f"trials={config.num_trials} on the CPU through Triton's interpreter, not timed"
     if device != "cpu":
         protocol = f"warmup={config.warmup_runs} iterations={config.iterations} trials={config.num_trials}"
+        protocol += f" clock={clock}" if clock != "events" else ""
     packages = provenance.packages(tuple(solution.spec.dependencies))
     known = {"tolerance": str(tolerance), "protocol": protocol, "command": command, "packages": packages}
     return provenance.here(device, source_sha1=solution.hash(), **known)
@@ -90,15 +91,18 @@ def judging(
     command: str,
     diagnose_all: bool = False,
     keep_worker: bool = True,
+    clock: str = "events",
 ) -> Iterator[Callable[[str, Workload], Judged]]:
     """A function that judges every solution on a labelled workload; the traces carry their provenance.
 
-    solutions: name -> packed. config: FIB's, at the tolerance. With a CUDA device solutions run in worker processes of
-    FIB, which end with the context, or without keep_worker with each workload; a solution that is wrong there runs once
-    more, in a process of its own, for a diagnosis: on the first such workload, or with diagnose_all on every one.
+    solutions: name -> packed. config: FIB's, at the tolerance. clock: one of CLOCKS. With a CUDA device solutions run
+    in worker processes of FIB, which end with the context, or without keep_worker with each workload; a solution that
+    is wrong there runs once more, in a process of its own, for a diagnosis: on the first such workload, or with
+    diagnose_all on every one.
     """
     full = definition(geometry)
-    sources = {name: provenance_of(packed, tolerance, config, device, command) for name, packed in solutions.items()}
+    run_with = tolerance, config, device, command, clock
+    sources = {name: provenance_of(packed, *run_with) for name, packed in solutions.items()}
     order = deque(solutions.values())  # who comes first is timed on a colder GPU and host: another one on each workload
     diagnosed = set()
 
@@ -114,7 +118,7 @@ def judging(
     def judge(label: str, workload: Workload) -> Judged:
         order.rotate(-1)
         try:
-            with nullcontext(kept) if kept else workers.running(config.log_dir) as runner:
+            with nullcontext(kept) if kept else workers.running(config.log_dir, clock) as runner:
                 found = runner.run_workload(full, workload, list(order), config, paths.ROOT)
         except RuntimeError as error:
             return Judged(label, {}, f"the reference did not run: {error}")
@@ -137,6 +141,6 @@ def judging(
     if device == "cpu":
         runners = nullcontext(cpu_judge)
     else:
-        runners = workers.running(config.log_dir) if keep_worker else nullcontext()
+        runners = workers.running(config.log_dir, clock) if keep_worker else nullcontext()
     with runners as kept:
         yield judge

@@ -6,7 +6,7 @@ This process holds the inputs that a worker reads, and leaves it the rest of the
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import wraps
 from multiprocessing import resource_tracker
 from multiprocessing.context import SpawnProcess
@@ -16,6 +16,8 @@ import torch
 from flashinfer_bench.bench import utils
 from flashinfer_bench.bench.runner import PersistentRunner, persistent_runner
 from flashinfer_bench.bench.runner.persistent_runner import PersistentSubprocessWorker
+
+from harness.timing import gpu_clock
 
 
 class Pool(ThreadPoolExecutor):
@@ -53,13 +55,14 @@ def giving_back(function: Callable) -> Callable:
 
 
 @contextmanager
-def running(log_dir: str) -> Iterator[PersistentRunner]:
-    """The runner; its workers, and those that it starts again, have ended when the context ends."""
+def running(log_dir: str, clock: str = "events") -> Iterator[PersistentRunner]:
+    """The runner, timing by one of CLOCKS; its workers, and those that it starts again, end with the context."""
     with (
         mock.patch.object(SpawnProcess, "_Popen", staticmethod(start_without_interrupt)),
         mock.patch.object(persistent_runner, "ThreadPoolExecutor", Pool),
         mock.patch.object(utils, "_rand_tensor", giving_back(utils._rand_tensor)),
         mock.patch.object(PersistentSubprocessWorker, "run_ref", giving_back(PersistentSubprocessWorker.run_ref)),
+        gpu_clock.in_fib() if clock == "gpu" else nullcontext(),
     ):
         runner = PersistentRunner(log_dir)
         try:

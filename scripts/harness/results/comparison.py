@@ -156,11 +156,14 @@ def make_group(
     return RunGroup(tolerance, protocol, names, rows, total, regimes, ratios)
 
 
-def make_section(traces: pd.DataFrame, tolerance: str | None, pair: tuple[str, str] | None) -> Section:
-    """tolerance: the name of the one to make run groups of, None for all; matched ratios are shown at every one."""
+def make_section(
+    traces: pd.DataFrame, tolerance: str | None, pair: tuple[str, str] | None, clock: str | None
+) -> Section:
+    """tolerance, clock: what to make run groups of, None for all; matched ratios are of every one."""
     first = traces.iloc[0]
     infos = workload_infos(first.definition, first.hardware, list(traces.found))
     shown = traces if tolerance is None else traces[traces.tolerance_name == tolerance]
+    shown = shown if clock is None else shown[shown.clock == clock]
     runs = sorted(shown.groupby(["tolerance", "protocol"]), key=lambda run: (tolerance_order(run[0][0]), run[0][1]))
     matched = defaultdict(lambda: defaultdict(dict))
     fresh = traces[traces.source != "stale"].sort_values("timestamp", kind="stable")
@@ -184,13 +187,13 @@ def check_known(what: str, names: Iterable[str], known: Iterable[str]) -> None:
             raise TraceSetError(unknown(what, name, sorted(set(known))))
 
 
-def recorded(definitions: Collection[str], tolerance: str | None = None) -> Comparison:
-    """This repository's traces of definitions (their names); empty where there are none.
+def recorded(definitions: Collection[str], tolerance: str | None = None, clock: str = "events") -> Comparison:
+    """This repository's traces of definitions (their names), of one clock; empty where there are none.
 
     Raises TraceSetError for any that cannot be read: what is published leaves none of them out.
     """
-    files = [path for name in definitions if (path := paths.trace_file(name)).exists()]
-    found = build(files, tolerance=tolerance) if files else Comparison([])
+    files = [path for name in definitions if (path := paths.trace_file(name, clock=clock)).exists()]
+    found = build(files, tolerance=tolerance, clock=clock) if files else Comparison([])
     if found.warnings:
         raise TraceSetError(found.warnings[0])
     return found
@@ -202,11 +205,13 @@ def build(
     tolerance: str | None = None,
     solutions: Sequence[str] = (),
     pair: tuple[str, str] | None = None,
+    clock: str | None = None,
 ) -> Comparison:
     """Compare the traces below the given paths. Raises TraceSetError, also for a name that no trace has.
 
     definition: a key of GEOMETRIES or a name. tolerance: a name; only its run groups are built. solutions: names, all
-    when empty. pair: two solutions; only their ratio is made, in the run groups that have both.
+    when empty. pair: two solutions; only their ratio is made, in the run groups that have both. clock: one of CLOCKS;
+    only its run groups are built.
     """
     recorded, warnings = trace_files.read(given)
     usable = [found for found in recorded if "seq_len" in found.trace.workload.axes]
@@ -223,7 +228,7 @@ def build(
     check_known("solution", pair or [], traces.solution.values)
     states, unreadable = staleness.of_traces(list(traces.found))
     traces = traces.assign(source=states)
-    made = [make_section(part, tolerance, pair) for _, part in traces.groupby(CONDITION[:3])]
+    made = [make_section(part, tolerance, pair, clock) for _, part in traces.groupby(CONDITION[:3])]
     sections = [section for section in made if section.groups]
     if pair and not any(group.ratios for section in sections for group in section.groups):
         raise TraceSetError(

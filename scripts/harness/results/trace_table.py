@@ -29,8 +29,8 @@ def trace_table(recorded: list[Recorded]) -> pd.DataFrame:
     Columns: CONDITION; solution (its folder's name, whatever it is packed as); uuid; seq_len (0 where the workload has
     no such axis); status; latency_ms, reference_ms, speedup (none unless it passed and was timed); max_absolute_error,
     max_relative_error; matched_at (tolerance's name -> share of elements inside it: its own tolerance, or each where
-    the run computed all) and matched, that of its own; tolerance_name; solution_sha1, timestamp, command, packages;
-    log; recorded_in ("file:line"); found, the Recorded.
+    the run computed all) and matched, that of its own; tolerance_name; clock, one of CLOCKS; solution_sha1, timestamp,
+    command, packages; log; recorded_in ("file:line"); found, the Recorded.
     """
     traces = pd.DataFrame(map(_row, recorded)).astype(dict.fromkeys(FIGURES, float))
     packed = traces[["solution", "definition"]].drop_duplicates()
@@ -54,6 +54,7 @@ def _row(found: Recorded) -> dict:
         "tolerance": by.tolerance or "unknown tolerance",
         "protocol": by.protocol or "unknown protocol",
         "tolerance_name": by.tolerance_name,
+        "clock": by.clock,
         "solution": trace.solution,
         "uuid": trace.workload.uuid,
         "seq_len": axes.get("seq_len", 0),
