@@ -103,7 +103,7 @@ def runnable(function):
 
 def why_wrong(write):
     """Of a solution that calls write(output), where all ones are right."""
-    inputs = sweep.with_routing(sweep.random_inputs(SMALL, 40, "cpu"), tensors("real", 4, "small"), "cpu")
+    inputs = sweep.with_routing(SMALL, sweep.random_inputs(SMALL, 40, "cpu"), tensors("real", 4, "small"), "cpu")
     expected = torch.ones(4, 512, dtype=torch.bfloat16)
     solution = runnable(lambda *args: write(args[-1]))
     return sweep.judge(SMALL, solution, inputs, expected, TOLERANCES["relaxed"], "cpu")["error"]

@@ -2,7 +2,7 @@
 
 With a CUDA device this is FIB's benchmark on the first definition, DeepSeek-V3's layer on one rank of eight. Without
 one it is the same job on a small one through Triton's interpreter, which shows what is correct, not what is fast.
-Several definitions, and `all` that are for this machine, get a table each.
+Several definitions, and `all` that are for this machine and these solutions, get a table each.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from harness.evaluation.selection import choose_geometry, select
 from harness.evaluation.tolerances import TOLERANCES
 from harness.operators.arguments import add_definitions
 from harness.operators.catalogue import FULL, GEOMETRIES, definition_name
-from harness.packing import eligibility
+from harness.packing import eligibility, manifest
 from harness.report import run_table
 from harness.report.progress import progress
 from harness.results import trace_files
@@ -67,12 +67,17 @@ def trace_file(args: argparse.Namespace, name: str) -> Path | None:
     return path
 
 
+def every(solutions: list[str], on_gpu: bool) -> list[str | None]:
+    """The definitions for this machine that these solutions serve, or all of them; [None] where there is none."""
+    served = {key for name in manifest.choose(solutions) for key in manifest.read_manifest(name).definitions}
+    return [key for key in GEOMETRIES if key in served and (key in FULL) == on_gpu] or [None]
+
+
 def main(args: argparse.Namespace) -> int:
     console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False, markup=False)
     logging.getLogger("flashinfer_bench").setLevel(logging.ERROR)
     on_gpu = torch.cuda.is_available()
-    every = [key for key in GEOMETRIES if (key in FULL) == on_gpu]
-    wanted = every if EVERY in args.definition else args.definition or [None]
+    wanted = every(args.solutions, on_gpu) if EVERY in args.definition else args.definition or [None]
     if not on_gpu and args.clock == "gpu":
         raise CannotRun("--clock gpu: takes times and needs a CUDA device; torch sees none")
     if not on_gpu:

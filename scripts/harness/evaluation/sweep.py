@@ -42,19 +42,19 @@ def random_workload(full: Definition, num_tokens: int) -> Workload:
     return Workload(axes={"seq_len": num_tokens}, inputs=inputs, uuid="sweep")
 
 
-def with_routing(inputs: list, routing: dict[str, torch.Tensor], device: str) -> list:
-    """inputs cut to the routing's tokens; the weights are the same tensors, not copies.
+def with_routing(full: Definition, inputs: list, routing: dict[str, torch.Tensor], device: str) -> list:
+    """inputs with this routing, cut to its tokens; the weights are the same tensors, not copies.
 
-    routing: the definition's first inputs, routing_logits [T, num_experts] and, where there is one, the bias.
+    routing: by input name, the first one [T, ...].
     """
-    num_tokens = len(routing["routing_logits"])
-    hidden_states, hidden_states_scale, *rest = inputs[len(routing) :]
-    return [
-        *(tensor.to(device) for tensor in routing.values()),
-        hidden_states[:num_tokens],
-        hidden_states_scale[:, :num_tokens].contiguous(),
-        *rest,
-    ]
+    num_tokens, found = len(next(iter(routing.values()))), []
+    for (name, spec), value in zip(full.inputs.items(), inputs, strict=True):
+        if name in routing:
+            value = routing[name].to(device)
+        elif "seq_len" in (spec.shape or ()):
+            value = value.narrow(spec.shape.index("seq_len"), 0, num_tokens).contiguous()
+        found.append(value)
+    return found
 
 
 def judge(
@@ -118,7 +118,7 @@ def sweep(
         started(done, f"T={num_tokens} {kind}")
         routing = routing_kinds.tensors(kind, num_tokens, geometry)
         least = bound_of(random_workload(full, num_tokens), routing, geometry)
-        inputs = with_routing(everything, routing, device)
+        inputs = with_routing(full, everything, routing, device)
         try:
             expected = call(full, reference, inputs, device)
         except RuntimeError as error:

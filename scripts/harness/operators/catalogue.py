@@ -20,12 +20,25 @@ from flashinfer_bench import Definition
 
 from harness.core.errors import UserError
 from harness.core.names import unknown
-from harness.operators import moe_bf16, moe_fp8_block_scale, moe_fp8_block_scale_renorm, mxfp8_linear
+from harness.operators import (
+    moe_bf16,
+    moe_fp8_block_scale,
+    moe_fp8_block_scale_renorm,
+    moe_fp8_block_scale_routed,
+    mxfp8_linear,
+)
 
-OPERATORS = (moe_fp8_block_scale, moe_fp8_block_scale_renorm, moe_bf16, mxfp8_linear)
+OPERATORS = (
+    moe_fp8_block_scale,
+    moe_fp8_block_scale_renorm,
+    moe_bf16,
+    mxfp8_linear,
+    moe_fp8_block_scale_routed,
+)
 GEOMETRIES = {geometry: sizes for family in OPERATORS for geometry, sizes in family.GEOMETRIES.items()}
 RENORM = tuple(moe_fp8_block_scale_renorm.GEOMETRIES)
-FP8_MOE = (*moe_fp8_block_scale.GEOMETRIES, *RENORM)
+FP8_MOE = (*moe_fp8_block_scale.GEOMETRIES, *RENORM)  # with the router inside
+ROUTED = tuple(moe_fp8_block_scale_routed.GEOMETRIES)  # FP8 MoE behind a router
 FULL = tuple(key for family in OPERATORS for key in family.GEOMETRIES if key not in family.SMALL)  # these need a GPU
 
 
@@ -44,7 +57,8 @@ def definition(geometry: str) -> Definition:
 
 BY_NAME = {definition_name(geometry): geometry for geometry in GEOMETRIES}  # a definition's name -> geometry
 KEYS = {geometry: geometry for geometry in GEOMETRIES}
-KEYS |= {"deepseek-v3-ep8": "full"}  # what the first geometry would be called beside the others of its model
+# what the first geometry would be called beside the others of its model, and its routed form after it
+KEYS |= {"deepseek-v3-ep8": "full", "full-routed": "deepseek-v3-ep8-routed"}
 KEYS |= BY_NAME  # every name that a user may give -> geometry
 
 

@@ -10,8 +10,9 @@ import numpy as np
 import torch
 
 from harness.operators import routing_model
-from harness.operators.catalogue import FP8_MOE, GEOMETRIES, RENORM
+from harness.operators.catalogue import FP8_MOE, GEOMETRIES, RENORM, ROUTED
 from harness.operators.moe_fp8_block_scale import PUBLIC
+from harness.operators.moe_fp8_block_scale_routed import ROUTER_INSIDE, after_router
 
 BETWEEN = [0, 2, 3, 4, 8, 24, 100, 128, 200, 256, 400, 512, 700, 1024, 1500, 2048, 3000, 4096, 6000, 8192, 16384, 32768]
 TOKENS = sorted({*BETWEEN, *(seq_len for _, seq_len, _ in PUBLIC["full"])})
@@ -52,7 +53,7 @@ KINDS = ("real", *FIXED)
 
 def kinds_of(geometry: str) -> list[str]:
     """Those that a geometry can have: a rank with every expert is never without one; [] if it is no FP8 MoE layer."""
-    if geometry not in FP8_MOE:
+    if geometry not in (*FP8_MOE, *ROUTED):
         return []
     of = GEOMETRIES[geometry]
     return [kind for kind in KINDS if kind != "none" or of["num_local_experts"] < of["num_experts"]]
@@ -70,7 +71,9 @@ def draw(kind: str, num_tokens: int, geometry: str) -> tuple[np.ndarray, np.ndar
 
 def tensors(kind: str, num_tokens: int, geometry: str) -> dict[str, torch.Tensor]:
     """The draw as the definition's inputs."""
-    logits, bias = draw(kind, num_tokens, geometry)
+    logits, bias = draw(kind, num_tokens, ROUTER_INSIDE.get(geometry, geometry))
     if bias is None:
-        return {"routing_logits": torch.from_numpy(logits).bfloat16()}
-    return {"routing_logits": torch.from_numpy(logits), "routing_bias": torch.from_numpy(bias).bfloat16()}
+        found = {"routing_logits": torch.from_numpy(logits).bfloat16()}
+    else:
+        found = {"routing_logits": torch.from_numpy(logits), "routing_bias": torch.from_numpy(bias).bfloat16()}
+    return after_router(found, geometry) if geometry in ROUTED else found

@@ -74,6 +74,26 @@ def select(logits: np.ndarray, bias: np.ndarray | None, of: Sizes = FIRST) -> np
     return np.argpartition(scores, -of["top_k"], axis=1)[:, -of["top_k"] :]
 
 
+def route(
+    logits: np.ndarray, bias: np.ndarray | None, of: Sizes, scaling_factor: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """A router's answer, the best expert first: ids int32 and weights float32, both [T, top_k].
+
+    With a bias the weights are the chosen scores, normalised, times scaling_factor; without, a softmax over the chosen
+    logits. Exactly rounded operations in one order alone, so the same to the last bit everywhere.
+    """
+    scores = candidates(selection_scores(logits, bias), of)
+    ids = np.argsort(-scores, axis=1, kind="stable")[:, : of["top_k"]]
+    values = np.take_along_axis(logits.astype(np.float64), ids, axis=1)
+    if bias is None:
+        half = exact_random.sigmoid(values - values[:, :1])
+        weights, scaling_factor = half / (1 - half), 1  # exp of the difference
+    else:
+        weights = exact_random.sigmoid(values)
+    total = sum(weights[:, slot] for slot in range(of["top_k"]))
+    return ids.astype(np.int32), (weights / total[:, None] * scaling_factor).astype(np.float32)
+
+
 def draw(
     seed: str, num_tokens: int, raised: dict[int, float], spread: float = 1, of: Sizes = FIRST
 ) -> tuple[np.ndarray, np.ndarray]:

@@ -65,7 +65,7 @@ def main(argv: list[str]) -> int:
     everything = random_inputs(full, max(args.tokens), "cuda")
     wrong = 0
     for tokens in args.tokens:
-        inputs = with_routing(everything, tensors("real", tokens, "full"), "cuda")
+        inputs = with_routing(full, everything, tensors("real", tokens, "full"), "cuda")
         (expected,) = normalize_result(full, reference(*inputs), "cuda")
         chosen = module.choose_tiles(tokens)
         print(f"T={tokens}: chosen {chosen[0]}, {chosen[1]}")

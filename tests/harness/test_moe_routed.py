@@ -1,0 +1,285 @@
+"""The FP8 layer behind a router: interface, reference and workloads, beside those with the router inside."""
+
+import inspect
+
+import numpy as np
+import pytest
+import torch
+from flashinfer_bench import Definition, Workload
+from flashinfer_bench.bench.evaluators import resolve_evaluator
+from flashinfer_bench.bench.evaluators.lowbit import LowBitEvaluator
+from flashinfer_bench.bench.utils import gen_inputs, load_safetensors
+from flashinfer_bench.compile import BuilderRegistry
+from harness.commands import run as command
+from harness.core import paths
+from harness.operators import catalogue, moe_fp8_block_scale, moe_fp8_block_scale_renorm, routing_kinds, workloads
+from harness.operators import moe_fp8_block_scale_routed as family
+
+from definitions import moe_fp8_block_scale as ds_routing
+from definitions import moe_fp8_block_scale_renorm as renorm
+from definitions import moe_fp8_block_scale_routed as routed
+
+# Definition's name without its head: local experts, top-k, H, I of every model's layer.
+LAYERS = {
+    "topk8_e32_h7168_i2048": (32, 8, 7168, 2048),
+    "topk8_e16_h7168_i2048": (16, 8, 7168, 2048),
+    "topk8_e64_h7168_i2048": (64, 8, 7168, 2048),
+    "topk8_e256_h7168_i2048": (256, 8, 7168, 2048),
+    "topk8_e48_h7168_i2048": (48, 8, 7168, 2048),
+    "topk8_e384_h7168_i2048": (384, 8, 7168, 2048),
+    "topk8_e256_h3072_i1536": (256, 8, 3072, 1536),
+    "topk8_e32_h6144_i2048": (32, 8, 6144, 2048),
+    "topk8_e128_h4096_i1536": (128, 8, 4096, 1536),
+    "topk8_e128_h2048_i768": (128, 8, 2048, 768),
+    "topk10_e128_h2048_i512": (128, 10, 2048, 512),
+}
+INPUTS = {  # name -> dtype and shape, in order; the interface that engines have
+    "hidden_states": ("float8_e4m3fn", ["seq_len", "hidden_size"]),
+    "hidden_states_scale": ("float32", ["seq_len", "num_hidden_blocks"]),
+    "topk_ids": ("int32", ["seq_len", "top_k"]),
+    "topk_weights": ("float32", ["seq_len", "top_k"]),
+    "gemm1_weights": ("float8_e4m3fn", ["num_local_experts", "gemm1_out_size", "hidden_size"]),
+    "gemm1_weights_scale": ("float32", ["num_local_experts", "num_gemm1_out_blocks", "num_hidden_blocks"]),
+    "gemm2_weights": ("float8_e4m3fn", ["num_local_experts", "hidden_size", "intermediate_size"]),
+    "gemm2_weights_scale": ("float32", ["num_local_experts", "num_hidden_blocks", "num_intermediate_blocks"]),
+    "local_expert_offset": ("int32", None),
+}
+SMALL = family.SMALL
+
+
+# ---- the definition ----
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_names_axes_and_inputs_are_the_interface_of_engines(name):
+    """A user would miss: FIB finds a solution by name and passes inputs by position; an adapter is written to them."""
+    local, top_k, hidden, inter = LAYERS[name]
+    geometry = catalogue.geometry_named(f"moe_fp8_block_scale_routed_{name}")
+    definition = catalogue.definition(geometry)
+    fixed = {axis: spec.value for axis, spec in definition.axes.items() if spec.type == "const"}
+    assert fixed == {
+        "top_k": top_k,
+        "num_local_experts": local,
+        "hidden_size": hidden,
+        "intermediate_size": inter,
+        "gemm1_out_size": 2 * inter,
+        "num_hidden_blocks": hidden // 128,
+        "num_intermediate_blocks": inter // 128,
+        "num_gemm1_out_blocks": 2 * inter // 128,
+    }
+    assert [axis for axis, spec in definition.axes.items() if spec.type == "var"] == ["seq_len"]
+    stated = {key: (spec.dtype.value, spec.shape and list(spec.shape)) for key, spec in definition.inputs.items()}
+    assert list(stated.items()) == list(INPUTS.items())
+    assert list(definition.outputs) == ["output"]
+    assert list(inspect.signature(routed.run).parameters) == list(INPUTS)
+    assert resolve_evaluator(definition) is LowBitEvaluator
+
+
+def test_every_layer_with_the_router_inside_has_this_form():
+    """A user would miss: a model that an engine cannot call; or one layer under two names."""
+    names = {f"moe_fp8_block_scale_routed_{name}" for name in LAYERS}
+    assert {catalogue.definition_name(key) for key in catalogue.ROUTED if key in catalogue.FULL} == names
+    full = [key for key in catalogue.FP8_MOE if key in catalogue.FULL]
+    assert {family.ROUTER_INSIDE[key] for key in catalogue.ROUTED if key in catalogue.FULL} == set(full)
+    assert catalogue.geometry_named("full-routed") == "deepseek-v3-ep8-routed"
+
+
+def test_all_definitions_are_those_that_a_solution_serves(monkeypatch):
+    """A user would miss: `--definition all` that ends in a page of definitions that nobody serves."""
+    assert command.every(["flashinfer_trtllm"], on_gpu=True) == [
+        key for key in catalogue.FULL if key in command.manifest.read_manifest("flashinfer_trtllm").definitions
+    ]
+    assert command.every(["hopper_fused"], on_gpu=False) == [None]
+
+
+# ---- the reference ----
+
+
+def built(geometry):
+    """FIB's build of the committed JSON: a module of its own, with nothing of this repository in reach."""
+    text = paths.definition_file(catalogue.definition_name(geometry)).read_text()
+    return BuilderRegistry.get_instance().build_reference(Definition.model_validate_json(text))
+
+
+def drawn(geometry, seq_len, offset):
+    """FIB's random inputs by name; experts are chosen at random, half of them local, and none twice."""
+    definition, of = catalogue.definition(geometry), catalogue.GEOMETRIES[geometry]
+    specs = {name: {"type": "random"} for name in definition.inputs}
+    specs["local_expert_offset"] = {"type": "scalar", "value": offset}
+    torch.manual_seed(seq_len)
+    workload = Workload(uuid="test", axes={"seq_len": seq_len}, inputs=specs)
+    found = dict(zip(definition.inputs, gen_inputs(definition, workload, "cpu"), strict=True))
+    local = of["num_local_experts"]
+    order = torch.rand(seq_len, 2 * local).argsort(1)[:, : of["top_k"]]
+    found["topk_ids"] = (order + offset - local // 2).to(torch.int32)
+    found["topk_weights"] = torch.rand(seq_len, of["top_k"])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("geometry", "inside", "kept"), [("small-routed", "small", (4, 8)), ("small-renorm-routed", "small-renorm", None)]
+)
+def test_it_is_the_layer_with_the_router_inside(geometry, inside, kept):
+    """A user would miss: another layer than the model's, gate and up swapped for instance, or scales transposed."""
+    given, offset = drawn(geometry, 7, 64 if kept else 0), 64 if kept else 0
+    x = {"hidden_states": given["hidden_states"], "hidden_states_scale": given["hidden_states_scale"].t().contiguous()}
+    experts = {}
+    for name in ("gemm1_weights", "gemm1_weights_scale"):
+        gate, up = given[name].chunk(2, dim=1)
+        experts[name] = torch.cat([up, gate], 1)
+    experts |= {name: given[name] for name in ("gemm2_weights", "gemm2_weights_scale")}
+    logits = torch.randn(7, catalogue.GEOMETRIES[inside]["num_experts"])
+    if kept:
+        bias = torch.zeros(256).bfloat16()
+        ids, weights = ds_routing.route(logits, bias, 2.5)
+        wanted = ds_routing.run(logits, bias, **x, **experts, local_expert_offset=offset, routed_scaling_factor=2.5)
+    else:
+        scope = {}
+        exec(renorm.reference_source(inside), scope)
+        ids, weights = scope["route"](logits.bfloat16())
+        wanted = scope["run"](logits.bfloat16(), **x, **experts)
+    got = built(geometry)(*(given | {"topk_ids": ids.to(torch.int32), "topk_weights": weights}).values())
+    assert wanted.any() and torch.equal(got, wanted)
+
+
+def test_an_id_outside_costs_nothing():
+    """A user would miss: an empty slot, or another rank's expert, that adds to the output or reads its weight."""
+    given = drawn("small-routed", 5, 32)
+    ids, local = given["topk_ids"], (given["topk_ids"] >= 32) & (given["topk_ids"] < 64)
+    none = torch.tensor([-1, -(2**31), 2**31 - 1, 64, 31, 256, 96, 0])
+    changed = given | {
+        "topk_ids": torch.where(local, ids, none).to(torch.int32),
+        "topk_weights": torch.where(local, given["topk_weights"], torch.nan),
+    }
+    assert (~local).any(0).all() and local.any()
+    assert torch.equal(routed.run(**changed), routed.run(**given))
+
+
+def test_an_expert_that_comes_twice_counts_twice():
+    """A user would miss: the trial run of an engine, whose ids are random, that reads as a wrong kernel."""
+    given = drawn("small-routed", 5, 32)
+    given["topk_ids"][:, 0] = given["topk_ids"][:, 1] = 40
+    apart = given | {"topk_weights": given["topk_weights"].clone()}
+    apart["topk_weights"][:, 1] += apart["topk_weights"][:, 0]
+    apart["topk_weights"][:, 0] = 0
+    twice, once = (routed.run(**one).float() for one in (given, apart))
+    assert torch.allclose(twice, once, rtol=2**-7, atol=2**-7 * float(once.abs().max()))
+
+
+def test_no_tokens_give_an_empty_output():
+    assert routed.run(**drawn("small-routed", 0, 32)).shape == (0, 512)
+
+
+# ---- workloads ----
+
+
+@pytest.fixture(scope="module", params=[*SMALL])
+def made(request, tmp_path_factory):
+    """A small geometry, and a data set with its tensors held against the committed checksums."""
+    return request.param, make_below(tmp_path_factory.mktemp("data_set"), request.param)
+
+
+def make_below(root, geometry):
+    name = catalogue.definition_name(geometry)
+    target = paths.checksum_file(name, root)
+    target.parent.mkdir(parents=True)
+    target.write_bytes(paths.checksum_file(name).read_bytes())
+    workloads.make(geometry, root)
+    return root
+
+
+def assert_committed(geometry, root):
+    name = catalogue.definition_name(geometry)
+    for file in (paths.workload_file, paths.counts_file, paths.checksum_file):
+        assert file(name, root).read_bytes() == file(name).read_bytes()
+
+
+def test_generated_files_are_the_committed_ones(made):
+    """Two people's results are comparable only on the same tensors: make() checks every sha256."""
+    assert_committed(*made)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("geometry", [key for key in catalogue.ROUTED if key not in SMALL])
+def test_generated_files_of_the_models_are_the_committed_ones(geometry, tmp_path):
+    """As above."""
+    assert_committed(geometry, make_below(tmp_path, geometry))
+
+
+@pytest.mark.parametrize("geometry", catalogue.ROUTED)
+def test_workloads_are_those_with_the_router_inside(geometry):
+    """A user would miss: a comparison of both forms at other tokens, ranks or rows."""
+    inside = family.ROUTER_INSIDE[geometry]
+    ours = [(case.name, case.seq_len, case.offset) for case in family.cases(geometry) if case.ids == "chosen"]
+    theirs = workloads.cases_by_uuid(inside).values()
+    assert ours == [(case.name, case.seq_len, case.offset) for case in theirs]
+    uuids = {case.uuid for case in family.cases(geometry)}
+    assert len(uuids) == len(family.cases(geometry)) and not uuids & {case.uuid for case in theirs}
+    for case in family.cases(geometry)[:3]:
+        pairs = (geometry, case.uuid), (inside, case.like.uuid)
+        least, other = (workloads.generated_bound(*pair) for pair in pairs)
+        assert (least.rows, least.active, least.flops) == (other.rows, other.active, other.flops)
+
+
+@pytest.mark.parametrize("geometry", SMALL)
+def test_routing_is_the_references(geometry):
+    """A user would miss: workloads routed otherwise than the model's router does."""
+    inside = family.ROUTER_INSIDE[geometry]
+    scope = {}
+    exec(catalogue.operator(inside).definitions.reference_source(inside), scope)
+    for case in family.cases(geometry):
+        if case.ids != "chosen":
+            continue
+        stored = family.family_of(inside).tensors(case.like)
+        bias = () if "routing_bias" not in stored else (stored["routing_bias"], 2.5)
+        ids, weights = scope["route"](stored["routing_logits"], *bias)
+        found = family.tensors(case)
+        assert (found["topk_ids"].dtype, found["topk_weights"].dtype) == (torch.int32, torch.float32)
+        wanted, order = ids.sort(1)
+        got, got_order = found["topk_ids"].sort(1)
+        assert torch.equal(got, wanted.to(torch.int32)), case.name
+        assert torch.allclose(found["topk_weights"].gather(1, got_order), weights.gather(1, order), rtol=1e-5)
+
+
+def test_hard_cases_are_as_hard_as_they_say(made):
+    """A user would miss: cases that no longer hold what an implementation gets wrong."""
+    geometry, root = made
+    definition, by_name = catalogue.definition(geometry), {case.name: case for case in family.cases(geometry)}
+    recorded = {w.uuid: w for w in workloads.recorded(geometry)}
+
+    def stored(name):
+        return load_safetensors(definition, recorded[by_name[name].uuid], root)
+
+    padded = stored("padded-batch")
+    assert (padded["topk_ids"][-1] == -1).all() and padded["topk_weights"][-1].isnan().all()
+    spoilt = stored("slots-without-expert")["topk_ids"].flatten().tolist()
+    assert {*family.NO_EXPERT, catalogue.GEOMETRIES[geometry]["num_experts"]} <= set(spoilt)
+    ids = stored("experts-twice")["topk_ids"]
+    first, end = (
+        by_name["experts-twice"].offset,
+        by_name["experts-twice"].offset + catalogue.GEOMETRIES[geometry]["num_local_experts"],
+    )
+    twice = ids[::2, 0]
+    assert torch.equal(twice, ids[::2, -1]) and ((twice >= first) & (twice < end)).any()
+    harsh = stored("harsh-scales")["hidden_states_scale"]
+    assert not harsh[0].any() and harsh[1].any() and harsh.min() < -16
+
+
+@pytest.mark.parametrize("geometry", SMALL)
+def test_kinds_of_routing_are_those_with_the_router_inside(geometry):
+    """A user would miss: a sweep of both forms over other rows."""
+    inside = family.ROUTER_INSIDE[geometry]
+    assert routing_kinds.kinds_of(geometry) == routing_kinds.kinds_of(inside)
+    for kind in routing_kinds.kinds_of(geometry):
+        ids = routing_kinds.tensors(kind, 9, geometry)["topk_ids"]
+        logits, bias = routing_kinds.draw(kind, 9, inside)
+        chosen = routing_kinds.routing_model.select(logits, bias, catalogue.GEOMETRIES[inside])
+        assert np.array_equal(np.sort(ids.numpy(), axis=1), np.sort(chosen, axis=1))
+        assert routing_kinds.offset_of(geometry) == routing_kinds.offset_of(inside)
+
+
+def test_families_with_the_router_inside_are_both_followed():
+    """A user would miss: layers of a later family without their routed form."""
+    assert catalogue.FP8_MOE == (*moe_fp8_block_scale.GEOMETRIES, *moe_fp8_block_scale_renorm.GEOMETRIES)
+    missing = set(catalogue.FP8_MOE) - set(family.ROUTER_INSIDE.values())
+    assert missing == {"small-one-group"}
