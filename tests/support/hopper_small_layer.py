@@ -1,6 +1,6 @@
-"""A small layer of hopper_fused for racecheck: test builds that leave out what the tool may not survive.
+"""A small layer of hopper_fused for the sanitizers, and a test build whose barriers racecheck can follow.
 
-    python hopper_racecheck.py LIBRARY
+    python hopper_small_layer.py LIBRARY
 
 runs a test build and holds every stage of it against its plain statement, on the CPU.
 """
@@ -19,19 +19,23 @@ OF |= {"hidden_size": 1024, "intermediate_size": 512, "renorm": False}
 ROWS = (240, 192, 144, 100, 70, 48, 17, 0)  # of each local expert, about
 COUNTS = ((260, 2), (1100, 1))  # tokens, and FP8 terms of h with so many
 
-ONE_CLUSTER = ("run.cuh", "args.clusters = sms / kClusterCtas;", "args.clusters = 1;")
-NO_PDL = (
-    "many_tokens/many_tokens.cuh",
-    "programmaticStreamSerializationAllowed = 1;",
-    "programmaticStreamSerializationAllowed = 0;",
-)
-NO_MULTICAST = [(f"many_tokens/gemm{gemm}.cu", "if (tile.shared) {", "if (false) {") for gemm in (1, 2)]
-# What is changed in the sources: file, text, text in its place. Barriers stay as they are.
+RELEASE = "many_tokens/many_tokens.cuh"
+# What is changed in the sources: file, text, text in its place. One lane of a warp releases a stage for all, behind a
+# __syncwarp() that the compiler drops where the warp is converged; the tool takes an arrival for its own thread's.
 VARIANTS = {
-    "as it is": [],
-    "one cluster": [ONE_CLUSTER],
-    "one cluster, no PDL": [ONE_CLUSTER, NO_PDL],
-    "one cluster, no PDL, no multicast": [ONE_CLUSTER, NO_PDL, *NO_MULTICAST],
+    "one lane releases": [],
+    "every lane releases": [
+        (
+            RELEASE,
+            "mbar_init(&s.empty[i], kClusterCtas * kConsumerWarps);",
+            "mbar_init(&s.empty[i], kClusterCtas * kConsumerThreads);",
+        ),
+        (
+            RELEASE,
+            "if (threadIdx.x % kWarp < kClusterCtas) mbar_arrive_cluster(&s.empty[stage], threadIdx.x % kWarp);",
+            "for (int cta = 0; cta < kClusterCtas; cta++) mbar_arrive_cluster(&s.empty[stage], cta);",
+        ),
+    ],
 }
 
 
