@@ -45,7 +45,7 @@ def test_logits_of_the_wrong_width_are_named():
         routing_counts(np.zeros((3, 64), np.float32), np.zeros(256, np.float32), 0, "full")
 
 
-@pytest.mark.parametrize("geometry", [*SMALL, "qwen3-next"])
+@pytest.mark.parametrize("geometry", [*SMALL, "qwen3-next", "small-routed", "deepseek-v3-ep8-routed"])
 @pytest.mark.parametrize("name", [str, definition_name])
 def test_the_command_has_a_row_for_each_workload(geometry, name, capsys):
     assert cli.main(["bound", name(geometry)]) == 0

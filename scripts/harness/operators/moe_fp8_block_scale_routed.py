@@ -35,6 +35,8 @@ class RoutedCase(MoeCase):
     like: MoeCase | None = None
     ids: str = "chosen"
 
+    size = property(lambda self: self.like.size)
+
 
 def padded(ids: np.ndarray, weights: np.ndarray, of: dict) -> None:
     """A batch for a CUDA graph: the last tokens are none, and their weights are whatever was there."""
