@@ -1,6 +1,6 @@
 """The barriers of many_gemm1 and many_gemm2 by a model on the host: every access to shared memory is ordered.
 
-racecheck needs a build whose every lane releases (test_hopper_sanitizers.py); this model takes the barriers as they are.
+racecheck needs a build whose every lane releases (test_hopper_sanitizers.py); this model takes them as they are.
 """
 
 import random
