@@ -26,6 +26,7 @@ LISTED = {
     "triton_fused_v2": "green",
     "sglang_triton": "purple",
     "cutlass_grouped": "ochre",
+    "deepgemm": "orange",
     "flashinfer_trtllm": "teal",
     "flashinfer_cutlass": "slate",
     "gather_scatter_bf16": "blue",

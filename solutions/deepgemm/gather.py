@@ -1,0 +1,349 @@
+"""gather: choose each token's experts and copy its FP8 values and scales to where DeepGEMM multiplies them.
+
+A row's rank within its expert comes from an atomic counter, so the order of an expert's rows differs between runs. The
+layer's result does not: a row of a GEMM depends on no other, and `combine` adds a token's rows in routing's order.
+
+Map of the kernels, one warp a token in each:
+    masked       route_gather   route, count, copy the token to row expert * room + rank
+    contiguous   route_count    route, count, keep the rank
+                 gather         first rows of the experts from the counts, copy the token
+Scales of x lie as DeepGEMM loads them by TMA: neighbouring rows are neighbours, blocks of 128 columns `room` apart.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from .kernels.problem import KEPT_GROUPS, NUM_GROUPS, RENORM, TOP_K
+from .kernels.route import route_kernel
+from .rows import TILE
+
+BLOCK = 128
+
+
+def gather_ref(x, x_scale, expert, num_local_experts, rows):
+    """Plain statement of both gathers, but for the order of an expert's rows, which is here that of its tokens.
+
+    Returns what `route_and_gather` returns, without the weights; NaN and -1 where undefined.
+    """
+    hidden = x.shape[1]
+    like = dict(device=x.device)
+    out = torch.full((rows.total, hidden), torch.nan, **like).to(x.dtype)
+    out_scale = torch.full((rows.total // rows.room, hidden // BLOCK, rows.room), torch.nan, **like)
+    row_of_pair = torch.full_like(expert, -1)
+    counts, ends = (torch.zeros(num_local_experts, dtype=torch.int32, **like) for _ in range(2))
+    first = 0
+    for e in range(num_local_experts):
+        token, slot = (expert == e).nonzero(as_tuple=True)
+        first = e * rows.room if rows.masked else first
+        row = first + torch.arange(len(token), **like)
+        row_of_pair[token, slot] = row.to(torch.int32)
+        out[row] = x[token]
+        out_scale[row // rows.room, :, row % rows.room] = x_scale[:, token].t()
+        counts[e], ends[e] = len(token), first + len(token)
+        first += -(-len(token) // TILE) * TILE
+    return out, out_scale, row_of_pair, counts if rows.masked else ends
+
+
+@triton.jit
+def count_token(
+    logits_ptr,
+    bias_ptr,
+    expert_ptr,
+    weight_ptr,
+    count_ptr,  # [E_LOCAL] int32, added to
+    local_expert_offset,
+    routed_scaling_factor,
+    E: tl.constexpr,
+    E_LOCAL: tl.constexpr,
+    LANES: tl.constexpr,
+    NUM_GROUPS: tl.constexpr,
+    KEPT_GROUPS: tl.constexpr,
+    TOP_K: tl.constexpr,
+    SLOTS: tl.constexpr,
+    RENORM: tl.constexpr,
+):
+    """Route this program's token; its local experts, -1 elsewhere, and its ranks in them, both [SLOTS]."""
+    route_kernel(
+        logits_ptr,
+        bias_ptr,
+        expert_ptr,
+        weight_ptr,
+        local_expert_offset,
+        routed_scaling_factor,
+        E,
+        E_LOCAL,
+        LANES,
+        NUM_GROUPS,
+        KEPT_GROUPS,
+        TOP_K,
+        SLOTS,
+        RENORM,
+    )
+    tl.debug_barrier()  # the experts were stored by other threads of this program
+    slot = tl.arange(0, SLOTS)
+    expert = tl.load(expert_ptr + tl.program_id(0) * TOP_K + slot, mask=slot < TOP_K, other=-1)
+    rank = tl.atomic_add(count_ptr + tl.maximum(expert, 0), 1, mask=expert >= 0, sem="relaxed")
+    return expert, rank
+
+
+@triton.jit
+def load_token(x_ptr, x_scale_ptr, num_tokens, H: tl.constexpr, WIDTH: tl.constexpr, BLOCKS: tl.constexpr):
+    """This program's token: [WIDTH] fp8, and its scales [BLOCKS]."""
+    token = tl.program_id(0)
+    column, block = tl.arange(0, WIDTH), tl.arange(0, BLOCKS)
+    values = tl.load(x_ptr + token.to(tl.int64) * H + column, mask=column < H)
+    return values, tl.load(x_scale_ptr + block * num_tokens + token, mask=block < H // 128)
+
+
+@triton.jit
+def store_token(
+    values,
+    scales,
+    out_ptr,
+    out_scale_ptr,
+    row_of_pair_ptr,  # its rows of this token were stored by other threads of this program
+    room,
+    H: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BLOCKS: tl.constexpr,
+    TOP_K: tl.constexpr,
+):
+    """Write what `load_token` read to every row of this program's token."""
+    tl.debug_barrier()
+    column, block = tl.arange(0, WIDTH), tl.arange(0, BLOCKS)
+    for k in tl.static_range(TOP_K):
+        row = tl.load(row_of_pair_ptr + tl.program_id(0) * TOP_K + k)
+        if row >= 0:
+            tl.store(out_ptr + row.to(tl.int64) * H + column, values, mask=column < H)
+            first = (row // room * (H // 128)).to(tl.int64) * room + row % room
+            tl.store(out_scale_ptr + first + block * room, scales, mask=block < H // 128)
+
+
+@triton.jit(do_not_specialize=["local_expert_offset", "routed_scaling_factor", "num_tokens", "room"])
+def route_gather_kernel(
+    logits_ptr,  # [T, E] fp32; bf16 with RENORM
+    bias_ptr,  # [E] bf16; not read with RENORM
+    expert_ptr,  # [T, TOP_K] int32, written
+    weight_ptr,  # [T, TOP_K] fp32, written
+    count_ptr,  # [E_LOCAL] int32, zeros before
+    row_of_pair_ptr,  # [T, TOP_K] int32, written
+    x_ptr,  # [T, H] fp8
+    x_scale_ptr,  # [H / 128, T] fp32
+    out_ptr,  # [E_LOCAL * room, H] fp8, written
+    out_scale_ptr,  # [E_LOCAL, H / 128, room] fp32, written
+    local_expert_offset,
+    routed_scaling_factor,
+    num_tokens,
+    room,
+    E: tl.constexpr,
+    E_LOCAL: tl.constexpr,
+    LANES: tl.constexpr,  # E, or the next power of two
+    NUM_GROUPS: tl.constexpr,
+    KEPT_GROUPS: tl.constexpr,
+    TOP_K: tl.constexpr,
+    SLOTS: tl.constexpr,  # TOP_K, or the next power of two
+    RENORM: tl.constexpr,
+    H: tl.constexpr,
+    WIDTH: tl.constexpr,  # H, or the next power of two
+    BLOCKS: tl.constexpr,  # H / 128, or the next power of two
+    PDL: tl.constexpr,
+):
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
+    values, scales = load_token(x_ptr, x_scale_ptr, num_tokens, H, WIDTH, BLOCKS)  # arrives while routing
+    expert, rank = count_token(
+        logits_ptr,
+        bias_ptr,
+        expert_ptr,
+        weight_ptr,
+        count_ptr,
+        local_expert_offset,
+        routed_scaling_factor,
+        E,
+        E_LOCAL,
+        LANES,
+        NUM_GROUPS,
+        KEPT_GROUPS,
+        TOP_K,
+        SLOTS,
+        RENORM,
+    )
+    slot = tl.arange(0, SLOTS)
+    row = tl.where(expert >= 0, expert * room + rank, -1)
+    tl.store(row_of_pair_ptr + tl.program_id(0) * TOP_K + slot, row, mask=slot < TOP_K)
+    store_token(values, scales, out_ptr, out_scale_ptr, row_of_pair_ptr, room, H, WIDTH, BLOCKS, TOP_K)
+
+
+@triton.jit(do_not_specialize=["local_expert_offset", "routed_scaling_factor"])
+def route_count_kernel(
+    logits_ptr,  # [T, E] fp32; bf16 with RENORM
+    bias_ptr,  # [E] bf16; not read with RENORM
+    expert_ptr,  # [T, TOP_K] int32, written
+    weight_ptr,  # [T, TOP_K] fp32, written
+    count_ptr,  # [E_LOCAL] int32, zeros before
+    rank_ptr,  # [T, TOP_K] int32, written
+    local_expert_offset,
+    routed_scaling_factor,
+    E: tl.constexpr,
+    E_LOCAL: tl.constexpr,
+    LANES: tl.constexpr,
+    NUM_GROUPS: tl.constexpr,
+    KEPT_GROUPS: tl.constexpr,
+    TOP_K: tl.constexpr,
+    SLOTS: tl.constexpr,
+    RENORM: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
+    expert, rank = count_token(
+        logits_ptr,
+        bias_ptr,
+        expert_ptr,
+        weight_ptr,
+        count_ptr,
+        local_expert_offset,
+        routed_scaling_factor,
+        E,
+        E_LOCAL,
+        LANES,
+        NUM_GROUPS,
+        KEPT_GROUPS,
+        TOP_K,
+        SLOTS,
+        RENORM,
+    )
+    slot = tl.arange(0, SLOTS)
+    tl.store(rank_ptr + tl.program_id(0) * TOP_K + slot, tl.where(expert >= 0, rank, -1), mask=slot < TOP_K)
+
+
+@triton.jit(do_not_specialize=["num_tokens", "room"])
+def gather_kernel(
+    expert_ptr,  # [T, TOP_K] int32
+    rank_ptr,  # [T, TOP_K] int32
+    count_ptr,  # [E_LOCAL] int32
+    end_ptr,  # [E_LOCAL] int32, written
+    row_of_pair_ptr,  # [T, TOP_K] int32, written
+    x_ptr,  # [T, H] fp8
+    x_scale_ptr,  # [H / 128, T] fp32
+    out_ptr,  # [room, H] fp8, written
+    out_scale_ptr,  # [H / 128, room] fp32, written
+    num_tokens,
+    room,
+    E_LOCAL: tl.constexpr,
+    BINS: tl.constexpr,  # E_LOCAL, or the next power of two
+    TOP_K: tl.constexpr,
+    SLOTS: tl.constexpr,
+    H: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BLOCKS: tl.constexpr,
+    TILE: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
+    token = tl.program_id(0)
+    local = tl.arange(0, BINS)
+    count = tl.load(count_ptr + local, mask=local < E_LOCAL, other=0)
+    padded = (count + TILE - 1) // TILE * TILE
+    first = tl.cumsum(padded, 0) - padded
+    if token == 0:
+        tl.store(end_ptr + local, first + count, mask=local < E_LOCAL)
+    slot = tl.arange(0, SLOTS)
+    expert = tl.load(expert_ptr + token * TOP_K + slot, mask=slot < TOP_K, other=-1)
+    rank = tl.load(rank_ptr + token * TOP_K + slot, mask=slot < TOP_K, other=0)
+    row = tl.where(expert >= 0, tl.gather(first, tl.maximum(expert, 0), 0) + rank, -1)
+    tl.store(row_of_pair_ptr + token * TOP_K + slot, row, mask=slot < TOP_K)
+    if tl.max(row, 0) >= 0:
+        values, scales = load_token(x_ptr, x_scale_ptr, num_tokens, H, WIDTH, BLOCKS)
+        store_token(values, scales, out_ptr, out_scale_ptr, row_of_pair_ptr, room, H, WIDTH, BLOCKS, TOP_K)
+
+
+def route_and_gather(logits, bias, x, x_scale, counts, local_expert_offset, routed_scaling_factor, rows, pdl):
+    """Route all tokens and copy them into the first GEMM's operand.
+
+    Args:
+        logits [T, E] and bias [E] or None: as `route` takes them.
+        x: [T, H] float8_e4m3fn; x_scale: [H / 128, T] float32.
+        counts: [E_local] int32 zeros; afterwards the experts' numbers of rows.
+        local_expert_offset, routed_scaling_factor: as `route` takes them.
+        rows: `arrange`'s, for T.
+        pdl: whether the kernels start before their predecessors end.
+
+    Returns:
+        out [total, H] float8_e4m3fn; out_scale [total / room, H / 128, room] float32; row_of_pair [T, TOP_K] int32, -1
+        for an expert of another rank; layout [E_local] int32: `counts` where masked, else where each expert's rows
+        end; weight [T, TOP_K] float32. Rows that belong to no pair are undefined.
+    """
+    (num_tokens, hidden), num_local_experts = x.shape, counts.shape[0]
+    blocks = hidden // BLOCK
+    pairs = (num_tokens, TOP_K)
+    int32 = dict(dtype=torch.int32, device=x.device)
+    expert, row_of_pair = torch.empty(pairs, **int32), torch.empty(pairs, **int32)
+    weight = torch.empty(pairs, dtype=torch.float32, device=x.device)
+    out = torch.empty(rows.total, hidden, dtype=x.dtype, device=x.device)
+    out_scale = torch.empty(rows.total // rows.room, blocks, rows.room, dtype=torch.float32, device=x.device)
+    routing = dict(
+        E=logits.shape[1],
+        E_LOCAL=num_local_experts,
+        LANES=1 << (logits.shape[1] - 1).bit_length(),
+        NUM_GROUPS=NUM_GROUPS,
+        KEPT_GROUPS=KEPT_GROUPS,
+        TOP_K=TOP_K,
+        SLOTS=1 << (TOP_K - 1).bit_length(),
+        RENORM=RENORM,
+    )
+    copying = dict(H=hidden, WIDTH=1 << (hidden - 1).bit_length(), BLOCKS=1 << (blocks - 1).bit_length())
+    launch = dict(PDL=pdl, num_warps=1, launch_pdl=pdl)
+    factor = float(routed_scaling_factor)  # an int would make another kernel
+    bias = logits if RENORM else bias
+    if rows.masked:
+        route_gather_kernel[(num_tokens,)](
+            logits,
+            bias,
+            expert,
+            weight,
+            counts,
+            row_of_pair,
+            x,
+            x_scale,
+            out,
+            out_scale,
+            local_expert_offset,
+            factor,
+            num_tokens,
+            rows.room,
+            **routing,
+            **copying,
+            **launch,
+        )
+        return out, out_scale, row_of_pair, counts, weight
+    rank, ends = torch.empty(pairs, **int32), torch.empty(num_local_experts, **int32)
+    route_count_kernel[(num_tokens,)](
+        logits, bias, expert, weight, counts, rank, local_expert_offset, factor, **routing, **launch
+    )
+    gather_kernel[(num_tokens,)](
+        expert,
+        rank,
+        counts,
+        ends,
+        row_of_pair,
+        x,
+        x_scale,
+        out,
+        out_scale,
+        num_tokens,
+        rows.room,
+        E_LOCAL=num_local_experts,
+        BINS=1 << (num_local_experts - 1).bit_length(),
+        TOP_K=TOP_K,
+        SLOTS=routing["SLOTS"],
+        **copying,
+        TILE=TILE,
+        **launch,
+    )
+    return out, out_scale, row_of_pair, ends, weight

@@ -1,0 +1,85 @@
+"""swiglu_quant_rows: h = silu(gate) * up in FP8 of the rows that pairs have, its scales as DeepGEMM loads them.
+
+As the shared swiglu_quant (whose plain statement is this one's too), but for where rows and scales lie and for its
+start before gemm1 has ended.
+
+Map of the kernel: programs stride over pairs, one or a token's at a time, and skip those without a row; padding rows
+are never touched. A program takes up to 8 blocks of 128 columns, so amax and scale are reductions inside it.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from .kernels.problem import TOP_K
+
+BLOCK = 128
+
+
+@triton.jit(do_not_specialize=["num_pairs", "room"])
+def swiglu_quant_rows_kernel(
+    g_ptr,  # [total, 2 I] bf16
+    h_ptr,  # [total, I] fp8, written
+    h_scale_ptr,  # [total / room, I / 128, room] fp32, written
+    row_of_pair_ptr,  # [num_pairs] int32
+    num_pairs,
+    room,
+    I: tl.constexpr,  # noqa: E741
+    GROUPS: tl.constexpr,
+    PAIRS: tl.constexpr,  # at a time
+    PDL: tl.constexpr,
+):
+    BLOCK: tl.constexpr = 128
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
+    group = tl.program_id(1) * GROUPS + tl.arange(0, GROUPS)
+    column = group[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
+    for first in range(tl.program_id(0) * PAIRS, num_pairs, tl.num_programs(0) * PAIRS):
+        for at in range(PAIRS):
+            row = tl.load(row_of_pair_ptr + first + at)
+            if row >= 0:
+                g_row = g_ptr + row.to(tl.int64) * (2 * I)
+                up = tl.load(g_row + column).to(tl.float32)
+                gate = tl.load(g_row + I + column).to(tl.float32)
+                h = gate / (1.0 + tl.exp(-gate)) * up
+                amax = tl.max(tl.abs(h), 1)
+                scale = tl.where(amax > 0, amax / 448.0, 1.0)
+                tl.store(h_ptr + row.to(tl.int64) * I + column, (h / scale[:, None]).to(tl.float8e4nv))
+                block = (row // room) * (I // BLOCK) + group
+                tl.store(h_scale_ptr + block.to(tl.int64) * room + row % room, scale)
+
+
+def swiglu_quant_rows(g, row_of_pair, rows, programs, pdl):
+    """Activation and quantisation of the rows of pairs.
+
+    Args:
+        g: [total, 2I] bfloat16, `up` columns first; I a multiple of 128.
+        row_of_pair: [T, TOP_K] int32, -1 where a pair has no row.
+        rows: `arrange`'s.
+        programs: upper bound on the programs that share the pairs.
+        pdl: whether the kernel starts before its predecessor ends.
+
+    Returns:
+        h [total, I] float8_e4m3fn, h_scale [total / room, I / 128, room] float32. Rows of no pair are undefined.
+    """
+    inter, num_pairs = g.shape[-1] // 2, row_of_pair.numel()
+    groups = 8 if inter % (8 * BLOCK) == 0 else 4 if inter % (4 * BLOCK) == 0 else 2 if inter % (2 * BLOCK) == 0 else 1
+    h = torch.empty(rows.total, inter, dtype=torch.float8_e4m3fn, device=g.device)
+    h_scale = torch.empty(rows.total // rows.room, inter // BLOCK, rows.room, dtype=torch.float32, device=g.device)
+    at_a_time = 1 if num_pairs <= programs else TOP_K
+    swiglu_quant_rows_kernel[(min(num_pairs // at_a_time, programs), inter // (groups * BLOCK))](
+        g,
+        h,
+        h_scale,
+        row_of_pair,
+        num_pairs,
+        rows.room,
+        I=inter,
+        GROUPS=groups,
+        PAIRS=at_a_time,
+        PDL=pdl,
+        num_warps=4,
+        launch_pdl=pdl,
+    )
+    return h, h_scale

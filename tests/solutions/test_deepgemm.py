@@ -1,0 +1,315 @@
+"""deepgemm without DeepGEMM's kernels: torch stands in for them, and refuses what DeepGEMM's host code refuses."""
+
+import importlib
+import inspect
+import json
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+from unittest import mock
+
+import ahead_of_time
+import pytest
+import torch
+from harness.operators.catalogue import GEOMETRIES
+from harness.packing import eligibility, manifest, pack, problem
+
+from definitions import moe_fp8_block_scale as moe
+from definitions import moe_fp8_block_scale_renorm as renorm
+from solutions.kernels import permute
+
+pytestmark = [
+    pytest.mark.skipif(torch.cuda.is_available(), reason="Triton compiles for the GPU in this process"),
+    pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning"),
+    pytest.mark.usefixtures("poisoned_scratch"),
+]
+RECORDED = json.loads((Path(__file__).parents[1] / "samples" / "deep_gemm_signatures.json").read_text())
+SERVED = manifest.read_manifest("deepgemm").definitions
+OFFSET, FACTOR = 29, 2.5
+TILE = 128
+
+
+def dequantised(values, scales, rows):
+    """fp8 [R, C] and its scales [R / rows, C / 128] -> fp32."""
+    return values.float() * scales.repeat_interleave(rows, 0)[: len(values)].repeat_interleave(128, 1)
+
+
+def stand_in(calls):
+    """A module with the part of deep_gemm that is used; appends (function, arguments) to calls.
+
+    It checks what DeepGEMM 0.1's host code asserts on SM90, and fills rows that it would not, or only partly, define
+    with NaN.
+    """
+    module = ModuleType("deep_gemm")
+
+    def check(a, b, d, layout):
+        (x, x_scale), (w, w_scale) = a, b
+        groups, columns, depth = w.shape
+        rows = x.shape[-2]
+        assert x.dtype == w.dtype == torch.float8_e4m3fn and d.dtype == torch.bfloat16
+        assert x_scale.dtype == w_scale.dtype == torch.float32 and layout.dtype == torch.int32
+        assert x.is_contiguous() and w.is_contiguous() and d.is_contiguous() and w_scale.is_contiguous()
+        assert x_scale.shape == (*x.shape[:-1], depth // 128)
+        assert x_scale.stride()[-2:] == (1, rows), "else DeepGEMM launches a kernel that transposes the scales"
+        assert rows % TILE == 0, "a tile's store would reach the next expert"
+        assert w_scale.shape == (groups, columns // 128, depth // 128)
+        assert layout.shape == (groups,) and layout.is_contiguous()
+        d.fill_(torch.nan)
+
+    def multiply(x, x_scale, w, w_scale):
+        return (dequantised(x, x_scale, 1) @ dequantised(w, w_scale, 128).t()).bfloat16()
+
+    def masked(a, b, d, masked_m, expected_m):
+        check(a, b, d, masked_m)
+        (x, x_scale), (w, w_scale) = a, b
+        assert x.shape[0] == d.shape[0] == len(w) and x_scale.stride(0) == x_scale[0].numel()
+        calls.append(("fp8_m_grouped_gemm_nt_masked", masked_m.clone(), expected_m))
+        for e, count in enumerate(masked_m.tolist()):
+            d[e, :count] = multiply(x[e, :count], x_scale[e, :count], w[e], w_scale[e])
+
+    def contiguous(a, b, d, grouped_layout, use_psum_layout=False, expected_m_for_psum_layout=None):
+        check(a, b, d, grouped_layout)
+        assert use_psum_layout
+        (x, x_scale), (w, w_scale) = a, b
+        calls.append(("m_grouped_fp8_gemm_nt_contiguous", grouped_layout.clone(), expected_m_for_psum_layout))
+        end = 0
+        for e, next_end in enumerate(grouped_layout.tolist()):
+            first, end = -(-end // TILE) * TILE, next_end
+            assert first <= end <= len(x), "DeepGEMM subtracts them as unsigned integers"
+            d[first:end] = multiply(x[first:end], x_scale[first:end], w[e], w_scale[e])
+
+    module.set_pdl = lambda on: calls.append(("set_pdl", on))
+    module.fp8_m_grouped_gemm_nt_masked = masked
+    module.m_grouped_fp8_gemm_nt_contiguous = contiguous
+    return module
+
+
+@pytest.fixture
+def load(tmp_path, monkeypatch):
+    """Import the packed solution for a geometry: (main module, list of the calls of deep_gemm)."""
+
+    def load(geometry):
+        package = tmp_path / f"packed_deepgemm_{geometry.replace('-', '_')}"
+        for source in pack.pack("deepgemm")[geometry].sources:
+            path = package / source.path
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(source.content)
+        calls = []
+        monkeypatch.setitem(sys.modules, "deep_gemm", stand_in(calls))
+        return importlib.import_module(f"{package.name}.main"), calls
+
+    monkeypatch.syspath_prepend(tmp_path)
+    yield load
+    for name in [name for name in sys.modules if name.startswith("packed_deepgemm")]:
+        del sys.modules[name]
+
+
+def sizes_of(geometry):
+    module = ModuleType(f"problem_{geometry}")
+    exec(problem.source("problem.py", geometry), vars(module))
+    return module
+
+
+def inputs(geometry, num_tokens, seed=0):
+    """The definition's tensors and scalars, and an output of NaN."""
+    of = sizes_of(geometry)
+    h, i, local = of.HIDDEN_SIZE // 128, of.INTERMEDIATE_SIZE // 128, of.NUM_LOCAL_EXPERTS
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape):
+        return torch.randn(shape, generator=generator)
+
+    logits = normal(num_tokens, of.NUM_EXPERTS)
+    logits[:, OFFSET : OFFSET + local] += 1.5
+    rest = (
+        normal(num_tokens, 128 * h).to(torch.float8_e4m3fn),
+        normal(h, num_tokens),
+        normal(local, 256 * i, 128 * h).to(torch.float8_e4m3fn),
+        normal(local, 2 * i, h),
+        normal(local, 128 * h, 128 * i).to(torch.float8_e4m3fn),
+        normal(local, h, i),
+    )
+    output = torch.full((num_tokens, 128 * h), torch.nan, dtype=torch.bfloat16)
+    if of.RENORM:
+        return (logits.bfloat16(), *rest), output
+    return (logits, (0.05 * normal(of.NUM_EXPERTS)).bfloat16(), *rest, OFFSET, FACTOR), output
+
+
+def reference(geometry, given):
+    module = ModuleType(f"reference_{geometry}")
+    exec((renorm if geometry in renorm.GEOMETRIES else moe).reference_source(geometry), vars(module))
+    return module.run(*given)
+
+
+def entry_of(main, geometry):
+    return main.run_renorm if geometry in renorm.GEOMETRIES else main.run
+
+
+def always_contiguous(main, monkeypatch):
+    """Make a few tokens take the layout of many."""
+    rows = sys.modules[f"{main.__package__}.rows"]
+    monkeypatch.setattr(rows, "MOST_MASKED_TOKENS", 0)
+    rows.arrange.cache_clear()
+
+
+@pytest.mark.parametrize("masked", [True, False])
+@pytest.mark.parametrize(
+    "geometry", ["small", *(pytest.param(name, marks=pytest.mark.slow) for name in (*moe.SMALL[1:], *renorm.SMALL))]
+)
+def test_the_layer_gives_the_definitions_answer(load, monkeypatch, geometry, masked):
+    """A user would miss: gate taken for up, another row's scale, a row of another expert, an expert without rows."""
+    main, calls = load(geometry)
+    if not masked:
+        always_contiguous(main, monkeypatch)
+    for num_tokens in (1, 5):  # the second call finds the counters that the first left
+        given, output = inputs(geometry, num_tokens)
+        entry_of(main, geometry)(*given, output)
+        found, wanted = output.float(), reference(geometry, given).float()
+        assert torch.isclose(found, wanted, rtol=0.1, atol=0.1).float().mean() > 0.85
+        assert (found - wanted).norm() < 0.05 * wanted.norm()
+    assert {name for name, *_ in calls[1:]} == {calls[1][0]}
+    assert ("masked" in calls[1][0]) == masked and calls[0] == ("set_pdl", True) and len(calls) == 5
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_gather_is_its_plain_statement(load, monkeypatch, masked):
+    """A user would miss: which stage is wrong, if one is."""
+    main, _ = load("small")
+    if not masked:
+        always_contiguous(main, monkeypatch)
+    gather = sys.modules[f"{main.__package__}.gather"]
+    route_ref = sys.modules[f"{main.__package__}.kernels.route"].route_ref
+    (logits, bias, x, x_scale, *_), _ = inputs("small", 13)
+    rows = main.arrange(13)
+    expert, weight = route_ref(logits, bias, OFFSET, FACTOR, 32)
+    wanted = gather.gather_ref(x, x_scale, expert, 32, rows)
+    counts = torch.zeros(32, dtype=torch.int32)
+    *found, found_weight = gather.route_and_gather(logits, bias, x, x_scale, counts, OFFSET, FACTOR, rows, False)
+    order, found_order = wanted[2].argsort(-1), found[2].argsort(-1)  # routing lists a token's experts as it likes
+    row, found_row = wanted[2].gather(1, order).long(), found[2].gather(1, found_order).long()
+    assert torch.equal(row, found_row), "the interpreter runs tokens in order"
+    row = row[row >= 0]
+    assert torch.equal(found[0][row].float(), wanted[0][row].float())
+    at = (row // rows.room, slice(None), row % rows.room)
+    assert torch.equal(found[1][at], wanted[1][at])
+    assert torch.equal(found[3], wanted[3]) and int(counts.sum()) == len(row)
+    torch.testing.assert_close(found_weight.gather(1, found_order), weight.gather(1, order))
+
+
+def test_a_call_that_fails_leaves_no_counts(load, monkeypatch):
+    """A user would miss: one failed compilation of DeepGEMM, and every later answer wrong."""
+    main, _ = load("small")
+    given, output = inputs("small", 5)
+    with monkeypatch.context() as context:
+        context.setattr(sys.modules["deep_gemm"], "fp8_m_grouped_gemm_nt_masked", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            main.run(*given, output)
+    main.run(*given, output)
+    assert (output.float() - reference("small", given).float()).norm() < 0.05 * output.float().norm()
+
+
+def test_no_tokens_are_no_launch(load):
+    """A user would miss: a grid of no programs, which CUDA refuses."""
+    main, calls = load("small")
+    given, output = inputs("small", 0)
+    main.run(*given, output)
+    assert calls == [("set_pdl", True)]
+
+
+def rows_of(of):
+    """rows.py with a geometry's sizes."""
+    package, module = "packed_deepgemm_rows", ModuleType("packed_deepgemm_rows.rows")
+    source = (Path(__file__).parents[2] / "solutions/deepgemm/rows.py").read_text()
+    module.__package__ = package
+    stages = {f"{package}.kernels.problem": of, f"{package}.kernels.permute": permute}
+    with mock.patch.dict(sys.modules, {package: ModuleType(package), f"{package}.kernels": ModuleType("k"), **stages}):
+        exec(source, vars(module))
+    return module
+
+
+@pytest.mark.parametrize("geometry", SERVED)
+def test_rows_have_room_for_any_routing(geometry):
+    """A user would miss: a write past an operand when routing is uneven, or scratch that does not fit."""
+    of = sizes_of(geometry)
+    rows = rows_of(of)
+    seen = []
+    for num_tokens in (1, 7, 64, 127, 128, 129, 256, 901, 1024, 1025, 4096, 14107, 16384):
+        found = rows.arrange(num_tokens)
+        seen.append(found.masked)
+        pairs = num_tokens * min(of.TOP_K, of.NUM_LOCAL_EXPERTS)
+        assert found.total % TILE == found.room % TILE == 0 and 1 <= found.expected <= num_tokens
+        if found.masked:
+            assert found.room >= num_tokens and found.total == of.NUM_LOCAL_EXPERTS * found.room
+            assert found.total * rows.BYTES_PER_ROW <= rows.MOST_MASKED_BYTES
+        else:
+            active = min(of.NUM_LOCAL_EXPERTS, pairs)  # at worst all but one have a single row
+            assert found.room == found.total >= -(-(pairs - active + 1) // TILE) * TILE + (active - 1) * TILE
+    assert seen == sorted(seen, reverse=True), "masked, then contiguous"
+    assert seen[0] and not seen[-1]
+
+
+@pytest.mark.parametrize("release", RECORDED)
+def test_our_calls_fit_the_signatures(load, release):
+    """A user would miss: a TypeError on the GPU, after a rename or a removal."""
+    main, _ = load("small")
+    bound = {}
+    for function, parameters in RECORDED[release].items():
+        signature = inspect.Signature(
+            inspect.Parameter(name, getattr(inspect.Parameter, kind), default=default or inspect.Parameter.empty)
+            for name, kind, default in parameters
+        )
+
+        def call(*args, of=signature, name=function, **kwargs):
+            bound[name] = of.bind(*args, **kwargs).arguments
+
+        setattr(sys.modules["deep_gemm"], function, call)
+    product = importlib.reload(sys.modules[f"{main.__package__}.grouped_gemm"])
+    rows = sys.modules[f"{main.__package__}.rows"].Rows
+    (_, _, x, _, w, w_scale, *_), _ = inputs("small", 1)
+    layout = torch.ones(32, dtype=torch.int32)
+    for masked, room in ((True, TILE), (False, 32 * TILE)):
+        total = 32 * TILE
+        x = torch.empty(total, w.shape[2], dtype=w.dtype)
+        x_scale = torch.empty(total // room, w_scale.shape[2], room)
+        product.grouped_gemm(x, x_scale, w, w_scale, rows(masked, room, total, 7), layout)
+    masked, contiguous = bound["fp8_m_grouped_gemm_nt_masked"], bound["m_grouped_fp8_gemm_nt_contiguous"]
+    assert masked["masked_m"] is contiguous["grouped_layout"] is layout
+    assert masked["expected_m"] == contiguous["expected_m_for_psum_layout"] == 7
+    assert contiguous["use_psum_layout"] is True
+    assert bound["set_pdl"] == {"new_value": True}
+
+
+def test_it_runs_where_deep_gemm_can():
+    """A user would miss: why it has no figures here."""
+    packed = pack.pack("deepgemm")
+    assert set(packed) == set(SERVED) <= set(GEOMETRIES)
+    assert eligibility.why_skipped(packed["full"], "cpu") == "needs sm_90; this machine has no CUDA device"
+    assert eligibility.why_skipped(packed["full"], "sm_100") == "needs sm_90; this GPU is sm_100"
+    if not eligibility.is_installed("deep_gemm"):
+        assert eligibility.why_skipped(packed["full"], "sm_90") == "needs deep_gemm, not installed here"
+
+
+def test_a_deep_gemm_of_another_torch_is_named(tmp_path, load, monkeypatch):
+    """A user would miss: that the wheel, not this project, has to change; the linker only names a symbol."""
+    main, _ = load("small")
+    folder = tmp_path / "other" / "deep_gemm"
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").write_text("raise OSError('_C.so: undefined symbol: _ZN3c10')")
+    monkeypatch.syspath_prepend(folder.parent)
+    monkeypatch.delitem(sys.modules, "deep_gemm")
+    with pytest.raises(ImportError, match=r"deep_gemm does not load with torch .*undefined symbol"):
+        importlib.reload(sys.modules[f"{main.__package__}.grouped_gemm"])
+
+
+def test_the_stages_compile_for_sm_90(tmp_path, monkeypatch):
+    """A user would miss: the first call at some token count dies in the compiler, or a stage that spills."""
+    package = tmp_path / "stand_in" / "deep_gemm"
+    package.mkdir(parents=True)
+    names = "set_pdl = fp8_m_grouped_gemm_nt_masked = m_grouped_fp8_gemm_nt_contiguous"
+    (package / "__init__.py").write_text(f"{names} = lambda *_, **__: None")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(package.parent), *filter(None, sys.path)]))
+    kernels = ahead_of_time.compiled("deepgemm", "full", "sm_90", (1, 64, 1024, 4096), tmp_path)
+    stages = {name for name in manifest.read_manifest("deepgemm").stages if name.endswith("_kernel")}
+    assert {kernel["kernel"] for kernel in kernels} == stages
+    assert not [kernel for kernel in kernels if kernel["local"] or kernel["stack"]]
