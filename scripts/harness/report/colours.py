@@ -36,7 +36,7 @@ LISTED = {
     "torch_scaled_mxfp8": "ochre",
     "torch_mxfp8_emulated": "slate",
 }
-SPARE = ("orange", "olive", "brown", "indigo")
+SPARE = ("olive", "brown", "indigo")
 NUM_MARKS = 8  # shapes, in figures/style.py and results_page.js
 
 
