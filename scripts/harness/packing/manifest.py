@@ -2,6 +2,7 @@
 
 import tomllib
 from collections.abc import Collection
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -133,9 +134,14 @@ def read_manifest(name: str, folder: Path = paths.SOLUTIONS) -> Manifest:
     return manifest.model_copy(update=taken)
 
 
+@cache  # by text, as tests and `new` change files: listing solutions reads every manifest
+def _validated(text: str) -> Manifest:
+    return Manifest.model_validate(tomllib.loads(text))
+
+
 def _parse(name: str, folder: Path) -> Manifest:
     try:
-        manifest = Manifest.model_validate(tomllib.loads((folder / name / MANIFEST).read_text()))
+        manifest = _validated((folder / name / MANIFEST).read_text())
     except tomllib.TOMLDecodeError as error:
         raise PackingError(f"{name}: {MANIFEST}: {error}") from error
     except ValidationError as error:

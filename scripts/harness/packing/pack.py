@@ -2,7 +2,9 @@
 
 import ast
 import re
+from functools import cache
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 from flashinfer_bench import BuildSpec, Solution, SourceFile
 
@@ -58,28 +60,40 @@ def origins(name: str, folder: Path = paths.SOLUTIONS) -> dict[str, PurePosixPat
     return {packed: PurePosixPath("solutions", file.relative_to(folder)) for packed, file in files.items()}
 
 
-def parse(name: str, sources: dict[str, str]) -> dict[str, ast.Module]:
-    """Path -> syntax tree of the Python files. Raises PackingError for an empty file and for a syntax error."""
-    trees = {}
+class Outline(NamedTuple):
+    """Of a Python file: the functions and classes that it defines, and its relative imports."""
+
+    defined: set[str]
+    imports: list[ast.ImportFrom]
+
+
+@cache  # results are held against the sources as they are now: a process packs the same files many times
+def outline(text: str) -> Outline:
+    tree = ast.parse(text)
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.level]
+    return Outline({node.name for node in tree.body if hasattr(node, "name")}, imports)
+
+
+def outlines(name: str, sources: dict[str, str]) -> dict[str, Outline]:
+    """Path -> outline of the Python files. Raises PackingError for an empty file and for a syntax error."""
+    found = {}
     for path, text in sources.items():
         if not text:
             raise PackingError(f"{name}: {path}: got an empty file, want source text")
         if path.endswith(".py"):
             try:
-                trees[path] = ast.parse(text)
+                found[path] = outline(text)
             except SyntaxError as error:
                 raise PackingError(f"{name}: {path}:{error.lineno}: {error.msg}") from error
-    return trees
+    return found
 
 
-def check_imports(name: str, trees: dict[str, ast.Module]) -> None:
+def check_imports(name: str, outlines: dict[str, Outline]) -> None:
     """Raise PackingError where a relative import names a module that is not in the bundle."""
-    modules = {PurePosixPath(path).with_suffix("").parts for path in trees}
+    modules = {PurePosixPath(path).with_suffix("").parts for path in outlines}
     folders = {module[:n] for module in modules for n in range(len(module))}
-    for path, tree in trees.items():
-        for node in ast.walk(tree):
-            if not isinstance(node, ast.ImportFrom) or node.level == 0:
-                continue
+    for path, (_, imports) in outlines.items():
+        for node in imports:
             place, parts = f"{name}: {path}:{node.lineno}", PurePosixPath(path).parts
             if node.level > len(parts):
                 raise PackingError(f"{place}: relative import leaves the bundle")
@@ -104,13 +118,13 @@ def pack(name: str, folder: Path = paths.SOLUTIONS) -> dict[str, Solution]:
     manifest = read_manifest(name, folder)
     files = files_of(manifest, folder)
     gathered, found = {path: file.read_text() for path, file in files.items()}, {}
-    trees = parse(name, gathered)  # once for all definitions: their problem files differ in numbers alone
-    check_imports(name, trees)
+    outlined = outlines(name, gathered)  # once for all definitions: their problem files differ in numbers alone
+    check_imports(name, outlined)
     for geometry in manifest.definitions:
         sources = {path: text for path, text in gathered.items() if is_of(path, geometry)}
         sources |= {path: problem.source(path, geometry) for path in filter(problem.is_problem, gathered)}
         key = "renorm_entry_point" if geometry in catalogue.RENORM and manifest.renorm_entry_point else "entry_point"
-        entry_point = checked_entry_point(manifest, key, trees)
+        entry_point = checked_entry_point(manifest, key, outlined)
         spec = manifest.model_dump(include=BuildSpec.model_fields.keys()) | {"entry_point": entry_point}
         found[geometry] = Solution(
             name=packed_name(name, geometry, manifest.definitions[0]),
@@ -123,13 +137,12 @@ def pack(name: str, folder: Path = paths.SOLUTIONS) -> dict[str, Solution]:
     return found
 
 
-def checked_entry_point(manifest: Manifest, key: str, trees: dict[str, ast.Module]) -> str:
+def checked_entry_point(manifest: Manifest, key: str, outlines: dict[str, Outline]) -> str:
     """The manifest's value for this key. Raises PackingError where it names no function of a packed file."""
     value = getattr(manifest, key)
     path, *function = value.split("::")
-    defined = {getattr(node, "name", None) for node in trees[path].body} if path in trees else set()
-    if len(function) != 1 or function[0] not in defined:
-        raise refusal(manifest.name, key, value, f"FILE::FUNCTION that one of these defines: {', '.join(trees)}")
+    if len(function) != 1 or path not in outlines or function[0] not in outlines[path].defined:
+        raise refusal(manifest.name, key, value, f"FILE::FUNCTION that one of these defines: {', '.join(outlines)}")
     return value
 
 
