@@ -80,11 +80,16 @@ def with_level(cells: pd.DataFrame) -> pd.DataFrame:
     return cells.assign(over_fastest=counting / least, level=is_level(counting, least))
 
 
-def summary_table(cells: pd.DataFrame, names: list[str], workloads: int) -> pd.DataFrame:
-    """Summaries of the solutions of these names, in this order; cells as of `with_level`."""
+def summary_table(cells: pd.DataFrame, workloads: dict[str, int]) -> pd.DataFrame:
+    """Summaries by regime and solution; cells as of `with_level`, in each regime again, which the column regime names.
+
+    workloads: the regimes' names -> how many there are. One table, as pandas takes milliseconds for the smallest one.
+    """
+    keys = ["regime", "solution"]
     current = cells.assign(passed=cells.passed & ~cells.stale, failed=~cells.passed & ~cells.stale, timed=cells.counts)
-    numbers = current.groupby("solution")[["passed", "failed", "stale", "timed", "level"]].sum()
-    numbers = numbers.reindex(names, fill_value=0)
+    numbers = current.groupby(keys)[["passed", "failed", "stale", "timed", "level"]].sum()
+    everyone = pd.MultiIndex.from_product([workloads, sorted(set(cells.solution))], names=keys)
+    numbers = numbers.reindex(everyone, fill_value=0)
     figures = {
         "over_fastest": ("over_fastest", geometric_mean),
         "mean": ("speedup", "mean"),
@@ -95,8 +100,9 @@ def summary_table(cells: pd.DataFrame, names: list[str], workloads: int) -> pd.D
         "mean_ms": ("latency_ms", "mean"),
         "over_bound": ("over_bound", geometric_mean),
     }
-    statistics = cells[cells.counts].groupby("solution").agg(**figures)
-    return numbers.join(statistics).assign(workloads=workloads, complete=numbers.passed == workloads)
+    statistics = cells[cells.counts].groupby(keys).agg(**figures)
+    table = numbers.join(statistics).assign(workloads=everyone.get_level_values("regime").map(workloads))
+    return table.assign(complete=table.passed == table.workloads)
 
 
 def best_of(summaries: list[SimpleNamespace]) -> list[str]:
@@ -109,14 +115,9 @@ def summarise(cells: pd.DataFrame, seq_lens: list[int]) -> list[RegimeSummary]:
 
     cells: a run group's, as of `with_level`; seq_lens: T of each workload, run or not.
     """
-    made, names = [], sorted(set(cells.solution))
-    for regime in (ALL, *REGIMES):
-        if not (workloads := sum(map(regime.holds, seq_lens))):
-            continue
-        table = summary_table(cells[cells.seq_len.map(regime.holds)], names, workloads)
-        if regime is ALL:
-            table = table.sort_values(["passed", "over_fastest"], ascending=[False, True], kind="stable")
-            names = list(table.index)
-        summaries = records(table.reset_index())
-        made.append(RegimeSummary(regime, summaries, best_of(summaries)))
-    return made
+    regimes = {r: workloads for r in (ALL, *REGIMES) if (workloads := sum(map(r.holds, seq_lens)))}
+    by_regime = pd.concat([cells[cells.seq_len.map(r.holds)].assign(regime=r.name) for r in regimes])
+    table = summary_table(by_regime, {r.name: workloads for r, workloads in regimes.items()})
+    order = table.loc[ALL.name].sort_values(["passed", "over_fastest"], ascending=[False, True], kind="stable").index
+    made = [(r, records(table.loc[r.name].loc[order].reset_index())) for r in regimes]
+    return [RegimeSummary(r, summaries, best_of(summaries)) for r, summaries in made]

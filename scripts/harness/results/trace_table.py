@@ -94,5 +94,8 @@ def counting(traces: pd.DataFrame, bounds: dict[str, float | None]) -> pd.DataFr
 
 def records(table: pd.DataFrame) -> list[SimpleNamespace]:
     """The table's rows with its columns as attributes; NaN becomes None."""
-    rows = table.astype(object).where(table.notna(), None).to_dict("records")
-    return [SimpleNamespace(**row) for row in rows]
+    return [SimpleNamespace(**{key: known(value) for key, value in row.items()}) for row in table.to_dict("records")]
+
+
+def known(value: object) -> object:
+    return None if isinstance(value, float) and math.isnan(value) else value
