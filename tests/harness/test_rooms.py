@@ -15,7 +15,7 @@ ORDER = (
     {"timing"},
     {"evaluation"},
     {"results"},
-    {"profiling", "tuning"},
+    {"profiling", "served", "tuning"},
     {"report"},
     {"submission"},
     {"commands"},

@@ -5,6 +5,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from harness.core.atomic_file import write_atomically
 from harness.core.errors import UserError
 
 
@@ -43,6 +44,18 @@ def read_jsonl(path: Path, *models: type[BaseModel]) -> list[BaseModel]:
     for at, line in enumerate(lines):
         found.append(_parse(line, models[min(at, len(models) - 1)], f"{path.name}:{at + 1}", "line"))
     return found
+
+
+def add_line(path: Path | None, line: BaseModel, first: bool) -> None:
+    """Append a line at once to a file as `read_jsonl` reads; the first overwrites it. Does nothing without a path."""
+    if path is None:
+        return
+    text = line.model_dump_json(exclude_none=True) + "\n"
+    if first:
+        write_atomically(path, text)
+        return
+    with path.open("a") as file:
+        file.write(text)
 
 
 def _parse(text: str, model: type[Model], place: str, whole: str) -> Model:

@@ -7,10 +7,9 @@ from typing import Literal
 
 from pydantic import field_validator
 
-from harness.core.atomic_file import write_atomically
 from harness.core.errors import UserError
 from harness.core.provenance import Provenance
-from harness.core.schema import Strict, read_jsonl
+from harness.core.schema import Strict, add_line, read_jsonl
 from harness.evaluation.tolerances import TOLERANCES
 from harness.operators.catalogue import definition_name
 from harness.operators.roofline import Bound
@@ -107,14 +106,7 @@ class Sweep:
 
 def add(path: Path | None, line: Head | Point) -> None:
     """Append a line to the record file at once, if there is one; a head overwrites the file."""
-    if path is None:
-        return
-    text = line.model_dump_json(exclude_none=True) + "\n"
-    if isinstance(line, Head):
-        write_atomically(path, text)
-        return
-    with path.open("a") as file:
-        file.write(text)
+    add_line(path, line, first=isinstance(line, Head))
 
 
 def read(path: Path) -> Sweep:

@@ -94,6 +94,22 @@ def route(
     return ids.astype(np.int32), (weights / total[:, None] * scaling_factor).astype(np.float32)
 
 
+def experts(
+    seed: str, spread: float = 1, of: Sizes = FIRST, biased: bool = True
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """What an expert adds to every token's noise, float64 [num_experts], and its bias, float32, exact in bfloat16.
+
+    biased=False: the bias is None. What it would leave of an expert's popularity is all that there is then: training
+    balances such routers by its loss.
+    """
+    popular, wobble = (exact_random.normal(f"{seed}/{what}", (of["num_experts"],)) for what in ("popularity", "bias"))
+    if not biased:
+        return spread * (1 - BALANCE) * POPULARITY * popular + spread * 0.02 / SLOPE * wobble, None
+    popularity = spread * POPULARITY * popular
+    exact = (0.02 * (spread * wobble) - BALANCE * SLOPE * popularity).astype(np.float32)
+    return popularity + CENTRE, torch.from_numpy(exact).bfloat16().float().numpy()
+
+
 def draw(
     seed: str, num_tokens: int, raised: dict[int, float], spread: float = 1, of: Sizes = FIRST
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -102,24 +118,16 @@ def draw(
     raised: logits to add to an expert's popularity without the bias taking them back.
     spread: how far experts and their biases differ; at 0 all experts are alike and the bias is zero.
     """
-    popularity = spread * POPULARITY * exact_random.normal(f"{seed}/popularity", (of["num_experts"],))
-    wobble = spread * exact_random.normal(f"{seed}/bias", (of["num_experts"],))
-    exact = (0.02 * wobble - BALANCE * SLOPE * popularity).astype(np.float32)
-    bias = torch.from_numpy(exact).bfloat16().float().numpy()
-    return with_noise(seed, num_tokens, popularity + CENTRE, raised, bias, of), bias
+    offset, bias = experts(seed, spread, of)
+    return with_noise(seed, num_tokens, offset, raised, bias, of), bias
 
 
 def draw_unbiased(
     seed: str, num_tokens: int, raised: dict[int, float], spread: float = 1, of: Sizes = FIRST
 ) -> tuple[np.ndarray, None]:
-    """As `draw`, for routing without a bias: logits that are exact in bfloat16, and None.
-
-    What `draw`'s bias leaves of an expert's popularity is all that there is here: training balances such routers by
-    its loss.
-    """
-    popularity = spread * (1 - BALANCE) * POPULARITY * exact_random.normal(f"{seed}/popularity", (of["num_experts"],))
-    wobble = spread * 0.02 / SLOPE * exact_random.normal(f"{seed}/bias", (of["num_experts"],))
-    return with_noise(seed, num_tokens, popularity + wobble, raised, None, of), None
+    """As `draw`, for routing without a bias: logits that are exact in bfloat16, and None."""
+    offset, _ = experts(seed, spread, of, biased=False)
+    return with_noise(seed, num_tokens, offset, raised, None, of), None
 
 
 def with_noise(

@@ -18,11 +18,12 @@ from harness.operators.catalogue import definition_name
 from harness.packing import pack
 from harness.profiling.record import read_records
 from harness.report import profiles, studies, sweep, tuning
-from harness.report.blocks import clocks, examples, memory, models, results, solutions, tolerances
+from harness.report.blocks import clocks, examples, memory, models, results, served, solutions, tolerances
 from harness.report.blocks.examples import Moebench
 from harness.report.comparison import choice_table
 from harness.report.figures import models as models_figure
 from harness.report.figures import roofline, speed, stages
+from harness.report.figures import served as served_figure
 from harness.report.figures import sweep as sweep_figure
 from harness.report.figures.picture import Picture
 from harness.results import comparison
@@ -71,6 +72,7 @@ BLOCKS: Blocks = {
     ("docs/models.md", "peers"): lambda: models.peers(of_models()),
     ("docs/clocks.md", "gpu clock"): lambda: clocks.block(comparison.recorded([definition_name("full")], clock="gpu")),
     ("docs/memory.md", "memory"): memory.block,
+    ("docs/served.md", "served"): served.block,
     ("docs/sweep.md", "sweeps"): sweep.block,
     ("docs/profile.md", "profile"): profiles.block,
     ("docs/tune.md", "tuning"): tuning.block,
@@ -85,6 +87,7 @@ FIGURES: Figures = (
     (("docs/compare.md",), lambda: roofline.pictures(recorded())),
     (("docs/compare.md",), lambda: stages.pictures(read_records(paths.PROFILES))),
     (("docs/models.md",), lambda: models_figure.pictures(of_models())),
+    (("docs/served.md",), lambda: served_figure.pictures(served.recorded())),
     (("docs/sweep.md",), lambda: sweep_figure.pictures(sweep.recorded())),
     (("docs/w16a16.md",), lambda: speed.pictures(studies.BF16.traces(), "w16a16.svg")),
 )

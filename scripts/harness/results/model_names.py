@@ -18,6 +18,15 @@ SHORT = {  # a definition's first model tag -> the model's name in tables
     "qwen3-30b-a3b": "Qwen3-30B",
     "qwen3-next-80b-a3b": "Qwen3-Next",
 }
+MOE_LAYERS = {  # a definition's first model tag -> the model's layers with experts, by its published config
+    "deepseek-v3": 58,  # 61, of which the first 3 are dense
+    "kimi-k2": 60,  # 61, the first dense
+    "minimax-m2": 62,
+    "glm-5": 75,  # 78, the first 3 dense
+    "qwen3-235b-a22b": 94,
+    "qwen3-30b-a3b": 48,
+    "qwen3-next-80b-a3b": 48,
+}
 SAME_LAYER = {"deepseek-v3.1": "deepseek-v3"}  # models that no tag names
 MODEL = re.compile(r"(.*?)(?:-?ep=?(\d+))?")  # its name and the number of ranks
 
@@ -34,6 +43,11 @@ class Layer:
     @property
     def name(self) -> str:
         return f"{self.model} EP{self.ranks}"
+
+    @property
+    def count(self) -> int:
+        """How many such layers the model has, without those that only predict further tokens."""
+        return MOE_LAYERS[self.tags[0]]
 
     @property
     def sizes(self) -> dict:

@@ -76,8 +76,8 @@ def sizes() -> str:
         link = f"[{layer.geometry}](../definitions/moe/{layer.definition}.json)"
         experts = f"{of['num_local_experts']} of {of['num_experts']}"
         widths = [str(of[key]) for key in ("top_k", "hidden_size", "intermediate_size")]
-        rows.append([layer.name, link, experts, *widths, f"{weight_bytes(layer) / 1e9:.2f}"])
-    head = ["model", "definition", "experts", "top-k", "H", "I", "weights, GB"]
+        rows.append([layer.name, link, experts, *widths, f"{weight_bytes(layer) / 1e9:.2f}", str(layer.count)])
+    head = ["model", "definition", "experts", "top-k", "H", "I", "weights, GB", "layers"]
     return Table(head, [rows], words=3).markdown()
 
 

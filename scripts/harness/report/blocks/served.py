@@ -1,0 +1,222 @@
+"""A forward pass in tables, and what it means for TPOT and TTFT; from the records below docs/data/served/."""
+
+import statistics
+from collections.abc import Callable
+
+from harness.core import paths
+from harness.operators.catalogue import BY_NAME
+from harness.operators.roofline import MEASURED_ON
+from harness.report.blocks.results import spoken
+from harness.report.comparison import LEVEL_WORDS
+from harness.report.table import Cell, Table
+from harness.results import staleness
+from harness.results.model_names import layers
+from harness.results.models import source_of
+from harness.results.summary import LEVEL, is_level
+from harness.served import record as records
+from harness.served.record import PREFILL, Point, Record
+
+NOT_RUN = "**Not run**: no forward pass is recorded here."
+SPOKEN = (1, 32, 256, 2048, 8192)  # token counts that the first paragraph names
+PROMPT = 16384  # tokens of the prompt whose TTFT is stated
+
+Figure = Callable[[Record, Point], float | None]
+
+
+def tokens_per_second(record: Record, point: Point) -> float:
+    """If the whole model were its MoE layers alone, and those that are not resident took as long."""
+    of_model = record.head.of_model or record.head.layers
+    return 1e3 * point.tokens / (point.ms * of_model / record.head.layers)
+
+
+# Title -> figure of a point, its format, and what it is
+FIGURES: dict[str, tuple[Figure, str, str]] = {
+    "us a layer": (lambda r, p: 1e3 * p.ms / r.head.layers, ",.1f", "A pass over the number of layers."),
+    "Tokens/s of MoE layers alone": (tokens_per_second, ",.0f", "If the model had nothing but its MoE layers."),
+    "Eagerly, ms a pass": (
+        lambda r, p: min(p.eager) if p.eager else None,
+        ".3f",
+        "Without a graph the host launches every kernel.",
+    ),
+    "Scratch memory, MB": (lambda r, p: p.scratch_mb, ",.1f", "Peak of torch's allocator beyond inputs and output."),
+    "GPU energy, mJ a token": (
+        lambda r, p: p.joules and 1e3 * p.joules / p.tokens,
+        ",.2f",
+        "The whole GPU's by NVML's counter, while it replays the graph; the resident layers alone.",
+    ),
+    "SM clock, MHz": (lambda r, p: p.sm_mhz, ".0f", "Median while the energy is read."),
+}
+
+
+def model_name(record: Record) -> str:
+    """'DeepSeek-V3 EP8', or the definition where it is no model's."""
+    return next((x.name for x in layers() if x.definition == record.head.definition), record.head.definition)
+
+
+def layers_said(record: Record) -> str:
+    of_model, count = record.head.of_model, record.head.layers
+    return f"{count} of the {of_model}" if of_model and count < of_model else f"the {count}"
+
+
+def origin(record: Record) -> str:
+    """Machine, limits, versions, protocol, date, commit, and whose source has changed since."""
+    head, made = record.head, record.head.provenance
+    limits = [f"{name.replace('_', ' ')} {value}" for name, value in head.gpu.items()]
+    where = [made.hardware, *limits, made.versions_text, made.protocol, made.timestamp[:10]]
+    where += [f"commit {head.commit}"] if head.commit else []
+    sources = {name: made.model_copy(update={"source_sha1": sha1}) for name, sha1 in head.sources.items()}
+    stale = [name for name, of in sources.items() if staleness.of_record(of, name) == "stale"]
+    return "; ".join(where + ([f"stale, as the source has changed since: {', '.join(stale)}"] if stale else []))
+
+
+def has_bound(record: Record) -> bool:
+    """The bound's ceilings are one machine's."""
+    return record.head.provenance.hardware == MEASURED_ON
+
+
+def passes(record: Record) -> Table:
+    """ms a pass and times the bound, a row for each token count; the fastest and those level with it are marked."""
+
+    def cell(name: str, tokens: int, least: float) -> Cell | str:
+        if (point := record.at.get((name, tokens))) is None:
+            failed = any((p.solution, p.tokens) == (name, tokens) for p in record.points)
+            return Cell("failed", "failed") if failed else "-"
+        over = f" ({point.ms / point.bound_ms:.2f})" if has_bound(record) else ""
+        return Cell(f"{point.ms:.3f}{over}{'' if point.graph else ' *'}", "best" if is_level(point.ms, least) else "")
+
+    rows, names = [], record.solutions
+    for tokens in record.tokens:
+        found = [p for p in record.points if p.tokens == tokens]
+        least = min((p.ms for p in found if p.ms), default=0)
+        rows.append(
+            [
+                str(tokens),
+                f"{found[0].bound_ms:.3f}" if has_bound(record) else "-",
+                *(cell(name, tokens, least) for name in names),
+            ]
+        )
+    eager = {f"* {p.solution} eagerly, not as a graph: {p.not_captured}" for p in record.at.values() if not p.graph}
+    wrong = [f"{p.solution} at T={p.tokens}: {p.error}" for p in record.points if p.error]
+    return Table(
+        ["T", "bound", *names],
+        [rows],
+        f"ms a pass of {record.head.layers} layers",
+        caption=f"In brackets: times the sum of the layers' roofline bounds. Bold: the fastest, or {LEVEL_WORDS}.",
+        words=0,
+        notes=[*sorted(eager), *wrong],
+    )
+
+
+def figure_table(record: Record, title: str) -> Table | None:
+    """One of FIGURES by solution and token count; None where no point has it."""
+    figure, form, caption = FIGURES[title]
+    found = {key: value for key, point in record.at.items() if (value := figure(record, point)) is not None}
+
+    def text(key: tuple[str, int]) -> str:
+        return f"{found[key]:{form}}" if key in found else "-"
+
+    rows = [[str(tokens), *(text((name, tokens)) for name in record.solutions)] for tokens in record.tokens]
+    return Table(["T", *record.solutions], [rows], title, words=0, caption=caption) if found else None
+
+
+def best_of(record: Record) -> str | None:
+    """Of the solutions timed at every token count the one with the least geometric mean of its times."""
+    able = [name for name in record.solutions if all((name, t) in record.at for t in record.tokens)]
+    means = {name: statistics.geometric_mean(record.at[name, t].ms for t in record.tokens) for name in able}
+    return min(means, key=means.get, default=None)
+
+
+def saved_ms(record: Record, best: str, peer: str, tokens: int) -> float | None:
+    """By how much a decode step, or the prefill of PROMPT tokens in chunks, gets shorter; None without both graphs."""
+    a, b = record.at.get((best, tokens)), record.at.get((peer, tokens))
+    return (
+        None if not (a and b and a.graph and b.graph) else (b.ms - a.ms) * (PROMPT / tokens if tokens >= PREFILL else 1)
+    )
+
+
+def hidden_above(record: Record, best: str, peer: str, tokens: int) -> float:
+    """The share of the peer's step from which on other work makes the gain level: below LEVEL - 1 of the step."""
+    gain = 1 - record.at[best, tokens].ms / record.at[peer, tokens].ms
+    return max(0.0, 1 - (LEVEL - 1) / gain) if gain > 0 else 0.0
+
+
+def gain(record: Record, best: str, peer: str, tokens: int) -> str:
+    """'0.340 (91%)'"""
+    if (saved := saved_ms(record, best, peer, tokens)) is None:
+        return "-"
+    return f"{saved:.3f} ({hidden_above(record, best, peer, tokens):.0%})"
+
+
+def gains(record: Record, best: str, peers: list[str]) -> Table:
+    def rows(wanted: Callable[[int], bool], label: str) -> list[list[str]]:
+        return [[label, str(t), *(gain(record, best, p, t) for p in peers)] for t in record.tokens if wanted(t)]
+
+    few, many = rows(lambda t: t < PREFILL, "TPOT"), rows(lambda t: t >= PREFILL, f"TTFT of {PROMPT}")
+    return Table(
+        ["", "T", *peers],
+        [part for part in (few, many) if part],
+        f"ms saved by {best}",
+        words=1,
+        caption=f"Against each peer: ms by which a decode step of T tokens, or a prompt of {PROMPT} tokens in chunks "
+        f"of T, gets shorter. In brackets: if other work takes a larger share of the peer's step, the gain is below "
+        f"{LEVEL - 1:.0%} of the step.",
+    )
+
+
+def answer(record: Record, best: str, peers: list[str]) -> str:
+    """The page's first paragraph: how much TPOT and TTFT move against each peer, and what hides it."""
+    few = [t for t in record.tokens if t < PREFILL and t in SPOKEN]
+    many = [t for t in record.tokens if t >= PREFILL and t in SPOKEN]
+
+    def said(peer: str, at: list[int]) -> str:
+        saved = [saved_ms(record, best, peer, t) for t in at]
+        hidden = [hidden_above(record, best, peer, t) for t in at if saved_ms(record, best, peer, t) is not None]
+        if None in saved:
+            return f"`{peer}` without a graph at all of them"
+        return f"{spoken([f'{ms:.2f}' for ms in saved])} ms against `{peer}` ({spoken([f'{x:.0%}' for x in hidden])})"
+
+    parts = []
+    if few:
+        lengths = spoken([str(t) for t in few])
+        parts.append(f"a decode step of T = {lengths} tokens (TPOT) by {'; '.join(said(peer, few) for peer in peers)}")
+    if many:
+        lengths = spoken([str(t) for t in many])
+        against = "; ".join(said(peer, many) for peer in peers)
+        parts.append(f"a prompt of {PROMPT} tokens in chunks of {lengths} (TTFT) by {against}")
+    where = f"{layers_said(record)} MoE layers of {model_name(record)} in one CUDA graph"
+    return (
+        f"On one {record.head.provenance.hardware}, with {where}, `{best}` shortens {', and '.join(parts)}. In "
+        "brackets: where everything else takes more than this share of the peer's step, it hides the gain, which is "
+        f"then below {LEVEL - 1:.0%} of the step."
+    )
+
+
+def section(record: Record) -> str:
+    parts, best = [], best_of(record)
+    peers = [name for name in record.solutions if best and source_of(name) != source_of(best)]
+    if peers:
+        parts.append(answer(record, best, peers))
+    parts += [f"![Times the bound, over tokens in a pass]({picture_file(record)})"] if has_bound(record) else []
+    tables = [passes(record), *([gains(record, best, peers)] if peers else [])]
+    tables += [table for title in FIGURES if (table := figure_table(record, title))]
+    parts += [table.markdown(titled=True) for table in tables]
+    return "\n\n".join([*parts, f"<sub>{origin(record)}.</sub>"])
+
+
+def picture_file(record: Record) -> str:
+    return f"served-{BY_NAME[record.head.definition]}.svg"
+
+
+def recorded() -> list[Record]:
+    """Those with a time. Raises UserError for a file that is no such record."""
+    found = [records.read(path) for path in sorted(paths.SERVED.glob("*.jsonl"))]
+    order = list(BY_NAME)
+    return sorted((r for r in found if r.at), key=lambda record: order.index(record.head.definition))
+
+
+def block() -> str:
+    """Markdown: the first definition's record first, without a heading, so that the page begins with the answer."""
+    parts = []
+    for record in recorded():
+        parts.append(f"## {model_name(record)}\n\n{section(record)}" if parts else section(record))
+    return "\n\n".join(parts) or NOT_RUN

@@ -1,0 +1,125 @@
+"""A model's MoE layers in device memory, each with weights, scales and routing of its own, shared by all solutions."""
+
+from dataclasses import dataclass
+
+import torch
+
+from harness.core.errors import CannotRun
+from harness.evaluation import memory
+from harness.operators import routing_model
+from harness.operators.catalogue import GEOMETRIES, RENORM, definition, operator
+from harness.operators.moe_fp8_block_scale import ROUTED_SCALING_FACTOR
+from harness.operators.roofline import Counts
+from harness.operators.routing_kinds import offset_of
+
+CHUNK = 1 << 26  # elements that are drawn at once in fp32, before they become FP8
+
+
+@dataclass(frozen=True)
+class Resident:
+    """layers: the definition's inputs by name, at the most tokens; those of the tokens are the same tensors in all.
+
+    local: of each layer [T, top_k], the chosen experts counted from the rank's first one.
+    """
+
+    geometry: str
+    layers: list[dict[str, object]]
+    local: list[torch.Tensor]
+
+    def inputs(self, num_tokens: int) -> list[list]:
+        """Each layer's arguments for its first tokens, in the definition's order."""
+        first = self.layers[0]
+        cut = {
+            "hidden_states": first["hidden_states"][:num_tokens],
+            "hidden_states_scale": first["hidden_states_scale"][:, :num_tokens].contiguous(),
+        }
+        names = definition(self.geometry).inputs
+        return [
+            [(layer | cut | {"routing_logits": layer["routing_logits"][:num_tokens]})[name] for name in names]
+            for layer in self.layers
+        ]
+
+    def bound_ms(self, num_tokens: int) -> float:
+        """The sum of the layers' roofline bounds."""
+        return sum(
+            operator(self.geometry).bound(num_tokens, counts(local[:num_tokens], self.geometry), self.geometry).ms
+            for local in self.local
+        )
+
+
+def counts(local: torch.Tensor, geometry: str) -> Counts:
+    """local as in Resident."""
+    here = (local >= 0) & (local < GEOMETRIES[geometry]["num_local_experts"])
+    return Counts(rows=int(here.sum()), tokens=int(here.any(dim=1).sum()), active=len(local[here].unique()))
+
+
+def layer_bytes(geometry: str, num_tokens: int) -> int:
+    """Of one layer: its inputs but those of the tokens' states, which all layers share."""
+    shared = ("hidden_states", "hidden_states_scale")
+    sizes = memory.sizes(definition(geometry), num_tokens)
+    return sum(count * width for name, (count, width) in sizes.items() if name not in shared)
+
+
+def fitting(wanted: int, geometry: str, num_tokens: int, solutions: int, free: int) -> int:
+    """How many of the wanted layers fit into the free bytes beside one reference call and the solutions' graphs.
+
+    Raises CannotRun where none fits.
+    """
+    full = definition(geometry)
+    beside = memory.CONTEXTS + memory.reference_bytes(full, geometry, num_tokens)
+    beside += solutions * memory.scratch_bytes(geometry, num_tokens)
+    each = layer_bytes(geometry, num_tokens)
+    if beside + each > free:
+        needed = memory.gigabytes(beside + each)
+        raise CannotRun(f"one layer of {geometry} needs {needed}, {memory.gigabytes(free)} are free: fewer --tokens")
+    return min(wanted, (free - beside) // each)
+
+
+def fill_fp8(shape: tuple[int, ...], device: str, source: torch.Generator) -> torch.Tensor:
+    """E4M3 of a normal distribution, drawn in place: never more than CHUNK elements in fp32."""
+    tensor = torch.empty(shape, dtype=torch.float8_e4m3fn, device=device)
+    for part in tensor.view(-1).split(CHUNK):
+        part.copy_(torch.randn(len(part), device=device, generator=source))
+    return tensor
+
+
+def scales(shape: tuple[int, ...], mean: float, device: str, source: torch.Generator) -> torch.Tensor:
+    """Uniform from half to one and a half times the mean."""
+    return mean * (0.5 + torch.rand(shape, device=device, generator=source))
+
+
+def routing(seed: str, geometry: str, num_tokens: int, device: str, source: torch.Generator) -> dict[str, torch.Tensor]:
+    """Routing inputs by the workloads' model of popularity; its noise is drawn on the device, where it is quick."""
+    of = GEOMETRIES[geometry]
+    offset, bias = routing_model.experts(seed, of=of, biased=geometry not in RENORM)
+    noise = torch.randn(num_tokens, of["num_experts"], device=device, generator=source)
+    logits = noise + torch.from_numpy(offset).float().to(device)
+    if bias is None:
+        return {"routing_logits": logits.bfloat16()}
+    return {"routing_logits": logits, "routing_bias": torch.from_numpy(bias).bfloat16().to(device)}
+
+
+def make(geometry: str, layers: int, num_tokens: int, device: str) -> Resident:
+    """The same numbers on every run on one kind of device."""
+    full, source = definition(geometry), torch.Generator(device).manual_seed(0)
+    exec(full.reference, reference := {})  # its `route` has the definition's top-k and groups
+    shapes = dict(zip(full.inputs, full.get_input_shapes({"seq_len": num_tokens}), strict=True))
+    hidden, intermediate = (GEOMETRIES[geometry][size] for size in ("hidden_size", "intermediate_size"))
+    scalars = {"local_expert_offset": offset_of(geometry), "routed_scaling_factor": ROUTED_SCALING_FACTOR}
+    shared = {
+        "hidden_states": fill_fp8(shapes["hidden_states"], device, source),
+        "hidden_states_scale": scales(shapes["hidden_states_scale"], 2.0, device, source),
+    } | {name: value for name, value in scalars.items() if name in full.inputs}
+    made, local = [], []
+    for at in range(layers):
+        routed = routing(f"served/{at}", geometry, num_tokens, device, source)
+        factor = [ROUTED_SCALING_FACTOR] if "routing_bias" in routed else []
+        local.append(reference["route"](*routed.values(), *factor)[0] - shared.get("local_expert_offset", 0))
+        weights = {
+            "gemm1_weights": fill_fp8(shapes["gemm1_weights"], device, source),
+            "gemm1_weights_scale": scales(shapes["gemm1_weights_scale"], hidden**-0.5, device, source),
+            "gemm2_weights": fill_fp8(shapes["gemm2_weights"], device, source),
+            "gemm2_weights_scale": scales(shapes["gemm2_weights_scale"], intermediate**-0.5, device, source),
+        }
+        made.append(shared | routed | weights)
+    return Resident(geometry, made, local)
