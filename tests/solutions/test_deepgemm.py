@@ -5,6 +5,7 @@ import inspect
 import json
 import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 from unittest import mock
@@ -207,6 +208,30 @@ def test_a_call_that_fails_leaves_no_counts(load, monkeypatch):
             main.run(*given, output)
     main.run(*given, output)
     assert (output.float() - reference("small", given).float()).norm() < 0.05 * output.float().norm()
+
+
+def test_captures_and_threads_have_counters_of_their_own(load, monkeypatch):
+    """A user would miss: a graph replayed beside eager calls, or two threads on a stream, and both count together."""
+    main, _ = load("small")
+    module = sys.modules[f"{main.__package__}.counters"]
+    cuda, at = mock.Mock(type="cuda", index=0), {"stream": 7, "capture": None}
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: at["stream"], raising=False)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: at["capture"] is not None)
+    monkeypatch.setattr(module, "_capture_number", lambda stream: at["capture"])
+    monkeypatch.setattr(module, "_zeros", lambda device, count: torch.zeros(count, dtype=torch.int32))
+
+    def of(**where):
+        at.update(where)
+        return module.counters(cuda, 3)
+
+    eager = of()
+    with ThreadPoolExecutor(1) as pool:
+        other_thread = pool.submit(of).result()
+    first, second = of(capture=1), of(capture=2)
+    assert of(capture=2) is second, "layers of one graph share them, so that one memset serves all"
+    everyone = [eager, other_thread, first, second, of(stream=8, capture=2), of(capture=None)]
+    assert len({id(counts) for counts in everyone}) == len(everyone)
+    assert of(stream=7) is eager
 
 
 def test_no_tokens_are_no_launch(load):
