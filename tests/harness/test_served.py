@@ -52,19 +52,35 @@ def test_layers_have_weights_and_routing_of_their_own_and_share_the_tokens(small
         assert values.isfinite().all() and 0.9 < values.std() < 1.1
 
 
-@pytest.mark.parametrize("geometry", ["small", "small-renorm"])
+@pytest.mark.parametrize("geometry", ["small", "small-renorm", "small-routed", "small-renorm-routed"])
 def test_the_bound_of_a_pass_is_the_sum_over_its_layers(geometry):
     """Of the tokens of the pass alone, by a selection of experts that is not the one used there."""
     made, of = resident.make(geometry, 2, 8, "cpu"), GEOMETRIES[geometry]
     wanted = 0
     for layer in made.layers:
-        logits = layer["routing_logits"][:5].float().numpy()
-        bias = layer["routing_bias"].float().numpy() if "routing_bias" in layer else None
-        chosen = routing_model.select(logits, bias, of) - layer.get("local_expert_offset", 0)
+        if "topk_ids" in layer:
+            chosen = layer["topk_ids"][:5].numpy()
+        else:
+            bias = layer["routing_bias"].float().numpy() if "routing_bias" in layer else None
+            chosen = routing_model.select(layer["routing_logits"][:5].float().numpy(), bias, of)
+        chosen = chosen - layer.get("local_expert_offset", 0)
         counts = local_counts(chosen, of)
         assert resident.counts(torch.from_numpy(np.sort(chosen)), geometry) == counts
         wanted += resident.operator(geometry).bound(5, counts, geometry).ms
     assert made.bound_ms(5) == pytest.approx(wanted) and made.bound_ms(8) > wanted
+
+
+@pytest.mark.parametrize("geometry", ["small", "small-routed"])
+def test_a_pass_of_few_tokens_gets_their_inputs_alone(geometry):
+    """Scales have the tokens in another axis than the states, and by definition another one again."""
+    made, full = resident.make(geometry, 2, 8, "cpu"), passes.definition(geometry)
+    for inputs, layer in zip(made.inputs(3), made.layers, strict=True):
+        for name, value, shape in zip(full.inputs, inputs, full.get_input_shapes({"seq_len": 3}), strict=True):
+            assert shape is None or (tuple(value.shape) == tuple(shape) and value.is_contiguous()), name
+        assert inputs[list(full.inputs).index("gemm1_weights")] is layer["gemm1_weights"]
+    scale = list(full.inputs).index("hidden_states_scale")
+    tokens = full.inputs["hidden_states_scale"].shape.index("seq_len")
+    assert torch.equal(made.inputs(3)[1][scale], made.layers[0]["hidden_states_scale"].narrow(tokens, 0, 3))
 
 
 def test_as_many_layers_as_fit():

@@ -21,11 +21,11 @@ from harness.evaluation.calling import device_here
 from harness.evaluation.selection import choose_geometry, select
 from harness.evaluation.tolerances import TOLERANCES
 from harness.operators.arguments import add_definition
-from harness.operators.catalogue import FP8_MOE, definition, definition_name
+from harness.operators.catalogue import FP8_MOE, ROUTED, definition, definition_name
 from harness.packing.build_ahead import build_timed
 from harness.report.blocks import served as report
 from harness.report.progress import progress
-from harness.results.model_names import layers as model_layers
+from harness.results.model_names import layer_of
 from harness.served import nvml, passes, resident
 from harness.served.record import Head, Point, Record
 
@@ -48,18 +48,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--output", type=output_file, metavar="FILE", help="record it; docs/served.md shows docs/data/served/*.jsonl")
 
 
-def layers_of(geometry: str) -> int | None:
-    """How many MoE layers the models of a geometry have; None where it is of no whole model."""
-    return next((layer.count for layer in model_layers() if layer.geometry == geometry), None)
-
-
 def head_of(geometry: str, layers: int, tokens: list[int], solutions: dict[str, Solution], device: str, args) -> Head:
     protocol = f"best of {args.turns} turns, median of 3 to 20 replays"
     known = {"tolerance": str(TOLERANCE), "protocol": protocol, "command": args.command_line}
     return Head(
         definition=definition_name(geometry),
         layers=layers,
-        of_model=layers_of(geometry),
+        of_model=model.count if (model := layer_of(geometry)) else None,
         tokens=tokens,
         sources={name: solution.hash() for name, solution in solutions.items()},
         gpu=nvml.limits(nvml.handle(device)) if device != "cpu" else {},
@@ -72,14 +67,15 @@ def main(args: argparse.Namespace) -> int:
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False, markup=False)
     on_gpu, device = torch.cuda.is_available(), device_here()
     geometry = choose_geometry(args.definition, on_gpu, args.solutions)
-    if geometry not in FP8_MOE:
+    if geometry not in (*FP8_MOE, *ROUTED):
         raise UserError(f"--definition: got {geometry}, want an FP8 MoE layer")
     tokens = sorted(set(args.tokens or (TOKENS if on_gpu else ON_CPU["tokens"])))
     solutions, skipped = select(args.solutions, geometry, console.print)
     for name, packed in solutions.items():
         seconds, fault = build_timed(definition(geometry), packed)
         console.print(f"{name}: {f'not built: {fault.splitlines()[0]}' if fault else 'built'} in {seconds:.1f} s")
-    wanted = layers = args.layers or (layers_of(geometry) if on_gpu else None) or ON_CPU["layers"]
+    model = layer_of(geometry) if on_gpu else None
+    wanted = layers = args.layers or (model.count if model else ON_CPU["layers"])
     if on_gpu:
         layers = resident.fitting(wanted, geometry, tokens[-1], len(solutions), memory.free())
     for line in [*skipped, *([f"{layers} of {wanted} layers fit into free memory"] if layers < wanted else [])]:

@@ -7,6 +7,7 @@ from functools import cache
 from harness.core.errors import UserError
 from harness.core.names import unknown
 from harness.operators import catalogue, moe_fp8_block_scale, moe_fp8_block_scale_renorm
+from harness.operators.moe_fp8_block_scale_routed import ROUTER_INSIDE
 
 FAMILIES = (moe_fp8_block_scale, moe_fp8_block_scale_renorm)
 SHORT = {  # a definition's first model tag -> the model's name in tables
@@ -69,6 +70,12 @@ def layers() -> list[Layer]:
                 found.append(Layer(SHORT[of["model"][0]], of["model"], ranks, geometry))
     order = list(SHORT.values())
     return sorted(found, key=lambda layer: (order.index(layer.model), -layer.ranks))
+
+
+def layer_of(geometry: str) -> Layer | None:
+    """The model's layer, with its router inside or before it; None where it is of no whole model."""
+    inside = ROUTER_INSIDE.get(geometry, geometry)
+    return next((layer for layer in layers() if layer.geometry == inside), None)
 
 
 def tags_named(name: str) -> list[str]:

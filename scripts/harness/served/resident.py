@@ -9,9 +9,11 @@ from harness.evaluation import memory
 from harness.operators import routing_model
 from harness.operators.catalogue import GEOMETRIES, RENORM, definition, operator
 from harness.operators.moe_fp8_block_scale import ROUTED_SCALING_FACTOR
+from harness.operators.moe_fp8_block_scale_routed import ROUTER_INSIDE
 from harness.operators.roofline import Counts
 from harness.operators.routing_kinds import offset_of
 
+STATES = ("hidden_states", "hidden_states_scale")  # which all layers share
 CHUNK = 1 << 26  # elements that are drawn at once in fp32, before they become FP8
 
 
@@ -28,14 +30,17 @@ class Resident:
 
     def inputs(self, num_tokens: int) -> list[list]:
         """Each layer's arguments for its first tokens, in the definition's order."""
-        first = self.layers[0]
-        cut = {
-            "hidden_states": first["hidden_states"][:num_tokens],
-            "hidden_states_scale": first["hidden_states_scale"][:, :num_tokens].contiguous(),
-        }
-        names = definition(self.geometry).inputs
+        full = definition(self.geometry)
+
+        def cut(name: str, value: object) -> object:
+            shape = full.inputs[name].shape or ()
+            if "seq_len" not in shape:
+                return value
+            return value.narrow(shape.index("seq_len"), 0, num_tokens).contiguous()
+
+        of_all = {name: cut(name, self.layers[0][name]) for name in STATES}
         return [
-            [(layer | cut | {"routing_logits": layer["routing_logits"][:num_tokens]})[name] for name in names]
+            [of_all[name] if name in STATES else cut(name, layer[name]) for name in full.inputs]
             for layer in self.layers
         ]
 
@@ -54,10 +59,9 @@ def counts(local: torch.Tensor, geometry: str) -> Counts:
 
 
 def layer_bytes(geometry: str, num_tokens: int) -> int:
-    """Of one layer: its inputs but those of the tokens' states, which all layers share."""
-    shared = ("hidden_states", "hidden_states_scale")
+    """Of one layer: its inputs but STATES."""
     sizes = memory.sizes(definition(geometry), num_tokens)
-    return sum(count * width for name, (count, width) in sizes.items() if name not in shared)
+    return sum(count * width for name, (count, width) in sizes.items() if name not in STATES)
 
 
 def fitting(wanted: int, geometry: str, num_tokens: int, solutions: int, free: int) -> int:
@@ -88,21 +92,30 @@ def scales(shape: tuple[int, ...], mean: float, device: str, source: torch.Gener
     return mean * (0.5 + torch.rand(shape, device=device, generator=source))
 
 
-def routing(seed: str, geometry: str, num_tokens: int, device: str, source: torch.Generator) -> dict[str, torch.Tensor]:
-    """Routing inputs by the workloads' model of popularity; its noise is drawn on the device, where it is quick."""
-    of = GEOMETRIES[geometry]
-    offset, bias = routing_model.experts(seed, of=of, biased=geometry not in RENORM)
-    noise = torch.randn(num_tokens, of["num_experts"], device=device, generator=source)
+def routing(
+    seed: str, geometry: str, num_tokens: int, device: str, source: torch.Generator
+) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+    """Routing inputs by the workloads' model of popularity, and the chosen experts [T, top_k] of all ranks.
+
+    Noise is drawn on the device, where it is quick; behind a router the reference's route has chosen.
+    """
+    inside = ROUTER_INSIDE.get(geometry, geometry)
+    offset, bias = routing_model.experts(seed, of=GEOMETRIES[inside], biased=inside not in RENORM)
+    noise = torch.randn(num_tokens, len(offset), device=device, generator=source)
     logits = noise + torch.from_numpy(offset).float().to(device)
+    exec(definition(inside).reference, reference := {})  # its `route` has the definition's top-k and groups
     if bias is None:
-        return {"routing_logits": logits.bfloat16()}
-    return {"routing_logits": logits, "routing_bias": torch.from_numpy(bias).bfloat16().to(device)}
+        given = {"routing_logits": logits.bfloat16()}
+        experts, weights = reference["route"](*given.values())
+    else:
+        given = {"routing_logits": logits, "routing_bias": torch.from_numpy(bias).bfloat16().to(device)}
+        experts, weights = reference["route"](*given.values(), ROUTED_SCALING_FACTOR)
+    return (given if inside == geometry else {"topk_ids": experts.int(), "topk_weights": weights}), experts
 
 
 def make(geometry: str, layers: int, num_tokens: int, device: str) -> Resident:
     """The same numbers on every run on one kind of device."""
     full, source = definition(geometry), torch.Generator(device).manual_seed(0)
-    exec(full.reference, reference := {})  # its `route` has the definition's top-k and groups
     shapes = dict(zip(full.inputs, full.get_input_shapes({"seq_len": num_tokens}), strict=True))
     hidden, intermediate = (GEOMETRIES[geometry][size] for size in ("hidden_size", "intermediate_size"))
     scalars = {"local_expert_offset": offset_of(geometry), "routed_scaling_factor": ROUTED_SCALING_FACTOR}
@@ -112,9 +125,8 @@ def make(geometry: str, layers: int, num_tokens: int, device: str) -> Resident:
     } | {name: value for name, value in scalars.items() if name in full.inputs}
     made, local = [], []
     for at in range(layers):
-        routed = routing(f"served/{at}", geometry, num_tokens, device, source)
-        factor = [ROUTED_SCALING_FACTOR] if "routing_bias" in routed else []
-        local.append(reference["route"](*routed.values(), *factor)[0] - shared.get("local_expert_offset", 0))
+        routed, experts = routing(f"served/{at}", geometry, num_tokens, device, source)
+        local.append(experts - scalars["local_expert_offset"])
         weights = {
             "gemm1_weights": fill_fp8(shapes["gemm1_weights"], device, source),
             "gemm1_weights_scale": scales(shapes["gemm1_weights_scale"], hidden**-0.5, device, source),

@@ -4,13 +4,13 @@ import statistics
 from collections.abc import Callable
 
 from harness.core import paths
-from harness.operators.catalogue import BY_NAME
+from harness.operators.catalogue import BY_NAME, ROUTED
 from harness.operators.roofline import MEASURED_ON
 from harness.report.blocks.results import spoken
 from harness.report.comparison import LEVEL_WORDS
 from harness.report.table import Cell, Table
 from harness.results import staleness
-from harness.results.model_names import layers
+from harness.results.model_names import layer_of
 from harness.results.models import source_of
 from harness.results.summary import LEVEL, is_level
 from harness.served import record as records
@@ -50,7 +50,10 @@ FIGURES: dict[str, tuple[Figure, str, str]] = {
 
 def model_name(record: Record) -> str:
     """'DeepSeek-V3 EP8', or the definition where it is no model's."""
-    return next((x.name for x in layers() if x.definition == record.head.definition), record.head.definition)
+    geometry = BY_NAME[record.head.definition]
+    layer = layer_of(geometry)
+    behind = " behind a router" if geometry in ROUTED else ""
+    return f"{layer.name}{behind}" if layer else record.head.definition
 
 
 def layers_said(record: Record) -> str:
