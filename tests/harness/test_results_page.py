@@ -18,6 +18,8 @@ HOSTILE_NAME = '<img src=x onerror="window.hacked = 1">'
 FAST = {1: 0.5, 7: 0.09, 80: 10.0, 901: 2.0, 14107: 30.0}  # in another order as text than as numbers
 SLOW = {1: 1.0, 7: 2.0, 80: 3.0, 901: 4.0}
 
+pytestmark = pytest.mark.xdist_group("results page")  # one worker makes the pages and starts the browser
+
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):

@@ -33,6 +33,8 @@ MODELS = [
     key for family in (moe_fp8_block_scale, moe_fp8_block_scale_renorm) for key in family.GEOMETRIES if key not in MADE
 ]
 
+pytestmark = pytest.mark.xdist_group("workloads")  # one worker draws them
+
 
 def make_below(root, geometry):
     """The workloads of a geometry, held against the committed checksums."""

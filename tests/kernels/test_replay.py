@@ -19,6 +19,8 @@ from solutions.kernels import launch, replay
 SAMPLES = Path(__file__).parents[1] / "samples"
 HEADERS = Path(triton.__file__).parent / "backends/nvidia/include"
 
+pytestmark = pytest.mark.xdist_group("replay")  # one worker compiles the stand-in
+
 
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory):
