@@ -11,7 +11,7 @@ from flashinfer_bench.compile import BuilderRegistry
 from harness import cli
 from harness.core import paths
 from harness.core.errors import UserError
-from harness.packing import build_ahead, manifest, pack
+from harness.packing import build_ahead, manifest, pack, problem
 
 from definitions import moe_fp8_block_scale
 from definitions.moe_fp8_block_scale import definition
@@ -232,6 +232,42 @@ def test_the_manifest_has_every_key(folder):
     read = manifest.read_manifest("tiny", folder)
     assert (read.stages, read.first_use, read.facts.best) == ({"ones": "ones"}, "compiles", "x")
     assert (read.kernels, read.dependencies, read.destination_passing_style) == (["ones"], [], True)
+
+
+def test_each_interface_has_its_function(folder, tmp_path):
+    """A user would miss: a function called with another definition's inputs, or without a name in its package."""
+    functions = "".join(f"\n\ndef {name}(): ...\n" for name in ("run_renorm", "run_routed", "run_bf16"))
+    edit(folder / "tiny" / "main.py", MAIN, MAIN + functions)
+    listed = '["full", "qwen3-30b", "deepseek-v3-ep8-routed"]'
+    keys = "".join(f'{kind}_entry_point = "main.py::run_{kind}"\n' for kind in ("renorm", "routed", "bf16"))
+    edit(folder / "tiny" / "solution.toml", "kernels", f"definitions = {listed}\n{keys}kernels")
+    packed = pack.pack("tiny", folder)
+    assert [s.spec.entry_point.split("::")[1] for s in packed.values()] == ["run", "run_renorm", "run_routed"]
+    written = pack.pack_packages(["tiny"], tmp_path, ["full", "deepseek-v3-ep8-routed"], folder)
+    full, routed = ((path / "__init__.py").read_text().splitlines()[2:] for path in written)
+    assert full == ["from .main import run  # noqa: F401"]
+    assert routed == [
+        "from .main import run_routed as run  # noqa: F401",
+        "from .main import run_bf16  # noqa: F401",
+    ]
+    edit(folder / "tiny" / "solution.toml", "::run_bf16", "::nothing")
+    with pytest.raises(manifest.PackingError, match="bf16_entry_point: got 'main.py::nothing'"):
+        pack.pack("tiny", folder)
+
+
+@pytest.mark.parametrize("name", problem.FILES)
+def test_constants_are_those_of_the_definition(name):
+    """A user would miss: kernels built for the first definition's sizes, or for its order of gate and up."""
+    for path in paths.SOLUTIONS.rglob(f"{name}.*"):
+        if "packed" not in path.parts and path.suffix in (".py", ".cuh"):
+            assert path.read_text() == problem.source(path.name, "full")
+    for solution in ("hopper_fused", "triton_fused_v2"):
+        for geometry, packed in pack.pack(solution).items():
+            for source in packed.sources:
+                if source.path.rpartition("/")[2].startswith(f"{name}."):
+                    assert source.content == problem.source(source.path, geometry)
+    assert "GATE_FIRST = True\n" in problem.source("interface.py", "small-routed")
+    assert "constexpr bool kGateFirst = false;\n" in problem.source("interface.cuh", "qwen3-30b")
 
 
 def test_an_unknown_name_lists_the_ones_that_exist(folder):

@@ -17,8 +17,9 @@ from harness.operators import catalogue
 from harness.packing.stages import UNASSIGNED
 
 MANIFEST = "solution.toml"
+ENTRY_POINTS = ("renorm_entry_point", "routed_entry_point", "bf16_entry_point")  # beside `entry_point`
 # of the base, where a manifest has none of its own
-INHERITED = ("kernels", "borrowed", "stages", "definitions", "renorm_entry_point")
+INHERITED = ("kernels", "borrowed", "stages", "definitions", *ENTRY_POINTS)
 NOT_SOLUTIONS = {"kernels", "packed"}
 
 
@@ -53,11 +54,12 @@ class Facts(Strict):
 class Manifest(Strict):
     """The keys of solution.toml. `first_use`, `stages` and `facts` are not packed, so they do not change the hash.
 
-    entry_point: FILE::FUNCTION; renorm_entry_point: the one for definitions with renorm routing, whose inputs are
-    others. kernels: shared stages, packed as kernels/<stage>.py. borrowed: files of other solutions, as SOLUTION/FILE.
-    definitions: geometries, keys of catalogue.GEOMETRIES. based_on: the solution whose files this one's replace.
-    first_use: what the first use of this solution takes, after "on first use it". stages: pattern of a kernel's plain
-    name -> stage.
+    entry_point: FILE::FUNCTION; renorm_entry_point, routed_entry_point: those for definitions with renorm routing and
+    for routed ones, whose inputs are others. bf16_entry_point: as the routed one, for tokens in bf16; packages for
+    engines export it as run_bf16. kernels: shared stages, packed as kernels/<stage>.py. borrowed: files of other
+    solutions, as SOLUTION/FILE. definitions: geometries, keys of catalogue.GEOMETRIES. based_on: the solution whose
+    files this one's replace. first_use: what the first use of this solution takes, after "on first use it". stages:
+    pattern of a kernel's plain name -> stage.
     """
 
     name: Text
@@ -67,6 +69,8 @@ class Manifest(Strict):
     entry_point: Text
     target_hardware: Annotated[list[Hardware], Field(min_length=1)]
     renorm_entry_point: Text | None = None
+    routed_entry_point: Text | None = None
+    bf16_entry_point: Text | None = None
     destination_passing_style: StrictBool = True
     dependencies: list[Text] = []
     kernels: list[Text] = []

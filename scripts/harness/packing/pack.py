@@ -122,9 +122,10 @@ def pack(name: str, folder: Path = paths.SOLUTIONS) -> dict[str, Solution]:
     check_imports(name, outlined)
     for geometry in manifest.definitions:
         sources = {path: text for path, text in gathered.items() if is_of(path, geometry)}
-        sources |= {path: problem.source(path, geometry) for path in filter(problem.is_problem, gathered)}
-        key = "renorm_entry_point" if geometry in catalogue.RENORM and manifest.renorm_entry_point else "entry_point"
-        entry_point = checked_entry_point(manifest, key, outlined)
+        sources |= {path: problem.source(path, geometry) for path in filter(problem.is_written, gathered)}
+        entry_point = checked_entry_point(manifest, entry_key(manifest, geometry), outlined)
+        if geometry in catalogue.ROUTED and manifest.bf16_entry_point:
+            checked_entry_point(manifest, "bf16_entry_point", outlined)
         spec = manifest.model_dump(include=BuildSpec.model_fields.keys()) | {"entry_point": entry_point}
         found[geometry] = Solution(
             name=packed_name(name, geometry, manifest.definitions[0]),
@@ -135,6 +136,14 @@ def pack(name: str, folder: Path = paths.SOLUTIONS) -> dict[str, Solution]:
             sources=[SourceFile(path=path, content=text) for path, text in sources.items()],
         )
     return found
+
+
+def entry_key(manifest: Manifest, geometry: str) -> str:
+    """The key of the function that serves a geometry: of its interface's own, or `entry_point`."""
+    for key, geometries in (("renorm_entry_point", catalogue.RENORM), ("routed_entry_point", catalogue.ROUTED)):
+        if geometry in geometries and getattr(manifest, key):
+            return key
+    return "entry_point"
 
 
 def checked_entry_point(manifest: Manifest, key: str, outlines: dict[str, Outline]) -> str:
@@ -187,25 +196,33 @@ def pack_into(names: list[str], data_set: Path, geometries: list[str]) -> list[P
 def pack_packages(names: list[str], parent: Path, geometries: list[str], folder: Path = paths.SOLUTIONS) -> list[Path]:
     """Write parent/<packed name>/, a Python package of each solution's packed sources that exports its function as run.
 
+    That of a routed definition also exports the function for tokens in bf16, where there is one, as run_bf16.
     geometries: the definitions to write a package for; [] for each solution's first one. Nothing in a package imports
     this project or FlashInfer-Bench. Raises PackingError, and UserError where the folder exists (a source file of an
     older version would be compiled along) or a solution serves none of the geometries. Returns the packages' folders.
     """
-    solutions = {}
+    solutions, in_bf16 = {}, {}
     for name in choose(names, folder):
-        packed = pack(name, folder)
+        packed, bf16 = pack(name, folder), read_manifest(name, folder).bf16_entry_point
         wanted = [key for key in packed if key in geometries] or ([] if geometries else list(packed)[:1])
         if not wanted:
             raise UserError(f"--definition: got {', '.join(geometries)}, want of {name}'s: {', '.join(packed)}")
         solutions |= {parent / packed[key].name: packed[key] for key in wanted}
+        in_bf16 |= {parent / packed[key].name: bf16 for key in wanted if bf16 and key in catalogue.ROUTED}
     if taken := [path for path in solutions if path.exists()]:
         raise UserError(f"--package: {taken[0]} exists; remove it, or name another folder")
     for path, solution in solutions.items():
         for source in solution.sources:
             write_atomically(path / source.path, source.content)
-        file, function = solution.spec.entry_point.split("::")
-        module = ".".join(PurePosixPath(file).with_suffix("").parts)
         head = f"{solution.name}: packed source {solution.hash()}, by `moebench pack --package`."
-        exported = function if function == "run" else f"{function} as run"
-        write_atomically(path / "__init__.py", f'"""{head}"""\n\nfrom .{module} import {exported}  # noqa: F401\n')
+        exported = [export(solution.spec.entry_point, "run")]
+        exported += [export(in_bf16[path], "run_bf16")] if path in in_bf16 else []
+        write_atomically(path / "__init__.py", f'"""{head}"""\n\n{"".join(exported)}')
     return list(solutions)
+
+
+def export(entry_point: str, name: str) -> str:
+    """The line that imports FILE::FUNCTION of the same package under this name."""
+    file, function = entry_point.split("::")
+    module = ".".join(PurePosixPath(file).with_suffix("").parts)
+    return f"from .{module} import {function if function == name else f'{function} as {name}'}  # noqa: F401\n"
