@@ -34,6 +34,7 @@ OWN_PATH = {
     "tests/support/ahead_of_time.py": "imports a packed solution",
     "tests/harness/test_cli.py": "puts a torch that cannot be imported in front of the real one",
     "tests/harness/test_submit.py": "sets PYTHONPATH to show that it does not help a submission",
+    "tests/solutions/test_deepgemm.py": "imports a packed solution in a process of its own",
     "tests/solutions/test_hopper_sanitizers.py": "compute-sanitizer starts a support file by itself",
 }
 EDIT = re.compile(r"sys\.path(\.(insert|append|extend)|\[.*\] *=| *\+?= )|[\"']PYTHONPATH[\"']")
