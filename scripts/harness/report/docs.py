@@ -67,6 +67,7 @@ BLOCKS: Blocks = {
     ("docs/backends.md", "solutions"): lambda: solutions.block(recorded()),
     ("docs/models.md", "models"): lambda: models.block(of_models()),
     ("docs/models.md", "sizes"): models.sizes,
+    ("docs/models.md", "passes"): lambda: models.passes(of_models()),
     ("docs/models.md", "bounds"): models.bounds,
     ("docs/models.md", "speeds"): lambda: models.speeds(of_models()),
     ("docs/models.md", "peers"): lambda: models.peers(of_models()),
