@@ -52,7 +52,7 @@ def test_every_layer_has_a_line_with_or_without_traces(tmp_path):
     """A model that nobody measured must be seen to be missing, not be left out."""
     for text in (blocks.block(built(tmp_path, measured())), blocks.block(Comparison([]))):
         rows = [row for row in text.splitlines() if re.match(r"\| .* (EP\d+|128/512)( ✗)? \|", row)]
-        assert len(rows) == len(layers()) == 11
+        assert len(rows) == len(layers()) >= 11
         assert line(text, "Kimi-K2 EP8") == "| Kimi-K2 EP8 | not measured | - | - | - | - |"
         assert line(text, "Kimi-K2 EP1 ✗")
     assert "Nothing is recorded on NVIDIA H200" in text
@@ -169,7 +169,7 @@ def test_a_panel_for_each_layer_and_small(tmp_path):
     (drawn,) = figure.pictures(built(tmp_path, [*measured(), *measured("slow", 1.5)]))
     (empty,) = figure.pictures(Comparison([]))
     assert drawn.file == empty.file == "models-nvidia-h200.svg"
-    for one, panels in ((drawn, 10), (empty, 11)):
+    for one, panels in ((drawn, len(layers()) - 1), (empty, len(layers()))):
         text = one.svg()
         assert text.count("not measured") == panels and len(text) < 60_000
         assert all(f">{layer.name}<" in text for layer in layers())
