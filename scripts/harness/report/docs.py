@@ -62,6 +62,7 @@ BLOCKS: Blocks = {
     ("README.md", "answer"): lambda: results.answer(recorded()),
     ("README.md", "results"): lambda: results.block(recorded()),
     ("README.md", "models"): lambda: models.block(of_models()),
+    ("docs/engines.md", "gain"): lambda: results.gain(recorded()),
     ("docs/compare.md", "choice"): lambda: choice_table(recorded()).markdown(),
     ("docs/tolerances.md", "passes"): lambda: tolerances.block(recorded()),
     ("docs/backends.md", "solutions"): lambda: solutions.block(recorded()),

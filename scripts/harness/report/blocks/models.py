@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from harness.evaluation.tolerances import TOLERANCES
 from harness.operators.roofline import MEASURED_ON
 from harness.operators.workloads import cases_by_uuid, generated_bound
+from harness.report.blocks.results import SGLANG
 from harness.report.comparison import decimal
 from harness.report.table import Cell, Table
 from harness.results.comparison import Comparison, Row
@@ -18,7 +19,6 @@ FEW, MANY = (1, 2, 4, 8, 16, 32, 64), (128, 256, 1024, 4096, 8192)
 NEAR = 1.5  # a workload stands for T up to this factor away
 MISSED = TOO_LARGE = "✗"
 GPU_GB = 141  # of MEASURED_ON
-SGLANG = "sglang_triton"
 NEAREST = "In brackets: T of the nearest workload, where there is none of that T."
 
 
