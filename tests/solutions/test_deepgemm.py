@@ -132,8 +132,9 @@ def inputs(geometry, num_tokens, seed=0):
         normal(local, h, i),
     )
     output = torch.full((num_tokens, 128 * h), torch.nan, dtype=torch.bfloat16)
-    if of.RENORM:
-        return (logits.bfloat16(), *rest), output
+    if of.RENORM:  # no two logits of a token are equal in bf16: either of two experts would be right then
+        distinct = torch.linspace(-2, 2, of.NUM_EXPERTS).bfloat16()
+        return (distinct[logits.argsort(dim=1)], *rest), output
     return (logits, (0.05 * normal(of.NUM_EXPERTS)).bfloat16(), *rest, OFFSET, FACTOR), output
 
 
