@@ -4,6 +4,7 @@ A kernel of its own, ahead of gemm1: there each row is read once for every colum
 copies; bf16 rows would be twice the bytes and quantised again for each of 8 to 16 tiles.
 
 Map of the kernel: a program takes a token's GROUPS groups of 128 columns, so amax and scale are reductions inside it.
+Divisions are rounded exactly, so the bytes are those of the plain statement.
 """
 
 import torch
@@ -36,8 +37,8 @@ def quantise_tokens_kernel(
     group = tl.program_id(1) * GROUPS + tl.arange(0, GROUPS)
     at = token * H + group[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
     x = tl.load(x_ptr + at).to(tl.float32)
-    scale = tl.maximum(tl.max(tl.abs(x), 1), LEAST) / 448.0
-    tl.store(q_ptr + at, (x / scale[:, None]).to(tl.float8e4nv))
+    scale = tl.div_rn(tl.maximum(tl.max(tl.abs(x), 1), LEAST), 448.0)
+    tl.store(q_ptr + at, tl.div_rn(x, tl.broadcast_to(scale[:, None], x.shape)).to(tl.float8e4nv))
     tl.store(scale_ptr + token * (H // BLOCK) + group, scale)
 
 

@@ -304,7 +304,8 @@ def test_quantise_tokens(device, data, num_tokens, seed, size):
     x = (size * normal(num_tokens, hidden)).bfloat16()
     x[::3, :128] = 0
     x[1::3] *= 100
-    check_fp8(device, quantise_tokens(x), quantise_tokens_ref(x), noise=0)
+    for got, wanted in zip(quantise_tokens(x), quantise_tokens_ref(x), strict=True):
+        assert torch.equal(got.float(), wanted.float())
 
 
 @drawn(

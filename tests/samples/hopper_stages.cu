@@ -6,7 +6,7 @@
 #include "fused_layer.cuh"
 #include "many_tokens.cuh"
 #include "permute.cuh"
-#include "route.cuh"
+#include "token_experts.cuh"
 
 static cudaError_t poison_and_launch_route(const ManyArgs& args, int ctas, cudaStream_t stream);
 static cudaError_t read_out_and_launch_combine(const ManyArgs& args, int terms, int sms, cudaStream_t stream);
@@ -98,7 +98,7 @@ static cudaError_t read_out_and_launch_combine(const ManyArgs& args, int terms, 
 
 __global__ void route_tokens(const FusedArgs args) {
   const int t = blockIdx.x;
-  route_token(args, t, &args.scratch->mask[t / 32 * kPaddedLocal + t % 32], 32, args.scratch->weight[t]);
+  token_experts(args, t, &args.scratch->mask[t / 32 * kPaddedLocal + t % 32], 32, args.scratch->weight[t]);
 }
 
 struct RowLists {

@@ -39,7 +39,7 @@
 #include "gemm2_combine.cuh"
 #include "load.cuh"
 #include "permute.cuh"
-#include "route.cuh"
+#include "token_experts.cuh"
 
 // Makes the consumers' stores visible to all CTAs. The named barrier orders them before thread 0's release, so no
 // further fence is needed here; a reader by bulk copy has a proxy fence between its acquire and the copy.
@@ -76,11 +76,11 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
       cp_async_4(&s.gemm1_only().x_scale[i], args.x_scale + i);
   if (all_route) {
     for (int t = warp; t < args.num_tokens; t += kFusedWarps)
-      route_token(args, t, &s.mask[t], 32, s.gemm1_only().weight[t]);
+      token_experts(args, t, &s.mask[t], 32, s.gemm1_only().weight[t]);
     __syncthreads();
   } else {
     for (int t = blockIdx.x + gridDim.x * warp; t < args.num_tokens; t += gridDim.x * kFusedWarps)
-      route_token(args, t, &args.scratch->mask[t / 32 * kPaddedLocal + t % 32], 32, args.scratch->weight[t]);
+      token_experts(args, t, &args.scratch->mask[t / 32 * kPaddedLocal + t % 32], 32, args.scratch->weight[t]);
     __syncthreads();
     if (threadIdx.x == kConsumerThreads) prefetch_first_weights(maps);
     if (threadIdx.x == 0) {

@@ -7,7 +7,7 @@
 #include <cuda.h>
 #include <cuda_runtime.h>
 
-#include "layer.cuh"
+#include "arguments.cuh"
 #include "pipeline.cuh"
 #include "wgmma.cuh"
 
@@ -22,7 +22,7 @@ constexpr int kFusedMaxTokens = kFusedFastTokens < kFusedFitTokens ? kFusedFastT
 constexpr int kRouteAllTokens = 12;  // up to here every CTA routes all tokens, which saves a grid barrier
 constexpr int kBypassTokens = 64;  // up to here chunks of one row bypass the gather: each of their tiles loads the row
 
-constexpr int kSliceColumns = 32;  // 32 rows of up and 32 of gate are wgmma's M of 64
+constexpr int kSliceColumns = 32;  // 32 rows of each half of W13 are wgmma's M of 64
 constexpr int kSlices = kInter / kSliceColumns;  // of an expert; h has one scale per row and slice
 constexpr int kSlicesPerStep = kBlockK / kSliceColumns;  // slices of h in a K step of gemm2
 constexpr int kChunkRows = 64;
@@ -93,12 +93,12 @@ enum Counter { kRouted, kGathered, kFinished };  // CTAs that have done so
 
 // ---- arguments ----
 
-struct FusedArgs : Layer {
+struct FusedArgs : LayerArgs {
   FusedScratch* scratch;
 };
 
 struct TensorMaps {
-  CUtensorMap w1;  // [E_local][I / 8][up, gate][8 rows][H]; box: 4 times up and gate, the 64 rows of a slice
+  CUtensorMap w1;  // [E_local][I / 8][half][8 rows][H]; box: 4 times both halves, the 64 rows of a slice
   CUtensorMap w2;  // [E_local * H, I]; box: 64 x 128
 };
 

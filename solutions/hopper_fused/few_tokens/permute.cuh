@@ -3,7 +3,7 @@
 #pragma once
 #include "copy.cuh"
 #include "fused_layer.cuh"
-#include "route.cuh"
+#include "token_experts.cuh"
 
 // Reads mask, which it overwrites. Writes first_row, chunk, chunk_of_atom, num_chunks, num_rows and token.
 __device__ __forceinline__ void permute(FusedSmem& s, int num_tokens) {
@@ -94,7 +94,7 @@ __device__ __forceinline__ void gather_rows(const FusedSmem& s, const FusedArgs&
 #pragma unroll
     for (int i = 0; i < kScalesPerLane; i++)
       if (t != kNoToken && kWarp * i + lane < kKSteps1)
-        scale[i] = __ldg(args.x_scale + (kWarp * i + lane) * args.num_tokens + t);
+        scale[i] = __ldg(args.x_scale + x_scale_index(kWarp * i + lane, t, args.num_tokens));
     if (!arrived) named_barrier_arrive(kBarRowsRead, kConsumerThreads + kWarp), arrived = true;
     const int in_step =
         in_chunk / kAtomRows * kAtomBytes + swizzle_128b(in_chunk % kAtomRows, lane % kPiecesPerStep * 16);

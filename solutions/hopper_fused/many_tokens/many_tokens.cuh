@@ -12,7 +12,7 @@
 #include <cuda_runtime.h>
 
 #include "copy.cuh"
-#include "layer.cuh"
+#include "arguments.cuh"
 #include "pipeline.cuh"
 #include "tile_scheduler.cuh"
 #include "wgmma.cuh"
@@ -45,7 +45,7 @@ struct Counters {
   unsigned next_tile[kMaxColumnPasses];  // tiles that gemm2's clusters have taken, beyond their first one
 };
 
-struct ManyArgs : Layer {
+struct ManyArgs : LayerArgs {
   Counters* counters;
   float* weight;          // [T, E_local]: routing weight, where the token has the expert
   int* token_rows;        // [T, kMaxTokenRows]: the token's rows, in order of expert, then -1
@@ -77,7 +77,7 @@ struct GemmSmem {
   uint8_t rows[kStages][kTerms][kTileRowBytes];
   uint8_t staged[2][kTileRowBytes];  // a tile's result on its way to memory
   float scales[kStages][kTileRows];
-  float w_scales[kStages][2 * kScaleSteps];  // gemm1: of kScaleSteps K steps, the stage's among them; up's, then gate's
+  float w_scales[kStages][2 * kScaleSteps];  // gemm1: of kScaleSteps K steps, the stage's among them; of both halves
   // mbarriers, see gemm1.cu and gemm2.cu
   uint64_t full[kStages], empty[kStages];
   uint64_t tile_full[kTileStages];

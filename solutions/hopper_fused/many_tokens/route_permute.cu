@@ -1,8 +1,8 @@
 // many_route: each token's experts and weights; then its rows, sorted by expert and, for an expert, by token; then the
 // tile queues of both GEMMs. Cooperative launch, one CTA per SM.
 //
-//   every CTA      routes consecutive tokens, one warp a token; transposes their masks, 32 tokens at a time; counts its
-//                  rows of each expert
+//   every CTA      routes consecutive tokens, or takes the caller's ids, one warp a token; transposes their masks, 32
+//                  tokens at a time; counts its rows of each expert
 //   grid barrier   `routed`: every CTA arrives before it waits, and all are resident, so it cannot deadlock
 //   every CTA      adds up the counts of the CTAs before it and of all; then writes its share of the tile queues, and
 //                  its tokens' rows with their scales of x
@@ -12,7 +12,7 @@
 // named barrier   threads                                        what it orders
 // kBarScan        kPaddedLocal: one thread per local expert      sums of 32 experts in scan_experts
 #include "many_tokens.cuh"
-#include "route.cuh"
+#include "token_experts.cuh"
 
 constexpr int kReduceParts = kRouteThreads / kPaddedLocal;  // threads that add up the CTAs' counts of an expert
 // Tokens of a CTA at least: with many experts, adding up fewer CTAs is faster than routing fewer tokens each.
@@ -32,8 +32,9 @@ __device__ __forceinline__ void read_scales(const ManyArgs& args, int t, float (
   const int lane = threadIdx.x % kWarp;
 #pragma unroll
   for (int i = 0; i < kScalesPerLane; i++)
-    scale[i] =
-        t >= 0 && 32 * i + lane < kKSteps1 ? __ldg(args.x_scale + (size_t)(32 * i + lane) * args.num_tokens + t) : 0.0f;
+    scale[i] = t >= 0 && 32 * i + lane < kKSteps1
+                   ? __ldg(args.x_scale + x_scale_index(32 * i + lane, t, args.num_tokens))
+                   : 0.0f;
 }
 
 // For a whole warp: writes token t and its scales to its rows of the experts 32 word + e, for the bits e of `experts`.
@@ -94,13 +95,13 @@ __global__ void __launch_bounds__(kRouteThreads) many_route(const ManyArgs args)
     for (int i = 0; i < kMaxColumnPasses; i++) c.next_tile[i] = 0;
   }
   constexpr int kLogitBytes = kExperts * (kRenorm ? 2 : 4);
-  for (int i = warp; i < tokens; i += kWarps)
+  for (int i = warp; !kRoutedForm && i < tokens; i += kWarps)
     if (lane < kLogitBytes / 128)
       prefetch_l2(static_cast<const uint8_t*>(args.logits) + (size_t)(first_token + i) * kLogitBytes + 128 * lane);
   for (int i = warp; i < 32 * batches; i += kWarps) {
     const int t = first_token + i;
     uint32_t* my_mask = mask + i / 32 * kPaddedLocal + i % 32;
-    if (i < tokens) route_token(args, t, my_mask, 32, args.weight + (size_t)t * kLocal);
+    if (i < tokens) token_experts(args, t, my_mask, 32, args.weight + (size_t)t * kLocal);
     else if (lane < kMaskWords) my_mask[32 * lane] = 0;
     __syncwarp();
     if (tokens_per_cta <= kWarps && i < tokens) {  // few enough for L2: prefetched while this CTA waits for the others
