@@ -198,6 +198,12 @@ inline unsigned __reduce_or_sync(unsigned, unsigned value) {
   for (int lane = 0; lane < kLanes; lane++) all |= (unsigned)given[lane];
   return all;
 }
+inline unsigned __match_any_sync(unsigned, unsigned value) {
+  const long long* given = gather(value);
+  unsigned same = 0;
+  for (int lane = 0; lane < kLanes; lane++) same |= (unsigned)(given[lane] == (long long)value) << lane;
+  return same;
+}
 inline int __ffs(unsigned bits) { return __builtin_ffs(bits); }
 inline unsigned __float_as_uint(float value) {
   unsigned bits;
