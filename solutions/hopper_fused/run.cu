@@ -212,7 +212,8 @@ static void check_tokens(const char* name, int64_t tokens) {
 
 // The interface is compiled in: interface.cuh.
 static void check_form(bool routed, const char* other) {
-  if (routed != kRoutedForm) TVM_FFI_THROW(RuntimeError) << "hopper_fused: built for the other interface: call " << other;
+  if (routed != kRoutedForm)
+    TVM_FFI_THROW(RuntimeError) << "hopper_fused: built for the other interface: call " << other;
 }
 
 static void run_layer(

@@ -3,28 +3,38 @@
 #include "arguments.cuh"
 #include "route.cuh"
 
-// For a whole warp: as route_token, for ids that the caller has chosen. Lane k reads the k-th. An id that is not local
-// leaves no bit, and its weight is not read; of an id that comes twice the weights are added, in order of k.
+// What the caller says in one slot of a token's ids.
+struct Slot {
+  unsigned expert;  // local number; kLocal or more: not local, and the rest is not read
+  bool first;       // no earlier slot of the token has this expert
+  float weight;     // of all its slots with this expert, added in their order
+};
+
+__device__ __forceinline__ Slot read_slot(const LayerArgs& args, int token, int k) {
+  const int* ids = args.topk_ids + (size_t)token * kTopK;
+  const int id = __ldg(ids + k);
+  // unsigned: an id below the offset, -1 among them, becomes a large number
+  Slot slot = {(unsigned)id - (unsigned)args.local_expert_offset, true, 0.0f};
+  if (slot.expert < kLocal) {
+#pragma unroll
+    for (int j = 0; j < kTopK; j++) {
+      if (__ldg(ids + j) != id) continue;
+      slot.first = slot.first && j >= k;
+      slot.weight += __ldg(args.topk_weights + (size_t)token * kTopK + j);
+    }
+  }
+  return slot;
+}
+
+// For a whole warp: as route_token, for ids that the caller has chosen. Lane k reads the k-th.
 __device__ __forceinline__ void take_ids(const LayerArgs& args, int token, uint32_t* mask, int stride, float* weight) {
   const int lane = threadIdx.x % kWarp;
-  const size_t at = (size_t)token * kTopK + lane;
-  const int id = lane < kTopK ? __ldg(args.topk_ids + at) : -1;
-  // unsigned: an id below the offset, -1 among them, becomes a large number
-  const unsigned expert = (unsigned)id - (unsigned)args.local_expert_offset;
-  const bool local = expert < (unsigned)kLocal;
-  const float own = local ? __ldg(args.topk_weights + at) : 0.0f;
-  float sum = 0.0f;
-#pragma unroll
-  for (int k = 0; k < kTopK; k++) {
-    const unsigned other = __shfl_sync(kFullWarp, expert, k);
-    const float others = __shfl_sync(kFullWarp, own, k);
-    sum += other == expert ? others : 0.0f;
-  }
-  const unsigned same = __match_any_sync(kFullWarp, expert);
-  if (local && lane == __ffs(same) - 1) weight[expert] = sum;
+  const Slot slot = lane < kTopK ? read_slot(args, token, lane) : Slot{kLocal, false, 0.0f};
+  const bool local = slot.expert < kLocal;
+  if (local && slot.first) weight[slot.expert] = slot.weight;
 #pragma unroll
   for (int w = 0; w < kMaskWords; w++) {
-    const unsigned mine = local && expert / 32 == w ? 1u << expert % 32 : 0u;
+    const unsigned mine = local && slot.expert / 32 == w ? 1u << slot.expert % 32 : 0u;
     const unsigned all = __reduce_or_sync(kFullWarp, mine);
     if (lane == 0) mask[stride * w] = all;
   }

@@ -1,7 +1,8 @@
 // fused_layer: the whole MoE layer in one cooperative launch, for up to kFusedMaxTokens tokens. One CTA per SM.
 //
 //   warp      work, in order of time
-//   all       route (all tokens, or this CTA's share and a grid barrier); permute: row lists, the same in every CTA
+//   all       route (all tokens, or this CTA's share and a grid barrier), or the caller's ids; permute: row lists, the
+//             same in every CTA
 //   0 .. 7    consumers: gather this CTA's share of x to scratch; gemm1 and SwiGLU of this CTA's slices, h to scratch;
 //             gemm2 of its 64 output columns, chunk by chunk as h is complete; output
 //   8         W13 by TMA, x of chunks that bypass the gather by bulk copy; then W2 by TMA
@@ -39,7 +40,7 @@
 #include "gemm2_combine.cuh"
 #include "load.cuh"
 #include "permute.cuh"
-#include "token_experts.cuh"
+#include "route.cuh"
 
 // Makes the consumers' stores visible to all CTAs. The named barrier orders them before thread 0's release, so no
 // further fence is needed here; a reader by bulk copy has a proxy fence between its acquire and the copy.
@@ -74,13 +75,15 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
   if (args.num_tokens <= kBypassTokens)  // in flight while the tokens are routed
     for (int i = threadIdx.x; i < args.num_tokens * kKSteps1; i += kFusedThreads)
       cp_async_4(&s.gemm1_only().x_scale[i], args.x_scale + i);
-  if (all_route) {
+  if constexpr (kRoutedForm) {
+    mark_tokens(s, args);
+  } else if (all_route) {
     for (int t = warp; t < args.num_tokens; t += kFusedWarps)
-      token_experts(args, t, &s.mask[t], 32, s.gemm1_only().weight[t]);
+      route_token(args, t, &s.mask[t], 32, s.gemm1_only().weight[t]);
     __syncthreads();
   } else {
     for (int t = blockIdx.x + gridDim.x * warp; t < args.num_tokens; t += gridDim.x * kFusedWarps)
-      token_experts(args, t, &args.scratch->mask[t / 32 * kPaddedLocal + t % 32], 32, args.scratch->weight[t]);
+      route_token(args, t, &args.scratch->mask[t / 32 * kPaddedLocal + t % 32], 32, args.scratch->weight[t]);
     __syncthreads();
     if (threadIdx.x == kConsumerThreads) prefetch_first_weights(maps);
     if (threadIdx.x == 0) {
@@ -93,7 +96,7 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
     __syncthreads();
   }
   cp_async_wait_all();
-  permute(s, args.num_tokens);
+  permute(s, args);
 
   const bool in_gemm2 = blockIdx.x < kGemm2Ctas;
   if (warp >= kConsumerWarps) {

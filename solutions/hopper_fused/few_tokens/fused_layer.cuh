@@ -122,7 +122,9 @@ struct Chunk {
 // What is needed until gemm1 is over; gemm2's sums overwrite it.
 struct Gemm1Only {
   float x_scale[kKSteps1 * kBypassTokens];  // all scales of x, as in memory, for chunks that bypass the gather
-  float weight[kRouteAllTokens][kLocal];    // routing weights, where every CTA routes all tokens
+  // Routing weights: where every CTA routes all tokens, and behind a router, of each row with a token.
+  float weight[kRoutedForm ? 0 : kRouteAllTokens][kLocal];
+  float row_weight[kRoutedForm ? kFusedMaxRows : 0];
 };
 
 constexpr int kBypassRows = 2;  // rows that bypass the gather: of this tile and of the next
@@ -139,7 +141,8 @@ struct FusedSmem {
   uint8_t pool[kPoolBytes];  // 1024-byte aligned, as the swizzle requires
   float scales[kFusedStages][kStageScales];
   uint16_t token[kFusedMaxRows];  // of each row, or kNoToken
-  uint32_t mask[kFusedMaxTokens * kMaskWords];  // as in FusedScratch; permute transposes it: [batch][expert], bit t
+  // As in FusedScratch; permute transposes it: [batch][expert], bit t. Behind a router it is written so.
+  uint32_t mask[kFusedMaxTokens * kMaskWords];
   float amax[kConsumerWarpgroups][kWarpgroupWarps][kChunkRows];  // [warpgroup][warp][row]
   float split_k_sums[4][kWarpgroupThreads];        // warpgroup 1's partial sums, for warpgroup 0 to add
   Chunk chunk[kMaxChunks];

@@ -88,6 +88,12 @@ __device__ __forceinline__ void gemm1(
   }
 }
 
+__device__ __forceinline__ float routing_weight(FusedSmem& s, const FusedArgs& args, int row, int token, int expert) {
+  if constexpr (kRoutedForm) return s.gemm1_only().row_weight[row];
+  else if (args.num_tokens <= kRouteAllTokens) return s.gemm1_only().weight[token][expert];
+  else return __ldcg(&args.scratch->weight[token][expert]);
+}
+
 // SwiGLU, quantisation and the store of h. The stored scale includes the routing weight. Of each atom of 8 rows a
 // thread has rows 2 (lane % kQuad) and the next, of one column of the slice; transpose4 gives it four columns of one
 // row and term.
@@ -111,7 +117,6 @@ __device__ __forceinline__ void swiglu_quant(
     }
   }
   named_barrier_sync(kBarWarpgroup0 + warpgroup, kWarpgroupThreads);
-  const bool all_route = args.num_tokens <= kRouteAllTokens;
   // after transpose4
   const int column = slice * kSliceColumns + 8 * warp + lane / 16 * 4;
   const int row = 2 * (lane % kQuad) + lane / kQuad % 2, term = lane / 8 % 2;
@@ -128,9 +133,8 @@ __device__ __forceinline__ void swiglu_quant(
       const float scale = row_scale(fmaxf(fmaxf(amax[0][r], amax[1][r]), fmaxf(amax[2][r], amax[3][r])));
       v[p] = h[2 * j + p] * rcp_approx(scale);
       if (warp == 0 && lane < kQuad) {
-        const int t = s.token[tile.chunk.first_row + r], e = tile.chunk.expert;
-        const float weight =
-            t == kNoToken ? 0.0f : all_route ? s.gemm1_only().weight[t][e] : __ldcg(&args.scratch->weight[t][e]);
+        const int row = tile.chunk.first_row + r, t = s.token[row];
+        const float weight = t == kNoToken ? 0.0f : routing_weight(s, args, row, t, tile.chunk.expert);
         scale_to[kSlicesPerStep * r] = scale * weight;
       }
     }

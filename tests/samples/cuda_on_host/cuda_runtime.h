@@ -45,7 +45,12 @@ struct int4 {
 struct float4 {
   float x, y, z, w;
 };
+struct int2 {
+  int x, y;
+};
 inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
+inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+inline int2 make_int2(int x, int y) { return {x, y}; }
 
 // Named in functions that the host never calls.
 struct cudaLaunchAttribute {
@@ -67,6 +72,7 @@ cudaError_t cudaLaunchKernelEx(Any...);
 unsigned long __cvta_generic_to_shared(const void*);
 unsigned atomicAdd(unsigned*, unsigned);
 inline int atomicAdd(int* p, int value) { return std::exchange(*p, *p + value); }
+inline unsigned atomicOr(unsigned* p, unsigned value) { return std::exchange(*p, *p | value); }
 void __syncwarp();
 
 constexpr int kLanes = 32;
@@ -197,12 +203,6 @@ inline unsigned __reduce_or_sync(unsigned, unsigned value) {
   unsigned all = 0;
   for (int lane = 0; lane < kLanes; lane++) all |= (unsigned)given[lane];
   return all;
-}
-inline unsigned __match_any_sync(unsigned, unsigned value) {
-  const long long* given = gather(value);
-  unsigned same = 0;
-  for (int lane = 0; lane < kLanes; lane++) same |= (unsigned)(given[lane] == (long long)value) << lane;
-  return same;
 }
 inline int __ffs(unsigned bits) { return __builtin_ffs(bits); }
 inline unsigned __float_as_uint(float value) {
