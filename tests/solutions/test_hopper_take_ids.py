@@ -13,8 +13,10 @@ from harness.packing import pack
 ATOM = 8  # rows that an expert's rows are padded to
 SAMPLES = Path(__file__).parents[1] / "samples"
 CUDA_H = Path(triton.__file__).parent / "backends" / "nvidia" / "include"
-# one word of experts; twelve; top-k 10
-GEOMETRIES = ("deepseek-v3-ep8-routed", "kimi-k2-ep1-routed", "qwen3-next-routed")
+# one word of experts; four, and top-k 10; twelve
+GEOMETRIES = ("deepseek-v3-ep8-routed", "qwen3-next-routed", pytest.param("kimi-k2-ep1-routed", marks=pytest.mark.slow))
+
+pytestmark = pytest.mark.xdist_group("take ids")  # one worker builds the programs
 
 
 @pytest.fixture(scope="module", params=GEOMETRIES)

@@ -90,7 +90,7 @@ def up_first(half):
 # ---- right answers ----
 
 
-@pytest.mark.parametrize("num_tokens", [3] if DEVICE == "cpu" else [1, 7, 80, 300, 1100, 9000])
+@pytest.mark.parametrize("num_tokens", [2] if DEVICE == "cpu" else [1, 7, 80, 300, 1100, 9000])
 @pytest.mark.parametrize("solution", SERVING)
 def test_both_forms_agree(solution, num_tokens):
     """A user would miss: two answers for one layer, depending on who routes. Of triton_fused_v2 bit for bit."""
@@ -122,7 +122,7 @@ def test_both_forms_agree(solution, num_tokens):
     assert wanted.any()
 
 
-@pytest.mark.parametrize("num_tokens", [3] if DEVICE == "cpu" else [1, 80, 300, 1100])
+@pytest.mark.parametrize("num_tokens", [2] if DEVICE == "cpu" else [1, 80, 300, 1100])
 def test_tokens_in_bf16_are_quantised_per_128(layer, num_tokens):
     """A user would miss: an engine's own quantisation and ours that differ by more than a rounding."""
     given = inputs(num_tokens)
@@ -136,7 +136,7 @@ def test_tokens_in_bf16_are_quantised_per_128(layer, num_tokens):
     assert wanted.any() and torch.equal(got, wanted)
 
 
-@pytest.mark.parametrize("num_tokens", [3] if DEVICE == "cpu" else [1, 80, 300, 1100])
+@pytest.mark.parametrize("num_tokens", [2] if DEVICE == "cpu" else [1, 80, 300, 1100])
 def test_rows_of_no_token_are_zero_and_read_nothing(layer, num_tokens):
     """A user would miss: NaN from the padding of a captured batch, or old memory in its rows."""
     given = inputs(num_tokens)
