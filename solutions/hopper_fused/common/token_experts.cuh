@@ -3,9 +3,14 @@
 #include "arguments.cuh"
 #include "route.cuh"
 
+// An id's local number; kLocal or more where it is not local: unsigned, one below the offset, such as -1, becomes large.
+__device__ __forceinline__ unsigned local_number(const LayerArgs& args, int id) {
+  return (unsigned)id - (unsigned)args.local_expert_offset;
+}
+
 // What the caller says in one slot of a token's ids.
 struct Slot {
-  unsigned expert;  // local number; kLocal or more: not local, and the rest is not read
+  unsigned expert;  // local number; the rest is of a local expert only
   bool first;       // no earlier slot of the token has this expert
   float weight;     // of all its slots with this expert, added in their order
 };
@@ -13,8 +18,7 @@ struct Slot {
 __device__ __forceinline__ Slot read_slot(const LayerArgs& args, int token, int k) {
   const int* ids = args.topk_ids + (size_t)token * kTopK;
   const int id = __ldg(ids + k);
-  // unsigned: an id below the offset, -1 among them, becomes a large number
-  Slot slot = {(unsigned)id - (unsigned)args.local_expert_offset, true, 0.0f};
+  Slot slot = {local_number(args, id), true, 0.0f};
   if (slot.expert < kLocal) {
 #pragma unroll
     for (int j = 0; j < kTopK; j++) {

@@ -12,7 +12,7 @@ __device__ __forceinline__ void mark_tokens(FusedSmem& s, const FusedArgs& args)
   __syncthreads();
   for (int i = threadIdx.x; i < args.num_tokens * kTopK; i += kFusedThreads) {
     const int t = i / kTopK;
-    const unsigned expert = (unsigned)__ldg(args.topk_ids + i) - (unsigned)args.local_expert_offset;
+    const unsigned expert = local_number(args, __ldg(args.topk_ids + i));
     if (expert < kLocal) atomicOr(&s.mask[t / 32 * kPaddedLocal + expert], 1u << t % 32);
   }
   __syncthreads();
