@@ -3,7 +3,7 @@
 #include "arguments.cuh"
 #include "route.cuh"
 
-// An id's local number; kLocal or more where it is not local: unsigned, one below the offset, such as -1, becomes large.
+// An id's local number; kLocal or more if it is not local: one below the offset, such as -1, becomes a large number.
 __device__ __forceinline__ unsigned local_number(const LayerArgs& args, int id) {
   return (unsigned)id - (unsigned)args.local_expert_offset;
 }
