@@ -8,7 +8,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <utility>
+#include <tuple>
 
 #include "check_inputs.cuh"
 #include "check_routed_inputs.cuh"
@@ -67,31 +67,38 @@ static ffi::Tensor allocate(DLDevice device, size_t bytes) {
                                    device);
 }
 
-// Scratch whose counters are zero between calls. Calls on one stream run in order and share it; it is made at the
-// stream's first call. A graph that is being captured gets its own, from the graph's memory pool, as it may be replayed
-// while its stream runs.
+// Scratch that the calls of a stream share. What stands before `fused.mask` is zero between calls.
+struct Scratch {
+  alignas(1024) Counters many;
+  FusedScratch fused;
+};
+constexpr size_t kZeroedBytes = offsetof(Scratch, fused) + offsetof(FusedScratch, mask);
+
+// Calls on one stream run in order and share its scratch, made at the stream's first call. A graph that is being
+// captured gets its own, from the graph's memory pool, as it may be replayed while its stream runs: made and zeroed by
+// the capture's first layer, shared by the others, and held until the stream's next capture.
 struct StreamScratch {
-  ffi::Tensor fused, counters;
+  ffi::Tensor memory;
   // Held while a layer's kernels are launched: those of another host thread must not come in between.
   std::shared_ptr<std::mutex> launching;
+  unsigned long long capture;  // its number, 0 for none
+  Scratch* get() const { return static_cast<Scratch*>(memory.data_ptr()); }
 };
 static StreamScratch stream_scratch(DLDevice device, cudaStream_t stream) {
   static std::mutex lock;
   // Never freed: at exit, torch may be gone already.
-  static auto* of_stream = new std::map<std::pair<int, cudaStream_t>, StreamScratch>;
-  cudaStreamCaptureStatus capture;
-  check_cuda(cudaStreamIsCapturing(stream, &capture), "asking whether the stream is captured");
-  const std::pair<int, cudaStream_t> key(device.device_id, stream);
+  static auto* of_stream = new std::map<std::tuple<int, cudaStream_t, bool>, StreamScratch>;
+  cudaStreamCaptureStatus status;
+  unsigned long long capture = 0;
+  check_cuda(cudaStreamGetCaptureInfo(stream, &status, &capture), "asking whether the stream is captured");
+  if (status == cudaStreamCaptureStatusNone) capture = 0;
+  const std::tuple<int, cudaStream_t, bool> key(device.device_id, stream, capture != 0);
   std::lock_guard<std::mutex> guard(lock);
-  if (capture == cudaStreamCaptureStatusNone) {
-    auto found = of_stream->find(key);
-    if (found != of_stream->end()) return found->second;
-  }
-  StreamScratch fresh = {allocate(device, sizeof(FusedScratch)), allocate(device, sizeof(Counters)),
-                         std::make_shared<std::mutex>()};
-  check_cuda(cudaMemsetAsync(fresh.fused.data_ptr(), 0, offsetof(FusedScratch, mask), stream), "zeroing the counters");
-  check_cuda(cudaMemsetAsync(fresh.counters.data_ptr(), 0, sizeof(Counters), stream), "zeroing the counters");
-  if (capture == cudaStreamCaptureStatusNone) of_stream->emplace(key, fresh);
+  const auto found = of_stream->find(key);
+  if (found != of_stream->end() && found->second.capture == capture) return found->second;
+  const StreamScratch fresh = {allocate(device, sizeof(Scratch)), std::make_shared<std::mutex>(), capture};
+  check_cuda(cudaMemsetAsync(fresh.memory.data_ptr(), 0, kZeroedBytes, stream), "zeroing the counters");
+  of_stream->insert_or_assign(key, fresh);
   return fresh;
 }
 
@@ -178,12 +185,12 @@ static void launch_layer(const LayerArgs& layer, DLDevice device, ffi::TensorVie
                          {1, hidden, inter * hidden, kAtomRows * hidden, 2 * inter * hidden},
                          {kBlockK, kAtomRows, 2, kSliceColumns / kAtomRows, 1});
     encode_tensor_map<2>(&maps.w2, w2.data_ptr(), {inter, kLocal * hidden}, {1, inter}, {kBlockK, kColumnTile});
-    const FusedArgs args = {layer, static_cast<FusedScratch*>(kept.fused.data_ptr())};
+    const FusedArgs args = {layer, &kept.get()->fused};
     check_cuda(launch_fused_layer(maps, args, sms, stream), "launching fused_layer");
   } else {
     const int terms = t <= kTwoTermTokens ? 2 : (int)many_terms;
     ManyArgs args = {layer};
-    args.counters = static_cast<Counters*>(kept.counters.data_ptr());
+    args.counters = &kept.get()->many;
     args.clusters = sms / kClusterCtas;
     args.y_columns = kHidden / (t <= kOnePassTokens ? 1 : kColumnPasses);
     const ffi::Tensor scratch = allocate(device, place_many_scratch(args, nullptr, terms, sms));

@@ -1,4 +1,5 @@
 // fused_layer: the whole MoE layer in one cooperative launch, for up to kFusedMaxTokens tokens. One CTA per SM.
+// Barriers are initialised before pdl_wait(), while the kernel before ends.
 //
 //   warp      work, in order of time
 //   all       route (all tokens, or this CTA's share and a grid barrier), or the caller's ids; permute: row lists, the
@@ -38,6 +39,7 @@
 // It cannot deadlock: the launch is cooperative, so all CTAs are resident or none runs, and every CTA makes the arrival
 // that another waits for without waiting itself for anything later.
 #include "gemm2_combine.cuh"
+#include "launch.cuh"
 #include "load.cuh"
 #include "permute.cuh"
 #include "route.cuh"
@@ -50,13 +52,12 @@ __device__ __forceinline__ void publish(unsigned* counter) {
 }
 
 __global__ void __launch_bounds__(kFusedThreads, 1)
-    fused_layer(const __grid_constant__ TensorMaps maps, const FusedArgs args) {
+    fused_layer(const __grid_constant__ TensorMaps maps, const __grid_constant__ FusedArgs args) {
   extern __shared__ __align__(1024) uint8_t smem_base[];
   FusedSmem& s = *reinterpret_cast<FusedSmem*>(smem_base);
   const int warp = threadIdx.x / kWarp;
   const bool all_route = args.num_tokens <= kRouteAllTokens;
 
-  prefetch_tokens(args);
   if (threadIdx.x == kFusedThreads - 1) {
     prefetch_tensor_map(&maps.w1);
     prefetch_tensor_map(&maps.w2);
@@ -71,6 +72,9 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
     mbar_init(&s.bypass_skipped, 1);
     mbar_init_fence();
   }
+  pdl_wait();
+  pdl_launch_dependents();
+  prefetch_tokens(args);
 
   if (args.num_tokens <= kBypassTokens)  // in flight while the tokens are routed
     for (int i = threadIdx.x; i < args.num_tokens * kKSteps1; i += kFusedThreads)
@@ -131,7 +135,5 @@ cudaError_t prepare_fused_layer() {
 }
 
 cudaError_t launch_fused_layer(const TensorMaps& maps, const FusedArgs& args, int ctas, cudaStream_t stream) {
-  void* parameters[] = {const_cast<TensorMaps*>(&maps), const_cast<FusedArgs*>(&args)};
-  return cudaLaunchCooperativeKernel(reinterpret_cast<void*>(fused_layer), dim3(ctas), dim3(kFusedThreads), parameters,
-                                     sizeof(FusedSmem), stream);
+  return launch_with_pdl(fused_layer, ctas, kFusedThreads, cooperative(), sizeof(FusedSmem), stream, maps, args);
 }

@@ -27,6 +27,7 @@
 // It cannot deadlock: the CTAs of a cluster are resident together, and none waits for another cluster.
 #include "gemm1_normal.cuh"
 #include "gemm1_swap_ab.cuh"
+#include "launch.cuh"
 
 constexpr int kPiecesPerRow = kBlockK / 16;  // 16-byte pieces of a row's K step
 constexpr int kTileGroups = kTileWeightRows / (2 * kAtomRows);  // groups of 8 rows of each half in a tile
@@ -125,5 +126,5 @@ cudaError_t prepare_many_gemm1() {
 
 cudaError_t launch_many_gemm1(const ManyArgs& args, const CUtensorMap& w1, int terms, cudaStream_t stream) {
   return launch_with_pdl(terms == 1 ? many_gemm1<1> : many_gemm1<2>, kClusterCtas * args.clusters, kGemmThreads,
-                         kClusterCtas, sizeof(Gemm1Smem), stream, w1, args);
+                         clusters_of(kClusterCtas), sizeof(Gemm1Smem), stream, w1, args);
 }

@@ -5,7 +5,7 @@
 //   many_gemm2    (gemm2.cu)          grouped GEMM h W2^T, starts as SMs become free of gemm1
 //   many_combine  (combine.cu)        sum of each token's rows of y
 //
-// The last three are launched with programmatic dependent launch (PDL). gemm2 and combine may run in several column
+// All are launched with programmatic dependent launch (PDL). gemm2 and combine may run in several column
 // passes, so that y takes less memory.
 #pragma once
 #include <cuda.h>
@@ -132,25 +132,6 @@ __device__ __forceinline__ void dispatch_swap_ab_rows(int n, F f) {
     case 3: return f(RowCount<48>());
     default: return f(RowCount<64>());
   }
-}
-
-// Launches a kernel that calls pdl_wait(). ctas: a multiple of `cluster`, the CTAs of a cluster.
-template <class... Parameters>
-cudaError_t launch_with_pdl(void (*kernel)(Parameters...), int ctas, int threads, int cluster, int smem_bytes,
-                            cudaStream_t stream, const Parameters&... parameters) {
-  cudaLaunchAttribute attributes[2];
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim = {(unsigned)cluster, 1, 1};
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(ctas);
-  config.blockDim = dim3(threads);
-  config.dynamicSmemBytes = smem_bytes;
-  config.stream = stream;
-  config.attrs = attributes;
-  config.numAttrs = 2;
-  return cudaLaunchKernelEx(&config, kernel, parameters...);
 }
 
 cudaError_t prepare_many_route();  // once for each device

@@ -11,6 +11,7 @@
 //
 // named barrier   threads                                        what it orders
 // kBarScan        kPaddedLocal: one thread per local expert      sums of 32 experts in scan_experts
+#include "launch.cuh"
 #include "many_tokens.cuh"
 #include "token_experts.cuh"
 
@@ -72,7 +73,7 @@ __device__ __forceinline__ void scan_experts(int (&v)[COUNT], int (*word_sums)[k
     for (int w = 0; w < word; w++) v[i] += word_sums[i][w];
 }
 
-__global__ void __launch_bounds__(kRouteThreads) many_route(const ManyArgs args) {
+__global__ void __launch_bounds__(kRouteThreads) many_route(const __grid_constant__ ManyArgs args) {
   constexpr int kWarps = kRouteThreads / kWarp;
   constexpr unsigned kAll = kFullWarp;
   __shared__ unsigned before[kReduceParts][kPaddedLocal], total[kReduceParts][kPaddedLocal];
@@ -88,6 +89,7 @@ __global__ void __launch_bounds__(kRouteThreads) many_route(const ManyArgs args)
   int* first_row_in_all = first_row + batches * kPaddedLocal;              // [expert]: this CTA's first row
   const int first_token = min(args.num_tokens, (int)blockIdx.x * tokens_per_cta);
   const int tokens = min(args.num_tokens - first_token, tokens_per_cta);
+  pdl_wait();
   pdl_launch_dependents();
   if (blockIdx.x == 0 && threadIdx.x == 0) {
     Counters& c = *args.counters;
@@ -215,7 +217,6 @@ cudaError_t prepare_many_route() {
 }
 
 cudaError_t launch_many_route(const ManyArgs& args, int ctas, cudaStream_t stream) {
-  void* parameters[] = {const_cast<ManyArgs*>(&args)};
-  return cudaLaunchCooperativeKernel(reinterpret_cast<void*>(many_route), dim3(ctas), dim3(kRouteThreads), parameters,
-                                     smem_bytes(args.num_tokens, ctas), stream);
+  return launch_with_pdl(many_route, ctas, kRouteThreads, cooperative(), smem_bytes(args.num_tokens, ctas), stream,
+                         args);
 }
