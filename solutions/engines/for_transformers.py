@@ -54,6 +54,7 @@ def experts(self, hidden_states, top_k_index, top_k_weights):
         raise RuntimeError(f"{NAME} has no backward: call the model under torch.no_grad() or inference_mode()")
     if not getattr(self, "_fits_moe_package", False):
         check(self, top_k_index)
+        use_float_scales(self)
         self._fits_moe_package = True
     output = torch.empty_like(hidden_states, memory_format=torch.contiguous_format)
     run_bf16(
@@ -95,6 +96,13 @@ def check(module, top_k_index):
         set_keys = {key: getattr(module.config, key, None) for key in _BESIDES_SWIGLU}
         found = ", ".join(f"{key}={value}" for key, value in set_keys.items() if value is not None)
         raise ValueError(f"activation: got {found or type(module.act_fn).__name__}, want silu(gate) * up, without more")
+
+
+def use_float_scales(module):
+    """Scales that a checkpoint has in bf16, as Qwen3's, become float32, which changes no value."""
+    for scale in (module.gate_up_proj_scale_inv, module.down_proj_scale_inv):
+        if scale.dtype == torch.bfloat16:
+            scale.data = scale.data.float()
 
 
 def is_swiglu(module):

@@ -30,6 +30,12 @@ def model():
     return deepseek_v3.build(ON["geometry"], 1, DEVICE)
 
 
+def swap_gate_and_up(model):
+    for experts in model.fp8:
+        rolled = experts.gate_up_proj.data.view(torch.uint8).roll(experts.intermediate_dim, 1)
+        experts.gate_up_proj.data = rolled.view(torch.float8_e4m3fn)
+
+
 def test_logits_are_those_of_the_model_in_bf16(ours, model):
     """A user would miss: gate taken for up, a scale for its inverse, ids or weights of another token."""
     line = generation.compare_logits(model, ours.register(), ON["checked"])
@@ -71,6 +77,15 @@ def test_the_step_that_is_captured_is_the_step_that_decode_takes(model):
     growing, fixed = generation.decode(model, 2, 5), generation.decode_in_place(model, 2, 5)
     want, got = growing(), fixed()
     assert torch.equal(got.argmax(-1), want) and torch.equal(fixed(), got)
+
+
+def test_scales_in_bf16_are_served(ours, model):
+    """A user would miss: Qwen3's own FP8 checkpoints, refused for the dtype of their scales."""
+    module = copy.copy(model.fp8[0])
+    scale = module.down_proj_scale_inv.data.bfloat16()
+    module._parameters = module._parameters | {"down_proj_scale_inv": torch.nn.Parameter(scale, requires_grad=False)}
+    ours.use_float_scales(module)
+    assert module.down_proj_scale_inv.dtype == torch.float32 and torch.equal(module.down_proj_scale_inv, scale.float())
 
 
 # ---- what is refused ----
