@@ -1,4 +1,4 @@
-"""for_transformers: this package as an experts implementation of Hugging Face transformers, from 5.5 on.
+"""for_transformers: this package as an experts implementation of Hugging Face transformers, from 5.12 on.
 
     from moe.PACKAGE.for_transformers import register
     model = AutoModelForCausalLM.from_pretrained(MODEL, device_map="cuda", experts_implementation=register())
@@ -27,7 +27,7 @@ def register(name=NAME):
         from transformers import __version__
 
         raise ImportError(
-            f"transformers: got {__version__}, want a release with FP8ExpertsInterface, 5.5 on"
+            f"transformers: got {__version__}, want a release with FP8ExpertsInterface, 5.12 on"
         ) from error
     FP8ExpertsInterface.register(name, experts)
     return name
@@ -92,10 +92,10 @@ def check(module, top_k_index):
         got, want = tuple(getattr(module, name).shape), (SIZES["num_local_experts"], rows, columns)
         if got != want:
             raise ValueError(f"{name}: got {got}, want {want}: {NAME} is of another model or expert-parallel size")
-    if not is_swiglu(module):
-        set_keys = {key: getattr(module.config, key, None) for key in _BESIDES_SWIGLU}
-        found = ", ".join(f"{key}={value}" for key, value in set_keys.items() if value is not None)
-        raise ValueError(f"activation: got {found or type(module.act_fn).__name__}, want silu(gate) * up, without more")
+    others = {key: value for key in _BESIDES_SWIGLU if (value := getattr(module.config, key, None)) is not None}
+    if others or not is_swiglu(module):
+        got = ", ".join(f"{key}={value}" for key, value in others.items()) or type(module.act_fn).__name__
+        raise ValueError(f"activation: got {got}, want silu(gate) * up, without more")
 
 
 def use_float_scales(module):

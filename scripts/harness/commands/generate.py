@@ -3,7 +3,7 @@
 One dense layer and some MoE layers of real sizes with random weights, on one GPU; nothing is downloaded. Logits are
 held against the same model with its expert weights dequantised to bf16, and times against transformers' own
 implementation for those. Without a GPU it is a small model through Triton's interpreter, which shows what is correct,
-not what is fast. Needs transformers 5.5 or later.
+not what is fast. Needs transformers 5.12 or later.
 """
 
 import argparse
@@ -58,7 +58,7 @@ def adapter(folder: Path):
 def main(args: argparse.Namespace) -> int:
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False, markup=False)
     if importlib.util.find_spec("transformers") is None:
-        raise UserError("transformers is not installed: pip install 'transformers>=5.5'")
+        raise UserError("transformers is not installed: pip install 'transformers>=5.12'")
     on_gpu, device = torch.cuda.is_available(), device_here()
     at = ON_GPU if on_gpu else ON_CPU
     names = args.solutions or (["hopper_fused"] if on_gpu else ["triton_fused_v2"])
