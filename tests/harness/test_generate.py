@@ -11,20 +11,21 @@ from harness.report.blocks import generation as report
 from harness.served.deepseek_v3 import BF16
 from harness.served.generation_record import Head, Line
 
+OURS = "hopper_fused_routed_e256"
 HEAD = Head(
     definition="moe_fp8_block_scale_routed_topk8_e256_h7168_i2048",
     moe_layers=2,
-    sources={"ours": "1" * 40},
+    sources={OURS: "1" * 40},
     context=256,
     versions={"transformers": "5.23.0"},
     provenance=Provenance(hardware="NVIDIA H200", versions={"torch": "2.11.0"}, timestamp="2026-11-23T07:00:00+00:00"),
 )
 LINES = [
-    Line(experts="ours", tokens=64, median=0.02, worst=0.2, same_token=0.98),
+    Line(experts=OURS, tokens=64, median=0.02, worst=0.2, same_token=0.98),
     Line(experts=BF16, tokens=4096, phase="prefill", ms=[30.0, 24.0]),
-    Line(experts="ours", tokens=4096, phase="prefill", ms=[12.0, 13.0]),
+    Line(experts=OURS, tokens=4096, phase="prefill", ms=[12.0, 13.0]),
     Line(experts=BF16, tokens=256, batch=8, phase="decode graph", ms=[2.0]),
-    Line(experts="ours", tokens=256, batch=8, phase="decode graph", error="RuntimeError: no capture"),
+    Line(experts=OURS, tokens=256, batch=8, phase="decode graph", error="RuntimeError: no capture"),
 ]
 
 
@@ -43,8 +44,10 @@ def test_a_gain_is_bf16s_best_time_over_ours(folder):
     assert "| time to first token | 1 | 4096 | 24.000 | 12.000 (2.00x) |" in page
     assert "| the same, as a graph | 8 | 256 | 2.000 | failed |" in page and "RuntimeError: no capture" in page
     assert (
-        "| ours | 64 | 0.0200 | 0.2000 | 98.0% |" in page and "NVIDIA H200; transformers 5.23.0; torch 2.11.0" in page
+        f"| {OURS} | 64 | 0.0200 | 0.2000 | 98.0% |" in page
+        and "NVIDIA H200; transformers 5.23.0; torch 2.11.0" in page
     )
+    assert f"stale, as the source has changed since: {OURS}" in page
 
 
 def test_without_a_record_the_page_says_so(tmp_path, monkeypatch):

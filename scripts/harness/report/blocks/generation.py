@@ -2,7 +2,9 @@
 
 from harness.core import paths
 from harness.core.schema import read_jsonl
+from harness.packing.manifest import folder_name
 from harness.report.table import Table
+from harness.results import staleness
 from harness.served.deepseek_v3 import BF16
 from harness.served.generation_record import Head, Line
 
@@ -69,15 +71,25 @@ def logits(head: Head, lines: list[Line]) -> Table:
     )
 
 
+def origin(head: Head) -> str:
+    """Machine, versions, protocol, date, and whose source has changed since."""
+    made = head.provenance
+    libraries = [f"{name} {version}" for name, version in head.versions.items()]
+    where = [made.hardware, *libraries, made.versions_text, *([made.protocol] if made.protocol else [])]
+    stale = []
+    for name, sha1 in head.sources.items():
+        record = made.model_copy(update={"source_sha1": sha1})
+        if staleness.of_record(record, folder_name(name, head.definition)) == "stale":
+            stale.append(name)
+    where += [made.timestamp[:10], *([f"stale, as the source has changed since: {', '.join(stale)}"] if stale else [])]
+    return "; ".join(where)
+
+
 def block() -> str:
-    """Markdown: each record's checks and times, and where they come from."""
+    """Markdown: each record's times and checks, and where they come from."""
     parts = []
     for path in sorted(paths.GENERATED.glob("*.jsonl")):
         head, *lines = read_jsonl(path, Head, Line)
-        made = head.provenance
-        libraries = "; ".join(f"{name} {version}" for name, version in head.versions.items())
-        origin = (
-            f"<sub>{made.hardware}; {libraries}; {made.versions_text}; {made.protocol}; {made.timestamp[:10]}.</sub>"
-        )
-        parts += [times(head, lines).markdown(titled=True), logits(head, lines).markdown(titled=True), origin]
+        tables = times(head, lines), logits(head, lines)
+        parts += [*(table.markdown(titled=True) for table in tables), f"<sub>{origin(head)}.</sub>"]
     return "\n\n".join(parts) or NOT_RUN
