@@ -12,7 +12,9 @@ import enum
 import importlib
 import inspect
 import json
+import re
 import sys
+import tomllib
 from collections import namedtuple
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -376,3 +378,16 @@ def test_what_is_recorded_is_what_is_said(engine, release):
     assert ast.literal_eval(group) in page
     paths_wanted = {f"{path}::{name}" for path, names in engine_signatures.WANTED[engine].items() for name in names}
     assert paths_wanted == {key for key in RECORDED[engine][release] if "::" in key}
+
+
+def test_the_page_names_what_packing_writes(tmp_path):
+    """A reader would miss: an entry point, or an import, of a module that is not in the package."""
+    page = (paths.DOCS / "serve.md").read_text()
+    (folder,) = pack.pack_packages(["hopper_fused"], tmp_path, ["qwen3-30b-routed"])
+    tables = [tomllib.loads(block) for block in re.findall(r"```toml\n(.*?)```", page, re.S)]
+    points = [
+        point for table in tables for group in table["project"]["entry-points"].values() for point in group.values()
+    ]
+    assert points == [f"moe.{folder.name}.for_{engine}:register" for engine in RECORDED]
+    assert f"from moe.{folder.name}.for_transformers import register\n" in page
+    assert {f"for_{engine}.py" for engine in (*RECORDED, "transformers")} <= {path.name for path in folder.iterdir()}
