@@ -87,6 +87,18 @@ def test_what_a_solution_calls_is_named_once(tmp_path):
     assert "fast with " not in block(tmp_path, measured())
 
 
+def test_the_gain_is_over_sglangs_kernel_where_both_count(tmp_path):
+    """A serving engineer would read a ratio of other traces, or of a workload that one of the two failed."""
+    theirs = measured("sglang_triton", 1.5)[:-1]
+    found = comparison.build(
+        [trace_set(tmp_path, [*measured("hopper_fused"), *theirs], ("hopper_fused", "sglang_triton"))]
+    )
+    rows = re.findall(r"^\| (\d+) \| .* \| (.*) \|$", results.gain(found), re.M)
+    missing = RECORDS[-1].axes["seq_len"]
+    assert rows == [(f"{t}", "1.50x") for t in results.GAIN_SEQ_LENS if t != missing]
+    assert "relaxed tolerance" in results.gain(found) and "protocol once" in results.gain(found)
+
+
 def test_the_answer_names_all_level_solutions_by_tolerance(tmp_path):
     """Which to use, best times against the yardstick; one paragraph for each machine."""
     traces = [*measured(), *measured("slow", 1.02), *measured("sglang_triton", 2.0)]

@@ -453,6 +453,12 @@ def test_bad_arguments_get_one_line(command, tmp_path, args, message):
     assert len(err.strip().splitlines()) == 1
 
 
+def test_a_clock_without_traces_is_named(command, monkeypatch):
+    monkeypatch.setattr(paths, "GPU_CLOCK", paths.ROOT / "no such folder")
+    status, _, err = command("--clock", "gpu")
+    assert status == 2 and "nothing is recorded by the GPU's clock; `moebench run --clock gpu` records it" in err
+
+
 def test_solutions_never_run_alike_have_no_ratio(tmp_path):
     traces = [trace("fast", 7), trace("slow", 7, hardware="Another GPU")]
     with pytest.raises(TraceSetError, match="never measured on one machine"):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from harness import cli
+from harness.core import paths
 from harness.operators import moe_fp8_block_scale, workloads
 from harness.operators.catalogue import definition_name
 from harness.operators.moe_fp8_block_scale import bound, routing_counts
@@ -48,7 +49,7 @@ def test_logits_of_the_wrong_width_are_named():
 @pytest.mark.parametrize("geometry", [*SMALL, "qwen3-next", "small-routed", "deepseek-v3-ep8-routed"])
 @pytest.mark.parametrize("name", [str, definition_name])
 def test_the_command_has_a_row_for_each_workload(geometry, name, capsys):
-    assert cli.main(["bound", name(geometry)]) == 0
+    assert cli.main(["bound", "--definition", name(geometry)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert definition_name(geometry) in lines[0]
     rows = [[cell.strip() for cell in line.strip("│").split("│")] for line in lines if line.startswith("│")]
@@ -56,6 +57,14 @@ def test_the_command_has_a_row_for_each_workload(geometry, name, capsys):
     assert float(rows[-1][-1]) == pytest.approx(sum(float(row[-1]) for row in rows[:-1]) / (len(rows) - 1), abs=1e-4)
 
 
+def test_a_definition_without_workloads_gets_one_line(tmp_path, monkeypatch, capsys):
+    """Who adds a model would meet: [Errno 2] No such file or directory."""
+    monkeypatch.setattr(paths, "counts_file", lambda definition: tmp_path / definition)
+    monkeypatch.setattr(workloads, "recorded_counts", workloads.recorded_counts.__wrapped__)
+    assert cli.main(["bound", "--definition", "qwen3-30b"]) == 2
+    assert capsys.readouterr().err == "qwen3-30b: its workloads are not written: run `moebench workloads qwen3-30b`\n"
+
+
 def test_an_unknown_definition_is_named(capsys):
-    assert cli.main(["bound", "nothing"]) == 2
+    assert cli.main(["bound", "--definition", "nothing"]) == 2
     assert capsys.readouterr().err.startswith("unknown definition 'nothing'; there are: full, deepseek-v3-ep16, ")

@@ -199,6 +199,7 @@ def test_logs_in_traces_lose_the_folders_of_a_machine(tmp_path, records):
         (["--solutions", "nothing"], 2, "unknown solution 'nothing'; there are: "),
         (["--definition", "huge"], 2, "unknown definition 'huge'; there are: full, "),
         (["--definition", "full"], 1, "needs a CUDA device"),
+        (["--definition", "qwen3-235b-routed"], 1, "no solution serves qwen3-235b-routed yet; `moebench new NAME "),
         (["--clock", "gpu"], 1, "--clock gpu: takes times and needs a CUDA device"),
         (
             ["--solutions", "hopper_fused"],

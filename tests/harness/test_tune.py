@@ -366,6 +366,7 @@ def test_one_configuration_is_timed_in_all_its_modes_and_keeps_nothing(quick):
 # Left out without a GPU
 
 
+@pytest.mark.slow
 def test_pruning_names_what_does_not_fit(tmp_path, main):
     """A user would miss: "out of resource" on the GPU, or a candidate that spills and is timed for nothing."""
     tile = TileSize(128, 128, 8, 1, 4, 3)

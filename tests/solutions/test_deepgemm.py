@@ -327,6 +327,7 @@ def test_a_deep_gemm_of_another_torch_is_named(tmp_path, load, monkeypatch):
         importlib.reload(sys.modules[f"{main.__package__}.grouped_gemm"])
 
 
+@pytest.mark.slow
 def test_the_stages_compile_for_sm_90(tmp_path, monkeypatch):
     """A user would miss: the first call at some token count dies in the compiler, or a stage that spills."""
     package = tmp_path / "stand_in" / "deep_gemm"

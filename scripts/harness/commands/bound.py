@@ -12,7 +12,7 @@ from harness.report.table import Table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_definition(parser, "definition", nargs="?", default="full", help="default: full")
+    add_definition(parser, default="full", help="default: full")
 
 
 def main(args: argparse.Namespace) -> int:

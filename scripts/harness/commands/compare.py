@@ -94,6 +94,10 @@ def main(args: argparse.Namespace) -> int:
         text = about_model(args)
     else:
         pair = tuple(args.ratio) if args.ratio else None
+        if args.clock == "gpu" and not args.traces and not paths.GPU_CLOCK.exists():
+            raise UserError(
+                "--clock gpu: nothing is recorded by the GPU's clock; `moebench run --clock gpu` records it"
+            )
         given = args.traces or [paths.GPU_CLOCK if args.clock == "gpu" else paths.ROOT]
         chosen = (args.definition, args.tolerance, args.solutions, pair, args.clock)
         found = comparison.build(given, *chosen)

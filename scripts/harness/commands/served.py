@@ -37,7 +37,8 @@ TOLERANCE = TOLERANCES["relaxed"]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--solutions", nargs="+", action=Names, default=[], metavar="NAME", help="default: every solution")
-    add_definition(parser, default=None, help="an FP8 MoE layer; default: full with a GPU, else small")
+    among = (*FP8_MOE, *ROUTED)
+    add_definition(parser, among=among, default=None, help="an FP8 MoE layer; default: full with a GPU, else small")
     add(
         "--tokens", nargs="+", type=count(), metavar="T", help="default: 14 counts from 1 to 16384; 1 and 4 without GPU"
     )

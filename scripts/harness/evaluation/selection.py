@@ -16,11 +16,14 @@ Say = Callable[[str], None]  # takes a line for the user
 def choose_geometry(wanted: str | None, on_gpu: bool, solutions: list[str]) -> str:
     """`wanted`, or else what the first solution serves, or the first of all; a key of GEOMETRIES.
 
-    Raises UserError for an unknown solution, CannotRun for a full geometry without a CUDA device.
+    Raises UserError for an unknown solution, CannotRun for a geometry that no solution serves and for a full one
+    without a CUDA device.
     """
     if wanted is None:
         served = manifest.read_manifest(manifest.choose(solutions)[0]).definitions if solutions else []
         return next(key for key in [*served, *GEOMETRIES] if (key in FULL) == on_gpu)
+    if not manifest.solutions_of([wanted]):
+        raise CannotRun(f"no solution serves {wanted} yet; `moebench new NAME --definition {wanted}` starts one")
     if wanted in FULL and not on_gpu:
         raise CannotRun(f"{wanted} needs a CUDA device; without one: --definition {small_like(wanted)}")
     return wanted

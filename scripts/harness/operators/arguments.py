@@ -1,18 +1,22 @@
 """Definitions as arguments of commands: by key or by name, and listed by --help."""
 
 import argparse
+from collections.abc import Iterable
 
 from harness.core.arguments import Names
-from harness.operators.catalogue import GEOMETRIES, definition_name, geometry_named
+from harness.operators.catalogue import GEOMETRIES, ROUTED, definition_name, geometry_named
 
 METAVAR = "KEY|NAME"
 
 
-def listed() -> str:
-    """For --help: each definition's key and name."""
+def listed(among: Iterable[str] = GEOMETRIES) -> str:
+    """For --help: each definition's key and name, those behind a router apart."""
     width = max(map(len, GEOMETRIES))
-    lines = [f"  {key.ljust(width)}  {definition_name(key)}" for key in GEOMETRIES]
-    return "\n".join(["definitions, by key or by name:", *lines])
+    lines = {key: f"  {key.ljust(width)}  {definition_name(key)}" for key in among}
+    inside = [line for key, line in lines.items() if key not in ROUTED]
+    routed = [line for key, line in lines.items() if key in ROUTED]
+    titled = ["definitions behind a router, if a solution serves them:", *routed] if routed else []
+    return "\n".join(["definitions, by key or by name:", *inside, *titled])
 
 
 class Geometries(Names):
@@ -32,10 +36,12 @@ class Geometries(Names):
         setattr(namespace, self.dest, list(dict.fromkeys(geometries)))
 
 
-def add_definition(parser: argparse.ArgumentParser, flag: str = "--definition", **how) -> None:
-    """An argument that is a geometry, by any of its names; --help lists them in the end."""
+def add_definition(
+    parser: argparse.ArgumentParser, flag: str = "--definition", among: Iterable[str] = GEOMETRIES, **how
+) -> None:
+    """An argument that is a geometry, by any of its names; --help lists those among which to choose in the end."""
     parser.add_argument(flag, type=geometry_named, metavar=METAVAR, **how)
-    parser.epilog = listed()
+    parser.epilog = listed(among)
 
 
 def add_definitions(parser: argparse.ArgumentParser, flag: str = "--definition", nargs: str = "+", **how) -> None:

@@ -41,10 +41,17 @@ def named(text: str, geometry: str, others: str = "") -> list[Case]:
     return found
 
 
+def written(path: Path, geometry: str) -> Path:
+    """Raises UserError where a geometry's file is not there."""
+    if not path.exists():
+        raise UserError(f"{geometry}: its workloads are not written: run `moebench workloads {geometry}`")
+    return path
+
+
 @cache
 def recorded_counts(geometry: str) -> dict[str, Counts]:
     """uuid -> counts of a workload of this repository, as `make` writes them: drawing its routing takes seconds."""
-    with paths.counts_file(definition_name(geometry)).open() as file:
+    with written(paths.counts_file(definition_name(geometry)), geometry).open() as file:
         return {row.pop("uuid"): Counts(**{key: int(n) for key, n in row.items()}) for row in csv.DictReader(file)}
 
 
@@ -77,7 +84,7 @@ def recorded_bound(definition: str, workload: Workload, root: Path | None) -> Bo
 
 def recorded(geometry: str) -> list[Workload]:
     """The workloads of a geometry as FIB reads them, in the order in which they are run; `make` writes them."""
-    traces = load_jsonl_file(Trace, paths.workload_file(definition_name(geometry)))
+    traces = load_jsonl_file(Trace, written(paths.workload_file(definition_name(geometry)), geometry))
     return [trace.workload for trace in traces]
 
 

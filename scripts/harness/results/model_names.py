@@ -8,28 +8,22 @@ from harness.core.errors import UserError
 from harness.core.names import unknown
 from harness.operators import catalogue, moe_fp8_block_scale, moe_fp8_block_scale_renorm
 from harness.operators.moe_fp8_block_scale_routed import ROUTER_INSIDE
+from harness.packing.manifest import solutions_of
 
 FAMILIES = (moe_fp8_block_scale, moe_fp8_block_scale_renorm)
-SHORT = {  # a definition's first model tag -> the model's name in tables
-    "deepseek-v3": "DeepSeek-V3",
-    "kimi-k2": "Kimi-K2",
-    "minimax-m2": "MiniMax-M2",
-    "glm-5": "GLM-5",
-    "qwen3-235b-a22b": "Qwen3-235B",
-    "qwen3-30b-a3b": "Qwen3-30B",
-    "qwen3-next-80b-a3b": "Qwen3-Next",
+MODELS = {  # a definition's first model tag -> its name in tables; its layers with experts, by its published config
+    "deepseek-v3": ("DeepSeek-V3", 58),  # 61 layers, of which the first 3 are dense
+    "kimi-k2": ("Kimi-K2", 60),  # 61, the first dense
+    "minimax-m2": ("MiniMax-M2", 62),
+    "glm-5": ("GLM-5", 75),  # 78, the first 3 dense
+    "qwen3-235b-a22b": ("Qwen3-235B", 94),
+    "qwen3-30b-a3b": ("Qwen3-30B", 48),
+    "qwen3-next-80b-a3b": ("Qwen3-Next", 48),
 }
-MOE_LAYERS = {  # a definition's first model tag -> the model's layers with experts, by its published config
-    "deepseek-v3": 58,  # 61, of which the first 3 are dense
-    "kimi-k2": 60,  # 61, the first dense
-    "minimax-m2": 62,
-    "glm-5": 75,  # 78, the first 3 dense
-    "qwen3-235b-a22b": 94,
-    "qwen3-30b-a3b": 48,
-    "qwen3-next-80b-a3b": 48,
-}
+WHOLE = {"qwen3-next": 512}  # definition -> the model's experts, where it has and routes among some of them only
 SAME_LAYER = {"deepseek-v3.1": "deepseek-v3"}  # models that no tag names
 MODEL = re.compile(r"(.*?)(?:-?ep=?(\d+))?")  # its name and the number of ranks
+NUMBER = re.compile(r"\d+")
 
 
 @dataclass(frozen=True)
@@ -43,12 +37,26 @@ class Layer:
 
     @property
     def name(self) -> str:
-        return f"{self.model} EP{self.ranks}"
+        return (
+            f"{self.model} {self.sizes['num_experts']}/{self.experts}"
+            if self.is_part
+            else f"{self.model} EP{self.ranks}"
+        )
+
+    @property
+    def experts(self) -> int:
+        """All that the model's layer has."""
+        return WHOLE.get(self.geometry, self.sizes["num_experts"])
+
+    @property
+    def is_part(self) -> bool:
+        """Whether the router knows a part of the experts only, so that no answer is the model's."""
+        return self.geometry in WHOLE
 
     @property
     def count(self) -> int:
         """How many such layers the model has, without those that only predict further tokens."""
-        return MOE_LAYERS[self.tags[0]]
+        return MODELS[self.tags[0]][1]
 
     @property
     def sizes(self) -> dict:
@@ -61,15 +69,20 @@ class Layer:
 
 @cache
 def layers() -> list[Layer]:
-    """Every model's layer that has a definition, by model and from many ranks to one."""
+    """Every model's layer that has a definition, by model and from many ranks to one.
+
+    Raises UserError for a definition of a model that is not in MODELS.
+    """
     found = []
     for family in FAMILIES:
         for geometry, of in family.GEOMETRIES.items():
             if geometry not in family.SMALL:
+                if (tag := of["model"][0]) not in MODELS:
+                    raise UserError(f"MODELS of {__name__}: no entry {tag!r}, the first model of definition {geometry}")
                 ranks = of["num_experts"] // of["num_local_experts"]
-                found.append(Layer(SHORT[of["model"][0]], of["model"], ranks, geometry))
-    order = list(SHORT.values())
-    return sorted(found, key=lambda layer: (order.index(layer.model), -layer.ranks))
+                found.append(Layer(MODELS[tag][0], of["model"], ranks, geometry))
+    order = list(MODELS)
+    return sorted(found, key=lambda layer: (order.index(layer.tags[0]), -layer.ranks))
 
 
 def layer_of(geometry: str) -> Layer | None:
@@ -94,6 +107,9 @@ def layers_named(text: str) -> list[Layer]:
     given = text.strip().rpartition("/")[2].lower().replace("_", "-").replace(" ", "-")
     if exact := [layer for layer in layers() if text in (layer.geometry, layer.definition)]:
         return exact
+    if (routed := catalogue.KEYS.get(text)) in ROUTER_INSIDE:
+        served = ", ".join(solutions_of([routed])) or "none yet"
+        raise UserError(f"model {text!r}: a definition behind a router; solutions that serve it: {served}")
     name, ranks = MODEL.fullmatch(given).groups()
     tags = set(tags_named(name))
     found = [layer for layer in layers() if tags & set(layer.tags)]
@@ -101,7 +117,8 @@ def layers_named(text: str) -> list[Layer]:
         raise UserError(f"model {text!r} is several: {', '.join(sorted(tags))}")
     if not found:
         known = [*dict.fromkeys(tag for layer in layers() for tag in layer.tags), *SAME_LAYER]
-        raise UserError(unknown("model", text, known))
+        alike = [tag for tag in known if NUMBER.findall(tag) == NUMBER.findall(name)]  # V2 is no misspelt V3
+        raise UserError(unknown("model", text, alike, ", ".join(known)))
     if ranks is None:
         return found
     if not (chosen := [layer for layer in found if layer.ranks == int(ranks)]):
@@ -110,5 +127,5 @@ def layers_named(text: str) -> list[Layer]:
 
 
 def weight_bytes(layer: Layer) -> int:
-    """Of the rank's experts, with their scales."""
+    """Of the rank's experts in one layer, with their scales."""
     return layer.sizes["num_local_experts"] * moe_fp8_block_scale.expert_bytes(layer.sizes)

@@ -47,16 +47,35 @@ class Verdict:
         most = max(summaries, key=lambda s: s.timed)
         return f"{most.timed} of {most.workloads} timed" if most.timed else "stale: earlier source"
 
-    def passed(self, tolerance: str) -> int | None:
-        """How many workloads `best` passed at a tolerance, in the run group with the most; None if it was not run."""
-        name = self.best.solution
-        groups = [g for s in self.sections for g in s.groups if g.tolerance_name == tolerance and name in g.solutions]
-        return max((g.total.of(name).passed for g in groups), default=None)
+    def at(self, tolerance: str) -> SimpleNamespace | None:
+        """The summary of the solution to use at a tolerance; None where none passed and was timed on every workload."""
+        if self.group and tolerance == self.group.tolerance_name:
+            return self.best
+        found = [
+            best for s in self.sections for g in s.groups if g.tolerance_name == tolerance and (best := best_of(g))
+        ]
+        return next(
+            (of for of in found if self.best and of.solution == self.best.solution), found[0] if found else None
+        )
+
+    def least_matched(self, solution: str, tolerance: str) -> float | None:
+        """The lowest matched ratio over the workloads; None where it is not known."""
+        found = (of.get(solution, {}).get(tolerance) for s in self.sections for of in s.matched.values())
+        return min((ratio for ratio in found if ratio is not None), default=None)
+
+    def over(self, solution: str) -> float | None:
+        """How many times as fast `best` is as one of its peers."""
+        return next((peer.geometric_mean for peer in self.peers if peer.b == solution), None)
 
 
 def source_of(solution: str) -> str:
     """The solution whose source this one is, with other constants: its base, or itself."""
     return (read_manifest(solution).based_on if solution in solution_names() else None) or solution
+
+
+def best_of(group: RunGroup) -> SimpleNamespace | None:
+    """The summary of the solution to use: of those level, the one with the least mean latency."""
+    return min(map(group.total.of, group.total.best), key=lambda summary: summary.mean_ms, default=None)
 
 
 def shown_group(sections: Iterable[Section]) -> tuple[Section, RunGroup] | None:
@@ -76,9 +95,8 @@ def verdict(layer: Layer, found: Comparison, hardware: str = MEASURED_ON) -> Ver
     if (shown := shown_group(sections)) is None:
         return Verdict(layer)
     section, group = shown
-    if not group.total.best:
+    if (best := best_of(group)) is None:
         return Verdict(layer, sections, section, group)
-    best = min(map(group.total.of, group.total.best), key=lambda summary: summary.mean_ms)  # many tokens decide
     others = [
         s.solution
         for s in group.total.summaries

@@ -4,7 +4,10 @@ from harness.core.errors import UserError
 from harness.core.names import unknown
 from harness.operators.roofline import MEASURED_ON
 from harness.packing.eligibility import GPUS, architecture
-from harness.packing.manifest import read_manifest, solutions_of
+from harness.packing.manifest import read_manifest, solution_names, solutions_of
+from harness.packing.pack import packed_name
+from harness.report.blocks.models import GPU_GB, model_gb
+from harness.report.blocks.results import SGLANG
 from harness.report.comparison import decimal
 from harness.results.comparison import TOLERANCE_ORDER, Comparison
 from harness.results.model_names import Layer
@@ -16,16 +19,43 @@ def is_named(hardware: str, gpu: str) -> bool:
     return gpu.lower() in (architecture(hardware), hardware.lower(), *hardware.lower().split())
 
 
-def measured(of: Verdict) -> str:
-    """'hopper_fused, 45.1 times as fast as the torch reference, ...': the solution to use, in a line."""
-    best, lengths = of.best, [row.workload.seq_len for row in of.group.rows]
-    said = [f"{best.solution}, {decimal(best.mean, 1)} times as fast as the torch reference (mean)"]
-    if best.over_bound:
-        said.append(f"{decimal(best.over_bound, 2)} times the roofline bound")
-    if of.peers:
-        said.append(f"{of.peers[0].geometric_mean:.2f} times as fast as {of.peers[0].b}")
-    counts = ", ".join(f"{t} {decimal(of.passed(t), 0)}" for t in TOLERANCE_ORDER)
-    return f"{', '.join(said)}; T = {min(lengths)} to {max(lengths)}; passed of {best.workloads}: {counts}"
+def measured(of: Verdict) -> list[str]:
+    """Lines: the solution to use and its times; how far ahead it is, and of what; who passes which tolerance."""
+    best, rows = of.best, of.group.rows
+    times = (
+        f"{row.ms(best.solution):.3f} ms at T = {row.workload.seq_len}"
+        for row in (rows[0], rows[len(rows) // 2], rows[-1])
+    )
+    means = [f"{best.over_bound:.2f} times the roofline bound"] if best.over_bound else []
+    peers = {peer.b: peer for peer in of.peers if peer in of.peers[:1] or peer.b == SGLANG}
+    means += [f"{peer.geometric_mean:.2f} times as fast as {name}" for name, peer in peers.items()]
+    said = [f"{best.solution} at {of.group.tolerance_name} tolerance: {', '.join(times)}"]
+    said.append(f"  geometric means over {len(rows)} workloads: {', '.join(means) or 'none'}")
+    for tolerance in TOLERANCE_ORDER:
+        if tolerance != of.group.tolerance_name:
+            other = of.at(tolerance)
+            ratio = f", lowest matched ratio {decimal(of.least_matched(other.solution, tolerance), 3)}" if other else ""
+            said.append(f"  at {tolerance} tolerance: {other.solution if other else 'none is known to pass'}{ratio}")
+    return said
+
+
+def limits(layer: Layer) -> list[str]:
+    """Lines: why the layer as it is defined does not serve the model on one GPU; none where it does."""
+    if layer.is_part:
+        known = f"{layer.sizes['num_experts']} of the model's {layer.experts} experts"
+        return [f"  it cannot serve the model: the definition has {known}, and routes among these alone"]
+    if (needed := model_gb(layer)) > GPU_GB:
+        return [f"  does not fit: weights of {layer.count} layers take {needed:.0f} GB, one {MEASURED_ON} has {GPU_GB}"]
+    return []
+
+
+def call(layer: Layer, solution: str) -> list[str]:
+    """Lines: the package, and how a program imports it."""
+    first = read_manifest(solution).definitions[0] if solution in solution_names() else "full"
+    return [
+        f"  call it: moebench pack {solution} --package moe --definition {layer.geometry}",
+        f"           from moe.{packed_name(solution, layer.geometry, first)} import run",
+    ]
 
 
 def written_for(layer: Layer, target: str) -> str:
@@ -48,7 +78,10 @@ def advice(layer: Layer, found: Comparison, gpu: str | None) -> list[str]:
     if not shown:
         lines.append(f"{subject} on {gpu or MEASURED_ON}: not measured; {written_for(layer, target)}")
     for name, of in (shown or verdicts).items():
-        lines.append(f"{subject} on {name}: {of.missing or measured(of)}")
+        first, *rest = [of.missing] if of.missing else measured(of)
+        lines += [f"{subject} on {name}: {first}", *rest]
+    lines += limits(layer)
     called = dict.fromkeys(of.best.solution for of in verdicts.values() if of.best)
-    lines += [f"  call it: moebench pack {name} --package moe --definition {layer.geometry}" for name in called]
-    return lines if called else [*lines, f"  measure it: moebench run --definition {layer.geometry}"]
+    if not called:
+        return [*lines, f"  measure it: moebench run --definition {layer.geometry}"]
+    return lines if layer.is_part else [*lines, *(line for name in called for line in call(layer, name))]

@@ -1,44 +1,43 @@
 """Every model's layer in a line: which solution, how fast, how far from the roofline bound; from traces/."""
 
 from collections import defaultdict
+from collections.abc import Callable
+from types import SimpleNamespace
 
+from harness.evaluation.tolerances import TOLERANCES
 from harness.operators.roofline import MEASURED_ON
 from harness.operators.workloads import cases_by_uuid, generated_bound
+from harness.report.blocks.results import SGLANG
 from harness.report.comparison import decimal
 from harness.report.table import Cell, Table
-from harness.results.comparison import TOLERANCE_ORDER, Comparison, Row
-from harness.results.model_names import layers, weight_bytes
-from harness.results.models import TARGETS, Verdict, best_peer, meets_target, verdicts
+from harness.results.comparison import Comparison, Row
+from harness.results.model_names import Layer, layers, weight_bytes
+from harness.results.models import SHOWN, TARGETS, Verdict, best_peer, meets_target, verdicts
 
 BOUND_TOKENS = (1, 64, 1024, 8192)
-TOKENS = (1, 8, 64, 256, 1024, 4096)
+FEW, MANY = (1, 2, 4, 8, 16, 32, 64), (128, 256, 1024, 4096, 8192)
 NEAR = 1.5  # a workload stands for T up to this factor away
-MISSED = "✗"
+MISSED = TOO_LARGE = "✗"
+GPU_GB = 141  # of MEASURED_ON
 NEAREST = "In brackets: T of the nearest workload, where there is none of that T."
 
 
-def passes(of: Verdict) -> str:
-    """'10, 12, 12/12': workloads passed at default, relaxed and contest tolerance, - where it was not run."""
-    counts = (of.passed(tolerance) for tolerance in TOLERANCE_ORDER)
-    return f"{', '.join('-' if count is None else str(count) for count in counts)}/{of.best.workloads}"
-
-
-def ahead(of: Verdict) -> str:
-    """'1.24 cutlass_grouped': how many times as fast as the nearest solution of another source."""
-    return f"{of.peers[0].geometric_mean:.2f} {of.peers[0].b}" if of.peers else "-"
+def model_gb(layer: Layer) -> float:
+    """Weights of the experts of all the model's layers, on this rank."""
+    return weight_bytes(layer) * layer.count / 1e9
 
 
 def line(of: Verdict) -> list[Cell | str]:
+    name = f"{of.layer.name} {TOO_LARGE}" if model_gb(of.layer) > GPU_GB else of.layer.name
     if of.missing:
-        return [of.layer.name, of.missing, *["-"] * 4]
-    best = of.best
+        return [name, of.missing, *["-"] * 4]
+    strict, nearest_peer = of.at("default"), of.peers[0].geometric_mean if of.peers else None
+    figures = (of.best.over_bound, of.over(SGLANG), nearest_peer)
     return [
-        of.layer.name,
-        Cell(best.solution, "best"),
-        decimal(best.mean, 1, "x"),
-        decimal(best.over_bound, 2),
-        passes(of),
-        ahead(of),
+        name,
+        Cell(of.best.solution, "best"),
+        strict.solution if strict else "-",
+        *(decimal(figure, 2) for figure in figures),
     ]
 
 
@@ -63,8 +62,8 @@ def conditions(found: Comparison) -> str:
 
 def block(found: Comparison) -> str:
     """Markdown for README.md: one row per layer."""
-    head = ["model", "use", "score", "ms/bound", "passed", "ahead of"]
-    table = Table(head, [[line(of) for of in verdicts(found)]], words=2).markdown()
+    head = ["model", f"at {SHOWN}", "at default", "ms/bound", "over SGLang", "over the next"]
+    table = Table(head, [[line(of) for of in verdicts(found)]], words=3).markdown()
     return f"{table}\n\n{conditions(found)}"
 
 
@@ -74,11 +73,30 @@ def sizes() -> str:
     for layer in layers():
         of = layer.sizes
         link = f"[{layer.geometry}](../definitions/moe/{layer.definition}.json)"
-        experts = f"{of['num_local_experts']} of {of['num_experts']}"
+        experts = f"{of['num_local_experts']} of {layer.experts}"
         widths = [str(of[key]) for key in ("top_k", "hidden_size", "intermediate_size")]
-        rows.append([layer.name, link, experts, *widths, f"{weight_bytes(layer) / 1e9:.2f}", str(layer.count)])
-    head = ["model", "definition", "experts", "top-k", "H", "I", "weights, GB", "layers"]
-    return Table(head, [rows], words=3).markdown()
+        large = f" {TOO_LARGE}" if model_gb(layer) > GPU_GB else ""
+        gigabytes = [f"{weight_bytes(layer) / 1e9:.2f}", str(layer.count), f"{model_gb(layer):.0f}{large}"]
+        rows.append([layer.name, link, experts, *widths, *gigabytes])
+    head = ["model", "definition", "experts", "top-k", "H", "I", "GB", "layers", "all, GB"]
+    return Table(
+        head, [rows], words=3, caption=f"{TOO_LARGE}: more than the {GPU_GB} GB of one {MEASURED_ON}."
+    ).markdown()
+
+
+def passes(found: Comparison) -> str:
+    """Markdown: at default tolerance which solution passes, and how narrowly."""
+    rows = []
+    for of in verdicts(found):
+        best = of.at("default")
+        counts = f"{best.passed} of {best.workloads}" if best else "-"
+        rows.append([of.layer.name, best.solution if best else "-", counts, least_matched(of, best)])
+    wanted = TOLERANCES["default"].ratio
+    return Table(["model", "at default", "passed", f"lowest ratio ({wanted:g})"], [rows], words=2).markdown()
+
+
+def least_matched(of: Verdict, best: SimpleNamespace | None) -> str:
+    return decimal(best and of.least_matched(best.solution, "default"), 3)
 
 
 def nearest(tokens: int, among: list[int]) -> int | None:
@@ -112,32 +130,30 @@ def rows_at(of: Verdict, tokens: tuple[int, ...]) -> list[Row | None]:
     return [by_tokens.get(nearest(t, list(by_tokens)) if by_tokens else None) for t in tokens]
 
 
-def over_bound(of: Verdict, row: Row | None, tokens: int) -> str:
-    cell = row and row.cells.get(of.best.solution)
+def over_bound(of: Verdict, row: Row, tokens: int) -> str:
+    cell = row.cells.get(of.best.solution)
     if not cell or not cell.counts or cell.over_bound is None:
         return "-"
     missed = f" {MISSED}" if meets_target(row, of.best.solution) is False else ""
     return at(tokens, row.workload.seq_len, f"{cell.over_bound:.2f}{missed}")
 
 
-def targets_met(of: Verdict) -> str:
-    """'11 of 12': workloads with a target, and those that met it."""
-    met = [each for row in of.group.rows if (each := meets_target(row, of.best.solution)) is not None]
-    return f"{sum(met)} of {len(met)}" if met else "-"
+def by_tokens(found: Comparison, entry: Callable[[Verdict, Row, int], str]) -> list[Table]:
+    """Two tables, as one of all token counts is too wide."""
+    tables = []
+    for tokens in (FEW, MANY):
+        rows = []
+        for of in verdicts(found):
+            at_tokens = zip(rows_at(of, tokens), tokens, strict=True)
+            rows.append([of.layer.name, *(entry(of, row, t) if row and of.best else "-" for row, t in at_tokens)])
+        tables.append(Table(["model", *(f"T={t}" for t in tokens)], [rows]))
+    return tables
 
 
 def speeds(found: Comparison) -> str:
-    """Markdown: the solution to use over the bound, by T, and whether the targets are met."""
-    rows = []
-    for of in verdicts(found):
-        if of.missing:
-            rows.append([of.layer.name, *["-"] * len(TOKENS), of.missing])
-            continue
-        cells = [over_bound(of, row, t) for row, t in zip(rows_at(of, TOKENS), TOKENS, strict=True)]
-        rows.append([of.layer.name, *cells, targets_met(of)])
-    head = ["model", *(f"T={t}" for t in TOKENS), "met"]
-    caption = f"Latency over the roofline bound. Targets: {TARGETS}; {MISSED}: missed; met: of all workloads with one."
-    return Table(head, [rows], caption=f"{caption} {NEAREST}").markdown()
+    """Markdown: the solution to use over the bound, by T, and where it misses its target."""
+    caption = f"Latency over the roofline bound. Targets: {TARGETS}; {MISSED}: missed. {NEAREST}"
+    return "\n\n".join([*(table.markdown() for table in by_tokens(found, over_bound)), caption])
 
 
 def initials(solution: str) -> str:
@@ -146,20 +162,16 @@ def initials(solution: str) -> str:
 
 def peers(found: Comparison) -> str:
     """Markdown: by T, how many times as fast the solution to use is as the fastest of another source."""
-    rows, named = [], {}
-    for of in verdicts(found):
-        cells = []
-        for row, tokens in zip(rows_at(of, TOKENS), TOKENS, strict=True):
-            peer = row and of.best and best_peer(row, of.best.solution)
-            if not peer:
-                cells.append("-")
-                continue
-            name, times = peer
-            named[initials(name)] = name
-            behind = f" {MISSED}" if times < 1 else ""
-            cells.append(at(tokens, row.workload.seq_len, f"{times:.2f} {initials(name)}{behind}"))
-        rows.append([of.layer.name, *cells])
+    named = {}
+
+    def entry(of: Verdict, row: Row, tokens: int) -> str:
+        if not (peer := best_peer(row, of.best.solution)):
+            return "-"
+        name, times = peer
+        named[initials(name)] = name
+        return at(tokens, row.workload.seq_len, f"{times:.2f} {initials(name)}{f' {MISSED}' if times < 1 else ''}")
+
+    tables = [table.markdown() for table in by_tokens(found, entry)]
     known = ", ".join(f"{short}: {name}" for short, name in sorted(named.items())) or "no other solution was timed"
     caption = f"How many times as fast as the fastest of another source, and which ({known}); {MISSED}: behind it."
-    table = Table(["model", *(f"T={t}" for t in TOKENS)], [rows], caption=f"{caption} {NEAREST}").markdown()
-    return f"{table}\n\n{conditions(found)}"
+    return "\n\n".join([*tables, f"{caption} {NEAREST}", conditions(found)])

@@ -9,7 +9,9 @@ from harness.results.comparison import TOLERANCE_ORDER, Comparison, RunGroup, Se
 
 SHOWN = "relaxed"  # the tolerance whose times are shown; all solutions that were timed passed it
 SHOWN_SEQ_LENS = (1, 57, 14107)
-YARDSTICKS = {"sglang_triton": "SGLang's Triton kernel", "flashinfer_cutlass": "FlashInfer's CUTLASS kernels"}
+GAIN_SEQ_LENS = (1, 7, 57, 901, 11948, 14107)
+SERVED, SGLANG = "hopper_fused", "sglang_triton"
+YARDSTICKS = {SGLANG: "SGLang's Triton kernel", "flashinfer_cutlass": "FlashInfer's CUTLASS kernels"}
 LINK = "[tolerance](docs/tolerances.md)"
 STALE = "*stale*: the solution's source has changed since it was measured, and what was measured does not count."
 
@@ -74,6 +76,28 @@ def block(found: Comparison) -> str:
         parts.append(f"<sub>{'; '.join(filter(None, said))}.</sub>")
     if any(summary.stale for group in found.groups for summary in group.total.summaries):
         parts.append(STALE)
+    return "\n\n".join(parts)
+
+
+def gain(found: Comparison) -> str:
+    """Markdown: at a few T, what SERVED takes and what SGLang's kernel takes, where both count."""
+    parts = []
+    for section in found.sections:
+        group = shown_group(section)
+        times = ratio(group.rows, SERVED, SGLANG)
+        rows = [
+            [str(row.workload.seq_len), *(f"{row.ms(name):.3f}" for name in (SERVED, SGLANG)), f"{faster:.2f}x"]
+            for row in group.rows
+            if row.workload.seq_len in GAIN_SEQ_LENS and (faster := times.by_workload.get(row.workload.uuid))
+        ]
+        head = ["T", f"{SERVED}, ms", f"{SGLANG}, ms", "times as fast"]
+        said = [
+            section.hardware,
+            f"{group.tolerance_name} tolerance",
+            section.versions_text,
+            f"protocol {group.protocol}",
+        ]
+        parts += [Table(head, [rows], words=0).markdown(), f"<sub>{'; '.join([*said, group.when])}.</sub>"]
     return "\n\n".join(parts)
 
 
