@@ -25,7 +25,7 @@ from harness.evaluation import fleet, memory, run
 from harness.evaluation.calling import device_here
 from harness.evaluation.fleet import Cells
 from harness.evaluation.run import Judged
-from harness.evaluation.selection import Device, build_slow, choose_geometry, dependencies, eligible, survey
+from harness.evaluation.selection import Device, build_slow, choose_geometry, dependencies, eligible, first_uses, survey
 from harness.evaluation.tolerances import TOLERANCES, Tolerance
 from harness.operators.arguments import add_definitions
 from harness.operators.catalogue import FULL, GEOMETRIES, definition_name
@@ -180,7 +180,7 @@ def job_of(geometry: str, args: argparse.Namespace, device: Device) -> Job:
 
 def judge_here(job: Job, args: argparse.Namespace, console: Console) -> None:
     """One workload after the other."""
-    build_slow(job.solutions, job.geometry, console.print)
+    build_slow(job.solutions, first_uses(job.solutions), job.geometry, console.print)
     if not job.keep_worker:
         console.print("Each workload gets a worker process of its own: with one for all memory would not suffice.")
     total = len(job.todo)
@@ -202,13 +202,14 @@ def judge_there(jobs: list[Job], cluster: fleet.Fleet, args: argparse.Namespace,
     by_geometry = {job.geometry: job for job in jobs}
     solutions = {job.geometry: job.solutions for job in jobs}
     conditions = {job.geometry: job.conditions(args) for job in jobs}
+    slow = first_uses({name for job in jobs for name in job.solutions})
     pieces = [piece for job in jobs for piece in sorted(job.todo, key=lambda c: -c.workload.axes["seq_len"])]
     if not args.pin:
         pieces = [replace(piece, names=(name,)) for piece in pieces for name in piece.names]
     total, done = sum(len(piece.names) for piece in pieces), 0
     with table_at_the_end(jobs, args, console), progress(console, total) as started:
         started(0, cluster.text)
-        for arrived in fleet.outcomes(pieces, cluster, solutions, conditions):
+        for arrived in fleet.outcomes(pieces, cluster, solutions, slow, conditions, console.print):
             for job in jobs:
                 job.add([outcome for cells, outcome in arrived if cells.geometry == job.geometry])
             for cells, outcome in arrived:

@@ -20,7 +20,7 @@ from harness.core.errors import CannotRun, UserError
 from harness.core.interruption import on_interrupt
 from harness.evaluation import run
 from harness.evaluation.calling import device_here, first_line
-from harness.evaluation.selection import Device, build_slow, survey
+from harness.evaluation.selection import Device, Say, build_slow, survey
 from harness.operators import workloads
 
 TASKS_PER_GPU = 4  # about: fewer even out less at the end, more start more processes
@@ -105,12 +105,19 @@ def surveyed(fleet: Fleet, modules: list[str]) -> Device:
         raise CannotRun(f"--ray: a node cannot run tasks of this repository: {last}") from error
 
 
-def judge_batch(batch: list[Cells], solutions: dict[str, Solution], conditions: dict) -> Iterator[run.Judged]:
-    """The task that judges cells of one geometry. conditions: what `run.judging` takes beside what is known here."""
-    geometry = batch[0].geometry
-    with FileLock(get_fib_cache_path() / "fleet.lock"):  # once a node, not once a process
+def judge_batch(
+    batch: list[Cells], solutions: dict[str, Solution], notes: dict[str, str], conditions: dict
+) -> Iterator[run.Judged]:
+    """The task that judges cells of one geometry.
+
+    notes: as `selection.first_uses` has them. conditions: what `run.judging` takes beside what is known here.
+    """
+    geometry, cache = batch[0].geometry, get_fib_cache_path()
+    cache.mkdir(parents=True, exist_ok=True)
+    with FileLock(cache / "fleet.lock"):  # once a node, not once a process
         workloads.make(geometry)
-        build_slow(solutions, geometry, print)
+        slow = {name: note for name, note in notes.items() if any(name in cells.names for cells in batch)}
+        build_slow(solutions, slow, geometry, print)
     known = {"device": device_here(), "host": provenance.host()}
     with run.judging(geometry, solutions, **conditions, **known) as judge:
         for cells in batch:
@@ -137,12 +144,17 @@ def batches(cells: list[Cells], size: int) -> list[list[Cells]]:
 
 
 def outcomes(
-    cells: list[Cells], fleet: Fleet, solutions: dict[str, dict[str, Solution]], conditions: dict[str, dict]
+    cells: list[Cells],
+    fleet: Fleet,
+    solutions: dict[str, dict[str, Solution]],
+    notes: dict[str, str],
+    conditions: dict[str, dict],
+    say: Say,
 ) -> Iterator[list[tuple[Cells, run.Judged]]]:
     """The cells and what became of them, as they come: a list of all that have come since the last one.
 
-    solutions, conditions: by geometry, see `judge_batch`. What a task was at when it died is tried again, each
-    solution alone, and lost when that fails too; the rest of its batch goes on as a batch.
+    solutions, conditions: by geometry, and notes: see `judge_batch`. What a task was at when it died is tried again,
+    each solution alone, and lost when that fails too; the rest of its batch goes on as a batch.
     """
     import ray
 
@@ -152,7 +164,7 @@ def outcomes(
 
     def submit(batch: list[Cells]) -> None:
         geometry = batch[0].geometry
-        running[task.remote(batch, stored[geometry], conditions[geometry])] = list(batch)
+        running[task.remote(batch, stored[geometry], notes, conditions[geometry])] = list(batch)
 
     for batch in batches(cells, max(1, sum(len(c.names) for c in cells) // (TASKS_PER_GPU * fleet.slots))):
         submit(batch)
@@ -178,6 +190,7 @@ def outcomes(
                     alone = replace(failed, names=(name,))
                     tries[failed.geometry, failed.workload.uuid, name] += 1
                     if tries[failed.geometry, failed.workload.uuid, name] < TRIES:
+                        say(f"{failed.label}  {name}  is tried again: {type(error).__name__}")
                         submit([alone])
                     else:
                         arrived.append((alone, run.Judged(failed.label, {}, lost={name: str(error)})))

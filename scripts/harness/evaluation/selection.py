@@ -65,7 +65,7 @@ def dependencies() -> list[str]:
 def select(names: list[str], geometry: str, say: Say) -> tuple[dict[str, Solution], list[str]]:
     """What is run on this machine: as `eligible`, and those that compile for minutes on first use are built."""
     solutions, skipped = eligible(names, geometry, survey(dependencies()))
-    build_slow(solutions, geometry, say)
+    build_slow(solutions, first_uses(solutions), geometry, say)
     return solutions, skipped
 
 
@@ -92,11 +92,15 @@ def eligible(names: list[str], geometry: str, device: Device) -> tuple[dict[str,
     return solutions, skipped
 
 
-def build_slow(solutions: dict[str, Solution], geometry: str, say: Say) -> None:
-    """Build those that compile for minutes on first use."""
-    for name, packed in solutions.items():
-        if note := manifest.read_manifest(name).first_use:
-            build_ahead(name, definition(geometry), packed, note, say)
+def first_uses(names: Iterable[str]) -> dict[str, str]:
+    """Solution -> what its first use takes, of those that compile for minutes then."""
+    return {name: note for name in names if (note := manifest.read_manifest(name).first_use)}
+
+
+def build_slow(solutions: dict[str, Solution], notes: dict[str, str], geometry: str, say: Say) -> None:
+    """Build those that have a note, see `first_uses`."""
+    for name, note in notes.items():
+        build_ahead(name, definition(geometry), solutions[name], note, say)
 
 
 def build_ahead(name: str, full: Definition, solution: Solution, note: str, say: Say) -> None:
