@@ -11,6 +11,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
+import recorded
 import torch
 from harness import cli
 from harness.core import paths, provenance
@@ -20,6 +21,7 @@ from harness.evaluation.fleet import Cells
 from harness.evaluation.tolerances import TOLERANCES
 from harness.packing import pack
 from harness.report import run_table
+from harness.report.blocks import fleet as simulation
 from harness.results import resume, trace_files
 
 from definitions.moe_fp8_block_scale import definition
@@ -200,6 +202,38 @@ def test_a_local_run_resumes_too(tmp_path, monkeypatch, no_gpu, trace, capsys):
     assert "4/4" in capsys.readouterr().out.rpartition("[2/2]")[2]
     assert cli.main(["run", "--resume"]) == 2
     assert capsys.readouterr().err.startswith("--resume: no traces are kept here without a GPU")
+
+
+# The simulation of docs/fleet.md
+
+
+def test_cell_times_are_those_between_traces():
+    """A workload's first solution comes after its inputs and reference; the first workload has what is done once."""
+    ms = {"a": 1.0, "b": 1.0}
+    made = [recorded.trace(name, t, ms[name], 40.0) for t in (1, 7, 14) for name in ms]
+    seconds = [0, 20, 25, 26, 33, 35]
+    stamped = [
+        t.model_copy(update={"evaluation": t.evaluation.model_copy(update={"timestamp": f"2026-01-01T00:00:{s:02}"})})
+        for t, s in zip(made, seconds, strict=True)
+    ]
+    found = simulation.measured(stamped)
+    seven, fourteen = (recorded.workload(t).uuid for t in (7, 14))
+    assert found == {
+        seven: simulation.Times(4.0, {"a": 1.0, "b": 1.0}),
+        fourteen: simulation.Times(5.0, {"a": 2.0, "b": 2.0}),
+    }
+
+
+def test_the_schedule_and_the_trace_file():
+    times = {("a", uuid): simulation.Times(3.0, {"x": 1.0, "y": 2.0}) for uuid in "123"}
+    tasks = [[piece("a", "1", "x", "y"), piece("a", "2", "x")], [piece("a", "2", "y")], [piece("a", "3", "x")]]
+    found = simulation.schedule(tasks, times, 2)
+    start = simulation.START
+    assert found.arrivals == [start + 5, start + 6, start + 10, 2 * start + 9] and found.tasks == 3
+    assert (found.end, found.busy) == (2 * start + 9, 19)
+    many = [1.0] * 1000
+    assert simulation.written(many, together=False) == pytest.approx(1 + simulation.WRITE * 1000 * 1001 / 2)
+    assert simulation.written(many, together=True) == pytest.approx(1 + simulation.WRITE * 1000)
 
 
 # On a cluster

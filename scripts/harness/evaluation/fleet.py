@@ -4,6 +4,7 @@ Ray places the tasks, starts their processes and notices what dies. A task is a 
 GPU it is a process of its own, which takes longer to start than most cells to judge; it hands over each result at once.
 """
 
+import math
 import os
 import signal
 from collections import Counter, defaultdict
@@ -23,7 +24,7 @@ from harness.evaluation.calling import device_here, first_line
 from harness.evaluation.selection import Device, Say, build_slow, survey
 from harness.operators import workloads
 
-TASKS_PER_GPU = 4  # about: fewer even out less at the end, more start more processes
+TASKS_PER_GPU = 2  # fewer even out less at the end, more start more processes: docs/fleet.md
 TRIES = 2
 
 
@@ -124,6 +125,11 @@ def judge_batch(
             yield judge(cells.label, cells.workload, cells.names)
 
 
+def batch_size(cells: list[Cells], slots: int) -> int:
+    """Solutions on workloads that a task judges."""
+    return max(1, math.ceil(sum(len(piece.names) for piece in cells) / (TASKS_PER_GPU * slots)))
+
+
 def batches(cells: list[Cells], size: int) -> list[list[Cells]]:
     """In their order, `size` solutions on workloads a batch, or one piece more; one geometry in each.
 
@@ -166,7 +172,7 @@ def outcomes(
         geometry = batch[0].geometry
         running[task.remote(batch, stored[geometry], notes, conditions[geometry])] = list(batch)
 
-    for batch in batches(cells, max(1, sum(len(c.names) for c in cells) // (TASKS_PER_GPU * fleet.slots))):
+    for batch in batches(cells, batch_size(cells, fleet.slots)):
         submit(batch)
     while running:
         ray.wait(list(running), num_returns=1)

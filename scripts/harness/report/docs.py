@@ -18,7 +18,7 @@ from harness.operators.catalogue import definition_name
 from harness.packing import pack
 from harness.profiling.record import read_records
 from harness.report import profiles, studies, sweep, tuning
-from harness.report.blocks import clocks, examples, memory, models, results, routed, served, solutions, tolerances
+from harness.report.blocks import clocks, examples, fleet, memory, models, results, routed, served, solutions, tolerances
 from harness.report.blocks.examples import Moebench
 from harness.report.comparison import choice_table
 from harness.report.figures import models as models_figure
@@ -75,6 +75,7 @@ BLOCKS: Blocks = {
     ("docs/clocks.md", "gpu clock"): lambda: clocks.block(comparison.recorded([definition_name("full")], clock="gpu")),
     ("docs/memory.md", "memory"): memory.block,
     ("docs/served.md", "served"): served.block,
+    ("docs/fleet.md", "schedule"): fleet.block,
     ("docs/sweep.md", "sweeps"): sweep.block,
     ("docs/profile.md", "profile"): profiles.block,
     ("docs/tune.md", "tuning"): tuning.block,
