@@ -23,7 +23,8 @@ WRITE = 0.5e-3  # s for each trace in a file that is read and written again; ass
 CAPTION = (
     f"A simulation: cell times from traces/; {START:.0f} s to start a task's process and {1000 * WRITE:g} ms for each "
     "trace in a file that is written again are assumptions. idle: share of the GPUs' time in which no cell is judged. "
-    "lag: s after the last cell until its trace is in the file, if that is written for each result, or for all that have come."
+    "lag: s after the last cell until its trace is in the file, if that is written for each result, or for all that "
+    "have come."
 )
 GPUS = (2, 64, 1000)
 SCALES = (1, 100)  # the recorded jobs, and a hundred times as many cells
