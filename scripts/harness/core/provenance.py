@@ -2,8 +2,8 @@
 
 import importlib.metadata
 import platform
-import subprocess
 import socket
+import subprocess
 from datetime import UTC, datetime
 from functools import lru_cache
 
