@@ -69,7 +69,7 @@ def tokens_of(layer: Layer, counts: list[int], rank: int, device: str, to_rank: 
     own = slice(first, first + counts[rank])
     drawn = torch.Generator(device).manual_seed(rank)
     x = torch.randn(counts[rank], hidden, generator=drawn, device=device).to(torch.float8_e4m3fn)
-    scale = 0.5 + torch.rand(counts[rank], hidden // BLOCK, generator=drawn, device=device)
+    scale = 1.0 + 2 * torch.rand(counts[rank], hidden // BLOCK, generator=drawn, device=device)
     own_logits = torch.empty(counts[rank], layer.of["num_experts"], device=device)
     own_logits.copy_(torch.from_numpy(logits[own]))  # what is made from an empty array would have strides of 0
     return Tokens(x, scale, own_logits, torch.from_numpy(bias).to(device, torch.bfloat16))
