@@ -69,7 +69,7 @@ def work(rank: int, ranks: int, device: str, args: argparse.Namespace) -> int:
     for name, (counts, to_rank) in batches(ranks, each).items():
         tokens = tokens_of(layer, counts, rank, device, to_rank)
         drawn[name] = counts, tokens, expected(layer, tokens)
-    passed, points, cut = True, [], sorted({1, args.chunks})
+    passed, checked, points, cut = True, 0, [], sorted({1, args.chunks})
     for way in args.ways:
         try:
             mine = rank_of(way, args.solution, layer, rank, device)
@@ -80,7 +80,7 @@ def work(rank: int, ranks: int, device: str, args: argparse.Namespace) -> int:
             for name, (counts, tokens, right) in drawn.items():
                 found = check(mine, tokens, right, counts, tolerance, args.sum_in, chunks)
                 good = found.passed(tolerance)
-                passed &= good
+                passed, checked = passed and good, checked + 1
                 verdict = f"{'PASSED' if good else 'FAILED'}  matched {found.matched:.4f}"
                 verdict += "" if found.same else ", another answer the second time"
                 say(f"{way}  {name}, {chunks} chunk{'s' * (chunks > 1)}  {verdict}", flush=True)
@@ -91,7 +91,7 @@ def work(rank: int, ranks: int, device: str, args: argparse.Namespace) -> int:
         path = writable(args.output or record_file(args.solution, layer, device))
         record.write(path, head(args, layer, device), points)
         say(f"{len(points)} points in {path}")
-    return 0 if passed else 1
+    return 0 if passed and checked else 1
 
 
 def line(point: record.Point) -> str:

@@ -13,6 +13,7 @@ from harness.expert_parallel.layer import Layer, Tokens, routed
 from harness.expert_parallel.rows import joined, parted
 
 BEHIND_ROUTER = True  # which form of a solution this way calls
+HOST_WAITS = True
 
 
 @dataclass

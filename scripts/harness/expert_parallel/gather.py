@@ -13,6 +13,7 @@ from harness.expert_parallel.layer import ROUTED_SCALING_FACTOR, Layer, Tokens
 from harness.expert_parallel.rows import joined, parted
 
 BEHIND_ROUTER = False  # which form of a solution this way calls
+HOST_WAITS = False  # so a call can be a CUDA graph
 
 
 @dataclass

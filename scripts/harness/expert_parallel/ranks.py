@@ -33,7 +33,8 @@ def group(rank: int, ranks: int, init_method: str, timeout: float) -> Iterator[s
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // ranks))
     backend = "gloo" if device == "cpu" else "nccl"
     limit = timedelta(seconds=timeout)
-    dist.init_process_group(backend, init_method=init_method, rank=rank, world_size=ranks, timeout=limit)
+    eager = {} if device == "cpu" else {"device_id": torch.device(device)}
+    dist.init_process_group(backend, init_method, limit, ranks, rank, **eager)
     try:
         yield device
         dist.barrier()

@@ -13,6 +13,7 @@ def parted(rows: torch.Tensor, *like: torch.Tensor) -> list[torch.Tensor]:
     found, at = [], 0
     for part in like:
         width = part.shape[1] * part.element_size()
-        found.append(rows[:, at : at + width].contiguous().view(part.dtype))
+        # a copy, also of a single row, which would be contiguous where it is and perhaps not aligned
+        found.append(rows[:, at : at + width].clone(memory_format=torch.contiguous_format).view(part.dtype))
         at += width
     return found

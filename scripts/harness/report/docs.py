@@ -18,7 +18,19 @@ from harness.operators.catalogue import definition_name
 from harness.packing import pack
 from harness.profiling.record import read_records
 from harness.report import profiles, studies, sweep, tuning
-from harness.report.blocks import clocks, examples, fleet, memory, models, results, routed, served, solutions, tolerances
+from harness.report.blocks import (
+    clocks,
+    examples,
+    expert_parallel,
+    fleet,
+    memory,
+    models,
+    results,
+    routed,
+    served,
+    solutions,
+    tolerances,
+)
 from harness.report.blocks.examples import Moebench
 from harness.report.comparison import choice_table
 from harness.report.figures import models as models_figure
@@ -76,6 +88,8 @@ BLOCKS: Blocks = {
     ("docs/memory.md", "memory"): memory.block,
     ("docs/served.md", "served"): served.block,
     ("docs/fleet.md", "schedule"): fleet.block,
+    ("docs/ep.md", "measured"): lambda: expert_parallel.measured(expert_parallel.recorded()),
+    ("docs/ep.md", "modelled"): lambda: expert_parallel.modelled(expert_parallel.recorded()),
     ("docs/sweep.md", "sweeps"): sweep.block,
     ("docs/profile.md", "profile"): profiles.block,
     ("docs/tune.md", "tuning"): tuning.block,
