@@ -84,11 +84,12 @@ def test_an_experts_weights_do_not_depend_on_its_rank():
         assert torch.equal(several[3].float(), one[0].float())
 
 
+@pytest.mark.slow
 def test_the_parts_of_all_ranks_make_the_whole():
     """Two ranks' parts, in both forms, against one rank with all experts: the same weights, gate first or up first."""
     whole, halves = Layer("small", 1), Layer("small", 2)
     tokens = tokens_of(whole, [3], 0, "cpu")
-    right = expected(whole, tokens)
+    (right,) = expected(whole, [tokens])
     inside = tokens.logits, tokens.bias, tokens.x, tokens.scale.t().contiguous()
     behind = tokens.x, tokens.scale, *routed(halves, tokens)
     one = local_part(REFERENCE, whole, False)(

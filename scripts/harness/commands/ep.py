@@ -65,10 +65,9 @@ def work(rank: int, ranks: int, device: str, args: argparse.Namespace) -> int:
     each = args.check_tokens or (64 if device != "cpu" else 2)
     say = print if rank == 0 else lambda *words, **how: None
     say(f"{args.solution}: {layer.of['num_experts']} experts on {ranks} ranks over {dist.get_backend()}, {tolerance}")
-    drawn = {}
-    for name, (counts, to_rank) in batches(ranks, each).items():
-        tokens = tokens_of(layer, counts, rank, device, to_rank)
-        drawn[name] = counts, tokens, expected(layer, tokens)
+    todo = batches(ranks, each)
+    given = [tokens_of(layer, counts, rank, device, to_rank) for counts, to_rank in todo.values()]
+    drawn = list(zip(todo, (counts for counts, _ in todo.values()), given, expected(layer, given), strict=True))
     passed, checked, points, cut = True, 0, [], sorted({1, args.chunks})
     for way in args.ways:
         try:
@@ -77,7 +76,7 @@ def work(rank: int, ranks: int, device: str, args: argparse.Namespace) -> int:
             say(f"{way}: SKIPPED: {error}", flush=True)
             continue
         for chunks in cut:
-            for name, (counts, tokens, right) in drawn.items():
+            for name, counts, tokens, right in drawn:
                 found = check(mine, tokens, right, counts, tolerance, args.sum_in, chunks)
                 good = found.passed(tolerance)
                 passed, checked = passed and good, checked + 1

@@ -153,11 +153,13 @@ def local_part(name: str, layer: Layer, behind_router: bool) -> Callable[..., to
     """
     builders = BuilderRegistry.get_instance()
     if name == REFERENCE:
-        geometry = layer.geometry
+        stated = {layer.geometry: layer.geometry}
         if behind_router:
-            inside = moe_fp8_block_scale_routed.ROUTER_INSIDE
-            geometry = next(g for g, of in inside.items() if GEOMETRIES[of] | LOCAL == layer.of | LOCAL)
-        return builders.build_reference(on_a_rank(definition(geometry), layer))
+            stated = moe_fp8_block_scale_routed.ROUTER_INSIDE
+        alike = [key for key, inside in stated.items() if GEOMETRIES[inside] | LOCAL == layer.of | LOCAL]
+        if not alike:
+            raise UserError(f"--definition: no routed form of {layer.geometry} is stated")
+        return builders.build_reference(on_a_rank(definition(alike[0]), layer))
     found = packed_for(name, layer, behind_router)
     if found is None:
         form = "the routed form of " if behind_router else ""
@@ -175,12 +177,15 @@ def local_part(name: str, layer: Layer, behind_router: bool) -> Callable[..., to
     return run
 
 
-def expected(layer: Layer, tokens: Tokens) -> torch.Tensor:
-    """The whole layer's output for these tokens, [T, H] fp32, by the reference: a few experts after the other."""
-    ids, weights = routed(layer, tokens)
-    total = torch.zeros(tokens.x.shape, device=tokens.x.device)
+def expected(layer: Layer, batches: list[Tokens]) -> list[torch.Tensor]:
+    """The whole layer's output for each of these, [T, H] fp32, by the reference: a few experts after the other."""
+    device = str(batches[0].x.device)
+    choices = [routed(layer, tokens) for tokens in batches]
+    totals = [torch.zeros(tokens.x.shape, device=device) for tokens in batches]
     for first in range(0, layer.of["num_experts"], EXPERTS_AT_ONCE):
         some = range(first, min(first + EXPERTS_AT_ONCE, layer.of["num_experts"]))
-        held = weights_of(layer, some, str(tokens.x.device), gate_first=True)
-        total += moe_fp8_block_scale_routed.run(tokens.x, tokens.scale, ids, weights, *held, first).float()
-    return total
+        held = weights_of(layer, some, device, gate_first=True)
+        for tokens, choice, total in zip(batches, choices, totals, strict=True):
+            if len(total):
+                total += moe_fp8_block_scale_routed.run(tokens.x, tokens.scale, *choice, *held, first).float()
+    return totals
