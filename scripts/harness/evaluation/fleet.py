@@ -89,10 +89,14 @@ def fleet_of(gpu: str | None) -> Fleet:
         raise UserError(f"--ray: the cluster has {listed}: name one with --gpu; a table never mixes them")
     if not kinds:
         slots = int(sum(node.get("CPU", 0) for node in nodes))
-        return Fleet({"num_cpus": 1}, slots, f"{slots} CPUs of {len(nodes)} nodes")
+        return Fleet({"num_cpus": 1}, slots, f"{slots} CPUs of {nodes_text(len(nodes))}")
     kind, counts = gpu or next(iter(kinds)), kinds[gpu or next(iter(kinds))]
     pinned = {} if kind == "unknown" else {"accelerator_type": kind}
-    return Fleet({"num_gpus": 1} | pinned, sum(counts), f"{sum(counts)} {kind} GPUs of {len(counts)} nodes")
+    return Fleet({"num_gpus": 1} | pinned, sum(counts), f"{sum(counts)} {kind} GPUs of {nodes_text(len(counts))}")
+
+
+def nodes_text(count: int) -> str:
+    return f"{count} node{'s' * (count > 1)}"
 
 
 def surveyed(fleet: Fleet, modules: list[str]) -> Device:
