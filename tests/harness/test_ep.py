@@ -277,3 +277,18 @@ def test_two_ranks_with_interpreted_kernels(capfd):
 def test_four_ranks_are_exact_with_the_reference(capfd):
     lines = checked(capfd, "--ranks", "4", "--tolerance", "default", "--chunks", "1", "--sum-in", "fp32")
     assert len(lines) == 8
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+def test_two_gpus(tmp_path):
+    """Checked over NCCL, timed at one number of tokens, and recorded."""
+    output = tmp_path / "x.jsonl"
+    command = [sys.executable, "-m", "harness", "ep", "--solution", "triton_fused_v2", "--ranks", "2"]
+    command += ["--check-tokens", "16", "--tokens", "8", "--output", str(output)]
+    known = os.environ | {"NCCL_NVLS_ENABLE": "0"}
+    done = subprocess.run(command, env=known, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = record.read(output)
+    assert {point.way for point in found.points} >= {"gather"} and found.head.ranks == 2
+    assert all(point.there_ms > 0 and point.call_ms[1] > 0 for point in found.points)

@@ -354,3 +354,27 @@ def test_a_node_that_is_killed_costs_no_cell(cluster, tmp_path):
         assert there.evaluation.status == alone.evaluation.status
         assert there.evaluation.correctness.extra == pytest.approx(alone.evaluation.correctness.extra, abs=1e-2)
         assert provenance.of_trace(there).host and not provenance.of_trace(alone).host
+
+
+@pytest.mark.gpu
+def test_a_gpu_through_ray(tmp_path):
+    """A cluster that is started for the run: each process has one GPU, and every trace says which."""
+    pytest.importorskip("ray", reason="needs Ray: make setup-fleet")
+    output = tmp_path / "traces.jsonl"
+    command = [
+        sys.executable,
+        "-m",
+        "harness",
+        "run",
+        "--ray",
+        "--solutions",
+        "triton_fused_v2",
+        "--workloads",
+        "1",
+        "7",
+    ]
+    command += ["--warmup-runs", "1", "--iterations", "3", "--num-trials", "1", "--output", str(output)]
+    done = subprocess.run(command, cwd=paths.ROOT, capture_output=True, text=True, timeout=580)
+    assert done.returncode == 0, done.stdout + done.stderr
+    traces = trace_files.load(output)
+    assert len(traces) == 2 and all(t.is_successful() and " GPU-" in provenance.of_trace(t).host for t in traces)

@@ -36,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--ways", nargs="+", action=Names, choices=list(WAYS), default=list(WAYS), help="default: both")
     add("--sum-in", choices=list(DTYPES), default="bf16", help="what parts are sent back in; default: bf16")
     add("--chunks", type=count(), default=2, help="that a call is cut into, to overlap; default: 2")
+    add("--graph", action=argparse.BooleanOptionalAction, default=True, help="also time CUDA graphs, where possible")
     add("--tokens", nargs="+", type=count(), default=list(TOKENS), metavar="T", help="a rank, to be timed with")
     add("--check-tokens", type=count(), default=None, metavar="T", help="a rank; default: 64 with a GPU, else 2")
     add("--tolerance", choices=list(TOLERANCES), default="relaxed", help="default: relaxed")
@@ -84,7 +85,7 @@ def work(rank: int, ranks: int, device: str, args: argparse.Namespace) -> int:
                 verdict += "" if found.same else ", another answer the second time"
                 say(f"{way}  {name}, {chunks} chunk{'s' * (chunks > 1)}  {verdict}", flush=True)
         for tokens in args.tokens if device != "cpu" else ():
-            points.append(measure(mine, way, tokens, args.sum_in, device, tuple(cut)))
+            points.append(measure(mine, way, tokens, args.sum_in, device, cut, args.graph))
             say(line(points[-1]), flush=True)
     if rank == 0 and points:
         path = writable(args.output or record_file(args.solution, layer, device))
@@ -97,7 +98,8 @@ def line(point: record.Point) -> str:
     calls = ", ".join(f"{pieces} chunk{'s' * (pieces > 1)} {ms:.3f}" for pieces, ms in point.call_ms.items())
     sent = f"sends {point.there_bytes / 1e6:.2f} and {point.back_bytes / 1e6:.2f} MB"
     apart = f"there {point.there_ms:.3f}, products {point.products_ms:.3f}, back {point.back_ms:.3f}"
-    return f"{point.way}  T={point.tokens} a rank  {sent}  ms: {apart}; a call in {calls}"
+    graph = f"; as a graph {point.graph_ms:.3f}" if point.graph_ms else ""
+    return f"{point.way}  T={point.tokens} a rank  {sent}  ms: {apart}; a call in {calls}{graph}"
 
 
 def head(args: argparse.Namespace, layer: Layer, device: str) -> record.Head:

@@ -38,8 +38,8 @@ def now() -> torch.cuda.Event:
     return event
 
 
-def measure(rank: Rank, way: str, each: int, dtype: str, device: str, chunks: tuple[int, ...] = (1, 2)) -> Point:
-    """Of `each` tokens a rank. chunks: what a whole call is cut into."""
+def measure(rank: Rank, way: str, each: int, dtype: str, device: str, chunks: list[int], as_graph: bool) -> Point:
+    """Of `each` tokens a rank. chunks: what a whole call is cut into. as_graph: also as a CUDA graph, if it can be."""
     counts = [each] * dist.get_world_size()
     tokens = tokens_of(rank.layer, counts, dist.get_rank(), device)
     held, sum_in = (rank.run, rank.weights, rank.first_expert), DTYPES[dtype]
@@ -71,7 +71,7 @@ def measure(rank: Rank, way: str, each: int, dtype: str, device: str, chunks: tu
     there, products, back = timed(apart, device)
     calls = {pieces: timed(whole(pieces), device)[0] for pieces in chunks if pieces <= each}
     graph_ms = None
-    if not rank.way.HOST_WAITS:
+    if as_graph and not rank.way.HOST_WAITS:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):  # what is called for the first time has been called above
             rank.forward(tokens, counts, sum_in)

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from harness.core.errors import CannotRun
+from harness.core.errors import CannotRun, UserError
 from harness.evaluation.calling import first_line
 
 GRACE = 2.0  # s in which the others of a dead rank may end by themselves, to tell who was first
@@ -51,7 +51,7 @@ def enter(rank: int, ranks: int, init_method: str, timeout: float, work: Callabl
     try:
         with group(rank, ranks, init_method, timeout) as device:
             status = work(rank, ranks, device, *arguments)
-    except CannotRun as error:
+    except UserError as error:
         print(error, file=sys.stderr, flush=True)
         status = 1
     sys.stdout.flush()
