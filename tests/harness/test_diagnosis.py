@@ -277,7 +277,7 @@ class Worker:
 def test_what_a_worker_found_wrong_is_diagnosed_once(spoiled, monkeypatch):
     packed = spoiled("mine", "output.copy_(y)", "output.copy_(2 * y)")
     wrong = judged("mine", packed).traces["mine"].evaluation.model_copy(update={"log": "printed"})
-    monkeypatch.setattr(run.workers, "running", lambda log_dir: nullcontext(Worker(wrong)))
+    monkeypatch.setattr(run.workers, "running", lambda log_dir, clock: nullcontext(Worker(wrong)))
     monkeypatch.setattr(run.provenance, "here", lambda device, here=run.provenance.here, **known: here("cpu", **known))
     calls = []
     monkeypatch.setattr(diagnose_alone, "in_a_process", lambda *job: calls.append(job) or ["twice as much"])
