@@ -119,6 +119,22 @@ def test_without_ray_there_is_one_line(monkeypatch, capsys):
     assert line == "--ray: Ray is not installed: run `make setup-fleet`, or pip install '.[fleet]'"
 
 
+@pytest.mark.parametrize(
+    ("address", "status", "message"),
+    [
+        ("nonsense", 2, "--ray: got 'nonsense', want HOST:PORT of a cluster's head, as `ray start` prints it"),
+        ("ray://127.0.0.1:1", 2, "--ray: got 'ray://127.0.0.1:1', want HOST:PORT"),
+        ("127.0.0.1:1", 1, "--ray 127.0.0.1:1: nobody answers there: ConnectionRefusedError"),
+    ],
+)
+def test_a_cluster_that_is_not_there_is_one_line(address, status, message, monkeypatch, capsys):
+    """A user would miss: what is wrong, for the minutes that Ray tries to connect."""
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace())
+    assert cli.main(["run", "--ray", address]) == status
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(message)
+
+
 @pytest.mark.parametrize("argument", [["--gpu", "H200"], ["--pin"]])
 def test_what_is_for_a_cluster_is_refused_without_one(argument, capsys):
     assert cli.main(["run", *argument]) == 2

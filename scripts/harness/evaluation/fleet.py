@@ -7,6 +7,7 @@ GPU it is a process of its own, which takes longer to start than most cells to j
 import math
 import os
 import signal
+import socket
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -57,6 +58,8 @@ def connected(address: str | None) -> Iterator[None]:
         import ray
     except ModuleNotFoundError as error:
         raise CannotRun("--ray: Ray is not installed: run `make setup-fleet`, or pip install '.[fleet]'") from error
+    if address:
+        check_address(address)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         ray.init(address=address, logging_level="ERROR", include_dashboard=False if address is None else None)
@@ -67,6 +70,17 @@ def connected(address: str | None) -> Iterator[None]:
             yield
     finally:
         ray.shutdown()
+
+
+def check_address(address: str) -> None:
+    """Raise UserError for what is no HOST:PORT, CannotRun where nobody answers: Ray itself tries for minutes."""
+    host, _, port = address.rpartition(":")
+    if not host or "/" in host or not port.isdecimal():
+        raise UserError(f"--ray: got {address!r}, want HOST:PORT of a cluster's head, as `ray start` prints it")
+    try:
+        socket.create_connection((host, int(port)), timeout=10).close()
+    except (OSError, OverflowError) as error:
+        raise CannotRun(f"--ray {address}: nobody answers there: {first_line(error)}") from error
 
 
 def fleet_of(gpu: str | None) -> Fleet:
