@@ -53,8 +53,8 @@ def measured(traces: list[Trace]) -> dict[str, Times]:
     solutions = {trace.solution for trace in found}
     shared, own = {}, defaultdict(dict)
     for before, trace in pairwise(found):
-        times = (datetime.fromisoformat(t.evaluation.timestamp) for t in (before, trace))
-        seconds, uuid = -sum(t.timestamp() * sign for t, sign in zip(times, (1, -1), strict=True)), trace.workload.uuid
+        earlier, later = (datetime.fromisoformat(t.evaluation.timestamp) for t in (before, trace))
+        seconds, uuid = (later - earlier).total_seconds(), trace.workload.uuid
         if before.workload.uuid == uuid:
             own[uuid][trace.solution] = seconds
         else:
