@@ -1,0 +1,114 @@
+// gemm1_swiglu: G = W13 . x^T for this CTA's slices, h = silu(gate) * up times the routing weight, in fp16 with a power
+// of two for each row and slice.
+//
+// Of each tile of 16 weight rows eight are up and eight gate of the same columns, so the lane that has a sum of up has
+// its gate's, too.
+#pragma once
+#include "multiply.cuh"
+#include "numerics.cuh"
+#include "sum_over_warps.cuh"
+#include "weights.cuh"
+
+// Sums over this warp's K steps of slice `slice`, for up to 8 kTiles rows of the chunk.
+template <int kTiles>
+__device__ __forceinline__ void gemm1_slice(const Smem& s, const FusedArgs& args, WeightStream& weights,
+                                            const Chunk& chunk, int slice, float (&acc)[kTiles][kMTiles][4]) {
+  const int lane = weights.lane, g = lane / 4, t = lane % 4;
+  const int block = (chunk.expert * 2 * kInter + slice * kSliceColumns) / kBlockK;  // of up; gate's is kInter further
+  int token[kTiles];
+#pragma unroll
+  for (int n = 0; n < kTiles; n++)  // padding repeats the last row; its sums go nowhere
+    token[n] = s.token[chunk.first_row + min(kMmaN * n + g, chunk.rows - 1)];
+
+  for (int k = weights.warp; k < kKSteps1; k += kWarps) {
+    uint4 x[kTiles][2];
+    float x_scale[kTiles];
+#pragma unroll
+    for (int n = 0; n < kTiles; n++) {
+      const uint8_t* from = args.x + token[n] * kHidden + k * kBlockK + 32 * t;
+      x[n][0] = load_input(from), x[n][1] = load_input(from + 16);
+      x_scale[n] = load_input_float(args.x_scale + k * args.num_tokens + token[n]);
+    }
+    constexpr float kUnpackScales = kUnpackScale * kUnpackScale;  // both operands are unpacked
+    const float up = kUnpackScales * load_input_float(args.w1_scale + block * kKSteps1 + k);
+    const float gate = kUnpackScales * load_input_float(args.w1_scale + (block + kInter / kBlockK) * kKSteps1 + k);
+
+    const uint8_t* unit = weights.wait();
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+      WeightHalf w;
+      read_weights(w, unit, half);
+      if (half == 1) weights.advance();
+#pragma unroll
+      for (int n = 0; n < kTiles; n++) {
+        RowPiece rows;
+#pragma unroll
+        for (int i = 0; i < 4; i++) unpack(word_of(x[n][half], i), rows.word[i][0], rows.word[i][1]);
+        // the scales of rows 2 t and 2 t + 1 are with lanes whose g is that
+        const float first = __shfl_sync(kFullWarp, x_scale[n], 8 * t), second = __shfl_sync(kFullWarp, x_scale[n], 8 * t + 4);
+        const float scale[4] = {first * up, second * up, first * gate, second * gate};
+        multiply_half(acc[n], w, rows, scale);
+      }
+    }
+  }
+}
+
+// SwiGLU and the store of h for one tile of 8 rows. sum: what a lane of warps 0 to 3 has of 16 weight rows: of column
+// 8 warp + g of the slice up's sums of rows 2 t, 2 t + 1 and then gate's. For warps 0 to 3.
+__device__ __forceinline__ void store_h(Smem& s, const FusedArgs& args, const Chunk& chunk, int slice, int tile,
+                                        const float4& sum, int warp, int lane) {
+  const int g = lane / 4, t = lane % 4;
+  const int first = chunk.first_row + kMmaN * tile;
+  float h[2] = {swiglu(sum.x, sum.z), swiglu(sum.y, sum.w)};
+#pragma unroll
+  for (int p = 0; p < 2; p++) {
+    // padding repeats the last row here, too
+    const int row = min(first + 2 * t + p, (int)chunk.first_row + chunk.rows - 1);
+    h[p] *= args.num_tokens <= kRouteAllTokens ? s.row_weight[row]
+                                               : __ldcg(&args.scratch->weight[s.token[row]][chunk.expert]);
+    float amax = fabsf(h[p]);
+#pragma unroll
+    for (int d = 4; d < kWarp; d *= 2) amax = fmaxf(amax, __shfl_xor_sync(kFullWarp, amax, d));  // lanes of this row
+    if (g == 0) s.amax[warp][2 * t + p] = amax;
+  }
+  named_barrier_sync(kBarAmax, kMTiles * kWarp);
+#pragma unroll
+  for (int p = 0; p < 2; p++) {
+    const int r = 2 * t + p;
+    const float amax = fmaxf(fmaxf(s.amax[0][r], s.amax[1][r]), fmaxf(s.amax[2][r], s.amax[3][r]));
+    const float scale = fp16_scale(amax);
+    // column 32 t' + 8 j + g of K step slice / 4 (see FusedScratch), where t' = slice % 4 and j = warp
+    const int piece = 4 * warp + slice % kSlicesPerStep;
+    args.scratch->h[first + r][slice / kSlicesPerStep * kBlockK + 8 * piece + g] =
+        half_bits(h[p] * inverse_power_of_two(scale));
+    if (warp == 0 && g == 0) args.scratch->h_scale[first + r][slice] = scale;
+  }
+}
+
+template <int kTiles>
+__device__ __forceinline__ void gemm1_swiglu_slice(Smem& s, const FusedArgs& args, WeightStream& weights,
+                                                   const Chunk& chunk, int slice) {
+  float acc[kTiles][kMTiles][4] = {};
+  gemm1_slice<kTiles>(s, args, weights, chunk, slice, acc);
+#pragma unroll
+  for (int n = 0; n < kTiles; n++) {
+    if (kMmaN * n >= chunk.rows) break;
+    const float4 sum = sum_over_warps(s, acc[n], weights.warp, weights.lane);
+    if (weights.warp < kMTiles) store_h(s, args, chunk, slice, n, sum, weights.warp, weights.lane);
+    __syncthreads();
+  }
+}
+
+// All of this CTA's slices.
+__device__ __forceinline__ void gemm1_swiglu(Smem& s, const FusedArgs& args, WeightStream& weights,
+                                             const Division& division) {
+  for (int item = 0, at; (at = division.slice(blockIdx.x, item)) >= 0; item++) {
+    const Chunk chunk = s.chunk[at / kSlices];
+    const int slice = at % kSlices;
+    if (chunk.rows <= 8) gemm1_swiglu_slice<1>(s, args, weights, chunk, slice);
+    else if (chunk.rows <= 16) gemm1_swiglu_slice<2>(s, args, weights, chunk, slice);
+    else gemm1_swiglu_slice<4>(s, args, weights, chunk, slice);
+    // The barrier at the slice's end orders all stores of h before this release. The last warp does not sum up.
+    if (threadIdx.x == kThreads - 1) counter_arrive(&args.scratch->slices_stored[at / kSlices]);
+  }
+}

@@ -1,0 +1,165 @@
+// gemm2_combine: Y = W2 . h^T for this CTA's column tiles, chunk by chunk as h is complete, added to the tokens' sums.
+//
+// A column tile's sums lie in a slab of their own for each CTA that has the tile. A chunk has a token once, and chunks
+// are separated by barriers, so plain loads and stores add to them, and the order of the sums is always the same.
+#pragma once
+#include "multiply.cuh"
+#include "numerics.cuh"
+#include "sum_over_warps.cuh"
+#include "weights.cuh"
+
+// For a whole warp: waits until h of chunk n is complete. Returns the first chunk after it that may not be.
+__device__ __forceinline__ int wait_for_h(const unsigned* slices_stored, int n, int num_chunks) {
+  const int mine = n + threadIdx.x % kWarp;
+  unsigned missing;
+  do {
+    const bool there = mine >= num_chunks || load_acquire(slices_stored + mine) == kSlices;
+    missing = __ballot_sync(kFullWarp, !there);
+  } while (missing & 1);
+  __syncwarp();
+  return missing ? n + __ffs(missing) - 1 : n + kWarp;
+}
+
+// Sums over this warp's K steps of 64 output columns, for up to 8 kTiles rows of the chunk.
+template <int kTiles>
+__device__ __forceinline__ void gemm2_tile(const FusedArgs& args, WeightStream& weights, const Chunk& chunk,
+                                           int column_tile, float (&acc)[kTiles][kMTiles][4]) {
+  const int lane = weights.lane, g = lane / 4, t = lane % 4;
+  const int block = (chunk.expert * kHidden + column_tile * kColumnTile) / kBlockK;
+  for (int k = weights.warp; k < kKSteps2; k += kWarps) {
+    uint4 h[kTiles][4];
+    float h_scale[kTiles];
+#pragma unroll
+    for (int n = 0; n < kTiles; n++) {
+      const int padded = (chunk.rows + kMmaN - 1) / kMmaN * kMmaN;
+      const int row = chunk.first_row + min(kMmaN * n + g, padded - 1);
+      const uint16_t* from = args.scratch->h[row] + k * kBlockK + 8 * t;
+#pragma unroll
+      for (int j = 0; j < 4; j++) h[n][j] = load_shared_by_ctas(from + 32 * j);
+      h_scale[n] = load_shared_by_ctas_float(&args.scratch->h_scale[row][k * kSlicesPerStep + t]);
+    }
+    const float w_scale = kUnpackScale * load_input_float(args.w2_scale + block * kKSteps2 + k);
+
+    const uint8_t* unit = weights.wait();
+    float largest[kTiles];    // scale of the row, of the four slices in the K step
+    uint32_t relative[kTiles];  // this lane's slice's scale over that, as a pair of fp16
+#pragma unroll
+    for (int n = 0; n < kTiles; n++) {
+      largest[n] = fmaxf(h_scale[n], __shfl_xor_sync(kFullWarp, h_scale[n], 1));
+      largest[n] = fmaxf(largest[n], __shfl_xor_sync(kFullWarp, largest[n], 2));
+      const float ratio = h_scale[n] * inverse_power_of_two(largest[n]);
+      relative[n] = pack_fp16(ratio, ratio);
+    }
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+      WeightHalf w;
+      read_weights(w, unit, half);
+      if (half == 1) weights.advance();
+#pragma unroll
+      for (int n = 0; n < kTiles; n++) {
+        RowPiece rows;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+          const uint4& piece = h[n][2 * half + i / 2];
+          rows.word[i][0] = multiply_half2(i % 2 ? piece.z : piece.x, relative[n]);
+          rows.word[i][1] = multiply_half2(i % 2 ? piece.w : piece.y, relative[n]);
+        }
+        const float first = w_scale * __shfl_sync(kFullWarp, largest[n], 8 * t);
+        const float second = w_scale * __shfl_sync(kFullWarp, largest[n], 8 * t + 4);
+        const float scale[4] = {first, second, first, second};
+        multiply_half(acc[n], w, rows, scale);
+      }
+    }
+  }
+}
+
+template <int kTiles>
+__device__ __forceinline__ void gemm2_combine_tile(Smem& s, const FusedArgs& args, WeightStream& weights,
+                                                   const Chunk& chunk, int column_tile, float* slab) {
+  float acc[kTiles][kMTiles][4] = {};
+  gemm2_tile<kTiles>(args, weights, chunk, column_tile, acc);
+  const int warp = weights.warp, g = weights.lane / 4, t = weights.lane % 4;
+#pragma unroll
+  for (int n = 0; n < kTiles; n++) {
+    if (kMmaN * n >= chunk.rows) break;
+    // of rows 2 t and 2 t + 1: the sums so far of columns 16 warp + g and the eighth after it
+    float* sum[2];
+    float before[2][2];
+    bool exists[2];
+#pragma unroll
+    for (int p = 0; p < 2; p++) {
+      const int r = kMmaN * n + 2 * t + p;
+      exists[p] = warp < kMTiles && r < chunk.rows;
+      sum[p] = slab + (exists[p] ? s.token[chunk.first_row + r] : 0) * kColumnTile + kMmaM * warp + g;
+      before[p][0] = exists[p] ? __ldcg(sum[p]) : 0.0f;
+      before[p][1] = exists[p] ? __ldcg(sum[p] + 8) : 0.0f;
+    }
+    const float4 added = sum_over_warps(s, acc[n], warp, weights.lane);
+    if (exists[0]) __stcg(sum[0], before[0][0] + added.x), __stcg(sum[0] + 8, before[0][1] + added.z);
+    if (exists[1]) __stcg(sum[1], before[1][0] + added.y), __stcg(sum[1] + 8, before[1][1] + added.w);
+    __syncthreads();
+  }
+}
+
+// For all threads: tokens first to end - 1 of a column tile to the output; slab(p), p < parts: of the CTAs that have it.
+template <class Slab>
+__device__ __forceinline__ void store_output(const FusedArgs& args, int column_tile, int first, int end, int parts,
+                                             Slab slab) {
+  constexpr int kOctets = kColumnTile / 8;
+  for (int i = first * kOctets + threadIdx.x; i < end * kOctets; i += kThreads) {
+    float4 u = make_float4(0, 0, 0, 0), v = u;
+    for (int p = 0; p < parts; p++) {
+      const float4* from = reinterpret_cast<const float4*>(slab(p)) + 2 * i;
+      const float4 x = __ldcg(from), y = __ldcg(from + 1);
+      u.x += x.x, u.y += x.y, u.z += x.z, u.w += x.w;
+      v.x += y.x, v.y += y.y, v.z += y.z, v.w += y.w;
+    }
+    *reinterpret_cast<uint4*>(args.output + (size_t)(i / kOctets) * kHidden + column_tile * kColumnTile +
+                              i % kOctets * 8) =
+        make_uint4(pack_bf16(u.x, u.y), pack_bf16(u.z, u.w), pack_bf16(v.x, v.y), pack_bf16(v.z, v.w));
+  }
+}
+
+// For all threads: the sums of this CTA's column tiles are zero. Ends with a barrier.
+__device__ __forceinline__ void zero_sums(const FusedArgs& args, const Division& division) {
+  for (int place = 0; place < division.places(blockIdx.x); place++) {
+    float4* slab = reinterpret_cast<float4*>(args.slab(place, blockIdx.x, gridDim.x));
+    for (int i = threadIdx.x; i < args.num_tokens * kColumnTile / 4; i += kThreads)
+      __stcg(slab + i, make_float4(0, 0, 0, 0));
+  }
+  __syncthreads();
+}
+
+__device__ __forceinline__ void gemm2_combine(Smem& s, const FusedArgs& args, WeightStream& weights,
+                                              const Division& division) {
+  const int cta = blockIdx.x, places = division.places(cta);
+  int ready = 0;
+  for (int n = 0; n < division.chunks; n++) {
+    for (int place = 0; place < places; place++) {
+      if (!division.takes(cta, place, n)) continue;
+      if (n >= ready) ready = wait_for_h(args.scratch->slices_stored, n, division.chunks);
+      const Chunk chunk = s.chunk[n];
+      const int column_tile = division.column_tile(cta, place);
+      float* slab = args.slab(place, cta, gridDim.x);
+      if (chunk.rows <= 8) gemm2_combine_tile<1>(s, args, weights, chunk, column_tile, slab);
+      else if (chunk.rows <= 16) gemm2_combine_tile<2>(s, args, weights, chunk, column_tile, slab);
+      else gemm2_combine_tile<4>(s, args, weights, chunk, column_tile, slab);
+    }
+  }
+  for (int place = 0; place < division.alone; place++)
+    store_output(args, division.column_tile(cta, place), 0, args.num_tokens, 1,
+                 [&](int) { return args.slab(place, cta, gridDim.x); });
+  if (!division.shares(cta)) return;
+  const int tile = division.column_tile(cta, division.alone), split = division.split(cta), splits = division.splits;
+  if (splits > 1) {
+    // It cannot deadlock: a CTA arrives, after all its own work, before it waits.
+    if (threadIdx.x == 0) {
+      counter_arrive(&args.scratch->sums_added[tile]);
+      counter_wait(&args.scratch->sums_added[tile], splits);
+    }
+    __syncthreads();
+  }
+  store_output(args, tile, args.num_tokens * split / splits, args.num_tokens * (split + 1) / splits, splits, [&](int p) {
+    return args.slab(division.alone, cta % division.shared_tiles + p * division.shared_tiles, gridDim.x);
+  });
+}
