@@ -20,34 +20,46 @@ __device__ __forceinline__ void gemm1_slice(const Smem& s, const FusedArgs& args
   for (int n = 0; n < kTiles; n++)  // padding repeats the last row; its sums go nowhere
     token[n] = s.token[chunk.first_row + min(kMmaN * n + g, chunk.rows - 1)];
 
-  for (int k = weights.warp; k < kKSteps1; k += kWarps) {
-    uint4 x[kTiles][2];
-    float x_scale[kTiles];
+  // Of x a lane loads the pieces for both halves of a unit at once, or one after the other where registers are short.
+  constexpr int kPieces = kTiles <= 2 ? 2 : 1, kCount = kTilesAtOnce<kTiles>;
+  uint4 x[kTiles][kPieces];
+  const auto load_x = [&](int k, int first) {
 #pragma unroll
     for (int n = 0; n < kTiles; n++) {
-      const uint8_t* from = args.x + token[n] * kHidden + k * kBlockK + 32 * t;
-      x[n][0] = load_input(from), x[n][1] = load_input(from + 16);
-      x_scale[n] = load_input_float(args.x_scale + k * args.num_tokens + token[n]);
+#pragma unroll
+      for (int i = 0; i < kPieces; i++)
+        x[n][i] = load_input(args.x + token[n] * kHidden + k * kBlockK + 32 * t + 16 * (first + i));
     }
+  };
+  for (int k = weights.warp; k < kKSteps1; k += kWarps) {
+    load_x(k, 0);
+    float x_scale[kTiles];
+#pragma unroll
+    for (int n = 0; n < kTiles; n++) x_scale[n] = load_input_float(args.x_scale + k * args.num_tokens + token[n]);
     constexpr float kUnpackScales = kUnpackScale * kUnpackScale;  // both operands are unpacked
     const float up = kUnpackScales * load_input_float(args.w1_scale + block * kKSteps1 + k);
     const float gate = kUnpackScales * load_input_float(args.w1_scale + (block + kInter / kBlockK) * kKSteps1 + k);
 
     const uint8_t* unit = weights.wait();
-#pragma unroll
+#pragma unroll (kTiles <= 2 ? 2 : 1)  // unrolled, the halves would share registers that there are not
     for (int half = 0; half < 2; half++) {
-      WeightHalf w;
-      read_weights(w, unit, half);
-      if (half == 1) weights.advance();
+      if (half == 1 && kPieces == 1) load_x(k, 1);
 #pragma unroll
-      for (int n = 0; n < kTiles; n++) {
-        RowPiece rows;
+      for (int m = 0; m < kMTiles; m += kCount) {
+        WeightPiece<kCount> w;
+        read_weights(w, unit, half, m);
+        if (half == 1 && m + kCount == kMTiles) weights.advance();
 #pragma unroll
-        for (int i = 0; i < 4; i++) unpack(word_of(x[n][half], i), rows.word[i][0], rows.word[i][1]);
-        // the scales of rows 2 t and 2 t + 1 are with lanes whose g is that
-        const float first = __shfl_sync(kFullWarp, x_scale[n], 8 * t), second = __shfl_sync(kFullWarp, x_scale[n], 8 * t + 4);
-        const float scale[4] = {first * up, second * up, first * gate, second * gate};
-        multiply_half(acc[n], w, rows, scale);
+        for (int n = 0; n < kTiles; n++) {
+          RowPiece rows;
+#pragma unroll
+          for (int i = 0; i < 4; i++) unpack(word_of(x[n][kPieces == 1 ? 0 : half], i), rows.word[i][0], rows.word[i][1]);
+          // the scales of rows 2 t and 2 t + 1 are with lanes whose g is that
+          const float first = __shfl_sync(kFullWarp, x_scale[n], 8 * t);
+          const float second = __shfl_sync(kFullWarp, x_scale[n], 8 * t + 4);
+          const float scale[4] = {first * up, second * up, first * gate, second * gate};
+          multiply(acc[n], m, w, rows, scale);
+        }
       }
     }
   }

@@ -26,18 +26,25 @@ __device__ __forceinline__ void gemm2_tile(const FusedArgs& args, WeightStream& 
                                            int column_tile, float (&acc)[kTiles][kMTiles][4]) {
   const int lane = weights.lane, g = lane / 4, t = lane % 4;
   const int block = (chunk.expert * kHidden + column_tile * kColumnTile) / kBlockK;
-  for (int k = weights.warp; k < kKSteps2; k += kWarps) {
-    uint4 h[kTiles][4];
-    float h_scale[kTiles];
+  // Of h a lane loads the pieces for both halves of a unit at once, or one after the other where registers are short.
+  constexpr int kPieces = kTiles <= 2 ? 4 : 2, kCount = kTilesAtOnce<kTiles>;
+  const int last = (chunk.rows + kMmaN - 1) / kMmaN * kMmaN - 1;
+  const auto row_of = [&](int n) { return chunk.first_row + min(kMmaN * n + g, last); };
+  uint4 h[kTiles][kPieces];
+  const auto load_h = [&](int k, int first) {
 #pragma unroll
     for (int n = 0; n < kTiles; n++) {
-      const int padded = (chunk.rows + kMmaN - 1) / kMmaN * kMmaN;
-      const int row = chunk.first_row + min(kMmaN * n + g, padded - 1);
-      const uint16_t* from = args.scratch->h[row] + k * kBlockK + 8 * t;
+      const uint16_t* from = args.scratch->h[row_of(n)] + k * kBlockK + 8 * t + 32 * first;
 #pragma unroll
-      for (int j = 0; j < 4; j++) h[n][j] = load_shared_by_ctas(from + 32 * j);
-      h_scale[n] = load_shared_by_ctas_float(&args.scratch->h_scale[row][k * kSlicesPerStep + t]);
+      for (int j = 0; j < kPieces; j++) h[n][j] = load_shared_by_ctas(from + 32 * j);
     }
+  };
+  for (int k = weights.warp; k < kKSteps2; k += kWarps) {
+    load_h(k, 0);
+    float h_scale[kTiles];
+#pragma unroll
+    for (int n = 0; n < kTiles; n++)
+      h_scale[n] = load_shared_by_ctas_float(&args.scratch->h_scale[row_of(n)][k * kSlicesPerStep + t]);
     const float w_scale = kUnpackScale * load_input_float(args.w2_scale + block * kKSteps2 + k);
 
     const uint8_t* unit = weights.wait();
@@ -50,24 +57,28 @@ __device__ __forceinline__ void gemm2_tile(const FusedArgs& args, WeightStream& 
       const float ratio = h_scale[n] * inverse_power_of_two(largest[n]);
       relative[n] = pack_fp16(ratio, ratio);
     }
-#pragma unroll
+#pragma unroll (kTiles <= 2 ? 2 : 1)  // unrolled, the halves would share registers that there are not
     for (int half = 0; half < 2; half++) {
-      WeightHalf w;
-      read_weights(w, unit, half);
-      if (half == 1) weights.advance();
+      if (half == 1 && kPieces == 2) load_h(k, 2);
 #pragma unroll
-      for (int n = 0; n < kTiles; n++) {
-        RowPiece rows;
+      for (int m = 0; m < kMTiles; m += kCount) {
+        WeightPiece<kCount> w;
+        read_weights(w, unit, half, m);
+        if (half == 1 && m + kCount == kMTiles) weights.advance();
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-          const uint4& piece = h[n][2 * half + i / 2];
-          rows.word[i][0] = multiply_half2(i % 2 ? piece.z : piece.x, relative[n]);
-          rows.word[i][1] = multiply_half2(i % 2 ? piece.w : piece.y, relative[n]);
+        for (int n = 0; n < kTiles; n++) {
+          RowPiece rows;
+#pragma unroll
+          for (int i = 0; i < 4; i++) {
+            const uint4& piece = h[n][kPieces == 2 ? i / 2 : 2 * half + i / 2];
+            rows.word[i][0] = multiply_half2(i % 2 ? piece.z : piece.x, relative[n]);
+            rows.word[i][1] = multiply_half2(i % 2 ? piece.w : piece.y, relative[n]);
+          }
+          const float first = w_scale * __shfl_sync(kFullWarp, largest[n], 8 * t);
+          const float second = w_scale * __shfl_sync(kFullWarp, largest[n], 8 * t + 4);
+          const float scale[4] = {first, second, first, second};
+          multiply(acc[n], m, w, rows, scale);
         }
-        const float first = w_scale * __shfl_sync(kFullWarp, largest[n], 8 * t);
-        const float second = w_scale * __shfl_sync(kFullWarp, largest[n], 8 * t + 4);
-        const float scale[4] = {first, second, first, second};
-        multiply_half(acc[n], w, rows, scale);
       }
     }
   }
