@@ -1,0 +1,17 @@
+// Prints how mma_fused divides its work: mma_division CTAS CHUNKS. "slice CTA NUMBER" for each slice of a CTA, in its
+// order; "tile CTA PLACE COLUMN_TILE CHUNK" for each chunk that a CTA multiplies for a column tile.
+#include <cstdio>
+#include <cstdlib>
+
+#include "division.cuh"
+
+int main(int, char** arguments) {
+  const Division division(atoi(arguments[1]), atoi(arguments[2]));
+  for (int cta = 0; cta < division.ctas; cta++) {
+    for (int item = 0, at; (at = division.slice(cta, item)) >= 0; item++) printf("slice %d %d\n", cta, at);
+    for (int chunk = 0; chunk < division.chunks; chunk++)
+      for (int place = 0; place < division.places(cta); place++)
+        if (division.takes(cta, place, chunk))
+          printf("tile %d %d %d %d\n", cta, place, division.column_tile(cta, place), chunk);
+  }
+}
