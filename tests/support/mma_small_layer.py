@@ -17,7 +17,13 @@ LAYERS = {
 CPP = {"num_experts": "Experts", "num_local_experts": "Local", "top_k": "TopK", "num_groups": "RoutingGroups"}
 CPP |= {"kept_groups": "KeptGroups", "hidden_size": "Hidden", "intermediate_size": "Inter"}
 # shared memory in KiB, TMA, cvt -> architectures that are built like that
-CONFIGURATIONS = {(227, 1, 1): "sm_90", (163, 0, 0): "sm_80", (99, 0, 0): "sm_86", (99, 0, 1): "sm_89", (99, 1, 1): "sm_120"}
+CONFIGURATIONS = {
+    (227, 1, 1): "sm_90",
+    (163, 0, 0): "sm_80",
+    (99, 0, 0): "sm_86",
+    (99, 0, 1): "sm_89",
+    (99, 1, 1): "sm_120",
+}
 PADDED = 8  # an expert's rows are padded to a multiple
 H_ERROR, BF16_ERROR = 2e-3, 5e-3  # of 128 columns, relative to their norm
 
@@ -109,3 +115,17 @@ def from_bytes(raw, of, num_tokens):
     scale = data[at + rows * inter * 2 :].clone().view(torch.float32).view(rows, inter // 32)
     assert math.prod(scale.shape) == rows * inter // 32
     return output, h, scale
+
+
+def stage_sources(geometry):
+    """Path -> text of the test build for a definition, which hands out its scratch."""
+    packed = {file.path: file.content for file in pack("mma_fused")[geometry].sources}
+    texts = {path: text for path, text in packed.items() if path.endswith((".cu", ".cuh"))}
+    return texts | {"run.cuh": texts.pop("run.cu"), "stages.cu": (SAMPLES / "mma_stages.cu").read_text()}
+
+
+def flags(configuration):
+    """Of nvcc or a C++ compiler."""
+    return [
+        f"-DMMA_FUSED_{name}={value}" for name, value in zip(("SMEM_KIB", "TMA", "CVT"), configuration, strict=True)
+    ]
