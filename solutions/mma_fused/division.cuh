@@ -1,5 +1,4 @@
-// division: which slices of h and which output columns a CTA has, from the number of CTAs and chunks alone. Every warp
-// computes the same lists.
+// division: which slices of h and which output columns a CTA has, from the number of CTAs and chunks alone.
 //
 // Slices of all chunks form one list, which the CTAs take from the front side by side: h of the first chunks is complete
 // long before that of the last, and gemm2 begins with them while other CTAs still compute slices.
@@ -8,47 +7,62 @@
 
 #include "sizes.cuh"
 
+// Column tiles that each of so many CTAs has alone; the rest, fewer than CTAs; CTAs that share one of the rest.
+struct ColumnTiles {
+  int alone, shared, splits;
+  __host__ __device__ explicit ColumnTiles(int ctas)
+      : alone(kColumnTiles / ctas), shared(kColumnTiles % ctas), splits(1) {
+    if (shared > 0) splits = ctas / shared < kMaxSplits ? ctas / shared : kMaxSplits;
+  }
+  // Places for column tiles that a CTA has at most: those it has alone, and then a shared one.
+  __host__ __device__ int most_places() const { return alone + (shared > 0); }
+};
+
+// Of one CTA.
 struct Division {
-  int ctas, chunks;
-  int alone;         // column tiles that each CTA has for itself
-  int shared_tiles;  // the rest: fewer than CTAs
-  int splits;        // CTAs that share each of these; CTA `split` takes every splits-th chunk
+  int ctas, cta, chunks;
+  // gemm1
+  int rounds;         // in which each CTA takes a slice
+  int left;           // slices after these
+  int first_left;     // the CTA's first among them; -1 without one
+  int left_distance;  // to its next
+  // gemm2
+  int alone;        // column tiles that it has alone
+  int shared_tile;  // the column tile that it shares; -1 without one
+  int sharing_cta;  // the first of the CTAs that share it; others follow in steps of sharing_distance
+  int sharing_distance;
+  int split, splits;  // this CTA takes chunks n with n % splits == split
 
-  __host__ __device__ Division(int ctas_, int chunks_)
-      : ctas(ctas_), chunks(chunks_), alone(kColumnTiles / ctas_), shared_tiles(kColumnTiles % ctas_), splits(1) {
-    if (shared_tiles > 0) splits = ctas / shared_tiles < kMaxSplits ? ctas / shared_tiles : kMaxSplits;
-  }
+  __host__ __device__ Division(int ctas_, int cta_, int chunks_) : ctas(ctas_), cta(cta_), chunks(chunks_) {
+    const ColumnTiles tiles(ctas);
+    alone = tiles.alone, splits = tiles.splits, sharing_distance = tiles.shared;
+    const bool shares = cta < tiles.shared * splits;
+    split = shares ? cta / tiles.shared : 0;
+    sharing_cta = shares ? cta % tiles.shared : 0;
+    shared_tile = shares ? alone * ctas + sharing_cta : -1;
 
-  // ---- gemm1 ----
-
-  // A CTA's slice number `item`, as chunk * kSlices + slice of the chunk; -1 if it has fewer.
-  __host__ __device__ int slice(int cta, int item) const {
-    const int slices = chunks * kSlices, rounds = slices / ctas, left = slices % ctas;
-    if (item < rounds) return item * ctas + cta;
-    const int with_columns = alone > 0 ? ctas : shared_tiles * splits, without = ctas - with_columns;
-    // So many slices a CTA without columns finishes before the others reach gemm2's last chunk but one, whose bytes are
-    // kColumnTile * kInter for each; a slice is kUnitRows * kHidden.
+    const int slices = chunks * kSlices;
+    rounds = slices / ctas, left = slices % ctas;
+    // They go first to the CTAs without columns, as many as those finish before the others reach gemm2's last chunk but
+    // one, whose bytes are kColumnTile * kInter for each; a slice is kUnitRows * kHidden. What still is left goes to the
+    // others, one each, to the last of them first: these may have fewer columns.
+    const int with_columns = alone > 0 ? ctas : tiles.shared * splits, without = ctas - with_columns;
     const int early = (chunks / splits - 2) * (kColumnTile * kInter) / (kUnitRows * kHidden);
-    const int spare = early > 1 ? early : 1;
-    const int others = left - without * spare > 0 ? left - without * spare : 0;  // CTAs with columns that take one
-    int at = left;
-    if (cta >= with_columns) at = others + (item - rounds) * without + cta - with_columns;
-    else if (item == rounds && with_columns - 1 - cta < others) at = with_columns - 1 - cta;  // the last: fewer columns
-    return at < left ? rounds * ctas + at : -1;
+    const int rest = left - without * (early > 1 ? early : 1), others = rest > 0 ? rest : 0;
+    if (cta >= with_columns) first_left = others + cta - with_columns, left_distance = without;
+    else first_left = with_columns - 1 - cta < others ? with_columns - 1 - cta : -1, left_distance = left;
   }
 
-  // ---- gemm2 ----
-
-  // Column tiles of a CTA are in places 0 to places(cta) - 1; the last may be shared.
-  __host__ __device__ bool shares(int cta) const { return cta < shared_tiles * splits; }
-  __host__ __device__ int places(int cta) const { return alone + shares(cta); }
-  __host__ __device__ int most_places() const { return alone + (shared_tiles > 0); }
-  __host__ __device__ int split(int cta) const { return cta / shared_tiles; }
-  __host__ __device__ int column_tile(int cta, int place) const {
-    return place < alone ? place * ctas + cta : alone * ctas + cta % shared_tiles;
+  // The CTA's slice number `item`, as chunk * kSlices + slice of the chunk; -1 if it has fewer.
+  __host__ __device__ int slice(int item) const {
+    if (item < rounds) return item * ctas + cta;
+    const int at = first_left + (item - rounds) * left_distance;
+    return first_left >= 0 && at < left ? rounds * ctas + at : -1;
   }
+
+  // Column tiles are in places 0 to places() - 1; the last may be shared.
+  __host__ __device__ int places() const { return alone + (shared_tile >= 0); }
+  __host__ __device__ int column_tile(int place) const { return place < alone ? place * ctas + cta : shared_tile; }
   // Whether the CTA multiplies this chunk for the tile in this place.
-  __host__ __device__ bool takes(int cta, int place, int chunk) const {
-    return place < alone || chunk % splits == split(cta);
-  }
+  __host__ __device__ bool takes(int place, int chunk) const { return place < alone || chunk % splits == split; }
 };

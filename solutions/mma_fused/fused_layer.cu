@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   route(s, args);
   permute(s, args.num_tokens);
 
-  const Division division(gridDim.x, s.num_chunks);
+  if (threadIdx.x == kThreads - 1) s.division = Division(gridDim.x, blockIdx.x, s.num_chunks);
 #if MMA_FUSED_TMA
   if (threadIdx.x % kWarp == 0) {
     prefetch_tensor_map(&maps.w1);
@@ -66,19 +66,19 @@ __global__ void __launch_bounds__(kThreads, 1)
     mbar_init_fence();
   }
   fence_proxy_async_shared();  // routing lay where TMA writes
-  __syncthreads();
 #endif
-  WeightStream weights(s, maps, args, division);
-  zero_sums(args, division);
-  gemm1_swiglu(s, args, weights, division);
-  gemm2_combine(s, args, weights, division);
+  __syncthreads();
+  WeightStream weights(s, maps, args);
+  zero_sums(args, s.division);
+  gemm1_swiglu(s, args, weights);
+  gemm2_combine(s, args, weights);
 
   // The last CTA to finish leaves the counters at zero for the next launch; no CTA reads them any more.
   __syncthreads();
   FusedScratch& scratch = *args.scratch;
   if (threadIdx.x == 0 && atomicAdd(&scratch.counters[kFinished], 1) == gridDim.x - 1) {
     for (int i = kRouted; i <= kFinished; i++) scratch.counters[i] = 0;
-    for (int n = 0; n < division.chunks; n++) scratch.slices_stored[n] = 0;
+    for (int n = 0; n < s.num_chunks; n++) scratch.slices_stored[n] = 0;
     for (int n = 0; n < kColumnTiles; n++) scratch.sums_added[n] = 0;
   }
 }

@@ -112,9 +112,8 @@ __device__ __forceinline__ void gemm1_swiglu_slice(Smem& s, const FusedArgs& arg
 }
 
 // All of this CTA's slices.
-__device__ __forceinline__ void gemm1_swiglu(Smem& s, const FusedArgs& args, WeightStream& weights,
-                                             const Division& division) {
-  for (int item = 0, at; (at = division.slice(blockIdx.x, item)) >= 0; item++) {
+__device__ __forceinline__ void gemm1_swiglu(Smem& s, const FusedArgs& args, WeightStream& weights) {
+  for (int item = 0, at; (at = s.division.slice(item)) >= 0; item++) {
     const Chunk chunk = s.chunk[at / kSlices];
     const int slice = at % kSlices;
     if (chunk.rows <= 8) gemm1_swiglu_slice<1>(s, args, weights, chunk, slice);

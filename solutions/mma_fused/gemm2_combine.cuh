@@ -133,44 +133,47 @@ __device__ __forceinline__ void store_output(const FusedArgs& args, int column_t
 
 // For all threads: the sums of this CTA's column tiles are zero. Ends with a barrier.
 __device__ __forceinline__ void zero_sums(const FusedArgs& args, const Division& division) {
-  for (int place = 0; place < division.places(blockIdx.x); place++) {
-    float4* slab = reinterpret_cast<float4*>(args.slab(place, blockIdx.x, gridDim.x));
+  for (int place = 0; place < division.places(); place++) {
+    float4* slab = reinterpret_cast<float4*>(args.slab(place, division.cta, division.ctas));
     for (int i = threadIdx.x; i < args.num_tokens * kColumnTile / 4; i += kThreads)
       __stcg(slab + i, make_float4(0, 0, 0, 0));
   }
   __syncthreads();
 }
 
-__device__ __forceinline__ void gemm2_combine(Smem& s, const FusedArgs& args, WeightStream& weights,
-                                              const Division& division) {
-  const int cta = blockIdx.x, places = division.places(cta);
+__device__ __forceinline__ void gemm2_combine(Smem& s, const FusedArgs& args, WeightStream& weights) {
+  const Division& division = s.division;
   int ready = 0;
+#pragma unroll 1
   for (int n = 0; n < division.chunks; n++) {
-    for (int place = 0; place < places; place++) {
-      if (!division.takes(cta, place, n)) continue;
+#pragma unroll 1
+    for (int place = 0; place < division.places(); place++) {
+      if (!division.takes(place, n)) continue;
       if (n >= ready) ready = wait_for_h(args.scratch->slices_stored, n, division.chunks);
       const Chunk chunk = s.chunk[n];
-      const int column_tile = division.column_tile(cta, place);
-      float* slab = args.slab(place, cta, gridDim.x);
+      const int column_tile = division.column_tile(place);
+      float* slab = args.slab(place, division.cta, division.ctas);
       if (chunk.rows <= 8) gemm2_combine_tile<1>(s, args, weights, chunk, column_tile, slab);
       else if (chunk.rows <= 16) gemm2_combine_tile<2>(s, args, weights, chunk, column_tile, slab);
       else gemm2_combine_tile<4>(s, args, weights, chunk, column_tile, slab);
     }
   }
   for (int place = 0; place < division.alone; place++)
-    store_output(args, division.column_tile(cta, place), 0, args.num_tokens, 1,
-                 [&](int) { return args.slab(place, cta, gridDim.x); });
-  if (!division.shares(cta)) return;
-  const int tile = division.column_tile(cta, division.alone), split = division.split(cta), splits = division.splits;
+    store_output(args, division.column_tile(place), 0, args.num_tokens, 1,
+                 [&](int) { return args.slab(place, division.cta, division.ctas); });
+  if (division.shared_tile < 0) return;
+  const int split = division.split, splits = division.splits;
   if (splits > 1) {
     // It cannot deadlock: a CTA arrives, after all its own work, before it waits.
     if (threadIdx.x == 0) {
-      counter_arrive(&args.scratch->sums_added[tile]);
-      counter_wait(&args.scratch->sums_added[tile], splits);
+      unsigned* added = &args.scratch->sums_added[division.shared_tile];
+      counter_arrive(added);
+      counter_wait(added, splits);
     }
     __syncthreads();
   }
-  store_output(args, tile, args.num_tokens * split / splits, args.num_tokens * (split + 1) / splits, splits, [&](int p) {
-    return args.slab(division.alone, cta % division.shared_tiles + p * division.shared_tiles, gridDim.x);
-  });
+  store_output(args, division.shared_tile, args.num_tokens * split / splits, args.num_tokens * (split + 1) / splits,
+               splits, [&](int p) {
+                 return args.slab(division.alone, division.sharing_cta + p * division.sharing_distance, division.ctas);
+               });
 }

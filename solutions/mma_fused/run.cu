@@ -56,7 +56,7 @@ static ffi::Tensor allocate(DLDevice device, size_t bytes) {
 
 // Slabs of output sums, for the most tokens.
 static size_t sums_bytes(int ctas) {
-  return (size_t)Division(ctas, 0).most_places() * ctas * kMaxTokens * kColumnTile * sizeof(float);
+  return (size_t)ColumnTiles(ctas).most_places() * ctas * kMaxTokens * kColumnTile * sizeof(float);
 }
 
 // Scratch whose counters are zero between calls, and sums. Calls on one stream run in order and share it; it is made at

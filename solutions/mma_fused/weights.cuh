@@ -8,7 +8,7 @@
 // With up to this many chunks weights are loaded as evict_first, else as evict_unchanged: measured for hopper_fused.
 constexpr int kEvictFirstChunks = 8;
 
-// The next unit to load.
+// A place in the warp's list of units.
 struct UnitCursor {
   bool gemm2 = false, done = false;
   int item = -1;             // gemm1: number of the CTA's slice
@@ -16,24 +16,22 @@ struct UnitCursor {
   int at = 0;                // gemm1: slice in the list; gemm2: column tile
   int k;                     // K step
 
-  // To the warp's first unit, if it has any.
-  __device__ UnitCursor(const Division& division, int warp) : k(kKSteps1) { advance(division, warp); }
+  __device__ UnitCursor() : k(kKSteps1) {}  // before the warp's first unit
 
   __device__ void advance(const Division& division, int warp) {
-    const int cta = blockIdx.x;
     k += kWarps;
     while (!done && k >= (gemm2 ? kKSteps2 : kKSteps1)) {
       k = warp;
       if (!gemm2) {
-        at = division.slice(cta, ++item);
+        at = division.slice(++item);
         gemm2 = at < 0;
       }
       if (gemm2) {
         do {
-          if (++place >= division.places(cta)) place = 0, chunk++;
-          done = chunk >= division.chunks || division.places(cta) == 0;
-        } while (!done && !division.takes(cta, place, chunk));
-        if (!done) at = division.column_tile(cta, place);
+          if (++place >= division.places()) place = 0, chunk++;
+          done = chunk >= division.chunks || division.places() == 0;
+        } while (!done && !division.takes(place, chunk));
+        if (!done) at = division.column_tile(place);
       }
     }
   }
@@ -43,21 +41,19 @@ struct WeightStream {
   Smem& s;
   const TensorMaps& maps;
   const FusedArgs& args;
-  const Division& division;
   const int warp, lane;
   const uint64_t policy;
-  UnitCursor next;
+  UnitCursor next;  // the unit loaded last
   int stage = 0, phase = 0;  // of the unit that the warp multiplies next
 
-  __device__ WeightStream(Smem& smem, const TensorMaps& maps_, const FusedArgs& args_, const Division& division_)
+  __device__ WeightStream(Smem& smem, const TensorMaps& maps_, const FusedArgs& args_)
       : s(smem),
         maps(maps_),
         args(args_),
-        division(division_),
         warp(__shfl_sync(kFullWarp, threadIdx.x / kWarp, 0)),  // uniform, and the compiler knows it
         lane(threadIdx.x % kWarp),
-        policy(smem.num_chunks <= kEvictFirstChunks ? l2_evict_first() : l2_evict_unchanged()),
-        next(division_, warp) {
+        policy(smem.division.chunks <= kEvictFirstChunks ? l2_evict_first() : l2_evict_unchanged()) {
+#pragma unroll 1
     for (int i = 0; i < kStages; i++) load(i);
   }
 
@@ -81,6 +77,7 @@ struct WeightStream {
 
  private:
   __device__ void load(int into) {
+    if (!next.done) next.advance(s.division, warp);
     uint8_t* to = s.stages[warp][into];
     if (!next.done) {
       const Chunk& chunk = s.chunk[next.gemm2 ? next.chunk : next.at / kSlices];
@@ -108,7 +105,6 @@ struct WeightStream {
         cp_async_16(to + row * kBlockK + (piece ^ row % 8) * 16, from + source * pitch, policy);
       }
 #endif
-      next.advance(division, warp);
     }
 #if !MMA_FUSED_TMA
     cp_async_commit();  // also without a unit: wait() counts groups

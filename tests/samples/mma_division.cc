@@ -6,12 +6,13 @@
 #include "division.cuh"
 
 int main(int, char** arguments) {
-  const Division division(atoi(arguments[1]), atoi(arguments[2]));
-  for (int cta = 0; cta < division.ctas; cta++) {
-    for (int item = 0, at; (at = division.slice(cta, item)) >= 0; item++) printf("slice %d %d\n", cta, at);
-    for (int chunk = 0; chunk < division.chunks; chunk++)
-      for (int place = 0; place < division.places(cta); place++)
-        if (division.takes(cta, place, chunk))
-          printf("tile %d %d %d %d\n", cta, place, division.column_tile(cta, place), chunk);
+  const int ctas = atoi(arguments[1]), chunks = atoi(arguments[2]);
+  for (int cta = 0; cta < ctas; cta++) {
+    const Division division(ctas, cta, chunks);
+    for (int item = 0, at; (at = division.slice(item)) >= 0; item++) printf("slice %d %d\n", cta, at);
+    for (int chunk = 0; chunk < chunks; chunk++)
+      for (int place = 0; place < division.places(); place++)
+        if (division.takes(place, chunk))
+          printf("tile %d %d %d %d\n", cta, place, division.column_tile(place), chunk);
   }
 }

@@ -35,7 +35,7 @@ int main(int, char** arguments) {
   args.scratch = static_cast<FusedScratch*>(aligned_alloc(256, sizeof(FusedScratch)));
   memset(static_cast<void*>(args.scratch), 0xff, sizeof(FusedScratch));  // NaN
   memset(static_cast<void*>(args.scratch), 0, offsetof(FusedScratch, mask));
-  const size_t slabs = (size_t)Division(ctas, 0).most_places() * ctas;
+  const size_t slabs = (size_t)ColumnTiles(ctas).most_places() * ctas;
   std::vector<float> sums(slabs * tokens * kColumnTile, NAN);
   args.sums = sums.data();
   TensorMaps maps;
