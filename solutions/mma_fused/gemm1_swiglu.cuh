@@ -118,7 +118,7 @@ __device__ __forceinline__ void gemm1_swiglu(Smem& s, const FusedArgs& args, Wei
     const int slice = at % kSlices;
     if (chunk.rows <= 8) gemm1_swiglu_slice<1>(s, args, weights, chunk, slice);
     else if (chunk.rows <= 16) gemm1_swiglu_slice<2>(s, args, weights, chunk, slice);
-    else gemm1_swiglu_slice<4>(s, args, weights, chunk, slice);
+    else gemm1_swiglu_slice<3>(s, args, weights, chunk, slice);
     // The barrier at the slice's end orders all stores of h before this release. The last warp does not sum up.
     if (threadIdx.x == kThreads - 1) counter_arrive(&args.scratch->slices_stored[at / kSlices]);
   }

@@ -155,7 +155,7 @@ __device__ __forceinline__ void gemm2_combine(Smem& s, const FusedArgs& args, We
       float* slab = args.slab(place, division.cta, division.ctas);
       if (chunk.rows <= 8) gemm2_combine_tile<1>(s, args, weights, chunk, column_tile, slab);
       else if (chunk.rows <= 16) gemm2_combine_tile<2>(s, args, weights, chunk, column_tile, slab);
-      else gemm2_combine_tile<4>(s, args, weights, chunk, column_tile, slab);
+      else gemm2_combine_tile<3>(s, args, weights, chunk, column_tile, slab);
     }
   }
   for (int place = 0; place < division.alone; place++)

@@ -1,4 +1,4 @@
-"""mma_fused's kernel on the host: a whole grid as fibers, with the instructions of each architecture's path modelled."""
+"""mma_fused's kernel on the host: a whole grid as fibers, each architecture's instructions modelled."""
 
 import subprocess
 
@@ -7,7 +7,7 @@ import mma_small_layer as small
 import pytest
 import torch
 
-pytestmark = pytest.mark.xdist_group("mma on host")  # one worker builds the programs
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("mma on host")]  # one worker builds the programs
 
 
 @pytest.fixture(scope="module")
@@ -20,10 +20,8 @@ def program(tmp_path_factory):
             folder = tmp_path_factory.mktemp(layer)
             for name, text in small.host_sources(small.LAYERS[layer]).items():
                 (folder / name).write_text(text)
-            smem, tma, cvt = configuration
-            command = ["c++", "-std=c++20", "-O1", "-w", f"-I{folder}", f"-DMMA_FUSED_SMEM_KIB={smem}"]
-            command += [f"-DMMA_FUSED_TMA={tma}", f"-DMMA_FUSED_CVT={cvt}", small.SAMPLES / "mma_layer.cc"]
-            subprocess.run([*command, "-o", folder / "layer"], check=True)
+            command = ["c++", "-std=c++20", "-O1", "-w", f"-I{folder}", *small.flags(configuration)]
+            subprocess.run([*command, small.SAMPLES / "mma_layer.cc", "-o", folder / "layer"], check=True)
             built[layer, configuration] = folder / "layer"
         return built[layer, configuration]
 
@@ -68,7 +66,7 @@ def test_chunks_of_every_size(program, tmp_path):
     arguments["routing_logits"] = arguments["routing_logits"] + popular
     assert stages.is_clear(of, arguments["routing_logits"], arguments["routing_bias"]).all()
     chosen, _, _ = small.rows_of(of, arguments)
-    assert {1, 2, 3, 4, 5} <= {-(-int(count) // 8) for count in chosen.sum(0)}, chosen.sum(0)
+    assert {1, 2, 3, 4, 5} <= {-(-int(count) // 8) for count in chosen.sum(0)}
     output, h, scale = run(program("ds", (227, 1, 1)), of, arguments, 4, tmp_path)
     assert (fault := small.first_fault(of, arguments, output, h, scale)) is None, fault
 

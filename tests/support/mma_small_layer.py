@@ -24,7 +24,7 @@ CONFIGURATIONS = {
     (99, 0, 1): "sm_89",
     (99, 1, 1): "sm_120",
 }
-PADDED = 8  # an expert's rows are padded to a multiple
+PADDED, CHUNK_ROWS = 8, 24  # an expert's rows are padded to a multiple, and cut
 H_ERROR, BF16_ERROR = 2e-3, 5e-3  # of 128 columns, relative to their norm
 
 
@@ -35,9 +35,13 @@ def problem(of):
 
 
 def host_sources(of):
-    """File name -> text: the device code, with the host's stand-ins for CUDA and for the files of instructions."""
+    """File name -> text: the device code, with the host's stand-ins for CUDA and for the files of instructions.
+
+    of: sizes, or None for the first definition's.
+    """
     packed = {file.path: file.content for file in pack("mma_fused")["full"].sources}
-    texts = {path: text for path, text in packed.items() if path.endswith(".cuh")} | {"problem.cuh": problem(of)}
+    texts = {path: text for path, text in packed.items() if path.endswith(".cuh")}
+    texts |= {"problem.cuh": problem(of)} if of else {}
     layer = packed["fused_layer.cu"]
     layer = layer[: layer.index("cudaError_t prepare_fused_layer")]
     declared = "extern __shared__ __align__(1024) uint8_t smem_base[];"
@@ -65,7 +69,7 @@ def rows_of(of, arguments):
     routing = (arguments[name] for name in ("routing_logits", "routing_bias"))
     scalars = (arguments["local_expert_offset"], arguments["routed_scaling_factor"])
     chosen, weight = stages.reference_route(of, *routing, *scalars)
-    return chosen, weight, stages.expected_rows(chosen, PADDED, of["top_k"], 32)
+    return chosen, weight, stages.expected_rows(chosen, PADDED, of["top_k"], CHUNK_ROWS)
 
 
 def first_fault(of, arguments, output, h, h_scale):

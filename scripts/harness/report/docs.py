@@ -18,7 +18,7 @@ from harness.operators.catalogue import definition_name
 from harness.packing import pack
 from harness.profiling.record import read_records
 from harness.report import profiles, studies, sweep, tuning
-from harness.report.blocks import clocks, examples, memory, models, results, served, solutions, tolerances
+from harness.report.blocks import clocks, compiled, examples, memory, models, results, served, solutions, tolerances
 from harness.report.blocks.examples import Moebench
 from harness.report.comparison import choice_table
 from harness.report.figures import models as models_figure
@@ -72,6 +72,7 @@ BLOCKS: Blocks = {
     ("docs/models.md", "peers"): lambda: models.peers(of_models()),
     ("docs/clocks.md", "gpu clock"): lambda: clocks.block(comparison.recorded([definition_name("full")], clock="gpu")),
     ("docs/memory.md", "memory"): memory.block,
+    ("docs/mma_fused.md", "compiled"): compiled.block,
     ("docs/served.md", "served"): served.block,
     ("docs/sweep.md", "sweeps"): sweep.block,
     ("docs/profile.md", "profile"): profiles.block,

@@ -1,0 +1,48 @@
+"""mma_fused's kernel, compiled for every architecture that it lists, without a GPU."""
+
+import os
+import shutil
+
+import mma_compiled
+import pytest
+from harness.packing.manifest import read_manifest
+
+from solutions.mma_fused.targets import TARGETS
+
+NEEDS = pytest.mark.skipif(
+    shutil.which("nvcc") is None or not os.access(mma_compiled.CUOBJDUMP, os.X_OK), reason="needs nvcc and cuobjdump"
+)
+OTHERS = ("kimi-k2-ep1", "qwen3-next")  # the most experts; the most experts chosen and the smallest layer
+
+
+def test_hardware_is_what_it_is_compiled_for():
+    """A user would miss: a GPU that the solution says it runs on, and refuses."""
+    listed = {f"sm_{architecture.replace('.', '')}" for architecture in TARGETS}
+    assert set(read_manifest("mma_fused").target_hardware) == listed == set(mma_compiled.recorded())
+
+
+@NEEDS
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", TARGETS)
+def test_compiles_as_recorded(architecture, tmp_path):
+    """A user would miss: sums spilled to memory, or other instructions than the page says, on a GPU not here."""
+    row = mma_compiled.compiled(architecture, tmp_path / "build")
+    assert row["spilled"] == 0
+    assert row["shared"] <= TARGETS[architecture].smem_kib * 1024
+    assert set(row["mma"]) == {"HMMA.16816.F32"}
+    assert all(name.startswith("UTMALDG" if TARGETS[architecture].tma else "LDGSTS") for name in row["copies"])
+    known = mma_compiled.recorded()[row["architecture"]]
+    # another release of the compiler may use other registers, and unroll other loops
+    assert known["shared"] == row["shared"]
+    assert set(known["mma"]) == set(row["mma"])
+
+
+@NEEDS
+@pytest.mark.slow
+@pytest.mark.parametrize("geometry", OTHERS)
+@pytest.mark.parametrize("architecture", ["8.0", "9.0", "12.0"])
+def test_other_definitions_fit(architecture, geometry, tmp_path):
+    """A user would miss: a model whose lists of rows do not fit beside the stages."""
+    row = mma_compiled.compiled(architecture, tmp_path / "build", geometry)
+    assert row["spilled"] == 0
+    assert row["shared"] <= TARGETS[architecture].smem_kib * 1024
