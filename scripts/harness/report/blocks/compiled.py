@@ -10,7 +10,9 @@ HEAD = ["architecture", "registers", "bytes spilled", "shared memory", "MMA inst
 
 
 def counted(names: dict[str, int]) -> str:
-    """'448 HMMA.16816.F32'."""
+    """'448 HMMA.16816.F32'; none are counted where the disassembler does not know the architecture."""
+    if not names:
+        return "not decoded"
     return ", ".join(f"{count} {name}" for name, count in names.items())
 
 
