@@ -9,12 +9,32 @@
 #include "sum_over_warps.cuh"
 #include "weights.cuh"
 
+// Scales of W13 for this lane's share of the warp's K steps: step warp + kWarps * lane. They come from memory, so a warp
+// reads all that it needs of a slice at once, and prefetches the next slice's to L2.
+struct UpGateScales {
+  const float *up, *gate;
+  bool exist;
+  __device__ UpGateScales(const FusedArgs& args, int expert, int slice, int warp, int lane) {
+    const int block = (expert * 2 * kInter + slice * kSliceColumns) / kBlockK, k = warp + kWarps * lane;
+    exist = k < kKSteps1;
+    up = args.w1_scale + block * kKSteps1 + k;
+    gate = up + kInter / kBlockK * kKSteps1;
+  }
+  __device__ void prefetch() const {
+    if (exist) prefetch_l2(up), prefetch_l2(gate);
+  }
+};
+static_assert(kKSteps1 <= kWarps * kWarp && kKSteps2 <= kWarps * kWarp, "a lane has the scales of one K step");
+
 // Sums over this warp's K steps of slice `slice`, for up to 8 kTiles rows of the chunk.
 template <int kTiles>
 __device__ __forceinline__ void gemm1_slice(const Smem& s, const FusedArgs& args, WeightStream& weights,
                                             const Chunk& chunk, int slice, float (&acc)[kTiles][kMTiles][4]) {
   const int lane = weights.lane, g = lane / 4, t = lane % 4;
-  const int block = (chunk.expert * 2 * kInter + slice * kSliceColumns) / kBlockK;  // of up; gate's is kInter further
+  constexpr float kUnpackScales = kUnpackScale * kUnpackScale;  // both operands are unpacked
+  const UpGateScales scales(args, chunk.expert, slice, weights.warp, lane);
+  const float lane_up = scales.exist ? kUnpackScales * load_input_float(scales.up) : 0.0f;
+  const float lane_gate = scales.exist ? kUnpackScales * load_input_float(scales.gate) : 0.0f;
   int token[kTiles];
 #pragma unroll
   for (int n = 0; n < kTiles; n++)  // padding repeats the last row; its sums go nowhere
@@ -31,16 +51,14 @@ __device__ __forceinline__ void gemm1_slice(const Smem& s, const FusedArgs& args
         x[n][i] = load_input(args.x + token[n] * kHidden + k * kBlockK + 32 * t + 16 * (first + i));
     }
   };
-  for (int k = weights.warp; k < kKSteps1; k += kWarps) {
+  for (int k = weights.warp, step = 0; k < kKSteps1; k += kWarps, step++) {
     load_x(k, 0);
     float x_scale[kTiles];
 #pragma unroll
     for (int n = 0; n < kTiles; n++) x_scale[n] = load_input_float(args.x_scale + k * args.num_tokens + token[n]);
-    constexpr float kUnpackScales = kUnpackScale * kUnpackScale;  // both operands are unpacked
-    const float up = kUnpackScales * load_input_float(args.w1_scale + block * kKSteps1 + k);
-    const float gate = kUnpackScales * load_input_float(args.w1_scale + (block + kInter / kBlockK) * kKSteps1 + k);
 
     const uint8_t* unit = weights.wait();
+    const float up = __shfl_sync(kFullWarp, lane_up, step), gate = __shfl_sync(kFullWarp, lane_gate, step);
 #pragma unroll (kTiles <= 2 ? 2 : 1)  // unrolled, the halves would share registers that there are not
     for (int half = 0; half < 2; half++) {
       if (half == 1 && kPieces == 1) load_x(k, 1);
@@ -115,7 +133,9 @@ __device__ __forceinline__ void gemm1_swiglu_slice(Smem& s, const FusedArgs& arg
 __device__ __forceinline__ void gemm1_swiglu(Smem& s, const FusedArgs& args, WeightStream& weights) {
   for (int item = 0, at; (at = s.division.slice(item)) >= 0; item++) {
     const Chunk chunk = s.chunk[at / kSlices];
-    const int slice = at % kSlices;
+    const int slice = at % kSlices, next = s.division.slice(item + 1);
+    if (next >= 0)
+      UpGateScales(args, s.chunk[next / kSlices].expert, next % kSlices, weights.warp, weights.lane).prefetch();
     if (chunk.rows <= 8) gemm1_swiglu_slice<1>(s, args, weights, chunk, slice);
     else if (chunk.rows <= 16) gemm1_swiglu_slice<2>(s, args, weights, chunk, slice);
     else gemm1_swiglu_slice<3>(s, args, weights, chunk, slice);

@@ -20,12 +20,20 @@ __device__ __forceinline__ int wait_for_h(const unsigned* slices_stored, int n, 
   return missing ? n + __ffs(missing) - 1 : n + kWarp;
 }
 
+// Of W2, for K step warp + kWarps * lane; null where there is no such step.
+__device__ __forceinline__ const float* column_scale(const FusedArgs& args, int expert, int column_tile, int warp,
+                                                     int lane) {
+  const int block = (expert * kHidden + column_tile * kColumnTile) / kBlockK, k = warp + kWarps * lane;
+  return k < kKSteps2 ? args.w2_scale + block * kKSteps2 + k : nullptr;
+}
+
 // Sums over this warp's K steps of 64 output columns, for up to 8 kTiles rows of the chunk.
 template <int kTiles>
 __device__ __forceinline__ void gemm2_tile(const FusedArgs& args, WeightStream& weights, const Chunk& chunk,
                                            int column_tile, float (&acc)[kTiles][kMTiles][4]) {
   const int lane = weights.lane, g = lane / 4, t = lane % 4;
-  const int block = (chunk.expert * kHidden + column_tile * kColumnTile) / kBlockK;
+  const float* scale_at = column_scale(args, chunk.expert, column_tile, weights.warp, lane);
+  const float lane_scale = scale_at ? kUnpackScale * load_input_float(scale_at) : 0.0f;
   // Of h a lane loads the pieces for both halves of a unit at once, or one after the other where registers are short.
   constexpr int kPieces = kTiles <= 2 ? 4 : 2, kCount = kTilesAtOnce<kTiles>;
   const int last = (chunk.rows + kMmaN - 1) / kMmaN * kMmaN - 1;
@@ -39,15 +47,15 @@ __device__ __forceinline__ void gemm2_tile(const FusedArgs& args, WeightStream& 
       for (int j = 0; j < kPieces; j++) h[n][j] = load_shared_by_ctas(from + 32 * j);
     }
   };
-  for (int k = weights.warp; k < kKSteps2; k += kWarps) {
+  for (int k = weights.warp, step = 0; k < kKSteps2; k += kWarps, step++) {
     load_h(k, 0);
     float h_scale[kTiles];
 #pragma unroll
     for (int n = 0; n < kTiles; n++)
       h_scale[n] = load_shared_by_ctas_float(&args.scratch->h_scale[row_of(n)][k * kSlicesPerStep + t]);
-    const float w_scale = kUnpackScale * load_input_float(args.w2_scale + block * kKSteps2 + k);
 
     const uint8_t* unit = weights.wait();
+    const float w_scale = __shfl_sync(kFullWarp, lane_scale, step);
     float largest[kTiles];    // scale of the row, of the four slices in the K step
     uint32_t relative[kTiles];  // this lane's slice's scale over that, as a pair of fp16
 #pragma unroll
@@ -149,9 +157,14 @@ __device__ __forceinline__ void gemm2_combine(Smem& s, const FusedArgs& args, We
 #pragma unroll 1
     for (int place = 0; place < division.places(); place++) {
       if (!division.takes(place, n)) continue;
-      if (n >= ready) ready = wait_for_h(args.scratch->slices_stored, n, division.chunks);
       const Chunk chunk = s.chunk[n];
       const int column_tile = division.column_tile(place);
+      const int next = n + (place < division.alone ? 1 : division.splits);  // the place's next chunk
+      if (next < division.chunks) {
+        const float* scale = column_scale(args, s.chunk[next].expert, column_tile, weights.warp, weights.lane);
+        if (scale) prefetch_l2(scale);
+      }
+      if (n >= ready) ready = wait_for_h(args.scratch->slices_stored, n, division.chunks);
       float* slab = args.slab(place, division.cta, division.ctas);
       if (chunk.rows <= 8) gemm2_combine_tile<1>(s, args, weights, chunk, column_tile, slab);
       else if (chunk.rows <= 16) gemm2_combine_tile<2>(s, args, weights, chunk, column_tile, slab);
