@@ -1,7 +1,7 @@
 // division: which slices of h and which output columns a CTA has, from the number of CTAs and chunks alone.
 //
-// Slices of all chunks form one list, which the CTAs take from the front side by side: h of the first chunks is complete
-// long before that of the last, and gemm2 begins with them while other CTAs still compute slices.
+// Slices of all chunks form one list, which the CTAs take from the front side by side: h of the first chunks is
+// complete long before that of the last, and gemm2 begins with them while other CTAs still compute slices.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -44,8 +44,8 @@ struct Division {
     const int slices = chunks * kSlices;
     rounds = slices / ctas, left = slices % ctas;
     // They go first to the CTAs without columns, as many as those finish before the others reach gemm2's last chunk but
-    // one, whose bytes are kColumnTile * kInter for each; a slice is kUnitRows * kHidden. What still is left goes to the
-    // others, one each, to the last of them first: these may have fewer columns.
+    // one, whose bytes are kColumnTile * kInter for each; a slice is kUnitRows * kHidden. What still is left goes to
+    // the others, one each, to the last of them first: these may have fewer columns.
     const int with_columns = alone > 0 ? ctas : tiles.shared * splits, without = ctas - with_columns;
     const int early = (chunks / splits - 2) * (kColumnTile * kInter) / (kUnitRows * kHidden);
     const int rest = left - without * (early > 1 ? early : 1), others = rest > 0 ? rest : 0;

@@ -9,8 +9,8 @@
 #include "sum_over_warps.cuh"
 #include "weights.cuh"
 
-// Scales of W13 for this lane's share of the warp's K steps: step warp + kWarps * lane. They come from memory, so a warp
-// reads all that it needs of a slice at once, and prefetches the next slice's to L2.
+// Scales of W13 for this lane's share of the warp's K steps: step warp + kWarps * lane. They come from memory, so a
+// warp reads all that it needs of a slice at once, and prefetches the next slice's to L2.
 struct UpGateScales {
   const float *up, *gate;
   bool exist;
@@ -71,7 +71,8 @@ __device__ __forceinline__ void gemm1_slice(const Smem& s, const FusedArgs& args
         for (int n = 0; n < kTiles; n++) {
           RowPiece rows;
 #pragma unroll
-          for (int i = 0; i < 4; i++) unpack(word_of(x[n][kPieces == 1 ? 0 : half], i), rows.word[i][0], rows.word[i][1]);
+          for (int i = 0; i < 4; i++)
+            unpack(word_of(x[n][kPieces == 1 ? 0 : half], i), rows.word[i][0], rows.word[i][1]);
           // the scales of rows 2 t and 2 t + 1 are with lanes whose g is that
           const float first = __shfl_sync(kFullWarp, x_scale[n], 8 * t);
           const float second = __shfl_sync(kFullWarp, x_scale[n], 8 * t + 4);

@@ -120,7 +120,8 @@ __device__ __forceinline__ void gemm2_combine_tile(Smem& s, const FusedArgs& arg
   }
 }
 
-// For all threads: tokens first to end - 1 of a column tile to the output; slab(p), p < parts: of the CTAs that have it.
+// For all threads: tokens first to end - 1 of a column tile to the output; slab(p), p < parts: of the CTAs that have
+// it.
 template <class Slab>
 __device__ __forceinline__ void store_output(const FusedArgs& args, int column_tile, int first, int end, int parts,
                                              Slab slab) {

@@ -1,8 +1,8 @@
 // multiply: one unit of weights, times a chunk's rows, with m16n8k16 on fp16.
 //
 // A lane has g = lane / 4 and t = lane % 4. For an MMA, of A (weights) it gives rows g and g + 8, of B row g of the
-// chunk's tile of 8, and receives sums of weight rows g and g + 8 for the chunk's rows 2 t and 2 t + 1. Of a unit's K it
-// takes 32 t to 32 t + 31 of both operands: words of four values, one for each of eight MMAs. All lanes of a quad
+// chunk's tile of 8, and receives sums of weight rows g and g + 8 for the chunk's rows 2 t and 2 t + 1. Of a unit's K
+// it takes 32 t to 32 t + 31 of both operands: words of four values, one for each of eight MMAs. All lanes of a quad
 // together give an MMA 16 of K, which 16 does not matter.
 #pragma once
 #include "ptx.cuh"
@@ -27,7 +27,9 @@ struct RowPiece {
   uint32_t word[4][2];
 };
 
-__device__ __forceinline__ uint32_t word_of(const uint4& v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
+__device__ __forceinline__ uint32_t word_of(const uint4& v, int i) {
+  return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
+}
 
 // A of four MMAs, half of a lane's K, for kCount of a unit's tiles of 16 weight rows: 16 registers a tile.
 template <int kCount>
@@ -39,8 +41,8 @@ struct WeightPiece {
 template <int kTiles>
 constexpr int kTilesAtOnce = kTiles <= 2 ? kMTiles : kMTiles / 2;
 
-// `half`: 0 or 1, of the lane's K; the tiles from `first` on. A quarter of the warp reads rows g, g + 1 at a time, pieces
-// 0, 2, 4, 6 of one and 1, 3, 5, 7 of the other after the swizzle: no two in the same banks.
+// `half`: 0 or 1, of the lane's K; the tiles from `first` on. A quarter of the warp reads rows g, g + 1 at a time,
+// pieces 0, 2, 4, 6 of one and 1, 3, 5, 7 of the other after the swizzle: no two in the same banks.
 template <int kCount>
 __device__ __forceinline__ void read_weights(WeightPiece<kCount>& w, const uint8_t* unit, int half, int first) {
   const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
@@ -57,8 +59,8 @@ __device__ __forceinline__ void read_weights(WeightPiece<kCount>& w, const uint8
   }
 }
 
-// acc of the tiles from `first` on += scale x (half of a unit . a tile of 8 rows). scale: of the sums 0 to 3 that a lane
-// has in each tile of 16.
+// acc of the tiles from `first` on += scale x (half of a unit . a tile of 8 rows). scale: of the sums 0 to 3 that a
+// lane has in each tile of 16.
 template <int kCount>
 __device__ __forceinline__ void multiply(float (&acc)[kMTiles][4], int first, const WeightPiece<kCount>& w,
                                          const RowPiece& rows, const float (&scale)[4]) {

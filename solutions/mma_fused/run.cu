@@ -109,8 +109,8 @@ static int sm_count(int device) {
     check_cuda(cudaDeviceGetAttribute(&smem, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
                "asking for the size of shared memory");
     if (smem < (int)sizeof(Smem))
-      TVM_FFI_THROW(RuntimeError) << "mma_fused: the device has " << smem << " bytes of shared memory for a block, want "
-                                  << sizeof(Smem);
+      TVM_FFI_THROW(RuntimeError) << "mma_fused: the device has " << smem << " bytes of shared memory for a block, "
+                                  << "want " << sizeof(Smem);
     check_cuda(prepare_fused_layer(), "asking for shared memory");
     known = count;
   }

@@ -39,7 +39,7 @@ constexpr int kMaxTokenRows = kTopK < kLocal ? kTopK : kLocal;  // of a token
 constexpr int kMaxPairs = kMaxTokens * kMaxTokenRows;           // (token, local expert) pairs
 constexpr int kMaxActiveExperts = kLocal < kMaxPairs ? kLocal : kMaxPairs;
 constexpr int kMaxChunks = kMaxActiveExperts + kMaxPairs / kChunkRows;
-constexpr int kMaxRows = kMaxPairs + kMaxActiveExperts * (kMmaN - 1);  // an expert's rows are padded to whole tiles of 8
+constexpr int kMaxRows = kMaxPairs + kMaxActiveExperts * (kMmaN - 1);  // an expert's rows are padded to tiles of 8
 constexpr int kRouteAllPairs = kRouteAllTokens * kMaxTokenRows;
 constexpr int kRouteAllRows = kRouteAllPairs + (kLocal < kRouteAllPairs ? kLocal : kRouteAllPairs) * (kMmaN - 1);
 
@@ -51,6 +51,7 @@ static_assert(kRoutingGroups == 1 || kExperts / kRoutingGroups % (kExperts / 32)
 static_assert(kKeptGroups >= 1 && kKeptGroups <= kRoutingGroups, "route: groups that are kept");
 static_assert(!kRenorm || kRoutingGroups == 1, "route: renorm routing has no groups");
 static_assert(kHidden % kBlockK == 0 && kInter % kBlockK == 0, "scale blocks are whole");
-static_assert(2 * kSliceColumns == kUnitRows && kBlockK % kColumnTile == 0, "a unit has one scale, or one of up and one of gate");
+static_assert(2 * kSliceColumns == kUnitRows && kBlockK % kColumnTile == 0,
+              "a unit has one scale, or one of up and one of gate");
 static_assert(kMaxTokens % 32 == 0, "masks lie in batches of 32 tokens");
 static_assert(kMaxRows < 1 << 16 && kMaxTokens <= 1 << 16, "a row's token has 16 bits");

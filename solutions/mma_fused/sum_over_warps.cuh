@@ -1,5 +1,5 @@
-// sum_over_warps: the warps of a CTA have sums over different K of the same 64 weight rows; warps 0 to 3 add them up, in
-// order of warp, for one tile of 16 weight rows each.
+// sum_over_warps: the warps of a CTA have sums over different K of the same 64 weight rows; warps 0 to 3 add them up,
+// in order of warp, for one tile of 16 weight rows each.
 #pragma once
 #include "fused_layer.cuh"
 

@@ -94,8 +94,9 @@ struct WeightStream {
       // A lane copies piece lane % 8 of rows lane / 8, 4 + lane / 8, ...: eight lanes one row of 128 bytes.
       const int piece = lane % 8, first = lane / 8;
       const size_t pitch = next.gemm2 ? kInter : kHidden;
-      const uint8_t* from = next.gemm2 ? args.w2 + ((size_t)chunk.expert * kHidden + next.at * kColumnTile) * kInter
-                                       : args.w1 + ((size_t)chunk.expert * 2 * kInter + slice * kSliceColumns) * kHidden;
+      const size_t first_row = next.gemm2 ? (size_t)chunk.expert * kHidden + next.at * kColumnTile
+                                          : (size_t)chunk.expert * 2 * kInter + slice * kSliceColumns;
+      const uint8_t* from = (next.gemm2 ? args.w2 : args.w1) + first_row * pitch;
       from += next.k * kBlockK + piece * 16;
 #pragma unroll
       for (int i = 0; i < kUnitRows / 4; i++) {

@@ -1,5 +1,5 @@
-// A test build of mma_fused: run.cu, with launches in between that fill the scratch with NaN before the layer and copy it
-// after. The kernel's own file is compiled beside it, unchanged.
+// A test build of mma_fused: run.cu, with launches in between that fill the scratch with NaN before the layer and copy
+// it after. The kernel's own file is compiled beside it, unchanged.
 #include <string>
 
 #include "fused_layer.cuh"
@@ -24,7 +24,8 @@ static cudaError_t launch_and_read_out(const TensorMaps& maps, const FusedArgs& 
   arrays.clear();
   FusedScratch& scratch = *args.scratch;
   constexpr size_t kCounters = offsetof(FusedScratch, mask);
-  check_cuda(cudaMemsetAsync(reinterpret_cast<uint8_t*>(&scratch) + kCounters, 0xff, sizeof(scratch) - kCounters, stream),
+  uint8_t* from_mask = reinterpret_cast<uint8_t*>(&scratch) + kCounters;
+  check_cuda(cudaMemsetAsync(from_mask, 0xff, sizeof(scratch) - kCounters, stream),
              "filling the scratch with NaN");
   check_cuda(cudaMemsetAsync(args.sums, 0xff, sums_bytes(ctas), stream), "filling the sums with NaN");
   if (const cudaError_t error = launch_fused_layer(maps, args, ctas, stream)) return error;
