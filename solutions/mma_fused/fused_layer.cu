@@ -10,8 +10,8 @@
 // barrier              arrivals                          waits                       what it orders
 // full[warp][stage]    lane 0 + the unit's bytes         the warp, parity of the     weights by TMA before their reads
 //                                                        passes over the stages
-// __syncwarp           the warp                          the warp                    a stage's reads, then its next load
-// __syncthreads        all threads                       all threads                 parts written, read; h, sums stored
+// __syncwarp           the warp                          the warp                    stage read, then loaded again
+// __syncthreads        all threads                       all threads                 parts written, read; h and sums
 // kBarAmax             128: warps 0..3                   warps 0..3                  row maxima of a slice
 //
 // global counter       arrivals                          waits
