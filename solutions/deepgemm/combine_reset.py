@@ -9,6 +9,8 @@ Map of the kernel: one program a (token, BLOCK columns); program 0 of the tokens
 import triton
 import triton.language as tl
 
+from .predecessor import wait_for_predecessor
+
 
 @triton.jit
 def combine_reset_kernel(
@@ -24,9 +26,7 @@ def combine_reset_kernel(
     BINS: tl.constexpr,  # E_LOCAL, or the next power of two
     PDL: tl.constexpr,
 ):
-    if PDL:
-        tl.extra.cuda.gdc_wait()
-        tl.extra.cuda.gdc_launch_dependents()
+    wait_for_predecessor(PDL)
     token = tl.program_id(0)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < H

@@ -16,6 +16,7 @@ import triton.language as tl
 
 from .kernels.problem import KEPT_GROUPS, NUM_GROUPS, RENORM, TOP_K
 from .kernels.route import route_kernel
+from .predecessor import wait_for_predecessor
 from .rows import TILE
 
 BLOCK = 128
@@ -149,9 +150,7 @@ def route_gather_kernel(
     BLOCKS: tl.constexpr,  # H / 128, or the next power of two
     PDL: tl.constexpr,
 ):
-    if PDL:
-        tl.extra.cuda.gdc_wait()
-        tl.extra.cuda.gdc_launch_dependents()
+    wait_for_predecessor(PDL)
     values, scales = load_token(x_ptr, x_scale_ptr, num_tokens, H, WIDTH, BLOCKS)  # arrives while routing
     expert, rank = count_token(
         logits_ptr,
@@ -196,9 +195,7 @@ def route_count_kernel(
     RENORM: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    if PDL:
-        tl.extra.cuda.gdc_wait()
-        tl.extra.cuda.gdc_launch_dependents()
+    wait_for_predecessor(PDL)
     expert, rank = count_token(
         logits_ptr,
         bias_ptr,
@@ -243,9 +240,7 @@ def gather_kernel(
     TILE: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    if PDL:
-        tl.extra.cuda.gdc_wait()
-        tl.extra.cuda.gdc_launch_dependents()
+    wait_for_predecessor(PDL)
     token = tl.program_id(0)
     local = tl.arange(0, BINS)
     count = tl.load(count_ptr + local, mask=local < E_LOCAL, other=0)

@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 
 from .kernels.problem import TOP_K
+from .predecessor import wait_for_predecessor
 
 BLOCK = 128
 
@@ -30,9 +31,7 @@ def swiglu_quant_rows_kernel(
     PDL: tl.constexpr,
 ):
     BLOCK: tl.constexpr = 128
-    if PDL:
-        tl.extra.cuda.gdc_wait()
-        tl.extra.cuda.gdc_launch_dependents()
+    wait_for_predecessor(PDL)
     group = tl.program_id(1) * GROUPS + tl.arange(0, GROUPS)
     column = group[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
     for first in range(tl.program_id(0) * PAIRS, num_pairs, tl.num_programs(0) * PAIRS):

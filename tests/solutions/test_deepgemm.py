@@ -1,4 +1,4 @@
-"""deepgemm without DeepGEMM's kernels: torch stands in for them, and refuses what DeepGEMM's host code refuses."""
+"""deepgemm with torch in place of DeepGEMM's kernels; the stand-in makes the same checks as DeepGEMM's host code."""
 
 import importlib
 import inspect

@@ -51,9 +51,7 @@ class Verdict:
         """The summary of the solution to use at a tolerance; None where none passed and was timed on every workload."""
         if self.group and tolerance == self.group.tolerance_name:
             return self.best
-        found = [
-            best for s in self.sections for g in s.groups if g.tolerance_name == tolerance and (best := best_of(g))
-        ]
+        found = [best for s in self.sections for g in s.groups if g.tolerance_name == tolerance and (best := to_use(g))]
         return next(
             (of for of in found if self.best and of.solution == self.best.solution), found[0] if found else None
         )
@@ -73,7 +71,7 @@ def source_of(solution: str) -> str:
     return (read_manifest(solution).based_on if solution in solution_names() else None) or solution
 
 
-def best_of(group: RunGroup) -> SimpleNamespace | None:
+def to_use(group: RunGroup) -> SimpleNamespace | None:
     """The summary of the solution to use: of those level, the one with the least mean latency."""
     return min(map(group.total.of, group.total.best), key=lambda summary: summary.mean_ms, default=None)
 
@@ -95,7 +93,7 @@ def verdict(layer: Layer, found: Comparison, hardware: str = MEASURED_ON) -> Ver
     if (shown := shown_group(sections)) is None:
         return Verdict(layer)
     section, group = shown
-    if (best := best_of(group)) is None:
+    if (best := to_use(group)) is None:
         return Verdict(layer, sections, section, group)
     others = [
         s.solution

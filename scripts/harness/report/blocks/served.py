@@ -122,7 +122,7 @@ def figure_table(record: Record, title: str) -> Table | None:
     return Table(["T", *record.solutions], [rows], title, words=0, caption=caption) if found else None
 
 
-def best_of(record: Record) -> str | None:
+def best_overall(record: Record) -> str | None:
     """Of the solutions timed at every token count the one with the least geometric mean of its times."""
     able = [name for name in record.solutions if all((name, t) in record.at for t in record.tokens)]
     means = {name: statistics.geometric_mean(record.at[name, t].ms for t in record.tokens) for name in able}
@@ -195,7 +195,7 @@ def answer(record: Record, best: str, peers: list[str]) -> str:
 
 
 def section(record: Record) -> str:
-    parts, best = [], best_of(record)
+    parts, best = [], best_overall(record)
     peers = [name for name in record.solutions if best and source_of(name) != source_of(best)]
     if peers:
         parts.append(answer(record, best, peers))
