@@ -26,6 +26,18 @@ _ARGUMENTS = (
     "output",
 )
 _DS_ROUTING_ONLY = ("routing_bias", "local_expert_offset", "routed_scaling_factor")
+_ROUTED_ARGUMENTS = (
+    "hidden_states",
+    "hidden_states_scale",
+    "topk_ids",
+    "topk_weights",
+    "gemm1_weights",
+    "gemm1_weights_scale",
+    "gemm2_weights",
+    "gemm2_weights_scale",
+    "local_expert_offset",
+    "output",
+)
 
 
 def run(
@@ -93,6 +105,65 @@ def run_renorm(
     _call(_kernels.run_renorm, names, arguments)
 
 
+def run_routed(
+    hidden_states,
+    hidden_states_scale,
+    topk_ids,
+    topk_weights,
+    gemm1_weights,
+    gemm1_weights_scale,
+    gemm2_weights,
+    gemm2_weights_scale,
+    local_expert_offset,
+    output,
+):
+    """As `run`, for routed definitions: experts and weights are given, gate comes first, scales are row-major."""
+    arguments = (
+        hidden_states,
+        hidden_states_scale,
+        topk_ids,
+        topk_weights,
+        gemm1_weights,
+        gemm1_weights_scale,
+        gemm2_weights,
+        gemm2_weights_scale,
+        local_expert_offset,
+        output,
+    )
+    if isinstance(local_expert_offset, bool):
+        raise ValueError(_unfit_argument(_ROUTED_ARGUMENTS, arguments))
+    _call(_kernels.run_routed, _ROUTED_ARGUMENTS, arguments)
+
+
+def run_routed_bf16(
+    hidden_states,
+    topk_ids,
+    topk_weights,
+    gemm1_weights,
+    gemm1_weights_scale,
+    gemm2_weights,
+    gemm2_weights_scale,
+    local_expert_offset,
+    output,
+):
+    """As `run_routed`, for hidden_states [T, H] bf16, which a kernel quantises first."""
+    arguments = (
+        hidden_states,
+        topk_ids,
+        topk_weights,
+        gemm1_weights,
+        gemm1_weights_scale,
+        gemm2_weights,
+        gemm2_weights_scale,
+        local_expert_offset,
+        output,
+    )
+    names = [name for name in _ROUTED_ARGUMENTS if name != "hidden_states_scale"]
+    if isinstance(local_expert_offset, bool):
+        raise ValueError(_unfit_argument(names, arguments))
+    _call(_kernels.run_routed_bf16, names, arguments)
+
+
 def _call(function, names, arguments):
     try:
         function(*arguments, TERMS)
@@ -113,5 +184,5 @@ def _unfit_argument(names, arguments):
         if want is torch.Tensor and value.device.type != "cuda":
             return f"{name}: is on {value.device}, want a CUDA device"
         if want is torch.Tensor and value.device != first.device:
-            return f"{name}: is on {value.device}, want {first.device} as routing_logits"
+            return f"{name}: is on {value.device}, want {first.device} as {names[0]}"
     return None

@@ -8,11 +8,13 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <utility>
+#include <tuple>
 
 #include "check_inputs.cuh"
+#include "check_routed_inputs.cuh"
 #include "fused_layer.cuh"
 #include "many_tokens.cuh"
+#include "quantise_tokens.cuh"
 
 static void check_cuda(cudaError_t e, const char* what) {
   if (e != cudaSuccess) TVM_FFI_THROW(RuntimeError) << "hopper_fused: " << what << ": " << cudaGetErrorString(e);
@@ -65,31 +67,38 @@ static ffi::Tensor allocate(DLDevice device, size_t bytes) {
                                    device);
 }
 
-// Scratch whose counters are zero between calls. Calls on one stream run in order and share it; it is made at the
-// stream's first call. A graph that is being captured gets its own, from the graph's memory pool, as it may be replayed
-// while its stream runs.
+// Scratch that the calls of a stream share. What stands before `fused.mask` is zero between calls.
+struct Scratch {
+  alignas(1024) Counters many;
+  FusedScratch fused;
+};
+constexpr size_t kZeroedBytes = offsetof(Scratch, fused) + offsetof(FusedScratch, mask);
+
+// Calls on one stream run in order and share its scratch, made at the stream's first call. A graph that is being
+// captured gets its own, from the graph's memory pool, as it may be replayed while its stream runs: made and zeroed by
+// the capture's first layer, shared by the others, and held until the stream's next capture.
 struct StreamScratch {
-  ffi::Tensor fused, counters;
+  ffi::Tensor memory;
   // Held while a layer's kernels are launched: those of another host thread must not come in between.
   std::shared_ptr<std::mutex> launching;
+  unsigned long long capture;  // its number, 0 for none
+  Scratch* get() const { return static_cast<Scratch*>(memory.data_ptr()); }
 };
 static StreamScratch stream_scratch(DLDevice device, cudaStream_t stream) {
   static std::mutex lock;
   // Never freed: at exit, torch may be gone already.
-  static auto* of_stream = new std::map<std::pair<int, cudaStream_t>, StreamScratch>;
-  cudaStreamCaptureStatus capture;
-  check_cuda(cudaStreamIsCapturing(stream, &capture), "asking whether the stream is captured");
-  const std::pair<int, cudaStream_t> key(device.device_id, stream);
+  static auto* of_stream = new std::map<std::tuple<int, cudaStream_t, bool>, StreamScratch>;
+  cudaStreamCaptureStatus status;
+  unsigned long long capture = 0;
+  check_cuda(cudaStreamGetCaptureInfo(stream, &status, &capture), "asking whether the stream is captured");
+  if (status == cudaStreamCaptureStatusNone) capture = 0;
+  const std::tuple<int, cudaStream_t, bool> key(device.device_id, stream, capture != 0);
   std::lock_guard<std::mutex> guard(lock);
-  if (capture == cudaStreamCaptureStatusNone) {
-    auto found = of_stream->find(key);
-    if (found != of_stream->end()) return found->second;
-  }
-  StreamScratch fresh = {allocate(device, sizeof(FusedScratch)), allocate(device, sizeof(Counters)),
-                         std::make_shared<std::mutex>()};
-  check_cuda(cudaMemsetAsync(fresh.fused.data_ptr(), 0, offsetof(FusedScratch, mask), stream), "zeroing the counters");
-  check_cuda(cudaMemsetAsync(fresh.counters.data_ptr(), 0, sizeof(Counters), stream), "zeroing the counters");
-  if (capture == cudaStreamCaptureStatusNone) of_stream->emplace(key, fresh);
+  const auto found = of_stream->find(key);
+  if (found != of_stream->end() && found->second.capture == capture) return found->second;
+  const StreamScratch fresh = {allocate(device, sizeof(Scratch)), std::make_shared<std::mutex>(), capture};
+  check_cuda(cudaMemsetAsync(fresh.memory.data_ptr(), 0, kZeroedBytes, stream), "zeroing the counters");
+  of_stream->insert_or_assign(key, fresh);
   return fresh;
 }
 
@@ -160,44 +169,31 @@ static int sm_count(int device) {
   return known;
 }
 
-// The layer, on the current stream of the tensors' device. many_terms: FP8 terms of h above kTwoTermTokens tokens.
-static void run_layer(
-    ffi::TensorView logits, ffi::TensorView bias, ffi::TensorView x, ffi::TensorView x_scale, ffi::TensorView w1,
-    ffi::TensorView w1_scale, ffi::TensorView w2, ffi::TensorView w2_scale, int64_t local_expert_offset,
-    double routed_scaling_factor, ffi::TensorView output, int64_t many_terms) {
-  check_inputs(logits, bias, x, x_scale, w1, w1_scale, w2, w2_scale, local_expert_offset, routed_scaling_factor,
-               output);
+// Launches the layer on the current stream of the device. many_terms: FP8 terms of h above kTwoTermTokens tokens.
+static void launch_layer(const LayerArgs& layer, DLDevice device, ffi::TensorView w1, ffi::TensorView w2,
+                         int64_t many_terms) {
   const cuuint64_t hidden = kHidden, inter = kInter;
-  const int64_t t = logits.size(0);
-  const int device = logits.device().device_id;
-  if (t == 0) return;
-  if (t > kMaxTokens)
-    TVM_FFI_THROW(ValueError) << "routing_logits: got " << t << " tokens, want " << kMaxTokens << " or fewer";
-  const DeviceGuard guard(device);
-  const int sms = sm_count(device);
-  const auto stream = static_cast<cudaStream_t>(TVMFFIEnvGetStream(kDLCUDA, device));
-  const StreamScratch kept = stream_scratch(logits.device(), stream);
-  const Layer layer = {
-      logits.data_ptr(),   static_cast<const uint16_t*>(bias.data_ptr()),
-      static_cast<const uint8_t*>(x.data_ptr()),      static_cast<const float*>(x_scale.data_ptr()),
-      static_cast<const float*>(w1_scale.data_ptr()), static_cast<const float*>(w2_scale.data_ptr()),
-      static_cast<uint16_t*>(output.data_ptr()),      (int)t, (int)local_expert_offset, (float)routed_scaling_factor};
+  const int64_t t = layer.num_tokens;
+  const DeviceGuard guard(device.device_id);
+  const int sms = sm_count(device.device_id);
+  const auto stream = static_cast<cudaStream_t>(TVMFFIEnvGetStream(kDLCUDA, device.device_id));
+  const StreamScratch kept = stream_scratch(device, stream);
   if (t <= kFusedMaxTokens) {
     TensorMaps maps;
-    // W13 as [expert][group of 8 rows][up, gate][row][K]: a box interleaves 8 rows of up with 8 of gate
+    // W13 as [expert][group of 8 rows][half][row][K]: a box interleaves 8 rows of up with 8 of gate
     encode_tensor_map<5>(&maps.w1, w1.data_ptr(), {hidden, kAtomRows, 2, inter / kAtomRows, kLocal},
                          {1, hidden, inter * hidden, kAtomRows * hidden, 2 * inter * hidden},
                          {kBlockK, kAtomRows, 2, kSliceColumns / kAtomRows, 1});
     encode_tensor_map<2>(&maps.w2, w2.data_ptr(), {inter, kLocal * hidden}, {1, inter}, {kBlockK, kColumnTile});
-    const FusedArgs args = {layer, static_cast<FusedScratch*>(kept.fused.data_ptr())};
+    const FusedArgs args = {layer, &kept.get()->fused};
     check_cuda(launch_fused_layer(maps, args, sms, stream), "launching fused_layer");
   } else {
     const int terms = t <= kTwoTermTokens ? 2 : (int)many_terms;
     ManyArgs args = {layer};
-    args.counters = static_cast<Counters*>(kept.counters.data_ptr());
+    args.counters = &kept.get()->many;
     args.clusters = sms / kClusterCtas;
     args.y_columns = kHidden / (t <= kOnePassTokens ? 1 : kColumnPasses);
-    const ffi::Tensor scratch = allocate(logits.device(), place_many_scratch(args, nullptr, terms, sms));
+    const ffi::Tensor scratch = allocate(device, place_many_scratch(args, nullptr, terms, sms));
     place_many_scratch(args, static_cast<uint8_t*>(scratch.data_ptr()), terms, sms);
     const std::lock_guard<std::mutex> launching(*kept.launching);
     check_cuda(launch_many_route(args, sms, stream), "launching many_route");
@@ -216,6 +212,35 @@ static void run_layer(
   }
 }
 
+static void check_tokens(const char* name, int64_t tokens) {
+  if (tokens > kMaxTokens)
+    TVM_FFI_THROW(ValueError) << name << ": got " << tokens << " tokens, want " << kMaxTokens << " or fewer";
+}
+
+// The interface is compiled in: interface.cuh.
+static void check_form(bool routed, const char* other) {
+  if (routed != kRoutedForm)
+    TVM_FFI_THROW(RuntimeError) << "hopper_fused: built for the other interface: call " << other;
+}
+
+static void run_layer(
+    ffi::TensorView logits, ffi::TensorView bias, ffi::TensorView x, ffi::TensorView x_scale, ffi::TensorView w1,
+    ffi::TensorView w1_scale, ffi::TensorView w2, ffi::TensorView w2_scale, int64_t local_expert_offset,
+    double routed_scaling_factor, ffi::TensorView output, int64_t many_terms) {
+  check_form(false, "run_routed");
+  check_inputs(logits, bias, x, x_scale, w1, w1_scale, w2, w2_scale, local_expert_offset, routed_scaling_factor,
+               output);
+  const int64_t t = logits.size(0);
+  if (t == 0) return;
+  check_tokens("routing_logits", t);
+  const LayerArgs layer = {
+      {logits.data_ptr(), static_cast<const uint16_t*>(bias.data_ptr()), static_cast<const uint8_t*>(x.data_ptr()),
+       static_cast<const float*>(x_scale.data_ptr()), static_cast<const float*>(w1_scale.data_ptr()),
+       static_cast<const float*>(w2_scale.data_ptr()), static_cast<uint16_t*>(output.data_ptr()), (int)t,
+       (int)local_expert_offset, (float)routed_scaling_factor}};
+  launch_layer(layer, logits.device(), w1, w2, many_terms);
+}
+
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(run_layer, run_layer);
 
 // With renorm routing there is no bias (the logits stand in for it and are not read as such), and every expert is
@@ -227,3 +252,52 @@ static void run_renorm(
 }
 
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(run_renorm, run_renorm);
+
+// Behind a router: checked arguments, with tokens in FP8.
+static void launch_routed(
+    const void* x, const void* x_scale, ffi::TensorView topk_ids, ffi::TensorView topk_weights, ffi::TensorView w1,
+    ffi::TensorView w1_scale, ffi::TensorView w2, ffi::TensorView w2_scale, int64_t local_expert_offset,
+    ffi::TensorView output, int64_t many_terms) {
+  const LayerArgs layer = {
+      {nullptr, nullptr, static_cast<const uint8_t*>(x), static_cast<const float*>(x_scale),
+       static_cast<const float*>(w1_scale.data_ptr()), static_cast<const float*>(w2_scale.data_ptr()),
+       static_cast<uint16_t*>(output.data_ptr()), (int)output.size(0), (int)local_expert_offset, 1.0f},
+      static_cast<const int*>(topk_ids.data_ptr()), static_cast<const float*>(topk_weights.data_ptr())};
+  launch_layer(layer, output.device(), w1, w2, many_terms);
+}
+
+static void run_routed(
+    ffi::TensorView x, ffi::TensorView x_scale, ffi::TensorView topk_ids, ffi::TensorView topk_weights,
+    ffi::TensorView w1, ffi::TensorView w1_scale, ffi::TensorView w2, ffi::TensorView w2_scale,
+    int64_t local_expert_offset, ffi::TensorView output, int64_t many_terms) {
+  check_form(true, "run_layer");
+  check_routed_inputs(x, &x_scale, topk_ids, topk_weights, w1, w1_scale, w2, w2_scale, local_expert_offset, output);
+  if (x.size(0) == 0) return;
+  check_tokens("hidden_states", x.size(0));
+  launch_routed(x.data_ptr(), x_scale.data_ptr(), topk_ids, topk_weights, w1, w1_scale, w2, w2_scale,
+                local_expert_offset, output, many_terms);
+}
+
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(run_routed, run_routed);
+
+// As run_routed, for tokens in bf16.
+static void run_routed_bf16(
+    ffi::TensorView x, ffi::TensorView topk_ids, ffi::TensorView topk_weights, ffi::TensorView w1,
+    ffi::TensorView w1_scale, ffi::TensorView w2, ffi::TensorView w2_scale, int64_t local_expert_offset,
+    ffi::TensorView output, int64_t many_terms) {
+  check_form(true, "run_layer");
+  check_routed_inputs(x, nullptr, topk_ids, topk_weights, w1, w1_scale, w2, w2_scale, local_expert_offset, output);
+  const size_t t = x.size(0);
+  if (t == 0) return;
+  check_tokens("hidden_states", t);
+  const DeviceGuard guard(x.device().device_id);
+  const ffi::Tensor quantised = allocate(x.device(), t * (kHidden + kKSteps1 * sizeof(float)));
+  auto* q = static_cast<uint8_t*>(quantised.data_ptr());
+  auto* scales = reinterpret_cast<float*>(q + t * kHidden);
+  const auto stream = static_cast<cudaStream_t>(TVMFFIEnvGetStream(kDLCUDA, x.device().device_id));
+  check_cuda(launch_quantise_tokens(x.data_ptr(), (int)t, q, scales, stream), "launching quantise_tokens");
+  launch_routed(q, scales, topk_ids, topk_weights, w1, w1_scale, w2, w2_scale, local_expert_offset, output,
+                many_terms);
+}
+
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(run_routed_bf16, run_routed_bf16);

@@ -7,6 +7,8 @@ In expert order a tile's rows lie together and TMA can read them, but whoever wr
 In pair order (row token * TOP_K + slot, as the routing names its pairs) they are gathered by index, and pairs of other
 ranks leave holes that nobody writes or reads.
 
+g has its columns of `up` first, whichever half of W13 is first.
+
 Map of the kernel: a persistent grid over (row tile, 128 columns of g); the product is W[128, K] . x[BLOCK_M, K]^T.
 Per K step the weight block comes through TMA and the token rows are gathered with asynchronous copies.
 """
@@ -16,6 +18,7 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from .interface import GATE_FIRST, SCALES_ROW_MAJOR
 from .tile_order import tile_order
 
 BLOCK = 128
@@ -26,20 +29,30 @@ def gemm1_ref(x, x_scale, w, w_scale, permutation, block_m):
     pair_of_row, top_k = permutation.pair_of_row, permutation.row_of_pair.shape[1]
     g = torch.zeros((len(pair_of_row), w.shape[1]), dtype=torch.float32, device=x.device)
     wide = lambda s: s.repeat_interleave(BLOCK, -1)  # noqa: E731
-    dequant_x = x.float() * wide(x_scale.t().contiguous())
+    dequant_x = x.float() * wide(x_scale if SCALES_ROW_MAJOR else x_scale.t().contiguous())
     for tile in range(int(permutation.num_tiles)):
         e = int(permutation.tile_expert[tile])
         rows = torch.arange(tile * block_m, (tile + 1) * block_m, device=x.device)
         rows = rows[pair_of_row[rows] >= 0]
         dequant_w = w[e].float() * wide(w_scale[e].repeat_interleave(BLOCK, 0))
         g[rows] = dequant_x[pair_of_row[rows].long() // top_k] @ dequant_w.t()
-    return g
+    return g.roll(g.shape[1] // 2, 1) if GATE_FIRST else g
+
+
+@triton.jit
+def scales_of_tokens(scale_ptr, token, num_tokens, NUM_K: tl.constexpr, ROW_MAJOR: tl.constexpr):
+    """Where the first scales of tokens are, and how far apart those of a token."""
+    if ROW_MAJOR:
+        first, step = scale_ptr + token * NUM_K, 1
+    else:
+        first, step = scale_ptr + token, num_tokens
+    return first, step
 
 
 @triton.jit(do_not_specialize=["num_tokens"])
 def gemm1_kernel(
     x_ptr,  # [T, H] fp8
-    x_scale_ptr,  # [H / 128, T] fp32
+    x_scale_ptr,  # [H / 128, T] fp32; [T, H / 128] with ROW_MAJOR
     w_desc,  # [E_LOCAL * N, H] fp8, block [128, 128]
     w_scale_ptr,  # [E_LOCAL, N / 128, H / 128] fp32
     pair_of_row_ptr,  # [rows] int32
@@ -53,6 +66,8 @@ def gemm1_kernel(
     GROUP: tl.constexpr,
     EXPERT_ORDER: tl.constexpr,
     TOP_K: tl.constexpr,
+    GATE_FIRST: tl.constexpr,
+    ROW_MAJOR: tl.constexpr,
 ):
     BLOCK: tl.constexpr = 128
     NUM_N: tl.constexpr = N // BLOCK
@@ -67,14 +82,17 @@ def gemm1_kernel(
         live = pair >= 0
         token = pair // TOP_K
         x_ptrs = x_ptr + token[:, None].to(tl.int64) * H + lane[None, :]
+        x_scale_ptrs, x_scale_step = scales_of_tokens(x_scale_ptr, token, num_tokens, NUM_K, ROW_MAJOR)
 
         g = tl.zeros((BLOCK, BLOCK_M), tl.float32)
         for k in range(NUM_K):
             x = tl.load(x_ptrs + k * BLOCK, mask=live[:, None], other=0.0)
-            x_scale = tl.load(x_scale_ptr + k * num_tokens + token, mask=live, other=0.0)
+            x_scale = tl.load(x_scale_ptrs + k * x_scale_step, mask=live, other=0.0)
             w = w_desc.load([w_block * BLOCK, k * BLOCK])
             g += tl.dot(w, x.T) * (x_scale * tl.load(w_scale_ptr + w_block * NUM_K + k))[None, :]
 
+        if GATE_FIRST:
+            n = (n + NUM_N // 2) % NUM_N
         g_ptrs = g_ptr + n * BLOCK + lane[:, None]
         if EXPERT_ORDER:
             tl.store(g_ptrs + row[None, :].to(tl.int64) * N, g.to(tl.bfloat16))
@@ -86,15 +104,16 @@ def gemm1(x, x_scale, w, w_scale, permutation, tile, expert_order=True):
     """First grouped product.
 
     Args:
-        x: [T, H] float8_e4m3fn; x_scale: [H/128, T] float32.
-        w: [E_local, N, H] float8_e4m3fn, N = 2I; w_scale: [E_local, N/128, H/128] float32.
+        x: [T, H] float8_e4m3fn; x_scale: [H/128, T] float32, or [T, H/128] with SCALES_ROW_MAJOR.
+        w: [E_local, N, H] float8_e4m3fn, N = 2I, `up` rows first, or `gate` rows with GATE_FIRST.
+        w_scale: [E_local, N/128, H/128] float32.
         permutation: `permute`'s result for tile.block_m.
         tile: block_m, group, programs, num_warps, num_stages (see tiles.py).
         expert_order: False stores in pair order.
 
     Returns:
-        g [rows, N] bfloat16. Padding rows of used tiles hold zeros, rows of unused tiles are undefined.
-        In pair order [T * 8, N], undefined where the pair's expert is not local.
+        g [rows, N] bfloat16, columns of `up` first. Padding rows of used tiles hold zeros, rows of unused tiles are
+        undefined. In pair order [T * 8, N], undefined where the pair's expert is not local.
     """
     num_local_experts, columns, hidden = w.shape
     rows = (permutation.pair_of_row if expert_order else permutation.row_of_pair).numel()
@@ -116,6 +135,8 @@ def gemm1(x, x_scale, w, w_scale, permutation, tile, expert_order=True):
         GROUP=tile.group,
         EXPERT_ORDER=expert_order,
         TOP_K=permutation.row_of_pair.shape[1],
+        GATE_FIRST=GATE_FIRST,
+        ROW_MAJOR=SCALES_ROW_MAJOR,
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
     )

@@ -1,6 +1,6 @@
 """gemm1_swiglu_quant: x . W13^T for each expert's rows, SwiGLU, and an FP8 copy of the result, in one kernel.
 
-W13's first half is `up`, its second half `gate`; h = silu(gate) * up. Both operands carry one fp32 scale for
+W13's halves are `up` and `gate`, in the interface's order; h = silu(gate) * up. Both operands carry one fp32 scale for
 each 128 of K, so the tensor cores' sum is multiplied with (row scale x weight scale) and added to an fp32
 accumulator every 128. The epilogue owns 128 columns of h, which is one quantisation group.
 
@@ -15,7 +15,8 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from .gemm1 import gemm1_ref
+from .gemm1 import gemm1_ref, scales_of_tokens
+from .interface import GATE_FIRST, SCALES_ROW_MAJOR
 from .swiglu_quant import swiglu_quant_ref
 from .tile_order import tile_order
 
@@ -30,7 +31,7 @@ def gemm1_swiglu_quant_ref(x, x_scale, w, w_scale, permutation, block_m):
 @triton.jit(do_not_specialize=["num_tokens"])
 def gemm1_swiglu_quant_kernel(
     x_ptr,  # [T, H] fp8
-    x_scale_ptr,  # [H / 128, T] fp32
+    x_scale_ptr,  # [H / 128, T] fp32; [T, H / 128] with ROW_MAJOR
     w_desc,  # [E_LOCAL * 2 I, H] fp8, block [128, 128]
     w_scale_ptr,  # [E_LOCAL, 2 I / 128, H / 128] fp32
     pair_of_row_ptr,  # [rows] int32
@@ -45,6 +46,8 @@ def gemm1_swiglu_quant_kernel(
     GROUP: tl.constexpr,
     EXPERT_ORDER: tl.constexpr,
     TOP_K: tl.constexpr,
+    GATE_FIRST: tl.constexpr,
+    ROW_MAJOR: tl.constexpr,
 ):
     BLOCK: tl.constexpr = 128
     NUM_N: tl.constexpr = I // BLOCK
@@ -59,14 +62,16 @@ def gemm1_swiglu_quant_kernel(
         live = pair >= 0
         token = pair // TOP_K
         x_ptrs = x_ptr + token[:, None].to(tl.int64) * H + lane[None, :]
-        up_block = expert * (2 * NUM_N) + n
-        gate_block = up_block + NUM_N
+        x_scale_ptrs, x_scale_step = scales_of_tokens(x_scale_ptr, token, num_tokens, NUM_K, ROW_MAJOR)
+        first_block = expert * (2 * NUM_N) + n
+        up_block = first_block + NUM_N if GATE_FIRST else first_block
+        gate_block = first_block if GATE_FIRST else first_block + NUM_N
 
         up = tl.zeros((BLOCK, BLOCK_M), tl.float32)
         gate = tl.zeros((BLOCK, BLOCK_M), tl.float32)
         for k in range(NUM_K):
             x = tl.load(x_ptrs + k * BLOCK, mask=live[:, None], other=0.0)
-            x_scale = tl.load(x_scale_ptr + k * num_tokens + token, mask=live, other=0.0)
+            x_scale = tl.load(x_scale_ptrs + k * x_scale_step, mask=live, other=0.0)
             up_w = w_desc.load([up_block * BLOCK, k * BLOCK])
             up_scale = tl.load(w_scale_ptr + up_block * NUM_K + k)
             up += tl.dot(up_w, x.T) * (x_scale * up_scale)[None, :]
@@ -91,8 +96,9 @@ def gemm1_swiglu_quant(x, x_scale, w, w_scale, permutation, tile, expert_order=T
     """First grouped product and activation.
 
     Args:
-        x: [T, H] float8_e4m3fn; x_scale: [H/128, T] float32.
-        w: [E_local, 2I, H] float8_e4m3fn, `up` rows first; w_scale: [E_local, 2I/128, H/128] float32.
+        x: [T, H] float8_e4m3fn; x_scale: [H/128, T] float32, or [T, H/128] with SCALES_ROW_MAJOR.
+        w: [E_local, 2I, H] float8_e4m3fn, `up` rows first, or `gate` rows with GATE_FIRST.
+        w_scale: [E_local, 2I/128, H/128] float32.
         permutation: `permute`'s result for tile.block_m.
         tile: block_m, group, programs, num_warps, num_stages (see tiles.py).
         expert_order: False stores in pair order.
@@ -125,6 +131,8 @@ def gemm1_swiglu_quant(x, x_scale, w, w_scale, permutation, tile, expert_order=T
         GROUP=tile.group,
         EXPERT_ORDER=expert_order,
         TOP_K=permutation.row_of_pair.shape[1],
+        GATE_FIRST=GATE_FIRST,
+        ROW_MAJOR=SCALES_ROW_MAJOR,
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
     )

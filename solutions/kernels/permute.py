@@ -5,6 +5,8 @@ at a multiple of block_m, and tile m is the rows from m * block_m on; otherwise 
 where a tile starts. A tile of block_m rows belongs to one expert. Tokens are not copied: the pair of a row says where
 its activations are. Nothing is read back to the host.
 
+A pair names its expert by any number; those from `first_expert` on are local, and no other has a row.
+
 Map of the kernels: a pair's row is its expert's first row plus the number of earlier pairs of that expert. Pairs are
 counted in groups of up to 1024. `count` (a program a group) writes how many pairs of each expert its group holds; a
 single group needs none. `place` (a program 64 pairs of a single group, else 256) sums the groups' counts, in slices
@@ -36,12 +38,12 @@ class Permutation(NamedTuple):
 
 
 def max_tiles(num_tokens, top_k, num_local_experts, block_m):
-    """Upper bound on the tiles of any routing; int. A token meets an expert at most once."""
-    pairs = num_tokens * min(top_k, num_local_experts)
+    """Upper bound on the tiles of any routing; int."""
+    pairs = num_tokens * top_k
     return pairs // block_m + min(num_local_experts, pairs)
 
 
-def permute_ref(expert, num_local_experts, block_m, padded=True, padding=-1):
+def permute_ref(expert, num_local_experts, block_m, padded=True, padding=-1, first_expert=0):
     """Plain statement of `permute`; same arguments and results, `padding` or -1 where undefined."""
     num_tokens, top_k = expert.shape
     tiles = max_tiles(num_tokens, top_k, num_local_experts, block_m)
@@ -51,7 +53,7 @@ def permute_ref(expert, num_local_experts, block_m, padded=True, padding=-1):
     tile_expert, tile_rows = torch.full((tiles,), -1, **like), torch.full((tiles, 2), -1, **like)
     tile = row = 0
     for e in range(num_local_experts):
-        pair = (expert.flatten() == e).nonzero().flatten()
+        pair = (expert.flatten() == first_expert + e).nonzero().flatten()
         end = row + len(pair)
         row_of_pair[pair] = torch.arange(row, end, **like)
         pair_of_row[row:end] = pair.to(torch.int32)
@@ -66,29 +68,38 @@ def permute_ref(expert, num_local_experts, block_m, padded=True, padding=-1):
 
 
 @triton.jit
+def local_number(expert, first_expert, LOCAL: tl.constexpr):
+    """-1 for an expert that is not local."""
+    return tl.where((expert >= first_expert) & (expert < first_expert + LOCAL), expert - first_expert, -1)
+
+
+@triton.jit
 def count_local(expert, here, BINS: tl.constexpr):
     """How many of the experts `expert`, where `here` holds, are each local one; [BINS] int32."""
     return tl.histogram(tl.maximum(expert, 0), BINS, mask=here & (expert >= 0))
 
 
-@triton.jit(do_not_specialize=["num_pairs"])
+@triton.jit(do_not_specialize=["num_pairs", "first_expert"])
 def count_kernel(
     expert_ptr,  # [num_pairs] int32
     group_count_ptr,  # [num_groups, BINS] int32, written
     num_pairs,
-    BINS: tl.constexpr,  # local experts, or the next power of two
+    first_expert,
+    LOCAL: tl.constexpr,
+    BINS: tl.constexpr,  # LOCAL, or the next power of two
     GROUP: tl.constexpr,
 ):
     group = tl.program_id(0)
     pair = group * GROUP + tl.arange(0, GROUP)
     inside = pair < num_pairs
-    expert = tl.load(expert_ptr + pair, mask=inside, other=-1)
+    expert = local_number(tl.load(expert_ptr + pair, mask=inside, other=-1), first_expert, LOCAL)
     tl.store(group_count_ptr + group * BINS + tl.arange(0, BINS), count_local(expert, inside, BINS))
 
 
 # Counts known to be aligned are loaded in a wider layout, which spills registers.
 @triton.jit(
-    do_not_specialize=["num_pairs", "num_groups", "padding"], do_not_specialize_on_alignment=["group_count_ptr"]
+    do_not_specialize=["num_pairs", "num_groups", "padding", "first_expert"],
+    do_not_specialize_on_alignment=["group_count_ptr"],
 )
 def place_kernel(
     expert_ptr,  # [num_pairs] int32
@@ -102,7 +113,9 @@ def place_kernel(
     num_pairs,
     num_groups,
     padding,
-    BINS: tl.constexpr,
+    first_expert,
+    LOCAL: tl.constexpr,
+    BINS: tl.constexpr,  # LOCAL, or the next power of two
     BLOCK_M: tl.constexpr,
     PADDED: tl.constexpr,
     GROUP: tl.constexpr,
@@ -116,11 +129,12 @@ def place_kernel(
     bins = tl.arange(0, BINS)
     first_own = me * OWN
     pair = first_own + tl.arange(0, OWN)
-    expert = tl.load(expert_ptr + pair, mask=pair < num_pairs, other=-1)
+    named = tl.load(expert_ptr + pair, mask=pair < num_pairs, other=-1)
+    expert = local_number(named, first_expert, LOCAL)
 
     my_group = first_own // GROUP
     near = my_group * GROUP + tl.arange(0, GROUP)
-    near_expert = tl.load(expert_ptr + near, mask=near < num_pairs, other=-1)
+    near_expert = local_number(tl.load(expert_ptr + near, mask=near < num_pairs, other=-1), first_expert, LOCAL)
     earlier = count_local(near_expert, near < first_own, BINS)
     if ALONE:
         count = count_local(near_expert, near < num_pairs, BINS)
@@ -144,8 +158,8 @@ def place_kernel(
     row = tl.gather(first_row + earlier, tl.maximum(expert, 0), 0)
     for piece in tl.static_range(0, OWN, PIECE):  # rolled up, 32 experts spill 8 bytes
         other = first_own + piece + tl.arange(0, PIECE)
-        other_expert = tl.load(expert_ptr + other, mask=other < num_pairs, other=-1)
-        before = (other_expert[:, None] == expert[None, :]) & (other[:, None] < pair[None, :])
+        other_named = tl.load(expert_ptr + other, mask=other < num_pairs, other=-1)
+        before = (other_named[:, None] == named[None, :]) & (other[:, None] < pair[None, :])
         row += tl.sum(before.to(tl.int32), 0)  # adds within threads, hardly across lanes
     local = expert >= 0
     tl.store(row_of_pair_ptr + pair, tl.where(local, row, -1), mask=pair < num_pairs)
@@ -167,15 +181,16 @@ def place_kernel(
         tl.store(num_rows_ptr, tl.sum(room, 0))
 
 
-def permute(expert, num_local_experts, block_m, padded=True, padding=-1):
+def permute(expert, num_local_experts, block_m, padded=True, padding=-1, first_expert=0):
     """Sort pairs by local expert.
 
     Args:
-        expert: [T, TOP_K] int32, local expert number or -1, a token's all different; T >= 1.
+        expert: [T, TOP_K] int32, any numbers; those that are not local have no row. T >= 1.
         num_local_experts: E_local.
         block_m: rows of a GEMM tile, a power of two.
         padded: whether every expert's rows start at a multiple of block_m.
         padding: what pair_of_row holds for a padding row.
+        first_expert: number of the first local expert, at least 0.
 
     Returns:
         A `Permutation`.
@@ -194,7 +209,9 @@ def permute(expert, num_local_experts, block_m, padded=True, padding=-1):
     scratch = torch.empty(sum(sizes), dtype=torch.int32, device=expert.device)
     pair_of_row, tile_expert, num_tiles, num_rows, tile_rows, group_count = scratch.split_with_sizes(sizes)[::2]
     if not alone:
-        count_kernel[(num_groups,)](expert, group_count, num_pairs, BINS=bins, GROUP=GROUP, num_warps=4)
+        count_kernel[(num_groups,)](
+            expert, group_count, num_pairs, first_expert, LOCAL=num_local_experts, BINS=bins, GROUP=GROUP, num_warps=4
+        )
     place_kernel[(-(-num_pairs // own),)](
         expert,
         scratch if alone else group_count,
@@ -207,6 +224,8 @@ def permute(expert, num_local_experts, block_m, padded=True, padding=-1):
         num_pairs,
         num_groups,
         padding,
+        first_expert,
+        LOCAL=num_local_experts,
         BINS=bins,
         BLOCK_M=block_m,
         PADDED=padded,

@@ -1,10 +1,11 @@
-"""triton_fused_v2: the layer in five to seven Triton kernels; read `run` downhill, then a file a stage in kernels/."""
+"""triton_fused_v2: the layer in four to seven Triton kernels; read `run` downhill, then a file a stage in kernels/."""
 
 from functools import lru_cache
 
 import torch
 
 from .kernels.check_inputs import check_inputs
+from .kernels.check_routed_inputs import check_routed_inputs
 from .kernels.combine import combine, combine_kernel
 from .kernels.gemm1 import gemm1, gemm1_kernel
 from .kernels.gemm1_swiglu_quant import gemm1_swiglu_quant, gemm1_swiglu_quant_kernel
@@ -13,6 +14,7 @@ from .kernels.gpu_of import gpu_of
 from .kernels.launch import launch_quickly
 from .kernels.permute import count_kernel, permute, place_kernel
 from .kernels.problem import NUM_EXPERTS, TOP_K
+from .kernels.quantise_tokens import quantise_tokens, quantise_tokens_kernel
 from .kernels.replay import replayed
 from .kernels.route import route, route_kernel
 from .kernels.swiglu_quant import swiglu_quant, swiglu_quant_kernel
@@ -20,6 +22,7 @@ from .tiles import choose
 
 launch_quickly(
     route_kernel,
+    quantise_tokens_kernel,
     count_kernel,
     place_kernel,
     gemm1_kernel,
@@ -103,22 +106,75 @@ def run_renorm(
     layer((routing_logits, None, *routed, gemm2_weights_scale, output), 0, 1.0)
 
 
+@replayed
+def run_routed(
+    hidden_states,
+    hidden_states_scale,
+    topk_ids,
+    topk_weights,
+    gemm1_weights,
+    gemm1_weights_scale,
+    gemm2_weights,
+    gemm2_weights_scale,
+    local_expert_offset,
+    output,
+):
+    """As `run`, for routed definitions: experts and weights are given, gate comes first, scales are row-major."""
+    x = (hidden_states, hidden_states_scale)
+    weights = (gemm1_weights, gemm1_weights_scale, gemm2_weights, gemm2_weights_scale)
+    check_routed_inputs((*x, topk_ids, topk_weights, *weights, output), local_expert_offset)
+    if len(hidden_states):
+        choice = choice_of(hidden_states, *weights)
+        with torch.cuda.device_of(output):
+            experts(choice, topk_ids, topk_weights, local_expert_offset, *x, *weights, output)
+
+
+@replayed
+def run_routed_bf16(
+    hidden_states,
+    topk_ids,
+    topk_weights,
+    gemm1_weights,
+    gemm1_weights_scale,
+    gemm2_weights,
+    gemm2_weights_scale,
+    local_expert_offset,
+    output,
+):
+    """As `run_routed`, for hidden_states [T, H] bf16, which a kernel quantises first."""
+    weights = (gemm1_weights, gemm1_weights_scale, gemm2_weights, gemm2_weights_scale)
+    check_routed_inputs((hidden_states, None, topk_ids, topk_weights, *weights, output), local_expert_offset)
+    if len(hidden_states):
+        choice = choice_of(hidden_states, *weights)
+        with torch.cuda.device_of(output):
+            x = quantise_tokens(hidden_states)
+            experts(choice, topk_ids, topk_weights, local_expert_offset, *x, *weights, output)
+
+
 def layer(tensors, local_expert_offset, routed_scaling_factor):
     """Launch the layer. tensors: as check_inputs takes them, with routing_bias None where there is none."""
-    logits, bias, x, x_scale, w1, w1_scale, w2, w2_scale, output = tensors
-    num_tokens, hidden = x.shape
-    if num_tokens == 0:
-        return
-    num_local_experts = w1.shape[0]
-    choice = choose(*gpu_of(x.device), (num_local_experts, hidden, w2.shape[2]), TOP_K / NUM_EXPERTS, num_tokens)
+    logits, bias, x, x_scale, *weights, output = tensors
+    if len(x):
+        choice = choice_of(x, *weights)
+        with torch.cuda.device_of(x):
+            routing = route(logits, bias, local_expert_offset, routed_scaling_factor, len(weights[0]))
+            experts(choice, *routing, 0, x, x_scale, *weights, output)
 
-    with torch.cuda.device_of(x):
-        expert, weight = route(logits, bias, local_expert_offset, routed_scaling_factor, num_local_experts)
-        permutation = permute(expert, num_local_experts, choice.gemm1.block_m)
-        h, h_scale = first_product(x, x_scale, w1, w1_scale, permutation, choice)
-        rows = permutation.pair_of_row.shape[0]
-        width = hidden // column_slices(rows, hidden)
-        y = torch.empty(rows, width, dtype=torch.bfloat16, device=h.device)
-        for first_column in range(0, hidden, width):
-            gemm2(h, h_scale, w2, w2_scale, permutation, first_column, y, choice.gemm2, choice.tma)
-            combine(y, permutation.row_of_pair, weight, output, first_column)
+
+def choice_of(x, w1, _w1_scale, w2, _w2_scale):
+    """The tiles for these tokens and weights."""
+    num_tokens, hidden = x.shape
+    return choose(*gpu_of(x.device), (w1.shape[0], hidden, w2.shape[2]), TOP_K / NUM_EXPERTS, num_tokens)
+
+
+def experts(choice, expert, weight, first_expert, x, x_scale, w1, w1_scale, w2, w2_scale, output):
+    """Launch what comes after the router, on the current device. expert, first_expert: as permute takes them."""
+    hidden = x.shape[1]
+    permutation = permute(expert, w1.shape[0], choice.gemm1.block_m, first_expert=first_expert)
+    h, h_scale = first_product(x, x_scale, w1, w1_scale, permutation, choice)
+    rows = permutation.pair_of_row.shape[0]
+    width = hidden // column_slices(rows, hidden)
+    y = torch.empty(rows, width, dtype=torch.bfloat16, device=h.device)
+    for first_column in range(0, hidden, width):
+        gemm2(h, h_scale, w2, w2_scale, permutation, first_column, y, choice.gemm2, choice.tma)
+        combine(y, permutation.row_of_pair, weight, output, first_column)

@@ -245,11 +245,16 @@ def test_each_interface_has_its_function(folder, tmp_path):
     assert [s.spec.entry_point.split("::")[1] for s in packed.values()] == ["run", "run_renorm", "run_routed"]
     written = pack.pack_packages(["tiny"], tmp_path, ["full", "deepseek-v3-ep8-routed"], folder)
     full, routed = ((path / "__init__.py").read_text().splitlines()[2:] for path in written)
+    sizes = {"num_local_experts": 32, "top_k": 8, "hidden_size": 7168, "intermediate_size": 2048}
     assert full == ["from .main import run  # noqa: F401"]
     assert routed == [
         "from .main import run_routed as run  # noqa: F401",
         "from .main import run_bf16  # noqa: F401",
+        "",
+        f"SIZES = {sizes}",
     ]
+    adapters = [{path.name for path in folder.glob("for_*.py")} for folder in written]
+    assert adapters == [set(), {path.name for path in paths.ENGINES.glob("*.py")}] and adapters[1]
     edit(folder / "tiny" / "solution.toml", "::run_bf16", "::nothing")
     with pytest.raises(manifest.PackingError, match="bf16_entry_point: got 'main.py::nothing'"):
         pack.pack("tiny", folder)

@@ -509,6 +509,10 @@ def test_more_tokens_than_were_recorded_are_refused():
         (["--only-prune", "--routing", "/nowhere"], "--routing: /nowhere is not a folder"),
         (["--only-prune", "--tokens", "99999"], "T = 99999: the longest batch has"),
         (["--definition", "huge"], "unknown definition 'huge'; there are: full, "),
+        (
+            ["--definition", "qwen3-30b-routed"],
+            "--definition: qwen3-30b-routed has the tiles of qwen3-30b: --definition qwen3-30b",
+        ),
     ],
 )
 def test_bad_input_ends_in_one_clear_line(args, said, capsys):

@@ -24,9 +24,9 @@ def experts(num_tokens, num_local, top_k, share=1.0):
     return torch.where(chosen < num_local, chosen, -1).to(torch.int32).to(DEVICE)
 
 
-def check(expert, num_local, block_m, padded=True):
+def check(expert, num_local, block_m, padded=True, first_expert=0):
     """Compare all that is defined; the result."""
-    got, wanted = (f(expert, num_local, block_m, padded, PADDING) for f in (permute, permute_ref))
+    got, wanted = (f(expert, num_local, block_m, padded, PADDING, first_expert) for f in (permute, permute_ref))
     tiles, rows = int(wanted.num_tiles), int(wanted.num_rows)
     assert (int(got.num_tiles), int(got.num_rows)) == (tiles, rows)
     assert tiles <= max_tiles(*expert.shape, num_local, block_m) == len(got.tile_expert)
@@ -95,6 +95,27 @@ def test_every_row_at_one_expert(num_tokens, only, padded):
     expert[:, only % 8] = only
     got = check(expert, 32, 16, padded)
     assert torch.equal(got.row_of_pair[:, only % 8].cpu(), torch.arange(num_tokens, dtype=torch.int32))
+
+
+@ORDERS
+@pytest.mark.parametrize("num_tokens", [40, 300])
+def test_ids_of_all_experts(num_tokens, padded):
+    """A user would miss: rows for an empty slot or another rank's expert, or of an id that wraps around."""
+    first, local = 48, 24
+    local_numbers = experts(num_tokens, local, 8, 0.5)
+    ids = torch.where(local_numbers >= 0, local_numbers + first, -1)
+    outside = torch.tensor([-1, first - 1, first + local, 0, 2**31 - 1, -(2**31), -first, 384], dtype=torch.int32)
+    ids = torch.where(ids < 0, outside.to(DEVICE), ids)
+    got, wanted = check(ids, local, 16, padded, first), check(local_numbers, local, 16, padded)
+    assert torch.equal(got.row_of_pair, wanted.row_of_pair)
+
+
+@ORDERS
+def test_an_expert_twice_in_a_row_of_ids(padded):
+    """A user would miss: more rows than there is room for, where an engine's trial run draws ids at random."""
+    ids = torch.randint(0, 24, (70, 8), generator=torch.Generator().manual_seed(0), dtype=torch.int32)
+    check(ids.to(DEVICE), 24, 16, padded)
+    check(torch.full((70, 8), 5, dtype=torch.int32, device=DEVICE), 24, 16, padded)
 
 
 @pytest.mark.parametrize("tiles_each", [1, 5])

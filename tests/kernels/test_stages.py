@@ -4,6 +4,9 @@ On a GPU the same tests run at the full widths; the `cpu` cases then step aside,
 compiles for the one or the other in a process.
 """
 
+from importlib import import_module
+from unittest import mock
+
 import pytest
 import torch
 import triton
@@ -15,6 +18,7 @@ from solutions.kernels.gemm1_swiglu_quant import gemm1_swiglu_quant, gemm1_swigl
 from solutions.kernels.gemm2 import gemm2, gemm2_ref
 from solutions.kernels.permute import permute_ref
 from solutions.kernels.problem import KEPT_GROUPS, NUM_EXPERTS, NUM_GROUPS, NUM_LOCAL_EXPERTS, TOP_K
+from solutions.kernels.quantise_tokens import quantise_tokens, quantise_tokens_ref
 from solutions.kernels.route import route, route_ref
 from solutions.kernels.swiglu_quant import swiglu_quant, swiglu_quant_ref
 from solutions.kernels.tile_order import tile_order
@@ -267,6 +271,41 @@ def test_gemm1_swiglu_quant(device, data, num_tokens, seed, tile):
     h = wanted[0][rows].float() * wanted[1][rows].repeat_interleave(128, 1)
     noise = fp32_noise(device, h)
     check_fp8(device, [t[rows] for t in got], [t[rows] for t in wanted], noise)
+
+
+@drawn(4, data=st.data(), num_tokens=TOKENS, seed=SEEDS, tile=TILES, fused=st.booleans())
+def test_gate_first_and_scales_row_by_row(device, data, num_tokens, seed, tile, fused):
+    """A user would miss: another answer for the same numbers in the order that engines have them."""
+    operands, permutation = gemm1_inputs(data, device, num_tokens, seed, tile.block_m)
+    stages = (gemm1_swiglu_quant, gemm1_swiglu_quant_ref) if fused else (gemm1, gemm1_ref)
+
+    def results(x, x_scale, w, w_scale):
+        found = [stages[0](x, x_scale, w, w_scale, permutation, tile)]
+        found.append(stages[1](x, x_scale, w, w_scale, permutation, tile.block_m))
+        return [part for result in found for part in (result if fused else [result])]
+
+    wanted = results(*operands)
+    x, x_scale, *experts = operands
+    halves = [torch.cat(part.view(torch.uint8).chunk(2, 1)[::-1], 1).view(part.dtype) for part in experts]
+    with mock.patch.multiple(import_module("solutions.kernels.gemm1"), GATE_FIRST=True, SCALES_ROW_MAJOR=True):
+        module = import_module("solutions.kernels.gemm1_swiglu_quant")
+        with mock.patch.multiple(module, GATE_FIRST=True, SCALES_ROW_MAJOR=True):
+            got = results(x, x_scale.t().contiguous(), *halves)
+    rows = used_rows(permutation, tile.block_m)
+    for one, other in zip(got, wanted, strict=True):
+        assert torch.equal(one[rows].float(), other[rows].float())
+
+
+@drawn(6, data=st.data(), num_tokens=TOKENS, seed=SEEDS, size=st.sampled_from([1e-30, 1e-3, 1.0, 1e4]))
+def test_quantise_tokens(device, data, num_tokens, seed, size):
+    """A user would miss: NaN for a token of zeros, or a scale that belongs to other columns."""
+    hidden = data.draw(st.sampled_from([*widths(device)[0], 1024]))  # 1024: eight groups a program
+    normal, _, _ = random(seed, device)
+    x = (size * normal(num_tokens, hidden)).bfloat16()
+    x[::3, :128] = 0
+    x[1::3] *= 100
+    for got, wanted in zip(quantise_tokens(x), quantise_tokens_ref(x), strict=True):
+        assert torch.equal(got.float(), wanted.float())
 
 
 @drawn(

@@ -2,11 +2,11 @@
 // copy it before it is freed. The kernels' own files are compiled beside it, unchanged.
 //
 // Where the one launch keeps a stage's result in shared memory, kernels below compute it with the solution's functions:
-// the tokens' masks and weights where every CTA routes all tokens, and the row lists.
+// the tokens' masks and weights where every CTA routes all tokens or takes the caller's ids, and the row lists.
 #include "fused_layer.cuh"
 #include "many_tokens.cuh"
 #include "permute.cuh"
-#include "route.cuh"
+#include "token_experts.cuh"
 
 static cudaError_t poison_and_launch_route(const ManyArgs& args, int ctas, cudaStream_t stream);
 static cudaError_t read_out_and_launch_combine(const ManyArgs& args, int terms, int sms, cudaStream_t stream);
@@ -98,7 +98,7 @@ static cudaError_t read_out_and_launch_combine(const ManyArgs& args, int terms, 
 
 __global__ void route_tokens(const FusedArgs args) {
   const int t = blockIdx.x;
-  route_token(args, t, &args.scratch->mask[t / 32 * kPaddedLocal + t % 32], 32, args.scratch->weight[t]);
+  token_experts(args, t, &args.scratch->mask[t / 32 * kPaddedLocal + t % 32], 32, args.scratch->weight[t]);
 }
 
 struct RowLists {
@@ -110,10 +110,14 @@ struct RowLists {
 __global__ void __launch_bounds__(kFusedThreads, 1) permute_tokens(const FusedArgs args, RowLists* lists) {
   extern __shared__ __align__(1024) uint8_t smem_base[];
   FusedSmem& s = *reinterpret_cast<FusedSmem*>(smem_base);
-  for (int i = threadIdx.x; i < (args.num_tokens + 31) / 32 * kPaddedLocal; i += kFusedThreads)
-    s.mask[i] = args.scratch->mask[i];
-  __syncthreads();
-  permute(s, args.num_tokens);
+  if constexpr (kRoutedForm) {
+    mark_tokens(s, args);
+  } else {
+    for (int i = threadIdx.x; i < (args.num_tokens + 31) / 32 * kPaddedLocal; i += kFusedThreads)
+      s.mask[i] = args.scratch->mask[i];
+    __syncthreads();
+  }
+  permute(s, args);
   for (int i = threadIdx.x; i < s.num_rows; i += kFusedThreads) lists->token[i] = s.token[i];
   for (int i = threadIdx.x; i < s.num_chunks; i += kFusedThreads) lists->chunk[i] = s.chunk[i];
   if (threadIdx.x == 0) lists->num_chunks = s.num_chunks, lists->num_rows = s.num_rows;
@@ -127,7 +131,7 @@ static cudaError_t launch_fused_and_read_out(const TensorMaps& maps, const Fused
   check_cuda(cudaMemsetAsync(from_mask, 0xff, sizeof(FusedScratch) - offsetof(FusedScratch, mask), stream),
              "filling the scratch with NaN");
   if (const cudaError_t error = launch_fused_layer(maps, args, ctas, stream)) return error;
-  if (args.num_tokens <= kRouteAllTokens) route_tokens<<<args.num_tokens, kWarp, 0, stream>>>(args);
+  if (kRoutedForm || args.num_tokens <= kRouteAllTokens) route_tokens<<<args.num_tokens, kWarp, 0, stream>>>(args);
   RowLists* lists = static_cast<RowLists*>(fresh_array("lists", sizeof(RowLists)));
   check_cuda(
       cudaFuncSetAttribute(permute_tokens, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(FusedSmem)),

@@ -60,7 +60,8 @@ def describe(kernels):
 def test_every_stage_compiles_in_every_tile_of_the_rule(compiled, machine, tokens):
     """A user would miss: the first call at some token count dies in the compiler."""
     kernels = compiled(machine, tokens)
-    assert {kernel["kernel"] for kernel in kernels} == set(manifest.read_manifest("triton_fused_v2").stages)
+    stages = set(manifest.read_manifest("triton_fused_v2").stages)
+    assert {kernel["kernel"] for kernel in kernels} == stages - {"quantise_tokens_kernel"}
     choices = [ruled(machine, num_tokens) for num_tokens in tokens]
     for stage in ("gemm1", "gemm2"):
         tiles = (getattr(choice, stage) for choice in choices)
@@ -109,3 +110,14 @@ def test_nothing_spills_on_hopper(compiled, machine, tokens):
     """A user would miss: a kernel several times slower as its sums left the registers."""
     spilled = [k for k in compiled(machine, tokens) if k["stack"] or k["local"]]
     assert not spilled, describe(spilled)
+
+
+@pytest.mark.slow
+def test_the_routed_form_compiles_as_well(tmp_path):
+    """A user would miss: a form that spills, or leaves the tensor cores, where the other one does not."""
+    geometry, entry_point = "deepseek-v3-ep8-routed", manifest.read_manifest("triton_fused_v2").bf16_entry_point
+    kernels = ahead_of_time.compiled("triton_fused_v2", geometry, "sm_90", FEW, tmp_path, entry_point)
+    stages = set(manifest.read_manifest("triton_fused_v2").stages)
+    assert {kernel["kernel"] for kernel in kernels} == stages - {"route_kernel"}
+    assert not [k for k in kernels if k["stack"] or k["local"]], describe(kernels)
+    assert all(k["wgmma"] for k in kernels if k["kernel"] in GEMMS), describe(kernels)

@@ -19,6 +19,8 @@ COUNTS = {
     "qwen3-next": (3, 60, 200, 1100),
     "kimi-k2-ep8": (3, 80, 200, 1100),
     "minimax-m2": (3, 80, 200, 1100),
+    "deepseek-v3-ep8-routed": (3, 80, 300, 1100),
+    "qwen3-next-routed": (3, 60, 200, 1100),
 }
 
 
@@ -70,6 +72,8 @@ SMALL = {
     "renorm": {"num_experts": 40, "num_local_experts": 40, "top_k": 10, "num_groups": 1, "kept_groups": 1}
     | {"renorm": True},
 }
+SMALL = {name: of | {"routed": False} for name, of in SMALL.items()}
+SMALL["routed"] = SMALL["ds"] | {"routed": True}
 SMALL = {name: of | {"hidden_size": 512, "intermediate_size": 256} for name, of in SMALL.items()}
 
 
@@ -97,18 +101,14 @@ def quantised(h, terms, columns):
 def right_answer(of, num_tokens, few, numbers):
     """Arguments, and the arrays and the output of a layer without a fault, from the plain statements."""
     arguments = stages.tokens(of, num_tokens, "cpu") | stages.weights(of, "cpu")
-    routing = (arguments["routing_logits"], arguments["routing_bias"])
-    scalars = (arguments["local_expert_offset"], arguments["routed_scaling_factor"])
-    chosen, weight = stages.reference_route(of, *routing, *scalars)
+    chosen, weight = stages.reference_choice(of, arguments)
     if few:
         rows = stages.expected_rows(chosen, stages.ATOM, of["top_k"], stages.CHUNK_ROWS)
     else:
         rows = stages.expected_rows(chosen, stages.ROW_ALIGN, of["top_k"])
     count, hidden, inter = len(rows.token), of["hidden_size"], of["intermediate_size"]
-    experts = arguments["gemm1_weights"], arguments["gemm1_weights_scale"]
-    x = arguments["hidden_states"], arguments["hidden_states_scale"]
-    g = stages.gemm1_ref(*x, *experts, rows.permutation, rows.align)
-    up, gate = g.chunk(2, dim=-1)
+    x, x_scale = arguments["hidden_states"], stages.token_scales(of, arguments)
+    up, gate = stages.reference_halves(of, arguments, rows)
     h, h_scale = quantised(torch.nn.functional.silu(gate) * up, numbers["terms"], stages.SLICE if few else 128)
     row_weight = torch.where(rows.real, weight[rows.token, rows.expert], 0)
     slices = 128 // (stages.SLICE if few else 128)
@@ -116,7 +116,7 @@ def right_answer(of, num_tokens, few, numbers):
     arrays = {
         "weight": flat(weight),
         "x_scale": scattered(
-            count * hidden // 128, stages.scale_index(rows, hidden // 128), stages.of_tokens(x[1].t(), rows)
+            count * hidden // 128, stages.scale_index(rows, hidden // 128), stages.of_tokens(x_scale, rows)
         ),
         "h": scattered(count * inter * numbers["terms"], stages.h_index(rows, inter, numbers["terms"], few), h),
         "h_scale": scattered(count * inter // 128 * slices, scale_index, h_scale * row_weight[:, None]),
@@ -126,7 +126,7 @@ def right_answer(of, num_tokens, few, numbers):
     )
     y = stages.reference_y(arguments, found)
     if few:
-        arrays |= few_arrays(of, chosen, rows, x[0], hidden)
+        arrays |= few_arrays(of, chosen, rows, x, hidden)
         if numbers["chunk_splits"] > 1:
             arrays["partial"] = flat(partial_sums(y, rows, numbers, num_tokens))
     else:
@@ -215,6 +215,8 @@ CASES = [
     pytest.param("renorm", True, 12, 2, 2, FEW_STAGES | {"partial": "gemm2"}, "combine", id="few, shared columns"),
     pytest.param("ds", False, 24, 2, 1, TWO_TERM_STAGES, "combine", id="many, two terms"),
     pytest.param("renorm", False, 20, 1, 1, MANY_STAGES, "combine", id="many, one term"),
+    pytest.param("routed", True, 4, 2, 1, FEW_STAGES, "gemm2 + combine", id="few, routed"),
+    pytest.param("routed", False, 20, 1, 1, MANY_STAGES, "combine", id="many, routed"),
 ]
 
 

@@ -20,7 +20,7 @@ from harness.core import paths
 from harness.evaluation import memory
 from harness.evaluation.tolerances import TOLERANCES, matched_ratios
 from harness.operators import catalogue, workloads
-from harness.operators.catalogue import FP8_MOE, FULL
+from harness.operators.catalogue import FP8_MOE, FULL, ROUTED
 from harness.operators.moe_fp8_block_scale import PUBLIC, cases
 from harness.packing import eligibility, manifest, pack
 
@@ -30,7 +30,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SOLUTIONS = manifest.solution_names()
 OUTPUT = "output"
 EXPERTS, LOCAL = (moe.GEOMETRIES["full"][size] for size in ("num_experts", "num_local_experts"))  # as in "small"
-OTHERS = [key for key in FP8_MOE if key in FULL and key != "full"]
+OTHERS = [key for key in (*FP8_MOE, *ROUTED) if key in FULL and key != "full"]
 BIG = max(t for _, t, _ in PUBLIC["full"])
 
 # of Triton's interpreter, thousands of times
@@ -197,6 +197,19 @@ def test_small_workloads_of_the_other_routings(layer, geometry, quick, records, 
             check_workload(layer, catalogue.definition(geometry), workload, root, record_property)
 
 
+QUICK_ROUTED = ("no-tokens", "slots-without-expert")
+
+
+@at("small-routed", "small-renorm-routed")
+@pytest.mark.parametrize("quick", [True, slow(False)])
+def test_small_workloads_behind_a_router(layer, geometry, quick, records, record_property):
+    """A user would miss: an empty slot that is computed, ids taken for local numbers, gate and up swapped."""
+    root, all_records = records(geometry)
+    for case, workload in zip(catalogue.operator(geometry).cases(geometry), all_records, strict=True):
+        if (case.name in QUICK_ROUTED) == quick:
+            check_workload(layer, catalogue.definition(geometry), workload, root, record_property)
+
+
 @at(*OTHERS)
 @pytest.mark.parametrize("num_tokens", [1, 64, 256, 1024])
 def test_workloads_of_every_definition(layer, geometry, num_tokens, records, record_property):
@@ -206,7 +219,7 @@ def test_workloads_of_every_definition(layer, geometry, num_tokens, records, rec
     needed = memory.draw_bytes(definition, num_tokens) + 3 * memory.input_bytes(definition, num_tokens)
     if memory.free() < needed:
         pytest.skip(f"{geometry} needs {memory.gigabytes(needed)} of GPU memory")
-    workload = next(w for w in all_records if w.axes["seq_len"] == num_tokens)
+    workload = min(all_records, key=lambda w: abs(w.axes["seq_len"] - num_tokens))
     check_workload(layer, definition, workload, root, record_property)
     torch.cuda.empty_cache()
 

@@ -30,8 +30,11 @@ MULTIPROCESSORS = {"sm_90": 132, "sm_100": 148}
 SHARED_MEMORY = 227 * 1024  # of one thread block, on sm_90 and on sm_100 alike
 
 
-def compiled(name, geometry, architecture, token_counts, folder):
-    """What `compile_all` yields for a solution and "sm_90" or "sm_90:NVIDIA H200"; its sources are put into folder."""
+def compiled(name, geometry, architecture, token_counts, folder, entry_point=None):
+    """What `compile_all` yields for a solution and "sm_90" or "sm_90:NVIDIA H200"; its sources are put into folder.
+
+    entry_point: FILE::FUNCTION, if it is not the definition's.
+    """
     solution = pack(name)[geometry]
     for source in solution.sources:
         path = folder / name / source.path
@@ -39,7 +42,7 @@ def compiled(name, geometry, architecture, token_counts, folder):
         path.write_text(source.content)
     # What is compiled does not depend on the GPU that is here.
     env = os.environ | {"TRITON_INTERPRET": "0", "CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, __file__, folder / name, solution.spec.entry_point, architecture]
+    command = [sys.executable, __file__, folder / name, entry_point or solution.spec.entry_point, architecture]
     done = subprocess.run([*command, *map(str, token_counts)], env=env, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
     return [json.loads(line) for line in done.stdout.splitlines()]
@@ -71,6 +74,21 @@ def arguments(num_tokens):
         2.5,
         bf16(num_tokens, HIDDEN),
     )
+
+
+def routed_arguments(num_tokens):
+    """The arguments of the layer behind a router, at full width, without storage."""
+    _, _, x, x_scale, *weights, offset, _, output = arguments(num_tokens)
+    ids, factors = (
+        torch.empty((num_tokens, TOP_K), dtype=dtype, device="meta") for dtype in (torch.int32, torch.float32)
+    )
+    return (x, x_scale.t().contiguous(), ids, factors, *weights, offset, output)
+
+
+def routed_bf16_arguments(num_tokens):
+    """As `routed_arguments`, for tokens in bf16."""
+    x, _, *others = routed_arguments(num_tokens)
+    return (x.to(torch.bfloat16), *others)
 
 
 def bf16_arguments(num_tokens):
@@ -139,7 +157,9 @@ def compile_all(run, architecture, token_counts, gpu):
 
     triton.JITFunction.run = compile_only
     parameters = inspect.signature(run).parameters
-    make = bf16_arguments if "expert_ids" in parameters else mxfp8_arguments if "x" in parameters else arguments
+    first = {"expert_ids": bf16_arguments, "x": mxfp8_arguments, "routing_logits": arguments}
+    routed = routed_arguments if "hidden_states_scale" in parameters else routed_bf16_arguments
+    make = next((make for name, make in first.items() if name in parameters), routed)
     for num_tokens in token_counts:
         found.clear()
         run(*make(num_tokens))

@@ -15,7 +15,7 @@ from solutions.kernels.build_library import load_library
 
 # Two K blocks of gemm1 a stage, and one of gemm2; experts with normal and swap-AB tiles, alone and in pairs.
 OF = {"num_experts": 128, "num_local_experts": 8, "top_k": 8, "num_groups": 1, "kept_groups": 1}
-OF |= {"hidden_size": 1024, "intermediate_size": 512, "renorm": False}
+OF |= {"hidden_size": 1024, "intermediate_size": 512, "renorm": False, "routed": False}
 ROWS = (240, 192, 144, 100, 70, 48, 17, 0)  # of each local expert, about
 COUNTS = ((260, 2), (1100, 1))  # tokens, and FP8 terms of h with so many
 

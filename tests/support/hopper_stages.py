@@ -14,10 +14,10 @@ import torch
 from harness.operators import catalogue
 from harness.packing.pack import pack
 
+from solutions.kernels import gemm1 as gemm1_module
 from solutions.kernels import route as route_module
 from solutions.kernels.build_library import build_library
 from solutions.kernels.combine import combine_ref
-from solutions.kernels.gemm1 import gemm1_ref
 from solutions.kernels.gemm2 import gemm2_ref
 from solutions.kernels.permute import Permutation, permute_ref
 
@@ -51,14 +51,10 @@ def call(library, of, arguments, terms):
 
     terms: of h with many tokens.
     """
-    leading = ["routing_logits", "routing_bias"][: 1 if of["renorm"] else 2]
-    tensors = ["hidden_states", "hidden_states_scale"]
-    tensors += [f"gemm{gemm}_weights{scale}" for gemm in (1, 2) for scale in ("", "_scale")]
-    scalars = [] if of["renorm"] else ["local_expert_offset", "routed_scaling_factor"]
     x = arguments["hidden_states"]
     output = torch.full(x.shape, torch.nan, dtype=torch.bfloat16, device=x.device)
-    run = library["run_renorm" if of["renorm"] else "run_layer"]
-    run(*(arguments[name] for name in (*leading, *tensors, *scalars)), output, terms)
+    run = library["run_routed" if of["routed"] else "run_renorm" if of["renorm"] else "run_layer"]
+    run(*(arguments[name] for name in names(of)), output, terms)
     arrays = {str(name): torch.from_dlpack(array) for name, array in library["read_arrays"]().items()}
     return output, arrays, {str(name): int(value) for name, value in library["read_numbers"]().items()}
 
@@ -67,8 +63,48 @@ def call(library, of, arguments, terms):
 
 
 def sizes(geometry):
-    """The definition's sizes, and whether its routing is renorm."""
-    return catalogue.GEOMETRIES[geometry] | {"renorm": geometry in catalogue.RENORM}
+    """The definition's sizes, whether its routing is renorm, and whether it is behind a router."""
+    forms = {"renorm": geometry in catalogue.RENORM, "routed": geometry in catalogue.ROUTED}
+    return catalogue.GEOMETRIES[geometry] | forms
+
+
+def names(of):
+    """Of the inputs, in the definition's order."""
+    tokens = ["hidden_states", "hidden_states_scale"]
+    experts = [f"gemm{gemm}_weights{scale}" for gemm in (1, 2) for scale in ("", "_scale")]
+    if of["routed"]:
+        return [*tokens, "topk_ids", "topk_weights", *experts, "local_expert_offset"]
+    if of["renorm"]:
+        return ["routing_logits", *tokens, *experts]
+    return ["routing_logits", "routing_bias", *tokens, *experts, "local_expert_offset", "routed_scaling_factor"]
+
+
+def reference_choice(of, arguments):
+    """What the layer's arguments ask for: chosen [T, E_local] bool and weight [T, E_local], NaN elsewhere."""
+    if not of["routed"]:
+        given = ("routing_logits", "routing_bias", "local_expert_offset", "routed_scaling_factor")
+        return reference_route(of, *(arguments[name] for name in given))
+    expert = arguments["topk_ids"].long() - arguments["local_expert_offset"]
+    local = of["num_local_experts"]
+    expert = torch.where((expert < 0) | (expert >= local), local, expert)  # the last column: not local
+    chosen = torch.zeros((len(expert), local + 1), dtype=torch.bool, device=expert.device).scatter_(1, expert, True)
+    weight = torch.zeros(chosen.shape, device=expert.device).scatter_add_(1, expert, arguments["topk_weights"])
+    return chosen[:, :-1], torch.where(chosen, weight, torch.nan)[:, :-1]
+
+
+def token_scales(of, arguments):
+    """The scales of x, [T, H / 128]."""
+    scales = arguments["hidden_states_scale"]
+    return scales if of["routed"] else scales.t()
+
+
+def reference_halves(of, arguments, rows):
+    """up and gate [rows, I] fp32 of rows."""
+    forms = {"GATE_FIRST": of["routed"], "SCALES_ROW_MAJOR": of["routed"]}
+    given = ("hidden_states", "hidden_states_scale", "gemm1_weights", "gemm1_weights_scale")
+    with mock.patch.multiple(gemm1_module, **forms):
+        g = gemm1_module.gemm1_ref(*(arguments[name] for name in given), rows.permutation, rows.align)
+    return g.chunk(2, dim=-1)
 
 
 def reference_route(of, logits, bias, offset, factor):
@@ -121,7 +157,10 @@ def weights(of, device, seed=0):
 
 
 def tokens(of, num_tokens, device, seed=0):
-    """Random tokens and logits whose choice of experts is clear, about half of the pairs local; arguments by name."""
+    """Random tokens and logits whose choice of experts is clear, about half of the pairs local; arguments by name.
+
+    Behind a router: their choice as ids of all experts, some slots without one, some experts twice.
+    """
     hidden, experts, local = of["hidden_size"], of["num_experts"], of["num_local_experts"]
     generator = torch.Generator(device).manual_seed(seed)
     offset = 0 if local == experts else local
@@ -136,12 +175,17 @@ def tokens(of, num_tokens, device, seed=0):
     while not (clear := is_clear(of, logits, bias)).all():
         logits[~clear] = draw(int((~clear).sum()))
     whole = torch.randint(0, 256, (num_tokens, hidden), generator=generator, device=device, dtype=torch.uint8)
-    return {
+    scales = torch.randn((hidden // BLOCK, num_tokens), generator=generator, device=device)
+    found = {"hidden_states": whole.bitwise_and_(0xBF).view(torch.float8_e4m3fn), "local_expert_offset": offset}
+    if of["routed"]:
+        ids = logits.topk(of["top_k"]).indices.to(torch.int32)
+        ids[::3, 1], ids[1::4, 2] = -1, ids[1::4, 0]
+        weight = torch.rand(ids.shape, generator=generator, device=device).where(ids >= 0, torch.nan)
+        return found | {"hidden_states_scale": scales.t().contiguous(), "topk_ids": ids, "topk_weights": weight}
+    return found | {
         "routing_logits": logits,
         "routing_bias": bias,
-        "hidden_states": whole.bitwise_and_(0xBF).view(torch.float8_e4m3fn),
-        "hidden_states_scale": torch.randn((hidden // BLOCK, num_tokens), generator=generator, device=device),
-        "local_expert_offset": 0 if of["renorm"] else offset,
+        "hidden_states_scale": scales,
         "routed_scaling_factor": 1.0 if of["renorm"] else 2.5,
     }
 
@@ -287,7 +331,7 @@ def many_route(arrays, of, num_tokens):
 
 def few(arrays, numbers, of, arguments, chosen, weight):
     """ReadOut of the one launch. arrays: name -> bytes, which the test build hands out, as numbers."""
-    x, x_scale = arguments["hidden_states"].view(torch.uint8), arguments["hidden_states_scale"].t()
+    x, x_scale = arguments["hidden_states"].view(torch.uint8), token_scales(of, arguments)
     num_tokens, hidden = x.shape
     rows = expected_rows(chosen, ATOM, of["top_k"], CHUNK_ROWS)
     number = torch.arange(len(rows.token), device=x.device)
@@ -335,7 +379,7 @@ def coverage(tiles, rows, columns):
 
 def many(arrays, numbers, of, arguments, chosen, weight):
     """ReadOut of the four kernels. arrays: name -> bytes, which the test build hands out, as numbers."""
-    x_scale, hidden = arguments["hidden_states_scale"].t(), of["hidden_size"]
+    x_scale, hidden = token_scales(of, arguments), of["hidden_size"]
     num_tokens = len(x_scale)
     rows = expected_rows(chosen, ROW_ALIGN, of["top_k"])
     count = len(rows.token)
@@ -394,9 +438,7 @@ def differing(got, want, limit, what):
 
 
 def wrong_route(of, arguments, chosen, weight):
-    bias = arguments["routing_bias"]
-    offset, factor = arguments["local_expert_offset"], arguments["routed_scaling_factor"]
-    want, want_weight = reference_route(of, arguments["routing_logits"], bias, offset, factor)
+    want, want_weight = reference_choice(of, arguments)
     if (wrong := (chosen != want).any(1)).any():
         return f"other experts in {int(wrong.sum())} tokens: {wrong.nonzero().flatten()[:6].tolist()}"
     wrong = (want & ~((weight - want_weight).abs() <= 1e-5 * want_weight.abs())).any(1)
@@ -415,10 +457,7 @@ def wrong_layout(found):
 
 def wrong_h(of, arguments, found):
     rows = found.rows
-    x, x_scale = arguments["hidden_states"], arguments["hidden_states_scale"]
-    w, w_scale = arguments["gemm1_weights"], arguments["gemm1_weights_scale"]
-    g = gemm1_ref(x, x_scale, w, w_scale, rows.permutation, rows.align)
-    up, gate = g.chunk(2, dim=-1)
+    up, gate = reference_halves(of, arguments, rows)
     weight = found.weight[rows.token, rows.expert][:, None]
     want = torch.nn.functional.silu(gate) * up * weight
     return differing(found.h[rows.real], want[rows.real], H_ERROR[found.terms], "row that is no padding")

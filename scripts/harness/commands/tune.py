@@ -30,6 +30,7 @@ from harness.core.names import unknown
 from harness.evaluation.calling import device_here
 from harness.operators import catalogue
 from harness.operators.arguments import add_definitions
+from harness.operators.moe_fp8_block_scale_routed import ROUTER_INSIDE
 from harness.packing.manifest import read_manifest
 from harness.report import tuning
 from harness.report.progress import progress
@@ -66,11 +67,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def geometries(args: argparse.Namespace) -> list[str]:
-    """The definitions to tune. Raises UserError for one that the solution does not serve."""
+    """The definitions to tune. Raises UserError for one that the solution does not serve, and for a routed one."""
     served = read_manifest(bench.SOLUTION).definitions
     for geometry in args.definition:
         if geometry not in served:
             raise UserError(f"--definition: {unknown(f'definition of {bench.SOLUTION}', geometry, served)}")
+        if inside := ROUTER_INSIDE.get(geometry):
+            raise UserError(f"--definition: {geometry} has the tiles of {inside}: --definition {inside}")
     if args.record and (number := len(args.definition)) > 1:
         raise UserError(f"--record: got {number} definitions, want one: a record holds one definition's times")
     return args.definition

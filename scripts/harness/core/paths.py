@@ -5,6 +5,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[3]
 SOLUTIONS = ROOT / "solutions"
 SHARED_STAGES = SOLUTIONS / "kernels"
+ENGINES = SOLUTIONS / "engines"  # adapters for inference engines, which packages carry
 PACKED = SOLUTIONS / "packed"
 DOCS = ROOT / "docs"
 DATA = DOCS / "data"  # records that pages and figures are made from
@@ -12,6 +13,7 @@ PROFILES = DATA / "profile"
 TUNING = DATA / "tune"
 SWEEPS = DATA / "sweep"
 SERVED = DATA / "served"
+GENERATED = DATA / "generate"  # a language model's prefill and decode
 GPU_CLOCK = DATA / "gpu_clock"  # traces by the GPU's clock, apart from traces/, among which FIB's apply chooses
 RESULTS_PAGE = DOCS / "results.html"
 

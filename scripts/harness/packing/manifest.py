@@ -20,7 +20,7 @@ MANIFEST = "solution.toml"
 ENTRY_POINTS = ("renorm_entry_point", "routed_entry_point", "bf16_entry_point")  # beside `entry_point`
 # of the base, where a manifest has none of its own
 INHERITED = ("kernels", "borrowed", "stages", "definitions", *ENTRY_POINTS)
-NOT_SOLUTIONS = {"kernels", "packed"}
+NOT_SOLUTIONS = {"engines", "kernels", "packed"}
 
 
 class PackingError(UserError):

@@ -15,6 +15,8 @@ from harness.operators import catalogue
 from harness.packing import problem
 from harness.packing.manifest import Manifest, PackingError, choose, read_manifest, refusal, solution_names
 
+PACKAGE_SIZES = ("num_local_experts", "top_k", "hidden_size", "intermediate_size")  # that an engine's adapter checks
+
 
 def packed_name(name: str, geometry: str, first: str) -> str:
     """FIB wants names unique in a data set; only `first`, the solution's first geometry, keeps the plain one.
@@ -196,19 +198,20 @@ def pack_into(names: list[str], data_set: Path, geometries: list[str]) -> list[P
 def pack_packages(names: list[str], parent: Path, geometries: list[str], folder: Path = paths.SOLUTIONS) -> list[Path]:
     """Write parent/<packed name>/, a Python package of each solution's packed sources that exports its function as run.
 
-    That of a routed definition also exports the function for tokens in bf16, where there is one, as run_bf16.
-    geometries: the definitions to write a package for; [] for each solution's first one. Nothing in a package imports
-    this project or FlashInfer-Bench. Raises PackingError, and UserError where the folder exists (a source file of an
-    older version would be compiled along) or a solution serves none of the geometries. Returns the packages' folders.
+    That of a routed definition, where the solution has a function for tokens in bf16, also exports that as run_bf16
+    and the sizes, and has solutions/engines/ beside it. geometries: the definitions to write a package for; [] for each
+    solution's first one. Nothing in a package imports this project or FlashInfer-Bench. Raises PackingError, and
+    UserError where the folder exists (a source file of an older version would be compiled along) or a solution serves
+    none of the geometries. Returns the packages' folders.
     """
-    solutions, in_bf16 = {}, {}
+    solutions, routed = {}, {}
     for name in choose(names, folder):
         packed, bf16 = pack(name, folder), read_manifest(name, folder).bf16_entry_point
         wanted = [key for key in packed if key in geometries] or ([] if geometries else list(packed)[:1])
         if not wanted:
             raise UserError(f"--definition: got {', '.join(geometries)}, want of {name}'s: {', '.join(packed)}")
         solutions |= {parent / packed[key].name: packed[key] for key in wanted}
-        in_bf16 |= {parent / packed[key].name: bf16 for key in wanted if bf16 and key in catalogue.ROUTED}
+        routed |= {parent / packed[key].name: (bf16, key) for key in wanted if bf16 and key in catalogue.ROUTED}
     if taken := [path for path in solutions if path.exists()]:
         raise UserError(f"--package: {taken[0]} exists; remove it, or name another folder")
     for path, solution in solutions.items():
@@ -216,7 +219,12 @@ def pack_packages(names: list[str], parent: Path, geometries: list[str], folder:
             write_atomically(path / source.path, source.content)
         head = f"{solution.name}: packed source {solution.hash()}, by `moebench pack --package`."
         exported = [export(solution.spec.entry_point, "run")]
-        exported += [export(in_bf16[path], "run_bf16")] if path in in_bf16 else []
+        if path in routed:
+            bf16, geometry = routed[path]
+            sizes = {key: catalogue.GEOMETRIES[geometry][key] for key in PACKAGE_SIZES}
+            exported += [export(bf16, "run_bf16"), f"\nSIZES = {sizes}\n"]
+            for adapter in paths.ENGINES.glob("*.py"):
+                write_atomically(path / adapter.name, adapter.read_text())
         write_atomically(path / "__init__.py", f'"""{head}"""\n\n{"".join(exported)}')
     return list(solutions)
 

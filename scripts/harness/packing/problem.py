@@ -35,7 +35,7 @@ def facts(file: str, geometry: str) -> dict[str, tuple[str, int | bool]]:
     """Name in Python -> name in C++ and value."""
     if file == "interface":
         routed = geometry in catalogue.ROUTED  # today one form has all three
-        names = {"ROUTED": "kRouted", "GATE_FIRST": "kGateFirst", "SCALES_ROW_MAJOR": "kScalesRowMajor"}
+        names = {"ROUTED": "kRoutedForm", "GATE_FIRST": "kGateFirst", "SCALES_ROW_MAJOR": "kScalesRowMajor"}
         return {name: (symbol, routed) for name, symbol in names.items()}
     of = catalogue.GEOMETRIES[geometry]
     sizes = {key.upper(): (symbol, of[key]) for key, symbol in NAMES.items()}

@@ -18,7 +18,18 @@ from harness.operators.catalogue import definition_name
 from harness.packing import pack
 from harness.profiling.record import read_records
 from harness.report import profiles, studies, sweep, tuning
-from harness.report.blocks import clocks, examples, memory, models, results, routed, served, solutions, tolerances
+from harness.report.blocks import (
+    clocks,
+    examples,
+    generation,
+    memory,
+    models,
+    results,
+    routed,
+    served,
+    solutions,
+    tolerances,
+)
 from harness.report.blocks.examples import Moebench
 from harness.report.comparison import choice_table
 from harness.report.figures import models as models_figure
@@ -75,6 +86,7 @@ BLOCKS: Blocks = {
     ("docs/models.md", "routed"): lambda: routed.block(comparison.recorded(routed.definitions())),
     ("docs/clocks.md", "gpu clock"): lambda: clocks.block(comparison.recorded([definition_name("full")], clock="gpu")),
     ("docs/memory.md", "memory"): memory.block,
+    ("docs/serve.md", "generation"): generation.block,
     ("docs/served.md", "served"): served.block,
     ("docs/sweep.md", "sweeps"): sweep.block,
     ("docs/profile.md", "profile"): profiles.block,

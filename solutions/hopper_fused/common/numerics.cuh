@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "interface.cuh"
 #include "sizes.cuh"
 
 // One instruction each: relative error below 2^-22, denormals count as zero.
@@ -23,6 +24,10 @@ __device__ __forceinline__ float rcp_approx(float x) {
 constexpr float kMinusLog2E = -1.4426950408889634f;
 __device__ __forceinline__ float swiglu(float up, float gate) {
   return up * gate * rcp_approx(1.0f + exp2_approx(gate * kMinusLog2E));
+}
+// Of W13's first and second half.
+__device__ __forceinline__ float swiglu_of_halves(float first, float second) {
+  return kGateFirst ? swiglu(second, first) : swiglu(first, second);
 }
 
 // The scale that maps a row's largest absolute value to E4M3's largest, 448. It is not zero for a row of zeros.

@@ -1,7 +1,9 @@
 // fused_layer: the whole MoE layer in one cooperative launch, for up to kFusedMaxTokens tokens. One CTA per SM.
+// Barriers are initialised before pdl_wait(), while the kernel before ends.
 //
 //   warp      work, in order of time
-//   all       route (all tokens, or this CTA's share and a grid barrier); permute: row lists, the same in every CTA
+//   all       route (all tokens, or this CTA's share and a grid barrier), or the caller's ids; permute: row lists, the
+//             same in every CTA
 //   0 .. 7    consumers: gather this CTA's share of x to scratch; gemm1 and SwiGLU of this CTA's slices, h to scratch;
 //             gemm2 of its 64 output columns, chunk by chunk as h is complete; output
 //   8         W13 by TMA, x of chunks that bypass the gather by bulk copy; then W2 by TMA
@@ -37,6 +39,7 @@
 // It cannot deadlock: the launch is cooperative, so all CTAs are resident or none runs, and every CTA makes the arrival
 // that another waits for without waiting itself for anything later.
 #include "gemm2_combine.cuh"
+#include "launch.cuh"
 #include "load.cuh"
 #include "permute.cuh"
 #include "route.cuh"
@@ -49,13 +52,12 @@ __device__ __forceinline__ void publish(unsigned* counter) {
 }
 
 __global__ void __launch_bounds__(kFusedThreads, 1)
-    fused_layer(const __grid_constant__ TensorMaps maps, const FusedArgs args) {
+    fused_layer(const __grid_constant__ TensorMaps maps, const __grid_constant__ FusedArgs args) {
   extern __shared__ __align__(1024) uint8_t smem_base[];
   FusedSmem& s = *reinterpret_cast<FusedSmem*>(smem_base);
   const int warp = threadIdx.x / kWarp;
   const bool all_route = args.num_tokens <= kRouteAllTokens;
 
-  prefetch_tokens(args);
   if (threadIdx.x == kFusedThreads - 1) {
     prefetch_tensor_map(&maps.w1);
     prefetch_tensor_map(&maps.w2);
@@ -70,11 +72,16 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
     mbar_init(&s.bypass_skipped, 1);
     mbar_init_fence();
   }
+  pdl_wait();
+  pdl_launch_dependents();
+  prefetch_tokens(args);
 
   if (args.num_tokens <= kBypassTokens)  // in flight while the tokens are routed
     for (int i = threadIdx.x; i < args.num_tokens * kKSteps1; i += kFusedThreads)
       cp_async_4(&s.gemm1_only().x_scale[i], args.x_scale + i);
-  if (all_route) {
+  if constexpr (kRoutedForm) {
+    mark_tokens(s, args);
+  } else if (all_route) {
     for (int t = warp; t < args.num_tokens; t += kFusedWarps)
       route_token(args, t, &s.mask[t], 32, s.gemm1_only().weight[t]);
     __syncthreads();
@@ -93,7 +100,7 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
     __syncthreads();
   }
   cp_async_wait_all();
-  permute(s, args.num_tokens);
+  permute(s, args);
 
   const bool in_gemm2 = blockIdx.x < kGemm2Ctas;
   if (warp >= kConsumerWarps) {
@@ -128,7 +135,5 @@ cudaError_t prepare_fused_layer() {
 }
 
 cudaError_t launch_fused_layer(const TensorMaps& maps, const FusedArgs& args, int ctas, cudaStream_t stream) {
-  void* parameters[] = {const_cast<TensorMaps*>(&maps), const_cast<FusedArgs*>(&args)};
-  return cudaLaunchCooperativeKernel(reinterpret_cast<void*>(fused_layer), dim3(ctas), dim3(kFusedThreads), parameters,
-                                     sizeof(FusedSmem), stream);
+  return launch_with_pdl(fused_layer, ctas, kFusedThreads, cooperative(), sizeof(FusedSmem), stream, maps, args);
 }

@@ -7,7 +7,7 @@
 #include <cuda.h>
 #include <cuda_runtime.h>
 
-#include "layer.cuh"
+#include "arguments.cuh"
 #include "pipeline.cuh"
 #include "wgmma.cuh"
 
@@ -22,7 +22,7 @@ constexpr int kFusedMaxTokens = kFusedFastTokens < kFusedFitTokens ? kFusedFastT
 constexpr int kRouteAllTokens = 12;  // up to here every CTA routes all tokens, which saves a grid barrier
 constexpr int kBypassTokens = 64;  // up to here chunks of one row bypass the gather: each of their tiles loads the row
 
-constexpr int kSliceColumns = 32;  // 32 rows of up and 32 of gate are wgmma's M of 64
+constexpr int kSliceColumns = 32;  // 32 rows of each half of W13 are wgmma's M of 64
 constexpr int kSlices = kInter / kSliceColumns;  // of an expert; h has one scale per row and slice
 constexpr int kSlicesPerStep = kBlockK / kSliceColumns;  // slices of h in a K step of gemm2
 constexpr int kChunkRows = 64;
@@ -93,12 +93,12 @@ enum Counter { kRouted, kGathered, kFinished };  // CTAs that have done so
 
 // ---- arguments ----
 
-struct FusedArgs : Layer {
+struct FusedArgs : LayerArgs {
   FusedScratch* scratch;
 };
 
 struct TensorMaps {
-  CUtensorMap w1;  // [E_local][I / 8][up, gate][8 rows][H]; box: 4 times up and gate, the 64 rows of a slice
+  CUtensorMap w1;  // [E_local][I / 8][half][8 rows][H]; box: 4 times both halves, the 64 rows of a slice
   CUtensorMap w2;  // [E_local * H, I]; box: 64 x 128
 };
 
@@ -122,7 +122,9 @@ struct Chunk {
 // What is needed until gemm1 is over; gemm2's sums overwrite it.
 struct Gemm1Only {
   float x_scale[kKSteps1 * kBypassTokens];  // all scales of x, as in memory, for chunks that bypass the gather
-  float weight[kRouteAllTokens][kLocal];    // routing weights, where every CTA routes all tokens
+  // Routing weights: where every CTA routes all tokens, and behind a router, of each row with a token.
+  float weight[kRoutedForm ? 0 : kRouteAllTokens][kLocal];
+  float row_weight[kRoutedForm ? kFusedMaxRows : 0];
 };
 
 constexpr int kBypassRows = 2;  // rows that bypass the gather: of this tile and of the next
@@ -139,7 +141,8 @@ struct FusedSmem {
   uint8_t pool[kPoolBytes];  // 1024-byte aligned, as the swizzle requires
   float scales[kFusedStages][kStageScales];
   uint16_t token[kFusedMaxRows];  // of each row, or kNoToken
-  uint32_t mask[kFusedMaxTokens * kMaskWords];  // as in FusedScratch; permute transposes it: [batch][expert], bit t
+  // As in FusedScratch; permute transposes it: [batch][expert], bit t. Behind a router it is written so.
+  uint32_t mask[kFusedMaxTokens * kMaskWords];
   float amax[kConsumerWarpgroups][kWarpgroupWarps][kChunkRows];  // [warpgroup][warp][row]
   float split_k_sums[4][kWarpgroupThreads];        // warpgroup 1's partial sums, for warpgroup 0 to add
   Chunk chunk[kMaxChunks];

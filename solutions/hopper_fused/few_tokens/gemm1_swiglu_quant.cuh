@@ -1,8 +1,9 @@
 // gemm1_swiglu_quant: G = W13 . x^T for a tile of slices, h = silu(gate) * up, h in two FP8 terms.
 //
 // All tiles are swap-AB: wgmma's M is 64 weight rows, its N the chunk's rows rounded up to 8, 16, 32 or 64. TMA
-// interleaves eight rows of up with eight of gate, so a thread that holds a row of up in the first half of its
-// accumulator rows holds the same column's gate in the second half, and SwiGLU stays in registers.
+// interleaves eight rows of W13's first half with eight of the second; interface.cuh says which is up. So a thread that
+// holds a row of up in one half of its accumulator rows holds the same column's gate in the other, and SwiGLU stays in
+// registers.
 #pragma once
 #include "barrier.cuh"
 #include "numerics.cuh"
@@ -21,16 +22,16 @@ __device__ __forceinline__ void skip_stages(FusedSmem& s, PipelineState<kFusedSt
   }
 }
 
-// Adds a K step's result to the fp32 sums, times the scales of this thread's rows and of up's and gate's weight block.
+// Adds a K step's result to the fp32 sums, times the scales of this thread's rows and of both halves' weight blocks.
 template <int N>
-__device__ __forceinline__ void promote_up_gate(
-    float (&acc)[N / 2], const float (&raw)[N / 2], const float2 (&x)[N / 8], float up, float gate) {
+__device__ __forceinline__ void promote_halves(
+    float (&acc)[N / 2], const float (&raw)[N / 2], const float2 (&x)[N / 8], float first, float second) {
 #pragma unroll
   for (int j = 0; j < N / 8; j++) {
-    acc[4 * j + 0] += raw[4 * j + 0] * (x[j].x * up);
-    acc[4 * j + 1] += raw[4 * j + 1] * (x[j].y * up);
-    acc[4 * j + 2] += raw[4 * j + 2] * (x[j].x * gate);
-    acc[4 * j + 3] += raw[4 * j + 3] * (x[j].y * gate);
+    acc[4 * j + 0] += raw[4 * j + 0] * (x[j].x * first);
+    acc[4 * j + 1] += raw[4 * j + 1] * (x[j].y * first);
+    acc[4 * j + 2] += raw[4 * j + 2] * (x[j].x * second);
+    acc[4 * j + 3] += raw[4 * j + 3] * (x[j].y * second);
   }
 }
 
@@ -42,8 +43,10 @@ __device__ __forceinline__ void gemm1(
     FusedSmem& s, const FusedArgs& args, const SliceTile& tile, PipelineState<kFusedStages>& pipe, float (&acc)[N / 2],
     int half, bool split_k) {
   const int block = (tile.chunk.expert * 2 * kInter + tile.slice * kSliceColumns) / kBlockK, atoms = tile.chunk.atoms();
-  const WeightScales up(args.w1_scale + block * kKSteps1), gate(args.w1_scale + (block + kInter / kBlockK) * kKSteps1);
-  const float* bypass_scale = s.gemm1_only().x_scale + s.token[tile.chunk.first_row];
+  const WeightScales w_first(args.w1_scale + block * kKSteps1);
+  const WeightScales w_second(args.w1_scale + (block + kInter / kBlockK) * kKSteps1);
+  const float* bypass_scale =
+      s.gemm1_only().x_scale + x_scale_index(0, s.token[tile.chunk.first_row], args.num_tokens);
   float raw[2][N / 2];
   float2 x_scale[2][N / 8];
   const int halves = split_k ? 2 : 1, my_k = split_k ? half : 0, steps = kKSteps1 / halves;
@@ -62,8 +65,9 @@ __device__ __forceinline__ void gemm1(
     const float* scales = s.scales[stage] + my_k * atoms * kAtomRows + 2 * (threadIdx.x % kQuad);
 #pragma unroll
     for (int j = 0; j < N / 8; j++)
-      x[j] = kBypass ? make_float2(bypass_scale[k * args.num_tokens], 0.0f)  // only column 0 of N is a row
-                     : *reinterpret_cast<const float2*>(scales + j * kAtomRows);
+      x[j] = kBypass  // only column 0 of N is a row
+                 ? make_float2(bypass_scale[k * x_scale_stride(args.num_tokens)], 0.0f)
+                 : *reinterpret_cast<const float2*>(scales + j * kAtomRows);
   };
   for (int i = 0; i < steps; i += 2) {
     const int first = pipe.stage, k = i * halves + my_k, next_k = k + halves;
@@ -74,14 +78,20 @@ __device__ __forceinline__ void gemm1(
     read_scales(pipe.stage, next_k, x_scale[1]);
     warpgroup_wait<1>();
     warpgroup_fence_operand(raw[0]);
-    promote_up_gate<N>(acc, raw[0], x_scale[0], up.of(k), gate.of(k));
+    promote_halves<N>(acc, raw[0], x_scale[0], w_first.of(k), w_second.of(k));
     consumer_release(s, first);
     warpgroup_wait<0>();
     warpgroup_fence_operand(raw[1]);
-    promote_up_gate<N>(acc, raw[1], x_scale[1], up.of(next_k), gate.of(next_k));
+    promote_halves<N>(acc, raw[1], x_scale[1], w_first.of(next_k), w_second.of(next_k));
     consumer_release(s, pipe.stage);
     pipe.advance();
   }
+}
+
+__device__ __forceinline__ float routing_weight(FusedSmem& s, const FusedArgs& args, int row, int token, int expert) {
+  if constexpr (kRoutedForm) return s.gemm1_only().row_weight[row];
+  else if (args.num_tokens <= kRouteAllTokens) return s.gemm1_only().weight[token][expert];
+  else return __ldcg(&args.scratch->weight[token][expert]);
 }
 
 // SwiGLU, quantisation and the store of h. The stored scale includes the routing weight. Of each atom of 8 rows a
@@ -98,7 +108,7 @@ __device__ __forceinline__ void swiglu_quant(
   for (int j = 0; j < N / 8; j++) {
 #pragma unroll
     for (int p = 0; p < 2; p++) {
-      h[2 * j + p] = swiglu(acc[4 * j + p], acc[4 * j + 2 + p]);
+      h[2 * j + p] = swiglu_of_halves(acc[4 * j + p], acc[4 * j + 2 + p]);
       float m = fabsf(h[2 * j + p]);
 #pragma unroll
       for (int d = kQuad; d < kWarp; d *= 2)
@@ -107,7 +117,6 @@ __device__ __forceinline__ void swiglu_quant(
     }
   }
   named_barrier_sync(kBarWarpgroup0 + warpgroup, kWarpgroupThreads);
-  const bool all_route = args.num_tokens <= kRouteAllTokens;
   // after transpose4
   const int column = slice * kSliceColumns + 8 * warp + lane / 16 * 4;
   const int row = 2 * (lane % kQuad) + lane / kQuad % 2, term = lane / 8 % 2;
@@ -124,9 +133,8 @@ __device__ __forceinline__ void swiglu_quant(
       const float scale = row_scale(fmaxf(fmaxf(amax[0][r], amax[1][r]), fmaxf(amax[2][r], amax[3][r])));
       v[p] = h[2 * j + p] * rcp_approx(scale);
       if (warp == 0 && lane < kQuad) {
-        const int t = s.token[tile.chunk.first_row + r], e = tile.chunk.expert;
-        const float weight =
-            t == kNoToken ? 0.0f : all_route ? s.gemm1_only().weight[t][e] : __ldcg(&args.scratch->weight[t][e]);
+        const int row = tile.chunk.first_row + r, t = s.token[row];
+        const float weight = t == kNoToken ? 0.0f : routing_weight(s, args, row, t, tile.chunk.expert);
         scale_to[kSlicesPerStep * r] = scale * weight;
       }
     }

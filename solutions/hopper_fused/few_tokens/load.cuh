@@ -5,7 +5,7 @@
 #include "copy.cuh"
 #include "slice_scheduler.cuh"
 
-constexpr int kUpGateGroups = kSliceColumns / kAtomRows;  // groups of 8 rows of up and 8 of gate in a slice
+constexpr int kHalvesGroups = kSliceColumns / kAtomRows;  // groups of 8 rows of each half of W13 in a slice
 
 // For one thread, while its CTA waits for the other CTAs' routing: prefetches to L2 the weights that the CTA needs
 // first if the first experts all have rows. A wrong guess costs bytes at a time when memory has little else to do.
@@ -15,7 +15,7 @@ __device__ __forceinline__ void prefetch_first_weights(const TensorMaps& maps) {
   if (expert >= kLocal) return;
   for (int k = 0; k < kFusedStages; k++)
     for (int b = 0; b < 2; b++)
-      tma_prefetch_5d(&maps.w1, k * kBlockK, 0, 0, (slice + b) * kUpGateGroups, expert, policy);
+      tma_prefetch_5d(&maps.w1, k * kBlockK, 0, 0, (slice + b) * kHalvesGroups, expert, policy);
 }
 
 // For one thread. If the tile bypasses the gather, it also loads the tile's row, before the first weights: requested by
@@ -45,7 +45,7 @@ __device__ __forceinline__ void load_weights(FusedSmem& s, const TensorMaps& map
       mbar_arrive_expect_tx(&s.full[stage], boxes * kSliceBytes);
       for (int b = 0; b < boxes; b++)
         tma_load_5d(s.stage(stage) + b * kSliceBytes, &maps.w1, &s.full[stage], (k + b * next_k) * kBlockK, 0, 0,
-                    (tile.slice + b * next_slice) * kUpGateGroups, tile.chunk.expert, policy);
+                    (tile.slice + b * next_slice) * kHalvesGroups, tile.chunk.expert, policy);
     }
     if (bypass) {
       if (bypass_tiles > 0) mbar_wait(&s.bypass_skipped, (bypass_tiles - 1) % 2);

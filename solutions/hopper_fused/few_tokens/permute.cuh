@@ -1,22 +1,38 @@
-// permute: from the tokens' masks to rows in expert order, an expert's rows in order of token. Every CTA computes the
-// same lists; then each gathers its share of the rows of x.
+// permute: from the tokens' masks, or the caller's ids, to rows in expert order, an expert's rows in order of token.
+// Every CTA computes the same lists; then each gathers its share of the rows of x.
 #pragma once
 #include "copy.cuh"
 #include "fused_layer.cuh"
-#include "route.cuh"
+#include "token_experts.cuh"
 
-// Reads mask, which it overwrites. Writes first_row, chunk, chunk_of_atom, num_chunks, num_rows and token.
-__device__ __forceinline__ void permute(FusedSmem& s, int num_tokens) {
+// Behind a router: writes mask, transposed, straight from the ids. That is so cheap that every CTA does it for all
+// tokens, without a grid barrier.
+__device__ __forceinline__ void mark_tokens(FusedSmem& s, const FusedArgs& args) {
+  for (int i = threadIdx.x; i < (args.num_tokens + 31) / 32 * kPaddedLocal; i += kFusedThreads) s.mask[i] = 0;
+  __syncthreads();
+  for (int i = threadIdx.x; i < args.num_tokens * kTopK; i += kFusedThreads) {
+    const int t = i / kTopK;
+    const unsigned expert = local_number(args, __ldg(args.topk_ids + i));
+    if (expert < kLocal) atomicOr(&s.mask[t / 32 * kPaddedLocal + expert], 1u << t % 32);
+  }
+  __syncthreads();
+}
+
+// Reads mask, which it overwrites. Writes first_row, chunk, chunk_of_atom, num_chunks, num_rows and token; behind a
+// router row_weight, too.
+__device__ __forceinline__ void permute(FusedSmem& s, const FusedArgs& args) {
+  const int num_tokens = args.num_tokens;
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   constexpr int kWarps = kFusedThreads / kWarp;
   constexpr unsigned kAll = kFullWarp;
   const int batches = (num_tokens + 31) / 32;
   uint32_t* before = reinterpret_cast<uint32_t*>(s.scales);  // [batch][expert]: rows of the expert in earlier batches
   static_assert(sizeof(s.scales) >= kFusedMaxTokens * kMaskWords * sizeof(uint32_t), "`before` fits into the scales");
-  for (int i = warp; i < batches * kMaskWords; i += kWarps) {
-    s.mask[32 * i + lane] = tokens_of_expert(i / kMaskWords * 32 + lane < num_tokens ? s.mask[32 * i + lane] : 0);
+  if constexpr (!kRoutedForm) {
+    for (int i = warp; i < batches * kMaskWords; i += kWarps)
+      s.mask[32 * i + lane] = tokens_of_expert(i / kMaskWords * 32 + lane < num_tokens ? s.mask[32 * i + lane] : 0);
+    __syncthreads();
   }
-  __syncthreads();
   static_assert(kPaddedLocal <= kFusedThreads, "one thread for each local expert");
   static_assert(sizeof(s.amax) >= kMaskWords * sizeof(int2), "`word_sums` fits into amax");
   int2* word_sums = reinterpret_cast<int2*>(s.amax);  // rows and chunks of 32 experts
@@ -57,6 +73,16 @@ __device__ __forceinline__ void permute(FusedSmem& s, int num_tokens) {
     for (unsigned hits = s.mask[32 * i + lane]; hits; hits &= hits - 1)
       s.token[row++] = i / kMaskWords * 32 + __ffs(hits) - 1;
   }
+  if constexpr (kRoutedForm) {
+    for (int i = threadIdx.x; i < num_tokens * kTopK; i += kFusedThreads) {
+      const int t = i / kTopK;
+      const Slot slot = read_slot(args, t, i % kTopK);
+      if (slot.expert >= kLocal || !slot.first) continue;
+      const int at = t / 32 * kPaddedLocal + slot.expert;
+      const int in_batch = __popc(s.mask[at] & ((1u << t % 32) - 1));
+      s.gemm1_only().row_weight[s.first_row[slot.expert] + before[at] + in_batch] = slot.weight;
+    }
+  }
   __syncthreads();
 }
 
@@ -94,7 +120,7 @@ __device__ __forceinline__ void gather_rows(const FusedSmem& s, const FusedArgs&
 #pragma unroll
     for (int i = 0; i < kScalesPerLane; i++)
       if (t != kNoToken && kWarp * i + lane < kKSteps1)
-        scale[i] = __ldg(args.x_scale + (kWarp * i + lane) * args.num_tokens + t);
+        scale[i] = __ldg(args.x_scale + x_scale_index(kWarp * i + lane, t, args.num_tokens));
     if (!arrived) named_barrier_arrive(kBarRowsRead, kConsumerThreads + kWarp), arrived = true;
     const int in_step =
         in_chunk / kAtomRows * kAtomBytes + swizzle_128b(in_chunk % kAtomRows, lane % kPiecesPerStep * 16);

@@ -4,6 +4,7 @@
 // One CTA per token, persistent over tokens. No shared memory and no barriers: each thread sums eight columns of all
 // rows by 16-byte loads. The next token's list of rows is loaded while this token is summed. many_gemm2 has zeroed the
 // output of tokens without rows.
+#include "launch.cuh"
 #include "many_tokens.cuh"
 #include "numerics.cuh"
 
@@ -82,5 +83,5 @@ __global__ void __launch_bounds__(kCombineThreads, kCombineCtas) many_combine(co
 cudaError_t launch_many_combine(const ManyArgs& args, int terms, int sms, cudaStream_t stream) {
   const int at_most = kCombineWaves * kCombineCtas * sms;
   return launch_with_pdl(terms == 1 ? many_combine<1> : many_combine<2>, min(args.num_tokens, at_most),
-                         kCombineThreads, 1, 0, stream, args);
+                         kCombineThreads, clusters_of(1), 0, stream, args);
 }

@@ -7,7 +7,8 @@
 //   0 .. 7    consumers, two warpgroups: wgmma, then SwiGLU and FP8 with one scale for each row and the tile's 128
 //             columns of h; h by bulk store
 //
-// TMA interleaves eight weight rows of up with eight of gate, so SwiGLU stays in registers.
+// TMA interleaves eight weight rows of W13's first half, up or gate (interface.cuh), with eight of the second, so
+// SwiGLU stays in registers.
 //
 // mbarrier        arrivals per phase                                        waits                  parity
 // full[stage]     1 + 128 + bytes: thread 0 of the producers (its           warps 0..7             pipeline phase
@@ -26,9 +27,10 @@
 // It cannot deadlock: the CTAs of a cluster are resident together, and none waits for another cluster.
 #include "gemm1_normal.cuh"
 #include "gemm1_swap_ab.cuh"
+#include "launch.cuh"
 
 constexpr int kPiecesPerRow = kBlockK / 16;  // 16-byte pieces of a row's K step
-constexpr int kTileGroups = kTileWeightRows / (2 * kAtomRows);  // groups of 8 rows of up and 8 of gate in a tile
+constexpr int kTileGroups = kTileWeightRows / (2 * kAtomRows);  // groups of 8 rows of each half in a tile
 static_assert(kTileGroups % 2 == 0, "each CTA loads half of the groups");
 
 // For all producer threads. Each copies 16 bytes of every 16th row, whose tokens it knows; thread 0 also requests
@@ -72,7 +74,7 @@ __device__ __forceinline__ void load_gemm1(
         bulk_load(s.scales[stage], scale + (size_t)k * rows, tile.n * 4, full, scale_policy);
       }
       __syncwarp();
-      if (thread < 2)  // thread 0: up's scales; thread 1: gate's
+      if (thread < 2)  // thread 0: the first half's scales; thread 1: the second's
         cp_async_16(s.w_scales[stage] + kScaleSteps * thread, w_scale + k / kScaleSteps * kScaleSteps);
       const uint8_t* x = args.x + k * kBlockK;
       uint8_t* to = s.rows[stage][0] + place;
@@ -124,5 +126,5 @@ cudaError_t prepare_many_gemm1() {
 
 cudaError_t launch_many_gemm1(const ManyArgs& args, const CUtensorMap& w1, int terms, cudaStream_t stream) {
   return launch_with_pdl(terms == 1 ? many_gemm1<1> : many_gemm1<2>, kClusterCtas * args.clusters, kGemmThreads,
-                         kClusterCtas, sizeof(Gemm1Smem), stream, w1, args);
+                         clusters_of(kClusterCtas), sizeof(Gemm1Smem), stream, w1, args);
 }

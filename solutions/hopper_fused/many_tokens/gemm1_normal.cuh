@@ -9,10 +9,10 @@ __device__ __forceinline__ void gemm1_normal_mainloop(
   const int row = warpgroup * kMmaM + threadIdx.x / kWarp % kWarpgroupWarps * kWarpRows + threadIdx.x % kWarp / kQuad;
   const auto read = [&](int k, int stage) {
     const float x0 = s.scales[stage][row], x1 = s.scales[stage][row + 8];
-    const float up = s.w_scales[stage][k % kScaleSteps], gate = s.w_scales[stage][kScaleSteps + k % kScaleSteps];
-    return NormalScales{{{x0 * up, x1 * up}, {x0 * gate, x1 * gate}}};
+    const float first = s.w_scales[stage][k % kScaleSteps], second = s.w_scales[stage][kScaleSteps + k % kScaleSteps];
+    return NormalScales{{{x0 * first, x1 * first}, {x0 * second, x1 * second}}};
   };
-  // weight rows are interleaved: 8 of up, 8 of gate
+  // weight rows are interleaved: 8 of the first half, 8 of the second
   normal_mainloop<1, kKSteps1, true>(s, pipe, acc, warpgroup, read, [](int j) { return j % 2; });
 }
 
@@ -39,7 +39,7 @@ __device__ __forceinline__ void gemm1_normal(
     for (int i = 2 * r; i < kNormalSums; i += 8)
 #pragma unroll
       for (int p = 0; p < 2; p++) {
-        acc[i + p] = swiglu(acc[i + p], acc[i + 4 + p]);
+        acc[i + p] = swiglu_of_halves(acc[i + p], acc[i + 4 + p]);
         amax = fmaxf(amax, fabsf(acc[i + p]));
       }
     amax = fmaxf(amax, __shfl_xor_sync(kFullWarp, amax, 1));

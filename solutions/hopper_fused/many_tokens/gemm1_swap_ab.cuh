@@ -14,7 +14,7 @@ __device__ __forceinline__ void gemm1_swap_ab_mainloop(
   for (int k = 0; k < kKSteps1; k++, pipe.advance()) {
     const int stage = pipe.stage;
     mbar_wait(&s.full[stage], pipe.phase);
-    const float up = s.w_scales[stage][k % kScaleSteps], gate = s.w_scales[stage][kScaleSteps + k % kScaleSteps];
+    const float first = s.w_scales[stage][k % kScaleSteps], second = s.w_scales[stage][kScaleSteps + k % kScaleSteps];
     fence_proxy_async_shared();  // rows arrived by cp.async, which is not in the async proxy
     // All scales are in registers before the stage is released: a later read might find those of another K step.
     float2 x[N / 8];
@@ -31,10 +31,10 @@ __device__ __forceinline__ void gemm1_swap_ab_mainloop(
       warpgroup_fence_operand(raw);
 #pragma unroll
       for (int j = 0; j < N / 8; j++) {
-        acc[m][4 * j + 0] += raw[4 * j + 0] * (x[j].x * up);
-        acc[m][4 * j + 1] += raw[4 * j + 1] * (x[j].y * up);
-        acc[m][4 * j + 2] += raw[4 * j + 2] * (x[j].x * gate);
-        acc[m][4 * j + 3] += raw[4 * j + 3] * (x[j].y * gate);
+        acc[m][4 * j + 0] += raw[4 * j + 0] * (x[j].x * first);
+        acc[m][4 * j + 1] += raw[4 * j + 1] * (x[j].y * first);
+        acc[m][4 * j + 2] += raw[4 * j + 2] * (x[j].x * second);
+        acc[m][4 * j + 3] += raw[4 * j + 3] * (x[j].y * second);
       }
     }
     cluster_consumer_release(s, stage);
@@ -60,7 +60,7 @@ __device__ __forceinline__ void swiglu_quant_swap_ab(
       float amax = 0.0f;
 #pragma unroll
       for (int m = 0; m < 2; m++) {
-        acc[m][4 * j + p] = swiglu(acc[m][4 * j + p], acc[m][4 * j + 2 + p]);
+        acc[m][4 * j + p] = swiglu_of_halves(acc[m][4 * j + p], acc[m][4 * j + 2 + p]);
         amax = fmaxf(amax, fabsf(acc[m][4 * j + p]));
       }
 #pragma unroll

@@ -26,6 +26,7 @@
 // CTA of this kernel starts, all CTAs of gemm1 have started, and none of those waits for this kernel.
 #include "gemm2_normal.cuh"
 #include "gemm2_swap_ab.cuh"
+#include "launch.cuh"
 
 // For warp 8, whose first lane loads.
 template <int kTerms>
@@ -161,7 +162,8 @@ cudaError_t prepare_many_gemm2() {
 
 cudaError_t launch_many_gemm2(const ManyArgs& args, const CUtensorMap& w2, int terms, cudaStream_t stream) {
   const int ctas = kClusterCtas * args.clusters;
+  const cudaLaunchAttribute clusters = clusters_of(kClusterCtas);
   return terms == 1
-             ? launch_with_pdl(many_gemm2<1>, ctas, kGemmThreads, kClusterCtas, sizeof(Gemm2Smem<1>), stream, w2, args)
-             : launch_with_pdl(many_gemm2<2>, ctas, kGemmThreads, kClusterCtas, sizeof(Gemm2Smem<2>), stream, w2, args);
+             ? launch_with_pdl(many_gemm2<1>, ctas, kGemmThreads, clusters, sizeof(Gemm2Smem<1>), stream, w2, args)
+             : launch_with_pdl(many_gemm2<2>, ctas, kGemmThreads, clusters, sizeof(Gemm2Smem<2>), stream, w2, args);
 }

@@ -5,14 +5,14 @@
 //   many_gemm2    (gemm2.cu)          grouped GEMM h W2^T, starts as SMs become free of gemm1
 //   many_combine  (combine.cu)        sum of each token's rows of y
 //
-// The last three are launched with programmatic dependent launch (PDL). gemm2 and combine may run in several column
+// All are launched with programmatic dependent launch (PDL). gemm2 and combine may run in several column
 // passes, so that y takes less memory.
 #pragma once
 #include <cuda.h>
 #include <cuda_runtime.h>
 
 #include "copy.cuh"
-#include "layer.cuh"
+#include "arguments.cuh"
 #include "pipeline.cuh"
 #include "tile_scheduler.cuh"
 #include "wgmma.cuh"
@@ -45,7 +45,7 @@ struct Counters {
   unsigned next_tile[kMaxColumnPasses];  // tiles that gemm2's clusters have taken, beyond their first one
 };
 
-struct ManyArgs : Layer {
+struct ManyArgs : LayerArgs {
   Counters* counters;
   float* weight;          // [T, E_local]: routing weight, where the token has the expert
   int* token_rows;        // [T, kMaxTokenRows]: the token's rows, in order of expert, then -1
@@ -77,7 +77,7 @@ struct GemmSmem {
   uint8_t rows[kStages][kTerms][kTileRowBytes];
   uint8_t staged[2][kTileRowBytes];  // a tile's result on its way to memory
   float scales[kStages][kTileRows];
-  float w_scales[kStages][2 * kScaleSteps];  // gemm1: of kScaleSteps K steps, the stage's among them; up's, then gate's
+  float w_scales[kStages][2 * kScaleSteps];  // gemm1: of kScaleSteps K steps, the stage's among them; of both halves
   // mbarriers, see gemm1.cu and gemm2.cu
   uint64_t full[kStages], empty[kStages];
   uint64_t tile_full[kTileStages];
@@ -132,25 +132,6 @@ __device__ __forceinline__ void dispatch_swap_ab_rows(int n, F f) {
     case 3: return f(RowCount<48>());
     default: return f(RowCount<64>());
   }
-}
-
-// Launches a kernel that calls pdl_wait(). ctas: a multiple of `cluster`, the CTAs of a cluster.
-template <class... Parameters>
-cudaError_t launch_with_pdl(void (*kernel)(Parameters...), int ctas, int threads, int cluster, int smem_bytes,
-                            cudaStream_t stream, const Parameters&... parameters) {
-  cudaLaunchAttribute attributes[2];
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim = {(unsigned)cluster, 1, 1};
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(ctas);
-  config.blockDim = dim3(threads);
-  config.dynamicSmemBytes = smem_bytes;
-  config.stream = stream;
-  config.attrs = attributes;
-  config.numAttrs = 2;
-  return cudaLaunchKernelEx(&config, kernel, parameters...);
 }
 
 cudaError_t prepare_many_route();  // once for each device

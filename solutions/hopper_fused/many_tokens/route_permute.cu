@@ -1,8 +1,8 @@
 // many_route: each token's experts and weights; then its rows, sorted by expert and, for an expert, by token; then the
 // tile queues of both GEMMs. Cooperative launch, one CTA per SM.
 //
-//   every CTA      routes consecutive tokens, one warp a token; transposes their masks, 32 tokens at a time; counts its
-//                  rows of each expert
+//   every CTA      routes consecutive tokens, or takes the caller's ids, one warp a token; transposes their masks, 32
+//                  tokens at a time; counts its rows of each expert
 //   grid barrier   `routed`: every CTA arrives before it waits, and all are resident, so it cannot deadlock
 //   every CTA      adds up the counts of the CTAs before it and of all; then writes its share of the tile queues, and
 //                  its tokens' rows with their scales of x
@@ -11,8 +11,9 @@
 //
 // named barrier   threads                                        what it orders
 // kBarScan        kPaddedLocal: one thread per local expert      sums of 32 experts in scan_experts
+#include "launch.cuh"
 #include "many_tokens.cuh"
-#include "route.cuh"
+#include "token_experts.cuh"
 
 constexpr int kReduceParts = kRouteThreads / kPaddedLocal;  // threads that add up the CTAs' counts of an expert
 // Tokens of a CTA at least: with many experts, adding up fewer CTAs is faster than routing fewer tokens each.
@@ -32,8 +33,9 @@ __device__ __forceinline__ void read_scales(const ManyArgs& args, int t, float (
   const int lane = threadIdx.x % kWarp;
 #pragma unroll
   for (int i = 0; i < kScalesPerLane; i++)
-    scale[i] =
-        t >= 0 && 32 * i + lane < kKSteps1 ? __ldg(args.x_scale + (size_t)(32 * i + lane) * args.num_tokens + t) : 0.0f;
+    scale[i] = t >= 0 && 32 * i + lane < kKSteps1
+                   ? __ldg(args.x_scale + x_scale_index(32 * i + lane, t, args.num_tokens))
+                   : 0.0f;
 }
 
 // For a whole warp: writes token t and its scales to its rows of the experts 32 word + e, for the bits e of `experts`.
@@ -71,7 +73,7 @@ __device__ __forceinline__ void scan_experts(int (&v)[COUNT], int (*word_sums)[k
     for (int w = 0; w < word; w++) v[i] += word_sums[i][w];
 }
 
-__global__ void __launch_bounds__(kRouteThreads) many_route(const ManyArgs args) {
+__global__ void __launch_bounds__(kRouteThreads) many_route(const __grid_constant__ ManyArgs args) {
   constexpr int kWarps = kRouteThreads / kWarp;
   constexpr unsigned kAll = kFullWarp;
   __shared__ unsigned before[kReduceParts][kPaddedLocal], total[kReduceParts][kPaddedLocal];
@@ -87,6 +89,7 @@ __global__ void __launch_bounds__(kRouteThreads) many_route(const ManyArgs args)
   int* first_row_in_all = first_row + batches * kPaddedLocal;              // [expert]: this CTA's first row
   const int first_token = min(args.num_tokens, (int)blockIdx.x * tokens_per_cta);
   const int tokens = min(args.num_tokens - first_token, tokens_per_cta);
+  pdl_wait();
   pdl_launch_dependents();
   if (blockIdx.x == 0 && threadIdx.x == 0) {
     Counters& c = *args.counters;
@@ -94,13 +97,13 @@ __global__ void __launch_bounds__(kRouteThreads) many_route(const ManyArgs args)
     for (int i = 0; i < kMaxColumnPasses; i++) c.next_tile[i] = 0;
   }
   constexpr int kLogitBytes = kExperts * (kRenorm ? 2 : 4);
-  for (int i = warp; i < tokens; i += kWarps)
+  for (int i = warp; !kRoutedForm && i < tokens; i += kWarps)
     if (lane < kLogitBytes / 128)
       prefetch_l2(static_cast<const uint8_t*>(args.logits) + (size_t)(first_token + i) * kLogitBytes + 128 * lane);
   for (int i = warp; i < 32 * batches; i += kWarps) {
     const int t = first_token + i;
     uint32_t* my_mask = mask + i / 32 * kPaddedLocal + i % 32;
-    if (i < tokens) route_token(args, t, my_mask, 32, args.weight + (size_t)t * kLocal);
+    if (i < tokens) token_experts(args, t, my_mask, 32, args.weight + (size_t)t * kLocal);
     else if (lane < kMaskWords) my_mask[32 * lane] = 0;
     __syncwarp();
     if (tokens_per_cta <= kWarps && i < tokens) {  // few enough for L2: prefetched while this CTA waits for the others
@@ -214,7 +217,6 @@ cudaError_t prepare_many_route() {
 }
 
 cudaError_t launch_many_route(const ManyArgs& args, int ctas, cudaStream_t stream) {
-  void* parameters[] = {const_cast<ManyArgs*>(&args)};
-  return cudaLaunchCooperativeKernel(reinterpret_cast<void*>(many_route), dim3(ctas), dim3(kRouteThreads), parameters,
-                                     smem_bytes(args.num_tokens, ctas), stream);
+  return launch_with_pdl(many_route, ctas, kRouteThreads, cooperative(), smem_bytes(args.num_tokens, ctas), stream,
+                         args);
 }

@@ -45,7 +45,12 @@ struct int4 {
 struct float4 {
   float x, y, z, w;
 };
+struct int2 {
+  int x, y;
+};
 inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
+inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+inline int2 make_int2(int x, int y) { return {x, y}; }
 
 // Named in functions that the host never calls.
 struct cudaLaunchAttribute {
@@ -67,6 +72,7 @@ cudaError_t cudaLaunchKernelEx(Any...);
 unsigned long __cvta_generic_to_shared(const void*);
 unsigned atomicAdd(unsigned*, unsigned);
 inline int atomicAdd(int* p, int value) { return std::exchange(*p, *p + value); }
+inline unsigned atomicOr(unsigned* p, unsigned value) { return std::exchange(*p, *p | value); }
 void __syncwarp();
 
 constexpr int kLanes = 32;

@@ -1,0 +1,116 @@
+"""What a language model of transformers does with each implementation of its experts: logits, prefill, decode."""
+
+from collections.abc import Callable, Iterator
+
+import torch
+
+from harness.evaluation.calling import first_line
+from harness.served.deepseek_v3 import BF16, Model
+from harness.served.generation_record import Line
+from harness.served.passes import capture, median_ms
+
+LARGEST_ERROR = 0.08  # relative, of the median token's logits; rounding tokens and h to FP8 gives about half of it
+STEPS = {"prefill": 3, "decode": 16, "decode graph": 20}  # timed in a turn
+Step = Callable[[], torch.Tensor]
+
+
+def prompt(model: Model, batch: int, length: int) -> torch.Tensor:
+    """Token ids [batch, length], the same at each call."""
+    device, vocabulary = model.lm.device, model.lm.config.vocab_size
+    return torch.randint(vocabulary, (batch, length), generator=torch.Generator(device).manual_seed(1), device=device)
+
+
+def logits(model: Model, implementation: str, length: int) -> torch.Tensor:
+    """[length, vocabulary] float32 of one prompt."""
+    model.use(implementation)
+    return model.lm(prompt(model, 1, length), use_cache=False).logits[0].float()
+
+
+@torch.inference_mode()
+def compare_logits(model: Model, implementation: str, length: int) -> Line:
+    """Against the same model with its experts in bf16."""
+    want, got = logits(model, BF16, length), logits(model, implementation, length)
+    errors = (got - want).norm(dim=-1) / want.norm(dim=-1)
+    median, same = errors.median().item(), (got.argmax(-1) == want.argmax(-1)).float().mean().item()
+    return Line(
+        experts=implementation,
+        tokens=length,
+        median=round(median, 5),
+        worst=round(errors.max().item(), 5),
+        same_token=round(same, 4),
+        # also where it is NaN
+        error=None if median <= LARGEST_ERROR else f"median error {median:.3f}, want {LARGEST_ERROR} at most",
+    )
+
+
+def prefill(model: Model, _batch: int, length: int) -> Step:
+    """A prompt's pass, to the first new token, with a cache of its own at each call."""
+    ids = prompt(model, 1, length)
+    return lambda: model.lm(ids, use_cache=True, logits_to_keep=1).logits.argmax(-1)
+
+
+def decode(model: Model, batch: int, context: int) -> Step:
+    """A step of every sequence: one token in, the next one out; the cache grows by one at each call."""
+    first = model.lm(prompt(model, batch, context), use_cache=True, logits_to_keep=1)
+    state = {"ids": first.logits.argmax(-1), "cache": first.past_key_values}
+
+    def step() -> torch.Tensor:
+        state["ids"] = model.lm(state["ids"], past_key_values=state["cache"]).logits.argmax(-1)
+        return state["ids"]
+
+    return step
+
+
+def decode_in_place(model: Model, batch: int, context: int) -> Step:
+    """The first step after the context, in a cache of a fixed size: the same at each call, as a graph wants it."""
+    from transformers import StaticCache
+
+    cache = StaticCache(config=model.lm.config, max_cache_len=context + 8)
+    ids = model.lm(prompt(model, batch, context), past_key_values=cache, logits_to_keep=1).logits.argmax(-1)
+    position = torch.full((1, 1), context, device=ids.device)
+
+    def step() -> torch.Tensor:
+        for layer in cache.layers:
+            layer.cumulative_length.fill_(context)
+        return model.lm(ids, past_key_values=cache, position_ids=position).logits
+
+    return step
+
+
+def decode_graph(model: Model, batch: int, context: int) -> Step:
+    """The replay of one such step as a CUDA graph. Raises whatever forbids capture, and where its logits differ."""
+    step = decode_in_place(model, batch, context)
+    for _ in range(3):
+        want = step().clone()
+    torch.cuda.synchronize()
+    replay = capture(step)
+    if not torch.allclose(replay(), want, rtol=0.1, atol=0.1):  # a sum's order may differ from call to call
+        raise ValueError("logits of the graph are not those of the step that it was captured from")
+    return replay
+
+
+PHASES = {"prefill": prefill, "decode": decode, "decode graph": decode_graph}
+
+
+@torch.inference_mode()
+def measure(
+    model: Model, implementations: list[str], points: list[tuple[str, int, int]], turns: int, device: str
+) -> Iterator[Line]:
+    """Lines of each point (phase, batch, tokens): the implementations in turns, BF16 among them; another one begins
+    each turn. One that fails is timed no further there."""
+    for phase, batch, tokens in points:
+        ms, failed = {name: [] for name in implementations}, {}
+        for turn in range(turns):
+            for name in implementations[turn % len(implementations) :] + implementations[: turn % len(implementations)]:
+                if name in failed:
+                    continue
+                try:
+                    model.use(name)
+                    step = PHASES[phase](model, batch, tokens)
+                    step()
+                    ms[name].append(round(median_ms(step, STEPS[phase] if device != "cpu" else 1, device), 4))
+                except Exception as error:  # whatever an implementation raises is its result
+                    failed[name] = first_line(error)
+                step = None  # with its cache and graph
+        for name in implementations:
+            yield Line(experts=name, tokens=tokens, batch=batch, phase=phase, ms=ms[name], error=failed.get(name))

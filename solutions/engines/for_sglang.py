@@ -1,0 +1,84 @@
+"""**Not run** inside SGLang: this package as the experts of its FP8 models. Read from SGLang 0.5.18 and 0.5.23.
+
+Name `register` as an entry point of the group sglang.srt.plugins and serve with --moe-runner-backend deep_gemm: the
+function registered here is looked up before DeepGEMM's runner, gets tokens in bf16 and the router's choice, and weights
+as they were loaded. docs/serve.md has the lines, and what is not supported.
+"""
+
+from . import SIZES, run_bf16
+
+NAME = __package__.rpartition(".")[2]
+RUNNER = "deep_gemm"  # SGLang's own, which has no fused function of its own
+BLOCK = [128, 128]
+
+
+def register():
+    """Compute the experts of FP8 models whose runner is RUNNER by this package, in this process.
+
+    Raises:
+        ImportError: this SGLang has no such registry.
+        ValueError: another function is registered already.
+    """
+    from sglang.srt.layers.moe.moe_runner.base import register_fused_func
+
+    register_fused_func("none", RUNNER)(experts)  # none: no all-to-all, tokens are gathered or replicated
+
+
+def experts(dispatch_output, quant_info, runner_config):
+    """SGLang's fused function: StandardDispatchOutput, DeepGemmMoeQuantInfo, MoeRunnerConfig -> StandardCombineInput.
+
+    topk_ids are numbers of this rank's experts, with -1 for those of others.
+
+    Raises:
+        ValueError: the model or an argument is not what this package is compiled for.
+    """
+    import torch
+    from sglang.srt.layers.moe.token_dispatcher.standard import StandardCombineInput
+
+    check(dispatch_output, quant_info, runner_config)
+    x, routed = dispatch_output.hidden_states, dispatch_output.topk_output
+    factor = runner_config.routed_scaling_factor
+    output = torch.empty_like(x, memory_format=torch.contiguous_format)
+    run_bf16(
+        x.contiguous(),
+        routed.topk_ids.to(torch.int32),
+        routed.topk_weights.float() if factor in (None, 1.0) else routed.topk_weights.float() * factor,
+        quant_info.w13_weight,
+        quant_info.w13_scale,
+        quant_info.w2_weight,
+        quant_info.w2_scale,
+        0,
+        output,
+    )
+    return StandardCombineInput(hidden_states=output)
+
+
+def check(dispatch_output, quant_info, runner_config):
+    """Raise ValueError where SGLang wants something else than this package computes. run_bf16 checks the tensors."""
+    wanted = {
+        "activation": "silu",
+        "is_gated": True,
+        "apply_router_weight_on_input": False,
+        "no_combine": False,
+        "gemm1_alpha": None,
+        "gemm1_clamp_limit": None,
+        "swiglu_limit": None,
+    }
+    for key, want in wanted.items():
+        if (got := getattr(runner_config, key, want)) != want:
+            raise ValueError(
+                f"{key}: got {got!r}, want {want!r}: {NAME} computes silu(gate) * up and weighs the result"
+            )
+    if not quant_info.use_fp8 or quant_info.is_fp4_experts or quant_info.use_mxfp8 or quant_info.block_shape != BLOCK:
+        raise ValueError(f"weights: got block_shape {quant_info.block_shape}, want FP8 in blocks of {BLOCK}")
+    if not hasattr(dispatch_output.topk_output, "topk_ids"):
+        raise ValueError(f"topk_output: got {type(dispatch_output.topk_output).__name__}, want ids and weights")
+    got = {
+        "num_local_experts": quant_info.w13_weight.shape[0],
+        "top_k": dispatch_output.topk_output.topk_ids.shape[1],
+        "hidden_size": quant_info.w2_weight.shape[1],
+        "intermediate_size": quant_info.w2_weight.shape[2],
+    }
+    if got != SIZES:
+        hint = "set --disable-shared-experts-fusion, and --ep-size as large as --tp-size; or pack another definition"
+        raise ValueError(f"sizes: got {got}, want {SIZES}: {hint}")

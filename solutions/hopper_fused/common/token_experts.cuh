@@ -1,0 +1,53 @@
+// token_experts: a token's local experts and their weights, chosen here or by the caller.
+#pragma once
+#include "arguments.cuh"
+#include "route.cuh"
+
+// An id's local number; kLocal or more if it is not local: one below the offset, such as -1, becomes a large number.
+__device__ __forceinline__ unsigned local_number(const LayerArgs& args, int id) {
+  return (unsigned)id - (unsigned)args.local_expert_offset;
+}
+
+// What the caller says in one slot of a token's ids.
+struct Slot {
+  unsigned expert;  // local number; the rest is of a local expert only
+  bool first;       // no earlier slot of the token has this expert
+  float weight;     // of all its slots with this expert, added in their order
+};
+
+__device__ __forceinline__ Slot read_slot(const LayerArgs& args, int token, int k) {
+  const int* ids = args.topk_ids + (size_t)token * kTopK;
+  const int id = __ldg(ids + k);
+  Slot slot = {local_number(args, id), true, 0.0f};
+  if (slot.expert < kLocal) {
+#pragma unroll
+    for (int j = 0; j < kTopK; j++) {
+      if (__ldg(ids + j) != id) continue;
+      slot.first = slot.first && j >= k;
+      slot.weight += __ldg(args.topk_weights + (size_t)token * kTopK + j);
+    }
+  }
+  return slot;
+}
+
+// For a whole warp: as route_token, for ids that the caller has chosen. Lane k reads the k-th.
+__device__ __forceinline__ void take_ids(const LayerArgs& args, int token, uint32_t* mask, int stride, float* weight) {
+  const int lane = threadIdx.x % kWarp;
+  const Slot slot = lane < kTopK ? read_slot(args, token, lane) : Slot{kLocal, false, 0.0f};
+  const bool local = slot.expert < kLocal;
+  if (local && slot.first) weight[slot.expert] = slot.weight;
+#pragma unroll
+  for (int w = 0; w < kMaskWords; w++) {
+    const unsigned mine = local && slot.expert / 32 == w ? 1u << slot.expert % 32 : 0u;
+    const unsigned all = __reduce_or_sync(kFullWarp, mine);
+    if (lane == 0) mask[stride * w] = all;
+  }
+}
+
+// For a whole warp: writes mask[stride * w], whose bits are local experts 32 w to 32 w + 31, and weight[local expert]
+// where the bit is set.
+__device__ __forceinline__ void token_experts(
+    const LayerArgs& args, int token, uint32_t* mask, int stride, float* weight) {
+  if constexpr (kRoutedForm) take_ids(args, token, mask, stride, weight);
+  else route_token(args, token, mask, stride, weight);
+}

@@ -1,0 +1,9 @@
+"""interface: how the caller hands over routing, weights and scales.
+
+moe_fp8_block_scale_ds_routing_topk8_ng8_kg4_e32_h7168_i2048.
+Packing writes this file for other definitions.
+"""
+
+ROUTED = False
+GATE_FIRST = False
+SCALES_ROW_MAJOR = False

@@ -1,0 +1,61 @@
+"""quantise_tokens: bf16 tokens as FP8, with one scale for each token and 128 columns, row-major.
+
+A kernel of its own, ahead of gemm1: there each row is read once for every column tile, in FP8 through asynchronous
+copies; bf16 rows would be twice the bytes and quantised again for each of 8 to 16 tiles.
+
+Map of the kernel: a program takes a token's GROUPS groups of 128 columns, so amax and scale are reductions inside it.
+Divisions are rounded exactly, so the bytes are those of the plain statement.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+BLOCK = 128
+FP8_MAX = 448.0
+LEAST_AMAX = 1e-10  # keeps the scale of a group of zeros, or next to it, a normal number
+
+
+def quantise_tokens_ref(x):
+    """Plain statement: x [T, H] bfloat16 -> [T, H] float8_e4m3fn, scale [T, H/128] float32."""
+    groups = x.float().unflatten(-1, (-1, BLOCK))
+    scale = groups.abs().amax(-1).clamp(min=LEAST_AMAX) / FP8_MAX
+    return (groups / scale[..., None]).flatten(-2).to(torch.float8_e4m3fn), scale
+
+
+@triton.jit
+def quantise_tokens_kernel(
+    x_ptr,  # [T, H] bf16
+    q_ptr,  # [T, H] fp8, written
+    scale_ptr,  # [T, H / 128] fp32, written
+    H: tl.constexpr,
+    GROUPS: tl.constexpr,
+    LEAST: tl.constexpr,
+):
+    BLOCK: tl.constexpr = 128
+    token = tl.program_id(0).to(tl.int64)
+    group = tl.program_id(1) * GROUPS + tl.arange(0, GROUPS)
+    at = token * H + group[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
+    x = tl.load(x_ptr + at).to(tl.float32)
+    scale = tl.div_rn(tl.maximum(tl.max(tl.abs(x), 1), LEAST), 448.0)
+    tl.store(q_ptr + at, tl.div_rn(x, tl.broadcast_to(scale[:, None], x.shape)).to(tl.float8e4nv))
+    tl.store(scale_ptr + token * (H // BLOCK) + group, scale)
+
+
+def quantise_tokens(x):
+    """FP8 tokens and their scales, as the routed definitions take them.
+
+    Args:
+        x: [T, H] bfloat16, finite; T >= 1, H a multiple of 128.
+
+    Returns:
+        [T, H] float8_e4m3fn and scale [T, H/128] float32: amax / 448 of the group.
+    """
+    num_tokens, hidden = x.shape
+    groups = 8 if hidden % (8 * BLOCK) == 0 else 1
+    q = torch.empty(num_tokens, hidden, dtype=torch.float8_e4m3fn, device=x.device)
+    scale = torch.empty(num_tokens, hidden // BLOCK, dtype=torch.float32, device=x.device)
+    quantise_tokens_kernel[(num_tokens, hidden // (groups * BLOCK))](
+        x, q, scale, H=hidden, GROUPS=groups, LEAST=LEAST_AMAX, num_warps=4
+    )
+    return q, scale

@@ -1,0 +1,393 @@
+"""Packages inside SGLang and vLLM: their adapters, held against signatures recorded from two releases of each.
+
+Neither engine is installed. What the adapters import is built from tests/samples/engine_signatures.json, which
+tests/support/engine_signatures.py reads from the engines' sources, and called as they call it. So this shows that
+names, arguments and fields exist, not that an engine runs.
+"""
+
+import abc
+import ast
+import dataclasses
+import enum
+import importlib
+import inspect
+import json
+import re
+import sys
+import tomllib
+from collections import namedtuple
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import engine_signatures
+import pytest
+import torch
+from harness.commands.generate import adapter
+from harness.core import paths
+from harness.packing import pack
+
+from definitions import moe_fp8_block_scale_routed as routed
+from solutions.kernels.quantise_tokens import quantise_tokens_ref
+
+RECORDED = json.loads((Path(__file__).parents[1] / "samples" / "engine_signatures.json").read_text())
+RELEASES = [(engine, release) for engine, releases in RECORDED.items() for release in releases]
+SIZES = routed.GEOMETRIES["small-routed"]
+LOCAL, TOP_K, H, INTER = (SIZES[key] for key in ("num_local_experts", "top_k", "hidden_size", "intermediate_size"))
+RANK = 2  # of expert-parallel ranks, so ids 2 * LOCAL to 3 * LOCAL are local
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory):
+    (folder,) = pack.pack_packages(["triton_fused_v2"], tmp_path_factory.mktemp("engine"), ["small-routed"])
+    return adapter(folder).__package__
+
+
+@pytest.fixture
+def ours(package, monkeypatch):
+    """Engine -> its adapter's module; the kernels are replaced by the reference, after the package's own check."""
+    check = importlib.import_module(f"{package}.kernels.check_routed_inputs").check_routed_inputs
+
+    def run_bf16(x, ids, weights, w13, s13, w2, s2, offset, output):
+        check((x, None, ids, weights, w13, s13, w2, s2, output), offset)
+        output.copy_(routed.run(*quantise_tokens_ref(x), ids, weights, w13, s13, w2, s2, offset))
+
+    def module(engine):
+        found = importlib.import_module(f"{package}.for_{engine}")
+        monkeypatch.setattr(found, "run_bf16", run_bf16)
+        return found
+
+    return module
+
+
+def layer(seed=0):
+    """Tokens, global ids with some empty slots, weights of a router; and weights and scales of this rank's experts."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape):
+        return torch.randn(shape, generator=generator)
+
+    ids = (torch.rand(5, 2 * LOCAL, generator=generator).argsort(1)[:, :TOP_K] + (RANK - 0.5) * LOCAL).int()
+    ids[0, 2] = -1
+    return SimpleNamespace(
+        x=normal(5, H).bfloat16(),
+        ids=ids,
+        topk_weights=normal(5, TOP_K).softmax(1),
+        w13=normal(LOCAL, 2 * INTER, H).to(torch.float8_e4m3fn),
+        s13=normal(LOCAL, 2 * INTER // 128, H // 128),
+        w2=normal(LOCAL, H, INTER).to(torch.float8_e4m3fn),
+        s2=normal(LOCAL, H // 128, INTER // 128),
+    )
+
+
+def wanted(of, factor=1.0):
+    weights = of.topk_weights * factor
+    return routed.run(*quantise_tokens_ref(of.x), of.ids, weights, of.w13, of.s13, of.w2, of.s2, RANK * LOCAL)
+
+
+# ---- stand-ins, built from what is recorded ----
+
+
+def signature(parameters):
+    empty = inspect.Parameter.empty
+    return inspect.Signature(
+        [
+            inspect.Parameter(n, getattr(inspect.Parameter, k), default=empty if d is None else d)
+            for n, k, d in parameters
+        ]
+    )
+
+
+def value(text):
+    try:
+        return ast.literal_eval(text)
+    except ValueError:  # field(...), an enum's member
+        return None
+
+
+def record_class(description, name):
+    """A class with the recorded fields, keyword arguments of its constructor."""
+    fields = description["fields"].items()
+    required = [(field, object) for field, default in fields if default is None]
+    others = [(field, object, value(default)) for field, default in fields if default is not None]
+    return dataclasses.make_dataclass(name, required + others)
+
+
+def install(monkeypatch, engine, contents):
+    """Modules whose attributes these are: path of a file below the engine's folder -> attributes."""
+    monkeypatch.setitem(sys.modules, engine, ModuleType(engine))
+    for path, attributes in contents.items():
+        dotted = [engine, *path.removesuffix(".py").removesuffix("/__init__").split("/")]
+        for end in range(2, len(dotted) + 1):
+            name = ".".join(dotted[:end])
+            if name not in sys.modules or not hasattr(sys.modules[name], "stand_in"):
+                monkeypatch.setitem(sys.modules, name, ModuleType(name))
+                sys.modules[name].stand_in = True
+                setattr(sys.modules[".".join(dotted[: end - 1])], dotted[end - 1], sys.modules[name])
+        vars(sys.modules[".".join(dotted)]).update(attributes)
+
+
+# ---- SGLang ----
+
+
+@pytest.fixture(params=list(RECORDED["sglang"]))
+def sglang(request, monkeypatch):
+    """What is recorded, the classes of it, and the registered functions."""
+    recorded, registered = RECORDED["sglang"][request.param], {}
+    classes = {}
+    for key, description in recorded.items():
+        if isinstance(description, dict):
+            name = key.split("::")[1]
+            classes[name] = record_class(description, name)
+    fields = recorded["srt/layers/moe/token_dispatcher/standard.py::StandardCombineInput"]["fields"]
+    classes["StandardCombineInput"] = namedtuple("StandardCombineInput", fields)
+    expected = signature(recorded["srt/layers/moe/moe_runner/base.py::register_fused_func"])
+
+    def register_fused_func(*args, **kwargs):
+        pair = tuple(expected.bind(*args, **kwargs).arguments.values())
+        if list(pair) in recorded["fused functions"]:
+            raise ValueError("is already registered")
+        return lambda function: registered.setdefault(pair, function)
+
+    base = {"register_fused_func": register_fused_func}
+    standard = {"StandardCombineInput": classes["StandardCombineInput"]}
+    contents = {"srt/layers/moe/moe_runner/base.py": base, "srt/layers/moe/token_dispatcher/standard.py": standard}
+    install(monkeypatch, "sglang", contents)
+    return SimpleNamespace(registered=registered, **classes)
+
+
+def sglang_call(sglang, ours, of, weights=None, **config):
+    """As MoeRunner.run calls the fused function: by position."""
+    ours("sglang").register()
+    local = torch.where((of.ids >= RANK * LOCAL) & (of.ids < (RANK + 1) * LOCAL), of.ids - RANK * LOCAL, -1)
+    info = {"w13_weight": of.w13, "w13_scale": of.s13, "w2_weight": of.w2, "w2_scale": of.s2}
+    info |= {"use_fp8": True, "block_shape": [128, 128]} | (weights or {})
+    routing = sglang.StandardTopKOutput(topk_weights=of.topk_weights, topk_ids=local, router_logits=None)
+    dispatched = sglang.StandardDispatchOutput(hidden_states=of.x, hidden_states_scale=None, topk_output=routing)
+    config = sglang.MoeRunnerConfig(**{"routed_scaling_factor": 2.5} | config)
+    return sglang.registered["none", "deep_gemm"](dispatched, sglang.DeepGemmMoeQuantInfo(**info), config)
+
+
+def test_sglang_gets_the_layer(sglang, ours):
+    """A user would miss: a field that this release does not have, ids of another rank, the scaling factor."""
+    of = layer()
+    x = of.x.clone()
+    output = sglang_call(sglang, ours, of).hidden_states
+    assert output.any() and torch.equal(output, wanted(of, 2.5)) and torch.equal(of.x, x)
+
+
+SGLANG_FAULTS = {
+    "activation": ({"activation": "gelu"}, {}),
+    "swiglu_limit": ({"swiglu_limit": 7.0}, {}),
+    "gemm1_alpha": ({"gemm1_alpha": 1.7}, {}),
+    "no_combine": ({"no_combine": True}, {}),
+    "weights": ({}, {"block_shape": [1, 32]}),
+    "sizes": ({}, {"w2_weight": torch.zeros(LOCAL + 1, H, INTER, dtype=torch.float8_e4m3fn)[:, : H // 2]}),
+}
+
+
+@pytest.mark.parametrize("name", SGLANG_FAULTS)
+def test_sglang_is_refused_what_is_not_served(sglang, ours, name):
+    """A user would miss: a model whose clamp is left out, or a fused shared expert that is never read."""
+    config, weights = SGLANG_FAULTS[name]
+    with pytest.raises(ValueError, match=f"^{name}: got "):
+        sglang_call(sglang, ours, layer(), weights, **config)
+
+
+# ---- vLLM ----
+
+MOE = "model_executor/layers/fused_moe"
+FP8 = "model_executor/layers/quantization/fp8.py"
+
+
+def abstract_class(name, description, bases=()):
+    """With the recorded abstract methods, and the names of all."""
+    body = {
+        method: abc.abstractmethod(lambda *_: None)
+        for method, of in description["methods"].items()
+        if "abstractmethod" in of["kinds"]
+    }
+    return abc.ABCMeta(name, bases, body)
+
+
+@pytest.fixture(params=list(RECORDED["vllm"]))
+def vllm(request, monkeypatch):
+    """What is recorded, and the stand-ins of vLLM's own classes."""
+    recorded, registered = RECORDED["vllm"][request.param], {}
+    experts = abstract_class("FusedMoEExperts", recorded[f"{MOE}/modular_kernel.py::FusedMoEExperts"])
+
+    def __init__(self, moe_config, quant_config):
+        self.moe_config, self.quant_config = moe_config, quant_config
+
+    def is_supported_config(cls, moe_config, weight_key, activation_key, activation_format):
+        supported = cls._supports_activation(moe_config.activation) and cls._supports_quant_scheme(
+            weight_key, activation_key
+        )
+        parallel = cls._supports_parallel_config(moe_config.moe_parallel_config)
+        return supported and parallel and activation_format == cls.activation_format(), "kernel does not support it"
+
+    experts.__init__, experts.is_supported_config = __init__, staticmethod(is_supported_config)
+    experts.w1_scale = property(lambda self: self.quant_config.w1_scale)
+    experts.w2_scale = property(lambda self: self.quant_config.w2_scale)
+    modular = recorded[f"{MOE}/modular_kernel.py::FusedMoEExpertsModular"]
+    enums = {
+        name: enum.Enum(name, {member: value(text) for member, text in recorded[key]["fields"].items()})
+        for key in recorded
+        if (name := key.split("::")[1]) in ("FusedMoEActivationFormat", "MoEActivation", "Fp8MoeBackend")
+    }
+
+    class Fp8MoEMethod:
+        def __init__(self, quant_config, layer):
+            self.moe = layer.moe_config
+
+    class Fp8Config:
+        weight_block_size = [128, 128]
+
+        def get_quant_method(self, layer, prefix):
+            return Fp8MoEMethod(self, layer) if hasattr(layer, "moe_config") else "of a linear layer"
+
+    expected = signature(recorded["model_executor/layers/quantization/__init__.py::register_quantization_config"])
+
+    def register_quantization_config(*args, **kwargs):
+        (name,) = expected.bind(*args, **kwargs).arguments.values()
+        return lambda cls: registered.setdefault(name, cls)
+
+    contents = {
+        f"{MOE}/modular_kernel.py": {
+            "FusedMoEExpertsModular": abstract_class("FusedMoEExpertsModular", modular, (experts,)),
+            "FusedMoEActivationFormat": enums["FusedMoEActivationFormat"],
+        },
+        f"{MOE}/activation.py": {"MoEActivation": enums["MoEActivation"]},
+        f"{MOE}/oracle/fp8.py": {"Fp8MoeBackend": enums["Fp8MoeBackend"]},
+        f"{MOE}/topk_weight_and_reduce.py": {"TopKWeightAndReduceNoOP": type("TopKWeightAndReduceNoOP", (), {})},
+        "model_executor/layers/quantization/__init__.py": {
+            "register_quantization_config": register_quantization_config
+        },
+        FP8: {"Fp8Config": Fp8Config, "Fp8MoEMethod": Fp8MoEMethod},
+        "model_executor/layers/quantization/utils/quant_utils.py": {
+            name: recorded[f"model_executor/layers/quantization/utils/quant_utils.py::{name}"]
+            for name in ("kFp8Dynamic128Sym", "kFp8Static128BlockSym")
+        },
+    }
+    install(monkeypatch, "vllm", contents)
+    return SimpleNamespace(recorded=recorded, registered=registered, Fp8Config=Fp8Config, **enums)
+
+
+def moe_layer(vllm, **changed):
+    """A layer with a FusedMoEConfig of the recorded fields."""
+    config = record_class(vllm.recorded[f"{MOE}/config.py::FusedMoEConfig"], "FusedMoEConfig")
+    required = {
+        "num_experts": 4 * LOCAL,
+        "num_logical_experts": 4 * LOCAL,
+        "num_local_experts": LOCAL,
+        "experts_per_token": TOP_K,
+        "hidden_dim": H,
+        "intermediate_size": INTER,
+        "intermediate_size_per_partition": INTER,
+        "activation": vllm.MoEActivation.SILU,
+        "device": "cpu",
+        "routing_method": None,
+        "moe_parallel_config": SimpleNamespace(use_all2all_kernels=False, use_ag_rs_all2all_kernels=False),
+        "in_dtype": torch.bfloat16,
+    }
+    return SimpleNamespace(moe_config=config(**required | changed))
+
+
+def vllm_method(vllm, ours, **changed):
+    ours("vllm").register()
+    return vllm.registered["fp8"]().get_quant_method(moe_layer(vllm, **changed), "model.layers.3.mlp.experts")
+
+
+def test_vllm_gets_the_layer(vllm, ours):
+    """A user would miss: an argument that this release calls otherwise, ids that are not mapped to this rank's."""
+    of, method = layer(), vllm_method(vllm, ours)
+    assert method.fp8_backend is vllm.Fp8MoeBackend.TRITON
+    # as make_fp8_moe_kernel constructs it; a method that is still abstract raises here
+    experts = method.experts_cls(moe_config=method.moe, quant_config=SimpleNamespace(w1_scale=of.s13, w2_scale=of.s2))
+    shapes = experts.workspace_shapes(len(of.x), 2 * INTER, H, TOP_K, 4 * LOCAL, LOCAL, None, vllm.MoEActivation.SILU)
+    assert shapes[2] == of.x.shape and experts.expects_unquantized_inputs
+    expert_map = torch.full((4 * LOCAL,), -1, dtype=torch.int32)
+    expert_map[RANK * LOCAL : (RANK + 1) * LOCAL] = torch.arange(LOCAL, dtype=torch.int32)
+    output = torch.full_like(of.x, torch.nan)
+    given = {"output": output, "hidden_states": of.x, "w1": of.w13, "w2": of.w2, "expert_map": expert_map}
+    given |= {"topk_weights": of.topk_weights, "topk_ids": of.ids, "apply_router_weight_on_input": False}
+    apply = vllm.recorded[f"{MOE}/modular_kernel.py::FusedMoEExpertsModular"]["methods"]["apply"]["parameters"]
+    assert experts.apply(**{name: given.get(name) for name, *_ in apply[1:]}) is None
+    assert output.any() and torch.equal(output, wanted(of))
+
+
+def test_vllm_keeps_its_other_layers(vllm, ours):
+    """A user would miss: linear layers and attention without their quantisation."""
+    ours("vllm").register()
+    config = vllm.registered["fp8"]
+    assert issubclass(config, vllm.Fp8Config)
+    assert config().get_quant_method(SimpleNamespace(), "model.layers.3.self_attn.o_proj") == "of a linear layer"
+
+
+def test_methods_for_vllm_have_its_parameters(vllm, ours):
+    """Every method that replaces one of vLLM's takes what that one takes."""
+    classes = ("FusedMoEExperts", "FusedMoEExpertsModular")
+    known = {}
+    for name in classes:
+        known |= vllm.recorded[f"{MOE}/modular_kernel.py::{name}"]["methods"]
+    method = vllm_method(vllm, ours)
+    for name, function in vars(method.experts_cls).items():
+        if isinstance(function, staticmethod) or inspect.isfunction(function):
+            got = list(inspect.signature(getattr(function, "__func__", function)).parameters)
+            assert got == [parameter for parameter, *_ in known[name]["parameters"]], name
+    for name in ("__init__", "get_quant_method"):
+        of, cls = ("Fp8MoEMethod", type(method)) if name == "__init__" else ("Fp8Config", vllm.registered["fp8"])
+        expected = [parameter for parameter, *_ in vllm.recorded[f"{FP8}::{of}"]["methods"][name]["parameters"]]
+        assert list(inspect.signature(getattr(cls, name)).parameters) == expected
+    parallel = vllm.recorded[f"{MOE}/config.py::FusedMoEParallelConfig"]["methods"]
+    assert {"use_all2all_kernels", "use_ag_rs_all2all_kernels"} <= set(parallel)
+
+
+VLLM_FAULTS = {
+    "swiglu_limit": {"swiglu_limit": 7.0},
+    "swiglu_alpha": {"swiglu_alpha": 1.7},
+    "has_bias": {"has_bias": True},
+    "sizes": {"intermediate_size_per_partition": INTER // 2},
+}
+
+
+@pytest.mark.parametrize("name", VLLM_FAULTS)
+def test_vllm_is_refused_what_is_not_served(vllm, ours, name):
+    """A user would miss: a model whose clamp or bias is left out, or experts that tensor parallelism has split."""
+    with pytest.raises(ValueError, match=f"^{name}: got "):
+        vllm_method(vllm, ours, **VLLM_FAULTS[name])
+
+
+def test_vllm_is_refused_other_activations_and_exchanges(vllm, ours):
+    with pytest.raises(ValueError, match="kernel does not support it"):
+        vllm_method(vllm, ours, activation=vllm.MoEActivation.GELU)
+    exchange = SimpleNamespace(use_all2all_kernels=True, use_ag_rs_all2all_kernels=False)
+    with pytest.raises(ValueError, match="kernel does not support it"):
+        vllm_method(vllm, ours, moe_parallel_config=exchange)
+
+
+# ---- what is said of them ----
+
+
+@pytest.mark.parametrize(("engine", "release"), RELEASES)
+def test_what_is_recorded_is_what_is_said(engine, release):
+    """A reader would miss: an adapter for another release than the page names, or one that claims to have run."""
+    page = (paths.DOCS / "serve.md").read_text()
+    first = (paths.ENGINES / f"for_{engine}.py").read_text().splitlines()[0]
+    assert first.startswith('"""**Not run** inside ') and release in first and release in page
+    group = next(value for key, value in RECORDED[engine][release].items() if key.endswith("PLUGINS_GROUP"))
+    assert ast.literal_eval(group) in page
+    paths_wanted = {f"{path}::{name}" for path, names in engine_signatures.WANTED[engine].items() for name in names}
+    assert paths_wanted == {key for key in RECORDED[engine][release] if "::" in key}
+
+
+def test_the_page_names_what_packing_writes(tmp_path):
+    """A reader would miss: an entry point, or an import, of a module that is not in the package."""
+    page = (paths.DOCS / "serve.md").read_text()
+    (folder,) = pack.pack_packages(["hopper_fused"], tmp_path, ["qwen3-30b-routed"])
+    tables = [tomllib.loads(block) for block in re.findall(r"```toml\n(.*?)```", page, re.S)]
+    points = [
+        point for table in tables for group in table["project"]["entry-points"].values() for point in group.values()
+    ]
+    assert points == [f"moe.{folder.name}.for_{engine}:register" for engine in RECORDED]
+    assert f"from moe.{folder.name}.for_transformers import register\n" in page
+    assert {f"for_{engine}.py" for engine in (*RECORDED, "transformers")} <= {path.name for path in folder.iterdir()}

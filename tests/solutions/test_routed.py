@@ -1,0 +1,223 @@
+"""Solutions that serve the layer behind a router: held against their form with the router inside, and what they refuse.
+
+tests/solutions/test_solution.py runs their workloads.
+"""
+
+import sys
+
+import pytest
+import torch
+from flashinfer_bench.compile import BuilderRegistry
+from harness.evaluation.tolerances import TOLERANCES, matched_ratios
+from harness.operators import catalogue
+from harness.packing import eligibility, manifest, pack
+
+from definitions import moe_fp8_block_scale_routed as routed
+from solutions.kernels.quantise_tokens import quantise_tokens_ref
+from solutions.kernels.route import route
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+GEOMETRY, INSIDE = ("deepseek-v3-ep8-routed", "full") if DEVICE == "cuda" else ("small-routed", "small")
+SERVING = [name for name in manifest.solution_names() if GEOMETRY in manifest.read_manifest(name).definitions]
+OFFSET, LOCAL, EXPERTS, TOP_K = 64, 32, 256, 8
+
+pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")  # of the interpreter
+
+
+def built(solution, geometry):
+    packed = pack.pack(solution)[geometry]
+    if reason := eligibility.why_skipped(packed, eligibility.here()):
+        pytest.skip(f"{solution} {reason}")
+    return BuilderRegistry.get_instance().build(catalogue.definition(geometry), packed)
+
+
+@pytest.fixture(params=SERVING)
+def layer(request):
+    return built(request.param, GEOMETRY)
+
+
+def in_bf16(layer):
+    """The function of a built solution for tokens in bf16."""
+    module = sys.modules[layer._callable.__module__]
+    name = manifest.folder_name(layer.metadata.solution_name, catalogue.definition_name(GEOMETRY))
+    return getattr(module, manifest.read_manifest(name).bf16_entry_point.split("::")[1])
+
+
+def inputs(num_tokens, seed=0):
+    """A dict of arguments, `output` last and full of NaN; about half of the slots are local, some are empty."""
+    of = catalogue.GEOMETRIES[GEOMETRY]
+    hidden, inter = of["hidden_size"], of["intermediate_size"]
+    h, i = hidden // 128, inter // 128
+    generator = torch.Generator(DEVICE).manual_seed(seed)
+
+    def normal(*shape):
+        return torch.randn(shape, generator=generator, device=DEVICE)
+
+    order = torch.rand(num_tokens, 2 * LOCAL, generator=generator, device=DEVICE).argsort(1)[:, :TOP_K]
+    ids = (order + OFFSET - LOCAL // 2).to(torch.int32)
+    ids[::3, 2] = -1
+    return {
+        "hidden_states": normal(num_tokens, hidden).to(torch.float8_e4m3fn),
+        "hidden_states_scale": normal(num_tokens, h),
+        "topk_ids": ids,
+        "topk_weights": normal(num_tokens, TOP_K).softmax(1),
+        "gemm1_weights": normal(LOCAL, 2 * inter, hidden).to(torch.float8_e4m3fn),
+        "gemm1_weights_scale": normal(LOCAL, 2 * i, h),
+        "gemm2_weights": normal(LOCAL, hidden, inter).to(torch.float8_e4m3fn),
+        "gemm2_weights_scale": normal(LOCAL, h, i),
+        "local_expert_offset": OFFSET,
+        "output": torch.full((num_tokens, hidden), torch.nan, dtype=torch.bfloat16, device=DEVICE),
+    }
+
+
+def call(function, arguments):
+    output = torch.full_like(arguments["output"], torch.nan)
+    function(*(arguments | {"output": output}).values())
+    return output
+
+
+def assert_close(output, arguments):
+    wanted = routed.run(**{name: value for name, value in arguments.items() if name != "output"})
+    ratio = matched_ratios(output, wanted)["relaxed"]
+    assert torch.isfinite(output).all() and ratio >= TOLERANCES["relaxed"].ratio, ratio
+
+
+def up_first(half):
+    gate, up = half.view(torch.uint8).chunk(2, 1)
+    return torch.cat([up, gate], 1).view(half.dtype)
+
+
+# ---- right answers ----
+
+
+@pytest.mark.parametrize("num_tokens", [2] if DEVICE == "cpu" else [1, 7, 80, 300, 1100, 9000])
+@pytest.mark.parametrize("solution", SERVING)
+def test_both_forms_agree(solution, num_tokens):
+    """A user would miss: two answers for one layer, depending on who routes. Of triton_fused_v2 bit for bit."""
+    given = inputs(num_tokens)
+    logits = torch.randn(num_tokens, EXPERTS, generator=torch.Generator(DEVICE).manual_seed(1), device=DEVICE)
+    logits[:, OFFSET : OFFSET + LOCAL] += 1.5
+    bias = torch.zeros(EXPERTS, dtype=torch.bfloat16, device=DEVICE)
+    expert, weight = route(logits, bias, OFFSET, 2.5, LOCAL)
+    given |= {"topk_ids": torch.where(expert < 0, -1, expert + OFFSET), "topk_weights": weight}
+    got = call(built(solution, GEOMETRY), given)
+    inside = {
+        "routing_logits": logits,
+        "routing_bias": bias,
+        "hidden_states": given["hidden_states"],
+        "hidden_states_scale": given["hidden_states_scale"].t().contiguous(),
+        "gemm1_weights": up_first(given["gemm1_weights"]),
+        "gemm1_weights_scale": up_first(given["gemm1_weights_scale"]),
+        "gemm2_weights": given["gemm2_weights"],
+        "gemm2_weights_scale": given["gemm2_weights_scale"],
+        "local_expert_offset": OFFSET,
+        "routed_scaling_factor": 2.5,
+        "output": given["output"],
+    }
+    wanted = call(built(solution, INSIDE), inside)
+    if solution == "triton_fused_v2":
+        assert torch.equal(got, wanted)
+    else:  # the order of a token's rows is another
+        assert matched_ratios(got, wanted)["contest"] > 0.999
+    assert wanted.any()
+
+
+@pytest.mark.parametrize("num_tokens", [2] if DEVICE == "cpu" else [1, 80, 300, 1100])
+def test_tokens_in_bf16_are_quantised_per_128(layer, num_tokens):
+    """A user would miss: an engine's own quantisation and ours that differ by more than a rounding."""
+    given = inputs(num_tokens)
+    x = torch.randn(given["hidden_states"].shape, generator=torch.Generator(DEVICE).manual_seed(2), device=DEVICE)
+    x = x.bfloat16()
+    x[0, :128] = 0
+    tokens, scale = quantise_tokens_ref(x)
+    others = {name: given[name] for name in list(given)[2:]}
+    got = call(in_bf16(layer), {"hidden_states": x} | others)
+    wanted = call(layer, {"hidden_states": tokens, "hidden_states_scale": scale} | others)
+    assert wanted.any() and torch.equal(got, wanted)
+
+
+@pytest.mark.parametrize("num_tokens", [2] if DEVICE == "cpu" else [1, 80, 300, 1100])
+def test_rows_of_no_token_are_zero_and_read_nothing(layer, num_tokens):
+    """A user would miss: NaN from the padding of a captured batch, or old memory in its rows."""
+    given = inputs(num_tokens)
+    padding = slice(num_tokens * 2 // 3, None)
+    given["topk_ids"][padding] = -1
+    given["topk_weights"][padding] = torch.nan
+    given["hidden_states"].view(torch.uint8)[padding] = 0x7F
+    given["hidden_states_scale"][padding] = torch.nan
+    output = call(layer, given)
+    assert (output[padding] == 0).all() and torch.isfinite(output).all()
+
+
+def test_no_tokens(layer):
+    """A user would miss: a launch of an empty grid, which CUDA refuses."""
+    given = inputs(0)
+    assert call(layer, given).shape[0] == 0
+    bf16 = {"hidden_states": given["hidden_states"].bfloat16()} | {name: given[name] for name in list(given)[2:]}
+    assert call(in_bf16(layer), bf16).shape[0] == 0
+
+
+# ---- what is refused ----
+
+FAULTS = {
+    # argument -> (spoil it, words of the message)
+    "hidden_states": (lambda t: t.to(torch.float16), ("got torch.float16", "want torch.float8_e4m3fn")),
+    "hidden_states_scale": (lambda t: t.t().contiguous(), ("want torch.float32 of shape",)),
+    "topk_ids": (lambda t: t.long(), ("got torch.int64", "want torch.int32")),
+    "topk_weights": (lambda t: t[:, :4].contiguous(), ("want torch.float32 of shape",)),
+    "gemm1_weights": (lambda t: t[:-1], ("want torch.float8_e4m3fn of shape",)),
+    "output": (lambda t: t.float(), ("got torch.float32", "want torch.bfloat16")),
+    "local_expert_offset": (lambda n: -1, ("got -1", "want")),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_wrong_argument_is_named(layer, name):
+    """A user would miss: a wrong answer, or a crash in the GPU, instead of a line that says why."""
+    spoil, words = FAULTS[name]
+    given = inputs(3)
+    with pytest.raises(ValueError) as error:
+        layer(*(given | {name: spoil(given[name])}).values())
+    assert str(error.value).startswith(f"{name}: ") and all(word in str(error.value) for word in words), error.value
+
+
+def test_tokens_in_fp8_are_not_taken_for_bf16(layer):
+    """A user would miss: bytes of one format read as the other."""
+    given = inputs(3)
+    del given["hidden_states_scale"]
+    with pytest.raises(ValueError, match="hidden_states: got torch.float8_e4m3fn .* want torch.bfloat16"):
+        in_bf16(layer)(*given.values())
+
+
+# ---- on the device ----
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("num_tokens", [7, 80, 300, 1100])
+def test_cuda_graph(layer, num_tokens):
+    """A user would miss: a graph that keeps the routing it was captured with."""
+    given = inputs(num_tokens)
+    output = torch.full_like(given["output"], torch.nan)
+    call(layer, given)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        layer(*(given | {"output": output}).values())
+    for seed in (1, 2):
+        other = inputs(num_tokens, seed)
+        for name in ("hidden_states", "hidden_states_scale", "topk_ids", "topk_weights"):
+            given[name].copy_(other[name])
+        graph.replay()
+        assert torch.equal(output, call(layer, given)), f"replay {seed}"
+    assert_close(output, given)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("num_tokens", [7, 80, 300, 1100])
+def test_random_ids_of_a_trial_run(layer, num_tokens):
+    """A user would miss: engines measure their memory with random ids, in which an expert comes twice."""
+    given = inputs(num_tokens)
+    generator = torch.Generator(DEVICE).manual_seed(3)
+    given["topk_ids"] = torch.randint(
+        OFFSET, OFFSET + LOCAL // 4, given["topk_ids"].shape, generator=generator, device=DEVICE, dtype=torch.int32
+    )
+    assert_close(call(layer, given), given)
