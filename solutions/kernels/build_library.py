@@ -1,10 +1,9 @@
 """build_library: compile C++ and CUDA sources on first use, once for each content, and load them.
 
-FIB writes a solution's sources again in every process, so a modification time does not tell whether a library is up to
-date; the contents do, wherever the files lie. The library lies in tvm_ffi's cache, in a folder named after a hash of
-all that decides it except the compilers' versions. If that folder exists, no compiler is needed: libraries can be
-copied to a machine without one that has the same version of tvm_ffi. To compile with another compiler, remove the
-folder.
+FIB writes a solution's sources anew in every process, so their paths and times say nothing. The library lies in
+tvm_ffi's cache, in a folder named after a hash of all that decides it but the compilers' versions. Where that folder
+is, no compiler is looked for: libraries of one machine can be copied to another that has none, if both have the same
+version of tvm_ffi. To compile with another compiler, remove the folder.
 """
 
 import fcntl
