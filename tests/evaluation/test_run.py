@@ -199,7 +199,6 @@ def test_logs_in_traces_lose_the_folders_of_a_machine(tmp_path, records):
         (["--solutions", "nothing"], 2, "unknown solution 'nothing'; there are: "),
         (["--definition", "huge"], 2, "unknown definition 'huge'; there are: full, "),
         (["--definition", "full"], 1, "needs a CUDA device"),
-        (["--definition", "qwen3-235b-routed"], 1, "no solution serves qwen3-235b-routed yet; `moebench new NAME "),
         (["--clock", "gpu"], 1, "--clock gpu: takes times and needs a CUDA device"),
         (
             ["--solutions", "hopper_fused"],
@@ -217,6 +216,13 @@ def test_what_cannot_be_run_gets_one_line(args, status, message, no_gpu, capsys)
     assert cli.main(["run", *args]) == status
     (line,) = capsys.readouterr().err.splitlines()
     assert message in line
+
+
+def test_a_new_definition_has_no_solution_yet(monkeypatch, no_gpu, capsys):
+    """A user would miss: what to do next, after a definition of their own."""
+    monkeypatch.setattr(manifest, "solutions_of", lambda keys: [])
+    assert cli.main(["run", "--definition", "small"]) == 1
+    assert "no solution serves small yet; `moebench new NAME --definition small`" in capsys.readouterr().err
 
 
 @pytest.fixture

@@ -187,7 +187,7 @@ def test_more_tokens_than_the_limit_are_refused(built):
 
 @pytest.mark.parametrize("counts", [(5, 60), (60, 300), (300, 5)])
 def test_layers_of_one_graph_behind_other_kernels(built, counts):
-    """A user would miss: layers of a captured model that share counters, or that read before the kernel in front has written.
+    """A user would miss: layers of a captured model that share counters, or that read before others wrote.
 
     Programmatic dependent launch lets a layer begin before the kernel in front of it has ended.
     """
