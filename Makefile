@@ -13,7 +13,7 @@ BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help setup bench test test-slow test-all test-gpu lint pack definitions workloads docs page new
+.PHONY: help setup setup-fleet bench test test-slow test-all test-gpu lint pack definitions workloads docs page new
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,6 +39,9 @@ $(READY): pyproject.toml
 	  echo "Then, for instance: make setup TORCH=torch==2.11.0"; \
 	fi
 	@echo "$(or $(GIVEN),$(KEPT))" > $@
+
+setup-fleet: $(READY) ## Ray beside it, for moebench run --ray; on every node
+	$(BIN)/pip install --quiet --editable '.[fleet]'
 
 bench: $(READY) ## the main job: every solution on every workload, one table
 	$(BIN)/moebench run

@@ -22,6 +22,7 @@ COMMANDS = {
     "sweep": "time and check solutions at many token counts and four kinds of routing",
     "served": "time a forward pass: all MoE layers of a model in one CUDA graph",
     "generate": "run a language model of transformers with a solution in its MoE layers",
+    "ep": "the whole layer on several GPUs, checked and timed",
     "profile": "where a solution's time goes, stage by stage",
     "tune": "find tiles for triton_fused_v2 on this GPU",
     "bound": "each workload's roofline bound, the least time it can take",

@@ -200,6 +200,7 @@ def test_while_torch_is_imported(torch, status, line, tmp_path):
 UNWRITABLE = [
     ["run", "--output"],
     ["sweep", "--output"],
+    ["ep", "--output"],
     ["profile", "triton_mxfp8", "--output"],
     ["profile", "triton_mxfp8", "--records"],
     ["profile", "triton_mxfp8", "--chrome-trace"],

@@ -15,7 +15,7 @@ ORDER = (
     {"timing"},
     {"evaluation"},
     {"results"},
-    {"profiling", "served", "tuning"},
+    {"expert_parallel", "profiling", "served", "tuning"},
     {"report"},
     {"submission"},
     {"commands"},

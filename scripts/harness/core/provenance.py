@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import platform
+import socket
 import subprocess
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -9,6 +10,7 @@ from functools import lru_cache
 from harness.core import interpreter  # noqa: F401  before flashinfer_bench imports Triton
 
 # isort: split
+import torch
 from flashinfer_bench import Evaluation, Trace
 from flashinfer_bench.utils import env_snapshot
 
@@ -18,13 +20,15 @@ from harness.core.schema import Strict
 CLOCKS = ("events", "gpu")  # CUDA events, as FIB 0.1.2 times; the GPU's activity, as FIB's main branch does
 
 # Field -> its name in a FIB trace, where it lies beside the libraries' versions, in environment.libs.
-IN_LIBS = {"source_sha1": "solution_sha1"} | {name: name for name in ("tolerance", "protocol", "command", "packages")}
+OTHERS = ("tolerance", "protocol", "command", "packages", "host")
+IN_LIBS = {"source_sha1": "solution_sha1"} | {name: name for name in OTHERS}
 
 
 class Provenance(Strict):
     """Source, machine, versions, tolerance, protocol, command and date of a figure; None: not recorded, or not meant.
 
     source_sha1: hash of the packed solution. hardware: the device's name. versions: library -> version.
+    host: which machine and which of its GPUs, recorded by runs on several.
     packages: installed packages that the solution itself imports, with their versions. tolerance: its name and numbers.
     protocol: warm-up runs, iterations, trials, and the clock if not CUDA events. command: what repeats the measurement.
     timestamp: ISO 8601.
@@ -38,6 +42,7 @@ class Provenance(Strict):
     protocol: str | None = None
     command: str | None = None
     packages: str | None = None
+    host: str | None = None
 
     @property
     def tolerance_name(self) -> str:
@@ -74,6 +79,12 @@ def commit() -> str | None:
     except (OSError, subprocess.CalledProcessError):
         return None
     return head.stdout.strip() + ("+" if changed.stdout.strip() else "")
+
+
+def host() -> str:
+    """This machine's name, and the UUID of its current CUDA device if it has one."""
+    gpu = f" GPU-{torch.cuda.get_device_properties().uuid}" if torch.cuda.is_available() else ""
+    return socket.gethostname() + gpu
 
 
 @lru_cache

@@ -5,9 +5,9 @@ On the CPU Triton's interpreter runs the kernels of the small geometries, which 
 
 import re
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 
 from flashinfer_bench import BenchmarkConfig, Evaluation, EvaluationStatus, Solution, Trace, Workload
@@ -26,18 +26,27 @@ MAX_LOG = 4000  # characters of a failure's log that a trace keeps
 
 @dataclass(frozen=True)
 class Judged:
-    """A workload's traces by the solutions' names; none, and an error, where the reference did not run."""
+    """A workload's traces by the solutions' names; none, and an error, where the reference did not run.
+
+    lost: solution -> why it was not judged, where what ran it died more than once.
+    """
 
     label: str
     traces: dict[str, Trace]
     error: str | None = None
     logs: dict[str, str] = field(default_factory=dict)  # of those that failed, but for the diagnosis
     reasons: dict[str, list[str]] = field(default_factory=dict)  # why those failed, in a few lines
+    lost: dict[str, str] = field(default_factory=dict)
 
     @property
     def passed(self) -> bool:
         statuses = {trace.evaluation.status for trace in self.traces.values()}
-        return statuses == {EvaluationStatus.PASSED}
+        return statuses == {EvaluationStatus.PASSED} and not self.error and not self.lost
+
+    def joined(self, other: "Judged") -> "Judged":
+        """Of solutions that were judged on this workload apart from each other."""
+        merged = {name: getattr(self, name) | getattr(other, name) for name in ("traces", "logs", "reasons", "lost")}
+        return replace(self, error=self.error or other.error, **merged)
 
 
 def load_workloads(geometry: str, wanted: list[str]) -> list[tuple[str, Workload]]:
@@ -68,16 +77,27 @@ def publishable(evaluation: Evaluation) -> Evaluation:
     return evaluation.model_copy(update={"log": log})
 
 
+def protocol_text(config: BenchmarkConfig, on_gpu: bool, clock: str) -> str:
+    """How a run takes its times, as its traces say it. clock: one of CLOCKS."""
+    if not on_gpu:
+        return f"trials={config.num_trials} on the CPU through Triton's interpreter, not timed"
+    text = f"warmup={config.warmup_runs} iterations={config.iterations} trials={config.num_trials}"
+    return text + (f" clock={clock}" if clock != "events" else "")
+
+
 def provenance_of(
-    solution: Solution, tolerance: Tolerance, config: BenchmarkConfig, device: str, command: str, clock: str = "events"
+    solution: Solution,
+    tolerance: Tolerance,
+    config: BenchmarkConfig,
+    device: str,
+    command: str,
+    clock: str = "events",
+    host: str | None = None,
 ) -> Provenance:
-    """command: the text that repeats the run. clock: one of CLOCKS."""
-    protocol = f"trials={config.num_trials} on the CPU through Triton's interpreter, not timed"
-    if device != "cpu":
-        protocol = f"warmup={config.warmup_runs} iterations={config.iterations} trials={config.num_trials}"
-        protocol += f" clock={clock}" if clock != "events" else ""
+    """command: the text that repeats the run. clock: one of CLOCKS. host: as Provenance has it."""
+    protocol = protocol_text(config, device != "cpu", clock)
     packages = provenance.packages(tuple(solution.spec.dependencies))
-    known = {"tolerance": str(tolerance), "protocol": protocol, "command": command, "packages": packages}
+    known = {"tolerance": str(tolerance), "protocol": protocol, "command": command, "packages": packages, "host": host}
     return provenance.here(device, source_sha1=solution.hash(), **known)
 
 
@@ -92,18 +112,19 @@ def judging(
     diagnose_all: bool = False,
     keep_worker: bool = True,
     clock: str = "events",
-) -> Iterator[Callable[[str, Workload], Judged]]:
-    """A function that judges every solution on a labelled workload; the traces carry their provenance.
+    host: str | None = None,
+) -> Iterator[Callable[..., Judged]]:
+    """A function that judges every solution, or those named, on a labelled workload; traces carry their provenance.
 
-    solutions: name -> packed. config: FIB's, at the tolerance. clock: one of CLOCKS. With a CUDA device solutions run
-    in worker processes of FIB, which end with the context, or without keep_worker with each workload; a solution that
-    is wrong there runs once more, in a process of its own, for a diagnosis: on the first such workload, or with
-    diagnose_all on every one.
+    solutions: name -> packed. config: FIB's, at the tolerance. clock: one of CLOCKS. host: for the traces, if they are
+    to say where each was made. With a CUDA device solutions run in worker processes of FIB, which end with the context,
+    or without keep_worker with each workload; a solution that is wrong there runs once more, in a process of its own,
+    for a diagnosis: on the first such workload, or with diagnose_all on every one.
     """
     full = definition(geometry)
-    run_with = tolerance, config, device, command, clock
+    run_with = tolerance, config, device, command, clock, host
     sources = {name: provenance_of(packed, *run_with) for name, packed in solutions.items()}
-    order = deque(solutions.values())  # who comes first is timed on a colder GPU and host: another one on each workload
+    order = deque(solutions)  # who comes first is timed on a colder GPU and host: another one on each workload
     diagnosed = set()
 
     def with_diagnosis(name: str, evaluation: Evaluation, workload: Workload) -> Evaluation:
@@ -115,15 +136,17 @@ def judging(
             log = "\n".join([log, HEADING, *diagnose_alone.in_a_process(geometry, *known)])
         return evaluation.model_copy(update={"log": log})
 
-    def judge(label: str, workload: Workload) -> Judged:
+    def judge(label: str, workload: Workload, names: Collection[str] = tuple(solutions)) -> Judged:
         order.rotate(-1)
+        chosen = [solutions[name] for name in order if name in names]
         try:
             with nullcontext(kept) if kept else workers.running(config.log_dir, clock) as runner:
-                found = runner.run_workload(full, workload, list(order), config, paths.ROOT)
+                found = runner.run_workload(full, workload, chosen, config, paths.ROOT)
         except RuntimeError as error:
             return Judged(label, {}, f"the reference did not run: {error}")
         traces, logs, reasons = {}, {}, {}
-        for name, packed in solutions.items():
+        for name in names:
+            packed = solutions[name]
             evaluation = found[packed.name]
             if evaluation.status != EvaluationStatus.PASSED:
                 origins = pack.origins(name)

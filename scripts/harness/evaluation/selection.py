@@ -1,11 +1,16 @@
 """What is run on this machine: which geometry, which solutions and why not the others."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
+import torch
 from flashinfer_bench import Definition, Solution
+from flashinfer_bench.utils import env_snapshot
 
 from harness.core.arguments import check_cache
 from harness.core.errors import CannotRun
+from harness.evaluation import memory
+from harness.evaluation.calling import device_here
 from harness.operators.catalogue import FULL, GEOMETRIES, definition, operator, small_like
 from harness.packing import eligibility, manifest, pack
 from harness.packing.build_ahead import build_timed
@@ -29,17 +34,55 @@ def choose_geometry(wanted: str | None, on_gpu: bool, solutions: list[str]) -> s
     return wanted
 
 
+@dataclass(frozen=True)
+class Device:
+    """What solutions run on. hardware: its name; target: as in target_hardware; free: bytes of a GPU, else 0.
+
+    installed: those of the modules that solutions depend on.
+    """
+
+    hardware: str
+    target: str
+    free: int
+    installed: frozenset[str]
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.target != "cpu"
+
+
+def survey(modules: Iterable[str]) -> Device:
+    """The current device of this machine. modules: to look for."""
+    free = memory.free() if torch.cuda.is_available() else 0
+    installed = frozenset(filter(eligibility.is_installed, modules))
+    return Device(env_snapshot(device_here()).hardware, eligibility.here(), free, installed)
+
+
+def dependencies() -> list[str]:
+    """Modules that the solutions depend on."""
+    return sorted(
+        {module for name in manifest.solution_names() for module in manifest.read_manifest(name).dependencies}
+    )
+
+
 def select(names: list[str], geometry: str, say: Say) -> tuple[dict[str, Solution], list[str]]:
+    """What is run on this machine: as `eligible`, and those that compile for minutes on first use are built."""
+    solutions, skipped = eligible(names, geometry, survey(dependencies()))
+    build_slow(solutions, first_uses(solutions), geometry, say)
+    return solutions, skipped
+
+
+def eligible(names: list[str], geometry: str, device: Device) -> tuple[dict[str, Solution], list[str]]:
     """Folder's name -> packed solution, of these or all of the operator's, and a line for each one that is skipped.
 
-    Those that compile for minutes on first use are built. Raises UserError for an unknown solution and for one that
-    cannot be packed, CannotRun if all are skipped or FIB cannot write in its cache.
+    Raises UserError for an unknown solution and for one that cannot be packed, CannotRun if all are skipped or FIB
+    cannot write in its cache.
     """
     check_cache()
     solutions, skipped = {}, []
     for name in manifest.choose(names or manifest.solutions_of(operator(geometry).GEOMETRIES)):
         packed = pack.pack(name)
-        reason = eligibility.why_skipped(next(iter(packed.values())), eligibility.here())
+        reason = eligibility.why_skipped(next(iter(packed.values())), device.target, device.installed.__contains__)
         if geometry not in packed:
             served = next((key for key in packed if (key in FULL) == (geometry in FULL)), next(iter(packed)))
             reason = reason or f"serves {', '.join(packed)}, not {geometry}: --definition {served}"
@@ -49,10 +92,18 @@ def select(names: list[str], geometry: str, say: Say) -> tuple[dict[str, Solutio
             solutions[name] = packed[geometry]
     if not solutions:
         raise CannotRun(f"no solution can be run here: {'; '.join(skipped)}")
-    for name, packed in solutions.items():
-        if note := manifest.read_manifest(name).first_use:
-            build_ahead(name, definition(geometry), packed, note, say)
     return solutions, skipped
+
+
+def first_uses(names: Iterable[str]) -> dict[str, str]:
+    """Solution -> what its first use takes, of those that compile for minutes then."""
+    return {name: note for name in names if (note := manifest.read_manifest(name).first_use)}
+
+
+def build_slow(solutions: dict[str, Solution], notes: dict[str, str], geometry: str, say: Say) -> None:
+    """Build those that have a note, see `first_uses`."""
+    for name, note in notes.items():
+        build_ahead(name, definition(geometry), solutions[name], note, say)
 
 
 def build_ahead(name: str, full: Definition, solution: Solution, note: str, say: Say) -> None:

@@ -1,6 +1,7 @@
 """Whether a packed solution can run on this machine, decided before it is built."""
 
 import importlib.util
+from collections.abc import Callable
 
 import torch
 from flashinfer_bench import Solution
@@ -35,8 +36,11 @@ def is_installed(module: str) -> bool:
         return False
 
 
-def why_skipped(solution: Solution, hardware: str) -> str | None:
-    """One line saying why the solution cannot run on `hardware`, or None when it can."""
+def why_skipped(solution: Solution, hardware: str, is_installed: Callable[[str], bool] = is_installed) -> str | None:
+    """One line saying why the solution cannot run on `hardware`, or None when it can.
+
+    is_installed: of a module, where the solution would run.
+    """
     targets = solution.spec.target_hardware
     if hardware not in targets:
         gpus = ", ".join(target for target in targets if target != "cpu")

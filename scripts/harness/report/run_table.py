@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from statistics import fmean
 
 from flashinfer_bench import Evaluation, EvaluationStatus
@@ -29,6 +30,9 @@ def lines(judged: Judged, timed: bool, before: dict[str, list[str]]) -> Iterator
     """
     if judged.error:
         yield f"{judged.label}  {judged.error}"
+    for name, why in judged.lost.items():
+        yield f"{judged.label}  {name}  NOT JUDGED: what ran it died, twice"
+        yield from (f"    {line}" for line in why.strip().splitlines())
     for name, trace in judged.traces.items():
         evaluation = trace.evaluation
         parts = [judged.label, name, evaluation.status.value]
@@ -43,6 +47,18 @@ def lines(judged: Judged, timed: bool, before: dict[str, list[str]]) -> Iterator
         yield from () if repeated else (f"    {reason}" for reason in reasons)
 
 
+def by_hardware(judged: list[Judged]) -> dict[str, list[Judged]]:
+    """The workloads by the devices that they were measured on, "" where that is one: no table mixes two."""
+    devices = sorted({trace.evaluation.environment.hardware for w in judged for trace in w.traces.values()})
+    if len(devices) < 2:
+        return {"": judged} if judged else {}
+
+    def part(w: Judged, device: str) -> dict:
+        return {name: t for name, t in w.traces.items() if t.evaluation.environment.hardware == device}
+
+    return {device: [replace(w, traces=part(w, device)) for w in judged if part(w, device)] for device in devices}
+
+
 def latency(evaluation: Evaluation | None) -> float:
     """ms; infinity for what did not pass."""
     return evaluation.performance.latency_ms if evaluation and evaluation.status == PASSED else INFINITY
@@ -54,9 +70,11 @@ def table(judged: list[Judged], names: list[str], skipped: list[str], timed: boo
     settings = list(dict.fromkeys(setting for evs in found.values() for e in evs if e for setting in matched(e)))
     best = [min(map(latency, evaluations)) for evaluations in zip(*found.values(), strict=True)]
     rows, notes = [], [f"REFERENCE FAILED on {w.label}: {w.error}" for w in judged if w.error]
+    notes += [f"NOT JUDGED: {name} on {w.label}: what ran it died twice" for w in judged for name in w.lost]
     for name, evaluations in found.items():
         good = [e for e in evaluations if e and e.status == PASSED]
-        row = [name, Cell(f"{len(good)}/{len(judged)}", "good" if len(good) == len(judged) else "failed")]
+        asked = sum(w.error is not None or name in w.traces or name in w.lost for w in judged)  # the rest: cut short
+        row = [name, Cell(f"{len(good)}/{asked}", "good" if len(good) == asked else "failed")]
         if timed:
             fastest = sum(
                 least < INFINITY and is_level(latency(e), least) for e, least in zip(evaluations, best, strict=True)

@@ -1,0 +1,55 @@
+"""The record of a measurement on several GPUs: JSON Lines, first what it is of, then one line per point."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.core.atomic_file import write_atomically
+from harness.core.errors import UserError
+from harness.core.provenance import Provenance
+from harness.core.schema import Strict, read_jsonl
+
+
+class Head(Strict):
+    """One solution on one number of ranks. geometry: whose layer it is, whatever its local experts."""
+
+    solution: str
+    geometry: str
+    ranks: int
+    provenance: Provenance
+
+
+class Point(Strict):
+    """Tokens a rank, by one way. Bytes: that the rank which sends the most sends to others. ms: of the slowest rank.
+
+    there_ms includes routing, by plain torch, where the way routes before it sends. call_ms: chunks -> whole call.
+    graph_ms: a whole call in one piece as a CUDA graph, where the way can be one.
+    """
+
+    way: str
+    sum_in: str
+    tokens: int
+    there_bytes: int
+    back_bytes: int
+    there_ms: float
+    products_ms: float
+    back_ms: float
+    call_ms: dict[int, float]
+    graph_ms: float | None = None
+
+
+@dataclass(frozen=True)
+class Measured:
+    head: Head
+    points: list[Point]
+
+
+def write(path: Path, head: Head, points: list[Point]) -> None:
+    write_atomically(path, "".join(f"{line.model_dump_json(exclude_none=True)}\n" for line in (head, *points)))
+
+
+def read(path: Path) -> Measured:
+    """Raises UserError, with the file's name and the line, for what is no such record."""
+    found = read_jsonl(path, Head, Point)
+    if not found:
+        raise UserError(f"{path.name}: not a record of expert parallelism: it is empty")
+    return Measured(found[0], found[1:])

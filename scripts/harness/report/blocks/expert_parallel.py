@@ -1,0 +1,73 @@
+"""The tables of docs/ep.md: what was measured on several GPUs, and what a model makes of it for more."""
+
+from pathlib import Path
+
+from harness.core import paths
+from harness.expert_parallel import cost, record
+from harness.expert_parallel.layer import Layer
+from harness.report.table import Cell, Table
+
+NOT_RUN = "**Not run** on GPUs yet: it is tested over gloo, with two and four processes on a CPU and the small layer."
+NOT_MEASURED = "No measurement is recorded here."
+NO_MODEL = "No model without a measurement."
+MORE_GPUS = (8, 64)
+
+
+def recorded(folder: Path = paths.EXPERT_PARALLEL) -> list[record.Measured]:
+    return [record.read(path) for path in sorted(folder.glob("*.jsonl"))]
+
+
+def status(found: list[record.Measured]) -> str:
+    """A sentence: where it has run."""
+    runs = sorted({f"{one.head.ranks} {one.head.provenance.hardware} ({one.head.geometry})" for one in found})
+    return f"Run on {', '.join(runs)}, over NCCL; between hosts **not run** yet." if found else NOT_RUN
+
+
+def measured(found: list[record.Measured]) -> str:
+    """Markdown: a table for each record. Bold: the way whose call takes less, at that number of tokens."""
+    return "\n\n".join(_measured(one).markdown(titled=True) for one in found) or NOT_MEASURED
+
+
+def _measured(one: record.Measured) -> Table:
+    head, rows = one.head, []
+    for point in sorted(one.points, key=lambda point: (point.tokens, point.way)):
+        best = {p.way: min(p.call_ms.values()) for p in one.points if p.tokens == point.tokens}
+        wins = len(best) > 1 and min(best, key=best.get) == point.way
+        calls = [Cell(f"{ms:.3f}", "best" if wins and ms == best[point.way] else "") for ms in point.call_ms.values()]
+        calls += ["-"] * (max(len(p.call_ms) for p in one.points) - len(calls))
+        calls.append(f"{point.graph_ms:.3f}" if point.graph_ms else "-")
+        sent = (point.there_bytes, point.there_ms), (point.back_bytes, point.back_ms)
+        rates = [f"{count / ms / 1e6:.0f}" for count, ms in sent]
+        apart = [f"{ms:.3f}" for ms in (point.there_ms, point.products_ms, point.back_ms)]
+        rows.append([str(point.tokens), point.way, point.sum_in, *apart, *rates, *calls])
+    cuts = max((point.call_ms for point in one.points), key=len)
+    names = [f"call, {pieces} chunk{'s' * (pieces > 1)}" for pieces in cuts] + ["call, graph"]
+    columns = ["T a rank", "way", "back in", "there", "products", "back", "GB/s there", "GB/s back", *names]
+    by = head.provenance
+    title = f"{head.solution}, {head.geometry}'s layer on {head.ranks} {by.hardware}, ms"
+    return Table(
+        columns, [rows], title, words=3, notes=[f"<sub>{by.versions_text}; {by.protocol}; {by.timestamp[:10]}.</sub>"]
+    )
+
+
+def modelled(found: list[record.Measured]) -> str:
+    """Markdown: us of the exchange alone, for more GPUs, from the record with the most points."""
+    if not (usable := [one for one in found if len([p for p in one.points if p.way == "gather"]) > 1]):
+        return NO_MODEL
+    one = max(usable, key=lambda measured: len(measured.points))
+    there, back = cost.links(one.points)
+    rows = []
+    for ranks in (one.head.ranks, *MORE_GPUS):
+        layer = Layer(one.head.geometry, ranks)
+        for tokens in sorted({point.tokens for point in one.points}):
+            times = {way: cost.exchanged_us(layer, way, tokens, there, back) for way in ("gather", "exchange")}
+            least = min(times.values())
+            cells = [Cell(f"{us:.0f}", "best" if us == least else "") for us in times.values()]
+            rows.append([str(ranks), str(tokens), *cells])
+    far = cost.BETWEEN_HOSTS
+    caption = (
+        f"A model. On a host {there.latency_us:.0f} us and {there.rate:.0f} GB/s there, {back.latency_us:.0f} us and "
+        f"{back.rate:.0f} GB/s back, as fitted to the table above; between hosts {far.latency_us:.0f} us and "
+        f"{far.rate:.0f} GB/s, assumed. us of the exchange alone, without products and routing."
+    )
+    return Table(["GPUs", "T a rank", "gather", "exchange"], [rows], caption=caption, words=0).markdown()

@@ -1,0 +1,387 @@
+"""The main job on a Ray cluster: what is judged where, what happens to what dies, and what is left for `--resume`.
+
+Most of it needs no Ray. The slow tests start a cluster of two nodes on this machine, one CPU each.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+import recorded
+import torch
+from harness import cli
+from harness.core import paths, provenance
+from harness.core.errors import CannotRun, UserError
+from harness.evaluation import cpu_judge, fleet, run
+from harness.evaluation.fleet import Cells
+from harness.evaluation.tolerances import TOLERANCES
+from harness.packing import pack
+from harness.report import run_table
+from harness.report.blocks import fleet as simulation
+from harness.results import resume, trace_files
+
+from definitions.moe_fp8_block_scale import definition
+
+RELAXED = TOLERANCES["relaxed"]
+CONFIG = RELAXED.config(num_trials=1, timeout_seconds=60)
+INPUTS = ", ".join(definition("small").inputs)
+REFERENCE = definition("small").reference.replace("def run(", "def reference(")
+SOME = ["16", "19", "24", "33", "37", "70"]  # T of small workloads
+CPU_ONLY = pytest.mark.skipif(torch.cuda.is_available(), reason="the interpreter's job, for CPUs")
+
+
+@pytest.fixture
+def no_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+
+@pytest.fixture(scope="module")
+def labelled():
+    return run.load_workloads("small", [])
+
+
+def solution(folder, name, body):
+    """Of plain torch, packed for the small layer."""
+    (folder / name).mkdir()
+    (folder / name / "solution.toml").write_text(
+        f'name = "{name}"\nauthor = "tests"\ndescription = "x"\nlanguage = "python"\n'
+        'entry_point = "main.py::run"\ntarget_hardware = ["cpu"]\n'
+    )
+    code = f"{REFERENCE}\n\ndef run({INPUTS}, output):\n    {body}\n"
+    (folder / name / "main.py").write_text(code)
+    return pack.pack(name, folder)["small"]
+
+
+# What needs no Ray
+
+
+def piece(geometry, uuid, *names):
+    return Cells(geometry, f"T={uuid}", SimpleNamespace(uuid=uuid), names)
+
+
+def shown(batches):
+    return [[(cells.workload.uuid, *cells.names) for cells in batch] for batch in batches]
+
+
+def test_neighbours_of_one_workload_share_a_reference_run():
+    """A user would miss: a GPU that runs the reference, most of a cell's time, for every solution anew."""
+    cells = [piece("a", uuid, name) for uuid in "12" for name in "xyz"] + [piece("b", "3", "x")]
+    assert shown(fleet.batches(cells, 2)) == [[("1", "x", "y", "z"), ("2", "x")], [("2", "y", "z"), ("3", "x")]]
+    assert [len(batch) for batch in fleet.batches(cells, 100)] == [1] * 7
+    assert fleet.batches([], 2) == []
+
+
+def test_pinned_workloads_are_not_split():
+    cells = [piece("a", uuid, *"xyz") for uuid in "1234"]
+    assert shown(fleet.batches(cells, 3)) == [[("1", *"xyz"), ("2", *"xyz")], [("3", *"xyz"), ("4", *"xyz")]]
+
+
+@pytest.fixture
+def nodes(monkeypatch):
+    """A function that sets what Ray says of its nodes."""
+
+    def known(*resources):
+        listed = [{"Alive": True, "Resources": found} for found in resources]
+        listed.append({"Alive": False, "Resources": {"GPU": 8, "accelerator_type:B200": 1}})
+        monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(nodes=lambda: listed))
+
+    return known
+
+
+def test_only_gpus_of_one_kind_are_used(nodes):
+    """A user would miss: a table in which a faster GPU looks like a faster solution."""
+    h100, h200 = ({"CPU": 64.0, "GPU": 8.0, f"accelerator_type:{kind}": 1.0} for kind in ("H100", "H200"))
+    nodes({"CPU": 4.0}, h200, h200)
+    found = fleet.fleet_of(None)
+    assert found.slots == 16 and found.options == {"num_gpus": 1, "accelerator_type": "H200"}
+    assert found.text == "16 H200 GPUs of 2 nodes"
+    nodes(h100, h200)
+    with pytest.raises(UserError, match=r"the cluster has H100 \(8\), H200 \(8\): name one with --gpu"):
+        fleet.fleet_of(None)
+    assert fleet.fleet_of("H100").options["accelerator_type"] == "H100"
+    with pytest.raises(UserError, match=r"--gpu: got 'B200', the cluster has: H100 \(8\), H200 \(8\)"):
+        fleet.fleet_of("B200")
+
+
+def test_a_cluster_without_gpus_runs_on_its_cpus(nodes):
+    nodes({"CPU": 2.0}, {"CPU": 1.0})
+    found = fleet.fleet_of(None)
+    assert (found.options, found.slots, found.text) == ({"num_cpus": 1}, 3, "3 CPUs of 2 nodes")
+
+
+def test_without_ray_there_is_one_line(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert cli.main(["run", "--ray"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == "--ray: Ray is not installed: run `make setup-fleet`, or pip install '.[fleet]'"
+
+
+@pytest.mark.parametrize(
+    ("address", "status", "message"),
+    [
+        ("nonsense", 2, "--ray: got 'nonsense', want HOST:PORT of a cluster's head, as `ray start` prints it"),
+        ("ray://127.0.0.1:1", 2, "--ray: got 'ray://127.0.0.1:1', want HOST:PORT"),
+        ("127.0.0.1:1", 1, "--ray 127.0.0.1:1: nobody answers there: ConnectionRefusedError"),
+    ],
+)
+def test_a_cluster_that_is_not_there_is_one_line(address, status, message, monkeypatch, capsys):
+    """A user would miss: what is wrong, for the minutes that Ray tries to connect."""
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace())
+    assert cli.main(["run", "--ray", address]) == status
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(message)
+
+
+@pytest.mark.parametrize("argument", [["--gpu", "H200"], ["--pin"]])
+def test_what_is_for_a_cluster_is_refused_without_one(argument, capsys):
+    assert cli.main(["run", *argument]) == 2
+    assert capsys.readouterr().err == f"{argument[0]}: is for --ray\n"
+
+
+@pytest.fixture
+def trace(tmp_path, labelled):
+    """A function that makes a trace of `tiny` on the first workload."""
+    packed = solution(tmp_path, "tiny", f"output.copy_(reference({INPUTS}))")
+    with run.judging("small", {"tiny": packed}, RELAXED, CONFIG, "cpu", "x") as judge:
+        made = judge(*labelled[0]).traces["tiny"]
+
+    def changed(hardware=None, **libs):
+        environment = made.evaluation.environment
+        update = {"libs": environment.libs | libs, "hardware": hardware or environment.hardware}
+        evaluation = made.evaluation.model_copy(update={"environment": environment.model_copy(update=update)})
+        return made.model_copy(update={"evaluation": evaluation})
+
+    changed.packed = packed
+    return changed
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"solution_sha1": "before"}, {"tolerance": "contest"}, {"protocol": "twice"}, {"hardware": "NVIDIA H100"}],
+    ids=str,
+)
+def test_what_is_stale_or_of_other_conditions_is_judged_again(change, trace, tmp_path):
+    by = provenance.of_trace(trace())
+    conditions = {"tiny": trace.packed}, by.hardware, by.tolerance, by.protocol
+    path = tmp_path / "traces.jsonl"
+    trace_files.merge(path, [trace(**change)])
+    assert resume.current(path, *conditions) == {}
+    trace_files.merge(path, [trace()])
+    ((uuid, found),) = resume.current(path, *conditions).items()
+    assert found == {"tiny": trace()} and uuid == trace().workload.uuid
+
+
+def test_a_table_holds_one_kind_of_gpu(trace):
+    """Ray's H100 is several products; what FIB calls the device decides."""
+    judged = [
+        run.Judged("T=1", {"a": trace("NVIDIA H100 PCIe"), "b": trace("NVIDIA H200")}),
+        run.Judged("T=2", {"a": trace("NVIDIA H200")}),
+    ]
+    found = run_table.by_hardware(judged)
+    assert [*found] == ["NVIDIA H100 PCIe", "NVIDIA H200"]
+    assert [[*w.traces] for w in found["NVIDIA H200"]] == [["b"], ["a"]]
+    assert run_table.by_hardware(judged[1:]) == {"": judged[1:]}
+
+
+def test_what_was_lost_is_in_the_table_and_fails_the_run(trace):
+    outcome = run.Judged("T=1", {"a": trace()}).joined(run.Judged("T=1", {}, lost={"b": "x\nit crashed"}))
+    assert not outcome.passed
+    notes = run_table.table([outcome], ["a", "b"], [], timed=False).notes
+    assert notes[-1] == "NOT JUDGED: b on T=1: what ran it died twice"
+    assert [*run_table.lines(outcome, False, {})][:3] == [
+        "T=1  b  NOT JUDGED: what ran it died, twice",
+        "    x",
+        "    it crashed",
+    ]
+
+
+def test_a_local_run_resumes_too(tmp_path, monkeypatch, no_gpu, trace, capsys):
+    """Only what Ctrl-C left is judged, and the table has all of it."""
+    output, seen = tmp_path / "traces.jsonl", []
+
+    def run_workload(found, workload, solutions, *rest):
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+        seen.append(workload.uuid)
+        return {s.name: trace().evaluation for s in solutions}
+
+    monkeypatch.setattr(cpu_judge, "run_workload", run_workload)
+    command = ["run", "--solutions", "triton_fused_v2", "--workloads", *SOME[:4], "--output", str(output), "--resume"]
+    assert cli.main(command) == 130
+    first = [*seen]
+    seen.clear()
+    assert cli.main(command) == 0
+    assert len(first) == 2 == len(seen) and not set(first) & set(seen)
+    assert "4/4" in capsys.readouterr().out.rpartition("[2/2]")[2]
+    assert cli.main(["run", "--resume"]) == 2
+    assert capsys.readouterr().err.startswith("--resume: no traces are kept here without a GPU")
+
+
+# The simulation of docs/fleet.md
+
+
+def test_cell_times_are_those_between_traces():
+    """A workload's first solution comes after its inputs and reference; the first workload has what is done once."""
+    ms = {"a": 1.0, "b": 1.0}
+    made = [recorded.trace(name, t, ms[name], 40.0) for t in (1, 7, 14) for name in ms]
+    seconds = [0, 20, 25, 26, 33, 35]
+    stamped = [
+        t.model_copy(update={"evaluation": t.evaluation.model_copy(update={"timestamp": f"2026-01-01T00:00:{s:02}"})})
+        for t, s in zip(made, seconds, strict=True)
+    ]
+    found = simulation.measured(stamped)
+    seven, fourteen = (recorded.workload(t).uuid for t in (7, 14))
+    assert found == {
+        seven: simulation.Times(4.0, {"a": 1.0, "b": 1.0}),
+        fourteen: simulation.Times(5.0, {"a": 2.0, "b": 2.0}),
+    }
+
+
+def test_the_schedule_and_the_trace_file():
+    times = {("a", uuid): simulation.Times(3.0, {"x": 1.0, "y": 2.0}) for uuid in "123"}
+    tasks = [[piece("a", "1", "x", "y"), piece("a", "2", "x")], [piece("a", "2", "y")], [piece("a", "3", "x")]]
+    found = simulation.schedule(tasks, times, 2)
+    start = simulation.START
+    assert found.arrivals == [start + 5, start + 6, start + 10, 2 * start + 9] and found.tasks == 3
+    assert (found.end, found.busy) == (2 * start + 9, 19)
+    many = [1.0] * 1000
+    assert simulation.written(many, together=False) == pytest.approx(1 + simulation.WRITE * 1000 * 1001 / 2)
+    assert simulation.written(many, together=True) == pytest.approx(1 + simulation.WRITE * 1000)
+
+
+# On a cluster
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """Two nodes on this machine, with one CPU each."""
+    pytest.importorskip("ray", reason="needs Ray: make setup-fleet")
+    from ray.cluster_utils import Cluster
+
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    small = {"num_cpus": 1, "object_store_memory": 80_000_000}
+    made = Cluster(initialize_head=True, head_node_args={"include_dashboard": False} | small)
+    made.add_node(**small)
+    yield made
+    made.shutdown()
+
+
+@pytest.fixture(scope="module")
+def connected(cluster):
+    with fleet.connected(cluster.address):
+        yield fleet.fleet_of(None)
+
+
+def started(cluster, output, *arguments):
+    """`moebench run --ray` on some of the workloads, in a process of its own."""
+    command = [sys.executable, "-m", "harness", "run", "--ray", cluster.address, "--solutions", "triton_fused_v2"]
+    command += ["--workloads", *SOME, "--output", str(output), *arguments]
+    return subprocess.Popen(command, cwd=paths.ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def wait_for_traces(output, count, process):
+    deadline = time.monotonic() + 120
+    while len(trace_files.load(output)) < count:
+        assert process.poll() is None and time.monotonic() < deadline, process.communicate()
+        time.sleep(0.1)
+
+
+@CPU_ONLY
+@pytest.mark.slow
+@pytest.mark.xdist_group("ray")
+def test_a_solution_that_ends_its_process_costs_nobody_else_anything(connected, tmp_path, labelled):
+    """Tried twice and reported with what Ray says; the others of its batch are judged, each once."""
+    dies = solution(tmp_path, "dies", "import os; os.kill(os.getpid(), 9)")
+    good = solution(tmp_path, "good", f"output.copy_(reference({INPUTS}))")
+    cells = [
+        Cells("small", label, w, ("good", "dies") if at == 1 else ("good",)) for at, (label, w) in enumerate(labelled)
+    ]
+    known = {"tolerance": RELAXED, "config": CONFIG, "command": "moebench run --ray"}
+    few = fleet.Fleet(connected.options, 1, "one slot, so one batch")
+    said, judged = [], {}
+    packed = {"small": {"good": good, "dies": dies}}
+    for arrived in fleet.outcomes(cells, few, packed, {}, {"small": known}, said.append):
+        for piece, outcome in arrived:
+            for name in piece.names:
+                assert (piece.label, name) not in judged
+                judged[piece.label, name] = outcome
+    assert len(judged) == len(labelled) + 1
+    lost = {cell for cell, outcome in judged.items() if outcome.lost}
+    assert lost == {(labelled[1][0], "dies")}
+    assert "died" in judged[labelled[1][0], "dies"].lost["dies"]
+    assert all(outcome.passed for cell, outcome in judged.items() if cell not in lost)
+    assert any(line.endswith("dies  is tried again: WorkerCrashedError") for line in said)
+
+
+@CPU_ONLY
+@pytest.mark.slow
+@pytest.mark.xdist_group("ray")
+def test_a_task_that_fails_at_once_is_one_line(connected):
+    """As on a node without this repository."""
+    with pytest.raises(CannotRun, match="--ray: a node cannot run tasks of this repository: .*NoneType"):
+        fleet.surveyed(connected, [None])
+
+
+@CPU_ONLY
+@pytest.mark.slow
+@pytest.mark.xdist_group("ray")
+def test_ctrl_c_keeps_what_is_done_and_resume_does_the_rest(cluster, tmp_path):
+    output = tmp_path / "traces.jsonl"
+    process = started(cluster, output)
+    wait_for_traces(output, 1, process)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    kept = trace_files.load(output)
+    assert process.returncode == 130 and err.splitlines()[-1] == "interrupted", err
+    assert 1 <= len(kept) < len(SOME) and f"{len(kept)} traces saved" in out
+    process = started(cluster, output, "--resume")
+    out, err = process.communicate(timeout=170)
+    left = len(SOME) - len(kept)
+    assert process.returncode == 0, err
+    assert f"[{left}/{left}]" in out and f"{len(SOME)}/{len(SOME)}" in out
+    traces = trace_files.load(output)
+    assert len({t.workload.uuid for t in traces}) == len(traces) == len(SOME)
+    assert all(old in traces for old in kept)
+
+
+@CPU_ONLY
+@pytest.mark.slow
+@pytest.mark.xdist_group("ray")
+def test_a_node_that_is_killed_costs_no_cell(cluster, tmp_path):
+    """Last, since one node is left. The same verdicts as those of a run without Ray, and each says where."""
+    output, local = tmp_path / "traces.jsonl", tmp_path / "local.jsonl"
+    process = started(cluster, output)
+    wait_for_traces(output, 1, process)
+    cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
+    out, err = process.communicate(timeout=170)
+    assert process.returncode == 0, out + err
+    assert "is tried again: NodeDiedError" in out
+    judged = [line.split()[2] for line in out.splitlines() if line.startswith("[")]
+    assert len(judged) == len(set(judged)) == len(SOME)
+    command = ["run", "--solutions", "triton_fused_v2", "--workloads", *SOME[:2], "--output", str(local)]
+    assert cli.main(command) == 0
+    traces = {t.workload.uuid: t for t in trace_files.load(output)}
+    assert len(traces) == len(SOME)
+    for alone in trace_files.load(local):
+        there = traces[alone.workload.uuid]
+        assert there.evaluation.status == alone.evaluation.status
+        assert there.evaluation.correctness.extra == pytest.approx(alone.evaluation.correctness.extra, abs=1e-2)
+        assert provenance.of_trace(there).host and not provenance.of_trace(alone).host
+
+
+@pytest.mark.gpu
+def test_a_gpu_through_ray(tmp_path):
+    """A cluster that is started for the run: each process has one GPU, and every trace says which."""
+    pytest.importorskip("ray", reason="needs Ray: make setup-fleet")
+    output = tmp_path / "traces.jsonl"
+    few = "--workloads 1 7 --warmup-runs 1 --iterations 3 --num-trials 1"
+    command = [sys.executable, "-m", "harness", "run", "--ray", "--solutions", "triton_fused_v2", *few.split()]
+    command += ["--output", str(output)]
+    done = subprocess.run(command, cwd=paths.ROOT, capture_output=True, text=True, timeout=580)
+    assert done.returncode == 0, done.stdout + done.stderr
+    traces = trace_files.load(output)
+    assert len(traces) == 2 and all(t.is_successful() and " GPU-" in provenance.of_trace(t).host for t in traces)
