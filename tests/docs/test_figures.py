@@ -79,7 +79,7 @@ def test_pictures_are_the_same_bytes_each_time(tmp_path):
 def test_a_picture_is_small_and_its_text_is_text(file):
     """It can be read in a diff, searched, and shown in the reader's font."""
     text = file.read_text()
-    assert len(text) < 60_000
+    assert len(text) < 80_000
     assert "sans-serif" in text and 'id="DejaVuSans' not in text
     texts = [element for element in ET.fromstring(text).iter() if element.tag.endswith("}text")]
     assert len(texts) > 20 and all("".join(element.itertext()).strip() for element in texts)

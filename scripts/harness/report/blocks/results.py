@@ -27,6 +27,8 @@ def passed(section: Section, solution: str, tolerance: str) -> str:
     if not found:
         return "not run"
     summary = max(found, key=lambda s: s.passed)
+    if summary.stale == summary.workloads:
+        return "stale"
     return f"{summary.passed}/{summary.workloads}{f', {summary.stale} stale' if summary.stale else ''}"
 
 
