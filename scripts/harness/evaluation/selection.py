@@ -82,7 +82,7 @@ def eligible(names: list[str], geometry: str, device: Device) -> tuple[dict[str,
     solutions, skipped = {}, []
     for name in manifest.choose(names or manifest.solutions_of(operator(geometry).GEOMETRIES)):
         packed = pack.pack(name)
-        reason = eligibility.why_skipped(next(iter(packed.values())), device.target, device.installed.__contains__)
+        reason = eligibility.why_skipped(next(iter(packed.values())), device.target, device.installed)
         if geometry not in packed:
             served = next((key for key in packed if (key in FULL) == (geometry in FULL)), next(iter(packed)))
             reason = reason or f"serves {', '.join(packed)}, not {geometry}: --definition {served}"
