@@ -112,7 +112,9 @@ def candidates(monkeypatch, small, **functions):
 
     monkeypatch.setattr(registry, "build", build)
     names = {name: name for name in functions}
-    found = passes.at_tokens(names, small.inputs(5), "small", 2, RELAXED, passes.Counter(), "cpu", None)
+    found = passes.at_tokens(
+        names, small.inputs(5), "small", 2, RELAXED, passes.Counter(), dict.fromkeys(names), "cpu", None
+    )
     return {point["solution"]: point for point in found}
 
 
@@ -252,7 +254,7 @@ def test_tables_say_what_is_no_graph_and_what_is_stale(folder):
     text = report.block()
     assert "| 32 | 10.000 | **12.500 (1.25)** | 15.000 (1.50) \\* |" in text
     assert "\\* peer eagerly, not as a graph: RuntimeError: no" in text or "* peer eagerly" in text
-    assert "stale, as the source has changed since: peer" in text and "power cap w 700" in text
+    assert "stale, as the source has changed since: peer" in text and "power limit 700 W" in text
     assert "| 32 | 215.5 | 258.6 |" in text and "| 32 | 2,560 | 2,133 |" in text  # us a layer, tokens/s
     (picture,) = figure.pictures(report.recorded())
     assert picture.file == "served-full.svg" and figure.data(report.recorded()[0])["peer"] == [[32, 1.5], [2048, 2.5]]

@@ -98,17 +98,25 @@ def verdict(output: torch.Tensor, expected: torch.Tensor, tolerance: Tolerance) 
 
 
 def prepare(
-    one: Candidate, run: Pass, expected: torch.Tensor, tolerance: Tolerance, kept: Counter, device: str
+    one: Candidate,
+    run: Pass,
+    expected: torch.Tensor,
+    tolerance: Tolerance,
+    kept: Counter,
+    stream: torch.cuda.Stream | None,
+    device: str,
 ) -> None:
     """Run a pass, capture it and check the last layer's answer of both; what cannot be done is said in one.point.
 
-    kept: bytes by solution that it has not given back after earlier passes. Raises whatever the solution raises.
+    kept: bytes by solution that it has not given back after earlier passes. stream: of this solution alone, as two that
+    are one library share what it keeps for each stream. Raises whatever the solution raises.
     """
     if device != "cpu":
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
-    output = run()
+    with torch.cuda.stream(stream):
+        output = run()
     if device != "cpu":
         torch.cuda.synchronize()
         one.point["scratch_mb"] = round((kept[one.name] + torch.cuda.max_memory_allocated() - before) / 1e6, 1)
@@ -167,10 +175,11 @@ def at_tokens(
     turns: int,
     tolerance: Tolerance,
     kept: Counter,
+    streams: dict[str, torch.cuda.Stream | None],
     device: str,
     gpu,
 ) -> list[dict]:
-    """Each solution's Point, but for the tokens and the bound. kept: as in `prepare`. gpu: NVML's handle, or None.
+    """Each solution's Point, but for the tokens and the bound. kept, streams: see `prepare`. gpu: NVML's, or None.
 
     Raises CannotRun where the reference does not run: the device is out of memory, or a solution has broken it.
     """
@@ -183,7 +192,7 @@ def at_tokens(
     for one in candidates:
         try:
             run = pass_of(registry.build(full, solutions[one.name]), layers, geometry, device)
-            prepare(one, run, expected, tolerance, kept, device)
+            prepare(one, run, expected, tolerance, kept, streams[one.name], device)
         except Exception as error:  # whatever a solution raises is its result
             one.point["error"] = first_line(error)
     right = [one for one in candidates if one.point["error"] is None]
@@ -210,10 +219,11 @@ def measure(
     started: called before each with the number of those that are done and a label. Raises CannotRun, see `at_tokens`.
     """
     gpu, kept = nvml.handle(device) if energy and device != "cpu" else None, Counter()
+    streams = {name: torch.cuda.Stream() if device != "cpu" else None for name in solutions}
     for done, num_tokens in enumerate(tokens):
         started(done, f"T={num_tokens}")
         layers = model.inputs(num_tokens)
-        found = at_tokens(solutions, layers, model.geometry, turns, tolerance, kept, device, gpu)
+        found = at_tokens(solutions, layers, model.geometry, turns, tolerance, kept, streams, device, gpu)
         if device != "cpu":
             torch.cuda.empty_cache()  # of this token count's graphs
         yield [Point(tokens=num_tokens, bound_ms=model.bound_ms(num_tokens), **point) for point in found]

@@ -19,6 +19,12 @@ from harness.served.record import PREFILL, Point, Record
 NOT_RUN = "**Not run**: no forward pass is recorded here."
 SPOKEN = (1, 32, 256, 2048, 8192)  # token counts that the first paragraph names
 PROMPT = 16384  # tokens of the prompt whose TTFT is stated
+LIMITS = {
+    "power_cap_w": "power limit {} W",
+    "max_sm_mhz": "SM clock at most {} MHz",
+    "max_memory_mhz": "memory clock at most {} MHz",
+}
+SHOWS = f"the gain is at least {LEVEL - 1:.0%} of the whole step while all else takes no more than this share"
 
 Figure = Callable[[Record, Point], float | None]
 
@@ -32,7 +38,11 @@ def tokens_per_second(record: Record, point: Point) -> float:
 # Title -> figure of a point, its format, and what it is
 FIGURES: dict[str, tuple[Figure, str, str]] = {
     "us a layer": (lambda r, p: 1e3 * p.ms / r.head.layers, ",.1f", "A pass over the number of layers."),
-    "Tokens/s of MoE layers alone": (tokens_per_second, ",.0f", "If the model had nothing but its MoE layers."),
+    "Tokens/s of MoE layers alone": (
+        tokens_per_second,
+        ",.0f",
+        "Of all ranks' tokens, if the model had nothing but MoE layers.",
+    ),
     "Eagerly, ms a pass": (
         lambda r, p: min(p.eager) if p.eager else None,
         ".3f",
@@ -64,7 +74,7 @@ def layers_said(record: Record) -> str:
 def origin(record: Record) -> str:
     """Machine, limits, versions, protocol, date, commit, and whose source has changed since."""
     head, made = record.head, record.head.provenance
-    limits = [f"{name.replace('_', ' ')} {value}" for name, value in head.gpu.items()]
+    limits = [LIMITS[name].format(value) for name, value in head.gpu.items()]
     where = [made.hardware, *limits, made.versions_text, made.protocol, made.timestamp[:10]]
     where += [f"commit {head.commit}"] if head.commit else []
     sources = {name: made.model_copy(update={"source_sha1": sha1}) for name, sha1 in head.sources.items()}
@@ -161,8 +171,7 @@ def gains(record: Record, best: str, peers: list[str]) -> Table:
         f"ms saved by {best}",
         words=1,
         caption=f"Against each peer: ms by which a decode step of T tokens, or a prompt of {PROMPT} tokens in chunks "
-        f"of T, gets shorter. In brackets: if other work takes a larger share of the peer's step, the gain is below "
-        f"{LEVEL - 1:.0%} of the step.",
+        f"of T, gets shorter. In brackets: {SHOWS} of the peer's.",
     )
 
 
@@ -189,8 +198,7 @@ def answer(record: Record, best: str, peers: list[str]) -> str:
     where = f"{layers_said(record)} MoE layers of {model_name(record)} in one CUDA graph"
     return (
         f"On one {record.head.provenance.hardware}, with {where}, `{best}` shortens {', and '.join(parts)}. In "
-        "brackets: where everything else takes more than this share of the peer's step, it hides the gain, which is "
-        f"then below {LEVEL - 1:.0%} of the step."
+        f"brackets: {SHOWS} of the peer's."
     )
 
 
