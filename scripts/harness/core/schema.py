@@ -16,6 +16,7 @@ class Strict(BaseModel):
 
 
 Model = TypeVar("Model", bound=BaseModel)
+Head = TypeVar("Head", bound=BaseModel)
 
 
 def first_fault(error: ValidationError, whole: str) -> str:
@@ -44,6 +45,16 @@ def read_jsonl(path: Path, *models: type[BaseModel]) -> list[BaseModel]:
     for at, line in enumerate(lines):
         found.append(_parse(line, models[min(at, len(models) - 1)], f"{path.name}:{at + 1}", "line"))
     return found
+
+
+def read_record(path: Path, head: type[Head], line: type[Model], what: str) -> tuple[Head, list[Model]]:
+    """The head and the lines of a record file; what: it is of, for the error where the file is empty.
+
+    Otherwise as `read_jsonl`.
+    """
+    if not (found := read_jsonl(path, head, line)):
+        raise UserError(f"{path.name}: not a record of {what}: it is empty")
+    return found[0], found[1:]
 
 
 def add_line(path: Path | None, line: BaseModel, first: bool) -> None:

@@ -7,9 +7,8 @@ from typing import Literal
 
 from pydantic import field_validator
 
-from harness.core.errors import UserError
 from harness.core.provenance import Provenance
-from harness.core.schema import Strict, add_line, read_jsonl
+from harness.core.schema import Strict, add_line, read_record
 from harness.evaluation.tolerances import TOLERANCES
 from harness.operators.catalogue import definition_name
 from harness.operators.roofline import Bound
@@ -111,7 +110,4 @@ def add(path: Path | None, line: Head | Point) -> None:
 
 def read(path: Path) -> Sweep:
     """Raises UserError, with the file's name and the line, for what is no such record."""
-    found = read_jsonl(path, Head, Point)
-    if not found:
-        raise UserError(f"{path.name}: not a record of a sweep: it is empty")
-    return Sweep(found[0], found[1:])
+    return Sweep(*read_record(path, Head, Point, "a sweep"))

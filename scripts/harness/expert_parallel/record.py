@@ -4,9 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.core.atomic_file import write_atomically
-from harness.core.errors import UserError
 from harness.core.provenance import Provenance
-from harness.core.schema import Strict, read_jsonl
+from harness.core.schema import Strict, read_record
 
 
 class Head(Strict):
@@ -49,7 +48,4 @@ def write(path: Path, head: Head, points: list[Point]) -> None:
 
 def read(path: Path) -> Measured:
     """Raises UserError, with the file's name and the line, for what is no such record."""
-    found = read_jsonl(path, Head, Point)
-    if not found:
-        raise UserError(f"{path.name}: not a record of expert parallelism: it is empty")
-    return Measured(found[0], found[1:])
+    return Measured(*read_record(path, Head, Point, "expert parallelism"))

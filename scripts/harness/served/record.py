@@ -3,9 +3,8 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from harness.core.errors import UserError
 from harness.core.provenance import Provenance
-from harness.core.schema import Strict, read_jsonl
+from harness.core.schema import Strict, read_record
 
 PREFILL = 1024  # tokens in a pass from which on it is called a prefill chunk, below a decode step
 
@@ -78,7 +77,4 @@ class Record:
 
 def read(path: Path) -> Record:
     """Raises UserError, with the file's name and the line, for what is no such record."""
-    found = read_jsonl(path, Head, Point)
-    if not found:
-        raise UserError(f"{path.name}: not a record of served: it is empty")
-    return Record(found[0], found[1:])
+    return Record(*read_record(path, Head, Point, "served"))

@@ -1,7 +1,7 @@
 """A language model's prefill and decode in tables, from the records below docs/data/generate/."""
 
 from harness.core import paths
-from harness.core.schema import read_jsonl
+from harness.core.schema import read_record
 from harness.packing.manifest import folder_name
 from harness.report.table import Table
 from harness.results import staleness
@@ -89,7 +89,7 @@ def block() -> str:
     """Markdown: each record's times and checks, and where they come from."""
     parts = []
     for path in sorted(paths.GENERATED.glob("*.jsonl")):
-        head, *lines = read_jsonl(path, Head, Line)
+        head, lines = read_record(path, Head, Line, "generate")
         tables = times(head, lines), logits(head, lines)
         parts += [*(table.markdown(titled=True) for table in tables), f"<sub>{origin(head)}.</sub>"]
     return "\n\n".join(parts) or NOT_RUN
