@@ -39,3 +39,9 @@ def poisoned_scratch():
     torch.use_deterministic_algorithms(True, warn_only=True)
     yield
     torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture
+def no_gpu(monkeypatch):
+    """As on a machine without a CUDA device."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)

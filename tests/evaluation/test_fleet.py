@@ -19,41 +19,20 @@ from harness.core.errors import CannotRun, UserError
 from harness.evaluation import cpu_judge, fleet, run
 from harness.evaluation.fleet import Cells
 from harness.evaluation.tolerances import TOLERANCES
-from harness.packing import pack
 from harness.report import run_table
 from harness.report.blocks import fleet as simulation
 from harness.results import resume, trace_files
-
-from definitions.moe_fp8_block_scale import definition
+from plain_solution import RIGHT, solution
 
 RELAXED = TOLERANCES["relaxed"]
 CONFIG = RELAXED.config(num_trials=1, timeout_seconds=60)
-INPUTS = ", ".join(definition("small").inputs)
-REFERENCE = definition("small").reference.replace("def run(", "def reference(")
 SOME = ["16", "19", "24", "33", "37", "70"]  # T of small workloads
 CPU_ONLY = pytest.mark.skipif(torch.cuda.is_available(), reason="the interpreter's job, for CPUs")
-
-
-@pytest.fixture
-def no_gpu(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
 
 
 @pytest.fixture(scope="module")
 def labelled():
     return run.load_workloads("small", [])
-
-
-def solution(folder, name, body):
-    """Of plain torch, packed for the small layer."""
-    (folder / name).mkdir()
-    (folder / name / "solution.toml").write_text(
-        f'name = "{name}"\nauthor = "tests"\ndescription = "x"\nlanguage = "python"\n'
-        'entry_point = "main.py::run"\ntarget_hardware = ["cpu"]\n'
-    )
-    code = f"{REFERENCE}\n\ndef run({INPUTS}, output):\n    {body}\n"
-    (folder / name / "main.py").write_text(code)
-    return pack.pack(name, folder)["small"]
 
 
 # What needs no Ray
@@ -145,7 +124,7 @@ def test_what_is_for_a_cluster_is_refused_without_one(argument, capsys):
 @pytest.fixture
 def trace(tmp_path, labelled):
     """A function that makes a trace of `tiny` on the first workload."""
-    packed = solution(tmp_path, "tiny", f"output.copy_(reference({INPUTS}))")
+    packed = solution(tmp_path, RIGHT)
     with run.judging("small", {"tiny": packed}, RELAXED, CONFIG, "cpu", "x") as judge:
         made = judge(*labelled[0]).traces["tiny"]
 
@@ -295,8 +274,8 @@ def wait_for_traces(output, count, process):
 @pytest.mark.xdist_group("ray")
 def test_a_solution_that_ends_its_process_costs_nobody_else_anything(connected, tmp_path, labelled):
     """Tried twice and reported with what Ray says; the others of its batch are judged, each once."""
-    dies = solution(tmp_path, "dies", "import os; os.kill(os.getpid(), 9)")
-    good = solution(tmp_path, "good", f"output.copy_(reference({INPUTS}))")
+    dies = solution(tmp_path, "import os; os.kill(os.getpid(), 9)", "dies")
+    good = solution(tmp_path, RIGHT, "good")
     cells = [
         Cells("small", label, w, ("good", "dies") if at == 1 else ("good",)) for at, (label, w) in enumerate(labelled)
     ]

@@ -1,7 +1,6 @@
 """The main job on a machine without a GPU, its judgement, its skips and its traces."""
 
 import importlib.metadata
-import json
 import runpy
 import sys
 from itertools import pairwise
@@ -18,51 +17,28 @@ from harness.operators import workloads
 from harness.packing import eligibility, manifest, pack
 from harness.report import run_table
 from harness.results import trace_files
+from plain_solution import INPUTS, REFERENCE, RIGHT, solution
 from rich.console import Console
 
 from definitions.moe_fp8_block_scale import definition, definition_name
 
 NAME = definition_name("small")
-INPUTS = ", ".join(definition("small").inputs)
-REFERENCE = definition("small").reference.replace("def run(", "def reference(")
 RELAXED = TOLERANCES["relaxed"]
 CONFIG = RELAXED.config(num_trials=1, timeout_seconds=60)
 
 BODIES = {
-    "PASSED": "output.copy_(reference({inputs}))",
-    "INCORRECT_NUMERICAL": "output.copy_(reference({inputs})).mul_(1.5)",
+    "PASSED": RIGHT,
+    "INCORRECT_NUMERICAL": f"{RIGHT}.mul_(1.5)",
     "RUNTIME_ERROR": "raise ValueError('routing_logits: no')",
     "TIMEOUT": "import time; time.sleep(30)",
     "nan": "output.fill_(float('nan'))",
 }
 
 
-@pytest.fixture
-def no_gpu(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-
-
 @pytest.fixture(scope="module")
 def records():
     workloads.make("small")
     return [t.workload for t in load_jsonl_file(Trace, paths.workload_file(NAME))]
-
-
-def solution(folder, body, **changes):
-    manifest = {
-        "name": "tiny",
-        "author": "tests",
-        "description": "x",
-        "language": "python",
-        "entry_point": "main.py::run",
-        "target_hardware": ["cpu"],
-    } | changes
-    (folder / "tiny").mkdir(exist_ok=True)
-    toml = "".join(f"{key} = {json.dumps(value)}\n" for key, value in manifest.items())
-    (folder / "tiny" / "solution.toml").write_text(toml)
-    code = f"{REFERENCE}\n\ndef run({INPUTS}, output):\n    {body.format(inputs=INPUTS)}\n"
-    (folder / "tiny" / "main.py").write_text(code)
-    return pack.pack("tiny", folder)["small"]
 
 
 def evaluate(packed, workload, config=CONFIG):
@@ -93,7 +69,7 @@ def test_unwritten_zero_rows_are_noticed(tmp_path, records):
 
 
 def test_a_repeated_run_sees_the_same_inputs(tmp_path, records):
-    packed = solution(tmp_path, "output.copy_(reference({inputs})).mul_(1.1)")
+    packed = solution(tmp_path, f"{RIGHT}.mul_(1.1)")
     first, second = (evaluate(packed, records[0]).correctness for _ in range(2))
     assert first == second and 0 < first.extra["matched_ratio_relaxed"]
 

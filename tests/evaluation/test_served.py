@@ -22,11 +22,6 @@ from harness.served import nvml, passes, record, resident
 RELAXED = TOLERANCES["relaxed"]
 
 
-@pytest.fixture
-def no_gpu(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-
-
 @pytest.fixture(scope="module")
 def small():
     return resident.make("small", 2, 8, "cpu")

@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import numpy as np
+import plain_solution
 import pytest
 import torch
 from flashinfer_bench import BuildSpec, Solution, SourceFile
@@ -24,7 +25,6 @@ from rich.console import Console
 from definitions.moe_fp8_block_scale import definition
 
 SMALL = definition("small")
-INPUTS = ", ".join(SMALL.inputs)
 
 
 @pytest.mark.parametrize(
@@ -125,10 +125,8 @@ def test_judgement(write, error):
 
 def python_solution(name, body):
     """A FIB solution whose `run` has the reference at hand."""
-    reference = SMALL.reference.replace("def run(", "def reference(")
-    code = f"{reference}\n\ndef run({INPUTS}, output):\n    {body}\n"
     spec = BuildSpec(language="python", target_hardware=["cpu"], entry_point="main.py::run")
-    sources = [SourceFile(path="main.py", content=code)]
+    sources = [SourceFile(path="main.py", content=plain_solution.source(body))]
     return Solution(name=name, definition=SMALL.name, author="tests", spec=spec, sources=sources)
 
 
@@ -138,7 +136,7 @@ TWO_KINDS = ["real", "one"]
 def measured(monkeypatch, *args):
     """Two sweeps on the small geometry, with the clock replaced: everything else is what a GPU runs."""
     monkeypatch.setattr(sweep, "time_ms", lambda *args: 0.02)
-    right = python_solution("right", f"output.copy_(reference({INPUTS}))")
+    right = python_solution("right", plain_solution.RIGHT)
     raises = python_solution("raises", "raise ValueError('routing_logits: no')")
     wanted = ["--definition", "small", "--tokens", "3", "0", "3", "--tolerance", "default", "--kinds", *TWO_KINDS]
     parsed = cli.parse(["sweep", *wanted, *args])

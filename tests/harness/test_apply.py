@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 
+import plain_solution
 import pytest
 import torch
 from flashinfer_bench import (
@@ -37,10 +38,6 @@ from harness.packing import pack
 from definitions.moe_fp8_block_scale import definition, definition_name
 
 FULL, SMALL = definition_name("full"), definition_name("small")
-INPUTS = ", ".join(definition("small").inputs)
-REFERENCE = definition("small").reference.replace("def run(", "def reference(")
-RIGHT = f"{REFERENCE}\n\n\ndef run({INPUTS}, output):\n    output.copy_(reference({INPUTS}))\n"
-WRONG = f"def run({INPUTS}, output):\n    output.fill_(7)\n"
 DOC = (paths.ROOT / "docs" / "apply.md").read_text()
 
 # One call in a process of its own, as a serving engine makes it; prints the solutions that FIB really called.
@@ -160,14 +157,8 @@ def data_set(tmp_path):
     target.parent.mkdir(parents=True)
     shutil.copy(paths.definition_file(SMALL), target)
     for name in ("few", "many"):
-        folder = tmp_path / "sources" / name
-        folder.mkdir(parents=True)
-        (folder / "main.py").write_text(RIGHT)
-        manifest = {"name": name, "author": "tests", "description": "x", "language": "python"}
-        manifest |= {"entry_point": "main.py::run", "target_hardware": ["cpu"]}
-        (folder / "solution.toml").write_text("".join(f"{k} = {json.dumps(v)}\n" for k, v in manifest.items()))
-        solution = pack.pack(name, tmp_path / "sources")["small"].model_copy(update={"name": name})
-        pack.write(solution, root / "solutions" / f"{name}.json")
+        packed = plain_solution.solution(tmp_path / "sources", plain_solution.RIGHT, name)
+        pack.write(packed.model_copy(update={"name": name}), root / "solutions" / f"{name}.json")
     fast = [trace("few", 1, 9.0), trace("many", 7, 9.0), trace("many", 9, 9.0)]
     slow = [trace("many", 1, 3.0), trace("few", 7, 3.0), trace("few", 9, 30.0, status="INCORRECT_NUMERICAL")]
     record(root, slow + fast)
@@ -275,16 +266,16 @@ def test_it_shows_the_choice_and_a_right_result(data_set, run_command):
     ]
 
 
-def edit(data_set, name, source):
+def edit(data_set, name, text):
     """Replace the source of a packed solution."""
     path = data_set / "solutions" / f"{name}.json"
     solution = json.loads(path.read_text())
-    solution["sources"][0]["content"] = source
+    solution["sources"][0]["content"] = text
     path.write_text(json.dumps(solution))
 
 
 def test_it_notices_a_wrong_result(data_set, run_command):
-    edit(data_set, "few", WRONG)
+    edit(data_set, "few", plain_solution.source("output.fill_(7)"))
     status, out, _ = run_command(data_set, 1)
     assert status == 1 and "WRONG" in out
 

@@ -1,0 +1,26 @@
+"""Solutions of plain torch for the small layer, which have the reference at hand as `reference`."""
+
+import json
+
+from harness.packing import pack
+
+from definitions.moe_fp8_block_scale import definition
+
+INPUTS = ", ".join(definition("small").inputs)
+REFERENCE = definition("small").reference.replace("def run(", "def reference(")
+RIGHT = f"output.copy_(reference({INPUTS}))"
+
+
+def source(body):
+    return f"{REFERENCE}\n\ndef run({INPUTS}, output):\n    {body}\n"
+
+
+def solution(folder, body, name="tiny", **changes):
+    """Packed, from folder/name; changes: of the manifest."""
+    manifest = {"name": name, "author": "tests", "description": "x", "language": "python"}
+    manifest |= {"entry_point": "main.py::run", "target_hardware": ["cpu"]} | changes
+    (folder / name).mkdir(parents=True, exist_ok=True)
+    toml = "".join(f"{key} = {json.dumps(value)}\n" for key, value in manifest.items())
+    (folder / name / "solution.toml").write_text(toml)
+    (folder / name / "main.py").write_text(source(body))
+    return pack.pack(name, folder)["small"]
