@@ -64,10 +64,8 @@ class Call:
         self.offset = (experts - local) // 2 // 8 * 8
         if self.renorm:
             self.logits = self.logits.bfloat16()
-        definition = {}
-        exec(catalogue.definition(geometry).reference, definition)
         routing = (self.logits,) if self.renorm else (self.logits, self.bias, FACTOR)
-        chosen, weights = definition["route"](*routing)
+        chosen, weights = catalogue.router(geometry)(*routing)
         weight = torch.zeros(tokens, experts).scatter_(1, chosen, weights)[:, self.offset : self.offset + local].numpy()
         has = torch.zeros(tokens, experts).scatter_(1, chosen, 1.0)[:, self.offset : self.offset + local].numpy() > 0
         self.tokens_of = [np.flatnonzero(has[:, e]) for e in range(local)]

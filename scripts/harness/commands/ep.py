@@ -16,6 +16,7 @@ import torch.distributed as dist
 from harness.core import paths, provenance
 from harness.core.arguments import Names, count, output_file, writable
 from harness.core.errors import CannotRun, UserError
+from harness.core.names import counted
 from harness.evaluation.tolerances import TOLERANCES
 from harness.expert_parallel import ranks as processes
 from harness.expert_parallel import record
@@ -86,7 +87,7 @@ def work(rank: int, ranks: int, device: str, args: argparse.Namespace) -> int:
                 passed, checked = passed and good, checked + 1
                 verdict = f"{'PASSED' if good else 'FAILED'}  matched {found.matched:.4f}"
                 verdict += "" if found.same else ", another answer the second time"
-                say(f"{way}  {name}, {chunks} chunk{'s' * (chunks > 1)}  {verdict}")
+                say(f"{way}  {name}, {counted(chunks, 'chunk')}  {verdict}")
         for tokens in args.tokens if device != "cpu" else ():
             points.append(measure(mine, tokens, args.sum_in, device, cut, args.graph))
             say(line(points[-1]))
@@ -98,7 +99,7 @@ def work(rank: int, ranks: int, device: str, args: argparse.Namespace) -> int:
 
 
 def line(point: record.Point) -> str:
-    calls = ", ".join(f"{pieces} chunk{'s' * (pieces > 1)} {ms:.3f}" for pieces, ms in point.call_ms.items())
+    calls = ", ".join(f"{counted(pieces, 'chunk')} {ms:.3f}" for pieces, ms in point.call_ms.items())
     sent = f"sends {point.there_bytes / 1e6:.2f} and {point.back_bytes / 1e6:.2f} MB"
     apart = f"there {point.there_ms:.3f}, products {point.products_ms:.3f}, back {point.back_ms:.3f}"
     graph = f"; as a graph {point.graph_ms:.3f}" if point.graph_ms else ""

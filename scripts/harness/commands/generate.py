@@ -27,6 +27,7 @@ from harness.core.schema import add_line
 from harness.evaluation.calling import device_here
 from harness.operators.catalogue import definition_name
 from harness.packing import pack
+from harness.packing.eligibility import is_installed
 from harness.report.blocks import generation as report
 from harness.served import deepseek_v3, generation
 from harness.served.generation_record import Head
@@ -57,7 +58,7 @@ def adapter(folder: Path):
 
 def main(args: argparse.Namespace) -> int:
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False, markup=False)
-    if importlib.util.find_spec("transformers") is None:
+    if not is_installed("transformers"):
         raise UserError("transformers is not installed: pip install 'transformers>=5.12'")
     on_gpu, device = torch.cuda.is_available(), device_here()
     at = ON_GPU if on_gpu else ON_CPU

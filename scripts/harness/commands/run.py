@@ -23,7 +23,7 @@ from harness.core.errors import CannotRun, UserError
 from harness.core.provenance import CLOCKS
 from harness.evaluation import fleet, memory, run
 from harness.evaluation.calling import device_here
-from harness.evaluation.fleet import Cells
+from harness.evaluation.fleet import Cells, names_of
 from harness.evaluation.run import Judged
 from harness.evaluation.selection import Device, build_slow, choose_geometry, dependencies, eligible, first_uses, survey
 from harness.evaluation.tolerances import TOLERANCES, Tolerance
@@ -176,11 +176,6 @@ def job_of(geometry: str, args: argparse.Namespace, device: Device) -> Job:
         if left := tuple(name for name in solutions if name not in known):
             job.todo.append(Cells(geometry, label, workload, left))
     return job
-
-
-def names_of(todo: list[Cells]) -> set[str]:
-    """Solutions that are still to be judged."""
-    return {name for cells in todo for name in cells.names}
 
 
 def judge_here(job: Job, args: argparse.Namespace, console: Console) -> None:

@@ -22,6 +22,7 @@ from flashinfer_bench.env import get_fib_cache_path
 from harness.core import provenance
 from harness.core.errors import CannotRun, UserError
 from harness.core.interruption import on_interrupt
+from harness.core.names import counted
 from harness.evaluation import run
 from harness.evaluation.calling import device_here, first_line
 from harness.evaluation.selection import Device, Say, build_slow, survey
@@ -38,6 +39,11 @@ class Cells:
     label: str
     workload: Workload
     names: tuple[str, ...]
+
+
+def names_of(some: list[Cells]) -> set[str]:
+    """Solutions that are to be judged."""
+    return {name for cells in some for name in cells.names}
 
 
 @dataclass(frozen=True)
@@ -104,14 +110,10 @@ def fleet_of(gpu: str | None) -> Fleet:
         raise UserError(f"--ray: the cluster has {listed}: name one with --gpu; a table never mixes them")
     if not kinds:
         slots = int(sum(node.get("CPU", 0) for node in nodes))
-        return Fleet({"num_cpus": 1}, slots, f"{slots} CPUs of {nodes_text(len(nodes))}")
+        return Fleet({"num_cpus": 1}, slots, f"{slots} CPUs of {counted(len(nodes), 'node')}")
     kind, counts = gpu or next(iter(kinds)), kinds[gpu or next(iter(kinds))]
     pinned = {} if kind == "unknown" else {"accelerator_type": kind}
-    return Fleet({"num_gpus": 1} | pinned, sum(counts), f"{sum(counts)} {kind} GPUs of {nodes_text(len(counts))}")
-
-
-def nodes_text(count: int) -> str:
-    return f"{count} node{'s' * (count > 1)}"
+    return Fleet({"num_gpus": 1} | pinned, sum(counts), f"{sum(counts)} {kind} GPUs of {counted(len(counts), 'node')}")
 
 
 def surveyed(fleet: Fleet, modules: list[str]) -> Device:
@@ -140,10 +142,9 @@ def judge_batch(
     cache.mkdir(parents=True, exist_ok=True)
     for geometry, group in groupby(batch, key=attrgetter("geometry")):
         part, packed = list(group), solutions[geometry]
-        names = {name for cells in part for name in cells.names}
         with FileLock(cache / "fleet.lock"):  # once a node, not once a process
             workloads.make(geometry)
-            build_slow(packed, {name: note for name, note in notes.items() if name in names}, geometry, print)
+            build_slow(packed, {name: note for name, note in notes.items() if name in names_of(part)}, geometry, print)
         with run.judging(geometry, packed, **conditions[geometry], **here) as judge:
             for cells in part:
                 yield judge(cells.label, cells.workload, cells.names)

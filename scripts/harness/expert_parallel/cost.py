@@ -69,15 +69,15 @@ def row_bytes(layer: Layer, way: str) -> int:
     return hidden + 4 * hidden // BLOCK + router
 
 
-def exchanged_us(layer: Layer, way: str, tokens: int, there: Link, back: Link, back_width: int = 2) -> float:
-    """us of a call's exchange, there and back, with so many tokens a rank; back_width: bytes of an element.
+def exchanged_us(layer: Layer, way: str, tokens: int, there: Link, back: Link) -> float:
+    """us of a call's exchange, there and back, with so many tokens a rank; parts go back in bf16.
 
     Within a host and between hosts at the same time, so the slower of both counts.
     """
     hosts = min(layer.ranks, GPUS_A_HOST)
     near, far = (hosts - 1, layer.ranks - hosts) if way == "gather" else others_reached(layer)
     total = 0.0
-    for link, width in ((there, row_bytes(layer, way)), (back, back_width * layer.of["hidden_size"])):
+    for link, width in ((there, row_bytes(layer, way)), (back, 2 * layer.of["hidden_size"])):
         times = [link.us(tokens * near * width)]
         if layer.ranks > GPUS_A_HOST:
             times.append(BETWEEN_HOSTS.us(tokens * far * width))

@@ -1,15 +1,14 @@
 """One layer on N ranks: the experts and tokens of each, and the right answer."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import cache
 
 import torch
 
 from definitions import moe_fp8_block_scale, moe_fp8_block_scale_routed
 from harness.core.errors import UserError
 from harness.operators import routing_model
-from harness.operators.catalogue import GEOMETRIES, definition
+from harness.operators.catalogue import GEOMETRIES, router
 from harness.operators.moe_fp8_block_scale import ROUTED_SCALING_FACTOR
 
 BLOCK = moe_fp8_block_scale.BLOCK
@@ -90,13 +89,6 @@ def weights_of(layer: Layer, experts: Iterable[int], device: str, gate_first: bo
     if gate_first:
         w13, s13 = (w13.view(torch.uint8).flip(1).view(fp8), s13.flip(1))
     return [w13.flatten(1, 2), s13.flatten(1, 2), w2, s2]
-
-
-@cache
-def router(geometry: str) -> Callable:
-    """The reference's `route`, with the geometry's constants: logits, bias, factor -> experts, weights, [T, top_k]."""
-    exec(definition(geometry).reference, found := {})
-    return found["route"]
 
 
 def routed(layer: Layer, tokens: Tokens) -> tuple[torch.Tensor, torch.Tensor]:

@@ -9,8 +9,9 @@ from flashinfer_bench.compile import BuilderRegistry
 
 from definitions import moe_fp8_block_scale, moe_fp8_block_scale_routed
 from harness.core.errors import UserError
-from harness.expert_parallel.layer import ROUTED_SCALING_FACTOR, Layer, weights_of
+from harness.expert_parallel.layer import Layer, weights_of
 from harness.operators.catalogue import GEOMETRIES, definition
+from harness.operators.moe_fp8_block_scale import ROUTED_SCALING_FACTOR
 from harness.packing import manifest, pack
 
 REFERENCE = "reference"  # in place of a solution's name

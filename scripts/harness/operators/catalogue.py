@@ -14,6 +14,8 @@ What a module here has:
     bound        seq_len, Counts, geometry -> the roofline bound
 """
 
+from collections.abc import Callable
+from functools import cache
 from types import ModuleType
 
 from flashinfer_bench import Definition
@@ -53,6 +55,13 @@ def definition_name(geometry: str) -> str:
 
 def definition(geometry: str) -> Definition:
     return operator(geometry).definitions.definition(geometry)
+
+
+@cache
+def router(geometry: str) -> Callable:
+    """The reference's `route`, with the definition's top-k and groups: its inputs -> experts, weights, [T, top_k]."""
+    exec(definition(geometry).reference, found := {})
+    return found["route"]
 
 
 BY_NAME = {definition_name(geometry): geometry for geometry in GEOMETRIES}  # a definition's name -> geometry

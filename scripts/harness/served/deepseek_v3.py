@@ -10,7 +10,8 @@ import torch
 
 from definitions import moe_fp8_block_scale_routed as routed
 
-BLOCK = 128
+BLOCK = routed.BLOCK
+DEVIATION = 0.02  # of the experts' weights
 SMALL = {  # what a definition does not say, for machines without a GPU; by default it is DeepSeek-V3's
     "vocab_size": 1024,
     "intermediate_size": 1024,
@@ -81,9 +82,9 @@ def build(geometry: str, moe_layers: int, device: str) -> Model:
 
 
 @torch.no_grad()
-def fill(weight: torch.Tensor, scale: torch.Tensor, dequantised: torch.Tensor, deviation: float = 0.02) -> None:
+def fill(weight: torch.Tensor, scale: torch.Tensor, dequantised: torch.Tensor) -> None:
     """Write random numbers into weight [E, N, K] FP8 and scale [E, N/128, K/128], their product into dequantised."""
-    scale.copy_(deviation * (0.5 + torch.rand_like(scale)))
+    scale.copy_(DEVIATION * (0.5 + torch.rand_like(scale)))
     for expert in range(len(weight)):
         weight[expert].copy_(torch.randn(weight.shape[1:], device=weight.device))
         full = weight[expert].float().unflatten(0, (-1, BLOCK)).unflatten(2, (-1, BLOCK))

@@ -1,5 +1,6 @@
 """What a language model of transformers does with each implementation of its experts: logits, prefill, decode."""
 
+from collections import deque
 from collections.abc import Callable, Iterator
 
 import torch
@@ -99,9 +100,9 @@ def measure(
     """Lines of each point (phase, batch, tokens): the implementations in turns, BF16 among them; another one begins
     each turn. One that fails is timed no further there."""
     for phase, batch, tokens in points:
-        ms, failed = {name: [] for name in implementations}, {}
-        for turn in range(turns):
-            for name in implementations[turn % len(implementations) :] + implementations[: turn % len(implementations)]:
+        ms, failed, order = {name: [] for name in implementations}, {}, deque(implementations)
+        for _ in range(turns):
+            for name in order:
                 if name in failed:
                     continue
                 try:
@@ -112,5 +113,6 @@ def measure(
                 except Exception as error:  # whatever an implementation raises is its result
                     failed[name] = first_line(error)
                 step = None  # with its cache and graph
+            order.rotate(-1)
         for name in implementations:
             yield Line(experts=name, tokens=tokens, batch=batch, phase=phase, ms=ms[name], error=failed.get(name))

@@ -7,7 +7,7 @@ import torch
 from harness.core.errors import CannotRun
 from harness.evaluation import memory
 from harness.operators import routing_model
-from harness.operators.catalogue import GEOMETRIES, RENORM, definition, operator
+from harness.operators.catalogue import GEOMETRIES, RENORM, definition, operator, router
 from harness.operators.moe_fp8_block_scale import ROUTED_SCALING_FACTOR
 from harness.operators.moe_fp8_block_scale_routed import ROUTER_INSIDE
 from harness.operators.roofline import Counts
@@ -103,13 +103,12 @@ def routing(
     offset, bias = routing_model.experts(seed, of=GEOMETRIES[inside], biased=inside not in RENORM)
     noise = torch.randn(num_tokens, len(offset), device=device, generator=source)
     logits = noise + torch.from_numpy(offset).float().to(device)
-    exec(definition(inside).reference, reference := {})  # its `route` has the definition's top-k and groups
     if bias is None:
         given = {"routing_logits": logits.bfloat16()}
-        experts, weights = reference["route"](*given.values())
+        experts, weights = router(inside)(*given.values())
     else:
         given = {"routing_logits": logits, "routing_bias": torch.from_numpy(bias).bfloat16().to(device)}
-        experts, weights = reference["route"](*given.values(), ROUTED_SCALING_FACTOR)
+        experts, weights = router(inside)(*given.values(), ROUTED_SCALING_FACTOR)
     return (given if inside == geometry else {"topk_ids": experts.int(), "topk_weights": weights}), experts
 
 

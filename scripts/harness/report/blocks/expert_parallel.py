@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from harness.core import paths
+from harness.core.names import counted
 from harness.expert_parallel import cost, record
 from harness.expert_parallel.layer import Layer
 from harness.report.table import Cell, Table
@@ -41,7 +42,7 @@ def _measured(one: record.Measured) -> Table:
         apart = [f"{ms:.3f}" for ms in (point.there_ms, point.products_ms, point.back_ms)]
         rows.append([str(point.tokens), point.way, point.sum_in, *apart, *rates, *calls])
     cuts = max((point.call_ms for point in one.points), key=len)
-    names = [f"call, {pieces} chunk{'s' * (pieces > 1)}" for pieces in cuts] + ["call, graph"]
+    names = [f"call, {counted(pieces, 'chunk')}" for pieces in cuts] + ["call, graph"]
     columns = ["T a rank", "way", "back in", "there", "products", "back", "GB/s there", "GB/s back", *names]
     by = head.provenance
     title = f"{head.solution}, {head.geometry}'s layer on {head.ranks} {by.hardware}, ms"

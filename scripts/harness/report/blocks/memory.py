@@ -1,5 +1,6 @@
 """The table of docs/memory.md: the GPU memory that judging the FP8 MoE definitions takes."""
 
+from harness.core.names import counted
 from harness.evaluation import memory
 from harness.operators.catalogue import FP8_MOE, FULL, definition
 from harness.operators.workloads import cases_by_uuid
@@ -19,7 +20,5 @@ def block() -> str:
             needs = memory.needs(key, longest, trials)
             sizes += [needs.kept, needs.renewed]
         rows.append([f"`{key}`", *(f"{size / 1e9:.1f}" for size in sizes)])
-    by_trials = [
-        f"{trials} trial{'s' * (trials > 1)}, {how}" for trials in TRIALS for how in ("one worker", "a worker each")
-    ]
+    by_trials = [f"{counted(trials, 'trial')}, {how}" for trials in TRIALS for how in ("one worker", "a worker each")]
     return Table(["GB", "inputs", "largest draw", *by_trials], [rows], words=1).markdown()
