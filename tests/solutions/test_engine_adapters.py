@@ -19,9 +19,9 @@ from collections import namedtuple
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
-import engine_signatures
 import pytest
 import torch
+from engine_signatures import MOE, WANTED
 from harness.commands.generate import adapter
 from harness.core import paths
 from harness.packing import pack
@@ -195,7 +195,6 @@ def test_sglang_is_refused_what_is_not_served(sglang, ours, name):
 
 # ---- vLLM ----
 
-MOE = "model_executor/layers/fused_moe"
 FP8 = "model_executor/layers/quantization/fp8.py"
 
 
@@ -376,7 +375,7 @@ def test_what_is_recorded_is_what_is_said(engine, release):
     assert first.startswith('"""**Not run** inside ') and release in first and release in page
     group = next(value for key, value in RECORDED[engine][release].items() if key.endswith("PLUGINS_GROUP"))
     assert ast.literal_eval(group) in page
-    paths_wanted = {f"{path}::{name}" for path, names in engine_signatures.WANTED[engine].items() for name in names}
+    paths_wanted = {f"{path}::{name}" for path, names in WANTED[engine].items() for name in names}
     assert paths_wanted == {key for key in RECORDED[engine][release] if "::" in key}
 
 

@@ -40,15 +40,9 @@ def test_logits_are_those_of_the_model_in_bf16(ours, model):
     """A user would miss: gate taken for up, a scale for its inverse, ids or weights of another token."""
     line = generation.compare_logits(model, ours.register(), ON["checked"])
     assert line.error is None and line.median < 0.04, line
-    for layer in model.fp8:  # the check can fail: up first
-        layer.gate_up_proj.data = (
-            layer.gate_up_proj.data.view(torch.uint8).roll(layer.intermediate_dim, 1).view(torch.float8_e4m3fn)
-        )
+    swap_gate_and_up(model)  # the check can fail: up first
     wrong = generation.compare_logits(model, ours.register(), ON["checked"])
-    for layer in model.fp8:
-        layer.gate_up_proj.data = (
-            layer.gate_up_proj.data.view(torch.uint8).roll(layer.intermediate_dim, 1).view(torch.float8_e4m3fn)
-        )
+    swap_gate_and_up(model)
     assert wrong.error and wrong.median > 0.2, wrong
 
 

@@ -66,6 +66,13 @@ def of_record(provenance: Provenance, solution: str) -> State:
     return judge(provenance, {packed.hash() for packed in pack.pack(solution).values()} if there else ())
 
 
+def changed(provenance: Provenance, sources: dict[str, str], definition: str) -> list[str]:
+    """A line that names those of a record of several that are stale, or nothing. sources: packed name -> hash."""
+    records = {name: provenance.model_copy(update={"source_sha1": sha1}) for name, sha1 in sources.items()}
+    stale = [n for n, one in records.items() if of_record(one, manifest.folder_name(n, definition)) == "stale"]
+    return [f"stale, as the source has changed since: {', '.join(stale)}"] if stale else []
+
+
 def stages_sha1(stages: Iterable[str]) -> str:
     """Hash of the sources of shared stages (solutions/kernels/<stage>.py): what a tuning record's figures depend on."""
     texts = [(paths.SHARED_STAGES / f"{stage}.py").read_bytes() for stage in stages]

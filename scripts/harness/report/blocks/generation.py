@@ -2,13 +2,13 @@
 
 from harness.core import paths
 from harness.core.schema import read_record
-from harness.packing.manifest import folder_name
 from harness.report.table import Table
 from harness.results import staleness
 from harness.served.deepseek_v3 import BF16
 from harness.served.generation_record import Head, Line
 
 NOT_RUN = "**Not run** on a GPU: no times and no logits at real sizes are recorded here."
+PHASES = {"prefill": "time to first token", "decode": "time per token", "decode graph": "the same, as a graph"}
 
 
 def said(line: Line) -> str:
@@ -38,14 +38,7 @@ def times(head: Head, lines: list[Line]) -> Table:
 
     points = dict.fromkeys((phase, batch, timed[phase, batch, name].tokens) for phase, batch, name in timed)
     rows = [
-        [
-            {"prefill": "time to first token", "decode": "time per token", "decode graph": "the same, as a graph"}[
-                phase
-            ],
-            str(batch),
-            str(tokens),
-            *(cell(phase, batch, name) for name in names),
-        ]
+        [PHASES[phase], str(batch), str(tokens), *(cell(phase, batch, name) for name in names)]
         for phase, batch, tokens in points
     ]
     return Table(
@@ -58,10 +51,10 @@ def times(head: Head, lines: list[Line]) -> Table:
 
 
 def logits(head: Head, lines: list[Line]) -> Table:
-    checked = [line for line in lines if not line.phase]
     rows = [
         [line.experts, str(line.tokens), f"{line.median:.4f}", f"{line.worst:.4f}", f"{line.same_token:.1%}"]
-        for line in checked
+        for line in lines
+        if not line.phase
     ]
     return Table(
         ["experts", "tokens", "median error", "largest error", "same next token"],
@@ -76,13 +69,7 @@ def origin(head: Head) -> str:
     made = head.provenance
     libraries = [f"{name} {version}" for name, version in head.versions.items()]
     where = [made.hardware, *libraries, made.versions_text, *([made.protocol] if made.protocol else [])]
-    stale = []
-    for name, sha1 in head.sources.items():
-        record = made.model_copy(update={"source_sha1": sha1})
-        if staleness.of_record(record, folder_name(name, head.definition)) == "stale":
-            stale.append(name)
-    where += [made.timestamp[:10], *([f"stale, as the source has changed since: {', '.join(stale)}"] if stale else [])]
-    return "; ".join(where)
+    return "; ".join([*where, made.timestamp[:10], *staleness.changed(made, head.sources, head.definition)])
 
 
 def block() -> str:

@@ -77,9 +77,7 @@ def origin(record: Record) -> str:
     limits = [LIMITS[name].format(value) for name, value in head.gpu.items()]
     where = [made.hardware, *limits, made.versions_text, made.protocol, made.timestamp[:10]]
     where += [f"commit {head.commit}"] if head.commit else []
-    sources = {name: made.model_copy(update={"source_sha1": sha1}) for name, sha1 in head.sources.items()}
-    stale = [name for name, of in sources.items() if staleness.of_record(of, name) == "stale"]
-    return "; ".join(where + ([f"stale, as the source has changed since: {', '.join(stale)}"] if stale else []))
+    return "; ".join(where + staleness.changed(made, head.sources, head.definition))
 
 
 def has_bound(record: Record) -> bool:
