@@ -3,15 +3,13 @@
 import io
 import subprocess
 from collections import namedtuple
-from pathlib import Path
 
+import host_program
 import numpy as np
 import pytest
 import torch
 from harness.operators import catalogue
-from harness.packing import pack
 
-SAMPLES = Path(__file__).parents[1] / "samples"
 NAME = "cutlass_grouped"
 BLOCK = 128
 # 384 and 48 local experts (not whole words of 32), 16 of 256, top-k 10 with renorm routing
@@ -35,13 +33,8 @@ def program(tmp_path_factory):
     def get(geometry):
         if geometry not in built:
             folder = tmp_path_factory.mktemp(geometry)
-            for source in pack.pack(NAME)[geometry].sources:
-                if source.path.endswith(".cuh"):
-                    (folder / source.path).write_text(source.content)
-            built[geometry] = folder / "permute"
-            includes = [f"-I{SAMPLES / 'cuda_on_host'}", f"-I{folder}"]
-            command = ["c++", "-std=c++17", "-O1", "-Wno-attributes", *includes, SAMPLES / "cutlass_permute.cc"]
-            subprocess.run([*command, "-o", built[geometry]], check=True)
+            host_program.headers(NAME, geometry, folder)
+            built[geometry] = host_program.compiled("cutlass_permute.cc", folder, folder)
         return built[geometry]
 
     return get

@@ -3,18 +3,15 @@
 import itertools
 import subprocess
 from collections import Counter, namedtuple
-from pathlib import Path
 
+import host_program
 import pytest
-import triton
 from harness.core import paths
 
 hypothesis = pytest.importorskip("hypothesis")
 given, settings, st = hypothesis.given, hypothesis.settings, hypothesis.strategies
 
-SAMPLES = Path(__file__).parents[1] / "samples"
 FOLDERS = sorted({path.parent for path in (paths.SOLUTIONS / "hopper_fused").rglob("*.cuh")})
-CUDA_H = Path(triton.__file__).parent / "backends" / "nvidia" / "include"
 SMS = st.sampled_from([112, 114, 132, 144])  # the fewest that are accepted, and those of the Hopper cards
 SLICES = 64  # of a chunk
 MOST_CHUNKS = 60  # of the one launch
@@ -35,10 +32,7 @@ WorkTile = namedtuple("WorkTile", "cta expert column first rows normal shared mo
 @pytest.fixture(scope="module")
 def ask(tmp_path_factory):
     """A question to the headers -> rows of integers."""
-    built = tmp_path_factory.mktemp("division") / "division"
-    includes = [f"-I{folder}" for folder in (SAMPLES / "cuda_on_host", CUDA_H, *FOLDERS)]
-    command = ["c++", "-std=c++17", "-O1", "-Wno-attributes", *includes, SAMPLES / "hopper_division.cc", "-o", built]
-    subprocess.run(command, check=True)
+    built = host_program.compiled("hopper_division.cc", tmp_path_factory.mktemp("division"), *FOLDERS)
 
     def answer(*question):
         done = subprocess.run([built, *map(str, question)], check=True, capture_output=True, text=True)

@@ -2,17 +2,13 @@
 
 import subprocess
 from collections import namedtuple
-from pathlib import Path
 
+import host_program
 import numpy as np
 import pytest
-import triton
 from harness.operators import catalogue
-from harness.packing import pack
 
 ATOM = 8  # rows that an expert's rows are padded to
-SAMPLES = Path(__file__).parents[1] / "samples"
-CUDA_H = Path(triton.__file__).parent / "backends" / "nvidia" / "include"
 # one word of experts; four, and top-k 10; twelve
 GEOMETRIES = ("deepseek-v3-ep8-routed", "qwen3-next-routed", pytest.param("kimi-k2-ep1-routed", marks=pytest.mark.slow))
 
@@ -23,14 +19,8 @@ pytestmark = pytest.mark.xdist_group("take ids")  # one worker builds the progra
 def layer(request, tmp_path_factory):
     """A definition's sizes, and the program that its sources make."""
     folder = tmp_path_factory.mktemp(request.param)
-    for source in pack.pack("hopper_fused")[request.param].sources:
-        if source.path.endswith(".cuh"):
-            (folder / Path(source.path).name).write_text(source.content)
-    program = folder / "take_ids"
-    includes = [f"-I{path}" for path in (SAMPLES / "cuda_on_host", CUDA_H, folder)]
-    command = ["c++", "-std=c++17", "-O1", "-Wno-attributes", *includes, SAMPLES / "hopper_take_ids.cc"]
-    subprocess.run([*command, "-o", program], check=True)
-    return catalogue.GEOMETRIES[request.param], program
+    host_program.headers("hopper_fused", request.param, folder)
+    return catalogue.GEOMETRIES[request.param], host_program.compiled("hopper_take_ids.cc", folder, folder)
 
 
 Rows = namedtuple("Rows", "expert token weight")  # of one launch, [rows]; token -1 in padding

@@ -1,0 +1,25 @@
+"""Headers of kernels compiled for the host, where tests/samples/cuda_on_host runs threads as fibers."""
+
+import subprocess
+from pathlib import Path
+
+import triton
+from harness.packing import pack
+
+SAMPLES = Path(__file__).parents[1] / "samples"
+CUDA_H = Path(triton.__file__).parent / "backends" / "nvidia" / "include"
+
+
+def headers(solution, geometry, folder):
+    """Put a packed solution's headers into one folder."""
+    for source in pack.pack(solution)[geometry].sources:
+        if source.path.endswith(".cuh"):
+            (folder / Path(source.path).name).write_text(source.content)
+
+
+def compiled(sample, folder, *includes):
+    """folder/program, of a file of tests/samples."""
+    flags = [f"-I{path}" for path in (SAMPLES / "cuda_on_host", CUDA_H, *includes)]
+    command = ["c++", "-std=c++17", "-O1", "-Wno-attributes", *flags, SAMPLES / sample, "-o", folder / "program"]
+    subprocess.run(command, check=True)
+    return folder / "program"
