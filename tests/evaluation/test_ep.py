@@ -26,16 +26,11 @@ from harness.report.blocks import expert_parallel as block
 CPU_ONLY = pytest.mark.skipif(torch.cuda.is_available(), reason="gloo's job, for CPUs")
 
 
-def test_what_cannot_be_divided_is_refused():
-    for geometry, number, wanted in (("small", 3, "want a divisor of 256"), ("small-renorm", 1, "with a bias")):
-        with pytest.raises(UserError, match=wanted):
-            Layer(geometry, number)
-
-
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
         (["--ranks", "3"], 2, "ranks: got 3, want a divisor of 256 experts"),
+        (["--definition", "small-renorm"], 2, "got 'small-renorm', want one with a bias in the router"),
         (["--solution", "nothing"], 2, "unknown solution 'nothing'"),
         (["--definition", "kimi-k2-ep8"], 1, "kimi-k2-ep8 needs CUDA devices"),
     ],

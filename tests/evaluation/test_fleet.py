@@ -172,7 +172,7 @@ def test_what_was_lost_is_in_the_table_and_fails_the_run(trace):
     notes = run_table.table([outcome], ["a", "b"], [], timed=False).notes
     assert notes[-1] == "NOT JUDGED: b on T=1: what ran it died twice"
     assert [*run_table.lines(outcome, False, {})][:3] == [
-        "T=1  b  NOT JUDGED: what ran it died, twice",
+        "T=1  b  NOT JUDGED: what ran it died twice",
         "    x",
         "    it crashed",
     ]

@@ -66,15 +66,14 @@ def test_every_stage_is_right(libraries, weights_of, geometry, num_tokens):
 # ---- a broken stage is named ----
 
 NUMBERS = {"few_tokens": 24, "bypass_tokens": 4, "chunk_splits": 1}
+ALL = {"hidden_size": 512, "intermediate_size": 256, "renorm": False, "routed": False}
 SMALL = {
     # groups, some experts of other ranks; renorm with experts no multiple of 32
-    "ds": {"num_experts": 64, "num_local_experts": 16, "top_k": 8, "num_groups": 8, "kept_groups": 4, "renorm": False},
-    "renorm": {"num_experts": 40, "num_local_experts": 40, "top_k": 10, "num_groups": 1, "kept_groups": 1}
-    | {"renorm": True},
+    "ds": ALL | {"num_experts": 64, "num_local_experts": 16, "top_k": 8, "num_groups": 8, "kept_groups": 4},
+    "renorm": ALL
+    | {"num_experts": 40, "num_local_experts": 40, "top_k": 10, "num_groups": 1, "kept_groups": 1, "renorm": True},
 }
-SMALL = {name: of | {"routed": False} for name, of in SMALL.items()}
 SMALL["routed"] = SMALL["ds"] | {"routed": True}
-SMALL = {name: of | {"hidden_size": 512, "intermediate_size": 256} for name, of in SMALL.items()}
 
 
 def flat(values):

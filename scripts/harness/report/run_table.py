@@ -14,6 +14,7 @@ from harness.results.summary import is_level
 
 PASSED = EvaluationStatus.PASSED
 INFINITY = float("inf")
+LOST = "what ran it died twice"
 
 
 def matched(evaluation: Evaluation) -> dict[str, float]:
@@ -31,7 +32,7 @@ def lines(judged: Judged, timed: bool, before: dict[str, list[str]]) -> Iterator
     if judged.error:
         yield f"{judged.label}  {judged.error}"
     for name, why in judged.lost.items():
-        yield f"{judged.label}  {name}  NOT JUDGED: what ran it died, twice"
+        yield f"{judged.label}  {name}  NOT JUDGED: {LOST}"
         yield from (f"    {line}" for line in why.strip().splitlines())
     for name, trace in judged.traces.items():
         evaluation = trace.evaluation
@@ -70,7 +71,7 @@ def table(judged: list[Judged], names: list[str], skipped: list[str], timed: boo
     settings = list(dict.fromkeys(setting for evs in found.values() for e in evs if e for setting in matched(e)))
     best = [min(map(latency, evaluations)) for evaluations in zip(*found.values(), strict=True)]
     rows, notes = [], [f"REFERENCE FAILED on {w.label}: {w.error}" for w in judged if w.error]
-    notes += [f"NOT JUDGED: {name} on {w.label}: what ran it died twice" for w in judged for name in w.lost]
+    notes += [f"NOT JUDGED: {name} on {w.label}: {LOST}" for w in judged for name in w.lost]
     for name, evaluations in found.items():
         good = [e for e in evaluations if e and e.status == PASSED]
         asked = sum(w.error is not None or name in w.traces or name in w.lost for w in judged)  # the rest: cut short
