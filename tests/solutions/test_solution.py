@@ -184,29 +184,21 @@ def test_small_workloads(layer, geometry, case, records, record_property):
     check_workload(layer, definition, all_records[at], root, record_property)
 
 
-QUICK = ("one-token", "no-tokens", "none-local")  # of the other two small definitions; the slow set has all
-
-
-@at("small-one-group", "small-renorm")
-@pytest.mark.parametrize("quick", [True, slow(False)])
-def test_small_workloads_of_the_other_routings(layer, geometry, quick, records, record_property):
-    """A user would miss: sizes or a routing of the first definition in what every definition shares."""
-    root, all_records = records(geometry)
-    for case, workload in zip(catalogue.operator(geometry).cases(geometry), all_records, strict=True):
-        if (case.name in QUICK) == quick:
-            check_workload(layer, catalogue.definition(geometry), workload, root, record_property)
-
-
+QUICK = ("one-token", "no-tokens", "none-local")  # of the other small definitions; the slow set has all
 QUICK_ROUTED = ("no-tokens", "slots-without-expert")
 
 
-@at("small-routed", "small-renorm-routed")
+@at("small-one-group", "small-renorm", "small-routed", "small-renorm-routed")
 @pytest.mark.parametrize("quick", [True, slow(False)])
-def test_small_workloads_behind_a_router(layer, geometry, quick, records, record_property):
-    """A user would miss: an empty slot that is computed, ids taken for local numbers, gate and up swapped."""
+def test_small_workloads_of_the_other_definitions(layer, geometry, quick, records, record_property):
+    """A user would miss: sizes or a routing of the first definition in what every definition shares.
+
+    Behind a router: an empty slot that is computed, ids taken for local numbers, gate and up swapped.
+    """
     root, all_records = records(geometry)
+    names = QUICK_ROUTED if geometry in ROUTED else QUICK
     for case, workload in zip(catalogue.operator(geometry).cases(geometry), all_records, strict=True):
-        if (case.name in QUICK_ROUTED) == quick:
+        if (case.name in names) == quick:
             check_workload(layer, catalogue.definition(geometry), workload, root, record_property)
 
 
