@@ -43,8 +43,7 @@ SMALL = definition("small")
         ([], 1, "needs a CUDA device"),
     ],
 )
-def test_bad_arguments_and_a_missing_gpu_get_one_line(args, status, message, monkeypatch, capsys):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+def test_bad_arguments_and_a_missing_gpu_get_one_line(args, status, message, no_gpu, capsys):
     assert cli.main(["sweep", *args]) == status
     (line,) = capsys.readouterr().err.splitlines()
     assert message in line

@@ -117,9 +117,8 @@ def call(serving, monkeypatch):
 
 
 @pytest.fixture
-def run_command(serving, capsys, monkeypatch):
+def run_command(serving, capsys, no_gpu):
     """moebench apply on the CPU with root as data set: (exit status, output, errors)."""
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
 
     def run(root, *tokens, enable="1"):
         serving(root, enable)
@@ -166,9 +165,8 @@ def data_set(tmp_path):
 
 
 @pytest.mark.parametrize("geometry", ["small-one-group", "small-renorm"])
-def test_every_routing_is_called_with_its_inputs(geometry, tmp_path, serving, monkeypatch, capsys):
+def test_every_routing_is_called_with_its_inputs(geometry, tmp_path, serving, no_gpu, capsys):
     """A user would miss: the first definition's bias, offset and factor in another one's call."""
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     layer, root = catalogue.definition(geometry), tmp_path / "data"
     paths.definition_file(layer.name, root).parent.mkdir(parents=True)
     shutil.copy(paths.definition_file(layer.name), paths.definition_file(layer.name, root))

@@ -684,8 +684,7 @@ def test_an_interrupted_profile_shows_the_solutions_that_are_done(monkeypatch, c
         (["triton_mxfp8", "--definition", "odd"], 2, "unknown definition 'odd'; there are: full"),
     ],
 )
-def test_what_cannot_be_profiled_gets_one_line(monkeypatch, capsys, args, status, message):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+def test_what_cannot_be_profiled_gets_one_line(no_gpu, capsys, args, status, message):
     try:
         found = cli.main(["profile", *args])
     except SystemExit as refused:  # argparse's own, after its usage

@@ -79,9 +79,8 @@ def test_readme_and_backends_keep_to_the_fp8_layer():
     assert not [name for name in SOLUTIONS if name in (paths.DOCS / "backends.md").read_text()]
 
 
-def test_the_main_job_runs_them_on_the_cpu(tmp_path, monkeypatch):
+def test_the_main_job_runs_them_on_the_cpu(tmp_path, no_gpu):
     """Solutions named without a definition are run on their own operator's small geometry."""
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     out = tmp_path / "traces.jsonl"
     assert cli.main(["run", "--solutions", "torch_grouped_bf16", "--output", str(out)]) == 0
     traces = load_jsonl_file(Trace, out)

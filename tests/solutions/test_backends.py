@@ -532,9 +532,8 @@ def test_skipped_where_the_package_is_absent(name, monkeypatch):
     assert reason == f"needs {missing}, not installed here"
 
 
-def test_the_main_job_reports_them_skipped(monkeypatch, capsys):
+def test_the_main_job_reports_them_skipped(no_gpu, capsys):
     """A user would miss: a backend silently left out of the table."""
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert cli.main(["run", "--solutions", *BACKENDS]) == 1, "nothing could be run"
     shown = capsys.readouterr().err
     for name in BACKENDS:
