@@ -15,6 +15,7 @@ import pytest
 import torch
 from harness import cli
 from harness.core.errors import CannotRun, UserError
+from harness.core.schema import add_line
 from harness.expert_parallel import cost, measure, ranks, record
 from harness.expert_parallel.forward import WAYS, rank_of, slices
 from harness.expert_parallel.layer import Layer, expected, routed, tokens_of, weights_of
@@ -176,7 +177,8 @@ def test_a_token_reaches_few_of_many_ranks():
 def test_the_page_says_what_was_measured_and_what_is_a_model(tmp_path):
     head = {"hardware": "A GPU", "versions": {"torch": "2"}, "timestamp": "2026-01-01", "protocol": "once"}
     made = record.Head(solution="mine", geometry="full", ranks=2, provenance=head)
-    record.write(tmp_path / "x.jsonl", made, [*POINTS, point("exchange", 4096, 0.3, 0.3)])
+    for at, line in enumerate([made, *POINTS, point("exchange", 4096, 0.3, 0.3)]):
+        add_line(tmp_path / "x.jsonl", line, first=at == 0)
     found = block.recorded(tmp_path)
     text = block.measured(found)
     assert "mine, full's layer on 2 A GPU" in text and "| 4096 | exchange | bf16 | 0.300 | 1.000 |" in text

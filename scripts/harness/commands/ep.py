@@ -17,6 +17,7 @@ from harness.core import paths, provenance
 from harness.core.arguments import Names, count, output_file, writable
 from harness.core.errors import CannotRun, UserError
 from harness.core.names import counted
+from harness.core.schema import add_line
 from harness.evaluation.tolerances import TOLERANCES
 from harness.expert_parallel import ranks as processes
 from harness.expert_parallel import record
@@ -73,7 +74,8 @@ def work(rank: int, ranks: int, device: str, args: argparse.Namespace) -> int:
     todo = batches(ranks, each)
     given = [tokens_of(layer, counts, rank, device, to_rank) for counts, to_rank in todo.values()]
     drawn = list(zip(todo, (counts for counts, _ in todo.values()), given, expected(layer, given), strict=True))
-    passed, checked, points, cut = True, 0, [], sorted({1, args.chunks})
+    path = writable(args.output or record_file(args.solution, layer, device)) if rank == 0 and device != "cpu" else None
+    passed, checked, points, cut = True, 0, 0, sorted({1, args.chunks})
     for way in args.ways:
         try:
             mine = rank_of(way, args.solution, layer, rank, device)
@@ -89,12 +91,14 @@ def work(rank: int, ranks: int, device: str, args: argparse.Namespace) -> int:
                 verdict += "" if found.same else ", another answer the second time"
                 say(f"{way}  {name}, {counted(chunks, 'chunk')}  {verdict}")
         for tokens in args.tokens if device != "cpu" else ():
-            points.append(measure(mine, tokens, args.sum_in, device, cut, args.graph))
-            say(line(points[-1]))
-    if rank == 0 and points:
-        path = writable(args.output or record_file(args.solution, layer, device))
-        record.write(path, head(args, layer, device), points)
-        say(f"{len(points)} points in {path}")
+            point = measure(mine, tokens, args.sum_in, device, cut, args.graph)
+            if not points:
+                add_line(path, head(args, layer, device), first=True)
+            add_line(path, point, first=False)
+            points += 1
+            say(line(point))
+    if points:
+        say(f"{counted(points, 'point')} in {path}")
     return 0 if passed and checked else 1
 
 

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.core.atomic_file import write_atomically
 from harness.core.provenance import Provenance
 from harness.core.schema import Strict, read_record
 
@@ -40,10 +39,6 @@ class Point(Strict):
 class Measured:
     head: Head
     points: list[Point]
-
-
-def write(path: Path, head: Head, points: list[Point]) -> None:
-    write_atomically(path, "".join(f"{line.model_dump_json(exclude_none=True)}\n" for line in (head, *points)))
 
 
 def read(path: Path) -> Measured:
