@@ -185,7 +185,7 @@ def test_small_workloads(layer, geometry, case, records, record_property):
 
 
 QUICK = ("one-token", "no-tokens", "none-local")  # of the other small definitions; the slow set has all
-QUICK_ROUTED = ("no-tokens", "slots-without-expert")
+QUICK_ROUTED = {"small-routed": ("no-tokens", "slots-without-expert"), "small-renorm-routed": ("no-tokens",)}
 
 
 @at("small-one-group", "small-renorm", "small-routed", "small-renorm-routed")
@@ -196,7 +196,7 @@ def test_small_workloads_of_the_other_definitions(layer, geometry, quick, record
     Behind a router: an empty slot that is computed, ids taken for local numbers, gate and up swapped.
     """
     root, all_records = records(geometry)
-    names = QUICK_ROUTED if geometry in ROUTED else QUICK
+    names = QUICK_ROUTED.get(geometry, QUICK)
     for case, workload in zip(catalogue.operator(geometry).cases(geometry), all_records, strict=True):
         if (case.name in names) == quick:
             check_workload(layer, catalogue.definition(geometry), workload, root, record_property)
