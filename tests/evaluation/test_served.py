@@ -244,6 +244,20 @@ def test_the_page_begins_with_the_milliseconds_that_change(folder):
     assert "`eager` without a graph" in first
 
 
+def test_the_readme_names_what_all_have_as_a_graph(folder):
+    """A user would miss: a gain over a peer that was timed eagerly."""
+    times = {name: (12.5 * slower, 20.0 * slower, "graph") for name, slower in (("sglang_triton", 2), ("best", 1))}
+    made_up(folder, **times, deepgemm=(15.0, 25.0, "graph"))
+    said = "T = 32 and 2048 `best` is 1.20 and 1.25 times as fast as DeepGEMM's kernels and 2.00 and 2.00 times"
+    assert said in report.in_short()
+
+
+def test_no_sentence_for_the_readme_without_graphs_of_all(folder):
+    assert report.in_short() == ""
+    made_up(folder, sglang_triton=(25.0, 40.0, "graph"), best=(12.5, 20.0, "graph"), deepgemm=(15.0, 25.0, "eager"))
+    assert report.in_short() == ""
+
+
 def test_tables_say_what_is_no_graph_and_what_is_stale(folder):
     made_up(folder, triton_fused_v2=(12.5, 20.0, "graph"), peer=(15.0, 25.0, "eager"))
     text = report.block()

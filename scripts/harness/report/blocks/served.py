@@ -24,6 +24,7 @@ LIMITS = {
     "max_sm_mhz": "SM clock at most {} MHz",
     "max_memory_mhz": "memory clock at most {} MHz",
 }
+IN_SHORT = {"deepgemm": "DeepGEMM's kernels", "sglang_triton": "SGLang's"}
 SHOWS = f"the gain is at least {LEVEL - 1:.0%} of the whole step while all else takes no more than this share"
 
 Figure = Callable[[Record, Point], float | None]
@@ -198,6 +199,20 @@ def answer(record: Record, best: str, peers: list[str]) -> str:
         f"On one {record.head.provenance.hardware}, with {where}, `{best}` shortens {', and '.join(parts)}. In "
         f"brackets: {SHOWS} of the peer's."
     )
+
+
+def in_short() -> str:
+    """A sentence for the README: the first record's best against those of IN_SHORT, at SPOKEN's T; '' without them."""
+    record = next(iter(recorded()), None)
+    names = [best_overall(record), *IN_SHORT] if record else []
+    at = [t for t in SPOKEN if all((point := record.at.get((name, t))) and point.graph for name in names)]
+    if not names or not at:
+        return ""
+    times = {peer: [f"{record.at[peer, t].ms / record.at[names[0], t].ms:.2f}" for t in at] for peer in IN_SHORT}
+    said = [f"{spoken(found)} times as fast as {IN_SHORT[peer]}" for peer, found in times.items()]
+    lengths = spoken([str(t) for t in at])
+    where = f"In a CUDA graph of {layers_said(record)} MoE layers, as a server replays it, at T = {lengths}"
+    return f"{where} `{names[0]}` is {spoken(said)} ([docs/served.md](docs/served.md))."
 
 
 def section(record: Record) -> str:
