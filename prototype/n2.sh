@@ -1,0 +1,8 @@
+# Second call on the same machine: the GPU's clock, the whole served record. 560 s. Needs n1's caches.
+T0=$(date +%s); el() { echo $(( $(date +%s) - T0 )); }; stamp() { echo "== $* t=$(el)"; }
+export PYTHONPATH=$PWD/scripts:$PWD FIB_CACHE_PATH=/tmp/fib TVM_FFI_CACHE_DIR=/tmp/tvm DG_JIT_CACHE_DIR=/tmp/deep_gemm_cache
+tar xzf /tmp/tr/traces.tgz; python3 -m harness pack > /dev/null
+PEERS="hopper_fused hopper_fused_exact deepgemm sglang_triton triton_fused_v2 cutlass_grouped"
+timeout 250 python3 -m harness served --solutions $PEERS --output $OUT/full.jsonl > /tmp/served.log 2>&1; tail -40 /tmp/served.log | cut -c1-150; stamp served
+timeout 280 python3 -m harness run --definition full --solutions $PEERS flashinfer_cutlass --clock gpu > /tmp/clock.log 2>&1; grep -v PASSED /tmp/clock.log | tail -14 | cut -c1-120; cp docs/data/gpu_clock/*.jsonl $OUT/; stamp clock
+tar czf $OUT/traces.tgz traces
