@@ -47,7 +47,7 @@ def shown(batches):
 
 
 def test_neighbours_of_one_workload_share_a_reference_run():
-    """A user would miss: a GPU that runs the reference, most of a cell's time, for every solution anew."""
+    """A user would miss: GPU time, which the reference takes the most of if it runs once for each solution."""
     cells = [piece("a", uuid, name) for uuid in "12" for name in "xyz"] + [piece("b", "3", "x")]
     assert shown(fleet.batches(cells, 2)) == [[("1", "x", "y", "z"), ("2", "x")], [("2", "y", "z"), ("3", "x")]]
     assert [len(batch) for batch in fleet.batches(cells, 100)] == [1] * 7

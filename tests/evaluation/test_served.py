@@ -107,9 +107,8 @@ def candidates(monkeypatch, small, **functions):
 
     monkeypatch.setattr(registry, "build", build)
     names = {name: name for name in functions}
-    found = passes.at_tokens(
-        names, small.inputs(5), "small", 2, RELAXED, passes.Counter(), dict.fromkeys(names), "cpu", None
-    )
+    own = {name: passes.Own(None) for name in names}
+    found = passes.at_tokens(names, small.inputs(5), "small", 2, RELAXED, own, "cpu", None)
     return {point["solution"]: point for point in found}
 
 

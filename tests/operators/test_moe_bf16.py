@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from bf16_inputs import inputs
+from committed_workloads import assert_committed, make_below
 from flashinfer_bench import Definition, Trace
 from flashinfer_bench.bench.evaluators import resolve_evaluator
 from flashinfer_bench.bench.evaluators.default import DefaultEvaluator
@@ -95,12 +96,7 @@ def test_the_main_job_runs_them_on_the_cpu(tmp_path, no_gpu):
 def test_generated_workloads_are_the_committed_ones(geometry, tmp_path):
     """Two people's results are comparable only on the same tensors: make() checks every sha256."""
     name = moe_bf16.definition_name(geometry)
-    target = paths.checksum_file(name, tmp_path)
-    target.parent.mkdir(parents=True)
-    target.write_bytes(paths.checksum_file(name).read_bytes())
-    workloads.make(geometry, tmp_path)
-    for file in (paths.workload_file, paths.checksum_file, paths.counts_file):
-        assert file(name, tmp_path).read_bytes() == file(name).read_bytes()
+    assert_committed(geometry, make_below(tmp_path, geometry))
     for trace in load_jsonl_file(Trace, paths.workload_file(name, tmp_path)):
         stored = load_safetensors(moe_bf16.definition(geometry), trace.workload, tmp_path)
         assert stored.keys() == {"expert_ids", "expert_weights"}

@@ -5,6 +5,7 @@ import inspect
 import numpy as np
 import pytest
 import torch
+from committed_workloads import assert_committed, make_below
 from flashinfer_bench import Definition, Workload
 from flashinfer_bench.bench.evaluators import resolve_evaluator
 from flashinfer_bench.bench.evaluators.lowbit import LowBitEvaluator
@@ -177,21 +178,6 @@ def test_no_tokens_give_an_empty_output():
 def made(request, tmp_path_factory):
     """A small geometry, and a data set with its tensors held against the committed checksums."""
     return request.param, make_below(tmp_path_factory.mktemp("data_set"), request.param)
-
-
-def make_below(root, geometry):
-    name = catalogue.definition_name(geometry)
-    target = paths.checksum_file(name, root)
-    target.parent.mkdir(parents=True)
-    target.write_bytes(paths.checksum_file(name).read_bytes())
-    workloads.make(geometry, root)
-    return root
-
-
-def assert_committed(geometry, root):
-    name = catalogue.definition_name(geometry)
-    for file in (paths.workload_file, paths.counts_file, paths.checksum_file):
-        assert file(name, root).read_bytes() == file(name).read_bytes()
 
 
 def test_generated_files_are_the_committed_ones(made):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
+from committed_workloads import assert_committed, make_below
 from flashinfer_bench import Trace
 from flashinfer_bench.bench.utils import gen_inputs, load_safetensors
 from flashinfer_bench.data import load_jsonl_file
@@ -36,15 +37,6 @@ MODELS = [
 pytestmark = pytest.mark.xdist_group("workloads")  # one worker draws them
 
 
-def make_below(root, geometry):
-    """The workloads of a geometry, held against the committed checksums."""
-    recorded = paths.checksum_file(catalogue.definition_name(geometry))
-    target = paths.checksum_file(catalogue.definition_name(geometry), root)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_bytes(recorded.read_bytes())
-    workloads.make(geometry, root)
-
-
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     """A data set with the committed records and freshly generated tensors."""
@@ -72,9 +64,7 @@ def test_generated_files_are_the_committed_ones(made, geometry):
     """Results are comparable only on the same tensors, whose sha256 make() checks; bounds read the counts alone."""
     if geometry not in MADE:
         make_below(made, geometry)
-    name = catalogue.definition_name(geometry)
-    for file in (paths.workload_file, paths.checksum_file, paths.counts_file):
-        assert file(name, made).read_bytes() == file(name).read_bytes()
+    assert_committed(geometry, made)
 
 
 @pytest.mark.parametrize("geometry", MODELS)

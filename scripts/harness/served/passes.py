@@ -2,7 +2,7 @@
 
 import statistics
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -34,6 +34,17 @@ class Candidate:
     eager: Pass | None = None
     replay: Pass | None = None
     point: dict = field(default_factory=dict)
+
+
+@dataclass
+class Own:
+    """What a solution has for all its passes. kept: bytes that it has not given back after earlier ones.
+
+    stream: None on a CPU. Two solutions that are one library would share what it keeps for a stream.
+    """
+
+    stream: torch.cuda.Stream | None
+    kept: int = 0
 
 
 def pass_of(runnable: Runnable, layers: list[list], geometry: str, device: str) -> Pass:
@@ -102,25 +113,23 @@ def prepare(
     run: Pass,
     expected: torch.Tensor,
     tolerance: Tolerance,
-    kept: Counter,
-    stream: torch.cuda.Stream | None,
+    own: Own,
     device: str,
 ) -> None:
     """Run a pass, capture it and check the last layer's answer of both; what cannot be done is said in one.point.
 
-    kept: bytes by solution that it has not given back after earlier passes. stream: of this solution alone, as two that
-    are one library share what it keeps for each stream. Raises whatever the solution raises.
+    Raises whatever the solution raises.
     """
     if device != "cpu":
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
-    with torch.cuda.stream(stream):
+    with torch.cuda.stream(own.stream):
         output = run()
     if device != "cpu":
         torch.cuda.synchronize()
-        one.point["scratch_mb"] = round((kept[one.name] + torch.cuda.max_memory_allocated() - before) / 1e6, 1)
-        kept[one.name] += torch.cuda.memory_allocated() - before
+        one.point["scratch_mb"] = round((own.kept + torch.cuda.max_memory_allocated() - before) / 1e6, 1)
+        own.kept += torch.cuda.memory_allocated() - before
     one.eager = run
     one.point |= verdict(output, expected, tolerance)
     if device == "cpu":
@@ -174,12 +183,11 @@ def at_tokens(
     geometry: str,
     turns: int,
     tolerance: Tolerance,
-    kept: Counter,
-    streams: dict[str, torch.cuda.Stream | None],
+    own: dict[str, Own],
     device: str,
     gpu,
 ) -> list[dict]:
-    """Each solution's Point, but for the tokens and the bound. kept, streams: see `prepare`. gpu: NVML's, or None.
+    """Each solution's Point, but for the tokens and the bound. own: by solution. gpu: NVML's handle, or None.
 
     Raises CannotRun where the reference does not run: the device is out of memory, or a solution has broken it.
     """
@@ -192,7 +200,7 @@ def at_tokens(
     for one in candidates:
         try:
             run = pass_of(registry.build(full, solutions[one.name]), layers, geometry, device)
-            prepare(one, run, expected, tolerance, kept, streams[one.name], device)
+            prepare(one, run, expected, tolerance, own[one.name], device)
         except Exception as error:  # whatever a solution raises is its result
             one.point["error"] = first_line(error)
     right = [one for one in candidates if one.point["error"] is None]
@@ -218,12 +226,12 @@ def measure(
 
     started: called before each with the number of those that are done and a label. Raises CannotRun, see `at_tokens`.
     """
-    gpu, kept = nvml.handle(device) if energy and device != "cpu" else None, Counter()
-    streams = {name: torch.cuda.Stream() if device != "cpu" else None for name in solutions}
+    gpu = nvml.handle(device) if energy and device != "cpu" else None
+    own = {name: Own(torch.cuda.Stream() if device != "cpu" else None) for name in solutions}
     for done, num_tokens in enumerate(tokens):
         started(done, f"T={num_tokens}")
         layers = model.inputs(num_tokens)
-        found = at_tokens(solutions, layers, model.geometry, turns, tolerance, kept, streams, device, gpu)
+        found = at_tokens(solutions, layers, model.geometry, turns, tolerance, own, device, gpu)
         if device != "cpu":
             torch.cuda.empty_cache()  # of this token count's graphs
         yield [Point(tokens=num_tokens, bound_ms=model.bound_ms(num_tokens), **point) for point in found]

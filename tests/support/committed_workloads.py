@@ -1,0 +1,21 @@
+"""Workloads generated anew in a folder of their own, held against the committed ones."""
+
+from harness.core import paths
+from harness.operators import catalogue, workloads
+
+
+def make_below(root, geometry):
+    """The workloads of a geometry; make() checks every tensor against the committed sha256. Returns root."""
+    name = catalogue.definition_name(geometry)
+    target = paths.checksum_file(name, root)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(paths.checksum_file(name).read_bytes())
+    workloads.make(geometry, root)
+    return root
+
+
+def assert_committed(geometry, root):
+    """The files that stand beside the tensors are the committed ones, byte for byte."""
+    name = catalogue.definition_name(geometry)
+    for file in (paths.workload_file, paths.checksum_file, paths.counts_file):
+        assert file(name, root).read_bytes() == file(name).read_bytes()
