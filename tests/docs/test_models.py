@@ -8,6 +8,7 @@ from harness import cli
 from harness.core.errors import UserError
 from harness.operators.workloads import generated_bound
 from harness.packing import pack
+from harness.packing.eligibility import architecture
 from harness.packing.manifest import folder_name
 from harness.report.blocks import model_advice
 from harness.report.blocks import models as blocks
@@ -288,9 +289,27 @@ def test_a_gpu_that_was_not_measured_is_said_first(tmp_path):
     assert "on NVIDIA H200: fast" in second and "call it" in call
     first, last = advice(tmp_path, measured(), "B200")
     assert re.search(r"on B200: not measured; written for sm_100: .*\btriton_fused_v2$", first) and "measure it" in last
-    assert "no solution is written for sm_80" in advice(tmp_path, measured(), "A100")[0]
+    assert "no solution is written for sm_121" in advice(tmp_path, measured(), "GB10")[0]
     with pytest.raises(UserError, match="unknown GPU 'H2000'; did you mean"):
         advice(tmp_path, measured(), "H2000")
+
+
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [
+        ("NVIDIA A100-SXM4-80GB", "sm_80"),
+        ("NVIDIA RTX A6000", "sm_86"),
+        ("NVIDIA RTX 6000 Ada Generation", "sm_89"),
+        ("NVIDIA GeForce RTX 4090", "sm_89"),
+        ("NVIDIA H100 80GB HBM3", "sm_90"),
+        ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "sm_120"),
+        ("rtx 5090", "sm_120"),
+        ("Quadro RTX 6000", None),
+    ],
+)
+def test_a_gpu_is_known_by_the_words_of_its_name(name, target):
+    """A reader would be told that nothing is written for a GPU, or what is written for another one."""
+    assert architecture(name) == target
 
 
 def test_the_command_answers_for_each_parallelism(tmp_path, capsys):

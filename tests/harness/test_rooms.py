@@ -35,7 +35,7 @@ OWN_PATH = {
     "tests/harness/test_cli.py": "puts a torch that cannot be imported in front of the real one",
     "tests/harness/test_submit.py": "sets PYTHONPATH to show that it does not help a submission",
     "tests/solutions/test_deepgemm.py": "imports a packed solution in a process of its own",
-    "tests/hopper_fused/test_hopper_sanitizers.py": "compute-sanitizer starts a support file by itself",
+    "tests/support/sanitizer.py": "compute-sanitizer starts a support file by itself",
 }
 EDIT = re.compile(r"sys\.path(\.(insert|append|extend)|\[.*\] *=| *\+?= )|[\"']PYTHONPATH[\"']")
 

@@ -1,4 +1,4 @@
-"""hopper_fused where the choice of experts is not clear, on two host threads, and beyond its limit."""
+"""hopper_fused and mma_fused where the choice of experts is not clear, on two host threads, and beyond a limit."""
 
 import threading
 
@@ -15,21 +15,23 @@ from definitions import moe_fp8_block_scale as moe
 pytestmark = pytest.mark.gpu
 DEVICE = "cuda"
 DS, RENORM = ("full", "kimi-k2-ep8"), ("qwen3-next",)  # eight groups, one group; all experts local
-COUNTS = (5, 60, 300)  # one launch without and with a grid barrier, four launches
+# One launch without and with a grid barrier, four launches; of mma_fused the one launch alone.
+COUNTS = {"hopper_fused": (5, 60, 300), "mma_fused": (5, 60, 256)}
+SOLUTIONS = pytest.mark.parametrize("solution", COUNTS)
 NAMES = ("hidden_states", "hidden_states_scale", "gemm1_weights", "gemm1_weights_scale")
 NAMES += ("gemm2_weights", "gemm2_weights_scale")
 
 
 @pytest.fixture(scope="module")
 def built():
-    """Definition -> what FIB builds of the packed solution."""
+    """Definition and solution -> what FIB builds of the packed solution."""
     made = {}
 
-    def get(geometry):
-        if geometry not in made:
-            packed = pack.pack("hopper_fused")[geometry]
-            made[geometry] = BuilderRegistry.get_instance().build(catalogue.definition(geometry), packed)
-        return made[geometry]
+    def get(geometry, solution="hopper_fused"):
+        if (geometry, solution) not in made:
+            packed = pack.pack(solution)[geometry]
+            made[geometry, solution] = BuilderRegistry.get_instance().build(catalogue.definition(geometry), packed)
+        return made[geometry, solution]
 
     return get
 
@@ -111,26 +113,28 @@ TIES += [(geometry, infinite_logits) for geometry in DS]
 TIES += [(geometry, spoil) for geometry in RENORM for spoil in (all_equal, equal_pairs)]
 
 
+@SOLUTIONS
 @pytest.mark.parametrize(("geometry", "spoil"), TIES)
-def test_the_lower_of_equal_experts_is_chosen(built, geometry, spoil):
+def test_the_lower_of_equal_experts_is_chosen(built, geometry, spoil, solution):
     """A user would miss: a token with an expert fewer or one twice, where logits are equal, as in padding."""
-    for num_tokens in COUNTS:
+    for num_tokens in COUNTS[solution]:
         of, arguments = drawn(geometry, num_tokens)
         spoil(arguments["routing_logits"], arguments["routing_bias"])
-        output = run(built(geometry), of, arguments)
+        output = run(built(geometry, solution), of, arguments)
         assert_close(output, lower_wins(of, arguments), of=f"T={num_tokens}")
 
 
+@SOLUTIONS
 @pytest.mark.parametrize("geometry", (*DS, *RENORM))
-def test_nan_logits_spoil_their_token_only(built, geometry):
+def test_nan_logits_spoil_their_token_only(built, geometry, solution):
     """A user would miss: a hang, reads out of bounds or wrong rows of other tokens, after one bad router output."""
-    for num_tokens in COUNTS:
+    for num_tokens in COUNTS[solution]:
         of, arguments = drawn(geometry, num_tokens)
         arguments["routing_logits"][1, 3] = torch.nan
         arguments["routing_logits"][2] = torch.nan
         if of["renorm"]:
             arguments["routing_logits"][3, 4] = torch.inf  # the softmax of an infinite logit is NaN
-        output, wanted = run(built(geometry), of, arguments), lower_wins(of, arguments)
+        output, wanted = run(built(geometry, solution), of, arguments), lower_wins(of, arguments)
         others = torch.ones(num_tokens, dtype=torch.bool, device=DEVICE)
         others[1 : 4 if of["renorm"] else 3] = False
         assert_close(output[others], wanted[others], of=f"T={num_tokens}")
@@ -140,23 +144,28 @@ def test_nan_logits_spoil_their_token_only(built, geometry):
             assert bad.all()
 
 
+@pytest.mark.parametrize(
+    ("solution", "together"),
+    [("hopper_fused", ((300, 300), (80, 80), (80, 300))), ("mma_fused", ((5, 80), (80, 80)))],
+    ids=COUNTS,
+)
 @pytest.mark.parametrize("shared", [False, True], ids=["two streams", "one stream"])
 @pytest.mark.parametrize("geometry", ("full", "qwen3-next"))
-def test_two_host_threads(built, geometry, shared):
+def test_two_host_threads(built, geometry, shared, solution, together):
     """A user would miss: wrong sums when launches of two threads mix, as calls do not hold Python's lock."""
-    layer, turns = built(geometry), 30
+    layer, turns = built(geometry, solution), 30
     streams = [torch.cuda.Stream()] * 2 if shared else [torch.cuda.Stream() for _ in range(2)]
     of, weights = stages.sizes(geometry), stages.weights(stages.sizes(geometry), DEVICE)
-    for counts in ((300, 300), (80, 80), (80, 300)):
+    for counts in together:
         calls = [stages.tokens(of, count, DEVICE, seed) | weights for seed, count in enumerate(counts)]
         wanted = [run(layer, of, arguments) for arguments in calls]
         outputs = [[torch.full_like(one, torch.nan) for _ in range(turns)] for one in wanted]
-        together, faults = threading.Barrier(2), []
+        ready, faults = threading.Barrier(2), []
         torch.cuda.synchronize()
 
-        def work(who, calls=calls, outputs=outputs, together=together, faults=faults):
+        def work(who, calls=calls, outputs=outputs, ready=ready, faults=faults):
             try:
-                together.wait()
+                ready.wait()
                 with torch.cuda.stream(streams[who]):
                     for output in outputs[who]:
                         run(layer, of, calls[who], output)
@@ -185,13 +194,14 @@ def test_more_tokens_than_the_limit_are_refused(built):
     assert (output == 7).all()
 
 
+@SOLUTIONS
 @pytest.mark.parametrize("counts", [(5, 60), (60, 300), (300, 5)])
-def test_layers_of_one_graph_behind_other_kernels(built, counts):
+def test_layers_of_one_graph_behind_other_kernels(built, counts, solution):
     """A user would miss: layers of a captured model that share counters, or that read before others wrote.
 
     Programmatic dependent launch lets a layer begin before the kernel in front of it has ended.
     """
-    layer = built("full")
+    layer = built("full", solution)
     layers = [drawn("full", num_tokens, seed) for seed, num_tokens in enumerate(counts)]
     want = [run(layer, of, arguments) for of, arguments in layers]
     sources = [arguments["routing_logits"].clone() for _, arguments in layers]

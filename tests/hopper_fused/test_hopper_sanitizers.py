@@ -1,42 +1,16 @@
 """compute-sanitizer's tools on a small layer through hopper_fused's many-token kernels."""
 
-import os
-import re
-import subprocess
-import sys
-
 import hopper_small_layer as small_layer
 import hopper_stages as stages
 import pytest
-from harness.core import paths
+import sanitizer
 
-from solutions.kernels.build_library import find_toolkit
-
-SUPPORT = paths.ROOT / "tests" / "support"
 RACECHECK = ("--tool", "racecheck", "--racecheck-report", "hazard", "--kernel-name", "kernel_substring=many_gemm")
-LIMIT_S = 300
 
 
 def errors(variant, options):
-    """How many errors the tool reports while the layer runs; each of its stages must be right all the same."""
-    toolkit = find_toolkit()
-    tool = toolkit and toolkit / "bin" / "compute-sanitizer"
-    if tool is None or not tool.exists():
-        pytest.skip("compute-sanitizer is not beside nvcc")
     library = stages.build(small_layer.sources(variant), ("-lineinfo",))
-    searched = os.pathsep.join(map(str, (paths.ROOT, SUPPORT, os.environ.get("PYTHONPATH", ""))))
-    done = subprocess.run(
-        [tool, *options, sys.executable, small_layer.__file__, library],
-        env=os.environ | {"PYTHONPATH": searched},
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-    )
-    said = done.stdout + done.stderr
-    assert done.stdout.count("every stage is right") == len(small_layer.COUNTS), said[-6000:]
-    summary = re.search(r"SUMMARY: .*?(\d+) errors", said)
-    assert summary, said[-6000:]
-    return int(summary.group(1)), said[-6000:]
+    return sanitizer.errors(options, small_layer.__file__, library, len(small_layer.COUNTS))
 
 
 @pytest.mark.parametrize("variant", small_layer.VARIANTS)

@@ -236,9 +236,9 @@ def test_more_tokens_than_one_chunk_or_tile_choice(layer, geometry, num_tokens, 
 
 
 @at("full")
-@pytest.mark.parametrize("last", [224, 1024, 8192])
+@pytest.mark.parametrize("last", [224, 256, 1024, 8192])
 def test_neighbours_where_kernels_change(layer, geometry, last):
-    """A user would miss: a wrong answer at the last count of one kernel, or the first of the next; hopper_fused's."""
+    """A user would miss: a wrong answer at the last count of one kernel or the first of the next, of CUDA solutions."""
     for num_tokens in (last, last + 1):
         arguments = inputs(geometry, num_tokens)
         assert_close(run(layer, arguments), reference(arguments), of=f"T={num_tokens}")
@@ -487,20 +487,21 @@ def test_wrong_scalars_are_refused(layer, geometry, name, value):
     refused(layer, geometry, inputs(geometry, 3) | {name: value}, name, ("got", "want"))
 
 
-def test_hopper_fused_refuses_a_bool_before_its_binding(monkeypatch, tmp_path):
+@pytest.mark.parametrize("name", ["hopper_fused", "mma_fused"])
+def test_a_bool_is_refused_before_the_binding(monkeypatch, tmp_path, name):
     """A user would miss: the binding takes True for 1, and experts of another rank are computed."""
-    (folder,) = pack.pack_packages(["hopper_fused"], tmp_path, [])
+    (folder,) = pack.pack_packages([name], tmp_path, [])
     (folder / "__init__.py").unlink()  # it imports main.py, which compiles
     monkeypatch.syspath_prepend(tmp_path)
-    build = importlib.import_module("hopper_fused.build")
+    build = importlib.import_module(f"{name}.build")
     layer = SimpleNamespace(run_layer=lambda *_: pytest.fail("reached the binding"))
     monkeypatch.setattr(build, "load_kernels", lambda: layer)
-    main = importlib.import_module("hopper_fused.main")
-    for name in [name for name in sys.modules if name.partition(".")[0] == "hopper_fused"]:
-        monkeypatch.delitem(sys.modules, name)
-    for name in ("local_expert_offset", "routed_scaling_factor"):
+    main = importlib.import_module(f"{name}.main")
+    for module in [module for module in sys.modules if module.partition(".")[0] == name]:
+        monkeypatch.delitem(sys.modules, module)
+    for argument in ("local_expert_offset", "routed_scaling_factor"):
         with pytest.raises(ValueError, match="got bool, want|is on cpu, want a CUDA device"):
-            main.run(**inputs("small", 3) | {name: True})
+            main.run(**inputs("small", 3) | {argument: True})
 
 
 # ---- what a solution must not do ----

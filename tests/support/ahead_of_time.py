@@ -13,8 +13,10 @@ import importlib
 import inspect
 import json
 import os
+import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -26,7 +28,7 @@ from harness.tuning.compile_alone import claim, resources
 HIDDEN, INTERMEDIATE, EXPERTS, LOCAL = 7168, 2048, 256, 32
 BF16_HIDDEN, BF16_INTERMEDIATE, BF16_EXPERTS, TOP_K = 2048, 768, 128, 8
 MXFP8_N, MXFP8_K = 4096, 7168
-MULTIPROCESSORS = {"sm_90": 132, "sm_100": 148}
+MULTIPROCESSORS = {"sm_80": 108, "sm_86": 84, "sm_89": 142, "sm_90": 132, "sm_100": 148, "sm_103": 148, "sm_120": 188}
 SHARED_MEMORY = 227 * 1024  # of one thread block, on sm_90 and on sm_100 alike
 
 
@@ -121,6 +123,16 @@ def mxfp8_arguments(num_tokens):
     )
 
 
+def reloads(cubin):
+    """How many instructions read local memory, as spilled registers are; None if this disassembler is too old."""
+    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        shown = subprocess.run([tool, "-sass", file.name], capture_output=True, text=True).stdout
+    return len(re.findall(r"\bLDL\b", shown)) if "EXIT" in shown else None
+
+
 def compile_all(run, architecture, token_counts, gpu):
     """Compile what `run` launches for these token counts on a GPU of this name; yield a dict a distinct kernel."""
     major, minor = claim(architecture)
@@ -148,6 +160,7 @@ def compile_all(run, architecture, token_counts, gpu):
                     "registers": registers,
                     "stack": stack,
                     "local": local,
+                    "reloads": reloads(kernel.asm["cubin"]),
                     "wgmma": "wgmma.mma_async" in ptx,
                     "block_scaled_mma": "tcgen05.mma" in ptx and ".block_scale" in ptx,
                     "bulk_tensor_copy": "cp.async.bulk.tensor" in ptx,

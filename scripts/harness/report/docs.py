@@ -17,7 +17,7 @@ from harness.core.names import unknown
 from harness.operators.catalogue import definition_name
 from harness.packing import pack
 from harness.profiling.record import read_records
-from harness.report import profiles, studies, sweep, tuning
+from harness.report import compiled, profiles, studies, sweep, tuning
 from harness.report.blocks import (
     clocks,
     examples,
@@ -73,6 +73,7 @@ def of_models() -> Comparison:
 
 BLOCKS: Blocks = {
     ("README.md", "answer"): lambda: f"{results.answer(recorded())} {served.in_short()}".rstrip(),
+    ("README.md", "hardware"): lambda: solutions.gpus(recorded()),
     ("README.md", "results"): lambda: results.block(recorded()),
     ("README.md", "models"): lambda: models.block(of_models()),
     ("docs/engines.md", "gain"): lambda: results.gain(recorded()),
@@ -89,6 +90,8 @@ BLOCKS: Blocks = {
     ("docs/clocks.md", "gpu clock"): lambda: clocks.block(comparison.recorded([definition_name("full")], clock="gpu")),
     ("docs/memory.md", "memory"): memory.block,
     ("docs/serve.md", "generation"): generation.block,
+    ("docs/mma_fused.md", "compiled"): compiled.block,
+    ("docs/mma_fused.md", "many tokens"): compiled.many,
     ("docs/served.md", "served"): served.block,
     ("docs/fleet.md", "schedule"): fleet.block,
     ("docs/ep.md", "status"): lambda: expert_parallel.status(expert_parallel.recorded()),

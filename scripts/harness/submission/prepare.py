@@ -12,6 +12,7 @@ from harness.core.errors import UserError
 from harness.operators import workloads
 from harness.operators.catalogue import BY_NAME
 from harness.packing import manifest, pack
+from harness.packing.eligibility import architecture
 from harness.results import trace_files
 from harness.submission import bundle, clean_build, contest_record
 from harness.submission.evaluation_machine import LANGUAGES, foreign_imports
@@ -50,6 +51,9 @@ def objections(
     machine, unproven = contest_record.proven_on(solution, traces, wanted, how)
     if machine:
         console.print(f"PASSED {len(wanted)} of {len(wanted)} at contest tolerance on {machine}", highlight=False)
+        if (verified := architecture(machine)) != hardware:
+            said = f"verified on {verified or machine} only: whether it is right and fast on {hardware} is unknown"
+            console.print(said, style="yellow", highlight=False, markup=False, soft_wrap=True)
     foreign = foreign_imports({source.path: source.content for source in solution.sources}, spec.dependencies)
     if not foreign:
         console.print("imports only what the evaluation machine offers")

@@ -3,7 +3,7 @@
 from harness.core.errors import UserError
 from harness.core.names import unknown
 from harness.operators.roofline import MEASURED_ON
-from harness.packing.eligibility import GPUS, architecture
+from harness.packing.eligibility import GPUS, architecture, words
 from harness.packing.manifest import read_manifest, solution_names, solutions_of
 from harness.packing.pack import packed_name
 from harness.report.blocks.models import GPU_GB, model_gb
@@ -16,7 +16,7 @@ from harness.results.models import Verdict, verdict
 
 def is_named(hardware: str, gpu: str) -> bool:
     """Whether a user who says `gpu` (NVIDIA H200, H200 or sm_90) means this machine of the traces."""
-    return gpu.lower() in (architecture(hardware), hardware.lower(), *hardware.lower().split())
+    return gpu.lower() == architecture(hardware) or words(gpu) <= words(hardware)
 
 
 def measured(of: Verdict) -> list[str]:

@@ -1,10 +1,13 @@
-"""The tables of the solutions in docs/backends.md, made from each solution.toml and from traces/."""
+"""The tables of the solutions in docs/backends.md and of GPUs in README.md, from each solution.toml and traces/."""
 
 from collections import defaultdict
 from itertools import groupby
+from typing import get_args
 
 from definitions import moe_fp8_block_scale
+from harness.operators.catalogue import FP8_MOE
 from harness.packing import manifest
+from harness.packing.eligibility import GPUS, architecture
 from harness.packing.manifest import Facts
 from harness.report.table import Table
 from harness.results.comparison import Comparison
@@ -12,6 +15,8 @@ from harness.results.summary import LEVEL
 
 TOLERANCE = "relaxed"
 TABLES = {"Numerics": ("input", "intermediate", "granularity"), "Kernels": ("launches", "activation", "layout")}
+GPU_HEAD = ["GPU", "solutions run there", "written for it, **not run**"]
+NAMED = 2  # GPUs of an architecture that stand for it
 
 
 def level_at(found: Comparison) -> dict[str, dict[str, list[int]]]:
@@ -69,3 +74,37 @@ def block(found: Comparison) -> str:
         head = ["solution", *(Facts.model_fields[field].description for field in fields)]
         parts.append(Table(head, [rows], title, words=len(head)).markdown(titled=True))
     return "\n\n".join(parts)
+
+
+def run_on(found: Comparison) -> set[tuple[str, str]]:
+    """(solution, architecture) of every trace, be it of an older source."""
+    return {
+        (name, architecture(section.hardware))
+        for section in found.sections
+        for group in section.groups
+        for row in group.rows
+        for name in row.cells
+    }
+
+
+def called(target: str) -> str:
+    """'sm_80 (A100, A800)'."""
+    names = [name for name, of in GPUS.items() if of == target]
+    return f"{target} ({', '.join(names[:NAMED])})"
+
+
+def gpus(found: Comparison) -> str:
+    """README's table of GPUs: a row for architectures with the same solutions; those of no solution are left out."""
+    run = run_on(found)
+    written = {name: manifest.read_manifest(name).target_hardware for name in manifest.solutions_of(FP8_MOE)}
+    rows = {}
+    for target in get_args(manifest.Hardware):
+        names = [name for name, targets in written.items() if target in targets and target in GPUS.values()]
+        there = tuple(name for name in names if (name, target) in run)
+        if names:
+            rows.setdefault((there, tuple(name for name in names if name not in there)), []).append(target)
+    cells = [
+        [", ".join(map(called, targets)), *(", ".join(f"`{name}`" for name in names) or "none" for names in solutions)]
+        for solutions, targets in rows.items()
+    ]
+    return Table(GPU_HEAD, [cells], words=len(GPU_HEAD)).markdown()

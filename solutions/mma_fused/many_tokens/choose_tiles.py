@@ -1,0 +1,68 @@
+"""choose_tiles: which Triton kernels and tiles many tokens take. Host code only; no GPU is asked.
+
+Up to sm_89 Triton has no TMA, and up to sm_86 no FP8 at all: fp16 products, whose tiles fit the 99 KB of shared memory
+of sm_86 and sm_89. From sm_90 on: triton_fused_v2's FP8 products, on sm_90 with its tiles. No tile reads spilled
+registers back; none but sm_90's has been run.
+"""
+
+from functools import lru_cache
+from typing import NamedTuple
+
+from ..tiles import Choice, by_rule, choose
+
+FP16_PRODUCTS = ("sm_80", "sm_86", "sm_89")
+WITHOUT_FP8 = ("sm_80", "sm_86")
+
+
+class Fp16Tile(NamedTuple):
+    block_m: int  # rows of a tile; it has 128 columns
+    step: int  # K of a step
+    group: int  # row tiles visited before the next column tile
+    per_sm: int  # programs for each multiprocessor
+    num_warps: int
+    num_stages: int
+    programs: int = 0  # per_sm x multiprocessors, filled in when the device is known
+
+
+class Fp16Choice(NamedTuple):
+    gemm1: Fp16Tile
+    gemm2: Fp16Tile
+    as_bytes: bool  # there is no instruction for E4M3
+
+
+@lru_cache(maxsize=4096)
+def choose_many(architecture, gpu, multiprocessors, geometry, share, num_tokens):
+    """Tiles for num_tokens >= 1 tokens; arguments as `choose` of tiles.py has them.
+
+    Returns:
+        A `Choice` of tiles.py, or an `Fp16Choice` where FP16_PRODUCTS has the architecture.
+    """
+    if architecture == "sm_90":
+        return choose(architecture, gpu, multiprocessors, geometry, share, num_tokens)
+    if architecture in FP16_PRODUCTS:
+        choice = fp16_tiles(geometry, share, num_tokens, architecture in WITHOUT_FP8)
+    else:
+        choice = fp8_tiles(architecture, multiprocessors, geometry, share, num_tokens)
+    tiles = (tile._replace(programs=tile.per_sm * multiprocessors) for tile in (choice.gemm1, choice.gemm2))
+    return choice._replace(**dict(zip(("gemm1", "gemm2"), tiles, strict=True)))
+
+
+def fp16_tiles(geometry, share, num_tokens, as_bytes):
+    """By the rows that an active expert has on average: more than one row tile reads the weights again."""
+    active = geometry[0] * (1 - (1 - share) ** num_tokens)
+    rows = num_tokens * share * geometry[0] / active
+    if rows <= 12:
+        return Fp16Choice(Fp16Tile(16, 128, 8, 2, 4, 3), Fp16Tile(16, 128, 8, 3, 4, 3), as_bytes)
+    if rows <= 48:
+        return Fp16Choice(Fp16Tile(32, 64, 16, 1, 8, 4), Fp16Tile(32, 128, 16, 2, 4, 3), as_bytes)
+    return Fp16Choice(Fp16Tile(64, 64, 16, 1, 8, 4), Fp16Tile(64, 64, 16, 2, 8, 4), as_bytes)
+
+
+def fp8_tiles(architecture, multiprocessors, geometry, share, num_tokens):
+    """The rule of tiles.py, with eight warps where four would spill, and at most three stages in 99 KB."""
+    gemm1, gemm2, fused, tma = by_rule("sm_100", multiprocessors, geometry, share, num_tokens)
+    if gemm1.block_m == 64:
+        gemm1 = gemm1._replace(num_warps=8)
+    if architecture == "sm_120":
+        gemm1, gemm2 = (tile._replace(num_stages=min(tile.num_stages, 3)) for tile in (gemm1, gemm2))
+    return Choice(gemm1, gemm2, fused, tma)

@@ -1,0 +1,142 @@
+"""gemm1_swiglu_fp16: x . W13^T for each expert's rows and SwiGLU, h in fp16 with a power of two for 128 columns.
+
+For GPUs whose Triton has no descriptors and no FP8 product, or where fp16 keeps up with memory as well: both operands
+come through asynchronous copies as FP8, become fp16 in registers, and fp16 tensor cores multiply them. Sums take the
+block scales every 128 of K, in fp32.
+
+Map of the kernel: a persistent grid over (row tile, 128 columns of h), rows in expert order; the products are
+W[128, K] . x[BLOCK_M, K]^T for up and for gate.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from ..kernels.gemm1 import gemm1_ref, scales_of_tokens
+from ..kernels.interface import GATE_FIRST, SCALES_ROW_MAJOR
+from ..kernels.tile_order import tile_order
+from .fp8_to_fp16 import UNPACKED_SCALE, fp8_to_fp16
+
+BLOCK = 128  # columns and K of a block scale
+
+
+def gemm1_swiglu_fp16_ref(x, x_scale, w, w_scale, permutation, block_m):
+    """Plain statement of `gemm1_swiglu_fp16`; rows of padding or beyond the last tile are left zero."""
+    up, gate = gemm1_ref(x, x_scale, w, w_scale, permutation, block_m).chunk(2, dim=-1)
+    h = (torch.nn.functional.silu(gate) * up).unflatten(-1, (-1, BLOCK))
+    amax = h.abs().amax(-1).clamp(min=2.0**-100)
+    scale = torch.ldexp(torch.ones_like(amax), amax.frexp().exponent - 15)
+    return (h / scale[..., None]).flatten(-2).half(), scale
+
+
+@triton.jit(do_not_specialize=["num_tokens"])
+def gemm1_swiglu_fp16_kernel(
+    x_ptr,  # [T, H] fp8, or as bytes
+    x_scale_ptr,  # [H / 128, T] fp32; [T, H / 128] with ROW_MAJOR
+    w_ptr,  # [E_LOCAL * 2 I, H] fp8, or as bytes
+    w_scale_ptr,  # [E_LOCAL, 2 I / 128, H / 128] fp32
+    pair_of_row_ptr,  # [rows] int32
+    tile_expert_ptr,
+    num_tiles_ptr,
+    h_ptr,  # [rows, I] fp16, written
+    h_scale_ptr,  # [rows, I / 128] fp32, written
+    num_tokens,
+    H: tl.constexpr,
+    I: tl.constexpr,  # noqa: E741
+    BLOCK_M: tl.constexpr,
+    STEP: tl.constexpr,  # of K: 128, or less where more would leave the registers
+    GROUP: tl.constexpr,
+    TOP_K: tl.constexpr,
+    GATE_FIRST: tl.constexpr,
+    ROW_MAJOR: tl.constexpr,
+    SCALE: tl.constexpr,  # of the products, for what unpacking leaves out
+):
+    BLOCK: tl.constexpr = 128
+    NUM_N: tl.constexpr = I // BLOCK
+    NUM_K: tl.constexpr = H // BLOCK
+    num_m = tl.load(num_tiles_ptr)
+    lane = tl.arange(0, STEP)
+    column = tl.arange(0, BLOCK)
+    for index in range(tl.program_id(0), num_m * NUM_N, tl.num_programs(0)):
+        m, n = tile_order(index, num_m, NUM_N, GROUP)
+        expert = tl.load(tile_expert_ptr + m)
+        row = m * BLOCK_M + tl.arange(0, BLOCK_M)
+        pair = tl.load(pair_of_row_ptr + row)
+        token = tl.where(pair >= 0, pair // TOP_K, 0)  # padding repeats a token; gemm2's rows of it go nowhere
+        x_ptrs = x_ptr + token[:, None].to(tl.int64) * H + lane[None, :]
+        x_scale_ptrs, x_scale_step = scales_of_tokens(x_scale_ptr, token, num_tokens, NUM_K, ROW_MAJOR)
+        first_row = (expert * 2 * NUM_N + n) * BLOCK
+        up_row = first_row + I if GATE_FIRST else first_row
+        gate_row = first_row if GATE_FIRST else first_row + I
+        in_block = column[:, None] * H + lane[None, :]
+        up_ptrs = w_ptr + up_row.to(tl.int64) * H + in_block
+        gate_ptrs = w_ptr + gate_row.to(tl.int64) * H + in_block
+        up_scale_row = w_scale_ptr + up_row // BLOCK * NUM_K
+        gate_scale_row = w_scale_ptr + gate_row // BLOCK * NUM_K
+
+        up = tl.zeros((BLOCK, BLOCK_M), tl.float32)
+        gate = tl.zeros((BLOCK, BLOCK_M), tl.float32)
+        for k in range(H // STEP):
+            block = k * STEP // BLOCK
+            x = fp8_to_fp16(tl.load(x_ptrs + k * STEP)).T
+            x_scale = tl.load(x_scale_ptrs + block * x_scale_step) * SCALE
+            up_w = fp8_to_fp16(tl.load(up_ptrs + k * STEP))
+            up += tl.dot(up_w, x) * (x_scale * tl.load(up_scale_row + block))[None, :]
+            gate_w = fp8_to_fp16(tl.load(gate_ptrs + k * STEP))
+            gate += tl.dot(gate_w, x) * (x_scale * tl.load(gate_scale_row + block))[None, :]
+
+        h = gate / (1.0 + tl.exp(-gate)) * up
+        # the power of two that maps the largest absolute value to 2^14 or more, below 2^15
+        exponent = (tl.max(tl.abs(h), 0).to(tl.int32, bitcast=True) >> 23) - 14
+        bits = tl.maximum(exponent, 1) << 23
+        inverse = ((254 << 23) - bits).to(tl.float32, bitcast=True)
+        h_ptrs = h_ptr + row[None, :].to(tl.int64) * I + n * BLOCK + column[:, None]
+        tl.store(h_ptrs, (h * inverse[None, :]).to(tl.float16))
+        tl.store(h_scale_ptr + row * NUM_N + n, bits.to(tl.float32, bitcast=True))
+
+
+def gemm1_swiglu_fp16(x, x_scale, w, w_scale, permutation, tile, as_bytes):
+    """First grouped product and activation.
+
+    Args:
+        x: [T, H] float8_e4m3fn; x_scale: [H/128, T] float32, or [T, H/128] with SCALES_ROW_MAJOR.
+        w: [E_local, 2I, H] float8_e4m3fn, `up` rows first, or `gate` rows with GATE_FIRST.
+        w_scale: [E_local, 2I/128, H/128] float32.
+        permutation: `permute`'s result for tile.block_m.
+        tile: block_m, group, programs, num_warps, num_stages (see choose_tiles.py).
+        as_bytes: unpack FP8 by integer operations.
+
+    Returns:
+        h [rows, I] float16 and h_scale [rows, I/128] float32, powers of two; dequantised h is h * h_scale. Rows of
+        padding are of no meaning, rows of unused tiles undefined.
+    """
+    _, double_inter, hidden = w.shape
+    inter = double_inter // 2
+    rows = permutation.pair_of_row.numel()
+    h = torch.empty(rows, inter, dtype=torch.float16, device=x.device)
+    h_scale = torch.empty(rows, inter // BLOCK, dtype=torch.float32, device=x.device)
+    work = permutation.tile_expert.shape[0] * (inter // BLOCK)
+    gemm1_swiglu_fp16_kernel[(min(work, tile.programs),)](
+        x.view(torch.uint8) if as_bytes else x,
+        x_scale,
+        w.view(torch.uint8) if as_bytes else w,
+        w_scale,
+        permutation.pair_of_row,
+        permutation.tile_expert,
+        permutation.num_tiles,
+        h,
+        h_scale,
+        x.shape[0],
+        H=hidden,
+        I=inter,
+        BLOCK_M=tile.block_m,
+        STEP=tile.step,
+        GROUP=tile.group,
+        TOP_K=permutation.row_of_pair.shape[1],
+        GATE_FIRST=GATE_FIRST,
+        ROW_MAJOR=SCALES_ROW_MAJOR,
+        SCALE=UNPACKED_SCALE**2 if as_bytes else 1.0,
+        num_warps=tile.num_warps,
+        num_stages=tile.num_stages,
+    )
+    return h, h_scale

@@ -1,0 +1,107 @@
+// fused_layer: the whole MoE layer in one cooperative launch, for up to kMaxTokens tokens. One CTA per SM, whose warps
+// are all alike: each loads the weights that it multiplies (weights.cuh).
+//
+//   route        or the caller's ids: up to kRouteAllTokens tokens every CTA all; above, its share, and then waits for
+//                all CTAs
+//   permute      row lists, the same in every CTA
+//   gemm1        this CTA's slices: warp w has K steps w, w + kWarps, ...; warps 0..3 sum up, SwiGLU, h to scratch
+//   gemm2        this CTA's column tiles, chunk by chunk when all slices of the chunk are stored; sums in scratch
+//   output       sums to bf16
+//
+// barrier              arrivals                          waits                       what it orders
+// full[warp][stage]    lane 0 + the unit's bytes         the warp, parity of the     weights by TMA before their reads
+//                                                        passes over the stages
+// __syncwarp           the warp                          the warp                    stage read, then loaded again
+// __syncthreads        all threads                       all threads                 parts written, read; h and sums
+// kBarAmax             128: warps 0..3                   warps 0..3                  row maxima of a slice
+//
+// global counter       arrivals                          waits
+// kRouted              every CTA: masks and weights      thread 0 of every CTA (a grid barrier, above kRouteAllTokens)
+// slices_stored        kSlices for each chunk            every warp of CTAs with column tiles, before it reads h
+// sums_added           splits for each shared tile       thread 0 of the CTAs that share it
+// kFinished            every CTA; the last one zeroes    none
+//
+// It cannot deadlock: the launch is cooperative, so all CTAs are resident or none runs, and every CTA makes the arrival
+// that another waits for without waiting itself for anything later: routed before all, slices before h, h before sums.
+#include "gemm1_swiglu.cuh"
+#include "gemm2_combine.cuh"
+#include "permute.cuh"
+
+// For all threads, while their CTA waits for the other CTAs' routing: prefetches to L2 the weights that the CTA needs
+// first if the first experts all have rows. Left out where that is unlikely: a wrong guess costs bytes.
+__device__ __forceinline__ void prefetch_first_weights(const FusedArgs& args) {
+  const int expert = blockIdx.x / kSlices, slice = blockIdx.x % kSlices;
+  if (args.num_tokens * kTopK < kExperts || expert >= kLocal) return;
+  constexpr int kSteps = kStages * kWarps < kKSteps1 ? kStages * kWarps : kKSteps1;
+  for (int i = threadIdx.x; i < kUnitRows * kSteps; i += kThreads) {
+    const int row = i / kSteps, step = i % kSteps;
+    const int of_half = row / kSliceColumns * kInter + slice * kSliceColumns + row % kSliceColumns;
+    prefetch_l2(args.w1 + ((size_t)expert * 2 * kInter + of_half) * kHidden + step * kBlockK);
+  }
+}
+
+// For all threads: masks and routing weights of all tokens; the masks also in shared memory.
+__device__ __forceinline__ void route(Smem& s, const FusedArgs& args) {
+  const int warp = threadIdx.x / kWarp;
+  Routing& routing = s.routing();
+  if (args.num_tokens <= kRouteAllTokens) {
+    for (int t = warp; t < args.num_tokens; t += kWarps)
+      token_experts(args, t, &routing.mask[t], 32, routing.weight[t]);
+  } else {
+    FusedScratch& scratch = *args.scratch;
+    for (int t = blockIdx.x + gridDim.x * warp; t < args.num_tokens; t += gridDim.x * kWarps)
+      token_experts(args, t, &scratch.mask[t / 32 * kPaddedLocal + t % 32], 32, scratch.weight[t]);
+    __syncthreads();
+    if (threadIdx.x == 0) counter_arrive(&scratch.counters[kRouted]);
+    prefetch_first_weights(args);
+    if (threadIdx.x == 0) counter_wait(&scratch.counters[kRouted], gridDim.x);
+    __syncthreads();
+    for (int i = threadIdx.x; i < (args.num_tokens + 31) / 32 * kPaddedLocal; i += kThreads)
+      routing.mask[i] = __ldcg(&scratch.mask[i]);
+  }
+  __syncthreads();
+}
+
+__global__ void __launch_bounds__(kThreads, 1)
+    fused_layer(const __grid_constant__ TensorMaps maps, const __grid_constant__ FusedArgs args) {
+  extern __shared__ __align__(1024) uint8_t smem_base[];
+  Smem& s = *reinterpret_cast<Smem*>(smem_base);
+  prefetch_tokens(args);
+  route(s, args);
+  permute(s, args.num_tokens);
+
+  if (threadIdx.x == kThreads - 1) s.division = Division(gridDim.x, blockIdx.x, s.num_chunks);
+#if MMA_FUSED_TMA
+  if (threadIdx.x % kWarp == 0) {
+    prefetch_tensor_map(&maps.w1);
+    prefetch_tensor_map(&maps.w2);
+    for (int i = 0; i < kStages; i++) mbar_init(&s.full[threadIdx.x / kWarp][i], 1);
+    mbar_init_fence();
+  }
+  fence_proxy_async_shared();  // routing lay where TMA writes
+#endif
+  __syncthreads();
+  WeightStream weights(s, maps, args);
+  zero_sums(args, s.division);
+  gemm1_swiglu(s, args, weights);
+  gemm2_combine(s, args, weights);
+
+  // The last CTA to finish leaves the counters at zero for the next launch; no CTA reads them any more.
+  __syncthreads();
+  FusedScratch& scratch = *args.scratch;
+  if (threadIdx.x == 0 && atomicAdd(&scratch.counters[kFinished], 1) == gridDim.x - 1) {
+    for (int i = kRouted; i <= kFinished; i++) scratch.counters[i] = 0;
+    for (int n = 0; n < s.num_chunks; n++) scratch.slices_stored[n] = 0;
+    for (int n = 0; n < kColumnTiles; n++) scratch.sums_added[n] = 0;
+  }
+}
+
+cudaError_t prepare_fused_layer() {
+  return cudaFuncSetAttribute(fused_layer, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Smem));
+}
+
+cudaError_t launch_fused_layer(const TensorMaps& maps, const FusedArgs& args, int ctas, cudaStream_t stream) {
+  void* parameters[] = {const_cast<TensorMaps*>(&maps), const_cast<FusedArgs*>(&args)};
+  return cudaLaunchCooperativeKernel(reinterpret_cast<void*>(fused_layer), dim3(ctas), dim3(kThreads), parameters,
+                                     sizeof(Smem), stream);
+}

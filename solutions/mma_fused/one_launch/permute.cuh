@@ -1,0 +1,77 @@
+// permute: from the tokens' masks to rows in expert order, an expert's rows in order of token. Every CTA computes the
+// same lists.
+#pragma once
+#include "fused_layer.cuh"
+#include "token_experts.cuh"
+
+// Reads routing.mask, which it overwrites, and where every CTA routes all tokens routing.weight. Writes chunk,
+// num_chunks, token and row_weight. For all threads; ends with a barrier.
+__device__ __forceinline__ void permute(Smem& s, int num_tokens) {
+  Routing& routing = s.routing();
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, batches = (num_tokens + 31) / 32;
+  for (int i = warp; i < batches * kMaskWords; i += kWarps)
+    routing.mask[32 * i + lane] =
+        tokens_of_expert(i / kMaskWords * 32 + lane < num_tokens ? routing.mask[32 * i + lane] : 0);
+  __syncthreads();
+
+  // A warp scans 32 experts: rows, padded to tiles, and chunks of those before each.
+  for (int w = warp; w < kMaskWords; w += kWarps) {
+    const int e = 32 * w + lane;
+    int rows = 0;
+    for (int b = 0; b < batches; b++) {
+      routing.before[b * kPaddedLocal + e] = rows;
+      rows += __popc(routing.mask[b * kPaddedLocal + e]);
+    }
+    int row_end = (rows + kMmaN - 1) / kMmaN * kMmaN, chunk_end = (rows + kChunkRows - 1) / kChunkRows;
+#pragma unroll
+    for (int d = 1; d < kWarp; d *= 2) {
+      const int r = __shfl_up_sync(kFullWarp, row_end, d), c = __shfl_up_sync(kFullWarp, chunk_end, d);
+      row_end += lane >= d ? r : 0;
+      chunk_end += lane >= d ? c : 0;
+    }
+    if (lane == kWarp - 1) routing.word_sums[w] = make_int2(row_end, chunk_end);
+    routing.first_row[e] = row_end - (rows + kMmaN - 1) / kMmaN * kMmaN;
+  }
+  __syncthreads();
+  for (int w = warp; w < kMaskWords; w += kWarps) {
+    const int e = 32 * w + lane;
+    int rows_before = 0, chunks_before = 0;  // in earlier words
+    for (int i = 0; i < w; i++) rows_before += routing.word_sums[i].x, chunks_before += routing.word_sums[i].y;
+    const int last = (batches - 1) * kPaddedLocal + e, first = rows_before + routing.first_row[e];
+    const int rows = routing.before[last] + __popc(routing.mask[last]), chunks = (rows + kChunkRows - 1) / kChunkRows;
+    int chunk_end = chunks;
+#pragma unroll
+    for (int d = 1; d < kWarp; d *= 2) {
+      const int c = __shfl_up_sync(kFullWarp, chunk_end, d);
+      chunk_end += lane >= d ? c : 0;
+    }
+    chunk_end += chunks_before;
+    for (int c = 0; c < chunks; c++)
+      s.chunk[chunk_end - chunks + c] = {(uint16_t)e, (uint16_t)min(kChunkRows, rows - c * kChunkRows),
+                                         (uint32_t)(first + c * kChunkRows)};
+    routing.first_row[e] = first;
+    if (e == kPaddedLocal - 1) s.num_chunks = chunk_end;
+  }
+  __syncthreads();
+  const bool all_route = num_tokens <= kRouteAllTokens;
+  for (int i = warp; i < batches * kMaskWords; i += kWarps) {
+    const int e = i % kMaskWords * 32 + lane;
+    int row = routing.first_row[e] + routing.before[32 * i + lane];
+    for (unsigned hits = routing.mask[32 * i + lane]; hits; hits &= hits - 1, row++) {
+      const int t = i / kMaskWords * 32 + __ffs(hits) - 1;
+      s.token[row] = t;
+      if (all_route) s.row_weight[row] = routing.weight[t][e];
+    }
+  }
+  __syncthreads();
+}
+
+// Prefetches all tokens to L2, where every CTA will look for them, before it is known which have rows here.
+__device__ __forceinline__ void prefetch_tokens(const FusedArgs& args) {
+  constexpr int kLine = 128;
+  const int thread = blockIdx.x * kThreads + threadIdx.x, threads = gridDim.x * kThreads;
+  const int lines = args.num_tokens * kKSteps1, scale_lines = (lines * 4 + kLine - 1) / kLine;
+  for (int i = thread; i < lines; i += threads) prefetch_l2(args.x + i * kLine);
+  for (int i = thread; i < scale_lines; i += threads)
+    prefetch_l2(reinterpret_cast<const uint8_t*>(args.x_scale) + i * kLine);
+}

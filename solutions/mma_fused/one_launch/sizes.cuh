@@ -1,0 +1,57 @@
+// sizes: constants derived from problem.cuh and config.cuh, and what the kernel assumes of the problem.
+#pragma once
+#include <cstdint>
+
+#include "config.cuh"
+#include "problem.cuh"
+
+// ---- threads ----
+constexpr int kWarp = 32;
+constexpr unsigned kFullWarp = 0xffffffffu;  // member mask of the warp-wide instructions
+constexpr int kThreads = kWarps * kWarp;
+
+// ---- units of weights ----
+constexpr int kBlockK = 128;                 // K of one step: a row of 128 bytes of FP8, one scale
+constexpr int kKSteps1 = kHidden / kBlockK;  // K steps of gemm1, and scale blocks of a row of x
+constexpr int kKSteps2 = kInter / kBlockK;   // K steps of gemm2, and scale blocks of a row of W2
+constexpr int kUnitRows = 64;
+constexpr int kUnitBytes = kUnitRows * kBlockK;
+constexpr int kMmaM = 16, kMmaN = 8;
+constexpr int kMTiles = kUnitRows / kMmaM;  // of a unit
+
+// ---- experts ----
+constexpr int kMaskWords = (kLocal + 31) / 32;  // 32-bit words of a token's mask of local experts
+constexpr int kPaddedLocal = 32 * kMaskWords;   // local experts, rounded up to whole warps
+
+// ---- division of work ----
+constexpr int kMaxTokens = 256;      // of the one launch
+constexpr int kRouteAllTokens = 12;  // up to here every CTA routes all tokens, which saves a grid barrier
+constexpr int kSliceColumns = 32;    // 32 rows of each half of W13 are a unit's rows
+constexpr int kSlices = kInter / kSliceColumns;  // of an expert; h has one scale for each row and slice
+constexpr int kSlicesPerStep = kBlockK / kSliceColumns;
+constexpr int kChunkRows = 24;  // sums of 32 would not leave the registers for all else
+constexpr int kColumnTile = kUnitRows;  // output columns of a column tile
+constexpr int kColumnTiles = kHidden / kColumnTile;
+constexpr int kMaxSplits = 8;  // CTAs that share a column tile, at most
+
+// ---- rows ----
+constexpr int kMaxTokenRows = kTopK < kLocal ? kTopK : kLocal;  // of a token
+constexpr int kMaxPairs = kMaxTokens * kMaxTokenRows;           // (token, local expert) pairs
+constexpr int kMaxActiveExperts = kLocal < kMaxPairs ? kLocal : kMaxPairs;
+constexpr int kMaxChunks = kMaxActiveExperts + kMaxPairs / kChunkRows;
+constexpr int kMaxRows = kMaxPairs + kMaxActiveExperts * (kMmaN - 1);  // an expert's rows are padded to tiles of 8
+constexpr int kRouteAllPairs = kRouteAllTokens * kMaxTokenRows;
+constexpr int kRouteAllRows = kRouteAllPairs + (kLocal < kRouteAllPairs ? kLocal : kRouteAllPairs) * (kMmaN - 1);
+
+static_assert(kExperts % 128 == 0 && kExperts <= 512, "route: a lane has 4, 8, 12 or 16 experts");
+static_assert(kLocal >= 1 && kLocal <= kExperts, "local experts are some of the experts");
+static_assert(kTopK >= 1 && kTopK <= 16 && kTopK <= kExperts, "route chooses so many experts");
+static_assert(kRoutingGroups >= 1 && kRoutingGroups <= 32 && 32 % kRoutingGroups == 0, "route: a group is whole lanes");
+static_assert(kRoutingGroups == 1 || kExperts / kRoutingGroups % (kExperts / 32) == 0, "route: a group is whole lanes");
+static_assert(kKeptGroups >= 1 && kKeptGroups <= kRoutingGroups, "route: groups that are kept");
+static_assert(!kRenorm || kRoutingGroups == 1, "route: renorm routing has no groups");
+static_assert(kHidden % kBlockK == 0 && kInter % kBlockK == 0, "scale blocks are whole");
+static_assert(2 * kSliceColumns == kUnitRows && kBlockK % kColumnTile == 0,
+              "a unit has one scale, or one for each half of W13");
+static_assert(kMaxTokens % 32 == 0, "masks lie in batches of 32 tokens");
+static_assert(kMaxRows < 1 << 16 && kMaxTokens <= 1 << 16, "a row's token has 16 bits");

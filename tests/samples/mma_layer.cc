@@ -1,0 +1,59 @@
+// Runs mma_fused's kernel on the host: mma_layer IN OUT CTAS TOKENS OFFSET FACTOR. IN: the layer's tensors, one after
+// the other, each padded to 16 bytes. OUT: the output, h and h_scale of all rows, and whether the counters are zero
+// again.
+#include "fused_layer_on_host.cuh"
+
+static const uint8_t* take(const std::vector<uint8_t>& from, size_t& at, size_t bytes) {
+  const uint8_t* found = from.data() + at;
+  at += (bytes + 15) / 16 * 16;
+  return found;
+}
+
+int main(int, char** arguments) {
+  FILE* in = fopen(arguments[1], "rb");
+  fseek(in, 0, SEEK_END);
+  std::vector<uint8_t> bytes(ftell(in));
+  rewind(in);
+  if (fread(bytes.data(), 1, bytes.size(), in) != bytes.size()) return 1;
+  const int ctas = atoi(arguments[3]), tokens = atoi(arguments[4]);
+  const size_t inter = kInter, hidden = kHidden, steps1 = kKSteps1, steps2 = kKSteps2;
+  size_t at = 0;
+  FusedArgs args = {};
+  if constexpr (kRoutedForm) {
+    args.topk_ids = reinterpret_cast<const int*>(take(bytes, at, (size_t)tokens * kTopK * 4));
+    args.topk_weights = reinterpret_cast<const float*>(take(bytes, at, (size_t)tokens * kTopK * 4));
+  } else {
+    args.logits = take(bytes, at, (size_t)tokens * kExperts * (kRenorm ? 2 : 4));
+    args.bias = reinterpret_cast<const uint16_t*>(take(bytes, at, kExperts * 2));
+  }
+  args.x = take(bytes, at, tokens * hidden);
+  args.x_scale = reinterpret_cast<const float*>(take(bytes, at, steps1 * tokens * 4));
+  args.w1 = take(bytes, at, kLocal * 2 * inter * hidden);
+  args.w1_scale = reinterpret_cast<const float*>(take(bytes, at, kLocal * 2 * steps2 * steps1 * 4));
+  args.w2 = take(bytes, at, kLocal * hidden * inter);
+  args.w2_scale = reinterpret_cast<const float*>(take(bytes, at, kLocal * steps1 * steps2 * 4));
+  if (at != bytes.size()) return fprintf(stderr, "IN has %zu bytes, want %zu\n", bytes.size(), at), 1;
+  args.num_tokens = tokens;
+  args.local_expert_offset = atoi(arguments[5]);
+  args.routed_scaling_factor = atof(arguments[6]);
+  std::vector<uint16_t> output(tokens * hidden, 0x7fff);
+  args.output = output.data();
+  args.scratch = static_cast<FusedScratch*>(aligned_alloc(256, sizeof(FusedScratch)));
+  memset(static_cast<void*>(args.scratch), 0xff, sizeof(FusedScratch));  // NaN
+  memset(static_cast<void*>(args.scratch), 0, offsetof(FusedScratch, mask));
+  const size_t slabs = (size_t)ColumnTiles(ctas).most_places() * ctas;
+  std::vector<float> sums(slabs * tokens * kColumnTile, NAN);
+  args.sums = sums.data();
+  TensorMaps maps;
+  maps.w1.base = args.w1, maps.w2.base = args.w2;
+  run_grid(ctas, [&] { fused_layer(maps, args); });
+
+  FILE* out = fopen(arguments[2], "wb");
+  fwrite(output.data(), 2, output.size(), out);
+  fwrite(args.scratch->h, 1, sizeof(args.scratch->h), out);
+  fwrite(args.scratch->h_scale, 1, sizeof(args.scratch->h_scale), out);
+  fclose(out);
+  const uint8_t* counters = reinterpret_cast<const uint8_t*>(args.scratch);
+  const bool zero = std::all_of(counters, counters + offsetof(FusedScratch, mask), [](uint8_t b) { return b == 0; });
+  return zero ? 0 : (fprintf(stderr, "counters are not zero after the launch\n"), 1);
+}

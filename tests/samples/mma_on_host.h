@@ -1,0 +1,490 @@
+// What mma_fused's device code needs so that the host can run a whole grid: stands in for the CUDA headers, ptx.cuh and
+// numerics.cuh. A thread is a fiber that runs to its next exchange, barrier or unsuccessful poll.
+//
+// Copies are late on purpose: a stage holds NaN from the issue of a copy until somebody waits for it. So weights that
+// are read too early, or too late, spoil the result. With -fsanitize=thread races are reported: races_on_host.h.
+#pragma once
+#include <setjmp.h>
+#include <ucontext.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <type_traits>
+#include <vector>
+
+#include "interface.cuh"
+#include "races_on_host.h"
+#include "sizes.cuh"
+
+#define __device__
+#define __host__
+#define __global__
+#define __grid_constant__
+#define __launch_bounds__(...)
+#define __forceinline__ inline
+#define __align__(bytes) __attribute__((aligned(bytes)))
+using std::max;
+using std::min;
+using cudaError_t = int;
+using cudaStream_t = void*;
+struct CUtensorMap {
+  const uint8_t* base;
+};
+struct int2 {
+  int x, y;
+};
+struct uint2 {
+  unsigned x, y;
+};
+struct uint4 {
+  unsigned x, y, z, w;
+};
+struct float4 {
+  float x, y, z, w;
+};
+inline int2 make_int2(int x, int y) { return {x, y}; }
+inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+
+// ---- threads ----
+
+constexpr int kLanes = 32;
+struct Operands {
+  uint32_t word[6];
+};
+struct Copy {
+  uint8_t* to;
+  const uint8_t* from;
+};
+struct Fiber {
+  ucontext_t start;  // and where it goes on, with ThreadSanitizer, which does not follow long jumps
+  jmp_buf at;
+  void* seen_as;  // by ThreadSanitizer
+  bool started = false, done = false;
+  unsigned exchanges = 0;  // begun so far
+  std::vector<std::vector<Copy>> groups{1};  // cp.async, the open group last
+};
+struct WarpState {
+  Operands given[2][kLanes];  // of this exchange and the one before, which slower lanes may still read
+  char order[2];              // of __syncwarp
+};
+struct Barrier {
+  int arrived = 0;
+  unsigned phase = 0;
+  char order[2];  // of this phase and the one before, which slower threads may still leave
+};
+struct Cta {
+  std::vector<Fiber> fibers = std::vector<Fiber>(kThreads);
+  std::vector<WarpState> warps = std::vector<WarpState>(kWarps);
+  std::map<int, Barrier> barriers;
+  uint8_t* smem;
+};
+struct Index {
+  unsigned x;
+};
+inline Index threadIdx, blockIdx, gridDim;
+inline std::vector<Cta> grid;
+inline jmp_buf turn;  // where the scheduler goes on
+inline bool waits_for_lanes;  // why the fiber passed its turn
+inline std::function<void()> kernel;
+inline long long idle = 0;  // turns without a change since the last one that changed something
+
+inline Cta& cta() { return grid[blockIdx.x]; }
+inline Fiber& fiber() { return cta().fibers[threadIdx.x]; }
+#ifdef __SANITIZE_THREAD__
+inline ucontext_t scheduler;
+inline void* scheduler_seen_as;
+inline void to_scheduler() {
+  __tsan_switch_to_fiber(scheduler_seen_as, 1);  // 1: orders nothing
+  swapcontext(&fiber().start, &scheduler);
+}
+inline void resume() {
+  Fiber& f = fiber();
+  if (!f.started) f.seen_as = __tsan_create_fiber(0);
+  __tsan_switch_to_fiber(f.seen_as, f.started ? 1 : 0);  // what is before the launch is before all threads
+  f.started = true;
+  swapcontext(&scheduler, &f.start);
+}
+#else
+inline void to_scheduler() {
+  if (!_setjmp(fiber().at)) _longjmp(turn, 1);
+}
+inline void resume() {
+  if (_setjmp(turn)) return;
+  Fiber& f = fiber();
+  if (!f.started) {
+    f.started = true;
+    setcontext(&f.start);
+  }
+  _longjmp(f.at, 1);
+}
+#endif
+inline void pass_turn(bool for_lanes) {
+  const Unseen machinery;
+  waits_for_lanes = for_lanes;
+  to_scheduler();
+}
+inline uint8_t* shared_memory() { return cta().smem; }
+
+inline const Operands* exchange(const Operands& mine) {
+  const Unseen machinery;
+  const int lane = threadIdx.x % kLanes, first = threadIdx.x - lane;
+  Cta& c = cta();
+  Operands* given = c.warps[threadIdx.x / kLanes].given[c.fibers[threadIdx.x].exchanges++ % 2];
+  given[lane] = mine;
+  const unsigned count = c.fibers[threadIdx.x].exchanges;
+  idle = 0;
+  const auto missing = [&] {
+    for (int i = 0; i < kLanes; i++)
+      if (c.fibers[first + i].exchanges < count) return true;
+    return false;
+  };
+  while (missing()) pass_turn(true);
+  return given;
+}
+inline void wait_at(int id, int threads) {
+  const Unseen machinery;
+  Barrier& barrier = cta().barriers[id];
+  const unsigned phase = barrier.phase;
+  idle = 0;
+  release(&barrier.order[phase % 2]);
+  if (++barrier.arrived == threads) barrier.arrived = 0, barrier.phase++;
+  else while (barrier.phase == phase) pass_turn(false);
+  acquire(&barrier.order[phase % 2]);
+}
+inline void __syncthreads() { wait_at(0, kThreads); }
+inline void named_barrier_sync(int id, int threads) { wait_at(id, threads); }
+inline void __syncwarp() {
+  const Unseen machinery;
+  const char* order = &cta().warps[threadIdx.x / kLanes].order[fiber().exchanges % 2];
+  release(order);
+  exchange({});
+  acquire(order);
+}
+
+inline void fiber_main() {
+  kernel();
+  const Unseen machinery;
+  fiber().done = true;
+  idle = 0;
+  release(&grid);
+  to_scheduler();
+}
+
+// Runs `body` on a grid of CTAs. Aborts when no thread can go on.
+inline void run_grid(int ctas, std::function<void()> body) {
+  constexpr size_t kStack = 256 << 10;
+  kernel = std::move(body);
+  gridDim.x = ctas;
+  grid = std::vector<Cta>(ctas);
+  std::vector<std::unique_ptr<char[]>> stacks;
+  for (Cta& c : grid) {
+    c.smem = static_cast<uint8_t*>(aligned_alloc(1024, kSmemLimit));
+    memset(c.smem, 0xff, kSmemLimit);
+    stacks.emplace_back(new char[kStack * kThreads]);
+    for (int i = 0; i < kThreads; i++) {
+      ucontext_t& start = c.fibers[i].start;
+      getcontext(&start);
+      start.uc_stack.ss_sp = stacks.back().get() + kStack * i;
+      start.uc_stack.ss_size = kStack;
+      start.uc_link = nullptr;
+      makecontext(&start, fiber_main, 0);
+    }
+  }
+#ifdef __SANITIZE_THREAD__
+  scheduler_seen_as = __tsan_get_current_fiber();
+#endif
+  const Unseen machinery;
+  for (bool running = true; running;) {
+    running = false;
+    for (unsigned b = 0; b < grid.size(); b++) {
+      for (int w = 0; w < kWarps; w++) {
+        for (bool again = true; again;) {  // while lanes wait for each other, stay with the warp
+          again = false;
+          for (int lane = 0; lane < kLanes; lane++) {
+            if (grid[b].fibers[kLanes * w + lane].done) continue;
+            blockIdx.x = b, threadIdx.x = kLanes * w + lane;
+            waits_for_lanes = false;
+            resume();
+            again |= waits_for_lanes;
+            running = true;
+          }
+          if (again && ++idle > 1000) break;
+        }
+      }
+    }
+    if (running && ++idle > 2000) {
+      fprintf(stderr, "no thread can go on\n");
+      for (unsigned b = 0; b < grid.size(); b++)
+        for (auto& [id, barrier] : grid[b].barriers)
+          fprintf(stderr, "CTA %u barrier %d: %d arrived\n", b, id, barrier.arrived);
+      abort();
+    }
+  }
+  acquire(&grid);
+}
+
+// ---- warp-wide instructions ----
+
+template <class T>
+Operands operands(T value) {
+  Operands of = {};
+  memcpy(&of, &value, sizeof(T));
+  return of;
+}
+template <class T>
+T value_of(const Operands& given) {
+  T value;
+  memcpy(&value, &given, sizeof(T));
+  return value;
+}
+template <class T>
+T __shfl_sync(unsigned, T value, int lane) {
+  return value_of<T>(exchange(operands(value))[lane % kLanes]);
+}
+template <class T>
+T __shfl_up_sync(unsigned, T value, int distance) {
+  return value_of<T>(exchange(operands(value))[max(int(threadIdx.x % kLanes) - distance, 0)]);
+}
+template <class T>
+T __shfl_xor_sync(unsigned, T value, int mask) {
+  return value_of<T>(exchange(operands(value))[threadIdx.x % kLanes ^ mask]);
+}
+inline unsigned __ballot_sync(unsigned, bool value) {
+  const Operands* given = exchange(operands((unsigned)value));
+  unsigned all = 0;
+  for (int lane = 0; lane < kLanes; lane++) all |= given[lane].word[0] << lane;
+  return all;
+}
+inline unsigned __reduce_max_sync(unsigned, unsigned value) {
+  const Operands* given = exchange(operands(value));
+  unsigned most = 0;
+  for (int lane = 0; lane < kLanes; lane++) most = max(most, given[lane].word[0]);
+  return most;
+}
+inline unsigned __reduce_or_sync(unsigned, unsigned value) {
+  const Operands* given = exchange(operands(value));
+  unsigned all = 0;
+  for (int lane = 0; lane < kLanes; lane++) all |= given[lane].word[0];
+  return all;
+}
+inline int __ffs(unsigned bits) { return __builtin_ffs(bits); }
+inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
+inline unsigned __float_as_uint(float value) { return value_of<unsigned>(operands(value)); }
+inline int __float_as_int(float value) { return value_of<int>(operands(value)); }
+inline float __uint_as_float(unsigned bits) { return value_of<float>(operands(bits)); }
+inline float __int_as_float(int bits) { return value_of<float>(operands(bits)); }
+inline uint32_t __byte_perm(uint32_t x, uint32_t y, uint32_t selector) {
+  uint32_t found = 0;
+  const uint64_t bytes = (uint64_t)y << 32 | x;
+  for (int i = 0; i < 4; i++) found |= (uint32_t)(bytes >> 8 * (selector >> 4 * i & 7) & 0xff) << 8 * i;
+  return found;
+}
+template <class T>
+T __ldcg(const T* p) {
+  return *p;
+}
+template <class T>
+T __ldg(const T* p) {
+  return *p;
+}
+template <class T>
+void __stcg(T* p, T value) {
+  *p = value;
+}
+inline unsigned atomicAdd(unsigned* p, unsigned value) {
+  const Unseen machinery;
+  release(p), acquire(p);  // relaxed in CUDA: what depends on its result is after it all the same
+  return (*p += value) - value;
+}
+
+// ---- ptx.cuh ----
+
+inline void counter_arrive(unsigned* counter) {
+  const Unseen machinery;
+  release(counter);
+  ++*counter, idle = 0;
+}
+inline unsigned load_acquire(const unsigned* counter) {
+  const Unseen machinery;
+  const unsigned seen = *counter;
+  acquire(counter);
+  pass_turn(false);
+  return seen;
+}
+inline void counter_wait(const unsigned* counter, unsigned count) {
+  while (load_acquire(counter) < count) {
+  }
+}
+inline uint4 load_input(const void* p) { return *static_cast<const uint4*>(p); }
+inline float load_input_float(const float* p) { return *p; }
+inline uint4 load_shared_by_ctas(const void* p) { return *static_cast<const uint4*>(p); }
+inline float load_shared_by_ctas_float(const float* p) { return *p; }
+inline void prefetch_l2(const void*) {}
+inline uint64_t l2_evict_first() { return 0; }
+inline uint64_t l2_evict_unchanged() { return 0; }
+
+// With NaN in E4M3, 480 if unpacked by integers.
+inline void spoil(uint8_t* to, size_t bytes) {
+  written(to, bytes);
+  memset(to, 0x7f, bytes);
+}
+
+inline void cp_async_16(void* smem, const void* gmem, uint64_t) {
+  spoil(static_cast<uint8_t*>(smem), 16);
+  const Unseen machinery;
+  if ((uintptr_t)smem % 16 || (uintptr_t)gmem % 16) fprintf(stderr, "cp.async: misaligned\n"), abort();
+  fiber().groups.back().push_back({static_cast<uint8_t*>(smem), static_cast<const uint8_t*>(gmem)});
+}
+inline void cp_async_commit() {
+  const Unseen machinery;
+  fiber().groups.emplace_back();
+}
+template <int kPending>
+void cp_async_wait() {
+  auto& groups = fiber().groups;
+  while (groups.size() > kPending + 1) {
+    for (const Copy& copy : groups.front()) {
+      written(copy.to, 16);
+      const Unseen machinery;
+      memcpy(copy.to, copy.from, 16);
+    }
+    const Unseen machinery;
+    groups.erase(groups.begin());
+  }
+}
+
+// An mbarrier of one arrival. What its copies bring comes when somebody waits for it.
+struct Mbarrier {
+  std::vector<Copy> pending;
+  unsigned completed = 0;
+  long long expected = 0;
+  bool armed = false;
+};
+inline std::map<uint64_t*, Mbarrier> mbarriers;
+inline void mbar_init(uint64_t* bar, int arrivals) {
+  const Unseen machinery;
+  if (arrivals != 1) abort();
+  mbarriers[bar] = {};
+}
+inline void mbar_init_fence() {}
+inline void fence_proxy_async_shared() {}
+inline void prefetch_tensor_map(const void*) {}
+inline void mbar_arrive_expect_tx(uint64_t* bar, int bytes) {
+  const Unseen machinery;
+  Mbarrier& of = mbarriers.at(bar);
+  if (of.armed) fprintf(stderr, "mbarrier: armed twice in a phase\n"), abort();
+  of.armed = true, of.expected = bytes;
+}
+inline void mbar_wait(uint64_t* bar, int phase) {
+  const Unseen machinery;
+  for (;;) {
+    Mbarrier& of = mbarriers.at(bar);
+    if ((of.completed & 1) != (unsigned)phase) return acquire(bar);
+    if (of.armed && of.expected == 16 * (long long)of.pending.size()) {
+      for (const Copy& copy : of.pending) memcpy(copy.to, copy.from, 16);
+      of = {{}, of.completed + 1, 0, false};
+      continue;
+    }
+    pass_turn(false);
+  }
+}
+// A box of 64 rows of 128 bytes, swizzled.
+template <class Source>
+void tma_load(void* smem, uint64_t* bar, Source source) {
+  uint8_t* to = static_cast<uint8_t*>(smem);
+  spoil(to, kUnitBytes);
+  const Unseen machinery;
+  release(bar);
+  if ((uintptr_t)to % 1024) fprintf(stderr, "TMA: misaligned\n"), abort();
+  for (int row = 0; row < kUnitRows; row++)
+    for (int piece = 0; piece < 8; piece++)
+      mbarriers.at(bar).pending.push_back({to + row * 128 + (piece ^ row % 8) * 16, source(row) + 16 * piece});
+}
+inline void tma_load_2d(void* smem, const void* map, uint64_t* bar, int c0, int c1, uint64_t) {
+  const uint8_t* base = static_cast<const CUtensorMap*>(map)->base;
+  tma_load(smem, bar, [=](int row) { return base + (size_t)(c1 + row) * kInter + c0; });
+}
+inline void tma_load_5d(void* smem, const void* map, uint64_t* bar, int c0, int c1, int c2, int c3, int c4, uint64_t) {
+  const uint8_t* base = static_cast<const CUtensorMap*>(map)->base;
+  if (c1 || c2) abort();
+  tma_load(smem, bar, [=](int row) {
+    const size_t up_or_gate = row / 8 % 2, column = (c3 + row / 16) * 8 + row % 8;
+    return base + ((size_t)c4 * 2 * kInter + up_or_gate * kInter + column) * kHidden + c0;
+  });
+}
+
+// ---- numbers ----
+
+inline float of_half(uint16_t bits) {
+  static const std::vector<float> table = [] {
+    std::vector<float> found(1 << 16);
+    for (int i = 0; i < 1 << 16; i++) {
+      const int exponent = i >> 10 & 31, mantissa = i & 1023;
+      const float size = exponent == 31  ? (mantissa ? NAN : INFINITY)
+                         : exponent == 0 ? std::ldexp((float)mantissa, -24)
+                                         : std::ldexp(1024.0f + mantissa, exponent - 25);
+      found[i] = i >> 15 ? -size : size;
+    }
+    return found;
+  }();
+  return table[bits];
+}
+inline uint16_t half_bits(float value) {
+  const _Float16 half = (_Float16)value;
+  uint16_t bits;
+  memcpy(&bits, &half, 2);
+  return bits;
+}
+inline uint32_t pack_fp16(float low, float high) { return half_bits(low) | (uint32_t)half_bits(high) << 16; }
+inline uint32_t cvt_e4m3x2(uint16_t pair) {
+  uint32_t halves = 0;
+  for (int i = 0; i < 2; i++) {
+    const int byte = pair >> 8 * i & 0xff, exponent = byte >> 3 & 15, mantissa = byte & 7;
+    const float size = (byte & 0x7f) == 0x7f ? NAN
+                       : exponent == 0       ? std::ldexp((float)mantissa, -9)
+                                             : std::ldexp(8.0f + mantissa, exponent - 10);
+    halves |= (uint32_t)half_bits(byte >> 7 ? -size : size) << 16 * i;
+  }
+  return halves;
+}
+inline uint32_t multiply_half2(uint32_t a, uint32_t b) {
+  return pack_fp16(of_half(a) * of_half(b), of_half(a >> 16) * of_half(b >> 16));
+}
+// m16n8k16 as PTX lays it out.
+inline void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  const Operands* given = exchange({{a[0], a[1], a[2], a[3], b0, b1}});
+  const int g = threadIdx.x % kLanes / 4, t = threadIdx.x % 4;
+  for (int c = 0; c < 4; c++) {
+    const int upper = c / 2, column = 2 * t + c % 2;
+    for (int k = 0; k < 16; k++) {
+      const int quad = k % 8 / 2, shift = k % 2 * 16, late = k / 8;
+      const uint32_t of_a = given[4 * g + quad].word[2 * late + upper], of_b = given[4 * column + quad].word[4 + late];
+      d[c] += of_half(of_a >> shift) * of_half(of_b >> shift);
+    }
+  }
+}
+inline float swiglu_of_halves(float first, float second) {
+  const float up = kGateFirst ? second : first, gate = kGateFirst ? first : second;
+  return up * gate / (1.0f + std::exp(-gate));
+}
+inline unsigned pack_bf16(float low, float high) {
+  const auto round = [](float value) {
+    const unsigned bits = __float_as_uint(value);
+    return std::isnan(value) ? 0x7fffu : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+  };
+  return round(low) | round(high) << 16;
+}
+// As numerics.cuh has them.
+inline float fp16_scale(float bound) {
+  const int exponent = (__float_as_int(bound) >> 23) - 14;
+  return __int_as_float(max(exponent, 1) << 23);
+}
+inline float inverse_power_of_two(float scale) { return __int_as_float((254 << 23) - __float_as_int(scale)); }

@@ -1,0 +1,199 @@
+"""mma_fused's Triton kernels above 256 tokens: the fp16 products against their plain statements, and what the compiler
+makes of every tile on every architecture."""
+
+import importlib
+import json
+import sys
+from functools import cache
+from unittest import mock
+
+import ahead_of_time
+import mma_many_compiled
+import pytest
+import torch
+from harness.operators import catalogue
+from harness.packing import manifest, pack
+
+from solutions.kernels.permute import permute_ref
+from solutions.mma_fused.targets import TARGETS
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+ARCHITECTURES = [f"sm_{architecture.replace('.', '')}" for architecture in TARGETS]
+MOST_TOKENS = 256  # of the one launch
+# the interpreter has no inline assembly
+AS_BYTES = [False, pytest.param(True, marks=pytest.mark.gpu)]
+
+pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")  # of Triton's interpreter
+
+
+@pytest.fixture(scope="module")
+def module(tmp_path_factory):
+    """Name of a module of the solution -> the module, as it is packed; none of them compiles CUDA."""
+    parent = tmp_path_factory.mktemp("packed")
+    (folder,) = pack.pack_packages(["mma_fused"], parent, [])
+    (folder / "__init__.py").unlink()  # it imports main.py, which compiles
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(parent)
+        yield lambda name: importlib.import_module(f"mma_fused.many_tokens.{name}")
+    for name in [name for name in sys.modules if name.partition(".")[0] == "mma_fused"]:
+        del sys.modules[name]
+
+
+def fp8(*shape):
+    return torch.randn(shape, device=DEVICE).to(torch.float8_e4m3fn)
+
+
+def permutation(num_tokens, experts, block_m):
+    """Of tokens with two of the experts each, some of them with one."""
+    expert = torch.stack([torch.randperm(experts + 1)[:2] for _ in range(num_tokens)]).to(torch.int32) - 1
+    return permute_ref(expert.to(DEVICE), experts, block_m)
+
+
+def real_rows(permuted):
+    return permuted.pair_of_row[: int(permuted.num_rows)] >= 0
+
+
+def tile(module, block_m, step):
+    return module("choose_tiles").Fp16Tile(block_m, step, group=2, per_sm=1, num_warps=4, num_stages=2, programs=3)
+
+
+SIZES = [(16, 128), (32, 64)]
+
+
+@pytest.mark.parametrize("as_bytes", AS_BYTES)
+@pytest.mark.parametrize("routed", [False, True])
+@pytest.mark.parametrize(("block_m", "step"), SIZES)
+def test_gemm1_swiglu_fp16(module, block_m, step, routed, as_bytes):
+    """A user would miss: a wrong answer for long prompts on an A100 or an L40S, which nobody here has."""
+    torch.manual_seed(0)
+    num_tokens, experts, hidden, inter = 23, 3, 256, 256
+    permuted, stage = permutation(num_tokens, experts, block_m), module("gemm1_swiglu_fp16")
+    x_scale = torch.randn(hidden // 128, num_tokens, device=DEVICE)
+    x = fp8(num_tokens, hidden), x_scale.t().contiguous() if routed else x_scale
+    w = fp8(experts, 2 * inter, hidden), torch.randn(experts, 2 * inter // 128, hidden // 128, device=DEVICE) / 16
+    w[0][0, :8] = 0
+    x[0][:2] = (torch.arange(2 * hidden, device=DEVICE) % 127).to(torch.uint8).view(x[0].dtype).view(2, hidden)
+    forms = {"GATE_FIRST": routed, "SCALES_ROW_MAJOR": routed}
+    of_ref = sys.modules[stage.gemm1_ref.__module__]
+    with mock.patch.multiple(stage, **forms), mock.patch.multiple(of_ref, **forms):
+        h, scale = stage.gemm1_swiglu_fp16(*x, *w, permuted, tile(module, block_m, step), as_bytes)
+        want, want_scale = stage.gemm1_swiglu_fp16_ref(*x, *w, permuted, block_m)
+    real = real_rows(permuted)
+    h, scale, want, want_scale = (value[: len(real)][real].float() for value in (h, scale, want, want_scale))
+    assert (scale.frexp().mantissa == 0.5).all() and (h.abs() < 2**15).all()
+    got, want = ((v.unflatten(1, (-1, 128)) * s[..., None]) for v, s in ((h, scale), (want, want_scale)))
+    error = (got - want).norm(dim=-1) / want.norm(dim=-1).clamp(min=1e-30)
+    assert (error < 1e-3).all(), error.max()
+
+
+@pytest.mark.parametrize("as_bytes", AS_BYTES)
+@pytest.mark.parametrize(("block_m", "step"), SIZES)
+def test_gemm2_fp16(module, block_m, step, as_bytes):
+    """A user would miss: the same, or columns of the second slice in the wrong place."""
+    torch.manual_seed(1)
+    experts, hidden, inter = 3, 384, 256
+    permuted, stage = permutation(23, experts, block_m), module("gemm2_fp16")
+    rows = len(permuted.pair_of_row)
+    h = torch.randn(rows, inter, device=DEVICE).half()
+    h_scale = 2.0 ** torch.randint(-8, 8, (rows, inter // 128), device=DEVICE)
+    w = fp8(experts, hidden, inter), torch.randn(experts, hidden // 128, inter // 128, device=DEVICE)
+    y = torch.full((rows, 256), torch.nan, dtype=torch.bfloat16, device=DEVICE)
+    stage.gemm2_fp16(h, h_scale, *w, permuted, 128, y, tile(module, block_m, step), as_bytes)
+    want = stage.gemm2_fp16_ref(h, h_scale, *w, permuted, block_m, 128, 256)
+    real = real_rows(permuted)
+    got, want = (value[: len(real)][real].float() for value in (y, want))
+    assert ((got - want).norm(dim=-1) < 4e-3 * want.norm(dim=-1)).all()
+
+
+def permuted_bytes(value, selector):
+    """prmt.b32 of a register and zero."""
+    data = [*value.to_bytes(4, "little"), 0, 0, 0, 0]
+    return int.from_bytes(bytes(data[selector >> 4 * i & 7] for i in range(4)), "little")
+
+
+def executed(text, word):
+    """$0 and $1 of the few instructions of fp8_to_fp16.UNPACK, which no interpreter here runs."""
+    register = {"$2": word}
+
+    def value(name):
+        return register[name] if name in register else int(name, 0)
+
+    for line in filter(None, (line.strip(" {};") for line in text.splitlines())):
+        name, *operands = line.replace(",", " ").split()
+        if name == ".reg":
+            continue
+        to, *given = operands
+        given = [value(operand) for operand in given]
+        if name == "prmt.b32":
+            assert given[1] == 0
+            register[to] = permuted_bytes(given[0], given[2])
+        elif name == "and.b32":
+            register[to] = given[0] & given[1]
+        elif name == "shr.u32":
+            register[to] = given[0] >> given[1]
+        else:
+            assert name == "lop3.b32" and given[3] == (0xF0 & 0xCC | 0xAA), line
+            register[to] = given[0] & given[1] | given[2]
+    return register["$0"], register["$1"]
+
+
+def test_unpacking_is_exact(module):
+    """A user would miss: other weights than were given, on a GPU without an E4M3 instruction."""
+    of = module("fp8_to_fp16")
+    data = torch.arange(256, dtype=torch.uint8)
+    words = [int.from_bytes(bytes(data[i : i + 4].tolist()), "little") for i in range(0, 256, 4)]
+    pairs = [half for word in words for half in executed(of.UNPACK.value, word)]
+    halves = torch.tensor([bits for pair in pairs for bits in (pair & 0xFFFF, pair >> 16)])
+    got = halves.to(torch.uint16).view(torch.float16).float() * of.UNPACKED_SCALE
+    want = data.view(torch.float8_e4m3fn).float()
+    finite = want.isfinite()
+    assert torch.equal(got[finite], want[finite]) and (got[~finite].abs() == 480).all()
+
+
+# ---- tiles ----
+
+COUNTS = mma_many_compiled.COUNTS  # one for each choice of "full", where a rule chooses
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_every_token_count_has_tiles(module, architecture):
+    """A user would miss: an architecture that is listed, and refused above 256 tokens."""
+    choose, most = module("choose_tiles").choose_many, ahead_of_time.MULTIPROCESSORS[architecture]
+    for geometry in manifest.read_manifest("mma_fused").definitions:
+        of = catalogue.GEOMETRIES[geometry]
+        sizes = of["num_local_experts"], of["hidden_size"], of["intermediate_size"]
+        share = of["top_k"] / of["num_experts"]
+        choices = {choose(architecture, "", most, sizes, share, t) for t in range(MOST_TOKENS + 1, 2**17, 97)}
+        for gemm1, gemm2, *_ in choices:
+            assert gemm1.block_m % gemm2.block_m == 0 and gemm1.programs and gemm2.programs
+        if geometry == "full":
+            assert choices == {choose(architecture, "", most, sizes, share, t) for t in COUNTS}
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory):
+    """Architecture, FILE::FUNCTION and definition -> what ahead_of_time.py says of each kernel."""
+    return cache(lambda *of: mma_many_compiled.compiled(*of, folder=tmp_path_factory.mktemp("packed")))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_compiles_as_recorded(compiled, architecture):
+    """A user would miss: sums spilled to memory, or a launch that asks for more shared memory than there is."""
+    kernels = compiled(architecture)
+    assert not [k for k in kernels if k["reloads"] or (k["reloads"] is None and k["stack"])], json.dumps(kernels)
+    most = TARGETS[f"{architecture[3:-1]}.{architecture[-1]}"].smem_kib * 1024
+    assert not [k for k in kernels if k["shared"] > most], json.dumps(kernels)
+    known = mma_many_compiled.recorded()[architecture]
+    tiles = [mma_many_compiled.row(architecture, k) for k in kernels if mma_many_compiled.is_gemm(k)]
+    # another release of the compiler may use other registers
+    assert [r | {"registers": 0} for r in known] == [r | {"registers": 0} for r in tiles]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_100"])
+def test_the_routed_form_compiles_as_well(compiled, architecture):
+    """A user would miss: a form that spills where the other one does not."""
+    kernels = compiled(architecture, "many_tokens/layer.py::many_tokens_routed", "deepseek-v3-ep8-routed")
+    assert {k["kernel"] for k in kernels if mma_many_compiled.is_gemm(k)}
+    assert not [k for k in kernels if k["reloads"]], json.dumps(kernels)

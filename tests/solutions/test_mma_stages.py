@@ -1,0 +1,118 @@
+"""mma_fused on the GPU, stage by stage, with every architecture's paths and grids forced onto it."""
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from unittest import mock
+
+import hopper_stages as stages
+import mma_small_layer as small
+import pytest
+import torch
+
+from solutions.kernels.build_library import build_library, find_toolkit, load_library
+
+pytestmark = [pytest.mark.gpu, pytest.mark.xdist_group("mma stages")]
+
+DEVICE = "cuda"
+ARCHITECTURE = "9.0"  # plain: no `a` target
+OWN = (227, 1, 1)
+COUNTS = {  # every CTA routes all tokens; a grid barrier; the most tokens
+    "full": (1, 7, 12, 13, 80, 256),
+    "qwen3-next": (3, 60, 256),
+    "kimi-k2-ep8": (3, 80, 256),
+    "minimax-m2": (3, 80, 256),
+    "deepseek-v3-ep8-routed": (3, 80, 256),
+}
+FORCED = [configuration for configuration in small.CONFIGURATIONS if configuration != OWN]
+GRIDS = (58, 66, 84, 108, 114)
+BUILDS = [(geometry, OWN) for geometry in COUNTS] + [("full", configuration) for configuration in FORCED]
+
+
+@pytest.fixture(scope="session")
+def libraries():
+    """Definition and configuration -> compiled test build; all are compiled at once."""
+
+    def build(of):
+        geometry, configuration = of
+        flags = small.flags(configuration)
+        return build_library("mma_stages", small.stage_sources(geometry), architecture=ARCHITECTURE, flags=flags)
+
+    # each build sets these variables and puts them back
+    same = {"TVM_FFI_CUDA_ARCH_LIST": ARCHITECTURE, "CUDA_HOME": str(find_toolkit())}
+    with mock.patch.dict(os.environ, same), ThreadPoolExecutor() as pool:
+        return dict(zip(BUILDS, map(load_library, pool.map(build, BUILDS)), strict=True))
+
+
+@pytest.fixture(scope="module")
+def weights_of():
+    """Definition -> its weights on the device; those of one definition at a time, as they are gigabytes."""
+    kept = {}
+
+    def get(geometry):
+        if geometry not in kept:
+            kept.clear()
+            kept[geometry] = stages.weights(stages.sizes(geometry), DEVICE)
+        return kept[geometry]
+
+    yield get
+    kept.clear()
+
+
+def check(library, of, arguments, ctas=0):
+    """Run the layer; assert that each stage is right. Returns the output."""
+    output, arrays, _ = stages.call(library, of, arguments, ctas)
+    inter = of["intermediate_size"]
+    h = arrays["h"].view(torch.float16).view(-1, inter)
+    scale = arrays["h_scale"].view(torch.float32).view(-1, inter // 32)
+    assert not arrays["counters"].any(), "counters are zero after a launch"
+    assert (fault := small.first_fault(of, arguments, output, h, scale)) is None, fault
+    return output
+
+
+@pytest.mark.parametrize(("geometry", "num_tokens"), [(name, count) for name in COUNTS for count in COUNTS[name]])
+def test_every_stage_is_right(libraries, weights_of, geometry, num_tokens):
+    """A user would miss: which stage of a wrong layer to look at, at the real widths of four models."""
+    of = stages.sizes(geometry)
+    arguments = stages.tokens(of, num_tokens, DEVICE) | weights_of(geometry)
+    check(libraries[geometry, OWN], of, arguments)
+
+
+@pytest.mark.parametrize("num_tokens", [7, 80, 256])
+@pytest.mark.parametrize("configuration", FORCED, ids=small.CONFIGURATIONS.get)
+def test_other_architectures_paths(libraries, weights_of, configuration, num_tokens):
+    """A user would miss: wrong answers on a GPU that nobody here has: cp.async, integer unpacking, less memory."""
+    of = stages.sizes("full")
+    arguments = stages.tokens(of, num_tokens, DEVICE) | weights_of("full")
+    check(libraries["full", configuration], of, arguments)
+
+
+@pytest.mark.parametrize("num_tokens", [7, 80])
+@pytest.mark.parametrize("ctas", GRIDS)
+def test_other_grids(libraries, weights_of, ctas, num_tokens):
+    """A user would miss: columns that no CTA has on a GPU with fewer multiprocessors."""
+    of = stages.sizes("full")
+    arguments = stages.tokens(of, num_tokens, DEVICE) | weights_of("full")
+    check(libraries["full", OWN], of, arguments, ctas)
+
+
+def test_a_call_repeats_bit_for_bit(libraries, weights_of):
+    """A user would miss: answers that differ from call to call."""
+    of = stages.sizes("full")
+    arguments = stages.tokens(of, 80, DEVICE) | weights_of("full")
+    first = check(libraries["full", OWN], of, arguments)
+    for _ in range(20):
+        assert torch.equal(stages.call(libraries["full", OWN], of, arguments, 0)[0], first)
+
+
+def test_all_tokens_at_few_experts(libraries, weights_of):
+    """A user would miss: chunks of 24 rows, ten for an expert, as the largest tiles are hardly met otherwise."""
+    of = stages.sizes("full")
+    arguments = stages.tokens(of, 256, DEVICE)
+    offset = arguments["local_expert_offset"]
+    arguments["routing_logits"][:, offset : offset + 3] += 3
+    clear = stages.is_clear(of, arguments["routing_logits"], arguments["routing_bias"])
+    assert clear.sum() > 128
+    for name in ("routing_logits", "hidden_states"):
+        arguments[name] = arguments[name][clear].contiguous()
+    arguments["hidden_states_scale"] = arguments["hidden_states_scale"][:, clear].contiguous()
+    check(libraries["full", OWN], of, arguments | weights_of("full"))

@@ -1,0 +1,36 @@
+"""compute-sanitizer on a script that runs a test build and says of each layer whether every stage is right."""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+from harness.core import paths
+
+from solutions.kernels.build_library import find_toolkit
+
+SUPPORT = paths.ROOT / "tests" / "support"
+RIGHT = "every stage is right"
+LIMIT_S = 300
+
+
+def errors(options, script, library, layers):
+    """How many errors the tool reports, and the end of what was said; each of the layers must be right all the same."""
+    toolkit = find_toolkit()
+    tool = toolkit and toolkit / "bin" / "compute-sanitizer"
+    if tool is None or not tool.exists():
+        pytest.skip("compute-sanitizer is not beside nvcc")
+    searched = os.pathsep.join(map(str, (paths.ROOT, SUPPORT, os.environ.get("PYTHONPATH", ""))))
+    done = subprocess.run(
+        [tool, *options, sys.executable, script, library],
+        env=os.environ | {"PYTHONPATH": searched},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+    )
+    said = done.stdout + done.stderr
+    assert done.stdout.count(RIGHT) == layers, said[-6000:]
+    summary = re.search(r"SUMMARY: .*?(\d+) errors", said)
+    assert summary, said[-6000:]
+    return int(summary.group(1)), said[-6000:]
