@@ -1,6 +1,8 @@
 """What tests may import, and which of them this machine can run; before any of them is imported."""
 
+import importlib
 import os
+import sys
 import tempfile
 from collections import Counter
 
@@ -45,3 +47,25 @@ def poisoned_scratch():
 def no_gpu(monkeypatch):
     """As on a machine without a CUDA device."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+
+@pytest.fixture(scope="module")
+def import_packed(tmp_path_factory):
+    """mma_fused.build, say -> that module of the packed solution, of which nothing else is imported or compiled."""
+    from harness.packing import pack
+
+    parent, solutions = tmp_path_factory.mktemp("packed"), set()
+
+    def get(dotted):
+        name = dotted.partition(".")[0]
+        if name not in solutions:
+            (folder,) = pack.pack_packages([name], parent, [])
+            (folder / "__init__.py").unlink()  # it imports main.py, which compiles
+            solutions.add(name)
+        return importlib.import_module(dotted)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(parent)
+        yield get
+    for module in [module for module in sys.modules if module.partition(".")[0] in solutions]:
+        del sys.modules[module]

@@ -6,8 +6,6 @@ full one. Solutions that are made for other hardware are skipped, but for their 
 
 import ast
 import hashlib
-import importlib
-import sys
 from types import SimpleNamespace
 
 import pytest
@@ -488,17 +486,11 @@ def test_wrong_scalars_are_refused(layer, geometry, name, value):
 
 
 @pytest.mark.parametrize("name", ["hopper_fused", "mma_fused"])
-def test_a_bool_is_refused_before_the_binding(monkeypatch, tmp_path, name):
+def test_a_bool_is_refused_before_the_binding(import_packed, monkeypatch, name):
     """A user would miss: the binding takes True for 1, and experts of another rank are computed."""
-    (folder,) = pack.pack_packages([name], tmp_path, [])
-    (folder / "__init__.py").unlink()  # it imports main.py, which compiles
-    monkeypatch.syspath_prepend(tmp_path)
-    build = importlib.import_module(f"{name}.build")
     layer = SimpleNamespace(run_layer=lambda *_: pytest.fail("reached the binding"))
-    monkeypatch.setattr(build, "load_kernels", lambda: layer)
-    main = importlib.import_module(f"{name}.main")
-    for module in [module for module in sys.modules if module.partition(".")[0] == name]:
-        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setattr(import_packed(f"{name}.build"), "load_kernels", lambda: layer)
+    main = import_packed(f"{name}.main")
     for argument in ("local_expert_offset", "routed_scaling_factor"):
         with pytest.raises(ValueError, match="got bool, want|is on cpu, want a CUDA device"):
             main.run(**inputs("small", 3) | {argument: True})

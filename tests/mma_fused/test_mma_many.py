@@ -1,24 +1,19 @@
-"""mma_fused's Triton kernels above 256 tokens: the fp16 products against their plain statements, and what the compiler
-makes of every tile on every architecture."""
+"""mma_fused above 256 tokens: the fp16 GEMMs against their plain statements, and which tiles are chosen."""
 
-import importlib
-import json
 import sys
-from functools import cache
 from unittest import mock
 
 import ahead_of_time
-import mma_many_compiled
+import mma_compiled
+import mma_small_layer as small
 import pytest
 import torch
 from harness.operators import catalogue
-from harness.packing import manifest, pack
+from harness.packing import manifest
 
 from solutions.kernels.permute import permute_ref
-from solutions.mma_fused.targets import TARGETS
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-ARCHITECTURES = [f"sm_{architecture.replace('.', '')}" for architecture in TARGETS]
 MOST_TOKENS = 256  # of the one launch
 # the interpreter has no inline assembly
 AS_BYTES = [False, pytest.param(True, marks=pytest.mark.gpu)]
@@ -27,16 +22,9 @@ pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array:Deprecati
 
 
 @pytest.fixture(scope="module")
-def module(tmp_path_factory):
-    """Name of a module of the solution -> the module, as it is packed; none of them compiles CUDA."""
-    parent = tmp_path_factory.mktemp("packed")
-    (folder,) = pack.pack_packages(["mma_fused"], parent, [])
-    (folder / "__init__.py").unlink()  # it imports main.py, which compiles
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(parent)
-        yield lambda name: importlib.import_module(f"mma_fused.many_tokens.{name}")
-    for name in [name for name in sys.modules if name.partition(".")[0] == "mma_fused"]:
-        del sys.modules[name]
+def module(import_packed):
+    """Name of a module of many_tokens -> the module."""
+    return lambda name: import_packed(f"mma_fused.many_tokens.{name}")
 
 
 def fp8(*shape):
@@ -152,10 +140,8 @@ def test_unpacking_is_exact(module):
 
 # ---- tiles ----
 
-COUNTS = mma_many_compiled.COUNTS  # one for each choice of "full", where a rule chooses
 
-
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", small.ARCHITECTURES)
 def test_every_token_count_has_tiles(module, architecture):
     """A user would miss: an architecture that is listed, and refused above 256 tokens."""
     choose, most = module("choose_tiles").choose_many, ahead_of_time.MULTIPROCESSORS[architecture]
@@ -166,34 +152,5 @@ def test_every_token_count_has_tiles(module, architecture):
         choices = {choose(architecture, "", most, sizes, share, t) for t in range(MOST_TOKENS + 1, 2**17, 97)}
         for gemm1, gemm2, *_ in choices:
             assert gemm1.block_m % gemm2.block_m == 0 and gemm1.programs and gemm2.programs
-        if geometry == "full":
-            assert choices == {choose(architecture, "", most, sizes, share, t) for t in COUNTS}
-
-
-@pytest.fixture(scope="module")
-def compiled(tmp_path_factory):
-    """Architecture, FILE::FUNCTION and definition -> what ahead_of_time.py says of each kernel."""
-    return cache(lambda *of: mma_many_compiled.compiled(*of, folder=tmp_path_factory.mktemp("packed")))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_compiles_as_recorded(compiled, architecture):
-    """A user would miss: sums spilled to memory, or a launch that asks for more shared memory than there is."""
-    kernels = compiled(architecture)
-    assert not [k for k in kernels if k["reloads"] or (k["reloads"] is None and k["stack"])], json.dumps(kernels)
-    most = TARGETS[f"{architecture[3:-1]}.{architecture[-1]}"].smem_kib * 1024
-    assert not [k for k in kernels if k["shared"] > most], json.dumps(kernels)
-    known = mma_many_compiled.recorded()[architecture]
-    tiles = [mma_many_compiled.row(architecture, k) for k in kernels if mma_many_compiled.is_gemm(k)]
-    # another release of the compiler may use other registers
-    assert [r | {"registers": 0} for r in known] == [r | {"registers": 0} for r in tiles]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("architecture", ["sm_80", "sm_100"])
-def test_the_routed_form_compiles_as_well(compiled, architecture):
-    """A user would miss: a form that spills where the other one does not."""
-    kernels = compiled(architecture, "many_tokens/layer.py::many_tokens_routed", "deepseek-v3-ep8-routed")
-    assert {k["kernel"] for k in kernels if mma_many_compiled.is_gemm(k)}
-    assert not [k for k in kernels if k["reloads"]], json.dumps(kernels)
+        if geometry == "full":  # what test_mma_compile.py compiles are all of them
+            assert choices == {choose(architecture, "", most, sizes, share, t) for t in mma_compiled.MANY_TOKENS}

@@ -1,4 +1,4 @@
-"""hopper_fused and mma_fused where the choice of experts is not clear, on two host threads, and beyond a limit."""
+"""The CUDA solutions where the choice of experts is not clear, on two host threads, and beyond a limit."""
 
 import threading
 

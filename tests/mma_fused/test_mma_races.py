@@ -1,0 +1,64 @@
+"""mma_fused's one launch on the host under ThreadSanitizer, which takes each CUDA thread for a thread: accesses that
+no barrier, counter or mbarrier orders are reported (races_on_host.h)."""
+
+import subprocess
+
+import hopper_stages as stages
+import mma_host
+import mma_small_layer as small
+import pytest
+
+OF, CTAS = small.LAYERS["tiny"], 3  # of the four column tiles each CTA has one alone, and all share the last
+TMA, CP_ASYNC = (99, 1, 1), (99, 0, 1)
+CONFIGURATIONS = pytest.mark.parametrize("configuration", [TMA, CP_ASYNC], ids=["TMA", "cp.async"])
+RACE = "ThreadSanitizer: data race"
+# configuration, file, and the text whose lack must be noticed
+BARRIERS = {
+    "a stage is read": (TMA, "weights.cuh", "    __syncwarp();\n    load(stage);", "    load(stage);"),
+    "other lanes' copies": (CP_ASYNC, "weights.cuh", "    __syncwarp();  // the other lanes' copies\n", ""),
+    "parts are read": (TMA, "gemm1_swiglu.cuh", "    __syncthreads();\n  }\n}", "  }\n}"),
+    "row maxima": (TMA, "gemm1_swiglu.cuh", "  named_barrier_sync(kBarAmax, kMTiles * kWarp);\n", ""),
+    "others' sums": (TMA, "gemm2_combine.cuh", "      counter_wait(added, splits);\n", ""),
+}
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module", autouse=True)
+def sanitizer(tmp_path_factory):
+    command = ["c++", "-fsanitize=thread", "-x", "c++", "-", "-o", tmp_path_factory.mktemp("tsan") / "none"]
+    if subprocess.run(command, input=b"int main() {}", capture_output=True).returncode:
+        pytest.skip("the compiler has no ThreadSanitizer")
+
+
+@pytest.fixture
+def launched(tmp_path, monkeypatch):
+    """Sources, configuration and tokens -> the finished process, and the layer's first wrong stage."""
+    monkeypatch.setenv("TSAN_OPTIONS", "history_size=3")
+
+    def get(texts, configuration, num_tokens):
+        program = mma_host.build(texts, mma_host.LAYER, configuration, tmp_path, "-g", "-fsanitize=thread")
+        arguments = stages.tokens(OF, num_tokens, "cpu", seed=num_tokens) | stages.weights(OF, "cpu")
+        done, found = mma_host.launch(program, OF, arguments, CTAS, tmp_path)
+        return done, small.first_fault(OF, arguments, *found)
+
+    return get
+
+
+@CONFIGURATIONS
+@pytest.mark.parametrize("num_tokens", [5, 20])  # every CTA routes all; a grid barrier
+def test_every_access_is_ordered(launched, configuration, num_tokens):
+    """A user would miss: a value read before it is written, on a GPU or at a load where the timing is another."""
+    done, fault = launched(mma_host.sources(OF), configuration, num_tokens)
+    assert RACE not in done.stderr and done.returncode == 0, done.stderr[:4000]
+    assert fault is None, fault
+
+
+@pytest.mark.parametrize("barrier", BARRIERS)
+def test_a_missing_barrier_is_noticed(launched, barrier):
+    """A user would miss: the test above passing whatever the kernel does."""
+    configuration, name, text, instead = BARRIERS[barrier]
+    texts = mma_host.sources(OF)
+    assert texts[name].count(text) == 1
+    done, _ = launched(texts | {name: texts[name].replace(text, instead)}, configuration, 5)
+    assert RACE in done.stderr
