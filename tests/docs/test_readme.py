@@ -3,7 +3,7 @@
 import re
 
 from harness.core import paths
-from harness.report.blocks import results
+from harness.report.blocks import results, solutions
 from harness.results import comparison
 from recorded import DEFAULT, RECORDS, trace, trace_set
 
@@ -118,3 +118,11 @@ def test_the_readme_is_short_and_its_tables_fit():
     for row in re.findall(r"^\|.*\|$", text.split("<!-- generated: results -->")[1].split("<!-- end of")[0], re.M):
         cells = [cell.strip().replace("*", "") for cell in row.strip("|").split("|")]
         assert sum(26 + 8.5 * len(cell) for cell in cells) <= 838, row
+
+
+def test_a_solution_is_run_where_it_has_a_trace(tmp_path):
+    """A reader would take a solution that is only written for a GPU for one that was tried there."""
+    text = solutions.gpus(built(tmp_path, measured("triton_fused_v2", hardware="NVIDIA B200", sha1="before")))
+    was_run = {row.split("(")[0].strip("| "): row.split(" | ")[1] for row in text.splitlines()[2:]}
+    assert was_run["sm_100"] == "`triton_fused_v2`" and was_run["sm_90"] == "none"
+    assert "`triton_fused_v2`" in text.split("sm_90")[1].splitlines()[0]

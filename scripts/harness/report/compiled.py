@@ -40,7 +40,8 @@ def block() -> str:
         + [counted(row["mma"]), counted(row["copies"])]
         for row in read(RECORD)
     ]
-    return Table(HEAD, [cells], caption="Instructions are counted in the machine code, which has a copy of each loop for chunks of up to 8, 16 and 24 rows.").markdown()
+    caption = "Instructions are counted in the machine code, which has a loop each for chunks of 8, 16 and 24 rows."
+    return Table(HEAD, [cells], caption=caption).markdown()
 
 
 def joined(values: list[str]) -> str:

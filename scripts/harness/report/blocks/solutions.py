@@ -99,12 +99,13 @@ def gpus(found: Comparison) -> str:
     written = {name: manifest.read_manifest(name).target_hardware for name in manifest.solutions_of(FP8_MOE)}
     rows = {}
     for target in get_args(manifest.Hardware):
-        names = [name for name, targets in written.items() if target in targets and target in GPUS.values()]
-        there = tuple(name for name in names if (name, target) in run)
-        if names:
-            rows.setdefault((there, tuple(name for name in names if name not in there)), []).append(target)
+        names = [name for name, targets in written.items() if target in targets]
+        if names and target in GPUS.values():
+            was_run = tuple(name for name in names if (name, target) in run)
+            not_run = tuple(name for name in names if name not in was_run)
+            rows.setdefault((was_run, not_run), []).append(target)
     cells = [
-        [", ".join(map(called, targets)), *(", ".join(f"`{name}`" for name in names) or "none" for names in solutions)]
-        for solutions, targets in rows.items()
+        [", ".join(map(called, targets)), *(", ".join(f"`{name}`" for name in names) or "none" for names in columns)]
+        for columns, targets in rows.items()
     ]
     return Table(GPU_HEAD, [cells], words=len(GPU_HEAD)).markdown()
