@@ -1,7 +1,7 @@
 """choose_tiles: which Triton kernels and tiles many tokens take. Host code only; no GPU is asked.
 
-Up to sm_89 Triton has no TMA, and up to sm_86 no FP8 at all: fp16 products, whose tiles fit the 99 KB of shared memory
-of sm_86 and sm_89. From sm_90 on: triton_fused_v2's FP8 products, on sm_90 with its tiles. No tile reads spilled
+Up to sm_89 there is no TMA, and up to sm_86 Triton has no FP8 at all: fp16 GEMMs, whose tiles fit the 99 KB of shared
+memory of sm_86 and sm_89. From sm_90 on: triton_fused_v2's FP8 GEMMs, on sm_90 with its tiles. No tile reads spilled
 registers back; none but sm_90's has been run.
 """
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from ..tiles import Choice, by_rule, choose
 
-FP16_PRODUCTS = ("sm_80", "sm_86", "sm_89")
+FP16_GEMMS = ("sm_80", "sm_86", "sm_89")
 WITHOUT_FP8 = ("sm_80", "sm_86")
 
 
@@ -35,11 +35,11 @@ def choose_many(architecture, gpu, multiprocessors, geometry, share, num_tokens)
     """Tiles for num_tokens >= 1 tokens; arguments as `choose` of tiles.py has them.
 
     Returns:
-        A `Choice` of tiles.py, or an `Fp16Choice` where FP16_PRODUCTS has the architecture.
+        A `Choice` of tiles.py, or an `Fp16Choice` where FP16_GEMMS has the architecture.
     """
     if architecture == "sm_90":
         return choose(architecture, gpu, multiprocessors, geometry, share, num_tokens)
-    if architecture in FP16_PRODUCTS:
+    if architecture in FP16_GEMMS:
         choice = fp16_tiles(geometry, share, num_tokens, architecture in WITHOUT_FP8)
     else:
         choice = fp8_tiles(architecture, multiprocessors, geometry, share, num_tokens)

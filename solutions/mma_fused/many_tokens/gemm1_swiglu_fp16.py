@@ -1,10 +1,9 @@
 """gemm1_swiglu_fp16: x . W13^T for each expert's rows and SwiGLU, h in fp16 with a power of two for 128 columns.
 
-For GPUs whose Triton has no descriptors and no FP8 product, or where fp16 keeps up with memory as well: both operands
-come through asynchronous copies as FP8, become fp16 in registers, and fp16 tensor cores multiply them. Sums take the
-block scales every 128 of K, in fp32.
+For GPUs without TMA, on which Triton has no FP8 before sm_89: both operands come through asynchronous copies as FP8,
+become fp16 in registers, and fp16 tensor cores multiply them. Each step's result is scaled and added in fp32.
 
-Map of the kernel: a persistent grid over (row tile, 128 columns of h), rows in expert order; the products are
+Map of the kernel: a persistent grid over (row tile, 128 columns of h), rows in expert order; the MMAs are
 W[128, K] . x[BLOCK_M, K]^T for up and for gate.
 """
 
@@ -49,7 +48,7 @@ def gemm1_swiglu_fp16_kernel(
     TOP_K: tl.constexpr,
     GATE_FIRST: tl.constexpr,
     ROW_MAJOR: tl.constexpr,
-    SCALE: tl.constexpr,  # of the products, for what unpacking leaves out
+    SCALE: tl.constexpr,  # of both operands, what unpacking leaves out
 ):
     BLOCK: tl.constexpr = 128
     NUM_N: tl.constexpr = I // BLOCK
@@ -96,14 +95,14 @@ def gemm1_swiglu_fp16_kernel(
 
 
 def gemm1_swiglu_fp16(x, x_scale, w, w_scale, permutation, tile, as_bytes):
-    """First grouped product and activation.
+    """First grouped GEMM and SwiGLU.
 
     Args:
         x: [T, H] float8_e4m3fn; x_scale: [H/128, T] float32, or [T, H/128] with SCALES_ROW_MAJOR.
         w: [E_local, 2I, H] float8_e4m3fn, `up` rows first, or `gate` rows with GATE_FIRST.
         w_scale: [E_local, 2I/128, H/128] float32.
         permutation: `permute`'s result for tile.block_m.
-        tile: block_m, group, programs, num_warps, num_stages (see choose_tiles.py).
+        tile: an Fp16Tile of choose_tiles.py.
         as_bytes: unpack FP8 by integer operations.
 
     Returns:

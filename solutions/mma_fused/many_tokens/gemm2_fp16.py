@@ -2,7 +2,7 @@
 
 Weights come through asynchronous copies as FP8 and become fp16 in registers. Scales are promoted as in gemm1.
 
-Map of the kernel: a persistent grid over (row tile, 128 columns of y); the product is W2[128, K] . h[BLOCK_M, K]^T.
+Map of the kernel: a persistent grid over (row tile, 128 columns of y); the MMAs are W2[128, K] . h[BLOCK_M, K]^T.
 """
 
 import torch
@@ -34,7 +34,7 @@ def gemm2_fp16_kernel(
     BLOCK_M: tl.constexpr,
     STEP: tl.constexpr,  # of K: 128, or less where more would leave the registers
     GROUP: tl.constexpr,
-    SCALE: tl.constexpr,  # of the products, for what unpacking leaves out
+    SCALE: tl.constexpr,  # of the weights, what unpacking leaves out
 ):
     BLOCK: tl.constexpr = 128
     NUM_K: tl.constexpr = I // BLOCK
@@ -63,7 +63,7 @@ def gemm2_fp16_kernel(
 
 
 def gemm2_fp16(h, h_scale, w, w_scale, permutation, first_column, y, tile, as_bytes):
-    """Second grouped product, for y.shape[1] columns of the hidden size from first_column on.
+    """Second grouped GEMM, for y.shape[1] columns of the hidden size from first_column on.
 
     Args:
         h: [rows, I] float16; h_scale: [rows, I/128] float32.
@@ -72,7 +72,7 @@ def gemm2_fp16(h, h_scale, w, w_scale, permutation, first_column, y, tile, as_by
         first_column: a multiple of 128.
         y: [rows, num_columns] bfloat16, written, not yet weighed; num_columns a multiple of 128. Rows of unused tiles
             are left alone, rows of padding are of no meaning.
-        tile: block_m, group, programs, num_warps, num_stages (see choose_tiles.py).
+        tile: an Fp16Tile of choose_tiles.py.
         as_bytes: unpack FP8 by integer operations.
     """
     _, hidden, inter = w.shape

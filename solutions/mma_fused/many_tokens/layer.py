@@ -79,7 +79,7 @@ def _experts(expert, weight, first_expert, x, x_scale, w1, w1_scale, w2, w2_scal
     num_tokens, hidden = x.shape
     choice = choose_many(*gpu_of(x.device), (len(w1), hidden, w2.shape[2]), TOP_K / NUM_EXPERTS, num_tokens)
     permutation = permute(expert, len(w1), choice.gemm1.block_m, first_expert=first_expert)
-    h = _first_product(x, x_scale, w1, w1_scale, permutation, choice)
+    h = _gemm1_swiglu(x, x_scale, w1, w1_scale, permutation, choice)
     rows = permutation.pair_of_row.shape[0]
     width = hidden // column_slices(rows, hidden)
     y = torch.empty(rows, width, dtype=torch.bfloat16, device=x.device)
@@ -91,7 +91,7 @@ def _experts(expert, weight, first_expert, x, x_scale, w1, w1_scale, w2, w2_scal
         combine(y, permutation.row_of_pair, weight, output, first_column)
 
 
-def _first_product(x, x_scale, w, w_scale, permutation, choice):
+def _gemm1_swiglu(x, x_scale, w, w_scale, permutation, choice):
     """h and its scales, as the choice's gemm2 takes them."""
     tile = choice.gemm1
     if isinstance(choice, Fp16Choice):
