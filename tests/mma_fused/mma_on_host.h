@@ -329,7 +329,6 @@ inline uint4 load_shared_by_ctas(const void* p) { return *static_cast<const uint
 inline float load_shared_by_ctas_float(const float* p) { return *p; }
 inline void prefetch_l2(const void*) {}
 inline uint64_t l2_evict_first() { return 0; }
-inline uint64_t l2_evict_unchanged() { return 0; }
 
 // With NaN in E4M3, 480 if unpacked by integers.
 inline void spoil(uint8_t* to, size_t bytes) {
@@ -337,7 +336,7 @@ inline void spoil(uint8_t* to, size_t bytes) {
   memset(to, 0x7f, bytes);
 }
 
-inline void cp_async_16(void* smem, const void* gmem, uint64_t) {
+inline void cp_async_16(void* smem, const void* gmem) {
   spoil(static_cast<uint8_t*>(smem), 16);
   const Unseen machinery;
   if ((uintptr_t)smem % 16 || (uintptr_t)gmem % 16) fprintf(stderr, "cp.async: misaligned\n"), abort();

@@ -27,19 +27,6 @@
 #include "gemm2_combine.cuh"
 #include "permute.cuh"
 
-// For all threads, while their CTA waits for the other CTAs' routing: prefetches to L2 the weights that the CTA needs
-// first if the first experts all have rows. Left out where that is unlikely: a wrong guess costs bytes.
-__device__ __forceinline__ void prefetch_first_weights(const FusedArgs& args) {
-  const int expert = blockIdx.x / kSlices, slice = blockIdx.x % kSlices;
-  if (args.num_tokens * kTopK < kExperts || expert >= kLocal) return;
-  constexpr int kSteps = kStages * kWarps < kKSteps1 ? kStages * kWarps : kKSteps1;
-  for (int i = threadIdx.x; i < kUnitRows * kSteps; i += kThreads) {
-    const int row = i / kSteps, step = i % kSteps;
-    const int of_half = row / kSliceColumns * kInter + slice * kSliceColumns + row % kSliceColumns;
-    prefetch_l2(args.w1 + ((size_t)expert * 2 * kInter + of_half) * kHidden + step * kBlockK);
-  }
-}
-
 // For all threads: masks and routing weights of all tokens; the masks also in shared memory.
 __device__ __forceinline__ void route(Smem& s, const FusedArgs& args) {
   const int warp = threadIdx.x / kWarp;
@@ -52,9 +39,10 @@ __device__ __forceinline__ void route(Smem& s, const FusedArgs& args) {
     for (int t = blockIdx.x + gridDim.x * warp; t < args.num_tokens; t += gridDim.x * kWarps)
       token_experts(args, t, &scratch.mask[t / 32 * kPaddedLocal + t % 32], 32, scratch.weight[t]);
     __syncthreads();
-    if (threadIdx.x == 0) counter_arrive(&scratch.counters[kRouted]);
-    prefetch_first_weights(args);
-    if (threadIdx.x == 0) counter_wait(&scratch.counters[kRouted], gridDim.x);
+    if (threadIdx.x == 0) {
+      counter_arrive(&scratch.counters[kRouted]);
+      counter_wait(&scratch.counters[kRouted], gridDim.x);
+    }
     __syncthreads();
     for (int i = threadIdx.x; i < (args.num_tokens + 31) / 32 * kPaddedLocal; i += kThreads)
       routing.mask[i] = __ldcg(&scratch.mask[i]);
@@ -66,7 +54,6 @@ __global__ void __launch_bounds__(kThreads, 1)
     fused_layer(const __grid_constant__ TensorMaps maps, const __grid_constant__ FusedArgs args) {
   extern __shared__ __align__(1024) uint8_t smem_base[];
   Smem& s = *reinterpret_cast<Smem*>(smem_base);
-  prefetch_tokens(args);
   route(s, args);
   permute(s, args.num_tokens);
 

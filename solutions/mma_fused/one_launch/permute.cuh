@@ -65,13 +65,3 @@ __device__ __forceinline__ void permute(Smem& s, int num_tokens) {
   }
   __syncthreads();
 }
-
-// Prefetches all tokens to L2, where every CTA will look for them, before it is known which have rows here.
-__device__ __forceinline__ void prefetch_tokens(const FusedArgs& args) {
-  constexpr int kLine = 128;
-  const int thread = blockIdx.x * kThreads + threadIdx.x, threads = gridDim.x * kThreads;
-  const int lines = args.num_tokens * kKSteps1, scale_lines = (lines * 4 + kLine - 1) / kLine;
-  for (int i = thread; i < lines; i += threads) prefetch_l2(args.x + i * kLine);
-  for (int i = thread; i < scale_lines; i += threads)
-    prefetch_l2(reinterpret_cast<const uint8_t*>(args.x_scale) + i * kLine);
-}

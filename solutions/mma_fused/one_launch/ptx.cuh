@@ -57,11 +57,9 @@ __device__ __forceinline__ void prefetch_l2(const void* p) { asm volatile("prefe
 
 // ---- cp.async ----
 
-// 16 bytes; they bypass L1.
-__device__ __forceinline__ void cp_async_16(void* smem, const void* gmem, uint64_t policy) {
-  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(smem_addr(smem)), "l"(gmem),
-               "l"(policy)
-               : "memory");
+// 16 bytes; they bypass L1. Without an L2 policy: with one, nvcc 13.0 emits what an H200 calls an illegal instruction.
+__device__ __forceinline__ void cp_async_16(void* smem, const void* gmem) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(smem_addr(smem)), "l"(gmem) : "memory");
 }
 __device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // Waits until all but the thread's last kPending groups are in.
@@ -69,21 +67,15 @@ template <int kPending>
 __device__ __forceinline__ void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
+
+// ---- TMA: sm_90 and later ----
+
+#if MMA_FUSED_TMA
 __device__ __forceinline__ uint64_t l2_evict_first() {
   uint64_t p;
   asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(p));
   return p;
 }
-
-__device__ __forceinline__ uint64_t l2_evict_unchanged() {
-  uint64_t p;
-  asm volatile("createpolicy.fractional.L2::evict_unchanged.b64 %0, 1.0;" : "=l"(p));
-  return p;
-}
-
-// ---- TMA: sm_90 and later ----
-
-#if MMA_FUSED_TMA
 __device__ __forceinline__ void mbar_init(uint64_t* bar, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(smem_addr(bar)), "r"(arrivals) : "memory");
 }

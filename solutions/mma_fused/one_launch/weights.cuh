@@ -5,9 +5,6 @@
 #include "fused_layer.cuh"
 #include "ptx.cuh"
 
-// With up to this many chunks weights are loaded as evict_first, else as evict_unchanged: measured for hopper_fused.
-constexpr int kEvictFirstChunks = 8;
-
 // A place in the warp's list of units.
 struct UnitCursor {
   bool gemm2 = false, done = false;
@@ -42,7 +39,9 @@ struct WeightStream {
   const TensorMaps& maps;
   const FusedArgs& args;
   const int warp, lane;
-  const uint64_t policy;
+#if MMA_FUSED_TMA
+  const uint64_t policy = l2_evict_first();  // else they push tokens and h out of L2
+#endif
   UnitCursor next;  // the unit loaded last
   int stage = 0, phase = 0;  // of the unit that the warp multiplies next
 
@@ -51,8 +50,7 @@ struct WeightStream {
         maps(maps_),
         args(args_),
         warp(__shfl_sync(kFullWarp, threadIdx.x / kWarp, 0)),  // uniform, and the compiler knows it
-        lane(threadIdx.x % kWarp),
-        policy(smem.division.chunks <= kEvictFirstChunks ? l2_evict_first() : l2_evict_unchanged()) {
+        lane(threadIdx.x % kWarp) {
 #pragma unroll 1
     for (int i = 0; i < kStages; i++) load(i);
   }
@@ -103,7 +101,7 @@ struct WeightStream {
         const int row = 4 * i + first;
         // of a slice's rows, eight are of the first half and the next eight of the second
         const size_t source = next.gemm2 ? row : row / 16 * 8 + row % 8 + row / 8 % 2 * kInter;
-        cp_async_16(to + row * kBlockK + (piece ^ row % 8) * 16, from + source * pitch, policy);
+        cp_async_16(to + row * kBlockK + (piece ^ row % 8) * 16, from + source * pitch);
       }
 #endif
     }
