@@ -13,7 +13,7 @@ from harness.core.errors import UserError
 from harness.core.provenance import Provenance
 from harness.evaluation import sweep, sweep_record
 from harness.evaluation.sweep_record import TARGETS, Head, Point, Sweep
-from harness.evaluation.tolerances import TOLERANCES
+from harness.evaluation.tolerances import TOLERANCES, matched_ratios
 from harness.operators import routing_model
 from harness.operators.catalogue import FP8_MOE, GEOMETRIES
 from harness.operators.moe_fp8_block_scale import bound, routing_counts
@@ -120,6 +120,14 @@ def why_wrong(write):
 )
 def test_judgement(write, error):
     assert why_wrong(write) == error
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_an_output_that_is_not_finite_matches_nowhere(value):
+    """NaN is not beyond any tolerance: `moebench apply` and `moebench ep` would take it for right."""
+    output = torch.ones(40, 8)
+    output[3, 5] = value
+    assert matched_ratios(output, torch.ones(40, 8)) == dict.fromkeys(TOLERANCES, 0.0)
 
 
 def python_solution(name, body):

@@ -16,7 +16,7 @@ from flashinfer_bench.compile import BuilderRegistry, Runnable
 from harness.core.errors import CannotRun
 from harness.evaluation.calling import call, first_line, with_outputs
 from harness.evaluation.sweep_record import TARGETS, Point
-from harness.evaluation.tolerances import TOLERANCES, Tolerance, matched_ratios
+from harness.evaluation.tolerances import Tolerance, judged
 from harness.operators import routing_kinds
 from harness.operators.catalogue import BY_NAME, definition
 from harness.operators.moe_fp8_block_scale import ROUTED_SCALING_FACTOR
@@ -65,15 +65,9 @@ def judge(
     Raises ValueError for an output of another shape or dtype than expected, and whatever the solution raises.
     """
     first, second = (call(full, runnable, inputs, device) for _ in range(2))
-    if (first.shape, first.dtype) != (expected.shape, expected.dtype):
-        got, want = (f"{tuple(x.shape)} {x.dtype}" for x in (first, expected))
-        raise ValueError(f"output: got {got}, want {want}")
-    finite = bool(first.isfinite().all())
-    matched = matched_ratios(first, expected) if finite else dict.fromkeys(TOLERANCES, 0.0)
+    matched, error = judged(first, expected, tolerance)
     repeatable = torch.equal(first.view(torch.int16), second.view(torch.int16))
-    error = None if repeatable else "two runs differ"
-    if matched[tolerance.name] < tolerance.ratio:
-        error = f"matched {matched[tolerance.name]:.4f}, want {tolerance.ratio:g} at {tolerance.name}"
+    error = error or (None if repeatable else "two runs differ")
     return {"matched": matched, "repeatable": repeatable, "error": error}
 
 
