@@ -22,7 +22,7 @@ import recorded as recorded_traces
 import torch
 from harness import cli
 from harness.core import paths
-from harness.evaluation.selection import build_ahead
+from harness.evaluation.selection import build_slow
 from harness.packing import eligibility, manifest, pack, problem
 from harness.report.blocks import solutions as solutions_block
 from harness.results import comparison
@@ -565,7 +565,7 @@ def test_the_user_is_told_before_a_long_build(tmp_path, body, outcome):
     assert "minutes" not in packed.model_dump_json()
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
-        build_ahead("slow", moe.definition("small"), packed, "compiles for minutes", print)
+        build_slow({"slow": packed}, {"slow": "compiles for minutes"}, "small", print)
     before, after = said.getvalue().split("-- loaded --")
     assert "slow: building; on first use it compiles for minutes" in before
     assert f"slow: {outcome}" in after and "apart from the runs below" in " ".join(after.split())

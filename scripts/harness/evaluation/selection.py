@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
-from flashinfer_bench import Definition, Solution
+from flashinfer_bench import Solution
 from flashinfer_bench.utils import env_snapshot
 
 from harness.core.arguments import check_cache
@@ -101,17 +101,12 @@ def first_uses(names: Iterable[str]) -> dict[str, str]:
 
 
 def build_slow(solutions: dict[str, Solution], notes: dict[str, str], geometry: str, say: Say) -> None:
-    """Build those that have a note, see `first_uses`."""
-    for name, note in notes.items():
-        build_ahead(name, definition(geometry), solutions[name], note, say)
-
-
-def build_ahead(name: str, full: Definition, solution: Solution, note: str, say: Say) -> None:
-    """Build a solution before any is judged; note: what the first use takes.
+    """Build those that have a note, see `first_uses`, before any is judged.
 
     A build that fails is only reported here: the run judges it COMPILE_ERROR.
     """
-    say(f"{name}: building; on first use it {note}")
-    seconds, error = build_timed(full, solution)
-    outcome = f"not built: {error.splitlines()[0]}" if error else "built"
-    say(f"{name}: {outcome} in {seconds:.1f} s, apart from the runs below")
+    for name, note in notes.items():
+        say(f"{name}: building; on first use it {note}")
+        seconds, error = build_timed(definition(geometry), solutions[name])
+        outcome = f"not built: {error.splitlines()[0]}" if error else "built"
+        say(f"{name}: {outcome} in {seconds:.1f} s, apart from the runs below")
