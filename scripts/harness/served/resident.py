@@ -10,7 +10,6 @@ from harness.operators import routing_model
 from harness.operators.catalogue import GEOMETRIES, RENORM, definition, operator, router
 from harness.operators.moe_fp8_block_scale import ROUTED_SCALING_FACTOR
 from harness.operators.moe_fp8_block_scale_routed import ROUTER_INSIDE
-from harness.operators.roofline import Counts
 from harness.operators.routing_kinds import offset_of
 
 STATES = ("hidden_states", "hidden_states_scale")  # which all layers share
@@ -46,16 +45,11 @@ class Resident:
 
     def bound_ms(self, num_tokens: int) -> float:
         """The sum of the layers' roofline bounds."""
+        of = GEOMETRIES[self.geometry]
         return sum(
-            operator(self.geometry).bound(num_tokens, counts(local[:num_tokens], self.geometry), self.geometry).ms
-            for local in self.local
+            operator(self.geometry).bound(num_tokens, routing_model.local_counts(chosen, of), self.geometry).ms
+            for chosen in (local[:num_tokens].cpu().numpy() for local in self.local)
         )
-
-
-def counts(local: torch.Tensor, geometry: str) -> Counts:
-    """local as in Resident."""
-    here = (local >= 0) & (local < GEOMETRIES[geometry]["num_local_experts"])
-    return Counts(rows=int(here.sum()), tokens=int(here.any(dim=1).sum()), active=len(local[here].unique()))
 
 
 def layer_bytes(geometry: str, num_tokens: int) -> int:
