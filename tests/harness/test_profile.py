@@ -28,6 +28,7 @@ from harness.profiling.side_by_side import compare
 from harness.profiling.stages import HOST_OPERATIONS, busy_us, kernel_times, stage_times, warnings
 from harness.report import profiles
 from harness.report.profiles import kernels, tables
+from harness.timing import gpu_clock
 from rich.console import Console
 
 from definitions.moe_fp8_block_scale import definition
@@ -401,11 +402,11 @@ def test_every_call_under_ncu_is_marked(monkeypatch):
     done = []
     monkeypatch.setattr(torch.cuda.profiler, "start", lambda: done.append("on"))
     monkeypatch.setattr(torch.cuda.profiler, "stop", lambda: done.append("off"))
-    monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: done.append(calls.SEPARATOR))
+    monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: done.append(gpu_clock.MARK))
     monkeypatch.setattr(calls, "device_here", lambda: "cpu")
     monkeypatch.setattr(calls, "build", lambda *_: python_runnable(lambda *args: done.append("call")))
     assert calls.main(["triton_fused_v2", "small", "one:1", "none:2"]) == 0
-    of_one = [*["call"] * calls.WARMUP_RUNS, "on", calls.SEPARATOR, "off", "on", "call", "off"]
+    of_one = [*["call"] * calls.WARMUP_RUNS, "on", gpu_clock.MARK, "off", "on", "call", "off"]
     assert done == of_one * 2
 
 
