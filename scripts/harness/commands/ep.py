@@ -84,11 +84,11 @@ def work(rank: int, ranks: int, device: str, args: argparse.Namespace) -> int:
             continue
         for chunks in cut:
             for name, counts, tokens, right in drawn:
-                found = check(mine, tokens, right, counts, tolerance, args.sum_in, chunks)
-                good = found.passed(tolerance)
+                matched, same = check(mine, tokens, right, counts, tolerance, args.sum_in, chunks)
+                good = same and matched >= tolerance.ratio
                 passed, checked = passed and good, checked + 1
-                verdict = f"{'PASSED' if good else 'FAILED'}  matched {found.matched:.4f}"
-                verdict += "" if found.same else ", another answer the second time"
+                verdict = f"{'PASSED' if good else 'FAILED'}  matched {matched:.4f}"
+                verdict += "" if same else ", another answer the second time"
                 say(f"{way}  {name}, {counted(chunks, 'chunk')}  {verdict}")
         for tokens in args.tokens if device != "cpu" else ():
             point = measure(mine, tokens, args.sum_in, device, cut, args.graph)

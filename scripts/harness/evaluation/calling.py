@@ -20,6 +20,13 @@ def seeded_inputs(full: Definition, workload: Workload, trials: int, device: str
     return [gen_inputs(full, workload, device, stored) for _ in range(trials)]
 
 
+def first_tokens(value: object, shape: list[str] | None, num_tokens: int) -> object:
+    """An input without the tokens that follow, if it has any. shape: names of its axes, None of a scalar."""
+    if "seq_len" not in (shape or ()):
+        return value
+    return value.narrow(shape.index("seq_len"), 0, num_tokens).contiguous()
+
+
 def first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {str(error).strip()}".splitlines()[0]
 

@@ -14,7 +14,7 @@ from flashinfer_bench.bench.utils import gen_inputs
 from flashinfer_bench.compile import BuilderRegistry, Runnable
 
 from harness.core.errors import CannotRun
-from harness.evaluation.calling import call, first_line, with_outputs
+from harness.evaluation.calling import call, first_line, first_tokens, with_outputs
 from harness.evaluation.sweep_record import TARGETS, Point
 from harness.evaluation.tolerances import Tolerance, judged
 from harness.operators import routing_kinds
@@ -47,14 +47,11 @@ def with_routing(full: Definition, inputs: list, routing: dict[str, torch.Tensor
 
     routing: by input name, the first one [T, ...].
     """
-    num_tokens, found = len(next(iter(routing.values()))), []
-    for (name, spec), value in zip(full.inputs.items(), inputs, strict=True):
-        if name in routing:
-            value = routing[name].to(device)
-        elif "seq_len" in (spec.shape or ()):
-            value = value.narrow(spec.shape.index("seq_len"), 0, num_tokens).contiguous()
-        found.append(value)
-    return found
+    num_tokens = len(next(iter(routing.values())))
+    return [
+        routing[name].to(device) if name in routing else first_tokens(value, spec.shape, num_tokens)
+        for (name, spec), value in zip(full.inputs.items(), inputs, strict=True)
+    ]
 
 
 def judge(

@@ -1,11 +1,13 @@
 """A model's MoE layers in device memory, each with weights, scales and routing of its own, shared by all solutions."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 
 from harness.core.errors import CannotRun
 from harness.evaluation import memory
+from harness.evaluation.calling import first_tokens
 from harness.operators import routing_model
 from harness.operators.catalogue import GEOMETRIES, RENORM, definition, operator, router
 from harness.operators.moe_fp8_block_scale import ROUTED_SCALING_FACTOR
@@ -31,17 +33,12 @@ class Resident:
         """Each layer's arguments for its first tokens, in the definition's order."""
         full = definition(self.geometry)
 
-        def cut(name: str, value: object) -> object:
-            shape = full.inputs[name].shape or ()
-            if "seq_len" not in shape:
-                return value
-            return value.narrow(shape.index("seq_len"), 0, num_tokens).contiguous()
+        def cut(layer: dict[str, object], names: Iterable[str]) -> dict[str, object]:
+            return {name: first_tokens(layer[name], full.inputs[name].shape, num_tokens) for name in names}
 
-        of_all = {name: cut(name, self.layers[0][name]) for name in STATES}
-        return [
-            [of_all[name] if name in STATES else cut(name, layer[name]) for name in full.inputs]
-            for layer in self.layers
-        ]
+        of_all, own = cut(self.layers[0], STATES), [name for name in full.inputs if name not in STATES]
+        made = (of_all | cut(layer, own) for layer in self.layers)
+        return [[layer[name] for name in full.inputs] for layer in made]
 
     def bound_ms(self, num_tokens: int) -> float:
         """The sum of the layers' roofline bounds."""
