@@ -223,8 +223,7 @@ def spoiled(monkeypatch, tmp_path):
         main = folder / name / "main.py"
         assert old in main.read_text()
         main.write_text(main.read_text().replace(old, new))
-        monkeypatch.setattr(pack, "origins", lambda name, origins=pack.origins: origins(name, folder))
-        return pack.pack(name, folder)["small"]
+        return pack.pack(name)["small"]
 
     return make
 

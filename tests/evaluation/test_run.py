@@ -14,7 +14,7 @@ from harness.core import paths, provenance
 from harness.evaluation import cpu_judge, run, workers
 from harness.evaluation.tolerances import TOLERANCES
 from harness.operators import workloads
-from harness.packing import eligibility, manifest, pack
+from harness.packing import eligibility, manifest
 from harness.report import run_table
 from harness.results import trace_files
 from plain_solution import INPUTS, REFERENCE, RIGHT, solution
@@ -75,10 +75,8 @@ def test_a_repeated_run_sees_the_same_inputs(tmp_path, records):
 
 
 def test_value_returning_solutions_are_judged_too(tmp_path, records):
-    packed = solution(tmp_path, "pass", destination_passing_style=False)
-    main = tmp_path / "tiny" / "main.py"
-    main.write_text(f"{REFERENCE}\n\ndef run({INPUTS}):\n    return reference({INPUTS})\n")
-    packed = pack.pack("tiny", tmp_path)["small"]
+    main = f"{REFERENCE}\n\ndef run({INPUTS}):\n    return reference({INPUTS})\n"
+    packed = solution(tmp_path, main=main, destination_passing_style=False)
     assert evaluate(packed, records[0]).status == EvaluationStatus.PASSED
 
 

@@ -42,8 +42,8 @@ TABLE = {"gemm1_swiglu_quant_kernel": "gemm1 + swiglu_quant", "gemm1*": "gemm1",
 
 
 @pytest.fixture
-def folder(tmp_path):
-    """A solutions folder with a solution `tiny` and one based on it, `variant`."""
+def folder(tmp_path, monkeypatch):
+    """The solutions folder with a solution `tiny` and one based on it, `variant`."""
     manifest = """
         author = "tests"
         description = "Writes ones."
@@ -55,6 +55,7 @@ def folder(tmp_path):
         (tmp_path / name).mkdir()
         (tmp_path / name / "solution.toml").write_text(f'name = "{name}"\n{more}\n{manifest}')
     (tmp_path / "tiny" / "main.py").write_text("def run(*args):\n    args[-1].fill_(1)\n")
+    monkeypatch.setattr(paths, "SOLUTIONS", tmp_path)
     return tmp_path
 
 
@@ -209,18 +210,18 @@ def test_launches_are_checked_against_the_calls(per_call, line):
 
 def test_the_stages_never_enter_the_packed_solution(folder):
     """A user would miss: naming a stage marks all committed traces stale."""
-    before = pack.pack("tiny", folder)["full"]
+    before = pack.pack("tiny")["full"]
     add_stages(folder, '[stages]\n"ones*" = "ones"')
-    after = pack.pack("tiny", folder)["full"]
-    assert manifest.read_manifest("tiny", folder).stages == {"ones*": "ones"}
+    after = pack.pack("tiny")["full"]
+    assert manifest.read_manifest("tiny").stages == {"ones*": "ones"}
     assert after.hash() == before.hash() and after.model_dump_json() == before.model_dump_json()
 
 
 def test_a_variant_has_its_bases_stages_unless_it_has_its_own(folder):
     add_stages(folder, '[stages]\nones = "ones"')
-    assert manifest.read_manifest("variant", folder).stages == {"ones": "ones"}
+    assert manifest.read_manifest("variant").stages == {"ones": "ones"}
     add_stages(folder, '[stages]\ntwos = "twos"', "variant")
-    assert manifest.read_manifest("variant", folder).stages == {"twos": "twos"}
+    assert manifest.read_manifest("variant").stages == {"twos": "twos"}
 
 
 @pytest.mark.parametrize(
@@ -236,13 +237,13 @@ def test_a_variant_has_its_bases_stages_unless_it_has_its_own(folder):
 def test_a_malformed_table_gets_one_line(folder, text, message):
     add_stages(folder, text)
     with pytest.raises(manifest.PackingError) as caught:
-        manifest.read_manifest("tiny", folder)
+        manifest.read_manifest("tiny")
     said = str(caught.value)
     assert said.startswith("tiny: ") and message in said and "\n" not in said
 
 
 def test_without_a_table_every_kernel_is_unassigned(folder):
-    assert manifest.read_manifest("tiny", folder).stages == {}
+    assert manifest.read_manifest("tiny").stages == {}
     assert [stage.stage for stage in stage_times(launched(("ones", 1.0)), {}, "device")] == [UNASSIGNED]
 
 

@@ -1,6 +1,7 @@
 """moebench tune: what is tried, left out, checked, recorded and kept; the small geometry in the interpreter."""
 
 import importlib
+import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from harness.core.errors import UserError
 from harness.core.provenance import Provenance
 from harness.operators import moe_fp8_block_scale
 from harness.operators.routing_kinds import offset_of
+from harness.packing import manifest
 from harness.report import tuning
 from harness.results import staleness
 from harness.tuning import bench as tune_bench
@@ -574,6 +576,8 @@ def pretended_gpu(main, tmp_path, monkeypatch):
     monkeypatch.setattr(tune_search, "event_times", timer)
     monkeypatch.setattr(prune, "left_out", lambda wanted, *_: {t: dict.fromkeys(vs) for t, vs in wanted.items()})
     monkeypatch.setattr(tune_search, "variants", lambda block_ms, group: FEW)
+    (tmp_path / tune_bench.SOLUTION).mkdir()
+    shutil.copy(paths.SOLUTIONS / tune_bench.SOLUTION / manifest.MANIFEST, tmp_path / tune_bench.SOLUTION)
     for name in ("SOLUTIONS", "TUNING"):
         monkeypatch.setattr(paths, name, tmp_path)
 
