@@ -647,8 +647,7 @@ def test_the_table_is_what_the_solution_then_runs(quick, tmp_path, monkeypatch):
     record = a_record(quick, tmp_path / "record.jsonl", monkeypatch)
     folder = tmp_path / "packed_solution"
     folder.mkdir()
-    for name in ("tiles.py",):
-        (folder / name).write_text((paths.SOLUTIONS / "triton_fused_v2" / name).read_text())
+    shutil.copy(paths.SOLUTIONS / "triton_fused_v2" / "tiles.py", folder)
     (folder / "tiles_nvidia_test_1_e32_h512_i256.py").write_text(table_source(record))
     monkeypatch.syspath_prepend(tmp_path)
     packed = importlib.import_module("packed_solution.tiles")

@@ -7,7 +7,7 @@ import torch
 
 from harness.core.errors import CannotRun
 from harness.evaluation import memory
-from harness.evaluation.calling import first_tokens
+from harness.evaluation.calling import first_tokens, random_fp8
 from harness.operators import routing_model
 from harness.operators.catalogue import GEOMETRIES, RENORM, definition, operator, router
 from harness.operators.moe_fp8_block_scale import ROUTED_SCALING_FACTOR
@@ -15,7 +15,6 @@ from harness.operators.moe_fp8_block_scale_routed import ROUTER_INSIDE
 from harness.operators.routing_kinds import offset_of
 
 STATES = ("hidden_states", "hidden_states_scale")  # which all layers share
-CHUNK = 1 << 26  # elements that are drawn at once in fp32, before they become FP8
 
 
 @dataclass(frozen=True)
@@ -70,14 +69,6 @@ def fitting(wanted: int, geometry: str, num_tokens: int, solutions: int, free: i
     return min(wanted, (free - beside) // each)
 
 
-def fill_fp8(shape: tuple[int, ...], device: str, source: torch.Generator) -> torch.Tensor:
-    """E4M3 of a normal distribution, drawn in place: never more than CHUNK elements in fp32."""
-    tensor = torch.empty(shape, dtype=torch.float8_e4m3fn, device=device)
-    for part in tensor.view(-1).split(CHUNK):
-        part.copy_(torch.randn(len(part), device=device, generator=source))
-    return tensor
-
-
 def scales(shape: tuple[int, ...], mean: float, device: str, source: torch.Generator) -> torch.Tensor:
     """Uniform from half to one and a half times the mean."""
     return mean * (0.5 + torch.rand(shape, device=device, generator=source))
@@ -110,7 +101,7 @@ def make(geometry: str, layers: int, num_tokens: int, device: str) -> Resident:
     hidden, intermediate = (GEOMETRIES[geometry][size] for size in ("hidden_size", "intermediate_size"))
     scalars = {"local_expert_offset": offset_of(geometry), "routed_scaling_factor": ROUTED_SCALING_FACTOR}
     shared = {
-        "hidden_states": fill_fp8(shapes["hidden_states"], device, source),
+        "hidden_states": random_fp8(shapes["hidden_states"], device, source),
         "hidden_states_scale": scales(shapes["hidden_states_scale"], 2.0, device, source),
     } | {name: value for name, value in scalars.items() if name in full.inputs}
     made, local = [], []
@@ -118,9 +109,9 @@ def make(geometry: str, layers: int, num_tokens: int, device: str) -> Resident:
         routed, experts = routing(f"served/{at}", geometry, num_tokens, device, source)
         local.append(experts - scalars["local_expert_offset"])
         weights = {
-            "gemm1_weights": fill_fp8(shapes["gemm1_weights"], device, source),
+            "gemm1_weights": random_fp8(shapes["gemm1_weights"], device, source),
             "gemm1_weights_scale": scales(shapes["gemm1_weights_scale"], hidden**-0.5, device, source),
-            "gemm2_weights": fill_fp8(shapes["gemm2_weights"], device, source),
+            "gemm2_weights": random_fp8(shapes["gemm2_weights"], device, source),
             "gemm2_weights_scale": scales(shapes["gemm2_weights_scale"], intermediate**-0.5, device, source),
         }
         made.append(shared | routed | weights)
