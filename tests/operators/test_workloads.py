@@ -22,7 +22,7 @@ from harness.operators import (
     routing_model,
     workloads,
 )
-from harness.operators.moe_fp8_block_scale import cases, routing, routing_counts, stored_scales
+from harness.operators.moe_fp8_block_scale import GEOMETRIES, cases, routing, routing_counts, stored_scales
 
 from definitions.moe_fp8_block_scale import definition, definition_name, route
 
@@ -200,7 +200,7 @@ def test_hard_cases_are_as_hard_as_they_say(made):
     assert np.bincount(local(made, by_name["one-expert-takes-all"]), minlength=32)[3] == 70
     assert by_name["offset-across-groups"].offset % 32
     assert {case.offset for case in SMALL} >= {0, 224}
-    scales = stored_scales(by_name["harsh-scales"], definition("small"))
+    scales = stored_scales(by_name["harsh-scales"], GEOMETRIES["small"])
     for array in scales.values():
         assert array.min() < -16 and array.max() > 16 and (array == 0).any()
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from flashinfer_bench import Definition, Trace, Workload
+from flashinfer_bench import Trace, Workload
 
 from definitions import moe_fp8_block_scale as definitions
 from definitions.moe_fp8_block_scale import BLOCK
@@ -111,20 +111,21 @@ def routing(case: MoeCase) -> tuple[np.ndarray, np.ndarray]:
     return routing_model.draw(f"{case.uuid}/0", case.seq_len, case.raised, of=of)
 
 
-def stored_scales(case: MoeCase, definition: Definition) -> dict[str, torch.Tensor]:
+def stored_scales(case: MoeCase, of: dict) -> dict[str, torch.Tensor]:
     """Harsh block scales: a fifth are zero and the rest of either sign, up to 32; exact in fp32. {} if FIB draws them.
 
     The first token's and the last local expert's scales are all zero where there is more than one.
     """
     if case.scales != "harsh":
         return {}
-    shapes = dict(zip(definition.inputs, definition.get_input_shapes({"seq_len": case.seq_len}), strict=True))
+    hidden, inter, local = of["hidden_size"] // BLOCK, of["intermediate_size"] // BLOCK, of["num_local_experts"]
+    shapes = (hidden, case.seq_len), (local, 2 * inter, hidden), (local, hidden, inter)
     scales = {}
-    for name in SCALE_NAMES:
-        seed, count = f"{case.uuid}/{name}", math.prod(shapes[name])
+    for name, shape in zip(SCALE_NAMES, shapes, strict=True):
+        seed, count = f"{case.uuid}/{name}", math.prod(shape)
         size = exact_random.integers(f"{seed}/size", count, 513) - 256
         zero = exact_random.integers(f"{seed}/zero", count, 5) == 0
-        scales[name] = torch.from_numpy(np.where(zero, 0, size / 8).astype(np.float32).reshape(shapes[name]))
+        scales[name] = torch.from_numpy(np.where(zero, 0, size / 8).astype(np.float32).reshape(shape))
     if case.seq_len > 1:
         scales["hidden_states_scale"][:, 0] = 0
     scales["gemm2_weights_scale"][-1] = 0
@@ -133,8 +134,8 @@ def stored_scales(case: MoeCase, definition: Definition) -> dict[str, torch.Tens
 
 def tensors(case: MoeCase) -> dict[str, torch.Tensor]:
     logits, bias = map(torch.from_numpy, routing(case))
-    scales = stored_scales(case, definitions.definition(case.geometry))
-    return {"routing_logits": logits, "routing_bias": bias.to(torch.bfloat16)} | scales
+    found = {"routing_logits": logits, "routing_bias": bias.to(torch.bfloat16)}
+    return found | stored_scales(case, GEOMETRIES[case.geometry])
 
 
 def layer_trace(case: MoeCase, definition: str, routing: Iterable[str], scalars: dict[str, float]) -> Trace:

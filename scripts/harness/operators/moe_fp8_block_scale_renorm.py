@@ -50,8 +50,8 @@ def logits(case: RenormCase) -> np.ndarray:
 
 
 def tensors(case: RenormCase) -> dict[str, torch.Tensor]:
-    scales = stored_scales(case, definitions.definition(case.geometry))
-    return {"routing_logits": torch.from_numpy(logits(case)).to(torch.bfloat16)} | scales
+    found = {"routing_logits": torch.from_numpy(logits(case)).to(torch.bfloat16)}
+    return found | stored_scales(case, GEOMETRIES[case.geometry])
 
 
 def record(case: RenormCase) -> Trace:
