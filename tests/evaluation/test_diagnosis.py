@@ -119,7 +119,7 @@ def test_a_mistake_of_the_layer_is_recognised(layer, mistake):
     full, inputs, reference = layer
     changed = dict(diagnosis.mistakes(dict(zip(full.inputs, inputs, strict=True))))[mistake]
     output = reference(list(changed.values()))
-    assert diagnosis.diagnose(full, inputs, output, reference(inputs), DEFAULT, None, reference)[-1] == mistake
+    assert diagnosis.diagnose(full, inputs, output, reference(inputs), DEFAULT, None)[-1] == mistake
 
 
 LAUNCH = """Traceback (most recent call last):
@@ -223,8 +223,7 @@ def spoiled(monkeypatch, tmp_path):
         main = folder / name / "main.py"
         assert old in main.read_text()
         main.write_text(main.read_text().replace(old, new))
-        monkeypatch.setattr(pack, "origins", lambda name, origins=pack.origins: origins(name, folder))
-        return pack.pack(name, folder)["small"]
+        return pack.pack(name)["small"]
 
     return make
 
@@ -298,5 +297,8 @@ def test_a_diagnosis_in_a_process_of_its_own(spoiled):
     ((_, one),) = run.load_workloads("small", ["first-rank"])
     found = diagnose_alone.in_a_process("small", packed, one, DEFAULT, "cpu", 120)
     assert found[-1] == "the output is 1.5 times the reference"
+    right = spoiled("right", "output.copy_(y)", "output.copy_(y)  # this time")
+    (said,) = diagnose_alone.in_a_process("small", right, one, DEFAULT, "cpu", 120)
+    assert "does it differ from run to run?" in said
     broken = spoiled("other", "output.copy_(y)", "raise ValueError('no')")
     assert diagnose_alone.in_a_process("small", broken, one, DEFAULT, "cpu", 120) == ["no diagnosis: ValueError: no"]

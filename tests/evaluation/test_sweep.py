@@ -13,7 +13,7 @@ from harness.core.errors import UserError
 from harness.core.provenance import Provenance
 from harness.evaluation import sweep, sweep_record
 from harness.evaluation.sweep_record import TARGETS, Head, Point, Sweep
-from harness.evaluation.tolerances import TOLERANCES
+from harness.evaluation.tolerances import TOLERANCES, matched_ratios
 from harness.operators import routing_model
 from harness.operators.catalogue import FP8_MOE, GEOMETRIES
 from harness.operators.moe_fp8_block_scale import bound, routing_counts
@@ -60,15 +60,15 @@ def test_routing_is_of_its_kind(geometry, kind, num_tokens):
     of, (logits, bias) = GEOMETRIES[geometry], draw(kind, num_tokens, geometry)
     assert logits.shape == (num_tokens, of["num_experts"]) and logits.dtype == np.float32
     assert (routing_model.margin(logits, bias, of) >= routing_model.MARGIN).all()
-    rows, active = routing_model.counts(logits, bias, offset_of(geometry), of)
+    found = routing_model.local_counts(routing_model.select(logits, bias, of) - offset_of(geometry), of)
     if kind == "real":
-        assert routing_model.is_typical(num_tokens, rows, active, of)
+        assert routing_model.is_typical(num_tokens, found.rows, found.active, of)
     elif kind == "one":
         local = 1 if of["num_local_experts"] < of["num_experts"] else of["top_k"]
-        assert (rows, active) == (num_tokens * local, min(num_tokens, 1) * local)
+        assert (found.rows, found.active) == (num_tokens * local, min(num_tokens, 1) * local)
         assert len(np.unique(routing_model.select(logits, bias, of))) == min(num_tokens, 1) * of["top_k"]
     elif kind == "none":
-        assert rows == 0
+        assert found.rows == 0
 
 
 def test_the_first_definitions_routings_are_those_of_its_records():
@@ -120,6 +120,14 @@ def why_wrong(write):
 )
 def test_judgement(write, error):
     assert why_wrong(write) == error
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_an_output_that_is_not_finite_matches_nowhere(value):
+    """NaN is not beyond any tolerance: `moebench apply` and `moebench ep` would take it for right."""
+    output = torch.ones(40, 8)
+    output[3, 5] = value
+    assert matched_ratios(output, torch.ones(40, 8)) == dict.fromkeys(TOLERANCES, 0.0)
 
 
 def python_solution(name, body):

@@ -3,7 +3,6 @@
 import shutil
 import subprocess
 import sys
-from functools import partial
 
 import pytest
 from flashinfer_bench import EvaluationStatus
@@ -18,7 +17,7 @@ from harness.packing import eligibility, manifest, pack
 from harness.report.blocks import solutions as solutions_block
 from harness.results.comparison import Comparison
 
-from definitions.moe_fp8_block_scale import GEOMETRIES, definition
+from definitions.moe_fp8_block_scale import definition
 
 SLOW = pytest.mark.slow
 
@@ -49,7 +48,7 @@ def test_a_new_solution_passes(solutions, start, tolerance, workloads, capsys):
     """A user would miss: a start that has to be repaired first."""
     assert cli.main(["new", "mine", "--from", start]) == 0
     assert capsys.readouterr().out.endswith("Next: moebench run --solutions mine\n")
-    packed = pack.pack("mine", solutions)
+    packed = pack.pack("mine")
     assert list(packed) == ["full", "small"] and packed["full"].name == "mine"
     for hardware in ("cpu", "sm_90", "sm_100"):
         assert eligibility.why_skipped(packed["small"], hardware) is None
@@ -76,7 +75,7 @@ def test_a_start_passes_for_every_routing(solutions, start, small, workloads):
     """A user would miss: a start of Qwen3's layer, whose inputs are others, that runs as it is."""
     served = [key for key in catalogue.FP8_MOE if catalogue.small_like(key) == small]
     assert cli.main(["new", "mine", "--from", start, "--definition", *map(catalogue.definition_name, served)]) == 0
-    packed = pack.pack("mine", solutions)
+    packed = pack.pack("mine")
     assert list(packed) == served and packed[served[0]].name == "mine"
     full = catalogue.definition(small)
     settings = TOLERANCES["relaxed"].config(num_trials=1, timeout_seconds=300), paths.ROOT
@@ -96,13 +95,13 @@ def test_a_start_passes_for_every_routing(solutions, start, small, workloads):
 )
 def test_it_serves_what_is_asked_for_and_the_small_one(solutions, args, definitions):
     assert cli.main(["new", "mine", *args]) == 0
-    assert manifest.read_manifest("mine", solutions).definitions == definitions
+    assert manifest.read_manifest("mine").definitions == definitions
 
 
 def test_a_copy_has_the_folders_below(solutions):
     """A user would miss: a copy of hopper_fused whose headers stayed behind."""
     assert cli.main(["new", "mine", "--from", "hopper_fused"]) == 0
-    copy, original = (pack.pack(name, solutions) for name in ("mine", "hopper_fused"))
+    copy, original = (pack.pack(name) for name in ("mine", "hopper_fused"))
     assert any("/" in source.path for source in original["full"].sources)
     assert {key: packed.sources for key, packed in copy.items()} == {k: p.sources for k, p in original.items()}
 
@@ -111,10 +110,6 @@ def test_the_backends_page_stays_up_to_date(solutions, monkeypatch):
     """A user would miss: tests that fail as soon as a solution is begun; that one is forgotten once it is measured."""
     cli.main(["new", "mine"])
     cli.main(["new", "copy", "--from", "triton_fused_v2"])
-    names = manifest.solutions_of(GEOMETRIES, solutions)
-    read = partial(manifest.read_manifest, folder=solutions)
-    monkeypatch.setattr(manifest, "solutions_of", lambda _: names)
-    monkeypatch.setattr(manifest, "read_manifest", read)
     table = solutions_block.block(Comparison([]))
     assert "`triton_fused_v2`" in table and "`mine`" not in table and "`copy`" not in table
     monkeypatch.setattr(solutions_block, "level_at", lambda _: {"mine": {"A GPU": [1]}})
@@ -136,9 +131,9 @@ def test_it_is_short_and_formatted(solutions, start):
 
 def test_a_copy_differs_in_its_name_alone(solutions):
     assert cli.main(["new", "mine", "--from", "triton_fused_v2"]) == 0
-    copy, original = (pack.pack(name, solutions)["full"] for name in ("mine", "triton_fused_v2"))
+    copy, original = (pack.pack(name)["full"] for name in ("mine", "triton_fused_v2"))
     assert copy.sources == original.sources and copy.spec == original.spec and copy.name == "mine"
-    ours, theirs = (manifest.read_manifest(name, solutions) for name in ("mine", "triton_fused_v2"))
+    ours, theirs = (manifest.read_manifest(name) for name in ("mine", "triton_fused_v2"))
     assert ours == theirs.model_copy(update={"name": "mine", "facts": None})
 
 

@@ -31,8 +31,9 @@ MAIN = f"from .kernels.ones import ones\n\ndef run({INPUTS}, output):\n    ones(
 
 
 @pytest.fixture
-def folder(tmp_path):
-    """A solutions folder with one small torch solution."""
+def folder(tmp_path, monkeypatch):
+    """The solutions folder, with one small torch solution."""
+    monkeypatch.setattr(paths, "SOLUTIONS", tmp_path / "solutions")
     for name, text in {
         "tiny/solution.toml": MANIFEST,
         "tiny/main.py": MAIN,
@@ -41,7 +42,7 @@ def folder(tmp_path):
         path = tmp_path / "solutions" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    return tmp_path / "solutions"
+    return paths.SOLUTIONS
 
 
 def edit(path, old, new):
@@ -52,7 +53,7 @@ def edit(path, old, new):
 
 def test_round_trip_through_fibs_reader_and_builder(folder):
     """What FIB reads from packed/ must build and run with its shared stage."""
-    pack.pack_here([], folder)
+    pack.pack_here([])
     trace_set = TraceSet.from_path(str(folder.parent))
     solution = trace_set.get_solution("tiny_h512_i256")
     assert trace_set.get_solution("tiny").definition == definition("full").name
@@ -64,20 +65,20 @@ def test_round_trip_through_fibs_reader_and_builder(folder):
 
 def test_what_is_built_ahead_and_what_is_not_is_said(folder, capsys):
     """A user would miss: a library that is not in the image, after a command that seemed to have made it."""
-    assert build_ahead.build(["tiny"], folder) == 0
+    assert build_ahead.build(["tiny"]) == 0
     assert [line.split(" built in")[0] for line in capsys.readouterr().out.splitlines()] == ["tiny:", "tiny_h512_i256:"]
     edit(folder / "kernels" / "ones.py", "def", "raise RuntimeError('no nvcc')\ndef")
-    assert build_ahead.build(["tiny"], folder) == 1
+    assert build_ahead.build(["tiny"]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2 and all("not built: " in line and line.endswith("no nvcc") for line in lines)
     edit(folder / "tiny" / "solution.toml", "kernels", 'dependencies = ["nowhere"]\nkernels')
-    assert build_ahead.build(["tiny"], folder) == 0
+    assert build_ahead.build(["tiny"]) == 0
     assert capsys.readouterr().out.startswith("tiny: SKIPPED: needs nowhere, not installed here\n")
 
 
 def test_a_package_runs_without_flashinfer_bench(folder, tmp_path, monkeypatch):
     """docs/engines.md: an engine that has no FIB imports the package and calls its function."""
-    assert pack.pack_packages(["tiny"], tmp_path / "engine", [], folder) == [tmp_path / "engine" / "tiny"]
+    assert pack.pack_packages(["tiny"], tmp_path / "engine", []) == [tmp_path / "engine" / "tiny"]
     for module in ("flashinfer_bench", "harness"):
         monkeypatch.setitem(sys.modules, module, None)  # importing it raises
     monkeypatch.syspath_prepend(tmp_path)
@@ -88,28 +89,28 @@ def test_a_package_runs_without_flashinfer_bench(folder, tmp_path, monkeypatch):
 
 def test_a_package_is_not_written_over_another(folder, tmp_path):
     """A file of an older version that stays there would be compiled along."""
-    pack.pack_packages(["tiny"], tmp_path / "engine", [], folder)
+    pack.pack_packages(["tiny"], tmp_path / "engine", [])
     with pytest.raises(UserError, match="--package: .*engine/tiny exists; remove it"):
-        pack.pack_packages([], tmp_path / "engine", [], folder)
+        pack.pack_packages([], tmp_path / "engine", [])
 
 
 def test_packing_twice_gives_the_same_bytes(folder):
-    first = {path: path.read_bytes() for path in pack.pack_here([], folder)}
+    first = {path: path.read_bytes() for path in pack.pack_here([])}
     assert len(first) == 2
-    assert {path: path.read_bytes() for path in pack.pack_here(["tiny"], folder)} == first
+    assert {path: path.read_bytes() for path in pack.pack_here(["tiny"])} == first
 
 
 def test_a_removed_solution_disappears_from_packed(folder):
-    files = pack.pack_here([], folder)
+    files = pack.pack_here([])
     (folder / "tiny" / "solution.toml").unlink()
-    pack.pack_here([], folder)
+    pack.pack_here([])
     assert not any(path.exists() for path in files)
 
 
 def test_only_the_listed_geometries_are_served(folder):
     with (folder / "tiny" / "solution.toml").open("a") as file:
         file.write('definitions = ["small"]\n')
-    assert list(pack.pack("tiny", folder)) == ["small"]
+    assert list(pack.pack("tiny")) == ["small"]
 
 
 @pytest.mark.parametrize(
@@ -158,7 +159,7 @@ def test_only_the_listed_geometries_are_served(folder):
 def test_a_mistake_is_named_in_one_line(folder, file, old, new, message):
     edit(folder / "tiny" / file, old, new)
     with pytest.raises(manifest.PackingError) as caught:
-        pack.pack("tiny", folder)
+        pack.pack("tiny")
     text = str(caught.value)
     assert text.startswith("tiny: ") and message in text and "\n" not in text
 
@@ -175,7 +176,7 @@ def test_a_solution_based_on_another_differs_by_its_own_files(folder):
     (folder / "tiny" / "kernel.cuh").write_text("// shared\n")
     based(folder, "variant", "tiny")
     (folder / "variant" / "value.py").write_text("VALUE = 2\n")
-    base, variant = (pack.pack(name, folder)["small"] for name in ("tiny", "variant"))
+    base, variant = (pack.pack(name)["small"] for name in ("tiny", "variant"))
     expected = {source.path: source.content for source in base.sources} | {"value.py": "VALUE = 2\n"}
     assert {source.path: source.content for source in variant.sources} == expected
     assert expected.keys() == {"kernel.cuh", "kernels/ones.py", "main.py", "value.py"}
@@ -186,9 +187,9 @@ def test_own_kernels_replace_the_bases(folder):
     (folder / "kernels" / "twos.py").write_text("def ones(output):\n    output.fill_(2)\n")
     based(folder, "variant", "tiny", 'kernels = ["twos"]\n')
     with pytest.raises(manifest.PackingError, match="imports kernels/ones.py"):
-        pack.pack("variant", folder)
+        pack.pack("variant")
     (folder / "variant" / "main.py").write_text(MAIN.replace(".ones", ".twos"))
-    assert {s.path for s in pack.pack("variant", folder)["small"].sources} == {"kernels/twos.py", "main.py"}
+    assert {s.path for s in pack.pack("variant")["small"].sources} == {"kernels/twos.py", "main.py"}
 
 
 def test_a_definition_takes_its_own_tables_alone(folder):
@@ -197,7 +198,7 @@ def test_a_definition_takes_its_own_tables_alone(folder):
         (folder / "tiny" / f"tiles_gpu_{sizes}.py").write_text("TABLE = ()\n")
     tables = {
         geometry: {source.path for source in solution.sources if source.path.startswith("tiles_")}
-        for geometry, solution in pack.pack("tiny", folder).items()
+        for geometry, solution in pack.pack("tiny").items()
     }
     assert tables == {"full": {"tiles_gpu_e32_h7168_i2048.py"}, "small": {"tiles_gpu_e32_h512_i256.py"}}
 
@@ -214,7 +215,7 @@ def test_a_base_must_be_another_solution_that_has_none(folder, base, message):
     based(folder, "second", "tiny")
     based(folder, "third", base)
     with pytest.raises(manifest.PackingError) as caught:
-        pack.pack("third", folder)
+        pack.pack("third")
     assert str(caught.value) == f"third: solution.toml: based_on: {message}"
 
 
@@ -229,7 +230,7 @@ def test_the_exact_form_differs_from_hopper_fused_in_its_terms_alone():
 def test_the_manifest_has_every_key(folder):
     """What is not packed is read, too: the profile's stages, the facts of a page."""
     edit(folder / "tiny" / "solution.toml", "kernels", f'{FACTS}stages.ones = "ones"\nfirst_use = "compiles"\nkernels')
-    read = manifest.read_manifest("tiny", folder)
+    read = manifest.read_manifest("tiny")
     assert (read.stages, read.first_use, read.facts.best) == ({"ones": "ones"}, "compiles", "x")
     assert (read.kernels, read.dependencies, read.destination_passing_style) == (["ones"], [], True)
 
@@ -241,9 +242,9 @@ def test_each_interface_has_its_function(folder, tmp_path):
     listed = '["full", "qwen3-30b", "deepseek-v3-ep8-routed"]'
     keys = "".join(f'{kind}_entry_point = "main.py::run_{kind}"\n' for kind in ("renorm", "routed", "bf16"))
     edit(folder / "tiny" / "solution.toml", "kernels", f"definitions = {listed}\n{keys}kernels")
-    packed = pack.pack("tiny", folder)
+    packed = pack.pack("tiny")
     assert [s.spec.entry_point.split("::")[1] for s in packed.values()] == ["run", "run_renorm", "run_routed"]
-    written = pack.pack_packages(["tiny"], tmp_path, ["full", "deepseek-v3-ep8-routed"], folder)
+    written = pack.pack_packages(["tiny"], tmp_path, ["full", "deepseek-v3-ep8-routed"])
     full, routed = ((path / "__init__.py").read_text().splitlines()[2:] for path in written)
     sizes = {"num_local_experts": 32, "top_k": 8, "hidden_size": 7168, "intermediate_size": 2048}
     assert full == ["from .main import run  # noqa: F401"]
@@ -257,7 +258,7 @@ def test_each_interface_has_its_function(folder, tmp_path):
     assert adapters == [set(), {path.name for path in paths.ENGINES.glob("*.py")}] and adapters[1]
     edit(folder / "tiny" / "solution.toml", "::run_bf16", "::nothing")
     with pytest.raises(manifest.PackingError, match="bf16_entry_point: got 'main.py::nothing'"):
-        pack.pack("tiny", folder)
+        pack.pack("tiny")
 
 
 @pytest.mark.parametrize("name", problem.FILES)
@@ -277,16 +278,16 @@ def test_constants_are_those_of_the_definition(name):
 
 def test_an_unknown_name_lists_the_ones_that_exist(folder):
     with pytest.raises(UserError, match="unknown solution 'x'; there are: tiny"):
-        manifest.choose(["x"], folder)
+        manifest.choose(["x"])
 
 
 def test_modules_of_a_package_may_be_imported_by_name(folder):
     """`from .kernels import ones` is as good as `from .kernels.ones import ones`."""
     edit(folder / "tiny" / "main.py", "from .kernels.ones import ones", "from .kernels import ones")
-    assert pack.pack("tiny", folder)
+    assert pack.pack("tiny")
     edit(folder / "tiny" / "main.py", "import ones", "import ones, twos")
     with pytest.raises(manifest.PackingError, match="kernels/twos.py"):
-        pack.pack("tiny", folder)
+        pack.pack("tiny")
 
 
 def test_into_another_data_set(tmp_path):
@@ -340,28 +341,28 @@ def test_packed_files_match_the_hash_in_traces():
     name = manifest.solution_names()[0]
     pack.pack_here([name])
     solution = next(iter(pack.pack(name).values()))
-    path = paths.PACKED / solution.definition / f"{name}.json"
+    path = paths.SOLUTIONS / "packed" / solution.definition / f"{name}.json"
     assert type(solution).model_validate_json(path.read_text()).hash() == solution.hash()
 
 
 def test_a_borrowed_file_is_packed_beside_the_solutions_own(folder):
     """A user would miss: a file that two solutions share, with a copy that drifts apart instead."""
     (folder / "tiny" / "route.cuh").write_text("// one token\n")
-    alone = pack.pack("tiny", folder)["small"]
+    alone = pack.pack("tiny")["small"]
     based(folder, "variant", "tiny", 'borrowed = ["other/route.cuh"]\n')
     (folder / "other").mkdir()
     (folder / "other" / "solution.toml").write_text(MANIFEST.replace('"tiny"', '"other"'))
     (folder / "other" / "main.py").write_text(MAIN)
     with pytest.raises(manifest.PackingError, match="borrowed: got 'other/route.cuh', want SOLUTION/FILE"):
-        pack.pack("variant", folder)
+        pack.pack("variant")
     (folder / "other" / "route.cuh").write_text("// another\n")
     with pytest.raises(manifest.PackingError, match="there is a route.cuh here"):
-        pack.pack("variant", folder)
+        pack.pack("variant")
     (folder / "other" / "wide.cuh").write_text("// wide\n")
     edit(folder / "variant" / "solution.toml", "other/route.cuh", "other/wide.cuh")
-    sources = {source.path: source.content for source in pack.pack("variant", folder)["small"].sources}
+    sources = {source.path: source.content for source in pack.pack("variant")["small"].sources}
     assert sources["wide.cuh"] == "// wide\n" and sources["route.cuh"] == "// one token\n"
-    assert pack.pack("tiny", folder)["small"].hash() == alone.hash()
+    assert pack.pack("tiny")["small"].hash() == alone.hash()
 
 
 @pytest.mark.parametrize("borrowed", ["kernels/ones.py", "../tiny/main.py", "route.cuh", "none/route.cuh"])
@@ -369,4 +370,4 @@ def test_only_files_of_solutions_are_borrowed(folder, borrowed):
     """A user would miss: a packed file from anywhere on the disk."""
     edit(folder / "tiny" / "solution.toml", 'kernels = ["ones"]', f'kernels = ["ones"]\nborrowed = ["{borrowed}"]')
     with pytest.raises(manifest.PackingError, match="tiny: solution.toml: borrowed: got"):
-        pack.pack("tiny", folder)
+        pack.pack("tiny")

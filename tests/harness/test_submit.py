@@ -405,11 +405,7 @@ def submit(monkeypatch, capsys):
         with monkeypatch.context() as patch:
             if fake:
                 patch.setattr(clean_build, "build", lambda *_: ["built"])
-            try:
-                status = cli.main(["submit", *args])
-            except SystemExit as stopped:  # argparse
-                status = stopped.code
-        return status, *capsys.readouterr()
+            return cli.main(["submit", *args]), *capsys.readouterr()
 
     return run
 

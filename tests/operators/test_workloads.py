@@ -22,7 +22,7 @@ from harness.operators import (
     routing_model,
     workloads,
 )
-from harness.operators.moe_fp8_block_scale import cases, harsh_scales, routing
+from harness.operators.moe_fp8_block_scale import GEOMETRIES, cases, routing, routing_counts, stored_scales
 
 from definitions.moe_fp8_block_scale import definition, definition_name, route
 
@@ -146,7 +146,8 @@ def test_public_shapes_are_all_there():
 @pytest.mark.parametrize("case", FULL, ids=lambda case: case.name)
 def test_public_workloads_have_typical_counts(made, case):
     """Their bounds and speed-ups hang on how many experts are active, and on T as the count of rows."""
-    rows, active = routing_model.counts(*stored_routing(made, case), case.offset)
+    found = routing_counts(*stored_routing(made, case), case.offset, "full")
+    rows, active = found.rows, found.active
     expected = 32 * (1 - math.exp(-case.seq_len / 32))
     assert rows >= 1 and abs(active - expected) <= max(1, 0.05 * expected) + 0.5
     assert case.seq_len == 1 or abs(rows - case.seq_len) <= max(2, 0.1 * case.seq_len)
@@ -199,7 +200,7 @@ def test_hard_cases_are_as_hard_as_they_say(made):
     assert np.bincount(local(made, by_name["one-expert-takes-all"]), minlength=32)[3] == 70
     assert by_name["offset-across-groups"].offset % 32
     assert {case.offset for case in SMALL} >= {0, 224}
-    scales = harsh_scales(by_name["harsh-scales"], definition("small"))
+    scales = stored_scales(by_name["harsh-scales"], GEOMETRIES["small"])
     for array in scales.values():
         assert array.min() < -16 and array.max() > 16 and (array == 0).any()
 

@@ -10,11 +10,11 @@ import pytest
 from harness import cli
 from harness.commands import compare
 from harness.core import paths
+from harness.core.errors import UserError
 from harness.core.provenance import Provenance
 from harness.packing import pack
 from harness.report import comparison as report
 from harness.results import comparison, staleness, summary
-from harness.results.trace_files import TraceSetError
 from recorded import DEFAULT, NAME, RELAXED, trace, trace_set, write
 
 FAST = {1: 0.5, 7: 1.0, 80: 4.0, 901: 10.0, 14107: 16.0}
@@ -419,7 +419,7 @@ def test_the_command_reads_this_repository_and_writes_a_file(command, tmp_path):
 )
 def test_what_holds_no_traces_gets_one_line(tmp_path, name, content, message):
     (tmp_path / name).write_text(content)
-    with pytest.raises(TraceSetError) as raised:
+    with pytest.raises(UserError) as raised:
         comparison.build([tmp_path])
     assert message in str(raised.value) and "\n" not in str(raised.value)
 
@@ -427,12 +427,12 @@ def test_what_holds_no_traces_gets_one_line(tmp_path, name, content, message):
 def test_traces_of_another_operator_get_one_line(tmp_path):
     other = trace("fast", 7)
     other = other.model_copy(update={"workload": other.workload.model_copy(update={"axes": {"m": 3}})})
-    with pytest.raises(TraceSetError, match="no axis seq_len"):
+    with pytest.raises(UserError, match="no axis seq_len"):
         comparison.build([write(tmp_path / "x.jsonl", [other])])
 
 
 def test_a_workload_file_is_no_trace_set():
-    with pytest.raises(TraceSetError, match="no traces with an evaluation"):
+    with pytest.raises(UserError, match="no traces with an evaluation"):
         comparison.build([paths.workload_file(NAME)])
 
 
@@ -461,5 +461,5 @@ def test_a_clock_without_traces_is_named(command, monkeypatch):
 
 def test_solutions_never_run_alike_have_no_ratio(tmp_path):
     traces = [trace("fast", 7), trace("slow", 7, hardware="Another GPU")]
-    with pytest.raises(TraceSetError, match="never measured on one machine"):
+    with pytest.raises(UserError, match="never measured on one machine"):
         comparison.build([trace_set(tmp_path, traces)], pair=("fast", "slow"))

@@ -22,7 +22,7 @@ import recorded as recorded_traces
 import torch
 from harness import cli
 from harness.core import paths
-from harness.evaluation.selection import build_ahead
+from harness.evaluation.selection import build_slow
 from harness.packing import eligibility, manifest, pack, problem
 from harness.report.blocks import solutions as solutions_block
 from harness.results import comparison
@@ -555,17 +555,18 @@ first_use = "compiles for minutes"
 
 
 @pytest.mark.parametrize(("body", "outcome"), [("", "built in"), ("raise RuntimeError('no nvcc')", "not built")])
-def test_the_user_is_told_before_a_long_build(tmp_path, body, outcome):
+def test_the_user_is_told_before_a_long_build(tmp_path, monkeypatch, body, outcome):
     """A user would miss: that nothing hangs, and that the build is not in the times."""
     (tmp_path / "slow").mkdir()
     (tmp_path / "slow" / "solution.toml").write_text(MANIFEST)
     code = f"import sys\nprint('-- loaded --', file=sys.stdout)\n{body}\ndef run(*arguments): pass\n"
     (tmp_path / "slow" / "main.py").write_text(code)
-    packed = pack.pack("slow", tmp_path)["small"]
+    monkeypatch.setattr(paths, "SOLUTIONS", tmp_path)
+    packed = pack.pack("slow")["small"]
     assert "minutes" not in packed.model_dump_json()
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
-        build_ahead("slow", moe.definition("small"), packed, "compiles for minutes", print)
+        build_slow({"slow": packed}, {"slow": "compiles for minutes"}, print)
     before, after = said.getvalue().split("-- loaded --")
     assert "slow: building; on first use it compiles for minutes" in before
     assert f"slow: {outcome}" in after and "apart from the runs below" in " ".join(after.split())

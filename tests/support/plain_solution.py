@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+from harness.core import paths
 from harness.packing import pack
 
 from definitions.moe_fp8_block_scale import definition
@@ -15,12 +17,14 @@ def source(body):
     return f"{REFERENCE}\n\ndef run({INPUTS}, output):\n    {body}\n"
 
 
-def solution(folder, body, name="tiny", **changes):
-    """Packed, from folder/name; changes: of the manifest."""
+def solution(folder, body="pass", name="tiny", main=None, **changes):
+    """Packed, from folder/name. body: of `run`; main: or the whole main.py; changes: of the manifest."""
     manifest = {"name": name, "author": "tests", "description": "x", "language": "python"}
     manifest |= {"entry_point": "main.py::run", "target_hardware": ["cpu"]} | changes
     (folder / name).mkdir(parents=True, exist_ok=True)
     toml = "".join(f"{key} = {json.dumps(value)}\n" for key, value in manifest.items())
     (folder / name / "solution.toml").write_text(toml)
-    (folder / name / "main.py").write_text(source(body))
-    return pack.pack(name, folder)["small"]
+    (folder / name / "main.py").write_text(main or source(body))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(paths, "SOLUTIONS", folder)
+        return pack.pack(name)["small"]

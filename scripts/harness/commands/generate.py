@@ -17,10 +17,7 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from harness.core import (
-    interpreter,  # noqa: F401  before a package imports Triton
-    provenance,
-)
+from harness.core import provenance
 from harness.core.arguments import Names, count, output_file
 from harness.core.errors import UserError
 from harness.core.schema import add_line

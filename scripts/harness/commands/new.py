@@ -43,7 +43,7 @@ def check_name(name: str) -> None:
 
 def files_of(original: str) -> dict[str, str]:
     """Path -> text of a start, or of a solution's own folder. Raises UserError for neither."""
-    existing = solution_names(paths.SOLUTIONS)
+    existing = solution_names()
     if original not in (*STARTS, *existing):
         raise UserError(f"--from: {unknown('solution', original, [*STARTS, *existing])}")
     folder = TEMPLATES / original if original in STARTS else paths.SOLUTIONS / original

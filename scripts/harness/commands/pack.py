@@ -32,4 +32,4 @@ def main(args: argparse.Namespace) -> int:
         written = pack.pack_here(args.names)
     for path in written:
         print(path)
-    return build_ahead.build(args.names, geometries=args.definition) if args.build else 0
+    return build_ahead.build(args.names, args.definition) if args.build else 0

@@ -180,7 +180,7 @@ def job_of(geometry: str, args: argparse.Namespace, device: Device) -> Job:
 
 def judge_here(job: Job, args: argparse.Namespace, console: Console) -> None:
     """One workload after the other."""
-    build_slow(job.solutions, first_uses(names_of(job.todo)), job.geometry, console.print)
+    build_slow(job.solutions, first_uses(names_of(job.todo)), console.print)
     if not job.keep_worker:
         console.print("Each workload gets a worker process of its own: with one for all memory would not suffice.")
     total = len(job.todo)

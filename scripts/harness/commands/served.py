@@ -21,7 +21,7 @@ from harness.evaluation.calling import device_here
 from harness.evaluation.selection import choose_geometry, select
 from harness.evaluation.tolerances import TOLERANCES
 from harness.operators.arguments import add_definition
-from harness.operators.catalogue import FP8_MOE, ROUTED, definition, definition_name
+from harness.operators.catalogue import FP8_MOE, ROUTED, definition_name
 from harness.packing.build_ahead import build_timed
 from harness.report.blocks import served as report
 from harness.report.progress import progress
@@ -73,7 +73,7 @@ def main(args: argparse.Namespace) -> int:
     tokens = sorted(set(args.tokens or (TOKENS if on_gpu else ON_CPU["tokens"])))
     solutions, skipped = select(args.solutions, geometry, console.print)
     for name, packed in solutions.items():
-        seconds, fault = build_timed(definition(geometry), packed)
+        seconds, fault = build_timed(packed)
         console.print(f"{name}: {f'not built: {fault.splitlines()[0]}' if fault else 'built'} in {seconds:.1f} s")
     model = layer_of(geometry) if on_gpu else None
     wanted = layers = args.layers or (model.count if model else ON_CPU["layers"])

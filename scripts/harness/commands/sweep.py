@@ -16,7 +16,8 @@ from rich.console import Console
 from harness.core import provenance
 from harness.core.arguments import Names, count, output
 from harness.core.errors import CannotRun, UserError
-from harness.evaluation import sweep, sweep_record
+from harness.core.schema import add_line
+from harness.evaluation import sweep
 from harness.evaluation.calling import device_here
 from harness.evaluation.selection import select
 from harness.evaluation.sweep_record import TARGETS, Head, Sweep
@@ -88,14 +89,14 @@ def measure(args: argparse.Namespace, solutions: dict[str, Solution], console: C
                 provenance=made,
             )
         )
-        sweep_record.add(files[name], sweeps[name].head)
+        add_line(files[name], sweeps[name].head, first=True)
     try:
         # the bar is drawn between points only, or it would disturb their times
         with progress(console, len(routings), ticking=False) as started:
             for name, point in sweep.sweep(
                 solutions, args.definition, routings, tolerance, args.target, device, started
             ):
-                sweep_record.add(files[name], point)
+                add_line(files[name], point, first=False)
                 sweeps[name].points.append(point)
                 at = f"[{routings.index((point.kind, point.tokens)) + 1}/{len(routings)}] T={point.tokens} {point.kind}"
                 console.print(f"{at}  {name}  {point.error or f'{point.ms:.4f} ms'}")

@@ -63,7 +63,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     record = "of one definition; default: docs/data/tune/<GPU>_<sizes>.jsonl"
     add("--record", type=output_file, metavar="FILE", help=record)
     add("--only-prune", action="store_true", help="compile, say what is left out and why, and stop")
-    add("--all", action="store_true", help="print every configuration, not the best alone")
 
 
 def geometries(args: argparse.Namespace) -> list[str]:
@@ -184,7 +183,7 @@ def tune_one(plan: Plan, search: Search, args: argparse.Namespace, deadline: flo
             console.print(f"tiles written to {written.relative_to(paths.SOLUTIONS.parent)}", soft_wrap=True)
             return done
     finally:  # after Ctrl-C, too
-        for found in tuning.tables(record, list(plan.wanted), None if args.all else tuning.SHOWN):
+        for found in tuning.tables(record, list(plan.wanted), tuning.SHOWN):
             console.print(found.terminal())
 
 

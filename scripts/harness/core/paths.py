@@ -6,7 +6,6 @@ ROOT = Path(__file__).resolve().parents[3]
 SOLUTIONS = ROOT / "solutions"
 SHARED_STAGES = SOLUTIONS / "kernels"
 ENGINES = SOLUTIONS / "engines"  # adapters for inference engines, which packages carry
-PACKED = SOLUTIONS / "packed"
 DOCS = ROOT / "docs"
 DATA = DOCS / "data"  # records that pages and figures are made from
 PROFILES = DATA / "profile"

@@ -1,12 +1,15 @@
 """Call a solution that FIB has built, or the reference: inputs, outputs, and the call."""
 
 import hashlib
+from collections.abc import Sequence
 
 import torch
 from flashinfer_bench import Definition, Workload
 from flashinfer_bench.bench.evaluators.utils import allocate_outputs, normalize_result
 from flashinfer_bench.bench.utils import gen_inputs
 from flashinfer_bench.compile import Runnable
+
+CHUNK = 1 << 26  # elements that are drawn at once in fp32, before they become FP8
 
 
 def device_here() -> str:
@@ -18,6 +21,21 @@ def seeded_inputs(full: Definition, workload: Workload, trials: int, device: str
     """FIB's inputs for each trial, the same in every run on one device. stored: those that are not random, by name."""
     torch.manual_seed(int.from_bytes(hashlib.sha256(workload.uuid.encode()).digest()[:8], "big"))
     return [gen_inputs(full, workload, device, stored) for _ in range(trials)]
+
+
+def random_fp8(shape: Sequence[int], device: str, source: torch.Generator) -> torch.Tensor:
+    """E4M3 of a normal distribution, drawn in parts: in fp32 at once, as FIB does it, the largest layer takes 45 GB."""
+    tensor = torch.empty(shape, dtype=torch.float8_e4m3fn, device=device)
+    for part in tensor.view(-1).split(CHUNK):
+        part.copy_(torch.randn(len(part), device=device, generator=source))
+    return tensor
+
+
+def first_tokens(value: object, shape: list[str] | None, num_tokens: int) -> object:
+    """An input without the tokens that follow, if it has any. shape: names of its axes, None of a scalar."""
+    if "seq_len" not in (shape or ()):
+        return value
+    return value.narrow(shape.index("seq_len"), 0, num_tokens).contiguous()
 
 
 def first_line(error: BaseException) -> str:

@@ -17,7 +17,7 @@ from flashinfer_bench.compile import BuilderRegistry
 from harness.core import paths
 from harness.evaluation import diagnosis
 from harness.evaluation.calling import call, call_both, seeded_inputs
-from harness.evaluation.tolerances import TOLERANCES, Tolerance
+from harness.evaluation.tolerances import TOLERANCES, Tolerance, judged
 from harness.operators.catalogue import definition
 
 
@@ -46,10 +46,12 @@ def main() -> None:
     expected = call(full, reference, inputs, device)
     output, returned = call_both(full, registry.build(full, Solution(**job["solution"])), inputs, device)
     known = TOLERANCES[job["tolerance"]]
-    found = diagnosis.diagnose(
-        full, inputs, output, expected, known, returned, lambda changed: call(full, reference, changed, device)
-    )
-    print(json.dumps(found or ["this time the output is within the tolerance: does it differ from run to run?"]))
+    comparable = (output.shape, output.dtype) == (expected.shape, expected.dtype)
+    if comparable and judged(output, expected, known)[1] is None:
+        found = ["this time the output is within the tolerance: does it differ from run to run?"]
+    else:
+        found = diagnosis.diagnose(full, inputs, output, expected, known, returned)
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":

@@ -144,7 +144,7 @@ def judge_batch(
         part, packed = list(group), solutions[geometry]
         with FileLock(cache / "fleet.lock"):  # once a node, not once a process
             workloads.make(geometry)
-            build_slow(packed, {name: note for name, note in notes.items() if name in names_of(part)}, geometry, print)
+            build_slow(packed, {name: note for name, note in notes.items() if name in names_of(part)}, print)
         with run.judging(geometry, packed, **conditions[geometry], **here) as judge:
             for cells in part:
                 yield judge(cells.label, cells.workload, cells.names)

@@ -13,7 +13,6 @@ from pathlib import PurePosixPath
 from flashinfer_bench import BenchmarkConfig, Evaluation, EvaluationStatus, Solution, Trace, Workload
 
 from harness.core import paths, provenance
-from harness.core.provenance import Provenance
 from harness.evaluation import cpu_judge, diagnose_alone, frames, workers
 from harness.evaluation.diagnosis import HEADING
 from harness.evaluation.tolerances import Tolerance
@@ -85,22 +84,6 @@ def protocol_text(config: BenchmarkConfig, on_gpu: bool, clock: str) -> str:
     return text + (f" clock={clock}" if clock != "events" else "")
 
 
-def provenance_of(
-    solution: Solution,
-    tolerance: Tolerance,
-    config: BenchmarkConfig,
-    device: str,
-    command: str,
-    clock: str = "events",
-    host: str | None = None,
-) -> Provenance:
-    """command: the text that repeats the run. clock: one of CLOCKS. host: as Provenance has it."""
-    protocol = protocol_text(config, device != "cpu", clock)
-    packages = provenance.packages(tuple(solution.spec.dependencies))
-    known = {"tolerance": str(tolerance), "protocol": protocol, "command": command, "packages": packages, "host": host}
-    return provenance.here(device, source_sha1=solution.hash(), **known)
-
-
 @contextmanager
 def judging(
     geometry: str,
@@ -116,14 +99,18 @@ def judging(
 ) -> Iterator[Callable[..., Judged]]:
     """A function that judges every solution, or those named, on a labelled workload; traces carry their provenance.
 
-    solutions: name -> packed. config: FIB's, at the tolerance. clock: one of CLOCKS. host: for the traces, if they are
-    to say where each was made. With a CUDA device solutions run in worker processes of FIB, which end with the context,
-    or without keep_worker with each workload; a solution that is wrong there runs once more, in a process of its own,
-    for a diagnosis: on the first such workload, or with diagnose_all on every one.
+    solutions: name -> packed. config: FIB's, at the tolerance. command: the text that repeats the run. clock: one of
+    CLOCKS. host: for the traces, if they are to say where each was made. With a CUDA device solutions run in worker
+    processes of FIB, which end with the context, or without keep_worker with each workload; a solution that is wrong
+    there runs once more, in a process of its own, for a diagnosis: on the first such workload, or with diagnose_all on
+    every one.
     """
-    full = definition(geometry)
-    run_with = tolerance, config, device, command, clock, host
-    sources = {name: provenance_of(packed, *run_with) for name, packed in solutions.items()}
+    full, protocol = definition(geometry), protocol_text(config, device != "cpu", clock)
+    known = {"tolerance": str(tolerance), "protocol": protocol, "command": command, "host": host}
+    sources = {}
+    for name, packed in solutions.items():
+        packages = provenance.packages(tuple(packed.spec.dependencies))
+        sources[name] = provenance.here(device, source_sha1=packed.hash(), packages=packages, **known)
     order = deque(solutions)  # who comes first is timed on a colder GPU and host: another one on each workload
     diagnosed = set()
 

@@ -4,14 +4,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
-from flashinfer_bench import Definition, Solution
+from flashinfer_bench import Solution
 from flashinfer_bench.utils import env_snapshot
 
 from harness.core.arguments import check_cache
 from harness.core.errors import CannotRun
 from harness.evaluation import memory
 from harness.evaluation.calling import device_here
-from harness.operators.catalogue import FULL, GEOMETRIES, definition, operator, small_like
+from harness.operators.catalogue import FULL, GEOMETRIES, operator, small_like
 from harness.packing import eligibility, manifest, pack
 from harness.packing.build_ahead import build_timed
 
@@ -68,7 +68,7 @@ def dependencies() -> list[str]:
 def select(names: list[str], geometry: str, say: Say) -> tuple[dict[str, Solution], list[str]]:
     """What is run on this machine: as `eligible`, and those that compile for minutes on first use are built."""
     solutions, skipped = eligible(names, geometry, survey(dependencies()))
-    build_slow(solutions, first_uses(solutions), geometry, say)
+    build_slow(solutions, first_uses(solutions), say)
     return solutions, skipped
 
 
@@ -100,18 +100,13 @@ def first_uses(names: Iterable[str]) -> dict[str, str]:
     return {name: note for name in names if (note := manifest.read_manifest(name).first_use)}
 
 
-def build_slow(solutions: dict[str, Solution], notes: dict[str, str], geometry: str, say: Say) -> None:
-    """Build those that have a note, see `first_uses`."""
-    for name, note in notes.items():
-        build_ahead(name, definition(geometry), solutions[name], note, say)
-
-
-def build_ahead(name: str, full: Definition, solution: Solution, note: str, say: Say) -> None:
-    """Build a solution before any is judged; note: what the first use takes.
+def build_slow(solutions: dict[str, Solution], notes: dict[str, str], say: Say) -> None:
+    """Build those that have a note, see `first_uses`, before any is judged.
 
     A build that fails is only reported here: the run judges it COMPILE_ERROR.
     """
-    say(f"{name}: building; on first use it {note}")
-    seconds, error = build_timed(full, solution)
-    outcome = f"not built: {error.splitlines()[0]}" if error else "built"
-    say(f"{name}: {outcome} in {seconds:.1f} s, apart from the runs below")
+    for name, note in notes.items():
+        say(f"{name}: building; on first use it {note}")
+        seconds, error = build_timed(solutions[name])
+        outcome = f"not built: {error.splitlines()[0]}" if error else "built"
+        say(f"{name}: {outcome} in {seconds:.1f} s, apart from the runs below")

@@ -14,9 +14,9 @@ from flashinfer_bench.bench.utils import gen_inputs
 from flashinfer_bench.compile import BuilderRegistry, Runnable
 
 from harness.core.errors import CannotRun
-from harness.evaluation.calling import call, first_line, with_outputs
+from harness.evaluation.calling import call, first_line, first_tokens, with_outputs
 from harness.evaluation.sweep_record import TARGETS, Point
-from harness.evaluation.tolerances import TOLERANCES, Tolerance, matched_ratios
+from harness.evaluation.tolerances import Tolerance, judged
 from harness.operators import routing_kinds
 from harness.operators.catalogue import BY_NAME, definition
 from harness.operators.moe_fp8_block_scale import ROUTED_SCALING_FACTOR
@@ -47,14 +47,11 @@ def with_routing(full: Definition, inputs: list, routing: dict[str, torch.Tensor
 
     routing: by input name, the first one [T, ...].
     """
-    num_tokens, found = len(next(iter(routing.values()))), []
-    for (name, spec), value in zip(full.inputs.items(), inputs, strict=True):
-        if name in routing:
-            value = routing[name].to(device)
-        elif "seq_len" in (spec.shape or ()):
-            value = value.narrow(spec.shape.index("seq_len"), 0, num_tokens).contiguous()
-        found.append(value)
-    return found
+    num_tokens = len(next(iter(routing.values())))
+    return [
+        routing[name].to(device) if name in routing else first_tokens(value, spec.shape, num_tokens)
+        for (name, spec), value in zip(full.inputs.items(), inputs, strict=True)
+    ]
 
 
 def judge(
@@ -65,15 +62,9 @@ def judge(
     Raises ValueError for an output of another shape or dtype than expected, and whatever the solution raises.
     """
     first, second = (call(full, runnable, inputs, device) for _ in range(2))
-    if (first.shape, first.dtype) != (expected.shape, expected.dtype):
-        got, want = (f"{tuple(x.shape)} {x.dtype}" for x in (first, expected))
-        raise ValueError(f"output: got {got}, want {want}")
-    finite = bool(first.isfinite().all())
-    matched = matched_ratios(first, expected) if finite else dict.fromkeys(TOLERANCES, 0.0)
+    matched, error = judged(first, expected, tolerance)
     repeatable = torch.equal(first.view(torch.int16), second.view(torch.int16))
-    error = None if repeatable else "two runs differ"
-    if matched[tolerance.name] < tolerance.ratio:
-        error = f"matched {matched[tolerance.name]:.4f}, want {tolerance.ratio:g} at {tolerance.name}"
+    error = error or (None if repeatable else "two runs differ")
     return {"matched": matched, "repeatable": repeatable, "error": error}
 
 

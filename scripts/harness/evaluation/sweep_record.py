@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import field_validator
 
 from harness.core.provenance import Provenance
-from harness.core.schema import Strict, add_line, read_record
+from harness.core.schema import Strict, read_record
 from harness.evaluation.tolerances import TOLERANCES
 from harness.operators.catalogue import definition_name
 from harness.operators.roofline import Bound
@@ -101,11 +101,6 @@ class Sweep:
         text += f"{wrong} wrong at tolerance {self.head.provenance.tolerance_name}"
         missing = self.head.planned - len(self.points)
         return text + (f"; cut short: {missing} points are missing" if missing else "")
-
-
-def add(path: Path | None, line: Head | Point) -> None:
-    """Append a line to the record file at once, if there is one; a head overwrites the file."""
-    add_line(path, line, first=isinstance(line, Head))
 
 
 def read(path: Path) -> Sweep:

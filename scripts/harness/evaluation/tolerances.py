@@ -35,5 +35,17 @@ TOLERANCES = {
 
 
 def matched_ratios(output: torch.Tensor, expected: torch.Tensor) -> dict[str, float]:
-    """Tolerance -> share of elements within it, as FIB counts; 1 of an empty output."""
+    """Tolerance -> share of elements within it, as FIB counts; 1 of an empty output, 0 of one that is not finite."""
+    if not output.isfinite().all():  # a NaN exceeds nothing, and FIB refuses such an output before it counts
+        return dict.fromkeys(TOLERANCES, 0.0)
     return {name: compute_error_stats(output, expected, t.config())[3] for name, t in TOLERANCES.items()}
+
+
+def judged(output: torch.Tensor, expected: torch.Tensor, tolerance: Tolerance) -> tuple[dict[str, float], str | None]:
+    """matched_ratios, and why the output is wrong, in one line. Raises ValueError for another shape or dtype."""
+    if (output.shape, output.dtype) != (expected.shape, expected.dtype):
+        got, want = (f"{tuple(x.shape)} {x.dtype}" for x in (output, expected))
+        raise ValueError(f"output: got {got}, want {want}")
+    matched = matched_ratios(output, expected)
+    wrong = f"matched {matched[tolerance.name]:.4f}, want {tolerance.ratio:g} at {tolerance.name}"
+    return matched, wrong if matched[tolerance.name] < tolerance.ratio else None

@@ -1,7 +1,5 @@
 """Whether both ways give the whole layer's output on every rank, and the same bits twice."""
 
-from dataclasses import dataclass
-
 import torch
 import torch.distributed as dist
 
@@ -25,24 +23,16 @@ def batches(ranks: int, each: int) -> dict[str, tuple[list[int], int | None]]:
     }
 
 
-@dataclass(frozen=True)
-class Checked:
-    """matched: the lowest ratio on any rank. same: two calls gave the same bits on every rank."""
-
-    matched: float
-    same: bool
-
-    def passed(self, tolerance: Tolerance) -> bool:
-        return self.same and self.matched >= tolerance.ratio
-
-
 def check(
     rank: Rank, tokens: Tokens, right: torch.Tensor, counts: list[int], tolerance: Tolerance, dtype: str, chunks: int
-) -> Checked:
-    """Over all ranks, each of which calls this. right: the whole layer's output for its tokens, see `expected`."""
+) -> tuple[float, bool]:
+    """The lowest matched ratio on any rank, and whether two calls gave the same bits on all, each of which calls this.
+
+    right: the whole layer's output for its tokens, see `expected`.
+    """
     device = right.device
     first, second = (forward(rank, tokens, counts, DTYPES[dtype], chunks) for _ in range(2))
     matched = torch.tensor(matched_ratios(first, right)[tolerance.name], device=device)
     found = torch.stack([matched, torch.tensor(float(first.equal(second)), device=device)])
     dist.all_reduce(found, dist.ReduceOp.MIN)
-    return Checked(found[0].item(), bool(found[1].item()))
+    return found[0].item(), bool(found[1].item())

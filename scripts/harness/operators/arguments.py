@@ -36,11 +36,9 @@ class Geometries(Names):
         setattr(namespace, self.dest, list(dict.fromkeys(geometries)))
 
 
-def add_definition(
-    parser: argparse.ArgumentParser, flag: str = "--definition", among: Iterable[str] = GEOMETRIES, **how
-) -> None:
-    """An argument that is a geometry, by any of its names; --help lists those among which to choose in the end."""
-    parser.add_argument(flag, type=geometry_named, metavar=METAVAR, **how)
+def add_definition(parser: argparse.ArgumentParser, among: Iterable[str] = GEOMETRIES, **how) -> None:
+    """--definition, a geometry by any of its names; --help lists those among which to choose in the end."""
+    parser.add_argument("--definition", type=geometry_named, metavar=METAVAR, **how)
     parser.epilog = listed(among)
 
 

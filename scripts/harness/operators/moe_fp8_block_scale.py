@@ -1,11 +1,12 @@
 """moe_fp8_block_scale: the workloads of each geometry (which tokens, which routing, which scales) and their bounds."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from flashinfer_bench import Definition, Trace, Workload
+from flashinfer_bench import Trace, Workload
 
 from definitions import moe_fp8_block_scale as definitions
 from definitions.moe_fp8_block_scale import BLOCK
@@ -110,18 +111,21 @@ def routing(case: MoeCase) -> tuple[np.ndarray, np.ndarray]:
     return routing_model.draw(f"{case.uuid}/0", case.seq_len, case.raised, of=of)
 
 
-def harsh_scales(case: MoeCase, definition: Definition) -> dict[str, np.ndarray]:
-    """Block scales of which a fifth are zero and the rest of either sign, up to 32; exact in fp32.
+def stored_scales(case: MoeCase, of: dict) -> dict[str, torch.Tensor]:
+    """Harsh block scales: a fifth are zero and the rest of either sign, up to 32; exact in fp32. {} if FIB draws them.
 
     The first token's and the last local expert's scales are all zero where there is more than one.
     """
-    shapes = dict(zip(definition.inputs, definition.get_input_shapes({"seq_len": case.seq_len}), strict=True))
+    if case.scales != "harsh":
+        return {}
+    hidden, inter, local = of["hidden_size"] // BLOCK, of["intermediate_size"] // BLOCK, of["num_local_experts"]
+    shapes = (hidden, case.seq_len), (local, 2 * inter, hidden), (local, hidden, inter)
     scales = {}
-    for name in SCALE_NAMES:
-        seed, count = f"{case.uuid}/{name}", math.prod(shapes[name])
+    for name, shape in zip(SCALE_NAMES, shapes, strict=True):
+        seed, count = f"{case.uuid}/{name}", math.prod(shape)
         size = exact_random.integers(f"{seed}/size", count, 513) - 256
         zero = exact_random.integers(f"{seed}/zero", count, 5) == 0
-        scales[name] = np.where(zero, 0, size / 8).astype(np.float32).reshape(shapes[name])
+        scales[name] = torch.from_numpy(np.where(zero, 0, size / 8).astype(np.float32).reshape(shape))
     if case.seq_len > 1:
         scales["hidden_states_scale"][:, 0] = 0
     scales["gemm2_weights_scale"][-1] = 0
@@ -131,17 +135,19 @@ def harsh_scales(case: MoeCase, definition: Definition) -> dict[str, np.ndarray]
 def tensors(case: MoeCase) -> dict[str, torch.Tensor]:
     logits, bias = map(torch.from_numpy, routing(case))
     found = {"routing_logits": logits, "routing_bias": bias.to(torch.bfloat16)}
-    if case.scales == "harsh":
-        scales = harsh_scales(case, definitions.definition(case.geometry))
-        found |= {name: torch.from_numpy(array) for name, array in scales.items()}
-    return found
+    return found | stored_scales(case, GEOMETRIES[case.geometry])
+
+
+def layer_trace(case: MoeCase, definition: str, routing: Iterable[str], scalars: dict[str, float]) -> Trace:
+    """The case as a FIB workload trace of an FP8 layer. routing: its inputs that are stored."""
+    stored = [*routing, *(SCALE_NAMES if case.scales == "harsh" else [])]
+    return trace(case, definition, ("hidden_states", "gemm1_weights", "gemm2_weights", *SCALE_NAMES), stored, scalars)
 
 
 def record(case: MoeCase) -> Trace:
-    stored = ["routing_logits", "routing_bias", *(SCALE_NAMES if case.scales == "harsh" else [])]
-    random = ("hidden_states", "gemm1_weights", "gemm2_weights", *SCALE_NAMES)
     scalars = {"local_expert_offset": case.offset, "routed_scaling_factor": ROUTED_SCALING_FACTOR}
-    return trace(case, definitions.definition_name(case.geometry), random, stored, scalars)
+    name = definitions.definition_name(case.geometry)
+    return layer_trace(case, name, ("routing_logits", "routing_bias"), scalars)
 
 
 def routing_counts(logits: np.ndarray, bias: np.ndarray, offset: int, geometry: str) -> Counts:
@@ -152,13 +158,7 @@ def routing_counts(logits: np.ndarray, bias: np.ndarray, offset: int, geometry: 
     of = GEOMETRIES[geometry]
     if logits.ndim != 2 or logits.shape[1] != of["num_experts"]:
         raise ValueError(f"logits: got shape {logits.shape}, want [T, {of['num_experts']}]")
-    return local_counts(routing_model.select(logits, bias, of) - offset, of)
-
-
-def local_counts(chosen: np.ndarray, of: dict) -> Counts:
-    """chosen [T, top_k]: experts counted from the rank's first one; others are another rank's."""
-    local = (chosen >= 0) & (chosen < of["num_local_experts"])
-    return Counts(rows=int(local.sum()), tokens=int(local.any(axis=1).sum()), active=len(np.unique(chosen[local])))
+    return routing_model.local_counts(routing_model.select(logits, bias, of) - offset, of)
 
 
 def expert_bytes(of: dict) -> int:

@@ -6,15 +6,8 @@ from flashinfer_bench import Trace, Workload
 
 from definitions import moe_fp8_block_scale_renorm as definitions
 from harness.operators import routing_model
-from harness.operators.case import trace, uuid_of
-from harness.operators.moe_fp8_block_scale import (
-    MODEL_TOKENS,
-    SCALE_NAMES,
-    MoeCase,
-    harsh_scales,
-    layer_bound,
-    local_counts,
-)
+from harness.operators.case import uuid_of
+from harness.operators.moe_fp8_block_scale import MODEL_TOKENS, MoeCase, layer_bound, layer_trace, stored_scales
 from harness.operators.roofline import Bound, Counts
 
 GEOMETRIES = definitions.GEOMETRIES
@@ -53,28 +46,23 @@ def logits(case: RenormCase) -> np.ndarray:
     of = GEOMETRIES[case.geometry]
     if case.raised is None:
         return routing_model.draw_typical(case.uuid, case.seq_len, 0, of, biased=False)[0]
-    return routing_model.draw_unbiased(f"{case.uuid}/0", case.seq_len, case.raised, of=of)[0]
+    return routing_model.draw(f"{case.uuid}/0", case.seq_len, case.raised, of=of, biased=False)[0]
 
 
 def tensors(case: RenormCase) -> dict[str, torch.Tensor]:
     found = {"routing_logits": torch.from_numpy(logits(case)).to(torch.bfloat16)}
-    if case.scales == "harsh":
-        scales = harsh_scales(case, definitions.definition(case.geometry))
-        found |= {name: torch.from_numpy(array) for name, array in scales.items()}
-    return found
+    return found | stored_scales(case, GEOMETRIES[case.geometry])
 
 
 def record(case: RenormCase) -> Trace:
-    stored = ["routing_logits", *(SCALE_NAMES if case.scales == "harsh" else [])]
-    random = ("hidden_states", "gemm1_weights", "gemm2_weights", *SCALE_NAMES)
-    return trace(case, definitions.definition_name(case.geometry), random, stored)
+    return layer_trace(case, definitions.definition_name(case.geometry), ["routing_logits"], {})
 
 
 def counts(workload: Workload, stored: dict[str, torch.Tensor], geometry: str) -> Counts | None:
     if "routing_logits" not in stored:
         return None
     of, values = GEOMETRIES[geometry], stored["routing_logits"].to(torch.float32).numpy()
-    return local_counts(routing_model.select(values, None, of), of)
+    return routing_model.local_counts(routing_model.select(values, None, of), of)
 
 
 def bound(seq_len: int, counts: Counts, geometry: str) -> Bound:

@@ -12,13 +12,13 @@ from flashinfer_bench import Trace, Workload
 
 from definitions import moe_fp8_block_scale_routed as definitions
 from harness.operators import moe_fp8_block_scale, moe_fp8_block_scale_renorm, routing_model
-from harness.operators.case import trace, uuid_of
+from harness.operators.case import uuid_of
 from harness.operators.moe_fp8_block_scale import (
     ROUTED_SCALING_FACTOR,
     SCALE_NAMES,
     MoeCase,
     layer_bound,
-    local_counts,
+    layer_trace,
 )
 from harness.operators.roofline import Bound, Counts
 
@@ -100,17 +100,16 @@ def tensors(case: RoutedCase) -> dict[str, torch.Tensor]:
 
 
 def record(case: RoutedCase) -> Trace:
-    stored = ["topk_ids", "topk_weights", *(SCALE_NAMES if case.scales == "harsh" else [])]
-    random = ("hidden_states", "gemm1_weights", "gemm2_weights", *SCALE_NAMES)
-    scalars = {"local_expert_offset": case.offset}
-    return trace(case, definitions.definition_name(case.geometry), random, stored, scalars)
+    name, scalars = definitions.definition_name(case.geometry), {"local_expert_offset": case.offset}
+    return layer_trace(case, name, ("topk_ids", "topk_weights"), scalars)
 
 
 def counts(workload: Workload, stored: dict[str, torch.Tensor], geometry: str) -> Counts | None:
     offset = workload.inputs.get("local_expert_offset")
     if "topk_ids" not in stored or offset is None or offset.type != "scalar":
         return None
-    return local_counts(stored["topk_ids"].to(torch.int64).numpy() - int(offset.value), GEOMETRIES[geometry])
+    chosen = stored["topk_ids"].to(torch.int64).numpy() - int(offset.value)
+    return routing_model.local_counts(chosen, GEOMETRIES[geometry])
 
 
 def bound(seq_len: int, counts: Counts, geometry: str) -> Bound:

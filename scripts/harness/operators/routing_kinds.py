@@ -65,8 +65,7 @@ def draw(kind: str, num_tokens: int, geometry: str) -> tuple[np.ndarray, np.ndar
     if kind == "real":
         return routing_model.draw_typical(f"sweep/{num_tokens}", num_tokens, offset_of(geometry), of, biased)
     first, raised = FIXED[kind]
-    make = routing_model.draw if biased else routing_model.draw_unbiased
-    return make(f"{first}/{num_tokens}", num_tokens, raised(geometry), spread=0, of=of)
+    return routing_model.draw(f"{first}/{num_tokens}", num_tokens, raised(geometry), 0, of, biased)
 
 
 def tensors(kind: str, num_tokens: int, geometry: str) -> dict[str, torch.Tensor]:

@@ -23,6 +23,7 @@ import torch
 
 from definitions.moe_fp8_block_scale import GEOMETRIES
 from harness.operators import exact_random
+from harness.operators.roofline import Counts
 
 Sizes = dict[str, int]
 FIRST = GEOMETRIES["full"]
@@ -111,30 +112,15 @@ def experts(
 
 
 def draw(
-    seed: str, num_tokens: int, raised: dict[int, float], spread: float = 1, of: Sizes = FIRST
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return logits [T, num_experts] float32 and bias [num_experts] float32 that is exact in bfloat16.
+    seed: str, num_tokens: int, raised: dict[int, float], spread: float = 1, of: Sizes = FIRST, biased: bool = True
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """Logits [T, num_experts] float32 and bias [num_experts] float32 that is exact in bfloat16; no choice is narrow.
 
     raised: logits to add to an expert's popularity without the bias taking them back.
     spread: how far experts and their biases differ; at 0 all experts are alike and the bias is zero.
+    biased=False: logits that are exact in bfloat16, and None.
     """
-    offset, bias = experts(seed, spread, of)
-    return with_noise(seed, num_tokens, offset, raised, bias, of), bias
-
-
-def draw_unbiased(
-    seed: str, num_tokens: int, raised: dict[int, float], spread: float = 1, of: Sizes = FIRST
-) -> tuple[np.ndarray, None]:
-    """As `draw`, for routing without a bias: logits that are exact in bfloat16, and None."""
-    offset, _ = experts(seed, spread, of, biased=False)
-    return with_noise(seed, num_tokens, offset, raised, None, of), None
-
-
-def with_noise(
-    seed: str, num_tokens: int, offset: np.ndarray, raised: dict[int, float], bias: np.ndarray | None, of: Sizes
-) -> np.ndarray:
-    """Logits [T, num_experts] float32: offset and raised, by expert, and noise by token; no choice is narrow."""
-    offset = offset.copy()
+    offset, bias = experts(seed, spread, of, biased)
     for expert, logit in raised.items():
         offset[expert] += logit
     logits = np.empty((num_tokens, of["num_experts"]), dtype=np.float32)
@@ -148,14 +134,13 @@ def with_noise(
         logits[unclear] = drawn
         unclear = unclear[margin(drawn, bias, of) < MARGIN]
         attempt += 1
-    return logits
+    return logits, bias
 
 
-def counts(logits: np.ndarray, bias: np.ndarray | None, offset: int, of: Sizes = FIRST) -> tuple[int, int]:
-    """(rows, active experts) of the rank whose first expert is `offset`."""
-    chosen = select(logits, bias, of) - offset
-    local = chosen[(chosen >= 0) & (chosen < of["num_local_experts"])]
-    return len(local), len(np.unique(local))
+def local_counts(chosen: np.ndarray, of: Sizes) -> Counts:
+    """chosen [T, top_k]: experts counted from the rank's first one; others are another rank's."""
+    local = (chosen >= 0) & (chosen < of["num_local_experts"])
+    return Counts(rows=int(local.sum()), tokens=int(local.any(axis=1).sum()), active=len(np.unique(chosen[local])))
 
 
 def is_typical(num_tokens: int, rows: int, active: int, of: Sizes = FIRST) -> bool:
@@ -176,10 +161,12 @@ def is_typical(num_tokens: int, rows: int, active: int, of: Sizes = FIRST) -> bo
 def draw_typical(
     seed: str, num_tokens: int, offset: int, of: Sizes = FIRST, biased: bool = True
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """As `draw`, or with biased=False as `draw_unbiased`, typical for the rank of this offset.
+    """As `draw`, typical for the rank of this offset.
 
     The public workloads need at most 13 attempts; the chance of one is least, about a tenth, near T = 50.
     """
-    make = draw if biased else draw_unbiased
-    attempts = (make(f"{seed}/{attempt}", num_tokens, {}, of=of) for attempt in itertools.count())
-    return next(drawn for drawn in attempts if is_typical(num_tokens, *counts(*drawn, offset, of), of))
+    for attempt in itertools.count():
+        drawn = draw(f"{seed}/{attempt}", num_tokens, {}, of=of, biased=biased)
+        found = local_counts(select(*drawn, of) - offset, of)
+        if is_typical(num_tokens, found.rows, found.active, of):
+            return drawn

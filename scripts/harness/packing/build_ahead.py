@@ -2,42 +2,40 @@
 
 import time
 from collections.abc import Collection
-from pathlib import Path
 
-from flashinfer_bench import Definition, Solution
+from flashinfer_bench import Solution
 from flashinfer_bench.compile import BuilderRegistry, BuildError
 
-from harness.core import paths
-from harness.operators.catalogue import definition
+from harness.operators.catalogue import BY_NAME, definition
 from harness.packing import pack
 from harness.packing.eligibility import is_installed
 from harness.packing.manifest import choose
 
 
-def build_timed(full: Definition, solution: Solution) -> tuple[float, str]:
+def build_timed(solution: Solution) -> tuple[float, str]:
     """Let FIB build it: the seconds, and why it does not build, or ''. What is compiled is kept for later builds."""
     start, error = time.monotonic(), ""
     try:
-        BuilderRegistry.get_instance().build(full, solution)
+        BuilderRegistry.get_instance().build(definition(BY_NAME[solution.definition]), solution)
     except BuildError as raised:
         error = str(raised) or type(raised).__name__
     return time.monotonic() - start, error
 
 
-def build(names: list[str], folder: Path = paths.SOLUTIONS, geometries: Collection[str] = ()) -> int:
+def build(names: list[str], geometries: Collection[str] = ()) -> int:
     """Let FIB build them one after the other; print a line for each. Returns 1 if one does not build, else 0.
 
     geometries: the definitions that they are built for; without any, all that they serve. Raises PackingError.
     """
     status = 0
-    for name in choose(names, folder):
-        for geometry, solution in pack.pack(name, folder).items():
+    for name in choose(names):
+        for geometry, solution in pack.pack(name).items():
             if geometries and geometry not in geometries:
                 continue
             if missing := [module for module in solution.spec.dependencies if not is_installed(module)]:
                 print(f"{solution.name}: SKIPPED: needs {', '.join(missing)}, not installed here")
                 continue
-            seconds, error = build_timed(definition(geometry), solution)
+            seconds, error = build_timed(solution)
             print(f"{solution.name}: {f'not built: {error}' if error else f'built in {seconds:.1f} s'}", flush=True)
             status = 1 if error else status
     return status

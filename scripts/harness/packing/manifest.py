@@ -3,7 +3,6 @@
 import tomllib
 from collections.abc import Collection
 from functools import cache
-from pathlib import Path
 from typing import Annotated, Literal
 
 from flashinfer_bench.data import SupportedLanguages
@@ -82,9 +81,9 @@ class Manifest(Strict):
     facts: Facts | None = None
 
 
-def solution_names(folder: Path = paths.SOLUTIONS) -> list[str]:
-    """Names of the solutions below folder, sorted."""
-    return sorted({path.parent.name for path in folder.glob(f"*/{MANIFEST}")} - NOT_SOLUTIONS)
+def solution_names() -> list[str]:
+    """Sorted."""
+    return sorted({path.parent.name for path in paths.SOLUTIONS.glob(f"*/{MANIFEST}")} - NOT_SOLUTIONS)
 
 
 def folder_name(packed: str, definition: str) -> str:
@@ -101,19 +100,18 @@ def folder_name(packed: str, definition: str) -> str:
     return packed
 
 
-def choose(names: list[str], folder: Path = paths.SOLUTIONS) -> list[str]:
+def choose(names: list[str]) -> list[str]:
     """names, or every solution when there are none. Raises UserError for an unknown one."""
-    existing = solution_names(folder)
+    existing = solution_names()
     for name in names:
         if name not in existing:
             raise UserError(unknown("solution", name, existing))
     return list(dict.fromkeys(names)) or existing
 
 
-def solutions_of(geometries: Collection[str], folder: Path = paths.SOLUTIONS) -> list[str]:
+def solutions_of(geometries: Collection[str]) -> list[str]:
     """Names of the solutions that serve one of these geometries. Raises PackingError."""
-    names = solution_names(folder)
-    return [name for name in names if set(read_manifest(name, folder).definitions) & set(geometries)]
+    return [name for name in solution_names() if set(read_manifest(name).definitions) & set(geometries)]
 
 
 def refusal(name: str, key: str, got: object, want: str) -> PackingError:
@@ -121,17 +119,17 @@ def refusal(name: str, key: str, got: object, want: str) -> PackingError:
     return PackingError(f"{name}: {MANIFEST}: {key}: got {got!r}, want {want}")
 
 
-def read_manifest(name: str, folder: Path = paths.SOLUTIONS) -> Manifest:
+def read_manifest(name: str) -> Manifest:
     """A solution's manifest, with what is INHERITED of its base.
 
     Raises PackingError for missing, unknown or contradicting keys.
     """
-    manifest = _parse(name, folder)
+    manifest = _parse(name)
     if manifest.based_on is None:
         return manifest
-    if manifest.based_on not in (others := [other for other in solution_names(folder) if other != name]):
+    if manifest.based_on not in (others := [other for other in solution_names() if other != name]):
         raise refusal(name, "based_on", manifest.based_on, f"another solution: {', '.join(others) or 'there is none'}")
-    base = _parse(manifest.based_on, folder)
+    base = _parse(manifest.based_on)
     if base.based_on is not None:
         raise refusal(name, "based_on", manifest.based_on, f"a solution without a base; this one's is {base.based_on}")
     taken = {key: getattr(base, key) for key in INHERITED if key not in manifest.model_fields_set}
@@ -143,9 +141,9 @@ def _validated(text: str) -> Manifest:
     return Manifest.model_validate(tomllib.loads(text))
 
 
-def _parse(name: str, folder: Path) -> Manifest:
+def _parse(name: str) -> Manifest:
     try:
-        manifest = _validated((folder / name / MANIFEST).read_text())
+        manifest = _validated((paths.SOLUTIONS / name / MANIFEST).read_text())
     except tomllib.TOMLDecodeError as error:
         raise PackingError(f"{name}: {MANIFEST}: {error}") from error
     except ValidationError as error:

@@ -27,26 +27,26 @@ def packed_name(name: str, geometry: str, first: str) -> str:
     return "_".join([name, *(part for part in catalogue.definition_name(geometry).split("_") if part not in known)])
 
 
-def files_of(manifest: Manifest, folder: Path = paths.SOLUTIONS) -> dict[str, Path]:
+def files_of(manifest: Manifest) -> dict[str, Path]:
     """Path inside the bundle -> file, sorted by path. Raises PackingError for a missing stage or borrowed file.
 
     Files keep their paths below the solution's folder; those of the solution stand in for its base's with the same
     path. A borrowed file, named as <other solution>/<file> whatever its folder there, is packed beside main.py and may
     not have the name of one of the solution's own.
     """
-    folders = [folder / part for part in (manifest.based_on, manifest.name) if part]
+    folders = [paths.SOLUTIONS / part for part in (manifest.based_on, manifest.name) if part]
     listed = [(part, path) for part in folders for path in part.rglob("*") if path.suffix in {".py", ".cu", ".cuh"}]
     found = {path.relative_to(part).as_posix(): path for part, path in listed}
     for borrowed in manifest.borrowed:
         lender, name = PurePosixPath(borrowed).parent.name, PurePosixPath(borrowed).name
-        lent = sorted((folder / lender).rglob(name)) if lender in solution_names(folder) else []
+        lent = sorted((paths.SOLUTIONS / lender).rglob(name)) if lender in solution_names() else []
         if len(lent) != 1:
             raise refusal(manifest.name, "borrowed", borrowed, "SOLUTION/FILE of another solution")
         if name in {PurePosixPath(path).name for path in found}:
             raise refusal(manifest.name, "borrowed", borrowed, f"a file of another name: there is a {name} here")
         found[name] = lent[0]
     for stage in manifest.kernels:
-        path = folder / "kernels" / f"{stage}.py"
+        path = paths.SOLUTIONS / "kernels" / f"{stage}.py"
         if not path.is_file():
             known = ", ".join(sorted(p.stem for p in path.parent.glob("*.py"))) or "there is none"
             raise refusal(manifest.name, "kernels", stage, f"a shared stage: {known}")
@@ -56,10 +56,10 @@ def files_of(manifest: Manifest, folder: Path = paths.SOLUTIONS) -> dict[str, Pa
     return dict(sorted(found.items()))
 
 
-def origins(name: str, folder: Path = paths.SOLUTIONS) -> dict[str, PurePosixPath]:
+def origins(name: str) -> dict[str, PurePosixPath]:
     """Path inside a solution's bundle -> path in the repository. Raises PackingError."""
-    files = files_of(read_manifest(name, folder), folder)
-    return {packed: PurePosixPath("solutions", file.relative_to(folder)) for packed, file in files.items()}
+    files = files_of(read_manifest(name))
+    return {packed: PurePosixPath("solutions", file.relative_to(paths.SOLUTIONS)) for packed, file in files.items()}
 
 
 class Outline(NamedTuple):
@@ -115,10 +115,10 @@ def is_of(path: str, geometry: str) -> bool:
     return sizes is None or catalogue.definition_name(geometry).endswith(sizes[0])
 
 
-def pack(name: str, folder: Path = paths.SOLUTIONS) -> dict[str, Solution]:
+def pack(name: str) -> dict[str, Solution]:
     """Geometry -> Solution, for each geometry the solution serves. Raises PackingError."""
-    manifest = read_manifest(name, folder)
-    files = files_of(manifest, folder)
+    manifest = read_manifest(name)
+    files = files_of(manifest)
     gathered, found = {path: file.read_text() for path, file in files.items()}, {}
     outlined = outlines(name, gathered)  # once for all definitions: their problem files differ in numbers alone
     check_imports(name, outlined)
@@ -161,18 +161,18 @@ def write(solution: Solution, path: Path) -> None:
     write_atomically(path, solution.model_dump_json(indent=2) + "\n")
 
 
-def pack_here(names: list[str], folder: Path = paths.SOLUTIONS) -> list[Path]:
+def pack_here(names: list[str]) -> list[Path]:
     """Write packed/<definition>/<name>.json for names; drop files of solutions that are gone.
 
     Raises PackingError. Returns the files written.
     """
-    chosen, files = choose(names, folder), []
+    chosen, files = choose(names), []
     for name in chosen:
-        for solution in pack(name, folder).values():
-            files.append(folder / "packed" / solution.definition / f"{name}.json")
+        for solution in pack(name).values():
+            files.append(paths.SOLUTIONS / "packed" / solution.definition / f"{name}.json")
             write(solution, files[-1])
-    others = set(solution_names(folder)) - set(chosen)
-    for path in (folder / "packed").glob("*/*.json"):
+    others = set(solution_names()) - set(chosen)
+    for path in (paths.SOLUTIONS / "packed").glob("*/*.json"):
         if path.stem not in others and path not in files:
             path.unlink()
     return files
@@ -195,7 +195,7 @@ def pack_into(names: list[str], data_set: Path, geometries: list[str]) -> list[P
     return files
 
 
-def pack_packages(names: list[str], parent: Path, geometries: list[str], folder: Path = paths.SOLUTIONS) -> list[Path]:
+def pack_packages(names: list[str], parent: Path, geometries: list[str]) -> list[Path]:
     """Write parent/<packed name>/, a Python package of each solution's packed sources that exports its function as run.
 
     That of a routed definition, where the solution has a function for tokens in bf16, also exports that as run_bf16
@@ -205,8 +205,8 @@ def pack_packages(names: list[str], parent: Path, geometries: list[str], folder:
     none of the geometries. Returns the packages' folders.
     """
     solutions, routed = {}, {}
-    for name in choose(names, folder):
-        packed, bf16 = pack(name, folder), read_manifest(name, folder).bf16_entry_point
+    for name in choose(names):
+        packed, bf16 = pack(name), read_manifest(name).bf16_entry_point
         wanted = [key for key in packed if key in geometries] or ([] if geometries else list(packed)[:1])
         if not wanted:
             raise UserError(f"--definition: got {', '.join(geometries)}, want of {name}'s: {', '.join(packed)}")

@@ -27,7 +27,6 @@ from harness.packing import pack
 from harness.profiling.points import choose_points, inputs_of, label
 
 WARMUP_RUNS = 3
-SEPARATOR = "spin_kernel"  # of torch.cuda._sleep: stands before each point's calls, and in no solution
 
 
 class ProfileError(CannotRun):

@@ -14,8 +14,9 @@ from pathlib import Path
 import pandas as pd
 
 from harness.packing.stages import UNASSIGNED, plain_name, stage_of
-from harness.profiling.calls import SEPARATOR, ProfileError
+from harness.profiling.calls import ProfileError
 from harness.profiling.record import Counters, StageTime
+from harness.timing.gpu_clock import MARK
 
 TIMEOUT_SECONDS = 900
 METRICS = {
@@ -74,7 +75,7 @@ def by_point(report: str, count: int) -> list[pd.DataFrame]:
     launches = launches.reindex(columns=list(METRICS.values())).set_axis(list(METRICS), axis=1).dropna(subset="us")
     launches["us"] = (launches.us / 1e3).round(3)
     launches["kernel"] = launches.index.get_level_values("Kernel Name").map(plain_name)
-    separator = launches.kernel == SEPARATOR
+    separator = launches.kernel == MARK  # before each point's call
     if separator.sum() != count:
         raise ProfileError(f"ncu: its output has {separator.sum()} workloads, want {count}")
     return [launches[~separator & (separator.cumsum() == at)] for at in range(1, count + 1)]

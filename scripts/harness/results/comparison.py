@@ -16,12 +16,12 @@ from types import SimpleNamespace
 import pandas as pd
 
 from harness.core import paths
+from harness.core.errors import UserError
 from harness.core.names import unknown
 from harness.operators import roofline
 from harness.operators.catalogue import KEYS, definition_name
 from harness.results import staleness, trace_files
 from harness.results.summary import RegimeSummary, summarise, with_level
-from harness.results.trace_files import TraceSetError
 from harness.results.trace_table import CONDITION, counting, records, trace_table
 from harness.results.workload_info import WorkloadInfo, workload_infos
 
@@ -181,21 +181,21 @@ def make_section(
 
 
 def check_known(what: str, names: Iterable[str], known: Iterable[str]) -> None:
-    """Raises TraceSetError for a name that is not known."""
+    """Raises UserError for a name that is not known."""
     for name in names:
         if name not in known:
-            raise TraceSetError(unknown(what, name, sorted(set(known))))
+            raise UserError(unknown(what, name, sorted(set(known))))
 
 
 def recorded(definitions: Collection[str], tolerance: str | None = None, clock: str = "events") -> Comparison:
     """This repository's traces of definitions (their names), of one clock; empty where there are none.
 
-    Raises TraceSetError for any that cannot be read: what is published leaves none of them out.
+    Raises UserError for any that cannot be read: what is published leaves none of them out.
     """
     files = [path for name in definitions if (path := paths.trace_file(name, clock=clock)).exists()]
     found = build(files, tolerance=tolerance, clock=clock) if files else Comparison([])
     if found.warnings:
-        raise TraceSetError(found.warnings[0])
+        raise UserError(found.warnings[0])
     return found
 
 
@@ -207,7 +207,7 @@ def build(
     pair: tuple[str, str] | None = None,
     clock: str | None = None,
 ) -> Comparison:
-    """Compare the traces below the given paths. Raises TraceSetError, also for a name that no trace has.
+    """Compare the traces below the given paths. Raises UserError, also for a name that no trace has.
 
     definition: a key of GEOMETRIES or a name. tolerance: a name; only its run groups are built. solutions: names, all
     when empty. pair: two solutions; only their ratio is made, in the run groups that have both. clock: one of CLOCKS;
@@ -218,7 +218,7 @@ def build(
     others = sorted({found.trace.definition for found in recorded} - {found.trace.definition for found in usable})
     notes = [f"{name}: left out: its workloads have no axis seq_len" for name in others]
     if not usable:
-        raise TraceSetError(f"no traces that can be compared: {notes[0]}")
+        raise UserError(f"no traces that can be compared: {notes[0]}")
     traces = trace_table(usable)
     wanted = definition_name(KEYS[definition]) if definition in KEYS else definition
     for column, names in (("definition", [wanted] if wanted else []), ("solution", solutions)):
@@ -231,9 +231,7 @@ def build(
     made = [make_section(part, tolerance, pair, clock) for _, part in traces.groupby(CONDITION[:3])]
     sections = [section for section in made if section.groups]
     if pair and not any(group.ratios for section in sections for group in section.groups):
-        raise TraceSetError(
-            f"{' and '.join(pair)} were never measured on one machine with the same versions and protocol"
-        )
+        raise UserError(f"{' and '.join(pair)} were never measured on one machine with the same versions and protocol")
     return Comparison(sections, pair, [*warnings, *unreadable], [*notes, *notes_on(sections)])
 
 

@@ -21,10 +21,6 @@ from harness.core.provenance import Provenance, of_trace
 from harness.core.schema import first_fault
 
 
-class TraceSetError(UserError):
-    """Traces that cannot be read, or that lack a requested name."""
-
-
 @dataclass(frozen=True)
 class Recorded:
     """A trace with an evaluation, where it is written ("file:line"), and the data set that holds it, if any."""
@@ -45,22 +41,22 @@ def root_of(path: Path) -> Path | None:
 
 
 def files_of(path: Path) -> list[Path]:
-    """The trace files that path stands for, sorted. Raises TraceSetError when there are none."""
+    """The trace files that path stands for, sorted. Raises UserError when there are none."""
     if path.is_file():
         return [path]
     if not path.exists():
-        raise TraceSetError(f"{path}: no such file or folder, want a trace set or a JSONL file")
+        raise UserError(f"{path}: no such file or folder, want a trace set or a JSONL file")
     is_root = (path / "definitions").is_dir()
     files = sorted((path / "traces" if is_root else path).rglob("*.jsonl"))
     if not files:
-        raise TraceSetError(f"{path}: no traces: it holds no {'traces/**/' if is_root else ''}*.jsonl")
+        raise UserError(f"{path}: no traces: it holds no {'traces/**/' if is_root else ''}*.jsonl")
     return files
 
 
 def read(given: list[Path]) -> tuple[list[Recorded], list[str]]:
     """Every trace with an evaluation below the given paths, and a warning for each line that is not a FIB trace.
 
-    A file that is given twice counts once. Raises TraceSetError for a path without traces, for a file of
+    A file that is given twice counts once. Raises UserError for a path without traces, for a file of
     another schema, and when nothing but workloads or broken lines was found.
     """
     found, warnings, files = [], [], {}
@@ -85,11 +81,11 @@ def read(given: list[Path]) -> tuple[list[Recorded], list[str]]:
             if trace.solution is not None and trace.evaluation is not None:
                 found.append(Recorded(trace, f"{shown}:{number}", root))
         if foreign and not traces:
-            raise TraceSetError(f"{shown}: of another schema, want FIB traces: {foreign[0]}")
+            raise UserError(f"{shown}: of another schema, want FIB traces: {foreign[0]}")
     if not found:
         listed = ", ".join(map(str, given))
         broken = f"; {len(warnings)} broken, the first is {warnings[0]}" if warnings else ""
-        raise TraceSetError(f"no traces with an evaluation in {listed}{broken}")
+        raise UserError(f"no traces with an evaluation in {listed}{broken}")
     return found, warnings
 
 

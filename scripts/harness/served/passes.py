@@ -14,7 +14,7 @@ from flashinfer_bench.compile import BuilderRegistry, Runnable
 
 from harness.core.errors import CannotRun
 from harness.evaluation.calling import call, first_line, with_outputs
-from harness.evaluation.tolerances import Tolerance, matched_ratios
+from harness.evaluation.tolerances import Tolerance, judged
 from harness.operators.catalogue import definition
 from harness.served import nvml
 from harness.served.record import Point
@@ -99,13 +99,9 @@ def median_ms(run: Pass, count: int, device: str) -> float:
 
 
 def verdict(output: torch.Tensor, expected: torch.Tensor, tolerance: Tolerance) -> dict:
-    """A Point's matched and error."""
-    if (output.shape, output.dtype) != (expected.shape, expected.dtype):
-        got, want = (f"{tuple(x.shape)} {x.dtype}" for x in (output, expected))
-        return {"error": f"output: got {got}, want {want}"}
-    matched = matched_ratios(output, expected)[tolerance.name] if output.isfinite().all() else 0.0
-    wrong = f"matched {matched:.4f}, want {tolerance.ratio:g} at {tolerance.name}"
-    return {"matched": round(matched, 6), "error": wrong if matched < tolerance.ratio else None}
+    """A Point's matched and error. Raises as `judged` does."""
+    matched, error = judged(output, expected, tolerance)
+    return {"matched": round(matched[tolerance.name], 6), "error": error}
 
 
 def prepare(

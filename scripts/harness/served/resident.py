@@ -1,20 +1,20 @@
 """A model's MoE layers in device memory, each with weights, scales and routing of its own, shared by all solutions."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 
 from harness.core.errors import CannotRun
 from harness.evaluation import memory
+from harness.evaluation.calling import first_tokens, random_fp8
 from harness.operators import routing_model
 from harness.operators.catalogue import GEOMETRIES, RENORM, definition, operator, router
 from harness.operators.moe_fp8_block_scale import ROUTED_SCALING_FACTOR
 from harness.operators.moe_fp8_block_scale_routed import ROUTER_INSIDE
-from harness.operators.roofline import Counts
 from harness.operators.routing_kinds import offset_of
 
 STATES = ("hidden_states", "hidden_states_scale")  # which all layers share
-CHUNK = 1 << 26  # elements that are drawn at once in fp32, before they become FP8
 
 
 @dataclass(frozen=True)
@@ -32,30 +32,20 @@ class Resident:
         """Each layer's arguments for its first tokens, in the definition's order."""
         full = definition(self.geometry)
 
-        def cut(name: str, value: object) -> object:
-            shape = full.inputs[name].shape or ()
-            if "seq_len" not in shape:
-                return value
-            return value.narrow(shape.index("seq_len"), 0, num_tokens).contiguous()
+        def cut(layer: dict[str, object], names: Iterable[str]) -> dict[str, object]:
+            return {name: first_tokens(layer[name], full.inputs[name].shape, num_tokens) for name in names}
 
-        of_all = {name: cut(name, self.layers[0][name]) for name in STATES}
-        return [
-            [of_all[name] if name in STATES else cut(name, layer[name]) for name in full.inputs]
-            for layer in self.layers
-        ]
+        of_all, own = cut(self.layers[0], STATES), [name for name in full.inputs if name not in STATES]
+        made = (of_all | cut(layer, own) for layer in self.layers)
+        return [[layer[name] for name in full.inputs] for layer in made]
 
     def bound_ms(self, num_tokens: int) -> float:
         """The sum of the layers' roofline bounds."""
+        of = GEOMETRIES[self.geometry]
         return sum(
-            operator(self.geometry).bound(num_tokens, counts(local[:num_tokens], self.geometry), self.geometry).ms
-            for local in self.local
+            operator(self.geometry).bound(num_tokens, routing_model.local_counts(chosen, of), self.geometry).ms
+            for chosen in (local[:num_tokens].cpu().numpy() for local in self.local)
         )
-
-
-def counts(local: torch.Tensor, geometry: str) -> Counts:
-    """local as in Resident."""
-    here = (local >= 0) & (local < GEOMETRIES[geometry]["num_local_experts"])
-    return Counts(rows=int(here.sum()), tokens=int(here.any(dim=1).sum()), active=len(local[here].unique()))
 
 
 def layer_bytes(geometry: str, num_tokens: int) -> int:
@@ -77,14 +67,6 @@ def fitting(wanted: int, geometry: str, num_tokens: int, solutions: int, free: i
         needed = memory.gigabytes(beside + each)
         raise CannotRun(f"one layer of {geometry} needs {needed}, {memory.gigabytes(free)} are free: fewer --tokens")
     return min(wanted, (free - beside) // each)
-
-
-def fill_fp8(shape: tuple[int, ...], device: str, source: torch.Generator) -> torch.Tensor:
-    """E4M3 of a normal distribution, drawn in place: never more than CHUNK elements in fp32."""
-    tensor = torch.empty(shape, dtype=torch.float8_e4m3fn, device=device)
-    for part in tensor.view(-1).split(CHUNK):
-        part.copy_(torch.randn(len(part), device=device, generator=source))
-    return tensor
 
 
 def scales(shape: tuple[int, ...], mean: float, device: str, source: torch.Generator) -> torch.Tensor:
@@ -119,7 +101,7 @@ def make(geometry: str, layers: int, num_tokens: int, device: str) -> Resident:
     hidden, intermediate = (GEOMETRIES[geometry][size] for size in ("hidden_size", "intermediate_size"))
     scalars = {"local_expert_offset": offset_of(geometry), "routed_scaling_factor": ROUTED_SCALING_FACTOR}
     shared = {
-        "hidden_states": fill_fp8(shapes["hidden_states"], device, source),
+        "hidden_states": random_fp8(shapes["hidden_states"], device, source),
         "hidden_states_scale": scales(shapes["hidden_states_scale"], 2.0, device, source),
     } | {name: value for name, value in scalars.items() if name in full.inputs}
     made, local = [], []
@@ -127,9 +109,9 @@ def make(geometry: str, layers: int, num_tokens: int, device: str) -> Resident:
         routed, experts = routing(f"served/{at}", geometry, num_tokens, device, source)
         local.append(experts - scalars["local_expert_offset"])
         weights = {
-            "gemm1_weights": fill_fp8(shapes["gemm1_weights"], device, source),
+            "gemm1_weights": random_fp8(shapes["gemm1_weights"], device, source),
             "gemm1_weights_scale": scales(shapes["gemm1_weights_scale"], hidden**-0.5, device, source),
-            "gemm2_weights": fill_fp8(shapes["gemm2_weights"], device, source),
+            "gemm2_weights": random_fp8(shapes["gemm2_weights"], device, source),
             "gemm2_weights_scale": scales(shapes["gemm2_weights_scale"], intermediate**-0.5, device, source),
         }
         made.append(shared | routed | weights)

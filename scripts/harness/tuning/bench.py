@@ -8,6 +8,7 @@ from types import ModuleType
 import torch
 from flashinfer_bench.compile import BuilderRegistry
 
+from harness.evaluation.calling import random_fp8
 from harness.operators import catalogue
 from harness.packing.pack import pack
 from harness.tuning.record import Head
@@ -51,18 +52,12 @@ def present(main: ModuleType, head: Head, multiprocessors: int, share: float, nu
 
 
 def random_operands(sizes: tuple[int, int, int], top_k: int, num_tokens: int, device: str) -> dict[str, torch.Tensor]:
-    """Operands by name for up to num_tokens tokens, normal and with normal scales, as FIB draws them; h in pair order.
-
-    Drawn on the device an expert at a time: in fp32 all at once, as FIB does it, the largest layer takes 45 GB.
-    """
+    """Operands by name for up to num_tokens tokens, normal with normal scales, as FIB draws them; h in pair order."""
     local, hidden, inter = sizes
     generator = torch.Generator(device).manual_seed(0)
 
     def fp8(*shape: int) -> torch.Tensor:
-        values = torch.empty(shape, dtype=torch.float8_e4m3fn, device=device)
-        for part in values if len(shape) == 3 else [values]:
-            part.copy_(torch.randn(part.shape, generator=generator, dtype=torch.bfloat16, device=device))
-        return values
+        return random_fp8(shape, device, generator)
 
     def fp32(*shape: int) -> torch.Tensor:
         return torch.randn(shape, generator=generator, device=device)

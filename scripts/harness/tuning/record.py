@@ -7,7 +7,7 @@ from pydantic import Field, RootModel
 
 from harness.core.errors import UserError
 from harness.core.provenance import Provenance
-from harness.core.schema import Strict, read_jsonl
+from harness.core.schema import Strict, add_line, read_jsonl
 from harness.tuning.space import Pair, Variant
 
 STAGES = ("gemm1", "gemm1_swiglu_quant", "swiglu_quant", "gemm2", "tile_order")  # what is timed
@@ -103,7 +103,7 @@ class Record:
         self.compared: dict[int, Compared] = {}
         if path is None or (head and not (path.exists() and path.stat().st_size)):
             self.head = head
-            self._write(head)
+            add_line(path, head, first=True)
             return
         text = path.read_text()
         if not text.endswith("\n"):  # half a last line, as a stopped run may leave
@@ -121,7 +121,7 @@ class Record:
 
     def add(self, line: LeftOut | Timed | Compared) -> None:
         self._keep(line)
-        self._write(line)
+        add_line(self.path, line, first=False)
 
     def _keep(self, line: LeftOut | Timed | Compared) -> None:
         match line:
@@ -131,12 +131,6 @@ class Record:
                 self.timed[line.T, line.what] = line
             case Compared():
                 self.compared[line.T] = line
-
-    def _write(self, line: Strict) -> None:
-        if self.path is not None:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self.path.open("a") as file:
-                file.write(line.model_dump_json(exclude_none=True) + "\n")
 
     def times(self, num_tokens: int) -> dict[Variant, float]:
         """Microseconds of the variants that were right and timed on all layers."""
