@@ -9,7 +9,7 @@ from rich.console import Console
 
 from harness.operators.catalogue import BY_NAME
 from harness.report.table import Cell as Entry
-from harness.report.table import Table
+from harness.report.table import Table, decimal
 from harness.results.comparison import Comparison, Ratio, Row, RunGroup, Section, tolerance_order
 from harness.results.summary import LEVEL, RegimeSummary, is_level
 from harness.results.workload_info import WorkloadInfo
@@ -17,10 +17,6 @@ from harness.results.workload_info import WorkloadInfo
 LEVEL_WORDS = f"within {LEVEL - 1:.0%} of it"
 MIN_WIDTH = 160
 CELL_WIDTH = 25  # of a solution's column with its borders
-
-
-def decimal(value: float | None, digits: int, unit: str = "") -> str:
-    return "-" if value is None else f"{value:.{digits}f}{unit}"
 
 
 def cell_entry(cell: SimpleNamespace | None) -> Entry:

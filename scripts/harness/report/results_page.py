@@ -15,7 +15,8 @@ import jinja2
 from harness.operators import roofline
 from harness.operators.catalogue import definition_name
 from harness.report import colours
-from harness.report.comparison import decimal, matched_columns
+from harness.report.comparison import matched_columns
+from harness.report.table import decimal
 from harness.results.comparison import Comparison, Row, RunGroup, Section, tolerance_order
 from harness.results.model_names import layers
 from harness.results.summary import REGIMES

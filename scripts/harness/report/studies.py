@@ -1,13 +1,14 @@
 """The generated blocks of the two side studies, docs/w16a16.md (bf16 MoE) and docs/mxfp8.md: traces and profiles."""
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from operator import itemgetter
 
 from definitions import moe_bf16, mxfp8_linear
 from harness.core import paths
 from harness.operators import roofline
 from harness.profiling.record import Counters, ProfileRecord, WorkloadProfile, read_records
-from harness.report.profiles import number
-from harness.report.table import Table
+from harness.report.table import Table, decimal
 from harness.results import comparison, staleness
 from harness.results.comparison import Comparison, RunGroup, Section
 
@@ -55,10 +56,10 @@ def summary_table(study: Study, section: Section, group: RunGroup) -> str:
         stale = {name for name in names if name in row.cells and row.cells[name].stale}
         notes += [STALE] if stale else []
         best = min((ms[name] for name in study.ours if name in ms), default=None)
-        cells = [str(info.seq_len), *([str(info.active)] if study.routed else []), number(bound, ".3f")]
-        cells += [number(ms.get(name), ".3f", "*" if name in stale else "") for name in names]
+        cells = [info.seq_len, *([info.active] if study.routed else []), decimal(bound, 3)]
+        cells += [decimal(ms.get(name), 3, "*" if name in stale else "") for name in names]
         for a, b in ((ms.get(study.library), best), (best, bound)):
-            cells.append(f"{a / b:.2f}" if a and b else "-")
+            cells.append(decimal(a / b if a and b else None, 2))
         memory_ms = info.bytes / roofline.BYTES_PER_SECOND * 1e3
         cells.append("-" if not bound else "memory" if memory_ms >= 0.999 * bound else "tensor cores")
         rows.append(cells)
@@ -88,22 +89,31 @@ def starred(record: ProfileRecord) -> str:
 
 def notes_of(records: list[ProfileRecord]) -> list[str]:
     """How the records were made, each way once, and what a star means where there is one."""
-    known = [(record.provenance, record.provenance.timestamp[:10]) for record in records]
-    notes = [f"{made.hardware}, {made.protocol}; {day}; `{made.command}`." for made, day in known]
+    made = [record.provenance for record in records]
+    notes = [f"{by.hardware}, {by.protocol}; {by.timestamp[:10]}; `{by.command}`." for by in made]
     notes += [STALE for record in records if starred(record).endswith("*")]
     return list(dict.fromkeys(notes))
 
 
+def profiled(study: Study, head: list[str], cells: Callable[[ProfileRecord, WorkloadProfile], Iterable[list]]) -> str:
+    """A row for each list of cells that the profiles give, by T."""
+    records = study.records()
+    pairs = [(record, profile) for record in records for profile in record.workloads]
+    rows = [[profile.T, starred(record), *found] for record, profile in pairs for found in cells(record, profile)]
+    table = Table(["T", "solution", *head], [sorted(rows, key=itemgetter(0))], words=3, notes=notes_of(records))
+    return table.markdown() if rows else NOT_RECORDED
+
+
 def gemm1(study: Study) -> str:
     """gemm1's launches under ncu in each solution at each T."""
-    rows, records = [], study.records()
-    for record, profile in [(r, profile) for r in records for profile in r.workloads]:
-        for kernel, launch in [(kernel, x) for stage, kernel, x in launches(profile) if stage.startswith("gemm1")]:
-            figures = map(number, (launch.us, launch.dram_percent, launch.tensor_percent))
-            rows.append([str(profile.T), starred(record), f"`{kernel}`", *figures])
-    rows.sort(key=lambda cells: int(cells[0]))
-    head = ["T", "solution", "kernel", "time us", "DRAM %", "tensor cores %"]
-    return Table(head, [rows], words=3, notes=notes_of(records)).markdown() if rows else NOT_RECORDED
+
+    def cells(_, profile: WorkloadProfile) -> Iterable[list[str]]:
+        for stage, kernel, launch in launches(profile):
+            if stage.startswith("gemm1"):
+                figures = (launch.us, launch.dram_percent, launch.tensor_percent)
+                yield [f"`{kernel}`", *(decimal(figure, 1) for figure in figures)]
+
+    return profiled(study, ["kernel", "time us", "DRAM %", "tensor cores %"], cells)
 
 
 def calls(study: Study) -> str:
@@ -112,15 +122,13 @@ def calls(study: Study) -> str:
     cells = [(section.hardware, cell) for section in sections for group in section.groups for cell in group.cells]
     timed = {(hardware, cell.solution, cell.uuid): cell.latency_ms for hardware, cell in cells}
     bounds = {info.uuid: info.bound_ms for section in sections for info in section.workloads}
-    rows, records = [], study.records()
-    for record, profile in [(r, profile) for r in records for profile in r.workloads]:
+
+    def row(record: ProfileRecord, profile: WorkloadProfile) -> list[list[str]]:
         parts = [(stage, launch.us) for stage, _, launch in launches(profile)]
         parts = parts or [(stage.stage, stage.total_us / profile.calls) for stage in profile.stages]
         us, bound = sum(us for _, us in parts), bounds.get(profile.uuid)
         wall_us = profile.wall_us or 1e3 * (timed.get((record.provenance.hardware, record.solution, profile.uuid)) or 0)
         each = ", ".join(f"{stage} {us:.1f}" for stage, us in parts)
-        times = [number(us), number(us / bound / 1e3 if bound else None, ".2f"), number(wall_us or None)]
-        rows.append([str(profile.T), starred(record), each, *times])
-    rows.sort(key=lambda cells: int(cells[0]))
-    head = ["T", "solution", "kernels, us", "sum us", "sum / bound", "call us"]
-    return Table(head, [rows], words=3, notes=notes_of(records)).markdown() if rows else NOT_RECORDED
+        return [[each, decimal(us, 1), decimal(us / bound / 1e3 if bound else None, 2), decimal(wall_us or None, 1)]]
+
+    return profiled(study, ["kernels, us", "sum us", "sum / bound", "call us"], row)

@@ -129,6 +129,17 @@ class Comparison:
         return [group for section in self.sections for group in section.groups]
 
 
+def cell_table(found: Comparison) -> pd.DataFrame:
+    """A row for each cell: its condition, its workload's bound_ms, the columns CELL, and tolerance_name."""
+    rows = []
+    for section, group, row in [(s, g, row) for s in found.sections for g in s.groups for row in g.rows]:
+        where = (section.definition, section.hardware, section.versions_text, group.tolerance, group.protocol)
+        more = {"bound_ms": row.workload.bound_ms, "tolerance_name": group.tolerance_name}
+        rows += [dict(zip(CONDITION, where, strict=True)) | more | vars(cell) for cell in row.cells.values()]
+    columns = dict.fromkeys([*CONDITION, "uuid", "seq_len", "bound_ms", *CELL, "tolerance_name"])
+    return pd.DataFrame(rows, columns=list(columns)).astype({"counts": bool, "level": bool})
+
+
 def tolerance_order(text: str) -> tuple[int, str]:
     """Sorts tolerances, or their names, from strict to loose; unknown ones last."""
     name = text.partition(":")[0]

@@ -1,7 +1,7 @@
 """The tables of docs/clocks.md: every solution on every workload by the GPU's clock."""
 
-from harness.report.comparison import LEVEL_WORDS, decimal
-from harness.report.table import Cell, Table
+from harness.report.comparison import LEVEL_WORDS
+from harness.report.table import Cell, Table, decimal
 from harness.results.comparison import Comparison, Row, RunGroup
 
 NOT_RUN = "**Not run**: no trace by the GPU's clock is recorded here."

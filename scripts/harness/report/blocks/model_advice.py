@@ -8,7 +8,7 @@ from harness.packing.manifest import read_manifest, solution_names, solutions_of
 from harness.packing.pack import packed_name
 from harness.report.blocks.models import GPU_GB, model_gb
 from harness.report.blocks.results import SGLANG
-from harness.report.comparison import decimal
+from harness.report.table import decimal
 from harness.results.comparison import TOLERANCE_ORDER, Comparison
 from harness.results.model_names import Layer
 from harness.results.models import Verdict, verdict

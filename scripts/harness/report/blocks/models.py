@@ -8,8 +8,7 @@ from harness.evaluation.tolerances import TOLERANCES
 from harness.operators.roofline import MEASURED_ON
 from harness.operators.workloads import cases_by_uuid, generated_bound
 from harness.report.blocks.results import SGLANG
-from harness.report.comparison import decimal
-from harness.report.table import Cell, Table
+from harness.report.table import Cell, Table, decimal
 from harness.results.comparison import Comparison, Row
 from harness.results.model_names import Layer, layers, weight_bytes
 from harness.results.models import SHOWN, TARGETS, Verdict, best_peer, meets_target, verdicts

@@ -3,8 +3,8 @@
 from collections import defaultdict
 from types import SimpleNamespace
 
-from harness.report.comparison import LEVEL_WORDS, decimal
-from harness.report.table import Cell, Table
+from harness.report.comparison import LEVEL_WORDS
+from harness.report.table import Cell, Table, decimal
 from harness.results.comparison import TOLERANCE_ORDER, Comparison, RunGroup, Section, ratio
 
 SHOWN = "relaxed"  # the tolerance whose times are shown; all solutions that were timed passed it
@@ -103,9 +103,10 @@ def gain(found: Comparison) -> str:
     return "\n\n".join(parts)
 
 
-def spoken(words: list[str]) -> str:
+def spoken(words: list[str | int]) -> str:
     """'a, b and c'"""
-    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+    *most, last = map(str, words)
+    return " and ".join(filter(None, [", ".join(most), last]))
 
 
 def against(group: RunGroup, best: SimpleNamespace) -> str:
@@ -124,7 +125,7 @@ def against(group: RunGroup, best: SimpleNamespace) -> str:
     if best.over_bound:
         of_rows = [row.cells[best.solution].over_bound for row in at]
         said.append(f"takes {values(of_rows, best.over_bound)} the workload's roofline bound")
-    lengths = spoken([str(row.workload.seq_len) for row in at])
+    lengths = spoken([row.workload.seq_len for row in at])
     over = f"in brackets: geometric mean over all {len(group.rows)} workloads"
     return f"At T = {lengths} tokens `{best.solution}` {spoken(said)}; {over}."
 

@@ -10,7 +10,7 @@ from harness.packing import manifest
 from harness.packing.eligibility import GPUS, architecture
 from harness.packing.manifest import Facts
 from harness.report.table import Table
-from harness.results.comparison import Comparison
+from harness.results.comparison import Comparison, cell_table
 from harness.results.summary import LEVEL
 
 TOLERANCE = "relaxed"
@@ -24,17 +24,10 @@ def level_at(found: Comparison) -> dict[str, dict[str, list[int]]]:
 
     Every solution that was timed there with its current source has an entry, be it without a token count.
     """
-    out = defaultdict(lambda: defaultdict(list))
-    for section in found.sections:
-        for group in section.groups:
-            if group.tolerance_name != TOLERANCE:
-                continue
-            for row in group.rows:
-                for name, cell in row.cells.items():
-                    if cell.counts:
-                        at = out[name][section.hardware]
-                        if cell.level and row.workload.seq_len not in at:
-                            at.append(row.workload.seq_len)
+    cells, out = cell_table(found), defaultdict(dict)
+    timed = cells[cells.counts & (cells.tolerance_name == TOLERANCE)]
+    for (name, hardware), of in timed.groupby(["solution", "hardware"]):
+        out[name][hardware] = sorted(set(of.seq_len[of.level]))
     return out
 
 
@@ -76,17 +69,6 @@ def block(found: Comparison) -> str:
     return "\n\n".join(parts)
 
 
-def run_on(found: Comparison) -> set[tuple[str, str]]:
-    """(solution, architecture) of every trace, be it of an older source."""
-    return {
-        (name, architecture(section.hardware))
-        for section in found.sections
-        for group in section.groups
-        for row in group.rows
-        for name in row.cells
-    }
-
-
 def called(target: str) -> str:
     """'sm_80 (A100, A800)'."""
     names = [name for name, of in GPUS.items() if of == target]
@@ -95,7 +77,8 @@ def called(target: str) -> str:
 
 def gpus(found: Comparison) -> str:
     """README's table of GPUs: a row for architectures with the same solutions; those of no solution are left out."""
-    run = run_on(found)
+    cells = cell_table(found)
+    run = set(zip(cells.solution, cells.hardware.map(architecture), strict=True))  # be it with an older source
     written = {name: manifest.read_manifest(name).target_hardware for name in manifest.solutions_of(FP8_MOE)}
     rows = {}
     for target in get_args(manifest.Hardware):
