@@ -48,14 +48,14 @@ def as_csv(found: Comparison) -> str:
         hidden = ["log", "stale", "passed", "counts", "tolerance_name"]
         return cell_table(found).drop(columns=hidden).astype({"level": int}).to_csv(index=False)
     lines = []
-    for section, group, row in [(s, g, row) for s in found.sections for g in s.groups for row in g.rows]:
+    for section, group, row in [(*run, row) for run in found.runs for row in run[1].rows]:
         first = {"definition": section.definition, "hardware": section.hardware, "versions": section.versions_text}
         first |= {"tolerance": group.tolerance, "protocol": group.protocol}
         first |= {"uuid": row.workload.uuid, "seq_len": row.workload.seq_len}
         for ratio in group.ratios:
             times = {"a_ms": row.ms(ratio.a), "b_ms": row.ms(ratio.b)}
-            ratio_here = {"ratio": ratio.by_workload.get(row.workload.uuid)}
-            lines.append(first | {"a": ratio.a, "b": ratio.b} | times | ratio_here)
+            times["ratio"] = ratio.by_workload.get(row.workload.uuid)
+            lines.append(first | {"a": ratio.a, "b": ratio.b} | times)
     return pd.DataFrame(lines).to_csv(index=False)
 
 

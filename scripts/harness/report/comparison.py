@@ -139,8 +139,7 @@ def choice_table(comparison: Comparison) -> Table:
     """What to use, by tolerance and number of tokens; with whatever else run groups differ in."""
     rows = [
         (BY_NAME.get(s.definition, s.definition), s.hardware, s.versions_text, group.protocol, group.tolerance_name)
-        for s in comparison.sections
-        for group in s.groups
+        for s, group in comparison.runs
     ]
     conditions = pd.DataFrame(rows, columns=["definition", "machine", "versions", "protocol", "tolerance"])
     shown = [name for name in conditions if name == "tolerance" or conditions[name].nunique() > 1]

@@ -70,8 +70,7 @@ def summary_table(study: Study, section: Section, group: RunGroup) -> str:
 
 def summary(study: Study) -> str:
     """Every solution at every T, from the traces."""
-    parts = [summary_table(study, section, group) for section in study.traces().sections for group in section.groups]
-    return "\n\n".join(parts) or NOT_MEASURED
+    return "\n\n".join(summary_table(study, *run) for run in study.traces().runs) or NOT_MEASURED
 
 
 def launches(profile: WorkloadProfile) -> list[tuple[str, str, Counters]]:
@@ -118,10 +117,10 @@ def gemm1(study: Study) -> str:
 
 def calls(study: Study) -> str:
     """One call by stage (by launch, where ncu counted them), their sum, and the whole call as the harness timed it."""
-    sections = study.traces().sections
-    cells = [(section.hardware, cell) for section in sections for group in section.groups for cell in group.cells]
+    found = study.traces()
+    cells = [(section.hardware, cell) for section, group in found.runs for cell in group.cells]
     timed = {(hardware, cell.solution, cell.uuid): cell.latency_ms for hardware, cell in cells}
-    bounds = {info.uuid: info.bound_ms for section in sections for info in section.workloads}
+    bounds = {info.uuid: info.bound_ms for section in found.sections for info in section.workloads}
 
     def row(record: ProfileRecord, profile: WorkloadProfile) -> list[list[str]]:
         parts = [(stage, launch.us) for stage, _, launch in launches(profile)]

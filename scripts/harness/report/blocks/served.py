@@ -87,8 +87,10 @@ def passes(record: Record) -> Table:
     points = {(p.tokens, p.solution): p for p in record.points}
 
     def cell(point: Point | None, least: float) -> Cell | None:
-        if point is None or point.ms is None:
-            return point and Cell("failed", "failed")
+        if point is None:
+            return None
+        if point.ms is None:
+            return Cell("failed", "failed")
         over = f" ({point.ms / point.bound_ms:.2f})" if has_bound(record) else ""
         return Cell(f"{point.ms:.3f}{over}{'' if point.graph else ' *'}", "best" if is_level(point.ms, least) else "")
 

@@ -15,7 +15,6 @@ from harness.results.summary import LEVEL
 
 TOLERANCE = "relaxed"
 TABLES = {"Numerics": ("input", "intermediate", "granularity"), "Kernels": ("launches", "activation", "layout")}
-GPU_HEAD = ["GPU", "solutions run there", "written for it, **not run**"]
 NAMED = 2  # GPUs of an architecture that stand for it
 
 
@@ -69,26 +68,22 @@ def block(found: Comparison) -> str:
     return "\n\n".join(parts)
 
 
-def called(target: str) -> str:
-    """'sm_80 (A100, A800)'."""
-    names = [name for name, of in GPUS.items() if of == target]
-    return f"{target} ({', '.join(names[:NAMED])})"
-
-
 def gpus(found: Comparison) -> str:
     """README's table of GPUs: a row for architectures with the same solutions; those of no solution are left out."""
     cells = cell_table(found)
     run = set(zip(cells.solution, cells.hardware.map(architecture), strict=True))  # be it with an older source
     written = {name: manifest.read_manifest(name).target_hardware for name in manifest.solutions_of(FP8_MOE)}
-    rows = {}
+    rows = defaultdict(list)
     for target in get_args(manifest.Hardware):
         names = [name for name, targets in written.items() if target in targets]
         if names and target in GPUS.values():
+            of_target = [gpu for gpu, architecture_of in GPUS.items() if architecture_of == target]
             was_run = tuple(name for name in names if (name, target) in run)
             not_run = tuple(name for name in names if name not in was_run)
-            rows.setdefault((was_run, not_run), []).append(target)
+            rows[was_run, not_run].append(f"{target} ({', '.join(of_target[:NAMED])})")
     cells = [
-        [", ".join(map(called, targets)), *(", ".join(f"`{name}`" for name in names) or "none" for names in columns)]
+        [", ".join(targets), *(", ".join(f"`{name}`" for name in names) or "none" for names in columns)]
         for columns, targets in rows.items()
     ]
-    return Table(GPU_HEAD, [cells], words=len(GPU_HEAD)).markdown()
+    head = ["GPU", "solutions run there", "written for it, **not run**"]
+    return Table(head, [cells], words=len(head)).markdown()
