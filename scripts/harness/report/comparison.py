@@ -181,11 +181,9 @@ def markdown(comparison: Comparison) -> str:
     blocks = [] if comparison.pair else ["## Which to use", choice_table(comparison).markdown()]
     for heading, lines, tables in parts_of(comparison):
         blocks += [f"## {heading}", *lines]
-        for table in tables:
-            blocks += [f"### {table.title}", table.markdown()]
-    if comparison.notes:
-        blocks.append("\n".join(f"- {note}" for note in comparison.notes))
-    return "\n\n".join(blocks) + "\n"
+        blocks += [part for table in tables for part in (f"### {table.title}", table.markdown())]
+    notes = "\n".join(f"- {note}" for note in comparison.notes)
+    return "\n\n".join(filter(None, [*blocks, notes])) + "\n"
 
 
 def show(comparison: Comparison, console: Console) -> None:

@@ -207,7 +207,7 @@ def page(comparison: Comparison) -> str:
     series = series_of(comparison)
     models = {layer.definition: layer.name for layer in layers()}
     recorded = dict.fromkeys(section.definition for section in comparison.sections)
-    definitions = sorted(recorded, key=lambda name: list(models).index(name) if name in models else len(models))
+    definitions = sorted(recorded, key=lambda name: [*models, name].index(name))
     main = definition_name("full")
     seq_lens = {info.seq_len for section in comparison.sections for info in section.workloads}
     return environment.get_template("results_page.html.jinja").render(

@@ -1,12 +1,12 @@
 """The generated blocks of the two side studies, docs/w16a16.md (bf16 MoE) and docs/mxfp8.md: traces and profiles."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from operator import itemgetter
 
-from definitions import moe_bf16, mxfp8_linear
 from harness.core import paths
 from harness.operators import roofline
+from harness.operators.catalogue import definition_name
 from harness.profiling.record import Counters, ProfileRecord, WorkloadProfile, read_records
 from harness.report.table import Table, decimal
 from harness.results import comparison, staleness
@@ -20,9 +20,8 @@ NOT_MEASURED = "Not measured yet: run the `moebench run` above on a GPU."
 
 @dataclass(frozen=True)
 class Study:
-    """definition: its name. folder: of docs/data/profile/. routed: whether workloads differ in active experts."""
+    """folder: of docs/data/profile/, and the definition's key. routed: whether workloads differ in active experts."""
 
-    definition: str
     folder: str
     ours: tuple[str, ...]
     library: str
@@ -30,7 +29,7 @@ class Study:
 
     def traces(self) -> Comparison:
         """The runs at TOLERANCE. Raises TraceSetError for traces that cannot be read."""
-        return comparison.recorded([self.definition], TOLERANCE)
+        return comparison.recorded([definition_name(self.folder)], TOLERANCE)
 
     def records(self) -> list[ProfileRecord]:
         """Raises UserError for a file that is no record."""
@@ -38,10 +37,8 @@ class Study:
         return [found[name] for name in (*self.ours, self.library) if name in found]
 
 
-BF16 = Study(
-    moe_bf16.definition_name("bf16"), "bf16", ("gather_scatter_bf16", "align_fused_bf16"), "torch_grouped_bf16", True
-)
-MXFP8 = Study(mxfp8_linear.definition_name("mxfp8"), "mxfp8", ("triton_mxfp8",), "torch_mxfp8_emulated", False)
+BF16 = Study("bf16", ("gather_scatter_bf16", "align_fused_bf16"), "torch_grouped_bf16", True)
+MXFP8 = Study("mxfp8", ("triton_mxfp8",), "torch_mxfp8_emulated", False)
 
 
 def summary_table(study: Study, section: Section, group: RunGroup) -> str:
@@ -75,9 +72,8 @@ def summary(study: Study) -> str:
 
 def launches(profile: WorkloadProfile) -> list[tuple[str, str, Counters]]:
     """(stage, kernel, counters) of each launch under ncu."""
-    return [
-        (s.stage, kernel.name, launch) for s in profile.stages for kernel in s.kernels for launch in kernel.counters
-    ]
+    kernels = [(stage.stage, kernel) for stage in profile.stages for kernel in stage.kernels]
+    return [(stage, kernel.name, launch) for stage, kernel in kernels for launch in kernel.counters]
 
 
 def starred(record: ProfileRecord) -> str:
@@ -90,15 +86,14 @@ def notes_of(records: list[ProfileRecord]) -> list[str]:
     """How the records were made, each way once, and what a star means where there is one."""
     made = [record.provenance for record in records]
     notes = [f"{by.hardware}, {by.protocol}; {by.timestamp[:10]}; `{by.command}`." for by in made]
-    notes += [STALE for record in records if starred(record).endswith("*")]
-    return list(dict.fromkeys(notes))
+    return list(dict.fromkeys([*notes, *(STALE for record in records if starred(record).endswith("*"))]))
 
 
-def profiled(study: Study, head: list[str], cells: Callable[[ProfileRecord, WorkloadProfile], Iterable[list]]) -> str:
-    """A row for each list of cells that the profiles give, by T."""
+def profiled(study: Study, head: list[str], rows_of: Callable[[ProfileRecord, WorkloadProfile], list[list]]) -> str:
+    """By T, the rows of every profile."""
     records = study.records()
     pairs = [(record, profile) for record in records for profile in record.workloads]
-    rows = [[profile.T, starred(record), *found] for record, profile in pairs for found in cells(record, profile)]
+    rows = [[profile.T, starred(record), *row] for record, profile in pairs for row in rows_of(record, profile)]
     table = Table(["T", "solution", *head], [sorted(rows, key=itemgetter(0))], words=3, notes=notes_of(records))
     return table.markdown() if rows else NOT_RECORDED
 
@@ -106,13 +101,12 @@ def profiled(study: Study, head: list[str], cells: Callable[[ProfileRecord, Work
 def gemm1(study: Study) -> str:
     """gemm1's launches under ncu in each solution at each T."""
 
-    def cells(_, profile: WorkloadProfile) -> Iterable[list[str]]:
-        for stage, kernel, launch in launches(profile):
-            if stage.startswith("gemm1"):
-                figures = (launch.us, launch.dram_percent, launch.tensor_percent)
-                yield [f"`{kernel}`", *(decimal(figure, 1) for figure in figures)]
+    def rows(_, profile: WorkloadProfile) -> list[list[str]]:
+        found = [(kernel, x) for stage, kernel, x in launches(profile) if stage.startswith("gemm1")]
+        figures = [(kernel, (x.us, x.dram_percent, x.tensor_percent)) for kernel, x in found]
+        return [[f"`{kernel}`", *(decimal(figure, 1) for figure in of)] for kernel, of in figures]
 
-    return profiled(study, ["kernel", "time us", "DRAM %", "tensor cores %"], cells)
+    return profiled(study, ["kernel", "time us", "DRAM %", "tensor cores %"], rows)
 
 
 def calls(study: Study) -> str:
@@ -122,7 +116,7 @@ def calls(study: Study) -> str:
     timed = {(hardware, cell.solution, cell.uuid): cell.latency_ms for hardware, cell in cells}
     bounds = {info.uuid: info.bound_ms for section in found.sections for info in section.workloads}
 
-    def row(record: ProfileRecord, profile: WorkloadProfile) -> list[list[str]]:
+    def rows(record: ProfileRecord, profile: WorkloadProfile) -> list[list[str]]:
         parts = [(stage, launch.us) for stage, _, launch in launches(profile)]
         parts = parts or [(stage.stage, stage.total_us / profile.calls) for stage in profile.stages]
         us, bound = sum(us for _, us in parts), bounds.get(profile.uuid)
@@ -130,4 +124,4 @@ def calls(study: Study) -> str:
         each = ", ".join(f"{stage} {us:.1f}" for stage, us in parts)
         return [[each, decimal(us, 1), decimal(us / bound / 1e3 if bound else None, 2), decimal(wall_us or None, 1)]]
 
-    return profiled(study, ["kernels, us", "sum us", "sum / bound", "call us"], row)
+    return profiled(study, ["kernels, us", "sum us", "sum / bound", "call us"], rows)

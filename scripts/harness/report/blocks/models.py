@@ -1,6 +1,5 @@
 """Every model's layer in a line: which solution, how fast, how far from the roofline bound; from traces/."""
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable
 
 from harness.evaluation.tolerances import TOLERANCES
@@ -40,15 +39,14 @@ def conditions(found: Comparison) -> str:
     if not shown:
         return f"<sub>Nothing is recorded on {MEASURED_ON} with the sources as they are.</sub>"
     said = [MEASURED_ON]
-    for words in (
-        lambda of: of.section.versions_text,
-        lambda of: f"protocol {of.group.protocol}",
-        lambda of: f"{of.group.tolerance_name} tolerance",
+    for texts in (
+        [of.section.versions_text for of in shown],
+        [f"protocol {of.group.protocol}" for of in shown],
+        [f"{of.group.tolerance_name} tolerance" for of in shown],
     ):
-        models = defaultdict(list)
-        for of in shown:
-            models[words(of)].append(of.layer.name)
-        said += [f"{text} ({', '.join(names)})" if len(models) > 1 else text for text, names in models.items()]
+        for text in dict.fromkeys(texts):
+            names = [of.layer.name for of, its in zip(shown, texts, strict=True) if its == text]
+            said.append(text if len(names) == len(shown) else f"{text} ({', '.join(names)})")
     dates = sorted(cell.timestamp[:10] for of in shown for cell in of.group.cells)
     return f"<sub>{'; '.join(said)}; {' to '.join(dict.fromkeys((dates[0], dates[-1])))}.</sub>"
 
