@@ -1,14 +1,27 @@
-"""What mma_fused's kernels take on each architecture that they are compiled for."""
+"""What mma_fused's kernels take on each architecture that they are compiled for, and what DRAM allows there."""
 
 import json
 from collections import defaultdict
 from pathlib import Path
 
 from harness.core import paths
+from harness.operators.workloads import cases_by_uuid, generated_bound
 from harness.report.table import Table
 
 RECORD = paths.DATA / "compiled" / "mma_fused.jsonl"
 RECORD_MANY = paths.DATA / "compiled" / "mma_fused_many.jsonl"
+BOUND_TOKENS = (1, 16, 80)
+# GPU -> its architecture, and bytes a second of DRAM by NVIDIA's data sheet
+DRAM = {
+    "A100 80 GB": ("sm_80", 2.04e12),
+    "A10": ("sm_86", 0.60e12),
+    "L40S": ("sm_89", 0.86e12),
+    "H100 SXM": ("sm_90", 3.35e12),
+    "H200": ("sm_90", 4.8e12),
+    "B200": ("sm_100", 8.0e12),
+    "B300": ("sm_103", 8.0e12),
+    "RTX PRO 6000": ("sm_120", 1.79e12),
+}
 NOT_DECODED = "not decoded"  # the disassembler does not know the architecture
 
 
@@ -54,3 +67,13 @@ def many() -> str:
     head = ["architectures", "kernel", "rows x columns x K", "warps, stages", "shared memory", "registers"]
     caption = "Registers in the order of the architectures."
     return Table([*head, "spilled values read"], [cells], words=3, caption=caption).markdown()
+
+
+def bounds() -> str:
+    """The least time that DRAM allows the layer, on GPUs that were never asked."""
+    bytes_of = {case.seq_len: generated_bound("full", uuid).bytes for uuid, case in cases_by_uuid("full").items()}
+    cells = [
+        [gpu, architecture, f"{rate / 1e12:.2f}", *(f"{bytes_of[tokens] / rate * 1e6:.0f}" for tokens in BOUND_TOKENS)]
+        for gpu, (architecture, rate) in DRAM.items()
+    ]
+    return Table(["GPU", "architecture", "TB/s", *(f"T={tokens}, us" for tokens in BOUND_TOKENS)], [cells]).markdown()

@@ -91,6 +91,7 @@ BLOCKS: Blocks = {
     ("docs/memory.md", "memory"): memory.block,
     ("docs/serve.md", "generation"): generation.block,
     ("docs/mma_fused.md", "compiled"): compiled.block,
+    ("docs/mma_fused.md", "other GPUs"): compiled.bounds,
     ("docs/mma_fused.md", "many tokens"): compiled.many,
     ("docs/served.md", "served"): served.block,
     ("docs/fleet.md", "schedule"): fleet.block,
