@@ -28,29 +28,14 @@ def build(tmp_path, traces):
 
 def profile(name="fast", clock="device", uuid="u", wall_us=112.0, hardware="NVIDIA H200"):
     """A record of two calls at T=57."""
-    stages = []
+    stages, sum_us = [], sum(STAGES.values())
     for stage, us in STAGES.items():
         kernel = KernelTime(name=f"{stage}_kernel", instances=2, total_us=2 * us, average_us=us)
-        share = us / sum(STAGES.values())
-        stages.append(StageTime(stage=stage, kernels=[kernel], total_us=2 * us, share=share))
-    workload = WorkloadProfile(
-        uuid=uuid,
-        T=57,
-        calls=2,
-        stages=stages,
-        other=[],
-        wall_us=wall_us,
-        host_us=wall_us - sum(STAGES.values()),
-        bound_us=80.0,
-        warnings=[],
-    )
-    return ProfileRecord(
-        solution=name,
-        definition="d",
-        clock=clock,
-        provenance=Provenance(hardware=hardware, versions={}, timestamp="2026-01-01"),
-        workloads=[workload],
-    )
+        stages.append(StageTime(stage=stage, kernels=[kernel], total_us=2 * us, share=us / sum_us))
+    known = {"other": [], "wall_us": wall_us, "host_us": wall_us - sum_us, "bound_us": 80.0, "warnings": []}
+    workload = WorkloadProfile(uuid=uuid, T=57, calls=2, stages=stages, **known)
+    made = Provenance(hardware=hardware, versions={}, timestamp="2026-01-01")
+    return ProfileRecord(solution=name, definition="d", clock=clock, provenance=made, workloads=[workload])
 
 
 def test_a_changed_figure_makes_a_picture_out_of_date(tmp_path):

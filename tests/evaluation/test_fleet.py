@@ -223,10 +223,9 @@ def test_cell_times_are_those_between_traces():
 def test_the_schedule_and_the_trace_file():
     times = {("a", uuid): simulation.Times(3.0, {"x": 1.0, "y": 2.0}) for uuid in "123"}
     tasks = [[piece("a", "1", "x", "y"), piece("a", "2", "x")], [piece("a", "2", "y")], [piece("a", "3", "x")]]
-    found = simulation.schedule(tasks, times, 2)
+    busy, arrivals = simulation.schedule(tasks, times, 2)
     start = simulation.START
-    assert found.arrivals == [start + 5, start + 6, start + 10, 2 * start + 9] and found.tasks == 3
-    assert (found.end, found.busy) == (2 * start + 9, 19)
+    assert arrivals == [start + 5, start + 6, start + 10, 2 * start + 9] and busy == 19
     many = [1.0] * 1000
     assert simulation.written(many, together=False) == pytest.approx(1 + simulation.WRITE * 1000 * 1001 / 2)
     assert simulation.written(many, together=True) == pytest.approx(1 + simulation.WRITE * 1000)

@@ -577,14 +577,14 @@ def test_the_user_is_told_before_a_long_build(tmp_path, monkeypatch, body, outco
 
 def test_level_with_the_fastest(tmp_path):
     """A reader would miss: two solutions that differ by a run's scatter, shown as one winning; a stale one winning;
-    runs with different versions held against each other."""
+    runs with different versions held against each other, or their token counts out of order."""
     names = ("a", "b", "c", "old")
     traces = [
         recorded_traces.trace("a", 7, 1.0),
         recorded_traces.trace("b", 7, 1.02),
         recorded_traces.trace("c", 7, 1.2),
         recorded_traces.trace("c", 80, 9.0),
-        recorded_traces.trace("a", 80, 1.0, torch="2.12"),
+        recorded_traces.trace("a", 80, 1.0, torch="2.10"),
         recorded_traces.trace("a", 80, 0.1, tolerance=recorded_traces.DEFAULT),
         recorded_traces.trace("old", 7, 0.1, sha1="0" * 40),
         recorded_traces.trace("old", 57, 2.0),

@@ -23,7 +23,7 @@ from harness.operators.arguments import METAVAR, listed
 from harness.report import comparison as report
 from harness.report.blocks.model_advice import advice
 from harness.results import comparison, models
-from harness.results.comparison import Comparison
+from harness.results.comparison import Comparison, cell_table
 from harness.results.model_names import layers_named
 
 
@@ -44,20 +44,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def as_csv(found: Comparison) -> str:
     """A line for each cell, without its log, or each workload of the ratio; empty where a figure is not known."""
+    if not found.pair:
+        hidden = ["log", "stale", "passed", "counts", "tolerance_name"]
+        return cell_table(found).drop(columns=hidden).astype({"level": int}).to_csv(index=False)
     lines = []
-    for section, group, row in [(s, g, row) for s in found.sections for g in s.groups for row in g.rows]:
-        info = row.workload
+    for section, group, row in [(*run, row) for run in found.runs for row in run[1].rows]:
         first = {"definition": section.definition, "hardware": section.hardware, "versions": section.versions_text}
-        first |= {"tolerance": group.tolerance, "protocol": group.protocol, "uuid": info.uuid, "seq_len": info.seq_len}
-        if not found.pair:
-            first |= {"bound_ms": info.bound_ms}
-            lines += [first | vars(cell) | {"level": int(cell.level)} for cell in row.cells.values()]
-            continue
+        first |= {"tolerance": group.tolerance, "protocol": group.protocol}
+        first |= {"uuid": row.workload.uuid, "seq_len": row.workload.seq_len}
         for ratio in group.ratios:
-            times = {"a_ms": row.ms(ratio.a), "b_ms": row.ms(ratio.b), "ratio": ratio.by_workload.get(info.uuid)}
+            times = {"a_ms": row.ms(ratio.a), "b_ms": row.ms(ratio.b)}
+            times["ratio"] = ratio.by_workload.get(row.workload.uuid)
             lines.append(first | {"a": ratio.a, "b": ratio.b} | times)
-    hidden = ["log", "stale", "passed", "counts"]
-    return pd.DataFrame(lines).drop(columns=hidden, errors="ignore").to_csv(index=False)
+    return pd.DataFrame(lines).to_csv(index=False)
 
 
 def as_json(found: Comparison) -> str:

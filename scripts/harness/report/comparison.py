@@ -8,61 +8,53 @@ import pandas as pd
 from rich.console import Console
 
 from harness.operators.catalogue import BY_NAME
-from harness.report.table import Cell as Entry
-from harness.report.table import Table
-from harness.results.comparison import Comparison, Ratio, Row, RunGroup, Section, tolerance_order
+from harness.report.table import Cell, Table, decimal
+from harness.results.comparison import Comparison, Ratio, RunGroup, Section, tolerance_order
 from harness.results.summary import LEVEL, RegimeSummary, is_level
-from harness.results.workload_info import WorkloadInfo
 
 LEVEL_WORDS = f"within {LEVEL - 1:.0%} of it"
 MIN_WIDTH = 160
 CELL_WIDTH = 25  # of a solution's column with its borders
 
 
-def decimal(value: float | None, digits: int, unit: str = "") -> str:
-    return "-" if value is None else f"{value:.{digits}f}{unit}"
-
-
-def cell_entry(cell: SimpleNamespace | None) -> Entry:
+def cell_entry(cell: SimpleNamespace | None) -> Cell | None:
     """Latency, speed-up and, where there is a bound, latency over bound; or why there is none."""
     if cell is None:
-        return Entry("-")
+        return None
     mark = "failed" if not cell.passed else "stale" if cell.stale else "best" if cell.level else ""
     before = {"current": "", "stale": "stale ", "unknown": "? "}[cell.source]
     if cell.speedup is None:
         matched = "" if cell.matched is None else f" {cell.matched:.4f}"
-        return Entry(f"{before}{cell.status}{matched}", mark)
+        return Cell(f"{before}{cell.status}{matched}", mark)
     over = "" if cell.over_bound is None else f" {cell.over_bound:5.2f}"
     star = "* " if mark == "best" else ""
-    return Entry(f"{star}{before}{cell.latency_ms:.3f} {cell.speedup:6.1f}x{over}", mark)
+    return Cell(f"{star}{before}{cell.latency_ms:.3f} {cell.speedup:6.1f}x{over}", mark)
 
 
 def workload_table(group: RunGroup) -> Table:
     bounds = any(row.workload.bound_ms is not None for row in group.rows)
-
-    def entries(row: Row) -> list[Entry | str]:
+    rows = []
+    for row in group.rows:
         bound = [decimal(row.workload.bound_ms, 3)] if bounds else []
-        cells = [cell_entry(row.cells.get(name)) for name in group.solutions]
-        return [str(row.workload.seq_len), *bound, *cells]
-
+        rows.append([row.workload.seq_len, *bound, *(cell_entry(row.cells.get(name)) for name in group.solutions)])
     return Table(
         title="Workloads",
         head=["T", *(["bound ms"] if bounds else []), *group.solutions],
-        sections=[[entries(row) for row in group.rows]],
+        sections=[rows],
         caption=f"In a cell: ms, speed-up{', ms/bound' if bounds else ''}; * the fastest, or {LEVEL_WORDS}.",
         words=0,
     )
 
 
 def summary_table(group: RunGroup) -> Table:
-    def entries(summary: RegimeSummary, s: SimpleNamespace) -> list[Entry | str]:
+    def entries(summary: RegimeSummary, s: SimpleNamespace) -> list[Cell | str]:
         stale = f" {s.stale} stale" if s.stale else ""
         return [
             summary.regime.name,
             s.solution,
-            Entry(f"{s.passed}/{s.workloads}{stale}", "" if s.complete else "failed"),
-            str(s.level),
-            Entry(f"* {s.over_fastest:.3f}", "best") if s.solution in summary.best else decimal(s.over_fastest, 3),
+            Cell(f"{s.passed}/{s.workloads}{stale}", "" if s.complete else "failed"),
+            s.level,
+            Cell(f"* {s.over_fastest:.3f}", "best") if s.solution in summary.best else decimal(s.over_fastest, 3),
             *(decimal(value, 1, "x") for value in (s.mean, s.median, s.least, s.greatest)),
             decimal(s.variation, 2),
             decimal(s.mean_ms, 3),
@@ -84,29 +76,26 @@ def summary_table(group: RunGroup) -> Table:
 
 
 def range_table(group: RunGroup) -> Table:
-    def entries(ratio: Ratio) -> list[str]:
-        figures = (ratio.geometric_mean, ratio.least, ratio.greatest)
-        return [f"{ratio.a} / {ratio.b}", *(decimal(value, 3) for value in figures)]
-
+    figures = [(f"{r.a} / {r.b}", r.geometric_mean, r.least, r.greatest) for r in group.ratios]
     return Table(
         title="Ratios",
         head=["pair", "geo. mean", "min", "max"],
-        sections=[[entries(ratio) for ratio in group.ratios]],
+        sections=[[[pair, *(decimal(value, 3) for value in values)] for pair, *values in figures]],
         caption="How many times as fast the first is as the second, over the workloads where both count.",
     )
 
 
 def ratio_table(group: RunGroup, ratio: Ratio) -> Table:
-    def entries(row: Row) -> list[Entry | str]:
+    rows = []
+    for row in group.rows:
         value = ratio.by_workload.get(row.workload.uuid)
-        faster = Entry(f"* {value:.3f}", "best") if value and not is_level(value, 1) else decimal(value, 3)
-        return [str(row.workload.seq_len), decimal(row.ms(ratio.a), 3), decimal(row.ms(ratio.b), 3), faster]
-
+        faster = Cell(f"* {value:.3f}", "best") if value and not is_level(value, 1) else decimal(value, 3)
+        rows.append([row.workload.seq_len, decimal(row.ms(ratio.a), 3), decimal(row.ms(ratio.b), 3), faster])
     least, greatest, mean = (decimal(value, 3) for value in (ratio.least, ratio.greatest, ratio.geometric_mean))
     return Table(
         title=f"{ratio.a} against {ratio.b}",
         head=["T", f"{ratio.a} ms", f"{ratio.b} ms", "ratio"],
-        sections=[[entries(row) for row in group.rows]],
+        sections=[rows],
         caption=f"How many times as fast the first is; * by more than {LEVEL - 1:.0%}; from {least} to {greatest}, "
         f"geometric mean {mean}.",
         words=0,
@@ -121,39 +110,36 @@ def matched_columns(section: Section) -> list[tuple[str, str]]:
 
 def matched_table(section: Section) -> Table:
     """A column for each solution, in a cell a ratio for each tolerance."""
-    columns = matched_columns(section)
-    names = list(dict.fromkeys(name for name, _ in columns))
-    tolerances = sorted({tolerance for _, tolerance in columns}, key=tolerance_order)
-
-    def entries(info: WorkloadInfo) -> list[str]:
+    names, tolerances = (dict.fromkeys(known) for known in zip(*matched_columns(section), strict=True))
+    tolerances = sorted(tolerances, key=tolerance_order)
+    rows = []
+    for info in section.workloads:
         of_one = section.matched.get(info.uuid, {})
-        ratios = [[decimal(of_one.get(name, {}).get(t), 4) for t in tolerances] for name in names]
-        return [str(info.seq_len), *map("  ".join, ratios)]
-
+        ratios = ([decimal(of_one.get(name, {}).get(t), 4) for t in tolerances] for name in names)
+        rows.append([info.seq_len, *map("  ".join, ratios)])
     return Table(
         title="Matched ratio",
         head=["T", *names],
-        sections=[[entries(info) for info in section.workloads]],
+        sections=[rows],
         caption=f"In a cell: {', '.join(tolerances)}; the share of elements inside, whether it passed or not.",
         words=0,
     )
 
 
-def choice(summary: RegimeSummary) -> tuple[Entry, str]:
+def choice(summary: RegimeSummary) -> tuple[Cell, str]:
     """The solutions to use, best first, and their scores."""
     if summary.best:
         scores = (decimal(summary.of(name).mean, 1, "x") for name in summary.best)
-        return Entry(", ".join(summary.best), "best"), ", ".join(scores)
+        return Cell(", ".join(summary.best), "best"), ", ".join(scores)
     untimed = any(s.complete for s in summary.summaries)
-    return Entry("not timed") if untimed else Entry("none passes all", "failed"), "-"
+    return Cell("not timed") if untimed else Cell("none passes all", "failed"), "-"
 
 
 def choice_table(comparison: Comparison) -> Table:
     """What to use, by tolerance and number of tokens; with whatever else run groups differ in."""
     rows = [
         (BY_NAME.get(s.definition, s.definition), s.hardware, s.versions_text, group.protocol, group.tolerance_name)
-        for s in comparison.sections
-        for group in s.groups
+        for s, group in comparison.runs
     ]
     conditions = pd.DataFrame(rows, columns=["definition", "machine", "versions", "protocol", "tolerance"])
     shown = [name for name in conditions if name == "tolerance" or conditions[name].nunique() > 1]
@@ -195,11 +181,9 @@ def markdown(comparison: Comparison) -> str:
     blocks = [] if comparison.pair else ["## Which to use", choice_table(comparison).markdown()]
     for heading, lines, tables in parts_of(comparison):
         blocks += [f"## {heading}", *lines]
-        for table in tables:
-            blocks += [f"### {table.title}", table.markdown()]
-    if comparison.notes:
-        blocks.append("\n".join(f"- {note}" for note in comparison.notes))
-    return "\n\n".join(blocks) + "\n"
+        blocks += [part for table in tables for part in (f"### {table.title}", table.markdown())]
+    notes = "\n".join(f"- {note}" for note in comparison.notes)
+    return "\n\n".join(filter(None, [*blocks, notes])) + "\n"
 
 
 def show(comparison: Comparison, console: Console) -> None:

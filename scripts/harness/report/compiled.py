@@ -1,6 +1,7 @@
 """What mma_fused's kernels take on each architecture that they are compiled for, and what DRAM allows there."""
 
 import json
+from collections import defaultdict
 from pathlib import Path
 
 from harness.core import paths
@@ -9,16 +10,6 @@ from harness.report.table import Table
 
 RECORD = paths.DATA / "compiled" / "mma_fused.jsonl"
 RECORD_MANY = paths.DATA / "compiled" / "mma_fused_many.jsonl"
-HEAD = ["architecture", "registers", "bytes spilled", "shared memory", "MMA instructions", "copies of weights"]
-HEAD_MANY = [
-    "architectures",
-    "kernel",
-    "rows x columns x K",
-    "warps, stages",
-    "shared memory",
-    "registers",
-    "spilled values read",
-]
 BOUND_TOKENS = (1, 16, 80)
 # GPU -> its architecture, and bytes a second of DRAM by NVIDIA's data sheet
 DRAM = {
@@ -48,36 +39,34 @@ def counted(names: dict[str, int]) -> str:
 
 
 def block() -> str:
+    head = ["architecture", "registers", "bytes spilled", "shared memory", "MMA instructions", "copies of weights"]
     cells = [
-        [row["architecture"], str(row["registers"]), str(row["spilled"]), kib(row)]
-        + [counted(row["mma"]), counted(row["copies"])]
+        [row["architecture"], row["registers"], row["spilled"], kib(row), counted(row["mma"]), counted(row["copies"])]
         for row in read(RECORD)
     ]
     caption = "Instructions are counted in the machine code, which has a loop each for chunks of 8, 16 and 24 rows."
-    return Table(HEAD, [cells], caption=caption).markdown()
+    return Table(head, [cells], caption=caption).markdown()
 
 
-def joined(values: list[str]) -> str:
+def joined(values: list[int | str]) -> str:
     """One of the architectures' values if they are the same, else each."""
-    return values[0] if len(set(values)) == 1 else ", ".join(values)
+    return str(values[0]) if len(set(values)) == 1 else ", ".join(map(str, values))
 
 
 def many() -> str:
     """A row for each kernel and tile, with the architectures that launch it alike."""
-    alike = {}
+    alike = defaultdict(list)
     for row in read(RECORD_MANY):
         tile, launch = " x ".join(map(str, row["tile"])), f"{row['num_warps']}, {row['num_stages']}"
-        alike.setdefault((row["kernel"].removesuffix("_kernel"), tile, launch, kib(row)), []).append(row)
-    cells = [
-        [
-            ", ".join(row["architecture"] for row in rows),
-            *launched,
-            joined([str(row["registers"]) for row in rows]),
-            joined([NOT_DECODED if row["reloads"] is None else str(row["reloads"]) for row in rows]),
-        ]
-        for launched, rows in alike.items()
-    ]
-    return Table(HEAD_MANY, [cells], words=3, caption="Registers in the order of the architectures.").markdown()
+        alike[row["kernel"].removesuffix("_kernel"), tile, launch, kib(row)].append(row)
+    cells = []
+    for launched, rows in alike.items():
+        reloads = [NOT_DECODED if row["reloads"] is None else row["reloads"] for row in rows]
+        names = ", ".join(row["architecture"] for row in rows)
+        cells.append([names, *launched, joined([row["registers"] for row in rows]), joined(reloads)])
+    head = ["architectures", "kernel", "rows x columns x K", "warps, stages", "shared memory", "registers"]
+    caption = "Registers in the order of the architectures."
+    return Table([*head, "spilled values read"], [cells], words=3, caption=caption).markdown()
 
 
 def bounds() -> str:

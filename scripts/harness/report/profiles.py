@@ -1,23 +1,18 @@
 """Profiles as tables, and the generated block of docs/profile.md."""
 
 import json
+from collections import defaultdict
 from pathlib import Path
-
-import pandas as pd
+from statistics import fmean
 
 from harness.core import paths
 from harness.packing.stages import UNASSIGNED
 from harness.profiling.record import ProfileRecord, WorkloadProfile, read_records
 from harness.profiling.side_by_side import by_workload, compare
-from harness.report.table import Cell, Table
+from harness.report.table import Cell, Table, decimal
 from harness.results import staleness
 
 COUNTERS = {"us": "ncu us", "dram_percent": "DRAM %", "tensor_percent": "tensor %", "occupancy_percent": "warps %"}
-
-
-def number(value: float | None, form: str = ".1f", after: str = "") -> str:
-    """ "-" for None and NaN."""
-    return "-" if pd.isna(value) else f"{value:{form}}{after}"
 
 
 def label(profile: WorkloadProfile) -> str:
@@ -33,11 +28,11 @@ def one_call(workloads: list[dict[str, WorkloadProfile]], clock: str) -> Table:
     rows, found = [], [pair for found in workloads for pair in found.items()]
     for solution, profile in found:
         wall, bound, at_least = profile.wall_us, profile.bound_us, "" if profile.busy_us is not None else ">= "
-        over_bound = number(wall / bound if wall and bound else None, ".2f")
+        over_bound = decimal(wall / bound if wall and bound else None, 2)
         overlap = f"{at_least}{profile.overlap_us:.1f}" if profile.overlap_us else "-"
-        host = number(profile.host_us if profile.device_us is not None else None)
-        times = (number(wall), number(bound), over_bound, number(profile.pipeline_us), overlap, host)
-        rows.append([label(profile), solution, *times])
+        host = profile.host_us if profile.device_us is not None else None
+        row = [label(profile), solution, decimal(wall, 1), decimal(bound, 1), over_bound]
+        rows.append([*row, decimal(profile.pipeline_us, 1), overlap, decimal(host, 1)])
     head = ["workload", "solution", "wall us", "bound us", "wall / bound"]
     head += [f"kernels {unit(clock)}", "overlap us", "host and gaps us"]
     notes = [f"Mean of {max(profile.calls for _, profile in found)} calls."]
@@ -48,23 +43,23 @@ def one_call(workloads: list[dict[str, WorkloadProfile]], clock: str) -> Table:
 
 def kernels(found: dict[str, WorkloadProfile], clock: str) -> Table:
     """found: by solution, on one workload. Every kernel of one call by stage; a stage's counters beside its first."""
+    counted = any(stage.counters for profile in found.values() for stage in profile.stages)
+    shown = COUNTERS if counted else {}
+    head = ["stage", "kernel", unit(clock), "share", *shown.values()]
     sections = []
     for solution, profile in found.items():
-        rows = [[Cell(solution, "best")]]
+        rows = [[Cell(solution, "best"), *[""] * (len(head) - 1)]]
         for stage in profile.stages:
             for at, kernel in enumerate(stage.kernels):
                 us, launches = kernel.total_us / profile.calls, kernel.instances / profile.calls
                 row = ["" if at else stage.stage, kernel.name + (f" x {launches:g}" if launches != 1 else "")]
                 row += [f"{us:.1f}", f"{us / profile.pipeline_us:.1%}"]
-                row += ["" if at else number(getattr(stage.counters, name, None)) for name in COUNTERS]
+                row += ["" if at else decimal(getattr(stage.counters, name, None), 1) for name in shown]
                 rows.append([Cell(text, "failed") for text in row] if stage.stage == UNASSIGNED else row)
         sections.append(rows)
-    head = ["stage", "kernel", unit(clock), "share"]
-    if any(stage.counters for profile in found.values() for stage in profile.stages):
-        head += COUNTERS.values()
     return Table(
-        head=head,
-        sections=[[(row + [""] * len(head))[: len(head)] for row in rows] for rows in sections],
+        head,
+        sections,
         title=f"{label(next(iter(found.values())))}, kernels of one call",
         words=2,
         warnings=[f"{solution}: {line}" for solution, profile in found.items() for line in profile.warnings],
@@ -77,7 +72,7 @@ def comparison(found: dict[str, WorkloadProfile], clock: str) -> Table:
     times = compare(found)
     ratios = times[others].div(times[first], axis=0)
     rows = [
-        [stage, *(number(us) for us in times.loc[stage]), *(number(x, ".2f", "x") for x in ratios.loc[stage])]
+        [stage, *(decimal(us, 1) for us in times.loc[stage]), *(decimal(x, 2, "x") for x in ratios.loc[stage])]
         for stage in times.index
     ]
     return Table(
@@ -121,17 +116,17 @@ def as_json(records: list[ProfileRecord]) -> str:
 
 def how_recorded(records: list[ProfileRecord]) -> str:
     """What a reader needs to repeat the records: a line per command, and which of them are stale."""
-    runs: dict[tuple[str, str], list[ProfileRecord]] = {}
+    runs = defaultdict(list)
     for record in records:
         where = record.provenance
         how = ", ".join(filter(None, (where.timestamp[:10], where.protocol, where.versions_text)))
-        runs.setdefault((how, where.command), []).append(record)
+        runs[f"{how}: `{where.command}`."].append(record)
     lines = []
-    for (how, command), of_run in runs.items():
+    for how, of_run in runs.items():
         names = [f"{r.solution} (source {(r.provenance.source_sha1 or 'unknown')[:10]})" for r in of_run]
-        lines.append(f"- {', '.join(names)}: {how}: `{command}`.")
         old = [r.solution for r in of_run if staleness.of_record(r.provenance, r.solution) != "current"]
-        lines[-1] += f" **Stale, the source has changed since: {', '.join(old)}.**" if old else ""
+        stale = f" **Stale, the source has changed since: {', '.join(old)}.**" if old else ""
+        lines.append(f"- {', '.join(names)}: {how}{stale}")
     return "\n".join(lines)
 
 
@@ -144,9 +139,10 @@ def block(folder: Path = paths.PROFILES) -> str:
     if not records:
         return "No profile has been recorded yet: run the command above with `--records docs/data/profile` on a GPU."
     parts = []
-    for hardware, clock in sorted({(record.provenance.hardware, record.clock) for record in records}):
-        here = [record for record in records if (record.provenance.hardware, record.clock) == (hardware, clock)]
-        here.sort(key=lambda record: sum(profile.pipeline_us for profile in record.workloads) / len(record.workloads))
+    machines = defaultdict(list)
+    for record in sorted(records, key=lambda record: fmean(profile.pipeline_us for profile in record.workloads)):
+        machines[record.provenance.hardware, record.clock].append(record)
+    for (hardware, clock), here in sorted(machines.items()):
         workloads = by_workload(here)
         parts.append(f"## {hardware}{', CPU time of an interpreter' if clock == 'cpu' else ''}")
         parts += [how_recorded(here), one_call(list(workloads.values()), clock).markdown()]

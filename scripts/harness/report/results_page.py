@@ -15,7 +15,8 @@ import jinja2
 from harness.operators import roofline
 from harness.operators.catalogue import definition_name
 from harness.report import colours
-from harness.report.comparison import decimal, matched_columns
+from harness.report.comparison import matched_columns
+from harness.report.table import decimal
 from harness.results.comparison import Comparison, Row, RunGroup, Section, tolerance_order
 from harness.results.model_names import layers
 from harness.results.summary import REGIMES
@@ -54,8 +55,8 @@ def label_of(cell: SimpleNamespace) -> str:
     """One line about a cell, for a reader who sees neither table nor plot."""
     words = status_words(cell)
     if cell.latency_ms is not None:
-        words = f"{decimal(cell.latency_ms, 3)} ms, {decimal(cell.speedup, 1, 'x')}"
-    over = "" if cell.over_bound is None else f", {decimal(cell.over_bound, 2)} times the bound"
+        words = f"{cell.latency_ms:.3f} ms, {cell.speedup:.1f}x"
+    over = "" if cell.over_bound is None else f", {cell.over_bound:.2f} times the bound"
     tags = "".join(f", {text}" for kind, text in tags_of(cell) if kind != "failed")
     return f"{cell.solution} at T = {cell.seq_len}: {words}{over}{tags}"
 
@@ -115,7 +116,7 @@ def trace_view(section: Section, group: RunGroup, cell: SimpleNamespace) -> dict
 
 def workload_view(section: Section, row: Row) -> dict:
     """A workload in plots, and its part of the dialog."""
-    info = row.workload
+    info, most = row.workload, row.bound_speedup
     part = dialog_part(
         "Workload",
         ("Tokens T", info.seq_len, "{}"),
@@ -127,31 +128,23 @@ def workload_view(section: Section, row: Row) -> dict:
         ("Bound", info.bound_ms, "{:,.4f} ms"),
         ("Definition", section.definition, "{}"),
     )
-    return {
-        "uuid": info.uuid,
-        "seq_len": info.seq_len,
+    return {name: getattr(info, name) for name in ("uuid", "seq_len", "bound_ms")} | {
         "regime": regime_of(info.seq_len),
         "label": f"T = {info.seq_len}" + ("" if info.active is None else f", {info.active} active experts"),
-        "bound_ms": info.bound_ms,
-        "bound_speedup": row.bound_speedup,
-        "bound_bound_text": info.bound_ms and f"1 ({decimal(info.bound_ms, 3)} ms)",
-        "bound_latency_text": info.bound_ms and f"{decimal(info.bound_ms, 3)} ms",
-        "bound_speedup_text": row.bound_speedup and decimal(row.bound_speedup, 1, "x"),
+        "bound_speedup": most,
+        "bound_bound_text": info.bound_ms and f"1 ({info.bound_ms:.3f} ms)",
+        "bound_latency_text": info.bound_ms and f"{info.bound_ms:.3f} ms",
+        "bound_speedup_text": most and f"{most:.1f}x",
         "part": part,
     }
 
 
 def point_view(cell: SimpleNamespace, trace: str) -> dict:
     """A timed cell in plots; trace: its `trace_id`."""
-    return {
-        "uuid": cell.uuid,
-        "over_bound": cell.over_bound,
-        "latency_ms": cell.latency_ms,
-        "speedup": cell.speedup,
-        "bound_text": f"{decimal(cell.over_bound, 2)} ({decimal(cell.latency_ms, 3)} ms)",
-        "latency_text": f"{decimal(cell.latency_ms, 3)} ms",
-        "speedup_text": decimal(cell.speedup, 1, "x"),
-        "stale": cell.stale,
+    return {name: getattr(cell, name) for name in ("uuid", "over_bound", "latency_ms", "speedup", "stale")} | {
+        "bound_text": f"{decimal(cell.over_bound, 2)} ({cell.latency_ms:.3f} ms)",
+        "latency_text": f"{cell.latency_ms:.3f} ms",
+        "speedup_text": f"{cell.speedup:.1f}x",
         "trace": trace,
         "label": label_of(cell),
     }
@@ -214,7 +207,7 @@ def page(comparison: Comparison) -> str:
     series = series_of(comparison)
     models = {layer.definition: layer.name for layer in layers()}
     recorded = dict.fromkeys(section.definition for section in comparison.sections)
-    definitions = sorted(recorded, key=lambda name: list(models).index(name) if name in models else len(models))
+    definitions = sorted(recorded, key=lambda name: [*models, name].index(name))
     main = definition_name("full")
     seq_lens = {info.seq_len for section in comparison.sections for info in section.workloads}
     return environment.get_template("results_page.html.jinja").render(

@@ -9,7 +9,7 @@ from flashinfer_bench import Evaluation, EvaluationStatus
 
 from harness.evaluation.run import Judged
 from harness.evaluation.tolerances import TOLERANCES
-from harness.report.table import Cell, Table
+from harness.report.table import Cell, Table, decimal
 from harness.results.summary import is_level
 
 PASSED = EvaluationStatus.PASSED
@@ -17,11 +17,16 @@ INFINITY = float("inf")
 LOST = "what ran it died twice"
 
 
+def extra(evaluation: Evaluation) -> dict:
+    """What FIB records of correctness beside the errors."""
+    return (evaluation.correctness and evaluation.correctness.extra) or {}
+
+
 def matched(evaluation: Evaluation) -> dict[str, float]:
     """Matched ratio by tolerance where all were computed, else FIB's one, named "matched"; {} where it is unknown."""
-    extra = (evaluation.correctness.extra or {}) if evaluation.correctness else {}
-    known = {name: extra[f"matched_ratio_{name}"] for name in TOLERANCES if f"matched_ratio_{name}" in extra}
-    return known or ({"matched": extra["matched_ratio"]} if "matched_ratio" in extra else {})
+    found = extra(evaluation)
+    known = {name: found[f"matched_ratio_{name}"] for name in TOLERANCES if f"matched_ratio_{name}" in found}
+    return known or ({"matched": found["matched_ratio"]} if "matched_ratio" in found else {})
 
 
 def lines(judged: Judged, timed: bool, before: dict[str, list[str]]) -> Iterator[str]:
@@ -40,8 +45,8 @@ def lines(judged: Judged, timed: bool, before: dict[str, list[str]]) -> Iterator
         if timed and evaluation.status == PASSED:
             speed = evaluation.performance
             parts.append(f"{speed.latency_ms:8.4f} ms  {speed.speedup_factor:7.1f}x")
-        extra = (evaluation.correctness.extra or {}) if evaluation.correctness else {}
-        parts += [f"matched {extra['matched_ratio']:.4f}"] if "matched_ratio" in extra else []
+        if "matched_ratio" in extra(evaluation):
+            parts.append(f"matched {extra(evaluation)['matched_ratio']:.4f}")
         reasons = judged.reasons.get(name, [])
         repeated, before[name] = reasons and reasons == before.get(name), reasons or before.get(name, [])
         yield "  ".join([*parts, *(["as before"] if repeated else [])])
@@ -77,15 +82,15 @@ def table(judged: list[Judged], names: list[str], skipped: list[str], timed: boo
         asked = sum(w.error is not None or name in w.traces or name in w.lost for w in judged)  # the rest: cut short
         row = [name, Cell(f"{len(good)}/{asked}", "good" if len(good) == asked else "failed")]
         if timed:
-            fastest = sum(
-                least < INFINITY and is_level(latency(e), least) for e, least in zip(evaluations, best, strict=True)
+            row.append(decimal(fmean(e.performance.latency_ms for e in good) if good else None, 4))
+            row.append(decimal(fmean(e.performance.speedup_factor for e in good) if good else None, 1, "x"))
+            level = (
+                is_level(latency(e), least) for e, least in zip(evaluations, best, strict=True) if least < INFINITY
             )
-            row.append(f"{fmean(e.performance.latency_ms for e in good):.4f}" if good else "-")
-            row.append(f"{fmean(e.performance.speedup_factor for e in good):.1f}x" if good else "-")
-            row.append(str(fastest))
+            row.append(sum(level))
         for setting in settings:
             known = [matched(e)[setting] for e in evaluations if e and setting in matched(e)]
-            row.append(f"{min(known):.4f}" if known else "-")
+            row.append(decimal(min(known, default=None), 4))
         rows.append(row)
         failed = defaultdict(list)
         for w, e in zip(judged, evaluations, strict=True):
@@ -95,8 +100,4 @@ def table(judged: list[Judged], names: list[str], skipped: list[str], timed: boo
     times = ["mean ms", "speed-up", "fastest"] if timed else []
     captions = ["means over what passed; fastest, or within 3% of it: on how many workloads"] if timed else []
     captions += [f"{', '.join(settings)}: the lowest share of elements within the tolerance"] if settings else []
-    return Table(
-        head=["solution", "passed", *times, *settings],
-        sections=[rows],
-        notes=[*captions, *notes, *skipped],
-    )
+    return Table(["solution", "passed", *times, *settings], [rows], notes=[*captions, *notes, *skipped])

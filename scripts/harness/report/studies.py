@@ -1,13 +1,14 @@
 """The generated blocks of the two side studies, docs/w16a16.md (bf16 MoE) and docs/mxfp8.md: traces and profiles."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from operator import itemgetter
 
-from definitions import moe_bf16, mxfp8_linear
 from harness.core import paths
 from harness.operators import roofline
+from harness.operators.catalogue import definition_name
 from harness.profiling.record import Counters, ProfileRecord, WorkloadProfile, read_records
-from harness.report.profiles import number
-from harness.report.table import Table
+from harness.report.table import Table, decimal
 from harness.results import comparison, staleness
 from harness.results.comparison import Comparison, RunGroup, Section
 
@@ -19,9 +20,8 @@ NOT_MEASURED = "Not measured yet: run the `moebench run` above on a GPU."
 
 @dataclass(frozen=True)
 class Study:
-    """definition: its name. folder: of docs/data/profile/. routed: whether workloads differ in active experts."""
+    """folder: of docs/data/profile/, and the definition's key. routed: whether workloads differ in active experts."""
 
-    definition: str
     folder: str
     ours: tuple[str, ...]
     library: str
@@ -29,7 +29,7 @@ class Study:
 
     def traces(self) -> Comparison:
         """The runs at TOLERANCE. Raises TraceSetError for traces that cannot be read."""
-        return comparison.recorded([self.definition], TOLERANCE)
+        return comparison.recorded([definition_name(self.folder)], TOLERANCE)
 
     def records(self) -> list[ProfileRecord]:
         """Raises UserError for a file that is no record."""
@@ -37,10 +37,8 @@ class Study:
         return [found[name] for name in (*self.ours, self.library) if name in found]
 
 
-BF16 = Study(
-    moe_bf16.definition_name("bf16"), "bf16", ("gather_scatter_bf16", "align_fused_bf16"), "torch_grouped_bf16", True
-)
-MXFP8 = Study(mxfp8_linear.definition_name("mxfp8"), "mxfp8", ("triton_mxfp8",), "torch_mxfp8_emulated", False)
+BF16 = Study("bf16", ("gather_scatter_bf16", "align_fused_bf16"), "torch_grouped_bf16", True)
+MXFP8 = Study("mxfp8", ("triton_mxfp8",), "torch_mxfp8_emulated", False)
 
 
 def summary_table(study: Study, section: Section, group: RunGroup) -> str:
@@ -55,10 +53,10 @@ def summary_table(study: Study, section: Section, group: RunGroup) -> str:
         stale = {name for name in names if name in row.cells and row.cells[name].stale}
         notes += [STALE] if stale else []
         best = min((ms[name] for name in study.ours if name in ms), default=None)
-        cells = [str(info.seq_len), *([str(info.active)] if study.routed else []), number(bound, ".3f")]
-        cells += [number(ms.get(name), ".3f", "*" if name in stale else "") for name in names]
+        cells = [info.seq_len, *([info.active] if study.routed else []), decimal(bound, 3)]
+        cells += [decimal(ms.get(name), 3, "*" if name in stale else "") for name in names]
         for a, b in ((ms.get(study.library), best), (best, bound)):
-            cells.append(f"{a / b:.2f}" if a and b else "-")
+            cells.append(decimal(a / b if a and b else None, 2))
         memory_ms = info.bytes / roofline.BYTES_PER_SECOND * 1e3
         cells.append("-" if not bound else "memory" if memory_ms >= 0.999 * bound else "tensor cores")
         rows.append(cells)
@@ -69,15 +67,13 @@ def summary_table(study: Study, section: Section, group: RunGroup) -> str:
 
 def summary(study: Study) -> str:
     """Every solution at every T, from the traces."""
-    parts = [summary_table(study, section, group) for section in study.traces().sections for group in section.groups]
-    return "\n\n".join(parts) or NOT_MEASURED
+    return "\n\n".join(summary_table(study, *run) for run in study.traces().runs) or NOT_MEASURED
 
 
 def launches(profile: WorkloadProfile) -> list[tuple[str, str, Counters]]:
     """(stage, kernel, counters) of each launch under ncu."""
-    return [
-        (s.stage, kernel.name, launch) for s in profile.stages for kernel in s.kernels for launch in kernel.counters
-    ]
+    kernels = [(stage.stage, kernel) for stage in profile.stages for kernel in stage.kernels]
+    return [(stage, kernel.name, launch) for stage, kernel in kernels for launch in kernel.counters]
 
 
 def starred(record: ProfileRecord) -> str:
@@ -88,39 +84,44 @@ def starred(record: ProfileRecord) -> str:
 
 def notes_of(records: list[ProfileRecord]) -> list[str]:
     """How the records were made, each way once, and what a star means where there is one."""
-    known = [(record.provenance, record.provenance.timestamp[:10]) for record in records]
-    notes = [f"{made.hardware}, {made.protocol}; {day}; `{made.command}`." for made, day in known]
-    notes += [STALE for record in records if starred(record).endswith("*")]
-    return list(dict.fromkeys(notes))
+    made = [record.provenance for record in records]
+    notes = [f"{by.hardware}, {by.protocol}; {by.timestamp[:10]}; `{by.command}`." for by in made]
+    return list(dict.fromkeys([*notes, *(STALE for record in records if starred(record).endswith("*"))]))
+
+
+def profiled(study: Study, head: list[str], rows_of: Callable[[ProfileRecord, WorkloadProfile], list[list]]) -> str:
+    """By T, the rows of every profile."""
+    records = study.records()
+    pairs = [(record, profile) for record in records for profile in record.workloads]
+    rows = [[profile.T, starred(record), *row] for record, profile in pairs for row in rows_of(record, profile)]
+    table = Table(["T", "solution", *head], [sorted(rows, key=itemgetter(0))], words=3, notes=notes_of(records))
+    return table.markdown() if rows else NOT_RECORDED
 
 
 def gemm1(study: Study) -> str:
     """gemm1's launches under ncu in each solution at each T."""
-    rows, records = [], study.records()
-    for record, profile in [(r, profile) for r in records for profile in r.workloads]:
-        for kernel, launch in [(kernel, x) for stage, kernel, x in launches(profile) if stage.startswith("gemm1")]:
-            figures = map(number, (launch.us, launch.dram_percent, launch.tensor_percent))
-            rows.append([str(profile.T), starred(record), f"`{kernel}`", *figures])
-    rows.sort(key=lambda cells: int(cells[0]))
-    head = ["T", "solution", "kernel", "time us", "DRAM %", "tensor cores %"]
-    return Table(head, [rows], words=3, notes=notes_of(records)).markdown() if rows else NOT_RECORDED
+
+    def rows(_, profile: WorkloadProfile) -> list[list[str]]:
+        found = [(kernel, x) for stage, kernel, x in launches(profile) if stage.startswith("gemm1")]
+        figures = [(kernel, (x.us, x.dram_percent, x.tensor_percent)) for kernel, x in found]
+        return [[f"`{kernel}`", *(decimal(figure, 1) for figure in of)] for kernel, of in figures]
+
+    return profiled(study, ["kernel", "time us", "DRAM %", "tensor cores %"], rows)
 
 
 def calls(study: Study) -> str:
     """One call by stage (by launch, where ncu counted them), their sum, and the whole call as the harness timed it."""
-    sections = study.traces().sections
-    cells = [(section.hardware, cell) for section in sections for group in section.groups for cell in group.cells]
+    found = study.traces()
+    cells = [(section.hardware, cell) for section, group in found.runs for cell in group.cells]
     timed = {(hardware, cell.solution, cell.uuid): cell.latency_ms for hardware, cell in cells}
-    bounds = {info.uuid: info.bound_ms for section in sections for info in section.workloads}
-    rows, records = [], study.records()
-    for record, profile in [(r, profile) for r in records for profile in r.workloads]:
+    bounds = {info.uuid: info.bound_ms for section in found.sections for info in section.workloads}
+
+    def rows(record: ProfileRecord, profile: WorkloadProfile) -> list[list[str]]:
         parts = [(stage, launch.us) for stage, _, launch in launches(profile)]
         parts = parts or [(stage.stage, stage.total_us / profile.calls) for stage in profile.stages]
         us, bound = sum(us for _, us in parts), bounds.get(profile.uuid)
         wall_us = profile.wall_us or 1e3 * (timed.get((record.provenance.hardware, record.solution, profile.uuid)) or 0)
         each = ", ".join(f"{stage} {us:.1f}" for stage, us in parts)
-        times = [number(us), number(us / bound / 1e3 if bound else None, ".2f"), number(wall_us or None)]
-        rows.append([str(profile.T), starred(record), each, *times])
-    rows.sort(key=lambda cells: int(cells[0]))
-    head = ["T", "solution", "kernels, us", "sum us", "sum / bound", "call us"]
-    return Table(head, [rows], words=3, notes=notes_of(records)).markdown() if rows else NOT_RECORDED
+        return [[each, decimal(us, 1), decimal(us / bound / 1e3 if bound else None, 2), decimal(wall_us or None, 1)]]
+
+    return profiled(study, ["kernels, us", "sum us", "sum / bound", "call us"], rows)

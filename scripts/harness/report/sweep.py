@@ -6,7 +6,7 @@ from harness.core import paths
 from harness.evaluation import sweep_record
 from harness.evaluation.sweep_record import Point, Sweep
 from harness.evaluation.tolerances import TOLERANCES
-from harness.report.table import Cell, Table
+from harness.report.table import Cell, Table, decimal
 from harness.results import staleness
 
 
@@ -18,11 +18,10 @@ def terminal(sweep: Sweep) -> Table:
     """One row per point, one section per kind of routing."""
 
     def row(p: Point) -> list[Cell]:
-        timed = p.ms is not None
-        over = f"{p.ms / p.bound_ms:.2f}" if timed and p.rows else "-"  # without rows the bound is almost 0
-        cells = [p.kind, *map(str, (p.tokens, p.rows, p.active)), f"{p.ms:.4f}" if timed else "-"]
-        cells += [f"{p.bound_ms:.4f}", over, f"{p.target_ms:.4f}", "yes" if p.met else "no"]
-        cells += [f"{p.matched[name]:.4f}" if p.matched else "-" for name in TOLERANCES]
+        over = p.ms / p.bound_ms if p.ms is not None and p.rows else None  # without rows the bound is almost 0
+        cells = [p.kind, *map(str, (p.tokens, p.rows, p.active)), decimal(p.ms, 4), decimal(p.bound_ms, 4)]
+        cells += [decimal(over, 2), decimal(p.target_ms, 4), "yes" if p.met else "no"]
+        cells += [decimal(p.matched and p.matched[name], 4) for name in TOLERANCES]
         return [Cell(text, mark(p)) for text in cells]
 
     return Table(
@@ -49,17 +48,16 @@ def section(sweep: Sweep) -> str:
     """Markdown: one row per token count, one column per kind of routing."""
     at = {(p.tokens, p.kind): p for p in sweep.points}
 
-    def cell(point: Point | None) -> Cell | str:
+    def cell(point: Point | None) -> Cell | None:
         if point is None:
-            return "-"
+            return None
         if point.error:
             return Cell(point.error, mark(point))
         over = f" ({point.ms / point.bound_ms:.2f})" if point.rows else ""
         return Cell(f"{point.ms:.3f}{over}{'' if point.met else ' *'}", mark(point))
 
     name = sweep.head.solution
-    tokens = sorted({p.tokens for p in sweep.points})
-    rows = [[str(t), *(cell(at.get((t, kind))) for kind in sweep.kinds)] for t in tokens]
+    rows = [[t, *(cell(at.get((t, kind))) for kind in sweep.kinds)] for t in sorted({p.tokens for p in sweep.points})]
     caption = (
         "In a cell: ms, in brackets times the roofline bound (left out where there are no rows); * misses the target."
     )

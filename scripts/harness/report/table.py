@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+import pandas as pd
 from rich import box
 from rich.console import Group
 from rich.table import Table as RichTable
@@ -22,12 +23,12 @@ class Cell:
 class Table:
     """head: the columns' names, of which the first `words` hold words and the others numbers.
 
-    sections: blocks of rows, a rule between two of them; a plain string is a Cell without a mark. caption explains the
-    cells. notes stand below it; warnings too, and cannot be overlooked.
+    sections: blocks of rows, a rule between two of them; what is no Cell is shown without a mark, None as "-". caption
+    explains the cells. notes stand below it; warnings too, and cannot be overlooked.
     """
 
     head: list[str]
-    sections: list[list[list[Cell | str]]]
+    sections: list[list[list[Cell | str | int | None]]]
     title: str = ""
     words: int = 1
     caption: str = ""
@@ -64,8 +65,13 @@ class Table:
         return "\n".join(lines)
 
 
-def as_cell(cell: Cell | str) -> Cell:
-    return cell if isinstance(cell, Cell) else Cell(cell)
+def as_cell(cell: Cell | str | int | None) -> Cell:
+    return cell if isinstance(cell, Cell) else Cell("-" if cell is None else str(cell))
+
+
+def decimal(value: float | None, digits: int, unit: str = "") -> str:
+    """ "-" for None and NaN."""
+    return "-" if pd.isna(value) else f"{value:.{digits}f}{unit}"
 
 
 def escaped(text: str) -> str:

@@ -33,7 +33,7 @@ def times_table(record: Record, num_tokens: int, shown: int | None) -> Table:
     """Each column's best tiles at one T, in the order of the first column that has them; shown=None: all."""
     columns = [best_by_tile(record.times(num_tokens), *column) for column in COLUMNS]
     tiles = dict.fromkeys(tile for column in columns for tile in list(column)[:shown])
-    rows = [[str(tile), *(column.get(tile, "-") for column in columns)] for tile in tiles]
+    rows = [[tile, *(column.get(tile) for column in columns)] for tile in tiles]
     failed = [line for (tokens, _), line in record.timed.items() if tokens == num_tokens and line.error]
     modes = [f"{stage} us {'with TMA' if tma else 'without'}" for stage, tma in COLUMNS]
     title = f"{record.head.provenance.hardware}, T={num_tokens}"
@@ -45,11 +45,10 @@ def kept_table(record: Record) -> Table:
     rows = []
     for num_tokens, line in sorted(record.compared.items()):
         first, second = line.kept
-        tiles = [str(first.tile), "in gemm1" if first.fused else "separate"]
-        tiles += [str(second.tile), "TMA" if first.tma else "by index"]
+        tiles = [first.tile, "in gemm1" if first.fused else "separate", second.tile, "TMA" if first.tma else "by index"]
         times = [f"{us:.1f}" for us in (line.present_us, line.found_us, line.noise_us)]
         gain = "unchanged" if line.kept == line.present else f"{line.present_us / line.found_us:.2f}x"
-        rows.append([str(num_tokens), *tiles, *times, gain])
+        rows.append([num_tokens, *tiles, *times, gain])
     head = ["T", "gemm1", "SwiGLU", "gemm2", "h", "previous us", "found us", "noise us", "gain"]
     return Table(head, [rows], "Tiles that are kept", words=5)
 
@@ -66,7 +65,7 @@ def gain_table(record: Record) -> Table:
         best = [[min(mode[v] for v in mode if v.stage == stage) for mode in modes] for stage in STAGE_NAMES]
         best.append([times[first] + times[second] for first, second in pairs])
         cells = [f"{without:.1f} / {with_:.1f} ({without / with_:.2f}x)" for without, with_ in best]
-        rows.append([str(num_tokens), *cells])
+        rows.append([num_tokens, *cells])
     title = "TMA in gemm2: us without / with (gain)"
     return Table(["T", *STAGE_NAMES, "best pair"], [rows], title, words=0)
 

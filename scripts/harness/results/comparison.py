@@ -125,8 +125,23 @@ class Comparison:
     notes: list[str] = field(default_factory=list)
 
     @property
+    def runs(self) -> list[tuple[Section, RunGroup]]:
+        return [(section, group) for section in self.sections for group in section.groups]
+
+    @property
     def groups(self) -> list[RunGroup]:
-        return [group for section in self.sections for group in section.groups]
+        return [group for _, group in self.runs]
+
+
+def cell_table(found: Comparison) -> pd.DataFrame:
+    """A row for each cell: its condition, its workload's bound_ms, the columns CELL, and tolerance_name."""
+    rows = []
+    for section, group, row in [(*run, row) for run in found.runs for row in run[1].rows]:
+        where = (section.definition, section.hardware, section.versions_text, group.tolerance, group.protocol)
+        more = {"bound_ms": row.workload.bound_ms, "tolerance_name": group.tolerance_name}
+        rows += [dict(zip(CONDITION, where, strict=True)) | more | vars(cell) for cell in row.cells.values()]
+    columns = dict.fromkeys([*CONDITION, "uuid", "seq_len", "bound_ms", *CELL, "tolerance_name"])
+    return pd.DataFrame(rows, columns=list(columns)).astype({"counts": bool, "level": bool})
 
 
 def tolerance_order(text: str) -> tuple[int, str]:

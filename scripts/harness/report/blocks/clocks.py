@@ -1,25 +1,27 @@
 """The tables of docs/clocks.md: every solution on every workload by the GPU's clock."""
 
-from harness.report.comparison import LEVEL_WORDS, decimal
-from harness.report.table import Cell, Table
-from harness.results.comparison import Comparison, Row, RunGroup
+from types import SimpleNamespace
+
+from harness.report.comparison import LEVEL_WORDS
+from harness.report.table import Cell, Table, decimal
+from harness.results.comparison import Comparison, RunGroup
 
 NOT_RUN = "**Not run**: no trace by the GPU's clock is recorded here."
 
 
-def entry(row: Row, name: str) -> Cell | str:
+def entry(cell: SimpleNamespace | None) -> Cell | str | None:
     """'0.035', or why there is no time; bold where it is the fastest, or level with it."""
-    cell = row.cells.get(name)
     if cell is None:
-        return "-"
+        return None
     if not cell.counts:
-        return Cell("stale" if cell.stale else cell.status.lower().replace("_", " "))
+        return "stale" if cell.stale else cell.status.lower().replace("_", " ")
     return Cell(f"{cell.latency_ms:.4f}", "best" if cell.level else "")
 
 
 def table(group: RunGroup, hardware: str) -> Table:
     rows = [
-        [str(row.workload.seq_len), decimal(row.workload.bound_ms, 4), *(entry(row, name) for name in group.solutions)]
+        [row.workload.seq_len, decimal(row.workload.bound_ms, 4)]
+        + [entry(row.cells.get(name)) for name in group.solutions]
         for row in group.rows
     ]
     summaries = [group.total.of(name) for name in group.solutions]
@@ -39,8 +41,7 @@ def table(group: RunGroup, hardware: str) -> Table:
 def block(found: Comparison) -> str:
     """Markdown: a table for each run group. found: of the GPU's clock alone."""
     parts = []
-    for section in found.sections:
-        for group in section.groups:
-            said = f"{section.versions_text}; protocol {group.protocol}; {group.when}"
-            parts += [table(group, section.hardware).markdown(titled=True), f"<sub>{said}.</sub>"]
+    for section, group in found.runs:
+        said = f"{section.versions_text}; protocol {group.protocol}; {group.when}"
+        parts += [table(group, section.hardware).markdown(titled=True), f"<sub>{said}.</sub>"]
     return "\n\n".join(parts) or NOT_RUN

@@ -6,7 +6,7 @@ from harness.core import paths
 from harness.core.names import counted
 from harness.expert_parallel import cost, record
 from harness.expert_parallel.layer import Layer
-from harness.report.table import Cell, Table
+from harness.report.table import Cell, Table, decimal
 
 NOT_RUN = "**Not run** on GPUs yet: it is tested over gloo, with two and four processes on a CPU and the small layer."
 NOT_MEASURED = "No measurement is recorded here."
@@ -30,25 +30,22 @@ def measured(found: list[record.Measured]) -> str:
 
 
 def _measured(one: record.Measured) -> Table:
-    head, rows = one.head, []
+    head, by, rows = one.head, one.head.provenance, []
+    cuts = max((point.call_ms for point in one.points), key=len)
     for point in sorted(one.points, key=lambda point: (point.tokens, point.way)):
         best = {p.way: min(p.call_ms.values()) for p in one.points if p.tokens == point.tokens}
         wins = len(best) > 1 and min(best, key=best.get) == point.way
         calls = [Cell(f"{ms:.3f}", "best" if wins and ms == best[point.way] else "") for ms in point.call_ms.values()]
-        calls += ["-"] * (max(len(p.call_ms) for p in one.points) - len(calls))
-        calls.append(f"{point.graph_ms:.3f}" if point.graph_ms else "-")
+        calls += [None] * (len(cuts) - len(calls))
         sent = (point.there_bytes, point.there_ms), (point.back_bytes, point.back_ms)
         rates = [f"{count / ms / 1e6:.0f}" for count, ms in sent]
         apart = [f"{ms:.3f}" for ms in (point.there_ms, point.products_ms, point.back_ms)]
-        rows.append([str(point.tokens), point.way, point.sum_in, *apart, *rates, *calls])
-    cuts = max((point.call_ms for point in one.points), key=len)
+        rows.append([point.tokens, point.way, point.sum_in, *apart, *rates, *calls, decimal(point.graph_ms, 3)])
     names = [f"call, {counted(pieces, 'chunk')}" for pieces in cuts] + ["call, graph"]
     columns = ["T a rank", "way", "back in", "there", "products", "back", "GB/s there", "GB/s back", *names]
-    by = head.provenance
     title = f"{head.solution}, {head.geometry}'s layer on {head.ranks} {by.hardware}, ms"
-    return Table(
-        columns, [rows], title, words=3, notes=[f"<sub>{by.versions_text}; {by.protocol}; {by.timestamp[:10]}.</sub>"]
-    )
+    notes = [f"<sub>{by.versions_text}; {by.protocol}; {by.timestamp[:10]}.</sub>"]
+    return Table(columns, [rows], title, words=3, notes=notes)
 
 
 def modelled(found: list[record.Measured]) -> str:
@@ -63,8 +60,7 @@ def modelled(found: list[record.Measured]) -> str:
         for tokens in sorted({point.tokens for point in one.points}):
             times = {way: cost.exchanged_us(layer, way, tokens, there, back) for way in ("gather", "exchange")}
             least = min(times.values())
-            cells = [Cell(f"{us:.0f}", "best" if us == least else "") for us in times.values()]
-            rows.append([str(ranks), str(tokens), *cells])
+            rows.append([ranks, tokens, *(Cell(f"{us:.0f}", "best" if us == least else "") for us in times.values())])
     far = cost.BETWEEN_HOSTS
     caption = (
         f"A model. On a host {there.latency_us:.0f} us and {there.rate:.0f} GB/s there, {back.latency_us:.0f} us and "

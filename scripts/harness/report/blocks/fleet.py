@@ -80,18 +80,8 @@ def recorded() -> tuple[list[Cells], dict[tuple[str, str], Times]]:
     return cells, times
 
 
-@dataclass(frozen=True)
-class Schedule:
-    """tasks: their number. end: s until the last cell is judged. arrivals: when each result comes, in order."""
-
-    tasks: int
-    end: float
-    busy: float
-    arrivals: list[float]
-
-
-def schedule(tasks: list[list[Cells]], times: dict[tuple[str, str], Times], gpus: int) -> Schedule:
-    """Each task goes to the GPU that is free first."""
+def schedule(tasks: list[list[Cells]], times: dict[tuple[str, str], Times], gpus: int) -> tuple[float, list[float]]:
+    """Each task goes to the GPU that is free first: s in which cells are judged; when each result comes, in order."""
     free, busy, arrivals = [0.0] * gpus, 0.0, []
     for task in tasks:
         begin = at = heapq.heappop(free)
@@ -101,7 +91,7 @@ def schedule(tasks: list[list[Cells]], times: dict[tuple[str, str], Times], gpus
             arrivals.append(at)
         busy += at - begin - START
         heapq.heappush(free, at)
-    return Schedule(len(tasks), max(arrivals), busy, sorted(arrivals))
+    return busy, sorted(arrivals)
 
 
 def written(arrivals: list[float], together: bool) -> float:
@@ -124,21 +114,13 @@ def block() -> str:
         apart = [replace(piece, names=(name,)) for piece in cells for name in piece.names]
         rows = []
         for gpus in GPUS:
-            found = {
-                "one cell": schedule([[piece] for piece in apart], times, gpus),
-                "a batch": schedule(batches(apart, gpus), times, gpus),
-                "pinned": schedule(batches(cells, gpus), times, gpus),
-            }
-            for kind, made in found.items():
-                idle = 1 - made.busy / (gpus * made.end)
-                lag = [written(made.arrivals, together) - made.end for together in (False, True)]
-                figures = [
-                    str(made.tasks),
-                    f"{made.end:.0f}",
-                    f"{100 * idle:.0f}%",
-                    *(f"{s:.0f}" if s >= 10 else f"{s:.1f}" for s in lag),
-                ]
-                rows.append([str(count), str(gpus), kind, *figures])
+            kinds = {"one cell": [[piece] for piece in apart], "a batch": batches(apart, gpus)}
+            for kind, tasks in (kinds | {"pinned": batches(cells, gpus)}).items():
+                busy, arrivals = schedule(tasks, times, gpus)
+                end = arrivals[-1]
+                lag = [written(arrivals, together) - end for together in (False, True)]
+                lags = (f"{s:.0f}" if s >= 10 else f"{s:.1f}" for s in lag)
+                rows.append([count, gpus, kind, len(tasks), f"{end:.0f}", f"{1 - busy / (gpus * end):.0%}", *lags])
         sections.append(rows)
     head = ["cells", "GPUs", "a task is", "tasks", "makespan, s", "idle", "lag, each", "lag, together"]
     return Table(head, sections, words=3, caption=CAPTION).markdown()

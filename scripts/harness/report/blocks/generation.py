@@ -29,18 +29,16 @@ def times(head: Head, lines: list[Line]) -> Table:
     timed = {(line.phase, line.batch, line.experts): line for line in lines if line.phase}
     names = [BF16, *head.sources]
 
-    def cell(phase: str, batch: int, name: str) -> str:
-        line, bf16 = timed[phase, batch, name], timed[phase, batch, BF16]
+    def cell(line: Line, bf16: Line) -> str:
         if not line.ms:
             return "failed"
-        ratio = f" ({min(bf16.ms) / min(line.ms):.2f}x)" if bf16.ms and name != BF16 else ""
+        ratio = f" ({min(bf16.ms) / min(line.ms):.2f}x)" if bf16.ms and line is not bf16 else ""
         return f"{min(line.ms):.3f}{ratio}"
 
-    points = dict.fromkeys((phase, batch, timed[phase, batch, name].tokens) for phase, batch, name in timed)
-    rows = [
-        [PHASES[phase], str(batch), str(tokens), *(cell(phase, batch, name) for name in names)]
-        for phase, batch, tokens in points
-    ]
+    rows = []
+    for phase, batch in dict.fromkeys(key[:2] for key in timed):
+        bf16, *_ = found = [timed[phase, batch, name] for name in names]
+        rows.append([PHASES[phase], batch, bf16.tokens, *(cell(line, bf16) for line in found)])
     return Table(
         ["ms", "batch", "tokens before", "bf16 experts", *head.sources],
         [rows],
@@ -52,7 +50,7 @@ def times(head: Head, lines: list[Line]) -> Table:
 
 def logits(head: Head, lines: list[Line]) -> Table:
     rows = [
-        [line.experts, str(line.tokens), f"{line.median:.4f}", f"{line.worst:.4f}", f"{line.same_token:.1%}"]
+        [line.experts, line.tokens, f"{line.median:.4f}", f"{line.worst:.4f}", f"{line.same_token:.1%}"]
         for line in lines
         if not line.phase
     ]

@@ -8,7 +8,7 @@ from harness.packing.manifest import read_manifest, solution_names, solutions_of
 from harness.packing.pack import packed_name
 from harness.report.blocks.models import GPU_GB, model_gb
 from harness.report.blocks.results import SGLANG
-from harness.report.comparison import decimal
+from harness.report.table import decimal
 from harness.results.comparison import TOLERANCE_ORDER, Comparison
 from harness.results.model_names import Layer
 from harness.results.models import Verdict, verdict
@@ -22,10 +22,8 @@ def is_named(hardware: str, gpu: str) -> bool:
 def measured(of: Verdict) -> list[str]:
     """Lines: the solution to use and its times; how far ahead it is, and of what; who passes which tolerance."""
     best, rows = of.best, of.group.rows
-    times = (
-        f"{row.ms(best.solution):.3f} ms at T = {row.workload.seq_len}"
-        for row in (rows[0], rows[len(rows) // 2], rows[-1])
-    )
+    shown = rows[0], rows[len(rows) // 2], rows[-1]
+    times = (f"{row.ms(best.solution):.3f} ms at T = {row.workload.seq_len}" for row in shown)
     means = [f"{best.over_bound:.2f} times the roofline bound"] if best.over_bound else []
     peers = {peer.b: peer for peer in of.peers if peer in of.peers[:1] or peer.b == SGLANG}
     means += [f"{peer.geometric_mean:.2f} times as fast as {name}" for name, peer in peers.items()]

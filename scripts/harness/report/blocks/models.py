@@ -1,15 +1,12 @@
 """Every model's layer in a line: which solution, how fast, how far from the roofline bound; from traces/."""
 
-from collections import defaultdict
-from collections.abc import Callable
-from types import SimpleNamespace
+from collections.abc import Callable, Iterable
 
 from harness.evaluation.tolerances import TOLERANCES
 from harness.operators.roofline import MEASURED_ON
 from harness.operators.workloads import cases_by_uuid, generated_bound
 from harness.report.blocks.results import SGLANG
-from harness.report.comparison import decimal
-from harness.report.table import Cell, Table
+from harness.report.table import Cell, Table, decimal
 from harness.results.comparison import Comparison, Row
 from harness.results.model_names import Layer, layers, weight_bytes
 from harness.results.models import SHOWN, TARGETS, Verdict, best_peer, meets_target, verdicts
@@ -27,18 +24,13 @@ def model_gb(layer: Layer) -> float:
     return weight_bytes(layer) * layer.count / 1e9
 
 
-def line(of: Verdict) -> list[Cell | str]:
+def line(of: Verdict) -> list[Cell | str | None]:
     name = f"{of.layer.name} {TOO_LARGE}" if model_gb(of.layer) > GPU_GB else of.layer.name
     if of.missing:
-        return [name, of.missing, *["-"] * 4]
+        return [name, of.missing, *[None] * 4]
     strict, nearest_peer = of.at("default"), of.peers[0].geometric_mean if of.peers else None
     figures = (of.best.over_bound, of.over(SGLANG), nearest_peer)
-    return [
-        name,
-        Cell(of.best.solution, "best"),
-        strict.solution if strict else "-",
-        *(decimal(figure, 2) for figure in figures),
-    ]
+    return [name, Cell(of.best.solution, "best"), strict and strict.solution, *(decimal(x, 2) for x in figures)]
 
 
 def conditions(found: Comparison) -> str:
@@ -47,15 +39,14 @@ def conditions(found: Comparison) -> str:
     if not shown:
         return f"<sub>Nothing is recorded on {MEASURED_ON} with the sources as they are.</sub>"
     said = [MEASURED_ON]
-    for words in (
-        lambda of: of.section.versions_text,
-        lambda of: f"protocol {of.group.protocol}",
-        lambda of: f"{of.group.tolerance_name} tolerance",
+    for texts in (
+        [of.section.versions_text for of in shown],
+        [f"protocol {of.group.protocol}" for of in shown],
+        [f"{of.group.tolerance_name} tolerance" for of in shown],
     ):
-        models = defaultdict(list)
-        for of in shown:
-            models[words(of)].append(of.layer.name)
-        said += [f"{text} ({', '.join(names)})" if len(models) > 1 else text for text, names in models.items()]
+        for text in dict.fromkeys(texts):
+            names = [of.layer.name for of, its in zip(shown, texts, strict=True) if its == text]
+            said.append(text if len(names) == len(shown) else f"{text} ({', '.join(names)})")
     dates = sorted(cell.timestamp[:10] for of in shown for cell in of.group.cells)
     return f"<sub>{'; '.join(said)}; {' to '.join(dict.fromkeys((dates[0], dates[-1])))}.</sub>"
 
@@ -74,35 +65,35 @@ def sizes() -> str:
         of = layer.sizes
         link = f"[{layer.geometry}](../definitions/moe/{layer.definition}.json)"
         experts = f"{of['num_local_experts']} of {layer.experts}"
-        widths = [str(of[key]) for key in ("top_k", "hidden_size", "intermediate_size")]
+        widths = [of[key] for key in ("top_k", "hidden_size", "intermediate_size")]
         large = f" {TOO_LARGE}" if model_gb(layer) > GPU_GB else ""
-        gigabytes = [f"{weight_bytes(layer) / 1e9:.2f}", str(layer.count), f"{model_gb(layer):.0f}{large}"]
+        gigabytes = [f"{weight_bytes(layer) / 1e9:.2f}", layer.count, f"{model_gb(layer):.0f}{large}"]
         rows.append([layer.name, link, experts, *widths, *gigabytes])
     head = ["model", "definition", "experts", "top-k", "H", "I", "GB", "layers", "all, GB"]
-    return Table(
-        head, [rows], words=3, caption=f"{TOO_LARGE}: more than the {GPU_GB} GB of one {MEASURED_ON}."
-    ).markdown()
+    caption = f"{TOO_LARGE}: more than the {GPU_GB} GB of one {MEASURED_ON}."
+    return Table(head, [rows], words=3, caption=caption).markdown()
 
 
 def passes(found: Comparison) -> str:
     """Markdown: at default tolerance which solution passes, and how narrowly."""
     rows = []
     for of in verdicts(found):
-        best = of.at("default")
-        counts = f"{best.passed} of {best.workloads}" if best else "-"
-        rows.append([of.layer.name, best.solution if best else "-", counts, least_matched(of, best)])
+        cells = [None] * 3
+        if best := of.at("default"):
+            least = decimal(of.least_matched(best.solution, "default"), 3)
+            cells = [best.solution, f"{best.passed} of {best.workloads}", least]
+        rows.append([of.layer.name, *cells])
     wanted = TOLERANCES["default"].ratio
     return Table(["model", "at default", "passed", f"lowest ratio ({wanted:g})"], [rows], words=2).markdown()
 
 
-def least_matched(of: Verdict, best: SimpleNamespace | None) -> str:
-    return decimal(best and of.least_matched(best.solution, "default"), 3)
-
-
-def nearest(tokens: int, among: list[int]) -> int | None:
+def nearest(tokens: int, among: Iterable[int]) -> int | None:
     """The token count that stands for `tokens`; None without one near enough."""
-    near = min(among, key=lambda t: max(t, tokens) / min(t, tokens) if t else NEAR + 1)
-    return near if near and max(near, tokens) / min(near, tokens) <= NEAR else None
+
+    def factor(t: int) -> float:
+        return max(t, tokens) / min(t, tokens) if t else NEAR + 1
+
+    return min((t for t in among if factor(t) <= NEAR), key=factor, default=None)
 
 
 def at(tokens: int, seq_len: int, text: str) -> str:
@@ -114,38 +105,32 @@ def bounds() -> str:
     rows = []
     for layer in layers():
         cases = {case.seq_len: uuid for uuid, case in cases_by_uuid(layer.geometry).items()}
-        cells = []
+        row = [layer.name]
         for tokens in BOUND_TOKENS:
-            seq_len = nearest(tokens, list(cases))
-            ms = None if seq_len is None else generated_bound(layer.geometry, cases[seq_len]).ms
-            cells.append("-" if ms is None else at(tokens, seq_len, f"{ms:.3f}"))
-        rows.append([layer.name, *cells])
+            seq_len = nearest(tokens, cases)
+            ms = seq_len and generated_bound(layer.geometry, cases[seq_len]).ms
+            row.append(ms and at(tokens, seq_len, f"{ms:.3f}"))
+        rows.append(row)
     head = ["model", *(f"T={t}, ms" for t in BOUND_TOKENS)]
     return Table(head, [rows], caption=NEAREST).markdown()
 
 
-def rows_at(of: Verdict, tokens: tuple[int, ...]) -> list[Row | None]:
-    """The workload of the run group that stands for each token count."""
-    by_tokens = {row.workload.seq_len: row for row in of.group.rows} if of.group else {}
-    return [by_tokens.get(nearest(t, list(by_tokens)) if by_tokens else None) for t in tokens]
-
-
-def over_bound(of: Verdict, row: Row, tokens: int) -> str:
+def over_bound(of: Verdict, row: Row, tokens: int) -> str | None:
     cell = row.cells.get(of.best.solution)
-    if not cell or not cell.counts or cell.over_bound is None:
-        return "-"
-    missed = f" {MISSED}" if meets_target(row, of.best.solution) is False else ""
-    return at(tokens, row.workload.seq_len, f"{cell.over_bound:.2f}{missed}")
+    if cell and cell.counts and cell.over_bound is not None:
+        missed = f" {MISSED}" if meets_target(row, of.best.solution) is False else ""
+        return at(tokens, row.workload.seq_len, f"{cell.over_bound:.2f}{missed}")
 
 
-def by_tokens(found: Comparison, entry: Callable[[Verdict, Row, int], str]) -> list[Table]:
+def by_tokens(found: Comparison, entry: Callable[[Verdict, Row, int], str | None]) -> list[Table]:
     """Two tables, as one of all token counts is too wide."""
     tables = []
     for tokens in (FEW, MANY):
         rows = []
         for of in verdicts(found):
-            at_tokens = zip(rows_at(of, tokens), tokens, strict=True)
-            rows.append([of.layer.name, *(entry(of, row, t) if row and of.best else "-" for row, t in at_tokens)])
+            measured = {row.workload.seq_len: row for row in of.group.rows} if of.best else {}
+            at_tokens = [(measured.get(nearest(t, measured)), t) for t in tokens]
+            rows.append([of.layer.name, *(row and entry(of, row, t) for row, t in at_tokens)])
         tables.append(Table(["model", *(f"T={t}" for t in tokens)], [rows]))
     return tables
 
@@ -156,20 +141,16 @@ def speeds(found: Comparison) -> str:
     return "\n\n".join([*(table.markdown() for table in by_tokens(found, over_bound)), caption])
 
 
-def initials(solution: str) -> str:
-    return "".join(word[0] for word in solution.split("_") if word)
-
-
 def peers(found: Comparison) -> str:
     """Markdown: by T, how many times as fast the solution to use is as the fastest of another source."""
     named = {}
 
-    def entry(of: Verdict, row: Row, tokens: int) -> str:
-        if not (peer := best_peer(row, of.best.solution)):
-            return "-"
-        name, times = peer
-        named[initials(name)] = name
-        return at(tokens, row.workload.seq_len, f"{times:.2f} {initials(name)}{f' {MISSED}' if times < 1 else ''}")
+    def entry(of: Verdict, row: Row, tokens: int) -> str | None:
+        if peer := best_peer(row, of.best.solution):
+            name, times = peer
+            short = "".join(word[0] for word in name.split("_") if word)
+            named[short] = name
+            return at(tokens, row.workload.seq_len, f"{times:.2f} {short}{f' {MISSED}' if times < 1 else ''}")
 
     tables = [table.markdown() for table in by_tokens(found, entry)]
     known = ", ".join(f"{short}: {name}" for short, name in sorted(named.items())) or "no other solution was timed"

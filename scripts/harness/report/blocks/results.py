@@ -3,8 +3,8 @@
 from collections import defaultdict
 from types import SimpleNamespace
 
-from harness.report.comparison import LEVEL_WORDS, decimal
-from harness.report.table import Cell, Table
+from harness.report.comparison import LEVEL_WORDS
+from harness.report.table import Cell, Table, decimal
 from harness.results.comparison import TOLERANCE_ORDER, Comparison, RunGroup, Section, ratio
 
 SHOWN = "relaxed"  # the tolerance whose times are shown; all solutions that were timed passed it
@@ -32,21 +32,18 @@ def passed(section: Section, solution: str, tolerance: str) -> str:
     return f"{summary.passed}/{summary.workloads}{f', {summary.stale} stale' if summary.stale else ''}"
 
 
-def row(section: Section, group: RunGroup, solution: str) -> list[Cell | str]:
+def row(section: Section, group: RunGroup, solution: str) -> list[Cell | str | None]:
     """Of one solution: means unless it failed somewhere, times where they count, workloads passed."""
     summary = group.total.of(solution)
     at = {row.workload.seq_len: row.cells[solution] for row in group.rows if solution in row.cells}
     over = decimal(summary.over_fastest if summary.complete else None, 2)
-    return [
-        solution,
-        Cell(over, "best" if solution in group.total.best else ""),
-        *(
-            Cell(f"{at[t].latency_ms:.3f}", "best" if at[t].level else "") if t in at and at[t].counts else "-"
-            for t in SHOWN_SEQ_LENS
-        ),
-        decimal(summary.mean if summary.complete else None, 1, "x"),
-        *(passed(section, solution, tolerance) for tolerance in TOLERANCE_ORDER),
+    times = [
+        Cell(f"{at[t].latency_ms:.3f}", "best" if at[t].level else "") if t in at and at[t].counts else None
+        for t in SHOWN_SEQ_LENS
     ]
+    score = decimal(summary.mean if summary.complete else None, 1, "x")
+    tolerances = (passed(section, solution, tolerance) for tolerance in TOLERANCE_ORDER)
+    return [solution, Cell(over, "best" if solution in group.total.best else ""), *times, score, *tolerances]
 
 
 def packages(group: RunGroup) -> str:
@@ -88,24 +85,21 @@ def gain(found: Comparison) -> str:
         group = shown_group(section)
         times = ratio(group.rows, SERVED, SGLANG)
         rows = [
-            [str(row.workload.seq_len), *(f"{row.ms(name):.3f}" for name in (SERVED, SGLANG)), f"{faster:.2f}x"]
+            [row.workload.seq_len, *(f"{row.ms(name):.3f}" for name in (SERVED, SGLANG)), f"{faster:.2f}x"]
             for row in group.rows
             if row.workload.seq_len in GAIN_SEQ_LENS and (faster := times.by_workload.get(row.workload.uuid))
         ]
         head = ["T", f"{SERVED}, ms", f"{SGLANG}, ms", "times as fast"]
-        said = [
-            section.hardware,
-            f"{group.tolerance_name} tolerance",
-            section.versions_text,
-            f"protocol {group.protocol}",
-        ]
-        parts += [Table(head, [rows], words=0).markdown(), f"<sub>{'; '.join([*said, group.when])}.</sub>"]
+        said = f"{section.hardware}; {group.tolerance_name} tolerance; {section.versions_text}"
+        said += f"; protocol {group.protocol}; {group.when}"
+        parts += [Table(head, [rows], words=0).markdown(), f"<sub>{said}.</sub>"]
     return "\n\n".join(parts)
 
 
-def spoken(words: list[str]) -> str:
+def spoken(words: list[str | int]) -> str:
     """'a, b and c'"""
-    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+    *most, last = map(str, words)
+    return " and ".join(filter(None, [", ".join(most), last]))
 
 
 def against(group: RunGroup, best: SimpleNamespace) -> str:
@@ -124,7 +118,7 @@ def against(group: RunGroup, best: SimpleNamespace) -> str:
     if best.over_bound:
         of_rows = [row.cells[best.solution].over_bound for row in at]
         said.append(f"takes {values(of_rows, best.over_bound)} the workload's roofline bound")
-    lengths = spoken([str(row.workload.seq_len) for row in at])
+    lengths = spoken([row.workload.seq_len for row in at])
     over = f"in brackets: geometric mean over all {len(group.rows)} workloads"
     return f"At T = {lengths} tokens `{best.solution}` {spoken(said)}; {over}."
 

@@ -8,7 +8,7 @@ from harness.operators.catalogue import BY_NAME, ROUTED
 from harness.operators.roofline import MEASURED_ON
 from harness.report.blocks.results import spoken
 from harness.report.comparison import LEVEL_WORDS
-from harness.report.table import Cell, Table
+from harness.report.table import Cell, Table, decimal
 from harness.results import staleness
 from harness.results.model_names import layer_of
 from harness.results.models import source_of
@@ -30,22 +30,17 @@ SHOWS = f"the gain is at least {LEVEL - 1:.0%} of the whole step while all else 
 Figure = Callable[[Record, Point], float | None]
 
 
-def tokens_per_second(record: Record, point: Point) -> float:
-    """If the whole model were its MoE layers alone, and those that are not resident took as long."""
-    of_model = record.head.of_model or record.head.layers
-    return 1e3 * point.tokens / (point.ms * of_model / record.head.layers)
-
-
 # Title -> figure of a point, its format, and what it is
 FIGURES: dict[str, tuple[Figure, str, str]] = {
     "us a layer": (lambda r, p: 1e3 * p.ms / r.head.layers, ",.1f", "A pass over the number of layers."),
     "Tokens/s of MoE layers alone": (
-        tokens_per_second,
+        # those that are not resident take as long
+        lambda r, p: 1e3 * p.tokens / (p.ms * (r.head.of_model or r.head.layers) / r.head.layers),
         ",.0f",
         "Of all ranks' tokens, if the model had nothing but MoE layers.",
     ),
     "Eagerly, ms a pass": (
-        lambda r, p: min(p.eager) if p.eager else None,
+        lambda r, p: min(p.eager, default=None),
         ".3f",
         "Without a graph the host launches every kernel.",
     ),
@@ -89,28 +84,26 @@ def has_bound(record: Record) -> bool:
 def passes(record: Record) -> Table:
     """ms a pass and times the bound, a row for each token count; the fastest and those level with it are marked."""
 
-    def cell(name: str, tokens: int, least: float) -> Cell | str:
-        if (point := record.at.get((name, tokens))) is None:
-            failed = any((p.solution, p.tokens) == (name, tokens) for p in record.points)
-            return Cell("failed", "failed") if failed else "-"
+    points = {(p.tokens, p.solution): p for p in record.points}
+
+    def cell(point: Point | None, least: float) -> Cell | None:
+        if point is None:
+            return None
+        if point.ms is None:
+            return Cell("failed", "failed")
         over = f" ({point.ms / point.bound_ms:.2f})" if has_bound(record) else ""
         return Cell(f"{point.ms:.3f}{over}{'' if point.graph else ' *'}", "best" if is_level(point.ms, least) else "")
 
-    rows, names = [], record.solutions
+    rows = []
     for tokens in record.tokens:
         found = [p for p in record.points if p.tokens == tokens]
         least = min((p.ms for p in found if p.ms), default=0)
-        rows.append(
-            [
-                str(tokens),
-                f"{found[0].bound_ms:.3f}" if has_bound(record) else "-",
-                *(cell(name, tokens, least) for name in names),
-            ]
-        )
+        bound = decimal(found[0].bound_ms if has_bound(record) else None, 3)
+        rows.append([tokens, bound, *(cell(points.get((tokens, name)), least) for name in record.solutions)])
     eager = {f"* {p.solution} eagerly, not as a graph: {p.not_captured}" for p in record.at.values() if not p.graph}
     wrong = [f"{p.solution} at T={p.tokens}: {p.error}" for p in record.points if p.error]
     return Table(
-        ["T", "bound", *names],
+        ["T", "bound", *record.solutions],
         [rows],
         f"ms a pass of {record.head.layers} layers",
         caption=f"In brackets: times the sum of the layers' roofline bounds. Bold: the fastest, or {LEVEL_WORDS}.",
@@ -123,12 +116,14 @@ def figure_table(record: Record, title: str) -> Table | None:
     """One of FIGURES by solution and token count; None where no point has it."""
     figure, form, caption = FIGURES[title]
     found = {key: value for key, point in record.at.items() if (value := figure(record, point)) is not None}
-
-    def text(key: tuple[str, int]) -> str:
-        return f"{found[key]:{form}}" if key in found else "-"
-
-    rows = [[str(tokens), *(text((name, tokens)) for name in record.solutions)] for tokens in record.tokens]
+    text = {key: f"{value:{form}}" for key, value in found.items()}
+    rows = [[tokens, *(text.get((name, tokens)) for name in record.solutions)] for tokens in record.tokens]
     return Table(["T", *record.solutions], [rows], title, words=0, caption=caption) if found else None
+
+
+def halves(record: Record) -> tuple[list[int], list[int]]:
+    """The token counts of decode steps, and of prefill chunks."""
+    return [t for t in record.tokens if t < PREFILL], [t for t in record.tokens if t >= PREFILL]
 
 
 def best_overall(record: Record) -> str | None:
@@ -138,35 +133,24 @@ def best_overall(record: Record) -> str | None:
     return min(means, key=means.get, default=None)
 
 
-def saved_ms(record: Record, best: str, peer: str, tokens: int) -> float | None:
-    """By how much a decode step, or the prefill of PROMPT tokens in chunks, gets shorter; None without both graphs."""
+def gain(record: Record, best: str, peer: str, tokens: int) -> tuple[float, float] | None:
+    """By how many ms a decode step, or the prefill of PROMPT tokens in chunks, gets shorter, and the share of the
+    peer's step from which on other work makes that less than LEVEL - 1 of the step; None without both graphs."""
     a, b = record.at.get((best, tokens)), record.at.get((peer, tokens))
-    return (
-        None if not (a and b and a.graph and b.graph) else (b.ms - a.ms) * (PROMPT / tokens if tokens >= PREFILL else 1)
-    )
-
-
-def hidden_above(record: Record, best: str, peer: str, tokens: int) -> float:
-    """The share of the peer's step from which on other work makes the gain level: below LEVEL - 1 of the step."""
-    gain = 1 - record.at[best, tokens].ms / record.at[peer, tokens].ms
-    return max(0.0, 1 - (LEVEL - 1) / gain) if gain > 0 else 0.0
-
-
-def gain(record: Record, best: str, peer: str, tokens: int) -> str:
-    """'0.340 (91%)'"""
-    if (saved := saved_ms(record, best, peer, tokens)) is None:
-        return "-"
-    return f"{saved:.3f} ({hidden_above(record, best, peer, tokens):.0%})"
+    if not (a and b and a.graph and b.graph):
+        return None
+    hidden = 1 - (LEVEL - 1) / (1 - a.ms / b.ms) if a.ms < b.ms else 0.0
+    return (b.ms - a.ms) * (PROMPT / tokens if tokens >= PREFILL else 1), max(0.0, hidden)
 
 
 def gains(record: Record, best: str, peers: list[str]) -> Table:
-    def rows(wanted: Callable[[int], bool], label: str) -> list[list[str]]:
-        return [[label, str(t), *(gain(record, best, p, t) for p in peers)] for t in record.tokens if wanted(t)]
-
-    few, many = rows(lambda t: t < PREFILL, "TPOT"), rows(lambda t: t >= PREFILL, f"TTFT of {PROMPT}")
+    sections = []
+    for label, tokens in zip(("TPOT", f"TTFT of {PROMPT}"), halves(record), strict=True):
+        found = {t: [gain(record, best, peer, t) for peer in peers] for t in tokens}
+        sections.append([[label, t, *(of and f"{of[0]:.3f} ({of[1]:.0%})" for of in at)] for t, at in found.items()])
     return Table(
         ["", "T", *peers],
-        [part for part in (few, many) if part],
+        sections,
         f"ms saved by {best}",
         words=1,
         caption=f"Against each peer: ms by which a decode step of T tokens, or a prompt of {PROMPT} tokens in chunks "
@@ -176,24 +160,21 @@ def gains(record: Record, best: str, peers: list[str]) -> Table:
 
 def answer(record: Record, best: str, peers: list[str]) -> str:
     """The page's first paragraph: how much TPOT and TTFT move against each peer, and what hides it."""
-    few = [t for t in record.tokens if t < PREFILL and t in SPOKEN]
-    many = [t for t in record.tokens if t >= PREFILL and t in SPOKEN]
 
     def said(peer: str, at: list[int]) -> str:
-        saved = [saved_ms(record, best, peer, t) for t in at]
-        hidden = [hidden_above(record, best, peer, t) for t in at if saved_ms(record, best, peer, t) is not None]
-        if None in saved:
+        found = [gain(record, best, peer, t) for t in at]
+        if None in found:
             return f"`{peer}` without a graph at all of them"
+        saved, hidden = zip(*found, strict=True)
         return f"{spoken([f'{ms:.2f}' for ms in saved])} ms against `{peer}` ({spoken([f'{x:.0%}' for x in hidden])})"
 
-    parts = []
-    if few:
-        lengths = spoken([str(t) for t in few])
-        parts.append(f"a decode step of T = {lengths} tokens (TPOT) by {'; '.join(said(peer, few) for peer in peers)}")
-    if many:
-        lengths = spoken([str(t) for t in many])
-        against = "; ".join(said(peer, many) for peer in peers)
-        parts.append(f"a prompt of {PROMPT} tokens in chunks of {lengths} (TTFT) by {against}")
+    parts, steps = (
+        [],
+        ("a decode step of T = {} tokens (TPOT)", f"a prompt of {PROMPT} tokens in chunks of {{}} (TTFT)"),
+    )
+    for what, tokens in zip(steps, halves(record), strict=True):
+        if at := [t for t in tokens if t in SPOKEN]:
+            parts.append(f"{what.format(spoken(at))} by {'; '.join(said(peer, at) for peer in peers)}")
     where = f"{layers_said(record)} MoE layers of {model_name(record)} in one CUDA graph"
     return (
         f"On one {record.head.provenance.hardware}, with {where}, `{best}` shortens {', and '.join(parts)}. In "
@@ -210,21 +191,18 @@ def in_short() -> str:
         return ""
     times = {peer: [f"{record.at[peer, t].ms / record.at[names[0], t].ms:.2f}" for t in at] for peer in IN_SHORT}
     said = [f"{spoken(found)} times as fast as {IN_SHORT[peer]}" for peer, found in times.items()]
-    lengths = spoken([str(t) for t in at])
-    where = f"In a CUDA graph of {layers_said(record)} MoE layers, as a server replays it, at T = {lengths}"
+    where = f"In a CUDA graph of {layers_said(record)} MoE layers, as a server replays it, at T = {spoken(at)}"
     return f"{where} `{names[0]}` is {spoken(said)} ([docs/served.md](docs/served.md))."
 
 
 def section(record: Record) -> str:
-    parts, best = [], best_overall(record)
-    peers = [name for name in record.solutions if best and source_of(name) != source_of(best)]
-    if peers:
+    parts, tables, best = [], [passes(record)], best_overall(record)
+    if peers := [name for name in record.solutions if best and source_of(name) != source_of(best)]:
         parts.append(answer(record, best, peers))
+        tables.append(gains(record, best, peers))
     parts += [f"![Times the bound, over tokens in a pass]({picture_file(record)})"] if has_bound(record) else []
-    tables = [passes(record), *([gains(record, best, peers)] if peers else [])]
-    tables += [table for title in FIGURES if (table := figure_table(record, title))]
-    parts += [table.markdown(titled=True) for table in tables]
-    return "\n\n".join([*parts, f"<sub>{origin(record)}.</sub>"])
+    tables += filter(None, (figure_table(record, title) for title in FIGURES))
+    return "\n\n".join([*parts, *(table.markdown(titled=True) for table in tables), f"<sub>{origin(record)}.</sub>"])
 
 
 def picture_file(record: Record) -> str:

@@ -10,12 +10,11 @@ from harness.packing import manifest
 from harness.packing.eligibility import GPUS, architecture
 from harness.packing.manifest import Facts
 from harness.report.table import Table
-from harness.results.comparison import Comparison
+from harness.results.comparison import Comparison, cell_table
 from harness.results.summary import LEVEL
 
 TOLERANCE = "relaxed"
 TABLES = {"Numerics": ("input", "intermediate", "granularity"), "Kernels": ("launches", "activation", "layout")}
-GPU_HEAD = ["GPU", "solutions run there", "written for it, **not run**"]
 NAMED = 2  # GPUs of an architecture that stand for it
 
 
@@ -24,17 +23,10 @@ def level_at(found: Comparison) -> dict[str, dict[str, list[int]]]:
 
     Every solution that was timed there with its current source has an entry, be it without a token count.
     """
-    out = defaultdict(lambda: defaultdict(list))
-    for section in found.sections:
-        for group in section.groups:
-            if group.tolerance_name != TOLERANCE:
-                continue
-            for row in group.rows:
-                for name, cell in row.cells.items():
-                    if cell.counts:
-                        at = out[name][section.hardware]
-                        if cell.level and row.workload.seq_len not in at:
-                            at.append(row.workload.seq_len)
+    cells, out = cell_table(found), defaultdict(dict)
+    timed = cells[cells.counts & (cells.tolerance_name == TOLERANCE)]
+    for (name, hardware), of in timed.groupby(["solution", "hardware"]):
+        out[name][hardware] = sorted(set(of.seq_len[of.level]))
     return out
 
 
@@ -76,36 +68,22 @@ def block(found: Comparison) -> str:
     return "\n\n".join(parts)
 
 
-def run_on(found: Comparison) -> set[tuple[str, str]]:
-    """(solution, architecture) of every trace, be it of an older source."""
-    return {
-        (name, architecture(section.hardware))
-        for section in found.sections
-        for group in section.groups
-        for row in group.rows
-        for name in row.cells
-    }
-
-
-def called(target: str) -> str:
-    """'sm_80 (A100, A800)'."""
-    names = [name for name, of in GPUS.items() if of == target]
-    return f"{target} ({', '.join(names[:NAMED])})"
-
-
 def gpus(found: Comparison) -> str:
     """README's table of GPUs: a row for architectures with the same solutions; those of no solution are left out."""
-    run = run_on(found)
+    cells = cell_table(found)
+    run = set(zip(cells.solution, cells.hardware.map(architecture), strict=True))  # be it with an older source
     written = {name: manifest.read_manifest(name).target_hardware for name in manifest.solutions_of(FP8_MOE)}
-    rows = {}
+    rows = defaultdict(list)
     for target in get_args(manifest.Hardware):
         names = [name for name, targets in written.items() if target in targets]
         if names and target in GPUS.values():
+            of_target = [gpu for gpu, architecture_of in GPUS.items() if architecture_of == target]
             was_run = tuple(name for name in names if (name, target) in run)
             not_run = tuple(name for name in names if name not in was_run)
-            rows.setdefault((was_run, not_run), []).append(target)
+            rows[was_run, not_run].append(f"{target} ({', '.join(of_target[:NAMED])})")
     cells = [
-        [", ".join(map(called, targets)), *(", ".join(f"`{name}`" for name in names) or "none" for names in columns)]
+        [", ".join(targets), *(", ".join(f"`{name}`" for name in names) or "none" for names in columns)]
         for columns, targets in rows.items()
     ]
-    return Table(GPU_HEAD, [cells], words=len(GPU_HEAD)).markdown()
+    head = ["GPU", "solutions run there", "written for it, **not run**"]
+    return Table(head, [cells], words=len(head)).markdown()

@@ -53,14 +53,13 @@ def of_run_groups(comparison: Comparison, file: str, title: str, data: Callable,
     file: {} stands for the machine; groups of one machine that differ in versions or protocol are numbered from 2.
     """
     made, taken = [], Counter()
-    for section in comparison.sections:
-        for group in section.groups:
-            if group.tolerance_name != TOLERANCE or not (found := data(group)):
-                continue
-            where = slug(section.hardware)
-            taken[where] += 1
-            name = file.format(where if taken[where] == 1 else f"{where}-{taken[where]}")
-            heading = f"{title}: {section.hardware}, {group.tolerance_name} tolerance"
-            conditions = f"{section.versions_text}; {group.protocol}"
-            made.append(Picture(name, draw, (found, heading, f"{section.definition}; {group.when}\n{conditions}")))
+    for section, group in comparison.runs:
+        if group.tolerance_name != TOLERANCE or not (found := data(group)):
+            continue
+        where = slug(section.hardware)
+        taken[where] += 1
+        name = file.format(where if taken[where] == 1 else f"{where}-{taken[where]}")
+        heading = f"{title}: {section.hardware}, {group.tolerance_name} tolerance"
+        conditions = f"{section.versions_text}; {group.protocol}"
+        made.append(Picture(name, draw, (found, heading, f"{section.definition}; {group.when}\n{conditions}")))
     return made
