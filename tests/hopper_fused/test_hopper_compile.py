@@ -4,16 +4,14 @@ import os
 import re
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
-import triton
 import tvm_ffi.libinfo
 from harness.core import paths
 from harness.packing import pack
+from harness.tuning.compile_alone import CUOBJDUMP
 
 FOLDER = paths.SOLUTIONS / "hopper_fused"
-CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 # What ptxas says where it makes wgmma wait for each other, and where it ignores setmaxnreg.
 GIVEN_UP = re.compile(r"C75\d\d|serializ|setmaxnreg.*ignored", re.IGNORECASE)
 SPILLED = re.compile(r"(\d+) bytes spill stores")

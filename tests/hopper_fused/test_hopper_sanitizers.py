@@ -5,7 +5,7 @@ import hopper_stages as stages
 import pytest
 import sanitizer
 
-RACECHECK = ("--tool", "racecheck", "--racecheck-report", "hazard", "--kernel-name", "kernel_substring=many_gemm")
+RACECHECK = (*sanitizer.TOOLS["racecheck"], "--kernel-name", "kernel_substring=many_gemm")
 
 
 def errors(variant, options):
@@ -26,7 +26,7 @@ def test_variants_change_what_they_name(variant):
 @pytest.mark.parametrize("tool", ["memcheck", "synccheck", "initcheck"])
 def test_clean(tool):
     """A user would miss: bytes outside a tensor, a barrier used against its rules, scratch that is read unwritten."""
-    found, said = errors("one lane releases", ("--tool", tool))
+    found, said = errors("one lane releases", sanitizer.TOOLS[tool])
     assert found == 0, said
 
 

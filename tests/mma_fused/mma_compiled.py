@@ -14,10 +14,9 @@ from pathlib import Path
 import ahead_of_time
 import mma_host
 import mma_small_layer as small
-import triton
-from harness.report.compiled import RECORD, RECORD_MANY
+from harness.report.compiled import RECORD, RECORD_MANY, read
+from harness.tuning.compile_alone import CUOBJDUMP
 
-CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 COUNTED = {"mma": r"(?:HMMA|QMMA|IMMA|OMMA)\.[\w.]+", "copies": r"(?:UTMALDG\.\dD|LDGSTS\.E[\w.]*)"}
 UNKNOWN = "Cannot decode architecture"  # of the disassembler: newer than it is
 SIZE = '#include "fused_layer_on_host.cuh"\nint main() { printf("%zu", sizeof(Smem)); }\n'
@@ -35,7 +34,7 @@ def one_launch(architecture, folder, geometry="full"):
         (folder / name).write_text(text)
     built, target = folder / "kernel.o", architecture.removeprefix("sm_")
     flags = ["-std=c++17", "-O2", f"-gencode=arch=compute_{target},code=sm_{target}", "-Xptxas", "-v"]
-    flags += small.flags(small.ARCHITECTURES[architecture])
+    flags += small.ARCHITECTURES[architecture].flags()
     said = subprocess.run(
         ["nvcc", *flags, "-c", folder / "fused_layer.cu", "-o", built], capture_output=True, text=True
     )
@@ -81,8 +80,7 @@ def gemm_rows(architecture, kernels):
 
 def recorded(record, architecture):
     """The architecture's rows of RECORD or RECORD_MANY."""
-    rows = map(json.loads, record.read_text().splitlines())
-    return [row for row in rows if row["architecture"] == architecture]
+    return [row for row in read(record) if row["architecture"] == architecture]
 
 
 def main():

@@ -13,9 +13,10 @@ from harness.packing.manifest import read_manifest
 from harness.packing.pack import pack
 from harness.report.compiled import RECORD, RECORD_MANY
 from harness.submission import bundle, clean_build
+from harness.tuning.compile_alone import CUOBJDUMP
 
 NEEDS = pytest.mark.skipif(
-    shutil.which("nvcc") is None or not os.access(mma_compiled.CUOBJDUMP, os.X_OK), reason="needs nvcc and cuobjdump"
+    shutil.which("nvcc") is None or not os.access(CUOBJDUMP, os.X_OK), reason="needs nvcc and cuobjdump"
 )
 EVERY_ARCHITECTURE = pytest.mark.parametrize("architecture", small.ARCHITECTURES)
 OTHERS = ("kimi-k2-ep1", "qwen3-next")  # the most experts; the most experts chosen and the smallest layer

@@ -6,16 +6,15 @@ import re
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
-import triton
 from flashinfer_bench.compile import BuilderRegistry
 from harness.operators import catalogue
 from harness.operators.moe_fp8_block_scale import PUBLIC
 from harness.packing import eligibility, manifest, pack
 from harness.packing.stages import stage_of
+from harness.tuning.compile_alone import CUOBJDUMP
 from tvm_ffi.libinfo import find_dlpack_include_path, find_include_path
 
 from definitions import moe_fp8_block_scale as moe
@@ -23,7 +22,6 @@ from definitions import moe_fp8_block_scale as moe
 NAME = "cutlass_grouped"
 GEOMETRIES = manifest.read_manifest(NAME).definitions
 STAGES = ("route_kernel", "permute_kernel", "swiglu_quant_kernel", "combine_kernel")
-TOOL = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 
 
 def cannot_compile():
@@ -73,7 +71,7 @@ def layer():
 
 def resources(library):
     """Name -> (registers, bytes of stack, bytes of local memory) of each kernel of a library."""
-    text = subprocess.run([TOOL, "-res-usage", library], capture_output=True, text=True, check=True).stdout
+    text = subprocess.run([CUOBJDUMP, "-res-usage", library], capture_output=True, text=True, check=True).stdout
     found = re.findall(r"Function (\S+):\s+REG:(\d+) STACK:(\d+).* LOCAL:(\d+)", text)
     return {name: tuple(map(int, numbers)) for name, *numbers in found}
 
@@ -163,7 +161,7 @@ def test_hopper_build_uses_the_tensor_cores_and_does_not_spill(build_module):
     assert {stage_of(name, stages) for name in kernels if "device_kernel" in name} == {"gemm1, gemm2"}
     spilled = {name: use for name, use in kernels.items() if use[1] or use[2]}
     assert not spilled, spilled
-    code = subprocess.run([TOOL, "-sass", libraries[0]], capture_output=True, text=True, check=True).stdout
+    code = subprocess.run([CUOBJDUMP, "-sass", libraries[0]], capture_output=True, text=True, check=True).stdout
     for function in code.split("Function : ")[1:]:
         name = function.split(maxsplit=1)[0]
         if "device_kernel" in name:

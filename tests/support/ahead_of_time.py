@@ -23,7 +23,7 @@ from types import SimpleNamespace
 import torch
 import triton
 from harness.packing.pack import pack
-from harness.tuning.compile_alone import claim, resources
+from harness.tuning.compile_alone import CUOBJDUMP, claim, resources
 
 HIDDEN, INTERMEDIATE, EXPERTS, LOCAL = 7168, 2048, 256, 32
 BF16_HIDDEN, BF16_INTERMEDIATE, BF16_EXPERTS, TOP_K = 2048, 768, 128, 8
@@ -125,11 +125,10 @@ def mxfp8_arguments(num_tokens):
 
 def reloads(cubin):
     """How many instructions read local memory, as spilled registers are; None if this disassembler is too old."""
-    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
-        shown = subprocess.run([tool, "-sass", file.name], capture_output=True, text=True).stdout
+        shown = subprocess.run([CUOBJDUMP, "-sass", file.name], capture_output=True, text=True).stdout
     return len(re.findall(r"\bLDL\b", shown)) if "EXIT" in shown else None
 
 

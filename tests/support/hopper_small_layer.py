@@ -9,7 +9,6 @@ import sys
 
 import hopper_stages as stages
 import torch
-from harness.packing import problem
 
 from solutions.kernels.build_library import load_library
 
@@ -41,9 +40,7 @@ VARIANTS = {
 
 def sources(variant):
     """Path -> text of a variant's test build."""
-    texts = stages.sources("full")
-    sizes = [f"constexpr int {symbol} = {OF[key]};" for key, symbol in problem.NAMES.items()]
-    texts["problem.cuh"] = "\n".join(["#pragma once", *sizes, "constexpr bool kRenorm = false;", ""])
+    texts = stages.sources("full") | {"problem.cuh": stages.problem_header(OF)}
     for path, text, instead in VARIANTS[variant]:
         if texts[path].count(text) != 1:
             raise ValueError(f"{path}: got {texts[path].count(text)} times {text!r}, want it once")
@@ -70,7 +67,7 @@ def main(path):
         output, arrays, numbers = stages.call(library, OF, there, terms)
         here = {name: array.cpu() for name, array in arrays.items()}
         fault = stages.first_fault(here, numbers, OF, given, output.cpu())
-        print(f"T={num_tokens}, {numbers['terms']} terms: {fault or 'every stage is right'}", flush=True)
+        print(f"T={num_tokens}, {numbers['terms']} terms: {fault or stages.RIGHT}", flush=True)
 
 
 if __name__ == "__main__":

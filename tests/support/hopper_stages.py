@@ -13,6 +13,7 @@ from unittest import mock
 import torch
 from harness.operators import catalogue
 from harness.packing.pack import pack
+from harness.packing.problem import NAMES
 
 from solutions.kernels import gemm1 as gemm1_module
 from solutions.kernels import route as route_module
@@ -23,6 +24,7 @@ from solutions.kernels.permute import Permutation, permute_ref
 
 SAMPLE = Path(__file__).parents[1] / "samples" / "hopper_stages.cu"
 ARCHITECTURE = "9.0a"
+RIGHT = "every stage is right"  # what a script says of a layer, for sanitizer.py
 BLOCK = 128
 ATOM = 8  # rows of a swizzle atom: what an expert's rows are padded to with few tokens
 ROW_ALIGN = 16  # with many tokens
@@ -39,6 +41,12 @@ def sources(geometry):
     packed = {file.path: file.content for file in pack("hopper_fused")[geometry].sources}
     texts = {path: text for path, text in packed.items() if path.endswith((".cu", ".cuh"))}
     return texts | {"run.cuh": texts.pop("run.cu"), "stages.cu": SAMPLE.read_text()}  # stages.cu includes it
+
+
+def problem_header(of):
+    """problem.cuh for sizes that no definition has."""
+    sizes = [f"constexpr int {symbol} = {of[key]};" for key, symbol in NAMES.items()]
+    return "\n".join(["#pragma once", *sizes, f"constexpr bool kRenorm = {str(of['renorm']).lower()};", ""])
 
 
 def build(texts, flags=()):

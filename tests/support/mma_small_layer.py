@@ -11,7 +11,7 @@ from pathlib import Path
 import hopper_stages as stages
 import torch
 from harness.packing.pack import pack
-from harness.packing.problem import NAMES
+from harness.packing.problem import facts
 
 from solutions.kernels.build_library import load_library
 from solutions.mma_fused.targets import TARGETS, Target
@@ -26,7 +26,6 @@ LAYERS = {
     "tiny": DS | {"hidden_size": 256, "intermediate_size": 128, "renorm": False, "routed": False},
     "routed": DS | {"hidden_size": 640, "intermediate_size": 384, "renorm": False, "routed": True},
 }
-INTERFACE = ("kRoutedForm", "kGateFirst", "kScalesRowMajor")
 ARCHITECTURES = {f"sm_{capability.replace('.', '')}": target for capability, target in TARGETS.items()}
 # how it is built, and the first of the architectures that have it so
 CONFIGURATIONS = {target: name for name, target in reversed(ARCHITECTURES.items())}
@@ -39,11 +38,9 @@ def size_files(of):
     """problem.cuh and interface.cuh, as packing writes them for a definition; none without sizes."""
     if not of:
         return {}
-    problem = [f"constexpr int {symbol} = {of[key]};" for key, symbol in NAMES.items()]
-    problem += [f"constexpr bool kRenorm = {str(of['renorm']).lower()};"]
-    interface = [f"constexpr bool {name} = {str(of['routed']).lower()};" for name in INTERFACE]
-    texts = {"problem.cuh": problem, "interface.cuh": interface}
-    return {name: "\n".join(["#pragma once", *lines, ""]) for name, lines in texts.items()}
+    symbols = [symbol for symbol, _ in facts("interface", "full").values()]
+    interface = ["#pragma once", *(f"constexpr bool {symbol} = {str(of['routed']).lower()};" for symbol in symbols), ""]
+    return {"problem.cuh": stages.problem_header(of), "interface.cuh": "\n".join(interface)}
 
 
 def cuda_files(geometry):
@@ -120,7 +117,7 @@ def main(path):
         output, arrays, _ = stages.call(library, of, there, 0)
         found = handed_out({name: array.cpu() for name, array in arrays.items()}, of)
         fault = first_fault(of, given, output.cpu(), *found)
-        print(f"T={num_tokens}: {fault or 'every stage is right'}", flush=True)
+        print(f"T={num_tokens}: {fault or stages.RIGHT}", flush=True)
 
 
 if __name__ == "__main__":

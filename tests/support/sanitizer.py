@@ -7,12 +7,14 @@ import sys
 
 import pytest
 from harness.core import paths
+from hopper_stages import RIGHT
 
 from solutions.kernels.build_library import find_toolkit
 
 SUPPORT = paths.ROOT / "tests" / "support"
-RIGHT = "every stage is right"
 LIMIT_S = 300
+TOOLS = {name: ("--tool", name) for name in ("memcheck", "synccheck", "initcheck", "racecheck")}
+TOOLS["racecheck"] += ("--racecheck-report", "hazard")
 
 
 def errors(options, script, library, layers):

@@ -21,6 +21,7 @@ import torch
 import triton
 from triton.backends.compiler import GPUTarget
 
+CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 TOKENS = 1024  # any number gives the same code
 
 
@@ -49,11 +50,10 @@ def claim(architecture):
 
 def resources(cubin):
     """(registers, bytes of stack, bytes of local memory) of a kernel, as cuobjdump reads them."""
-    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
-        text = subprocess.run([tool, "-res-usage", file.name], capture_output=True, text=True, check=True).stdout
+        text = subprocess.run([CUOBJDUMP, "-res-usage", file.name], capture_output=True, text=True, check=True).stdout
     return tuple(map(int, re.search(r"REG:(\d+) STACK:(\d+).* LOCAL:(\d+)", text).groups()))
 
 
