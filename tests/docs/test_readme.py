@@ -117,9 +117,9 @@ def test_the_readme_begins_with_the_answer_and_its_table_fits():
     assert too_wide(text.split("<!-- generated: results -->")[1].split("<!-- end of")[0]) == []
 
 
-def test_a_solution_is_run_where_it_has_a_trace(tmp_path):
+def test_a_solution_is_judged_where_it_has_a_trace(tmp_path):
     """A reader would take a solution that is only written for a GPU for one that was tried there."""
     text = solutions.gpus(built(tmp_path, measured("triton_fused_v2", hardware="NVIDIA B200", sha1="before")))
-    was_run = {row.split("(")[0].strip("| "): row.split(" | ")[1] for row in text.splitlines()[2:]}
-    assert was_run["sm_100"] == "`triton_fused_v2`" and was_run["sm_90"] == "none"
+    judged = {row.split("(")[0].strip("| "): row.split(" | ")[1] for row in text.splitlines()[2:]}
+    assert judged["sm_100"] == "`triton_fused_v2`" and judged["sm_90"] == "none"
     assert "`triton_fused_v2`" in text.split("sm_90")[1].splitlines()[0]

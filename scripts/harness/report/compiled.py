@@ -70,7 +70,7 @@ def many() -> str:
 
 
 def bounds() -> str:
-    """The least time that DRAM allows the layer, on GPUs that were never asked."""
+    """The least time in which DRAM brings the layer's bytes, by data sheets: most of these GPUs nobody here has."""
     bytes_of = {case.seq_len: generated_bound("full", uuid).bytes for uuid, case in cases_by_uuid("full").items()}
     cells = [
         [gpu, architecture, f"{rate / 1e12:.2f}", *(f"{bytes_of[tokens] / rate * 1e6:.0f}" for tokens in BOUND_TOKENS)]

@@ -28,7 +28,7 @@ class Study:
     routed: bool
 
     def traces(self) -> Comparison:
-        """The runs at TOLERANCE. Raises TraceSetError for traces that cannot be read."""
+        """The runs at TOLERANCE. Raises UserError for traces that cannot be read."""
         return comparison.recorded([definition_name(self.folder)], TOLERANCE)
 
     def records(self) -> list[ProfileRecord]:

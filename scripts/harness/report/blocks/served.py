@@ -168,10 +168,8 @@ def answer(record: Record, best: str, peers: list[str]) -> str:
         saved, hidden = zip(*found, strict=True)
         return f"{spoken([f'{ms:.2f}' for ms in saved])} ms against `{peer}` ({spoken([f'{x:.0%}' for x in hidden])})"
 
-    parts, steps = (
-        [],
-        ("a decode step of T = {} tokens (TPOT)", f"a prompt of {PROMPT} tokens in chunks of {{}} (TTFT)"),
-    )
+    parts = []
+    steps = ("a decode step of T = {} tokens (TPOT)", f"a prompt of {PROMPT} tokens in chunks of {{}} (TTFT)")
     for what, tokens in zip(steps, halves(record), strict=True):
         if at := [t for t in tokens if t in SPOKEN]:
             parts.append(f"{what.format(spoken(at))} by {'; '.join(said(peer, at) for peer in peers)}")

@@ -71,19 +71,19 @@ def block(found: Comparison) -> str:
 def gpus(found: Comparison) -> str:
     """README's table of GPUs: a row for architectures with the same solutions; those of no solution are left out."""
     cells = cell_table(found)
-    run = set(zip(cells.solution, cells.hardware.map(architecture), strict=True))  # be it with an older source
+    judged = set(zip(cells.solution, cells.hardware.map(architecture), strict=True))  # be it with an older source
     written = {name: manifest.read_manifest(name).target_hardware for name in manifest.solutions_of(FP8_MOE)}
     rows = defaultdict(list)
     for target in get_args(manifest.Hardware):
         names = [name for name, targets in written.items() if target in targets]
         if names and target in GPUS.values():
             of_target = [gpu for gpu, architecture_of in GPUS.items() if architecture_of == target]
-            was_run = tuple(name for name in names if (name, target) in run)
-            not_run = tuple(name for name in names if name not in was_run)
-            rows[was_run, not_run].append(f"{target} ({', '.join(of_target[:NAMED])})")
-    cells = [
+            there = tuple(name for name in names if (name, target) in judged)
+            others = tuple(name for name in names if name not in there)
+            rows[there, others].append(f"{target} ({', '.join(of_target[:NAMED])})")
+    shown = [
         [", ".join(targets), *(", ".join(f"`{name}`" for name in names) or "none" for names in columns)]
         for columns, targets in rows.items()
     ]
-    head = ["GPU", "solutions run there", "written for it, **not run**"]
-    return Table(head, [cells], words=len(head)).markdown()
+    head = ["GPU", "solutions judged there", "written for it, **not judged** there"]
+    return Table(head, [shown], words=len(head)).markdown()
