@@ -55,12 +55,9 @@ def unpack(geometry, folder):
 
 
 @pytest.fixture
-def build_module(tmp_path, monkeypatch):
+def build_module(import_packed):
     """build.py of the packed solution, which is not compiled by that."""
-    package = f"cutlass_grouped_{tmp_path.name}"
-    unpack("full", tmp_path / package)
-    monkeypatch.syspath_prepend(tmp_path)
-    return importlib.import_module(f"{package}.build")
+    return import_packed(f"{NAME}.build")
 
 
 @pytest.fixture(scope="module")
