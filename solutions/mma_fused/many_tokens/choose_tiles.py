@@ -2,7 +2,7 @@
 
 Up to sm_89 there is no TMA, and up to sm_86 Triton has no FP8 at all: fp16 GEMMs, whose tiles fit the 99 KB of shared
 memory of sm_86 and sm_89. From sm_90 on: triton_fused_v2's FP8 GEMMs, on sm_90 with its tiles. No tile reads spilled
-registers back; none but sm_90's has been run.
+registers back. Those of sm_100 and later have not been run, those of sm_80 and sm_89 on an H200 alone.
 """
 
 from functools import lru_cache
@@ -43,8 +43,8 @@ def choose_many(architecture, gpu, multiprocessors, geometry, share, num_tokens)
         choice = fp16_tiles(geometry, share, num_tokens, architecture in WITHOUT_FP8)
     else:
         choice = fp8_tiles(architecture, multiprocessors, geometry, share, num_tokens)
-    tiles = (tile._replace(programs=tile.per_sm * multiprocessors) for tile in (choice.gemm1, choice.gemm2))
-    return choice._replace(**dict(zip(("gemm1", "gemm2"), tiles, strict=True)))
+    tiles = [tile._replace(programs=tile.per_sm * multiprocessors) for tile in (choice.gemm1, choice.gemm2)]
+    return choice._replace(gemm1=tiles[0], gemm2=tiles[1])
 
 
 def fp16_tiles(geometry, share, num_tokens, as_bytes):

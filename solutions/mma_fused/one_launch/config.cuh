@@ -15,6 +15,6 @@
 constexpr int kSmemLimit = MMA_FUSED_SMEM_KIB * 1024;
 constexpr bool kTma = MMA_FUSED_TMA, kCvt = MMA_FUSED_CVT;
 
-// A warp's stage is 8 KiB. Warps and stages leave 19 KiB for lists and 2 KiB a warp for partial sums.
+// A warp's stage is 8 KiB. Stages leave at least 19 KiB for lists, beside 2 KiB a warp for partial sums.
 constexpr int kWarps = MMA_FUSED_SMEM_KIB >= 163 ? 8 : 4;
 constexpr int kStages = MMA_FUSED_SMEM_KIB >= 227 ? 3 : 2;

@@ -178,7 +178,6 @@ __device__ __forceinline__ void gemm2_combine(Smem& s, const FusedArgs& args, We
   if (division.shared_tile < 0) return;
   const int split = division.split, splits = division.splits;
   if (splits > 1) {
-    // It cannot deadlock: a CTA arrives, after all its own work, before it waits.
     if (threadIdx.x == 0) {
       unsigned* added = &args.scratch->sums_added[division.shared_tile];
       counter_arrive(added);
