@@ -48,7 +48,7 @@ def times(head: Head, lines: list[Line]) -> Table:
     )
 
 
-def logits(head: Head, lines: list[Line]) -> Table:
+def logits(lines: list[Line]) -> Table:
     rows = [
         [line.experts, line.tokens, f"{line.median:.4f}", f"{line.worst:.4f}", f"{line.same_token:.1%}"]
         for line in lines
@@ -75,6 +75,6 @@ def block() -> str:
     parts = []
     for path in sorted(paths.GENERATED.glob("*.jsonl")):
         head, lines = read_record(path, Head, Line, "generate")
-        tables = times(head, lines), logits(head, lines)
+        tables = times(head, lines), logits(lines)
         parts += [*(table.markdown(titled=True) for table in tables), f"<sub>{origin(head)}.</sub>"]
     return "\n\n".join(parts) or NOT_RUN
