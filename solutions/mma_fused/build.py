@@ -11,7 +11,7 @@ from .targets import TARGETS
 
 
 def architecture():
-    """Compute capability of the current GPU, "9.0"; without one what tvm_ffi is told to compile for, or 9.0."""
+    """Compute capability, such as "9.0": the current GPU's; without a GPU TVM_FFI_CUDA_ARCH_LIST's first, or "9.0"."""
     if torch.cuda.is_available():
         return "{}.{}".format(*torch.cuda.get_device_capability())
     return (os.environ.get("TVM_FFI_CUDA_ARCH_LIST") or "9.0").split()[0].rstrip("af")

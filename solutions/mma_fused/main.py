@@ -14,33 +14,6 @@ MOST_TOKENS = 256  # of the one launch, as kMaxTokens in one_launch/sizes.cuh
 
 _kernels = load_kernels()  # compiled on import, when the solution is built, not at its first call
 
-_ARGUMENTS = (
-    "routing_logits",
-    "routing_bias",
-    "hidden_states",
-    "hidden_states_scale",
-    "gemm1_weights",
-    "gemm1_weights_scale",
-    "gemm2_weights",
-    "gemm2_weights_scale",
-    "local_expert_offset",
-    "routed_scaling_factor",
-    "output",
-)
-_DS_ROUTING_ONLY = ("routing_bias", "local_expert_offset", "routed_scaling_factor")
-_ROUTED_ARGUMENTS = (
-    "hidden_states",
-    "hidden_states_scale",
-    "topk_ids",
-    "topk_weights",
-    "gemm1_weights",
-    "gemm1_weights_scale",
-    "gemm2_weights",
-    "gemm2_weights_scale",
-    "local_expert_offset",
-    "output",
-)
-
 
 def run(
     routing_logits,
@@ -63,24 +36,7 @@ def run(
         ValueError: an argument is not what the definition says; checked before anything is launched.
         RuntimeError: CUDA refuses a call.
     """
-    arguments = (
-        routing_logits,
-        routing_bias,
-        hidden_states,
-        hidden_states_scale,
-        gemm1_weights,
-        gemm1_weights_scale,
-        gemm2_weights,
-        gemm2_weights_scale,
-        local_expert_offset,
-        routed_scaling_factor,
-        output,
-    )
-    if _are_many(routing_logits):
-        return many_tokens(*arguments)
-    if isinstance(local_expert_offset, bool) or isinstance(routed_scaling_factor, bool):  # to the binding, 1 or 0
-        raise ValueError(_unfit_argument(_ARGUMENTS, arguments))
-    _call(_kernels.run_layer, _ARGUMENTS, arguments)
+    _layer(locals(), many_tokens, _kernels.run_layer)
 
 
 def run_renorm(
@@ -94,20 +50,7 @@ def run_renorm(
     output,
 ):
     """As `run`, for definitions with renorm routing: bf16 logits, no bias, every expert local."""
-    arguments = (
-        routing_logits,
-        hidden_states,
-        hidden_states_scale,
-        gemm1_weights,
-        gemm1_weights_scale,
-        gemm2_weights,
-        gemm2_weights_scale,
-        output,
-    )
-    if _are_many(routing_logits):
-        return many_tokens_renorm(*arguments)
-    names = [name for name in _ARGUMENTS if name not in _DS_ROUTING_ONLY]
-    _call(_kernels.run_renorm, names, arguments)
+    _layer(locals(), many_tokens_renorm, _kernels.run_renorm)
 
 
 def run_routed(
@@ -123,23 +66,7 @@ def run_routed(
     output,
 ):
     """As `run`, for routed definitions: experts and weights are given, gate comes first, scales are row-major."""
-    arguments = (
-        hidden_states,
-        hidden_states_scale,
-        topk_ids,
-        topk_weights,
-        gemm1_weights,
-        gemm1_weights_scale,
-        gemm2_weights,
-        gemm2_weights_scale,
-        local_expert_offset,
-        output,
-    )
-    if _are_many(hidden_states):
-        return many_tokens_routed(*arguments)
-    if isinstance(local_expert_offset, bool):
-        raise ValueError(_unfit_argument(_ROUTED_ARGUMENTS, arguments))
-    _call(_kernels.run_routed, _ROUTED_ARGUMENTS, arguments)
+    _layer(locals(), many_tokens_routed, _kernels.run_routed)
 
 
 def run_routed_bf16(
@@ -154,53 +81,38 @@ def run_routed_bf16(
     output,
 ):
     """As `run_routed`, for hidden_states [T, H] bf16, which a kernel quantises first."""
-    arguments = (
-        hidden_states,
-        topk_ids,
-        topk_weights,
-        gemm1_weights,
-        gemm1_weights_scale,
-        gemm2_weights,
-        gemm2_weights_scale,
-        local_expert_offset,
-        output,
-    )
-    if _are_many(hidden_states):
-        x, *others = arguments
-        check_routed_inputs((x, None, *others[:-2], output), local_expert_offset)
-        return many_tokens_routed(*_quantised(x), *others)
-    names = [name for name in _ROUTED_ARGUMENTS if name != "hidden_states_scale"]
-    if isinstance(local_expert_offset, bool):
-        raise ValueError(_unfit_argument(names, arguments))
-    _call(_kernels.run_routed_bf16, names, arguments)
+    _layer(locals(), _many_tokens_routed_bf16, _kernels.run_routed_bf16)
 
 
-def _quantised(x):
-    """Checked x [T, H] bf16 as FP8, and its scales [T, H / 128]. In CUDA: Triton has no FP8 before sm_89."""
+def _many_tokens_routed_bf16(x, *others):
+    """As `many_tokens_routed`, for x [T, H] bf16, quantised in CUDA: Triton has no FP8 before sm_89."""
+    check_routed_inputs((x, None, *others[:-2], others[-1]), others[-2])
     num_tokens, hidden = x.shape
     q = torch.empty(num_tokens, hidden, dtype=torch.float8_e4m3fn, device=x.device)
     scales = torch.empty(num_tokens, hidden // 128, dtype=torch.float32, device=x.device)
     _kernels.quantise(x, q, scales)
-    return q, scales
+    many_tokens_routed(q, scales, *others)
 
 
-def _are_many(of_tokens):
-    return isinstance(of_tokens, torch.Tensor) and of_tokens.dim() > 0 and of_tokens.shape[0] > MOST_TOKENS
-
-
-def _call(function, names, arguments):
+def _layer(arguments, many, one_launch):
+    """Launch the layer. arguments: by name, the first [T, ...]; many, one_launch: take their values, in order."""
+    first, *others = arguments.values()
+    if isinstance(first, torch.Tensor) and first.dim() > 0 and first.shape[0] > MOST_TOKENS:
+        return many(first, *others)
+    if any(isinstance(value, bool) for value in others):  # which the binding takes for 1 or 0
+        raise ValueError(_unfit_argument(arguments))
     try:
-        function(*arguments, 0)  # a CTA on each SM
+        one_launch(first, *others, 0)  # a CTA on each SM
     except (TypeError, BufferError, RuntimeError) as error:
-        if fault := _unfit_argument(names, arguments):
+        if fault := _unfit_argument(arguments):
             raise ValueError(fault) from error
         raise
 
 
-def _unfit_argument(names, arguments):
+def _unfit_argument(arguments):
     """What is wrong with the first argument that the binding cannot convert; None if it can convert all."""
-    first = arguments[0]
-    for name, value in zip(names, arguments, strict=True):
+    of_tokens, first = next(iter(arguments.items()))
+    for name, value in arguments.items():
         want = {"local_expert_offset": int, "routed_scaling_factor": (int, float)}.get(name, torch.Tensor)
         if not isinstance(value, want) or isinstance(value, bool):
             words = {int: "an int", torch.Tensor: "a tensor"}.get(want, "a number")
@@ -208,5 +120,5 @@ def _unfit_argument(names, arguments):
         if want is torch.Tensor and value.device.type != "cuda":
             return f"{name}: is on {value.device}, want a CUDA device"
         if want is torch.Tensor and value.device != first.device:
-            return f"{name}: is on {value.device}, want {first.device} as {names[0]}"
+            return f"{name}: is on {value.device}, want {first.device} as {of_tokens}"
     return None

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 
 class Target(NamedTuple):
-    """What one_launch/config.cuh is told. smem_kib: most shared memory of a CTA; cvt: there is an E4M3 conversion."""
+    """Macros of one_launch/config.cuh. smem_kib: shared memory limit of a CTA; cvt: E4M3 conversion in hardware."""
 
     smem_kib: int
     tma: bool

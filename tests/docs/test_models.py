@@ -306,7 +306,7 @@ def test_a_gpu_that_was_not_measured_is_said_first(tmp_path):
     ],
 )
 def test_a_gpu_is_known_by_the_words_of_its_name(name, target):
-    """A reader would be told that nothing is written for a GPU, or what is written for another one."""
+    """A reader would miss a solution for their GPU, or be sent to one that does not run there."""
     assert architecture(name) == target
 
 

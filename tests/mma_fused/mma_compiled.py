@@ -1,7 +1,7 @@
 """mma_fused's kernels compiled for each architecture: what they take, and what the one launch's MMAs became.
 
     PYTHONPATH=tests/support:. python tests/mma_fused/mma_compiled.py
-writes RECORD and RECORD_MANY anew, from which docs/mma_fused.md is generated.
+overwrites RECORD and RECORD_MANY, the data behind the tables of docs/mma_fused.md.
 """
 
 import json

@@ -15,7 +15,7 @@ from flashinfer_bench.bench.runner import persistent_runner
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
-MARK = "spin_kernel"  # of torch.cuda._sleep, which stands between what is told apart, and in no solution
+MARK = "spin_kernel"  # the kernel of torch.cuda._sleep: separates the measured calls, and no solution launches it
 Activity = tuple[str, int, int]  # name, start and end in ns of a kernel, copy or memset
 
 
