@@ -149,14 +149,21 @@ inline const Operands* exchange(const Operands& mine) {
   while (missing()) pass_turn(true);
   return given;
 }
-inline void wait_at(int id, int threads) {
+// Returns the barrier's phase, which is over once it has changed.
+inline unsigned named_barrier_arrive(int id, int threads) {
   const Unseen machinery;
   Barrier& barrier = cta().barriers[id];
   const unsigned phase = barrier.phase;
   idle = 0;
   release(&barrier.order[phase % 2]);
   if (++barrier.arrived == threads) barrier.arrived = 0, barrier.phase++;
-  else while (barrier.phase == phase) pass_turn(false);
+  return phase;
+}
+inline void wait_at(int id, int threads) {
+  const Unseen machinery;
+  Barrier& barrier = cta().barriers[id];
+  const unsigned phase = named_barrier_arrive(id, threads);
+  while (barrier.phase == phase) pass_turn(false);
   acquire(&barrier.order[phase % 2]);
 }
 inline void __syncthreads() { wait_at(0, kThreads); }
@@ -327,7 +334,6 @@ inline uint4 load_input(const void* p) { return *static_cast<const uint4*>(p); }
 inline float load_input_float(const float* p) { return *p; }
 inline uint4 load_shared_by_ctas(const void* p) { return *static_cast<const uint4*>(p); }
 inline float load_shared_by_ctas_float(const float* p) { return *p; }
-inline void prefetch_l2(const void*) {}
 inline uint64_t l2_evict_first() { return 0; }
 
 // With NaN in E4M3, 480 if unpacked by integers.

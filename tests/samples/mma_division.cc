@@ -10,9 +10,7 @@ int main(int, char** arguments) {
   for (int cta = 0; cta < ctas; cta++) {
     const Division division(ctas, cta, chunks);
     for (int item = 0, at; (at = division.slice(item)) >= 0; item++) printf("slice %d %d\n", cta, at);
-    for (int chunk = 0; chunk < chunks; chunk++)
-      for (int place = 0; place < division.places(); place++)
-        if (division.takes(place, chunk))
-          printf("tile %d %d %d %d\n", cta, place, division.column_tile(place), chunk);
+    for (int chunk = 0, place = -1; division.next_place(chunk, place);)
+      printf("tile %d %d %d %d\n", cta, place, division.column_tile(place), chunk);
   }
 }

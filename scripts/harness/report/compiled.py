@@ -44,7 +44,7 @@ def block() -> str:
         [row["architecture"], row["registers"], row["spilled"], kib(row), counted(row["mma"]), counted(row["copies"])]
         for row in read(RECORD)
     ]
-    caption = "Instructions are counted in the machine code, which has a loop each for chunks of 8, 16 and 24 rows."
+    caption = "Instructions are counted in the machine code, which has a loop each for chunks of 8 and 16 rows."
     return Table(head, [cells], caption=caption).markdown()
 
 

@@ -15,6 +15,7 @@
 constexpr int kSmemLimit = MMA_FUSED_SMEM_KIB * 1024;
 constexpr bool kTma = MMA_FUSED_TMA, kCvt = MMA_FUSED_CVT;
 
-// A warp's stage is 8 KiB. Stages leave at least 19 KiB for lists, beside 2 KiB a warp for partial sums.
 constexpr int kWarps = MMA_FUSED_SMEM_KIB >= 163 ? 8 : 4;
-constexpr int kStages = MMA_FUSED_SMEM_KIB >= 227 ? 3 : 2;
+constexpr int kStages = 2;  // of 8 KiB, of each warp
+// 2 KiB a warp each. With one, all warps wait for those that sum up.
+constexpr int kPartBuffers = MMA_FUSED_SMEM_KIB == 163 ? 1 : 2;

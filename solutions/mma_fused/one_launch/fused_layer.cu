@@ -12,8 +12,9 @@
 // full[warp][stage]    lane 0 + the unit's bytes         the warp, parity of the     weights by TMA before their reads
 //                                                        passes over the stages
 // __syncwarp           the warp                          the warp                    stage read, then loaded again
-// __syncthreads        all threads                       all threads                 parts written, read; h and sums
+// __syncthreads        all threads                       all threads                 parts written, and read two tiles ago
 // kBarAmax             128: warps 0..3                   warps 0..3                  row maxima of a slice
+// kBarStored           160: warps 0..3 and the last one  the last warp               h of a slice before its signal
 //
 // global counter       arrivals                          waits
 // kRouted              every CTA: masks and weights      thread 0 of every CTA (a grid barrier, above kRouteAllTokens)
@@ -70,8 +71,9 @@ __global__ void __launch_bounds__(kThreads, 1)
   __syncthreads();
   WeightStream weights(s, maps, args);
   zero_sums(args, s.division);
-  gemm1_swiglu(s, args, weights);
-  gemm2_combine(s, args, weights);
+  int buffer = 0;  // of sum_over_warps
+  gemm1_swiglu(s, args, weights, buffer);
+  gemm2_combine(s, args, weights, buffer);
 
   // The last CTA to finish leaves the counters at zero for the next launch; no CTA reads them any more.
   __syncthreads();

@@ -63,7 +63,7 @@ struct Routing {
 
 struct Smem {
   uint8_t stages[kWarps][kStages][kUnitBytes];  // first: the swizzle counts rows from multiples of 1024 bytes
-  float4 parts[kWarps][kMTiles][kWarp];         // each warp's partial sums of one tile of 8 rows, as MMA has them
+  float4 parts[kPartBuffers][kWarps][kMTiles][kWarp];  // each warp's sums of one tile of 8 rows, as MMA has them
   float amax[kMTiles][kMmaN];
   uint64_t full[kWarps][kStages];  // mbarriers
   Chunk chunk[kMaxChunks];
@@ -77,7 +77,7 @@ struct Smem {
 static_assert(sizeof(Smem) <= kSmemLimit, "a CTA's shared memory");
 static_assert(sizeof(Routing) <= sizeof(Smem::stages), "routing fits where the stages will be");
 
-constexpr int kBarAmax = 1;  // named barrier of warps 0 to 3
+constexpr int kBarAmax = 1, kBarStored = 2;  // named barriers
 
 cudaError_t prepare_fused_layer();  // once for each device
 cudaError_t launch_fused_layer(const TensorMaps& maps, const FusedArgs& args, int ctas, cudaStream_t stream);

@@ -9,96 +9,103 @@
 #include "sum_over_warps.cuh"
 #include "weights.cuh"
 
-// Scales of W13 for this lane's share of the warp's K steps: step warp + kWarps * lane. They come from memory, so a
-// warp reads all that it needs of a slice at once, and prefetches the next slice's to L2.
-struct HalfScales {
-  const float *first, *second;
-  bool exist;
-  __device__ HalfScales(const FusedArgs& args, int expert, int slice, int warp, int lane) {
-    const int block = (expert * 2 * kInter + slice * kSliceColumns) / kBlockK, k = warp + kWarps * lane;
-    exist = k < kKSteps1;
-    first = args.w1_scale + block * kKSteps1 + k;
-    second = first + kInter / kBlockK * kKSteps1;
+// A slice of h: 64 weight rows, and the chunk whose rows they multiply.
+struct Slice {
+  Chunk chunk;
+  int slice;
+  __device__ Slice(const Smem& s, int at) : chunk(s.chunk[at / kSlices]), slice(at % kSlices) {}
+};
+
+// Of a tile of 8 rows what a lane multiplies with a unit: of row g of x 16 bytes for each half, and their scale.
+struct XTile {
+  uint4 x[2];
+  float scale;
+
+  __device__ void load(const Smem& s, const FusedArgs& args, const Chunk& chunk, int tile, int k) {
+    const int g = threadIdx.x % kWarp / 4, t = threadIdx.x % 4;
+    const int token = s.token[chunk.first_row + min(kMmaN * tile + g, chunk.rows - 1)];  // padding: goes nowhere
+    const uint8_t* from = args.x + token * kHidden + k * kBlockK + 32 * t;
+    x[0] = load_input(from), x[1] = load_input(from + 16);
+    scale = load_input_float(args.x_scale + x_scale_index(k, token, args.num_tokens));
   }
-  __device__ void prefetch() const {
-    if (exist) prefetch_l2(first), prefetch_l2(second);
+};
+
+// What a lane multiplies next, in registers. Its loads queue behind the weights and take longer than a unit's
+// multiplications, so they are issued a unit before, past the end of a slice, too. They go to registers of their own,
+// which are copied when the unit is over: loaded in place, the compiler moved the load up and waited in mid-unit.
+struct XAhead {
+  XTile tile[kMaxTiles];
+  // W13's scales of the next slice, for this lane's share of the warp's K steps: step warp + kWarps * lane.
+  float w_first = 0.0f, w_second = 0.0f;
+
+  // The first unit of a slice, for the tiles from `first` on.
+  __device__ void load_tiles(const Smem& s, const FusedArgs& args, const Chunk& chunk, int warp, int first) {
+#pragma unroll
+    for (int n = 0; n < kMaxTiles; n++)
+      if (n >= first && kMmaN * n < chunk.rows && warp < kKSteps1) tile[n].load(s, args, chunk, n, warp);
+  }
+  __device__ void load_weight_scales(const FusedArgs& args, const Slice& of, int warp, int lane) {
+    const int block = (of.chunk.expert * 2 * kInter + of.slice * kSliceColumns) / kBlockK, k = warp + kWarps * lane;
+    if (k >= kKSteps1) return;
+    const float* first = args.w1_scale + block * kKSteps1 + k;
+    w_first = load_input_float(first), w_second = load_input_float(first + kInter / kBlockK * kKSteps1);
   }
 };
 static_assert(kKSteps1 <= kWarps * kWarp && kKSteps2 <= kWarps * kWarp, "a lane has the scales of one K step");
 
-// Sums over this warp's K steps of slice `slice`, for up to 8 kTiles rows of the chunk.
+// Sums over this warp's K steps of a slice, for up to 8 kTiles rows of its chunk. `ahead` has the slice's first unit
+// and weight scales, and afterwards the next slice's.
 template <int kTiles>
 __device__ __forceinline__ void gemm1_slice(const Smem& s, const FusedArgs& args, WeightStream& weights,
-                                            const Chunk& chunk, int slice, float (&acc)[kTiles][kMTiles][4]) {
-  const int lane = weights.lane, g = lane / 4, t = lane % 4;
+                                            const Slice& of, const Slice& next, XAhead& ahead,
+                                            float (&acc)[kTiles][kMTiles][4]) {
+  const int warp = weights.warp, lane = weights.lane, t = lane % 4;
   constexpr float kUnpackScales = kUnpackScale * kUnpackScale;  // both operands are unpacked
-  const HalfScales scales(args, chunk.expert, slice, weights.warp, lane);
-  const float lane_first = scales.exist ? kUnpackScales * load_input_float(scales.first) : 0.0f;
-  const float lane_second = scales.exist ? kUnpackScales * load_input_float(scales.second) : 0.0f;
-  int token[kTiles];
+  const float lane_first = kUnpackScales * ahead.w_first, lane_second = kUnpackScales * ahead.w_second;
+  ahead.load_weight_scales(args, next, warp, lane);
+  for (int k = warp, step = 0; k < kKSteps1; k += kWarps, step++) {
+    const bool last = k + kWarps >= kKSteps1;
+    const Chunk chunk_ahead = last ? next.chunk : of.chunk;
+    XTile tile_ahead[kTiles];
 #pragma unroll
-  for (int n = 0; n < kTiles; n++)  // padding repeats the last row; its sums go nowhere
-    token[n] = s.token[chunk.first_row + min(kMmaN * n + g, chunk.rows - 1)];
-
-  // Of x a lane loads the pieces for both halves of a unit at once, or one after the other where registers are short.
-  constexpr int kPieces = kTiles <= 2 ? 2 : 1, kCount = kTilesAtOnce<kTiles>;
-  uint4 x[kTiles][kPieces];
-  const auto load_x = [&](int k, int first) {
-#pragma unroll
-    for (int n = 0; n < kTiles; n++) {
-#pragma unroll
-      for (int i = 0; i < kPieces; i++)
-        x[n][i] = load_input(args.x + token[n] * kHidden + k * kBlockK + 32 * t + 16 * (first + i));
-    }
-  };
-  for (int k = weights.warp, step = 0; k < kKSteps1; k += kWarps, step++) {
-    load_x(k, 0);
-    float x_scale[kTiles];
-#pragma unroll
-    for (int n = 0; n < kTiles; n++)
-      x_scale[n] = load_input_float(args.x_scale + x_scale_index(k, token[n], args.num_tokens));
+    for (int n = 0; n < kTiles; n++) tile_ahead[n].load(s, args, chunk_ahead, n, last ? warp : k + kWarps);
 
     const uint8_t* unit = weights.wait();
     const float w_first = __shfl_sync(kFullWarp, lane_first, step);
     const float w_second = __shfl_sync(kFullWarp, lane_second, step);
-#pragma unroll (kTiles <= 2 ? 2 : 1)  // unrolled, the halves would share registers that there are not
+#pragma unroll
     for (int half = 0; half < 2; half++) {
-      if (half == 1 && kPieces == 1) load_x(k, 1);
+      WeightPiece w;
+      read_weights(w, unit, half);
+      if (half == 1) weights.advance();
 #pragma unroll
-      for (int m = 0; m < kMTiles; m += kCount) {
-        WeightPiece<kCount> w;
-        read_weights(w, unit, half, m);
-        if (half == 1 && m + kCount == kMTiles) weights.advance();
+      for (int n = 0; n < kTiles; n++) {
+        RowPiece rows;
 #pragma unroll
-        for (int n = 0; n < kTiles; n++) {
-          RowPiece rows;
-#pragma unroll
-          for (int i = 0; i < 4; i++)
-            unpack(word_of(x[n][kPieces == 1 ? 0 : half], i), rows.word[i][0], rows.word[i][1]);
-          // the scales of rows 2 t and 2 t + 1 are with lanes whose g is that
-          const float x_even = __shfl_sync(kFullWarp, x_scale[n], 8 * t);
-          const float x_odd = __shfl_sync(kFullWarp, x_scale[n], 8 * t + 4);
-          const float scale[4] = {x_even * w_first, x_odd * w_first, x_even * w_second, x_odd * w_second};
-          multiply(acc[n], m, w, rows, scale);
-        }
+        for (int i = 0; i < 4; i++) unpack(word_of(ahead.tile[n].x[half], i), rows.word[i][0], rows.word[i][1]);
+        // the scales of rows 2 t and 2 t + 1 are with lanes whose g is that
+        const float x_even = __shfl_sync(kFullWarp, ahead.tile[n].scale, 8 * t);
+        const float x_odd = __shfl_sync(kFullWarp, ahead.tile[n].scale, 8 * t + 4);
+        const float scale[4] = {x_even * w_first, x_odd * w_first, x_even * w_second, x_odd * w_second};
+        multiply(acc[n], w, rows, scale);
       }
     }
+#pragma unroll
+    for (int n = 0; n < kTiles; n++) ahead.tile[n] = tile_ahead[n];
   }
+  ahead.load_tiles(s, args, next.chunk, warp, kTiles);
 }
 
-// SwiGLU and the store of h for one tile of 8 rows. sum: what a lane of warps 0 to 3 has of 16 weight rows: of column
-// 8 warp + g of the slice the first half's sums of rows 2 t, 2 t + 1 and then the second's. For warps 0 to 3.
-__device__ __forceinline__ void store_h(Smem& s, const FusedArgs& args, const Chunk& chunk, int slice, int tile,
-                                        const float4& sum, int warp, int lane) {
+// SwiGLU and the store of h for the tile of 8 rows from `first` on; for warps 0 to 3. sum: what a lane has of 16 weight
+// rows: of column 8 warp + g of the slice the first half's sums of rows 2 t, 2 t + 1 and then the second's. row_weight:
+// of these rows.
+__device__ __forceinline__ void store_h(Smem& s, const FusedArgs& args, int first, int slice, const float4& sum,
+                                        const float (&row_weight)[2], int warp, int lane) {
   const int g = lane / 4, t = lane % 4;
-  const int first = chunk.first_row + kMmaN * tile;
   float h[2] = {swiglu_of_halves(sum.x, sum.z), swiglu_of_halves(sum.y, sum.w)};
 #pragma unroll
   for (int p = 0; p < 2; p++) {
-    // padding repeats the last row here, too
-    const int row = min(first + 2 * t + p, (int)chunk.first_row + chunk.rows - 1);
-    h[p] *= args.num_tokens <= kRouteAllTokens ? s.row_weight[row]
-                                               : __ldcg(&args.scratch->weight[s.token[row]][chunk.expert]);
+    h[p] *= row_weight[p];
     float amax = fabsf(h[p]);
 #pragma unroll
     for (int d = 4; d < kWarp; d *= 2) amax = fmaxf(amax, __shfl_xor_sync(kFullWarp, amax, d));  // lanes of this row
@@ -120,29 +127,56 @@ __device__ __forceinline__ void store_h(Smem& s, const FusedArgs& args, const Ch
 
 template <int kTiles>
 __device__ __forceinline__ void gemm1_swiglu_slice(Smem& s, const FusedArgs& args, WeightStream& weights,
-                                                   const Chunk& chunk, int slice) {
+                                                   const Slice& of, const Slice& next, XAhead& ahead, int& buffer) {
+  const int warp = weights.warp, lane = weights.lane;
+  const Chunk& chunk = of.chunk;
+  float row_weight[kTiles][2] = {};  // for warps 0 to 3: of rows 2 t and 2 t + 1 of each tile
+  if (warp < kMTiles) {
+#pragma unroll
+    for (int n = 0; n < kTiles; n++) {
+#pragma unroll
+      for (int p = 0; p < 2; p++) {
+        // padding repeats the last row here, too
+        const int row = chunk.first_row + min(kMmaN * n + lane % 4 * 2 + p, chunk.rows - 1);
+        row_weight[n][p] = args.num_tokens <= kRouteAllTokens
+                               ? s.row_weight[row]
+                               : load_shared_by_ctas_float(&args.scratch->weight[s.token[row]][chunk.expert]);
+      }
+    }
+  }
   float acc[kTiles][kMTiles][4] = {};
-  gemm1_slice<kTiles>(s, args, weights, chunk, slice, acc);
+  gemm1_slice<kTiles>(s, args, weights, of, next, ahead, acc);
 #pragma unroll
   for (int n = 0; n < kTiles; n++) {
     if (kMmaN * n >= chunk.rows) break;
-    const float4 sum = sum_over_warps(s, acc[n], weights.warp, weights.lane);
-    if (weights.warp < kMTiles) store_h(s, args, chunk, slice, n, sum, weights.warp, weights.lane);
-    __syncthreads();
+    const float4 sum = sum_over_warps(s, acc[n], warp, lane, buffer);
+    if (warp < kMTiles) store_h(s, args, chunk.first_row + kMmaN * n, of.slice, sum, row_weight[n], warp, lane);
+  }
+}
+
+// Signals a slice of a chunk once warps 0 to 3 have stored it. The last warp waits for them; where it is not one of
+// them, they go on.
+__device__ __forceinline__ void signal_slice(unsigned* slices_stored, int warp, int lane) {
+  constexpr int kSignal = kWarps - 1, kTogether = (kSignal < kMTiles ? kMTiles : kMTiles + 1) * kWarp;
+  if (warp == kSignal) {
+    named_barrier_sync(kBarStored, kTogether);
+    if (lane == 0) counter_arrive(slices_stored);
+  } else if (warp < kMTiles) {
+    named_barrier_arrive(kBarStored, kTogether);
   }
 }
 
 // All of this CTA's slices.
-__device__ __forceinline__ void gemm1_swiglu(Smem& s, const FusedArgs& args, WeightStream& weights) {
-  for (int item = 0, at; (at = s.division.slice(item)) >= 0; item++) {
-    const Chunk chunk = s.chunk[at / kSlices];
-    const int slice = at % kSlices, next = s.division.slice(item + 1);
-    if (next >= 0)
-      HalfScales(args, s.chunk[next / kSlices].expert, next % kSlices, weights.warp, weights.lane).prefetch();
-    if (chunk.rows <= 8) gemm1_swiglu_slice<1>(s, args, weights, chunk, slice);
-    else if (chunk.rows <= 16) gemm1_swiglu_slice<2>(s, args, weights, chunk, slice);
-    else gemm1_swiglu_slice<3>(s, args, weights, chunk, slice);
-    // The barrier at the slice's end orders all stores of h before this release. The last warp does not sum up.
-    if (threadIdx.x == kThreads - 1) counter_arrive(&args.scratch->slices_stored[at / kSlices]);
+__device__ __forceinline__ void gemm1_swiglu(Smem& s, const FusedArgs& args, WeightStream& weights, int& buffer) {
+  XAhead ahead;
+  for (int item = 0, at, next_at; (at = s.division.slice(item)) >= 0; item++) {
+    const Slice of(s, at), next(s, (next_at = s.division.slice(item + 1)) >= 0 ? next_at : at);
+    if (item == 0) {
+      ahead.load_weight_scales(args, of, weights.warp, weights.lane);
+      ahead.load_tiles(s, args, of.chunk, weights.warp, 0);
+    }
+    if (of.chunk.rows <= 8) gemm1_swiglu_slice<1>(s, args, weights, of, next, ahead, buffer);
+    else gemm1_swiglu_slice<2>(s, args, weights, of, next, ahead, buffer);
+    signal_slice(&args.scratch->slices_stored[at / kSlices], weights.warp, weights.lane);
   }
 }

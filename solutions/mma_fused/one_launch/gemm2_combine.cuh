@@ -1,7 +1,7 @@
 // gemm2_combine: Y = W2 . h^T for this CTA's column tiles, chunk by chunk as h is complete, added to the tokens' sums.
 //
-// A column tile's sums lie in a slab of their own for each CTA that has the tile. A chunk has a token once, and chunks
-// are separated by barriers, so plain loads and stores add to them, and the order of the sums is always the same.
+// A column tile's sums lie in a slab of their own for each CTA that has the tile. A chunk has a token once, and a column
+// is always the same warp's, so plain loads and stores add to them, and the order of the sums is always the same.
 #pragma once
 #include "multiply.cuh"
 #include "numerics.cuh"
@@ -20,104 +20,126 @@ __device__ __forceinline__ int wait_for_h(const unsigned* slices_stored, int n, 
   return missing ? n + __ffs(missing) - 1 : n + kWarp;
 }
 
-// Of W2, for K step warp + kWarps * lane; null where there is no such step.
-__device__ __forceinline__ const float* column_scale(const FusedArgs& args, int expert, int column_tile, int warp,
-                                                     int lane) {
-  const int block = (expert * kHidden + column_tile * kColumnTile) / kBlockK, k = warp + kWarps * lane;
-  return k < kKSteps2 ? args.w2_scale + block * kKSteps2 + k : nullptr;
-}
+// Of a tile of 8 rows what a lane multiplies with a unit: of row g of h the pieces for four MMAs each, two for each
+// half, and the scale of slice t of the K step.
+struct HTile {
+  uint4 h[4];
+  float scale;
 
-// Sums over this warp's K steps of 64 output columns, for up to 8 kTiles rows of the chunk.
+  // Padding inside a tile is stored; tiles beyond repeat the last row.
+  __device__ void load(const FusedArgs& args, const Chunk& chunk, int tile, int k) {
+    const int g = threadIdx.x % kWarp / 4, t = threadIdx.x % 4;
+    const int rows = (chunk.rows + kMmaN - 1) / kMmaN * kMmaN, row = chunk.first_row + min(kMmaN * tile + g, rows - 1);
+    const uint16_t* from = args.scratch->h[row] + k * kBlockK + 8 * t;
+#pragma unroll
+    for (int j = 0; j < 4; j++) h[j] = load_shared_by_ctas(from + 32 * j);
+    scale = load_shared_by_ctas_float(&args.scratch->h_scale[row][k * kSlicesPerStep + t]);
+  }
+};
+
+// What a lane multiplies next, as gemm1's XAhead.
+struct HAhead {
+  HTile tile[kMaxTiles];
+  float w_scale = 0.0f;  // W2's for the next chunk and column tile, K step warp + kWarps * lane
+
+  // The first unit of a chunk, for the tiles from `first` on.
+  __device__ void load_tiles(const FusedArgs& args, const Chunk& chunk, int warp, int first) {
+#pragma unroll
+    for (int n = 0; n < kMaxTiles; n++)
+      if (n >= first && kMmaN * n < chunk.rows && warp < kKSteps2) tile[n].load(args, chunk, n, warp);
+  }
+  __device__ void load_weight_scale(const FusedArgs& args, int expert, int column_tile, int warp, int lane) {
+    const int block = (expert * kHidden + column_tile * kColumnTile) / kBlockK, k = warp + kWarps * lane;
+    if (k < kKSteps2) w_scale = load_input_float(args.w2_scale + block * kKSteps2 + k);
+  }
+};
+
+// Sums over this warp's K steps of 64 output columns, for up to 8 kTiles rows of the chunk. `ahead` has the chunk's
+// first unit, and afterwards, if next_ready, the next one's. w_scale: of this chunk, as HAhead's.
 template <int kTiles>
 __device__ __forceinline__ void gemm2_tile(const FusedArgs& args, WeightStream& weights, const Chunk& chunk,
-                                           int column_tile, float (&acc)[kTiles][kMTiles][4]) {
-  const int lane = weights.lane, g = lane / 4, t = lane % 4;
-  const float* scale_at = column_scale(args, chunk.expert, column_tile, weights.warp, lane);
-  const float lane_scale = scale_at ? kUnpackScale * load_input_float(scale_at) : 0.0f;
-  // Of h a lane loads the pieces for both halves of a unit at once, or one after the other where registers are short.
-  constexpr int kPieces = kTiles <= 2 ? 4 : 2, kCount = kTilesAtOnce<kTiles>;
-  const int last = (chunk.rows + kMmaN - 1) / kMmaN * kMmaN - 1;
-  const auto row_of = [&](int n) { return chunk.first_row + min(kMmaN * n + g, last); };
-  uint4 h[kTiles][kPieces];
-  const auto load_h = [&](int k, int first) {
+                                           const Chunk& next, bool next_ready, float w_scale, HAhead& ahead,
+                                           float (&acc)[kTiles][kMTiles][4]) {
+  const int warp = weights.warp, t = weights.lane % 4;
+  for (int k = warp, step = 0; k < kKSteps2; k += kWarps, step++) {
+    const bool last = k + kWarps >= kKSteps2;
+    const Chunk chunk_ahead = last ? next : chunk;
+    HTile tile_ahead[kTiles];
+    if (!last || next_ready) {
 #pragma unroll
-    for (int n = 0; n < kTiles; n++) {
-      const uint16_t* from = args.scratch->h[row_of(n)] + k * kBlockK + 8 * t + 32 * first;
-#pragma unroll
-      for (int j = 0; j < kPieces; j++) h[n][j] = load_shared_by_ctas(from + 32 * j);
+      for (int n = 0; n < kTiles; n++) tile_ahead[n].load(args, chunk_ahead, n, last ? warp : k + kWarps);
     }
-  };
-  for (int k = weights.warp, step = 0; k < kKSteps2; k += kWarps, step++) {
-    load_h(k, 0);
-    float h_scale[kTiles];
-#pragma unroll
-    for (int n = 0; n < kTiles; n++)
-      h_scale[n] = load_shared_by_ctas_float(&args.scratch->h_scale[row_of(n)][k * kSlicesPerStep + t]);
 
     const uint8_t* unit = weights.wait();
-    const float w_scale = __shfl_sync(kFullWarp, lane_scale, step);
-    float largest[kTiles];    // scale of the row, of the four slices in the K step
+    const float unit_scale = kUnpackScale * __shfl_sync(kFullWarp, w_scale, step);
+    float largest[kTiles];      // scale of the row, of the four slices in the K step
     uint32_t relative[kTiles];  // this lane's slice's scale over that, as a pair of fp16
 #pragma unroll
     for (int n = 0; n < kTiles; n++) {
-      largest[n] = fmaxf(h_scale[n], __shfl_xor_sync(kFullWarp, h_scale[n], 1));
+      const float h_scale = ahead.tile[n].scale;
+      largest[n] = fmaxf(h_scale, __shfl_xor_sync(kFullWarp, h_scale, 1));
       largest[n] = fmaxf(largest[n], __shfl_xor_sync(kFullWarp, largest[n], 2));
-      const float ratio = h_scale[n] * inverse_power_of_two(largest[n]);
+      const float ratio = h_scale * inverse_power_of_two(largest[n]);
       relative[n] = pack_fp16(ratio, ratio);
     }
-#pragma unroll (kTiles <= 2 ? 2 : 1)  // unrolled, the halves would share registers that there are not
+#pragma unroll
     for (int half = 0; half < 2; half++) {
-      if (half == 1 && kPieces == 2) load_h(k, 2);
+      WeightPiece w;
+      read_weights(w, unit, half);
+      if (half == 1) weights.advance();
 #pragma unroll
-      for (int m = 0; m < kMTiles; m += kCount) {
-        WeightPiece<kCount> w;
-        read_weights(w, unit, half, m);
-        if (half == 1 && m + kCount == kMTiles) weights.advance();
+      for (int n = 0; n < kTiles; n++) {
+        RowPiece rows;
 #pragma unroll
-        for (int n = 0; n < kTiles; n++) {
-          RowPiece rows;
-#pragma unroll
-          for (int i = 0; i < 4; i++) {
-            const uint4& piece = h[n][kPieces == 2 ? i / 2 : 2 * half + i / 2];
-            rows.word[i][0] = multiply_half2(i % 2 ? piece.z : piece.x, relative[n]);
-            rows.word[i][1] = multiply_half2(i % 2 ? piece.w : piece.y, relative[n]);
-          }
-          const float first = w_scale * __shfl_sync(kFullWarp, largest[n], 8 * t);
-          const float second = w_scale * __shfl_sync(kFullWarp, largest[n], 8 * t + 4);
-          const float scale[4] = {first, second, first, second};
-          multiply(acc[n], m, w, rows, scale);
+        for (int i = 0; i < 4; i++) {
+          const uint4& piece = ahead.tile[n].h[2 * half + i / 2];
+          rows.word[i][0] = multiply_half2(i % 2 ? piece.z : piece.x, relative[n]);
+          rows.word[i][1] = multiply_half2(i % 2 ? piece.w : piece.y, relative[n]);
         }
+        const float first = unit_scale * __shfl_sync(kFullWarp, largest[n], 8 * t);
+        const float second = unit_scale * __shfl_sync(kFullWarp, largest[n], 8 * t + 4);
+        const float scale[4] = {first, second, first, second};
+        multiply(acc[n], w, rows, scale);
       }
     }
+#pragma unroll
+    for (int n = 0; n < kTiles; n++) ahead.tile[n] = tile_ahead[n];
   }
+  if (next_ready) ahead.load_tiles(args, next, warp, kTiles);
 }
 
 template <int kTiles>
 __device__ __forceinline__ void gemm2_combine_tile(Smem& s, const FusedArgs& args, WeightStream& weights,
-                                                   const Chunk& chunk, int column_tile, float* slab) {
-  float acc[kTiles][kMTiles][4] = {};
-  gemm2_tile<kTiles>(args, weights, chunk, column_tile, acc);
+                                                   const Chunk& chunk, const Chunk& next, bool next_ready,
+                                                   float w_scale, HAhead& ahead, float* slab, int& buffer) {
   const int warp = weights.warp, g = weights.lane / 4, t = weights.lane % 4;
+  // For warps 0 to 3: of rows 2 t and 2 t + 1 of a tile the sums so far of columns 16 warp + g and the eighth after it.
+  const auto exists = [&](int n, int p) { return warp < kMTiles && kMmaN * n + 2 * t + p < chunk.rows; };
+  const auto sums = [&](int n, int p) {
+    return slab + s.token[chunk.first_row + kMmaN * n + 2 * t + p] * kColumnTile + kMmaM * warp + g;
+  };
+  float before[kTiles][2][2] = {};  // here, as they take as long as a unit to arrive
+#pragma unroll
+  for (int n = 0; n < kTiles; n++) {
+#pragma unroll
+    for (int p = 0; p < 2; p++) {
+      if (!exists(n, p)) continue;
+      const float* sum = sums(n, p);
+      before[n][p][0] = load_shared_by_ctas_float(sum), before[n][p][1] = load_shared_by_ctas_float(sum + 8);
+    }
+  }
+  float acc[kTiles][kMTiles][4] = {};
+  gemm2_tile<kTiles>(args, weights, chunk, next, next_ready, w_scale, ahead, acc);
 #pragma unroll
   for (int n = 0; n < kTiles; n++) {
     if (kMmaN * n >= chunk.rows) break;
-    // of rows 2 t and 2 t + 1: the sums so far of columns 16 warp + g and the eighth after it
-    float* sum[2];
-    float before[2][2];
-    bool exists[2];
-#pragma unroll
-    for (int p = 0; p < 2; p++) {
-      const int r = kMmaN * n + 2 * t + p;
-      exists[p] = warp < kMTiles && r < chunk.rows;
-      sum[p] = slab + (exists[p] ? s.token[chunk.first_row + r] : 0) * kColumnTile + kMmaM * warp + g;
-      before[p][0] = exists[p] ? __ldcg(sum[p]) : 0.0f;
-      before[p][1] = exists[p] ? __ldcg(sum[p] + 8) : 0.0f;
-    }
-    const float4 added = sum_over_warps(s, acc[n], warp, weights.lane);
-    if (exists[0]) __stcg(sum[0], before[0][0] + added.x), __stcg(sum[0] + 8, before[0][1] + added.z);
-    if (exists[1]) __stcg(sum[1], before[1][0] + added.y), __stcg(sum[1] + 8, before[1][1] + added.w);
-    __syncthreads();
+    const float4 added = sum_over_warps(s, acc[n], warp, weights.lane, buffer);
+    if (exists(n, 0))
+      __stcg(sums(n, 0), before[n][0][0] + added.x), __stcg(sums(n, 0) + 8, before[n][0][1] + added.z);
+    if (exists(n, 1))
+      __stcg(sums(n, 1), before[n][1][0] + added.y), __stcg(sums(n, 1) + 8, before[n][1][1] + added.w);
   }
+  __syncwarp();  // in the next chunk a token has other lanes
 }
 
 // For all threads: tokens first to end - 1 of a column tile to the output; slab(p), p < parts: of the CTAs that have
@@ -150,28 +172,30 @@ __device__ __forceinline__ void zero_sums(const FusedArgs& args, const Division&
   __syncthreads();
 }
 
-__device__ __forceinline__ void gemm2_combine(Smem& s, const FusedArgs& args, WeightStream& weights) {
+__device__ __forceinline__ void gemm2_combine(Smem& s, const FusedArgs& args, WeightStream& weights, int& buffer) {
   const Division& division = s.division;
-  int ready = 0;
+  const auto load_weight_scale = [&](HAhead& ahead, int chunk, int place) {
+    ahead.load_weight_scale(args, s.chunk[chunk].expert, division.column_tile(place), weights.warp, weights.lane);
+  };
+  HAhead ahead;
+  int ready = 0, n = 0, place = -1;
+  bool more = division.next_place(n, place), loaded = false;
+  if (more) load_weight_scale(ahead, n, place);
 #pragma unroll 1
-  for (int n = 0; n < division.chunks; n++) {
-#pragma unroll 1
-    for (int place = 0; place < division.places(); place++) {
-      if (!division.takes(place, n)) continue;
-      const Chunk chunk = s.chunk[n];
-      const int column_tile = division.column_tile(place);
-      const int next = n + (place < division.alone ? 1 : division.splits);  // the place's next chunk
-      if (next < division.chunks) {
-        const float* scale = column_scale(args, s.chunk[next].expert, column_tile, weights.warp, weights.lane);
-        if (scale) prefetch_l2(scale);
-      }
-      if (n >= ready) ready = wait_for_h(args.scratch->slices_stored, n, division.chunks);
-      float* slab = args.slab(place, division.cta, division.ctas);
-      if (chunk.rows <= 8) gemm2_combine_tile<1>(s, args, weights, chunk, column_tile, slab);
-      else if (chunk.rows <= 16) gemm2_combine_tile<2>(s, args, weights, chunk, column_tile, slab);
-      else gemm2_combine_tile<3>(s, args, weights, chunk, column_tile, slab);
-    }
+  while (more) {
+    const Chunk chunk = s.chunk[n];
+    float* slab = args.slab(place, division.cta, division.ctas);
+    const float w_scale = ahead.w_scale;
+    if (n >= ready) ready = wait_for_h(args.scratch->slices_stored, n, division.chunks);
+    if (!loaded) ahead.load_tiles(args, chunk, weights.warp, 0);
+    more = division.next_place(n, place);
+    if (more) load_weight_scale(ahead, n, place);
+    loaded = more && n < ready;
+    const Chunk next = s.chunk[more ? n : 0];
+    if (chunk.rows <= 8) gemm2_combine_tile<1>(s, args, weights, chunk, next, loaded, w_scale, ahead, slab, buffer);
+    else gemm2_combine_tile<2>(s, args, weights, chunk, next, loaded, w_scale, ahead, slab, buffer);
   }
+  __syncthreads();  // sums are stored
   for (int place = 0; place < division.alone; place++)
     store_output(args, division.column_tile(place), 0, args.num_tokens, 1,
                  [&](int) { return args.slab(place, division.cta, division.ctas); });

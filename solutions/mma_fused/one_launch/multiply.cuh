@@ -31,24 +31,18 @@ __device__ __forceinline__ uint32_t word_of(const uint4& v, int i) {
   return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
 }
 
-// A of four MMAs, half of a lane's K, for kCount of a unit's tiles of 16 weight rows: 16 registers a tile.
-template <int kCount>
+// A of four MMAs, half of a lane's K.
 struct WeightPiece {
-  uint32_t a[kCount][4][4];  // [tile][MMA][register]
+  uint32_t a[kMTiles][4][4];  // [tile of 16 weight rows][MMA][register]
 };
 
-// Tiles of 16 weight rows that a lane unpacks at a time: all of them, or half where the rows' sums take the registers.
-template <int kTiles>
-constexpr int kTilesAtOnce = kTiles <= 2 ? kMTiles : kMTiles / 2;
-
-// `half`: 0 or 1, of the lane's K; the tiles from `first` on. A quarter of the warp reads rows g, g + 1 at a time,
+// `half`: 0 or 1, of the lane's K. A quarter of the warp reads rows g, g + 1 at a time,
 // pieces 0, 2, 4, 6 of one and 1, 3, 5, 7 of the other after the swizzle: no two in the same banks.
-template <int kCount>
-__device__ __forceinline__ void read_weights(WeightPiece<kCount>& w, const uint8_t* unit, int half, int first) {
+__device__ __forceinline__ void read_weights(WeightPiece& w, const uint8_t* unit, int half) {
   const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
-  const uint8_t* from = unit + (first * kMmaM + g) * kBlockK + ((2 * t + half) ^ g) * 16;
+  const uint8_t* from = unit + g * kBlockK + ((2 * t + half) ^ g) * 16;
 #pragma unroll
-  for (int m = 0; m < kCount; m++) {
+  for (int m = 0; m < kMTiles; m++) {
     const uint4 upper = *reinterpret_cast<const uint4*>(from + m * kMmaM * kBlockK);
     const uint4 lower = *reinterpret_cast<const uint4*>(from + (m * kMmaM + 8) * kBlockK);
 #pragma unroll
@@ -59,20 +53,18 @@ __device__ __forceinline__ void read_weights(WeightPiece<kCount>& w, const uint8
   }
 }
 
-// acc of the tiles from `first` on += scale x (half of a unit . a tile of 8 rows). scale: of the sums 0 to 3 that a
-// lane has in each tile of 16.
-template <int kCount>
-__device__ __forceinline__ void multiply(float (&acc)[kMTiles][4], int first, const WeightPiece<kCount>& w,
-                                         const RowPiece& rows, const float (&scale)[4]) {
-  float raw[kCount][4] = {};
+// acc += scale x (half of a unit . a tile of 8 rows). scale: of the sums 0 to 3 that a lane has in each tile of 16.
+__device__ __forceinline__ void multiply(float (&acc)[kMTiles][4], const WeightPiece& w, const RowPiece& rows,
+                                         const float (&scale)[4]) {
+  float raw[kMTiles][4] = {};
 #pragma unroll
   for (int i = 0; i < 4; i++) {
 #pragma unroll
-    for (int m = 0; m < kCount; m++) mma(raw[m], w.a[m][i], rows.word[i][0], rows.word[i][1]);
+    for (int m = 0; m < kMTiles; m++) mma(raw[m], w.a[m][i], rows.word[i][0], rows.word[i][1]);
   }
 #pragma unroll
-  for (int m = 0; m < kCount; m++) {
+  for (int m = 0; m < kMTiles; m++) {
 #pragma unroll
-    for (int c = 0; c < 4; c++) acc[first + m][c] += raw[m][c] * scale[c];
+    for (int c = 0; c < 4; c++) acc[m][c] += raw[m][c] * scale[c];
   }
 }

@@ -24,10 +24,7 @@ struct UnitCursor {
         gemm2 = at < 0;
       }
       if (gemm2) {
-        do {
-          if (++place >= division.places()) place = 0, chunk++;
-          done = chunk >= division.chunks || division.places() == 0;
-        } while (!done && !division.takes(place, chunk));
+        done = !division.next_place(chunk, place);
         if (!done) at = division.column_tile(place);
       }
     }
