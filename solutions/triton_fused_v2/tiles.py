@@ -29,7 +29,7 @@ class Choice(NamedTuple):
     tma: bool  # h lies in expert order and gemm2 reads it through TMA; otherwise in pair order, gathered by index
 
 
-ARCHITECTURES = ("sm_90", "sm_100")  # sm_100: compiled ahead of time only; never run by us
+ARCHITECTURES = ("sm_90", "sm_100", "sm_103", "sm_120")  # with TMA; run by us on sm_90 alone, else only compiled
 NEAR = 4  # a tabled token count serves others up to so many times smaller or larger
 
 
@@ -46,14 +46,19 @@ def by_rule(architecture, multiprocessors, geometry, share, num_tokens):
     block_m = 16 if rows <= 12 else 32 if rows <= 48 else 64
     row_tiles = active * ceil(rows / block_m)
     few1, few2 = (multiprocessors / (row_tiles * columns / 128) for columns in (inter, hidden))
+    wgmma = architecture == "sm_90"  # elsewhere four warps would spill gemm1's sums
+    most_stages = 3 if architecture == "sm_120" else 6  # 99 KB of shared memory there, else 227
     if block_m == 64:  # two sums of 128 x 64 would leave the registers
-        return Choice(Tile(64, 128, 16, 2, 4, 3), Tile(64, 128, 16, 2, 4, 3), False, True)
-    if block_m == 32:
-        gemm1 = Tile(32, 128, 8, 1, 8, 3) if architecture == "sm_100" else Tile(32, 128, 32, 2, 4, 3)
-        return Choice(gemm1, Tile(32, 128, 16, 2, 4, 5), True, True)
-    per_sm, stages = (1, 6) if few1 >= 2 else (1, 5) if few1 >= 1 else (2, 3)
-    gemm2 = Tile(16, 64, 8, 1, 4, 6) if few2 >= 1 else Tile(16, 128, 8, 3, 4, 4)
-    return Choice(Tile(16, 128, 8, per_sm, 4, stages), gemm2, few1 < 2, True)
+        gemm1, gemm2 = Tile(64, 128, 16, 2, 4 if wgmma else 8, 3), Tile(64, 128, 16, 2, 4, 3)
+    elif block_m == 32:
+        gemm1 = Tile(32, 128, 32, 2, 4, 3) if wgmma else Tile(32, 128, 8, 1, 8, 3)
+        gemm2 = Tile(32, 128, 16, 2, 4, 5)
+    else:
+        per_sm, stages = (1, 6) if few1 >= 2 else (1, 5) if few1 >= 1 else (2, 3)
+        gemm1 = Tile(16, 128, 8, per_sm, 4, stages)
+        gemm2 = Tile(16, 64, 8, 1, 4, 6) if few2 >= 1 else Tile(16, 128, 8, 3, 4, 4)
+    gemm1, gemm2 = (tile._replace(num_stages=min(tile.num_stages, most_stages)) for tile in (gemm1, gemm2))
+    return Choice(gemm1, gemm2, fused=block_m == 32 or block_m == 16 and few1 < 2, tma=True)
 
 
 def table_name(gpu, local_experts, hidden, intermediate):
@@ -79,7 +84,7 @@ def choose(architecture, gpu, multiprocessors, geometry, share, num_tokens):
     """Tiles for num_tokens >= 1 tokens: of the tabled token count that is nearest by ratio, if it is near, or by rule.
 
     Args:
-        architecture: "sm_90"; gpu: the name CUDA gives it.
+        architecture: one of ARCHITECTURES; gpu: the name CUDA gives it.
         multiprocessors: a GEMM's grid is per_sm times as many programs.
         geometry: (E_local, H, I).
         share: part of the tokens that an expert gets on average, top-k / E.

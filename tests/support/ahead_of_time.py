@@ -29,7 +29,7 @@ HIDDEN, INTERMEDIATE, EXPERTS, LOCAL = 7168, 2048, 256, 32
 BF16_HIDDEN, BF16_INTERMEDIATE, BF16_EXPERTS, TOP_K = 2048, 768, 128, 8
 MXFP8_N, MXFP8_K = 4096, 7168
 MULTIPROCESSORS = {"sm_80": 108, "sm_86": 84, "sm_89": 142, "sm_90": 132, "sm_100": 148, "sm_103": 148, "sm_120": 188}
-SHARED_MEMORY = 227 * 1024  # of one thread block, on sm_90 and on sm_100 alike
+SHARED_MEMORY = {"sm_90": 227 * 1024, "sm_100": 227 * 1024, "sm_103": 227 * 1024, "sm_120": 99 * 1024}  # of a CTA
 
 
 def compiled(name, geometry, architecture, token_counts, folder, entry_point=None):

@@ -1,14 +1,14 @@
 """choose_tiles: which Triton kernels and tiles many tokens take. Host code only; no GPU is asked.
 
 Up to sm_89 there is no TMA, and up to sm_86 Triton has no FP8 at all: fp16 GEMMs, whose tiles fit the 99 KB of shared
-memory of sm_86 and sm_89. From sm_90 on: triton_fused_v2's FP8 GEMMs, on sm_90 with its tiles. No tile reads spilled
-registers back. Those of sm_100 and later have not been run, those of sm_80 and sm_89 on an H200 alone.
+memory of sm_86 and sm_89. From sm_90 on: triton_fused_v2's FP8 GEMMs with its tiles. No tile reads spilled registers
+back. Those of sm_100 and later have not been run, those of sm_80 and sm_89 on an H200 alone.
 """
 
 from functools import lru_cache
 from typing import NamedTuple
 
-from ..tiles import Choice, by_rule, choose
+from ..tiles import choose
 
 FP16_GEMMS = ("sm_80", "sm_86", "sm_89")
 WITHOUT_FP8 = ("sm_80", "sm_86")
@@ -37,12 +37,9 @@ def choose_many(architecture, gpu, multiprocessors, geometry, share, num_tokens)
     Returns:
         A `Choice` of tiles.py, or an `Fp16Choice` where FP16_GEMMS has the architecture.
     """
-    if architecture == "sm_90":
+    if architecture not in FP16_GEMMS:
         return choose(architecture, gpu, multiprocessors, geometry, share, num_tokens)
-    if architecture in FP16_GEMMS:
-        choice = fp16_tiles(geometry, share, num_tokens, architecture in WITHOUT_FP8)
-    else:
-        choice = fp8_tiles(architecture, multiprocessors, geometry, share, num_tokens)
+    choice = fp16_tiles(geometry, share, num_tokens, architecture in WITHOUT_FP8)
     tiles = [tile._replace(programs=tile.per_sm * multiprocessors) for tile in (choice.gemm1, choice.gemm2)]
     return choice._replace(gemm1=tiles[0], gemm2=tiles[1])
 
@@ -56,13 +53,3 @@ def fp16_tiles(geometry, share, num_tokens, as_bytes):
     if rows <= 48:
         return Fp16Choice(Fp16Tile(32, 64, 16, 1, 8, 4), Fp16Tile(32, 128, 16, 2, 4, 3), as_bytes)
     return Fp16Choice(Fp16Tile(64, 64, 16, 1, 8, 4), Fp16Tile(64, 64, 16, 2, 8, 4), as_bytes)
-
-
-def fp8_tiles(architecture, multiprocessors, geometry, share, num_tokens):
-    """The rule of tiles.py, with eight warps where four would spill, and at most three stages in 99 KB."""
-    gemm1, gemm2, fused, tma = by_rule("sm_100", multiprocessors, geometry, share, num_tokens)
-    if gemm1.block_m == 64:
-        gemm1 = gemm1._replace(num_warps=8)
-    if architecture == "sm_120":
-        gemm1, gemm2 = (tile._replace(num_stages=min(tile.num_stages, 3)) for tile in (gemm1, gemm2))
-    return Choice(gemm1, gemm2, fused, tma)
