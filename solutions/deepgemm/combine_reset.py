@@ -9,14 +9,16 @@ Map of the kernel: one program a (token, BLOCK columns); program 0 of the tokens
 import triton
 import triton.language as tl
 
+from .kernels.problem import HIDDEN_SIZE, NUM_LOCAL_EXPERTS, TOP_K
+from .pairs import pointers
 from .predecessor import wait_for_predecessor
+from .prepare import prepare
 
 
 @triton.jit
 def combine_reset_kernel(
     y_ptr,  # [total, H] bf16
-    row_of_pair_ptr,  # [T, TOP_K] int32
-    weight_ptr,  # [T, TOP_K] fp32
+    pair_ptr,  # [4, T, TOP_K] int32
     output_ptr,  # [T, H] bf16, written
     count_ptr,  # [E_LOCAL] int32, zeroed
     H: tl.constexpr,
@@ -27,12 +29,13 @@ def combine_reset_kernel(
     PDL: tl.constexpr,
 ):
     wait_for_predecessor(PDL)
+    _, weight_ptr, row_ptr, _ = pointers(pair_ptr, tl.num_programs(0) * TOP_K)
     token = tl.program_id(0)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < H
     total = tl.zeros((BLOCK,), tl.float32)
     for k in tl.static_range(TOP_K):
-        row = tl.load(row_of_pair_ptr + token * TOP_K + k)
+        row = tl.load(row_ptr + token * TOP_K + k)
         weight = tl.load(weight_ptr + token * TOP_K + k)
         local = inside & (row >= 0)
         y = tl.load(y_ptr + row.to(tl.int64) * H + column, mask=local, other=0.0)
@@ -43,29 +46,24 @@ def combine_reset_kernel(
         tl.store(count_ptr + local_expert, tl.zeros((BINS,), tl.int32), mask=local_expert < E_LOCAL)
 
 
-def combine_reset(y, row_of_pair, weight, output, counts, pdl):
-    """Sum each token's weighed rows into the output, and zero the counters.
+def prepare_combine_reset(num_tokens, device):
+    """A function start(stream, y, pairs, output, counts): sum each token's weighed rows, and zero the counters.
 
-    Args:
-        y: [total, H] bfloat16.
-        row_of_pair: [T, TOP_K] int32, -1 where a token has no such row; weight: [T, TOP_K] float32.
-        output: [T, H] bfloat16, all of it written.
-        counts: [E_local] int32.
-        pdl: whether the kernel starts before its predecessor ends.
+    y: [..., H] bfloat16; pairs: [4, T, TOP_K] int32 (pairs.py), of which weights and rows are read; output: [T, H]
+    bfloat16, all of it written; counts: [E_local] int32.
     """
-    (num_tokens, hidden), num_local_experts = output.shape, counts.shape[0]
+    pdl = device.type != "cpu"
     block = 512
-    combine_reset_kernel[(num_tokens, -(-hidden // block))](  # triton.cdiv takes microseconds
-        y,
-        row_of_pair,
-        weight,
-        output,
-        counts,
-        H=hidden,
-        TOP_K=row_of_pair.shape[1],
+    return prepare(
+        combine_reset_kernel,
+        device,
+        (num_tokens, -(-HIDDEN_SIZE // block), 1),
+        (),
+        H=HIDDEN_SIZE,
+        TOP_K=TOP_K,
         BLOCK=block,
-        E_LOCAL=num_local_experts,
-        BINS=1 << (num_local_experts - 1).bit_length(),
+        E_LOCAL=NUM_LOCAL_EXPERTS,
+        BINS=1 << (NUM_LOCAL_EXPERTS - 1).bit_length(),
         PDL=pdl,
         num_warps=4 if num_tokens <= 64 else 1,  # for few tokens the shortest, for many as many loads as can be
         launch_pdl=pdl,

@@ -1,4 +1,4 @@
-"""counters: how many rows each local expert has, zero between calls.
+"""counters: how many rows each local expert has, zero between calls; beside them, where its rows end.
 
 Zeroing them ahead of the first kernel would be one launch more, so the last kernel of a call leaves zeros. Calls of one
 host thread on one stream run in order and share the counters, which are made at the first of them; those of two threads
@@ -12,36 +12,36 @@ from functools import cache
 
 import torch
 
+from .kernels.problem import NUM_LOCAL_EXPERTS
+
 _kept = {}  # caller -> counters
 _captured = {}  # caller -> (number of its last capture, counters)
 
 
-def counters(device, num_local_experts):
-    """[E_local] int32 zeros for a call on the current stream of the device, which must be the current device."""
-    caller = _caller(device)
+def counters(device, stream):
+    """For a call on the current stream, whose handle is given, of the device, which must be the current device:
+    counts [E_local] int32, zeros, and ends [E_local] int32, undefined."""
+    caller = device, stream, threading.get_ident()
     if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-        capture = _capture_number(caller[1])
+        capture = _capture_number(stream)
         if _captured.get(caller, (None,))[0] != capture:
-            _captured[caller] = capture, _zeros(device, num_local_experts)
+            _captured[caller] = capture, _new(device)
         return _captured[caller][1]
     if caller not in _kept:
-        _kept[caller] = _zeros(device, num_local_experts)
+        _kept[caller] = _new(device)
     return _kept[caller]
 
 
-def forget_counters(device):
+def forget_counters(device, stream):
     """After a call that failed between its kernels, and so left counts: the next one gets new counters."""
-    _kept.pop(_caller(device), None)
-    _captured.pop(_caller(device), None)
+    caller = device, stream, threading.get_ident()
+    _kept.pop(caller, None)
+    _captured.pop(caller, None)
 
 
-def _caller(device):
-    stream = torch._C._cuda_getCurrentRawStream(device.index) if device.type == "cuda" else 0
-    return device, stream, threading.get_ident()
-
-
-def _zeros(device, num_local_experts):
-    return torch.zeros(num_local_experts, dtype=torch.int32, device=device)
+def _new(device):
+    like = dict(dtype=torch.int32, device=device)
+    return torch.zeros(NUM_LOCAL_EXPERTS, **like), torch.empty(NUM_LOCAL_EXPERTS, **like)
 
 
 def _capture_number(stream):

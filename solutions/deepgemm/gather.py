@@ -14,9 +14,11 @@ import torch
 import triton
 import triton.language as tl
 
-from .kernels.problem import KEPT_GROUPS, NUM_GROUPS, RENORM, TOP_K
+from .kernels.problem import HIDDEN_SIZE, KEPT_GROUPS, NUM_EXPERTS, NUM_GROUPS, NUM_LOCAL_EXPERTS, RENORM, TOP_K
 from .kernels.route import route_kernel
+from .pairs import pointers
 from .predecessor import wait_for_predecessor
+from .prepare import prepare
 from .rows import TILE
 
 BLOCK = 128
@@ -25,7 +27,8 @@ BLOCK = 128
 def gather_ref(x, x_scale, expert, num_local_experts, rows):
     """Plain statement of both gathers, but for the order of an expert's rows, which is here that of its tokens.
 
-    Returns what `route_and_gather` returns, without the weights; NaN and -1 where undefined.
+    Returns out [total, H]; out_scale [total / room, H / 128, room]; row_of_pair [T, TOP_K], -1 for an expert of another
+    rank; layout [E_local]: rows of each expert where masked, else where they end. NaN and -1 where undefined.
     """
     hidden = x.shape[1]
     like = dict(device=x.device)
@@ -103,7 +106,7 @@ def store_token(
     scales,
     out_ptr,
     out_scale_ptr,
-    row_of_pair_ptr,  # its rows of this token were stored by other threads of this program
+    row_ptr,  # [T, TOP_K] int32; those of this token were stored by other threads of this program
     room,
     H: tl.constexpr,
     WIDTH: tl.constexpr,
@@ -114,7 +117,7 @@ def store_token(
     tl.debug_barrier()
     column, block = tl.arange(0, WIDTH), tl.arange(0, BLOCKS)
     for k in tl.static_range(TOP_K):
-        row = tl.load(row_of_pair_ptr + tl.program_id(0) * TOP_K + k)
+        row = tl.load(row_ptr + tl.program_id(0) * TOP_K + k)
         if row >= 0:
             tl.store(out_ptr + row.to(tl.int64) * H + column, values, mask=column < H)
             first = (row // room * (H // 128)).to(tl.int64) * room + row % room
@@ -125,10 +128,8 @@ def store_token(
 def route_gather_kernel(
     logits_ptr,  # [T, E] fp32; bf16 with RENORM
     bias_ptr,  # [E] bf16; not read with RENORM
-    expert_ptr,  # [T, TOP_K] int32, written
-    weight_ptr,  # [T, TOP_K] fp32, written
     count_ptr,  # [E_LOCAL] int32, zeros before
-    row_of_pair_ptr,  # [T, TOP_K] int32, written
+    pair_ptr,  # [4, T, TOP_K] int32, all but the ranks written
     x_ptr,  # [T, H] fp8
     x_scale_ptr,  # [H / 128, T] fp32
     out_ptr,  # [E_LOCAL * room, H] fp8, written
@@ -151,6 +152,7 @@ def route_gather_kernel(
     PDL: tl.constexpr,
 ):
     wait_for_predecessor(PDL)
+    expert_ptr, weight_ptr, row_ptr, _ = pointers(pair_ptr, num_tokens * TOP_K)
     values, scales = load_token(x_ptr, x_scale_ptr, num_tokens, H, WIDTH, BLOCKS)  # arrives while routing
     expert, rank = count_token(
         logits_ptr,
@@ -171,18 +173,16 @@ def route_gather_kernel(
     )
     slot = tl.arange(0, SLOTS)
     row = tl.where(expert >= 0, expert * room + rank, -1)
-    tl.store(row_of_pair_ptr + tl.program_id(0) * TOP_K + slot, row, mask=slot < TOP_K)
-    store_token(values, scales, out_ptr, out_scale_ptr, row_of_pair_ptr, room, H, WIDTH, BLOCKS, TOP_K)
+    tl.store(row_ptr + tl.program_id(0) * TOP_K + slot, row, mask=slot < TOP_K)
+    store_token(values, scales, out_ptr, out_scale_ptr, row_ptr, room, H, WIDTH, BLOCKS, TOP_K)
 
 
 @triton.jit(do_not_specialize=["local_expert_offset", "routed_scaling_factor"])
 def route_count_kernel(
     logits_ptr,  # [T, E] fp32; bf16 with RENORM
     bias_ptr,  # [E] bf16; not read with RENORM
-    expert_ptr,  # [T, TOP_K] int32, written
-    weight_ptr,  # [T, TOP_K] fp32, written
     count_ptr,  # [E_LOCAL] int32, zeros before
-    rank_ptr,  # [T, TOP_K] int32, written
+    pair_ptr,  # [4, T, TOP_K] int32, all but the rows written
     local_expert_offset,
     routed_scaling_factor,
     E: tl.constexpr,
@@ -196,6 +196,7 @@ def route_count_kernel(
     PDL: tl.constexpr,
 ):
     wait_for_predecessor(PDL)
+    expert_ptr, weight_ptr, _, rank_ptr = pointers(pair_ptr, tl.num_programs(0) * TOP_K)
     expert, rank = count_token(
         logits_ptr,
         bias_ptr,
@@ -219,11 +220,9 @@ def route_count_kernel(
 
 @triton.jit(do_not_specialize=["num_tokens", "room"])
 def gather_kernel(
-    expert_ptr,  # [T, TOP_K] int32
-    rank_ptr,  # [T, TOP_K] int32
     count_ptr,  # [E_LOCAL] int32
     end_ptr,  # [E_LOCAL] int32, written
-    row_of_pair_ptr,  # [T, TOP_K] int32, written
+    pair_ptr,  # [4, T, TOP_K] int32: experts and ranks; rows are written
     x_ptr,  # [T, H] fp8
     x_scale_ptr,  # [H / 128, T] fp32
     out_ptr,  # [room, H] fp8, written
@@ -241,6 +240,7 @@ def gather_kernel(
     PDL: tl.constexpr,
 ):
     wait_for_predecessor(PDL)
+    expert_ptr, _, row_ptr, rank_ptr = pointers(pair_ptr, num_tokens * TOP_K)
     token = tl.program_id(0)
     local = tl.arange(0, BINS)
     count = tl.load(count_ptr + local, mask=local < E_LOCAL, other=0)
@@ -252,93 +252,67 @@ def gather_kernel(
     expert = tl.load(expert_ptr + token * TOP_K + slot, mask=slot < TOP_K, other=-1)
     rank = tl.load(rank_ptr + token * TOP_K + slot, mask=slot < TOP_K, other=0)
     row = tl.where(expert >= 0, tl.gather(first, tl.maximum(expert, 0), 0) + rank, -1)
-    tl.store(row_of_pair_ptr + token * TOP_K + slot, row, mask=slot < TOP_K)
+    tl.store(row_ptr + token * TOP_K + slot, row, mask=slot < TOP_K)
     if tl.max(row, 0) >= 0:
         values, scales = load_token(x_ptr, x_scale_ptr, num_tokens, H, WIDTH, BLOCKS)
-        store_token(values, scales, out_ptr, out_scale_ptr, row_of_pair_ptr, room, H, WIDTH, BLOCKS, TOP_K)
+        store_token(values, scales, out_ptr, out_scale_ptr, row_ptr, room, H, WIDTH, BLOCKS, TOP_K)
 
 
-def route_and_gather(logits, bias, x, x_scale, counts, local_expert_offset, routed_scaling_factor, rows, pdl):
-    """Route all tokens and copy them into the first GEMM's operand.
+def prepare_gather(rows, num_tokens, local_expert_offset, routed_scaling_factor, device):
+    """A function that routes all tokens and copies them into the first GEMM's operand.
 
-    Args:
-        logits [T, E] and bias [E] or None: as `route` takes them.
+    start(stream, logits, bias, x, x_scale, counts, ends, pairs, out, out_scale)
+        logits, bias: as `route` takes them; bias is any tensor with renorm routing.
         x: [T, H] float8_e4m3fn; x_scale: [H / 128, T] float32.
         counts: [E_local] int32 zeros; afterwards the experts' numbers of rows.
-        local_expert_offset, routed_scaling_factor: as `route` takes them.
-        rows: `arrange`'s, for T.
-        pdl: whether the kernels start before their predecessors end.
+        ends: [E_local] int32; afterwards where each expert's rows end, unless masked.
+        pairs: [4, T, TOP_K] int32 (pairs.py); experts, weights and rows are written.
+        out, out_scale: operand of depth H (grouped_gemm.py); rows that belong to no pair stay undefined.
 
-    Returns:
-        out [total, H] float8_e4m3fn; out_scale [total / room, H / 128, room] float32; row_of_pair [T, TOP_K] int32, -1
-        for an expert of another rank; layout [E_local] int32: `counts` where masked, else where each expert's rows
-        end; weight [T, TOP_K] float32. Rows that belong to no pair are undefined.
+    Args:
+        rows: `arrange`'s, for T.
+        local_expert_offset, routed_scaling_factor: as `route` takes them.
     """
-    (num_tokens, hidden), num_local_experts = x.shape, counts.shape[0]
-    blocks = hidden // BLOCK
-    pairs = (num_tokens, TOP_K)
-    int32 = dict(dtype=torch.int32, device=x.device)
-    expert, row_of_pair = torch.empty(pairs, **int32), torch.empty(pairs, **int32)
-    weight = torch.empty(pairs, dtype=torch.float32, device=x.device)
-    out = torch.empty(rows.total, hidden, dtype=x.dtype, device=x.device)
-    out_scale = torch.empty(rows.total // rows.room, blocks, rows.room, dtype=torch.float32, device=x.device)
+    blocks, pdl = HIDDEN_SIZE // BLOCK, device.type != "cpu"
+    grid, numbers = (num_tokens, 1, 1), (local_expert_offset, float(routed_scaling_factor))  # an int is another kernel
+    slots = 1 << (TOP_K - 1).bit_length()
     routing = dict(
-        E=logits.shape[1],
-        E_LOCAL=num_local_experts,
-        LANES=1 << (logits.shape[1] - 1).bit_length(),
+        E=NUM_EXPERTS,
+        E_LOCAL=NUM_LOCAL_EXPERTS,
+        LANES=1 << (NUM_EXPERTS - 1).bit_length(),
         NUM_GROUPS=NUM_GROUPS,
         KEPT_GROUPS=KEPT_GROUPS,
         TOP_K=TOP_K,
-        SLOTS=1 << (TOP_K - 1).bit_length(),
+        SLOTS=slots,
         RENORM=RENORM,
     )
-    copying = dict(H=hidden, WIDTH=1 << (hidden - 1).bit_length(), BLOCKS=1 << (blocks - 1).bit_length())
+    copying = dict(H=HIDDEN_SIZE, WIDTH=1 << (HIDDEN_SIZE - 1).bit_length(), BLOCKS=1 << (blocks - 1).bit_length())
     launch = dict(PDL=pdl, num_warps=1, launch_pdl=pdl)
-    factor = float(routed_scaling_factor)  # an int would make another kernel
-    bias = logits if RENORM else bias
     if rows.masked:
-        route_gather_kernel[(num_tokens,)](
-            logits,
-            bias,
-            expert,
-            weight,
-            counts,
-            row_of_pair,
-            x,
-            x_scale,
-            out,
-            out_scale,
-            local_expert_offset,
-            factor,
-            num_tokens,
-            rows.room,
-            **routing,
-            **copying,
-            **launch,
-        )
-        return out, out_scale, row_of_pair, counts, weight
-    rank, ends = torch.empty(pairs, **int32), torch.empty(num_local_experts, **int32)
-    route_count_kernel[(num_tokens,)](
-        logits, bias, expert, weight, counts, rank, local_expert_offset, factor, **routing, **launch
-    )
-    gather_kernel[(num_tokens,)](
-        expert,
-        rank,
-        counts,
-        ends,
-        row_of_pair,
-        x,
-        x_scale,
-        out,
-        out_scale,
-        num_tokens,
-        rows.room,
-        E_LOCAL=num_local_experts,
-        BINS=1 << (num_local_experts - 1).bit_length(),
+        numbers = (*numbers, num_tokens, rows.room)
+        route_gather = prepare(route_gather_kernel, device, grid, numbers, **routing, **copying, **launch)
+
+        def start(stream, logits, bias, x, x_scale, counts, ends, pairs, out, out_scale):
+            route_gather(stream, logits, bias, counts, pairs, x, x_scale, out, out_scale)
+
+        return start
+    route_count = prepare(route_count_kernel, device, grid, numbers, **routing, **launch)
+    gather = prepare(
+        gather_kernel,
+        device,
+        grid,
+        (num_tokens, rows.room),
+        E_LOCAL=NUM_LOCAL_EXPERTS,
+        BINS=1 << (NUM_LOCAL_EXPERTS - 1).bit_length(),
         TOP_K=TOP_K,
-        SLOTS=routing["SLOTS"],
+        SLOTS=slots,
         **copying,
         TILE=TILE,
         **launch,
     )
-    return out, out_scale, row_of_pair, ends, weight
+
+    def start(stream, logits, bias, x, x_scale, counts, ends, pairs, out, out_scale):
+        route_count(stream, logits, bias, counts, pairs)
+        gather(stream, counts, ends, pairs, x, x_scale, out, out_scale)
+
+    return start

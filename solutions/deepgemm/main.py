@@ -2,28 +2,16 @@
 
 Rows of experts of other ranks are never made. How rows lie is decided by T alone (rows.py), so the host never waits
 for the device. Every kernel may start before its predecessor ends (programmatic dependent launch) and waits for it.
-"""
 
-from functools import lru_cache
+With few tokens the host is slower than the device. So all that it can decide ahead it decides once for a kind of call
+(plan.py), and nothing is made before the launch that needs it.
+"""
 
 import torch
 
-from .combine_reset import combine_reset, combine_reset_kernel
 from .counters import counters, forget_counters
-from .gather import gather_kernel, route_and_gather, route_count_kernel, route_gather_kernel
 from .grouped_gemm import grouped_gemm
-from .kernels.check_inputs import check_inputs
-from .kernels.launch import launch_quickly
-from .rows import arrange
-from .swiglu_quant_rows import swiglu_quant_rows, swiglu_quant_rows_kernel
-
-launch_quickly(route_gather_kernel, route_count_kernel, gather_kernel, swiglu_quant_rows_kernel, combine_reset_kernel)
-
-
-@lru_cache
-def programs_of(device):
-    """Programs of swiglu_quant_rows on a device; few in the interpreter."""
-    return 8 * (torch.cuda.get_device_properties(device).multi_processor_count if device.type != "cpu" else 1)
+from .plan import plan_of
 
 
 def run(
@@ -59,8 +47,7 @@ def run(
         gemm2_weights_scale,
         output,
     )
-    check_inputs(tensors, local_expert_offset, routed_scaling_factor)
-    layer(tensors, local_expert_offset, routed_scaling_factor)
+    on_its_device(plan_of(tensors, local_expert_offset, routed_scaling_factor), tensors)
 
 
 def run_renorm(
@@ -75,27 +62,39 @@ def run_renorm(
 ):
     """As `run`, for definitions with renorm routing: bf16 logits, no bias, every expert local."""
     routed = (hidden_states, hidden_states_scale, gemm1_weights, gemm1_weights_scale, gemm2_weights)
-    check_inputs((routing_logits, *routed, gemm2_weights_scale, output))
-    layer((routing_logits, None, *routed, gemm2_weights_scale, output), 0, 1.0)
+    plan = plan_of((routing_logits, *routed, gemm2_weights_scale, output), 0, 1.0)
+    on_its_device(plan, (routing_logits, routing_logits, *routed, gemm2_weights_scale, output))
 
 
-def layer(tensors, local_expert_offset, routed_scaling_factor):
-    """Launch the layer. tensors: as check_inputs takes them, with routing_bias None where there is none."""
-    logits, bias, x, x_scale, w1, w1_scale, w2, w2_scale, output = tensors
-    num_tokens = x.shape[0]
-    if num_tokens == 0:
+def on_its_device(plan, tensors):
+    """Launch the layer, with the tensors' device as the current one. Most often it is, and switching takes time."""
+    device = tensors[0].device
+    if plan is None:  # no tokens
         return
-    rows, pdl = arrange(num_tokens), x.device.type != "cpu"
-    with torch.cuda.device_of(x):
-        counts = counters(x.device, w1.shape[0])
-        try:
-            x, x_scale, row_of_pair, layout, weight = route_and_gather(
-                logits, bias, x, x_scale, counts, local_expert_offset, routed_scaling_factor, rows, pdl
-            )
-            g = grouped_gemm(x, x_scale, w1, w1_scale, rows, layout)
-            h, h_scale = swiglu_quant_rows(g, row_of_pair, rows, programs_of(output.device), pdl)
-            y = grouped_gemm(h, h_scale, w2, w2_scale, rows, layout)
-            combine_reset(y, row_of_pair, weight, output, counts, pdl)
-        except BaseException:
-            forget_counters(output.device)
-            raise
+    if device.type != "cuda" or device.index == torch.cuda.current_device():
+        layer(plan, tensors, device)
+    else:
+        with torch.cuda.device(device):
+            layer(plan, tensors, device)
+
+
+def layer(plan, tensors, device):
+    """Launch the layer. tensors: as `run` takes them; routing_bias is any tensor where there is none."""
+    logits, bias, x, x_scale, w1, w1_scale, w2, w2_scale, output = tensors
+    rows = plan.rows
+    stream = torch._C._cuda_getCurrentRawStream(device.index) if device.type == "cuda" else 0
+    counts, ends = counters(device, stream)
+    layout = counts if rows.masked else ends
+    try:
+        pairs, a, a_scale = plan.pairs(), plan.x(), plan.x_scale()
+        plan.gather(stream, logits, bias, x, x_scale, counts, ends, pairs, a, a_scale)
+        g = plan.g()
+        grouped_gemm((a, a_scale), (w1, w1_scale), g, layout, rows)
+        h, h_scale = plan.h(), plan.h_scale()
+        plan.swiglu_quant_rows(stream, g, h, h_scale, pairs)
+        y = plan.y()
+        grouped_gemm((h, h_scale), (w2, w2_scale), y, layout, rows)
+        plan.combine_reset(stream, y, pairs, output, counts)
+    except BaseException:
+        forget_counters(device, stream)
+        raise

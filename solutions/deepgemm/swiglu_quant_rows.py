@@ -11,8 +11,10 @@ import torch
 import triton
 import triton.language as tl
 
-from .kernels.problem import TOP_K
+from .kernels.problem import INTERMEDIATE_SIZE, TOP_K
+from .pairs import pointers
 from .predecessor import wait_for_predecessor
+from .prepare import prepare
 
 BLOCK = 128
 
@@ -22,7 +24,7 @@ def swiglu_quant_rows_kernel(
     g_ptr,  # [total, 2 I] bf16
     h_ptr,  # [total, I] fp8, written
     h_scale_ptr,  # [total / room, I / 128, room] fp32, written
-    row_of_pair_ptr,  # [num_pairs] int32
+    pair_ptr,  # [4, num_pairs] int32
     num_pairs,
     room,
     I: tl.constexpr,  # noqa: E741
@@ -32,11 +34,12 @@ def swiglu_quant_rows_kernel(
 ):
     BLOCK: tl.constexpr = 128
     wait_for_predecessor(PDL)
+    _, _, row_ptr, _ = pointers(pair_ptr, num_pairs)
     group = tl.program_id(1) * GROUPS + tl.arange(0, GROUPS)
     column = group[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
     for first in range(tl.program_id(0) * PAIRS, num_pairs, tl.num_programs(0) * PAIRS):
         for at in range(PAIRS):
-            row = tl.load(row_of_pair_ptr + first + at)
+            row = tl.load(row_ptr + first + at)
             if row >= 0:
                 g_row = g_ptr + row.to(tl.int64) * (2 * I)
                 up = tl.load(g_row + column).to(tl.float32)
@@ -49,31 +52,21 @@ def swiglu_quant_rows_kernel(
                 tl.store(h_scale_ptr + block.to(tl.int64) * room + row % room, scale)
 
 
-def swiglu_quant_rows(g, row_of_pair, rows, programs, pdl):
-    """Activation and quantisation of the rows of pairs.
+def prepare_swiglu_quant_rows(rows, num_tokens, device):
+    """A function start(stream, g, h, h_scale, pairs): activation and quantisation of the rows of pairs.
 
-    Args:
-        g: [total, 2I] bfloat16, `up` columns first; I a multiple of 128.
-        row_of_pair: [T, TOP_K] int32, -1 where a pair has no row.
-        rows: `arrange`'s.
-        programs: upper bound on the programs that share the pairs.
-        pdl: whether the kernel starts before its predecessor ends.
-
-    Returns:
-        h [total, I] float8_e4m3fn, h_scale [total / room, I / 128, room] float32. Rows of no pair are undefined.
+    g: [..., 2I] bfloat16, `up` columns first; h and h_scale: an operand of depth I (grouped_gemm.py), of which rows of
+    no pair stay undefined; pairs: [4, T, TOP_K] int32 (pairs.py), of which rows are read. I is a multiple of 128.
     """
-    inter, num_pairs = g.shape[-1] // 2, row_of_pair.numel()
+    inter, num_pairs, pdl = INTERMEDIATE_SIZE, num_tokens * TOP_K, device.type != "cpu"
     groups = 8 if inter % (8 * BLOCK) == 0 else 4 if inter % (4 * BLOCK) == 0 else 2 if inter % (2 * BLOCK) == 0 else 1
-    h = torch.empty(rows.total, inter, dtype=torch.float8_e4m3fn, device=g.device)
-    h_scale = torch.empty(rows.total // rows.room, inter // BLOCK, rows.room, dtype=torch.float32, device=g.device)
+    programs = 8 * (torch.cuda.get_device_properties(device).multi_processor_count if pdl else 1)  # at most so many
     at_a_time = 1 if num_pairs <= programs else TOP_K
-    swiglu_quant_rows_kernel[(min(num_pairs // at_a_time, programs), inter // (groups * BLOCK))](
-        g,
-        h,
-        h_scale,
-        row_of_pair,
-        num_pairs,
-        rows.room,
+    return prepare(
+        swiglu_quant_rows_kernel,
+        device,
+        (min(num_pairs // at_a_time, programs), inter // (groups * BLOCK), 1),
+        (num_pairs, rows.room),
         I=inter,
         GROUPS=groups,
         PAIRS=at_a_time,
@@ -81,4 +74,3 @@ def swiglu_quant_rows(g, row_of_pair, rows, programs, pdl):
         num_warps=4,
         launch_pdl=pdl,
     )
-    return h, h_scale

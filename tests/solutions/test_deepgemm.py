@@ -183,11 +183,19 @@ def test_gather_is_its_plain_statement(load, monkeypatch, masked):
     gather = sys.modules[f"{main.__package__}.gather"]
     route_ref = sys.modules[f"{main.__package__}.kernels.route"].route_ref
     (logits, bias, x, x_scale, *_), _ = inputs("small", 13)
-    rows = main.arrange(13)
+    rows = sys.modules[f"{main.__package__}.rows"].arrange(13)
     expert, weight = route_ref(logits, bias, OFFSET, FACTOR, 32)
     wanted = gather.gather_ref(x, x_scale, expert, 32, rows)
-    counts = torch.zeros(32, dtype=torch.int32)
-    *found, found_weight = gather.route_and_gather(logits, bias, x, x_scale, counts, OFFSET, FACTOR, rows, False)
+    counts, ends = torch.zeros(2, 32, dtype=torch.int32)
+    product, pairs = (sys.modules[f"{main.__package__}.{name}"] for name in ("grouped_gemm", "pairs"))
+    out, out_scale = (allocate() for allocate in product.operand(rows, x.shape[1], x.device))
+    of_pairs = pairs.pairs_of(13, x.device)()
+    start = gather.prepare_gather(rows, 13, OFFSET, FACTOR, x.device)
+    start(0, logits, bias, x, x_scale, counts, ends, of_pairs, out, out_scale)
+    by_column = out_scale.view(-1, rows.room, x_scale.shape[0]).transpose(1, 2)
+    _, found_weight, found_row_of_pair, _ = of_pairs
+    found = out.view(rows.total, -1), by_column, found_row_of_pair, counts if rows.masked else ends
+    found_weight = found_weight.view(torch.float32)
     order, found_order = wanted[2].argsort(-1), found[2].argsort(-1)  # routing lists a token's experts as it likes
     row, found_row = wanted[2].gather(1, order).long(), found[2].gather(1, found_order).long()
     assert torch.equal(row, found_row), "the interpreter runs tokens in order"
@@ -216,14 +224,13 @@ def test_captures_and_threads_have_counters_of_their_own(load, monkeypatch):
     main, _ = load("small")
     module = sys.modules[f"{main.__package__}.counters"]
     cuda, at = mock.Mock(type="cuda", index=0), {"stream": 7, "capture": None}
-    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: at["stream"], raising=False)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: at["capture"] is not None)
     monkeypatch.setattr(module, "_capture_number", lambda stream: at["capture"])
-    monkeypatch.setattr(module, "_zeros", lambda device, count: torch.zeros(count, dtype=torch.int32))
+    monkeypatch.setattr(module, "_new", lambda device: [])
 
     def of(**where):
         at.update(where)
-        return module.counters(cuda, 3)
+        return module.counters(cuda, at["stream"])
 
     eager = of()
     with ThreadPoolExecutor(1) as pool:
@@ -233,6 +240,63 @@ def test_captures_and_threads_have_counters_of_their_own(load, monkeypatch):
     everyone = [eager, other_thread, first, second, of(stream=8, capture=2), of(capture=None)]
     assert len({id(counts) for counts in everyone}) == len(everyone)
     assert of(stream=7) is eager
+
+
+def test_a_known_kind_of_call_lets_no_other_pass(load):
+    """A user would miss: tensors that kernels were not written for, let through because an earlier call was right."""
+    main, _ = load("small")
+    given, output = inputs("small", 5)
+    good = [*given[:8], output]
+    plan = main.plan_of(tuple(good), OFFSET, FACTOR)
+    assert main.plan_of(tuple(tensor.clone() for tensor in good), OFFSET, FACTOR) is plan, "other addresses, same kind"
+    longer, _ = inputs("small", 6)
+    shifted = torch.empty(output.numel() + 1, dtype=output.dtype)[1:].view_as(output)
+    bad = [
+        (0, good[0].double()),
+        (0, longer[0]),
+        (1, None),
+        (2, good[2].t().contiguous().t()),
+        (3, good[3].tolist()),
+        (4, good[4].to("meta")),
+        (6, good[6][:-1]),
+        (8, shifted),
+    ]
+    for at, value in bad:
+        with pytest.raises(ValueError):
+            main.plan_of((*good[:at], value, *good[at + 1 :]), OFFSET, FACTOR)
+    for offset, factor in ((float(OFFSET), FACTOR), ([OFFSET], FACTOR), (250, FACTOR), (OFFSET, None), (OFFSET, True)):
+        with pytest.raises(ValueError):
+            main.plan_of(tuple(good), offset, factor)
+    assert main.plan_of(tuple(good), OFFSET + 1, FACTOR) is not plan, "an offset is part of the launches"
+    assert main.plan_of(tuple(good), OFFSET, FACTOR) is plan
+
+
+def test_later_launches_take_the_tensors_of_their_call(load, monkeypatch):
+    """A user would miss: results written to the tensors of an earlier call, or a profiler that is told of no launch."""
+    main, _ = load("small")
+    prepare = sys.modules[f"{main.__package__}.prepare"]
+    quick, ordinary = mock.Mock(), mock.Mock()
+    kernel = mock.MagicMock(params=[mock.Mock(is_constexpr=name.isupper()) for name in ("a_ptr", "n", "B", "A")])
+    for parameter, name in zip(kernel.params, ("a_ptr", "n", "B", "A"), strict=True):
+        parameter.name = name
+    kernel.__getitem__.return_value = ordinary
+    monkeypatch.setattr(prepare.launch, "SUPPORTED", True)
+    monkeypatch.setattr(prepare.launch, "_launcher", lambda compiled: (quick, ("function",)))
+    first, second, third = (torch.empty(4) for _ in range(3))
+    settings = dict(A="a", B="b", num_warps=4)
+    start = prepare.prepare(kernel, first.device, (7, 2, 1), (9,), **settings)
+    start("stream", first)
+    ordinary.assert_called_once_with(first, 9, **settings)
+    start("stream", second)
+    quick.assert_called_once_with(7, 2, 1, "stream", "function", second.data_ptr(), 9, "b", "a")
+    prepare.prepare(kernel, first.device, (8, 2, 1), (10,), **settings)("other", third)
+    quick.assert_called_with(8, 2, 1, "other", "function", third.data_ptr(), 10, "b", "a")
+    assert ordinary.call_count == 1, "another T needs no new kernel"
+    prepare.prepare(kernel, first.device, (8, 2, 1), (10,), **settings | {"A": "c"})("other", third)
+    assert ordinary.call_count == 2, "other constexprs do"
+    monkeypatch.setattr(prepare.launch, "hooked", lambda: True)
+    start("stream", second)
+    assert ordinary.call_count == 3 and quick.call_count == 2
 
 
 def test_no_tokens_are_no_launch(load):
@@ -292,13 +356,12 @@ def test_our_calls_fit_the_signatures(load, release):
         setattr(sys.modules["deep_gemm"], function, call)
     product = importlib.reload(sys.modules[f"{main.__package__}.grouped_gemm"])
     rows = sys.modules[f"{main.__package__}.rows"].Rows
-    (_, _, x, _, w, w_scale, *_), _ = inputs("small", 1)
+    (_, _, _, _, w, w_scale, *_), _ = inputs("small", 1)
     layout = torch.ones(32, dtype=torch.int32)
-    for masked, room in ((True, TILE), (False, 32 * TILE)):
-        total = 32 * TILE
-        x = torch.empty(total, w.shape[2], dtype=w.dtype)
-        x_scale = torch.empty(total // room, w_scale.shape[2], room)
-        product.grouped_gemm(x, x_scale, w, w_scale, rows(masked, room, total, 7), layout)
+    for masked, room, shape in ((True, TILE, (32, TILE)), (False, 32 * TILE, (32 * TILE,))):
+        form = rows(masked, room, 32 * TILE, shape, 7)
+        a = tuple(allocate() for allocate in product.operand(form, w.shape[2], w.device))
+        product.grouped_gemm(a, (w, w_scale), product.result(form, w.shape[1], w.device)(), layout, form)
     masked, contiguous = bound["fp8_m_grouped_gemm_nt_masked"], bound["m_grouped_fp8_gemm_nt_contiguous"]
     assert masked["masked_m"] is contiguous["grouped_layout"] is layout
     assert masked["expected_m"] == contiguous["expected_m_for_psum_layout"] == 7
