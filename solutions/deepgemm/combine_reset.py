@@ -3,7 +3,8 @@
 As the shared combine (whose plain statement is this one's too), over all columns at once, but for the counters, which
 nobody reads any more, and for its start before gemm2 has ended.
 
-Map of the kernel: one program a (token, BLOCK columns); program 0 of the tokens zeroes the counters.
+Map of the kernel: one program a (token, BLOCK columns), which reads rows and weights of all its experts at once and
+branches over those that are elsewhere: most are. Program 0 of the tokens zeroes the counters.
 """
 
 import triton
@@ -23,6 +24,7 @@ def combine_reset_kernel(
     count_ptr,  # [E_LOCAL] int32, zeroed
     H: tl.constexpr,
     TOP_K: tl.constexpr,
+    SLOTS: tl.constexpr,  # TOP_K, or the next power of two
     BLOCK: tl.constexpr,
     E_LOCAL: tl.constexpr,
     BINS: tl.constexpr,  # E_LOCAL, or the next power of two
@@ -33,13 +35,16 @@ def combine_reset_kernel(
     token = tl.program_id(0)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < H
+    slot = tl.arange(0, SLOTS)
+    rows = tl.load(row_ptr + token * TOP_K + slot, mask=slot < TOP_K, other=-1)
+    weights = tl.load(weight_ptr + token * TOP_K + slot, mask=slot < TOP_K, other=0.0)
     total = tl.zeros((BLOCK,), tl.float32)
     for k in tl.static_range(TOP_K):
-        row = tl.load(row_ptr + token * TOP_K + k)
-        weight = tl.load(weight_ptr + token * TOP_K + k)
-        local = inside & (row >= 0)
-        y = tl.load(y_ptr + row.to(tl.int64) * H + column, mask=local, other=0.0)
-        total += tl.where(local, y.to(tl.float32) * weight, 0.0)
+        row = tl.max(tl.where(slot == k, rows, -1), 0)
+        if row >= 0:
+            weight = tl.sum(tl.where(slot == k, weights, 0.0), 0)
+            y = tl.load(y_ptr + row.to(tl.int64) * H + column, mask=inside, other=0.0)
+            total += y.to(tl.float32) * weight
     tl.store(output_ptr + token.to(tl.int64) * H + column, total.to(tl.bfloat16), mask=inside)
     if token + tl.program_id(1) == 0:
         local_expert = tl.arange(0, BINS)
@@ -53,7 +58,7 @@ def prepare_combine_reset(num_tokens, device):
     bfloat16, all of it written; counts: [E_local] int32.
     """
     pdl = device.type != "cpu"
-    block = 512
+    block, warps = (512, 4) if num_tokens <= 64 else (1024, 1)  # for few tokens more programs, for many more loads each
     return prepare(
         combine_reset_kernel,
         device,
@@ -61,10 +66,11 @@ def prepare_combine_reset(num_tokens, device):
         (),
         H=HIDDEN_SIZE,
         TOP_K=TOP_K,
+        SLOTS=1 << (TOP_K - 1).bit_length(),
         BLOCK=block,
         E_LOCAL=NUM_LOCAL_EXPERTS,
         BINS=1 << (NUM_LOCAL_EXPERTS - 1).bit_length(),
         PDL=pdl,
-        num_warps=4 if num_tokens <= 64 else 1,  # for few tokens the shortest, for many as many loads as can be
+        num_warps=warps,
         launch_pdl=pdl,
     )

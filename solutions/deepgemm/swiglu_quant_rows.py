@@ -60,7 +60,7 @@ def prepare_swiglu_quant_rows(rows, num_tokens, device):
     """
     inter, num_pairs, pdl = INTERMEDIATE_SIZE, num_tokens * TOP_K, device.type != "cpu"
     groups = 8 if inter % (8 * BLOCK) == 0 else 4 if inter % (4 * BLOCK) == 0 else 2 if inter % (2 * BLOCK) == 0 else 1
-    programs = 8 * (torch.cuda.get_device_properties(device).multi_processor_count if pdl else 1)  # at most so many
+    programs = 16 * (torch.cuda.get_device_properties(device).multi_processor_count if pdl else 1)  # at most so many
     at_a_time = 1 if num_pairs <= programs else TOP_K
     return prepare(
         swiglu_quant_rows_kernel,

@@ -42,13 +42,16 @@ struct Division {
     shared_tile = shares ? alone * ctas + sharing_cta : -1;
 
     const int slices = chunks * kSlices;
-    rounds = slices / ctas, left = slices % ctas;
-    // They go first to the CTAs without columns, as many as those finish before the others reach gemm2's last chunk but
-    // one, whose bytes are kColumnTile * kInter for each; a slice is kUnitRows * kHidden. What still is left goes to
-    // the others, one each, to the last of them first: these may have fewer columns.
+    // The CTAs without columns take more slices than the others, as many as they finish before the others reach gemm2's
+    // last chunk but one, whose bytes are kColumnTile * kInter for each; a slice is kUnitRows * kHidden.
     const int with_columns = alone > 0 ? ctas : tiles.shared * splits, without = ctas - with_columns;
     const int early = (chunks / splits - 2) * (kColumnTile * kInter) / (kUnitRows * kHidden);
-    const int rest = left - without * (early > 1 ? early : 1), others = rest > 0 ? rest : 0;
+    const int taken = without * (early > 1 ? early : 1);
+    const int shared = slices > taken ? slices - taken : 0;  // by all; of full rounds as many as there are
+    rounds = shared / ctas < slices / ctas && shared % ctas ? shared / ctas + 1 : shared / ctas;
+    left = slices - rounds * ctas;
+    // What then still is left goes to the others, one each, to the last of them first: these may have fewer columns.
+    const int others = left > taken ? left - taken : 0;
     if (cta >= with_columns) first_left = others + cta - with_columns, left_distance = without;
     else first_left = with_columns - 1 - cta < others ? with_columns - 1 - cta : -1, left_distance = left;
   }
