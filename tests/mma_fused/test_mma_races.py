@@ -16,7 +16,7 @@ RACE = "ThreadSanitizer: data race"
 BARRIERS = {
     "a stage is read": (TMA, "weights.cuh", "    __syncwarp();\n    load(stage);", "    load(stage);"),
     "other lanes' copies": (CP_ASYNC, "weights.cuh", "    __syncwarp();  // the other lanes' copies\n", ""),
-    "parts are read": (TMA, "sum_over_warps.cuh", "(buffer + 1) % kPartBuffers", "0"),
+    "parts are read": (TMA, "sum_over_warps.cuh", "  __syncthreads();  // the parts before are read\n", ""),
     "h before its signal": (TMA, "gemm1_swiglu.cuh", "    named_barrier_sync(kBarStored, kTogether);\n", ""),
     "sums of a warp": (TMA, "gemm2_combine.cuh", "  __syncwarp();  // in the next chunk a token has other lanes\n", ""),
     "row maxima": (TMA, "gemm1_swiglu.cuh", "  named_barrier_sync(kBarAmax, kMTiles * kWarp);\n", ""),

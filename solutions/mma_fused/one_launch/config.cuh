@@ -17,5 +17,3 @@ constexpr bool kTma = MMA_FUSED_TMA, kCvt = MMA_FUSED_CVT;
 
 constexpr int kWarps = MMA_FUSED_SMEM_KIB >= 163 ? 8 : 4;
 constexpr int kStages = 2;  // of 8 KiB, of each warp
-// 2 KiB a warp each. With one, all warps wait for those that sum up.
-constexpr int kPartBuffers = MMA_FUSED_SMEM_KIB == 163 ? 1 : 2;

@@ -12,7 +12,7 @@
 // full[warp][stage]    lane 0 + the unit's bytes         the warp, parity of the     weights by TMA before their reads
 //                                                        passes over the stages
 // __syncwarp           the warp                          the warp                    stage read, then loaded again
-// __syncthreads        all threads                       all threads                 parts written, and read two tiles ago
+// __syncthreads        all threads                       all threads                 parts written, read, written again
 // kBarAmax             128: warps 0..3                   warps 0..3                  row maxima of a slice
 // kBarStored           160: warps 0..3 and the last one  the last warp               h of a slice before its signal
 //
@@ -71,9 +71,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   __syncthreads();
   WeightStream weights(s, maps, args);
   zero_sums(args, s.division);
-  int buffer = 0;  // of sum_over_warps
-  gemm1_swiglu(s, args, weights, buffer);
-  gemm2_combine(s, args, weights, buffer);
+  gemm1_swiglu(s, args, weights);
+  gemm2_combine(s, args, weights);
 
   // The last CTA to finish leaves the counters at zero for the next launch; no CTA reads them any more.
   __syncthreads();

@@ -63,7 +63,7 @@ struct Routing {
 
 struct Smem {
   uint8_t stages[kWarps][kStages][kUnitBytes];  // first: the swizzle counts rows from multiples of 1024 bytes
-  float4 parts[kPartBuffers][kWarps][kMTiles][kWarp];  // each warp's sums of one tile of 8 rows, as MMA has them
+  float4 parts[kWarps][kMTiles][kWarp];  // each warp's sums of one tile of 8 rows, as MMA has them
   float amax[kMTiles][kMmaN];
   uint64_t full[kWarps][kStages];  // mbarriers
   Chunk chunk[kMaxChunks];

@@ -127,7 +127,7 @@ __device__ __forceinline__ void store_h(Smem& s, const FusedArgs& args, int firs
 
 template <int kTiles>
 __device__ __forceinline__ void gemm1_swiglu_slice(Smem& s, const FusedArgs& args, WeightStream& weights,
-                                                   const Slice& of, const Slice& next, XAhead& ahead, int& buffer) {
+                                                   const Slice& of, const Slice& next, XAhead& ahead) {
   const int warp = weights.warp, lane = weights.lane;
   const Chunk& chunk = of.chunk;
   float row_weight[kTiles][2] = {};  // for warps 0 to 3: of rows 2 t and 2 t + 1 of each tile
@@ -149,7 +149,7 @@ __device__ __forceinline__ void gemm1_swiglu_slice(Smem& s, const FusedArgs& arg
 #pragma unroll
   for (int n = 0; n < kTiles; n++) {
     if (kMmaN * n >= chunk.rows) break;
-    const float4 sum = sum_over_warps(s, acc[n], warp, lane, buffer);
+    const float4 sum = sum_over_warps(s, acc[n], warp, lane);
     if (warp < kMTiles) store_h(s, args, chunk.first_row + kMmaN * n, of.slice, sum, row_weight[n], warp, lane);
   }
 }
@@ -167,7 +167,7 @@ __device__ __forceinline__ void signal_slice(unsigned* slices_stored, int warp, 
 }
 
 // All of this CTA's slices.
-__device__ __forceinline__ void gemm1_swiglu(Smem& s, const FusedArgs& args, WeightStream& weights, int& buffer) {
+__device__ __forceinline__ void gemm1_swiglu(Smem& s, const FusedArgs& args, WeightStream& weights) {
   XAhead ahead;
   for (int item = 0, at, next_at; (at = s.division.slice(item)) >= 0; item++) {
     const Slice of(s, at), next(s, (next_at = s.division.slice(item + 1)) >= 0 ? next_at : at);
@@ -175,8 +175,8 @@ __device__ __forceinline__ void gemm1_swiglu(Smem& s, const FusedArgs& args, Wei
       ahead.load_weight_scales(args, of, weights.warp, weights.lane);
       ahead.load_tiles(s, args, of.chunk, weights.warp, 0);
     }
-    if (of.chunk.rows <= 8) gemm1_swiglu_slice<1>(s, args, weights, of, next, ahead, buffer);
-    else gemm1_swiglu_slice<2>(s, args, weights, of, next, ahead, buffer);
+    if (of.chunk.rows <= 8) gemm1_swiglu_slice<1>(s, args, weights, of, next, ahead);
+    else gemm1_swiglu_slice<2>(s, args, weights, of, next, ahead);
     signal_slice(&args.scratch->slices_stored[at / kSlices], weights.warp, weights.lane);
   }
 }

@@ -111,7 +111,7 @@ __device__ __forceinline__ void gemm2_tile(const FusedArgs& args, WeightStream& 
 template <int kTiles>
 __device__ __forceinline__ void gemm2_combine_tile(Smem& s, const FusedArgs& args, WeightStream& weights,
                                                    const Chunk& chunk, const Chunk& next, bool next_ready,
-                                                   float w_scale, HAhead& ahead, float* slab, int& buffer) {
+                                                   float w_scale, HAhead& ahead, float* slab) {
   const int warp = weights.warp, g = weights.lane / 4, t = weights.lane % 4;
   // For warps 0 to 3: of rows 2 t and 2 t + 1 of a tile the sums so far of columns 16 warp + g and the eighth after it.
   const auto exists = [&](int n, int p) { return warp < kMTiles && kMmaN * n + 2 * t + p < chunk.rows; };
@@ -133,7 +133,7 @@ __device__ __forceinline__ void gemm2_combine_tile(Smem& s, const FusedArgs& arg
 #pragma unroll
   for (int n = 0; n < kTiles; n++) {
     if (kMmaN * n >= chunk.rows) break;
-    const float4 added = sum_over_warps(s, acc[n], warp, weights.lane, buffer);
+    const float4 added = sum_over_warps(s, acc[n], warp, weights.lane);
     if (exists(n, 0))
       __stcg(sums(n, 0), before[n][0][0] + added.x), __stcg(sums(n, 0) + 8, before[n][0][1] + added.z);
     if (exists(n, 1))
@@ -172,7 +172,7 @@ __device__ __forceinline__ void zero_sums(const FusedArgs& args, const Division&
   __syncthreads();
 }
 
-__device__ __forceinline__ void gemm2_combine(Smem& s, const FusedArgs& args, WeightStream& weights, int& buffer) {
+__device__ __forceinline__ void gemm2_combine(Smem& s, const FusedArgs& args, WeightStream& weights) {
   const Division& division = s.division;
   const auto load_weight_scale = [&](HAhead& ahead, int chunk, int place) {
     ahead.load_weight_scale(args, s.chunk[chunk].expert, division.column_tile(place), weights.warp, weights.lane);
@@ -192,8 +192,8 @@ __device__ __forceinline__ void gemm2_combine(Smem& s, const FusedArgs& args, We
     if (more) load_weight_scale(ahead, n, place);
     loaded = more && n < ready;
     const Chunk next = s.chunk[more ? n : 0];
-    if (chunk.rows <= 8) gemm2_combine_tile<1>(s, args, weights, chunk, next, loaded, w_scale, ahead, slab, buffer);
-    else gemm2_combine_tile<2>(s, args, weights, chunk, next, loaded, w_scale, ahead, slab, buffer);
+    if (chunk.rows <= 8) gemm2_combine_tile<1>(s, args, weights, chunk, next, loaded, w_scale, ahead, slab);
+    else gemm2_combine_tile<2>(s, args, weights, chunk, next, loaded, w_scale, ahead, slab);
   }
   __syncthreads();  // sums are stored
   for (int place = 0; place < division.alone; place++)

@@ -4,20 +4,17 @@
 #include "fused_layer.cuh"
 
 // For all threads. A lane of warp m < 4 receives the values of its place in tile m; other warps nothing of meaning, and
-// may go on. buffer: 0 before the launch's first call, which the calls change.
-__device__ __forceinline__ float4 sum_over_warps(Smem& s, const float (&acc)[kMTiles][4], int warp, int lane,
-                                                 int& buffer) {
-  if (kPartBuffers == 1) __syncthreads();  // the sums before are read; with two, the barrier of the call between says so
-  auto& parts = s.parts[buffer];
-  buffer = (buffer + 1) % kPartBuffers;
+// may go on.
+__device__ __forceinline__ float4 sum_over_warps(Smem& s, const float (&acc)[kMTiles][4], int warp, int lane) {
+  __syncthreads();  // the parts before are read
 #pragma unroll
-  for (int m = 0; m < kMTiles; m++) parts[warp][m][lane] = make_float4(acc[m][0], acc[m][1], acc[m][2], acc[m][3]);
+  for (int m = 0; m < kMTiles; m++) s.parts[warp][m][lane] = make_float4(acc[m][0], acc[m][1], acc[m][2], acc[m][3]);
   __syncthreads();
   float4 sum = make_float4(0, 0, 0, 0);
   if (warp < kMTiles) {
 #pragma unroll
     for (int w = 0; w < kWarps; w++) {
-      const float4 part = parts[w][warp][lane];
+      const float4 part = s.parts[w][warp][lane];
       sum.x += part.x, sum.y += part.y, sum.z += part.z, sum.w += part.w;
     }
   }
