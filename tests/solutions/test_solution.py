@@ -201,7 +201,7 @@ def test_small_workloads_of_the_other_definitions(layer, geometry, quick, record
 
 
 @at(*OTHERS)
-@pytest.mark.parametrize("num_tokens", [1, 64, 256, 1024])
+@pytest.mark.parametrize("num_tokens", [slow(1), 64, slow(256), slow(1024)])  # the traces have more
 def test_workloads_of_every_definition(layer, geometry, num_tokens, records, record_property):
     """A user would miss: a wrong answer at the sizes of another model."""
     root, all_records = records(geometry)
