@@ -3,11 +3,13 @@
 import sys
 
 import pytest
+import torch
 from harness import cli
 from harness.core import paths
 from harness.core.provenance import Provenance
 from harness.core.schema import add_line, read_jsonl
 from harness.report.blocks import generation as report
+from harness.served import generation
 from harness.served.deepseek_v3 import BF16
 from harness.served.generation_record import Head, Line
 
@@ -59,6 +61,26 @@ def test_without_transformers_it_is_asked_for(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "transformers", None)
     assert cli.main(["generate"]) == 2
     assert "pip install 'transformers>=5.12'" in capsys.readouterr().err
+
+
+def test_a_graph_that_computes_something_else_is_told_from_a_step_that_does():
+    """A reader would miss: whether the graph, or the step that it was captured from, is to be looked into."""
+    step = torch.randn(8, 1, 50, generator=torch.Generator().manual_seed(0)).bfloat16()
+    rounded, other, broken = step.clone(), step.clone(), step.clone()
+    rounded[5] *= 1.01
+    other[2:4, 0, 7] += 3
+    broken[1, 0, 0] = torch.nan
+    generation.check_replay([rounded, step], [step, rounded])
+    far = "2 of 8 tokens differ, 2 beyond rounding, by up to 3"
+    same = "0 of 8 tokens differ, 0 beyond rounding, by up to 0"
+    with pytest.raises(ValueError, match=f"captured from: {far}; .* without a graph: {same}; of two replays: {same}"):
+        generation.check_replay([other, other], [step, step])
+    with pytest.raises(ValueError, match=f"captured from: {same}; .* without a graph: {same}; of two replays: {far}"):
+        generation.check_replay([step, other], [step, step])
+    with pytest.raises(ValueError, match=f"^the step itself is not repeatable: .*: {far}$"):
+        generation.check_replay([step, step], [other, step])
+    with pytest.raises(ValueError, match="captured from: 1 of 8 tokens differ, 1 beyond rounding, by up to nan"):
+        generation.check_replay([broken, step], [step, step])
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import torch
 
@@ -79,15 +80,54 @@ def decode_in_place(model: Model, batch: int, context: int) -> Step:
 
 
 def decode_graph(model: Model, batch: int, context: int) -> Step:
-    """The replay of one such step as a CUDA graph. Raises whatever forbids capture, and where its logits differ."""
+    """The replay of one such step as a CUDA graph. Raises whatever forbids capture, and as `check_replay` does."""
     step = decode_in_place(model, batch, context)
-    for _ in range(3):
-        want = step().clone()
+    step()
+    eager = [step().clone() for _ in range(2)]
     torch.cuda.synchronize()
     replay = capture(step)
-    if not torch.allclose(replay(), want, rtol=0.1, atol=0.1):  # a sum's order may differ from call to call
-        raise ValueError("logits of the graph are not those of the step that it was captured from")
+    check_replay([replay().clone() for _ in range(2)], eager)
     return replay
+
+
+def check_replay(graph: list[torch.Tensor], eager: list[torch.Tensor]) -> None:
+    """Raise ValueError where a graph's logits are not those of the step that it was captured from; says how far apart.
+
+    graph, eager: logits [batch, 1, vocabulary] of two replays, of two steps without a graph. Where the two steps are
+    apart the step itself is at fault.
+    """
+    apart, steps, replays = difference(graph[0], eager[1]), difference(*eager), difference(*graph)
+    if steps.far:
+        raise ValueError(f"the step itself is not repeatable: logits of two steps without a graph: {steps}")
+    if apart.far or replays.far:
+        raise ValueError(
+            f"logits of the graph are not those of the step that it was captured from: {apart}; "
+            f"of two steps without a graph: {steps}; of two replays: {replays}"
+        )
+
+
+class Difference(NamedTuple):
+    """Of `tokens`, changed: in any bit; far: by more than another order of sums explains. most: NaN where one is."""
+
+    tokens: int
+    changed: int
+    far: int
+    most: float
+
+    def __str__(self) -> str:
+        return f"{self.changed} of {self.tokens} tokens differ, {self.far} beyond rounding, by up to {self.most:.3g}"
+
+
+def difference(got: torch.Tensor, want: torch.Tensor) -> Difference:
+    """By token, of logits [batch, 1, vocabulary]."""
+    got, want = got.flatten(0, -2), want.flatten(0, -2)
+    far = ~torch.isclose(got, want, rtol=0.1, atol=0.1)
+    return Difference(
+        tokens=len(want),
+        changed=int((got != want).any(-1).sum()),
+        far=int(far.any(-1).sum()),
+        most=(got.float() - want.float()).abs().max().item(),
+    )
 
 
 PHASES = {"prefill": prefill, "decode": decode, "decode graph": decode_graph}
