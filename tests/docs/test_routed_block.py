@@ -42,7 +42,7 @@ def test_latency_is_set_against_the_other_form(shown):
 def test_nothing_is_compared_across_conditions(shown, changes):
     """A reader would miss: a ratio of two protocols, tolerances or GPUs."""
     text = shown([*measured(INSIDE, 1.0), *measured(ROUTED, 0.98, **changes)])
-    assert text.startswith("No solution is recorded in both forms")
+    assert text.startswith("No solution's current source is recorded in both forms")
 
 
 def test_a_solution_of_one_form_has_no_column(shown):

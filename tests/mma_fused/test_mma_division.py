@@ -89,9 +89,11 @@ def test_no_cta_has_much_more_than_another(divide, geometry, ctas, chunks):
         assert max(work.values()) == alone * chunks + rest
 
 
-@pytest.mark.parametrize("ctas", [132, 142, 148, 160, 170, 188])  # more than column tiles
+@pytest.mark.parametrize(  # more CTAs than column tiles; the last CTA's time over the mean
+    ("ctas", "most"), [(132, 1.03), (142, 1.06), (148, 1.06), (160, 1.06), (170, 1.06), (188, 1.07)]
+)
 @pytest.mark.parametrize("chunks", [24, 31, 40])
-def test_ctas_without_columns_take_more_slices(divide, ctas, chunks):
+def test_ctas_without_columns_take_more_slices(divide, ctas, most, chunks):
     """A user would miss: a fifth of the time on a GPU of 188 SMs, of which 76 would idle in gemm2."""
     slices, tiles = divide("full", ctas, chunks)
     columns_of = Counter(cta for cta, *_ in tiles)
@@ -106,4 +108,4 @@ def test_ctas_without_columns_take_more_slices(divide, ctas, chunks):
     for cta, _, _, chunk in tiles:
         ends[cta] = max(ends[cta], h_at[chunk]) + 16
     assert max(ends.values()) == max(units[cta] for cta in columns_of), "a CTA waits for h"
-    assert max(ends.values()) <= 1.08 * sum(units.values()) / ctas
+    assert max(ends.values()) <= most * sum(units.values()) / ctas

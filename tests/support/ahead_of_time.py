@@ -146,7 +146,7 @@ def compile_all(run, architecture, token_counts, gpu):
         kernel = jit_run(self, *args, grid=grid, warmup=True, **kwargs)
         if kernel.hash not in seen:
             seen.add(kernel.hash)
-            registers, stack, local = resources(kernel.asm["cubin"])
+            registers, stack, _ = resources(kernel.asm["cubin"])
             ptx = kernel.asm["ptx"]
             constants = {n: v for n, v in kwargs.items() if n in self.arg_names and n.isupper()}
             found.append(
@@ -158,7 +158,6 @@ def compile_all(run, architecture, token_counts, gpu):
                     "shared": kernel.metadata.shared,
                     "registers": registers,
                     "stack": stack,
-                    "local": local,
                     "reloads": reloads(kernel.asm["cubin"]),
                     "wgmma": "wgmma.mma_async" in ptx,
                     "block_scaled_mma": "tcgen05.mma" in ptx and ".block_scale" in ptx,

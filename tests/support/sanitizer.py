@@ -18,7 +18,7 @@ TOOLS["racecheck"] += ("--racecheck-report", "hazard")
 
 
 def errors(options, script, library, layers):
-    """How many errors the tool reports, and the end of what was said; each of the layers must be right all the same."""
+    """How many errors the tool reports, and the end of what was said. layers: that must be right; None for any."""
     toolkit = find_toolkit()
     tool = toolkit and toolkit / "bin" / "compute-sanitizer"
     if tool is None or not tool.exists():
@@ -32,7 +32,7 @@ def errors(options, script, library, layers):
         timeout=LIMIT_S,
     )
     said = done.stdout + done.stderr
-    assert done.stdout.count(RIGHT) == layers, said[-6000:]
+    assert layers is None or done.stdout.count(RIGHT) == layers, said[-6000:]
     summary = re.search(r"SUMMARY: .*?(\d+) errors", said)
     assert summary, said[-6000:]
     return int(summary.group(1)), said[-6000:]

@@ -30,7 +30,7 @@ def times(head: Head, lines: list[Line]) -> Table:
     names = [BF16, *head.sources]
 
     def cell(line: Line, bf16: Line) -> str:
-        if not line.ms:
+        if line.error or not line.ms:
             return "failed"
         ratio = f" ({min(bf16.ms) / min(line.ms):.2f}x)" if bf16.ms and line is not bf16 else ""
         return f"{min(line.ms):.3f}{ratio}"

@@ -48,7 +48,7 @@ def block(found: Comparison) -> str:
     """Markdown: one row per layer, a column for each solution that is recorded in both forms."""
     of = ratios(found)
     if not of:
-        return f"No solution is recorded in both forms on {MEASURED_ON} with the sources as they are."
+        return f"No solution's current source is recorded in both forms, in one protocol, on {MEASURED_ON}."
     names = sorted({solution for solution, _ in of})
     rows = [[layer.name, *(cell(of.get((name, layer.definition))) for name in names)] for layer in layers()]
     caption = "Latency over that with the router inside, least and most; in brackets how many T"
