@@ -8,13 +8,14 @@ from solutions.kernels.build_library import build_library
 
 KERNEL = ("--kernel-name", "kernel_substring=fused_layer")
 CONFIGURATIONS = [(227, 1, 1), (163, 0, 0)]
+LAYERS = len(small.COUNTS)
 # racecheck does not follow bar.arrive, and then not the __syncthreads after it: here, those that arrive wait, too
 ARRIVE, WAIT = "named_barrier_arrive(kBarStored, kTogether);", "named_barrier_sync(kBarStored, kTogether);"
 
 pytestmark = pytest.mark.slow
 
 
-def errors(tool, configuration, change=lambda text: text, layers=len(small.COUNTS)):
+def errors(tool, configuration, change=lambda text: text, layers=LAYERS):
     """change: of gemm1_swiglu.cuh. layers: as sanitizer.errors takes them."""
     sources = small.stage_sources("full", small.LAYERS["ds"])
     sources["gemm1_swiglu.cuh"] = change(sources["gemm1_swiglu.cuh"])
