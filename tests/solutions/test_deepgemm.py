@@ -272,7 +272,7 @@ def test_a_known_kind_of_call_lets_no_other_pass(load):
 
 
 def test_later_launches_take_the_tensors_of_their_call(load, monkeypatch):
-    """A user would miss: results written to the tensors of an earlier call, or a profiler that is told of no launch."""
+    """A user would miss: results in the output tensor of an earlier call, or kernels that a profiler does not list."""
     main, _ = load("small")
     prepare = sys.modules[f"{main.__package__}.prepare"]
     quick, ordinary = mock.Mock(), mock.Mock()

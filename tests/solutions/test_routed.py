@@ -8,6 +8,7 @@ import sys
 import pytest
 import torch
 from flashinfer_bench.compile import BuilderRegistry
+from harness.evaluation.calling import random_fp8
 from harness.evaluation.tolerances import TOLERANCES, matched_ratios
 from harness.operators import catalogue
 from harness.packing import eligibility, manifest, pack
@@ -220,9 +221,7 @@ def whole_weights():
     experts, hidden, inter = of["num_local_experts"], of["hidden_size"], of["intermediate_size"]
 
     def with_scale(rows, columns):
-        weight = torch.empty(experts, rows, columns, dtype=torch.float8_e4m3fn, device=DEVICE)
-        for one in weight:
-            one.copy_(torch.randn(rows, columns, generator=random, device=DEVICE))
+        weight = random_fp8((experts, rows, columns), DEVICE, random)
         return weight, 0.03 * torch.rand(experts, rows // 128, columns // 128, generator=random, device=DEVICE)
 
     return *with_scale(2 * inter, hidden), *with_scale(hidden, inter)
