@@ -4,6 +4,7 @@ DeepGEMM compiles a kernel when it first meets its tile, which it chooses by the
 what routing gives. Its SM90 kernels wait for their predecessor themselves, so they may be launched early.
 """
 
+import threading
 from functools import partial
 
 import torch
@@ -16,6 +17,7 @@ except (ImportError, OSError) as error:  # its library is linked against one rel
     ) from error
 
 deep_gemm.set_pdl(True)
+_calling = threading.Lock()  # its calls let Python's lock go, and its table of compiled kernels has none
 
 
 def operand(rows, depth, device):
@@ -47,9 +49,16 @@ def grouped_gemm(a, b, out, layout, rows):
     Raises:
         RuntimeError: DeepGEMM refuses the operands, or cannot compile its kernel.
     """
-    if rows.masked:
-        deep_gemm.fp8_m_grouped_gemm_nt_masked(a, b, out, layout, rows.expected)
-    else:
-        deep_gemm.m_grouped_fp8_gemm_nt_contiguous(
-            a, b, out, layout, use_psum_layout=True, expected_m_for_psum_layout=rows.expected
-        )
+    with _calling:
+        if rows.masked:
+            deep_gemm.fp8_m_grouped_gemm_nt_masked(a, b, out, layout, rows.expected)
+        else:
+            deep_gemm.m_grouped_fp8_gemm_nt_contiguous(
+                a,
+                b,
+                out,
+                layout,
+                use_psum_layout=True,
+                ensure_zero_padding=False,  # nobody reads rows of no pair
+                expected_m_for_psum_layout=rows.expected,
+            )

@@ -9,7 +9,7 @@ import torch
 
 from .kernels import launch
 
-_launchers = {}  # (kernel, device, constexprs and options) -> launch function, and its arguments before the kernel's
+_launchers = {}  # (kernel, device, constexprs and options) -> launch function, its arguments before and after
 
 
 def prepare(kernel, device, grid, numbers, **settings):
@@ -25,18 +25,18 @@ def prepare(kernel, device, grid, numbers, **settings):
     handle of the current stream.
     """
     key = (kernel, device, *settings.values())
-    launcher = constexprs = None
+    launcher = None
 
     def start(stream, *tensors):
-        nonlocal launcher, constexprs
-        if launcher is None and key in _launchers:
-            launcher, constexprs = _launchers[key]
+        nonlocal launcher
+        if launcher is None:
+            launcher = _launchers.get(key)
         if launcher is None or launch.hooked():  # or: a profiler that wants to hear of each launch
             compiled = kernel[grid](*tensors, *numbers, **settings)
             if launch.SUPPORTED and (found := launch._launcher(compiled)):
-                _launchers[key] = found, [settings[p.name] for p in kernel.params if p.is_constexpr]
+                _launchers[key] = *found, [settings[p.name] for p in kernel.params if p.is_constexpr]
             return
-        function, before = launcher
+        function, before, constexprs = launcher
         function(*grid, stream, *before, *map(torch.Tensor.data_ptr, tensors), *numbers, *constexprs)
 
     return start

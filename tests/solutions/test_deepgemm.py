@@ -69,7 +69,9 @@ def stand_in(calls):
         for e, count in enumerate(masked_m.tolist()):
             d[e, :count] = multiply(x[e, :count], x_scale[e, :count], w[e], w_scale[e])
 
-    def contiguous(a, b, d, grouped_layout, use_psum_layout=False, expected_m_for_psum_layout=None):
+    def contiguous(
+        a, b, d, grouped_layout, use_psum_layout=False, ensure_zero_padding=True, expected_m_for_psum_layout=None
+    ):
         check(a, b, d, grouped_layout)
         assert use_psum_layout
         (x, x_scale), (w, w_scale) = a, b
