@@ -9,6 +9,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from .kernels.launch import launch_quickly
 from .load import load_kernel
+from .overlap import overlap
 
 _KERNEL = load_kernel()
 _NAMES = set(_KERNEL.arg_names)
@@ -39,8 +40,10 @@ _OFF = {
 }
 _OPTIONAL = _DEFAULTS | {name: value for name, value in _OFF.items() if name in _NAMES}
 
-# Its memory of launches does not tell a call with TMA from one without: tiles.py never gives both the same tile.
+# Its memory of launches does not tell a call with descriptors from one without: their top_k, a constexpr, must differ.
 launch_quickly(_KERNEL)
+if "USE_GDC" in _NAMES:  # else it does not wait for its predecessor
+    overlap(_KERNEL)
 
 
 def grouped_product(x, x_scale, scale_strides, weights, weights_scale, permutation, config, tma):
@@ -90,7 +93,7 @@ def grouped_product(x, x_scale, scale_strides, weights, weights_scale, permutati
         stride_bse=weights_scale.stride(0),
         stride_bsk=1,
         stride_bsn=weights_scale.stride(1),
-        top_k=permutation.row_of_pair.shape[1],
+        top_k=1 if tma else permutation.row_of_pair.shape[1],  # pairs of a row of x
         group_n=BLOCK,
         group_k=BLOCK,
         compute_type=tl.bfloat16,
@@ -98,6 +101,8 @@ def grouped_product(x, x_scale, scale_strides, weights, weights_scale, permutati
         **_OPTIONAL,
         **config,
     )
+    if "USE_GDC" in _NAMES:  # SGLang's own rule for letting its successor start
+        values |= dict(USE_GDC=x.device.type != "cpu", GDC_EARLY=permutation.row_of_pair.shape[0] <= 512)
     grid = (permutation.tile_expert.shape[0] * triton.cdiv(columns, block_n),)
     _KERNEL[grid](*[values.pop(name) for name in _ORDINARY], **values)
     return out

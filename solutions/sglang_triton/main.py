@@ -6,23 +6,23 @@ TMA, as SGLang does on an H200.
 
 import torch
 
+from .combine_rows import combine_rows, combine_rows_kernel
 from .grouped_product import grouped_product
 from .kernels.check_inputs import check_inputs
-from .kernels.combine import combine, combine_kernel
-from .kernels.gpu_of import gpu_of
 from .kernels.launch import launch_quickly
 from .kernels.permute import count_kernel, permute, place_kernel
-from .kernels.replay import replayed
 from .kernels.route import route, route_kernel
-from .kernels.swiglu_quant import swiglu_quant, swiglu_quant_kernel
+from .overlap import overlap, replayed_or_captured
+from .swiglu_quant_rows import swiglu_quant_rows, swiglu_quant_rows_kernel
 from .tiles import choose_configs
 
-launch_quickly(route_kernel, count_kernel, place_kernel, swiglu_quant_kernel, combine_kernel)
+launch_quickly(route_kernel, count_kernel, place_kernel, swiglu_quant_rows_kernel, combine_rows_kernel)
+overlap(swiglu_quant_rows_kernel, combine_rows_kernel)
 
 MAX_Y_BYTES = 900_000_000  # bound on the second product, the largest scratch; wider ones are made in column slices
 
 
-@replayed
+@replayed_or_captured
 def run(
     routing_logits,
     routing_bias,
@@ -59,7 +59,7 @@ def run(
     layer(tensors, local_expert_offset, routed_scaling_factor)
 
 
-@replayed
+@replayed_or_captured
 def run_renorm(
     routing_logits,
     hidden_states,
@@ -90,7 +90,7 @@ def layer(tensors, local_expert_offset, routed_scaling_factor):
         block_m = first_config["BLOCK_SIZE_M"]
         permutation = permute(expert, num_local_experts, block_m, padding=pairs)
         g = grouped_product(x, x_scale, (1, num_tokens), w1, w1_scale, permutation, first_config, tma=False)
-        h, h_scale = swiglu_quant(g, permutation, block_m, 8 * gpu_of(x.device).multiprocessors)
+        h, h_scale = swiglu_quant_rows(g, permutation)
         del g  # its memory serves y
         blocks, rows = hidden // 128, h.shape[0]
         slices = next(n for n in range(1, blocks + 1) if blocks % n == 0 and rows * hidden // n * 2 <= MAX_Y_BYTES)
@@ -100,5 +100,5 @@ def layer(tensors, local_expert_offset, routed_scaling_factor):
             scale_slice = w2_scale[:, first // 128 : (first + width) // 128]
             strides = h_scale.stride()
             y = grouped_product(h, h_scale, strides, w2_slice, scale_slice, permutation, second_config, tma=True)
-            combine(y, permutation.row_of_pair, weight, output, first)
+            combine_rows(y, permutation.row_of_pair, weight, output, first)
             del y  # before the next is made

@@ -1,0 +1,81 @@
+"""swiglu_quant_rows: h = silu(gate) * up in FP8 of the rows that are no padding, scales as SGLang's kernel reads them.
+
+As the shared swiglu_quant (whose plain statement is this one's too), but for padding rows, which stay undefined, and
+for its start before gemm1 has ended.
+
+Map of the kernel: programs stride over rows; each knows the next row's pair before it needs it. A program takes up to 8
+blocks of 128 columns, so amax and scale are reductions inside it.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from .kernels.gpu_of import gpu_of
+from .predecessor import wait_for_predecessor
+
+BLOCK = 128
+PROGRAMS = 8  # of a multiprocessor and 8 blocks, at most
+
+
+@triton.jit(do_not_specialize=["num_pairs"])
+def swiglu_quant_rows_kernel(
+    g_ptr,  # [rows, 2 I] bf16
+    h_ptr,  # [rows, I] fp8, written
+    h_scale_ptr,  # [rows, I / 128] fp32, written
+    pair_of_row_ptr,  # [rows] int32
+    num_rows_ptr,
+    num_pairs,
+    I: tl.constexpr,  # noqa: E741
+    GROUPS: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    BLOCK: tl.constexpr = 128
+    wait_for_predecessor(PDL)
+    group = tl.program_id(1) * GROUPS + tl.arange(0, GROUPS)
+    column = group[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
+    num_rows = tl.load(num_rows_ptr)
+    pair = tl.load(pair_of_row_ptr + tl.program_id(0))
+    for row in range(tl.program_id(0), num_rows, tl.num_programs(0)):
+        following = row + tl.num_programs(0)
+        next_pair = tl.load(pair_of_row_ptr + following, mask=following < num_rows, other=num_pairs)
+        if pair < num_pairs:
+            g_row = g_ptr + tl.cast(row, tl.int64) * (2 * I)
+            up = tl.load(g_row + column).to(tl.float32)
+            gate = tl.load(g_row + I + column).to(tl.float32)
+            h = gate / (1.0 + tl.exp(-gate)) * up
+            amax = tl.max(tl.abs(h), 1)
+            scale = tl.where(amax > 0, amax / 448.0, 1.0)
+            tl.store(h_ptr + tl.cast(row, tl.int64) * I + column, (h / scale[:, None]).to(tl.float8e4nv))
+            tl.store(h_scale_ptr + row * (I // BLOCK) + group, scale)
+        pair = next_pair
+
+
+def swiglu_quant_rows(g, permutation):
+    """Activation and quantisation.
+
+    Args:
+        g: [rows, 2I] bfloat16, `up` columns first; I a multiple of 128.
+        permutation: `permute`'s result, padded with the number of pairs.
+
+    Returns:
+        h [rows, I] float8_e4m3fn, h_scale [rows, I/128] float32; undefined for rows without a pair.
+    """
+    rows, double_inter = g.shape
+    inter = double_inter // 2
+    groups = 8 if inter % (8 * BLOCK) == 0 else 1
+    h = torch.empty(rows, inter, dtype=torch.float8_e4m3fn, device=g.device)
+    h_scale = torch.empty(rows, inter // BLOCK, dtype=torch.float32, device=g.device)
+    swiglu_quant_rows_kernel[(min(rows, PROGRAMS * gpu_of(g.device).multiprocessors), inter // (groups * BLOCK))](
+        g,
+        h,
+        h_scale,
+        permutation.pair_of_row,
+        permutation.num_rows,
+        permutation.row_of_pair.numel(),
+        I=inter,
+        GROUPS=groups,
+        PDL=g.device.type != "cpu",
+        num_warps=4,
+    )
+    return h, h_scale
