@@ -13,13 +13,15 @@ from .kernels.launch import launch_quickly
 from .kernels.permute import count_kernel, permute, place_kernel
 from .kernels.route import route, route_kernel
 from .overlap import overlap, replayed_or_captured
+from .rest_product import rest_product_kernel
 from .swiglu_quant_rows import swiglu_quant_rows, swiglu_quant_rows_kernel
-from .tiles import choose_configs
+from .tiles import choose_configs, usual_tiles
 
-launch_quickly(route_kernel, count_kernel, place_kernel, swiglu_quant_rows_kernel, combine_rows_kernel)
-overlap(swiglu_quant_rows_kernel, combine_rows_kernel)
+launch_quickly(route_kernel, count_kernel, place_kernel)
+launch_quickly(rest_product_kernel, swiglu_quant_rows_kernel, combine_rows_kernel)
+overlap(rest_product_kernel, swiglu_quant_rows_kernel, combine_rows_kernel)
 
-MAX_Y_BYTES = 900_000_000  # bound on the second product, the largest scratch; wider ones are made in column slices
+MAX_Y_BYTES = 2_000_000_000  # bound on the second product, the largest scratch; wider ones are made in column slices
 
 
 @replayed_or_captured
@@ -86,10 +88,14 @@ def layer(tensors, local_expert_offset, routed_scaling_factor):
     with torch.cuda.device_of(x):
         expert, weight = route(logits, bias, local_expert_offset, routed_scaling_factor, num_local_experts)
         pairs = expert.numel()
-        first_config, second_config = choose_configs(pairs / logits.shape[1], inter)
+        first_config, second_config, by_tma = choose_configs(pairs / logits.shape[1], inter)
         block_m = first_config["BLOCK_SIZE_M"]
         permutation = permute(expert, num_local_experts, block_m, padding=pairs)
-        g = grouped_product(x, x_scale, (1, num_tokens), w1, w1_scale, permutation, first_config, tma=False)
+        most = permutation.tile_expert.shape[0]
+        tiles = usual_tiles(pairs, num_local_experts / logits.shape[1], num_local_experts, block_m, most)
+
+        form = dict(config=first_config, tiles=tiles, x_in_order=False, weights_by_tma=by_tma)
+        g = grouped_product(x, x_scale, (1, num_tokens), w1, w1_scale, permutation, **form)
         h, h_scale = swiglu_quant_rows(g, permutation)
         del g  # its memory serves y
         blocks, rows = hidden // 128, h.shape[0]
@@ -98,7 +104,7 @@ def layer(tensors, local_expert_offset, routed_scaling_factor):
         for first in range(0, hidden, width):
             w2_slice = w2[:, first : first + width]
             scale_slice = w2_scale[:, first // 128 : (first + width) // 128]
-            strides = h_scale.stride()
-            y = grouped_product(h, h_scale, strides, w2_slice, scale_slice, permutation, second_config, tma=True)
+            form = dict(config=second_config, tiles=tiles, x_in_order=True, weights_by_tma=True)
+            y = grouped_product(h, h_scale, h_scale.stride(), w2_slice, scale_slice, permutation, **form)
             combine_rows(y, permutation.row_of_pair, weight, output, first)
             del y  # before the next is made

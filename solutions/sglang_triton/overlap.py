@@ -14,9 +14,10 @@ from .kernels.replay import replayed
 
 
 def overlap(*kernels):
-    """Let later captured launches of these kernels overlap their predecessors. They are named to `launch_quickly` first.
+    """Let later captured launches of these kernels overlap their predecessors.
 
-    Of a launch with constexprs that no launch outside a capture had, the first is a plain one.
+    They are named to `launch_quickly` first. Of launches of a kind that there was none of outside a capture, the first
+    is a plain one.
     """
     for kernel in kernels:
         if launch.SUPPORTED and isinstance(kernel, triton.JITFunction):
@@ -24,7 +25,7 @@ def overlap(*kernels):
 
 
 def _overlapping_run(kernel, plain_run):
-    """`plain_run`, which returns a compiled kernel for the first launch of its kind, but for launches of known kinds."""
+    """`plain_run`, but for captured launches; it returns the compiled kernel at the first launch of a kind."""
     ordinary = [p for p in kernel.params if not p.is_constexpr]
     constexprs = [p.name for p in kernel.params if p.is_constexpr]
     integers = [

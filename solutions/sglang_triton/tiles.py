@@ -6,20 +6,34 @@ expert gets as many rows: their rows per expert, not their token counts, are wha
 those of the tables up to 2048 wants, and shallower where a tile has few steps.
 """
 
+MANY_TILES = 256  # without rows: 8192 programs of gemm1 and 14336 of gemm2, of DeepSeek-V3's layer
+
 
 def choose_configs(rows_per_expert, intermediate_size):
-    """Keywords of SGLang's kernel for the two products; they share BLOCK_SIZE_M, since they share the order of rows.
+    """Keywords of SGLang's kernel for the two products, and whether the first reads its weights by TMA.
+
+    The products share BLOCK_SIZE_M, since they share the order of rows.
 
     rows_per_expert: T * top_k / num_experts, the mean over all experts.
     """
     most_stages = max(2, intermediate_size // 256)  # half of the steps of the second product
     if rows_per_expert <= 4:
-        return _config(16, 64, 1, 5), _config(16, 128, 1, min(4, most_stages))
+        return _config(16, 64, 1, 5), _config(16, 128, 1, min(4, most_stages)), False
     if rows_per_expert <= 12:
-        return _config(16, 128, 32, 4), _config(16, 128, 64, min(4, most_stages))
-    if rows_per_expert <= 24:
-        return _config(32, 128, 1, 5), _config(32, 128, 16, min(4, most_stages))
-    return _config(64, 128, 1, 4), _config(64, 128, 16, min(3, most_stages))
+        return _config(16, 128, 32, 4), _config(16, 128, 64, min(4, most_stages)), False
+    if rows_per_expert <= 48:
+        return _config(32, 128, 1, 5), _config(32, 128, 16, min(4, most_stages)), rows_per_expert > 24
+    # By pointer, 64 x 128 takes 204 registers a thread, and a multiprocessor holds two programs; by TMA 168, and three.
+    return _config(64, 128, 16, 3), _config(64, 128, 16, min(3, most_stages)), True
+
+
+def usual_tiles(pairs, share, num_local_experts, block_m, most):
+    """Tiles of twice the rows that this rank would get if routing were even; `most`, if that is not far beyond.
+
+    share: of all experts, those that are local; most: upper bound on the tiles of any routing.
+    """
+    usual = int(2 * share * pairs) // block_m + num_local_experts
+    return usual if most - usual >= MANY_TILES else most
 
 
 def _config(block_m, block_n, group, num_stages):

@@ -12,9 +12,9 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import ahead_of_time
 import pytest
@@ -36,6 +36,9 @@ from solutions.flashinfer_cutlass import arguments as cutlass
 from solutions.flashinfer_cutlass import build as cutlass_build
 from solutions.flashinfer_cutlass.dequantise import dequantise, dequantise_ref
 from solutions.flashinfer_trtllm import arguments as trtllm
+from solutions.kernels import permute
+from solutions.kernels.combine import combine_ref
+from solutions.kernels.swiglu_quant import swiglu_quant_ref
 
 # of Triton's interpreter, thousands of times
 pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")
@@ -471,14 +474,143 @@ def test_what_a_newer_sglang_adds_keeps_its_default(module, tmp_path, monkeypatc
     assert product._ORDINARY == ["a_ptr", "N"]
 
 
-def test_sglangs_two_products_are_launches_of_their_own(module):
-    """A user would miss: the second product through the launcher of the first, which was compiled without TMA."""
+def test_sglangs_two_products_share_the_order_of_rows(module):
+    """A user would miss: rows padded to one tile and multiplied by another."""
     tiles = module("sglang_triton", "tiles")
     for intermediate in (384, 512, 768, 1536, 2048):
-        for rows_per_expert in (0.03, 4, 4.1, 12, 12.1, 24, 24.1, 32, 500):
-            first, second = tiles.choose_configs(rows_per_expert, intermediate)
-            assert first != second and first.keys() == second.keys(), (rows_per_expert, intermediate)
+        for rows_per_expert in (0.03, 4, 4.1, 12, 12.1, 24, 24.1, 48, 48.1, 500):
+            first, second, _ = tiles.choose_configs(rows_per_expert, intermediate)
+            assert first.keys() == second.keys(), (rows_per_expert, intermediate)
             assert first["BLOCK_SIZE_M"] == second["BLOCK_SIZE_M"], (rows_per_expert, intermediate)
+
+
+def test_sglangs_launches_with_and_without_descriptors_are_told_apart(module, tmp_path, monkeypatch):
+    """A user would miss: the second product through the launcher of the first, which was compiled without TMA."""
+    folder = tmp_path / "sglang" / "kernels/ops/moe"
+    folder.mkdir(parents=True)
+    (tmp_path / "sglang" / "__init__.py").touch()
+    (folder / "fused_moe_triton_kernels.py").write_text(SGLANG_STAND_IN)
+    monkeypatch.delitem(sys.modules, "sglang", raising=False)
+    importlib.invalidate_caches()
+    product = module("sglang_triton", "grouped_product")
+    launched = []
+
+    class Kernel:
+        def __getitem__(self, grid):
+            return lambda *ordinary, **keywords: launched.append((grid, keywords))
+
+    monkeypatch.setattr(product, "_KERNEL", Kernel())
+    config, _, _ = module("sglang_triton", "tiles").choose_configs(100, 512)
+    int32 = partial(torch.zeros, dtype=torch.int32)
+    permutation = permute.Permutation(int32(9, 8), int32(192), int32(3), int32(1), int32(1), None)
+    x, scale = torch.empty(192, 512, dtype=torch.float8_e4m3fn), torch.empty(192, 4)
+    weights, weights_scale = torch.empty(2, 256, 512, dtype=torch.float8_e4m3fn), torch.empty(2, 2, 4)
+    for in_order in (False, True):
+        operands = (x, scale, scale.stride(), weights, weights_scale, permutation)
+        product.grouped_product(*operands, config, tiles=3, x_in_order=in_order, weights_by_tma=True)
+    (grid, first), (_, second) = launched
+    assert grid == (6,)
+    assert (first["top_k"], second["top_k"]) == (8, 1), "a constexpr, and so part of what a launch is known by"
+
+
+@pytest.mark.parametrize(
+    ("share", "num_tokens"), [(1 / 8, 1), (1 / 8, 4096), (1 / 8, 16384), (1 / 16, 16384), (1, 16384)]
+)
+def test_usual_tiles_hold_twice_the_usual_rows(module, share, num_tokens):
+    """A user would miss: times of our own kernel shown as SGLang's, or thousands of programs without a tile."""
+    tiles = module("sglang_triton", "tiles")
+    pairs, local, block_m = num_tokens * 8, int(256 * share), 64
+    most = permute.max_tiles(num_tokens, 8, local, block_m)
+    usual = tiles.usual_tiles(pairs, share, local, block_m, most)
+    assert usual == most or usual < most / 3, "a launch more, for programs that hardly matter"
+    assert usual >= min(most, int(2 * share * pairs) // block_m + local)
+
+
+@pytest.mark.parametrize("in_order", [False, True])
+@pytest.mark.parametrize("first_tile", [0, 2])
+def test_the_rest_of_sglangs_product_is_multiplied(module, in_order, first_tile):
+    """A user would miss: a rank that gets more than twice its share of the rows."""
+    rest = module("sglang_triton", "rest_product")
+    torch.manual_seed(0)
+    top_k, block_m, columns, depth = 4, 16, 256, 384
+    expert = torch.randint(-1, 3, (21, top_k), dtype=torch.int32, device=DEVICE)
+    permutation = permute.permute_ref(expert, 3, block_m, padding=expert.numel())
+    rows = len(permutation.pair_of_row)
+    token = (permutation.pair_of_row // top_k).clamp(max=20).long()
+    x = torch.randn(21, depth, device=DEVICE).to(torch.float8_e4m3fn)
+    x_scale = torch.randn(depth // 128, 21, device=DEVICE).t()
+    w = torch.randn(3, 2 * columns, depth, device=DEVICE).to(torch.float8_e4m3fn)[:, columns:]
+    w_scale = torch.randn(3, 2 * columns // 128, depth // 128, device=DEVICE)[:, columns // 128 :]
+    if in_order:
+        x, x_scale = x[token], x_scale[token].contiguous()
+    out = torch.full((rows, columns), torch.nan, dtype=torch.bfloat16, device=DEVICE)
+    operands = (x, x_scale, x_scale.stride(), w, w_scale, permutation)
+    rest.rest_product(*operands, block_m, first_tile, in_order, out)
+    whole_x = x.float() * x_scale.repeat_interleave(128, 1)
+    whole_w = w.float() * w_scale.repeat_interleave(128, 1).repeat_interleave(128, 2)
+    for row in range(int(permutation.num_rows)):
+        if permutation.pair_of_row[row] == expert.numel() or row < first_tile * block_m:
+            assert out[row].isnan().all()
+            continue
+        of = whole_x[row if in_order else token[row]]
+        want = whole_w[permutation.tile_expert[row // block_m]] @ of
+        assert (out[row].float() - want).norm() < 0.01 * want.norm()
+
+
+@pytest.mark.parametrize("num_tokens", [9, 70])
+def test_sglangs_lean_stages_are_the_shared_ones(module, num_tokens):
+    """A user would miss: rows of padding read, or rows of other ranks weighed in."""
+    swiglu, combine = (module("sglang_triton", name) for name in ("swiglu_quant_rows", "combine_rows"))
+    torch.manual_seed(0)
+    expert = torch.randint(-1, 5, (num_tokens, 8), dtype=torch.int32, device=DEVICE)
+    expert[0] = -1
+    permutation = permute.permute_ref(expert, 5, 16, padding=expert.numel())
+    rows = permutation.row_of_pair[expert >= 0].long()
+    g = torch.full((len(permutation.pair_of_row), 512), torch.nan, dtype=torch.bfloat16, device=DEVICE)
+    g[rows] = torch.randn(len(rows), 512, device=DEVICE).bfloat16()
+    h, scale = swiglu.swiglu_quant_rows(g, permutation)
+    want_h, want_scale = swiglu_quant_ref(g[rows])
+    torch.testing.assert_close(scale[rows], want_scale)
+    assert (h[rows].float() - want_h.float()).abs().max() <= 32, "more than one step of FP8 at its largest"
+
+    weight = torch.rand(num_tokens, 8, device=DEVICE)
+    outputs = [torch.full((num_tokens, 1536), torch.nan, dtype=torch.bfloat16, device=DEVICE) for _ in range(2)]
+    y = torch.full((len(permutation.pair_of_row), 1280), torch.nan, dtype=torch.bfloat16, device=DEVICE)
+    y[rows] = torch.randn(len(rows), 1280, device=DEVICE).bfloat16()
+    combine.combine_rows(y, permutation.row_of_pair, weight, outputs[0], 256)
+    combine_ref(y, permutation.row_of_pair, weight, outputs[1], 256)
+    torch.testing.assert_close(*outputs, equal_nan=True, rtol=0.01, atol=0.01)
+    assert not outputs[0][0, 256:].any(), "a token without a local expert is zero"
+
+
+def test_captured_launches_overlap_once_their_kind_is_known(module, monkeypatch):
+    """A user would miss: what a graph gains, or a graph without it because no launch is ever known."""
+    overlap = module("sglang_triton", "overlap")
+    captured, plain, started = [False], [], []
+    monkeypatch.setattr(overlap.torch.cuda, "is_current_stream_capturing", lambda: captured[0])
+    monkeypatch.setattr(overlap.torch._C, "_cuda_getDevice", lambda: 0, raising=False)
+    monkeypatch.setattr(overlap.torch._C, "_cuda_getCurrentRawStream", lambda device: 77, raising=False)
+    before = ("function", False, False, None, None, "packed", None, None, None)
+    monkeypatch.setattr(overlap.launch, "_launcher", lambda compiled: (lambda *given: started.append(given), before))
+
+    def first_returns_the_kernel(*args, **keywords):
+        plain.append(args)
+        return "compiled" if len(plain) == 1 else None
+
+    names = ("x_ptr", "number", "free")
+    parameters = [SimpleNamespace(name=n, is_constexpr=False, do_not_specialize=n == "free") for n in names]
+    parameters.append(SimpleNamespace(name="SIZE", is_constexpr=True, do_not_specialize=False))
+    run = overlap._overlapping_run(SimpleNamespace(params=parameters), first_returns_the_kernel)
+    captured[0] = True
+    for number, free in ((16, 1), (32, 2), (33, 2)):  # 33 is no multiple of 16, as the others are
+        run("x", number, free, grid=(5, 6), warmup=False, SIZE=8)
+    assert plain == [("x", 16, 1), ("x", 33, 2)]
+    ((*grid, stream, function, cooperative, overlapping, _, _, _, _, _, _, x, number, free, size),) = started
+    assert (grid, stream, function, cooperative, overlapping) == ([5, 6, 1], 77, "function", False, True)
+    assert (x, number, free, size) == ("x", 32, 2, 8)
+    captured[0] = False
+    run("x", 32, 2, grid=(5,), warmup=False, SIZE=8)
+    assert len(started) == 1 and len(plain) == 3
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -500,7 +632,7 @@ def test_sglangs_kernel_gives_the_definitions_answer(module, geometry):
 @pytest.mark.slow
 def test_sglangs_stages_compile_for_sm_90(tmp_path):
     """A user would miss: the first call at some token count dies in the compiler."""
-    kernels = ahead_of_time.compiled("sglang_triton", "full", "sm_90", (1, 300, 500, 2000), tmp_path)
+    kernels = ahead_of_time.compiled("sglang_triton", "full", "sm_90", (1, 300, 1000, 4096), tmp_path)
     assert {kernel["kernel"] for kernel in kernels} == set(manifest.read_manifest("sglang_triton").stages)
     room = ahead_of_time.SHARED_MEMORY["sm_90"]
     assert not [kernel for kernel in kernels if kernel["shared"] > room or kernel["reloads"]]
