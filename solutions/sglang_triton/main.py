@@ -11,15 +11,17 @@ from .grouped_product import grouped_product
 from .kernels.check_inputs import check_inputs
 from .kernels.launch import launch_quickly
 from .kernels.permute import count_kernel, permute, place_kernel
+from .kernels.problem import TOP_K
 from .kernels.route import route, route_kernel
 from .overlap import overlap, replayed_or_captured
 from .rest_product import rest_product_kernel
+from .route_one import route_one, route_one_kernel
 from .swiglu_quant_rows import swiglu_quant_rows, swiglu_quant_rows_kernel
 from .tiles import choose_configs, usual_tiles
 
-launch_quickly(route_kernel, count_kernel, place_kernel)
-launch_quickly(rest_product_kernel, swiglu_quant_rows_kernel, combine_rows_kernel)
-overlap(rest_product_kernel, swiglu_quant_rows_kernel, combine_rows_kernel)
+OVERLAPPING = route_one_kernel, rest_product_kernel, swiglu_quant_rows_kernel, combine_rows_kernel
+launch_quickly(route_kernel, count_kernel, place_kernel, *OVERLAPPING)
+overlap(*OVERLAPPING)
 
 MAX_Y_BYTES = 2_000_000_000  # bound on the second product, the largest scratch; wider ones are made in column slices
 
@@ -86,11 +88,15 @@ def layer(tensors, local_expert_offset, routed_scaling_factor):
         return
     num_local_experts, _, inter = w2.shape
     with torch.cuda.device_of(x):
-        expert, weight = route(logits, bias, local_expert_offset, routed_scaling_factor, num_local_experts)
-        pairs = expert.numel()
+        pairs = num_tokens * TOP_K
         first_config, second_config, by_tma = choose_configs(pairs / logits.shape[1], inter)
         block_m = first_config["BLOCK_SIZE_M"]
-        permutation = permute(expert, num_local_experts, block_m, padding=pairs)
+        routing = logits, bias, local_expert_offset, routed_scaling_factor, num_local_experts
+        if num_tokens == 1:
+            weight, permutation = route_one(*routing, block_m)
+        else:
+            expert, weight = route(*routing)
+            permutation = permute(expert, num_local_experts, block_m, padding=pairs)
         most = permutation.tile_expert.shape[0]
         tiles = usual_tiles(pairs, num_local_experts / logits.shape[1], num_local_experts, block_m, most)
 

@@ -526,6 +526,23 @@ def test_usual_tiles_hold_twice_the_usual_rows(module, share, num_tokens):
     assert usual >= min(most, int(2 * share * pairs) // block_m + local)
 
 
+@pytest.mark.parametrize("geometry", SMALL)
+def test_routing_one_token_is_routing_and_sorting_it(module, geometry):
+    """A user would miss: rows of a decode step at batch 1, which has a launch of its own."""
+    one = module("sglang_triton", "route_one", geometry)
+    route, sort = (module("sglang_triton", f"kernels.{name}", geometry) for name in ("route", "permute"))
+    for seed in range(3):
+        (logits, bias, *_, w2, _, _), *scalars = inputs(geometry, num_tokens=1, device=DEVICE, seed=seed)
+        expert, want_weight = route.route(logits, bias, *scalars, len(w2))
+        want = sort.permute(expert, len(w2), 16, padding=expert.numel())
+        weight, found = one.route_one(logits, bias, *scalars, len(w2), 16)
+        tiles, rows = int(want.num_tiles), int(want.num_rows)
+        assert rows > 0 and torch.equal(weight, want_weight)
+        used = {"pair_of_row": rows, "tile_expert": tiles}
+        for name in ("row_of_pair", "num_tiles", "num_rows", *used):
+            assert torch.equal(getattr(found, name)[: used.get(name)], getattr(want, name)[: used.get(name)]), name
+
+
 @pytest.mark.parametrize("in_order", [False, True])
 @pytest.mark.parametrize("first_tile", [0, 2])
 def test_the_rest_of_sglangs_product_is_multiplied(module, in_order, first_tile):
@@ -619,13 +636,14 @@ def test_captured_launches_overlap_once_their_kind_is_known(module, monkeypatch)
 def test_sglangs_kernel_gives_the_definitions_answer(module, geometry):
     """A user would miss: a parameter of the installed version's kernel that means something else."""
     main = module("sglang_triton", "main", geometry)
-    tensors, *scalars = inputs(geometry, num_tokens=9, device=DEVICE)
-    tensors[-1].fill_(torch.nan)
-    if geometry in renorm.SMALL:
-        main.run_renorm(tensors[0], *tensors[2:])
-    else:
-        main.run(*tensors[:-1], *scalars, tensors[-1])
-    assert share_of_equal(tensors[-1], wanted(geometry, tensors, *scalars)) > 0.85
+    for num_tokens in (1, 9):
+        tensors, *scalars = inputs(geometry, num_tokens, device=DEVICE)
+        tensors[-1].fill_(torch.nan)
+        if geometry in renorm.SMALL:
+            main.run_renorm(tensors[0], *tensors[2:])
+        else:
+            main.run(*tensors[:-1], *scalars, tensors[-1])
+        assert share_of_equal(tensors[-1], wanted(geometry, tensors, *scalars)) > 0.85
 
 
 @pytest.mark.skipif(not eligibility.is_installed("sglang"), reason="needs sglang; pip install --no-deps sglang")

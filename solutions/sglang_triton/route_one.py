@@ -1,0 +1,126 @@
+"""route_one: for a single token, its experts, weights and the order of its rows in one launch, not two.
+
+As the shared route and permute one after the other, whose kernels run here in one program of a single warp.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from .kernels.permute import Permutation, max_tiles, place_kernel
+from .kernels.problem import KEPT_GROUPS, NUM_GROUPS, RENORM, TOP_K
+from .kernels.route import route_kernel
+from .predecessor import wait_for_predecessor
+
+LANES = 32  # at least TOP_K: pairs that a warp looks at
+
+
+@triton.jit(do_not_specialize=["local_expert_offset", "routed_scaling_factor"])
+def route_one_kernel(
+    logits_ptr,  # [1, E] fp32; bf16 with RENORM
+    bias_ptr,  # [E] bf16; not read with RENORM
+    expert_ptr,  # [1, TOP_K] int32, written
+    weight_ptr,  # [1, TOP_K] fp32, written
+    row_of_pair_ptr,  # and the others of a padded `Permutation`, written
+    pair_of_row_ptr,
+    tile_expert_ptr,
+    num_tiles_ptr,
+    num_rows_ptr,
+    local_expert_offset,
+    routed_scaling_factor,
+    E: tl.constexpr,
+    E_LOCAL: tl.constexpr,
+    E_LANES: tl.constexpr,  # E, or the next power of two
+    NUM_GROUPS: tl.constexpr,
+    KEPT_GROUPS: tl.constexpr,
+    TOP_K: tl.constexpr,
+    SLOTS: tl.constexpr,  # TOP_K, or the next power of two
+    RENORM: tl.constexpr,
+    BINS: tl.constexpr,  # E_LOCAL, or the next power of two
+    BLOCK_M: tl.constexpr,
+    LANES: tl.constexpr,
+    PAD: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    wait_for_predecessor(PDL)
+    route_kernel(
+        logits_ptr,
+        bias_ptr,
+        expert_ptr,
+        weight_ptr,
+        local_expert_offset,
+        routed_scaling_factor,
+        E,
+        E_LOCAL,
+        E_LANES,
+        NUM_GROUPS,
+        KEPT_GROUPS,
+        TOP_K,
+        SLOTS,
+        RENORM,
+    )
+    tl.debug_barrier()  # the experts were stored by other threads
+    place_kernel(
+        expert_ptr,
+        expert_ptr,  # counts of groups: there is one group
+        row_of_pair_ptr,
+        pair_of_row_ptr,
+        tile_expert_ptr,
+        expert_ptr,  # rows of tiles: they are padded
+        num_tiles_ptr,
+        num_rows_ptr,
+        TOP_K,
+        1,
+        TOP_K,
+        0,
+        E_LOCAL,
+        BINS,
+        BLOCK_M,
+        True,
+        LANES,
+        LANES,
+        True,
+        1,
+        PAD,
+    )
+
+
+def route_one(routing_logits, routing_bias, local_expert_offset, routed_scaling_factor, num_local_experts, block_m):
+    """Arguments as `route`'s, of a single token, and `permute`'s block_m.
+
+    Returns:
+        weight [1, TOP_K] float32, as `route` returns it, and the `Permutation`, padded with TOP_K.
+    """
+    num_experts = routing_logits.shape[1]
+    tiles = max_tiles(1, TOP_K, num_local_experts, block_m)
+    bins = 1 << (num_local_experts - 1).bit_length()
+
+    def int32(*shape):
+        return torch.empty(shape, dtype=torch.int32, device=routing_logits.device)
+
+    expert, weight = int32(1, TOP_K), torch.empty(1, TOP_K, dtype=torch.float32, device=routing_logits.device)
+    permutation = Permutation(int32(1, TOP_K), int32(tiles * block_m), int32(tiles), int32(1), int32(1), None)
+    route_one_kernel[(1,)](
+        routing_logits,
+        routing_logits if RENORM else routing_bias,
+        expert,
+        weight,
+        *permutation[:5],
+        local_expert_offset,
+        float(routed_scaling_factor),  # an int would make another kernel
+        E=num_experts,
+        E_LOCAL=num_local_experts,
+        E_LANES=1 << (num_experts - 1).bit_length(),
+        NUM_GROUPS=NUM_GROUPS,
+        KEPT_GROUPS=KEPT_GROUPS,
+        TOP_K=TOP_K,
+        SLOTS=1 << (TOP_K - 1).bit_length(),
+        RENORM=RENORM,
+        BINS=bins,
+        BLOCK_M=block_m,
+        LANES=LANES,
+        PAD=min(block_m, max(1, 1024 // bins)),  # 32 stores a lane
+        PDL=routing_logits.device.type != "cpu",
+        num_warps=1,
+    )
+    return weight, permutation
