@@ -633,10 +633,12 @@ def test_captured_launches_overlap_once_their_kind_is_known(module, monkeypatch)
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.skipif(not eligibility.is_installed("sglang"), reason="needs sglang; pip install --no-deps sglang")
 @pytest.mark.parametrize("geometry", ["small", *(pytest.param(name, marks=pytest.mark.slow) for name in SMALL[1:])])
-def test_sglangs_kernel_gives_the_definitions_answer(module, geometry):
-    """A user would miss: a parameter of the installed version's kernel that means something else."""
+def test_sglangs_kernel_gives_the_definitions_answer(module, geometry, monkeypatch):
+    """A user would miss: a parameter of the installed kernel that means something else; rows beyond its grid."""
     main = module("sglang_triton", "main", geometry)
-    for num_tokens in (1, 9):
+    usual = main.usual_tiles
+    for num_tokens, tiles_of in ((1, usual), (9, usual), (9, lambda *sizes: 2)):
+        monkeypatch.setattr(main, "usual_tiles", tiles_of)
         tensors, *scalars = inputs(geometry, num_tokens, device=DEVICE)
         tensors[-1].fill_(torch.nan)
         if geometry in renorm.SMALL:
