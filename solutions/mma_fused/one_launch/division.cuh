@@ -41,19 +41,26 @@ struct Division {
     sharing_cta = shares ? cta % tiles.shared : 0;
     shared_tile = shares ? alone * ctas + sharing_cta : -1;
 
-    const int slices = chunks * kSlices;
-    // The CTAs without columns take more slices than the others, as many as they finish before the others reach gemm2's
-    // last chunk but one, whose bytes are kColumnTile * kInter for each; a slice is kUnitRows * kHidden.
-    const int with_columns = alone > 0 ? ctas : tiles.shared * splits, without = ctas - with_columns;
-    const int early = (chunks / splits - 2) * (kColumnTile * kInter) / (kUnitRows * kHidden);
-    const int taken = without * (early > 1 ? early : 1);
-    const int shared = slices > taken ? slices - taken : 0;  // by all; of full rounds as many as there are
-    rounds = shared / ctas < slices / ctas && shared % ctas ? shared / ctas + 1 : shared / ctas;
+    // Time in steps of a warp. CTAs that share a tile have the most columns; the others take more slices, the last of
+    // the list. So gemm2 waits for the others' last round, and then still has the chunks in it to do.
+    const int slices = chunks * kSlices, sharers = tiles.shared * splits, others = ctas - sharers;
+    const auto gemm2 = [&](int n) { return (alone * n + (sharers > 0 ? (n + splits - 1) / splits : 0)) * kWarpSteps2; };
+    const int last_round = (others + kSlices - 1) / kSlices, last = gemm2(last_round < chunks ? last_round : chunks);
+    const int of_sharers = gemm2(chunks), of_alone = alone * chunks * kWarpSteps2;
+    const int of_others = of_alone > last ? of_alone : last;
+    // The least time in which all slices fit, from where it would be if all CTAs had the same.
+    int time = (slices * kWarpSteps1 + sharers * of_sharers + others * of_others) / ctas;
+    const auto most = [&](int columns) { return time > columns ? (time - columns) / kWarpSteps1 : 0; };  // slices
+    while (sharers * most(of_sharers) + others * most(of_others) < slices) time++;
+
+    // In that time the others take all that they can, after the rounds. What is left, less than one each, goes to the
+    // sharers, to the last of them first: these may have fewer columns.
+    rounds = most(of_sharers) > 0 ? most(of_sharers) - 1 : 0;
     left = slices - rounds * ctas;
-    // What then still is left goes to the others, one each, to the last of them first: these may have fewer columns.
-    const int others = left > taken ? left - taken : 0;
-    if (cta >= with_columns) first_left = others + cta - with_columns, left_distance = without;
-    else first_left = with_columns - 1 - cta < others ? with_columns - 1 - cta : -1, left_distance = left;
+    const int of_the_others = others * (most(of_others) - rounds);
+    const int ones = left > of_the_others ? left - of_the_others : 0;
+    if (cta >= sharers) first_left = ones + cta - sharers, left_distance = others;
+    else first_left = sharers - 1 - cta < ones ? sharers - 1 - cta : -1, left_distance = left;
   }
 
   // The CTA's slice number `item`, as chunk * kSlices + slice of the chunk; -1 if it has fewer.

@@ -14,6 +14,8 @@ constexpr int kThreads = kWarps * kWarp;
 constexpr int kBlockK = 128;                 // K of one step: a row of 128 bytes of FP8, one scale
 constexpr int kKSteps1 = kHidden / kBlockK;  // K steps of gemm1, and scale blocks of a row of x
 constexpr int kKSteps2 = kInter / kBlockK;   // K steps of gemm2, and scale blocks of a row of W2
+constexpr int kWarpSteps1 = (kKSteps1 + kWarps - 1) / kWarps;  // of them, the most that a warp has
+constexpr int kWarpSteps2 = (kKSteps2 + kWarps - 1) / kWarps;
 constexpr int kUnitRows = 64;
 constexpr int kUnitBytes = kUnitRows * kBlockK;
 constexpr int kMmaM = 16, kMmaN = 8;
