@@ -213,16 +213,18 @@ inline void run_grid(int ctas, std::function<void()> body) {
     running = false;
     for (unsigned b = 0; b < grid.size(); b++) {
       for (int w = 0; w < kWarps; w++) {
-        for (bool again = true; again;) {  // while lanes wait for each other, stay with the warp
+        for (bool again = true; again;) {  // while lanes wait for each other and for nothing else, stay with the warp
+          bool waits_otherwise = false;
           again = false;
           for (int lane = 0; lane < kLanes; lane++) {
             if (grid[b].fibers[kLanes * w + lane].done) continue;
             blockIdx.x = b, threadIdx.x = kLanes * w + lane;
             waits_for_lanes = false;
             resume();
-            again |= waits_for_lanes;
+            (waits_for_lanes ? again : waits_otherwise) = true;
             running = true;
           }
+          again &= !waits_otherwise;
           if (again && ++idle > 1000) break;
         }
       }

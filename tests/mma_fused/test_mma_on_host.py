@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("mma on host")]  # one w
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """Layer, configuration, arguments and CTAs -> output, h and h_scale; each program is built once."""
+    """Layer, configuration, arguments and CTAs -> output, h, h_scale and cut slices; each program is built once."""
     programs, folder = {}, tmp_path_factory.mktemp("run")
 
     def get(layer, configuration, arguments, ctas):
@@ -21,29 +21,34 @@ def run(tmp_path_factory):
             programs[layer, configuration] = mma_host.build(mma_host.sources(of), mma_host.LAYER, configuration, made)
         done, found = mma_host.launch(programs[layer, configuration], of, arguments, ctas, folder)
         assert done.returncode == 0, done.stderr
-        return found
+        return *found, int(done.stdout)
 
     return get
 
 
-# layer, configuration, CTAs (10 column tiles: alone and shared by two; shared by two; one each), tokens
+# layer, configuration, CTAs (10 column tiles: alone and shared by two; shared by two; one each), tokens, cut slices
 CASES = [
-    ("ds", (227, 1, 1), 7, 5),
-    ("ds", (163, 0, 0), 3, 40),
-    ("ds", (99, 0, 1), 20, 12),
-    ("renorm", (99, 1, 1), 5, 33),
-    ("renorm", (99, 0, 0), 2, 1),
-    ("routed", (227, 1, 1), 4, 17),
+    ("ds", (227, 1, 1), 7, 5, 0),
+    ("ds", (163, 0, 0), 3, 40, 0),
+    ("ds", (99, 0, 1), 20, 12, 0),
+    ("renorm", (99, 1, 1), 5, 33, 0),
+    ("renorm", (99, 0, 0), 2, 1, 0),
+    ("routed", (227, 1, 1), 4, 17, 0),
+    ("cut", (227, 1, 1), 9, 17, 3),
+    ("cut", (163, 0, 0), 20, 12, 8),
+    ("cut", (99, 1, 1), 20, 17, 8),
 ]
 
 
-@pytest.mark.parametrize(("layer", "configuration", "ctas", "num_tokens"), CASES)
-def test_every_stage_is_right(run, layer, configuration, ctas, num_tokens):
+@pytest.mark.parametrize(("layer", "configuration", "ctas", "num_tokens", "cuts"), CASES)
+def test_every_stage_is_right(run, layer, configuration, ctas, num_tokens, cuts):
     """A user would miss: an architecture that nobody here can run, with weights, rows or sums in the wrong places."""
     of = small.LAYERS[layer]
     arguments = stages.tokens(of, num_tokens, "cpu", seed=num_tokens) | stages.weights(of, "cpu")
-    fault = small.first_fault(of, arguments, *run(layer, configuration, arguments, ctas))
+    *found, cut = run(layer, configuration, arguments, ctas)
+    fault = small.first_fault(of, arguments, *found)
     assert fault is None, fault
+    assert cut == cuts
 
 
 def test_chunks_of_every_size(run):
@@ -55,7 +60,7 @@ def test_chunks_of_every_size(run):
     assert stages.is_clear(of, arguments["routing_logits"], arguments["routing_bias"]).all()
     chosen, _, _ = small.rows_of(of, arguments)
     assert {1, 2, 3, 4, 5} <= {-(-int(count) // 8) for count in chosen.sum(0)}
-    fault = small.first_fault(of, arguments, *run("ds", (227, 1, 1), arguments, 4))
+    fault = small.first_fault(of, arguments, *run("ds", (227, 1, 1), arguments, 4)[:3])
     assert fault is None, fault
 
 
@@ -65,5 +70,5 @@ def test_no_local_expert_gives_zeros(run):
     arguments = stages.tokens(of, 3, "cpu") | stages.weights(of, "cpu")
     offset = arguments["local_expert_offset"]
     arguments["routing_logits"][:, offset : offset + of["num_local_experts"]] = -30
-    output, _, _ = run("ds", (227, 1, 1), arguments, 7)
+    output, *_ = run("ds", (227, 1, 1), arguments, 7)
     assert torch.equal(output, torch.zeros_like(output))

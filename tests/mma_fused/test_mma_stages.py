@@ -92,10 +92,11 @@ def test_other_grids(libraries, weights_of, ctas, num_tokens):
     check(libraries["full", OWN], of, arguments, ctas)
 
 
-def test_a_call_repeats_bit_for_bit(libraries, weights_of):
+@pytest.mark.parametrize("num_tokens", [1, 80])
+def test_a_call_repeats_bit_for_bit(libraries, weights_of, num_tokens):
     """A user would miss: answers that differ from call to call."""
     of = stages.sizes("full")
-    arguments = stages.tokens(of, 80, DEVICE) | weights_of("full")
+    arguments = stages.tokens(of, num_tokens, DEVICE) | weights_of("full")
     first = check(libraries["full", OWN], of, arguments)
     for _ in range(20):
         assert torch.equal(stages.call(libraries["full", OWN], of, arguments, 0)[0], first)

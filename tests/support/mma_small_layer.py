@@ -2,7 +2,7 @@
 
     python mma_small_layer.py LIBRARY
 
-runs a test build of the layer "ds" on the GPU, for the sanitizers, and checks every stage of it on the CPU.
+runs a test build of the layer "cut" on the GPU, for the sanitizers, and checks every stage of it on the CPU.
 """
 
 import sys
@@ -19,11 +19,13 @@ from solutions.mma_fused.targets import TARGETS, Target
 SAMPLES = stages.SAMPLE.parent
 DS = {"num_experts": 128, "num_local_experts": 40, "top_k": 8, "num_groups": 8, "kept_groups": 4}
 RENORM = {"num_experts": 128, "num_local_experts": 128, "top_k": 10, "num_groups": 1, "kept_groups": 1}
-# K steps that are no multiple of the warps; 10 column tiles
+# K steps that are no multiple of the warps; 10 column tiles. "cut", "tiny": two K steps or more for each of 8, of 4
+# warps, so that slices may be cut
 LAYERS = {
     "ds": DS | {"hidden_size": 640, "intermediate_size": 384, "renorm": False, "routed": False},
     "renorm": RENORM | {"hidden_size": 256, "intermediate_size": 128, "renorm": True, "routed": False},
-    "tiny": DS | {"hidden_size": 256, "intermediate_size": 128, "renorm": False, "routed": False},
+    "tiny": DS | {"hidden_size": 1024, "intermediate_size": 128, "renorm": False, "routed": False},
+    "cut": DS | {"hidden_size": 2176, "intermediate_size": 128, "renorm": False, "routed": False},
     "routed": DS | {"hidden_size": 640, "intermediate_size": 384, "renorm": False, "routed": True},
 }
 ARCHITECTURES = {f"sm_{capability.replace('.', '')}": target for capability, target in TARGETS.items()}
@@ -110,7 +112,7 @@ def flags(configuration):
 
 
 def main(path):
-    library, of = load_library(path), LAYERS["ds"]
+    library, of = load_library(path), LAYERS["cut"]
     for num_tokens in COUNTS:
         given = stages.tokens(of, num_tokens, "cpu") | stages.weights(of, "cpu")
         there = {name: value.cuda() if torch.is_tensor(value) else value for name, value in given.items()}

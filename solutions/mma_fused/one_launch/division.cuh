@@ -18,14 +18,25 @@ struct ColumnTiles {
   __host__ __device__ int most_places() const { return alone + (shared > 0); }
 };
 
+// What a CTA computes in gemm1 at a time: a slice, or one half of it by K, where another CTA has the other half.
+struct Piece {
+  int at;          // of the slice in the list, chunk * kSlices + slice of the chunk; -1: none
+  int first, end;  // K steps
+
+  __host__ __device__ bool is_first_half() const { return end < kKSteps1; }
+  __host__ __device__ bool is_second_half() const { return first > 0; }
+};
+
 // Of one CTA.
 struct Division {
   int ctas, cta, chunks;
   // gemm1
-  int rounds;         // in which each CTA takes a slice
-  int left;           // slices after these
-  int first_left;     // the CTA's first among them; -1 without one
-  int left_distance;  // to its next
+  int rounds;    // in which each CTA takes a slice
+  int whole;     // slices that this CTA has alone, those of the rounds included
+  int more;      // the first after the rounds
+  int distance;  // to its next
+  int cut, half;  // of the slices that are cut, number of the one that it has half of, last of all; -1 without one
+  int cut_slice;
   // gemm2
   int alone;        // column tiles that it has alone
   int shared_tile;  // the column tile that it shares; -1 without one
@@ -48,26 +59,46 @@ struct Division {
     const int last_round = (others + kSlices - 1) / kSlices, last = gemm2(last_round < chunks ? last_round : chunks);
     const int of_sharers = gemm2(chunks), of_alone = alone * chunks * kWarpSteps2;
     const int of_others = of_alone > last ? of_alone : last;
-    // The least time in which all slices fit, from where it would be if all CTAs had the same.
+    // The least time in which all slices fit, from where it would be if all CTAs had the same. Of n CTAs that take one
+    // half more than whole slices, each two share a slice.
+    const bool may_cut = kCutSteps > 0 && ctas <= 2 * kMaxCuts;
     int time = (slices * kWarpSteps1 + sharers * of_sharers + others * of_others) / ctas;
-    const auto most = [&](int columns) { return time > columns ? (time - columns) / kWarpSteps1 : 0; };  // slices
-    while (sharers * most(of_sharers) + others * most(of_others) < slices) time++;
+    const auto fit = [&](int columns) { return time > columns ? (time - columns) / kWarpSteps1 : 0; };  // whole slices
+    const auto pairs = [&](int n, int columns) {
+      return may_cut && time - columns - fit(columns) * kWarpSteps1 >= kWarpSteps1 - kCutSteps ? n / 2 : 0;
+    };
+    const auto whole_slices = [&] { return sharers * fit(of_sharers) + others * fit(of_others); };
+    while (whole_slices() + pairs(sharers, of_sharers) + pairs(others, of_others) < slices) time++;
 
-    // In that time the others take all that they can, after the rounds. What is left, less than one each, goes to the
-    // sharers, to the last of them first: these may have fewer columns.
-    rounds = most(of_sharers) > 0 ? most(of_sharers) - 1 : 0;
-    left = slices - rounds * ctas;
-    const int of_the_others = others * (most(of_others) - rounds);
+    // In that time as few as possible are cut. If none, sharers take a slice less than fit, and as many of them as are
+    // needed another one, the last of them first: these may have fewer columns.
+    const int cuts = slices > whole_slices() ? slices - whole_slices() : 0, most = pairs(others, of_others);
+    const int others_cuts = cuts < most ? cuts : most, sharers_cuts = cuts - others_cuts;
+    rounds = fit(of_sharers) - (cuts == 0 && fit(of_sharers) > 0);
+    const int left = slices - cuts - rounds * ctas, of_the_others = others * (fit(of_others) - rounds);
     const int ones = left > of_the_others ? left - of_the_others : 0;
-    if (cta >= sharers) first_left = ones + cta - sharers, left_distance = others;
-    else first_left = sharers - 1 - cta < ones ? sharers - 1 - cta : -1, left_distance = left;
+    // The list: rounds; the sharers' ones or halves; the others' slices, and then their halves.
+    const int turn = cta < sharers ? sharers - 1 - cta : cta - sharers;
+    distance = others;
+    if (cta < sharers) {
+      more = rounds * ctas + turn;
+      whole = rounds + (turn < ones);
+      cut = turn / 2 < sharers_cuts ? turn / 2 : -1;
+      cut_slice = rounds * ctas + turn / 2;
+    } else {
+      more = rounds * ctas + ones + sharers_cuts + turn;
+      whole = rounds + (left - ones - turn + others - 1) / others;
+      cut = turn / 2 < others_cuts ? sharers_cuts + turn / 2 : -1;
+      cut_slice = slices - others_cuts + turn / 2;
+    }
+    half = turn % 2;
   }
 
-  // The CTA's slice number `item`, as chunk * kSlices + slice of the chunk; -1 if it has fewer.
-  __host__ __device__ int slice(int item) const {
-    if (item < rounds) return item * ctas + cta;
-    const int at = first_left + (item - rounds) * left_distance;
-    return first_left >= 0 && at < left ? rounds * ctas + at : -1;
+  // The CTA's piece number `item`. Pieces are in the order of the list; a half is the last one.
+  __host__ __device__ Piece piece(int item) const {
+    if (item < whole) return {item < rounds ? item * ctas + cta : more + (item - rounds) * distance, 0, kKSteps1};
+    if (item > whole || cut < 0) return {-1, 0, 0};
+    return {cut_slice, half * kCutSteps * kWarps, half == 0 ? kCutSteps * kWarps : kKSteps1};
   }
 
   // Column tiles are in places 0 to places() - 1; the last may be shared.

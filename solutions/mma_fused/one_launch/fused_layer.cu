@@ -4,7 +4,8 @@
 //   route        or the caller's ids: up to kRouteAllTokens tokens every CTA all; above, its share, and then waits for
 //                all CTAs
 //   permute      row lists, the same in every CTA
-//   gemm1        this CTA's slices: warp w has K steps w, w + kWarps, ...; warps 0..3 sum up, SwiGLU, h to scratch
+//   gemm1        this CTA's slices: warp w has K steps w, w + kWarps, ...; warps 0..3 sum up, SwiGLU, h to scratch;
+//                and perhaps half of a slice: sums to scratch, or added to the other CTA's from there
 //   gemm2        this CTA's column tiles, chunk by chunk when all slices of the chunk are stored; sums in scratch
 //   output       sums to bf16
 //
@@ -14,16 +15,19 @@
 // __syncwarp           the warp                          the warp                    stage read, then loaded again
 // __syncthreads        all threads                       all threads                 parts written, read, written again
 // kBarAmax             128: warps 0..3                   warps 0..3                  row maxima of a slice
-// kBarStored           160: warps 0..3 and the last one  the last warp               h of a slice before its signal
+// kBarStored           160: warps 0..3 and the last one  the last warp               a slice's h, or a first half's sums,
+//                                                                                    before their signal
 //
 // global counter       arrivals                          waits
 // kRouted              every CTA: masks and weights      thread 0 of every CTA (a grid barrier, above kRouteAllTokens)
 // slices_stored        kSlices for each chunk            every warp of CTAs with column tiles, before it reads h
+// halves_stored        1 for each slice that is cut      warps 0..3 of the CTA of the second half
 // sums_added           splits for each shared tile       thread 0 of the CTAs that share it
 // kFinished            every CTA; the last one zeroes    none
 //
 // It cannot deadlock: the launch is cooperative, so all CTAs are resident or none runs, and every CTA makes the arrival
-// that another waits for without waiting itself for anything later: routed before all, slices before h, h before sums.
+// that another waits for without waiting itself for anything later: routed before all, whole slices and first halves,
+// second halves (a CTA has one half, after its slices), h, sums.
 #include "gemm1_swiglu.cuh"
 #include "gemm2_combine.cuh"
 #include "permute.cuh"
@@ -80,6 +84,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (threadIdx.x == 0 && atomicAdd(&scratch.counters[kFinished], 1) == gridDim.x - 1) {
     for (int i = kRouted; i <= kFinished; i++) scratch.counters[i] = 0;
     for (int n = 0; n < s.num_chunks; n++) scratch.slices_stored[n] = 0;
+    for (int n = 0; n < kMaxCuts; n++) scratch.halves_stored[n] = 0;
     for (int n = 0; n < kColumnTiles; n++) scratch.sums_added[n] = 0;
   }
 }

@@ -16,9 +16,11 @@
 struct FusedScratch {
   unsigned counters[16];                  // see Counter
   unsigned slices_stored[kMaxChunks];     // slices of each chunk whose h is stored
+  unsigned halves_stored[kMaxCuts];       // of each slice that is cut, first halves that are stored
   unsigned sums_added[kColumnTiles];      // CTAs that share the column tile and have all their sums stored
   uint32_t mask[kMaxTokens * kMaskWords];  // [batch of 32 tokens][word][token]; bit e: a row of local expert e
   float weight[kMaxTokens][kLocal];        // routing weight, where the bit is set
+  float4 first_half[kMaxCuts][kMaxTiles][kMTiles][kWarp];  // sums of slices that are cut, as sum_over_warps has them
   float h_scale[kMaxRows][kSlices];        // a power of two
   // Row by row, K step by K step; in a step, 16-byte piece 4 j + t holds columns 32 t + 8 j to 32 t + 8 j + 7, so that
   // the lanes t = 0 to 3 of a quad read 64 adjoining bytes. fp16; h includes the routing weight.

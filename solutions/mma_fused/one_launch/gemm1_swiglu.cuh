@@ -9,11 +9,12 @@
 #include "sum_over_warps.cuh"
 #include "weights.cuh"
 
-// A slice of h: 64 weight rows, and the chunk whose rows they multiply.
-struct Slice {
+// A slice of h, or half of it: 64 weight rows, and the chunk whose rows they multiply.
+struct Slice : Piece {
   Chunk chunk;
   int slice;
-  __device__ Slice(const Smem& s, int at) : chunk(s.chunk[at / kSlices]), slice(at % kSlices) {}
+  __device__ Slice(const Smem& s, const Piece& piece)
+      : Piece(piece), chunk(s.chunk[piece.at / kSlices]), slice(piece.at % kSlices) {}
 };
 
 // Of a tile of 8 rows what a lane multiplies with a unit: of row g of x 16 bytes for each half, and their scale.
@@ -38,11 +39,12 @@ struct XAhead {
   // W13's scales of the next slice, for this lane's share of the warp's K steps: step warp + kWarps * lane.
   float w_first = 0.0f, w_second = 0.0f;
 
-  // The first unit of a slice, for the tiles from `first` on.
-  __device__ void load_tiles(const Smem& s, const FusedArgs& args, const Chunk& chunk, int warp, int first) {
+  // The first unit of a piece, for the tiles from `first` on.
+  __device__ void load_tiles(const Smem& s, const FusedArgs& args, const Slice& of, int warp, int first) {
+    const int k = of.first + warp;
 #pragma unroll
     for (int n = 0; n < kMaxTiles; n++)
-      if (n >= first && kMmaN * n < chunk.rows && warp < kKSteps1) tile[n].load(s, args, chunk, n, warp);
+      if (n >= first && kMmaN * n < of.chunk.rows && k < kKSteps1) tile[n].load(s, args, of.chunk, n, k);
   }
   __device__ void load_weight_scales(const FusedArgs& args, const Slice& of, int warp, int lane) {
     const int block = (of.chunk.expert * 2 * kInter + of.slice * kSliceColumns) / kBlockK, k = warp + kWarps * lane;
@@ -53,8 +55,8 @@ struct XAhead {
 };
 static_assert(kKSteps1 <= kWarps * kWarp && kKSteps2 <= kWarps * kWarp, "a lane has the scales of one K step");
 
-// Sums over this warp's K steps of a slice, for up to 8 kTiles rows of its chunk. `ahead` has the slice's first unit
-// and weight scales, and afterwards the next slice's.
+// Sums over this warp's K steps of a piece, for up to 8 kTiles rows of its chunk. `ahead` has the piece's first unit
+// and the slice's weight scales, and afterwards those of the next.
 template <int kTiles>
 __device__ __forceinline__ void gemm1_slice(const Smem& s, const FusedArgs& args, WeightStream& weights,
                                             const Slice& of, const Slice& next, XAhead& ahead,
@@ -63,16 +65,16 @@ __device__ __forceinline__ void gemm1_slice(const Smem& s, const FusedArgs& args
   constexpr float kUnpackScales = kUnpackScale * kUnpackScale;  // both operands are unpacked
   const float lane_first = kUnpackScales * ahead.w_first, lane_second = kUnpackScales * ahead.w_second;
   ahead.load_weight_scales(args, next, warp, lane);
-  for (int k = warp, step = 0; k < kKSteps1; k += kWarps, step++) {
-    const bool last = k + kWarps >= kKSteps1;
+  for (int k = of.first + warp; k < of.end; k += kWarps) {
+    const bool last = k + kWarps >= of.end;
     const Chunk chunk_ahead = last ? next.chunk : of.chunk;
     XTile tile_ahead[kTiles];
 #pragma unroll
-    for (int n = 0; n < kTiles; n++) tile_ahead[n].load(s, args, chunk_ahead, n, last ? warp : k + kWarps);
+    for (int n = 0; n < kTiles; n++) tile_ahead[n].load(s, args, chunk_ahead, n, last ? next.first + warp : k + kWarps);
 
     const uint8_t* unit = weights.wait();
-    const float w_first = __shfl_sync(kFullWarp, lane_first, step);
-    const float w_second = __shfl_sync(kFullWarp, lane_second, step);
+    const float w_first = __shfl_sync(kFullWarp, lane_first, k / kWarps);
+    const float w_second = __shfl_sync(kFullWarp, lane_second, k / kWarps);
 #pragma unroll
     for (int half = 0; half < 2; half++) {
       WeightPiece w;
@@ -93,7 +95,7 @@ __device__ __forceinline__ void gemm1_slice(const Smem& s, const FusedArgs& args
 #pragma unroll
     for (int n = 0; n < kTiles; n++) ahead.tile[n] = tile_ahead[n];
   }
-  ahead.load_tiles(s, args, next.chunk, warp, kTiles);
+  ahead.load_tiles(s, args, next, warp, kTiles);
 }
 
 // SwiGLU and the store of h for the tile of 8 rows from `first` on; for warps 0 to 3. sum: what a lane has of 16 weight
@@ -149,34 +151,48 @@ __device__ __forceinline__ void gemm1_swiglu_slice(Smem& s, const FusedArgs& arg
 #pragma unroll
   for (int n = 0; n < kTiles; n++) {
     if (kMmaN * n >= chunk.rows) break;
-    const float4 sum = sum_over_warps(s, acc[n], warp, lane);
-    if (warp < kMTiles) store_h(s, args, chunk.first_row + kMmaN * n, of.slice, sum, row_weight[n], warp, lane);
+    float4 sum = sum_over_warps(s, acc[n], warp, lane);
+    if (warp >= kMTiles) continue;
+    if (of.is_first_half()) {
+      __stcg(&args.scratch->first_half[s.division.cut][n][warp][lane], sum);
+      continue;
+    }
+    if (of.is_second_half()) {
+      counter_wait(&args.scratch->halves_stored[s.division.cut], 1);
+      const float4 first = __ldcg(&args.scratch->first_half[s.division.cut][n][warp][lane]);
+      sum = make_float4(first.x + sum.x, first.y + sum.y, first.z + sum.z, first.w + sum.w);
+    }
+    store_h(s, args, chunk.first_row + kMmaN * n, of.slice, sum, row_weight[n], warp, lane);
   }
 }
 
-// Signals a slice of a chunk once warps 0 to 3 have stored it. The last warp waits for them; where it is not one of
-// them, they go on.
-__device__ __forceinline__ void signal_slice(unsigned* slices_stored, int warp, int lane) {
+// Signals that warps 0 to 3 have stored a piece. The last warp waits for them; where it is not one of them, they go on.
+__device__ __forceinline__ void signal_piece(unsigned* stored, int warp, int lane) {
   constexpr int kSignal = kWarps - 1, kTogether = (kSignal < kMTiles ? kMTiles : kMTiles + 1) * kWarp;
   if (warp == kSignal) {
     named_barrier_sync(kBarStored, kTogether);
-    if (lane == 0) counter_arrive(slices_stored);
+    if (lane == 0) counter_arrive(stored);
   } else if (warp < kMTiles) {
     named_barrier_arrive(kBarStored, kTogether);
   }
 }
 
-// All of this CTA's slices.
+// All of this CTA's pieces.
 __device__ __forceinline__ void gemm1_swiglu(Smem& s, const FusedArgs& args, WeightStream& weights) {
   XAhead ahead;
-  for (int item = 0, at, next_at; (at = s.division.slice(item)) >= 0; item++) {
-    const Slice of(s, at), next(s, (next_at = s.division.slice(item + 1)) >= 0 ? next_at : at);
+  Piece piece = s.division.piece(0);
+  for (int item = 0; piece.at >= 0; item++) {
+    const Piece next_piece = s.division.piece(item + 1);
+    const Slice of(s, piece), next(s, next_piece.at >= 0 ? next_piece : piece);
     if (item == 0) {
       ahead.load_weight_scales(args, of, weights.warp, weights.lane);
-      ahead.load_tiles(s, args, of.chunk, weights.warp, 0);
+      ahead.load_tiles(s, args, of, weights.warp, 0);
     }
     if (of.chunk.rows <= 8) gemm1_swiglu_slice<1>(s, args, weights, of, next, ahead);
     else gemm1_swiglu_slice<2>(s, args, weights, of, next, ahead);
-    signal_slice(&args.scratch->slices_stored[at / kSlices], weights.warp, weights.lane);
+    unsigned* stored = of.is_first_half() ? &args.scratch->halves_stored[s.division.cut]
+                                          : &args.scratch->slices_stored[of.at / kSlices];
+    signal_piece(stored, weights.warp, weights.lane);
+    piece = next_piece;
   }
 }

@@ -31,16 +31,20 @@ __device__ __forceinline__ void counter_wait(const unsigned* counter, unsigned c
 }
 
 // ---- loads to registers ----
-// volatile: they stay before the wait for weights that follows them, and arrive during it.
+// volatile, and not .nc, which ptxas moved: they stay before the wait for weights that follows them, and arrive during
+// it.
 
 __device__ __forceinline__ uint4 load_input(const void* p) {
   uint4 v;
-  asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+  asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(p)
+               : "memory");
   return v;
 }
 __device__ __forceinline__ float load_input_float(const float* p) {
   float v;
-  asm volatile("ld.global.nc.f32 %0, [%1];" : "=f"(v) : "l"(p));
+  asm volatile("ld.global.f32 %0, [%1];" : "=f"(v) : "l"(p) : "memory");
   return v;
 }
 // What other CTAs have written in this launch: L1 may have an old copy.

@@ -8,22 +8,21 @@
 // A place in the warp's list of units.
 struct UnitCursor {
   bool gemm2 = false, done = false;
-  int item = -1;             // gemm1: number of the CTA's slice
+  int item = -1;             // gemm1: number of the CTA's piece
   int chunk = 0, place = -1;  // gemm2
   int at = 0;                // gemm1: slice in the list; gemm2: column tile
-  int k;                     // K step
-
-  __device__ UnitCursor() : k(kKSteps1) {}  // before the warp's first unit
+  int k = 0, end = 0;        // K step, and the end of those here; at first before the warp's first unit
 
   __device__ void advance(const Division& division, int warp) {
     k += kWarps;
-    while (!done && k >= (gemm2 ? kKSteps2 : kKSteps1)) {
-      k = warp;
+    while (!done && k >= end) {
       if (!gemm2) {
-        at = division.slice(++item);
+        const Piece piece = division.piece(++item);
+        at = piece.at, k = piece.first + warp, end = piece.end;
         gemm2 = at < 0;
       }
       if (gemm2) {
+        k = warp, end = kKSteps2;
         done = !division.next_place(chunk, place);
         if (!done) at = division.column_tile(place);
       }
