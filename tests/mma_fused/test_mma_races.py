@@ -8,10 +8,11 @@ import mma_host
 import mma_small_layer as small
 import pytest
 
-OF, CTAS = small.LAYERS["tiny"], 3  # of the 16 column tiles each CTA has five alone, and all share the last
+CTAS = 3  # of tiny's four column tiles each has one alone, and all share the last
 TMA, CP_ASYNC = (99, 1, 1), (99, 0, 1)
 CONFIGURATIONS = pytest.mark.parametrize("configuration", [TMA, CP_ASYNC], ids=["TMA", "cp.async"])
 RACE = "ThreadSanitizer: data race"
+TOKENS = {"tiny": 5, "tiny-cut": 2}
 # configuration, file, and the text whose lack must be noticed
 BARRIERS = {
     "a stage is read": (TMA, "weights.cuh", "    __syncwarp();\n    load(stage);", "    load(stage);"),
@@ -41,33 +42,36 @@ def sanitizer(tmp_path_factory):
 
 @pytest.fixture
 def launched(tmp_path, monkeypatch):
-    """Sources, configuration and tokens -> the finished process, and the layer's first wrong stage."""
+    """Layer, sources, configuration and tokens -> the finished process, and the layer's first wrong stage."""
     monkeypatch.setenv("TSAN_OPTIONS", "history_size=3")
 
-    def get(texts, configuration, num_tokens):
+    def get(layer, texts, configuration, num_tokens):
+        of = small.LAYERS[layer]
         program = mma_host.build(texts, mma_host.LAYER, configuration, tmp_path, "-g", "-fsanitize=thread")
-        arguments = stages.tokens(OF, num_tokens, "cpu") | stages.weights(OF, "cpu")
-        done, found = mma_host.launch(program, OF, arguments, CTAS, tmp_path)
-        return done, small.first_fault(OF, arguments, *found)
+        arguments = stages.tokens(of, num_tokens, "cpu", seed=num_tokens) | stages.weights(of, "cpu")
+        done, found = mma_host.launch(program, of, arguments, CTAS, tmp_path)
+        assert int(done.stdout) == (layer == "tiny-cut"), "cut slices"
+        return done, small.first_fault(of, arguments, *found)
 
     return get
 
 
 @CONFIGURATIONS
-@pytest.mark.parametrize("num_tokens", [5, 17])  # every CTA routes all; a grid barrier
-def test_every_access_is_ordered(launched, configuration, num_tokens):
+@pytest.mark.parametrize(("layer", "num_tokens"), [*TOKENS.items(), ("tiny", 20)])  # 20: with a grid barrier
+def test_every_access_is_ordered(launched, configuration, layer, num_tokens):
     """A user would miss: a value read before it is written, on a GPU or at a load where the timing is another."""
-    done, fault = launched(mma_host.sources(OF), configuration, num_tokens)
+    done, fault = launched(layer, mma_host.sources(small.LAYERS[layer]), configuration, num_tokens)
     assert RACE not in done.stderr and done.returncode == 0, done.stderr[:4000]
     assert fault is None, fault
-    assert int(done.stdout) == 1, "cut slices"
 
 
 @pytest.mark.parametrize("barrier", BARRIERS)
 def test_a_missing_barrier_is_noticed(launched, barrier):
     """A user would miss: the test above passing whatever the kernel does."""
     configuration, name, text, instead = BARRIERS[barrier]
-    texts = mma_host.sources(OF)
+    layer = "tiny-cut" if barrier == "a first half's sums" else "tiny"
+    texts = mma_host.sources(small.LAYERS[layer])
     assert texts[name].count(text) == 1
-    done, _ = launched(texts | {name: texts[name].replace(text, instead)}, configuration, 3)
+    texts |= {name: texts[name].replace(text, instead)}
+    done, _ = launched(layer, texts, configuration, TOKENS[layer])
     assert RACE in done.stderr

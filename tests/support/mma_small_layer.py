@@ -19,12 +19,13 @@ from solutions.mma_fused.targets import TARGETS, Target
 SAMPLES = stages.SAMPLE.parent
 DS = {"num_experts": 128, "num_local_experts": 40, "top_k": 8, "num_groups": 8, "kept_groups": 4}
 RENORM = {"num_experts": 128, "num_local_experts": 128, "top_k": 10, "num_groups": 1, "kept_groups": 1}
-# K steps that are no multiple of the warps; 10 column tiles. "cut", "tiny": two K steps or more for each of 8, of 4
+# K steps that are no multiple of the warps; 10 column tiles. "cut", "tiny-cut": two K steps or more for each of 8, of 4
 # warps, so that slices may be cut
 LAYERS = {
     "ds": DS | {"hidden_size": 640, "intermediate_size": 384, "renorm": False, "routed": False},
     "renorm": RENORM | {"hidden_size": 256, "intermediate_size": 128, "renorm": True, "routed": False},
-    "tiny": DS | {"hidden_size": 1024, "intermediate_size": 128, "renorm": False, "routed": False},
+    "tiny": DS | {"hidden_size": 256, "intermediate_size": 128, "renorm": False, "routed": False},
+    "tiny-cut": DS | {"hidden_size": 1024, "intermediate_size": 128, "renorm": False, "routed": False},
     "cut": DS | {"hidden_size": 2176, "intermediate_size": 128, "renorm": False, "routed": False},
     "routed": DS | {"hidden_size": 640, "intermediate_size": 384, "renorm": False, "routed": True},
 }

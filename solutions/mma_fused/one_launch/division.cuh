@@ -104,7 +104,7 @@ struct Division {
   // Column tiles are in places 0 to places() - 1; the last may be shared.
   __host__ __device__ int places() const { return alone + (shared_tile >= 0); }
   __host__ __device__ int column_tile(int place) const { return place < alone ? place * ctas + cta : shared_tile; }
-  // gemm2's order: chunk by chunk, and each for the column tiles of all places, but a shared one's for some chunks only.
+  // gemm2's order: chunk by chunk, each for the column tiles of all places, but a shared one's for some chunks only.
   // From a place, first chunk 0 and place -1, moves to the next; false where there is none.
   __host__ __device__ bool next_place(int& chunk, int& place) const {
     if (places() == 0) return false;

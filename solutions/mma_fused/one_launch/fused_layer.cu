@@ -15,8 +15,8 @@
 // __syncwarp           the warp                          the warp                    stage read, then loaded again
 // __syncthreads        all threads                       all threads                 parts written, read, written again
 // kBarAmax             128: warps 0..3                   warps 0..3                  row maxima of a slice
-// kBarStored           160: warps 0..3 and the last one  the last warp               a slice's h, or a first half's sums,
-//                                                                                    before their signal
+// kBarStored           160: warps 0..3 and the last one  the last warp               h of a slice, or sums of a first
+//                                                                                    half, before their signal
 //
 // global counter       arrivals                          waits
 // kRouted              every CTA: masks and weights      thread 0 of every CTA (a grid barrier, above kRouteAllTokens)

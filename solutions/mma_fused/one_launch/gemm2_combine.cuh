@@ -1,7 +1,7 @@
 // gemm2_combine: Y = W2 . h^T for this CTA's column tiles, chunk by chunk as h is complete, added to the tokens' sums.
 //
-// A column tile's sums lie in a slab of their own for each CTA that has the tile. A chunk has a token once, and a column
-// is always the same warp's, so plain loads and stores add to them, and the order of the sums is always the same.
+// A column tile's sums lie in a slab of their own for each CTA that has the tile. A chunk has a token once, and a
+// column is always the same warp's, so plain loads and stores add to them, and the order of the sums is always the same.
 #pragma once
 #include "multiply.cuh"
 #include "numerics.cuh"
@@ -63,12 +63,11 @@ __device__ __forceinline__ void gemm2_tile(const FusedArgs& args, WeightStream& 
   const int warp = weights.warp, t = weights.lane % 4;
   for (int k = warp, step = 0; k < kKSteps2; k += kWarps, step++) {
     const bool last = k + kWarps >= kKSteps2;
-    const Chunk chunk_ahead = last ? next : chunk;
+    // In any case a load: where it was one under a condition, it was waited for in mid-unit.
+    const Chunk chunk_ahead = last && next_ready ? next : chunk;
     HTile tile_ahead[kTiles];
-    if (!last || next_ready) {
 #pragma unroll
-      for (int n = 0; n < kTiles; n++) tile_ahead[n].load(args, chunk_ahead, n, last ? warp : k + kWarps);
-    }
+    for (int n = 0; n < kTiles; n++) tile_ahead[n].load(args, chunk_ahead, n, last ? warp : k + kWarps);
 
     const uint8_t* unit = weights.wait();
     const float unit_scale = kUnpackScale * __shfl_sync(kFullWarp, w_scale, step);
