@@ -8,24 +8,29 @@ from solutions.kernels.build_library import build_library
 
 KERNEL = ("--kernel-name", "kernel_substring=fused_layer")
 CONFIGURATIONS = [(227, 1, 1), (163, 0, 0)]
+LAYERS = len(small.COUNTS)
 # racecheck does not follow bar.arrive, and then not the __syncthreads after it: here, those that arrive wait, too
 ARRIVE, WAIT = "named_barrier_arrive(kBarStored, kTogether);", "named_barrier_sync(kBarStored, kTogether);"
 
 pytestmark = pytest.mark.slow
 
 
-def errors(tool, configuration, change=lambda text: text):
-    """change: of gemm1_swiglu.cuh."""
+def errors(tool, configuration, change=lambda text: text, layers=LAYERS):
+    """change: of gemm1_swiglu.cuh. layers: as sanitizer.errors takes them."""
     sources = small.stage_sources("full", small.LAYERS["cut"])
     sources["gemm1_swiglu.cuh"] = change(sources["gemm1_swiglu.cuh"])
     flags = (*small.flags(configuration), "-lineinfo")
     library = build_library("mma_stages", sources, architecture="9.0", flags=flags)
-    return sanitizer.errors((*sanitizer.TOOLS[tool], *KERNEL), small.__file__, library, len(small.COUNTS))
+    return sanitizer.errors((*sanitizer.TOOLS[tool], *KERNEL), small.__file__, library, layers)
+
+
+def with_one(text, old, new):
+    assert text.count(old) == 1
+    return text.replace(old, new)
 
 
 def waiting(text):
-    assert text.count(ARRIVE) == 1
-    return text.replace(ARRIVE, WAIT)
+    return with_one(text, ARRIVE, WAIT)
 
 
 @pytest.mark.gpu
@@ -49,5 +54,5 @@ def test_racecheck(configuration):
 def test_racecheck_sees_a_missing_barrier():
     """A user would miss: that racecheck has nothing to say here, whatever is wrong."""
     barrier = "  named_barrier_sync(kBarAmax, kMTiles * kWarp);\n"
-    found, said = errors("racecheck", CONFIGURATIONS[0], lambda text: waiting(text).replace(barrier, ""))
+    found, said = errors("racecheck", CONFIGURATIONS[0], lambda text: with_one(waiting(text), barrier, ""), None)
     assert found > 0, said
