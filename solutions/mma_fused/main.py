@@ -99,7 +99,7 @@ def _layer(arguments, many, one_launch):
     first, *others = arguments.values()
     if isinstance(first, torch.Tensor) and first.dim() > 0 and first.shape[0] > MOST_TOKENS:
         return many(first, *others)
-    if any(isinstance(value, bool) for value in others):  # which the binding takes for 1 or 0
+    if bool in map(type, others):  # which the binding takes for 1 or 0
         raise ValueError(_unfit_argument(arguments))
     try:
         one_launch(first, *others, 0)  # a CTA on each SM
