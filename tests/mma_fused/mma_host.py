@@ -8,7 +8,7 @@ import torch
 
 HERE = Path(__file__).parent
 LAYER = HERE / "mma_layer.cc"
-STANDS_IN_FOR = ("cuda.h", "cuda_runtime.h", "ptx.cuh", "numerics.cuh")
+STANDS_IN_FOR = ("cuda.h", "cuda_runtime.h", "launch.cuh", "ptx.cuh", "numerics.cuh")
 SHARED_MEMORY = "extern __shared__ __align__(1024) uint8_t smem_base[];"
 
 

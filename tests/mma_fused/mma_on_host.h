@@ -384,6 +384,8 @@ inline void mbar_init(uint64_t* bar, int arrivals) {
 inline void mbar_init_fence() {}
 inline void fence_proxy_async_shared() {}
 inline void prefetch_tensor_map(const void*) {}
+inline void pdl_wait() {}
+inline void pdl_launch_dependents() {}
 inline void mbar_arrive_expect_tx(uint64_t* bar, int bytes) {
   const Unseen machinery;
   Mbarrier& of = mbarriers.at(bar);

@@ -14,8 +14,9 @@ struct ColumnTiles {
       : alone(kColumnTiles / ctas), shared(kColumnTiles % ctas), splits(1) {
     if (shared > 0) splits = ctas / shared < kMaxSplits ? ctas / shared : kMaxSplits;
   }
-  // Places for column tiles that a CTA has at most: those it has alone, and then a shared one.
+  // Places for column tiles: those that a CTA has alone, and then perhaps a shared one.
   __host__ __device__ int most_places() const { return alone + (shared > 0); }
+  __host__ __device__ int places(int cta) const { return alone + (cta < shared * splits); }
 };
 
 // What a CTA computes in gemm1 at a time: a slice, or one half of it by K, where another CTA has the other half.

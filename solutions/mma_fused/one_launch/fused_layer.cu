@@ -1,6 +1,8 @@
 // fused_layer: the whole MoE layer in one cooperative launch, for up to kMaxTokens tokens. One CTA per SM, whose warps
-// are all alike: each loads the weights that it multiplies (weights.cuh).
+// are all alike: each loads the weights that it multiplies (weights.cuh). From sm_90 on by programmatic dependent
+// launch: barriers are initialised while the kernel before ends.
 //
+//   zero_sums    of this CTA's column tiles, in scratch
 //   route        or the caller's ids: up to kRouteAllTokens tokens every CTA all; above, its share, and then waits for
 //                all CTAs
 //   permute      row lists, the same in every CTA
@@ -15,8 +17,8 @@
 // __syncwarp           the warp                          the warp                    stage read, then loaded again
 // __syncthreads        all threads                       all threads                 parts written, read, written again
 // kBarAmax             128: warps 0..3                   warps 0..3                  row maxima of a slice
-// kBarStored           160: warps 0..3 and the last one  the last warp               h of a slice, or sums of a first
-//                                                                                    half, before their signal
+// kBarStored           warps 0..3 and the last one: 160  the last warp               h of a slice, or sums of a first
+//                      threads, 128 with four warps                                  half, before their signal
 //
 // global counter       arrivals                          waits
 // kRouted              every CTA: masks and weights      thread 0 of every CTA (a grid barrier, above kRouteAllTokens)
@@ -24,12 +26,14 @@
 // halves_stored        1 for each slice that is cut      warps 0..3 of the CTA of the second half
 // sums_added           splits for each shared tile       thread 0 of the CTAs that share it
 // kFinished            every CTA; the last one zeroes    none
+//                      all counters
 //
 // It cannot deadlock: the launch is cooperative, so all CTAs are resident or none runs, and every CTA makes the arrival
 // that another waits for without waiting itself for anything later: routed before all, whole slices and first halves,
 // second halves (a CTA has one half, after its slices), h, sums.
 #include "gemm1_swiglu.cuh"
 #include "gemm2_combine.cuh"
+#include "launch.cuh"
 #include "permute.cuh"
 
 // For all threads: masks and routing weights of all tokens; the masks also in shared memory.
@@ -59,10 +63,6 @@ __global__ void __launch_bounds__(kThreads, 1)
     fused_layer(const __grid_constant__ TensorMaps maps, const __grid_constant__ FusedArgs args) {
   extern __shared__ __align__(1024) uint8_t smem_base[];
   Smem& s = *reinterpret_cast<Smem*>(smem_base);
-  route(s, args);
-  permute(s, args.num_tokens);
-
-  if (threadIdx.x == kThreads - 1) s.division = Division(gridDim.x, blockIdx.x, s.num_chunks);
 #if MMA_FUSED_TMA
   if (threadIdx.x % kWarp == 0) {
     prefetch_tensor_map(&maps.w1);
@@ -70,23 +70,28 @@ __global__ void __launch_bounds__(kThreads, 1)
     for (int i = 0; i < kStages; i++) mbar_init(&s.full[threadIdx.x / kWarp][i], 1);
     mbar_init_fence();
   }
+  pdl_wait();
+  pdl_launch_dependents();
+#endif
+  zero_sums(args);
+  route(s, args);
+  permute(s, args.num_tokens);
+  if (threadIdx.x == kThreads - 1) s.division = Division(gridDim.x, blockIdx.x, s.num_chunks);
+#if MMA_FUSED_TMA
   fence_proxy_async_shared();  // routing lay where TMA writes
 #endif
   __syncthreads();
   WeightStream weights(s, maps, args);
-  zero_sums(args, s.division);
   gemm1_swiglu(s, args, weights);
   gemm2_combine(s, args, weights);
 
   // The last CTA to finish leaves the counters at zero for the next launch; no CTA reads them any more.
   __syncthreads();
-  FusedScratch& scratch = *args.scratch;
-  if (threadIdx.x == 0 && atomicAdd(&scratch.counters[kFinished], 1) == gridDim.x - 1) {
-    for (int i = kRouted; i <= kFinished; i++) scratch.counters[i] = 0;
-    for (int n = 0; n < s.num_chunks; n++) scratch.slices_stored[n] = 0;
-    for (int n = 0; n < kMaxCuts; n++) scratch.halves_stored[n] = 0;
-    for (int n = 0; n < kColumnTiles; n++) scratch.sums_added[n] = 0;
-  }
+  if (threadIdx.x == 0) s.finishes_last = atomicAdd(&args.scratch->counters[kFinished], 1) == gridDim.x - 1;
+  __syncthreads();
+  unsigned* counters = reinterpret_cast<unsigned*>(args.scratch);
+  constexpr int kCounters = offsetof(FusedScratch, mask) / sizeof(unsigned);
+  for (int i = threadIdx.x; s.finishes_last && i < kCounters; i += kThreads) counters[i] = 0;
 }
 
 cudaError_t prepare_fused_layer() {
@@ -94,7 +99,11 @@ cudaError_t prepare_fused_layer() {
 }
 
 cudaError_t launch_fused_layer(const TensorMaps& maps, const FusedArgs& args, int ctas, cudaStream_t stream) {
+#if MMA_FUSED_TMA
+  return launch_with_pdl(fused_layer, ctas, kThreads, cooperative(), sizeof(Smem), stream, maps, args);
+#else
   void* parameters[] = {const_cast<TensorMaps*>(&maps), const_cast<FusedArgs*>(&args)};
   return cudaLaunchCooperativeKernel(reinterpret_cast<void*>(fused_layer), dim3(ctas), dim3(kThreads), parameters,
                                      sizeof(Smem), stream);
+#endif
 }

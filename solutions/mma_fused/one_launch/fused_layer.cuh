@@ -72,6 +72,7 @@ struct Smem {
   float row_weight[kRouteAllRows];  // where every CTA routes all tokens, else it is in the scratch
   uint16_t token[kMaxRows];         // not written for padding
   int num_chunks;
+  bool finishes_last;  // this CTA
   Division division;  // here, as registers are short
 
   __device__ Routing& routing() { return *reinterpret_cast<Routing*>(stages); }

@@ -161,14 +161,15 @@ __device__ __forceinline__ void store_output(const FusedArgs& args, int column_t
   }
 }
 
-// For all threads: the sums of this CTA's column tiles are zero. Ends with a barrier.
-__device__ __forceinline__ void zero_sums(const FusedArgs& args, const Division& division) {
-  for (int place = 0; place < division.places(); place++) {
-    float4* slab = reinterpret_cast<float4*>(args.slab(place, division.cta, division.ctas));
+// For all threads: the sums of this CTA's column tiles are zero behind the next barrier. First of all, as it depends on
+// nothing, and what follows takes long enough for the stores.
+__device__ __forceinline__ void zero_sums(const FusedArgs& args) {
+  const int places = ColumnTiles(gridDim.x).places(blockIdx.x);
+  for (int place = 0; place < places; place++) {
+    float4* slab = reinterpret_cast<float4*>(args.slab(place, blockIdx.x, gridDim.x));
     for (int i = threadIdx.x; i < args.num_tokens * kColumnTile / 4; i += kThreads)
       __stcg(slab + i, make_float4(0, 0, 0, 0));
   }
-  __syncthreads();
 }
 
 __device__ __forceinline__ void gemm2_combine(Smem& s, const FusedArgs& args, WeightStream& weights) {

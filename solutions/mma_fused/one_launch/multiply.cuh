@@ -22,7 +22,7 @@ __device__ __forceinline__ void unpack(uint32_t four, uint32_t& low, uint32_t& h
 // What `unpack` gives, times this, is the value: fp16's exponent has 8 more of bias.
 constexpr float kUnpackScale = kCvt ? 1.0f : 256.0f;
 
-// A quarter of a lane's K for a tile of 8 rows: B of four MMAs.
+// Half of a lane's K for a tile of 8 rows: B of four MMAs.
 struct RowPiece {
   uint32_t word[4][2];
 };

@@ -5,7 +5,7 @@
 #include "token_experts.cuh"
 
 // Reads routing.mask, which it overwrites, and where every CTA routes all tokens routing.weight. Writes chunk,
-// num_chunks, token and row_weight. For all threads; ends with a barrier.
+// num_chunks, token and row_weight. For all threads. Ends without a barrier: token and row_weight are being written.
 __device__ __forceinline__ void permute(Smem& s, int num_tokens) {
   Routing& routing = s.routing();
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, batches = (num_tokens + 31) / 32;
@@ -63,5 +63,4 @@ __device__ __forceinline__ void permute(Smem& s, int num_tokens) {
       if (all_route) s.row_weight[row] = routing.weight[t][e];
     }
   }
-  __syncthreads();
 }
