@@ -21,8 +21,8 @@ def choose_configs(rows_per_expert, intermediate_size):
         return _config(16, 64, 1, 5), _config(16, 128, 1, min(4, most_stages)), False
     if rows_per_expert <= 12:
         return _config(16, 128, 32, 4), _config(16, 128, 64, min(4, most_stages)), False
-    if rows_per_expert <= 48:
-        return _config(32, 128, 1, 5), _config(32, 128, 16, min(4, most_stages)), rows_per_expert > 24
+    if rows_per_expert <= 24:
+        return _config(32, 128, 1, 5), _config(32, 128, 16, min(4, most_stages)), False
     # By pointer, 64 x 128 takes 204 registers a thread, and a multiprocessor holds two programs; by TMA 168, and three.
     return _config(64, 128, 16, 3), _config(64, 128, 16, min(3, most_stages)), True
 
