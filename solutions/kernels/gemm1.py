@@ -19,7 +19,6 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from .interface import GATE_FIRST, SCALES_ROW_MAJOR
-from .proxy_fence import proxy_fence
 from .tile_order import tile_order
 
 BLOCK = 128
@@ -90,7 +89,6 @@ def gemm1_kernel(
             x = tl.load(x_ptrs + k * BLOCK, mask=live[:, None], other=0.0)
             x_scale = tl.load(x_scale_ptrs + k * x_scale_step, mask=live, other=0.0)
             w = w_desc.load([w_block * BLOCK, k * BLOCK])
-            proxy_fence(k)
             g += tl.dot(w, x.T) * (x_scale * tl.load(w_scale_ptr + w_block * NUM_K + k))[None, :]
 
         if GATE_FIRST:

@@ -17,7 +17,6 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from .gemm1 import gemm1_ref, scales_of_tokens
 from .interface import GATE_FIRST, SCALES_ROW_MAJOR
-from .proxy_fence import proxy_fence
 from .swiglu_quant import swiglu_quant_ref
 from .tile_order import tile_order
 
@@ -75,7 +74,6 @@ def gemm1_swiglu_quant_kernel(
             x_scale = tl.load(x_scale_ptrs + k * x_scale_step, mask=live, other=0.0)
             up_w = w_desc.load([up_block * BLOCK, k * BLOCK])
             up_scale = tl.load(w_scale_ptr + up_block * NUM_K + k)
-            proxy_fence(k)
             up += tl.dot(up_w, x.T) * (x_scale * up_scale)[None, :]
             gate_w = w_desc.load([gate_block * BLOCK, k * BLOCK])
             gate_scale = tl.load(w_scale_ptr + gate_block * NUM_K + k)

@@ -15,7 +15,6 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from .proxy_fence import proxy_fence
 from .tile_order import tile_order
 
 BLOCK = 128
@@ -86,7 +85,6 @@ def gemm2_kernel(
                 h = tl.load(h_ptrs + k * BLOCK, mask=live[:, None], other=0.0)
                 w = tl.load(w_ptrs + k * BLOCK)
                 scale = tl.load(h_scale_ptr + pair * NUM_K + k, mask=live, other=0.0) * tl.load(w_scale_row + k)
-                proxy_fence(k)
                 y += tl.dot(w, h.T) * scale[None, :]
 
         column = n * BLOCK_N + tl.arange(0, BLOCK_N)

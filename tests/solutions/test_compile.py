@@ -106,13 +106,6 @@ def test_gemms_use_the_tensor_cores_and_tma(compiled, machine, tokens):
     assert {k["kernel"] for k in gemms} == GEMMS
 
 
-@at(HOPPER, "sm_90")
-def test_wgmma_reads_what_cp_async_copied_behind_a_proxy_fence(compiled, machine, tokens):
-    """A user would miss: a product of rows that are not all there yet, now and then, and only in some runs."""
-    unfenced = [k for k in compiled(machine, tokens) if k["unfenced_wgmma"]]
-    assert not unfenced, describe(unfenced)
-
-
 @at([*ARCHITECTURES, *TUNED], "sm_90")
 def test_no_spilled_value_is_read(compiled, machine, tokens):
     """A user would miss: a kernel several times slower as its sums left the registers."""

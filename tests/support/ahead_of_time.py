@@ -132,19 +132,6 @@ def reloads(cubin):
     return len(re.findall(r"\bLDL\b", shown)) if "EXIT" in shown else None
 
 
-def unfenced_wgmma(ptx):
-    """How many wgmmas follow a wait for cp.async, in the order of the text, without a proxy fence between."""
-    unfenced = found = 0
-    for line in ptx.splitlines():
-        if "cp.async.wait_" in line:
-            unfenced = 1
-        elif "fence.proxy.async" in line:
-            unfenced = 0
-        elif "wgmma.mma_async" in line:
-            found += unfenced
-    return found
-
-
 def compile_all(run, architecture, token_counts, gpu):
     """Compile what `run` launches for these token counts on a GPU of this name; yield a dict a distinct kernel."""
     major, minor = claim(architecture)
@@ -173,7 +160,6 @@ def compile_all(run, architecture, token_counts, gpu):
                     "stack": stack,
                     "reloads": reloads(kernel.asm["cubin"]),
                     "wgmma": "wgmma.mma_async" in ptx,
-                    "unfenced_wgmma": unfenced_wgmma(ptx),
                     "block_scaled_mma": "tcgen05.mma" in ptx and ".block_scale" in ptx,
                     "bulk_tensor_copy": "cp.async.bulk.tensor" in ptx,
                 }
