@@ -19,7 +19,7 @@ NEEDS = pytest.mark.skipif(
     shutil.which("nvcc") is None or not os.access(CUOBJDUMP, os.X_OK), reason="needs nvcc and cuobjdump"
 )
 EVERY_ARCHITECTURE = pytest.mark.parametrize("architecture", small.ARCHITECTURES)
-KNOWN_SPILLS = {"sm_120": 32}  # bytes a thread, to be removed with the next form of the kernel
+KNOWN_SPILLS = {"sm_120": 32}  # bytes a thread, stored and loaded
 OTHERS = ("kimi-k2-ep1", "qwen3-next")  # the most experts; the most experts chosen and the smallest layer
 
 

@@ -217,4 +217,8 @@ def test_no_cta_is_far_from_the_mean(divide, ctas, chunks):
     """A user would miss: a fifth of the time on a GPU of 188 SMs, of which 76 would idle in gemm2."""
     pieces, tiles = divide("full", ctas, chunks)
     work = chunks * 64 * warp_steps(k_steps("full")[0]) + len(tiles) * warp_steps(k_steps("full")[1])
-    assert last_end("full", pieces, tiles) <= 1.03 * work / ctas + 3
+    mean, end = work / ctas, last_end("full", pieces, tiles)
+    if chunks < 24:  # a slice, or half of it, is much of a CTA's work
+        assert end <= 1.03 * mean + 3
+    else:
+        assert end <= (1.03 if ctas == 132 else 1.05) * mean

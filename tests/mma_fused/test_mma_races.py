@@ -75,3 +75,13 @@ def test_a_missing_barrier_is_noticed(launched, barrier):
     texts |= {name: texts[name].replace(text, instead)}
     done, _ = launched(layer, texts, configuration, TOKENS[layer])
     assert RACE in done.stderr
+
+
+def test_a_missing_barrier_before_gemm1_is_noticed(launched):
+    """A user would miss: rows, zeroed sums and the division read before they are written."""
+    texts = mma_host.sources(small.LAYERS["tiny"])
+    kernel, text = texts["fused_layer_on_host.cuh"], "  __syncthreads();\n  WeightStream"
+    assert kernel.count(text) == 1
+    texts["fused_layer_on_host.cuh"] = kernel.replace(text, "  WeightStream")
+    with pytest.raises(AssertionError, match=RACE):  # without a division it writes no result
+        launched("tiny", texts, TMA, TOKENS["tiny"])

@@ -478,7 +478,7 @@ def test_sglangs_two_products_share_the_order_of_rows(module):
     """A user would miss: rows padded to one tile and multiplied by another."""
     tiles = module("sglang_triton", "tiles")
     for intermediate in (384, 512, 768, 1536, 2048):
-        for rows_per_expert in (0.03, 4, 4.1, 12, 12.1, 24, 24.1, 48, 48.1, 500):
+        for rows_per_expert in (0.03, 4, 4.1, 12, 12.1, 24, 24.1, 32, 500):
             first, second, _ = tiles.choose_configs(rows_per_expert, intermediate)
             assert first.keys() == second.keys(), (rows_per_expert, intermediate)
             assert first["BLOCK_SIZE_M"] == second["BLOCK_SIZE_M"], (rows_per_expert, intermediate)
@@ -523,7 +523,10 @@ def test_usual_tiles_hold_twice_the_usual_rows(module, share, num_tokens):
     most = permute.max_tiles(num_tokens, 8, local, block_m)
     usual = tiles.usual_tiles(pairs, share, local, block_m, most)
     assert usual == most or usual < most / 3, "a launch more, for programs that hardly matter"
-    assert usual >= min(most, int(2 * share * pairs) // block_m + local)
+    for seed in range(5):  # rows of the experts, uneven
+        popular = torch.rand(local, generator=torch.Generator().manual_seed(seed)) ** 4
+        rows = (popular / popular.sum() * min(2 * share, 1) * pairs).int()
+        assert int(rows.add(block_m - 1).floor_divide(block_m).sum()) <= usual
 
 
 @pytest.mark.parametrize("geometry", SMALL)
@@ -652,7 +655,7 @@ def test_sglangs_kernel_gives_the_definitions_answer(module, geometry, monkeypat
 @pytest.mark.slow
 def test_sglangs_stages_compile_for_sm_90(tmp_path):
     """A user would miss: the first call at some token count dies in the compiler."""
-    kernels = ahead_of_time.compiled("sglang_triton", "full", "sm_90", (1, 300, 1000, 4096), tmp_path)
+    kernels = ahead_of_time.compiled("sglang_triton", "full", "sm_90", (1, 300, 500, 1000, 4096), tmp_path)
     assert {kernel["kernel"] for kernel in kernels} == set(manifest.read_manifest("sglang_triton").stages)
     room = ahead_of_time.SHARED_MEMORY["sm_90"]
     assert not [kernel for kernel in kernels if kernel["shared"] > room or kernel["reloads"]]
