@@ -19,10 +19,6 @@ NEEDS = pytest.mark.skipif(
     shutil.which("nvcc") is None or not os.access(CUOBJDUMP, os.X_OK), reason="needs nvcc and cuobjdump"
 )
 EVERY_ARCHITECTURE = pytest.mark.parametrize("architecture", small.ARCHITECTURES)
-<<<<<<< HEAD
-KNOWN_SPILLS = {"sm_120": 32}  # bytes a thread, stored and loaded
-=======
->>>>>>> b94b0b4 (next: mma_fused spills nothing on sm_120; generate checks a captured step with attention that repeats)
 OTHERS = ("kimi-k2-ep1", "qwen3-next")  # the most experts; the most experts chosen and the smallest layer
 
 
