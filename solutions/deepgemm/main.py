@@ -90,8 +90,10 @@ def layer(plan, tensors, device):
         plan.gather(stream, logits, bias, x, x_scale, counts, ends, pairs, a, a_scale)
         g = plan.g()
         grouped_gemm((a, a_scale), (w1, w1_scale), g, layout, rows)
+        del a, a_scale  # their memory serves h and y
         h, h_scale = plan.h(), plan.h_scale()
         plan.swiglu_quant_rows(stream, g, h, h_scale, pairs)
+        del g
         y = plan.y()
         grouped_gemm((h, h_scale), (w2, w2_scale), y, layout, rows)
         plan.combine_reset(stream, y, pairs, output, counts)

@@ -3,14 +3,15 @@
 As the shared combine (whose plain statement is this one's too), but for its start before gemm2 has ended, and for
 many tokens.
 
-Map of the kernel: one program a (token, BLOCK columns). For few tokens all loads of y are in flight together. For many
-it reads rows and weights of all experts at once and branches over those of other ranks: most are, and enough programs
-wait for memory.
+Map of the kernel: one program a (token, BLOCK columns). For few tokens it is the shared kernel, which has all loads of
+y in flight together. For many it reads rows and weights of all experts at once and branches over those of other ranks:
+most are, and enough programs wait for memory.
 """
 
 import triton
 import triton.language as tl
 
+from .kernels.combine import combine_kernel
 from .predecessor import wait_for_predecessor
 
 
@@ -30,28 +31,23 @@ def combine_rows_kernel(
     PDL: tl.constexpr,
 ):
     wait_for_predecessor(PDL)
-    token = tl.program_id(0)
-    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = column < num_columns
-    total = tl.zeros((BLOCK,), tl.float32)
     if BRANCH:
+        token = tl.program_id(0)
+        column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+        inside = column < num_columns
         slot = tl.arange(0, SLOTS)
         rows = tl.load(row_of_pair_ptr + token * TOP_K + slot, mask=slot < TOP_K, other=-1)
         weights = tl.load(weight_ptr + token * TOP_K + slot, mask=slot < TOP_K, other=0.0)
+        total = tl.zeros((BLOCK,), tl.float32)
         for k in tl.static_range(TOP_K):
             row = tl.max(tl.where(slot == k, rows, -1), 0)
             if row >= 0:
                 weight = tl.sum(tl.where(slot == k, weights, 0.0), 0)
                 y = tl.load(y_ptr + row.to(tl.int64) * num_columns + column, mask=inside, other=0.0)
                 total += y.to(tl.float32) * weight
+        tl.store(output_ptr + token.to(tl.int64) * H + first_column + column, total.to(tl.bfloat16), mask=inside)
     else:
-        for k in tl.static_range(TOP_K):
-            row = tl.load(row_of_pair_ptr + token * TOP_K + k)
-            weight = tl.load(weight_ptr + token * TOP_K + k)
-            local = inside & (row >= 0)
-            y = tl.load(y_ptr + row.to(tl.int64) * num_columns + column, mask=local, other=0.0)
-            total += tl.where(local, y.to(tl.float32) * weight, 0.0)
-    tl.store(output_ptr + token.to(tl.int64) * H + first_column + column, total.to(tl.bfloat16), mask=inside)
+        combine_kernel(y_ptr, row_of_pair_ptr, weight_ptr, output_ptr, first_column, num_columns, H, TOP_K, BLOCK)
 
 
 def combine_rows(y, row_of_pair, weight, output, first_column):

@@ -23,7 +23,7 @@ OVERLAPPING = route_one_kernel, rest_product_kernel, swiglu_quant_rows_kernel, c
 launch_quickly(route_kernel, count_kernel, place_kernel, *OVERLAPPING)
 overlap(*OVERLAPPING)
 
-MAX_Y_BYTES = 2_000_000_000  # bound on the second product, the largest scratch; wider ones are made in column slices
+MAX_Y_BYTES = 1_200_000_000  # bound on the second product, the largest scratch; wider ones are made in column slices
 
 
 @replayed_or_captured

@@ -36,8 +36,9 @@ struct Division {
   int whole;     // slices that this CTA has alone, those of the rounds included
   int more;      // the first after the rounds
   int distance;  // to its next
-  int cut, half;  // of the slices that are cut, number of the one that it has half of, last of all; -1 without one
-  int cut_slice;
+  // Its last piece may be half of a slice: number of that among the slices that are cut, or -1; 0 for the first K steps,
+  // 1 for the rest; the slice.
+  int cut, half, cut_slice;
   // gemm2
   int alone;        // column tiles that it has alone
   int shared_tile;  // the column tile that it shares; -1 without one
@@ -54,7 +55,7 @@ struct Division {
     shared_tile = shares ? alone * ctas + sharing_cta : -1;
 
     // Time in steps of a warp. CTAs that share a tile have the most columns; the others take more slices, the last of
-    // the list. So gemm2 waits for the others' last round, and then still has the chunks in it to do.
+    // the list. These must be stored before the end by the time that gemm2 takes for the chunks that they are of.
     const int slices = chunks * kSlices, sharers = tiles.shared * splits, others = ctas - sharers;
     const auto gemm2 = [&](int n) { return (alone * n + (sharers > 0 ? (n + splits - 1) / splits : 0)) * kWarpSteps2; };
     const int last_round = (others + kSlices - 1) / kSlices, last = gemm2(last_round < chunks ? last_round : chunks);
@@ -71,8 +72,8 @@ struct Division {
     const auto whole_slices = [&] { return sharers * fit(of_sharers) + others * fit(of_others); };
     while (whole_slices() + pairs(sharers, of_sharers) + pairs(others, of_others) < slices) time++;
 
-    // In that time as few as possible are cut. If none, sharers take a slice less than fit, and as many of them as are
-    // needed another one, the last of them first: these may have fewer columns.
+    // In that time as few as possible are cut. If none, sharers take one slice fewer than fit, and as many of them as
+    // are needed another one, the last of them first: these may have fewer columns.
     const int cuts = slices > whole_slices() ? slices - whole_slices() : 0, most = pairs(others, of_others);
     const int others_cuts = cuts < most ? cuts : most, sharers_cuts = cuts - others_cuts;
     rounds = fit(of_sharers) - (cuts == 0 && fit(of_sharers) > 0);

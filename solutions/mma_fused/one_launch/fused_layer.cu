@@ -82,6 +82,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 #endif
   __syncthreads();
   WeightStream weights(s, maps, args);
+  __syncthreads();  // orders nothing: without it nvcc 13.0 spills on sm_120
   gemm1_swiglu(s, args, weights);
   gemm2_combine(s, args, weights);
 

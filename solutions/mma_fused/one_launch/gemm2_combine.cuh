@@ -161,8 +161,8 @@ __device__ __forceinline__ void store_output(const FusedArgs& args, int column_t
   }
 }
 
-// For all threads: the sums of this CTA's column tiles are zero behind the next barrier. First of all, as it depends on
-// nothing, and what follows takes long enough for the stores.
+// For all threads: the sums of this CTA's column tiles are zero behind the next barrier. Before routing, which takes
+// long enough for the stores; after pdl_wait(), as the launch before reads these slabs.
 __device__ __forceinline__ void zero_sums(const FusedArgs& args) {
   const int places = ColumnTiles(gridDim.x).places(blockIdx.x);
   for (int place = 0; place < places; place++) {

@@ -31,8 +31,8 @@ constexpr int kRouteAllTokens = 12;  // up to here every CTA routes all tokens, 
 constexpr int kSliceColumns = 32;    // 32 rows of each half of W13 are a unit's rows
 constexpr int kSlices = kInter / kSliceColumns;  // of an expert; h has one scale for each row and slice
 constexpr int kSlicesPerStep = kBlockK / kSliceColumns;
-// A slice can be cut for two CTAs if each warp has two K steps of it or more. The first half is the smaller one, as
-// the second waits for it.
+// A slice can be cut for two CTAs if each warp has two K steps of it or more. The first half is not the larger one,
+// as the second waits for it.
 constexpr int kCutSteps = kKSteps1 / kWarps / 2;  // of a warp, in the first half
 constexpr int kMaxCuts = 128;                     // slices that are cut, at most
 constexpr int kChunkRows = 16;  // sums of 24 would not leave the registers for all else
