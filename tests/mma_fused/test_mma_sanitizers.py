@@ -1,5 +1,7 @@
 """compute-sanitizer's tools on a small layer through mma_fused's one launch, with sm_90's paths and with cp.async."""
 
+from pathlib import Path
+
 import mma_small_layer as small
 import pytest
 import sanitizer
@@ -9,16 +11,18 @@ from solutions.kernels.build_library import build_library
 KERNEL = ("--kernel-name", "kernel_substring=fused_layer")
 CONFIGURATIONS = [(227, 1, 1), (163, 0, 0)]
 LAYERS = len(small.COUNTS)
-# racecheck does not follow bar.arrive, and then not the __syncthreads after it: here, those that arrive wait, too
-ARRIVE, WAIT = "named_barrier_arrive(kBarStored, kTogether);", "named_barrier_sync(kBarStored, kTogether);"
+MBARRIERS = Path(__file__).with_name("mma_mbarriers.cuh")
+INIT = "named_barriers_init(kMTiles * kWarp, (kWarps > kMTiles ? kMTiles + 1 : kMTiles) * kWarp);"
+NAMED = "__device__ __forceinline__ void named_barrier_"
 
 pytestmark = pytest.mark.slow
 
 
-def errors(tool, configuration, change=lambda text: text, layers=LAYERS):
-    """change: of gemm1_swiglu.cuh. layers: as sanitizer.errors takes them."""
+def errors(tool, configuration, change=None, layers=LAYERS):
+    """change: of the sources, in place. layers: as sanitizer.errors takes them."""
     sources = small.stage_sources("full", small.LAYERS["cut"])
-    sources["gemm1_swiglu.cuh"] = change(sources["gemm1_swiglu.cuh"])
+    if change:
+        change(sources)
     flags = (*small.flags(configuration), "-lineinfo")
     library = build_library("mma_stages", sources, architecture="9.0", flags=flags)
     return sanitizer.errors((*sanitizer.TOOLS[tool], *KERNEL), small.__file__, library, layers)
@@ -29,8 +33,19 @@ def with_one(text, old, new):
     return text.replace(old, new)
 
 
-def waiting(text):
-    return with_one(text, ARRIVE, WAIT)
+def with_mbarriers(sources):
+    """In place: named barriers become mbarriers. racecheck follows these, but no barriers of some of the warps."""
+    ptx, kernel = sources["ptx.cuh"], sources["fused_layer.cu"]
+    first, last = ptx.index(f"{NAMED}sync("), ptx.index("}\n", ptx.index(f"{NAMED}arrive(")) + 2
+    sources["ptx.cuh"] = ptx[:first] + MBARRIERS.read_text() + ptx[last:]
+    sources["fused_layer.cu"] = with_one(kernel, "  zero_sums(args);\n", f"  {INIT}\n  zero_sums(args);\n")
+
+
+def without_row_maxima(sources):
+    """In place: as with_mbarriers, but for one barrier that is needed."""
+    with_mbarriers(sources)
+    barrier = "  named_barrier_sync(kBarAmax, kMTiles * kWarp);\n"
+    sources["gemm1_swiglu.cuh"] = with_one(sources["gemm1_swiglu.cuh"], barrier, "")
 
 
 @pytest.mark.gpu
@@ -46,13 +61,12 @@ def test_clean(tool, configuration):
 @pytest.mark.parametrize("configuration", CONFIGURATIONS, ids=small.CONFIGURATIONS.get)
 def test_racecheck(configuration):
     """A user would miss: a stage that is loaded again before all lanes have read it."""
-    found, said = errors("racecheck", configuration, waiting)
+    found, said = errors("racecheck", configuration, with_mbarriers)
     assert found == 0, said
 
 
 @pytest.mark.gpu
 def test_racecheck_sees_a_missing_barrier():
     """A user would miss: that racecheck has nothing to say here, whatever is wrong."""
-    barrier = "  named_barrier_sync(kBarAmax, kMTiles * kWarp);\n"
-    found, said = errors("racecheck", CONFIGURATIONS[0], lambda text: with_one(waiting(text), barrier, ""), None)
+    found, said = errors("racecheck", CONFIGURATIONS[0], without_row_maxima, None)
     assert found > 0, said
