@@ -13,11 +13,16 @@ from harness.report.figures.picture import Picture
 
 # In one worker, as `docs` reads the traces of all models once in a process, which takes seconds.
 READ_TRACES = {"README.md", *(f"docs/{name}.md" for name in ("backends", "compare", "models", "tolerances"))}
+RUN_ALONE = {"docs/apply.md", "docs/submit.md"}  # show what a process of its own prints: ten seconds each
 IN_ONE_WORKER = pytest.mark.xdist_group("traces of all models")
 
 
 @pytest.mark.parametrize(
-    "page", [pytest.param(page, marks=[IN_ONE_WORKER] * (page in READ_TRACES)) for page in docs.all_pages()]
+    "page",
+    [
+        pytest.param(page, marks=[IN_ONE_WORKER] * (page in READ_TRACES) + [pytest.mark.slow] * (page in RUN_ALONE))
+        for page in docs.all_pages()
+    ],
 )
 def test_page_is_up_to_date(page):
     """A reader sees the figures that were recorded last, and what a shown command prints now."""

@@ -353,7 +353,8 @@ def test_every_chosen_tile_compiles_and_fits(compiled, architecture):
     assert not over, over
 
 
-@pytest.mark.parametrize("rows", [(16,), pytest.param(ROWS, marks=pytest.mark.slow)], ids=["16", "all"])
+@pytest.mark.slow
+@pytest.mark.parametrize("rows", [(16,), ROWS], ids=["16", "all"])
 def test_sm100_multiplies_natively(compiled, rows):
     """A user would miss: SM100's block-scaled tensor cores idle while the scales are applied by hand."""
     products = [k for k in compiled("sm_100", rows) if k["kernel"] == "block_scaled_matmul_kernel"]

@@ -172,8 +172,11 @@ def check_workload(layer, definition, workload, root, record_property):
     print(f"{layer.metadata.solution_name} T={arguments[OUTPUT].shape[0]}: {listed}")
 
 
+LONG = ("same-eight-local", "last-rank-odd-length")  # seconds each in the interpreter
+
+
 @at("small")
-@pytest.mark.parametrize("case", [case.name for case in cases("small")])
+@pytest.mark.parametrize("case", [slow(case.name) if case.name in LONG else case.name for case in cases("small")])
 def test_small_workloads(layer, geometry, case, records, record_property):
     """A user would miss: a wrong answer on a workload chosen to hurt, seen on the GPU only."""
     root, all_records = records(geometry)
