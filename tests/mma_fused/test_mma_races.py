@@ -83,5 +83,8 @@ def test_a_missing_barrier_before_gemm1_is_noticed(launched):
     kernel, text = texts["fused_layer_on_host.cuh"], "  __syncthreads();\n  WeightStream"
     assert kernel.count(text) == 1
     texts["fused_layer_on_host.cuh"] = kernel.replace(text, "  WeightStream")
-    with pytest.raises(AssertionError, match=RACE):  # without a division it writes no result
-        launched("tiny", texts, TMA, TOKENS["tiny"])
+    try:
+        said = launched("tiny", texts, TMA, TOKENS["tiny"])[0].stderr
+    except AssertionError as error:  # a warp that read no division may have written no result
+        said = str(error)
+    assert RACE in said
