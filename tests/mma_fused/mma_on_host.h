@@ -337,6 +337,7 @@ inline float load_input_float(const float* p) { return *p; }
 inline uint4 load_shared_by_ctas(const void* p) { return *static_cast<const uint4*>(p); }
 inline float load_shared_by_ctas_float(const float* p) { return *p; }
 inline uint64_t l2_evict_first() { return 0; }
+inline uint64_t l2_evict_unchanged() { return 0; }
 
 // With NaN in E4M3, 480 if unpacked by integers.
 inline void spoil(uint8_t* to, size_t bytes) {

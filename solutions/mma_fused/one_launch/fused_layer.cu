@@ -28,6 +28,8 @@
 // kFinished            every CTA; the last one zeroes    none
 //                      all counters
 //
+// What runs once or twice in a launch is not unrolled (`#pragma unroll 1`): its code comes from memory, like the weights.
+//
 // It cannot deadlock: the launch is cooperative, so all CTAs are resident or none runs, and every CTA makes the arrival
 // that another waits for without waiting itself for anything later: routed before all, whole slices and first halves,
 // second halves (a CTA has one half, after its slices), h, sums.

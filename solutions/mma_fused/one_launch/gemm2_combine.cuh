@@ -147,8 +147,10 @@ template <class Slab>
 __device__ __forceinline__ void store_output(const FusedArgs& args, int column_tile, int first, int end, int parts,
                                              Slab slab) {
   constexpr int kOctets = kColumnTile / 8;
+#pragma unroll 1
   for (int i = first * kOctets + threadIdx.x; i < end * kOctets; i += kThreads) {
     float4 u = make_float4(0, 0, 0, 0), v = u;
+#pragma unroll 1
     for (int p = 0; p < parts; p++) {
       const float4* from = reinterpret_cast<const float4*>(slab(p)) + 2 * i;
       const float4 x = __ldcg(from), y = __ldcg(from + 1);
@@ -167,6 +169,7 @@ __device__ __forceinline__ void zero_sums(const FusedArgs& args) {
   const int places = ColumnTiles(gridDim.x).places(blockIdx.x);
   for (int place = 0; place < places; place++) {
     float4* slab = reinterpret_cast<float4*>(args.slab(place, blockIdx.x, gridDim.x));
+#pragma unroll 1
     for (int i = threadIdx.x; i < args.num_tokens * kColumnTile / 4; i += kThreads)
       __stcg(slab + i, make_float4(0, 0, 0, 0));
   }

@@ -18,6 +18,7 @@ __device__ __forceinline__ void permute(Smem& s, int num_tokens) {
   for (int w = warp; w < kMaskWords; w += kWarps) {
     const int e = 32 * w + lane;
     int rows = 0;
+#pragma unroll 1
     for (int b = 0; b < batches; b++) {
       routing.before[b * kPaddedLocal + e] = rows;
       rows += __popc(routing.mask[b * kPaddedLocal + e]);
@@ -46,6 +47,7 @@ __device__ __forceinline__ void permute(Smem& s, int num_tokens) {
       chunk_end += lane >= d ? c : 0;
     }
     chunk_end += chunks_before;
+#pragma unroll 1
     for (int c = 0; c < chunks; c++)
       s.chunk[chunk_end - chunks + c] = {(uint16_t)e, (uint16_t)min(kChunkRows, rows - c * kChunkRows),
                                          (uint32_t)(first + c * kChunkRows)};
