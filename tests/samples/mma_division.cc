@@ -9,7 +9,8 @@
 int main(int, char** arguments) {
   const int ctas = atoi(arguments[1]), chunks = atoi(arguments[2]);
   for (int cta = 0; cta < ctas; cta++) {
-    const Division division(ctas, cta, chunks);
+    Division division(ctas, cta);
+    division.divide(chunks);
     Piece piece;
     for (int item = 0; (piece = division.piece(item)).at >= 0; item++) {
       const bool half = piece.is_first_half() || piece.is_second_half();

@@ -16,7 +16,6 @@ struct ColumnTiles {
   }
   // Places for column tiles: those that a CTA has alone, and then perhaps a shared one.
   __host__ __device__ int most_places() const { return alone + (shared > 0); }
-  __host__ __device__ int places(int cta) const { return alone + (cta < shared * splits); }
 };
 
 // What a CTA computes in gemm1 at a time: a slice, or one half of it by K, where another CTA has the other half.
@@ -28,9 +27,10 @@ struct Piece {
   __host__ __device__ bool is_second_half() const { return first > 0; }
 };
 
-// Of one CTA.
+// Of one CTA: column tiles from the number of CTAs alone, and then slices by divide(), which needs that of chunks.
 struct Division {
-  int ctas, cta, chunks;
+  int ctas, cta;
+  int chunks;
   // gemm1
   int rounds;    // in which each CTA takes a slice
   int whole;     // slices that this CTA has alone, those of the rounds included
@@ -46,18 +46,21 @@ struct Division {
   int sharing_distance;
   int split, splits;  // this CTA takes chunks n with n % splits == split
 
-  __host__ __device__ Division(int ctas_, int cta_, int chunks_) : ctas(ctas_), cta(cta_), chunks(chunks_) {
+  __host__ __device__ Division(int ctas_, int cta_) : ctas(ctas_), cta(cta_) {
     const ColumnTiles tiles(ctas);
     alone = tiles.alone, splits = tiles.splits, sharing_distance = tiles.shared;
     const bool shares = cta < tiles.shared * splits;
     split = shares ? cta / tiles.shared : 0;
     sharing_cta = shares ? cta % tiles.shared : 0;
     shared_tile = shares ? alone * ctas + sharing_cta : -1;
+  }
 
+  __host__ __device__ void divide(int chunks_) {
+    chunks = chunks_;
     // Time of a warp. CTAs that share a tile have the most columns; the others take more slices, the last of the list.
     // These must be stored before the end by the time that gemm2 takes for the chunks that they are of.
     constexpr int kSliceTime = kWarpSteps1 * kStepTime1, kCutTime = kCutSteps * kStepTime1;
-    const int slices = chunks * kSlices, sharers = tiles.shared * splits, others = ctas - sharers;
+    const int slices = chunks * kSlices, sharers = sharing_distance * splits, others = ctas - sharers;
     const auto gemm2 = [&](int n) {
       return (alone * n + (sharers > 0 ? (n + splits - 1) / splits : 0)) * (kWarpSteps2 * kStepTime2);
     };

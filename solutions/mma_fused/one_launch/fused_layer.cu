@@ -65,6 +65,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     fused_layer(const __grid_constant__ TensorMaps maps, const __grid_constant__ FusedArgs args) {
   extern __shared__ __align__(1024) uint8_t smem_base[];
   Smem& s = *reinterpret_cast<Smem*>(smem_base);
+  const Division columns(gridDim.x, blockIdx.x);  // integer divisions, as the launch before ends
 #if MMA_FUSED_TMA
   if (threadIdx.x % kWarp == 0) {
     prefetch_tensor_map(&maps.w1);
@@ -75,10 +76,13 @@ __global__ void __launch_bounds__(kThreads, 1)
   pdl_wait();
   pdl_launch_dependents();
 #endif
-  zero_sums(args);
+  zero_sums(args, columns);
   route(s, args);
   permute(s, args.num_tokens);
-  if (threadIdx.x == kThreads - 1) s.division = Division(gridDim.x, blockIdx.x, s.num_chunks);
+  if (threadIdx.x == kThreads - 1) {
+    s.division = columns;
+    s.division.divide(s.num_chunks);
+  }
 #if MMA_FUSED_TMA
   fence_proxy_async_shared();  // routing lay where TMA writes
 #endif

@@ -165,10 +165,9 @@ __device__ __forceinline__ void store_output(const FusedArgs& args, int column_t
 
 // For all threads: the sums of this CTA's column tiles are zero behind the next barrier. Before routing, which takes
 // long enough for the stores; after pdl_wait(), as the launch before reads these slabs.
-__device__ __forceinline__ void zero_sums(const FusedArgs& args) {
-  const int places = ColumnTiles(gridDim.x).places(blockIdx.x);
-  for (int place = 0; place < places; place++) {
-    float4* slab = reinterpret_cast<float4*>(args.slab(place, blockIdx.x, gridDim.x));
+__device__ __forceinline__ void zero_sums(const FusedArgs& args, const Division& columns) {
+  for (int place = 0; place < columns.places(); place++) {
+    float4* slab = reinterpret_cast<float4*>(args.slab(place, columns.cta, columns.ctas));
 #pragma unroll 1
     for (int i = threadIdx.x; i < args.num_tokens * kColumnTile / 4; i += kThreads)
       __stcg(slab + i, make_float4(0, 0, 0, 0));
