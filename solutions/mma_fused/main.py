@@ -4,6 +4,8 @@ Up to MOST_TOKENS tokens one CUDA kernel does it all, bound by reading the weigh
 do, a stage each (many_tokens/). docs/mma_fused.md describes the design.
 """
 
+from inspect import signature
+
 import torch
 
 from .build import load_kernels
@@ -36,7 +38,20 @@ def run(
         ValueError: an argument is not what the definition says; checked before anything is launched.
         RuntimeError: CUDA refuses a call.
     """
-    _layer(locals(), many_tokens, _kernels.run_layer)
+    arguments = (
+        routing_logits,
+        routing_bias,
+        hidden_states,
+        hidden_states_scale,
+        gemm1_weights,
+        gemm1_weights_scale,
+        gemm2_weights,
+        gemm2_weights_scale,
+        local_expert_offset,
+        routed_scaling_factor,
+        output,
+    )
+    _layer(run, arguments, many_tokens, _kernels.run_layer)
 
 
 def run_renorm(
@@ -50,7 +65,17 @@ def run_renorm(
     output,
 ):
     """As `run`, for definitions with renorm routing: bf16 logits, no bias, every expert local."""
-    _layer(locals(), many_tokens_renorm, _kernels.run_renorm)
+    arguments = (
+        routing_logits,
+        hidden_states,
+        hidden_states_scale,
+        gemm1_weights,
+        gemm1_weights_scale,
+        gemm2_weights,
+        gemm2_weights_scale,
+        output,
+    )
+    _layer(run_renorm, arguments, many_tokens_renorm, _kernels.run_renorm)
 
 
 def run_routed(
@@ -66,7 +91,19 @@ def run_routed(
     output,
 ):
     """As `run`, for routed definitions: experts and weights are given, gate comes first, scales are row-major."""
-    _layer(locals(), many_tokens_routed, _kernels.run_routed)
+    arguments = (
+        hidden_states,
+        hidden_states_scale,
+        topk_ids,
+        topk_weights,
+        gemm1_weights,
+        gemm1_weights_scale,
+        gemm2_weights,
+        gemm2_weights_scale,
+        local_expert_offset,
+        output,
+    )
+    _layer(run_routed, arguments, many_tokens_routed, _kernels.run_routed)
 
 
 def run_routed_bf16(
@@ -81,7 +118,18 @@ def run_routed_bf16(
     output,
 ):
     """As `run_routed`, for hidden_states [T, H] bf16, which a kernel quantises first."""
-    _layer(locals(), _many_tokens_routed_bf16, _kernels.run_routed_bf16)
+    arguments = (
+        hidden_states,
+        topk_ids,
+        topk_weights,
+        gemm1_weights,
+        gemm1_weights_scale,
+        gemm2_weights,
+        gemm2_weights_scale,
+        local_expert_offset,
+        output,
+    )
+    _layer(run_routed_bf16, arguments, _many_tokens_routed_bf16, _kernels.run_routed_bf16)
 
 
 def _many_tokens_routed_bf16(x, *others):
@@ -94,25 +142,26 @@ def _many_tokens_routed_bf16(x, *others):
     many_tokens_routed(q, scales, *others)
 
 
-def _layer(arguments, many, one_launch):
-    """Launch the layer. arguments: by name, the first [T, ...]; many, one_launch: take their values, in order."""
-    first, *others = arguments.values()
+def _layer(entry, arguments, many, one_launch):
+    """Launch the layer. arguments: of `entry`, in order, the first [T, ...]; many, one_launch: take them as well."""
+    first = arguments[0]
     if isinstance(first, torch.Tensor) and first.dim() > 0 and first.shape[0] > MOST_TOKENS:
-        return many(first, *others)
-    if bool in map(type, others):  # which the binding takes for 1 or 0
-        raise ValueError(_unfit_argument(arguments))
+        return many(*arguments)
+    if bool in map(type, arguments):  # which the binding takes for 1 or 0
+        raise ValueError(_unfit_argument(entry, arguments))
     try:
-        one_launch(first, *others, 0)  # a CTA on each SM
+        one_launch(*arguments, 0)  # a CTA on each SM
     except (TypeError, BufferError, RuntimeError) as error:
-        if fault := _unfit_argument(arguments):
+        if fault := _unfit_argument(entry, arguments):
             raise ValueError(fault) from error
         raise
 
 
-def _unfit_argument(arguments):
+def _unfit_argument(entry, arguments):
     """What is wrong with the first argument that the binding cannot convert; None if it can convert all."""
-    of_tokens, first = next(iter(arguments.items()))
-    for name, value in arguments.items():
+    names = list(signature(entry).parameters)
+    of_tokens, first = names[0], arguments[0]
+    for name, value in zip(names, arguments, strict=True):
         want = {"local_expert_offset": int, "routed_scaling_factor": (int, float)}.get(name, torch.Tensor)
         if not isinstance(value, want) or isinstance(value, bool):
             words = {int: "an int", torch.Tensor: "a tensor"}.get(want, "a number")
