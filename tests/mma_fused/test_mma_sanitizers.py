@@ -14,8 +14,7 @@ LAYERS = len(small.COUNTS)
 MBARRIERS = Path(__file__).with_name("mma_mbarriers.cuh")
 INIT = "named_barriers_init(kMTiles * kWarp, (kWarps > kMTiles ? kMTiles + 1 : kMTiles) * kWarp);"
 NAMED = "__device__ __forceinline__ void named_barrier_"
-
-pytestmark = pytest.mark.slow
+ZERO_SUMS = "  zero_sums("
 
 
 def errors(tool, configuration, change=None, layers=LAYERS):
@@ -38,7 +37,7 @@ def with_mbarriers(sources):
     ptx, kernel = sources["ptx.cuh"], sources["fused_layer.cu"]
     first, last = ptx.index(f"{NAMED}sync("), ptx.index("}\n", ptx.index(f"{NAMED}arrive(")) + 2
     sources["ptx.cuh"] = ptx[:first] + MBARRIERS.read_text() + ptx[last:]
-    sources["fused_layer.cu"] = with_one(kernel, "  zero_sums(args);\n", f"  {INIT}\n  zero_sums(args);\n")
+    sources["fused_layer.cu"] = with_one(kernel, ZERO_SUMS, f"  {INIT}\n{ZERO_SUMS}")
 
 
 def without_row_maxima(sources):
@@ -48,7 +47,18 @@ def without_row_maxima(sources):
     sources["gemm1_swiglu.cuh"] = with_one(sources["gemm1_swiglu.cuh"], barrier, "")
 
 
+@pytest.mark.parametrize("change", [with_mbarriers, without_row_maxima])
+def test_changes_fit_the_sources(change):
+    """A user would miss: that the kernel has other lines now, and racecheck cannot be run on it."""
+    sources = small.stage_sources("full", small.LAYERS["cut"])
+    before = dict(sources)
+    change(sources)
+    assert MBARRIERS.read_text() in sources["ptx.cuh"] and INIT in sources["fused_layer.cu"]
+    assert (sources["gemm1_swiglu.cuh"] == before["gemm1_swiglu.cuh"]) == (change is with_mbarriers)
+
+
 @pytest.mark.gpu
+@pytest.mark.slow
 @pytest.mark.parametrize("configuration", CONFIGURATIONS, ids=small.CONFIGURATIONS.get)
 @pytest.mark.parametrize("tool", ["memcheck", "synccheck", "initcheck"])
 def test_clean(tool, configuration):
@@ -58,6 +68,7 @@ def test_clean(tool, configuration):
 
 
 @pytest.mark.gpu
+@pytest.mark.slow
 @pytest.mark.parametrize("configuration", CONFIGURATIONS, ids=small.CONFIGURATIONS.get)
 def test_racecheck(configuration):
     """A user would miss: a stage that is loaded again before all lanes have read it."""
@@ -66,6 +77,7 @@ def test_racecheck(configuration):
 
 
 @pytest.mark.gpu
+@pytest.mark.slow
 def test_racecheck_sees_a_missing_barrier():
     """A user would miss: that racecheck has nothing to say here, whatever is wrong."""
     found, said = errors("racecheck", CONFIGURATIONS[0], without_row_maxima, None)
