@@ -166,6 +166,27 @@ def test_energy_is_read_between_moves_of_the_counter(monkeypatch):
     assert nvml.energy("gpu", some) is None
 
 
+@pytest.mark.parametrize(("version", "rate"), [(6, 450.0), (7, 900.0)])
+def test_the_links_rate_is_that_of_those_that_are_up(version, rate, monkeypatch):
+    """18 of 36 possible links, as on an H200 and a B200; none on a machine without NVML."""
+
+    def state(gpu, link):
+        if link >= 20:
+            raise RuntimeError
+        return link < 18
+
+    fake = SimpleNamespace(
+        NVML_NVLINK_MAX_LINKS=36,
+        NVMLError=RuntimeError,
+        nvmlDeviceGetNvLinkState=state,
+        nvmlDeviceGetNvLinkVersion=lambda gpu, link: version,
+    )
+    monkeypatch.setattr(nvml, "pynvml", fake)
+    assert nvml.nvlink_gb_s("gpu") == rate and nvml.nvlink_gb_s(None) is None
+    monkeypatch.setattr(fake, "nvmlDeviceGetNvLinkState", lambda gpu, link: 0)
+    assert nvml.nvlink_gb_s("gpu") is None
+
+
 # ---- the command ----
 
 

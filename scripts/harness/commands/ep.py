@@ -24,11 +24,12 @@ from harness.expert_parallel import record
 from harness.expert_parallel.check import DTYPES, batches, check
 from harness.expert_parallel.forward import WAYS, rank_of
 from harness.expert_parallel.layer import Layer, expected, tokens_of
-from harness.expert_parallel.local_part import REFERENCE
+from harness.expert_parallel.local_part import REFERENCE, packed_as
 from harness.expert_parallel.measure import CALLS, WARMUP, measure
 from harness.operators.arguments import add_definition
 from harness.operators.catalogue import FULL
 from harness.packing import manifest
+from harness.served import nvml
 
 TOKENS = (1, 8, 64, 512, 4096)
 
@@ -39,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_definition(parser, default=None, help="a model's; default: full with a GPU, else small")
     add("--ranks", type=count(), help="default: one a GPU, 2 without any; under torchrun its number")
     add("--sum-in", choices=list(DTYPES), default="bf16", help="what parts are sent back in; default: bf16")
-    add("--chunks", type=count(), default=2, help="that a call is cut into, to overlap; default: 2")
+    add("--chunks", nargs="+", type=count(), default=[2, 4], metavar="N", help="also cut a call into; default: 2 and 4")
     add("--graph", action=argparse.BooleanOptionalAction, default=True, help="also time CUDA graphs, where possible")
     add("--tokens", nargs="+", type=count(), default=list(TOKENS), metavar="T", help="a rank, to be timed with")
     add("--check-tokens", type=count(), default=None, metavar="T", help="a rank; default: 64 with a GPU, else 2")
@@ -74,7 +75,7 @@ def work(rank: int, ranks: int, device: str, args: argparse.Namespace) -> int:
     given = [tokens_of(layer, counts, rank, device, to_rank) for counts, to_rank in todo.values()]
     drawn = list(zip(todo, (counts for counts, _ in todo.values()), given, expected(layer, given), strict=True))
     path = writable(args.output or record_file(args.solution, layer, device)) if rank == 0 and device != "cpu" else None
-    passed, checked, points, cut = True, 0, 0, sorted({1, args.chunks})
+    passed, checked, points, cut = True, 0, 0, sorted({1, *args.chunks})
     for way in WAYS:
         try:
             mine = rank_of(way, args.solution, layer, rank, device)
@@ -112,8 +113,13 @@ def line(point: record.Point) -> str:
 def head(args: argparse.Namespace, layer: Layer, device: str) -> record.Head:
     protocol = f"warmup={WARMUP} calls={CALLS}, medians, of the slowest rank; L2 warm"
     known = {"tolerance": str(TOLERANCES[args.tolerance]), "protocol": protocol, "command": args.command_line}
+    if args.solution != REFERENCE:
+        known["source_sha1"] = packed_as(args.solution, layer, behind_router=False).hash()
     made = provenance.here(device, **known)
-    return record.Head(solution=args.solution, geometry=layer.geometry, ranks=layer.ranks, provenance=made)
+    link = nvml.nvlink_gb_s(nvml.handle(device))
+    return record.Head(
+        solution=args.solution, geometry=layer.geometry, ranks=layer.ranks, link_gb_s=link, provenance=made
+    )
 
 
 def record_file(solution: str, layer: Layer, device: str) -> Path:

@@ -26,23 +26,13 @@ def rank_of(way: str, name: str, layer: Layer, rank: int, device: str) -> Rank:
     return Rank(way, layer, local_part(name, layer, rank, device, WAYS[way].BEHIND_ROUTER))
 
 
-def slices(count: int, chunks: int) -> list[slice]:
-    """Nearly equal parts of so many tokens."""
-    ends = [count * at // chunks for at in range(chunks + 1)]
-    return [slice(*pair) for pair in zip(ends, ends[1:], strict=False)]
-
-
 def forward(rank: Rank, tokens: Tokens, counts: list[int], dtype: torch.dtype, chunks: int = 1) -> torch.Tensor:
     """The whole layer's output for the rank's tokens, [T, H] bf16.
 
     counts: tokens on each rank. dtype: of the parts that are sent back. Every rank has to call this, also one without
     tokens.
     """
-    way, own = WAYS[rank.way], slices(len(tokens.x), chunks)
-    of_each = list(zip(*(slices(count, chunks) for count in counts), strict=True))
-    sent = [
-        way.dispatch(rank.layer, tokens.part(mine), [piece.stop - piece.start for piece in each])
-        for mine, each in zip(own, of_each, strict=True)
-    ]
+    way = WAYS[rank.way]
+    sent = way.dispatch(rank.layer, tokens, counts, chunks)
     returned = [way.combine(each, way.compute(each, rank.part), dtype) for each in sent]
     return torch.cat([way.finish(each) for each in returned])

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
-from harness.expert_parallel.layer import Layer, Tokens
+from harness.expert_parallel.layer import Layer, Tokens, slices
 from harness.expert_parallel.rows import joined, parted
 
 BEHIND_ROUTER = False  # which form of a solution this way calls
@@ -38,8 +38,14 @@ def padded(rows: torch.Tensor, most: int) -> torch.Tensor:
     return rows if len(rows) == most else torch.cat([rows, rows.new_zeros(most - len(rows), rows.shape[1])])
 
 
-def dispatch(layer: Layer, tokens: Tokens, counts: list[int]) -> Sent:
-    """counts: tokens on each rank."""
+def dispatch(layer: Layer, tokens: Tokens, counts: list[int], chunks: int = 1) -> list[Sent]:
+    """Every chunk, on its way. counts: tokens on each rank."""
+    of_ranks = ([at.stop - at.start for at in slices(count, chunks)] for count in counts)
+    of_chunks = zip(*of_ranks, strict=True)
+    return [_sent(part, list(each)) for part, each in zip(tokens.parts(chunks), of_chunks, strict=True)]
+
+
+def _sent(tokens: Tokens, counts: list[int]) -> Sent:
     mine = padded(joined(tokens.x, tokens.scale, tokens.logits), max(counts))
     rows = mine.new_empty(len(counts) * max(counts), mine.shape[1])
     work = dist.all_gather_into_tensor(rows, mine, async_op=True) if max(counts) else None

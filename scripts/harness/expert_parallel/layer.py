@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import torch
 
@@ -48,8 +49,15 @@ class Tokens:
     logits: torch.Tensor
     bias: torch.Tensor
 
-    def part(self, which: slice) -> "Tokens":
-        return replace(self, x=self.x[which], scale=self.scale[which], logits=self.logits[which])
+    def parts(self, chunks: int) -> list["Tokens"]:
+        cut = slices(len(self.x), chunks)
+        return [replace(self, x=self.x[at], scale=self.scale[at], logits=self.logits[at]) for at in cut]
+
+
+def slices(count: int, chunks: int) -> list[slice]:
+    """Nearly equal parts of so many tokens."""
+    ends = [count * at // chunks for at in range(chunks + 1)]
+    return [slice(*pair) for pair in pairwise(ends)]
 
 
 def tokens_of(layer: Layer, counts: list[int], rank: int, device: str, to_rank: int | None = None) -> Tokens:

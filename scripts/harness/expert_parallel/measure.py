@@ -52,7 +52,7 @@ def measure(rank: Rank, each: int, dtype: str, device: str, chunks: list[int], a
 
     def apart() -> Iterator[None]:
         yield
-        sent = way.dispatch(rank.layer, tokens, counts)
+        (sent,) = way.dispatch(rank.layer, tokens, counts)
         sent.work.wait()
         yield
         part = way.compute(sent, rank.part)
@@ -80,7 +80,7 @@ def measure(rank: Rank, each: int, dtype: str, device: str, chunks: list[int], a
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # NCCL's watchdog asks for events meanwhile
             forward(rank, tokens, counts, sum_in)  # what is called for the first time has been called above
         (graph_ms,) = timed(whole(graph.replay), device, host=False)
-    sent = way.dispatch(rank.layer, tokens, counts)
+    (sent,) = way.dispatch(rank.layer, tokens, counts)
     sent.work.wait()
     there_bytes, back_bytes = map(int, slowest([*map(float, way.sent_bytes(sent, sum_in))], device))
     return Point(

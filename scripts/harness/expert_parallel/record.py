@@ -8,11 +8,15 @@ from harness.core.schema import Strict, read_record
 
 
 class Head(Strict):
-    """One solution on one number of ranks. geometry: whose layer it is, whatever its local experts."""
+    """One solution on one number of ranks. geometry: whose layer it is, whatever its local experts.
+
+    link_gb_s: that a GPU's NVLinks send together by NVIDIA's data sheets; None without any, or where nobody tells.
+    """
 
     solution: str
     geometry: str
     ranks: int
+    link_gb_s: float | None = None
     provenance: Provenance
 
 

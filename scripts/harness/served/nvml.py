@@ -37,6 +37,19 @@ def limits(gpu) -> dict[str, int]:
     return found
 
 
+def nvlink_gb_s(gpu) -> float | None:
+    """GB/s that the GPU's active NVLinks send together, by NVIDIA's data sheets; None without any."""
+    count, version = 0, 0
+    for link in range(pynvml.NVML_NVLINK_MAX_LINKS if gpu else 0):
+        try:
+            if pynvml.nvmlDeviceGetNvLinkState(gpu, link):
+                count, version = count + 1, pynvml.nvmlDeviceGetNvLinkVersion(gpu, link)
+        except pynvml.NVMLError:  # there is no such link
+            continue
+    # NVML counts versions: 7 is NVLink 5, of twice the rate of NVLink 2 to 4
+    return count * (50.0 if version >= 7 else 25.0) or None
+
+
 def energy(gpu, some_passes: Callable[[], int]) -> tuple[float, int] | None:
     """(joules a pass, median SM clock in MHz) of about READ_S seconds of passes; None where NVML does not tell.
 

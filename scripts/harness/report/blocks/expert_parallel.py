@@ -7,6 +7,7 @@ from harness.core.names import counted
 from harness.expert_parallel import cost, record
 from harness.expert_parallel.layer import Layer
 from harness.report.table import Cell, Table, decimal
+from harness.results import staleness
 
 NOT_RUN = "**Not run** on GPUs yet: it is tested over gloo, with two and four processes on a CPU and the small layer."
 NOT_MEASURED = "No measurement is recorded here."
@@ -38,14 +39,22 @@ def _measured(one: record.Measured) -> Table:
         calls = [Cell(f"{ms:.3f}", "best" if wins and ms == best[point.way] else "") for ms in point.call_ms.values()]
         calls += [None] * (len(cuts) - len(calls))
         sent = (point.there_bytes, point.there_ms), (point.back_bytes, point.back_ms)
-        rates = [f"{count / ms / 1e6:.0f}" for count, ms in sent]
+        rates = [rate(count / ms / 1e6, head.link_gb_s) for count, ms in sent]
         apart = [f"{ms:.3f}" for ms in (point.there_ms, point.products_ms, point.back_ms)]
         rows.append([point.tokens, point.way, point.sum_in, *apart, *rates, *calls, decimal(point.graph_ms, 3)])
     names = [f"call, {counted(pieces, 'chunk')}" for pieces in cuts] + ["call, graph"]
     columns = ["T a rank", "way", "back in", "there", "products", "back", "GB/s there", "GB/s back", *names]
     title = f"{head.solution}, {head.geometry}'s layer on {head.ranks} {by.hardware}, ms"
-    notes = [f"<sub>{by.versions_text}; {by.protocol}; {by.timestamp[:10]}.</sub>"]
-    return Table(columns, [rows], title, words=3, notes=notes)
+    facts = [by.versions_text, by.protocol or "", by.timestamp[:10]]
+    if head.link_gb_s:
+        facts.insert(0, f"in brackets: of the {head.link_gb_s:.0f} GB/s that a GPU's NVLinks send by data sheet")
+    if staleness.of_record(by, head.solution) == "stale":
+        facts.append("stale, as the source has changed since")
+    return Table(columns, [rows], title, words=3, notes=[f"<sub>{'; '.join(facts)}.</sub>"])
+
+
+def rate(gb_s: float, link: float | None) -> str:
+    return f"{gb_s:.0f}" + (f" ({gb_s / link:.0%})" if link else "")
 
 
 def modelled(found: list[record.Measured]) -> str:
