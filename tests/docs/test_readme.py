@@ -111,6 +111,17 @@ def test_the_answer_names_all_level_solutions_by_tolerance(tmp_path):
     assert text.endswith("geometric mean over all 19 workloads.")
 
 
+def test_a_gpu_without_peers_or_a_bound_is_answered_too(tmp_path):
+    """A user who ran our solutions on a GPU of their own would get an error from `moebench docs`, and a failed test."""
+    found = built(tmp_path, [*measured(hardware="A GPU"), *measured(hardware=results.MEASURED_ON)])
+    first, second = results.answer(found).split("\n\n")
+    assert first.startswith(f"On {results.MEASURED_ON} use `fast` at relaxed")
+    assert second.startswith("On A GPU use `fast` at relaxed") and "no peer was measured there." in second
+    at = [i for i, r in enumerate(RECORDS, start=1) if r.axes["seq_len"] in results.SHOWN_SEQ_LENS]
+    assert f"takes {at[0]}.000, {at[1]}.000 and {at[2]}.000 ms" in second
+    assert results.gain(found) == ""
+
+
 def test_the_readme_begins_with_the_answer_and_its_table_fits():
     text = (paths.ROOT / "README.md").read_text()
     assert text.index("<!-- generated: answer -->") < text.index("make bench")

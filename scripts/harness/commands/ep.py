@@ -74,7 +74,7 @@ def work(rank: int, ranks: int, device: str, args: argparse.Namespace) -> int:
     todo = batches(ranks, each)
     given = [tokens_of(layer, counts, rank, device, to_rank) for counts, to_rank in todo.values()]
     drawn = list(zip(todo, (counts for counts, _ in todo.values()), given, expected(layer, given), strict=True))
-    path = writable(args.output or record_file(args.solution, layer, device)) if rank == 0 and device != "cpu" else None
+    path = writable(args.output or record_file(args, layer, device)) if rank == 0 and device != "cpu" else None
     passed, checked, points, cut = True, 0, 0, sorted({1, *args.chunks})
     for way in WAYS:
         try:
@@ -122,6 +122,7 @@ def head(args: argparse.Namespace, layer: Layer, device: str) -> record.Head:
     )
 
 
-def record_file(solution: str, layer: Layer, device: str) -> Path:
+def record_file(args: argparse.Namespace, layer: Layer, device: str) -> Path:
     gpu = torch.cuda.get_device_name(device).lower().replace(" ", "_")
-    return paths.EXPERT_PARALLEL / f"{gpu}_x{layer.ranks}_{layer.geometry}_{solution}.jsonl"
+    name = f"{gpu}_x{layer.ranks}_{layer.geometry}_{args.solution}" + ("" if args.sum_in == "bf16" else "_fp32")
+    return paths.EXPERT_PARALLEL / f"{name}.jsonl"

@@ -72,7 +72,7 @@ def of_models() -> Comparison:
 
 
 BLOCKS: Blocks = {
-    ("README.md", "answer"): lambda: f"{results.answer(recorded())} {served.in_short()}".rstrip(),
+    ("README.md", "answer"): lambda: f"{results.answer(recorded())}\n\n{served.in_short()}".rstrip(),
     ("README.md", "hardware"): lambda: solutions.gpus(recorded()),
     ("README.md", "results"): lambda: results.block(recorded()),
     ("README.md", "models"): lambda: models.block(of_models()),

@@ -5,9 +5,12 @@ from pathlib import Path
 from harness.core import paths
 from harness.core.names import counted
 from harness.expert_parallel import cost, record
+from harness.expert_parallel.forward import WAYS
 from harness.expert_parallel.layer import Layer
+from harness.report.blocks.results import spoken
 from harness.report.table import Cell, Table, decimal
 from harness.results import staleness
+from harness.results.model_names import layer_of
 
 NOT_RUN = "**Not run** on GPUs yet: it is tested over gloo, with two and four processes on a CPU and the small layer."
 NOT_MEASURED = "No measurement is recorded here."
@@ -19,10 +22,20 @@ def recorded(folder: Path = paths.EXPERT_PARALLEL) -> list[record.Measured]:
     return [record.read(path) for path in sorted(folder.glob("*.jsonl"))]
 
 
+def model(geometry: str) -> str:
+    known = layer_of(geometry)
+    return known.model if known else geometry
+
+
 def status(found: list[record.Measured]) -> str:
     """A sentence: where it has run."""
-    runs = sorted({f"{one.head.ranks} {one.head.provenance.hardware} ({one.head.geometry})" for one in found})
-    return f"Run on {', '.join(runs)}, over NCCL; between hosts **not run** yet." if found else NOT_RUN
+    if not found:
+        return NOT_RUN
+    machines = sorted({f"{one.head.ranks} {one.head.provenance.hardware} of one host" for one in found})
+    models = sorted({model(one.head.geometry) for one in found})
+    return (
+        f"Run on {', '.join(machines)}, over NCCL, with the layers of {spoken(models)}; between hosts **not run** yet."
+    )
 
 
 def measured(found: list[record.Measured]) -> str:
@@ -33,7 +46,7 @@ def measured(found: list[record.Measured]) -> str:
 def _measured(one: record.Measured) -> Table:
     head, by, rows = one.head, one.head.provenance, []
     cuts = max((point.call_ms for point in one.points), key=len)
-    for point in sorted(one.points, key=lambda point: (point.tokens, point.way)):
+    for point in sorted(one.points, key=lambda point: (point.tokens, list(WAYS).index(point.way))):
         best = {p.way: min(p.call_ms.values()) for p in one.points if p.tokens == point.tokens}
         wins = len(best) > 1 and min(best, key=best.get) == point.way
         calls = [Cell(f"{ms:.3f}", "best" if wins and ms == best[point.way] else "") for ms in point.call_ms.values()]
@@ -44,16 +57,31 @@ def _measured(one: record.Measured) -> Table:
         rows.append([point.tokens, point.way, point.sum_in, *apart, *rates, *calls, decimal(point.graph_ms, 3)])
     names = [f"call, {counted(pieces, 'chunk')}" for pieces in cuts] + ["call, graph"]
     columns = ["T a rank", "way", "back in", "there", "products", "back", "GB/s there", "GB/s back", *names]
-    title = f"{head.solution}, {head.geometry}'s layer on {head.ranks} {by.hardware}, ms"
+    title = f"{head.solution}: {model(head.geometry)}'s layer on {head.ranks} {by.hardware}, ms"
     facts = [by.versions_text, by.protocol or "", by.timestamp[:10]]
     if head.link_gb_s:
         facts.insert(0, f"in brackets: of the {head.link_gb_s:.0f} GB/s that a GPU's NVLinks send by data sheet")
     if staleness.of_record(by, head.solution) == "stale":
         facts.append("stale, as the source has changed since")
-    return Table(columns, [rows], title, words=3, notes=[f"<sub>{'; '.join(facts)}.</sub>"])
+    return Table(columns, [rows], title, words=3, notes=[why(one), f"<sub>{'; '.join(facts)}.</sub>"])
 
 
-def rate(gb_s: float, link: float | None) -> str:
+def why(one: record.Measured) -> str:
+    """What decides between the ways, and over chunks: bytes of weights, and tokens that another rank needs."""
+    layer = Layer(one.head.geometry, one.head.ranks)
+    hidden, inner = layer.of["hidden_size"], layer.of["intermediate_size"]
+    said = f"A rank's {layer.local} experts have {layer.local * 3 * hidden * inner / 1e9:.1f} GB of weights."
+    if exchanged := [point for point in one.points if point.way == "exchange"]:
+        most = max(exchanged, key=lambda point: point.tokens)
+        rows = most.there_bytes / cost.row_bytes(layer, "exchange") / most.tokens
+        said += f" At T = {most.tokens} a token goes to {rows:.2f} of {one.head.ranks - 1} other ranks."
+    return said
+
+
+def rate(gb_s: float, link: float | None) -> str | None:
+    """None where latency alone counts."""
+    if link and gb_s < link / 100:
+        return None
     return f"{gb_s:.0f}" + (f" ({gb_s / link:.0%})" if link else "")
 
 

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from types import SimpleNamespace
 
+from harness.operators.roofline import MEASURED_ON
 from harness.report.comparison import LEVEL_WORDS
 from harness.report.table import Cell, Table, decimal
 from harness.results.comparison import TOLERANCE_ORDER, Comparison, RunGroup, Section, ratio
@@ -14,6 +15,11 @@ SERVED, SGLANG = "hopper_fused", "sglang_triton"
 YARDSTICKS = {SGLANG: "SGLang's Triton kernel", "flashinfer_cutlass": "FlashInfer's CUTLASS kernels"}
 LINK = "[tolerance](docs/tolerances.md)"
 STALE = "*stale*: the solution's source has changed since it was measured, and what was measured does not count."
+
+
+def machines(found: Comparison) -> list[Section]:
+    """Its sections; first the machine that all solutions were measured on."""
+    return sorted(found.sections, key=lambda section: section.hardware != MEASURED_ON)
 
 
 def shown_group(section: Section) -> RunGroup:
@@ -59,7 +65,7 @@ def block(found: Comparison) -> str:
     """Markdown: for each machine and set of versions the one run group that is shown, best solution first."""
     head = ["solution", "ratio", *(f"T={t}" for t in SHOWN_SEQ_LENS), "score", *TOLERANCE_ORDER]
     parts = []
-    for section in found.sections:
+    for section in machines(found):
         group = shown_group(section)
         said = [section.versions_text, f"protocol {group.protocol}", group.when, packages(group)]
         rows = [row(section, group, solution) for solution in group.solutions]
@@ -81,7 +87,7 @@ def block(found: Comparison) -> str:
 def gain(found: Comparison) -> str:
     """Markdown: at a few T, what SERVED takes and what SGLang's kernel takes, where both count."""
     parts = []
-    for section in found.sections:
+    for section in machines(found):
         group = shown_group(section)
         times = ratio(group.rows, SERVED, SGLANG)
         rows = [
@@ -89,6 +95,8 @@ def gain(found: Comparison) -> str:
             for row in group.rows
             if row.workload.seq_len in GAIN_SEQ_LENS and (faster := times.by_workload.get(row.workload.uuid))
         ]
+        if not rows:
+            continue
         head = ["T", f"{SERVED}, ms", f"{SGLANG}, ms", "times as fast"]
         said = f"{section.hardware}; {group.tolerance_name} tolerance; {section.versions_text}"
         said += f"; protocol {group.protocol}; {group.when}"
@@ -119,6 +127,9 @@ def against(group: RunGroup, best: SimpleNamespace) -> str:
         of_rows = [row.cells[best.solution].over_bound for row in at]
         said.append(f"takes {values(of_rows, best.over_bound)} the workload's roofline bound")
     lengths = spoken([row.workload.seq_len for row in at])
+    if not said:
+        times = spoken([decimal(row.cells[best.solution].latency_ms, 3) for row in at])
+        return f"At T = {lengths} tokens `{best.solution}` takes {times} ms; no peer was measured there."
     over = f"in brackets: geometric mean over all {len(group.rows)} workloads"
     return f"At T = {lengths} tokens `{best.solution}` {spoken(said)}; {over}."
 
@@ -137,4 +148,4 @@ def advice(section: Section) -> str:
 
 def answer(found: Comparison) -> str:
     """Markdown: for each machine and set of versions."""
-    return "\n\n".join(map(advice, found.sections))
+    return "\n\n".join(map(advice, machines(found)))

@@ -189,7 +189,10 @@ def in_short() -> str:
         return ""
     times = {peer: [f"{record.at[peer, t].ms / record.at[names[0], t].ms:.2f}" for t in at] for peer in IN_SHORT}
     said = [f"{spoken(found)} times as fast as {IN_SHORT[peer]}" for peer, found in times.items()]
-    where = f"In a CUDA graph of {layers_said(record)} MoE layers, as a server replays it, at T = {spoken(at)}"
+    where = (
+        f"In a CUDA graph of {layers_said(record)} MoE layers on one {record.head.provenance.hardware}, as a server "
+        f"replays it, at T = {spoken(at)}"
+    )
     return f"{where} `{names[0]}` is {spoken(said)} ([docs/served.md](docs/served.md))."
 
 
