@@ -5,6 +5,7 @@ Most of it needs no Ray. The slow tests start a cluster of two nodes on this mac
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -64,7 +65,7 @@ def nodes(monkeypatch):
     """A function that sets what Ray says of its nodes."""
 
     def known(*resources):
-        listed = [{"Alive": True, "Resources": found} for found in resources]
+        listed = [{"Alive": True, "NodeManagerHostname": f"node{at}", "Resources": r} for at, r in enumerate(resources)]
         listed.append({"Alive": False, "Resources": {"GPU": 8, "accelerator_type:B200": 1}})
         monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(nodes=lambda: listed))
 
@@ -113,6 +114,23 @@ def test_a_cluster_that_is_not_there_is_one_line(address, status, message, monke
     assert cli.main(["run", "--ray", address]) == status
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(message)
+
+
+def test_a_cluster_that_may_want_a_token_says_how(monkeypatch, capsys):
+    """A user would miss: why it cannot be reached, as Ray 2.60 asks for a token by default where it has made one."""
+
+    def refuses(**arguments):
+        raise ConnectionError("Failed to connect")
+
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(init=refuses))
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    with socket.create_server(("127.0.0.1", 0)) as head:
+        address = f"127.0.0.1:{head.getsockname()[1]}"
+        assert cli.main(["run", "--ray", address]) == 1
+        assert capsys.readouterr().err.endswith(f"ConnectionError: Failed to connect{fleet.TOKEN_HINT}\n")
+        monkeypatch.setenv("RAY_AUTH_MODE", "token")
+        assert cli.main(["run", "--ray", address]) == 1
+        assert capsys.readouterr().err.endswith("ConnectionError: Failed to connect\n")
 
 
 @pytest.mark.parametrize("argument", [["--gpu", "H200"], ["--pin"]])

@@ -104,8 +104,6 @@ def main(args: argparse.Namespace) -> int:
         for each in wanted:
             try:
                 jobs.append(job_of(choose_geometry(each, device.on_gpu, args.solutions), args, device))
-                if not cluster:
-                    judge_here(jobs[-1], args, console)
             except CannotRun as error:  # one of several that these solutions do not serve, or that does not fit
                 if len(wanted) == 1:
                     raise
@@ -114,6 +112,8 @@ def main(args: argparse.Namespace) -> int:
             raise CannotRun(f"none of the {len(wanted)} definitions could be run here")
         if cluster:
             judge_there(jobs, cluster, args, console)
+        for job in jobs if not cluster else ():
+            judge_here(job, args, console)
     return 0 if all(outcome.passed for job in jobs for outcome in job.judged.values()) else 1
 
 

@@ -29,6 +29,8 @@ from harness.evaluation.selection import Device, Say, build_slow, survey
 from harness.operators import workloads
 
 TRIES = 2
+# Ray sends a token to an address only when told to, and does not say that the cluster wants one.
+TOKEN_HINT = "; if its nodes were started with a token, have the same one here and set RAY_AUTH_MODE=token"
 
 
 @dataclass(frozen=True)
@@ -48,11 +50,12 @@ def names_of(some: list[Cells]) -> set[str]:
 
 @dataclass(frozen=True)
 class Fleet:
-    """What tasks run on. options: Ray's for each of them; slots: how many run at once."""
+    """What tasks run on. options: Ray's for each of them; slots: how many run at once; here: all on this machine."""
 
     options: dict
     slots: int
     text: str
+    here: bool = False
 
 
 @contextmanager
@@ -71,7 +74,8 @@ def connected(address: str | None) -> Iterator[None]:
     try:
         ray.init(address=address, logging_level="ERROR", include_dashboard=False if address is None else None)
     except (ConnectionError, ValueError, RuntimeError) as error:
-        raise CannotRun(f"--ray {address or ''}: {first_line(error)}") from error
+        hint = TOKEN_HINT if address and "RAY_AUTH_MODE" not in os.environ else ""
+        raise CannotRun(f"--ray {address or 'on this machine'}: {first_line(error)}{hint}") from error
     try:
         with on_interrupt(signal.default_int_handler):
             yield
@@ -97,7 +101,9 @@ def fleet_of(gpu: str | None) -> Fleet:
     """
     import ray
 
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    alive = [node for node in ray.nodes() if node["Alive"]]
+    here = {node["NodeManagerHostname"] for node in alive} == {socket.gethostname()}
+    nodes = [node["Resources"] for node in alive]
     kinds = defaultdict(list)  # kind -> GPUs of each node
     for node in nodes:
         label = next((name for name in node if name.startswith("accelerator_type:")), "accelerator_type:unknown")
@@ -110,14 +116,17 @@ def fleet_of(gpu: str | None) -> Fleet:
         raise UserError(f"--ray: the cluster has {listed}: name one with --gpu; a table never mixes them")
     if not kinds:
         slots = int(sum(node.get("CPU", 0) for node in nodes))
-        return Fleet({"num_cpus": 1}, slots, f"{slots} CPUs of {counted(len(nodes), 'node')}")
+        return Fleet({"num_cpus": 1}, slots, f"{slots} CPUs of {counted(len(nodes), 'node')}", here)
     kind, counts = gpu or next(iter(kinds)), kinds[gpu or next(iter(kinds))]
     pinned = {} if kind == "unknown" else {"accelerator_type": kind}
-    return Fleet({"num_gpus": 1} | pinned, sum(counts), f"{sum(counts)} {kind} GPUs of {counted(len(counts), 'node')}")
+    text = f"{sum(counts)} {kind} GPUs of {counted(len(counts), 'node')}"
+    return Fleet({"num_gpus": 1} | pinned, sum(counts), text, here)
 
 
 def surveyed(fleet: Fleet, modules: list[str]) -> Device:
     """As `selection.survey`, of one of the fleet's devices. Raises CannotRun where that fails."""
+    if fleet.here:  # saves a task, whose process takes seconds to start
+        return survey(modules)
     import ray
 
     try:
