@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -50,14 +51,18 @@ def shown(batches):
 def test_neighbours_of_one_workload_share_a_reference_run():
     """A user would miss: GPU time, which the reference takes the most of if it runs once for each solution."""
     cells = [piece("a", uuid, name) for uuid in "12" for name in "xyz"] + [piece("b", "3", "x")]
-    assert shown(fleet.batches(cells, 2)) == [[("1", "x", "y", "z"), ("2", "x")], [("2", "y", "z"), ("3", "x")]]
+    made = shown(fleet.batches(cells, 2))
+    assert made == [[("1", "x", "y", "z"), ("2", "x")], [("2", "y", "z"), ("3", "x")]]
     assert [len(batch) for batch in fleet.batches(cells, 100)] == [1] * 7
     assert fleet.batches([], 2) == []
 
 
 def test_pinned_workloads_are_not_split():
     cells = [piece("a", uuid, *"xyz") for uuid in "1234"]
-    assert shown(fleet.batches(cells, 3)) == [[("1", *"xyz"), ("2", *"xyz")], [("3", *"xyz"), ("4", *"xyz")]]
+    assert shown(fleet.batches(cells, 3)) == [
+        [("1", *"xyz"), ("2", *"xyz")],
+        [("3", *"xyz"), ("4", *"xyz")],
+    ]
 
 
 @pytest.fixture
@@ -91,6 +96,16 @@ def test_a_cluster_without_gpus_runs_on_its_cpus(nodes):
     nodes({"CPU": 2.0}, {"CPU": 1.0})
     found = fleet.fleet_of(None)
     assert (found.options, found.slots, found.text) == ({"num_cpus": 1}, 3, "3 CPUs of 2 nodes")
+
+
+def test_a_cluster_of_this_machine_is_surveyed_without_a_task(nodes, monkeypatch):
+    """A user would miss: the seconds that a process takes to load torch, just to say what this machine has."""
+    monkeypatch.setattr(fleet.socket, "gethostname", lambda: "node0")
+    monkeypatch.setattr(fleet, "survey", lambda modules: modules)
+    nodes({"CPU": 2.0})
+    assert fleet.surveyed(fleet.fleet_of(None), ["torch"]) == ["torch"]  # the ray of this test has no tasks
+    nodes({"CPU": 2.0}, {"CPU": 1.0})
+    assert not fleet.fleet_of(None).here
 
 
 def test_without_ray_there_is_one_line(monkeypatch, capsys):
@@ -319,7 +334,7 @@ def test_a_solution_that_ends_its_process_costs_nobody_else_anything(connected, 
 def test_a_task_that_fails_at_once_is_one_line(connected):
     """As on a node without this repository."""
     with pytest.raises(CannotRun, match="--ray: a node cannot run tasks of this repository: .*NoneType"):
-        fleet.surveyed(connected, [None])
+        fleet.surveyed(replace(connected, here=False), [None])
 
 
 @CPU_ONLY

@@ -54,13 +54,14 @@ def _measured(one: record.Measured) -> Table:
         sent = (point.there_bytes, point.there_ms), (point.back_bytes, point.back_ms)
         rates = [rate(count / ms / 1e6, head.link_gb_s) for count, ms in sent]
         apart = [f"{ms:.3f}" for ms in (point.there_ms, point.products_ms, point.back_ms)]
-        rows.append([point.tokens, point.way, point.sum_in, *apart, *rates, *calls, decimal(point.graph_ms, 3)])
+        rows.append([point.tokens, point.way, *apart, *rates, *calls, decimal(point.graph_ms, 3)])
     names = [f"call, {counted(pieces, 'chunk')}" for pieces in cuts] + ["call, graph"]
-    columns = ["T a rank", "way", "back in", "there", "products", "back", "GB/s there", "GB/s back", *names]
-    title = f"{head.solution}: {model(head.geometry)}'s layer on {head.ranks} {by.hardware}, ms"
+    columns = ["T a rank", "way", "dispatch", "experts", "combine", "dispatch, GB/s", "combine, GB/s", *names]
+    sums = one.points[0].sum_in
+    title = f"{head.solution}: {model(head.geometry)}'s layer on {head.ranks} {by.hardware}, parts in {sums}, ms"
     facts = [by.versions_text, by.protocol or "", by.timestamp[:10]]
     if head.link_gb_s:
-        facts.insert(0, f"in brackets: of the {head.link_gb_s:.0f} GB/s that a GPU's NVLinks send by data sheet")
+        facts.insert(0, f"in brackets: of the {head.link_gb_s:.0f} GB/s that a GPU's NVLinks send, by data sheet")
     if staleness.of_record(by, head.solution) == "stale":
         facts.append("stale, as the source has changed since")
     return Table(columns, [rows], title, words=3, notes=[why(one), f"<sub>{'; '.join(facts)}.</sub>"])
@@ -97,11 +98,13 @@ def modelled(found: list[record.Measured]) -> str:
         for tokens in sorted({point.tokens for point in one.points}):
             times = {way: cost.exchanged_us(layer, way, tokens, there, back) for way in ("gather", "exchange")}
             least = min(times.values())
-            rows.append([ranks, tokens, *(Cell(f"{us:.0f}", "best" if us == least else "") for us in times.values())])
+            best = [f"{us:.0f}" for us in times.values()]
+            rows.append([ranks, tokens, *(Cell(us, "best" if us == f"{least:.0f}" else "") for us in best)])
     far = cost.BETWEEN_HOSTS
     caption = (
-        f"A model. On a host {there.latency_us:.0f} us and {there.rate:.0f} GB/s there, {back.latency_us:.0f} us and "
-        f"{back.rate:.0f} GB/s back, as fitted to the table above; between hosts {far.latency_us:.0f} us and "
-        f"{far.rate:.0f} GB/s, assumed. us of the exchange alone, without products and routing."
+        f"A model. On a host {there.latency_us:.0f} us and {there.rate:.0f} GB/s to dispatch, {back.latency_us:.0f} us "
+        f"and {back.rate:.0f} GB/s to combine, fitted to gather in the table above; between hosts {far.latency_us:.0f} "
+        f"us and {far.rate:.0f} GB/s, assumed. us of the collectives alone: not routing, the host's wait, the experts, "
+        "or the sum of what comes back, so a call by exchange takes more."
     )
     return Table(["GPUs", "T a rank", "gather", "exchange"], [rows], caption=caption, words=0).markdown()

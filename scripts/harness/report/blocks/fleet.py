@@ -23,8 +23,8 @@ WRITE = 0.5e-3  # s for each trace in a file that is read and written again; ass
 CAPTION = (
     f"A simulation: cell times from traces/; {START:.0f} s to start a task's process and {1000 * WRITE:g} ms for each "
     "trace in a file that is written again are assumptions. idle: share of the GPUs' time in which no cell is judged. "
-    "lag: s after the last cell until its trace is in the file, if that is written for each result, or for all that "
-    "have come."
+    "write lag: s after the last cell until its trace is in the file, if that is written again for each result, or "
+    "once for all that have come."
 )
 GPUS = (2, 64, 1000)
 SCALES = (1, 100)  # the recorded jobs, and a hundred times as many cells
@@ -122,5 +122,5 @@ def block() -> str:
                 lags = (f"{s:.0f}" if s >= 10 else f"{s:.1f}" for s in lag)
                 rows.append([count, gpus, kind, len(tasks), f"{end:.0f}", f"{1 - busy / (gpus * end):.0%}", *lags])
         sections.append(rows)
-    head = ["cells", "GPUs", "a task is", "tasks", "makespan, s", "idle", "lag, each", "lag, together"]
+    head = ["cells", "GPUs", "a task is", "tasks", "makespan, s", "idle", "write lag, each", "write lag, together"]
     return Table(head, sections, words=3, caption=CAPTION).markdown()
