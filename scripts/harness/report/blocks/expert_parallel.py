@@ -103,8 +103,8 @@ def modelled(found: list[record.Measured]) -> str:
     far = cost.BETWEEN_HOSTS
     caption = (
         f"A model. On a host {there.latency_us:.0f} us and {there.rate:.0f} GB/s to dispatch, {back.latency_us:.0f} us "
-        f"and {back.rate:.0f} GB/s to combine, fitted to gather in the table above; between hosts {far.latency_us:.0f} "
-        f"us and {far.rate:.0f} GB/s, assumed. us of the collectives alone: not routing, the host's wait, the experts, "
-        "or the sum of what comes back, so a call by exchange takes more."
+        f"and {back.rate:.0f} GB/s to combine, fitted to gather in the first table above; between hosts "
+        f"{far.latency_us:.0f} us and {far.rate:.0f} GB/s, assumed. us of the collectives alone: not routing, the "
+        "host's wait, the experts, or the sum of what comes back, so a call by exchange takes more."
     )
     return Table(["GPUs", "T a rank", "gather", "exchange"], [rows], caption=caption, words=0).markdown()
