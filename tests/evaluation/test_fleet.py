@@ -51,18 +51,14 @@ def shown(batches):
 def test_neighbours_of_one_workload_share_a_reference_run():
     """A user would miss: GPU time, which the reference takes the most of if it runs once for each solution."""
     cells = [piece("a", uuid, name) for uuid in "12" for name in "xyz"] + [piece("b", "3", "x")]
-    made = shown(fleet.batches(cells, 2))
-    assert made == [[("1", "x", "y", "z"), ("2", "x")], [("2", "y", "z"), ("3", "x")]]
+    assert shown(fleet.batches(cells, 2)) == [[("1", "x", "y", "z"), ("2", "x")], [("2", "y", "z"), ("3", "x")]]
     assert [len(batch) for batch in fleet.batches(cells, 100)] == [1] * 7
     assert fleet.batches([], 2) == []
 
 
 def test_pinned_workloads_are_not_split():
     cells = [piece("a", uuid, *"xyz") for uuid in "1234"]
-    assert shown(fleet.batches(cells, 3)) == [
-        [("1", *"xyz"), ("2", *"xyz")],
-        [("3", *"xyz"), ("4", *"xyz")],
-    ]
+    assert shown(fleet.batches(cells, 3)) == [[("1", *"xyz"), ("2", *"xyz")], [("3", *"xyz"), ("4", *"xyz")]]
 
 
 @pytest.fixture

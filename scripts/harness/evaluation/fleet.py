@@ -29,7 +29,7 @@ from harness.evaluation.selection import Device, Say, build_slow, survey
 from harness.operators import workloads
 
 TRIES = 2
-# Ray sends a token to an address only when told to, and does not say that the cluster wants one.
+# Ray 2.60 sends no token to an explicit address unless this is set, and its error does not mention tokens.
 TOKEN_HINT = "; if its nodes were started with a token, have the same one here and set RAY_AUTH_MODE=token"
 
 
