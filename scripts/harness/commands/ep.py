@@ -24,11 +24,11 @@ from harness.expert_parallel import record
 from harness.expert_parallel.check import DTYPES, batches, check
 from harness.expert_parallel.forward import WAYS, rank_of
 from harness.expert_parallel.layer import Layer, expected, tokens_of
-from harness.expert_parallel.local_part import REFERENCE, packed_as
+from harness.expert_parallel.local_part import REFERENCE, geometry_of
 from harness.expert_parallel.measure import CALLS, WARMUP, measure
 from harness.operators.arguments import add_definition
 from harness.operators.catalogue import FULL
-from harness.packing import manifest
+from harness.packing import manifest, pack
 from harness.served import nvml
 
 TOKENS = (1, 8, 64, 512, 4096)
@@ -93,7 +93,7 @@ def work(rank: int, ranks: int, device: str, args: argparse.Namespace) -> int:
         for tokens in args.tokens if device != "cpu" else ():
             point = measure(mine, tokens, args.sum_in, device, cut, args.graph)
             if not points:
-                add_line(path, head(args, layer, device), first=True)
+                add_line(path, head(args, layer, device, WAYS[way].BEHIND_ROUTER), first=True)
             add_line(path, point, first=False)
             points += 1
             say(line(point))
@@ -110,11 +110,12 @@ def line(point: record.Point) -> str:
     return f"{point.way}  T={point.tokens} a rank  {sent}  ms: {apart}; a call in {calls}{graph}"
 
 
-def head(args: argparse.Namespace, layer: Layer, device: str) -> record.Head:
+def head(args: argparse.Namespace, layer: Layer, device: str, behind_router: bool) -> record.Head:
+    """behind_router: the form of the solution that the first point is of."""
     protocol = f"warmup={WARMUP} calls={CALLS}, medians, of the slowest rank; L2 warm"
     known = {"tolerance": str(TOLERANCES[args.tolerance]), "protocol": protocol, "command": args.command_line}
     if args.solution != REFERENCE:
-        known["source_sha1"] = packed_as(args.solution, layer, behind_router=False).hash()
+        known["source_sha1"] = pack.pack(args.solution)[geometry_of(args.solution, layer, behind_router)].hash()
     made = provenance.here(device, **known)
     link = nvml.nvlink_gb_s(nvml.handle(device))
     return record.Head(

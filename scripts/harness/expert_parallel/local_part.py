@@ -42,19 +42,14 @@ def on_a_rank(geometry: str, layer: Layer) -> Definition:
     return full.model_copy(update={"name": name, "axes": full.axes | {"num_local_experts": local}})
 
 
-def packed_as(name: str, layer: Layer, behind_router: bool) -> Solution:
-    """What of this repository serves the layer, perhaps with another number of local experts. Raises: `geometry_of`."""
-    return pack.pack(name)[geometry_of(name, layer, behind_router)]
-
-
 def packed_for(name: str, layer: Layer, behind_router: bool) -> tuple[Definition, Solution]:
     """A solution for the layer's ranks, from what it is packed as for another number of them.
 
     Its sources differ from that one's in the number of local experts alone, see packing/problem.py. Raises UserError
     as `geometry_of` does.
     """
-    full = on_a_rank(geometry_of(name, layer, behind_router), layer)
-    solution = packed_as(name, layer, behind_router)
+    geometry = geometry_of(name, layer, behind_router)
+    full, solution = on_a_rank(geometry, layer), pack.pack(name)[geometry]
     number = re.compile(r"\b(NUM_LOCAL_EXPERTS|kLocal) = \d+")
     sources = [
         source.model_copy(update={"content": number.sub(rf"\1 = {layer.local}", source.content)})

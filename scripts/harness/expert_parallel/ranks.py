@@ -32,8 +32,8 @@ def group(rank: int, ranks: int, init_method: str, timeout: float) -> Iterator[s
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // ranks))
     backend = "gloo" if device == "cpu" else "nccl"
     limit = timedelta(seconds=timeout)
-    known = {} if device == "cpu" else {"device_id": torch.device(device), "pg_options": nccl_options(limit)}
-    dist.init_process_group(backend, init_method, limit, ranks, rank, **known)
+    eager = {} if device == "cpu" else {"device_id": torch.device(device)}
+    dist.init_process_group(backend, init_method, limit, ranks, rank, **eager)
     try:
         yield device
         dist.barrier()
@@ -42,14 +42,6 @@ def group(rank: int, ranks: int, init_method: str, timeout: float) -> Iterator[s
             raise CannotRun(f"rank {rank}: another rank has left, or is late: {first_line(error)}") from error
         raise
     dist.destroy_process_group()
-
-
-def nccl_options(limit: timedelta):
-    """Collectives go first where an SM is free: else the next chunk's products keep them waiting."""
-    options = dist.ProcessGroupNCCL.Options()
-    options.is_high_priority_stream = True
-    options._timeout = limit  # torch warns where this is not what init_process_group is given
-    return options
 
 
 def enter(rank: int, ranks: int, init_method: str, timeout: float, work: Callable, arguments: tuple) -> None:
