@@ -98,10 +98,17 @@ def test_a_cluster_of_this_machine_is_surveyed_without_a_task(nodes, monkeypatch
     """A user would miss: the seconds that a process takes to load torch, just to say what this machine has."""
     monkeypatch.setattr(fleet.socket, "gethostname", lambda: "node0")
     monkeypatch.setattr(fleet, "survey", lambda modules: modules)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     nodes({"CPU": 2.0})
     assert fleet.surveyed(fleet.fleet_of(None), ["torch"]) == ["torch"]  # the ray of this test has no tasks
     nodes({"CPU": 2.0}, {"CPU": 1.0})
-    assert not fleet.fleet_of(None).here
+    assert not fleet.fleet_of(None).here, "another machine"
+    nodes({"CPU": 2.0, "GPU": 2.0})
+    assert not fleet.fleet_of(None).here, "GPUs that this process does not see"
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert fleet.fleet_of(None).here
+    nodes({"CPU": 2.0})
+    assert not fleet.fleet_of(None).here, "tasks on CPUs, of a machine with GPUs"
 
 
 def test_without_ray_there_is_one_line(monkeypatch, capsys):

@@ -261,6 +261,15 @@ def test_a_reference_that_does_not_run_fails_the_run(tmp_path, monkeypatch, pass
     assert "REFERENCE FAILED on no-tokens T=0 offset=0: the reference did not run: out of memory" in shown
 
 
+def test_a_fault_of_a_later_definition_is_reported_before_anything_runs(monkeypatch, no_gpu, capsys):
+    """A user would miss: minutes of the first definition, spent before the second one is refused."""
+    monkeypatch.setattr(cpu_judge, "run_workload", None)
+    command = ["run", "--solutions", "triton_fused_v2", "--definition", "small", "small-renorm", "--workloads", "16"]
+    assert cli.main(command) == 2
+    shown = capsys.readouterr()
+    assert "unknown workload '16'" in shown.err and "[1/1]" not in shown.out
+
+
 def test_a_broken_trace_file_is_reported_before_anything_runs(tmp_path, no_gpu, capsys):
     """A user would miss: a finished run that cannot be saved."""
     output = tmp_path / "traces.jsonl"

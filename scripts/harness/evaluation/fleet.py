@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import attrgetter
 
+import torch
 from filelock import FileLock
 from flashinfer_bench import Solution, Workload
 from flashinfer_bench.env import get_fib_cache_path
@@ -50,7 +51,10 @@ def names_of(some: list[Cells]) -> set[str]:
 
 @dataclass(frozen=True)
 class Fleet:
-    """What tasks run on. options: Ray's for each of them; slots: how many run at once; here: all on this machine."""
+    """What tasks run on. options: Ray's for each of them; slots: how many run at once.
+
+    here: they are this machine's, and this process sees the same GPUs.
+    """
 
     options: dict
     slots: int
@@ -102,8 +106,9 @@ def fleet_of(gpu: str | None) -> Fleet:
     import ray
 
     alive = [node for node in ray.nodes() if node["Alive"]]
-    here = {node["NodeManagerHostname"] for node in alive} == {socket.gethostname()}
     nodes = [node["Resources"] for node in alive]
+    here = {node["NodeManagerHostname"] for node in alive} == {socket.gethostname()}
+    here = here and torch.cuda.device_count() == sum(node.get("GPU", 0) for node in nodes)
     kinds = defaultdict(list)  # kind -> GPUs of each node
     for node in nodes:
         label = next((name for name in node if name.startswith("accelerator_type:")), "accelerator_type:unknown")
