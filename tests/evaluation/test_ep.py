@@ -18,7 +18,7 @@ from harness.core.errors import CannotRun, UserError
 from harness.core.schema import add_line
 from harness.expert_parallel import cost, measure, ranks, record
 from harness.expert_parallel.forward import WAYS, rank_of
-from harness.expert_parallel.layer import Layer, expected, routed, slices, tokens_of, weights_of
+from harness.expert_parallel.layer import Layer, expected, slices, tokens_of, weights_of
 from harness.expert_parallel.local_part import REFERENCE, geometry_of, local_part, on_a_rank, packed_for
 from harness.expert_parallel.rows import joined, parted
 from harness.packing import pack
@@ -77,7 +77,7 @@ def test_the_parts_of_all_ranks_make_the_whole():
     tokens = tokens_of(whole, [3], 0, "cpu")
     (right,) = expected(whole, [tokens])
     inside = tokens.logits, tokens.bias, tokens.x, tokens.scale.t().contiguous()
-    behind = tokens.x, tokens.scale, *routed(halves, tokens)
+    behind = tokens.x, tokens.scale, tokens.ids, tokens.weights
     one = local_part(REFERENCE, whole, 0, "cpu", False)(*inside)
     assert (one.float() - right).abs().max() < 0.02 * right.abs().max()
     for inputs, form in ((inside, False), (behind, True)):
@@ -128,14 +128,14 @@ def test_inputs_of_a_rank_are_what_its_definition_says():
 
 def test_tokens_can_all_want_one_rank():
     layer = Layer("small", 4)
-    ids, _ = routed(layer, tokens_of(layer, [9, 0, 0, 0], 0, "cpu", to_rank=2))
+    ids = tokens_of(layer, [9, 0, 0, 0], 0, "cpu", to_rank=2).ids
     assert set((ids // layer.local).flatten().tolist()) == {2}
 
 
 def test_a_rank_may_have_fewer_experts_than_a_token_chooses():
     layer = Layer("small", 64)
     counts = [3] + [0] * 63
-    ids, _ = routed(layer, tokens_of(layer, counts, 0, "cpu", to_rank=1))
+    ids = tokens_of(layer, counts, 0, "cpu", to_rank=1).ids
     assert all({4, 5, 6, 7} <= set(chosen) for chosen in ids.tolist())
 
 

@@ -42,16 +42,22 @@ class Layer:
 
 @dataclass(frozen=True)
 class Tokens:
-    """What lies on one rank: x [T, H] fp8, scale [T, H / 128] fp32, logits [T, E] fp32; and bias [E] bf16."""
+    """What lies on one rank: x [T, H] fp8, scale [T, H / 128] fp32, logits [T, E] fp32; and bias [E] bf16.
+
+    ids int32 and weights fp32 [T, top_k] are what an engine's router makes of the last two.
+    """
 
     x: torch.Tensor
     scale: torch.Tensor
     logits: torch.Tensor
     bias: torch.Tensor
+    ids: torch.Tensor
+    weights: torch.Tensor
 
     def parts(self, chunks: int) -> list["Tokens"]:
         cut = slices(len(self.x), chunks)
-        return [replace(self, x=self.x[at], scale=self.scale[at], logits=self.logits[at]) for at in cut]
+        rows = {name: getattr(self, name) for name in ("x", "scale", "logits", "ids", "weights")}
+        return [replace(self, **{name: tensor[at] for name, tensor in rows.items()}) for at in cut]
 
 
 def slices(count: int, chunks: int) -> list[slice]:
@@ -74,7 +80,9 @@ def tokens_of(layer: Layer, counts: list[int], rank: int, device: str, to_rank: 
     scale = 1.0 + 2 * torch.rand(counts[rank], hidden // BLOCK, generator=drawn, device=device)
     own_logits = torch.empty(counts[rank], layer.of["num_experts"], device=device)
     own_logits.copy_(torch.from_numpy(logits[own]))  # what is made from an empty array would have strides of 0
-    return Tokens(x, scale, own_logits, torch.from_numpy(bias).to(device, torch.bfloat16))
+    bias = torch.from_numpy(bias).to(device, torch.bfloat16)
+    ids, weights = router(layer.geometry)(own_logits, bias, ROUTED_SCALING_FACTOR)
+    return Tokens(x, scale, own_logits, bias, ids.to(torch.int32), weights.contiguous())
 
 
 def weights_of(layer: Layer, experts: Iterable[int], device: str, gate_first: bool) -> list[torch.Tensor]:
@@ -99,21 +107,14 @@ def weights_of(layer: Layer, experts: Iterable[int], device: str, gate_first: bo
     return [w13.flatten(1, 2), s13.flatten(1, 2), w2, s2]
 
 
-def routed(layer: Layer, tokens: Tokens) -> tuple[torch.Tensor, torch.Tensor]:
-    """topk_ids int32 and topk_weights fp32, [T, top_k], as an engine's router gives them."""
-    ids, weights = router(layer.geometry)(tokens.logits, tokens.bias, ROUTED_SCALING_FACTOR)
-    return ids.to(torch.int32), weights.contiguous()
-
-
 def expected(layer: Layer, batches: list[Tokens]) -> list[torch.Tensor]:
     """The whole layer's output for each of these, [T, H] fp32, by the reference: a few experts after the other."""
     device = str(batches[0].x.device)
-    choices = [routed(layer, tokens) for tokens in batches]
     totals = [torch.zeros(tokens.x.shape, device=device) for tokens in batches]
     for first in range(0, layer.of["num_experts"], EXPERTS_AT_ONCE):
         some = range(first, min(first + EXPERTS_AT_ONCE, layer.of["num_experts"]))
         held = weights_of(layer, some, device, gate_first=True)
-        for tokens, choice, total in zip(batches, choices, totals, strict=True):
+        for of, total in zip(batches, totals, strict=True):
             if len(total):
-                total += moe_fp8_block_scale_routed.run(tokens.x, tokens.scale, *choice, *held, first).float()
+                total += moe_fp8_block_scale_routed.run(of.x, of.scale, of.ids, of.weights, *held, first).float()
     return totals

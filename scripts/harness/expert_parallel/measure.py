@@ -14,7 +14,7 @@ from harness.expert_parallel.layer import tokens_of
 from harness.expert_parallel.record import Point
 
 WARMUP, CALLS = 5, 30
-AHEAD = 1_000_000  # cycles, some 0.5 ms, that a GPU sleeps while its host launches what is timed
+AHEAD = 4_000_000  # cycles, some 2 ms, that a GPU sleeps while its host launches what is timed
 
 
 def slowest(values: list[float], device: str) -> list[float]:

@@ -23,7 +23,7 @@ class Head(Strict):
 class Point(Strict):
     """Tokens a rank, by one way. Bytes: that the rank which sends the most sends to others. ms: of the slowest rank.
 
-    there_ms includes routing, by plain torch, where the way routes before it sends. call_ms: chunks -> whole call.
+    call_ms: chunks -> whole call.
     graph_ms: a whole call in one piece as a CUDA graph, where the way can be one.
     """
 
