@@ -11,7 +11,7 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from flashinfer_bench import BenchmarkConfig, Solution
@@ -55,7 +55,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--resume", action="store_true", help="judge only what is not kept yet or stale, by the same protocol here")
     add("--ray", nargs="?", const="", metavar="ADDRESS", help="on a Ray cluster; default: this machine's")
     add("--gpu", metavar="KIND", help="with --ray: the GPUs to use, as Ray calls them, if there are several kinds")
-    add("--pin", action="store_true", help="with --ray: a workload's solutions share one GPU and one reference run")
     add("--verbose", action="store_true", help="the whole log of what fails; a diagnosis of every wrong output")
     add(
         "--output",
@@ -86,8 +85,8 @@ def every(solutions: list[str], on_gpu: bool) -> list[str | None]:
 def main(args: argparse.Namespace) -> int:
     console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False, markup=False)
     logging.getLogger("flashinfer_bench").setLevel(logging.ERROR)
-    if args.ray is None and (args.gpu or args.pin):
-        raise UserError(f"{'--gpu' if args.gpu else '--pin'}: is for --ray")
+    if args.ray is None and args.gpu:
+        raise UserError("--gpu: is for --ray")
     with fleet.connected(args.ray or None) if args.ray is not None else nullcontext():
         cluster = fleet.fleet_of(args.gpu) if args.ray is not None else None
         if cluster:
@@ -203,12 +202,11 @@ def judge_there(jobs: list[Job], cluster: fleet.Fleet, args: argparse.Namespace,
     solutions = {job.geometry: job.solutions for job in jobs}
     conditions = {job.geometry: job.conditions(args) for job in jobs}
     pieces = [piece for job in jobs for piece in sorted(job.todo, key=lambda c: -c.workload.axes["seq_len"])]
-    if not args.pin:
-        pieces = [replace(piece, names=(name,)) for piece in pieces for name in piece.names]
-    slow, total, done = first_uses(names_of(pieces)), sum(len(piece.names) for piece in pieces), 0
+    notes = {job.geometry: first_uses(names_of(job.todo)) for job in jobs}
+    total, done = sum(len(piece.names) for piece in pieces), 0
     with table_at_the_end(jobs, args, console), progress(console, total) as started:
         started(0, cluster.text)
-        for arrived in fleet.outcomes(pieces, cluster, solutions, slow, conditions, console.print):
+        for arrived in fleet.outcomes(pieces, cluster, solutions, notes, conditions, console.print):
             for job in jobs:
                 job.add([outcome for cells, outcome in arrived if cells.geometry == job.geometry])
             for cells, outcome in arrived:

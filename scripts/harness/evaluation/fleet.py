@@ -1,19 +1,16 @@
-"""The cells of a run as tasks of a Ray cluster, whose nodes judge them as a run on one machine does.
+"""The cells of a run on a Ray cluster, whose nodes judge them as a run on one machine does.
 
-Ray places the tasks, starts their processes and notices what dies. A task is a batch of cells and not one, since on a
-GPU it is a process of its own, which takes longer to start than most cells to judge; it hands over each result at once.
+Ray starts an actor on each device, which is a process, and notices what dies. An actor lives as long as the run, since
+its start takes longer than most cells to judge, and is given workloads one by one, so that no device waits for another.
 """
 
-import math
 import os
 import signal
 import socket
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from itertools import groupby
-from operator import attrgetter
 
 import torch
 from filelock import FileLock
@@ -141,97 +138,108 @@ def surveyed(fleet: Fleet, modules: list[str]) -> Device:
         raise CannotRun(f"--ray: a node cannot run tasks of this repository: {last}") from error
 
 
-def judge_batch(
-    batch: list[Cells],
-    solutions: dict[str, dict[str, Solution]],
-    notes: dict[str, str],
-    conditions: dict[str, dict],
-) -> Iterator[run.Judged]:
-    """The task that judges some cells, one definition's after the other's.
+class Judge:
+    """An actor: one device, on which it judges whatever it is given, in the order in which that comes.
 
-    solutions: by geometry and name. notes: as `selection.first_uses` has them. conditions: by geometry, what
-    `run.judging` takes beside what is known here.
+    solutions: by geometry and name. notes: by geometry, as `selection.first_uses` has them. conditions: by geometry,
+    what `run.judging` takes beside what is known here.
     """
-    here, cache = {"device": device_here(), "host": provenance.host()}, get_fib_cache_path()
-    cache.mkdir(parents=True, exist_ok=True)
-    for geometry, group in groupby(batch, key=attrgetter("geometry")):
-        part, packed = list(group), solutions[geometry]
+
+    def __init__(
+        self,
+        solutions: dict[str, dict[str, Solution]],
+        notes: dict[str, dict[str, str]],
+        conditions: dict[str, dict],
+    ):
+        self.solutions, self.notes, self.conditions = solutions, notes, conditions
+        self.geometry, self.opened = None, ExitStack()
+
+    def judge(self, cells: Cells) -> run.Judged:
+        if cells.geometry != self.geometry:
+            self.open(cells.geometry)
+        return self.judge_workload(cells.label, cells.workload, cells.names)
+
+    def open(self, geometry: str) -> None:
+        """Make ready for a definition, in place of the one before."""
+        self.close()
+        packed, cache = self.solutions[geometry], get_fib_cache_path()
+        cache.mkdir(parents=True, exist_ok=True)
         with FileLock(cache / "fleet.lock"):  # once a node, not once a process
             workloads.make(geometry)
-            build_slow(packed, {name: note for name, note in notes.items() if name in names_of(part)}, print)
-        with run.judging(geometry, packed, **conditions[geometry], **here) as judge:
-            for cells in part:
-                yield judge(cells.label, cells.workload, cells.names)
+            build_slow(packed, self.notes[geometry], print)
+        here = {"device": device_here(), "host": provenance.host()}
+        self.judge_workload = self.opened.enter_context(
+            run.judging(geometry, packed, **self.conditions[geometry], **here)
+        )
+        self.geometry = geometry
 
-
-def batches(cells: list[Cells], slots: int) -> list[list[Cells]]:
-    """In their order, about as many batches as slots, equal by the number of solutions on workloads.
-
-    Neighbours in a batch that are of one workload are judged in one go, with one run of the reference.
-    """
-    size = math.ceil(sum(len(piece.names) for piece in cells) / slots)
-    found, filled = [], size
-    for piece in cells:
-        if filled >= size:
-            found.append([])
-            filled = 0
-        filled += len(piece.names)
-        last = found[-1][-1] if found[-1] else None
-        if last and last.workload.uuid == piece.workload.uuid:
-            found[-1][-1] = replace(last, names=last.names + piece.names)
-        else:
-            found[-1].append(piece)
-    return found
+    def close(self) -> None:
+        self.geometry = None
+        self.opened.close()
 
 
 def outcomes(
     cells: list[Cells],
     fleet: Fleet,
     solutions: dict[str, dict[str, Solution]],
-    notes: dict[str, str],
+    notes: dict[str, dict[str, str]],
     conditions: dict[str, dict],
     say: Say,
 ) -> Iterator[list[tuple[Cells, run.Judged]]]:
     """The cells and what became of them, as they come: a list of all that have come since the last one.
 
-    solutions, notes, conditions: see `judge_batch`. What a task was at when it died is tried again, each solution
-    alone, and lost when that fails too; the rest of its batch goes on as a batch.
+    solutions, notes, conditions: see `Judge`. What an actor was at when it died is tried again, each solution alone,
+    and lost when that fails too; another actor takes its place.
     """
     import ray
 
-    task = ray.remote(judge_batch).options(**fleet.options, max_retries=0)  # Ray would run the whole batch again
-    stored, tries, running = ray.put(solutions), Counter(), {}
+    create = ray.remote(Judge).options(**fleet.options)
+    known = ray.put(solutions), notes, conditions
+    waiting, tries = deque(cells), Counter()
+    given = {}  # actor -> (result to come, cells) in the order in which they were given to it
 
-    def submit(batch: list[Cells]) -> None:
-        running[task.remote(batch, stored, notes, conditions)] = list(batch)
+    def give(actor) -> None:
+        ahead = len(waiting) > 2 * fleet.slots  # the next one already, so that it does not wait for this process
+        while waiting and len(given[actor]) < 1 + ahead:
+            given[actor].append((actor.judge.remote(waiting[0]), waiting.popleft()))
 
-    for batch in batches(cells, fleet.slots):
-        submit(batch)
-    while running:
-        ray.wait(list(running), num_returns=1)
-        ready, _ = ray.wait(list(running), num_returns=len(running), timeout=0)
+    def start() -> None:
+        actor = create.remote(*known)
+        given[actor] = deque()
+        give(actor)
+
+    while waiting and len(given) < fleet.slots:
+        start()
+    while given:
+        results = [work[0][0] for work in given.values()]
+        ray.wait(results, num_returns=1)
+        ready, _ = ray.wait(results, num_returns=len(results), timeout=0)
         arrived = []
-        for stream in ready:
-            left = running[stream]
+        for actor, work in list(given.items()):
+            result, piece = work[0]
+            if result not in ready:
+                continue
             try:
-                outcome = ray.get(next(stream))
-                arrived.append((left.pop(0), outcome))
-            except StopIteration:
-                del running[stream]
+                arrived.append((piece, ray.get(result)))
             except ray.exceptions.RayError as error:
-                del running[stream]
-                if not left:  # it died after its last result
-                    continue
-                failed, *rest = left
-                if rest:
-                    submit(rest)
-                for name in failed.names:
-                    alone = replace(failed, names=(name,))
-                    tries[failed.geometry, failed.workload.uuid, name] += 1
-                    if tries[failed.geometry, failed.workload.uuid, name] < TRIES:
-                        say(f"{failed.label}  {name}  is tried again: {type(error).__name__}")
-                        submit([alone])
+                del given[actor]
+                ray.kill(actor)
+                waiting.extendleft(reversed([not_begun for _, not_begun in work][1:]))
+                for name in piece.names:
+                    alone = replace(piece, names=(name,))
+                    tries[piece.geometry, piece.workload.uuid, name] += 1
+                    if tries[piece.geometry, piece.workload.uuid, name] < TRIES:
+                        say(f"{piece.label}  {name}  is tried again: {type(error).__name__}")
+                        waiting.append(alone)
                     else:
-                        arrived.append((alone, run.Judged(failed.label, {}, lost={name: str(error)})))
+                        arrived.append((alone, run.Judged(piece.label, {}, lost={name: str(error)})))
+                if waiting:
+                    start()
+                continue
+            work.popleft()
+            give(actor)
+            if not work:
+                actor.close.remote()  # Ray ends it after that, as nothing refers to it any more
+                del given[actor]
         if arrived:
             yield arrived

@@ -13,15 +13,15 @@ from flashinfer_bench import Trace
 
 from harness.core import paths
 from harness.core.provenance import of_trace
-from harness.evaluation.fleet import Cells, batches
+from harness.evaluation.fleet import Cells
 from harness.operators.catalogue import FULL, definition_name
 from harness.report.table import Table
 from harness.results import trace_files
 
-START = 15.0  # s that a task's process takes before it judges; assumed
+START = 15.0  # s that a process takes before it judges; assumed
 WRITE = 0.5e-3  # s for each trace in a file that is read and written again; assumed
 CAPTION = (
-    f"A simulation: cell times from traces/; {START:.0f} s to start a task's process and {1000 * WRITE:g} ms for each "
+    f"A simulation: cell times from traces/; {START:.0f} s to start a process and {1000 * WRITE:g} ms for each "
     "trace in a file that is written again are assumptions. idle: share of the GPUs' time in which no cell is judged. "
     "write lag: s after the last cell until its trace is in the file, if that is written again for each result, or "
     "once for all that have come."
@@ -68,7 +68,7 @@ def measured(traces: list[Trace]) -> dict[str, Times]:
 
 
 def recorded() -> tuple[list[Cells], dict[tuple[str, str], Times]]:
-    """Every workload with its solutions, in the order in which `run --ray` hands them out, and how long each takes."""
+    """Every workload with its solutions, in the order in which `run --ray` gives them away, and how long each takes."""
     cells, times = [], {}
     for geometry in FULL:
         traces = trace_files.load(paths.trace_file(definition_name(geometry)))
@@ -80,17 +80,20 @@ def recorded() -> tuple[list[Cells], dict[tuple[str, str], Times]]:
     return cells, times
 
 
-def schedule(tasks: list[list[Cells]], times: dict[tuple[str, str], Times], gpus: int) -> tuple[float, list[float]]:
-    """Each task goes to the GPU that is free first: s in which cells are judged; when each result comes, in order."""
-    free, busy, arrivals = [0.0] * gpus, 0.0, []
-    for task in tasks:
-        begin = at = heapq.heappop(free)
-        at += START
-        for cells in task:
-            at += times[cells.geometry, cells.workload.uuid].of(cells.names)
-            arrivals.append(at)
-        busy += at - begin - START
-        heapq.heappush(free, at)
+def schedule(
+    cells: list[Cells], times: dict[tuple[str, str], Times], gpus: int, actors: bool
+) -> tuple[float, list[float]]:
+    """Each goes to the GPU that is free first: s in which cells are judged; when each result comes, in order.
+
+    actors: a GPU's process is started once, and not for each.
+    """
+    free, busy, arrivals = [(0.0, START)] * gpus, 0.0, []  # when, and what it takes then to begin
+    for piece in cells:
+        at, start = heapq.heappop(free)
+        seconds = times[piece.geometry, piece.workload.uuid].of(piece.names)
+        at, busy = at + start + seconds, busy + seconds
+        arrivals.append(at)
+        heapq.heappush(free, (at, 0.0 if actors else START))
     return busy, sorted(arrivals)
 
 
@@ -105,7 +108,7 @@ def written(arrivals: list[float], together: bool) -> float:
 
 
 def block() -> str:
-    """Markdown: makespan, idle share and the trace file, by number of cells, of GPUs and size of tasks."""
+    """Markdown: makespan, idle share and the trace file, by number of cells, of GPUs and what a process judges."""
     once, times = recorded()
     sections = []
     for scale in SCALES:
@@ -114,13 +117,12 @@ def block() -> str:
         apart = [replace(piece, names=(name,)) for piece in cells for name in piece.names]
         rows = []
         for gpus in GPUS:
-            kinds = {"one cell": [[piece] for piece in apart], "a batch": batches(apart, gpus)}
-            for kind, tasks in (kinds | {"pinned": batches(cells, gpus)}).items():
-                busy, arrivals = schedule(tasks, times, gpus)
+            for kind, pieces, actors in (("one cell", apart, False), ("whatever comes next", cells, True)):
+                busy, arrivals = schedule(pieces, times, gpus, actors)
                 end = arrivals[-1]
                 lag = [written(arrivals, together) - end for together in (False, True)]
                 lags = (f"{s:.0f}" if s >= 10 else f"{s:.1f}" for s in lag)
-                rows.append([count, gpus, kind, len(tasks), f"{end:.0f}", f"{1 - busy / (gpus * end):.0%}", *lags])
+                rows.append([count, gpus, kind, f"{end:.0f}", f"{1 - busy / (gpus * end):.0%}", *lags])
         sections.append(rows)
-    head = ["cells", "GPUs", "a task is", "tasks", "makespan, s", "idle", "write lag, each", "write lag, together"]
+    head = ["cells", "GPUs", "a process judges", "makespan, s", "idle", "write lag, each", "write lag, together"]
     return Table(head, sections, words=3, caption=CAPTION).markdown()
