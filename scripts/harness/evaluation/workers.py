@@ -54,16 +54,49 @@ def giving_back(function: Callable) -> Callable:
     return wrapped
 
 
+def alone(run_ref: Callable) -> Callable:
+    """The function, before which the worker drops any baseline: FIB releases none that it built after a restart."""
+
+    @wraps(run_ref)
+    def wrapped(worker, *args):
+        worker._baselines.clear()
+        return run_ref(worker, *args)
+
+    return wrapped
+
+
+def on_its_baseline(run_solution: Callable) -> Callable:
+    """The function, on the baseline that the worker has.
+
+    Where a solution has ended its process FIB builds the baseline again, but gives it to the next solution only: all
+    others of that workload would be RUNTIME_ERROR.
+    """
+
+    @wraps(run_solution)
+    def wrapped(worker, solution, baseline, config):
+        return run_solution(worker, solution, next(iter(worker._baselines), baseline), config)
+
+    return wrapped
+
+
 @contextmanager
-def running(log_dir: str, clock: str = "events") -> Iterator[PersistentRunner]:
-    """The runner, timing by one of CLOCKS; its workers, and those that it starts again, end with the context."""
+def put_right() -> Iterator[None]:
+    """FIB's runner and workers as they are used here."""
+    worker = PersistentSubprocessWorker
     with (
         mock.patch.object(SpawnProcess, "_Popen", staticmethod(start_without_interrupt)),
         mock.patch.object(persistent_runner, "ThreadPoolExecutor", Pool),
         mock.patch.object(utils, "_rand_tensor", giving_back(utils._rand_tensor)),
-        mock.patch.object(PersistentSubprocessWorker, "run_ref", giving_back(PersistentSubprocessWorker.run_ref)),
-        gpu_clock.in_fib() if clock == "gpu" else nullcontext(),
+        mock.patch.object(worker, "run_ref", alone(giving_back(worker.run_ref))),
+        mock.patch.object(worker, "run_solution", on_its_baseline(worker.run_solution)),
     ):
+        yield
+
+
+@contextmanager
+def running(log_dir: str, clock: str = "events") -> Iterator[PersistentRunner]:
+    """The runner, timing by one of CLOCKS; its workers, and those that it starts again, end with the context."""
+    with put_right(), gpu_clock.in_fib() if clock == "gpu" else nullcontext():
         runner = PersistentRunner(log_dir)
         try:
             yield runner
