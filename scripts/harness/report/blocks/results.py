@@ -62,10 +62,13 @@ def packages(group: RunGroup) -> str:
 
 
 def block(found: Comparison) -> str:
-    """Markdown: for each machine and set of versions the one run group that is shown, best solution first."""
+    """Markdown: for each set of versions of the first machine the one run group that is shown, best solution first.
+
+    Other machines are in the `answer` and in docs/compare.md.
+    """
     head = ["solution", "ratio", *(f"T={t}" for t in SHOWN_SEQ_LENS), "score", *TOLERANCE_ORDER]
-    parts = []
-    for section in machines(found):
+    shown, parts = machines(found), []
+    for section in (section for section in shown if section.hardware == shown[0].hardware):
         group = shown_group(section)
         said = [section.versions_text, f"protocol {group.protocol}", group.when, packages(group)]
         rows = [row(section, group, solution) for solution in group.solutions]
