@@ -158,6 +158,7 @@ def test_a_link_is_fitted_and_used():
     assert there.rate == pytest.approx(4096 * (7168 + 224 + 1024) / 200e3)
     layer = Layer("full", 2)
     assert cost.exchanged_us(layer, "gather", 4096, there, back) == pytest.approx(225 + 330, rel=1e-3)
+    assert cost.links([*POINTS, point("gather", 4096, 0.5, 0.9)]) == (there, back), "a rank that waits for another"
     with pytest.raises(ValueError, match="points: got 1, want two or more"):
         cost.fitted([(1, 1)])
 
@@ -189,6 +190,12 @@ def test_the_page_says_what_was_measured_and_what_is_a_model(tmp_path):
         *["| 8"] * 2,
         *["| 64"] * 2,
     ]
+    assert "and 196 GB/s to combine, fitted to gather" in text
+    other = made.model_copy(update={"provenance": made.provenance.model_copy(update={"hardware": "Another GPU"})})
+    slower = record.Measured(other, [POINTS[0], point("gather", 4096, 1.0, 1.0)])
+    assert block.modelled([*found, slower]) == text, "the links of two machines"
+    fp32 = [one.model_copy(update={"sum_in": "fp32"}) for one in POINTS]
+    assert block.modelled([record.Measured(made, fp32)]) == block.NO_MODEL
     assert block.status(found).startswith("Run on 2 A GPU of one host, over NCCL, with the layers of DeepSeek-V3; ")
     assert block.measured([]) == block.NOT_MEASURED and block.status([]).startswith("**Not run** on GPUs yet")
 

@@ -34,11 +34,14 @@ BETWEEN_HOSTS = Link(20.0, 45.0)  # assumed: 400 Gbit/s a GPU, at nine tenths
 
 
 def fitted(points: list[tuple[float, float]]) -> Link:
-    """Of (bytes, us): the least time is the latency, the most bytes show the rate. Raises ValueError below two."""
+    """Of (bytes, us): the least time is the latency, the most bytes show the rate. Raises ValueError below two.
+
+    Of several with the most bytes the fastest counts: in others a rank has waited for another one's experts.
+    """
     if len(points) < 2:
         raise ValueError(f"points: got {len(points)}, want two or more")
     latency = min(us for _, us in points)
-    count, us = max(points)
+    count, us = max(points, key=lambda point: (point[0], -point[1]))
     return Link(latency, count / max(us - latency, 1e-3) / 1e3)
 
 

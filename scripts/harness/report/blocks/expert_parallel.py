@@ -87,11 +87,17 @@ def rate(gb_s: float, link: float | None) -> str | None:
 
 
 def modelled(found: list[record.Measured]) -> str:
-    """Markdown: us of the exchange alone, for more GPUs, from the record with the most points."""
-    if not (usable := [one for one in found if len([p for p in one.points if p.way == "gather"]) > 1]):
+    """Markdown: us of the exchange alone, for more GPUs; layer and T are those of the record with the most points.
+
+    The links' rates are from all records of those GPUs in which parts are bf16.
+    """
+    carried = [[p for p in one.points if (p.way, p.sum_in) == ("gather", "bf16")] for one in found]
+    if not (usable := [one for one, points in zip(found, carried, strict=True) if len(points) > 1]):
         return NO_MODEL
     one = max(usable, key=lambda measured: len(measured.points))
-    there, back = cost.links(one.points)
+    machine = one.head.ranks, one.head.provenance.hardware
+    alike = [other for other in usable if (other.head.ranks, other.head.provenance.hardware) == machine]
+    there, back = cost.links([point for other in alike for point in other.points])
     rows = []
     for ranks in (one.head.ranks, *MORE_GPUS):
         layer = Layer(one.head.geometry, ranks)
@@ -103,7 +109,7 @@ def modelled(found: list[record.Measured]) -> str:
     far = cost.BETWEEN_HOSTS
     caption = (
         f"A model. On a host {there.latency_us:.0f} us and {there.rate:.0f} GB/s to dispatch, {back.latency_us:.0f} us "
-        f"and {back.rate:.0f} GB/s to combine, fitted to gather in the first table above; between hosts "
+        f"and {back.rate:.0f} GB/s to combine, fitted to gather in the tables above with parts in bf16; between hosts "
         f"{far.latency_us:.0f} us and {far.rate:.0f} GB/s, assumed. us of the collectives alone: not routing, the "
         "host's wait, the experts, or the sum of what comes back, so a call by exchange takes more."
     )
