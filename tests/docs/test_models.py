@@ -257,10 +257,21 @@ def test_the_answer_is_a_few_lines(tmp_path, gpu):
     assert rest == [
         "  geometric means over 12 workloads: 1.20 times the roofline bound, 1.25 times as fast as slow",
         "  at default tolerance: exact, lowest matched ratio 0.957",
-        "  at contest tolerance: none is known to pass",
+        "  at contest tolerance: not judged there",
         "  call it: moebench pack fast --package moe --definition qwen3-30b",
         "           from moe.fast_renorm_e128_h2048_i768 import run",
     ]
+
+
+def test_the_answer_says_what_was_not_measured(tmp_path):
+    """A user of another GPU would take what was never run there for what fails there."""
+    wrong = measured("exact", tolerance=DEFAULT, status="INCORRECT_NUMERICAL", matched=0.5)
+    known = advice(tmp_path, [*measured(), *wrong])
+    assert known[2] == "  at default tolerance: none is known to pass"
+    known = advice(tmp_path, measured(hardware="NVIDIA H100 80GB HBM3"), "H100")
+    assert "on NVIDIA H100 80GB HBM3: fast at relaxed tolerance" in known[0]
+    assert known[1] == "  neither another source's solution nor the roofline bound was measured there"
+    assert known[2] == "  at default tolerance: not judged there"
 
 
 def test_the_answer_says_what_does_not_serve_the_model(tmp_path):

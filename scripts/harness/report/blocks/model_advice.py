@@ -28,12 +28,19 @@ def measured(of: Verdict) -> list[str]:
     peers = {peer.b: peer for peer in of.peers if peer in of.peers[:1] or peer.b == SGLANG}
     means += [f"{peer.geometric_mean:.2f} times as fast as {name}" for name, peer in peers.items()]
     said = [f"{best.solution} at {of.group.tolerance_name} tolerance: {', '.join(times)}"]
-    said.append(f"  geometric means over {len(rows)} workloads: {', '.join(means) or 'none'}")
+    if means:
+        said.append(f"  geometric means over {len(rows)} workloads: {', '.join(means)}")
+    else:
+        said.append("  neither another source's solution nor the roofline bound was measured there")
+    judged = {group.tolerance_name for section in of.sections for group in section.groups}
     for tolerance in TOLERANCE_ORDER:
         if tolerance != of.group.tolerance_name:
             other = of.at(tolerance)
-            ratio = f", lowest matched ratio {decimal(of.least_matched(other.solution, tolerance), 3)}" if other else ""
-            said.append(f"  at {tolerance} tolerance: {other.solution if other else 'none is known to pass'}{ratio}")
+            known = "none is known to pass" if tolerance in judged else "not judged there"
+            if other:
+                ratio = decimal(of.least_matched(other.solution, tolerance), 3)
+                known = f"{other.solution}, lowest matched ratio {ratio}"
+            said.append(f"  at {tolerance} tolerance: {known}")
     return said
 
 
