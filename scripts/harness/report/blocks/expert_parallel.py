@@ -111,6 +111,7 @@ def modelled(found: list[record.Measured]) -> str:
         f"A model. On a host {there.latency_us:.0f} us and {there.rate:.0f} GB/s to dispatch, {back.latency_us:.0f} us "
         f"and {back.rate:.0f} GB/s to combine, fitted to gather in the tables above with parts in bf16; between hosts "
         f"{far.latency_us:.0f} us and {far.rate:.0f} GB/s, assumed. us of the collectives alone: not routing, the "
-        "host's wait, the experts, or the sum of what comes back, so a call by exchange takes more."
+        "host's wait, row counts, the experts, or the sum of what comes back, so a call by exchange takes more. "
+        f"{model(one.head.geometry)}'s layer, {cost.GPUS_A_HOST} GPUs a host."
     )
     return Table(["GPUs", "T a rank", "gather", "exchange"], [rows], caption=caption, words=0).markdown()

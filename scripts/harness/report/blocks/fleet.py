@@ -117,7 +117,7 @@ def block() -> str:
         apart = [replace(piece, names=(name,)) for piece in cells for name in piece.names]
         rows = []
         for gpus in GPUS:
-            for kind, pieces, actors in (("one cell", apart, False), ("whatever comes next", cells, True)):
+            for kind, pieces, actors in (("one cell", apart, False), ("workloads from the queue", cells, True)):
                 busy, arrivals = schedule(pieces, times, gpus, actors)
                 end = arrivals[-1]
                 lag = [written(arrivals, together) - end for together in (False, True)]
