@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+import weakref
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -65,16 +66,24 @@ class RayError(Exception):
     pass
 
 
-def handed_out(monkeypatch, cells, slots, dies=()):
-    """What each actor was given, where the actors are done one after the other, the first one first; and all results.
+def handed_out(monkeypatch, cells, slots, dies=(), last_first=False):
+    """What each actor was given, where the actors are done one after the other; all results; how many were killed.
 
-    dies: labels; an actor that is given one of them dies.
+    dies: labels; an actor that is given one of them dies. last_first: so far as the latest call is done first. An actor
+    without a call has to be unreferenced whenever Ray is waited for: it keeps its device until then.
     """
     calls, actors, killed = [], [], []
 
     def create(*known):
-        actors.append(Actor(calls, len(actors)))
-        return actors[-1]
+        actor = Actor(calls, len(actors))
+        actors.append(weakref.ref(actor))
+        return actor
+
+    def wait(results, num_returns, timeout=None):
+        waited_for = {calls[result][0] for result in results}
+        assert all(actor() is None for number, actor in enumerate(actors) if number not in waited_for)
+        done = sorted(results, reverse=last_first)
+        return done[:1], done[1:]
 
     def get(result):
         _, cells = calls[result]
@@ -86,8 +95,8 @@ def handed_out(monkeypatch, cells, slots, dies=()):
         def options(self, **given):
             return SimpleNamespace(remote=create)
 
-    fake = SimpleNamespace(remote=lambda actor: Options(), put=lambda x: x, get=get, kill=killed.append)
-    fake.wait = lambda results, num_returns, timeout=None: (sorted(results)[:1], sorted(results)[1:])
+    fake = SimpleNamespace(remote=lambda actor: Options(), put=lambda x: x, get=get, wait=wait)
+    fake.kill = lambda actor: killed.append(actor.number)
     fake.exceptions = SimpleNamespace(RayError=RayError)
     monkeypatch.setitem(sys.modules, "ray", fake)
     found = list(fleet.outcomes(cells, fleet.Fleet({}, slots, ""), {}, {}, {}, lambda text: None))
@@ -105,6 +114,8 @@ def test_a_workload_goes_to_whoever_is_free(monkeypatch):
     assert [len(work) for work in given] == [5, 4] and not killed
     assert sorted(c.label for c, _ in found) == [c.label for c in cells]
     assert all(set(outcome.traces) == {"x", "y"} for _, outcome in found)
+    given, _, _ = handed_out(monkeypatch, cells, 2, last_first=True)
+    assert sum(map(len, given)) == 9 and min(map(len, given)) == 2
     given, _, _ = handed_out(monkeypatch, cells[:3], 8)
     assert [len(work) for work in given] == [1, 1, 1], "no more actors than workloads"
     assert handed_out(monkeypatch, [], 2) == ([], [], 0)

@@ -208,38 +208,39 @@ def outcomes(
         given[actor] = deque()
         give(actor)
 
+    def collect(actor) -> list[tuple[Cells, run.Judged]]:
+        """Its result, or what is lost by its death, and what it does next. Ray ends an actor that nothing refers to."""
+        result, cells = given[actor].popleft()
+        try:
+            arrived = [(cells, ray.get(result))]
+        except ray.exceptions.RayError as error:
+            waiting.extendleft(reversed([not_begun for _, not_begun in given.pop(actor)]))
+            ray.kill(actor)
+            arrived = []
+            for name in cells.names:
+                alone = replace(cells, names=(name,))
+                tries[cells.geometry, cells.workload.uuid, name] += 1
+                if tries[cells.geometry, cells.workload.uuid, name] < TRIES:
+                    say(f"{cells.label}  {name}  is tried again: {type(error).__name__}")
+                    waiting.append(alone)
+                else:
+                    arrived.append((alone, run.Judged(cells.label, {}, lost={name: str(error)})))
+            if waiting:
+                start()
+            return arrived
+        give(actor)
+        if not given[actor]:
+            del given[actor]
+            actor.close.remote()
+        return arrived
+
     while waiting and len(given) < fleet.slots:
         start()
     while given:
-        results = [work[0][0] for work in given.values()]
-        ray.wait(results, num_returns=1)
-        ready, _ = ray.wait(results, num_returns=len(results), timeout=0)
-        arrived = []
-        for actor, work in list(given.items()):
-            result, piece = work[0]
-            if result not in ready:
-                continue
-            try:
-                arrived.append((piece, ray.get(result)))
-            except ray.exceptions.RayError as error:
-                del given[actor]
-                ray.kill(actor)
-                waiting.extendleft(reversed([not_begun for _, not_begun in work][1:]))
-                for name in piece.names:
-                    alone = replace(piece, names=(name,))
-                    tries[piece.geometry, piece.workload.uuid, name] += 1
-                    if tries[piece.geometry, piece.workload.uuid, name] < TRIES:
-                        say(f"{piece.label}  {name}  is tried again: {type(error).__name__}")
-                        waiting.append(alone)
-                    else:
-                        arrived.append((alone, run.Judged(piece.label, {}, lost={name: str(error)})))
-                if waiting:
-                    start()
-                continue
-            work.popleft()
-            give(actor)
-            if not work:
-                actor.close.remote()  # Ray ends it after that, as nothing refers to it any more
-                del given[actor]
+        results = {work[0][0]: actor for actor, work in given.items()}
+        ray.wait(list(results), num_returns=1)
+        ready, _ = ray.wait(list(results), num_returns=len(results), timeout=0)
+        arrived = [outcome for result in ready for outcome in collect(results.pop(result))]
+        del results  # and its references to actors
         if arrived:
             yield arrived
