@@ -48,7 +48,7 @@ def names_of(some: list[Cells]) -> set[str]:
 
 @dataclass(frozen=True)
 class Fleet:
-    """What tasks run on. options: Ray's for each of them; slots: how many run at once.
+    """What actors run on. options: Ray's for each of them; slots: how many there can be at once.
 
     here: they are this machine's, and this process sees the same GPUs.
     """
@@ -63,7 +63,7 @@ class Fleet:
 def connected(address: str | None) -> Iterator[None]:
     """A connection to the cluster, or without an address to this machine's, which is started where there is none.
 
-    Ctrl-C ends it here, and Ray then ends the tasks. Raises CannotRun without Ray and without a cluster.
+    Ctrl-C ends it here, and Ray then ends the actors. Raises CannotRun without Ray and without a cluster.
     """
     try:
         import ray
