@@ -3,6 +3,7 @@
 import re
 
 from harness.core import paths
+from harness.operators.roofline import MEASURED_ON
 from harness.report.blocks import results, solutions
 from harness.results import comparison
 from markdown_width import too_wide
@@ -113,9 +114,9 @@ def test_the_answer_names_all_level_solutions_by_tolerance(tmp_path):
 
 def test_a_gpu_without_peers_or_a_bound_is_answered_too(tmp_path):
     """A user who ran our solutions on a GPU of their own would get an error from `moebench docs`, and a failed test."""
-    found = built(tmp_path, [*measured(hardware="A GPU"), *measured(hardware=results.MEASURED_ON)])
+    found = built(tmp_path, [*measured(hardware="A GPU"), *measured(hardware=MEASURED_ON)])
     first, second = results.answer(found).split("\n\n")
-    assert first.startswith(f"On {results.MEASURED_ON} use `fast` at relaxed")
+    assert first.startswith(f"On {MEASURED_ON} use `fast` at relaxed")
     assert second.startswith("On A GPU use `fast` at relaxed") and "no peer was measured there." in second
     at = [i for i, r in enumerate(RECORDS, start=1) if r.axes["seq_len"] in results.SHOWN_SEQ_LENS]
     assert f"takes {at[0]}.000, {at[1]}.000 and {at[2]}.000 ms" in second

@@ -100,7 +100,7 @@ def test_device_memory_is_given_back_after_draws_and_the_reference(monkeypatch):
     monkeypatch.setattr(workers, "PersistentRunner", lambda log_dir: type("", (), {"close": lambda self: None})())
     with workers.running(""):
         utils._rand_tensor((2,), torch.float8_e4m3fn, torch.device("cpu"))
-        assert len(given_back) == 1 and PersistentSubprocessWorker.run_ref.__wrapped__ is kept[1]
+        assert len(given_back) == 1 and PersistentSubprocessWorker.run_ref.__wrapped__.__wrapped__ is kept[1]
     assert (utils._rand_tensor, PersistentSubprocessWorker.run_ref) == kept
 
 

@@ -245,6 +245,8 @@ def build(
     traces = traces.assign(source=states)
     made = [make_section(part, tolerance, pair, clock) for _, part in traces.groupby(CONDITION[:3])]
     sections = [section for section in made if section.groups]
+    # of a definition first the machine that all solutions were measured on
+    sections.sort(key=lambda section: (section.definition, section.hardware != roofline.MEASURED_ON))
     if pair and not any(group.ratios for section in sections for group in section.groups):
         raise UserError(f"{' and '.join(pair)} were never measured on one machine with the same versions and protocol")
     return Comparison(sections, pair, [*warnings, *unreadable], [*notes, *notes_on(sections)])

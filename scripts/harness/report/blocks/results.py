@@ -3,7 +3,6 @@
 from collections import defaultdict
 from types import SimpleNamespace
 
-from harness.operators.roofline import MEASURED_ON
 from harness.report.comparison import LEVEL_WORDS
 from harness.report.table import Cell, Table, decimal
 from harness.results.comparison import TOLERANCE_ORDER, Comparison, RunGroup, Section, ratio
@@ -15,11 +14,6 @@ SERVED, SGLANG = "hopper_fused", "sglang_triton"
 YARDSTICKS = {SGLANG: "SGLang's Triton kernel", "flashinfer_cutlass": "FlashInfer's CUTLASS kernels"}
 LINK = "[tolerance](docs/tolerances.md)"
 STALE = "*stale*: the solution's source has changed since it was measured, and what was measured does not count."
-
-
-def machines(found: Comparison) -> list[Section]:
-    """Its sections; first the machine that all solutions were measured on."""
-    return sorted(found.sections, key=lambda section: section.hardware != MEASURED_ON)
 
 
 def shown_group(section: Section) -> RunGroup:
@@ -67,7 +61,7 @@ def block(found: Comparison) -> str:
     Other machines are in the `answer` and in docs/compare.md.
     """
     head = ["solution", "ratio", *(f"T={t}" for t in SHOWN_SEQ_LENS), "score", *TOLERANCE_ORDER]
-    shown, parts = machines(found), []
+    shown, parts = found.sections, []
     for section in (section for section in shown if section.hardware == shown[0].hardware):
         group = shown_group(section)
         said = [section.versions_text, f"protocol {group.protocol}", group.when, packages(group)]
@@ -90,7 +84,7 @@ def block(found: Comparison) -> str:
 def gain(found: Comparison) -> str:
     """Markdown: at a few T, what SERVED takes and what SGLang's kernel takes, where both count."""
     parts = []
-    for section in machines(found):
+    for section in found.sections:
         group = shown_group(section)
         times = ratio(group.rows, SERVED, SGLANG)
         rows = [
@@ -151,4 +145,4 @@ def advice(section: Section) -> str:
 
 def answer(found: Comparison) -> str:
     """Markdown: for each machine and set of versions."""
-    return "\n\n".join(map(advice, machines(found)))
+    return "\n\n".join(map(advice, found.sections))
