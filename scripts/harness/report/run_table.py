@@ -14,7 +14,7 @@ from harness.results.summary import is_level
 
 PASSED = EvaluationStatus.PASSED
 INFINITY = float("inf")
-LOST = "what ran it died twice"
+LOST = "what ran it failed twice"
 
 
 def extra(evaluation: Evaluation) -> dict:

@@ -2,29 +2,31 @@
 
 import heapq
 from bisect import bisect_right
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import pairwise
+from operator import itemgetter
 from statistics import median
 
 from flashinfer_bench import Trace
 
 from harness.core import paths
 from harness.core.provenance import of_trace
-from harness.evaluation.fleet import Cells
+from harness.evaluation.fleet import Cells, taken
 from harness.operators.catalogue import FULL, definition_name
 from harness.report.table import Table
 from harness.results import trace_files
 
 START = 15.0  # s that a process takes before it judges; assumed
 WRITE = 0.5e-3  # s for each trace in a file that is read and written again; assumed
+CHANGE = 9.0  # s until a process judges another definition; seen on an H100
 CAPTION = (
-    f"A simulation: cell times from traces/; {START:.0f} s to start a process and {1000 * WRITE:g} ms for each "
-    "trace in a file that is written again are assumptions. idle: share of the GPUs' time in which no cell is judged. "
-    "write lag: s after the last cell until its trace is in the file, if that is written again for each result, or "
-    "once for all that have come."
+    f"A simulation: cell times from traces/; {START:.0f} s to start a process and {1000 * WRITE:g} ms for each trace "
+    f"in a file that is written again are assumptions, {CHANGE:.0f} s to go on to another definition was seen once. "
+    "idle: share of the GPUs' time in which no cell is judged. write lag: s after the last cell until its trace is in "
+    "the file, if that is written again for each result, or once for all that have come."
 )
 GPUS = (2, 64, 1000)
 SCALES = (1, 100)  # the recorded jobs, and a hundred times as many cells
@@ -42,14 +44,16 @@ class Times:
 
 
 def measured(traces: list[Trace]) -> dict[str, Times]:
-    """Workload's uuid -> Times, by the times between the traces of one command: the last that judged the most at once.
+    """Workload's uuid -> Times, by the times between the traces of one command on one GPU.
 
-    The first workload is left out, which has what is done once in a process.
+    It is the last of those that judged the most solutions. The first workload is left out, which has what is done once
+    in a process.
     """
-    by_command = defaultdict(list)
+    by_run = defaultdict(list)
     for trace in sorted(traces, key=lambda trace: trace.evaluation.timestamp):
-        by_command[of_trace(trace).command].append(trace)
-    found = max(by_command.values(), key=lambda run: (len({t.solution for t in run}), run[-1].evaluation.timestamp))
+        by = of_trace(trace)
+        by_run[by.command, by.hardware, by.host].append(trace)
+    found = max(by_run.values(), key=lambda run: (len({t.solution for t in run}), run[-1].evaluation.timestamp))
     solutions = {trace.solution for trace in found}
     shared, own = {}, defaultdict(dict)
     for before, trace in pairwise(found):
@@ -61,7 +65,10 @@ def measured(traces: list[Trace]) -> dict[str, Times]:
             shared[uuid] = seconds
     typical = {uuid: median(of.values()) for uuid, of in own.items()}
     return {
-        uuid: Times(max(0.0, seconds - typical[uuid]), {name: own[uuid].get(name, typical[uuid]) for name in solutions})
+        uuid: Times(
+            max(0.0, seconds - typical.get(uuid, 0.0)),
+            {name: own[uuid].get(name, typical.get(uuid, 0.0)) for name in solutions},
+        )
         for uuid, seconds in shared.items()
         if len(own[uuid]) == len(solutions) - 1
     }
@@ -82,28 +89,39 @@ def recorded() -> tuple[list[Cells], dict[tuple[str, str], Times]]:
 
 def schedule(
     cells: list[Cells], times: dict[tuple[str, str], Times], gpus: int, actors: bool
-) -> tuple[float, list[float]]:
-    """Each goes to the GPU that is free first: s in which cells are judged; when each result comes, in order.
+) -> tuple[float, list[tuple[float, int]]]:
+    """Each GPU takes the next when it is free: s in which cells are judged; when so many traces come, in order.
 
-    actors: a GPU's process is started once, and not for each.
+    actors: a GPU's process is started once, and is made ready again for another definition; else once for each.
     """
-    free, busy, arrivals = [(0.0, START)] * gpus, 0.0, []  # when, and what it takes then to begin
+    free, busy, arrivals, waiting = [(0.0, gpu) for gpu in range(gpus)], 0.0, [], defaultdict(deque)
     for piece in cells:
-        at, start = heapq.heappop(free)
+        waiting[piece.geometry].append(piece)
+    ready_for: dict[int, str] = {}
+    for _ in cells:
+        at, gpu = heapq.heappop(free)
+        mine = ready_for.pop(gpu, None) if actors else None
+        piece = taken(waiting, mine, ready_for.values() if actors else ())
+        if not actors or mine is None:
+            at += START
+        elif mine != piece.geometry:
+            at += CHANGE
+        ready_for[gpu] = piece.geometry
         seconds = times[piece.geometry, piece.workload.uuid].of(piece.names)
-        at, busy = at + start + seconds, busy + seconds
-        arrivals.append(at)
-        heapq.heappush(free, (at, 0.0 if actors else START))
+        at, busy = at + seconds, busy + seconds
+        arrivals.append((at, len(piece.names)))
+        heapq.heappush(free, (at, gpu))
     return busy, sorted(arrivals)
 
 
-def written(arrivals: list[float], together: bool) -> float:
-    """When the last result is in the trace file, which is written again for each result, or for all that wait."""
-    at, done = 0.0, 0
+def written(arrivals: list[tuple[float, int]], together: bool) -> float:
+    """When the last trace is in the file, which is written again for each arrival, or for all that wait."""
+    at, done, held = 0.0, 0, 0
     while done < len(arrivals):
-        at = max(at, arrivals[done])
-        done = bisect_right(arrivals, at) if together else done + 1
-        at += WRITE * done
+        at = max(at, arrivals[done][0])
+        upto = bisect_right(arrivals, at, key=itemgetter(0)) if together else done + 1
+        held += sum(count for _, count in arrivals[done:upto])
+        at, done = at + WRITE * held, upto
     return at
 
 
@@ -112,14 +130,14 @@ def block() -> str:
     once, times = recorded()
     sections = []
     for scale in SCALES:
-        cells = once * scale
+        cells = [piece for piece in once for _ in range(scale)]
         count = sum(len(piece.names) for piece in cells)
         apart = [replace(piece, names=(name,)) for piece in cells for name in piece.names]
         rows = []
         for gpus in GPUS:
             for kind, pieces, actors in (("one cell", apart, False), ("workloads from the queue", cells, True)):
                 busy, arrivals = schedule(pieces, times, gpus, actors)
-                end = arrivals[-1]
+                end = arrivals[-1][0]
                 lag = [written(arrivals, together) - end for together in (False, True)]
                 lags = (f"{s:.0f}" if s >= 10 else f"{s:.1f}" for s in lag)
                 rows.append([count, gpus, kind, f"{end:.0f}", f"{1 - busy / (gpus * end):.0%}", *lags])
