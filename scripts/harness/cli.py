@@ -19,22 +19,13 @@ from harness.core.names import unknown
 COMMANDS = {
     "run": "judge solutions on workloads, in one table",
     "compare": "recorded results side by side: which solution is fastest where, and how exact",
-    "sweep": "time and check solutions at many token counts and four kinds of routing",
     "served": "time a forward pass: all MoE layers of a model in one CUDA graph",
-    "generate": "run a language model of transformers with a solution in its MoE layers",
-    "ep": "the whole layer on several GPUs, checked and timed",
     "profile": "where a solution's time goes, stage by stage",
-    "tune": "find tiles for triton_fused_v2 on this GPU",
-    "bound": "each workload's roofline bound, the least time it can take",
     "pack": "pack solutions into the JSON that FlashInfer-Bench reads",
-    "workloads": "write workloads/ and the tensors under blob/",
-    "definitions": "write FIB's JSON of the definitions",
-    "docs": "write, or check, every generated block and figure of README.md and docs/",
-    "page": "write docs/results.html, the results as a page to explore",
-    "submit": "prepare a leaderboard submission, or list everything that speaks against it",
-    "regression": "compare traces from before and after a change",
-    "apply": "call the layer through flashinfer_bench.apply",
+    "data": "definitions and workloads: list them with their roofline bounds, or write them",
+    "docs": "write, or check, the generated tables and figures of README.md and docs/",
     "new": "start a solution: a manifest and a file that runs",
+    "submit": "prepare a leaderboard submission, or list everything that speaks against it",
 }
 OURS = ("harness", "definitions", "solutions")  # an import of these that fails is a fault of this repository
 

@@ -1,7 +1,7 @@
 """docs/tolerances.md: what each tolerance asks for is what the harness judges by; who passes is from traces/."""
 
 from harness.core import paths
-from harness.evaluation.tolerances import TOLERANCES
+from harness.judging.tolerances import TOLERANCES
 from harness.report.blocks import tolerances
 from harness.results import comparison
 from recorded import DEFAULT, trace, trace_set

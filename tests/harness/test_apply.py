@@ -31,7 +31,7 @@ from flashinfer_bench.integration import flashinfer as integration
 from harness import cli
 from harness.commands import apply as command
 from harness.core import paths
-from harness.evaluation.sweep import random_inputs
+from harness.judging.sweep import random_inputs
 from harness.operators import catalogue
 from harness.packing import pack
 
@@ -44,7 +44,7 @@ DOC = (paths.ROOT / "docs" / "apply.md").read_text()
 CALL = """
 import json
 from harness.commands import apply as command
-from harness.evaluation.sweep import random_inputs
+from harness.judging.sweep import random_inputs
 from flashinfer_bench import apply
 from flashinfer_bench.apply import get_default_registry
 from flashinfer_bench.compile import Runnable

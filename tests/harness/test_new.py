@@ -9,8 +9,8 @@ from flashinfer_bench import EvaluationStatus
 from harness import cli
 from harness.commands import new
 from harness.core import paths
-from harness.evaluation import cpu_judge, run
-from harness.evaluation.tolerances import TOLERANCES
+from harness.judging import cpu_judge, run
+from harness.judging.tolerances import TOLERANCES
 from harness.operators import catalogue
 from harness.operators.moe_fp8_block_scale import cases
 from harness.packing import eligibility, manifest, pack

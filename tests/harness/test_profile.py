@@ -28,7 +28,7 @@ from harness.profiling.side_by_side import compare
 from harness.profiling.stages import HOST_OPERATIONS, busy_us, kernel_times, stage_times, warnings
 from harness.report import profiles
 from harness.report.profiles import kernels, tables
-from harness.timing import gpu_clock
+from harness.judging import gpu_clock
 from rich.console import Console
 
 from definitions.moe_fp8_block_scale import definition

@@ -15,7 +15,7 @@ from flashinfer_bench.agents import pack_solution_from_files
 from flashinfer_bench.data import load_jsonl_file
 from harness import cli
 from harness.core import paths
-from harness.evaluation.tolerances import TOLERANCES
+from harness.judging.tolerances import TOLERANCES
 from harness.operators.workloads import recorded
 from harness.packing import manifest, pack
 from harness.submission import build_alone, bundle, clean_build, contest_record, evaluation_machine, prepare

@@ -22,7 +22,7 @@ import recorded as recorded_traces
 import torch
 from harness import cli
 from harness.core import paths
-from harness.evaluation.selection import build_slow
+from harness.judging.selection import build_slow
 from harness.packing import eligibility, manifest, pack, problem
 from harness.report.blocks import solutions as solutions_block
 from harness.results import comparison

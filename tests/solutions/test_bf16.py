@@ -10,7 +10,7 @@ import pytest
 import torch
 from bf16_inputs import DEVICE, HERE, inputs
 from flashinfer_bench.compile import BuilderRegistry
-from harness.evaluation.tolerances import TOLERANCES, matched_ratios
+from harness.judging.tolerances import TOLERANCES, matched_ratios
 from harness.packing import eligibility, manifest, pack
 
 from definitions import moe_bf16

@@ -6,7 +6,7 @@ import hopper_stages as stages
 import pytest
 import torch
 from flashinfer_bench.compile import BuilderRegistry
-from harness.evaluation.tolerances import TOLERANCES, matched_ratios
+from harness.judging.tolerances import TOLERANCES, matched_ratios
 from harness.operators import catalogue
 from harness.packing import pack
 

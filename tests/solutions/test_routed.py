@@ -8,8 +8,8 @@ import sys
 import pytest
 import torch
 from flashinfer_bench.compile import BuilderRegistry
-from harness.evaluation.calling import random_fp8
-from harness.evaluation.tolerances import TOLERANCES, matched_ratios
+from harness.judging.calling import random_fp8
+from harness.judging.tolerances import TOLERANCES, matched_ratios
 from harness.operators import catalogue
 from harness.packing import eligibility, manifest, pack
 

@@ -16,8 +16,8 @@ from flashinfer_bench.bench.utils import gen_inputs, load_safetensors
 from flashinfer_bench.compile import BuilderRegistry
 from flashinfer_bench.data import load_jsonl_file
 from harness.core import paths
-from harness.evaluation import memory
-from harness.evaluation.tolerances import TOLERANCES, matched_ratios
+from harness.judging import memory
+from harness.judging.tolerances import TOLERANCES, matched_ratios
 from harness.operators import catalogue, workloads
 from harness.operators.catalogue import FP8_MOE, FULL, ROUTED
 from harness.operators.moe_fp8_block_scale import PUBLIC, cases

@@ -24,9 +24,9 @@ from rich.console import Console
 from harness.core.arguments import check_cache, count
 from harness.core.errors import CannotRun, UserError
 from harness.core.provenance import of_trace
-from harness.evaluation.selection import choose_geometry
-from harness.evaluation.sweep import random_inputs
-from harness.evaluation.tolerances import TOLERANCES, matched_ratios
+from harness.judging.selection import choose_geometry
+from harness.judging.sweep import random_inputs
+from harness.judging.tolerances import TOLERANCES, matched_ratios
 from harness.operators.arguments import add_definition
 from harness.operators.catalogue import FP8_MOE, definition
 from harness.report.table import Cell, Table

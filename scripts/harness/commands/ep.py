@@ -18,7 +18,7 @@ from harness.core.arguments import count, output_file, writable
 from harness.core.errors import CannotRun, UserError
 from harness.core.names import counted
 from harness.core.schema import add_line
-from harness.evaluation.tolerances import TOLERANCES
+from harness.judging.tolerances import TOLERANCES
 from harness.expert_parallel import ranks as processes
 from harness.expert_parallel import record
 from harness.expert_parallel.check import DTYPES, batches, check

@@ -21,7 +21,7 @@ from harness.core import provenance
 from harness.core.arguments import Names, count, output_file
 from harness.core.errors import UserError
 from harness.core.schema import add_line
-from harness.evaluation.calling import device_here
+from harness.judging.calling import device_here
 from harness.operators.catalogue import definition_name
 from harness.packing import pack
 from harness.packing.eligibility import is_installed

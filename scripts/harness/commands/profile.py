@@ -16,8 +16,8 @@ from rich.console import Console
 from harness.core.arguments import Names, count, output_file, output_folder
 from harness.core.atomic_file import write_atomically
 from harness.core.errors import CannotRun
-from harness.evaluation.calling import device_here
-from harness.evaluation.selection import choose_geometry, select
+from harness.judging.calling import device_here
+from harness.judging.selection import choose_geometry, select
 from harness.operators.arguments import add_definition
 from harness.operators.routing_kinds import KINDS
 from harness.profiling.points import choose_points

@@ -21,12 +21,12 @@ from harness.core import paths
 from harness.core.arguments import Names, count, output_file, writable
 from harness.core.errors import CannotRun, UserError
 from harness.core.provenance import CLOCKS
-from harness.evaluation import fleet, memory, run
-from harness.evaluation.calling import device_here
-from harness.evaluation.fleet import Cells, names_of
-from harness.evaluation.run import Judged
-from harness.evaluation.selection import Device, build_slow, choose_geometry, dependencies, eligible, first_uses, survey
-from harness.evaluation.tolerances import TOLERANCES, Tolerance
+from harness.judging import fleet, memory, run
+from harness.judging.calling import device_here
+from harness.judging.fleet import Cells, names_of
+from harness.judging.run import Judged
+from harness.judging.selection import Device, build_slow, choose_geometry, dependencies, eligible, first_uses, survey
+from harness.judging.tolerances import TOLERANCES, Tolerance
 from harness.operators.arguments import add_definitions
 from harness.operators.catalogue import FULL, GEOMETRIES, definition_name
 from harness.packing import manifest

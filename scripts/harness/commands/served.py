@@ -16,10 +16,10 @@ from harness.core import provenance
 from harness.core.arguments import Names, count, output_file
 from harness.core.errors import UserError
 from harness.core.schema import add_line
-from harness.evaluation import memory
-from harness.evaluation.calling import device_here
-from harness.evaluation.selection import choose_geometry, select
-from harness.evaluation.tolerances import TOLERANCES
+from harness.judging import memory
+from harness.judging.calling import device_here
+from harness.judging.selection import choose_geometry, select
+from harness.judging.tolerances import TOLERANCES
 from harness.operators.arguments import add_definition
 from harness.operators.catalogue import FP8_MOE, ROUTED, definition_name
 from harness.packing.build_ahead import build_timed

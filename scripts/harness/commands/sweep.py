@@ -17,11 +17,11 @@ from harness.core import provenance
 from harness.core.arguments import Names, count, output
 from harness.core.errors import CannotRun, UserError
 from harness.core.schema import add_line
-from harness.evaluation import sweep
-from harness.evaluation.calling import device_here
-from harness.evaluation.selection import select
-from harness.evaluation.sweep_record import TARGETS, Head, Sweep
-from harness.evaluation.tolerances import TOLERANCES
+from harness.judging import sweep
+from harness.judging.calling import device_here
+from harness.judging.selection import select
+from harness.judging.sweep_record import TARGETS, Head, Sweep
+from harness.judging.tolerances import TOLERANCES
 from harness.operators.arguments import add_definition
 from harness.operators.routing_kinds import KINDS, TOKENS, kinds_of
 from harness.packing import manifest

@@ -27,7 +27,7 @@ from harness.core.arguments import check_cache, count, output_file, writable
 from harness.core.atomic_file import write_atomically
 from harness.core.errors import CannotRun, UserError
 from harness.core.names import unknown
-from harness.evaluation.calling import device_here
+from harness.judging.calling import device_here
 from harness.operators import catalogue
 from harness.operators.arguments import add_definitions
 from harness.operators.moe_fp8_block_scale_routed import ROUTER_INSIDE

@@ -3,7 +3,7 @@
 import torch
 import torch.distributed as dist
 
-from harness.evaluation.tolerances import Tolerance, matched_ratios
+from harness.judging.tolerances import Tolerance, matched_ratios
 from harness.expert_parallel.forward import Rank, forward
 from harness.expert_parallel.layer import Tokens
 

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch.multiprocessing import ProcessExitedException, spawn
 
 from harness.core.errors import CannotRun, UserError
-from harness.evaluation.calling import first_line
+from harness.judging.calling import first_line
 
 
 @contextmanager

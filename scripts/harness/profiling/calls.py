@@ -21,7 +21,7 @@ from flashinfer_bench.bench.timing import _clear_cache, _clone_args, _get_empty_
 from flashinfer_bench.compile import BuilderRegistry, Runnable
 
 from harness.core.errors import CannotRun, exit_with
-from harness.evaluation.calling import call, device_here, first_line, with_outputs
+from harness.judging.calling import call, device_here, first_line, with_outputs
 from harness.operators.catalogue import GEOMETRIES, definition
 from harness.packing import pack
 from harness.profiling.points import choose_points, inputs_of, label

@@ -16,7 +16,7 @@ import pandas as pd
 from harness.packing.stages import UNASSIGNED, plain_name, stage_of
 from harness.profiling.calls import ProfileError
 from harness.profiling.record import Counters, StageTime
-from harness.timing.gpu_clock import MARK
+from harness.judging.gpu_clock import MARK
 
 TIMEOUT_SECONDS = 900
 METRICS = {

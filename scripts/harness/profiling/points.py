@@ -7,7 +7,7 @@ from flashinfer_bench import Definition, Workload
 from flashinfer_bench.bench.utils import load_safetensors
 
 from harness.core import paths
-from harness.evaluation.calling import seeded_inputs
+from harness.judging.calling import seeded_inputs
 from harness.operators import catalogue, routing_kinds, workloads
 from harness.operators.moe_fp8_block_scale import MoeCase
 

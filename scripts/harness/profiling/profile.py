@@ -10,7 +10,7 @@ from flashinfer_bench.bench.timing import time_runnable
 from flashinfer_bench.compile import Runnable
 
 from harness.core import provenance
-from harness.evaluation.calling import first_line, with_outputs
+from harness.judging.calling import first_line, with_outputs
 from harness.operators.catalogue import definition
 from harness.operators.workloads import bound_of
 from harness.packing.manifest import read_manifest

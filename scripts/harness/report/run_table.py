@@ -7,8 +7,8 @@ from statistics import fmean
 
 from flashinfer_bench import Evaluation, EvaluationStatus
 
-from harness.evaluation.run import Judged
-from harness.evaluation.tolerances import TOLERANCES
+from harness.judging.run import Judged
+from harness.judging.tolerances import TOLERANCES
 from harness.report.table import Cell, Table, decimal
 from harness.results.summary import is_level
 

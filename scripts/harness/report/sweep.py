@@ -3,9 +3,9 @@
 from datetime import datetime, timedelta
 
 from harness.core import paths
-from harness.evaluation import sweep_record
-from harness.evaluation.sweep_record import Point, Sweep
-from harness.evaluation.tolerances import TOLERANCES
+from harness.judging import sweep_record
+from harness.judging.sweep_record import Point, Sweep
+from harness.judging.tolerances import TOLERANCES
 from harness.report.table import Cell, Table, decimal
 from harness.results import staleness
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pandas as pd
 
-from harness.evaluation.tolerances import TOLERANCES
+from harness.judging.tolerances import TOLERANCES
 from harness.packing.manifest import folder_name
 from harness.results.trace_files import Recorded
 

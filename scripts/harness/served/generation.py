@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from harness.evaluation.calling import first_line
+from harness.judging.calling import first_line
 from harness.served.deepseek_v3 import BF16, Model
 from harness.served.generation_record import Line
 from harness.served.passes import capture, median_ms

@@ -13,8 +13,8 @@ from flashinfer_bench.bench.evaluators.utils import normalize_result
 from flashinfer_bench.compile import BuilderRegistry, Runnable
 
 from harness.core.errors import CannotRun
-from harness.evaluation.calling import call, first_line, with_outputs
-from harness.evaluation.tolerances import Tolerance, judged
+from harness.judging.calling import call, first_line, with_outputs
+from harness.judging.tolerances import Tolerance, judged
 from harness.operators.catalogue import definition
 from harness.served import nvml
 from harness.served.record import Point

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import torch
 
 from harness.core.errors import CannotRun
-from harness.evaluation import memory
-from harness.evaluation.calling import first_tokens, random_fp8
+from harness.judging import memory
+from harness.judging.calling import first_tokens, random_fp8
 from harness.operators import routing_model
 from harness.operators.catalogue import GEOMETRIES, RENORM, definition, operator, router
 from harness.operators.moe_fp8_block_scale import ROUTED_SCALING_FACTOR

@@ -5,7 +5,7 @@ from collections import defaultdict
 from flashinfer_bench import Solution, Trace, Workload
 
 from harness.core.provenance import of_trace
-from harness.evaluation.tolerances import TOLERANCES
+from harness.judging.tolerances import TOLERANCES
 from harness.results.staleness import judge
 
 CONTEST = str(TOLERANCES["contest"])

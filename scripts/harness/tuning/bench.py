@@ -8,7 +8,7 @@ from types import ModuleType
 import torch
 from flashinfer_bench.compile import BuilderRegistry
 
-from harness.evaluation.calling import random_fp8
+from harness.judging.calling import random_fp8
 from harness.operators import catalogue
 from harness.packing.pack import pack
 from harness.tuning.record import Head

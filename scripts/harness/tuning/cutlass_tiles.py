@@ -24,8 +24,8 @@ from torch.profiler import ProfilerActivity, profile
 from harness.core import paths
 from harness.core.arguments import count
 from harness.core.errors import CannotRun, exit_with
-from harness.evaluation.sweep import random_inputs, with_routing
-from harness.evaluation.tolerances import TOLERANCES, matched_ratios
+from harness.judging.sweep import random_inputs, with_routing
+from harness.judging.tolerances import TOLERANCES, matched_ratios
 from harness.operators.catalogue import definition
 from harness.operators.routing_kinds import tensors
 from harness.packing import pack

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from harness.core.errors import UserError
-from harness.evaluation.calling import first_line
+from harness.judging.calling import first_line
 from harness.operators import catalogue, routing_model
 
 ROUTER_INPUTS = ("routing_logits", "routing_bias")

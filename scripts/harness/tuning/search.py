@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import torch
 
 from harness.core.errors import CannotRun
-from harness.evaluation.calling import first_line
+from harness.judging.calling import first_line
 from harness.tuning.bench import Bench, difference, event_times
 from harness.tuning.record import Compared, LeftOut, Record, Timed
 from harness.tuning.routing import Layer

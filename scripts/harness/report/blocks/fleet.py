@@ -14,7 +14,7 @@ from flashinfer_bench import Trace
 
 from harness.core import paths
 from harness.core.provenance import of_trace
-from harness.evaluation.fleet import Cells, taken
+from harness.judging.fleet import Cells, taken
 from harness.operators.catalogue import FULL, definition_name
 from harness.report.table import Table
 from harness.results import trace_files

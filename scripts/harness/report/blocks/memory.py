@@ -1,7 +1,7 @@
 """The table of docs/memory.md: the GPU memory that judging the FP8 MoE definitions takes."""
 
 from harness.core.names import counted
-from harness.evaluation import memory
+from harness.judging import memory
 from harness.operators.catalogue import FP8_MOE, FULL, definition
 from harness.operators.workloads import cases_by_uuid
 from harness.report.table import Table

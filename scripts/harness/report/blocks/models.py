@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 
-from harness.evaluation.tolerances import TOLERANCES
+from harness.judging.tolerances import TOLERANCES
 from harness.operators.roofline import MEASURED_ON
 from harness.operators.workloads import cases_by_uuid, generated_bound
 from harness.report.blocks.results import SGLANG

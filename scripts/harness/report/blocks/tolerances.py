@@ -1,6 +1,6 @@
 """The table of docs/tolerances.md, from traces/: which solutions pass at which tolerance, and how narrowly."""
 
-from harness.evaluation.tolerances import TOLERANCES
+from harness.judging.tolerances import TOLERANCES
 from harness.report.blocks.results import passed
 from harness.report.table import Table
 from harness.results.comparison import TOLERANCE_ORDER, Comparison, Section

@@ -2,7 +2,7 @@
 
 from matplotlib.figure import Figure
 
-from harness.evaluation.sweep_record import TARGETS, Sweep
+from harness.judging.sweep_record import TARGETS, Sweep
 from harness.report import sweep as report
 from harness.report.figures import style
 from harness.report.figures.picture import Picture

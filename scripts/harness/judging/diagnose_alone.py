@@ -1,6 +1,6 @@
 """Run a solution and the reference once more on a workload and print what is wrong, for one that FIB's worker judged.
 
-    python -m harness.evaluation.diagnose_alone < JOB    (JSON: geometry, solution, workload, tolerance, device)
+    python -m harness.judging.diagnose_alone < JOB    (JSON: geometry, solution, workload, tolerance, device)
 
 A process of its own, since FIB's worker keeps the outputs to itself and a wrong kernel may leave a CUDA context broken.
 The last line of its output is a JSON list of sentences. Not run on a GPU yet.
@@ -15,9 +15,9 @@ from flashinfer_bench.bench.utils import load_safetensors
 from flashinfer_bench.compile import BuilderRegistry
 
 from harness.core import paths
-from harness.evaluation import diagnosis
-from harness.evaluation.calling import call, call_both, seeded_inputs
-from harness.evaluation.tolerances import TOLERANCES, Tolerance, judged
+from harness.judging import diagnosis
+from harness.judging.calling import call, call_both, seeded_inputs
+from harness.judging.tolerances import TOLERANCES, Tolerance, judged
 from harness.operators.catalogue import definition
 
 
@@ -27,7 +27,7 @@ def in_a_process(
     """Sentences about the solution's output on the workload, or why there are none."""
     job = {"geometry": geometry, "tolerance": tolerance.name, "device": device}
     job |= {"solution": solution.model_dump(mode="json"), "workload": workload.model_dump(mode="json")}
-    command = [sys.executable, "-m", "harness.evaluation.diagnose_alone"]
+    command = [sys.executable, "-m", "harness.judging.diagnose_alone"]
     try:
         done = subprocess.run(command, input=json.dumps(job), capture_output=True, text=True, timeout=seconds)
     except subprocess.TimeoutExpired:

@@ -11,9 +11,9 @@ from harness import cli
 from harness.commands import sweep as command
 from harness.core.errors import UserError
 from harness.core.provenance import Provenance
-from harness.evaluation import sweep, sweep_record
-from harness.evaluation.sweep_record import TARGETS, Head, Point, Sweep
-from harness.evaluation.tolerances import TOLERANCES, matched_ratios
+from harness.judging import sweep, sweep_record
+from harness.judging.sweep_record import TARGETS, Head, Point, Sweep
+from harness.judging.tolerances import TOLERANCES, matched_ratios
 from harness.operators import routing_model
 from harness.operators.catalogue import FP8_MOE, GEOMETRIES
 from harness.operators.moe_fp8_block_scale import bound, routing_counts

@@ -9,8 +9,8 @@ from flashinfer_bench.utils import env_snapshot
 
 from harness.core.arguments import check_cache
 from harness.core.errors import CannotRun
-from harness.evaluation import memory
-from harness.evaluation.calling import device_here
+from harness.judging import memory
+from harness.judging.calling import device_here
 from harness.operators.catalogue import FULL, GEOMETRIES, operator, small_like
 from harness.packing import eligibility, manifest, pack
 from harness.packing.build_ahead import build_timed

@@ -8,7 +8,7 @@ from harness import cli
 from harness.core import paths
 from harness.core.errors import CannotRun
 from harness.core.provenance import Provenance
-from harness.evaluation.tolerances import TOLERANCES
+from harness.judging.tolerances import TOLERANCES
 from harness.operators import routing_model
 from harness.operators.catalogue import GEOMETRIES, definition_name
 from harness.packing import pack

@@ -24,9 +24,9 @@ from flashinfer_bench import (
 from flashinfer_bench.bench.utils import compute_error_stats, load_safetensors, make_eval
 from flashinfer_bench.compile import BuilderRegistry, BuildError
 
-from harness.evaluation.calling import call, call_both, seeded_inputs
-from harness.evaluation.diagnosis import HEADING, diagnose
-from harness.evaluation.tolerances import Tolerance, matched_ratios
+from harness.judging.calling import call, call_both, seeded_inputs
+from harness.judging.diagnosis import HEADING, diagnose
+from harness.judging.tolerances import Tolerance, matched_ratios
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from pydantic import field_validator
 
 from harness.core.provenance import Provenance
 from harness.core.schema import Strict, read_record
-from harness.evaluation.tolerances import TOLERANCES
+from harness.judging.tolerances import TOLERANCES
 from harness.operators.catalogue import definition_name
 from harness.operators.roofline import Bound
 

@@ -7,8 +7,8 @@ import torch
 from flashinfer_bench import Definition
 from flashinfer_bench.compile import BuilderRegistry
 
-from harness.evaluation.calling import call
-from harness.evaluation.tolerances import Tolerance
+from harness.judging.calling import call
+from harness.judging.tolerances import Tolerance
 
 HEADING = "diagnosis:"  # before the sentences in a log
 ROWS = 512  # wrong tokens that are looked for in other rows, at most

@@ -13,9 +13,9 @@ from pathlib import PurePosixPath
 from flashinfer_bench import BenchmarkConfig, Evaluation, EvaluationStatus, Solution, Trace, Workload
 
 from harness.core import paths, provenance
-from harness.evaluation import cpu_judge, diagnose_alone, frames, workers
-from harness.evaluation.diagnosis import HEADING
-from harness.evaluation.tolerances import Tolerance
+from harness.judging import cpu_judge, diagnose_alone, frames, workers
+from harness.judging.diagnosis import HEADING
+from harness.judging.tolerances import Tolerance
 from harness.operators import workloads
 from harness.operators.catalogue import definition
 from harness.packing import pack

@@ -21,9 +21,9 @@ from harness.core import provenance
 from harness.core.errors import CannotRun, UserError
 from harness.core.interruption import on_interrupt
 from harness.core.names import counted
-from harness.evaluation import run
-from harness.evaluation.calling import device_here, first_line
-from harness.evaluation.selection import Device, Say, build_slow, survey
+from harness.judging import run
+from harness.judging.calling import device_here, first_line
+from harness.judging.selection import Device, Say, build_slow, survey
 from harness.operators import workloads
 
 TRIES = 2

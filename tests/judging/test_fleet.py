@@ -22,9 +22,9 @@ import torch
 from harness import cli
 from harness.core import paths, provenance
 from harness.core.errors import CannotRun, UserError
-from harness.evaluation import cpu_judge, fleet, run
-from harness.evaluation.fleet import Cells
-from harness.evaluation.tolerances import TOLERANCES
+from harness.judging import cpu_judge, fleet, run
+from harness.judging.fleet import Cells
+from harness.judging.tolerances import TOLERANCES
 from harness.report import run_table
 from harness.report.blocks import fleet as simulation
 from harness.results import resume, trace_files

@@ -14,9 +14,9 @@ from flashinfer_bench.bench.utils import gen_inputs
 from flashinfer_bench.compile import BuilderRegistry, Runnable
 
 from harness.core.errors import CannotRun
-from harness.evaluation.calling import call, first_line, first_tokens, with_outputs
-from harness.evaluation.sweep_record import TARGETS, Point
-from harness.evaluation.tolerances import Tolerance, judged
+from harness.judging.calling import call, first_line, first_tokens, with_outputs
+from harness.judging.sweep_record import TARGETS, Point
+from harness.judging.tolerances import Tolerance, judged
 from harness.operators import routing_kinds
 from harness.operators.catalogue import BY_NAME, definition
 from harness.operators.moe_fp8_block_scale import ROUTED_SCALING_FACTOR

@@ -12,7 +12,7 @@ from flashinfer_bench.bench.runner.persistent_runner import PersistentSubprocess
 from flashinfer_bench.bench.timing import _clone_args
 from harness import cli
 from harness.core.errors import CannotRun
-from harness.evaluation import calling, memory, run, selection, workers
+from harness.judging import calling, memory, run, selection, workers
 from harness.operators.catalogue import FP8_MOE, FULL, definition
 from harness.operators.workloads import recorded
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from flashinfer_bench.bench.runner import persistent_runner
 from flashinfer_bench.bench.runner.persistent_runner import PersistentRunner, PersistentSubprocessWorker, WorkerResponse
-from harness.evaluation import workers
+from harness.judging import workers
 
 
 def test_ctrl_c_drops_the_solutions_that_have_not_begun():

@@ -8,10 +8,10 @@ from flashinfer_bench.bench import timing
 from flashinfer_bench.bench.evaluators import default
 from flashinfer_bench.bench.runner import persistent_runner
 from harness.core import paths
-from harness.evaluation import workers
+from harness.judging import workers
 from harness.report.blocks import clocks
 from harness.results import comparison
-from harness.timing import gpu_clock
+from harness.judging import gpu_clock
 from recorded import NAME, trace, write
 
 MARK = "at::cuda::(anonymous namespace)::spin_kernel(long)"

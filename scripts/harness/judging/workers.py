@@ -17,7 +17,7 @@ from flashinfer_bench.bench import utils
 from flashinfer_bench.bench.runner import PersistentRunner, persistent_runner
 from flashinfer_bench.bench.runner.persistent_runner import PersistentSubprocessWorker
 
-from harness.timing import gpu_clock
+from harness.judging import gpu_clock
 
 
 class Pool(ThreadPoolExecutor):

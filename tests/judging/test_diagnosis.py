@@ -10,9 +10,9 @@ from flashinfer_bench.bench.utils import load_safetensors
 from flashinfer_bench.compile import BuilderRegistry
 from harness import cli
 from harness.core import paths
-from harness.evaluation import diagnose_alone, diagnosis, frames, run
-from harness.evaluation.calling import call, seeded_inputs
-from harness.evaluation.tolerances import TOLERANCES
+from harness.judging import diagnose_alone, diagnosis, frames, run
+from harness.judging.calling import call, seeded_inputs
+from harness.judging.tolerances import TOLERANCES
 from harness.packing import pack
 
 from definitions.moe_fp8_block_scale import definition

@@ -11,8 +11,8 @@ from flashinfer_bench import EvaluationStatus, Performance, Trace
 from flashinfer_bench.data import load_jsonl_file
 from harness import cli
 from harness.core import paths, provenance
-from harness.evaluation import cpu_judge, run, workers
-from harness.evaluation.tolerances import TOLERANCES
+from harness.judging import cpu_judge, run, workers
+from harness.judging.tolerances import TOLERANCES
 from harness.operators import workloads
 from harness.packing import eligibility, manifest
 from harness.report import run_table
