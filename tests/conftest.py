@@ -49,23 +49,25 @@ def no_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
 
 
-@pytest.fixture(scope="module")
-def import_packed(tmp_path_factory):
-    """mma_fused.build, say -> that module of the packed solution, of which nothing else is imported or compiled."""
+@pytest.fixture
+def packed_module(tmp_path_factory):
+    """Solution, dotted name and geometry (None: its first) -> that module of the packed solution, new in each test."""
     from harness.packing import pack
 
-    parent, solutions = tmp_path_factory.mktemp("packed"), set()
+    parent, names = tmp_path_factory.mktemp("packed"), {}
 
-    def get(dotted):
-        name = dotted.partition(".")[0]
-        if name not in solutions:
-            (folder,) = pack.pack_packages([name], parent, [])
-            (folder / "__init__.py").unlink()  # it imports main.py, which compiles
-            solutions.add(name)
-        return importlib.import_module(dotted)
+    def get(solution, dotted, geometry=None):
+        name = names.setdefault((solution, geometry), f"packed_{solution}_{len(names)}")
+        if not (parent / name).exists():
+            packed = pack.pack(solution)
+            for source in packed[geometry or next(iter(packed))].sources:
+                path = parent / name / source.path
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(source.content, encoding="utf-8")
+        return importlib.import_module(f"{name}.{dotted}")
 
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(parent)
         yield get
-    for module in [module for module in sys.modules if module.partition(".")[0] in solutions]:
-        del sys.modules[module]
+    for name in [name for name in sys.modules if name.partition(".")[0] in names.values()]:
+        del sys.modules[name]

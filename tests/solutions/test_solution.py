@@ -22,10 +22,11 @@ from harness.operators import catalogue, workloads
 from harness.operators.catalogue import FP8_MOE, FULL, ROUTED
 from harness.operators.moe_fp8_block_scale import PUBLIC, cases
 from harness.packing import eligibility, manifest, pack
+from layer_inputs import DEVICE
+from layer_inputs import arguments as arguments_of
 
 from definitions import moe_fp8_block_scale as moe
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SOLUTIONS = manifest.solution_names()
 OUTPUT = "output"
 EXPERTS, LOCAL = (moe.GEOMETRIES["full"][size] for size in ("num_experts", "num_local_experts"))  # as in "small"
@@ -83,33 +84,6 @@ def slow(*values):
     return pytest.param(*values, marks=pytest.mark.slow)
 
 
-def inputs(geometry, num_tokens, device=DEVICE, seed=0, offset=64):
-    """A dict of arguments, `output` last and full of NaN; about half of the pairs are local."""
-    sizes = moe.GEOMETRIES[geometry]
-    hidden, inter = sizes["hidden_size"], sizes["intermediate_size"]
-    h, i, local = hidden // 128, inter // 128, LOCAL
-    generator = torch.Generator(device).manual_seed(seed)
-
-    def normal(*shape):
-        return torch.randn(shape, generator=generator, device=device)
-
-    logits = normal(num_tokens, EXPERTS)
-    logits[:, offset : offset + local] += 1.5
-    return {
-        "routing_logits": logits,
-        "routing_bias": (0.05 * normal(EXPERTS)).bfloat16(),
-        "hidden_states": normal(num_tokens, hidden).to(torch.float8_e4m3fn),
-        "hidden_states_scale": normal(h, num_tokens),
-        "gemm1_weights": normal(local, 2 * inter, hidden).to(torch.float8_e4m3fn),
-        "gemm1_weights_scale": normal(local, 2 * i, h),
-        "gemm2_weights": normal(local, hidden, inter).to(torch.float8_e4m3fn),
-        "gemm2_weights_scale": normal(local, h, i),
-        "local_expert_offset": offset,
-        "routed_scaling_factor": 2.5,
-        OUTPUT: torch.full((num_tokens, hidden), torch.nan, dtype=torch.bfloat16, device=device),
-    }
-
-
 def reference(arguments):
     return moe.run(**{name: value for name, value in arguments.items() if name != OUTPUT})
 
@@ -121,24 +95,10 @@ def run(layer, arguments):
     return output
 
 
-def difference(output, wanted):
-    """Where and by how much two outputs differ, in words."""
-    differs = output != wanted  # NaN differs from everything
-    rows, columns = differs.any(1).nonzero().flatten().tolist(), differs.any(0).nonzero().flatten().tolist()
-    most = (output.float() - wanted.float()).abs().max().item()
-    where = f"{len(rows)} rows {rows[:8]} and {len(columns)} columns {columns[:8]}"
-    return f"{differs.sum()} values differ by up to {most:.3g} in {where}"
-
-
-def matched(output, wanted):
-    """Tolerance name -> share of elements inside it, as FIB counts."""
-    assert torch.isfinite(output).all()
-    return matched_ratios(output, wanted)
-
-
 def assert_close(output, wanted, of=""):
     """Inside relaxed and contest; returns the three ratios."""
-    ratios = matched(output, wanted)
+    assert torch.isfinite(output).all()
+    ratios = matched_ratios(output, wanted)
     for name in ("relaxed", "contest"):
         assert ratios[name] >= TOLERANCES[name].ratio, f"{of}: {ratios}"
     return ratios
@@ -154,7 +114,7 @@ def without_local_expert(arguments):
 # ---- right answers ----
 
 
-def check_workload(layer, definition, workload, root, record_property):
+def check_workload(layer, definition, workload, root):
     seed = int.from_bytes(hashlib.sha256(workload.uuid.encode()).digest()[:8], "big")
     torch.manual_seed(seed)
     stored = load_safetensors(definition, workload, root)
@@ -167,10 +127,7 @@ def check_workload(layer, definition, workload, root, record_property):
     output = run(layer, arguments)
     assert (output[(wanted == 0).all(1)] == 0).all()  # no local expert, or scales of zero
     ratios = assert_close(output, wanted, of=workload.uuid)
-    for name, ratio in ratios.items():
-        record_property(f"matched_ratio_{name}", f"{ratio:.4f}")
-    listed = " ".join(f"{name}={ratio:.4f}" for name, ratio in ratios.items())
-    print(f"{layer.metadata.solution_name} T={arguments[OUTPUT].shape[0]}: {listed}")
+    print(f"{layer.metadata.solution_name} T={arguments[OUTPUT].shape[0]}: {ratios}")
 
 
 LONG = ("same-eight-local", "last-rank-odd-length")  # seconds each in the interpreter
@@ -178,12 +135,12 @@ LONG = ("same-eight-local", "last-rank-odd-length")  # seconds each in the inter
 
 @at("small")
 @pytest.mark.parametrize("case", [slow(case.name) if case.name in LONG else case.name for case in cases("small")])
-def test_small_workloads(layer, geometry, case, records, record_property):
+def test_small_workloads(layer, geometry, case, records):
     """A user would miss: a wrong answer on a workload chosen to hurt, seen on the GPU only."""
     root, all_records = records(geometry)
     definition = moe.definition(geometry)
     at = [known.name for known in cases("small")].index(case)
-    check_workload(layer, definition, all_records[at], root, record_property)
+    check_workload(layer, definition, all_records[at], root)
 
 
 QUICK = ("one-token", "no-tokens", "none-local")  # of the other small definitions; the slow set has all
@@ -192,7 +149,7 @@ QUICK_ROUTED = {"small-routed": ("no-tokens", "slots-without-expert"), "small-re
 
 @at("small-one-group", "small-renorm", "small-routed", "small-renorm-routed")
 @pytest.mark.parametrize("quick", [True, slow(False)])
-def test_small_workloads_of_the_other_definitions(layer, geometry, quick, records, record_property):
+def test_small_workloads_of_the_other_definitions(layer, geometry, quick, records):
     """A user would miss: sizes or a routing of the first definition in what every definition shares.
 
     Behind a router: an empty slot that is computed, ids taken for local numbers, gate and up swapped.
@@ -201,12 +158,12 @@ def test_small_workloads_of_the_other_definitions(layer, geometry, quick, record
     names = QUICK_ROUTED.get(geometry, QUICK)
     for case, workload in zip(catalogue.operator(geometry).cases(geometry), all_records, strict=True):
         if (case.name in names) == quick:
-            check_workload(layer, catalogue.definition(geometry), workload, root, record_property)
+            check_workload(layer, catalogue.definition(geometry), workload, root)
 
 
 @at(*OTHERS)
 @pytest.mark.parametrize("num_tokens", [slow(1), 64, slow(256), slow(1024)])  # the traces have more
-def test_workloads_of_every_definition(layer, geometry, num_tokens, records, record_property):
+def test_workloads_of_every_definition(layer, geometry, num_tokens, records):
     """A user would miss: a wrong answer at the sizes of another model."""
     root, all_records = records(geometry)
     definition = catalogue.definition(geometry)
@@ -216,23 +173,23 @@ def test_workloads_of_every_definition(layer, geometry, num_tokens, records, rec
     if memory.free() < needed:
         pytest.skip(f"{geometry} needs {memory.gigabytes(needed)} of GPU memory")
     workload = min(all_records, key=lambda w: abs(w.axes["seq_len"] - num_tokens))
-    check_workload(layer, definition, workload, root, record_property)
+    check_workload(layer, definition, workload, root)
 
 
 @at("full")
 @pytest.mark.parametrize("num_tokens", [1, 7, 80, 901])
-def test_full_workloads(layer, geometry, num_tokens, records, record_property):
+def test_full_workloads(layer, geometry, num_tokens, records):
     """A user would miss: a wrong answer at the width of the real model."""
     root, all_records = records(geometry)
     workload = next(w for w in all_records if w.axes["seq_len"] == num_tokens)
-    check_workload(layer, moe.definition(geometry), workload, root, record_property)
+    check_workload(layer, moe.definition(geometry), workload, root)
 
 
 @at("small")
 @pytest.mark.parametrize(("num_tokens", "every"), [(130, 32), slow(300, 8), slow(400, 8), slow(1100, 32)])
 def test_more_tokens_than_one_chunk_or_tile_choice(layer, geometry, num_tokens, every):
     """A user would miss: what only happens above 128, 256 or 1024 tokens, at any width."""
-    arguments = inputs(geometry, num_tokens)
+    arguments = arguments_of(geometry, num_tokens)
     others = torch.arange(num_tokens, device=DEVICE) % every > 0  # few pairs are local, as an interpreter is slow
     arguments["routing_logits"][others, 64:96] -= 4
     assert_close(run(layer, arguments), reference(arguments))
@@ -243,7 +200,7 @@ def test_more_tokens_than_one_chunk_or_tile_choice(layer, geometry, num_tokens, 
 def test_neighbours_where_kernels_change(layer, geometry, last):
     """A user would miss: a wrong answer at the last count of one kernel or the first of the next, of CUDA solutions."""
     for num_tokens in (last, last + 1):
-        arguments = inputs(geometry, num_tokens)
+        arguments = arguments_of(geometry, num_tokens)
         assert_close(run(layer, arguments), reference(arguments), of=f"T={num_tokens}")
 
 
@@ -256,21 +213,21 @@ def test_neighbours_where_kernels_change(layer, geometry, last):
 def test_many_sizes_in_one_process(layer, geometry, calls):
     """A user would miss: a call that takes over what a call of another size left behind."""
     for num_tokens, offset in calls:
-        arguments = inputs(geometry, num_tokens, seed=num_tokens, offset=offset)
+        arguments = arguments_of(geometry, num_tokens, seed=num_tokens, offset=offset)
         assert_close(run(layer, arguments), reference(arguments), of=f"T={num_tokens}")
 
 
 @at("full", "small")
 def test_no_tokens(layer, geometry):
     """A user would miss: a launch of an empty grid, which CUDA refuses."""
-    assert run(layer, inputs(geometry, 0)).shape[0] == 0
+    assert run(layer, arguments_of(geometry, 0)).shape[0] == 0
 
 
 @at("full", "small")
 @pytest.mark.parametrize("some", [False, True])
 def test_rows_without_a_local_expert_are_zero(layer, geometry, some):
     """A user would miss: old memory, here NaN, in rows that this rank adds nothing to."""
-    arguments = inputs(geometry, 9)
+    arguments = arguments_of(geometry, 9)
     local = slice(64, 64 + LOCAL)
     arguments["routing_logits"][1:8:2, local] = -20
     if not some:
@@ -286,7 +243,7 @@ def test_rows_without_a_local_expert_are_zero(layer, geometry, some):
 @pytest.mark.parametrize("num_tokens", [700, 9000])
 def test_rows_without_a_local_expert_are_zero_among_many(layer, geometry, num_tokens):
     """A user would miss: old memory in such rows, where their clearing is shared out over the device."""
-    arguments = inputs(geometry, num_tokens)
+    arguments = arguments_of(geometry, num_tokens)
     arguments["routing_logits"][1::2, 64 : 64 + LOCAL] = -20
     none = without_local_expert(arguments)
     output = run(layer, arguments)
@@ -297,7 +254,7 @@ def test_rows_without_a_local_expert_are_zero_among_many(layer, geometry, num_to
 @at("full", "small")
 def test_same_call_same_bits(layer, geometry):
     """A user would miss: results that differ from run to run, as sums by atomics do."""
-    arguments = inputs(geometry, 5 if DEVICE == "cpu" else 21)
+    arguments = arguments_of(geometry, 5 if DEVICE == "cpu" else 21)
     first = run(layer, arguments)
     for _ in range(1 if DEVICE == "cpu" else 20):
         assert torch.equal(run(layer, arguments).view(torch.int16), first.view(torch.int16))
@@ -306,7 +263,7 @@ def test_same_call_same_bits(layer, geometry):
 @at("full", "small")
 def test_inputs_are_left_alone(layer, geometry):
     """A user would miss: an argument that a kernel scribbled on."""
-    arguments = inputs(geometry, 5)
+    arguments = arguments_of(geometry, 5)
     kept = {n: t.clone() for n, t in arguments.items() if n != OUTPUT and torch.is_tensor(t)}
     run(layer, arguments)
     for name, before in kept.items():
@@ -320,9 +277,9 @@ SCALARS = {"local_expert_offset": 80, "routed_scaling_factor": 1.25}
 @pytest.mark.parametrize("together", [True, slow(False)], ids=["together", "one by one"])
 def test_tensors_changed_in_place_change_the_answer(layer, geometry, together):
     """A user would miss: an answer remembered by address, wrong from the second call on."""
-    arguments = inputs(geometry, 2 if together else 5)
+    arguments = arguments_of(geometry, 2 if together else 5)
     before = run(layer, arguments)
-    other = inputs(geometry, 2 if together else 5, seed=1) | SCALARS
+    other = arguments_of(geometry, 2 if together else 5, seed=1) | SCALARS
     names = [name for name in arguments if name != OUTPUT]
     for changed in [names] if together else [[name] for name in names]:
         for name in changed:
@@ -343,11 +300,11 @@ def test_tensors_changed_in_place_change_the_answer(layer, geometry, together):
 @pytest.mark.parametrize("num_tokens", [131_072, 131_073])
 def test_a_huge_batch_is_right_or_refused(layer, geometry, num_tokens):
     """A user would miss: an offset that no longer fits in 32 bits, hence wrong rows or a crash in the GPU."""
-    arguments = inputs(geometry, num_tokens)
+    arguments = arguments_of(geometry, num_tokens)
     try:
         output = run(layer, arguments)
     except ValueError as error:
-        assert str(error).startswith(f"routing_logits: got {num_tokens} tokens, want "), error
+        assert str(error).startswith("routing_logits: ") and str(num_tokens) in str(error)
         assert arguments[OUTPUT].isnan().all()
         return
     some = torch.linspace(0, num_tokens - 1, 64, device=DEVICE).long()
@@ -366,7 +323,7 @@ def test_a_huge_batch_is_right_or_refused(layer, geometry, num_tokens):
 @pytest.mark.parametrize("name", ["hidden_states", "gemm1_weights", "gemm2_weights"])
 def test_nan_reaches_the_output(layer, name, code):
     """A user would miss: a broken activation or weight that turns into a finite answer, here the code read as 480."""
-    arguments = inputs("small", 3)
+    arguments = arguments_of("small", 3)
     experts, _ = moe.route(arguments["routing_logits"], arguments["routing_bias"], 1.0)
     token, expert = next((t, e) for t in range(3) for e in (experts[t] - 64).tolist() if 0 <= e < LOCAL)
     place = (token, 5) if name == "hidden_states" else (expert, 130, 5)
@@ -378,7 +335,7 @@ def test_nan_reaches_the_output(layer, name, code):
 
 # ---- bad input ----
 
-TENSORS = [name for name, value in inputs("small", 3, "cpu").items() if torch.is_tensor(value)]
+TENSORS = [name for name, value in arguments_of("small", 3, "cpu").items() if torch.is_tensor(value)]
 OTHER_DTYPE = {
     torch.float32: torch.float64,
     torch.bfloat16: torch.float16,
@@ -398,41 +355,24 @@ def misaligned(tensor):
     return room[1:].view(tensor.shape).copy_(tensor)
 
 
-def brackets(shape):
-    return str(list(shape))
-
-
 FAULTS = {
-    # name -> (spoil a tensor, words of the message: what came, what is wanted)
-    "dtype": (
-        lambda t: t.to(OTHER_DTYPE[t.dtype]),
-        lambda t: (f"got {OTHER_DTYPE[t.dtype]} ", f"want {t.dtype} "),
-    ),
-    "rank": (lambda t: t[None], lambda t: (f"got {t.dtype} ", brackets(t[None].shape), "want")),
-    "device": (lambda t: t.to("meta"), lambda t: ("is on", "meta", (f"{t.device}", "a CUDA device"), "want")),
-    "contiguity": (
-        strided,
-        lambda t: (f"strides {list(strided(t).stride())}", "want a contiguous"),
-    ),
-    "alignment": (misaligned, lambda t: ("multiple of 16 bytes",)),
-    "not a tensor": (lambda t: [1.0], lambda t: ("got list", "want")),
-    "nothing": (lambda t: None, lambda t: ("got NoneType", "want")),
+    "dtype": lambda t: t.to(OTHER_DTYPE[t.dtype]),
+    "rank": lambda t: t[None],
+    "device": lambda t: t.to("meta"),
+    "contiguity": strided,
+    "alignment": misaligned,
+    "not a tensor": lambda t: [1.0],
+    "nothing": lambda t: None,
 }
 
 
-def refused(layer, geometry, arguments, name, words):
-    """The call raises ValueError about `name`, with these words, and touches no output."""
+def refused(layer, geometry, arguments, name):
+    """The call raises ValueError about `name` and touches no output."""
     hidden = moe.GEOMETRIES[geometry]["hidden_size"]
     output = torch.full((3, hidden), 7, dtype=torch.bfloat16, device=DEVICE)
     given = {OUTPUT: output} if name != OUTPUT else {}
-    with pytest.raises(ValueError) as error:
+    with pytest.raises(ValueError, match=name):
         layer(*(arguments | given).values())
-    message = str(error.value)
-    assert message.startswith(f"{name}:") or "as routing_logits" in message, message
-    assert name in message, message
-    for word in words:  # a tuple holds words of which one will do
-        choices = (word,) if isinstance(word, str) else word
-        assert any(choice in message for choice in choices), f"{word!r} not in {message!r}"
     assert (output == 7).all()
 
 
@@ -440,13 +380,10 @@ def refused(layer, geometry, arguments, name, words):
 @pytest.mark.parametrize("fault", FAULTS)
 def test_wrong_tensors_are_refused(layer, geometry, fault):
     """A user would miss: a crash in the GPU, or a wrong answer, instead of a line that says why."""
-    spoil, words = FAULTS[fault]
-    right = inputs(geometry, 3)
+    right = arguments_of(geometry, 3)
     for name in TENSORS:
-        arguments = dict(right)
-        good = arguments[name]
-        arguments[name] = spoil(good)
-        refused(layer, geometry, arguments, name, words(good))
+        arguments = right | {name: FAULTS[fault](right[name])}
+        refused(layer, geometry, arguments, name)
         if name == OUTPUT and fault in ("contiguity", "alignment"):
             assert arguments[OUTPUT].isnan().all()
 
@@ -454,54 +391,57 @@ def test_wrong_tensors_are_refused(layer, geometry, fault):
 @at("full", "small")
 def test_wrong_sizes_are_refused(layer, geometry):
     """A user would miss: reads beyond the end of a tensor that is shorter than the others say."""
-    right = inputs(geometry, 3)
+    right = arguments_of(geometry, 3)
     for name in TENSORS:
-        shape = right[name].shape
-        for axis in range(len(shape)):
+        for axis in range(right[name].dim()):
+            # the logits say how many tokens there are; the next tensor that has them disagrees
+            blamed = "hidden_states" if (name, axis) == ("routing_logits", 0) else name
             for change in (-1, 1):
-                arguments = dict(right)
-                wrong = list(shape)
+                wrong = list(right[name].shape)
                 wrong[axis] += change
-                dtype = arguments[name].dtype
-                arguments[name] = torch.empty(wrong, dtype=dtype, device=DEVICE)
-                blamed, came = name, str(wrong[axis])
-                if (name, axis) == ("routing_logits", 0):
-                    # the logits say how many tokens there are; the next that has them disagrees
-                    blamed, came = "hidden_states", brackets(right["hidden_states"].shape)
-                if (name, axis) == ("gemm1_weights", 1):  # 511 is "intermediate_size is 255"
-                    came = name
-                refused(layer, geometry, arguments, blamed, (came, "want"))
+                wrong = torch.empty(wrong, dtype=right[name].dtype, device=DEVICE)
+                refused(layer, geometry, right | {name: wrong}, blamed)
 
 
 @at("full", "small")
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("local_expert_offset", -1),
-        ("local_expert_offset", EXPERTS - LOCAL + 1),
-        ("local_expert_offset", 1.5),
-        ("local_expert_offset", "64"),
-        ("local_expert_offset", None),
-        ("local_expert_offset", True),
-        ("routed_scaling_factor", True),
-        ("routed_scaling_factor", "2.5"),
-        ("routed_scaling_factor", None),
+        *(("local_expert_offset", value) for value in (-1, EXPERTS - LOCAL + 1, 1.5, "64", None, True)),
+        *(("routed_scaling_factor", value) for value in (True, "2.5", None)),
     ],
 )
 def test_wrong_scalars_are_refused(layer, geometry, name, value):
     """A user would miss: experts outside this rank's weights, that is reads out of bounds."""
-    refused(layer, geometry, inputs(geometry, 3) | {name: value}, name, ("got", "want"))
+    refused(layer, geometry, arguments_of(geometry, 3) | {name: value}, name)
 
 
 @pytest.mark.parametrize("name", ["hopper_fused", "mma_fused"])
-def test_a_bool_is_refused_before_the_binding(import_packed, monkeypatch, name):
+@pytest.mark.parametrize("argument", ["local_expert_offset", "routed_scaling_factor"])
+def test_a_bool_is_refused_before_the_binding(packed_module, monkeypatch, name, argument):
     """A user would miss: the binding takes True for 1, and experts of another rank are computed."""
     layer = SimpleNamespace(run_layer=lambda *_: pytest.fail("reached the binding"))
-    monkeypatch.setattr(import_packed(f"{name}.build"), "load_kernels", lambda: layer)
-    main = import_packed(f"{name}.main")
-    for argument in ("local_expert_offset", "routed_scaling_factor"):
-        with pytest.raises(ValueError, match="got bool, want|is on cpu, want a CUDA device"):
-            main.run(**inputs("small", 3) | {argument: True})
+    monkeypatch.setattr(packed_module(name, "build"), "load_kernels", lambda: layer)
+    with pytest.raises(ValueError):
+        packed_module(name, "main").run(**arguments_of("small", 3) | {argument: True})
+
+
+# ---- where a solution can run ----
+
+
+@pytest.mark.parametrize("name", SOLUTIONS)
+@pytest.mark.parametrize("hardware", ["cpu", "sm_80", "sm_90", "sm_100", "sm_103"])
+def test_skipped_where_the_hardware_or_a_package_is_another(name, hardware, monkeypatch):
+    """A user would miss: why a solution has no figures here."""
+    stated = manifest.read_manifest(name)
+    monkeypatch.setattr(eligibility, "is_installed", lambda module: True)
+    for packed in pack.pack(name).values():
+        reason = eligibility.why_skipped(packed, hardware)
+        assert (reason is None) == (hardware in stated.target_hardware)
+        assert reason is None or all(target in reason for target in stated.target_hardware if target != "cpu")
+    for missing in stated.dependencies if hardware in stated.target_hardware else ():
+        monkeypatch.setattr(eligibility, "is_installed", lambda module, missing=missing: module != missing)
+        assert missing in eligibility.why_skipped(packed, hardware)
 
 
 # ---- what a solution must not do ----
@@ -515,25 +455,20 @@ def test_source_never_waits_for_the_device(name):
 
     The plain statements of stages (`*_ref`) are never called by a solution and may do as they like.
     """
-    found = []
 
-    def visit(node, path):
+    def waits(node):
         if isinstance(node, ast.FunctionDef) and node.name.endswith("_ref"):
             return
         if isinstance(node, ast.Attribute) and node.attr in SYNCHRONISES:
-            found.append(f"{path}:{node.lineno} .{node.attr}")
-        if isinstance(node, ast.Call):
-            words = [a.value for a in node.args if isinstance(a, ast.Constant)]
-            if getattr(node.func, "attr", None) == "to" and "cpu" in words:
-                found.append(f'{path}:{node.lineno} .to("cpu")')
+            yield node
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", None) == "to":
+            yield from (a for a in node.args if isinstance(a, ast.Constant) and a.value == "cpu")
         for child in ast.iter_child_nodes(node):
-            visit(child, path)
+            yield from waits(child)
 
-    solution = next(iter(pack.pack(name).values()))
-    for source in solution.sources:
-        if source.path.endswith(".py"):
-            visit(ast.parse(source.content), source.path)
-    assert not found, "\n".join(found)
+    sources = [source for source in next(iter(pack.pack(name).values())).sources if source.path.endswith(".py")]
+    found = [f"{source.path}:{node.lineno}" for source in sources for node in waits(ast.parse(source.content))]
+    assert not found
 
 
 # ---- on the device ----
@@ -543,7 +478,7 @@ def test_source_never_waits_for_the_device(name):
 @pytest.mark.parametrize("num_tokens", [7, 1100])
 def test_torch_sees_no_synchronisation(layer, geometry, num_tokens):
     """A user would miss: the same as the source check, where torch waits by itself."""
-    arguments = inputs(geometry, num_tokens)
+    arguments = arguments_of(geometry, num_tokens)
     first = run(layer, arguments)
     output = torch.full_like(first, torch.nan)
     torch.cuda.set_sync_debug_mode("error")
@@ -557,8 +492,8 @@ def test_torch_sees_no_synchronisation(layer, geometry, num_tokens):
 @at("full")
 def test_runs_on_the_current_stream(layer, geometry):
     """A user would miss: kernels that start before their inputs, made on a stream, are there."""
-    arguments = inputs(geometry, 80)
-    other = inputs(geometry, 80, seed=1)["hidden_states"]
+    arguments = arguments_of(geometry, 80)
+    other = arguments_of(geometry, 80, seed=1)["hidden_states"]
     wanted = run(layer, arguments | {"hidden_states": other})
     output = torch.full_like(wanted, torch.nan)
     torch.cuda.synchronize()
@@ -574,7 +509,7 @@ def test_runs_on_the_current_stream(layer, geometry):
 @at("full")
 def test_two_streams_at_once(layer, geometry):
     """A user would miss: two calls that share scratch memory and spoil each other."""
-    calls = [inputs(geometry, 80, seed=seed) for seed in (0, 1)]
+    calls = [arguments_of(geometry, 80, seed=seed) for seed in (0, 1)]
     wanted = [run(layer, arguments) for arguments in calls]
     assert not torch.equal(*wanted)
     streams = [torch.cuda.Stream() for _ in calls]
@@ -587,21 +522,21 @@ def test_two_streams_at_once(layer, geometry):
     torch.cuda.synchronize()
     for seed, (all_turns, one) in enumerate(zip(outputs, wanted, strict=True)):
         for turn, output in enumerate(all_turns):
-            assert torch.equal(output, one), f"stream {seed}, turn {turn}: {difference(output, one)}"
+            assert torch.equal(output, one), f"stream {seed}, turn {turn}: {(output != one).sum()} values differ"
 
 
 @at("full")
 @pytest.mark.parametrize("num_tokens", [7, 80, 300])
 def test_cuda_graph(layer, geometry, num_tokens):
     """A user would miss: a serving engine that captures its model and cannot capture this layer."""
-    arguments = inputs(geometry, num_tokens)
+    arguments = arguments_of(geometry, num_tokens)
     output = torch.full_like(arguments[OUTPUT], torch.nan)
     run(layer, arguments)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         layer(*(arguments | {OUTPUT: output}).values())
     for seed in (0, 1, 2):
-        other = inputs(geometry, num_tokens, seed=seed)
+        other = arguments_of(geometry, num_tokens, seed=seed)
         for name in ("routing_logits", "hidden_states", "hidden_states_scale"):
             arguments[name].copy_(other[name])
         output.fill_(torch.nan)
@@ -614,7 +549,7 @@ def test_cuda_graph(layer, geometry, num_tokens):
     flashinfer_cutlass="its workspace takes 10.3 GB",
     deepgemm="its GEMMs want all rows in one operand, which are T x 8 in the worst case: y alone takes 1.6 GB",
 )
-def test_scratch_of_the_largest_workload(layer, geometry, records, record_property):
+def test_scratch_of_the_largest_workload(layer, geometry, records):
     """A user would miss: out of memory next to a model that fills the device."""
     root, all_records = records(geometry)
     workload = next(w for w in all_records if w.axes["seq_len"] == BIG)
@@ -629,7 +564,6 @@ def test_scratch_of_the_largest_workload(layer, geometry, records, record_proper
     layer(*values, output)
     torch.cuda.synchronize()
     peak = torch.cuda.max_memory_allocated() - before
-    record_property("scratch_bytes", peak)
     print(f"{layer.metadata.solution_name}: scratch at T={BIG}: {peak / 1e9:.3f} GB")
     assert peak < 1.5e9
 
@@ -638,7 +572,7 @@ def test_scratch_of_the_largest_workload(layer, geometry, records, record_proper
 @at("full")
 def test_second_device(layer, geometry):
     """A user would miss: tensors of one GPU handed to kernels on another."""
-    arguments = inputs(geometry, 80, "cuda:0")
+    arguments = arguments_of(geometry, 80, "cuda:0")
     wanted = run(layer, arguments)
     there = {n: v.to("cuda:1") if torch.is_tensor(v) else v for n, v in arguments.items()}
     torch.cuda.set_device(0)

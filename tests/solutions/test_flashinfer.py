@@ -1,0 +1,371 @@
+"""flashinfer_cutlass and flashinfer_trtllm: their calls fit FlashInfer's functions, where they cannot run."""
+
+import dataclasses
+import importlib
+import importlib.metadata
+import inspect
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from harness import cli
+from harness.core import paths
+from harness.operators.catalogue import GEOMETRIES, RENORM
+from harness.packing import manifest
+from layer_inputs import DEVICE, arguments, reference
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+from definitions import moe_fp8_block_scale as moe
+from definitions import moe_fp8_block_scale_renorm as renorm
+from solutions.flashinfer_cutlass import arguments as cutlass
+from solutions.flashinfer_cutlass import build as cutlass_build
+from solutions.flashinfer_cutlass.dequantise import dequantise, dequantise_ref
+from solutions.flashinfer_trtllm import arguments as trtllm
+
+pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")  # of the interpreter
+
+RECORDED = json.loads((Path(__file__).parents[1] / "samples" / "flashinfer_signatures.json").read_text())
+MODULES = {"trtllm_fp8_block_scale_moe": trtllm, "cutlass_fused_moe": cutlass}
+BACKENDS = ["flashinfer_cutlass", "flashinfer_trtllm"]
+OFFSET = 29  # no multiple of the number of local experts
+SMALL = [*moe.SMALL, *renorm.SMALL]
+
+
+def recorded(release, function):
+    """inspect.Signature of a function of a release that need not be installed."""
+    parameters = [
+        inspect.Parameter(
+            name,
+            getattr(inspect.Parameter, kind),
+            # an annotation or an enum as a default is only told apart from None
+            default=inspect.Parameter.empty if default is None else None if default == "None" else default,
+        )
+        for name, kind, default in RECORDED[release][function]
+    ]
+    return inspect.Signature(parameters)
+
+
+def installed(function):
+    return inspect.signature(getattr(importlib.import_module("flashinfer.fused_moe"), function))
+
+
+def entry_of_installed():
+    """What flashinfer_signatures.json has of a release: function -> [name, kind, default as text or null]."""
+    return {
+        function: [
+            [p.name, p.kind.name, None if p.default is p.empty else repr(p.default)]
+            for p in installed(function).parameters.values()
+        ]
+        for function in MODULES
+    }
+
+
+def inputs(geometry="small", num_tokens=19, device="cpu"):
+    """The layer's eight tensors, routing_bias None with renorm routing, then an output; and offset and factor."""
+    given = arguments(geometry, num_tokens, device, offset=OFFSET)
+    offset, factor = given.pop("local_expert_offset", 0), given.pop("routed_scaling_factor", 1.0)
+    logits = given.pop("routing_logits")
+    return (logits, given.pop("routing_bias", None), *given.values()), offset, factor
+
+
+@cache
+def inputs_once(geometry):
+    """`inputs`, for tests that only look at them."""
+    return inputs(geometry)
+
+
+def sizes_of(geometry):
+    """As problem.py has them."""
+    sizes = {key.upper(): value for key, value in GEOMETRIES[geometry].items()}
+    return SimpleNamespace(**sizes, RENORM=geometry in RENORM)
+
+
+def wanted(geometry, tensors, *scalars):
+    return reference(geometry).run(
+        *(t for t in tensors[:-1] if t is not None), *(scalars if tensors[1] is not None else ())
+    )
+
+
+def call(function, parameters, geometry, tensors, offset, factor):
+    """Keywords that our solution hands to the function."""
+    if function == "trtllm_fp8_block_scale_moe":
+        return trtllm.keywords(parameters, sizes_of(geometry), tensors, offset, factor)
+    logits, bias, x, x_scale, w13, s13, w2, s2, output = tensors
+    experts, weight = reference(geometry).route(logits, *(() if bias is None else (bias, factor)))
+    local = experts - offset
+    local = torch.where((local >= 0) & (local < len(w13)), local, -1).int()
+    return cutlass.keywords(
+        parameters, local, weight, dequantise_ref(x, x_scale), logits.shape[1], (w13, s13), (w2, s2), output
+    )
+
+
+# ---- signatures ----
+
+
+def test_what_is_recorded_is_what_we_allow():
+    """A user would miss: pyproject.toml allows a FlashInfer whose arguments nobody looked at."""
+    project = tomllib.loads((paths.ROOT / "pyproject.toml").read_text())["project"]
+    allowed = next(r.specifier for r in map(Requirement, project["dependencies"]) if r.name == "flashinfer-python")
+    assert all(release in allowed for release in RECORDED)
+    assert f">={min(RECORDED, key=Version)}" in str(allowed), "record the oldest release that is allowed"
+    here = importlib.metadata.version("flashinfer-python")
+    assert here in allowed
+    record = f"record the installed release: {json.dumps({here: entry_of_installed()})}"
+    assert Version(here) <= max(map(Version, RECORDED)), record
+    for function, parameters in RECORDED.get(here, {}).items():
+        names_and_kinds = [parameter[:2] for parameter in entry_of_installed()[function]]
+        assert names_and_kinds == [parameter[:2] for parameter in parameters]
+
+
+@pytest.mark.parametrize("geometry", SMALL)
+@pytest.mark.parametrize("function", MODULES)
+@pytest.mark.parametrize("release", [*RECORDED, None])
+def test_our_call_fits(release, function, geometry):
+    """A user would miss: a TypeError on the GPU, after a rename or a removal. None: what is installed."""
+    found = recorded(release, function) if release else installed(function)
+    MODULES[function].check_signature(found.parameters)
+    bound = found.bind(**call(function, found.parameters, geometry, *inputs_once(geometry)))
+    assert set(bound.arguments) >= {"output"} & set(found.parameters)
+
+
+@pytest.mark.parametrize("function", MODULES)
+def test_an_unknown_signature_is_named(function):
+    """A user would miss: which argument the installed FlashInfer wants or no longer takes."""
+    parameters = dict(installed(function).parameters)
+    module = MODULES[function]
+    new = inspect.Parameter("moon_phase", inspect.Parameter.KEYWORD_ONLY)
+    with pytest.raises(ImportError, match="moon_phase"):
+        module.check_signature(parameters | {"moon_phase": new})
+    gone = next(iter(parameters))
+    del parameters[gone]
+    with pytest.raises(ImportError, match=gone):
+        module.check_signature(parameters)
+
+
+def test_the_tile_is_ours_only_where_the_function_does_not_choose():
+    """A user would miss: 8 tokens a tile for 14107, which is an old release's default."""
+    given = {
+        release: call(
+            "trtllm_fp8_block_scale_moe", recorded(release, "trtllm_fp8_block_scale_moe").parameters, "small", *inputs()
+        )
+        for release in RECORDED
+    }
+    assert "tile_tokens_dim" in given["0.3.1"]
+    assert not any("tile_tokens_dim" in given[release] for release in RECORDED if release != "0.3.1")
+    assert [trtllm.tile_tokens(8 * t, 256) for t in (1, 256, 1024, 14107)] == [8, 16, 64, 64]
+
+
+# ---- what is handed over ----
+
+
+def test_trtllm_gets_the_documented_layouts():
+    """A user would miss: a scale table read across instead of down, or routing of another model."""
+    parameters = installed("trtllm_fp8_block_scale_moe").parameters
+    given = call("trtllm_fp8_block_scale_moe", parameters, "full", *inputs("full", 5, "meta"))
+    shapes = {
+        "routing_logits": (5, 256),
+        "routing_bias": (256,),
+        "hidden_states": (5, 7168),
+        "hidden_states_scale": (7168 // 128, 5),
+        "gemm1_weights": (32, 4096, 7168),
+        "gemm1_weights_scale": (32, 4096 // 128, 7168 // 128),
+        "gemm2_weights": (32, 7168, 2048),
+        "gemm2_weights_scale": (32, 7168 // 128, 2048 // 128),
+    }
+    dtypes = {"routing_logits": torch.float32, "routing_bias": torch.bfloat16}
+    for name, shape in shapes.items():
+        dtype = dtypes.get(name, torch.float32 if name.endswith("_scale") else torch.float8_e4m3fn)
+        assert (tuple(given[name].shape), given[name].dtype) == (shape, dtype), name
+        assert given[name].is_contiguous(), name
+    numbers = {name: value for name, value in given.items() if not torch.is_tensor(value)}
+    assert numbers == {
+        "num_experts": 256,
+        "top_k": 8,
+        "n_group": 8,
+        "topk_group": 4,
+        "intermediate_size": 2048,
+        "local_expert_offset": OFFSET,
+        "local_num_experts": 32,
+        "routed_scaling_factor": 2.5,
+        "routing_method_type": 2,
+        "use_shuffled_weight": False,
+        "weight_layout": 0,
+    }
+
+
+def test_trtllm_gets_the_routing_of_the_definition():
+    """A user would miss: experts chosen as another model does, with answers that look plausible."""
+    names = ("num_experts", "local_num_experts", "top_k", "n_group", "topk_group", "routing_method_type")
+    parameters = installed("trtllm_fp8_block_scale_moe").parameters
+    given = {
+        geometry: [
+            call("trtllm_fp8_block_scale_moe", parameters, geometry, *inputs(geometry, 5, "meta"))[name]
+            for name in names
+        ]
+        for geometry in ("kimi-k2-ep8", "glm-5-ep8", "qwen3-next")
+    }
+    assert given == {
+        "kimi-k2-ep8": [384, 48, 8, 1, 1, trtllm.DEEPSEEK_V3],
+        "glm-5-ep8": [256, 32, 8, 1, 1, trtllm.DEEPSEEK_V3],
+        "qwen3-next": [128, 128, 10, None, None, trtllm.RENORMALIZE],
+    }
+
+
+def test_our_constants_are_flashinfers():
+    """A user would miss: another routing under the same number."""
+    from flashinfer.fused_moe import RoutingMethodType, WeightLayout
+
+    assert RoutingMethodType.DeepSeekV3 == trtllm.DEEPSEEK_V3
+    assert RoutingMethodType.Renormalize == trtllm.RENORMALIZE
+    assert WeightLayout.MajorK == trtllm.K_MAJOR
+
+
+@pytest.mark.parametrize("geometry", SMALL)
+def test_cutlass_gets_the_checked_dtypes(geometry):
+    """A user would miss: a refusal in FlashInfer's C++, on the GPU only."""
+    of = sizes_of(geometry)
+    parameters = installed("cutlass_fused_moe").parameters
+    given = call("cutlass_fused_moe", parameters, geometry, *inputs(geometry))
+    assert given["input"].dtype == given["output"].dtype == given["output_dtype"] == torch.bfloat16
+    assert given["token_selected_experts"].dtype == torch.int32
+    assert given["token_final_scales"].dtype == torch.float32
+    assert [scale.dtype for scale in given["quant_scales"]] == [torch.float32] * 2
+    assert given["ep_size"] * given["fc1_expert_weights"].shape[0] == of.NUM_EXPERTS
+    experts = given["token_selected_experts"]
+    assert experts.shape[1] == of.TOP_K
+    assert experts.min() == (0 if of.RENORM else -1) and 0 <= experts.max() < of.NUM_LOCAL_EXPERTS
+
+
+def flashinfers_statement(name, routing):
+    """FlashInfer's own plain torch statement of a function; releases before 0.6.11 have none."""
+    templates = pytest.importorskip("flashinfer.trace.templates.moe")
+    statement = templates.cutlass_fused_moe_trace.reference
+    if name != "cutlass_fused_moe":
+        statement = templates.trtllm_fp8_block_scale_moe_trace_dispatch(routing_method_type=routing).reference
+    parameters = inspect.signature(statement).parameters
+    takes_all = any(p.kind == p.VAR_KEYWORD for p in parameters.values())
+    return lambda **given: statement(**{k: v for k, v in given.items() if takes_all or k in parameters})
+
+
+def share_of_equal(found, wanted):
+    """Within a tenth: activations that pass through bf16 differ by less, another layout by far more."""
+    return torch.isclose(found.float(), wanted.float(), rtol=0.1, atol=0.1).float().mean()
+
+
+@pytest.mark.parametrize("geometry", SMALL)
+@pytest.mark.parametrize("function", MODULES)
+def test_flashinfers_statement_of_our_call_is_our_definition(function, geometry):
+    """A user would miss: gate taken for up, scales of other columns, another rank's experts."""
+    tensors, *scalars = inputs(geometry)
+    want = wanted(geometry, tensors, *scalars)
+    given = call(function, installed(function).parameters, geometry, tensors, *scalars)
+    if function == "cutlass_fused_moe":  # its statement leaves the weights' scales out
+        for name, scale in zip(("fc1_expert_weights", "fc2_expert_weights"), given["quant_scales"], strict=True):
+            grown = scale.repeat_interleave(128, 1).repeat_interleave(128, 2)
+            given[name] = given[name].float() * grown
+        given["input"] = dequantise_ref(tensors[2], tensors[3]).float()
+    statement = flashinfers_statement(function, given.get("routing_method_type"))
+    assert share_of_equal(statement(**given), want) > 0.97
+
+    names = ("gemm1_weights", "gemm1_weights_scale") if function != "cutlass_fused_moe" else ("fc1_expert_weights",)
+    swapped = {name: torch.cat(given[name].chunk(2, 1)[::-1], 1) for name in names}
+    assert share_of_equal(statement(**(given | swapped)), want) < 0.5
+
+
+@pytest.mark.parametrize("num_tokens", [1, 16, 37])
+def test_dequantise(num_tokens):
+    """A user would miss: another token's scale, which the routing's weights would hide."""
+    *_, x, x_scale = inputs(num_tokens=num_tokens, device=DEVICE)[0][:4]
+    step = 0 if DEVICE == "cuda" else 2**-7  # Triton's interpreter cuts bf16 off instead of rounding it
+    torch.testing.assert_close(dequantise(x, x_scale), dequantise_ref(x, x_scale), rtol=step, atol=0)
+
+
+# ---- the build of one runner ----
+
+
+@dataclasses.dataclass
+class Spec:
+    """As much of FlashInfer's JitSpec as build.py uses."""
+
+    name: str
+    sources: list
+    extra_ldflags: list | None
+    folder: Path
+    get_library_path = property(lambda self: lambda: self.folder / f"{self.name}.so")
+    jit_library_path = property(lambda self: self.get_library_path())
+
+
+@pytest.fixture
+def spec(tmp_path, monkeypatch):
+    names = ["binding.cu", "x.generated.cu", "moe_gemm_kernels_fp16_fp16.cu", cutlass_build.RUNNER, "logger.cpp"]
+    full = Spec("fused_moe_90", [Path(name) for name in names], ["-lnvrtc"], tmp_path)
+    core = cutlass_build.core
+    used = []
+    monkeypatch.setattr(core, "gen_cutlass_fused_moe_sm90_module", lambda use_fast_build=False: full)
+    monkeypatch.setattr(
+        core, "get_cutlass_fused_moe_module", lambda _: used.append(core.gen_cutlass_fused_moe_sm90_module())
+    )
+    return full, used
+
+
+def test_only_the_needed_sources_are_compiled(spec, capfd):
+    """A user would miss: a quarter of an hour without a word."""
+    _, used = spec
+    cutlass_build.load_runner()
+    assert [path.name for path in used[0].sources] == ["binding.cu", cutlass_build.RUNNER, "logger.cpp"]
+    assert used[0].name != "fused_moe_90" and used[0].extra_ldflags[0] == "-lnvrtc"
+    assert "3" in capfd.readouterr().err
+
+
+def test_a_module_that_is_there_is_taken(spec, capfd):
+    """A user would miss: minutes of compiling what FlashInfer's own build had made."""
+    full, used = spec
+    full.get_library_path().touch()
+    cutlass_build.load_runner()
+    assert used == [full] and not capfd.readouterr().err
+
+
+def test_other_names_of_sources_are_noticed(spec):
+    full, _ = spec
+    full.sources.remove(Path(cutlass_build.RUNNER))
+    with pytest.raises(RuntimeError, match=cutlass_build.RUNNER):
+        cutlass_build.load_runner()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="FlashInfer asks nvcc for its version; there is none")
+def test_the_installed_flashinfer_has_those_sources(tmp_path):
+    """A user would miss: sources that were renamed, so that everything or nothing is compiled."""
+    code = """
+from solutions.flashinfer_cutlass import build
+full = build.core.gen_cutlass_fused_moe_sm90_module()
+few = build.choose_spec()
+print(len(full.sources), *(path.name for path in few.sources))
+"""
+    env = os.environ | {"FLASHINFER_WORKSPACE_BASE": str(tmp_path), "FLASHINFER_CUDA_ARCH_LIST": "9.0a"}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=env, cwd=paths.ROOT, capture_output=True, text=True, timeout=170)
+    assert done.returncode == 0, done.stderr[-2000:]
+    total, *names = done.stdout.split()
+    assert {cutlass_build.RUNNER, "fp8_blockscale_gemm.cu", "flashinfer_cutlass_fused_moe_binding.cu"} <= set(names)
+    assert 5 * len(names) < int(total)
+
+
+# ---- where they cannot run ----
+
+
+def test_the_main_job_reports_them_skipped(no_gpu, capsys):
+    """A user would miss: a backend silently left out of the table."""
+    assert cli.main(["run", "--solutions", *BACKENDS]) == 1, "nothing could be run"
+    shown = capsys.readouterr().err
+    for name in BACKENDS:
+        assert name in shown and all(target in shown for target in manifest.read_manifest(name).target_hardware)
