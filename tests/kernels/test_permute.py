@@ -11,8 +11,6 @@ PADDING = 70000  # not a pair of any case here
 
 pytestmark = [
     pytest.mark.usefixtures("poisoned_scratch"),
-    # of Triton's interpreter, thousands of times
-    pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning"),
 ]
 
 

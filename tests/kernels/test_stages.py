@@ -46,8 +46,6 @@ pytestmark = [
         ],
     ),
     pytest.mark.usefixtures("poisoned_scratch"),
-    # of Triton's interpreter, thousands of times
-    pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning"),
 ]
 
 FEW, SMALL = 3, {"num_tokens": st.integers(1, 4), "block_m": st.just(16)}  # what the interpreter does in seconds

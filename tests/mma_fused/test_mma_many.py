@@ -18,8 +18,6 @@ MOST_TOKENS = 256  # of the one launch
 # the interpreter has no inline assembly
 AS_BYTES = [False, pytest.param(True, marks=pytest.mark.gpu)]
 
-pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")  # of Triton's interpreter
-
 
 @pytest.fixture(scope="module")
 def module(import_packed):

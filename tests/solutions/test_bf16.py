@@ -20,8 +20,6 @@ SOLUTIONS = ("align_fused_bf16", "gather_scatter_bf16", "torch_grouped_bf16")
 STYLES = ("align_fused_bf16", "gather_scatter_bf16")
 GEMMS = {"gemm1_kernel", "gemm2_kernel", "gemm1_swiglu_kernel", "gemm2_scatter_kernel"}
 
-pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")
-
 
 @pytest.fixture(params=SOLUTIONS)
 def layer(request):

@@ -14,20 +14,19 @@ import ahead_of_time
 import pytest
 import torch
 from harness.operators.catalogue import GEOMETRIES
-from harness.packing import eligibility, manifest, pack, problem
+from harness.packing import manifest
+from layer_inputs import arguments, wanted
 
 from definitions import moe_fp8_block_scale as moe
 from definitions import moe_fp8_block_scale_renorm as renorm
-from solutions.kernels import permute
 
 pytestmark = [
     pytest.mark.skipif(torch.cuda.is_available(), reason="Triton compiles for the GPU in this process"),
-    pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning"),
     pytest.mark.usefixtures("poisoned_scratch"),
 ]
 RECORDED = json.loads((Path(__file__).parents[1] / "samples" / "deep_gemm_signatures.json").read_text())
 SERVED = manifest.read_manifest("deepgemm").definitions
-OFFSET, FACTOR = 29, 2.5
+OFFSET, FACTOR, LOCAL = 29, 2.5, 32
 TILE = 128
 
 
@@ -89,72 +88,30 @@ def stand_in(calls):
 
 
 @pytest.fixture
-def load(tmp_path, monkeypatch):
-    """Import the packed solution for a geometry: (main module, list of the calls of deep_gemm)."""
+def load(packed_module, monkeypatch):
+    """Geometry -> the packed solution's modules by name, as a function, and the list of deep_gemm's calls."""
 
-    def load(geometry):
-        package = tmp_path / f"packed_deepgemm_{geometry.replace('-', '_')}"
-        for source in pack.pack("deepgemm")[geometry].sources:
-            path = package / source.path
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(source.content)
-        calls = []
-        monkeypatch.setitem(sys.modules, "deep_gemm", stand_in(calls))
-        return importlib.import_module(f"{package.name}.main"), calls
+    def load(geometry="small"):
+        monkeypatch.setitem(sys.modules, "deep_gemm", stand_in(calls := []))
+        return lambda name="main": packed_module("deepgemm", name, geometry), calls
 
-    monkeypatch.syspath_prepend(tmp_path)
-    yield load
-    for name in [name for name in sys.modules if name.startswith("packed_deepgemm")]:
-        del sys.modules[name]
+    return load
 
 
-def sizes_of(geometry):
-    module = ModuleType(f"problem_{geometry}")
-    exec(problem.source("problem.py", geometry), vars(module))
-    return module
+def inputs(geometry, num_tokens):
+    return arguments(geometry, num_tokens, "cpu", offset=OFFSET)
 
 
-def inputs(geometry, num_tokens, seed=0):
-    """The definition's tensors and scalars, and an output of NaN."""
-    of = sizes_of(geometry)
-    h, i, local = of.HIDDEN_SIZE // 128, of.INTERMEDIATE_SIZE // 128, of.NUM_LOCAL_EXPERTS
-    generator = torch.Generator().manual_seed(seed)
-
-    def normal(*shape):
-        return torch.randn(shape, generator=generator)
-
-    logits = normal(num_tokens, of.NUM_EXPERTS)
-    logits[:, OFFSET : OFFSET + local] += 1.5
-    rest = (
-        normal(num_tokens, 128 * h).to(torch.float8_e4m3fn),
-        normal(h, num_tokens),
-        normal(local, 256 * i, 128 * h).to(torch.float8_e4m3fn),
-        normal(local, 2 * i, h),
-        normal(local, 128 * h, 128 * i).to(torch.float8_e4m3fn),
-        normal(local, h, i),
-    )
-    output = torch.full((num_tokens, 128 * h), torch.nan, dtype=torch.bfloat16)
-    if of.RENORM:  # no two logits of a token are equal in bf16: either of two experts would be right then
-        distinct = torch.linspace(-2, 2, of.NUM_EXPERTS).bfloat16()
-        return (distinct[logits.argsort(dim=1)], *rest), output
-    return (logits, (0.05 * normal(of.NUM_EXPERTS)).bfloat16(), *rest, OFFSET, FACTOR), output
+def call(module, geometry, given):
+    """The layer's output and the reference's, fp32."""
+    (module().run_renorm if geometry in renorm.GEOMETRIES else module().run)(*given.values())
+    return given["output"].float(), wanted(geometry, given).float()
 
 
-def reference(geometry, given):
-    module = ModuleType(f"reference_{geometry}")
-    exec((renorm if geometry in renorm.GEOMETRIES else moe).reference_source(geometry), vars(module))
-    return module.run(*given)
-
-
-def entry_of(main, geometry):
-    return main.run_renorm if geometry in renorm.GEOMETRIES else main.run
-
-
-def always_contiguous(main, monkeypatch):
+def always_contiguous(module, monkeypatch):
     """Make a few tokens take the layout of many."""
-    rows = sys.modules[f"{main.__package__}.rows"]
-    monkeypatch.setattr(rows, "MOST_MASKED_TOKENS", 0)
-    rows.arrange.cache_clear()
+    monkeypatch.setattr(module("rows"), "MOST_MASKED_TOKENS", 0)
+    module("rows").arrange.cache_clear()
 
 
 @pytest.mark.parametrize("masked", [True, False])
@@ -163,15 +120,13 @@ def always_contiguous(main, monkeypatch):
 )
 def test_the_layer_gives_the_definitions_answer(load, monkeypatch, geometry, masked):
     """A user would miss: gate taken for up, another row's scale, a row of another expert, an expert without rows."""
-    main, calls = load(geometry)
+    module, calls = load(geometry)
     if not masked:
-        always_contiguous(main, monkeypatch)
+        always_contiguous(module, monkeypatch)
     for num_tokens in (1, 5):  # the second call finds the counters that the first left
-        given, output = inputs(geometry, num_tokens)
-        entry_of(main, geometry)(*given, output)
-        found, wanted = output.float(), reference(geometry, given).float()
-        assert torch.isclose(found, wanted, rtol=0.1, atol=0.1).float().mean() > 0.85
-        assert (found - wanted).norm() < 0.05 * wanted.norm()
+        found, right = call(module, geometry, inputs(geometry, num_tokens))
+        assert torch.isclose(found, right, rtol=0.1, atol=0.1).float().mean() > 0.85
+        assert (found - right).norm() < 0.05 * right.norm()
     assert {name for name, *_ in calls[1:]} == {calls[1][0]}
     assert ("masked" in calls[1][0]) == masked and calls[0] == ("set_pdl", True) and len(calls) == 5
 
@@ -179,19 +134,16 @@ def test_the_layer_gives_the_definitions_answer(load, monkeypatch, geometry, mas
 @pytest.mark.parametrize("masked", [True, False])
 def test_gather_is_its_plain_statement(load, monkeypatch, masked):
     """A user would miss: which stage is wrong, if one is."""
-    main, _ = load("small")
+    module, _ = load()
     if not masked:
-        always_contiguous(main, monkeypatch)
-    gather = sys.modules[f"{main.__package__}.gather"]
-    route_ref = sys.modules[f"{main.__package__}.kernels.route"].route_ref
-    (logits, bias, x, x_scale, *_), _ = inputs("small", 13)
-    rows = sys.modules[f"{main.__package__}.rows"].arrange(13)
-    expert, weight = route_ref(logits, bias, OFFSET, FACTOR, 32)
-    wanted = gather.gather_ref(x, x_scale, expert, 32, rows)
-    counts, ends = torch.zeros(2, 32, dtype=torch.int32)
-    product, pairs = (sys.modules[f"{main.__package__}.{name}"] for name in ("grouped_gemm", "pairs"))
-    out, out_scale = (allocate() for allocate in product.operand(rows, x.shape[1], x.device))
-    of_pairs = pairs.pairs_of(13, x.device)()
+        always_contiguous(module, monkeypatch)
+    logits, bias, x, x_scale, *_ = inputs("small", 13).values()
+    gather, rows = module("gather"), module("rows").arrange(13)
+    expert, weight = module("kernels.route").route_ref(logits, bias, OFFSET, FACTOR, LOCAL)
+    wanted = gather.gather_ref(x, x_scale, expert, LOCAL, rows)
+    counts, ends = torch.zeros(2, LOCAL, dtype=torch.int32)
+    out, out_scale = (allocate() for allocate in module("grouped_gemm").operand(rows, x.shape[1], x.device))
+    of_pairs = module("pairs").pairs_of(13, x.device)()
     start = gather.prepare_gather(rows, 13, OFFSET, FACTOR, x.device)
     start(0, logits, bias, x, x_scale, counts, ends, of_pairs, out, out_scale)
     by_column = out_scale.view(-1, rows.room, x_scale.shape[0]).transpose(1, 2)
@@ -211,20 +163,20 @@ def test_gather_is_its_plain_statement(load, monkeypatch, masked):
 
 def test_a_call_that_fails_leaves_no_counts(load, monkeypatch):
     """A user would miss: one failed compilation of DeepGEMM, and every later answer wrong."""
-    main, _ = load("small")
-    given, output = inputs("small", 5)
+    module, _ = load()
+    given = inputs("small", 5)
+    module()  # imports deep_gemm's functions
     with monkeypatch.context() as context:
         context.setattr(sys.modules["deep_gemm"], "fp8_m_grouped_gemm_nt_masked", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            main.run(*given, output)
-    main.run(*given, output)
-    assert (output.float() - reference("small", given).float()).norm() < 0.05 * output.float().norm()
+            call(module, "small", given)
+    found, right = call(module, "small", given)
+    assert (found - right).norm() < 0.05 * found.norm()
 
 
 def test_captures_and_threads_have_counters_of_their_own(load, monkeypatch):
     """A user would miss: a graph replayed beside eager calls, or two threads on a stream, and both count together."""
-    main, _ = load("small")
-    module = sys.modules[f"{main.__package__}.counters"]
+    module = load()[0]("counters")
     cuda, at = mock.Mock(type="cuda", index=0), {"stream": 7, "capture": None}
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: at["capture"] is not None)
     monkeypatch.setattr(module, "_capture_number", lambda stream: at["capture"])
@@ -246,16 +198,16 @@ def test_captures_and_threads_have_counters_of_their_own(load, monkeypatch):
 
 def test_a_known_kind_of_call_lets_no_other_pass(load):
     """A user would miss: tensors that kernels were not written for, let through because an earlier call was right."""
-    main, _ = load("small")
-    given, output = inputs("small", 5)
-    good = [*given[:8], output]
+    main = load()[0]()
+    given = inputs("small", 5)
+    output, good = given["output"], [value for value in given.values() if torch.is_tensor(value)]
     plan = main.plan_of(tuple(good), OFFSET, FACTOR)
     assert main.plan_of(tuple(tensor.clone() for tensor in good), OFFSET, FACTOR) is plan, "other addresses, same kind"
-    longer, _ = inputs("small", 6)
+    longer = inputs("small", 6)["routing_logits"]
     shifted = torch.empty(output.numel() + 1, dtype=output.dtype)[1:].view_as(output)
     bad = [
         (0, good[0].double()),
-        (0, longer[0]),
+        (0, longer),
         (1, None),
         (2, good[2].t().contiguous().t()),
         (3, good[3].tolist()),
@@ -275,8 +227,7 @@ def test_a_known_kind_of_call_lets_no_other_pass(load):
 
 def test_later_launches_take_the_tensors_of_their_call(load, monkeypatch):
     """A user would miss: results in the output tensor of an earlier call, or kernels that a profiler does not list."""
-    main, _ = load("small")
-    prepare = sys.modules[f"{main.__package__}.prepare"]
+    prepare = load()[0]("prepare")
     quick, ordinary = mock.Mock(), mock.Mock()
     kernel = mock.MagicMock(params=[mock.Mock(is_constexpr=name.isupper()) for name in ("a_ptr", "n", "B", "A")])
     for parameter, name in zip(kernel.params, ("a_ptr", "n", "B", "A"), strict=True):
@@ -303,39 +254,27 @@ def test_later_launches_take_the_tensors_of_their_call(load, monkeypatch):
 
 def test_no_tokens_are_no_launch(load):
     """A user would miss: a grid of no programs, which CUDA refuses."""
-    main, calls = load("small")
-    given, output = inputs("small", 0)
-    main.run(*given, output)
+    module, calls = load()
+    call(module, "small", inputs("small", 0))
     assert calls == [("set_pdl", True)]
 
 
-def rows_of(of):
-    """rows.py with a geometry's sizes."""
-    package, module = "packed_deepgemm_rows", ModuleType("packed_deepgemm_rows.rows")
-    source = (Path(__file__).parents[2] / "solutions/deepgemm/rows.py").read_text()
-    module.__package__ = package
-    stages = {f"{package}.kernels.problem": of, f"{package}.kernels.permute": permute}
-    with mock.patch.dict(sys.modules, {package: ModuleType(package), f"{package}.kernels": ModuleType("k"), **stages}):
-        exec(source, vars(module))
-    return module
-
-
 @pytest.mark.parametrize("geometry", SERVED)
-def test_rows_have_room_for_any_routing(geometry):
+def test_rows_have_room_for_any_routing(load, geometry):
     """A user would miss: a write past an operand when routing is uneven, or scratch that does not fit."""
-    of = sizes_of(geometry)
-    rows = rows_of(of)
+    rows, of = load(geometry)[0]("rows"), GEOMETRIES[geometry]
+    local = of["num_local_experts"]
     seen = []
     for num_tokens in (1, 7, 64, 127, 128, 129, 256, 901, 1024, 1025, 4096, 14107, 16384):
         found = rows.arrange(num_tokens)
         seen.append(found.masked)
-        pairs = num_tokens * min(of.TOP_K, of.NUM_LOCAL_EXPERTS)
+        pairs = num_tokens * min(of["top_k"], local)
         assert found.total % TILE == found.room % TILE == 0 and 1 <= found.expected <= num_tokens
         if found.masked:
-            assert found.room >= num_tokens and found.total == of.NUM_LOCAL_EXPERTS * found.room
+            assert found.room >= num_tokens and found.total == local * found.room
             assert found.total * rows.BYTES_PER_ROW <= rows.MOST_MASKED_BYTES
         else:
-            active = min(of.NUM_LOCAL_EXPERTS, pairs)  # at worst all but one have a single row
+            active = min(local, pairs)  # at worst all but one have a single row
             assert found.room == found.total >= -(-(pairs - active + 1) // TILE) * TILE + (active - 1) * TILE
     assert seen == sorted(seen, reverse=True), "masked, then contiguous"
     assert seen[0] and not seen[-1]
@@ -344,8 +283,8 @@ def test_rows_have_room_for_any_routing(geometry):
 @pytest.mark.parametrize("release", RECORDED)
 def test_our_calls_fit_the_signatures(load, release):
     """A user would miss: a TypeError on the GPU, after a rename or a removal."""
-    main, _ = load("small")
-    bound = {}
+    module, bound = load()[0], {}
+    module()
     for function, parameters in RECORDED[release].items():
         signature = inspect.Signature(
             inspect.Parameter(name, getattr(inspect.Parameter, kind), default=default or inspect.Parameter.empty)
@@ -356,9 +295,8 @@ def test_our_calls_fit_the_signatures(load, release):
             bound[name] = of.bind(*args, **kwargs).arguments
 
         setattr(sys.modules["deep_gemm"], function, call)
-    product = importlib.reload(sys.modules[f"{main.__package__}.grouped_gemm"])
-    rows = sys.modules[f"{main.__package__}.rows"].Rows
-    (_, _, _, _, w, w_scale, *_), _ = inputs("small", 1)
+    product, rows = importlib.reload(module("grouped_gemm")), module("rows").Rows
+    w, w_scale = (inputs("small", 1)[name] for name in ("gemm1_weights", "gemm1_weights_scale"))
     layout = torch.ones(32, dtype=torch.int32)
     for masked, room, shape in ((True, TILE, (32, TILE)), (False, 32 * TILE, (32 * TILE,))):
         form = rows(masked, room, 32 * TILE, shape, 7)
@@ -371,36 +309,22 @@ def test_our_calls_fit_the_signatures(load, release):
     assert bound["set_pdl"] == {"new_value": True}
 
 
-def test_it_runs_where_deep_gemm_can():
-    """A user would miss: why it has no figures here."""
-    packed = pack.pack("deepgemm")
-    assert set(packed) == set(SERVED) <= set(GEOMETRIES)
-    assert eligibility.why_skipped(packed["full"], "cpu") == "needs sm_90; this machine has no CUDA device"
-    assert eligibility.why_skipped(packed["full"], "sm_100") == "needs sm_90; this GPU is sm_100"
-    if not eligibility.is_installed("deep_gemm"):
-        assert eligibility.why_skipped(packed["full"], "sm_90") == "needs deep_gemm, not installed here"
-
-
 def test_a_deep_gemm_of_another_torch_is_named(tmp_path, load, monkeypatch):
     """A user would miss: that the wheel, not this project, has to change; the linker only names a symbol."""
-    main, _ = load("small")
-    folder = tmp_path / "other" / "deep_gemm"
-    folder.mkdir(parents=True)
-    (folder / "__init__.py").write_text("raise OSError('_C.so: undefined symbol: _ZN3c10')")
-    monkeypatch.syspath_prepend(folder.parent)
+    product = load()[0]("grouped_gemm")
+    (tmp_path / "deep_gemm.py").write_text("raise OSError('_C.so: undefined symbol: _ZN3c10')")
+    monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "deep_gemm")
-    with pytest.raises(ImportError, match=r"deep_gemm does not load with torch .*undefined symbol"):
-        importlib.reload(sys.modules[f"{main.__package__}.grouped_gemm"])
+    with pytest.raises(ImportError, match="deep_gemm.*torch.*_ZN3c10"):
+        importlib.reload(product)
 
 
 @pytest.mark.slow
 def test_the_stages_compile_for_sm_90(tmp_path, monkeypatch):
     """A user would miss: the first call at some token count dies in the compiler, or a stage that spills."""
-    package = tmp_path / "stand_in" / "deep_gemm"
-    package.mkdir(parents=True)
     names = "set_pdl = fp8_m_grouped_gemm_nt_masked = m_grouped_fp8_gemm_nt_contiguous"
-    (package / "__init__.py").write_text(f"{names} = lambda *_, **__: None")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(package.parent), *filter(None, sys.path)]))
+    (tmp_path / "deep_gemm.py").write_text(f"{names} = lambda *_, **__: None")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *filter(None, sys.path)]))
     kernels = ahead_of_time.compiled("deepgemm", "full", "sm_90", (1, 64, 1024, 4096), tmp_path)
     stages = {name for name in manifest.read_manifest("deepgemm").stages if name.endswith("_kernel")}
     assert {kernel["kernel"] for kernel in kernels} == stages

@@ -31,8 +31,6 @@ from solutions.flashinfer_cutlass import build as cutlass_build
 from solutions.flashinfer_cutlass.dequantise import dequantise, dequantise_ref
 from solutions.flashinfer_trtllm import arguments as trtllm
 
-pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")  # of the interpreter
-
 RECORDED = json.loads((Path(__file__).parents[1] / "samples" / "flashinfer_signatures.json").read_text())
 MODULES = {"trtllm_fp8_block_scale_moe": trtllm, "cutlass_fused_moe": cutlass}
 BACKENDS = ["flashinfer_cutlass", "flashinfer_trtllm"]

@@ -24,8 +24,6 @@ OFFSET, LOCAL, EXPERTS, TOP_K = 64, 32, 256, 8
 WHOLE = "deepseek-v3-ep1-routed"  # every expert is local
 SERVING_WHOLE = [name for name in manifest.solution_names() if WHOLE in manifest.read_manifest(name).definitions]
 
-pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")  # of the interpreter
-
 
 def built(solution, geometry):
     packed = pack.pack(solution)[geometry]

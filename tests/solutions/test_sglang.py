@@ -17,8 +17,6 @@ from solutions.kernels import permute
 from solutions.kernels.combine import combine_ref
 from solutions.kernels.swiglu_quant import swiglu_quant_ref
 
-pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")  # of the interpreter
-
 SMALL = [*moe.SMALL, *renorm.SMALL]
 
 

@@ -33,9 +33,6 @@ EXPERTS, LOCAL = (moe.GEOMETRIES["full"][size] for size in ("num_experts", "num_
 OTHERS = [key for key in (*FP8_MOE, *ROUTED) if key in FULL and key != "full"]
 BIG = max(t for _, t, _ in PUBLIC["full"])
 
-# of Triton's interpreter, thousands of times
-pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")
-
 
 @pytest.fixture(scope="session")
 def records(tmp_path_factory):

@@ -13,8 +13,6 @@ pytest.importorskip("transformers.integrations.finegrained_fp8", reason="transfo
 
 ON = ON_GPU if torch.cuda.is_available() else ON_CPU
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-# of Triton's interpreter
-pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")
 
 
 @pytest.fixture(scope="module")
