@@ -18,9 +18,8 @@ pytestmark = pytest.mark.xdist_group("take ids")  # one worker builds the progra
 @pytest.fixture(scope="module", params=GEOMETRIES)
 def layer(request, tmp_path_factory):
     """A definition's sizes, and the program that its sources make."""
-    folder = tmp_path_factory.mktemp(request.param)
-    host_program.headers("hopper_fused", request.param, folder)
-    return catalogue.GEOMETRIES[request.param], host_program.compiled("hopper_take_ids.cc", folder, folder)
+    built = ("hopper_fused", request.param, "hopper_take_ids.cc", tmp_path_factory.mktemp(request.param))
+    return catalogue.GEOMETRIES[request.param], host_program.of_packed(*built)
 
 
 Rows = namedtuple("Rows", "expert token weight")  # of one launch, [rows]; token -1 in padding

@@ -30,11 +30,10 @@ def divide(tmp_path_factory):
     pieces: [(CTA, slice, first K step, end, number among the slices that are cut or -1)], tiles: [(CTA, place, column
     tile, chunk)].
     """
-    built = {}
-    for geometry in GEOMETRIES:
-        folder = tmp_path_factory.mktemp(geometry)
-        host_program.headers("mma_fused", geometry, folder)
-        built[geometry] = host_program.compiled("mma_division.cc", folder, folder)
+    built = {
+        geometry: host_program.of_packed("mma_fused", geometry, "mma_division.cc", tmp_path_factory.mktemp(geometry))
+        for geometry in GEOMETRIES
+    }
 
     def answer(geometry, ctas, chunks):
         done = subprocess.run([built[geometry], str(ctas), str(chunks)], check=True, capture_output=True, text=True)

@@ -1,20 +1,20 @@
 """cutlass_grouped where there is no GPU: it compiles, refuses bad input, and says why it cannot run."""
 
-import importlib
 import importlib.util
 import re
 import shutil
 import subprocess
 import sys
 
+import layer_inputs
 import pytest
 import torch
+from ahead_of_time import CUOBJDUMP, resources
 from flashinfer_bench.compile import BuilderRegistry
 from harness.operators import catalogue
 from harness.operators.moe_fp8_block_scale import PUBLIC
-from harness.packing import eligibility, manifest, pack
+from harness.packing import manifest, pack
 from harness.packing.stages import stage_of
-from harness.tuning.compile_alone import CUOBJDUMP
 from tvm_ffi.libinfo import find_dlpack_include_path, find_include_path
 
 from definitions import moe_fp8_block_scale as moe
@@ -55,9 +55,9 @@ def unpack(geometry, folder):
 
 
 @pytest.fixture
-def build_module(import_packed):
+def build_module(packed_module):
     """build.py of the packed solution, which is not compiled by that."""
-    return import_packed(f"{NAME}.build")
+    return packed_module(NAME, "build")
 
 
 @pytest.fixture(scope="module")
@@ -66,11 +66,8 @@ def layer():
     return BuilderRegistry.get_instance().build(moe.definition("full"), pack.pack(NAME)["full"])
 
 
-def resources(library):
-    """Name -> (registers, bytes of stack, bytes of local memory) of each kernel of a library."""
-    text = subprocess.run([CUOBJDUMP, "-res-usage", library], capture_output=True, text=True, check=True).stdout
-    found = re.findall(r"Function (\S+):\s+REG:(\d+) STACK:(\d+).* LOCAL:(\d+)", text)
-    return {name: tuple(map(int, numbers)) for name, *numbers in found}
+def cuobjdump(option, built):
+    return subprocess.run([CUOBJDUMP, option, built], capture_output=True, text=True, check=True).stdout
 
 
 def tile_files(prefix):
@@ -95,7 +92,7 @@ def test_stages_compile_for_hopper_and_do_not_spill(geometry, tmp_path):
     built = tmp_path / "layer.o"
     done = subprocess.run([*command, "-c", tmp_path / "layer.cu", "-o", built], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    kernels = resources(built)
+    kernels = resources(cuobjdump("-res-usage", built))
     assert all(any(stage in name for name in kernels) for stage in STAGES), kernels
     assert not {name: use for name, use in kernels.items() if use[1] or use[2]}
 
@@ -114,17 +111,9 @@ def test_gemms_do_not_depend_on_the_definition(tmp_path):
     assert "problem.cuh" in includes("layer.cu")
 
 
-def chosen_tiles(geometry, tmp_path, monkeypatch):
-    """choose_tiles of the packed solution."""
-    package = f"cutlass_grouped_{geometry}".replace("-", "_")
-    unpack(geometry, tmp_path / package)
-    monkeypatch.syspath_prepend(tmp_path)
-    return importlib.import_module(f"{package}.tiles").choose_tiles
-
-
-def test_tiles_of_the_first_definition_are_the_measured_ones(tmp_path, monkeypatch):
+def test_tiles_of_the_first_definition_are_the_measured_ones(packed_module):
     """A user would miss: a slower tile at a token count that is in the results."""
-    choose = chosen_tiles("full", tmp_path, monkeypatch)
+    choose = packed_module(NAME, "tiles").choose_tiles
     limits = {256: "pingpong_swap_ab_16", 640: "pingpong_swap_ab_32", 1536: "pingpong_64_rows"}
     for tokens in (0, *(t for _, t, _ in PUBLIC["full"]), *limits, 257, 641, 1537):
         wanted = next((name for limit, name in limits.items() if tokens <= limit), "cooperative_128_rows")
@@ -141,16 +130,16 @@ def test_tiles_of_the_first_definition_are_the_measured_ones(tmp_path, monkeypat
         ("qwen3-235b", 1024, "cooperative_128_rows"),
     ],
 )
-def test_tiles_go_by_the_rows_of_an_expert(geometry, tokens, tile, tmp_path, monkeypatch):
+def test_tiles_go_by_the_rows_of_an_expert(geometry, tokens, tile, packed_module):
     """A user would miss: tiles of 128 rows for experts with a few, or the other way round."""
-    assert chosen_tiles(geometry, tmp_path, monkeypatch)(tokens) == (tile, tile)
+    assert packed_module(NAME, "tiles", geometry).choose_tiles(tokens) == (tile, tile)
 
 
 @compiles("sm_90")
 def test_hopper_build_uses_the_tensor_cores_and_does_not_spill(build_module):
     """A user would miss: the first call dies in the compiler, or a GEMM several times slower than it can be."""
     libraries = build_module.build("sm_90")
-    kernels = {name: use for library in libraries for name, use in resources(library).items()}
+    kernels = {name: use for library in libraries for name, use in resources(cuobjdump("-res-usage", library)).items()}
     assert sum("device_kernel" in name for name in kernels) == len(tile_files("sm90_")) > 0
     for stage in STAGES:
         assert any(stage in name for name in kernels), stage
@@ -158,8 +147,7 @@ def test_hopper_build_uses_the_tensor_cores_and_does_not_spill(build_module):
     assert {stage_of(name, stages) for name in kernels if "device_kernel" in name} == {"gemm1, gemm2"}
     spilled = {name: use for name, use in kernels.items() if use[1] or use[2]}
     assert not spilled, spilled
-    code = subprocess.run([CUOBJDUMP, "-sass", libraries[0]], capture_output=True, text=True, check=True).stdout
-    for function in code.split("Function : ")[1:]:
+    for function in cuobjdump("-sass", libraries[0]).split("Function : ")[1:]:
         name = function.split(maxsplit=1)[0]
         if "device_kernel" in name:
             assert "QGMMA" in function and "UTMALDG" in function, name
@@ -169,7 +157,7 @@ def test_hopper_build_uses_the_tensor_cores_and_does_not_spill(build_module):
 @compiles("sm_100")
 def test_blackwell_gemm_compiles_behind_the_same_interface(build_module):
     """A user would miss: a port that stopped compiling. It has never been run."""
-    kernels = resources(build_module.build("sm_100")[0])
+    kernels = resources(cuobjdump("-res-usage", build_module.build("sm_100")[0]))
     assert sum("device_kernel" in name for name in kernels) == 1
     assert any("write_scale_layouts" in name for name in kernels)
 
@@ -182,73 +170,38 @@ def test_every_chosen_tile_is_compiled(layer):
     assert names
     addresses = {name: module._gemms.find_tile(name) for name in names}
     assert len(set(addresses.values())) == len(names) and all(addresses.values())
-    with pytest.raises(ValueError, match="there is no tile nonsense"):
+    with pytest.raises(ValueError, match="nonsense"):
         module._gemms.find_tile("nonsense")
 
 
 @compiles("sm_90")
 def test_tensors_that_are_not_on_a_gpu_are_refused(layer):
     """A user would miss: a crash in the GPU, or a trace, instead of a line naming the argument."""
-    tokens, hidden, inter, local = 2, 7168, 2048, 32
-    h, i = hidden // 128, inter // 128
-
-    def fp8(*shape):
-        return torch.empty(shape, dtype=torch.float8_e4m3fn)
-
-    arguments = [
-        torch.zeros(tokens, 256),
-        torch.zeros(256, dtype=torch.bfloat16),
-        fp8(tokens, hidden),
-        torch.zeros(h, tokens),
-        fp8(local, 2 * inter, hidden),
-        torch.zeros(local, 2 * i, h),
-        fp8(local, hidden, inter),
-        torch.zeros(local, h, i),
-        64,
-        2.5,
-        torch.zeros(tokens, hidden, dtype=torch.bfloat16),
-    ]
-    with pytest.raises(ValueError, match="want a CUDA device"):
-        layer(*arguments)
-    for at, wrong, message in (
-        (1, torch.zeros(256), "routing_bias: got torch.float32 "),
-        (3, torch.zeros(h, tokens + 1), "hidden_states_scale: got "),
-        (0, None, "routing_logits: got NoneType"),
-        (8, 225, "local_expert_offset: got 225, want an int, 0 to 224"),
-        (8, True, "local_expert_offset: got True, want an int, 0 to 224"),
-        (9, "2.5", "routed_scaling_factor: got str, want a number"),
-        (9, True, "routed_scaling_factor: got bool, want a number"),
-    ):
-        with pytest.raises(ValueError, match=re.escape(message)):
-            layer(*arguments[:at], wrong, *arguments[at + 1 :])
-    narrow = [*arguments[:4], fp8(local, 512, hidden), torch.zeros(local, 4, h), fp8(local, hidden, 256)]
-    with pytest.raises(ValueError, match=re.escape("gemm1_weights: got ")):
-        layer(*narrow, torch.zeros(local, h, 2), *arguments[8:])
-
-
-@pytest.mark.parametrize(
-    ("hardware", "missing", "reason"),
-    [
-        ("cpu", (), "needs sm_90; this machine has no CUDA device"),
-        ("sm_100", (), "needs sm_90; this GPU is sm_100"),
-        ("sm_90", ("flashinfer",), "needs flashinfer, not installed here"),
-        ("sm_90", (), None),
-    ],
-)
-def test_skipped_with_the_reason(monkeypatch, hardware, missing, reason):
-    """A user would miss: why the table says SKIPPED."""
-    monkeypatch.setattr(eligibility, "is_installed", lambda name: name not in missing)
-    assert eligibility.why_skipped(pack.pack(NAME)["full"], hardware) == reason
+    given = layer_inputs.arguments("full", 2, "cpu")
+    with pytest.raises(ValueError, match="CUDA"):
+        layer(*given.values())
+    faults = {"routing_bias": [torch.zeros(256)], "hidden_states_scale": [torch.zeros(56, 3)], "routing_logits": [None]}
+    faults |= {"local_expert_offset": [225, True], "routed_scaling_factor": ["2.5", True]}
+    for name, value in ((name, value) for name, values in faults.items() for value in values):
+        with pytest.raises(ValueError, match=f"^{name}: "):
+            layer(*(given | {name: value}).values())
+    narrow = {name: value[:, :512] for name, value in given.items() if name == "gemm1_weights"}
+    narrow |= {"gemm1_weights_scale": torch.zeros(32, 4, 56), "gemm2_weights": given["gemm2_weights"][..., :256]}
+    narrow = {name: value.contiguous() for name, value in narrow.items()} | {
+        "gemm2_weights_scale": torch.zeros(32, 56, 2)
+    }
+    with pytest.raises(ValueError, match="^gemm1_weights: "):
+        layer(*(given | narrow).values())
 
 
 def test_what_is_missing_to_compile_is_named(build_module, monkeypatch, tmp_path):
     """A user would miss: which headers to install."""
     monkeypatch.setattr(build_module.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(RuntimeError, match="flashinfer-python, which is not installed"):
+    with pytest.raises(RuntimeError, match="flashinfer-python"):
         build_module.build("sm_90")
     empty = type("Spec", (), {"submodule_search_locations": [str(tmp_path)]})
     monkeypatch.setattr(build_module.importlib.util, "find_spec", lambda name: empty)
-    with pytest.raises(RuntimeError, match="there are none in"):
+    with pytest.raises(RuntimeError, match=re.escape(str(tmp_path))):
         build_module.build("sm_90")
 
 

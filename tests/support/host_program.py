@@ -10,11 +10,12 @@ SAMPLES = Path(__file__).parents[1] / "samples"
 CUDA_H = Path(triton.__file__).parent / "backends" / "nvidia" / "include"
 
 
-def headers(solution, geometry, folder):
-    """Put a packed solution's headers into one folder."""
+def of_packed(solution, geometry, sample, folder):
+    """The program of a file of tests/samples and a packed solution's headers, which are put into one folder."""
     for source in pack.pack(solution)[geometry].sources:
         if source.path.endswith(".cuh"):
             (folder / Path(source.path).name).write_text(source.content)
+    return compiled(sample, folder, folder)
 
 
 def compiled(sample, folder, *includes):
