@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 import torch
 from flashinfer_bench import Definition, Workload
-from flashinfer_bench.bench.evaluators.utils import allocate_outputs, normalize_result
-from flashinfer_bench.bench.utils import gen_inputs
 from flashinfer_bench.compile import Runnable
+
+from harness.judging.fib import allocate_outputs, gen_inputs, normalize_result
 
 CHUNK = 1 << 26  # elements that are drawn at once in fp32, before they become FP8
 

@@ -1,17 +1,13 @@
 """The GPU's clock: what a call keeps the device busy for, from the activity that CUPTI records; no host time before it.
 
 So FIB judges on its main branch, and so contests are judged: L2 is cold, the inputs are the same tensors in every call,
-and of the calls the median counts. Here CUPTI is read through torch.profiler. docs/clocks.md compares the clocks.
+and of the calls the median counts. Here CUPTI is read through torch.profiler.
 """
 
 import statistics
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from unittest import mock
+from collections.abc import Callable, Iterable
 
 import torch
-from flashinfer_bench.bench.evaluators import default
-from flashinfer_bench.bench.runner import persistent_runner
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
@@ -60,23 +56,3 @@ def time_runnable(fn: Callable, args: list, warmup: int, iters: int, device: str
     events = profiler.profiler.kineto_results.events()  # as recorded: torch's own tree of them takes seconds to build
     on_device = ((e.name(), e.start_ns(), e.end_ns()) for e in events if e.device_type() == DeviceType.CUDA)
     return statistics.median(spans_ms(on_device, iters))
-
-
-@contextmanager
-def in_this_process() -> Iterator[None]:
-    """FIB times by the GPU's clock inside."""
-    with mock.patch.object(default, "time_runnable", time_runnable):
-        yield
-
-
-def worker_main(*args) -> None:
-    """FIB's worker process, by the GPU's clock."""
-    with in_this_process():
-        persistent_runner._persistent_worker_main(*args)
-
-
-@contextmanager
-def in_fib() -> Iterator[None]:
-    """The reference, in this process, and solutions, in workers that start inside, are timed by the GPU's clock."""
-    with in_this_process(), mock.patch.object(persistent_runner, "_persistent_worker_main", worker_main):
-        yield

@@ -9,7 +9,6 @@ from flashinfer_bench.utils import env_snapshot
 
 from harness.core.arguments import check_cache
 from harness.core.errors import CannotRun
-from harness.judging import memory
 from harness.judging.calling import device_here
 from harness.operators.catalogue import FULL, GEOMETRIES, operator, small_like
 from harness.packing import eligibility, manifest, pack
@@ -51,9 +50,14 @@ class Device:
         return self.target != "cpu"
 
 
+def free_bytes() -> int:
+    """Memory that is free on the current CUDA device."""
+    return torch.cuda.mem_get_info()[0]
+
+
 def survey(modules: Iterable[str]) -> Device:
     """The current device of this machine. modules: to look for."""
-    free = memory.free() if torch.cuda.is_available() else 0
+    free = free_bytes() if torch.cuda.is_available() else 0
     installed = frozenset(filter(eligibility.is_installed, modules))
     return Device(env_snapshot(device_here()).hardware, eligibility.here(), free, installed)
 

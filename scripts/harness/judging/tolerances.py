@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 import torch
 from flashinfer_bench import BenchmarkConfig
-from flashinfer_bench.bench.utils import compute_error_stats
+
+from harness.judging.fib import compute_error_stats
 
 
 @dataclass(frozen=True)

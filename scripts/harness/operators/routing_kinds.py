@@ -1,21 +1,24 @@
-"""Routings of the FP8 layer for token counts that nobody tuned for, by kind.
+"""Workloads of the FP8 layer at any token count, for what no recorded workload has: `run --tokens`, `profile`.
 
-real: as the workloads. uniform: no expert is more popular than another. one: every token picks the same experts, of
-which one is local where the layer has several ranks. none: no token picks a local expert.
+skewed: routing as the recorded workloads have it. uniform: no expert is more popular than another. one-expert: every
+token picks the same experts, of which one is local where the layer has several ranks.
 """
 
 from collections.abc import Callable
 
 import numpy as np
+import safetensors.torch
 import torch
+from flashinfer_bench import Workload
 
+from harness.core import paths
+from harness.core.atomic_file import write_atomically
+from harness.core.errors import CannotRun
 from harness.operators import routing_model
-from harness.operators.catalogue import FP8_MOE, GEOMETRIES, RENORM, ROUTED
-from harness.operators.moe_fp8_block_scale import PUBLIC
+from harness.operators.case import uuid_of
+from harness.operators.catalogue import FP8_MOE, GEOMETRIES, RENORM, ROUTED, definition_name, operator
+from harness.operators.moe_fp8_block_scale import MoeCase
 from harness.operators.moe_fp8_block_scale_routed import ROUTER_INSIDE, after_router
-
-BETWEEN = [0, 2, 3, 4, 8, 24, 100, 128, 200, 256, 400, 512, 700, 1024, 1500, 2048, 3000, 4096, 6000, 8192, 16384, 32768]
-TOKENS = sorted({*BETWEEN, *(seq_len for _, seq_len, _ in PUBLIC["full"])})
 
 # Eight of 256 experts in four of eight groups, of which 101 alone is local to the rank that starts at 96. With
 # everybody else far below, no noise can open another group or let another expert in.
@@ -36,33 +39,23 @@ def same_experts(geometry: str) -> dict[int, float]:
     return {expert: 9.0 if expert in few else -9.0 for expert in range(of["num_experts"])}
 
 
-def none_local(geometry: str) -> dict[int, float]:
-    """Logits to add so that no token picks a local expert."""
-    first = offset_of(geometry)
-    return dict.fromkeys(range(first, first + GEOMETRIES[geometry]["num_local_experts"]), -9.0)
-
-
 # kind -> seed's first part, logits to add to a geometry's experts
 FIXED: dict[str, tuple[str, Callable[[str], dict[int, float]]]] = {
     "uniform": ("sweep/uniform", lambda geometry: {}),
-    "one": ("sweep/one", same_experts),
-    "none": ("sweep/none", none_local),
+    "one-expert": ("sweep/one", same_experts),
 }
-KINDS = ("real", *FIXED)
+KINDS = ("skewed", *FIXED)
 
 
 def kinds_of(geometry: str) -> list[str]:
-    """Those that a geometry can have: a rank with every expert is never without one; [] if it is no FP8 MoE layer."""
-    if geometry not in (*FP8_MOE, *ROUTED):
-        return []
-    of = GEOMETRIES[geometry]
-    return [kind for kind in KINDS if kind != "none" or of["num_local_experts"] < of["num_experts"]]
+    """Those that a geometry can have: all, or [] if it is no FP8 MoE layer."""
+    return [*KINDS] if geometry in (*FP8_MOE, *ROUTED) else []
 
 
 def draw(kind: str, num_tokens: int, geometry: str) -> tuple[np.ndarray, np.ndarray | None]:
-    """Logits [T, num_experts] float32 and bias [num_experts] float32, or None with renorm routing."""
+    """Logits [T, num_experts] and bias [num_experts], float32, or None with renorm routing; the same ones each time."""
     of, biased = GEOMETRIES[geometry], geometry not in RENORM
-    if kind == "real":
+    if kind not in FIXED:
         return routing_model.draw_typical(f"sweep/{num_tokens}", num_tokens, offset_of(geometry), of, biased)
     first, raised = FIXED[kind]
     return routing_model.draw(f"{first}/{num_tokens}", num_tokens, raised(geometry), 0, of, biased)
@@ -76,3 +69,14 @@ def tensors(kind: str, num_tokens: int, geometry: str) -> dict[str, torch.Tensor
     else:
         found = {"routing_logits": torch.from_numpy(logits), "routing_bias": torch.from_numpy(bias).bfloat16()}
     return after_router(found, geometry) if geometry in ROUTED else found
+
+
+def workload(kind: str, num_tokens: int, geometry: str) -> tuple[str, Workload]:
+    """(label, workload), whose routing is written below blob/. Raises CannotRun for a geometry without such kinds."""
+    if kind not in kinds_of(geometry):
+        raise CannotRun(f"--tokens: {geometry} has no routing to choose; it is for FP8 MoE layers")
+    name, label = definition_name(geometry), f"T={num_tokens} {kind}"
+    case = MoeCase(geometry, label, uuid_of(name, f"{kind}:{num_tokens}"), num_tokens, offset_of(geometry))
+    content = safetensors.torch.save(tensors(kind, num_tokens, geometry))
+    write_atomically(paths.ROOT / paths.blob_file(name, case.uuid), content)
+    return label, operator(geometry).record(case).workload

@@ -1,103 +1,134 @@
-"""What a run prints: a line for each solution on a workload as it is judged, and a table with one row per solution."""
+"""What a run prints: a line for each verdict as it comes, and at the end a table for each definition, a row a solution.
+
+The table is drawn from the traces' DataFrame, `results.table.of_traces`.
+"""
 
 from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import replace
-from statistics import fmean
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
-from flashinfer_bench import Evaluation, EvaluationStatus
+import pandas as pd
+from flashinfer_bench import Evaluation, Trace
+from rich.console import Console
 
-from harness.judging.run import Judged
+from harness.judging.judge import Outcome, has_passed
+from harness.judging.plan import Part, Plan
 from harness.judging.tolerances import TOLERANCES
+from harness.report.progress import progress
 from harness.report.table import Cell, Table, decimal
-from harness.results.summary import is_level
+from harness.results.table import LEVEL, of_traces
 
-PASSED = EvaluationStatus.PASSED
-INFINITY = float("inf")
 LOST = "what ran it failed twice"
 
 
-def extra(evaluation: Evaluation) -> dict:
-    """What FIB records of correctness beside the errors."""
-    return (evaluation.correctness and evaluation.correctness.extra) or {}
+@contextmanager
+def shown(plan: Plan, place: str, console: Console) -> Iterator[Callable[[Outcome], None]]:
+    """A function that shows an outcome; the tables come when the context ends, after Ctrl-C, too.
+
+    place: what the run is on, beside the device.
+    """
+    outcomes, before, total, done = [], {}, plan.verdicts, 0
+
+    def show(outcome: Outcome) -> None:
+        nonlocal done
+        outcomes.append(outcome)
+        for text in lines(outcome, plan.device.on_gpu, before):
+            done += not text.startswith(" ")
+            console.print(text if text.startswith(" ") else f"[{done}/{total}] {text}", soft_wrap=True)
+        for name, verdict in outcome.verdicts.items() if plan.verbose else ():
+            if verdict.log:
+                console.print(f"the log of {name}:\n{verdict.log}", soft_wrap=True)
+        advance(done, place or outcome.cell.label)
+
+    for line in plan.refused:
+        console.print(line, soft_wrap=True)
+    try:
+        with progress(console, total) as advance:
+            advance(0, place)
+            yield show
+    finally:
+        for part in plan.parts.values():
+            for table in tables(plan, part, [each for each in outcomes if each.cell.geometry == part.geometry]):
+                console.print(table.terminal())
 
 
-def matched(evaluation: Evaluation) -> dict[str, float]:
-    """Matched ratio by tolerance where all were computed, else FIB's one, named "matched"; {} where it is unknown."""
-    found = extra(evaluation)
-    known = {name: found[f"matched_ratio_{name}"] for name in TOLERANCES if f"matched_ratio_{name}" in found}
-    return known or ({"matched": found["matched_ratio"]} if "matched_ratio" in found else {})
+def saved(plan: Plan, console: Console) -> None:
+    """Where the traces are, after a run that kept them."""
+    for path in dict.fromkeys(part.path for part in plan.parts.values() if part.path):
+        console.print(f"saved in {path}", soft_wrap=True)
 
 
-def lines(judged: Judged, timed: bool, before: dict[str, list[str]]) -> Iterator[str]:
+def lines(outcome: Outcome, timed: bool, before: dict[str, tuple[str, ...]]) -> Iterator[str]:
     """For each solution: status, ms and speed-up if it was timed and passed, the share that matched; why it failed.
 
     before: the reasons last shown for each solution, which are not repeated; it is updated.
     """
-    if judged.error:
-        yield f"{judged.label}  {judged.error}"
-    for name, why in judged.lost.items():
-        yield f"{judged.label}  {name}  NOT JUDGED: {LOST}"
+    label = outcome.cell.label
+    for name in outcome.cell.names if outcome.error else ():
+        yield f"{label}  {name}  NOT JUDGED: {outcome.error}"
+    for name, why in outcome.lost.items():
+        yield f"{label}  {name}  NOT JUDGED: {LOST}"
         yield from (f"    {line}" for line in why.strip().splitlines())
-    for name, trace in judged.traces.items():
-        evaluation = trace.evaluation
-        parts = [judged.label, name, evaluation.status.value]
-        if timed and evaluation.status == PASSED:
+    for name, verdict in outcome.verdicts.items():
+        evaluation = verdict.trace.evaluation
+        parts = [label, name, evaluation.status.value]
+        if timed and has_passed(verdict.trace):
             speed = evaluation.performance
             parts.append(f"{speed.latency_ms:8.4f} ms  {speed.speedup_factor:7.1f}x")
-        if "matched_ratio" in extra(evaluation):
-            parts.append(f"matched {extra(evaluation)['matched_ratio']:.4f}")
-        reasons = judged.reasons.get(name, [])
-        repeated, before[name] = reasons and reasons == before.get(name), reasons or before.get(name, [])
+        if (share := matched(evaluation)) is not None:
+            parts.append(f"matched {share:.4f}")
+        repeated = verdict.reasons and verdict.reasons == before.get(name)
+        before[name] = verdict.reasons or before.get(name, ())
         yield "  ".join([*parts, *(["as before"] if repeated else [])])
-        yield from () if repeated else (f"    {reason}" for reason in reasons)
+        yield from () if repeated else (f"    {reason}" for reason in verdict.reasons)
 
 
-def by_hardware(judged: list[Judged]) -> dict[str, list[Judged]]:
-    """The workloads by the devices that they were measured on, "" where that is one: no table mixes two."""
-    devices = sorted({trace.evaluation.environment.hardware for w in judged for trace in w.traces.values()})
-    if len(devices) < 2:
-        return {"": judged} if judged else {}
-
-    def part(w: Judged, device: str) -> dict:
-        return {name: t for name, t in w.traces.items() if t.evaluation.environment.hardware == device}
-
-    return {device: [replace(w, traces=part(w, device)) for w in judged if part(w, device)] for device in devices}
+def matched(evaluation: Evaluation) -> float | None:
+    """The share within the run's tolerance, where FIB's judgement has it."""
+    extra = evaluation.correctness and evaluation.correctness.extra
+    return (extra or {}).get("matched_ratio")
 
 
-def latency(evaluation: Evaluation | None) -> float:
-    """ms; infinity for what did not pass."""
-    return evaluation.performance.latency_ms if evaluation and evaluation.status == PASSED else INFINITY
+def tables(plan: Plan, part: Part, outcomes: list[Outcome]) -> Iterator[Table]:
+    """One for each kind of device that the traces are from: no table mixes two, or Ray's H100 would be several."""
+    by_device: dict[str, list[Trace]] = defaultdict(list)
+    for trace in (*part.kept, *(trace for outcome in outcomes for trace in outcome.traces)):
+        by_device[trace.evaluation.environment.hardware].append(trace)
+    if not by_device and outcomes:
+        by_device[plan.device.hardware] = []
+    for hardware, traces in by_device.items():
+        yield table(plan, part, hardware, traces, outcomes)
 
 
-def table(judged: list[Judged], names: list[str], skipped: list[str], timed: bool) -> Table:
-    """One row per solution that was run, skipped below it. Means are arithmetic, over the workloads that passed."""
-    found = {name: [w.traces[name].evaluation if name in w.traces else None for w in judged] for name in names}
-    settings = list(dict.fromkeys(setting for evs in found.values() for e in evs if e for setting in matched(e)))
-    best = [min(map(latency, evaluations)) for evaluations in zip(*found.values(), strict=True)]
-    rows, notes = [], [f"REFERENCE FAILED on {w.label}: {w.error}" for w in judged if w.error]
-    notes += [f"NOT JUDGED: {name} on {w.label}: {LOST}" for w in judged for name in w.lost]
-    for name, evaluations in found.items():
-        good = [e for e in evaluations if e and e.status == PASSED]
-        asked = sum(w.error is not None or name in w.traces or name in w.lost for w in judged)  # the rest: cut short
-        row = [name, Cell(f"{len(good)}/{asked}", "good" if len(good) == asked else "failed")]
+def table(plan: Plan, part: Part, hardware: str, traces: list[Trace], outcomes: list[Outcome]) -> Table:
+    """One row a solution, what was skipped below it; means are arithmetic, over the workloads that passed."""
+    names = {packed.name: name for name, packed in part.solutions.items()}
+    cells = of_traces(traces)
+    if len(cells):
+        cells = cells.assign(solution=[names.get(trace.solution, trace.solution) for trace in traces])
+        level = cells.ms <= LEVEL * cells.groupby("uuid").ms.transform("min")
+        cells = cells.assign(level=level & cells.passed, ms=cells.ms.where(cells.passed))
+    timed = plan.device.on_gpu
+    known = [name for name in TOLERANCES if len(cells) and cells[f"matched_{name}"].notna().any()]
+    failed = {(each.cell.label, name): each.error for each in outcomes if each.error for name in each.cell.names}
+    failed |= {(each.cell.label, name): LOST for each in outcomes for name in each.lost}
+    rows, labels = [], {each.cell.workload.uuid: each.cell.label for each in outcomes}
+    notes = [f"NOT JUDGED: {name} on {label}: {why}" for (label, name), why in failed.items()]
+    for name in part.solutions:
+        own = cells[cells.solution == name] if len(cells) else pd.DataFrame(columns=["passed"])
+        asked, passed = len(own) + sum(name == other for _, other in failed), int(own.passed.sum())
+        row = [name, Cell(f"{passed}/{asked}", "good" if passed == asked else "failed")]
         if timed:
-            row.append(decimal(fmean(e.performance.latency_ms for e in good) if good else None, 4))
-            row.append(decimal(fmean(e.performance.speedup_factor for e in good) if good else None, 1, "x"))
-            level = (
-                is_level(latency(e), least) for e, least in zip(evaluations, best, strict=True) if least < INFINITY
-            )
-            row.append(sum(level))
-        for setting in settings:
-            known = [matched(e)[setting] for e in evaluations if e and setting in matched(e)]
-            row.append(decimal(min(known, default=None), 4))
-        rows.append(row)
-        failed = defaultdict(list)
-        for w, e in zip(judged, evaluations, strict=True):
-            if e and e.status != PASSED:
-                failed[e.status.value].append(w.label)
-        notes += [f"{name}: {status} on {', '.join(labels)}" for status, labels in failed.items()]
+            ms, speedup, level = (own[of] if len(own) else pd.Series(dtype=float) for of in ("ms", "speedup", "level"))
+            row += [decimal(ms.mean(), 4), decimal(speedup[ms.notna()].mean(), 1, "x"), int(level.sum())]
+        rows.append(row + [decimal(own[f"matched_{each}"].min() if len(own) else None, 4) for each in known])
+        for status, wrong in own[~own.passed.astype(bool)].groupby("status") if len(own) else ():
+            where = ", ".join(labels.get(each.uuid, f"T={each.tokens}") for each in wrong.itertuples())
+            notes.append(f"{name}: {status} on {where}")
     times = ["mean ms", "speed-up", "fastest"] if timed else []
-    captions = ["means over what passed; fastest, or within 3% of it: on how many workloads"] if timed else []
-    captions += [f"{', '.join(settings)}: the lowest share of elements within the tolerance"] if settings else []
-    return Table(["solution", "passed", *times, *settings], [rows], notes=[*captions, *notes, *skipped])
+    captions = ["fastest: on how many workloads it is, or within 3% of it"] if timed else []
+    captions += [f"{', '.join(known)}: the lowest share of elements within that tolerance"] if known else []
+    clock = ", by the GPU's clock" if plan.clock == "gpu" else ""
+    title = f"{part.definition}\n{hardware}, {plan.tolerance}{clock}"
+    caption = "; ".join(captions)
+    return Table(["solution", "passed", *times, *known], [rows], title, caption=caption, notes=[*notes, *part.skipped])

@@ -1,25 +1,40 @@
-"""What a run that is resumed need not do again."""
+"""What is in the files that a plan's traces go to, and what a run that is resumed need not do again."""
 
-from pathlib import Path
+from dataclasses import replace
 
-from flashinfer_bench import Solution, Trace
+from flashinfer_bench import Trace
 
+from harness.core.errors import UserError
 from harness.core.provenance import of_trace
+from harness.judging.plan import Part, Plan
 from harness.results import staleness, trace_files
 
 
-def current(
-    path: Path, solutions: dict[str, Solution], hardware: str, tolerance: str, protocol: str
-) -> dict[str, dict[str, Trace]]:
-    """A workload's uuid -> solution -> its trace in the file, if it is of the source as it is now and these conditions.
+def checked(plan: Plan, resume: bool) -> Plan:
+    """The plan, or with resume what of it is left. Raises UserError for a file of something else, before anything runs.
+
+    Whatever else the files hold stays there.
+    """
+    parts = {}
+    for geometry, part in plan.parts.items():
+        try:
+            there = trace_files.load(part.path) if part.path else []
+        except ValueError as error:
+            raise UserError(f"{part.path}: has lines that are no traces; fix it, or choose another --output") from error
+        parts[geometry] = part.without(current(plan, part, there)) if resume else part
+    return replace(plan, parts=parts)
+
+
+def current(plan: Plan, part: Part, traces: list[Trace]) -> dict[tuple[str, str], Trace]:
+    """(workload's uuid, solution) -> its trace, if it is of the source as it is now and of the plan's conditions.
 
     What was wrong is there as well: it would be wrong again.
     """
-    names = {packed.name: name for name, packed in solutions.items()}
-    found = {}
-    for trace in trace_files.load(path):
+    names = {packed.name: name for name, packed in part.solutions.items()}
+    found, wanted = {}, (plan.device.hardware, str(plan.tolerance), plan.protocol)
+    for trace in traces:
         by, name = of_trace(trace), names.get(trace.solution)
-        alike = (by.hardware, by.tolerance, by.protocol) == (hardware, tolerance, protocol)
-        if name and alike and staleness.judge(by, [solutions[name].hash()]) == "current":
-            found.setdefault(trace.workload.uuid, {})[name] = trace
+        alike = (by.hardware, by.tolerance, by.protocol) == wanted and trace.definition == part.definition
+        if name and alike and staleness.judge(by, [part.solutions[name].hash()]) == "current":
+            found[trace.workload.uuid, name] = trace
     return found
