@@ -9,7 +9,7 @@ from operator import itemgetter
 from pathlib import Path
 
 from filelock import FileLock
-from flashinfer_bench import Trace
+from flashinfer_bench import Trace, Workload
 from flashinfer_bench.data import load_jsonl_file
 from flashinfer_bench.env import get_fib_cache_path
 from pydantic import ValidationError
@@ -89,9 +89,18 @@ def read(given: list[Path]) -> tuple[list[Recorded], list[str]]:
     return found, warnings
 
 
+def recorded_workloads(definition: str, root: Path) -> list[Workload]:
+    """A data set's workloads of a definition; [] where it keeps none or they cannot be read."""
+    files = sorted((root / "workloads").rglob(f"{definition}.jsonl"))
+    try:
+        return [trace.workload for file in files for trace in load_jsonl_file(Trace, file)]
+    except ValueError:
+        return []  # those in the traces are enough for a comparison
+
+
 def load(path: Path) -> list[Trace]:
-    """Traces in path, in its order; [] without a file. Raises ValueError for a broken line."""
-    return load_jsonl_file(Trace, path) if path.exists() else []
+    """Traces in path, in its order; [] without a file and of a pipe or device. Raises ValueError for a broken line."""
+    return load_jsonl_file(Trace, path) if path.is_file() else []
 
 
 def merge(path: Path, traces: list[Trace]) -> None:
