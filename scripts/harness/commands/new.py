@@ -14,8 +14,7 @@ from harness.core import paths
 from harness.core.atomic_file import write_atomically
 from harness.core.errors import UserError
 from harness.core.names import unknown
-from harness.operators.arguments import add_definitions
-from harness.operators.catalogue import FP8_MOE, small_like
+from harness.operators.catalogue import FP8_MOE, add_definitions, small_like
 from harness.packing.manifest import MANIFEST, NOT_SOLUTIONS, solution_names
 
 TEMPLATES = Path(__file__).with_name("new_solution")  # a folder for each of STARTS

@@ -10,7 +10,7 @@ docs/engines.md.
 import argparse
 
 from harness.core.arguments import Names, output_folder
-from harness.operators.arguments import add_definitions
+from harness.operators.catalogue import add_definitions
 from harness.packing import build_ahead, pack
 
 

@@ -15,7 +15,7 @@ from typing import get_args
 from rich.console import Console
 
 from harness.core.arguments import output_folder
-from harness.operators.arguments import add_definition
+from harness.operators.catalogue import add_definition
 from harness.packing import manifest
 from harness.submission.evaluation_machine import HARDWARE
 from harness.submission.prepare import prepare

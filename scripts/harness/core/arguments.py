@@ -2,10 +2,12 @@
 
 import argparse
 import os
+import sys
 import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from harness.core.atomic_file import open_special
 from harness.core.errors import CannotRun, UserError
 from harness.core.names import unknown
 
@@ -25,6 +27,8 @@ class Names(argparse.Action):
 
     def __call__(self, parser, namespace, values, option_string=None):
         names = [name for text in values for name in text.split(",") if name]
+        if values and not names:
+            raise argparse.ArgumentError(self, f"got {' '.join(values)!r}, want a name")
         for name in names:
             if self.known is not None and name not in self.known:
                 raise argparse.ArgumentError(self, unknown("value", name, self.known))
@@ -53,7 +57,12 @@ def fault_of(folder: Path) -> str | None:
 
 
 def writable(path: Path) -> Path:
-    """The path, if a file can be written there: an existing one, a new one, or a device. Raises UserError."""
+    """The path, if a file can be written there: an existing one, a new one, a device or a pipe that is read.
+
+    A pipe stays open until the process ends, so that its reader waits for what is to come. Raises UserError.
+    """
+    if path.is_fifo():
+        open_special(path)
     fault = "it is a folder" if path.is_dir() else fault_of(path.parent)
     if path.is_file() and not os.access(path, os.W_OK):
         fault = "it is protected"
@@ -82,10 +91,19 @@ def output(text: str) -> Path:
     return output_folder(text) if Path(text).is_dir() else output_file(text)
 
 
-def check_cache() -> None:
-    """Raise CannotRun where FlashInfer-Bench cannot write in its cache, which every build needs."""
+def check_cache(compiles: bool = False) -> None:
+    """Raise CannotRun where FlashInfer-Bench cannot write in its cache, and where ninja could not build a kernel.
+
+    compiles: kernels are built without a CUDA device, too.
+    """
+    import torch
     from flashinfer_bench.env import get_fib_cache_path
 
     if fault := fault_of(get_fib_cache_path()):
         wanted = "set FIB_CACHE_PATH to a folder that can be written in"
         raise CannotRun(f"FIB_CACHE_PATH: nothing can be written in {get_fib_cache_path()}: {fault}; {wanted}")
+    libraries = Path(os.environ.get("TVM_FFI_CACHE_DIR", "~/.cache/tvm-ffi")).expanduser()
+    built = {"FIB_CACHE_PATH": get_fib_cache_path(), "TVM_FFI_CACHE_DIR": libraries, "VIRTUAL_ENV": Path(sys.prefix)}
+    for variable, path in built.items() if compiles or torch.cuda.is_available() else ():
+        if " " in str(path.absolute()):  # tvm_ffi and torch write it into build.ninja as it is
+            raise CannotRun(f"{variable}: got {str(path)!r}, want a path without spaces: ninja builds kernels there")

@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from harness.core.atomic_file import write_atomically
+from harness.core.atomic_file import append, write_atomically
 from harness.core.errors import UserError
 
 
@@ -31,7 +31,7 @@ def first_fault(error: ValidationError, whole: str) -> str:
 
 def read_json(path: Path, model: type[Model]) -> Model:
     """The file's only object. Raises UserError that names the file and its first fault."""
-    return _parse(path.read_text(), model, path.name, "file")
+    return _parse(path.read_text(encoding="utf-8"), model, path.name, "file")
 
 
 def read_jsonl(path: Path, *models: type[BaseModel]) -> list[BaseModel]:
@@ -40,7 +40,7 @@ def read_jsonl(path: Path, *models: type[BaseModel]) -> list[BaseModel]:
     Half a last line, of a process that was killed, is left out. Raises UserError that names the file, the line and its
     first fault.
     """
-    lines = path.read_text().rpartition("\n")[0].splitlines()
+    lines = path.read_text(encoding="utf-8").rpartition("\n")[0].splitlines()
     found = []
     for at, line in enumerate(lines):
         found.append(_parse(line, models[min(at, len(models) - 1)], f"{path.name}:{at + 1}", "line"))
@@ -61,12 +61,7 @@ def add_line(path: Path | None, line: BaseModel, first: bool) -> None:
     """Append a line at once to a file as `read_jsonl` reads; the first overwrites it. Does nothing without a path."""
     if path is None:
         return
-    text = line.model_dump_json(exclude_none=True) + "\n"
-    if first:
-        write_atomically(path, text)
-        return
-    with path.open("a") as file:
-        file.write(text)
+    (write_atomically if first else append)(path, line.model_dump_json(exclude_none=True) + "\n")
 
 
 def _parse(text: str, model: type[Model], place: str, whole: str) -> Model:

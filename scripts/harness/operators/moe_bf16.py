@@ -12,8 +12,7 @@ from flashinfer_bench import Trace, Workload
 
 from definitions import moe_bf16 as definitions
 from definitions.moe_bf16 import GEOMETRIES
-from harness.operators import exact_random
-from harness.operators.case import Case, trace, uuid_of
+from harness.operators.case import Case, normal, sigmoid, trace, uuid_of
 from harness.operators.roofline import BF16_FLOPS_PER_SECOND, Bound, Counts
 
 SMALL = definitions.SMALL
@@ -46,11 +45,11 @@ def cases(geometry: str) -> list[RoutedCase]:
 def tensors(case: RoutedCase) -> dict[str, torch.Tensor]:
     """Expert ids [T, top_k] int32, best first, and their weights [T, top_k] float32, which sum to one."""
     num_experts, top_k = (GEOMETRIES[case.geometry][size] for size in ("num_experts", "top_k"))
-    popularity = case.popularity * exact_random.normal(f"{case.uuid}/popularity", (num_experts,))
-    scores = popularity + exact_random.normal(f"{case.uuid}/noise", (case.seq_len, num_experts))
+    popularity = case.popularity * normal(f"{case.uuid}/popularity", (num_experts,))
+    scores = popularity + normal(f"{case.uuid}/noise", (case.seq_len, num_experts))
     ids = np.argsort(-scores, axis=1, kind="stable")[:, :top_k]
     chosen = np.take_along_axis(scores, ids, axis=1)
-    p = exact_random.sigmoid(np.maximum(chosen - chosen[:, :1], -16))
+    p = sigmoid(np.maximum(chosen - chosen[:, :1], -16))
     power = p / (1 - p)  # e^x of the scores, from exactly rounded operations
     total = np.zeros((case.seq_len, 1))
     for k in range(top_k):  # numpy's own sum may add in another order elsewhere

@@ -10,8 +10,8 @@ from flashinfer_bench import Trace, Workload
 
 from definitions import moe_fp8_block_scale as definitions
 from definitions.moe_fp8_block_scale import BLOCK
-from harness.operators import exact_random, routing_model
-from harness.operators.case import Case, trace, uuid_of
+from harness.operators import routing_model
+from harness.operators.case import Case, integers, trace, uuid_of
 from harness.operators.roofline import Bound, Counts
 
 GEOMETRIES = definitions.GEOMETRIES
@@ -123,8 +123,8 @@ def stored_scales(case: MoeCase, of: dict) -> dict[str, torch.Tensor]:
     scales = {}
     for name, shape in zip(SCALE_NAMES, shapes, strict=True):
         seed, count = f"{case.uuid}/{name}", math.prod(shape)
-        size = exact_random.integers(f"{seed}/size", count, 513) - 256
-        zero = exact_random.integers(f"{seed}/zero", count, 5) == 0
+        size = integers(f"{seed}/size", count, 513) - 256
+        zero = integers(f"{seed}/zero", count, 5) == 0
         scales[name] = torch.from_numpy(np.where(zero, 0, size / 8).astype(np.float32).reshape(shape))
     if case.seq_len > 1:
         scales["hidden_states_scale"][:, 0] = 0

@@ -8,8 +8,7 @@ from flashinfer_bench import Trace, Workload
 
 from definitions import mxfp8_linear as definitions
 from definitions.mxfp8_linear import GEOMETRIES, GROUP
-from harness.operators import exact_random
-from harness.operators.case import Case, trace, uuid_of
+from harness.operators.case import Case, integers, trace, uuid_of
 from harness.operators.roofline import Bound, Counts
 
 SMALL = definitions.SMALL
@@ -47,21 +46,21 @@ def harsh_x(case: LinearCase) -> np.ndarray:
     A fifth of the groups are zeros; in every seventh group the largest saturates.
     """
     groups = case.seq_len * GEOMETRIES[case.geometry]["k"] // GROUP
-    top = exact_random.integers(f"{case.uuid}/top", groups, 131)[:, None]
-    below = exact_random.integers(f"{case.uuid}/below", groups * GROUP, 13).reshape(groups, GROUP)
-    low_bits = exact_random.integers(f"{case.uuid}/bits", groups * GROUP, 256).reshape(groups, GROUP)
+    top = integers(f"{case.uuid}/top", groups, 131)[:, None]
+    below = integers(f"{case.uuid}/below", groups * GROUP, 13).reshape(groups, GROUP)
+    low_bits = integers(f"{case.uuid}/bits", groups * GROUP, 256).reshape(groups, GROUP)
     sign, mantissa = low_bits >> 7, low_bits & 127
     below[:, 0] = 0
     mantissa[::7, 0] = 127
     bits = sign << 15 | np.maximum(top - below, 0) << 7 | mantissa
-    bits[exact_random.integers(f"{case.uuid}/zero", groups, 5) == 0] = 0
+    bits[integers(f"{case.uuid}/zero", groups, 5) == 0] = 0
     return bits.astype(np.uint16).reshape(case.seq_len, -1)
 
 
 def tensors(case: LinearCase) -> dict[str, torch.Tensor]:
     low, high = HARSH if case.kind == "harsh" else TYPICAL
     n, groups = GEOMETRIES[case.geometry]["n"], GEOMETRIES[case.geometry]["k"] // GROUP
-    scale = low + exact_random.integers(f"{case.uuid}/weight_scale", n * groups, high - low).reshape(n, groups)
+    scale = low + integers(f"{case.uuid}/weight_scale", n * groups, high - low).reshape(n, groups)
     found = {"weight_scale": torch.from_numpy(scale.astype(np.uint8)).view(torch.int8)}
     if case.kind == "harsh":
         found["x"] = torch.from_numpy(harsh_x(case)).view(torch.bfloat16)

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from definitions.moe_fp8_block_scale import GEOMETRIES
-from harness.operators import exact_random
+from harness.operators.case import normal, sigmoid
 from harness.operators.roofline import Counts
 
 Sizes = dict[str, int]
@@ -50,7 +50,7 @@ def margin(logits: np.ndarray, bias: np.ndarray | None, of: Sizes = FIRST) -> np
 def selection_scores(logits: np.ndarray, bias: np.ndarray | None) -> np.ndarray:
     """What experts are chosen by, float64 [T, num_experts]."""
     logits = logits.astype(np.float64)
-    return logits if bias is None else exact_random.sigmoid(logits) + bias.astype(np.float64)
+    return logits if bias is None else sigmoid(logits) + bias.astype(np.float64)
 
 
 def group_scores(scores: np.ndarray, of: Sizes) -> np.ndarray:
@@ -87,10 +87,10 @@ def route(
     ids = np.argsort(-scores, axis=1, kind="stable")[:, : of["top_k"]]
     values = np.take_along_axis(logits.astype(np.float64), ids, axis=1)
     if bias is None:
-        half = exact_random.sigmoid(values - values[:, :1])
+        half = sigmoid(values - values[:, :1])
         weights, scaling_factor = half / (1 - half), 1  # exp of the difference
     else:
-        weights = exact_random.sigmoid(values)
+        weights = sigmoid(values)
     total = sum(weights[:, slot] for slot in range(of["top_k"]))
     return ids.astype(np.int32), (weights / total[:, None] * scaling_factor).astype(np.float32)
 
@@ -103,7 +103,7 @@ def experts(
     biased=False: the bias is None. What it would leave of an expert's popularity is all that there is then: training
     balances such routers by its loss.
     """
-    popular, wobble = (exact_random.normal(f"{seed}/{what}", (of["num_experts"],)) for what in ("popularity", "bias"))
+    popular, wobble = (normal(f"{seed}/{what}", (of["num_experts"],)) for what in ("popularity", "bias"))
     if not biased:
         return spread * (1 - BALANCE) * POPULARITY * popular + spread * 0.02 / SLOPE * wobble, None
     popularity = spread * POPULARITY * popular
@@ -127,7 +127,7 @@ def draw(
     unclear = np.arange(num_tokens)
     attempt = 0
     while len(unclear):
-        noise = exact_random.normal(f"{seed}/noise/{attempt}", (len(unclear), of["num_experts"]))
+        noise = normal(f"{seed}/noise/{attempt}", (len(unclear), of["num_experts"]))
         drawn = (noise + offset).astype(np.float32)
         if bias is None:
             drawn = torch.from_numpy(drawn).bfloat16().float().numpy()

@@ -1,4 +1,4 @@
-"""Workload records and tensor files of a definition, from its cases."""
+"""The workloads of a definition: read, named, written. A line that a user has added to the file is kept and served."""
 
 import csv
 import hashlib
@@ -9,12 +9,13 @@ from pathlib import Path
 import safetensors.torch
 import torch
 from flashinfer_bench import Trace, Workload
-from flashinfer_bench.data import load_jsonl_file
+from pydantic import ValidationError
 
 from harness.core import paths
 from harness.core.atomic_file import write_atomically
 from harness.core.errors import CannotRun, UserError
 from harness.core.names import unknown
+from harness.core.schema import first_fault
 from harness.operators.case import Case, stored_tensors
 from harness.operators.catalogue import BY_NAME, definition_name, operator
 from harness.operators.roofline import Bound, Counts
@@ -22,36 +23,72 @@ from harness.operators.roofline import Bound, Counts
 
 @cache
 def cases_by_uuid(geometry: str) -> dict[str, Case]:
-    """The workloads of a geometry in the order in which they are run."""
+    """The workloads that this repository makes for a geometry, in the order in which they are run."""
     return {case.uuid: case for case in operator(geometry).cases(geometry)}
 
 
-def named(text: str, geometry: str, others: str = "") -> list[Case]:
-    """The cases that a user names: by a token count, which several may have, a uuid, a case's name or its label.
+def label(workload: Workload, geometry: str) -> str:
+    """For a line of progress or a table: 'T=7', and the case's name before it, or the uuid of a user's workload."""
+    case = cases_by_uuid(geometry).get(workload.uuid)
+    return case.label if case else f"{workload.uuid} T={workload.axes['seq_len']}"
+
+
+def named(text: str, geometry: str, others: str = "") -> list[Workload]:
+    """The workloads that a user names: by a token count, which several may have, a uuid, a case's name or its label.
 
     others: what else may be named where this is called, for the message. Raises UserError where there is none.
     """
-    cases = cases_by_uuid(geometry).values()
-    found = [c for c in cases if text in (f"{c.seq_len}", f"T={c.seq_len}", c.uuid, c.name, c.label)]
+    cases, known = cases_by_uuid(geometry), recorded(geometry)
+    names = {w.uuid: cases[w.uuid].name if w.uuid in cases else w.uuid for w in known}
+
+    def spellings(w: Workload) -> tuple[str, ...]:
+        tokens = w.axes["seq_len"]
+        return f"{tokens}", f"T={tokens}", w.uuid, names[w.uuid], label(w, geometry)
+
+    found = [workload for workload in known if text in spellings(workload)]
     if not found:
-        lengths = ", ".join(map(str, sorted({case.seq_len for case in cases})))
-        names = [case.name for case in cases]
+        lengths = ", ".join(map(str, sorted({w.axes["seq_len"] for w in known})))
         listed = f"T = {lengths}; their uuids and names{others}"
-        raise UserError(unknown("workload", text, names, listed))
+        raise UserError(unknown("workload", text, list(names.values()), listed))
     return found
 
 
 def written(path: Path, geometry: str) -> Path:
     """Raises UserError where a geometry's file is not there."""
     if not path.exists():
-        raise UserError(f"{geometry}: its workloads are not written: run `moebench workloads {geometry}`")
+        raise UserError(f"{geometry}: its workloads are not written: run `moebench data {geometry} --write`")
     return path
+
+
+def recorded(geometry: str, root: Path = paths.ROOT) -> list[Workload]:
+    """The workloads in a geometry's file, in the order in which they are run: this repository's and the user's own.
+
+    Raises UserError for a missing file and a line that is no workload of the definition.
+    """
+    path = written(paths.workload_file(definition_name(geometry), root), geometry)
+    return [workload for workload, _ in read_lines(path, definition_name(geometry))]
+
+
+def read_lines(path: Path, definition: str) -> list[tuple[Workload, str]]:
+    """Each workload with its line. Raises UserError that names the file and the line of what is no workload."""
+    found = []
+    for at, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            trace = Trace.model_validate_json(line)
+        except ValidationError as error:
+            raise UserError(f"{path.name}:{at}: not a FIB trace: {first_fault(error, 'line')}") from error
+        if trace.definition != definition or "seq_len" not in trace.workload.axes:
+            raise UserError(f"{path.name}:{at}: not a workload of {definition} with its seq_len")
+        found.append((trace.workload, line))
+    return found
 
 
 @cache
 def recorded_counts(geometry: str) -> dict[str, Counts]:
     """uuid -> counts of a workload of this repository, as `make` writes them: drawing its routing takes seconds."""
-    with written(paths.counts_file(definition_name(geometry)), geometry).open() as file:
+    with written(paths.counts_file(definition_name(geometry)), geometry).open(encoding="utf-8") as file:
         return {row.pop("uuid"): Counts(**{key: int(n) for key, n in row.items()}) for row in csv.DictReader(file)}
 
 
@@ -68,58 +105,60 @@ def bound_of(workload: Workload, stored: dict[str, torch.Tensor], geometry: str)
     return counts and family.bound(workload.axes["seq_len"], counts, geometry)
 
 
-def recorded_bound(definition: str, workload: Workload, root: Path | None) -> Bound | None:
-    """The bound of a workload of a data set, or None where its routing cannot be known.
+def recorded_bound(definition: str, workload: Workload, root: Path | None = None) -> Bound | None:
+    """The roofline bound of a workload of the data set at root, or None where its routing cannot be known.
 
-    This repository's counts are recorded, so no blob is needed; a trace file outside any data set is taken to
-    be of this repository's workloads. Another data set has a routing of its own, in its blobs.
+    This repository's counts are recorded, so no blob is needed; a trace file outside any data set (root: None) is taken
+    to be of this repository's workloads. All others have their routing in the stored tensors.
     """
     geometry = BY_NAME.get(definition)
     if geometry is None:
         return None
-    if root in (None, paths.ROOT):
-        return generated_bound(geometry, workload.uuid) if workload.uuid in cases_by_uuid(geometry) else None
-    return bound_of(workload, stored_tensors(workload, root), geometry)
-
-
-def recorded(geometry: str) -> list[Workload]:
-    """The workloads of a geometry as FIB reads them, in the order in which they are run; `make` writes them."""
-    traces = load_jsonl_file(Trace, written(paths.workload_file(definition_name(geometry)), geometry))
-    return [trace.workload for trace in traces]
+    if root in (None, paths.ROOT) and workload.uuid in cases_by_uuid(geometry):
+        return generated_bound(geometry, workload.uuid)
+    try:
+        return bound_of(workload, stored_tensors(workload, root or paths.ROOT), geometry)
+    except (ValueError, safetensors.SafetensorError):  # somebody else's tensors; FIB says what is wrong with them
+        return None
 
 
 def make(geometry: str, root: Path = paths.ROOT) -> tuple[int, int]:
     """Write the workloads of a geometry and their counts below root; return (blobs written, blobs found good).
 
-    Raises CannotRun when a generated blob differs from its recorded checksum.
+    Lines of the workload file that are not of this repository's making stay, behind those that are. Raises CannotRun
+    when a generated blob differs from its recorded checksum, UserError as `recorded`.
     """
-    family, definition, cases = operator(geometry), definition_name(geometry), cases_by_uuid(geometry).values()
-    checksum_file = paths.checksum_file(definition, root)
-    lines = checksum_file.read_text().splitlines() if checksum_file.exists() else []
-    recorded = {name: digest for digest, name in (line.split() for line in lines)}
-    checksums, written = {}, 0
-    for case in cases:
+    family, definition, cases = operator(geometry), definition_name(geometry), cases_by_uuid(geometry)
+    workload_file, checksum_file = paths.workload_file(definition, root), paths.checksum_file(definition, root)
+    sums = checksum_file.read_text(encoding="utf-8").splitlines() if checksum_file.exists() else []
+    known = {name: digest for digest, name in (line.split() for line in sums)}
+    kept = []
+    for workload, line in read_lines(workload_file, definition) if workload_file.exists() else []:
+        if workload.uuid not in cases and paths.blob_file(definition, workload.uuid) not in known:  # made by no case
+            kept.append(line)
+    checksums, blobs_written = {}, 0
+    for case in cases.values():
         name = paths.blob_file(definition, case.uuid)
         path = root / name
-        if path.exists() and hashlib.sha256(path.read_bytes()).hexdigest() == recorded.get(name):
-            checksums[name] = recorded[name]
+        if path.exists() and hashlib.sha256(path.read_bytes()).hexdigest() == known.get(name):
+            checksums[name] = known[name]
             continue
         content = safetensors.torch.save(family.tensors(case))
         checksums[name] = hashlib.sha256(content).hexdigest()
-        if recorded.get(name, checksums[name]) != checksums[name]:
+        if known.get(name, checksums[name]) != checksums[name]:
             raise CannotRun(
-                f"{name}: generated sha256 {checksums[name]}, recorded is {recorded[name]}. If the "
+                f"{name}: generated sha256 {checksums[name]}, recorded is {known[name]}. If the "
                 f"generator was changed on purpose, delete {checksum_file.name}."
             )
         write_atomically(path, content)
-        written += 1
+        blobs_written += 1
 
-    traces = [family.record(case) for case in cases]
+    traces = [family.record(case) for case in cases.values()]
     counted = [["uuid", *(field.name for field in fields(Counts))]]
     for workload in (trace.workload for trace in traces):
         counts = family.counts(workload, stored_tensors(workload, root), geometry)
         counted.append([workload.uuid, *map(str, astuple(counts))])
-    write_atomically(paths.workload_file(definition, root), "".join(f"{t.model_dump_json()}\n" for t in traces))
+    write_atomically(workload_file, "".join(f"{line}\n" for line in [*(t.model_dump_json() for t in traces), *kept]))
     write_atomically(paths.counts_file(definition, root), "".join(f"{','.join(row)}\n" for row in counted))
     write_atomically(checksum_file, "".join(f"{digest}  {name}\n" for name, digest in checksums.items()))
-    return written, len(cases) - written
+    return blobs_written, len(cases) - blobs_written
