@@ -15,7 +15,7 @@ ORDER = (
     {"timing"},
     {"evaluation"},
     {"results"},
-    {"expert_parallel", "profiling", "served", "tuning"},
+    {"profiling", "served", "tuning"},
     {"report"},
     {"submission"},
     {"commands"},

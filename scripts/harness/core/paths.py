@@ -11,7 +11,6 @@ DATA = DOCS / "data"  # records that pages and figures are made from
 PROFILES = DATA / "profile"
 TUNING = DATA / "tune"
 SWEEPS = DATA / "sweep"
-EXPERT_PARALLEL = DATA / "expert_parallel"
 SERVED = DATA / "served"
 GENERATED = DATA / "generate"  # a language model's prefill and decode
 GPU_CLOCK = DATA / "gpu_clock"  # traces by the GPU's clock, apart from traces/, among which FIB's apply chooses
