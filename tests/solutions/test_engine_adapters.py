@@ -12,34 +12,35 @@ import enum
 import importlib
 import inspect
 import json
-import re
 import sys
-import tomllib
 from collections import namedtuple
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
-from engine_signatures import MOE, WANTED
-from harness.commands.generate import adapter
-from harness.core import paths
+from harness.operators.catalogue import GEOMETRIES
 from harness.packing import pack
+from layer_inputs import arguments, reference, wanted
 
-from definitions import moe_fp8_block_scale_routed as routed
 from solutions.kernels.quantise_tokens import quantise_tokens_ref
 
 RECORDED = json.loads((Path(__file__).parents[1] / "samples" / "engine_signatures.json").read_text())
-RELEASES = [(engine, release) for engine, releases in RECORDED.items() for release in releases]
-SIZES = routed.GEOMETRIES["small-routed"]
+MOE = "model_executor/layers/fused_moe"
+GEOMETRY = "small-routed"
+SIZES = GEOMETRIES[GEOMETRY]
 LOCAL, TOP_K, H, INTER = (SIZES[key] for key in ("num_local_experts", "top_k", "hidden_size", "intermediate_size"))
 RANK = 2  # of expert-parallel ranks, so ids 2 * LOCAL to 3 * LOCAL are local
 
 
 @pytest.fixture(scope="module")
 def package(tmp_path_factory):
-    (folder,) = pack.pack_packages(["triton_fused_v2"], tmp_path_factory.mktemp("engine"), ["small-routed"])
-    return adapter(folder).__package__
+    """The name of a package in reach."""
+    parent = tmp_path_factory.mktemp("engine")
+    (folder,) = pack.pack_packages(["triton_fused_v2"], parent, [GEOMETRY])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(parent)
+        yield folder.name
 
 
 @pytest.fixture
@@ -49,7 +50,7 @@ def ours(package, monkeypatch):
 
     def run_bf16(x, ids, weights, w13, s13, w2, s2, offset, output):
         check((x, None, ids, weights, w13, s13, w2, s2, output), offset)
-        output.copy_(routed.run(*quantise_tokens_ref(x), ids, weights, w13, s13, w2, s2, offset))
+        output.copy_(reference(GEOMETRY).run(*quantise_tokens_ref(x), ids, weights, w13, s13, w2, s2, offset))
 
     def module(engine):
         found = importlib.import_module(f"{package}.for_{engine}")
@@ -59,41 +60,27 @@ def ours(package, monkeypatch):
     return module
 
 
-def layer(seed=0):
-    """Tokens, global ids with some empty slots, weights of a router; and weights and scales of this rank's experts."""
-    generator = torch.Generator().manual_seed(seed)
-
-    def normal(*shape):
-        return torch.randn(shape, generator=generator)
-
-    ids = (torch.rand(5, 2 * LOCAL, generator=generator).argsort(1)[:, :TOP_K] + (RANK - 0.5) * LOCAL).int()
-    ids[0, 2] = -1
-    return SimpleNamespace(
-        x=normal(5, H).bfloat16(),
-        ids=ids,
-        topk_weights=normal(5, TOP_K).softmax(1),
-        w13=normal(LOCAL, 2 * INTER, H).to(torch.float8_e4m3fn),
-        s13=normal(LOCAL, 2 * INTER // 128, H // 128),
-        w2=normal(LOCAL, H, INTER).to(torch.float8_e4m3fn),
-        s2=normal(LOCAL, H // 128, INTER // 128),
-    )
+def layer():
+    """x, ids and weights of a router, as engines have them, and this rank's weights."""
+    given = SimpleNamespace(**arguments(GEOMETRY, 5, "cpu", offset=RANK * LOCAL))
+    given.x = torch.randn(5, H, generator=torch.Generator().manual_seed(0)).bfloat16()
+    return given
 
 
-def wanted(of, factor=1.0):
-    weights = of.topk_weights * factor
-    return routed.run(*quantise_tokens_ref(of.x), of.ids, weights, of.w13, of.s13, of.w2, of.s2, RANK * LOCAL)
+def right(of, factor=1.0):
+    """What the reference makes of `layer()`."""
+    quantised = dict(zip(("hidden_states", "hidden_states_scale"), quantise_tokens_ref(of.x), strict=True))
+    given = {name: value for name, value in vars(of).items() if name != "x"}
+    return wanted(GEOMETRY, given | quantised | {"topk_weights": of.topk_weights * factor})
 
 
 # ---- stand-ins, built from what is recorded ----
 
 
 def signature(parameters):
-    empty = inspect.Parameter.empty
     return inspect.Signature(
-        [
-            inspect.Parameter(n, getattr(inspect.Parameter, k), default=empty if d is None else d)
-            for n, k, d in parameters
-        ]
+        inspect.Parameter(name, getattr(inspect.Parameter, kind), default=default or inspect.Parameter.empty)
+        for name, kind, default in parameters
     )
 
 
@@ -145,7 +132,7 @@ def sglang(request, monkeypatch):
     def register_fused_func(*args, **kwargs):
         pair = tuple(expected.bind(*args, **kwargs).arguments.values())
         if list(pair) in recorded["fused functions"]:
-            raise ValueError("is already registered")
+            raise ValueError("registered twice")
         return lambda function: registered.setdefault(pair, function)
 
     base = {"register_fused_func": register_fused_func}
@@ -158,8 +145,15 @@ def sglang(request, monkeypatch):
 def sglang_call(sglang, ours, of, weights=None, **config):
     """As MoeRunner.run calls the fused function: by position."""
     ours("sglang").register()
-    local = torch.where((of.ids >= RANK * LOCAL) & (of.ids < (RANK + 1) * LOCAL), of.ids - RANK * LOCAL, -1)
-    info = {"w13_weight": of.w13, "w13_scale": of.s13, "w2_weight": of.w2, "w2_scale": of.s2}
+    local = torch.where(
+        (of.topk_ids >= RANK * LOCAL) & (of.topk_ids < (RANK + 1) * LOCAL), of.topk_ids - RANK * LOCAL, -1
+    )
+    info = {
+        "w13_weight": of.gemm1_weights,
+        "w13_scale": of.gemm1_weights_scale,
+        "w2_weight": of.gemm2_weights,
+        "w2_scale": of.gemm2_weights_scale,
+    }
     info |= {"use_fp8": True, "block_shape": [128, 128]} | (weights or {})
     routing = sglang.StandardTopKOutput(topk_weights=of.topk_weights, topk_ids=local, router_logits=None)
     dispatched = sglang.StandardDispatchOutput(hidden_states=of.x, hidden_states_scale=None, topk_output=routing)
@@ -172,7 +166,7 @@ def test_sglang_gets_the_layer(sglang, ours):
     of = layer()
     x = of.x.clone()
     output = sglang_call(sglang, ours, of).hidden_states
-    assert output.any() and torch.equal(output, wanted(of, 2.5)) and torch.equal(of.x, x)
+    assert output.any() and torch.equal(output, right(of, 2.5)) and torch.equal(of.x, x)
 
 
 SGLANG_FAULTS = {
@@ -196,6 +190,7 @@ def test_sglang_is_refused_what_is_not_served(sglang, ours, name):
 # ---- vLLM ----
 
 FP8 = "model_executor/layers/quantization/fp8.py"
+UNSUPPORTED = "vLLM's reason"
 
 
 def abstract_class(name, description, bases=()):
@@ -222,7 +217,7 @@ def vllm(request, monkeypatch):
             weight_key, activation_key
         )
         parallel = cls._supports_parallel_config(moe_config.moe_parallel_config)
-        return supported and parallel and activation_format == cls.activation_format(), "kernel does not support it"
+        return supported and parallel and activation_format == cls.activation_format(), UNSUPPORTED
 
     experts.__init__, experts.is_supported_config = __init__, staticmethod(is_supported_config)
     experts.w1_scale = property(lambda self: self.quant_config.w1_scale)
@@ -301,17 +296,26 @@ def test_vllm_gets_the_layer(vllm, ours):
     of, method = layer(), vllm_method(vllm, ours)
     assert method.fp8_backend is vllm.Fp8MoeBackend.TRITON
     # as make_fp8_moe_kernel constructs it; a method that is still abstract raises here
-    experts = method.experts_cls(moe_config=method.moe, quant_config=SimpleNamespace(w1_scale=of.s13, w2_scale=of.s2))
+    experts = method.experts_cls(
+        moe_config=method.moe,
+        quant_config=SimpleNamespace(w1_scale=of.gemm1_weights_scale, w2_scale=of.gemm2_weights_scale),
+    )
     shapes = experts.workspace_shapes(len(of.x), 2 * INTER, H, TOP_K, 4 * LOCAL, LOCAL, None, vllm.MoEActivation.SILU)
     assert shapes[2] == of.x.shape and experts.expects_unquantized_inputs
     expert_map = torch.full((4 * LOCAL,), -1, dtype=torch.int32)
     expert_map[RANK * LOCAL : (RANK + 1) * LOCAL] = torch.arange(LOCAL, dtype=torch.int32)
     output = torch.full_like(of.x, torch.nan)
-    given = {"output": output, "hidden_states": of.x, "w1": of.w13, "w2": of.w2, "expert_map": expert_map}
-    given |= {"topk_weights": of.topk_weights, "topk_ids": of.ids, "apply_router_weight_on_input": False}
+    given = {
+        "output": output,
+        "hidden_states": of.x,
+        "w1": of.gemm1_weights,
+        "w2": of.gemm2_weights,
+        "expert_map": expert_map,
+    }
+    given |= {"topk_weights": of.topk_weights, "topk_ids": of.topk_ids, "apply_router_weight_on_input": False}
     apply = vllm.recorded[f"{MOE}/modular_kernel.py::FusedMoEExpertsModular"]["methods"]["apply"]["parameters"]
     assert experts.apply(**{name: given.get(name) for name, *_ in apply[1:]}) is None
-    assert output.any() and torch.equal(output, wanted(of))
+    assert output.any() and torch.equal(output, right(of))
 
 
 def test_vllm_keeps_its_other_layers(vllm, ours):
@@ -357,36 +361,7 @@ def test_vllm_is_refused_what_is_not_served(vllm, ours, name):
 
 
 def test_vllm_is_refused_other_activations_and_exchanges(vllm, ours):
-    with pytest.raises(ValueError, match="kernel does not support it"):
-        vllm_method(vllm, ours, activation=vllm.MoEActivation.GELU)
     exchange = SimpleNamespace(use_all2all_kernels=True, use_ag_rs_all2all_kernels=False)
-    with pytest.raises(ValueError, match="kernel does not support it"):
-        vllm_method(vllm, ours, moe_parallel_config=exchange)
-
-
-# ---- what is said of them ----
-
-
-@pytest.mark.parametrize(("engine", "release"), RELEASES)
-def test_what_is_recorded_is_what_is_said(engine, release):
-    """A reader would miss: an adapter for another release than the page names, or one that claims to have run."""
-    page = (paths.DOCS / "serve.md").read_text()
-    first = (paths.ENGINES / f"for_{engine}.py").read_text().splitlines()[0]
-    assert first.startswith('"""**Not run** inside ') and release in first and release in page
-    group = next(value for key, value in RECORDED[engine][release].items() if key.endswith("PLUGINS_GROUP"))
-    assert ast.literal_eval(group) in page
-    paths_wanted = {f"{path}::{name}" for path, names in WANTED[engine].items() for name in names}
-    assert paths_wanted == {key for key in RECORDED[engine][release] if "::" in key}
-
-
-def test_the_page_names_what_packing_writes(tmp_path):
-    """A reader would miss: an entry point, or an import, of a module that is not in the package."""
-    page = (paths.DOCS / "serve.md").read_text()
-    (folder,) = pack.pack_packages(["hopper_fused"], tmp_path, ["qwen3-30b-routed"])
-    tables = [tomllib.loads(block) for block in re.findall(r"```toml\n(.*?)```", page, re.S)]
-    points = [
-        point for table in tables for group in table["project"]["entry-points"].values() for point in group.values()
-    ]
-    assert points == [f"moe.{folder.name}.for_{engine}:register" for engine in RECORDED]
-    assert f"from moe.{folder.name}.for_transformers import register\n" in page
-    assert {f"for_{engine}.py" for engine in (*RECORDED, "transformers")} <= {path.name for path in folder.iterdir()}
+    for changed in ({"activation": vllm.MoEActivation.GELU}, {"moe_parallel_config": exchange}):
+        with pytest.raises(ValueError, match=UNSUPPORTED):
+            vllm_method(vllm, ours, **changed)

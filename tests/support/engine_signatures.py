@@ -6,6 +6,7 @@ tests/samples/engine_signatures.json: "path::name" -> what is below.
 
 import ast
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -36,16 +37,11 @@ def parameters(function):
     """[name, kind, default as text or null] of each."""
     of = function.args
     positional = [("POSITIONAL_OR_KEYWORD", arg) for arg in (*of.posonlyargs, *of.args)]
-    defaults = [None] * (len(positional) - len(of.defaults)) + of.defaults
-    keyword = [("KEYWORD_ONLY", arg) for arg in of.kwonlyargs]
+    every = positional + [("KEYWORD_ONLY", arg) for arg in of.kwonlyargs]
+    defaults = [None] * (len(positional) - len(of.defaults)) + of.defaults + of.kw_defaults
     return [
-        [arg.arg, kind, None if default is None else ast.unparse(default)]
-        for (kind, arg), default in zip(positional + keyword, defaults + of.kw_defaults, strict=True)
+        [arg.arg, kind, default and ast.unparse(default)] for (kind, arg), default in zip(every, defaults, strict=True)
     ]
-
-
-def decorators(function):
-    return {ast.unparse(node).rpartition(".")[2] for node in function.decorator_list}
 
 
 def described(node):
@@ -56,12 +52,12 @@ def described(node):
         return ast.unparse(node.value)
     fields, methods = {}, {}
     for part in node.body:
-        if isinstance(part, ast.AnnAssign):
-            fields[part.target.id] = None if part.value is None else ast.unparse(part.value)
-        elif isinstance(part, ast.Assign):
-            fields[part.targets[0].id] = ast.unparse(part.value)
+        if isinstance(part, (ast.Assign, ast.AnnAssign)):
+            name = (part.targets[0] if isinstance(part, ast.Assign) else part.target).id
+            fields[name] = part.value and ast.unparse(part.value)
         elif isinstance(part, ast.FunctionDef):
-            kinds = decorators(part) & {"abstractmethod", "staticmethod", "property", "classmethod"}
+            kinds = {ast.unparse(decorator).rpartition(".")[2] for decorator in part.decorator_list}
+            kinds &= {"abstractmethod", "staticmethod", "property", "classmethod"}
             methods[part.name] = {"kinds": sorted(kinds), "parameters": parameters(part)}
     return {"fields": fields, "methods": methods}
 
@@ -71,26 +67,17 @@ def read(engine, folder):
     found = {}
     for path, names in WANTED[engine].items():
         nodes = {}
-        for node in ast.parse((folder / engine / path).read_text()).body:
-            nodes |= {node.name: node} if hasattr(node, "name") else {}
-            nodes |= (
-                {node.targets[0].id: node} if isinstance(node, ast.Assign) and hasattr(node.targets[0], "id") else {}
-            )
+        for node in ast.parse((folder / engine / path).read_text(encoding="utf-8")).body:
+            target = node.targets[0] if isinstance(node, ast.Assign) else node
+            nodes[getattr(target, "name", getattr(target, "id", None))] = node
         found |= {f"{path}::{name}": described(nodes[name]) for name in names}
     return found
 
 
 def fused_functions(folder):
     """SGLang's own: [all-to-all, runner] of each @register_fused_func of two texts."""
-    found = []
-    for path in sorted((folder / "sglang/srt").rglob("*.py")):
-        if "@register_fused_func" not in (text := path.read_text()):
-            continue
-        for node in ast.walk(ast.parse(text)):
-            for call in getattr(node, "decorator_list", []):
-                if isinstance(call, ast.Call) and ast.unparse(call.func) == "register_fused_func":
-                    found.append([ast.literal_eval(argument) for argument in call.args])
-    return sorted(found)
+    texts = [path.read_text(encoding="utf-8") for path in (folder / "sglang/srt").rglob("*.py")]
+    return sorted(map(list, re.findall(r'@register_fused_func\(\s*"(\w+)",\s*"(\w+)"', "\n".join(texts))))
 
 
 if __name__ == "__main__":
