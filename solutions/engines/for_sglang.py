@@ -2,7 +2,7 @@
 
 Name `register` as an entry point of the group sglang.srt.plugins and serve with --moe-runner-backend deep_gemm: the
 function registered here is looked up before DeepGEMM's runner, gets tokens in bf16 and the router's choice, and weights
-as they were loaded. docs/serve.md has the lines, and what is not supported.
+as they were loaded. docs/engines.md has the lines, and what is not supported.
 """
 
 from . import SIZES, run_bf16

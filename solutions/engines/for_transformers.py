@@ -4,7 +4,7 @@
     model = AutoModelForCausalLM.from_pretrained(MODEL, device_map="cuda", experts_implementation=register())
 
 It serves models in fine-grained FP8: blocks of 128 x 128, float32 scales, tokens quantised at run time. Anything else
-is refused at the first call of a layer; docs/serve.md lists what.
+is refused at the first call of a layer; docs/engines.md lists what.
 """
 
 import torch

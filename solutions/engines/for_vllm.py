@@ -1,7 +1,7 @@
 """**Not run** inside vLLM: this package as the experts of its FP8 models. Read from vLLM 0.25.0 and 0.33.0.
 
 Name `register` as an entry point of the group vllm.general_plugins. It replaces the quantisation config "fp8" by one
-that differs in the MoE layers only. docs/serve.md has the lines, and what is not supported.
+that differs in the MoE layers only. docs/engines.md has the lines, and what is not supported.
 """
 
 from . import SIZES, run_bf16
