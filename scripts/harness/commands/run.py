@@ -71,5 +71,4 @@ def main(args: argparse.Namespace) -> int:
                     trace_files.merge(path, outcome.traces)  # at once: a run that is cut short keeps what it has
                 show(outcome)
                 passed = passed and outcome.passed
-    run_table.saved(plan, console)
     return 0 if passed else 1

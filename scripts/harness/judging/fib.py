@@ -1,9 +1,8 @@
-"""Everything private of FlashInfer-Bench 0.1.2: what is called, subclassed or patched, here alone, and why.
+"""Everything private of FlashInfer-Bench 0.1.2 that is called, subclassed or patched, here alone, and why.
 
-Called, by modules of this room: FIB's own inputs, reference outputs and error statistics, so that a judgement here is
-FIB's. Subclassed: PersistentRunner, which judges on CUDA devices in a worker process. Patched, inside `running`: what
-costs other solutions their result after one has ended its worker, what keeps device memory that the worker needs, and
-Ctrl-C. This process holds the inputs that a worker reads, and leaves it the rest of the device's memory.
+Called, by modules of this room, so that a judgement here is FIB's: its inputs, outputs, error statistics and log files.
+Subclassed: its runner, which judges on a CUDA device in a worker process, and the parent's side of that worker.
+Patched, while a runner runs: how worker processes start, what times a call, and what keeps device memory.
 """
 
 import signal
@@ -19,31 +18,20 @@ import torch
 from flashinfer_bench import Evaluation, EvaluationStatus
 from flashinfer_bench.bench import utils
 from flashinfer_bench.bench.evaluators import default
-from flashinfer_bench.bench.evaluators.utils import allocate_outputs, normalize_result
+from flashinfer_bench.bench.evaluators.utils import allocate_outputs, normalize_result  # noqa: F401
 from flashinfer_bench.bench.runner import PersistentRunner, persistent_runner
 from flashinfer_bench.bench.runner.persistent_runner import PersistentSubprocessWorker
-from flashinfer_bench.bench.utils import compute_error_stats, gen_inputs, load_safetensors, make_eval
-from flashinfer_bench.utils import redirect_stdio_to_file
+from flashinfer_bench.bench.utils import compute_error_stats, gen_inputs, load_safetensors, make_eval  # noqa: F401
+from flashinfer_bench.utils import redirect_stdio_to_file  # noqa: F401
 
 from harness.judging import gpu_clock
 
-CALLED = (
-    allocate_outputs,  # for a solution that writes into its outputs
-    normalize_result,  # of one that returns them
-    gen_inputs,  # random ones as FIB draws them
-    load_safetensors,  # stored ones
-    compute_error_stats,  # the share that matches
-    make_eval,  # an Evaluation with its environment and the log file's text
-    redirect_stdio_to_file,  # what a solution prints, into that file
-)
 ENDED = "the process ended: "  # in a log, before how
 
 
-def ending(exitcode: int | None) -> str:
+def ending(exitcode: int) -> str:
     """How a process ended, by multiprocessing's exit code: 'exit status 3', 'SIGSEGV'."""
-    if exitcode is not None and exitcode < 0:
-        return signal.Signals(-exitcode).name
-    return f"exit status {exitcode}"
+    return signal.Signals(-exitcode).name if exitcode < 0 else f"exit status {exitcode}"
 
 
 @contextmanager
@@ -70,10 +58,9 @@ class Pool(ThreadPoolExecutor):
 
 
 def giving_back(function: Callable) -> Callable:
-    """The function, after which this process has no device memory but what holds tensors.
+    """Drawing a random tensor, after which no freed block is kept.
 
-    After each random tensor: one that is drawn later would lie in the block of the fp32 numbers before it, and keep all
-    of that. After the reference: the worker could not have what its clones and temporaries took.
+    One that is drawn later would lie in the block of the fp32 numbers before it, and keep all of that.
     """
 
     @wraps(function)
@@ -86,42 +73,47 @@ def giving_back(function: Callable) -> Callable:
     return wrapped
 
 
-def alone(run_ref: Callable) -> Callable:
-    """The function, before which the worker drops any baseline: FIB releases none that it built after a restart.
+class Worker(PersistentSubprocessWorker):
+    """The parent's side of a worker. fault: why the reference failed, which FIB only logs."""
 
-    What it raises is kept for `Runner`, as FIB only logs it.
-    """
+    fault = None
 
-    @wraps(run_ref)
-    def wrapped(worker, *args):
-        worker._baselines.clear()
+    def run_ref(self, *args):
+        """Without an earlier baseline, as FIB releases none that it built after a restart; leaves no freed memory."""
+        self._baselines.clear()
         try:
-            return run_ref(worker, *args)
+            return super().run_ref(*args)
         except Exception as error:
-            worker.fault = f"{type(error).__name__}: {error}".splitlines()[0]
+            self.fault = f"{type(error).__name__}: {error}".splitlines()[0]
             raise
+        finally:
+            torch.cuda.empty_cache()
 
-    return wrapped
+    def run_solution(self, solution, baseline, config) -> Evaluation:
+        """On the baseline that there is; the log says how a solution has ended the process.
 
-
-def on_its_baseline(run_solution: Callable) -> Callable:
-    """The function, on the baseline that the worker has; where the worker has died the log says how.
-
-    Where a solution has ended its process FIB builds the baseline again, but gives it to the next solution only: all
-    others of that workload would be RUNTIME_ERROR.
-    """
-
-    @wraps(run_solution)
-    def wrapped(worker, solution, baseline, config) -> Evaluation:
-        found = run_solution(worker, solution, next(iter(worker._baselines), baseline), config)
-        process = worker._worker_proc
-        if found.status == EvaluationStatus.RUNTIME_ERROR and process is not None:
-            process.join(0.2 if "onnection" in found.log else 0)
-            if process.exitcode is not None:
-                return found.model_copy(update={"log": f"{found.log}\n{ENDED}{ending(process.exitcode)}"})
+        After that FIB builds the baseline again, but gives it to the next solution only: all others of that workload
+        would be RUNTIME_ERROR.
+        """
+        found = super().run_solution(solution, next(iter(self._baselines), baseline), config)
+        if found.status == EvaluationStatus.RUNTIME_ERROR and self._worker_proc:
+            self._worker_proc.join(0.2)
+            if (code := self._worker_proc.exitcode) is not None:
+                return found.model_copy(update={"log": f"{found.log}\n{ENDED}{ending(code)}"})
         return found
 
-    return wrapped
+
+class Runner(PersistentRunner):
+    def run_workload(self, *args) -> dict[str, Evaluation]:
+        """Raises RuntimeError with the cause where the reference failed; a fourth one does not cost the device."""
+        self._device_retry_counts.clear()
+        workers = list(self._workers)
+        for worker in workers:
+            worker.fault = None
+        try:
+            return super().run_workload(*args)
+        except RuntimeError as error:
+            raise RuntimeError(next((w.fault for w in workers if w.fault), error)) from error
 
 
 def gpu_clock_worker(*args) -> None:
@@ -131,42 +123,22 @@ def gpu_clock_worker(*args) -> None:
 
 
 @contextmanager
-def put_right(clock: str) -> Iterator[None]:
-    """FIB's runner and workers as they are used here; the reference, here, and solutions are timed by one clock."""
-    worker, by_gpu = PersistentSubprocessWorker, clock == "gpu"
+def running(log_dir: str, clock: str = "events") -> Iterator[Runner]:
+    """The runner; its workers, and those that it starts again, end with the context.
+
+    clock: one of CLOCKS, of the reference, in this process, and of solutions, in workers.
+    """
+    by_gpu = clock == "gpu"
     time_runnable = gpu_clock.time_runnable if by_gpu else default.time_runnable
     main = gpu_clock_worker if by_gpu else persistent_runner._persistent_worker_main
     with (
         mock.patch.object(SpawnProcess, "_Popen", staticmethod(start_without_interrupt)),
         mock.patch.object(persistent_runner, "ThreadPoolExecutor", Pool),
+        mock.patch.object(persistent_runner, "PersistentSubprocessWorker", Worker),
         mock.patch.object(persistent_runner, "_persistent_worker_main", main),
         mock.patch.object(default, "time_runnable", time_runnable),
         mock.patch.object(utils, "_rand_tensor", giving_back(utils._rand_tensor)),
-        mock.patch.object(worker, "run_ref", alone(giving_back(worker.run_ref))),
-        mock.patch.object(worker, "run_solution", on_its_baseline(worker.run_solution)),
     ):
-        yield
-
-
-class Runner(PersistentRunner):
-    """FIB's, on one device, which a reference that fails does not cost the device."""
-
-    def run_workload(self, *args) -> dict[str, Evaluation]:
-        """Raises RuntimeError with the cause where the reference failed: FIB says that no worker is healthy."""
-        self._device_retry_counts.clear()  # or the fourth reference that fails ends all that follows
-        workers = list(self._workers)
-        for worker in workers:
-            worker.fault = None
-        try:
-            return super().run_workload(*args)
-        except RuntimeError as error:
-            raise RuntimeError(next((w.fault for w in workers if w.fault), str(error))) from error
-
-
-@contextmanager
-def running(log_dir: str, clock: str = "events") -> Iterator[Runner]:
-    """The runner, timing by one of CLOCKS; its workers, and those that it starts again, end with the context."""
-    with put_right(clock):
         runner = Runner(log_dir)
         try:
             yield runner

@@ -15,30 +15,21 @@ import tempfile
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from multiprocessing import forkserver
-from multiprocessing.context import ForkServerContext, ForkServerProcess
+from multiprocessing import context, forkserver
 from pathlib import Path
 
 import psutil
 import torch
 from flashinfer_bench import BenchmarkConfig, Correctness, Definition, Evaluation, Performance, Solution, Workload
 from flashinfer_bench import EvaluationStatus as Status
-from flashinfer_bench.compile import BuilderRegistry, BuildError
+from flashinfer_bench.compile import BuilderRegistry, BuildError, Runnable
 from pebble import ProcessExpired, ProcessPool
 
 from harness.core import paths
+from harness.judging import fib
 from harness.judging.calling import call, call_both, first_line, seeded_inputs
 from harness.judging.diagnosis import HEADING, diagnose
-from harness.judging.fib import (
-    ENDED,
-    compute_error_stats,
-    ending,
-    load_safetensors,
-    make_eval,
-    redirect_stdio_to_file,
-    without_interrupt,
-)
-from harness.judging.tolerances import TOLERANCES, Tolerance, judged, matched_ratios
+from harness.judging.tolerances import Tolerance, judged, matched_ratios
 from harness.operators.catalogue import definition
 
 MEMORY = 4 << 30  # bytes that a solution may take for itself; the layers for CPUs need a fiftieth
@@ -46,7 +37,7 @@ EXITED = 256  # stands for an exit status of 0, see Child
 PR_SET_PDEATHSIG = 1
 
 
-class Child(ForkServerProcess):
+class Child(context.ForkServerProcess):
     """A process whose end is never in order: pebble overlooks one that ends with status 0 in the middle of a task."""
 
     @property
@@ -54,60 +45,59 @@ class Child(ForkServerProcess):
         return EXITED if super().exitcode == 0 else super().exitcode
 
 
-class Forked(ForkServerContext):
+class Forked(context.ForkServerContext):
     """Processes forked from one that has imported torch, Triton and this module, but used none of them."""
 
     Process = Child
 
 
-def begin(threads: int) -> None:
+def begin(threads: int, memory: int) -> None:
     """The start of a child: it ends with its parent, a crash prints where, and its memory has an end."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     faulthandler.enable()
     torch.set_num_threads(threads)
-    limit = psutil.Process().memory_info().data + min(MEMORY, psutil.virtual_memory().available)
+    limit = psutil.Process().memory_info().data + min(memory, psutil.virtual_memory().available)
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
 
 class Runner:
-    """Judges as FIB's PersistentRunner does; with a log of what a solution printed."""
+    """Judges as FIB's PersistentRunner does."""
 
     def __init__(self, folder: Path):
-        self.folder, self.context, self.pools = folder, Forked(), {}
-        with without_interrupt():  # before this process computes the first reference, so that it need not wait later
-            self.context.set_forkserver_preload([__name__])
-            forkserver.ensure_running()
+        self.trials, self.log, self.pools, self.context = str(folder / "trials"), str(folder / "log"), {}, Forked()
+        self.context.set_forkserver_preload([__name__])
+        with fib.without_interrupt():
+            forkserver.ensure_running()  # it imports while this process computes the first reference
 
     def run_workload(
         self, full: Definition, workload: Workload, solutions: list[Solution], config: BenchmarkConfig, root: Path
     ) -> dict[str, Evaluation]:
-        """Packed name -> Evaluation, on inputs seeded by the workload's uuid. Raises RuntimeError of the reference.
+        """Packed name -> Evaluation, on inputs seeded by the workload's uuid. Raises what the reference raises.
 
         correctness.extra holds matched_ratio, at the config's tolerance, and matched_ratio_<tolerance> for all three.
         """
         reference = BuilderRegistry.get_instance().build_reference(full)
-        stored = load_safetensors(full, workload, root)
+        stored = fib.load_safetensors(full, workload, root)
         inputs = seeded_inputs(full, workload, config.num_trials, "cpu", stored)
-        torch.save([(given, call(full, reference, given, "cpu")) for given in inputs], self.folder / "trials")
+        torch.save([(given, call(full, reference, given, "cpu")) for given in inputs], self.trials)
         return {solution.name: self.judged(full, solution, config) for solution in solutions}
 
     def judged(self, full: Definition, solution: Solution, config: BenchmarkConfig) -> Evaluation:
-        log = str(self.folder / "log")
-        Path(log).write_bytes(b"")
         pool = self.pools.get(solution.name)
         if pool is None or not pool.active:
-            known = {"initializer": begin, "initargs": [torch.get_num_threads()], "context": self.context}
+            known = {"initializer": begin, "initargs": [torch.get_num_threads(), MEMORY], "context": self.context}
             pool = self.pools[solution.name] = ProcessPool(max_workers=1, **known)
-        arguments = [full, solution, str(self.folder / "trials"), config, log]
+        Path(self.log).write_bytes(b"")
         try:
-            return pool.schedule(judge, arguments, timeout=config.timeout_seconds).result()
+            job = full, solution, self.trials, config, self.log
+            return pool.schedule(judge, job, timeout=config.timeout_seconds).result()
         except TimeoutError:
-            return make_eval(Status.TIMEOUT, "cpu", log, extra_msg=f"no result after {config.timeout_seconds} s")
+            return evaluated(Status.TIMEOUT, self.log, f"no result after {config.timeout_seconds} s")
         except ProcessExpired as error:
-            cause = ending(error.exitcode % EXITED if error.exitcode == EXITED else error.exitcode)
-        except Exception as error:  # of pebble, or a result that cannot be sent
+            cause = fib.ending(0 if error.exitcode == EXITED else error.exitcode)
+        except Exception as error:  # of pebble, or of a result that cannot be sent
             cause = first_line(error)
-        return make_eval(Status.RUNTIME_ERROR, "cpu", log, extra_msg=f"{ENDED}{cause}")
+        return evaluated(Status.RUNTIME_ERROR, self.log, f"{fib.ENDED}{cause}")
 
     def close(self) -> None:
         for pool in self.pools.values():
@@ -127,28 +117,31 @@ def running() -> Iterator[Runner]:
             runner.close()
 
 
-def judge(full: Definition, solution: Solution, file: str, config: BenchmarkConfig, log: str) -> Evaluation:
+def evaluated(status: Status, log: str, text: str | None = None, correctness=None, performance=None) -> Evaluation:
+    """log: the file with what was printed, to which the text is added."""
+    return fib.make_eval(status, "cpu", log, correctness, performance, text)
+
+
+def judge(full: Definition, solution: Solution, trials: str, config: BenchmarkConfig, log: str) -> Evaluation:
     """In the child: Evaluation of a solution on the (inputs, expected output) pairs in a file."""
-    redirect_stdio_to_file(log)
+    fib.redirect_stdio_to_file(log)
     try:
         runnable = BuilderRegistry.get_instance().build(full, solution)
-        return compared(full, runnable, torch.load(file, weights_only=False), config, log)
+        return compared(full, runnable, torch.load(trials, weights_only=False), config, log)
     except BuildError:
-        return make_eval(Status.COMPILE_ERROR, "cpu", log, extra_msg=traceback.format_exc())
-    except SystemExit as error:
-        cause = f"{traceback.format_exc()}\n{ENDED}exit status {error.code or 0}"
-        return make_eval(Status.RUNTIME_ERROR, "cpu", log, extra_msg=cause)
-    except BaseException:  # whatever a solution raises is its result
-        return make_eval(Status.RUNTIME_ERROR, "cpu", log, extra_msg=traceback.format_exc())
+        return evaluated(Status.COMPILE_ERROR, log, traceback.format_exc())
+    except BaseException as error:  # whatever a solution raises is its result
+        ended = f"\n{fib.ENDED}exit status {error.code or 0}" if isinstance(error, SystemExit) else ""
+        return evaluated(Status.RUNTIME_ERROR, log, traceback.format_exc() + ended)
 
 
-def compared(full: Definition, runnable, trials: list, config: BenchmarkConfig, log: str) -> Evaluation:
+def compared(full: Definition, runnable: Runnable, trials: list, config: BenchmarkConfig, log: str) -> Evaluation:
     """As `judge`; the log of what is wrong ends with a diagnosis. Raises whatever the solution raises."""
 
     def wrong(status: Status, given, expected, output, returned, correctness=None) -> Evaluation:
         tolerance = Tolerance("the run's", config.rtol, config.atol, config.required_matched_ratio)
         found = diagnose(full, given, output, expected, tolerance, returned)
-        return make_eval(status, "cpu", log, correctness, extra_msg="\n".join([HEADING, *found]))
+        return evaluated(status, log, "\n".join([HEADING, *found]), correctness)
 
     found = []
     for given, expected in trials:
@@ -163,7 +156,7 @@ def compared(full: Definition, runnable, trials: list, config: BenchmarkConfig, 
             error = math.inf if output.isinf().any() else math.nan
             correctness = Correctness(max_relative_error=error, max_absolute_error=error)
             return wrong(Status.INCORRECT_NUMERICAL, *trial, correctness)
-        absolute, relative, _, ratio = compute_error_stats(output, expected, config)
+        absolute, relative, _, ratio = fib.compute_error_stats(output, expected, config)
         by_name = {f"matched_ratio_{name}": share for name, share in matched_ratios(output, expected).items()}
         found.append((absolute, relative, {"matched_ratio": ratio} | by_name, trial))
     absolute, relative, ratios, kept = zip(*found, strict=True)
@@ -172,22 +165,18 @@ def compared(full: Definition, runnable, trials: list, config: BenchmarkConfig, 
     if lowest["matched_ratio"] < config.required_matched_ratio:
         worst = min(range(len(kept)), key=lambda at: ratios[at]["matched_ratio"])
         return wrong(Status.INCORRECT_NUMERICAL, *kept[worst], correctness)
-    return make_eval(Status.PASSED, "cpu", log, correctness, Performance())
+    return evaluated(Status.PASSED, log, None, correctness, Performance())
 
 
-def diagnosed(
-    geometry: str, solution: Solution, workload: Workload, tolerance: Tolerance, device: str, seconds: int
-) -> list[str]:
-    """Sentences on a solution that FIB's worker found wrong, or why there are none.
+def diagnosed(geometry: str, solution: Solution, workload: Workload, tolerance: Tolerance, device: str, seconds: int):
+    """Sentences on a solution that FIB's worker found wrong, or why there are none: list[str].
 
     In a process of its own, as the worker keeps the outputs to itself and a wrong kernel may break a CUDA context.
     """
     pool = ProcessPool(max_workers=1, context=multiprocessing.get_context("spawn"))
     try:
-        job = geometry, solution, workload, tolerance.name, device
+        job = geometry, solution, workload, tolerance, device
         return pool.schedule(diagnose_again, job, timeout=seconds).result()
-    except TimeoutError:
-        return [f"no diagnosis: no result after {seconds} s"]
     except Exception as error:
         return [f"no diagnosis: {first_line(error)}"]
     finally:
@@ -195,10 +184,9 @@ def diagnosed(
         pool.join()
 
 
-def diagnose_again(geometry: str, solution: Solution, workload: Workload, name: str, device: str) -> list[str]:
-    """Run the solution and the reference once more. name: the tolerance's."""
-    full, registry, tolerance = definition(geometry), BuilderRegistry.get_instance(), TOLERANCES[name]
-    inputs = seeded_inputs(full, workload, 1, device, load_safetensors(full, workload, paths.ROOT))[0]
+def diagnose_again(geometry: str, solution: Solution, workload: Workload, tolerance: Tolerance, device: str):
+    full, registry = definition(geometry), BuilderRegistry.get_instance()
+    inputs = seeded_inputs(full, workload, 1, device, fib.load_safetensors(full, workload, paths.ROOT))[0]
     expected = call(full, registry.build_reference(full), inputs, device)
     output, returned = call_both(full, registry.build(full, solution), inputs, device)
     comparable = (output.shape, output.dtype) == (expected.shape, expected.dtype)

@@ -64,9 +64,7 @@ def survey(modules: Iterable[str]) -> Device:
 
 def dependencies() -> list[str]:
     """Modules that the solutions depend on."""
-    return sorted(
-        {module for name in manifest.solution_names() for module in manifest.read_manifest(name).dependencies}
-    )
+    return sorted({module for known in manifest.readable().values() for module in known.dependencies})
 
 
 def select(names: list[str], geometry: str, say: Say) -> tuple[dict[str, Solution], list[str]]:
@@ -79,13 +77,15 @@ def select(names: list[str], geometry: str, say: Say) -> tuple[dict[str, Solutio
 def eligible(names: list[str], geometry: str, device: Device) -> tuple[dict[str, Solution], list[str]]:
     """Folder's name -> packed solution, of these or all of the operator's, and a line for each one that is skipped.
 
-    Raises UserError for an unknown solution and for one that cannot be packed, CannotRun if all are skipped or FIB
+    Raises UserError for an unknown solution and for a named one that cannot be packed, CannotRun if all are skipped or FIB
     cannot write in its cache.
     """
     check_cache()
-    solutions, skipped = {}, []
-    for name in manifest.choose(names or manifest.solutions_of(operator(geometry).GEOMETRIES)):
-        packed = pack.pack(name)
+    all_packed, left_out = pack.pack_all(names)
+    solutions, skipped = {}, [f"SKIPPED: {line}" for line in left_out]
+    for name, packed in all_packed.items():
+        if not names and not packed.keys() & operator(geometry).GEOMETRIES.keys():
+            continue
         reason = eligibility.why_skipped(next(iter(packed.values())), device.target, device.installed)
         if geometry not in packed:
             served = next((key for key in packed if (key in FULL) == (geometry in FULL)), next(iter(packed)))

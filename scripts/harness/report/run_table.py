@@ -23,7 +23,7 @@ LOST = "what ran it failed twice"
 
 @contextmanager
 def shown(plan: Plan, place: str, console: Console) -> Iterator[Callable[[Outcome], None]]:
-    """A function that shows an outcome; the tables come when the context ends, after Ctrl-C, too.
+    """A function that shows an outcome, once it is recorded; tables come when the context ends, after Ctrl-C, too.
 
     place: what the run is on, beside the device.
     """
@@ -48,14 +48,12 @@ def shown(plan: Plan, place: str, console: Console) -> Iterator[Callable[[Outcom
             yield show
     finally:
         for part in plan.parts.values():
-            for table in tables(plan, part, [each for each in outcomes if each.cell.geometry == part.geometry]):
+            own = [outcome for outcome in outcomes if outcome.cell.geometry == part.geometry]
+            for table in tables(plan, part, own):
                 console.print(table.terminal())
-
-
-def saved(plan: Plan, console: Console) -> None:
-    """Where the traces are, after a run that kept them."""
-    for path in dict.fromkeys(part.path for part in plan.parts.values() if part.path):
-        console.print(f"saved in {path}", soft_wrap=True)
+            if part.path and own:
+                traces = sum(len(outcome.traces) for outcome in own)
+                console.print(f"{traces} traces saved in {part.path}", soft_wrap=True)
 
 
 def lines(outcome: Outcome, timed: bool, before: dict[str, tuple[str, ...]]) -> Iterator[str]:
