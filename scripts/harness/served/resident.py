@@ -1,12 +1,12 @@
 """A model's MoE layers in device memory, each with weights, scales and routing of its own, shared by all solutions."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
+from math import prod
 
 import torch
+from flashinfer_bench.utils import dtype_str_to_torch_dtype
 
 from harness.core.errors import CannotRun
-from harness.judging import memory
 from harness.judging.calling import first_tokens, random_fp8
 from harness.operators import routing_model
 from harness.operators.catalogue import GEOMETRIES, RENORM, definition, operator, router
@@ -15,6 +15,7 @@ from harness.operators.moe_fp8_block_scale_routed import ROUTER_INSIDE
 from harness.operators.routing_kinds import offset_of
 
 STATES = ("hidden_states", "hidden_states_scale")  # which all layers share
+CONTEXT_BYTES = 2_000_000_000  # the CUDA context, code and libraries' workspaces; a guess
 
 
 @dataclass(frozen=True)
@@ -30,14 +31,10 @@ class Resident:
 
     def inputs(self, num_tokens: int) -> list[list]:
         """Each layer's arguments for its first tokens, in the definition's order."""
-        full = definition(self.geometry)
-
-        def cut(layer: dict[str, object], names: Iterable[str]) -> dict[str, object]:
-            return {name: first_tokens(layer[name], full.inputs[name].shape, num_tokens) for name in names}
-
-        of_all, own = cut(self.layers[0], STATES), [name for name in full.inputs if name not in STATES]
-        made = (of_all | cut(layer, own) for layer in self.layers)
-        return [[layer[name] for name in full.inputs] for layer in made]
+        shapes = {name: spec.shape for name, spec in definition(self.geometry).inputs.items()}
+        states = {name: first_tokens(self.layers[0][name], shapes[name], num_tokens) for name in STATES}
+        made = [layer | states for layer in self.layers]
+        return [[first_tokens(layer[name], shapes[name], num_tokens) for name in shapes] for layer in made]
 
     def bound_ms(self, num_tokens: int) -> float:
         """The sum of the layers' roofline bounds."""
@@ -48,25 +45,25 @@ class Resident:
         )
 
 
-def layer_bytes(geometry: str, num_tokens: int) -> int:
-    """Of one layer: its inputs but STATES."""
-    sizes = memory.sizes(definition(geometry), num_tokens)
-    return sum(count * width for name, (count, width) in sizes.items() if name not in STATES)
-
-
 def fitting(wanted: int, geometry: str, num_tokens: int, solutions: int, free: int) -> int:
-    """How many of the wanted layers fit into the free bytes beside one reference call and the solutions' graphs.
+    """How many of the wanted layers fit into the free bytes beside one reference call and the solutions' scratch.
 
     Raises CannotRun where none fits.
     """
-    full = definition(geometry)
-    beside = memory.CONTEXTS + memory.reference_bytes(full, geometry, num_tokens)
-    beside += solutions * memory.scratch_bytes(geometry, num_tokens)
-    each = layer_bytes(geometry, num_tokens)
-    if beside + each > free:
-        needed = memory.gigabytes(beside + each)
-        raise CannotRun(f"one layer of {geometry} needs {needed}, {memory.gigabytes(free)} are free: fewer --tokens")
-    return min(wanted, (free - beside) // each)
+    of, full = GEOMETRIES[geometry], definition(geometry)
+    hidden, intermediate = of["hidden_size"], of["intermediate_size"]
+    shapes = dict(zip(full.inputs, full.get_input_shapes({"seq_len": num_tokens}), strict=True))
+    own = [name for name, shape in shapes.items() if shape and name not in STATES]
+    layer = sum(prod(shapes[name]) * dtype_str_to_torch_dtype(full.inputs[name].dtype).itemsize for name in own)
+    # gemm1's output, h and y in bf16, a row for each of a token's experts
+    scratch = 2 * num_tokens * of["top_k"] * (hidden + 3 * intermediate)
+    # in fp32 three copies of the weights that are dequantised at once, and of the tokens
+    reference = 24 * of["experts_at_once"] * intermediate * hidden + 24 * num_tokens * (hidden + intermediate)
+    beside = CONTEXT_BYTES + solutions * scratch + reference
+    if beside + layer > free:
+        needed = f"needs {(beside + layer) / 1e9:.1f} GB, {free / 1e9:.1f} GB are free"
+        raise CannotRun(f"--tokens: got {num_tokens}, one layer of {geometry} {needed}; want fewer tokens")
+    return min(wanted, (free - beside) // layer)
 
 
 def scales(shape: tuple[int, ...], mean: float, device: str, source: torch.Generator) -> torch.Tensor:
@@ -79,7 +76,7 @@ def routing(
 ) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
     """Routing inputs by the workloads' model of popularity, and the chosen experts [T, top_k] of all ranks.
 
-    Noise is drawn on the device, where it is quick; behind a router the reference's route has chosen.
+    Noise is drawn on the device, where it is quick. Where top-k is given, the reference's router has chosen.
     """
     inside = ROUTER_INSIDE.get(geometry, geometry)
     offset, bias = routing_model.experts(seed, of=GEOMETRIES[inside], biased=inside not in RENORM)
@@ -104,15 +101,14 @@ def make(geometry: str, layers: int, num_tokens: int, device: str) -> Resident:
         "hidden_states": random_fp8(shapes["hidden_states"], device, source),
         "hidden_states_scale": scales(shapes["hidden_states_scale"], 2.0, device, source),
     } | {name: value for name, value in scalars.items() if name in full.inputs}
+    weights = {"gemm1_weights": hidden**-0.5, "gemm2_weights": intermediate**-0.5}  # and their scales' means
     made, local = [], []
     for at in range(layers):
         routed, experts = routing(f"served/{at}", geometry, num_tokens, device, source)
         local.append(experts - scalars["local_expert_offset"])
-        weights = {
-            "gemm1_weights": random_fp8(shapes["gemm1_weights"], device, source),
-            "gemm1_weights_scale": scales(shapes["gemm1_weights_scale"], hidden**-0.5, device, source),
-            "gemm2_weights": random_fp8(shapes["gemm2_weights"], device, source),
-            "gemm2_weights_scale": scales(shapes["gemm2_weights_scale"], intermediate**-0.5, device, source),
-        }
-        made.append(shared | routed | weights)
+        layer = shared | routed
+        for name, mean in weights.items():
+            layer[name] = random_fp8(shapes[name], device, source)
+            layer[f"{name}_scale"] = scales(shapes[f"{name}_scale"], mean, device, source)
+        made.append(layer)
     return Resident(geometry, made, local)

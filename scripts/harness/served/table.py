@@ -1,0 +1,77 @@
+"""A record as one table and one figure: ms a pass and times the bound, by token count and solution."""
+
+from matplotlib.figure import Figure
+
+from harness.core import paths
+from harness.operators.catalogue import BY_NAME
+from harness.operators.models import layer_of
+from harness.operators.roofline import MEASURED_ON
+from harness.report.figures import speed
+from harness.report.table import Cell, Table
+from harness.results import staleness
+from harness.results.table import LEVEL
+from harness.served.record import Head, Point, read
+
+CAPTION = (
+    "ms a pass, and in brackets times the sum of the layers' roofline bounds, which stand under bound. "
+    "Bold: the fastest, or within 3% of it. Scratch: the peak of torch's allocator beyond inputs and output."
+)
+
+
+def title(head: Head) -> str:
+    """'DeepSeek-V3 EP8, 58 MoE layers'; the definition where it is no model's."""
+    layer = layer_of(BY_NAME[head.definition])
+    of = f" of {head.of_model}" if head.of_model and head.layers < head.of_model else ""
+    return f"{layer.name if layer else head.definition}, {head.layers}{of} MoE layers"
+
+
+def origin(head: Head) -> str:
+    """Machine, versions, protocol, date, and whose source has changed since."""
+    made = head.provenance
+    where = [made.hardware, made.versions_text, made.protocol, made.timestamp[:10]]
+    return "; ".join([*where, *staleness.changed(made, head.sources, head.definition)])
+
+
+def table(head: Head, points: list[Point]) -> Table:
+    """A row for each token count, and the scratch memory at the greatest one."""
+    at, tokens = {(p.tokens, p.solution): p for p in points}, sorted({p.tokens for p in points})
+    names = [name for name in head.sources if (tokens[0], name) in at]
+    bounded = head.provenance.hardware == MEASURED_ON  # the bound's ceilings are one machine's
+
+    def cell(point: Point | None, least: float) -> Cell | None:
+        if point is None or point.ms is None:
+            return point and Cell("failed", "failed")
+        over = f" ({point.ms / point.bound_ms:.2f})" if bounded else ""
+        return Cell(f"{point.ms:.3f}{over}{'' if point.graph else ' *'}", "best" if point.ms <= LEVEL * least else "")
+
+    rows = []
+    for t in tokens:
+        found = [at.get((t, name)) for name in names]
+        least = min((point.ms for point in found if point and point.ms), default=0)
+        bound = f"{found[0].bound_ms:.3f}" if bounded else None
+        rows.append([t, bound, *(cell(point, least) for point in found)])
+    scratch = [(point := at.get((tokens[-1], name))) and point.scratch_mb for name in names]
+    scratch = [[f"scratch MB at {tokens[-1]}", "", *(mb and f"{mb:,.1f}" for mb in scratch)]] if any(scratch) else []
+    eager = {f"* {p.solution} is no graph: {p.not_captured}" for p in points if p.ms and not p.graph}
+    wrong = [f"{p.solution} at T={p.tokens}: {p.error}" for p in points if p.error]
+    head_row, notes = ["T", "bound", *names], [*sorted(eager), *wrong]
+    return Table(head_row, [rows, scratch], title(head), words=0, caption=CAPTION, notes=notes)
+
+
+def recorded() -> list[tuple[Head, list[Point]]]:
+    """The records below docs/data/served that hold points. Raises UserError for what is no record."""
+    return [(head, points) for head, points in map(read, sorted(paths.SERVED.glob("*.jsonl"))) if points]
+
+
+def block() -> str:
+    """Markdown: the table of each record."""
+    return "\n\n".join(f"{table(*of).markdown(titled=True)}\n\n<sub>{origin(of[0])}.</sub>" for of in recorded())
+
+
+def figure() -> Figure:
+    """Times the bound over T, of the first record of the machine whose bound is known."""
+    head, points = next((head, points) for head, points in recorded() if head.provenance.hardware == MEASURED_ON)
+    drawn: dict[str, list] = {}
+    for p in sorted((p for p in points if p.ms), key=lambda p: p.tokens):
+        drawn.setdefault(p.solution, []).append([p.tokens, p.ms / p.bound_ms])
+    return speed.draw(drawn, f"A pass, times the bound: {title(head)}", origin(head))
