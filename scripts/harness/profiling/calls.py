@@ -1,12 +1,12 @@
-"""Call a solution as FIB's timing does, with a mark around every call, so that a profiler can tell it from the rest.
+"""What is profiled: calls of a solution as FIB's timing makes them, on workloads that the user names.
 
-As a program this is what ncu looks at: a separator and one call for each point, after warm-up, with the profiler on for
-these alone. With --once it is what compute-sanitizer looks at, and ncu with a filter of one's own:
+As a program this is what ncu looks at: a separator and one call for each workload, after warm-up, with the profiler on
+for these alone. With --once it is what compute-sanitizer looks at, and ncu with a filter of one's own:
 
-    compute-sanitizer --tool memcheck python -m harness.profiling.calls --once triton_fused_v2 full 80
+    compute-sanitizer --tool memcheck python -m harness.profiling.calls --once SOLUTION full 80
 
-The tool watches torch's kernels too, which make 1.4 GB of inputs: with `--kernel-name kernel_substring=fused_layer`, or
-another kernel's name, it takes seconds instead of minutes. initcheck needs to see them all.
+The tool watches torch's kernels too, which make 1.4 GB of inputs: with `--kernel-name kernel_substring=NAME` it takes
+seconds instead of minutes. initcheck needs to see them all.
 """
 
 import argparse
@@ -18,27 +18,56 @@ from flashinfer_bench import Definition, Solution, Workload
 
 # Private names, but the only way to do exactly what FIB's timing does between two calls.
 from flashinfer_bench.bench.timing import _clear_cache, _clone_args, _get_empty_cache_for_benchmark
+from flashinfer_bench.bench.utils import load_safetensors
 from flashinfer_bench.compile import BuilderRegistry, Runnable
 
+from harness.core import paths
 from harness.core.errors import CannotRun, exit_with
-from harness.judging.calling import call, device_here, first_line, with_outputs
-from harness.operators.catalogue import GEOMETRIES, definition
+from harness.judging.calling import call, device_here, first_line, seeded_inputs, with_outputs
+from harness.operators import routing_kinds, workloads
+from harness.operators.catalogue import FULL, GEOMETRIES, definition
 from harness.packing import pack
-from harness.profiling.points import choose_points, inputs_of, label
 
 WARMUP_RUNS = 3
 
 
-class ProfileError(CannotRun):
-    """A solution cannot be profiled; the message is one line for the user."""
+def choose(wanted: list[str], geometry: str) -> dict[str, Workload]:
+    """uuid, or KIND:T as it was given -> the workload. wanted: token counts, uuids, names of cases, or KIND:T.
+
+    For [] it is the workload of the middle T in a geometry for the CPU, else four from the least T to the greatest.
+    Raises UserError for one that names nothing.
+    """
+    workloads.make(geometry)
+    kinds = routing_kinds.kinds_of(geometry)
+    found: dict[str, Workload] = {}
+    for text in wanted or representative(workloads.recorded(geometry), geometry):
+        kind, _, tokens = text.partition(":")
+        if kind in kinds and tokens.isdecimal():
+            found[text] = routing_kinds.workload(kind, int(tokens), geometry)[1]
+        else:
+            made_up = f"; KIND:T with KIND one of {', '.join(kinds)}" if kinds else ""
+            found |= {workload.uuid: workload for workload in workloads.named(text, geometry, made_up)}
+    return found
+
+
+def representative(known: list[Workload], geometry: str) -> list[str]:
+    """uuids of a few workloads."""
+    by_length = sorted((w for w in known if w.axes["seq_len"]), key=lambda w: w.axes["seq_len"])
+    shares = (0, 1 / 3, 2 / 3, 1) if geometry in FULL else (0.5,)
+    return [by_length[round(share * (len(by_length) - 1))].uuid for share in shares]
 
 
 def build(solution: Solution, full: Definition) -> Runnable:
-    """Raises ProfileError for whatever the builder raises."""
+    """Raises CannotRun for whatever the builder raises."""
     try:
         return BuilderRegistry.get_instance().build(full, solution)
-    except Exception as error:
-        raise ProfileError(f"{solution.name}: does not build: {first_line(error)}") from error
+    except (Exception, SystemExit) as error:
+        raise CannotRun(f"{solution.name}: does not build: {first_line(error)}") from error
+
+
+def inputs_of(workload: Workload, full: Definition, device: str) -> list:
+    """FIB's inputs in the definition's order, the same in every run on one device."""
+    return seeded_inputs(full, workload, 1, device, load_safetensors(full, workload, paths.ROOT))[0]
 
 
 def call_repeatedly(
@@ -46,7 +75,7 @@ def call_repeatedly(
 ) -> None:
     """Before each call L2 is flushed, the arguments are cloned and the device is waited for; mark() is around the call.
 
-    Waiting for the call's end is inside the mark too. Raises ProfileError for whatever the solution raises.
+    Waiting for the call's end is inside the mark too. Raises CannotRun for whatever the solution raises.
     """
     wait = torch.cuda.synchronize if device != "cpu" else lambda: None
     cache = _get_empty_cache_for_benchmark(device)
@@ -59,8 +88,8 @@ def call_repeatedly(
                 with mark():
                     runnable(*cloned)
                     wait()
-            except Exception as error:
-                raise ProfileError(first_line(error)) from error
+            except (Exception, SystemExit) as error:
+                raise CannotRun(first_line(error)) from error
 
 
 @contextmanager
@@ -71,35 +100,30 @@ def profiler_on():
     torch.cuda.profiler.stop()
 
 
-def nans_after_a_call(runnable: Runnable, point: Workload, full: Definition, device: str) -> int:
-    """How many NaN one call leaves in an output full of them; printed too."""
-    output = call(full, runnable, inputs_of(point, full, device), device)
-    nans = int(output.isnan().sum())
-    print(f"{label(point)}: {nans} NaN, mean |output| {output.float().abs().mean().item():.4g}")
-    return nans
-
-
 def main(argv: list[str]) -> int:
     """Exit status: 0, 1 if --once finds NaN, 2 for bad arguments."""
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser("python -m harness.profiling.calls", description=__doc__, formatter_class=form)
     parser.add_argument("solution")
     parser.add_argument("geometry", choices=list(GEOMETRIES))
-    parser.add_argument("points", nargs="+", metavar="POINT", help="as W of moebench profile --workloads")
+    parser.add_argument("workloads", nargs="+", metavar="W", help="as for moebench profile --workloads")
     parser.add_argument("--once", action="store_true", help="one call of each, without warm-up and profiler")
     args = parser.parse_args(argv)
-    device, full = device_here(), definition(args.geometry)
-    points = choose_points(args.points, args.geometry)
+    device, full, nans = device_here(), definition(args.geometry), 0
+    chosen = choose(args.workloads, args.geometry)
     runnable = build(pack.pack(args.solution)[args.geometry], full)
-    if args.once:
-        return 1 if sum(nans_after_a_call(runnable, point, full, device) for point in points) else 0
-    for point in points:
-        operands = with_outputs(full, runnable, inputs_of(point, full, device), device)
+    for name, workload in chosen.items():
+        inputs = inputs_of(workload, full, device)
+        if args.once:
+            nans += (found := int(call(full, runnable, inputs, device).isnan().sum()))
+            print(f"{name}: {found} NaN")
+            continue
+        operands = with_outputs(full, runnable, inputs, device)
         call_repeatedly(runnable, operands, WARMUP_RUNS, device)
         with profiler_on():
             torch.cuda._sleep(1)
         call_repeatedly(runnable, operands, 1, device, profiler_on)
-    return 0
+    return 1 if nans else 0
 
 
 if __name__ == "__main__":

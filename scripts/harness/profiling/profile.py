@@ -1,41 +1,38 @@
-"""Profile solutions on points: from packed solutions to records."""
+"""Profile solutions on workloads: from packed solutions to records."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
-from flashinfer_bench import Definition, Solution, Workload
+from flashinfer_bench import Solution, Workload
 from flashinfer_bench.bench.timing import time_runnable
+from flashinfer_bench.bench.utils import load_safetensors
 from flashinfer_bench.compile import Runnable
 
-from harness.core import provenance
+from harness.core import paths, provenance
+from harness.core.errors import CannotRun
 from harness.judging.calling import first_line, with_outputs
 from harness.operators.catalogue import definition
 from harness.operators.workloads import bound_of
 from harness.packing.manifest import read_manifest
 from harness.profiling import ncu, torch_profiler
-from harness.profiling.calls import WARMUP_RUNS, ProfileError, build, call_repeatedly
-from harness.profiling.points import inputs_of, label, stored
-from harness.profiling.record import ProfileRecord, WorkloadProfile
-from harness.profiling.stages import busy_us, kernel_times, stage_times, warnings
+from harness.profiling.calls import WARMUP_RUNS, build, call_repeatedly, inputs_of
+from harness.profiling.record import ProfileRecord, WorkloadProfile, label
 
 
 @dataclass(frozen=True)
 class Job:
-    """What is profiled, and how. solutions: packed, by their folders' names.
+    """What is profiled, and how. solutions: packed, by their folders' names. workloads: as of `calls.choose`.
 
-    chrome_trace: torch.profiler's trace is kept there, several with a suffix each. say: takes a line for the user on
-    what is being done, or with failed=True on what could not be.
+    say: takes a line for the user on what is being done, or with failed=True on what could not be.
     """
 
     solutions: dict[str, Solution]
     geometry: str
-    points: list[Workload]
+    workloads: dict[str, Workload]
     device: str
     calls: int
     counters: bool
-    chrome_trace: Path | None
     command: str
     say: Callable[..., None]
 
@@ -43,86 +40,76 @@ class Job:
     def clock(self) -> str:
         return "cpu" if self.device == "cpu" else "device"
 
-    @property
-    def full(self) -> Definition:
-        return definition(self.geometry)
+    def at(self, name: str, uuid: str) -> str:
+        return f"{name}: {label(uuid, self.workloads[uuid].axes['seq_len'])}"
 
-    def arguments(self, runnable: Runnable, point: Workload) -> list:
-        return with_outputs(self.full, runnable, inputs_of(point, self.full, self.device), self.device)
-
-    def trace_file(self, name: str, point: Workload) -> Path | None:
-        path = self.chrome_trace
-        if path is None or len(self.solutions) * len(self.points) == 1:
-            return path
-        return path.with_name(f"{path.stem}-{name}-{point.uuid.replace(':', '-')}{path.suffix}")
+    def arguments(self, runnable: Runnable, uuid: str) -> list:
+        full = definition(self.geometry)
+        return with_outputs(full, runnable, inputs_of(self.workloads[uuid], full, self.device), self.device)
 
 
 def profile_all(job: Job) -> Iterator[ProfileRecord]:
-    """The record of each solution that builds and runs on at least one point, as it is made.
+    """The record of each solution that builds and runs on at least one workload, as it is made.
 
     All wall times are taken before the first: a profiler may leave launches slower than it found them.
     """
-    runnables = {}
-    for name, solution in job.solutions.items():
+    full, runnables = definition(job.geometry), {}
+    for name, packed in job.solutions.items():
         try:
-            runnables[name] = build(solution, job.full)
-        except ProfileError as error:
+            runnables[name] = build(packed, full)
+        except CannotRun as error:
             job.say(str(error), failed=True)
     wall_us = {name: wall_times(name, runnable, job) for name, runnable in runnables.items()}
     protocol = f"torch.profiler, {job.calls} calls" + (", and one call under ncu" if job.counters else "")
-    known = {"definition": job.full.name, "clock": job.clock}
     for name, runnable in runnables.items():
         found = []
-        for point in job.points:
-            at = f"{name}: {label(point)}"
-            job.say(at)
+        for uuid in job.workloads:
+            job.say(job.at(name, uuid))
             try:
-                found.append(profile(name, runnable, job, point, wall_us[name].get(point.uuid)))
-            except ProfileError as error:
-                job.say(f"{at}: {error}", failed=True)
+                found.append(profile(name, runnable, job, uuid, wall_us[name].get(uuid)))
+            except CannotRun as error:
+                job.say(f"{job.at(name, uuid)}: {error}", failed=True)
             except RuntimeError as error:  # out of memory, or a broken device
-                job.say(f"{at}: {first_line(error)}", failed=True)
+                job.say(f"{job.at(name, uuid)}: {first_line(error)}", failed=True)
         if found:
+            known = {"source_sha1": job.solutions[name].hash(), "protocol": protocol, "command": job.command}
+            made = {"definition": full.name, "clock": job.clock, "provenance": provenance.here(job.device, **known)}
             workloads = add_counters(name, job, found) if job.counters else found
-            sha1 = job.solutions[name].hash()
-            made = provenance.here(job.device, source_sha1=sha1, protocol=protocol, command=job.command)
-            yield ProfileRecord(solution=name, provenance=made, workloads=workloads, **known)
+            yield ProfileRecord(solution=name, workloads=workloads, **made)
 
 
 def wall_times(name: str, runnable: Runnable, job: Job) -> dict[str, float]:
     """Microseconds of a call as FIB times it, by uuid; {} on a CPU. What cannot be timed is left out."""
     found = {}
-    for point in job.points if job.clock == "device" else []:
-        job.say(f"{name}: {label(point)}: wall time")
+    for uuid in job.workloads if job.clock == "device" else []:
+        job.say(f"{job.at(name, uuid)}: wall time")
         try:
-            args = job.arguments(runnable, point)
+            args = job.arguments(runnable, uuid)
             with torch.no_grad():
-                found[point.uuid] = 1e3 * time_runnable(runnable, args, WARMUP_RUNS, job.calls, job.device)
+                found[uuid] = round(1e3 * time_runnable(runnable, args, WARMUP_RUNS, job.calls, job.device), 3)
         except Exception:  # whatever it is, profile() meets it again and reports it
             continue
     return found
 
 
-def profile(name: str, runnable: Runnable, job: Job, point: Workload, wall_us: float | None) -> WorkloadProfile:
-    """Without counters. Raises ProfileError for whatever the solution raises."""
-    args, on_device = job.arguments(runnable, point), job.clock == "device"
+def profile(name: str, runnable: Runnable, job: Job, uuid: str, wall_us: float | None) -> WorkloadProfile:
+    """Without counters. Raises CannotRun for whatever the solution raises."""
+    args, workload, on_device = job.arguments(runnable, uuid), job.workloads[uuid], job.clock == "device"
     call_repeatedly(runnable, args, WARMUP_RUNS if on_device else 1, job.device)
-    events = torch_profiler.record(runnable, args, job.calls, job.device, job.trace_file(name, point))
-    ours, others = torch_profiler.launches(events, job.calls, job.clock)
-    stages = stage_times(ours, read_manifest(name).stages, job.clock)
-    busy = busy_us(ours, job.calls)
-    bound = bound_of(point, stored(point, job.full), job.geometry) if on_device else None
+    events = torch_profiler.record(runnable, args, job.calls, job.device)
+    launches = torch_profiler.launches(events, job.calls, job.clock)
+    kernels = torch_profiler.kernels(launches, read_manifest(name).stages, job.calls, job.clock)
+    stored = load_safetensors(definition(job.geometry), workload, paths.ROOT)
+    bound = bound_of(workload, stored, job.geometry) if on_device else None
     return WorkloadProfile(
-        uuid=point.uuid,
-        T=point.axes["seq_len"],
+        uuid=uuid,
+        T=workload.axes["seq_len"],
         calls=job.calls,
-        stages=stages,
-        other=kernel_times(others),
-        wall_us=None if wall_us is None else round(wall_us, 3),
-        busy_us=busy,
-        host_us=None if wall_us is None else round(wall_us - busy, 3),
+        kernels=kernels,
+        wall_us=wall_us,
+        busy_us=torch_profiler.busy_us(launches, job.calls),
         bound_us=round(1e3 * bound.ms, 3) if bound else None,
-        warnings=warnings(stages, ours, job.calls),
+        warnings=torch_profiler.warnings(kernels, launches, job.calls),
     )
 
 
@@ -131,12 +118,8 @@ def add_counters(name: str, job: Job, profiles: list[WorkloadProfile]) -> list[W
     job.say(f"{name}: counters under ncu")
     try:
         report = ncu.record(name, job.geometry, [profile.uuid for profile in profiles])
-        points = ncu.by_point(report, len(profiles))
-    except ProfileError as error:
+        counted = ncu.by_workload(report, len(profiles))
+    except CannotRun as error:
         job.say(f"{name}: {error}", failed=True)
         return [profile.model_copy(update={"warnings": [*profile.warnings, str(error)]}) for profile in profiles]
-    found, table = [], read_manifest(name).stages
-    for profile, launches in zip(profiles, points, strict=True):
-        stages, lines = ncu.with_counters(profile.stages, launches, table)
-        found.append(profile.model_copy(update={"stages": stages, "warnings": profile.warnings + lines}))
-    return found
+    return [ncu.with_counters(*each, read_manifest(name).stages) for each in zip(profiles, counted, strict=True)]

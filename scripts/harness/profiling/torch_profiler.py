@@ -1,6 +1,8 @@
-"""Kernels of a solution's calls through torch.profiler, and apart from them the harness's, by where they were launched.
+"""Kernels of a solution's calls through torch.profiler: which stage each is of, and how long it takes.
 
-On a CPU, where Triton's interpreter runs the kernels, each interpreted kernel counts as one, in CPU time.
+Launches are a DataFrame with one row each: `kernel`, its plain name; `start` and `us`, its start on the device and its
+duration in microseconds; `call`, the number of the call that it is part of. What the harness launches between calls is
+left out. On a CPU, where Triton's interpreter runs the kernels, each interpreted kernel counts as one, in CPU time.
 """
 
 import json
@@ -14,12 +16,14 @@ import pandas as pd
 from torch.profiler import ProfilerActivity, profile, record_function
 from triton.runtime.interpreter import InterpretedFunction
 
-from harness.core.atomic_file import write_atomically
-from harness.packing.stages import plain_name
-from harness.profiling.calls import ProfileError, call_repeatedly
+from harness.core.errors import CannotRun
+from harness.packing.stages import UNASSIGNED, plain_name, stage_of
+from harness.profiling.calls import call_repeatedly
+from harness.profiling.record import Kernel
 
 CALL = "moe_call"
 INTERPRETED = "interpreted "
+HOST_OPERATIONS = "torch operations"  # on a CPU: what a solution does between its kernels
 ON_DEVICE = {"kernel", "gpu_memcpy", "gpu_memset"}
 LAUNCHES = {"cuda_runtime", "cuda_driver"}
 
@@ -40,10 +44,10 @@ def interpreted_kernels_marked():
         InterpretedFunction.run = original
 
 
-def record(runnable, args: list, calls: int, device: str, keep: Path | None = None) -> list[dict]:
-    """Events of a Chrome trace of `calls` calls after warm-up; kept in the file `keep` if given.
+def record(runnable, args: list, calls: int, device: str) -> list[dict]:
+    """Events of a Chrome trace of `calls` calls after warm-up.
 
-    Raises ProfileError for whatever the solution raises.
+    Raises CannotRun for whatever the solution raises.
     """
     activities = [ProfilerActivity.CPU]
     if device != "cpu":
@@ -54,10 +58,7 @@ def record(runnable, args: list, calls: int, device: str, keep: Path | None = No
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(path))
-        text = path.read_text()
-    if keep:
-        write_atomically(keep, text)
-    return json.loads(text)["traceEvents"]
+        return json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
 
 
 def timed(events: Iterable[dict], categories: set[str]) -> list[dict]:
@@ -66,19 +67,17 @@ def timed(events: Iterable[dict], categories: set[str]) -> list[dict]:
     return sorted(found, key=lambda e: (e["ts"], -e["dur"]))
 
 
-def launches(events: list[dict], calls: int, clock: str) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Launches as in `stages`: of the solution's calls, and outside them. Raises ProfileError if a call is missing."""
+def launches(events: list[dict], calls: int, clock: str) -> pd.DataFrame:
+    """Those of the solution's calls. Raises CannotRun if a call is missing."""
     marks = [e for e in timed(events, {"user_annotation"}) if e["name"] == CALL]
     if len(marks) != calls:
-        raise ProfileError(f"the profiler recorded {len(marks)} calls, want {calls}")
+        raise CannotRun(f"the profiler recorded {len(marks)} calls, want {calls}")
     rows = device_launches(events) if clock == "device" else cpu_launches(events, marks[0].get("tid"))
-    found = pd.DataFrame(rows, columns=["kernel", "ts", "start", "us"]).astype(
-        {"ts": float, "start": float, "us": float}
-    )
+    floats = dict.fromkeys(("ts", "start", "us"), float)
+    found = pd.DataFrame(rows, columns=["kernel", *floats]).astype(floats)
     starts, durations = (np.array([mark[key] for mark in marks], dtype=float) for key in ("ts", "dur"))
     found["call"] = pd.IntervalIndex.from_arrays(starts, starts + durations, closed="both").get_indexer(found.ts)
-    inside = found.call >= 0  # a moment that is in none of them has -1
-    return found[inside], found[~inside]
+    return found[found.call >= 0]  # a moment that is in none of them has -1
 
 
 def device_launches(events: list[dict]) -> list[tuple[str, float, float, float]]:
@@ -103,3 +102,39 @@ def cpu_launches(events: list[dict], thread) -> list[tuple[str, float, float, fl
             found.append((e["name"].removeprefix(INTERPRETED), e["ts"], e["ts"], e["dur"]))
             end = e["ts"] + e["dur"]
     return found
+
+
+def kernels(launches: pd.DataFrame, table: dict[str, str], calls: int, clock: str) -> list[Kernel]:
+    """By stage in the table's order, then what fits no pattern; the longest of each stage first.
+
+    On a CPU torch's own operations (aten::...) that fit no pattern are `HOST_OPERATIONS`, not unassigned.
+    """
+
+    def stage(kernel: str) -> str:
+        is_torch = clock == "cpu" and kernel.startswith("aten::")
+        return stage_of(kernel, table) or (HOST_OPERATIONS if is_torch else UNASSIGNED)
+
+    each = launches.groupby("kernel", sort=False).us.agg(["size", "sum"])
+    each = each.sort_values("sum", ascending=False, kind="stable") / calls
+    found = [Kernel(stage=stage(k), name=k, launches=count, us=round(us, 4)) for k, count, us in each.itertuples()]
+    order = [*table.values(), HOST_OPERATIONS, UNASSIGNED]
+    return sorted(found, key=lambda kernel: order.index(kernel.stage))
+
+
+def busy_us(launches: pd.DataFrame, calls: int) -> float:
+    """Microseconds of one call in which at least one of its kernels runs: the union of their intervals; a mean."""
+    ordered = launches.sort_values("start")
+    end = ordered.start + ordered.us
+    covered = end.groupby(ordered.call).cummax().groupby(ordered.call).shift()  # until when those before it run
+    return round((end - np.fmax(ordered.start, covered)).clip(lower=0).sum() / calls, 3)
+
+
+def warnings(kernels: list[Kernel], launches: pd.DataFrame, calls: int) -> list[str]:
+    """A line for each kernel without a stage, for each whose launches do not go with the calls, and for none at all."""
+    unassigned = [kernel.name for kernel in kernels if kernel.stage == UNASSIGNED]
+    lines = [f"{name}: unassigned: no pattern in [stages] of solution.toml fits" for name in unassigned]
+    for kernel, call in launches.groupby("kernel", sort=False).call:
+        counts = call.value_counts().reindex(range(calls), fill_value=0)
+        if counts.min() < counts.max():
+            lines.append(f"{kernel}: {counts.min()} to {counts.max()} launches a call, want the same in all of them")
+    return lines if kernels else [*lines, "no kernel was seen inside the calls"]
