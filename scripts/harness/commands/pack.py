@@ -8,6 +8,7 @@ docs/engines.md.
 """
 
 import argparse
+import sys
 
 from harness.core.arguments import Names, output_folder
 from harness.operators.catalogue import add_definitions
@@ -24,12 +25,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
+    _, left_out = pack.pack_all(args.names)
     if args.package:
         written = pack.pack_packages(args.names, args.package, args.definition)
     elif args.into:
         written = pack.pack_into(args.names, args.into, args.definition or ["full"])
     else:
         written = pack.pack_here(args.names)
+        if others := pack.foreign():
+            print(f"not written by this command, left alone: {', '.join(map(str, others))}", file=sys.stderr)
     for path in written:
         print(path)
-    return build_ahead.build(args.names, args.definition) if args.build else 0
+    for line in left_out:
+        print(f"{line}; left out", file=sys.stderr)
+    status = build_ahead.build(args.names, args.definition) if args.build else 0
+    return 1 if left_out else status

@@ -77,7 +77,7 @@ def select(names: list[str], geometry: str, say: Say) -> tuple[dict[str, Solutio
 def eligible(names: list[str], geometry: str, device: Device) -> tuple[dict[str, Solution], list[str]]:
     """Folder's name -> packed solution, of these or all of the operator's, and a line for each one that is skipped.
 
-    Raises UserError for an unknown solution and for a named one that cannot be packed, CannotRun if all are skipped or FIB
+    Raises UserError for an unknown solution and a named one that cannot be packed, CannotRun if all are skipped or FIB
     cannot write in its cache.
     """
     check_cache()

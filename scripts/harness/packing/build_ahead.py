@@ -6,10 +6,10 @@ from collections.abc import Collection
 from flashinfer_bench import Solution
 from flashinfer_bench.compile import BuilderRegistry, BuildError
 
+from harness.core.arguments import check_cache
 from harness.operators.catalogue import BY_NAME, definition
 from harness.packing import pack
 from harness.packing.eligibility import is_installed
-from harness.packing.manifest import choose
 
 
 def build_timed(solution: Solution) -> tuple[float, str]:
@@ -25,11 +25,12 @@ def build_timed(solution: Solution) -> tuple[float, str]:
 def build(names: list[str], geometries: Collection[str] = ()) -> int:
     """Let FIB build them one after the other; print a line for each. Returns 1 if one does not build, else 0.
 
-    geometries: the definitions that they are built for; without any, all that they serve. Raises PackingError.
+    geometries: the definitions to build them for; without any, all that they serve. Raises as `pack_all`.
     """
     status = 0
-    for name in choose(names):
-        for geometry, solution in pack.pack(name).items():
+    check_cache(compiles=True)
+    for solutions in pack.pack_all(names)[0].values():
+        for geometry, solution in solutions.items():
             if geometries and geometry not in geometries:
                 continue
             if missing := [module for module in solution.spec.dependencies if not is_installed(module)]:

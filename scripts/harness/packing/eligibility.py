@@ -7,15 +7,15 @@ from collections.abc import Container
 import torch
 from flashinfer_bench import Solution
 
-GPUS = {  # words of the device's name -> what it is called in target_hardware
-    **dict.fromkeys(("H100", "H200", "H20", "H800", "GH200"), "sm_90"),
-    **dict.fromkeys(("B200", "GB200"), "sm_100"),
-    **dict.fromkeys(("B300", "GB300"), "sm_103"),
-    **dict.fromkeys(("A100", "A800", "A30"), "sm_80"),
-    **dict.fromkeys(("A10", "RTX 3090", "A10G", "A40", "RTX A5000", "RTX A6000"), "sm_86"),
-    **dict.fromkeys(("L40S", "RTX 4090", "L4", "L20", "L40", "RTX 6000 Ada"), "sm_89"),
-    **dict.fromkeys(("RTX PRO 6000", "RTX 5090", "RTX PRO 5000", "RTX PRO 4500", "RTX 5080"), "sm_120"),
-    "GB10": "sm_121",
+GPUS = {  # what target_hardware calls a GPU -> words of its devices' names
+    "sm_80": ("A100", "A800", "A30"),
+    "sm_86": ("A10", "RTX 3090", "A10G", "A40", "RTX A5000", "RTX A6000"),
+    "sm_89": ("L40S", "RTX 4090", "L4", "L20", "L40", "RTX 6000 Ada"),
+    "sm_90": ("H100", "H200", "H20", "H800", "GH200"),
+    "sm_100": ("B200", "GB200"),
+    "sm_103": ("B300", "GB300"),
+    "sm_120": ("RTX PRO 6000", "RTX 5090", "RTX PRO 5000", "RTX PRO 4500", "RTX 5080"),
+    "sm_121": ("GB10",),
 }
 
 
@@ -29,14 +29,9 @@ def here() -> str:
 
 def architecture(gpu: str) -> str | None:
     """What a GPU's name (H200, NVIDIA GeForce RTX 4090, sm_90) means in target_hardware; None for an unknown one."""
-    known = {name.lower(): target for name, target in GPUS.items()} | {target: target for target in GPUS.values()}
-    said = words(gpu)
-    return next((target for name, target in known.items() if words(name) <= said), None)
-
-
-def words(gpu: str) -> set[str]:
-    """Of a GPU's name: A100 of NVIDIA A100-SXM4-80GB."""
-    return set(re.split(r"[\s-]+", gpu.lower()))
+    said = set(re.split(r"[\s-]+", gpu.lower()))
+    fits = (target for target, names in GPUS.items() for name in (target, *names) if {*name.lower().split()} <= said)
+    return next(fits, None)
 
 
 def is_installed(module: str) -> bool:

@@ -2,18 +2,19 @@
 
 import tomllib
 from collections.abc import Collection
+from contextlib import suppress
 from functools import cache
+from pathlib import Path
 from typing import Annotated, Literal
 
 from flashinfer_bench.data import SupportedLanguages
-from pydantic import AfterValidator, Field, StrictBool, StringConstraints, ValidationError
+from pydantic import Field, StrictBool, StringConstraints, ValidationError
 
 from harness.core import paths
 from harness.core.errors import UserError
 from harness.core.names import unknown
 from harness.core.schema import Strict, first_fault
 from harness.operators import catalogue
-from harness.packing.stages import UNASSIGNED
 
 MANIFEST = "solution.toml"
 ENTRY_POINTS = ("renorm_entry_point", "routed_entry_point", "bf16_entry_point")  # beside `entry_point`
@@ -26,12 +27,6 @@ class PackingError(UserError):
     """A solution cannot be packed; the message is one line for the user."""
 
     status = 1
-
-
-def stage_name(name: str) -> str:
-    if name == UNASSIGNED:
-        raise ValueError("kernels without a stage are called that")
-    return name
 
 
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
@@ -51,14 +46,14 @@ class Facts(Strict):
 
 
 class Manifest(Strict):
-    """The keys of solution.toml. `first_use`, `stages` and `facts` are not packed, so they do not change the hash.
+    """The keys of solution.toml. `first_use`, `start`, `stages` and `facts` are not packed and do not change the hash.
 
     entry_point: FILE::FUNCTION; renorm_entry_point, routed_entry_point: those for definitions with renorm routing and
     for routed ones, whose inputs are others. bf16_entry_point: as the routed one, for tokens in bf16; packages for
     engines export it as run_bf16. kernels: shared stages, packed as kernels/<stage>.py. borrowed: files of other
     solutions, as SOLUTION/FILE. definitions: geometries, keys of catalogue.GEOMETRIES. based_on: the solution whose
-    files this one's replace. first_use: what the first use of this solution takes, after "on first use it". stages:
-    pattern of a kernel's plain name -> stage.
+    files this one's replace. first_use: what the first use of this solution takes, after "on first use it". start: what
+    `moebench new --from` calls a copy of it. stages: pattern of a kernel's plain name -> stage.
     """
 
     name: Text
@@ -77,7 +72,8 @@ class Manifest(Strict):
     definitions: list[Literal[*catalogue.GEOMETRIES]] = ["full", "small"]
     based_on: Text | None = None
     first_use: Text | None = None
-    stages: dict[str, Annotated[Text, AfterValidator(stage_name)]] = {}
+    start: Text | None = None
+    stages: dict[str, Text] = {}
     facts: Facts | None = None
 
 
@@ -100,18 +96,27 @@ def folder_name(packed: str, definition: str) -> str:
     return packed
 
 
+def readable() -> dict[str, Manifest]:
+    """Name -> manifest of each solution whose manifest can be read; see `pack.pack_all` for the others."""
+    found = {}
+    for name in solution_names():
+        with suppress(PackingError):
+            found[name] = read_manifest(name)
+    return found
+
+
 def choose(names: list[str]) -> list[str]:
-    """names, or every solution when there are none. Raises UserError for an unknown one."""
+    """names, or every readable solution when there are none. Raises UserError for an unknown one."""
     existing = solution_names()
     for name in names:
         if name not in existing:
             raise UserError(unknown("solution", name, existing))
-    return list(dict.fromkeys(names)) or existing
+    return list(dict.fromkeys(names)) or list(readable())
 
 
 def solutions_of(geometries: Collection[str]) -> list[str]:
-    """Names of the solutions that serve one of these geometries. Raises PackingError."""
-    return [name for name in solution_names() if set(read_manifest(name).definitions) & set(geometries)]
+    """Names of the readable solutions that serve one of these geometries."""
+    return [name for name, manifest in readable().items() if set(manifest.definitions) & set(geometries)]
 
 
 def refusal(name: str, key: str, got: object, want: str) -> PackingError:
@@ -136,6 +141,14 @@ def read_manifest(name: str) -> Manifest:
     return manifest.model_copy(update=taken)
 
 
+def read_source(name: str, path: Path) -> str:
+    """The text of a solution's file. Raises PackingError for one that cannot be read or is no UTF-8."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise PackingError(f"{name}: {path.name}: {error}") from error
+
+
 @cache  # by text, as tests and `new` change files: listing solutions reads every manifest
 def _validated(text: str) -> Manifest:
     return Manifest.model_validate(tomllib.loads(text))
@@ -143,7 +156,7 @@ def _validated(text: str) -> Manifest:
 
 def _parse(name: str) -> Manifest:
     try:
-        manifest = _validated((paths.SOLUTIONS / name / MANIFEST).read_text())
+        manifest = _validated(read_source(name, paths.SOLUTIONS / name / MANIFEST))
     except tomllib.TOMLDecodeError as error:
         raise PackingError(f"{name}: {MANIFEST}: {error}") from error
     except ValidationError as error:

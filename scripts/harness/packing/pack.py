@@ -1,10 +1,10 @@
-"""Gather a solution's folder and the shared stages it lists into FIB Solutions."""
+"""Gather a solution's folder and the shared stages it lists into FIB Solutions, and write them."""
 
 import ast
+import hashlib
 import re
 from functools import cache
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
 
 from flashinfer_bench import BuildSpec, Solution, SourceFile
 
@@ -12,9 +12,11 @@ from harness.core import paths
 from harness.core.atomic_file import write_atomically
 from harness.core.errors import UserError
 from harness.operators import catalogue
+from harness.packing import manifest as manifests
 from harness.packing import problem
-from harness.packing.manifest import Manifest, PackingError, choose, read_manifest, refusal, solution_names
+from harness.packing.manifest import Manifest, PackingError, read_manifest, read_source, refusal, solution_names
 
+WRITTEN = "written.sha256"  # in packed/: what packing wrote there, as `sha256sum -c` reads it; all else is not ours
 PACKAGE_SIZES = ("num_local_experts", "top_k", "hidden_size", "intermediate_size")  # that an engine's adapter checks
 
 
@@ -62,39 +64,27 @@ def origins(name: str) -> dict[str, PurePosixPath]:
     return {packed: PurePosixPath("solutions", file.relative_to(paths.SOLUTIONS)) for packed, file in files.items()}
 
 
-class Outline(NamedTuple):
-    """Of a Python file: the functions and classes that it defines, and its relative imports."""
-
-    defined: set[str]
-    imports: list[ast.ImportFrom]
-
-
 @cache  # results are held against the sources as they are now: a process packs the same files many times
-def outline(text: str) -> Outline:
+def outline(text: str) -> tuple[set[str], list[ast.ImportFrom]]:
+    """Of a Python file: the names of its functions and classes, and its relative imports."""
     tree = ast.parse(text)
     imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.level]
-    return Outline({node.name for node in tree.body if hasattr(node, "name")}, imports)
+    return {node.name for node in tree.body if hasattr(node, "name")}, imports
 
 
-def outlines(name: str, sources: dict[str, str]) -> dict[str, Outline]:
-    """Path -> outline of the Python files. Raises PackingError for an empty file and for a syntax error."""
-    found = {}
+def defined_names(name: str, sources: dict[str, str]) -> dict[str, set[str]]:
+    """Python file -> what it defines. Raises PackingError for what cannot be parsed, or imports what is not packed."""
+    modules = {PurePosixPath(path).with_suffix("").parts for path in sources if path.endswith(".py")}
+    folders, found = {module[:n] for module in modules for n in range(len(module))}, {}
     for path, text in sources.items():
         if not text:
             raise PackingError(f"{name}: {path}: got an empty file, want source text")
-        if path.endswith(".py"):
-            try:
-                found[path] = outline(text)
-            except SyntaxError as error:
-                raise PackingError(f"{name}: {path}:{error.lineno}: {error.msg}") from error
-    return found
-
-
-def check_imports(name: str, outlines: dict[str, Outline]) -> None:
-    """Raise PackingError where a relative import names a module that is not in the bundle."""
-    modules = {PurePosixPath(path).with_suffix("").parts for path in outlines}
-    folders = {module[:n] for module in modules for n in range(len(module))}
-    for path, (_, imports) in outlines.items():
+        if not path.endswith(".py"):
+            continue
+        try:
+            found[path], imports = outline(text)
+        except SyntaxError as error:
+            raise PackingError(f"{name}: {path}:{error.lineno}: {error.msg}") from error
         for node in imports:
             place, parts = f"{name}: {path}:{node.lineno}", PurePosixPath(path).parts
             if node.level > len(parts):
@@ -104,6 +94,7 @@ def check_imports(name: str, outlines: dict[str, Outline]) -> None:
             for module in [(*target, alias.name) for alias in node.names] if of_folder else [target]:
                 if module not in modules:
                     raise PackingError(f"{place}: imports {'/'.join(module)}.py, which is not packed")
+    return found
 
 
 def is_of(path: str, geometry: str) -> bool:
@@ -118,16 +109,14 @@ def is_of(path: str, geometry: str) -> bool:
 def pack(name: str) -> dict[str, Solution]:
     """Geometry -> Solution, for each geometry the solution serves. Raises PackingError."""
     manifest = read_manifest(name)
-    files = files_of(manifest)
-    gathered, found = {path: file.read_text() for path, file in files.items()}, {}
-    outlined = outlines(name, gathered)  # once for all definitions: their problem files differ in numbers alone
-    check_imports(name, outlined)
+    gathered, found = {path: read_source(name, file) for path, file in files_of(manifest).items()}, {}
+    defined = defined_names(name, gathered)  # once: a definition's own problem file differs in numbers alone
     for geometry in manifest.definitions:
         sources = {path: text for path, text in gathered.items() if is_of(path, geometry)}
         sources |= {path: problem.source(path, geometry) for path in filter(problem.is_written, gathered)}
-        entry_point = checked_entry_point(manifest, entry_key(manifest, geometry), outlined)
+        entry_point = checked_entry_point(manifest, entry_key(manifest, geometry), defined)
         if geometry in catalogue.ROUTED and manifest.bf16_entry_point:
-            checked_entry_point(manifest, "bf16_entry_point", outlined)
+            checked_entry_point(manifest, "bf16_entry_point", defined)
         spec = manifest.model_dump(include=BuildSpec.model_fields.keys()) | {"entry_point": entry_point}
         found[geometry] = Solution(
             name=packed_name(name, geometry, manifest.definitions[0]),
@@ -140,6 +129,22 @@ def pack(name: str) -> dict[str, Solution]:
     return found
 
 
+def pack_all(names: list[str]) -> tuple[dict[str, dict[str, Solution]], list[str]]:
+    """Name -> as `pack`, of these solutions or of all; and for each of all that cannot be packed a line that says why.
+
+    Raises UserError for an unknown name, PackingError for one of `names` that cannot be packed.
+    """
+    if names:
+        return {name: pack(name) for name in manifests.choose(names)}, []
+    found, left_out = {}, []
+    for name in solution_names():
+        try:
+            found[name] = pack(name)
+        except PackingError as error:
+            left_out.append(str(error))
+    return found, left_out
+
+
 def entry_key(manifest: Manifest, geometry: str) -> str:
     """The key of the function that serves a geometry: of its interface's own, or `entry_point`."""
     for key, geometries in (("renorm_entry_point", catalogue.RENORM), ("routed_entry_point", catalogue.ROUTED)):
@@ -148,50 +153,74 @@ def entry_key(manifest: Manifest, geometry: str) -> str:
     return "entry_point"
 
 
-def checked_entry_point(manifest: Manifest, key: str, outlines: dict[str, Outline]) -> str:
+def checked_entry_point(manifest: Manifest, key: str, defined: dict[str, set[str]]) -> str:
     """The manifest's value for this key. Raises PackingError where it names no function of a packed file."""
     value = getattr(manifest, key)
     path, *function = value.split("::")
-    if len(function) != 1 or path not in outlines or function[0] not in outlines[path].defined:
-        raise refusal(manifest.name, key, value, f"FILE::FUNCTION that one of these defines: {', '.join(outlines)}")
+    if len(function) != 1 or function[0] not in defined.get(path, ()):
+        raise refusal(manifest.name, key, value, f"FILE::FUNCTION that one of these defines: {', '.join(defined)}")
     return value
 
 
-def write(solution: Solution, path: Path) -> None:
-    write_atomically(path, solution.model_dump_json(indent=2) + "\n")
+def sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def write(solution: Solution, path: Path) -> str:
+    """Returns the sha256 of what was written."""
+    text = solution.model_dump_json(indent=2) + "\n"
+    write_atomically(path, text)
+    return sha256(text.encode())
 
 
 def pack_here(names: list[str]) -> list[Path]:
-    """Write packed/<definition>/<name>.json for names; drop files of solutions that are gone.
+    """Write packed/<definition>/<name>.json of names, or of all that can be packed. Returns the files.
 
-    Raises PackingError. Returns the files written.
+    What was written for solutions or definitions that are gone is removed, if nobody has changed it since. Raises as
+    `pack_all`.
     """
-    chosen, files = choose(names), []
-    for name in chosen:
-        for solution in pack(name).values():
-            files.append(paths.SOLUTIONS / "packed" / solution.definition / f"{name}.json")
-            write(solution, files[-1])
-    others = set(solution_names()) - set(chosen)
-    for path in (paths.SOLUTIONS / "packed").glob("*/*.json"):
-        if path.stem not in others and path not in files:
-            path.unlink()
+    folder, (packed, _) = paths.SOLUTIONS / "packed", pack_all(names)
+    before, sums = written(folder), {}
+    for name, solutions in packed.items():
+        for solution in solutions.values():
+            path = f"{solution.definition}/{name}.json"
+            sums[path] = write(solution, folder / path)
+    files, others = [folder / path for path in sums], set(solution_names()) - packed.keys()
+    for path in before.keys() - sums.keys():
+        if Path(path).stem in others:
+            sums[path] = before[path]
+        elif (file := folder / path).is_file() and sha256(file.read_bytes()) == before[path]:
+            file.unlink()
+    write_atomically(folder / WRITTEN, "".join(f"{digest}  {path}\n" for path, digest in sorted(sums.items())))
     return files
+
+
+def written(folder: Path) -> dict[str, str]:
+    """Path below packed/ -> sha256 of what packing wrote there."""
+    lines = (folder / WRITTEN).read_text(encoding="utf-8").splitlines() if (folder / WRITTEN).is_file() else []
+    return {path: digest for digest, path in (line.split(maxsplit=1) for line in lines)}
+
+
+def foreign() -> list[Path]:
+    """JSON files in packed/ that packing did not write."""
+    folder = paths.SOLUTIONS / "packed"
+    return sorted(set(folder.rglob("*.json")) - {folder / path for path in written(folder)})
 
 
 def pack_into(names: list[str], data_set: Path, geometries: list[str]) -> list[Path]:
     """Write Solutions in the public layout below data_set. Returns the files written.
 
-    Raises PackingError, and UserError where data_set has no definitions/ and so is no data set.
+    Raises as `pack_all`, and UserError where data_set has no definitions/ and so is no data set.
     """
     if not (data_set / "definitions").is_dir():
         raise UserError(f"--into: {data_set} is not a FlashInfer-Trace data set: it has no definitions/")
     files = []
-    for name in choose(names):
-        for geometry, solution in pack(name).items():
-            if geometry in geometries:
-                folder = data_set / "solutions" / solution.author / paths.folder_of(solution.definition)
-                files.append(folder / solution.definition / f"{solution.name}.json")
-                write(solution, files[-1])
+    for solutions in pack_all(names)[0].values():
+        for geometry in solutions.keys() & set(geometries):
+            solution = solutions[geometry]
+            folder = data_set / "solutions" / solution.author / paths.folder_of(solution.definition)
+            files.append(folder / solution.definition / f"{solution.name}.json")
+            write(solution, files[-1])
     return files
 
 
@@ -205,8 +234,8 @@ def pack_packages(names: list[str], parent: Path, geometries: list[str]) -> list
     none of the geometries. Returns the packages' folders.
     """
     solutions, routed = {}, {}
-    for name in choose(names):
-        packed, bf16 = pack(name), read_manifest(name).bf16_entry_point
+    for name, packed in pack_all(names)[0].items():
+        bf16 = read_manifest(name).bf16_entry_point
         wanted = [key for key in packed if key in geometries] or ([] if geometries else list(packed)[:1])
         if not wanted:
             raise UserError(f"--definition: got {', '.join(geometries)}, want of {name}'s: {', '.join(packed)}")
@@ -224,7 +253,7 @@ def pack_packages(names: list[str], parent: Path, geometries: list[str]) -> list
             sizes = {key: catalogue.GEOMETRIES[geometry][key] for key in PACKAGE_SIZES}
             exported += [export(bf16, "run_bf16"), f"\nSIZES = {sizes}\n"]
             for adapter in paths.ENGINES.glob("*.py"):
-                write_atomically(path / adapter.name, adapter.read_text())
+                write_atomically(path / adapter.name, adapter.read_text(encoding="utf-8"))
         write_atomically(path / "__init__.py", f'"""{head}"""\n\n{"".join(exported)}')
     return list(solutions)
 
