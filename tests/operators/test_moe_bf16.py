@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from bf16_inputs import inputs
 from committed_workloads import assert_committed, make_below
 from flashinfer_bench import Definition, Trace
 from flashinfer_bench.bench.evaluators import resolve_evaluator
@@ -17,6 +16,7 @@ from harness.operators import catalogue, workloads
 from harness.operators import moe_bf16 as family
 from harness.operators.roofline import BYTES_PER_SECOND
 from harness.packing import manifest, pack
+from layer_inputs import arguments as layer_arguments
 
 from definitions import moe_bf16, moe_fp8_block_scale
 
@@ -27,7 +27,8 @@ SOLUTIONS = ("align_fused_bf16", "gather_scatter_bf16", "torch_grouped_bf16")
 
 def test_reference_computes_what_the_definition_describes():
     """A user would miss: a reference whose gate and up are exchanged, or that weighs before the activation."""
-    arguments = inputs(5, "bf16_small", device="cpu")
+    arguments = layer_arguments("bf16_small", 5, "cpu")
+    del arguments["output"]
     x, ids, weights, w13, w2 = (tensor.double() for tensor in arguments.values())
     inter = w2.shape[2]
     wanted = torch.zeros_like(x)
@@ -51,7 +52,8 @@ def test_committed_definition_is_what_the_source_generates(geometry):
 def test_reference_in_the_json_stands_alone():
     """FIB runs it as a module of its own, with nothing of this repository in reach."""
     text = paths.definition_file(moe_bf16.definition_name("bf16_small")).read_text()
-    arguments = inputs(3, "bf16_small", device="cpu")
+    arguments = layer_arguments("bf16_small", 3, "cpu")
+    del arguments["output"]
     built = BuilderRegistry.get_instance().build_reference(Definition.model_validate_json(text))
     assert torch.equal(built(*arguments.values()), moe_bf16.run(**arguments))
 

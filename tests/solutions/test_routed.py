@@ -12,12 +12,11 @@ from harness.judging.calling import random_fp8
 from harness.judging.tolerances import TOLERANCES, matched_ratios
 from harness.operators import catalogue
 from harness.packing import eligibility, manifest, pack
+from layer_inputs import DEVICE, arguments, wanted
 
-from definitions import moe_fp8_block_scale_routed as routed
 from solutions.kernels.quantise_tokens import quantise_tokens_ref
 from solutions.kernels.route import route
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 GEOMETRY, INSIDE = ("deepseek-v3-ep8-routed", "full") if DEVICE == "cuda" else ("small-routed", "small")
 SERVING = [name for name in manifest.solution_names() if GEOMETRY in manifest.read_manifest(name).definitions]
 OFFSET, LOCAL, EXPERTS, TOP_K = 64, 32, 256, 8
@@ -44,42 +43,14 @@ def in_bf16(layer, geometry=GEOMETRY):
     return getattr(module, manifest.read_manifest(name).bf16_entry_point.split("::")[1])
 
 
-def inputs(num_tokens, seed=0):
-    """A dict of arguments, `output` last and full of NaN; about half of the slots are local, some are empty."""
-    of = catalogue.GEOMETRIES[GEOMETRY]
-    hidden, inter = of["hidden_size"], of["intermediate_size"]
-    h, i = hidden // 128, inter // 128
-    generator = torch.Generator(DEVICE).manual_seed(seed)
-
-    def normal(*shape):
-        return torch.randn(shape, generator=generator, device=DEVICE)
-
-    order = torch.rand(num_tokens, 2 * LOCAL, generator=generator, device=DEVICE).argsort(1)[:, :TOP_K]
-    ids = (order + OFFSET - LOCAL // 2).to(torch.int32)
-    ids[::3, 2] = -1
-    return {
-        "hidden_states": normal(num_tokens, hidden).to(torch.float8_e4m3fn),
-        "hidden_states_scale": normal(num_tokens, h),
-        "topk_ids": ids,
-        "topk_weights": normal(num_tokens, TOP_K).softmax(1),
-        "gemm1_weights": normal(LOCAL, 2 * inter, hidden).to(torch.float8_e4m3fn),
-        "gemm1_weights_scale": normal(LOCAL, 2 * i, h),
-        "gemm2_weights": normal(LOCAL, hidden, inter).to(torch.float8_e4m3fn),
-        "gemm2_weights_scale": normal(LOCAL, h, i),
-        "local_expert_offset": OFFSET,
-        "output": torch.full((num_tokens, hidden), torch.nan, dtype=torch.bfloat16, device=DEVICE),
-    }
-
-
-def call(function, arguments):
-    output = torch.full_like(arguments["output"], torch.nan)
-    function(*(arguments | {"output": output}).values())
+def call(function, given):
+    output = torch.full_like(given["output"], torch.nan)
+    function(*(given | {"output": output}).values())
     return output
 
 
-def assert_close(output, arguments):
-    wanted = routed.run(**{name: value for name, value in arguments.items() if name != "output"})
-    ratio = matched_ratios(output, wanted)["relaxed"]
+def assert_close(output, given):
+    ratio = matched_ratios(output, wanted(GEOMETRY, given))["relaxed"]
     assert torch.isfinite(output).all() and ratio >= TOLERANCES["relaxed"].ratio, ratio
 
 
@@ -95,52 +66,43 @@ def up_first(half):
 @pytest.mark.parametrize("solution", SERVING)
 def test_both_forms_agree(solution, num_tokens):
     """A user would miss: two answers for one layer, depending on who routes. Of triton_fused_v2 bit for bit."""
-    given = inputs(num_tokens)
+    given = arguments(GEOMETRY, num_tokens)
     logits = torch.randn(num_tokens, EXPERTS, generator=torch.Generator(DEVICE).manual_seed(1), device=DEVICE)
     logits[:, OFFSET : OFFSET + LOCAL] += 1.5
     bias = torch.zeros(EXPERTS, dtype=torch.bfloat16, device=DEVICE)
     expert, weight = route(logits, bias, OFFSET, 2.5, LOCAL)
     given |= {"topk_ids": torch.where(expert < 0, -1, expert + OFFSET), "topk_weights": weight}
     got = call(built(solution, GEOMETRY), given)
-    inside = {
-        "routing_logits": logits,
-        "routing_bias": bias,
-        "hidden_states": given["hidden_states"],
-        "hidden_states_scale": given["hidden_states_scale"].t().contiguous(),
-        "gemm1_weights": up_first(given["gemm1_weights"]),
-        "gemm1_weights_scale": up_first(given["gemm1_weights_scale"]),
-        "gemm2_weights": given["gemm2_weights"],
-        "gemm2_weights_scale": given["gemm2_weights_scale"],
-        "local_expert_offset": OFFSET,
-        "routed_scaling_factor": 2.5,
-        "output": given["output"],
-    }
-    wanted = call(built(solution, INSIDE), inside)
+    inside = given | {"routing_logits": logits, "routing_bias": bias, "routed_scaling_factor": 2.5}
+    inside |= {name: up_first(given[name]) for name in ("gemm1_weights", "gemm1_weights_scale")}
+    inside["hidden_states_scale"] = given["hidden_states_scale"].t().contiguous()
+    inside = {name: inside[name] for name in (*catalogue.definition(INSIDE).inputs, "output")}
+    want = call(built(solution, INSIDE), inside)
     if solution == "triton_fused_v2":
-        assert torch.equal(got, wanted)
+        assert torch.equal(got, want)
     else:  # the order of a token's rows is another
-        assert matched_ratios(got, wanted)["contest"] > 0.999
-    assert wanted.any()
+        assert matched_ratios(got, want)["contest"] > 0.999
+    assert want.any()
 
 
 @pytest.mark.parametrize("num_tokens", [2] if DEVICE == "cpu" else [1, 80, 300, 1100])
 def test_tokens_in_bf16_are_quantised_per_128(layer, num_tokens):
     """A user would miss: an engine's own quantisation and ours that differ by more than a rounding."""
-    given = inputs(num_tokens)
+    given = arguments(GEOMETRY, num_tokens)
     x = torch.randn(given["hidden_states"].shape, generator=torch.Generator(DEVICE).manual_seed(2), device=DEVICE)
     x = x.bfloat16()
     x[0, :128] = 0
     tokens, scale = quantise_tokens_ref(x)
     others = {name: given[name] for name in list(given)[2:]}
     got = call(in_bf16(layer), {"hidden_states": x} | others)
-    wanted = call(layer, {"hidden_states": tokens, "hidden_states_scale": scale} | others)
-    assert wanted.any() and torch.equal(got, wanted)
+    want = call(layer, {"hidden_states": tokens, "hidden_states_scale": scale} | others)
+    assert want.any() and torch.equal(got, want)
 
 
 @pytest.mark.parametrize("num_tokens", [2] if DEVICE == "cpu" else [1, 80, 300, 1100])
 def test_rows_of_no_token_are_zero_and_read_nothing(layer, num_tokens):
     """A user would miss: NaN from the padding of a captured batch, or old memory in its rows."""
-    given = inputs(num_tokens)
+    given = arguments(GEOMETRY, num_tokens)
     padding = slice(num_tokens * 2 // 3, None)
     given["topk_ids"][padding] = -1
     given["topk_weights"][padding] = torch.nan
@@ -152,7 +114,7 @@ def test_rows_of_no_token_are_zero_and_read_nothing(layer, num_tokens):
 
 def test_no_tokens(layer):
     """A user would miss: a launch of an empty grid, which CUDA refuses."""
-    given = inputs(0)
+    given = arguments(GEOMETRY, 0)
     assert call(layer, given).shape[0] == 0
     bf16 = {"hidden_states": given["hidden_states"].bfloat16()} | {name: given[name] for name in list(given)[2:]}
     assert call(in_bf16(layer), bf16).shape[0] == 0
@@ -161,32 +123,29 @@ def test_no_tokens(layer):
 # ---- what is refused ----
 
 FAULTS = {
-    # argument -> (spoil it, words of the message)
-    "hidden_states": (lambda t: t.to(torch.float16), ("got torch.float16", "want torch.float8_e4m3fn")),
-    "hidden_states_scale": (lambda t: t.t().contiguous(), ("want torch.float32 of shape",)),
-    "topk_ids": (lambda t: t.long(), ("got torch.int64", "want torch.int32")),
-    "topk_weights": (lambda t: t[:, :4].contiguous(), ("want torch.float32 of shape",)),
-    "gemm1_weights": (lambda t: t[:-1], ("want torch.float8_e4m3fn of shape",)),
-    "output": (lambda t: t.float(), ("got torch.float32", "want torch.bfloat16")),
-    "local_expert_offset": (lambda n: -1, ("got -1", "want")),
+    "hidden_states": lambda t: t.to(torch.float16),
+    "hidden_states_scale": lambda t: t.t().contiguous(),
+    "topk_ids": lambda t: t.long(),
+    "topk_weights": lambda t: t[:, :4].contiguous(),
+    "gemm1_weights": lambda t: t[:-1],
+    "output": lambda t: t.float(),
+    "local_expert_offset": lambda n: -1,
 }
 
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_wrong_argument_is_named(layer, name):
     """A user would miss: a wrong answer, or a crash in the GPU, instead of a line that says why."""
-    spoil, words = FAULTS[name]
-    given = inputs(3)
-    with pytest.raises(ValueError) as error:
-        layer(*(given | {name: spoil(given[name])}).values())
-    assert str(error.value).startswith(f"{name}: ") and all(word in str(error.value) for word in words), error.value
+    given = arguments(GEOMETRY, 3)
+    with pytest.raises(ValueError, match=f"^{name}: "):
+        layer(*(given | {name: FAULTS[name](given[name])}).values())
 
 
 def test_tokens_in_fp8_are_not_taken_for_bf16(layer):
     """A user would miss: bytes of one format read as the other."""
-    given = inputs(3)
+    given = arguments(GEOMETRY, 3)
     del given["hidden_states_scale"]
-    with pytest.raises(ValueError, match="hidden_states: got torch.float8_e4m3fn .* want torch.bfloat16"):
+    with pytest.raises(ValueError, match="^hidden_states: .*float8_e4m3fn"):
         in_bf16(layer)(*given.values())
 
 
@@ -197,14 +156,14 @@ def test_tokens_in_fp8_are_not_taken_for_bf16(layer):
 @pytest.mark.parametrize("num_tokens", [7, 80, 300, 1100])
 def test_cuda_graph(layer, num_tokens):
     """A user would miss: a graph that keeps the routing it was captured with."""
-    given = inputs(num_tokens)
+    given = arguments(GEOMETRY, num_tokens)
     output = torch.full_like(given["output"], torch.nan)
     call(layer, given)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         layer(*(given | {"output": output}).values())
     for seed in (1, 2):
-        other = inputs(num_tokens, seed)
+        other = arguments(GEOMETRY, num_tokens, seed=seed)
         for name in ("hidden_states", "hidden_states_scale", "topk_ids", "topk_weights"):
             given[name].copy_(other[name])
         graph.replay()
@@ -254,7 +213,7 @@ def test_calls_and_replays_of_a_whole_layer_have_the_same_bits(solution, num_tok
 @pytest.mark.parametrize("num_tokens", [7, 80, 300, 1100])
 def test_random_ids_of_a_trial_run(layer, num_tokens):
     """A user would miss: engines measure their memory with random ids, in which an expert comes twice."""
-    given = inputs(num_tokens)
+    given = arguments(GEOMETRY, num_tokens)
     generator = torch.Generator(DEVICE).manual_seed(3)
     given["topk_ids"] = torch.randint(
         OFFSET, OFFSET + LOCAL // 4, given["topk_ids"].shape, generator=generator, device=DEVICE, dtype=torch.int32
