@@ -15,20 +15,25 @@ from harness.core.atomic_file import write_atomically
 from harness.core.errors import UserError
 from harness.core.names import unknown
 from harness.operators.catalogue import FP8_MOE, add_definitions, small_like
-from harness.packing.manifest import MANIFEST, NOT_SOLUTIONS, solution_names
+from harness.packing.manifest import MANIFEST, NOT_SOLUTIONS, readable, solution_names
 
-TEMPLATES = Path(__file__).with_name("new_solution")  # a folder for each of STARTS
-STARTS = ("torch", "triton")
+TEMPLATES = Path(__file__).with_name("new_solution")  # folders, as those of solutions that are a start
 DEFINITIONS = re.compile(r"^definitions = \[.*?\]\n", re.MULTILINE | re.DOTALL)
-FACTS = re.compile(r"^\[facts\].*?(?=^\[|\Z)", re.MULTILINE | re.DOTALL)  # they state what the original is
+OF_THE_ORIGINAL = re.compile(r"^start = [^\n]*\n|^\[facts\].*?(?=^\[|\Z)", re.MULTILINE | re.DOTALL)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="lower-case letters, digits and underscores")
-    what = f"{', '.join(STARTS)}, or a solution to copy; default: {STARTS[0]}"
-    parser.add_argument("--from", dest="original", metavar="START", default=STARTS[0], help=what)
+    what = f"{', '.join(starts())}, or a solution to copy; default: %(default)s"
+    parser.add_argument("--from", dest="original", metavar="START", default="torch", help=what)
     served = "what it shall serve; default: full and small, or what the original serves"
     add_definitions(parser, default=[], help=served)
+
+
+def starts() -> dict[str, Path]:
+    """What --from may name beside solutions -> folder."""
+    found = {manifest.start: paths.SOLUTIONS / name for name, manifest in readable().items() if manifest.start}
+    return found | {folder.name: folder for folder in TEMPLATES.iterdir()}
 
 
 def check_name(name: str) -> None:
@@ -42,12 +47,13 @@ def check_name(name: str) -> None:
 
 def files_of(original: str) -> dict[str, str]:
     """Path -> text of a start, or of a solution's own folder. Raises UserError for neither."""
-    existing = solution_names()
-    if original not in (*STARTS, *existing):
-        raise UserError(f"--from: {unknown('solution', original, [*STARTS, *existing])}")
-    folder = TEMPLATES / original if original in STARTS else paths.SOLUTIONS / original
-    files = [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc"]
-    return {path.relative_to(folder).as_posix().removesuffix(".template"): path.read_text() for path in files}
+    known = starts() | {name: paths.SOLUTIONS / name for name in solution_names()}
+    if original not in known:
+        raise UserError(f"--from: {unknown('solution', original, known)}")
+    folder = known[original]
+    files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    texts = {name: path.read_text(encoding="utf-8") for name, path in files.items() if path.suffix != ".pyc"}
+    return {name.removesuffix(".template"): text for name, text in texts.items()}
 
 
 def with_definitions(manifest: str, geometries: list[str]) -> str:
@@ -59,13 +65,13 @@ def with_definitions(manifest: str, geometries: list[str]) -> str:
 
 def main(args: argparse.Namespace) -> int:
     check_name(args.name)
-    if args.original in STARTS and (others := [key for key in args.definition if key not in FP8_MOE]):
+    if args.original in starts() and (others := [key for key in args.definition if key not in FP8_MOE]):
         raise UserError(f"--definition: got {others[0]}, want an FP8 MoE layer, or --from a solution that serves it")
     files = files_of(args.original)
     manifest = re.sub(r"^name = .*$", f'name = "{args.name}"', files[MANIFEST], count=1, flags=re.MULTILINE)
     if args.definition:
         manifest = with_definitions(manifest, args.definition)
-    files[MANIFEST] = FACTS.sub("", manifest).rstrip() + "\n"
+    files[MANIFEST] = OF_THE_ORIGINAL.sub("", manifest).rstrip() + "\n"
     for name, text in sorted(files.items()):
         write_atomically(paths.SOLUTIONS / args.name / name, text)
     print(f"solutions/{args.name}/: {', '.join(sorted(files))}")
