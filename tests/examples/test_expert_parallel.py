@@ -60,6 +60,7 @@ def test_a_solution_passes_every_check():
     assert done.stdout.count("PASSED") == 6
 
 
+@pytest.mark.slow
 def test_a_layer_that_needs_gpus_is_refused():
     done = subprocess.run([*TORCHRUN, EXAMPLE / "main.py", "--definition", "full"], capture_output=True, timeout=300)
     assert done.returncode == 1 and not done.stdout

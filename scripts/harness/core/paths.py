@@ -9,10 +9,8 @@ ENGINES = SOLUTIONS / "engines"  # adapters for inference engines, which package
 DOCS = ROOT / "docs"
 DATA = DOCS / "data"  # records that pages and figures are made from
 PROFILES = DATA / "profile"
-TUNING = DATA / "tune"
 SWEEPS = DATA / "sweep"
 SERVED = DATA / "served"
-GENERATED = DATA / "generate"  # a language model's prefill and decode
 GPU_CLOCK = DATA / "gpu_clock"  # traces by the GPU's clock, apart from traces/, among which FIB's apply chooses
 RESULTS_PAGE = DOCS / "results.html"
 

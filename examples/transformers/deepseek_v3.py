@@ -1,28 +1,21 @@
 """DeepSeek-V3 of Hugging Face transformers with random weights: one dense layer, then MoE layers; no file is read.
 
-Experts are there twice: in fine-grained FP8, and the same numbers in bf16. All other weights are bf16, as transformers'
-FP8 linear layers fetch their kernels.
+Experts are there twice: in fine-grained FP8, and the same numbers in bf16. All other weights are bf16.
 """
 
 from dataclasses import dataclass
 
 import torch
+from harness.operators.catalogue import GEOMETRIES, small_like
+from transformers import DeepseekV3Config, DeepseekV3ForCausalLM
+from transformers.integrations.finegrained_fp8 import replace_with_fp8_linear
+from transformers.utils.quantization_config import FineGrainedFP8Config
 
-from definitions import moe_fp8_block_scale_routed as routed
-
-BLOCK = routed.BLOCK
+BLOCK = 128  # of a scale, in both directions
 DEVIATION = 0.02  # of the experts' weights
-SMALL = {  # what a definition does not say, for machines without a GPU; by default it is DeepSeek-V3's
-    "vocab_size": 1024,
-    "intermediate_size": 1024,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 4,
-    "q_lora_rank": 192,
-    "kv_lora_rank": 128,
-    "qk_nope_head_dim": 64,
-    "qk_rope_head_dim": 32,
-    "v_head_dim": 64,
-}
+HEADS = dict(num_attention_heads=4, num_key_value_heads=4, qk_nope_head_dim=64, qk_rope_head_dim=32, v_head_dim=64)
+# what a definition does not say, for machines without a GPU; by default it is DeepSeek-V3's
+SMALL = dict(vocab_size=1024, intermediate_size=1024, q_lora_rank=192, kv_lora_rank=128) | HEADS
 BF16 = "grouped_mm"  # transformers' own implementation for experts in bf16
 
 
@@ -36,18 +29,19 @@ class Model:
 
     def use(self, implementation: str) -> None:
         """Compute experts by this implementation: a registered one from their FP8 weights, BF16 from the others."""
-        chosen = self.bf16 if implementation == BF16 else self.fp8
         self.lm.set_experts_implementation(implementation)
+        chosen = self.bf16 if implementation == BF16 else self.fp8
         for layer, experts in zip(self.lm.model.layers[1:], chosen, strict=True):
             layer.mlp.experts = experts
 
 
-def config(geometry: str, moe_layers: int):
-    """DeepseekV3Config whose MoE layers are those of a routed definition, with its local experts as all experts."""
-    from transformers import DeepseekV3Config
+def build(geometry: str, moe_layers: int, device: str) -> Model:
+    """Of a routed definition's sizes, its local experts being all experts.
 
-    of = routed.GEOMETRIES[geometry]
-    return DeepseekV3Config(
+    A layer of DeepSeek-V3 takes 11.3 GB in FP8 and 22.5 GB in bf16.
+    """
+    of = GEOMETRIES[geometry]
+    config = DeepseekV3Config(
         hidden_size=of["hidden_size"],
         moe_intermediate_size=of["intermediate_size"],
         n_routed_experts=of["num_local_experts"],
@@ -55,19 +49,11 @@ def config(geometry: str, moe_layers: int):
         num_hidden_layers=1 + moe_layers,
         first_k_dense_replace=1,
         num_mtp_layers=0,
-        **(SMALL if geometry in routed.SMALL else {}),
+        **(SMALL if geometry == small_like(geometry) else {}),
     )
-
-
-def build(geometry: str, moe_layers: int, device: str) -> Model:
-    """The model of `config` on the device; 11.3 GB a layer in FP8 at DeepSeek-V3's sizes, and 22.5 GB in bf16."""
-    from transformers import DeepseekV3ForCausalLM
-    from transformers.integrations.finegrained_fp8 import replace_with_fp8_linear
-    from transformers.utils.quantization_config import FineGrainedFP8Config
-
     torch.manual_seed(0)
     with torch.device(device):
-        lm = DeepseekV3ForCausalLM._from_config(config(geometry, moe_layers), dtype=torch.bfloat16).eval()
+        lm = DeepseekV3ForCausalLM._from_config(config, dtype=torch.bfloat16).eval()
     layers = lm.model.layers[1:]
     bf16 = [layer.mlp.experts for layer in layers]
     linear = [name for name, module in lm.named_modules() if isinstance(module, torch.nn.Linear)]
