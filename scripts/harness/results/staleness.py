@@ -1,7 +1,6 @@
 """Whether a figure was measured with the source as it is now: the one rule for traces and for records of every kind."""
 
-import hashlib
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from pathlib import Path
 from typing import Literal
 
@@ -71,14 +70,3 @@ def changed(provenance: Provenance, sources: dict[str, str], definition: str) ->
     records = {name: provenance.model_copy(update={"source_sha1": sha1}) for name, sha1 in sources.items()}
     stale = [n for n, one in records.items() if of_record(one, manifest.folder_name(n, definition)) == "stale"]
     return [f"stale, as the source has changed since: {', '.join(stale)}"] if stale else []
-
-
-def stages_sha1(stages: Iterable[str]) -> str:
-    """Hash of the sources of shared stages (solutions/kernels/<stage>.py): what a tuning record's figures depend on."""
-    texts = [(paths.SHARED_STAGES / f"{stage}.py").read_bytes() for stage in stages]
-    return hashlib.sha1(b"\0".join(texts)).hexdigest()
-
-
-def of_stages(provenance: Provenance, stages: Iterable[str]) -> State:
-    """Of a tuning record, whose source_sha1 is `stages_sha1` of these stages."""
-    return judge(provenance, [stages_sha1(stages)])
