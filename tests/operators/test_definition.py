@@ -11,6 +11,7 @@ from flashinfer_bench.bench.utils import gen_inputs
 from flashinfer_bench.compile import BuilderRegistry
 from harness import cli
 from harness.core import paths
+from harness.operators import workloads
 from harness.operators.catalogue import definition_name
 
 from definitions import moe_fp8_block_scale as moe
@@ -68,12 +69,6 @@ def test_names_axes_inputs_and_reference_are_the_public_ones(name):
     assert f"TOP_K = {top_k}\n" in definition.reference
     if groups:
         assert f"NUM_GROUPS = {groups[1]}\nKEPT_GROUPS = {groups[0]}\n" in definition.reference
-
-
-@pytest.mark.parametrize("geometry", ["kimi-k2-ep1", "deepseek-v3-ep1"])
-def test_whole_large_layers_are_dequantised_one_expert_at_a_time(geometry):
-    """At once they take 68 and 45 GB, beside the inputs that FIB holds."""
-    assert "EXPERTS_AT_ONCE = 1\n" in moe.reference_source(geometry)
 
 
 def inputs(seq_len, offset=64, geometry="small"):
@@ -182,11 +177,6 @@ def test_scales_may_be_zero_or_negative():
     assert not moe.run(*args).any()
 
 
-def test_reference_in_the_json_is_the_readable_one():
-    args = inputs(5)
-    assert torch.equal(built("small")(*args), moe.run(*args))
-
-
 @pytest.mark.parametrize("family", [moe, renorm])
 def test_fib_judges_it_as_low_bit(family):
     for geometry in family.GEOMETRIES:
@@ -197,6 +187,6 @@ def test_the_committed_json_is_what_the_command_writes(tmp_path, monkeypatch):
     """Otherwise FIB judges by a reference that nobody can read."""
     committed = {path.name: path.read_text() for path in (paths.ROOT / "definitions").glob("*/*.json")}
     monkeypatch.setattr(paths, "definition_file", lambda name: tmp_path / f"{name}.json")
-    monkeypatch.setattr(paths, "ROOT", tmp_path)
-    assert cli.main(["definitions"]) == 0
+    monkeypatch.setattr(workloads, "make", lambda geometry: (0, 0))
+    assert cli.main(["data", "--write"]) == 0
     assert {path.name: path.read_text() for path in tmp_path.glob("*.json")} == committed

@@ -7,14 +7,12 @@ from harness.core import paths
 from harness.operators import moe_fp8_block_scale, workloads
 from harness.operators.catalogue import definition_name
 from harness.operators.moe_fp8_block_scale import bound, routing_counts
-from harness.operators.workloads import cases_by_uuid
-
-SMALL = ["small", "small-one-group", "small-renorm"]
+from harness.operators.workloads import cases_by_uuid, generated_bound
 
 
 def routed(geometry, name):
     case = next(case for case in moe_fp8_block_scale.cases(geometry) if case.name == name)
-    return workloads.generated_bound(geometry, case.uuid)
+    return generated_bound(geometry, case.uuid)
 
 
 def test_an_active_expert_is_44_megabytes():
@@ -46,25 +44,31 @@ def test_logits_of_the_wrong_width_are_named():
         routing_counts(np.zeros((3, 64), np.float32), np.zeros(256, np.float32), 0, "full")
 
 
-@pytest.mark.parametrize("geometry", [*SMALL, "qwen3-next", "small-routed", "deepseek-v3-ep8-routed"])
-@pytest.mark.parametrize("name", [str, definition_name])
-def test_the_command_has_a_row_for_each_workload(geometry, name, capsys):
-    assert cli.main(["bound", "--definition", name(geometry)]) == 0
+@pytest.mark.parametrize("geometry", ["small-renorm", "qwen3-next", "bf16_small", "mxfp8", "deepseek-v3-ep8-routed"])
+def test_the_command_has_each_workloads_bound(geometry, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "160")
+    assert cli.main(["data", geometry]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert definition_name(geometry) in lines[0]
     rows = [[cell.strip() for cell in line.strip("│").split("│")] for line in lines if line.startswith("│")]
-    assert len(rows) == len(cases_by_uuid(geometry)) + 1 and rows[-1][0] == "mean"
-    assert float(rows[-1][-1]) == pytest.approx(sum(float(row[-1]) for row in rows[:-1]) / (len(rows) - 1), abs=1e-4)
+    wanted = [generated_bound(geometry, uuid) for uuid in cases_by_uuid(geometry)]
+    assert [row[:3] + row[5:8] for row in rows] == [
+        [str(n) for n in (b.seq_len, b.rows, b.active)] + [f"{ms:.4f}" for ms in (b.memory_ms, b.compute_ms, b.ms)]
+        for b in wanted
+    ]
 
 
-def test_a_definition_without_workloads_gets_one_line(tmp_path, monkeypatch, capsys):
+def test_a_definition_without_workloads_names_the_command(tmp_path, monkeypatch, capsys):
     """Who adds a model would meet: [Errno 2] No such file or directory."""
-    monkeypatch.setattr(paths, "counts_file", lambda definition: tmp_path / definition)
-    monkeypatch.setattr(workloads, "recorded_counts", workloads.recorded_counts.__wrapped__)
-    assert cli.main(["bound", "--definition", "qwen3-30b"]) == 2
-    assert capsys.readouterr().err == "qwen3-30b: its workloads are not written: run `moebench workloads qwen3-30b`\n"
+    monkeypatch.setattr(paths, "workload_file", lambda definition, root=None: tmp_path / definition)
+    assert cli.main(["data", "qwen3-30b"]) == 2
+    assert "moebench data qwen3-30b --write" in capsys.readouterr().err
 
 
-def test_an_unknown_definition_is_named(capsys):
-    assert cli.main(["bound", "--definition", "nothing"]) == 2
-    assert capsys.readouterr().err.startswith("unknown definition 'nothing'; there are: full, deepseek-v3-ep16, ")
+def test_unreadable_tensors_have_no_bound(tmp_path):
+    """A user would miss: a table, as one tensor file of theirs is damaged."""
+    name = definition_name("small")
+    (mine,) = workloads.named("one-token", "small")
+    file = tmp_path / mine.inputs["routing_logits"].path
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"no tensors")
+    assert workloads.recorded_bound(name, mine, tmp_path) is None
