@@ -16,17 +16,8 @@ ROUTED = True  # experts and their weights are chosen before
 AS_GRAPH = False
 
 
-def forward(
-    layer: Layer,
-    experts: Callable[..., torch.Tensor],
-    tokens: Tokens,
-    counts: list[int],
-    mark: Callable[[], None] = lambda: None,
-) -> torch.Tensor:
-    """The whole layer's output for the rank's tokens, [T, H] bf16. Every rank calls it, also one without tokens.
-
-    experts: what `local_experts` gives. counts: tokens of each rank. mark: called around dispatch, experts, combine.
-    """
+def forward(layer: Layer, experts: Callable, tokens: Tokens, counts: list[int], mark=lambda: None) -> torch.Tensor:
+    """As gather.forward."""
     mark()
     goes_to = torch.zeros(len(tokens.ids), len(counts), dtype=torch.bool, device=tokens.ids.device)
     goes_to.scatter_(1, tokens.ids.long() // layer.local, True)

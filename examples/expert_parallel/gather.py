@@ -19,13 +19,7 @@ def padded(rows: torch.Tensor, most: int) -> torch.Tensor:
     return rows if len(rows) == most else torch.cat([rows, rows.new_zeros(most - len(rows), rows.shape[1])])
 
 
-def forward(
-    layer: Layer,
-    experts: Callable[..., torch.Tensor],
-    tokens: Tokens,
-    counts: list[int],
-    mark: Callable[[], None] = lambda: None,
-) -> torch.Tensor:
+def forward(layer: Layer, experts: Callable, tokens: Tokens, counts: list[int], mark=lambda: None) -> torch.Tensor:
     """The whole layer's output for the rank's tokens, [T, H] bf16. Every rank calls it, also one without tokens.
 
     experts: what `local_experts` gives. counts: tokens of each rank. mark: called around dispatch, experts, combine.

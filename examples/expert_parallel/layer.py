@@ -1,6 +1,6 @@
 """One MoE layer on several ranks: the experts and tokens of each rank, and the right answer."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,23 +11,20 @@ from harness.operators.moe_fp8_block_scale import ROUTED_SCALING_FACTOR
 from definitions import moe_fp8_block_scale, moe_fp8_block_scale_routed
 
 BLOCK = moe_fp8_block_scale.BLOCK
+KNOWN = moe_fp8_block_scale.GEOMETRIES  # the router, whose scores have a bias, is inside
 EXPERTS_AT_ONCE = 32  # whose weights are on the device together while the right answer is computed
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A definition's layer on so many ranks.
-
-    Raises UserError for a definition without a biased router inside, and for ranks that do not divide the experts.
-    """
+    """Raises UserError for a definition not in KNOWN, and for ranks that do not divide its experts."""
 
     geometry: str
     ranks: int
 
     def __post_init__(self):
-        if self.geometry not in moe_fp8_block_scale.GEOMETRIES:
-            known = ", ".join(moe_fp8_block_scale.GEOMETRIES)
-            raise UserError(f"--definition: got {self.geometry!r}, want one of {known}")
+        if self.geometry not in KNOWN:
+            raise UserError(f"--definition: got {self.geometry}, want one of {', '.join(KNOWN)}")
         if self.of["num_experts"] % self.ranks:
             raise UserError(f"ranks: got {self.ranks}, want a divisor of {self.of['num_experts']} experts")
 
@@ -60,8 +57,8 @@ def tokens_of(layer: Layer, count: int, rank: int, device: str) -> Tokens:
     """So many tokens of a rank, drawn at random, with the experts that the model's router chooses for them."""
     experts, hidden = layer.of["num_experts"], layer.of["hidden_size"]
     source = torch.Generator(device).manual_seed(rank)
-    bias = 0.1 * torch.randn(experts, generator=torch.Generator(device).manual_seed(1000), device=device)
-    bias = bias.to(torch.bfloat16)
+    shared = torch.Generator(device).manual_seed(1000)
+    bias = 0.1 * torch.randn(experts, generator=shared, device=device).bfloat16()
     x = torch.randn(count, hidden, generator=source, device=device).to(torch.float8_e4m3fn)
     scale = 1 + 2 * torch.rand(count, hidden // BLOCK, generator=source, device=device)
     logits = torch.randn(count, experts, generator=source, device=device)
@@ -69,13 +66,12 @@ def tokens_of(layer: Layer, count: int, rank: int, device: str) -> Tokens:
     return Tokens(x, scale, logits, bias, ids.to(torch.int32), weights.contiguous())
 
 
-def weights_of(layer: Layer, experts: Iterable[int], device: str, gate_first: bool) -> list[torch.Tensor]:
+def weights_of(layer: Layer, experts: Sequence[int], device: str, gate_first: bool) -> list[torch.Tensor]:
     """gemm1_weights, its scale, gemm2_weights, its scale; an expert's are the same whichever rank has it.
 
     gate_first: rows of `gate` before those of `up`, as the routed definitions have them.
     """
     hidden, inner, fp8 = layer.of["hidden_size"], layer.of["intermediate_size"], torch.float8_e4m3fn
-    experts = list(experts)
     w13 = torch.empty(len(experts), 2, inner, hidden, dtype=fp8, device=device)
     s13 = torch.empty(len(experts), 2, inner // BLOCK, hidden // BLOCK, device=device)
     w2 = torch.empty(len(experts), hidden, inner, dtype=fp8, device=device)

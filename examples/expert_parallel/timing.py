@@ -42,9 +42,7 @@ def measure(forward: Callable[..., torch.Tensor], device: str, as_graph: bool) -
     """ms of dispatch, experts, combine, a call, and a call as a CUDA graph. forward: of a way, without its `mark`."""
 
     def whole(call: Callable[[], object], mark: Callable[[], None]) -> None:
-        mark()
-        call()
-        mark()
+        mark(), call(), mark()
 
     found = timed(forward, device, with_host=False) + timed(partial(whole, forward), device, with_host=True)
     if not as_graph:
