@@ -17,7 +17,7 @@ from harness.core.arguments import Names, count, output_file
 from harness.core.errors import UserError
 from harness.core.provenance import CLOCKS
 from harness.judging import on_ray
-from harness.judging.judge import Here, has_passed
+from harness.judging.judge import PASSED, Here
 from harness.judging.plan import EVERY, plan_of
 from harness.judging.tolerances import TOLERANCES
 from harness.operators.arguments import add_definitions
@@ -64,11 +64,12 @@ def main(args: argparse.Namespace) -> int:
         if not device.on_gpu:
             console.print("No CUDA device: Triton's interpreter runs the kernels, so no times.")
         plan = resume.checked(plan_of(args, device), args.resume)
-        passed = all(has_passed(trace) for part in plan.parts.values() for trace in part.kept)
+        passed = all(trace.evaluation.status == PASSED for part in plan.parts.values() for trace in part.kept)
         with run_table.shown(plan, place.text, console) as show:
             for outcome in place.outcomes(plan, console.print):
                 if path := plan.parts[outcome.cell.geometry].path:
-                    trace_files.merge(path, outcome.traces)  # at once: a run that is cut short keeps what it has
+                    # at once: a run that is cut short keeps what it has
+                    trace_files.merge(path, [verdict.trace for verdict in outcome.verdicts.values()])
                 show(outcome)
                 passed = passed and outcome.passed
     return 0 if passed else 1

@@ -14,10 +14,11 @@ from harness.judging import fib, frames, isolated
 from harness.judging.calling import device_here, first_line
 from harness.judging.diagnosis import HEADING
 from harness.judging.plan import Cell, Part, Plan
-from harness.judging.selection import Device, Say, build_slow, dependencies, first_uses, survey
+from harness.judging.selection import Say, build_slow, survey
 from harness.operators.catalogue import definition
 from harness.packing import pack
 
+PASSED = EvaluationStatus.PASSED
 MAX_LOG = 4000  # characters of a failure's log that a trace keeps
 
 
@@ -29,49 +30,41 @@ class Verdict:
     reasons: tuple[str, ...] = ()
     log: str = ""
 
+    @property
+    def passed(self) -> bool:
+        return self.trace.evaluation.status == PASSED
+
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a cell: verdicts by the solutions' names; none, and an error, where the reference did not run.
+    """What became of a cell: verdicts by the solutions' names.
 
-    lost: solution -> why it was not judged, where what ran it died twice.
+    lost: solution -> why it was not judged: the reference did not run, or what ran it died twice.
     """
 
     cell: Cell
     verdicts: dict[str, Verdict] = field(default_factory=dict)
-    error: str | None = None
     lost: dict[str, str] = field(default_factory=dict)
 
     @property
-    def traces(self) -> list[Trace]:
-        return [verdict.trace for verdict in self.verdicts.values()]
-
-    @property
     def passed(self) -> bool:
-        return not self.error and not self.lost and all(map(has_passed, self.traces))
-
-
-def has_passed(trace: Trace) -> bool:
-    return trace.evaluation.status == EvaluationStatus.PASSED
+        return not self.lost and all(verdict.passed for verdict in self.verdicts.values())
 
 
 class Here:
     """This machine's device, on which a plan's cells are judged in their order."""
 
-    text = ""
-
-    def survey(self) -> Device:
-        return survey(dependencies())
+    text, survey = "", staticmethod(survey)
 
     def outcomes(self, plan: Plan, say: Say) -> Iterator[Outcome]:
         """Of each cell, as it comes. say: takes a line about what is built or run otherwise than usual."""
         for part in plan.parts.values():
-            build_slow(part.solutions, first_uses({name for cell in part.cells for name in cell.names}), say)
+            asked = {name for cell in part.cells for name in cell.names}
+            build_slow({name: packed for name, packed in part.solutions.items() if name in asked}, say)
             if part.renew_worker:
-                say(f"{part.definition}: a worker process for each workload: with one for all memory would not suffice")
+                say(f"{part.definition}: a worker process for each workload: one for all has not enough memory")
         with Judge(plan) as judge:
-            for cell in plan:
-                yield judge(cell)
+            yield from map(judge, plan)
 
 
 class Judge:
@@ -88,64 +81,63 @@ class Judge:
         return self
 
     def __exit__(self, *_) -> None:
-        self.part = None
         self.opened.close()
 
     def __call__(self, cell: Cell) -> Outcome:
         part = self.ready_for(cell.geometry)
         try:
             found = self.through_fib(part, cell)
-        except Exception as error:  # of the reference: FIB and the runners make a solution's its result
-            return Outcome(cell, error=f"the reference did not run: {first_line(error).removeprefix('RuntimeError: ')}")
+        except Exception as error:  # of the reference: what a solution does is its result
+            why = f"the reference did not run: {first_line(error).removeprefix('RuntimeError: ')}"
+            return Outcome(cell, lost=dict.fromkeys(cell.names, why))
         return Outcome(cell, {name: self.verdict(part, cell, name, found) for name in cell.names})
 
     def ready_for(self, geometry: str) -> Part:
-        """A runner for the definition, in place of the one before; solutions' sources are named by their hashes."""
-        part = self.plan.parts[geometry]
-        if part is self.part and not part.renew_worker:
-            return part
+        """The part, with a runner for it in place of the one before."""
+        part, plan = self.plan.parts[geometry], self.plan
+        if part is not self.part or part.renew_worker:
+            self.opened.close()
+            on_cpu = self.device == "cpu"
+            runner = isolated.running() if on_cpu else fib.running(plan.config.log_dir, plan.clock)
+            self.runner = self.opened.enter_context(runner)
         if part is not self.part:
             self.sources = {name: self.source(packed) for name, packed in part.solutions.items()}
-            self.order = deque(part.solutions)
-        self.opened.close()
-        on_cpu = self.device == "cpu"
-        runner = isolated.running() if on_cpu else fib.running(self.plan.config.log_dir, self.plan.clock)
-        self.part, self.runner = part, self.opened.enter_context(runner)
+            self.part, self.order = part, deque(part.solutions)
         return part
 
     def source(self, packed: Solution) -> provenance.Provenance:
-        known = {"tolerance": str(self.plan.tolerance), "protocol": self.plan.protocol, "command": self.plan.command}
-        packages = provenance.packages(tuple(packed.spec.dependencies))
+        plan, packages = self.plan, provenance.packages(tuple(packed.spec.dependencies))
+        known = {"tolerance": str(plan.tolerance), "protocol": plan.protocol, "command": plan.command}
         return provenance.here(self.device, source_sha1=packed.hash(), packages=packages, host=self.host, **known)
 
     def through_fib(self, part: Part, cell: Cell) -> dict[str, Evaluation]:
         """By packed name. Whoever comes first is timed on a colder GPU and host: another one on each workload."""
         self.order.rotate(-1)
         chosen = [part.solutions[name] for name in self.order if name in cell.names]
-        full = definition(part.geometry)
-        return self.runner.run_workload(full, cell.workload, chosen, self.plan.config, paths.ROOT)
+        known = definition(part.geometry), cell.workload, chosen, self.plan.config, paths.ROOT
+        return self.runner.run_workload(*known)
 
     def verdict(self, part: Part, cell: Cell, name: str, found: dict[str, Evaluation]) -> Verdict:
-        packed = part.solutions[name]
-        evaluation, reasons = found[packed.name], ()
-        if evaluation.status != EvaluationStatus.PASSED:
+        packed, reasons = part.solutions[name], ()
+        evaluation = found[packed.name]
+        if evaluation.status != PASSED:
             origins = pack.origins(name)
-            evaluation = with_log(evaluation, frames.with_own_paths(evaluation.log, origins))
-            evaluation = self.with_diagnosis(cell, name, packed, evaluation)
+            log = frames.with_own_paths(evaluation.log, origins)
+            evaluation = with_log(evaluation, log + self.diagnosis(cell, packed, evaluation))
             reasons = tuple(why_failed(evaluation, origins))
         log = evaluation.log.partition(HEADING)[0].strip()
         evaluation = publishable(provenance.into_evaluation(evaluation, self.sources[name]))
-        made = {"definition": packed.definition, "workload": cell.workload, "solution": packed.name}
-        return Verdict(Trace(**made, evaluation=evaluation), reasons, log)
+        known = {"definition": packed.definition, "solution": packed.name, "workload": cell.workload}
+        return Verdict(Trace(**known, evaluation=evaluation), reasons, log)
 
-    def with_diagnosis(self, cell: Cell, name: str, packed: Solution, evaluation: Evaluation) -> Evaluation:
-        """Of a wrong output that FIB's worker kept to itself: the solution's first one, or with verbose each."""
+    def diagnosis(self, cell: Cell, packed: Solution, evaluation: Evaluation) -> str:
+        """Of a wrong output that FIB's worker kept to itself: of a solution's first one, or with verbose of each."""
         wrong = evaluation.status.value.startswith("INCORRECT") and HEADING not in evaluation.log
-        if not wrong or ((cell.geometry, name) in self.diagnosed and not self.plan.verbose):
-            return evaluation
-        self.diagnosed.add((cell.geometry, name))
+        if not wrong or (packed.name in self.diagnosed and not self.plan.verbose):
+            return ""
+        self.diagnosed.add(packed.name)
         job = cell.geometry, packed, cell.workload, self.plan.tolerance, self.device, self.plan.config.timeout_seconds
-        return with_log(evaluation, "\n".join([evaluation.log, HEADING, *isolated.diagnosed(*job)]))
+        return "\n".join(["", HEADING, *isolated.diagnosed(*job)])
 
 
 def with_log(evaluation: Evaluation, log: str) -> Evaluation:
@@ -153,13 +145,13 @@ def with_log(evaluation: Evaluation, log: str) -> Evaluation:
 
 
 def why_failed(evaluation: Evaluation, origins: dict[str, PurePosixPath]) -> list[str]:
-    """The diagnosis in a log, how the process ended, or the error that it ends with and where it was raised."""
+    """The diagnosis in a log, how the process ended, or the error that it ends with; and where it was raised."""
     _, diagnosed, sentences = evaluation.log.rpartition(f"{HEADING}\n")
     if diagnosed:
         return sentences.splitlines()
     printed, ended, how = evaluation.log.rpartition(fib.ENDED)
     if ended:
-        return [fib.ENDED + how.strip(), *frames.raised(printed, origins)[1:]]
+        return [ended + how.strip(), *frames.raised(printed, origins)[1:]]
     if evaluation.status in (EvaluationStatus.RUNTIME_ERROR, EvaluationStatus.COMPILE_ERROR):
         return frames.raised(evaluation.log, origins)
     return evaluation.log.strip().splitlines()[-1:]
@@ -167,5 +159,5 @@ def why_failed(evaluation: Evaluation, origins: dict[str, PurePosixPath]) -> lis
 
 def publishable(evaluation: Evaluation) -> Evaluation:
     """Without a log if it passed, else without the log's folders: they are of no use to a reader of the trace."""
-    passed = evaluation.status == EvaluationStatus.PASSED
-    return with_log(evaluation, "" if passed else re.sub(r"(?<![\w.])/(?:[\w.+-]+/)+", "", evaluation.log)[-MAX_LOG:])
+    log = "" if evaluation.status == PASSED else re.sub(r"(?<![\w.])/(?:[\w.+-]+/)+", "", evaluation.log)
+    return with_log(evaluation, log[-MAX_LOG:])

@@ -7,12 +7,11 @@ its start takes longer than most cells to judge, and is given cells one by one, 
 import os
 import signal
 import socket
-from collections import Counter, defaultdict, deque
-from collections.abc import Collection, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-import torch
 from filelock import FileLock
 from flashinfer_bench.env import get_fib_cache_path
 
@@ -23,7 +22,7 @@ from harness.core.names import counted
 from harness.judging.calling import first_line
 from harness.judging.judge import Judge, Outcome
 from harness.judging.plan import Cell, Plan
-from harness.judging.selection import Device, Say, build_slow, dependencies, first_uses, survey
+from harness.judging.selection import Device, Say, build_slow, survey
 from harness.operators import workloads
 
 TRIES = 2
@@ -35,17 +34,23 @@ TOKEN_HINT = "; if its nodes were started with a token, have the same one here a
 
 @contextmanager
 def connected(address: str | None, gpu: str | None) -> Iterator["Cluster"]:
-    """The cluster's devices, or without an address this machine's, on which a cluster is started where there is none.
+    """The cluster's devices; without an address this machine's, on which a cluster is started where there is none.
 
-    Ctrl-C ends it here, and Ray then ends the actors. gpu: as `cluster_of` has it. Raises CannotRun without Ray and
-    without a cluster.
+    Ctrl-C ends it here, and Ray then ends the actors. gpu: as `cluster_of` has it. Raises UserError for what is no
+    HOST:PORT, CannotRun without Ray and without a cluster.
     """
     try:
         import ray
     except ModuleNotFoundError as error:
         raise CannotRun("--ray: Ray is not installed: run `make setup-fleet`, or pip install '.[fleet]'") from error
+    host, _, port = (address or "localhost:0").rpartition(":")
+    if not host or "/" in host or not port.isdecimal():
+        raise UserError(f"--ray: got {address!r}, want HOST:PORT of a cluster's head, as `ray start` prints it")
     if address:
-        check_address(address)
+        try:
+            socket.create_connection((host, int(port)), timeout=10).close()  # Ray itself tries for minutes
+        except (OSError, OverflowError) as error:
+            raise CannotRun(f"--ray {address}: nobody answers there: {first_line(error)}") from error
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         ray.init(address=address, logging_level="ERROR", include_dashboard=False if address is None else None)
@@ -59,17 +64,6 @@ def connected(address: str | None, gpu: str | None) -> Iterator["Cluster"]:
         ray.shutdown()
 
 
-def check_address(address: str) -> None:
-    """Raise UserError for what is no HOST:PORT, CannotRun where nobody answers: Ray itself tries for minutes."""
-    host, _, port = address.rpartition(":")
-    if not host or "/" in host or not port.isdecimal():
-        raise UserError(f"--ray: got {address!r}, want HOST:PORT of a cluster's head, as `ray start` prints it")
-    try:
-        socket.create_connection((host, int(port)), timeout=10).close()
-    except (OSError, OverflowError) as error:
-        raise CannotRun(f"--ray {address}: nobody answers there: {first_line(error)}") from error
-
-
 def cluster_of(gpu: str | None) -> "Cluster":
     """The GPUs of the cluster that are of this kind, as Ray calls it (H200), or of the only one; CPUs without any.
 
@@ -77,51 +71,41 @@ def cluster_of(gpu: str | None) -> "Cluster":
     """
     import ray
 
-    alive = [node for node in ray.nodes() if node["Alive"]]
-    nodes = [node["Resources"] for node in alive]
-    here = {node["NodeManagerHostname"] for node in alive} == {socket.gethostname()}
-    here = here and torch.cuda.device_count() == sum(node.get("GPU", 0) for node in nodes)
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     kinds = defaultdict(list)  # kind -> GPUs of each node
     for node in nodes:
         label = next((name for name in node if name.startswith("accelerator_type:")), "accelerator_type:unknown")
         if node.get("GPU"):
             kinds[label.partition(":")[2]].append(int(node["GPU"]))
     listed = ", ".join(f"{kind} ({sum(counts)})" for kind, counts in sorted(kinds.items())) or "no GPU"
-    if gpu and gpu not in kinds:
-        raise UserError(f"--gpu: got {gpu!r}, the cluster has: {listed}")
-    if len(kinds) > 1 and gpu in (None, "unknown"):  # Ray cannot ask for what it has no name for alone
-        raise UserError(f"--gpu: got {gpu}, the cluster has {listed}: name one; a table never mixes them")
+    # Ray cannot ask for GPUs that it has no name for alone
+    if (gpu and gpu not in kinds) or (len(kinds) > 1 and gpu in (None, "unknown")):
+        raise UserError(f"--gpu: got {gpu}, the cluster has {listed}: name one kind; a table never mixes them")
     if not kinds:
         slots = int(sum(node.get("CPU", 0) for node in nodes))
         if not slots:
             raise CannotRun("--ray: the cluster has neither a GPU nor a CPU to judge on")
-        return Cluster({"num_cpus": 1}, slots, f"{slots} CPUs of {counted(len(nodes), 'node')}", here)
-    kind, counts = gpu or next(iter(kinds)), kinds[gpu or next(iter(kinds))]
+        return Cluster({"num_cpus": 1}, slots, f"{slots} CPUs of {counted(len(nodes), 'node')}")
+    kind = gpu or next(iter(kinds))
+    slots, text = sum(kinds[kind]), f"{kind} GPUs of {counted(len(kinds[kind]), 'node')}"
     pinned = {} if kind == "unknown" else {"accelerator_type": kind}
-    text = f"{sum(counts)} {kind} GPUs of {counted(len(counts), 'node')}"
-    return Cluster({"num_gpus": 1, "num_cpus": 0} | pinned, sum(counts), text, here)
+    return Cluster({"num_gpus": 1, "num_cpus": 0} | pinned, slots, f"{slots} {text}")
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """What actors run on. options: Ray's for each of them; slots: how many there can be at once.
-
-    here: they are this machine's, and this process sees the same GPUs.
-    """
+    """What actors run on. options: Ray's for each of them; slots: how many there can be at once."""
 
     options: dict
     slots: int
     text: str
-    here: bool = False
 
     def survey(self) -> Device:
         """One of its devices. Raises CannotRun where that fails."""
-        if self.here:  # saves a task, whose process takes seconds to start
-            return survey(dependencies())
         import ray
 
         try:
-            return ray.get(ray.remote(survey).options(**self.options).remote(dependencies()))
+            return ray.get(ray.remote(survey).options(**self.options).remote())
         except ray.exceptions.RayError as error:
             raise CannotRun(f"--ray: a node cannot run tasks of this repository: {last_line(error)}") from error
 
@@ -129,14 +113,15 @@ class Cluster:
         """As they come. Raises CannotRun where actors cannot be started."""
         run = Run(self, plan, say)
         run.start()
-        while run.unfinished:
+        while run.waiting or any(cell for _, cell in run.given.values()):
             yield from run.arrived()
             run.start()
-        run.end()
+        for actor in run.given:
+            run.ray.kill(actor)  # it has not started yet
 
 
 class Actor:
-    """One device, on which it judges whatever it is given, in the order in which that comes."""
+    """One device, on which it judges whatever it is given."""
 
     def __init__(self, plan: Plan):
         self.plan, self.judging, self.made = plan, Judge(plan, provenance.host()), set()
@@ -146,11 +131,11 @@ class Actor:
 
     def judge(self, cell: Cell) -> Outcome:
         if cell.geometry not in self.made:
-            cache, packed = get_fib_cache_path(), self.plan.parts[cell.geometry].solutions
+            cache = get_fib_cache_path()
             cache.mkdir(parents=True, exist_ok=True)
             with FileLock(cache / "fleet.lock"):  # one process of a node after the other: the first one does the work
                 workloads.make(cell.geometry)
-                build_slow(packed, first_uses(packed), print)
+                build_slow(self.plan.parts[cell.geometry].solutions, print)
             self.made.add(cell.geometry)
         return self.judging(cell)
 
@@ -163,14 +148,13 @@ def last_line(error: Exception) -> str:
     return str(error).strip().splitlines()[-1]
 
 
-def taken(waiting: dict[str, deque[Cell]], mine: str | None, others: Collection[str]) -> Cell:
-    """The next one out of the queue, by definition, for an actor that is ready for `mine`, as a change takes seconds.
+def next_of(waiting: list[Cell], mine: str | None, others: set[str]) -> Cell:
+    """The cell for an actor that is ready for the definition `mine`, as a change of it takes seconds.
 
-    That is one of its own definition, else of the first that no other actor is at, else of the first.
+    That is one of its own definition, else of the first that no other actor is at, else the first.
     """
-    left = [geometry for geometry, cells in waiting.items() if cells]
-    geometry = next((g for g in left if g not in set(others)), left[0])
-    return waiting[mine if waiting.get(mine) else geometry].popleft()
+    wanted = [mine, *(cell.geometry for cell in waiting if cell.geometry not in others)]
+    return next((cell for geometry in wanted for cell in waiting if cell.geometry == geometry), waiting[0])
 
 
 class Run:
@@ -181,47 +165,31 @@ class Run:
 
         self.ray, self.cluster, self.say = ray, cluster, say
         self.create, self.plan = ray.remote(Actor).options(**cluster.options), ray.put(plan)
-        self.waiting, self.tries, self.failed_starts = defaultdict(deque), Counter(), 0
         # the longest first: one that begins last would keep the others waiting
-        for cell in sorted(plan, key=lambda cell: -cell.workload.axes["seq_len"]):
-            self.waiting[cell.geometry].append(cell)
+        self.waiting = sorted(plan, key=lambda cell: -cell.workload.axes["seq_len"])
         self.given = {}  # actor -> (result to come, cell; None for its start)
-        self.ready_for = {}  # actor -> the definition of what it was given last
-
-    @property
-    def left(self) -> int:
-        return sum(map(len, self.waiting.values()))
-
-    @property
-    def unfinished(self) -> bool:
-        return self.left > 0 or any(cell for _, cell in self.given.values())
+        self.tries, self.failed_starts = Counter(), 0
 
     def start(self) -> None:
         """As many actors as there is work for, and place."""
         starting = sum(cell is None for _, cell in self.given.values())
-        for _ in range(min(self.left - starting, self.cluster.slots - len(self.given))):
+        for _ in range(min(len(self.waiting) - starting, self.cluster.slots - len(self.given))):
             actor = self.create.remote(self.plan)
             self.given[actor] = actor.ready.remote(), None
 
     def arrived(self) -> Iterator[Outcome]:
-        """What actors are done with; no reference to an actor stays here, which would keep it on its device."""
-        for actor in self.waited_for():
-            yield from self.collect(actor)
-
-    def waited_for(self) -> list:
-        """Actors that are done with something, or dead."""
+        """What actors are done with, or lost; no reference to one stays here, which would keep it on its device."""
         results = {result: actor for actor, (result, _) in self.given.items()}
         if not self.ray.wait(list(results), num_returns=1, timeout=SILENCE)[0]:
             kind = "GPU" if "num_gpus" in self.cluster.options else "CPU"
             if not self.ray.cluster_resources().get(kind):
                 self.say("No device of this run is left in the cluster: waiting for one. Ctrl-C keeps what is done.")
-        ready, _ = self.ray.wait(list(results), num_returns=len(results), timeout=0)
-        return [results[result] for result in ready]
+        for result in self.ray.wait(list(results), num_returns=len(results), timeout=0)[0]:
+            yield from self.collect(results[result])
 
-    def collect(self, actor) -> Iterator[Outcome]:
+    def collect(self, actor) -> list[Outcome]:
         """Its outcome, or what is lost by its death; it gets its next cell, or another actor its place."""
         result, cell = self.given.pop(actor)
-        geometry = self.ready_for.pop(actor, None)
         try:
             outcome = self.ray.get(result)
         except self.ray.exceptions.RayError as error:
@@ -230,23 +198,22 @@ class Run:
                 self.failed_starts += 1
                 if self.failed_starts > FAILED_STARTS * self.cluster.slots:
                     raise CannotRun(f"--ray: no process can be started: {last_line(error)}") from error
-                return
-            for part in (replace(cell, names=(name,)) for name in cell.names):
-                if not self.again(part, type(error).__name__):
-                    yield Outcome(part, lost={part.names[0]: str(error)})
-            return
+                return []
+            parts = [replace(cell, names=(name,)) for name in cell.names]
+            lost = [part for part in parts if not self.again(part, type(error).__name__)]
+            return [Outcome(p, lost={p.names[0]: f"what ran it died twice: {last_line(error)}"}) for p in lost]
         self.failed_starts = 0
-        if cell and outcome.error and self.again(cell, outcome.error):  # by the state of its GPU, perhaps
-            self.ray.kill(actor)
-            return
-        if self.left:
-            following = taken(self.waiting, geometry, self.ready_for.values())
+        if cell and outcome.lost and self.again(cell, next(iter(outcome.lost.values()))):
+            self.ray.kill(actor)  # that the reference did not run may be the state of its GPU
+            return []
+        if self.waiting:
+            others = {other.geometry for _, other in self.given.values() if other}
+            following = next_of(self.waiting, cell and cell.geometry, others)
+            self.waiting.remove(following)
             self.given[actor] = actor.judge.remote(following), following
-            self.ready_for[actor] = following.geometry
         else:
             actor.close.remote()  # Ray ends it after that, as nothing refers to it any more
-        if cell:
-            yield outcome
+        return [outcome] if cell else []
 
     def again(self, cell: Cell, why: str) -> bool:
         """Whether it is tried again, as it was not before."""
@@ -254,9 +221,5 @@ class Run:
         self.tries[key] += 1
         if self.tries[key] < TRIES:
             self.say(f"{cell.label}  {', '.join(cell.names)}  is tried again: {why}")
-            self.waiting[cell.geometry].append(cell)
+            self.waiting.append(cell)
         return self.tries[key] < TRIES
-
-    def end(self) -> None:
-        for actor in self.given:
-            self.ray.kill(actor)  # it has not started yet

@@ -1,6 +1,6 @@
 """What is run on this machine: which geometry, which solutions and why not the others."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -55,22 +55,18 @@ def free_bytes() -> int:
     return torch.cuda.mem_get_info()[0]
 
 
-def survey(modules: Iterable[str]) -> Device:
-    """The current device of this machine. modules: to look for."""
+def survey() -> Device:
+    """The current device of this machine."""
     free = free_bytes() if torch.cuda.is_available() else 0
-    installed = frozenset(filter(eligibility.is_installed, modules))
+    wanted = {module for known in manifest.readable().values() for module in known.dependencies}
+    installed = frozenset(filter(eligibility.is_installed, wanted))
     return Device(env_snapshot(device_here()).hardware, eligibility.here(), free, installed)
-
-
-def dependencies() -> list[str]:
-    """Modules that the solutions depend on."""
-    return sorted({module for known in manifest.readable().values() for module in known.dependencies})
 
 
 def select(names: list[str], geometry: str, say: Say) -> tuple[dict[str, Solution], list[str]]:
     """What is run on this machine: as `eligible`, and those that compile for minutes on first use are built."""
-    solutions, skipped = eligible(names, geometry, survey(dependencies()))
-    build_slow(solutions, first_uses(solutions), say)
+    solutions, skipped = eligible(names, geometry, survey())
+    build_slow(solutions, say)
     return solutions, skipped
 
 
@@ -82,7 +78,7 @@ def eligible(names: list[str], geometry: str, device: Device) -> tuple[dict[str,
     """
     check_cache()
     all_packed, left_out = pack.pack_all(names)
-    solutions, skipped = {}, [f"SKIPPED: {line}" for line in left_out]
+    solutions, skipped = {}, [line.replace(": ", ": SKIPPED: ", 1) for line in left_out]
     for name, packed in all_packed.items():
         if not names and not packed.keys() & operator(geometry).GEOMETRIES.keys():
             continue
@@ -99,18 +95,14 @@ def eligible(names: list[str], geometry: str, device: Device) -> tuple[dict[str,
     return solutions, skipped
 
 
-def first_uses(names: Iterable[str]) -> dict[str, str]:
-    """Solution -> what its first use takes, of those that compile for minutes then."""
-    return {name: note for name in names if (note := manifest.read_manifest(name).first_use)}
-
-
-def build_slow(solutions: dict[str, Solution], notes: dict[str, str], say: Say) -> None:
-    """Build those that have a note, see `first_uses`, before any is judged.
+def build_slow(solutions: dict[str, Solution], say: Say) -> None:
+    """Build those that compile for minutes on first use, before any is judged.
 
     A build that fails is only reported here: the run judges it COMPILE_ERROR.
     """
-    for name, note in notes.items():
-        say(f"{name}: building; on first use it {note}")
-        seconds, error = build_timed(solutions[name])
-        outcome = f"not built: {error.splitlines()[0]}" if error else "built"
-        say(f"{name}: {outcome} in {seconds:.1f} s, apart from the runs below")
+    for name, packed in solutions.items():
+        if note := manifest.read_manifest(name).first_use:
+            say(f"{name}: building; on first use it {note}")
+            seconds, error = build_timed(packed)
+            outcome = f"not built: {error.splitlines()[0]}" if error else "built"
+            say(f"{name}: {outcome} in {seconds:.1f} s, apart from the runs below")

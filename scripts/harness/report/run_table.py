@@ -11,14 +11,12 @@ import pandas as pd
 from flashinfer_bench import Evaluation, Trace
 from rich.console import Console
 
-from harness.judging.judge import Outcome, has_passed
+from harness.judging.judge import Outcome
 from harness.judging.plan import Part, Plan
 from harness.judging.tolerances import TOLERANCES
 from harness.report.progress import progress
 from harness.report.table import Cell, Table, decimal
 from harness.results.table import LEVEL, of_traces
-
-LOST = "what ran it failed twice"
 
 
 @contextmanager
@@ -52,7 +50,7 @@ def shown(plan: Plan, place: str, console: Console) -> Iterator[Callable[[Outcom
             for table in tables(plan, part, own):
                 console.print(table.terminal())
             if part.path and own:
-                traces = sum(len(outcome.traces) for outcome in own)
+                traces = sum(len(outcome.verdicts) for outcome in own)
                 console.print(f"{traces} traces saved in {part.path}", soft_wrap=True)
 
 
@@ -62,15 +60,12 @@ def lines(outcome: Outcome, timed: bool, before: dict[str, tuple[str, ...]]) -> 
     before: the reasons last shown for each solution, which are not repeated; it is updated.
     """
     label = outcome.cell.label
-    for name in outcome.cell.names if outcome.error else ():
-        yield f"{label}  {name}  NOT JUDGED: {outcome.error}"
     for name, why in outcome.lost.items():
-        yield f"{label}  {name}  NOT JUDGED: {LOST}"
-        yield from (f"    {line}" for line in why.strip().splitlines())
+        yield f"{label}  {name}  NOT JUDGED: {why}"
     for name, verdict in outcome.verdicts.items():
         evaluation = verdict.trace.evaluation
         parts = [label, name, evaluation.status.value]
-        if timed and has_passed(verdict.trace):
+        if timed and verdict.passed:
             speed = evaluation.performance
             parts.append(f"{speed.latency_ms:8.4f} ms  {speed.speedup_factor:7.1f}x")
         if (share := matched(evaluation)) is not None:
@@ -90,7 +85,7 @@ def matched(evaluation: Evaluation) -> float | None:
 def tables(plan: Plan, part: Part, outcomes: list[Outcome]) -> Iterator[Table]:
     """One for each kind of device that the traces are from: no table mixes two, or Ray's H100 would be several."""
     by_device: dict[str, list[Trace]] = defaultdict(list)
-    for trace in (*part.kept, *(trace for outcome in outcomes for trace in outcome.traces)):
+    for trace in (*part.kept, *(verdict.trace for outcome in outcomes for verdict in outcome.verdicts.values())):
         by_device[trace.evaluation.environment.hardware].append(trace)
     if not by_device and outcomes:
         by_device[plan.device.hardware] = []
@@ -108,8 +103,7 @@ def table(plan: Plan, part: Part, hardware: str, traces: list[Trace], outcomes: 
         cells = cells.assign(level=level & cells.passed, ms=cells.ms.where(cells.passed))
     timed = plan.device.on_gpu
     known = [name for name in TOLERANCES if len(cells) and cells[f"matched_{name}"].notna().any()]
-    failed = {(each.cell.label, name): each.error for each in outcomes if each.error for name in each.cell.names}
-    failed |= {(each.cell.label, name): LOST for each in outcomes for name in each.lost}
+    failed = {(each.cell.label, name): why for each in outcomes for name, why in each.lost.items()}
     rows, labels = [], {each.cell.workload.uuid: each.cell.label for each in outcomes}
     notes = [f"NOT JUDGED: {name} on {label}: {why}" for (label, name), why in failed.items()]
     for name in part.solutions:
