@@ -1,8 +1,8 @@
 """Prepare a leaderboard submission of one solution, in the layout of the public starter kit.
 
 Refuses, with every reason at once, unless recorded traces show the solution as it is now PASSED on all workloads at
-contest tolerance, it imports only what the evaluation machine offers, and it builds from the submission alone, which is
-done in an empty folder. Exit status: 0 written, 1 refused, 2 bad arguments.
+contest tolerance, and it builds from the submission alone, which is done in an empty folder. Exit status: 0 written,
+1 refused, 2 bad arguments.
 """
 
 import argparse
@@ -17,8 +17,7 @@ from rich.console import Console
 from harness.core.arguments import output_folder
 from harness.operators.catalogue import add_definition
 from harness.packing import manifest
-from harness.submission.evaluation_machine import HARDWARE
-from harness.submission.prepare import prepare
+from harness.submission.prepare import HARDWARE, prepare
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -60,7 +60,7 @@ def write(solution: Solution, folder: Path) -> Solution:
     sources = folder / "solution" / language
     sources.mkdir(parents=True)
     for path, text in flatten(solution.name, {s.path: s.content for s in solution.sources}).items():
-        (sources / path).write_text(text)
+        (sources / path).write_text(text, encoding="utf-8")
     named = {"name": solution.name, "definition": solution.definition, "author": solution.author}
     built = {
         "language": language,
@@ -72,7 +72,7 @@ def write(solution: Solution, folder: Path) -> Solution:
         lines.append(f"[{table}]")
         lines += [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in values.items()]
         lines.append("")
-    (folder / "config.toml").write_text("\n".join(lines))
+    (folder / "config.toml").write_text("\n".join(lines), encoding="utf-8")
     packed = pack_solution_from_files(path=str(sources), spec=BuildSpec(target_hardware=["cuda"], **built), **named)
-    (folder / "solution.json").write_text(packed.model_dump_json(indent=2))
+    (folder / "solution.json").write_text(packed.model_dump_json(indent=2), encoding="utf-8")
     return packed

@@ -11,7 +11,7 @@ from pathlib import Path
 from harness.core import paths
 
 SCRIPT = Path(__file__).with_name("build_alone.py")
-# No CPATH, CPLUS_INCLUDE_PATH, C_INCLUDE_PATH, NVCC_APPEND_FLAGS: compilers find what the toolkit brings, and no more.
+# No CPATH, NVCC_APPEND_FLAGS and the like: compilers find what the toolkit brings, and no more.
 KEPT = ("PATH", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "LANG")
 TOOLKIT = Path("/usr/local/cuda")  # where it is in the evaluation's image
 MINUTES = 15
@@ -24,10 +24,8 @@ class NotFit(Exception):
 def build(bundle: Path, definition: str, hardware: str) -> list[str]:
     """Lines of what was done and what could not be checked here. Raises NotFit.
 
-    hardware: what CUDA sources are compiled for where there is no device and they leave it open, as sm_100.
-    The bundle is copied, and HOME and every cache lie in a folder that is removed afterwards, so that nothing built
-    before helps. PYTHONPATH, the user's packages and the current folder are shut out by Python's -I, compilers' search
-    paths by not passing the environment on.
+    hardware: what CUDA sources are compiled for where there is no device and they leave it open, as sm_100. HOME and
+    every cache lie in a folder that is removed afterwards. Python's -I shuts out PYTHONPATH and the current folder.
     """
     with tempfile.TemporaryDirectory(prefix="submission-") as temporary:
         folder = Path(temporary)

@@ -2,58 +2,44 @@
 
 from collections import defaultdict
 
-from flashinfer_bench import Solution, Trace, Workload
+import pandas as pd
+from flashinfer_bench import Solution, Workload
 
-from harness.core.provenance import of_trace
-from harness.judging.tolerances import TOLERANCES
-from harness.results.staleness import judge
-
-CONTEST = str(TOLERANCES["contest"])
+from harness.packing.manifest import folder_name
 
 
 def proven_on(
-    solution: Solution, traces: list[Trace], workloads: list[Workload], command: str
+    solution: Solution, rows: pd.DataFrame | None, workloads: list[Workload], command: str
 ) -> tuple[str | None, list[str]]:
-    """(machine, []) where every workload is PASSED with the solution's current hash on one machine, else (None, why).
+    """(machine, []) where every workload is PASSED with the current source on one machine, else (None, why).
 
-    command: what records a missing trace. Only traces at contest tolerance count. Of several machines the one with the
-    most passes is reported.
+    rows: of harness.results.table; None without any. command: what records a missing trace. Only rows at contest
+    tolerance count. Of several machines the one with the most passes is reported.
     """
-    now, counting = solution.hash(), defaultdict(dict)  # machine -> workload's uuid -> the trace that counts
-    ours = [t for t in traces if (t.solution, t.definition) == (solution.name, solution.definition)]
-    own = [trace for trace in ours if of_trace(trace).tolerance == CONTEST]
-    # the newest, but none of another source where there is one of the current
-    for trace in sorted(own, key=lambda trace: (is_current(trace, now), trace.evaluation.timestamp)):
-        counting[of_trace(trace).hardware][trace.workload.uuid] = trace
     how = f"record on a CUDA GPU with: {command}"
-    if not own:
-        return None, [f"no trace of {solution.name} at contest tolerance ({CONTEST}); {how}"]
-    missing = {}
-    for machine, found in counting.items():
-        missing[machine] = defaultdict(list)
-        for workload in workloads:
-            if what := fault(found.get(workload.uuid), now):
-                missing[machine][what].append(workload.axes["seq_len"])
+    name = folder_name(solution.name, solution.definition)
+    wanted = {"definition": solution.definition, "solution": name, "tolerance": "contest"}
+    if rows is None or (rows := rows[(rows[list(wanted)] == pd.Series(wanted)).all(axis=1)]).empty:
+        return None, [f"no trace of {name} at contest tolerance; {how}"]
+    missing = {machine: faults(found, workloads) for machine, found in rows.groupby("hardware")}
     machine = min(missing, key=lambda machine: sum(map(len, missing[machine].values())))
-    if not missing[machine]:
-        return machine, []
     reasons = [
-        f"{len(lengths)} of {len(workloads)} workloads {what} on {machine}: T={', '.join(map(str, lengths))}"
+        f"{len(lengths)} of {len(workloads)} workloads {what} on {machine}: T={', '.join(map(str, lengths))}; {how}"
         for what, lengths in missing[machine].items()
     ]
-    return None, [*reasons[:-1], f"{reasons[-1]}; {how}"]
+    return (None, reasons) if reasons else (machine, [])
 
 
-def is_current(trace: Trace, now: str) -> bool:
-    return judge(of_trace(trace), [now]) == "current"
-
-
-def fault(trace: Trace | None, now: str) -> str | None:
-    """What keeps a workload's trace from proving a pass of the source with the hash `now`."""
-    if trace is None:
-        return "have no trace at contest tolerance"
-    if not is_current(trace, now):
-        old = of_trace(trace).source_sha1 or "unknown"
-        return f"were measured with another source ({old[:7]}, now {now[:7]})"
-    status = trace.evaluation.status.value
-    return None if status == "PASSED" else f"are {status} at contest tolerance"
+def faults(rows: pd.DataFrame, workloads: list[Workload]) -> dict[str, list[int]]:
+    """What keeps one machine's rows from proving a pass -> token counts of the workloads concerned."""
+    found = defaultdict(list)
+    by_uuid = {row.uuid: row for row in rows.sort_values("timestamp").itertuples()}
+    for workload in workloads:
+        row = by_uuid.get(workload.uuid)
+        if row is None:
+            found["have no trace at contest tolerance"].append(workload.axes["seq_len"])
+        elif row.source != "current":
+            found["were measured with another source"].append(workload.axes["seq_len"])
+        elif not row.passed:
+            found[f"are {row.status} at contest tolerance"].append(workload.axes["seq_len"])
+    return found

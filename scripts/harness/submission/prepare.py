@@ -4,20 +4,24 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from flashinfer_bench import Solution, Trace
+import pandas as pd
+from flashinfer_bench import Solution
 from rich.console import Console
 
 from harness.core import paths
 from harness.core.errors import UserError
-from harness.operators import workloads
 from harness.operators.catalogue import BY_NAME
+from harness.operators.workloads import recorded
 from harness.packing import manifest, pack
 from harness.packing.eligibility import architecture
-from harness.results import trace_files
-from harness.submission import bundle, clean_build, contest_record
-from harness.submission.evaluation_machine import LANGUAGES, foreign_imports
+from harness.results import table
+from harness.submission import bundle, clean_build
+from harness.submission.contest_record import proven_on
 
-PACKED = "packed_solution.json"  # by the kit's FAQ the evaluation takes this before anything else
+# The evaluation machine, in the public starter kit: EVALUATION.md names the GPU, FAQ.md the languages and the file.
+HARDWARE = "sm_100"  # NVIDIA B200
+LANGUAGES = ("triton", "cuda", "python")  # those with a folder of their own
+PACKED = "packed_solution.json"  # the evaluation takes this before anything else
 
 
 def check_folder(folder: Path) -> None:
@@ -25,20 +29,20 @@ def check_folder(folder: Path) -> None:
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return
     config = folder / "config.toml"
-    if config.is_file() and config.read_text(errors="replace").startswith(bundle.MARK):
+    if config.is_file() and config.read_text(encoding="utf-8", errors="replace").startswith(bundle.MARK):
         return
     if not (folder / ".git").exists() or (folder / "definitions").exists():  # a data set, as this repository
-        raise UserError(f"{folder} is neither empty, nor a clone of your fork, nor written by this command")
+        raise UserError(f"--into: {folder} is neither empty, nor a clone of your fork, nor written by this command")
     if theirs := [name for name in ("config.toml", "solution", PACKED) if (folder / name).exists()]:
-        raise UserError(f"{folder} holds a submission of its own: remove its {', '.join(theirs)}")
+        raise UserError(f"--into: {folder} holds a submission of its own: remove its {', '.join(theirs)}")
 
 
 def objections(
-    solution: Solution, folder: Path, traces: list[Trace], how: str, hardware: str, console: Console
+    solution: Solution, folder: Path, rows: pd.DataFrame | None, how: str, hardware: str, console: Console
 ) -> list[str]:
     """Why the submission in folder is not fit to hand in, one line each; prints what was found to be in order.
 
-    how: the command that records missing traces.
+    rows: as proven_on takes them. how: the command that records missing traces.
     """
     reasons, spec = [], solution.spec
     if spec.language.value not in LANGUAGES:
@@ -46,25 +50,21 @@ def objections(
     if hardware not in spec.target_hardware:
         targets = ", ".join(spec.target_hardware)
         reasons.append(f"it runs on {targets}, and the evaluation on {hardware} (--hardware names another machine)")
-
-    wanted = workloads.recorded(BY_NAME[solution.definition])
-    machine, unproven = contest_record.proven_on(solution, traces, wanted, how)
+    wanted = recorded(BY_NAME[solution.definition])
+    machine, unproven = proven_on(solution, rows, wanted, how)
     if machine:
         console.print(f"PASSED {len(wanted)} of {len(wanted)} at contest tolerance on {machine}", highlight=False)
         if (verified := architecture(machine)) != hardware:
             said = f"verified on {verified or machine} only: whether it is right and fast on {hardware} is unknown"
             console.print(said, style="yellow", highlight=False, markup=False, soft_wrap=True)
-    foreign = foreign_imports({source.path: source.content for source in solution.sources}, spec.dependencies)
-    if not foreign:
-        console.print("imports only what the evaluation machine offers")
-
+    reasons += unproven
     with console.status("building from the submission alone"):
         try:
             for line in clean_build.build(folder, solution.definition, hardware):
                 console.print(line, highlight=False, markup=False)
         except clean_build.NotFit as error:
-            foreign.append(str(error))
-    return [*reasons, *unproven, *foreign]
+            reasons.append(str(error))
+    return reasons
 
 
 def prepare(name: str, geometry: str, into: Path, hardware: str, given: list[Path], console: Console) -> bool:
@@ -79,18 +79,16 @@ def prepare(name: str, geometry: str, into: Path, hardware: str, given: list[Pat
     if geometry not in packed:
         raise UserError(f"--definition: got {geometry}, want what {name} serves: {', '.join(packed)}")
     solution = packed[geometry]
-    default = paths.trace_file(solution.definition)
-    given = given or ([default] if default.exists() else [])
-    recorded, warnings = trace_files.read(given) if given else ([], [])
+    given = given or [path for path in [paths.trace_file(solution.definition)] if path.exists()]
+    rows, warnings = table.load(given) if given else (None, [])
     for warning in warnings:
         console.print(warning, style="yellow", markup=False, soft_wrap=True)
     with tempfile.TemporaryDirectory() as temporary:
         staged = Path(temporary) / "submission"
         submitted = bundle.write(solution, staged)
-        traces = [found.trace for found in recorded]
         which = "" if geometry == next(iter(packed)) else f" --definition {geometry}"
         how = f"moebench run --solutions {name}{which} --tolerance contest"
-        if reasons := objections(solution, staged, traces, how, hardware, console):
+        if reasons := objections(solution, staged, rows, how, hardware, console):
             console.print(f"{name} is not fit to be submitted:", style="bold red")
             for reason in reasons:
                 console.print(f"- {reason}", markup=False, highlight=False, soft_wrap=True)
