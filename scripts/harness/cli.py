@@ -65,7 +65,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     if wanted and not wanted.startswith("-") and wanted not in COMMANDS:
         raise UserError(f"moebench: {unknown('command', wanted, COMMANDS)}")
     args = parser_for(wanted).parse_args(argv)
-    args.command_line, args.moebench = shlex.join(["moebench", *argv]), command
+    args.command_line = shlex.join(["moebench", *argv])
     return args
 
 

@@ -1,4 +1,4 @@
-"""Write every generated table, example and figure of README.md and docs/, from traces/ and docs/data/.
+"""Write the generated tables and figures of README.md and docs/, from traces/ and docs/data/.
 
 --check writes nothing and says what is out of date. Exit status: 0, or 1 when something is out of date or could not be
 made.
@@ -6,17 +6,77 @@ made.
 
 import argparse
 import sys
+from functools import cache
 
-from harness.report import docs
+import pandas as pd
+
+from harness.core import paths
+from harness.core.errors import UserError
+from harness.operators.roofline import MEASURED_ON
+from harness.profiling import table as profiles
+from harness.report import comparison, docs, models
+from harness.report.figures import models as models_figure
+from harness.report.figures import speed
+from harness.results import table
+from harness.served import table as served
+
+
+@cache
+def rows(clock: str = "events") -> pd.DataFrame:
+    """This repository's traces. Raises UserError for one that cannot be read: no page leaves any of them out."""
+    found, warnings = table.load([paths.ROOT if clock == "events" else paths.GPU_CLOCK])
+    if warnings:
+        raise UserError(warnings[0])
+    return found[found.clock == clock]
+
+
+def main_definition(clock: str = "events") -> pd.DataFrame:
+    """The first definition's rows on the GPU whose ceilings are known."""
+    found = rows(clock)
+    return found[(found.geometry == "full") & (found.hardware == MEASURED_ON)]
+
+
+def with_provenance(made: str, cells: pd.DataFrame) -> str:
+    return f"{made}\n\n<sub>{comparison.provenance(cells)}.</sub>"
+
+
+def solutions(clock: str = "events") -> str:
+    cells = main_definition(clock)
+    return with_provenance(comparison.solutions(cells, markdown=True).markdown(titled=True), cells)
+
+
+def of_models() -> str:
+    here = rows()[rows().hardware == MEASURED_ON]
+    of_layers = {layer.definition for layer in models.layers()}
+    return with_provenance(models.use(here).markdown(), here[here.definition.isin(of_layers)])
+
+
+TABLES: docs.Tables = {
+    ("README.md", "solutions"): solutions,
+    ("README.md", "models"): of_models,
+    ("docs/compare.md", "clocks"): lambda: solutions("gpu"),
+    ("docs/models.md", "speeds"): lambda: models.speeds(rows()).markdown(),
+    ("docs/tolerances.md", "passes"): lambda: comparison.exactness(main_definition()).markdown(),
+    ("docs/served.md", "served"): served.block,
+    ("docs/profile.md", "profile"): profiles.block,
+}
+FIGURES: docs.Figures = {
+    "speed-nvidia-h200.svg": lambda: speed.figure(main_definition()),
+    "models-nvidia-h200.svg": lambda: models_figure.figure(rows()),
+    "served-full.svg": served.figure,
+    "stages-nvidia-h200.svg": profiles.figure,
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("pages", nargs="*", metavar="PAGE", help="README, compare, sweep ...; default: all pages")
+    parser.add_argument(
+        "pages", nargs="*", metavar="PAGE", help="README, compare ...; default: all pages, and the figures"
+    )
     parser.add_argument("--check", action="store_true", help="only say what is out of date")
 
 
 def main(args: argparse.Namespace) -> int:
-    problems = docs.update(docs.chosen_pages(args.pages), args.check, args.moebench)
+    problems = docs.update(args.pages, args.check, TABLES, FIGURES)
     for line in problems:
         print(line, file=sys.stderr)
     return 1 if problems else 0

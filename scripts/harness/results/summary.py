@@ -1,64 +1,13 @@
-"""What counts as level, and the means of a run group's solutions, over all workloads or those of a range of tokens."""
-
-from dataclasses import dataclass
-from types import SimpleNamespace
+"""Means over the workloads of one definition on one GPU, a row for each solution."""
 
 import numpy as np
 import pandas as pd
 
-from harness.results.trace_table import records
+from harness.judging.tolerances import TOLERANCES
+from harness.packing.manifest import read_manifest, solution_names
+from harness.results.table import LEVEL
 
-LEVEL = 1.03  # a latency up to 3% above the least is level with it: no smaller difference is called one
-
-
-def is_level(latency: float | pd.Series, least: float | pd.Series) -> bool | pd.Series:
-    """Whether a latency is level with the least one; of numbers, or row by row of two columns (False for NaN)."""
-    return latency <= LEVEL * least
-
-
-@dataclass(frozen=True)
-class Regime:
-    """Workloads of low <= T <= high tokens; high is None for no upper limit."""
-
-    name: str
-    low: int
-    high: int | None
-
-    def holds(self, seq_len: int) -> bool:
-        return self.low <= seq_len and (self.high is None or seq_len <= self.high)
-
-
-ALL = Regime("all T", 0, None)
-REGIMES = (
-    Regime("T <= 16", 0, 16),
-    Regime("17 to 100", 17, 100),
-    Regime("101 to 1000", 101, 1000),
-    Regime("over 1000", 1001, None),
-)
-
-
-@dataclass(frozen=True)
-class RegimeSummary:
-    """The workloads of one regime, a summary for each solution.
-
-    A summary has the attributes solution; workloads: how many there are to pass; passed: how many of them passed with
-    the current source, timed or not; complete: whether all did; timed: how many count; failed: measured with the
-    current source and not passed; stale: measured with an earlier source; level: on how many workloads it is the
-    fastest or level with it. over_fastest: geometric mean, over the workloads that count, of its latency over that of
-    the fastest. Of its speed-ups (the reference's time over the solution's): the mean, which is FIB's score,
-    geometric_mean, median, least, greatest and variation (standard deviation over mean, None for fewer than two
-    workloads). mean_ms: mean latency; over_bound: geometric mean of latency over bound, None unless all have one.
-    Statistics are None where nothing counts.
-    best: the solutions to use, which passed and were timed on all workloads: the one with the least over_fastest, and
-    those level with it, best first; empty where there is none.
-    """
-
-    regime: Regime
-    summaries: list[SimpleNamespace]
-    best: list[str]
-
-    def of(self, solution: str) -> SimpleNamespace:
-        return next(s for s in self.summaries if s.solution == solution)
+SHOWN = "relaxed"  # the tolerance whose times are shown: every solution that was timed passed it
 
 
 def geometric_mean(values: pd.Series) -> float:
@@ -66,58 +15,56 @@ def geometric_mean(values: pd.Series) -> float:
     return np.exp(np.log(values).mean(skipna=False))
 
 
-def variation(values: pd.Series) -> float:
-    return values.std(ddof=0) / values.mean() if len(values) > 1 else np.nan
+def by_solution(cells: pd.DataFrame) -> pd.DataFrame:
+    """cells: rows of `table.load` of one definition, GPU and clock. Indexed by solution, the best one first.
 
-
-def with_level(cells: pd.DataFrame) -> pd.DataFrame:
-    """Adds over_fastest, a counting cell's latency over the least of its workload, and level, whether it is level.
-
-    cells: a run group's, as of `counting`. Of a cell that does not count, over_fastest is NaN and level False.
+    complete: passed and timed on every workload at SHOWN. Then, of the rows at SHOWN that count: over_fastest and
+    over_bound, geometric means; mean_ms and score, the arithmetic means of ms and of the speed-ups (FIB's score);
+    level, on how many workloads it is the fastest or level with it. best: whether its over_fastest is level with the
+    least of those that are complete. For each tolerance passed_<tolerance>, of rows that are not stale, and
+    stale_<tolerance>; NaN where it was not run. matched_<tolerance>: the least share over the workloads.
     """
-    counting = cells.latency_ms.where(cells.counts)
-    least = counting.groupby(cells.uuid).transform("min")
-    return cells.assign(over_fastest=counting / least, level=is_level(counting, least))
-
-
-def summary_table(cells: pd.DataFrame, workloads: dict[str, int]) -> pd.DataFrame:
-    """Summaries by regime and solution; cells as of `with_level`, in each regime again, which the column regime names.
-
-    workloads: the regimes' names -> how many there are. One table, as pandas takes milliseconds for the smallest one.
-    """
-    keys = ["regime", "solution"]
-    current = cells.assign(passed=cells.passed & ~cells.stale, failed=~cells.passed & ~cells.stale, timed=cells.counts)
-    numbers = current.groupby(keys)[["passed", "failed", "stale", "timed", "level"]].sum()
-    everyone = pd.MultiIndex.from_product([workloads, sorted(set(cells.solution))], names=keys)
-    numbers = numbers.reindex(everyone, fill_value=0)
-    figures = {
+    shown = cells[(cells.tolerance == SHOWN) & cells.counts].groupby("solution")
+    means = {
         "over_fastest": ("over_fastest", geometric_mean),
-        "mean": ("speedup", "mean"),
-        "median": ("speedup", "median"),
-        "least": ("speedup", "min"),
-        "greatest": ("speedup", "max"),
-        "variation": ("speedup", variation),
-        "mean_ms": ("latency_ms", "mean"),
         "over_bound": ("over_bound", geometric_mean),
+        "mean_ms": ("ms", "mean"),
+        "score": ("speedup", "mean"),
+        "level": ("level", "sum"),
+        "timed": ("ms", "size"),
     }
-    statistics = cells[cells.counts].groupby(keys).agg(**figures)
-    table = numbers.join(statistics).assign(workloads=everyone.get_level_values("regime").map(workloads))
-    return table.assign(complete=table.passed == table.workloads)
+    found = shown.agg(**means).reindex(sorted(set(cells.solution)))
+    workloads = cells.workloads.max()
+    fresh, stale = cells[cells.source != "stale"], cells[cells.source == "stale"]
+    for name in TOLERANCES:
+        for what, rows, column in (("passed", fresh, "passed"), ("stale", stale, "counts")):
+            at = rows[rows.tolerance == name].groupby("solution")[column]
+            found[f"{what}_{name}"] = at.sum() if what == "passed" else at.size()
+        found[f"matched_{name}"] = fresh.groupby("solution")[f"matched_{name}"].min()
+    complete = (found.timed == workloads) & (found[f"passed_{SHOWN}"] == workloads)
+    least = found.over_fastest.where(complete).min()
+    found = found.assign(workloads=workloads, complete=complete, best=complete & (found.over_fastest <= LEVEL * least))
+    return found.sort_values(["complete", "over_fastest"], ascending=[False, True], kind="stable")
 
 
-def best_of(summaries: list[SimpleNamespace]) -> list[str]:
-    able = sorted((s for s in summaries if s.timed == s.workloads), key=lambda s: s.over_fastest)
-    return [s.solution for s in able if is_level(s.over_fastest, able[0].over_fastest)]
+def to_use(cells: pd.DataFrame, tolerance: str = SHOWN) -> str | None:
+    """The solution to use at a tolerance: of the complete ones that passed it everywhere, and of those level with the
+    fastest of these, the one with the least mean latency; None where none passed."""
+    found = by_solution(cells)
+    able = found[found.complete & (found[f"passed_{tolerance}"] == found.workloads)]
+    level = able[able.over_fastest <= LEVEL * able.over_fastest.min()]
+    return level.mean_ms.idxmin() if len(level) else None
 
 
-def summarise(cells: pd.DataFrame, seq_lens: list[int]) -> list[RegimeSummary]:
-    """Of all workloads, then of each regime that has any; solutions best first, by passed, then over_fastest, of all.
+def source_of(solution: str) -> str:
+    """The solution whose source this one is, with other constants: its base, or itself."""
+    return (read_manifest(solution).based_on if solution in solution_names() else None) or solution
 
-    cells: a run group's, as of `with_level`; seq_lens: T of each workload, run or not.
-    """
-    regimes = {r: workloads for r in (ALL, *REGIMES) if (workloads := sum(map(r.holds, seq_lens)))}
-    by_regime = pd.concat([cells[cells.seq_len.map(r.holds)].assign(regime=r.name) for r in regimes])
-    table = summary_table(by_regime, {r.name: workloads for r, workloads in regimes.items()})
-    order = table.loc[ALL.name].sort_values(["passed", "over_fastest"], ascending=[False, True], kind="stable").index
-    made = [(r, records(table.loc[r.name].loc[order].reset_index())) for r in regimes]
-    return [RegimeSummary(r, summaries, best_of(summaries)) for r, summaries in made]
+
+def ahead(cells: pd.DataFrame, solution: str) -> pd.Series:
+    """How many times as fast `solution` is as each complete solution of another source, geometric means over the
+    workloads, the nearest first."""
+    shown = cells[(cells.tolerance == SHOWN) & cells.counts]
+    ms = shown.pivot(index="uuid", columns="solution", values="ms")
+    others = [name for name in ms if ms[name].notna().all() and source_of(name) != source_of(solution)]
+    return pd.Series({name: geometric_mean(ms[name] / ms[solution]) for name in others}, dtype=float).sort_values()

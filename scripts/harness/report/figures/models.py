@@ -1,16 +1,14 @@
 """Figure: each solution's latency over the roofline bound, over the number of tokens; a small plot for each model."""
 
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
+from harness.operators.models import layers
 from harness.operators.roofline import MEASURED_ON
 from harness.report.figures import speed, style
-from harness.report.figures.picture import Picture, slug
-from harness.results.comparison import Comparison
-from harness.results.model_names import layers
-from harness.results.models import verdict
 
 COLUMNS = 4
 TICKS = (1, 16, 256, 4096)
@@ -19,10 +17,10 @@ TOP = 32
 EMPTY = (8192, 8)  # the axes' ends where nothing is drawn
 
 
-def data(found: Comparison) -> dict[str, dict[str, list[list]]]:
-    """What is drawn: layer -> solution -> [[T, latency over the roofline bound]], of cells that count; {} without."""
-    shown = [verdict(layer, found) for layer in layers()]
-    return {of.layer.name: speed.data(of.group) if of.group else {} for of in shown}
+def data(rows: pd.DataFrame) -> dict[str, dict[str, list[list]]]:
+    """What is drawn: layer -> solution -> [[T, latency over the roofline bound]]; {} for a layer without traces."""
+    here = rows[rows.hardware == MEASURED_ON]
+    return {layer.name: speed.data(here[here.definition == layer.definition]) for layer in layers()}
 
 
 def draw_panel(axes: Axes, name: str, curves: dict[str, list[list]]) -> None:
@@ -63,8 +61,7 @@ def draw(found: dict[str, dict[str, list[list]]], title: str, small_print: str) 
     return figure
 
 
-def pictures(found: Comparison) -> list[Picture]:
-    """One, of the machine whose ceilings are known; without traces it says so for each model."""
+def figure(rows: pd.DataFrame) -> Figure:
+    """rows: of every definition."""
     small_print = f"From left to right T, tokens in a call; both axes are logarithmic. Above {TOP} nothing is drawn."
-    title = f"Latency over the roofline bound of each model's layer: {MEASURED_ON}"
-    return [Picture(f"models-{slug(MEASURED_ON)}.svg", draw, (data(found), title, small_print))]
+    return draw(data(rows), f"Latency over the roofline bound of each model's layer: {MEASURED_ON}", small_print)

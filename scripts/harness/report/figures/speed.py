@@ -2,21 +2,18 @@
 
 from statistics import mean
 
+import pandas as pd
 from matplotlib.figure import Figure
 
+from harness.report.comparison import provenance
 from harness.report.figures import style
-from harness.report.figures.picture import Picture, of_run_groups
-from harness.results.comparison import Comparison, RunGroup
+from harness.results.summary import SHOWN
 
 
-def data(group: RunGroup) -> dict[str, list[list]]:
-    """What is drawn: solution -> [[T, latency over the roofline bound]], of cells that count, by T."""
-    found = {}
-    for row in group.rows:
-        for cell in row.cells.values():
-            if cell.counts and cell.over_bound:
-                found.setdefault(cell.solution, []).append([cell.seq_len, cell.over_bound])
-    return found
+def data(cells: pd.DataFrame) -> dict[str, list[list]]:
+    """What is drawn: solution -> [[T, latency over the roofline bound]], by T, of rows at relaxed that count."""
+    rows = cells[(cells.tolerance == SHOWN) & cells.counts & cells.over_bound.notna()].sort_values("tokens")
+    return {name: of[["tokens", "over_bound"]].values.tolist() for name, of in rows.groupby("solution")}
 
 
 def draw(found: dict[str, list[list]], title: str, small_print: str) -> Figure:
@@ -35,6 +32,7 @@ def draw(found: dict[str, list[list]], title: str, small_print: str) -> Figure:
     return figure
 
 
-def pictures(comparison: Comparison, file: str = "speed-{}.svg") -> list[Picture]:
-    """One for each run group that has a timed solution and a bound; file: its name, with the machine's for {}."""
-    return of_run_groups(comparison, file, "How many times the roofline bound", data, draw)
+def figure(cells: pd.DataFrame) -> Figure:
+    """cells: rows of one definition on one GPU."""
+    title = f"How many times the roofline bound: {cells.hardware.iloc[0]}, {SHOWN} tolerance"
+    return draw(data(cells), title, f"{cells.definition.iloc[0]}\n{provenance(cells).split(' with ')[0]}")

@@ -2,22 +2,31 @@
 
 import io
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from statistics import median
+from zlib import crc32
 
 import matplotlib.style
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
+from matplotlib.text import Text
 
-from harness.report import colours
+from harness.packing.manifest import solution_names
 
 WIDTH = 838 / 96  # inches: GitHub's column, in which text then keeps its size
 GROUND = "#fcfcfa"
 INK = "#222222"
 FAINT = "#6b6b6b"
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p")
+# (on a light ground, on a dark one); each has a contrast of at least 4.5 there
+PALETTE = [("#0a63c9", "#6db3ff"), ("#bd185f", "#ff92c1"), ("#0d7a54", "#52d3a2"), ("#8e35b5", "#d79dff")]
+PALETTE += [("#94650a", "#e6c04c"), ("#0c7288", "#50d1e6"), ("#4a5563", "#b7c1cd"), ("#c2410c", "#ff9c5f")]
+PALETTE += [("#5d6b00", "#b9cc3a"), ("#7a3b1e", "#d99a78"), ("#4b3fbf", "#a9a0ff")]
 BOUND_LINE = {"color": INK, "linewidth": 1.2, "linestyle": (0, (4, 2))}
 BEYOND = {"color": FAINT, "alpha": 0.14, "linewidth": 0}  # fills what the hardware cannot reach
 OUTLIER = 3  # times the median of all that is drawn: above, a number stands in place of the point
@@ -42,11 +51,17 @@ SETTINGS = {
 }
 
 
+def place(solution: str) -> int:
+    """What chooses a solution's colour and mark: the same in every figure."""
+    names = solution_names()
+    return names.index(solution) if solution in names else crc32(solution.encode())
+
+
 def look(solution: str, size: float = 5) -> dict:
-    """Line2D's properties: its colour and mark, which it has in every figure. size: of the mark, in points."""
+    """Line2D's properties. size: of the mark, in points."""
     return {
-        "color": colours.PALETTE[colours.colour(solution)][0],
-        "marker": MARKERS[colours.mark(solution)],
+        "color": PALETTE[place(solution) % len(PALETTE)][0],
+        "marker": MARKERS[place(solution) % len(MARKERS)],
         "linewidth": 1.4,
         "markersize": size,
         "markeredgecolor": "white",
@@ -118,11 +133,22 @@ def apart(values: list[float], gap: float) -> list[float]:
     return [np.mean(group) + gap * (at - (len(group) - 1) / 2) for group in groups for at in range(len(group))]
 
 
-def svg(draw: Callable[[], Figure], description: str) -> str:
-    """The figure as SVG with this description and no date, whatever the user's matplotlibrc says."""
+def settings() -> AbstractContextManager:
+    """In which a figure is made and written, whatever the user's matplotlibrc says."""
+    return matplotlib.style.context(SETTINGS, after_reset=True)
+
+
+def values(figure: Figure) -> list:
+    """All that a figure shows, as JSON can hold it: points, bars and texts, to 4 digits."""
+    lines = [[[float(f"{x:.4g}") for x in row] for row in line.get_xydata()] for line in figure.findobj(Line2D)]
+    bars = [[float(f"{x:.4g}") for x in bar.get_bbox().bounds] for bar in figure.findobj(Rectangle)]
+    return [lines, bars, [text.get_text() for text in figure.findobj(Text)]]
+
+
+def svg(figure: Figure, description: str) -> str:
+    """The figure as SVG with this description and no date; inside `settings`."""
     out = io.StringIO()
-    with matplotlib.style.context(SETTINGS, after_reset=True):
-        FigureCanvasSVG(draw()).print_svg(out, metadata={"Date": None, "Description": description})
+    FigureCanvasSVG(figure).print_svg(out, metadata={"Date": None, "Description": description})
     return shortened(out.getvalue().replace(f"'{FONT}'", FONTS))
 
 

@@ -1,0 +1,55 @@
+"""Every model's layer in one table: which solution to use, how fast, how far from the roofline bound."""
+
+import pandas as pd
+
+from harness.operators.models import Layer, layers, weight_bytes
+from harness.operators.roofline import MEASURED_ON
+from harness.report.comparison import nearest
+from harness.report.table import Cell, Table, decimal
+from harness.results.summary import SHOWN, ahead, by_solution, to_use
+
+TOKENS = (1, 8, 32, 64, 256, 1024, 4096, 8192)
+GPU_GB = 141  # of MEASURED_ON
+TOO_LARGE = "✗"
+
+
+def named(layer: Layer) -> str:
+    return f"{layer.name} {TOO_LARGE}" if weight_bytes(layer) * layer.count / 1e9 > GPU_GB else layer.name
+
+
+def of_layer(rows: pd.DataFrame, layer: Layer) -> pd.DataFrame:
+    return rows[(rows.definition == layer.definition) & (rows.hardware == MEASURED_ON)]
+
+
+def use(rows: pd.DataFrame) -> Table:
+    """One row a layer. rows: of every definition, by one clock."""
+    made = []
+    for layer in layers():
+        cells = of_layer(rows, layer)
+        best = to_use(cells) if len(cells) else None
+        if best is None:
+            made.append([named(layer), "not measured" if cells.empty else "none passed", *[None] * 3])
+            continue
+        peers = ahead(cells, best)
+        times = decimal(peers.iloc[0], 2) if len(peers) else None
+        over_bound = decimal(by_solution(cells).over_bound[best], 2)
+        made.append([named(layer), Cell(best, "best"), to_use(cells, "default"), over_bound, times])
+    head = ["model", f"at {SHOWN}", "at default", "ms/bound", "over the next"]
+    return Table(head=head, sections=[made], words=3)
+
+
+def speeds(rows: pd.DataFrame) -> Table:
+    """One row a layer: times the bound of the solution to use, at the workloads nearest to TOKENS."""
+    made = []
+    for layer in layers():
+        cells = of_layer(rows, layer)
+        best = to_use(cells) if len(cells) else None
+        of = cells[(cells.solution == best) & (cells.tolerance == SHOWN) & cells.counts].drop_duplicates("tokens")
+        at = of.set_index("tokens").over_bound
+        places = [nearest(t, at.index) if len(at) else None for t in TOKENS]
+        texts = [
+            f"{at[p]:.2f}{'' if p == t else f' ({p})'}" if p else None for p, t in zip(places, TOKENS, strict=True)
+        ]
+        made.append([layer.name, *texts])
+    caption = "Latency over the roofline bound. In brackets: T of the nearest workload, where there is none of that T."
+    return Table(head=["model", *(f"T={t}" for t in TOKENS)], sections=[made], caption=caption)

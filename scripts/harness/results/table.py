@@ -1,0 +1,141 @@
+"""The one table of results: traces as a pandas DataFrame, from which every comparison, page and figure is drawn.
+
+One row a (definition, workload, solution, tolerance, clock, GPU). `of_traces` makes rows; `load` reads trace files,
+tells which rows are stale, keeps of several traces of a cell the one that counts, and sets rows in relation.
+"""
+
+import math
+from pathlib import Path
+
+import pandas as pd
+from flashinfer_bench import Trace
+
+from harness.core import paths
+from harness.core.provenance import of_trace
+from harness.judging.tolerances import TOLERANCES
+from harness.operators import roofline
+from harness.operators.catalogue import BY_NAME
+from harness.operators.workloads import recorded_bound
+from harness.packing.manifest import folder_name
+from harness.results import staleness, trace_files
+from harness.results.trace_files import Recorded, recorded_workloads
+
+GROUP = ["definition", "hardware", "tolerance", "clock"]  # what is ranked and averaged together, ...
+CONDITION = ["versions", "protocol"]  # ... where these agree, too
+CELL = [*GROUP, "solution", "uuid"]  # of which one row counts
+NUMBERS = ["ms", "reference_ms", "speedup", "matched", "max_absolute_error", "max_relative_error"]
+NUMBERS += [f"matched_{name}" for name in TOLERANCES]
+LEVEL = 1.03  # a time up to 3% above the least is level with it: no smaller difference is called one
+
+
+def finite(value: object) -> float | None:
+    """A finite number or None; FIB writes infinities and NaN as strings."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def row(trace: Trace, place: str = "") -> dict:
+    """place: where the trace is written, "file:line"."""
+    by, evaluation = of_trace(trace), trace.evaluation
+    correctness, performance = evaluation.correctness, evaluation.performance
+    # On a CPU FIB's times are left at zero: such a trace shows what is right, not what is fast.
+    timed = performance if performance and performance.latency_ms > 0 and performance.speedup_factor > 0 else None
+    extra = (correctness.extra or {}) if correctness else {}
+    matched = {f"matched_{name}": finite(extra.get(f"matched_ratio_{name}")) for name in TOLERANCES}
+    own, key = finite(extra.get("matched_ratio")), f"matched_{by.tolerance_name}"
+    if key in matched:
+        matched[key] = own if matched[key] is None else matched[key]
+    return {
+        "definition": trace.definition,
+        "geometry": BY_NAME.get(trace.definition),
+        "solution": folder_name(trace.solution, trace.definition),
+        "uuid": trace.workload.uuid,
+        "tokens": trace.workload.axes.get("seq_len", 0),
+        "hardware": by.hardware,
+        "tolerance": by.tolerance_name,
+        "clock": by.clock,
+        "status": evaluation.status.value,
+        "passed": evaluation.status.value == "PASSED",
+        "ms": timed and timed.latency_ms,
+        "reference_ms": timed and timed.reference_latency_ms,
+        "speedup": timed and timed.speedup_factor,
+        "matched": own,
+        **matched,
+        "max_absolute_error": correctness and finite(correctness.max_absolute_error),
+        "max_relative_error": correctness and finite(correctness.max_relative_error),
+        "tolerance_text": by.tolerance or "unknown tolerance",
+        "protocol": by.protocol or "unknown protocol",
+        "versions": by.versions_text,
+        "packages": by.packages,
+        "source_sha1": by.source_sha1,
+        "timestamp": by.timestamp,
+        "command": by.command,
+        "host": by.host,
+        "place": place,
+        "log": evaluation.log,
+    }
+
+
+def of_traces(traces: list[Trace], places: list[str] | None = None) -> pd.DataFrame:
+    """A row for each trace with an evaluation, in their order; the columns are `row`'s.
+
+    ms, reference_ms and speedup are NaN where a solution was not timed or did not pass; matched is the share of
+    elements inside the run's own tolerance, matched_<tolerance> inside each one, where the run computed it.
+    """
+    made = [row(*each) for each in zip(traces, places or [""] * len(traces), strict=True)]
+    return pd.DataFrame(made).astype(dict.fromkeys(NUMBERS, float)) if made else pd.DataFrame()
+
+
+def load(given: list[Path]) -> tuple[pd.DataFrame, list[str]]:
+    """Every cell's row that counts, below the given paths, and a warning for each line that could not be read.
+
+    More columns: source ("current", "stale", "unknown"); workloads, how many the definition has; bound_ms, the roofline
+    bound, NaN on a GPU whose ceilings were not measured; over_bound, ms over it; comparable, whether the row was
+    measured with the versions and the protocol that most rows of its GROUP share; counts, whether it is comparable,
+    timed and not stale; over_fastest, ms over the least of its workload, and level, whether that is at most LEVEL, of
+    rows that count.
+
+    Raises UserError where there is no trace to read.
+    """
+    recorded, warnings = trace_files.read(given)
+    states, unreadable = staleness.of_traces(recorded)
+    table = of_traces([found.trace for found in recorded], [found.place for found in recorded]).assign(source=states)
+    return in_relation(counting(table.join(of_workloads(recorded)))), [*warnings, *unreadable]
+
+
+def of_workloads(recorded: list[Recorded]) -> pd.DataFrame:
+    """bound_ms and workloads of each trace; a workload without a row has no bound that says anything."""
+    counts, bounds, rows = {}, {}, []
+    for found in recorded:
+        definition, workload, root = found.trace.definition, found.trace.workload, found.root
+        if (root, definition) not in counts:
+            counts[root, definition] = {w.uuid for w in recorded_workloads(definition, root or paths.ROOT)}
+        counts[root, definition].add(workload.uuid)
+        key = root, definition, workload.uuid
+        if key not in bounds:
+            needs = recorded_bound(definition, workload, root)
+            bounds[key] = needs.ms if needs and needs.rows else math.nan
+        measured = found.provenance.hardware == roofline.MEASURED_ON
+        rows.append((bounds[key] if measured else math.nan, counts[root, definition]))
+    return pd.DataFrame({"bound_ms": [ms for ms, _ in rows], "workloads": [len(uuids) for _, uuids in rows]})
+
+
+def counting(table: pd.DataFrame) -> pd.DataFrame:
+    """Of each cell one row: of the current source, of the condition that most of its group share, the newest."""
+    fresh = table.source != "stale"
+    size = fresh.groupby([table[column] for column in [*GROUP, *CONDITION]]).transform("sum")
+    most = size.groupby([table[column] for column in GROUP]).transform("max")
+    table = table.assign(fresh=fresh, comparable=size == most)
+    best_last = table.sort_values(["fresh", "comparable", "timestamp"], kind="stable")
+    return best_last.drop_duplicates(CELL, keep="last").drop(columns="fresh").sort_values([*GROUP, "tokens", "uuid"])
+
+
+def in_relation(table: pd.DataFrame) -> pd.DataFrame:
+    counts = table.comparable & (table.source != "stale") & table.ms.notna()
+    ms = table.ms.where(counts)
+    over_fastest = ms / ms.groupby([table[column] for column in [*GROUP, "uuid"]]).transform("min")
+    related = {"over_bound": table.ms / table.bound_ms, "over_fastest": over_fastest, "level": over_fastest <= LEVEL}
+    return table.assign(counts=counts, **related).reset_index(drop=True)
