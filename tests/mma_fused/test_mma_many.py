@@ -4,7 +4,6 @@ import sys
 from unittest import mock
 
 import ahead_of_time
-import mma_compiled
 import mma_small_layer as small
 import pytest
 import torch
@@ -19,10 +18,10 @@ MOST_TOKENS = 256  # of the one launch
 AS_BYTES = [False, pytest.param(True, marks=pytest.mark.gpu)]
 
 
-@pytest.fixture(scope="module")
-def module(import_packed):
+@pytest.fixture
+def module(packed_module):
     """Name of a module of many_tokens -> the module."""
-    return lambda name: import_packed(f"mma_fused.many_tokens.{name}")
+    return lambda name: packed_module("mma_fused", f"many_tokens.{name}")
 
 
 def fp8(*shape):
@@ -151,4 +150,4 @@ def test_every_token_count_has_tiles(module, architecture):
         for gemm1, gemm2, *_ in choices:
             assert gemm1.block_m % gemm2.block_m == 0 and gemm1.programs and gemm2.programs
         if geometry == "full":  # what test_mma_compile.py compiles are all of them
-            assert choices == {choose(architecture, "", most, sizes, share, t) for t in mma_compiled.MANY_TOKENS}
+            assert choices == {choose(architecture, "", most, sizes, share, t) for t in small.MANY_TOKENS}

@@ -53,9 +53,12 @@ def compiled(name, geometry, architecture, token_counts, folder, entry_point=Non
 
 def arguments_of(run, geometry, num_tokens):
     """What `run` takes of the layer at full width, without storage; tokens in bf16 where it takes no scales of them."""
-    found = layer_inputs.arguments(geometry, num_tokens, "meta", offset=96)
-    if "hidden_states_scale" in found and "hidden_states_scale" not in inspect.signature(run).parameters:
-        del found["hidden_states_scale"]
+    found, parameters = (
+        layer_inputs.arguments(geometry, num_tokens, "meta", offset=96),
+        inspect.signature(run).parameters,
+    )
+    if "hidden_states" in parameters and "hidden_states_scale" not in parameters:
+        found.pop("hidden_states_scale", None)
         found["hidden_states"] = found["hidden_states"].to(torch.bfloat16)
     return found.values()
 

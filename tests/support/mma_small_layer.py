@@ -33,6 +33,7 @@ ARCHITECTURES = {f"sm_{capability.replace('.', '')}": target for capability, tar
 # how it is built, and the first of the architectures that have it so
 CONFIGURATIONS = {target: name for name, target in reversed(ARCHITECTURES.items())}
 PADDED, CHUNK_ROWS = 8, 16  # an expert's rows are padded to a multiple, and cut
+MANY_TOKENS = (300, 1000, 3000)  # a token count for each tile of the rules of many tokens
 COUNTS = (1, 7, 40)  # tokens for the sanitizers: every CTA routes all; a grid barrier
 H_ERROR, BF16_ERROR = 2e-3, 5e-3  # of 128 columns, relative to their norm
 
