@@ -2,7 +2,9 @@
 
 import ast
 import importlib
+import shutil
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ from flashinfer_bench.compile import BuilderRegistry
 from harness import cli
 from harness.core import paths
 from harness.core.errors import UserError
+from harness.judging import selection
 from harness.packing import build_ahead, manifest, pack, problem
 
 from definitions import moe_fp8_block_scale
@@ -65,15 +68,13 @@ def test_round_trip_through_fibs_reader_and_builder(folder):
 
 def test_what_is_built_ahead_and_what_is_not_is_said(folder, capsys):
     """A user would miss: a library that is not in the image, after a command that seemed to have made it."""
-    assert build_ahead.build(["tiny"]) == 0
-    assert [line.split(" built in")[0] for line in capsys.readouterr().out.splitlines()] == ["tiny:", "tiny_h512_i256:"]
+    assert cli.main(["pack", "--build"]) == 0
     edit(folder / "kernels" / "ones.py", "def", "raise RuntimeError('no nvcc')\ndef")
     assert build_ahead.build(["tiny"]) == 1
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 2 and all("not built: " in line and line.endswith("no nvcc") for line in lines)
+    assert all(line.endswith("no nvcc") for line in capsys.readouterr().out.splitlines()[-2:])
     edit(folder / "tiny" / "solution.toml", "kernels", 'dependencies = ["nowhere"]\nkernels')
     assert build_ahead.build(["tiny"]) == 0
-    assert capsys.readouterr().out.startswith("tiny: SKIPPED: needs nowhere, not installed here\n")
+    assert "nowhere" in capsys.readouterr().out
 
 
 def test_a_package_runs_without_flashinfer_bench(folder, tmp_path, monkeypatch):
@@ -90,78 +91,100 @@ def test_a_package_runs_without_flashinfer_bench(folder, tmp_path, monkeypatch):
 def test_a_package_is_not_written_over_another(folder, tmp_path):
     """A file of an older version that stays there would be compiled along."""
     pack.pack_packages(["tiny"], tmp_path / "engine", [])
-    with pytest.raises(UserError, match="--package: .*engine/tiny exists; remove it"):
+    with pytest.raises(UserError, match="--package: .*engine/tiny"):
         pack.pack_packages([], tmp_path / "engine", [])
 
 
-def test_packing_twice_gives_the_same_bytes(folder):
-    first = {path: path.read_bytes() for path in pack.pack_here([])}
-    assert len(first) == 2
-    assert {path: path.read_bytes() for path in pack.pack_here(["tiny"])} == first
-
-
-def test_a_removed_solution_disappears_from_packed(folder):
+def test_only_what_packing_wrote_is_removed(folder, capsys):
+    """A user would miss: their own JSON; and a solution that FIB still finds after it is renamed."""
+    based(folder, "variant", "tiny")
     files = pack.pack_here([])
-    (folder / "tiny" / "solution.toml").unlink()
-    pack.pack_here([])
-    assert not any(path.exists() for path in files)
+    packed = folder / "packed"
+    own = [packed / "mine.json", files[0].with_name("theirs.json"), packed / "other" / "tiny.json"]
+    for path in own:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("{}")
+    files[1].write_text("changed by hand")
+    (folder / "tiny").rename(folder / "renamed")
+    edit(folder / "renamed" / "solution.toml", '"tiny"', '"renamed"')
+    edit(folder / "variant" / "solution.toml", '"tiny"', '"renamed"')
+    assert cli.main(["pack", "renamed"]) == 0
+    shown = capsys.readouterr()
+    written = {folder / "packed" / path.parent.name / "renamed.json" for path in files}
+    assert {Path(line) for line in shown.out.splitlines()} == written
+    kept = {*own, *written, files[1], *(path for path in files if path.stem == "variant")}
+    assert set(packed.rglob("*.json")) == kept
+    (line,) = shown.err.splitlines()
+    assert all(str(path) in line for path in [*own, files[1]]) and "variant" not in line
+    assert cli.main(["pack"]) == 0 and set(packed.rglob("*.json")) == kept
 
 
-def test_only_the_listed_geometries_are_served(folder):
-    with (folder / "tiny" / "solution.toml").open("a") as file:
-        file.write('definitions = ["small"]\n')
-    assert list(pack.pack("tiny")) == ["small"]
+def test_a_definition_that_is_no_longer_served_goes(folder):
+    full, small = pack.pack_here([])
+    edit(folder / "tiny" / "solution.toml", "kernels", 'definitions = ["small"]\nkernels')
+    assert pack.pack_here([]) == [small] and not full.exists()
+
+
+BROKEN = {"solution.toml": ('name = "tiny"', "name = "), "main.py": ("def run", "def run(")}
+
+
+@pytest.mark.parametrize("file", BROKEN)
+def test_a_broken_solution_stops_only_what_names_it(folder, no_gpu, file, capsys):
+    """A user would miss: every other solution, while they begin one."""
+    based(folder, "variant", "tiny", 'kernels = ["ones"]\n')
+    shutil.copy(folder / "tiny" / "main.py", folder / "variant")
+    edit(folder / "variant" / "solution.toml", 'based_on = "tiny"\n', "")
+    edit(folder / "tiny" / file, *BROKEN[file])
+    assert cli.main(["pack"]) == 1
+    shown = capsys.readouterr()
+    assert [Path(line).stem for line in shown.out.splitlines()] == ["variant", "variant"]
+    (line,) = shown.err.splitlines()
+    assert line.startswith(f"tiny: {file}:")
+    assert cli.main(["pack", "tiny"]) == 1 and cli.main(["pack", "variant"]) == 0
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"tiny: {file}:")
+    readable = ["variant"] if file == "solution.toml" else ["tiny", "variant"]
+    assert manifest.choose([]) == manifest.solutions_of(["small"]) == readable
+    solutions, skipped = selection.eligible([], "small", selection.survey())
+    assert list(solutions) == ["variant"] and skipped[0].startswith("tiny: SKIPPED: ") and file in skipped[0]
+    with pytest.raises(manifest.PackingError):
+        selection.eligible(["tiny"], "small", selection.survey())
 
 
 @pytest.mark.parametrize(
-    ("file", "old", "new", "message"),
+    ("file", "old", "new", "named"),
     [
-        ("solution.toml", '["ones"]', '["twos"]', "kernels: got 'twos', want a shared stage: ones"),
-        ("solution.toml", '["ones"]', "3", "kernels: Input should be a valid list, got 3"),
-        ("solution.toml", '["ones"]', '["ones", 3]', "kernels.1: Input should be a valid string, got 3"),
-        ("solution.toml", "main.py::", "other.py::", "entry_point: got 'other.py::run', want FILE::FUNCTION"),
-        (
-            "solution.toml",
-            "py::run",
-            "py::go",
-            "want FILE::FUNCTION that one of these defines: kernels/ones.py, main.py",
-        ),
-        ("solution.toml", "main.py::run", "main.py", "entry_point: got 'main.py', want FILE::FUNCTION"),
-        ("solution.toml", "main.py::run", "main.py::run::run", "got 'main.py::run::run', want FILE::FUNCTION"),
-        ("solution.toml", 'author = "tests"', "", "author: Field required"),
-        ("solution.toml", '"tests"', '""', "author: String should have at least 1 character, got ''"),
-        ("solution.toml", '"tests"', '" "', "author: String should have at least 1 character, got ' '"),
-        ("solution.toml", "kernels =", "kernel =", "kernel: Extra inputs are not permitted"),
-        ("solution.toml", '"python"', '"cobol"', "language: Input should be 'python', 'triton', "),
-        ("solution.toml", 'name = "tiny"', 'name = "small"', "name: got 'small', want the folder's, 'tiny'"),
-        ("solution.toml", '["cpu"]', '["sm_99x"]', "target_hardware.0: Input should be 'cpu', 'sm_80', 'sm_86'"),
-        ("solution.toml", '["cpu"]', '["cpu", "hopper"]', "'sm_121', got 'hopper'"),
-        ("solution.toml", '["cpu"]', '"cpu"', "target_hardware: Input should be a valid list, got 'cpu'"),
-        ("solution.toml", '["cpu"]', "[]", "target_hardware: List should have at least 1 item"),
-        ("solution.toml", "kernels", "definitions", "definitions.0: Input should be 'full', 'deepseek-v3-ep16', "),
-        (
-            "solution.toml",
-            "kernels",
-            'destination_passing_style = "no"\nkernels',
-            "destination_passing_style: Input should be a valid boolean, got 'no'",
-        ),
-        ("solution.toml", "kernels", "first_use = 3\nkernels", "first_use: Input should be a valid string, got 3"),
-        ("solution.toml", "kernels", "facts = 3\nkernels", "facts: Input should be a valid dictionary"),
-        ("solution.toml", "kernels", 'facts.input = "FP8"\nkernels', "facts.intermediate: Field required"),
-        ("solution.toml", "kernels", f"{FACTS}facts.more = 1\nkernels", "facts.more: Extra inputs are not permitted"),
+        ("solution.toml", '["ones"]', '["twos"]', "kernels: got 'twos'"),
+        ("solution.toml", '["ones"]', "3", "kernels: "),
+        ("solution.toml", '["ones"]', '["ones", 3]', "kernels.1: "),
+        ("solution.toml", "main.py::", "other.py::", "entry_point: got 'other.py::run'"),
+        ("solution.toml", "py::run", "py::go", "entry_point: got 'main.py::go'"),
+        ("solution.toml", "main.py::run", "main.py", "entry_point: got 'main.py'"),
+        ("solution.toml", "main.py::run", "main.py::run::run", "entry_point: got 'main.py::run::run'"),
+        ("solution.toml", 'author = "tests"', "", "author: "),
+        ("solution.toml", '"tests"', '" "', "author: "),
+        ("solution.toml", "kernels =", "kernel =", "kernel: "),
+        ("solution.toml", '"python"', '"cobol"', "language: "),
+        ("solution.toml", 'name = "tiny"', 'name = "small"', "name: got 'small'"),
+        ("solution.toml", '["cpu"]', '["cpu", "hopper"]', "target_hardware.1: "),
+        ("solution.toml", '["cpu"]', "[]", "target_hardware: "),
+        ("solution.toml", "kernels", "definitions", "definitions.0: "),
+        ("solution.toml", "kernels", 'destination_passing_style = "no"\nkernels', "destination_passing_style: "),
+        ("solution.toml", "kernels", 'facts.input = "FP8"\nkernels', "facts.intermediate: "),
+        ("solution.toml", "kernels", f"{FACTS}facts.more = 1\nkernels", "facts.more: "),
         ("solution.toml", "kernels", f"{FACTS}facts.best = 1\nkernels", "solution.toml: "),  # a key twice
-        ("main.py", MAIN, "", "main.py: got an empty file"),
+        ("main.py", MAIN, "", "main.py: "),
         ("main.py", ".kernels.ones", ".kernels.twos", "main.py:1: imports kernels/twos.py"),
-        ("main.py", ".kernels.ones", "..kernels.ones", "main.py:1: relative import leaves"),
+        ("main.py", ".kernels.ones", "..kernels.ones", "main.py:1: "),
         ("main.py", "def run", "def run(", "main.py:3"),
     ],
 )
-def test_a_mistake_is_named_in_one_line(folder, file, old, new, message):
+def test_a_mistake_is_named_in_one_line(folder, file, old, new, named):
     edit(folder / "tiny" / file, old, new)
     with pytest.raises(manifest.PackingError) as caught:
         pack.pack("tiny")
     text = str(caught.value)
-    assert text.startswith("tiny: ") and message in text and "\n" not in text
+    assert text.startswith("tiny: ") and named in text and "\n" not in text
 
 
 def based(folder, name, base, more=""):
@@ -203,28 +226,12 @@ def test_a_definition_takes_its_own_tables_alone(folder):
     assert tables == {"full": {"tiles_gpu_e32_h7168_i2048.py"}, "small": {"tiles_gpu_e32_h512_i256.py"}}
 
 
-@pytest.mark.parametrize(
-    ("base", "message"),
-    [
-        ("tinny", "got 'tinny', want another solution: second, tiny"),
-        ("third", "got 'third', want another solution: second, tiny"),
-        ("second", "got 'second', want a solution without a base; this one's is tiny"),
-    ],
-)
-def test_a_base_must_be_another_solution_that_has_none(folder, base, message):
+@pytest.mark.parametrize("base", ["tinny", "third", "second"])
+def test_a_base_must_be_another_solution_that_has_none(folder, base):
     based(folder, "second", "tiny")
     based(folder, "third", base)
-    with pytest.raises(manifest.PackingError) as caught:
+    with pytest.raises(manifest.PackingError, match=f"^third: solution.toml: based_on: got '{base}'"):
         pack.pack("third")
-    assert str(caught.value) == f"third: solution.toml: based_on: {message}"
-
-
-def test_the_exact_form_differs_from_hopper_fused_in_its_terms_alone():
-    fused, exact = (pack.pack(name)["full"] for name in ("hopper_fused", "hopper_fused_exact"))
-    base = {source.path: source.content for source in fused.sources}
-    changed = {source.path: source.content for source in exact.sources if base.get(source.path) != source.content}
-    assert set(changed) == {"terms.py"} and "TERMS = 2\n" in changed["terms.py"]
-    assert len(exact.sources) == len(base) and exact.spec == fused.spec
 
 
 def test_the_manifest_has_every_key(folder):
@@ -277,7 +284,7 @@ def test_constants_are_those_of_the_definition(name):
 
 
 def test_an_unknown_name_lists_the_ones_that_exist(folder):
-    with pytest.raises(UserError, match="unknown solution 'x'; there are: tiny"):
+    with pytest.raises(UserError, match="'x'.*tiny"):
         manifest.choose(["x"])
 
 
@@ -298,7 +305,7 @@ def test_into_another_data_set(tmp_path):
     for path in files:
         author, op_type, name, _ = path.relative_to(tmp_path / "solutions").parts
         assert (op_type, name) == ("moe", definition("full").name)
-    with pytest.raises(UserError, match="not a FlashInfer-Trace data set"):
+    with pytest.raises(UserError, match="--into: .*nowhere"):
         pack.pack_into([], tmp_path / "nowhere", ["full"])
 
 
@@ -308,18 +315,6 @@ def test_the_command_names_the_files_that_it_wrote(tmp_path, capsys):
     files = capsys.readouterr().out.splitlines()
     assert TraceSet.from_path(str(tmp_path)).get_solution("triton_fused_v2")
     assert len(files) == 2 and all(str(tmp_path) in file for file in files)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["x"], "unknown solution 'x'; there are: align_fused_bf16, "),
-        (["--into", "nowhere"], "--into: nowhere is not a FlashInfer-Trace data set"),
-    ],
-)
-def test_a_bad_argument_is_reported_in_one_line(arguments, message, capsys):
-    assert cli.main(["pack", *arguments]) == 2
-    assert capsys.readouterr().err.startswith(message)
 
 
 @pytest.mark.parametrize("name", manifest.solution_names())
@@ -353,10 +348,10 @@ def test_a_borrowed_file_is_packed_beside_the_solutions_own(folder):
     (folder / "other").mkdir()
     (folder / "other" / "solution.toml").write_text(MANIFEST.replace('"tiny"', '"other"'))
     (folder / "other" / "main.py").write_text(MAIN)
-    with pytest.raises(manifest.PackingError, match="borrowed: got 'other/route.cuh', want SOLUTION/FILE"):
+    with pytest.raises(manifest.PackingError, match="borrowed: got 'other/route.cuh'"):
         pack.pack("variant")
     (folder / "other" / "route.cuh").write_text("// another\n")
-    with pytest.raises(manifest.PackingError, match="there is a route.cuh here"):
+    with pytest.raises(manifest.PackingError, match="borrowed: .*route.cuh"):
         pack.pack("variant")
     (folder / "other" / "wide.cuh").write_text("// wide\n")
     edit(folder / "variant" / "solution.toml", "other/route.cuh", "other/wide.cuh")

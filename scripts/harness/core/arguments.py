@@ -26,7 +26,7 @@ class Names(argparse.Action):
         self.known = choices
 
     def __call__(self, parser, namespace, values, option_string=None):
-        names = [name for text in values for name in text.split(",") if name]
+        names = [name.strip() for text in values for name in text.split(",") if name.strip()]
         if values and not names:
             raise argparse.ArgumentError(self, f"got {' '.join(values)!r}, want a name")
         for name in names:
