@@ -46,7 +46,7 @@ def passes(summary: pd.Series, tolerance: str) -> Cell | str:
     return Cell(f"{0 if pd.isna(passed) else passed:.0f}/{summary.workloads}{stale}", "stale" if stale else "")
 
 
-def solutions(cells: pd.DataFrame, markdown: bool = False) -> Table:
+def solutions(cells: pd.DataFrame) -> Table:
     """One row a solution, the best first. cells: rows of one definition, GPU and clock."""
     gpu, clock = cells.hardware.iloc[0], cells.clock.iloc[0]
     found, shown = by_solution(cells), cells[(cells.tolerance == SHOWN) & cells.counts]
@@ -63,7 +63,7 @@ def solutions(cells: pd.DataFrame, markdown: bool = False) -> Table:
         rows.append([name, ratio, *times, score, *(passes(summary, tolerance) for tolerance in STRICT_FIRST)])
     by = ", by the GPU's clock" if clock == "gpu" else ""
     return Table(
-        title=f"{gpu}, {SHOWN} tolerance, ms{by}" if markdown else f"{cells.definition.iloc[0]}\n{gpu}, ms{by}",
+        title=f"{cells.definition.iloc[0]}\n{gpu}, {SHOWN} tolerance, ms{by}",
         head=["solution", "ratio", *(f"T={t}" for t in tokens), "score", *STRICT_FIRST],
         sections=[rows],
         caption=f"T: tokens in a call. Bold: {LEVEL_WORDS}. ratio: latency over that of the fastest on each workload, "

@@ -1,5 +1,6 @@
 """Figure: how many times the roofline bound every solution takes, over the number of tokens."""
 
+import textwrap
 from statistics import mean
 
 import pandas as pd
@@ -13,7 +14,10 @@ from harness.results.summary import SHOWN
 def data(cells: pd.DataFrame) -> dict[str, list[list]]:
     """What is drawn: solution -> [[T, latency over the roofline bound]], by T, of rows at relaxed that count."""
     rows = cells[(cells.tolerance == SHOWN) & cells.counts & cells.over_bound.notna()].sort_values("tokens")
-    return {name: of[["tokens", "over_bound"]].values.tolist() for name, of in rows.groupby("solution")}
+    return {
+        name: [list(point) for point in zip(of.tokens, of.over_bound, strict=True)]
+        for name, of in rows.groupby("solution")
+    }
 
 
 def draw(found: dict[str, list[list]], title: str, small_print: str) -> Figure:
@@ -35,4 +39,4 @@ def draw(found: dict[str, list[list]], title: str, small_print: str) -> Figure:
 def figure(cells: pd.DataFrame) -> Figure:
     """cells: rows of one definition on one GPU."""
     title = f"How many times the roofline bound: {cells.hardware.iloc[0]}, {SHOWN} tolerance"
-    return draw(data(cells), title, f"{cells.definition.iloc[0]}\n{provenance(cells).split(' with ')[0]}")
+    return draw(data(cells), title, textwrap.fill(f"{cells.definition.iloc[0]}; {provenance(cells)}", 160))

@@ -16,7 +16,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 
-from harness.packing.manifest import solution_names
+from harness.operators.catalogue import operator
+from harness.packing.manifest import read_manifest, solution_names, solutions_of
 
 WIDTH = 838 / 96  # inches: GitHub's column, in which text then keeps its size
 GROUND = "#fcfcfa"
@@ -52,9 +53,10 @@ SETTINGS = {
 
 
 def place(solution: str) -> int:
-    """What chooses a solution's colour and mark: the same in every figure."""
-    names = solution_names()
-    return names.index(solution) if solution in names else crc32(solution.encode())
+    """What chooses a solution's colour and mark: its place among those of its operator, the same in every figure."""
+    if solution not in solution_names():
+        return crc32(solution.encode())
+    return solutions_of(operator(read_manifest(solution).definitions[0]).GEOMETRIES).index(solution)
 
 
 def look(solution: str, size: float = 5) -> dict:
