@@ -62,132 +62,42 @@ def warp_times(*counts):
     return tuple(-(-count // WARPS) * time for count, time in zip(counts, STEP_TIMES, strict=True))
 
 
-CALLS = given(geometry=st.sampled_from(GEOMETRIES), ctas=st.sampled_from(SMS), chunks=st.integers(0, MOST_CHUNKS))
-
-
 @settings(deadline=None)
-@CALLS
-def test_every_slice_is_done_once_and_in_order(divide, geometry, ctas, chunks):
-    """A user would miss: columns of h that nobody computes, or gemm2 waiting for a chunk whose slices come last."""
-    pieces, _ = divide(geometry, ctas, chunks)
-    done = defaultdict(list)
-    for _, at, first, end, _ in pieces:
-        done[at] += range(first, end)
-    every = list(range(k_steps(geometry)[0]))
-    assert {at: sorted(found) for at, found in done.items()} == dict.fromkeys(range(chunks * sizes(geometry)[1]), every)
-    assert [piece[:2] for piece in pieces] == sorted(piece[:2] for piece in pieces)
+@given(geometry=st.sampled_from(GEOMETRIES), ctas=st.sampled_from(SMS), chunks=st.integers(0, MOST_CHUNKS))
+def test_all_is_done_once_and_in_order(divide, geometry, ctas, chunks):
+    """A user would miss: columns that nobody computes, or adds twice, on a GPU of another size; a launch that never
+    ends, as gemm2 waits for a chunk whose slices come last or halves wait for each other; time, where few CTAs work."""
+    pieces, tiles = divide(geometry, ctas, chunks)
+    columns, of_chunk = sizes(geometry)
+    steps, _ = k_steps(geometry)
 
-
-@settings(deadline=None)
-@CALLS
-def test_a_slice_is_cut_for_two_ctas_that_have_no_more_after_it(divide, geometry, ctas, chunks):
-    """A user would miss: a launch that never ends, as halves wait for each other; sums in another slice's place."""
-    pieces, _ = divide(geometry, ctas, chunks)
-    last = {cta: at for cta, at, *_ in pieces}
-    halves = defaultdict(list)
+    done, last, halves = defaultdict(list), {cta: at for cta, at, *_ in pieces}, defaultdict(list)
     for cta, at, first, end, cut in pieces:
-        if cut >= 0:
+        done[at] += range(first, end)
+        if cut >= 0:  # a slice that is cut is the last of both CTAs
             assert last[cta] == at
             halves[cut].append((first, end, at, cta))
+    assert {at: sorted(found) for at, found in done.items()} == dict.fromkeys(range(chunks * of_chunk), [*range(steps)])
+    assert [piece[:2] for piece in pieces] == sorted(piece[:2] for piece in pieces)
     for cut, found in halves.items():
         (first, middle, at, cta), (middle_too, end, at_too, cta_too) = sorted(found)
         assert cut < MOST_CUTS
-        assert (first, middle, at, end) == (0, middle_too, at_too, k_steps(geometry)[0]) and cta != cta_too
+        assert (first, middle, at, end) == (0, middle_too, at_too, steps) and cta != cta_too
         assert middle % WARPS == 0 and middle <= end - middle, "the second half waits for the first"
     assert len({at for ((_, _, at, _), _) in halves.values()}) == len(halves)
 
-
-@settings(deadline=None)
-@CALLS
-def test_every_column_of_every_chunk_is_added_once(divide, geometry, ctas, chunks):
-    """A user would miss: output columns without some experts, or added twice, on a GPU of another size."""
-    _, tiles = divide(geometry, ctas, chunks)
-    columns, _ = sizes(geometry)
-    done = Counter((tile, chunk) for _, _, tile, chunk in tiles)
-    assert done == {(tile, chunk): 1 for tile in range(columns) for chunk in range(chunks)}
-    sharers = defaultdict(set)
-    for cta, _, tile, _ in tiles:
+    added, sharers, work = Counter(), defaultdict(set), Counter()
+    for cta, _, tile, chunk in tiles:
+        added[tile, chunk] += 1
         sharers[tile].add(cta)
+        work[cta] += 1
+    assert added == {(tile, chunk): 1 for tile in range(columns) for chunk in range(chunks)}
     assert all(len(found) <= MOST_SPLITS for found in sharers.values())
-
-
-@settings(deadline=None)
-@CALLS
-def test_no_cta_has_much_more_than_another(divide, geometry, ctas, chunks):
-    """A user would miss: time, while most of the GPU waits for a few CTAs."""
-    pieces, tiles = divide(geometry, ctas, chunks)
-    columns, of_chunk = sizes(geometry)
     counts = Counter(cta for cta, *_ in pieces)
-    work = Counter(cta for cta, *_ in tiles)
     assert all(counts[cta] <= chunks * of_chunk // ctas + 1 for cta in work if work[cta] == max(work.values()))
-    if chunks >= 2 * MOST_SPLITS:
-        # at most a column tile more than the least; a tile shared by so many CTAs as there are is less than one each
-        assert max(work.values()) <= chunks * -(-columns // ctas)
-        alone = columns // ctas
-        splits = min(MOST_SPLITS, ctas // (columns % ctas)) if columns % ctas else 1
-        rest = -(-chunks // splits) if columns % ctas else 0
-        assert max(work.values()) == alone * chunks + rest
-
-
-class Shape:
-    """Of CTAs that share a column tile, and the others: how many, and time for their columns.
-
-    Without columns it is as long as gemm2 still takes after the last round of the others' slices.
-    """
-
-    def __init__(self, geometry, ctas, chunks):
-        columns, of_chunk = sizes(geometry)
-        cut = k_steps(geometry)[0] // WARPS // 2
-        self.of_slice, of_tile = warp_times(*k_steps(geometry))
-        self.may_cut, self.of_half = cut > 0 and ctas <= 2 * MOST_CUTS, self.of_slice - cut * STEP_TIMES[0]
-        alone, shared = divmod(columns, ctas)
-        splits = min(MOST_SPLITS, ctas // shared) if shared else 1
-        self.slices, self.sharers, self.others = chunks * of_chunk, shared * splits, ctas - shared * splits
-
-        def gemm2(n):
-            return (alone * n + (-(-n // splits) if shared else 0)) * of_tile
-
-        self.of_sharers = gemm2(chunks)
-        self.of_others = max(alone * chunks * of_tile, gemm2(min(chunks, -(-self.others // of_chunk))))
-
-    def makespan(self, *halves):
-        """Of the most halves of slices that one of the sharers, and one of the others, has: two are a slice."""
-        gemm1 = [count // 2 * self.of_slice + count % 2 * self.of_half for count in halves]
-        ends = [gemm1[0] + self.of_sharers] if self.sharers else []
-        ends += [gemm1[1] + self.of_others] if self.others else []
-        return max(ends)
-
-    def best(self):
-        """The least makespan of all numbers of halves that sharers and others may take."""
-
-        def fit(ctas, halves):
-            return halves // 2 * ctas + halves % 2 * (ctas // 2)  # two CTAs share a slice that is cut
-
-        def enough(ctas, slices):
-            return 2 * -(-slices // ctas) + 1 if ctas else 1
-
-        counts, found = 1 if self.may_cut else 2, []
-        for one in range(0, enough(self.sharers, self.slices), counts):
-            left = self.slices - fit(self.sharers, one)
-            rest = [
-                more for more in range(0, enough(self.others, self.slices), counts) if fit(self.others, more) >= left
-            ]
-            found += [self.makespan(one, rest[0])] if rest else []
-        return min(found)
-
-
-@settings(deadline=None)
-@CALLS
-def test_makespan_is_the_least(divide, geometry, ctas, chunks):
-    """A user would miss: time, as the last CTA ends later than it must."""
-    shape, (pieces, _) = Shape(geometry, ctas, chunks), divide(geometry, ctas, chunks)
-    halves = Counter()
-    for cta, *_, cut in pieces:
-        halves[cta] += 2 if cut < 0 else 1
-    sharers, others = range(shape.sharers), range(shape.sharers, ctas)
-    assert (
-        shape.makespan(*(max((halves[cta] for cta in some), default=0) for some in (sharers, others))) == shape.best()
-    )
+    if chunks >= 2 * MOST_SPLITS:  # a tile shared by so many CTAs as there are is less than one each
+        alone, rest = divmod(columns, ctas)
+        assert max(work.values()) == alone * chunks + (-(-chunks // min(MOST_SPLITS, ctas // rest)) if rest else 0)
 
 
 def last_end(geometry, pieces, tiles):
@@ -201,26 +111,6 @@ def last_end(geometry, pieces, tiles):
     for cta, _, _, chunk in tiles:
         ends[cta] = max(ends[cta], h_at[chunk]) + of_tile
     return max(ends.values(), default=0)
-
-
-FEW_COLUMNS = "qwen3-next", 58  # 16 slices in a chunk, and 26 of 58 CTAs without columns
-
-
-@settings(deadline=None)
-@CALLS
-def test_no_cta_waits_for_h(divide, geometry, ctas, chunks):
-    """A user would miss: time, as gemm2 reaches chunks whose slices other CTAs have yet to do."""
-    hypothesis.assume((geometry, ctas) != FEW_COLUMNS)
-    assert last_end(geometry, *divide(geometry, ctas, chunks)) <= Shape(geometry, ctas, chunks).best()
-
-
-def test_where_few_ctas_have_columns_they_wait_for_less_than_a_slice(divide):
-    """Every number of chunks: a few of them wait for longer than a column tile takes."""
-    geometry, ctas = FEW_COLUMNS
-    of_slice, _ = warp_times(*k_steps(geometry))
-    for chunks in range(MOST_CHUNKS + 1):
-        wait = last_end(geometry, *divide(geometry, ctas, chunks)) - Shape(geometry, ctas, chunks).best()
-        assert 0 <= wait < of_slice, chunks
 
 
 @pytest.mark.parametrize("ctas", [132, 142, 148, 160, 170, 188])  # more than column tiles
