@@ -1,36 +1,42 @@
-"""Imports run one way through the rooms of scripts/harness, and every file in them is used."""
+"""Imports run one way through the rooms of scripts/harness; every room is small, and names no solution."""
 
 import ast
 import re
+import subprocess
 import tomllib
 
 import pytest
 from harness.core import paths
+from harness.packing.manifest import solution_names
 
 HARNESS = paths.ROOT / "scripts" / "harness"
 ORDER = (
     {"core"},
     {"operators"},
     {"packing"},
-    {"timing"},
-    {"evaluation"},
+    {"judging"},
     {"results"},
-    {"profiling", "served", "tuning"},
     {"report"},
+    {"profiling", "served"},
     {"submission"},
     {"commands"},
 )
 LEVEL = {room: level for level, rooms in enumerate(ORDER) for room in rooms}
-LARGEST = 14  # Python files in a folder
-# Not imported by another file, since each is a process of its own, and why.
-PROGRAMS = {
-    "harness.submission.build_alone": "runs in an environment without this package",
-    "harness.tuning.cutlass_tiles": "of one solution alone, so no command",
-    "harness.tuning.compile_alone": "a Triton compiler without the interpreter, which importing harness chooses",
+DOZEN = 12  # files in a folder, beside __init__.py
+# Folders -> suffixes that are counted, the most lines. What goes beyond removes something first.
+BUDGETS = {
+    ("scripts",): ((".py", ".js", ".css", ".jinja", ".html"), 7500),
+    ("examples", "tools"): ((".py", ".sh", ".toml"), 1300),
+    ("tests",): (("",), 14500),
 }
+# Not imported by another file, since it is a process of its own, and why.
+PROGRAMS = {"harness.submission.build_alone": "runs in an environment without this package"}
 # Files that edit the import path, and why there is no other way.
 OWN_PATH = {
-    "scripts/harness/tuning/compile_alone.py": "imports a solution from the folder that FIB built it in",
+    "examples/transformers/main.py": "imports a package that it has packed",
+    "tools/tune_triton/prune.py": "imports a solution from the folder that FIB built it in",
+    "tests/examples/test_expert_parallel.py": "an example is no package",
+    "tests/tools/test_tune_triton.py": "a tool is no package",
     "tests/support/ahead_of_time.py": "imports a packed solution",
     "tests/harness/test_cli.py": "puts a torch that cannot be imported in front of the real one",
     "tests/harness/test_submit.py": "sets PYTHONPATH to show that it does not help a submission",
@@ -54,7 +60,7 @@ MODULES = {module_of(file): file for file in FILES}
 def imports(file):
     """Modules of the harness that a file imports, wherever in the file."""
     found = set()
-    for node in ast.walk(ast.parse(file.read_text())):
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -87,9 +93,25 @@ def test_a_room_imports_only_the_rooms_below_it(folder):
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=name_of)
 def test_a_room_is_small_and_says_what_it_holds(folder):
-    files = list(folder.glob("*.py"))
-    assert folder.name == "commands" or len(files) <= LARGEST  # commands: one file a subcommand
-    assert ast.get_docstring(ast.parse((folder / "__init__.py").read_text()))
+    files = [path for path in folder.iterdir() if path.is_file() and path.name != "__init__.py"]
+    assert len(files) <= DOZEN
+    assert ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize("folders", BUDGETS, ids=" ".join)
+def test_the_house_keeps_to_its_budget(folders):
+    if not (paths.ROOT / ".git").exists():
+        pytest.skip("needs the git work tree")
+    suffixes, most = BUDGETS[folders]
+    listed = subprocess.run(["git", "ls-files", "-z", *folders], cwd=paths.ROOT, capture_output=True, check=True).stdout
+    files = [paths.ROOT / name for name in listed.decode().split("\0") if name.endswith(suffixes) and name]
+    assert sum(len(file.read_bytes().splitlines()) for file in files if file.is_file()) <= most
+
+
+def test_the_harness_names_no_solution():
+    """What is about one solution alone lies beside it or in tools/."""
+    named = re.compile(rf"\b({'|'.join(solution_names())})(_|\b)")
+    assert {name_of(file) for file in FILES if named.search(file.read_text(encoding="utf-8"))} == set()
 
 
 def test_every_file_is_used():
@@ -102,8 +124,10 @@ def test_every_file_is_used():
 
 def test_no_file_edits_the_import_path():
     """`harness` and `definitions` are installed, so nobody needs to."""
-    files = [file for folder in ("scripts", "tests") for file in (paths.ROOT / folder).rglob("*.py")]
-    assert {name_of(file) for file in files if EDIT.search(file.read_text())} == OWN_PATH.keys()
+    files = [
+        file for folder in ("scripts", "examples", "tools", "tests") for file in (paths.ROOT / folder).rglob("*.py")
+    ]
+    assert {name_of(file) for file in files if EDIT.search(file.read_text(encoding="utf-8"))} == OWN_PATH.keys()
 
 
 def test_every_folder_is_installed():

@@ -19,8 +19,7 @@ from harness.core.errors import CannotRun, UserError
 from harness.core.names import unknown
 from harness.core.provenance import CLOCKS
 from harness.judging.tolerances import TOLERANCES
-from harness.operators.arguments import METAVAR, listed
-from harness.operators.catalogue import KEYS, definition_name
+from harness.operators.catalogue import KEYS, METAVAR, definition_name, listed
 from harness.report import comparison as report
 from harness.report import html
 from harness.report.table import Table

@@ -17,7 +17,7 @@ from harness.core.atomic_file import write_atomically
 from harness.core.errors import CannotRun
 from harness.judging.calling import device_here
 from harness.judging.selection import choose_geometry, select
-from harness.operators.arguments import add_definition
+from harness.operators.catalogue import add_definition
 from harness.operators.routing_kinds import KINDS
 from harness.profiling.calls import choose
 from harness.profiling.profile import Job, profile_all

@@ -20,7 +20,7 @@ from harness.judging import on_ray
 from harness.judging.judge import PASSED, Here
 from harness.judging.plan import EVERY, plan_of
 from harness.judging.tolerances import TOLERANCES
-from harness.operators.arguments import add_definitions
+from harness.operators.catalogue import add_definitions
 from harness.operators.routing_kinds import KINDS
 from harness.report import run_table
 from harness.results import resume, trace_files

@@ -71,6 +71,7 @@ KEYS = {geometry: geometry for geometry in GEOMETRIES}
 # what the first geometry would be called beside the others of its model, and its routed form after it
 KEYS |= {"deepseek-v3-ep8": "full", "full-routed": "deepseek-v3-ep8-routed"}
 KEYS |= BY_NAME  # every name that a user may give -> geometry
+METAVAR = "KEY|NAME"
 
 
 def geometry_named(name: str) -> str:
@@ -91,7 +92,8 @@ def small_like(geometry: str) -> str:
 def listed(among: Iterable[str] = GEOMETRIES) -> str:
     """For --help: each definition's key and name."""
     width = max(map(len, GEOMETRIES))
-    return "\n".join(["definitions, by key or by name:", *(f"  {key:{width}}  {definition_name(key)}" for key in among)])
+    lines = [f"  {key:{width}}  {definition_name(key)}" for key in among]
+    return "\n".join(["definitions, by key or by name:", *lines])
 
 
 class Geometries(Names):
@@ -113,11 +115,11 @@ class Geometries(Names):
 
 def add_definition(parser: argparse.ArgumentParser, among: Iterable[str] = GEOMETRIES, **how) -> None:
     """--definition, a geometry by any of its names; --help lists those among which to choose in the end."""
-    parser.add_argument("--definition", type=geometry_named, metavar="KEY|NAME", **how)
+    parser.add_argument("--definition", type=geometry_named, metavar=METAVAR, **how)
     parser.epilog = listed(among)
 
 
 def add_definitions(parser: argparse.ArgumentParser, flag: str = "--definition", nargs: str = "+", **how) -> None:
     """As `add_definition`, for a list of geometries."""
-    parser.add_argument(flag, nargs=nargs, action=Geometries, metavar="KEY|NAME", **how)
+    parser.add_argument(flag, nargs=nargs, action=Geometries, metavar=METAVAR, **how)
     parser.epilog = listed()

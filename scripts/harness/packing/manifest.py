@@ -83,7 +83,7 @@ def solution_names() -> list[str]:
 
 
 def folder_name(packed: str, definition: str) -> str:
-    """The solution behind the name of a packed one: hopper_fused of hopper_fused_e16.
+    """The solution behind the name of a packed one: mine of mine_e16.
 
     Packing adds parts of the definition's name, to have names that are unique in a data set. The name as it is where
     no solution here goes with it.

@@ -23,7 +23,7 @@ PACKAGE_SIZES = ("num_local_experts", "top_k", "hidden_size", "intermediate_size
 def packed_name(name: str, geometry: str, first: str) -> str:
     """FIB wants names unique in a data set; only `first`, the solution's first geometry, keeps the plain one.
 
-    The others add what their definition's name has beyond that one's: hopper_fused_ng1_kg1_e48.
+    The others add what their definition's name has beyond that one's: mine_ng1_kg1_e48.
     """
     known = catalogue.definition_name(first).split("_")
     return "_".join([name, *(part for part in catalogue.definition_name(geometry).split("_") if part not in known)])

@@ -1,3 +1,0 @@
-from harness.operators.catalogue import *  # noqa
-
-METAVAR = "KEY|NAME"
