@@ -13,7 +13,7 @@ BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-fleet bench test test-slow test-all test-gpu lint pack definitions workloads docs page new
+.PHONY: help setup setup-fleet bench test test-slow test-all test-gpu lint pack data docs page new
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -67,16 +67,13 @@ new: $(READY) ## start a solution: make new NAME=mine, and FROM=triton or anothe
 
 pack: $(READY) ## solutions/packed/ and blob/: all that flashinfer-bench run --local . needs
 	$(BIN)/moebench pack
-	$(BIN)/moebench workloads
+	$(BIN)/moebench data --write
 
-definitions: $(READY) ## definitions/*/: FIB JSON from the readable references
-	$(BIN)/moebench definitions
+data: $(READY) ## definitions/*/*.json, workloads/ and blob/, from the modules in definitions/
+	$(BIN)/moebench data --write
 
-workloads: $(READY) ## workloads/ and blob/: what the solutions are run on
-	$(BIN)/moebench workloads
-
-docs: $(READY) ## every generated table, example and figure in README.md and docs/
+docs: $(READY) ## the generated tables and figures of README.md and docs/
 	$(BIN)/moebench docs
 
-page: $(READY) ## docs/results.html: the results as a page to explore
-	$(BIN)/moebench page
+page: $(READY) ## site/index.html: the recorded results as a page to explore
+	$(BIN)/moebench compare --html site/index.html
