@@ -335,7 +335,7 @@ def test_a_profile_without_counters_and_the_workloads_that_run_are_kept(monkeypa
 
 
 def test_solutions_stand_in_one_table(tmp_path, monkeypatch):
-    """The record that is stale is named, and stages stand where they are in a call, whichever workload has them."""
+    """The record that is stale is named, and so is each stage that any workload has."""
     current = pack.pack("triton_fused_v2")["full"].hash()
     fused, apart = (kernel("gemm1 + swiglu_quant", 90.0), kernel("gemm2", 40.0)), (kernel("gemm1", 80.0),)
     a = record_of(
@@ -355,8 +355,8 @@ def test_solutions_stand_in_one_table(tmp_path, monkeypatch):
         "| triton_fused_v2 | route | 5.0 | 6.0 |",
         "|  | gemm1 | - | 80.0 |",
         "|  | swiglu_quant | - | 9.0 |",
-        "|  | gemm1 + swiglu_quant | 90.0 | - |",
         "|  | gemm2 | 40.0 | 40.0 |",
+        "|  | gemm1 + swiglu_quant | 90.0 | - |",
         "|  | busy | 120.0 | 135.0 |",
         "|  | host and gaps | 30.0 | - |",
         "|  | wall | 150.0 | - |",

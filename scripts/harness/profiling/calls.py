@@ -11,13 +11,10 @@ seconds instead of minutes. initcheck needs to see them all.
 
 import argparse
 from collections.abc import Callable
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from flashinfer_bench import Definition, Solution, Workload
-
-# Private names, but the only way to do exactly what FIB's timing does between two calls.
-from flashinfer_bench.bench.timing import _clear_cache, _clone_args, _get_empty_cache_for_benchmark
 from flashinfer_bench.bench.utils import load_safetensors
 from flashinfer_bench.compile import BuilderRegistry, Runnable
 
@@ -73,16 +70,16 @@ def inputs_of(workload: Workload, full: Definition, device: str) -> list:
 def call_repeatedly(
     runnable: Runnable, args: list, times: int, device: str, mark: Callable[[], AbstractContextManager] = nullcontext
 ) -> None:
-    """Before each call L2 is flushed, the arguments are cloned and the device is waited for; mark() is around the call.
+    """As FIB does: before each call L2 is flushed, arguments are cloned and the device is waited for; mark() is around.
 
     Waiting for the call's end is inside the mark too. Raises CannotRun for whatever the solution raises.
     """
     wait = torch.cuda.synchronize if device != "cpu" else lambda: None
-    cache = _get_empty_cache_for_benchmark(device)
+    cache = torch.empty(256 << 20, dtype=torch.int8, device=device)
     with torch.no_grad():
         for _ in range(times):
-            _clear_cache(cache)
-            cloned = _clone_args(args)
+            cache.zero_()
+            cloned = [arg.clone() if isinstance(arg, torch.Tensor) else arg for arg in args]
             wait()
             try:
                 with mark():
@@ -90,14 +87,6 @@ def call_repeatedly(
                     wait()
             except (Exception, SystemExit) as error:
                 raise CannotRun(first_line(error)) from error
-
-
-@contextmanager
-def profiler_on():
-    """ncu records what is launched inside."""
-    torch.cuda.profiler.start()
-    yield
-    torch.cuda.profiler.stop()
 
 
 def main(argv: list[str]) -> int:
@@ -120,9 +109,9 @@ def main(argv: list[str]) -> int:
             continue
         operands = with_outputs(full, runnable, inputs, device)
         call_repeatedly(runnable, operands, WARMUP_RUNS, device)
-        with profiler_on():
+        with torch.cuda.profiler.profile():
             torch.cuda._sleep(1)
-        call_repeatedly(runnable, operands, 1, device, profiler_on)
+        call_repeatedly(runnable, operands, 1, device, torch.cuda.profiler.profile)
     return 1 if nans else 0
 
 

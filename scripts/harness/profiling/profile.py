@@ -17,7 +17,7 @@ from harness.operators.workloads import bound_of
 from harness.packing.manifest import read_manifest
 from harness.profiling import ncu, torch_profiler
 from harness.profiling.calls import WARMUP_RUNS, build, call_repeatedly, inputs_of
-from harness.profiling.record import ProfileRecord, WorkloadProfile, label
+from harness.profiling.record import ProfileRecord, WorkloadProfile
 
 
 @dataclass(frozen=True)
@@ -40,13 +40,6 @@ class Job:
     def clock(self) -> str:
         return "cpu" if self.device == "cpu" else "device"
 
-    def at(self, name: str, uuid: str) -> str:
-        return f"{name}: {label(uuid, self.workloads[uuid].axes['seq_len'])}"
-
-    def arguments(self, runnable: Runnable, uuid: str) -> list:
-        full = definition(self.geometry)
-        return with_outputs(full, runnable, inputs_of(self.workloads[uuid], full, self.device), self.device)
-
 
 def profile_all(job: Job) -> Iterator[ProfileRecord]:
     """The record of each solution that builds and runs on at least one workload, as it is made.
@@ -63,28 +56,33 @@ def profile_all(job: Job) -> Iterator[ProfileRecord]:
     protocol = f"torch.profiler, {job.calls} calls" + (", and one call under ncu" if job.counters else "")
     for name, runnable in runnables.items():
         found = []
-        for uuid in job.workloads:
-            job.say(job.at(name, uuid))
+        for uuid, workload in job.workloads.items():
+            at = f"{name}: T={workload.axes['seq_len']}"
+            job.say(at)
             try:
                 found.append(profile(name, runnable, job, uuid, wall_us[name].get(uuid)))
             except CannotRun as error:
-                job.say(f"{job.at(name, uuid)}: {error}", failed=True)
+                job.say(f"{at}: {error}", failed=True)
             except RuntimeError as error:  # out of memory, or a broken device
-                job.say(f"{job.at(name, uuid)}: {first_line(error)}", failed=True)
+                job.say(f"{at}: {first_line(error)}", failed=True)
         if found:
             known = {"source_sha1": job.solutions[name].hash(), "protocol": protocol, "command": job.command}
             made = {"definition": full.name, "clock": job.clock, "provenance": provenance.here(job.device, **known)}
-            workloads = add_counters(name, job, found) if job.counters else found
-            yield ProfileRecord(solution=name, workloads=workloads, **made)
+            yield ProfileRecord(solution=name, workloads=with_counters(name, job, found), **made)
+
+
+def arguments(runnable: Runnable, job: Job, uuid: str) -> list:
+    full = definition(job.geometry)
+    return with_outputs(full, runnable, inputs_of(job.workloads[uuid], full, job.device), job.device)
 
 
 def wall_times(name: str, runnable: Runnable, job: Job) -> dict[str, float]:
     """Microseconds of a call as FIB times it, by uuid; {} on a CPU. What cannot be timed is left out."""
     found = {}
     for uuid in job.workloads if job.clock == "device" else []:
-        job.say(f"{job.at(name, uuid)}: wall time")
+        job.say(f"{name}: wall time")
         try:
-            args = job.arguments(runnable, uuid)
+            args = arguments(runnable, job, uuid)
             with torch.no_grad():
                 found[uuid] = round(1e3 * time_runnable(runnable, args, WARMUP_RUNS, job.calls, job.device), 3)
         except Exception:  # whatever it is, profile() meets it again and reports it
@@ -94,7 +92,7 @@ def wall_times(name: str, runnable: Runnable, job: Job) -> dict[str, float]:
 
 def profile(name: str, runnable: Runnable, job: Job, uuid: str, wall_us: float | None) -> WorkloadProfile:
     """Without counters. Raises CannotRun for whatever the solution raises."""
-    args, workload, on_device = job.arguments(runnable, uuid), job.workloads[uuid], job.clock == "device"
+    args, workload, on_device = arguments(runnable, job, uuid), job.workloads[uuid], job.clock == "device"
     call_repeatedly(runnable, args, WARMUP_RUNS if on_device else 1, job.device)
     events = torch_profiler.record(runnable, args, job.calls, job.device)
     launches = torch_profiler.launches(events, job.calls, job.clock)
@@ -113,13 +111,14 @@ def profile(name: str, runnable: Runnable, job: Job, uuid: str, wall_us: float |
     )
 
 
-def add_counters(name: str, job: Job, profiles: list[WorkloadProfile]) -> list[WorkloadProfile]:
-    """The profiles with ncu's counters; without them, and with a warning in each, when ncu does not work here."""
+def with_counters(name: str, job: Job, found: list[WorkloadProfile]) -> list[WorkloadProfile]:
+    """With ncu's counters if they are wanted; without them, and with a warning in each, when ncu does not work here."""
+    if not job.counters:
+        return found
     job.say(f"{name}: counters under ncu")
     try:
-        report = ncu.record(name, job.geometry, [profile.uuid for profile in profiles])
-        counted = ncu.by_workload(report, len(profiles))
+        counted = ncu.by_workload(ncu.record(name, job.geometry, [each.uuid for each in found]), len(found))
     except CannotRun as error:
         job.say(f"{name}: {error}", failed=True)
-        return [profile.model_copy(update={"warnings": [*profile.warnings, str(error)]}) for profile in profiles]
-    return [ncu.with_counters(*each, read_manifest(name).stages) for each in zip(profiles, counted, strict=True)]
+        return [each.model_copy(update={"warnings": [*each.warnings, str(error)]}) for each in found]
+    return [ncu.with_counters(*pair, read_manifest(name).stages) for pair in zip(found, counted, strict=True)]

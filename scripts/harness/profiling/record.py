@@ -7,8 +7,8 @@ from harness.core.schema import Strict, read_json
 
 
 class Counters(Strict):
-    """Of one launch under ncu, which starts every kernel with cold caches. us: time. grid: thread blocks; block:
-    threads in one. percent: of the device's peak. None: ncu could not tell."""
+    """Of one launch under ncu. grid: thread blocks; block: threads in one; percent: of the device's peak. None: ncu
+    could not tell."""
 
     us: float
     grid: int | None = None
@@ -30,12 +30,6 @@ class Kernel(Strict):
     launches: float
     us: float
     counters: list[Counters] = []
-
-
-def label(uuid: str, tokens: int) -> str:
-    """'T=57'; 'T=1024 skewed' for a made-up routing."""
-    kind, made_up, _ = uuid.partition(":")
-    return f"T={tokens} {kind}" if made_up else f"T={tokens}"
 
 
 class WorkloadProfile(Strict):
@@ -65,7 +59,8 @@ class WorkloadProfile(Strict):
 
     @property
     def label(self) -> str:
-        return label(self.uuid, self.T)
+        kind, made_up, _ = self.uuid.partition(":")
+        return f"T={self.T} {kind}" if made_up else f"T={self.T}"
 
 
 class ProfileRecord(Strict):

@@ -8,8 +8,9 @@ left out. On a CPU, where Triton's interpreter runs the kernels, each interprete
 import json
 import tempfile
 from collections.abc import Iterable
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pandas as pd
@@ -28,31 +29,20 @@ ON_DEVICE = {"kernel", "gpu_memcpy", "gpu_memset"}
 LAUNCHES = {"cuda_runtime", "cuda_driver"}
 
 
-@contextmanager
-def interpreted_kernels_marked():
-    """Put a range named after the kernel around each kernel that Triton's interpreter runs."""
-    original = InterpretedFunction.run
+run_interpreted = InterpretedFunction.run
 
-    def run(self, *args, grid, warmup, **keywords):
-        with record_function(INTERPRETED + self.fn.__name__):
-            return original(self, *args, grid=grid, warmup=warmup, **keywords)
 
-    InterpretedFunction.run = run
-    try:
-        yield
-    finally:
-        InterpretedFunction.run = original
+def run_marked(self, *args, **keywords):
+    """Triton's interpreter on one kernel, inside a range that is named after it."""
+    with record_function(INTERPRETED + self.fn.__name__):
+        return run_interpreted(self, *args, **keywords)
 
 
 def record(runnable, args: list, calls: int, device: str) -> list[dict]:
-    """Events of a Chrome trace of `calls` calls after warm-up.
-
-    Raises CannotRun for whatever the solution raises.
-    """
-    activities = [ProfilerActivity.CPU]
-    if device != "cpu":
-        activities.append(ProfilerActivity.CUDA)
-    marked = interpreted_kernels_marked() if device == "cpu" else nullcontext()
+    """Events of a Chrome trace of `calls` calls. Raises CannotRun for whatever the solution raises."""
+    on_cpu = device == "cpu"
+    activities = [ProfilerActivity.CPU] if on_cpu else [ProfilerActivity.CPU, ProfilerActivity.CUDA]
+    marked = mock.patch.object(InterpretedFunction, "run", run_marked) if on_cpu else nullcontext()
     with marked, profile(activities=activities) as profiler:
         call_repeatedly(runnable, args, calls, device, lambda: record_function(CALL))
     with tempfile.TemporaryDirectory() as folder:
