@@ -1,16 +1,10 @@
 """hopper_fused stage by stage: a test build hands out route's, permute's, gemm1's and gemm2's results."""
 
-import os
-from concurrent.futures import ThreadPoolExecutor
-from unittest import mock
-
 import hopper_stages as stages
 import pytest
 import torch
 
-from solutions.kernels.build_library import find_toolkit, load_library
-
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+DEVICE = "cuda"
 TERMS = 1  # of h above 1024 tokens
 # Definition -> token counts: every CTA routes all tokens; a grid barrier; four kernels with two terms of h; with one;
 # two column passes.
@@ -29,35 +23,16 @@ COUNTS = {
 
 @pytest.fixture(scope="session")
 def libraries():
-    """Definition -> compiled test build; all are compiled at once."""
-    # each build sets these variables and puts them back
-    same = {"TVM_FFI_CUDA_ARCH_LIST": stages.ARCHITECTURE, "CUDA_HOME": str(find_toolkit())}
-    with mock.patch.dict(os.environ, same), ThreadPoolExecutor() as pool:
-        built = dict(zip(COUNTS, pool.map(stages.build, map(stages.sources, COUNTS)), strict=True))
-    return {geometry: load_library(library) for geometry, library in built.items()}
-
-
-@pytest.fixture(scope="module")
-def weights_of():
-    """Definition -> its weights on the device; those of one definition at a time, as they are gigabytes."""
-    kept = {}
-
-    def get(geometry):
-        if geometry not in kept:
-            kept.clear()
-            kept[geometry] = stages.weights(stages.sizes(geometry), DEVICE)
-        return kept[geometry]
-
-    yield get
-    kept.clear()
+    """Definition -> compiled test build."""
+    return stages.build_all(lambda geometry: stages.build(stages.sources(geometry)), COUNTS)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("geometry", "num_tokens"), [(name, count) for name in COUNTS for count in COUNTS[name]])
-def test_every_stage_is_right(libraries, weights_of, geometry, num_tokens):
+def test_every_stage_is_right(libraries, geometry, num_tokens):
     """A user would miss: which stage of a wrong layer to look at, at the real widths of four models."""
     of = stages.sizes(geometry)
-    arguments = stages.tokens(of, num_tokens, DEVICE) | weights_of(geometry)
+    arguments = stages.tokens(of, num_tokens, DEVICE) | stages.weights_once(geometry)
     output, arrays, numbers = stages.call(libraries[geometry], of, arguments, TERMS)
     assert ("mask" in arrays) == (num_tokens <= numbers["few_tokens"])
     assert (fault := stages.first_fault(arrays, numbers, of, arguments, output)) is None, fault

@@ -1,15 +1,11 @@
 """mma_fused on the GPU, stage by stage, with every architecture's paths and grids forced onto it."""
 
-import os
-from concurrent.futures import ThreadPoolExecutor
-from unittest import mock
-
 import hopper_stages as stages
 import mma_small_layer as small
 import pytest
 import torch
 
-from solutions.kernels.build_library import build_library, find_toolkit, load_library
+from solutions.kernels.build_library import build_library
 
 pytestmark = [pytest.mark.gpu, pytest.mark.xdist_group("mma stages")]
 
@@ -30,32 +26,19 @@ BUILDS = [(geometry, OWN) for geometry in COUNTS] + [("full", configuration) for
 
 @pytest.fixture(scope="session")
 def libraries():
-    """Definition and configuration -> compiled test build; all are compiled at once."""
+    """Definition and configuration -> compiled test build."""
 
     def build(of):
         geometry, configuration = of
         flags = small.flags(configuration)
         return build_library("mma_stages", small.stage_sources(geometry), architecture=ARCHITECTURE, flags=flags)
 
-    # each build sets these variables and puts them back
-    same = {"TVM_FFI_CUDA_ARCH_LIST": ARCHITECTURE, "CUDA_HOME": str(find_toolkit())}
-    with mock.patch.dict(os.environ, same), ThreadPoolExecutor() as pool:
-        return dict(zip(BUILDS, map(load_library, pool.map(build, BUILDS)), strict=True))
+    return stages.build_all(build, BUILDS, ARCHITECTURE)
 
 
-@pytest.fixture(scope="module")
-def weights_of():
-    """Definition -> its weights on the device; those of one definition at a time, as they are gigabytes."""
-    kept = {}
-
-    def get(geometry):
-        if geometry not in kept:
-            kept.clear()
-            kept[geometry] = stages.weights(stages.sizes(geometry), DEVICE)
-        return kept[geometry]
-
-    yield get
-    kept.clear()
+def drawn(geometry, num_tokens):
+    of = stages.sizes(geometry)
+    return of, stages.tokens(of, num_tokens, DEVICE) | stages.weights_once(geometry)
 
 
 def check(library, of, arguments, ctas=0):
@@ -67,42 +50,35 @@ def check(library, of, arguments, ctas=0):
 
 
 @pytest.mark.parametrize(("geometry", "num_tokens"), [(name, count) for name in COUNTS for count in COUNTS[name]])
-def test_every_stage_is_right(libraries, weights_of, geometry, num_tokens):
+def test_every_stage_is_right(libraries, geometry, num_tokens):
     """A user would miss: which stage of a wrong layer to look at, at the real widths of four models."""
-    of = stages.sizes(geometry)
-    arguments = stages.tokens(of, num_tokens, DEVICE) | weights_of(geometry)
-    check(libraries[geometry, OWN], of, arguments)
+    check(libraries[geometry, OWN], *drawn(geometry, num_tokens))
 
 
 @pytest.mark.parametrize("num_tokens", [7, 80, 256])
 @pytest.mark.parametrize("configuration", FORCED, ids=small.CONFIGURATIONS.get)
-def test_other_architectures_paths(libraries, weights_of, configuration, num_tokens):
+def test_other_architectures_paths(libraries, configuration, num_tokens):
     """A user would miss: wrong answers on a GPU that nobody here has: cp.async, integer unpacking, less memory."""
-    of = stages.sizes("full")
-    arguments = stages.tokens(of, num_tokens, DEVICE) | weights_of("full")
-    check(libraries["full", configuration], of, arguments)
+    check(libraries["full", configuration], *drawn("full", num_tokens))
 
 
 @pytest.mark.parametrize("num_tokens", [7, 80])
 @pytest.mark.parametrize("ctas", GRIDS)
-def test_other_grids(libraries, weights_of, ctas, num_tokens):
+def test_other_grids(libraries, ctas, num_tokens):
     """A user would miss: columns that no CTA has on a GPU with fewer multiprocessors."""
-    of = stages.sizes("full")
-    arguments = stages.tokens(of, num_tokens, DEVICE) | weights_of("full")
-    check(libraries["full", OWN], of, arguments, ctas)
+    check(libraries["full", OWN], *drawn("full", num_tokens), ctas)
 
 
 @pytest.mark.parametrize("num_tokens", [1, 80])
-def test_a_call_repeats_bit_for_bit(libraries, weights_of, num_tokens):
+def test_a_call_repeats_bit_for_bit(libraries, num_tokens):
     """A user would miss: answers that differ from call to call."""
-    of = stages.sizes("full")
-    arguments = stages.tokens(of, num_tokens, DEVICE) | weights_of("full")
+    of, arguments = drawn("full", num_tokens)
     first = check(libraries["full", OWN], of, arguments)
     for _ in range(20):
         assert torch.equal(stages.call(libraries["full", OWN], of, arguments, 0)[0], first)
 
 
-def test_all_tokens_at_few_experts(libraries, weights_of):
+def test_all_tokens_at_few_experts(libraries):
     """A user would miss: chunks of 16 rows, sixteen for an expert, as the largest tiles are hardly met otherwise."""
     of = stages.sizes("full")
     arguments = stages.tokens(of, 256, DEVICE)
@@ -113,4 +89,4 @@ def test_all_tokens_at_few_experts(libraries, weights_of):
     for name in ("routing_logits", "hidden_states"):
         arguments[name] = arguments[name][clear].contiguous()
     arguments["hidden_states_scale"] = arguments["hidden_states_scale"][:, clear].contiguous()
-    check(libraries["full", OWN], of, arguments | weights_of("full"))
+    check(libraries["full", OWN], of, arguments | stages.weights_once("full"))

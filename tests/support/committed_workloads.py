@@ -20,3 +20,9 @@ def assert_committed(geometry, root):
     for file in (paths.checksum_file, paths.counts_file):
         assert file(name, root).read_bytes() == file(name).read_bytes()
     assert paths.workload_file(name).read_bytes().startswith(paths.workload_file(name, root).read_bytes())
+
+
+def bound(geometry, uuid):
+    """The roofline bound of a committed workload."""
+    workload = next(workload for workload in workloads.recorded(geometry) if workload.uuid == uuid)
+    return workloads.recorded_bound(catalogue.definition_name(geometry), workload)

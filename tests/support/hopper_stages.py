@@ -6,7 +6,10 @@ the results of the stages before it ask for.
 """
 
 import math
+import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from unittest import mock
 
@@ -17,7 +20,7 @@ from harness.packing.problem import NAMES
 
 from solutions.kernels import gemm1 as gemm1_module
 from solutions.kernels import route as route_module
-from solutions.kernels.build_library import build_library
+from solutions.kernels.build_library import build_library, find_toolkit, load_library
 from solutions.kernels.combine import combine_ref
 from solutions.kernels.gemm2 import gemm2_ref
 from solutions.kernels.permute import Permutation, permute_ref
@@ -52,6 +55,20 @@ def problem_header(of):
 def build(texts, flags=()):
     """Compile a test build, once for each content; return the library's path. Raises as `build_library` does."""
     return build_library("hopper_stages", texts, architecture=ARCHITECTURE, flags=flags)
+
+
+def build_all(build, keys, architecture=ARCHITECTURE):
+    """Key -> loaded library; all are compiled at once."""
+    # each build sets these variables and puts them back
+    same = {"TVM_FFI_CUDA_ARCH_LIST": architecture, "CUDA_HOME": str(find_toolkit())}
+    with mock.patch.dict(os.environ, same), ThreadPoolExecutor() as pool:
+        return dict(zip(keys, map(load_library, list(pool.map(build, keys))), strict=True))
+
+
+@lru_cache(maxsize=1)
+def weights_once(geometry):
+    """A definition's weights on the device; those of one at a time, as they are gigabytes."""
+    return weights(sizes(geometry), "cuda")
 
 
 def call(library, of, arguments, terms):
