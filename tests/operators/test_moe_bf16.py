@@ -1,5 +1,6 @@
 """The bf16 layer's definition and workloads, and that they are kept apart from the FP8 layer's."""
 
+import committed_workloads
 import numpy as np
 import pytest
 import torch
@@ -83,7 +84,7 @@ def test_routing_is_a_trained_routers(case):
 def test_bound_is_the_weights_up_to_many_tokens():
     """The figure that every ratio to the bound hangs on: 9.4 MB an active expert, 780 TFLOP/s."""
     for case in workloads.cases_by_uuid("bf16").values():
-        least = workloads.generated_bound("bf16", case.uuid)
+        least = committed_workloads.bound("bf16", case.uuid)
         weights = least.active * 3 * 768 * 2048 * 2
         assert least.flops == 2 * 8 * case.seq_len * 3 * 768 * 2048
         if case.seq_len <= 512:

@@ -2,6 +2,7 @@
 
 import inspect
 
+import committed_workloads
 import pytest
 import torch
 from committed_workloads import make_below
@@ -181,7 +182,7 @@ def test_workloads_are_those_with_the_router_inside(geometry):
     assert len(uuids) == len(family.cases(geometry)) and not uuids & {case.uuid for case in theirs}
     for case in family.cases(geometry)[:3]:
         pairs = (geometry, case.uuid), (inside, case.like.uuid)
-        least, other = (workloads.generated_bound(*pair) for pair in pairs)
+        least, other = (committed_workloads.bound(*pair) for pair in pairs)
         assert (least.rows, least.active, least.flops) == (other.rows, other.active, other.flops)
 
 

@@ -1,5 +1,6 @@
 """The bound that solutions are compared with."""
 
+import committed_workloads
 import numpy as np
 import pytest
 from harness import cli
@@ -7,12 +8,12 @@ from harness.core import paths
 from harness.operators import moe_fp8_block_scale, workloads
 from harness.operators.catalogue import definition_name
 from harness.operators.moe_fp8_block_scale import bound, routing_counts
-from harness.operators.workloads import cases_by_uuid, generated_bound
+from harness.operators.workloads import cases_by_uuid
 
 
 def routed(geometry, name):
     case = next(case for case in moe_fp8_block_scale.cases(geometry) if case.name == name)
-    return generated_bound(geometry, case.uuid)
+    return committed_workloads.bound(geometry, case.uuid)
 
 
 def test_an_active_expert_is_44_megabytes():
@@ -50,7 +51,7 @@ def test_the_command_has_each_workloads_bound(geometry, capsys, monkeypatch):
     assert cli.main(["data", geometry]) == 0
     lines = capsys.readouterr().out.splitlines()
     rows = [[cell.strip() for cell in line.strip("│").split("│")] for line in lines if line.startswith("│")]
-    wanted = [generated_bound(geometry, uuid) for uuid in cases_by_uuid(geometry)]
+    wanted = [committed_workloads.bound(geometry, uuid) for uuid in cases_by_uuid(geometry)]
     assert [row[:3] + row[5:8] for row in rows] == [
         [str(n) for n in (b.seq_len, b.rows, b.active)] + [f"{ms:.4f}" for ms in (b.memory_ms, b.compute_ms, b.ms)]
         for b in wanted

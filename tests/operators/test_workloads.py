@@ -4,6 +4,7 @@ import json
 import math
 import shutil
 
+import committed_workloads
 import numpy as np
 import pytest
 import safetensors.torch
@@ -75,7 +76,7 @@ def test_models_have_decode_and_prefill_workloads_of_average_load(geometry):
     of, cases = catalogue.GEOMETRIES[geometry], workloads.cases_by_uuid(geometry).values()
     assert [case.seq_len for case in cases] == [1, 2, 4, 8, 16, 32, 64, 128, 256, 1024, 4096, 8192]
     for case in list(cases)[1:7]:
-        bound = workloads.generated_bound(geometry, case.uuid)
+        bound = committed_workloads.bound(geometry, case.uuid)
         average = case.seq_len * of["top_k"] * of["num_local_experts"] / of["num_experts"]
         expected = of["num_local_experts"] * (1 - math.exp(-average / of["num_local_experts"]))
         assert abs(bound.rows - average) <= max(2, 0.1 * average)
@@ -143,7 +144,7 @@ def test_a_users_line_stays_and_is_served(copied):
     *generated, mine = workloads.recorded("small", copied)
     assert generated == ours and workloads.label(mine, "small") == "mine T=33"
     least = workloads.recorded_bound(definition_name("small"), mine, copied)
-    like = workloads.generated_bound("small", SMALL[3].uuid)
+    like = committed_workloads.bound("small", SMALL[3].uuid)
     assert (least.rows, least.active, least.seq_len, least.ms) == (like.rows, like.active, 33, like.ms)
 
 

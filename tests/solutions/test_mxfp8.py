@@ -8,12 +8,13 @@ from fractions import Fraction
 from functools import cache
 
 import ahead_of_time
+import committed_workloads
 import pytest
 import torch
 from flashinfer_bench import Definition
 from flashinfer_bench.compile import BuilderRegistry
 from harness.core import paths
-from harness.operators import catalogue, mxfp8_linear, workloads
+from harness.operators import catalogue, mxfp8_linear
 from harness.packing import manifest
 
 from definitions import mxfp8_linear as mx
@@ -345,6 +346,6 @@ def test_harsh_workload_has_every_size():
 
 def test_bound_counts_every_byte_once():
     case = next(case for case in mxfp8_linear.cases("mxfp8") if case.seq_len == 16)
-    least = workloads.generated_bound("mxfp8", case.uuid)
+    least = committed_workloads.bound("mxfp8", case.uuid)
     assert least.bytes == 4096 * 7168 + 4096 * 224 + 2 * 16 * (7168 + 4096) and least.flops == 2 * 16 * 4096 * 7168
     assert catalogue.geometry_named("mxfp8_linear_n4096_k7168") == "mxfp8"

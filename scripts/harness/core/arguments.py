@@ -12,12 +12,6 @@ from harness.core.errors import CannotRun, UserError
 from harness.core.names import unknown
 
 
-def add_traces(parser: argparse.ArgumentParser) -> None:
-    """--traces: paths, or None for this repository."""
-    listed = "trace sets, folders of JSONL files, or such files, taken together; default: this repository"
-    parser.add_argument("--traces", nargs="+", type=Path, metavar="PATH", help=listed)
-
-
 class Names(argparse.Action):
     """A list of names, separated by spaces or commas, each one of `choices` if there are any; nargs is "+" or "*"."""
 
@@ -84,11 +78,6 @@ def output_folder(text: str) -> Path:
     if fault := fault_of(Path(text)):
         raise argparse.ArgumentTypeError(f"got {text!r}, want a folder that can be written in: {fault}")
     return Path(text)
-
-
-def output(text: str) -> Path:
-    """A file, or an existing folder."""
-    return output_folder(text) if Path(text).is_dir() else output_file(text)
 
 
 def check_cache(compiles: bool = False) -> None:

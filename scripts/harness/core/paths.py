@@ -4,15 +4,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
 SOLUTIONS = ROOT / "solutions"
-SHARED_STAGES = SOLUTIONS / "kernels"
 ENGINES = SOLUTIONS / "engines"  # adapters for inference engines, which packages carry
-DOCS = ROOT / "docs"
-DATA = DOCS / "data"  # records that pages and figures are made from
+DATA = ROOT / "docs" / "data"  # records that pages and figures are made from
 PROFILES = DATA / "profile"
-SWEEPS = DATA / "sweep"
 SERVED = DATA / "served"
 GPU_CLOCK = DATA / "gpu_clock"  # traces by the GPU's clock, apart from traces/, among which FIB's apply chooses
-RESULTS_PAGE = DOCS / "results.html"
 
 
 def folder_of(definition: str) -> str:

@@ -3,7 +3,6 @@
 import importlib.metadata
 import platform
 import socket
-import subprocess
 from datetime import UTC, datetime
 from functools import lru_cache
 
@@ -14,7 +13,6 @@ import torch
 from flashinfer_bench import Evaluation, Trace
 from flashinfer_bench.utils import env_snapshot
 
-from harness.core import paths
 from harness.core.schema import Strict
 
 CLOCKS = ("events", "gpu")  # CUDA events, as FIB 0.1.2 times; the GPU's activity, as FIB's main branch does
@@ -68,17 +66,6 @@ def cuda_driver() -> str | None:
         return pynvml.nvmlSystemGetDriverVersion()
     except Exception:  # no module, no library or no device: there is nothing to record
         return None
-
-
-def commit() -> str | None:
-    """The repository's commit, shortened, with a + where files differ from it; None outside a git work tree."""
-    git = ["git", "-C", str(paths.ROOT)]
-    try:
-        head = subprocess.run([*git, "rev-parse", "--short=10", "HEAD"], capture_output=True, text=True, check=True)
-        changed = subprocess.run([*git, "status", "--porcelain", "-uno"], capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return head.stdout.strip() + ("+" if changed.stdout.strip() else "")
 
 
 def host() -> str:

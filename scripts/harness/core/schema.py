@@ -34,34 +34,22 @@ def read_json(path: Path, model: type[Model]) -> Model:
     return _parse(path.read_text(encoding="utf-8"), model, path.name, "file")
 
 
-def read_jsonl(path: Path, *models: type[BaseModel]) -> list[BaseModel]:
-    """The file's objects, one a line: of the first model in the first line and so on, of the last in all that follow.
-
-    Half a last line, of a process that was killed, is left out. Raises UserError that names the file, the line and its
-    first fault.
-    """
-    lines = path.read_text(encoding="utf-8").rpartition("\n")[0].splitlines()
-    found = []
-    for at, line in enumerate(lines):
-        found.append(_parse(line, models[min(at, len(models) - 1)], f"{path.name}:{at + 1}", "line"))
-    return found
-
-
 def read_record(path: Path, head: type[Head], line: type[Model], what: str) -> tuple[Head, list[Model]]:
-    """The head and the lines of a record file; what: it is of, for the error where the file is empty.
+    """A record file's head, its first line, and the further lines; half a last one, of a killed run, is left out.
 
-    Otherwise as `read_jsonl`.
+    what: the record is of. Raises UserError that names the file, the line and its first fault.
     """
-    if not (found := read_jsonl(path, head, line)):
+    texts = path.read_text(encoding="utf-8").rpartition("\n")[0].splitlines()
+    if not texts:
         raise UserError(f"{path.name}: not a record of {what}: it is empty")
-    return found[0], found[1:]
+    further = [_parse(text, line, f"{path.name}:{at}", "line") for at, text in enumerate(texts[1:], 2)]
+    return _parse(texts[0], head, f"{path.name}:1", "line"), further
 
 
 def add_line(path: Path | None, line: BaseModel, first: bool) -> None:
-    """Append a line at once to a file as `read_jsonl` reads; the first overwrites it. Does nothing without a path."""
-    if path is None:
-        return
-    (write_atomically if first else append)(path, line.model_dump_json(exclude_none=True) + "\n")
+    """Add a line at once to a record; the first overwrites the file. Does nothing without a path."""
+    if path:
+        (write_atomically if first else append)(path, line.model_dump_json(exclude_none=True) + "\n")
 
 
 def _parse(text: str, model: type[Model], place: str, whole: str) -> Model:

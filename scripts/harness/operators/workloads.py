@@ -92,12 +92,6 @@ def recorded_counts(geometry: str) -> dict[str, Counts]:
         return {row.pop("uuid"): Counts(**{key: int(n) for key, n in row.items()}) for row in csv.DictReader(file)}
 
 
-def generated_bound(geometry: str, uuid: str) -> Bound:
-    """The roofline bound of a workload of this repository; needs no blob."""
-    seq_len = cases_by_uuid(geometry)[uuid].seq_len
-    return operator(geometry).bound(seq_len, recorded_counts(geometry)[uuid], geometry)
-
-
 def bound_of(workload: Workload, stored: dict[str, torch.Tensor], geometry: str) -> Bound | None:
     """The roofline bound of a workload with these stored tensors, or None where they lack the routing."""
     family = operator(geometry)
@@ -115,7 +109,7 @@ def recorded_bound(definition: str, workload: Workload, root: Path | None = None
     if geometry is None:
         return None
     if root in (None, paths.ROOT) and workload.uuid in cases_by_uuid(geometry):
-        return generated_bound(geometry, workload.uuid)
+        return operator(geometry).bound(workload.axes["seq_len"], recorded_counts(geometry)[workload.uuid], geometry)
     try:
         return bound_of(workload, stored_tensors(workload, root or paths.ROOT), geometry)
     except (ValueError, safetensors.SafetensorError):  # somebody else's tensors; FIB says what is wrong with them
