@@ -155,23 +155,18 @@ def test_a_broken_solution_stops_only_what_names_it(folder, no_gpu, file, capsys
     ("file", "old", "new", "named"),
     [
         ("solution.toml", '["ones"]', '["twos"]', "kernels: got 'twos'"),
-        ("solution.toml", '["ones"]', "3", "kernels: "),
         ("solution.toml", '["ones"]', '["ones", 3]', "kernels.1: "),
         ("solution.toml", "main.py::", "other.py::", "entry_point: got 'other.py::run'"),
         ("solution.toml", "py::run", "py::go", "entry_point: got 'main.py::go'"),
-        ("solution.toml", "main.py::run", "main.py", "entry_point: got 'main.py'"),
         ("solution.toml", "main.py::run", "main.py::run::run", "entry_point: got 'main.py::run::run'"),
         ("solution.toml", 'author = "tests"', "", "author: "),
-        ("solution.toml", '"tests"', '" "', "author: "),
         ("solution.toml", "kernels =", "kernel =", "kernel: "),
         ("solution.toml", '"python"', '"cobol"', "language: "),
         ("solution.toml", 'name = "tiny"', 'name = "small"', "name: got 'small'"),
         ("solution.toml", '["cpu"]', '["cpu", "hopper"]', "target_hardware.1: "),
         ("solution.toml", '["cpu"]', "[]", "target_hardware: "),
         ("solution.toml", "kernels", "definitions", "definitions.0: "),
-        ("solution.toml", "kernels", 'destination_passing_style = "no"\nkernels', "destination_passing_style: "),
         ("solution.toml", "kernels", 'facts.input = "FP8"\nkernels', "facts.intermediate: "),
-        ("solution.toml", "kernels", f"{FACTS}facts.more = 1\nkernels", "facts.more: "),
         ("solution.toml", "kernels", f"{FACTS}facts.best = 1\nkernels", "solution.toml: "),  # a key twice
         ("main.py", MAIN, "", "main.py: "),
         ("main.py", ".kernels.ones", ".kernels.twos", "main.py:1: imports kernels/twos.py"),
@@ -206,15 +201,6 @@ def test_a_solution_based_on_another_differs_by_its_own_files(folder):
     assert variant.name == "variant_h512_i256"
 
 
-def test_own_kernels_replace_the_bases(folder):
-    (folder / "kernels" / "twos.py").write_text("def ones(output):\n    output.fill_(2)\n")
-    based(folder, "variant", "tiny", 'kernels = ["twos"]\n')
-    with pytest.raises(manifest.PackingError, match="imports kernels/ones.py"):
-        pack.pack("variant")
-    (folder / "variant" / "main.py").write_text(MAIN.replace(".ones", ".twos"))
-    assert {s.path for s in pack.pack("variant")["small"].sources} == {"kernels/twos.py", "main.py"}
-
-
 def test_a_definition_takes_its_own_tables_alone(folder):
     """A user would miss: traces of every definition stale as tiles were tuned for one."""
     for sizes in ("e32_h7168_i2048", "e32_h512_i256", "e2_h7168_i2048"):
@@ -232,14 +218,6 @@ def test_a_base_must_be_another_solution_that_has_none(folder, base):
     based(folder, "third", base)
     with pytest.raises(manifest.PackingError, match=f"^third: solution.toml: based_on: got '{base}'"):
         pack.pack("third")
-
-
-def test_the_manifest_has_every_key(folder):
-    """What is not packed is read, too: the profile's stages, the facts of a page."""
-    edit(folder / "tiny" / "solution.toml", "kernels", f'{FACTS}stages.ones = "ones"\nfirst_use = "compiles"\nkernels')
-    read = manifest.read_manifest("tiny")
-    assert (read.stages, read.first_use, read.facts.best) == ({"ones": "ones"}, "compiles", "x")
-    assert (read.kernels, read.dependencies, read.destination_passing_style) == (["ones"], [], True)
 
 
 def test_each_interface_has_its_function(folder, tmp_path):
@@ -283,11 +261,6 @@ def test_constants_are_those_of_the_definition(name):
     assert "constexpr bool kGateFirst = false;\n" in problem.source("interface.cuh", "qwen3-30b")
 
 
-def test_an_unknown_name_lists_the_ones_that_exist(folder):
-    with pytest.raises(UserError, match="'x'.*tiny"):
-        manifest.choose(["x"])
-
-
 def test_modules_of_a_package_may_be_imported_by_name(folder):
     """`from .kernels import ones` is as good as `from .kernels.ones import ones`."""
     edit(folder / "tiny" / "main.py", "from .kernels.ones import ones", "from .kernels import ones")
@@ -309,14 +282,6 @@ def test_into_another_data_set(tmp_path):
         pack.pack_into([], tmp_path / "nowhere", ["full"])
 
 
-def test_the_command_names_the_files_that_it_wrote(tmp_path, capsys):
-    (tmp_path / "definitions").mkdir()
-    assert cli.main(["pack", "triton_fused_v2", "--into", str(tmp_path), "--definition", "full", "small"]) == 0
-    files = capsys.readouterr().out.splitlines()
-    assert TraceSet.from_path(str(tmp_path)).get_solution("triton_fused_v2")
-    assert len(files) == 2 and all(str(tmp_path) in file for file in files)
-
-
 @pytest.mark.parametrize("name", manifest.solution_names())
 def test_our_solutions_pack_and_never_import_the_harness(name):
     """A packed solution runs where this repository is not."""
@@ -329,15 +294,6 @@ def test_our_solutions_pack_and_never_import_the_harness(name):
                         modules = [node.module]
                     ours = {"harness", "definitions", "scripts", "solutions"}
                     assert not ours & {module.partition(".")[0] for module in modules}, source.path
-
-
-def test_packed_files_match_the_hash_in_traces():
-    """FIB's hash of what is read back must be the hash of what was packed."""
-    name = manifest.solution_names()[0]
-    pack.pack_here([name])
-    solution = next(iter(pack.pack(name).values()))
-    path = paths.SOLUTIONS / "packed" / solution.definition / f"{name}.json"
-    assert type(solution).model_validate_json(path.read_text()).hash() == solution.hash()
 
 
 def test_a_borrowed_file_is_packed_beside_the_solutions_own(folder):
@@ -358,11 +314,3 @@ def test_a_borrowed_file_is_packed_beside_the_solutions_own(folder):
     sources = {source.path: source.content for source in pack.pack("variant")["small"].sources}
     assert sources["wide.cuh"] == "// wide\n" and sources["route.cuh"] == "// one token\n"
     assert pack.pack("tiny")["small"].hash() == alone.hash()
-
-
-@pytest.mark.parametrize("borrowed", ["kernels/ones.py", "../tiny/main.py", "route.cuh", "none/route.cuh"])
-def test_only_files_of_solutions_are_borrowed(folder, borrowed):
-    """A user would miss: a packed file from anywhere on the disk."""
-    edit(folder / "tiny" / "solution.toml", 'kernels = ["ones"]', f'kernels = ["ones"]\nborrowed = ["{borrowed}"]')
-    with pytest.raises(manifest.PackingError, match="tiny: solution.toml: borrowed: got"):
-        pack.pack("tiny")

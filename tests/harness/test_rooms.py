@@ -31,20 +31,6 @@ BUDGETS = {
 }
 # Not imported by another file, since it is a process of its own, and why.
 PROGRAMS = {"harness.submission.build_alone": "runs in an environment without this package"}
-# Files that edit the import path, and why there is no other way.
-OWN_PATH = {
-    "examples/transformers/main.py": "imports a package that it has packed",
-    "tools/tune_triton/prune.py": "imports a solution from the folder that FIB built it in",
-    "tests/examples/test_expert_parallel.py": "an example is no package",
-    "tests/tools/test_tune_triton.py": "a tool is no package",
-    "tests/support/ahead_of_time.py": "imports a packed solution",
-    "tests/harness/test_cli.py": "puts a torch that cannot be imported in front of the real one",
-    "tests/harness/test_submit.py": "sets PYTHONPATH to show that it does not help a submission",
-    "tests/solutions/test_deepgemm.py": "imports a packed solution in a process of its own",
-    "tests/support/sanitizer.py": "compute-sanitizer starts a support file by itself",
-}
-EDIT = re.compile(r"sys\.path(\.(insert|append|extend)|\[.*\] *=| *\+?= )|[\"']PYTHONPATH[\"']")
-
 FILES = sorted(HARNESS.rglob("*.py"))
 FOLDERS = sorted({file.parent for file in FILES} - {HARNESS})
 
@@ -120,14 +106,6 @@ def test_every_file_is_used():
     starts = {"harness.cli", "harness.__main__"} | PROGRAMS.keys()
     files = {module for module, file in MODULES.items() if file.stem != "__init__" and room_of(module) != "commands"}
     assert files - used - starts == set()
-
-
-def test_no_file_edits_the_import_path():
-    """`harness` and `definitions` are installed, so nobody needs to."""
-    files = [
-        file for folder in ("scripts", "examples", "tools", "tests") for file in (paths.ROOT / folder).rglob("*.py")
-    ]
-    assert {name_of(file) for file in files if EDIT.search(file.read_text(encoding="utf-8"))} == OWN_PATH.keys()
 
 
 def test_every_folder_is_installed():
