@@ -1,19 +1,14 @@
 """Solutions that would take a run down on a CPU, each judged beside a good one."""
 
-import os
-import signal
-import subprocess
-import sys
 import time
 
-import psutil
 import pytest
 import torch
 from harness import cli
 from harness.core import paths
 from harness.judging import isolated
 from harness.results import trace_files
-from plain_solution import REFERENCE, RIGHT, solution, source
+from plain_solution import RIGHT, solution, source
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="on a GPU FIB's workers isolate")
 
@@ -41,13 +36,14 @@ def folder(tmp_path, monkeypatch, no_gpu):
 def test_each_is_its_own_result_and_nobody_elses(folder, monkeypatch, capsys):
     """A user would miss: every other solution, and in CI that anything failed."""
     for name, (body, main, *_) in HOSTILE.items():
-        solution(folder, body or '', name, main)
+        solution(folder, body or "", name, main)
     solution(folder, RIGHT, "good")
     monkeypatch.setattr(isolated, "MEMORY", 1 << 30)
     output, began = folder / "traces.jsonl", time.monotonic()
     command = ["run", "--workloads", "16", "19", "--timeout", "3", "--output", str(output)]
     assert cli.main([*command, "--solutions", *HOSTILE, "good"]) == 1
-    found = {(t.solution.removesuffix("_h512_i256"), t.workload.axes["seq_len"]): t.evaluation for t in trace_files.load(output)}
+    traces = trace_files.load(output)
+    found = {(t.solution.removesuffix("_h512_i256"), t.workload.axes["seq_len"]): t.evaluation for t in traces}
     assert {key: e.status.value for key, e in found.items()} == {
         (name, tokens): status
         for name, status in [*((name, known[2]) for name, known in HOSTILE.items()), ("good", "PASSED")]

@@ -1,152 +1,149 @@
-"""The main job on a machine without a GPU, its judgement, its skips and its traces."""
+"""The main job on a machine without a GPU: its plan, its judgement, its table and its traces."""
 
 import importlib.metadata
 import runpy
 import sys
 from itertools import pairwise
 
+import judged
 import pytest
 import torch
-from flashinfer_bench import EvaluationStatus, Performance, Trace
+from flashinfer_bench import EvaluationStatus, Performance, Trace, Workload
 from flashinfer_bench.data import load_jsonl_file
 from harness import cli
 from harness.core import paths, provenance
-from harness.judging import cpu_judge, run, workers
+from harness.judging import fib
+from harness.judging import plan as planning
+from harness.judging.judge import Outcome, Verdict
+from harness.judging.plan import Cell
 from harness.judging.tolerances import TOLERANCES
-from harness.operators import workloads
+from harness.operators import catalogue, workloads
 from harness.packing import eligibility, manifest
 from harness.report import run_table
-from harness.results import trace_files
+from harness.results import resume, trace_files
 from plain_solution import INPUTS, REFERENCE, RIGHT, solution
 from rich.console import Console
 
-from definitions.moe_fp8_block_scale import definition, definition_name
+from definitions.moe_fp8_block_scale import definition_name
 
 NAME = definition_name("small")
-RELAXED = TOLERANCES["relaxed"]
-CONFIG = RELAXED.config(num_trials=1, timeout_seconds=60)
-
+ON_CPU = pytest.mark.skipif(torch.cuda.is_available(), reason="the interpreter's job, for CPUs")
 BODIES = {
     "PASSED": RIGHT,
     "INCORRECT_NUMERICAL": f"{RIGHT}.mul_(1.5)",
     "RUNTIME_ERROR": "raise ValueError('routing_logits: no')",
     "TIMEOUT": "import time; time.sleep(30)",
+    "INCORRECT_SHAPE": "return output[:1]",
+    "INCORRECT_DTYPE": "return output.float()",
     "nan": "output.fill_(float('nan'))",
 }
 
 
-@pytest.fixture(scope="module")
-def records():
-    workloads.make("small")
-    return [t.workload for t in load_jsonl_file(Trace, paths.workload_file(NAME))]
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Of solutions that a command finds."""
+    monkeypatch.setattr(paths, "SOLUTIONS", tmp_path)
+    return tmp_path
 
 
-def evaluate(packed, workload, config=CONFIG):
-    (ev,) = cpu_judge.run_workload(definition("small"), workload, [packed], config, paths.ROOT).values()
-    return ev
-
-
-@pytest.mark.parametrize("status", ["PASSED", "INCORRECT_NUMERICAL", "RUNTIME_ERROR", "TIMEOUT"])
-def test_judgement(tmp_path, records, status):
-    workload = next(w for w in records if w.axes["seq_len"] == 16)
-    config = RELAXED.config(num_trials=1, timeout_seconds=1) if status == "TIMEOUT" else CONFIG
-    ev = evaluate(solution(tmp_path, BODIES[status]), workload, config)
-    assert ev.status.value == status
+@pytest.mark.parametrize("status", [status for status in BODIES if status != "nan"])
+def test_judgement(folder, status):
+    returned = {"destination_passing_style": False} if "return" in BODIES[status] else {}
+    main = f"import torch\ndef run({INPUTS}):\n    output = torch.zeros(16, 512).bfloat16()\n    {BODIES[status]}\n"
+    packed = solution(folder, BODIES[status], main=main if returned else None, **returned)
+    found = judged.verdict(packed, timeout_seconds=2 if status == "TIMEOUT" else 60).trace.evaluation
+    assert found.status.value == status
     if status == "RUNTIME_ERROR":
-        assert "routing_logits: no" in ev.log
+        assert "routing_logits: no" in found.log and 'File "/' not in found.log
 
 
-def test_non_finite_output_fails(tmp_path, records):
-    ev = evaluate(solution(tmp_path, BODIES["nan"]), records[0])
-    assert ev.status == EvaluationStatus.INCORRECT_NUMERICAL
+@pytest.mark.parametrize(("body", "workload"), [(BODIES["nan"], "one-token"), ("output.fill_(3)", "none-local")])
+def test_what_is_not_finite_or_not_written_is_wrong(folder, body, workload):
+    """A token without a local expert has a row of zeros."""
+    assert (
+        judged.verdict(solution(folder, body), workload).trace.evaluation.status == EvaluationStatus.INCORRECT_NUMERICAL
+    )
 
 
-def test_unwritten_zero_rows_are_noticed(tmp_path, records):
-    """Every token without a local expert: a solution that leaves garbage there must fail."""
-    none_local = next(w for w in records if w.axes["seq_len"] == 5)
-    ev = evaluate(solution(tmp_path, "output.fill_(3)"), none_local)
-    assert ev.status == EvaluationStatus.INCORRECT_NUMERICAL
-
-
-def test_a_repeated_run_sees_the_same_inputs(tmp_path, records):
-    packed = solution(tmp_path, f"{RIGHT}.mul_(1.1)")
-    first, second = (evaluate(packed, records[0]).correctness for _ in range(2))
+def test_a_repeated_run_sees_the_same_inputs(folder):
+    packed = solution(folder, f"{RIGHT}.mul_(1.1)")
+    first, second = (judged.verdict(packed).trace.evaluation.correctness for _ in range(2))
     assert first == second and 0 < first.extra["matched_ratio_relaxed"]
 
 
-def test_value_returning_solutions_are_judged_too(tmp_path, records):
+def test_value_returning_solutions_are_judged_too(folder):
     main = f"{REFERENCE}\n\ndef run({INPUTS}):\n    return reference({INPUTS})\n"
-    packed = solution(tmp_path, main=main, destination_passing_style=False)
-    assert evaluate(packed, records[0]).status == EvaluationStatus.PASSED
+    assert judged.verdict(solution(folder, main=main, destination_passing_style=False)).passed
 
 
-def test_skips_are_decided_before_building(tmp_path):
-    packed = solution(tmp_path, "pass", dependencies=["torch", "no_such_module.sub"])
-    assert "needs no_such_module.sub" in eligibility.why_skipped(packed, "cpu")
-    assert "runs on the CPU only; this GPU is sm_80" in eligibility.why_skipped(packed, "sm_80")
-    assert eligibility.why_skipped(solution(tmp_path, "pass"), "cpu") is None
+def test_skips_are_decided_before_building(folder):
+    packed = solution(folder, "pass", dependencies=["torch", "no_such_module.sub"])
+    assert "no_such_module.sub" in eligibility.why_skipped(packed, "cpu")
+    assert "sm_80" in eligibility.why_skipped(packed, "sm_80")
+    assert eligibility.why_skipped(solution(folder, "pass"), "cpu") is None
 
 
 @pytest.fixture(scope="module")
-def passed(tmp_path_factory, records):
-    return evaluate(solution(tmp_path_factory.mktemp("passed"), BODIES["PASSED"]), records[0])
+def passed(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.cuda, "is_available", lambda: False)
+        return judged.verdict(solution(tmp_path_factory.mktemp("passed"), RIGHT))
 
 
 @pytest.fixture
 def trace(passed):
     """A function that makes a trace of a solution called tiny."""
 
-    def make(workload, timestamp, tolerance="relaxed", protocol="once", sha1="0"):
-        made = provenance.here("cpu", source_sha1=sha1, tolerance=tolerance, protocol=protocol, command="moebench run")
-        ev = provenance.into_evaluation(passed, made).model_copy(update={"timestamp": timestamp})
-        return Trace(definition=NAME, workload=workload, solution="tiny", evaluation=ev)
+    def make(uuid="a", timestamp="2026-01-01T00:00:00", tolerance="relaxed", protocol="once", sha1="0", **changes):
+        known = {"source_sha1": sha1, "tolerance": tolerance, "protocol": protocol, "command": "moebench run"}
+        evaluation = provenance.into_evaluation(passed.trace.evaluation, provenance.here("cpu", **known))
+        evaluation = evaluation.model_copy(update={"timestamp": timestamp} | changes)
+        workload = passed.trace.workload.model_copy(update={"uuid": uuid})
+        return Trace(definition=NAME, workload=workload, solution="tiny", evaluation=evaluation)
 
     return make
 
 
-def test_a_newer_trace_replaces_only_its_own_predecessor(tmp_path, records, trace):
+def test_a_newer_trace_replaces_only_its_own_predecessor(tmp_path, trace):
     """Results must neither pile up nor push out those of another tolerance or workload."""
     path = tmp_path / "traces.jsonl"
-    old = trace(records[0], "2026-01-01T00:00:00")
-    others = [
-        trace(records[1], "2026-01-01T00:00:00"),
-        trace(records[0], "2026-01-01T00:00:00", "contest"),
-    ]
-    trace_files.merge(path, [old, *others])
+    trace_files.merge(path, [trace(), trace("b"), trace(tolerance="contest")])
     assert len(trace_files.load(path)) == 3
-    trace_files.merge(path, [trace(records[0], "2026-02-01T00:00:00")])
-    trace_files.merge(path, [old])
+    trace_files.merge(path, [trace(timestamp="2026-02-01T00:00:00")])
+    trace_files.merge(path, [trace()])
     times = [t.evaluation.timestamp[:7] for t in trace_files.load(path)]
     assert sorted(times) == ["2026-01", "2026-01", "2026-02"]
 
 
-def test_a_short_run_leaves_the_long_one_of_its_source_alone(tmp_path, records, trace):
+def test_a_short_run_leaves_the_long_one_of_its_source_alone(tmp_path, trace):
     """A quick look must not cost a measurement, nor may a measurement outlive its source beside a newer one."""
     path = tmp_path / "traces.jsonl"
-    trace_files.merge(path, [trace(records[0], "2026-01-01T00:00:00", protocol="long")])
-    trace_files.merge(path, [trace(records[0], "2026-02-01T00:00:00", protocol="short")])
+    trace_files.merge(path, [trace(protocol="long")])
+    trace_files.merge(path, [trace(timestamp="2026-02-01T00:00:00", protocol="short")])
     assert len(trace_files.load(path)) == 2
-    trace_files.merge(path, [trace(records[0], "2026-03-01T00:00:00", protocol="short", sha1="edited")])
+    trace_files.merge(path, [trace(timestamp="2026-03-01T00:00:00", protocol="short", sha1="edited")])
     (left,) = trace_files.load(path)
     assert left.evaluation.environment.libs["solution_sha1"] == "edited"
 
 
-def test_a_broken_trace_file_is_not_overwritten(tmp_path, records, trace):
+def test_a_broken_trace_file_is_left_alone_and_reported_before_anything_runs(tmp_path, trace, no_gpu, capsys):
+    """A user would miss: a finished run that cannot be saved."""
     path = tmp_path / "traces.jsonl"
     path.write_text("{}\n")
     with pytest.raises(ValueError):
-        trace_files.merge(path, [trace(records[0], "2026-01-01T00:00:00")])
-    assert path.read_text() == "{}\n"
+        trace_files.merge(path, [trace()])
+    assert cli.main(["run", "--output", str(path)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert str(path) in line and path.read_text() == "{}\n"
 
 
-def test_a_trace_says_what_it_measured(tmp_path, records):
-    packed = solution(tmp_path, BODIES["PASSED"], dependencies=["torch", "pydantic"])
-    with run.judging("small", {"tiny": packed}, RELAXED, CONFIG, "cpu", "moebench run --x") as judge:
-        judged = judge("one", records[0])
-    found = provenance.of_trace(judged.traces["tiny"])
-    assert judged.passed and judged.traces["tiny"].solution == packed.name
+def test_a_trace_says_what_it_measured(folder):
+    packed = solution(folder, RIGHT, dependencies=["torch", "pydantic"])
+    made = judged.verdict(packed)
+    found = provenance.of_trace(made.trace)
+    assert made.passed and made.trace.solution == packed.name and not made.trace.evaluation.log
     assert found.source_sha1 == packed.hash() and found.command == "moebench run --x"
-    assert found.tolerance == str(RELAXED) and found.protocol.startswith("trials=1 on the CPU")
+    assert found.tolerance == str(TOLERANCES["relaxed"]) and found.protocol.startswith("trials=1 ")
     assert {"flashinfer_bench", "python", "torch"} <= set(found.versions)
     assert found.packages == f"pydantic {importlib.metadata.version('pydantic')}"
 
@@ -159,79 +156,102 @@ def test_the_packages_that_a_solution_is_made_of_are_named():
     assert provenance.packages(("torch",)) is None
 
 
-def test_logs_in_traces_lose_the_folders_of_a_machine(tmp_path, records):
-    ev = evaluate(solution(tmp_path, BODIES["RUNTIME_ERROR"]), records[0])
-    assert 'File "/' in ev.log
-    kept = run.publishable(ev).log
-    assert "routing_logits: no" in kept and 'File "/' not in kept
+def test_what_a_passing_solution_prints_is_kept_for_verbose(folder):
+    made = judged.verdict(solution(folder, f"print('noise'); {RIGHT}"))
+    assert made.log == "noise" and not made.trace.evaluation.log
 
 
 @pytest.mark.parametrize(
-    ("args", "status", "message"),
+    ("args", "status", "named"),
     [
-        (["--solutions", "nothing"], 2, "unknown solution 'nothing'; there are: "),
-        (["--definition", "huge"], 2, "unknown definition 'huge'; there are: full, "),
-        (["--definition", "full"], 1, "needs a CUDA device"),
-        (["--clock", "gpu"], 1, "--clock gpu: takes times and needs a CUDA device"),
-        (
-            ["--solutions", "hopper_fused"],
-            1,
-            "no solution can be run here: hopper_fused: SKIPPED: needs sm_90; this machine has no CUDA device",
-        ),
-        (
-            ["--solutions", "triton_mxfp8", "--definition", "small"],
-            1,
-            "triton_mxfp8: SKIPPED: serves mxfp8, mxfp8_small, mxfp8_fp16, not small: --definition mxfp8_small",
-        ),
+        (["--solutions", "nothing"], 2, ["nothing"]),
+        (["--solutions", ""], 2, ["--solutions"]),
+        (["--definition", "huge"], 2, ["huge", "full"]),
+        (["--definition", "full"], 1, ["full", "small"]),
+        (["--clock", "gpu"], 1, ["--clock gpu"]),
+        (["--solutions", "hopper_fused"], 1, ["hopper_fused", "sm_90"]),
+        (["--solutions", "triton_mxfp8", "--definition", "small"], 1, ["triton_mxfp8", "--definition mxfp8_small"]),
+        (["--gpu", "H200"], 2, ["--gpu", "--ray"]),
+        (["--resume"], 2, ["--resume", "--output"]),
+        (["--tokens", "4", "--workloads", "16"], 2, ["--tokens", "--workloads"]),
+        (["--tokens", "4", "--definition", "mxfp8_small"], 1, ["--tokens", "mxfp8_small"]),
+        (["--routing", "uniform"], 2, ["--routing", "--tokens"]),
+        (["--output", "/dev/full", "--workloads", "16", "--solutions", "triton_fused_v2"], 1, ["/dev/full"]),
     ],
 )
-def test_what_cannot_be_run_gets_one_line(args, status, message, no_gpu, capsys):
-    assert cli.main(["run", *args]) == status
-    (line,) = capsys.readouterr().err.splitlines()
-    assert message in line
+def test_what_cannot_be_run_gets_one_line(args, status, named, passed, monkeypatch, no_gpu, capsys):
+    judged.stand_in(monkeypatch, lambda workload, found: {s.name: passed.trace.evaluation for s in found})
+    assert cli.main(["run", *args]) in (status, 2)
+    shown = capsys.readouterr()
+    (line,) = shown.err.splitlines()
+    assert all(name in line for name in named) and "saved" not in shown.out
 
 
 def test_a_new_definition_has_no_solution_yet(monkeypatch, no_gpu, capsys):
     """A user would miss: what to do next, after a definition of their own."""
     monkeypatch.setattr(manifest, "solutions_of", lambda keys: [])
     assert cli.main(["run", "--definition", "small"]) == 1
-    assert "no solution serves small yet; `moebench new NAME --definition small`" in capsys.readouterr().err
+    assert "moebench new" in capsys.readouterr().err
 
 
-@pytest.fixture
-def two_workloads(monkeypatch, no_gpu):
-    load = run.load_workloads
-    monkeypatch.setattr(run, "load_workloads", lambda geometry, wanted: load(geometry, wanted)[:2])
-
-
-def test_a_run_that_is_cut_short_keeps_what_it_measured(tmp_path, monkeypatch, passed, no_gpu, capsys):
+def test_a_run_that_is_cut_short_keeps_what_it_measured_and_is_resumed(tmp_path, monkeypatch, passed, no_gpu, capsys):
     """A user would miss: an hour of results, for one Ctrl-C in the last workload; and the table of them."""
-    judged = []
+    seen = []
 
-    def run_workload(found, workload, solutions, *rest):
-        if len(judged) == 2:
+    def run_workload(workload, solutions):
+        if len(seen) == 2:
             raise KeyboardInterrupt
-        judged.append(workload.uuid)
-        return {s.name: passed for s in solutions}
+        seen.append(workload.uuid)
+        return {s.name: passed.trace.evaluation for s in solutions}
 
-    monkeypatch.setattr(cpu_judge, "run_workload", run_workload)
+    judged.stand_in(monkeypatch, run_workload)
     output = tmp_path / "traces.jsonl"
-    assert cli.main(["run", "--solutions", "triton_fused_v2", "--output", str(output)]) == 130
-    assert sorted(t.workload.uuid for t in trace_files.load(output)) == sorted(judged) and len(judged) == 2
+    few = ["--workloads", "16", "19", "24", "33"]
+    command = ["run", "--solutions", "triton_fused_v2", *few, "--output", str(output), "--resume"]
+    assert cli.main(command) == 130
+    first = [*seen]
+    assert sorted(t.workload.uuid for t in trace_files.load(output)) == sorted(first) and len(first) == 2
     shown = capsys.readouterr()
-    assert "triton_fused_v2" in shown.out.partition("━")[2] and f"2 traces saved in {output}" in shown.out
-    assert shown.err == "interrupted\n"
+    assert "2/2" in shown.out.partition("━")[2] and str(output) in shown.out and shown.err == "interrupted\n"
+    seen.clear()
+    assert cli.main(command) == 0
+    assert len(seen) == 2 and not set(first) & set(seen)
+    assert "4/4" in capsys.readouterr().out.partition("━")[2]
 
 
-def test_no_solution_is_always_the_first(monkeypatch, passed, no_gpu, capsys):
+@pytest.mark.parametrize(
+    "change",
+    [{"sha1": "before"}, {"tolerance": "contest"}, {"protocol": "twice"}, {"environment": "NVIDIA H100"}],
+    ids=str,
+)
+def test_what_is_stale_or_of_other_conditions_is_judged_again(change, passed, trace, folder):
+    packed = solution(folder, RIGHT)
+    plan = judged.plan({"tiny": packed}, ["16"])
+    (cell,), known = plan, {"tolerance": str(plan.tolerance), "protocol": plan.protocol, "sha1": packed.hash()}
+    plan = judged.replace(
+        plan, device=judged.replace(plan.device, hardware=passed.trace.evaluation.environment.hardware)
+    )
+    if "environment" in change:
+        change = {"environment": passed.trace.evaluation.environment.model_copy(update={"hardware": "NVIDIA H100"})}
+
+    def left(**changes):
+        made = trace(cell.workload.uuid, **known | changes).model_copy(update={"solution": packed.name})
+        part = plan.parts["small"]
+        return part.without(resume.current(plan, part, [made]))
+
+    assert left(**change).cells == (cell,) and not left(**change).kept
+    assert not left().cells and len(left().kept) == 1
+
+
+def test_no_solution_is_always_the_first(monkeypatch, passed, no_gpu):
     """A user would miss: a solution that looks slow for being timed right after the reference on every workload."""
     first = []
 
-    def run_workload(found, workload, solutions, *rest):
+    def run_workload(workload, solutions):
         first.append(solutions[0].name)
-        return {s.name: passed for s in solutions}
+        return {s.name: passed.trace.evaluation for s in solutions}
 
-    monkeypatch.setattr(cpu_judge, "run_workload", run_workload)
+    judged.stand_in(monkeypatch, run_workload)
     names = ["torch_mxfp8_emulated", "triton_mxfp8"]
     assert cli.main(["run", "--definition", "mxfp8_small", "--solutions", *names, "--no-save"]) == 0
     assert len(first) > 1 and all(one != other for one, other in pairwise(first))
@@ -242,163 +262,153 @@ def test_a_cache_that_cannot_be_written_is_named_before_anything_runs(tmp_path, 
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("FIB_CACHE_PATH", str(tmp_path / "file" / "cache"))
     assert cli.main(["run", "--definition", "mxfp8_small"]) == 1
-    shown = capsys.readouterr()
-    (line,) = shown.err.splitlines()
-    assert line.startswith(f"FIB_CACHE_PATH: nothing can be written in {tmp_path}/file/cache: Not a directory; set")
-    assert shown.out.splitlines() == ["No CUDA device: Triton's interpreter runs the kernels, so no times."]
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("FIB_CACHE_PATH: ") and str(tmp_path / "file" / "cache") in line
 
 
-def test_a_reference_that_does_not_run_fails_the_run(tmp_path, monkeypatch, passed, two_workloads, capsys):
-    def run_workload(found, workload, solutions, *rest):
+def test_a_reference_that_does_not_run_fails_the_run(monkeypatch, passed, no_gpu, capsys):
+    def run_workload(workload, solutions):
         if workload.axes["seq_len"] == 0:
-            raise RuntimeError("out of memory")
-        return {s.name: passed for s in solutions}
+            raise RuntimeError("CUDA out of memory")
+        return {s.name: passed.trace.evaluation for s in solutions}
 
-    monkeypatch.setattr(cpu_judge, "run_workload", run_workload)
-    assert cli.main(["run", "--solutions", "triton_fused_v2", "--no-save"]) == 1
+    judged.stand_in(monkeypatch, run_workload)
+    assert cli.main(["run", "--solutions", "triton_fused_v2", "--workloads", "0", "16", "--no-save"]) == 1
     shown = capsys.readouterr().out
-    assert "[2/2] no-tokens T=0 offset=0  the reference did not run: out of memory" in shown
-    assert "REFERENCE FAILED on no-tokens T=0 offset=0: the reference did not run: out of memory" in shown
+    assert shown.count("NOT JUDGED") == 2 and "CUDA out of memory" in shown and "1/2" in shown.partition("━")[2]
 
 
 def test_a_fault_of_a_later_definition_is_reported_before_anything_runs(monkeypatch, no_gpu, capsys):
     """A user would miss: minutes of the first definition, spent before the second one is refused."""
-    monkeypatch.setattr(cpu_judge, "run_workload", None)
+    judged.stand_in(monkeypatch, None)
     command = ["run", "--solutions", "triton_fused_v2", "--definition", "small", "small-renorm", "--workloads", "16"]
     assert cli.main(command) == 2
     shown = capsys.readouterr()
-    assert "unknown workload '16'" in shown.err and "[1/1]" not in shown.out
+    assert "'16'" in shown.err and "[1/" not in shown.out
 
 
-def test_a_broken_trace_file_is_reported_before_anything_runs(tmp_path, no_gpu, capsys):
-    """A user would miss: a finished run that cannot be saved."""
-    output = tmp_path / "traces.jsonl"
-    output.write_text("{}\n")
-    assert cli.main(["run", "--output", str(output)]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "has lines that are no traces" in line and output.read_text() == "{}\n"
+def test_the_table_has_one_row_a_solution(folder, trace, capsys):
+    """Who is fastest, what failed where, and what was not run; on a GPU FIB gives no ratios but the run's own."""
+    packed = {"a_long_name_of_a_solution": solution(folder, RIGHT), "b": solution(folder, RIGHT, "b")}
+    plan = judged.plan(packed, ["16", "19", "24"], device=judged.GPU)
+    cells = list(plan)
 
+    def verdict(cell, name, ms):
+        performance = ms and Performance(latency_ms=ms, reference_latency_ms=10, speedup_factor=10 / ms)
+        status = EvaluationStatus.PASSED if ms else EvaluationStatus.INCORRECT_NUMERICAL
+        made = trace(cell.workload.uuid, performance=performance, status=status)
+        return Verdict(made.model_copy(update={"solution": packed[name].name}))
 
-class Worker:
-    """Stands in for FIB's PersistentRunner."""
-
-    def __init__(self, evaluation):
-        self.evaluation, self.calls, self.closed = evaluation, [], False
-
-    def run_workload(self, definition, workload, solutions, config, root):
-        self.calls.append((workload.uuid, config.warmup_runs, config.iterations, config.num_trials, config.rtol))
-        return {solution.name: self.evaluation for solution in solutions}
-
-    def close(self):
-        self.closed = True
-
-
-@pytest.mark.parametrize("clock", ["events", "gpu"])
-def test_the_runner_of_a_gpu_gets_the_protocol_and_is_closed(tmp_path, monkeypatch, records, passed, clock):
-    """A user would miss: a worker that holds the GPU's memory after Ctrl-C; a trace that does not say its clock."""
-    worker = Worker(passed.model_copy(update={"performance": Performance(latency_ms=1, speedup_factor=2)}))
-    here = provenance.here
-    monkeypatch.setattr(workers, "PersistentRunner", lambda log_dir: worker)
-    monkeypatch.setattr(provenance, "here", lambda device, **known: here("cpu", **known))
-    config = RELAXED.config(num_trials=3, timeout_seconds=60, warmup_runs=7, iterations=9)
-    packed = solution(tmp_path, BODIES["PASSED"])
-    with pytest.raises(KeyboardInterrupt):
-        with run.judging("small", {"tiny": packed}, RELAXED, config, "cuda:0", "x", clock=clock) as judge:
-            first = judge("one", records[0])
-            raise KeyboardInterrupt
-    trace = first.traces["tiny"]
-    assert first.passed and trace.evaluation.performance.latency_ms == 1
-    assert provenance.of_trace(trace).clock == clock
-    said = provenance.of_trace(trace).protocol
-    assert said == "warmup=7 iterations=9 trials=3" + (" clock=gpu" if clock == "gpu" else "")
-    assert worker.closed and worker.calls == [(records[0].uuid, 7, 9, 3, RELAXED.rtol)]
-
-
-def test_the_table_has_one_row_per_solution(trace, records, capsys):
-    """Who is fastest, what failed where, and what was not run, in a terminal of 100 columns."""
-
-    def timed(ms, status="PASSED"):
-        found = trace(records[0], "2026-01-01T00:00:00")
-        performance = Performance(latency_ms=ms, speedup_factor=10 / ms)
-        changes = {"performance": performance, "status": EvaluationStatus(status)}
-        return found.model_copy(update={"evaluation": found.evaluation.model_copy(update=changes)})
-
-    judged = [
-        run.Judged("T=1", {"a_long_name_of_a_solution": timed(1.0), "b": timed(2.0)}),
-        run.Judged("T=2", {"a_long_name_of_a_solution": timed(3.0), "b": timed(0.1, "RUNTIME_ERROR")}),
-        run.Judged("T=3", {}, "the reference did not run: no"),
+    first, second = packed
+    outcomes = [
+        Outcome(cells[0], {first: verdict(cells[0], first, 1.0), second: verdict(cells[0], second, 1.02)}),
+        Outcome(cells[1], {first: verdict(cells[1], first, 3.0), second: verdict(cells[1], second, None)}),
+        Outcome(cells[2], lost=dict.fromkeys(packed, "out of memory")),
     ]
-    names = ["a_long_name_of_a_solution", "b"]
-    table = run_table.table(judged, names, ["c: SKIPPED: needs x"], timed=True)
-    first, second = ([getattr(cell, "text", cell) for cell in row] for row in table.sections[0])
-    assert first == ["a_long_name_of_a_solution", "2/3", "2.0000", "6.7x", 2, "1.0000", "1.0000", "1.0000"]
-    assert second[:5] == ["b", "1/3", "2.0000", "5.0x", 0]
-    assert table.notes[2:] == [
-        "REFERENCE FAILED on T=3: the reference did not run: no",
-        "b: RUNTIME_ERROR on T=2",
-        "c: SKIPPED: needs x",
-    ]
+    (table,) = run_table.tables(plan, plan.parts["small"], outcomes)
+    rows = [[getattr(cell, "text", cell) for cell in row] for row in table.sections[0]]
+    assert rows[0] == [first, "2/3", "2.0000", "6.7x", 2, "1.0000", "1.0000", "1.0000"]
+    assert rows[1][:5] == ["b", "1/3", "1.0200", "9.8x", 1]
+    assert sum("out of memory" in note for note in table.notes) == 2
+    assert any(note.startswith("b: INCORRECT_NUMERICAL") and cells[1].label in note for note in table.notes)
     Console(width=300).print(table.terminal())
-    assert max(map(len, capsys.readouterr().out.splitlines())) <= 100
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 120
 
 
-@pytest.mark.parametrize("timed", [True, False])
-def test_nothing_is_cut_in_80_columns(timed, trace, records, capsys):
-    """A user would miss: which of hopper_fused and hopper_fused_exact a row is. On a GPU FIB gives no ratios."""
-    found = trace(records[0], "2026-01-01T00:00:00").evaluation
-    performance = Performance(latency_ms=1234.5678, speedup_factor=87.5)
-    correctness = found.correctness.model_copy(update={"extra": None}) if timed else found.correctness
-    known = found.model_copy(update={"performance": performance, "correctness": correctness})
-    names = manifest.solution_names()
-    judged = [
-        run.Judged("T=1", {name: trace(records[0], "").model_copy(update={"evaluation": known}) for name in names})
-    ]
-    Console(width=80).print(run_table.table(judged, names, [], timed).terminal())
-    shown = capsys.readouterr().out
-    assert all(f"│ {name} " in shown for name in names) and "…" not in shown
-    assert ("1234.5678" in shown) == timed and ("1.0000" in shown) != timed
+def test_a_table_holds_one_kind_of_gpu(folder, trace):
+    """Ray's H100 is several products; what FIB calls the device decides."""
+    plan = judged.plan({"tiny": solution(folder, RIGHT)}, ["16", "19"])
+    kinds = {"NVIDIA H100 PCIe", "NVIDIA H200"}
+    made = []
+    for cell, kind in zip(plan, sorted(kinds), strict=True):
+        one = trace(cell.workload.uuid)
+        environment = one.evaluation.environment.model_copy(update={"hardware": kind})
+        one = one.model_copy(update={"evaluation": one.evaluation.model_copy(update={"environment": environment})})
+        made.append(Outcome(cell, {"tiny": Verdict(one)}))
+    found = [*run_table.tables(plan, plan.parts["small"], made)]
+    assert {kind for kind in kinds for table in found if kind in table.title} == kinds and len(found) == 2
 
 
-def test_a_reason_is_shown_once_while_it_stays_the_same(trace, records):
+def test_a_reason_is_shown_once_while_it_stays_the_same(trace):
     """A user would miss: the second error among nineteen copies of the first."""
-    before = {}
+    before, cell = {}, Cell("small", "T=1", Workload(axes={}, inputs={}, uuid="a"), ("tiny",))
 
     def shown(*reasons):
-        judged = run.Judged("T=1", {"tiny": trace(records[0], "2026-01-01T00:00:00")}, None, {}, {"tiny": [*reasons]})
-        return [*run_table.lines(judged, False, before)]
+        return [*run_table.lines(Outcome(cell, {"tiny": Verdict(trace(), reasons)}), False, before)]
 
     assert shown("ValueError: no", "at x:1")[1:] == ["    ValueError: no", "    at x:1"]
-    assert shown("ValueError: no", "at x:1") == ["T=1  tiny  PASSED  matched 1.0000  as before"]
+    assert len(shown("ValueError: no", "at x:1")) == 1
     assert shown("ValueError: yes")[1:] == ["    ValueError: yes"]
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="the interpreter's job, for CPUs")
-def test_the_main_job_on_a_few_workloads(tmp_path, two_workloads, capsys):
+@ON_CPU
+def test_the_main_job_on_a_few_workloads(tmp_path, capsys):
     """All of `make bench` on a CPU but for its length."""
     output = tmp_path / "traces.jsonl"
-    assert cli.main(["run", "--solutions", "triton_fused_v2", "hopper_fused", "--output", str(output)]) == 0
+    command = ["run", "--solutions", "triton_fused_v2", "hopper_fused", "--workloads", "16", "19"]
+    assert cli.main([*command, "--output", str(output)]) == 0
     shown = capsys.readouterr().out
-    assert "no times" in shown and "[2/2]" in shown and f"2 traces saved in {output}" in shown
-    assert shown.count("hopper_fused: SKIPPED: needs sm_90; this machine has no CUDA device") == 1
+    assert "[2/2]" in shown and str(output) in shown and shown.count("hopper_fused: SKIPPED") == 1
     assert max(map(len, shown.replace(str(output), "").splitlines())) <= 100
+    assert len(trace_files.load(output)) == 2
+
+
+@ON_CPU
+@pytest.mark.parametrize("routing", ["skewed", "uniform", "one-expert"])
+def test_workloads_at_other_token_counts(routing, tmp_path):
+    """Judged as every other, with a blob of their own; the recorded workloads stay as they are."""
+    output, recorded = tmp_path / "traces.jsonl", paths.workload_file(NAME).read_bytes()
+    command = ["run", "--solutions", "triton_fused_v2", "--tokens", "0", "13", "--routing", routing]
+    assert cli.main([*command, "--output", str(output)]) == 0
+    found = {t.workload.axes["seq_len"]: t.workload for t in trace_files.load(output)}
+    assert set(found) == {0, 13} and paths.workload_file(NAME).read_bytes() == recorded
+    blob = paths.ROOT / paths.blob_file(NAME, found[13].uuid)
+    assert blob.is_file() and found[13].uuid not in {w.uuid for w in workloads.recorded("small")}
+    full = catalogue.definition("small")
+    stored = fib.load_safetensors(full, found[13], paths.ROOT)
+    counts = catalogue.operator("small").counts(found[13], stored, "small")
+    assert routing != "one-expert" or (counts.active, counts.rows) == (1, 13)
+
+
+def test_a_workload_of_the_users_own_is_judged_like_any_other(tmp_path, monkeypatch):
+    """A user would miss: the line that they have added to the file."""
+    first, *rest = load_jsonl_file(Trace, paths.workload_file(NAME))
+    mine = first.workload.model_copy(update={"uuid": "my-own"})
+    monkeypatch.setattr(workloads, "make", lambda geometry: None)
+    monkeypatch.setattr(workloads, "recorded", lambda geometry: [first.workload, mine])
+    found = planning.labelled_workloads("small", [])
+    assert [w.uuid for _, w in found] == [first.workload.uuid, "my-own"] and "my-own" in found[1][0]
+    assert [w.uuid for _, w in planning.labelled_workloads("small", ["my-own"])] == ["my-own"]
+
+
+def test_what_does_not_fit_on_a_gpu_is_skipped(monkeypatch):
+    """One trial's inputs twice, and all trials' four times for one worker."""
+    labelled = planning.labelled_workloads("full", [])
+    sizes = {w.uuid: planning.input_bytes("full", w) for _, w in labelled}
+    assert sizes[labelled[0][1].uuid] == pytest.approx(32 * 3 * 2048 * 7168, rel=0.01)
+    between = judged.replace(judged.GPU, free=2 * sizes[labelled[-2][1].uuid] + planning.CONTEXTS)
+    monkeypatch.setattr(planning, "eligible", lambda names, geometry, device: ({"tiny": None}, []))
+    part = planning.part_of("full", labelled, None, None, 3, between)
+    assert len(part.cells) == len(labelled) - 1 and labelled[-1][0] in part.skipped[0] and part.renew_worker
+    assert not planning.part_of("full", labelled, None, None, 3, judged.GPU).renew_worker
+    with pytest.raises(planning.CannotRun):
+        planning.part_of("full", labelled, None, None, 3, judged.replace(judged.GPU, free=10**9))
 
 
 def test_the_starter_kits_name_for_it(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["run_local.py", "--solutions", "nothing"])
     with pytest.raises(SystemExit) as left:
         runpy.run_path(str(paths.ROOT / "scripts" / "run_local.py"), run_name="__main__")
-    assert left.value.code == 2 and capsys.readouterr().err.startswith("unknown solution 'nothing'")
+    assert left.value.code == 2 and "'nothing'" in capsys.readouterr().err
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(torch.cuda.is_available(), reason="the interpreter's job, for CPUs")
+@ON_CPU
 def test_the_main_job_passes_on_a_cpu(tmp_path, capfd):
     """`make bench` without a GPU: all solutions on all small workloads, one table, no times."""
     output = tmp_path / "traces.jsonl"
-    status = cli.main(["run", "--output", str(output)])
+    assert cli.main(["run", "--output", str(output)]) == 0
     done = capfd.readouterr()
-    assert status == 0, done.out[-3000:] + done.err[-3000:]
-    assert "no times" in done.out and "[10/10]" in done.out
     assert "Warning" not in done.out + done.err, "nothing is wrong, and a newcomer would wonder"
     traces = trace_files.load(output)
     assert len(traces) >= 10 and all(t.is_successful() for t in traces)
