@@ -185,13 +185,10 @@ def test_nothing_recorded_is_no_table_and_another_gpu_has_no_bound(tmp_path, mon
     assert "| 32 | - | **12.500** |" in table.block()
 
 
-def test_the_committed_record_is_shown():
-    (head, points), *_ = table.recorded()
-    assert head.provenance.hardware == "NVIDIA H200" and len(points) == len(head.sources) * len(head.tokens)
-    assert "| 16384 | 58.071 | **96.256 (1.66)** |" in table.block() and "| 1,277.8 |" in table.block()
+def test_the_figure_is_of_the_committed_record():
+    _, points = table.recorded()[0]
     (axes,) = table.figure().axes
-    drawn = {max(line.get_ydata()) for line in axes.lines}
-    assert max(p.ms / p.bound_ms for p in points) in drawn
+    assert {p.ms / p.bound_ms for p in points} <= {y for line in axes.lines for y in line.get_ydata()}
 
 
 @pytest.mark.gpu

@@ -1,12 +1,7 @@
 """What is profiled: calls of a solution as FIB's timing makes them, on workloads that the user names.
 
 As a program this is what ncu looks at: a separator and one call for each workload, after warm-up, with the profiler on
-for these alone. With --once it is what compute-sanitizer looks at, and ncu with a filter of one's own:
-
-    compute-sanitizer --tool memcheck python -m harness.profiling.calls --once SOLUTION full 80
-
-The tool watches torch's kernels too, which make 1.4 GB of inputs: with `--kernel-name kernel_substring=NAME` it takes
-seconds instead of minutes. initcheck needs to see them all.
+for these alone.
 """
 
 import argparse
@@ -20,7 +15,7 @@ from flashinfer_bench.compile import BuilderRegistry, Runnable
 
 from harness.core import paths
 from harness.core.errors import CannotRun, exit_with
-from harness.judging.calling import call, device_here, first_line, seeded_inputs, with_outputs
+from harness.judging.calling import device_here, first_line, seeded_inputs, with_outputs
 from harness.operators import routing_kinds, workloads
 from harness.operators.catalogue import FULL, GEOMETRIES, definition
 from harness.packing import pack
@@ -90,29 +85,21 @@ def call_repeatedly(
 
 
 def main(argv: list[str]) -> int:
-    """Exit status: 0, 1 if --once finds NaN, 2 for bad arguments."""
-    form = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("python -m harness.profiling.calls", description=__doc__, formatter_class=form)
+    """Exit status: 0, or 2 for bad arguments."""
+    parser = argparse.ArgumentParser("python -m harness.profiling.calls", description=__doc__)
     parser.add_argument("solution")
     parser.add_argument("geometry", choices=list(GEOMETRIES))
     parser.add_argument("workloads", nargs="+", metavar="W", help="as for moebench profile --workloads")
-    parser.add_argument("--once", action="store_true", help="one call of each, without warm-up and profiler")
     args = parser.parse_args(argv)
-    device, full, nans = device_here(), definition(args.geometry), 0
-    chosen = choose(args.workloads, args.geometry)
+    device, full = device_here(), definition(args.geometry)
     runnable = build(pack.pack(args.solution)[args.geometry], full)
-    for name, workload in chosen.items():
-        inputs = inputs_of(workload, full, device)
-        if args.once:
-            nans += (found := int(call(full, runnable, inputs, device).isnan().sum()))
-            print(f"{name}: {found} NaN")
-            continue
-        operands = with_outputs(full, runnable, inputs, device)
+    for workload in choose(args.workloads, args.geometry).values():
+        operands = with_outputs(full, runnable, inputs_of(workload, full, device), device)
         call_repeatedly(runnable, operands, WARMUP_RUNS, device)
         with torch.cuda.profiler.profile():
             torch.cuda._sleep(1)
         call_repeatedly(runnable, operands, 1, device, torch.cuda.profiler.profile)
-    return 1 if nans else 0
+    return 0
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """What a profile of a solution records, in the format of docs/data/profile/*.json. Times are microseconds."""
 
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 
 from harness.core.provenance import Provenance
@@ -52,10 +54,7 @@ class WorkloadProfile(Strict):
     @property
     def stages(self) -> dict[str, list[Kernel]]:
         """Stage -> its kernels, in order."""
-        found: dict[str, list[Kernel]] = {}
-        for kernel in self.kernels:
-            found.setdefault(kernel.stage, []).append(kernel)
-        return found
+        return {stage: list(kernels) for stage, kernels in groupby(self.kernels, attrgetter("stage"))}
 
     @property
     def label(self) -> str:
