@@ -32,21 +32,9 @@ BF16_STEP = 2.0**-7  # between neighbours, relative to the smaller one
 FP8_STEP = 2.0**-3
 SMALLEST_FP8 = 2.0**-9
 
-pytestmark = [
-    pytest.mark.parametrize(
-        "device",
-        [
-            pytest.param(
-                "cpu",
-                marks=pytest.mark.skipif(
-                    torch.cuda.is_available(), reason="Triton compiles for the GPU in this process"
-                ),
-            ),
-            pytest.param("cuda", marks=pytest.mark.gpu),
-        ],
-    ),
-    pytest.mark.usefixtures("poisoned_scratch"),
-]
+interpreted = pytest.mark.skipif(torch.cuda.is_available(), reason="Triton compiles for the GPU in this process")
+devices = [pytest.param("cpu", marks=interpreted), pytest.param("cuda", marks=pytest.mark.gpu)]
+pytestmark = [pytest.mark.parametrize("device", devices), pytest.mark.usefixtures("poisoned_scratch")]
 
 FEW, SMALL = 3, {"num_tokens": st.integers(1, 4), "block_m": st.just(16)}  # what the interpreter does in seconds
 TOKENS = st.integers(1, 40)
@@ -82,10 +70,8 @@ def drawn(examples, *explicit, **strategies):
                 deadline=None,
                 derandomize=True,
                 database=None,
-                phases=[
-                    hypothesis.Phase.explicit,
-                    hypothesis.Phase.generate,
-                ],  # shrinking takes minutes and tells little
+                # shrinking takes minutes and tells little
+                phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate],
                 suppress_health_check=[hypothesis.HealthCheck.too_slow],
             )
             small = {name: SMALL[name] for name in strategies.keys() & SMALL} if examples == FEW else {}

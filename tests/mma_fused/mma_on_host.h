@@ -19,43 +19,16 @@
 #include <type_traits>
 #include <vector>
 
+#include "../samples/cuda_on_host/warp.h"
 #include "interface.cuh"
-#include "races_on_host.h"
+#include "../samples/cuda_on_host/races_on_host.h"
 #include "sizes.cuh"
 
-#define __device__
-#define __host__
-#define __global__
-#define __grid_constant__
-#define __launch_bounds__(...)
-#define __forceinline__ inline
-#define __align__(bytes) __attribute__((aligned(bytes)))
-using std::max;
-using std::min;
-using cudaError_t = int;
-using cudaStream_t = void*;
 struct CUtensorMap {
   const uint8_t* base;
 };
-struct int2 {
-  int x, y;
-};
-struct uint2 {
-  unsigned x, y;
-};
-struct uint4 {
-  unsigned x, y, z, w;
-};
-struct float4 {
-  float x, y, z, w;
-};
-inline int2 make_int2(int x, int y) { return {x, y}; }
-inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
-inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
-
 // ---- threads ----
 
-constexpr int kLanes = 32;
 struct Operands {
   uint32_t word[6];
 };
@@ -90,6 +63,7 @@ struct Index {
   unsigned x;
 };
 inline Index threadIdx, blockIdx, gridDim;
+inline int this_lane() { return threadIdx.x % kLanes; }
 inline std::vector<Cta> grid;
 inline jmp_buf turn;  // where the scheduler goes on
 inline bool waits_for_lanes;  // why the fiber passed its turn
@@ -243,66 +217,17 @@ inline void run_grid(int ctas, std::function<void()> body) {
 // ---- warp-wide instructions ----
 
 template <class T>
-Operands operands(T value) {
-  Operands of = {};
-  memcpy(&of, &value, sizeof(T));
-  return of;
+auto gather(T value) {
+  Operands mine = {};
+  memcpy(&mine, &value, sizeof(T));
+  const Operands* given = exchange(mine);
+  return [given](int lane) { return bits_of<T>(given[lane]); };
 }
-template <class T>
-T value_of(const Operands& given) {
-  T value;
-  memcpy(&value, &given, sizeof(T));
-  return value;
-}
-template <class T>
-T __shfl_sync(unsigned, T value, int lane) {
-  return value_of<T>(exchange(operands(value))[lane % kLanes]);
-}
-template <class T>
-T __shfl_up_sync(unsigned, T value, int distance) {
-  return value_of<T>(exchange(operands(value))[max(int(threadIdx.x % kLanes) - distance, 0)]);
-}
-template <class T>
-T __shfl_xor_sync(unsigned, T value, int mask) {
-  return value_of<T>(exchange(operands(value))[threadIdx.x % kLanes ^ mask]);
-}
-inline unsigned __ballot_sync(unsigned, bool value) {
-  const Operands* given = exchange(operands((unsigned)value));
-  unsigned all = 0;
-  for (int lane = 0; lane < kLanes; lane++) all |= given[lane].word[0] << lane;
-  return all;
-}
-inline unsigned __reduce_max_sync(unsigned, unsigned value) {
-  const Operands* given = exchange(operands(value));
-  unsigned most = 0;
-  for (int lane = 0; lane < kLanes; lane++) most = max(most, given[lane].word[0]);
-  return most;
-}
-inline unsigned __reduce_or_sync(unsigned, unsigned value) {
-  const Operands* given = exchange(operands(value));
-  unsigned all = 0;
-  for (int lane = 0; lane < kLanes; lane++) all |= given[lane].word[0];
-  return all;
-}
-inline int __ffs(unsigned bits) { return __builtin_ffs(bits); }
-inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
-inline unsigned __float_as_uint(float value) { return value_of<unsigned>(operands(value)); }
-inline int __float_as_int(float value) { return value_of<int>(operands(value)); }
-inline float __uint_as_float(unsigned bits) { return value_of<float>(operands(bits)); }
-inline float __int_as_float(int bits) { return value_of<float>(operands(bits)); }
 inline uint32_t __byte_perm(uint32_t x, uint32_t y, uint32_t selector) {
   uint32_t found = 0;
   const uint64_t bytes = (uint64_t)y << 32 | x;
   for (int i = 0; i < 4; i++) found |= (uint32_t)(bytes >> 8 * (selector >> 4 * i & 7) & 0xff) << 8 * i;
   return found;
-}
-template <class T>
-T __ldcg(const T* p) {
-  return *p;
-}
-template <class T>
-T __ldg(const T* p) {
-  return *p;
 }
 template <class T>
 void __stcg(T* p, T value) {

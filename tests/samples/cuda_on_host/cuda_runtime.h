@@ -5,52 +5,23 @@
 #include <setjmp.h>
 #include <ucontext.h>
 
-#include <algorithm>
 #include <cmath>
-#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
 
-#define __device__
-#define __host__
-#define __global__
-#define __grid_constant__
-#define __launch_bounds__(...)
-#define __forceinline__ inline
+#include "warp.h"
+
 #define __shared__
-#define __align__(bytes) __attribute__((aligned(bytes)))
-using std::max;
-using std::min;
-using cudaError_t = int;
-using cudaStream_t = void*;
 struct dim3 {
   unsigned x = 1, y = 1, z = 1;
   dim3(unsigned x_ = 1, unsigned y_ = 1) : x(x_), y(y_) {}
 };
 inline dim3 threadIdx, blockIdx, gridDim;
-struct uint2 {
-  unsigned x, y;
-};
-struct uint4 {
-  unsigned x, y, z, w;
-};
-struct int4 {
-  int x, y, z, w;
-};
-struct float4 {
-  float x, y, z, w;
-};
-struct int2 {
-  int x, y;
-};
-inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
-inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
-inline int2 make_int2(int x, int y) { return {x, y}; }
+inline int this_lane() { return threadIdx.x % kLanes; }
 
 // Named in functions that the host never calls.
 struct cudaLaunchAttribute {
@@ -75,7 +46,6 @@ inline int atomicAdd(int* p, int value) { return std::exchange(*p, *p + value); 
 inline unsigned atomicOr(unsigned* p, unsigned value) { return std::exchange(*p, *p | value); }
 void __syncwarp();
 
-constexpr int kLanes = 32;
 constexpr int kMaxWarps = 32;
 struct Warp {
   ucontext_t start[kLanes];
@@ -93,17 +63,15 @@ inline void pass_turn() {
   if (!_setjmp(warp.lanes[threadIdx.x % kLanes])) _longjmp(warp.turn, 1);
 }
 
-// Publishes this lane's value and lets the other lanes publish theirs; all 32 values.
 template <class T>
-const long long* gather(T value) {
+auto gather(T value) {
   static_assert(sizeof(T) <= sizeof(long long));
   Warp& warp = warps[threadIdx.x / kLanes];
-  const int lane = threadIdx.x % kLanes;
-  long long* given = warp.given[warp.exchanges[lane]++ % 2];
-  given[lane] = 0;
-  memcpy(&given[lane], &value, sizeof(T));
+  long long* given = warp.given[warp.exchanges[this_lane()]++ % 2];
+  given[this_lane()] = 0;
+  memcpy(&given[this_lane()], &value, sizeof(T));
   pass_turn();
-  return given;
+  return [given](int lane) { return bits_of<T>(given[lane]); };
 }
 
 inline void __syncthreads() {
@@ -168,59 +136,4 @@ inline void run_cta(int threads, std::function<void()> body) {
     running = false;
     for (int w = 0; w < threads / kLanes; w++) running |= resume_warp(w);
   }
-}
-
-template <class T>
-T value_of(long long given) {
-  T value;
-  memcpy(&value, &given, sizeof(T));
-  return value;
-}
-template <class T>
-T __shfl_sync(unsigned, T value, int lane) {
-  return value_of<T>(gather(value)[lane]);
-}
-template <class T>
-T __shfl_up_sync(unsigned, T value, int distance) {
-  return value_of<T>(gather(value)[max(int(threadIdx.x % kLanes) - distance, 0)]);
-}
-template <class T>
-T __shfl_xor_sync(unsigned, T value, int mask) {
-  return value_of<T>(gather(value)[threadIdx.x % kLanes ^ mask]);
-}
-inline unsigned __ballot_sync(unsigned, bool value) {
-  const long long* given = gather((int)value);
-  unsigned all = 0;
-  for (int lane = 0; lane < kLanes; lane++) all |= (unsigned)given[lane] << lane;
-  return all;
-}
-inline unsigned __reduce_max_sync(unsigned, unsigned value) {
-  const long long* given = gather(value);
-  return *std::max_element(given, given + kLanes);
-}
-inline unsigned __reduce_or_sync(unsigned, unsigned value) {
-  const long long* given = gather(value);
-  unsigned all = 0;
-  for (int lane = 0; lane < kLanes; lane++) all |= (unsigned)given[lane];
-  return all;
-}
-inline int __ffs(unsigned bits) { return __builtin_ffs(bits); }
-inline unsigned __float_as_uint(float value) {
-  unsigned bits;
-  memcpy(&bits, &value, sizeof(bits));
-  return bits;
-}
-inline float __uint_as_float(unsigned bits) {
-  float value;
-  memcpy(&value, &bits, sizeof(value));
-  return value;
-}
-inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
-template <class T>
-T __ldcg(const T* p) {
-  return *p;
-}
-template <class T>
-T __ldg(const T* p) {
-  return *p;
 }
