@@ -97,7 +97,7 @@ def test_it_is_formatted_and_no_start_of_its_own(solutions, start):
     """A user would miss: a start that `make lint` refuses."""
     assert cli.main(["new", "mine", "--from", start]) == 0 and start in new.starts()
     read = manifest.read_manifest("mine")
-    assert read.start is read.facts is None and new.starts().get(start) != solutions / "mine"
+    assert read.start is None and not read.facts and new.starts().get(start) != solutions / "mine"
     for check in (["check"], ["format", "--check"]):
         ruff = [sys.executable, "-m", "ruff", *check, "--config", paths.ROOT / "pyproject.toml", solutions / "mine"]
         assert subprocess.run(ruff, capture_output=True).returncode == 0
@@ -108,7 +108,7 @@ def test_a_copy_differs_in_its_name_alone(solutions):
     copy, original = (pack.pack(name)["full"] for name in ("mine", "triton_fused_v2"))
     assert copy.sources == original.sources and copy.spec == original.spec and copy.name == "mine"
     ours, theirs = (manifest.read_manifest(name) for name in ("mine", "triton_fused_v2"))
-    assert ours == theirs.model_copy(update={"name": "mine", "facts": None, "start": None})
+    assert ours == theirs.model_copy(update={"name": "mine", "facts": {}, "start": None})
 
 
 @pytest.mark.parametrize(

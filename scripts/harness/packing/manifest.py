@@ -33,18 +33,6 @@ Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 Hardware = Literal["cpu", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120", "sm_121"]
 
 
-class Facts(Strict):
-    """What docs/backends.md states of a solution; a field's description is its column's heading."""
-
-    input: Text = Field(description="gemm1 multiplies")
-    intermediate: Text = Field(description="gemm2 multiplies")
-    granularity: Text = Field(description="FP8 scales, rows x columns")
-    layout: Text = Field(description="weights and rows")
-    activation: Text = Field(description="SwiGLU")
-    launches: Text = Field(description="launches per call")
-    best: Text = Field(description="use it for")
-
-
 class Manifest(Strict):
     """The keys of solution.toml. `first_use`, `start`, `stages` and `facts` are not packed and do not change the hash.
 
@@ -53,7 +41,7 @@ class Manifest(Strict):
     engines export it as run_bf16. kernels: shared stages, packed as kernels/<stage>.py. borrowed: files of other
     solutions, as SOLUTION/FILE. definitions: geometries, keys of catalogue.GEOMETRIES. based_on: the solution whose
     files this one's replace. first_use: what the first use of this solution takes, after "on first use it". start: what
-    `moebench new --from` calls a copy of it. stages: pattern of a kernel's plain name -> stage.
+    `moebench new --from` calls a copy of it. stages: pattern of a kernel's plain name -> stage. facts: what a reader shall know.
     """
 
     name: Text
@@ -74,7 +62,7 @@ class Manifest(Strict):
     first_use: Text | None = None
     start: Text | None = None
     stages: dict[str, Text] = {}
-    facts: Facts | None = None
+    facts: dict[str, Text] = {}
 
 
 def solution_names() -> list[str]:

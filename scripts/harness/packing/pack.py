@@ -1,7 +1,6 @@
 """Gather a solution's folder and the shared stages it lists into FIB Solutions, and write them."""
 
 import ast
-import hashlib
 import re
 from functools import cache
 from pathlib import Path, PurePosixPath
@@ -16,7 +15,7 @@ from harness.packing import manifest as manifests
 from harness.packing import problem
 from harness.packing.manifest import Manifest, PackingError, read_manifest, read_source, refusal, solution_names
 
-WRITTEN = "written.sha256"  # in packed/: what packing wrote there, as `sha256sum -c` reads it; all else is not ours
+WRITTEN = "written.txt"  # in packed/: what packing wrote there; all else is not ours
 PACKAGE_SIZES = ("num_local_experts", "top_k", "hidden_size", "intermediate_size")  # that an engine's adapter checks
 
 
@@ -162,49 +161,38 @@ def checked_entry_point(manifest: Manifest, key: str, defined: dict[str, set[str
     return value
 
 
-def sha256(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
-
-
-def write(solution: Solution, path: Path) -> str:
-    """Returns the sha256 of what was written."""
-    text = solution.model_dump_json(indent=2) + "\n"
-    write_atomically(path, text)
-    return sha256(text.encode())
+def write(solution: Solution, path: Path) -> Path:
+    write_atomically(path, solution.model_dump_json(indent=2) + "\n")
+    return path
 
 
 def pack_here(names: list[str]) -> list[Path]:
     """Write packed/<definition>/<name>.json of names, or of all that can be packed. Returns the files.
 
-    What was written for solutions or definitions that are gone is removed, if nobody has changed it since. Raises as
-    `pack_all`.
+    What was written earlier for solutions or definitions that are gone is removed. Raises as `pack_all`.
     """
     folder, (packed, _) = paths.SOLUTIONS / "packed", pack_all(names)
-    before, sums = written(folder), {}
-    for name, solutions in packed.items():
-        for solution in solutions.values():
-            path = f"{solution.definition}/{name}.json"
-            sums[path] = write(solution, folder / path)
-    files, others = [folder / path for path in sums], set(solution_names()) - packed.keys()
-    for path in before.keys() - sums.keys():
-        if Path(path).stem in others:
-            sums[path] = before[path]
-        elif (file := folder / path).is_file() and sha256(file.read_bytes()) == before[path]:
-            file.unlink()
-    write_atomically(folder / WRITTEN, "".join(f"{digest}  {path}\n" for path, digest in sorted(sums.items())))
+    named = [(name, solution) for name, solutions in packed.items() for solution in solutions.values()]
+    files = [write(solution, folder / solution.definition / f"{name}.json") for name, solution in named]
+    others = set(solution_names()) - packed.keys()
+    kept = {path for path in written(folder) if path.stem in others}
+    for path in written(folder) - kept - set(files):
+        path.unlink(missing_ok=True)
+    listed = sorted(path.relative_to(folder).as_posix() for path in {*files, *kept})
+    write_atomically(folder / WRITTEN, "".join(f"{path}\n" for path in listed))
     return files
 
 
-def written(folder: Path) -> dict[str, str]:
-    """Path below packed/ -> sha256 of what packing wrote there."""
+def written(folder: Path) -> set[Path]:
+    """What packing wrote below packed/."""
     lines = (folder / WRITTEN).read_text(encoding="utf-8").splitlines() if (folder / WRITTEN).is_file() else []
-    return {path: digest for digest, path in (line.split(maxsplit=1) for line in lines)}
+    return {folder / line for line in lines}
 
 
 def foreign() -> list[Path]:
     """JSON files in packed/ that packing did not write."""
     folder = paths.SOLUTIONS / "packed"
-    return sorted(set(folder.rglob("*.json")) - {folder / path for path in written(folder)})
+    return sorted(set(folder.rglob("*.json")) - written(folder))
 
 
 def pack_into(names: list[str], data_set: Path, geometries: list[str]) -> list[Path]:
@@ -214,13 +202,11 @@ def pack_into(names: list[str], data_set: Path, geometries: list[str]) -> list[P
     """
     if not (data_set / "definitions").is_dir():
         raise UserError(f"--into: {data_set} is not a FlashInfer-Trace data set: it has no definitions/")
+    packed = pack_all(names)[0].values()
     files = []
-    for solutions in pack_all(names)[0].values():
-        for geometry in solutions.keys() & set(geometries):
-            solution = solutions[geometry]
-            folder = data_set / "solutions" / solution.author / paths.folder_of(solution.definition)
-            files.append(folder / solution.definition / f"{solution.name}.json")
-            write(solution, files[-1])
+    for solution in (solutions[key] for solutions in packed for key in solutions if key in geometries):
+        folder = data_set / "solutions" / solution.author / paths.folder_of(solution.definition)
+        files.append(write(solution, folder / solution.definition / f"{solution.name}.json"))
     return files
 
 
@@ -229,33 +215,31 @@ def pack_packages(names: list[str], parent: Path, geometries: list[str]) -> list
 
     That of a routed definition, where the solution has a function for tokens in bf16, also exports that as run_bf16
     and the sizes, and has solutions/engines/ beside it. geometries: the definitions to write a package for; [] for each
-    solution's first one. Nothing in a package imports this project or FlashInfer-Bench. Raises PackingError, and
+    solution's first one. Nothing in a package imports this project or FlashInfer-Bench. Raises as `pack_all`, and
     UserError where the folder exists (a source file of an older version would be compiled along) or a solution serves
     none of the geometries. Returns the packages' folders.
     """
-    solutions, routed = {}, {}
+    packages = {}  # folder -> what is packed, its geometry, the function for tokens in bf16
     for name, packed in pack_all(names)[0].items():
-        bf16 = read_manifest(name).bf16_entry_point
-        wanted = [key for key in packed if key in geometries] or ([] if geometries else list(packed)[:1])
+        wanted = [key for key in packed if key in geometries] if geometries else list(packed)[:1]
         if not wanted:
             raise UserError(f"--definition: got {', '.join(geometries)}, want of {name}'s: {', '.join(packed)}")
-        solutions |= {parent / packed[key].name: packed[key] for key in wanted}
-        routed |= {parent / packed[key].name: (bf16, key) for key in wanted if bf16 and key in catalogue.ROUTED}
-    if taken := [path for path in solutions if path.exists()]:
+        bf16 = read_manifest(name).bf16_entry_point
+        packages |= {parent / packed[key].name: (packed[key], key, bf16) for key in wanted}
+    if taken := [path for path in packages if path.exists()]:
         raise UserError(f"--package: {taken[0]} exists; remove it, or name another folder")
-    for path, solution in solutions.items():
+    for path, (solution, geometry, bf16) in packages.items():
         for source in solution.sources:
             write_atomically(path / source.path, source.content)
         head = f"{solution.name}: packed source {solution.hash()}, by `moebench pack --package`."
         exported = [export(solution.spec.entry_point, "run")]
-        if path in routed:
-            bf16, geometry = routed[path]
+        if bf16 and geometry in catalogue.ROUTED:
             sizes = {key: catalogue.GEOMETRIES[geometry][key] for key in PACKAGE_SIZES}
             exported += [export(bf16, "run_bf16"), f"\nSIZES = {sizes}\n"]
             for adapter in paths.ENGINES.glob("*.py"):
                 write_atomically(path / adapter.name, adapter.read_text(encoding="utf-8"))
         write_atomically(path / "__init__.py", f'"""{head}"""\n\n{"".join(exported)}')
-    return list(solutions)
+    return list(packages)
 
 
 def export(entry_point: str, name: str) -> str:
