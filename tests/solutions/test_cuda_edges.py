@@ -1,6 +1,8 @@
 """The CUDA solutions where the choice of experts is not clear, on two host threads, and beyond a limit."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 
 import hopper_stages as stages
 import pytest
@@ -17,23 +19,16 @@ DEVICE = "cuda"
 DS, RENORM = ("full", "kimi-k2-ep8"), ("qwen3-next",)  # eight groups, one group; all experts local
 # One launch without and with a grid barrier, four launches; of mma_fused the one launch alone.
 COUNTS = {"hopper_fused": (5, 60, 300), "mma_fused": (5, 60, 256)}
+TOGETHER = {"hopper_fused": ((300, 300), (80, 80), (80, 300)), "mma_fused": ((5, 80), (80, 80))}
 SOLUTIONS = pytest.mark.parametrize("solution", COUNTS)
 NAMES = ("hidden_states", "hidden_states_scale", "gemm1_weights", "gemm1_weights_scale")
 NAMES += ("gemm2_weights", "gemm2_weights_scale")
 
 
-@pytest.fixture(scope="module")
-def built():
-    """Definition and solution -> what FIB builds of the packed solution."""
-    made = {}
-
-    def get(geometry, solution="hopper_fused"):
-        if (geometry, solution) not in made:
-            packed = pack.pack(solution)[geometry]
-            made[geometry, solution] = BuilderRegistry.get_instance().build(catalogue.definition(geometry), packed)
-        return made[geometry, solution]
-
-    return get
+@cache
+def built(geometry, solution="hopper_fused"):
+    """What FIB builds of the packed solution."""
+    return BuilderRegistry.get_instance().build(catalogue.definition(geometry), pack.pack(solution)[geometry])
 
 
 def drawn(geometry, num_tokens, seed=0):
@@ -115,7 +110,7 @@ TIES += [(geometry, spoil) for geometry in RENORM for spoil in (all_equal, equal
 
 @SOLUTIONS
 @pytest.mark.parametrize(("geometry", "spoil"), TIES)
-def test_the_lower_of_equal_experts_is_chosen(built, geometry, spoil, solution):
+def test_the_lower_of_equal_experts_is_chosen(geometry, spoil, solution):
     """A user would miss: a token with an expert fewer or one twice, where logits are equal, as in padding."""
     for num_tokens in COUNTS[solution]:
         of, arguments = drawn(geometry, num_tokens)
@@ -126,7 +121,7 @@ def test_the_lower_of_equal_experts_is_chosen(built, geometry, spoil, solution):
 
 @SOLUTIONS
 @pytest.mark.parametrize("geometry", (*DS, *RENORM))
-def test_nan_logits_spoil_their_token_only(built, geometry, solution):
+def test_nan_logits_spoil_their_token_only(geometry, solution):
     """A user would miss: a hang, reads out of bounds or wrong rows of other tokens, after one bad router output."""
     for num_tokens in COUNTS[solution]:
         of, arguments = drawn(geometry, num_tokens)
@@ -144,14 +139,10 @@ def test_nan_logits_spoil_their_token_only(built, geometry, solution):
             assert bad.all()
 
 
-@pytest.mark.parametrize(
-    ("solution", "together"),
-    [("hopper_fused", ((300, 300), (80, 80), (80, 300))), ("mma_fused", ((5, 80), (80, 80)))],
-    ids=COUNTS,
-)
+@pytest.mark.parametrize(("solution", "together"), TOGETHER.items(), ids=COUNTS)
 @pytest.mark.parametrize("shared", [False, True], ids=["two streams", "one stream"])
 @pytest.mark.parametrize("geometry", ("full", "qwen3-next"))
-def test_two_host_threads(built, geometry, shared, solution, together):
+def test_two_host_threads(geometry, shared, solution, together):
     """A user would miss: wrong sums when launches of two threads mix, as calls do not hold Python's lock."""
     layer, turns = built(geometry, solution), 30
     streams = [torch.cuda.Stream()] * 2 if shared else [torch.cuda.Stream() for _ in range(2)]
@@ -160,43 +151,36 @@ def test_two_host_threads(built, geometry, shared, solution, together):
         calls = [stages.tokens(of, count, DEVICE, seed) | weights for seed, count in enumerate(counts)]
         wanted = [run(layer, of, arguments) for arguments in calls]
         outputs = [[torch.full_like(one, torch.nan) for _ in range(turns)] for one in wanted]
-        ready, faults = threading.Barrier(2), []
+        ready = threading.Barrier(2)
         torch.cuda.synchronize()
 
-        def work(who, calls=calls, outputs=outputs, ready=ready, faults=faults):
-            try:
-                ready.wait()
-                with torch.cuda.stream(streams[who]):
-                    for output in outputs[who]:
-                        run(layer, of, calls[who], output)
-            except Exception as error:
-                faults.append(error)
+        def work(who, calls=calls, outputs=outputs, ready=ready):
+            ready.wait()
+            with torch.cuda.stream(streams[who]):
+                for output in outputs[who]:
+                    run(layer, of, calls[who], output)
 
-        threads = [threading.Thread(target=work, args=(who,)) for who in range(2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(work, range(2)))
         torch.cuda.synchronize()
-        assert not faults, faults
         for who, (of_thread, one) in enumerate(zip(outputs, wanted, strict=True)):
             wrong = [turn for turn, output in enumerate(of_thread) if not torch.equal(output, one)]
             assert not wrong, f"T={counts}: thread {who}, turns {wrong}"
 
 
-def test_more_tokens_than_the_limit_are_refused(built):
+def test_more_tokens_than_the_limit_are_refused():
     """A user would miss: shared memory or 32-bit offsets that overflow, with experts and widths of another model."""
     of = stages.sizes("qwen3-next")
     arguments = stages.tokens(of, 131_073, DEVICE) | stages.weights(of, DEVICE)
     output = torch.full_like(arguments["hidden_states"], 7, dtype=torch.bfloat16)
-    with pytest.raises(ValueError, match=r"^routing_logits: got 131073 tokens, want 131072 or fewer$"):
+    with pytest.raises(ValueError, match="^routing_logits: .*131073"):
         run(built("qwen3-next"), of, arguments, output)
     assert (output == 7).all()
 
 
 @SOLUTIONS
 @pytest.mark.parametrize("counts", [(5, 60), (60, 300), (300, 5)])
-def test_layers_of_one_graph_behind_other_kernels(built, counts, solution):
+def test_layers_of_one_graph_behind_other_kernels(counts, solution):
     """A user would miss: layers of a captured model that share counters, or that read before others wrote.
 
     Programmatic dependent launch lets a layer begin before the kernel in front of it has ended.

@@ -52,18 +52,12 @@ def module(packed_module):
 
 @pytest.mark.parametrize("geometry", GEOMETRIES)
 def test_committed_json_is_what_the_source_generates(geometry):
-    """Otherwise FIB judges by a reference that nobody can read."""
-    text = paths.definition_file(mx.definition_name(geometry)).read_text()
+    """FIB runs its reference as a module of its own, with nothing of this repository in reach."""
+    text = paths.definition_file(mx.definition_name(geometry)).read_text(encoding="utf-8")
     assert text == mx.definition(geometry).model_dump_json(indent=2, exclude_unset=True) + "\n"
-
-
-@pytest.mark.parametrize("geometry", ["mxfp8_small", "mxfp8_fp16"])
-def test_reference_in_the_json_stands_alone(geometry):
-    """FIB runs it as a module of its own, with nothing of this repository in reach."""
-    definition = Definition.model_validate_json(paths.definition_file(mx.definition_name(geometry)).read_text())
     sizes = mx.GEOMETRIES[geometry]
     x, weight, scale = operands(5, sizes["n"], sizes["k"], "cpu")
-    found = BuilderRegistry.get_instance().build_reference(definition)(x, weight, scale)
+    found = BuilderRegistry.get_instance().build_reference(Definition.model_validate_json(text))(x, weight, scale)
     assert found.dtype == getattr(torch, sizes.get("out", "bfloat16"))
     assert torch.equal(found, mx.product(x, weight, scale).to(found.dtype)) and found.any()
 
@@ -333,15 +327,6 @@ def test_swizzled_scales_lie_as_documented(packed_module):
             tile = row // 128 * 2 + group // 4
             inside = row % 32 * 16 + row % 128 // 32 * 4 + group % 4
             assert found[tile * 512 + inside] == scales[row, group]
-
-
-def test_harsh_workload_has_every_size():
-    """A user would miss: hard cases that are not hard."""
-    case = next(c for c in mxfp8_linear.cases("mxfp8_small") if c.name == "harsh-scales")
-    x = mxfp8_linear.tensors(case)["x"].float()
-    assert x.isfinite().all() and (x == 0).any() and (x.abs()[x != 0] < 2.0**-126).any() and x.abs().max() > 8
-    codes, scales = mx.quantise(x.bfloat16())
-    assert (codes.float().abs() == 448).any() and len(scales.unique()) > 60
 
 
 def test_bound_counts_every_byte_once():

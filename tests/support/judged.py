@@ -1,5 +1,6 @@
 """Plans of packed solutions on a small definition, and what becomes of their cells."""
 
+from contextlib import closing
 from dataclasses import replace  # noqa: F401
 
 from harness.judging import isolated
@@ -24,7 +25,7 @@ def plan(packed, workloads=(), tolerance="relaxed", device=CPU, geometry="small"
 def outcomes(*args, **kwargs):
     """Of each cell of such a plan, judged on this machine's CPU."""
     made = plan(*args, **kwargs)
-    with Judge(made) as judge:
+    with closing(Judge(made)) as judge:
         return [judge(cell) for cell in made]
 
 
