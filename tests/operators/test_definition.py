@@ -1,6 +1,7 @@
 """The reference says what the operator is, and the JSON says what the reference says."""
 
 import math
+import re
 
 import pytest
 import torch
@@ -11,64 +12,51 @@ from flashinfer_bench.bench.utils import gen_inputs
 from flashinfer_bench.compile import BuilderRegistry
 from harness import cli
 from harness.core import paths
-from harness.operators import workloads
+from harness.operators import catalogue, workloads
 from harness.operators.catalogue import definition_name
 
 from definitions import moe_fp8_block_scale as moe
 from definitions import moe_fp8_block_scale_renorm as renorm
 
-# Definition's name without its head: experts, local ones, top-k, groups kept and all (None: renorm), H, I.
-FAMILY = {
-    "ds_routing_topk8_ng8_kg4_e32_h7168_i2048": (256, 32, 8, (4, 8), 7168, 2048),
-    "ds_routing_topk8_ng1_kg1_e48_h7168_i2048": (384, 48, 8, (1, 1), 7168, 2048),
-    "ds_routing_topk8_ng1_kg1_e384_h7168_i2048": (384, 384, 8, (1, 1), 7168, 2048),
-    "ds_routing_topk8_ng1_kg1_e256_h3072_i1536": (256, 256, 8, (1, 1), 3072, 1536),
-    "renorm_topk8_e128_h4096_i1536": (128, 128, 8, None, 4096, 1536),
-    "renorm_topk8_e128_h2048_i768": (128, 128, 8, None, 2048, 768),
-    "renorm_topk10_e128_h2048_i512": (128, 128, 10, None, 2048, 512),
-    "ds_routing_topk8_ng8_kg4_e16_h7168_i2048": (256, 16, 8, (4, 8), 7168, 2048),
-    "ds_routing_topk8_ng8_kg4_e64_h7168_i2048": (256, 64, 8, (4, 8), 7168, 2048),
-    "ds_routing_topk8_ng8_kg4_e256_h7168_i2048": (256, 256, 8, (4, 8), 7168, 2048),
-    "ds_routing_topk8_ng1_kg1_e32_h6144_i2048": (256, 32, 8, (1, 1), 6144, 2048),
+EXPERTS = ["gemm1_weights", "gemm1_weights_scale", "gemm2_weights", "gemm2_weights_scale"]
+TOKENS = ["hidden_states", "hidden_states_scale"]
+INPUTS = {  # kind of routing -> names of the inputs, by position, and the dtype and width of the first
+    "ds": (
+        ["routing_logits", "routing_bias", *TOKENS, *EXPERTS, "local_expert_offset", "routed_scaling_factor"],
+        "float32",
+    ),
+    "renorm": (["routing_logits", *TOKENS, *EXPERTS], "bfloat16"),
+    "routed": ([*TOKENS, "topk_ids", "topk_weights", *EXPERTS, "local_expert_offset"], "float8_e4m3fn"),
 }
-EXPERT_INPUTS = [
-    "hidden_states",
-    "hidden_states_scale",
-    "gemm1_weights",
-    "gemm1_weights_scale",
-    "gemm2_weights",
-    "gemm2_weights_scale",
-]
+EXPERTS_OF_ALL_RANKS = {"kimi-k2-ep8": 384, "kimi-k2-ep1": 384, "small-one-group": 72}  # others: 256
 
 
-@pytest.mark.parametrize("name", FAMILY)
-def test_names_axes_inputs_and_reference_are_the_public_ones(name):
+@pytest.mark.parametrize("geometry", [*catalogue.FP8_MOE, *catalogue.ROUTED])
+def test_a_definitions_name_axes_and_inputs_are_the_public_ones(geometry):
     """A solution of the public data set must fit: FIB finds it by name and passes inputs by position."""
-    experts, local, top_k, groups, hidden, intermediate = FAMILY[name]
-    family = moe if groups else renorm
-    wanted = f"moe_fp8_block_scale_{name}"
-    geometry = next(key for key in family.GEOMETRIES if family.definition_name(key) == wanted)
-    definition = family.definition(geometry)
-    fixed = {axis: spec.value for axis, spec in definition.axes.items() if spec.type == "const"}
-    sizes = {
-        "num_local_experts": local,
-        "hidden_size": hidden,
-        "intermediate_size": intermediate,
-        "gemm1_out_size": 2 * intermediate,
-        "num_hidden_blocks": hidden // 128,
-        "num_intermediate_blocks": intermediate // 128,
-        "num_gemm1_out_blocks": 2 * intermediate // 128,
-    }
-    assert fixed == sizes | ({"num_experts": experts} if groups else {})
-    head, tail = (["routing_logits", "routing_bias"], ["local_expert_offset", "routed_scaling_factor"])
-    assert list(definition.inputs) == (head + EXPERT_INPUTS + tail if groups else head[:1] + EXPERT_INPUTS)
-    logits = definition.inputs["routing_logits"]
-    assert (logits.dtype, logits.shape) == (
-        ("float32", ["seq_len", "num_experts"]) if groups else ("bfloat16", ["seq_len", "num_local_experts"])
-    )
-    assert f"TOP_K = {top_k}\n" in definition.reference
-    if groups:
-        assert f"NUM_GROUPS = {groups[1]}\nKEPT_GROUPS = {groups[0]}\n" in definition.reference
+    definition = catalogue.definition(geometry)
+    kind = definition.name.removeprefix("moe_fp8_block_scale_").partition("_")[0]
+    named = {key: int(number) for key, number in re.findall(r"_(topk|ng|kg|e|h|i)(\d+)", definition.name)}
+    assert {axis: spec.value for axis, spec in definition.axes.items() if spec.type == "const"} == {
+        "num_local_experts": named["e"],
+        "hidden_size": named["h"],
+        "intermediate_size": named["i"],
+        "gemm1_out_size": 2 * named["i"],
+        "num_hidden_blocks": named["h"] // 128,
+        "num_intermediate_blocks": named["i"] // 128,
+        "num_gemm1_out_blocks": 2 * named["i"] // 128,
+    } | {
+        "ds": {"num_experts": EXPERTS_OF_ALL_RANKS.get(geometry, 256)},
+        "renorm": {},
+        "routed": {"top_k": named["topk"]},
+    }[kind]
+    names, dtype = INPUTS[kind]
+    assert list(definition.inputs) == names and list(definition.outputs) == ["output"]
+    assert definition.inputs[names[0]].dtype == dtype
+    if kind != "routed":
+        assert f"TOP_K = {named['topk']}\n" in definition.reference
+    if kind == "ds":
+        assert f"NUM_GROUPS = {named['ng']}\nKEPT_GROUPS = {named['kg']}\n" in definition.reference
 
 
 def inputs(seq_len, offset=64, geometry="small"):
@@ -155,10 +143,6 @@ def test_softmax_is_over_the_chosen_experts_alone():
     assert experts.shape == (5, renorm.TOP_K) and torch.allclose(weights.sum(1), torch.ones(5))
     everywhere = torch.softmax(logits.float(), dim=-1).gather(1, experts)
     assert torch.allclose(weights, everywhere / everywhere.sum(1, keepdim=True), atol=1e-6)
-
-
-def test_no_tokens_give_an_empty_output():
-    assert moe.run(*inputs(0)).shape == (0, 512)
 
 
 def test_tokens_without_a_local_expert_are_exactly_zero():

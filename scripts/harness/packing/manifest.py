@@ -41,7 +41,7 @@ class Manifest(Strict):
     engines export it as run_bf16. kernels: shared stages, packed as kernels/<stage>.py. borrowed: files of other
     solutions, as SOLUTION/FILE. definitions: geometries, keys of catalogue.GEOMETRIES. based_on: the solution whose
     files this one's replace. first_use: what the first use of this solution takes, after "on first use it". start: what
-    `moebench new --from` calls a copy of it. stages: pattern of a kernel's plain name -> stage. facts: what a reader shall know.
+    `moebench new --from` calls a copy of it. stages: pattern of a kernel's plain name -> stage. facts: for readers.
     """
 
     name: Text
