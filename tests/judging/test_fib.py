@@ -4,7 +4,7 @@ import multiprocessing
 import re
 import signal
 import time
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from types import SimpleNamespace
@@ -177,7 +177,7 @@ def test_the_runner_of_a_gpu_gets_the_protocol_and_is_closed(tmp_path, monkeypat
     part = judged.replace(plan.parts["small"], renew_worker=renew)
     plan = judged.replace(plan, parts={"small": part})
     with pytest.raises(KeyboardInterrupt):
-        with judge.Judge(plan) as judging:
+        with closing(judge.Judge(plan)) as judging:
             first, _ = [judging(cell) for cell in plan]
             raise KeyboardInterrupt
     found = provenance.of_trace(first.verdicts["tiny"].trace)

@@ -388,11 +388,11 @@ def test_what_does_not_fit_on_a_gpu_is_skipped(monkeypatch):
     assert sizes[labelled[0][1].uuid] == pytest.approx(32 * 3 * 2048 * 7168, rel=0.01)
     between = judged.replace(judged.GPU, free=2 * sizes[labelled[-2][1].uuid] + planning.CONTEXTS)
     monkeypatch.setattr(planning, "eligible", lambda names, geometry, device: ({"tiny": None}, []))
-    part = planning.part_of("full", labelled, None, None, 3, between)
+    part = planning.part_of("full", labelled, [], None, 3, between)
     assert len(part.cells) == len(labelled) - 1 and labelled[-1][0] in part.skipped[0] and part.renew_worker
-    assert not planning.part_of("full", labelled, None, None, 3, judged.GPU).renew_worker
+    assert not planning.part_of("full", labelled, [], None, 3, judged.GPU).renew_worker
     with pytest.raises(planning.CannotRun):
-        planning.part_of("full", labelled, None, None, 3, judged.replace(judged.GPU, free=10**9))
+        planning.part_of("full", labelled, [], None, 3, judged.replace(judged.GPU, free=10**9))
 
 
 def test_the_starter_kits_name_for_it(monkeypatch, capsys):

@@ -15,14 +15,8 @@ ROWS = 512  # wrong tokens that are looked for in other rows, at most
 ALIKE = 0.99  # cosine of rows that hold the same numbers, but for rounding
 
 
-def sentences(
-    output: torch.Tensor,
-    reference: torch.Tensor,
-    tolerance: Tolerance,
-    returned: object = None,
-    factors: Mapping[str, float] | None = None,
-) -> list[str]:
-    """How far a wrong output [T, C] is from the reference, where, and the common cause that it looks like, if any.
+def sentences(output: torch.Tensor, reference: torch.Tensor, tolerance: Tolerance, returned=None, factors=None):
+    """How far a wrong output [T, C] is from the reference, where, and the common cause that it looks like: list[str].
 
     output: NaN where the solution wrote nothing. returned: what a destination-passing solution returned. factors: the
     scalar inputs by name, which may have been forgotten.
@@ -38,11 +32,9 @@ def sentences(
     x, y = output.float(), reference.float()
     if not x.isfinite().all():
         return not_finite(x, y)
-    found = [*distances(x, y, tolerance)]
-    if not x.any():
-        return [*found, "every element is zero"]
-    cause = permuted(x, y, tolerance) or scaled(x, y, tolerance, factors or {})
-    return [*found, *([cause] if cause else [])]
+    zero = None if x.any() else "every element is zero"
+    cause = zero or permuted(x, y, tolerance) or scaled(x, y, tolerance, factors or {})
+    return [*distances(x, y, tolerance), *([cause] if cause else [])]
 
 
 def exceeds(x: torch.Tensor, y: torch.Tensor, tolerance: Tolerance) -> torch.Tensor:
@@ -150,22 +142,13 @@ def likely_mistake(full: Definition, inputs: list, output: torch.Tensor, toleran
         wrong = call(full, reference, list(changed.values()), str(output.device))
         if wrong.isfinite().all():
             shares[what] = 1 - float(exceeds(output.float(), wrong.float(), tolerance).float().mean())
-    best = max(shares, key=shares.get, default=None)
-    return best if best and shares[best] >= tolerance.ratio else None
+    return next((what for what, share in shares.items() if share == max(shares.values()) >= tolerance.ratio), None)
 
 
-def diagnose(
-    full: Definition,
-    inputs: list,
-    output: torch.Tensor,
-    expected: torch.Tensor,
-    tolerance: Tolerance,
-    returned: object,
-) -> list[str]:
-    """`sentences` on a wrong output, and the mistake that explains it where one does."""
+def diagnose(full: Definition, inputs: list, output: torch.Tensor, expected: torch.Tensor, tolerance, returned):
+    """`sentences` on a wrong output, and the mistake that explains it where one does: list[str]."""
     scalars = {n: v for n, v in zip(full.inputs, inputs, strict=True) if isinstance(v, float)}
     found = sentences(output, expected, tolerance, returned, scalars)
     unexplained = found[-1].startswith("wrong")
-    if unexplained and (mistake := likely_mistake(full, inputs, output, tolerance)):
-        found.append(mistake)
-    return found
+    mistake = likely_mistake(full, inputs, output, tolerance) if unexplained else None
+    return [*found, *([mistake] if mistake else [])]

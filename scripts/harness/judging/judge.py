@@ -3,7 +3,7 @@
 import re
 from collections import deque
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
@@ -63,12 +63,12 @@ class Here:
             build_slow({name: packed for name, packed in part.solutions.items() if name in asked}, say)
             if part.renew_worker:
                 say(f"{part.definition}: a worker process for each workload: one for all has not enough memory")
-        with Judge(plan) as judge:
+        with closing(Judge(plan)) as judge:
             yield from map(judge, plan)
 
 
 class Judge:
-    """Judges cells of a plan on the current device, whose processes end with the context.
+    """Judges cells of a plan on the current device, whose processes end when it is closed.
 
     host: for the traces, if they are to say where each was made.
     """
@@ -77,10 +77,7 @@ class Judge:
         self.plan, self.host, self.device = plan, host, device_here()
         self.part, self.opened, self.diagnosed = None, ExitStack(), set()
 
-    def __enter__(self) -> "Judge":
-        return self
-
-    def __exit__(self, *_) -> None:
+    def close(self) -> None:
         self.opened.close()
 
     def __call__(self, cell: Cell) -> Outcome:
@@ -114,8 +111,7 @@ class Judge:
         """By packed name. Whoever comes first is timed on a colder GPU and host: another one on each workload."""
         self.order.rotate(-1)
         chosen = [part.solutions[name] for name in self.order if name in cell.names]
-        known = definition(part.geometry), cell.workload, chosen, self.plan.config, paths.ROOT
-        return self.runner.run_workload(*known)
+        return self.runner.run_workload(definition(part.geometry), cell.workload, chosen, self.plan.config, paths.ROOT)
 
     def verdict(self, part: Part, cell: Cell, name: str, found: dict[str, Evaluation]) -> Verdict:
         packed, reasons = part.solutions[name], ()

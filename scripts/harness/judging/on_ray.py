@@ -140,7 +140,7 @@ class Actor:
         return self.judging(cell)
 
     def close(self) -> None:
-        self.judging.__exit__()
+        self.judging.close()
 
 
 def last_line(error: Exception) -> str:

@@ -53,15 +53,14 @@ class Part:
     def definition(self) -> str:
         return definition_name(self.geometry)
 
-    def without(self, kept: dict[tuple[str, str], Trace]) -> "Part":
-        """What is left to judge. kept: (workload's uuid, solution) -> its trace."""
-        cells = [
-            replace(cell, names=tuple(name for name in cell.names if (cell.workload.uuid, name) not in kept))
-            for cell in self.cells
-        ]
-        asked = {(cell.workload.uuid, name) for cell in self.cells for name in cell.names}
-        traces = tuple(trace for key, trace in kept.items() if key in asked)
-        return replace(self, cells=tuple(cell for cell in cells if cell.names), kept=traces)
+    def without(self, known: dict[tuple[str, str], Trace]) -> "Part":
+        """What is left to judge. known: (workload's uuid, solution) -> its trace."""
+        cells, kept = [], []
+        for cell in self.cells:
+            kept += [known[cell.workload.uuid, name] for name in cell.names if (cell.workload.uuid, name) in known]
+            if left := tuple(name for name in cell.names if (cell.workload.uuid, name) not in known):
+                cells.append(replace(cell, names=left))
+        return replace(self, cells=tuple(cells), kept=tuple(kept))
 
 
 @dataclass(frozen=True)
@@ -112,22 +111,24 @@ def plan_of(args: Namespace, device: Device) -> Plan:
     trials = args.num_trials or (3 if device.on_gpu else 1)
     how = {"warmup_runs": args.warmup_runs, "iterations": args.iterations, "num_trials": trials}
     config = tolerance.config(timeout_seconds=args.timeout, **how)
-    keep = args.output is not None or (device.on_gpu and not args.tokens) if args.save is None else args.save
+    keep = (args.output is not None or device.on_gpu) if args.save is None else args.save
+    keep = keep and (args.output is not None or not args.tokens)
     if args.resume and not keep:
         raise UserError("--resume: no traces are kept here: name them with --output FILE")
     parts, refused = {}, []
-    wanted = wanted_definitions(args.definition or [None], args.solutions or [], device.on_gpu)
+    names = args.solutions or []
+    wanted = wanted_definitions(args.definition or [None], names, device.on_gpu)
     for each in wanted:
         try:
-            geometry = choose_geometry(each, device.on_gpu, args.solutions or [])
+            geometry = choose_geometry(each, device.on_gpu, names)
             default = paths.trace_file(definition_name(geometry), clock=args.clock)
             path = (args.output or writable(default)) if keep else None
             if args.tokens:
                 routing = args.routing or routing_kinds.KINDS[0]
-                labelled = [routing_kinds.workload(routing, tokens, geometry) for tokens in args.tokens]
+                labelled = [routing_kinds.workload(routing, tokens, geometry) for tokens in dict.fromkeys(args.tokens)]
             else:
                 labelled = labelled_workloads(geometry, args.workloads)
-            parts[geometry] = part_of(geometry, labelled, args.solutions, path, trials, device)
+            parts[geometry] = part_of(geometry, labelled, names, path, trials, device)
         except CannotRun as error:  # one of several that these solutions do not serve, or that does not fit
             if len(wanted) == 1:
                 raise
@@ -141,7 +142,12 @@ def wanted_definitions(named: list[str | None], solutions: list[str], on_gpu: bo
     """Those named; for EVERY all for this machine that these solutions serve, [None] where there is none."""
     if EVERY not in named:
         return named
-    served = {key for name in manifest.choose(solutions) for key in manifest.read_manifest(name).definitions}
+    known = (
+        {name: manifest.read_manifest(name) for name in manifest.choose(solutions)}
+        if solutions
+        else manifest.readable()
+    )
+    served = {key for each in known.values() for key in each.definitions}
     return [key for key in GEOMETRIES if key in served and (key in FULL) == on_gpu] or [None]
 
 
@@ -156,21 +162,13 @@ def labelled_workloads(geometry: str, named: list[str]) -> list[tuple[str, Workl
     return [(workloads.label(w, geometry), w) for w in recorded if not named or w.uuid in chosen]
 
 
-def part_of(
-    geometry: str,
-    labelled: list[tuple[str, Workload]],
-    names: list[str] | None,
-    path: Path | None,
-    trials: int,
-    device: Device,
-) -> Part:
-    """names: of solutions; None for all of the operator's. Raises CannotRun if no solution or no workload is left."""
-    solutions, skipped = eligible(names or [], geometry, device)
+def part_of(geometry: str, labelled: list, names: list[str], path: Path | None, trials: int, device: Device) -> Part:
+    """names: of solutions, [] for all of the operator's. Raises CannotRun if no solution or no workload is left."""
+    solutions, skipped = eligible(names, geometry, device)
     cells, most = [], 0
     for label, workload in labelled:
-        # a trial's inputs twice, as FIB times a clone of them, which it makes anew for each call
         each = input_bytes(geometry, workload) if device.on_gpu else 0
-        if 2 * each + CONTEXTS > device.free and each:
+        if each and 2 * each + CONTEXTS > device.free:  # twice, as FIB times a clone of them
             need = f"needs {(2 * each + CONTEXTS) / 1e9:.1f} GB of GPU memory for its inputs twice"
             skipped.append(f"{label}: SKIPPED: {need}, {device.free / 1e9:.1f} GB are free")
         else:
@@ -179,7 +177,7 @@ def part_of(
     if not cells:
         raise CannotRun(f"no workload fits on this GPU: {skipped[-1]}")
     # all trials here, in the worker, and there twice again between two solutions; clones; the reference's temporaries
-    renew = len(cells) > 1 and (4 * trials + 3) * most + CONTEXTS > device.free and device.on_gpu
+    renew = len(cells) > 1 and most > 0 and (4 * trials + 3) * most + CONTEXTS > device.free
     return Part(geometry, solutions, tuple(skipped), tuple(cells), path, renew_worker=renew)
 
 
