@@ -1,13 +1,12 @@
 """The bound that solutions are compared with."""
 
 import committed_workloads
-import numpy as np
 import pytest
+import torch
 from harness import cli
 from harness.core import paths
 from harness.operators import moe_fp8_block_scale, workloads
 from harness.operators.catalogue import definition_name
-from harness.operators.moe_fp8_block_scale import bound, routing_counts
 from harness.operators.workloads import cases_by_uuid
 
 
@@ -24,8 +23,7 @@ def test_an_active_expert_is_44_megabytes():
 
 
 def test_many_tokens_are_bound_by_compute():
-    logits = np.random.default_rng(0).standard_normal((14107, 256), dtype=np.float32)
-    least = bound(14107, routing_counts(logits, np.zeros(256, np.float32), 32, "full"), "full")
+    least = routed("full", "T=14107")
     assert least.flops == 2 * least.rows * 3 * 2048 * 7168
     assert least.ms == least.compute_ms > least.memory_ms
 
@@ -42,7 +40,8 @@ def test_no_tokens_have_a_bound_too():
 
 def test_logits_of_the_wrong_width_are_named():
     with pytest.raises(ValueError, match=r"logits: got shape \(3, 64\)"):
-        routing_counts(np.zeros((3, 64), np.float32), np.zeros(256, np.float32), 0, "full")
+        stored = {"routing_logits": torch.zeros(3, 64), "routing_bias": torch.zeros(256)}
+        moe_fp8_block_scale.counts(workloads.recorded("full")[0], stored, "full")
 
 
 @pytest.mark.parametrize("geometry", ["small-renorm", "qwen3-next", "bf16_small", "mxfp8", "deepseek-v3-ep8-routed"])

@@ -23,7 +23,7 @@ from harness.operators import (
     routing_model,
     workloads,
 )
-from harness.operators.moe_fp8_block_scale import GEOMETRIES, cases, routing_counts, stored_scales
+from harness.operators.moe_fp8_block_scale import GEOMETRIES, cases, stored_scales
 
 from definitions.moe_fp8_block_scale import definition, definition_name, route
 
@@ -209,7 +209,9 @@ def test_fib_loads_every_small_workload(made, case):
 @pytest.mark.parametrize("case", FULL, ids=lambda case: case.name)
 def test_public_workloads_have_typical_counts(made, case):
     """Their bounds and speed-ups hang on how many experts are active, and on T as the count of rows."""
-    found = routing_counts(*stored_routing(made, case), case.offset, "full")
+    found = routing_model.local_counts(
+        routing_model.select(*stored_routing(made, case)) - case.offset, GEOMETRIES["full"]
+    )
     rows, active = found.rows, found.active
     expected = 32 * (1 - math.exp(-case.seq_len / 32))
     assert rows >= 1 and abs(active - expected) <= max(1, 0.05 * expected) + 0.5

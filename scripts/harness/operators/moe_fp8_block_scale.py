@@ -150,17 +150,6 @@ def record(case: MoeCase) -> Trace:
     return layer_trace(case, name, ("routing_logits", "routing_bias"), scalars)
 
 
-def routing_counts(logits: np.ndarray, bias: np.ndarray, offset: int, geometry: str) -> Counts:
-    """Counts of a routing: logits [T, num_experts] and bias [num_experts] float32, rank's first expert, geometry.
-
-    Raises ValueError for logits of another width.
-    """
-    of = GEOMETRIES[geometry]
-    if logits.ndim != 2 or logits.shape[1] != of["num_experts"]:
-        raise ValueError(f"logits: got shape {logits.shape}, want [T, {of['num_experts']}]")
-    return routing_model.local_counts(routing_model.select(logits, bias, of) - offset, of)
-
-
 def expert_bytes(of: dict) -> int:
     """An expert's FP8 weights and their fp32 scales, one per block."""
     weights = 3 * of["intermediate_size"] * of["hidden_size"]
@@ -182,11 +171,14 @@ def layer_bound(seq_len: int, counts: Counts, routing_bytes: int, of: dict) -> B
 
 
 def counts(workload: Workload, stored: dict[str, torch.Tensor], geometry: str) -> Counts | None:
-    offset = workload.inputs.get("local_expert_offset")
+    """Raises ValueError for logits of another width."""
+    offset, of = workload.inputs.get("local_expert_offset"), GEOMETRIES[geometry]
     if not {"routing_logits", "routing_bias"} <= stored.keys() or offset is None or offset.type != "scalar":
         return None
     logits, bias = (stored[name].to(torch.float32).numpy() for name in ("routing_logits", "routing_bias"))
-    return routing_counts(logits, bias, int(offset.value), geometry)
+    if logits.ndim != 2 or logits.shape[1] != of["num_experts"]:
+        raise ValueError(f"logits: got shape {logits.shape}, want [T, {of['num_experts']}]")
+    return routing_model.local_counts(routing_model.select(logits, bias, of) - int(offset.value), of)
 
 
 def bound(seq_len: int, counts: Counts, geometry: str) -> Bound:

@@ -53,20 +53,15 @@ def named(text: str, geometry: str, others: str = "") -> list[Workload]:
     return found
 
 
-def written(path: Path, geometry: str) -> Path:
-    """Raises UserError where a geometry's file is not there."""
-    if not path.exists():
-        raise UserError(f"{geometry}: its workloads are not written: run `moebench data {geometry} --write`")
-    return path
-
-
 def recorded(geometry: str, root: Path = paths.ROOT) -> list[Workload]:
     """The workloads in a geometry's file, in the order in which they are run: this repository's and the user's own.
 
     Raises UserError for a missing file and a line that is no workload of the definition.
     """
-    path = written(paths.workload_file(definition_name(geometry), root), geometry)
-    return [workload for workload, _ in read_lines(path, definition_name(geometry))]
+    definition = definition_name(geometry)
+    if not (path := paths.workload_file(definition, root)).exists():
+        raise UserError(f"{geometry}: its workloads are not written: run `moebench data {geometry} --write`")
+    return [workload for workload, _ in read_lines(path, definition)]
 
 
 def read_lines(path: Path, definition: str) -> list[tuple[Workload, str]]:
@@ -88,7 +83,7 @@ def read_lines(path: Path, definition: str) -> list[tuple[Workload, str]]:
 @cache
 def recorded_counts(geometry: str) -> dict[str, Counts]:
     """uuid -> counts of a workload of this repository, as `make` writes them: drawing its routing takes seconds."""
-    with written(paths.counts_file(definition_name(geometry)), geometry).open(encoding="utf-8") as file:
+    with paths.counts_file(definition_name(geometry)).open(encoding="utf-8") as file:
         return {row.pop("uuid"): Counts(**{key: int(n) for key, n in row.items()}) for row in csv.DictReader(file)}
 
 
