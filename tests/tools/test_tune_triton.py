@@ -141,9 +141,11 @@ def test_recorded_ids_are_seen_from_each_rank(tmp_path):
         routing.recorded(tmp_path, "full", 3, 9)
 
 
-def test_the_command():
-    def run(*args):
-        command = [sys.executable, TOOL / "tune.py", *args]
-        return subprocess.run(command, env=os.environ | {"CUDA_VISIBLE_DEVICES": ""}).returncode
+def test_the_commands():
+    def run(script, *args):
+        command = [sys.executable, TOOL.parent / script, *args]
+        return subprocess.run(command, env=os.environ | {"CUDA_VISIBLE_DEVICES": ""}, capture_output=True).returncode
 
-    assert [run("--help"), run("--definition", "full-routed"), run("--tokens", "0"), run()] == [0, 2, 2, 1]
+    tune_py, tiles_py = "tune_triton/tune.py", "cutlass_tiles/time_tiles.py"
+    assert [run(tune_py, "--help"), run(tune_py, "--definition", "full-routed"), run(tune_py)] == [0, 2, 1]
+    assert [run(tiles_py, "--help"), run(tiles_py, "0"), run(tiles_py, "7")] == [0, 2, 1]

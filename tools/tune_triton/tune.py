@@ -112,7 +112,6 @@ def tune(gemms: list[Gemms], present, record: Record, reasons: Callable) -> tupl
 
 
 def row(num_tokens: int, choice) -> dict:
-    """As the solution's table has it."""
     first, second = (dict(list(tile._asdict().items())[:6]) for tile in (choice.gemm1, choice.gemm2))
     return {"T": num_tokens, "gemm1_fused": choice.fused, "gemm2_tma": choice.tma, "gemm1": first, "gemm2": second}
 
@@ -120,8 +119,8 @@ def row(num_tokens: int, choice) -> dict:
 def table(gpu: str, sizes: tuple[int, int, int], origin: str, rows: Iterable[dict]) -> str:
     """The file's text. sizes: local experts, hidden, intermediate. origin: who wrote it, from what."""
     local, hidden, inter = sizes
-    first = f"{gpu}: tiles by token count, {local} local experts, hidden {hidden}, intermediate {inter}."
-    lines = [f'"""{first}', "", f"Written by {origin}.", '"""', "", "TABLE = ("]
+    title = f"{gpu}: tiles by token count, {local} local experts, hidden {hidden}, intermediate {inter}."
+    lines = [f'"""{title}', "", f"Written by {origin}.", '"""', "", "TABLE = ("]
     for each in sorted(rows, key=lambda each: each["T"]):
         fields = (f"        '{name}': {value}," for name, value in each.items())
         lines += ["    {", *(field.replace("'", '"') for field in fields), "    },"]
@@ -139,9 +138,7 @@ def main(argv: list[str]) -> int:
     args = parser.parse_args(argv)
     geometry = geometry_named(args.definition)
     if geometry not in FP8_MOE:
-        raise UserError(
-            f"--definition: got {args.definition}, want FP8 MoE with the router inside: {', '.join(FP8_MOE)}"
-        )
+        raise UserError(f"--definition: got {args.definition}, want one of {', '.join(FP8_MOE)}")
     if not torch.cuda.is_available():
         raise CannotRun("tuning takes times and needs a CUDA device; torch sees none")
     of, packed = GEOMETRIES[geometry], pack(SOLUTION)[geometry]
@@ -152,9 +149,8 @@ def main(argv: list[str]) -> int:
     architecture, gpu, multiprocessors = machine = solution.gpu_of(torch.device("cuda", torch.cuda.current_device()))
     name, versions = tiles.table_name(gpu, *sizes), f"torch {torch.__version__}, triton {triton.__version__}"
     written = paths.SOLUTIONS / SOLUTION / f"{name}.py"
-    rows = (
-        {each["T"]: each for each in import_module(f"{solution.__package__}.{name}").TABLE} if written.exists() else {}
-    )
+    before = import_module(f"{solution.__package__}.{name}").TABLE if written.exists() else ()
+    rows = {each["T"]: each for each in before}
 
     layers = partial(recorded, args.routing) if args.routing else drawn
     routings = {num_tokens: layers(geometry, num_tokens, args.layers) for num_tokens in sorted(set(args.tokens))}
@@ -170,8 +166,7 @@ def main(argv: list[str]) -> int:
             present = tiles.choose(*machine, sizes, top_k / of["num_experts"], num_tokens)
             rows[num_tokens], said = tune(gemms, present, record, partial(left_out, pool))
             print(said, flush=True)
-            origin = f"tools/tune_triton from {record.path.name}: {versions}"
-            write_atomically(written, table(gpu, sizes, origin, rows.values()))
+            write_atomically(written, table(gpu, sizes, f"tools/tune_triton, {versions}", rows.values()))
     print(f"{written.relative_to(paths.ROOT)} written; times are in {record.path}")
     return 0
 
