@@ -79,8 +79,7 @@ def build(folder, hardware):
     solution = Solution.model_validate_json((folder / "bundle" / "solution.json").read_text(encoding="utf-8"))
     if repacked(folder / "bundle").model_dump() != solution.model_dump():
         raise Refused("solution.json is not what config.toml and solution/ pack to")
-    has_device = torch.cuda.is_available()
-    if not has_device:
+    if not (has_device := torch.cuda.is_available()):
         number = hardware.removeprefix("sm_")
         os.environ["TVM_FFI_CUDA_ARCH_LIST"] = f"{number[:-1]}.{number[-1]}a"
     runnable = BuilderRegistry.get_instance().build(definition, solution)

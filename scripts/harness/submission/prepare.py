@@ -44,20 +44,19 @@ def objections(
 
     rows: as proven_on takes them. how: the command that records missing traces.
     """
-    reasons, spec = [], solution.spec
+    reasons, spec, wanted = [], solution.spec, recorded(BY_NAME[solution.definition])
     if spec.language.value not in LANGUAGES:
         reasons.append(f"its language is {spec.language.value}; the evaluation packs {', '.join(LANGUAGES)}")
     if hardware not in spec.target_hardware:
         targets = ", ".join(spec.target_hardware)
         reasons.append(f"it runs on {targets}, and the evaluation on {hardware} (--hardware names another machine)")
-    wanted = recorded(BY_NAME[solution.definition])
     machine, unproven = proven_on(solution, rows, wanted, how)
+    reasons += unproven
     if machine:
         console.print(f"PASSED {len(wanted)} of {len(wanted)} at contest tolerance on {machine}", highlight=False)
         if (verified := architecture(machine)) != hardware:
             said = f"verified on {verified or machine} only: whether it is right and fast on {hardware} is unknown"
             console.print(said, style="yellow", highlight=False, markup=False, soft_wrap=True)
-    reasons += unproven
     with console.status("building from the submission alone"):
         try:
             for line in clean_build.build(folder, solution.definition, hardware):
@@ -86,8 +85,7 @@ def prepare(name: str, geometry: str, into: Path, hardware: str, given: list[Pat
     with tempfile.TemporaryDirectory() as temporary:
         staged = Path(temporary) / "submission"
         submitted = bundle.write(solution, staged)
-        which = "" if geometry == next(iter(packed)) else f" --definition {geometry}"
-        how = f"moebench run --solutions {name}{which} --tolerance contest"
+        how = f"moebench run --solutions {name} --definition {geometry} --tolerance contest"
         if reasons := objections(solution, staged, rows, how, hardware, console):
             console.print(f"{name} is not fit to be submitted:", style="bold red")
             for reason in reasons:
