@@ -17,39 +17,14 @@ WEIGHTS, ROWS = 256 * 128, 128 * 128  # bytes of a tile's weights and rows in a 
 TILE_STAGES, SCALE_STEPS = 4, 4
 
 # What a step of the model leaves out to show that it is needed; see `gone`.
-MUTATIONS = {
-    "gemm1": (
-        "producer waits for empty",
-        "consumers wait for full",
-        "release after the last wgmma",
-        "release to both CTAs",
-        "scales are used before the release",
-        "rows: proxy fence",
-        "rows count at full",
-        "staged is read before it is overwritten",
-        "normal: staged is free",
-        "normal: staged is complete",
-        "staged: proxy fence",
-        "swap-AB: staged is free",
-        "swap-AB: maxima are complete",
-        "swap-AB: inverses are complete",
-        "swap-AB: inverses are read",
-        "swap-AB: staged is complete",
-        "CTAs end together",
-    ),
-    "gemm2": (
-        "producer waits for empty",
-        "consumers wait for full",
-        "release after the last wgmma",
-        "release to both CTAs",
-        "scales are used before the release",
-        "tile_full is waited for",
-        "a tile's entry has four buffers",
-        "staged is free",
-        "staged is complete",
-        "CTAs end together",
-    ),
-}
+OF_BOTH = ("producer waits for empty", "consumers wait for full", "release after the last wgmma")
+OF_BOTH += ("release to both CTAs", "scales are used before the release", "CTAs end together")
+OF_GEMM1 = ("rows: proxy fence", "rows count at full", "staged is read before it is overwritten", "staged: proxy fence")
+OF_GEMM1 += ("normal: staged is free", "normal: staged is complete")
+SWAP_AB = ("staged is free", "maxima are complete", "inverses are complete", "inverses are read", "staged is complete")
+OF_GEMM1 += tuple(f"swap-AB: {step}" for step in SWAP_AB)
+OF_GEMM2 = ("tile_full is waited for", "a tile's entry has four buffers", "staged is free", "staged is complete")
+MUTATIONS = {"gemm1": OF_BOTH + OF_GEMM1, "gemm2": OF_BOTH + OF_GEMM2}
 # file:function -> synchronisation, copies and products, in the order of the source
 SYNC = {
     "many_tokens.cuh:cluster_consumer_release": "__syncwarp mbar_arrive_cluster",

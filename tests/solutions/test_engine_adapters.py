@@ -237,7 +237,7 @@ def vllm(request, monkeypatch):
         weight_block_size = [128, 128]
 
         def get_quant_method(self, layer, prefix):
-            return Fp8MoEMethod(self, layer) if hasattr(layer, "moe_config") else "of a linear layer"
+            return Fp8MoEMethod(self, layer) if hasattr(layer, "moe_config") else "linear"
 
     expected = signature(recorded["model_executor/layers/quantization/__init__.py::register_quantization_config"])
 
@@ -323,7 +323,7 @@ def test_vllm_keeps_its_other_layers(vllm, ours):
     ours("vllm").register()
     config = vllm.registered["fp8"]
     assert issubclass(config, vllm.Fp8Config)
-    assert config().get_quant_method(SimpleNamespace(), "model.layers.3.self_attn.o_proj") == "of a linear layer"
+    assert config().get_quant_method(SimpleNamespace(), "model.layers.3.self_attn.o_proj") == "linear"
 
 
 def test_methods_for_vllm_have_its_parameters(vllm, ours):
