@@ -7,13 +7,12 @@ from pathlib import Path
 
 from harness.core.errors import CannotRun, UserError
 
-DEVICES = Path("/dev")
-STANDARD = {DEVICES / "stdout": 1, DEVICES / "stderr": 2}  # may be files, of which this process has the place to write
+STANDARD = {Path("/dev/stdout"): 1, Path("/dev/stderr"): 2}  # may be files, of which this process has the place to write
 
 
 def is_special(path: Path) -> bool:
     """Whether a path is a device or a pipe, to be written to and not to be replaced."""
-    return DEVICES in path.absolute().parents or path.exists() and not path.is_file()
+    return path in STANDARD or path.exists() and not path.is_file()
 
 
 def open_special(path: Path) -> int:
