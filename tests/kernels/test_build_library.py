@@ -51,8 +51,8 @@ def without_compilers(monkeypatch, tmp_path):
     monkeypatch.setattr(built, "DEFAULT_TOOLKIT", tmp_path / "no toolkit")
 
 
-def test_the_key_follows_content_and_not_place(tmp_path):
-    """A user would miss: a compilation in every process, or an old library after a change."""
+def test_the_key_follows_content_and_not_place(tmp_path, monkeypatch):
+    """A user would miss: a compilation in every process, an old library after a change, or one of another tvm_ffi."""
     keys = []
     for place in ("first", "second/below"):
         for path, text in {**TEXTS, "main.py": "", "few/a.cu": KERNEL}.items():
@@ -62,21 +62,13 @@ def test_the_key_follows_content_and_not_place(tmp_path):
         keys.append(built.content_key(texts, "9.0a", ("-O3",), "4.5"))
     assert sorted(texts) == ["few/a.cu", "there/two.cuh"]
     assert keys[0] == keys[1] == built.content_key(dict(reversed(texts.items())), "9.0a", ["-O3"], "4.5")
-    others = [
-        built.content_key({**texts, "there/two.cuh": "#define TWO 3\n"}, "9.0a", ("-O3",), "4.5"),
-        built.content_key({**texts, "there/three.cuh": ""}, "9.0a", ("-O3",), "4.5"),
-        built.content_key(texts, "10.0a", ("-O3",), "4.5"),
-        built.content_key(texts, "9.0a", ("-O2",), "4.5"),
-        built.content_key(texts, "9.0a", ("-O3",), "4.6"),
-    ]
-    assert len({keys[0], *others}) == 1 + len(others)
-
-
-def test_another_tvm_ffi_makes_another_library(monkeypatch):
-    """A user would miss: a library that is copied to a machine whose tvm_ffi calls it differently."""
-    before = built.content_key(TEXTS)
+    changed = [texts | {"there/two.cuh": "#define TWO 3\n"}, texts | {"there/three.cuh": ""}]
+    others = [built.content_key(some, "9.0a", ("-O3",), "4.5") for some in changed]
+    for of in (("10.0a", ("-O3",), "4.5"), ("9.0a", ("-O2",), "4.5"), ("9.0a", ("-O3",), "4.6")):
+        others.append(built.content_key(texts, *of))
     monkeypatch.setattr(built.tvm_ffi, "__version__", "0.0")
-    assert built.content_key(TEXTS) != before
+    others.append(built.content_key(texts, "9.0a", ("-O3",), "4.5"))
+    assert len({keys[0], *others}) == 1 + len(others)
 
 
 def test_a_finished_library_needs_no_compiler(cache, monkeypatch, tmp_path):
@@ -191,9 +183,8 @@ def test_the_toolkit_is_found(monkeypatch, tmp_path):
     assert built.find_toolkit() == forwarding
     monkeypatch.setattr(built, "DEFAULT_TOOLKIT", whole)
     assert built.find_toolkit() == whole
-    monkeypatch.setenv("PATH", str(named / "bin"))
-    assert built.find_toolkit() == named
-    monkeypatch.setenv("CUDA_PATH", str(whole))
-    assert built.find_toolkit() == whole
-    monkeypatch.setenv("CUDA_HOME", str(tmp_path))  # no toolkit in it
-    assert built.find_toolkit() == whole
+    # the last is no toolkit, and changes nothing
+    settings = {"PATH": (named / "bin", named), "CUDA_PATH": (whole, whole), "CUDA_HOME": (tmp_path, whole)}
+    for name, (value, found) in settings.items():
+        monkeypatch.setenv(name, str(value))
+        assert built.find_toolkit() == found
