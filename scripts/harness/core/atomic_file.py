@@ -7,7 +7,7 @@ from pathlib import Path
 
 from harness.core.errors import CannotRun, UserError
 
-STANDARD = {Path("/dev/stdout"): 1, Path("/dev/stderr"): 2}  # may be files, of which this process has the place to write
+STANDARD = {Path("/dev/stdout"): 1, Path("/dev/stderr"): 2}  # may be files, which this process is in the midst of
 
 
 def is_special(path: Path) -> bool:

@@ -38,18 +38,15 @@ def named(text: str, geometry: str, others: str = "") -> list[Workload]:
 
     others: what else may be named where this is called, for the message. Raises UserError where there is none.
     """
-    cases, known = cases_by_uuid(geometry), recorded(geometry)
-    names = {w.uuid: cases[w.uuid].name if w.uuid in cases else w.uuid for w in known}
-
-    def spellings(w: Workload) -> tuple[str, ...]:
-        tokens = w.axes["seq_len"]
-        return f"{tokens}", f"T={tokens}", w.uuid, names[w.uuid], label(w, geometry)
-
-    found = [workload for workload in known if text in spellings(workload)]
+    known = {workload.uuid: workload for workload in recorded(geometry)}
+    labels = {uuid: label(workload, geometry) for uuid, workload in known.items()}
+    names = {uuid: shown.partition(" ")[0] for uuid, shown in labels.items()}
+    lengths = {uuid: workload.axes["seq_len"] for uuid, workload in known.items()}
+    spelt = {uuid: {f"{t}", f"T={t}", uuid, names[uuid], labels[uuid]} for uuid, t in lengths.items()}
+    found = [workload for uuid, workload in known.items() if text in spelt[uuid]]
     if not found:
-        lengths = ", ".join(map(str, sorted({w.axes["seq_len"] for w in known})))
-        listed = f"T = {lengths}; their uuids and names{others}"
-        raise UserError(unknown("workload", text, list(names.values()), listed))
+        listed = f"T = {', '.join(map(str, sorted(set(lengths.values()))))}; their uuids and names{others}"
+        raise UserError(unknown("workload", text, names.values(), listed))
     return found
 
 
