@@ -269,21 +269,12 @@ def vllm(request, monkeypatch):
 def moe_layer(vllm, **changed):
     """A layer with a FusedMoEConfig of the recorded fields."""
     config = record_class(vllm.recorded[f"{MOE}/config.py::FusedMoEConfig"], "FusedMoEConfig")
-    required = {
-        "num_experts": 4 * LOCAL,
-        "num_logical_experts": 4 * LOCAL,
-        "num_local_experts": LOCAL,
-        "experts_per_token": TOP_K,
-        "hidden_dim": H,
-        "intermediate_size": INTER,
-        "intermediate_size_per_partition": INTER,
-        "activation": vllm.MoEActivation.SILU,
-        "device": "cpu",
-        "routing_method": None,
-        "moe_parallel_config": SimpleNamespace(use_all2all_kernels=False, use_ag_rs_all2all_kernels=False),
-        "in_dtype": torch.bfloat16,
-    }
-    return SimpleNamespace(moe_config=config(**required | changed))
+    sizes = {"num_experts": 4 * LOCAL, "num_logical_experts": 4 * LOCAL, "num_local_experts": LOCAL, "hidden_dim": H}
+    sizes |= {"experts_per_token": TOP_K, "intermediate_size": INTER, "intermediate_size_per_partition": INTER}
+    parallel = SimpleNamespace(use_all2all_kernels=False, use_ag_rs_all2all_kernels=False)
+    others = {"activation": vllm.MoEActivation.SILU, "device": "cpu", "routing_method": None}
+    others |= {"moe_parallel_config": parallel, "in_dtype": torch.bfloat16}
+    return SimpleNamespace(moe_config=config(**sizes | others | changed))
 
 
 def vllm_method(vllm, ours, **changed):
@@ -328,9 +319,8 @@ def test_vllm_keeps_its_other_layers(vllm, ours):
 
 def test_methods_for_vllm_have_its_parameters(vllm, ours):
     """Every method that replaces one of vLLM's takes what that one takes."""
-    classes = ("FusedMoEExperts", "FusedMoEExpertsModular")
     known = {}
-    for name in classes:
+    for name in ("FusedMoEExperts", "FusedMoEExpertsModular"):
         known |= vllm.recorded[f"{MOE}/modular_kernel.py::{name}"]["methods"]
     method = vllm_method(vllm, ours)
     for name, function in vars(method.experts_cls).items():
