@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False, markup=False)
-    logging.getLogger("flashinfer_bench").setLevel(logging.ERROR)
+    logging.getLogger("flashinfer_bench").setLevel(logging.CRITICAL)  # it becomes a verdict
     if args.ray is None and args.gpu:
         raise UserError("--gpu: is for --ray")
     with nullcontext(Here()) if args.ray is None else on_ray.connected(args.ray or None, args.gpu) as place:

@@ -1,6 +1,7 @@
 """Call a solution that FIB has built, or the reference: inputs, outputs, and the call."""
 
 import hashlib
+import re
 from collections.abc import Sequence
 
 import torch
@@ -39,7 +40,12 @@ def first_tokens(value: object, shape: list[str] | None, num_tokens: int) -> obj
 
 
 def first_line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {str(error).strip()}".splitlines()[0]
+    return shortened(f"{type(error).__name__}: {str(error).strip()}".splitlines()[0])
+
+
+def shortened(line: str) -> str:
+    """Of an error for want of device memory: how much was asked for, and was free."""
+    return re.sub(r"(CUDA out of memory\..*? is free\.).*", r"\1", line)
 
 
 def with_outputs(full: Definition, runnable: Runnable, inputs: list, device: str) -> list:

@@ -4,6 +4,8 @@ import re
 from collections.abc import Mapping
 from pathlib import PurePosixPath
 
+from harness.judging.calling import shortened
+
 FILE = re.compile(r'(?<=File ")(?P<folder>/[^"]*/fib_\w+)/(?P<file>[^"]+)(?=")')  # as FIB unpacks a solution
 FRAME = re.compile(r'^ +File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>\S+))?', re.MULTILINE)
 NEXT = "\nThe above exception was the direct cause of the following exception:\n"
@@ -26,7 +28,7 @@ def raised(log: str, origins: Mapping[str, PurePosixPath]) -> list[str]:
     own = {str(path) for path in origins.values()}
     chain = log.strip().split(UNRELATED)[-1].split(NEXT)
     chosen = next((part for part in chain if own_frames(part, own)), chain[-1])
-    lines = [error_of(chosen)]
+    lines = [shortened(error_of(chosen))]
     for match in COMPILER.finditer(log):
         if match["file"] in origins:
             return [match[0].rpartition("/")[2], f"at {origins[match['file']]}:{match['line']}"]

@@ -13,8 +13,6 @@ import resource
 import signal
 import tempfile
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
 from multiprocessing import context, forkserver
 from pathlib import Path
 
@@ -63,16 +61,16 @@ def begin(threads: int, memory: int) -> None:
 class Runner:
     """Judges as FIB's PersistentRunner does."""
 
-    def __init__(self, folder: Path):
-        self.trials, self.log, self.pools, self.context = str(folder / "trials"), str(folder / "log"), {}, Forked()
+    def __init__(self):
+        self.folder = tempfile.TemporaryDirectory(prefix="moebench-")
+        self.trials, self.log = (str(Path(self.folder.name, name)) for name in ("trials", "log"))
+        self.pools, self.context = {}, Forked()
         self.context.set_forkserver_preload([__name__])
         with fib.without_interrupt():
             forkserver.ensure_running()  # it imports while this process computes the first reference
 
-    def run_workload(
-        self, full: Definition, workload: Workload, solutions: list[Solution], config: BenchmarkConfig, root: Path
-    ) -> dict[str, Evaluation]:
-        """Packed name -> Evaluation, on inputs seeded by the workload's uuid. Raises what the reference raises.
+    def run_workload(self, full: Definition, workload: Workload, solutions: list[Solution], config, root: Path):
+        """{packed name: Evaluation}, on inputs seeded by the workload's uuid. Raises what the reference raises.
 
         correctness.extra holds matched_ratio, at the config's tolerance, and matched_ratio_<tolerance> for all three.
         """
@@ -104,17 +102,7 @@ class Runner:
             pool.stop()
         for pool in self.pools.values():
             pool.join()
-
-
-@contextmanager
-def running() -> Iterator[Runner]:
-    """The runner; its processes end with the context."""
-    with tempfile.TemporaryDirectory(prefix="moebench-") as folder:
-        runner = Runner(Path(folder))
-        try:
-            yield runner
-        finally:
-            runner.close()
+        self.folder.cleanup()
 
 
 def evaluated(status: Status, log: str, text: str | None = None, correctness=None, performance=None) -> Evaluation:

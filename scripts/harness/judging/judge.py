@@ -95,7 +95,7 @@ class Judge:
         if part is not self.part or part.renew_worker:
             self.opened.close()
             on_cpu = self.device == "cpu"
-            runner = isolated.running() if on_cpu else fib.running(plan.config.log_dir, plan.clock)
+            runner = closing(isolated.Runner()) if on_cpu else fib.running(plan.config.log_dir, plan.clock)
             self.runner = self.opened.enter_context(runner)
         if part is not self.part:
             self.sources = {name: self.source(packed) for name, packed in part.solutions.items()}

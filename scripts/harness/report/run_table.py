@@ -6,6 +6,7 @@ The table is drawn from the traces' DataFrame, `results.table.of_traces`.
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pandas as pd
 from flashinfer_bench import Evaluation, Trace
@@ -48,7 +49,8 @@ def shown(plan: Plan, place: str, console: Console) -> Iterator[Callable[[Outcom
         for part in plan.parts.values():
             own = [outcome for outcome in outcomes if outcome.cell.geometry == part.geometry]
             for table in tables(plan, part, own):
-                console.print(table.terminal())
+                console.print(table.title, soft_wrap=True)
+                console.print(replace(table, title="").terminal())
             if part.path and own:
                 traces = sum(len(outcome.verdicts) for outcome in own)
                 console.print(f"{traces} traces saved in {part.path}", soft_wrap=True)
@@ -122,5 +124,4 @@ def table(plan: Plan, part: Part, hardware: str, traces: list[Trace], outcomes: 
     captions += [f"{', '.join(known)}: the lowest share of elements within that tolerance"] if known else []
     clock = ", by the GPU's clock" if plan.clock == "gpu" else ""
     title = f"{part.definition}\n{hardware}, {plan.tolerance}{clock}"
-    caption = "; ".join(captions)
-    return Table(["solution", "passed", *times, *known], [rows], title, caption=caption, notes=[*notes, *part.skipped])
+    return Table(["solution", "passed", *times, *known], [rows], title, notes=[*captions, *notes, *part.skipped])
