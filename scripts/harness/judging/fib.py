@@ -9,7 +9,6 @@ import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import wraps
 from multiprocessing import resource_tracker
 from multiprocessing.context import SpawnProcess
 from unittest import mock
@@ -63,7 +62,6 @@ def giving_back(function: Callable) -> Callable:
     One that is drawn later would lie in the block of the fp32 numbers before it, and keep all of that.
     """
 
-    @wraps(function)
     def wrapped(*args, **kwargs):
         try:
             return function(*args, **kwargs)

@@ -43,12 +43,6 @@ class Child(context.ForkServerProcess):
         return EXITED if super().exitcode == 0 else super().exitcode
 
 
-class Forked(context.ForkServerContext):
-    """Processes forked from one that has imported torch, Triton and this module, but used none of them."""
-
-    Process = Child
-
-
 def begin(threads: int, memory: int) -> None:
     """The start of a child: it ends with its parent, a crash prints where, and its memory has an end."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -64,7 +58,10 @@ class Runner:
     def __init__(self):
         self.folder = tempfile.TemporaryDirectory(prefix="moebench-")
         self.trials, self.log = (str(Path(self.folder.name, name)) for name in ("trials", "log"))
-        self.pools, self.context = {}, Forked()
+        self.pools, self.context = {}, context.ForkServerContext()
+        self.context.Process = (
+            Child  # forked from one that has imported torch, Triton and this module, but not used them
+        )
         self.context.set_forkserver_preload([__name__])
         with fib.without_interrupt():
             forkserver.ensure_running()  # it imports while this process computes the first reference

@@ -84,11 +84,6 @@ class Plan:
         return (cell for part in self.parts.values() for cell in part.cells)
 
     @property
-    def verdicts(self) -> int:
-        """How many there will be."""
-        return sum(len(cell.names) for cell in self)
-
-    @property
     def protocol(self) -> str:
         """How times are taken, as traces say it."""
         if not self.device.on_gpu:

@@ -26,7 +26,7 @@ def shown(plan: Plan, place: str, console: Console) -> Iterator[Callable[[Outcom
 
     place: what the run is on, beside the device.
     """
-    outcomes, before, total, done = [], {}, plan.verdicts, 0
+    outcomes, before, total, done = [], {}, sum(len(cell.names) for cell in plan), 0
 
     def show(outcome: Outcome) -> None:
         nonlocal done
