@@ -59,9 +59,7 @@ class Runner:
         self.folder = tempfile.TemporaryDirectory(prefix="moebench-")
         self.trials, self.log = (str(Path(self.folder.name, name)) for name in ("trials", "log"))
         self.pools, self.context = {}, context.ForkServerContext()
-        self.context.Process = (
-            Child  # forked from one that has imported torch and this module, but not used them
-        )
+        self.context.Process = Child  # forked from one that has imported torch and this module, but not used them
         self.context.set_forkserver_preload([__name__])
         with fib.without_interrupt():
             forkserver.ensure_running()  # it imports while this process computes the first reference
