@@ -1,8 +1,6 @@
 """The main job on a machine without a GPU: its plan, its judgement, its table and its traces."""
 
 import importlib.metadata
-import runpy
-import sys
 from itertools import pairwise
 
 import judged
@@ -393,13 +391,6 @@ def test_what_does_not_fit_on_a_gpu_is_skipped(monkeypatch):
     assert not planning.part_of("full", labelled, [], None, 3, judged.GPU).renew_worker
     with pytest.raises(planning.CannotRun):
         planning.part_of("full", labelled, [], None, 3, judged.replace(judged.GPU, free=10**9))
-
-
-def test_the_starter_kits_name_for_it(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["run_local.py", "--solutions", "nothing"])
-    with pytest.raises(SystemExit) as left:
-        runpy.run_path(str(paths.ROOT / "scripts" / "run_local.py"), run_name="__main__")
-    assert left.value.code == 2 and "'nothing'" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -4,28 +4,20 @@ import argparse
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 from harness.core.atomic_file import open_special
 from harness.core.errors import CannotRun, UserError
-from harness.core.names import unknown
 
 
 class Names(argparse.Action):
-    """A list of names, separated by spaces or commas, each one of `choices` if there are any; nargs is "+" or "*"."""
-
-    def __init__(self, *args, choices: Iterable[str] | None = None, **kwargs):
-        super().__init__(*args, **({"metavar": "|".join(choices)} if choices else {}), **kwargs)
-        self.known = choices
+    """A list of names, separated by spaces or commas; nargs is "+" or "*"."""
 
     def __call__(self, parser, namespace, values, option_string=None):
         names = [name.strip() for text in values for name in text.split(",") if name.strip()]
         if values and not names:
             raise argparse.ArgumentError(self, f"got {' '.join(values)!r}, want a name")
-        for name in names:
-            if self.known is not None and name not in self.known:
-                raise argparse.ArgumentError(self, unknown("value", name, self.known))
         setattr(namespace, self.dest, names)
 
 

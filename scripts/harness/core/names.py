@@ -1,4 +1,4 @@
-"""Words for names and numbers: of one that is not known, of several things."""
+"""Words for a name that is not known."""
 
 import difflib
 from collections.abc import Iterable
@@ -10,8 +10,3 @@ def unknown(what: str, name: str, known: Iterable[str], listed: str | None = Non
     close = difflib.get_close_matches(name.lower(), known, n=1)
     hint = f"did you mean {close[0]}?" if close else f"there are: {listed or ', '.join(known) or 'none'}"
     return f"unknown {what} {name!r}; {hint}"
-
-
-def counted(count: int, noun: str) -> str:
-    """'1 node', '2 nodes'."""
-    return f"{count} {noun}{'s' * (count > 1)}"

@@ -18,7 +18,6 @@ from flashinfer_bench.env import get_fib_cache_path
 from harness.core import provenance
 from harness.core.errors import CannotRun, UserError
 from harness.core.interruption import on_interrupt
-from harness.core.names import counted
 from harness.judging.calling import first_line
 from harness.judging.judge import Judge, Outcome
 from harness.judging.plan import Cell, Plan
@@ -85,9 +84,9 @@ def cluster_of(gpu: str | None) -> "Cluster":
         slots = int(sum(node.get("CPU", 0) for node in nodes))
         if not slots:
             raise CannotRun("--ray: the cluster has neither a GPU nor a CPU to judge on")
-        return Cluster({"num_cpus": 1}, slots, f"{slots} CPUs of {counted(len(nodes), 'node')}")
+        return Cluster({"num_cpus": 1}, slots, f"{slots} CPUs of {len(nodes)} nodes")
     kind = gpu or next(iter(kinds))
-    slots, text = sum(kinds[kind]), f"{kind} GPUs of {counted(len(kinds[kind]), 'node')}"
+    slots, text = sum(kinds[kind]), f"{kind} GPUs of {len(kinds[kind])} nodes"
     pinned = {} if kind == "unknown" else {"accelerator_type": kind}
     return Cluster({"num_gpus": 1, "num_cpus": 0} | pinned, slots, f"{slots} {text}")
 

@@ -51,10 +51,12 @@ def table(records: list[ProfileRecord]) -> Table:
         rows += [[name, *(each and text(each) for each in of)] for name, text in CALL.items()]
         shown = [row for row in rows if any(row[1:])]
         sections.append([["" if at else record.solution, *row] for at, row in enumerate(shown)])
-        warnings += [f"{record.solution}, {each.label}: {line}" for each in record.workloads for line in each.warnings]
+        warnings += [f"Warning: {record.solution}, {w.label}: {line}" for w in record.workloads for line in w.warnings]
     unit = "us" if records[0].clock == "device" else "CPU us of an interpreter"
     title = f"{records[0].provenance.hardware}, {unit}"
-    return Table(["solution", "stage", *columns.values()], sections, title, 2, CAPTION, warnings=warnings)
+    return Table(
+        ["solution", "stage", *columns.values()], sections, title, 2, CAPTION, [f"Warning: {line}" for line in warnings]
+    )
 
 
 def block() -> str:

@@ -8,7 +8,7 @@ from rich.console import Group
 from rich.table import Table as RichTable
 from rich.text import Text
 
-STYLES = {"": "", "best": "bold green", "good": "green", "stale": "dim", "failed": "bold red", "missed": "yellow"}
+STYLES = {"": "", "best": "bold green", "good": "green", "stale": "dim", "failed": "bold red"}
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Table:
     """head: the columns' names, of which the first `words` hold words and the others numbers.
 
     sections: blocks of rows, a rule between two of them; what is no Cell is shown without a mark, None as "-". caption
-    explains the cells. notes stand below it; warnings too, and cannot be overlooked.
+    explains the cells; notes stand below it.
     """
 
     head: list[str]
@@ -33,7 +33,6 @@ class Table:
     words: int = 1
     caption: str = ""
     notes: list[str] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
 
     def terminal(self) -> Group:
         """For rich's Console."""
@@ -50,8 +49,7 @@ class Table:
             for row in rows:
                 shown.add_row(*(Text(cell.text, style=STYLES[cell.mark]) for cell in map(as_cell, row)))
             shown.add_section()
-        warnings = (Text(f"WARNING {line}", style="bold red") for line in self.warnings)
-        return Group(shown, *map(Text, self.notes), *warnings)
+        return Group(shown, *map(Text, self.notes))
 
     def markdown(self, titled: bool = False) -> str:
         """GitHub's Markdown; titled: the title stands above it in bold."""
@@ -59,8 +57,7 @@ class Table:
         rows = [[markdown_cell(as_cell(cell)) for cell in row] for rows in self.sections for row in rows]
         lines = [f"**{self.title}**", ""] if titled and self.title else []
         lines += ["| " + " | ".join(row) + " |" for row in (self.head, rule, *rows)]
-        warnings = [f"**Warning**: {line}" for line in self.warnings]
-        for line in [*([escaped(self.caption)] if self.caption else []), *self.notes, *warnings]:
+        for line in [*([escaped(self.caption)] if self.caption else []), *self.notes]:
             lines += ["", line]
         return "\n".join(lines)
 
