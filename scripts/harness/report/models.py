@@ -30,10 +30,8 @@ def use(rows: pd.DataFrame) -> Table:
         if best is None:
             made.append([named(layer), "not measured" if cells.empty else "none passed", *[None] * 3])
             continue
-        peers = ahead(cells, best)
-        times = decimal(peers.iloc[0], 2) if len(peers) else None
-        over_bound = decimal(by_solution(cells).over_bound[best], 2)
-        made.append([named(layer), Cell(best, "best"), to_use(cells, "default"), over_bound, times])
+        figures = (decimal(x, 2) for x in (by_solution(cells).over_bound[best], ahead(cells, best).min()))
+        made.append([named(layer), Cell(best, "best"), to_use(cells, "default"), *figures])
     head = ["model", f"at {SHOWN}", "at default", "ms/bound", "over the next"]
     return Table(head=head, sections=[made], words=3)
 
@@ -46,10 +44,8 @@ def speeds(rows: pd.DataFrame) -> Table:
         best = to_use(cells) if len(cells) else None
         of = cells[(cells.solution == best) & (cells.tolerance == SHOWN) & cells.counts].drop_duplicates("tokens")
         at = of.set_index("tokens").over_bound
-        places = [nearest(t, at.index) if len(at) else None for t in TOKENS]
-        texts = [
-            f"{at[p]:.2f}{'' if p == t else f' ({p})'}" if p else None for p, t in zip(places, TOKENS, strict=True)
-        ]
-        made.append([layer.name, *texts])
+        near = {t: nearest(t, at.index) for t in TOKENS} if len(at) else {}
+        texts = [f"{at[p]:.2f}{'' if p == t else f' ({p})'}" for t, p in near.items()]
+        made.append([layer.name, *(texts or [None] * len(TOKENS))])
     caption = "Latency over the roofline bound. In brackets: T of the nearest workload, where there is none of that T."
     return Table(head=["model", *(f"T={t}" for t in TOKENS)], sections=[made], caption=caption)

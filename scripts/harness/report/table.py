@@ -36,13 +36,9 @@ class Table:
 
     def terminal(self) -> Group:
         """For rich's Console."""
-        shown = RichTable(
-            title=Text(self.title) if self.title else None,
-            caption=Text(self.caption) if self.caption else None,
-            title_justify="left",
-            caption_justify="left",
-            box=box.HEAVY_HEAD,
-        )
+        title, caption = (Text(text) if text else None for text in (self.title, self.caption))
+        left = {"title_justify": "left", "caption_justify": "left"}
+        shown = RichTable(title=title, caption=caption, box=box.HEAVY_HEAD, **left)
         for at, name in enumerate(self.head):
             shown.add_column(Text(name), justify="left" if at < self.words else "right")
         for rows in self.sections:

@@ -37,9 +37,8 @@ def by_solution(cells: pd.DataFrame) -> pd.DataFrame:
     workloads = cells.workloads.max()
     fresh, stale = cells[cells.source != "stale"], cells[cells.source == "stale"]
     for name in TOLERANCES:
-        for what, rows, column in (("passed", fresh, "passed"), ("stale", stale, "counts")):
-            at = rows[rows.tolerance == name].groupby("solution")[column]
-            found[f"{what}_{name}"] = at.sum() if what == "passed" else at.size()
+        found[f"passed_{name}"] = fresh[fresh.tolerance == name].groupby("solution").passed.sum()
+        found[f"stale_{name}"] = stale[stale.tolerance == name].groupby("solution").size()
         found[f"matched_{name}"] = fresh.groupby("solution")[f"matched_{name}"].min()
     complete = (found.timed == workloads) & (found[f"passed_{SHOWN}"] == workloads)
     least = found.over_fastest.where(complete).min()
