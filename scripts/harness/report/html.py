@@ -86,14 +86,9 @@ def curves(rows: pd.DataFrame) -> go.Figure:
         y = of.over_bound.fillna(of.ms)
         shown_as = {"name": name, "meta": meta, "marker": look, "hovertemplate": HOVER}
         figure.add_scatter(x=of.tokens, y=y, customdata=told.values, **shown_as)
-    figure.update_layout(
-        template="none",
-        height=480,
-        margin={"t": 20},
-        xaxis={"title": "T, tokens in a call", "type": "log"},
-        yaxis={"title": "times the roofline bound (ms where there is none)", "type": "log"},
-    )
-    return figure
+    x = {"title": "T, tokens in a call", "type": "log"}
+    y = {"title": "times the roofline bound (ms where there is none)", "type": "log"}
+    return figure.update_layout(template="none", height=480, margin={"t": 20}, xaxis=x, yaxis=y)
 
 
 def cell(value: object) -> str:
@@ -108,11 +103,11 @@ def page(rows: pd.DataFrame) -> str:
     """HTML of rows as `table.load` gives them, of any definitions and GPUs."""
     named = sections(rows)
     order = [name for gpu in gpus(rows) for name in dict.fromkeys(named[rows.hardware == gpu])]
-    lines = []
-    for row, section in zip(rows.to_dict("records"), named, strict=True):
-        kind = "stale" if row["source"] == "stale" else "level" if row["level"] else ""
-        cells = "".join(cell(row[column]) for column in COLUMNS)
-        lines.append(f'<tr class="{kind}" data-section="{escape(section)}">{cells}</tr>')
+    kinds = rows.source.where(rows.source == "stale", rows.level.map({True: "level", False: ""}))
+    lines = [
+        f'<tr class="{kind}" data-section="{escape(section)}">{"".join(map(cell, values))}</tr>'
+        for kind, section, values in zip(kinds, named, rows[list(COLUMNS)].values.tolist(), strict=True)
+    ]
     options = "".join(f"<option>{escape(name)}</option>" for name in order)
     heads = "".join(f"<th><button>{escape(name)}</button></th>" for name in COLUMNS.values())
     data = curves(rows).to_json().replace("</", "<\\/")  # a name must not end the script

@@ -60,7 +60,7 @@ def of_traces(recorded: list[Recorded]) -> tuple[list[State], list[str]]:
 
 
 def of_record(provenance: Provenance, solution: str) -> State:
-    """Of a profile, sweep or launch record of a solution of this repository, in any of its definitions."""
+    """Of a profile or served record of a solution of this repository, in any of its definitions."""
     there = solution in manifest.solution_names()
     return judge(provenance, {packed.hash() for packed in pack.pack(solution).values()} if there else ())
 
