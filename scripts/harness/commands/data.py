@@ -5,6 +5,7 @@ workloads/ and blob/ anew; a line that you have added to a workload file stays.
 """
 
 import argparse
+import sys
 
 from rich.console import Console
 
@@ -62,5 +63,5 @@ def main(args: argparse.Namespace) -> int:
             print(write(geometry))
         return 0
     for table in map(workloads_of, args.definition) if args.definition else [listed()]:
-        Console().print(table.terminal())
+        Console(width=None if sys.stdout.isatty() else 160).print(table.terminal())
     return 0
