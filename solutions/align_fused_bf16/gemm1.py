@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from .kernels.tile_order import tile_order
+from .common.triton.tile_order import tile_order
 
 
 def gemm1_ref(x, w, rows, top_k, block_m):

@@ -8,11 +8,11 @@ import torch
 
 from .gemm1 import gemm1, gemm1_kernel
 from .gemm2 import gemm2, gemm2_kernel
-from .kernels.check_bf16_inputs import check_bf16_inputs
-from .kernels.gpu_of import gpu_of
-from .kernels.launch import launch_quickly
-from .kernels.permute import count_kernel, permute, place_kernel
-from .kernels.replay import replayed
+from .common.host.check_bf16_inputs import check_bf16_inputs
+from .common.host.gpu_of import gpu_of
+from .common.host.launch import launch_quickly
+from .common.triton.permute import count_kernel, permute, place_kernel
+from .common.host.replay import replayed
 from .silu_mul import silu_mul, silu_mul_kernel
 from .sum_rows import sum_rows, sum_rows_kernel
 from .tiles import choose_tiles

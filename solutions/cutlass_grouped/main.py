@@ -6,7 +6,7 @@ layer.cu is the map; every other CUDA file is one stage or one tile. docs/cutlas
 from functools import lru_cache
 
 from .build import load_kernels
-from .kernels.check_inputs import check_inputs
+from .common.host.check_inputs import check_inputs
 from .tiles import choose_tiles
 
 _gemms, _layer = load_kernels()  # compiled on import, when the solution is built, not at its first call

@@ -10,9 +10,9 @@ branches over those that are elsewhere: most are. Program 0 of the tokens zeroes
 import triton
 import triton.language as tl
 
-from .kernels.problem import HIDDEN_SIZE, NUM_LOCAL_EXPERTS, TOP_K
+from .common.host.problem import HIDDEN_SIZE, NUM_LOCAL_EXPERTS, TOP_K
 from .pairs import pointers
-from .predecessor import wait_for_predecessor
+from .common.triton.predecessor import wait_for_predecessor
 from .prepare import prepare
 
 

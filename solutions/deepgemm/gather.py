@@ -14,10 +14,10 @@ import torch
 import triton
 import triton.language as tl
 
-from .kernels.problem import HIDDEN_SIZE, KEPT_GROUPS, NUM_EXPERTS, NUM_GROUPS, NUM_LOCAL_EXPERTS, RENORM, TOP_K
-from .kernels.route import route_kernel
+from .common.host.problem import HIDDEN_SIZE, KEPT_GROUPS, NUM_EXPERTS, NUM_GROUPS, NUM_LOCAL_EXPERTS, RENORM, TOP_K
+from .common.triton.route import route_kernel
 from .pairs import pointers
-from .predecessor import wait_for_predecessor
+from .common.triton.predecessor import wait_for_predecessor
 from .prepare import prepare
 from .rows import TILE
 

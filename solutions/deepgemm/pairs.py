@@ -9,7 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
-from .kernels.problem import TOP_K
+from .common.host.problem import TOP_K
 
 
 def pairs_of(num_tokens, device):

@@ -15,8 +15,8 @@ import torch
 from .combine_reset import prepare_combine_reset
 from .gather import prepare_gather
 from .grouped_gemm import operand, result
-from .kernels.check_inputs import check_inputs
-from .kernels.problem import HIDDEN_SIZE, INTERMEDIATE_SIZE
+from .common.host.check_inputs import check_inputs
+from .common.host.problem import HIDDEN_SIZE, INTERMEDIATE_SIZE
 from .pairs import pairs_of
 from .rows import Rows, arrange
 from .swiglu_quant_rows import prepare_swiglu_quant_rows

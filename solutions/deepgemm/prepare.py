@@ -7,7 +7,7 @@ tensors' addresses. `kernels/launch.py` would still make a key from the constexp
 
 import torch
 
-from .kernels import launch
+from .common.host import launch
 
 _launchers = {}  # (kernel, device, constexprs and options) -> launch function, its arguments before and after
 

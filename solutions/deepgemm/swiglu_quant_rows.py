@@ -11,9 +11,9 @@ import torch
 import triton
 import triton.language as tl
 
-from .kernels.problem import INTERMEDIATE_SIZE, TOP_K
+from .common.host.problem import INTERMEDIATE_SIZE, TOP_K
 from .pairs import pointers
-from .predecessor import wait_for_predecessor
+from .common.triton.predecessor import wait_for_predecessor
 from .prepare import prepare
 
 BLOCK = 128

@@ -12,9 +12,9 @@ from flashinfer.fused_moe import cutlass_fused_moe
 from .arguments import check_signature, keywords
 from .build import load_runner
 from .dequantise import dequantise, dequantise_kernel
-from .kernels.check_inputs import check_inputs
-from .kernels.launch import launch_quickly
-from .kernels.route import route, route_kernel
+from .common.host.check_inputs import check_inputs
+from .common.host.launch import launch_quickly
+from .common.triton.route import route, route_kernel
 
 if torch.cuda.get_device_capability() != (9, 0):
     major, minor = torch.cuda.get_device_capability()

@@ -11,8 +11,8 @@ from flashinfer.fused_moe import trtllm_fp8_block_scale_moe
 from flashinfer.fused_moe.core import get_trtllm_moe_sm100_module
 
 from .arguments import check_signature, keywords
-from .kernels import problem
-from .kernels.check_inputs import check_inputs
+from .common.host import problem
+from .common.host.check_inputs import check_inputs
 
 if torch.cuda.get_device_capability()[0] != 10:
     major, minor = torch.cuda.get_device_capability()

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from .kernels.tile_order import tile_order
+from .common.triton.tile_order import tile_order
 
 
 def gemm2_scatter_ref(h, w, weight, rows):

@@ -8,11 +8,11 @@ import torch
 
 from .gemm1_swiglu import gemm1_swiglu, gemm1_swiglu_kernel
 from .gemm2_scatter import gemm2_scatter, gemm2_scatter_kernel
-from .kernels.check_bf16_inputs import check_bf16_inputs
-from .kernels.gpu_of import gpu_of
-from .kernels.launch import launch_quickly
-from .kernels.permute import count_kernel, permute, place_kernel
-from .kernels.replay import replayed
+from .common.host.check_bf16_inputs import check_bf16_inputs
+from .common.host.gpu_of import gpu_of
+from .common.host.launch import launch_quickly
+from .common.triton.permute import count_kernel, permute, place_kernel
+from .common.host.replay import replayed
 from .sum_pairs import sum_pairs, sum_pairs_kernel
 from .tiles import choose_tiles
 

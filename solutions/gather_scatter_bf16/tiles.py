@@ -6,7 +6,7 @@ shared by both GEMMs, because the table of row tiles is made once.
 
 from functools import lru_cache
 
-from .kernels.expert_tiles import Tile, tiles_for
+from .common.triton.expert_tiles import Tile, tiles_for
 
 # architecture -> rows: (largest mean of rows per expert it is for, gemm1's tile, gemm2's tile)
 TABLE = {

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from .kernels.build_library import build_library, load_library, read_sources
+from .common.host.build_library import build_library, load_library, read_sources
 from .targets import TARGETS
 
 

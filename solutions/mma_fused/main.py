@@ -9,7 +9,7 @@ from inspect import signature
 import torch
 
 from .build import load_kernels
-from .kernels.check_routed_inputs import check_routed_inputs
+from .common.host.check_routed_inputs import check_routed_inputs
 from .many_tokens.layer import many_tokens, many_tokens_renorm, many_tokens_routed
 
 MOST_TOKENS = 256  # of the one launch, as kMaxTokens in one_launch/sizes.cuh

@@ -11,8 +11,8 @@ most are, and enough programs wait for memory.
 import triton
 import triton.language as tl
 
-from .kernels.combine import combine_kernel
-from .predecessor import wait_for_predecessor
+from .common.triton.combine import combine_kernel
+from .common.triton.predecessor import wait_for_predecessor
 
 
 @triton.jit

@@ -7,8 +7,8 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from .kernels.gpu_of import gpu_of
-from .kernels.launch import launch_quickly
+from .common.host.gpu_of import gpu_of
+from .common.host.launch import launch_quickly
 from .load import load_kernel
 from .overlap import overlap
 from .rest_product import rest_product

@@ -8,11 +8,11 @@ import torch
 
 from .combine_rows import combine_rows, combine_rows_kernel
 from .grouped_product import grouped_product
-from .kernels.check_inputs import check_inputs
-from .kernels.launch import launch_quickly
-from .kernels.permute import count_kernel, permute, place_kernel
-from .kernels.problem import TOP_K
-from .kernels.route import route, route_kernel
+from .common.host.check_inputs import check_inputs
+from .common.host.launch import launch_quickly
+from .common.triton.permute import count_kernel, permute, place_kernel
+from .common.host.problem import TOP_K
+from .common.triton.route import route, route_kernel
 from .overlap import overlap, replayed_or_captured
 from .rest_product import rest_product_kernel
 from .route_one import route_one, route_one_kernel

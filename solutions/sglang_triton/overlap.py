@@ -9,8 +9,8 @@ from functools import wraps
 import torch
 import triton
 
-from .kernels import launch
-from .kernels.replay import replayed
+from .common.host import launch
+from .common.host.replay import replayed
 
 
 def overlap(*kernels):

@@ -11,8 +11,8 @@ Map of the kernel: a persistent grid over (tile, BLOCK_N columns), which most of
 import triton
 import triton.language as tl
 
-from .kernels.gpu_of import gpu_of
-from .predecessor import wait_for_predecessor
+from .common.host.gpu_of import gpu_of
+from .common.triton.predecessor import wait_for_predecessor
 
 BLOCK = 128
 

@@ -7,10 +7,10 @@ import torch
 import triton
 import triton.language as tl
 
-from .kernels.permute import Permutation, max_tiles, place_kernel
-from .kernels.problem import KEPT_GROUPS, NUM_GROUPS, RENORM, TOP_K
-from .kernels.route import route_kernel
-from .predecessor import wait_for_predecessor
+from .common.triton.permute import Permutation, max_tiles, place_kernel
+from .common.host.problem import KEPT_GROUPS, NUM_GROUPS, RENORM, TOP_K
+from .common.triton.route import route_kernel
+from .common.triton.predecessor import wait_for_predecessor
 
 LANES = 32  # at least TOP_K: pairs that a warp looks at
 

@@ -11,8 +11,8 @@ import torch
 import triton
 import triton.language as tl
 
-from .kernels.gpu_of import gpu_of
-from .predecessor import wait_for_predecessor
+from .common.host.gpu_of import gpu_of
+from .common.triton.predecessor import wait_for_predecessor
 
 BLOCK = 128
 PROGRAMS = 8  # of a multiprocessor and 8 blocks, at most

@@ -6,7 +6,7 @@ the sort's inverse. Nothing waits for the device: where each expert ends is a te
 
 import torch
 
-from .kernels.check_bf16_inputs import check_bf16_inputs
+from .common.host.check_bf16_inputs import check_bf16_inputs
 
 # public from torch 2.10 on; the same operator before
 _grouped_mm = getattr(torch.nn.functional, "grouped_mm", None) or torch._grouped_mm

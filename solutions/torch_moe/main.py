@@ -2,8 +2,8 @@
 
 import torch
 
-from .kernels.check_inputs import check_inputs
-from .kernels.problem import KEPT_GROUPS, NUM_GROUPS, TOP_K  # packing writes the definition's
+from .common.host.check_inputs import check_inputs
+from .common.host.problem import KEPT_GROUPS, NUM_GROUPS, TOP_K  # packing writes the definition's
 
 BLOCK = 128  # columns, and rows of a weight, that share a scale
 

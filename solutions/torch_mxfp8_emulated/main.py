@@ -5,7 +5,7 @@ What a user without block-scaled tensor cores writes first. bf16 holds a code ti
 
 import torch
 
-from .quantise import GROUP, quantise
+from .common.host.quantise import GROUP, quantise
 
 
 def expand(codes, scales):

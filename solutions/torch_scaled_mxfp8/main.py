@@ -2,7 +2,7 @@
 
 import torch
 
-from .quantise import quantise
+from .common.host.quantise import quantise
 
 
 def swizzled(scales):

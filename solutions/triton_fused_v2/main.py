@@ -4,21 +4,21 @@ from functools import lru_cache
 
 import torch
 
-from .kernels.check_inputs import check_inputs
-from .kernels.check_routed_inputs import check_routed_inputs
-from .kernels.combine import combine, combine_kernel
-from .kernels.gemm1 import gemm1, gemm1_kernel
-from .kernels.gemm1_swiglu_quant import gemm1_swiglu_quant, gemm1_swiglu_quant_kernel
-from .kernels.gemm2 import gemm2, gemm2_kernel
-from .kernels.gpu_of import gpu_of
-from .kernels.launch import launch_quickly
-from .kernels.permute import count_kernel, permute, place_kernel
-from .kernels.problem import NUM_EXPERTS, TOP_K
-from .kernels.quantise_tokens import quantise_tokens, quantise_tokens_kernel
-from .kernels.replay import replayed
-from .kernels.route import route, route_kernel
-from .kernels.swiglu_quant import swiglu_quant, swiglu_quant_kernel
-from .tiles import choose
+from .common.host.check_inputs import check_inputs
+from .common.host.check_routed_inputs import check_routed_inputs
+from .common.triton.combine import combine, combine_kernel
+from .common.triton.gemm1 import gemm1, gemm1_kernel
+from .common.triton.gemm1_swiglu_quant import gemm1_swiglu_quant, gemm1_swiglu_quant_kernel
+from .common.triton.gemm2 import gemm2, gemm2_kernel
+from .common.host.gpu_of import gpu_of
+from .common.host.launch import launch_quickly
+from .common.triton.permute import count_kernel, permute, place_kernel
+from .common.host.problem import NUM_EXPERTS, TOP_K
+from .common.triton.quantise_tokens import quantise_tokens, quantise_tokens_kernel
+from .common.host.replay import replayed
+from .common.triton.route import route, route_kernel
+from .common.triton.swiglu_quant import swiglu_quant, swiglu_quant_kernel
+from .common.triton.tiles import choose
 
 launch_quickly(
     route_kernel,

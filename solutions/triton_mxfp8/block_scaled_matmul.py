@@ -19,7 +19,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from .expand import expand, expand_ref
 from .group_quantise import quantise_groups, scale_value
-from .kernels.tile_order import tile_order
+from .common.triton.tile_order import tile_order
 
 TRITON_DTYPE = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16, torch.float32: tl.float32}
 

@@ -3,7 +3,7 @@
 import torch
 
 from .group_quantise import GROUP
-from .kernels.check_tensors import check_rank, check_tensors
+from .common.host.check_tensors import check_rank, check_tensors
 from .tiles import BLOCK
 
 

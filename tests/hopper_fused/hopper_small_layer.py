@@ -10,7 +10,7 @@ import sys
 import hopper_stages as stages
 import torch
 
-from solutions.kernels.build_library import load_library
+from solutions.common.host.build_library import load_library
 
 # Two K blocks of gemm1 a stage, and one of gemm2; experts with normal and swap-AB tiles, alone and in pairs.
 OF = {"num_experts": 128, "num_local_experts": 8, "top_k": 8, "num_groups": 1, "kept_groups": 1}

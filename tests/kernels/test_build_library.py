@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from solutions.kernels import build_library as built
+from solutions.common.host import build_library as built
 
 COMPILERS = ("ninja", "c++")
 pytestmark = pytest.mark.skipif(None in map(shutil.which, COMPILERS), reason=f"needs {' and '.join(COMPILERS)}")

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from solutions.kernels.permute import GROUP, max_tiles, permute, permute_ref
+from solutions.common.triton.permute import GROUP, max_tiles, permute, permute_ref
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 ORDERS = pytest.mark.parametrize("padded", [True, False], ids=["padded", "dense"])

@@ -14,7 +14,7 @@ import tvm_ffi.cpp
 from triton import knobs
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from solutions.kernels import launch, replay
+from solutions.common.host import launch, replay
 
 SAMPLES = Path(__file__).parents[1] / "samples"
 HEADERS = Path(triton.__file__).parent / "backends/nvidia/include"

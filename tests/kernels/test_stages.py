@@ -12,17 +12,17 @@ import torch
 import triton
 import triton.language as tl
 
-from solutions.kernels.combine import combine, combine_ref
-from solutions.kernels.gemm1 import gemm1, gemm1_ref
-from solutions.kernels.gemm1_swiglu_quant import gemm1_swiglu_quant, gemm1_swiglu_quant_ref
-from solutions.kernels.gemm2 import gemm2, gemm2_ref
-from solutions.kernels.permute import permute_ref
-from solutions.kernels.problem import KEPT_GROUPS, NUM_EXPERTS, NUM_GROUPS, NUM_LOCAL_EXPERTS, TOP_K
-from solutions.kernels.quantise_tokens import quantise_tokens, quantise_tokens_ref
-from solutions.kernels.route import route, route_ref
-from solutions.kernels.swiglu_quant import swiglu_quant, swiglu_quant_ref
-from solutions.kernels.tile_order import tile_order
-from solutions.triton_fused_v2.tiles import Tile
+from solutions.common.triton.combine import combine, combine_ref
+from solutions.common.triton.gemm1 import gemm1, gemm1_ref
+from solutions.common.triton.gemm1_swiglu_quant import gemm1_swiglu_quant, gemm1_swiglu_quant_ref
+from solutions.common.triton.gemm2 import gemm2, gemm2_ref
+from solutions.common.triton.permute import permute_ref
+from solutions.common.host.problem import KEPT_GROUPS, NUM_EXPERTS, NUM_GROUPS, NUM_LOCAL_EXPERTS, TOP_K
+from solutions.common.triton.quantise_tokens import quantise_tokens, quantise_tokens_ref
+from solutions.common.triton.route import route, route_ref
+from solutions.common.triton.swiglu_quant import swiglu_quant, swiglu_quant_ref
+from solutions.common.triton.tile_order import tile_order
+from solutions.common.triton.tiles import Tile
 
 hypothesis = pytest.importorskip("hypothesis")
 st = hypothesis.strategies
@@ -271,8 +271,8 @@ def test_gate_first_and_scales_row_by_row(device, data, num_tokens, seed, tile, 
     wanted = results(*operands)
     x, x_scale, *experts = operands
     halves = [torch.cat(part.view(torch.uint8).chunk(2, 1)[::-1], 1).view(part.dtype) for part in experts]
-    with mock.patch.multiple(import_module("solutions.kernels.gemm1"), GATE_FIRST=True, SCALES_ROW_MAJOR=True):
-        module = import_module("solutions.kernels.gemm1_swiglu_quant")
+    with mock.patch.multiple(import_module("solutions.common.triton.gemm1"), GATE_FIRST=True, SCALES_ROW_MAJOR=True):
+        module = import_module("solutions.common.triton.gemm1_swiglu_quant")
         with mock.patch.multiple(module, GATE_FIRST=True, SCALES_ROW_MAJOR=True):
             got = results(x, x_scale.t().contiguous(), *halves)
     rows = used_rows(permutation, tile.block_m)

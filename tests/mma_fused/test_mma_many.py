@@ -10,7 +10,7 @@ import torch
 from harness.operators import catalogue
 from harness.packing import manifest
 
-from solutions.kernels.permute import permute_ref
+from solutions.common.triton.permute import permute_ref
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 MOST_TOKENS = 256  # of the one launch

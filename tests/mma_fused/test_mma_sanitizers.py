@@ -6,7 +6,7 @@ import mma_small_layer as small
 import pytest
 import sanitizer
 
-from solutions.kernels.build_library import build_library
+from solutions.common.host.build_library import build_library
 
 KERNEL = ("--kernel-name", "kernel_substring=fused_layer")
 CONFIGURATIONS = [(227, 1, 1), (163, 0, 0)]

@@ -5,7 +5,7 @@ import mma_small_layer as small
 import pytest
 import torch
 
-from solutions.kernels.build_library import build_library
+from solutions.common.host.build_library import build_library
 
 pytestmark = [pytest.mark.gpu, pytest.mark.xdist_group("mma stages")]
 

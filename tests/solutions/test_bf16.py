@@ -14,7 +14,7 @@ from harness.packing import eligibility, manifest, pack
 from layer_inputs import DEVICE, arguments, wanted
 
 from definitions import moe_bf16
-from solutions.kernels.permute import permute, permute_ref
+from solutions.common.triton.permute import permute, permute_ref
 
 HERE = "bf16" if DEVICE == "cuda" else "bf16_small"
 SOLUTIONS = ("align_fused_bf16", "gather_scatter_bf16", "torch_grouped_bf16")

@@ -7,7 +7,7 @@ import ahead_of_time
 import pytest
 from harness.packing import manifest
 
-from solutions.triton_fused_v2.tiles import ARCHITECTURES, by_rule, table_name
+from solutions.common.triton.tiles import ARCHITECTURES, by_rule, table_name
 
 TUNED = ("sm_90:NVIDIA H200",)  # GPUs with a table of their own, as ahead_of_time.py wants them named
 

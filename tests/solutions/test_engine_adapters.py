@@ -23,7 +23,7 @@ from harness.operators.catalogue import GEOMETRIES
 from harness.packing import pack
 from layer_inputs import arguments, reference, wanted
 
-from solutions.kernels.quantise_tokens import quantise_tokens_ref
+from solutions.common.triton.quantise_tokens import quantise_tokens_ref
 
 RECORDED = json.loads((Path(__file__).parents[1] / "samples" / "engine_signatures.json").read_text())
 MOE = "model_executor/layers/fused_moe"
@@ -46,7 +46,7 @@ def package(tmp_path_factory):
 @pytest.fixture
 def ours(package, monkeypatch):
     """Engine -> its adapter's module; the kernels are replaced by the reference, after the package's own check."""
-    check = importlib.import_module(f"{package}.kernels.check_routed_inputs").check_routed_inputs
+    check = importlib.import_module(f"{package}.common.host.check_routed_inputs").check_routed_inputs
 
     def run_bf16(x, ids, weights, w13, s13, w2, s2, offset, output):
         check((x, None, ids, weights, w13, s13, w2, s2, output), offset)

@@ -14,8 +14,8 @@ from harness.operators import catalogue
 from harness.packing import eligibility, manifest, pack
 from layer_inputs import DEVICE, arguments, wanted
 
-from solutions.kernels.quantise_tokens import quantise_tokens_ref
-from solutions.kernels.route import route
+from solutions.common.triton.quantise_tokens import quantise_tokens_ref
+from solutions.common.triton.route import route
 
 GEOMETRY, INSIDE = ("deepseek-v3-ep8-routed", "full") if DEVICE == "cuda" else ("small-routed", "small")
 SERVING = [name for name in manifest.solution_names() if GEOMETRY in manifest.read_manifest(name).definitions]

@@ -13,9 +13,9 @@ from layer_inputs import DEVICE, arguments, wanted
 
 from definitions import moe_fp8_block_scale as moe
 from definitions import moe_fp8_block_scale_renorm as renorm
-from solutions.kernels import permute
-from solutions.kernels.combine import combine_ref
-from solutions.kernels.swiglu_quant import swiglu_quant_ref
+from solutions.common.triton import permute
+from solutions.common.triton.combine import combine_ref
+from solutions.common.triton.swiglu_quant import swiglu_quant_ref
 
 SMALL = [*moe.SMALL, *renorm.SMALL]
 

@@ -7,7 +7,7 @@ import torch
 from harness.packing import pack
 from layer_inputs import DEVICE, arguments, wanted
 
-from solutions.kernels.quantise_tokens import quantise_tokens_ref
+from solutions.common.triton.quantise_tokens import quantise_tokens_ref
 
 finegrained = pytest.importorskip("transformers.integrations.finegrained_fp8", reason="transformers is not installed")
 

@@ -18,12 +18,12 @@ from harness.operators import catalogue
 from harness.packing.pack import pack
 from harness.packing.problem import NAMES
 
-from solutions.kernels import gemm1 as gemm1_module
-from solutions.kernels import route as route_module
-from solutions.kernels.build_library import build_library, find_toolkit, load_library
-from solutions.kernels.combine import combine_ref
-from solutions.kernels.gemm2 import gemm2_ref
-from solutions.kernels.permute import Permutation, permute_ref
+from solutions.common.triton import gemm1 as gemm1_module
+from solutions.common.triton import route as route_module
+from solutions.common.host.build_library import build_library, find_toolkit, load_library
+from solutions.common.triton.combine import combine_ref
+from solutions.common.triton.gemm2 import gemm2_ref
+from solutions.common.triton.permute import Permutation, permute_ref
 
 SAMPLE = Path(__file__).parents[1] / "samples" / "hopper_stages.cu"
 ARCHITECTURE = "9.0a"

@@ -13,7 +13,7 @@ import torch
 from harness.packing.pack import pack
 from harness.packing.problem import facts
 
-from solutions.kernels.build_library import load_library
+from solutions.common.host.build_library import load_library
 from solutions.mma_fused.targets import TARGETS, Target
 
 SAMPLES = stages.SAMPLE.parent

@@ -9,7 +9,7 @@ import pytest
 from harness.core import paths
 from hopper_stages import RIGHT
 
-from solutions.kernels.build_library import find_toolkit
+from solutions.common.host.build_library import find_toolkit
 
 SUPPORT = paths.ROOT / "tests" / "support"
 LIMIT_S = 300

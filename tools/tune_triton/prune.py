@@ -93,7 +93,7 @@ def start(architecture: str, package: Path, sizes: tuple[int, int, int], top_k: 
 
     triton.JITFunction.run = compile_only
     sys.path.insert(0, str(package.parent))
-    import_module(f"{package.name}.kernels.launch").SUPPORTED = False  # its short way around JITFunction.run
+    import_module(f"{package.name}.common.host.launch").SUPPORTED = False  # its short way around JITFunction.run
     solution = import_module(f"{package.name}.main")
     child = partial(launch, solution, sizes, top_k)
 

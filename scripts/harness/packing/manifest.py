@@ -19,8 +19,8 @@ from harness.operators import catalogue
 MANIFEST = "solution.toml"
 ENTRY_POINTS = ("renorm_entry_point", "routed_entry_point", "bf16_entry_point")  # beside `entry_point`
 # of the base, where a manifest has none of its own
-INHERITED = ("kernels", "borrowed", "stages", "definitions", *ENTRY_POINTS)
-NOT_SOLUTIONS = {"engines", "kernels", "packed"}
+INHERITED = ("common", "stages", "definitions", *ENTRY_POINTS)
+NOT_SOLUTIONS = {"engines", "common", "packed"}
 
 
 class PackingError(UserError):
@@ -38,9 +38,9 @@ class Manifest(Strict):
 
     entry_point: FILE::FUNCTION; renorm_entry_point, routed_entry_point: those for definitions with renorm routing and
     for routed ones, whose inputs are others. bf16_entry_point: as the routed one, for tokens in bf16; packages for
-    engines export it as run_bf16. kernels: shared stages, packed as kernels/<stage>.py. borrowed: files of other
-    solutions, as SOLUTION/FILE. definitions: geometries, keys of catalogue.GEOMETRIES. based_on: the solution whose
-    files this one's replace. first_use: what the first use of this solution takes, after "on first use it". start: what
+    engines export it as run_bf16. common: files of solutions/common/, each packed under its path in solutions/.
+    definitions: geometries, keys of catalogue.GEOMETRIES. based_on: the solution whose files this one's replace.
+    first_use: what the first use of this solution takes, after "on first use it". start: what
     `moebench new --from` calls a copy of it. stages: pattern of a kernel's plain name -> stage. facts: for readers.
     """
 
@@ -55,8 +55,7 @@ class Manifest(Strict):
     bf16_entry_point: Text | None = None
     destination_passing_style: StrictBool = True
     dependencies: list[Text] = []
-    kernels: list[Text] = []
-    borrowed: list[Text] = []
+    common: list[Text] = []
     definitions: list[Literal[*catalogue.GEOMETRIES]] = ["full", "small"]
     based_on: Text | None = None
     first_use: Text | None = None

@@ -1,4 +1,4 @@
-"""Gather a solution's folder and the shared stages it lists into FIB Solutions, and write them."""
+"""Gather a solution's folder and the files of common/ that it lists into FIB Solutions, and write them."""
 
 import ast
 import re
@@ -29,31 +29,24 @@ def packed_name(name: str, geometry: str, first: str) -> str:
 
 
 def files_of(manifest: Manifest) -> dict[str, Path]:
-    """Path inside the bundle -> file, sorted by path. Raises PackingError for a missing stage or borrowed file.
+    """Path inside the bundle -> file, sorted by path; both below the solution's folder, or below common/.
 
-    Files keep their paths below the solution's folder; those of the solution stand in for its base's with the same
-    path. A borrowed file, named as <other solution>/<file> whatever its folder there, is packed beside main.py and may
-    not have the name of one of the solution's own.
+    Those of the solution stand in for its base's with the same path. Raises PackingError for a missing file of
+    common/, and for two headers of one name: sources include them by name, whatever their folders.
     """
     folders = [paths.SOLUTIONS / part for part in (manifest.based_on, manifest.name) if part]
     listed = [(part, path) for part in folders for path in part.rglob("*") if path.suffix in {".py", ".cu", ".cuh"}]
     found = {path.relative_to(part).as_posix(): path for part, path in listed}
-    for borrowed in manifest.borrowed:
-        lender, name = PurePosixPath(borrowed).parent.name, PurePosixPath(borrowed).name
-        lent = sorted((paths.SOLUTIONS / lender).rglob(name)) if lender in solution_names() else []
-        if len(lent) != 1:
-            raise refusal(manifest.name, "borrowed", borrowed, "SOLUTION/FILE of another solution")
-        if name in {PurePosixPath(path).name for path in found}:
-            raise refusal(manifest.name, "borrowed", borrowed, f"a file of another name: there is a {name} here")
-        found[name] = lent[0]
-    for stage in manifest.kernels:
-        path = paths.SOLUTIONS / "kernels" / f"{stage}.py"
+    headers = {path.name for path in found.values() if path.suffix == ".cuh"}
+    common = paths.SOLUTIONS / "common"
+    for shared in manifest.common:
+        path = common / shared
         if not path.is_file():
-            known = ", ".join(sorted(p.stem for p in path.parent.glob("*.py"))) or "there is none"
-            raise refusal(manifest.name, "kernels", stage, f"a shared stage: {known}")
-        for part in (path, path.with_suffix(".cpp")):  # what the stage compiles for its host code
-            if part.is_file():
-                found[f"kernels/{part.name}"] = part
+            known = ", ".join(sorted(p.relative_to(common).as_posix() for p in common.rglob(f"*{path.suffix}")))
+            raise refusal(manifest.name, "common", shared, f"a file of common/: {known or 'there is none'}")
+        if path.name in headers:
+            raise refusal(manifest.name, "common", shared, f"another name: the solution has a {path.name}")
+        found[f"common/{shared}"] = path
     return dict(sorted(found.items()))
 
 
@@ -89,7 +82,7 @@ def defined_names(name: str, sources: dict[str, str]) -> dict[str, set[str]]:
             if node.level > len(parts):
                 raise PackingError(f"{place}: relative import leaves the bundle")
             target = (*parts[: -node.level], *(node.module.split(".") if node.module else ()))
-            of_folder = target in folders and target not in modules  # `from .kernels import gemm1` names modules
+            of_folder = target in folders and target not in modules  # `from .common.triton import gemm1` names modules
             for module in [(*target, alias.name) for alias in node.names] if of_folder else [target]:
                 if module not in modules:
                     raise PackingError(f"{place}: imports {'/'.join(module)}.py, which is not packed")

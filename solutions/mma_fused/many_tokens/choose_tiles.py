@@ -8,7 +8,7 @@ back. Those of sm_100 and later have not been run, those of sm_80 and sm_89 on a
 from functools import lru_cache
 from typing import NamedTuple
 
-from ..tiles import choose
+from ..common.triton.tiles import choose
 
 FP16_GEMMS = ("sm_80", "sm_86", "sm_89")
 WITHOUT_FP8 = ("sm_80", "sm_86")

@@ -14,7 +14,7 @@ import torch
 import triton
 import triton.language as tl
 
-from .problem import KEPT_GROUPS, NUM_GROUPS, RENORM, TOP_K
+from ..host.problem import KEPT_GROUPS, NUM_GROUPS, RENORM, TOP_K
 
 
 def route_ref(routing_logits, routing_bias, local_expert_offset, routed_scaling_factor, num_local_experts):

@@ -16,7 +16,7 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from .gemm1 import gemm1_ref, scales_of_tokens
-from .interface import GATE_FIRST, SCALES_ROW_MAJOR
+from ..host.interface import GATE_FIRST, SCALES_ROW_MAJOR
 from .swiglu_quant import swiglu_quant_ref
 from .tile_order import tile_order
 

@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from .interface import GATE_FIRST, SCALES_ROW_MAJOR
+from ..host.interface import GATE_FIRST, SCALES_ROW_MAJOR
 from .tile_order import tile_order
 
 BLOCK = 128
