@@ -14,7 +14,7 @@ constexpr int most_threads(int vectors) {     // whole warps, up to 256 threads,
   return threads;
 }
 constexpr int kCombineThreads = most_threads(kCombineVectors);
-constexpr bool kManyRows = kTopK * kLocal > 3 * kExperts;  // a token has more than three rows on average
+constexpr bool kManyRows = kTopK * kNumLocalExperts > 3 * kNumExperts;  // a token has more than three rows on average
 constexpr int kRowsAtOnce = kManyRows ? 4 : 2;             // of a token, whose loads are in flight
 constexpr int kCombineCtas = (kManyRows ? 1024 : 1344) / kCombineThreads;  // of an SM, by the registers they need
 

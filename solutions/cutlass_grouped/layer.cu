@@ -37,16 +37,16 @@ struct BumpAllocator {
 };
 
 static void place_table(GroupTable& table, BumpAllocator& scratch) {
-  table.groups = kLocal;
-  scratch.allocate(table.problem, kLocal);
-  scratch.allocate(table.activations, kLocal);
-  scratch.allocate(table.weights, kLocal);
-  scratch.allocate(table.result, kLocal);
-  scratch.allocate(table.row_scale, kLocal);
-  scratch.allocate(table.block_scale, kLocal);
-  scratch.allocate(table.activations_stride, kLocal);
-  scratch.allocate(table.weights_stride, kLocal);
-  scratch.allocate(table.result_stride, kLocal);
+  table.groups = kNumLocalExperts;
+  scratch.allocate(table.problem, kNumLocalExperts);
+  scratch.allocate(table.activations, kNumLocalExperts);
+  scratch.allocate(table.weights, kNumLocalExperts);
+  scratch.allocate(table.result, kNumLocalExperts);
+  scratch.allocate(table.row_scale, kNumLocalExperts);
+  scratch.allocate(table.block_scale, kNumLocalExperts);
+  scratch.allocate(table.activations_stride, kNumLocalExperts);
+  scratch.allocate(table.weights_stride, kNumLocalExperts);
+  scratch.allocate(table.result_stride, kNumLocalExperts);
 }
 
 // Sets the pointers to scratch from base on. Returns the bytes.
@@ -60,15 +60,15 @@ static size_t place_scratch(Scratch& s, char* base, size_t tokens, size_t window
   scratch.allocate(bytes1, workspace1), s.workspace1 = bytes1;
   scratch.allocate(bytes2, workspace2), s.workspace2 = bytes2;
   const size_t routed = tokens > kFewTokens ? tokens : 0;  // by a kernel of its own
-  scratch.allocate(s.column, (routed + kChunk - 1) / kChunk * kPaddedLocal);
-  scratch.allocate(s.weight, routed * kLocal);
+  scratch.allocate(s.column, (routed + kChunk - 1) / kChunk * kPaddedLocalExperts);
+  scratch.allocate(s.weight, routed * kNumLocalExperts);
   scratch.allocate(s.pair, tokens * kTopK);
   scratch.allocate(s.expert_rows, window);
-  scratch.allocate(s.h, window * kInter);
-  scratch.allocate(s.h_scale, window * kKSteps2);
+  scratch.allocate(s.h, window * kIntermediate);
+  scratch.allocate(s.h_scale, window * kNumKBlocks2);
   scratch.allocate(s.x, window * kHidden);
-  scratch.allocate(s.x_scale, window * kKSteps1);
-  scratch.allocate(s.g, window * 2 * kInter);
+  scratch.allocate(s.x_scale, window * kNumKBlocks1);
+  scratch.allocate(s.g, window * 2 * kIntermediate);
   s.y = reinterpret_cast<uint16_t*>(s.x);
   return scratch.bytes;
 }
@@ -124,7 +124,7 @@ static void run_layer(
   const int tokens = (int)t, most_rows = tokens * kMaxTokenRows, window = std::min(most_rows, kWindow);
 
   Args args = {};
-  const size_t workspace1 = gemm1.workspace_bytes(kLocal, sms), workspace2 = gemm2.workspace_bytes(kLocal, sms);
+  const size_t workspace1 = gemm1.workspace_bytes(kNumLocalExperts, sms), workspace2 = gemm2.workspace_bytes(kNumLocalExperts, sms);
   const size_t bytes = place_scratch(args.scratch, nullptr, tokens, window, workspace1, workspace2);
   const ffi::Tensor scratch = ffi::Tensor::FromEnvAlloc(TVMFFIEnvTensorAlloc, ffi::Shape({(int64_t)bytes}),
                                                         DLDataType{kDLUInt, 8, 1}, logits.device());

@@ -8,11 +8,11 @@
 #include "stages.cuh"
 
 constexpr int kPermuteThreads = kChunk * kWarp;
-constexpr int kCountParts = kPermuteThreads / kPaddedLocal;  // threads that count an expert's rows together
+constexpr int kCountParts = kPermuteThreads / kPaddedLocalExperts;  // threads that count an expert's rows together
 constexpr int kVectors = kHidden / 16 / kWarp;               // 16-byte vectors of a row of x, of each lane
 constexpr int kFewChunks = (kFewTokens + kChunk - 1) / kChunk;
 static_assert(kCountParts >= 1, "one thread per local expert");
-static_assert(kVectors * 16 * kWarp == kHidden && kKSteps1 % kVectors == 0, "slices are whole vectors and K steps");
+static_assert(kVectors * 16 * kWarp == kHidden && kNumKBlocks1 % kVectors == 0, "slices are whole vectors and K steps");
 static_assert(kMaxTokenRows <= kWarp, "a warp writes the end of a token's pairs");
 
 // CTAs that share the columns of a chunk's tokens: some 260 CTAs in all, two an SM.
@@ -24,16 +24,16 @@ inline int permute_slices(int chunks) {
 
 // A CTA routes a chunk of tokens. Above kFewTokens.
 __global__ void __launch_bounds__(kPermuteThreads) route_kernel(const __grid_constant__ Args args) {
-  __shared__ uint32_t mask[kPaddedLocal];  // [word][token]
+  __shared__ uint32_t mask[kPaddedLocalExperts];  // [word][token]
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, token = blockIdx.x * kChunk + warp;
   pdl_launch_dependents();
   if (token < args.num_tokens)
-    route_token(args, token, mask + warp, kChunk, args.scratch.weight + (size_t)token * kLocal);
+    route_token(args, token, mask + warp, kChunk, args.scratch.weight + (size_t)token * kNumLocalExperts);
   else if (lane < kMaskWords)
     mask[kChunk * lane + warp] = 0;
   __syncthreads();
   if (warp < kMaskWords)
-    args.scratch.column[(size_t)blockIdx.x * kPaddedLocal + threadIdx.x] = tokens_of_expert(mask[threadIdx.x]);
+    args.scratch.column[(size_t)blockIdx.x * kPaddedLocalExperts + threadIdx.x] = tokens_of_expert(mask[threadIdx.x]);
 }
 
 // Describes group e of a GEMM: the rows of expert e in the window.
@@ -61,24 +61,24 @@ __global__ void __launch_bounds__(kPermuteThreads, kFew ? 1 : 2) permute_kernel(
   struct Moved {
     int row, expert;
   };
-  __shared__ uint32_t few_column[kFew ? kFewChunks * kPaddedLocal : 1];  // [chunk][word][token], then [chunk][expert]
-  __shared__ float few_weight[kFew ? kFewTokens * kLocal : 1];           // [token][expert]
-  __shared__ int total[kPaddedLocal], before[kPaddedLocal];  // rows of all chunks; of those before this one
+  __shared__ uint32_t few_column[kFew ? kFewChunks * kPaddedLocalExperts : 1];  // [chunk][word][token], then [chunk][expert]
+  __shared__ float few_weight[kFew ? kFewTokens * kNumLocalExperts : 1];           // [token][expert]
+  __shared__ int total[kPaddedLocalExperts], before[kPaddedLocalExperts];  // rows of all chunks; of those before this one
   __shared__ int word_rows[kMaskWords];                      // of 32 experts
-  __shared__ int first_row[kPaddedLocal];                    // of the chunk's rows, in the order of all
-  __shared__ ExpertRows in_window[kPaddedLocal];
+  __shared__ int first_row[kPaddedLocalExperts];                    // of the chunk's rows, in the order of all
+  __shared__ ExpertRows in_window[kPaddedLocalExperts];
   __shared__ Moved moved[kMaxTokenRows][kChunk];  // a token's rows in the window
   __shared__ int num_moved[kChunk];
   const Scratch& scratch = args.scratch;
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int chunk = blockIdx.x, chunks = gridDim.x, slice = blockIdx.y, slices = gridDim.y;
-  if (threadIdx.x < kPaddedLocal) total[threadIdx.x] = before[threadIdx.x] = 0;
+  if (threadIdx.x < kPaddedLocalExperts) total[threadIdx.x] = before[threadIdx.x] = 0;
   pdl_launch_dependents();
   if constexpr (kFew) {
     for (int t = warp; t < kFewChunks * kChunk; t += kChunk) {
-      uint32_t* mask = few_column + t / kChunk * kPaddedLocal + t % kChunk;
+      uint32_t* mask = few_column + t / kChunk * kPaddedLocalExperts + t % kChunk;
       if (t < args.num_tokens)
-        route_token(args, t, mask, kChunk, few_weight + t * kLocal);
+        route_token(args, t, mask, kChunk, few_weight + t * kNumLocalExperts);
       else if (lane < kMaskWords)
         mask[kChunk * lane] = 0;
     }
@@ -93,12 +93,12 @@ __global__ void __launch_bounds__(kPermuteThreads, kFew ? 1 : 2) permute_kernel(
   __syncthreads();
   const uint32_t* columns = kFew ? few_column : scratch.column;
 
-  const int part = threadIdx.x / kPaddedLocal;
+  const int part = threadIdx.x / kPaddedLocalExperts;
   if (part < kCountParts && part < chunks) {
-    const int e = threadIdx.x % kPaddedLocal;
+    const int e = threadIdx.x % kPaddedLocalExperts;
     int rows = 0, earlier = 0;
     for (int c = part; c < chunks; c += kCountParts) {
-      const int here = __popc(columns[(size_t)c * kPaddedLocal + e]);
+      const int here = __popc(columns[(size_t)c * kPaddedLocalExperts + e]);
       rows += here;
       earlier += c < chunk ? here : 0;
     }
@@ -128,13 +128,13 @@ __global__ void __launch_bounds__(kPermuteThreads, kFew ? 1 : 2) permute_kernel(
     first_row[e] = first + before[e];
     in_window[e] = {first_here, end_here - first_here};
     if (chunk == 0 && slice == 0) {
-      if (e < kLocal) {
-        describe_group(scratch.gemm1, args.swap_ab1, e, in_window[e], 2 * kInter, kHidden, scratch.x, args.w1,
+      if (e < kNumLocalExperts) {
+        describe_group(scratch.gemm1, args.swap_ab1, e, in_window[e], 2 * kIntermediate, kHidden, scratch.x, args.w1,
                        scratch.g, scratch.x_scale, args.w1_scale);
-        describe_group(scratch.gemm2, args.swap_ab2, e, in_window[e], kHidden, kInter, scratch.h, args.w2, scratch.y,
+        describe_group(scratch.gemm2, args.swap_ab2, e, in_window[e], kHidden, kIntermediate, scratch.h, args.w2, scratch.y,
                        scratch.h_scale, args.w2_scale);
       }
-      if (e == kPaddedLocal - 1) {
+      if (e == kPaddedLocalExperts - 1) {
         scratch.num_rows[0] = end_here;
         if (args.first_row == 0) scratch.num_rows[1] = end;
       }
@@ -149,7 +149,7 @@ __global__ void __launch_bounds__(kPermuteThreads, kFew ? 1 : 2) permute_kernel(
 #pragma unroll 1
   for (int word = 0; word < kMaskWords; word++) {
     const int e = kWarp * word + lane;
-    const uint32_t column = columns[(size_t)chunk * kPaddedLocal + e], earlier_lanes = (1u << lane) - 1;
+    const uint32_t column = columns[(size_t)chunk * kPaddedLocalExperts + e], earlier_lanes = (1u << lane) - 1;
     const bool has = column >> warp & 1;
     const uint32_t all = __ballot_sync(kFullWarp, has);
     if (all == 0) continue;
@@ -158,7 +158,7 @@ __global__ void __launch_bounds__(kPermuteThreads, kFew ? 1 : 2) permute_kernel(
     const uint32_t here = __ballot_sync(kFullWarp, inside);
     if (inside) moved[rows_here + __popc(here & earlier_lanes)][warp] = {row_here, e};
     if (has && writes_pairs) {
-      const float w = kFew ? few_weight[token * kLocal + e] : scratch.weight[(size_t)token * kLocal + e];
+      const float w = kFew ? few_weight[token * kNumLocalExperts + e] : scratch.weight[(size_t)token * kNumLocalExperts + e];
       scratch.pair[(size_t)token * kTopK + pairs + __popc(all & earlier_lanes)] = {row, w};
     }
     pairs += __popc(all);
@@ -191,15 +191,15 @@ __global__ void __launch_bounds__(kPermuteThreads, kFew ? 1 : 2) permute_kernel(
   }
 
   // Scales: a warp a K step, a lane a token, as they lie together in memory.
-  const int mine = chunk * kChunk + lane, steps = kKSteps1 / slices;
+  const int mine = chunk * kChunk + lane, steps = kNumKBlocks1 / slices;
   for (int i = warp; i < steps; i += kChunk) {
     const int k = slice * steps + i;
     const float scale = mine < args.num_tokens ? __ldg(args.x_scale + (size_t)k * args.num_tokens + mine) : 0.0f;
     for (int r = 0; r < num_moved[lane]; r++) {
       const Moved to = moved[r][lane];
       const ExpertRows expert = in_window[to.expert];
-      const size_t at = scale_at(to.row - expert.first, k, expert.rows, kKSteps1, args.scales_by_row);
-      scratch.x_scale[(size_t)expert.first * kKSteps1 + at] = scale;
+      const size_t at = scale_at(to.row - expert.first, k, expert.rows, kNumKBlocks1, args.scales_by_row);
+      scratch.x_scale[(size_t)expert.first * kNumKBlocks1 + at] = scale;
     }
   }
 }

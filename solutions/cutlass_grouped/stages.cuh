@@ -8,8 +8,8 @@
 constexpr int kChunk = kWarp;        // tokens that a CTA routes or permutes, one warp each
 constexpr int kMaxTokens = 1 << 17;  // of a call
 // Up to here permute routes by itself, every CTA all tokens, whose weights it keeps in 32 KB of shared memory at most.
-constexpr int kFewTokens = kLocal <= 128 ? 64 : kLocal <= 256 ? 32 : 16;
-constexpr int kMaxTokenRows = kTopK < kLocal ? kTopK : kLocal;
+constexpr int kFewTokens = kNumLocalExperts <= 128 ? 64 : kNumLocalExperts <= 256 ? 32 : 16;
+constexpr int kMaxTokenRows = kTopK < kNumLocalExperts ? kTopK : kNumLocalExperts;
 
 struct Pair {  // a token's share in a local expert
   int row;     // in expert order, or -1 after the last one
@@ -20,14 +20,14 @@ struct ExpertRows {  // of an expert in the window
 };
 
 // Bytes of scratch for one row.
-constexpr size_t kRowBytes = sizeof(ExpertRows) + kHidden + kKSteps1 * sizeof(float) +
-                             2 * kInter * sizeof(uint16_t) + kInter + kKSteps2 * sizeof(float);
+constexpr size_t kRowBytes = sizeof(ExpertRows) + kHidden + kNumKBlocks1 * sizeof(float) +
+                             2 * kIntermediate * sizeof(uint16_t) + kIntermediate + kNumKBlocks2 * sizeof(float);
 // Rows that are in scratch at once: as many times 65536 as these bytes have room for, once at least.
 constexpr size_t kWindowBytes = (size_t)1160 << 20;
 constexpr int kWindow = 65536 * (int)(kWindowBytes / kRowBytes / 65536);
 static_assert(kWindow > 0, "scratch has room for a window");
 static_assert((size_t)kMaxTokens * kMaxTokenRows < (size_t)1 << 31, "numbers of rows are ints");
-static_assert(kWindowBytes + (size_t)kMaxTokens * (kLocal * sizeof(float) + kTopK * sizeof(Pair) + kPaddedLocal / 8) <
+static_assert(kWindowBytes + (size_t)kMaxTokens * (kNumLocalExperts * sizeof(float) + kTopK * sizeof(Pair) + kPaddedLocalExperts / 8) <
                   (size_t)3 << 29,
               "scratch is less than 1.5 GB beside the GEMMs' workspaces, as docs/cutlass_grouped.md says");
 
@@ -35,21 +35,21 @@ static_assert(kWindowBytes + (size_t)kMaxTokens * (kLocal * sizeof(float) + kTop
 // there are, only that a token has kMaxTokenRows at most. Rows first_row .. first_row + window are in scratch; where
 // more are possible the stages run again for the next window, which expert parallelism leaves empty nearly always.
 struct Scratch {
-  uint32_t* column;  // [chunks][kPaddedLocal], bit t: token t of the chunk has a row of the expert; above kFewTokens
-  float* weight;     // [T][kLocal], where the bit is set; above kFewTokens
+  uint32_t* column;  // [chunks][kPaddedLocalExperts], bit t: token t of the chunk has a row of the expert; above kFewTokens
+  float* weight;     // [T][kNumLocalExperts], where the bit is set; above kFewTokens
   Pair* pair;        // [T][kTopK], in order of experts
   int* num_rows;     // [2]: in the window; of all
   ExpertRows* expert_rows;  // [window], of the row's expert
   GroupTable gemm1, gemm2;
   void *workspace1, *workspace2;  // of the GEMMs
   uint8_t* x;        // [window][kHidden] fp8
-  float* x_scale;    // an expert's [kKSteps1][rows] (or [rows][kKSteps1], see scales_by_row) after the other's
-  uint16_t* g;       // [window][2 kInter] bf16, up then gate
-  uint8_t* h;        // [window][kInter] fp8
-  float* h_scale;    // an expert's [kKSteps2][rows] after the other's
+  float* x_scale;    // an expert's [kNumKBlocks1][rows] (or [rows][kNumKBlocks1], see scales_by_row) after the other's
+  uint16_t* g;       // [window][2 kIntermediate] bf16, up then gate
+  uint8_t* h;        // [window][kIntermediate] fp8
+  float* h_scale;    // an expert's [kNumKBlocks2][rows] after the other's
   uint16_t* y;       // [window][kHidden] bf16, over x, x_scale and g, which nobody needs by then
 };
-static_assert(kHidden + kKSteps1 * sizeof(float) + 2 * kInter * sizeof(uint16_t) >= kHidden * sizeof(uint16_t),
+static_assert(kHidden + kNumKBlocks1 * sizeof(float) + 2 * kIntermediate * sizeof(uint16_t) >= kHidden * sizeof(uint16_t),
               "y fits over x, x_scale and g");
 
 // Where the scale of `row` and K step `k` of an expert's `rows` rows of `steps` steps is, from that expert's first.

@@ -14,8 +14,8 @@ __device__ __forceinline__ float2 two_floats(uint32_t word) {
 
 // Warps share the rows of the window; a warp takes 256 columns of a row at a time, eight a lane.
 __global__ void __launch_bounds__(kSwigluThreads) swiglu_quant_kernel(const __grid_constant__ Args args) {
-  constexpr int kColumns = kWarp * 8, kParts = kInter / kColumns;
-  static_assert(kInter % kColumns == 0, "a warp has a whole part of a row");
+  constexpr int kColumns = kWarp * 8, kParts = kIntermediate / kColumns;
+  static_assert(kIntermediate % kColumns == 0, "a warp has a whole part of a row");
   const Scratch& scratch = args.scratch;
   const int lane = threadIdx.x % kWarp, warp = (blockIdx.x * kSwigluThreads + threadIdx.x) / kWarp;
   const int warps = gridDim.x * kSwigluThreads / kWarp;
@@ -25,8 +25,8 @@ __global__ void __launch_bounds__(kSwigluThreads) swiglu_quant_kernel(const __gr
   for (int item = warp; item < num_rows * kParts; item += warps) {
     const int row = item / kParts, column = item % kParts * kColumns + lane * 8;
     const ExpertRows expert = scratch.expert_rows[row];
-    const uint16_t* up_at = scratch.g + (size_t)row * (2 * kInter) + column;
-    const uint4 up = *reinterpret_cast<const uint4*>(up_at), gate = *reinterpret_cast<const uint4*>(up_at + kInter);
+    const uint16_t* up_at = scratch.g + (size_t)row * (2 * kIntermediate) + column;
+    const uint4 up = *reinterpret_cast<const uint4*>(up_at), gate = *reinterpret_cast<const uint4*>(up_at + kIntermediate);
     const uint32_t up_word[4] = {up.x, up.y, up.z, up.w}, gate_word[4] = {gate.x, gate.y, gate.z, gate.w};
     float h[8], amax = 0.0f;
 #pragma unroll
@@ -50,10 +50,10 @@ __global__ void __launch_bounds__(kSwigluThreads) swiglu_quant_kernel(const __gr
       packed[i] = __nv_cvt_float2_to_fp8x2(low, __NV_SATFINITE, __NV_E4M3) |
                   (uint32_t)__nv_cvt_float2_to_fp8x2(high, __NV_SATFINITE, __NV_E4M3) << 16;
     }
-    *reinterpret_cast<uint2*>(scratch.h + (size_t)row * kInter + column) = make_uint2(packed[0], packed[1]);
+    *reinterpret_cast<uint2*>(scratch.h + (size_t)row * kIntermediate + column) = make_uint2(packed[0], packed[1]);
     if (lane % 16 == 0) {
-      const size_t at = scale_at(row - expert.first, column / kBlockK, expert.rows, kKSteps2, args.scales_by_row);
-      scratch.h_scale[(size_t)expert.first * kKSteps2 + at] = scale;
+      const size_t at = scale_at(row - expert.first, column / kBlockK, expert.rows, kNumKBlocks2, args.scales_by_row);
+      scratch.h_scale[(size_t)expert.first * kNumKBlocks2 + at] = scale;
     }
   }
 }

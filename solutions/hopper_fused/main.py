@@ -2,13 +2,13 @@
 
 With few tokens, reading the weights from memory bounds the layer, so one kernel streams them (few_tokens/). With more,
 routing, two grouped GEMMs and the combine are kernels of their own (many_tokens/). Up to 32 rows per expert h has two
-FP8 terms, which costs little there; above, it has `TERMS`. docs/hopper_fused.md describes the design.
+FP8 parts, hi and lo, which costs little there; above, it has `H_SPLIT`. docs/hopper_fused.md describes the design.
 """
 
 import torch
 
 from .build import load_kernels
-from .terms import TERMS
+from .h_split import H_SPLIT
 
 _kernels = load_kernels()  # compiled on import, when the solution is built, not at its first call
 
@@ -58,7 +58,7 @@ def run(
     Shapes and dtypes are the definition's. Launches on the current stream and never waits for the device.
 
     Raises:
-        ValueError: an argument is not what the definition says, or there are more tokens than many_route's shared
+        ValueError: an argument is not what the definition says, or there are more tokens than route_permute's shared
             memory has room for, 131072 at most; checked before anything is launched.
         RuntimeError: CUDA refuses a call.
     """
@@ -166,7 +166,7 @@ def run_routed_bf16(
 
 def _call(function, names, arguments):
     try:
-        function(*arguments, TERMS)
+        function(*arguments, H_SPLIT)
     except (TypeError, BufferError, RuntimeError) as error:
         if fault := _unfit_argument(names, arguments):
             raise ValueError(fault) from error

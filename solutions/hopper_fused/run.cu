@@ -35,16 +35,16 @@ static Encode encode_function() {
 static_assert(sizeof(FusedScratch) < (1u << 31), "offsets into the scratch are ints");
 // Up to here h has two FP8 terms: the second one costs next to nothing while reading the weights bounds the time, which
 // it does up to 32 rows per expert (1024 tokens at DeepSeek-V3's 8 of 256): measured.
-constexpr int64_t kTwoTermTokens = 32 * kExperts / kTopK;
+constexpr int64_t kHiLoTokens = 32 * kNumExperts / kTopK;
 // Up to here y has all columns. Above, gemm2 and combine run once for each half of them, to save memory.
 constexpr int64_t kOnePassTokens = 8192;
 constexpr int kColumnPasses = 2;
 static_assert(kColumnPasses <= kMaxColumnPasses && kHidden % (kColumnPasses * 2 * kTileWeightRows) == 0,
               "a column pass is whole pairs of gemm2's tiles");
-// A CTA of many_route has shared memory for its share of so many tokens.
+// A CTA of route_permute has shared memory for its share of so many tokens.
 constexpr int64_t kRouteTokens = (int64_t)kMaxRouteBatches * 32 * kMinSms;
 constexpr int64_t kMaxTokens = kRouteTokens < 1 << 17 ? kRouteTokens : 1 << 17;
-static_assert((kMaxTokens * kTopK + kLocal * kRowAlign) / kRowAlign < 1 << (32 - kRowsBits),
+static_assert((kMaxTokens * kTopK + kNumLocalExperts * kRowAlign) / kRowAlign < 1 << (32 - kRowsBits),
               "a row fits a tile's entry");
 static_assert(kMaxTokens / kRowAlign < 1 << kRowsBits, "an expert's rows fit a tile's entry");
 static_assert(kMaxTokens * kHidden < (int64_t)1 << 32, "gemm1 addresses x with 32 bits");
@@ -114,23 +114,23 @@ struct BumpAllocator {
 };
 
 // Sets the pointers of the scratch arrays, for the most rows that so many tokens can have. Returns the bytes.
-static size_t place_many_scratch(ManyArgs& args, uint8_t* base, int terms, int ctas) {
-  const size_t tokens = args.num_tokens, pairs = tokens * std::min(kTopK, kLocal);
-  const size_t rows = pairs + std::min<size_t>(kLocal, pairs) * (kRowAlign - 1);
-  const size_t tiles = rows / kTileRows + 2 * std::min<size_t>(kLocal, pairs);  // for each pair of weight tiles
+static size_t place_many_scratch(ManyArgs& args, uint8_t* base, int h_split, int ctas) {
+  const size_t tokens = args.num_tokens, pairs = tokens * std::min(kTopK, kNumLocalExperts);
+  const size_t rows = pairs + std::min<size_t>(kNumLocalExperts, pairs) * (kRowAlign - 1);
+  const size_t tiles = rows / kTileRows + 2 * std::min<size_t>(kNumLocalExperts, pairs);  // for each pair of weight tiles
   BumpAllocator scratch{base};
-  scratch.allocate(args.weight, tokens * kLocal);
+  scratch.allocate(args.weight, tokens * kNumLocalExperts);
   scratch.allocate(args.token_rows, tokens * kMaxTokenRows);
-  scratch.allocate(args.cta_rows, (size_t)ctas * kPaddedLocal);
+  scratch.allocate(args.cta_rows, (size_t)ctas * kPaddedLocalExperts);
   scratch.allocate(args.tiles1, tiles * (kWeightTiles1 / 2));
   scratch.allocate(args.tiles2, tiles * (args.y_columns / (2 * kTileWeightRows)));
   scratch.allocate(args.row_weight, rows);
   scratch.allocate(args.row_token, rows);
-  scratch.allocate(args.gathered_scale, rows * kKSteps1);
-  scratch.allocate(args.h_scale, rows * kKSteps2);
-  scratch.allocate(args.h, rows * kInter * terms);
+  scratch.allocate(args.gathered_scale, rows * kNumKBlocks1);
+  scratch.allocate(args.h_scale, rows * kNumKBlocks2);
+  scratch.allocate(args.h, rows * kIntermediate * h_split);
   scratch.allocate(args.y, rows * args.y_columns);
-  if (terms == 2) scratch.allocate(args.y_scale, rows * (args.y_columns / kBlockK));
+  if (h_split == 2) scratch.allocate(args.y_scale, rows * (args.y_columns / kBlockK));
   return scratch.bytes;
 }
 
@@ -161,18 +161,18 @@ static int sm_count(int device) {
       TVM_FFI_THROW(RuntimeError) << "hopper_fused: the device has " << count << " multiprocessors, want "
                                   << std::max(kMinSms, kGemm2Ctas) << " or more";
     check_cuda(prepare_fused_layer(), "asking for shared memory");
-    check_cuda(prepare_many_route(), "asking for shared memory");
-    check_cuda(prepare_many_gemm1(), "asking for shared memory");
-    check_cuda(prepare_many_gemm2(), "asking for shared memory");
+    check_cuda(prepare_route_permute(), "asking for shared memory");
+    check_cuda(prepare_grouped_gemm1(), "asking for shared memory");
+    check_cuda(prepare_grouped_gemm2(), "asking for shared memory");
     known = count;
   }
   return known;
 }
 
-// Launches the layer on the current stream of the device. many_terms: FP8 terms of h above kTwoTermTokens tokens.
+// Launches the layer on the current stream of the device. many_h_split: FP8 parts of h above kHiLoTokens tokens.
 static void launch_layer(const LayerArgs& layer, DLDevice device, ffi::TensorView w1, ffi::TensorView w2,
-                         int64_t many_terms) {
-  const cuuint64_t hidden = kHidden, inter = kInter;
+                         int64_t many_h_split) {
+  const cuuint64_t hidden = kHidden, inter = kIntermediate;
   const int64_t t = layer.num_tokens;
   const DeviceGuard guard(device.device_id);
   const int sms = sm_count(device.device_id);
@@ -181,33 +181,33 @@ static void launch_layer(const LayerArgs& layer, DLDevice device, ffi::TensorVie
   if (t <= kFusedMaxTokens) {
     TensorMaps maps;
     // W13 as [expert][group of 8 rows][half][row][K]: a box interleaves 8 rows of up with 8 of gate
-    encode_tensor_map<5>(&maps.w1, w1.data_ptr(), {hidden, kAtomRows, 2, inter / kAtomRows, kLocal},
+    encode_tensor_map<5>(&maps.w1, w1.data_ptr(), {hidden, kAtomRows, 2, inter / kAtomRows, kNumLocalExperts},
                          {1, hidden, inter * hidden, kAtomRows * hidden, 2 * inter * hidden},
                          {kBlockK, kAtomRows, 2, kSliceColumns / kAtomRows, 1});
-    encode_tensor_map<2>(&maps.w2, w2.data_ptr(), {inter, kLocal * hidden}, {1, inter}, {kBlockK, kColumnTile});
+    encode_tensor_map<2>(&maps.w2, w2.data_ptr(), {inter, kNumLocalExperts * hidden}, {1, inter}, {kBlockK, kColumnTile});
     const FusedArgs args = {layer, &kept.get()->fused};
     check_cuda(launch_fused_layer(maps, args, sms, stream), "launching fused_layer");
   } else {
-    const int terms = t <= kTwoTermTokens ? 2 : (int)many_terms;
+    const int h_split = t <= kHiLoTokens ? 2 : (int)many_h_split;
     ManyArgs args = {layer};
     args.counters = &kept.get()->many;
     args.clusters = sms / kClusterCtas;
     args.y_columns = kHidden / (t <= kOnePassTokens ? 1 : kColumnPasses);
-    const ffi::Tensor scratch = allocate(device, place_many_scratch(args, nullptr, terms, sms));
-    place_many_scratch(args, static_cast<uint8_t*>(scratch.data_ptr()), terms, sms);
+    const ffi::Tensor scratch = allocate(device, place_many_scratch(args, nullptr, h_split, sms));
+    place_many_scratch(args, static_cast<uint8_t*>(scratch.data_ptr()), h_split, sms);
     const std::lock_guard<std::mutex> launching(*kept.launching);
-    check_cuda(launch_many_route(args, sms, stream), "launching many_route");
+    check_cuda(launch_route_permute(args, sms, stream), "launching route_permute");
     CUtensorMap w1_map, w2_map;
-    encode_tensor_map<5>(&w1_map, w1.data_ptr(), {hidden, kAtomRows, 2, inter / kAtomRows, kLocal},
+    encode_tensor_map<5>(&w1_map, w1.data_ptr(), {hidden, kAtomRows, 2, inter / kAtomRows, kNumLocalExperts},
                          {1, hidden, inter * hidden, kAtomRows * hidden, 2 * inter * hidden},
                          {kBlockK, kAtomRows, 2, kTileWeightRows / (kClusterCtas * 2 * kAtomRows), 1},
                          CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
-    encode_tensor_map<2>(&w2_map, w2.data_ptr(), {inter, kLocal * hidden}, {1, inter},
+    encode_tensor_map<2>(&w2_map, w2.data_ptr(), {inter, kNumLocalExperts * hidden}, {1, inter},
                          {kBlockK, kTileWeightRows / kClusterCtas});
-    check_cuda(launch_many_gemm1(args, w1_map, terms, stream), "launching many_gemm1");
+    check_cuda(launch_grouped_gemm1(args, w1_map, h_split, stream), "launching grouped_gemm1");
     for (; args.first_column < kHidden; args.first_column += args.y_columns) {
-      check_cuda(launch_many_gemm2(args, w2_map, terms, stream), "launching many_gemm2");
-      check_cuda(launch_many_combine(args, terms, sms, stream), "launching many_combine");
+      check_cuda(launch_grouped_gemm2(args, w2_map, h_split, stream), "launching grouped_gemm2");
+      check_cuda(launch_combine(args, h_split, sms, stream), "launching combine");
     }
   }
 }
@@ -219,14 +219,14 @@ static void check_tokens(const char* name, int64_t tokens) {
 
 // The interface is compiled in: interface.cuh.
 static void check_form(bool routed, const char* other) {
-  if (routed != kRoutedForm)
+  if (routed != kTopKGiven)
     TVM_FFI_THROW(RuntimeError) << "hopper_fused: built for the other interface: call " << other;
 }
 
 static void run_layer(
     ffi::TensorView logits, ffi::TensorView bias, ffi::TensorView x, ffi::TensorView x_scale, ffi::TensorView w1,
     ffi::TensorView w1_scale, ffi::TensorView w2, ffi::TensorView w2_scale, int64_t local_expert_offset,
-    double routed_scaling_factor, ffi::TensorView output, int64_t many_terms) {
+    double routed_scaling_factor, ffi::TensorView output, int64_t many_h_split) {
   check_form(false, "run_routed");
   check_inputs(logits, bias, x, x_scale, w1, w1_scale, w2, w2_scale, local_expert_offset, routed_scaling_factor,
                output);
@@ -238,7 +238,7 @@ static void run_layer(
        static_cast<const float*>(x_scale.data_ptr()), static_cast<const float*>(w1_scale.data_ptr()),
        static_cast<const float*>(w2_scale.data_ptr()), static_cast<uint16_t*>(output.data_ptr()), (int)t,
        (int)local_expert_offset, (float)routed_scaling_factor}};
-  launch_layer(layer, logits.device(), w1, w2, many_terms);
+  launch_layer(layer, logits.device(), w1, w2, many_h_split);
 }
 
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(run_layer, run_layer);
@@ -247,8 +247,8 @@ TVM_FFI_DLL_EXPORT_TYPED_FUNC(run_layer, run_layer);
 // local.
 static void run_renorm(
     ffi::TensorView logits, ffi::TensorView x, ffi::TensorView x_scale, ffi::TensorView w1, ffi::TensorView w1_scale,
-    ffi::TensorView w2, ffi::TensorView w2_scale, ffi::TensorView output, int64_t many_terms) {
-  run_layer(logits, logits, x, x_scale, w1, w1_scale, w2, w2_scale, 0, 1.0, output, many_terms);
+    ffi::TensorView w2, ffi::TensorView w2_scale, ffi::TensorView output, int64_t many_h_split) {
+  run_layer(logits, logits, x, x_scale, w1, w1_scale, w2, w2_scale, 0, 1.0, output, many_h_split);
 }
 
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(run_renorm, run_renorm);
@@ -257,25 +257,25 @@ TVM_FFI_DLL_EXPORT_TYPED_FUNC(run_renorm, run_renorm);
 static void launch_routed(
     const void* x, const void* x_scale, ffi::TensorView topk_ids, ffi::TensorView topk_weights, ffi::TensorView w1,
     ffi::TensorView w1_scale, ffi::TensorView w2, ffi::TensorView w2_scale, int64_t local_expert_offset,
-    ffi::TensorView output, int64_t many_terms) {
+    ffi::TensorView output, int64_t many_h_split) {
   const LayerArgs layer = {
       {nullptr, nullptr, static_cast<const uint8_t*>(x), static_cast<const float*>(x_scale),
        static_cast<const float*>(w1_scale.data_ptr()), static_cast<const float*>(w2_scale.data_ptr()),
        static_cast<uint16_t*>(output.data_ptr()), (int)output.size(0), (int)local_expert_offset, 1.0f},
       static_cast<const int*>(topk_ids.data_ptr()), static_cast<const float*>(topk_weights.data_ptr())};
-  launch_layer(layer, output.device(), w1, w2, many_terms);
+  launch_layer(layer, output.device(), w1, w2, many_h_split);
 }
 
 static void run_routed(
     ffi::TensorView x, ffi::TensorView x_scale, ffi::TensorView topk_ids, ffi::TensorView topk_weights,
     ffi::TensorView w1, ffi::TensorView w1_scale, ffi::TensorView w2, ffi::TensorView w2_scale,
-    int64_t local_expert_offset, ffi::TensorView output, int64_t many_terms) {
+    int64_t local_expert_offset, ffi::TensorView output, int64_t many_h_split) {
   check_form(true, "run_layer");
   check_routed_inputs(x, &x_scale, topk_ids, topk_weights, w1, w1_scale, w2, w2_scale, local_expert_offset, output);
   if (x.size(0) == 0) return;
   check_tokens("hidden_states", x.size(0));
   launch_routed(x.data_ptr(), x_scale.data_ptr(), topk_ids, topk_weights, w1, w1_scale, w2, w2_scale,
-                local_expert_offset, output, many_terms);
+                local_expert_offset, output, many_h_split);
 }
 
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(run_routed, run_routed);
@@ -284,20 +284,20 @@ TVM_FFI_DLL_EXPORT_TYPED_FUNC(run_routed, run_routed);
 static void run_routed_bf16(
     ffi::TensorView x, ffi::TensorView topk_ids, ffi::TensorView topk_weights, ffi::TensorView w1,
     ffi::TensorView w1_scale, ffi::TensorView w2, ffi::TensorView w2_scale, int64_t local_expert_offset,
-    ffi::TensorView output, int64_t many_terms) {
+    ffi::TensorView output, int64_t many_h_split) {
   check_form(true, "run_layer");
   check_routed_inputs(x, nullptr, topk_ids, topk_weights, w1, w1_scale, w2, w2_scale, local_expert_offset, output);
   const size_t t = x.size(0);
   if (t == 0) return;
   check_tokens("hidden_states", t);
   const DeviceGuard guard(x.device().device_id);
-  const ffi::Tensor quantised = allocate(x.device(), t * (kHidden + kKSteps1 * sizeof(float)));
+  const ffi::Tensor quantised = allocate(x.device(), t * (kHidden + kNumKBlocks1 * sizeof(float)));
   auto* q = static_cast<uint8_t*>(quantised.data_ptr());
   auto* scales = reinterpret_cast<float*>(q + t * kHidden);
   const auto stream = static_cast<cudaStream_t>(TVMFFIEnvGetStream(kDLCUDA, x.device().device_id));
   check_cuda(launch_quantise_tokens(x.data_ptr(), (int)t, q, scales, stream), "launching quantise_tokens");
   launch_routed(q, scales, topk_ids, topk_weights, w1, w1_scale, w2, w2_scale, local_expert_offset, output,
-                many_terms);
+                many_h_split);
 }
 
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(run_routed_bf16, run_routed_bf16);

@@ -40,12 +40,12 @@ static void encode_tensor_map(CUtensorMap* map, const void* base, const cuuint64
 static TensorMaps tensor_maps(const FusedArgs& args) {
   TensorMaps maps = {};
   if constexpr (kTma) {
-    const cuuint64_t hidden = kHidden, inter = kInter;
+    const cuuint64_t hidden = kHidden, inter = kIntermediate;
     // W13 as [expert][group of 8 rows][half][row][K]: a box interleaves 8 rows of each half
-    encode_tensor_map<5>(&maps.w1, args.w1, {hidden, 8, 2, inter / 8, kLocal},
+    encode_tensor_map<5>(&maps.w1, args.w1, {hidden, 8, 2, inter / 8, kNumLocalExperts},
                          {1, hidden, inter * hidden, 8 * hidden, 2 * inter * hidden},
                          {kBlockK, 8, 2, kSliceColumns / 8, 1});
-    encode_tensor_map<2>(&maps.w2, args.w2, {inter, kLocal * hidden}, {1, inter}, {kBlockK, kColumnTile});
+    encode_tensor_map<2>(&maps.w2, args.w2, {inter, kNumLocalExperts * hidden}, {1, inter}, {kBlockK, kColumnTile});
   }
   return maps;
 }
@@ -141,7 +141,7 @@ static void check_tokens(const char* name, int64_t tokens) {
 
 // The interface is compiled in: interface.cuh.
 static void check_form(bool routed, const char* other) {
-  if (routed != kRoutedForm)
+  if (routed != kTopKGiven)
     TVM_FFI_THROW(RuntimeError) << "mma_fused: built for the other interface: call " << other;
 }
 
@@ -213,7 +213,7 @@ static void run_routed_bf16(
   if (t == 0) return;
   check_tokens("hidden_states", t);
   const DeviceGuard guard(x.device().device_id);
-  const ffi::Tensor quantised = allocate(x.device(), t * (kHidden + kKSteps1 * sizeof(float)));
+  const ffi::Tensor quantised = allocate(x.device(), t * (kHidden + kNumKBlocks1 * sizeof(float)));
   auto* q = static_cast<uint8_t*>(quantised.data_ptr());
   auto* scales = reinterpret_cast<float*>(q + t * kHidden);
   const auto stream = static_cast<cudaStream_t>(TVMFFIEnvGetStream(kDLCUDA, x.device().device_id));

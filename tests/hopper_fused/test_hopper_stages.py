@@ -83,7 +83,7 @@ def right_answer(of, num_tokens, few, numbers):
     count, hidden, inter = len(rows.token), of["hidden_size"], of["intermediate_size"]
     x, x_scale = arguments["hidden_states"], stages.token_scales(of, arguments)
     up, gate = stages.reference_halves(of, arguments, rows)
-    h, h_scale = quantised(torch.nn.functional.silu(gate) * up, numbers["terms"], stages.SLICE if few else 128)
+    h, h_scale = quantised(torch.nn.functional.silu(gate) * up, numbers["h_split"], stages.SLICE if few else 128)
     row_weight = torch.where(rows.real, weight[rows.token, rows.expert], 0)
     slices = 128 // (stages.SLICE if few else 128)
     scale_index = stages.scale_index(rows, inter // 128, slices)
@@ -92,11 +92,11 @@ def right_answer(of, num_tokens, few, numbers):
         "x_scale": scattered(
             count * hidden // 128, stages.scale_index(rows, hidden // 128), stages.of_tokens(x_scale, rows)
         ),
-        "h": scattered(count * inter * numbers["terms"], stages.h_index(rows, inter, numbers["terms"], few), h),
+        "h": scattered(count * inter * numbers["h_split"], stages.h_index(rows, inter, numbers["h_split"], few), h),
         "h_scale": scattered(count * inter // 128 * slices, scale_index, h_scale * row_weight[:, None]),
     }
     found = stages.ReadOut(
-        chosen, weight, rows, {}, stages.h_of(arrays, rows, of, numbers["terms"], few), numbers["terms"]
+        chosen, weight, rows, {}, stages.h_of(arrays, rows, of, numbers["h_split"], few), numbers["h_split"]
     )
     y = stages.reference_y(arguments, found)
     if few:
@@ -104,7 +104,7 @@ def right_answer(of, num_tokens, few, numbers):
         if numbers["chunk_splits"] > 1:
             arrays["partial"] = flat(partial_sums(y, rows, numbers, num_tokens))
     else:
-        arrays |= many_arrays(of, chosen, rows, row_weight, y, numbers["terms"])
+        arrays |= many_arrays(of, chosen, rows, row_weight, y, numbers["h_split"])
     return arguments, arrays, stages.combined(y, rows.token_rows)
 
 
@@ -197,7 +197,7 @@ CASES = [
 @pytest.mark.parametrize(("routing", "few", "num_tokens", "terms", "splits", "stage_of", "last"), CASES)
 def test_a_broken_stage_is_named(routing, few, num_tokens, terms, splits, stage_of, last):
     """A user would miss: a check that passes whatever a stage writes, or blames another stage."""
-    of, numbers = SMALL[routing], NUMBERS | {"terms": terms, "chunk_splits": splits}
+    of, numbers = SMALL[routing], NUMBERS | {"h_split": terms, "chunk_splits": splits}
     arguments, arrays, output = right_answer(of, num_tokens, few, numbers)
     assert stages.first_fault(arrays, numbers, of, arguments, output) is None
     for name, stage in stage_of.items():

@@ -16,22 +16,22 @@ int main(int, char** arguments) {
   rewind(in);
   if (fread(bytes.data(), 1, bytes.size(), in) != bytes.size()) return 1;
   const int ctas = atoi(arguments[3]), tokens = atoi(arguments[4]);
-  const size_t inter = kInter, hidden = kHidden, steps1 = kKSteps1, steps2 = kKSteps2;
+  const size_t inter = kIntermediate, hidden = kHidden, steps1 = kNumKBlocks1, steps2 = kNumKBlocks2;
   size_t at = 0;
   FusedArgs args = {};
-  if constexpr (kRoutedForm) {
+  if constexpr (kTopKGiven) {
     args.topk_ids = reinterpret_cast<const int*>(take(bytes, at, (size_t)tokens * kTopK * 4));
     args.topk_weights = reinterpret_cast<const float*>(take(bytes, at, (size_t)tokens * kTopK * 4));
   } else {
-    args.logits = take(bytes, at, (size_t)tokens * kExperts * (kRenorm ? 2 : 4));
-    args.bias = reinterpret_cast<const uint16_t*>(take(bytes, at, kExperts * 2));
+    args.logits = take(bytes, at, (size_t)tokens * kNumExperts * (kRenorm ? 2 : 4));
+    args.bias = reinterpret_cast<const uint16_t*>(take(bytes, at, kNumExperts * 2));
   }
   args.x = take(bytes, at, tokens * hidden);
   args.x_scale = reinterpret_cast<const float*>(take(bytes, at, steps1 * tokens * 4));
-  args.w1 = take(bytes, at, kLocal * 2 * inter * hidden);
-  args.w1_scale = reinterpret_cast<const float*>(take(bytes, at, kLocal * 2 * steps2 * steps1 * 4));
-  args.w2 = take(bytes, at, kLocal * hidden * inter);
-  args.w2_scale = reinterpret_cast<const float*>(take(bytes, at, kLocal * steps1 * steps2 * 4));
+  args.w1 = take(bytes, at, kNumLocalExperts * 2 * inter * hidden);
+  args.w1_scale = reinterpret_cast<const float*>(take(bytes, at, kNumLocalExperts * 2 * steps2 * steps1 * 4));
+  args.w2 = take(bytes, at, kNumLocalExperts * hidden * inter);
+  args.w2_scale = reinterpret_cast<const float*>(take(bytes, at, kNumLocalExperts * steps1 * steps2 * 4));
   if (at != bytes.size()) return fprintf(stderr, "IN has %zu bytes, want %zu\n", bytes.size(), at), 1;
   args.num_tokens = tokens;
   args.local_expert_offset = atoi(arguments[5]);

@@ -345,14 +345,14 @@ void tma_load(void* smem, uint64_t* bar, Source source) {
 }
 inline void tma_load_2d(void* smem, const void* map, uint64_t* bar, int c0, int c1, uint64_t) {
   const uint8_t* base = static_cast<const CUtensorMap*>(map)->base;
-  tma_load(smem, bar, [=](int row) { return base + (size_t)(c1 + row) * kInter + c0; });
+  tma_load(smem, bar, [=](int row) { return base + (size_t)(c1 + row) * kIntermediate + c0; });
 }
 inline void tma_load_5d(void* smem, const void* map, uint64_t* bar, int c0, int c1, int c2, int c3, int c4, uint64_t) {
   const uint8_t* base = static_cast<const CUtensorMap*>(map)->base;
   if (c1 || c2) abort();
   tma_load(smem, bar, [=](int row) {
     const size_t up_or_gate = row / 8 % 2, column = (c3 + row / 16) * 8 + row % 8;
-    return base + ((size_t)c4 * 2 * kInter + up_or_gate * kInter + column) * kHidden + c0;
+    return base + ((size_t)c4 * 2 * kIntermediate + up_or_gate * kIntermediate + column) * kHidden + c0;
   });
 }
 

@@ -27,15 +27,15 @@ static void output(const T* values, size_t count) {
 
 // Arrays of a group table, and what is written of it.
 struct HostTable {
-  std::vector<int> problem = std::vector<int>(3 * kLocal);
-  std::vector<const void*> activations{kLocal}, weights{kLocal};
-  std::vector<void*> result{kLocal};
-  std::vector<const float*> row_scale{kLocal}, block_scale{kLocal};
-  std::vector<int64_t> strides = std::vector<int64_t>(3 * kLocal);
+  std::vector<int> problem = std::vector<int>(3 * kNumLocalExperts);
+  std::vector<const void*> activations{kNumLocalExperts}, weights{kNumLocalExperts};
+  std::vector<void*> result{kNumLocalExperts};
+  std::vector<const float*> row_scale{kNumLocalExperts}, block_scale{kNumLocalExperts};
+  std::vector<int64_t> strides = std::vector<int64_t>(3 * kNumLocalExperts);
 
   GroupTable table() {
-    return {kLocal, reinterpret_cast<int(*)[3]>(problem.data()), activations.data(), weights.data(), result.data(),
-            row_scale.data(), block_scale.data(), &strides[0], &strides[kLocal], &strides[2 * kLocal]};
+    return {kNumLocalExperts, reinterpret_cast<int(*)[3]>(problem.data()), activations.data(), weights.data(), result.data(),
+            row_scale.data(), block_scale.data(), &strides[0], &strides[kNumLocalExperts], &strides[2 * kNumLocalExperts]};
   }
   void write(const void* x, const void* w, const void* y, const void* x_scale, const void* w_scale) const {
     const auto offsets = [](const auto& pointers, const void* base) {
@@ -53,17 +53,17 @@ struct HostTable {
 
 int main(int, char** arguments) {
   const int tokens = atoi(arguments[1]), window = atoi(arguments[4]);
-  const auto logits = input<uint8_t>((size_t)tokens * kExperts * (kRenorm ? 2 : 4));
-  const auto bias = input<uint16_t>(kRenorm ? 0 : kExperts);
+  const auto logits = input<uint8_t>((size_t)tokens * kNumExperts * (kRenorm ? 2 : 4));
+  const auto bias = input<uint16_t>(kRenorm ? 0 : kNumExperts);
   const auto x = input<uint8_t>((size_t)tokens * kHidden);
-  const auto x_scale = input<float>((size_t)tokens * kKSteps1);
+  const auto x_scale = input<float>((size_t)tokens * kNumKBlocks1);
   const int chunks = (tokens + kChunk - 1) / kChunk, most_rows = tokens * kMaxTokenRows;
-  std::vector<uint32_t> column((size_t)chunks * kPaddedLocal);
-  std::vector<float> weight((size_t)tokens * kLocal);
+  std::vector<uint32_t> column((size_t)chunks * kPaddedLocalExperts);
+  std::vector<float> weight((size_t)tokens * kNumLocalExperts);
   std::vector<Pair> pair((size_t)tokens * kTopK);
   std::vector<ExpertRows> expert_rows(window);
   std::vector<uint8_t> rows_x((size_t)window * kHidden);
-  std::vector<float> rows_scale((size_t)window * kKSteps1);
+  std::vector<float> rows_scale((size_t)window * kNumKBlocks1);
   int num_rows[2] = {-1, -1};
   HostTable gemm1, gemm2;
   const auto address = [](intptr_t at) { return reinterpret_cast<uint8_t*>(at << 40); };  // that nobody reads
@@ -97,7 +97,7 @@ int main(int, char** arguments) {
     gemm2.write(s.h, args.w2, s.y, s.h_scale, args.w2_scale);
     output(expert_rows.data(), num_rows[0]);
     output(rows_x.data(), (size_t)num_rows[0] * kHidden);
-    output(rows_scale.data(), (size_t)num_rows[0] * kKSteps1);
+    output(rows_scale.data(), (size_t)num_rows[0] * kNumKBlocks1);
   }
   output(pair.data(), pair.size());
 }

@@ -28,13 +28,13 @@ static void print(unsigned cta, const WorkTile& tile, bool more) {
          more);
 }
 
-// The queues that many_route writes, for so many weight tiles.
+// The queues that route_permute writes, for so many weight tiles.
 struct Queues {
   TileQueues sizes = {};
   std::vector<QueuePlace> places;
   std::vector<uint2> entries;
   Queues(const unsigned* count, int weight_tiles) {
-    for (int e = 0; e < kLocal; e++) {
+    for (int e = 0; e < kNumLocalExperts; e++) {
       const int rows = (count[e] + kRowAlign - 1) / kRowAlign * kRowAlign;
       const RowSplit split(rows);
       sizes.long_tiles += split.long_tiles(), sizes.short_tiles += split.short_tiles();
@@ -77,8 +77,8 @@ int main(int count, char** arguments) {
   if (!strcmp(question, "few")) {
     few_tokens(atoi(arguments[3]));
   } else {
-    unsigned rows[kLocal];
-    for (int e = 0; e < kLocal; e++) rows[e] = atoi(arguments[4 + e]);
+    unsigned rows[kNumLocalExperts];
+    for (int e = 0; e < kNumLocalExperts; e++) rows[e] = atoi(arguments[4 + e]);
     const Queues queues(rows, atoi(arguments[3]));
     (!strcmp(question, "static") ? static_schedule : !strcmp(question, "dynamic") ? dynamic_schedule : early)(queues);
   }

@@ -9,15 +9,15 @@
 #include "token_experts.cuh"
 
 static cudaError_t poison_and_launch_route(const ManyArgs& args, int ctas, cudaStream_t stream);
-static cudaError_t read_out_and_launch_combine(const ManyArgs& args, int terms, int sms, cudaStream_t stream);
+static cudaError_t read_out_and_launch_combine(const ManyArgs& args, int h_split, int sms, cudaStream_t stream);
 static cudaError_t launch_fused_and_read_out(const TensorMaps& maps, const FusedArgs& args, int ctas,
                                              cudaStream_t stream);
-#define launch_many_route poison_and_launch_route
-#define launch_many_combine read_out_and_launch_combine
+#define launch_route_permute poison_and_launch_route
+#define launch_combine read_out_and_launch_combine
 #define launch_fused_layer launch_fused_and_read_out
 #include "run.cuh"  // run.cu, under a name that is not compiled by itself
-#undef launch_many_route
-#undef launch_many_combine
+#undef launch_route_permute
+#undef launch_combine
 #undef launch_fused_layer
 
 // Of the last layer: arrays as bytes, and numbers.
@@ -51,14 +51,14 @@ __global__ void unpack_queue(const uint2* queue, const TileQueues* queues, int c
 
 static cudaError_t poison_and_launch_route(const ManyArgs& args, int ctas, cudaStream_t stream) {
   arrays.clear();
-  for (int terms : {1, 2}) {  // the layer does not pass it on: it follows from where y lies
+  for (int h_split : {1, 2}) {  // the layer does not pass it on: it follows from where y lies
     ManyArgs placed = args;
-    const size_t bytes = place_many_scratch(placed, reinterpret_cast<uint8_t*>(args.weight), terms, ctas);
+    const size_t bytes = place_many_scratch(placed, reinterpret_cast<uint8_t*>(args.weight), h_split, ctas);
     if (placed.y != args.y) continue;
     check_cuda(cudaMemsetAsync(args.weight, 0xff, bytes, stream), "filling the scratch with NaN");
-    numbers["terms"] = terms;
+    numbers["h_split"] = h_split;
     numbers["sms"] = ctas;
-    return launch_many_route(args, ctas, stream);
+    return launch_route_permute(args, ctas, stream);
   }
   return cudaErrorInvalidValue;  // the scratch is not laid out as by place_many_scratch
 }
@@ -72,33 +72,33 @@ static void copy_queue(const std::string& name, const uint2* queue, const ManyAr
   check_cuda(cudaGetLastError(), "launching unpack_queue");
 }
 
-static cudaError_t read_out_and_launch_combine(const ManyArgs& args, int terms, int sms, cudaStream_t stream) {
-  const size_t tokens = args.num_tokens, pairs = tokens * std::min(kTopK, kLocal);
-  const size_t rows = pairs + std::min<size_t>(kLocal, pairs) * (kRowAlign - 1);  // as in place_many_scratch
-  const size_t tiles = rows / kTileRows + 2 * std::min<size_t>(kLocal, pairs);
+static cudaError_t read_out_and_launch_combine(const ManyArgs& args, int h_split, int sms, cudaStream_t stream) {
+  const size_t tokens = args.num_tokens, pairs = tokens * std::min(kTopK, kNumLocalExperts);
+  const size_t rows = pairs + std::min<size_t>(kNumLocalExperts, pairs) * (kRowAlign - 1);  // as in place_many_scratch
+  const size_t tiles = rows / kTileRows + 2 * std::min<size_t>(kNumLocalExperts, pairs);
   const std::string pass = std::to_string(args.first_column);
   copy_out("y" + pass, args.y, rows * args.y_columns * sizeof(*args.y), stream);
-  if (terms == 2) copy_out("y_scale" + pass, args.y_scale, rows * (args.y_columns / kBlockK) * sizeof(float), stream);
+  if (h_split == 2) copy_out("y_scale" + pass, args.y_scale, rows * (args.y_columns / kBlockK) * sizeof(float), stream);
   if (args.first_column == 0) {
     copy_out("queues", &args.counters->queues, sizeof(TileQueues), stream);
     copy_queue("tiles1", args.tiles1, args, kWeightTiles1 / 2, tiles, stream);
     copy_queue("tiles2", args.tiles2, args, args.y_columns / (2 * kTileWeightRows), tiles, stream);
-    copy_out("weight", args.weight, tokens * kLocal * sizeof(float), stream);
+    copy_out("weight", args.weight, tokens * kNumLocalExperts * sizeof(float), stream);
     copy_out("token_rows", args.token_rows, tokens * kMaxTokenRows * sizeof(int), stream);
     copy_out("row_weight", args.row_weight, rows * sizeof(float), stream);
     copy_out("row_token", args.row_token, rows * sizeof(int), stream);
-    copy_out("x_scale", args.gathered_scale, rows * kKSteps1 * sizeof(float), stream);
-    copy_out("h", args.h, rows * kInter * numbers["terms"], stream);
-    copy_out("h_scale", args.h_scale, rows * kKSteps2 * sizeof(float), stream);
+    copy_out("x_scale", args.gathered_scale, rows * kNumKBlocks1 * sizeof(float), stream);
+    copy_out("h", args.h, rows * kIntermediate * numbers["h_split"], stream);
+    copy_out("h_scale", args.h_scale, rows * kNumKBlocks2 * sizeof(float), stream);
   }
-  return launch_many_combine(args, terms, sms, stream);
+  return launch_combine(args, h_split, sms, stream);
 }
 
 // ---- few tokens ----
 
 __global__ void route_tokens(const FusedArgs args) {
   const int t = blockIdx.x;
-  token_experts(args, t, &args.scratch->mask[t / 32 * kPaddedLocal + t % 32], 32, args.scratch->weight[t]);
+  token_experts(args, t, &args.scratch->mask[t / 32 * kPaddedLocalExperts + t % 32], 32, args.scratch->weight[t]);
 }
 
 struct RowLists {
@@ -110,10 +110,10 @@ struct RowLists {
 __global__ void __launch_bounds__(kFusedThreads, 1) permute_tokens(const FusedArgs args, RowLists* lists) {
   extern __shared__ __align__(1024) uint8_t smem_base[];
   FusedSmem& s = *reinterpret_cast<FusedSmem*>(smem_base);
-  if constexpr (kRoutedForm) {
+  if constexpr (kTopKGiven) {
     mark_tokens(s, args);
   } else {
-    for (int i = threadIdx.x; i < (args.num_tokens + 31) / 32 * kPaddedLocal; i += kFusedThreads)
+    for (int i = threadIdx.x; i < (args.num_tokens + 31) / 32 * kPaddedLocalExperts; i += kFusedThreads)
       s.mask[i] = args.scratch->mask[i];
     __syncthreads();
   }
@@ -131,7 +131,7 @@ static cudaError_t launch_fused_and_read_out(const TensorMaps& maps, const Fused
   check_cuda(cudaMemsetAsync(from_mask, 0xff, sizeof(FusedScratch) - offsetof(FusedScratch, mask), stream),
              "filling the scratch with NaN");
   if (const cudaError_t error = launch_fused_layer(maps, args, ctas, stream)) return error;
-  if (kRoutedForm || args.num_tokens <= kRouteAllTokens) route_tokens<<<args.num_tokens, kWarp, 0, stream>>>(args);
+  if (kTopKGiven || args.num_tokens <= kRouteAllTokens) route_tokens<<<args.num_tokens, kWarp, 0, stream>>>(args);
   RowLists* lists = static_cast<RowLists*>(fresh_array("lists", sizeof(RowLists)));
   check_cuda(
       cudaFuncSetAttribute(permute_tokens, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(FusedSmem)),
@@ -148,7 +148,7 @@ static cudaError_t launch_fused_and_read_out(const TensorMaps& maps, const Fused
   copy_out("h", scratch.h, sizeof(scratch.h), stream);
   copy_out("h_scale", scratch.h_scale, sizeof(scratch.h_scale), stream);
   if (kChunkSplits > 1) copy_out("partial", scratch.partial, sizeof(scratch.partial), stream);
-  numbers["terms"] = 2;
+  numbers["h_split"] = 2;
   numbers["sms"] = ctas;
   return cudaSuccess;
 }

@@ -34,7 +34,7 @@ static void print_rows(const FusedArgs& args) {
 int main(int, char** arguments) {
   const int tokens = atoi(arguments[1]);
   std::vector<int> ids(tokens * kTopK);
-  std::vector<float> given(ids.size()), weight((size_t)tokens * kLocal, NAN);
+  std::vector<float> given(ids.size()), weight((size_t)tokens * kNumLocalExperts, NAN);
   std::vector<uint32_t> mask(tokens * kMaskWords);
   if (fread(ids.data(), 4, ids.size(), stdin) != ids.size()) abort();
   if (fread(given.data(), 4, given.size(), stdin) != given.size()) abort();
@@ -42,7 +42,7 @@ int main(int, char** arguments) {
   args.num_tokens = tokens, args.local_expert_offset = atoi(arguments[2]);
   args.topk_ids = ids.data(), args.topk_weights = given.data();
   for (int t = 0; t < tokens; t++)
-    run_cta(kWarp, [&] { take_ids(args, t, &mask[t], tokens, &weight[(size_t)t * kLocal]); });
+    run_cta(kWarp, [&] { take_ids(args, t, &mask[t], tokens, &weight[(size_t)t * kNumLocalExperts]); });
   for (int t = 0; t < tokens; t++)
     for (int w = 0; w < kMaskWords; w++) output(mask[w * tokens + t]);
   fwrite(weight.data(), 4, weight.size(), stdout);

@@ -321,7 +321,7 @@ class ReadOut:
     rows: Rows
     layout: dict
     h: torch.Tensor  # [rows, I] fp32, times its scale, which includes the routing weight
-    terms: int
+    h_split: int
     y: torch.Tensor | None = None  # [rows, H]: many tokens
     partial: torch.Tensor | None = None  # [splits, T, H] fp32: few tokens, where several CTAs share output columns
 
@@ -378,8 +378,8 @@ def few(arrays, numbers, of, arguments, chosen, weight):
     if numbers["chunk_splits"] > 1:
         partial = as_type(arrays["partial"], torch.float32, numbers["chunk_splits"], numbers["few_tokens"], hidden)
         partial = partial[:, :num_tokens]
-    h = h_of(arrays, rows, of, numbers["terms"], True)
-    return ReadOut(chosen, weight, rows, layout, h, numbers["terms"], partial=partial)
+    h = h_of(arrays, rows, of, numbers["h_split"], True)
+    return ReadOut(chosen, weight, rows, layout, h, numbers["h_split"], partial=partial)
 
 
 def coverage(tiles, rows, columns):
@@ -433,9 +433,9 @@ def many(arrays, numbers, of, arguments, chosen, weight):
         ),
         **{f"tiles of gemm{gemm}": (found, torch.ones_like(found)) for gemm, found in covered.items()},
     }
-    h = h_of(arrays, rows, of, numbers["terms"], False)
-    y = torch.cat([y_of(arrays, numbers["terms"], first, count, y_columns) for first in passes], 1)
-    return ReadOut(chosen, weight, rows, layout, h, numbers["terms"], y=y)
+    h = h_of(arrays, rows, of, numbers["h_split"], False)
+    y = torch.cat([y_of(arrays, numbers["h_split"], first, count, y_columns) for first in passes], 1)
+    return ReadOut(chosen, weight, rows, layout, h, numbers["h_split"], y=y)
 
 
 def y_of(arrays, terms, first, rows, columns):
@@ -485,7 +485,7 @@ def wrong_h(of, arguments, found):
     up, gate = reference_halves(of, arguments, rows)
     weight = found.weight[rows.token, rows.expert][:, None]
     want = torch.nn.functional.silu(gate) * up * weight
-    return differing(found.h[rows.real], want[rows.real], H_ERROR[found.terms], "row that is no padding")
+    return differing(found.h[rows.real], want[rows.real], H_ERROR[found.h_split], "row that is no padding")
 
 
 def reference_y(arguments, found):

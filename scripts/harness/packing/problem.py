@@ -12,13 +12,13 @@ from harness.operators import catalogue
 
 # size -> its name in C++; in Python it is the key in capitals
 NAMES = {
-    "num_experts": "kExperts",
-    "num_local_experts": "kLocal",
+    "num_experts": "kNumExperts",
+    "num_local_experts": "kNumLocalExperts",
     "top_k": "kTopK",
     "num_groups": "kRoutingGroups",
     "kept_groups": "kKeptGroups",
     "hidden_size": "kHidden",
-    "intermediate_size": "kInter",
+    "intermediate_size": "kIntermediate",
 }
 # file -> after its name, what it holds
 FILES = {
@@ -35,7 +35,7 @@ def facts(file: str, geometry: str) -> dict[str, tuple[str, int | bool]]:
     """Name in Python -> name in C++ and value."""
     if file == "interface":
         routed = geometry in catalogue.ROUTED  # today one form has all three
-        names = {"ROUTED": "kRoutedForm", "GATE_FIRST": "kGateFirst", "SCALES_ROW_MAJOR": "kScalesRowMajor"}
+        names = {"ROUTED": "kTopKGiven", "GATE_FIRST": "kGateFirst", "SCALES_ROW_MAJOR": "kScalesRowMajor"}
         return {name: (symbol, routed) for name, symbol in names.items()}
     of = catalogue.GEOMETRIES[geometry]
     sizes = {key.upper(): (symbol, of[key]) for key, symbol in NAMES.items()}

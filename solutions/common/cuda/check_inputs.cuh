@@ -54,16 +54,16 @@ static void check_inputs(
     ffi::TensorView w1_scale, ffi::TensorView w2, ffi::TensorView w2_scale, int64_t local_expert_offset,
     double routed_scaling_factor, ffi::TensorView output) {
   const int64_t t = logits.ndim() > 0 ? logits.size(0) : 0;
-  check(logits, {"routing_logits", kRenorm ? kBf16 : kFp32, 2, {t, kExperts}}, logits);
-  if (!kRenorm) check(bias, {"routing_bias", kBf16, 1, {kExperts}}, logits);
+  check(logits, {"routing_logits", kRenorm ? kBf16 : kFp32, 2, {t, kNumExperts}}, logits);
+  if (!kRenorm) check(bias, {"routing_bias", kBf16, 1, {kNumExperts}}, logits);
   check(x, {"hidden_states", kFp8, 2, {t, kHidden}}, logits);
-  check(x_scale, {"hidden_states_scale", kFp32, 2, {kKSteps1, t}}, logits);
-  check(w1, {"gemm1_weights", kFp8, 3, {kLocal, 2 * kInter, kHidden}}, logits);
-  check(w1_scale, {"gemm1_weights_scale", kFp32, 3, {kLocal, 2 * kInter / kBlockK, kKSteps1}}, logits);
-  check(w2, {"gemm2_weights", kFp8, 3, {kLocal, kHidden, kInter}}, logits);
-  check(w2_scale, {"gemm2_weights_scale", kFp32, 3, {kLocal, kKSteps1, kKSteps2}}, logits);
+  check(x_scale, {"hidden_states_scale", kFp32, 2, {kNumKBlocks1, t}}, logits);
+  check(w1, {"gemm1_weights", kFp8, 3, {kNumLocalExperts, 2 * kIntermediate, kHidden}}, logits);
+  check(w1_scale, {"gemm1_weights_scale", kFp32, 3, {kNumLocalExperts, 2 * kIntermediate / kBlockK, kNumKBlocks1}}, logits);
+  check(w2, {"gemm2_weights", kFp8, 3, {kNumLocalExperts, kHidden, kIntermediate}}, logits);
+  check(w2_scale, {"gemm2_weights_scale", kFp32, 3, {kNumLocalExperts, kNumKBlocks1, kNumKBlocks2}}, logits);
   check(output, {"output", kBf16, 2, {t, kHidden}}, logits);
-  if (local_expert_offset < 0 || local_expert_offset > kExperts - kLocal)
+  if (local_expert_offset < 0 || local_expert_offset > kNumExperts - kNumLocalExperts)
     TVM_FFI_THROW(ValueError) << "local_expert_offset: got " << local_expert_offset << ", want 0 to "
-                              << kExperts - kLocal;
+                              << kNumExperts - kNumLocalExperts;
 }

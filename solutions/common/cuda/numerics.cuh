@@ -34,10 +34,10 @@ __device__ __forceinline__ float swiglu_of_halves(float first, float second) {
 __device__ __forceinline__ float row_scale(float amax) { return fmaxf(amax * (1.0f / 448.0f), 0x1p-100f); }
 
 // Two values v as FP8. q[0] is q(v); q[1], with two terms, is q(v - q(v)).
-template <int kTerms>
-__device__ __forceinline__ void quantize_fp8(uint16_t (&q)[kTerms], float v0, float v1) {
+template <int kHSplit>
+__device__ __forceinline__ void quantize_fp8(uint16_t (&q)[kHSplit], float v0, float v1) {
   q[0] = __nv_cvt_float2_to_fp8x2(make_float2(v0, v1), __NV_SATFINITE, __NV_E4M3);
-  if constexpr (kTerms == 2) {
+  if constexpr (kHSplit == 2) {
     const float2 high = __half22float2(__half2(__nv_cvt_fp8x2_to_halfraw2(q[0], __NV_E4M3)));
     q[1] = __nv_cvt_float2_to_fp8x2(make_float2(v0 - high.x, v1 - high.y), __NV_SATFINITE, __NV_E4M3);
   }

@@ -1,11 +1,11 @@
 // problem: moe_fp8_block_scale_ds_routing_topk8_ng8_kg4_e32_h7168_i2048. Packing writes this file for other definitions.
 #pragma once
 
-constexpr int kExperts = 256;
-constexpr int kLocal = 32;
+constexpr int kNumExperts = 256;
+constexpr int kNumLocalExperts = 32;
 constexpr int kTopK = 8;
 constexpr int kRoutingGroups = 8;
 constexpr int kKeptGroups = 4;
 constexpr int kHidden = 7168;
-constexpr int kInter = 2048;
+constexpr int kIntermediate = 2048;
 constexpr bool kRenorm = false;

@@ -1,4 +1,4 @@
-// route: one warp chooses a token's experts. Each lane holds kExperts / 32 neighbouring experts; a routing group is a
+// route: one warp chooses a token's experts. Each lane holds kNumExperts / 32 neighbouring experts; a routing group is a
 // few neighbouring lanes. Of equal choices the lower expert wins, and of equal groups the lower group. A token always
 // gets kTopK experts: NaN without a sign bit is chosen first, and the token's weights are then NaN; a group in which a
 // choice is NaN may be kept or not.
@@ -49,7 +49,7 @@ __device__ __forceinline__ void read_scores(const Layer& args, int token, float 
   static_assert(N % 4 == 0, "logits and bias come four at a time");
   if constexpr (kRenorm) {
     const uint2* logits =
-        reinterpret_cast<const uint2*>(static_cast<const uint16_t*>(args.logits) + (size_t)token * kExperts + N * lane);
+        reinterpret_cast<const uint2*>(static_cast<const uint16_t*>(args.logits) + (size_t)token * kNumExperts + N * lane);
 #pragma unroll
     for (int i = 0; i < N / 4; i++) {
       const uint2 four = logits[i];
@@ -58,7 +58,7 @@ __device__ __forceinline__ void read_scores(const Layer& args, int token, float 
     }
   } else {
     const float4* logits =
-        reinterpret_cast<const float4*>(static_cast<const float*>(args.logits) + (size_t)token * kExperts + N * lane);
+        reinterpret_cast<const float4*>(static_cast<const float*>(args.logits) + (size_t)token * kNumExperts + N * lane);
     const uint2* biases = reinterpret_cast<const uint2*>(args.bias + N * lane);
     float4 logit[N / 4];
     uint2 bias[N / 4];
@@ -108,7 +108,7 @@ __device__ __forceinline__ bool in_kept_group(const float (&choice)[N]) {
 // 32 w + 31, and weight[local expert] where the bit is set. Lane l has experts N l to N l + N - 1.
 __device__ __forceinline__ void route_token(const Layer& args, int token, uint32_t* mask, int stride, float* weight) {
   const int lane = threadIdx.x % kWarp;
-  constexpr int N = kExperts / kWarp;
+  constexpr int N = kNumExperts / kWarp;
   float score[N], choice[N];
   read_scores<N>(args, token, score, choice);
   const bool kept = in_kept_group<N>(choice);
@@ -156,7 +156,7 @@ __device__ __forceinline__ void route_token(const Layer& args, int token, uint32
 #pragma unroll
   for (int i = 0; i < N; i++) {
     const int local = N * lane + i - args.local_expert_offset;
-    if ((chosen >> i & 1) && local >= 0 && local < kLocal) {
+    if ((chosen >> i & 1) && local >= 0 && local < kNumLocalExperts) {
       chosen_local |= 1u << i;
       weight[local] = score[i] * factor;
     }

@@ -3,7 +3,7 @@
 #include "arguments.cuh"
 #include "route.cuh"
 
-// An id's local number; kLocal or more if it is not local: one below the offset, such as -1, becomes a large number.
+// An id's local number; kNumLocalExperts or more if it is not local: one below the offset, such as -1, becomes a large number.
 __device__ __forceinline__ unsigned local_number(const LayerArgs& args, int id) {
   return (unsigned)id - (unsigned)args.local_expert_offset;
 }
@@ -19,7 +19,7 @@ __device__ __forceinline__ Slot read_slot(const LayerArgs& args, int token, int 
   const int* ids = args.topk_ids + (size_t)token * kTopK;
   const int id = __ldg(ids + k);
   Slot slot = {local_number(args, id), true, 0.0f};
-  if (slot.expert < kLocal) {
+  if (slot.expert < kNumLocalExperts) {
 #pragma unroll
     for (int j = 0; j < kTopK; j++) {
       if (__ldg(ids + j) != id) continue;
@@ -33,8 +33,8 @@ __device__ __forceinline__ Slot read_slot(const LayerArgs& args, int token, int 
 // For a whole warp: as route_token, for ids that the caller has chosen. Lane k reads the k-th.
 __device__ __forceinline__ void take_ids(const LayerArgs& args, int token, uint32_t* mask, int stride, float* weight) {
   const int lane = threadIdx.x % kWarp;
-  const Slot slot = lane < kTopK ? read_slot(args, token, lane) : Slot{kLocal, false, 0.0f};
-  const bool local = slot.expert < kLocal;
+  const Slot slot = lane < kTopK ? read_slot(args, token, lane) : Slot{kNumLocalExperts, false, 0.0f};
+  const bool local = slot.expert < kNumLocalExperts;
   if (local && slot.first) weight[slot.expert] = slot.weight;
 #pragma unroll
   for (int w = 0; w < kMaskWords; w++) {
@@ -48,6 +48,6 @@ __device__ __forceinline__ void take_ids(const LayerArgs& args, int token, uint3
 // where the bit is set.
 __device__ __forceinline__ void token_experts(
     const LayerArgs& args, int token, uint32_t* mask, int stride, float* weight) {
-  if constexpr (kRoutedForm) take_ids(args, token, mask, stride, weight);
+  if constexpr (kTopKGiven) take_ids(args, token, mask, stride, weight);
   else route_token(args, token, mask, stride, weight);
 }

@@ -77,9 +77,9 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
   prefetch_tokens(args);
 
   if (args.num_tokens <= kBypassTokens)  // in flight while the tokens are routed
-    for (int i = threadIdx.x; i < args.num_tokens * kKSteps1; i += kFusedThreads)
+    for (int i = threadIdx.x; i < args.num_tokens * kNumKBlocks1; i += kFusedThreads)
       cp_async_4(&s.gemm1_only().x_scale[i], args.x_scale + i);
-  if constexpr (kRoutedForm) {
+  if constexpr (kTopKGiven) {
     mark_tokens(s, args);
   } else if (all_route) {
     for (int t = warp; t < args.num_tokens; t += kFusedWarps)
@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
     __syncthreads();
   } else {
     for (int t = blockIdx.x + gridDim.x * warp; t < args.num_tokens; t += gridDim.x * kFusedWarps)
-      route_token(args, t, &args.scratch->mask[t / 32 * kPaddedLocal + t % 32], 32, args.scratch->weight[t]);
+      route_token(args, t, &args.scratch->mask[t / 32 * kPaddedLocalExperts + t % 32], 32, args.scratch->weight[t]);
     __syncthreads();
     if (threadIdx.x == kConsumerThreads) prefetch_first_weights(maps);
     if (threadIdx.x == 0) {
@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
       counter_wait(&args.scratch->counters[kRouted], gridDim.x);
     }
     __syncthreads();
-    for (int i = threadIdx.x; i < (args.num_tokens + 31) / 32 * kPaddedLocal; i += kFusedThreads)
+    for (int i = threadIdx.x; i < (args.num_tokens + 31) / 32 * kPaddedLocalExperts; i += kFusedThreads)
       s.mask[i] = __ldcg(&args.scratch->mask[i]);
     __syncthreads();
   }

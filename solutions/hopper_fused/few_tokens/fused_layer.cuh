@@ -16,14 +16,14 @@
 // Up to this many tokens one launch is faster than four: up to about 7 rows per expert, measured with 32 of 256 experts
 // at 200 to 320 tokens and with 128 at 64 to 128. Shared memory limits it, too.
 constexpr int kFusedRowsPerExpert = 7;
-constexpr int kFusedFastTokens = kFusedRowsPerExpert * kExperts / kTopK / 32 * 32;
-constexpr int kFusedFitTokens = kLocal <= 32 ? 224 : 128;
+constexpr int kFusedFastTokens = kFusedRowsPerExpert * kNumExperts / kTopK / 32 * 32;
+constexpr int kFusedFitTokens = kNumLocalExperts <= 32 ? 224 : 128;
 constexpr int kFusedMaxTokens = kFusedFastTokens < kFusedFitTokens ? kFusedFastTokens : kFusedFitTokens;
 constexpr int kRouteAllTokens = 12;  // up to here every CTA routes all tokens, which saves a grid barrier
 constexpr int kBypassTokens = 64;  // up to here chunks of one row bypass the gather: each of their tiles loads the row
 
 constexpr int kSliceColumns = 32;  // 32 rows of each half of W13 are wgmma's M of 64
-constexpr int kSlices = kInter / kSliceColumns;  // of an expert; h has one scale per row and slice
+constexpr int kSlices = kIntermediate / kSliceColumns;  // of an expert; h has one scale per row and slice
 constexpr int kSlicesPerStep = kBlockK / kSliceColumns;  // slices of h in a K step of gemm2
 constexpr int kChunkRows = 64;
 
@@ -33,8 +33,8 @@ constexpr int kColumnTiles = kHidden / kColumnTile;
 constexpr int kChunkSplits = kTargetSms / kColumnTiles < 1 ? 1 : kTargetSms / kColumnTiles;
 constexpr int kGemm2Ctas = kColumnTiles * kChunkSplits;  // CTAs with a column tile; the others do gemm1 only
 
-constexpr int kMaxPairs = kFusedMaxTokens * (kTopK < kLocal ? kTopK : kLocal);  // (token, local expert) pairs
-constexpr int kMaxActiveExperts = kLocal < kMaxPairs ? kLocal : kMaxPairs;
+constexpr int kMaxPairs = kFusedMaxTokens * (kTopK < kNumLocalExperts ? kTopK : kNumLocalExperts);  // (token, local expert) pairs
+constexpr int kMaxActiveExperts = kNumLocalExperts < kMaxPairs ? kNumLocalExperts : kMaxPairs;
 constexpr int kMaxChunks = kMaxActiveExperts + kMaxPairs / kChunkRows;
 constexpr int kFusedMaxRows = kMaxPairs + kMaxActiveExperts * (kAtomRows - 1);
 constexpr uint16_t kNoToken = 0xffff;  // of a row that fills an atom up
@@ -44,7 +44,7 @@ static_assert(kFusedMaxRows < kNoToken && kFusedMaxRows % kAtomRows == 0, "a row
 static_assert(kRouteAllTokens <= 32, "a batch of masks holds all tokens that every CTA routes");
 static_assert(2 * kSliceColumns == kMmaM, "a slice is one m64: a warpgroup's accumulator");
 static_assert(kChunkRows <= 64, "wgmma's N of a chunk is 8, 16, 32 or 64");
-static_assert(kKSteps1 % 4 == 0 && kKSteps2 % 2 == 0,
+static_assert(kNumKBlocks1 % 4 == 0 && kNumKBlocks2 % 2 == 0,
               "gemm1 takes two steps at a time, also where K is split in halves");
 
 // ---- threads ----
@@ -71,7 +71,7 @@ constexpr int kSplitKRows1 = 32, kSplitKRows2 = 16;        // rows up to which t
 static_assert(kSplitKRows1 * 2 * kBlockK <= kStageBytes - kStageWeightBytes, "x of two K steps fits into a stage");
 static_assert(kSliceBytes + kChunkRows * 2 * kBlockK <= kStageBytes &&
                   2 * kSliceBytes + kSplitKRows2 * 4 * kBlockK <= kStageBytes,
-              "both terms of h fit behind gemm2's weights");
+              "both parts of h fit behind gemm2's weights");
 
 // ---- global scratch ----
 
@@ -81,13 +81,13 @@ struct FusedScratch {
   unsigned slices_stored[kMaxChunks];    // slices of each chunk whose h is stored
   unsigned sums_added[kColumnTiles];     // if kChunkSplits > 1: CTAs whose sums are in `partial`
   uint32_t mask[kFusedMaxTokens * kMaskWords];  // [batch of 32 tokens][word][token]; bit e: a row of local expert e
-  float weight[kFusedMaxTokens][kLocal];        // routing weight, where the bit is set
+  float weight[kFusedMaxTokens][kNumLocalExperts];        // routing weight, where the bit is set
   alignas(16) float partial[kChunkSplits > 1 ? kChunkSplits : 0][kChunkSplits > 1 ? kFusedMaxTokens : 1][kHidden];
   // Rows of a chunk lie together, K step by K step, so that one bulk copy brings what a step needs (see Chunk).
-  float x_scale[kFusedMaxRows * kKSteps1];  // K step: [atom][8 rows]
+  float x_scale[kFusedMaxRows * kNumKBlocks1];  // K step: [atom][8 rows]
   float h_scale[kFusedMaxRows * kSlices];   // K step: [atom][8 rows][4 slices]; includes the routing weight
   alignas(1024) uint8_t x[kFusedMaxRows * kHidden];  // K step: [atom][8 rows of 128 bytes, swizzled]
-  uint8_t h[kFusedMaxRows * kInter * 2];  // K step: [atom][q(h), q(h - q(h))][8 rows of 128 bytes, swizzled]
+  uint8_t h[kFusedMaxRows * kIntermediate * 2];  // K step: [atom][q(h), q(h - q(h))][8 rows of 128 bytes, swizzled]
 };
 enum Counter { kRouted, kGathered, kFinished };  // CTAs that have done so
 
@@ -108,23 +108,23 @@ struct Chunk {
   __device__ int atoms() const { return (rows + kAtomRows - 1) / kAtomRows; }
   // gemm2's K steps and whether the warpgroups split them.
   __device__ bool split_k() const { return rows <= kSplitKRows2; }
-  __device__ int steps() const { return split_k() ? kKSteps2 / 2 : kKSteps2; }
+  __device__ int steps() const { return split_k() ? kNumKBlocks2 / 2 : kNumKBlocks2; }
   __device__ bool bypasses_gather(int num_tokens) const { return rows == 1 && num_tokens <= kBypassTokens; }
   // Offsets of a K step in the scratch's arrays.
   __device__ int x_at(int k) const { return first_row * kHidden + k * atoms() * kAtomBytes; }
-  __device__ int x_scale_at(int k) const { return first_row * kKSteps1 + k * atoms() * kAtomRows; }
-  __device__ int h_at(int k) const { return (first_row * kInter + k * atoms() * kAtomBytes) * 2; }
+  __device__ int x_scale_at(int k) const { return first_row * kNumKBlocks1 + k * atoms() * kAtomRows; }
+  __device__ int h_at(int k) const { return (first_row * kIntermediate + k * atoms() * kAtomBytes) * 2; }
   __device__ int h_scale_at(int k) const { return first_row * kSlices + k * atoms() * kAtomRows * kSlicesPerStep; }
 };
 
 // ---- shared memory ----
 
 // What is needed until gemm1 is over; gemm2's sums overwrite it.
-struct Gemm1Only {
-  float x_scale[kKSteps1 * kBypassTokens];  // all scales of x, as in memory, for chunks that bypass the gather
+struct Gemm1Smem {
+  float x_scale[kNumKBlocks1 * kBypassTokens];  // all scales of x, as in memory, for chunks that bypass the gather
   // Routing weights: where every CTA routes all tokens, and behind a router, of each row with a token.
-  float weight[kRoutedForm ? 0 : kRouteAllTokens][kLocal];
-  float row_weight[kRoutedForm ? kFusedMaxRows : 0];
+  float weight[kTopKGiven ? 0 : kRouteAllTokens][kNumLocalExperts];
+  float row_weight[kTopKGiven ? kFusedMaxRows : 0];
 };
 
 constexpr int kBypassRows = 2;  // rows that bypass the gather: of this tile and of the next
@@ -134,10 +134,10 @@ constexpr int kSumBytes = kFusedMaxTokens * kSumPitch * (int)sizeof(float);
 constexpr int kStagesBytes = kFusedStages * kStageBytes;
 constexpr int larger(int a, int b) { return a > b ? a : b; }
 constexpr int kPoolBytes =
-    (kStagesBytes + larger(kSumBytes, kBypassBytes + (int)sizeof(Gemm1Only)) + 1023) / 1024 * 1024;
+    (kStagesBytes + larger(kSumBytes, kBypassBytes + (int)sizeof(Gemm1Smem)) + 1023) / 1024 * 1024;
 
 struct FusedSmem {
-  // In gemm1: stages | rows that bypass the gather | Gemm1Only, at the end. In gemm2: stages | sums, at the end.
+  // In gemm1: stages | rows that bypass the gather | Gemm1Smem, at the end. In gemm2: stages | sums, at the end.
   uint8_t pool[kPoolBytes];  // 1024-byte aligned, as the swizzle requires
   float scales[kFusedStages][kStageScales];
   uint16_t token[kFusedMaxRows];  // of each row, or kNoToken
@@ -147,7 +147,7 @@ struct FusedSmem {
   float split_k_sums[4][kWarpgroupThreads];        // warpgroup 1's partial sums, for warpgroup 0 to add
   Chunk chunk[kMaxChunks];
   uint16_t chunk_of_atom[kFusedMaxRows / kAtomRows];
-  int first_row[kPaddedLocal];
+  int first_row[kPaddedLocalExperts];
   int num_chunks, num_rows;  // num_rows includes the rows that fill atoms up
   // mbarriers, see fused_layer.cu
   uint64_t full[kFusedStages], empty[kFusedStages];
@@ -162,10 +162,10 @@ struct FusedSmem {
   __device__ float* sums(int num_tokens) {
     return reinterpret_cast<float*>(pool + kPoolBytes) - num_tokens * kSumPitch;
   }
-  __device__ Gemm1Only& gemm1_only() { return *reinterpret_cast<Gemm1Only*>(pool + kPoolBytes - sizeof(Gemm1Only)); }
+  __device__ Gemm1Smem& gemm1_only() { return *reinterpret_cast<Gemm1Smem*>(pool + kPoolBytes - sizeof(Gemm1Smem)); }
 };
 static_assert(sizeof(FusedSmem) <= kSmemLimit, "a CTA has 227 KB of shared memory");
-static_assert(kStagesBytes + kBypassBytes + sizeof(Gemm1Only) <= kPoolBytes,
+static_assert(kStagesBytes + kBypassBytes + sizeof(Gemm1Smem) <= kPoolBytes,
               "rows that bypass the gather do not overlap");
 static_assert(kStagesBytes + kSumBytes <= kPoolBytes, "the stages and gemm2's sums do not overlap");
 

@@ -42,14 +42,14 @@ template <int N, bool kBypass>
 __device__ __forceinline__ void gemm1(
     FusedSmem& s, const FusedArgs& args, const SliceTile& tile, PipelineState<kFusedStages>& pipe, float (&acc)[N / 2],
     int half, bool split_k) {
-  const int block = (tile.chunk.expert * 2 * kInter + tile.slice * kSliceColumns) / kBlockK, atoms = tile.chunk.atoms();
-  const WeightScales w_first(args.w1_scale + block * kKSteps1);
-  const WeightScales w_second(args.w1_scale + (block + kInter / kBlockK) * kKSteps1);
+  const int block = (tile.chunk.expert * 2 * kIntermediate + tile.slice * kSliceColumns) / kBlockK, atoms = tile.chunk.atoms();
+  const WeightScales w_first(args.w1_scale + block * kNumKBlocks1);
+  const WeightScales w_second(args.w1_scale + (block + kIntermediate / kBlockK) * kNumKBlocks1);
   const float* bypass_scale =
       s.gemm1_only().x_scale + x_scale_index(0, s.token[tile.chunk.first_row], args.num_tokens);
   float raw[2][N / 2];
   float2 x_scale[2][N / 8];
-  const int halves = split_k ? 2 : 1, my_k = split_k ? half : 0, steps = kKSteps1 / halves;
+  const int halves = split_k ? 2 : 1, my_k = split_k ? half : 0, steps = kNumKBlocks1 / halves;
   auto issue = [&](int stage, int phase, int k, float (&r)[N / 2]) {
     mbar_wait(&s.full[stage], phase);
     const uint64_t desc_a = make_smem_desc(s.stage(stage) + half * kSliceBytes, kAtomBytes);
@@ -89,7 +89,7 @@ __device__ __forceinline__ void gemm1(
 }
 
 __device__ __forceinline__ float routing_weight(FusedSmem& s, const FusedArgs& args, int row, int token, int expert) {
-  if constexpr (kRoutedForm) return s.gemm1_only().row_weight[row];
+  if constexpr (kTopKGiven) return s.gemm1_only().row_weight[row];
   else if (args.num_tokens <= kRouteAllTokens) return s.gemm1_only().weight[token][expert];
   else return __ldcg(&args.scratch->weight[token][expert]);
 }
@@ -166,7 +166,7 @@ __device__ __forceinline__ void gemm1_tile(
 #pragma unroll
   for (int i = 0; i < N / 2; i++) acc[i] = 0.0f;
   if (!tile.split_k()) {
-    if (tile.width == 1 && warpgroup == 1) return skip_stages(s, pipe, kKSteps1);
+    if (tile.width == 1 && warpgroup == 1) return skip_stages(s, pipe, kNumKBlocks1);
     gemm1<N, kBypass>(s, args, tile, pipe, acc, warpgroup, false);
     swiglu_quant<N>(s, args, tile, acc, warpgroup);
     return;

@@ -60,7 +60,7 @@ __device__ __forceinline__ void gemm2(
   constexpr bool kSplitK = N <= kSplitKRows2;
   constexpr int kHalves = kSplitK ? 2 : 1;
   const int half = kSplitK ? warpgroup : 0;
-  for (int i = 0; i < kKSteps2 / kHalves; i++, pipe.advance()) {
+  for (int i = 0; i < kNumKBlocks2 / kHalves; i++, pipe.advance()) {
     const int stage = pipe.stage;
     if (kSplitK || i % 2 == warpgroup) {
       const int k = kHalves * i + half;
@@ -148,10 +148,10 @@ __device__ __forceinline__ void gemm2_combine(
   const auto scales_of = [&](int n) {
     if (n >= s.num_chunks) return 0.0f;
     const int block = s.chunk[n].expert * (kHidden / kBlockK) + column_tile * kColumnTile / kBlockK;
-    return __ldg(args.w2_scale + block * kKSteps2 + thread % kWarp % kKSteps2);
+    return __ldg(args.w2_scale + block * kNumKBlocks2 + thread % kWarp % kNumKBlocks2);
   };
   float next_scales = scales_of(split);
-  named_barrier_sync(kBarConsumers, kConsumerThreads);  // gemm1 is over: the sums may overwrite Gemm1Only
+  named_barrier_sync(kBarConsumers, kConsumerThreads);  // gemm1 is over: the sums may overwrite Gemm1Smem
   for (int i = thread; i < args.num_tokens * kVectors; i += kConsumerThreads)
     *reinterpret_cast<float4*>(sums + i / kVectors * kSumPitch + i % kVectors * 4) = make_float4(0, 0, 0, 0);
   named_barrier_sync(kBarConsumers, kConsumerThreads);

@@ -12,7 +12,7 @@ constexpr int kHalvesGroups = kSliceColumns / kAtomRows;  // groups of 8 rows of
 __device__ __forceinline__ void prefetch_first_weights(const TensorMaps& maps) {
   const uint64_t policy = l2_evict_unchanged();
   const int expert = 2 * blockIdx.x / kSlices, slice = 2 * blockIdx.x % kSlices;
-  if (expert >= kLocal) return;
+  if (expert >= kNumLocalExperts) return;
   for (int k = 0; k < kFusedStages; k++)
     for (int b = 0; b < 2; b++)
       tma_prefetch_5d(&maps.w1, k * kBlockK, 0, 0, (slice + b) * kHalvesGroups, expert, policy);

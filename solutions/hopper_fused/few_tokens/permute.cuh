@@ -8,12 +8,12 @@
 // Behind a router: writes mask, transposed, straight from the ids. That is so cheap that every CTA does it for all
 // tokens, without a grid barrier.
 __device__ __forceinline__ void mark_tokens(FusedSmem& s, const FusedArgs& args) {
-  for (int i = threadIdx.x; i < (args.num_tokens + 31) / 32 * kPaddedLocal; i += kFusedThreads) s.mask[i] = 0;
+  for (int i = threadIdx.x; i < (args.num_tokens + 31) / 32 * kPaddedLocalExperts; i += kFusedThreads) s.mask[i] = 0;
   __syncthreads();
   for (int i = threadIdx.x; i < args.num_tokens * kTopK; i += kFusedThreads) {
     const int t = i / kTopK;
     const unsigned expert = local_number(args, __ldg(args.topk_ids + i));
-    if (expert < kLocal) atomicOr(&s.mask[t / 32 * kPaddedLocal + expert], 1u << t % 32);
+    if (expert < kNumLocalExperts) atomicOr(&s.mask[t / 32 * kPaddedLocalExperts + expert], 1u << t % 32);
   }
   __syncthreads();
 }
@@ -28,20 +28,20 @@ __device__ __forceinline__ void permute(FusedSmem& s, const FusedArgs& args) {
   const int batches = (num_tokens + 31) / 32;
   uint32_t* before = reinterpret_cast<uint32_t*>(s.scales);  // [batch][expert]: rows of the expert in earlier batches
   static_assert(sizeof(s.scales) >= kFusedMaxTokens * kMaskWords * sizeof(uint32_t), "`before` fits into the scales");
-  if constexpr (!kRoutedForm) {
+  if constexpr (!kTopKGiven) {
     for (int i = warp; i < batches * kMaskWords; i += kWarps)
       s.mask[32 * i + lane] = tokens_of_expert(i / kMaskWords * 32 + lane < num_tokens ? s.mask[32 * i + lane] : 0);
     __syncthreads();
   }
-  static_assert(kPaddedLocal <= kFusedThreads, "one thread for each local expert");
+  static_assert(kPaddedLocalExperts <= kFusedThreads, "one thread for each local expert");
   static_assert(sizeof(s.amax) >= kMaskWords * sizeof(int2), "`word_sums` fits into amax");
   int2* word_sums = reinterpret_cast<int2*>(s.amax);  // rows and chunks of 32 experts
   const int e = threadIdx.x;
   int rows = 0, padded = 0, chunks = 0, row_end = 0, chunk_end = 0;
-  if (e < kPaddedLocal) {
+  if (e < kPaddedLocalExperts) {
     for (int b = 0; b < batches; b++) {
-      before[b * kPaddedLocal + e] = rows;
-      rows += __popc(s.mask[b * kPaddedLocal + e]);
+      before[b * kPaddedLocalExperts + e] = rows;
+      rows += __popc(s.mask[b * kPaddedLocalExperts + e]);
     }
     row_end = padded = (rows + kAtomRows - 1) / kAtomRows * kAtomRows;
     chunk_end = chunks = (rows + kChunkRows - 1) / kChunkRows;
@@ -54,7 +54,7 @@ __device__ __forceinline__ void permute(FusedSmem& s, const FusedArgs& args) {
     if (kMaskWords > 1 && lane == kWarp - 1) word_sums[warp] = make_int2(row_end, chunk_end);
   }
   if constexpr (kMaskWords > 1) __syncthreads();
-  if (e < kPaddedLocal) {
+  if (e < kPaddedLocalExperts) {
     if constexpr (kMaskWords > 1)
       for (int w = 0; w < warp; w++) row_end += word_sums[w].x, chunk_end += word_sums[w].y;
     s.first_row[e] = row_end - padded;
@@ -65,7 +65,7 @@ __device__ __forceinline__ void permute(FusedSmem& s, const FusedArgs& args) {
       s.chunk[number] = {(uint16_t)e, (uint16_t)in_chunk, (uint32_t)first};
       for (int r = 0; r < in_chunk; r += kAtomRows) s.chunk_of_atom[(first + r) / kAtomRows] = number;
     }
-    if (e == kPaddedLocal - 1) s.num_chunks = chunk_end, s.num_rows = row_end;
+    if (e == kPaddedLocalExperts - 1) s.num_chunks = chunk_end, s.num_rows = row_end;
   }
   __syncthreads();
   for (int i = warp; i < batches * kMaskWords; i += kWarps) {
@@ -73,12 +73,12 @@ __device__ __forceinline__ void permute(FusedSmem& s, const FusedArgs& args) {
     for (unsigned hits = s.mask[32 * i + lane]; hits; hits &= hits - 1)
       s.token[row++] = i / kMaskWords * 32 + __ffs(hits) - 1;
   }
-  if constexpr (kRoutedForm) {
+  if constexpr (kTopKGiven) {
     for (int i = threadIdx.x; i < num_tokens * kTopK; i += kFusedThreads) {
       const int t = i / kTopK;
       const Slot slot = read_slot(args, t, i % kTopK);
-      if (slot.expert >= kLocal || !slot.first) continue;
-      const int at = t / 32 * kPaddedLocal + slot.expert;
+      if (slot.expert >= kNumLocalExperts || !slot.first) continue;
+      const int at = t / 32 * kPaddedLocalExperts + slot.expert;
       const int in_batch = __popc(s.mask[at] & ((1u << t % 32) - 1));
       s.gemm1_only().row_weight[s.first_row[slot.expert] + before[at] + in_batch] = slot.weight;
     }
@@ -90,7 +90,7 @@ __device__ __forceinline__ void permute(FusedSmem& s, const FusedArgs& args) {
 __device__ __forceinline__ void prefetch_tokens(const FusedArgs& args) {
   constexpr int kLine = 128;
   const int thread = blockIdx.x * kFusedThreads + threadIdx.x, threads = gridDim.x * kFusedThreads;
-  const int lines = args.num_tokens * kKSteps1, scale_lines = (lines * 4 + kLine - 1) / kLine;
+  const int lines = args.num_tokens * kNumKBlocks1, scale_lines = (lines * 4 + kLine - 1) / kLine;
   for (int i = thread; i < lines; i += threads) prefetch_l2(args.x + i * kLine);
   if (thread < scale_lines) prefetch_l2(reinterpret_cast<const uint8_t*>(args.x_scale) + thread * kLine);
 }
@@ -102,7 +102,7 @@ __device__ __forceinline__ void gather_rows(const FusedSmem& s, const FusedArgs&
   constexpr int kPieces = kHidden / 16 / kWarp;  // 16-byte pieces of a row for each lane
   constexpr int kPiecesPerStep = kBlockK / 16;
   constexpr int kScalesPerLane = 2;
-  static_assert(kHidden % (16 * kWarp) == 0 && kKSteps1 <= kScalesPerLane * kWarp, "a row and its scales fit a warp");
+  static_assert(kHidden % (16 * kWarp) == 0 && kNumKBlocks1 <= kScalesPerLane * kWarp, "a row and its scales fit a warp");
   const int lane = threadIdx.x % kWarp;
   bool arrived = false;
   for (int row = blockIdx.x + gridDim.x * (threadIdx.x / kWarp); row < s.num_rows;
@@ -119,7 +119,7 @@ __device__ __forceinline__ void gather_rows(const FusedSmem& s, const FusedArgs&
                                : __ldg(reinterpret_cast<const uint4*>(args.x + t * kHidden) + kWarp * i + lane);
 #pragma unroll
     for (int i = 0; i < kScalesPerLane; i++)
-      if (t != kNoToken && kWarp * i + lane < kKSteps1)
+      if (t != kNoToken && kWarp * i + lane < kNumKBlocks1)
         scale[i] = __ldg(args.x_scale + x_scale_index(kWarp * i + lane, t, args.num_tokens));
     if (!arrived) named_barrier_arrive(kBarRowsRead, kConsumerThreads + kWarp), arrived = true;
     const int in_step =
@@ -129,7 +129,7 @@ __device__ __forceinline__ void gather_rows(const FusedSmem& s, const FusedArgs&
       *reinterpret_cast<uint4*>(args.scratch->x + chunk.x_at(4 * i + lane / kPiecesPerStep) + in_step) = piece[i];
 #pragma unroll
     for (int i = 0; i < kScalesPerLane; i++)
-      if (kWarp * i + lane < kKSteps1) args.scratch->x_scale[chunk.x_scale_at(kWarp * i + lane) + in_chunk] = scale[i];
+      if (kWarp * i + lane < kNumKBlocks1) args.scratch->x_scale[chunk.x_scale_at(kWarp * i + lane) + in_chunk] = scale[i];
   }
   if (!arrived) named_barrier_arrive(kBarRowsRead, kConsumerThreads + kWarp);
 }

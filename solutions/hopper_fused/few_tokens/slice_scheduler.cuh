@@ -19,7 +19,7 @@ struct SliceTile {
   int nth;   // among this CTA's tiles
   // K steps and whether the warpgroups split them: each then has half of K of the one slice.
   __device__ bool split_k() const { return width == 1 && chunk.rows <= kSplitKRows1; }
-  __device__ int steps() const { return split_k() ? kKSteps1 / 2 : kKSteps1; }
+  __device__ int steps() const { return split_k() ? kNumKBlocks1 / 2 : kNumKBlocks1; }
 };
 
 struct SliceScheduler {
@@ -34,9 +34,9 @@ struct SliceScheduler {
     t.width = 2;
     if (taken >= pairs) {
       const int more = taken - pairs - full % 2;
-      // in gemm2 a chunk takes a column tile's weights, kColumnTile * kInter; a slice takes 2 * kSliceColumns * kHidden
+      // in gemm2 a chunk takes a column tile's weights, kColumnTile * kIntermediate; a slice takes 2 * kSliceColumns * kHidden
       const int spare =
-          max(1, (s.num_chunks / kChunkSplits - 2) * (kColumnTile * kInter) / (2 * kSliceColumns * kHidden));
+          max(1, (s.num_chunks / kChunkSplits - 2) * (kColumnTile * kIntermediate) / (2 * kSliceColumns * kHidden));
       const int one_more = max(0, slices % ctas - without_columns * spare);  // CTAs with columns that take one more
       t.width = 1;
       if (more < 0) at = 2 * pairs * ctas + cta;

@@ -1,8 +1,8 @@
-// many_combine: output[token] = the sum of the token's rows of y, in order of expert, in fp32, as bf16. y is bf16, or
+// combine: output[token] = the sum of the token's rows of y, in order of expert, in fp32, as bf16. y is bf16, or
 // with two terms of h scaled fp16.
 //
 // One CTA per token, persistent over tokens. No shared memory and no barriers: each thread sums eight columns of all
-// rows by 16-byte loads. The next token's list of rows is loaded while this token is summed. many_gemm2 has zeroed the
+// rows by 16-byte loads. The next token's list of rows is loaded while this token is summed. grouped_gemm2 has zeroed the
 // output of tokens without rows.
 #include "launch.cuh"
 #include "many_tokens.cuh"
@@ -11,13 +11,13 @@
 constexpr int kVectors = kHidden / 8;  // 16-byte vectors of a row of y
 // A row is two, three or four vectors for each thread.
 constexpr int kCombineThreads = kVectors % 896 == 0 ? 224 : kVectors % 512 == 0 ? 256 : kVectors % 384 == 0 ? 192 : 128;
-constexpr bool kManyRows = kTopK * kLocal > 3 * kExperts;  // a token has more than three rows on average
+constexpr bool kManyRows = kTopK * kNumLocalExperts > 3 * kNumExperts;  // a token has more than three rows on average
 constexpr int kCombineCtas = (kManyRows ? 1024 : 1792) / kCombineThreads;  // CTAs of an SM at once
 constexpr int kCombineWaves = 4;  // so many times that is the grid: where a CTA ends early, another starts
 static_assert(kMaxTokenRows <= 16, "a token's list of rows stays in registers");
 
-template <int kTerms>
-__global__ void __launch_bounds__(kCombineThreads, kCombineCtas) many_combine(const __grid_constant__ ManyArgs args) {
+template <int kHSplit>
+__global__ void __launch_bounds__(kCombineThreads, kCombineCtas) combine(const __grid_constant__ ManyArgs args) {
   constexpr int kAtOnce = kManyRows ? 4 : 2;  // rows whose loads are in flight; most tokens have no more
   constexpr int kQuads = kMaxTokenRows / 4;
   pdl_wait();
@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(kCombineThreads, kCombineCtas) many_combine(co
         float scale[kAtOnce];
 #pragma unroll
         for (int r = 0; r < kAtOnce; r++) {
-          if constexpr (kTerms == 2)
+          if constexpr (kHSplit == 2)
             scale[r] = row[i + r] < 0
                            ? 0.0f
                            : __ldcs(args.y_scale + (size_t)row[i + r] * (args.y_columns / kBlockK) + column / kBlockK);
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(kCombineThreads, kCombineCtas) many_combine(co
           const unsigned pairs[4] = {v[r].x, v[r].y, v[r].z, v[r].w};
 #pragma unroll
           for (int p = 0; p < 4; p++) {
-            if constexpr (kTerms == 2) {
+            if constexpr (kHSplit == 2) {
               const float2 y = __half22float2(*reinterpret_cast<const __half2*>(&pairs[p]));
               sum[2 * p] += y.x * scale[r];
               sum[2 * p + 1] += y.y * scale[r];
@@ -80,8 +80,8 @@ __global__ void __launch_bounds__(kCombineThreads, kCombineCtas) many_combine(co
   }
 }
 
-cudaError_t launch_many_combine(const ManyArgs& args, int terms, int sms, cudaStream_t stream) {
+cudaError_t launch_combine(const ManyArgs& args, int h_split, int sms, cudaStream_t stream) {
   const int at_most = kCombineWaves * kCombineCtas * sms;
-  return launch_with_pdl(terms == 1 ? many_combine<1> : many_combine<2>, min(args.num_tokens, at_most),
+  return launch_with_pdl(h_split == 1 ? combine<1> : combine<2>, min(args.num_tokens, at_most),
                          kCombineThreads, clusters_of(1), 0, stream, args);
 }

@@ -4,8 +4,8 @@
 #include "numerics.cuh"
 
 using Gemm1Smem = GemmSmem<1>;  // x has one term
-template <int kTerms>
-using Gemm2Smem = GemmSmem<kTerms>;
+template <int kHSplit>
+using Gemm2Smem = GemmSmem<kHSplit>;
 
 // Named barriers. "Warpgroup": this id is warpgroup 0's, the next one warpgroup 1's.
 enum Gemm1Barrier { kBarGemm1Consumers = 1, kBarGemm1Warpgroup };
@@ -28,10 +28,10 @@ __device__ __forceinline__ void signal_h_stored(unsigned* counter) {
 }
 
 // Where a tile's h begins: rows of 128 columns, swizzled.
-template <int kTerms>
+template <int kHSplit>
 __device__ __forceinline__ uint8_t* h_tile(const ManyArgs& args, const WorkTile& tile, int first_row, int rows,
                                            int term) {
-  return args.h + (size_t)first_row * kInter * kTerms + (size_t)(tile.column * kTerms + term) * rows * kBlockK +
+  return args.h + (size_t)first_row * kIntermediate * kHSplit + (size_t)(tile.column * kHSplit + term) * rows * kBlockK +
          tile.first * kBlockK;
 }
 
@@ -39,9 +39,9 @@ __device__ __forceinline__ uint8_t* h_tile(const ManyArgs& args, const WorkTile&
 
 // A token with several rows on this rank sums their y: with two terms of h, rounding each to bf16 would be most of the
 // error. So y is scaled fp16 then, with a scale for each row and 128 columns.
-template <int kTerms>
+template <int kHSplit>
 __device__ __forceinline__ unsigned pack_y(float low, float high) {
-  return kTerms == 2 ? pack_fp16(low, high) : pack_bf16(low, high);
+  return kHSplit == 2 ? pack_fp16(low, high) : pack_bf16(low, high);
 }
 // Most that a K step's sum of E4M3 products can be, with scales of one.
 constexpr float kStepBound = 448.0f * 448.0f * kBlockK;

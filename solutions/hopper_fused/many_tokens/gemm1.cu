@@ -1,4 +1,4 @@
-// many_gemm1: G = W13 . x^T for all rows, h = silu(gate) * up, h in one or two FP8 terms.
+// grouped_gemm1: G = W13 . x^T for all rows, h = silu(gate) * up, h in one or two FP8 terms.
 // Clusters of two CTAs, one CTA per SM, static tile scheduler.
 //
 //   warps     work
@@ -47,16 +47,16 @@ __device__ __forceinline__ void load_gemm1(
   WorkTile tile;
   for (StaticTileScheduler scheduler(args.tiles1, queues, args.clusters); scheduler.take(tile, rank);) {
     const int first_row = tile.first_row, rows = tile.rows;
-    const float* scale = args.gathered_scale + (size_t)first_row * kKSteps1 + tile.first;
+    const float* scale = args.gathered_scale + (size_t)first_row * kNumKBlocks1 + tile.first;
     const float* w_scale =
-        args.w1_scale + (size_t)((tile.expert * 2 + thread) * (kInter / kBlockK) + tile.column) * kKSteps1;
+        args.w1_scale + (size_t)((tile.expert * 2 + thread) * (kIntermediate / kBlockK) + tile.column) * kNumKBlocks1;
     unsigned from[kTimes];
 #pragma unroll
     for (int i = 0; i < kTimes; i++)
       from[i] = i * kRowsAtOnce < tile.n
                     ? __ldg(args.row_token + first_row + tile.first + i * kRowsAtOnce + row) * kHidden + piece * 16u
                     : 0u;
-    for (int k = 0; k < kKSteps1; k++, pipe.advance()) {
+    for (int k = 0; k < kNumKBlocks1; k++, pipe.advance()) {
       const int stage = pipe.stage;
       uint64_t* full = &s.full[stage];
       mbar_wait(&s.empty[stage], pipe.phase ^ 1);
@@ -86,15 +86,15 @@ __device__ __forceinline__ void load_gemm1(
   }
 }
 
-template <int kTerms>
+template <int kHSplit>
 __global__ void __launch_bounds__(kGemmThreads, 1)
-    many_gemm1(const __grid_constant__ CUtensorMap map, const __grid_constant__ ManyArgs args) {
+    grouped_gemm1(const __grid_constant__ CUtensorMap map, const __grid_constant__ ManyArgs args) {
   pdl_wait();
   pdl_launch_dependents();
   Gemm1Smem& s = init_gemm<Gemm1Smem>(1 + kProducerThreads);
   const TileQueues queues = read_tile_queues(&args.counters->queues);
   const int rank = cluster_rank(), warp = threadIdx.x / kWarp;
-  if (blockIdx.x == 0 && threadIdx.x == 0) args.counters->routed = 0;  // for the next layer's many_route
+  if (blockIdx.x == 0 && threadIdx.x == 0) args.counters->routed = 0;  // for the next layer's route_permute
   if (warp >= kConsumerWarps) {
     warpgroup_reg_dealloc<kGemmProducerRegs>();
     load_gemm1(s, map, args, queues, rank);
@@ -107,8 +107,8 @@ __global__ void __launch_bounds__(kGemmThreads, 1)
     if (!scheduler.more()) signal_h_stored(&args.counters->stored_but_last);  // a cluster without a tile
     while (scheduler.take(tile, rank)) {
       if (!scheduler.more()) signal_h_stored(&args.counters->stored_but_last);
-      if (tile.normal) gemm1_normal<kTerms>(s, args, pipe, tile, warpgroup);
-      else gemm1_swap_ab<kTerms>(s, args, pipe, tile, warpgroup);
+      if (tile.normal) gemm1_normal<kHSplit>(s, args, pipe, tile, warpgroup);
+      else gemm1_swap_ab<kHSplit>(s, args, pipe, tile, warpgroup);
     }
     signal_h_stored(&args.counters->stored_all);
   }
@@ -116,15 +116,15 @@ __global__ void __launch_bounds__(kGemmThreads, 1)
   cluster_sync();  // the other CTA still arrives at this one's barriers
 }
 
-cudaError_t prepare_many_gemm1() {
-  for (auto kernel : {many_gemm1<1>, many_gemm1<2>})
+cudaError_t prepare_grouped_gemm1() {
+  for (auto kernel : {grouped_gemm1<1>, grouped_gemm1<2>})
     if (const cudaError_t error =
             cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Gemm1Smem)))
       return error;
   return cudaSuccess;
 }
 
-cudaError_t launch_many_gemm1(const ManyArgs& args, const CUtensorMap& w1, int terms, cudaStream_t stream) {
-  return launch_with_pdl(terms == 1 ? many_gemm1<1> : many_gemm1<2>, kClusterCtas * args.clusters, kGemmThreads,
+cudaError_t launch_grouped_gemm1(const ManyArgs& args, const CUtensorMap& w1, int h_split, cudaStream_t stream) {
+  return launch_with_pdl(h_split == 1 ? grouped_gemm1<1> : grouped_gemm1<2>, kClusterCtas * args.clusters, kGemmThreads,
                          clusters_of(kClusterCtas), sizeof(Gemm1Smem), stream, w1, args);
 }

@@ -13,13 +13,13 @@ __device__ __forceinline__ void gemm1_normal_mainloop(
     return NormalScales{{{x0 * first, x1 * first}, {x0 * second, x1 * second}}};
   };
   // weight rows are interleaved: 8 of the first half, 8 of the second
-  normal_mainloop<1, kKSteps1, true>(s, pipe, acc, warpgroup, read, [](int j) { return j % 2; });
+  normal_mainloop<1, kNumKBlocks1, true>(s, pipe, acc, warpgroup, read, [](int j) { return j % 2; });
 }
 
-template <int kTerms>
+template <int kHSplit>
 __device__ __forceinline__ void gemm1_normal(
     Gemm1Smem& s, const ManyArgs& args, PipelineState<Gemm1Smem::kStages>& pipe, const WorkTile& tile, int warpgroup) {
-  static_assert(kTerms * kMmaM * kBlockK <= sizeof(s.staged[0]), "a warpgroup's h fits into its staging buffer");
+  static_assert(kHSplit * kMmaM * kBlockK <= sizeof(s.staged[0]), "a warpgroup's h fits into its staging buffer");
   const int lane = threadIdx.x % kWarp, in_warpgroup = threadIdx.x / kWarp % kWarpgroupWarps * kWarpRows + lane / kQuad;
   const int first_row = tile.first_row, rows = tile.rows;
   const int own_rows = min(kMmaM, tile.n - warpgroup * kMmaM);  // of this warpgroup; not positive if it has none
@@ -48,7 +48,7 @@ __device__ __forceinline__ void gemm1_normal(
     const int row = in_warpgroup + 8 * r;
     if (lane % kQuad == 0 && row < own_rows)
       inverse[r] = store_scale(
-          args.h_scale + (size_t)first_row * kKSteps2 + tile.column * rows + tile.first + warpgroup * kMmaM + row, amax,
+          args.h_scale + (size_t)first_row * kNumKBlocks2 + tile.column * rows + tile.first + warpgroup * kMmaM + row, amax,
           weight[r]);
     inverse[r] = __shfl_sync(kFullWarp, inverse[r], lane & ~(kQuad - 1));
   }
@@ -60,11 +60,11 @@ __device__ __forceinline__ void gemm1_normal(
     const int row = in_warpgroup + 8 * r;
 #pragma unroll
     for (int i = 2 * r; i < kNormalSums; i += 8) {
-      uint16_t q[kTerms];
-      quantize_fp8<kTerms>(q, acc[i] * inverse[r], acc[i + 1] * inverse[r]);
+      uint16_t q[kHSplit];
+      quantize_fp8<kHSplit>(q, acc[i] * inverse[r], acc[i + 1] * inverse[r]);
       const int at = row / kAtomRows * kAtomBytes + swizzle_128b(row % kAtomRows, i / 8 * 8 + 2 * (lane % kQuad));
 #pragma unroll
-      for (int term = 0; term < kTerms; term++)
+      for (int term = 0; term < kHSplit; term++)
         *reinterpret_cast<uint16_t*>(staged + term * kMmaM * kBlockK + at) = q[term];
     }
   }
@@ -72,8 +72,8 @@ __device__ __forceinline__ void gemm1_normal(
   named_barrier_sync(kBarGemm1Warpgroup + warpgroup, kWarpgroupThreads);
   if (threadIdx.x % kWarpgroupThreads == 0) {
     if (own_rows > 0)
-      for (int term = 0; term < kTerms; term++)
-        bulk_store(h_tile<kTerms>(args, tile, first_row, rows, term) + warpgroup * kMmaM * kBlockK,
+      for (int term = 0; term < kHSplit; term++)
+        bulk_store(h_tile<kHSplit>(args, tile, first_row, rows, term) + warpgroup * kMmaM * kBlockK,
                    staged + term * kMmaM * kBlockK, own_rows * kBlockK);
     bulk_commit();
   }

@@ -11,7 +11,7 @@ __device__ __forceinline__ void gemm1_swap_ab_mainloop(
   for (int m = 0; m < 2; m++)
 #pragma unroll
     for (int i = 0; i < N / 2; i++) acc[m][i] = 0.0f;
-  for (int k = 0; k < kKSteps1; k++, pipe.advance()) {
+  for (int k = 0; k < kNumKBlocks1; k++, pipe.advance()) {
     const int stage = pipe.stage;
     mbar_wait(&s.full[stage], pipe.phase);
     const float first = s.w_scales[stage][k % kScaleSteps], second = s.w_scales[stage][kScaleSteps + k % kScaleSteps];
@@ -41,11 +41,11 @@ __device__ __forceinline__ void gemm1_swap_ab_mainloop(
   }
 }
 
-template <int N, int kTerms>
+template <int N, int kHSplit>
 __device__ __forceinline__ void swiglu_quant_swap_ab(
     Gemm1Smem& s, const ManyArgs& args, const WorkTile& tile, float (&acc)[2][N / 2], int warpgroup) {
   static_assert((kConsumerWarps + 1) * kSwapAbRows * sizeof(float) <= sizeof(s.staged), "maxima and inverses fit");
-  static_assert(kTerms <= 2, "one leader thread stores each term");
+  static_assert(kHSplit <= 2, "one leader thread stores each term");
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   float* maxima = reinterpret_cast<float*>(s.staged);      // [8 warps][64 rows]
   float* inverse = maxima + kConsumerWarps * kSwapAbRows;  // [64 rows]
@@ -74,7 +74,7 @@ __device__ __forceinline__ void swiglu_quant_swap_ab(
 #pragma unroll
     for (int w = 0; w < kConsumerWarps; w++) amax = fmaxf(amax, maxima[w * kSwapAbRows + threadIdx.x]);
     inverse[threadIdx.x] = store_scale(
-        args.h_scale + (size_t)first_row * kKSteps2 + tile.column * rows + tile.first + threadIdx.x, amax, weight);
+        args.h_scale + (size_t)first_row * kNumKBlocks2 + tile.column * rows + tile.first + threadIdx.x, amax, weight);
   }
   named_barrier_sync(kBarGemm1Consumers, kConsumerThreads);
   float2 inv[N / 8];
@@ -87,34 +87,34 @@ __device__ __forceinline__ void swiglu_quant_swap_ab(
   const int at = swizzle_128b(in_row, column);
 #pragma unroll
   for (int j = 0; j < N / 8; j++) {
-    uint32_t word[kTerms] = {};
+    uint32_t word[kHSplit] = {};
 #pragma unroll
     for (int m = 0; m < 2; m++) {
-      uint16_t q[kTerms];
-      quantize_fp8<kTerms>(q, acc[m][4 * j] * inv[j].x, acc[m][4 * j + 1] * inv[j].y);
+      uint16_t q[kHSplit];
+      quantize_fp8<kHSplit>(q, acc[m][4 * j] * inv[j].x, acc[m][4 * j + 1] * inv[j].y);
 #pragma unroll
-      for (int term = 0; term < kTerms; term++) word[term] |= (uint32_t)q[term] << 16 * m;
+      for (int term = 0; term < kHSplit; term++) word[term] |= (uint32_t)q[term] << 16 * m;
     }
 #pragma unroll
-    for (int term = 0; term < kTerms; term++)
+    for (int term = 0; term < kHSplit; term++)
       *reinterpret_cast<uint32_t*>(s.staged[term] + j * kAtomBytes + at) = transpose4(word[term]);
   }
   fence_proxy_async_shared();
   named_barrier_sync(kBarGemm1Consumers, kConsumerThreads);
   if (threadIdx.x % kWarpgroupThreads == 0) {  // warpgroup 0's leader stores the first term, warpgroup 1's the second
-    if (warpgroup < kTerms)
-      bulk_store(h_tile<kTerms>(args, tile, first_row, rows, warpgroup), s.staged[warpgroup], N * kBlockK);
+    if (warpgroup < kHSplit)
+      bulk_store(h_tile<kHSplit>(args, tile, first_row, rows, warpgroup), s.staged[warpgroup], N * kBlockK);
     bulk_commit();
   }
 }
 
-template <int kTerms>
+template <int kHSplit>
 __device__ __forceinline__ void gemm1_swap_ab(
     Gemm1Smem& s, const ManyArgs& args, PipelineState<Gemm1Smem::kStages>& pipe, const WorkTile& tile, int warpgroup) {
   dispatch_swap_ab_rows(tile.n, [&](auto tile_rows) {
     constexpr int n = decltype(tile_rows)::count;
     float acc[2][n / 2];
     gemm1_swap_ab_mainloop<n>(s, pipe, acc, warpgroup);
-    swiglu_quant_swap_ab<n, kTerms>(s, args, tile, acc, warpgroup);
+    swiglu_quant_swap_ab<n, kHSplit>(s, args, tile, acc, warpgroup);
   });
 }

@@ -1,4 +1,4 @@
-// many_gemm2: Y = W2 . h^T for all rows, in bf16 or scaled fp16; the scales of h include the routing weights.
+// grouped_gemm2: Y = W2 . h^T for all rows, in bf16 or scaled fp16; the scales of h include the routing weights.
 // Clusters of two CTAs, one CTA per SM, dynamic tile scheduler.
 //
 //   warps     work
@@ -29,11 +29,11 @@
 #include "launch.cuh"
 
 // For warp 8, whose first lane loads.
-template <int kTerms>
-__device__ __forceinline__ void load_gemm2(Gemm2Smem<kTerms>& s, const CUtensorMap& map, const ManyArgs& args,
+template <int kHSplit>
+__device__ __forceinline__ void load_gemm2(Gemm2Smem<kHSplit>& s, const CUtensorMap& map, const ManyArgs& args,
                                            int rank) {
-  constexpr int kStages = Gemm2Smem<kTerms>::kStages;
-  static_assert(kKSteps2 >= kStages, "the first tile's weights fill the pipeline before anything is waited for");
+  constexpr int kStages = Gemm2Smem<kHSplit>::kStages;
+  static_assert(kNumKBlocks2 >= kStages, "the first tile's weights fill the pipeline before anything is waited for");
   const TileQueues queues = read_tile_queues(&args.counters->queues);
   const int all = (queues.long_tiles + queues.short_tiles) * (args.y_columns / (2 * kTileWeightRows));
   const bool few_rows = queues.rows <= queues.experts * kEvictFirstRows;
@@ -44,7 +44,7 @@ __device__ __forceinline__ void load_gemm2(Gemm2Smem<kTerms>& s, const CUtensorM
   int ahead = kStages;  // K steps of the first tile whose weights are requested before anything is waited for
   PipelineState<kStages> pipe;
   WorkTile tile;
-  const DynamicTileScheduler<Gemm2Smem<kTerms>> scheduler{s, args.tiles2, all, rank};
+  const DynamicTileScheduler<Gemm2Smem<kHSplit>> scheduler{s, args.tiles2, all, rank};
   for (int nth = 0; scheduler.get(tile, nth); ahead = 0, nth++) {
     int position = 0;  // of the next tile: requested now, used at this tile's end
     if (copies && rank == 0)
@@ -76,25 +76,25 @@ __device__ __forceinline__ void load_gemm2(Gemm2Smem<kTerms>& s, const CUtensorM
     }
     if (copies) {
       const int first_row = tile.first_row, rows = tile.rows;
-      const uint8_t* h = args.h + (size_t)first_row * kInter * kTerms + tile.first * kBlockK;
-      const float* scale = args.h_scale + (size_t)first_row * kKSteps2 + tile.first;
+      const uint8_t* h = args.h + (size_t)first_row * kIntermediate * kHSplit + tile.first * kBlockK;
+      const float* scale = args.h_scale + (size_t)first_row * kNumKBlocks2 + tile.first;
       const auto step = [&](int k) {
         const int stage = pipe.stage;
         uint64_t* full = &s.full[stage];
         mbar_wait(&s.empty[stage], pipe.phase ^ 1);
         if (k >= ahead) load_weights(k, stage);
-        mbar_arrive_expect_tx(full, tile.n * (kTerms * kBlockK + 4));
-        for (int term = 0; term < kTerms; term++)
-          bulk_load(s.rows[stage][term], h + (size_t)(k * kTerms + term) * rows * kBlockK, tile.n * kBlockK, full,
+        mbar_arrive_expect_tx(full, tile.n * (kHSplit * kBlockK + 4));
+        for (int term = 0; term < kHSplit; term++)
+          bulk_load(s.rows[stage][term], h + (size_t)(k * kHSplit + term) * rows * kBlockK, tile.n * kBlockK, full,
                     h_policy);
         bulk_load(s.scales[stage], scale + (size_t)k * rows, tile.n * 4, full, h_policy);
         pipe.advance();
       };
 #pragma unroll 1
-      for (int k = 0; k < kKSteps2 - 1; k++) step(k);
+      for (int k = 0; k < kNumKBlocks2 - 1; k++) step(k);
       // while the consumers still compute earlier steps
       scheduler.publish(rank == 0 ? queue_entry(args.tiles2, all, position) : make_uint2(kNoTile, 0), nth);
-      step(kKSteps2 - 1);
+      step(kNumKBlocks2 - 1);
     }
     __syncwarp();
   }
@@ -116,16 +116,16 @@ __device__ __forceinline__ void clear_tokens(const ManyArgs& args) {
   }
 }
 
-template <int kTerms>
+template <int kHSplit>
 __global__ void __launch_bounds__(kGemmThreads, 1)
-    many_gemm2(const __grid_constant__ CUtensorMap map, const __grid_constant__ ManyArgs args) {
-  using Smem = Gemm2Smem<kTerms>;
+    grouped_gemm2(const __grid_constant__ CUtensorMap map, const __grid_constant__ ManyArgs args) {
+  using Smem = Gemm2Smem<kHSplit>;
   Smem& s = init_gemm<Smem>(1);
   const int rank = cluster_rank(), warp = threadIdx.x / kWarp;
   if (warp >= kConsumerWarps) {
     warpgroup_reg_dealloc<kGemmProducerRegs>();
-    if (warp == kConsumerWarps) load_gemm2<kTerms>(s, map, args, rank);
-    else if (kLocal < kExperts && args.first_column == 0) clear_tokens(args);
+    if (warp == kConsumerWarps) load_gemm2<kHSplit>(s, map, args, rank);
+    else if (kNumLocalExperts < kNumExperts && args.first_column == 0) clear_tokens(args);
   } else {
     warpgroup_reg_alloc<kGemmConsumerRegs>();
     if (args.first_column > 0) pdl_wait();  // the previous pass's combine has read the y that this pass overwrites
@@ -138,11 +138,11 @@ __global__ void __launch_bounds__(kGemmThreads, 1)
     for (int nth = 0; scheduler.get(tile, nth); nth++) {
       const int row = tile.first_row + tile.first, column = tile.column * kTileWeightRows;
       const float* scale =
-          args.w2_scale + (size_t)(tile.expert * kKSteps1 + (args.first_column + column) / kBlockK) * kKSteps2;
+          args.w2_scale + (size_t)(tile.expert * kNumKBlocks1 + (args.first_column + column) / kBlockK) * kNumKBlocks2;
       uint16_t* y = args.y + (size_t)row * args.y_columns + column;
       float* y_scale = args.y_scale + (size_t)row * (args.y_columns / kBlockK) + column / kBlockK;
-      if (tile.normal) gemm2_normal<kTerms>(s, pipe, tile, scale, y, y_scale, args.y_columns, warpgroup);
-      else gemm2_swap_ab<kTerms>(s, pipe, tile, scale, y, y_scale, args.y_columns, warpgroup);
+      if (tile.normal) gemm2_normal<kHSplit>(s, pipe, tile, scale, y, y_scale, args.y_columns, warpgroup);
+      else gemm2_swap_ab<kHSplit>(s, pipe, tile, scale, y, y_scale, args.y_columns, warpgroup);
     }
   }
   pdl_wait();  // also in CTAs without a tile: this kernel must not end before the one before it
@@ -150,20 +150,20 @@ __global__ void __launch_bounds__(kGemmThreads, 1)
   cluster_sync();  // the other CTA still arrives at this one's barriers
 }
 
-template <int kTerms>
+template <int kHSplit>
 static cudaError_t prepare() {
-  return cudaFuncSetAttribute(many_gemm2<kTerms>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                              sizeof(Gemm2Smem<kTerms>));
+  return cudaFuncSetAttribute(grouped_gemm2<kHSplit>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                              sizeof(Gemm2Smem<kHSplit>));
 }
-cudaError_t prepare_many_gemm2() {
+cudaError_t prepare_grouped_gemm2() {
   const cudaError_t error = prepare<1>();
   return error != cudaSuccess ? error : prepare<2>();
 }
 
-cudaError_t launch_many_gemm2(const ManyArgs& args, const CUtensorMap& w2, int terms, cudaStream_t stream) {
+cudaError_t launch_grouped_gemm2(const ManyArgs& args, const CUtensorMap& w2, int h_split, cudaStream_t stream) {
   const int ctas = kClusterCtas * args.clusters;
   const cudaLaunchAttribute clusters = clusters_of(kClusterCtas);
-  return terms == 1
-             ? launch_with_pdl(many_gemm2<1>, ctas, kGemmThreads, clusters, sizeof(Gemm2Smem<1>), stream, w2, args)
-             : launch_with_pdl(many_gemm2<2>, ctas, kGemmThreads, clusters, sizeof(Gemm2Smem<2>), stream, w2, args);
+  return h_split == 1
+             ? launch_with_pdl(grouped_gemm2<1>, ctas, kGemmThreads, clusters, sizeof(Gemm2Smem<1>), stream, w2, args)
+             : launch_with_pdl(grouped_gemm2<2>, ctas, kGemmThreads, clusters, sizeof(Gemm2Smem<2>), stream, w2, args);
 }

@@ -4,34 +4,34 @@
 #include "normal_tile.cuh"
 
 // bound: of the sums' absolute values, for each weight block and row of the thread; with two terms only.
-template <int kTerms>
-__device__ __forceinline__ void gemm2_normal_mainloop(Gemm2Smem<kTerms>& s,
-                                                      PipelineState<Gemm2Smem<kTerms>::kStages>& pipe,
+template <int kHSplit>
+__device__ __forceinline__ void gemm2_normal_mainloop(Gemm2Smem<kHSplit>& s,
+                                                      PipelineState<Gemm2Smem<kHSplit>::kStages>& pipe,
                                                       float (&acc)[kNormalSums], float (&bound)[2][2],
                                                       const float* w_scale, int warpgroup) {
-  static_assert(2 * kKSteps2 <= kWarp, "one scale of two weight blocks in each lane");
+  static_assert(2 * kNumKBlocks2 <= kWarp, "one scale of two weight blocks in each lane");
   const int row = warpgroup * kMmaM + threadIdx.x / kWarp % kWarpgroupWarps * kWarpRows + threadIdx.x % kWarp / kQuad;
-  const float scales = __ldg(w_scale + threadIdx.x % kWarp % (2 * kKSteps2));  // [weight block][K step] over the lanes
+  const float scales = __ldg(w_scale + threadIdx.x % kWarp % (2 * kNumKBlocks2));  // [weight block][K step] over the lanes
   const auto read = [&](int k, int stage) {
     const float h0 = s.scales[stage][row], h1 = s.scales[stage][row + 8];
-    const float low = __shfl_sync(kFullWarp, scales, k), high = __shfl_sync(kFullWarp, scales, kKSteps2 + k);
+    const float low = __shfl_sync(kFullWarp, scales, k), high = __shfl_sync(kFullWarp, scales, kNumKBlocks2 + k);
     const NormalScales step = {{{h0 * low, h1 * low}, {h0 * high, h1 * high}}};
-    if constexpr (kTerms == 2) {
+    if constexpr (kHSplit == 2) {
 #pragma unroll
       for (int i = 0; i < 4; i++) bound[i / 2][i % 2] += fabsf(step.of[i / 2][i % 2]) * kStepBound;
     }
     return step;
   };
-  normal_mainloop<kTerms, kKSteps2, false>(s, pipe, acc, warpgroup, read, [](int j) { return j / 16; });
+  normal_mainloop<kHSplit, kNumKBlocks2, false>(s, pipe, acc, warpgroup, read, [](int j) { return j / 16; });
 }
 
 // y, y_scale: of the tile's first row and column.
-template <int kTerms>
+template <int kHSplit>
 __device__ __forceinline__ void gemm2_normal(
-    Gemm2Smem<kTerms>& s, PipelineState<Gemm2Smem<kTerms>::kStages>& pipe, const WorkTile& tile, const float* w_scale,
+    Gemm2Smem<kHSplit>& s, PipelineState<Gemm2Smem<kHSplit>::kStages>& pipe, const WorkTile& tile, const float* w_scale,
     uint16_t* y, float* y_scale, int y_columns, int warpgroup) {
   float acc[kNormalSums], bound[2][2] = {};
-  gemm2_normal_mainloop<kTerms>(s, pipe, acc, bound, w_scale, warpgroup);
+  gemm2_normal_mainloop<kHSplit>(s, pipe, acc, bound, w_scale, warpgroup);
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp % kWarpgroupWarps;
   const int own_rows = tile.n - warpgroup * kMmaM;  // of this warpgroup; may be more than 64, or not positive
   uint8_t* staged = s.staged[warpgroup];  // [2 times 64 columns][64 rows][128 bytes]
@@ -40,7 +40,7 @@ __device__ __forceinline__ void gemm2_normal(
     const float* sum = acc + kNormalSums / 2 * half;
     float inverse[2] = {1.0f, 1.0f};  // of the scales of rows lane / 4 and lane / 4 + 8 of the warp
 #pragma unroll
-    for (int r = 0; kTerms == 2 && r < 2; r++) {
+    for (int r = 0; kHSplit == 2 && r < 2; r++) {
       const float scale = fp16_scale(bound[half][r]);
       const int row = warp * kWarpRows + lane / kQuad + 8 * r;
       if (lane % kQuad == 0 && row < own_rows)
@@ -53,10 +53,10 @@ __device__ __forceinline__ void gemm2_normal(
       const uint8_t* at = staged + j / 8 * kMmaM * kBlockK + (2 * warp + lane / 8 % 2) * kAtomBytes +
                           swizzle_128b(lane % 8, (j % 8 + lane / 16) * 16);
       asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(smem_addr(at)),
-                   "r"(pack_y<kTerms>(sum[4 * j] * inverse[0], sum[4 * j + 1] * inverse[0])),
-                   "r"(pack_y<kTerms>(sum[4 * j + 2] * inverse[1], sum[4 * j + 3] * inverse[1])),
-                   "r"(pack_y<kTerms>(sum[4 * j + 4] * inverse[0], sum[4 * j + 5] * inverse[0])),
-                   "r"(pack_y<kTerms>(sum[4 * j + 6] * inverse[1], sum[4 * j + 7] * inverse[1]))
+                   "r"(pack_y<kHSplit>(sum[4 * j] * inverse[0], sum[4 * j + 1] * inverse[0])),
+                   "r"(pack_y<kHSplit>(sum[4 * j + 2] * inverse[1], sum[4 * j + 3] * inverse[1])),
+                   "r"(pack_y<kHSplit>(sum[4 * j + 4] * inverse[0], sum[4 * j + 5] * inverse[0])),
+                   "r"(pack_y<kHSplit>(sum[4 * j + 6] * inverse[1], sum[4 * j + 7] * inverse[1]))
                    : "memory");
     }
     named_barrier_sync(kBarGemm2Warpgroup + warpgroup, kWarpgroupThreads);

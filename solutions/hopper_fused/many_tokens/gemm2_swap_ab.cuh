@@ -5,17 +5,17 @@
 
 // Both terms have one scale, hence one accumulator. bound: of the sums' absolute values, for each row of the thread;
 // with two terms only.
-template <int N, int kTerms>
+template <int N, int kHSplit>
 __device__ __forceinline__ void gemm2_swap_ab_mainloop(
-    Gemm2Smem<kTerms>& s, PipelineState<Gemm2Smem<kTerms>::kStages>& pipe, float (&acc)[2][N / 2],
+    Gemm2Smem<kHSplit>& s, PipelineState<Gemm2Smem<kHSplit>::kStages>& pipe, float (&acc)[2][N / 2],
     float2 (&bound)[N / 8], const float* w_scale, int warpgroup) {
-  const float scales = __ldg(w_scale + threadIdx.x % kWarp % kKSteps2);  // one per K step, over the lanes
+  const float scales = __ldg(w_scale + threadIdx.x % kWarp % kNumKBlocks2);  // one per K step, over the lanes
   float raw[N / 2];
 #pragma unroll
   for (int m = 0; m < 2; m++)
 #pragma unroll
     for (int i = 0; i < N / 2; i++) acc[m][i] = 0.0f;
-  for (int k = 0; k < kKSteps2; k++, pipe.advance()) {
+  for (int k = 0; k < kNumKBlocks2; k++, pipe.advance()) {
     const int stage = pipe.stage;
     mbar_wait(&s.full[stage], pipe.phase);
     const float scale = __shfl_sync(kFullWarp, scales, k);
@@ -24,7 +24,7 @@ __device__ __forceinline__ void gemm2_swap_ab_mainloop(
 #pragma unroll
     for (int j = 0; j < N / 8; j++)
       h[j] = *reinterpret_cast<const float2*>(s.scales[stage] + 8 * j + 2 * (threadIdx.x % kQuad));
-    if constexpr (kTerms == 2) {
+    if constexpr (kHSplit == 2) {
 #pragma unroll
       for (int j = 0; j < N / 8; j++) {
         bound[j].x += fabsf(h[j].x * scale) * kStepBound;
@@ -35,7 +35,7 @@ __device__ __forceinline__ void gemm2_swap_ab_mainloop(
     for (int m = 0; m < 2; m++) {
       warpgroup_arrive();
 #pragma unroll
-      for (int term = 0; term < kTerms; term++)
+      for (int term = 0; term < kHSplit; term++)
         mma_k_step<N>(raw, make_smem_desc(s.w[stage] + (2 * warpgroup + m) * kMmaM * kBlockK, kAtomBytes),
                       make_smem_desc(s.rows[stage][term], kAtomBytes), term == 0);
       warpgroup_commit_batch();
@@ -55,21 +55,21 @@ __device__ __forceinline__ void gemm2_swap_ab_mainloop(
 }
 
 // y, y_scale: of the tile's first row and column. stmatrix transposes 64 columns at a time.
-template <int kTerms>
+template <int kHSplit>
 __device__ __forceinline__ void gemm2_swap_ab(
-    Gemm2Smem<kTerms>& s, PipelineState<Gemm2Smem<kTerms>::kStages>& pipe, const WorkTile& tile, const float* w_scale,
+    Gemm2Smem<kHSplit>& s, PipelineState<Gemm2Smem<kHSplit>::kStages>& pipe, const WorkTile& tile, const float* w_scale,
     uint16_t* y, float* y_scale, int y_columns, int warpgroup) {
   dispatch_swap_ab_rows(tile.n, [&](auto tile_rows) {
     constexpr int n = decltype(tile_rows)::count;
     float acc[2][n / 2];
     float2 bound[n / 8] = {};
-    gemm2_swap_ab_mainloop<n, kTerms>(s, pipe, acc, bound, w_scale + warpgroup * kKSteps2, warpgroup);
+    gemm2_swap_ab_mainloop<n, kHSplit>(s, pipe, acc, bound, w_scale + warpgroup * kNumKBlocks2, warpgroup);
     const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp % kWarpgroupWarps;
     float2 inverse[n / 8];  // of the scales of rows 8 j + 2 (lane % 4) and the next one
 #pragma unroll
     for (int j = 0; j < n / 8; j++) {
       inverse[j] = {1.0f, 1.0f};
-      if constexpr (kTerms == 2) {
+      if constexpr (kHSplit == 2) {
         const float2 scale = {fp16_scale(bound[j].x), fp16_scale(bound[j].y)};
         if (warp == 0 && lane < kQuad) {
           float* to = y_scale + (size_t)(8 * j + 2 * lane) * (y_columns / kBlockK) + warpgroup;
@@ -88,10 +88,10 @@ __device__ __forceinline__ void gemm2_swap_ab(
         const uint8_t* at =
             staged + (j + lane / 16) * kAtomBytes + swizzle_128b(lane % 8, (2 * warp + lane / 8 % 2) * 16);
         asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(smem_addr(at)),
-                     "r"(pack_y<kTerms>(acc[m][4 * j] * inverse[j].x, acc[m][4 * j + 1] * inverse[j].y)),
-                     "r"(pack_y<kTerms>(acc[m][4 * j + 2] * inverse[j].x, acc[m][4 * j + 3] * inverse[j].y)),
-                     "r"(pack_y<kTerms>(acc[m][4 * j + 4] * inverse[j + 1].x, acc[m][4 * j + 5] * inverse[j + 1].y)),
-                     "r"(pack_y<kTerms>(acc[m][4 * j + 6] * inverse[j + 1].x, acc[m][4 * j + 7] * inverse[j + 1].y))
+                     "r"(pack_y<kHSplit>(acc[m][4 * j] * inverse[j].x, acc[m][4 * j + 1] * inverse[j].y)),
+                     "r"(pack_y<kHSplit>(acc[m][4 * j + 2] * inverse[j].x, acc[m][4 * j + 3] * inverse[j].y)),
+                     "r"(pack_y<kHSplit>(acc[m][4 * j + 4] * inverse[j + 1].x, acc[m][4 * j + 5] * inverse[j + 1].y)),
+                     "r"(pack_y<kHSplit>(acc[m][4 * j + 6] * inverse[j + 1].x, acc[m][4 * j + 7] * inverse[j + 1].y))
                      : "memory");
       }
       named_barrier_sync(kBarGemm2Warpgroup + warpgroup, kWarpgroupThreads);

@@ -1,9 +1,9 @@
 // many_tokens: arguments, scratch, shared memory and launches of the four kernels for many tokens.
 //
-//   many_route    (route_permute.cu)  experts of each token, row lists, tile queues of both GEMMs
-//   many_gemm1    (gemm1.cu)          grouped GEMM x W13^T, SwiGLU, FP8
-//   many_gemm2    (gemm2.cu)          grouped GEMM h W2^T, starts as SMs become free of gemm1
-//   many_combine  (combine.cu)        sum of each token's rows of y
+//   route_permute    (route_permute.cu)  experts of each token, row lists, tile queues of both GEMMs
+//   grouped_gemm1    (gemm1.cu)          grouped GEMM x W13^T, SwiGLU, FP8
+//   grouped_gemm2    (gemm2.cu)          grouped GEMM h W2^T, starts as SMs become free of gemm1
+//   combine  (combine.cu)        sum of each token's rows of y
 //
 // All are launched with programmatic dependent launch (PDL). gemm2 and combine may run in several column
 // passes, so that y takes less memory.
@@ -23,12 +23,12 @@ constexpr int kGemmProducerRegs = 56, kGemmConsumerRegs = 224;
 static_assert(registers_fit(kGemmProducerRegs, kGemmConsumerRegs), "one CTA per SM");
 
 constexpr int kRouteThreads = 1024;
-// Shared memory of many_route: two words per local expert for each batch of 32 tokens, and one more.
+// Shared memory of route_permute: two words per local expert for each batch of 32 tokens, and one more.
 constexpr int kRouteSmemBytes = 208 * 1024;
-constexpr int route_smem_bytes(int batches) { return (2 * batches + 1) * kPaddedLocal * 4; }
+constexpr int route_smem_bytes(int batches) { return (2 * batches + 1) * kPaddedLocalExperts * 4; }
 // Batches of 32 tokens that a CTA routes at most.
 constexpr int kMaxRouteBatches =
-    kRouteSmemBytes / 8 / kPaddedLocal - 1 < 64 ? kRouteSmemBytes / 8 / kPaddedLocal - 1 : 64;
+    kRouteSmemBytes / 8 / kPaddedLocalExperts - 1 < 64 ? kRouteSmemBytes / 8 / kPaddedLocalExperts - 1 : 64;
 static_assert(kMaxRouteBatches >= 1 && route_smem_bytes(kMaxRouteBatches) <= kRouteSmemBytes, "some tokens fit");
 
 // gemm2's weights: evict_first up to so many rows per active expert, where few tiles share them: measured.
@@ -37,9 +37,9 @@ constexpr int kMaxTokenRows = (kTopK + 3) / 4 * 4;  // entries of a token's list
 constexpr int kMaxColumnPasses = 8;                 // launches of gemm2 and combine at most
 
 struct Counters {
-  alignas(16) TileQueues queues;  // written by many_route
-  unsigned routed;                // CTAs of many_route that have counted their rows; zero before and after each layer
-  // zeroed by many_route
+  alignas(16) TileQueues queues;  // written by route_permute
+  unsigned routed;                // CTAs of route_permute that have counted their rows; zero before and after each layer
+  // zeroed by route_permute
   unsigned stored_but_last;  // warpgroups of gemm1 whose h is stored, all but their last tile's
   unsigned stored_all;       // warpgroups of gemm1 whose h is stored
   unsigned next_tile[kMaxColumnPasses];  // tiles that gemm2's clusters have taken, beyond their first one
@@ -49,7 +49,7 @@ struct ManyArgs : LayerArgs {
   Counters* counters;
   float* weight;          // [T, E_local]: routing weight, where the token has the expert
   int* token_rows;        // [T, kMaxTokenRows]: the token's rows, in order of expert, then -1
-  unsigned* cta_rows;     // [CTAs, kPaddedLocal]: rows of each expert among a CTA's tokens
+  unsigned* cta_rows;     // [CTAs, kPaddedLocalExperts]: rows of each expert among a CTA's tokens
   uint2* tiles1;          // tile queues of gemm1: long tiles, then short tiles
   uint2* tiles2;          // of gemm2
   float* row_weight;      // [rows]: routing weight; zero in rows that pad an expert
@@ -69,12 +69,12 @@ constexpr int kTileWeightBytes = kTileWeightRows * kBlockK, kTileRowBytes = kTil
 constexpr int kCtaWeightBytes = kTileWeightBytes / kClusterCtas;  // a CTA's share, which it multicasts
 constexpr uint16_t kAllCtas = (1 << kClusterCtas) - 1;            // multicast mask: every CTA of the cluster
 
-// Shared memory of both GEMMs. kTerms: FP8 terms of the row operand.
-template <int kTerms>
+// Shared memory of both GEMMs. kHSplit: FP8 terms of the row operand.
+template <int kHSplit>
 struct GemmSmem {
-  static constexpr int kStages = kTerms == 1 ? 4 : 3;
+  static constexpr int kStages = kHSplit == 1 ? 4 : 3;
   uint8_t w[kStages][kTileWeightBytes];
-  uint8_t rows[kStages][kTerms][kTileRowBytes];
+  uint8_t rows[kStages][kHSplit][kTileRowBytes];
   uint8_t staged[2][kTileRowBytes];  // a tile's result on its way to memory
   float scales[kStages][kTileRows];
   float w_scales[kStages][2 * kScaleSteps];  // gemm1: of kScaleSteps K steps, the stage's among them; of both halves
@@ -134,10 +134,10 @@ __device__ __forceinline__ void dispatch_swap_ab_rows(int n, F f) {
   }
 }
 
-cudaError_t prepare_many_route();  // once for each device
-cudaError_t prepare_many_gemm1();
-cudaError_t prepare_many_gemm2();
-cudaError_t launch_many_route(const ManyArgs& args, int ctas, cudaStream_t stream);
-cudaError_t launch_many_gemm1(const ManyArgs& args, const CUtensorMap& w1, int terms, cudaStream_t stream);
-cudaError_t launch_many_gemm2(const ManyArgs& args, const CUtensorMap& w2, int terms, cudaStream_t stream);
-cudaError_t launch_many_combine(const ManyArgs& args, int terms, int sms, cudaStream_t stream);
+cudaError_t prepare_route_permute();  // once for each device
+cudaError_t prepare_grouped_gemm1();
+cudaError_t prepare_grouped_gemm2();
+cudaError_t launch_route_permute(const ManyArgs& args, int ctas, cudaStream_t stream);
+cudaError_t launch_grouped_gemm1(const ManyArgs& args, const CUtensorMap& w1, int h_split, cudaStream_t stream);
+cudaError_t launch_grouped_gemm2(const ManyArgs& args, const CUtensorMap& w2, int h_split, cudaStream_t stream);
+cudaError_t launch_combine(const ManyArgs& args, int h_split, int sms, cudaStream_t stream);

@@ -12,12 +12,12 @@ struct NormalScales {
 };
 
 // One m64n128 over a K step, in one or two terms. Both terms have one scale, hence one accumulator.
-template <int kTerms, class Smem>
+template <int kHSplit, class Smem>
 __device__ __forceinline__ void normal_issue(Smem& s, int stage, float (&raw)[kNormalSums / 2], int half,
                                              int warpgroup) {
   warpgroup_arrive();
 #pragma unroll
-  for (int term = 0; term < kTerms; term++)
+  for (int term = 0; term < kHSplit; term++)
     mma_k_step<kNormalN>(raw, make_smem_desc(s.rows[stage][term] + warpgroup * kMmaM * kBlockK, kAtomBytes),
                          make_smem_desc(s.w[stage] + half * kNormalN * kBlockK, kAtomBytes), term == 0);
   warpgroup_commit_batch();
@@ -32,10 +32,10 @@ __device__ __forceinline__ void normal_wait(float (&raw)[kNormalSums / 2]) {
 // Where the K steps are a multiple of the stages, the stage is a compile-time constant, so that no step waits for
 // address arithmetic. A step's scales are read while the previous step's last results are added; the first step's while
 // its own wgmmas run, as a tile's weight scales come from global memory.
-template <int kTerms, int kSteps, bool kFence, class Smem, class Read, class Block>
+template <int kHSplit, int kSteps, bool kFence, class Smem, class Read, class Block>
 __device__ __forceinline__ void normal_mainloop(
     Smem& s, PipelineState<Smem::kStages>& pipe, float (&acc)[kNormalSums], int warpgroup, Read read, Block block) {
-  constexpr int kSums = kNormalSums / 2, kAtOnce = kTerms == 1 && kSteps % Smem::kStages == 0 ? Smem::kStages : 1;
+  constexpr int kSums = kNormalSums / 2, kAtOnce = kHSplit == 1 && kSteps % Smem::kStages == 0 ? Smem::kStages : 1;
   float raw[kSums];
   const auto add = [&](int half, const NormalScales& scales) {
 #pragma unroll
@@ -54,11 +54,11 @@ __device__ __forceinline__ void normal_mainloop(
     for (int i = 0; i < kAtOnce; i++) {
       if (kAtOnce > 1) pipe.stage = i;
       const int stage = pipe.stage;
-      normal_issue<kTerms>(s, stage, raw, 0, warpgroup);
+      normal_issue<kHSplit>(s, stage, raw, 0, warpgroup);
       if (i == 0 && first == 0) now = read(0, stage);
       normal_wait(raw);
       add(0, now);
-      normal_issue<kTerms>(s, stage, raw, 1, warpgroup);
+      normal_issue<kHSplit>(s, stage, raw, 1, warpgroup);
       normal_wait(raw);
       cluster_consumer_release(s, stage);
       pipe.advance();

@@ -1,4 +1,4 @@
-// many_route: each token's experts and weights; then its rows, sorted by expert and, for an expert, by token; then the
+// route_permute: each token's experts and weights; then its rows, sorted by expert and, for an expert, by token; then the
 // tile queues of both GEMMs. Cooperative launch, one CTA per SM.
 //
 //   every CTA      routes consecutive tokens, or takes the caller's ids, one warp a token; transposes their masks, 32
@@ -10,22 +10,22 @@
 // gemm1 reads x itself, from the tokens' rows: only row numbers, weights and scales are permuted here.
 //
 // named barrier   threads                                        what it orders
-// kBarScan        kPaddedLocal: one thread per local expert      sums of 32 experts in scan_experts
+// kBarScan        kPaddedLocalExperts: one thread per local expert      sums of 32 experts in scan_experts
 #include "launch.cuh"
 #include "many_tokens.cuh"
 #include "token_experts.cuh"
 
-constexpr int kReduceParts = kRouteThreads / kPaddedLocal;  // threads that add up the CTAs' counts of an expert
+constexpr int kReduceParts = kRouteThreads / kPaddedLocalExperts;  // threads that add up the CTAs' counts of an expert
 // Tokens of a CTA at least: with many experts, adding up fewer CTAs is faster than routing fewer tokens each.
 constexpr int kMinTokensPerCta = kMaskWords <= 2 ? 1 : 8;
-constexpr int kScalesPerLane = (kKSteps1 + kWarp - 1) / kWarp;  // of a row of x
+constexpr int kScalesPerLane = (kNumKBlocks1 + kWarp - 1) / kWarp;  // of a row of x
 constexpr int kBarScan = 1;
-static_assert(kPaddedLocal <= kRouteThreads && kReduceParts >= 1, "one thread per local expert");
+static_assert(kPaddedLocalExperts <= kRouteThreads && kReduceParts >= 1, "one thread per local expert");
 static_assert(kMaxTokenRows <= kWarp, "a warp writes the end of a token's list of rows");
 
 // Where an expert's rows are: the first one, and their number with padding.
 struct ExpertRows {
-  int first[kPaddedLocal], rows[kPaddedLocal];
+  int first[kPaddedLocalExperts], rows[kPaddedLocalExperts];
 };
 
 // For a whole warp: the scales of token t's x, a few in each lane; zeros without a token (t < 0).
@@ -33,7 +33,7 @@ __device__ __forceinline__ void read_scales(const ManyArgs& args, int t, float (
   const int lane = threadIdx.x % kWarp;
 #pragma unroll
   for (int i = 0; i < kScalesPerLane; i++)
-    scale[i] = t >= 0 && 32 * i + lane < kKSteps1
+    scale[i] = t >= 0 && 32 * i + lane < kNumKBlocks1
                    ? __ldg(args.x_scale + x_scale_index(32 * i + lane, t, args.num_tokens))
                    : 0.0f;
 }
@@ -49,12 +49,12 @@ __device__ __forceinline__ void place_row(const ManyArgs& args, const ExpertRows
     const int r = __shfl_sync(kFullWarp, row, e) - first;
 #pragma unroll
     for (int k = 0; k < kScalesPerLane; k++)
-      if (32 * k + lane < kKSteps1)
-        args.gathered_scale[(size_t)first * kKSteps1 + (32 * k + lane) * rows + r] = scale[k];
+      if (32 * k + lane < kNumKBlocks1)
+        args.gathered_scale[(size_t)first * kNumKBlocks1 + (32 * k + lane) * rows + r] = scale[k];
   }
 }
 
-// Inclusive prefix sums over the first kPaddedLocal threads of the CTA, all of which call it.
+// Inclusive prefix sums over the first kPaddedLocalExperts threads of the CTA, all of which call it.
 template <int COUNT>
 __device__ __forceinline__ void scan_experts(int (&v)[COUNT], int (*word_sums)[kMaskWords]) {
   const int lane = threadIdx.x % kWarp, word = threadIdx.x / kWarp;
@@ -67,17 +67,17 @@ __device__ __forceinline__ void scan_experts(int (&v)[COUNT], int (*word_sums)[k
     }
     if (lane == kWarp - 1) word_sums[i][word] = v[i];
   }
-  named_barrier_sync(kBarScan, kPaddedLocal);
+  named_barrier_sync(kBarScan, kPaddedLocalExperts);
 #pragma unroll
   for (int i = 0; i < COUNT; i++)
     for (int w = 0; w < word; w++) v[i] += word_sums[i][w];
 }
 
-__global__ void __launch_bounds__(kRouteThreads) many_route(const __grid_constant__ ManyArgs args) {
+__global__ void __launch_bounds__(kRouteThreads) route_permute(const __grid_constant__ ManyArgs args) {
   constexpr int kWarps = kRouteThreads / kWarp;
   constexpr unsigned kAll = kFullWarp;
-  __shared__ unsigned before[kReduceParts][kPaddedLocal], total[kReduceParts][kPaddedLocal];
-  __shared__ int long_end[kPaddedLocal], short_end[kPaddedLocal], word_sums[4][kMaskWords];
+  __shared__ unsigned before[kReduceParts][kPaddedLocalExperts], total[kReduceParts][kPaddedLocalExperts];
+  __shared__ int long_end[kPaddedLocalExperts], short_end[kPaddedLocalExperts], word_sums[4][kMaskWords];
   __shared__ ExpertRows expert_rows;
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int tokens_per_cta = max(kMinTokensPerCta, (int)((args.num_tokens + gridDim.x - 1) / gridDim.x));
@@ -85,8 +85,8 @@ __global__ void __launch_bounds__(kRouteThreads) many_route(const __grid_constan
   const int ctas = (args.num_tokens + tokens_per_cta - 1) / tokens_per_cta;  // those with tokens
   extern __shared__ uint32_t
       mask[];  // [batch][word][token]; transposed: [batch][expert], bit t: token t has the expert
-  int* first_row = reinterpret_cast<int*>(mask + batches * kPaddedLocal);  // [batch][expert]: rows in earlier batches
-  int* first_row_in_all = first_row + batches * kPaddedLocal;              // [expert]: this CTA's first row
+  int* first_row = reinterpret_cast<int*>(mask + batches * kPaddedLocalExperts);  // [batch][expert]: rows in earlier batches
+  int* first_row_in_all = first_row + batches * kPaddedLocalExperts;              // [expert]: this CTA's first row
   const int first_token = min(args.num_tokens, (int)blockIdx.x * tokens_per_cta);
   const int tokens = min(args.num_tokens - first_token, tokens_per_cta);
   pdl_wait();
@@ -96,14 +96,14 @@ __global__ void __launch_bounds__(kRouteThreads) many_route(const __grid_constan
     c.stored_but_last = c.stored_all = 0;
     for (int i = 0; i < kMaxColumnPasses; i++) c.next_tile[i] = 0;
   }
-  constexpr int kLogitBytes = kExperts * (kRenorm ? 2 : 4);
-  for (int i = warp; !kRoutedForm && i < tokens; i += kWarps)
+  constexpr int kLogitBytes = kNumExperts * (kRenorm ? 2 : 4);
+  for (int i = warp; !kTopKGiven && i < tokens; i += kWarps)
     if (lane < kLogitBytes / 128)
       prefetch_l2(static_cast<const uint8_t*>(args.logits) + (size_t)(first_token + i) * kLogitBytes + 128 * lane);
   for (int i = warp; i < 32 * batches; i += kWarps) {
     const int t = first_token + i;
-    uint32_t* my_mask = mask + i / 32 * kPaddedLocal + i % 32;
-    if (i < tokens) token_experts(args, t, my_mask, 32, args.weight + (size_t)t * kLocal);
+    uint32_t* my_mask = mask + i / 32 * kPaddedLocalExperts + i % 32;
+    if (i < tokens) token_experts(args, t, my_mask, 32, args.weight + (size_t)t * kNumLocalExperts);
     else if (lane < kMaskWords) my_mask[32 * lane] = 0;
     __syncwarp();
     if (tokens_per_cta <= kWarps && i < tokens) {  // few enough for L2: prefetched while this CTA waits for the others
@@ -117,13 +117,13 @@ __global__ void __launch_bounds__(kRouteThreads) many_route(const __grid_constan
   __syncthreads();
   for (int i = warp; i < batches * kMaskWords; i += kWarps) mask[32 * i + lane] = tokens_of_expert(mask[32 * i + lane]);
   __syncthreads();
-  if (threadIdx.x < kPaddedLocal) {
+  if (threadIdx.x < kPaddedLocalExperts) {
     int rows = 0;
     for (int b = 0; b < batches; b++) {
-      first_row[b * kPaddedLocal + threadIdx.x] = rows;
-      rows += __popc(mask[b * kPaddedLocal + threadIdx.x]);
+      first_row[b * kPaddedLocalExperts + threadIdx.x] = rows;
+      rows += __popc(mask[b * kPaddedLocalExperts + threadIdx.x]);
     }
-    if (tokens > 0) __stcg(args.cta_rows + blockIdx.x * kPaddedLocal + threadIdx.x, rows);
+    if (tokens > 0) __stcg(args.cta_rows + blockIdx.x * kPaddedLocalExperts + threadIdx.x, rows);
   }
   __syncthreads();
   if (threadIdx.x == 0) {
@@ -131,12 +131,12 @@ __global__ void __launch_bounds__(kRouteThreads) many_route(const __grid_constan
     counter_wait(&args.counters->routed, gridDim.x);
   }
   __syncthreads();
-  if (threadIdx.x < kReduceParts * kPaddedLocal) {
-    const int part = threadIdx.x / kPaddedLocal, e = threadIdx.x % kPaddedLocal;
+  if (threadIdx.x < kReduceParts * kPaddedLocalExperts) {
+    const int part = threadIdx.x / kPaddedLocalExperts, e = threadIdx.x % kPaddedLocalExperts;
     unsigned earlier = 0, all = 0;
 #pragma unroll 4
     for (int cta = part; cta < ctas; cta += kReduceParts) {
-      const unsigned rows = __ldcg(args.cta_rows + cta * kPaddedLocal + e);
+      const unsigned rows = __ldcg(args.cta_rows + cta * kPaddedLocalExperts + e);
       all += rows;
       if (cta < blockIdx.x) earlier += rows;
     }
@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(kRouteThreads) many_route(const __grid_constan
     total[part][e] = all;
   }
   __syncthreads();
-  if (threadIdx.x < kPaddedLocal) {
+  if (threadIdx.x < kPaddedLocalExperts) {
     const int e = threadIdx.x;
     unsigned earlier = 0, all = 0;
 #pragma unroll
@@ -159,12 +159,12 @@ __global__ void __launch_bounds__(kRouteThreads) many_route(const __grid_constan
     short_end[e] = end[2];
     total[0][e] = all;
     first_row_in_all[e] = end[0] - padded + earlier;
-    if (blockIdx.x == 0 && e == kPaddedLocal - 1) args.counters->queues = {end[1], end[2], end[3], end[0]};
+    if (blockIdx.x == 0 && e == kPaddedLocalExperts - 1) args.counters->queues = {end[1], end[2], end[3], end[0]};
   }
   __syncthreads();
-  const int long_tiles = long_end[kPaddedLocal - 1], short_tiles = short_end[kPaddedLocal - 1],
+  const int long_tiles = long_end[kPaddedLocalExperts - 1], short_tiles = short_end[kPaddedLocalExperts - 1],
             clusters = args.clusters;
-  for (int e = blockIdx.x; e < kLocal; e += gridDim.x) {
+  for (int e = blockIdx.x; e < kNumLocalExperts; e += gridDim.x) {
     const int rows = expert_rows.rows[e], first = expert_rows.first[e];
     if (rows == 0) continue;
     const QueuePlace place = {e, rows, first, long_end[e], short_end[e], long_tiles, short_tiles};
@@ -180,14 +180,14 @@ __global__ void __launch_bounds__(kRouteThreads) many_route(const __grid_constan
     int count = 0;  // of this token's rows so far
 #pragma unroll 1
     for (int w = 0; w < kMaskWords; w++) {
-      const int at = b * kPaddedLocal + 32 * w + lane;
+      const int at = b * kPaddedLocalExperts + 32 * w + lane;
       const unsigned tokens_with_row = mask[at];
       const bool mine = tokens_with_row >> i % 32 & 1;
       const unsigned bits = __ballot_sync(kAll, mine);
       if (bits == 0) continue;
       const int row = first_row_in_all[32 * w + lane] + first_row[at] + __popc(tokens_with_row & ((1u << i % 32) - 1));
       if (mine) {
-        args.row_weight[row] = args.weight[(size_t)t * kLocal + 32 * w + lane];
+        args.row_weight[row] = args.weight[(size_t)t * kNumLocalExperts + 32 * w + lane];
         token_rows[count + __popc(bits & ((1u << lane) - 1))] = row;
       }
       place_row(args, expert_rows, t, scale, w, bits, row);
@@ -197,7 +197,7 @@ __global__ void __launch_bounds__(kRouteThreads) many_route(const __grid_constan
   }
   // rows that pad an expert
   const float no_scale[kScalesPerLane] = {};
-  for (int i = blockIdx.x * kWarps + warp; i < kLocal * kRowAlign; i += gridDim.x * kWarps) {
+  for (int i = blockIdx.x * kWarps + warp; i < kNumLocalExperts * kRowAlign; i += gridDim.x * kWarps) {
     const int e = i / kRowAlign, row = expert_rows.first[e] + total[0][e] + i % kRowAlign;
     if (row >= expert_rows.first[e] + expert_rows.rows[e]) continue;
     if (lane == 0) args.row_weight[row] = 0.0f;
@@ -211,12 +211,12 @@ static int smem_bytes(int tokens, int ctas) {
   return route_smem_bytes((tokens_per_cta + 31) / 32);
 }
 
-cudaError_t prepare_many_route() {
-  return cudaFuncSetAttribute(many_route, cudaFuncAttributeMaxDynamicSharedMemorySize,
+cudaError_t prepare_route_permute() {
+  return cudaFuncSetAttribute(route_permute, cudaFuncAttributeMaxDynamicSharedMemorySize,
                               route_smem_bytes(kMaxRouteBatches));
 }
 
-cudaError_t launch_many_route(const ManyArgs& args, int ctas, cudaStream_t stream) {
-  return launch_with_pdl(many_route, ctas, kRouteThreads, cooperative(), smem_bytes(args.num_tokens, ctas), stream,
+cudaError_t launch_route_permute(const ManyArgs& args, int ctas, cudaStream_t stream) {
+  return launch_with_pdl(route_permute, ctas, kRouteThreads, cooperative(), smem_bytes(args.num_tokens, ctas), stream,
                          args);
 }

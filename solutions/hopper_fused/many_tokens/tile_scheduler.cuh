@@ -5,7 +5,7 @@
 // normal tile wgmma's M is the rows, 64 for each warpgroup. In a swap-AB tile, for an expert's last few rows, M is the
 // weight rows and N is 16, 32, 48 or 64 rows.
 //
-// many_route writes a queue of tile pairs for each GEMM, two words a pair: first the long ones, which take the time of
+// route_permute writes a queue of tile pairs for each GEMM, two words a pair: first the long ones, which take the time of
 // a normal tile, then the short ones; each expert by expert. gemm1 uses them by StaticTileScheduler, gemm2 by
 // DynamicTileScheduler.
 #pragma once
@@ -16,7 +16,7 @@ constexpr int kTileRows = 128;        // rows of a normal tile at most
 constexpr int kSwapAbRows = 64;       // rows of a swap-AB tile at most
 constexpr int kTileWeightRows = 256;  // weight rows of a tile
 constexpr int kWeightTiles1 =
-    2 * kInter / kTileWeightRows;  // weight tiles of an expert in gemm1: 128 columns of h each
+    2 * kIntermediate / kTileWeightRows;  // weight tiles of an expert in gemm1: 128 columns of h each
 constexpr int kClusterCtas = 2;
 constexpr int kPairRows = kClusterCtas * kTileRows;  // of two tiles that share weights
 
@@ -42,7 +42,7 @@ constexpr int kExpertBits = 9, kColumnBits = 5, kRowsBits = 14;
 constexpr unsigned kExpertMask = (1u << kExpertBits) - 1;
 constexpr int kSharedShift = kExpertBits + kColumnBits, kEarlyShift = kSharedShift + 1, kFirstShift = kEarlyShift + 1;
 static_assert(kFirstShift == 16, "the entry's first word is full");
-static_assert(kLocal < 1 << kExpertBits, "an expert fits its bits, and no entry equals kNoTile");
+static_assert(kNumLocalExperts < 1 << kExpertBits, "an expert fits its bits, and no entry equals kNoTile");
 static_assert(kHidden / kTileWeightRows <= 1 << kColumnBits && kWeightTiles1 <= 1 << kColumnBits,
               "a column fits its bits");
 
@@ -110,7 +110,7 @@ __device__ __forceinline__ void write_tiles(
     short_queue[i] = pack_tile(at.expert, 2 * i, false, early, split.pairs * kPairRows, at.rows, at.first_row);
 }
 
-// What many_route found: lengths of the queues for each pair of weight tiles, active experts, rows with padding.
+// What route_permute found: lengths of the queues for each pair of weight tiles, active experts, rows with padding.
 struct TileQueues {
   int long_tiles, short_tiles, experts, rows;
 };
@@ -189,7 +189,7 @@ struct DynamicTileScheduler {
   // overwrites, that of tile nth + 1 - kTileStages, has been read: both CTAs' consumers are at tile nth - 1 at least,
   // as the pipeline has no more stages than a tile has K steps.
   __device__ __forceinline__ void publish(uint2 next, int nth) const {
-    static_assert(kKSteps2 >= 4, "a tile has at least as many K steps as the pipeline has stages");
+    static_assert(kNumKBlocks2 >= 4, "a tile has at least as many K steps as the pipeline has stages");
     mbar_arrive_expect_tx(&s.tile_full[nth % kTileStages], sizeof(uint2));
     if (rank != 0) return;
     for (int cta = 0; cta < kClusterCtas; cta++) {

@@ -23,7 +23,7 @@ struct Piece {
   int at;          // of the slice in the list, chunk * kSlices + slice of the chunk; -1: none
   int first, end;  // K steps
 
-  __host__ __device__ bool is_first_half() const { return end < kKSteps1; }
+  __host__ __device__ bool is_first_half() const { return end < kNumKBlocks1; }
   __host__ __device__ bool is_second_half() const { return first > 0; }
 };
 
@@ -113,9 +113,9 @@ struct Division {
 
   // The CTA's piece number `item`. Pieces are in the order of the list; a half is the last one.
   __host__ __device__ Piece piece(int item) const {
-    if (item < whole) return {item < rounds ? item * ctas + cta : more + (item - rounds) * distance, 0, kKSteps1};
+    if (item < whole) return {item < rounds ? item * ctas + cta : more + (item - rounds) * distance, 0, kNumKBlocks1};
     if (item > whole || cut < 0) return {-1, 0, 0};
-    return {cut_slice, half * kCutSteps * kWarps, half == 0 ? kCutSteps * kWarps : kKSteps1};
+    return {cut_slice, half * kCutSteps * kWarps, half == 0 ? kCutSteps * kWarps : kNumKBlocks1};
   }
 
   // Column tiles are in places 0 to places() - 1; the last may be shared.

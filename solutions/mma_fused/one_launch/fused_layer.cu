@@ -48,14 +48,14 @@ __device__ __forceinline__ void route(Smem& s, const FusedArgs& args) {
   } else {
     FusedScratch& scratch = *args.scratch;
     for (int t = blockIdx.x + gridDim.x * warp; t < args.num_tokens; t += gridDim.x * kWarps)
-      token_experts(args, t, &scratch.mask[t / 32 * kPaddedLocal + t % 32], 32, scratch.weight[t]);
+      token_experts(args, t, &scratch.mask[t / 32 * kPaddedLocalExperts + t % 32], 32, scratch.weight[t]);
     __syncthreads();
     if (threadIdx.x == 0) {
       counter_arrive(&scratch.counters[kRouted]);
       counter_wait(&scratch.counters[kRouted], gridDim.x);
     }
     __syncthreads();
-    for (int i = threadIdx.x; i < (args.num_tokens + 31) / 32 * kPaddedLocal; i += kThreads)
+    for (int i = threadIdx.x; i < (args.num_tokens + 31) / 32 * kPaddedLocalExperts; i += kThreads)
       routing.mask[i] = __ldcg(&scratch.mask[i]);
   }
   __syncthreads();

@@ -19,12 +19,12 @@ struct FusedScratch {
   unsigned halves_stored[kMaxCuts];       // of each slice that is cut, first halves that are stored
   unsigned sums_added[kColumnTiles];      // CTAs that share the column tile and have all their sums stored
   uint32_t mask[kMaxTokens * kMaskWords];  // [batch of 32 tokens][word][token]; bit e: a row of local expert e
-  float weight[kMaxTokens][kLocal];        // routing weight, where the bit is set
+  float weight[kMaxTokens][kNumLocalExperts];        // routing weight, where the bit is set
   float4 first_half[kMaxCuts][kMaxTiles][kMTiles][kWarp];  // sums of slices that are cut, as sum_over_warps has them
   float h_scale[kMaxRows][kSlices];        // a power of two
   // Row by row, K step by K step; in a step, 16-byte piece 4 j + t holds columns 32 t + 8 j to 32 t + 8 j + 7, so that
   // the lanes t = 0 to 3 of a quad read 64 adjoining bytes. fp16; h includes the routing weight.
-  alignas(256) uint16_t h[kMaxRows][kInter];
+  alignas(256) uint16_t h[kMaxRows][kIntermediate];
 };
 enum Counter { kRouted, kFinished };  // CTAs that have done so
 
@@ -59,8 +59,8 @@ struct Routing {
   uint32_t mask[kMaxTokens * kMaskWords];    // as in FusedScratch; permute transposes it: [batch][expert], bit t
   uint32_t before[kMaxTokens * kMaskWords];  // [batch][expert]: rows of the expert in earlier batches
   int2 word_sums[kMaskWords];                // rows and chunks of 32 experts
-  int first_row[kPaddedLocal];
-  float weight[kRouteAllTokens][kLocal];  // where every CTA routes all tokens
+  int first_row[kPaddedLocalExperts];
+  float weight[kRouteAllTokens][kNumLocalExperts];  // where every CTA routes all tokens
 };
 
 struct Smem {

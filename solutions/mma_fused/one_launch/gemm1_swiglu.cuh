@@ -44,16 +44,16 @@ struct XAhead {
     const int k = of.first + warp;
 #pragma unroll
     for (int n = 0; n < kMaxTiles; n++)
-      if (n >= first && kMmaN * n < of.chunk.rows && k < kKSteps1) tile[n].load(s, args, of.chunk, n, k);
+      if (n >= first && kMmaN * n < of.chunk.rows && k < kNumKBlocks1) tile[n].load(s, args, of.chunk, n, k);
   }
   __device__ void load_weight_scales(const FusedArgs& args, const Slice& of, int warp, int lane) {
-    const int block = (of.chunk.expert * 2 * kInter + of.slice * kSliceColumns) / kBlockK, k = warp + kWarps * lane;
-    if (k >= kKSteps1) return;
-    const float* first = args.w1_scale + block * kKSteps1 + k;
-    w_first = load_input_float(first), w_second = load_input_float(first + kInter / kBlockK * kKSteps1);
+    const int block = (of.chunk.expert * 2 * kIntermediate + of.slice * kSliceColumns) / kBlockK, k = warp + kWarps * lane;
+    if (k >= kNumKBlocks1) return;
+    const float* first = args.w1_scale + block * kNumKBlocks1 + k;
+    w_first = load_input_float(first), w_second = load_input_float(first + kIntermediate / kBlockK * kNumKBlocks1);
   }
 };
-static_assert(kKSteps1 <= kWarps * kWarp && kKSteps2 <= kWarps * kWarp, "a lane has the scales of one K step");
+static_assert(kNumKBlocks1 <= kWarps * kWarp && kNumKBlocks2 <= kWarps * kWarp, "a lane has the scales of one K step");
 
 // Sums over this warp's K steps of a piece, for up to 8 kTiles rows of its chunk. `ahead` has the piece's first unit
 // and the slice's weight scales, and afterwards those of the next.

@@ -46,11 +46,11 @@ struct HAhead {
   __device__ void load_tiles(const FusedArgs& args, const Chunk& chunk, int warp, int first) {
 #pragma unroll
     for (int n = 0; n < kMaxTiles; n++)
-      if (n >= first && kMmaN * n < chunk.rows && warp < kKSteps2) tile[n].load(args, chunk, n, warp);
+      if (n >= first && kMmaN * n < chunk.rows && warp < kNumKBlocks2) tile[n].load(args, chunk, n, warp);
   }
   __device__ void load_weight_scale(const FusedArgs& args, int expert, int column_tile, int warp, int lane) {
     const int block = (expert * kHidden + column_tile * kColumnTile) / kBlockK, k = warp + kWarps * lane;
-    if (k < kKSteps2) w_scale = load_input_float(args.w2_scale + block * kKSteps2 + k);
+    if (k < kNumKBlocks2) w_scale = load_input_float(args.w2_scale + block * kNumKBlocks2 + k);
   }
 };
 
@@ -61,8 +61,8 @@ __device__ __forceinline__ void gemm2_tile(const FusedArgs& args, WeightStream& 
                                            const Chunk& next, bool next_ready, float w_scale, HAhead& ahead,
                                            float (&acc)[kTiles][kMTiles][4]) {
   const int warp = weights.warp, t = weights.lane % 4;
-  for (int k = warp, step = 0; k < kKSteps2; k += kWarps, step++) {
-    const bool last = k + kWarps >= kKSteps2;
+  for (int k = warp, step = 0; k < kNumKBlocks2; k += kWarps, step++) {
+    const bool last = k + kWarps >= kNumKBlocks2;
     // In any case a load: where it was one under a condition, it was waited for in mid-unit.
     const Chunk chunk_ahead = last && next_ready ? next : chunk;
     HTile tile_ahead[kTiles];

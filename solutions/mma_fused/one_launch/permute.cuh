@@ -20,8 +20,8 @@ __device__ __forceinline__ void permute(Smem& s, int num_tokens) {
     int rows = 0;
 #pragma unroll 1
     for (int b = 0; b < batches; b++) {
-      routing.before[b * kPaddedLocal + e] = rows;
-      rows += __popc(routing.mask[b * kPaddedLocal + e]);
+      routing.before[b * kPaddedLocalExperts + e] = rows;
+      rows += __popc(routing.mask[b * kPaddedLocalExperts + e]);
     }
     int row_end = (rows + kMmaN - 1) / kMmaN * kMmaN, chunk_end = (rows + kChunkRows - 1) / kChunkRows;
 #pragma unroll
@@ -38,7 +38,7 @@ __device__ __forceinline__ void permute(Smem& s, int num_tokens) {
     const int e = 32 * w + lane;
     int rows_before = 0, chunks_before = 0;  // in earlier words
     for (int i = 0; i < w; i++) rows_before += routing.word_sums[i].x, chunks_before += routing.word_sums[i].y;
-    const int last = (batches - 1) * kPaddedLocal + e, first = rows_before + routing.first_row[e];
+    const int last = (batches - 1) * kPaddedLocalExperts + e, first = rows_before + routing.first_row[e];
     const int rows = routing.before[last] + __popc(routing.mask[last]), chunks = (rows + kChunkRows - 1) / kChunkRows;
     int chunk_end = chunks;
 #pragma unroll
@@ -52,7 +52,7 @@ __device__ __forceinline__ void permute(Smem& s, int num_tokens) {
       s.chunk[chunk_end - chunks + c] = {(uint16_t)e, (uint16_t)min(kChunkRows, rows - c * kChunkRows),
                                          (uint32_t)(first + c * kChunkRows)};
     routing.first_row[e] = first;
-    if (e == kPaddedLocal - 1) s.num_chunks = chunk_end;
+    if (e == kPaddedLocalExperts - 1) s.num_chunks = chunk_end;
   }
   __syncthreads();
   const bool all_route = num_tokens <= kRouteAllTokens;

@@ -12,31 +12,31 @@ constexpr int kThreads = kWarps * kWarp;
 
 // ---- units of weights ----
 constexpr int kBlockK = 128;                 // K of one step: a row of 128 bytes of FP8, one scale
-constexpr int kKSteps1 = kHidden / kBlockK;  // K steps of gemm1, and scale blocks of a row of x
-constexpr int kKSteps2 = kInter / kBlockK;   // K steps of gemm2, and scale blocks of a row of W2
-constexpr int kWarpSteps1 = (kKSteps1 + kWarps - 1) / kWarps;  // of them, the most that a warp has
-constexpr int kWarpSteps2 = (kKSteps2 + kWarps - 1) / kWarps;
+constexpr int kNumKBlocks1 = kHidden / kBlockK;  // K steps of gemm1, and scale blocks of a row of x
+constexpr int kNumKBlocks2 = kIntermediate / kBlockK;   // K steps of gemm2, and scale blocks of a row of W2
+constexpr int kWarpSteps1 = (kNumKBlocks1 + kWarps - 1) / kWarps;  // of them, the most that a warp has
+constexpr int kWarpSteps2 = (kNumKBlocks2 + kWarps - 1) / kWarps;
 constexpr int kUnitRows = 64;
 constexpr int kUnitBytes = kUnitRows * kBlockK;
 constexpr int kMmaM = 16, kMmaN = 8;
 constexpr int kMTiles = kUnitRows / kMmaM;  // of a unit
 
 // ---- experts ----
-constexpr int kMaskWords = (kLocal + 31) / 32;  // 32-bit words of a token's mask of local experts
-constexpr int kPaddedLocal = 32 * kMaskWords;   // local experts, rounded up to whole warps
+constexpr int kMaskWords = (kNumLocalExperts + 31) / 32;  // 32-bit words of a token's mask of local experts
+constexpr int kPaddedLocalExperts = 32 * kMaskWords;   // local experts, rounded up to whole warps
 
 // ---- division of work ----
 constexpr int kMaxTokens = 256;      // of the one launch
 constexpr int kRouteAllTokens = 12;  // up to here every CTA routes all tokens, which saves a grid barrier
 constexpr int kSliceColumns = 32;    // 32 rows of each half of W13 are a unit's rows
-constexpr int kSlices = kInter / kSliceColumns;  // of an expert; h has one scale for each row and slice
+constexpr int kSlices = kIntermediate / kSliceColumns;  // of an expert; h has one scale for each row and slice
 constexpr int kSlicesPerStep = kBlockK / kSliceColumns;
 // Of a K step of a warp in gemm1 and in gemm2, where a chunk's sum over warps and its wait for h count, too. Measured on
 // an H200.
 constexpr int kStepTime1 = 4, kStepTime2 = 5;
 // A slice can be cut for two CTAs if each warp has two K steps of it or more. The first half is not the larger one,
 // as the second waits for it.
-constexpr int kCutSteps = kKSteps1 / kWarps / 2;  // of a warp, in the first half
+constexpr int kCutSteps = kNumKBlocks1 / kWarps / 2;  // of a warp, in the first half
 constexpr int kMaxCuts = 128;                     // slices that are cut, at most
 constexpr int kChunkRows = 16;  // sums of 24 would not leave the registers for all else
 constexpr int kMaxTiles = kChunkRows / kMmaN;
@@ -45,22 +45,22 @@ constexpr int kColumnTiles = kHidden / kColumnTile;
 constexpr int kMaxSplits = 8;  // CTAs that share a column tile, at most
 
 // ---- rows ----
-constexpr int kMaxTokenRows = kTopK < kLocal ? kTopK : kLocal;  // of a token
+constexpr int kMaxTokenRows = kTopK < kNumLocalExperts ? kTopK : kNumLocalExperts;  // of a token
 constexpr int kMaxPairs = kMaxTokens * kMaxTokenRows;           // (token, local expert) pairs
-constexpr int kMaxActiveExperts = kLocal < kMaxPairs ? kLocal : kMaxPairs;
+constexpr int kMaxActiveExperts = kNumLocalExperts < kMaxPairs ? kNumLocalExperts : kMaxPairs;
 constexpr int kMaxChunks = kMaxActiveExperts + kMaxPairs / kChunkRows;
 constexpr int kMaxRows = kMaxPairs + kMaxActiveExperts * (kMmaN - 1);  // an expert's rows are padded to tiles of 8
 constexpr int kRouteAllPairs = kRouteAllTokens * kMaxTokenRows;
-constexpr int kRouteAllRows = kRouteAllPairs + (kLocal < kRouteAllPairs ? kLocal : kRouteAllPairs) * (kMmaN - 1);
+constexpr int kRouteAllRows = kRouteAllPairs + (kNumLocalExperts < kRouteAllPairs ? kNumLocalExperts : kRouteAllPairs) * (kMmaN - 1);
 
-static_assert(kExperts % 128 == 0 && kExperts <= 512, "route: a lane has 4, 8, 12 or 16 experts");
-static_assert(kLocal >= 1 && kLocal <= kExperts, "local experts are some of the experts");
-static_assert(kTopK >= 1 && kTopK <= 16 && kTopK <= kExperts, "route chooses so many experts");
+static_assert(kNumExperts % 128 == 0 && kNumExperts <= 512, "route: a lane has 4, 8, 12 or 16 experts");
+static_assert(kNumLocalExperts >= 1 && kNumLocalExperts <= kNumExperts, "local experts are some of the experts");
+static_assert(kTopK >= 1 && kTopK <= 16 && kTopK <= kNumExperts, "route chooses so many experts");
 static_assert(kRoutingGroups >= 1 && kRoutingGroups <= 32 && 32 % kRoutingGroups == 0, "route: a group is whole lanes");
-static_assert(kRoutingGroups == 1 || kExperts / kRoutingGroups % (kExperts / 32) == 0, "route: a group is whole lanes");
+static_assert(kRoutingGroups == 1 || kNumExperts / kRoutingGroups % (kNumExperts / 32) == 0, "route: a group is whole lanes");
 static_assert(kKeptGroups >= 1 && kKeptGroups <= kRoutingGroups, "route: groups that are kept");
 static_assert(!kRenorm || kRoutingGroups == 1, "route: renorm routing has no groups");
-static_assert(kHidden % kBlockK == 0 && kInter % kBlockK == 0, "scale blocks are whole");
+static_assert(kHidden % kBlockK == 0 && kIntermediate % kBlockK == 0, "scale blocks are whole");
 static_assert(2 * kSliceColumns == kUnitRows && kBlockK % kColumnTile == 0,
               "a unit has one scale, or one for each half of W13");
 static_assert(kMaxTokens % 32 == 0, "masks lie in batches of 32 tokens");

@@ -24,7 +24,7 @@ struct UnitCursor {
         gemm2 = at < 0;
       }
       if (gemm2) {
-        k = warp, end = kKSteps2;
+        k = warp, end = kNumKBlocks2;
         done = !division.next_place(chunk, place);
         if (!done) at = division.column_tile(place);
       }
@@ -92,16 +92,16 @@ struct WeightStream {
 #else
       // A lane copies piece lane % 8 of rows lane / 8, 4 + lane / 8, ...: eight lanes one row of 128 bytes.
       const int piece = lane % 8, first = lane / 8;
-      const size_t pitch = next.gemm2 ? kInter : kHidden;
+      const size_t pitch = next.gemm2 ? kIntermediate : kHidden;
       const size_t first_row = next.gemm2 ? (size_t)chunk.expert * kHidden + next.at * kColumnTile
-                                          : (size_t)chunk.expert * 2 * kInter + slice * kSliceColumns;
+                                          : (size_t)chunk.expert * 2 * kIntermediate + slice * kSliceColumns;
       const uint8_t* from = (next.gemm2 ? args.w2 : args.w1) + first_row * pitch;
       from += next.k * kBlockK + piece * 16;
 #pragma unroll
       for (int i = 0; i < kUnitRows / 4; i++) {
         const int row = 4 * i + first;
         // of a slice's rows, eight are of the first half and the next eight of the second
-        const size_t source = next.gemm2 ? row : row / 16 * 8 + row % 8 + row / 8 % 2 * kInter;
+        const size_t source = next.gemm2 ? row : row / 16 * 8 + row % 8 + row / 8 % 2 * kIntermediate;
         cp_async_16(to + row * kBlockK + (piece ^ row % 8) * 16, from + source * pitch);
       }
 #endif
