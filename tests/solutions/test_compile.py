@@ -1,13 +1,12 @@
 """Every kernel that triton_fused_v2 launches, compiled for GPUs that are not here."""
 
 import json
-from importlib import import_module
 
 import ahead_of_time
 import pytest
 from harness.packing import manifest
 
-from solutions.common.triton.tiles import ARCHITECTURES, by_rule, table_name
+from solutions.common.triton.tiles import ARCHITECTURES, by_rule, tuned
 
 TUNED = ("sm_90:NVIDIA H200",)  # GPUs with a table of their own, as ahead_of_time.py wants them named
 
@@ -32,10 +31,10 @@ def tabled(machine, tokens, stage):
     """(BLOCK_M, GROUP, warps, stages) of the tiles that a machine chooses among."""
     fields = ("block_m", "group", "num_warps", "num_stages")
     if machine in TUNED:
-        rows = import_module(f"solutions.triton_fused_v2.{table_name(machine.partition(':')[2], 32, 7168, 2048)}").TABLE
-        return {tuple(row[stage][field] for field in fields) for row in rows}
-    tiles = [getattr(ruled(machine, num_tokens), stage) for num_tokens in tokens]
-    return {tuple(getattr(tile, field) for field in fields) for tile in tiles}
+        choices = tuned()[machine.partition(":")[2], "e32_h7168_i2048"].values()
+    else:
+        choices = [ruled(machine, num_tokens) for num_tokens in tokens]
+    return {tuple(getattr(getattr(choice, stage), field) for field in fields) for choice in choices}
 
 
 @pytest.mark.parametrize(("machine", "tokens"), MACHINES)

@@ -1,4 +1,4 @@
-"""tools/tune_triton: what is left out before it is timed, what is chosen, and the table that is written."""
+"""tools/tune_triton: what is left out before it is timed, what is chosen, and the line that is written."""
 
 import os
 import subprocess
@@ -15,6 +15,8 @@ from harness.core.errors import UserError
 from harness.operators.catalogue import definition
 from harness.packing.pack import pack
 from pebble import ProcessPool
+
+from solutions.common.triton import tiles
 
 TOOL = paths.ROOT / "tools" / "tune_triton"
 sys.path.insert(0, str(TOOL))
@@ -77,21 +79,23 @@ def test_the_grid():
     assert [useful_block_ms(rows) for rows in (1, 28, 441)] == [[16, 32], [16, 32, 64], [32, 64, 128]]
 
 
-def test_a_table_has_the_form_of_those_that_are_there():
+def test_a_line_written_is_what_the_solution_reads(monkeypatch):
     """A user would miss: a table that the solution cannot load, or that differs wherever it was not tuned."""
-    for path in (paths.SOLUTIONS / tune.SOLUTION).glob("tiles_*.py"):
-        exec(text := path.read_text(encoding="utf-8"), found := {})
-        sizes = [int(part[1:]) for part in path.stem.split("_")[-3:]]
-        origin = text.splitlines()[2].removeprefix("Written by ").removesuffix(".")
-        assert tune.table("NVIDIA H200", sizes, origin, reversed(found["TABLE"])) == text
+    table = tune.TABLE.read_text(encoding="utf-8")
+    header, first, *others = table.splitlines(True)
+    gpu, sizes, num_tokens, version = first.split(",")[:4]
+    monkeypatch.setattr(tune.triton, "__version__", version)
+    choice = tiles.tuned()[gpu, sizes][int(num_tokens)]
+    for before in (table, "".join([header, *others])):
+        assert tune.with_row(before, gpu, sizes, int(num_tokens), choice) == table
+    assert tune.with_row(header, gpu, sizes, int(num_tokens), choice) == header + first
 
 
 def test_a_search_checks_times_records_and_keeps_what_is_faster(solution, tmp_path, monkeypatch):
     """In the interpreter: the wrong and the slower are not kept, and a second run times nothing again."""
     expert = torch.tensor([[0, 1, 2, -1, -1, -1, -1, 3], [0, -1, 2, -1, -1, -1, -1, -1]], dtype=torch.int32)
     gemms = [Gemms(solution, operands(SIZES, 4, "cpu"), expert, 4)]
-    tiles = import_module(f"{solution.__package__}.tiles")
-    present = tiles.choose("sm_90", "A GPU", 4, SIZES, 8 / 256, 2)
+    present = solution.choose("sm_90", "A GPU", 4, SIZES, 8 / 256, 2)
     asked = []
     original = tune.measured
 
@@ -108,16 +112,15 @@ def test_a_search_checks_times_records_and_keeps_what_is_faster(solution, tmp_pa
     monkeypatch.setattr(tune, "grid", lambda block_ms: tried)
     monkeypatch.setattr(tune, "other_groups", lambda pair: [])
     record = tune.Record(tmp_path / "record.jsonl")
-    row, _ = tune.tune(gemms, present, record, dict.fromkeys)
+    assert tune.tune(gemms, present, record, dict.fromkeys)[0] == present, "nothing was faster"
     assert record.times(2) == {tried[0]: 46.0, tried[1]: 42.0, tried[2]: 46.0, tried[3]: 42.0}
-    assert row == tune.row(2, present), "nothing was faster"
     monkeypatch.setattr(tune, "times_us", lambda calls, repeats: [50.0, 49.0])
     with record.path.open("a") as file:
         file.write('[2, ["gemm1"')  # the stop came in the middle of a line
     again, asked[:] = tune.Record(record.path), []
-    row, _ = tune.tune(gemms, present, again, dict.fromkeys)
-    assert not asked and (row["gemm1_fused"], row["gemm1"]["num_warps"], row["gemm2"]["block_n"]) == (False, 8, 64)
-    assert tuple(row["gemm1"].values()) == tried[1][2:] and len(record.path.read_text().splitlines()) == 4
+    found, _ = tune.tune(gemms, present, again, dict.fromkeys)
+    assert not asked and (found.fused, found.gemm1[:6], found.gemm2[:6]) == (False, tried[1][2:], tried[3][2:])
+    assert len(record.path.read_text().splitlines()) == 4
 
 
 def test_a_wrong_tile_is_seen():

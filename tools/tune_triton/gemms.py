@@ -45,7 +45,7 @@ class Gemms:
         return stage.Permutation(*(part if part is None else part.to(self.x[0].device) for part in found))
 
     def choice(self, gemm1: Candidate, gemm2: Candidate | None = None):
-        tiles = import_module(f"{self.main.__package__}.tiles")
+        tiles = import_module(self.main.choose.__module__)
         made = [each and tiles.Tile(*each[2:], each.per_sm * self.multiprocessors) for each in (gemm1, gemm2)]
         return tiles.Choice(*made, gemm1.fused, True)
 

@@ -61,7 +61,7 @@ def launch(solution: ModuleType, sizes: tuple[int, int, int], top_k: int, candid
     local, hidden, inter = sizes
     dtypes = torch.float8_e4m3fn, torch.float32, torch.int32, torch.bfloat16
     fp8, fp32, int32, bf16 = (lambda *s, of=of: torch.empty(s, dtype=of, device="meta") for of in dtypes)
-    stage, tiles = (import_module(name) for name in (solution.permute.__module__, f"{solution.__package__}.tiles"))
+    stage, tiles = (import_module(each.__module__) for each in (solution.permute, solution.choose))
     tile, count = tiles.Tile(*candidate[2:], 1), stage.max_tiles(TOKENS, top_k, local, candidate.block_m)
     rows = count * candidate.block_m
     permutation = stage.Permutation(int32(TOKENS, top_k), int32(rows), int32(count), int32(1), int32(1), None)

@@ -2,12 +2,13 @@
 
 Tiles are compiled first, on all cores; those that do not compile, spill or do not fit are left out. The others are
 checked against the present tiles' result and timed, each GEMM apart. The best pair is kept where it is faster than the
-present one, in solutions/triton_fused_v2/tiles_<GPU>_<sizes>.py, where rows of other token counts stay. A run that was
-stopped continues from its record, tune_<GPU>_<sizes>_<hash of versions, kernels, routing>.jsonl in the current folder.
+present one, in solutions/common/triton/tiles.csv, where all other lines stay. A run that was stopped continues from its
+record, tune_<sizes>_<hash of GPU, versions, kernels, routing>.jsonl in the current folder.
 Exit status: 0, 1 without a GPU, 2 for bad arguments.
 """
 
 import argparse
+import csv
 import hashlib
 import json
 import os
@@ -36,6 +37,7 @@ from rich.progress import track
 from routing import drawn, recorded
 
 SOLUTION = "triton_fused_v2"
+TABLE = paths.SOLUTIONS / "common" / "triton" / "tiles.csv"
 TOKENS = [1, 8, 32, 128, 256, 1024, 4096, 14107]
 REPEATS, ROUNDS = 3, 9  # runs of a candidate with each routing; of the last comparison
 
@@ -88,8 +90,8 @@ def time_stage(stage: str, candidates: Iterable[Candidate], gemms: list[Gemms], 
         torch.cuda.synchronize()  # raises where the device is lost; the next run goes on after this candidate
 
 
-def tune(gemms: list[Gemms], present, record: Record, reasons: Callable) -> tuple[dict, str]:
-    """The table's row of a token count, and a line that says what was found.
+def tune(gemms: list[Gemms], present, record: Record, reasons: Callable) -> tuple[object, str]:
+    """The faster Choice, present or found, for a token count; and a line that says what was found.
 
     present: the solution's Choice now. reasons: candidates -> why each is left out, None where it stays.
     """
@@ -108,23 +110,17 @@ def tune(gemms: list[Gemms], present, record: Record, reasons: Callable) -> tupl
     times = times_us([each.both(choice) for each in gemms for choice in (present, found)], ROUNDS)
     present_us, found_us = median(times[::2]), median(times[1::2])
     said = f"T={num_tokens}: present {present_us:.1f} us, found {found_us:.1f} us: {pair[0]}; {pair[1]}"
-    return row(num_tokens, found if found_us < present_us else present), said
+    return found if found_us < present_us else present, said
 
 
-def row(num_tokens: int, choice) -> dict:
-    first, second = (dict(list(tile._asdict().items())[:6]) for tile in (choice.gemm1, choice.gemm2))
-    return {"T": num_tokens, "gemm1_fused": choice.fused, "gemm2_tma": choice.tma, "gemm1": first, "gemm2": second}
-
-
-def table(gpu: str, sizes: tuple[int, int, int], origin: str, rows: Iterable[dict]) -> str:
-    """The file's text. sizes: local experts, hidden, intermediate. origin: who wrote it, from what."""
-    local, hidden, inter = sizes
-    title = f"{gpu}: tiles by token count, {local} local experts, hidden {hidden}, intermediate {inter}."
-    lines = [f'"""{title}', "", f"Written by {origin}.", '"""', "", "TABLE = ("]
-    for each in sorted(rows, key=lambda each: each["T"]):
-        fields = (f"        '{name}': {value}," for name, value in each.items())
-        lines += ["    {", *(field.replace("'", '"') for field in fields), "    },"]
-    return "\n".join([*lines, ")", ""])
+def with_row(table: str, gpu: str, sizes: str, num_tokens: int, choice) -> str:
+    """The text of tiles.csv with this line for a GPU, sizes and token count, sorted by these."""
+    header, *rows = csv.reader(table.splitlines())
+    rows = [row for row in rows if row[:3] != [gpu, sizes, str(num_tokens)]]
+    tiles = (*choice.gemm1[:6], *choice.gemm2[:6])
+    rows.append([gpu, sizes, num_tokens, triton.__version__, *map(int, (choice.fused, choice.tma, *tiles))])
+    rows.sort(key=lambda row: (*row[:2], int(row[2])))
+    return "".join(",".join(map(str, row)) + "\n" for row in [header, *rows])
 
 
 def main(argv: list[str]) -> int:
@@ -144,19 +140,16 @@ def main(argv: list[str]) -> int:
     of, packed = GEOMETRIES[geometry], pack(SOLUTION)[geometry]
     built = BuilderRegistry.get_instance().build(definition(geometry), packed)
     solution = import_module(built.metadata.misc["module_name"])
-    tiles = import_module(f"{solution.__package__}.tiles")
+    tiles = import_module(solution.choose.__module__)
     sizes, top_k = (of["num_local_experts"], of["hidden_size"], of["intermediate_size"]), of["top_k"]
     architecture, gpu, multiprocessors = machine = solution.gpu_of(torch.device("cuda", torch.cuda.current_device()))
-    name, versions = tiles.table_name(gpu, *sizes), f"torch {torch.__version__}, triton {triton.__version__}"
-    written = paths.SOLUTIONS / SOLUTION / f"{name}.py"
-    before = import_module(f"{solution.__package__}.{name}").TABLE if written.exists() else ()
-    rows = {each["T"]: each for each in before}
+    name = tiles.sizes_of(*sizes)
 
     layers = partial(recorded, args.routing) if args.routing else drawn
     routings = {num_tokens: layers(geometry, num_tokens, args.layers) for num_tokens in sorted(set(args.tokens))}
-    code = sorted(each.path + each.content for each in packed.sources if not each.path.startswith("tiles_"))
-    alike = hashlib.sha1(repr((versions, code, args.routing, args.layers)).encode()).hexdigest()[:8]
-    record = Record(Path(f"{name.replace('tiles', 'tune')}_{alike}.jsonl"))
+    code = sorted(each.path + each.content for each in packed.sources if not each.path.endswith(".csv"))
+    alike = gpu, torch.__version__, triton.__version__, code, args.routing, args.layers
+    record = Record(Path(f"tune_{name}_{hashlib.sha1(repr(alike).encode()).hexdigest()[:8]}.jsonl"))
     tensors = operands(sizes, max(routings), "cuda")
     known = architecture, Path(solution.__file__).parent, sizes, top_k
     pool = ProcessPool(os.cpu_count(), context=get_context("spawn"), initializer=start, initargs=known)
@@ -164,10 +157,10 @@ def main(argv: list[str]) -> int:
         for num_tokens, experts in routings.items():
             gemms = [Gemms(solution, tensors, expert, multiprocessors) for expert in experts]
             present = tiles.choose(*machine, sizes, top_k / of["num_experts"], num_tokens)
-            rows[num_tokens], said = tune(gemms, present, record, partial(left_out, pool))
+            choice, said = tune(gemms, present, record, partial(left_out, pool))
             print(said, flush=True)
-            write_atomically(written, table(gpu, sizes, f"tools/tune_triton, {versions}", rows.values()))
-    print(f"{written.relative_to(paths.ROOT)} written; times are in {record.path}")
+            write_atomically(TABLE, with_row(TABLE.read_text(encoding="utf-8"), gpu, name, num_tokens, choice))
+    print(f"{TABLE.relative_to(paths.ROOT)} written; times are in {record.path}")
     return 0
 
 

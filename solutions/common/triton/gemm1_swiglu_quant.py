@@ -15,8 +15,8 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from .gemm1 import gemm1_ref, scales_of_tokens
 from ..host.interface import GATE_FIRST, SCALES_ROW_MAJOR
+from .gemm1 import gemm1_ref, scales_of_tokens
 from .swiglu_quant import swiglu_quant_ref
 from .tile_order import tile_order
 

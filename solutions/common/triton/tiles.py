@@ -1,14 +1,14 @@
 """tiles: which tile each GEMM uses, by GPU, definition and token count. Host code only; no GPU is asked.
 
-`moebench tune` writes what it found on one GPU for one definition into tiles_<GPU>_<sizes>.py beside this file; packing
-takes the definition's own tables alone. Other GPUs, definitions and token counts go by `by_rule`. Rows are padded once,
-to gemm1's BLOCK_M, which is a multiple of gemm2's.
+tiles.csv has what tools/tune_triton found: a line for a GPU, sizes and token count. Packing keeps the lines of the
+definition's sizes alone. Other GPUs, definitions and token counts go by `by_rule`. Rows are padded once, to gemm1's
+BLOCK_M, which is a multiple of gemm2's.
 """
 
-import re
-from functools import lru_cache
-from importlib import import_module
+import csv
+from functools import cache, lru_cache
 from math import ceil, log
+from pathlib import Path
 from typing import NamedTuple
 
 
@@ -61,22 +61,21 @@ def by_rule(architecture, multiprocessors, geometry, share, num_tokens):
     return Choice(gemm1, gemm2, fused=block_m == 32 or block_m == 16 and few1 < 2, tma=True)
 
 
-def table_name(gpu, local_experts, hidden, intermediate):
-    """Module of the table for a GPU, by the name CUDA gives it, and a geometry; whether or not there is one."""
-    return f"tiles_{re.sub('[^a-z0-9]+', '_', gpu.lower())}_e{local_experts}_h{hidden}_i{intermediate}"
+def sizes_of(local_experts, hidden, intermediate):
+    """A geometry as the column `sizes` of tiles.csv has it."""
+    return f"e{local_experts}_h{hidden}_i{intermediate}"
 
 
-@lru_cache
-def _tuned(gpu, geometry):
-    """Choices by token count, from the table of this GPU and geometry; {} without one."""
-    try:
-        rows = import_module(f".{table_name(gpu, *geometry)}", __package__).TABLE
-    except ModuleNotFoundError:
-        return {}
-    return {
-        row["T"]: Choice(Tile(**row["gemm1"]), Tile(**row["gemm2"]), row["gemm1_fused"], row["gemm2_tma"])
-        for row in rows
-    }
+@cache
+def tuned():
+    """What tiles.csv has: (gpu, sizes) -> token count -> Choice."""
+    found = {}
+    with Path(__file__).with_name("tiles.csv").open(encoding="utf-8", newline="") as file:
+        for gpu, sizes, num_tokens, _triton, *numbers in list(csv.reader(file))[1:]:
+            fused, tma, *tiles = map(int, numbers)
+            choice = Choice(Tile(*tiles[:6]), Tile(*tiles[6:]), bool(fused), bool(tma))
+            found.setdefault((gpu, sizes), {})[int(num_tokens)] = choice
+    return found
 
 
 @lru_cache(maxsize=4096)
@@ -94,10 +93,11 @@ def choose(architecture, gpu, multiprocessors, geometry, share, num_tokens):
     """
     if architecture not in ARCHITECTURES:
         raise ValueError(f"architecture: got {architecture}, want one of {', '.join(ARCHITECTURES)}")
-    apart = {tabled: abs(log(tabled / num_tokens)) for tabled in _tuned(gpu, geometry)}
+    table = tuned().get((gpu, sizes_of(*geometry)), {})
+    apart = {tabled: abs(log(tabled / num_tokens)) for tabled in table}
     nearest = min(apart, key=apart.get, default=None)
     if nearest is not None and apart[nearest] <= log(NEAR):
-        choice = _tuned(gpu, geometry)[nearest]
+        choice = table[nearest]
     else:
         choice = by_rule(architecture, multiprocessors, geometry, share, num_tokens)
     tiles = [tile._replace(programs=tile.per_sm * multiprocessors) for tile in (choice.gemm1, choice.gemm2)]
