@@ -1,8 +1,8 @@
 """Qwen3-30B-A3B's mixture of experts in bf16 (W16A16), with the experts of every token given.
 
 This file is the source of truth: `run` below is the reference that every solution is judged against, `GEOMETRIES` the
-sizes it is judged at. `make definitions` writes FIB's JSON of each geometry, whose `reference` is assembled from the
-function below.
+sizes it is judged at. `moebench data --write` writes FIB's JSON of each geometry, whose `reference` is the function
+below.
 
 Nothing here is fast on purpose. Everything is computed in fp32, so that no solution is judged by another's rounding.
 """

@@ -1,7 +1,7 @@
 """FP8 block-scale mixture of experts with DeepSeek-V3's routing, as one expert-parallel rank computes it.
 
 This file is the source of truth: `run` below is the reference that every solution is judged
-against, `GEOMETRIES` the sizes it is judged at. `make definitions` writes FIB's JSON of each geometry,
+against, layers.toml has the sizes it is judged at. `moebench data --write` writes FIB's JSON of each geometry,
 whose `reference` is assembled from the functions below and that geometry's constants.
 
 Nothing here is fast on purpose. All weights are dequantised to fp32, whether or not a token
@@ -13,6 +13,7 @@ import inspect
 import torch
 from flashinfer_bench import Definition
 
+from definitions.layers import geometries, small
 from definitions.schema import const, tensor, var
 
 # Of the first geometry; `constants` has every other's. Routing is fixed by the model and cannot be read off a tensor's
@@ -101,39 +102,8 @@ def run(
     return local_experts(x, gemm1_weights, gemm1_weights_scale, gemm2_weights, gemm2_weights_scale, local, weights)
 
 
-def size(experts, local, groups, hidden, intermediate, model, *, top_k=8, at_once=None):
-    """Sizes of a geometry. groups: (kept, all). model: tags of the models that have the layer, with the rank's share.
-
-    at_once: EXPERTS_AT_ONCE; all local experts without it. Whole large layers take one, as 45 to 68 GB in fp32 would
-    not fit beside FIB's inputs.
-    """
-    return {
-        "num_experts": experts,
-        "num_local_experts": local,
-        "top_k": top_k,
-        "kept_groups": groups[0],
-        "num_groups": groups[1],
-        "hidden_size": hidden,
-        "intermediate_size": intermediate,
-        "experts_at_once": at_once or local,
-        "model": model,
-    }
-
-
-GEOMETRIES = {
-    "full": size(256, 32, (4, 8), 7168, 2048, ("deepseek-v3", "deepseek-r1", "deepseek-v3.2")),
-    "deepseek-v3-ep16": size(256, 16, (4, 8), 7168, 2048, ("deepseek-v3", "deepseek-r1", "deepseek-v3.2")),
-    "deepseek-v3-ep4": size(256, 64, (4, 8), 7168, 2048, ("deepseek-v3", "deepseek-r1", "deepseek-v3.2")),
-    "deepseek-v3-ep1": size(256, 256, (4, 8), 7168, 2048, ("deepseek-v3", "deepseek-r1", "deepseek-v3.2"), at_once=1),
-    "kimi-k2-ep8": size(384, 48, (1, 1), 7168, 2048, ("kimi-k2",)),
-    "kimi-k2-ep1": size(384, 384, (1, 1), 7168, 2048, ("kimi-k2",), at_once=1),
-    "minimax-m2": size(256, 256, (1, 1), 3072, 1536, ("minimax-m2",)),
-    "glm-5-ep8": size(256, 32, (1, 1), 6144, 2048, ("glm-5",)),
-    "small": size(256, 32, (4, 8), 512, 256, ("deepseek-v3", "deepseek-r1", "deepseek-v3.2")),
-    # Experts are no multiple of 32, and 5 and 3 scale blocks no multiple of 4.
-    "small-one-group": size(72, 24, (1, 1), 640, 384, ("kimi-k2",)),
-}
-SMALL = ("small", "small-one-group")  # for machines without a GPU
+GEOMETRIES = geometries("sigmoid-bias")
+SMALL = small("sigmoid-bias")
 
 
 def definition_name(geometry):

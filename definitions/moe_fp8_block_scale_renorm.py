@@ -1,13 +1,13 @@
 """FP8 block-scale mixture of experts with softmax routing over the chosen experts, all experts on one GPU.
 
-`run` is the reference that every solution is judged against, `GEOMETRIES` the sizes it is judged at. Only routing and
-inputs differ from moe_fp8_block_scale, whose experts this file takes. Router logits are bfloat16; there is no bias.
+`run` is the reference that every solution is judged against, layers.toml has the sizes it is judged at. Only routing
+and inputs differ from moe_fp8_block_scale, whose experts this file takes. Router logits are bfloat16; there is no bias.
 """
 
 import torch
 from flashinfer_bench import Definition
 
-from definitions import moe_fp8_block_scale as experts_of
+from definitions.layers import geometries, small
 from definitions.moe_fp8_block_scale import (
     CONSTRAINTS,
     EXPERT_INPUTS,
@@ -52,19 +52,8 @@ def run(
     return local_experts(x, gemm1_weights, gemm1_weights_scale, gemm2_weights, gemm2_weights_scale, experts, weights)
 
 
-def size(experts, hidden, intermediate, model, top_k=8):
-    """Sizes of a geometry: every expert is local, and there are no groups."""
-    return experts_of.size(experts, experts, (1, 1), hidden, intermediate, (model,), top_k=top_k)
-
-
-GEOMETRIES = {
-    "qwen3-235b": size(128, 4096, 1536, "qwen3-235b-a22b"),
-    "qwen3-30b": size(128, 2048, 768, "qwen3-30b-a3b"),
-    "qwen3-next": size(128, 2048, 512, "qwen3-next-80b-a3b", top_k=10),
-    # Experts are no multiple of 32, 5 and 3 scale blocks no multiple of 4, and top-k is 10.
-    "small-renorm": size(40, 640, 384, "qwen3-next-80b-a3b", top_k=10),
-}
-SMALL = ("small-renorm",)  # for machines without a GPU
+GEOMETRIES = geometries("renorm")
+SMALL = small("renorm")
 
 
 def definition_name(geometry):

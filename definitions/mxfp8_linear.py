@@ -1,8 +1,8 @@
 """A linear layer in MXFP8: bf16 activations quantised on the way in, weights given as E4M3 with E8M0 scales.
 
 This file is the source of truth: `run` below is the reference that every solution is judged against, `GEOMETRIES` the
-sizes it is judged at. `make definitions` writes FIB's JSON of each geometry, whose `reference` is assembled from the
-functions below.
+sizes it is judged at. `moebench data --write` writes FIB's JSON of each geometry, whose `reference` is assembled from
+the functions below.
 
 Nothing here is fast on purpose: both operands are expanded to fp32 and multiplied in fp32.
 """

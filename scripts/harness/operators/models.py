@@ -1,41 +1,34 @@
-"""Models: how many MoE layers each has, and which definition is that layer at which expert parallelism."""
+"""The models of definitions/layers.toml: which definition is their layer at which expert parallelism."""
 
 from dataclasses import dataclass
 from functools import cache
 
-from harness.operators import catalogue, moe_fp8_block_scale, moe_fp8_block_scale_renorm
+from definitions.layers import MODELS
+from harness.operators import catalogue, moe_fp8_block_scale
 from harness.operators.moe_fp8_block_scale_routed import ROUTER_INSIDE
-
-FAMILIES = (moe_fp8_block_scale, moe_fp8_block_scale_renorm)
-MODELS = {  # a definition's first model tag -> its name in tables; its layers with experts, by its published config
-    "deepseek-v3": ("DeepSeek-V3", 58),  # 61 layers, of which the first 3 are dense
-    "kimi-k2": ("Kimi-K2", 60),  # 61, the first dense
-    "minimax-m2": ("MiniMax-M2", 62),
-    "glm-5": ("GLM-5", 75),  # 78, the first 3 dense
-    "qwen3-235b-a22b": ("Qwen3-235B", 94),
-    "qwen3-30b-a3b": ("Qwen3-30B", 48),
-    "qwen3-next-80b-a3b": ("Qwen3-Next", 48),
-}
-WHOLE = {"qwen3-next": 512}  # geometry -> the model's experts, where the definition routes among some of them only
 
 
 @dataclass(frozen=True)
 class Layer:
     """A model's MoE layer on one of `ranks` expert-parallel ranks.
 
-    geometry: its key in the catalogue. count: such layers in the model, without those that only predict further tokens.
+    model: its table in definitions/layers.toml. geometry: its key in the catalogue.
     """
 
-    model: str
-    count: int
+    model: dict
     ranks: int
     geometry: str
 
     @property
     def name(self) -> str:
         """'DeepSeek-V3 EP8'; 'Qwen3-Next 128/512' where the router knows a part of the experts only."""
-        whole = WHOLE.get(self.geometry)
-        return f"{self.model} {self.sizes['num_experts']}/{whole}" if whole else f"{self.model} EP{self.ranks}"
+        shown, whole = self.model["name"], self.model.get("of_experts")
+        return f"{shown} {self.sizes['num_experts']}/{whole}" if whole else f"{shown} EP{self.ranks}"
+
+    @property
+    def count(self) -> int:
+        """Such layers in the model, without those that only predict further tokens."""
+        return self.model["layers"]
 
     @property
     def sizes(self) -> dict:
@@ -49,11 +42,11 @@ class Layer:
 @cache
 def layers() -> list[Layer]:
     """Every model's layer that has a definition with the router inside, by model and from many ranks to one."""
-    keys = [key for family in FAMILIES for key in family.GEOMETRIES if key not in family.SMALL]
-    sizes, order = catalogue.GEOMETRIES, list(MODELS)
-    ranks = {key: sizes[key]["num_experts"] // sizes[key]["num_local_experts"] for key in keys}
-    keys.sort(key=lambda key: (order.index(sizes[key]["model"][0]), -ranks[key]))
-    return [Layer(*MODELS[sizes[key]["model"][0]], ranks[key], key) for key in keys]
+    found = []
+    for model in (of for of in MODELS.values() if not of.get("small")):
+        ranks = sorted(((number, key) for key, number in model["geometries"].items()), reverse=True)
+        found += [Layer(model, number, key) for number, key in ranks]
+    return found
 
 
 def layer_of(geometry: str) -> Layer | None:
