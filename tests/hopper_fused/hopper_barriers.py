@@ -200,7 +200,7 @@ def read_scales(c, actor, cta, stage, floats, k):
 
 
 def use_scales(c, actor, keys):
-    """A load is over when its value is used, not when it is issued: barrier.cuh:mbar_arrive_cluster."""
+    """A load is over when its value is used, not when it is issued: cluster.cuh:mbar_arrive_cluster."""
     for key in keys:
         c.machine.read(actor, key)
 

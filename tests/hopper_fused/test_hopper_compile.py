@@ -34,7 +34,7 @@ def test_compiles_without_giving_up_speed(geometry, source, tmp_path):
     command += ["-Xptxas", "-v"]
     for file in pack.pack("hopper_fused")[geometry].sources:
         path = tmp_path / file.path
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(file.content)
         includes.add(str(path.parent))
     command += [f"-I{folder}" for folder in sorted(includes)] + ["-c", str(tmp_path / source), "-o", str(built)]

@@ -8,7 +8,8 @@ import torch
 
 HERE = Path(__file__).parent
 LAYER = HERE / "mma_layer.cc"
-STANDS_IN_FOR = ("cuda.h", "cuda_runtime.h", "launch.cuh", "ptx.cuh", "numerics.cuh")
+_PTX = ("barrier", "counter", "cp_async", "fp16", "l2", "ld_global", "mma", "pdl", "smem_addr", "tma")
+STANDS_IN_FOR = ("cuda.h", "cuda_runtime.h", *(f"{name}.cuh" for name in ("launch", "numerics", *_PTX)))
 SHARED_MEMORY = "extern __shared__ __align__(1024) uint8_t smem_base[];"
 
 

@@ -1,4 +1,4 @@
-// The named barriers of ptx.cuh as mbarriers, of as many threads: for racecheck, which does not follow the former.
+// The named barriers of barrier.cuh as mbarriers, of as many threads: for racecheck, which does not follow the former.
 __device__ __forceinline__ uint64_t* named_barriers() {
   __shared__ uint64_t barriers[3];  // by number, from 1
   return barriers;

@@ -1,5 +1,5 @@
-// What mma_fused's device code needs so that the host can run a whole grid: stands in for the CUDA headers, ptx.cuh and
-// numerics.cuh. A thread is a fiber that runs to its next exchange, barrier or unsuccessful poll.
+// What mma_fused's device code needs so that the host can run a whole grid: stands in for the CUDA headers,
+// numerics.cuh and the wrappers of PTX. A thread is a fiber that runs to its next exchange, barrier or unsuccessful poll.
 //
 // Copies are late on purpose: a stage holds NaN from the issue of a copy until somebody waits for it. So weights that
 // are read too early, or too late, spoil the result. With -fsanitize=thread races are reported: races_on_host.h.
@@ -239,7 +239,7 @@ inline unsigned atomicAdd(unsigned* p, unsigned value) {
   return (*p += value) - value;
 }
 
-// ---- ptx.cuh ----
+// ---- wrappers of PTX ----
 
 inline void counter_arrive(unsigned* counter) {
   const Unseen machinery;
@@ -257,10 +257,10 @@ inline void counter_wait(const unsigned* counter, unsigned count) {
   while (load_acquire(counter) < count) {
   }
 }
-inline uint4 load_input(const void* p) { return *static_cast<const uint4*>(p); }
-inline float load_input_float(const float* p) { return *p; }
-inline uint4 load_shared_by_ctas(const void* p) { return *static_cast<const uint4*>(p); }
-inline float load_shared_by_ctas_float(const float* p) { return *p; }
+inline uint4 ld_global_v4(const void* p) { return *static_cast<const uint4*>(p); }
+inline float ld_global_f32(const float* p) { return *p; }
+inline uint4 ld_global_cg_v4(const void* p) { return *static_cast<const uint4*>(p); }
+inline float ld_global_cg_f32(const float* p) { return *p; }
 inline uint64_t l2_evict_first() { return 0; }
 inline uint64_t l2_evict_unchanged() { return 0; }
 
@@ -307,9 +307,9 @@ inline void mbar_init(uint64_t* bar, int arrivals) {
   if (arrivals != 1) abort();
   mbarriers[bar] = {};
 }
-inline void mbar_init_fence() {}
+inline void fence_barrier_init() {}
 inline void fence_proxy_async_shared() {}
-inline void prefetch_tensor_map(const void*) {}
+inline void prefetch_tma_descriptor(const void*) {}
 inline void pdl_wait() {}
 inline void pdl_launch_dependents() {}
 inline void mbar_arrive_expect_tx(uint64_t* bar, int bytes) {
@@ -372,29 +372,29 @@ inline float of_half(uint16_t bits) {
   }();
   return table[bits];
 }
-inline uint16_t half_bits(float value) {
+inline uint16_t cvt_f32_to_f16(float value) {
   const _Float16 half = (_Float16)value;
   uint16_t bits;
   memcpy(&bits, &half, 2);
   return bits;
 }
-inline uint32_t pack_fp16(float low, float high) { return half_bits(low) | (uint32_t)half_bits(high) << 16; }
-inline uint32_t cvt_e4m3x2(uint16_t pair) {
+inline uint32_t pack_fp16(float low, float high) { return cvt_f32_to_f16(low) | (uint32_t)cvt_f32_to_f16(high) << 16; }
+inline uint32_t cvt_e4m3x2_to_f16x2(uint16_t pair) {
   uint32_t halves = 0;
   for (int i = 0; i < 2; i++) {
     const int byte = pair >> 8 * i & 0xff, exponent = byte >> 3 & 15, mantissa = byte & 7;
     const float size = (byte & 0x7f) == 0x7f ? NAN
                        : exponent == 0       ? std::ldexp((float)mantissa, -9)
                                              : std::ldexp(8.0f + mantissa, exponent - 10);
-    halves |= (uint32_t)half_bits(byte >> 7 ? -size : size) << 16 * i;
+    halves |= (uint32_t)cvt_f32_to_f16(byte >> 7 ? -size : size) << 16 * i;
   }
   return halves;
 }
-inline uint32_t multiply_half2(uint32_t a, uint32_t b) {
+inline uint32_t mul_f16x2(uint32_t a, uint32_t b) {
   return pack_fp16(of_half(a) * of_half(b), of_half(a >> 16) * of_half(b >> 16));
 }
-// m16n8k16 as PTX lays it out.
-inline void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+// As PTX lays it out.
+inline void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   const Operands* given = exchange({{a[0], a[1], a[2], a[3], b0, b1}});
   const int g = threadIdx.x % kLanes / 4, t = threadIdx.x % 4;
   for (int c = 0; c < 4; c++) {

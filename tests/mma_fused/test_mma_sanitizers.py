@@ -34,9 +34,9 @@ def with_one(text, old, new):
 
 def with_mbarriers(sources):
     """In place: named barriers become mbarriers. racecheck follows these, but no barriers of some of the warps."""
-    ptx, kernel = sources["ptx.cuh"], sources["fused_layer.cu"]
-    first, last = ptx.index(f"{NAMED}sync("), ptx.index("}\n", ptx.index(f"{NAMED}arrive(")) + 2
-    sources["ptx.cuh"] = ptx[:first] + MBARRIERS.read_text() + ptx[last:]
+    named, kernel = sources["barrier.cuh"], sources["fused_layer.cu"]
+    first, last = named.index(f"{NAMED}sync("), named.index("}\n", named.index(f"{NAMED}arrive(")) + 2
+    sources["barrier.cuh"] = named[:first] + MBARRIERS.read_text() + named[last:]
     sources["fused_layer.cu"] = with_one(kernel, ZERO_SUMS, f"  {INIT}\n{ZERO_SUMS}")
 
 
@@ -53,7 +53,7 @@ def test_changes_fit_the_sources(change):
     sources = small.stage_sources("full", small.LAYERS["cut"])
     before = dict(sources)
     change(sources)
-    assert MBARRIERS.read_text() in sources["ptx.cuh"] and INIT in sources["fused_layer.cu"]
+    assert MBARRIERS.read_text() in sources["barrier.cuh"] and INIT in sources["fused_layer.cu"]
     assert (sources["gemm1_swiglu.cuh"] == before["gemm1_swiglu.cuh"]) == (change is with_mbarriers)
 
 

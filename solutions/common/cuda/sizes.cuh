@@ -13,7 +13,6 @@ constexpr int kConsumerWarpgroups = 2;  // the warpgroups that multiply; the pro
 constexpr int kConsumerThreads = kConsumerWarpgroups * kWarpgroupThreads;
 constexpr int kProducerThreads = kWarpgroupThreads;
 constexpr int kConsumerWarps = kConsumerThreads / kWarp;  // also the first producer warp
-constexpr int kRegistersPerSm = 65536;
 constexpr int kSmemLimit = 227 * 1024;  // bytes of shared memory that a CTA may have on sm_90
 
 // ---- K steps and layouts ----

@@ -4,7 +4,10 @@
 // An operand's K step is made of atoms of 8 rows by 128 bytes in the 128-byte swizzle. Thread (warp, lane) of the
 // warpgroup has in d[4 j + 2 h + p] row kWarpRows warp + 8 h + lane / kQuad, column 8 j + 2 (lane % kQuad) + p.
 #pragma once
-#include "barrier.cuh"
+#include <cstdint>
+
+#include "sizes.cuh"
+#include "smem_addr.cuh"
 
 // ---- layouts ----
 

@@ -38,11 +38,18 @@
 //
 // It cannot deadlock: the launch is cooperative, so all CTAs are resident or none runs, and every CTA makes the arrival
 // that another waits for without waiting itself for anything later.
+#include "barrier.cuh"
+#include "counter.cuh"
+#include "cp_async.cuh"
 #include "gemm2_combine.cuh"
 #include "launch.cuh"
 #include "load.cuh"
+#include "pdl.cuh"
 #include "permute.cuh"
+#include "pipeline.cuh"
+#include "registers.cuh"
 #include "route.cuh"
+#include "tma.cuh"
 
 // Makes the consumers' stores visible to all CTAs. The named barrier orders them before thread 0's release, so no
 // further fence is needed here; a reader by bulk copy has a proxy fence between its acquire and the copy.
@@ -59,8 +66,8 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
   const bool all_route = args.num_tokens <= kRouteAllTokens;
 
   if (threadIdx.x == kFusedThreads - 1) {
-    prefetch_tensor_map(&maps.w1);
-    prefetch_tensor_map(&maps.w2);
+    prefetch_tma_descriptor(&maps.w1);
+    prefetch_tma_descriptor(&maps.w2);
     for (int i = 0; i < kFusedStages; i++) {
       mbar_init(&s.full[i], 2);
       mbar_init(&s.empty[i], kConsumerThreads);
@@ -70,7 +77,7 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
     for (int i = 0; i < kConsumerWarpgroups; i++) mbar_init(&s.sums_added[i], kWarpgroupThreads);
     mbar_init(&s.bypass_loaded, 1);
     mbar_init(&s.bypass_skipped, 1);
-    mbar_init_fence();
+    fence_barrier_init();
   }
   pdl_wait();
   pdl_launch_dependents();

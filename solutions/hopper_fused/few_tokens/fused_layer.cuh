@@ -8,8 +8,7 @@
 #include <cuda_runtime.h>
 
 #include "arguments.cuh"
-#include "pipeline.cuh"
-#include "wgmma.cuh"
+#include "registers.cuh"
 
 // ---- division of work ----
 
@@ -53,7 +52,7 @@ constexpr int kFusedThreads = kConsumerThreads + kProducerThreads;
 constexpr int kFusedWarps = kFusedThreads / kWarp;
 // The accumulators take up to 160 registers (gemm2, N = 64); the producer warps keep addresses only.
 constexpr int kFusedProducerRegs = 40, kFusedConsumerRegs = 232;
-static_assert(registers_fit(kFusedProducerRegs, kFusedConsumerRegs), "one CTA per SM");
+static_assert(registers_fit(kFusedProducerRegs, kProducerThreads, kFusedConsumerRegs, kConsumerThreads), "one CTA per SM");
 
 // ---- pipeline ----
 

@@ -5,10 +5,14 @@
 // holds a row of up in one half of its accumulator rows holds the same column's gate in the other, and SwiGLU stays in
 // registers.
 #pragma once
+#include "arguments.cuh"
 #include "barrier.cuh"
+#include "counter.cuh"
 #include "numerics.cuh"
+#include "pipeline.cuh"
 #include "slice_scheduler.cuh"
 #include "weight_scales.cuh"
+#include "wgmma.cuh"
 
 // Every consumer thread arrives for its own reads. One lane for its warp is no faster, and it would rely on a
 // __syncwarp() that the compiler drops where it knows the warp to be converged, which racecheck reports as a hazard.

@@ -5,7 +5,12 @@
 // is the same in every run. The warpgroups split K: within a stage, or stage by stage. Each adds its half to the sums
 // when it is its turn.
 #pragma once
+#include "barrier.cuh"
+#include "counter.cuh"
 #include "gemm1_swiglu_quant.cuh"
+#include "numerics.cuh"
+#include "pipeline.cuh"
+#include "wgmma.cuh"
 
 // Waits until at most `kPending` batches of wgmmas are in flight and adds the result of the one before them, which is
 // that of one slice. Its scales are read first, as in gemm1.

@@ -2,8 +2,12 @@
 // then all of gemm2's. One loads weights, which depend on nothing, so they are in flight while other CTAs still gather
 // x or store h. The other loads activations and waits for those, in gemm2 chunk by chunk.
 #pragma once
-#include "copy.cuh"
+#include "barrier.cuh"
+#include "counter.cuh"
+#include "l2.cuh"
+#include "pipeline.cuh"
 #include "slice_scheduler.cuh"
+#include "tma.cuh"
 
 constexpr int kHalvesGroups = kSliceColumns / kAtomRows;  // groups of 8 rows of each half of W13 in a slice
 

@@ -1,9 +1,13 @@
 // permute: from the tokens' masks, or the caller's ids, to rows in expert order, an expert's rows in order of token.
 // Every CTA computes the same lists; then each gathers its share of the rows of x.
 #pragma once
-#include "copy.cuh"
+#include "arguments.cuh"
+#include "barrier.cuh"
 #include "fused_layer.cuh"
+#include "l2.cuh"
+#include "route.cuh"
 #include "token_experts.cuh"
+#include "wgmma.cuh"
 
 // Behind a router: writes mask, transposed, straight from the ids. That is so cheap that every CTA does it for all
 // tokens, without a grid barrier.

@@ -7,6 +7,7 @@
 #include "launch.cuh"
 #include "many_tokens.cuh"
 #include "numerics.cuh"
+#include "pdl.cuh"
 
 constexpr int kVectors = kHidden / 8;  // 16-byte vectors of a row of y
 // A row is two, three or four vectors for each thread.

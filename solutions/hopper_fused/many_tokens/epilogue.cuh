@@ -1,7 +1,10 @@
 // epilogue: where the results of both GEMMs go: h and its scales, the counters that gemm2 waits for, y.
 #pragma once
+#include "counter.cuh"
 #include "many_tokens.cuh"
 #include "numerics.cuh"
+#include "tma.cuh"
+#include "wgmma.cuh"
 
 using Gemm1Smem = GemmSmem<1>;  // x has one term
 template <int kHSplit>

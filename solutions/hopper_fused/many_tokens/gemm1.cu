@@ -25,9 +25,18 @@
 // stored_all       every warpgroup, after its last tile                         gemm2's producer
 //
 // It cannot deadlock: the CTAs of a cluster are resident together, and none waits for another cluster.
+#include "barrier.cuh"
+#include "cluster.cuh"
+#include "cp_async.cuh"
 #include "gemm1_normal.cuh"
 #include "gemm1_swap_ab.cuh"
+#include "l2.cuh"
 #include "launch.cuh"
+#include "pdl.cuh"
+#include "pipeline.cuh"
+#include "registers.cuh"
+#include "tma.cuh"
+#include "wgmma.cuh"
 
 constexpr int kPiecesPerRow = kBlockK / 16;  // 16-byte pieces of a row's K step
 constexpr int kTileGroups = kTileWeightRows / (2 * kAtomRows);  // groups of 8 rows of each half in a tile
@@ -93,7 +102,7 @@ __global__ void __launch_bounds__(kGemmThreads, 1)
   pdl_launch_dependents();
   Gemm1Smem& s = init_gemm<Gemm1Smem>(1 + kProducerThreads);
   const TileQueues queues = read_tile_queues(&args.counters->queues);
-  const int rank = cluster_rank(), warp = threadIdx.x / kWarp;
+  const int rank = block_rank_in_cluster(), warp = threadIdx.x / kWarp;
   if (blockIdx.x == 0 && threadIdx.x == 0) args.counters->routed = 0;  // for the next layer's route_permute
   if (warp >= kConsumerWarps) {
     warpgroup_reg_dealloc<kGemmProducerRegs>();

@@ -1,8 +1,13 @@
 // gemm1_normal: a gemm1 tile of 65 to 128 rows. A thread scales two rows. The four lanes of a quad have a row's 128
 // columns of h between them, so a row's maximum needs no shared memory and the warpgroups do not wait for each other.
 #pragma once
+#include "barrier.cuh"
 #include "epilogue.cuh"
 #include "normal_tile.cuh"
+#include "numerics.cuh"
+#include "pipeline.cuh"
+#include "tma.cuh"
+#include "wgmma.cuh"
 
 __device__ __forceinline__ void gemm1_normal_mainloop(
     Gemm1Smem& s, PipelineState<Gemm1Smem::kStages>& pipe, float (&acc)[kNormalSums], int warpgroup) {

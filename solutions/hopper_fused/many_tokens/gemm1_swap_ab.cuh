@@ -1,7 +1,12 @@
 // gemm1_swap_ab: a gemm1 tile of up to 64 rows. wgmma's M is weight rows: a warpgroup has 128, as two m64, one after
 // the other. A thread has a few columns of h of several rows, so a row's maximum goes through shared memory.
 #pragma once
+#include "barrier.cuh"
 #include "epilogue.cuh"
+#include "numerics.cuh"
+#include "pipeline.cuh"
+#include "tma.cuh"
+#include "wgmma.cuh"
 
 template <int N>
 __device__ __forceinline__ void gemm1_swap_ab_mainloop(

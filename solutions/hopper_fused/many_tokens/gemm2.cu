@@ -24,9 +24,17 @@
 //
 // A CTA starts when one of gemm1 has ended (PDL), while others of gemm1 still run. It cannot deadlock: when the first
 // CTA of this kernel starts, all CTAs of gemm1 have started, and none of those waits for this kernel.
+#include "barrier.cuh"
+#include "cluster.cuh"
+#include "counter.cuh"
 #include "gemm2_normal.cuh"
 #include "gemm2_swap_ab.cuh"
+#include "l2.cuh"
 #include "launch.cuh"
+#include "pdl.cuh"
+#include "pipeline.cuh"
+#include "registers.cuh"
+#include "tma.cuh"
 
 // For warp 8, whose first lane loads.
 template <int kHSplit>
@@ -121,7 +129,7 @@ __global__ void __launch_bounds__(kGemmThreads, 1)
     grouped_gemm2(const __grid_constant__ CUtensorMap map, const __grid_constant__ ManyArgs args) {
   using Smem = Gemm2Smem<kHSplit>;
   Smem& s = init_gemm<Smem>(1);
-  const int rank = cluster_rank(), warp = threadIdx.x / kWarp;
+  const int rank = block_rank_in_cluster(), warp = threadIdx.x / kWarp;
   if (warp >= kConsumerWarps) {
     warpgroup_reg_dealloc<kGemmProducerRegs>();
     if (warp == kConsumerWarps) load_gemm2<kHSplit>(s, map, args, rank);

@@ -1,7 +1,12 @@
 // gemm2_normal: a gemm2 tile of 65 to 128 rows by 256 output columns.
 #pragma once
+#include "barrier.cuh"
 #include "epilogue.cuh"
 #include "normal_tile.cuh"
+#include "numerics.cuh"
+#include "pipeline.cuh"
+#include "smem_addr.cuh"
+#include "wgmma.cuh"
 
 // bound: of the sums' absolute values, for each weight block and row of the thread; with two terms only.
 template <int kHSplit>

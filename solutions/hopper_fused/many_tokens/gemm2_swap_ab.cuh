@@ -1,7 +1,12 @@
 // gemm2_swap_ab: a gemm2 tile of up to 64 rows. wgmma's M is weight rows: a warpgroup has 128 output columns, as two
 // m64, one after the other.
 #pragma once
+#include "barrier.cuh"
 #include "epilogue.cuh"
+#include "numerics.cuh"
+#include "pipeline.cuh"
+#include "smem_addr.cuh"
+#include "wgmma.cuh"
 
 // Both terms have one scale, hence one accumulator. bound: of the sums' absolute values, for each row of the thread;
 // with two terms only.

@@ -11,16 +11,17 @@
 #include <cuda.h>
 #include <cuda_runtime.h>
 
-#include "copy.cuh"
 #include "arguments.cuh"
-#include "pipeline.cuh"
+#include "barrier.cuh"
+#include "cluster.cuh"
+#include "registers.cuh"
 #include "tile_scheduler.cuh"
 #include "wgmma.cuh"
 
 constexpr int kGemmThreads = kConsumerThreads + kProducerThreads;
 // The accumulators take 192 registers (normal tiles); the producer warps keep addresses only.
 constexpr int kGemmProducerRegs = 56, kGemmConsumerRegs = 224;
-static_assert(registers_fit(kGemmProducerRegs, kGemmConsumerRegs), "one CTA per SM");
+static_assert(registers_fit(kGemmProducerRegs, kProducerThreads, kGemmConsumerRegs, kConsumerThreads), "one CTA per SM");
 
 constexpr int kRouteThreads = 1024;
 // Shared memory of route_permute: two words per local expert for each batch of 32 tokens, and one more.
@@ -96,7 +97,7 @@ __device__ __forceinline__ Smem& init_gemm(int full_arrivals) {
       mbar_init(&s.empty[i], kClusterCtas * kConsumerWarps);
     }
     for (int i = 0; i < kTileStages; i++) mbar_init(&s.tile_full[i], 1);
-    mbar_init_fence();
+    fence_barrier_init();
   }
   __syncthreads();
   cluster_sync();

@@ -1,7 +1,11 @@
 // normal_tile: the main loop of a normal tile. wgmma's M is the rows: a warpgroup has 64 rows and all 256 weight rows,
 // as two n128, one after the other. While one warpgroup scales and adds, the other's wgmmas run.
 #pragma once
+#include "barrier.cuh"
 #include "many_tokens.cuh"
+#include "pipeline.cuh"
+#include "tma.cuh"
+#include "wgmma.cuh"
 
 constexpr int kNormalN = 128;
 constexpr int kNormalSums = 2 * kMmaM * kNormalN / kWarpgroupThreads;  // per thread: [8 weight rows][2 rows][2 columns]

@@ -11,8 +11,14 @@
 //
 // named barrier   threads                                        what it orders
 // kBarScan        kPaddedLocalExperts: one thread per local expert      sums of 32 experts in scan_experts
+#include "arguments.cuh"
+#include "barrier.cuh"
+#include "counter.cuh"
+#include "l2.cuh"
 #include "launch.cuh"
 #include "many_tokens.cuh"
+#include "pdl.cuh"
+#include "route.cuh"
 #include "token_experts.cuh"
 
 constexpr int kReduceParts = kRouteThreads / kPaddedLocalExperts;  // threads that add up the CTAs' counts of an expert

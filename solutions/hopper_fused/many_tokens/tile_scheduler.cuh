@@ -10,6 +10,8 @@
 // DynamicTileScheduler.
 #pragma once
 #include "barrier.cuh"
+#include "cluster.cuh"
+#include "sizes.cuh"
 
 constexpr int kRowAlign = 16;         // wgmma's N of swap-AB tiles is a multiple of this
 constexpr int kTileRows = 128;        // rows of a normal tile at most

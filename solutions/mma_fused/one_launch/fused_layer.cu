@@ -33,10 +33,15 @@
 // It cannot deadlock: the launch is cooperative, so all CTAs are resident or none runs, and every CTA makes the arrival
 // that another waits for without waiting itself for anything later: routed before all, whole slices and first halves,
 // second halves (a CTA has one half, after its slices), h, sums.
+#include "barrier.cuh"
+#include "counter.cuh"
 #include "gemm1_swiglu.cuh"
 #include "gemm2_combine.cuh"
 #include "launch.cuh"
+#include "pdl.cuh"
 #include "permute.cuh"
+#include "tma.cuh"
+#include "token_experts.cuh"
 
 // For all threads: masks and routing weights of all tokens; the masks also in shared memory.
 __device__ __forceinline__ void route(Smem& s, const FusedArgs& args) {
@@ -68,10 +73,10 @@ __global__ void __launch_bounds__(kThreads, 1)
   const Division columns(gridDim.x, blockIdx.x);  // integer divisions, as the launch before ends
 #if MMA_FUSED_TMA
   if (threadIdx.x % kWarp == 0) {
-    prefetch_tensor_map(&maps.w1);
-    prefetch_tensor_map(&maps.w2);
+    prefetch_tma_descriptor(&maps.w1);
+    prefetch_tma_descriptor(&maps.w2);
     for (int i = 0; i < kStages; i++) mbar_init(&s.full[threadIdx.x / kWarp][i], 1);
-    mbar_init_fence();
+    fence_barrier_init();
   }
   pdl_wait();
   pdl_launch_dependents();

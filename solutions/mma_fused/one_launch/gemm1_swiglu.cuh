@@ -4,6 +4,11 @@
 // Of each tile of 16 weight rows eight are of W13's first half and eight of the second, of the same columns of h, so
 // the lane that has a sum of up has its gate's, too. interface.cuh says which half is up.
 #pragma once
+#include "arguments.cuh"
+#include "barrier.cuh"
+#include "counter.cuh"
+#include "fp16.cuh"
+#include "ld_global.cuh"
 #include "multiply.cuh"
 #include "numerics.cuh"
 #include "sum_over_warps.cuh"
@@ -26,8 +31,8 @@ struct XTile {
     const int g = threadIdx.x % kWarp / 4, t = threadIdx.x % 4;
     const int token = s.token[chunk.first_row + min(kMmaN * tile + g, chunk.rows - 1)];  // padding: goes nowhere
     const uint8_t* from = args.x + token * kHidden + k * kBlockK + 32 * t;
-    x[0] = load_input(from), x[1] = load_input(from + 16);
-    scale = load_input_float(args.x_scale + x_scale_index(k, token, args.num_tokens));
+    x[0] = ld_global_v4(from), x[1] = ld_global_v4(from + 16);
+    scale = ld_global_f32(args.x_scale + x_scale_index(k, token, args.num_tokens));
   }
 };
 
@@ -50,7 +55,7 @@ struct XAhead {
     const int block = (of.chunk.expert * 2 * kIntermediate + of.slice * kSliceColumns) / kBlockK, k = warp + kWarps * lane;
     if (k >= kNumKBlocks1) return;
     const float* first = args.w1_scale + block * kNumKBlocks1 + k;
-    w_first = load_input_float(first), w_second = load_input_float(first + kIntermediate / kBlockK * kNumKBlocks1);
+    w_first = ld_global_f32(first), w_second = ld_global_f32(first + kIntermediate / kBlockK * kNumKBlocks1);
   }
 };
 static_assert(kNumKBlocks1 <= kWarps * kWarp && kNumKBlocks2 <= kWarps * kWarp, "a lane has the scales of one K step");
@@ -122,7 +127,7 @@ __device__ __forceinline__ void store_h(Smem& s, const FusedArgs& args, int firs
     // column 32 t' + 8 j + g of K step slice / 4 (see FusedScratch), where t' = slice % 4 and j = warp
     const int piece = 4 * warp + slice % kSlicesPerStep;
     args.scratch->h[first + r][slice / kSlicesPerStep * kBlockK + 8 * piece + g] =
-        half_bits(h[p] * inverse_power_of_two(scale));
+        cvt_f32_to_f16(h[p] * inverse_power_of_two(scale));
     if (warp == 0 && g == 0) args.scratch->h_scale[first + r][slice] = scale;
   }
 }
@@ -142,7 +147,7 @@ __device__ __forceinline__ void gemm1_swiglu_slice(Smem& s, const FusedArgs& arg
         const int row = chunk.first_row + min(kMmaN * n + lane % 4 * 2 + p, chunk.rows - 1);
         row_weight[n][p] = args.num_tokens <= kRouteAllTokens
                                ? s.row_weight[row]
-                               : load_shared_by_ctas_float(&args.scratch->weight[s.token[row]][chunk.expert]);
+                               : ld_global_cg_f32(&args.scratch->weight[s.token[row]][chunk.expert]);
       }
     }
   }

@@ -3,6 +3,9 @@
 // A column tile's sums lie in a slab of their own for each CTA that has the tile. A chunk has a token once, and a
 // column is always the same warp's, so plain loads and stores add to them, and the order of the sums is always the same.
 #pragma once
+#include "counter.cuh"
+#include "fp16.cuh"
+#include "ld_global.cuh"
 #include "multiply.cuh"
 #include "numerics.cuh"
 #include "sum_over_warps.cuh"
@@ -32,8 +35,8 @@ struct HTile {
     const int rows = (chunk.rows + kMmaN - 1) / kMmaN * kMmaN, row = chunk.first_row + min(kMmaN * tile + g, rows - 1);
     const uint16_t* from = args.scratch->h[row] + k * kBlockK + 8 * t;
 #pragma unroll
-    for (int j = 0; j < 4; j++) h[j] = load_shared_by_ctas(from + 32 * j);
-    scale = load_shared_by_ctas_float(&args.scratch->h_scale[row][k * kSlicesPerStep + t]);
+    for (int j = 0; j < 4; j++) h[j] = ld_global_cg_v4(from + 32 * j);
+    scale = ld_global_cg_f32(&args.scratch->h_scale[row][k * kSlicesPerStep + t]);
   }
 };
 
@@ -50,7 +53,7 @@ struct HAhead {
   }
   __device__ void load_weight_scale(const FusedArgs& args, int expert, int column_tile, int warp, int lane) {
     const int block = (expert * kHidden + column_tile * kColumnTile) / kBlockK, k = warp + kWarps * lane;
-    if (k < kNumKBlocks2) w_scale = load_input_float(args.w2_scale + block * kNumKBlocks2 + k);
+    if (k < kNumKBlocks2) w_scale = ld_global_f32(args.w2_scale + block * kNumKBlocks2 + k);
   }
 };
 
@@ -92,8 +95,8 @@ __device__ __forceinline__ void gemm2_tile(const FusedArgs& args, WeightStream& 
 #pragma unroll
         for (int i = 0; i < 4; i++) {
           const uint4& piece = ahead.tile[n].h[2 * half + i / 2];
-          rows.word[i][0] = multiply_half2(i % 2 ? piece.z : piece.x, relative[n]);
-          rows.word[i][1] = multiply_half2(i % 2 ? piece.w : piece.y, relative[n]);
+          rows.word[i][0] = mul_f16x2(i % 2 ? piece.z : piece.x, relative[n]);
+          rows.word[i][1] = mul_f16x2(i % 2 ? piece.w : piece.y, relative[n]);
         }
         const float first = unit_scale * __shfl_sync(kFullWarp, largest[n], 8 * t);
         const float second = unit_scale * __shfl_sync(kFullWarp, largest[n], 8 * t + 4);
@@ -124,7 +127,7 @@ __device__ __forceinline__ void gemm2_combine_tile(Smem& s, const FusedArgs& arg
     for (int p = 0; p < 2; p++) {
       if (!exists(n, p)) continue;
       const float* sum = sums(n, p);
-      before[n][p][0] = load_shared_by_ctas_float(sum), before[n][p][1] = load_shared_by_ctas_float(sum + 8);
+      before[n][p][0] = ld_global_cg_f32(sum), before[n][p][1] = ld_global_cg_f32(sum + 8);
     }
   }
   float acc[kTiles][kMTiles][4] = {};

@@ -5,13 +5,14 @@
 // it takes 32 t to 32 t + 31 of both operands: words of four values, one for each of eight MMAs. All lanes of a quad
 // together give an MMA 16 of K, which 16 does not matter.
 #pragma once
-#include "ptx.cuh"
+#include "fp16.cuh"
+#include "mma.cuh"
 
 // Four E4M3 values as two pairs of fp16, in order.
 __device__ __forceinline__ void unpack(uint32_t four, uint32_t& low, uint32_t& high) {
 #if MMA_FUSED_CVT
-  low = cvt_e4m3x2(four & 0xffff);
-  high = cvt_e4m3x2(four >> 16);
+  low = cvt_e4m3x2_to_f16x2(four & 0xffff);
+  high = cvt_e4m3x2_to_f16x2(four >> 16);
 #else
   // Byte seeeemmm to the upper byte of each half; then the seven bits after the sign move by one.
   const uint32_t two[2] = {__byte_perm(four, 0, 0x1404), __byte_perm(four, 0, 0x3424)};
@@ -60,7 +61,7 @@ __device__ __forceinline__ void multiply(float (&acc)[kMTiles][4], const WeightP
 #pragma unroll
   for (int i = 0; i < 4; i++) {
 #pragma unroll
-    for (int m = 0; m < kMTiles; m++) mma(raw[m], w.a[m][i], rows.word[i][0], rows.word[i][1]);
+    for (int m = 0; m < kMTiles; m++) mma_m16n8k16(raw[m], w.a[m][i], rows.word[i][0], rows.word[i][1]);
   }
 #pragma unroll
   for (int m = 0; m < kMTiles; m++) {

@@ -2,6 +2,7 @@
 // same lists.
 #pragma once
 #include "fused_layer.cuh"
+#include "route.cuh"
 #include "token_experts.cuh"
 
 // Reads routing.mask, which it overwrites, and where every CTA routes all tokens routing.weight. Writes chunk,

@@ -2,8 +2,11 @@
 // and then all of gemm2, kStages units ahead: weights depend on nothing, so they are in flight while the warp waits for
 // h or sums up. A unit lies in its stage as TMA's 128-byte swizzle has it: 16-byte piece c of row r is piece c ^ r % 8.
 #pragma once
+#include "barrier.cuh"
+#include "cp_async.cuh"
 #include "fused_layer.cuh"
-#include "ptx.cuh"
+#include "l2.cuh"
+#include "tma.cuh"
 
 constexpr int kEvictFirstChunks = 12;
 

@@ -1,48 +1,12 @@
-// copy: cp.async, TMA and bulk copies, L2 policies, proxy fences.
+// tma: TMA's tensor and bulk copies, and the fences between the async proxy and other accesses. Policies: l2.cuh.
 #pragma once
-#include "barrier.cuh"
+#include <cstdint>
 
-// ---- cp.async: per-thread copies from global to shared memory ----
+#include "smem_addr.cuh"
 
-__device__ __forceinline__ void cp_async_4(void* smem, const void* gmem) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(smem_addr(smem)), "l"(gmem) : "memory");
-}
-// Bypasses L1.
-__device__ __forceinline__ void cp_async_16(void* smem, const void* gmem) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(smem_addr(smem)), "l"(gmem) : "memory");
-}
-// Arrives at the barrier when this thread's cp.async copies so far are in. It is one of the arrivals that the barrier
-// was initialised with (noinc).
-__device__ __forceinline__ void cp_async_mbar_arrive(uint64_t* bar) {
-  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(smem_addr(bar)) : "memory");
-}
-__device__ __forceinline__ void cp_async_wait_all() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+// ---- copies ----
 
-__device__ __forceinline__ void prefetch_l2(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
-
-// ---- L2 policies ----
-
-// Activations are read by every CTA: evict_last. Weights pass through once: evict_first or evict_unchanged, whichever
-// measured faster. When a call begins L2 is full of other data, much of it dirty, and must write it back to make room.
-__device__ __forceinline__ uint64_t l2_evict_first() {
-  uint64_t p;
-  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(p));
-  return p;
-}
-__device__ __forceinline__ uint64_t l2_evict_unchanged() {
-  uint64_t p;
-  asm volatile("createpolicy.fractional.L2::evict_unchanged.b64 %0, 1.0;" : "=l"(p));
-  return p;
-}
-__device__ __forceinline__ uint64_t l2_evict_last() {
-  uint64_t p;
-  asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(p));
-  return p;
-}
-
-// ---- TMA and bulk copies ----
-
-__device__ __forceinline__ void prefetch_tensor_map(const void* map) {
+__device__ __forceinline__ void prefetch_tma_descriptor(const void* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 

@@ -1,0 +1,16 @@
+// counter: counters in global memory, by which CTAs of one or of two kernels wait for each other.
+#pragma once
+
+__device__ __forceinline__ void counter_arrive(unsigned* counter) {
+  asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
+}
+__device__ __forceinline__ unsigned load_acquire(const unsigned* counter) {
+  unsigned seen;
+  asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(seen) : "l"(counter) : "memory");
+  return seen;
+}
+// For one thread: waits until the counter has reached `count`.
+__device__ __forceinline__ void counter_wait(const unsigned* counter, unsigned count) {
+  while (load_acquire(counter) < count) {
+  }
+}

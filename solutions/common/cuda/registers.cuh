@@ -1,0 +1,19 @@
+// registers: setmaxnreg, which moves a CTA's registers from the producer to the consumer warpgroups.
+#pragma once
+
+constexpr int kRegistersPerSm = 65536;
+
+// For all warps of a warpgroup.
+template <int N>
+__device__ __forceinline__ void warpgroup_reg_alloc() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
+}
+template <int N>
+__device__ __forceinline__ void warpgroup_reg_dealloc() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
+}
+// Whether registers per thread fit into an SM with one CTA: setmaxnreg takes multiples of 8 from 24 to 256.
+constexpr bool registers_fit(int producer, int producer_threads, int consumer, int consumer_threads) {
+  return producer % 8 == 0 && consumer % 8 == 0 && producer >= 24 && consumer <= 256 &&
+         producer * producer_threads + consumer * consumer_threads <= kRegistersPerSm;
+}
