@@ -21,6 +21,7 @@ from harness.judging.tolerances import TOLERANCES
 from harness.operators.catalogue import FP8_MOE, ROUTED, add_definition, definition_name
 from harness.operators.models import layer_of
 from harness.packing.build_ahead import build_timed
+from harness.packing.fingerprint import fingerprint
 from harness.report.progress import progress
 from harness.served import passes, resident
 from harness.served.record import Head, Point
@@ -70,6 +71,7 @@ def main(args: argparse.Namespace) -> int:
         of_model=model.count if model else None,
         tokens=tokens,
         sources={name: packed.hash() for name, packed in solutions.items()},
+        fingerprints={name: fingerprint(packed) for name, packed in solutions.items()},
         provenance=provenance.here(device, **known),
     )
     points: list[Point] = []

@@ -18,15 +18,15 @@ from harness.core.schema import Strict
 CLOCKS = ("events", "gpu")  # CUDA events, as FIB 0.1.2 times; the GPU's activity, as FIB's main branch does
 
 # Field -> its name in a FIB trace, where it lies beside the libraries' versions, in environment.libs.
-OTHERS = ("tolerance", "protocol", "command", "packages", "host")
+OTHERS = ("source_fingerprint", "tolerance", "protocol", "command", "packages", "host")
 IN_LIBS = {"source_sha1": "solution_sha1"} | {name: name for name in OTHERS}
 
 
 class Provenance(Strict):
     """Source, machine, versions, tolerance, protocol, command and date of a figure; None: not recorded, or not meant.
 
-    source_sha1: hash of the packed solution. hardware: the device's name. versions: library -> version.
-    host: which machine and which of its GPUs, recorded by runs on several.
+    source_sha1: FIB's hash of the packed solution. source_fingerprint: that of packing/fingerprint.py.
+    hardware: the device's name. versions: library -> version. host: which machine and GPU, of runs on several.
     packages: installed packages that the solution itself imports, with their versions. tolerance: its name and numbers.
     protocol: warm-up runs, iterations, trials, and the clock if not CUDA events. command: what repeats the measurement.
     timestamp: ISO 8601.
@@ -36,6 +36,7 @@ class Provenance(Strict):
     versions: dict[str, str]
     timestamp: str
     source_sha1: str | None = None
+    source_fingerprint: str | None = None
     tolerance: str | None = None
     protocol: str | None = None
     command: str | None = None
@@ -45,6 +46,11 @@ class Provenance(Strict):
     @property
     def tolerance_name(self) -> str:
         return (self.tolerance or "unknown tolerance").partition(":")[0]
+
+    @property
+    def source_id(self) -> str | None:
+        """The same for traces of one source, whatever its comments."""
+        return self.source_fingerprint or self.source_sha1
 
     @property
     def clock(self) -> str:

@@ -17,6 +17,7 @@ from harness.judging.plan import Cell, Part, Plan
 from harness.judging.selection import Say, build_slow, survey
 from harness.operators.catalogue import definition
 from harness.packing import pack
+from harness.packing.fingerprint import source_of
 
 PASSED = EvaluationStatus.PASSED
 MAX_LOG = 4000  # characters of a failure's log that a trace keeps
@@ -105,7 +106,7 @@ class Judge:
     def source(self, packed: Solution) -> provenance.Provenance:
         plan, packages = self.plan, provenance.packages(tuple(packed.spec.dependencies))
         known = {"tolerance": str(plan.tolerance), "protocol": plan.protocol, "command": plan.command}
-        return provenance.here(self.device, source_sha1=packed.hash(), packages=packages, host=self.host, **known)
+        return provenance.here(self.device, **source_of(packed), packages=packages, host=self.host, **known)
 
     def through_fib(self, part: Part, cell: Cell) -> dict[str, Evaluation]:
         """By packed name. Whoever comes first is timed on a colder GPU and host: another one on each workload."""

@@ -14,6 +14,7 @@ from harness.core.errors import CannotRun
 from harness.judging.calling import first_line, with_outputs
 from harness.operators.catalogue import definition
 from harness.operators.workloads import bound_of
+from harness.packing.fingerprint import source_of
 from harness.packing.manifest import read_manifest
 from harness.profiling import ncu, torch_profiler
 from harness.profiling.calls import WARMUP_RUNS, build, call_repeatedly, inputs_of
@@ -66,7 +67,7 @@ def profile_all(job: Job) -> Iterator[ProfileRecord]:
             except RuntimeError as error:  # out of memory, or a broken device
                 job.say(f"{at}: {first_line(error)}", failed=True)
         if found:
-            known = {"source_sha1": job.solutions[name].hash(), "protocol": protocol, "command": job.command}
+            known = source_of(job.solutions[name]) | {"protocol": protocol, "command": job.command}
             made = {"definition": full.name, "clock": job.clock, "provenance": provenance.here(job.device, **known)}
             yield ProfileRecord(solution=name, workloads=with_counters(name, job, found), **made)
 

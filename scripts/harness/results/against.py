@@ -22,8 +22,8 @@ def one_side(given: list[Path]) -> tuple[pd.DataFrame, list[str]]:
     was not timed); and warnings. Raises UserError where there is nothing to read."""
     recorded, warnings = trace_files.read(given)
     rows = of_traces([found.trace for found in recorded]).sort_values("timestamp", kind="stable")
-    sha1 = rows.source_sha1.fillna("")
-    rows = rows[sha1 == sha1.groupby([rows[column] for column in KEY]).transform("last")]
+    source = rows.source_fingerprint.fillna(rows.source_sha1).fillna("")
+    rows = rows[source == source.groupby([rows[column] for column in KEY]).transform("last")]
     cells = rows.assign(failure=rows.status.where(~rows.passed)).groupby(KEY)
     found = pd.DataFrame({"failure": cells.failure.first(), "ms": cells.ms.min()}).reset_index()
     return found.assign(ms=found.ms.where(found.failure.isna())), warnings

@@ -35,6 +35,6 @@ def current(plan: Plan, part: Part, traces: list[Trace]) -> dict[tuple[str, str]
     for trace in traces:
         by, name = of_trace(trace), names.get(trace.solution)
         alike = (by.hardware, by.tolerance, by.protocol) == wanted and trace.definition == part.definition
-        if name and alike and staleness.judge(by, [part.solutions[name].hash()]) == "current":
+        if name and alike and staleness.judge(by, staleness.hashes([part.solutions[name]])) == "current":
             found[trace.workload.uuid, name] = trace
     return found

@@ -1,6 +1,6 @@
 """Whether a figure was measured with the source as it is now: the one rule for traces and for records of every kind."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Literal
 
@@ -11,13 +11,14 @@ from harness.core import paths
 from harness.core.provenance import Provenance
 from harness.core.schema import first_fault
 from harness.packing import manifest, pack
+from harness.packing.fingerprint import source_of
 from harness.results.trace_files import Recorded
 
 State = Literal["current", "stale", "unknown"]
 
 
-def sources(root: Path | None) -> tuple[dict[tuple[str, str], str], list[str]]:
-    """A data set's sources as they are now: (definition, solution) -> hash, and warnings of those that cannot be read.
+def sources(root: Path | None) -> tuple[dict[tuple[str, str], set[str]], list[str]]:
+    """A data set's sources as they are now: (definition, solution) -> `hashes`, and warnings of what cannot be read.
 
     root: this repository, whose solutions are packed; another data set, with Solution files; None: a trace file
     outside any, taken to be of this repository's solutions.
@@ -35,14 +36,20 @@ def sources(root: Path | None) -> tuple[dict[tuple[str, str], str], list[str]]:
                 solutions.append(Solution.model_validate_json(file.read_bytes()))
             except ValidationError as error:
                 warnings.append(f"{file}: not a FIB Solution: {first_fault(error, 'file')}; its traces count as stale")
-    return {(solution.definition, solution.name): solution.hash() for solution in solutions}, warnings
+    return {(solution.definition, solution.name): hashes([solution]) for solution in solutions}, warnings
 
 
-def judge(provenance: Provenance, hashes: Collection[str], complete: bool = True) -> State:
-    """The rule. hashes: what the source may hash to now; none where it is gone or, unless complete, not known."""
-    if provenance.source_sha1 is None or not (hashes or complete):
+def hashes(solutions: Iterable[Solution]) -> set[str]:
+    """FIB's of every byte and the fingerprint of what runs, of each."""
+    return {sha1 for solution in solutions for sha1 in source_of(solution).values()}
+
+
+def judge(provenance: Provenance, now: Collection[str], complete: bool = True) -> State:
+    """The rule: one hash is as now. now: `hashes` of the source; none where it is gone or, unless complete, unknown."""
+    own = {provenance.source_sha1, provenance.source_fingerprint} - {None}
+    if not own or not (now or complete):
         return "unknown"
-    return "current" if provenance.source_sha1 in hashes else "stale"
+    return "current" if own & {*now} else "stale"
 
 
 def of_traces(recorded: list[Recorded]) -> tuple[list[State], list[str]]:
@@ -53,20 +60,23 @@ def of_traces(recorded: list[Recorded]) -> tuple[list[State], list[str]]:
     known = {root: sources(root) for root in {found.root for found in recorded}}
     states = []
     for found in recorded:
-        hashes, _ = known[found.root]
-        now = hashes.get((found.trace.definition, found.trace.solution))
-        states.append(judge(found.provenance, [now] if now else [], complete=found.root is not None and bool(hashes)))
+        there, _ = known[found.root]
+        now = there.get((found.trace.definition, found.trace.solution), ())
+        states.append(judge(found.provenance, now, complete=found.root is not None and bool(there)))
     return states, list(dict.fromkeys(line for _, warnings in known.values() for line in warnings))
 
 
 def of_record(provenance: Provenance, solution: str) -> State:
     """Of a profile or served record of a solution of this repository, in any of its definitions."""
     there = solution in manifest.solution_names()
-    return judge(provenance, {packed.hash() for packed in pack.pack(solution).values()} if there else ())
+    return judge(provenance, hashes(pack.pack(solution).values()) if there else ())
 
 
-def changed(provenance: Provenance, sources: dict[str, str], definition: str) -> list[str]:
-    """A line that names those of a record of several that are stale, or nothing. sources: packed name -> hash."""
-    records = {name: provenance.model_copy(update={"source_sha1": sha1}) for name, sha1 in sources.items()}
-    stale = [n for n, one in records.items() if of_record(one, manifest.folder_name(n, definition)) == "stale"]
+def changed(by: Provenance, sources: dict[str, str], fingerprints: dict[str, str], definition: str) -> list[str]:
+    """A line that names those of a record of several that are stale, or nothing. By packed name: the two hashes."""
+    stale = []
+    for name, sha1 in sources.items():
+        own = by.model_copy(update={"source_sha1": sha1, "source_fingerprint": fingerprints.get(name)})
+        if of_record(own, manifest.folder_name(name, definition)) == "stale":
+            stale.append(name)
     return [f"stale, as the source has changed since: {', '.join(stale)}"] if stale else []

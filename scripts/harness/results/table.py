@@ -71,6 +71,7 @@ def row(trace: Trace, place: str = "") -> dict:
         "versions": by.versions_text,
         "packages": by.packages,
         "source_sha1": by.source_sha1,
+        "source_fingerprint": by.source_fingerprint,
         "timestamp": by.timestamp,
         "command": by.command,
         "host": by.host,

@@ -116,7 +116,7 @@ def merge(path: Path, traces: list[Trace]) -> None:
         for trace in sorted([*load(path), *traces], key=lambda trace: trace.evaluation.timestamp):
             by, workload = of_trace(trace), trace.workload
             experiment = trace.solution, workload.axes["seq_len"], workload.uuid, by.hardware, by.tolerance or ""
-            newest[experiment] = by.source_sha1
-            kept[*experiment, by.protocol or ""] = trace, by.source_sha1
-        current = [trace for key, (trace, sha1) in sorted(kept.items(), key=itemgetter(0)) if sha1 == newest[key[:-1]]]
+            newest[experiment] = by.source_id
+            kept[*experiment, by.protocol or ""] = trace, by.source_id
+        current = [trace for key, (trace, by) in sorted(kept.items(), key=itemgetter(0)) if by == newest[key[:-1]]]
         write_atomically(path, "".join(f"{trace.model_dump_json()}\n" for trace in current))

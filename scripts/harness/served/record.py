@@ -9,7 +9,7 @@ from harness.core.schema import Strict, read_record
 class Head(Strict):
     """layers: resident ones; of_model: those of the model, None if no model has this definition.
 
-    sources: solution -> hash of its packed source, so provenance has none.
+    sources, fingerprints: solution -> its two hashes, so provenance has none.
     """
 
     definition: str
@@ -17,6 +17,7 @@ class Head(Strict):
     of_model: int | None = None
     tokens: list[int]
     sources: dict[str, str]
+    fingerprints: dict[str, str] = {}
     provenance: Provenance
 
 

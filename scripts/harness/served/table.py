@@ -29,7 +29,7 @@ def origin(head: Head) -> str:
     """Machine, versions, protocol, date, and whose source has changed since."""
     made = head.provenance
     where = [made.hardware, made.versions_text, made.protocol, made.timestamp[:10]]
-    return "; ".join([*where, *staleness.changed(made, head.sources, head.definition)])
+    return "; ".join([*where, *staleness.changed(made, head.sources, head.fingerprints, head.definition)])
 
 
 def table(head: Head, points: list[Point]) -> Table:

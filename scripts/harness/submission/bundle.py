@@ -1,52 +1,18 @@
 """A solution in the layout of the public starter kit: config.toml, solution/<language>/ and solution.json.
 
-The kit packs the files that lie directly in solution/<language>/ and drops folders below it, so the shared stages
-move up beside main.py and relative imports are rewritten to follow them. Nothing else in a source changes.
+The kit packs the files that lie directly in solution/<language>/ and drops folders below it, so all files move up
+beside main.py, and their imports and includes follow. Nothing else in a source changes.
 """
 
-import ast
 import json
-import re
 from pathlib import Path, PurePosixPath
 
 from flashinfer_bench import BuildSpec, Solution
 from flashinfer_bench.agents import pack_solution_from_files
 
-from harness.packing.manifest import PackingError
+from harness.packing.flat import flatten
 
 MARK = "# Written by moebench submit"
-
-
-def flatten(name: str, sources: dict[str, str]) -> dict[str, str]:
-    """Path -> text of a packed solution, with every file in one folder and relative imports that fit.
-
-    Raises PackingError where two files would get one name.
-    """
-    flat = {}
-    modules = {PurePosixPath(path).with_suffix("").parts for path in sources if path.endswith(".py")}
-    for path, text in sources.items():
-        target = PurePosixPath(path).name
-        if target in flat:
-            raise PackingError(f"{name}: two files called {target}, and a submission has a single folder")
-        flat[target] = with_flat_imports(PurePosixPath(path), text, modules) if target.endswith(".py") else text
-    return dict(sorted(flat.items()))
-
-
-def with_flat_imports(path: PurePosixPath, text: str, modules: set[tuple[str, ...]]) -> str:
-    """text with each `from .a.b import c` reduced to `from .b import c`, or to `from . import c` for a folder a.b."""
-    folders = {module[:-1] for module in modules}
-    lines = text.encode().splitlines(keepends=True)
-    for node in ast.walk(ast.parse(text)):
-        if not isinstance(node, ast.ImportFrom) or node.level == 0:
-            continue
-        parent = path.parts[: len(path.parts) - node.level]
-        target = (*parent, *(node.module.split(".") if node.module else ()))
-        if target not in modules | folders:
-            continue
-        start, line = node.col_offset, lines[node.lineno - 1]
-        wanted = f"from .{target[-1] if target in modules else ''} import".encode()
-        lines[node.lineno - 1] = line[:start] + re.sub(rb"from\s*\.[\s.\w]*?\s+import\b", wanted, line[start:], count=1)
-    return b"".join(lines).decode()
 
 
 def write(solution: Solution, folder: Path) -> Solution:

@@ -1,0 +1,116 @@
+"""The second fingerprint of a packed solution, which comments, docstrings, layout and folders leave as it is.
+
+FIB's own hash covers every byte, and the solution's name. A trace keeps both, and is current if either is the same.
+"""
+
+import ast
+import hashlib
+import json
+import re
+from functools import cache
+from itertools import groupby
+from pathlib import PurePosixPath
+
+from flashinfer_bench import Solution
+
+from harness.packing.flat import flatten
+from harness.packing.manifest import PackingError
+
+CPP = (".cu", ".cuh", ".cpp", ".cc", ".h", ".hpp")
+TOKEN = re.compile(
+    r"""(?P<raw>(?:u8|[uUL])?R"(?P<mark>[^()\\\s]{0,16})\(.*?\)(?P=mark)"\w*)
+    | (?P<comment> //(?:\\\n|[^\n])* | /\*.*?\*/ )
+    | (?P<splice> \\\n ) | (?P<newline> \n ) | (?P<space> [^\S\n]+ )
+    | (?<=include)\s*<[^>\n]+> | (?:u8|[uUL])?(?:"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])+')\w*
+    | \.?\d(?:[eEpP][+-]|'?\w|\.)* | (?:[^\W\d]|\$)[\w$]*
+    | <=>|<<<|>>>|<<=|>>=|->\*|\.\.\.|\.\*|\+\+|--|&&|\|\||::|->|<<|>>|\#\#|[-+*/%&|^<>=!]= | .""",
+    re.VERBOSE | re.DOTALL,
+)
+
+
+def fingerprint(solution: Solution) -> str:
+    """sha1, in hex, of what FIB hashes except the name, with `stripped` sources in one folder, sorted.
+
+    Sources of which two have one base name count with their folders, and so do their imports and includes.
+    """
+    spec, sources = solution.spec, {source.path: source.content for source in solution.sources}
+    file, function = spec.entry_point.split("::")
+    try:
+        sources, file = flatten(solution.name, sources), PurePosixPath(file).name
+    except PackingError:
+        pass
+    binding = spec.binding.value if spec.binding else ""
+    head = [solution.definition, spec.language.value, file, function, binding, spec.dependencies]
+    told = [*head, sorted((path, stripped(PurePosixPath(path).suffix, text)) for path, text in sources.items())]
+    return hashlib.sha1(json.dumps(told).encode()).hexdigest()
+
+
+def source_of(solution: Solution) -> dict[str, str]:
+    """Provenance's fields of its source."""
+    return {"source_sha1": solution.hash(), "source_fingerprint": fingerprint(solution)}
+
+
+@cache  # a solution's definitions share nearly all of their files
+def stripped(suffix: str, text: str) -> str:
+    """What of a file's text counts: of Python its syntax tree, of C++ and CUDA its tokens, of others its lines."""
+    if suffix in CPP:
+        return strip_cpp(text)
+    try:
+        return dump(ast.parse(text)) if suffix == ".py" else "\n".join(map(str.rstrip, text.splitlines()))
+    except (SyntaxError, ValueError, RecursionError):
+        return text
+
+
+def dump(node: object) -> str:
+    """As ast.dump, but one text in Python 3.10 to 3.13: what a later one adds is empty, and f-strings are not split.
+
+    Without strings that stand alone, as docstrings do; relative imports that follow each other are sorted.
+    """
+    match node:
+        case ast.Constant():
+            return f"{type(node.value).__name__} {node.value!a}"
+        case ast.JoinedStr():
+            parts = groupby(node.values, lambda part: isinstance(part, ast.Constant))
+            merged = [["".join(part.value for part in run)] if text else list(run) for text, run in parts]
+            return f"f{dump([part for run in merged for part in run if part != ''])}"
+        case ast.AST():
+            fields = [(name, value) for name, value in ast.iter_fields(node) if name not in ("ctx", "kind")]
+            told = [f"{name}={dump(value)}" for name, value in fields if value is not None and value != []]
+            return f"{type(node).__name__}({','.join(told)})"
+        case list():
+            told = []
+            for relative, run in groupby(node, lambda one: isinstance(one, ast.ImportFrom) and one.level > 0):
+                if relative:
+                    split = [ast.ImportFrom(one.module, [alias], one.level) for one in run for alias in one.names]
+                    told += sorted(map(dump, split))
+                else:
+                    told += [dump(one) for one in run if not is_bare_string(one)]
+            return f"[{','.join(told)}]"
+    return ascii(node)
+
+
+def is_bare_string(node: object) -> bool:
+    value = node.value if isinstance(node, ast.Expr) else None
+    return isinstance(value, ast.Constant) and isinstance(value.value, str)
+
+
+def strip_cpp(text: str) -> str:
+    """Tokens with one space between them, each preprocessor directive in a line of its own."""
+
+    def joined(found: re.Match) -> str:
+        return " " if found["comment"] else found[0] if found["raw"] else found[0].replace("\\\n", "")
+
+    text = TOKEN.sub(joined, text.replace("\r\n", "\n"))
+    lines, directive, fresh = [[]], False, True
+    for found in TOKEN.finditer(text):
+        if found["newline"]:
+            lines, directive, fresh = [*lines, []] if directive else lines, False, True
+        elif not found["space"]:
+            if fresh and found[0] == "#":
+                lines, directive = [*lines, []], True
+            line, fresh = lines[-1], False
+            if line[:2] == ["#", "define"] and len(line) == 3 and text[found.start() - 1] == line[2][-1]:
+                line[2] += found[0]  # #define f(x), which is not #define f (x)
+            else:
+                line.append(found[0].strip())
+    return "\n".join(" ".join(line) for line in lines if line)
