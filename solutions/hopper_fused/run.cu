@@ -183,7 +183,7 @@ static void launch_layer(const LayerArgs& layer, DLDevice device, ffi::TensorVie
     // W13 as [expert][group of 8 rows][half][row][K]: a box interleaves 8 rows of up with 8 of gate
     encode_tensor_map<5>(&maps.w1, w1.data_ptr(), {hidden, kAtomRows, 2, inter / kAtomRows, kNumLocalExperts},
                          {1, hidden, inter * hidden, kAtomRows * hidden, 2 * inter * hidden},
-                         {kBlockK, kAtomRows, 2, kSliceColumns / kAtomRows, 1});
+                         {kBlockK, kAtomRows, 2, kNBlockColumns / kAtomRows, 1});
     encode_tensor_map<2>(&maps.w2, w2.data_ptr(), {inter, kNumLocalExperts * hidden}, {1, inter}, {kBlockK, kColumnTile});
     const FusedArgs args = {layer, &kept.get()->fused};
     check_cuda(launch_fused_layer(maps, args, sms, stream), "launching fused_layer");

@@ -11,10 +11,10 @@ from harness.core import paths
 hypothesis = pytest.importorskip("hypothesis")
 given, settings, st = hypothesis.given, hypothesis.settings, hypothesis.strategies
 
-FOLDERS = [paths.SOLUTIONS / folder for folder in ("common/cuda", "hopper_fused/few_tokens", "hopper_fused/many_tokens")]
+FOLDERS = {path.parent for name in ("common/cuda", "hopper_fused") for path in (paths.SOLUTIONS / name).rglob("*.cuh")}
 SMS = st.sampled_from([112, 114, 132, 144])  # the fewest that are accepted, and those of the Hopper cards
-SLICES = 64  # of a chunk
-MOST_CHUNKS = 60  # of the one launch
+N_BLOCKS = 64  # of an m_block
+MOST_M_BLOCKS = 60  # of the one launch
 COLUMN_TILES = 112  # CTAs with output columns
 TILE_ROWS = 128
 # tile scheduler and weight tiles: gemm1's, gemm2's for half of the columns and for all
@@ -22,7 +22,7 @@ ORDERS = [("static", 16), ("dynamic", 14), ("dynamic", 28)]
 
 pytestmark = pytest.mark.xdist_group("division")  # one worker builds the program
 
-SliceTile = namedtuple("SliceTile", "cta chunk expert slice width")
+Gemm1Tile = namedtuple("Gemm1Tile", "cta m_block expert n_block num_n_blocks")
 WorkTile = namedtuple("WorkTile", "cta expert column first rows normal shared more")
 
 
@@ -35,24 +35,24 @@ def ask(tmp_path_factory):
         done = subprocess.run([built, *map(str, question)], check=True, capture_output=True, text=True)
         return [tuple(map(int, line.split())) for line in done.stdout.splitlines()]
 
-    assert answer("most") == [(MOST_CHUNKS,)], "the tests use up to the most chunks that there is room for"
+    assert answer("most") == [(MOST_M_BLOCKS,)], "the tests use up to the most m_blocks that there is room for"
     return answer
 
 
 @settings(deadline=None)
-@given(ctas=SMS, chunks=st.integers(0, MOST_CHUNKS))
-def test_few_tokens_every_slice_is_done_once(ask, ctas, chunks):
+@given(ctas=SMS, m_blocks=st.integers(0, MOST_M_BLOCKS))
+def test_few_tokens_every_n_block_is_done_once(ask, ctas, m_blocks):
     """A user would miss: columns of h that nobody computes, on a GPU or at a number of experts that was not tried; the
-    time of a slice, while most of the GPU waits for a few CTAs."""
-    tiles = [SliceTile(*row) for row in ask("few", ctas, chunks)]
-    done = Counter((t.chunk, t.slice + i) for t in tiles for i in range(t.width))
-    assert done == {(chunk, slice_): 1 for chunk in range(chunks) for slice_ in range(SLICES)}
+    time of an n_block, while most of the GPU waits for a few CTAs."""
+    tiles = [Gemm1Tile(*row) for row in ask("few", ctas, m_blocks)]
+    done = Counter((t.m_block, t.n_block + i) for t in tiles for i in range(t.num_n_blocks))
+    assert done == {(m_block, n_block): 1 for m_block in range(m_blocks) for n_block in range(N_BLOCKS)}
     of_cta = [[t for t in tiles if t.cta == cta] for cta in range(ctas)]
     for mine in of_cta:
-        order = [(t.chunk, t.slice) for t in mine]
-        assert order == sorted(order), "gemm2 begins with the first chunks, so gemm1 must too"
-    with_columns = [sum(t.width for t in mine) for mine in of_cta[:COLUMN_TILES]]
-    shared, left = divmod(chunks * SLICES, ctas)
+        order = [(t.m_block, t.n_block) for t in mine]
+        assert order == sorted(order), "gemm2 begins with the first m_blocks, so gemm1 must too"
+    with_columns = [sum(t.num_n_blocks for t in mine) for mine in of_cta[:COLUMN_TILES]]
+    shared, left = divmod(m_blocks * N_BLOCKS, ctas)
     assert min(with_columns) == shared and max(with_columns) <= shared + (left > 0)
 
 

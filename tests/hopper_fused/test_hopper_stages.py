@@ -40,7 +40,7 @@ def test_every_stage_is_right(libraries, geometry, num_tokens):
 
 # ---- a broken stage is named ----
 
-NUMBERS = {"few_tokens": 24, "bypass_tokens": 4, "chunk_splits": 1}
+NUMBERS = {"few_tokens": 24, "bypass_tokens": 4, "ctas_per_column_tile": 1}
 ALL = {"hidden_size": 512, "intermediate_size": 256, "renorm": False, "routed": False}
 SMALL = {
     # groups, some experts of other ranks; renorm with experts no multiple of 32
@@ -101,7 +101,7 @@ def right_answer(of, num_tokens, few, numbers):
     y = stages.reference_y(arguments, found)
     if few:
         arrays |= few_arrays(of, chosen, rows, x, hidden)
-        if numbers["chunk_splits"] > 1:
+        if numbers["ctas_per_column_tile"] > 1:
             arrays["partial"] = flat(partial_sums(y, rows, numbers, num_tokens))
     else:
         arrays |= many_arrays(of, chosen, rows, row_weight, y, numbers["h_split"])
@@ -119,14 +119,14 @@ def few_arrays(of, chosen, rows, x, hidden):
     return {
         "mask": flat(mask.unflatten(0, (-1, 32)).transpose(1, 2)),
         "token": flat(rows.token.to(torch.int16)),
-        "chunk": flat(torch.stack([rows.expert[starts], in_chunk, starts, 0 * starts], 1).to(torch.int16)),
+        "m_blocks": flat(torch.stack([rows.expert[starts], in_chunk, starts, 0 * starts], 1).to(torch.int16)),
         "list_sizes": flat(torch.tensor([len(starts), len(rows.token)], dtype=torch.int32)),
         "x": scattered(len(rows.token) * hidden, stages.x_index(rows, hidden), gathered),
     }
 
 
 def partial_sums(y, rows, numbers, num_tokens):
-    splits = numbers["chunk_splits"]
+    splits = numbers["ctas_per_column_tile"]
     sums = torch.full((splits, numbers["few_tokens"], y.shape[1]), torch.nan)
     sums[:, :num_tokens] = 0
     chunk = (rows.first == torch.arange(len(rows.token))).cumsum(0) - 1
@@ -173,7 +173,7 @@ def many_arrays(of, chosen, rows, row_weight, y, terms):
 # array -> the stage that writes it
 FEW_STAGES = {
     **dict.fromkeys(("mask", "weight"), "route"),
-    **dict.fromkeys(("list_sizes", "token", "chunk", "x", "x_scale"), "permute"),
+    **dict.fromkeys(("list_sizes", "token", "m_blocks", "x", "x_scale"), "permute"),
     **dict.fromkeys(("h", "h_scale"), "gemm1 + swiglu_quant"),
 }
 MANY_STAGES = {
@@ -197,7 +197,7 @@ CASES = [
 @pytest.mark.parametrize(("routing", "few", "num_tokens", "terms", "splits", "stage_of", "last"), CASES)
 def test_a_broken_stage_is_named(routing, few, num_tokens, terms, splits, stage_of, last):
     """A user would miss: a check that passes whatever a stage writes, or blames another stage."""
-    of, numbers = SMALL[routing], NUMBERS | {"h_split": terms, "chunk_splits": splits}
+    of, numbers = SMALL[routing], NUMBERS | {"h_split": terms, "ctas_per_column_tile": splits}
     arguments, arrays, output = right_answer(of, num_tokens, few, numbers)
     assert stages.first_fault(arrays, numbers, of, arguments, output) is None
     for name, stage in stage_of.items():

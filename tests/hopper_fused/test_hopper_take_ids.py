@@ -1,4 +1,4 @@
-"""hopper_fused behind a router: what its kernels make of the caller's ids, on the host, with a thread as a fiber."""
+"""hopper_fused with top-k given: what its kernels make of the caller's ids, on the host, with a thread as a fiber."""
 
 import subprocess
 from collections import namedtuple

@@ -1,6 +1,6 @@
 // Prints how hopper_fused's kernels divide their work, one line per tile. Questions:
-//   most                                  the most chunks that few tokens can have
-//   few CTAS CHUNKS                       one launch: each CTA's slices
+//   most                                  the most m_blocks that few tokens can have
+//   few CTAS M_BLOCKS                     one launch: each CTA's n_blocks, by NBlockScheduler
 //   static CTAS WEIGHT_TILES ROWS...      many tokens: each CTA's tiles by StaticTileScheduler; ROWS: of each expert
 //   dynamic CTAS WEIGHT_TILES ROWS...     each queue entry's two tiles; in place of a CTA, 2 * entry + rank
 //   early CTAS WEIGHT_TILES ROWS...       a bit for each expert that gemm2 may begin with early
@@ -10,16 +10,16 @@
 #include <memory>
 
 #include "many_tokens.cuh"
-#include "slice_scheduler.cuh"
+#include "n_block_scheduler.cuh"
 
-static void few_tokens(int chunks) {
+static void few_tokens(int m_blocks) {
   auto s = std::make_unique<FusedSmem>();
-  s->num_chunks = chunks;
-  for (int n = 0; n < chunks; n++) s->chunk[n].expert = n;  // identifies the chunk in the output
+  s->num_m_blocks = m_blocks;
+  for (int n = 0; n < m_blocks; n++) s->m_block[n].expert = n;  // identifies the m_block in the output
   for (blockIdx.x = 0; blockIdx.x < gridDim.x; blockIdx.x++) {
-    SliceTile tile;
-    for (SliceScheduler scheduler(*s); scheduler.take(tile);)
-      printf("%u %d %d %d %d\n", blockIdx.x, tile.chunk_index, tile.chunk.expert, tile.slice, tile.width);
+    Gemm1Tile tile;
+    for (NBlockScheduler scheduler(*s); scheduler.get_next_tile(tile);)
+      printf("%u %d %d %d %d\n", blockIdx.x, tile.m_block_index, tile.m_block.expert, tile.n_block, tile.num_n_blocks);
   }
 }
 
@@ -72,7 +72,7 @@ static void early(const Queues& queues) {
 
 int main(int count, char** arguments) {
   const char* question = arguments[1];
-  if (!strcmp(question, "most")) return printf("%d\n", kMaxChunks) < 0;
+  if (!strcmp(question, "most")) return printf("%d\n", kMaxMBlocks) < 0;
   gridDim.x = atoi(arguments[2]);
   if (!strcmp(question, "few")) {
     few_tokens(atoi(arguments[3]));

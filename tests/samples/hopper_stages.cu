@@ -103,8 +103,8 @@ __global__ void route_tokens(const FusedArgs args) {
 
 struct RowLists {
   uint16_t token[kFusedMaxRows];
-  Chunk chunk[kMaxChunks];
-  int num_chunks, num_rows;
+  MBlock m_block[kMaxMBlocks];
+  int num_m_blocks, num_rows;
 };
 
 __global__ void __launch_bounds__(kFusedThreads, 1) permute_tokens(const FusedArgs args, RowLists* lists) {
@@ -119,8 +119,8 @@ __global__ void __launch_bounds__(kFusedThreads, 1) permute_tokens(const FusedAr
   }
   permute(s, args);
   for (int i = threadIdx.x; i < s.num_rows; i += kFusedThreads) lists->token[i] = s.token[i];
-  for (int i = threadIdx.x; i < s.num_chunks; i += kFusedThreads) lists->chunk[i] = s.chunk[i];
-  if (threadIdx.x == 0) lists->num_chunks = s.num_chunks, lists->num_rows = s.num_rows;
+  for (int i = threadIdx.x; i < s.num_m_blocks; i += kFusedThreads) lists->m_block[i] = s.m_block[i];
+  if (threadIdx.x == 0) lists->num_m_blocks = s.num_m_blocks, lists->num_rows = s.num_rows;
 }
 
 static cudaError_t launch_fused_and_read_out(const TensorMaps& maps, const FusedArgs& args, int ctas,
@@ -139,15 +139,15 @@ static cudaError_t launch_fused_and_read_out(const TensorMaps& maps, const Fused
   permute_tokens<<<1, kFusedThreads, sizeof(FusedSmem), stream>>>(args, lists);
   check_cuda(cudaGetLastError(), "launching permute_tokens");
   copy_out("token", lists->token, sizeof(lists->token), stream);
-  copy_out("chunk", lists->chunk, sizeof(lists->chunk), stream);
-  copy_out("list_sizes", &lists->num_chunks, 2 * sizeof(int), stream);
+  copy_out("m_blocks", lists->m_block, sizeof(lists->m_block), stream);
+  copy_out("list_sizes", &lists->num_m_blocks, 2 * sizeof(int), stream);
   copy_out("mask", scratch.mask, sizeof(scratch.mask), stream);
   copy_out("weight", scratch.weight, sizeof(scratch.weight), stream);
   copy_out("x", scratch.x, sizeof(scratch.x), stream);
   copy_out("x_scale", scratch.x_scale, sizeof(scratch.x_scale), stream);
   copy_out("h", scratch.h, sizeof(scratch.h), stream);
   copy_out("h_scale", scratch.h_scale, sizeof(scratch.h_scale), stream);
-  if (kChunkSplits > 1) copy_out("partial", scratch.partial, sizeof(scratch.partial), stream);
+  if (kCtasPerColumnTile > 1) copy_out("partial", scratch.partial, sizeof(scratch.partial), stream);
   numbers["h_split"] = 2;
   numbers["sms"] = ctas;
   return cudaSuccess;
@@ -166,7 +166,7 @@ static ffi::Map<ffi::String, int64_t> read_numbers() {
   for (const auto& [name, number] : numbers) found.Set(name, number);
   found.Set("few_tokens", kFusedMaxTokens);
   found.Set("bypass_tokens", kBypassTokens);
-  found.Set("chunk_splits", kChunkSplits);
+  found.Set("ctas_per_column_tile", kCtasPerColumnTile);
   found.Set("most_tokens", kMaxTokens);
   return found;
 }

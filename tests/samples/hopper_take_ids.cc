@@ -24,10 +24,9 @@ static void print_rows(const FusedArgs& args) {
   });
   output(s->num_rows);
   for (int row = 0; row < s->num_rows; row++) {
-    const Chunk& chunk = s->chunk[s->chunk_of_atom[row / kAtomRows]];
-    output<int>(chunk.expert);
+    output<int>(s->m_block[s->m_block_of_atom[row / kAtomRows]].expert);
     output(s->token[row] == kNoToken ? -1 : s->token[row]);
-    output(s->gemm1_only().row_weight[row]);
+    output(s->gemm1_smem().row_weight[row]);
   }
 }
 

@@ -363,7 +363,7 @@ def few(arrays, numbers, of, arguments, chosen, weight):
     rows_from = torch.zeros_like(number).index_add_(0, rows.first, rows.real.long())  # of the chunk that begins there
     starts = (rows.first == number).nonzero().flatten()
     list_sizes = as_type(arrays["list_sizes"], torch.int32, 2).long()
-    chunk = as_type(arrays["chunk"], torch.int16, len(starts), 4).long() & 0xFFFF  # the first row is two of these
+    chunk = as_type(arrays["m_blocks"], torch.int16, len(starts), 4).long() & 0xFFFF  # the first row is two of these
     # a chunk of one row may bypass the gather, and is not in the scratch then
     gathered = (rows_from[rows.first] > 1) | (num_tokens > numbers["bypass_tokens"])
     got_scale = as_type(arrays["x_scale"], torch.float32)[scale_index(rows, hidden // BLOCK)]
@@ -375,8 +375,8 @@ def few(arrays, numbers, of, arguments, chosen, weight):
         "gathered scales of x": (got_scale[gathered], of_tokens(x_scale, rows)[gathered]),
     }
     partial = None
-    if numbers["chunk_splits"] > 1:
-        partial = as_type(arrays["partial"], torch.float32, numbers["chunk_splits"], numbers["few_tokens"], hidden)
+    if numbers["ctas_per_column_tile"] > 1:
+        partial = as_type(arrays["partial"], torch.float32, numbers["ctas_per_column_tile"], numbers["few_tokens"], hidden)
         partial = partial[:, :num_tokens]
     h = h_of(arrays, rows, of, numbers["h_split"], True)
     return ReadOut(chosen, weight, rows, layout, h, numbers["h_split"], partial=partial)

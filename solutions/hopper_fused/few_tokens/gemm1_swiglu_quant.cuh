@@ -1,32 +1,40 @@
-// gemm1_swiglu_quant: G = W13 . x^T for a tile of slices, h = silu(gate) * up, h in two FP8 terms.
+// gemm1_swiglu_quant: the consumers' gemm1. G^T = W13 . x^T for this CTA's tiles, h = silu(gate) * up, h as hi + lo in
+// FP8 with one scale per row and n_block.
 //
-// All tiles are swap-AB: wgmma's M is 64 weight rows, its N the chunk's rows rounded up to 8, 16, 32 or 64. TMA
-// interleaves eight rows of W13's first half with eight of the second; interface.cuh says which is up. So a thread that
-// holds a row of up in one half of its accumulator rows holds the same column's gate in the other, and SwiGLU stays in
-// registers.
+//   mainloop   K block by K block, four wgmmas to `raw`, which is added to fp32 sums times the scales of its rows and
+//              of its weight block; meanwhile the next K block's wgmmas run
+//   split K    of a single n_block with few rows each warpgroup has half of the K blocks; warpgroup 1's sums go to
+//              warpgroup 0 through shared memory
+//   epilogue   SwiGLU, row maxima over the n_block's columns, quantisation, h and its scales to scratch
+//
+// TMA interleaves eight rows of W13's first half with eight of the second; interface.cuh says which is up. So of 16
+// accumulator rows the first 8 are up (or gate) and the other 8 the same columns' gate (or up): a thread has both, and
+// SwiGLU stays in registers.
 #pragma once
 #include "arguments.cuh"
 #include "barrier.cuh"
-#include "counter.cuh"
+#include "consumer_pipeline.cuh"
+#include "fused_layer.cuh"
+#include "n_block_scheduler.cuh"
 #include "numerics.cuh"
 #include "pipeline.cuh"
-#include "slice_scheduler.cuh"
-#include "weight_scales.cuh"
+#include "sizes.cuh"
 #include "wgmma.cuh"
 
-// Every consumer thread arrives for its own reads. One lane for its warp is no faster, and it would rely on a
-// __syncwarp() that the compiler drops where it knows the warp to be converged, which racecheck reports as a hazard.
-__device__ __forceinline__ void consumer_release(FusedSmem& s, int stage) { mbar_arrive(&s.empty[stage]); }
+// ---- mainloop ----
 
-// For steps that only the other warpgroup uses: waits for each, so that the phases stay in step.
-__device__ __forceinline__ void skip_stages(FusedSmem& s, PipelineState<kFusedStages>& pipe, int steps) {
-  for (int i = 0; i < steps; i++, pipe.advance()) {
-    mbar_wait(&s.full[pipe.stage], pipe.phase);
-    consumer_release(s, pipe.stage);
-  }
-}
+// The scales of one block of 128 weight rows, one per K block, spread over a warp's lanes. All are read when a tile
+// begins: read K block by K block they would arrive from DRAM just in time, and sometimes late.
+struct WeightScales {
+  float low, high;  // of K blocks lane and 32 + lane
+  __device__ explicit WeightScales(const float* scales)
+      : low((int)threadIdx.x % kWarp < kNumKBlocks1 ? __ldg(scales + threadIdx.x % kWarp) : 0.0f),
+        high((int)threadIdx.x % kWarp < kNumKBlocks1 - kWarp ? __ldg(scales + kWarp + threadIdx.x % kWarp) : 0.0f) {}
+  // For a whole warp.
+  __device__ float of(int k) const { return __shfl_sync(kFullWarp, k < kWarp ? low : high, k % kWarp); }
+};
 
-// Adds a K step's result to the fp32 sums, times the scales of this thread's rows and of both halves' weight blocks.
+// acc += raw times the scales of this thread's rows of x and of W13's first and second half.
 template <int N>
 __device__ __forceinline__ void promote_halves(
     float (&acc)[N / 2], const float (&raw)[N / 2], const float2 (&x)[N / 8], float first, float second) {
@@ -39,24 +47,24 @@ __device__ __forceinline__ void promote_halves(
   }
 }
 
-// The sum over K, two stages at a time: the second's wgmmas run while the first's result is scaled and added.
-// `half` (0 or 1): which half of the stage's weights is this warpgroup's; with split_k also which K step.
-// A step's row scales are read before its wgmmas are waited for: they arrive meanwhile, before the stage is released.
+// Sums over K for this warpgroup's weight tile of each stage: its own n_block, or with split_k its own K block of one
+// n_block. Two stages at a time. The scales of x are read while the wgmmas run, and before the stage is released.
 template <int N, bool kBypass>
-__device__ __forceinline__ void gemm1(
-    FusedSmem& s, const FusedArgs& args, const SliceTile& tile, PipelineState<kFusedStages>& pipe, float (&acc)[N / 2],
-    int half, bool split_k) {
-  const int block = (tile.chunk.expert * 2 * kIntermediate + tile.slice * kSliceColumns) / kBlockK, atoms = tile.chunk.atoms();
+__device__ __forceinline__ void gemm1_mainloop(
+    FusedSmem& s, const FusedArgs& args, const Gemm1Tile& tile, PipelineState<kFusedStages>& pipe, float (&acc)[N / 2],
+    int warpgroup, bool split_k) {
+  const int block = (tile.m_block.expert * 2 * kIntermediate + tile.n_block * kNBlockColumns) / kBlockK;
+  const int atoms = tile.m_block.atoms();
   const WeightScales w_first(args.w1_scale + block * kNumKBlocks1);
   const WeightScales w_second(args.w1_scale + (block + kIntermediate / kBlockK) * kNumKBlocks1);
   const float* bypass_scale =
-      s.gemm1_only().x_scale + x_scale_index(0, s.token[tile.chunk.first_row], args.num_tokens);
+      s.gemm1_smem().x_scale + x_scale_index(0, s.token[tile.m_block.first_row], args.num_tokens);
   float raw[2][N / 2];
   float2 x_scale[2][N / 8];
-  const int halves = split_k ? 2 : 1, my_k = split_k ? half : 0, steps = kNumKBlocks1 / halves;
+  const int stage_k = split_k ? 2 : 1, my_k = split_k ? warpgroup : 0;  // K blocks of a stage; this warpgroup's
   auto issue = [&](int stage, int phase, int k, float (&r)[N / 2]) {
     mbar_wait(&s.full[stage], phase);
-    const uint64_t desc_a = make_smem_desc(s.stage(stage) + half * kSliceBytes, kAtomBytes);
+    const uint64_t desc_a = make_smem_desc(s.stage(stage) + warpgroup * kWeightTileBytes, kAtomBytes);
     const uint64_t desc_b =
         kBypass ? make_smem_desc_row(s.bypass_row(tile.nth) + k * kBlockK)
                 : make_smem_desc(s.stage(stage) + kStageWeightBytes + my_k * atoms * kAtomBytes, kAtomBytes);
@@ -73,8 +81,8 @@ __device__ __forceinline__ void gemm1(
                  ? make_float2(bypass_scale[k * x_scale_stride(args.num_tokens)], 0.0f)
                  : *reinterpret_cast<const float2*>(scales + j * kAtomRows);
   };
-  for (int i = 0; i < steps; i += 2) {
-    const int first = pipe.stage, k = i * halves + my_k, next_k = k + halves;
+  for (int i = 0; i < kNumKBlocks1 / stage_k; i += 2) {
+    const int first = pipe.stage, k = i * stage_k + my_k, next_k = k + stage_k;
     issue(first, pipe.phase, k, raw[0]);
     pipe.advance();
     issue(pipe.stage, pipe.phase, next_k, raw[1]);
@@ -92,21 +100,45 @@ __device__ __forceinline__ void gemm1(
   }
 }
 
+// Adds warpgroup 1's sums to warpgroup 0's, four values of a thread at a time, as shared memory has no room for more.
+// rounds: uses of split_k_sums so far.
+template <int N>
+__device__ __forceinline__ void reduce_split_k(FusedSmem& s, float (&acc)[N / 2], int& rounds, int warpgroup) {
+  const int thread = threadIdx.x % kWarpgroupThreads;
+#pragma unroll
+  for (int j = 0; j < N / 8; j++, rounds++) {
+    if (warpgroup == 1) {
+      if (rounds > 0) mbar_wait(&s.split_k_empty, (rounds - 1) % 2);
+#pragma unroll
+      for (int i = 0; i < 4; i++) s.split_k_sums[i][thread] = acc[4 * j + i];
+      mbar_arrive(&s.split_k_full);
+    } else {
+      mbar_wait(&s.split_k_full, rounds % 2);
+#pragma unroll
+      for (int i = 0; i < 4; i++) acc[4 * j + i] += s.split_k_sums[i][thread];
+      mbar_arrive(&s.split_k_empty);
+    }
+  }
+}
+
+// ---- epilogue ----
+
 __device__ __forceinline__ float routing_weight(FusedSmem& s, const FusedArgs& args, int row, int token, int expert) {
-  if constexpr (kTopKGiven) return s.gemm1_only().row_weight[row];
-  else if (args.num_tokens <= kRouteAllTokens) return s.gemm1_only().weight[token][expert];
+  if constexpr (kTopKGiven) return s.gemm1_smem().row_weight[row];
+  else if (args.num_tokens <= kRouteAllTokens) return s.gemm1_smem().weight[token][expert];
   else return __ldcg(&args.scratch->weight[token][expert]);
 }
 
-// SwiGLU, quantisation and the store of h. The stored scale includes the routing weight. Of each atom of 8 rows a
-// thread has rows 2 (lane % kQuad) and the next, of one column of the slice; transpose4 gives it four columns of one
-// row and term.
+// SwiGLU, quantisation and the store of h for this warpgroup's n_block. The stored scale includes the routing weight.
+// Of each atom of 8 rows a thread has one column of rows 2 (lane % kQuad) and the next. transpose4 turns that into four
+// columns of one row, of hi or of lo: one 4-byte store.
 template <int N>
 __device__ __forceinline__ void swiglu_quant(
-    FusedSmem& s, const FusedArgs& args, const SliceTile& tile, const float (&acc)[N / 2], int warpgroup) {
+    FusedSmem& s, const FusedArgs& args, const Gemm1Tile& tile, const float (&acc)[N / 2], int warpgroup) {
+  const MBlock& m_block = tile.m_block;
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp % kWarpgroupWarps;
-  const int slice = tile.slice + (tile.width == 2 ? warpgroup : 0);
-  float(*amax)[kChunkRows] = s.amax[warpgroup];
+  const int n_block = tile.n_block + (tile.num_n_blocks == 2 ? warpgroup : 0);
+  float(*amax)[kMBlockRows] = s.amax[warpgroup];
   float h[N / 4];
 #pragma unroll
   for (int j = 0; j < N / 8; j++) {
@@ -121,15 +153,16 @@ __device__ __forceinline__ void swiglu_quant(
     }
   }
   named_barrier_sync(kBarWarpgroup0 + warpgroup, kWarpgroupThreads);
-  // after transpose4
-  const int column = slice * kSliceColumns + 8 * warp + lane / 16 * 4;
-  const int row = 2 * (lane % kQuad) + lane / kQuad % 2, term = lane / 8 % 2;
-  uint8_t* to =
-      args.scratch->h + tile.chunk.h_at(column / kBlockK) + term * kAtomBytes + swizzle_128b(row, column % kBlockK);
-  float* scale_to = args.scratch->h_scale + tile.chunk.h_scale_at(column / kBlockK) + slice % kSlicesPerStep;
+  // where the four bytes of this lane go after transpose4
+  const int column = n_block * kNBlockColumns + 8 * warp + lane / 16 * 4;
+  const int row_in_atom = 2 * (lane % kQuad) + lane / kQuad % 2, part = lane / 8 % 2;
+  uint8_t* to = args.scratch->h + m_block.h_offset(column / kBlockK) + part * kAtomBytes +
+                swizzle_128b(row_in_atom, column % kBlockK);
+  float* scale_to =
+      args.scratch->h_scale + m_block.h_scale_offset(column / kBlockK) + n_block % kNBlocksPerKBlock;
 #pragma unroll
   for (int j = 0; j < N / 8; j++) {
-    if (j >= tile.chunk.atoms()) break;
+    if (j >= m_block.atoms()) break;
     float v[2];
 #pragma unroll
     for (int p = 0; p < 2; p++) {
@@ -137,73 +170,46 @@ __device__ __forceinline__ void swiglu_quant(
       const float scale = row_scale(fmaxf(fmaxf(amax[0][r], amax[1][r]), fmaxf(amax[2][r], amax[3][r])));
       v[p] = h[2 * j + p] * rcp_approx(scale);
       if (warp == 0 && lane < kQuad) {
-        const int row = tile.chunk.first_row + r, t = s.token[row];
-        const float weight = t == kNoToken ? 0.0f : routing_weight(s, args, row, t, tile.chunk.expert);
-        scale_to[kSlicesPerStep * r] = scale * weight;
+        const int row = m_block.first_row + r, t = s.token[row];
+        const float weight = t == kNoToken ? 0.0f : routing_weight(s, args, row, t, m_block.expert);
+        scale_to[kNBlocksPerKBlock * r] = scale * weight;
       }
     }
     uint16_t q[2];
     quantize_fp8<2>(q, v[0], v[1]);
     *reinterpret_cast<uint32_t*>(to + j * 2 * kAtomBytes) = transpose4(q[0] | (uint32_t)q[1] << 16);
   }
-  // also keeps the next tile from overwriting amax
-  named_barrier_sync_unaligned(kBarSliceStored0 + warpgroup, kWarpgroupThreads + kWarp);
+  // h is stored, and amax may be overwritten; see signal_stored_h
+  named_barrier_sync_unaligned(kBarHStored0 + warpgroup, kWarpgroupThreads + kWarp);
 }
 
-// For one warp beside each warpgroup: signals every stored slice to the other CTAs. The barrier orders the warpgroup's
-// stores before the release; a reader by bulk copy has a proxy fence between its acquire and the copy. The
-// release takes a round trip to L2, during which the warpgroup already computes its next tile.
-__device__ __forceinline__ void signal_slices(const FusedSmem& s, const FusedArgs& args, int warpgroup) {
-  SliceTile tile;
-  for (SliceScheduler tiles(s); tiles.take(tile);) {
-    if (warpgroup == 1 && tile.width == 1) continue;
-    named_barrier_sync_unaligned(kBarSliceStored0 + warpgroup, kWarpgroupThreads + kWarp);
-    if (threadIdx.x % kWarp == 0) counter_arrive(&args.scratch->slices_stored[tile.chunk_index]);
-  }
-}
+// ---- work tiles ----
 
 template <int N, bool kBypass>
 __device__ __forceinline__ void gemm1_tile(
-    FusedSmem& s, const FusedArgs& args, const SliceTile& tile, PipelineState<kFusedStages>& pipe, int& split_k_rounds,
+    FusedSmem& s, const FusedArgs& args, const Gemm1Tile& tile, PipelineState<kFusedStages>& pipe, int& split_k_rounds,
     int warpgroup) {
   float acc[N / 2];
 #pragma unroll
   for (int i = 0; i < N / 2; i++) acc[i] = 0.0f;
   if (!tile.split_k()) {
-    if (tile.width == 1 && warpgroup == 1) return skip_stages(s, pipe, kNumKBlocks1);
-    gemm1<N, kBypass>(s, args, tile, pipe, acc, warpgroup, false);
+    if (tile.num_n_blocks == 1 && warpgroup == 1) return skip_stages(s, pipe, kNumKBlocks1);
+    gemm1_mainloop<N, kBypass>(s, args, tile, pipe, acc, warpgroup, false);
     swiglu_quant<N>(s, args, tile, acc, warpgroup);
     return;
   }
-  gemm1<N, kBypass>(s, args, tile, pipe, acc, warpgroup, true);
-  // Each warpgroup has the sums of half of K. Warpgroup 1 passes its own to warpgroup 0, four values of a thread at a
-  // time, as shared memory has no room for more.
-  const int thread = threadIdx.x % kWarpgroupThreads;
-  constexpr int kPieces = N / 2 / 4;
-#pragma unroll
-  for (int piece = 0; piece < kPieces; piece++, split_k_rounds++) {
-    if (warpgroup == 1) {
-      if (split_k_rounds > 0) mbar_wait(&s.split_k_empty, (split_k_rounds - 1) % 2);
-#pragma unroll
-      for (int i = 0; i < 4; i++) s.split_k_sums[i][thread] = acc[4 * piece + i];
-      mbar_arrive(&s.split_k_full);
-    } else {
-      mbar_wait(&s.split_k_full, split_k_rounds % 2);
-#pragma unroll
-      for (int i = 0; i < 4; i++) acc[4 * piece + i] += s.split_k_sums[i][thread];
-      mbar_arrive(&s.split_k_empty);
-    }
-  }
+  gemm1_mainloop<N, kBypass>(s, args, tile, pipe, acc, warpgroup, true);
+  reduce_split_k<N>(s, acc, split_k_rounds, warpgroup);
   if (warpgroup == 0) swiglu_quant<N>(s, args, tile, acc, 0);
 }
 
 __device__ __forceinline__ void gemm1_swiglu_quant(
     FusedSmem& s, const FusedArgs& args, PipelineState<kFusedStages>& pipe, int warpgroup) {
-  SliceTile tile;
-  int split_k_rounds = 0;  // uses of split_k_sums in all tiles so far
-  for (SliceScheduler tiles(s); tiles.take(tile);) {
-    const int rows = tile.chunk.rows;
-    if (tile.chunk.bypasses_gather(args.num_tokens))
+  Gemm1Tile tile;
+  int split_k_rounds = 0;
+  for (NBlockScheduler scheduler(s); scheduler.get_next_tile(tile);) {
+    const int rows = tile.m_block.rows;
+    if (tile.m_block.bypasses_gather(args.num_tokens))
       gemm1_tile<8, true>(s, args, tile, pipe, split_k_rounds, warpgroup);
     else if (rows <= 8) gemm1_tile<8, false>(s, args, tile, pipe, split_k_rounds, warpgroup);
     else if (rows <= 16) gemm1_tile<16, false>(s, args, tile, pipe, split_k_rounds, warpgroup);

@@ -1,32 +1,40 @@
-// gemm2_combine: Y = W2 . h^T. A CTA owns 64 output columns of all tokens and adds the experts' rows there, in order of
-// expert, in fp32 in shared memory.
+// gemm2_combine: the consumers' gemm2. Y^T = W2 . h^T for this CTA's 64 output columns and the rows of all m_blocks,
+// added up by token in fp32 in shared memory, in order of expert; then the output in bf16.
 //
-// No other CTA writes these columns (unless kChunkSplits > 1), so there is no combine pass, and the order of the sums
-// is the same in every run. The warpgroups split K: within a stage, or stage by stage. Each adds its half to the sums
-// when it is its turn.
+// No other CTA has these columns (unless kCtasPerColumnTile > 1), so there is no combine pass, and the order of the
+// sums is the same in every run. It is also the order in which gemm1 completes h, on which load_activations waits.
+//
+//   mainloop   the warpgroups split K: within a stage up to kGemm2SplitKRows rows, above stage by stage
+//   epilogue   warpgroup 0, then warpgroup 1 adds its half to the sums, while the other one computes
 #pragma once
 #include "barrier.cuh"
+#include "consumer_pipeline.cuh"
 #include "counter.cuh"
-#include "gemm1_swiglu_quant.cuh"
+#include "fused_layer.cuh"
 #include "numerics.cuh"
 #include "pipeline.cuh"
+#include "sizes.cuh"
 #include "wgmma.cuh"
 
-// Waits until at most `kPending` batches of wgmmas are in flight and adds the result of the one before them, which is
-// that of one slice. Its scales are read first, as in gemm1.
+// ---- mainloop ----
+
+// acc += raw times the scales of one n_block of h and of the weight block, once at most kPending later batches of
+// wgmmas are in flight. The scales of h are read first, while the wgmmas run.
 template <int N, int kPending>
-__device__ __forceinline__ void promote(float (&acc)[N / 2], float (&raw)[N / 2], const float* scales, float w) {
-  constexpr int kSlice = kSlicesPerStep - 1 - kPending;
-  const float* pair = scales + kSlicesPerStep * 2 * (threadIdx.x % kQuad) + kSlice;
+__device__ __forceinline__ void promote_n_block(
+    float (&acc)[N / 2], float (&raw)[N / 2], const float* scales, float w_scale) {
+  constexpr int kNBlock = kNBlocksPerKBlock - 1 - kPending;
+  const float* pair = scales + kNBlocksPerKBlock * 2 * (threadIdx.x % kQuad) + kNBlock;
   float2 h[N / 8];
 #pragma unroll
   for (int j = 0; j < N / 8; j++)
-    h[j] = make_float2(pair[kSlicesPerStep * kAtomRows * j], pair[kSlicesPerStep * kAtomRows * j + kSlicesPerStep]);
+    h[j] = make_float2(pair[kNBlocksPerKBlock * kAtomRows * j],
+                       pair[kNBlocksPerKBlock * kAtomRows * j + kNBlocksPerKBlock]);
   warpgroup_wait<kPending>();
   warpgroup_fence_operand(raw);
 #pragma unroll
   for (int j = 0; j < N / 8; j++) {
-    const float s0 = h[j].x * w, s1 = h[j].y * w;
+    const float s0 = h[j].x * w_scale, s1 = h[j].y * w_scale;
     acc[4 * j + 0] += raw[4 * j + 0] * s0;
     acc[4 * j + 1] += raw[4 * j + 1] * s1;
     acc[4 * j + 2] += raw[4 * j + 2] * s0;
@@ -34,46 +42,44 @@ __device__ __forceinline__ void promote(float (&acc)[N / 2], float (&raw)[N / 2]
   }
 }
 
-// One K step of Y = W2 . (q(h) + q(h - q(h)))^T. Both terms have one scale, hence one accumulator. h has a scale for
-// each slice of 32 columns, hence each slice has an accumulator, which is added while the next ones run.
+// One K block of W2 . (hi + lo)^T. hi and lo have the same scale, so they share an accumulator. The n_blocks have their
+// own scales, so each has an accumulator, which is promoted while the next n_blocks' wgmmas run.
 template <int N>
-__device__ __forceinline__ void gemm2_step(
+__device__ __forceinline__ void gemm2_k_block(
     float (&acc)[N / 2], const uint8_t* w, const uint8_t* h, const float* scales, float w_scale) {
-  static_assert(kSlicesPerStep == 4 && kSliceColumns == kMmaK,
-                "a slice of h is one wgmma's K; the calls below are four");
-  float raw[kSlicesPerStep][N / 2];
+  static_assert(kNBlocksPerKBlock == 4 && kNBlockColumns == kMmaK,
+                "an n_block of h is one wgmma's K; the calls below are four");
+  float raw[kNBlocksPerKBlock][N / 2];
   const uint64_t desc_a = make_smem_desc(w, kAtomBytes);
-  const uint64_t desc_high = make_smem_desc(h, 2 * kAtomBytes), desc_low = desc_high + (kAtomBytes >> 4);
+  const uint64_t desc_hi = make_smem_desc(h, 2 * kAtomBytes), desc_lo = desc_hi + (kAtomBytes >> 4);
   warpgroup_arrive();
 #pragma unroll
-  for (int slice = 0; slice < kSlicesPerStep; slice++) {
-    Wgmma<N>::mma(raw[slice], desc_a + kDescMmaK * slice, desc_high + kDescMmaK * slice, 0);
-    Wgmma<N>::mma(raw[slice], desc_a + kDescMmaK * slice, desc_low + kDescMmaK * slice, 1);
+  for (int i = 0; i < kNBlocksPerKBlock; i++) {
+    Wgmma<N>::mma(raw[i], desc_a + kDescMmaK * i, desc_hi + kDescMmaK * i, 0);
+    Wgmma<N>::mma(raw[i], desc_a + kDescMmaK * i, desc_lo + kDescMmaK * i, 1);
     warpgroup_commit_batch();
   }
-  promote<N, 3>(acc, raw[0], scales, w_scale);
-  promote<N, 2>(acc, raw[1], scales, w_scale);
-  promote<N, 1>(acc, raw[2], scales, w_scale);
-  promote<N, 0>(acc, raw[3], scales, w_scale);
+  promote_n_block<N, 3>(acc, raw[0], scales, w_scale);
+  promote_n_block<N, 2>(acc, raw[1], scales, w_scale);
+  promote_n_block<N, 1>(acc, raw[2], scales, w_scale);
+  promote_n_block<N, 0>(acc, raw[3], scales, w_scale);
 }
 
-// This warpgroup's half of K: its half of each stage, or every second stage. w_scales: of the weight blocks, one per K
-// step, one in a lane.
+// Sums over this warpgroup's half of the K blocks. w_scales: in lane k that of K block k.
 template <int N>
-__device__ __forceinline__ void gemm2(
+__device__ __forceinline__ void gemm2_mainloop(
     FusedSmem& s, PipelineState<kFusedStages>& pipe, float (&acc)[N / 2], int warpgroup, int atoms, float w_scales) {
-  constexpr bool kSplitK = N <= kSplitKRows2;
-  constexpr int kHalves = kSplitK ? 2 : 1;
-  const int half = kSplitK ? warpgroup : 0;
-  for (int i = 0; i < kNumKBlocks2 / kHalves; i++, pipe.advance()) {
+  constexpr bool kSplitK = N <= kGemm2SplitKRows;
+  constexpr int kStageK = kSplitK ? 2 : 1;  // K blocks of a stage
+  const int my_k = kSplitK ? warpgroup : 0;
+  for (int i = 0; i < kNumKBlocks2 / kStageK; i++, pipe.advance()) {
     const int stage = pipe.stage;
     if (kSplitK || i % 2 == warpgroup) {
-      const int k = kHalves * i + half;
-      const float scale = __shfl_sync(kFullWarp, w_scales, k);
+      const float w_scale = __shfl_sync(kFullWarp, w_scales, kStageK * i + my_k);
       mbar_wait(&s.full[stage], pipe.phase);
-      gemm2_step<N>(acc, s.stage(stage) + half * kSliceBytes,
-                    s.stage(stage) + kHalves * kSliceBytes + half * atoms * 2 * kAtomBytes,
-                    s.scales[stage] + half * atoms * kSlicesPerStep * kAtomRows, scale);
+      gemm2_k_block<N>(acc, s.stage(stage) + my_k * kWeightTileBytes,
+                       s.stage(stage) + kStageK * kWeightTileBytes + my_k * atoms * 2 * kAtomBytes,
+                       s.scales[stage] + my_k * atoms * kNBlocksPerKBlock * kAtomRows, w_scale);
     } else {
       mbar_wait(&s.full[stage], pipe.phase);
     }
@@ -81,15 +87,17 @@ __device__ __forceinline__ void gemm2(
   }
 }
 
-// nth: of the chunk among those that this CTA adds.
+// ---- epilogue ----
+
+// nth: of the m_block among those of this CTA.
 template <int N>
-__device__ __forceinline__ void gemm2_chunk(
-    FusedSmem& s, const FusedArgs& args, PipelineState<kFusedStages>& pipe, const Chunk& chunk, float w_scales,
+__device__ __forceinline__ void gemm2_m_block(
+    FusedSmem& s, const FusedArgs& args, PipelineState<kFusedStages>& pipe, const MBlock& m_block, float w_scales,
     int warpgroup, int nth) {
   float acc[N / 2];
 #pragma unroll
   for (int i = 0; i < N / 2; i++) acc[i] = 0.0f;
-  gemm2<N>(s, pipe, acc, warpgroup, chunk.atoms(), w_scales);
+  gemm2_mainloop<N>(s, pipe, acc, warpgroup, m_block.atoms(), w_scales);
 
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp % kWarpgroupWarps;
   float* column = s.sums(args.num_tokens) + kWarpRows * warp + lane / kQuad;
@@ -101,8 +109,8 @@ __device__ __forceinline__ void gemm2_chunk(
 #pragma unroll
     for (int p = 0; p < 2; p++) {
       const int r = 8 * j + 2 * (lane % kQuad) + p;
-      if (r >= chunk.rows) continue;
-      float* sum = column + s.token[chunk.first_row + r] * kSumPitch;
+      if (r >= m_block.rows) continue;
+      float* sum = column + s.token[m_block.first_row + r] * kSumPitch;
       sum[0] += acc[4 * j + p];
       sum[8] += acc[4 * j + 2 + p];
     }
@@ -110,75 +118,82 @@ __device__ __forceinline__ void gemm2_chunk(
   mbar_arrive(&s.sums_added[warpgroup]);
 }
 
+__device__ __forceinline__ void store_bf16(uint16_t* to, float4 u, float4 v) {
+  *reinterpret_cast<uint4*>(to) =
+      make_uint4(pack_bf16(u.x, u.y), pack_bf16(u.z, u.w), pack_bf16(v.x, v.y), pack_bf16(v.z, v.w));
+}
+
 // Where several CTAs share a column tile: each stores its sums; when all have, each adds up all of them for its share
-// of the tokens, in order of CTA. It cannot deadlock: a CTA stores and arrives before it waits.
-__device__ __forceinline__ void reduce_chunk_splits(const FusedArgs& args, const float* sums, int column_tile,
-                                                    int split) {
+// of the tokens, in order of CTA, and stores the output. It cannot deadlock: a CTA stores and arrives before it waits.
+// rank: of this CTA among them.
+__device__ __forceinline__ void reduce_column_tile(const FusedArgs& args, const float* sums, int column_tile,
+                                                   int rank) {
   const int thread = threadIdx.x % kConsumerThreads;
   constexpr int kVectors = kColumnTile / 4, kOctets = kColumnTile / 8;
   FusedScratch& scratch = *args.scratch;
   for (int i = thread; i < args.num_tokens * kVectors; i += kConsumerThreads)
     __stcg(
-        reinterpret_cast<float4*>(&scratch.partial[split][i / kVectors][column_tile * kColumnTile + i % kVectors * 4]),
+        reinterpret_cast<float4*>(&scratch.partial[rank][i / kVectors][column_tile * kColumnTile + i % kVectors * 4]),
         *reinterpret_cast<const float4*>(sums + i / kVectors * kSumPitch + i % kVectors * 4));
   named_barrier_sync(kBarConsumers, kConsumerThreads);
   if (thread == 0) {
-    counter_arrive(&scratch.sums_added[column_tile]);
-    counter_wait(&scratch.sums_added[column_tile], kChunkSplits);
+    counter_arrive(&scratch.partials_stored[column_tile]);
+    counter_wait(&scratch.partials_stored[column_tile], kCtasPerColumnTile);
   }
   named_barrier_sync(kBarConsumers, kConsumerThreads);
-  const int first = args.num_tokens * split / kChunkSplits, end = args.num_tokens * (split + 1) / kChunkSplits;
+  const int first = args.num_tokens * rank / kCtasPerColumnTile;
+  const int end = args.num_tokens * (rank + 1) / kCtasPerColumnTile;
   for (int i = first * kOctets + thread; i < end * kOctets; i += kConsumerThreads) {
     const int t = i / kOctets, column = column_tile * kColumnTile + i % kOctets * 8;
     float4 u = make_float4(0, 0, 0, 0), v = u;
 #pragma unroll
-    for (int p = 0; p < kChunkSplits; p++) {
+    for (int p = 0; p < kCtasPerColumnTile; p++) {
       const float4* from = reinterpret_cast<const float4*>(&scratch.partial[p][t][column]);
       const float4 x = __ldcg(from), y = __ldcg(from + 1);
       u.x += x.x, u.y += x.y, u.z += x.z, u.w += x.w;
       v.x += y.x, v.y += y.y, v.z += y.z, v.w += y.w;
     }
-    *reinterpret_cast<uint4*>(args.output + (size_t)t * kHidden + column) =
-        make_uint4(pack_bf16(u.x, u.y), pack_bf16(u.z, u.w), pack_bf16(v.x, v.y), pack_bf16(v.z, v.w));
+    store_bf16(args.output + (size_t)t * kHidden + column, u, v);
   }
 }
+
+// ---- column tile ----
 
 __device__ __forceinline__ void gemm2_combine(
     FusedSmem& s, const FusedArgs& args, PipelineState<kFusedStages>& pipe, int warpgroup) {
   const int thread = threadIdx.x % kConsumerThreads;
-  constexpr int kVectors = kColumnTile / 4;
+  constexpr int kVectors = kColumnTile / 4, kOctets = kColumnTile / 8;
   float* sums = s.sums(args.num_tokens);
-  const int column_tile = blockIdx.x % kColumnTiles, split = blockIdx.x / kColumnTiles;
-  // One weight scale per K step and lane. A chunk's are requested while the chunk before is computed.
+  const int column_tile = blockIdx.x % kNumColumnTiles, rank = blockIdx.x / kNumColumnTiles;
+  // One weight scale per K block and lane. An m_block's are requested while the one before is computed.
   const auto scales_of = [&](int n) {
-    if (n >= s.num_chunks) return 0.0f;
-    const int block = s.chunk[n].expert * (kHidden / kBlockK) + column_tile * kColumnTile / kBlockK;
+    if (n >= s.num_m_blocks) return 0.0f;
+    const int block = s.m_block[n].expert * (kHidden / kBlockK) + column_tile * kColumnTile / kBlockK;
     return __ldg(args.w2_scale + block * kNumKBlocks2 + thread % kWarp % kNumKBlocks2);
   };
-  float next_scales = scales_of(split);
+  float next_scales = scales_of(rank);
   named_barrier_sync(kBarConsumers, kConsumerThreads);  // gemm1 is over: the sums may overwrite Gemm1Smem
   for (int i = thread; i < args.num_tokens * kVectors; i += kConsumerThreads)
     *reinterpret_cast<float4*>(sums + i / kVectors * kSumPitch + i % kVectors * 4) = make_float4(0, 0, 0, 0);
   named_barrier_sync(kBarConsumers, kConsumerThreads);
 
-  for (int n = split, i = 0; n < s.num_chunks; n += kChunkSplits, i++) {
-    const Chunk chunk = s.chunk[n];
+  for (int n = rank, i = 0; n < s.num_m_blocks; n += kCtasPerColumnTile, i++) {
+    const MBlock m_block = s.m_block[n];
     const float w_scales = next_scales;
-    next_scales = scales_of(n + kChunkSplits);
-    if (chunk.rows <= 8) gemm2_chunk<8>(s, args, pipe, chunk, w_scales, warpgroup, i);
-    else if (chunk.rows <= 16) gemm2_chunk<16>(s, args, pipe, chunk, w_scales, warpgroup, i);
-    else if (chunk.rows <= 32) gemm2_chunk<32>(s, args, pipe, chunk, w_scales, warpgroup, i);
-    else gemm2_chunk<64>(s, args, pipe, chunk, w_scales, warpgroup, i);
+    next_scales = scales_of(n + kCtasPerColumnTile);
+    if (m_block.rows <= 8) gemm2_m_block<8>(s, args, pipe, m_block, w_scales, warpgroup, i);
+    else if (m_block.rows <= 16) gemm2_m_block<16>(s, args, pipe, m_block, w_scales, warpgroup, i);
+    else if (m_block.rows <= 32) gemm2_m_block<32>(s, args, pipe, m_block, w_scales, warpgroup, i);
+    else gemm2_m_block<64>(s, args, pipe, m_block, w_scales, warpgroup, i);
   }
   named_barrier_sync(kBarConsumers, kConsumerThreads);
-  if constexpr (kChunkSplits > 1) return reduce_chunk_splits(args, sums, column_tile, split);
-
-  constexpr int kOctets = kColumnTile / 8;
-  for (int i = thread; i < args.num_tokens * kOctets; i += kConsumerThreads) {
-    const float4* sum = reinterpret_cast<const float4*>(sums + i / kOctets * kSumPitch + i % kOctets * 8);
-    const float4 u = sum[0], v = sum[1];
-    *reinterpret_cast<uint4*>(args.output + (size_t)(i / kOctets) * kHidden + column_tile * kColumnTile +
-                              i % kOctets * 8) =
-        make_uint4(pack_bf16(u.x, u.y), pack_bf16(u.z, u.w), pack_bf16(v.x, v.y), pack_bf16(v.z, v.w));
+  if constexpr (kCtasPerColumnTile > 1) {
+    reduce_column_tile(args, sums, column_tile, rank);
+  } else {
+    for (int i = thread; i < args.num_tokens * kOctets; i += kConsumerThreads) {
+      const float4* sum = reinterpret_cast<const float4*>(sums + i / kOctets * kSumPitch + i % kOctets * 8);
+      store_bf16(args.output + (size_t)(i / kOctets) * kHidden + column_tile * kColumnTile + i % kOctets * 8, sum[0],
+                 sum[1]);
+    }
   }
 }

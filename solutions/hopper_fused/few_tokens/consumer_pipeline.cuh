@@ -1,0 +1,17 @@
+// consumer_pipeline: how consumer warps give a stage back to the producer warps.
+#pragma once
+#include "barrier.cuh"
+#include "fused_layer.cuh"
+#include "pipeline.cuh"
+
+// Every consumer thread arrives for its own reads. One lane for its warp is no faster, and it would rely on a
+// __syncwarp() that the compiler drops where it knows the warp to be converged, which racecheck reports as a hazard.
+__device__ __forceinline__ void consumer_release(FusedSmem& s, int stage) { mbar_arrive(&s.empty[stage]); }
+
+// For stages that only the other warpgroup reads. Waits for each, so that this thread keeps to the barriers' phases.
+__device__ __forceinline__ void skip_stages(FusedSmem& s, PipelineState<kFusedStages>& pipe, int count) {
+  for (int i = 0; i < count; i++, pipe.advance()) {
+    mbar_wait(&s.full[pipe.stage], pipe.phase);
+    consumer_release(s, pipe.stage);
+  }
+}

@@ -1,0 +1,61 @@
+// gather: the CTAs copy the rows of x to scratch, each its share, in order of expert and in the swizzled layout that
+// wgmma reads. So one bulk copy loads a K block of an m_block.
+#pragma once
+#include "arguments.cuh"
+#include "barrier.cuh"
+#include "fused_layer.cuh"
+#include "l2.cuh"
+#include "sizes.cuh"
+#include "wgmma.cuh"
+
+// Prefetches all tokens to L2 before it is known which have rows here, so that gather_rows finds them there.
+__device__ __forceinline__ void prefetch_tokens(const FusedArgs& args) {
+  constexpr int kLine = 128;
+  const int thread = blockIdx.x * kFusedThreads + threadIdx.x, threads = gridDim.x * kFusedThreads;
+  const int lines = args.num_tokens * kNumKBlocks1, scale_lines = (lines * 4 + kLine - 1) / kLine;
+  for (int i = thread; i < lines; i += threads) prefetch_l2(args.x + i * kLine);
+  if (thread < scale_lines) prefetch_l2(reinterpret_cast<const uint8_t*>(args.x_scale) + thread * kLine);
+}
+
+// For the consumer warps, one warp a row: copies this CTA's share of the rows and their scales. Padding becomes zero.
+// Arrives at kBarRowsRead when this warp's first row is read: weights requested earlier would delay the rows.
+__device__ __forceinline__ void gather_rows(const FusedSmem& s, const FusedArgs& args) {
+  constexpr int kVectors = kHidden / 16 / kWarp;  // of 16 bytes, of a row, for each lane
+  constexpr int kVectorsPerKBlock = kBlockK / 16;
+  constexpr int kScalesPerLane = 2;
+  static_assert(kHidden % (16 * kWarp) == 0, "a row is whole vectors of each lane");
+  static_assert(kNumKBlocks1 <= kScalesPerLane * kWarp, "a row's scales fit a warp");
+  const int lane = threadIdx.x % kWarp;
+  bool arrived = false;
+  for (int row = blockIdx.x + gridDim.x * (threadIdx.x / kWarp); row < s.num_rows;
+       row += gridDim.x * kConsumerThreads / kWarp) {
+    const MBlock m_block = s.m_block[s.m_block_of_atom[row / kAtomRows]];
+    const int in_block = row - m_block.first_row;
+    if (m_block.bypasses_gather(args.num_tokens)) continue;
+    const int t = s.token[row];
+    uint4 v[kVectors];
+    float scale[kScalesPerLane] = {0.0f, 0.0f};
+#pragma unroll
+    for (int i = 0; i < kVectors; i++)
+      v[i] = t == kNoToken ? make_uint4(0, 0, 0, 0)
+                           : __ldg(reinterpret_cast<const uint4*>(args.x + t * kHidden) + kWarp * i + lane);
+#pragma unroll
+    for (int i = 0; i < kScalesPerLane; i++)
+      if (t != kNoToken && kWarp * i + lane < kNumKBlocks1)
+        scale[i] = __ldg(args.x_scale + x_scale_index(kWarp * i + lane, t, args.num_tokens));
+    if (!arrived) named_barrier_arrive(kBarRowsRead, kConsumerThreads + kWarp), arrived = true;
+    const int in_k_block =
+        in_block / kAtomRows * kAtomBytes + swizzle_128b(in_block % kAtomRows, lane % kVectorsPerKBlock * 16);
+#pragma unroll
+    for (int i = 0; i < kVectors; i++) {
+      const int k = kWarp / kVectorsPerKBlock * i + lane / kVectorsPerKBlock;
+      *reinterpret_cast<uint4*>(args.scratch->x + m_block.x_offset(k) + in_k_block) = v[i];
+    }
+#pragma unroll
+    for (int i = 0; i < kScalesPerLane; i++) {
+      const int k = kWarp * i + lane;
+      if (k < kNumKBlocks1) args.scratch->x_scale[m_block.x_scale_offset(k) + in_block] = scale[i];
+    }
+  }
+  if (!arrived) named_barrier_arrive(kBarRowsRead, kConsumerThreads + kWarp);
+}

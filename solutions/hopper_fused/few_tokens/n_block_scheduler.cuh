@@ -1,0 +1,55 @@
+// n_block_scheduler: which n_blocks of h a CTA computes in gemm1. Static: every warp of the CTA computes the same list.
+//
+// The n_blocks of all m_blocks form one queue, which the CTAs take from the front side by side. So h of the first
+// m_blocks is complete long before that of the last, and gemm2 begins with them while other CTAs still compute gemm1.
+// A work tile is two neighbouring n_blocks of one m_block, one a warpgroup, or a single n_block.
+//
+//   full waves    every CTA takes the same number of n_blocks, two at a time
+//   last wave     less than one n_block per CTA is left. The CTAs without a column tile in gemm2 take as many as they
+//                 can finish before the others reach gemm2's last m_block; what is still left goes to the others, one
+//                 each
+#pragma once
+#include "fused_layer.cuh"
+#include "sizes.cuh"
+
+static_assert(kNumNBlocks % 2 == 0, "a work tile's two n_blocks belong to one m_block");
+
+struct Gemm1Tile {
+  MBlock m_block;
+  int m_block_index;
+  int n_block, num_n_blocks;  // the first one; 1 or 2
+  int nth;                    // among this CTA's tiles
+  // Whether a stage holds a K block for each warpgroup, and how often the tile fills a stage.
+  __device__ bool split_k() const { return num_n_blocks == 1 && m_block.rows <= kGemm1SplitKRows; }
+  __device__ int k_iters() const { return split_k() ? kNumKBlocks1 / 2 : kNumKBlocks1; }
+};
+
+struct NBlockScheduler {
+  const FusedSmem& s;
+  int taken = 0;
+  __device__ explicit NBlockScheduler(const FusedSmem& smem) : s(smem) {}
+  // This CTA's next tile; false when there is none.
+  __device__ bool get_next_tile(Gemm1Tile& t) {
+    const int cta = blockIdx.x, ctas = gridDim.x, gemm1_only_ctas = ctas - kGemm2Ctas;
+    const int n_blocks = s.num_m_blocks * kNumNBlocks, full_waves = n_blocks / ctas, pairs = full_waves / 2;
+    int at = 2 * (taken * ctas + cta);
+    t.num_n_blocks = 2;
+    if (taken >= pairs) {
+      const int extra = taken - pairs - full_waves % 2;  // n_blocks that this CTA has of the last wave
+      // n_blocks in the time of all but two of gemm2's m_blocks, by the weights that either reads
+      const int spare = max(1, (s.num_m_blocks / kCtasPerColumnTile - 2) * (kColumnTile * kIntermediate) /
+                                   (2 * kNBlockColumns * kHidden));
+      const int left = max(0, n_blocks % ctas - gemm1_only_ctas * spare);  // for the CTAs with a column tile
+      t.num_n_blocks = 1;
+      if (extra < 0) at = 2 * pairs * ctas + cta;
+      else if (cta >= kGemm2Ctas) at = full_waves * ctas + left + extra * gemm1_only_ctas + cta - kGemm2Ctas;
+      else at = extra == 0 && cta < left ? full_waves * ctas + cta : n_blocks;
+      if (at >= n_blocks) return false;
+    }
+    t.nth = taken++;
+    t.m_block_index = at / kNumNBlocks;
+    t.n_block = at % kNumNBlocks;
+    t.m_block = s.m_block[t.m_block_index];
+    return true;
+  }
+};

@@ -1,0 +1,167 @@
+// producer: the warps of the producer warpgroup. Two fill the ring of stages that both GEMMs use without a break, and
+// walk the same tiles as the consumers: all of gemm1's, then all of gemm2's.
+//
+//   load_weights       warp 8: W13, then W2, by TMA. Waits for no other CTA, so weights are in flight while other CTAs
+//                      still gather x or store h
+//   load_activations   warp 9: x when all CTAs have gathered, h when its m_block is complete, and their scales, by bulk
+//                      copy
+//   signal_stored_h    warps 10 and 11: tell the other CTAs what warpgroup 0 or 1 has stored
+#pragma once
+#include "barrier.cuh"
+#include "counter.cuh"
+#include "fused_layer.cuh"
+#include "l2.cuh"
+#include "n_block_scheduler.cuh"
+#include "pipeline.cuh"
+#include "sizes.cuh"
+#include "tma.cuh"
+
+constexpr int kNBlockGroups = kNBlockColumns / kAtomRows;  // groups of 8 rows of each half of W13: an n_block's box
+
+// ---- weights ----
+
+// For one thread, while its CTA waits for the other CTAs' routing: prefetches to L2 the weights that the CTA needs
+// first if the first experts all have rows. A wrong guess costs bytes at a time when memory has little else to do.
+__device__ __forceinline__ void prefetch_first_weights(const TensorMaps& maps) {
+  const uint64_t policy = l2_evict_unchanged();
+  const int expert = 2 * blockIdx.x / kNumNBlocks, n_block = 2 * blockIdx.x % kNumNBlocks;
+  if (expert >= kNumLocalExperts) return;
+  for (int k = 0; k < kFusedStages; k++)
+    for (int b = 0; b < 2; b++)
+      tma_prefetch_5d(&maps.w1, k * kBlockK, 0, 0, (n_block + b) * kNBlockGroups, expert, policy);
+}
+
+// For one thread. For a tile that bypasses the gather it also loads the row of x, in front of the first weights:
+// requested by warp 9, the row would come from memory behind them. It then arrives at `full` for warp 9 as well.
+__device__ __forceinline__ void load_weights(FusedSmem& s, const TensorMaps& maps, const FusedArgs& args,
+                                             bool has_column_tile) {
+  const uint64_t policy = s.num_m_blocks <= kEvictFirstExperts ? l2_evict_first() : l2_evict_unchanged();
+  PipelineState<kFusedStages> pipe;
+  Gemm1Tile tile;
+  int bypass_tiles = 0;
+  for (NBlockScheduler scheduler(s); scheduler.get_next_tile(tile);) {
+    // a stage's second weight tile: of the next n_block, or of the next K block
+    const int boxes = tile.num_n_blocks == 2 || tile.split_k() ? 2 : 1;
+    const int next_k = tile.split_k() ? 1 : 0, next_n_block = tile.num_n_blocks - 1;
+    const bool bypass = tile.m_block.bypasses_gather(args.num_tokens);
+    for (int i = 0; i < tile.k_iters(); i++, pipe.advance()) {
+      const int stage = pipe.stage, k = (1 + next_k) * i;
+      mbar_wait(&s.empty[stage], pipe.phase ^ 1);
+      if (bypass && i == 0) {
+        // The row of two tiles ago lay in this buffer. Nobody reads it any more: the previous tile has filled this
+        // stage, and both warpgroups have released it.
+        mbar_expect_tx(&s.full[stage], kHidden);
+        bulk_load(s.bypass_row(tile.nth), args.x + (size_t)s.token[tile.m_block.first_row] * kHidden, kHidden,
+                  &s.full[stage], l2_evict_last());
+      }
+      if (bypass) mbar_arrive(&s.full[stage]);
+      mbar_arrive_expect_tx(&s.full[stage], boxes * kWeightTileBytes);
+      for (int b = 0; b < boxes; b++)
+        tma_load_5d(s.stage(stage) + b * kWeightTileBytes, &maps.w1, &s.full[stage], (k + b * next_k) * kBlockK, 0, 0,
+                    (tile.n_block + b * next_n_block) * kNBlockGroups, tile.m_block.expert, policy);
+    }
+    if (bypass) {
+      if (bypass_tiles > 0) mbar_wait(&s.bypass_skipped, (bypass_tiles - 1) % 2);
+      mbar_arrive(&s.bypass_loaded);
+      bypass_tiles++;
+    }
+  }
+  if (!has_column_tile) return;
+  for (int n = blockIdx.x / kNumColumnTiles; n < s.num_m_blocks; n += kCtasPerColumnTile) {
+    const MBlock m_block = s.m_block[n];
+    const int stage_k = m_block.split_k() ? 2 : 1;
+    for (int i = 0; i < m_block.k_iters(); i++, pipe.advance()) {
+      const int stage = pipe.stage;
+      mbar_wait(&s.empty[stage], pipe.phase ^ 1);
+      mbar_arrive_expect_tx(&s.full[stage], stage_k * kWeightTileBytes);
+      for (int k = 0; k < stage_k; k++)
+        tma_load_2d(s.stage(stage) + k * kWeightTileBytes, &maps.w2, &s.full[stage], (stage_k * i + k) * kBlockK,
+                    m_block.expert * kHidden + blockIdx.x % kNumColumnTiles * kColumnTile, policy);
+    }
+  }
+}
+
+// ---- activations ----
+
+// For a whole warp: waits until h of m_block n is complete. Returns the first m_block behind it that may not be.
+__device__ __forceinline__ int wait_for_h(const unsigned* n_blocks_stored, int n, int num_m_blocks) {
+  const int mine = n + threadIdx.x % kWarp;
+  unsigned missing;
+  do {
+    const bool complete = mine >= num_m_blocks || load_acquire(n_blocks_stored + mine) == kNumNBlocks;
+    missing = __ballot_sync(kFullWarp, !complete);
+  } while (missing & 1);
+  __syncwarp();
+  fence_proxy_async_global();  // h was written by generic stores and is read by bulk copies
+  return missing ? n + __ffs(missing) - 1 : n + kWarp;
+}
+
+// For a whole warp, whose first lane copies. Two bulk copies a stage, rows and scales: issuing one costs about 50
+// cycles, however small it is.
+__device__ __forceinline__ void load_activations(FusedSmem& s, const FusedArgs& args, bool has_column_tile) {
+  const FusedScratch& scratch = *args.scratch;
+  const uint64_t policy = l2_evict_last();
+  const bool copies = threadIdx.x % kWarp == 0;
+  bool gathered = false;
+  int bypass_tiles = 0;
+  PipelineState<kFusedStages> pipe;
+  Gemm1Tile tile;
+  for (NBlockScheduler scheduler(s); copies && scheduler.get_next_tile(tile);) {
+    const MBlock& m_block = tile.m_block;
+    const int stage_k = tile.split_k() ? 2 : 1, bytes = m_block.atoms() * stage_k * kAtomBytes;
+    if (m_block.bypasses_gather(args.num_tokens)) {
+      // load_weights fills these stages. They are skipped only once it has: a wait for `empty` sees one bit of the
+      // phase, so this warp may be neither ahead nor behind by a whole pass over the stages.
+      mbar_wait(&s.bypass_loaded, bypass_tiles++ % 2);
+      mbar_arrive(&s.bypass_skipped);
+      pipe.advance(tile.k_iters());
+      continue;
+    }
+    if (!gathered) {
+      counter_wait(&scratch.counters[kGathered], gridDim.x);
+      fence_proxy_async_global();
+      gathered = true;
+    }
+    for (int i = 0; i < tile.k_iters(); i++, pipe.advance()) {
+      const int stage = pipe.stage, scale_bytes = m_block.atoms() * stage_k * kAtomRows * (int)sizeof(float);
+      mbar_wait(&s.empty[stage], pipe.phase ^ 1);
+      mbar_arrive_expect_tx(&s.full[stage], bytes + scale_bytes);
+      bulk_load(s.stage(stage) + kStageWeightBytes, scratch.x + m_block.x_offset(stage_k * i), bytes, &s.full[stage],
+                policy);
+      bulk_load(s.scales[stage], scratch.x_scale + m_block.x_scale_offset(stage_k * i), scale_bytes, &s.full[stage],
+                policy);
+    }
+  }
+  if (!has_column_tile) return;
+  __syncwarp();
+  for (int n = blockIdx.x / kNumColumnTiles, ready = 0; n < s.num_m_blocks; n += kCtasPerColumnTile) {
+    if (n >= ready) ready = wait_for_h(scratch.n_blocks_stored, n, s.num_m_blocks);
+    if (!copies) continue;
+    const MBlock m_block = s.m_block[n];
+    const int stage_k = m_block.split_k() ? 2 : 1, bytes = m_block.atoms() * stage_k * 2 * kAtomBytes;
+    for (int i = 0; i < m_block.k_iters(); i++, pipe.advance()) {
+      const int stage = pipe.stage;
+      const int scale_bytes = m_block.atoms() * stage_k * kAtomRows * kNBlocksPerKBlock * (int)sizeof(float);
+      mbar_wait(&s.empty[stage], pipe.phase ^ 1);
+      mbar_arrive_expect_tx(&s.full[stage], bytes + scale_bytes);
+      bulk_load(s.stage(stage) + stage_k * kWeightTileBytes, scratch.h + m_block.h_offset(stage_k * i), bytes,
+                &s.full[stage], policy);
+      bulk_load(s.scales[stage], scratch.h_scale + m_block.h_scale_offset(stage_k * i), scale_bytes, &s.full[stage],
+                policy);
+    }
+  }
+}
+
+// ---- signals ----
+
+// For one warp beside each warpgroup: counts every stored n_block for the other CTAs. The named barrier orders the
+// warpgroup's stores before the release; wait_for_h is the other end. The release takes a round trip to L2, during
+// which the warpgroup already computes its next tile.
+__device__ __forceinline__ void signal_stored_h(const FusedSmem& s, const FusedArgs& args, int warpgroup) {
+  Gemm1Tile tile;
+  for (NBlockScheduler scheduler(s); scheduler.get_next_tile(tile);) {
+    if (warpgroup == 1 && tile.num_n_blocks == 1) continue;
+    named_barrier_sync_unaligned(kBarHStored0 + warpgroup, kWarpgroupThreads + kWarp);
+    if (threadIdx.x % kWarp == 0) counter_arrive(&args.scratch->n_blocks_stored[tile.m_block_index]);
+  }
+}
