@@ -4,6 +4,8 @@
 
 #include "grouped_gemm.cuh"
 #include "layer.cuh"
+#include "layer_sizes.cuh"
+#include "threads.cuh"
 
 constexpr int kChunk = kWarp;        // tokens that a CTA routes or permutes, one warp each
 constexpr int kMaxTokens = 1 << 17;  // of a call

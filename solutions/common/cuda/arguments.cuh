@@ -1,7 +1,10 @@
 // arguments: what the caller hands over, as every kernel reads it, in the definition's form.
 #pragma once
+#include <cstddef>
+
 #include "interface.cuh"
 #include "layer.cuh"
+#include "layer_sizes.cuh"
 
 struct LayerArgs : Layer {
   const int* topk_ids;        // [T, k], with kTopKGiven; then logits and bias are not there

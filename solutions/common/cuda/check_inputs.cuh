@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "sizes.cuh"
+#include "layer_sizes.cuh"
 
 namespace ffi = tvm::ffi;
 

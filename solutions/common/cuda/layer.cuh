@@ -2,8 +2,6 @@
 #pragma once
 #include <cstdint>
 
-#include "sizes.cuh"
-
 struct Layer {
   const void* logits;           // [T, E] fp32; bf16 with renorm routing
   const uint16_t* bias;         // [E] bf16; not read with renorm routing

@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "interface.cuh"
-#include "sizes.cuh"
+#include "threads.cuh"
 
 // One instruction each: relative error below 2^-22, denormals count as zero.
 __device__ __forceinline__ float exp2_approx(float x) {

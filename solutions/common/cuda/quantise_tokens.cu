@@ -4,8 +4,10 @@
 // takes, and grouped_gemm1 reads each of them once for every weight tile.
 //
 // A CTA has kColumns columns of one token. Half a warp has 128 of them, a lane 8: one 16-byte load.
+#include "layer_sizes.cuh"
 #include "numerics.cuh"
 #include "quantise_tokens.cuh"
+#include "threads.cuh"
 
 constexpr int kLaneColumns = 8, kGroupLanes = kBlockK / kLaneColumns;
 constexpr int kQuantiseThreads = 128, kColumns = kQuantiseThreads * kLaneColumns;

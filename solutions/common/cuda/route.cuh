@@ -1,9 +1,11 @@
-// route: one warp chooses a token's experts. Each lane holds kNumExperts / 32 neighbouring experts; a routing group is a
-// few neighbouring lanes. Of equal choices the lower expert wins, and of equal groups the lower group. A token always
+// route: one warp chooses a token's experts. Each lane holds kNumExperts / 32 neighbouring experts; a routing group is
+// a few neighbouring lanes. Of equal choices the lower expert wins, and of equal groups the lower group. A token always
 // gets kTopK experts: NaN without a sign bit is chosen first, and the token's weights are then NaN; a group in which a
 // choice is NaN may be kept or not.
 #pragma once
 #include "layer.cuh"
+#include "layer_sizes.cuh"
+#include "threads.cuh"
 
 // Order-preserving map of floats to unsigned, so that one __reduce_max_sync finds a warp's maximum.
 __device__ __forceinline__ unsigned ordered(float f) {
@@ -48,8 +50,8 @@ __device__ __forceinline__ void read_scores(const Layer& args, int token, float 
   const int lane = threadIdx.x % kWarp;
   static_assert(N % 4 == 0, "logits and bias come four at a time");
   if constexpr (kRenorm) {
-    const uint2* logits =
-        reinterpret_cast<const uint2*>(static_cast<const uint16_t*>(args.logits) + (size_t)token * kNumExperts + N * lane);
+    const auto* bf16 = static_cast<const uint16_t*>(args.logits) + (size_t)token * kNumExperts + N * lane;
+    const uint2* logits = reinterpret_cast<const uint2*>(bf16);
 #pragma unroll
     for (int i = 0; i < N / 4; i++) {
       const uint2 four = logits[i];
@@ -57,8 +59,8 @@ __device__ __forceinline__ void read_scores(const Layer& args, int token, float 
       for (int j = 0; j < 4; j++) score[4 * i + j] = choice[4 * i + j] = bf16_of_pair(j < 2 ? four.x : four.y, j % 2);
     }
   } else {
-    const float4* logits =
-        reinterpret_cast<const float4*>(static_cast<const float*>(args.logits) + (size_t)token * kNumExperts + N * lane);
+    const auto* fp32 = static_cast<const float*>(args.logits) + (size_t)token * kNumExperts + N * lane;
+    const float4* logits = reinterpret_cast<const float4*>(fp32);
     const uint2* biases = reinterpret_cast<const uint2*>(args.bias + N * lane);
     float4 logit[N / 4];
     uint2 bias[N / 4];

@@ -1,9 +1,11 @@
 // token_experts: a token's local experts and their weights, chosen here or by the caller.
 #pragma once
 #include "arguments.cuh"
+#include "layer_sizes.cuh"
 #include "route.cuh"
+#include "threads.cuh"
 
-// An id's local number; kNumLocalExperts or more if it is not local: one below the offset, such as -1, becomes a large number.
+// An id's local number; kNumLocalExperts or more if it is not local: one below the offset, such as -1, becomes large.
 __device__ __forceinline__ unsigned local_number(const LayerArgs& args, int id) {
   return (unsigned)id - (unsigned)args.local_expert_offset;
 }

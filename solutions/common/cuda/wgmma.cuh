@@ -6,16 +6,21 @@
 #pragma once
 #include <cstdint>
 
-#include "sizes.cuh"
 #include "smem_addr.cuh"
+#include "threads.cuh"
 
 // ---- layouts ----
 
-constexpr int kQuad = 4;  // lanes that share a row of the accumulator
+constexpr int kMmaM = 64;
+constexpr int kMmaK = 32;                           // in FP8
+constexpr int kWarpRows = kMmaM / kWarpgroupWarps;  // accumulator rows of a warp
+constexpr int kQuad = 4;                            // lanes that share a row of the accumulator
+constexpr int kAtomRows = 8, kAtomRowBytes = 128;   // of a swizzle atom
+constexpr int kAtomBytes = kAtomRows * kAtomRowBytes;
 
 // Offset of a byte in an atom: the 16-byte pieces of a row are permuted by the row's number.
 __device__ __forceinline__ int swizzle_128b(int row, int byte) {
-  return row * kBlockK + ((byte / 16 ^ row) * 16) + byte % 16;
+  return row * kAtomRowBytes + ((byte / 16 ^ row) * 16) + byte % 16;
 }
 
 // Fields of a shared-memory descriptor, in units of 16 bytes: start address, leading byte offset (1; ignored with a
@@ -92,6 +97,7 @@ WGMMA(16, NAMES0, "%8", "%9", "%10", D8(0))
 WGMMA(32, NAMES0 ", " NAMES1, "%16", "%17", "%18", D16(0))
 WGMMA(48, NAMES0 ", " NAMES1 ", " NAMES2, "%24", "%25", "%26", D16(0), D8(16))
 WGMMA(64, NAMES0 ", " NAMES1 ", " NAMES2 ", " NAMES3, "%32", "%33", "%34", D32(0))
-WGMMA(128, NAMES0 ", " NAMES1 ", " NAMES2 ", " NAMES3 ", " NAMES4 ", " NAMES5 ", " NAMES6 ", " NAMES7, "%64", "%65", "%66", D32(0), D32(32))
+WGMMA(128, NAMES0 ", " NAMES1 ", " NAMES2 ", " NAMES3 ", " NAMES4 ", " NAMES5 ", " NAMES6 ", " NAMES7, "%64", "%65",
+      "%66", D32(0), D32(32))
 #undef WGMMA
 #undef WGMMA

@@ -7,6 +7,7 @@
 #pragma once
 #include "fp16.cuh"
 #include "mma.cuh"
+#include "sizes.cuh"
 
 // Four E4M3 values as two pairs of fp16, in order.
 __device__ __forceinline__ void unpack(uint32_t four, uint32_t& low, uint32_t& high) {

@@ -1,29 +1,19 @@
-// sizes: constants derived from problem.cuh and config.cuh, and what the kernel assumes of the problem.
+// sizes: constants derived from layer_sizes.cuh and config.cuh, and what the kernel assumes of the problem.
 #pragma once
-#include <cstdint>
-
 #include "config.cuh"
-#include "problem.cuh"
+#include "layer_sizes.cuh"
+#include "threads.cuh"
 
 // ---- threads ----
-constexpr int kWarp = 32;
-constexpr unsigned kFullWarp = 0xffffffffu;  // member mask of the warp-wide instructions
 constexpr int kThreads = kWarps * kWarp;
 
 // ---- units of weights ----
-constexpr int kBlockK = 128;                 // K of one step: a row of 128 bytes of FP8, one scale
-constexpr int kNumKBlocks1 = kHidden / kBlockK;  // K steps of gemm1, and scale blocks of a row of x
-constexpr int kNumKBlocks2 = kIntermediate / kBlockK;   // K steps of gemm2, and scale blocks of a row of W2
 constexpr int kWarpSteps1 = (kNumKBlocks1 + kWarps - 1) / kWarps;  // of them, the most that a warp has
 constexpr int kWarpSteps2 = (kNumKBlocks2 + kWarps - 1) / kWarps;
 constexpr int kUnitRows = 64;
 constexpr int kUnitBytes = kUnitRows * kBlockK;
 constexpr int kMmaM = 16, kMmaN = 8;
 constexpr int kMTiles = kUnitRows / kMmaM;  // of a unit
-
-// ---- experts ----
-constexpr int kMaskWords = (kNumLocalExperts + 31) / 32;  // 32-bit words of a token's mask of local experts
-constexpr int kPaddedLocalExperts = 32 * kMaskWords;   // local experts, rounded up to whole warps
 
 // ---- division of work ----
 constexpr int kMaxTokens = 256;      // of the one launch
@@ -53,14 +43,6 @@ constexpr int kMaxRows = kMaxPairs + kMaxActiveExperts * (kMmaN - 1);  // an exp
 constexpr int kRouteAllPairs = kRouteAllTokens * kMaxTokenRows;
 constexpr int kRouteAllRows = kRouteAllPairs + (kNumLocalExperts < kRouteAllPairs ? kNumLocalExperts : kRouteAllPairs) * (kMmaN - 1);
 
-static_assert(kNumExperts % 128 == 0 && kNumExperts <= 512, "route: a lane has 4, 8, 12 or 16 experts");
-static_assert(kNumLocalExperts >= 1 && kNumLocalExperts <= kNumExperts, "local experts are some of the experts");
-static_assert(kTopK >= 1 && kTopK <= 16 && kTopK <= kNumExperts, "route chooses so many experts");
-static_assert(kRoutingGroups >= 1 && kRoutingGroups <= 32 && 32 % kRoutingGroups == 0, "route: a group is whole lanes");
-static_assert(kRoutingGroups == 1 || kNumExperts / kRoutingGroups % (kNumExperts / 32) == 0, "route: a group is whole lanes");
-static_assert(kKeptGroups >= 1 && kKeptGroups <= kRoutingGroups, "route: groups that are kept");
-static_assert(!kRenorm || kRoutingGroups == 1, "route: renorm routing has no groups");
-static_assert(kHidden % kBlockK == 0 && kIntermediate % kBlockK == 0, "scale blocks are whole");
 static_assert(2 * kSliceColumns == kUnitRows && kBlockK % kColumnTile == 0,
               "a unit has one scale, or one for each half of W13");
 static_assert(kMaxTokens % 32 == 0, "masks lie in batches of 32 tokens");

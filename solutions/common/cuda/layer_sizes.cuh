@@ -1,0 +1,17 @@
+// layer_sizes: what follows from problem.cuh for every solution, and what routing assumes of it.
+#pragma once
+#include "problem.cuh"
+
+constexpr int kBlockK = 128;                           // K of one step: 128 bytes of FP8 with one scale
+constexpr int kNumKBlocks1 = kHidden / kBlockK;        // K steps of gemm1, and scale blocks of a row of x
+constexpr int kNumKBlocks2 = kIntermediate / kBlockK;  // K steps of gemm2, and scale blocks of a row of W2
+constexpr int kMaskWords = (kNumLocalExperts + 31) / 32;  // 32-bit words of a token's mask of local experts
+constexpr int kPaddedLocalExperts = 32 * kMaskWords;      // local experts, rounded up to whole warps
+
+static_assert(kHidden % kBlockK == 0 && kIntermediate % kBlockK == 0, "scale blocks are whole");
+static_assert(kNumExperts % 128 == 0 && kNumExperts <= 512, "route: a lane has 4, 8, 12 or 16 experts");
+static_assert(kNumLocalExperts >= 1 && kNumLocalExperts <= kNumExperts, "local experts are some of the experts");
+static_assert(kTopK >= 1 && kTopK <= 16 && kTopK <= kNumExperts, "a token's rows fit in registers");
+static_assert(kRoutingGroups >= 1 && 32 % kRoutingGroups == 0, "route: a group is whole lanes");
+static_assert(kKeptGroups >= 1 && kKeptGroups <= kRoutingGroups, "route: groups that are kept");
+static_assert(!kRenorm || kRoutingGroups == 1, "route: renorm routing has no groups");
