@@ -11,8 +11,9 @@ import triton
 import triton.language as tl
 
 from .common.host.problem import HIDDEN_SIZE, NUM_LOCAL_EXPERTS, TOP_K
+from .common.triton.combine import combine_kernel
+from .common.triton.pdl import pdl_wait
 from .pairs import pointers
-from .common.triton.predecessor import wait_for_predecessor
 from .prepare import prepare
 
 
@@ -30,23 +31,10 @@ def combine_reset_kernel(
     BINS: tl.constexpr,  # E_LOCAL, or the next power of two
     PDL: tl.constexpr,
 ):
-    wait_for_predecessor(PDL)
+    pdl_wait(PDL)
     _, weight_ptr, row_ptr, _ = pointers(pair_ptr, tl.num_programs(0) * TOP_K)
-    token = tl.program_id(0)
-    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = column < H
-    slot = tl.arange(0, SLOTS)
-    rows = tl.load(row_ptr + token * TOP_K + slot, mask=slot < TOP_K, other=-1)
-    weights = tl.load(weight_ptr + token * TOP_K + slot, mask=slot < TOP_K, other=0.0)
-    total = tl.zeros((BLOCK,), tl.float32)
-    for k in tl.static_range(TOP_K):
-        row = tl.max(tl.where(slot == k, rows, -1), 0)
-        if row >= 0:
-            weight = tl.sum(tl.where(slot == k, weights, 0.0), 0)
-            y = tl.load(y_ptr + row.to(tl.int64) * H + column, mask=inside, other=0.0)
-            total += y.to(tl.float32) * weight
-    tl.store(output_ptr + token.to(tl.int64) * H + column, total.to(tl.bfloat16), mask=inside)
-    if token + tl.program_id(1) == 0:
+    combine_kernel(y_ptr, row_ptr, weight_ptr, output_ptr, 0, H, H, TOP_K, BLOCK, True, SLOTS, False)
+    if tl.program_id(0) + tl.program_id(1) == 0:
         local_expert = tl.arange(0, BINS)
         tl.store(count_ptr + local_expert, tl.zeros((BINS,), tl.int32), mask=local_expert < E_LOCAL)
 

@@ -15,9 +15,9 @@ import triton
 import triton.language as tl
 
 from .common.host.problem import HIDDEN_SIZE, KEPT_GROUPS, NUM_EXPERTS, NUM_GROUPS, NUM_LOCAL_EXPERTS, RENORM, TOP_K
+from .common.triton.pdl import pdl_wait
 from .common.triton.route import route_kernel
 from .pairs import pointers
-from .common.triton.predecessor import wait_for_predecessor
 from .prepare import prepare
 from .rows import TILE
 
@@ -151,7 +151,7 @@ def route_gather_kernel(
     BLOCKS: tl.constexpr,  # H / 128, or the next power of two
     PDL: tl.constexpr,
 ):
-    wait_for_predecessor(PDL)
+    pdl_wait(PDL)
     expert_ptr, weight_ptr, row_ptr, _ = pointers(pair_ptr, num_tokens * TOP_K)
     values, scales = load_token(x_ptr, x_scale_ptr, num_tokens, H, WIDTH, BLOCKS)  # arrives while routing
     expert, rank = count_token(
@@ -195,7 +195,7 @@ def route_count_kernel(
     RENORM: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    wait_for_predecessor(PDL)
+    pdl_wait(PDL)
     expert_ptr, weight_ptr, _, rank_ptr = pointers(pair_ptr, tl.num_programs(0) * TOP_K)
     expert, rank = count_token(
         logits_ptr,
@@ -239,7 +239,7 @@ def gather_kernel(
     TILE: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    wait_for_predecessor(PDL)
+    pdl_wait(PDL)
     expert_ptr, _, row_ptr, rank_ptr = pointers(pair_ptr, num_tokens * TOP_K)
     token = tl.program_id(0)
     local = tl.arange(0, BINS)

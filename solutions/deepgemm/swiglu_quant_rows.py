@@ -12,8 +12,9 @@ import triton
 import triton.language as tl
 
 from .common.host.problem import INTERMEDIATE_SIZE, TOP_K
+from .common.triton.pdl import pdl_wait
+from .common.triton.swiglu_quant import swiglu_quant_row
 from .pairs import pointers
-from .common.triton.predecessor import wait_for_predecessor
 from .prepare import prepare
 
 BLOCK = 128
@@ -33,7 +34,7 @@ def swiglu_quant_rows_kernel(
     PDL: tl.constexpr,
 ):
     BLOCK: tl.constexpr = 128
-    wait_for_predecessor(PDL)
+    pdl_wait(PDL)
     _, _, row_ptr, _ = pointers(pair_ptr, num_pairs)
     group = tl.program_id(1) * GROUPS + tl.arange(0, GROUPS)
     column = group[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
@@ -41,13 +42,7 @@ def swiglu_quant_rows_kernel(
         for at in range(PAIRS):
             row = tl.load(row_ptr + first + at)
             if row >= 0:
-                g_row = g_ptr + row.to(tl.int64) * (2 * I)
-                up = tl.load(g_row + column).to(tl.float32)
-                gate = tl.load(g_row + I + column).to(tl.float32)
-                h = gate / (1.0 + tl.exp(-gate)) * up
-                amax = tl.max(tl.abs(h), 1)
-                scale = tl.where(amax > 0, amax / 448.0, 1.0)
-                tl.store(h_ptr + row.to(tl.int64) * I + column, (h / scale[:, None]).to(tl.float8e4nv))
+                scale = swiglu_quant_row(g_ptr, h_ptr, row, column, I)
                 block = (row // room) * (I // BLOCK) + group
                 tl.store(h_scale_ptr + block.to(tl.int64) * room + row % room, scale)
 

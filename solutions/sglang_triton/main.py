@@ -6,20 +6,20 @@ TMA, as SGLang does on an H200.
 
 import torch
 
-from .combine_rows import combine_rows, combine_rows_kernel
-from .grouped_product import grouped_product
 from .common.host.check_inputs import check_inputs
 from .common.host.launch import launch_quickly
-from .common.triton.permute import count_kernel, permute, place_kernel
 from .common.host.problem import TOP_K
+from .common.triton.combine import combine, combine_kernel
+from .common.triton.permute import count_kernel, permute, place_kernel
 from .common.triton.route import route, route_kernel
+from .grouped_product import grouped_product
 from .overlap import overlap, replayed_or_captured
 from .rest_product import rest_product_kernel
 from .route_one import route_one, route_one_kernel
 from .swiglu_quant_rows import swiglu_quant_rows, swiglu_quant_rows_kernel
 from .tiles import choose_configs, usual_tiles
 
-OVERLAPPING = route_one_kernel, rest_product_kernel, swiglu_quant_rows_kernel, combine_rows_kernel
+OVERLAPPING = route_one_kernel, rest_product_kernel, swiglu_quant_rows_kernel, combine_kernel
 launch_quickly(route_kernel, count_kernel, place_kernel, *OVERLAPPING)
 overlap(*OVERLAPPING)
 
@@ -112,5 +112,5 @@ def layer(tensors, local_expert_offset, routed_scaling_factor):
             scale_slice = w2_scale[:, first // 128 : (first + width) // 128]
             form = dict(config=second_config, tiles=tiles, x_in_order=True, weights_by_tma=True)
             y = grouped_product(h, h_scale, h_scale.stride(), w2_slice, scale_slice, permutation, **form)
-            combine_rows(y, permutation.row_of_pair, weight, output, first)
+            combine(y, permutation.row_of_pair, weight, output, first, branch=True, pdl=True)
             del y  # before the next is made

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from .common.host.gpu_of import gpu_of
-from .common.triton.predecessor import wait_for_predecessor
+from .common.triton.pdl import pdl_wait
 
 BLOCK = 128
 
@@ -42,7 +42,7 @@ def rest_product_kernel(
     PDL: tl.constexpr,
 ):
     BLOCK: tl.constexpr = 128
-    wait_for_predecessor(PDL)
+    pdl_wait(PDL)
     num_tiles = tl.load(num_rows_ptr) // BLOCK_M
     lane = tl.arange(0, BLOCK)
     for index in range(tl.program_id(0), (num_tiles - first_tile) * (N // BLOCK), tl.num_programs(0)):

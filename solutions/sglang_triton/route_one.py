@@ -7,10 +7,10 @@ import torch
 import triton
 import triton.language as tl
 
-from .common.triton.permute import Permutation, max_tiles, place_kernel
 from .common.host.problem import KEPT_GROUPS, NUM_GROUPS, RENORM, TOP_K
+from .common.triton.pdl import pdl_wait
+from .common.triton.permute import Permutation, max_tiles, place_kernel
 from .common.triton.route import route_kernel
-from .common.triton.predecessor import wait_for_predecessor
 
 LANES = 32  # at least TOP_K: pairs that a warp looks at
 
@@ -42,7 +42,7 @@ def route_one_kernel(
     PAD: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    wait_for_predecessor(PDL)
+    pdl_wait(PDL)
     route_kernel(
         logits_ptr,
         bias_ptr,

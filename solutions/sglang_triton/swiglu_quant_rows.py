@@ -12,7 +12,8 @@ import triton
 import triton.language as tl
 
 from .common.host.gpu_of import gpu_of
-from .common.triton.predecessor import wait_for_predecessor
+from .common.triton.pdl import pdl_wait
+from .common.triton.swiglu_quant import swiglu_quant_row
 
 BLOCK = 128
 PROGRAMS = 8  # of a multiprocessor and 8 blocks, at most
@@ -31,7 +32,7 @@ def swiglu_quant_rows_kernel(
     PDL: tl.constexpr,
 ):
     BLOCK: tl.constexpr = 128
-    wait_for_predecessor(PDL)
+    pdl_wait(PDL)
     group = tl.program_id(1) * GROUPS + tl.arange(0, GROUPS)
     column = group[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
     num_rows = tl.load(num_rows_ptr)
@@ -40,13 +41,7 @@ def swiglu_quant_rows_kernel(
         following = row + tl.num_programs(0)
         next_pair = tl.load(pair_of_row_ptr + following, mask=following < num_rows, other=num_pairs)
         if pair < num_pairs:
-            g_row = g_ptr + tl.cast(row, tl.int64) * (2 * I)
-            up = tl.load(g_row + column).to(tl.float32)
-            gate = tl.load(g_row + I + column).to(tl.float32)
-            h = gate / (1.0 + tl.exp(-gate)) * up
-            amax = tl.max(tl.abs(h), 1)
-            scale = tl.where(amax > 0, amax / 448.0, 1.0)
-            tl.store(h_ptr + tl.cast(row, tl.int64) * I + column, (h / scale[:, None]).to(tl.float8e4nv))
+            scale = swiglu_quant_row(g_ptr, h_ptr, row, column, I)
             tl.store(h_scale_ptr + row * (I // BLOCK) + group, scale)
         pair = next_pair
 

@@ -342,11 +342,11 @@ def test_gemm2_in_column_slices(device, data, num_tokens, seed, tile):
 # ---- combine ----
 
 
-@drawn(8, data=st.data(), num_tokens=st.sampled_from([1, 7, 40, 64, 65, 90]), seed=SEEDS)
-def test_combine(device, data, num_tokens, seed):
+@drawn(8, data=st.data(), num_tokens=st.sampled_from([1, 7, 40, 64, 65, 90]), seed=SEEDS, branch=st.booleans())
+def test_combine(device, data, num_tokens, seed, branch):
     """A user would miss: NaN or stale numbers for tokens that have no expert on this rank.
 
-    Scratch and output hold NaN wherever no row was computed; 65 tokens change the block size.
+    Scratch and output hold NaN wherever no row was computed; 65 tokens change the block size, and take the branches.
     """
     hidden = data.draw(st.sampled_from(widths(device)[0]))
     width = hidden // data.draw(slices_of(hidden))
@@ -362,7 +362,7 @@ def test_combine(device, data, num_tokens, seed):
         y[used_rows(permutation, 16)] = normal(len(used_rows(permutation, 16)), width)
         y = y.bfloat16()
         before = output[:, first + width :].clone()
-        combine(y, permutation.row_of_pair, weight, output, first)
+        combine(y, permutation.row_of_pair, weight, output, first, branch)
         combine_ref(y, permutation.row_of_pair, weight, wanted, first)
         assert before.isnan().all() and output[:, first + width :].isnan().all()
     assert_within(output, wanted, BF16_STEP, 1e-6)

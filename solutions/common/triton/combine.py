@@ -1,24 +1,18 @@
 """combine: every token gathers its rows, weighs them and sums in fp32.
 
-A gather and no atomics: the eight terms are added in the order of the routing, so the result is the same bit for
-bit in every run. A token without a local expert gets exact zeros.
+A gather and no atomics: the terms are added in the order of the routing, so the result is the same bit for bit in
+every run. A token without a local expert gets exact zeros.
 
-Map of the kernel: one program a (token, BLOCK columns); the eight row numbers are read first, so that all the
-loads that exist are in flight together. Most tokens have one row or none, so it is many small programs that keep memory
-busy.
+Map of the kernel: one program a (token, BLOCK columns), in one of two forms. Straight, loads of y are masked and all in
+flight together: best for few tokens. With BRANCH, row numbers and weights are loaded as vectors and the program
+branches over experts of other ranks, which most are: enough other programs wait for memory where tokens are many.
 """
 
 import torch
 import triton
 import triton.language as tl
 
-
-def combine_ref(y, row_of_pair, weight, output, first_column):
-    """Plain statement of `combine`; writes output[:, first_column : first_column + y.shape[1]]."""
-    local = row_of_pair >= 0
-    terms = torch.where(local[..., None], y[row_of_pair.clamp(min=0).long()].float(), 0.0)
-    total = (terms * torch.where(local, weight, 0.0)[..., None]).sum(1)
-    output[:, first_column : first_column + y.shape[1]] = total.to(output.dtype)
+from .pdl import pdl_wait
 
 
 @triton.jit
@@ -32,31 +26,49 @@ def combine_kernel(
     H: tl.constexpr,
     TOP_K: tl.constexpr,
     BLOCK: tl.constexpr,
+    BRANCH: tl.constexpr,
+    SLOTS: tl.constexpr,  # TOP_K, or the next power of two
+    PDL: tl.constexpr,
 ):
+    pdl_wait(PDL)
     token = tl.program_id(0)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < num_columns
+    if BRANCH:
+        slot = tl.arange(0, SLOTS)
+        rows = tl.load(row_of_pair_ptr + token * TOP_K + slot, mask=slot < TOP_K, other=-1)
+        weights = tl.load(weight_ptr + token * TOP_K + slot, mask=slot < TOP_K, other=0.0)
     total = tl.zeros((BLOCK,), tl.float32)
     for k in tl.static_range(TOP_K):
-        row = tl.load(row_of_pair_ptr + token * TOP_K + k)
-        weight = tl.load(weight_ptr + token * TOP_K + k)
-        local = inside & (row >= 0)
-        y = tl.load(y_ptr + row.to(tl.int64) * num_columns + column, mask=local, other=0.0)
-        total += tl.where(local, y.to(tl.float32) * weight, 0.0)
+        if BRANCH:
+            row = tl.max(tl.where(slot == k, rows, -1), 0)
+            if row >= 0:
+                weight = tl.sum(tl.where(slot == k, weights, 0.0), 0)
+                y = tl.load(y_ptr + row.to(tl.int64) * num_columns + column, mask=inside, other=0.0)
+                total += y.to(tl.float32) * weight
+        else:
+            row = tl.load(row_of_pair_ptr + token * TOP_K + k)
+            weight = tl.load(weight_ptr + token * TOP_K + k)
+            local = inside & (row >= 0)
+            y = tl.load(y_ptr + row.to(tl.int64) * num_columns + column, mask=local, other=0.0)
+            total += tl.where(local, y.to(tl.float32) * weight, 0.0)
     tl.store(output_ptr + token.to(tl.int64) * H + first_column + column, total.to(tl.bfloat16), mask=inside)
 
 
-def combine(y, row_of_pair, weight, output, first_column):
+def combine(y, row_of_pair, weight, output, first_column, branch=False, pdl=False):
     """Sum each token's weighed rows into the output.
 
     Args:
         y: [rows, num_columns] bfloat16.
-        row_of_pair: [T, 8] int32, -1 where a token has no such row; weight: [T, 8] float32.
+        row_of_pair: [T, top_k] int32, -1 where a token has no such row; weight: [T, top_k] float32.
         output: [T, H] bfloat16; columns first_column .. first_column + num_columns are written, all of them.
+        branch: whether many tokens take the branching form.
+        pdl: whether a GPU may start the kernel before the preceding one has ended; it waits by itself.
     """
     num_tokens, top_k = row_of_pair.shape
     num_columns = y.shape[1]
-    block = 512
+    few = num_tokens <= 64
+    block = 1024 if branch and not few else 512
     combine_kernel[(num_tokens, -(-num_columns // block))](  # triton.cdiv takes microseconds
         y,
         row_of_pair,
@@ -67,5 +79,16 @@ def combine(y, row_of_pair, weight, output, first_column):
         H=output.shape[1],
         TOP_K=top_k,
         BLOCK=block,
-        num_warps=4 if num_tokens <= 64 else 1,  # for few tokens the shortest, for many as many loads as can be
+        BRANCH=branch and not few,
+        SLOTS=1 << (top_k - 1).bit_length(),
+        PDL=pdl and y.device.type != "cpu",
+        num_warps=4 if few else 1,  # for few tokens the shortest, for many as many loads as can be
     )
+
+
+def combine_ref(y, row_of_pair, weight, output, first_column):
+    """Plain statement of `combine`; writes output[:, first_column : first_column + y.shape[1]]."""
+    local = row_of_pair >= 0
+    terms = torch.where(local[..., None], y[row_of_pair.clamp(min=0).long()].float(), 0.0)
+    total = (terms * torch.where(local, weight, 0.0)[..., None]).sum(1)
+    output[:, first_column : first_column + y.shape[1]] = total.to(output.dtype)

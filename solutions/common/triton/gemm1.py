@@ -24,21 +24,6 @@ from .tile_order import tile_order
 BLOCK = 128
 
 
-def gemm1_ref(x, x_scale, w, w_scale, permutation, block_m):
-    """Plain statement of `gemm1` in fp32; rows of padding or beyond the last tile are left zero."""
-    pair_of_row, top_k = permutation.pair_of_row, permutation.row_of_pair.shape[1]
-    g = torch.zeros((len(pair_of_row), w.shape[1]), dtype=torch.float32, device=x.device)
-    wide = lambda s: s.repeat_interleave(BLOCK, -1)  # noqa: E731
-    dequant_x = x.float() * wide(x_scale if SCALES_ROW_MAJOR else x_scale.t().contiguous())
-    for tile in range(int(permutation.num_tiles)):
-        e = int(permutation.tile_expert[tile])
-        rows = torch.arange(tile * block_m, (tile + 1) * block_m, device=x.device)
-        rows = rows[pair_of_row[rows] >= 0]
-        dequant_w = w[e].float() * wide(w_scale[e].repeat_interleave(BLOCK, 0))
-        g[rows] = dequant_x[pair_of_row[rows].long() // top_k] @ dequant_w.t()
-    return g.roll(g.shape[1] // 2, 1) if GATE_FIRST else g
-
-
 @triton.jit
 def scales_of_tokens(scale_ptr, token, num_tokens, NUM_K: tl.constexpr, ROW_MAJOR: tl.constexpr):
     """Where the first scales of tokens are, and how far apart those of a token."""
@@ -141,3 +126,18 @@ def gemm1(x, x_scale, w, w_scale, permutation, tile, expert_order=True):
         num_stages=tile.num_stages,
     )
     return g
+
+
+def gemm1_ref(x, x_scale, w, w_scale, permutation, block_m):
+    """Plain statement of `gemm1` in fp32; rows of padding or beyond the last tile are left zero."""
+    pair_of_row, top_k = permutation.pair_of_row, permutation.row_of_pair.shape[1]
+    g = torch.zeros((len(pair_of_row), w.shape[1]), dtype=torch.float32, device=x.device)
+    wide = lambda s: s.repeat_interleave(BLOCK, -1)  # noqa: E731
+    dequant_x = x.float() * wide(x_scale if SCALES_ROW_MAJOR else x_scale.t().contiguous())
+    for tile in range(int(permutation.num_tiles)):
+        e = int(permutation.tile_expert[tile])
+        rows = torch.arange(tile * block_m, (tile + 1) * block_m, device=x.device)
+        rows = rows[pair_of_row[rows] >= 0]
+        dequant_w = w[e].float() * wide(w_scale[e].repeat_interleave(BLOCK, 0))
+        g[rows] = dequant_x[pair_of_row[rows].long() // top_k] @ dequant_w.t()
+    return g.roll(g.shape[1] // 2, 1) if GATE_FIRST else g

@@ -17,15 +17,10 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from ..host.interface import GATE_FIRST, SCALES_ROW_MAJOR
 from .gemm1 import gemm1_ref, scales_of_tokens
-from .swiglu_quant import swiglu_quant_ref
+from .swiglu_quant import swiglu_quant_ref, swiglu_and_scale
 from .tile_order import tile_order
 
 BLOCK = 128  # columns and K of a block scale
-
-
-def gemm1_swiglu_quant_ref(x, x_scale, w, w_scale, permutation, block_m):
-    """Plain statement of `gemm1_swiglu_quant`; rows of padding or beyond the last tile are left zero."""
-    return swiglu_quant_ref(gemm1_ref(x, x_scale, w, w_scale, permutation, block_m))
 
 
 @triton.jit(do_not_specialize=["num_tokens"])
@@ -79,9 +74,7 @@ def gemm1_swiglu_quant_kernel(
             gate_scale = tl.load(w_scale_ptr + gate_block * NUM_K + k)
             gate += tl.dot(gate_w, x.T) * (x_scale * gate_scale)[None, :]
 
-        h = gate / (1.0 + tl.exp(-gate)) * up
-        amax = tl.max(tl.abs(h), 0)
-        scale = tl.where(amax > 0, amax / 448.0, 1.0)
+        h, scale = swiglu_and_scale(gate, up, 0)
         q = (h / scale[None, :]).to(tl.float8e4nv)
         h_ptrs = h_ptr + n * BLOCK + lane[:, None]
         if EXPERT_ORDER:
@@ -137,3 +130,8 @@ def gemm1_swiglu_quant(x, x_scale, w, w_scale, permutation, tile, expert_order=T
         num_stages=tile.num_stages,
     )
     return h, h_scale
+
+
+def gemm1_swiglu_quant_ref(x, x_scale, w, w_scale, permutation, block_m):
+    """Plain statement of `gemm1_swiglu_quant`; rows of padding or beyond the last tile are left zero."""
+    return swiglu_quant_ref(gemm1_ref(x, x_scale, w, w_scale, permutation, block_m))

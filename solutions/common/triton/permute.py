@@ -43,30 +43,6 @@ def max_tiles(num_tokens, top_k, num_local_experts, block_m):
     return pairs // block_m + min(num_local_experts, pairs)
 
 
-def permute_ref(expert, num_local_experts, block_m, padded=True, padding=-1, first_expert=0):
-    """Plain statement of `permute`; same arguments and results, `padding` or -1 where undefined."""
-    num_tokens, top_k = expert.shape
-    tiles = max_tiles(num_tokens, top_k, num_local_experts, block_m)
-    like = dict(dtype=torch.int32, device=expert.device)
-    row_of_pair = torch.full_like(expert, -1).flatten()
-    pair_of_row = torch.full((tiles * block_m if padded else expert.numel(),), padding, **like)
-    tile_expert, tile_rows = torch.full((tiles,), -1, **like), torch.full((tiles, 2), -1, **like)
-    tile = row = 0
-    for e in range(num_local_experts):
-        pair = (expert.flatten() == first_expert + e).nonzero().flatten()
-        end = row + len(pair)
-        row_of_pair[pair] = torch.arange(row, end, **like)
-        pair_of_row[row:end] = pair.to(torch.int32)
-        for first in range(row, end, block_m):
-            tile_expert[tile] = e
-            tile_rows[tile] = torch.tensor([first, end])
-            tile += 1
-        row = tile * block_m if padded else end
-    num_tiles, num_rows = torch.tensor([tile], **like), torch.tensor([row], **like)
-    tile_rows = None if padded else tile_rows
-    return Permutation(row_of_pair.view_as(expert), pair_of_row, tile_expert, num_tiles, num_rows, tile_rows)
-
-
 @triton.jit
 def local_number(expert, first_expert, LOCAL: tl.constexpr):
     """-1 for an expert that is not local."""
@@ -238,3 +214,27 @@ def permute(expert, num_local_experts, block_m, padded=True, padding=-1, first_e
     )
     tile_rows = None if padded else tile_rows.view(-1, 2)
     return Permutation(row_of_pair, pair_of_row, tile_expert, num_tiles, num_rows, tile_rows)
+
+
+def permute_ref(expert, num_local_experts, block_m, padded=True, padding=-1, first_expert=0):
+    """Plain statement of `permute`; same arguments and results, `padding` or -1 where undefined."""
+    num_tokens, top_k = expert.shape
+    tiles = max_tiles(num_tokens, top_k, num_local_experts, block_m)
+    like = dict(dtype=torch.int32, device=expert.device)
+    row_of_pair = torch.full_like(expert, -1).flatten()
+    pair_of_row = torch.full((tiles * block_m if padded else expert.numel(),), padding, **like)
+    tile_expert, tile_rows = torch.full((tiles,), -1, **like), torch.full((tiles, 2), -1, **like)
+    tile = row = 0
+    for e in range(num_local_experts):
+        pair = (expert.flatten() == first_expert + e).nonzero().flatten()
+        end = row + len(pair)
+        row_of_pair[pair] = torch.arange(row, end, **like)
+        pair_of_row[row:end] = pair.to(torch.int32)
+        for first in range(row, end, block_m):
+            tile_expert[tile] = e
+            tile_rows[tile] = torch.tensor([first, end])
+            tile += 1
+        row = tile * block_m if padded else end
+    num_tiles, num_rows = torch.tensor([tile], **like), torch.tensor([row], **like)
+    tile_rows = None if padded else tile_rows
+    return Permutation(row_of_pair.view_as(expert), pair_of_row, tile_expert, num_tiles, num_rows, tile_rows)

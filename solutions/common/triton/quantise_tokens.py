@@ -16,14 +16,6 @@ FP8_MAX = 448.0
 LEAST_AMAX = 1e-10  # keeps the scale of a group of zeros, or next to it, a normal number
 
 
-def quantise_tokens_ref(x):
-    """Plain statement: x [T, H] bfloat16 -> [T, H] float8_e4m3fn, scale [T, H/128] float32."""
-    groups = x.float().unflatten(-1, (-1, BLOCK))
-    amax = groups.abs().amax(-1).clamp(min=LEAST_AMAX)
-    scale = amax / torch.full_like(amax, FP8_MAX)  # by a Python number, torch multiplies by 1 / 448 on a GPU
-    return (groups / scale[..., None]).flatten(-2).to(torch.float8_e4m3fn), scale
-
-
 @triton.jit
 def quantise_tokens_kernel(
     x_ptr,  # [T, H] bf16
@@ -60,3 +52,11 @@ def quantise_tokens(x):
         x, q, scale, H=hidden, GROUPS=groups, LEAST=LEAST_AMAX, num_warps=4
     )
     return q, scale
+
+
+def quantise_tokens_ref(x):
+    """Plain statement: x [T, H] bfloat16 -> [T, H] float8_e4m3fn, scale [T, H/128] float32."""
+    groups = x.float().unflatten(-1, (-1, BLOCK))
+    amax = groups.abs().amax(-1).clamp(min=LEAST_AMAX)
+    scale = amax / torch.full_like(amax, FP8_MAX)  # by a Python number, torch multiplies by 1 / 448 on a GPU
+    return (groups / scale[..., None]).flatten(-2).to(torch.float8_e4m3fn), scale

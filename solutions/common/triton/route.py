@@ -17,27 +17,6 @@ import triton.language as tl
 from ..host.problem import KEPT_GROUPS, NUM_GROUPS, RENORM, TOP_K
 
 
-def route_ref(routing_logits, routing_bias, local_expert_offset, routed_scaling_factor, num_local_experts):
-    """Plain statement of `route`; same arguments and results, on any device."""
-    num_tokens, num_experts = routing_logits.shape
-    if RENORM:
-        chosen, expert = routing_logits.float().topk(TOP_K, dim=-1)
-        return expert.to(torch.int32), torch.softmax(chosen, dim=-1)
-    s = torch.sigmoid(routing_logits.float())
-    biased = s + routing_bias.float()
-    grouped = biased.view(num_tokens, NUM_GROUPS, num_experts // NUM_GROUPS)
-    group_score = grouped.topk(2, dim=-1).values.sum(-1)
-    kept = torch.zeros_like(group_score, dtype=torch.bool)
-    kept.scatter_(1, group_score.topk(KEPT_GROUPS, dim=-1).indices, True)
-    selectable = grouped.masked_fill(~kept[:, :, None], float("-inf")).view(num_tokens, num_experts)
-    expert = selectable.topk(TOP_K, dim=-1).indices
-    weight = s.gather(1, expert)
-    weight = weight / (weight.sum(-1, keepdim=True) + 1e-20) * routed_scaling_factor
-    local = expert - local_expert_offset
-    local = torch.where((local >= 0) & (local < num_local_experts), local, -1)
-    return local.to(torch.int32), weight
-
-
 @triton.jit(do_not_specialize=["local_expert_offset", "routed_scaling_factor"])
 def route_kernel(
     logits_ptr,  # [T, E] fp32; bf16 with RENORM
@@ -153,3 +132,24 @@ def route(routing_logits, routing_bias, local_expert_offset, routed_scaling_fact
         num_warps=1,
     )
     return expert, weight
+
+
+def route_ref(routing_logits, routing_bias, local_expert_offset, routed_scaling_factor, num_local_experts):
+    """Plain statement of `route`; same arguments and results, on any device."""
+    num_tokens, num_experts = routing_logits.shape
+    if RENORM:
+        chosen, expert = routing_logits.float().topk(TOP_K, dim=-1)
+        return expert.to(torch.int32), torch.softmax(chosen, dim=-1)
+    s = torch.sigmoid(routing_logits.float())
+    biased = s + routing_bias.float()
+    grouped = biased.view(num_tokens, NUM_GROUPS, num_experts // NUM_GROUPS)
+    group_score = grouped.topk(2, dim=-1).values.sum(-1)
+    kept = torch.zeros_like(group_score, dtype=torch.bool)
+    kept.scatter_(1, group_score.topk(KEPT_GROUPS, dim=-1).indices, True)
+    selectable = grouped.masked_fill(~kept[:, :, None], float("-inf")).view(num_tokens, num_experts)
+    expert = selectable.topk(TOP_K, dim=-1).indices
+    weight = s.gather(1, expert)
+    weight = weight / (weight.sum(-1, keepdim=True) + 1e-20) * routed_scaling_factor
+    local = expert - local_expert_offset
+    local = torch.where((local >= 0) & (local < num_local_experts), local, -1)
+    return local.to(torch.int32), weight

@@ -12,13 +12,23 @@ BLOCK = 128
 FP8_MAX = 448.0
 
 
-def swiglu_quant_ref(g):
-    """Plain statement: g [rows, 2I], `up` first -> h [rows, I] float8_e4m3fn, scale [rows, I/128] float32."""
-    up, gate = g.float().chunk(2, dim=-1)
-    h = (torch.nn.functional.silu(gate) * up).unflatten(-1, (-1, BLOCK))
-    amax = h.abs().amax(-1)
-    scale = torch.where(amax > 0, amax / FP8_MAX, 1.0)
-    return (h / scale[..., None]).flatten(-2).to(torch.float8_e4m3fn), scale
+@triton.jit
+def swiglu_and_scale(gate, up, AXIS: tl.constexpr):
+    """h = silu(gate) * up in fp32, and the scale of each group of 128, which lies along AXIS: amax / 448."""
+    h = gate / (1.0 + tl.exp(-gate)) * up
+    amax = tl.max(tl.abs(h), AXIS)
+    return h, tl.where(amax > 0, amax / 448.0, 1.0)
+
+
+@triton.jit
+def swiglu_quant_row(g_ptr, h_ptr, row, column, I: tl.constexpr):  # noqa: E741
+    """Write columns [groups, 128] of a row of h [rows, I] from g [rows, 2 I]; the scales of the groups."""
+    g_row = g_ptr + tl.cast(row, tl.int64) * (2 * I)
+    up = tl.load(g_row + column).to(tl.float32)
+    gate = tl.load(g_row + I + column).to(tl.float32)
+    h, scale = swiglu_and_scale(gate, up, 1)
+    tl.store(h_ptr + tl.cast(row, tl.int64) * I + column, (h / scale[:, None]).to(tl.float8e4nv))
+    return scale
 
 
 @triton.jit(do_not_specialize=["num_pairs"])
@@ -45,13 +55,7 @@ def swiglu_quant_kernel(
         if not EXPERT_ORDER:
             exists = tl.load(row_of_pair_ptr + row) >= 0
         if exists:
-            g_row = g_ptr + tl.cast(row, tl.int64) * (2 * I)
-            up = tl.load(g_row + column).to(tl.float32)
-            gate = tl.load(g_row + I + column).to(tl.float32)
-            h = gate / (1.0 + tl.exp(-gate)) * up
-            amax = tl.max(tl.abs(h), 1)
-            scale = tl.where(amax > 0, amax / 448.0, 1.0)
-            tl.store(h_ptr + tl.cast(row, tl.int64) * I + column, (h / scale[:, None]).to(tl.float8e4nv))
+            scale = swiglu_quant_row(g_ptr, h_ptr, row, column, I)
             tl.store(h_scale_ptr + row * (I // BLOCK) + group, scale)
 
 
@@ -87,3 +91,12 @@ def swiglu_quant(g, permutation, block_m, programs, expert_order=True):
         num_warps=4,
     )
     return h, h_scale
+
+
+def swiglu_quant_ref(g):
+    """Plain statement: g [rows, 2I], `up` first -> h [rows, I] float8_e4m3fn, scale [rows, I/128] float32."""
+    up, gate = g.float().chunk(2, dim=-1)
+    h = (torch.nn.functional.silu(gate) * up).unflatten(-1, (-1, BLOCK))
+    amax = h.abs().amax(-1)
+    scale = torch.where(amax > 0, amax / FP8_MAX, 1.0)
+    return (h / scale[..., None]).flatten(-2).to(torch.float8_e4m3fn), scale
