@@ -138,7 +138,8 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
     PipelineState<kFusedStages> pipe;
     const int warpgroup = __shfl_sync(kFullWarp, warp / kWarpgroupWarps, 0);  // uniform, and the compiler knows it
     gather_rows(s, args);
-    // The named barrier orders the stores of all consumers before thread 0's release; see wait_for_h for the other end.
+    // The named barrier orders the stores of all consumers before thread 0's release. At the other end, in
+    // load_activations, a proxy fence comes between the acquire and the bulk copy.
     named_barrier_sync(kBarConsumers, kConsumerThreads);
     if (threadIdx.x == 0) counter_arrive(&args.scratch->counters[kGathered]);
     gemm1_swiglu_quant(s, args, pipe, warpgroup);

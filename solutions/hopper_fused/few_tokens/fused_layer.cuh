@@ -1,16 +1,16 @@
 // fused_layer: sizes, scratch, arguments and shared memory of the one launch for few tokens.
 //
 // row           a (token, local expert) pair. An expert's rows lie together, padded with zero rows to whole swizzle
-//               atoms of kAtomRows
+//               atoms of 8 rows
 // m_block       up to kMBlockRows rows of one expert. Both GEMMs are swap-AB: weight rows are wgmma's M of 64, and the
 //               m_block's rows, rounded up to 8, 16, 32 or 64, its N
-// n_block       kNBlockColumns columns of h, which gemm1 computes from as many rows of each half of W13: one M of 64
-// K block       kBlockK of K: one row of the swizzle, one block scale
-// weight tile   64 weight rows by one K block: one TMA box, one warpgroup's A
-// column tile   kColumnTile output columns: the rows of W2 that a CTA owns in gemm2
+// n_block       kNBlockColumns columns of h. gemm1 computes them from as many rows of each half of W13: one M of 64
+// K block       128 of K: a row of a swizzle atom, and the width of a scale's block
+// weight tile   64 weight rows by one K block: one TMA box, a warpgroup's A for four wgmmas
+// column tile   kColumnTile output columns, for whose rows of W2 one CTA does all of gemm2
 //
-// To change a tile: the constants below. Each N has a case in gemm1_swiglu_quant() and gemm2_combine(); the static
-// asserts say what else has to follow.
+// To change a tile: the constants under sizes and stages; the static asserts say what has to follow. Each N has a case
+// in gemm1_swiglu_quant() and gemm2_combine(), and the TMA boxes are in run.cu.
 #pragma once
 #include <cuda.h>
 #include <cuda_runtime.h>
@@ -33,14 +33,14 @@ constexpr int kRouteAllTokens = 12;  // up to here every CTA routes all tokens, 
 
 constexpr int kMBlockRows = 64;
 constexpr int kNBlockColumns = 32;
-constexpr int kNumNBlocks = kIntermediate / kNBlockColumns;    // of an m_block; h has one scale per row and n_block
-constexpr int kNBlocksPerKBlock = kBlockK / kNBlockColumns;    // n_blocks of h in a K block of gemm2
+constexpr int kNumNBlocks = kIntermediate / kNBlockColumns;  // of an m_block; h has one scale per row and n_block
+constexpr int kNBlocksPerKBlock = kBlockK / kNBlockColumns;  // n_blocks of h in a K block of gemm2
 
 constexpr int kColumnTile = kMmaM;
 constexpr int kNumColumnTiles = kHidden / kColumnTile;
 // CTAs that share a column tile, each with every kCtasPerColumnTile-th m_block, where one alone would leave SMs idle.
 constexpr int kCtasPerColumnTile = kTargetSms / kNumColumnTiles < 1 ? 1 : kTargetSms / kNumColumnTiles;
-constexpr int kGemm2Ctas = kNumColumnTiles * kCtasPerColumnTile;  // the CTAs behind them compute gemm1 only
+constexpr int kGemm2Ctas = kNumColumnTiles * kCtasPerColumnTile;  // the CTAs after them compute gemm1 only
 
 constexpr int kMaxPairs = kFusedMaxTokens * (kTopK < kNumLocalExperts ? kTopK : kNumLocalExperts);
 constexpr int kMaxActiveExperts = kNumLocalExperts < kMaxPairs ? kNumLocalExperts : kMaxPairs;
@@ -67,20 +67,21 @@ static_assert(registers_fit(kFusedProducerRegs, kProducerThreads, kFusedConsumer
 
 // ---- stages ----
 
-// A stage holds two weight tiles wherever possible, as bytes in flight are what keeps memory busy:
+// A stage holds two weight tiles wherever possible, as bytes in flight are what keeps memory busy, and behind them the
+// rows, wgmma's B:
 //
-//                               weights                                        rows of B
-//   gemm1, two n_blocks         a weight tile of each, one a warpgroup         x of that K block
-//   gemm1, one, rows <= 32      two K blocks, one a warpgroup (split K)        x of both
-//   gemm1, one, rows  > 32      one K block, for warpgroup 0                   x of that K block
-//   gemm2, rows <= 16           two K blocks, one a warpgroup (split K)        h of both, hi and lo
-//   gemm2, rows  > 16           one K block; the warpgroups take alternate     h of that K block, hi and lo
-//                               stages
+//                                     weight tiles                               rows
+//   gemm1, two n_blocks               two n_blocks, one for each warpgroup       x of one K block
+//   gemm1, one n_block, rows <= 32    two K blocks, one for each warpgroup       x of both K blocks
+//   gemm1, one n_block, rows > 32     one, for warpgroup 0                       x of one K block
+//   gemm2, rows <= 16                 two K blocks, one for each warpgroup       h of both K blocks, hi and lo
+//   gemm2, rows > 16                  one; the warpgroups take turns             h of one K block, hi and lo
 constexpr int kFusedStages = 6;
-// Up to here an m_block of one row bypasses the gather: load_weights takes it from x. Its buffers rely on every work
-// tile to fill each stage.
+constexpr int kGemm1SplitKRows = 32, kGemm2SplitKRows = 16;  // up to here two K blocks a stage: the warpgroups split K
+// Up to so many tokens an m_block of one row bypasses the gather and its wait for all CTAs: for each of its tiles
+// load_weights copies the row from the caller's x, all K blocks at once, to one of two buffers. They rely on tiles that
+// fill every stage.
 constexpr int kBypassTokens = kNumKBlocks1 / 2 >= kFusedStages ? 64 : 0;
-constexpr int kGemm1SplitKRows = 32, kGemm2SplitKRows = 16;
 constexpr int kWeightTileBytes = kMmaM * kBlockK;
 constexpr int kStageWeightBytes = 2 * kWeightTileBytes;
 constexpr int kStageBytes = kStageWeightBytes + kMBlockRows * kBlockK;
@@ -97,9 +98,9 @@ enum Counter { kRouted, kGathered, kFinished };  // CTAs that have done so
 // Shared by the calls of a stream. All members before `mask` are zero before and after each launch.
 // A K block of an m_block's rows is contiguous in x, h and their scales, so that one bulk copy loads it.
 struct FusedScratch {
-  unsigned counters[16];                       // by Counter
-  unsigned n_blocks_stored[kMaxMBlocks];       // of each m_block: n_blocks whose h is stored
-  unsigned partials_stored[kNumColumnTiles];   // if kCtasPerColumnTile > 1: CTAs whose sums are in `partial`
+  unsigned counters[16];                            // by Counter
+  unsigned n_blocks_stored[kMaxMBlocks];            // of each m_block: n_blocks whose h is stored
+  unsigned partials_stored[kNumColumnTiles];        // if kCtasPerColumnTile > 1: CTAs whose sums are in `partial`
   uint32_t mask[kFusedMaxTokens * kMaskWords];      // [batch of 32 tokens][word][token]; bit e: local expert e chosen
   float weight[kFusedMaxTokens][kNumLocalExperts];  // routing weight, where the bit is set
   alignas(16) float
@@ -143,7 +144,7 @@ struct MBlock {
 // What gemm1 alone needs; gemm2's sums overwrite it.
 struct Gemm1Smem {
   float x_scale[kNumKBlocks1 * kBypassTokens];  // all scales of x in the caller's layout, for bypass rows
-  // Routing weights: where every CTA routes all tokens, and with top-k given by row.
+  // Routing weights: by token where every CTA routes all tokens, by row with top-k given, else in scratch.
   float weight[kTopKGiven ? 0 : kRouteAllTokens][kNumLocalExperts];
   float row_weight[kTopKGiven ? kFusedMaxRows : 0];
 };

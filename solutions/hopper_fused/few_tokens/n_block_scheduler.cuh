@@ -41,7 +41,7 @@ struct NBlockScheduler {
                                    (2 * kNBlockColumns * kHidden));
       const int left = max(0, n_blocks % ctas - gemm1_only_ctas * spare);  // for the CTAs with a column tile
       t.num_n_blocks = 1;
-      if (extra < 0) at = 2 * pairs * ctas + cta;
+      if (extra < 0) at = 2 * pairs * ctas + cta;  // the odd one of the full waves
       else if (cta >= kGemm2Ctas) at = full_waves * ctas + left + extra * gemm1_only_ctas + cta - kGemm2Ctas;
       else at = extra == 0 && cta < left ? full_waves * ctas + cta : n_blocks;
       if (at >= n_blocks) return false;

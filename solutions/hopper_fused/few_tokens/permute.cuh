@@ -70,7 +70,7 @@ __device__ __forceinline__ void permute(FusedSmem& s, const FusedArgs& args) {
   }
   __syncthreads();
 
-  for (int i = warp; i < batches * kMaskWords; i += kFusedWarps) {
+  for (int i = warp; i < batches * kMaskWords; i += kFusedWarps) {  // i: a batch and 32 experts, one a lane
     int row = s.first_row[i % kMaskWords * 32 + lane] + rows_before[32 * i + lane];
     for (unsigned hits = s.mask[32 * i + lane]; hits; hits &= hits - 1)
       s.token[row++] = i / kMaskWords * 32 + __ffs(hits) - 1;

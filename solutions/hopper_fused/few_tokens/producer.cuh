@@ -69,7 +69,7 @@ __device__ __forceinline__ void load_weights(FusedSmem& s, const TensorMaps& map
   if (!has_column_tile) return;
   for (int n = blockIdx.x / kNumColumnTiles; n < s.num_m_blocks; n += kCtasPerColumnTile) {
     const MBlock m_block = s.m_block[n];
-    const int stage_k = m_block.split_k() ? 2 : 1;
+    const int stage_k = m_block.split_k() ? 2 : 1;  // K blocks of a stage
     for (int i = 0; i < m_block.k_iters(); i++, pipe.advance()) {
       const int stage = pipe.stage;
       mbar_wait(&s.empty[stage], pipe.phase ^ 1);
@@ -83,7 +83,7 @@ __device__ __forceinline__ void load_weights(FusedSmem& s, const TensorMaps& map
 
 // ---- activations ----
 
-// For a whole warp: waits until h of m_block n is complete. Returns the first m_block behind it that may not be.
+// For a whole warp: waits until h of m_block n is complete. Returns the first m_block after it that may not be.
 __device__ __forceinline__ int wait_for_h(const unsigned* n_blocks_stored, int n, int num_m_blocks) {
   const int mine = n + threadIdx.x % kWarp;
   unsigned missing;
@@ -108,10 +108,11 @@ __device__ __forceinline__ void load_activations(FusedSmem& s, const FusedArgs& 
   Gemm1Tile tile;
   for (NBlockScheduler scheduler(s); copies && scheduler.get_next_tile(tile);) {
     const MBlock& m_block = tile.m_block;
-    const int stage_k = tile.split_k() ? 2 : 1, bytes = m_block.atoms() * stage_k * kAtomBytes;
+    const int stage_k = tile.split_k() ? 2 : 1;  // K blocks of a stage
+    const int bytes = m_block.atoms() * stage_k * kAtomBytes;
     if (m_block.bypasses_gather(args.num_tokens)) {
-      // load_weights fills these stages. They are skipped only once it has: a wait for `empty` sees one bit of the
-      // phase, so this warp may be neither ahead nor behind by a whole pass over the stages.
+      // load_weights alone fills these stages, and this warp skips them once it has. Sooner, or much later, its waits
+      // for `empty` would take another pass over the stages for their own, as they see one bit of the phase.
       mbar_wait(&s.bypass_loaded, bypass_tiles++ % 2);
       mbar_arrive(&s.bypass_skipped);
       pipe.advance(tile.k_iters());
