@@ -13,7 +13,7 @@
 #include "check_inputs.cuh"
 #include "check_routed_inputs.cuh"
 #include "fused_layer.cuh"
-#include "many_tokens.cuh"
+#include "grouped_layer.cuh"
 #include "quantise_tokens.cuh"
 
 static void check_cuda(cudaError_t e, const char* what) {
@@ -39,7 +39,7 @@ constexpr int64_t kHiLoTokens = 32 * kNumExperts / kTopK;
 // Up to here y has all columns. Above, gemm2 and combine run once for each half of them, to save memory.
 constexpr int64_t kOnePassTokens = 8192;
 constexpr int kColumnPasses = 2;
-static_assert(kColumnPasses <= kMaxColumnPasses && kHidden % (kColumnPasses * 2 * kTileWeightRows) == 0,
+static_assert(kColumnPasses <= kMaxColumnPasses && kHidden % (kColumnPasses * 2 * kBlockN) == 0,
               "a column pass is whole pairs of gemm2's tiles");
 // A CTA of route_permute has shared memory for its share of so many tokens.
 constexpr int64_t kRouteTokens = (int64_t)kMaxRouteBatches * 32 * kMinSms;
@@ -114,19 +114,19 @@ struct BumpAllocator {
 };
 
 // Sets the pointers of the scratch arrays, for the most rows that so many tokens can have. Returns the bytes.
-static size_t place_many_scratch(ManyArgs& args, uint8_t* base, int h_split, int ctas) {
+static size_t place_many_scratch(GroupedArgs& args, uint8_t* base, int h_split, int ctas) {
   const size_t tokens = args.num_tokens, pairs = tokens * std::min(kTopK, kNumLocalExperts);
   const size_t rows = pairs + std::min<size_t>(kNumLocalExperts, pairs) * (kRowAlign - 1);
-  const size_t tiles = rows / kTileRows + 2 * std::min<size_t>(kNumLocalExperts, pairs);  // for each pair of weight tiles
+  const size_t entries = rows / kBlockM + 2 * std::min<size_t>(kNumLocalExperts, pairs);  // for each pair of n_blocks
   BumpAllocator scratch{base};
   scratch.allocate(args.weight, tokens * kNumLocalExperts);
   scratch.allocate(args.token_rows, tokens * kMaxTokenRows);
   scratch.allocate(args.cta_rows, (size_t)ctas * kPaddedLocalExperts);
-  scratch.allocate(args.tiles1, tiles * (kWeightTiles1 / 2));
-  scratch.allocate(args.tiles2, tiles * (args.y_columns / (2 * kTileWeightRows)));
+  scratch.allocate(args.queue1, entries * (kNumNBlocks1 / 2));
+  scratch.allocate(args.queue2, entries * (args.y_columns / (2 * kBlockN)));
   scratch.allocate(args.row_weight, rows);
   scratch.allocate(args.row_token, rows);
-  scratch.allocate(args.gathered_scale, rows * kNumKBlocks1);
+  scratch.allocate(args.row_x_scale, rows * kNumKBlocks1);
   scratch.allocate(args.h_scale, rows * kNumKBlocks2);
   scratch.allocate(args.h, rows * kIntermediate * h_split);
   scratch.allocate(args.y, rows * args.y_columns);
@@ -189,7 +189,7 @@ static void launch_layer(const LayerArgs& layer, DLDevice device, ffi::TensorVie
     check_cuda(launch_fused_layer(maps, args, sms, stream), "launching fused_layer");
   } else {
     const int h_split = t <= kHiLoTokens ? 2 : (int)many_h_split;
-    ManyArgs args = {layer};
+    GroupedArgs args = {layer};
     args.counters = &kept.get()->many;
     args.clusters = sms / kClusterCtas;
     args.y_columns = kHidden / (t <= kOnePassTokens ? 1 : kColumnPasses);
@@ -200,10 +200,10 @@ static void launch_layer(const LayerArgs& layer, DLDevice device, ffi::TensorVie
     CUtensorMap w1_map, w2_map;
     encode_tensor_map<5>(&w1_map, w1.data_ptr(), {hidden, kAtomRows, 2, inter / kAtomRows, kNumLocalExperts},
                          {1, hidden, inter * hidden, kAtomRows * hidden, 2 * inter * hidden},
-                         {kBlockK, kAtomRows, 2, kTileWeightRows / (kClusterCtas * 2 * kAtomRows), 1},
+                         {kBlockK, kAtomRows, 2, kBlockN / (kClusterCtas * 2 * kAtomRows), 1},
                          CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
     encode_tensor_map<2>(&w2_map, w2.data_ptr(), {inter, kNumLocalExperts * hidden}, {1, inter},
-                         {kBlockK, kTileWeightRows / kClusterCtas});
+                         {kBlockK, kBlockN / kClusterCtas});
     check_cuda(launch_grouped_gemm1(args, w1_map, h_split, stream), "launching grouped_gemm1");
     for (; args.first_column < kHidden; args.first_column += args.y_columns) {
       check_cuda(launch_grouped_gemm2(args, w2_map, h_split, stream), "launching grouped_gemm2");

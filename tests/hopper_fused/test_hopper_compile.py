@@ -42,6 +42,6 @@ def test_compiles_without_giving_up_speed(geometry, source, tmp_path):
     assert done.returncode == 0, done.stderr
     assert not GIVEN_UP.search(done.stderr), done.stderr
     assert all(int(spilled) <= MOST_SPILLED for spilled in SPILLED.findall(done.stderr)), done.stderr
-    if source.endswith(("fused_layer.cu", "gemm1.cu", "gemm2.cu")) and os.access(CUOBJDUMP, os.X_OK):
+    if source.endswith(("fused_layer.cu", "grouped_gemm1.cu", "grouped_gemm2.cu")) and os.access(CUOBJDUMP, os.X_OK):
         code = subprocess.run([CUOBJDUMP, "-sass", built], capture_output=True, text=True).stdout
         assert "QGMMA" in code and "UTMALDG" in code

@@ -16,14 +16,14 @@ SMS = st.sampled_from([112, 114, 132, 144])  # the fewest that are accepted, and
 N_BLOCKS = 64  # of an m_block
 MOST_M_BLOCKS = 60  # of the one launch
 COLUMN_TILES = 112  # CTAs with output columns
-TILE_ROWS = 128
-# tile scheduler and weight tiles: gemm1's, gemm2's for half of the columns and for all
+BLOCK_M = 128
+# tile scheduler and n_blocks: gemm1's, gemm2's for half of the columns and for all
 ORDERS = [("static", 16), ("dynamic", 14), ("dynamic", 28)]
 
 pytestmark = pytest.mark.xdist_group("division")  # one worker builds the program
 
 Gemm1Tile = namedtuple("Gemm1Tile", "cta m_block expert n_block num_n_blocks")
-WorkTile = namedtuple("WorkTile", "cta expert column first rows normal shared more")
+WorkTile = namedtuple("WorkTile", "cta expert n_block m_first m_rows normal multicast_w has_next")
 
 
 @pytest.fixture(scope="module")
@@ -66,39 +66,39 @@ SOME_ROWS = st.lists(
 def test_many_tokens_every_row_meets_every_column_once(ask, ctas, order, rows):
     """A user would miss: rows of some expert left out, or computed twice, at a number of rows that no workload has; a
     hang, as the two CTAs of a cluster fill each other's stages, or one's weights in the other's GEMM."""
-    how, columns = order
-    tiles = [WorkTile(*row) for row in ask(how, ctas, columns, *rows)]
-    done = Counter((t.expert, t.column, t.first + row) for t in tiles for row in range(0, t.rows, 16))
-    everything = itertools.product(enumerate(rows), range(columns))
+    how, n_blocks = order
+    tiles = [WorkTile(*row) for row in ask(how, ctas, n_blocks, *rows)]
+    done = Counter((t.expert, t.n_block, t.m_first + row) for t in tiles for row in range(0, t.m_rows, 16))
+    everything = itertools.product(enumerate(rows), range(n_blocks))
     assert done == {(expert, c, row): 1 for (expert, count), c in everything for row in range(0, count, 16)}
-    assert all(0 < t.rows <= TILE_ROWS and t.normal == (t.rows > TILE_ROWS // 2) for t in tiles)
+    assert all(0 < t.m_rows <= BLOCK_M and t.normal == (t.m_rows > BLOCK_M // 2) for t in tiles)
     of_cta = {cta: [t for t in tiles if t.cta == cta] for cta in {t.cta for t in tiles}}
     for first in {cta // 2 * 2 for cta in of_cta}:
         for mine, its in zip(*(of_cta.get(first + rank, []) for rank in range(2)), strict=True):
-            assert (mine.expert, mine.shared) == (its.expert, its.shared)
-            if mine.shared:
-                assert mine.column == its.column and its.first == mine.first + TILE_ROWS
+            assert (mine.expert, mine.multicast_w) == (its.expert, its.multicast_w)
+            if mine.multicast_w:
+                assert mine.n_block == its.n_block and its.m_first == mine.m_first + BLOCK_M
             else:
-                assert (mine.first, mine.rows) == (its.first, its.rows) and its.column == mine.column + 1
+                assert (mine.m_first, mine.m_rows) == (its.m_first, its.m_rows) and its.n_block == mine.n_block + 1
 
 
 @settings(deadline=None, max_examples=40)
 @given(ctas=SMS, rows=SOME_ROWS)
-def test_many_tokens_gemm2_begins_with_what_is_stored(ask, ctas, rows):
-    """A user would miss: wrong sums now and then, of an expert whose h gemm2 reads before it is stored."""
+def test_many_tokens_gemm2_begins_with_ready_h(ask, ctas, rows):
+    """A user would miss: wrong sums now and then, of an expert whose h gemm2 reads before it is ready."""
     last_experts = set()
     everything = [WorkTile(*row) for row in ask("static", ctas, 16, *rows)]
     for tile, after in itertools.zip_longest(everything, everything[1:]):
         is_last = after is None or after.cta != tile.cta
-        assert bool(tile.more) != is_last, "a CTA signals `stored_but_last` when no tile follows this one"
+        assert bool(tile.has_next) != is_last, "a CTA signals `h_ready_except_last_wave` when no tile follows this one"
         if is_last:
             last_experts.add(tile.expert)
-    ((early,),) = ask("early", ctas, 16, *rows)
-    assert not any(early >> expert & 1 for expert in last_experts)
+    ((before,),) = ask("before_last_wave", ctas, 16, *rows)
+    assert not any(before >> expert & 1 for expert in last_experts)
 
 
 def test_many_tokens_gemm2_need_not_wait_for_most(ask):
     """A user would miss: 2 to 5% at 3000 to 6000 tokens, if gemm2 waited for all of gemm1."""
-    ((early,),) = ask("early", 132, 16, *[200] * 32)
+    ((before,),) = ask("before_last_wave", 132, 16, *[200] * 32)
     # of 512 tiles the 66 clusters' last are the last four experts' and two of the one before
-    assert early == (1 << 27) - 1
+    assert before == (1 << 27) - 1

@@ -1,15 +1,15 @@
 // Prints how hopper_fused's kernels divide their work, one line per tile. Questions:
 //   most                                  the most m_blocks that few tokens can have
 //   few CTAS M_BLOCKS                     one launch: each CTA's n_blocks, by NBlockScheduler
-//   static CTAS WEIGHT_TILES ROWS...      many tokens: each CTA's tiles by StaticTileScheduler; ROWS: of each expert
-//   dynamic CTAS WEIGHT_TILES ROWS...     each queue entry's two tiles; in place of a CTA, 2 * entry + rank
-//   early CTAS WEIGHT_TILES ROWS...       a bit for each expert that gemm2 may begin with early
+//   static CTAS N_BLOCKS ROWS...          many tokens: each CTA's tiles by StaticTileScheduler; ROWS: of each expert
+//   dynamic CTAS N_BLOCKS ROWS...         each queue entry's two tiles; in place of a CTA, 2 * entry + rank
+//   before_last_wave CTAS N_BLOCKS ROWS...  a bit for each expert without a tile in gemm1's last wave
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
 
-#include "many_tokens.cuh"
+#include "grouped_layer.cuh"
 #include "n_block_scheduler.cuh"
 
 static void few_tokens(int m_blocks) {
@@ -24,29 +24,29 @@ static void few_tokens(int m_blocks) {
 }
 
 static void print(unsigned cta, const WorkTile& tile, bool more) {
-  printf("%u %d %d %d %d %d %d %d\n", cta, tile.expert, tile.column, tile.first, tile.n, tile.normal, tile.shared,
-         more);
+  printf("%u %d %d %d %d %d %d %d\n", cta, tile.expert, tile.n_block, tile.m_first, tile.m_rows, tile.normal,
+         tile.multicast_w, more);
 }
 
-// The queues that route_permute writes, for so many weight tiles.
+// The queues that route_permute writes, for so many n_blocks.
 struct Queues {
   TileQueues sizes = {};
   std::vector<QueuePlace> places;
   std::vector<uint2> entries;
-  Queues(const unsigned* count, int weight_tiles) {
+  Queues(const unsigned* count, int n_blocks) {
     for (int e = 0; e < kNumLocalExperts; e++) {
       const int rows = (count[e] + kRowAlign - 1) / kRowAlign * kRowAlign;
-      const RowSplit split(rows);
-      sizes.long_tiles += split.long_tiles(), sizes.short_tiles += split.short_tiles();
-      places.push_back({e, rows, sizes.rows, sizes.long_tiles, sizes.short_tiles, 0, 0});
+      const MBlocks blocks(rows);
+      sizes.long_entries += blocks.long_entries(), sizes.short_entries += blocks.short_entries();
+      places.push_back({e, rows, sizes.rows, sizes.long_entries, sizes.short_entries, 0, 0});
       sizes.rows += rows, sizes.experts += rows > 0;
     }
-    entries.resize((sizes.long_tiles + sizes.short_tiles) * (weight_tiles / 2));
+    entries.resize((sizes.long_entries + sizes.short_entries) * (n_blocks / 2));
     for (QueuePlace& at : places) {
-      at.long_tiles = sizes.long_tiles, at.short_tiles = sizes.short_tiles;
-      if (at.rows > 0)
+      at.long_entries = sizes.long_entries, at.short_entries = sizes.short_entries;
+      if (at.expert_rows > 0)
         for (int thread = 0; thread < 3; thread++)
-          write_tiles(entries.data(), weight_tiles / 2, at, at.early(gridDim.x / kClusterCtas), thread, 3);
+          write_entries(entries.data(), n_blocks / 2, at, at.before_last_wave(gridDim.x / kClusterCtas), thread, 3);
     }
   }
 };
@@ -54,7 +54,8 @@ struct Queues {
 static void static_schedule(const Queues& queues) {
   for (blockIdx.x = 0; blockIdx.x < gridDim.x; blockIdx.x++) {
     StaticTileScheduler scheduler(queues.entries.data(), queues.sizes, gridDim.x / kClusterCtas);
-    for (WorkTile tile; scheduler.take(tile, blockIdx.x % kClusterCtas);) print(blockIdx.x, tile, scheduler.more());
+    for (WorkTile tile; scheduler.get_next_tile(tile, blockIdx.x % kClusterCtas);)
+      print(blockIdx.x, tile, scheduler.has_next());
   }
 }
 
@@ -64,9 +65,10 @@ static void dynamic_schedule(const Queues& queues) {
       print(kClusterCtas * entry + rank, unpack_tile(queues.entries[entry], rank), true);
 }
 
-static void early(const Queues& queues) {
+static void before_last_wave(const Queues& queues) {
   unsigned experts = 0;
-  for (const QueuePlace& at : queues.places) experts |= (unsigned)at.early(gridDim.x / kClusterCtas) << at.expert;
+  for (const QueuePlace& at : queues.places)
+    experts |= (unsigned)at.before_last_wave(gridDim.x / kClusterCtas) << at.expert;
   printf("%u\n", experts);
 }
 
@@ -80,6 +82,8 @@ int main(int count, char** arguments) {
     unsigned rows[kNumLocalExperts];
     for (int e = 0; e < kNumLocalExperts; e++) rows[e] = atoi(arguments[4 + e]);
     const Queues queues(rows, atoi(arguments[3]));
-    (!strcmp(question, "static") ? static_schedule : !strcmp(question, "dynamic") ? dynamic_schedule : early)(queues);
+    (!strcmp(question, "static")    ? static_schedule
+     : !strcmp(question, "dynamic") ? dynamic_schedule
+                                    : before_last_wave)(queues);
   }
 }

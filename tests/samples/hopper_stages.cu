@@ -1,21 +1,21 @@
-// A test build of hopper_fused: run.cu, with launches in between that fill the scratch with NaN before the layer and
+// A test build of hopper_fused: launch_layer.cu, with launches in between that fill the scratch with NaN before the layer and
 // copy it before it is freed. The kernels' own files are compiled beside it, unchanged.
 //
 // Where the one launch keeps a stage's result in shared memory, kernels below compute it with the solution's functions:
 // the tokens' masks and weights where every CTA routes all tokens or takes the caller's ids, and the row lists.
 #include "fused_layer.cuh"
-#include "many_tokens.cuh"
+#include "grouped_layer.cuh"
 #include "permute.cuh"
 #include "token_experts.cuh"
 
-static cudaError_t poison_and_launch_route(const ManyArgs& args, int ctas, cudaStream_t stream);
-static cudaError_t read_out_and_launch_combine(const ManyArgs& args, int h_split, int sms, cudaStream_t stream);
+static cudaError_t poison_and_launch_route(const GroupedArgs& args, int ctas, cudaStream_t stream);
+static cudaError_t read_out_and_launch_combine(const GroupedArgs& args, int h_split, int sms, cudaStream_t stream);
 static cudaError_t launch_fused_and_read_out(const TensorMaps& maps, const FusedArgs& args, int ctas,
                                              cudaStream_t stream);
 #define launch_route_permute poison_and_launch_route
 #define launch_combine read_out_and_launch_combine
 #define launch_fused_layer launch_fused_and_read_out
-#include "run.cuh"  // run.cu, under a name that is not compiled by itself
+#include "launch_layer_cu.cuh"  // launch_layer.cu, under a name that is not compiled by itself
 #undef launch_route_permute
 #undef launch_combine
 #undef launch_fused_layer
@@ -40,19 +40,20 @@ static void copy_out(const std::string& name, const void* from, size_t bytes, cu
 // ---- many tokens ----
 
 // The queues' entries as the GEMMs read them, for both CTAs of a cluster: [entry][rank][7].
-__global__ void unpack_queue(const uint2* queue, const TileQueues* queues, int column_pairs, int* tiles) {
-  const int entries = (queues->long_tiles + queues->short_tiles) * column_pairs;
+__global__ void unpack_queue(const uint2* queue, const TileQueues* queues, int n_block_pairs, int* tiles) {
+  const int entries = (queues->long_entries + queues->short_entries) * n_block_pairs;
   for (int i = threadIdx.x; i < entries * kClusterCtas; i += blockDim.x) {
     const WorkTile tile = unpack_tile(queue[i / kClusterCtas], i % kClusterCtas);
-    const int fields[] = {tile.expert, tile.column, tile.first, tile.n, tile.first_row, tile.rows, tile.normal};
+    const int fields[] = {tile.expert,       tile.n_block,     tile.m_first, tile.m_rows,
+                          tile.expert_first, tile.expert_rows, tile.normal};
     for (int f = 0; f < 7; f++) tiles[7 * i + f] = fields[f];
   }
 }
 
-static cudaError_t poison_and_launch_route(const ManyArgs& args, int ctas, cudaStream_t stream) {
+static cudaError_t poison_and_launch_route(const GroupedArgs& args, int ctas, cudaStream_t stream) {
   arrays.clear();
   for (int h_split : {1, 2}) {  // the layer does not pass it on: it follows from where y lies
-    ManyArgs placed = args;
+    GroupedArgs placed = args;
     const size_t bytes = place_many_scratch(placed, reinterpret_cast<uint8_t*>(args.weight), h_split, ctas);
     if (placed.y != args.y) continue;
     check_cuda(cudaMemsetAsync(args.weight, 0xff, bytes, stream), "filling the scratch with NaN");
@@ -63,31 +64,31 @@ static cudaError_t poison_and_launch_route(const ManyArgs& args, int ctas, cudaS
   return cudaErrorInvalidValue;  // the scratch is not laid out as by place_many_scratch
 }
 
-static void copy_queue(const std::string& name, const uint2* queue, const ManyArgs& args, int column_pairs,
+static void copy_queue(const std::string& name, const uint2* queue, const GroupedArgs& args, int n_block_pairs,
                        size_t most, cudaStream_t stream) {
-  const size_t bytes = most * column_pairs * kClusterCtas * 7 * sizeof(int);
+  const size_t bytes = most * n_block_pairs * kClusterCtas * 7 * sizeof(int);
   void* tiles = fresh_array(name, bytes);
   check_cuda(cudaMemsetAsync(tiles, 0xff, bytes, stream), "marking tiles that do not exist");
-  unpack_queue<<<1, 1024, 0, stream>>>(queue, &args.counters->queues, column_pairs, static_cast<int*>(tiles));
+  unpack_queue<<<1, 1024, 0, stream>>>(queue, &args.counters->queues, n_block_pairs, static_cast<int*>(tiles));
   check_cuda(cudaGetLastError(), "launching unpack_queue");
 }
 
-static cudaError_t read_out_and_launch_combine(const ManyArgs& args, int h_split, int sms, cudaStream_t stream) {
+static cudaError_t read_out_and_launch_combine(const GroupedArgs& args, int h_split, int sms, cudaStream_t stream) {
   const size_t tokens = args.num_tokens, pairs = tokens * std::min(kTopK, kNumLocalExperts);
   const size_t rows = pairs + std::min<size_t>(kNumLocalExperts, pairs) * (kRowAlign - 1);  // as in place_many_scratch
-  const size_t tiles = rows / kTileRows + 2 * std::min<size_t>(kNumLocalExperts, pairs);
+  const size_t entries = rows / kBlockM + 2 * std::min<size_t>(kNumLocalExperts, pairs);
   const std::string pass = std::to_string(args.first_column);
   copy_out("y" + pass, args.y, rows * args.y_columns * sizeof(*args.y), stream);
   if (h_split == 2) copy_out("y_scale" + pass, args.y_scale, rows * (args.y_columns / kBlockK) * sizeof(float), stream);
   if (args.first_column == 0) {
     copy_out("queues", &args.counters->queues, sizeof(TileQueues), stream);
-    copy_queue("tiles1", args.tiles1, args, kWeightTiles1 / 2, tiles, stream);
-    copy_queue("tiles2", args.tiles2, args, args.y_columns / (2 * kTileWeightRows), tiles, stream);
+    copy_queue("tiles1", args.queue1, args, kNumNBlocks1 / 2, entries, stream);
+    copy_queue("tiles2", args.queue2, args, args.y_columns / (2 * kBlockN), entries, stream);
     copy_out("weight", args.weight, tokens * kNumLocalExperts * sizeof(float), stream);
     copy_out("token_rows", args.token_rows, tokens * kMaxTokenRows * sizeof(int), stream);
     copy_out("row_weight", args.row_weight, rows * sizeof(float), stream);
     copy_out("row_token", args.row_token, rows * sizeof(int), stream);
-    copy_out("x_scale", args.gathered_scale, rows * kNumKBlocks1 * sizeof(float), stream);
+    copy_out("x_scale", args.row_x_scale, rows * kNumKBlocks1 * sizeof(float), stream);
     copy_out("h", args.h, rows * kIntermediate * numbers["h_split"], stream);
     copy_out("h_scale", args.h_scale, rows * kNumKBlocks2 * sizeof(float), stream);
   }

@@ -1,13 +1,16 @@
 // combine: output[token] = the sum of the token's rows of y, in order of expert, in fp32, as bf16. y is bf16, or
-// with two terms of h scaled fp16.
+// scaled fp16 where h is hi and lo.
 //
 // One CTA per token, persistent over tokens. No shared memory and no barriers: each thread sums eight columns of all
-// rows by 16-byte loads. The next token's list of rows is loaded while this token is summed. grouped_gemm2 has zeroed the
-// output of tokens without rows.
+// rows by 16-byte loads. The next token's list of rows is loaded while this token is summed. grouped_gemm2 has zeroed
+// the output of tokens without rows.
+#include <cstdint>
+
+#include "grouped_layer.cuh"
 #include "launch.cuh"
-#include "many_tokens.cuh"
 #include "numerics.cuh"
 #include "pdl.cuh"
+#include "sizes.cuh"
 
 constexpr int kVectors = kHidden / 8;  // 16-byte vectors of a row of y
 // A row is two, three or four vectors for each thread.
@@ -18,7 +21,7 @@ constexpr int kCombineWaves = 4;  // so many times that is the grid: where a CTA
 static_assert(kMaxTokenRows <= 16, "a token's list of rows stays in registers");
 
 template <int kHSplit>
-__global__ void __launch_bounds__(kCombineThreads, kCombineCtas) combine(const __grid_constant__ ManyArgs args) {
+__global__ void __launch_bounds__(kCombineThreads, kCombineCtas) combine(const __grid_constant__ GroupedArgs args) {
   constexpr int kAtOnce = kManyRows ? 4 : 2;  // rows whose loads are in flight; most tokens have no more
   constexpr int kQuads = kMaxTokenRows / 4;
   pdl_wait();
@@ -81,7 +84,7 @@ __global__ void __launch_bounds__(kCombineThreads, kCombineCtas) combine(const _
   }
 }
 
-cudaError_t launch_combine(const ManyArgs& args, int h_split, int sms, cudaStream_t stream) {
+cudaError_t launch_combine(const GroupedArgs& args, int h_split, int sms, cudaStream_t stream) {
   const int at_most = kCombineWaves * kCombineCtas * sms;
   return launch_with_pdl(h_split == 1 ? combine<1> : combine<2>, min(args.num_tokens, at_most),
                          kCombineThreads, clusters_of(1), 0, stream, args);

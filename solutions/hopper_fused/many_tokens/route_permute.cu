@@ -1,62 +1,118 @@
-// route_permute: each token's experts and weights; then its rows, sorted by expert and, for an expert, by token; then the
-// tile queues of both GEMMs. Cooperative launch, one CTA per SM.
+// route_permute: each token's experts and weights; then its rows, sorted by expert and, for an expert, by token; then
+// the queues of both GEMMs. Cooperative launch, one CTA per SM, each with consecutive tokens.
 //
-//   every CTA      routes consecutive tokens, or takes the caller's ids, one warp a token; transposes their masks, 32
-//                  tokens at a time; counts its rows of each expert
-//   grid barrier   `routed`: every CTA arrives before it waits, and all are resident, so it cannot deadlock
-//   every CTA      adds up the counts of the CTAs before it and of all; then writes its share of the tile queues, and
-//                  its tokens' rows with their scales of x
+//   step          who                         what
+//   route         a warp a token              its experts, or those of the caller's ids, as a mask of bits; weights
+//   count         a warp 32 tokens,           masks transposed: a word for each expert, a bit for each token; the CTA's
+//                 a thread an expert          rows of each expert, to cta_rows
+//   grid barrier  thread 0 of each CTA
+//   sum           kSumParts threads an expert rows in the CTAs before this one, and in all
+//   scan          a thread an expert          first row and queue entries of each expert
+//   queues        a CTA an expert             the expert's entries of both GEMMs
+//   rows          a warp a token              row -> token, weight, scales of x; token -> rows; and rows of padding
 //
 // gemm1 reads x itself, from the tokens' rows: only row numbers, weights and scales are permuted here.
 //
-// named barrier   threads                                        what it orders
-// kBarScan        kPaddedLocalExperts: one thread per local expert      sums of 32 experts in scan_experts
+// barrier               arrivals              who arrives and waits     what it protects
+// counter grid_barrier  gridDim.x             thread 0 of each CTA      cta_rows is there
+// named kBarScan        kPaddedLocalExperts   a thread of each expert   word_sums are there
+// Between the steps is __syncthreads(). The grid barrier cannot deadlock: all CTAs are resident, or none runs, and
+// every CTA arrives before it waits.
+#include <cstdint>
+
 #include "arguments.cuh"
 #include "barrier.cuh"
 #include "counter.cuh"
+#include "grouped_layer.cuh"
 #include "l2.cuh"
 #include "launch.cuh"
-#include "many_tokens.cuh"
 #include "pdl.cuh"
 #include "route.cuh"
+#include "sizes.cuh"
+#include "tile_scheduler.cuh"
 #include "token_experts.cuh"
 
-constexpr int kReduceParts = kRouteThreads / kPaddedLocalExperts;  // threads that add up the CTAs' counts of an expert
+// ---- sizes ----
+
+constexpr int kRouteThreads = 1024;
+constexpr int kRouteWarps = kRouteThreads / kWarp;
+constexpr int kSumParts = kRouteThreads / kPaddedLocalExperts;  // threads that add up the CTAs' counts of an expert
 // Tokens of a CTA at least: with many experts, adding up fewer CTAs is faster than routing fewer tokens each.
 constexpr int kMinTokensPerCta = kMaskWords <= 2 ? 1 : 8;
 constexpr int kScalesPerLane = (kNumKBlocks1 + kWarp - 1) / kWarp;  // of a row of x
 constexpr int kBarScan = 1;
-static_assert(kPaddedLocalExperts <= kRouteThreads && kReduceParts >= 1, "one thread per local expert");
+static_assert(kPaddedLocalExperts <= kRouteThreads && kSumParts >= 1, "one thread per local expert");
 static_assert(kMaxTokenRows <= kWarp, "a warp writes the end of a token's list of rows");
 
-// Where an expert's rows are: the first one, and their number with padding.
+// ---- shared memory ----
+
+// Beside it, for the CTA's tokens in batches of 32 (dynamic, route_smem_bytes):
+//   mask         [batch][word][token], bits of experts; transposed by count_rows: [batch][expert], bits of tokens
+//   rows_before  [batch][expert]: the CTA's rows in earlier batches
+//   first_row    [expert]: the CTA's first row
 struct ExpertRows {
-  int first[kPaddedLocalExperts], rows[kPaddedLocalExperts];
+  int first[kPaddedLocalExperts], rows[kPaddedLocalExperts];  // an expert's first row, and its rows with padding
 };
 
-// For a whole warp: the scales of token t's x, a few in each lane; zeros without a token (t < 0).
-__device__ __forceinline__ void read_scales(const ManyArgs& args, int t, float (&scale)[kScalesPerLane]) {
-  const int lane = threadIdx.x % kWarp;
+// ---- route, count ----
+
+// The masks of the CTA's tokens, and their weights, to global memory.
+__device__ __forceinline__ void route_tokens(
+    const GroupedArgs& args, uint32_t* mask, int first_token, int tokens, int batches, int tokens_per_cta) {
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  constexpr int kLogitBytes = kNumExperts * (kRenorm ? 2 : 4);
+  for (int i = warp; !kTopKGiven && i < tokens; i += kRouteWarps)
+    if (lane < kLogitBytes / 128)
+      prefetch_l2(static_cast<const uint8_t*>(args.logits) + (size_t)(first_token + i) * kLogitBytes + 128 * lane);
+  for (int i = warp; i < 32 * batches; i += kRouteWarps) {
+    const int t = first_token + i;
+    uint32_t* my_mask = mask + i / 32 * kPaddedLocalExperts + i % 32;
+    if (i < tokens) token_experts(args, t, my_mask, 32, args.weight + (size_t)t * kNumLocalExperts);
+    else if (lane < kMaskWords) my_mask[32 * lane] = 0;
+    __syncwarp();
+    if (tokens_per_cta <= kRouteWarps && i < tokens) {  // few enough for L2: while this CTA waits for the others
+      unsigned any = 0;
 #pragma unroll
-  for (int i = 0; i < kScalesPerLane; i++)
-    scale[i] = t >= 0 && 32 * i + lane < kNumKBlocks1
-                   ? __ldg(args.x_scale + x_scale_index(32 * i + lane, t, args.num_tokens))
-                   : 0.0f;
+      for (int w = 0; w < kMaskWords; w++) any |= my_mask[32 * w];
+      if (any)
+        for (int line = lane; line < kHidden / 128; line += 32) prefetch_l2(args.x + (size_t)t * kHidden + line * 128);
+    }
+  }
 }
 
-// For a whole warp: writes token t and its scales to its rows of the experts 32 word + e, for the bits e of `experts`.
-// Lane e knows the row of expert 32 word + e.
-__device__ __forceinline__ void place_row(const ManyArgs& args, const ExpertRows& expert_rows, int t,
-                                          const float (&scale)[kScalesPerLane], int word, unsigned experts, int row) {
-  const int lane = threadIdx.x % kWarp;
-  if (experts >> lane & 1) args.row_token[row] = max(t, 0);
-  for (unsigned left = experts; left; left &= left - 1) {
-    const int e = __ffs(left) - 1, first = expert_rows.first[32 * word + e], rows = expert_rows.rows[32 * word + e];
-    const int r = __shfl_sync(kFullWarp, row, e) - first;
-#pragma unroll
-    for (int k = 0; k < kScalesPerLane; k++)
-      if (32 * k + lane < kNumKBlocks1)
-        args.gathered_scale[(size_t)first * kNumKBlocks1 + (32 * k + lane) * rows + r] = scale[k];
+__device__ __forceinline__ void count_rows(
+    const GroupedArgs& args, uint32_t* mask, int* rows_before, int tokens, int batches) {
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  for (int i = warp; i < batches * kMaskWords; i += kRouteWarps)
+    mask[32 * i + lane] = tokens_of_expert(mask[32 * i + lane]);
+  __syncthreads();
+  if (threadIdx.x < kPaddedLocalExperts) {
+    int rows = 0;
+    for (int i = 0; i < batches; i++) {
+      rows_before[i * kPaddedLocalExperts + threadIdx.x] = rows;
+      rows += __popc(mask[i * kPaddedLocalExperts + threadIdx.x]);
+    }
+    if (tokens > 0) __stcg(args.cta_rows + blockIdx.x * kPaddedLocalExperts + threadIdx.x, rows);
+  }
+}
+
+// ---- sum, scan ----
+
+// Each expert's rows in the CTAs before this one, and in all, in kSumParts parts. ctas: those with tokens.
+__device__ __forceinline__ void sum_counts(
+    const GroupedArgs& args, int ctas, unsigned (&before)[kSumParts][kPaddedLocalExperts],
+    unsigned (&total)[kSumParts][kPaddedLocalExperts]) {
+  if (threadIdx.x < kSumParts * kPaddedLocalExperts) {
+    const int part = threadIdx.x / kPaddedLocalExperts, e = threadIdx.x % kPaddedLocalExperts;
+    unsigned earlier = 0, all = 0;
+#pragma unroll 4
+    for (int cta = part; cta < ctas; cta += kSumParts) {
+      const unsigned rows = __ldcg(args.cta_rows + cta * kPaddedLocalExperts + e);
+      all += rows;
+      if (cta < blockIdx.x) earlier += rows;
+    }
+    before[part][e] = earlier;
+    total[part][e] = all;
   }
 }
 
@@ -79,137 +135,138 @@ __device__ __forceinline__ void scan_experts(int (&v)[COUNT], int (*word_sums)[k
     for (int w = 0; w < word; w++) v[i] += word_sums[i][w];
 }
 
-__global__ void __launch_bounds__(kRouteThreads) route_permute(const __grid_constant__ ManyArgs args) {
-  constexpr int kWarps = kRouteThreads / kWarp;
-  constexpr unsigned kAll = kFullWarp;
-  __shared__ unsigned before[kReduceParts][kPaddedLocalExperts], total[kReduceParts][kPaddedLocalExperts];
+// ---- rows ----
+
+// For a whole warp: the scales of token t's x, a few in each lane; zeros without a token (t < 0).
+__device__ __forceinline__ void read_scales(const GroupedArgs& args, int t, float (&scale)[kScalesPerLane]) {
+  const int lane = threadIdx.x % kWarp;
+#pragma unroll
+  for (int i = 0; i < kScalesPerLane; i++)
+    scale[i] = t >= 0 && 32 * i + lane < kNumKBlocks1
+                   ? __ldg(args.x_scale + x_scale_index(32 * i + lane, t, args.num_tokens))
+                   : 0.0f;
+}
+
+// For a whole warp: writes token t and its scales to its rows of the experts 32 word + e, for the bits e of `experts`.
+// Lane e knows the row of expert 32 word + e.
+__device__ __forceinline__ void write_row(const GroupedArgs& args, const ExpertRows& expert_rows, int t,
+                                          const float (&scale)[kScalesPerLane], int word, unsigned experts, int row) {
+  const int lane = threadIdx.x % kWarp;
+  if (experts >> lane & 1) args.row_token[row] = max(t, 0);
+  for (unsigned left = experts; left; left &= left - 1) {
+    const int e = __ffs(left) - 1, first = expert_rows.first[32 * word + e], rows = expert_rows.rows[32 * word + e];
+    const int r = __shfl_sync(kFullWarp, row, e) - first;
+#pragma unroll
+    for (int k = 0; k < kScalesPerLane; k++)
+      if (32 * k + lane < kNumKBlocks1)
+        args.row_x_scale[(size_t)first * kNumKBlocks1 + (32 * k + lane) * rows + r] = scale[k];
+  }
+}
+
+// The rows that pad an expert. total: rows of each expert, without padding.
+__device__ __forceinline__ void write_padding(
+    const GroupedArgs& args, const ExpertRows& expert_rows, const unsigned* total) {
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const float no_scale[kScalesPerLane] = {};
+  for (int i = blockIdx.x * kRouteWarps + warp; i < kNumLocalExperts * kRowAlign; i += gridDim.x * kRouteWarps) {
+    const int e = i / kRowAlign, row = expert_rows.first[e] + total[e] + i % kRowAlign;
+    if (row >= expert_rows.first[e] + expert_rows.rows[e]) continue;
+    if (lane == 0) args.row_weight[row] = 0.0f;
+    write_row(args, expert_rows, -1, no_scale, e / 32, 1u << e % 32, row);
+  }
+}
+
+// ---- kernel ----
+
+__global__ void __launch_bounds__(kRouteThreads) route_permute(const __grid_constant__ GroupedArgs args) {
+  __shared__ unsigned before[kSumParts][kPaddedLocalExperts], total[kSumParts][kPaddedLocalExperts];
   __shared__ int long_end[kPaddedLocalExperts], short_end[kPaddedLocalExperts], word_sums[4][kMaskWords];
   __shared__ ExpertRows expert_rows;
+  extern __shared__ uint32_t mask[];
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int tokens_per_cta = max(kMinTokensPerCta, (int)((args.num_tokens + gridDim.x - 1) / gridDim.x));
-  const int batches = (tokens_per_cta + 31) / 32;  // of 32 tokens, of this CTA
+  const int batches = (tokens_per_cta + 31) / 32;
   const int ctas = (args.num_tokens + tokens_per_cta - 1) / tokens_per_cta;  // those with tokens
-  extern __shared__ uint32_t
-      mask[];  // [batch][word][token]; transposed: [batch][expert], bit t: token t has the expert
-  int* first_row = reinterpret_cast<int*>(mask + batches * kPaddedLocalExperts);  // [batch][expert]: rows in earlier batches
-  int* first_row_in_all = first_row + batches * kPaddedLocalExperts;              // [expert]: this CTA's first row
+  int* rows_before = reinterpret_cast<int*>(mask + batches * kPaddedLocalExperts);
+  int* first_row = rows_before + batches * kPaddedLocalExperts;
   const int first_token = min(args.num_tokens, (int)blockIdx.x * tokens_per_cta);
   const int tokens = min(args.num_tokens - first_token, tokens_per_cta);
   pdl_wait();
   pdl_launch_dependents();
   if (blockIdx.x == 0 && threadIdx.x == 0) {
     Counters& c = *args.counters;
-    c.stored_but_last = c.stored_all = 0;
-    for (int i = 0; i < kMaxColumnPasses; i++) c.next_tile[i] = 0;
+    c.h_ready_except_last_wave = c.h_ready = 0;
+    for (int i = 0; i < kMaxColumnPasses; i++) c.next_entry[i] = 0;
   }
-  constexpr int kLogitBytes = kNumExperts * (kRenorm ? 2 : 4);
-  for (int i = warp; !kTopKGiven && i < tokens; i += kWarps)
-    if (lane < kLogitBytes / 128)
-      prefetch_l2(static_cast<const uint8_t*>(args.logits) + (size_t)(first_token + i) * kLogitBytes + 128 * lane);
-  for (int i = warp; i < 32 * batches; i += kWarps) {
-    const int t = first_token + i;
-    uint32_t* my_mask = mask + i / 32 * kPaddedLocalExperts + i % 32;
-    if (i < tokens) token_experts(args, t, my_mask, 32, args.weight + (size_t)t * kNumLocalExperts);
-    else if (lane < kMaskWords) my_mask[32 * lane] = 0;
-    __syncwarp();
-    if (tokens_per_cta <= kWarps && i < tokens) {  // few enough for L2: prefetched while this CTA waits for the others
-      unsigned any = 0;
-#pragma unroll
-      for (int w = 0; w < kMaskWords; w++) any |= my_mask[32 * w];
-      if (any)
-        for (int line = lane; line < kHidden / 128; line += 32) prefetch_l2(args.x + (size_t)t * kHidden + line * 128);
-    }
-  }
+  route_tokens(args, mask, first_token, tokens, batches, tokens_per_cta);
   __syncthreads();
-  for (int i = warp; i < batches * kMaskWords; i += kWarps) mask[32 * i + lane] = tokens_of_expert(mask[32 * i + lane]);
-  __syncthreads();
-  if (threadIdx.x < kPaddedLocalExperts) {
-    int rows = 0;
-    for (int b = 0; b < batches; b++) {
-      first_row[b * kPaddedLocalExperts + threadIdx.x] = rows;
-      rows += __popc(mask[b * kPaddedLocalExperts + threadIdx.x]);
-    }
-    if (tokens > 0) __stcg(args.cta_rows + blockIdx.x * kPaddedLocalExperts + threadIdx.x, rows);
-  }
+  count_rows(args, mask, rows_before, tokens, batches);
   __syncthreads();
   if (threadIdx.x == 0) {
-    counter_arrive(&args.counters->routed);
-    counter_wait(&args.counters->routed, gridDim.x);
+    counter_arrive(&args.counters->grid_barrier);
+    counter_wait(&args.counters->grid_barrier, gridDim.x);
   }
   __syncthreads();
-  if (threadIdx.x < kReduceParts * kPaddedLocalExperts) {
-    const int part = threadIdx.x / kPaddedLocalExperts, e = threadIdx.x % kPaddedLocalExperts;
-    unsigned earlier = 0, all = 0;
-#pragma unroll 4
-    for (int cta = part; cta < ctas; cta += kReduceParts) {
-      const unsigned rows = __ldcg(args.cta_rows + cta * kPaddedLocalExperts + e);
-      all += rows;
-      if (cta < blockIdx.x) earlier += rows;
-    }
-    before[part][e] = earlier;
-    total[part][e] = all;
-  }
+
+  sum_counts(args, ctas, before, total);
   __syncthreads();
   if (threadIdx.x < kPaddedLocalExperts) {
     const int e = threadIdx.x;
     unsigned earlier = 0, all = 0;
 #pragma unroll
-    for (int i = 0; i < kReduceParts; i++) earlier += before[i][e], all += total[i][e];
+    for (int i = 0; i < kSumParts; i++) earlier += before[i][e], all += total[i][e];
     const int padded = (all + kRowAlign - 1) / kRowAlign * kRowAlign;
-    const RowSplit split(padded);
-    int end[4] = {padded, split.long_tiles(), split.short_tiles(), all > 0};
+    const MBlocks blocks(padded);
+    int end[4] = {padded, blocks.long_entries(), blocks.short_entries(), all > 0};
     scan_experts(end, word_sums);
     expert_rows.first[e] = end[0] - padded;
     expert_rows.rows[e] = padded;
     long_end[e] = end[1];
     short_end[e] = end[2];
     total[0][e] = all;
-    first_row_in_all[e] = end[0] - padded + earlier;
+    first_row[e] = end[0] - padded + earlier;
     if (blockIdx.x == 0 && e == kPaddedLocalExperts - 1) args.counters->queues = {end[1], end[2], end[3], end[0]};
   }
   __syncthreads();
-  const int long_tiles = long_end[kPaddedLocalExperts - 1], short_tiles = short_end[kPaddedLocalExperts - 1],
-            clusters = args.clusters;
+
+  const int long_entries = long_end[kPaddedLocalExperts - 1], short_entries = short_end[kPaddedLocalExperts - 1];
+  const int clusters = args.clusters;
   for (int e = blockIdx.x; e < kNumLocalExperts; e += gridDim.x) {
     const int rows = expert_rows.rows[e], first = expert_rows.first[e];
     if (rows == 0) continue;
-    const QueuePlace place = {e, rows, first, long_end[e], short_end[e], long_tiles, short_tiles};
-    const bool early = place.early(clusters);
-    write_tiles(args.tiles1, kWeightTiles1 / 2, place, early, threadIdx.x, kRouteThreads);
-    write_tiles(args.tiles2, args.y_columns / (2 * kTileWeightRows), place, early, threadIdx.x, kRouteThreads);
+    const QueuePlace place = {e, rows, first, long_end[e], short_end[e], long_entries, short_entries};
+    const bool before_last_wave = place.before_last_wave(clusters);
+    write_entries(args.queue1, kNumNBlocks1 / 2, place, before_last_wave, threadIdx.x, kRouteThreads);
+    write_entries(args.queue2, args.y_columns / (2 * kBlockN), place, before_last_wave, threadIdx.x, kRouteThreads);
   }
-  for (int i = warp; i < tokens; i += kWarps) {
-    const int t = first_token + i, b = i / 32;
+
+  for (int i = warp; i < tokens; i += kRouteWarps) {
+    const int t = first_token + i, batch = i / 32;
     float scale[kScalesPerLane];
     read_scales(args, t, scale);
     int* token_rows = args.token_rows + (size_t)t * kMaxTokenRows;
     int count = 0;  // of this token's rows so far
 #pragma unroll 1
     for (int w = 0; w < kMaskWords; w++) {
-      const int at = b * kPaddedLocalExperts + 32 * w + lane;
+      const int at = batch * kPaddedLocalExperts + 32 * w + lane;
       const unsigned tokens_with_row = mask[at];
       const bool mine = tokens_with_row >> i % 32 & 1;
-      const unsigned bits = __ballot_sync(kAll, mine);
+      const unsigned bits = __ballot_sync(kFullWarp, mine);
       if (bits == 0) continue;
-      const int row = first_row_in_all[32 * w + lane] + first_row[at] + __popc(tokens_with_row & ((1u << i % 32) - 1));
+      const int row = first_row[32 * w + lane] + rows_before[at] + __popc(tokens_with_row & ((1u << i % 32) - 1));
       if (mine) {
         args.row_weight[row] = args.weight[(size_t)t * kNumLocalExperts + 32 * w + lane];
         token_rows[count + __popc(bits & ((1u << lane) - 1))] = row;
       }
-      place_row(args, expert_rows, t, scale, w, bits, row);
+      write_row(args, expert_rows, t, scale, w, bits, row);
       count += __popc(bits);
     }
     if (lane >= count && lane < kMaxTokenRows) token_rows[lane] = -1;
   }
-  // rows that pad an expert
-  const float no_scale[kScalesPerLane] = {};
-  for (int i = blockIdx.x * kWarps + warp; i < kNumLocalExperts * kRowAlign; i += gridDim.x * kWarps) {
-    const int e = i / kRowAlign, row = expert_rows.first[e] + total[0][e] + i % kRowAlign;
-    if (row >= expert_rows.first[e] + expert_rows.rows[e]) continue;
-    if (lane == 0) args.row_weight[row] = 0.0f;
-    place_row(args, expert_rows, -1, no_scale, e / 32, 1u << e % 32, row);
-  }
+  write_padding(args, expert_rows, total[0]);
 }
+
+// ---- host ----
 
 static int smem_bytes(int tokens, int ctas) {
   int tokens_per_cta = (tokens + ctas - 1) / ctas;
@@ -222,7 +279,7 @@ cudaError_t prepare_route_permute() {
                               route_smem_bytes(kMaxRouteBatches));
 }
 
-cudaError_t launch_route_permute(const ManyArgs& args, int ctas, cudaStream_t stream) {
+cudaError_t launch_route_permute(const GroupedArgs& args, int ctas, cudaStream_t stream) {
   return launch_with_pdl(route_permute, ctas, kRouteThreads, cooperative(), smem_bytes(args.num_tokens, ctas), stream,
                          args);
 }

@@ -1,202 +1,214 @@
-// tile_scheduler: how gemm1 and gemm2 are cut into work tiles, and which of them a cluster computes next.
+// tile_scheduler: the work tiles of both grouped GEMMs, and which of them a cluster computes next.
 //
-// Rows of an expert lie together, padded with zero rows to a multiple of kRowAlign. A tile is 256 weight rows by up to
-// 128 rows; a cluster of two CTAs takes two tiles at a time, which share either their weights or their rows. In a
-// normal tile wgmma's M is the rows, 64 for each warpgroup. In a swap-AB tile, for an expert's last few rows, M is the
-// weight rows and N is 16, 32, 48 or 64 rows.
+// M is an expert's rows, which lie together and are padded with zero rows to a multiple of kRowAlign; N is its weight
+// rows. A work tile is an m_block of up to kBlockM rows by an n_block of kBlockN weight rows of one expert, over all of
+// K. A cluster of two CTAs takes two tiles at a time:
+//   W multicast   one n_block, two m_blocks: each CTA loads half of the weights and multicasts it to both
+//   else          two n_blocks, one m_block: of the rows that are left over when an expert's m_blocks are paired
+// A tile of more than kSwapAbRows rows is normal: wgmma's M is the rows, 64 for each consumer warpgroup. Another one is
+// swap-AB: wgmma's M, which cannot be smaller, is the weight rows, and its N is 16, 32, 48 or 64 rows.
 //
-// route_permute writes a queue of tile pairs for each GEMM, two words a pair: first the long ones, which take the time of
-// a normal tile, then the short ones; each expert by expert. gemm1 uses them by StaticTileScheduler, gemm2 by
-// DynamicTileScheduler.
+// route_permute writes a queue for each GEMM, an entry of two words for each pair of tiles: first the long entries,
+// which have a normal tile, then the short ones; each expert by expert. gemm1 takes them by StaticTileScheduler, gemm2
+// by DynamicTileScheduler.
 #pragma once
 #include "barrier.cuh"
 #include "cluster.cuh"
 #include "sizes.cuh"
 
-constexpr int kRowAlign = 16;         // wgmma's N of swap-AB tiles is a multiple of this
-constexpr int kTileRows = 128;        // rows of a normal tile at most
-constexpr int kSwapAbRows = 64;       // rows of a swap-AB tile at most
-constexpr int kTileWeightRows = 256;  // weight rows of a tile
-constexpr int kWeightTiles1 =
-    2 * kIntermediate / kTileWeightRows;  // weight tiles of an expert in gemm1: 128 columns of h each
+// ---- sizes ----
+
+constexpr int kRowAlign = 16;    // wgmma's N of swap-AB tiles is a multiple of this
+constexpr int kBlockM = 128;     // rows of a tile at most
+constexpr int kSwapAbRows = 64;  // rows of a swap-AB tile at most
+constexpr int kBlockN = 256;     // weight rows of a tile
+constexpr int kNumNBlocks1 = 2 * kIntermediate / kBlockN;  // of an expert in gemm1: 128 columns of h each
 constexpr int kClusterCtas = 2;
-constexpr int kPairRows = kClusterCtas * kTileRows;  // of two tiles that share weights
+constexpr int kClusterM = kClusterCtas * kBlockM;  // rows of two tiles that share weights
+constexpr int kSchedulerStages = 4;                // entries that gemm2's producer may be ahead of the consumers
 
 static_assert(kClusterCtas == 2, "tiles come in pairs");
-static_assert(kTileRows == kConsumerWarpgroups * 64, "a warpgroup has m64 of a normal tile's rows");
-static_assert(kTileWeightRows == kConsumerWarpgroups * 2 * 64,
-              "a warpgroup has two m64 of a swap-AB tile's weight rows");
-static_assert(kTileWeightRows / 2 == kBlockK, "a gemm1 tile's up, and its gate, are one scale block");
-static_assert(kWeightTiles1 % 2 == 0 && kHidden / kTileWeightRows % 2 == 0, "weight tiles come in pairs");
+static_assert(kBlockM == kConsumerWarpgroups * 64, "a warpgroup has m64 of a normal tile's rows");
+static_assert(kBlockN == kConsumerWarpgroups * 2 * 64, "a warpgroup has two m64 of a swap-AB tile's weight rows");
+static_assert(kBlockN / 2 == kBlockK, "a gemm1 tile's up, and its gate, are one scale block");
+static_assert(kNumNBlocks1 % 2 == 0 && kHidden / kBlockN % 2 == 0, "n_blocks come in pairs");
+
+// ---- work tiles ----
 
 struct WorkTile {
-  int expert, column, first, n;  // column: which weight tile; rows first .. first + n of the expert's
-  int first_row, rows;           // of the expert, padding included
+  int expert, n_block;
+  int m_first, m_rows;           // rows m_first to m_first + m_rows of the expert
+  int expert_first, expert_rows;  // of all rows, those of the expert; padding included
   bool normal;                   // else swap-AB
-  bool shared;  // the cluster's tiles share weights and have different rows; else they share rows
-  bool early;   // gemm2: h is stored when all clusters are at their last tile of gemm1
+  bool multicast_w;              // the cluster's tiles have one n_block and two m_blocks; else the reverse
+  bool before_last_wave;         // gemm2: no cluster computes h of this expert in its last tile of gemm1
 };
 
-// An entry of a queue. x: expert (9 bits), weight tile, the first of a pair or the shared one (5), shared (1), early
-// (1), first row of the pair in the expert / 256 (16). y: the expert's rows / 16 (14), its first row / 16 (18).
+// An entry's words. x: expert (9 bits), n_block, the first of a pair or the shared one (5), multicast_w (1),
+// before_last_wave (1), m_first of the pair / kClusterM (16). y: expert_rows / kRowAlign (14), expert_first / kRowAlign
+// (18).
 constexpr unsigned kNoTile = 0xffffffffu;
-constexpr int kExpertBits = 9, kColumnBits = 5, kRowsBits = 14;
+constexpr int kExpertBits = 9, kNBlockBits = 5, kRowsBits = 14;
 constexpr unsigned kExpertMask = (1u << kExpertBits) - 1;
-constexpr int kSharedShift = kExpertBits + kColumnBits, kEarlyShift = kSharedShift + 1, kFirstShift = kEarlyShift + 1;
-static_assert(kFirstShift == 16, "the entry's first word is full");
+constexpr int kMulticastShift = kExpertBits + kNBlockBits, kBeforeLastWaveShift = kMulticastShift + 1,
+              kMFirstShift = kBeforeLastWaveShift + 1;
+static_assert(kMFirstShift == 16, "the entry's first word is full");
 static_assert(kNumLocalExperts < 1 << kExpertBits, "an expert fits its bits, and no entry equals kNoTile");
-static_assert(kHidden / kTileWeightRows <= 1 << kColumnBits && kWeightTiles1 <= 1 << kColumnBits,
-              "a column fits its bits");
+static_assert(kHidden / kBlockN <= 1 << kNBlockBits && kNumNBlocks1 <= 1 << kNBlockBits, "an n_block fits its bits");
 
 __device__ __forceinline__ uint2 pack_tile(
-    int expert, int column, bool shared, bool early, int first, int rows, int first_row) {
-  return make_uint2(expert | column << kExpertBits | shared << kSharedShift | early << kEarlyShift |
-                        (unsigned)first / kPairRows << kFirstShift,
-                    rows / kRowAlign | (unsigned)first_row / kRowAlign << kRowsBits);
+    int expert, int n_block, bool multicast_w, bool before_last_wave, int m_first, int expert_rows, int expert_first) {
+  return make_uint2(expert | n_block << kExpertBits | multicast_w << kMulticastShift |
+                        before_last_wave << kBeforeLastWaveShift | (unsigned)m_first / kClusterM << kMFirstShift,
+                    expert_rows / kRowAlign | (unsigned)expert_first / kRowAlign << kRowsBits);
 }
 // rank: of the CTA in its cluster
-__device__ __forceinline__ WorkTile unpack_tile(uint2 v, int rank) {
+__device__ __forceinline__ WorkTile unpack_tile(uint2 entry, int rank) {
   WorkTile tile;
-  tile.expert = v.x & kExpertMask;
-  tile.shared = v.x >> kSharedShift & 1;
-  tile.early = v.x >> kEarlyShift & 1;
-  tile.column = (v.x >> kExpertBits & ((1 << kColumnBits) - 1)) + (tile.shared ? 0 : rank);
-  tile.first = (v.x >> kFirstShift) * kPairRows + (tile.shared ? rank * kTileRows : 0);
-  tile.rows = (v.y & ((1 << kRowsBits) - 1)) * kRowAlign;
-  tile.first_row = (v.y >> kRowsBits) * kRowAlign;
-  tile.n = min(kTileRows, tile.rows - tile.first);
-  tile.normal = tile.n > kSwapAbRows;
+  tile.expert = entry.x & kExpertMask;
+  tile.multicast_w = entry.x >> kMulticastShift & 1;
+  tile.before_last_wave = entry.x >> kBeforeLastWaveShift & 1;
+  tile.n_block = (entry.x >> kExpertBits & ((1 << kNBlockBits) - 1)) + (tile.multicast_w ? 0 : rank);
+  tile.m_first = (entry.x >> kMFirstShift) * kClusterM + (tile.multicast_w ? rank * kBlockM : 0);
+  tile.expert_rows = (entry.y & ((1 << kRowsBits) - 1)) * kRowAlign;
+  tile.expert_first = (entry.y >> kRowsBits) * kRowAlign;
+  tile.m_rows = min(kBlockM, tile.expert_rows - tile.m_first);
+  tile.normal = tile.m_rows > kSwapAbRows;
   return tile;
 }
 
-// How an expert's rows are cut: pairs of tiles that share weights, and one more tile for up to kTileRows rows, which is
-// done for two weight tiles at a time.
-struct RowSplit {
+// ---- queues ----
+
+// An expert's m_blocks: `pairs` that share weights, and one of `rest` rows that is left over, at most kBlockM.
+struct MBlocks {
   int pairs, rest;
-  __device__ explicit RowSplit(int rows) : pairs(rows / kPairRows), rest(rows % kPairRows) {
-    if (rest > kTileRows) pairs++, rest = 0;  // the pair's second tile is not full
+  __device__ explicit MBlocks(int rows) : pairs(rows / kClusterM), rest(rows % kClusterM) {
+    if (rest > kBlockM) pairs++, rest = 0;  // the pair's second m_block is not full
   }
-  // Entries of the long and the short queue, for each pair of weight tiles.
-  __device__ int long_tiles() const { return 2 * pairs + (rest > kSwapAbRows); }
-  __device__ int short_tiles() const { return rest > 0 && rest <= kSwapAbRows; }
+  // Entries for each pair of n_blocks.
+  __device__ int long_entries() const { return 2 * pairs + (rest > kSwapAbRows); }
+  __device__ int short_entries() const { return rest > 0 && rest <= kSwapAbRows; }
 };
 
-// An expert's place in the queues, counted in entries for each pair of weight tiles: up to and with its last one, and
-// in all.
+// Where an expert's entries are, counted for each pair of n_blocks: the queue's entries up to and with the expert's
+// last one, and in all.
 struct QueuePlace {
-  int expert, rows, first_row;
-  int long_end, short_end, long_tiles, short_tiles;
-  // Whether none of the expert's tiles is the last gemm1 tile of any cluster: one queue holds a tile of a later expert
-  // for each cluster. StaticTileScheduler goes from expert to expert, so gemm2 may then begin with this expert early.
-  __device__ bool early(int clusters) const {
-    constexpr int kPairs = kWeightTiles1 / 2;
-    return kPairs * long_end + clusters <= kPairs * long_tiles || kPairs * short_end + clusters <= kPairs * short_tiles;
+  int expert, expert_rows, expert_first;
+  int long_end, short_end, long_entries, short_entries;
+  // Whether no cluster's last gemm1 tile is one of the expert's: StaticTileScheduler goes from expert to expert, so it
+  // is enough that one of the queues has an entry of a later expert for each cluster.
+  __device__ bool before_last_wave(int clusters) const {
+    constexpr int kPairs = kNumNBlocks1 / 2;
+    return kPairs * long_end + clusters <= kPairs * long_entries ||
+           kPairs * short_end + clusters <= kPairs * short_entries;
   }
 };
 
-// Writes the expert's part of a GEMM's queues, with `threads` threads. column_pairs: pairs of weight tiles.
-__device__ __forceinline__ void write_tiles(
-    uint2* queue, int column_pairs, const QueuePlace& at, bool early, int thread, int threads) {
-  const RowSplit split(at.rows);
-  const int long_tiles = split.long_tiles(), shared = 2 * split.pairs;
-  uint2* long_queue = queue + column_pairs * (at.long_end - long_tiles);
-  for (int i = thread; i < column_pairs * long_tiles; i += threads) {
-    const int pair = i / long_tiles, j = i % long_tiles;
-    const bool is_shared = j < shared;
-    long_queue[i] = pack_tile(at.expert, 2 * pair + (is_shared ? j / split.pairs : 0), is_shared, early,
-                              (is_shared ? j % split.pairs : split.pairs) * kPairRows, at.rows, at.first_row);
+// Writes the expert's entries of a GEMM's queue, with `threads` threads.
+__device__ __forceinline__ void write_entries(
+    uint2* queue, int n_block_pairs, const QueuePlace& at, bool before_last_wave, int thread, int threads) {
+  const MBlocks blocks(at.expert_rows);
+  const int long_entries = blocks.long_entries(), multicast = 2 * blocks.pairs;
+  uint2* long_queue = queue + n_block_pairs * (at.long_end - long_entries);
+  for (int i = thread; i < n_block_pairs * long_entries; i += threads) {
+    const int pair = i / long_entries, j = i % long_entries;
+    const bool multicast_w = j < multicast;
+    long_queue[i] =
+        pack_tile(at.expert, 2 * pair + (multicast_w ? j / blocks.pairs : 0), multicast_w, before_last_wave,
+                  (multicast_w ? j % blocks.pairs : blocks.pairs) * kClusterM, at.expert_rows, at.expert_first);
   }
-  if (!split.short_tiles()) return;
-  uint2* short_queue = queue + column_pairs * (at.long_tiles + at.short_end - 1);
-  for (int i = thread; i < column_pairs; i += threads)
-    short_queue[i] = pack_tile(at.expert, 2 * i, false, early, split.pairs * kPairRows, at.rows, at.first_row);
+  if (!blocks.short_entries()) return;
+  uint2* short_queue = queue + n_block_pairs * (at.long_entries + at.short_end - 1);
+  for (int i = thread; i < n_block_pairs; i += threads)
+    short_queue[i] = pack_tile(at.expert, 2 * i, false, before_last_wave, blocks.pairs * kClusterM, at.expert_rows,
+                               at.expert_first);
 }
 
-// What route_permute found: lengths of the queues for each pair of weight tiles, active experts, rows with padding.
+// What route_permute has found: entries for each pair of n_blocks, active experts, rows with padding.
 struct TileQueues {
-  int long_tiles, short_tiles, experts, rows;
+  int long_entries, short_entries, experts, rows;
 };
 __device__ __forceinline__ TileQueues read_tile_queues(const TileQueues* queues) {
   const int4 v = __ldcg(reinterpret_cast<const int4*>(queues));
   return {v.x, v.y, v.z, v.w};
 }
+// A GEMM's entry; kNoTile beyond its last.
+__device__ __forceinline__ uint2 queue_entry(const uint2* queue, int entries, int position) {
+  return position < entries ? __ldcg(queue + position) : make_uint2(kNoTile, 0);
+}
+
+// ---- schedulers ----
 
 // gemm1: cluster c takes entries c, c + clusters, ... of each queue, so that all get the same number of either kind. It
 // takes from the queue that is at the lower expert, so that neighbours use the same expert's weights at the same time.
 // The next entry of each queue is read one tile ahead.
 struct StaticTileScheduler {
   const uint2* queue;
-  int clusters, long_tiles, all, next[2];
-  uint2 head[2];
+  int clusters, long_entries, entries;
+  int position[2];  // of the next long and the next short entry
+  uint2 head[2];    // what is there
 
   __device__ StaticTileScheduler(const uint2* queue_, const TileQueues& queues, int clusters_)
-      : queue(queue_), clusters(clusters_), long_tiles(queues.long_tiles * (kWeightTiles1 / 2)),
-        all((queues.long_tiles + queues.short_tiles) * (kWeightTiles1 / 2)) {
-    // the short tiles begin with the cluster at which the long ones end
-    next[0] = blockIdx.x / kClusterCtas;
-    next[1] = long_tiles + (next[0] + clusters - long_tiles % clusters) % clusters;
+      : queue(queue_), clusters(clusters_), long_entries(queues.long_entries * (kNumNBlocks1 / 2)),
+        entries((queues.long_entries + queues.short_entries) * (kNumNBlocks1 / 2)) {
+    // the short entries begin with the cluster at which the long ones end
+    position[0] = blockIdx.x / kClusterCtas;
+    position[1] = long_entries + (position[0] + clusters - long_entries % clusters) % clusters;
     read(0), read(1);
   }
-  __device__ void read(int which) {
-    head[which] = next[which] < (which ? all : long_tiles) ? __ldcg(queue + next[which]) : make_uint2(kNoTile, 0);
-  }
-  // Whether take() will give another tile; does not wait for the entries that are on their way.
-  __device__ bool more() const { return next[0] < long_tiles || next[1] < all; }
+  __device__ void read(int which) { head[which] = queue_entry(queue, which ? entries : long_entries, position[which]); }
+  // Whether there is another tile; does not wait for the entries that are on their way.
+  __device__ bool has_next() const { return position[0] < long_entries || position[1] < entries; }
 
   // The next tile; false when there is none.
-  __device__ bool take(WorkTile& tile, int rank) {
-    if (!more()) return false;
+  __device__ bool get_next_tile(WorkTile& tile, int rank) {
+    if (!has_next()) return false;
     if ((head[0].x & kExpertMask) <= (head[1].x & kExpertMask)) {
       tile = unpack_tile(head[0], rank);
-      next[0] += clusters;
+      position[0] += clusters;
       read(0);
     } else {
       tile = unpack_tile(head[1], rank);
-      next[1] += clusters;
+      position[1] += clusters;
       read(1);
     }
     return true;
   }
 };
 
-// gemm2: a cluster takes the next entry of the queues, long tiles first, from a counter in global memory: clusters
-// begin at different times, when gemm1 leaves an SM. Its first tile is that of its own number. The producer of the
-// cluster's CTA 0 takes the others and sends them to both CTAs, kTileStages of them in flight.
-constexpr int kTileStages = 4;
-
-__device__ __forceinline__ uint2 queue_entry(const uint2* queue, int all, int position) {
-  return position < all ? __ldcg(queue + position) : make_uint2(kNoTile, 0);
-}
-
+// gemm2: a cluster takes the queue's next entry from a counter in global memory, as clusters begin at different times,
+// whenever gemm1 leaves an SM. Its first entry is that of its own number. The producer of the cluster's CTA 0 draws the
+// others and sends them to both CTAs.
 template <class Smem>
 struct DynamicTileScheduler {
-  Smem& s;
+  Smem& smem;
   const uint2* queue;
-  int all, rank;  // entries; the CTA in its cluster
+  int entries, rank;  // rank: of the CTA in its cluster
 
   // The cluster's nth tile; false behind the last.
-  __device__ __forceinline__ bool get(WorkTile& tile, int nth) const {
-    uint2 v;
+  __device__ __forceinline__ bool get_tile(WorkTile& tile, int nth) const {
+    uint2 entry;
     if (nth == 0) {
-      v = queue_entry(queue, all, blockIdx.x / kClusterCtas);
+      entry = queue_entry(queue, entries, blockIdx.x / kClusterCtas);
     } else {
-      const int at = (nth - 1) % kTileStages;
-      mbar_wait(&s.tile_full[at], (nth - 1) / kTileStages % 2);
-      v = make_uint2(s.tile_word[at][0], s.tile_word[at][1]);
+      const int stage = (nth - 1) % kSchedulerStages;
+      mbar_wait(&smem.tile_full[stage], (nth - 1) / kSchedulerStages % 2);
+      entry = make_uint2(smem.tile_entry[stage][0], smem.tile_entry[stage][1]);
     }
-    tile = unpack_tile(v, rank);
-    return v.x != kNoTile;
+    tile = unpack_tile(entry, rank);
+    return entry.x != kNoTile;
   }
-  // For one thread of each CTA, before it loads tile nth's last K step: sends the next entry. The buffer that it
-  // overwrites, that of tile nth + 1 - kTileStages, has been read: both CTAs' consumers are at tile nth - 1 at least,
-  // as the pipeline has no more stages than a tile has K steps.
+  // For one thread of each CTA, before it loads tile nth's last K block: sends the next entry. There is no barrier for
+  // an empty stage: the entry that is overwritten, that of tile nth + 1 - kSchedulerStages, has been read, as both
+  // CTAs' consumers are at tile nth - 1 at least: the pipeline has no more stages than a tile has K blocks.
   __device__ __forceinline__ void publish(uint2 next, int nth) const {
-    static_assert(kNumKBlocks2 >= 4, "a tile has at least as many K steps as the pipeline has stages");
-    mbar_arrive_expect_tx(&s.tile_full[nth % kTileStages], sizeof(uint2));
+    static_assert(kNumKBlocks2 >= 4, "a tile has at least as many K blocks as the pipeline has stages");
+    const int stage = nth % kSchedulerStages;
+    mbar_arrive_expect_tx(&smem.tile_full[stage], sizeof(uint2));
     if (rank != 0) return;
     for (int cta = 0; cta < kClusterCtas; cta++) {
-      st_async_cluster(&s.tile_word[nth % kTileStages][0], next.x, &s.tile_full[nth % kTileStages], cta);
-      st_async_cluster(&s.tile_word[nth % kTileStages][1], next.y, &s.tile_full[nth % kTileStages], cta);
+      st_async_cluster(&smem.tile_entry[stage][0], next.x, &smem.tile_full[stage], cta);
+      st_async_cluster(&smem.tile_entry[stage][1], next.y, &smem.tile_full[stage], cta);
     }
   }
 };

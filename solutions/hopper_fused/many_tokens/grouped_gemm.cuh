@@ -1,0 +1,100 @@
+// grouped_gemm: what both grouped GEMMs share: threads, shared memory, barriers, and wgmma over a K block.
+//
+// A[rows, K] is x or h, W[weight rows, K] W13 or W2, D the tile's result: h or y.
+#pragma once
+#include <cstdint>
+
+#include "barrier.cuh"
+#include "cluster.cuh"
+#include "pipeline.cuh"
+#include "registers.cuh"
+#include "sizes.cuh"
+#include "tile_scheduler.cuh"
+#include "wgmma.cuh"
+
+// ---- sizes ----
+
+constexpr int kGemmThreads = kConsumerThreads + kProducerThreads;
+// The consumers' sums take 192 registers (normal tiles); the producer warps keep addresses only.
+constexpr int kGemmProducerRegs = 56, kGemmConsumerRegs = 224;
+static_assert(registers_fit(kGemmProducerRegs, kProducerThreads, kGemmConsumerRegs, kConsumerThreads),
+              "one CTA per SM");
+
+constexpr int kWTileBytes = kBlockN * kBlockK, kATileBytes = kBlockM * kBlockK;  // of a stage
+constexpr int kWBoxBytes = kWTileBytes / kClusterCtas;  // of a TMA box: the half that a CTA multicasts
+constexpr uint16_t kAllCtas = (1 << kClusterCtas) - 1;  // multicast mask: every CTA of the cluster
+constexpr int kWScaleBlocks = 4;                        // K blocks whose weight scales gemm1 copies at once: 16 bytes
+
+// ---- shared memory ----
+
+// kParts: of A in FP8. x has one; h two, where it is split in hi and lo.
+template <int kParts>
+struct GemmSmem {
+  static constexpr int kStages = kParts == 1 ? 4 : 3;
+  using Pipeline = PipelineState<kStages>;
+
+  // pipeline stages
+  uint8_t w[kStages][kWTileBytes];
+  uint8_t a[kStages][kParts][kATileBytes];
+  uint8_t d[2][kATileBytes];  // [warpgroup]: on its way to global memory
+  float a_scale[kStages][kBlockM];
+  float w_scale[kStages][2 * kWScaleBlocks];  // gemm1: [half of W13][K block among its kWScaleBlocks]
+  // mbarriers, see grouped_gemm1.cu and grouped_gemm2.cu
+  uint64_t full[kStages], empty[kStages];
+  uint64_t tile_full[kSchedulerStages];
+  int tile_entry[kSchedulerStages][2];  // gemm2: queue entries that DynamicTileScheduler has sent
+};
+
+// ---- barriers ----
+
+// The prologue of both GEMMs: barriers are initialised in both CTAs of the cluster.
+template <class Smem>
+__device__ __forceinline__ Smem& init_gemm(int full_arrivals) {
+  static_assert(sizeof(Smem) <= kSmemLimit, "a CTA has 227 KB of shared memory");
+  extern __shared__ __align__(1024) uint8_t gemm_smem[];
+  Smem& smem = *reinterpret_cast<Smem*>(gemm_smem);
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < Smem::kStages; i++) {
+      mbar_init(&smem.full[i], full_arrivals);
+      mbar_init(&smem.empty[i], kClusterCtas * kConsumerWarps);
+    }
+    for (int i = 0; i < kSchedulerStages; i++) mbar_init(&smem.tile_full[i], 1);
+    fence_barrier_init();
+  }
+  __syncthreads();
+  cluster_sync();
+  return smem;
+}
+
+// Releases a stage to the producers of both CTAs, as each fills the other's by multicast. One lane per warp and CTA.
+template <class Smem>
+__device__ __forceinline__ void cluster_consumer_release(Smem& smem, int stage) {
+  __syncwarp();
+  if (threadIdx.x % kWarp < kClusterCtas) mbar_arrive_cluster(&smem.empty[stage], threadIdx.x % kWarp);
+}
+
+// ---- consumer ----
+
+// accum (+)= A . B^T over one K block, 64 x N. `first`: accum is overwritten.
+template <int N>
+__device__ __forceinline__ void mma_k_block(float (&accum)[N / 2], uint64_t desc_a, uint64_t desc_b, bool first) {
+#pragma unroll
+  for (int i = 0; i < kMmasPerStep; i++)
+    Wgmma<N>::mma(accum, desc_a + kDescMmaK * i, desc_b + kDescMmaK * i, i > 0 || !first);
+}
+
+template <int N>
+struct RowCount {
+  static constexpr int count = N;
+};
+// Calls f with a swap-AB tile's rows, wgmma's N, as a type.
+template <class F>
+__device__ __forceinline__ void dispatch_swap_ab_rows(int m_rows, F f) {
+  static_assert(kRowAlign == 16 && kSwapAbRows == 64, "one case for each N");
+  switch (m_rows / kRowAlign) {
+    case 1: return f(RowCount<16>());
+    case 2: return f(RowCount<32>());
+    case 3: return f(RowCount<48>());
+    default: return f(RowCount<64>());
+  }
+}

@@ -1,0 +1,165 @@
+// grouped_gemm1: x W13^T of all rows, h = silu(gate) * up, h in FP8: one part, or hi and lo (kHSplit).
+// Clusters of two CTAs, one CTA per SM, static tile scheduler, a pipeline of four K blocks.
+//
+//   warps     for each tile of the CTA (tile_scheduler.cuh)
+//   8 - 11   producers, K block by K block: thread 0 loads W13 by TMA (its half, multicast, or all of its own) and the
+//             scales of x by bulk copy; all threads gather x from the tokens' rows by cp.async, swizzled on the way;
+//             two of them load the scales of W13 by cp.async
+//   0 - 7    consumers, two warpgroups: wgmma; then SwiGLU and FP8 with one scale for each row and the tile's 128
+//             columns of h; h through smem.d to memory by bulk store
+//
+// TMA interleaves eight weight rows of W13's first half, up or gate (interface.cuh), with eight of the second, so a
+// thread has both sums of a column of h and SwiGLU stays in registers.
+//
+// mbarrier      arrivals     who arrives                         who waits       what it protects
+// full[stage]   129, bytes   producer thread 0; every producer   warps 0 - 7    w, a and their scales are there. The
+//                            thread, as its cp.asyncs are in                     bytes: W13 from both CTAs, scales of x
+// empty[stage]  16           a lane of each consumer warp of     warps 8 - 11   the stage is free in both CTAs, as a
+//                            both CTAs                                           multicast writes both
+// Parities are those of pipeline.cuh.
+//
+// named barrier           threads   who            what it protects
+// kBarGemm1Warpgroup + w  128       warpgroup w    normal tile: smem.d is free; it is complete
+// kBarGemm1Consumers      256       warps 0 - 7   swap-AB tile: smem.d is free; row maxima are there; inverse scales
+//                                                  are there; they have been read; smem.d is complete
+//
+// global counter            who arrives                           who waits          what it protects
+// h_ready_except_last_wave  every warpgroup, before its last tile  gemm2's producer  h of experts before the last wave
+// h_ready                   every warpgroup, after its last tile   gemm2's producer  h
+//
+// It cannot deadlock: the CTAs of a cluster are resident together, and none waits for another cluster.
+#include <cuda.h>
+
+#include <cstdint>
+
+#include "barrier.cuh"
+#include "cluster.cuh"
+#include "counter.cuh"
+#include "cp_async.cuh"
+#include "gemm1_epilogue.cuh"
+#include "gemm1_normal.cuh"
+#include "gemm1_swap_ab.cuh"
+#include "grouped_gemm.cuh"
+#include "grouped_layer.cuh"
+#include "l2.cuh"
+#include "launch.cuh"
+#include "pdl.cuh"
+#include "registers.cuh"
+#include "tile_scheduler.cuh"
+#include "tma.cuh"
+#include "wgmma.cuh"
+
+constexpr int kVectorsPerRow = kBlockK / 16;                    // 16-byte vectors of a row's K block
+constexpr int kRowsPerPass = kProducerThreads / kVectorsPerRow;  // rows that the producers copy at a time
+constexpr int kPasses = kBlockM / kRowsPerPass;
+constexpr int kWGroups = kBlockN / (2 * kAtomRows);  // groups of 8 rows of each half of W13 in a tile
+static_assert(kWGroups % 2 == 0, "each CTA loads half of the groups");
+
+// ---- producer ----
+
+// For all producer threads. Each copies one 16-byte vector of every kRowsPerPass-th row, whose tokens it looks up once
+// for each tile; thread 0 also requests weights and scales.
+__device__ __forceinline__ void load_gemm1(
+    Gemm1Smem& smem, const CUtensorMap& map, const GroupedArgs& args, const TileQueues& queues, int rank) {
+  const uint64_t weight_policy = queues.experts <= kEvictFirstExperts ? l2_evict_first() : l2_evict_unchanged();
+  const uint64_t scale_policy = l2_evict_last();
+  const int thread = threadIdx.x % kProducerThreads, row = thread / kVectorsPerRow, vector = thread % kVectorsPerRow;
+  const int at = row / kAtomRows * kAtomBytes + swizzle_128b(row % kAtomRows, vector * 16);
+  if (thread == 0) fence_proxy_async_global();  // scales were written by generic stores and are read by bulk copies
+  Gemm1Smem::Pipeline pipe;
+  WorkTile tile;
+  for (StaticTileScheduler scheduler(args.queue1, queues, args.clusters); scheduler.get_next_tile(tile, rank);) {
+    const float* x_scale = args.row_x_scale + (size_t)tile.expert_first * kNumKBlocks1 + tile.m_first;
+    const float* w_scale =
+        args.w1_scale + (size_t)((tile.expert * 2 + thread) * (kIntermediate / kBlockK) + tile.n_block) * kNumKBlocks1;
+    unsigned x_offset[kPasses];
+#pragma unroll
+    for (int i = 0; i < kPasses; i++)
+      x_offset[i] = i * kRowsPerPass < tile.m_rows
+                        ? __ldg(args.row_token + tile.expert_first + tile.m_first + i * kRowsPerPass + row) * kHidden +
+                              vector * 16u
+                        : 0u;
+    for (int k = 0; k < kNumKBlocks1; k++, pipe.advance()) {
+      const int stage = pipe.stage;
+      uint64_t* full = &smem.full[stage];
+      mbar_wait(&smem.empty[stage], pipe.phase ^ 1);
+      if (thread == 0) {
+        mbar_arrive_expect_tx(full, kWTileBytes + tile.m_rows * 4);  // with multicast: half of W by the other CTA
+        if (tile.multicast_w) {
+          tma_load_5d_multicast(smem.w[stage] + rank * kWBoxBytes, &map, full, k * kBlockK, 0, 0,
+                                tile.n_block * kWGroups + rank * (kWGroups / 2), tile.expert, kAllCtas, weight_policy);
+        } else {
+          for (int box = 0; box < 2; box++)
+            tma_load_5d(smem.w[stage] + box * kWBoxBytes, &map, full, k * kBlockK, 0, 0,
+                        tile.n_block * kWGroups + box * (kWGroups / 2), tile.expert, weight_policy);
+        }
+        bulk_load(smem.a_scale[stage], x_scale + (size_t)k * tile.expert_rows, tile.m_rows * 4, full, scale_policy);
+      }
+      __syncwarp();
+      if (thread < 2)  // thread 0: the scales of W13's first half; thread 1: of its second
+        cp_async_16(smem.w_scale[stage] + kWScaleBlocks * thread, w_scale + k / kWScaleBlocks * kWScaleBlocks);
+      const uint8_t* x = args.x + k * kBlockK;
+      uint8_t* smem_a = smem.a[stage][0] + at;
+#pragma unroll
+      for (int i = 0; i < kPasses; i++)
+        if (i * kRowsPerPass < tile.m_rows) cp_async_16(smem_a + i * kRowsPerPass * kBlockK, x + x_offset[i]);
+      cp_async_mbar_arrive(full);
+    }
+  }
+}
+
+// ---- consumer ----
+
+// For a warpgroup: signals that the h that it has stored so far is in memory. gemm2 has a proxy fence before it reads.
+__device__ __forceinline__ void signal_h_ready(unsigned* counter) {
+  if (threadIdx.x % kWarpgroupThreads != 0) return;
+  bulk_wait();
+  counter_arrive(counter);
+}
+
+// ---- kernel ----
+
+template <int kHSplit>
+__global__ void __launch_bounds__(kGemmThreads, 1)
+    grouped_gemm1(const __grid_constant__ CUtensorMap map, const __grid_constant__ GroupedArgs args) {
+  pdl_wait();
+  pdl_launch_dependents();
+  Gemm1Smem& smem = init_gemm<Gemm1Smem>(1 + kProducerThreads);
+  const TileQueues queues = read_tile_queues(&args.counters->queues);
+  const int rank = block_rank_in_cluster(), warp = threadIdx.x / kWarp;
+  if (blockIdx.x == 0 && threadIdx.x == 0) args.counters->grid_barrier = 0;  // for the next layer's route_permute
+  if (warp >= kConsumerWarps) {
+    warpgroup_reg_dealloc<kGemmProducerRegs>();
+    load_gemm1(smem, map, args, queues, rank);
+  } else {
+    warpgroup_reg_alloc<kGemmConsumerRegs>();
+    const int warpgroup = __shfl_sync(kFullWarp, warp / kWarpgroupWarps, 0);  // uniform, and the compiler knows it
+    Gemm1Smem::Pipeline pipe;
+    WorkTile tile;
+    StaticTileScheduler scheduler(args.queue1, queues, args.clusters);
+    if (!scheduler.has_next()) signal_h_ready(&args.counters->h_ready_except_last_wave);  // a cluster without a tile
+    while (scheduler.get_next_tile(tile, rank)) {
+      if (!scheduler.has_next()) signal_h_ready(&args.counters->h_ready_except_last_wave);
+      if (tile.normal) gemm1_normal<kHSplit>(smem, args, pipe, tile, warpgroup);
+      else gemm1_swap_ab<kHSplit>(smem, args, pipe, tile, warpgroup);
+    }
+    signal_h_ready(&args.counters->h_ready);
+  }
+  __syncwarp();
+  cluster_sync();  // the other CTA still arrives at this one's barriers
+}
+
+// ---- host ----
+
+cudaError_t prepare_grouped_gemm1() {
+  for (auto kernel : {grouped_gemm1<1>, grouped_gemm1<2>})
+    if (const cudaError_t error =
+            cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Gemm1Smem)))
+      return error;
+  return cudaSuccess;
+}
+
+cudaError_t launch_grouped_gemm1(const GroupedArgs& args, const CUtensorMap& w1, int h_split, cudaStream_t stream) {
+  return launch_with_pdl(h_split == 1 ? grouped_gemm1<1> : grouped_gemm1<2>, kClusterCtas * args.clusters, kGemmThreads,
+                         clusters_of(kClusterCtas), sizeof(Gemm1Smem), stream, w1, args);
+}

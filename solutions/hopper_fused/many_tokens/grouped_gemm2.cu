@@ -1,0 +1,200 @@
+// grouped_gemm2: y = h W2^T of all rows, in bf16 or, with hi and lo, scaled fp16; the scales of h include the routing
+// weights. Clusters of two CTAs, one CTA per SM, dynamic tile scheduler, a pipeline of four K blocks (hi and lo:
+// three).
+//
+//   warps     for each tile of the CTA (tile_scheduler.cuh)
+//   8         producer, by one lane, K block by K block: W2 by TMA (its half, multicast, or all of its own); h and its
+//             scales by bulk copy, once gemm1 has stored them. Before a tile's last K block the one of CTA 0 sends the
+//             cluster's next tile to both CTAs
+//   9 - 11   no tiles: they zero the output of tokens without rows, which combine skips
+//   0 - 7    consumers, two warpgroups: wgmma, then y through smem.d to memory, in whole lines
+//
+// The CTA's first kStages K blocks of W2 are requested before anything of gemm1 is waited for (prefetched_k).
+//
+// mbarrier      arrivals   who arrives                     who waits      what it protects
+// full[stage]   1, bytes   warp 8                          warps 0 - 7   w, a and a_scale are there. The bytes: W2 from
+//                                                                         both CTAs, h and its scales
+// empty[stage]  16         a lane of each consumer warp    warp 8         the stage is free in both CTAs, as a
+//                          of both CTAs                                   multicast writes both
+// tile_full[i]  1, bytes   warp 8; CTA 0 sends the bytes   warps 0 - 8   tile_entry[i] is there: 8 bytes
+// Parities of full and empty are those of pipeline.cuh, that of tile_full is (nth tile - 1) / kSchedulerStages % 2.
+//
+// named barrier           threads   who            what it protects
+// kBarGemm2Warpgroup + w  128       warpgroup w    smem.d is free; it is complete
+//
+// global counter            who arrives                                  who waits   what it protects
+// h_ready_except_last_wave  gemm1's warpgroups, before their last tiles  warp 8      h of tiles before_last_wave
+// h_ready                   gemm1's warpgroups, after their last tiles   warp 8      h of the others
+// next_entry                CTA 0 of each cluster, for each tile         nobody      a ticket: who takes which entry
+//
+// A CTA starts when one of gemm1 has ended (PDL), while others of gemm1 still run. What route_permute wrote is complete
+// then, as gemm1 calls pdl_launch_dependents() behind its own pdl_wait(). It cannot deadlock: when the first CTA of
+// this kernel starts, all CTAs of gemm1 have started, and none of those waits for this kernel.
+#include <cuda.h>
+
+#include <cstdint>
+
+#include "barrier.cuh"
+#include "cluster.cuh"
+#include "counter.cuh"
+#include "gemm2_epilogue.cuh"
+#include "gemm2_normal.cuh"
+#include "gemm2_swap_ab.cuh"
+#include "grouped_gemm.cuh"
+#include "grouped_layer.cuh"
+#include "l2.cuh"
+#include "launch.cuh"
+#include "pdl.cuh"
+#include "registers.cuh"
+#include "tile_scheduler.cuh"
+#include "tma.cuh"
+
+// W2's L2 policy is evict_first up to so many rows per active expert, where few tiles share it: measured.
+constexpr int kEvictFirstRows = 160;
+
+__device__ __forceinline__ int entries_of_pass(const TileQueues& queues, const GroupedArgs& args) {
+  return (queues.long_entries + queues.short_entries) * (args.y_columns / (2 * kBlockN));
+}
+
+// ---- producer ----
+
+// For warp 8, whose first lane loads.
+template <int kHSplit>
+__device__ __forceinline__ void load_gemm2(
+    Gemm2Smem<kHSplit>& smem, const CUtensorMap& map, const GroupedArgs& args, int rank) {
+  constexpr int kStages = Gemm2Smem<kHSplit>::kStages;
+  static_assert(kNumKBlocks2 >= kStages, "the first tile's weights fill the pipeline before anything is waited for");
+  const TileQueues queues = read_tile_queues(&args.counters->queues);
+  const int entries = entries_of_pass(queues, args);
+  const bool few_rows = queues.rows <= queues.experts * kEvictFirstRows;
+  const uint64_t weight_policy = few_rows ? l2_evict_first() : l2_evict_unchanged();
+  const uint64_t h_policy = l2_evict_last();
+  const bool loads = threadIdx.x % kWarp == 0, first_pass = args.first_column == 0;
+  enum { kNothing, kExceptLastWave, kAll } h_ready = kNothing;  // what is known to be stored of h
+  int prefetched_k = kStages;  // K blocks of the tile whose weights are requested already: of the CTA's first tile
+  typename Gemm2Smem<kHSplit>::Pipeline pipe;
+  WorkTile tile;
+  const DynamicTileScheduler<Gemm2Smem<kHSplit>> scheduler{smem, args.queue2, entries, rank};
+  for (int nth = 0; scheduler.get_tile(tile, nth); prefetched_k = 0, nth++) {
+    int position = 0;  // of the next entry: requested now, used at this tile's end
+    if (loads && rank == 0)
+      position = args.clusters + atomicAdd(&args.counters->next_entry[args.first_column / args.y_columns], 1u);
+    const int weight_row = tile.expert * kHidden + args.first_column + tile.n_block * kBlockN;
+    const auto load_weights = [&](int k, int stage) {
+      uint64_t* full = &smem.full[stage];
+      mbar_expect_tx(full, kWTileBytes);  // with multicast: half of them by the other CTA
+      if (tile.multicast_w) {
+        tma_load_2d_multicast(smem.w[stage] + rank * kWBoxBytes, &map, full, k * kBlockK,
+                              weight_row + rank * (kBlockN / 2), kAllCtas, weight_policy);
+      } else {
+        for (int box = 0; box < 2; box++)
+          tma_load_2d(smem.w[stage] + box * kWBoxBytes, &map, full, k * kBlockK, weight_row + box * (kBlockN / 2),
+                      weight_policy);
+      }
+    };
+    if (prefetched_k > 0) {
+      for (int k = 0; loads && k < prefetched_k; k++) load_weights(k, k);
+      if (!first_pass) pdl_wait();  // the previous pass's combine has read the y that this pass overwrites
+      pdl_launch_dependents();
+    }
+    const auto h_needed = tile.before_last_wave ? kExceptLastWave : kAll;
+    if (loads && h_ready < h_needed) {
+      counter_wait(h_needed == kAll ? &args.counters->h_ready : &args.counters->h_ready_except_last_wave,
+                   args.clusters * kClusterCtas * kConsumerWarpgroups);
+      fence_proxy_async_global();  // scales were written by generic stores and are read by bulk copies
+      h_ready = h_needed;
+    }
+    if (loads) {
+      const uint8_t* h = args.h + (size_t)tile.expert_first * kIntermediate * kHSplit + tile.m_first * kBlockK;
+      const float* h_scale = args.h_scale + (size_t)tile.expert_first * kNumKBlocks2 + tile.m_first;
+      const auto load_k_block = [&](int k) {
+        const int stage = pipe.stage;
+        uint64_t* full = &smem.full[stage];
+        mbar_wait(&smem.empty[stage], pipe.phase ^ 1);
+        if (k >= prefetched_k) load_weights(k, stage);
+        mbar_arrive_expect_tx(full, tile.m_rows * (kHSplit * kBlockK + 4));
+        for (int part = 0; part < kHSplit; part++)
+          bulk_load(smem.a[stage][part], h + (size_t)(k * kHSplit + part) * tile.expert_rows * kBlockK,
+                    tile.m_rows * kBlockK, full, h_policy);
+        bulk_load(smem.a_scale[stage], h_scale + (size_t)k * tile.expert_rows, tile.m_rows * 4, full, h_policy);
+        pipe.advance();
+      };
+#pragma unroll 1
+      for (int k = 0; k < kNumKBlocks2 - 1; k++) load_k_block(k);
+      // while the consumers still compute earlier K blocks
+      scheduler.publish(rank == 0 ? queue_entry(args.queue2, entries, position) : make_uint2(kNoTile, 0), nth);
+      load_k_block(kNumKBlocks2 - 1);
+    }
+    __syncwarp();
+  }
+}
+
+// For the producer warps that do not load. A warp looks at kAtOnce tokens at a time.
+__device__ __forceinline__ void zero_tokens_without_rows(const GroupedArgs& args) {
+  constexpr int kWarps = kProducerThreads / kWarp - 1, kAtOnce = 8;
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x % kProducerThreads / kWarp - 1;
+  for (int first = (blockIdx.x * kWarps + warp) * kAtOnce; first < args.num_tokens;
+       first += gridDim.x * kWarps * kAtOnce) {
+    const int t = first + lane;
+    const bool without = lane < kAtOnce && t < args.num_tokens && args.token_rows[(size_t)t * kMaxTokenRows] < 0;
+    for (unsigned left = __ballot_sync(kFullWarp, without); left; left &= left - 1) {
+      uint4* to = reinterpret_cast<uint4*>(args.output + (size_t)(first + __ffs(left) - 1) * kHidden);
+#pragma unroll 4
+      for (int i = lane; i < kHidden / 8; i += kWarp) __stcs(to + i, make_uint4(0, 0, 0, 0));
+    }
+  }
+}
+
+// ---- kernel ----
+
+template <int kHSplit>
+__global__ void __launch_bounds__(kGemmThreads, 1)
+    grouped_gemm2(const __grid_constant__ CUtensorMap map, const __grid_constant__ GroupedArgs args) {
+  auto& smem = init_gemm<Gemm2Smem<kHSplit>>(1);
+  const int rank = block_rank_in_cluster(), warp = threadIdx.x / kWarp;
+  if (warp >= kConsumerWarps) {
+    warpgroup_reg_dealloc<kGemmProducerRegs>();
+    if (warp == kConsumerWarps) load_gemm2<kHSplit>(smem, map, args, rank);
+    else if (kNumLocalExperts < kNumExperts && args.first_column == 0) zero_tokens_without_rows(args);
+  } else {
+    warpgroup_reg_alloc<kGemmConsumerRegs>();
+    if (args.first_column > 0) pdl_wait();  // the previous pass's combine has read the y that this pass overwrites
+    const int warpgroup = __shfl_sync(kFullWarp, warp / kWarpgroupWarps, 0);  // uniform, and the compiler knows it
+    typename Gemm2Smem<kHSplit>::Pipeline pipe;
+    WorkTile tile;
+    const int entries = entries_of_pass(read_tile_queues(&args.counters->queues), args);
+    const DynamicTileScheduler<Gemm2Smem<kHSplit>> scheduler{smem, args.queue2, entries, rank};
+    for (int nth = 0; scheduler.get_tile(tile, nth); nth++) {
+      const int row = tile.expert_first + tile.m_first, column = tile.n_block * kBlockN;
+      const float* w_scale =
+          args.w2_scale + (size_t)(tile.expert * kNumKBlocks1 + (args.first_column + column) / kBlockK) * kNumKBlocks2;
+      uint16_t* y = args.y + (size_t)row * args.y_columns + column;
+      float* y_scale = args.y_scale + (size_t)row * (args.y_columns / kBlockK) + column / kBlockK;
+      if (tile.normal) gemm2_normal<kHSplit>(smem, pipe, tile, w_scale, y, y_scale, args.y_columns, warpgroup);
+      else gemm2_swap_ab<kHSplit>(smem, pipe, tile, w_scale, y, y_scale, args.y_columns, warpgroup);
+    }
+  }
+  pdl_wait();  // also in CTAs without a tile: this kernel must not end before the one before it
+  __syncwarp();
+  cluster_sync();  // the other CTA still arrives at this one's barriers
+}
+
+// ---- host ----
+
+template <int kHSplit>
+static cudaError_t prepare() {
+  return cudaFuncSetAttribute(grouped_gemm2<kHSplit>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                              sizeof(Gemm2Smem<kHSplit>));
+}
+cudaError_t prepare_grouped_gemm2() {
+  const cudaError_t error = prepare<1>();
+  return error != cudaSuccess ? error : prepare<2>();
+}
+
+cudaError_t launch_grouped_gemm2(const GroupedArgs& args, const CUtensorMap& w2, int h_split, cudaStream_t stream) {
+  const int ctas = kClusterCtas * args.clusters;
+  const cudaLaunchAttribute clusters = clusters_of(kClusterCtas);
+  return h_split == 1
+             ? launch_with_pdl(grouped_gemm2<1>, ctas, kGemmThreads, clusters, sizeof(Gemm2Smem<1>), stream, w2, args)
+             : launch_with_pdl(grouped_gemm2<2>, ctas, kGemmThreads, clusters, sizeof(Gemm2Smem<2>), stream, w2, args);
+}

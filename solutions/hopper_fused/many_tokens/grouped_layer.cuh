@@ -1,0 +1,66 @@
+// grouped_layer: arguments, scratch and launches of the four kernels for many tokens, in order of launch.
+//
+//   route_permute   experts of each token; rows sorted by expert; queues of work tiles for both GEMMs
+//   grouped_gemm1   h = SwiGLU(x W13^T) of all rows, in FP8
+//   grouped_gemm2   y = h W2^T; starts on SMs that grouped_gemm1 has left
+//   combine         output = the sum of each token's rows of y
+//
+// All are launched with programmatic dependent launch (PDL). So that y takes less memory, the last two may run once for
+// each part of the output's columns: a column pass.
+#pragma once
+#include <cuda.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "arguments.cuh"
+#include "sizes.cuh"
+#include "tile_scheduler.cuh"
+
+constexpr int kMaxColumnPasses = 8;
+constexpr int kMaxTokenRows = (kTopK + 3) / 4 * 4;  // entries of a token's list of rows: whole int4s
+
+// route_permute's dynamic shared memory: two words per local expert for each batch of 32 tokens, and one more.
+constexpr int kRouteSmemBytes = 208 * 1024;
+constexpr int route_smem_bytes(int batches) { return (2 * batches + 1) * kPaddedLocalExperts * 4; }
+// Batches of 32 tokens that a CTA routes at most.
+constexpr int kMaxRouteBatches =
+    kRouteSmemBytes / 8 / kPaddedLocalExperts - 1 < 64 ? kRouteSmemBytes / 8 / kPaddedLocalExperts - 1 : 64;
+static_assert(kMaxRouteBatches >= 1 && route_smem_bytes(kMaxRouteBatches) <= kRouteSmemBytes, "some tokens fit");
+
+struct Counters {
+  alignas(16) TileQueues queues;  // written by route_permute
+  unsigned grid_barrier;          // arrivals of route_permute's CTAs; zero before and after each layer
+  // Zeroed by route_permute. Arrivals of gemm1's consumer warpgroups: h of all their tiles but the last is stored, or
+  // of all. (A cluster's tiles of gemm1 are its waves.)
+  unsigned h_ready_except_last_wave, h_ready;
+  unsigned next_entry[kMaxColumnPasses];  // entries that gemm2's clusters have drawn in a pass, beyond their first ones
+};
+
+struct GroupedArgs : LayerArgs {
+  Counters* counters;
+  float* weight;        // [T, E_local]: routing weight, where the token has the expert
+  int* token_rows;      // [T, kMaxTokenRows]: the token's rows, in order of expert, then -1
+  unsigned* cta_rows;   // [CTAs, kPaddedLocalExperts]: rows of each expert among the tokens of a CTA of route_permute
+  uint2* queue1;        // entries of gemm1's work tiles, see tile_scheduler.cuh
+  uint2* queue2;        // of gemm2's
+  float* row_weight;    // [rows]: routing weight; zero in rows that pad an expert
+  int* row_token;       // [rows]: whose x the row has; any token's in rows that pad an expert
+  float* row_x_scale;   // expert by expert: [H / 128][rows]
+  uint8_t* h;           // expert by expert: [I / 128][h_split][rows][128], swizzled
+  float* h_scale;       // expert by expert: [I / 128][rows]; includes the routing weight
+  uint16_t* y;          // [rows, y_columns]: bf16, or with h_split 2 fp16
+  float* y_scale;       // [rows, y_columns / 128]: powers of two that the fp16 are to be multiplied with
+  int y_columns;        // output columns of a column pass
+  int first_column;     // of this pass
+  int clusters;         // of both GEMMs' grids: gemm1's schedule, and the arrivals that gemm2 waits for, rely on it
+};
+
+// h_split, 1 or 2: FP8 parts of h. prepare_...: once for each device.
+cudaError_t prepare_route_permute();
+cudaError_t prepare_grouped_gemm1();
+cudaError_t prepare_grouped_gemm2();
+cudaError_t launch_route_permute(const GroupedArgs& args, int ctas, cudaStream_t stream);
+cudaError_t launch_grouped_gemm1(const GroupedArgs& args, const CUtensorMap& w1, int h_split, cudaStream_t stream);
+cudaError_t launch_grouped_gemm2(const GroupedArgs& args, const CUtensorMap& w2, int h_split, cudaStream_t stream);
+cudaError_t launch_combine(const GroupedArgs& args, int h_split, int sms, cudaStream_t stream);

@@ -1,0 +1,78 @@
+// normal_mainloop: the main loop of a normal tile, of both GEMMs. wgmma's M is the rows: a warpgroup has 64 rows and
+// all 256 weight rows, as two n128, one after the other. While one warpgroup scales and adds, the other's wgmmas run.
+#pragma once
+#include "barrier.cuh"
+#include "grouped_gemm.cuh"
+#include "tma.cuh"
+#include "wgmma.cuh"
+
+constexpr int kNormalN = 128;
+constexpr int kNormalAccum = kMmaM * kNormalN / kWarpgroupThreads;  // [n8 of n128][row, row + 8][2 weight rows]
+constexpr int kNormalSums = 2 * kNormalAccum;
+
+// Of one K block: a thread's two rows' scales times those of two weight blocks.
+struct NormalScales {
+  float of[2][2];  // [weight block][row]
+};
+
+// One m64n128 over a K block. The parts of A have one scale, hence one accumulator. half: of the tile's weight rows.
+template <int kParts, class Smem>
+__device__ __forceinline__ void normal_issue(Smem& smem, int stage, float (&accum)[kNormalAccum], int half,
+                                             int warpgroup) {
+  warpgroup_arrive();
+#pragma unroll
+  for (int part = 0; part < kParts; part++)
+    mma_k_block<kNormalN>(accum, make_smem_desc(smem.a[stage][part] + warpgroup * kMmaM * kBlockK, kAtomBytes),
+                          make_smem_desc(smem.w[stage] + half * kNormalN * kBlockK, kAtomBytes), part == 0);
+  warpgroup_commit_batch();
+}
+__device__ __forceinline__ void normal_wait(float (&accum)[kNormalAccum]) {
+  warpgroup_wait<0>();
+  warpgroup_fence_operand(accum);
+}
+
+// All K blocks: sum += accum * scales, K block by K block. read(k, stage) returns a K block's scales; weight_block(j)
+// says which of the two weight blocks weight rows 8 j to 8 j + 7 are in. kFence: A arrives by cp.async, which is not in
+// the async proxy. Where the K blocks are a multiple of the stages, the stage is a compile-time constant, so that none
+// waits for address arithmetic. A K block's scales are read while the previous one's last results are added; the first
+// one's while its own wgmmas run, as gemm2 loads a tile's weight scales from global memory.
+template <int kParts, int kNumKBlocks, bool kFence, class Smem, class Read, class WeightBlock>
+__device__ __forceinline__ void normal_mainloop(Smem& smem, typename Smem::Pipeline& pipe, float (&sum)[kNormalSums],
+                                                int warpgroup, Read read, WeightBlock weight_block) {
+  constexpr int kUnroll = kParts == 1 && kNumKBlocks % Smem::kStages == 0 ? Smem::kStages : 1;
+  float accum[kNormalAccum];
+  const auto add = [&](int half, const NormalScales& scales) {
+#pragma unroll
+    for (int i = 0; i < kNormalAccum; i++) {
+      const int at = half * kNormalAccum + i;
+      sum[at] += accum[i] * scales.of[weight_block(at / 4)][i / 2 % 2];
+    }
+  };
+#pragma unroll
+  for (int i = 0; i < kNormalSums; i++) sum[i] = 0.0f;
+  mbar_wait(&smem.full[pipe.stage], pipe.phase);
+  if constexpr (kFence) fence_proxy_async_shared();
+  NormalScales now, next;
+  for (int first = 0; first < kNumKBlocks; first += kUnroll) {
+#pragma unroll
+    for (int i = 0; i < kUnroll; i++) {
+      if (kUnroll > 1) pipe.stage = i;
+      const int stage = pipe.stage;
+      normal_issue<kParts>(smem, stage, accum, 0, warpgroup);
+      if (i == 0 && first == 0) now = read(0, stage);
+      normal_wait(accum);
+      add(0, now);
+      normal_issue<kParts>(smem, stage, accum, 1, warpgroup);
+      normal_wait(accum);
+      cluster_consumer_release(smem, stage);
+      pipe.advance();
+      if (i + 1 < kUnroll || first + kUnroll < kNumKBlocks) {
+        mbar_wait(&smem.full[pipe.stage], pipe.phase);
+        if constexpr (kFence) fence_proxy_async_shared();
+        next = read(first + i + 1, pipe.stage);
+      }
+      add(1, now);
+      now = next;
+    }
+  }
+}
