@@ -1,11 +1,11 @@
-// Runs on the host what hopper_fused makes of a caller's ids: with many tokens a warp of fibers for each token, with few
-// a CTA's row lists.
+// Runs on the host what hopper_fused makes of a caller's ids: with many tokens a warp of fibers for each token, with
+// few a CTA's row lists.
 //
 //   take_ids TOKENS OFFSET
 //
 // Reads from stdin, without gaps: ids [T, k] int32, weights [T, k] fp32. Writes to stdout: masks [T, words] uint32;
-// weights [T, E_local] fp32, NaN where none was written; the number of rows of one launch, int32, -1 if it does not take
-// so many tokens; then of each row its expert and its token, int32, -1 if it has none, and its weight, fp32.
+// weights [T, E_local] fp32, NaN where none was written; the number of rows of one launch, int32, -1 if it does not
+// take so many tokens; then of each row its expert and its token, int32, -1 if it has none, and its weight, fp32.
 #include <cuda_runtime.h>
 
 #include "permute.cuh"
