@@ -1,7 +1,8 @@
 """gather: choose each token's experts and copy its FP8 values and scales to where DeepGEMM multiplies them.
 
-A row's rank within its expert comes from an atomic counter, so the order of an expert's rows differs between runs. The
-layer's result does not: a row of a GEMM depends on no other, and `combine` adds a token's rows in routing's order.
+A row's rank within its expert comes from an atomic counter, so the order of an expert's rows differs between runs, and
+no kernel has to sort pairs first, as the shared permute does. The layer's result does not differ: a row of a GEMM
+depends on no other, and `combine` adds a token's rows in routing's order.
 
 Map of the kernels, one warp a token in each:
     masked       route_gather   route, count, copy the token to row expert * room + rank
@@ -14,43 +15,24 @@ import torch
 import triton
 import triton.language as tl
 
-from .common.host.problem import HIDDEN_SIZE, KEPT_GROUPS, NUM_EXPERTS, NUM_GROUPS, NUM_LOCAL_EXPERTS, RENORM, TOP_K
+from .common.host import problem
 from .common.triton.pdl import pdl_wait
-from .common.triton.route import route_kernel
+from .common.triton.route import SLOTS, TOP_K, route_kernel
 from .pairs import pointers
 from .prepare import prepare
 from .rows import TILE
 
-BLOCK = 128
-
-
-def gather_ref(x, x_scale, expert, num_local_experts, rows):
-    """Plain statement of both gathers, but for the order of an expert's rows, which is here that of its tokens.
-
-    Returns out [total, H]; out_scale [total / room, H / 128, room]; row_of_pair [T, TOP_K], -1 for an expert of another
-    rank; layout [E_local]: rows of each expert where masked, else where they end. NaN and -1 where undefined.
-    """
-    hidden = x.shape[1]
-    like = dict(device=x.device)
-    out = torch.full((rows.total, hidden), torch.nan, **like).to(x.dtype)
-    out_scale = torch.full((rows.total // rows.room, hidden // BLOCK, rows.room), torch.nan, **like)
-    row_of_pair = torch.full_like(expert, -1)
-    counts, ends = (torch.zeros(num_local_experts, dtype=torch.int32, **like) for _ in range(2))
-    first = 0
-    for e in range(num_local_experts):
-        token, slot = (expert == e).nonzero(as_tuple=True)
-        first = e * rows.room if rows.masked else first
-        row = first + torch.arange(len(token), **like)
-        row_of_pair[token, slot] = row.to(torch.int32)
-        out[row] = x[token]
-        out_scale[row // rows.room, :, row % rows.room] = x_scale[:, token].t()
-        counts[e], ends[e] = len(token), first + len(token)
-        first += -(-len(token) // TILE) * TILE
-    return out, out_scale, row_of_pair, counts if rows.masked else ends
+# of the definition, for the kernels
+E_LOCAL = tl.constexpr(problem.NUM_LOCAL_EXPERTS)
+BINS = tl.constexpr(triton.next_power_of_2(problem.NUM_LOCAL_EXPERTS))
+H = tl.constexpr(problem.HIDDEN_SIZE)
+WIDTH = tl.constexpr(triton.next_power_of_2(problem.HIDDEN_SIZE))
+BLOCKS = tl.constexpr(triton.next_power_of_2(problem.HIDDEN_SIZE // 128))
+ALIGNMENT = tl.constexpr(TILE)  # rows
 
 
 @triton.jit
-def count_token(
+def route_token(
     logits_ptr,
     bias_ptr,
     expert_ptr,
@@ -58,32 +40,9 @@ def count_token(
     count_ptr,  # [E_LOCAL] int32, added to
     local_expert_offset,
     routed_scaling_factor,
-    E: tl.constexpr,
-    E_LOCAL: tl.constexpr,
-    LANES: tl.constexpr,
-    NUM_GROUPS: tl.constexpr,
-    KEPT_GROUPS: tl.constexpr,
-    TOP_K: tl.constexpr,
-    SLOTS: tl.constexpr,
-    RENORM: tl.constexpr,
 ):
-    """Route this program's token; its local experts, -1 elsewhere, and its ranks in them, both [SLOTS]."""
-    route_kernel(
-        logits_ptr,
-        bias_ptr,
-        expert_ptr,
-        weight_ptr,
-        local_expert_offset,
-        routed_scaling_factor,
-        E,
-        E_LOCAL,
-        LANES,
-        NUM_GROUPS,
-        KEPT_GROUPS,
-        TOP_K,
-        SLOTS,
-        RENORM,
-    )
+    """Route this program's token and count it; its local experts, -1 elsewhere, and its ranks in them, both [SLOTS]."""
+    route_kernel(logits_ptr, bias_ptr, expert_ptr, weight_ptr, local_expert_offset, routed_scaling_factor, E_LOCAL)
     tl.debug_barrier()  # the experts were stored by other threads of this program
     slot = tl.arange(0, SLOTS)
     expert = tl.load(expert_ptr + tl.program_id(0) * TOP_K + slot, mask=slot < TOP_K, other=-1)
@@ -92,7 +51,7 @@ def count_token(
 
 
 @triton.jit
-def load_token(x_ptr, x_scale_ptr, num_tokens, H: tl.constexpr, WIDTH: tl.constexpr, BLOCKS: tl.constexpr):
+def load_token(x_ptr, x_scale_ptr, num_tokens):
     """This program's token: [WIDTH] fp8, and its scales [BLOCKS]."""
     token = tl.program_id(0)
     column, block = tl.arange(0, WIDTH), tl.arange(0, BLOCKS)
@@ -108,10 +67,6 @@ def store_token(
     out_scale_ptr,
     row_ptr,  # [T, TOP_K] int32; those of this token were stored by other threads of this program
     room,
-    H: tl.constexpr,
-    WIDTH: tl.constexpr,
-    BLOCKS: tl.constexpr,
-    TOP_K: tl.constexpr,
 ):
     """Write what `load_token` read to every row of this program's token."""
     tl.debug_barrier()
@@ -126,8 +81,8 @@ def store_token(
 
 @triton.jit(do_not_specialize=["local_expert_offset", "routed_scaling_factor", "num_tokens", "room"])
 def route_gather_kernel(
-    logits_ptr,  # [T, E] fp32; bf16 with RENORM
-    bias_ptr,  # [E] bf16; not read with RENORM
+    logits_ptr,  # [T, E] fp32; bf16 with renorm routing
+    bias_ptr,  # [E] bf16; not read with renorm routing
     count_ptr,  # [E_LOCAL] int32, zeros before
     pair_ptr,  # [4, T, TOP_K] int32, all but the ranks written
     x_ptr,  # [T, H] fp8
@@ -138,81 +93,34 @@ def route_gather_kernel(
     routed_scaling_factor,
     num_tokens,
     room,
-    E: tl.constexpr,
-    E_LOCAL: tl.constexpr,
-    LANES: tl.constexpr,  # E, or the next power of two
-    NUM_GROUPS: tl.constexpr,
-    KEPT_GROUPS: tl.constexpr,
-    TOP_K: tl.constexpr,
-    SLOTS: tl.constexpr,  # TOP_K, or the next power of two
-    RENORM: tl.constexpr,
-    H: tl.constexpr,
-    WIDTH: tl.constexpr,  # H, or the next power of two
-    BLOCKS: tl.constexpr,  # H / 128, or the next power of two
     PDL: tl.constexpr,
 ):
     pdl_wait(PDL)
     expert_ptr, weight_ptr, row_ptr, _ = pointers(pair_ptr, num_tokens * TOP_K)
-    values, scales = load_token(x_ptr, x_scale_ptr, num_tokens, H, WIDTH, BLOCKS)  # arrives while routing
-    expert, rank = count_token(
-        logits_ptr,
-        bias_ptr,
-        expert_ptr,
-        weight_ptr,
-        count_ptr,
-        local_expert_offset,
-        routed_scaling_factor,
-        E,
-        E_LOCAL,
-        LANES,
-        NUM_GROUPS,
-        KEPT_GROUPS,
-        TOP_K,
-        SLOTS,
-        RENORM,
+    values, scales = load_token(x_ptr, x_scale_ptr, num_tokens)  # arrives while routing
+    expert, rank = route_token(
+        logits_ptr, bias_ptr, expert_ptr, weight_ptr, count_ptr, local_expert_offset, routed_scaling_factor
     )
     slot = tl.arange(0, SLOTS)
     row = tl.where(expert >= 0, expert * room + rank, -1)
     tl.store(row_ptr + tl.program_id(0) * TOP_K + slot, row, mask=slot < TOP_K)
-    store_token(values, scales, out_ptr, out_scale_ptr, row_ptr, room, H, WIDTH, BLOCKS, TOP_K)
+    store_token(values, scales, out_ptr, out_scale_ptr, row_ptr, room)
 
 
 @triton.jit(do_not_specialize=["local_expert_offset", "routed_scaling_factor"])
 def route_count_kernel(
-    logits_ptr,  # [T, E] fp32; bf16 with RENORM
-    bias_ptr,  # [E] bf16; not read with RENORM
-    count_ptr,  # [E_LOCAL] int32, zeros before
+    logits_ptr,  # as above
+    bias_ptr,
+    count_ptr,
     pair_ptr,  # [4, T, TOP_K] int32, all but the rows written
     local_expert_offset,
     routed_scaling_factor,
-    E: tl.constexpr,
-    E_LOCAL: tl.constexpr,
-    LANES: tl.constexpr,
-    NUM_GROUPS: tl.constexpr,
-    KEPT_GROUPS: tl.constexpr,
-    TOP_K: tl.constexpr,
-    SLOTS: tl.constexpr,
-    RENORM: tl.constexpr,
     PDL: tl.constexpr,
 ):
     pdl_wait(PDL)
     expert_ptr, weight_ptr, _, rank_ptr = pointers(pair_ptr, tl.num_programs(0) * TOP_K)
-    expert, rank = count_token(
-        logits_ptr,
-        bias_ptr,
-        expert_ptr,
-        weight_ptr,
-        count_ptr,
-        local_expert_offset,
-        routed_scaling_factor,
-        E,
-        E_LOCAL,
-        LANES,
-        NUM_GROUPS,
-        KEPT_GROUPS,
-        TOP_K,
-        SLOTS,
-        RENORM,
+    expert, rank = route_token(
+        logits_ptr, bias_ptr, expert_ptr, weight_ptr, count_ptr, local_expert_offset, routed_scaling_factor
     )
     slot = tl.arange(0, SLOTS)
     tl.store(rank_ptr + tl.program_id(0) * TOP_K + slot, tl.where(expert >= 0, rank, -1), mask=slot < TOP_K)
@@ -229,14 +137,6 @@ def gather_kernel(
     out_scale_ptr,  # [H / 128, room] fp32, written
     num_tokens,
     room,
-    E_LOCAL: tl.constexpr,
-    BINS: tl.constexpr,  # E_LOCAL, or the next power of two
-    TOP_K: tl.constexpr,
-    SLOTS: tl.constexpr,
-    H: tl.constexpr,
-    WIDTH: tl.constexpr,
-    BLOCKS: tl.constexpr,
-    TILE: tl.constexpr,
     PDL: tl.constexpr,
 ):
     pdl_wait(PDL)
@@ -244,7 +144,7 @@ def gather_kernel(
     token = tl.program_id(0)
     local = tl.arange(0, BINS)
     count = tl.load(count_ptr + local, mask=local < E_LOCAL, other=0)
-    padded = (count + TILE - 1) // TILE * TILE
+    padded = (count + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
     first = tl.cumsum(padded, 0) - padded
     if token == 0:
         tl.store(end_ptr + local, first + count, mask=local < E_LOCAL)
@@ -254,8 +154,8 @@ def gather_kernel(
     row = tl.where(expert >= 0, tl.gather(first, tl.maximum(expert, 0), 0) + rank, -1)
     tl.store(row_ptr + token * TOP_K + slot, row, mask=slot < TOP_K)
     if tl.max(row, 0) >= 0:
-        values, scales = load_token(x_ptr, x_scale_ptr, num_tokens, H, WIDTH, BLOCKS)
-        store_token(values, scales, out_ptr, out_scale_ptr, row_ptr, room, H, WIDTH, BLOCKS, TOP_K)
+        values, scales = load_token(x_ptr, x_scale_ptr, num_tokens)
+        store_token(values, scales, out_ptr, out_scale_ptr, row_ptr, room)
 
 
 def prepare_gather(rows, num_tokens, local_expert_offset, routed_scaling_factor, device):
@@ -273,46 +173,47 @@ def prepare_gather(rows, num_tokens, local_expert_offset, routed_scaling_factor,
         rows: `arrange`'s, for T.
         local_expert_offset, routed_scaling_factor: as `route` takes them.
     """
-    blocks, pdl = HIDDEN_SIZE // BLOCK, device.type != "cpu"
-    grid, numbers = (num_tokens, 1, 1), (local_expert_offset, float(routed_scaling_factor))  # an int is another kernel
-    slots = 1 << (TOP_K - 1).bit_length()
-    routing = dict(
-        E=NUM_EXPERTS,
-        E_LOCAL=NUM_LOCAL_EXPERTS,
-        LANES=1 << (NUM_EXPERTS - 1).bit_length(),
-        NUM_GROUPS=NUM_GROUPS,
-        KEPT_GROUPS=KEPT_GROUPS,
-        TOP_K=TOP_K,
-        SLOTS=slots,
-        RENORM=RENORM,
-    )
-    copying = dict(H=HIDDEN_SIZE, WIDTH=1 << (HIDDEN_SIZE - 1).bit_length(), BLOCKS=1 << (blocks - 1).bit_length())
-    launch = dict(PDL=pdl, num_warps=1, launch_pdl=pdl)
+    pdl = device.type != "cpu"
+    grid, routing = (num_tokens, 1, 1), (local_expert_offset, float(routed_scaling_factor))  # an int is another kernel
+    options = dict(PDL=pdl, num_warps=1, launch_pdl=pdl)
     if rows.masked:
-        numbers = (*numbers, num_tokens, rows.room)
-        route_gather = prepare(route_gather_kernel, device, grid, numbers, **routing, **copying, **launch)
+        numbers = (*routing, num_tokens, rows.room)
+        route_gather = prepare(route_gather_kernel, device, grid, numbers, **options)
 
         def start(stream, logits, bias, x, x_scale, counts, ends, pairs, out, out_scale):
             route_gather(stream, logits, bias, counts, pairs, x, x_scale, out, out_scale)
 
-        return start
-    route_count = prepare(route_count_kernel, device, grid, numbers, **routing, **launch)
-    gather = prepare(
-        gather_kernel,
-        device,
-        grid,
-        (num_tokens, rows.room),
-        E_LOCAL=NUM_LOCAL_EXPERTS,
-        BINS=1 << (NUM_LOCAL_EXPERTS - 1).bit_length(),
-        TOP_K=TOP_K,
-        SLOTS=slots,
-        **copying,
-        TILE=TILE,
-        **launch,
-    )
+    else:
+        route_count = prepare(route_count_kernel, device, grid, routing, **options)
+        gather = prepare(gather_kernel, device, grid, (num_tokens, rows.room), **options)
 
-    def start(stream, logits, bias, x, x_scale, counts, ends, pairs, out, out_scale):
-        route_count(stream, logits, bias, counts, pairs)
-        gather(stream, counts, ends, pairs, x, x_scale, out, out_scale)
+        def start(stream, logits, bias, x, x_scale, counts, ends, pairs, out, out_scale):
+            route_count(stream, logits, bias, counts, pairs)
+            gather(stream, counts, ends, pairs, x, x_scale, out, out_scale)
 
     return start
+
+
+def gather_ref(x, x_scale, expert, num_local_experts, rows):
+    """Plain statement of both gathers, but for the order of an expert's rows, which is here that of its tokens.
+
+    Returns out [total, H]; out_scale [total / room, H / 128, room]; row_of_pair [T, TOP_K], -1 for an expert of another
+    rank; layout [E_local]: rows of each expert where masked, else where they end. NaN and -1 where undefined.
+    """
+    hidden = x.shape[1]
+    like = dict(device=x.device)
+    out = torch.full((rows.total, hidden), torch.nan, **like).to(x.dtype)
+    out_scale = torch.full((rows.total // rows.room, hidden // 128, rows.room), torch.nan, **like)
+    row_of_pair = torch.full_like(expert, -1)
+    counts, ends = (torch.zeros(num_local_experts, dtype=torch.int32, **like) for _ in range(2))
+    first = 0
+    for e in range(num_local_experts):
+        token, slot = (expert == e).nonzero(as_tuple=True)
+        first = e * rows.room if rows.masked else first
+        row = first + torch.arange(len(token), **like)
+        row_of_pair[token, slot] = row.to(torch.int32)
+        out[row] = x[token]
+        out_scale[row // rows.room, :, row % rows.room] = x_scale[:, token].t()
+        counts[e], ends[e] = len(token), first + len(token)
+        first += -(-len(token) // TILE) * TILE
+    return out, out_scale, row_of_pair, counts if rows.masked else ends

@@ -7,12 +7,12 @@ import torch
 import triton
 import triton.language as tl
 
-from .common.host.problem import KEPT_GROUPS, NUM_GROUPS, RENORM, TOP_K
+from .common.host import problem
 from .common.triton.pdl import pdl_wait
 from .common.triton.permute import Permutation, max_tiles, place_kernel
-from .common.triton.route import route_kernel
+from .common.triton.route import TOP_K, route_kernel
 
-LANES = 32  # at least TOP_K: pairs that a warp looks at
+GROUP = tl.constexpr(32)  # pairs that a warp looks at, at least TOP_K
 
 
 @triton.jit(do_not_specialize=["local_expert_offset", "routed_scaling_factor"])
@@ -28,37 +28,14 @@ def route_one_kernel(
     num_rows_ptr,
     local_expert_offset,
     routed_scaling_factor,
-    E: tl.constexpr,
     E_LOCAL: tl.constexpr,
-    E_LANES: tl.constexpr,  # E, or the next power of two
-    NUM_GROUPS: tl.constexpr,
-    KEPT_GROUPS: tl.constexpr,
-    TOP_K: tl.constexpr,
-    SLOTS: tl.constexpr,  # TOP_K, or the next power of two
-    RENORM: tl.constexpr,
     BINS: tl.constexpr,  # E_LOCAL, or the next power of two
     BLOCK_M: tl.constexpr,
-    LANES: tl.constexpr,
     PAD: tl.constexpr,
     PDL: tl.constexpr,
 ):
     pdl_wait(PDL)
-    route_kernel(
-        logits_ptr,
-        bias_ptr,
-        expert_ptr,
-        weight_ptr,
-        local_expert_offset,
-        routed_scaling_factor,
-        E,
-        E_LOCAL,
-        E_LANES,
-        NUM_GROUPS,
-        KEPT_GROUPS,
-        TOP_K,
-        SLOTS,
-        RENORM,
-    )
+    route_kernel(logits_ptr, bias_ptr, expert_ptr, weight_ptr, local_expert_offset, routed_scaling_factor, E_LOCAL)
     tl.debug_barrier()  # the experts were stored by other threads
     place_kernel(
         expert_ptr,
@@ -69,19 +46,19 @@ def route_one_kernel(
         expert_ptr,  # rows of tiles: they are padded
         num_tiles_ptr,
         num_rows_ptr,
-        TOP_K,
-        1,
-        TOP_K,
-        0,
-        E_LOCAL,
-        BINS,
-        BLOCK_M,
-        True,
-        LANES,
-        LANES,
-        True,
-        1,
-        PAD,
+        num_pairs=TOP_K,
+        num_groups=1,
+        padding=TOP_K,
+        first_expert=0,
+        LOCAL=E_LOCAL,
+        BINS=BINS,
+        BLOCK_M=BLOCK_M,
+        PADDED=True,
+        GROUP=GROUP,
+        OWN=GROUP,
+        ALONE=True,
+        GROUPS=1,
+        PAD=PAD,
     )
 
 
@@ -91,34 +68,25 @@ def route_one(routing_logits, routing_bias, local_expert_offset, routed_scaling_
     Returns:
         weight [1, TOP_K] float32, as `route` returns it, and the `Permutation`, padded with TOP_K.
     """
-    num_experts = routing_logits.shape[1]
-    tiles = max_tiles(1, TOP_K, num_local_experts, block_m)
-    bins = 1 << (num_local_experts - 1).bit_length()
+    top_k, bins = problem.TOP_K, 1 << (num_local_experts - 1).bit_length()
+    tiles = max_tiles(1, top_k, num_local_experts, block_m)
 
     def int32(*shape):
         return torch.empty(shape, dtype=torch.int32, device=routing_logits.device)
 
-    expert, weight = int32(1, TOP_K), torch.empty(1, TOP_K, dtype=torch.float32, device=routing_logits.device)
-    permutation = Permutation(int32(1, TOP_K), int32(tiles * block_m), int32(tiles), int32(1), int32(1), None)
+    expert, weight = int32(1, top_k), torch.empty(1, top_k, dtype=torch.float32, device=routing_logits.device)
+    permutation = Permutation(int32(1, top_k), int32(tiles * block_m), int32(tiles), int32(1), int32(1), None)
     route_one_kernel[(1,)](
         routing_logits,
-        routing_logits if RENORM else routing_bias,
+        routing_logits if problem.RENORM else routing_bias,
         expert,
         weight,
         *permutation[:5],
         local_expert_offset,
         float(routed_scaling_factor),  # an int would make another kernel
-        E=num_experts,
         E_LOCAL=num_local_experts,
-        E_LANES=1 << (num_experts - 1).bit_length(),
-        NUM_GROUPS=NUM_GROUPS,
-        KEPT_GROUPS=KEPT_GROUPS,
-        TOP_K=TOP_K,
-        SLOTS=1 << (TOP_K - 1).bit_length(),
-        RENORM=RENORM,
         BINS=bins,
         BLOCK_M=block_m,
-        LANES=LANES,
         PAD=min(block_m, max(1, 1024 // bins)),  # 32 stores a lane
         PDL=routing_logits.device.type != "cpu",
         num_warps=1,

@@ -139,7 +139,7 @@ def test_gather_is_its_plain_statement(load, monkeypatch, masked):
         always_contiguous(module, monkeypatch)
     logits, bias, x, x_scale, *_ = inputs("small", 13).values()
     gather, rows = module("gather"), module("rows").arrange(13)
-    expert, weight = module("kernels.route").route_ref(logits, bias, OFFSET, FACTOR, LOCAL)
+    expert, weight = module("common.triton.route").route_ref(logits, bias, OFFSET, FACTOR, LOCAL)
     wanted = gather.gather_ref(x, x_scale, expert, LOCAL, rows)
     counts, ends = torch.zeros(2, LOCAL, dtype=torch.int32)
     out, out_scale = (allocate() for allocate in module("grouped_gemm").operand(rows, x.shape[1], x.device))

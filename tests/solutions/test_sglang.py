@@ -133,7 +133,7 @@ def test_usual_tiles_hold_twice_the_usual_rows(module, share, num_tokens):
 def test_routing_one_token_is_routing_and_sorting_it(module, geometry):
     """A user would miss: rows of a decode step at batch 1, which has a launch of its own."""
     one = module("route_one", geometry)
-    route, sort = (module(f"kernels.{name}", geometry) for name in ("route", "permute"))
+    route, sort = (module(f"common.triton.{name}", geometry) for name in ("route", "permute"))
     for seed in range(3):
         given = {"routing_bias": None, "local_expert_offset": 0, "routed_scaling_factor": 1.0}
         given |= arguments(geometry, 1, seed=seed)

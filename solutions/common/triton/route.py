@@ -14,7 +14,16 @@ import torch
 import triton
 import triton.language as tl
 
-from ..host.problem import KEPT_GROUPS, NUM_GROUPS, RENORM, TOP_K
+from ..host import problem
+
+# of the definition, for the kernels
+E = tl.constexpr(problem.NUM_EXPERTS)
+LANES = tl.constexpr(triton.next_power_of_2(problem.NUM_EXPERTS))
+NUM_GROUPS = tl.constexpr(problem.NUM_GROUPS)
+KEPT_GROUPS = tl.constexpr(problem.KEPT_GROUPS)
+TOP_K = tl.constexpr(problem.TOP_K)
+SLOTS = tl.constexpr(triton.next_power_of_2(problem.TOP_K))
+RENORM = tl.constexpr(problem.RENORM)
 
 
 @triton.jit(do_not_specialize=["local_expert_offset", "routed_scaling_factor"])
@@ -25,14 +34,7 @@ def route_kernel(
     weight_ptr,  # [T, TOP_K] fp32, written
     local_expert_offset,
     routed_scaling_factor,
-    E: tl.constexpr,
     E_LOCAL: tl.constexpr,
-    LANES: tl.constexpr,  # E, or the next power of two
-    NUM_GROUPS: tl.constexpr,
-    KEPT_GROUPS: tl.constexpr,
-    TOP_K: tl.constexpr,
-    SLOTS: tl.constexpr,  # TOP_K, or the next power of two
-    RENORM: tl.constexpr,
 ):
     token = tl.program_id(0)
     expert = tl.arange(0, LANES)
@@ -112,23 +114,16 @@ def route(routing_logits, routing_bias, local_expert_offset, routed_scaling_fact
     Source: DeepSeek-V3 technical report, section 2.1.2.
     """
     num_tokens, num_experts = routing_logits.shape
-    expert = torch.empty(num_tokens, TOP_K, dtype=torch.int32, device=routing_logits.device)
-    weight = torch.empty(num_tokens, TOP_K, dtype=torch.float32, device=routing_logits.device)
+    expert = torch.empty(num_tokens, problem.TOP_K, dtype=torch.int32, device=routing_logits.device)
+    weight = torch.empty(num_tokens, problem.TOP_K, dtype=torch.float32, device=routing_logits.device)
     route_kernel[(num_tokens,)](
         routing_logits,
-        routing_logits if RENORM else routing_bias,
+        routing_logits if problem.RENORM else routing_bias,
         expert,
         weight,
         local_expert_offset,
         float(routed_scaling_factor),  # an int would make another kernel
-        E=num_experts,
         E_LOCAL=num_local_experts,
-        LANES=1 << (num_experts - 1).bit_length(),
-        NUM_GROUPS=NUM_GROUPS,
-        KEPT_GROUPS=KEPT_GROUPS,
-        TOP_K=TOP_K,
-        SLOTS=1 << (TOP_K - 1).bit_length(),
-        RENORM=RENORM,
         num_warps=1,
     )
     return expert, weight
@@ -137,17 +132,17 @@ def route(routing_logits, routing_bias, local_expert_offset, routed_scaling_fact
 def route_ref(routing_logits, routing_bias, local_expert_offset, routed_scaling_factor, num_local_experts):
     """Plain statement of `route`; same arguments and results, on any device."""
     num_tokens, num_experts = routing_logits.shape
-    if RENORM:
-        chosen, expert = routing_logits.float().topk(TOP_K, dim=-1)
+    if problem.RENORM:
+        chosen, expert = routing_logits.float().topk(problem.TOP_K, dim=-1)
         return expert.to(torch.int32), torch.softmax(chosen, dim=-1)
     s = torch.sigmoid(routing_logits.float())
     biased = s + routing_bias.float()
-    grouped = biased.view(num_tokens, NUM_GROUPS, num_experts // NUM_GROUPS)
+    grouped = biased.view(num_tokens, problem.NUM_GROUPS, num_experts // problem.NUM_GROUPS)
     group_score = grouped.topk(2, dim=-1).values.sum(-1)
     kept = torch.zeros_like(group_score, dtype=torch.bool)
-    kept.scatter_(1, group_score.topk(KEPT_GROUPS, dim=-1).indices, True)
+    kept.scatter_(1, group_score.topk(problem.KEPT_GROUPS, dim=-1).indices, True)
     selectable = grouped.masked_fill(~kept[:, :, None], float("-inf")).view(num_tokens, num_experts)
-    expert = selectable.topk(TOP_K, dim=-1).indices
+    expert = selectable.topk(problem.TOP_K, dim=-1).indices
     weight = s.gather(1, expert)
     weight = weight / (weight.sum(-1, keepdim=True) + 1e-20) * routed_scaling_factor
     local = expert - local_expert_offset
