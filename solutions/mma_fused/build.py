@@ -19,7 +19,7 @@ def architecture():
 
 @lru_cache
 def load_kernels():
-    """The compiled module, which exports run.cu's functions.
+    """The compiled module, which exports binding.cu's functions.
 
     Raises RuntimeError as `build_library` does, and for an architecture without an entry in TARGETS.
     """

@@ -1,5 +1,5 @@
-// A test build of hopper_fused: launch_layer.cu, with launches in between that fill the scratch with NaN before the layer and
-// copy it before it is freed. The kernels' own files are compiled beside it, unchanged.
+// A test build of hopper_fused: launch_layer.cu, with launches in between that fill the scratch with NaN before the
+// layer and copy it before it is freed. The kernels' own files are compiled beside it, unchanged.
 //
 // Where the one launch keeps a stage's result in shared memory, kernels below compute it with the solution's functions:
 // the tokens' masks and weights where every CTA routes all tokens or takes the caller's ids, and the row lists.

@@ -1,12 +1,12 @@
-// A test build of mma_fused: run.cu, with launches in between that fill the scratch with NaN before the layer and copy
-// it after. The kernel's own file is compiled beside it, unchanged.
+// A test build of mma_fused: launch_layer.cu, with launches in between that fill the scratch with NaN before the layer
+// and copy it after. The kernel's own file is compiled beside it, unchanged.
 #include <string>
 
 #include "fused_layer.cuh"
 
 static cudaError_t launch_and_read_out(const TensorMaps& maps, const FusedArgs& args, int ctas, cudaStream_t stream);
 #define launch_fused_layer launch_and_read_out
-#include "run.cuh"  // run.cu, under a name that is not compiled by itself
+#include "launch_layer_cu.cuh"  // launch_layer.cu, under a name that is not compiled by itself
 #undef launch_fused_layer
 
 // Of the last layer: arrays as bytes.

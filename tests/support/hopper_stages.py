@@ -43,7 +43,8 @@ def sources(geometry):
     """Path -> text of the test build for a definition."""
     packed = {file.path: file.content for file in pack("hopper_fused")[geometry].sources}
     texts = {path: text for path, text in packed.items() if path.endswith((".cu", ".cuh"))}
-    return texts | {"run.cuh": texts.pop("run.cu"), "stages.cu": SAMPLE.read_text()}  # stages.cu includes it
+    texts["launch_layer_cu.cuh"] = texts.pop("launch_layer.cu")  # stages.cu includes it
+    return texts | {"stages.cu": SAMPLE.read_text()}
 
 
 def problem_header(of):

@@ -105,7 +105,8 @@ def first_fault(of, arguments, output, h, h_scale):
 def stage_sources(geometry, of=None):
     """File name -> text of the test build for a definition, which hands out its scratch. of: other sizes."""
     texts = cuda_files(geometry) | size_files(of)
-    return texts | {"run.cuh": texts.pop("run.cu"), "stages.cu": (SAMPLES / "mma_stages.cu").read_text()}
+    texts["launch_layer_cu.cuh"] = texts.pop("launch_layer.cu")
+    return texts | {"stages.cu": (SAMPLES / "mma_stages.cu").read_text()}
 
 
 def flags(configuration):

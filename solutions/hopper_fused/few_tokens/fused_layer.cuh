@@ -10,7 +10,7 @@
 // column tile   kColumnTile output columns, for whose rows of W2 one CTA does all of gemm2
 //
 // To change a tile: the constants under sizes and stages; the static asserts say what has to follow. Each N has a case
-// in gemm1_swiglu_quant() and gemm2_combine(), and the TMA boxes are in run.cu.
+// in gemm1_swiglu_quant() and gemm2_combine(), and the TMA boxes are in weight_maps.cuh.
 #pragma once
 #include <cuda.h>
 #include <cuda_runtime.h>

@@ -1,0 +1,13 @@
+// launch_layer: what a solution defines, and binding.cu makes functions of Python of.
+#pragma once
+#include <tvm/ffi/tvm_ffi.h>
+
+#include "arguments.cuh"
+
+namespace ffi = tvm::ffi;
+
+extern const int64_t kTokenLimit;  // most tokens of a call
+
+// Launches the layer on the device's current stream. Tokens: 1 to kTokenLimit; the arguments are checked. option: the
+// last argument that Python gives, the solution's own.
+void launch_layer(const LayerArgs& layer, DLDevice device, ffi::TensorView w1, ffi::TensorView w2, int64_t option);

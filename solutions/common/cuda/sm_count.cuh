@@ -1,0 +1,22 @@
+// sm_count: a device's SMs, and what is needed once for each device.
+#pragma once
+#include <map>
+#include <mutex>
+
+#include "check_cuda.cuh"
+
+// SMs of the current device. prepare(SMs): called before the first launch on it; if it raises, again at the next call.
+template <class Prepare>
+int sm_count(int device, Prepare prepare) {
+  static std::mutex lock;
+  static auto* counts = new std::map<int, int>;
+  std::lock_guard<std::mutex> guard(lock);
+  int& known = (*counts)[device];
+  if (known == 0) {
+    int count = 0;
+    check_cuda(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device), "counting SMs");
+    prepare(count);
+    known = count;
+  }
+  return known;
+}

@@ -1,0 +1,107 @@
+// launch_layer: the layer as one kernel for few tokens, as four or six for many. Nothing here waits for the device.
+#include "launch_layer.cuh"
+
+#include <algorithm>
+
+#include "device_guard.cuh"
+#include "fused_layer.cuh"
+#include "grouped_layer.cuh"
+#include "scratch.cuh"
+#include "sm_count.cuh"
+#include "weight_maps.cuh"
+
+const char kSolutionName[] = "hopper_fused";
+
+static_assert(sizeof(FusedScratch) < (1u << 31), "offsets into the scratch are ints");
+// Up to here h has two FP8 terms: the second one costs next to nothing while reading the weights bounds the time, which
+// it does up to 32 rows per expert (1024 tokens at DeepSeek-V3's 8 of 256): measured.
+constexpr int64_t kHiLoTokens = 32 * kNumExperts / kTopK;
+// Up to here y has all columns. Above, gemm2 and combine run once for each half of them, to save memory.
+constexpr int64_t kOnePassTokens = 8192;
+constexpr int kColumnPasses = 2;
+static_assert(kColumnPasses <= kMaxColumnPasses && kHidden % (kColumnPasses * 2 * kBlockN) == 0,
+              "a column pass is whole pairs of gemm2's tiles");
+// A CTA of route_permute has shared memory for its share of so many tokens.
+constexpr int64_t kRouteTokens = (int64_t)kMaxRouteBatches * 32 * kMinSms;
+constexpr int64_t kMaxTokens = kRouteTokens < 1 << 17 ? kRouteTokens : 1 << 17;
+static_assert((kMaxTokens * kTopK + kNumLocalExperts * kRowAlign) / kRowAlign < 1 << (32 - kRowsBits),
+              "a row fits a tile's entry");
+static_assert(kMaxTokens / kRowAlign < 1 << kRowsBits, "an expert's rows fit a tile's entry");
+static_assert(kMaxTokens * kHidden < (int64_t)1 << 32, "gemm1 addresses x with 32 bits");
+const int64_t kTokenLimit = kMaxTokens;
+
+// What the calls of a stream share. What stands before `fused.mask` is zero between calls.
+struct Scratch {
+  alignas(1024) Counters many;
+  FusedScratch fused;
+};
+constexpr size_t kZeroedBytes = offsetof(Scratch, fused) + offsetof(FusedScratch, mask);
+
+// Sets the pointers of the scratch arrays, for the most rows that so many tokens can have. Returns the bytes.
+static size_t place_many_scratch(GroupedArgs& args, uint8_t* base, int h_split, int ctas) {
+  const size_t tokens = args.num_tokens, pairs = tokens * std::min(kTopK, kNumLocalExperts);
+  const size_t rows = pairs + std::min<size_t>(kNumLocalExperts, pairs) * (kRowAlign - 1);
+  // for each pair of n_blocks
+  const size_t entries = rows / kBlockM + 2 * std::min<size_t>(kNumLocalExperts, pairs);
+  BumpAllocator scratch{base};
+  scratch.allocate(args.weight, tokens * kNumLocalExperts);
+  scratch.allocate(args.token_rows, tokens * kMaxTokenRows);
+  scratch.allocate(args.cta_rows, (size_t)ctas * kPaddedLocalExperts);
+  scratch.allocate(args.queue1, entries * (kNumNBlocks1 / 2));
+  scratch.allocate(args.queue2, entries * (args.y_columns / (2 * kBlockN)));
+  scratch.allocate(args.row_weight, rows);
+  scratch.allocate(args.row_token, rows);
+  scratch.allocate(args.row_x_scale, rows * kNumKBlocks1);
+  scratch.allocate(args.h_scale, rows * kNumKBlocks2);
+  scratch.allocate(args.h, rows * kIntermediate * h_split);
+  scratch.allocate(args.y, rows * args.y_columns);
+  if (h_split == 2) scratch.allocate(args.y_scale, rows * (args.y_columns / kBlockK));
+  return scratch.bytes;
+}
+
+static void prepare(int sms) {
+  if (sms < std::max(kMinSms, kGemm2Ctas))
+    TVM_FFI_THROW(RuntimeError) << "hopper_fused: the device has " << sms << " multiprocessors, want "
+                                << std::max(kMinSms, kGemm2Ctas) << " or more";
+  check_cuda(prepare_fused_layer(), "asking for shared memory");
+  check_cuda(prepare_route_permute(), "asking for shared memory");
+  check_cuda(prepare_grouped_gemm1(), "asking for shared memory");
+  check_cuda(prepare_grouped_gemm2(), "asking for shared memory");
+}
+
+// many_h_split: FP8 parts of h above kHiLoTokens tokens.
+void launch_layer(const LayerArgs& layer, DLDevice device, ffi::TensorView w1, ffi::TensorView w2,
+                  int64_t many_h_split) {
+  const int64_t t = layer.num_tokens;
+  const DeviceGuard guard(device.device_id);
+  const int sms = sm_count(device.device_id, prepare);
+  const cudaStream_t stream = current_stream(device);
+  const StreamScratch shared = stream_scratch(device, stream, sizeof(Scratch), kZeroedBytes);
+  auto* kept = static_cast<Scratch*>(shared.memory.data_ptr());
+  if (t <= kFusedMaxTokens) {
+    TensorMaps maps;
+    encode_w1_map(&maps.w1, w1.data_ptr(), kNBlockColumns / kAtomRows);
+    encode_w2_map(&maps.w2, w2.data_ptr(), kColumnTile);
+    const FusedArgs args = {layer, &kept->fused};
+    check_cuda(launch_fused_layer(maps, args, sms, stream), "launching fused_layer");
+  } else {
+    const int h_split = t <= kHiLoTokens ? 2 : (int)many_h_split;
+    GroupedArgs args = {layer};
+    args.counters = &kept->many;
+    args.clusters = sms / kClusterCtas;
+    args.y_columns = kHidden / (t <= kOnePassTokens ? 1 : kColumnPasses);
+    const ffi::Tensor scratch = allocate(device, place_many_scratch(args, nullptr, h_split, sms));
+    place_many_scratch(args, static_cast<uint8_t*>(scratch.data_ptr()), h_split, sms);
+    const std::lock_guard<std::mutex> launching(*shared.launching);
+    check_cuda(launch_route_permute(args, sms, stream), "launching route_permute");
+    CUtensorMap w1_map, w2_map;
+    encode_w1_map(&w1_map, w1.data_ptr(), kBlockN / (kClusterCtas * 2 * kAtomRows),
+                  CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
+    encode_w2_map(&w2_map, w2.data_ptr(), kBlockN / kClusterCtas);
+    check_cuda(launch_grouped_gemm1(args, w1_map, h_split, stream), "launching grouped_gemm1");
+    for (; args.first_column < kHidden; args.first_column += args.y_columns) {
+      check_cuda(launch_grouped_gemm2(args, w2_map, h_split, stream), "launching grouped_gemm2");
+      check_cuda(launch_combine(args, h_split, sms, stream), "launching combine");
+    }
+  }
+}

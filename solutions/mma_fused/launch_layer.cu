@@ -1,0 +1,63 @@
+// launch_layer: the layer in one launch. Nothing here waits for the device.
+#include "launch_layer.cuh"
+
+#include "device_guard.cuh"
+#include "fused_layer.cuh"
+#include "quantise_tokens.cuh"
+#include "scratch.cuh"
+#include "sm_count.cuh"
+#include "weight_maps.cuh"
+
+const char kSolutionName[] = "mma_fused";
+const int64_t kTokenLimit = kMaxTokens;
+
+static TensorMaps tensor_maps(const FusedArgs& args) {
+  TensorMaps maps = {};
+  if constexpr (kTma) {
+    encode_w1_map(&maps.w1, args.w1, kSliceColumns / 8);
+    encode_w2_map(&maps.w2, args.w2, kColumnTile);
+  }
+  return maps;
+}
+
+// Slabs of output sums, for the most tokens.
+static size_t sums_bytes(int ctas) {
+  return (size_t)ColumnTiles(ctas).most_places() * ctas * kMaxTokens * kColumnTile * sizeof(float);
+}
+
+static void prepare_device(int device) {
+  int smem = 0;
+  check_cuda(cudaDeviceGetAttribute(&smem, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
+             "asking for the size of shared memory");
+  if (smem < (int)sizeof(Smem))
+    TVM_FFI_THROW(RuntimeError) << "mma_fused: the device has " << smem << " bytes of shared memory for a block, "
+                                << "want " << sizeof(Smem);
+  check_cuda(prepare_fused_layer(), "asking for shared memory");
+}
+
+// ctas: of the launch, 0 for one per SM.
+void launch_layer(const LayerArgs& layer, DLDevice device, ffi::TensorView w1, ffi::TensorView w2, int64_t ctas) {
+  const DeviceGuard guard(device.device_id);
+  const int sms = sm_count(device.device_id, [&](int) { prepare_device(device.device_id); });
+  const int grid = ctas == 0 ? sms : (int)ctas;
+  if (grid < 1 || grid > sms) TVM_FFI_THROW(ValueError) << "ctas: got " << ctas << ", want 0 to " << sms;
+  const cudaStream_t stream = current_stream(device);
+  // the sums come after the rest, whose counters are zero between calls
+  const StreamScratch shared =
+      stream_scratch(device, stream, sizeof(FusedScratch) + sums_bytes(grid), offsetof(FusedScratch, mask));
+  auto* scratch = static_cast<FusedScratch*>(shared.memory.data_ptr());
+  const FusedArgs args = {layer, static_cast<const uint8_t*>(w1.data_ptr()), static_cast<const uint8_t*>(w2.data_ptr()),
+                          scratch, reinterpret_cast<float*>(scratch + 1)};
+  check_cuda(launch_fused_layer(tensor_maps(args), args, grid, stream), "launching fused_layer");
+}
+
+// x [T, H] bf16 -> q [T, H] and scales [T, H / 128], all checked, on the current stream: for more tokens than the one
+// launch takes.
+static void quantise(ffi::TensorView x, ffi::TensorView q, ffi::TensorView scales) {
+  const DeviceGuard guard(x.device().device_id);
+  check_cuda(launch_quantise_tokens(x.data_ptr(), (int)x.size(0), static_cast<uint8_t*>(q.data_ptr()),
+                                    static_cast<float*>(scales.data_ptr()), current_stream(x.device())),
+             "launching quantise_tokens");
+}
+
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(quantise, quantise);
