@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 from harness.core import paths
 from harness.core.errors import UserError
+from harness.core.provenance import Provenance
 from harness.operators.workloads import recorded_bound
+from harness.packing.fingerprint import fingerprint
 from harness.results import staleness, summary, table, trace_files
-from recorded import DEFAULT, NAME, RELAXED, trace, trace_set, workload, write
+from recorded import DEFAULT, NAME, RELAXED, solution, trace, trace_set, workload, write
 
 FAST = {1: 0.5, 7: 1.0, 80: 4.0, 901: 10.0, 14107: 16.0}
 SLOW = {1: 1.0, 7: 2.0, 80: 2.0, 901: 20.0, 14107: 20.0}
@@ -149,18 +151,25 @@ def test_sources_that_are_gone_changed_or_from_elsewhere(tmp_path):
 @pytest.mark.parametrize(
     ("own", "now", "complete", "state"),
     [
-        ("a", ["a"], True, "current"),
-        ("a", ["b"], True, "stale"),
-        ("a", [], True, "stale"),
-        ("a", [], False, "unknown"),
-        (None, ["a"], True, "unknown"),
+        (("a", None), ["a"], True, "current"),
+        (("a", "f"), ["b", "f"], True, "current"),
+        (("a", "f"), ["b", "g"], True, "stale"),
+        (("a", "f"), [], True, "stale"),
+        (("a", "f"), [], False, "unknown"),
+        ((None, None), ["a"], True, "unknown"),
     ],
 )
 def test_the_rule_of_staleness(own, now, complete, state):
-    from harness.core.provenance import Provenance
-
-    made = Provenance(hardware="x", versions={}, timestamp="2026-01-01T00:00:00", source_sha1=own)
+    known = dict(zip(("source_sha1", "source_fingerprint"), own, strict=True))
+    made = Provenance(hardware="x", versions={}, timestamp="2026-01-01T00:00:00", **known)
     assert staleness.judge(made, now, complete) == state
+
+
+def test_a_comment_leaves_traces_of_another_data_set_current(tmp_path):
+    """By the fingerprint alone, as FIB's hash is of every byte."""
+    own = fingerprint(solution("fast"))
+    found = loaded(tmp_path, [trace("fast", 1, sha1="x", source_fingerprint=own), trace("slow", 1, sha1="x")])
+    assert (at(found, "fast", 1).source, at(found, "slow", 1).source) == ("current", "stale")
 
 
 def test_broken_lines_are_named_and_the_rest_is_read(tmp_path):
@@ -193,9 +202,8 @@ def test_a_tolerance_is_named_with_its_numbers(tmp_path):
     assert set(loaded(tmp_path, [trace("fast", 1)]).tolerance_text) == {RELAXED}
 
 
-def test_figures_are_of_the_sources_as_they_are():
-    """A change of any other solution than these, which are to be measured again, is one of code without its figures."""
+def test_every_figure_is_tied_to_a_source():
+    """By both hashes: so a comment, or a file that moves, leaves it current."""
     found, warnings = table.load([paths.ROOT, Path(paths.GPU_CLOCK)])
-    assert warnings == [] and found.source_fingerprint.notna().all()
-    edited = {"hopper_fused", "hopper_fused_exact", "mma_fused", "cutlass_grouped", "triton_fused_v2"}
-    assert set(found[found.source != "current"].solution) <= edited
+    assert warnings == [] and set(found.source) <= {"current", "stale"}
+    assert found.source_sha1.notna().all() and found.source_fingerprint.notna().all()

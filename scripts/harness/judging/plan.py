@@ -137,12 +137,7 @@ def wanted_definitions(named: list[str | None], solutions: list[str], on_gpu: bo
     """Those named; for EVERY all for this machine that these solutions serve, [None] where there is none."""
     if EVERY not in named:
         return named
-    known = (
-        {name: manifest.read_manifest(name) for name in manifest.choose(solutions)}
-        if solutions
-        else manifest.readable()
-    )
-    served = {key for each in known.values() for key in each.definitions}
+    served = {key for name in manifest.choose(solutions) for key in manifest.read_manifest(name).definitions}
     return [key for key in GEOMETRIES if key in served and (key in FULL) == on_gpu] or [None]
 
 

@@ -7,6 +7,7 @@ import ast
 import hashlib
 import json
 import re
+from contextlib import suppress
 from functools import cache
 from itertools import groupby
 from pathlib import PurePosixPath
@@ -20,8 +21,8 @@ CPP = (".cu", ".cuh", ".cpp", ".cc", ".h", ".hpp")
 TOKEN = re.compile(
     r"""(?P<raw>(?:u8|[uUL])?R"(?P<mark>[^()\\\s]{0,16})\(.*?\)(?P=mark)"\w*)
     | (?P<comment> //(?:\\\n|[^\n])* | /\*.*?\*/ )
-    | (?P<splice> \\\n ) | (?P<newline> \n ) | (?P<space> [^\S\n]+ )
-    | (?<=include)\s*<[^>\n]+> | (?:u8|[uUL])?(?:"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])+')\w*
+    | \\\n | (?P<newline> \n ) | (?<=include)[^\S\n]*<[^>\n]+> | (?P<space> [^\S\n]+ )
+    | (?:u8|[uUL])?(?:"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])+')\w*
     | \.?\d(?:[eEpP][+-]|'?\w|\.)* | (?:[^\W\d]|\$)[\w$]*
     | <=>|<<<|>>>|<<=|>>=|->\*|\.\.\.|\.\*|\+\+|--|&&|\|\||::|->|<<|>>|\#\#|[-+*/%&|^<>=!]= | .""",
     re.VERBOSE | re.DOTALL,
@@ -35,13 +36,11 @@ def fingerprint(solution: Solution) -> str:
     """
     spec, sources = solution.spec, {source.path: source.content for source in solution.sources}
     file, function = spec.entry_point.split("::")
-    try:
+    with suppress(PackingError):
         sources, file = flatten(solution.name, sources), PurePosixPath(file).name
-    except PackingError:
-        pass
     binding = spec.binding.value if spec.binding else ""
-    head = [solution.definition, spec.language.value, file, function, binding, spec.dependencies]
-    told = [*head, sorted((path, stripped(PurePosixPath(path).suffix, text)) for path, text in sources.items())]
+    told = [solution.definition, spec.language.value, file, function, binding, spec.dependencies]
+    told.append(sorted((path, stripped(PurePosixPath(path).suffix, text)) for path, text in sources.items()))
     return hashlib.sha1(json.dumps(told).encode()).hexdigest()
 
 
@@ -69,6 +68,8 @@ def dump(node: object) -> str:
     match node:
         case ast.Constant():
             return f"{type(node.value).__name__} {node.value!a}"
+        case ast.Expr(value=ast.Constant(value=str())):
+            return ""
         case ast.JoinedStr():
             parts = groupby(node.values, lambda part: isinstance(part, ast.Constant))
             merged = [["".join(part.value for part in run)] if text else list(run) for text, run in parts]
@@ -81,17 +82,11 @@ def dump(node: object) -> str:
             told = []
             for relative, run in groupby(node, lambda one: isinstance(one, ast.ImportFrom) and one.level > 0):
                 if relative:
-                    split = [ast.ImportFrom(one.module, [alias], one.level) for one in run for alias in one.names]
-                    told += sorted(map(dump, split))
+                    told += sorted(dump(ast.ImportFrom(n.module, [name], n.level)) for n in run for name in n.names)
                 else:
-                    told += [dump(one) for one in run if not is_bare_string(one)]
-            return f"[{','.join(told)}]"
+                    told += map(dump, run)
+            return f"[{','.join(filter(None, told))}]"
     return ascii(node)
-
-
-def is_bare_string(node: object) -> bool:
-    value = node.value if isinstance(node, ast.Expr) else None
-    return isinstance(value, ast.Constant) and isinstance(value.value, str)
 
 
 def strip_cpp(text: str) -> str:
@@ -100,17 +95,16 @@ def strip_cpp(text: str) -> str:
     def joined(found: re.Match) -> str:
         return " " if found["comment"] else found[0] if found["raw"] else found[0].replace("\\\n", "")
 
-    text = TOKEN.sub(joined, text.replace("\r\n", "\n"))
-    lines, directive, fresh = [[]], False, True
+    text, lines, directive, fresh = TOKEN.sub(joined, text.replace("\r\n", "\n")), [[]], False, True
     for found in TOKEN.finditer(text):
-        if found["newline"]:
-            lines, directive, fresh = [*lines, []] if directive else lines, False, True
-        elif not found["space"]:
-            if fresh and found[0] == "#":
-                lines, directive = [*lines, []], True
-            line, fresh = lines[-1], False
-            if line[:2] == ["#", "define"] and len(line) == 3 and text[found.start() - 1] == line[2][-1]:
-                line[2] += found[0]  # #define f(x), which is not #define f (x)
-            else:
-                line.append(found[0].strip())
+        starts = fresh and found[0] == "#"
+        if starts or (directive and found["newline"]):
+            lines.append([])
+        directive = (directive or starts) and not found["newline"]
+        fresh = found["newline"] or (fresh and found["space"])
+        line = lines[-1]
+        if found[0] == "(" and line[:2] == ["#", "define"] and len(line) == 3 and not text[found.start() - 1].isspace():
+            line[2] += "("  # #define f(x), which is not #define f (x)
+        elif not found["space"] and not found["newline"]:
+            line.append(found[0].strip())
     return "\n".join(" ".join(line) for line in lines if line)

@@ -1,11 +1,11 @@
 """Gather a solution's folder and the files of common/ that it lists into FIB Solutions, and write them."""
 
 import ast
-import re
+from collections import Counter
 from functools import cache
 from pathlib import Path, PurePosixPath
 
-from flashinfer_bench import BuildSpec, Solution, SourceFile
+from flashinfer_bench import BuildSpec, Solution
 
 from harness.core import paths
 from harness.core.atomic_file import write_atomically
@@ -13,9 +13,11 @@ from harness.core.errors import UserError
 from harness.operators import catalogue
 from harness.packing import manifest as manifests
 from harness.packing import problem
+from harness.packing.flat import target_of
 from harness.packing.manifest import Manifest, PackingError, read_manifest, read_source, refusal, solution_names
 
 WRITTEN = "written.txt"  # in packed/: what packing wrote there; all else is not ours
+SUFFIXES = (".py", ".cu", ".cuh", ".csv")
 PACKAGE_SIZES = ("num_local_experts", "top_k", "hidden_size", "intermediate_size")  # that an engine's adapter checks
 
 
@@ -35,18 +37,18 @@ def files_of(manifest: Manifest) -> dict[str, Path]:
     common/, and for two headers of one name: sources include them by name, whatever their folders.
     """
     folders = [paths.SOLUTIONS / part for part in (manifest.based_on, manifest.name) if part]
-    listed = [(part, path) for part in folders for path in part.rglob("*") if path.suffix in {".py", ".cu", ".cuh"}]
+    listed = [(part, path) for part in folders for path in part.rglob("*") if path.suffix in SUFFIXES]
     found = {path.relative_to(part).as_posix(): path for part, path in listed}
-    headers = {path.name for path in found.values() if path.suffix == ".cuh"}
     common = paths.SOLUTIONS / "common"
     for shared in manifest.common:
         path = common / shared
         if not path.is_file():
             known = ", ".join(sorted(p.relative_to(common).as_posix() for p in common.rglob(f"*{path.suffix}")))
             raise refusal(manifest.name, "common", shared, f"a file of common/: {known or 'there is none'}")
-        if path.name in headers:
-            raise refusal(manifest.name, "common", shared, f"another name: the solution has a {path.name}")
         found[f"common/{shared}"] = path
+    headers = Counter(path.name for path in found.values() if path.suffix == ".cuh")
+    if twice := [header for header, count in headers.items() if count > 1]:
+        raise PackingError(f"{manifest.name}: two headers are called {twice[0]}")
     return dict(sorted(found.items()))
 
 
@@ -78,10 +80,10 @@ def defined_names(name: str, sources: dict[str, str]) -> dict[str, set[str]]:
         except SyntaxError as error:
             raise PackingError(f"{name}: {path}:{error.lineno}: {error.msg}") from error
         for node in imports:
-            place, parts = f"{name}: {path}:{node.lineno}", PurePosixPath(path).parts
-            if node.level > len(parts):
+            place = f"{name}: {path}:{node.lineno}"
+            if node.level > len(PurePosixPath(path).parts):
                 raise PackingError(f"{place}: relative import leaves the bundle")
-            target = (*parts[: -node.level], *(node.module.split(".") if node.module else ()))
+            target = target_of(node, path)
             of_folder = target in folders and target not in modules  # `from .common.triton import gemm1` names modules
             for module in [(*target, alias.name) for alias in node.names] if of_folder else [target]:
                 if module not in modules:
@@ -89,23 +91,13 @@ def defined_names(name: str, sources: dict[str, str]) -> dict[str, set[str]]:
     return found
 
 
-def is_of(path: str, geometry: str) -> bool:
-    """False for another definition's table, a file named after that one's sizes: tiles_nvidia_h200_e32_h7168_i2048.py.
-
-    So a table that is tuned leaves the sources of other definitions, and their traces, as they are.
-    """
-    sizes = re.search(r"_(e\d+_h\d+_i\d+)$", PurePosixPath(path).stem)
-    return sizes is None or catalogue.definition_name(geometry).endswith(sizes[0])
-
-
 def pack(name: str) -> dict[str, Solution]:
     """Geometry -> Solution, for each geometry the solution serves. Raises PackingError."""
     manifest = read_manifest(name)
     gathered, found = {path: read_source(name, file) for path, file in files_of(manifest).items()}, {}
-    defined = defined_names(name, gathered)  # once: a definition's own problem file differs in numbers alone
+    defined = defined_names(name, gathered)  # once: what is a definition's own differs in numbers alone
     for geometry in manifest.definitions:
-        sources = {path: text for path, text in gathered.items() if is_of(path, geometry)}
-        sources |= {path: problem.source(path, geometry) for path in filter(problem.is_written, gathered)}
+        sources = [{"path": path, "content": problem.source(path, geometry, text)} for path, text in gathered.items()]
         entry_point = checked_entry_point(manifest, entry_key(manifest, geometry), defined)
         if geometry in catalogue.ROUTED and manifest.bf16_entry_point:
             checked_entry_point(manifest, "bf16_entry_point", defined)
@@ -116,7 +108,7 @@ def pack(name: str) -> dict[str, Solution]:
             author=manifest.author,
             description=manifest.description,
             spec=BuildSpec(**spec),
-            sources=[SourceFile(path=path, content=text) for path, text in sources.items()],
+            sources=sources,
         )
     return found
 

@@ -1,9 +1,10 @@
-"""Files that packing writes: a definition's facts as compile-time constants, in C++ or Python by the file's suffix.
+"""What packing writes for each definition: so a packed solution stands alone, and no kernel branches on a size.
 
-problem: sizes and the routing that is inside. interface: how the caller hands over routing, weights and scales.
+problem.cuh, problem.py: sizes and the routing that is inside. interface.cuh, interface.py: how the caller hands over
+routing, weights and scales. Solutions of the FP8 MoE family keep the first definition's among their sources.
 
-A solution of the FP8 MoE family keeps the first definition's files among its sources; packing writes each other
-definition's in their place. So a packed solution stands alone, and no kernel branches on a size.
+Of a table, *.csv, the rows whose column `sizes` is the definition's, as e32_h7168_i2048: tuning for one definition
+leaves the sources of the others, and their traces, as they are.
 """
 
 from pathlib import PurePosixPath
@@ -27,10 +28,6 @@ FILES = {
 }
 
 
-def is_written(path: str) -> bool:
-    return PurePosixPath(path).stem in FILES
-
-
 def facts(file: str, geometry: str) -> dict[str, tuple[str, int | bool]]:
     """Name in Python -> name in C++ and value."""
     if file == "interface":
@@ -42,15 +39,20 @@ def facts(file: str, geometry: str) -> dict[str, tuple[str, int | bool]]:
     return sizes | {"RENORM": ("kRenorm", geometry in catalogue.RENORM)}
 
 
-def source(path: str, geometry: str) -> str:
-    """Text of the file. geometry: of the FP8 MoE family."""
-    file, name = PurePosixPath(path).stem, catalogue.definition_name(geometry)
-    found = facts(file, geometry)
-    if path.endswith(".cuh"):
-        lines = [f"// {file}: {name}. Packing writes this file for other definitions.", "#pragma once", ""]
+def source(path: str, geometry: str, text: str = "") -> str:
+    """What is packed of a file with this text."""
+    file, name = PurePosixPath(path), catalogue.definition_name(geometry)
+    if file.suffix == ".csv" and "sizes" in (columns := text.partition("\n")[0].split(",")):
+        header, *rows = text.splitlines(keepends=True)
+        return header + "".join(row for row in rows if name.endswith(f"_{row.split(',')[columns.index('sizes')]}"))
+    if file.stem not in FILES:
+        return text
+    found, told = facts(file.stem, geometry), "Packing writes this file for other definitions."
+    if file.suffix == ".cuh":
+        lines = [f"// {file.stem}: {name}. {told}", "#pragma once", ""]
         for symbol, value in found.values():
             lines.append(f"constexpr {'bool' if isinstance(value, bool) else 'int'} {symbol} = {str(value).lower()};")
-        return "\n".join([*lines, ""])
-    lines = [f'"""{file}: {FILES[file]}.', "", f"{name}."]
-    lines += ["Packing writes this file for other definitions.", '"""', ""]
-    return "\n".join([*lines, *(f"{key} = {value}" for key, (_, value) in found.items()), ""])
+    else:
+        lines = [f'"""{file.stem}: {FILES[file.stem]}.', "", f"{name}.", told, '"""', ""]
+        lines += [f"{key} = {value}" for key, (_, value) in found.items()]
+    return "\n".join([*lines, ""])
