@@ -8,33 +8,21 @@
 //   combine       combine.cuh        output = sum of weight * y
 //
 // The host knows the number of tokens and nothing else, so sizes here are upper bounds and nothing waits.
-#include <cuda_runtime.h>
-#include <tvm/ffi/extra/c_env_api.h>
-#include <tvm/ffi/tvm_ffi.h>
-
+//
+// Not binding.cu, whose functions take one number of the solution's own: here these are two tiles.
 #include <algorithm>
 
+#include "check_cuda.cuh"
 #include "check_inputs.cuh"
 #include "combine.cuh"
+#include "device_guard.cuh"
 #include "permute.cuh"
+#include "scratch.cuh"
 #include "swiglu_quant.cuh"
 
-static void check_cuda(cudaError_t e, const char* what) {
-  if (e != cudaSuccess) TVM_FFI_THROW(RuntimeError) << "cutlass_grouped: " << what << ": " << cudaGetErrorString(e);
-}
+const char kSolutionName[] = "cutlass_grouped";
 
 // ---- scratch ----
-
-// Places arrays in one allocation, 1024-byte aligned. With a null base it only counts the bytes.
-struct BumpAllocator {
-  char* base;
-  size_t bytes = 0;
-  template <class T>
-  void allocate(T*& array, size_t count) {
-    array = reinterpret_cast<T*>(base + bytes);
-    bytes += (count * sizeof(T) + 1023) / 1024 * 1024;
-  }
-};
 
 static void place_table(GroupTable& table, BumpAllocator& scratch) {
   table.groups = kNumLocalExperts;
@@ -50,13 +38,13 @@ static void place_table(GroupTable& table, BumpAllocator& scratch) {
 }
 
 // Sets the pointers to scratch from base on. Returns the bytes.
-static size_t place_scratch(Scratch& s, char* base, size_t tokens, size_t window, size_t workspace1,
+static size_t place_scratch(Scratch& s, uint8_t* base, size_t tokens, size_t window, size_t workspace1,
                             size_t workspace2) {
-  BumpAllocator scratch{base};
+  BumpAllocator scratch{base, 1024};
   place_table(s.gemm1, scratch);
   place_table(s.gemm2, scratch);
   scratch.allocate(s.num_rows, 2);
-  char *bytes1, *bytes2;
+  uint8_t *bytes1, *bytes2;
   scratch.allocate(bytes1, workspace1), s.workspace1 = bytes1;
   scratch.allocate(bytes2, workspace2), s.workspace2 = bytes2;
   const size_t routed = tokens > kFewTokens ? tokens : 0;  // by a kernel of its own
@@ -88,28 +76,13 @@ static void launch(Kernel* kernel, dim3 grid, int threads, const Args& args, boo
   check_cuda(cudaLaunchKernelEx(&config, kernel, args), what);
 }
 
-// Makes a device the current one, and restores the caller's on every way out, exceptions included.
-struct DeviceGuard {
-  int before;
-  explicit DeviceGuard(int device) {
-    check_cuda(cudaGetDevice(&before), "asking for the current device");
-    if (before == device) before = -1;
-    else check_cuda(cudaSetDevice(device), "choosing the tensors' device");
-  }
-  ~DeviceGuard() {
-    if (before >= 0) cudaSetDevice(before);
-  }
-  DeviceGuard(const DeviceGuard&) = delete;
-};
-
 // The layer on the current stream of the tensors' device, with tiles for the two GEMMs: addresses from
 // find_tile.
 static void run_layer(
     ffi::TensorView logits, ffi::TensorView bias, ffi::TensorView x, ffi::TensorView x_scale, ffi::TensorView w1,
     ffi::TensorView w1_scale, ffi::TensorView w2, ffi::TensorView w2_scale, int64_t local_expert_offset,
     double routed_scaling_factor, ffi::TensorView output, int64_t tile1, int64_t tile2) {
-  check_inputs(logits, bias, x, x_scale, w1, w1_scale, w2, w2_scale, local_expert_offset, routed_scaling_factor,
-               output);
+  check_inputs(logits, bias, x, x_scale, w1, w1_scale, w2, w2_scale, local_expert_offset, output);
   const int64_t t = logits.size(0);
   if (t == 0) return;
   if (t > kMaxTokens)
@@ -120,15 +93,15 @@ static void run_layer(
   const DeviceGuard guard(device);
   int sms;
   check_cuda(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device), "counting SMs");
-  const auto stream = static_cast<cudaStream_t>(TVMFFIEnvGetStream(kDLCUDA, device));
+  const cudaStream_t stream = current_stream(logits.device());
   const int tokens = (int)t, most_rows = tokens * kMaxTokenRows, window = std::min(most_rows, kWindow);
 
   Args args = {};
-  const size_t workspace1 = gemm1.workspace_bytes(kNumLocalExperts, sms), workspace2 = gemm2.workspace_bytes(kNumLocalExperts, sms);
+  const size_t workspace1 = gemm1.workspace_bytes(kNumLocalExperts, sms);
+  const size_t workspace2 = gemm2.workspace_bytes(kNumLocalExperts, sms);
   const size_t bytes = place_scratch(args.scratch, nullptr, tokens, window, workspace1, workspace2);
-  const ffi::Tensor scratch = ffi::Tensor::FromEnvAlloc(TVMFFIEnvTensorAlloc, ffi::Shape({(int64_t)bytes}),
-                                                        DLDataType{kDLUInt, 8, 1}, logits.device());
-  place_scratch(args.scratch, static_cast<char*>(scratch.data_ptr()), tokens, window, workspace1, workspace2);
+  const ffi::Tensor scratch = allocate(logits.device(), bytes);
+  place_scratch(args.scratch, static_cast<uint8_t*>(scratch.data_ptr()), tokens, window, workspace1, workspace2);
   args.logits = logits.data_ptr();
   args.bias = static_cast<const uint16_t*>(bias.data_ptr());
   args.x = static_cast<const uint8_t*>(x.data_ptr());
