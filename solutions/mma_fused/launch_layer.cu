@@ -14,7 +14,7 @@ const int64_t kTokenLimit = kMaxTokens;
 static TensorMaps tensor_maps(const FusedArgs& args) {
   TensorMaps maps = {};
   if constexpr (kTma) {
-    encode_w1_map(&maps.w1, args.w1, kSliceColumns / 8);
+    encode_w1_map(&maps.w1, args.w1, kBlockN1 / 8);
     encode_w2_map(&maps.w2, args.w2, kColumnTile);
   }
   return maps;
@@ -22,7 +22,7 @@ static TensorMaps tensor_maps(const FusedArgs& args) {
 
 // Slabs of output sums, for the most tokens.
 static size_t sums_bytes(int ctas) {
-  return (size_t)ColumnTiles(ctas).most_places() * ctas * kMaxTokens * kColumnTile * sizeof(float);
+  return (size_t)ColumnTilePartition(ctas).max_local_tiles() * ctas * kMaxTokens * kColumnTile * sizeof(float);
 }
 
 static void prepare_device(int device) {

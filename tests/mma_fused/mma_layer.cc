@@ -1,6 +1,6 @@
 // Runs mma_fused's kernel on the host: mma_layer IN OUT CTAS TOKENS OFFSET FACTOR. IN: the layer's tensors, one after
-// the other, each padded to 16 bytes. OUT: the output, h and h_scale of all rows. Prints how many slices are cut. Exit
-// status 1 if the counters are not zero again.
+// the other, each padded to 16 bytes. OUT: the output, h and h_scale of all rows. Prints how many split-K tiles there
+// are. Exit status 1 if the counters are not zero again.
 #include "fused_layer_on_host.cuh"
 
 static const uint8_t* take(const std::vector<uint8_t>& from, size_t& at, size_t bytes) {
@@ -41,7 +41,7 @@ int main(int, char** arguments) {
   args.scratch = static_cast<FusedScratch*>(aligned_alloc(256, sizeof(FusedScratch)));
   memset(static_cast<void*>(args.scratch), 0xff, sizeof(FusedScratch));  // NaN
   memset(static_cast<void*>(args.scratch), 0, offsetof(FusedScratch, mask));
-  const size_t slabs = (size_t)ColumnTiles(ctas).most_places() * ctas;
+  const size_t slabs = (size_t)ColumnTilePartition(ctas).max_local_tiles() * ctas;
   std::vector<float> sums(slabs * tokens * kColumnTile, NAN);
   args.sums = sums.data();
   TensorMaps maps;
@@ -53,9 +53,9 @@ int main(int, char** arguments) {
   fwrite(args.scratch->h, 1, sizeof(args.scratch->h), out);
   fwrite(args.scratch->h_scale, 1, sizeof(args.scratch->h_scale), out);
   fclose(out);
-  int cuts = 0;
-  for (const auto& sums : args.scratch->first_half) cuts += !std::isnan(sums[0][0][0].x);
-  printf("%d\n", cuts);
+  int splits = 0;
+  for (const auto& sums : args.scratch->split_k_sums) splits += !std::isnan(sums[0][0][0].x);
+  printf("%d\n", splits);
   const uint8_t* counters = reinterpret_cast<const uint8_t*>(args.scratch);
   const bool zero = std::all_of(counters, counters + offsetof(FusedScratch, mask), [](uint8_t b) { return b == 0; });
   return zero ? 0 : (fprintf(stderr, "counters are not zero after the launch\n"), 1);

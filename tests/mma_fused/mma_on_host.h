@@ -1,5 +1,5 @@
 // What mma_fused's device code needs so that the host can run a whole grid: stands in for the CUDA headers,
-// numerics.cuh and the wrappers of PTX. A thread is a fiber that runs to its next exchange, barrier or unsuccessful poll.
+// numerics.cuh and the wrappers of PTX. A thread is a fiber that runs to its next exchange, barrier or idle poll.
 //
 // Copies are late on purpose: a stage holds NaN from the issue of a copy until somebody waits for it. So weights that
 // are read too early, or too late, spoil the result. With -fsanitize=thread races are reported: races_on_host.h.
@@ -335,11 +335,11 @@ inline void mbar_wait(uint64_t* bar, int phase) {
 template <class Source>
 void tma_load(void* smem, uint64_t* bar, Source source) {
   uint8_t* to = static_cast<uint8_t*>(smem);
-  spoil(to, kUnitBytes);
+  spoil(to, kWeightTileBytes);
   const Unseen machinery;
   release(bar);
   if ((uintptr_t)to % 1024) fprintf(stderr, "TMA: misaligned\n"), abort();
-  for (int row = 0; row < kUnitRows; row++)
+  for (int row = 0; row < kWeightTileRows; row++)
     for (int piece = 0; piece < 8; piece++)
       mbarriers.at(bar).pending.push_back({to + row * 128 + (piece ^ row % 8) * 16, source(row) + 16 * piece});
 }

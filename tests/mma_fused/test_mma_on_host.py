@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("mma on host")]  # one w
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """Layer, configuration, arguments and CTAs -> output, h, h_scale and cut slices; each program is built once."""
+    """Layer, configuration, arguments and CTAs -> output, h, h_scale and split-K tiles; each program is built once."""
     programs, folder = {}, tmp_path_factory.mktemp("run")
 
     def get(layer, configuration, arguments, ctas):
@@ -26,7 +26,7 @@ def run(tmp_path_factory):
     return get
 
 
-# layer, configuration, CTAs (10 column tiles: alone and shared by two; shared by two; one each), tokens, cut slices
+# layer, configuration, CTAs (10 column tiles: alone and shared by two; shared by two; one each), tokens, split-K tiles
 CASES = [
     ("ds", (227, 1, 1), 7, 5, 0),
     ("ds", (163, 0, 0), 3, 40, 0),
@@ -34,25 +34,25 @@ CASES = [
     ("renorm", (99, 1, 1), 5, 33, 0),
     ("renorm", (99, 0, 0), 2, 1, 0),
     ("routed", (227, 1, 1), 4, 17, 0),
-    ("cut", (227, 1, 1), 9, 12, 4),
-    ("cut", (163, 0, 0), 20, 17, 6),
-    ("cut", (99, 1, 1), 20, 33, 6),
+    ("split-k", (227, 1, 1), 9, 12, 4),
+    ("split-k", (163, 0, 0), 20, 17, 6),
+    ("split-k", (99, 1, 1), 20, 33, 6),
 ]
 
 
-@pytest.mark.parametrize(("layer", "configuration", "ctas", "num_tokens", "cuts"), CASES)
-def test_every_stage_is_right(run, layer, configuration, ctas, num_tokens, cuts):
+@pytest.mark.parametrize(("layer", "configuration", "ctas", "num_tokens", "splits"), CASES)
+def test_every_stage_is_right(run, layer, configuration, ctas, num_tokens, splits):
     """A user would miss: an architecture that nobody here can run, with weights, rows or sums in the wrong places."""
     of = small.LAYERS[layer]
     arguments = stages.tokens(of, num_tokens, "cpu", seed=num_tokens) | stages.weights(of, "cpu")
-    *found, cut = run(layer, configuration, arguments, ctas)
+    *found, split = run(layer, configuration, arguments, ctas)
     fault = small.first_fault(of, arguments, *found)
     assert fault is None, fault
-    assert cut == cuts
+    assert split == splits
 
 
-def test_chunks_of_every_size(run):
-    """A user would miss: an expert with more rows than a chunk, or than one tile of 8, read or stored past its end."""
+def test_m_blocks_of_every_size(run):
+    """A user would miss: an expert with more rows than an m_block, or than a tile of 8, read or stored past its end."""
     of = small.LAYERS["ds"]
     arguments = stages.tokens(of, 40, "cpu", seed=1) | stages.weights(of, "cpu")
     popular = 4 * torch.rand(of["num_experts"], generator=torch.Generator().manual_seed(1))

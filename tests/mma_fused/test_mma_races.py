@@ -12,22 +12,22 @@ CTAS = 3  # of tiny's four column tiles each has one alone, and all share the la
 TMA, CP_ASYNC = (99, 1, 1), (99, 0, 1)
 CONFIGURATIONS = pytest.mark.parametrize("configuration", [TMA, CP_ASYNC], ids=["TMA", "cp.async"])
 RACE = "ThreadSanitizer: data race"
-TOKENS = {"tiny": 5, "tiny-cut": 2}
+TOKENS = {"tiny": 5, "tiny-split-k": 2}
 # configuration, file, and the text whose lack must be noticed
 BARRIERS = {
-    "a stage is read": (TMA, "weights.cuh", "    __syncwarp();\n    load(stage);", "    load(stage);"),
-    "other lanes' copies": (CP_ASYNC, "weights.cuh", "    __syncwarp();  // the other lanes' copies\n", ""),
-    "parts are read": (TMA, "sum_over_warps.cuh", "  __syncthreads();  // the parts before are read\n", ""),
-    "h before its signal": (TMA, "gemm1_swiglu.cuh", "    named_barrier_sync(kBarStored, kTogether);\n", ""),
-    "sums of a warp": (TMA, "gemm2_combine.cuh", "  __syncwarp();  // in the next chunk a token has other lanes\n", ""),
+    "a stage is read": (TMA, "weight_pipeline.cuh", "    __syncwarp();\n    load(stage);", "    load(stage);"),
+    "other lanes' copies": (CP_ASYNC, "weight_pipeline.cuh", "    __syncwarp();  // the other lanes' copies\n", ""),
+    "sums are read": (TMA, "sum_over_warps.cuh", "  __syncthreads();  // the sums before are read\n", ""),
+    "h before its signal": (TMA, "gemm1_swiglu.cuh", "    named_barrier_sync(kBarStored, kArrivals);\n", ""),
+    "sums": (TMA, "gemm2_combine.cuh", "  __syncwarp();  // in the next m_block a token has other lanes\n", ""),
     "row maxima": (TMA, "gemm1_swiglu.cuh", "  named_barrier_sync(kBarAmax, kMTiles * kWarp);\n", ""),
-    "a first half's sums": (
+    "a first part's sums": (
         TMA,
         "gemm1_swiglu.cuh",
-        "      counter_wait(&args.scratch->halves_stored[s.division.cut], 1);\n",
+        "      counter_wait(&args.scratch->split_k_stored[s.scheduler.split_index], 1);\n",
         "",
     ),
-    "others' sums": (TMA, "gemm2_combine.cuh", "      counter_wait(added, splits);\n", ""),
+    "others' sums": (TMA, "gemm2_combine.cuh", "      counter_wait(slabs_stored, sharing_ctas);\n", ""),
 }
 
 pytestmark = pytest.mark.slow
@@ -50,7 +50,7 @@ def launched(tmp_path, monkeypatch):
         program = mma_host.build(texts, mma_host.LAYER, configuration, tmp_path, "-g", "-fsanitize=thread")
         arguments = stages.tokens(of, num_tokens, "cpu", seed=num_tokens) | stages.weights(of, "cpu")
         done, found = mma_host.launch(program, of, arguments, CTAS, tmp_path)
-        assert int(done.stdout) == (layer == "tiny-cut"), "cut slices"
+        assert int(done.stdout) == (layer == "tiny-split-k"), "split-K tiles"
         return done, small.first_fault(of, arguments, *found)
 
     return get
@@ -69,7 +69,7 @@ def test_every_access_is_ordered(launched, configuration, layer, num_tokens):
 def test_a_missing_barrier_is_noticed(launched, barrier):
     """A user would miss: the test above passing whatever the kernel does."""
     configuration, name, text, instead = BARRIERS[barrier]
-    layer = "tiny-cut" if barrier == "a first half's sums" else "tiny"
+    layer = "tiny-split-k" if barrier == "a first part's sums" else "tiny"
     texts = mma_host.sources(small.LAYERS[layer])
     assert texts[name].count(text) == 1
     texts |= {name: texts[name].replace(text, instead)}
@@ -78,13 +78,13 @@ def test_a_missing_barrier_is_noticed(launched, barrier):
 
 
 def test_a_missing_barrier_before_gemm1_is_noticed(launched):
-    """A user would miss: rows, zeroed sums and the division read before they are written."""
+    """A user would miss: rows, zeroed sums and the schedule read before they are written."""
     texts = mma_host.sources(small.LAYERS["tiny"])
-    kernel, text = texts["fused_layer_on_host.cuh"], "  __syncthreads();\n  WeightStream"
+    kernel, text = texts["fused_layer_on_host.cuh"], "  __syncthreads();\n  WeightPipeline"
     assert kernel.count(text) == 1
-    texts["fused_layer_on_host.cuh"] = kernel.replace(text, "  WeightStream")
+    texts["fused_layer_on_host.cuh"] = kernel.replace(text, "  WeightPipeline")
     try:
         said = launched("tiny", texts, TMA, TOKENS["tiny"])[0].stderr
-    except AssertionError as error:  # a warp that read no division may have written no result
+    except AssertionError as error:  # a warp that read no schedule may have written no result
         said = str(error)
     assert RACE in said

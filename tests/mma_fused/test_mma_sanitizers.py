@@ -14,12 +14,12 @@ LAYERS = len(small.COUNTS)
 MBARRIERS = Path(__file__).with_name("mma_mbarriers.cuh")
 INIT = "named_barriers_init(kMTiles * kWarp, (kWarps > kMTiles ? kMTiles + 1 : kMTiles) * kWarp);"
 NAMED = "__device__ __forceinline__ void named_barrier_"
-ZERO_SUMS = "  zero_sums("
+ZERO_SLABS = "  zero_slabs("
 
 
 def errors(tool, configuration, change=None, layers=LAYERS):
     """change: of the sources, in place. layers: as sanitizer.errors takes them."""
-    sources = small.stage_sources("full", small.LAYERS["cut"])
+    sources = small.stage_sources("full", small.LAYERS["split-k"])
     if change:
         change(sources)
     flags = (*small.flags(configuration), "-lineinfo")
@@ -37,7 +37,7 @@ def with_mbarriers(sources):
     named, kernel = sources["barrier.cuh"], sources["fused_layer.cu"]
     first, last = named.index(f"{NAMED}sync("), named.index("}\n", named.index(f"{NAMED}arrive(")) + 2
     sources["barrier.cuh"] = named[:first] + MBARRIERS.read_text() + named[last:]
-    sources["fused_layer.cu"] = with_one(kernel, ZERO_SUMS, f"  {INIT}\n{ZERO_SUMS}")
+    sources["fused_layer.cu"] = with_one(kernel, ZERO_SLABS, f"  {INIT}\n{ZERO_SLABS}")
 
 
 def without_row_maxima(sources):
@@ -50,7 +50,7 @@ def without_row_maxima(sources):
 @pytest.mark.parametrize("change", [with_mbarriers, without_row_maxima])
 def test_changes_fit_the_sources(change):
     """A user would miss: that the kernel has other lines now, and racecheck cannot be run on it."""
-    sources = small.stage_sources("full", small.LAYERS["cut"])
+    sources = small.stage_sources("full", small.LAYERS["split-k"])
     before = dict(sources)
     change(sources)
     assert MBARRIERS.read_text() in sources["barrier.cuh"] and INIT in sources["fused_layer.cu"]

@@ -79,7 +79,7 @@ def test_a_call_repeats_bit_for_bit(libraries, num_tokens):
 
 
 def test_all_tokens_at_few_experts(libraries):
-    """A user would miss: chunks of 16 rows, sixteen for an expert, as the largest tiles are hardly met otherwise."""
+    """A user would miss: m_blocks of 16 rows, sixteen for an expert, as the largest tiles are hardly met otherwise."""
     of = stages.sizes("full")
     arguments = stages.tokens(of, 256, DEVICE)
     offset = arguments["local_expert_offset"]

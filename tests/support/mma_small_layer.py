@@ -2,7 +2,7 @@
 
     python mma_small_layer.py LIBRARY
 
-runs a test build of the layer "cut" on the GPU, for the sanitizers, and checks every stage of it on the CPU.
+runs a test build of the layer "split-k" on the GPU, for the sanitizers, and checks every stage of it on the CPU.
 """
 
 import sys
@@ -19,20 +19,20 @@ from solutions.mma_fused.targets import TARGETS, Target
 SAMPLES = stages.SAMPLE.parent
 DS = {"num_experts": 128, "num_local_experts": 40, "top_k": 8, "num_groups": 8, "kept_groups": 4}
 RENORM = {"num_experts": 128, "num_local_experts": 128, "top_k": 10, "num_groups": 1, "kept_groups": 1}
-# K steps that are no multiple of the warps; 10 column tiles. "cut", "tiny-cut": two K steps or more for each of 8, of 4
-# warps, so that slices may be cut
+# K blocks that are no multiple of the warps; 10 column tiles. "split-k", "tiny-split-k": two K blocks or more for each
+# of 8, of 4 warps, so that tiles may be split along K
 LAYERS = {
     "ds": DS | {"hidden_size": 640, "intermediate_size": 384, "renorm": False, "routed": False},
     "renorm": RENORM | {"hidden_size": 256, "intermediate_size": 128, "renorm": True, "routed": False},
     "tiny": DS | {"hidden_size": 256, "intermediate_size": 128, "renorm": False, "routed": False},
-    "tiny-cut": DS | {"hidden_size": 1024, "intermediate_size": 128, "renorm": False, "routed": False},
-    "cut": DS | {"hidden_size": 2176, "intermediate_size": 128, "renorm": False, "routed": False},
+    "tiny-split-k": DS | {"hidden_size": 1024, "intermediate_size": 128, "renorm": False, "routed": False},
+    "split-k": DS | {"hidden_size": 2176, "intermediate_size": 128, "renorm": False, "routed": False},
     "routed": DS | {"hidden_size": 640, "intermediate_size": 384, "renorm": False, "routed": True},
 }
 ARCHITECTURES = {f"sm_{capability.replace('.', '')}": target for capability, target in TARGETS.items()}
 # how it is built, and the first of the architectures that have it so
 CONFIGURATIONS = {target: name for name, target in reversed(ARCHITECTURES.items())}
-PADDED, CHUNK_ROWS = 8, 16  # an expert's rows are padded to a multiple, and cut
+PADDED, BLOCK_M = 8, 16  # an expert's rows are padded to a multiple; rows of an m_block
 MANY_TOKENS = (300, 1000, 3000)  # a token count for each tile of the rules of many tokens
 COUNTS = (1, 7, 40)  # tokens for the sanitizers: every CTA routes all; a grid barrier
 H_ERROR, BF16_ERROR = 2e-3, 5e-3  # of 128 columns, relative to their norm
@@ -77,7 +77,7 @@ def handed_out(arrays, of):
 def rows_of(of, arguments):
     """What routing should give: chosen [T, E_local], weight [T, E_local], rows."""
     chosen, weight = stages.reference_choice(of, arguments)
-    return chosen, weight, stages.expected_rows(chosen, PADDED, of["top_k"], CHUNK_ROWS)
+    return chosen, weight, stages.expected_rows(chosen, PADDED, of["top_k"], BLOCK_M)
 
 
 def first_fault(of, arguments, output, h, h_scale):
@@ -115,7 +115,7 @@ def flags(configuration):
 
 
 def main(path):
-    library, of = load_library(path), LAYERS["cut"]
+    library, of = load_library(path), LAYERS["split-k"]
     for num_tokens in COUNTS:
         given = stages.tokens(of, num_tokens, "cpu") | stages.weights(of, "cpu")
         there = {name: value.cuda() if torch.is_tensor(value) else value for name, value in given.items()}

@@ -1,40 +1,54 @@
-// fused_layer: the whole MoE layer in one cooperative launch, for up to kMaxTokens tokens. One CTA per SM, whose warps
-// are all alike: each loads the weights that it multiplies (weights.cuh). From sm_90 on by programmatic dependent
-// launch: barriers are initialised while the kernel before ends.
+// fused_layer: the whole MoE layer in one cooperative launch, for up to kMaxTokens tokens. sizes.cuh explains m_block,
+// n_block, column tile and weight tile.
 //
-//   zero_sums    of this CTA's column tiles, in scratch
-//   route        or the caller's ids: up to kRouteAllTokens tokens every CTA all; above, its share, and then waits for
-//                all CTAs
-//   permute      row lists, the same in every CTA
-//   gemm1        this CTA's slices: warp w has K steps w, w + kWarps, ...; warps 0..3 sum up, SwiGLU, h to scratch;
-//                and perhaps half of a slice: sums to scratch, or added to the other CTA's from there
-//   gemm2        this CTA's column tiles, chunk by chunk when all slices of the chunk are stored; sums in scratch
-//   output       sums to bf16
+// One persistent CTA per SM. There are no producer warps: each warp fills its own stages with weight tiles and
+// multiplies them. The warps of a CTA divide K, so they meet only at the end of a tile, to add up their sums.
 //
-// barrier              arrivals                          waits                       what it orders
-// full[warp][stage]    lane 0 + the unit's bytes         the warp, parity of the     weights by TMA before their reads
-//                                                        passes over the stages
-// __syncwarp           the warp                          the warp                    stage read, then loaded again
-// __syncthreads        all threads                       all threads                 parts written, read, written again
-// kBarAmax             128: warps 0..3                   warps 0..3                  row maxima of a slice
-// kBarStored           warps 0..3 and the last one: 160  the last warp               h of a slice, or sums of a first
-//                      threads, 128 with four warps                                  half, before their signal
+//   warps   file                  work, in order of time                      data
+//   all     gemm2_combine.cuh     zero this CTA's output sums                 -> slabs in scratch, which stay in L2
+//   all     route (below)         a warp per token: top-k, or the caller's    logits or ids -> masks and weights, in
+//                                 ids; every CTA for all tokens up to         shared memory or, for shares, in scratch
+//                                 kRouteAllTokens, else for its share, and
+//                                 a grid barrier
+//   all     permute.cuh           row lists and m_blocks, in every CTA        masks -> shared memory
+//   all     weight_pipeline.cuh   from here to the end of gemm2: load weight  W13, then W2 -> the warp's stages, by TMA
+//                                 tiles, kStages ahead                        (lane 0), before sm_90 by cp.async
+//   all     gemm1_swiglu.cuh      this CTA's tiles: MMAs, sums over warps     x -> registers, one K block ahead
+//   0 - 3                         SwiGLU, h in fp16; the last warp signals    -> h in scratch
+//   all     gemm2_combine.cuh     this CTA's column tiles, m_block by m_block h -> registers, one K block ahead
+//                                 as h is complete: MMAs, sums over warps
+//   0 - 3                         add to the output sums                      slabs -> slabs
+//   all                           round to bf16                               slabs -> output
 //
-// global counter       arrivals                          waits
-// kRouted              every CTA: masks and weights      thread 0 of every CTA (a grid barrier, above kRouteAllTokens)
-// slices_stored        kSlices for each chunk            every warp of CTAs with column tiles, before it reads h
-// halves_stored        1 for each slice that is cut      warps 0..3 of the CTA of the second half
-// sums_added           splits for each shared tile       thread 0 of the CTAs that share it
-// kFinished            every CTA; the last one zeroes    none
-//                      all counters
+// tiled_mma.cuh multiplies a weight tile, sum_over_warps.cuh adds up; tile_scheduler.cuh says which tiles a CTA has.
 //
-// What runs once or twice in a launch is not unrolled (`#pragma unroll 1`): its code comes from memory, like the weights.
+//   barrier             arrivals   who arrives               who waits      what it protects
+//   full[warp][stage]   1 + bytes  lane 0 of the warp; TMA   the warp       a stage: loaded. The parity is the phase of
+//                                                                           the pipeline. With cp.async: wait_group
+//   __syncwarp          32         the warp                  the same       a stage: read by all lanes, may be loaded
+//                                                                           again; loaded by all lanes (cp.async)
+//   __syncthreads       kThreads   all                       all            row lists; warp_sums: written, then read
+//   kBarAmax            128        warps 0 - 3               the same       amax: the maxima of all four are written
+//   kBarStored          160 (1)    warps 0 - 3, last warp    the last warp  h of a tile, or the sums of a first part:
+//                                                                           stored, before they are counted
+//
+//   global counter      arrivals                             who waits                      what it protects
+//   kRouted             every CTA                            every CTA (a grid barrier)     masks, weights in scratch
+//   split_k_stored      1 for each split-K tile              warps 0 - 3 of its other CTA   split_k_sums
+//   n_blocks_stored     kNumNBlocks1 for each m_block        warps with a column tile       h, h_scale of the m_block
+//   slabs_stored        sharing_ctas for each shared tile    these CTAs                     their slabs
+//   kFinished           every CTA                            nobody: the last one zeroes all counters again
+//
+//   (1) 128 where the CTA has four warps, as the last one is one of warps 0 - 3.
 //
 // It cannot deadlock: the launch is cooperative, so all CTAs are resident or none runs, and every CTA makes the arrival
-// that another waits for without waiting itself for anything later: routed before all, whole slices and first halves,
-// second halves (a CTA has one half, after its slices), h, sums.
+// that another waits for without waiting itself for anything later. The order is: kRouted; whole tiles and first parts;
+// second parts (a CTA has one part at most, and it is the last of its tiles); slabs.
+//
+// Code that runs once or twice is not unrolled (`#pragma unroll 1`): instructions come from memory, as weights do.
 #include "barrier.cuh"
 #include "counter.cuh"
+#include "fused_layer.cuh"
 #include "gemm1_swiglu.cuh"
 #include "gemm2_combine.cuh"
 #include "launch.cuh"
@@ -42,6 +56,7 @@
 #include "permute.cuh"
 #include "tma.cuh"
 #include "token_experts.cuh"
+#include "weight_pipeline.cuh"
 
 // For all threads: masks and routing weights of all tokens; the masks also in shared memory.
 __device__ __forceinline__ void route(Smem& s, const FusedArgs& args) {
@@ -70,7 +85,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     fused_layer(const __grid_constant__ TensorMaps maps, const __grid_constant__ FusedArgs args) {
   extern __shared__ __align__(1024) uint8_t smem_base[];
   Smem& s = *reinterpret_cast<Smem*>(smem_base);
-  const Division columns(gridDim.x, blockIdx.x);  // integer divisions, as the launch before ends
+  const TileScheduler scheduler(gridDim.x, blockIdx.x);  // integer divisions, while the launch before ends
 #if MMA_FUSED_TMA
   if (threadIdx.x % kWarp == 0) {
     prefetch_tma_descriptor(&maps.w1);
@@ -81,18 +96,18 @@ __global__ void __launch_bounds__(kThreads, 1)
   pdl_wait();
   pdl_launch_dependents();
 #endif
-  zero_sums(args, columns);
+  zero_slabs(args, scheduler);
   route(s, args);
   permute(s, args.num_tokens);
   if (threadIdx.x == kThreads - 1) {
-    s.division = columns;
-    s.division.divide(s.num_chunks);
+    s.scheduler = scheduler;
+    s.scheduler.schedule_gemm1(s.num_m_blocks);
   }
 #if MMA_FUSED_TMA
   fence_proxy_async_shared();  // routing lay where TMA writes
 #endif
   __syncthreads();
-  WeightStream weights(s, maps, args);
+  WeightPipeline weights(s, maps, args);
   __syncthreads();  // orders nothing: without it nvcc 13.0 spills on sm_120
   gemm1_swiglu(s, args, weights);
   gemm2_combine(s, args, weights);

@@ -1,12 +1,11 @@
-// permute: from the tokens' masks to rows in expert order, an expert's rows in order of token. Every CTA computes the
-// same lists.
+// permute: from the tokens' masks to rows in order of experts, an expert's rows in order of tokens, and to m_blocks.
+// Every CTA makes the same lists.
 #pragma once
 #include "fused_layer.cuh"
 #include "route.cuh"
-#include "token_experts.cuh"
 
-// Reads routing.mask, which it overwrites, and where every CTA routes all tokens routing.weight. Writes chunk,
-// num_chunks, token and row_weight. For all threads. Ends without a barrier: token and row_weight are being written.
+// Reads routing.mask, which it overwrites, and where every CTA routes all tokens routing.weight. Writes m_blocks,
+// num_m_blocks, token and row_weight. For all threads. Ends without a barrier: token and row_weight are being written.
 __device__ __forceinline__ void permute(Smem& s, int num_tokens) {
   Routing& routing = s.routing();
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, batches = (num_tokens + 31) / 32;
@@ -15,51 +14,52 @@ __device__ __forceinline__ void permute(Smem& s, int num_tokens) {
         tokens_of_expert(i / kMaskWords * 32 + lane < num_tokens ? routing.mask[32 * i + lane] : 0);
   __syncthreads();
 
-  // A warp scans 32 experts: rows, padded to tiles, and chunks of those before each.
+  // A warp scans 32 experts: padded rows and m_blocks of the experts before each.
   for (int w = warp; w < kMaskWords; w += kWarps) {
     const int e = 32 * w + lane;
     int rows = 0;
 #pragma unroll 1
     for (int b = 0; b < batches; b++) {
-      routing.before[b * kPaddedLocalExperts + e] = rows;
+      routing.rows_before[b * kPaddedLocalExperts + e] = rows;
       rows += __popc(routing.mask[b * kPaddedLocalExperts + e]);
     }
-    int row_end = (rows + kMmaN - 1) / kMmaN * kMmaN, chunk_end = (rows + kChunkRows - 1) / kChunkRows;
+    int row_end = (rows + kMmaN - 1) / kMmaN * kMmaN, m_block_end = (rows + kBlockM - 1) / kBlockM;
 #pragma unroll
     for (int d = 1; d < kWarp; d *= 2) {
-      const int r = __shfl_up_sync(kFullWarp, row_end, d), c = __shfl_up_sync(kFullWarp, chunk_end, d);
+      const int r = __shfl_up_sync(kFullWarp, row_end, d), m = __shfl_up_sync(kFullWarp, m_block_end, d);
       row_end += lane >= d ? r : 0;
-      chunk_end += lane >= d ? c : 0;
+      m_block_end += lane >= d ? m : 0;
     }
-    if (lane == kWarp - 1) routing.word_sums[w] = make_int2(row_end, chunk_end);
+    if (lane == kWarp - 1) routing.word_sums[w] = make_int2(row_end, m_block_end);
     routing.first_row[e] = row_end - (rows + kMmaN - 1) / kMmaN * kMmaN;
   }
   __syncthreads();
   for (int w = warp; w < kMaskWords; w += kWarps) {
     const int e = 32 * w + lane;
-    int rows_before = 0, chunks_before = 0;  // in earlier words
-    for (int i = 0; i < w; i++) rows_before += routing.word_sums[i].x, chunks_before += routing.word_sums[i].y;
+    int rows_before = 0, m_blocks_before = 0;  // of the words before
+    for (int i = 0; i < w; i++) rows_before += routing.word_sums[i].x, m_blocks_before += routing.word_sums[i].y;
     const int last = (batches - 1) * kPaddedLocalExperts + e, first = rows_before + routing.first_row[e];
-    const int rows = routing.before[last] + __popc(routing.mask[last]), chunks = (rows + kChunkRows - 1) / kChunkRows;
-    int chunk_end = chunks;
+    const int rows = routing.rows_before[last] + __popc(routing.mask[last]);
+    const int m_blocks = (rows + kBlockM - 1) / kBlockM;
+    int m_block_end = m_blocks;
 #pragma unroll
     for (int d = 1; d < kWarp; d *= 2) {
-      const int c = __shfl_up_sync(kFullWarp, chunk_end, d);
-      chunk_end += lane >= d ? c : 0;
+      const int m = __shfl_up_sync(kFullWarp, m_block_end, d);
+      m_block_end += lane >= d ? m : 0;
     }
-    chunk_end += chunks_before;
+    m_block_end += m_blocks_before;
 #pragma unroll 1
-    for (int c = 0; c < chunks; c++)
-      s.chunk[chunk_end - chunks + c] = {(uint16_t)e, (uint16_t)min(kChunkRows, rows - c * kChunkRows),
-                                         (uint32_t)(first + c * kChunkRows)};
+    for (int m = 0; m < m_blocks; m++)
+      s.m_blocks[m_block_end - m_blocks + m] = {(uint16_t)e, (uint16_t)min(kBlockM, rows - m * kBlockM),
+                                                (uint32_t)(first + m * kBlockM)};
     routing.first_row[e] = first;
-    if (e == kPaddedLocalExperts - 1) s.num_chunks = chunk_end;
+    if (e == kPaddedLocalExperts - 1) s.num_m_blocks = m_block_end;
   }
   __syncthreads();
   const bool all_route = num_tokens <= kRouteAllTokens;
   for (int i = warp; i < batches * kMaskWords; i += kWarps) {
     const int e = i % kMaskWords * 32 + lane;
-    int row = routing.first_row[e] + routing.before[32 * i + lane];
+    int row = routing.first_row[e] + routing.rows_before[32 * i + lane];
     for (unsigned hits = routing.mask[32 * i + lane]; hits; hits &= hits - 1, row++) {
       const int t = i / kMaskWords * 32 + __ffs(hits) - 1;
       s.token[row] = t;

@@ -1,4 +1,13 @@
 // sizes: constants derived from layer_sizes.cuh and config.cuh, and what the kernel assumes of the problem.
+//
+// row          a (token, local expert) pair; an expert's rows lie together, padded to multiples of 8
+// m_block      up to kBlockM rows of one expert
+// n_block      kBlockN1 columns of h: the N of gemm1's tiles
+// column tile  kColumnTile columns of the output: the N of gemm2's tiles
+// K block      128 of K, which share a scale
+// weight tile  64 weight rows by a K block, a stage of the pipeline: of an n_block's up and gate, or of a column tile
+//
+// M and N are those of x . W^T. In the MMAs the two are swapped: see tiled_mma.cuh.
 #pragma once
 #include "config.cuh"
 #include "layer_sizes.cuh"
@@ -7,43 +16,44 @@
 // ---- threads ----
 constexpr int kThreads = kWarps * kWarp;
 
-// ---- units of weights ----
-constexpr int kWarpSteps1 = (kNumKBlocks1 + kWarps - 1) / kWarps;  // of them, the most that a warp has
-constexpr int kWarpSteps2 = (kNumKBlocks2 + kWarps - 1) / kWarps;
-constexpr int kUnitRows = 64;
-constexpr int kUnitBytes = kUnitRows * kBlockK;
-constexpr int kMmaM = 16, kMmaN = 8;
-constexpr int kMTiles = kUnitRows / kMmaM;  // of a unit
+// ---- weight tiles ----
+constexpr int kWarpKBlocks1 = (kNumKBlocks1 + kWarps - 1) / kWarps;  // the most that a warp has
+constexpr int kWarpKBlocks2 = (kNumKBlocks2 + kWarps - 1) / kWarps;
+constexpr int kWeightTileRows = 64;
+constexpr int kWeightTileBytes = kWeightTileRows * kBlockK;
+constexpr int kMmaM = 16, kMmaN = 8;              // of an MMA: weight rows, rows
+constexpr int kMTiles = kWeightTileRows / kMmaM;  // MMAs for a weight tile's rows
 
-// ---- division of work ----
+// ---- tiles ----
 constexpr int kMaxTokens = 256;      // of the one launch
 constexpr int kRouteAllTokens = 12;  // up to here every CTA routes all tokens, which saves a grid barrier
-constexpr int kSliceColumns = 32;    // 32 rows of each half of W13 are a unit's rows
-constexpr int kSlices = kIntermediate / kSliceColumns;  // of an expert; h has one scale for each row and slice
-constexpr int kSlicesPerStep = kBlockK / kSliceColumns;
-// Of a K step of a warp in gemm1 and in gemm2, where a chunk's sum over warps and its wait for h count, too. Measured on
-// an H200.
-constexpr int kStepTime1 = 4, kStepTime2 = 5;
-// A slice can be cut for two CTAs if each warp has two K steps of it or more. The first half is not the larger one,
-// as the second waits for it.
-constexpr int kCutSteps = kNumKBlocks1 / kWarps / 2;  // of a warp, in the first half
-constexpr int kMaxCuts = 128;                     // slices that are cut, at most
-constexpr int kChunkRows = 16;  // sums of 24 would not leave the registers for all else
-constexpr int kMaxTiles = kChunkRows / kMmaN;
-constexpr int kColumnTile = kUnitRows;  // output columns of a column tile
-constexpr int kColumnTiles = kHidden / kColumnTile;
-constexpr int kMaxSplits = 8;  // CTAs that share a column tile, at most
+constexpr int kBlockM = 16;          // with 24, sums would not leave the registers for all else
+constexpr int kMaxNTiles = kBlockM / kMmaN;                 // MMAs for an m_block's rows, at most
+constexpr int kBlockN1 = kWeightTileRows / 2;               // up and gate take a weight tile's rows
+constexpr int kNumNBlocks1 = kIntermediate / kBlockN1;      // h has a scale for each row and n_block
+constexpr int kNBlocksPerKBlock2 = kBlockK / kBlockN1;      // gemm1's n_blocks in a K block of gemm2
+constexpr int kColumnTile = kWeightTileRows;
+constexpr int kNumColumnTiles = kHidden / kColumnTile;
+constexpr int kMaxSharingCtas = 8;  // CTAs that share a column tile, at most
+// A gemm1 tile can be split along K between two CTAs if each warp has two K blocks of it or more. The first part is not
+// the larger one, as the CTA of the second part waits for it.
+constexpr int kSplitKBlocks = kNumKBlocks1 / kWarps / 2;  // of a warp, in the first part
+constexpr int kMaxSplitTiles = 128;
+// Time of a warp for a K block, in gemm1 and in gemm2, where waiting for h and reducing sums over warps count, too.
+// Measured on an H200.
+constexpr int kKBlockTime1 = 4, kKBlockTime2 = 5;
 
 // ---- rows ----
 constexpr int kMaxTokenRows = kTopK < kNumLocalExperts ? kTopK : kNumLocalExperts;  // of a token
-constexpr int kMaxPairs = kMaxTokens * kMaxTokenRows;           // (token, local expert) pairs
+constexpr int kMaxPairs = kMaxTokens * kMaxTokenRows;                               // rows without padding
 constexpr int kMaxActiveExperts = kNumLocalExperts < kMaxPairs ? kNumLocalExperts : kMaxPairs;
-constexpr int kMaxChunks = kMaxActiveExperts + kMaxPairs / kChunkRows;
-constexpr int kMaxRows = kMaxPairs + kMaxActiveExperts * (kMmaN - 1);  // an expert's rows are padded to tiles of 8
+constexpr int kMaxMBlocks = kMaxActiveExperts + kMaxPairs / kBlockM;
+constexpr int kMaxRows = kMaxPairs + kMaxActiveExperts * (kMmaN - 1);
 constexpr int kRouteAllPairs = kRouteAllTokens * kMaxTokenRows;
-constexpr int kRouteAllRows = kRouteAllPairs + (kNumLocalExperts < kRouteAllPairs ? kNumLocalExperts : kRouteAllPairs) * (kMmaN - 1);
+constexpr int kRouteAllExperts = kNumLocalExperts < kRouteAllPairs ? kNumLocalExperts : kRouteAllPairs;
+constexpr int kRouteAllRows = kRouteAllPairs + kRouteAllExperts * (kMmaN - 1);
 
-static_assert(2 * kSliceColumns == kUnitRows && kBlockK % kColumnTile == 0,
-              "a unit has one scale, or one for each half of W13");
+static_assert(kBlockK % kBlockN1 == 0 && kBlockK % kColumnTile == 0,
+              "a weight tile has one scale, or one for each half of W13");
 static_assert(kMaxTokens % 32 == 0, "masks lie in batches of 32 tokens");
 static_assert(kMaxRows < 1 << 16 && kMaxTokens <= 1 << 16, "a row's token has 16 bits");

@@ -1,23 +1,25 @@
-// sum_over_warps: the warps of a CTA have sums over different K of the same 64 weight rows; warps 0 to 3 add them up,
-// in order of warp, for one tile of 16 weight rows each.
+// sum_over_warps: adds up, through shared memory, the sums that the CTA's warps have over different K blocks, always in
+// the order of the warps. Warps 0 to 3 receive them, for 16 weight rows each.
 #pragma once
 #include "fused_layer.cuh"
 
-// For all threads. A lane of warp m < 4 receives the values of its place in tile m; other warps nothing of meaning, and
-// may go on.
+static_assert(kMTiles <= kWarps, "a warp for each 16 weight rows");
+
+// For all threads. acc: of 8 rows. A lane of warp m < 4 receives what it has itself in acc[m], summed; other warps
+// receive nothing of meaning, and may go on.
 __device__ __forceinline__ float4 sum_over_warps(Smem& s, const float (&acc)[kMTiles][4], int warp, int lane) {
-  __syncthreads();  // the parts before are read
+  __syncthreads();  // the sums before are read
 #pragma unroll
-  for (int m = 0; m < kMTiles; m++) s.parts[warp][m][lane] = make_float4(acc[m][0], acc[m][1], acc[m][2], acc[m][3]);
+  for (int m = 0; m < kMTiles; m++)
+    s.warp_sums[warp][m][lane] = make_float4(acc[m][0], acc[m][1], acc[m][2], acc[m][3]);
   __syncthreads();
   float4 sum = make_float4(0, 0, 0, 0);
   if (warp < kMTiles) {
 #pragma unroll
     for (int w = 0; w < kWarps; w++) {
-      const float4 part = s.parts[w][warp][lane];
+      const float4 part = s.warp_sums[w][warp][lane];
       sum.x += part.x, sum.y += part.y, sum.z += part.z, sum.w += part.w;
     }
   }
   return sum;
 }
-static_assert(kMTiles <= kWarps, "a warp for each tile of weight rows");
