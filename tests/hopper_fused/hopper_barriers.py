@@ -1,4 +1,4 @@
-"""many_gemm1 and many_gemm2 of hopper_fused as a model: who touches which bytes of shared memory, and what orders it.
+"""hopper_fused's two grouped GEMMs as a model: who touches which bytes of shared memory, and what orders it.
 
 Both CTAs of one cluster, for a list of tiles. A model thread is a warp, whose lanes __syncwarp() orders; of gemm2's
 loading warp the first lane and the others are two. wgmma, TMA, bulk copies, cp.async and st.async are operations beside
@@ -13,39 +13,39 @@ import numpy as np
 from happens_before import Barrier, Fault, Machine
 
 CTAS, WARPS = 2, 8  # of a cluster; consumer warps of a CTA
-WEIGHTS, ROWS = 256 * 128, 128 * 128  # bytes of a tile's weights and rows in a stage
-TILE_STAGES, SCALE_STEPS = 4, 4
+W_TILE, A_TILE = 256 * 128, 128 * 128  # bytes of a tile's weights and rows in a stage
+SCHEDULER_STAGES, W_SCALE_BLOCKS = 4, 4
 
 # What a step of the model leaves out to show that it is needed; see `gone`.
 OF_BOTH = ("producer waits for empty", "consumers wait for full", "release after the last wgmma")
 OF_BOTH += ("release to both CTAs", "scales are used before the release", "CTAs end together")
-OF_GEMM1 = ("rows: proxy fence", "rows count at full", "staged is read before it is overwritten", "staged: proxy fence")
-OF_GEMM1 += ("normal: staged is free", "normal: staged is complete")
-SWAP_AB = ("staged is free", "maxima are complete", "inverses are complete", "inverses are read", "staged is complete")
+OF_GEMM1 = ("a: proxy fence", "a counts at full", "d is read before it is overwritten", "d: proxy fence")
+OF_GEMM1 += ("normal: d is free", "normal: d is complete")
+SWAP_AB = ("d is free", "maxima are complete", "inverses are complete", "inverses are read", "d is complete")
 OF_GEMM1 += tuple(f"swap-AB: {step}" for step in SWAP_AB)
-OF_GEMM2 = ("tile_full is waited for", "a tile's entry has four buffers", "staged is free", "staged is complete")
+OF_GEMM2 = ("tile_full is waited for", "a tile's entry has four buffers", "d is free", "d is complete")
 MUTATIONS = {"gemm1": OF_BOTH + OF_GEMM1, "gemm2": OF_BOTH + OF_GEMM2}
 # file:function -> synchronisation, copies and products, in the order of the source
 SYNC = {
-    "many_tokens.cuh:cluster_consumer_release": "__syncwarp mbar_arrive_cluster",
-    "gemm1.cu:load_gemm1": "fence_proxy_async_global mbar_wait mbar_arrive_expect_tx tma_load_5d_multicast tma_load_5d "
-    "bulk_load __syncwarp cp_async_16 cp_async_16 cp_async_mbar_arrive",
-    "gemm1.cu:many_gemm1": "pdl_wait __syncwarp cluster_sync",
+    "grouped_gemm.cuh:cluster_consumer_release": "__syncwarp mbar_arrive_cluster",
+    "grouped_gemm1.cu:load_gemm1": "fence_proxy_async_global mbar_wait mbar_arrive_expect_tx tma_load_5d_multicast "
+    "tma_load_5d bulk_load __syncwarp cp_async_16 cp_async_16 cp_async_mbar_arrive",
+    "grouped_gemm1.cu:grouped_gemm1": "pdl_wait __syncwarp cluster_sync",
     "gemm1_normal.cuh:gemm1_normal": "bulk_wait_read named_barrier_sync fence_proxy_async_shared named_barrier_sync "
     "bulk_store bulk_commit",
-    "gemm1_swap_ab.cuh:gemm1_swap_ab_mainloop": "mbar_wait fence_proxy_async_shared warpgroup_arrive mma_k_step "
+    "gemm1_swap_ab.cuh:gemm1_swap_ab_mainloop": "mbar_wait fence_proxy_async_shared warpgroup_arrive mma_k_block "
     "warpgroup_commit_batch warpgroup_wait cluster_consumer_release",
     "gemm1_swap_ab.cuh:swiglu_quant_swap_ab": "bulk_wait_read named_barrier_sync named_barrier_sync named_barrier_sync "
     "named_barrier_sync fence_proxy_async_shared named_barrier_sync bulk_store bulk_commit",
-    "normal_tile.cuh:normal_mainloop": "mbar_wait fence_proxy_async_shared normal_issue normal_wait normal_issue "
+    "normal_mainloop.cuh:normal_mainloop": "mbar_wait fence_proxy_async_shared normal_issue normal_wait normal_issue "
     "normal_wait cluster_consumer_release mbar_wait fence_proxy_async_shared",
-    "tile_scheduler.cuh:get": "mbar_wait",
+    "tile_scheduler.cuh:get_tile": "mbar_wait",
     "tile_scheduler.cuh:publish": "mbar_arrive_expect_tx st_async_cluster st_async_cluster",
-    "gemm2.cu:load_gemm2": "mbar_expect_tx tma_load_2d_multicast tma_load_2d load_weights pdl_wait counter_wait "
-    "fence_proxy_async_global mbar_wait load_weights mbar_arrive_expect_tx bulk_load bulk_load publish __syncwarp",
-    "gemm2.cu:many_gemm2": "pdl_wait pdl_wait __syncwarp cluster_sync",
+    "grouped_gemm2.cu:load_gemm2": "mbar_expect_tx tma_load_2d_multicast tma_load_2d load_weights pdl_wait "
+    "counter_wait fence_proxy_async_global mbar_wait load_weights mbar_arrive_expect_tx bulk_load bulk_load publish __syncwarp",
+    "grouped_gemm2.cu:grouped_gemm2": "pdl_wait pdl_wait __syncwarp cluster_sync",
     "gemm2_normal.cuh:gemm2_normal": "named_barrier_sync stmatrix named_barrier_sync store_rows",
-    "gemm2_swap_ab.cuh:gemm2_swap_ab_mainloop": "mbar_wait warpgroup_arrive mma_k_step warpgroup_commit_batch "
+    "gemm2_swap_ab.cuh:gemm2_swap_ab_mainloop": "mbar_wait warpgroup_arrive mma_k_block warpgroup_commit_batch "
     "warpgroup_wait cluster_consumer_release",
     "gemm2_swap_ab.cuh:gemm2_swap_ab": "named_barrier_sync stmatrix named_barrier_sync store_rows",
 }
@@ -53,28 +53,28 @@ SYNC = {
 
 @dataclass
 class Tile:
-    """What a cluster computes at a time: rows of the tile of each CTA, and whether the two share their weights."""
+    """What a cluster computes at a time: rows of the tile of each CTA, and whether they have one n_block."""
 
-    rows: tuple[int, int]
-    shared: bool
+    m_rows: tuple[int, int]
+    multicast_w: bool
 
 
 class Cluster:
     """Shared memory and barriers of two CTAs; sets of words by key."""
 
-    def __init__(self, gemm, terms, tiles, steps, seed, without):
-        self.gemm, self.tiles, self.steps = gemm, tiles, steps
-        self.row_terms = 1 if gemm == "gemm1" else terms  # x has one term
-        self.h_terms = terms
-        self.stages = 4 if self.row_terms == 1 else 3  # many_tokens.cuh:GemmSmem
+    def __init__(self, gemm, h_split, tiles, k_blocks, seed, without):
+        self.gemm, self.tiles, self.k_blocks = gemm, tiles, k_blocks
+        self.parts = 1 if gemm == "gemm1" else h_split  # x has one part
+        self.h_split = h_split
+        self.stages = 4 if self.parts == 1 else 3  # grouped_gemm.cuh:GemmSmem
         self.without = without
         parts = {
-            "w": (self.stages, WEIGHTS),
-            "rows": (self.stages * self.row_terms, ROWS),
-            "staged": (2, ROWS),
-            "scales": (self.stages, 4 * 128),
-            "w_scales": (self.stages, 4 * 2 * SCALE_STEPS),
-            "tile_word": (TILE_STAGES, 8),
+            "w": (self.stages, W_TILE),
+            "a": (self.stages * self.parts, A_TILE),
+            "d": (2, A_TILE),
+            "a_scale": (self.stages, 4 * 128),
+            "w_scale": (self.stages, 4 * 2 * W_SCALE_BLOCKS),
+            "tile_entry": (SCHEDULER_STAGES, 8),
             "exists": (1, 4),  # not in memory: the CTA itself, which remote accesses need
         }
         self.begin, end = {}, 0
@@ -87,23 +87,23 @@ class Cluster:
         both = range(CTAS)
         self.full = [[Barrier(full_arrivals) for _ in range(self.stages)] for _ in both]
         self.empty = [[Barrier(CTAS * WARPS) for _ in range(self.stages)] for _ in both]
-        self.tile_full = [[Barrier(1) for _ in range(TILE_STAGES)] for _ in both]
+        self.tile_full = [[Barrier(1) for _ in range(SCHEDULER_STAGES)] for _ in both]
 
     def gone(self, what):
         """Whether this step is left out."""
         assert what in MUTATIONS[self.gemm], what
         return what == self.without
 
-    def at(self, cta, part, number, byte_offsets):
-        """Key of a set of words: byte_offsets (first, end) or an array of them, in piece `number` of a part."""
-        begin, size = self.begin[part]
+    def at(self, cta, member, number, byte_offsets):
+        """Key of a set of words: byte_offsets (first, end) or an array of them, in array `number` of a member."""
+        begin, size = self.begin[member]
         if isinstance(byte_offsets, tuple):
-            key = cta, part, number, byte_offsets
+            key = cta, member, number, byte_offsets
             words = np.arange(byte_offsets[0] // 4, byte_offsets[1] // 4)
         else:
-            key = cta, part, number, byte_offsets.tobytes()
+            key = cta, member, number, byte_offsets.tobytes()
             words = np.unique(byte_offsets // 4)
-        assert words.size and words.max() < size // 4 * (2 if part == "staged" else 1), (part, number)
+        assert words.size and words.max() < size // 4 * (2 if member == "d" else 1), (member, number)
         self.machine.words.setdefault(key, cta * self.cta_words + begin + number * size // 4 + words)
         return key
 
@@ -141,16 +141,16 @@ def copy(c, actor, name, keys, barriers, count):
 
 
 def load_weights(c, actor, cta, tile, stage):
-    """gemm1.cu:load_gemm1 and gemm2.cu:load_gemm2, the lambda of that name, without what they expect."""
-    if tile.shared:  # half of the weights, to both CTAs
-        half = (cta * WEIGHTS // 2, (cta + 1) * WEIGHTS // 2)
+    """grouped_gemm1.cu:load_gemm1 and the lambda in grouped_gemm2.cu:load_gemm2, without what they expect."""
+    if tile.multicast_w:  # half of the weights, to both CTAs
+        half = (cta * W_TILE // 2, (cta + 1) * W_TILE // 2)
         keys = [c.at(to, "w", stage, half) for to in range(CTAS)]
         keys.append(c.at(1 - cta, "exists", 0, (0, 4)))
         copy_multicast(c, actor, keys, [c.full[to][stage] for to in range(CTAS)])
         return
     for half in range(2):
-        key = c.at(cta, "w", stage, (half * WEIGHTS // 2, (half + 1) * WEIGHTS // 2))
-        copy(c, actor, "TMA of weights", [key], [c.full[cta][stage]], WEIGHTS // 2)
+        key = c.at(cta, "w", stage, (half * W_TILE // 2, (half + 1) * W_TILE // 2))
+        copy(c, actor, "TMA of weights", [key], [c.full[cta][stage]], W_TILE // 2)
 
 
 def copy_multicast(c, actor, keys, barriers):
@@ -159,7 +159,7 @@ def copy_multicast(c, actor, keys, barriers):
             c.machine.write(operation, key, async_proxy=True)
         c.machine.read(operation, keys[-1])
         for barrier in barriers:
-            c.machine.complete(operation, barrier, WEIGHTS // 2)
+            c.machine.complete(operation, barrier, W_TILE // 2)
 
     c.machine.start(actor, "multicast TMA of weights", act)
 
@@ -168,7 +168,7 @@ def copy_multicast(c, actor, keys, barriers):
 
 
 def release(c, actor, cta, stage):
-    """many_tokens.cuh:cluster_consumer_release."""
+    """grouped_gemm.cuh:cluster_consumer_release."""
     for to in range(CTAS):
         if to != cta and c.gone("release to both CTAs"):
             continue
@@ -180,7 +180,7 @@ def release(c, actor, cta, stage):
 def wgmma(c, actor, cta, stage, weights, rows):
     """wgmmas of one batch: they read while the warp goes on. weights, rows: bytes in the stage."""
     keys = [c.at(cta, "w", stage, weights)]
-    keys += [c.at(cta, "rows", stage * c.row_terms + term, rows) for term in range(c.row_terms)]
+    keys += [c.at(cta, "a", stage * c.parts + part, rows) for part in range(c.parts)]
 
     def act(operation):
         for key in keys:
@@ -190,10 +190,10 @@ def wgmma(c, actor, cta, stage, weights, rows):
 
 
 def read_scales(c, actor, cta, stage, floats, k):
-    keys = [c.at(cta, "scales", stage, floats)]
-    if c.gemm == "gemm1":  # of up and of gate
-        at = 4 * (k % SCALE_STEPS)
-        keys += [c.at(cta, "w_scales", stage, (part * 16 + at, part * 16 + at + 4)) for part in range(2)]
+    keys = [c.at(cta, "a_scale", stage, floats)]
+    if c.gemm == "gemm1":  # of both halves of W13
+        at = 4 * (k % W_SCALE_BLOCKS)
+        keys += [c.at(cta, "w_scale", stage, (half * 16 + at, half * 16 + at + 4)) for half in range(2)]
     for key in keys:
         c.machine.read(actor, key)
     return keys
@@ -210,66 +210,58 @@ def wait_full(c, cta, pipe):
         yield c.machine.passed(c.full[cta][pipe.stage], pipe.phase)
 
 
-def fence_rows(c, actor):
+def fence_a(c, actor):
     """Rows of gemm1 arrive by cp.async, which is not in the async proxy."""
-    if c.gemm == "gemm1" and not c.gone("rows: proxy fence"):
+    if c.gemm == "gemm1" and not c.gone("a: proxy fence"):
         c.machine.fence_proxy(actor)
 
 
+def multiply(c, actor, cta, stage, operands, scales):
+    """A K block: two products, (weights, rows) each, and the release. scales() is called behind the first's issue."""
+    for nth, (weights, rows) in enumerate(operands):
+        issued = wgmma(c, actor, cta, stage, weights, rows)
+        if nth == 0:
+            found = scales()
+        if nth == 1 and c.gone("release after the last wgmma"):
+            release(c, actor, cta, stage)
+        yield issued
+        if nth == 0 and not c.gone("scales are used before the release"):
+            use_scales(c, actor, found)
+    if not c.gone("release after the last wgmma"):
+        release(c, actor, cta, stage)
+    if c.gone("scales are used before the release"):
+        yield None
+        use_scales(c, actor, found)
+
+
 def normal_mainloop(c, actor, cta, warp, pipe):
-    """normal_tile.cuh:normal_mainloop; read() is gemm1_normal.cuh:gemm1_normal_mainloop's or gemm2_normal.cuh's."""
+    """normal_mainloop.cuh:normal_mainloop; read() is gemm1_normal.cuh:gemm1_normal_mainloop's or gemm2_normal.cuh's."""
     group = warp // 4
     floats = (4 * (group * 64 + warp % 4 * 16), 4 * (group * 64 + warp % 4 * 16 + 16))
     rows = (group * 64 * 128, (group + 1) * 64 * 128)
+    operands = [((half * 128 * 128, (half + 1) * 128 * 128), rows) for half in range(2)]
     yield from wait_full(c, cta, pipe)
-    fence_rows(c, actor)
-    now = None
-    for k in range(c.steps):
-        stage = pipe.stage
-        for half in range(2):
-            issued = wgmma(c, actor, cta, stage, (half * 128 * 128, (half + 1) * 128 * 128), rows)
-            if k == 0 and half == 0:
-                now = read_scales(c, actor, cta, stage, floats, 0)
-            if half == 1 and c.gone("release after the last wgmma"):
-                release(c, actor, cta, stage)
-                yield issued
-                continue
-            yield issued
-            if half == 0 and not c.gone("scales are used before the release"):
-                use_scales(c, actor, now)
-        if not c.gone("release after the last wgmma"):
-            release(c, actor, cta, stage)
-        if c.gone("scales are used before the release"):
-            yield None
-            use_scales(c, actor, now)
+    fence_a(c, actor)
+    scales = None
+    for k in range(c.k_blocks):
+        now = (lambda now=scales: now) if k else (lambda: read_scales(c, actor, cta, pipe.stage, floats, 0))
+        yield from multiply(c, actor, cta, pipe.stage, operands, now)
         pipe.advance()
-        if k + 1 < c.steps:
+        if k + 1 < c.k_blocks:
             yield from wait_full(c, cta, pipe)
-            fence_rows(c, actor)
-            now = read_scales(c, actor, cta, pipe.stage, floats, k + 1)
+            fence_a(c, actor)
+            scales = read_scales(c, actor, cta, pipe.stage, floats, k + 1)
 
 
 def swap_ab_mainloop(c, actor, cta, warp, pipe, n):
     """gemm1_swap_ab.cuh:gemm1_swap_ab_mainloop and gemm2_swap_ab.cuh:gemm2_swap_ab_mainloop."""
-    group = warp // 4
-    for k in range(c.steps):
-        stage = pipe.stage
+    first = warp // 4 * 2 * 64 * 128
+    operands = [((first + m * 64 * 128, first + (m + 1) * 64 * 128), (0, n * 128)) for m in range(2)]
+    for k in range(c.k_blocks):
         yield from wait_full(c, cta, pipe)
-        fence_rows(c, actor)
-        scales = read_scales(c, actor, cta, stage, (0, 4 * n), k)
-        for m in range(2):
-            first = (2 * group + m) * 64 * 128
-            issued = wgmma(c, actor, cta, stage, (first, first + 64 * 128), (0, n * 128))
-            if m == 1 and c.gone("release after the last wgmma"):
-                release(c, actor, cta, stage)
-            yield issued
-            if m == 0 and not c.gone("scales are used before the release"):
-                use_scales(c, actor, scales)
-        if not c.gone("release after the last wgmma"):
-            release(c, actor, cta, stage)
-        if c.gone("scales are used before the release"):
-            yield None
-            use_scales(c, actor, scales)
+        fence_a(c, actor)
+        scales = read_scales(c, actor, cta, pipe.stage, (0, 4 * n), k)
+        yield from multiply(c, actor, cta, pipe.stage, operands, lambda scales=scales: scales)
         pipe.advance()
 
 
@@ -277,25 +269,25 @@ def swap_ab_mainloop(c, actor, cta, warp, pipe, n):
 
 
 def gemm1_producer(c, cta, warp):
-    """gemm1.cu:load_gemm1, of one of four warps. The first one's first lane is thread 0 of the producers."""
+    """grouped_gemm1.cu:load_gemm1, of one of four warps. The first one's first lane is thread 0 of the producers."""
 
     def body(actor):
         pipe = Pipe(c.stages)
         for tile in c.tiles:
-            n = tile.rows[cta]
-            for _ in range(c.steps):
+            n = tile.m_rows[cta]
+            for _ in range(c.k_blocks):
                 stage, full = pipe.stage, c.full[cta][pipe.stage]
                 if not c.gone("producer waits for empty"):
                     yield c.machine.passed(c.empty[cta][stage], pipe.phase ^ 1)
                 if warp == 0:
-                    c.machine.arrive(actor, full, expected=WEIGHTS + 4 * n)
+                    c.machine.arrive(actor, full, expected=W_TILE + 4 * n)
                     load_weights(c, actor, cta, tile, stage)
-                    copy(c, actor, "bulk copy of scales", [c.at(cta, "scales", stage, (0, 4 * n))], [full], 4 * n)
+                    copy(c, actor, "bulk copy of scales", [c.at(cta, "a_scale", stage, (0, 4 * n))], [full], 4 * n)
                 offsets = [np.arange(512) + 512 * warp + i * 2048 for i in range(8) if i * 16 < n]
-                keys = [c.at(cta, "rows", stage, np.concatenate(offsets))]
+                keys = [c.at(cta, "a", stage, np.concatenate(offsets))]
                 if warp == 0:
-                    keys.append(c.at(cta, "w_scales", stage, (0, 32)))
-                if c.gone("rows count at full"):
+                    keys.append(c.at(cta, "w_scale", stage, (0, 32)))
+                if c.gone("a counts at full"):
                     c.machine.arrive(actor, full, 32)
                     c.machine.start(actor, "cp.async", lambda it, keys=keys: [c.machine.write(it, k) for k in keys])
                 else:
@@ -321,21 +313,21 @@ def gemm1_normal(c, actor, cta, warp, n, stores):
     """gemm1_normal.cuh:gemm1_normal, behind its main loop."""
     group, own = warp // 4, min(64, n - warp // 4 * 64)
     barrier = cta, "kBarGemm1Warpgroup", group
-    if warp % 4 == 0 and not c.gone("staged is read before it is overwritten"):
+    if warp % 4 == 0 and not c.gone("d is read before it is overwritten"):
         while stores:
             yield stores.pop()
-    if not c.gone("normal: staged is free"):
+    if not c.gone("normal: d is free"):
         yield c.machine.together(actor, barrier, 4)
-    for term in range(c.h_terms):
-        first = term * 64 * 128 + warp % 4 * 16 * 128
-        c.machine.write(actor, c.at(cta, "staged", group, (first, first + 16 * 128)))
-    if not c.gone("staged: proxy fence"):
+    for part in range(c.h_split):
+        first = part * 64 * 128 + warp % 4 * 16 * 128
+        c.machine.write(actor, c.at(cta, "d", group, (first, first + 16 * 128)))
+    if not c.gone("d: proxy fence"):
         c.machine.fence_proxy(actor)
-    if not c.gone("normal: staged is complete"):
+    if not c.gone("normal: d is complete"):
         yield c.machine.together(actor, barrier, 4)
     if warp % 4 == 0 and own > 0:
-        for term in range(c.h_terms):
-            key = c.at(cta, "staged", group, (term * 64 * 128, term * 64 * 128 + own * 128))
+        for part in range(c.h_split):
+            key = c.at(cta, "d", group, (part * 64 * 128, part * 64 * 128 + own * 128))
             stores.append(store_h(c, actor, key))
 
 
@@ -343,45 +335,45 @@ def gemm1_swap_ab(c, actor, cta, warp, n, stores):
     """gemm1_swap_ab.cuh:swiglu_quant_swap_ab."""
     group, barrier = warp // 4, (cta, "kBarGemm1Consumers")
     inverse = 4 * 64 * WARPS
-    if warp % 4 == 0 and not c.gone("staged is read before it is overwritten"):
+    if warp % 4 == 0 and not c.gone("d is read before it is overwritten"):
         while stores:
             yield stores.pop()
-    if not c.gone("swap-AB: staged is free"):
+    if not c.gone("swap-AB: d is free"):
         yield c.machine.together(actor, barrier, WARPS)
-    c.machine.write(actor, c.at(cta, "staged", 0, (4 * 64 * warp, 4 * (64 * warp + n))))
+    c.machine.write(actor, c.at(cta, "d", 0, (4 * 64 * warp, 4 * (64 * warp + n))))
     if not c.gone("swap-AB: maxima are complete"):
         yield c.machine.together(actor, barrier, WARPS)
     mine = (32 * warp, min(n, 32 * warp + 32))  # rows of this warp's threads
     if mine[0] < mine[1]:
         for other in range(WARPS):
-            c.machine.read(actor, c.at(cta, "staged", 0, tuple(4 * (64 * other + row) for row in mine)))
-        c.machine.write(actor, c.at(cta, "staged", 0, tuple(inverse + 4 * row for row in mine)))
+            c.machine.read(actor, c.at(cta, "d", 0, tuple(4 * (64 * other + row) for row in mine)))
+        c.machine.write(actor, c.at(cta, "d", 0, tuple(inverse + 4 * row for row in mine)))
     if not c.gone("swap-AB: inverses are complete"):
         yield c.machine.together(actor, barrier, WARPS)
-    c.machine.read(actor, c.at(cta, "staged", 0, (inverse, inverse + 4 * n)))
+    c.machine.read(actor, c.at(cta, "d", 0, (inverse, inverse + 4 * n)))
     if not c.gone("swap-AB: inverses are read"):
         yield c.machine.together(actor, barrier, WARPS)
     lane = np.arange(32)
     in_row = 2 * (lane % 4) + lane // 4 % 2
     column = group * 64 + lane // 8 % 2 * 32 + warp % 4 * 8 + lane // 16 * 4
     words = np.concatenate([j * 1024 + swizzled(in_row, column) for j in range(n // 8)])
-    for term in range(c.h_terms):
-        c.machine.write(actor, c.at(cta, "staged", term, words))
-    if not c.gone("staged: proxy fence"):
+    for part in range(c.h_split):
+        c.machine.write(actor, c.at(cta, "d", part, words))
+    if not c.gone("d: proxy fence"):
         c.machine.fence_proxy(actor)
-    if not c.gone("swap-AB: staged is complete"):
+    if not c.gone("swap-AB: d is complete"):
         yield c.machine.together(actor, barrier, WARPS)
-    if warp % 4 == 0 and group < c.h_terms:
-        stores.append(store_h(c, actor, c.at(cta, "staged", group, (0, n * 128))))
+    if warp % 4 == 0 and group < c.h_split:
+        stores.append(store_h(c, actor, c.at(cta, "d", group, (0, n * 128))))
 
 
 def gemm1_consumer(c, cta, warp):
-    """gemm1.cu:many_gemm1, of a consumer warp."""
+    """grouped_gemm1.cu:grouped_gemm1, of a consumer warp."""
 
     def body(actor):
         pipe, stores = Pipe(c.stages), []
         for tile in c.tiles:
-            n = tile.rows[cta]
+            n = tile.m_rows[cta]
             if n > 64:  # tile_scheduler.cuh:unpack_tile
                 yield from normal_mainloop(c, actor, cta, warp, pipe)
                 yield from gemm1_normal(c, actor, cta, warp, n, stores)
@@ -399,17 +391,17 @@ def gemm1_consumer(c, cta, warp):
 
 
 def get_tile(c, actor, cta, nth):
-    """tile_scheduler.cuh:DynamicTileScheduler::get."""
+    """tile_scheduler.cuh:DynamicTileScheduler::get_tile."""
     if nth == 0:
         return
     at = (nth - 1) % buffers(c)
     if not c.gone("tile_full is waited for"):
         yield c.machine.passed(c.tile_full[cta][at], (nth - 1) // buffers(c) % 2)
-    c.machine.read(actor, c.at(cta, "tile_word", at, (0, 8)))
+    c.machine.read(actor, c.at(cta, "tile_entry", at, (0, 8)))
 
 
 def buffers(c):
-    return 1 if c.gone("a tile's entry has four buffers") else TILE_STAGES
+    return 1 if c.gone("a tile's entry has four buffers") else SCHEDULER_STAGES
 
 
 def publish(c, actor, cta, nth):
@@ -422,7 +414,7 @@ def publish(c, actor, cta, nth):
         for word in range(2):
 
             def act(operation, to=to, word=word):
-                c.machine.write(operation, c.at(to, "tile_word", at, (4 * word, 4 * word + 4)))
+                c.machine.write(operation, c.at(to, "tile_entry", at, (4 * word, 4 * word + 4)))
                 c.machine.read(operation, c.at(to, "exists", 0, (0, 4)))
                 c.machine.complete(operation, c.tile_full[to][at], 4)
 
@@ -430,71 +422,71 @@ def publish(c, actor, cta, nth):
 
 
 def gemm2_producer(c, cta, copies):
-    """gemm2.cu:load_gemm2, of the lane that copies or of the others of its warp."""
+    """grouped_gemm2.cu:load_gemm2, of the lane that copies or of the others of its warp."""
 
     def body(actor):
-        pipe, ahead = Pipe(c.stages), c.stages
+        pipe, prefetched_k = Pipe(c.stages), c.stages
         for nth in range(len(c.tiles) + 1):
             yield from get_tile(c, actor, cta, nth)
             if nth == len(c.tiles):
                 break
             tile = c.tiles[nth]
-            n = tile.rows[cta]
+            n = tile.m_rows[cta]
             if copies:
-                for k in range(ahead):
-                    c.machine.expect(actor, c.full[cta][k], WEIGHTS)
+                for k in range(prefetched_k):
+                    c.machine.expect(actor, c.full[cta][k], W_TILE)
                     load_weights(c, actor, cta, tile, k)
-                for k in range(c.steps):
-                    if k == c.steps - 1:
+                for k in range(c.k_blocks):
+                    if k == c.k_blocks - 1:
                         publish(c, actor, cta, nth)
                     stage, full = pipe.stage, c.full[cta][pipe.stage]
                     if not c.gone("producer waits for empty"):
                         yield c.machine.passed(c.empty[cta][stage], pipe.phase ^ 1)
-                    if k >= ahead:
-                        c.machine.expect(actor, full, WEIGHTS)
+                    if k >= prefetched_k:
+                        c.machine.expect(actor, full, W_TILE)
                         load_weights(c, actor, cta, tile, stage)
-                    c.machine.arrive(actor, full, expected=n * (c.row_terms * 128 + 4))
-                    for term in range(c.row_terms):
-                        rows = c.at(cta, "rows", stage * c.row_terms + term, (0, n * 128))
+                    c.machine.arrive(actor, full, expected=n * (c.parts * 128 + 4))
+                    for part in range(c.parts):
+                        rows = c.at(cta, "a", stage * c.parts + part, (0, n * 128))
                         copy(c, actor, "bulk copy of h", [rows], [full], n * 128)
-                    copy(c, actor, "bulk copy of scales", [c.at(cta, "scales", stage, (0, 4 * n))], [full], 4 * n)
+                    copy(c, actor, "bulk copy of scales", [c.at(cta, "a_scale", stage, (0, 4 * n))], [full], 4 * n)
                     pipe.advance()
             yield c.machine.together(actor, (cta, "__syncwarp of warp 8", nth), 2)
-            ahead = 0
+            prefetched_k = 0
         yield from finish(c, actor, cta)
 
     return body
 
 
-def gemm2_epilogue(c, actor, cta, warp, n, half):
+def gemm2_epilogue(c, actor, cta, warp, n):
     """gemm2_normal.cuh:gemm2_normal and gemm2_swap_ab.cuh:gemm2_swap_ab, for a half or an m64 of the columns."""
     group, lane = warp // 4, np.arange(32)
     barrier = cta, "kBarGemm2Warpgroup", group
-    if not c.gone("staged is free"):
+    if not c.gone("d is free"):
         yield c.machine.together(actor, barrier, 4)
     if n > 64:  # each warp 16 rows, of two times 64 columns
-        written = np.concatenate([np.arange(2048) + part * 8192 + warp % 4 * 2048 for part in range(2)])
-        pieces, most = 2, min(64, n - group * 64)
+        written = np.concatenate([np.arange(2048) + half * 8192 + warp % 4 * 2048 for half in range(2)])
+        halves, most = 2, min(64, n - group * 64)
     else:  # stmatrix: lanes of 16 bytes, rows of the tile by 16 of its 64 columns
         rows = np.concatenate([8 * (j + lane // 16) + lane % 8 for j in range(0, n // 8, 2)])
         byte = np.tile((2 * (warp % 4) + lane // 8 % 2) * 16, n // 16)
         written = (swizzled(rows, byte)[:, None] + np.arange(0, 16, 4)).ravel()
-        pieces, most = 1, n
-    c.machine.write(actor, c.at(cta, "staged", group, written))
-    if not c.gone("staged is complete"):
+        halves, most = 1, n
+    c.machine.write(actor, c.at(cta, "d", group, written))
+    if not c.gone("d is complete"):
         yield c.machine.together(actor, barrier, 4)
     thread = warp % 4 * 32 + lane  # epilogue.cuh:store_rows
-    for piece in range(pieces):
+    for half in range(halves):
         rows = np.concatenate([16 * i + thread // 8 for i in range(4)])
         byte = np.tile(thread % 8 * 16, 4)
         inside = rows < most
         if inside.any():
-            read = piece * 8192 + swizzled(rows[inside], byte[inside])[:, None] + np.arange(0, 16, 4)
-            c.machine.read(actor, c.at(cta, "staged", group, read.ravel()))
+            read = half * 8192 + swizzled(rows[inside], byte[inside])[:, None] + np.arange(0, 16, 4)
+            c.machine.read(actor, c.at(cta, "d", group, read.ravel()))
 
 
 def gemm2_consumer(c, cta, warp):
-    """gemm2.cu:many_gemm2, of a consumer warp."""
+    """grouped_gemm2.cu:grouped_gemm2, of a consumer warp."""
 
     def body(actor):
         pipe = Pipe(c.stages)
@@ -502,13 +494,13 @@ def gemm2_consumer(c, cta, warp):
             yield from get_tile(c, actor, cta, nth)
             if nth == len(c.tiles):
                 break
-            n = c.tiles[nth].rows[cta]
+            n = c.tiles[nth].m_rows[cta]
             if n > 64:
                 yield from normal_mainloop(c, actor, cta, warp, pipe)
             else:
                 yield from swap_ab_mainloop(c, actor, cta, warp, pipe, n)
-            for half in range(2):
-                yield from gemm2_epilogue(c, actor, cta, warp, n, half)
+            for _ in range(2):
+                yield from gemm2_epilogue(c, actor, cta, warp, n)
         yield from finish(c, actor, cta)
 
     return body
@@ -529,9 +521,9 @@ def finish(c, actor, cta):
         c.machine.write(actor, c.at(cta, "exists", 0, (0, 4)))
 
 
-def first_fault(gemm, terms, tiles, steps, seed=0, without=None):
+def first_fault(gemm, h_split, tiles, k_blocks, seed=0, without=None):
     """What the model finds wrong in one order of events; None if nothing. without: the step that is left out."""
-    c = Cluster(gemm, terms, tiles, steps, seed, without)
+    c = Cluster(gemm, h_split, tiles, k_blocks, seed, without)
     for cta in range(CTAS):
         consumer = gemm1_consumer if gemm == "gemm1" else gemm2_consumer
         for warp in range(WARPS):

@@ -1,4 +1,4 @@
-"""The barriers of many_gemm1 and many_gemm2 by a model on the host: every access to shared memory is ordered.
+"""The barriers of the grouped GEMMs by a model on the host: every access to shared memory is ordered.
 
 racecheck needs a build whose every lane releases (test_hopper_sanitizers.py); this model takes them as they are.
 """
@@ -19,22 +19,22 @@ TILES = [
     Tile((64, 64), False),
     Tile((128, 128), True),
 ]
-STEPS = {"gemm1": (4, 8), "gemm2": (4, 6)}  # of K: as many as a pipeline has stages, and more
+K_BLOCKS = {"gemm1": (4, 8), "gemm2": (4, 6)}  # as many as a pipeline has stages, and more
 
 
-@pytest.mark.parametrize("terms", [1, 2])
-@pytest.mark.parametrize(("gemm", "steps"), [(gemm, steps) for gemm in STEPS for steps in STEPS[gemm]])
-def test_every_byte_is_ordered(gemm, steps, terms):
+@pytest.mark.parametrize("h_split", [1, 2])
+@pytest.mark.parametrize(("gemm", "k_blocks"), [(gemm, count) for gemm in K_BLOCKS for count in K_BLOCKS[gemm]])
+def test_every_byte_is_ordered(gemm, k_blocks, h_split):
     """A user would miss: a wrong row now and then, at a speed of memory or of an SM that was not tried."""
-    assert (fault := first_fault(gemm, terms, TILES, steps)) is None, fault
+    assert (fault := first_fault(gemm, h_split, TILES, k_blocks)) is None, fault
 
 
 def drawn_tiles(seed):
     draw = random.Random(seed)
     tiles = []
     for _ in range(draw.randrange(1, 10)):
-        n, shared = 16 * draw.randrange(1, 9), draw.random() < 0.5
-        tiles.append(Tile((128 if shared else n, n), shared))
+        n, multicast_w = 16 * draw.randrange(1, 9), draw.random() < 0.5
+        tiles.append(Tile((128 if multicast_w else n, n), multicast_w))
     return tiles
 
 
@@ -43,9 +43,9 @@ def drawn_tiles(seed):
 def test_every_byte_is_ordered_in_other_orders(seed):
     """A user would miss: what only some order of tiles, or some order of the waits, leaves unordered."""
     tiles = drawn_tiles(seed)
-    for gemm, all_steps in STEPS.items():
-        for terms in (1, 2):
-            assert (fault := first_fault(gemm, terms, tiles, all_steps[seed % 2], seed)) is None, (fault, tiles)
+    for gemm, counts in K_BLOCKS.items():
+        for h_split in (1, 2):
+            assert (fault := first_fault(gemm, h_split, tiles, counts[seed % 2], seed)) is None, (fault, tiles)
 
 
 @pytest.mark.parametrize(("gemm", "without"), [(gemm, step) for gemm in MUTATIONS for step in MUTATIONS[gemm]])
@@ -55,8 +55,8 @@ def test_the_model_sees_a_missing_barrier(gemm, without):
 
 
 WORDS = re.compile(
-    r"\b(mbar_(?:arrive|expect|wait)\w*|named_barrier_\w+|cluster_(?:sync|consumer_release)|fence_proxy_\w+|tma_load_\w+|"
-    r"bulk_\w+|cp_async_\w+|st_async_\w+|warpgroup_(?:arrive|commit_batch|wait)|mma_k_step|normal_(?:issue|wait)|"
+    r"\b(mbar_(?:arrive|expect|wait)\w*|named_barrier_\w+|cluster_(?:sync|consumer_release)|fence_proxy_\w+|"
+    r"tma_load_\w+|bulk_\w+|cp_async_\w+|st_async_\w+|warpgroup_(?:arrive|commit_batch|wait)|mma_k_block|normal_(?:issue|wait)|"
     r"pdl_wait|counter_wait|load_weights|publish|store_rows|__syncwarp)(?:<[\w:]*>)?\(|(stmatrix)\."
 )
 
