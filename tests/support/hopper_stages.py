@@ -31,10 +31,10 @@ RIGHT = "every stage is right"  # what a script says of a layer, for sanitizer.p
 BLOCK = 128
 ATOM = 8  # rows of a swizzle atom: what an expert's rows are padded to with few tokens
 ROW_ALIGN = 16  # with many tokens
-CHUNK_ROWS = 64  # few tokens: rows of a chunk at most
-SLICE = 32  # few tokens: columns of h with one scale
-WEIGHT_ROWS = 256  # many tokens: weight rows of a tile
-# Largest error of 128 columns of a row, relative to their norm: h as FP8 in one or two terms, y and output as bf16. One
+M_BLOCK_ROWS = 64  # few tokens: rows of an m_block at most
+N_BLOCK_COLUMNS = 32  # few tokens: columns of h with one scale
+BLOCK_N = 256  # many tokens: weight rows of a tile
+# Largest error of 128 columns of a row, relative to their norm: h in one or two FP8 parts, y and output as bf16. One
 # wrong value among 128 of like size is an error of 0.09.
 H_ERROR, BF16_ERROR = {1: 0.05, 2: 0.01}, 5e-3
 
@@ -72,15 +72,15 @@ def weights_once(geometry):
     return weights(sizes(geometry), "cuda")
 
 
-def call(library, of, arguments, terms):
+def call(library, of, arguments, h_split):
     """The layer through a test build's module; returns its output, and the arrays and numbers that it hands out.
 
-    terms: of h with many tokens.
+    h_split: FP8 parts of h with many tokens.
     """
     x = arguments["hidden_states"]
     output = torch.full(x.shape, torch.nan, dtype=torch.bfloat16, device=x.device)
     run = library["run_routed" if of["routed"] else "run_renorm" if of["renorm"] else "run_layer"]
-    run(*(arguments[name] for name in names(of)), output, terms)
+    run(*(arguments[name] for name in names(of)), output, h_split)
     arrays = {str(name): torch.from_dlpack(array) for name, array in library["read_arrays"]().items()}
     return output, arrays, {str(name): int(value) for name, value in library["read_numbers"]().items()}
 
@@ -89,7 +89,7 @@ def call(library, of, arguments, terms):
 
 
 def sizes(geometry):
-    """The definition's sizes, whether its routing is renorm, and whether it is behind a router."""
+    """The definition's sizes, whether its routing is renorm, and whether top-k is given."""
     forms = {"renorm": geometry in catalogue.RENORM, "routed": geometry in catalogue.ROUTED}
     return catalogue.GEOMETRIES[geometry] | forms
 
@@ -137,7 +137,7 @@ def reference_route(of, logits, bias, offset, factor):
     """`route_ref` with the routing of a definition: chosen [T, E_local] bool and weight [T, E_local], NaN elsewhere."""
     routing = {name: of[name.lower()] for name in ("TOP_K", "NUM_GROUPS", "KEPT_GROUPS")}
     local_experts = of["num_local_experts"]
-    with mock.patch.multiple(route_module, RENORM=of["renorm"], **routing):
+    with mock.patch.multiple(route_module.problem, RENORM=of["renorm"], **routing):
         expert, weight = route_module.route_ref(logits, bias, offset, factor, local_experts)
     dense = torch.full((len(logits), local_experts + 1), torch.nan, device=logits.device)  # the last: not local
     dense.scatter_(1, torch.where(expert < 0, local_experts, expert).long(), weight.float())
@@ -185,7 +185,7 @@ def weights(of, device, seed=0):
 def tokens(of, num_tokens, device, seed=0):
     """Random tokens and logits whose choice of experts is clear, about half of the pairs local; arguments by name.
 
-    Behind a router: their choice as ids of all experts, some slots without one, some experts twice.
+    With top-k given: their choice as ids of all experts, some slots without one, some experts twice.
     """
     hidden, experts, local = of["hidden_size"], of["num_experts"], of["num_local_experts"]
     generator = torch.Generator(device).manual_seed(seed)
@@ -221,15 +221,15 @@ def tokens(of, num_tokens, device, seed=0):
 
 @dataclass
 class Rows:
-    """The rows that `chosen` asks for, in order of expert and then of token, and the pieces that they lie in.
+    """The rows that `chosen` asks for, in order of expert and then of token, and the spans that they lie in.
 
-    A piece's rows lie together in the scratch, K block by K block: an expert's with many tokens, a chunk's with few.
+    A span's rows lie together in the scratch, K block by K block: an expert's with many tokens, an m_block's with few.
     """
 
     token: torch.Tensor  # [rows] int64; -1 in a row of padding
     expert: torch.Tensor  # [rows] int64
-    first: torch.Tensor  # [rows] int64: the first row of the row's piece
-    span: torch.Tensor  # [rows] int64: the piece's rows, padding included
+    first: torch.Tensor  # [rows] int64: the first row of the row's span
+    span: torch.Tensor  # [rows] int64: the span's rows, padding included
     token_rows: torch.Tensor  # [T, top_k] int64: rows of each token, in order, then -1
     permutation: Permutation  # a pair is token * E_local + expert; a tile is `align` rows
     align: int
@@ -239,8 +239,8 @@ class Rows:
         return self.token >= 0
 
 
-def expected_rows(chosen, align, top_k, chunk_rows=None):
-    """`permute_ref`'s rows for chosen [T, E_local] bool, each expert's padded to `align` rows and cut in chunks."""
+def expected_rows(chosen, align, top_k, m_block_rows=None):
+    """`permute_ref`'s rows for chosen [T, E_local] bool, each expert's padded to `align` rows and cut in m_blocks."""
     local = chosen.shape[1]
     expert = torch.where(chosen, torch.arange(local, dtype=torch.int32, device=chosen.device), -1)
     permuted = permute_ref(expert, local, align)
@@ -252,9 +252,9 @@ def expected_rows(chosen, align, top_k, chunk_rows=None):
     rows_of_expert = torch.bincount(row_expert, minlength=local)
     first_of_expert = rows_of_expert.cumsum(0) - rows_of_expert
     first, span = first_of_expert[row_expert], rows_of_expert[row_expert]
-    if chunk_rows:
-        before = (row - first) // chunk_rows * chunk_rows
-        first, span = first + before, (span - before).clamp(max=chunk_rows)
+    if m_block_rows:
+        before = (row - first) // m_block_rows * m_block_rows
+        first, span = first + before, (span - before).clamp(max=m_block_rows)
     none = torch.iinfo(torch.int32).max
     ranked = torch.where(permuted.row_of_pair < 0, none, permuted.row_of_pair).long().sort(1).values[:, :top_k]
     token_rows = torch.nn.functional.pad(
@@ -268,29 +268,29 @@ def swizzled(row, column):
     return row // ATOM * (ATOM * BLOCK) + row % ATOM * BLOCK + (column // 16 ^ row % ATOM) * 16 + column % 16
 
 
-def h_index(rows, inter, terms, few):
-    """[terms, rows, inter] int64: where h's bytes lie."""
+def h_index(rows, inter, h_split, few):
+    """[h_split, rows, inter] int64: where h's bytes lie."""
     column = torch.arange(inter, device=rows.token.device)
     within = torch.arange(len(rows.token), device=rows.token.device) - rows.first
     block, span = column[None] // BLOCK, rows.span[:, None]
     at = []
-    for term in range(terms):
-        if few:  # the terms of an atom lie together
+    for part in range(h_split):
+        if few:  # the parts of an atom lie together
             atom = within[:, None] // ATOM
-            place = block * span * BLOCK * terms + (atom * terms + term) * ATOM * BLOCK
+            place = block * span * BLOCK * h_split + (atom * h_split + part) * ATOM * BLOCK
             place = place + swizzled(within[:, None] % ATOM, column[None] % BLOCK)
         else:
-            place = (block * terms + term) * span * BLOCK + swizzled(within[:, None], column[None] % BLOCK)
-        at.append(rows.first[:, None] * inter * terms + place)
+            place = (block * h_split + part) * span * BLOCK + swizzled(within[:, None], column[None] % BLOCK)
+        at.append(rows.first[:, None] * inter * h_split + place)
     return torch.stack(at)
 
 
-def scale_index(rows, blocks, slices=1):
-    """[rows, blocks * slices] int64: where the scales of rows lie, each block of a row with `slices` of them."""
-    scale = torch.arange(blocks * slices, device=rows.token.device)[None]
+def scale_index(rows, blocks, per_block=1):
+    """[rows, blocks * per_block] int64: where the scales of rows lie, `per_block` for each block of a row."""
+    scale = torch.arange(blocks * per_block, device=rows.token.device)[None]
     within = (torch.arange(len(rows.token), device=rows.token.device) - rows.first)[:, None]
     first, span = rows.first[:, None], rows.span[:, None]
-    return (first * blocks + scale // slices * span + within) * slices + scale % slices
+    return (first * blocks + scale // per_block * span + within) * per_block + scale % per_block
 
 
 def x_index(rows, hidden):
@@ -327,11 +327,11 @@ class ReadOut:
     partial: torch.Tensor | None = None  # [splits, T, H] fp32: few tokens, where several CTAs share output columns
 
 
-def h_of(arrays, rows, of, terms, few):
+def h_of(arrays, rows, of, h_split, few):
     """h [rows, I] fp32 of its bytes and scales."""
-    inter, columns = of["intermediate_size"], SLICE if few else BLOCK
+    inter, columns = of["intermediate_size"], N_BLOCK_COLUMNS if few else BLOCK
     scale = as_type(arrays["h_scale"], torch.float32)[scale_index(rows, inter // BLOCK, BLOCK // columns)]
-    h = arrays["h"][h_index(rows, inter, terms, few)].view(torch.float8_e4m3fn).float().sum(0)
+    h = arrays["h"][h_index(rows, inter, h_split, few)].view(torch.float8_e4m3fn).float().sum(0)
     return h * scale.repeat_interleave(columns, 1)
 
 
@@ -359,47 +359,47 @@ def few(arrays, numbers, of, arguments, chosen, weight):
     """ReadOut of the one launch. arrays: name -> bytes, which the test build hands out, as numbers."""
     x, x_scale = arguments["hidden_states"].view(torch.uint8), token_scales(of, arguments)
     num_tokens, hidden = x.shape
-    rows = expected_rows(chosen, ATOM, of["top_k"], CHUNK_ROWS)
+    rows = expected_rows(chosen, ATOM, of["top_k"], M_BLOCK_ROWS)
     number = torch.arange(len(rows.token), device=x.device)
-    rows_from = torch.zeros_like(number).index_add_(0, rows.first, rows.real.long())  # of the chunk that begins there
+    rows_from = torch.zeros_like(number).index_add_(0, rows.first, rows.real.long())  # of the m_block that begins there
     starts = (rows.first == number).nonzero().flatten()
     list_sizes = as_type(arrays["list_sizes"], torch.int32, 2).long()
-    chunk = as_type(arrays["m_blocks"], torch.int16, len(starts), 4).long() & 0xFFFF  # the first row is two of these
-    # a chunk of one row may bypass the gather, and is not in the scratch then
+    m_blocks = as_type(arrays["m_blocks"], torch.int16, len(starts), 4).long() & 0xFFFF  # the first row is two of these
+    # an m_block of one row may bypass the gather, and is not in the scratch then
     gathered = (rows_from[rows.first] > 1) | (num_tokens > numbers["bypass_tokens"])
     got_scale = as_type(arrays["x_scale"], torch.float32)[scale_index(rows, hidden // BLOCK)]
     layout = {
-        "numbers of chunks and rows": (list_sizes, list_sizes.new_tensor([len(starts), len(number)])),
+        "numbers of m_blocks and rows": (list_sizes, list_sizes.new_tensor([len(starts), len(number)])),
         "tokens of the rows": (as_type(arrays["token"], torch.int16, len(number)).long(), rows.token),
-        "chunks": (chunk, torch.stack([rows.expert[starts], rows_from[starts], starts & 0xFFFF, starts >> 16], 1)),
+        "m_blocks": (m_blocks, torch.stack([rows.expert[starts], rows_from[starts], starts & 0xFFFF, starts >> 16], 1)),
         "gathered x": (arrays["x"][x_index(rows, hidden)][gathered], of_tokens(x, rows)[gathered]),
         "gathered scales of x": (got_scale[gathered], of_tokens(x_scale, rows)[gathered]),
     }
     partial = None
     if numbers["ctas_per_column_tile"] > 1:
-        partial = as_type(arrays["partial"], torch.float32, numbers["ctas_per_column_tile"], numbers["few_tokens"], hidden)
-        partial = partial[:, :num_tokens]
+        shape = numbers["ctas_per_column_tile"], numbers["few_tokens"], hidden
+        partial = as_type(arrays["partial"], torch.float32, *shape)[:, :num_tokens]
     h = h_of(arrays, rows, of, numbers["h_split"], True)
     return ReadOut(chosen, weight, rows, layout, h, numbers["h_split"], partial=partial)
 
 
-def coverage(tiles, rows, columns):
-    """[rows / 16, columns]: how often 16 rows meet a weight tile.
+def coverage(tiles, rows, n_blocks):
+    """[rows / 16, n_blocks]: how often 16 rows meet an n_block.
 
-    Negative where a tile names another expert, and everywhere if a tile lies beyond the rows or the columns.
+    Negative where a tile names another expert, and everywhere if a tile lies beyond the rows or the n_blocks.
 
-    tiles [entries, 2, 7] int32: expert, column, first, n, first_row, rows, normal; -1 where there is none.
+    tiles [entries, 2, 7] int32: expert, n_block, m_first, m_rows, expert_first, expert_rows, normal; -1: none.
     """
-    expert, column, first, n, first_row, _, _ = tiles[tiles[..., 0] >= 0].long().unbind(-1)
-    pieces = torch.arange(BLOCK // ROW_ALIGN, device=tiles.device)
-    exists = pieces < n[:, None] // ROW_ALIGN
-    piece = (((first_row + first) // ROW_ALIGN)[:, None] + pieces)[exists]
-    expert, column = (value[:, None].expand_as(exists)[exists] for value in (expert, column))
+    expert, n_block, m_first, m_rows, expert_first, _, _ = tiles[tiles[..., 0] >= 0].long().unbind(-1)
+    within = torch.arange(BLOCK // ROW_ALIGN, device=tiles.device)
+    exists = within < m_rows[:, None] // ROW_ALIGN
+    sixteen = (((expert_first + m_first) // ROW_ALIGN)[:, None] + within)[exists]
+    expert, n_block = (value[:, None].expand_as(exists)[exists] for value in (expert, n_block))
     tile_expert = rows.expert[:: rows.align]
-    inside = (piece < len(tile_expert)) & (column < columns)
-    piece, column, expert = piece[inside], column[inside], expert[inside]
-    found = torch.zeros((len(tile_expert), columns), dtype=torch.long, device=tiles.device)
-    found.index_put_((piece, column), torch.where(tile_expert[piece] == expert, 1, -1000), accumulate=True)
+    inside = (sixteen < len(tile_expert)) & (n_block < n_blocks)
+    sixteen, n_block, expert = sixteen[inside], n_block[inside], expert[inside]
+    found = torch.zeros((len(tile_expert), n_blocks), dtype=torch.long, device=tiles.device)
+    found.index_put_((sixteen, n_block), torch.where(tile_expert[sixteen] == expert, 1, -1000), accumulate=True)
     return found - 1000 * (~inside).sum()
 
 
@@ -416,9 +416,9 @@ def many(arrays, numbers, of, arguments, chosen, weight):
     row_token = as_type(arrays["row_token"], torch.int32, count).long()
     passes = sorted(int(name[1:]) for name in arrays if name[0] == "y" and name[1:].isdigit())
     y_columns = hidden // len(passes)
-    widths = {"1": 2 * of["intermediate_size"] // WEIGHT_ROWS, "2": y_columns // WEIGHT_ROWS}
+    widths = {"1": 2 * of["intermediate_size"] // BLOCK_N, "2": y_columns // BLOCK_N}
     tiles = {gemm: as_type(arrays[f"tiles{gemm}"], torch.int32).view(-1, 2, 7) for gemm in widths}
-    covered = {gemm: coverage(tiles[gemm], rows, columns) for gemm, columns in widths.items()}
+    covered = {gemm: coverage(tiles[gemm], rows, n_blocks) for gemm, n_blocks in widths.items()}
     queues = as_type(arrays["queues"], torch.int32, 4)
     layout = {
         "active experts and rows": (queues[2:].long(), queues.new_tensor([int(chosen.any(0).sum()), count]).long()),
@@ -439,10 +439,10 @@ def many(arrays, numbers, of, arguments, chosen, weight):
     return ReadOut(chosen, weight, rows, layout, h, numbers["h_split"], y=y)
 
 
-def y_of(arrays, terms, first, rows, columns):
-    """y [rows, columns] of the column pass that begins at `first`: bf16, or with two terms scaled fp16 as fp32."""
-    y = as_type(arrays[f"y{first}"], torch.float16 if terms == 2 else torch.bfloat16, rows, columns)
-    if terms == 1:
+def y_of(arrays, h_split, first, rows, columns):
+    """y [rows, columns] of the column pass that begins at `first`: bf16, or with h in two parts scaled fp16 as fp32."""
+    y = as_type(arrays[f"y{first}"], torch.float16 if h_split == 2 else torch.bfloat16, rows, columns)
+    if h_split == 1:
         return y
     scale = as_type(arrays[f"y_scale{first}"], torch.float32, rows, columns // BLOCK)
     return y.float() * scale.repeat_interleave(BLOCK, 1)
@@ -508,7 +508,7 @@ def combined(y, token_rows):
 
 
 def wrong_partial(y, found):
-    """Each CTA's sums against those of its chunks, every `splits`-th."""
+    """Each CTA's sums against those of its m_blocks, every `splits`-th."""
     rows, splits = found.rows, len(found.partial)
     number = torch.arange(len(rows.token), device=y.device)
     split = ((rows.first == number).cumsum(0) - 1) % splits
