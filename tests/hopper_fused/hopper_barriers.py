@@ -42,7 +42,8 @@ SYNC = {
     "tile_scheduler.cuh:get_tile": "mbar_wait",
     "tile_scheduler.cuh:publish": "mbar_arrive_expect_tx st_async_cluster st_async_cluster",
     "grouped_gemm2.cu:load_gemm2": "mbar_expect_tx tma_load_2d_multicast tma_load_2d load_weights pdl_wait "
-    "counter_wait fence_proxy_async_global mbar_wait load_weights mbar_arrive_expect_tx bulk_load bulk_load publish __syncwarp",
+    "counter_wait fence_proxy_async_global mbar_wait load_weights mbar_arrive_expect_tx bulk_load bulk_load publish "
+    "__syncwarp",
     "grouped_gemm2.cu:grouped_gemm2": "pdl_wait pdl_wait __syncwarp cluster_sync",
     "gemm2_normal.cuh:gemm2_normal": "named_barrier_sync stmatrix named_barrier_sync store_rows",
     "gemm2_swap_ab.cuh:gemm2_swap_ab_mainloop": "mbar_wait warpgroup_arrive mma_k_block warpgroup_commit_batch "

@@ -16,9 +16,9 @@ from solutions.common.host.build_library import load_library
 OF = {"num_experts": 128, "num_local_experts": 8, "top_k": 8, "num_groups": 1, "kept_groups": 1}
 OF |= {"hidden_size": 1024, "intermediate_size": 512, "renorm": False, "routed": False}
 ROWS = (240, 192, 144, 100, 70, 48, 17, 0)  # of each local expert, about
-COUNTS = ((260, 2), (1100, 1))  # tokens, and FP8 terms of h with so many
+COUNTS = ((260, 2), (1100, 1))  # tokens, and FP8 parts of h with so many
 
-RELEASE = "many_tokens/many_tokens.cuh"
+RELEASE = "many_tokens/grouped_gemm.cuh"
 # What is changed in the sources: file, text, text in its place. One lane of a warp releases a stage for all, behind a
 # __syncwarp() that the compiler drops where the warp is converged; the tool takes an arrival for its own thread's.
 VARIANTS = {
@@ -26,13 +26,13 @@ VARIANTS = {
     "every lane releases": [
         (
             RELEASE,
-            "mbar_init(&s.empty[i], kClusterCtas * kConsumerWarps);",
-            "mbar_init(&s.empty[i], kClusterCtas * kConsumerThreads);",
+            "mbar_init(&smem.empty[i], kClusterCtas * kConsumerWarps);",
+            "mbar_init(&smem.empty[i], kClusterCtas * kConsumerThreads);",
         ),
         (
             RELEASE,
-            "if (threadIdx.x % kWarp < kClusterCtas) mbar_arrive_cluster(&s.empty[stage], threadIdx.x % kWarp);",
-            "for (int cta = 0; cta < kClusterCtas; cta++) mbar_arrive_cluster(&s.empty[stage], cta);",
+            "if (threadIdx.x % kWarp < kClusterCtas) mbar_arrive_cluster(&smem.empty[stage], threadIdx.x % kWarp);",
+            "for (int cta = 0; cta < kClusterCtas; cta++) mbar_arrive_cluster(&smem.empty[stage], cta);",
         ),
     ],
 }
@@ -61,13 +61,13 @@ def arguments(num_tokens):
 
 def main(path):
     library = load_library(path)
-    for num_tokens, terms in COUNTS:
+    for num_tokens, h_split in COUNTS:
         given = arguments(num_tokens)
         there = {name: value.cuda() if torch.is_tensor(value) else value for name, value in given.items()}
-        output, arrays, numbers = stages.call(library, OF, there, terms)
+        output, arrays, numbers = stages.call(library, OF, there, h_split)
         here = {name: array.cpu() for name, array in arrays.items()}
         fault = stages.first_fault(here, numbers, OF, given, output.cpu())
-        print(f"T={num_tokens}, {numbers['terms']} terms: {fault or stages.RIGHT}", flush=True)
+        print(f"T={num_tokens}, h_split {numbers['h_split']}: {fault or stages.RIGHT}", flush=True)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ import hopper_stages as stages
 import pytest
 import sanitizer
 
-RACECHECK = (*sanitizer.TOOLS["racecheck"], "--kernel-name", "kernel_substring=many_gemm")
+RACECHECK = (*sanitizer.TOOLS["racecheck"], "--kernel-name", "kernel_substring=grouped_gemm")
 
 
 def errors(variant, options):

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 DEVICE = "cuda"
-TERMS = 1  # of h above 1024 tokens
-# Definition -> token counts: every CTA routes all tokens; a grid barrier; four kernels with two terms of h; with one;
+H_SPLIT = 1  # FP8 parts of h above 1024 tokens
+# Definition -> token counts: every CTA routes all tokens; a grid barrier; four kernels with h in two parts; in one;
 # two column passes.
 COUNTS = {
     "full": (3, 80, 300, 1100, 8200),
@@ -33,7 +33,7 @@ def test_every_stage_is_right(libraries, geometry, num_tokens):
     """A user would miss: which stage of a wrong layer to look at, at the real widths of four models."""
     of = stages.sizes(geometry)
     arguments = stages.tokens(of, num_tokens, DEVICE) | stages.weights_once(geometry)
-    output, arrays, numbers = stages.call(libraries[geometry], of, arguments, TERMS)
+    output, arrays, numbers = stages.call(libraries[geometry], of, arguments, H_SPLIT)
     assert ("mask" in arrays) == (num_tokens <= numbers["few_tokens"])
     assert (fault := stages.first_fault(arrays, numbers, of, arguments, output)) is None, fault
 
@@ -61,12 +61,12 @@ def scattered(count, index, values):
     return array.index_put_((index.flatten(),), values.flatten()).view(torch.uint8)
 
 
-def quantised(h, terms, columns):
-    """h [rows, I] -> terms [terms, rows, I] as bytes of FP8 and scales [rows, I / columns]."""
+def quantised(h, h_split, columns):
+    """h [rows, I] -> parts [h_split, rows, I] as bytes of FP8 and scales [rows, I / columns]."""
     blocks = h.unflatten(-1, (-1, columns))
     scale = (blocks.abs().amax(-1) / 448).clamp(min=2.0**-100)
     left, found = blocks / scale[..., None], []
-    for _ in range(terms):
+    for _ in range(h_split):
         found.append(left.to(torch.float8_e4m3fn))
         left = left - found[-1].float()
     return torch.stack(found).flatten(-2).view(torch.uint8), scale
@@ -77,23 +77,24 @@ def right_answer(of, num_tokens, few, numbers):
     arguments = stages.tokens(of, num_tokens, "cpu") | stages.weights(of, "cpu")
     chosen, weight = stages.reference_choice(of, arguments)
     if few:
-        rows = stages.expected_rows(chosen, stages.ATOM, of["top_k"], stages.CHUNK_ROWS)
+        rows = stages.expected_rows(chosen, stages.ATOM, of["top_k"], stages.M_BLOCK_ROWS)
     else:
         rows = stages.expected_rows(chosen, stages.ROW_ALIGN, of["top_k"])
     count, hidden, inter = len(rows.token), of["hidden_size"], of["intermediate_size"]
     x, x_scale = arguments["hidden_states"], stages.token_scales(of, arguments)
     up, gate = stages.reference_halves(of, arguments, rows)
-    h, h_scale = quantised(torch.nn.functional.silu(gate) * up, numbers["h_split"], stages.SLICE if few else 128)
+    columns = stages.N_BLOCK_COLUMNS if few else 128  # of h with one scale
+    h, h_scale = quantised(torch.nn.functional.silu(gate) * up, numbers["h_split"], columns)
     row_weight = torch.where(rows.real, weight[rows.token, rows.expert], 0)
-    slices = 128 // (stages.SLICE if few else 128)
-    scale_index = stages.scale_index(rows, inter // 128, slices)
+    per_block = 128 // columns
+    scale_index = stages.scale_index(rows, inter // 128, per_block)
     arrays = {
         "weight": flat(weight),
         "x_scale": scattered(
             count * hidden // 128, stages.scale_index(rows, hidden // 128), stages.of_tokens(x_scale, rows)
         ),
         "h": scattered(count * inter * numbers["h_split"], stages.h_index(rows, inter, numbers["h_split"], few), h),
-        "h_scale": scattered(count * inter // 128 * slices, scale_index, h_scale * row_weight[:, None]),
+        "h_scale": scattered(count * inter // 128 * per_block, scale_index, h_scale * row_weight[:, None]),
     }
     found = stages.ReadOut(
         chosen, weight, rows, {}, stages.h_of(arrays, rows, of, numbers["h_split"], few), numbers["h_split"]
@@ -114,12 +115,12 @@ def few_arrays(of, chosen, rows, x, hidden):
     bits[: len(chosen), : chosen.shape[1]] = chosen.long()
     mask = (bits.unflatten(1, (words, 32)) << torch.arange(32)).sum(-1).to(torch.int32)
     starts = (rows.first == torch.arange(len(rows.token))).nonzero().flatten()
-    in_chunk = torch.zeros_like(rows.first).index_add_(0, rows.first, rows.real.long())[starts]
+    in_m_block = torch.zeros_like(rows.first).index_add_(0, rows.first, rows.real.long())[starts]
     gathered = stages.of_tokens(x.view(torch.uint8), rows)
     return {
         "mask": flat(mask.unflatten(0, (-1, 32)).transpose(1, 2)),
         "token": flat(rows.token.to(torch.int16)),
-        "m_blocks": flat(torch.stack([rows.expert[starts], in_chunk, starts, 0 * starts], 1).to(torch.int16)),
+        "m_blocks": flat(torch.stack([rows.expert[starts], in_m_block, starts, 0 * starts], 1).to(torch.int16)),
         "list_sizes": flat(torch.tensor([len(starts), len(rows.token)], dtype=torch.int32)),
         "x": scattered(len(rows.token) * hidden, stages.x_index(rows, hidden), gathered),
     }
@@ -129,22 +130,22 @@ def partial_sums(y, rows, numbers, num_tokens):
     splits = numbers["ctas_per_column_tile"]
     sums = torch.full((splits, numbers["few_tokens"], y.shape[1]), torch.nan)
     sums[:, :num_tokens] = 0
-    chunk = (rows.first == torch.arange(len(rows.token))).cumsum(0) - 1
+    m_block = (rows.first == torch.arange(len(rows.token))).cumsum(0) - 1
     for row in rows.real.nonzero().flatten().tolist():
-        sums[chunk[row] % splits, rows.token[row]] += y[row].float()
+        sums[m_block[row] % splits, rows.token[row]] += y[row].float()
     return sums
 
 
-def stored_y(y, terms, first):
-    """As gemm2 stores it: bf16, or with two terms fp16 and a power of two for each row and 128 columns."""
-    if terms == 1:
+def stored_y(y, h_split, first):
+    """As gemm2 stores it: bf16, or with h in two parts fp16 and a power of two for each row and 128 columns."""
+    if h_split == 1:
         return {f"y{first}": flat(y.bfloat16())}
     _, exponent = torch.frexp(y.float().unflatten(1, (-1, 128)).abs().amax(-1))
     scale = torch.ldexp(torch.ones_like(exponent, dtype=torch.float32), exponent)
     return {f"y{first}": flat((y / scale.repeat_interleave(128, 1)).half()), f"y_scale{first}": flat(scale)}
 
 
-def many_arrays(of, chosen, rows, row_weight, y, terms):
+def many_arrays(of, chosen, rows, row_weight, y, h_split):
     def tiles(columns):
         found = []
         for first in rows.first.unique().tolist():
@@ -165,8 +166,8 @@ def many_arrays(of, chosen, rows, row_weight, y, terms):
         "queues": flat(torch.tensor([0, 0, experts, len(rows.token)], dtype=torch.int32)),
         "tiles1": flat(tiles(2 * of["intermediate_size"] // 256)),
         "tiles2": flat(tiles(half // 256)),
-        **stored_y(y[:, :half], terms, 0),
-        **stored_y(y[:, half:], terms, half),
+        **stored_y(y[:, :half], h_split, 0),
+        **stored_y(y[:, half:], h_split, half),
     }
 
 
@@ -182,22 +183,22 @@ MANY_STAGES = {
     **dict.fromkeys(("h", "h_scale"), "gemm1 + swiglu_quant"),
     **dict.fromkeys(("y0", "y256"), "gemm2"),
 }
-TWO_TERM_STAGES = MANY_STAGES | dict.fromkeys(("y_scale0", "y_scale256"), "gemm2")
+HI_LO_STAGES = MANY_STAGES | dict.fromkeys(("y_scale0", "y_scale256"), "gemm2")
 CASES = [
-    # routing, few tokens, tokens, terms of h, CTAs that share output columns, array -> stage, the last stage
+    # routing, few tokens, tokens, h_split, CTAs that share output columns, array -> stage, the last stage
     pytest.param("ds", True, 4, 2, 1, FEW_STAGES, "gemm2 + combine", id="few"),
     pytest.param("renorm", True, 12, 2, 2, FEW_STAGES | {"partial": "gemm2"}, "combine", id="few, shared columns"),
-    pytest.param("ds", False, 24, 2, 1, TWO_TERM_STAGES, "combine", id="many, two terms"),
-    pytest.param("renorm", False, 20, 1, 1, MANY_STAGES, "combine", id="many, one term"),
+    pytest.param("ds", False, 24, 2, 1, HI_LO_STAGES, "combine", id="many, hi and lo"),
+    pytest.param("renorm", False, 20, 1, 1, MANY_STAGES, "combine", id="many"),
     pytest.param("routed", True, 4, 2, 1, FEW_STAGES, "gemm2 + combine", id="few, routed"),
     pytest.param("routed", False, 20, 1, 1, MANY_STAGES, "combine", id="many, routed"),
 ]
 
 
-@pytest.mark.parametrize(("routing", "few", "num_tokens", "terms", "splits", "stage_of", "last"), CASES)
-def test_a_broken_stage_is_named(routing, few, num_tokens, terms, splits, stage_of, last):
+@pytest.mark.parametrize(("routing", "few", "num_tokens", "h_split", "splits", "stage_of", "last"), CASES)
+def test_a_broken_stage_is_named(routing, few, num_tokens, h_split, splits, stage_of, last):
     """A user would miss: a check that passes whatever a stage writes, or blames another stage."""
-    of, numbers = SMALL[routing], NUMBERS | {"h_split": terms, "ctas_per_column_tile": splits}
+    of, numbers = SMALL[routing], NUMBERS | {"h_split": h_split, "ctas_per_column_tile": splits}
     arguments, arrays, output = right_answer(of, num_tokens, few, numbers)
     assert stages.first_fault(arrays, numbers, of, arguments, output) is None
     for name, stage in stage_of.items():

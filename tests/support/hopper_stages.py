@@ -18,9 +18,9 @@ from harness.operators import catalogue
 from harness.packing.pack import pack
 from harness.packing.problem import NAMES
 
+from solutions.common.host.build_library import build_library, find_toolkit, load_library
 from solutions.common.triton import gemm1 as gemm1_module
 from solutions.common.triton import route as route_module
-from solutions.common.host.build_library import build_library, find_toolkit, load_library
 from solutions.common.triton.combine import combine_ref
 from solutions.common.triton.gemm2 import gemm2_ref
 from solutions.common.triton.permute import Permutation, permute_ref
