@@ -9,7 +9,7 @@ from .common.host.build_library import build_library, load_library, read_sources
 
 
 class Target(NamedTuple):
-    """An architecture: nvcc's name of it, what its own source files begin with, and its flags."""
+    """An architecture: nvcc's name of it, what its own files in gemms/ begin with, and its flags."""
 
     architecture: str
     prefix: str
@@ -22,6 +22,8 @@ TARGETS = {
     "sm_90": Target("9.0a", "sm90_", (*_FLAGS, "-DCUTLASS_ENABLE_GDC_FOR_SM90=1")),
     "sm_100": Target("10.0a", "sm100_", (*_FLAGS, "-DCUTLASS_ENABLE_GDC_FOR_SM100=1")),
 }
+
+SHARED = ("gemms/grouped_gemm.cuh", "common/cuda/pdl.cuh")  # by both libraries
 
 
 def cutlass_folders():
@@ -46,12 +48,11 @@ def sources(hardware):
     No size decides the GEMMs, which take minutes to compile: definitions share them.
     """
     texts = read_sources(Path(__file__).parent)
-    own, interface = ("find_tile.cu", TARGETS[hardware].prefix), "grouped_gemm.cuh"
-    apart = ("find_tile.cu", *(target.prefix for target in TARGETS.values()))
-    return {
-        "cutlass_grouped_gemms": {path: text for path, text in texts.items() if path.startswith((*own, interface))},
-        "cutlass_grouped": {path: text for path, text in texts.items() if not path.startswith(apart)},
-    }
+    others = tuple(f"gemms/{target.prefix}" for key, target in TARGETS.items() if key != hardware)
+    gemms = [path for path in texts if path.startswith("gemms/") and not path.startswith(others)]
+    layer = [path for path in texts if not path.startswith("gemms/")]
+    libraries = {"cutlass_grouped_gemms": gemms, "cutlass_grouped": layer}
+    return {name: {path: texts[path] for path in {*paths, *SHARED}} for name, paths in libraries.items()}
 
 
 def build(hardware):

@@ -1,11 +1,11 @@
 // combine: every token gathers its rows, weighs them and sums in fp32, in the order of experts.
 //
-// A gather and no atomics: the result is the same bit for bit in every run. A token without a row gets exact zeros.
+// A gather and no atomics: the result is the same bit for bit in every run. A token without a row gets exact zeros. Not
+// hopper_fused's combine, whose rows are weighed already, and for which there are no windows.
 #pragma once
-#include <cuda_bf16.h>
-
+#include "numerics.cuh"
+#include "pdl.cuh"
 #include "stages.cuh"
-#include "swiglu_quant.cuh"
 
 constexpr int kCombineVectors = kHidden / 8;  // 16-byte vectors of a row of y
 constexpr int most_threads(int vectors) {     // whole warps, up to 256 threads, that have equally many vectors each
@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(kCombineThreads, kCombineCtas) combine_kernel(
         const uint4 before = output[vector];
         const uint32_t word[4] = {before.x, before.y, before.z, before.w};
 #pragma unroll
-        for (int i = 0; i < 4; i++) sum[2 * i] = two_floats(word[i]).x, sum[2 * i + 1] = two_floats(word[i]).y;
+        for (int i = 0; i < 4; i++) sum[2 * i] = unpack_bf16(word[i]).x, sum[2 * i + 1] = unpack_bf16(word[i]).y;
       }
 #pragma unroll
       for (int k = 0; k < kTopK; k += kRowsAtOnce) {
@@ -61,19 +61,14 @@ __global__ void __launch_bounds__(kCombineThreads, kCombineCtas) combine_kernel(
           const uint32_t word[4] = {y[r].x, y[r].y, y[r].z, y[r].w};
 #pragma unroll
           for (int i = 0; i < 4; i++) {
-            const float2 v = two_floats(word[i]);
+            const float2 v = unpack_bf16(word[i]);
             sum[2 * i] += weight[k + r] * v.x;
             sum[2 * i + 1] += weight[k + r] * v.y;
           }
         }
       }
-      uint32_t word[4];
-#pragma unroll
-      for (int i = 0; i < 4; i++) {
-        const __nv_bfloat162 two = __floats2bfloat162_rn(sum[2 * i], sum[2 * i + 1]);
-        word[i] = *reinterpret_cast<const uint32_t*>(&two);
-      }
-      output[vector] = make_uint4(word[0], word[1], word[2], word[3]);
+      output[vector] = make_uint4(pack_bf16(sum[0], sum[1]), pack_bf16(sum[2], sum[3]), pack_bf16(sum[4], sum[5]),
+                                  pack_bf16(sum[6], sum[7]));
     }
   }
 }

@@ -1,6 +1,6 @@
 """cutlass_grouped: CUTLASS's grouped FP8 GEMMs between our own kernels, all launched by one C++ call.
 
-layer.cu is the map; every other CUDA file is one stage or one tile. docs/cutlass_grouped.md describes the design.
+layer.cu is the map; every other CUDA file is one stage or one tile. docs/history/cutlass_grouped.md has measurements.
 """
 
 from functools import lru_cache

@@ -1,15 +1,19 @@
 // permute: from each token's experts to rows in expert order: moves x and its scales there, and tells both GEMMs and
-// combine where everything is. Nothing of this is known to the host.
+// combine where everything is. Nothing of this is known to the host. CUTLASS takes a group's rows from one address, so
+// they are copied; hopper_fused's route_permute has only their numbers to write.
 //
 // Masks of a chunk's tokens, a word for 32 experts, are transposed in place: then each local expert has a column, whose
 // bits are the chunk's tokens. Counting a column's bits counts rows.
 #pragma once
+#include "layer_sizes.cuh"
+#include "pdl.cuh"
 #include "route.cuh"
 #include "stages.cuh"
+#include "threads.cuh"
 
 constexpr int kPermuteThreads = kChunk * kWarp;
 constexpr int kCountParts = kPermuteThreads / kPaddedLocalExperts;  // threads that count an expert's rows together
-constexpr int kVectors = kHidden / 16 / kWarp;               // 16-byte vectors of a row of x, of each lane
+constexpr int kVectors = kHidden / 16 / kWarp;                      // 16-byte vectors of a row of x, of each lane
 constexpr int kFewChunks = (kFewTokens + kChunk - 1) / kChunk;
 static_assert(kCountParts >= 1, "one thread per local expert");
 static_assert(kVectors * 16 * kWarp == kHidden && kNumKBlocks1 % kVectors == 0, "slices are whole vectors and K steps");
@@ -61,11 +65,13 @@ __global__ void __launch_bounds__(kPermuteThreads, kFew ? 1 : 2) permute_kernel(
   struct Moved {
     int row, expert;
   };
-  __shared__ uint32_t few_column[kFew ? kFewChunks * kPaddedLocalExperts : 1];  // [chunk][word][token], then [chunk][expert]
-  __shared__ float few_weight[kFew ? kFewTokens * kNumLocalExperts : 1];           // [token][expert]
-  __shared__ int total[kPaddedLocalExperts], before[kPaddedLocalExperts];  // rows of all chunks; of those before this one
-  __shared__ int word_rows[kMaskWords];                      // of 32 experts
-  __shared__ int first_row[kPaddedLocalExperts];                    // of the chunk's rows, in the order of all
+  // [chunk][word][token], then [chunk][expert]
+  __shared__ uint32_t few_column[kFew ? kFewChunks * kPaddedLocalExperts : 1];
+  __shared__ float few_weight[kFew ? kFewTokens * kNumLocalExperts : 1];  // [token][expert]
+  // rows of all chunks; of those before this one
+  __shared__ int total[kPaddedLocalExperts], before[kPaddedLocalExperts];
+  __shared__ int word_rows[kMaskWords];           // of 32 experts
+  __shared__ int first_row[kPaddedLocalExperts];  // of the chunk's rows, in the order of all
   __shared__ ExpertRows in_window[kPaddedLocalExperts];
   __shared__ Moved moved[kMaxTokenRows][kChunk];  // a token's rows in the window
   __shared__ int num_moved[kChunk];
@@ -131,8 +137,8 @@ __global__ void __launch_bounds__(kPermuteThreads, kFew ? 1 : 2) permute_kernel(
       if (e < kNumLocalExperts) {
         describe_group(scratch.gemm1, args.swap_ab1, e, in_window[e], 2 * kIntermediate, kHidden, scratch.x, args.w1,
                        scratch.g, scratch.x_scale, args.w1_scale);
-        describe_group(scratch.gemm2, args.swap_ab2, e, in_window[e], kHidden, kIntermediate, scratch.h, args.w2, scratch.y,
-                       scratch.h_scale, args.w2_scale);
+        describe_group(scratch.gemm2, args.swap_ab2, e, in_window[e], kHidden, kIntermediate, scratch.h, args.w2,
+                       scratch.y, scratch.h_scale, args.w2_scale);
       }
       if (e == kPaddedLocalExperts - 1) {
         scratch.num_rows[0] = end_here;
@@ -158,7 +164,8 @@ __global__ void __launch_bounds__(kPermuteThreads, kFew ? 1 : 2) permute_kernel(
     const uint32_t here = __ballot_sync(kFullWarp, inside);
     if (inside) moved[rows_here + __popc(here & earlier_lanes)][warp] = {row_here, e};
     if (has && writes_pairs) {
-      const float w = kFew ? few_weight[token * kNumLocalExperts + e] : scratch.weight[(size_t)token * kNumLocalExperts + e];
+      const size_t at = (size_t)token * kNumLocalExperts + e;
+      const float w = kFew ? few_weight[at] : scratch.weight[at];
       scratch.pair[(size_t)token * kTopK + pairs + __popc(all & earlier_lanes)] = {row, w};
     }
     pairs += __popc(all);

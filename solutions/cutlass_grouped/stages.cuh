@@ -29,18 +29,19 @@ constexpr size_t kWindowBytes = (size_t)1160 << 20;
 constexpr int kWindow = 65536 * (int)(kWindowBytes / kRowBytes / 65536);
 static_assert(kWindow > 0, "scratch has room for a window");
 static_assert((size_t)kMaxTokens * kMaxTokenRows < (size_t)1 << 31, "numbers of rows are ints");
-static_assert(kWindowBytes + (size_t)kMaxTokens * (kNumLocalExperts * sizeof(float) + kTopK * sizeof(Pair) + kPaddedLocalExperts / 8) <
-                  (size_t)3 << 29,
-              "scratch is less than 1.5 GB beside the GEMMs' workspaces, as docs/cutlass_grouped.md says");
+constexpr size_t kTokenBytes = kNumLocalExperts * sizeof(float) + kTopK * sizeof(Pair) + kPaddedLocalExperts / 8;
+static_assert(kWindowBytes + kMaxTokens * kTokenBytes < (size_t)3 << 29,
+              "scratch is less than 1.5 GB beside the GEMMs' workspaces");
 
 // Rows are in expert order, those of an expert in the order of tokens, without gaps. The host does not know how many
 // there are, only that a token has kMaxTokenRows at most. Rows first_row .. first_row + window are in scratch; where
 // more are possible the stages run again for the next window, which expert parallelism leaves empty nearly always.
 struct Scratch {
-  uint32_t* column;  // [chunks][kPaddedLocalExperts], bit t: token t of the chunk has a row of the expert; above kFewTokens
-  float* weight;     // [T][kNumLocalExperts], where the bit is set; above kFewTokens
-  Pair* pair;        // [T][kTopK], in order of experts
-  int* num_rows;     // [2]: in the window; of all
+  // Above kFewTokens: [chunks][kPaddedLocalExperts], bit t: token t of the chunk has a row of the expert
+  uint32_t* column;
+  float* weight;  // [T][kNumLocalExperts], where the bit is set; above kFewTokens
+  Pair* pair;     // [T][kTopK], in order of experts
+  int* num_rows;  // [2]: in the window; of all
   ExpertRows* expert_rows;  // [window], of the row's expert
   GroupTable gemm1, gemm2;
   void *workspace1, *workspace2;  // of the GEMMs
@@ -51,7 +52,8 @@ struct Scratch {
   float* h_scale;    // an expert's [kNumKBlocks2][rows] after the other's
   uint16_t* y;       // [window][kHidden] bf16, over x, x_scale and g, which nobody needs by then
 };
-static_assert(kHidden + kNumKBlocks1 * sizeof(float) + 2 * kIntermediate * sizeof(uint16_t) >= kHidden * sizeof(uint16_t),
+static_assert(kHidden + kNumKBlocks1 * sizeof(float) + 2 * kIntermediate * sizeof(uint16_t) >=
+                  kHidden * sizeof(uint16_t),
               "y fits over x, x_scale and g");
 
 // Where the scale of `row` and K step `k` of an expert's `rows` rows of `steps` steps is, from that expert's first.

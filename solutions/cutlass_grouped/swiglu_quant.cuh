@@ -1,16 +1,10 @@
 // swiglu_quant: h = silu(gate) * up in FP8, with one scale for each row and 128 columns.
 #pragma once
-#include <cuda_bf16.h>
-#include <cuda_fp8.h>
-
+#include "numerics.cuh"
+#include "pdl.cuh"
 #include "stages.cuh"
 
 constexpr int kSwigluThreads = 256;
-
-// The low and the high bf16 of a word.
-__device__ __forceinline__ float2 two_floats(uint32_t word) {
-  return make_float2(__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u));
-}
 
 // Warps share the rows of the window; a warp takes 256 columns of a row at a time, eight a lane.
 __global__ void __launch_bounds__(kSwigluThreads) swiglu_quant_kernel(const __grid_constant__ Args args) {
@@ -26,12 +20,13 @@ __global__ void __launch_bounds__(kSwigluThreads) swiglu_quant_kernel(const __gr
     const int row = item / kParts, column = item % kParts * kColumns + lane * 8;
     const ExpertRows expert = scratch.expert_rows[row];
     const uint16_t* up_at = scratch.g + (size_t)row * (2 * kIntermediate) + column;
-    const uint4 up = *reinterpret_cast<const uint4*>(up_at), gate = *reinterpret_cast<const uint4*>(up_at + kIntermediate);
+    const uint4 up = *reinterpret_cast<const uint4*>(up_at);
+    const uint4 gate = *reinterpret_cast<const uint4*>(up_at + kIntermediate);
     const uint32_t up_word[4] = {up.x, up.y, up.z, up.w}, gate_word[4] = {gate.x, gate.y, gate.z, gate.w};
     float h[8], amax = 0.0f;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-      const float2 u = two_floats(up_word[i]), g = two_floats(gate_word[i]);
+      const float2 u = unpack_bf16(up_word[i]), g = unpack_bf16(gate_word[i]);
       h[2 * i] = __fdividef(g.x, 1.0f + __expf(-g.x)) * u.x;
       h[2 * i + 1] = __fdividef(g.y, 1.0f + __expf(-g.y)) * u.y;
       amax = fmaxf(amax, fmaxf(fabsf(h[2 * i]), fabsf(h[2 * i + 1])));
@@ -45,10 +40,10 @@ __global__ void __launch_bounds__(kSwigluThreads) swiglu_quant_kernel(const __gr
 #pragma unroll
     for (int i = 0; i < 2; i++) {
       const float* v = h + 4 * i;
-      const float2 low = make_float2(v[0] * inverse, v[1] * inverse);
-      const float2 high = make_float2(v[2] * inverse, v[3] * inverse);
-      packed[i] = __nv_cvt_float2_to_fp8x2(low, __NV_SATFINITE, __NV_E4M3) |
-                  (uint32_t)__nv_cvt_float2_to_fp8x2(high, __NV_SATFINITE, __NV_E4M3) << 16;
+      uint16_t low[1], high[1];
+      quantize_fp8<1>(low, v[0] * inverse, v[1] * inverse);
+      quantize_fp8<1>(high, v[2] * inverse, v[3] * inverse);
+      packed[i] = low[0] | (uint32_t)high[0] << 16;
     }
     *reinterpret_cast<uint2*>(scratch.h + (size_t)row * kIntermediate + column) = make_uint2(packed[0], packed[1]);
     if (lane % 16 == 0) {

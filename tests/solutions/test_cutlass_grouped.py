@@ -71,7 +71,8 @@ def cuobjdump(option, built):
 
 
 def tile_files(prefix):
-    return [path for path in (pack.paths.SOLUTIONS / NAME).glob(f"{prefix}*_*.cu") if "_tiles" not in path.name]
+    files = (pack.paths.SOLUTIONS / NAME / "gemms").glob(f"{prefix}*_*.cu")
+    return [path for path in files if "_tiles" not in path.name]
 
 
 def test_every_definition_of_the_family_is_served():
@@ -86,7 +87,8 @@ def test_every_definition_of_the_family_is_served():
 )  # both routings, 32 to 384 experts
 def test_stages_compile_for_hopper_and_do_not_spill(geometry, tmp_path):
     """A user would miss: the first call dies in the compiler. The GEMMs take minutes and are tested below."""
-    folders = [unpack(geometry, tmp_path), find_include_path(), find_dlpack_include_path()]
+    folders = {path.parent for path in unpack(geometry, tmp_path).rglob("*.cuh")}
+    folders |= {find_include_path(), find_dlpack_include_path()}
     command = ["nvcc", "-std=c++17", "-O3", "-DNDEBUG", "--expt-relaxed-constexpr", "-Xcompiler", "-fPIC"]
     command += ["-gencode=arch=compute_90a,code=sm_90a", *(f"-I{folder}" for folder in folders)]
     built = tmp_path / "layer.o"
@@ -102,10 +104,11 @@ def test_gemms_do_not_depend_on_the_definition(tmp_path):
     folder = unpack("full", tmp_path)
 
     def includes(name):
-        found = re.findall(r'#include "(.+?)"', (folder / name).read_text())
+        (path,) = folder.rglob(name)
+        found = re.findall(r'#include "(.+?)"', path.read_text())
         return {name}.union(*map(includes, found))
 
-    units = [path.name for path in folder.glob("*.cu") if path.name != "layer.cu"]
+    units = [path.name for path in (folder / "gemms").glob("*.cu")]
     assert {name.split("_")[0] for name in units} == {"find", "sm90", "sm100"}
     assert all("problem.cuh" not in includes(name) for name in units)
     assert "problem.cuh" in includes("layer.cu")
@@ -212,12 +215,12 @@ def test_what_decides_the_library(build_module, monkeypatch):
     monkeypatch.setattr(build_module, "build_library", lambda *args, **options: asked.append((*args, options)))
     for hardware in ("sm_90", "sm_100"):
         build_module.build(hardware)
-    for number, ours, others in (("9.0a", "sm90_", "sm100_"), ("10.0a", "sm100_", "sm90_")):
+    for number, ours, others in (("9.0a", "gemms/sm90_", "gemms/sm100_"), ("10.0a", "gemms/sm100_", "gemms/sm90_")):
         (gemms_name, gemms, _), (layer_name, layer, _) = pair = asked[:2]
         del asked[:2]
         assert (gemms_name, layer_name) == (f"{NAME}_gemms", NAME)
-        assert "layer.cu" in layer and "problem.cuh" in layer and "problem.cuh" not in gemms
-        assert any(path.startswith(ours) for path in gemms) and "grouped_gemm.cuh" in gemms.keys() & layer.keys()
+        assert "layer.cu" in layer and "common/cuda/problem.cuh" in layer and "common/cuda/problem.cuh" not in gemms
+        assert any(path.startswith(ours) for path in gemms) and "gemms/grouped_gemm.cuh" in gemms.keys() & layer.keys()
         for _, texts, options in pair:
             assert options["architecture"] == number and not any(path.startswith(others) for path in texts)
             assert "CUTLASS_MAJOR" in options["headers_version"]

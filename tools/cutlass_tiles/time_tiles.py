@@ -36,7 +36,7 @@ def main(argv: list[str]) -> int:
     full, registry, wrong = definition("full"), BuilderRegistry.get_instance(), 0
     runnable, reference = registry.build(full, pack(SOLUTION)["full"]), registry.build_reference(full)
     module = sys.modules[runnable._callable.__module__]
-    names = [path.stem.removeprefix("sm90_") for path in sorted((paths.SOLUTIONS / SOLUTION).glob("sm90_*_*.cu"))]
+    names = sorted(path.stem.removeprefix("sm90_") for path in (paths.SOLUTIONS / SOLUTION).glob("gemms/sm90_*_*.cu"))
     address = {name: module._gemms.find_tile(name) for name in names}
     for num_tokens in args.tokens:
         routing, (_, drawn) = (make("skewed", num_tokens, "full") for make in (tensors, workload))

@@ -1,4 +1,4 @@
-// numerics: approximate functions, SwiGLU, FP8 with one scale per row in one or two terms, bf16, scaled fp16.
+// numerics: approximate functions, SwiGLU, FP8 with one scale per row as one value or as hi and lo, bf16, scaled fp16.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -33,7 +33,7 @@ __device__ __forceinline__ float swiglu_of_halves(float first, float second) {
 // The scale that maps a row's largest absolute value to E4M3's largest, 448. It is not zero for a row of zeros.
 __device__ __forceinline__ float row_scale(float amax) { return fmaxf(amax * (1.0f / 448.0f), 0x1p-100f); }
 
-// Two values v as FP8. q[0] is q(v); q[1], with two terms, is q(v - q(v)).
+// Two values v as FP8. q[0] is hi = fp8(v); q[1], with kHSplit 2, lo = fp8(v - hi).
 template <int kHSplit>
 __device__ __forceinline__ void quantize_fp8(uint16_t (&q)[kHSplit], float v0, float v1) {
   q[0] = __nv_cvt_float2_to_fp8x2(make_float2(v0, v1), __NV_SATFINITE, __NV_E4M3);
@@ -56,6 +56,10 @@ __device__ __forceinline__ uint32_t transpose4(uint32_t mine) {
 __device__ __forceinline__ unsigned pack_bf16(float low, float high) {
   const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
   return *reinterpret_cast<const unsigned*>(&pair);
+}
+// The low and the high bf16 of a pair.
+__device__ __forceinline__ float2 unpack_bf16(unsigned pair) {
+  return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
 }
 
 // ---- scaled fp16: a power of two times fp16, with 8 times bf16's precision ----

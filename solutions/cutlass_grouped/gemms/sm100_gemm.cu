@@ -10,6 +10,7 @@
 #include <cutlass/gemm/kernel/gemm_universal.hpp>
 
 #include "grouped_gemm.cuh"
+#include "pdl.cuh"
 
 #if !defined(CUTLASS_ENABLE_GDC_FOR_SM100)
 #error "GEMMs overlap the end of the stage before them: compile with -DCUTLASS_ENABLE_GDC_FOR_SM100=1"

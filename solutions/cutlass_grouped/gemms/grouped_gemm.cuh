@@ -36,10 +36,6 @@ const GroupedGemm* const* tiles(int* count);
 
 // Programmatic dependent launch. Each kernel lets the next one start as soon as it runs itself, and waits for the end
 // of the one before it, with all that this one waited for, before it touches memory.
-__device__ __forceinline__ void pdl_launch_dependents() { asm volatile("griddepcontrol.launch_dependents;"); }
-__device__ __forceinline__ void pdl_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-
-// Attribute of the launch of such a kernel.
 inline cudaLaunchAttribute pdl_attribute() {
   cudaLaunchAttribute attribute = {};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
