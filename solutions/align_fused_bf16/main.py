@@ -6,18 +6,18 @@ token gathers its own.
 
 import torch
 
-from .gemm1 import gemm1, gemm1_kernel
-from .gemm2 import gemm2, gemm2_kernel
 from .common.host.check_bf16_inputs import check_bf16_inputs
 from .common.host.gpu_of import gpu_of
 from .common.host.launch import launch_quickly
+from .common.triton.gemm1_bf16 import gemm1_bf16, gemm1_bf16_kernel
+from .common.triton.gemm2_bf16 import gemm2_bf16, gemm2_bf16_kernel
 from .common.triton.permute import count_kernel, permute, place_kernel
 from .common.host.replay import replayed
 from .silu_mul import silu_mul, silu_mul_kernel
-from .sum_rows import sum_rows, sum_rows_kernel
+from .common.triton.sum_rows import sum_rows, sum_rows_kernel
 from .tiles import choose_tiles
 
-launch_quickly(count_kernel, place_kernel, gemm1_kernel, silu_mul_kernel, gemm2_kernel, sum_rows_kernel)
+launch_quickly(count_kernel, place_kernel, gemm1_bf16_kernel, silu_mul_kernel, gemm2_bf16_kernel, sum_rows_kernel)
 
 
 @replayed
@@ -40,8 +40,8 @@ def run(hidden_states, expert_ids, expert_weights, gemm1_weights, gemm2_weights,
 
     with torch.cuda.device_of(hidden_states):
         rows = permute(expert_ids, num_experts, tile1.block_m)
-        g = gemm1(hidden_states, gemm1_weights, rows, top_k, tile1)
+        g = gemm1_bf16(hidden_states, gemm1_weights, rows, tile1, swiglu=False)
         h = silu_mul(g, rows, tile1.block_m, 8 * gpu.multiprocessors)
         del g  # its memory serves y
-        y = gemm2(h, gemm2_weights, expert_weights, rows, tile2)
+        y = gemm2_bf16(h, gemm2_weights, expert_weights, rows, tile2)
         sum_rows(y, rows.row_of_pair, output)

@@ -6,17 +6,17 @@ copied for its own sake, and no row is padding.
 
 import torch
 
-from .gemm1_swiglu import gemm1_swiglu, gemm1_swiglu_kernel
-from .gemm2_scatter import gemm2_scatter, gemm2_scatter_kernel
 from .common.host.check_bf16_inputs import check_bf16_inputs
 from .common.host.gpu_of import gpu_of
 from .common.host.launch import launch_quickly
+from .common.triton.gemm1_bf16 import gemm1_bf16, gemm1_bf16_kernel
+from .common.triton.gemm2_bf16 import gemm2_bf16, gemm2_bf16_kernel
 from .common.triton.permute import count_kernel, permute, place_kernel
 from .common.host.replay import replayed
-from .sum_pairs import sum_pairs, sum_pairs_kernel
+from .common.triton.sum_rows import sum_rows, sum_rows_kernel
 from .tiles import choose_tiles
 
-launch_quickly(count_kernel, place_kernel, gemm1_swiglu_kernel, gemm2_scatter_kernel, sum_pairs_kernel)
+launch_quickly(count_kernel, place_kernel, gemm1_bf16_kernel, gemm2_bf16_kernel, sum_rows_kernel)
 
 
 @replayed
@@ -38,6 +38,6 @@ def run(hidden_states, expert_ids, expert_weights, gemm1_weights, gemm2_weights,
 
     with torch.cuda.device_of(hidden_states):
         rows = permute(expert_ids, num_experts, tile1.block_m, padded=False)
-        h = gemm1_swiglu(hidden_states, gemm1_weights, rows, top_k, tile1)
-        y = gemm2_scatter(h, gemm2_weights, expert_weights, rows, tile2)
-        sum_pairs(y, output)
+        h = gemm1_bf16(hidden_states, gemm1_weights, rows, tile1, swiglu=True)
+        y = gemm2_bf16(h, gemm2_weights, expert_weights, rows, tile2)
+        sum_rows(y, None, output)

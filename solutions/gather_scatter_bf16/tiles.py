@@ -1,12 +1,6 @@
-"""tiles: which tiles the two GEMMs use, by architecture and rows per expert. Host code only; no GPU is asked.
+"""tiles: which tiles the two GEMMs use, by architecture and rows per expert; they share BLOCK_M, because the table of row tiles is made once."""
 
-The host knows T * top_k / num_experts, the mean of rows per expert, and nothing of how they are spread. BLOCK_M is
-shared by both GEMMs, because the table of row tiles is made once.
-"""
-
-from functools import lru_cache
-
-from .common.triton.expert_tiles import Tile, tiles_for
+from .common.triton.expert_tiles import Tile, tile_chooser
 
 # architecture -> rows: (largest mean of rows per expert it is for, gemm1's tile, gemm2's tile)
 TABLE = {
@@ -29,8 +23,4 @@ TABLE = {
     ),
 }
 
-
-@lru_cache(maxsize=4096)
-def choose_tiles(gpu, num_pairs, num_experts):
-    """(gemm1's tile, gemm2's tile) for T * top_k pairs; see tiles_for, also for the ValueError that it raises."""
-    return tiles_for(TABLE, gpu, num_pairs, num_experts)
+choose_tiles = tile_chooser(TABLE)

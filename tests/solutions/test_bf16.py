@@ -14,12 +14,16 @@ from harness.packing import eligibility, manifest, pack
 from layer_inputs import DEVICE, arguments, wanted
 
 from definitions import moe_bf16
+from solutions.common.triton.expert_tiles import Tile
+from solutions.common.triton.gemm1_bf16 import gemm1_bf16, gemm1_bf16_ref
+from solutions.common.triton.gemm2_bf16 import gemm2_bf16, gemm2_bf16_ref
 from solutions.common.triton.permute import permute, permute_ref
+from solutions.common.triton.sum_rows import sum_rows, sum_rows_ref
 
 HERE = "bf16" if DEVICE == "cuda" else "bf16_small"
 SOLUTIONS = ("align_fused_bf16", "gather_scatter_bf16", "torch_grouped_bf16")
 STYLES = ("align_fused_bf16", "gather_scatter_bf16")
-GEMMS = {"gemm1_kernel", "gemm2_kernel", "gemm1_swiglu_kernel", "gemm2_scatter_kernel"}
+GEMMS = {"gemm1_bf16_kernel", "gemm2_bf16_kernel"}
 
 
 @pytest.fixture(params=SOLUTIONS)
@@ -63,40 +67,25 @@ TILES = [
 ]
 
 
+@pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("sizes", TILES, ids=str)
-def test_stages_of_gather_scatter(packed_module, sizes):
-    """Each kernel against its plain statement, in both orientations of the product."""
-    names = ("gemm1_swiglu", "gemm2_scatter", "sum_pairs", "tiles")
-    gemm1, gemm2, summed, tiles = (packed_module("gather_scatter_bf16", name, "bf16_small") for name in names)
+def test_stages(packed_module, sizes, padded):
+    """Each kernel against its plain statement, in both orientations of the GEMM, as the two solutions use them."""
     x, ids, weights, w13, w2, output = arguments("bf16_small", 45).values()
-    tile = tiles.Tile(*sizes, 8, 1, 4, 3, 4)
-    rows, plain = (f(ids, 16, tile.block_m, padded=False) for f in (permute, permute_ref))
-    h = gemm1.gemm1_swiglu(x, w13, rows, 4, tile)
-    close(h, gemm1.gemm1_swiglu_ref(x, w13, plain, 4))
-    y = gemm2.gemm2_scatter(h, w2, weights, rows, tile)
-    close(y, gemm2.gemm2_scatter_ref(h, w2, weights, plain))
-    summed.sum_pairs(y, output)
-    summed.sum_pairs_ref(y, right := torch.empty_like(x))
-    close(output, right)
-
-
-@pytest.mark.parametrize("sizes", TILES, ids=str)
-def test_stages_of_align_fused(packed_module, sizes):
-    """Each kernel against its plain statement, in both orientations of the product."""
-    names = ("gemm1", "silu_mul", "gemm2", "sum_rows", "tiles")
-    gemm1, silu, gemm2, summed, tiles = (packed_module("align_fused_bf16", name, "bf16_small") for name in names)
-    x, ids, weights, w13, w2, output = arguments("bf16_small", 45).values()
-    tile = tiles.Tile(*sizes, 8, 1, 4, 3, 4)
-    rows, plain = permute(ids, 16, tile.block_m), permute_ref(ids, 16, tile.block_m)
+    tile = Tile(*sizes, 8, 1, 4, 3, 4)
+    rows, plain = (f(ids, 16, tile.block_m, padded) for f in (permute, permute_ref))
     used = plain.row_of_pair.flatten().long()
-    g = gemm1.gemm1(x, w13, rows, 4, tile)
-    close(g[used], gemm1.gemm1_ref(x, w13, plain, 4, tile.block_m)[used])
-    h = silu.silu_mul(g, rows, tile.block_m, 4)
-    close(h[used], silu.silu_mul_ref(g)[used])
-    y = gemm2.gemm2(h, w2, weights, rows, tile)
-    close(y[used], gemm2.gemm2_ref(h, w2, weights, plain, tile.block_m)[used])
-    summed.sum_rows(y, rows.row_of_pair, output)
-    summed.sum_rows_ref(y, plain.row_of_pair, right := torch.empty_like(x))
+    h = gemm1_bf16(x, w13, rows, tile, swiglu=not padded)
+    close(h[used], gemm1_bf16_ref(x, w13, plain, tile.block_m, swiglu=not padded)[used])
+    if padded:
+        silu = packed_module("align_fused_bf16", "silu_mul", "bf16_small")
+        g, h = h, silu.silu_mul(h, rows, tile.block_m, 4)
+        close(h[used], silu.silu_mul_ref(g)[used])
+    y = gemm2_bf16(h, w2, weights, rows, tile)
+    right = gemm2_bf16_ref(h, w2, weights, plain, tile.block_m)
+    close(*(part[used] if padded else part for part in (y, right)))
+    sum_rows(y, rows.row_of_pair if padded else None, output)
+    sum_rows_ref(y, plain.row_of_pair if padded else None, right := torch.empty_like(x))
     close(output, right)
 
 

@@ -1,8 +1,9 @@
-"""expert_tiles: a tile of a grouped product, and the choice by architecture and rows per expert. Host code only.
+"""expert_tiles: a tile of a grouped GEMM, and the choice by architecture and rows per expert. Host code only.
 
-The host knows T * top_k / num_experts, the mean of rows per expert, and nothing of how they are spread.
+The host knows T * top_k / num_experts, the mean of rows per expert, and nothing of how they are spread. No GPU is asked.
 """
 
+from functools import lru_cache
 from typing import NamedTuple
 
 
@@ -17,18 +18,19 @@ class Tile(NamedTuple):
     programs: int = 0  # per_sm x multiprocessors, filled in when the device is known
 
 
-def tiles_for(table, gpu, num_pairs, num_experts):
-    """The tiles of the first row of table[architecture] whose limit is not exceeded.
+def tile_chooser(table):
+    """choose_tiles(gpu, num_pairs, num_experts): tiles of the first row of the table whose limit is not exceeded.
 
-    Args:
-        table: architecture -> rows (largest mean of rows per expert it is for or None, tile, tile, ...).
-        gpu: see gpu_of.py.
-
-    Raises:
-        ValueError: the architecture has no rows.
+    table: architecture -> rows (largest mean of rows per expert it is for or None, tile, tile, ...). gpu: see gpu_of.py;
+    num_pairs: T * top_k. choose_tiles raises ValueError for an architecture without rows.
     """
-    if gpu.architecture not in table:
-        raise ValueError(f"architecture: got {gpu.architecture}, tiles are tabled for {', '.join(sorted(table))}")
-    mean = num_pairs / num_experts
-    tiles = next(tiles for limit, *tiles in table[gpu.architecture] if limit is None or mean <= limit)
-    return tuple(tile._replace(programs=tile.per_sm * gpu.multiprocessors) for tile in tiles)
+
+    @lru_cache(maxsize=4096)
+    def choose_tiles(gpu, num_pairs, num_experts):
+        if gpu.architecture not in table:
+            raise ValueError(f"architecture: got {gpu.architecture}, tiles are tabled for {', '.join(sorted(table))}")
+        mean = num_pairs / num_experts
+        tiles = next(tiles for limit, *tiles in table[gpu.architecture] if limit is None or mean <= limit)
+        return tuple(tile._replace(programs=tile.per_sm * gpu.multiprocessors) for tile in tiles)
+
+    return choose_tiles

@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from .permute import tiles_of
 from .tile_order import tile_order
 
 BLOCK = 128
@@ -127,13 +128,11 @@ def gemm2(h, h_scale, w, w_scale, permutation, first_column, y, tile, tma=True):
 
 
 def gemm2_ref(h, h_scale, w, w_scale, permutation, block_m, first_column, num_columns):
-    """Plain statement of `gemm2`; rows beyond the last tile are left zero."""
+    """Plain statement of `gemm2`; rows of padding or beyond the last tile are left zero."""
     y = torch.zeros((h.shape[0], num_columns), dtype=torch.bfloat16, device=h.device)
     wide = lambda s: s.repeat_interleave(BLOCK, -1)  # noqa: E731
     columns = slice(first_column, first_column + num_columns)
-    for tile in range(int(permutation.num_tiles)):
-        e = int(permutation.tile_expert[tile])
-        rows = slice(tile * block_m, (tile + 1) * block_m)
+    for e, rows in tiles_of(permutation, block_m):
         dequant_w = w[e].float() * wide(w_scale[e].repeat_interleave(BLOCK, 0))
         y[rows] = (h[rows].float() * wide(h_scale[rows]) @ dequant_w[columns].t()).bfloat16()
     return y

@@ -238,3 +238,13 @@ def permute_ref(expert, num_local_experts, block_m, padded=True, padding=-1, fir
     num_tiles, num_rows = torch.tensor([tile], **like), torch.tensor([row], **like)
     tile_rows = None if padded else tile_rows
     return Permutation(row_of_pair.view_as(expert), pair_of_row, tile_expert, num_tiles, num_rows, tile_rows)
+
+
+def tiles_of(permutation, block_m):
+    """Expert and rows, without padding, of each used tile: what the plain statements of the GEMMs go through."""
+    for tile, expert in enumerate(permutation.tile_expert[: int(permutation.num_tiles)].tolist()):
+        first, end = tile * block_m, (tile + 1) * block_m
+        if permutation.tile_rows is not None:
+            first, end = permutation.tile_rows[tile].tolist()
+        rows = torch.arange(first, min(first + block_m, end), device=permutation.pair_of_row.device)
+        yield expert, rows[permutation.pair_of_row[rows] >= 0]

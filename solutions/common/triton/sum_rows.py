@@ -1,4 +1,6 @@
-"""sum_rows: every token gathers its top_k weighed rows and adds them in fp32, in the order of the routing.
+"""sum_rows: every token adds its top_k weighed rows in fp32, in the order of the routing.
+
+Not `combine`: here every row exists and is weighed already.
 
 Map of the kernel: one program a (token, BLOCK columns); the row numbers are read first, so that all its loads are in
 flight together.
@@ -8,33 +10,34 @@ import triton
 import triton.language as tl
 
 
-def sum_rows_ref(y, row_of_pair, output):
-    """Plain statement of `sum_rows`."""
-    num_tokens = output.shape[0]
-    output.copy_(y[row_of_pair.flatten().long()].view(num_tokens, -1, y.shape[1]).float().sum(1))
-
-
 @triton.jit
 def sum_rows_kernel(
-    y_ptr,  # [max_rows, H] bf16
-    row_of_pair_ptr,  # [T, TOP_K] int32
+    y_ptr,  # [rows, H] bf16
+    row_of_pair_ptr,  # [T, TOP_K] int32; None in TOKEN_ORDER
     output_ptr,  # [T, H] bf16, written
     H: tl.constexpr,
     TOP_K: tl.constexpr,
     BLOCK: tl.constexpr,
+    TOKEN_ORDER: tl.constexpr,
 ):
     token = tl.program_id(0)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < H
     total = tl.zeros((BLOCK,), tl.float32)
     for k in tl.static_range(TOP_K):
-        row = tl.load(row_of_pair_ptr + token * TOP_K + k).to(tl.int64)
+        if TOKEN_ORDER:
+            row = token.to(tl.int64) * TOP_K + k
+        else:
+            row = tl.load(row_of_pair_ptr + token * TOP_K + k).to(tl.int64)
         total += tl.load(y_ptr + row * H + column, mask=inside, other=0.0).to(tl.float32)
     tl.store(output_ptr + token.to(tl.int64) * H + column, total.to(tl.bfloat16), mask=inside)
 
 
 def sum_rows(y, row_of_pair, output):
-    """Write output [T, H] bfloat16 from y [rows, H] bfloat16 and row_of_pair [T, top_k] int32."""
+    """Write output [T, H] bfloat16 from y [rows, H] bfloat16 and row_of_pair [T, top_k] int32.
+
+    row_of_pair is None where y is in token order, [T * top_k, H].
+    """
     num_tokens, hidden = output.shape
     block = 2048 if num_tokens > 64 else 512
     sum_rows_kernel[(num_tokens, -(-hidden // block))](
@@ -42,7 +45,14 @@ def sum_rows(y, row_of_pair, output):
         row_of_pair,
         output,
         H=hidden,
-        TOP_K=row_of_pair.shape[1],
+        TOP_K=y.shape[0] // num_tokens if row_of_pair is None else row_of_pair.shape[1],
         BLOCK=block,
+        TOKEN_ORDER=row_of_pair is None,
         num_warps=8 if block == 2048 else 2,
     )
+
+
+def sum_rows_ref(y, row_of_pair, output):
+    """Plain statement of `sum_rows`."""
+    rows = y if row_of_pair is None else y[row_of_pair.flatten().long()]
+    output.copy_(rows.view(output.shape[0], -1, y.shape[1]).float().sum(1))

@@ -1,0 +1,144 @@
+"""gemm1_bf16: x . W13^T for each expert's rows, gathering tokens by index; as it is, or with SwiGLU in the epilogue.
+
+W13's first half is `gate`, its second half `up`. With SwiGLU, h is taken from the two fp32 sums, which are never
+written; without, g has both halves.
+
+Map of the kernel: a persistent grid over (row tile, BLOCK_N columns of the result). Weights come through TMA, tokens
+are gathered with asynchronous copies (rows that do not exist read nothing), num_stages K steps are in flight. Below 64
+rows the weights are the operand that the matrix unit wants 64 rows of, W[BLOCK_N, K] . x[BLOCK_M, K]^T; from 64 on the
+rows are, x . W^T, and the sums lie in registers as the result lies in memory.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from .permute import tiles_of
+from .tile_order import tile_order
+
+
+@triton.jit
+def zero_tile(BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, ROWS_FIRST: tl.constexpr):
+    """fp32 [BLOCK_M, BLOCK_N] with ROWS_FIRST, else [BLOCK_N, BLOCK_M]."""
+    if ROWS_FIRST:
+        zeros = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    else:
+        zeros = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+    return zeros
+
+
+@triton.jit
+def dot(x, w, total, ROWS_FIRST: tl.constexpr):
+    """total + x [BLOCK_M, K] . w [BLOCK_N, K]^T with ROWS_FIRST, else total + w . x^T."""
+    if ROWS_FIRST:
+        total = tl.dot(x, w.T, total)
+    else:
+        total = tl.dot(w, x.T, total)
+    return total
+
+
+@triton.jit
+def gemm1_bf16_kernel(
+    x_ptr,  # [T, H] bf16
+    w_desc,  # [E * N, H] bf16, block [BLOCK_N, BLOCK_K]
+    pair_of_row_ptr,  # [rows] int32
+    tile_expert_ptr,  # [max_tiles] int32
+    tile_rows_ptr,  # [max_tiles, 2] int32; None where PADDED
+    num_tiles_ptr,  # [1] int32
+    out_ptr,  # [rows, N / 2 or N] bf16, written
+    H: tl.constexpr,
+    N: tl.constexpr,
+    TOP_K: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    GROUP: tl.constexpr,
+    PADDED: tl.constexpr,
+    SWIGLU: tl.constexpr,
+):
+    COLUMNS: tl.constexpr = N // 2 if SWIGLU else N
+    NUM_N: tl.constexpr = COLUMNS // BLOCK_N
+    ROWS_FIRST: tl.constexpr = BLOCK_M >= 64
+    N_AXIS: tl.constexpr = 1 if ROWS_FIRST else 0
+    num_m = tl.load(num_tiles_ptr)
+    for index in range(tl.program_id(0), num_m * NUM_N, tl.num_programs(0)):
+        m, n = tile_order(index, num_m, NUM_N, GROUP)
+        expert = tl.load(tile_expert_ptr + m)
+        if PADDED:
+            row = m * BLOCK_M + tl.arange(0, BLOCK_M)
+            pair = tl.load(pair_of_row_ptr + row)
+            live = pair >= 0
+        else:
+            row = tl.load(tile_rows_ptr + 2 * m) + tl.arange(0, BLOCK_M)
+            live = row < tl.load(tile_rows_ptr + 2 * m + 1)
+            pair = tl.load(pair_of_row_ptr + row, mask=live, other=0)
+        x_ptrs = x_ptr + (pair // TOP_K)[:, None].to(tl.int64) * H + tl.arange(0, BLOCK_K)[None, :]
+        w_row = expert * N + n * BLOCK_N
+        column = n * BLOCK_N + tl.arange(0, BLOCK_N)
+
+        total = zero_tile(BLOCK_M, BLOCK_N, ROWS_FIRST)
+        up = zero_tile(BLOCK_M, BLOCK_N, ROWS_FIRST)
+        for k in range(0, H, BLOCK_K):
+            x = tl.load(x_ptrs + k, mask=live[:, None], other=0.0)
+            w = w_desc.load([w_row, k])
+            if SWIGLU:
+                up_w = w_desc.load([w_row + COLUMNS, k])
+            total = dot(x, w, total, ROWS_FIRST)
+            if SWIGLU:
+                up = dot(x, up_w, up, ROWS_FIRST)
+
+        if SWIGLU:
+            total = (total / (1.0 + tl.exp(-total)) * up).to(tl.bfloat16)
+        out_row = out_ptr + row.to(tl.int64) * COLUMNS
+        out_ptrs = tl.expand_dims(out_row, N_AXIS) + tl.expand_dims(column, 1 - N_AXIS)
+        tl.store(out_ptrs, total.to(tl.bfloat16), mask=None if PADDED else tl.expand_dims(live, N_AXIS))
+
+
+def gemm1_bf16(x, w, rows, tile, swiglu):
+    """First grouped GEMM.
+
+    Args:
+        x: [T, H] bfloat16; w: [E, 2I, H] bfloat16, `gate` rows first.
+        rows: `permute`'s result for tile.block_m.
+        tile: block_m, block_n, block_k, group, programs, num_warps, num_stages (see expert_tiles.py).
+        swiglu: whether the epilogue applies SwiGLU.
+
+    Returns:
+        h [rows, I] or g [rows, 2I] bfloat16 in expert order. Of padded rows, padding of used tiles is zero, rows of
+        unused tiles are undefined.
+    """
+    num_experts, columns, hidden = w.shape
+    num_rows, out_columns = rows.pair_of_row.shape[0], columns // 2 if swiglu else columns
+    out = torch.empty(num_rows, out_columns, dtype=torch.bfloat16, device=x.device)
+    work = rows.tile_expert.shape[0] * (out_columns // tile.block_n)
+    gemm1_bf16_kernel[(min(work, tile.programs),)](
+        x,
+        TensorDescriptor(w, [num_experts * columns, hidden], [hidden, 1], [tile.block_n, tile.block_k]),
+        rows.pair_of_row,
+        rows.tile_expert,
+        rows.tile_rows,
+        rows.num_tiles,
+        out,
+        H=hidden,
+        N=columns,
+        TOP_K=rows.row_of_pair.shape[1],
+        BLOCK_M=tile.block_m,
+        BLOCK_N=tile.block_n,
+        BLOCK_K=tile.block_k,
+        GROUP=tile.group,
+        PADDED=rows.tile_rows is None,
+        SWIGLU=swiglu,
+        num_warps=tile.num_warps,
+        num_stages=tile.num_stages,
+    )
+    return out
+
+
+def gemm1_bf16_ref(x, w, rows, block_m, swiglu):
+    """Plain statement of `gemm1_bf16`. Padding and undefined rows are left zero."""
+    g = torch.zeros(len(rows.pair_of_row), w.shape[1], device=x.device)
+    for expert, row in tiles_of(rows, block_m):
+        g[row] = x[rows.pair_of_row[row].long() // rows.row_of_pair.shape[1]].float() @ w[expert].float().t()
+    gate, up = g.chunk(2, 1)
+    return (torch.nn.functional.silu(gate) * up if swiglu else g).bfloat16()
