@@ -13,7 +13,7 @@
 const char kSolutionName[] = "hopper_fused";
 
 static_assert(sizeof(FusedScratch) < (1u << 31), "offsets into the scratch are ints");
-// Up to here h has two FP8 terms: the second one costs next to nothing while reading the weights bounds the time, which
+// Up to here h is split in hi and lo in FP8: lo costs next to nothing while reading the weights bounds the time, which
 // it does up to 32 rows per expert (1024 tokens at DeepSeek-V3's 8 of 256): measured.
 constexpr int64_t kHiLoTokens = 32 * kNumExperts / kTopK;
 // Up to here y has all columns. Above, gemm2 and combine run once for each half of them, to save memory.
@@ -32,17 +32,16 @@ const int64_t kTokenLimit = kMaxTokens;
 
 // What the calls of a stream share. What stands before `fused.mask` is zero between calls.
 struct Scratch {
-  alignas(1024) Counters many;
+  alignas(1024) Counters grouped;
   FusedScratch fused;
 };
 constexpr size_t kZeroedBytes = offsetof(Scratch, fused) + offsetof(FusedScratch, mask);
 
 // Sets the pointers of the scratch arrays, for the most rows that so many tokens can have. Returns the bytes.
-static size_t place_many_scratch(GroupedArgs& args, uint8_t* base, int h_split, int ctas) {
+static size_t place_grouped_scratch(GroupedArgs& args, uint8_t* base, int h_split, int ctas) {
   const size_t tokens = args.num_tokens, pairs = tokens * std::min(kTopK, kNumLocalExperts);
   const size_t rows = pairs + std::min<size_t>(kNumLocalExperts, pairs) * (kRowAlign - 1);
-  // for each pair of n_blocks
-  const size_t entries = rows / kBlockM + 2 * std::min<size_t>(kNumLocalExperts, pairs);
+  const size_t entries = rows / kBlockM + 2 * std::min<size_t>(kNumLocalExperts, pairs);  // per pair of n_blocks
   BumpAllocator scratch{base};
   scratch.allocate(args.weight, tokens * kNumLocalExperts);
   scratch.allocate(args.token_rows, tokens * kMaxTokenRows);
@@ -87,11 +86,11 @@ void launch_layer(const LayerArgs& layer, DLDevice device, ffi::TensorView w1, f
   } else {
     const int h_split = t <= kHiLoTokens ? 2 : (int)many_h_split;
     GroupedArgs args = {layer};
-    args.counters = &kept->many;
+    args.counters = &kept->grouped;
     args.clusters = sms / kClusterCtas;
     args.y_columns = kHidden / (t <= kOnePassTokens ? 1 : kColumnPasses);
-    const ffi::Tensor scratch = allocate(device, place_many_scratch(args, nullptr, h_split, sms));
-    place_many_scratch(args, static_cast<uint8_t*>(scratch.data_ptr()), h_split, sms);
+    const ffi::Tensor scratch = allocate(device, place_grouped_scratch(args, nullptr, h_split, sms));
+    place_grouped_scratch(args, static_cast<uint8_t*>(scratch.data_ptr()), h_split, sms);
     const std::lock_guard<std::mutex> launching(*shared.launching);
     check_cuda(launch_route_permute(args, sms, stream), "launching route_permute");
     CUtensorMap w1_map, w2_map;

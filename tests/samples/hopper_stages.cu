@@ -54,14 +54,14 @@ static cudaError_t poison_and_launch_route(const GroupedArgs& args, int ctas, cu
   arrays.clear();
   for (int h_split : {1, 2}) {  // the layer does not pass it on: it follows from where y lies
     GroupedArgs placed = args;
-    const size_t bytes = place_many_scratch(placed, reinterpret_cast<uint8_t*>(args.weight), h_split, ctas);
+    const size_t bytes = place_grouped_scratch(placed, reinterpret_cast<uint8_t*>(args.weight), h_split, ctas);
     if (placed.y != args.y) continue;
     check_cuda(cudaMemsetAsync(args.weight, 0xff, bytes, stream), "filling the scratch with NaN");
     numbers["h_split"] = h_split;
     numbers["sms"] = ctas;
     return launch_route_permute(args, ctas, stream);
   }
-  return cudaErrorInvalidValue;  // the scratch is not laid out as by place_many_scratch
+  return cudaErrorInvalidValue;  // the scratch is not laid out as by place_grouped_scratch
 }
 
 static void copy_queue(const std::string& name, const uint2* queue, const GroupedArgs& args, int n_block_pairs,
@@ -75,7 +75,7 @@ static void copy_queue(const std::string& name, const uint2* queue, const Groupe
 
 static cudaError_t read_out_and_launch_combine(const GroupedArgs& args, int h_split, int sms, cudaStream_t stream) {
   const size_t tokens = args.num_tokens, pairs = tokens * std::min(kTopK, kNumLocalExperts);
-  const size_t rows = pairs + std::min<size_t>(kNumLocalExperts, pairs) * (kRowAlign - 1);  // as in place_many_scratch
+  const size_t rows = pairs + std::min<size_t>(kNumLocalExperts, pairs) * (kRowAlign - 1);  // as in place_grouped_scratch
   const size_t entries = rows / kBlockM + 2 * std::min<size_t>(kNumLocalExperts, pairs);
   const std::string pass = std::to_string(args.first_column);
   copy_out("y" + pass, args.y, rows * args.y_columns * sizeof(*args.y), stream);
