@@ -14,7 +14,7 @@ const int64_t kTokenLimit = kMaxTokens;
 static TensorMaps tensor_maps(const FusedArgs& args) {
   TensorMaps maps = {};
   if constexpr (kTma) {
-    encode_w1_map(&maps.w1, args.w1, kBlockN1 / 8);
+    encode_w1_map(&maps.w1, args.w1, kNBlockColumns / 8);
     encode_w2_map(&maps.w2, args.w2, kColumnTile);
   }
   return maps;

@@ -4,40 +4,43 @@
 // One persistent CTA per SM. There are no producer warps: each warp fills its own stages with weight tiles and
 // multiplies them. The warps of a CTA divide K, so they meet only at the end of a tile, to add up their sums.
 //
-//   warps   file                  work, in order of time                      data
-//   all     gemm2_combine.cuh     zero this CTA's output sums                 -> slabs in scratch, which stay in L2
-//   all     route (below)         a warp per token: top-k, or the caller's    logits or ids -> masks and weights, in
-//                                 ids; every CTA for all tokens up to         shared memory or, for shares, in scratch
-//                                 kRouteAllTokens, else for its share, and
-//                                 a grid barrier
-//   all     permute.cuh           row lists and m_blocks, in every CTA        masks -> shared memory
-//   all     weight_pipeline.cuh   from here to the end of gemm2: load weight  W13, then W2 -> the warp's stages, by TMA
-//                                 tiles, kStages ahead                        (lane 0), before sm_90 by cp.async
-//   all     gemm1_swiglu.cuh      this CTA's tiles: MMAs, sums over warps     x -> registers, one K block ahead
-//   0 - 3                         SwiGLU, h in fp16; the last warp signals    -> h in scratch
-//   all     gemm2_combine.cuh     this CTA's column tiles, m_block by m_block h -> registers, one K block ahead
-//                                 as h is complete: MMAs, sums over warps
-//   0 - 3                         add to the output sums                      slabs -> slabs
-//   all                           round to bf16                               slabs -> output
+//   warps   file                  work, in order of time               data
+//   all     gemm2_combine.cuh     zero this CTA's output sums          -> slabs, in scratch; they stay in L2
+//   all     route() below         a token a warp: top-k, or the        logits or ids -> masks and weights. With up to
+//                                 caller's ids                         kRouteAllTokens tokens every CTA routes all,
+//                                                                      else a share, to scratch, and a grid barrier
+//   all     permute.cuh           row lists and m_blocks               masks -> shared memory, the same in every CTA
+//   each    weight_pipeline.cuh   from here to the end of gemm2: load  W13, then W2 -> the warp's stages, by TMA (lane
+//                                 weight tiles, kStages ahead          0), before sm_90 by cp.async
+//   all     gemm1_swiglu.cuh      this CTA's tiles: MMAs, sums over    x -> registers, a K block ahead
+//                                 warps
+//   0 - 3                         SwiGLU, fp16; the last warp signals  -> h, in scratch
+//   all     gemm2_combine.cuh     this CTA's column tiles, m_block by  h -> registers, a K block ahead
+//                                 m_block as h is complete: MMAs,
+//                                 sums over warps
+//   0 - 3                         add to the output sums               slabs -> slabs
+//   all                           round to bf16                        slabs -> output
 //
-// tiled_mma.cuh multiplies a weight tile, sum_over_warps.cuh adds up; tile_scheduler.cuh says which tiles a CTA has.
+// tile_scheduler.cuh says which tiles a CTA has; tiled_mma.cuh multiplies a weight tile; sum_over_warps.cuh adds up.
 //
 //   barrier             arrivals   who arrives               who waits      what it protects
-//   full[warp][stage]   1 + bytes  lane 0 of the warp; TMA   the warp       a stage: loaded. The parity is the phase of
-//                                                                           the pipeline. With cp.async: wait_group
-//   __syncwarp          32         the warp                  the same       a stage: read by all lanes, may be loaded
-//                                                                           again; loaded by all lanes (cp.async)
-//   __syncthreads       kThreads   all                       all            row lists; warp_sums: written, then read
+//   full[warp][stage]   1 + bytes  lane 0 of the warp; TMA   the warp       a stage: loaded. The parity is the
+//                                                                           pipeline's phase. cp.async: wait_group
+//   __syncwarp          32         the warp                  the same       a stage: read, it may be loaded again;
+//                                                                           with cp.async: loaded by all lanes
+//   __syncthreads       kThreads   all                       all            masks, row lists and schedule: written;
+//                                                                           warp_sums: read before, written now;
+//                                                                           slabs: zeroed, complete
 //   kBarAmax            128        warps 0 - 3               the same       amax: the maxima of all four are written
 //   kBarStored          160 (1)    warps 0 - 3, last warp    the last warp  h of a tile, or the sums of a first part:
 //                                                                           stored, before they are counted
 //
-//   global counter      arrivals                             who waits                      what it protects
-//   kRouted             every CTA                            every CTA (a grid barrier)     masks, weights in scratch
-//   split_k_stored      1 for each split-K tile              warps 0 - 3 of its other CTA   split_k_sums
-//   n_blocks_stored     kNumNBlocks1 for each m_block        warps with a column tile       h, h_scale of the m_block
-//   slabs_stored        sharing_ctas for each shared tile    these CTAs                     their slabs
-//   kFinished           every CTA                            nobody: the last one zeroes all counters again
+//   global counter      arrivals                            who waits                      what it protects
+//   kRouted             every CTA                           every CTA (a grid barrier)     masks, weights in scratch
+//   split_k_stored      1 for each split-K tile             warps 0 - 3 of its other CTA   split_k_sums
+//   n_blocks_stored     kNumNBlocks for each m_block        warps with a column tile       h, h_scale of the m_block
+//   slabs_stored        sharing_ctas for each shared tile   these CTAs                     their slabs of it
+//   kFinished           every CTA                           nobody: the last one zeroes all counters
 //
 //   (1) 128 where the CTA has four warps, as the last one is one of warps 0 - 3.
 //
@@ -85,7 +88,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     fused_layer(const __grid_constant__ TensorMaps maps, const __grid_constant__ FusedArgs args) {
   extern __shared__ __align__(1024) uint8_t smem_base[];
   Smem& s = *reinterpret_cast<Smem*>(smem_base);
-  const TileScheduler scheduler(gridDim.x, blockIdx.x);  // integer divisions, while the launch before ends
+  const TileScheduler scheduler(gridDim.x, blockIdx.x);  // here its divisions overlap the end of the launch before
 #if MMA_FUSED_TMA
   if (threadIdx.x % kWarp == 0) {
     prefetch_tma_descriptor(&maps.w1);

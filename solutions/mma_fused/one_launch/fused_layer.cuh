@@ -1,9 +1,12 @@
-// fused_layer: arguments, scratch and shared memory of the one launch. sizes.cuh explains the words.
+// fused_layer: scratch, arguments, shared memory and named barriers of the one launch.
 #pragma once
 #include <cuda.h>
 #include <cuda_runtime.h>
 
+#include <cstdint>
+
 #include "arguments.cuh"
+#include "sizes.cuh"
 #include "tile_scheduler.cuh"
 
 struct MBlock {
@@ -15,14 +18,14 @@ struct MBlock {
 
 // The calls of a stream share it. All members before `mask` are zero before and after each launch.
 struct FusedScratch {
-  unsigned counters[16];                      // see Counter
-  unsigned n_blocks_stored[kMaxMBlocks];      // of each m_block: n_blocks whose h is stored
-  unsigned split_k_stored[kMaxSplitTiles];    // of each split-K tile: 1 when the first part's sums are stored
-  unsigned slabs_stored[kNumColumnTiles];     // of each shared column tile: CTAs whose slab is complete
-  uint32_t mask[kMaxTokens * kMaskWords];     // [batch of 32 tokens][word][token]; bit e: a row of local expert e
+  unsigned counters[16];                       // see Counter
+  unsigned n_blocks_stored[kMaxMBlocks];       // of each m_block: n_blocks whose h is stored
+  unsigned split_k_stored[kMaxSplitTiles];     // of each split-K tile: 1 when the first part's sums are stored
+  unsigned slabs_stored[kNumColumnTiles];      // of each shared column tile: CTAs whose slab is complete
+  uint32_t mask[kMaxTokens * kMaskWords];      // [batch of 32 tokens][word][token]; bit e: a row of local expert e
   float weight[kMaxTokens][kNumLocalExperts];  // routing weight, where the bit is set
   float4 split_k_sums[kMaxSplitTiles][kMaxNTiles][kMTiles][kWarp];  // of first parts, as sum_over_warps gives them
-  float h_scale[kMaxRows][kNumNBlocks1];       // a power of two
+  float h_scale[kMaxRows][kNumNBlocks];  // powers of two
   // fp16; h includes the routing weight. Within a row and K block, 16-byte chunk 4 j + t holds columns 32 t + 8 j to
   // 32 t + 8 j + 7, so that lanes t = 0 to 3 of gemm2 read 64 neighbouring bytes.
   alignas(256) uint16_t h[kMaxRows][kIntermediate];
@@ -36,7 +39,7 @@ struct FusedArgs : LayerArgs {
   const uint8_t* w2;  // [E_local, H, I]
   FusedScratch* scratch;
   float* sums;  // [local tile][CTA][token][kColumnTile] fp32
-  // A CTA's output sums of one of its column tiles. No other CTA touches them, except a shared tile's at the end.
+  // A CTA's output sums of one of its column tiles. Other CTAs read them if they share the tile, at the end.
   __device__ float* slab(int local_tile, int cta, int ctas) const {
     return sums + ((size_t)local_tile * ctas + cta) * num_tokens * kColumnTile;
   }
@@ -52,7 +55,7 @@ struct TensorMaps {
 
 // Needed until the row lists are made; the pipeline's stages overwrite it.
 struct Routing {
-  uint32_t mask[kMaxTokens * kMaskWords];  // as in FusedScratch; permute transposes it: [batch][expert], bit t
+  uint32_t mask[kMaxTokens * kMaskWords];         // as in FusedScratch; permute makes it [batch][expert], bit t
   uint32_t rows_before[kMaxTokens * kMaskWords];  // [batch][expert]: rows of the expert in earlier batches
   int2 word_sums[kMaskWords];                     // rows and m_blocks of 32 experts
   int first_row[kPaddedLocalExperts];
@@ -60,7 +63,7 @@ struct Routing {
 };
 
 struct Smem {
-  uint8_t stages[kWarps][kStages][kWeightTileBytes];  // first: the swizzle wants multiples of 1024 bytes
+  uint8_t stages[kWarps][kStages][kWeightTileBytes];  // first, as the swizzle wants multiples of 1024 bytes
   float4 warp_sums[kWarps][kMTiles][kWarp];           // each warp's sums for 8 rows, as the MMAs leave them
   float amax[kMTiles][kMmaN];
   uint64_t full[kWarps][kStages];  // mbarriers

@@ -26,7 +26,7 @@ struct Gemm1Tile : WorkItem {
   MBlock m_block;
   int n_block;
   __device__ Gemm1Tile(const Smem& s, const WorkItem& item)
-      : WorkItem(item), m_block(s.m_blocks[item.tile / kNumNBlocks1]), n_block(item.tile % kNumNBlocks1) {}
+      : WorkItem(item), m_block(s.m_blocks[item.tile / kNumNBlocks]), n_block(item.tile % kNumNBlocks) {}
 };
 
 // ---- producer: x to registers ----
@@ -62,7 +62,7 @@ struct PrefetchedX {
       if (n >= first_n && kMmaN * n < tile.m_block.rows && k < kNumKBlocks1) x[n].load(s, args, tile.m_block, n, k);
   }
   __device__ void load_weight_scales(const FusedArgs& args, const Gemm1Tile& tile, int warp, int lane) {
-    const int block = (tile.m_block.expert * 2 * kIntermediate + tile.n_block * kBlockN1) / kBlockK;
+    const int block = (tile.m_block.expert * 2 * kIntermediate + tile.n_block * kNBlockColumns) / kBlockK;
     const int k = warp + kWarps * lane;
     if (k >= kNumKBlocks1) return;
     const float* first = args.w1_scale + block * kNumKBlocks1 + k;
@@ -130,8 +130,8 @@ __device__ __forceinline__ void store_h(Smem& s, const FusedArgs& args, int firs
     const int r = 2 * t + p;
     const float amax = fmaxf(fmaxf(s.amax[0][r], s.amax[1][r]), fmaxf(s.amax[2][r], s.amax[3][r]));
     const float scale = fp16_scale(amax);
-    const int chunk = 4 * warp + n_block % kNBlocksPerKBlock2;  // of 16 bytes, as FusedScratch has them
-    args.scratch->h[first_row + r][n_block / kNBlocksPerKBlock2 * kBlockK + 8 * chunk + g] =
+    const int chunk = 4 * warp + n_block % kNBlocksPerKBlock;  // of 16 bytes, as FusedScratch has them
+    args.scratch->h[first_row + r][n_block / kNBlocksPerKBlock * kBlockK + 8 * chunk + g] =
         cvt_f32_to_f16(h[p] * inverse_power_of_two(scale));
     if (warp == 0 && g == 0) args.scratch->h_scale[first_row + r][n_block] = scale;
   }
@@ -200,10 +200,10 @@ __device__ __forceinline__ void gemm1_swiglu(Smem& s, const FusedArgs& args, Wei
       prefetched.load_weight_scales(args, tile, weights.warp, weights.lane);
       prefetched.load_first(s, args, tile, weights.warp, 0);
     }
-    if (tile.m_block.rows <= 8) gemm1_swiglu_tile<1>(s, args, weights, tile, next, prefetched);
+    if (tile.m_block.rows <= kMmaN) gemm1_swiglu_tile<1>(s, args, weights, tile, next, prefetched);
     else gemm1_swiglu_tile<2>(s, args, weights, tile, next, prefetched);
     unsigned* counter = tile.is_first_part() ? &args.scratch->split_k_stored[s.scheduler.split_index]
-                                             : &args.scratch->n_blocks_stored[tile.tile / kNumNBlocks1];
+                                             : &args.scratch->n_blocks_stored[tile.tile / kNumNBlocks];
     signal_stored(counter, weights.warp, weights.lane);
     item = next_item;
   }

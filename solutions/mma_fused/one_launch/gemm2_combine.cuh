@@ -26,15 +26,14 @@ __device__ __forceinline__ int wait_for_h(const unsigned* n_blocks_stored, int m
   const int mine = m + threadIdx.x % kWarp;
   unsigned missing;
   do {
-    const bool complete = mine >= num_m_blocks || load_acquire(n_blocks_stored + mine) == kNumNBlocks1;
+    const bool complete = mine >= num_m_blocks || load_acquire(n_blocks_stored + mine) == kNumNBlocks;
     missing = __ballot_sync(kFullWarp, !complete);
   } while (missing & 1);
   __syncwarp();
   return missing ? m + __ffs(missing) - 1 : m + kWarp;
 }
 
-// Of 8 rows of h and a K block, what a lane multiplies: of row g 32 columns, four MMAs for each uint4 pair, and the
-// scale of these columns.
+// Of 8 rows of h and a K block, what a lane multiplies: 32 columns of row g, eight in a uint4, and their scale.
 struct HFragment {
   uint4 h[4];
   float scale;
@@ -46,7 +45,7 @@ struct HFragment {
     const uint16_t* from = args.scratch->h[row] + k * kBlockK + 8 * t;
 #pragma unroll
     for (int j = 0; j < 4; j++) h[j] = ld_global_cg_v4(from + 32 * j);
-    scale = ld_global_cg_f32(&args.scratch->h_scale[row][k * kNBlocksPerKBlock2 + t]);
+    scale = ld_global_cg_f32(&args.scratch->h_scale[row][k * kNBlocksPerKBlock + t]);
   }
 };
 
@@ -78,7 +77,7 @@ __device__ __forceinline__ void gemm2_mainloop(const FusedArgs& args, WeightPipe
   const int warp = weights.warp, t = weights.lane % 4;
   for (int k = warp, i = 0; k < kNumKBlocks2; k += kWarps, i++) {
     const bool last = k + kWarps >= kNumKBlocks2;
-    // Loaded even if there is none: under a condition the compiler waited for it at once.
+    // Unconditional, even if there is none: a load under a condition was waited for at once.
     const MBlock next_m_block = last && next_ready ? next : m_block;
     HFragment next_h[kNTiles];
 #pragma unroll
@@ -86,7 +85,8 @@ __device__ __forceinline__ void gemm2_mainloop(const FusedArgs& args, WeightPipe
 
     const uint8_t* weight_tile = weights.consumer_wait();
     const float k_scale = kUnpackScale * __shfl_sync(kFullWarp, w_scale, i);
-    // The MMAs mix a row's four scales of a K block: all of h is brought to the largest, exactly or to zero.
+    // An MMA adds up columns with four scales: the lane's h is brought to the largest of them. The factor is a power of
+    // two, so only what becomes subnormal is rounded.
     float largest[kNTiles];
     uint32_t relative[kNTiles];  // this lane's scale over the largest, as a pair of fp16
 #pragma unroll
@@ -206,7 +206,7 @@ __device__ __forceinline__ void gemm2_combine(Smem& s, const FusedArgs& args, We
     if (more) load_weight_scale(prefetched, m, local_tile);
     loaded = more && m < ready;
     const MBlock next = s.m_blocks[more ? m : 0];
-    if (m_block.rows <= 8)
+    if (m_block.rows <= kMmaN)
       gemm2_combine_tile<1>(s, args, weights, m_block, next, loaded, w_scale, prefetched, slab);
     else gemm2_combine_tile<2>(s, args, weights, m_block, next, loaded, w_scale, prefetched, slab);
   }

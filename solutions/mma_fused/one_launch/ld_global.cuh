@@ -1,7 +1,7 @@
-// ld_global: loads from global memory to registers, that stay where they are written.
+// ld_global: loads from global memory to registers that the compiler does not move.
 //
-// volatile, and not .nc, which ptxas moved: they stay before the wait for weights that follows them, and arrive during
-// it.
+// Volatile, and not ld.global.nc, which ptxas moved past the wait for weights that follows: so they are issued before
+// that wait, and arrive during it.
 #pragma once
 #include <cuda_runtime.h>
 

@@ -23,7 +23,7 @@ __device__ __forceinline__ void permute(Smem& s, int num_tokens) {
       routing.rows_before[b * kPaddedLocalExperts + e] = rows;
       rows += __popc(routing.mask[b * kPaddedLocalExperts + e]);
     }
-    int row_end = (rows + kMmaN - 1) / kMmaN * kMmaN, m_block_end = (rows + kBlockM - 1) / kBlockM;
+    int row_end = (rows + kMmaN - 1) / kMmaN * kMmaN, m_block_end = (rows + kMBlockRows - 1) / kMBlockRows;
 #pragma unroll
     for (int d = 1; d < kWarp; d *= 2) {
       const int r = __shfl_up_sync(kFullWarp, row_end, d), m = __shfl_up_sync(kFullWarp, m_block_end, d);
@@ -40,7 +40,7 @@ __device__ __forceinline__ void permute(Smem& s, int num_tokens) {
     for (int i = 0; i < w; i++) rows_before += routing.word_sums[i].x, m_blocks_before += routing.word_sums[i].y;
     const int last = (batches - 1) * kPaddedLocalExperts + e, first = rows_before + routing.first_row[e];
     const int rows = routing.rows_before[last] + __popc(routing.mask[last]);
-    const int m_blocks = (rows + kBlockM - 1) / kBlockM;
+    const int m_blocks = (rows + kMBlockRows - 1) / kMBlockRows;
     int m_block_end = m_blocks;
 #pragma unroll
     for (int d = 1; d < kWarp; d *= 2) {
@@ -50,8 +50,8 @@ __device__ __forceinline__ void permute(Smem& s, int num_tokens) {
     m_block_end += m_blocks_before;
 #pragma unroll 1
     for (int m = 0; m < m_blocks; m++)
-      s.m_blocks[m_block_end - m_blocks + m] = {(uint16_t)e, (uint16_t)min(kBlockM, rows - m * kBlockM),
-                                                (uint32_t)(first + m * kBlockM)};
+      s.m_blocks[m_block_end - m_blocks + m] = {(uint16_t)e, (uint16_t)min(kMBlockRows, rows - m * kMBlockRows),
+                                                (uint32_t)(first + m * kMBlockRows)};
     routing.first_row[e] = first;
     if (e == kPaddedLocalExperts - 1) s.num_m_blocks = m_block_end;
   }

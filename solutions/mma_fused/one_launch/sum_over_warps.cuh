@@ -3,8 +3,6 @@
 #pragma once
 #include "fused_layer.cuh"
 
-static_assert(kMTiles <= kWarps, "a warp for each 16 weight rows");
-
 // For all threads. acc: of 8 rows. A lane of warp m < 4 receives what it has itself in acc[m], summed; other warps
 // receive nothing of meaning, and may go on.
 __device__ __forceinline__ float4 sum_over_warps(Smem& s, const float (&acc)[kMTiles][4], int warp, int lane) {

@@ -28,7 +28,7 @@ struct ColumnTilePartition {
 
 // What a CTA computes of gemm1 at a time: a tile, or one of the two parts of a split-K tile.
 struct WorkItem {
-  int tile;            // m_block * kNumNBlocks1 + n_block; -1: none
+  int tile;            // m_block * kNumNBlocks + n_block; -1: none
   int first_k, end_k;  // K blocks
 
   __host__ __device__ bool is_first_part() const { return end_k < kNumKBlocks1; }
@@ -66,12 +66,12 @@ struct TileScheduler {
     // sharing CTAs still have to multiply the m_blocks of these, the others have to end gemm1 that much before the end,
     // even where they have less of gemm2 themselves.
     constexpr int kTileTime = kWarpKBlocks1 * kKBlockTime1, kFirstPartTime = kSplitKBlocks * kKBlockTime1;
-    const int tiles = num_m_blocks * kNumNBlocks1, sharing = sharing_stride * sharing_ctas, others = ctas - sharing;
+    const int tiles = num_m_blocks * kNumNBlocks, sharing = sharing_stride * sharing_ctas, others = ctas - sharing;
     const auto gemm2_time = [&](int n) {  // of a sharing CTA for n m_blocks
       return (own_tiles * n + (sharing > 0 ? (n + sharing_ctas - 1) / sharing_ctas : 0)) *
              (kWarpKBlocks2 * kKBlockTime2);
     };
-    const int last_wave = (others + kNumNBlocks1 - 1) / kNumNBlocks1;  // m_blocks of the others' last tiles
+    const int last_wave = (others + kNumNBlocks - 1) / kNumNBlocks;  // m_blocks of the others' last tiles
     const int after_last = gemm2_time(last_wave < num_m_blocks ? last_wave : num_m_blocks);
     const int sharing_after = gemm2_time(num_m_blocks);
     const int own_time = own_tiles * num_m_blocks * (kWarpKBlocks2 * kKBlockTime2);

@@ -85,8 +85,8 @@ struct WeightPipeline {
     if (!loaded.done) loaded.advance(s.scheduler, warp);
     uint8_t* to = s.stages[warp][into];
     if (!loaded.done) {
-      const MBlock& m_block = s.m_blocks[loaded.gemm2 ? loaded.m_block : loaded.tile / kNumNBlocks1];
-      const int n_block = loaded.tile % kNumNBlocks1;  // gemm1
+      const MBlock& m_block = s.m_blocks[loaded.gemm2 ? loaded.m_block : loaded.tile / kNumNBlocks];
+      const int n_block = loaded.tile % kNumNBlocks;  // gemm1
 #if MMA_FUSED_TMA
       uint64_t* full = &s.full[warp][into];
       if (lane == 0) {
@@ -95,7 +95,7 @@ struct WeightPipeline {
           tma_load_2d(to, &maps.w2, full, loaded.k * kBlockK, m_block.expert * kHidden + loaded.tile * kColumnTile,
                       l2_evict_first());  // else W2 pushes h and the output sums out of L2
         else
-          tma_load_5d(to, &maps.w1, full, loaded.k * kBlockK, 0, 0, n_block * (kBlockN1 / 8), m_block.expert,
+          tma_load_5d(to, &maps.w1, full, loaded.k * kBlockK, 0, 0, n_block * (kNBlockColumns / 8), m_block.expert,
                       w1_policy);
       }
 #else
@@ -103,7 +103,7 @@ struct WeightPipeline {
       const int chunk = lane % 8, first = lane / 8;
       const size_t pitch = loaded.gemm2 ? kIntermediate : kHidden;
       const size_t first_row = loaded.gemm2 ? (size_t)m_block.expert * kHidden + loaded.tile * kColumnTile
-                                            : (size_t)m_block.expert * 2 * kIntermediate + n_block * kBlockN1;
+                                            : (size_t)m_block.expert * 2 * kIntermediate + n_block * kNBlockColumns;
       const uint8_t* from = (loaded.gemm2 ? args.w2 : args.w1) + first_row * pitch;
       from += loaded.k * kBlockK + chunk * 16;
 #pragma unroll
