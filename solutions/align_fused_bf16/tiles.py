@@ -1,4 +1,7 @@
-"""tiles: which tiles the two GEMMs use, by architecture and rows per expert; they share BLOCK_M, because rows are padded to it once."""
+"""tiles: which tiles the two GEMMs use, by architecture and rows per expert.
+
+Both have one BLOCK_M, because rows are padded to it once.
+"""
 
 from .common.triton.expert_tiles import Tile, tile_chooser
 

@@ -1,4 +1,7 @@
-"""tiles: which tiles the two GEMMs use, by architecture and rows per expert; they share BLOCK_M, because the table of row tiles is made once."""
+"""tiles: which tiles the two GEMMs use, by architecture and rows per expert.
+
+Both have one BLOCK_M, because the table of row tiles is made once.
+"""
 
 from .common.triton.expert_tiles import Tile, tile_chooser
 

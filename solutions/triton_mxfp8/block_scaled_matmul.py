@@ -17,17 +17,11 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from .common.triton.tile_order import tile_order
 from .expand import expand, expand_ref
 from .group_quantise import quantise_groups, scale_value
-from .common.triton.tile_order import tile_order
 
 TRITON_DTYPE = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16, torch.float32: tl.float32}
-
-
-def block_scaled_matmul_ref(x_codes, x_scales, w_codes, w_scales, dtype):
-    """Plain statement: both operands expanded to float32, multiplied in float32, cast once to dtype."""
-    x, w = expand_ref(x_codes, x_scales, torch.float32), expand_ref(w_codes, w_scales, torch.float32)
-    return (x @ w.t()).to(dtype)
 
 
 @triton.jit
@@ -193,3 +187,9 @@ def _library_product(x, w, out):
         out.copy_(torch.mm(x, w.t(), out_dtype=torch.float32))
     else:
         out.copy_(x.float() @ w.t().float())
+
+
+def block_scaled_matmul_ref(x_codes, x_scales, w_codes, w_scales, dtype):
+    """Plain statement: both operands expanded to float32, multiplied in float32, cast once to dtype."""
+    x, w = expand_ref(x_codes, x_scales, torch.float32), expand_ref(w_codes, w_scales, torch.float32)
+    return (x @ w.t()).to(dtype)

@@ -2,8 +2,8 @@
 
 import torch
 
-from .group_quantise import GROUP
 from .common.host.check_tensors import check_rank, check_tensors
+from .group_quantise import GROUP
 from .tiles import BLOCK
 
 

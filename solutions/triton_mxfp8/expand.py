@@ -11,14 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-from .group_quantise import GROUP, NAN_SCALE, SCALE_BIAS, scale_value
-
-
-def expand_ref(codes, scales, dtype=torch.bfloat16):
-    """Plain statement: codes [..., K] float8_e4m3fn, scales [..., K/32] uint8 (E8M0) -> [..., K] of dtype."""
-    factor = torch.exp2(scales.double() - SCALE_BIAS)
-    factor = torch.where(scales == NAN_SCALE, torch.nan, factor)
-    return (codes.double().unflatten(-1, (-1, GROUP)) * factor[..., None]).flatten(-2).to(dtype)
+from .group_quantise import GROUP, scale_value
 
 
 @triton.jit
@@ -44,3 +37,10 @@ def expand(codes, scales):
     num_groups = scales.numel()
     expand_kernel[(triton.cdiv(num_groups, 128),)](codes, scales, values, num_groups, GROUPS=128, num_warps=4)
     return values
+
+
+def expand_ref(codes, scales, dtype=torch.bfloat16):
+    """Plain statement: codes [..., K] float8_e4m3fn, scales [..., K/32] uint8 (E8M0) -> [..., K] of dtype."""
+    factor = torch.exp2(scales.double() - 127)
+    factor = torch.where(scales == 255, torch.nan, factor)
+    return (codes.double().unflatten(-1, (-1, GROUP)) * factor[..., None]).flatten(-2).to(dtype)

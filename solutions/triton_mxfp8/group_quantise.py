@@ -13,24 +13,8 @@ import torch
 import triton
 import triton.language as tl
 
-GROUP = 32
-EMAX = 8  # of E4M3: its largest power of two is 2^8
-LARGEST = 448.0
-NAN_SCALE = 255
-SCALE_BIAS = 127
-
-
-def group_quantise_ref(x):
-    """Plain statement: x [..., K] bf16 -> codes [..., K] float8_e4m3fn, scales [..., K/32] uint8 (E8M0)."""
-    groups = x.float().unflatten(-1, (-1, GROUP))
-    amax = groups.abs().amax(-1)
-    representable = amax.isfinite()  # NaN anywhere in a group makes its amax NaN
-    _, exponent = torch.frexp(torch.where(representable, amax, 1.0))  # amax = m 2^exponent, 0.5 <= m < 1: exact
-    shared = torch.where(amax == 0, -SCALE_BIAS, exponent - 1 - EMAX).clamp(-SCALE_BIAS, SCALE_BIAS)
-    values = (groups.double() * torch.exp2(-shared.double())[..., None]).clamp(-LARGEST, LARGEST).float()
-    values = torch.where(representable[..., None], values, torch.nan)
-    scales = torch.where(representable, shared + SCALE_BIAS, NAN_SCALE).to(torch.uint8)
-    return values.to(torch.float8_e4m3fn).flatten(-2), scales
+from .common.host.quantise import GROUP
+from .common.host.quantise import quantise as group_quantise_ref  # noqa: F401  the plain statement
 
 
 @triton.jit

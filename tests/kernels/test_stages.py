@@ -12,12 +12,12 @@ import torch
 import triton
 import triton.language as tl
 
+from solutions.common.host.problem import KEPT_GROUPS, NUM_EXPERTS, NUM_GROUPS, NUM_LOCAL_EXPERTS, TOP_K
 from solutions.common.triton.combine import combine, combine_ref
 from solutions.common.triton.gemm1 import gemm1, gemm1_ref
 from solutions.common.triton.gemm1_swiglu_quant import gemm1_swiglu_quant, gemm1_swiglu_quant_ref
 from solutions.common.triton.gemm2 import gemm2, gemm2_ref
 from solutions.common.triton.permute import permute_ref
-from solutions.common.host.problem import KEPT_GROUPS, NUM_EXPERTS, NUM_GROUPS, NUM_LOCAL_EXPERTS, TOP_K
 from solutions.common.triton.quantise_tokens import quantise_tokens, quantise_tokens_ref
 from solutions.common.triton.route import route, route_ref
 from solutions.common.triton.swiglu_quant import swiglu_quant, swiglu_quant_ref
