@@ -23,7 +23,7 @@ TARGETS = {
     "sm_100": Target("10.0a", "sm100_", (*_FLAGS, "-DCUTLASS_ENABLE_GDC_FOR_SM100=1")),
 }
 
-SHARED = ("gemms/grouped_gemm.cuh", "common/cuda/pdl.cuh")  # by both libraries
+SHARED = ("gemms/grouped_gemm.cuh", "common/cuda/ptx/pdl.cuh")  # by both libraries
 
 
 def cutlass_folders():
