@@ -31,24 +31,22 @@ SYNC = {
     "grouped_gemm1.cu:load_gemm1": "fence_proxy_async_global mbar_wait mbar_arrive_expect_tx tma_load_5d_multicast "
     "tma_load_5d bulk_load __syncwarp cp_async_16 cp_async_16 cp_async_mbar_arrive",
     "grouped_gemm1.cu:grouped_gemm1": "pdl_wait __syncwarp cluster_sync",
-    "gemm1_normal.cuh:gemm1_normal": "bulk_wait_read named_barrier_sync fence_proxy_async_shared named_barrier_sync "
+    "gemm1_tile.cuh:gemm1_normal": "bulk_wait_read named_barrier_sync fence_proxy_async_shared named_barrier_sync "
     "bulk_store bulk_commit",
-    "gemm1_swap_ab.cuh:gemm1_swap_ab_mainloop": "mbar_wait fence_proxy_async_shared warpgroup_arrive mma_k_block "
-    "warpgroup_commit_batch warpgroup_wait cluster_consumer_release",
-    "gemm1_swap_ab.cuh:swiglu_quant_swap_ab": "bulk_wait_read named_barrier_sync named_barrier_sync named_barrier_sync "
+    "gemm1_tile.cuh:swiglu_quant_swap_ab": "bulk_wait_read named_barrier_sync named_barrier_sync named_barrier_sync "
     "named_barrier_sync fence_proxy_async_shared named_barrier_sync bulk_store bulk_commit",
     "normal_mainloop.cuh:normal_mainloop": "mbar_wait fence_proxy_async_shared normal_issue normal_wait normal_issue "
     "normal_wait cluster_consumer_release mbar_wait fence_proxy_async_shared",
+    "swap_ab_mainloop.cuh:swap_ab_mainloop": "mbar_wait fence_proxy_async_shared warpgroup_arrive mma_k_block "
+    "warpgroup_commit_batch warpgroup_wait cluster_consumer_release",
     "tile_scheduler.cuh:get_tile": "mbar_wait",
     "tile_scheduler.cuh:publish": "mbar_arrive_expect_tx st_async_cluster st_async_cluster",
     "grouped_gemm2.cu:load_gemm2": "mbar_expect_tx tma_load_2d_multicast tma_load_2d load_weights pdl_wait "
     "counter_wait fence_proxy_async_global mbar_wait load_weights mbar_arrive_expect_tx bulk_load bulk_load publish "
     "__syncwarp",
     "grouped_gemm2.cu:grouped_gemm2": "pdl_wait pdl_wait __syncwarp cluster_sync",
-    "gemm2_normal.cuh:gemm2_normal": "named_barrier_sync stmatrix named_barrier_sync store_rows",
-    "gemm2_swap_ab.cuh:gemm2_swap_ab_mainloop": "mbar_wait warpgroup_arrive mma_k_block warpgroup_commit_batch "
-    "warpgroup_wait cluster_consumer_release",
-    "gemm2_swap_ab.cuh:gemm2_swap_ab": "named_barrier_sync stmatrix named_barrier_sync store_rows",
+    "gemm2_tile.cuh:gemm2_normal": "named_barrier_sync stmatrix named_barrier_sync store_rows",
+    "gemm2_tile.cuh:gemm2_swap_ab": "named_barrier_sync stmatrix named_barrier_sync store_rows",
 }
 
 
@@ -236,7 +234,7 @@ def multiply(c, actor, cta, stage, operands, scales):
 
 
 def normal_mainloop(c, actor, cta, warp, pipe):
-    """normal_mainloop.cuh:normal_mainloop; read() is gemm1_normal.cuh:gemm1_normal_mainloop's or gemm2_normal.cuh's."""
+    """normal_mainloop.cuh:normal_mainloop; read() is gemm1_tile.cuh:gemm1_normal_mainloop's or gemm2_tile.cuh's."""
     group = warp // 4
     floats = (4 * (group * 64 + warp % 4 * 16), 4 * (group * 64 + warp % 4 * 16 + 16))
     rows = (group * 64 * 128, (group + 1) * 64 * 128)
@@ -255,7 +253,7 @@ def normal_mainloop(c, actor, cta, warp, pipe):
 
 
 def swap_ab_mainloop(c, actor, cta, warp, pipe, n):
-    """gemm1_swap_ab.cuh:gemm1_swap_ab_mainloop and gemm2_swap_ab.cuh:gemm2_swap_ab_mainloop."""
+    """swap_ab_mainloop.cuh:swap_ab_mainloop."""
     first = warp // 4 * 2 * 64 * 128
     operands = [((first + m * 64 * 128, first + (m + 1) * 64 * 128), (0, n * 128)) for m in range(2)]
     for k in range(c.k_blocks):
@@ -311,7 +309,7 @@ def store_h(c, actor, key):
 
 
 def gemm1_normal(c, actor, cta, warp, n, stores):
-    """gemm1_normal.cuh:gemm1_normal, behind its main loop."""
+    """gemm1_tile.cuh:gemm1_normal, behind its main loop."""
     group, own = warp // 4, min(64, n - warp // 4 * 64)
     barrier = cta, "kBarGemm1Warpgroup", group
     if warp % 4 == 0 and not c.gone("d is read before it is overwritten"):
@@ -333,7 +331,7 @@ def gemm1_normal(c, actor, cta, warp, n, stores):
 
 
 def gemm1_swap_ab(c, actor, cta, warp, n, stores):
-    """gemm1_swap_ab.cuh:swiglu_quant_swap_ab."""
+    """gemm1_tile.cuh:swiglu_quant_swap_ab."""
     group, barrier = warp // 4, (cta, "kBarGemm1Consumers")
     inverse = 4 * 64 * WARPS
     if warp % 4 == 0 and not c.gone("d is read before it is overwritten"):
@@ -381,7 +379,7 @@ def gemm1_consumer(c, cta, warp):
             else:
                 yield from swap_ab_mainloop(c, actor, cta, warp, pipe, n)
                 yield from gemm1_swap_ab(c, actor, cta, warp, n, stores)
-        while stores:  # epilogue.cuh:signal_h_stored
+        while stores:  # grouped_gemm1.cu:signal_h_ready
             yield stores.pop()
         yield from finish(c, actor, cta)
 
@@ -460,7 +458,7 @@ def gemm2_producer(c, cta, copies):
 
 
 def gemm2_epilogue(c, actor, cta, warp, n):
-    """gemm2_normal.cuh:gemm2_normal and gemm2_swap_ab.cuh:gemm2_swap_ab, for a half or an m64 of the columns."""
+    """gemm2_tile.cuh:gemm2_normal and gemm2_tile.cuh:gemm2_swap_ab, for a half or an m64 of the columns."""
     group, lane = warp // 4, np.arange(32)
     barrier = cta, "kBarGemm2Warpgroup", group
     if not c.gone("d is free"):
@@ -476,7 +474,7 @@ def gemm2_epilogue(c, actor, cta, warp, n):
     c.machine.write(actor, c.at(cta, "d", group, written))
     if not c.gone("d is complete"):
         yield c.machine.together(actor, barrier, 4)
-    thread = warp % 4 * 32 + lane  # epilogue.cuh:store_rows
+    thread = warp % 4 * 32 + lane  # gemm2_tile.cuh:store_rows
     for half in range(halves):
         rows = np.concatenate([16 * i + thread // 8 for i in range(4)])
         byte = np.tile(thread % 8 * 16, 4)

@@ -33,10 +33,9 @@ struct GemmSmem {
   static constexpr int kStages = kParts == 1 ? 4 : 3;
   using Pipeline = PipelineState<kStages>;
 
-  // pipeline stages
   uint8_t w[kStages][kWTileBytes];
   uint8_t a[kStages][kParts][kATileBytes];
-  uint8_t d[2][kATileBytes];  // [warpgroup]: on its way to global memory
+  uint8_t d[2][kATileBytes];  // the tile's result before its store: [warpgroup], of gemm1's swap-AB tiles [part]
   float a_scale[kStages][kBlockM];
   float w_scale[kStages][2 * kWScaleBlocks];  // gemm1: [half of W13][K block among its kWScaleBlocks]
   // mbarriers, see grouped_gemm1.cu and grouped_gemm2.cu

@@ -1,31 +1,31 @@
 // grouped_gemm1: x W13^T of all rows, h = silu(gate) * up, h in FP8: one part, or hi and lo (kHSplit).
 // Clusters of two CTAs, one CTA per SM, static tile scheduler, a pipeline of four K blocks.
 //
-//   warps     for each tile of the CTA (tile_scheduler.cuh)
-//   8 - 11   producers, K block by K block: thread 0 loads W13 by TMA (its half, multicast, or all of its own) and the
-//             scales of x by bulk copy; all threads gather x from the tokens' rows by cp.async, swizzled on the way;
-//             two of them load the scales of W13 by cp.async
-//   0 - 7    consumers, two warpgroups: wgmma; then SwiGLU and FP8 with one scale for each row and the tile's 128
-//             columns of h; h through smem.d to memory by bulk store
+//   warps    for each of the CTA's tiles (tile_scheduler.cuh)
+//   8 - 11   producers, K block by K block: thread 0 loads W13 by TMA (all of the tile's, or half by multicast) and the
+//            scales of x by bulk copy; all threads gather x from the tokens' rows by cp.async, swizzled on the way; two
+//            of them load the scales of W13 by cp.async
+//   0 - 7    consumers, two warpgroups (gemm1_tile.cuh): wgmma; then SwiGLU and FP8 with one scale for each row and the
+//            tile's 128 columns of h; h through smem.d to memory by bulk store
 //
 // TMA interleaves eight weight rows of W13's first half, up or gate (interface.cuh), with eight of the second, so a
 // thread has both sums of a column of h and SwiGLU stays in registers.
 //
-// mbarrier      arrivals     who arrives                         who waits       what it protects
-// full[stage]   129, bytes   producer thread 0; every producer   warps 0 - 7    w, a and their scales are there. The
-//                            thread, as its cp.asyncs are in                     bytes: W13 from both CTAs, scales of x
-// empty[stage]  16           a lane of each consumer warp of     warps 8 - 11   the stage is free in both CTAs, as a
-//                            both CTAs                                           multicast writes both
-// Parities are those of pipeline.cuh.
+//   mbarrier      arrivals     who arrives                        who waits      what it protects
+//   full[stage]   129, bytes   producer thread 0; all producer    warps 0 - 7    w, a, their scales are loaded. Bytes:
+//                              threads as their cp.asyncs end                    W13 by both CTAs, scales of x
+//   empty[stage]  16           a lane of each consumer warp of    warps 8 - 11   the stage may be overwritten in both
+//                              both CTAs                                         CTAs: a multicast writes both
+//   Parities are those of pipeline.cuh.
 //
-// named barrier           threads   who            what it protects
-// kBarGemm1Warpgroup + w  128       warpgroup w    normal tile: smem.d is free; it is complete
-// kBarGemm1Consumers      256       warps 0 - 7   swap-AB tile: smem.d is free; row maxima are there; inverse scales
-//                                                  are there; they have been read; smem.d is complete
+//   named barrier           threads   who arrives and waits   what it protects, in order of use
+//   kBarGemm1Warpgroup + w  128       warpgroup w             normal tile: smem.d is free; it is written
+//   kBarGemm1Consumers      256       warps 0 - 7             swap-AB tile: smem.d is free; row maxima are written;
+//                                                             inverse scales are written; read; smem.d is written
 //
-// global counter            who arrives                           who waits          what it protects
-// h_ready_except_last_wave  every warpgroup, before its last tile  gemm2's producer  h of experts before the last wave
-// h_ready                   every warpgroup, after its last tile   gemm2's producer  h
+//   global counter            who arrives                         who waits       what it protects
+//   h_ready_except_last_wave  warpgroups, before their last tile  gemm2's warp 8  h of tiles before_last_wave
+//   h_ready                   warpgroups, after their last tile   gemm2's warp 8  h of the others
 //
 // It cannot deadlock: the CTAs of a cluster are resident together, and none waits for another cluster.
 #include <cuda.h>
@@ -36,9 +36,7 @@
 #include "cluster.cuh"
 #include "counter.cuh"
 #include "cp_async.cuh"
-#include "gemm1_epilogue.cuh"
-#include "gemm1_normal.cuh"
-#include "gemm1_swap_ab.cuh"
+#include "gemm1_tile.cuh"
 #include "grouped_gemm.cuh"
 #include "grouped_layer.cuh"
 #include "l2.cuh"

@@ -1,31 +1,30 @@
 // grouped_gemm2: y = h W2^T of all rows, in bf16 or, with hi and lo, scaled fp16; the scales of h include the routing
-// weights. Clusters of two CTAs, one CTA per SM, dynamic tile scheduler, a pipeline of four K blocks (hi and lo:
-// three).
+// weights. Clusters of two CTAs, one CTA per SM, dynamic tile scheduler, a pipeline of four K blocks, or three with hi
+// and lo.
 //
-//   warps     for each tile of the CTA (tile_scheduler.cuh)
-//   8         producer, by one lane, K block by K block: W2 by TMA (its half, multicast, or all of its own); h and its
-//             scales by bulk copy, once gemm1 has stored them. Before a tile's last K block the one of CTA 0 sends the
-//             cluster's next tile to both CTAs
+//   warps    for each of the CTA's tiles (tile_scheduler.cuh)
+//   8        producer, by one lane, K block by K block: W2 by TMA (all of the tile's, or half by multicast); h and its
+//            scales by bulk copy, once gemm1 has stored them; W2 of the CTA's first kStages K blocks before that
+//            (prefetched_k). Before a tile's last K block CTA 0 sends the cluster's next tile to both CTAs
 //   9 - 11   no tiles: they zero the output of tokens without rows, which combine skips
-//   0 - 7    consumers, two warpgroups: wgmma, then y through smem.d to memory, in whole lines
+//   0 - 7    consumers, two warpgroups (gemm2_tile.cuh): wgmma, then y through smem.d to memory, in whole lines
 //
-// The CTA's first kStages K blocks of W2 are requested before anything of gemm1 is waited for (prefetched_k).
+//   mbarrier      arrivals   who arrives                     who waits     what it protects
+//   full[stage]   1, bytes   warp 8                          warps 0 - 7   w, a, a_scale are loaded. Bytes: W2 by both
+//                                                                          CTAs, h and its scales
+//   empty[stage]  16         a lane of each consumer warp    warp 8        the stage may be overwritten in both CTAs: a
+//                            of both CTAs                                  multicast writes both
+//   tile_full[i]  1, bytes   warp 8; CTA 0 sends the bytes   warps 0 - 8   tile_entry[i] is written. When it may be
+//                                                                          overwritten: DynamicTileScheduler::publish
+//   Parities of full and empty are those of pipeline.cuh, that of tile_full is (nth tile - 1) / kSchedulerStages % 2.
 //
-// mbarrier      arrivals   who arrives                     who waits      what it protects
-// full[stage]   1, bytes   warp 8                          warps 0 - 7   w, a and a_scale are there. The bytes: W2 from
-//                                                                         both CTAs, h and its scales
-// empty[stage]  16         a lane of each consumer warp    warp 8         the stage is free in both CTAs, as a
-//                          of both CTAs                                   multicast writes both
-// tile_full[i]  1, bytes   warp 8; CTA 0 sends the bytes   warps 0 - 8   tile_entry[i] is there: 8 bytes
-// Parities of full and empty are those of pipeline.cuh, that of tile_full is (nth tile - 1) / kSchedulerStages % 2.
+//   named barrier           threads   who arrives and waits   what it protects, in order of use
+//   kBarGemm2Warpgroup + w  128       warpgroup w             smem.d is free; it is written
 //
-// named barrier           threads   who            what it protects
-// kBarGemm2Warpgroup + w  128       warpgroup w    smem.d is free; it is complete
-//
-// global counter            who arrives                                  who waits   what it protects
-// h_ready_except_last_wave  gemm1's warpgroups, before their last tiles  warp 8      h of tiles before_last_wave
-// h_ready                   gemm1's warpgroups, after their last tiles   warp 8      h of the others
-// next_entry                CTA 0 of each cluster, for each tile         nobody      a ticket: who takes which entry
+//   global counter            who arrives                                 who waits   what it protects
+//   h_ready_except_last_wave  gemm1's warpgroups, before their last tile  warp 8      h of tiles before_last_wave
+//   h_ready                   gemm1's warpgroups, after their last tile   warp 8      h of the others
+//   next_entry                warp 8 of CTA 0, for each tile              nobody      a ticket: who takes which entry
 //
 // A CTA starts when one of gemm1 has ended (PDL), while others of gemm1 still run. What route_permute wrote is complete
 // then, as gemm1 calls pdl_launch_dependents() behind its own pdl_wait(). It cannot deadlock: when the first CTA of
@@ -37,9 +36,7 @@
 #include "barrier.cuh"
 #include "cluster.cuh"
 #include "counter.cuh"
-#include "gemm2_epilogue.cuh"
-#include "gemm2_normal.cuh"
-#include "gemm2_swap_ab.cuh"
+#include "gemm2_tile.cuh"
 #include "grouped_gemm.cuh"
 #include "grouped_layer.cuh"
 #include "l2.cuh"

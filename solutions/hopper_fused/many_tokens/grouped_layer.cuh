@@ -1,4 +1,5 @@
-// grouped_layer: arguments, scratch and launches of the four kernels for many tokens, in order of launch.
+// grouped_layer: arguments, scratch and launches of the four kernels for many tokens, in order of launch. A row is a
+// pair of a token and one of its local experts.
 //
 //   route_permute   experts of each token; rows sorted by expert; queues of work tiles for both GEMMs
 //   grouped_gemm1   h = SwiGLU(x W13^T) of all rows, in FP8
@@ -31,8 +32,8 @@ static_assert(kMaxRouteBatches >= 1 && route_smem_bytes(kMaxRouteBatches) <= kRo
 struct Counters {
   alignas(16) TileQueues queues;  // written by route_permute
   unsigned grid_barrier;          // arrivals of route_permute's CTAs; zero before and after each layer
-  // Zeroed by route_permute. Arrivals of gemm1's consumer warpgroups: h of all their tiles but the last is stored, or
-  // of all. (A cluster's tiles of gemm1 are its waves.)
+  // Zeroed by route_permute. Consumer warpgroups of gemm1 that have stored h of all their tiles, or of all but the
+  // last. The last wave is every cluster's last tile.
   unsigned h_ready_except_last_wave, h_ready;
   unsigned next_entry[kMaxColumnPasses];  // entries that gemm2's clusters have drawn in a pass, beyond their first ones
 };

@@ -4,7 +4,7 @@
 // rows. A work tile is an m_block of up to kBlockM rows by an n_block of kBlockN weight rows of one expert, over all of
 // K. A cluster of two CTAs takes two tiles at a time:
 //   W multicast   one n_block, two m_blocks: each CTA loads half of the weights and multicasts it to both
-//   else          two n_blocks, one m_block: of the rows that are left over when an expert's m_blocks are paired
+//   else          two n_blocks, one m_block, an expert's last one without a pair: each CTA loads its own weights
 // A tile of more than kSwapAbRows rows is normal: wgmma's M is the rows, 64 for each consumer warpgroup. Another one is
 // swap-AB: wgmma's M, which cannot be smaller, is the weight rows, and its N is 16, 32, 48 or 64 rows.
 //
@@ -18,6 +18,7 @@
 
 // ---- sizes ----
 
+// A tile's size is set here. What follows: the consumers' sums (registers), GemmSmem's stages, the boxes of TMA.
 constexpr int kRowAlign = 16;    // wgmma's N of swap-AB tiles is a multiple of this
 constexpr int kBlockM = 128;     // rows of a tile at most
 constexpr int kSwapAbRows = 64;  // rows of a swap-AB tile at most
@@ -37,11 +38,11 @@ static_assert(kNumNBlocks1 % 2 == 0 && kHidden / kBlockN % 2 == 0, "n_blocks com
 
 struct WorkTile {
   int expert, n_block;
-  int m_first, m_rows;           // rows m_first to m_first + m_rows of the expert
-  int expert_first, expert_rows;  // of all rows, those of the expert; padding included
-  bool normal;                   // else swap-AB
-  bool multicast_w;              // the cluster's tiles have one n_block and two m_blocks; else the reverse
-  bool before_last_wave;         // gemm2: no cluster computes h of this expert in its last tile of gemm1
+  int m_first, m_rows;            // rows m_first to m_first + m_rows of the expert
+  int expert_first, expert_rows;  // the expert's rows among all rows, padding included
+  bool normal;                    // else swap-AB
+  bool multicast_w;               // the cluster's tiles have one n_block and two m_blocks; else the reverse
+  bool before_last_wave;          // for gemm2: no cluster's last tile of gemm1 is one of this expert
 };
 
 // An entry's words. x: expert (9 bits), n_block, the first of a pair or the shared one (5), multicast_w (1),

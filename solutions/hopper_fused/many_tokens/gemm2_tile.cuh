@@ -1,0 +1,170 @@
+// gemm2_tile: a tile of gemm2 by the consumer warpgroups: main loop, store of y.
+#pragma once
+#include <cstdint>
+
+#include "barrier.cuh"
+#include "grouped_gemm.cuh"
+#include "normal_mainloop.cuh"
+#include "numerics.cuh"
+#include "smem_addr.cuh"
+#include "swap_ab_mainloop.cuh"
+#include "tile_scheduler.cuh"
+#include "wgmma.cuh"
+
+template <int kHSplit>
+using Gemm2Smem = GemmSmem<kHSplit>;
+
+// kBarGemm2Warpgroup is warpgroup 0's, the next id warpgroup 1's.
+enum Gemm2Barrier { kBarGemm2Warpgroup = 1 };
+
+// A token with several rows on this rank sums their y: with h in hi and lo, rounding each to bf16 would be most of the
+// error. So y is scaled fp16 then, with a scale for each row and 128 columns.
+template <int kHSplit>
+__device__ __forceinline__ unsigned pack_y(float low, float high) {
+  return kHSplit == 2 ? pack_fp16(low, high) : pack_bf16(low, high);
+}
+// The most that a K block's sum of E4M3 products can be, with scales of one. Times the scales it bounds a row's sums,
+// so that fp16's scale is known without the row's maximum.
+constexpr float kKBlockBound = 448.0f * 448.0f * kBlockK;
+
+// For a warpgroup: copies 128 bytes of each of `rows` rows from shared memory, where they lie in swizzled atoms, to y,
+// which has `columns` columns.
+template <int kMaxRows>
+__device__ __forceinline__ void store_rows(const uint8_t* smem_d, uint16_t* y, int columns, int rows) {
+  const int thread = threadIdx.x % kWarpgroupThreads;
+#pragma unroll
+  for (int i = 0; i < kMaxRows / 16; i++) {
+    const int row = 16 * i + thread / 8, vector = thread % 8;
+    if (row >= rows) break;
+    *reinterpret_cast<uint4*>(y + (size_t)row * columns + vector * 8) = *reinterpret_cast<const uint4*>(
+        smem_d + row / kAtomRows * kAtomBytes + swizzle_128b(row % kAtomRows, vector * 16));
+  }
+}
+
+// ---- normal tiles ----
+
+// bound: of the sums' absolute values, for each weight block and row of the thread; with kHSplit 2 only.
+template <int kHSplit>
+__device__ __forceinline__ void gemm2_normal_mainloop(
+    Gemm2Smem<kHSplit>& smem, typename Gemm2Smem<kHSplit>::Pipeline& pipe, float (&sum)[kNormalSums],
+    float (&bound)[2][2], const float* w_scale, int warpgroup) {
+  static_assert(2 * kNumKBlocks2 <= kWarp, "one scale of two weight blocks in each lane");
+  const int row = warpgroup * kMmaM + threadIdx.x / kWarp % kWarpgroupWarps * kWarpRows + threadIdx.x % kWarp / kQuad;
+  const float scales = __ldg(w_scale + threadIdx.x % kWarp % (2 * kNumKBlocks2));  // a lane: [weight block][K block]
+  const auto read = [&](int k, int stage) {
+    const float h0 = smem.a_scale[stage][row], h1 = smem.a_scale[stage][row + 8];
+    const float low = __shfl_sync(kFullWarp, scales, k), high = __shfl_sync(kFullWarp, scales, kNumKBlocks2 + k);
+    const NormalScales found = {{{h0 * low, h1 * low}, {h0 * high, h1 * high}}};
+    if constexpr (kHSplit == 2) {
+#pragma unroll
+      for (int i = 0; i < 4; i++) bound[i / 2][i % 2] += fabsf(found.of[i / 2][i % 2]) * kKBlockBound;
+    }
+    return found;
+  };
+  normal_mainloop<kHSplit, kNumKBlocks2, false>(smem, pipe, sum, warpgroup, read, [](int j) { return j / 16; });
+}
+
+// y, y_scale: of the tile's first row and column.
+template <int kHSplit>
+__device__ __forceinline__ void gemm2_normal(
+    Gemm2Smem<kHSplit>& smem, typename Gemm2Smem<kHSplit>::Pipeline& pipe, const WorkTile& tile, const float* w_scale,
+    uint16_t* y, float* y_scale, int y_columns, int warpgroup) {
+  float sum[kNormalSums], bound[2][2] = {};
+  gemm2_normal_mainloop<kHSplit>(smem, pipe, sum, bound, w_scale, warpgroup);
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp % kWarpgroupWarps;
+  const int m_rows = tile.m_rows - warpgroup * kMmaM;  // of this warpgroup; may be more than 64, or not positive
+  uint8_t* smem_d = smem.d[warpgroup];                 // [2 times 64 columns][64 rows][128 bytes], swizzled
+#pragma unroll
+  for (int half = 0; half < 2; half++) {  // 128 columns at a time
+    const float* half_sum = sum + kNormalAccum * half;
+    float inverse[2] = {1.0f, 1.0f};  // of the scales of rows lane / 4 and lane / 4 + 8 of the warp
+#pragma unroll
+    for (int r = 0; kHSplit == 2 && r < 2; r++) {
+      const float scale = fp16_scale(bound[half][r]);
+      const int row = warp * kWarpRows + lane / kQuad + 8 * r;
+      if (lane % kQuad == 0 && row < m_rows)
+        y_scale[(size_t)(warpgroup * kMmaM + row) * (y_columns / kBlockK) + half] = scale;
+      inverse[r] = inverse_power_of_two(scale);
+    }
+    named_barrier_sync(kBarGemm2Warpgroup + warpgroup, kWarpgroupThreads);
+#pragma unroll
+    for (int j = 0; j < kNormalN / 8; j += 2) {  // 16 rows by 16 columns
+      const uint8_t* at = smem_d + j / 8 * kMmaM * kBlockK + (2 * warp + lane / 8 % 2) * kAtomBytes +
+                          swizzle_128b(lane % 8, (j % 8 + lane / 16) * 16);
+      asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(smem_addr(at)),
+                   "r"(pack_y<kHSplit>(half_sum[4 * j] * inverse[0], half_sum[4 * j + 1] * inverse[0])),
+                   "r"(pack_y<kHSplit>(half_sum[4 * j + 2] * inverse[1], half_sum[4 * j + 3] * inverse[1])),
+                   "r"(pack_y<kHSplit>(half_sum[4 * j + 4] * inverse[0], half_sum[4 * j + 5] * inverse[0])),
+                   "r"(pack_y<kHSplit>(half_sum[4 * j + 6] * inverse[1], half_sum[4 * j + 7] * inverse[1]))
+                   : "memory");
+    }
+    named_barrier_sync(kBarGemm2Warpgroup + warpgroup, kWarpgroupThreads);
+#pragma unroll
+    for (int c = 0; c < 2; c++)
+      store_rows<kMmaM>(smem_d + c * kMmaM * kBlockK,
+                        y + (size_t)warpgroup * kMmaM * y_columns + half * kNormalN + c * 64, y_columns, m_rows);
+  }
+}
+
+// ---- swap-AB tiles ----
+
+// y, y_scale: of the tile's first row and column. stmatrix transposes 64 columns at a time.
+template <int kHSplit>
+__device__ __forceinline__ void gemm2_swap_ab(
+    Gemm2Smem<kHSplit>& smem, typename Gemm2Smem<kHSplit>::Pipeline& pipe, const WorkTile& tile, const float* w_scale,
+    uint16_t* y, float* y_scale, int y_columns, int warpgroup) {
+  dispatch_swap_ab_rows(tile.m_rows, [&](auto m_rows) {
+    constexpr int N = decltype(m_rows)::count;
+    float sum[2][N / 2];
+    float2 bound[N / 8] = {};
+    // a lane: [K block]
+    const float scales = __ldg(w_scale + warpgroup * kNumKBlocks2 + threadIdx.x % kWarp % kNumKBlocks2);
+    const auto read = [&](int k, int) {
+      const float scale = __shfl_sync(kFullWarp, scales, k);
+      return make_float2(scale, scale);
+    };
+    const auto add_to_bound = [&](const float2(&h)[N / 8], float2 w) {
+      if constexpr (kHSplit == 2) {
+#pragma unroll
+        for (int j = 0; j < N / 8; j++) {
+          bound[j].x += fabsf(h[j].x * w.x) * kKBlockBound;
+          bound[j].y += fabsf(h[j].y * w.x) * kKBlockBound;
+        }
+      }
+    };
+    swap_ab_mainloop<N, kHSplit, kNumKBlocks2, false>(smem, pipe, sum, warpgroup, read, add_to_bound);
+    const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp % kWarpgroupWarps;
+    float2 inverse[N / 8];  // of the scales of rows 8 j + 2 (lane % 4) and the next one
+#pragma unroll
+    for (int j = 0; j < N / 8; j++) {
+      inverse[j] = {1.0f, 1.0f};
+      if constexpr (kHSplit == 2) {
+        const float2 scale = {fp16_scale(bound[j].x), fp16_scale(bound[j].y)};
+        if (warp == 0 && lane < kQuad) {
+          float* to = y_scale + (size_t)(8 * j + 2 * lane) * (y_columns / kBlockK) + warpgroup;
+          to[0] = scale.x;
+          to[y_columns / kBlockK] = scale.y;
+        }
+        inverse[j] = {inverse_power_of_two(scale.x), inverse_power_of_two(scale.y)};
+      }
+    }
+    uint8_t* smem_d = smem.d[warpgroup];
+#pragma unroll
+    for (int m = 0; m < 2; m++) {
+      named_barrier_sync(kBarGemm2Warpgroup + warpgroup, kWarpgroupThreads);
+#pragma unroll
+      for (int j = 0; j < N / 8; j += 2) {
+        const uint8_t* at =
+            smem_d + (j + lane / 16) * kAtomBytes + swizzle_128b(lane % 8, (2 * warp + lane / 8 % 2) * 16);
+        asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(smem_addr(at)),
+                     "r"(pack_y<kHSplit>(sum[m][4 * j] * inverse[j].x, sum[m][4 * j + 1] * inverse[j].y)),
+                     "r"(pack_y<kHSplit>(sum[m][4 * j + 2] * inverse[j].x, sum[m][4 * j + 3] * inverse[j].y)),
+                     "r"(pack_y<kHSplit>(sum[m][4 * j + 4] * inverse[j + 1].x, sum[m][4 * j + 5] * inverse[j + 1].y)),
+                     "r"(pack_y<kHSplit>(sum[m][4 * j + 6] * inverse[j + 1].x, sum[m][4 * j + 7] * inverse[j + 1].y))
+                     : "memory");
+      }
+      named_barrier_sync(kBarGemm2Warpgroup + warpgroup, kWarpgroupThreads);
+      store_rows<N>(smem_d, y + warpgroup * 128 + m * kMmaM, y_columns, N);
+    }
+  });
+}

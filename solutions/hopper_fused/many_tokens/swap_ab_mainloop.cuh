@@ -1,0 +1,50 @@
+// swap_ab_mainloop: the main loop of a swap-AB tile, of both GEMMs. wgmma's M is weight rows: a warpgroup has 128, as
+// two m64, one after the other; its N is the tile's rows.
+#pragma once
+#include "barrier.cuh"
+#include "grouped_gemm.cuh"
+#include "tma.cuh"
+#include "wgmma.cuh"
+
+// sum[m64][...] += accum * scales, for all K blocks. read(k, stage) returns the K block's scales of the thread's two
+// weight rows, 8 apart; use(a, w) sees all its scales. kFence: A arrives by cp.async, which is not in the async proxy.
+template <int N, int kParts, int kNumKBlocks, bool kFence, class Smem, class Read, class Use>
+__device__ __forceinline__ void swap_ab_mainloop(
+    Smem& smem, typename Smem::Pipeline& pipe, float (&sum)[2][N / 2], int warpgroup, Read read, Use use) {
+  float accum[N / 2];
+#pragma unroll
+  for (int m = 0; m < 2; m++)
+#pragma unroll
+    for (int i = 0; i < N / 2; i++) sum[m][i] = 0.0f;
+  for (int k = 0; k < kNumKBlocks; k++, pipe.advance()) {
+    const int stage = pipe.stage;
+    mbar_wait(&smem.full[stage], pipe.phase);
+    const float2 w = read(k, stage);
+    if constexpr (kFence) fence_proxy_async_shared();
+    // All scales are in registers before the stage is released: a later read might find those of another K block.
+    float2 a[N / 8];
+#pragma unroll
+    for (int j = 0; j < N / 8; j++)
+      a[j] = *reinterpret_cast<const float2*>(smem.a_scale[stage] + 8 * j + 2 * (threadIdx.x % kQuad));
+    use(a, w);
+#pragma unroll
+    for (int m = 0; m < 2; m++) {
+      warpgroup_arrive();
+#pragma unroll
+      for (int part = 0; part < kParts; part++)  // the parts have one scale, hence one accumulator
+        mma_k_block<N>(accum, make_smem_desc(smem.w[stage] + (2 * warpgroup + m) * kMmaM * kBlockK, kAtomBytes),
+                       make_smem_desc(smem.a[stage][part], kAtomBytes), part == 0);
+      warpgroup_commit_batch();
+      warpgroup_wait<0>();
+      warpgroup_fence_operand(accum);
+#pragma unroll
+      for (int j = 0; j < N / 8; j++) {
+        sum[m][4 * j + 0] += accum[4 * j + 0] * (a[j].x * w.x);
+        sum[m][4 * j + 1] += accum[4 * j + 1] * (a[j].y * w.x);
+        sum[m][4 * j + 2] += accum[4 * j + 2] * (a[j].x * w.y);
+        sum[m][4 * j + 3] += accum[4 * j + 3] * (a[j].y * w.y);
+      }
+    }
+    cluster_consumer_release(smem, stage);
+  }
+}
