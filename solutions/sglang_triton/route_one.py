@@ -12,7 +12,7 @@ from .common.triton.pdl import pdl_wait
 from .common.triton.permute import Permutation, max_tiles, place_kernel
 from .common.triton.route import TOP_K, route_kernel
 
-GROUP = tl.constexpr(32)  # pairs that a warp looks at, at least TOP_K
+GROUP = tl.constexpr(32)  # a pair a lane, at least TOP_K
 
 
 @triton.jit(do_not_specialize=["local_expert_offset", "routed_scaling_factor"])
@@ -55,8 +55,8 @@ def route_one_kernel(
         BLOCK_M=BLOCK_M,
         PADDED=True,
         GROUP=GROUP,
-        OWN=GROUP,
-        ALONE=True,
+        PAIRS=GROUP,
+        SINGLE_GROUP=True,
         GROUPS=1,
         PAD=PAD,
     )

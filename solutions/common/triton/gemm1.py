@@ -1,6 +1,6 @@
 """gemm1: x . W13^T for each expert's rows, in bf16, rows in expert order or in pair order.
 
-The plain product, without its activation: with many rows a tile the two accumulators of `gemm1_swiglu_quant` no
+The GEMM alone, without SwiGLU: with many rows a tile the two accumulators of `gemm1_swiglu_quant` no
 longer fit the registers, and writing g and reading it back costs less than spilling.
 
 In expert order a tile's rows lie together and TMA can read them, but whoever writes them has to know gemm2's padding.
@@ -9,7 +9,7 @@ ranks leave holes that nobody writes or reads.
 
 g has its columns of `up` first, whichever half of W13 is first.
 
-Map of the kernel: a persistent grid over (row tile, 128 columns of g); the product is W[128, K] . x[BLOCK_M, K]^T.
+Map of the kernel: a persistent grid over (row tile, 128 columns of g); the MMAs are W[128, K] . x[BLOCK_M, K]^T.
 Per K step the weight block comes through TMA and the token rows are gathered with asynchronous copies.
 """
 
@@ -65,15 +65,15 @@ def gemm1_kernel(
         w_block = tl.load(tile_expert_ptr + m) * NUM_N + n
         row = m * BLOCK_M + tl.arange(0, BLOCK_M)
         pair = tl.load(pair_of_row_ptr + row)
-        live = pair >= 0
+        valid = pair >= 0
         token = pair // TOP_K
         x_ptrs = x_ptr + token[:, None].to(tl.int64) * H + lane[None, :]
         x_scale_ptrs, x_scale_step = scales_of_tokens(x_scale_ptr, token, num_tokens, NUM_K, ROW_MAJOR)
 
         g = tl.zeros((BLOCK, BLOCK_M), tl.float32)
         for k in range(NUM_K):
-            x = tl.load(x_ptrs + k * BLOCK, mask=live[:, None], other=0.0)
-            x_scale = tl.load(x_scale_ptrs + k * x_scale_step, mask=live, other=0.0)
+            x = tl.load(x_ptrs + k * BLOCK, mask=valid[:, None], other=0.0)
+            x_scale = tl.load(x_scale_ptrs + k * x_scale_step, mask=valid, other=0.0)
             w = w_desc.load([w_block * BLOCK, k * BLOCK])
             g += tl.dot(w, x.T) * (x_scale * tl.load(w_scale_ptr + w_block * NUM_K + k))[None, :]
 
@@ -83,11 +83,11 @@ def gemm1_kernel(
         if EXPERT_ORDER:
             tl.store(g_ptrs + row[None, :].to(tl.int64) * N, g.to(tl.bfloat16))
         else:
-            tl.store(g_ptrs + pair[None, :].to(tl.int64) * N, g.to(tl.bfloat16), mask=live[None, :])
+            tl.store(g_ptrs + pair[None, :].to(tl.int64) * N, g.to(tl.bfloat16), mask=valid[None, :])
 
 
 def gemm1(x, x_scale, w, w_scale, permutation, tile, expert_order=True):
-    """First grouped product.
+    """First grouped GEMM.
 
     Args:
         x: [T, H] float8_e4m3fn; x_scale: [H/128, T] float32, or [T, H/128] with SCALES_ROW_MAJOR.

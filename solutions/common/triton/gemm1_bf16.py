@@ -68,11 +68,11 @@ def gemm1_bf16_kernel(
         if PADDED:
             row = m * BLOCK_M + tl.arange(0, BLOCK_M)
             pair = tl.load(pair_of_row_ptr + row)
-            live = pair >= 0
+            valid = pair >= 0
         else:
             row = tl.load(tile_rows_ptr + 2 * m) + tl.arange(0, BLOCK_M)
-            live = row < tl.load(tile_rows_ptr + 2 * m + 1)
-            pair = tl.load(pair_of_row_ptr + row, mask=live, other=0)
+            valid = row < tl.load(tile_rows_ptr + 2 * m + 1)
+            pair = tl.load(pair_of_row_ptr + row, mask=valid, other=0)
         x_ptrs = x_ptr + (pair // TOP_K)[:, None].to(tl.int64) * H + tl.arange(0, BLOCK_K)[None, :]
         w_row = expert * N + n * BLOCK_N
         column = n * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -80,7 +80,7 @@ def gemm1_bf16_kernel(
         total = zero_tile(BLOCK_M, BLOCK_N, ROWS_FIRST)
         up = zero_tile(BLOCK_M, BLOCK_N, ROWS_FIRST)
         for k in range(0, H, BLOCK_K):
-            x = tl.load(x_ptrs + k, mask=live[:, None], other=0.0)
+            x = tl.load(x_ptrs + k, mask=valid[:, None], other=0.0)
             w = w_desc.load([w_row, k])
             if SWIGLU:
                 up_w = w_desc.load([w_row + COLUMNS, k])
@@ -92,7 +92,7 @@ def gemm1_bf16_kernel(
             total = (total / (1.0 + tl.exp(-total)) * up).to(tl.bfloat16)
         out_row = out_ptr + row.to(tl.int64) * COLUMNS
         out_ptrs = tl.expand_dims(out_row, N_AXIS) + tl.expand_dims(column, 1 - N_AXIS)
-        tl.store(out_ptrs, total.to(tl.bfloat16), mask=None if PADDED else tl.expand_dims(live, N_AXIS))
+        tl.store(out_ptrs, total.to(tl.bfloat16), mask=None if PADDED else tl.expand_dims(valid, N_AXIS))
 
 
 def gemm1_bf16(x, w, rows, tile, swiglu):

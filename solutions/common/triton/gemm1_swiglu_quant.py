@@ -5,7 +5,7 @@ each 128 of K, so the tensor cores' sum is multiplied with (row scale x weight s
 accumulator every 128. The epilogue owns 128 columns of h, which is one quantisation group.
 
 Map of the kernel: a persistent grid over (row tile, 128 columns of h). Weights are the wide operand: the
-product is W[128, K] . x[BLOCK_M, K]^T, so BLOCK_M may be as small as 16 and the matrix unit still sees 128
+MMAs are W[128, K] . x[BLOCK_M, K]^T, so BLOCK_M may be as small as 16 and the matrix unit still sees 128
 rows. Per K step the two weight blocks come through TMA, the token rows are gathered with asynchronous
 copies (padding rows read nothing), the row scales with plain loads; num_stages of them are in flight.
 """
@@ -54,7 +54,7 @@ def gemm1_swiglu_quant_kernel(
         expert = tl.load(tile_expert_ptr + m)
         row = m * BLOCK_M + tl.arange(0, BLOCK_M)
         pair = tl.load(pair_of_row_ptr + row)
-        live = pair >= 0
+        valid = pair >= 0
         token = pair // TOP_K
         x_ptrs = x_ptr + token[:, None].to(tl.int64) * H + lane[None, :]
         x_scale_ptrs, x_scale_step = scales_of_tokens(x_scale_ptr, token, num_tokens, NUM_K, ROW_MAJOR)
@@ -65,8 +65,8 @@ def gemm1_swiglu_quant_kernel(
         up = tl.zeros((BLOCK, BLOCK_M), tl.float32)
         gate = tl.zeros((BLOCK, BLOCK_M), tl.float32)
         for k in range(NUM_K):
-            x = tl.load(x_ptrs + k * BLOCK, mask=live[:, None], other=0.0)
-            x_scale = tl.load(x_scale_ptrs + k * x_scale_step, mask=live, other=0.0)
+            x = tl.load(x_ptrs + k * BLOCK, mask=valid[:, None], other=0.0)
+            x_scale = tl.load(x_scale_ptrs + k * x_scale_step, mask=valid, other=0.0)
             up_w = w_desc.load([up_block * BLOCK, k * BLOCK])
             up_scale = tl.load(w_scale_ptr + up_block * NUM_K + k)
             up += tl.dot(up_w, x.T) * (x_scale * up_scale)[None, :]
@@ -81,12 +81,12 @@ def gemm1_swiglu_quant_kernel(
             tl.store(h_ptrs + row[None, :].to(tl.int64) * I, q)
             tl.store(h_scale_ptr + row * NUM_N + n, scale)
         else:
-            tl.store(h_ptrs + pair[None, :].to(tl.int64) * I, q, mask=live[None, :])
-            tl.store(h_scale_ptr + pair * NUM_N + n, scale, mask=live)
+            tl.store(h_ptrs + pair[None, :].to(tl.int64) * I, q, mask=valid[None, :])
+            tl.store(h_scale_ptr + pair * NUM_N + n, scale, mask=valid)
 
 
 def gemm1_swiglu_quant(x, x_scale, w, w_scale, permutation, tile, expert_order=True):
-    """First grouped product and activation.
+    """First grouped GEMM, SwiGLU and quantisation.
 
     Args:
         x: [T, H] float8_e4m3fn; x_scale: [H/128, T] float32, or [T, H/128] with SCALES_ROW_MAJOR.

@@ -6,7 +6,7 @@ gathered by index, and both operands come through asynchronous copies. Scales ar
 
 A tile may be a part of the tile that rows were padded to for gemm1; a part without rows skips its products.
 
-Map of the kernel: a persistent grid over (row tile, BLOCK_N columns of y); the product is
+Map of the kernel: a persistent grid over (row tile, BLOCK_N columns of y); the MMAs are
 W2[BLOCK_N, K] . h[BLOCK_M, K]^T, BLOCK_N <= 128 so that one weight scale serves a tile's K step.
 """
 
@@ -66,13 +66,13 @@ def gemm2_kernel(
                 y += tl.dot(w, h.T) * scale[None, :]
         else:
             pair = tl.load(pair_of_row_ptr + row)
-            live = pair >= 0
+            valid = pair >= 0
             h_ptrs = h_desc + pair[:, None].to(tl.int64) * I + lane[None, :]
             w_ptrs = w_desc + (w_row + tl.arange(0, BLOCK_N))[:, None].to(tl.int64) * I + lane[None, :]
             for k in range(steps):
-                h = tl.load(h_ptrs + k * BLOCK, mask=live[:, None], other=0.0)
+                h = tl.load(h_ptrs + k * BLOCK, mask=valid[:, None], other=0.0)
                 w = tl.load(w_ptrs + k * BLOCK)
-                scale = tl.load(h_scale_ptr + pair * NUM_K + k, mask=live, other=0.0) * tl.load(w_scale_row + k)
+                scale = tl.load(h_scale_ptr + pair * NUM_K + k, mask=valid, other=0.0) * tl.load(w_scale_row + k)
                 y += tl.dot(w, h.T) * scale[None, :]
 
         column = n * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -81,7 +81,7 @@ def gemm2_kernel(
 
 
 def gemm2(h, h_scale, w, w_scale, permutation, first_column, y, tile, tma=True):
-    """Second grouped product, for y.shape[1] columns of the hidden size from first_column on.
+    """Second grouped GEMM, for y.shape[1] columns of the hidden size from first_column on.
 
     Args:
         h: [rows, I] float8_e4m3fn, without TMA [T * 8, I] in pair order; h_scale: [rows or T * 8, I/128] float32.

@@ -4,7 +4,7 @@ Padded, every expert's rows start at a tile boundary, and y has the rows' order.
 behind its expert's last row reads the next expert's rows and does not store them, and y is in token order.
 
 Map of the kernel: a persistent grid over (row tile, BLOCK_N columns of y); h and the weights both come through TMA.
-Below 64 rows the product is W2[BLOCK_N, K] . h[BLOCK_M, K]^T, from 64 on h . W2^T. The epilogue multiplies each row
+Below 64 rows the MMAs are W2[BLOCK_N, K] . h[BLOCK_M, K]^T, from 64 on h . W2^T. The epilogue multiplies each row
 with its routing weight in fp32.
 """
 
@@ -49,7 +49,7 @@ def gemm2_bf16_kernel(
         else:
             first = tl.load(tile_rows_ptr + 2 * m)
             row = first + tl.arange(0, BLOCK_M)
-            live = row < tl.load(tile_rows_ptr + 2 * m + 1)
+            valid = row < tl.load(tile_rows_ptr + 2 * m + 1)
         w_row = expert * H + n * BLOCK_N
         column = n * BLOCK_N + tl.arange(0, BLOCK_N)
 
@@ -63,10 +63,10 @@ def gemm2_bf16_kernel(
             y_row = y_ptr + row.to(tl.int64) * H
             inside = None
         else:
-            pair = tl.load(pair_of_row_ptr + row, mask=live, other=0)
-            weight = tl.load(weight_ptr + pair, mask=live, other=0.0)
+            pair = tl.load(pair_of_row_ptr + row, mask=valid, other=0)
+            weight = tl.load(weight_ptr + pair, mask=valid, other=0.0)
             y_row = y_ptr + pair.to(tl.int64) * H
-            inside = tl.expand_dims(live, N_AXIS)
+            inside = tl.expand_dims(valid, N_AXIS)
         y_ptrs = tl.expand_dims(y_row, N_AXIS) + tl.expand_dims(column, 1 - N_AXIS)
         tl.store(y_ptrs, (y * tl.expand_dims(weight, N_AXIS)).to(tl.bfloat16), mask=inside)
 

@@ -1,17 +1,17 @@
 """permute: a row for every (token, expert) pair of this rank, sorted by expert, and the tiles of those rows.
 
-An expert's rows lie together in the order of its pairs, so the placement is the same in every run. Padded, they start
-at a multiple of block_m, and tile m is the rows from m * block_m on; otherwise no row is padding, and `tile_rows` says
-where a tile starts. A tile of block_m rows belongs to one expert. Tokens are not copied: the pair of a row says where
-its activations are. Nothing is read back to the host.
+A stable counting sort: an expert's rows lie together in the order of its pairs, so the result is the same in every run.
+Padded, they start at a multiple of block_m, and tile m is the rows from m * block_m on; otherwise no row is padding,
+and `tile_rows` says where a tile starts. A tile of block_m rows belongs to one expert. Tokens are not copied: the pair
+of a row says where its activations are. Nothing is read back to the host.
 
 A pair names its expert by any number; those from `first_expert` on are local, and no other has a row.
 
 Map of the kernels: a pair's row is its expert's first row plus the number of earlier pairs of that expert. Pairs are
-counted in groups of up to 1024. `count` (a program a group) writes how many pairs of each expert its group holds; a
-single group needs none. `place` (a program 64 pairs of a single group, else 256) sums the groups' counts, in slices
-that registers hold, counts its group's pairs before its own by a histogram, and compares its own with each other. So
-its work is groups x experts + 256 x 256, never pairs x experts. The programs share the tiles and the padding.
+counted in groups of up to 1024. `count` (a program a group) writes the histogram of its group; a single group needs
+none. `place` (64 pairs a program where there is a single group, else 256) adds up the groups' histograms, takes that of
+the pairs before its own in its group, and compares its own pairs with each other. So the work of a program is
+groups x experts + 256 x 256, never pairs x experts. The programs share the writing of tiles and padding.
 """
 
 from typing import NamedTuple
@@ -20,10 +20,10 @@ import torch
 import triton
 import triton.language as tl
 
-GROUP = 1024  # pairs whose counts are written together: a histogram of so many takes about as long as ranking 256
-LEAST = 256  # pairs that a single group makes room for: a thread each
-OWN, OWN_ALONE = 256, 64  # pairs of a program of `place`, and where there is one group
-SLICE = 4096  # (group, expert) counts, or (padding row, expert) stores, of a program at a time
+GROUP = 1024  # pairs of a histogram: one of so many takes about as long as comparing 256 pairs with each other
+MIN_GROUP = 256  # size of a single group, at least: a pair a thread
+PAIRS, PAIRS_SINGLE = 256, 64  # of a program of `place`, and where there is a single group
+MAX_ELEMENTS = 4096  # (group, expert) counts, or (padding row, expert) stores, of a program at a time
 
 
 class Permutation(NamedTuple):
@@ -51,7 +51,7 @@ def local_number(expert, first_expert, LOCAL: tl.constexpr):
 
 @triton.jit
 def count_local(expert, here, BINS: tl.constexpr):
-    """How many of the experts `expert`, where `here` holds, are each local one; [BINS] int32."""
+    """Histogram [BINS] int32 of the local experts among `expert` where `here` holds."""
     return tl.histogram(tl.maximum(expert, 0), BINS, mask=here & (expert >= 0))
 
 
@@ -79,7 +79,7 @@ def count_kernel(
 )
 def place_kernel(
     expert_ptr,  # [num_pairs] int32
-    group_count_ptr,  # [num_groups, BINS] int32; not read when ALONE
+    group_count_ptr,  # [num_groups, BINS] int32; not read when SINGLE_GROUP
     row_of_pair_ptr,  # [num_pairs] int32, written
     pair_of_row_ptr,  # [max_rows] int32, written
     tile_expert_ptr,  # [max_tiles] int32, written
@@ -95,25 +95,26 @@ def place_kernel(
     BLOCK_M: tl.constexpr,
     PADDED: tl.constexpr,
     GROUP: tl.constexpr,
-    OWN: tl.constexpr,  # pairs of a program, a divisor of GROUP
-    ALONE: tl.constexpr,  # one group holds all pairs
-    GROUPS: tl.constexpr,  # whose counts are summed at a time
+    PAIRS: tl.constexpr,  # of a program, a divisor of GROUP
+    SINGLE_GROUP: tl.constexpr,  # one group holds all pairs
+    GROUPS: tl.constexpr,  # histograms added up at a time
     PAD: tl.constexpr,  # padding rows of each expert written at a time
 ):
-    PIECE: tl.constexpr = 64  # pairs that are compared with at a time
+    CHUNK: tl.constexpr = 64  # pairs that are compared with at a time
     me = tl.program_id(0)
     bins = tl.arange(0, BINS)
-    first_own = me * OWN
-    pair = first_own + tl.arange(0, OWN)
+    first_pair = me * PAIRS
+    pair = first_pair + tl.arange(0, PAIRS)
     named = tl.load(expert_ptr + pair, mask=pair < num_pairs, other=-1)
     expert = local_number(named, first_expert, LOCAL)
 
-    my_group = first_own // GROUP
-    near = my_group * GROUP + tl.arange(0, GROUP)
-    near_expert = local_number(tl.load(expert_ptr + near, mask=near < num_pairs, other=-1), first_expert, LOCAL)
-    earlier = count_local(near_expert, near < first_own, BINS)
-    if ALONE:
-        count = count_local(near_expert, near < num_pairs, BINS)
+    my_group = first_pair // GROUP
+    group_pair = my_group * GROUP + tl.arange(0, GROUP)
+    group_named = tl.load(expert_ptr + group_pair, mask=group_pair < num_pairs, other=-1)
+    group_expert = local_number(group_named, first_expert, LOCAL)
+    earlier = count_local(group_expert, group_pair < first_pair, BINS)
+    if SINGLE_GROUP:
+        count = count_local(group_expert, group_pair < num_pairs, BINS)
     else:
         count = tl.zeros((BINS,), tl.int32)
         for first in range(0, num_groups, GROUPS):
@@ -132,11 +133,11 @@ def place_kernel(
         first_row = tl.cumsum(count, 0) - count
 
     row = tl.gather(first_row + earlier, tl.maximum(expert, 0), 0)
-    for piece in tl.static_range(0, OWN, PIECE):  # rolled up, 32 experts spill 8 bytes
-        other = first_own + piece + tl.arange(0, PIECE)
+    for chunk in tl.static_range(0, PAIRS, CHUNK):  # rolled up, 32 experts spill 8 bytes
+        other = first_pair + chunk + tl.arange(0, CHUNK)
         other_named = tl.load(expert_ptr + other, mask=other < num_pairs, other=-1)
         before = (other_named[:, None] == named[None, :]) & (other[:, None] < pair[None, :])
-        row += tl.sum(before.to(tl.int32), 0)  # adds within threads, hardly across lanes
+        row += tl.sum(before.to(tl.int32), 0)  # a reduction within threads, hardly across lanes
     local = expert >= 0
     tl.store(row_of_pair_ptr + pair, tl.where(local, row, -1), mask=pair < num_pairs)
     tl.store(pair_of_row_ptr + row, pair, mask=local)
@@ -174,23 +175,23 @@ def permute(expert, num_local_experts, block_m, padded=True, padding=-1, first_e
     num_tokens, top_k = expert.shape
     num_pairs = num_tokens * top_k
     bins = 1 << (num_local_experts - 1).bit_length()
-    alone = num_pairs <= GROUP
-    own = OWN_ALONE if alone else OWN
+    single = num_pairs <= GROUP
+    pairs = PAIRS_SINGLE if single else PAIRS
     num_groups = -(-num_pairs // GROUP)  # triton.cdiv takes microseconds
     tiles = max_tiles(num_tokens, top_k, num_local_experts, block_m)
     row_of_pair = torch.empty_like(expert)
-    counts = 0 if alone else num_groups * bins
+    counts = 0 if single else num_groups * bins
     sizes = (tiles * block_m if padded else num_pairs, tiles, 1, 1, 0 if padded else 2 * tiles, counts)
-    sizes = [part for size in sizes for part in (size, -size % 4)]  # every piece starts at a multiple of 16 bytes
+    sizes = [part for size in sizes for part in (size, -size % 4)]  # each part starts at a multiple of 16 bytes
     scratch = torch.empty(sum(sizes), dtype=torch.int32, device=expert.device)
     pair_of_row, tile_expert, num_tiles, num_rows, tile_rows, group_count = scratch.split_with_sizes(sizes)[::2]
-    if not alone:
+    if not single:
         count_kernel[(num_groups,)](
             expert, group_count, num_pairs, first_expert, LOCAL=num_local_experts, BINS=bins, GROUP=GROUP, num_warps=4
         )
-    place_kernel[(-(-num_pairs // own),)](
+    place_kernel[(-(-num_pairs // pairs),)](
         expert,
-        scratch if alone else group_count,
+        scratch if single else group_count,
         row_of_pair,
         pair_of_row,
         tile_expert,
@@ -205,11 +206,11 @@ def permute(expert, num_local_experts, block_m, padded=True, padding=-1, first_e
         BINS=bins,
         BLOCK_M=block_m,
         PADDED=padded,
-        GROUP=max(LEAST, 1 << (num_pairs - 1).bit_length()) if alone else GROUP,
-        OWN=own,
-        ALONE=alone,
-        GROUPS=max(1, SLICE // bins),
-        PAD=max(1, min(block_m, SLICE // bins)),
+        GROUP=max(MIN_GROUP, 1 << (num_pairs - 1).bit_length()) if single else GROUP,
+        PAIRS=pairs,
+        SINGLE_GROUP=single,
+        GROUPS=max(1, MAX_ELEMENTS // bins),
+        PAD=max(1, min(block_m, MAX_ELEMENTS // bins)),
         num_warps=8,
     )
     tile_rows = None if padded else tile_rows.view(-1, 2)
