@@ -20,7 +20,7 @@ SLOW = pytest.mark.slow
 def solutions(tmp_path, monkeypatch):
     """A solutions folder with some of ours and the shared stages."""
     folder = tmp_path / "solutions"
-    for name in ("torch_moe", "triton_fused_v2", "hopper_fused", "kernels"):
+    for name in ("torch_moe", "triton_fused_v2", "hopper_fused", "common"):
         shutil.copytree(paths.SOLUTIONS / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.setattr(paths, "SOLUTIONS", folder)
     return folder

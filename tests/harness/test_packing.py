@@ -26,10 +26,10 @@ description = "Writes ones."
 language = "python"
 entry_point = "main.py::run"
 target_hardware = ["cpu"]
-kernels = ["ones"]
+common = ["host/ones.py"]
 """
 INPUTS = ", ".join(definition("small").inputs)
-MAIN = f"from .kernels.ones import ones\n\ndef run({INPUTS}, output):\n    ones(output)\n"
+MAIN = f"from .common.host.ones import ones\n\ndef run({INPUTS}, output):\n    ones(output)\n"
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def folder(tmp_path, monkeypatch):
     for name, text in {
         "tiny/solution.toml": MANIFEST,
         "tiny/main.py": MAIN,
-        "kernels/ones.py": "def ones(output):\n    output.fill_(1)\n",
+        "common/host/ones.py": "def ones(output):\n    output.fill_(1)\n",
     }.items():
         path = tmp_path / "solutions" / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -68,10 +68,10 @@ def test_round_trip_through_fibs_reader_and_builder(folder):
 def test_what_is_built_ahead_and_what_is_not_is_said(folder, capsys):
     """A user would miss: a library that is not in the image, after a command that seemed to have made it."""
     assert cli.main(["pack", "--build"]) == 0
-    edit(folder / "kernels" / "ones.py", "def", "raise RuntimeError('no nvcc')\ndef")
+    edit(folder / "common" / "host" / "ones.py", "def", "raise RuntimeError('no nvcc')\ndef")
     assert build_ahead.build(["tiny"]) == 1
     assert all(line.endswith("no nvcc") for line in capsys.readouterr().out.splitlines()[-2:])
-    edit(folder / "tiny" / "solution.toml", "kernels", 'dependencies = ["nowhere"]\nkernels')
+    edit(folder / "tiny" / "solution.toml", "common", 'dependencies = ["nowhere"]\ncommon')
     assert build_ahead.build(["tiny"]) == 0
     assert "nowhere" in capsys.readouterr().out
 
@@ -119,7 +119,7 @@ def test_only_what_packing_wrote_is_removed(folder, capsys):
 
 def test_a_definition_that_is_no_longer_served_goes(folder):
     full, small = pack.pack_here([])
-    edit(folder / "tiny" / "solution.toml", "kernels", 'definitions = ["small"]\nkernels')
+    edit(folder / "tiny" / "solution.toml", "common", 'definitions = ["small"]\ncommon')
     assert pack.pack_here([]) == [small] and not full.exists()
 
 
@@ -129,7 +129,7 @@ BROKEN = {"solution.toml": ('name = "tiny"', "name = "), "main.py": ("def run", 
 @pytest.mark.parametrize("file", BROKEN)
 def test_a_broken_solution_stops_only_what_names_it(folder, no_gpu, file, capsys):
     """A user would miss: every other solution, while they begin one."""
-    based(folder, "variant", "tiny", 'kernels = ["ones"]\n')
+    based(folder, "variant", "tiny", 'common = ["host/ones.py"]\n')
     shutil.copy(folder / "tiny" / "main.py", folder / "variant")
     edit(folder / "variant" / "solution.toml", 'based_on = "tiny"\n', "")
     edit(folder / "tiny" / file, *BROKEN[file])
@@ -152,21 +152,21 @@ def test_a_broken_solution_stops_only_what_names_it(folder, no_gpu, file, capsys
 @pytest.mark.parametrize(
     ("file", "old", "new", "named"),
     [
-        ("solution.toml", '["ones"]', '["twos"]', "kernels: got 'twos'"),
-        ("solution.toml", '["ones"]', '["ones", 3]', "kernels.1: "),
+        ("solution.toml", "ones.py", "twos.py", "common: got 'host/twos.py'"),
+        ("solution.toml", 's.py"]', 's.py", 3]', "common.1: "),
         ("solution.toml", "main.py::", "other.py::", "entry_point: got 'other.py::run'"),
         ("solution.toml", "py::run", "py::go", "entry_point: got 'main.py::go'"),
         ("solution.toml", "main.py::run", "main.py::run::run", "entry_point: got 'main.py::run::run'"),
         ("solution.toml", 'author = "tests"', "", "author: "),
-        ("solution.toml", "kernels =", "kernel =", "kernel: "),
+        ("solution.toml", "common =", "comon =", "comon: "),
         ("solution.toml", '"python"', '"cobol"', "language: "),
         ("solution.toml", 'name = "tiny"', 'name = "small"', "name: got 'small'"),
         ("solution.toml", '["cpu"]', '["cpu", "hopper"]', "target_hardware.1: "),
         ("solution.toml", '["cpu"]', "[]", "target_hardware: "),
-        ("solution.toml", "kernels", "definitions", "definitions.0: "),
+        ("solution.toml", "common", "definitions", "definitions.0: "),
         ("main.py", MAIN, "", "main.py: "),
-        ("main.py", ".kernels.ones", ".kernels.twos", "main.py:1: imports kernels/twos.py"),
-        ("main.py", ".kernels.ones", "..kernels.ones", "main.py:1: "),
+        ("main.py", ".host.ones", ".host.twos", "main.py:1: imports common/host/twos.py"),
+        ("main.py", ".common", "..common", "main.py:1: "),
         ("main.py", "def run", "def run(", "main.py:3"),
     ],
 )
@@ -179,9 +179,9 @@ def test_a_mistake_is_named_in_one_line(folder, file, old, new, named):
 
 
 def based(folder, name, base, more=""):
-    """A folder `name` with a manifest like tiny's, based on `base`, without kernels of its own."""
+    """A folder `name` with a manifest like tiny's, based on `base`, without common files of its own."""
     (folder / name).mkdir()
-    text = MANIFEST.replace('"tiny"', f'"{name}"').replace('kernels = ["ones"]\n', "")
+    text = MANIFEST.replace('"tiny"', f'"{name}"').replace('common = ["host/ones.py"]\n', "")
     (folder / name / "solution.toml").write_text(f'{text}based_on = "{base}"\n{more}')
 
 
@@ -193,19 +193,17 @@ def test_a_solution_based_on_another_differs_by_its_own_files(folder):
     base, variant = (pack.pack(name)["small"] for name in ("tiny", "variant"))
     expected = {source.path: source.content for source in base.sources} | {"value.py": "VALUE = 2\n"}
     assert {source.path: source.content for source in variant.sources} == expected
-    assert expected.keys() == {"kernel.cuh", "kernels/ones.py", "main.py", "value.py"}
+    assert expected.keys() == {"kernel.cuh", "common/host/ones.py", "main.py", "value.py"}
     assert variant.name == "variant_h512_i256"
 
 
-def test_a_definition_takes_its_own_tables_alone(folder):
+def test_a_definition_takes_its_own_rows_of_a_table_alone(folder):
     """A user would miss: traces of every definition stale as tiles were tuned for one."""
-    for sizes in ("e32_h7168_i2048", "e32_h512_i256", "e2_h7168_i2048"):
-        (folder / "tiny" / f"tiles_gpu_{sizes}.py").write_text("TABLE = ()\n")
-    tables = {
-        geometry: {source.path for source in solution.sources if source.path.startswith("tiles_")}
-        for geometry, solution in pack.pack("tiny").items()
-    }
-    assert tables == {"full": {"tiles_gpu_e32_h7168_i2048.py"}, "small": {"tiles_gpu_e32_h512_i256.py"}}
+    rows = {sizes: f"H200,{sizes},1\n" for sizes in ("e32_h7168_i2048", "e32_h512_i256", "e2_h7168_i2048")}
+    (folder / "tiny" / "tiles.csv").write_text("gpu,sizes,tokens\n" + "".join(rows.values()))
+    for geometry, sizes in (("full", "e32_h7168_i2048"), ("small", "e32_h512_i256")):
+        (table,) = (s.content for s in pack.pack("tiny")[geometry].sources if s.path == "tiles.csv")
+        assert table == "gpu,sizes,tokens\n" + rows[sizes]
 
 
 @pytest.mark.parametrize("base", ["tinny", "third", "second"])
@@ -222,7 +220,7 @@ def test_each_interface_has_its_function(folder, tmp_path):
     edit(folder / "tiny" / "main.py", MAIN, MAIN + functions)
     listed = '["full", "qwen3-30b", "deepseek-v3-ep8-routed"]'
     keys = "".join(f'{kind}_entry_point = "main.py::run_{kind}"\n' for kind in ("renorm", "routed", "bf16"))
-    edit(folder / "tiny" / "solution.toml", "kernels", f"definitions = {listed}\n{keys}kernels")
+    edit(folder / "tiny" / "solution.toml", "common", f"definitions = {listed}\n{keys}common")
     packed = pack.pack("tiny")
     assert [s.spec.entry_point.split("::")[1] for s in packed.values()] == ["run", "run_renorm", "run_routed"]
     written = pack.pack_packages(["tiny"], tmp_path, ["full", "deepseek-v3-ep8-routed"])
@@ -258,11 +256,11 @@ def test_constants_are_those_of_the_definition(name):
 
 
 def test_modules_of_a_package_may_be_imported_by_name(folder):
-    """`from .kernels import ones` is as good as `from .kernels.ones import ones`."""
-    edit(folder / "tiny" / "main.py", "from .kernels.ones import ones", "from .kernels import ones")
+    """`from .common.host import ones` is as good as `from .common.host.ones import ones`."""
+    edit(folder / "tiny" / "main.py", "from .common.host.ones import ones", "from .common.host import ones")
     assert pack.pack("tiny")
     edit(folder / "tiny" / "main.py", "import ones", "import ones, twos")
-    with pytest.raises(manifest.PackingError, match="kernels/twos.py"):
+    with pytest.raises(manifest.PackingError, match="common/host/twos.py"):
         pack.pack("tiny")
 
 
@@ -292,21 +290,13 @@ def test_our_solutions_pack_and_never_import_the_harness(name):
                     assert not ours & {module.partition(".")[0] for module in modules}, source.path
 
 
-def test_a_borrowed_file_is_packed_beside_the_solutions_own(folder):
-    """A user would miss: a file that two solutions share, with a copy that drifts apart instead."""
-    (folder / "tiny" / "route.cuh").write_text("// one token\n")
-    alone = pack.pack("tiny")["small"]
-    based(folder, "variant", "tiny", 'borrowed = ["other/route.cuh"]\n')
-    (folder / "other").mkdir()
-    (folder / "other" / "solution.toml").write_text(MANIFEST.replace('"tiny"', '"other"'))
-    (folder / "other" / "main.py").write_text(MAIN)
-    with pytest.raises(manifest.PackingError, match="borrowed: got 'other/route.cuh'"):
-        pack.pack("variant")
-    (folder / "other" / "route.cuh").write_text("// another\n")
-    with pytest.raises(manifest.PackingError, match="borrowed: .*route.cuh"):
-        pack.pack("variant")
-    (folder / "other" / "wide.cuh").write_text("// wide\n")
-    edit(folder / "variant" / "solution.toml", "other/route.cuh", "other/wide.cuh")
-    sources = {source.path: source.content for source in pack.pack("variant")["small"].sources}
-    assert sources["wide.cuh"] == "// wide\n" and sources["route.cuh"] == "// one token\n"
-    assert pack.pack("tiny")["small"].hash() == alone.hash()
+def test_two_headers_of_one_name_are_refused(folder):
+    """A user would miss: sources include headers by name, whatever their folders, and get the other one."""
+    for path in ("tiny/route.cuh", "common/cuda/route.cuh", "common/cuda/copy.cuh"):
+        (folder / path).parent.mkdir(exist_ok=True)
+        (folder / path).write_text("// one\n")
+    edit(folder / "tiny" / "solution.toml", "host/ones.py", 'host/ones.py", "cuda/copy.cuh')
+    assert {s.path for s in pack.pack("tiny")["small"].sources} >= {"route.cuh", "common/cuda/copy.cuh"}
+    edit(folder / "tiny" / "solution.toml", "cuda/copy.cuh", "cuda/route.cuh")
+    with pytest.raises(manifest.PackingError, match="^tiny: .*route.cuh"):
+        pack.pack("tiny")

@@ -22,7 +22,7 @@ from definitions.moe_fp8_block_scale import definition
 
 DEFAULT = TOLERANCES["default"]
 ORIGINS = {"main.py": PurePosixPath("solutions/mine/main.py"), "layer.cu": PurePosixPath("solutions/mine/layer.cu")}
-ORIGINS["kernels/route.py"] = PurePosixPath("solutions/kernels/route.py")
+ROUTE = ORIGINS["common/triton/route.py"] = PurePosixPath("solutions/common/triton/route.py")
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def test_a_mistake_of_the_layer_is_recognised(layer, named):
 LAUNCH = """Traceback (most recent call last):
   File "/venv/triton/runtime/interpreter.py", line 1357, in __call__
     self.fn(**args)
-  File "/c/fib_triton_mine_0/fib_triton_mine_0/kernels/route.py", line 39, in route_kernel
+  File "/c/fib_triton_mine_0/fib_triton_mine_0/common/triton/route.py", line 39, in route_kernel
     x = nothing
 NameError: name 'nothing' is not defined
 
@@ -177,7 +177,7 @@ name is not defined
 @pytest.mark.parametrize(
     ("log", "lines"),
     [
-        (LAUNCH, ["NameError: name 'nothing' is not defined", "at solutions/kernels/route.py:39 in route_kernel"]),
+        (LAUNCH, ["NameError: name 'nothing' is not defined", f"at {ROUTE}:39 in route_kernel"]),
         (FALLBACK, ["ValueError: no fallback: neither", "at solutions/mine/main.py:5 in run"]),
         (WORKER, ["RuntimeError: no nvcc", "at solutions/mine/main.py:9 in <module>"]),
         (NVCC, ['layer.cu(12): error: identifier "xyz" is undefined', "at solutions/mine/layer.cu:12"]),
@@ -203,7 +203,7 @@ def test_the_own_frame_of_an_error_is_shown(log, lines):
 def spoiled(monkeypatch, tmp_path):
     """A function that starts a solution whose main.py has one text replaced."""
     folder = tmp_path / "solutions"
-    for name in ("torch_moe", "kernels"):
+    for name in ("torch_moe", "common"):
         shutil.copytree(paths.SOLUTIONS / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.setattr(paths, "SOLUTIONS", folder)
 
@@ -244,9 +244,8 @@ def test_a_wrong_solution_is_diagnosed(spoiled):
 
 
 def test_a_returned_tensor_is_diagnosed(spoiled):
-    call = "    experts(weight[:, local_expert_offset:], *rows, "
-    returned = f"{call}y := torch.empty_like(output))\n    return y\n"
-    found = judged.verdict(spoiled("mine", f"{call}output)\n", returned))
+    run = "def run(*given):\n    return torch.empty_like(given[-1])\n"
+    found = judged.verdict(spoiled("mine", "@checked(DS_ROUTING)\ndef run(", f"{run}\n\ndef unused("))
     assert "[16, 512]" in found.reasons[-1]
 
 
@@ -279,8 +278,8 @@ def test_a_diagnosis_in_a_process_of_its_own(spoiled):
     def diagnosed(packed):
         return isolated.diagnosed("small", packed, one, DEFAULT, "cpu", 120)
 
-    packed = spoiled("mine", "output.copy_(y)", "print('noise'); output.copy_(1.5 * y)")
+    packed = spoiled("mine", "given.output.copy_(y)", "print('noise'); given.output.copy_(1.5 * y)")
     assert "1.5" in diagnosed(packed)[-1]
     assert len(diagnosed(spoiled("right", "output.copy_(y)", "output.copy_(y)  # this time"))) == 1
-    (said,) = diagnosed(spoiled("other", "output.copy_(y)", "raise ValueError('no')"))
+    (said,) = diagnosed(spoiled("other", "given.output.copy_(y)", "raise ValueError('no')"))
     assert "ValueError: no" in said

@@ -18,7 +18,7 @@ from harness.judging.tolerances import TOLERANCES
 from harness.operators import catalogue, workloads
 from harness.packing import eligibility, manifest
 from harness.report import run_table
-from harness.results import resume, trace_files
+from harness.results import resume, staleness, trace_files
 from plain_solution import INPUTS, REFERENCE, RIGHT, solution
 from rich.console import Console
 
@@ -93,8 +93,9 @@ def trace(passed):
     """A function that makes a trace of a solution called tiny."""
 
     def make(uuid="a", timestamp="2026-01-01T00:00:00", tolerance="relaxed", protocol="once", sha1="0", **changes):
-        known = {"source_sha1": sha1, "tolerance": tolerance, "protocol": protocol, "command": "moebench run"}
-        evaluation = provenance.into_evaluation(passed.trace.evaluation, provenance.here("cpu", **known))
+        known = {"source_sha1": sha1, "source_fingerprint": sha1, "tolerance": tolerance, "protocol": protocol}
+        made = provenance.here("cpu", **known, command="moebench run")
+        evaluation = provenance.into_evaluation(passed.trace.evaluation, made)
         evaluation = evaluation.model_copy(update={"timestamp": timestamp} | changes)
         workload = passed.trace.workload.model_copy(update={"uuid": uuid})
         return Trace(definition=NAME, workload=workload, solution="tiny", evaluation=evaluation)
@@ -140,7 +141,8 @@ def test_a_trace_says_what_it_measured(folder):
     made = judged.verdict(packed)
     found = provenance.of_trace(made.trace)
     assert made.passed and made.trace.solution == packed.name and not made.trace.evaluation.log
-    assert found.source_sha1 == packed.hash() and found.command == "moebench run --x"
+    assert {found.source_sha1, found.source_fingerprint} == staleness.hashes([packed])
+    assert found.command == "moebench run --x"
     assert found.tolerance == str(TOLERANCES["relaxed"]) and found.protocol.startswith("trials=1 ")
     assert {"flashinfer_bench", "python", "torch"} <= set(found.versions)
     assert found.packages == f"pydantic {importlib.metadata.version('pydantic')}"
