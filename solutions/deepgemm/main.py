@@ -9,61 +9,31 @@ With few tokens the host is slower than the device. So all that it can decide ah
 
 import torch
 
+from .common.host.arguments import DS_ROUTING, RENORM_ROUTING, takes
 from .counters import counters, forget_counters
 from .grouped_gemm import grouped_gemm
 from .plan import plan_of
 
 
-def run(
-    routing_logits,
-    routing_bias,
-    hidden_states,
-    hidden_states_scale,
-    gemm1_weights,
-    gemm1_weights_scale,
-    gemm2_weights,
-    gemm2_weights_scale,
-    local_expert_offset,
-    routed_scaling_factor,
-    output,
-):
+@takes(DS_ROUTING)
+def run(*arguments):
     """DeepSeek-V3 FP8 block-scale MoE layer of one expert-parallel rank; writes `output` [T, H] bf16.
 
-    Shapes and dtypes are the definition's; see check_inputs. Launches on the current stream and never waits for the
+    Arguments are DS_ROUTING's (common/host/arguments.py). Launches on the current stream and never waits for the
     device.
 
     Raises:
         ValueError: an argument is not what the definition says.
         RuntimeError: DeepGEMM refuses a GEMM, or cannot compile its kernel.
     """
-    tensors = (
-        routing_logits,
-        routing_bias,
-        hidden_states,
-        hidden_states_scale,
-        gemm1_weights,
-        gemm1_weights_scale,
-        gemm2_weights,
-        gemm2_weights_scale,
-        output,
-    )
-    on_its_device(plan_of(tensors, local_expert_offset, routed_scaling_factor), tensors)
+    tensors, numbers = (*arguments[:-3], arguments[-1]), arguments[-3:-1]
+    on_its_device(plan_of(DS_ROUTING, tensors, *numbers), tensors)
 
 
-def run_renorm(
-    routing_logits,
-    hidden_states,
-    hidden_states_scale,
-    gemm1_weights,
-    gemm1_weights_scale,
-    gemm2_weights,
-    gemm2_weights_scale,
-    output,
-):
+@takes(RENORM_ROUTING)
+def run_renorm(*tensors):
     """As `run`, for definitions with renorm routing: bf16 logits, no bias, every expert local."""
-    routed = (hidden_states, hidden_states_scale, gemm1_weights, gemm1_weights_scale, gemm2_weights)
-    plan = plan_of((routing_logits, *routed, gemm2_weights_scale, output), 0, 1.0)
-    on_its_device(plan, (routing_logits, routing_logits, *routed, gemm2_weights_scale, output))
+    on_its_device(plan_of(RENORM_ROUTING, tensors), (tensors[0], *tensors))  # the logits stand in for the bias
 
 
 def on_its_device(plan, tensors):
@@ -79,7 +49,7 @@ def on_its_device(plan, tensors):
 
 
 def layer(plan, tensors, device):
-    """Launch the layer. tensors: as `run` takes them; routing_bias is any tensor where there is none."""
+    """Launch the layer. tensors: DS_ROUTING's in its order; routing_bias is any tensor where there is none."""
     logits, bias, x, x_scale, w1, w1_scale, w2, w2_scale, output = tensors
     rows = plan.rows
     stream = torch._C._cuda_getCurrentRawStream(device.index) if device.type == "cuda" else 0

@@ -13,10 +13,10 @@ from typing import NamedTuple
 import torch
 
 from .combine_reset import prepare_combine_reset
+from .common.host.arguments import check_arguments
+from .common.host.problem import HIDDEN_SIZE, INTERMEDIATE_SIZE
 from .gather import prepare_gather
 from .grouped_gemm import operand, result
-from .common.host.check_inputs import check_inputs
-from .common.host.problem import HIDDEN_SIZE, INTERMEDIATE_SIZE
 from .pairs import pairs_of
 from .rows import Rows, arrange
 from .swiglu_quant_rows import prepare_swiglu_quant_rows
@@ -42,40 +42,39 @@ class Plan(NamedTuple):
     combine_reset: Callable
 
 
-def plan_of(tensors, local_expert_offset, routed_scaling_factor):
+def plan_of(interface, tensors, *numbers):
     """The `Plan` of a call; None where there are no tokens.
 
     Args:
-        tensors, local_expert_offset, routed_scaling_factor: as check_inputs takes them.
+        interface: DS_ROUTING or RENORM_ROUTING.
+        tensors, numbers: its arguments, each in its order.
 
     Raises:
-        ValueError: an argument is not what the definition says.
+        ValueError: as `check_arguments`.
     """
     try:
         kind = (
-            local_expert_offset,
-            type(local_expert_offset),
-            routed_scaling_factor,
-            type(routed_scaling_factor),
+            *numbers,
+            *map(type, numbers),
             *map(_described, tensors),
             *map(torch.Tensor.is_contiguous, tensors),
             reduce(or_, map(torch.Tensor.data_ptr, tensors)) % 16,
         )
         plan = _plans.get(kind)
-    except (AttributeError, TypeError):  # something is no tensor, or no number: check_inputs names it
+    except (AttributeError, TypeError):  # something is no tensor, or no number: check_arguments names it
         plan = None
     if plan is None:
-        check_inputs(tensors, local_expert_offset, routed_scaling_factor)
+        check_arguments(interface, (*tensors[:-1], *numbers, tensors[-1]))
         num_tokens, device = len(tensors[0]), tensors[0].device
         if num_tokens == 0:
             return None
         if len(_plans) >= MOST_PLANS:
             _plans.clear()
-        plan = _plans[kind] = _new_plan(num_tokens, device, local_expert_offset, routed_scaling_factor)
+        plan = _plans[kind] = _new_plan(num_tokens, device, *numbers)
     return plan
 
 
-def _new_plan(num_tokens, device, local_expert_offset, routed_scaling_factor):
+def _new_plan(num_tokens, device, local_expert_offset=0, routed_scaling_factor=1.0):
     rows = arrange(num_tokens)
     return Plan(
         rows,

@@ -10,8 +10,8 @@ psum layout). A place depends on the numbers of rows of all experts before, so g
 from functools import lru_cache
 from typing import NamedTuple
 
-from .common.triton.permute import max_tiles
 from .common.host.problem import HIDDEN_SIZE, INTERMEDIATE_SIZE, NUM_EXPERTS, NUM_LOCAL_EXPERTS, TOP_K
+from .common.triton.permute import max_tiles
 
 TILE = 128  # rows: of contiguous tiles; masked ones have 64 or 128, and a store of one must not reach the next expert
 MOST_MASKED_TOKENS = 1024

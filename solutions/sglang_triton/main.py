@@ -6,9 +6,10 @@ TMA, as SGLang does on an H200.
 
 import torch
 
-from .common.host.check_inputs import check_inputs
+from .common.host.arguments import DS_ROUTING, RENORM_ROUTING, checked
 from .common.host.launch import launch_quickly
 from .common.host.problem import TOP_K
+from .common.triton.column_slices import column_slices
 from .common.triton.combine import combine, combine_kernel
 from .common.triton.permute import count_kernel, permute, place_kernel
 from .common.triton.route import route, route_kernel
@@ -23,66 +24,34 @@ OVERLAPPING = route_one_kernel, rest_product_kernel, swiglu_quant_rows_kernel, c
 launch_quickly(route_kernel, count_kernel, place_kernel, *OVERLAPPING)
 overlap(*OVERLAPPING)
 
-MAX_Y_BYTES = 1_200_000_000  # bound on the second product, the largest scratch; wider ones are made in column slices
+MOST_Y_BYTES = 1_200_000_000  # of the second product; wider ones are made in column slices
 
 
 @replayed_or_captured
-def run(
-    routing_logits,
-    routing_bias,
-    hidden_states,
-    hidden_states_scale,
-    gemm1_weights,
-    gemm1_weights_scale,
-    gemm2_weights,
-    gemm2_weights_scale,
-    local_expert_offset,
-    routed_scaling_factor,
-    output,
-):
+@checked(DS_ROUTING)
+def run(given):
     """DeepSeek-V3 FP8 block-scale MoE layer of one expert-parallel rank; writes `output` [T, H] bf16.
 
-    Shapes and dtypes are the definition's; see check_inputs. Launches on the current stream and never waits for the
+    Arguments are DS_ROUTING's (common/host/arguments.py). Launches on the current stream and never waits for the
     device.
 
     Raises:
         ValueError: an argument is not what the definition says.
     """
-    tensors = (
-        routing_logits,
-        routing_bias,
-        hidden_states,
-        hidden_states_scale,
-        gemm1_weights,
-        gemm1_weights_scale,
-        gemm2_weights,
-        gemm2_weights_scale,
-        output,
-    )
-    check_inputs(tensors, local_expert_offset, routed_scaling_factor)
-    layer(tensors, local_expert_offset, routed_scaling_factor)
+    layer(given)
 
 
 @replayed_or_captured
-def run_renorm(
-    routing_logits,
-    hidden_states,
-    hidden_states_scale,
-    gemm1_weights,
-    gemm1_weights_scale,
-    gemm2_weights,
-    gemm2_weights_scale,
-    output,
-):
+@checked(RENORM_ROUTING)
+def run_renorm(given):
     """As `run`, for definitions with renorm routing: bf16 logits, no bias, every expert local."""
-    routed = (hidden_states, hidden_states_scale, gemm1_weights, gemm1_weights_scale, gemm2_weights)
-    check_inputs((routing_logits, *routed, gemm2_weights_scale, output))
-    layer((routing_logits, None, *routed, gemm2_weights_scale, output), 0, 1.0)
+    layer(given)
 
 
-def layer(tensors, local_expert_offset, routed_scaling_factor):
-    """Launch the layer. tensors: as check_inputs takes them, with routing_bias None where there is none."""
-    logits, bias, x, x_scale, w1, w1_scale, w2, w2_scale, output = tensors
+def layer(given):
+    """Launch the layer."""
+    logits, x, w1, w1_scale = given.routing_logits, given.hidden_states, given.gemm1_weights, given.gemm1_weights_scale
+    w2, w2_scale = given.gemm2_weights, given.gemm2_weights_scale
     num_tokens, hidden = x.shape
     if num_tokens == 0:
         return
@@ -91,7 +60,8 @@ def layer(tensors, local_expert_offset, routed_scaling_factor):
         pairs = num_tokens * TOP_K
         first_config, second_config, by_tma = choose_configs(pairs / logits.shape[1], inter)
         block_m = first_config["BLOCK_SIZE_M"]
-        routing = logits, bias, local_expert_offset, routed_scaling_factor, num_local_experts
+        bias, offset, factor = given.routing_bias, given.local_expert_offset, given.routed_scaling_factor
+        routing = logits, bias, offset, factor, num_local_experts
         if num_tokens == 1:
             weight, permutation = route_one(*routing, block_m)
         else:
@@ -101,16 +71,15 @@ def layer(tensors, local_expert_offset, routed_scaling_factor):
         tiles = usual_tiles(pairs, num_local_experts / logits.shape[1], num_local_experts, block_m, most)
 
         form = dict(config=first_config, tiles=tiles, x_in_order=False, weights_by_tma=by_tma)
+        x_scale = given.hidden_states_scale
         g = grouped_product(x, x_scale, (1, num_tokens), w1, w1_scale, permutation, **form)
         h, h_scale = swiglu_quant_rows(g, permutation)
         del g  # its memory serves y
-        blocks, rows = hidden // 128, h.shape[0]
-        slices = next(n for n in range(1, blocks + 1) if blocks % n == 0 and rows * hidden // n * 2 <= MAX_Y_BYTES)
-        width = hidden // slices
+        width = hidden // column_slices(len(h), hidden, MOST_Y_BYTES)
         for first in range(0, hidden, width):
             w2_slice = w2[:, first : first + width]
             scale_slice = w2_scale[:, first // 128 : (first + width) // 128]
             form = dict(config=second_config, tiles=tiles, x_in_order=True, weights_by_tma=True)
             y = grouped_product(h, h_scale, h_scale.stride(), w2_slice, scale_slice, permutation, **form)
-            combine(y, permutation.row_of_pair, weight, output, first, branch=True, pdl=True)
+            combine(y, permutation.row_of_pair, weight, given.output, first, branch=True, pdl=True)
             del y  # before the next is made

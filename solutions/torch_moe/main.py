@@ -2,7 +2,7 @@
 
 import torch
 
-from .common.host.check_inputs import check_inputs
+from .common.host.arguments import DS_ROUTING, RENORM_ROUTING, checked  # their names, shapes and dtypes
 from .common.host.problem import KEPT_GROUPS, NUM_GROUPS, TOP_K  # packing writes the definition's
 
 BLOCK = 128  # columns, and rows of a weight, that share a scale
@@ -40,50 +40,27 @@ def swiglu(g):
     return torch.nn.functional.silu(gate) * up
 
 
-def experts(weight, hidden_states, hidden_states_scale, w13, w13_scale, w2, w2_scale, output):
+def experts(weight, given):
     """Write the local experts' sum into output. weight [T, E_local] fp32, zero where an expert is not chosen."""
-    x = dequantise(hidden_states, hidden_states_scale.t(), 1)
+    x = dequantise(given.hidden_states, given.hidden_states_scale.t(), 1)
     y = torch.zeros_like(x)
-    for expert in range(w13.shape[0]):  # every token through every local expert: correct, not fast
-        g = gemm(x, w13[expert], w13_scale[expert])
+    for expert, own in enumerate(weight.t()):  # every token through every local expert: correct, not fast
+        g = gemm(x, given.gemm1_weights[expert], given.gemm1_weights_scale[expert])
         h = swiglu(g)
-        contribution = gemm(h, w2[expert], w2_scale[expert])
-        own = weight[:, expert, None]
-        y += torch.where(own > 0, own * contribution, 0)  # 0 x NaN is NaN: the other tokens must not see it
-    output.copy_(y)
+        contribution = gemm(h, given.gemm2_weights[expert], given.gemm2_weights_scale[expert])
+        y += torch.where(own[:, None] > 0, own[:, None] * contribution, 0)  # 0 x NaN is NaN: others must not see it
+    given.output.copy_(y)
 
 
-def run(
-    routing_logits,
-    routing_bias,
-    hidden_states,
-    hidden_states_scale,
-    gemm1_weights,
-    gemm1_weights_scale,
-    gemm2_weights,
-    gemm2_weights_scale,
-    local_expert_offset,
-    routed_scaling_factor,
-    output,
-):
-    """Write the layer's result into output [T, H] bf16. Raises ValueError for arguments that do not fit."""
-    rows = (hidden_states, hidden_states_scale, gemm1_weights, gemm1_weights_scale, gemm2_weights, gemm2_weights_scale)
-    check_inputs((routing_logits, routing_bias, *rows, output), local_expert_offset, routed_scaling_factor)
-    weight = route(routing_logits, routing_bias, routed_scaling_factor)
-    experts(weight[:, local_expert_offset:], *rows, output)
+@checked(DS_ROUTING)
+def run(given):
+    """Write the layer's result into output [T, H] bf16. Raises ValueError for arguments that do not fit DS_ROUTING."""
+    weight = route(given.routing_logits, given.routing_bias, given.routed_scaling_factor)
+    first = given.local_expert_offset
+    experts(weight[:, first : first + len(given.gemm1_weights)], given)
 
 
-def run_renorm(
-    routing_logits,
-    hidden_states,
-    hidden_states_scale,
-    gemm1_weights,
-    gemm1_weights_scale,
-    gemm2_weights,
-    gemm2_weights_scale,
-    output,
-):
+@checked(RENORM_ROUTING)
+def run_renorm(given):
     """As `run`, for definitions with renorm routing: bf16 logits, no bias, every expert local."""
-    rows = (hidden_states, hidden_states_scale, gemm1_weights, gemm1_weights_scale, gemm2_weights, gemm2_weights_scale)
-    check_inputs((routing_logits, *rows, output))
-    experts(route_renorm(routing_logits), *rows, output)
+    experts(route_renorm(given.routing_logits), given)

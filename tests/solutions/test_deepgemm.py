@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from unittest import mock
@@ -201,8 +202,9 @@ def test_a_known_kind_of_call_lets_no_other_pass(load):
     main = load()[0]()
     given = inputs("small", 5)
     output, good = given["output"], [value for value in given.values() if torch.is_tensor(value)]
-    plan = main.plan_of(tuple(good), OFFSET, FACTOR)
-    assert main.plan_of(tuple(tensor.clone() for tensor in good), OFFSET, FACTOR) is plan, "other addresses, same kind"
+    plan_of = partial(main.plan_of, main.DS_ROUTING)
+    plan = plan_of(tuple(good), OFFSET, FACTOR)
+    assert plan_of(tuple(tensor.clone() for tensor in good), OFFSET, FACTOR) is plan, "other addresses, same kind"
     longer = inputs("small", 6)["routing_logits"]
     shifted = torch.empty(output.numel() + 1, dtype=output.dtype)[1:].view_as(output)
     bad = [
@@ -217,12 +219,12 @@ def test_a_known_kind_of_call_lets_no_other_pass(load):
     ]
     for at, value in bad:
         with pytest.raises(ValueError):
-            main.plan_of((*good[:at], value, *good[at + 1 :]), OFFSET, FACTOR)
+            plan_of((*good[:at], value, *good[at + 1 :]), OFFSET, FACTOR)
     for offset, factor in ((float(OFFSET), FACTOR), ([OFFSET], FACTOR), (250, FACTOR), (OFFSET, None), (OFFSET, True)):
         with pytest.raises(ValueError):
-            main.plan_of(tuple(good), offset, factor)
-    assert main.plan_of(tuple(good), OFFSET + 1, FACTOR) is not plan, "an offset is part of the launches"
-    assert main.plan_of(tuple(good), OFFSET, FACTOR) is plan
+            plan_of(tuple(good), offset, factor)
+    assert plan_of(tuple(good), OFFSET + 1, FACTOR) is not plan, "an offset is part of the launches"
+    assert plan_of(tuple(good), OFFSET, FACTOR) is plan
 
 
 def test_later_launches_take_the_tensors_of_their_call(load, monkeypatch):

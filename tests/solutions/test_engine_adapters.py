@@ -46,10 +46,10 @@ def package(tmp_path_factory):
 @pytest.fixture
 def ours(package, monkeypatch):
     """Engine -> its adapter's module; the kernels are replaced by the reference, after the package's own check."""
-    check = importlib.import_module(f"{package}.common.host.check_routed_inputs").check_routed_inputs
+    host = importlib.import_module(f"{package}.common.host.arguments")
 
     def run_bf16(x, ids, weights, w13, s13, w2, s2, offset, output):
-        check((x, None, ids, weights, w13, s13, w2, s2, output), offset)
+        host.check_arguments(host.ROUTED_BF16, (x, ids, weights, w13, s13, w2, s2, offset, output))
         output.copy_(reference(GEOMETRY).run(*quantise_tokens_ref(x), ids, weights, w13, s13, w2, s2, offset))
 
     def module(engine):

@@ -18,6 +18,7 @@ import pytest
 import torch
 from harness import cli
 from harness.core import paths
+from harness.operators import catalogue
 from harness.operators.catalogue import GEOMETRIES, RENORM
 from harness.packing import manifest
 from layer_inputs import DEVICE, arguments, reference
@@ -26,10 +27,10 @@ from packaging.version import Version
 
 from definitions import moe_fp8_block_scale as moe
 from definitions import moe_fp8_block_scale_renorm as renorm
-from solutions.flashinfer_cutlass import arguments as cutlass
 from solutions.flashinfer_cutlass import build as cutlass_build
+from solutions.flashinfer_cutlass import keywords as cutlass
 from solutions.flashinfer_cutlass.dequantise import dequantise, dequantise_ref
-from solutions.flashinfer_trtllm import arguments as trtllm
+from solutions.flashinfer_trtllm import keywords as trtllm
 
 RECORDED = json.loads((Path(__file__).parents[1] / "samples" / "flashinfer_signatures.json").read_text())
 MODULES = {"trtllm_fp8_block_scale_moe": trtllm, "cutlass_fused_moe": cutlass}
@@ -68,11 +69,9 @@ def entry_of_installed():
 
 
 def inputs(geometry="small", num_tokens=19, device="cpu"):
-    """The layer's eight tensors, routing_bias None with renorm routing, then an output; and offset and factor."""
+    """The layer's arguments, as check_arguments returns them."""
     given = arguments(geometry, num_tokens, device, offset=OFFSET)
-    offset, factor = given.pop("local_expert_offset", 0), given.pop("routed_scaling_factor", 1.0)
-    logits = given.pop("routing_logits")
-    return (logits, given.pop("routing_bias", None), *given.values()), offset, factor
+    return SimpleNamespace(**{"routing_bias": None, "local_expert_offset": 0, "routed_scaling_factor": 1.0} | given)
 
 
 @cache
@@ -87,23 +86,17 @@ def sizes_of(geometry):
     return SimpleNamespace(**sizes, RENORM=geometry in RENORM)
 
 
-def wanted(geometry, tensors, *scalars):
-    return reference(geometry).run(
-        *(t for t in tensors[:-1] if t is not None), *(scalars if tensors[1] is not None else ())
-    )
-
-
-def call(function, parameters, geometry, tensors, offset, factor):
+def call(function, parameters, geometry, given):
     """Keywords that our solution hands to the function."""
     if function == "trtllm_fp8_block_scale_moe":
-        return trtllm.keywords(parameters, sizes_of(geometry), tensors, offset, factor)
-    logits, bias, x, x_scale, w13, s13, w2, s2, output = tensors
-    experts, weight = reference(geometry).route(logits, *(() if bias is None else (bias, factor)))
-    local = experts - offset
+        return trtllm.keywords(parameters, sizes_of(geometry), given)
+    logits, bias, w13 = given.routing_logits, given.routing_bias, given.gemm1_weights
+    experts, weight = reference(geometry).route(logits, *(() if bias is None else (bias, given.routed_scaling_factor)))
+    local = experts - given.local_expert_offset
     local = torch.where((local >= 0) & (local < len(w13)), local, -1).int()
-    return cutlass.keywords(
-        parameters, local, weight, dequantise_ref(x, x_scale), logits.shape[1], (w13, s13), (w2, s2), output
-    )
+    x = dequantise_ref(given.hidden_states, given.hidden_states_scale)
+    gemms = (w13, given.gemm1_weights_scale), (given.gemm2_weights, given.gemm2_weights_scale)
+    return cutlass.keywords(parameters, local, weight, x, logits.shape[1], *gemms, given.output)
 
 
 # ---- signatures ----
@@ -131,7 +124,7 @@ def test_our_call_fits(release, function, geometry):
     """A user would miss: a TypeError on the GPU, after a rename or a removal. None: what is installed."""
     found = recorded(release, function) if release else installed(function)
     MODULES[function].check_signature(found.parameters)
-    bound = found.bind(**call(function, found.parameters, geometry, *inputs_once(geometry)))
+    bound = found.bind(**call(function, found.parameters, geometry, inputs_once(geometry)))
     assert set(bound.arguments) >= {"output"} & set(found.parameters)
 
 
@@ -152,7 +145,7 @@ def test_an_unknown_signature_is_named(function):
 def test_the_tile_is_ours_only_where_the_function_does_not_choose():
     """A user would miss: 8 tokens a tile for 14107, which is an old release's default."""
     name = "trtllm_fp8_block_scale_moe"
-    given = {release: call(name, recorded(release, name).parameters, "small", *inputs()) for release in RECORDED}
+    given = {release: call(name, recorded(release, name).parameters, "small", inputs()) for release in RECORDED}
     assert [release for release in RECORDED if "tile_tokens_dim" in given[release]] == ["0.3.1"]
     assert [trtllm.tile_tokens(8 * t, 256) for t in (1, 256, 1024, 14107)] == [8, 16, 64, 64]
 
@@ -163,7 +156,7 @@ def test_the_tile_is_ours_only_where_the_function_does_not_choose():
 def test_trtllm_gets_the_documented_layouts():
     """A user would miss: a scale table read across instead of down, or routing of another model."""
     parameters = installed("trtllm_fp8_block_scale_moe").parameters
-    given = call("trtllm_fp8_block_scale_moe", parameters, "full", *inputs("full", 5, "meta"))
+    given = call("trtllm_fp8_block_scale_moe", parameters, "full", inputs("full", 5, "meta"))
     shapes = {
         "routing_logits": (5, 256),
         "routing_bias": (256,),
@@ -201,7 +194,7 @@ def test_trtllm_gets_the_routing_of_the_definition():
     parameters = installed("trtllm_fp8_block_scale_moe").parameters
     given = {}
     for geometry in ("kimi-k2-ep8", "glm-5-ep8", "qwen3-next"):
-        keywords = call("trtllm_fp8_block_scale_moe", parameters, geometry, *inputs(geometry, 5, "meta"))
+        keywords = call("trtllm_fp8_block_scale_moe", parameters, geometry, inputs(geometry, 5, "meta"))
         given[geometry] = [keywords[name] for name in names]
     assert given == {
         "kimi-k2-ep8": [384, 48, 8, 1, 1, trtllm.DEEPSEEK_V3],
@@ -224,7 +217,7 @@ def test_cutlass_gets_the_checked_dtypes(geometry):
     """A user would miss: a refusal in FlashInfer's C++, on the GPU only."""
     of = sizes_of(geometry)
     parameters = installed("cutlass_fused_moe").parameters
-    given = call("cutlass_fused_moe", parameters, geometry, *inputs(geometry))
+    given = call("cutlass_fused_moe", parameters, geometry, inputs(geometry))
     assert given["input"].dtype == given["output"].dtype == given["output_dtype"] == torch.bfloat16
     assert given["token_selected_experts"].dtype == torch.int32
     assert given["token_final_scales"].dtype == torch.float32
@@ -255,14 +248,14 @@ def share_of_equal(found, wanted):
 @pytest.mark.parametrize("function", MODULES)
 def test_flashinfers_statement_of_our_call_is_our_definition(function, geometry):
     """A user would miss: gate taken for up, scales of other columns, another rank's experts."""
-    tensors, *scalars = inputs(geometry)
-    want = wanted(geometry, tensors, *scalars)
-    given = call(function, installed(function).parameters, geometry, tensors, *scalars)
+    layer = inputs(geometry)
+    want = reference(geometry).run(*(getattr(layer, name) for name in catalogue.definition(geometry).inputs))
+    given = call(function, installed(function).parameters, geometry, layer)
     if function == "cutlass_fused_moe":  # its statement leaves the weights' scales out
         for name, scale in zip(("fc1_expert_weights", "fc2_expert_weights"), given["quant_scales"], strict=True):
             grown = scale.repeat_interleave(128, 1).repeat_interleave(128, 2)
             given[name] = given[name].float() * grown
-        given["input"] = dequantise_ref(tensors[2], tensors[3]).float()
+        given["input"] = dequantise_ref(layer.hidden_states, layer.hidden_states_scale).float()
     statement = flashinfers_statement(function, given.get("routing_method_type"))
     assert share_of_equal(statement(**given), want) > 0.97
 
@@ -274,7 +267,8 @@ def test_flashinfers_statement_of_our_call_is_our_definition(function, geometry)
 @pytest.mark.parametrize("num_tokens", [1, 16, 37])
 def test_dequantise(num_tokens):
     """A user would miss: another token's scale, which the routing's weights would hide."""
-    *_, x, x_scale = inputs(num_tokens=num_tokens, device=DEVICE)[0][:4]
+    given = inputs(num_tokens=num_tokens, device=DEVICE)
+    x, x_scale = given.hidden_states, given.hidden_states_scale
     step = 0 if DEVICE == "cuda" else 2**-7  # Triton's interpreter cuts bf16 off instead of rounding it
     torch.testing.assert_close(dequantise(x, x_scale), dequantise_ref(x, x_scale), rtol=step, atol=0)
 

@@ -31,7 +31,7 @@ def launch_quickly(*kernels):
         - constexprs and options (num_warps, ...) come by keyword, always in the same order, all others by position;
         - an argument has the same dtype in every call, a tensor descriptor also the same block for equal constexprs;
         - pointers are multiples of 16 bytes, unless named in do_not_specialize_on_alignment. Inputs are by
-          check_inputs, whole allocations by torch, and slices of scratch by their sizes.
+          check_arguments, whole allocations by torch, and slices of scratch by their sizes.
 
     Raises:
         ValueError: a kernel has a constexpr before an ordinary parameter, or a parameter is named unlike the rest.

@@ -1,4 +1,4 @@
-"""arguments: the definition's inputs as keywords of FlashInfer's trtllm_fp8_block_scale_moe, whatever its version.
+"""keywords: the definition's inputs as keywords of FlashInfer's trtllm_fp8_block_scale_moe, whatever its version.
 
 Positions and optional arguments changed between versions, so everything goes by name and is chosen by the installed
 function's signature. Layouts need no conversion: activations' scales are [H / 128, T] on both sides, weights are
@@ -17,6 +17,7 @@ _INPUTS = (
     "gemm1_weights_scale",
     "gemm2_weights",
     "gemm2_weights_scale",
+    "local_expert_offset",
 )
 _ALWAYS = {
     *_INPUTS,
@@ -25,7 +26,6 @@ _ALWAYS = {
     "n_group",
     "topk_group",
     "intermediate_size",
-    "local_expert_offset",
     "local_num_experts",
     "routed_scaling_factor",
     "routing_method_type",
@@ -43,40 +43,36 @@ def check_signature(parameters):
         raise ImportError(f"FlashInfer's trtllm_fp8_block_scale_moe no longer takes {', '.join(gone)}")
 
 
-def keywords(parameters, problem, tensors, local_expert_offset, routed_scaling_factor):
+def keywords(parameters, problem, given):
     """Keywords of one call.
 
     Args:
         parameters: name -> inspect.Parameter of the installed function.
         problem: the module of the definition's sizes and routing.
-        tensors: the definition's input tensors in its order, routing_bias None with renorm routing, then `output`.
-        local_expert_offset: int.
-        routed_scaling_factor: a number; 1 with renorm routing.
+        given: what check_arguments returns.
 
     Returns:
         name -> value; `output` only where the function takes it.
     """
-    *inputs, output = tensors
-    given = dict(zip(_INPUTS, inputs, strict=True))
-    num_tokens, num_experts = given["routing_logits"].shape
-    given |= {
+    num_tokens, num_experts = given.routing_logits.shape
+    found = {name: getattr(given, name) for name in _INPUTS}
+    found |= {
         "num_experts": num_experts,
         "top_k": problem.TOP_K,
         "n_group": None if problem.RENORM else problem.NUM_GROUPS,
         "topk_group": None if problem.RENORM else problem.KEPT_GROUPS,
         "intermediate_size": problem.INTERMEDIATE_SIZE,
-        "local_expert_offset": local_expert_offset,
         "local_num_experts": problem.NUM_LOCAL_EXPERTS,
-        "routed_scaling_factor": float(routed_scaling_factor),
+        "routed_scaling_factor": float(given.routed_scaling_factor),
         "routing_method_type": RENORMALIZE if problem.RENORM else DEEPSEEK_V3,
         "use_shuffled_weight": False,
         "weight_layout": K_MAJOR,
     }
     if "output" in parameters:  # from 0.7 on
-        given["output"] = output
+        found["output"] = given.output
     if "tile_tokens_dim" in parameters and parameters["tile_tokens_dim"].default is not None:  # before 0.5
-        given["tile_tokens_dim"] = tile_tokens(num_tokens * problem.TOP_K, num_experts)
-    return given
+        found["tile_tokens_dim"] = tile_tokens(num_tokens * problem.TOP_K, num_experts)
+    return found
 
 
 def tile_tokens(num_pairs, num_experts):

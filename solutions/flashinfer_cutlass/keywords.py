@@ -1,4 +1,4 @@
-"""arguments: what is handed to FlashInfer's cutlass_fused_moe, all by name, since positions differ between versions.
+"""keywords: what is handed to FlashInfer's cutlass_fused_moe, all by name, since positions differ between versions.
 
 Layouts need no conversion: weights are [experts, rows, columns], scales [experts, rows / 128, columns / 128], and
 gemm1's first half of rows is `up`, its second half `gate`, here and there.
