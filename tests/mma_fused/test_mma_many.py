@@ -39,7 +39,7 @@ def real_rows(permuted):
 
 
 def tile(module, block_m, step):
-    return module("choose_tiles").Fp16Tile(block_m, step, group=2, per_sm=1, num_warps=4, num_stages=2, programs=3)
+    return module("choose_tiles").Tile(block_m, 128, step, 2, per_sm=1, num_warps=4, num_stages=2, programs=3)
 
 
 SIZES = [(16, 128), (32, 64)]

@@ -8,25 +8,16 @@ back. Those of sm_100 and later have not been run, those of sm_80 and sm_89 on a
 from functools import lru_cache
 from typing import NamedTuple
 
+from ..common.triton.expert_tiles import Tile
 from ..common.triton.tiles import choose
 
 FP16_GEMMS = ("sm_80", "sm_86", "sm_89")
 WITHOUT_FP8 = ("sm_80", "sm_86")
 
 
-class Fp16Tile(NamedTuple):
-    block_m: int  # rows of a tile; it has 128 columns
-    step: int  # K of a step
-    group: int  # row tiles visited before the next column tile
-    per_sm: int  # programs for each multiprocessor
-    num_warps: int
-    num_stages: int
-    programs: int = 0  # per_sm x multiprocessors, filled in when the device is known
-
-
 class Fp16Choice(NamedTuple):
-    gemm1: Fp16Tile
-    gemm2: Fp16Tile
+    gemm1: Tile
+    gemm2: Tile
     as_bytes: bool  # there is no instruction for E4M3
 
 
@@ -49,7 +40,7 @@ def fp16_tiles(geometry, share, num_tokens, as_bytes):
     active = geometry[0] * (1 - (1 - share) ** num_tokens)
     rows = num_tokens * share * geometry[0] / active
     if rows <= 12:
-        return Fp16Choice(Fp16Tile(16, 128, 8, 2, 4, 3), Fp16Tile(16, 128, 8, 3, 4, 3), as_bytes)
+        return Fp16Choice(Tile(16, 128, 128, 8, 2, 4, 3), Tile(16, 128, 128, 8, 3, 4, 3), as_bytes)
     if rows <= 48:
-        return Fp16Choice(Fp16Tile(32, 64, 16, 1, 8, 4), Fp16Tile(32, 128, 16, 2, 4, 3), as_bytes)
-    return Fp16Choice(Fp16Tile(64, 64, 16, 1, 8, 4), Fp16Tile(64, 64, 16, 2, 8, 4), as_bytes)
+        return Fp16Choice(Tile(32, 128, 64, 16, 1, 8, 4), Tile(32, 128, 128, 16, 2, 4, 3), as_bytes)
+    return Fp16Choice(Tile(64, 128, 64, 16, 1, 8, 4), Tile(64, 128, 64, 16, 2, 8, 4), as_bytes)

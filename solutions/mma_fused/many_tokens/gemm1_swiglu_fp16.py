@@ -11,21 +11,12 @@ import torch
 import triton
 import triton.language as tl
 
-from ..common.triton.gemm1 import gemm1_ref, scales_of_tokens
 from ..common.host.interface import GATE_FIRST, SCALES_ROW_MAJOR
+from ..common.triton.gemm1 import gemm1_ref, scales_of_tokens
 from ..common.triton.tile_order import tile_order
 from .fp8_to_fp16 import UNPACKED_SCALE, fp8_to_fp16
 
 BLOCK = 128  # columns and K of a block scale
-
-
-def gemm1_swiglu_fp16_ref(x, x_scale, w, w_scale, permutation, block_m):
-    """Plain statement of `gemm1_swiglu_fp16`; rows of padding or beyond the last tile are left zero."""
-    up, gate = gemm1_ref(x, x_scale, w, w_scale, permutation, block_m).chunk(2, dim=-1)
-    h = (torch.nn.functional.silu(gate) * up).unflatten(-1, (-1, BLOCK))
-    amax = h.abs().amax(-1).clamp(min=2.0**-100)
-    scale = torch.ldexp(torch.ones_like(amax), amax.frexp().exponent - 15)
-    return (h / scale[..., None]).flatten(-2).half(), scale
 
 
 @triton.jit(do_not_specialize=["num_tokens"])
@@ -43,7 +34,7 @@ def gemm1_swiglu_fp16_kernel(
     H: tl.constexpr,
     I: tl.constexpr,  # noqa: E741
     BLOCK_M: tl.constexpr,
-    STEP: tl.constexpr,  # of K: 128, or less where more would leave the registers
+    BLOCK_K: tl.constexpr,  # of K: 128, or less where more would leave the registers
     GROUP: tl.constexpr,
     TOP_K: tl.constexpr,
     GATE_FIRST: tl.constexpr,
@@ -54,7 +45,7 @@ def gemm1_swiglu_fp16_kernel(
     NUM_N: tl.constexpr = I // BLOCK
     NUM_K: tl.constexpr = H // BLOCK
     num_m = tl.load(num_tiles_ptr)
-    lane = tl.arange(0, STEP)
+    lane = tl.arange(0, BLOCK_K)
     column = tl.arange(0, BLOCK)
     for index in range(tl.program_id(0), num_m * NUM_N, tl.num_programs(0)):
         m, n = tile_order(index, num_m, NUM_N, GROUP)
@@ -75,13 +66,13 @@ def gemm1_swiglu_fp16_kernel(
 
         up = tl.zeros((BLOCK, BLOCK_M), tl.float32)
         gate = tl.zeros((BLOCK, BLOCK_M), tl.float32)
-        for k in range(H // STEP):
-            block = k * STEP // BLOCK
-            x = fp8_to_fp16(tl.load(x_ptrs + k * STEP)).T
+        for k in range(H // BLOCK_K):
+            block = k * BLOCK_K // BLOCK
+            x = fp8_to_fp16(tl.load(x_ptrs + k * BLOCK_K)).T
             x_scale = tl.load(x_scale_ptrs + block * x_scale_step) * SCALE
-            up_w = fp8_to_fp16(tl.load(up_ptrs + k * STEP))
+            up_w = fp8_to_fp16(tl.load(up_ptrs + k * BLOCK_K))
             up += tl.dot(up_w, x) * (x_scale * tl.load(up_scale_row + block))[None, :]
-            gate_w = fp8_to_fp16(tl.load(gate_ptrs + k * STEP))
+            gate_w = fp8_to_fp16(tl.load(gate_ptrs + k * BLOCK_K))
             gate += tl.dot(gate_w, x) * (x_scale * tl.load(gate_scale_row + block))[None, :]
 
         h = gate / (1.0 + tl.exp(-gate)) * up
@@ -102,7 +93,7 @@ def gemm1_swiglu_fp16(x, x_scale, w, w_scale, permutation, tile, as_bytes):
         w: [E_local, 2I, H] float8_e4m3fn, `up` rows first, or `gate` rows with GATE_FIRST.
         w_scale: [E_local, 2I/128, H/128] float32.
         permutation: `permute`'s result for tile.block_m.
-        tile: an Fp16Tile of choose_tiles.py.
+        tile: of choose_tiles.py; 128 columns.
         as_bytes: unpack FP8 by integer operations.
 
     Returns:
@@ -129,7 +120,7 @@ def gemm1_swiglu_fp16(x, x_scale, w, w_scale, permutation, tile, as_bytes):
         H=hidden,
         I=inter,
         BLOCK_M=tile.block_m,
-        STEP=tile.step,
+        BLOCK_K=tile.block_k,
         GROUP=tile.group,
         TOP_K=permutation.row_of_pair.shape[1],
         GATE_FIRST=GATE_FIRST,
@@ -139,3 +130,12 @@ def gemm1_swiglu_fp16(x, x_scale, w, w_scale, permutation, tile, as_bytes):
         num_stages=tile.num_stages,
     )
     return h, h_scale
+
+
+def gemm1_swiglu_fp16_ref(x, x_scale, w, w_scale, permutation, block_m):
+    """Plain statement of `gemm1_swiglu_fp16`; rows of padding or beyond the last tile are left zero."""
+    up, gate = gemm1_ref(x, x_scale, w, w_scale, permutation, block_m).chunk(2, dim=-1)
+    h = (torch.nn.functional.silu(gate) * up).unflatten(-1, (-1, BLOCK))
+    amax = h.abs().amax(-1).clamp(min=2.0**-100)
+    scale = torch.ldexp(torch.ones_like(amax), amax.frexp().exponent - 15)
+    return (h / scale[..., None]).flatten(-2).half(), scale

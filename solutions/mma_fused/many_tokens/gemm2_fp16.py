@@ -15,8 +15,6 @@ from .fp8_to_fp16 import UNPACKED_SCALE, fp8_to_fp16
 
 BLOCK = 128
 
-gemm2_fp16_ref = gemm2_ref  # the plain statement is the same: h times its scale, times W2
-
 
 @triton.jit
 def gemm2_fp16_kernel(
@@ -32,14 +30,14 @@ def gemm2_fp16_kernel(
     H: tl.constexpr,
     I: tl.constexpr,  # noqa: E741
     BLOCK_M: tl.constexpr,
-    STEP: tl.constexpr,  # of K: 128, or less where more would leave the registers
+    BLOCK_K: tl.constexpr,  # of K: 128, or less where more would leave the registers
     GROUP: tl.constexpr,
     SCALE: tl.constexpr,  # of the weights, what unpacking leaves out
 ):
     BLOCK: tl.constexpr = 128
     NUM_K: tl.constexpr = I // BLOCK
     num_m = tl.load(num_tiles_ptr)
-    lane = tl.arange(0, STEP)
+    lane = tl.arange(0, BLOCK_K)
     column = tl.arange(0, BLOCK)
     num_n = num_columns // BLOCK
     for index in range(tl.program_id(0), num_m * num_n, tl.num_programs(0)):
@@ -52,11 +50,11 @@ def gemm2_fp16_kernel(
         w_ptrs = w_ptr + w_row.to(tl.int64) * I + column[:, None] * I + lane[None, :]
 
         y = tl.zeros((BLOCK, BLOCK_M), tl.float32)
-        for k in range(I // STEP):
-            block = k * STEP // BLOCK
-            h = tl.load(h_ptrs + k * STEP).T
+        for k in range(I // BLOCK_K):
+            block = k * BLOCK_K // BLOCK
+            h = tl.load(h_ptrs + k * BLOCK_K).T
             scale = tl.load(h_scale_ptr + row * NUM_K + block) * (tl.load(w_scale_row + block) * SCALE)
-            y += tl.dot(fp8_to_fp16(tl.load(w_ptrs + k * STEP)), h) * scale[None, :]
+            y += tl.dot(fp8_to_fp16(tl.load(w_ptrs + k * BLOCK_K)), h) * scale[None, :]
 
         y_ptrs = y_ptr + row[None, :].to(tl.int64) * num_columns + n * BLOCK + column[:, None]
         tl.store(y_ptrs, y.to(tl.bfloat16))
@@ -72,7 +70,7 @@ def gemm2_fp16(h, h_scale, w, w_scale, permutation, first_column, y, tile, as_by
         first_column: a multiple of 128.
         y: [rows, num_columns] bfloat16, written, not yet weighed; num_columns a multiple of 128. Rows of unused tiles
             are left alone, rows of padding are of no meaning.
-        tile: an Fp16Tile of choose_tiles.py.
+        tile: of choose_tiles.py; 128 columns.
         as_bytes: unpack FP8 by integer operations.
     """
     _, hidden, inter = w.shape
@@ -91,9 +89,12 @@ def gemm2_fp16(h, h_scale, w, w_scale, permutation, first_column, y, tile, as_by
         H=hidden,
         I=inter,
         BLOCK_M=tile.block_m,
-        STEP=tile.step,
+        BLOCK_K=tile.block_k,
         GROUP=tile.group,
         SCALE=UNPACKED_SCALE if as_bytes else 1.0,
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
     )
+
+
+gemm2_fp16_ref = gemm2_ref  # the same: h times its scale, times W2
