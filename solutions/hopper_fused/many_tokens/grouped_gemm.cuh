@@ -34,7 +34,7 @@ struct GemmSmem {
   using Pipeline = PipelineState<kStages>;
 
   uint8_t w[kStages][kWTileBytes];
-  uint8_t a[kStages][kParts][kATileBytes];
+  uint8_t a[kStages][kParts][kATileBytes];  // rows beyond the tile's are not loaded, and their results not stored
   uint8_t d[2][kATileBytes];  // the tile's result before its store: [warpgroup], of gemm1's swap-AB tiles [part]
   float a_scale[kStages][kBlockM];
   float w_scale[kStages][2 * kWScaleBlocks];  // gemm1: [half of W13][K block among its kWScaleBlocks]

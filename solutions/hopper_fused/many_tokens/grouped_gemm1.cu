@@ -47,7 +47,9 @@
 #include "tma.cuh"
 #include "wgmma.cuh"
 
-constexpr int kVectorsPerRow = kBlockK / 16;                    // 16-byte vectors of a row's K block
+// ---- sizes ----
+
+constexpr int kVectorsPerRow = kBlockK / 16;                     // 16-byte vectors of a row's K block
 constexpr int kRowsPerPass = kProducerThreads / kVectorsPerRow;  // rows that the producers copy at a time
 constexpr int kPasses = kBlockM / kRowsPerPass;
 constexpr int kWGroups = kBlockN / (2 * kAtomRows);  // groups of 8 rows of each half of W13 in a tile

@@ -1,21 +1,22 @@
 // route_permute: each token's experts and weights; then its rows, sorted by expert and, for an expert, by token; then
 // the queues of both GEMMs. Cooperative launch, one CTA per SM, each with consecutive tokens.
 //
-//   step          who                         what
-//   route         a warp a token              its experts, or those of the caller's ids, as a mask of bits; weights
-//   count         a warp 32 tokens,           masks transposed: a word for each expert, a bit for each token; the CTA's
-//                 a thread an expert          rows of each expert, to cta_rows
-//   grid barrier  thread 0 of each CTA
-//   sum           kSumParts threads an expert rows in the CTAs before this one, and in all
-//   scan          a thread an expert          first row and queue entries of each expert
-//   queues        a CTA an expert             the expert's entries of both GEMMs
-//   rows          a warp a token              row -> token, weight, scales of x; token -> rows; and rows of padding
+//   step          who                          what
+//   route         a warp a token               the token's local experts as a mask of bits, and their weights
+//   count         a warp 32 tokens, then       masks transposed: a word for each expert, a bit for each token; rows of
+//                 a thread an expert           each expert in this CTA, to cta_rows
+//   grid barrier  thread 0 of every CTA
+//   sum           kSumParts threads an expert  rows of each expert in the CTAs before this one, and in all
+//   scan          a thread an expert           first row and queue entries of each expert
+//   queues        a CTA an expert              the expert's entries of both GEMMs
+//   rows          a warp a token               row -> token, weight, scales of x; token -> rows; then rows of padding
 //
 // gemm1 reads x itself, from the tokens' rows: only row numbers, weights and scales are permuted here.
 //
-// barrier               arrivals              who arrives and waits     what it protects
-// counter grid_barrier  gridDim.x             thread 0 of each CTA      cta_rows is there
-// named kBarScan        kPaddedLocalExperts   a thread of each expert   word_sums are there
+//   barrier               arrivals              who arrives and waits    what it protects
+//   counter grid_barrier  gridDim.x             thread 0 of every CTA    cta_rows is written
+//   named kBarScan        kPaddedLocalExperts   a thread an expert       word_sums are written
+//
 // Between the steps is __syncthreads(). The grid barrier cannot deadlock: all CTAs are resident, or none runs, and
 // every CTA arrives before it waits.
 #include <cstdint>
@@ -46,13 +47,13 @@ static_assert(kMaxTokenRows <= kWarp, "a warp writes the end of a token's list o
 
 // ---- shared memory ----
 
-// Beside it, for the CTA's tokens in batches of 32 (dynamic, route_smem_bytes):
-//   mask         [batch][word][token], bits of experts; transposed by count_rows: [batch][expert], bits of tokens
-//   rows_before  [batch][expert]: the CTA's rows in earlier batches
-//   first_row    [expert]: the CTA's first row
 struct ExpertRows {
   int first[kPaddedLocalExperts], rows[kPaddedLocalExperts];  // an expert's first row, and its rows with padding
 };
+// The dynamic part (route_smem_bytes), for the CTA's tokens in batches of 32:
+//   mask         [batch][word][token], bits of experts; count_rows transposes it: [batch][expert], bits of tokens
+//   rows_before  [batch][expert]: the CTA's rows in earlier batches
+//   first_row    [expert]: the CTA's first row
 
 // ---- route, count ----
 

@@ -1,8 +1,8 @@
 // tile_scheduler: the work tiles of both grouped GEMMs, and which of them a cluster computes next.
 //
 // M is an expert's rows, which lie together and are padded with zero rows to a multiple of kRowAlign; N is its weight
-// rows. A work tile is an m_block of up to kBlockM rows by an n_block of kBlockN weight rows of one expert, over all of
-// K. A cluster of two CTAs takes two tiles at a time:
+// rows, K comes in blocks of 128 with one scale. A work tile is an m_block of up to kBlockM rows by an n_block of
+// kBlockN weight rows of one expert, over all of K. A cluster of two CTAs takes two tiles at a time:
 //   W multicast   one n_block, two m_blocks: each CTA loads half of the weights and multicasts it to both
 //   else          two n_blocks, one m_block, an expert's last one without a pair: each CTA loads its own weights
 // A tile of more than kSwapAbRows rows is normal: wgmma's M is the rows, 64 for each consumer warpgroup. Another one is
@@ -18,7 +18,8 @@
 
 // ---- sizes ----
 
-// A tile's size is set here. What follows: the consumers' sums (registers), GemmSmem's stages, the boxes of TMA.
+// To change a tile: these constants. The consumers' sums (registers), GemmSmem's stages and TMA's boxes
+// (launch_layer.cu) follow; the static asserts say what else has to.
 constexpr int kRowAlign = 16;    // wgmma's N of swap-AB tiles is a multiple of this
 constexpr int kBlockM = 128;     // rows of a tile at most
 constexpr int kSwapAbRows = 64;  // rows of a swap-AB tile at most
