@@ -2,7 +2,7 @@
 
 A layer's grids, numbers and constexprs follow from the kind of a call (plan.py). So only the first launch with given
 constexprs goes through Triton, which derives a key from every argument, and later ones hand its compiled launcher the
-tensors' addresses. `kernels/launch.py` would still make a key from the constexprs of each launch.
+tensors' addresses. `launch_quickly` would still make a key from the constexprs of each launch.
 """
 
 import torch
@@ -33,7 +33,7 @@ def prepare(kernel, device, grid, numbers, **settings):
             launcher = _launchers.get(key)
         if launcher is None or launch.hooked():  # or: a profiler that wants to hear of each launch
             compiled = kernel[grid](*tensors, *numbers, **settings)
-            if launch.SUPPORTED and (found := launch._launcher(compiled)):
+            if launch.SUPPORTED and (found := launch.launcher_of(compiled)):
                 _launchers[key] = *found, [settings[p.name] for p in kernel.params if p.is_constexpr]
             return
         function, before, constexprs = launcher

@@ -12,7 +12,7 @@ from flashinfer.fused_moe import cutlass_fused_moe
 from .build import load_runner
 from .common.host.arguments import DS_ROUTING, RENORM_ROUTING, checked
 from .common.host.launch import launch_quickly
-from .common.triton.route import route, route_kernel
+from .common.triton.route import route_kernel, topk_of
 from .dequantise import dequantise, dequantise_kernel
 from .keywords import check_signature, keywords
 
@@ -46,12 +46,11 @@ def run_renorm(given):
 
 def layer(given):
     """Route, then call the library."""
-    x, logits, w1 = given.hidden_states, given.routing_logits, given.gemm1_weights
+    x = given.hidden_states
     if len(x) == 0:
         return
     with torch.cuda.device_of(x):
-        bias, offset, factor = given.routing_bias, given.local_expert_offset, given.routed_scaling_factor
-        routing = route(logits, bias, offset, factor, len(w1))
-        activations = dequantise(x, given.hidden_states_scale)
-        experts = (w1, given.gemm1_weights_scale), (given.gemm2_weights, given.gemm2_weights_scale)
-        cutlass_fused_moe(**keywords(_PARAMETERS, *routing, activations, logits.shape[1], *experts, given.output))
+        expert, weight, _ = topk_of(given)
+        activations, num_experts = dequantise(x, given.hidden_states_scale), given.routing_logits.shape[1]
+        experts = (given.gemm1_weights, given.gemm1_weights_scale), (given.gemm2_weights, given.gemm2_weights_scale)
+        cutlass_fused_moe(**keywords(_PARAMETERS, expert, weight, activations, num_experts, *experts, given.output))

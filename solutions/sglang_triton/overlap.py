@@ -1,7 +1,7 @@
 """overlap: captured launches that begin before their predecessor ends (programmatic dependent launch).
 
 A kernel so launched waits by itself for what it reads. SGLang launches its kernel this way. Where no graph replays a
-call, `kernels/replay.py` does, and has plain launches: host time counts for more there.
+call, `replayed` does, and has plain launches: host time counts for more there.
 """
 
 from functools import wraps
@@ -28,14 +28,12 @@ def _overlapping_run(kernel, plain_run):
     """`plain_run`, but for captured launches; it returns the compiled kernel at the first launch of a kind."""
     ordinary = [p for p in kernel.params if not p.is_constexpr]
     constexprs = [p.name for p in kernel.params if p.is_constexpr]
-    integers = [
-        at for at, p in enumerate(ordinary) if not p.name.endswith(("_ptr", "_desc")) and not p.do_not_specialize
-    ]
+    integers = launch.specialised(ordinary)
     launchers = {}
 
     def run(*args, grid, warmup, **keywords):
         device = torch._C._cuda_getDevice()
-        key = (device, *keywords.values(), *[launch._case(args[at]) for at in integers])
+        key = (device, *keywords.values(), *[launch.specialisation(args[at]) for at in integers])
         if key in launchers and not warmup and not launch.hooked() and torch.cuda.is_current_stream_capturing():
             start, (function, cooperative, _, *rest) = launchers[key]
             values = [keywords[name] for name in constexprs]
@@ -43,7 +41,7 @@ def _overlapping_run(kernel, plain_run):
             start(*(*grid, 1, 1)[:3], stream, function, cooperative, True, *rest, *args, *values)
             return None
         compiled = plain_run(*args, grid=grid, warmup=warmup, **keywords)
-        if compiled is not None and (found := launch._launcher(compiled)):
+        if compiled is not None and (found := launch.launcher_of(compiled)):
             launchers[key] = found
         return compiled
 

@@ -1,4 +1,4 @@
-"""triton_fused_v2: the layer in four to seven Triton kernels; read `run` downhill, then a file a stage in kernels/."""
+"""triton_fused_v2: the layer in four to seven Triton kernels; read `layer`, then a file a stage in common/triton/."""
 
 import torch
 
@@ -14,7 +14,7 @@ from .common.triton.gemm1_swiglu_quant import gemm1_swiglu_quant, gemm1_swiglu_q
 from .common.triton.gemm2 import gemm2, gemm2_kernel
 from .common.triton.permute import count_kernel, permute, place_kernel
 from .common.triton.quantise_tokens import quantise_tokens, quantise_tokens_kernel
-from .common.triton.route import route, route_kernel
+from .common.triton.route import route_kernel, topk_of
 from .common.triton.swiglu_quant import swiglu_quant, swiglu_quant_kernel
 from .common.triton.tiles import choose
 
@@ -74,12 +74,7 @@ def layer(given):
         return
     choice = choose(*gpu_of(x.device), (len(w1), hidden, w2.shape[2]), TOP_K / NUM_EXPERTS, num_tokens)
     with torch.cuda.device_of(x):
-        if given.topk_ids is None:
-            bias, offset, factor = given.routing_bias, given.local_expert_offset, given.routed_scaling_factor
-            expert, weight = route(given.routing_logits, bias, offset, factor, len(w1))
-            first_expert = 0
-        else:
-            expert, weight, first_expert = given.topk_ids, given.topk_weights, given.local_expert_offset
+        expert, weight, first_expert = topk_of(given)
         if x_scale is None:
             x, x_scale = quantise_tokens(x)
         permutation = permute(expert, len(w1), choice.gemm1.block_m, first_expert=first_expert)
@@ -87,8 +82,8 @@ def layer(given):
         rows = permutation.pair_of_row.shape[0]
         width = hidden // column_slices(rows, hidden)
         y = torch.empty(rows, width, dtype=torch.bfloat16, device=x.device)
+        w2_scale = given.gemm2_weights_scale
         for first_column in range(0, hidden, width):
-            w2_scale = given.gemm2_weights_scale
             gemm2(h, h_scale, w2, w2_scale, permutation, first_column, y, choice.gemm2, choice.tma)
             combine(y, permutation.row_of_pair, weight, given.output, first_column)
 

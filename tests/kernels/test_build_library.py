@@ -151,7 +151,7 @@ def test_nvcc_that_fails_is_quoted_and_leaves_the_environment(monkeypatch):
 @needs_nvcc
 def test_a_kernel_is_compiled_for_its_architecture(cache):
     """A user would miss: code for the GPU that happens to be here; which definition a folder of the cache is of."""
-    texts = {"a/fill.cu": KERNEL, "problem.cuh": "// problem: moe_e8_h128. Packing writes this file.\n"}
+    texts = {"a/fill.cu": KERNEL, "common/cuda/problem.cuh": "// problem: moe_e8_h128. Packing writes this file.\n"}
     library = built.build_library("tiny", texts, architecture="9.0a")
     assert library.parent.name.startswith("tiny_moe_e8_h128_")
     assert "arch=compute_90a,code=sm_90a" in (library.parent / "build.ninja").read_text()

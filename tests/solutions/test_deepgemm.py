@@ -236,7 +236,7 @@ def test_later_launches_take_the_tensors_of_their_call(load, monkeypatch):
         parameter.name = name
     kernel.__getitem__.return_value = ordinary
     monkeypatch.setattr(prepare.launch, "SUPPORTED", True)
-    monkeypatch.setattr(prepare.launch, "_launcher", lambda compiled: (quick, ("function",)))
+    monkeypatch.setattr(prepare.launch, "launcher_of", lambda compiled: (quick, ("function",)))
     first, second, third = (torch.empty(4) for _ in range(3))
     settings = dict(A="a", B="b", num_warps=4)
     start = prepare.prepare(kernel, first.device, (7, 2, 1), (9,), **settings)

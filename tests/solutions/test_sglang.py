@@ -205,7 +205,7 @@ def test_captured_launches_overlap_once_their_kind_is_known(module, monkeypatch)
     monkeypatch.setattr(overlap.torch._C, "_cuda_getDevice", lambda: 0, raising=False)
     monkeypatch.setattr(overlap.torch._C, "_cuda_getCurrentRawStream", lambda device: 77, raising=False)
     before = ("function", False, False, None, None, "packed", None, None, None)
-    monkeypatch.setattr(overlap.launch, "_launcher", lambda compiled: (lambda *given: started.append(given), before))
+    monkeypatch.setattr(overlap.launch, "launcher_of", lambda compiled: (lambda *given: started.append(given), before))
 
     def first_returns_the_kernel(*args, **keywords):
         plain.append(args)

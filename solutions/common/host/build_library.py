@@ -46,7 +46,8 @@ def build_library(name, texts, *, architecture=None, flags=(), include_folders=(
     key = content_key(texts, architecture, flags, headers_version)
     cache = Path(os.environ.get("TVM_FFI_CACHE_DIR", "~/.cache/tvm-ffi")).expanduser().absolute()
     # Packing begins problem.cuh with the definition's name. It is there for who looks into the cache.
-    definition = re.match(r"// problem: (\w+)", texts.get("problem.cuh", ""))
+    problem = next((text for path, text in texts.items() if path.endswith("problem.cuh")), "")
+    definition = re.match(r"// problem: (\w+)", problem)
     folder = cache / "_".join([name, *(definition.groups() if definition else ()), key])
     library = folder / f"{name}.so"
     if library.is_file():
@@ -97,10 +98,8 @@ def _compile(name, texts, folder, architecture, flags, include_folders):
         if toolkit is None:
             raise RuntimeError(f"{name} is compiled on first use and needs nvcc, on the PATH or below CUDA_HOME")
         environment = {"TVM_FFI_CUDA_ARCH_LIST": architecture, "CUDA_HOME": str(toolkit)}
-        libraries = (
-            f"-L{toolkit}/lib64",
-            f"-Wl,-rpath,{toolkit}/lib64",
-        )  # where nvcc only forwards, or tvm_ffi recalls another toolkit
+        # where nvcc only forwards, or tvm_ffi recalls another toolkit
+        libraries = (f"-L{toolkit}/lib64", f"-Wl,-rpath,{toolkit}/lib64")
     for left in (*folder.parent.glob(f"{folder.name}.part*"), folder):  # of builds that failed or were killed
         shutil.rmtree(left, ignore_errors=True)
     part = folder.with_name(f"{folder.name}.part{os.getpid()}")  # a killed one's compilers may still write to theirs

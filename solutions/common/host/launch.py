@@ -48,20 +48,18 @@ def _quick_run(kernel):
     names = [p.name for p in ordinary]
     if [p.name for p in kernel.params[len(ordinary) :]] != constexprs:
         raise ValueError(f"{kernel.__name__}: a constexpr stands before an ordinary parameter")
-    integers = [
-        at for at, p in enumerate(ordinary) if not p.name.endswith(("_ptr", "_desc")) and not p.do_not_specialize
-    ]
+    integers = specialised(ordinary)
     seen = {}
 
     def run(*args, grid, warmup, **keywords):
         device = torch._C._cuda_getDevice()
-        key = (device, *keywords.values(), *[_case(args[at]) for at in integers])
+        key = (device, *keywords.values(), *[specialisation(args[at]) for at in integers])
         found = seen.get(key)
         if found is None or warmup or kernel.pre_run_hooks or hooked():
             compiled = triton.JITFunction.run(kernel, *args, grid=grid, warmup=warmup, **keywords)
             if watching.launches is not None and not warmup:
                 watching.launches.append((compiled, grid, dict(zip(names, args, strict=True)) | keywords))
-            if found is None and not warmup and (launcher := _launcher(compiled)):
+            if found is None and not warmup and (launcher := launcher_of(compiled)):
                 seen[key] = (*launcher, [keywords[name] for name in constexprs])
             return compiled
         launch, before, values = found
@@ -71,7 +69,12 @@ def _quick_run(kernel):
     return run
 
 
-def _case(integer):
+def specialised(ordinary):
+    """Places of the integers that Triton specialises on, among the parameters of a kernel that are not constexprs."""
+    return [at for at, p in enumerate(ordinary) if not p.name.endswith(("_ptr", "_desc")) and not p.do_not_specialize]
+
+
+def specialisation(integer):
     """Which of the code variants that Triton makes for an integer argument serves this value."""
     return 0 if integer % 16 == 0 else 1 if integer == 1 else 2
 
@@ -82,7 +85,7 @@ def hooked():
     return getattr(enter, "calls", enter) or getattr(leave, "calls", leave)
 
 
-def _launcher(compiled):
+def launcher_of(compiled):
     """(launch function, arguments it takes between the stream and the kernel's own), None where that is unknown.
 
     This is CudaLauncher.__call__ of a kernel without global scratch; tensor descriptors become TMA descriptors

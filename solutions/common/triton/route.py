@@ -129,6 +129,21 @@ def route(routing_logits, routing_bias, local_expert_offset, routed_scaling_fact
     return expert, weight
 
 
+def topk_of(given):
+    """Each token's experts and weights: the caller's, where its interface has them, else `route`'s.
+
+    Args:
+        given: what `check_arguments` returns.
+
+    Returns:
+        expert, weight [T, TOP_K]; first_expert: the number that the first local expert has in `expert`.
+    """
+    if given.topk_ids is not None:
+        return given.topk_ids, given.topk_weights, given.local_expert_offset
+    routing = given.routing_logits, given.routing_bias, given.local_expert_offset, given.routed_scaling_factor
+    return *route(*routing, len(given.gemm1_weights)), 0
+
+
 def route_ref(routing_logits, routing_bias, local_expert_offset, routed_scaling_factor, num_local_experts):
     """Plain statement of `route`; same arguments and results, on any device."""
     num_tokens, num_experts = routing_logits.shape

@@ -13,7 +13,7 @@ from ..common.triton.gemm1 import gemm1, gemm1_kernel
 from ..common.triton.gemm1_swiglu_quant import gemm1_swiglu_quant, gemm1_swiglu_quant_kernel
 from ..common.triton.gemm2 import gemm2, gemm2_kernel
 from ..common.triton.permute import count_kernel, permute, place_kernel
-from ..common.triton.route import route, route_kernel
+from ..common.triton.route import route_kernel, topk_of
 from ..common.triton.swiglu_quant import swiglu_quant, swiglu_quant_kernel
 from .choose_tiles import Fp16Choice, choose_many
 from .gemm1_swiglu_fp16 import gemm1_swiglu_fp16, gemm1_swiglu_fp16_kernel
@@ -43,12 +43,7 @@ def _layer(given):
     num_tokens, hidden = x.shape
     choice = choose_many(*gpu_of(x.device), (len(w1), hidden, w2.shape[2]), TOP_K / NUM_EXPERTS, num_tokens)
     with torch.cuda.device_of(x):
-        if given.topk_ids is None:
-            bias, offset, factor = given.routing_bias, given.local_expert_offset, given.routed_scaling_factor
-            expert, weight = route(given.routing_logits, bias, offset, factor, len(w1))
-            first_expert = 0
-        else:
-            expert, weight, first_expert = given.topk_ids, given.topk_weights, given.local_expert_offset
+        expert, weight, first_expert = topk_of(given)
         permutation = permute(expert, len(w1), choice.gemm1.block_m, first_expert=first_expert)
         h = _gemm1_swiglu(x, given.hidden_states_scale, w1, given.gemm1_weights_scale, permutation, choice)
         rows = permutation.pair_of_row.shape[0]
