@@ -25,22 +25,18 @@ def raised(log: str, origins: Mapping[str, PurePosixPath]) -> list[str]:
     log: a traceback after `with_own_paths`, or what a compiler printed in it; the first cause that the solution's
     sources raised counts. Without a frame of theirs only the error is known.
     """
-    own = {str(path) for path in origins.values()}
-    chain = log.strip().split(UNRELATED)[-1].split(NEXT)
-    chosen = next((part for part in chain if own_frames(part, own)), chain[-1])
+    paths, chain = {str(path) for path in origins.values()}, log.strip().split(UNRELATED)[-1].split(NEXT)
+    own = {part: [frame for frame in FRAME.finditer(part) if frame["file"] in paths] for part in chain}
+    chosen = next((part for part in chain if own[part]), chain[-1])
     lines = [shortened(error_of(chosen))]
     for match in COMPILER.finditer(log):
         if match["file"] in origins:
             return [match[0].rpartition("/")[2], f"at {origins[match['file']]}:{match['line']}"]
-    if frames := own_frames(chosen, own):
-        *_, last = frames
+    if own[chosen]:
+        *_, last = own[chosen]
         function = f" in {last['function']}" if last["function"] else ""
         lines.append(f"at {last['file']}:{last['line']}{function}")
     return lines
-
-
-def own_frames(traceback: str, own: set[str]) -> list[re.Match]:
-    return [frame for frame in FRAME.finditer(traceback) if frame["file"] in own]
 
 
 def error_of(traceback: str) -> str:

@@ -120,7 +120,8 @@ class Judge:
         if evaluation.status != PASSED:
             origins = pack.origins(name)
             log = frames.with_own_paths(evaluation.log, origins)
-            evaluation = with_log(evaluation, log + self.diagnosis(cell, packed, evaluation))
+            log += self.diagnosis(cell, packed, evaluation)
+            evaluation = evaluation.model_copy(update={"log": log})
             reasons = tuple(why_failed(evaluation, origins))
         log = evaluation.log.partition(HEADING)[0].strip()
         evaluation = publishable(provenance.into_evaluation(evaluation, self.sources[name]))
@@ -135,10 +136,6 @@ class Judge:
         self.diagnosed.add(packed.name)
         job = cell.geometry, packed, cell.workload, self.plan.tolerance, self.device, self.plan.config.timeout_seconds
         return "\n".join(["", HEADING, *isolated.diagnosed(*job)])
-
-
-def with_log(evaluation: Evaluation, log: str) -> Evaluation:
-    return evaluation.model_copy(update={"log": log})
 
 
 def why_failed(evaluation: Evaluation, origins: dict[str, PurePosixPath]) -> list[str]:
@@ -157,4 +154,4 @@ def why_failed(evaluation: Evaluation, origins: dict[str, PurePosixPath]) -> lis
 def publishable(evaluation: Evaluation) -> Evaluation:
     """Without a log if it passed, else without the log's folders: they are of no use to a reader of the trace."""
     log = "" if evaluation.status == PASSED else re.sub(r"(?<![\w.])/(?:[\w.+-]+/)+", "", evaluation.log)
-    return with_log(evaluation, log[-MAX_LOG:])
+    return evaluation.model_copy(update={"log": log[-MAX_LOG:]})
