@@ -35,12 +35,14 @@
 //   kBarStored          160 (1)    warps 0 - 3, last warp    the last warp  h of a tile, or the sums of a first part:
 //                                                                           stored, before they are counted
 //
-//   global counter      arrivals                            who waits                      what it protects
-//   kRouted             every CTA                           every CTA (a grid barrier)     masks, weights in scratch
-//   split_k_stored      1 for each split-K tile             warps 0 - 3 of its other CTA   split_k_sums
-//   n_blocks_stored     kNumNBlocks for each m_block        warps with a column tile       h, h_scale of the m_block
-//   slabs_stored        sharing_ctas for each shared tile   these CTAs                     their slabs of it
-//   kFinished           every CTA                           nobody: the last one zeroes all counters
+//   global counter      arrivals, who arrives                 who waits                    what it protects
+//   kRouted             every CTA, thread 0                   the same: a grid barrier     masks, weights in scratch
+//   split_k_stored[]    1, last warp of the first part's CTA  warps 0 - 3 of the second    split_k_sums of the tile
+//                                                             part's CTA
+//   n_blocks_stored[]   kNumNBlocks, last warp of the CTA     every warp, before it loads  h, h_scale of the m_block
+//                       of each n_block                       the m_block's h
+//   slabs_stored[]      sharing_ctas, thread 0 of each        the same                     slabs of the column tile
+//   kFinished           every CTA, thread 0                   nobody: the last CTA zeroes all counters
 //
 //   (1) 128 where the CTA has four warps, as the last one is one of warps 0 - 3.
 //

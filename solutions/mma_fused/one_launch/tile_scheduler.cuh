@@ -43,13 +43,13 @@ struct TileScheduler {
   int full_waves;                    // in each of which every CTA takes a tile
   int num_whole_tiles;               // of this CTA, those of the full waves included
   int first_tail_tile, tail_stride;  // after the full waves: its first tile, and the distance to its next
-  int split_index;                   // its last work item is a part of this split-K tile, by number; -1: of none
-  int split_part, split_tile;        // 0 or 1; the tile in the list
+  int split_index;                   // of the split-K tile of which it has a part, its last work item; -1: of none
+  int split_part, split_tile;        // which part, 0 or 1; the tile in the list
   // gemm2
   int own_tiles;
-  int shared_tile;                          // -1: none
-  int first_sharing_cta, sharing_stride;    // the CTAs that share it: first, and the distance from one to the next
-  int sharing_rank, sharing_ctas;           // this CTA takes m_blocks m with m % sharing_ctas == sharing_rank
+  int shared_tile;                        // -1: none
+  int first_sharing_cta, sharing_stride;  // the CTAs that share it: the first, and the distance from one to the next
+  int sharing_rank, sharing_ctas;         // this CTA takes m_blocks m with m % sharing_ctas == sharing_rank
 
   __host__ __device__ TileScheduler(int ctas_, int cta_) : ctas(ctas_), cta(cta_) {
     const ColumnTilePartition tiles(ctas);
@@ -62,23 +62,22 @@ struct TileScheduler {
 
   __host__ __device__ void schedule_gemm1(int num_m_blocks_) {
     num_m_blocks = num_m_blocks_;
-    // All in times of a warp. Sharing CTAs have the most of gemm2. The others compute the last tiles of the list; as
-    // sharing CTAs still have to multiply the m_blocks of these, the others have to end gemm1 that much before the end,
-    // even where they have less of gemm2 themselves.
+    // Times are of a warp. ..._after: from the end of a CTA's gemm1 to the end of the launch. For sharing CTAs that is
+    // all of gemm2. The others have less of it, but they have the last tiles of the list: these must be done while the
+    // sharing CTAs still have to multiply the m_blocks of these tiles.
     constexpr int kTileTime = kWarpKBlocks1 * kKBlockTime1, kFirstPartTime = kSplitKBlocks * kKBlockTime1;
+    constexpr int kColumnTileTime = kWarpKBlocks2 * kKBlockTime2;  // of an m_block
     const int tiles = num_m_blocks * kNumNBlocks, sharing = sharing_stride * sharing_ctas, others = ctas - sharing;
-    const auto gemm2_time = [&](int n) {  // of a sharing CTA for n m_blocks
-      return (own_tiles * n + (sharing > 0 ? (n + sharing_ctas - 1) / sharing_ctas : 0)) *
-             (kWarpKBlocks2 * kKBlockTime2);
+    const auto sharing_time = [&](int n) {  // of a sharing CTA in gemm2, for n m_blocks
+      return (own_tiles * n + (sharing > 0 ? (n + sharing_ctas - 1) / sharing_ctas : 0)) * kColumnTileTime;
     };
-    const int last_wave = (others + kNumNBlocks - 1) / kNumNBlocks;  // m_blocks of the others' last tiles
-    const int after_last = gemm2_time(last_wave < num_m_blocks ? last_wave : num_m_blocks);
-    const int sharing_after = gemm2_time(num_m_blocks);
-    const int own_time = own_tiles * num_m_blocks * (kWarpKBlocks2 * kKBlockTime2);
-    const int others_after = own_time > after_last ? own_time : after_last;
+    const int last_m_blocks = (others + kNumNBlocks - 1) / kNumNBlocks;  // of the others' last tiles
+    const int last_time = sharing_time(last_m_blocks < num_m_blocks ? last_m_blocks : num_m_blocks);
+    const int sharing_after = sharing_time(num_m_blocks), own_time = own_tiles * num_m_blocks * kColumnTileTime;
+    const int others_after = own_time > last_time ? own_time : last_time;
 
-    // Binary search for the least `time` in which all tiles fit. It is the mean load or at most a tile more. Two CTAs
-    // that have time for a part besides their whole tiles take one split-K tile together.
+    // Binary search for the least `time` of the launch in which all tiles fit: from the mean of the CTAs' times, it is
+    // at most a tile's time away. Two CTAs that have time for a part besides their whole tiles take a split-K tile.
     const bool may_split = kSplitKBlocks > 0 && ctas <= 2 * kMaxSplitTiles;
     int time = (tiles * kTileTime + sharing * sharing_after + others * others_after) / ctas;
     const auto fit = [&](int after) { return time > after ? (time - after) / kTileTime : 0; };  // whole tiles of a CTA

@@ -17,10 +17,10 @@ constexpr int kEvictFirstMBlocks = 12;
 // Which weight tile a warp loads next: K blocks warp, warp + kWarps, ... of each of the CTA's tiles.
 struct WeightTileIterator {
   bool gemm2 = false, done = false;
-  int item = -1;                    // gemm1: the CTA's work item
+  int item = -1;                     // gemm1: the CTA's work item
   int m_block = 0, local_tile = -1;  // gemm2
-  int tile = 0;                     // gemm1: in the list of tiles; gemm2: the column tile
-  int k = 0, end_k = 0;             // K block, and the end of the tile's; as if at the end of a tile at first
+  int tile = 0;                      // gemm1: in the list of tiles; gemm2: the column tile
+  int k = 0, end_k = 0;              // K block, and the end of the tile's: at first as if a tile had ended
 
   __device__ void advance(const TileScheduler& scheduler, int warp) {
     k += kWarps;
