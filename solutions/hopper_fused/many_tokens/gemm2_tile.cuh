@@ -116,7 +116,7 @@ __device__ __forceinline__ void gemm2_swap_ab(
   dispatch_swap_ab_rows(tile.m_rows, [&](auto m_rows) {
     constexpr int N = decltype(m_rows)::count;
     float sum[2][N / 2];
-    float2 bound[N / 8] = {};
+    [[maybe_unused]] float2 bound[N / 8] = {};  // as in gemm2_normal_mainloop, for each row of the thread
     // a lane: [K block]
     const float scales = __ldg(w_scale + warpgroup * kNumKBlocks2 + threadIdx.x % kWarp % kNumKBlocks2);
     const auto read = [&](int k, int) {
