@@ -18,7 +18,7 @@ def _tiles(num_tokens):
 
 
 @takes(DS_ROUTING)
-def run(*arguments):
+def run(arguments):
     """DeepSeek-V3 FP8 block-scale MoE layer of one expert-parallel rank; writes `output` [T, H] bf16.
 
     Arguments are DS_ROUTING's (common/host/arguments.py). Launches on the current stream and never waits for the
@@ -33,6 +33,6 @@ def run(*arguments):
 
 
 @takes(RENORM_ROUTING)
-def run_renorm(*arguments):
+def run_renorm(arguments):
     """As `run`, for definitions with renorm routing: bf16 logits, no bias, every expert local."""
     _layer.run_renorm(*arguments, *_tiles(arguments[0].shape[0]))

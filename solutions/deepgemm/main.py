@@ -16,7 +16,7 @@ from .plan import plan_of
 
 
 @takes(DS_ROUTING)
-def run(*arguments):
+def run(arguments):
     """DeepSeek-V3 FP8 block-scale MoE layer of one expert-parallel rank; writes `output` [T, H] bf16.
 
     Arguments are DS_ROUTING's (common/host/arguments.py). Launches on the current stream and never waits for the
@@ -26,12 +26,12 @@ def run(*arguments):
         ValueError: an argument is not what the definition says.
         RuntimeError: DeepGEMM refuses a GEMM, or cannot compile its kernel.
     """
-    tensors, numbers = (*arguments[:-3], arguments[-1]), arguments[-3:-1]
-    on_its_device(plan_of(DS_ROUTING, tensors, *numbers), tensors)
+    tensors = arguments[:-3] + arguments[-1:]
+    on_its_device(plan_of(DS_ROUTING, tensors, arguments[-3], arguments[-2]), tensors)
 
 
 @takes(RENORM_ROUTING)
-def run_renorm(*tensors):
+def run_renorm(tensors):
     """As `run`, for definitions with renorm routing: bf16 logits, no bias, every expert local."""
     on_its_device(plan_of(RENORM_ROUTING, tensors), (tensors[0], *tensors))  # the logits stand in for the bias
 

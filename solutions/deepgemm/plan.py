@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 
 from .combine_reset import prepare_combine_reset
-from .common.host.arguments import check_arguments
+from .common.host.arguments import DS_ROUTING, check_arguments
 from .common.host.problem import HIDDEN_SIZE, INTERMEDIATE_SIZE
 from .gather import prepare_gather
 from .grouped_gemm import operand, result
@@ -42,20 +42,23 @@ class Plan(NamedTuple):
     combine_reset: Callable
 
 
-def plan_of(interface, tensors, *numbers):
+def plan_of(interface, tensors, local_expert_offset=0, routed_scaling_factor=1.0):
     """The `Plan` of a call; None where there are no tokens.
 
     Args:
         interface: DS_ROUTING or RENORM_ROUTING.
-        tensors, numbers: its arguments, each in its order.
+        tensors: its tensors, in its order.
+        local_expert_offset, routed_scaling_factor: DS_ROUTING's.
 
     Raises:
         ValueError: as `check_arguments`.
     """
     try:
         kind = (
-            *numbers,
-            *map(type, numbers),
+            local_expert_offset,
+            type(local_expert_offset),
+            routed_scaling_factor,
+            type(routed_scaling_factor),
             *map(_described, tensors),
             *map(torch.Tensor.is_contiguous, tensors),
             reduce(or_, map(torch.Tensor.data_ptr, tensors)) % 16,
@@ -64,7 +67,8 @@ def plan_of(interface, tensors, *numbers):
     except (AttributeError, TypeError):  # something is no tensor, or no number: check_arguments names it
         plan = None
     if plan is None:
-        check_arguments(interface, (*tensors[:-1], *numbers, tensors[-1]))
+        numbers = (local_expert_offset, routed_scaling_factor)
+        check_arguments(interface, (*tensors[:-1], *(numbers if interface is DS_ROUTING else ()), tensors[-1]))
         num_tokens, device = len(tensors[0]), tensors[0].device
         if num_tokens == 0:
             return None
@@ -74,7 +78,7 @@ def plan_of(interface, tensors, *numbers):
     return plan
 
 
-def _new_plan(num_tokens, device, local_expert_offset=0, routed_scaling_factor=1.0):
+def _new_plan(num_tokens, device, local_expert_offset, routed_scaling_factor):
     rows = arrange(num_tokens)
     return Plan(
         rows,

@@ -13,7 +13,7 @@ _kernels = load_kernels()  # compiled on import, when the solution is built, not
 
 
 @takes(DS_ROUTING)
-def run(*arguments):
+def run(arguments):
     """DeepSeek-V3 FP8 block-scale MoE layer of one expert-parallel rank; writes `output` [T, H] bf16.
 
     Arguments are DS_ROUTING's (common/host/arguments.py). Launches on the current stream and never waits for the
@@ -28,18 +28,18 @@ def run(*arguments):
 
 
 @takes(RENORM_ROUTING)
-def run_renorm(*arguments):
+def run_renorm(arguments):
     """As `run`, for definitions with renorm routing: bf16 logits, no bias, every expert local."""
     _kernels.run_renorm(*arguments, H_SPLIT)
 
 
 @takes(ROUTED)
-def run_routed(*arguments):
+def run_routed(arguments):
     """As `run`, for routed definitions: experts and weights are given, gate comes first, scales are row-major."""
     _kernels.run_routed(*arguments, H_SPLIT)
 
 
 @takes(ROUTED_BF16)
-def run_routed_bf16(*arguments):
+def run_routed_bf16(arguments):
     """As `run_routed`, for hidden_states [T, H] bf16, which a kernel quantises first."""
     _kernels.run_routed_bf16(*arguments, H_SPLIT)

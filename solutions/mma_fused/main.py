@@ -8,16 +8,15 @@ import torch
 
 from .build import load_kernels
 from .common.host.arguments import DS_ROUTING, RENORM_ROUTING, ROUTED, ROUTED_BF16, check_arguments, takes
-from .many_tokens.layer import many_tokens
+from .many_tokens.layer import many_tokens, many_tokens_renorm, many_tokens_routed
 
 MOST_TOKENS = 256  # of the one launch, as kMaxTokens in one_launch/sizes.cuh
 
 _kernels = load_kernels()  # compiled on import, when the solution is built, not at its first call
-_many_tokens, _many_tokens_renorm, _many_tokens_routed = map(many_tokens, (DS_ROUTING, RENORM_ROUTING, ROUTED))
 
 
 @takes(DS_ROUTING)
-def run(*arguments):
+def run(arguments):
     """DeepSeek-V3 FP8 block-scale MoE layer of one expert-parallel rank; writes `output` [T, H] bf16.
 
     Arguments are DS_ROUTING's (common/host/arguments.py). Launches on the current stream and never waits for the
@@ -27,36 +26,36 @@ def run(*arguments):
         ValueError: an argument is not what the definition says; checked before anything is launched.
         RuntimeError: CUDA refuses a call.
     """
-    _layer(_kernels.run_layer, _many_tokens, arguments)
+    _layer(_kernels.run_layer, many_tokens, arguments)
 
 
 @takes(RENORM_ROUTING)
-def run_renorm(*arguments):
+def run_renorm(arguments):
     """As `run`, for definitions with renorm routing: bf16 logits, no bias, every expert local."""
-    _layer(_kernels.run_renorm, _many_tokens_renorm, arguments)
+    _layer(_kernels.run_renorm, many_tokens_renorm, arguments)
 
 
 @takes(ROUTED)
-def run_routed(*arguments):
+def run_routed(arguments):
     """As `run`, for routed definitions: experts and weights are given, gate comes first, scales are row-major."""
-    _layer(_kernels.run_routed, _many_tokens_routed, arguments)
+    _layer(_kernels.run_routed, many_tokens_routed, arguments)
 
 
 @takes(ROUTED_BF16)
-def run_routed_bf16(*arguments):
+def run_routed_bf16(arguments):
     """As `run_routed`, for hidden_states [T, H] bf16, which a kernel quantises first."""
     _layer(_kernels.run_routed_bf16, _many_tokens_routed_bf16, arguments)
 
 
 def _many_tokens_routed_bf16(*arguments):
-    """As `_many_tokens_routed`, for tokens in bf16, quantised in CUDA: Triton has no FP8 before sm_89."""
+    """As `many_tokens_routed`, for tokens in bf16, quantised in CUDA: Triton has no FP8 before sm_89."""
     check_arguments(ROUTED_BF16, arguments)
     x, *others = arguments
     num_tokens, hidden = x.shape
     q = torch.empty(num_tokens, hidden, dtype=torch.float8_e4m3fn, device=x.device)
     scales = torch.empty(num_tokens, hidden // 128, dtype=torch.float32, device=x.device)
     _kernels.quantise(x, q, scales)
-    _many_tokens_routed(q, scales, *others)
+    many_tokens_routed(q, scales, *others)
 
 
 def _layer(one_launch, many, arguments):

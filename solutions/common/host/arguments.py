@@ -86,7 +86,7 @@ def check_arguments(interface, arguments):
 
 
 def takes(interface):
-    """Decorator of an entry point f(*arguments) that has them checked by another: C++, or a check of its own.
+    """Decorator of an entry point f(arguments), a tuple, that has them checked by another: C++, or a check of its own.
 
     A call may name arguments. Where f fails, what `check_arguments` finds is raised instead: a binding that cannot
     convert an argument does not name it.
@@ -106,7 +106,7 @@ def takes(interface):
             if type(arguments[-3]) is bool or type(arguments[-2]) is bool:  # a binding takes True for 1
                 check_arguments(interface, arguments)
             try:
-                function(*arguments)
+                function(arguments)
             except (AttributeError, BufferError, IndexError, RuntimeError, TypeError):
                 check_arguments(interface, arguments)
                 raise
@@ -123,7 +123,7 @@ def checked(interface):
     def decorate(function):
         @takes(interface)
         @wraps(function)
-        def call(*arguments):
+        def call(arguments):
             function(check_arguments(interface, arguments))
 
         return call

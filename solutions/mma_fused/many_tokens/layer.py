@@ -2,7 +2,7 @@
 
 import torch
 
-from ..common.host.arguments import checked
+from ..common.host.arguments import DS_ROUTING, RENORM_ROUTING, ROUTED, checked
 from ..common.host.gpu_of import gpu_of
 from ..common.host.launch import launch_quickly
 from ..common.host.problem import NUM_EXPERTS, TOP_K
@@ -33,11 +33,6 @@ launch_quickly(
 )
 
 
-def many_tokens(interface):
-    """A function of the interface's arguments that launches the layer. It raises as `check_arguments` does."""
-    return replayed(checked(interface)(_layer))
-
-
 def _layer(given):
     x, w1, w2, w2_scale = given.hidden_states, given.gemm1_weights, given.gemm2_weights, given.gemm2_weights_scale
     num_tokens, hidden = x.shape
@@ -66,3 +61,9 @@ def _gemm1_swiglu(x, x_scale, w, w_scale, permutation, choice):
         return gemm1_swiglu_quant(x, x_scale, w, w_scale, permutation, tile, choice.tma)
     g = gemm1(x, x_scale, w, w_scale, permutation, tile, choice.tma)
     return swiglu_quant(g, permutation, tile.block_m, 8 * tile.programs // tile.per_sm, choice.tma)
+
+
+# Each launches the layer, of its interface's arguments, and raises as `check_arguments` does.
+many_tokens, many_tokens_renorm, many_tokens_routed = (
+    replayed(checked(interface)(_layer)) for interface in (DS_ROUTING, RENORM_ROUTING, ROUTED)
+)
