@@ -1,10 +1,8 @@
-"""swiglu_quant_rows: h = silu(gate) * up in FP8 of the rows that pairs have, its scales as DeepGEMM loads them.
-
-As the shared swiglu_quant (whose plain statement is this one's too), but for where rows and scales lie and for its
-start before gemm1 has ended.
+"""swiglu_quant_rows: the shared swiglu_quant (with its plain statement) of rows where DeepGEMM's GEMMs have them.
 
 Map of the kernel: programs stride over pairs, one or a token's at a time, and skip those without a row; padding rows
-are never touched. A program takes up to 8 blocks of 128 columns, so amax and scale are reductions inside it.
+are never touched. Scales are stored as DeepGEMM loads them by TMA: neighbouring rows are neighbours. A program takes up
+to 8 blocks of 128 columns, so amax and scale are reductions inside it. Launched before gemm1 has ended, it waits.
 """
 
 import torch

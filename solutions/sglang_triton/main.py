@@ -1,6 +1,6 @@
-"""sglang_triton: both products by SGLang's own Triton kernel, around our routing, order of rows, SwiGLU and combine.
+"""sglang_triton: both GEMMs by SGLang's own Triton kernel, around our routing, order of rows, SwiGLU and combine.
 
-Rows of experts of other ranks are never made, so they cost nothing. The second product reads both operands through
+Rows of experts of other ranks are never made, so they cost nothing. The second GEMM reads both operands through
 TMA, as SGLang does on an H200.
 """
 
@@ -13,18 +13,18 @@ from .common.triton.column_slices import column_slices
 from .common.triton.combine import combine, combine_kernel
 from .common.triton.permute import count_kernel, permute, place_kernel
 from .common.triton.route import route, route_kernel
-from .grouped_product import grouped_product
+from .grouped_gemm import grouped_gemm
+from .overflow_gemm import overflow_gemm_kernel
 from .overlap import overlap, replayed_or_captured
-from .rest_product import rest_product_kernel
 from .route_one import route_one, route_one_kernel
 from .swiglu_quant_rows import swiglu_quant_rows, swiglu_quant_rows_kernel
 from .tiles import choose_configs, usual_tiles
 
-OVERLAPPING = route_one_kernel, rest_product_kernel, swiglu_quant_rows_kernel, combine_kernel
+OVERLAPPING = route_one_kernel, overflow_gemm_kernel, swiglu_quant_rows_kernel, combine_kernel
 launch_quickly(route_kernel, count_kernel, place_kernel, *OVERLAPPING)
 overlap(*OVERLAPPING)
 
-MOST_Y_BYTES = 1_200_000_000  # of the second product; wider ones are made in column slices
+MOST_Y_BYTES = 1_200_000_000  # of the second GEMM; wider ones are made in column slices
 
 
 @replayed_or_captured
@@ -72,7 +72,7 @@ def layer(given):
 
         form = dict(config=first_config, tiles=tiles, x_in_order=False, weights_by_tma=by_tma)
         x_scale = given.hidden_states_scale
-        g = grouped_product(x, x_scale, (1, num_tokens), w1, w1_scale, permutation, **form)
+        g = grouped_gemm(x, x_scale, (1, num_tokens), w1, w1_scale, permutation, **form)
         h, h_scale = swiglu_quant_rows(g, permutation)
         del g  # its memory serves y
         width = hidden // column_slices(len(h), hidden, MOST_Y_BYTES)
@@ -80,6 +80,6 @@ def layer(given):
             w2_slice = w2[:, first : first + width]
             scale_slice = w2_scale[:, first // 128 : (first + width) // 128]
             form = dict(config=second_config, tiles=tiles, x_in_order=True, weights_by_tma=True)
-            y = grouped_product(h, h_scale, h_scale.stride(), w2_slice, scale_slice, permutation, **form)
+            y = grouped_gemm(h, h_scale, h_scale.stride(), w2_slice, scale_slice, permutation, **form)
             combine(y, permutation.row_of_pair, weight, given.output, first, branch=True, pdl=True)
             del y  # before the next is made

@@ -1,10 +1,8 @@
-"""swiglu_quant_rows: h = silu(gate) * up in FP8 of the rows that are no padding, scales as SGLang's kernel reads them.
+"""swiglu_quant_rows: the shared swiglu_quant (with its plain statement) of the rows that are no padding.
 
-As the shared swiglu_quant (whose plain statement is this one's too), but for padding rows, which stay undefined, and
-for its start before gemm1 has ended.
-
-Map of the kernel: programs stride over rows; each knows the next row's pair before it needs it. A program takes up to 8
-blocks of 128 columns, so amax and scale are reductions inside it.
+Map of the kernel: programs stride over rows; each loads the next row's pair ahead of need, and skips padding, which
+stays undefined. A program takes up to 8 blocks of 128 columns, so amax and scale are reductions inside it. Launched
+before gemm1 has ended, it waits by itself.
 """
 
 import torch

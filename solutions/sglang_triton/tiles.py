@@ -2,7 +2,7 @@
 
 Its own tables hold layers cut by columns, not by experts, and not these sizes. Tiles follow its H200 tables where an
 expert gets as many rows: their rows per expert, not their token counts, are what carries over. Widths are multiples of
-128, so BLOCK_SIZE_N divides every N. K of the second product is the intermediate size: its pipeline is as deep as
+128, so BLOCK_SIZE_N divides every N. K of the second GEMM is the intermediate size: its pipeline is as deep as
 those of the tables up to 2048 wants, and shallower where a tile has few steps.
 """
 
@@ -10,13 +10,13 @@ MANY_TILES = 256  # without rows: 8192 programs of gemm1 and 14336 of gemm2, of 
 
 
 def choose_configs(rows_per_expert, intermediate_size):
-    """Keywords of SGLang's kernel for the two products, and whether the first reads its weights by TMA.
+    """Keywords of SGLang's kernel for the two GEMMs, and whether the first reads its weights by TMA.
 
-    The products share BLOCK_SIZE_M, since they share the order of rows.
+    The GEMMs share BLOCK_SIZE_M, since they share the order of rows.
 
     rows_per_expert: T * top_k / num_experts, the mean over all experts.
     """
-    most_stages = max(2, intermediate_size // 256)  # half of the steps of the second product
+    most_stages = max(2, intermediate_size // 256)  # half of the steps of the second GEMM
     if rows_per_expert <= 4:
         return _config(16, 64, 1, 5), _config(16, 128, 1, min(4, most_stages)), False
     if rows_per_expert <= 12:

@@ -74,12 +74,12 @@ def test_what_a_newer_sglang_adds_keeps_its_default(module, stand_in):
         "import triton", "import triton\nfrom triton import language as tl", 1
     )
     stand_in(newer)
-    product = module("grouped_product")
-    assert product._OPTIONAL == {"even_Ks": True, "FUSE_SWIGLU": False}
-    assert product._ORDINARY == ["a_ptr", "N"]
+    gemm = module("grouped_gemm")
+    assert gemm._OPTIONAL == {"even_Ks": True, "FUSE_SWIGLU": False}
+    assert gemm._ORDINARY == ["a_ptr", "N"]
 
 
-def test_two_products_share_the_order_of_rows(module):
+def test_both_gemms_share_the_order_of_rows(module):
     """A user would miss: rows padded to one tile and multiplied by another."""
     tiles = module("tiles")
     for intermediate in (384, 512, 768, 1536, 2048):
@@ -90,16 +90,16 @@ def test_two_products_share_the_order_of_rows(module):
 
 
 def test_launches_with_and_without_descriptors_are_told_apart(module, stand_in, monkeypatch):
-    """A user would miss: the second product through the launcher of the first, which was compiled without TMA."""
+    """A user would miss: the second GEMM through the launcher of the first, which was compiled without TMA."""
     stand_in()
-    product = module("grouped_product")
+    gemm = module("grouped_gemm")
     launched = []
 
     class Kernel:
         def __getitem__(self, grid):
             return lambda *ordinary, **keywords: launched.append((grid, keywords))
 
-    monkeypatch.setattr(product, "_KERNEL", Kernel())
+    monkeypatch.setattr(gemm, "_KERNEL", Kernel())
     config, _, _ = module("tiles").choose_configs(100, 512)
     int32 = partial(torch.zeros, dtype=torch.int32)
     permutation = permute.Permutation(int32(9, 8), int32(192), int32(3), int32(1), int32(1), None)
@@ -107,7 +107,7 @@ def test_launches_with_and_without_descriptors_are_told_apart(module, stand_in, 
     weights, weights_scale = torch.empty(2, 256, 512, dtype=torch.float8_e4m3fn), torch.empty(2, 2, 4)
     for in_order in (False, True):
         operands = (x, scale, scale.stride(), weights, weights_scale, permutation)
-        product.grouped_product(*operands, config, tiles=3, x_in_order=in_order, weights_by_tma=True)
+        gemm.grouped_gemm(*operands, config, tiles=3, x_in_order=in_order, weights_by_tma=True)
     (grid, first), (_, second) = launched
     assert grid == (6,)
     assert (first["top_k"], second["top_k"]) == (8, 1), "a constexpr, and so part of what a launch is known by"
@@ -151,9 +151,9 @@ def test_routing_one_token_is_routing_and_sorting_it(module, geometry):
 
 @pytest.mark.parametrize("in_order", [False, True])
 @pytest.mark.parametrize("first_tile", [0, 2])
-def test_the_rest_of_product_is_multiplied(module, in_order, first_tile):
+def test_tiles_beyond_the_grid_are_multiplied(module, in_order, first_tile):
     """A user would miss: a rank that gets more than twice its share of the rows."""
-    rest = module("rest_product")
+    overflow = module("overflow_gemm")
     torch.manual_seed(0)
     top_k, block_m, columns, depth = 4, 16, 256, 384
     expert = torch.randint(-1, 3, (21, top_k), dtype=torch.int32, device=DEVICE)
@@ -168,7 +168,7 @@ def test_the_rest_of_product_is_multiplied(module, in_order, first_tile):
         x, x_scale = x[token], x_scale[token].contiguous()
     out = torch.full((rows, columns), torch.nan, dtype=torch.bfloat16, device=DEVICE)
     operands = (x, x_scale, x_scale.stride(), w, w_scale, permutation)
-    rest.rest_product(*operands, block_m, first_tile, in_order, out)
+    overflow.overflow_gemm(*operands, block_m, first_tile, in_order, out)
     whole_x = x.float() * x_scale.repeat_interleave(128, 1)
     whole_w = w.float() * w_scale.repeat_interleave(128, 1).repeat_interleave(128, 2)
     for row in range(int(permutation.num_rows)):

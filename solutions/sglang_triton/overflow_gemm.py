@@ -1,11 +1,11 @@
-"""rest_product: the tiles that SGLang's kernel was not launched for.
+"""overflow_gemm: the tiles beyond the grid that SGLang's kernel is launched with.
 
-Its grid has a program a tile, and the host does not know how many tiles there are, only how many there may be: under
-expert parallelism several times as many. A program without a tile still takes its turn on a multiprocessor, so where
-there may be thousands the grid covers the tiles of twice the usual rows (tiles.py). What is beyond is multiplied here;
-it is there only if this rank gets more than twice its share.
+Its grid has a program a tile, and the host knows only how many tiles there may be: under expert parallelism several
+times as many as there are. A program without a tile still takes its turn on an SM, so where there may be thousands the
+grid covers the tiles of twice the usual rows (tiles.py). This kernel multiplies those beyond, which exist only if this
+rank gets more than twice its share. A plain kernel, not a tuned one: it most often finds nothing to do.
 
-Map of the kernel: a persistent grid over (tile, BLOCK_N columns), which most often finds nothing to do.
+Map of the kernel: a persistent grid over (tile, 128 columns), operands through pointers.
 """
 
 import triton
@@ -20,7 +20,7 @@ BLOCK = 128
 @triton.jit(
     do_not_specialize=["first_tile", "num_pairs", "stride_x_scale_row", "stride_x_scale_block", "stride_w_scale_expert"]
 )
-def rest_product_kernel(
+def overflow_gemm_kernel(
     x_ptr,  # [T, K] fp8; [rows, K] with TOP_K 0
     x_scale_ptr,  # fp32
     w_ptr,  # [E_LOCAL, N, K] fp8, a view
@@ -66,8 +66,8 @@ def rest_product_kernel(
         tl.store(out_ptr + row.to(tl.int64)[:, None] * N + column[None, :], out.to(tl.bfloat16), mask=here[:, None])
 
 
-def rest_product(x, x_scale, scale_strides, weights, weights_scale, permutation, block_m, first_tile, x_in_order, out):
-    """`grouped_product` (grouped_product.py) of the tiles from first_tile on, in place of it.
+def overflow_gemm(x, x_scale, scale_strides, weights, weights_scale, permutation, block_m, first_tile, x_in_order, out):
+    """`grouped_gemm` (grouped_gemm.py) of the tiles from first_tile on, in place of it.
 
     Args:
         x, x_scale, scale_strides, weights, weights_scale, permutation, x_in_order: as there.
@@ -76,7 +76,7 @@ def rest_product(x, x_scale, scale_strides, weights, weights_scale, permutation,
     """
     _, columns, depth = weights.shape
     programs = 2 * gpu_of(x.device).multiprocessors
-    rest_product_kernel[(programs,)](
+    overflow_gemm_kernel[(programs,)](
         x,
         x_scale,
         weights,

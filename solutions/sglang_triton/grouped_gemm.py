@@ -1,4 +1,4 @@
-"""grouped_product: SGLang's fused_moe_kernel, whose parameters differ between versions, for the usual tiles."""
+"""grouped_gemm: SGLang's fused_moe_kernel, whose parameters differ between versions, for the usual tiles."""
 
 import inspect
 
@@ -10,8 +10,8 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from .common.host.gpu_of import gpu_of
 from .common.host.launch import launch_quickly
 from .load import load_kernel
+from .overflow_gemm import overflow_gemm
 from .overlap import overlap
-from .rest_product import rest_product
 
 _KERNEL = load_kernel()
 _NAMES = set(_KERNEL.arg_names)
@@ -47,7 +47,7 @@ if "USE_GDC" in _NAMES:  # else it does not wait for its predecessor
     overlap(_KERNEL)
 
 
-def grouped_product(
+def grouped_gemm(
     x, x_scale, scale_strides, weights, weights_scale, permutation, config, tiles, x_in_order, weights_by_tma
 ):
     """Rows of x times their experts' weights, in the order of `permutation`.
@@ -58,7 +58,7 @@ def grouped_product(
         weights [E_local, N, K] FP8 and weights_scale [E_local, N / 128, K / 128] float32, views with unit last stride.
         permutation: `permute`'s result for config["BLOCK_SIZE_M"], padded with the number of pairs, as SGLang does.
         config: see tiles.py.
-        tiles: how many SGLang's kernel is launched for; `rest_product` multiplies those beyond, if there may be any.
+        tiles: how many SGLang's kernel is launched for; `overflow_gemm` multiplies those beyond, if there may be any.
         x_in_order: whether x lies in expert order.
         weights_by_tma: read weights through a TMA descriptor.
 
@@ -113,5 +113,5 @@ def grouped_product(
     _KERNEL[grid](*[values.pop(name) for name in _ORDINARY], **values)
     if tiles < permutation.tile_expert.shape[0]:
         operands = (x, x_scale, scale_strides, weights, weights_scale, permutation)
-        rest_product(*operands, block_m, first_tile=tiles, x_in_order=x_in_order, out=out)
+        overflow_gemm(*operands, block_m, first_tile=tiles, x_in_order=x_in_order, out=out)
     return out
