@@ -168,7 +168,7 @@ def test_a_line_that_is_no_workload_is_named(copied, line):
 def test_a_line_that_was_ours_goes(copied):
     """As when a case is renamed: its uuid is another one, and its tensors are still among the recorded ones."""
     own_line(copied)
-    sums = paths.checksum_file(definition_name("small"), copied)
+    sums = paths.workload_file(definition_name("small"), copied, "sha256")
     with sums.open("a", encoding="utf-8") as out:
         out.write(f"{'0' * 64}  {paths.blob_file(definition_name('small'), 'mine')}\n")
     workloads.make("small", copied)
@@ -186,7 +186,7 @@ def test_the_command_writes_and_lists(capsys):
 
 def test_a_changed_generator_is_refused(made, tmp_path):
     name = definition_name("small")
-    sums = paths.checksum_file(name, tmp_path)
+    sums = paths.workload_file(name, tmp_path, "sha256")
     sums.parent.mkdir(parents=True)
     blob = paths.blob_file(name, SMALL[0].uuid)
     sums.write_text(f"{'0' * 64}  {blob}\n")

@@ -7,9 +7,9 @@ from harness.operators import catalogue, workloads
 def make_below(root, geometry):
     """The workloads of a geometry; make() checks every tensor against the committed sha256. Returns root."""
     name = catalogue.definition_name(geometry)
-    target = paths.checksum_file(name, root)
+    target = paths.workload_file(name, root, "sha256")
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_bytes(paths.checksum_file(name).read_bytes())
+    target.write_bytes(paths.workload_file(name, suffix="sha256").read_bytes())
     workloads.make(geometry, root)
     return root
 
@@ -17,8 +17,9 @@ def make_below(root, geometry):
 def assert_committed(geometry, root):
     """The files that stand beside the tensors are the committed ones, byte for byte; a user's own lines come last."""
     name = catalogue.definition_name(geometry)
-    for file in (paths.checksum_file, paths.counts_file):
-        assert file(name, root).read_bytes() == file(name).read_bytes()
+    for suffix in ("csv", "sha256"):
+        committed = paths.workload_file(name, suffix=suffix).read_bytes()
+        assert paths.workload_file(name, root, suffix).read_bytes() == committed
     assert paths.workload_file(name).read_bytes().startswith(paths.workload_file(name, root).read_bytes())
 
 

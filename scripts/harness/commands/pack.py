@@ -3,8 +3,7 @@
 --build also lets FlashInfer-Bench build each, so that what they compile with nvcc or a C++ compiler is kept for later
 runs, here or on another machine; no GPU is needed. TVM_FFI_CACHE_DIR is where, MAX_JOBS how many compilers at a time.
 
---package writes them as Python packages instead, for a program that calls `run` without FlashInfer-Bench:
-docs/engines.md.
+--package writes Python packages instead, for a program that calls `run` without FlashInfer-Bench: docs/engines.md.
 """
 
 import argparse
@@ -32,8 +31,6 @@ def main(args: argparse.Namespace) -> int:
         written = pack.pack_into(args.names, args.into, args.definition or ["full"])
     else:
         written = pack.pack_here(args.names)
-        if others := pack.foreign():
-            print(f"not written by this command, left alone: {', '.join(map(str, others))}", file=sys.stderr)
     for path in written:
         print(path)
     for line in left_out:

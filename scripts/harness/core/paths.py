@@ -20,17 +20,9 @@ def definition_file(name: str, root: Path = ROOT) -> Path:
     return root / "definitions" / folder_of(name) / f"{name}.json"
 
 
-def workload_file(definition: str, root: Path = ROOT) -> Path:
-    return root / "workloads" / folder_of(definition) / f"{definition}.jsonl"
-
-
-def checksum_file(definition: str, root: Path = ROOT) -> Path:
-    """In the format of `sha256sum -c`, paths relative to the root."""
-    return root / "workloads" / folder_of(definition) / f"{definition}.sha256"
-
-
-def counts_file(definition: str, root: Path = ROOT) -> Path:
-    return root / "workloads" / folder_of(definition) / f"{definition}.csv"
+def workload_file(definition: str, root: Path = ROOT, suffix: str = "jsonl") -> Path:
+    """suffix: csv for their counts; sha256 for the blobs' checksums, which `sha256sum -c` reads at the root."""
+    return root / "workloads" / folder_of(definition) / f"{definition}.{suffix}"
 
 
 def blob_file(definition: str, uuid: str) -> str:

@@ -48,11 +48,6 @@ class Provenance(Strict):
         return (self.tolerance or "unknown tolerance").partition(":")[0]
 
     @property
-    def source_id(self) -> str | None:
-        """The same for traces of one source, whatever its comments."""
-        return self.source_fingerprint or self.source_sha1
-
-    @property
     def clock(self) -> str:
         """One of CLOCKS; whoever else recorded the trace timed by events."""
         return "gpu" if "clock=gpu" in (self.protocol or "").split() else "events"

@@ -18,8 +18,7 @@ ALIKE = 0.99  # cosine of rows that hold the same numbers, but for rounding
 def sentences(output: torch.Tensor, reference: torch.Tensor, tolerance: Tolerance, returned=None, factors=None):
     """How far a wrong output [T, C] is from the reference, where, and the common cause that it looks like: list[str].
 
-    output: NaN where the solution wrote nothing. returned: what a destination-passing solution returned. factors: the
-    scalar inputs by name, which may have been forgotten.
+    output: NaN where nothing was written. returned: what the solution returned. factors: the scalar inputs by name.
     """
     if (output.shape, output.dtype) != (reference.shape, reference.dtype):
         got, want = (f"{list(x.shape)} {str(x.dtype).removeprefix('torch.')}" for x in (output, reference))

@@ -22,8 +22,7 @@ def with_own_paths(log: str, origins: Mapping[str, PurePosixPath]) -> str:
 def raised(log: str, origins: Mapping[str, PurePosixPath]) -> list[str]:
     """The error in one line, and 'at FILE:LINE in FUNCTION' of the innermost frame in the solution's own files.
 
-    log: a traceback after `with_own_paths`, or what a compiler printed in it; the first cause that the solution's
-    sources raised counts. Without a frame of theirs only the error is known.
+    log: after `with_own_paths`; the first cause that those sources raised counts, or what a compiler printed.
     """
     paths, chain = {str(path) for path in origins.values()}, log.strip().split(UNRELATED)[-1].split(NEXT)
     own = {part: [frame for frame in FRAME.finditer(part) if frame["file"] in paths] for part in chain}

@@ -1,7 +1,6 @@
 """The GPU's clock: what a call keeps the device busy for, from the activity that CUPTI records; no host time before it.
 
-So FIB judges on its main branch, and so contests are judged: L2 is cold, the inputs are the same tensors in every call,
-and of the calls the median counts. Here CUPTI is read through torch.profiler.
+As on FIB's main branch, L2 is cold, the inputs are the same tensors in every call, and of the calls the median counts.
 """
 
 import statistics

@@ -1,8 +1,7 @@
 """FIB's judgement of solutions without a GPU, each in a process of its own that pebble keeps while it behaves.
 
 The reference runs here, once a workload; its inputs and outputs reach the processes in a file. What a solution does to
-its process (an exit, a crash, a call that never returns, memory without end) is its own result and nobody else's.
-What FIB adds on a GPU is time, and an interpreter's time means nothing: performance is left at zero.
+its process (an exit, a crash, memory without end) is its own result. An interpreter's time is left at zero.
 """
 
 import ctypes

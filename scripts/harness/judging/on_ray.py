@@ -1,7 +1,7 @@
 """A plan's cells on a Ray cluster, whose nodes judge them as this machine would.
 
-Ray starts an actor on each device, which is a process, and notices what dies. An actor lives as long as the run, since
-its start takes longer than most cells to judge, and is given cells one by one, so that no device waits for another.
+An actor, a process on a device, lives as long as the run, since its start takes longer than most cells to judge. It is
+given cells one by one, so that no device waits for another.
 """
 
 import os
@@ -27,16 +27,13 @@ from harness.operators import workloads
 TRIES = 2
 FAILED_STARTS = 3  # of actors in a row, for each slot, until the run is given up
 SILENCE = 60.0  # s without a result, after which it is looked whether there are devices at all
-# Ray 2.60 sends no token to an explicit address unless this is set, and its error does not mention tokens.
-TOKEN_HINT = "; if its nodes were started with a token, have the same one here and set RAY_AUTH_MODE=token"
 
 
 @contextmanager
 def connected(address: str | None, gpu: str | None) -> Iterator["Cluster"]:
     """The cluster's devices; without an address this machine's, on which a cluster is started where there is none.
 
-    Ctrl-C ends it here, and Ray then ends the actors. gpu: as `cluster_of` has it. Raises UserError for what is no
-    HOST:PORT, CannotRun without Ray and without a cluster.
+    Ctrl-C ends it here, and Ray then ends the actors. Raises UserError for what is no HOST:PORT, CannotRun without Ray.
     """
     try:
         import ray
@@ -54,7 +51,8 @@ def connected(address: str | None, gpu: str | None) -> Iterator["Cluster"]:
     try:
         ray.init(address=address, logging_level="ERROR", include_dashboard=False if address is None else None)
     except (ConnectionError, ValueError, RuntimeError) as error:
-        hint = TOKEN_HINT if address and "RAY_AUTH_MODE" not in os.environ else ""
+        # Ray 2.60 sends no token to an explicit address otherwise, and its error does not mention tokens
+        hint = "; if its nodes have a token, set RAY_AUTH_MODE=token" if address else ""
         raise CannotRun(f"--ray {address or 'on this machine'}: {first_line(error)}{hint}") from error
     try:
         with on_interrupt(signal.default_int_handler):

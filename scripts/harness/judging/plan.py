@@ -36,9 +36,8 @@ class Cell:
 class Part:
     """What is run of one definition: a table of its own.
 
-    solutions: by folder's name. skipped: a line for each solution and workload that is not run. path: where traces are
-    kept, or None. kept: traces of a run that is resumed, whose cells are left out. renew_worker: one worker process for
-    all workloads would run out of GPU memory.
+    solutions: by folder's name. skipped: a line for each solution and workload that is not run. path: of the traces, or
+    None. kept: traces of a run that is resumed. renew_worker: one worker process for all would run out of GPU memory.
     """
 
     geometry: str
@@ -96,10 +95,9 @@ def plan_of(args: Namespace, device: Device) -> Plan:
     """The Plan of `moebench run`'s arguments. Raises UserError, and CannotRun where nothing can be run."""
     if not device.on_gpu and args.clock == "gpu":
         raise CannotRun("--clock gpu: takes times and needs a CUDA device; torch sees none")
-    if args.tokens and args.workloads:
-        raise UserError("--tokens: makes workloads, so it does not go with --workloads")
-    if args.tokens and args.ray is not None:
-        raise UserError("--tokens: makes its workloads on this machine alone, so it does not go with --ray")
+    for other, given in (("--workloads", args.workloads), ("--ray", args.ray is not None)):
+        if args.tokens and given:
+            raise UserError(f"--tokens: makes workloads on this machine, so it does not go with {other}")
     if args.routing and not args.tokens:
         raise UserError("--routing: is for --tokens")
     tolerance = TOLERANCES[args.tolerance]

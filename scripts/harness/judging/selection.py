@@ -20,8 +20,7 @@ Say = Callable[[str], None]  # takes a line for the user
 def choose_geometry(wanted: str | None, on_gpu: bool, solutions: list[str]) -> str:
     """`wanted`, or else what the first solution serves, or the first of all; a key of GEOMETRIES.
 
-    Raises UserError for an unknown solution, CannotRun for a geometry that no solution serves and for a full one
-    without a CUDA device.
+    Raises UserError for an unknown solution, CannotRun for a geometry that none serves, or full and without a GPU.
     """
     if wanted is None:
         served = manifest.read_manifest(manifest.choose(solutions)[0]).definitions if solutions else []
@@ -73,8 +72,7 @@ def select(names: list[str], geometry: str, say: Say) -> tuple[dict[str, Solutio
 def eligible(names: list[str], geometry: str, device: Device) -> tuple[dict[str, Solution], list[str]]:
     """Folder's name -> packed solution, of these or all of the operator's, and a line for each one that is skipped.
 
-    Raises UserError for an unknown solution and a named one that cannot be packed, CannotRun if all are skipped or FIB
-    cannot write in its cache.
+    Raises UserError for a named one that is unknown or cannot be packed, CannotRun if all are skipped.
     """
     check_cache()
     all_packed, left_out = pack.pack_all(names)

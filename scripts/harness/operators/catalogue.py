@@ -32,13 +32,7 @@ from harness.operators import (
     mxfp8_linear,
 )
 
-OPERATORS = (
-    moe_fp8_block_scale,
-    moe_fp8_block_scale_renorm,
-    moe_bf16,
-    mxfp8_linear,
-    moe_fp8_block_scale_routed,
-)
+OPERATORS = (moe_fp8_block_scale, moe_fp8_block_scale_renorm, moe_bf16, mxfp8_linear, moe_fp8_block_scale_routed)
 GEOMETRIES = {geometry: sizes for family in OPERATORS for geometry, sizes in family.GEOMETRIES.items()}
 RENORM = tuple(moe_fp8_block_scale_renorm.GEOMETRIES)
 FP8_MOE = (*moe_fp8_block_scale.GEOMETRIES, *RENORM)  # with the router inside

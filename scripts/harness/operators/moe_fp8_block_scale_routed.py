@@ -13,13 +13,7 @@ from flashinfer_bench import Trace, Workload
 from definitions import moe_fp8_block_scale_routed as definitions
 from harness.operators import moe_fp8_block_scale, moe_fp8_block_scale_renorm, routing_model
 from harness.operators.case import uuid_of
-from harness.operators.moe_fp8_block_scale import (
-    ROUTED_SCALING_FACTOR,
-    SCALE_NAMES,
-    MoeCase,
-    layer_bound,
-    layer_trace,
-)
+from harness.operators.moe_fp8_block_scale import ROUTED_SCALING_FACTOR, SCALE_NAMES, MoeCase, layer_bound, layer_trace
 from harness.operators.roofline import Bound, Counts
 
 GEOMETRIES = definitions.GEOMETRIES

@@ -80,7 +80,7 @@ def read_lines(path: Path, definition: str) -> list[tuple[Workload, str]]:
 @cache
 def recorded_counts(geometry: str) -> dict[str, Counts]:
     """uuid -> counts of a workload of this repository, as `make` writes them: drawing its routing takes seconds."""
-    with paths.counts_file(definition_name(geometry)).open(encoding="utf-8") as file:
+    with paths.workload_file(definition_name(geometry), suffix="csv").open(encoding="utf-8") as file:
         return {row.pop("uuid"): Counts(**{key: int(n) for key, n in row.items()}) for row in csv.DictReader(file)}
 
 
@@ -115,7 +115,9 @@ def make(geometry: str, root: Path = paths.ROOT) -> tuple[int, int]:
     when a generated blob differs from its recorded checksum, UserError as `recorded`.
     """
     family, definition, cases = operator(geometry), definition_name(geometry), cases_by_uuid(geometry)
-    workload_file, checksum_file = paths.workload_file(definition, root), paths.checksum_file(definition, root)
+    workload_file, counts_file, checksum_file = (
+        paths.workload_file(definition, root, suffix) for suffix in ("jsonl", "csv", "sha256")
+    )
     sums = checksum_file.read_text(encoding="utf-8").splitlines() if checksum_file.exists() else []
     known = {name: digest for digest, name in (line.split() for line in sums)}
     kept = []
@@ -132,10 +134,8 @@ def make(geometry: str, root: Path = paths.ROOT) -> tuple[int, int]:
         content = safetensors.torch.save(family.tensors(case))
         checksums[name] = hashlib.sha256(content).hexdigest()
         if known.get(name, checksums[name]) != checksums[name]:
-            raise CannotRun(
-                f"{name}: generated sha256 {checksums[name]}, recorded is {known[name]}. If the "
-                f"generator was changed on purpose, delete {checksum_file.name}."
-            )
+            got = f"{name}: generated sha256 {checksums[name]}, recorded is {known[name]}"
+            raise CannotRun(f"{got}. If the generator was changed on purpose, delete {checksum_file.name}.")
         write_atomically(path, content)
         blobs_written += 1
 
@@ -145,6 +145,6 @@ def make(geometry: str, root: Path = paths.ROOT) -> tuple[int, int]:
         counts = family.counts(workload, stored_tensors(workload, root), geometry)
         counted.append([workload.uuid, *map(str, astuple(counts))])
     write_atomically(workload_file, "".join(f"{line}\n" for line in [*(t.model_dump_json() for t in traces), *kept]))
-    write_atomically(paths.counts_file(definition, root), "".join(f"{','.join(row)}\n" for row in counted))
+    write_atomically(counts_file, "".join(f"{','.join(row)}\n" for row in counted))
     write_atomically(checksum_file, "".join(f"{digest}  {name}\n" for name, digest in checksums.items()))
     return blobs_written, len(cases) - blobs_written

@@ -27,16 +27,13 @@ def build(names: list[str], geometries: Collection[str] = ()) -> int:
 
     geometries: the definitions to build them for; without any, all that they serve. Raises as `pack_all`.
     """
-    status = 0
     check_cache(compiles=True)
-    for solutions in pack.pack_all(names)[0].values():
-        for geometry, solution in solutions.items():
-            if geometries and geometry not in geometries:
-                continue
-            if missing := [module for module in solution.spec.dependencies if not is_installed(module)]:
-                print(f"{solution.name}: SKIPPED: needs {', '.join(missing)}, not installed here")
-                continue
-            seconds, error = build_timed(solution)
-            print(f"{solution.name}: {f'not built: {error}' if error else f'built in {seconds:.1f} s'}", flush=True)
-            status = 1 if error else status
+    status, packed = 0, pack.pack_all(names)[0].values()
+    for solution in (of[key] for of in packed for key in of if not geometries or key in geometries):
+        if missing := [module for module in solution.spec.dependencies if not is_installed(module)]:
+            print(f"{solution.name}: SKIPPED: needs {', '.join(missing)}, not installed here")
+            continue
+        seconds, error = build_timed(solution)
+        print(f"{solution.name}: {f'not built: {error}' if error else f'built in {seconds:.1f} s'}", flush=True)
+        status = 1 if error else status
     return status

@@ -72,15 +72,11 @@ def solution_names() -> list[str]:
 def folder_name(packed: str, definition: str) -> str:
     """The solution behind the name of a packed one: mine of mine_e16.
 
-    Packing adds parts of the definition's name, to have names that are unique in a data set. The name as it is where
-    no solution here goes with it.
+    Packing adds parts of the definition's name, as `pack.packed_name`. As it is where no solution here goes with it.
     """
-    parts = set(definition.split("_"))
-    for name in sorted(solution_names(), key=len, reverse=True):
-        rest = packed.removeprefix(name)
-        if packed.startswith(name) and (not rest or rest[0] == "_" and parts.issuperset(rest[1:].split("_"))):
-            return name
-    return packed
+    parts = {"", *definition.split("_")}
+    fits = [n for n in solution_names() if f"{packed}_".startswith(f"{n}_") and parts >= {*packed[len(n) :].split("_")}]
+    return max(fits, key=len, default=packed)
 
 
 def readable() -> dict[str, Manifest]:

@@ -131,10 +131,8 @@ def pack_all(names: list[str]) -> tuple[dict[str, dict[str, Solution]], list[str
 
 def entry_key(manifest: Manifest, geometry: str) -> str:
     """The key of the function that serves a geometry: of its interface's own, or `entry_point`."""
-    for key, geometries in (("renorm_entry_point", catalogue.RENORM), ("routed_entry_point", catalogue.ROUTED)):
-        if geometry in geometries and getattr(manifest, key):
-            return key
-    return "entry_point"
+    kind = "renorm_" if geometry in catalogue.RENORM else "routed_" if geometry in catalogue.ROUTED else ""
+    return f"{kind}entry_point" if getattr(manifest, f"{kind}entry_point") else "entry_point"
 
 
 def checked_entry_point(manifest: Manifest, key: str, defined: dict[str, set[str]]) -> str:
@@ -174,12 +172,6 @@ def written(folder: Path) -> set[Path]:
     return {folder / line for line in lines}
 
 
-def foreign() -> list[Path]:
-    """JSON files in packed/ that packing did not write."""
-    folder = paths.SOLUTIONS / "packed"
-    return sorted(set(folder.rglob("*.json")) - written(folder))
-
-
 def pack_into(names: list[str], data_set: Path, geometries: list[str]) -> list[Path]:
     """Write Solutions in the public layout below data_set. Returns the files written.
 
@@ -199,10 +191,9 @@ def pack_packages(names: list[str], parent: Path, geometries: list[str]) -> list
     """Write parent/<packed name>/, a Python package of each solution's packed sources that exports its function as run.
 
     That of a routed definition, where the solution has a function for tokens in bf16, also exports that as run_bf16
-    and the sizes, and has solutions/engines/ beside it. geometries: the definitions to write a package for; [] for each
-    solution's first one. Nothing in a package imports this project or FlashInfer-Bench. Raises as `pack_all`, and
-    UserError where the folder exists (a source file of an older version would be compiled along) or a solution serves
-    none of the geometries. Returns the packages' folders.
+    and the sizes, and has solutions/engines/ beside it. geometries: [] for each solution's first one. Raises as
+    `pack_all`, and UserError where the folder exists (a source file of an older version would be compiled along) or a
+    solution serves none of the geometries. Returns the packages' folders.
     """
     packages = {}  # folder -> what is packed, its geometry, the function for tokens in bf16
     for name, packed in pack_all(names)[0].items():
@@ -230,5 +221,5 @@ def pack_packages(names: list[str], parent: Path, geometries: list[str]) -> list
 def export(entry_point: str, name: str) -> str:
     """The line that imports FILE::FUNCTION of the same package under this name."""
     file, function = entry_point.split("::")
-    module = ".".join(PurePosixPath(file).with_suffix("").parts)
-    return f"from .{module} import {function if function == name else f'{function} as {name}'}  # noqa: F401\n"
+    function += "" if function == name else f" as {name}"
+    return f"from .{file.removesuffix('.py').replace('/', '.')} import {function}  # noqa: F401\n"

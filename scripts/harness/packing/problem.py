@@ -1,10 +1,8 @@
 """What packing writes for each definition: so a packed solution stands alone, and no kernel branches on a size.
 
-problem.cuh, problem.py: sizes and the routing that is inside. interface.cuh, interface.py: how the caller hands over
-routing, weights and scales. Solutions of the FP8 MoE family keep the first definition's among their sources.
-
-Of a table, *.csv, the rows whose column `sizes` is the definition's, as e32_h7168_i2048: tuning for one definition
-leaves the sources of the others, and their traces, as they are.
+problem.cuh, problem.py: sizes and the routing that is inside; interface.cuh, interface.py: how the caller hands over
+routing, weights and scales; beside the kernels lie those of the first definition of the FP8 MoE family. Of a table,
+*.csv, the rows whose column `sizes` is the definition's, as e32_h7168_i2048: tuning for one leaves the others current.
 """
 
 from pathlib import PurePosixPath
@@ -21,11 +19,7 @@ NAMES = {
     "hidden_size": "kHidden",
     "intermediate_size": "kIntermediate",
 }
-# file -> after its name, what it holds
-FILES = {
-    "problem": "the sizes and the routing of the definition",
-    "interface": "how the caller hands over routing, weights and scales",
-}
+FILES = ("problem", "interface")
 
 
 def facts(file: str, geometry: str) -> dict[str, tuple[str, int | bool]]:
@@ -53,6 +47,6 @@ def source(path: str, geometry: str, text: str = "") -> str:
         for symbol, value in found.values():
             lines.append(f"constexpr {'bool' if isinstance(value, bool) else 'int'} {symbol} = {str(value).lower()};")
     else:
-        lines = [f'"""{file.stem}: {FILES[file.stem]}.', "", f"{name}.", told, '"""', ""]
+        lines = [f'"""{file.stem}: {name}.', "", told, '"""', ""]
         lines += [f"{key} = {value}" for key, (_, value) in found.items()]
     return "\n".join([*lines, ""])

@@ -20,8 +20,7 @@ State = Literal["current", "stale", "unknown"]
 def sources(root: Path | None) -> tuple[dict[tuple[str, str], set[str]], list[str]]:
     """A data set's sources as they are now: (definition, solution) -> `hashes`, and warnings of what cannot be read.
 
-    root: this repository, whose solutions are packed; another data set, with Solution files; None: a trace file
-    outside any, taken to be of this repository's solutions.
+    root: this repository, whose solutions are packed, as those of a trace file outside any data set, None; or another.
     """
     solutions, warnings = [], []
     if root in (None, paths.ROOT):
@@ -74,9 +73,7 @@ def of_record(provenance: Provenance, solution: str) -> State:
 
 def changed(by: Provenance, sources: dict[str, str], fingerprints: dict[str, str], definition: str) -> list[str]:
     """A line that names those of a record of several that are stale, or nothing. By packed name: the two hashes."""
-    stale = []
-    for name, sha1 in sources.items():
-        own = by.model_copy(update={"source_sha1": sha1, "source_fingerprint": fingerprints.get(name)})
-        if of_record(own, manifest.folder_name(name, definition)) == "stale":
-            stale.append(name)
+    known = {n: {"source_sha1": sha1, "source_fingerprint": fingerprints.get(n)} for n, sha1 in sources.items()}
+    records = {name: by.model_copy(update=own) for name, own in known.items()}
+    stale = [n for n, one in records.items() if of_record(one, manifest.folder_name(n, definition)) == "stale"]
     return [f"stale, as the source has changed since: {', '.join(stale)}"] if stale else []

@@ -56,8 +56,7 @@ def files_of(path: Path) -> list[Path]:
 def read(given: list[Path]) -> tuple[list[Recorded], list[str]]:
     """Every trace with an evaluation below the given paths, and a warning for each line that is not a FIB trace.
 
-    A file that is given twice counts once. Raises UserError for a path without traces, for a file of
-    another schema, and when nothing but workloads or broken lines was found.
+    A file that is given twice counts once. Raises UserError for a path without traces and a file of another schema.
     """
     found, warnings, files = [], [], {}
     for file in (file for path in given for file in files_of(path)):
@@ -116,7 +115,7 @@ def merge(path: Path, traces: list[Trace]) -> None:
         for trace in sorted([*load(path), *traces], key=lambda trace: trace.evaluation.timestamp):
             by, workload = of_trace(trace), trace.workload
             experiment = trace.solution, workload.axes["seq_len"], workload.uuid, by.hardware, by.tolerance or ""
-            newest[experiment] = by.source_id
-            kept[*experiment, by.protocol or ""] = trace, by.source_id
+            newest[experiment] = source = by.source_fingerprint or by.source_sha1
+            kept[*experiment, by.protocol or ""] = trace, source
         current = [trace for key, (trace, by) in sorted(kept.items(), key=itemgetter(0)) if by == newest[key[:-1]]]
         write_atomically(path, "".join(f"{trace.model_dump_json()}\n" for trace in current))

@@ -3,8 +3,7 @@
     python -I build_alone.py FOLDER REPOSITORY HARDWARE
 
 FOLDER holds bundle/ and definition.json. The last line printed is JSON: a list of lines, what was done and what could
-not be checked, or a string, why it does not build. The bundle is packed by FIB as the starter kit does, compared with
-its solution.json and built by FIB's builder. With a CUDA device the entry point is called once; without one, CUDA
+not be checked, or a string, why it does not build. With a CUDA device the entry point is called once; without one, CUDA
 sources are still compiled and linked, by the bundle's build.py::load_kernels, for HARDWARE unless it names another.
 """
 

@@ -14,8 +14,8 @@ from harness.operators.catalogue import BY_NAME
 from harness.operators.workloads import recorded
 from harness.packing import manifest, pack
 from harness.results import table
+from harness.results.summary import proven_on
 from harness.submission import bundle, clean_build
-from harness.submission.contest_record import proven_on
 
 # The evaluation machine, in the public starter kit: EVALUATION.md names the GPU, FAQ.md the languages and the file.
 HARDWARE = "sm_100"  # NVIDIA B200
@@ -49,10 +49,10 @@ def objections(
     if hardware not in spec.target_hardware:
         targets = ", ".join(spec.target_hardware)
         reasons.append(f"it runs on {targets}, and the evaluation on {hardware} (--hardware names another machine)")
-    machine, unproven = proven_on(solution, rows, wanted)
+    machine, unproven = proven_on(solution, rows, wanted, "contest")
     if unproven:
-        listed = f"T={', '.join(map(str, unproven))}"
-        reasons.append(f"no trace of its source as it is passed at contest tolerance: {listed}; on a CUDA GPU: {how}")
+        what = f"{len(unproven)} of {len(wanted)} workloads have no PASSED trace of its source at contest tolerance"
+        reasons.append(f"{what}: T={', '.join(map(str, unproven))}; record on a CUDA GPU with: {how}")
     else:
         passed = f"PASSED {len(wanted)} of {len(wanted)} at contest tolerance on {machine}"
         console.print(f"{passed}; the evaluation is on {hardware}", highlight=False, markup=False, soft_wrap=True)
@@ -68,8 +68,7 @@ def objections(
 def prepare(name: str, geometry: str, into: Path, hardware: str, given: list[Path], console: Console) -> bool:
     """Write the submission of a solution if nothing speaks against it; return whether it was written.
 
-    geometry: the definition that is submitted; a submission has one. given: files and folders of traces; [] for this
-    repository's. Raises UserError.
+    geometry: of the definition; a submission has one. given: traces; [] for this repository's. Raises UserError.
     """
     check_folder(into)
     manifest.choose([name])

@@ -1,6 +1,5 @@
-"""interface: how the caller hands over routing, weights and scales.
+"""interface: moe_fp8_block_scale_ds_routing_topk8_ng8_kg4_e32_h7168_i2048.
 
-moe_fp8_block_scale_ds_routing_topk8_ng8_kg4_e32_h7168_i2048.
 Packing writes this file for other definitions.
 """
 

@@ -1,6 +1,5 @@
-"""problem: the sizes and the routing of the definition.
+"""problem: moe_fp8_block_scale_ds_routing_topk8_ng8_kg4_e32_h7168_i2048.
 
-moe_fp8_block_scale_ds_routing_topk8_ng8_kg4_e32_h7168_i2048.
 Packing writes this file for other definitions.
 """
 
