@@ -340,8 +340,8 @@ void tma_load(void* smem, uint64_t* bar, Source source) {
   release(bar);
   if ((uintptr_t)to % 1024) fprintf(stderr, "TMA: misaligned\n"), abort();
   for (int row = 0; row < kWeightTileRows; row++)
-    for (int piece = 0; piece < 8; piece++)
-      mbarriers.at(bar).pending.push_back({to + row * 128 + (piece ^ row % 8) * 16, source(row) + 16 * piece});
+    for (int chunk = 0; chunk < 8; chunk++)
+      mbarriers.at(bar).pending.push_back({to + row * 128 + (chunk ^ row % 8) * 16, source(row) + 16 * chunk});
 }
 inline void tma_load_2d(void* smem, const void* map, uint64_t* bar, int c0, int c1, uint64_t) {
   const uint8_t* base = static_cast<const CUtensorMap*>(map)->base;
