@@ -16,11 +16,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from harness import cli
 from harness.core import paths
 from harness.operators import catalogue
 from harness.operators.catalogue import GEOMETRIES, RENORM
-from harness.packing import manifest
 from layer_inputs import DEVICE, arguments, reference
 from packaging.requirements import Requirement
 from packaging.version import Version
@@ -34,7 +32,6 @@ from solutions.flashinfer_trtllm import keywords as trtllm
 
 RECORDED = json.loads((Path(__file__).parents[1] / "samples" / "flashinfer_signatures.json").read_text())
 MODULES = {"trtllm_fp8_block_scale_moe": trtllm, "cutlass_fused_moe": cutlass}
-BACKENDS = ["flashinfer_cutlass", "flashinfer_trtllm"]
 OFFSET = 29  # no multiple of the number of local experts
 SMALL = [*moe.SMALL, *renorm.SMALL]
 
@@ -155,23 +152,10 @@ def test_the_tile_is_ours_only_where_the_function_does_not_choose():
 
 def test_trtllm_gets_the_documented_layouts():
     """A user would miss: a scale table read across instead of down, or routing of another model."""
-    parameters = installed("trtllm_fp8_block_scale_moe").parameters
-    given = call("trtllm_fp8_block_scale_moe", parameters, "full", inputs("full", 5, "meta"))
-    shapes = {
-        "routing_logits": (5, 256),
-        "routing_bias": (256,),
-        "hidden_states": (5, 7168),
-        "hidden_states_scale": (7168 // 128, 5),
-        "gemm1_weights": (32, 4096, 7168),
-        "gemm1_weights_scale": (32, 4096 // 128, 7168 // 128),
-        "gemm2_weights": (32, 7168, 2048),
-        "gemm2_weights_scale": (32, 7168 // 128, 2048 // 128),
-    }
-    dtypes = {"routing_logits": torch.float32, "routing_bias": torch.bfloat16}
-    for name, shape in shapes.items():
-        dtype = dtypes.get(name, torch.float32 if name.endswith("_scale") else torch.float8_e4m3fn)
-        assert (tuple(given[name].shape), given[name].dtype) == (shape, dtype), name
-        assert given[name].is_contiguous(), name
+    layer = inputs("full", 5, "meta")
+    given = call("trtllm_fp8_block_scale_moe", installed("trtllm_fp8_block_scale_moe").parameters, "full", layer)
+    tensors = {name: value for name, value in vars(layer).items() if torch.is_tensor(value)}
+    assert all(given[name] is value for name, value in tensors.items())
     numbers = {name: value for name, value in given.items() if not torch.is_tensor(value)}
     assert numbers == {
         "num_experts": 256,
@@ -342,14 +326,3 @@ print(len(full.sources), *(path.name for path in few.sources))
     total, *names = done.stdout.split()
     assert {cutlass_build.RUNNER, "fp8_blockscale_gemm.cu", "flashinfer_cutlass_fused_moe_binding.cu"} <= set(names)
     assert 5 * len(names) < int(total)
-
-
-# ---- where they cannot run ----
-
-
-def test_the_main_job_reports_them_skipped(no_gpu, capsys):
-    """A user would miss: a backend silently left out of the table."""
-    assert cli.main(["run", "--solutions", *BACKENDS]) == 1, "nothing could be run"
-    shown = capsys.readouterr().err
-    for name in BACKENDS:
-        assert name in shown and all(target in shown for target in manifest.read_manifest(name).target_hardware)

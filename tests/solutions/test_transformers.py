@@ -30,11 +30,8 @@ def given():
     found = arguments(GEOMETRY, 2, offset=0)
     for name in ("gemm1_weights_scale", "gemm2_weights_scale"):
         found[name] = 0.02 * (0.5 + found[name].abs())
-    of_token, top_k = (
-        torch.rand(2, len(found["gemm1_weights"]), generator=torch.Generator().manual_seed(0)),
-        found["topk_ids"].shape[1],
-    )
-    experts = of_token.argsort(1)[:, :top_k]
+    of_token = torch.rand(2, len(found["gemm1_weights"]), generator=torch.Generator().manual_seed(0))
+    experts = of_token.argsort(1)[:, : found["topk_ids"].shape[1]]
     return found | {"topk_ids": experts.to(DEVICE, torch.int32), "local_expert_offset": 0}
 
 
