@@ -16,7 +16,7 @@ from harness.judging.judge import Outcome, Verdict
 from harness.judging.plan import Cell
 from harness.judging.tolerances import TOLERANCES
 from harness.operators import catalogue, workloads
-from harness.packing import eligibility, manifest
+from harness.packing import eligibility
 from harness.report import run_table
 from harness.results import resume, staleness, trace_files
 from plain_solution import INPUTS, REFERENCE, RIGHT, solution
@@ -103,28 +103,6 @@ def trace(passed):
     return make
 
 
-def test_a_newer_trace_replaces_only_its_own_predecessor(tmp_path, trace):
-    """Results must neither pile up nor push out those of another tolerance or workload."""
-    path = tmp_path / "traces.jsonl"
-    trace_files.merge(path, [trace(), trace("b"), trace(tolerance="contest")])
-    assert len(trace_files.load(path)) == 3
-    trace_files.merge(path, [trace(timestamp="2026-02-01T00:00:00")])
-    trace_files.merge(path, [trace()])
-    times = [t.evaluation.timestamp[:7] for t in trace_files.load(path)]
-    assert sorted(times) == ["2026-01", "2026-01", "2026-02"]
-
-
-def test_a_short_run_leaves_the_long_one_of_its_source_alone(tmp_path, trace):
-    """A quick look must not cost a measurement, nor may a measurement outlive its source beside a newer one."""
-    path = tmp_path / "traces.jsonl"
-    trace_files.merge(path, [trace(protocol="long")])
-    trace_files.merge(path, [trace(timestamp="2026-02-01T00:00:00", protocol="short")])
-    assert len(trace_files.load(path)) == 2
-    trace_files.merge(path, [trace(timestamp="2026-03-01T00:00:00", protocol="short", sha1="edited")])
-    (left,) = trace_files.load(path)
-    assert left.evaluation.environment.libs["solution_sha1"] == "edited"
-
-
 def test_a_broken_trace_file_is_left_alone_and_reported_before_anything_runs(tmp_path, trace, no_gpu, capsys):
     """A user would miss: a finished run that cannot be saved."""
     path = tmp_path / "traces.jsonl"
@@ -185,13 +163,6 @@ def test_what_cannot_be_run_gets_one_line(args, status, named, passed, monkeypat
     shown = capsys.readouterr()
     (line,) = shown.err.splitlines()
     assert all(name in line for name in named) and "saved" not in shown.out
-
-
-def test_a_new_definition_has_no_solution_yet(monkeypatch, no_gpu, capsys):
-    """A user would miss: what to do next, after a definition of their own."""
-    monkeypatch.setattr(manifest, "solutions_of", lambda keys: [])
-    assert cli.main(["run", "--definition", "small"]) == 1
-    assert "moebench new" in capsys.readouterr().err
 
 
 def test_a_run_that_is_cut_short_keeps_what_it_measured_and_is_resumed(tmp_path, monkeypatch, passed, no_gpu, capsys):

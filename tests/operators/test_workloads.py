@@ -16,13 +16,7 @@ from flashinfer_bench.data import load_jsonl_file
 from harness import cli
 from harness.core import paths
 from harness.core.errors import CannotRun, UserError
-from harness.operators import (
-    catalogue,
-    moe_fp8_block_scale,
-    moe_fp8_block_scale_renorm,
-    routing_model,
-    workloads,
-)
+from harness.operators import catalogue, moe_fp8_block_scale, moe_fp8_block_scale_renorm, routing_model, workloads
 from harness.operators.moe_fp8_block_scale import GEOMETRIES, cases, stored_scales
 
 from definitions.moe_fp8_block_scale import definition, definition_name, route
@@ -60,8 +54,7 @@ def local(made, case):
 
 
 @pytest.mark.parametrize(
-    "geometry",
-    [key if key in QUICK else pytest.param(key, marks=pytest.mark.slow) for key in catalogue.GEOMETRIES],
+    "geometry", [key if key in QUICK else pytest.param(key, marks=pytest.mark.slow) for key in catalogue.GEOMETRIES]
 )
 def test_generated_files_are_the_committed_ones(made, geometry):
     """Results are comparable only on the same tensors, whose sha256 make() checks; bounds read the counts alone."""
@@ -220,12 +213,7 @@ def test_public_workloads_have_typical_counts(made, case):
 
 @pytest.mark.parametrize(
     ("num_tokens", "rows", "active", "typical"),
-    [
-        (1, 3, 3, True),
-        (14, 17, 12, False),
-        (14, 14, 18, False),
-        (14107, 17133, 32, False),
-    ],
+    [(1, 3, 3, True), (14, 17, 12, False), (14, 14, 18, False), (14107, 17133, 32, False)],
 )
 def test_typical_means_near_the_average(num_tokens, rows, active, typical):
     assert routing_model.is_typical(num_tokens, rows, active) == typical

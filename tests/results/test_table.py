@@ -193,9 +193,12 @@ def test_merging_keeps_the_newest_of_each_protocol_of_the_newest_source(tmp_path
     file = tmp_path / "t.jsonl"
     trace_files.merge(file, [trace("fast", 1, 1.0, day="2026-01-01"), trace("fast", 1, 2.0, protocol="short")])
     trace_files.merge(file, [trace("fast", 1, 3.0, day="2026-01-02"), trace("slow", 1, 4.0)])
+    trace_files.merge(file, [trace("fast", 1, 9.0, day="2025-12-31")])
     assert sorted(t.evaluation.performance.latency_ms for t in trace_files.load(file)) == [2.0, 3.0, 4.0]
     trace_files.merge(file, [trace("fast", 1, 5.0, day="2026-01-03", sha1="edited")])
     assert sorted(t.evaluation.performance.latency_ms for t in trace_files.load(file)) == [4.0, 5.0]
+    trace_files.merge(file, [trace("fast", 1, 6.0, tolerance=DEFAULT), trace("fast", 7, 7.0)])
+    assert len(trace_files.load(file)) == 4
 
 
 def test_a_tolerance_is_named_with_its_numbers(tmp_path):
