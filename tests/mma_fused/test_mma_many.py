@@ -38,8 +38,10 @@ def real_rows(permuted):
     return permuted.pair_of_row[: int(permuted.num_rows)] >= 0
 
 
-def tile(module, block_m, step):
-    return module("choose_tiles").Tile(block_m, 128, step, 2, per_sm=1, num_warps=4, num_stages=2, programs=3)
+def choice(module, block_m, block_k, as_bytes):
+    tiles = module("choose_tiles")
+    tile = tiles.Tile(block_m, 128, block_k, 2, per_sm=1, num_warps=4, num_stages=2, programs=3)
+    return tiles.Fp16Choice(tile, tile, as_bytes)
 
 
 SIZES = [(16, 128), (32, 64)]
@@ -61,7 +63,7 @@ def test_gemm1_swiglu_fp16(module, block_m, step, routed, as_bytes):
     forms = {"GATE_FIRST": routed, "SCALES_ROW_MAJOR": routed}
     of_ref = sys.modules[stage.gemm1_ref.__module__]
     with mock.patch.multiple(stage, **forms), mock.patch.multiple(of_ref, **forms):
-        h, scale = stage.gemm1_swiglu_fp16(*x, *w, permuted, tile(module, block_m, step), as_bytes)
+        h, scale = stage.gemm1_swiglu_fp16(*x, *w, permuted, choice(module, block_m, step, as_bytes))
         want, want_scale = stage.gemm1_swiglu_fp16_ref(*x, *w, permuted, block_m)
     real = real_rows(permuted)
     h, scale, want, want_scale = (value[: len(real)][real].float() for value in (h, scale, want, want_scale))
@@ -83,7 +85,7 @@ def test_gemm2_fp16(module, block_m, step, as_bytes):
     h_scale = 2.0 ** torch.randint(-8, 8, (rows, inter // 128), device=DEVICE)
     w = fp8(experts, hidden, inter), torch.randn(experts, hidden // 128, inter // 128, device=DEVICE)
     y = torch.full((rows, 256), torch.nan, dtype=torch.bfloat16, device=DEVICE)
-    stage.gemm2_fp16(h, h_scale, *w, permuted, 128, y, tile(module, block_m, step), as_bytes)
+    stage.gemm2_fp16(h, h_scale, *w, permuted, 128, y, choice(module, block_m, step, as_bytes))
     want = stage.gemm2_fp16_ref(h, h_scale, *w, permuted, block_m, 128, 256)
     real = real_rows(permuted)
     got, want = (value[: len(real)][real].float() for value in (y, want))

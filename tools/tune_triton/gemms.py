@@ -29,42 +29,46 @@ def operands(sizes: tuple[int, int, int], num_tokens: int, device: str) -> list[
     return [(random_fp8(shape, device, source), scale(scales)) for shape, scales in shapes]
 
 
+def modules(main: ModuleType) -> list[ModuleType]:
+    """The solution's layer, permute and tiles."""
+    return [import_module(f"{main.__package__}.common.triton.{name}") for name in ("layer", "permute", "tiles")]
+
+
 class Gemms:
     """The two GEMMs with one routing: expert [T, top-k] int32, local numbers, -1 for another rank's."""
 
     def __init__(self, main: ModuleType, operands: list, expert: torch.Tensor, multiprocessors: int):
-        self.main, self.expert, self.multiprocessors = main, expert, multiprocessors
+        self.expert, self.multiprocessors = expert, multiprocessors
+        self.layer, self.stage, self.tiles = modules(main)
         (x, x_scale), self.w13, self.w2 = operands
         self.x = x[: len(expert)], x_scale[:, : len(expert)].contiguous()
         self.permutation = cache(self.permutation)
 
     def permutation(self, block_m: int):
         """By the stage's plain statement: its kernels are not what is timed, and take seconds to compile."""
-        stage = import_module(self.main.permute.__module__)
-        found = stage.permute_ref(self.expert, len(self.w13[0]), block_m)
-        return stage.Permutation(*(part if part is None else part.to(self.x[0].device) for part in found))
+        found = self.stage.permute_ref(self.expert, len(self.w13[0]), block_m)
+        return self.stage.Permutation(*(part if part is None else part.to(self.x[0].device) for part in found))
 
     def choice(self, gemm1: Candidate, gemm2: Candidate | None = None):
-        tiles = import_module(self.main.choose.__module__)
-        made = [each and tiles.Tile(*each[2:], each.per_sm * self.multiprocessors) for each in (gemm1, gemm2)]
-        return tiles.Choice(*made, gemm1.fused, True)
+        made = [each and self.tiles.Tile(*each[2:], each.per_sm * self.multiprocessors) for each in (gemm1, gemm2)]
+        return self.tiles.Choice(*made, gemm1.fused, True)
 
     def first(self, choice) -> Call:
         """What runs gemm1 once; it returns h and its scales."""
         permutation = self.permutation(choice.gemm1.block_m)
-        return lambda: list(self.main.first_product(*self.x, *self.w13, permutation, choice))
+        return lambda: list(self.layer.gemm1_swiglu(*self.x, *self.w13, permutation, choice))
 
     def second(self, choice, h: list[torch.Tensor]) -> Call:
         """What runs gemm2 once on what gemm1 gave; it returns y in column slices."""
         permutation, hidden = self.permutation(choice.gemm1.block_m), self.w2[0].shape[1]
         rows = len(permutation.pair_of_row)
-        width = hidden // self.main.column_slices(rows, hidden)
+        width = hidden // self.layer.column_slices(rows, hidden)
 
         def run():
             slices = []
             for column in range(0, hidden, width):
                 slices.append(torch.empty(rows, width, dtype=torch.bfloat16, device=h[0].device))
-                self.main.gemm2(*h, *self.w2, permutation, column, slices[-1], choice.gemm2, choice.tma)
+                self.layer.gemm2_columns(*h, *self.w2, permutation, column, slices[-1], choice)
             return slices
 
         return run

@@ -17,6 +17,7 @@ from types import ModuleType, SimpleNamespace
 import torch
 import triton
 from candidates import Candidate
+from gemms import modules
 from pebble import ProcessPool
 from rich.progress import track
 from triton.backends.compiler import GPUTarget
@@ -61,18 +62,18 @@ def launch(solution: ModuleType, sizes: tuple[int, int, int], top_k: int, candid
     local, hidden, inter = sizes
     dtypes = torch.float8_e4m3fn, torch.float32, torch.int32, torch.bfloat16
     fp8, fp32, int32, bf16 = (lambda *s, of=of: torch.empty(s, dtype=of, device="meta") for of in dtypes)
-    stage, tiles = (import_module(each.__module__) for each in (solution.permute, solution.choose))
+    layer, stage, tiles = modules(solution)
     tile, count = tiles.Tile(*candidate[2:], 1), stage.max_tiles(TOKENS, top_k, local, candidate.block_m)
     rows = count * candidate.block_m
     permutation = stage.Permutation(int32(TOKENS, top_k), int32(rows), int32(count), int32(1), int32(1), None)
     if candidate.stage == "gemm1":
         x = fp8(TOKENS, hidden), fp32(hidden // 128, TOKENS)
         w = fp8(local, 2 * inter, hidden), fp32(local, 2 * inter // 128, hidden // 128)
-        solution.first_product(*x, *w, permutation, tiles.Choice(tile, None, candidate.fused, True))
+        layer.gemm1_swiglu(*x, *w, permutation, tiles.Choice(tile, None, candidate.fused, True))
     else:
         h, w = (fp8(rows, inter), fp32(rows, inter // 128)), fp8(local, hidden, inter)
         w_scale, y = fp32(local, hidden // 128, inter // 128), bf16(rows, hidden)
-        solution.gemm2(*h, w, w_scale, permutation, 0, y, tile, True)
+        layer.gemm2(*h, w, w_scale, permutation, 0, y, tile, True)
 
 
 def start(architecture: str, package: Path, sizes: tuple[int, int, int], top_k: int) -> None:

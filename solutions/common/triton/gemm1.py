@@ -19,7 +19,7 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from ..host.interface import GATE_FIRST, SCALES_ROW_MAJOR
-from .permute import tiles_of
+from .permute import tiles_ref
 from .tile_order import tile_order
 
 BLOCK = 128
@@ -135,7 +135,7 @@ def gemm1_ref(x, x_scale, w, w_scale, permutation, block_m):
     g = torch.zeros((len(pair_of_row), w.shape[1]), dtype=torch.float32, device=x.device)
     wide = lambda s: s.repeat_interleave(BLOCK, -1)  # noqa: E731
     dequant_x = x.float() * wide(x_scale if SCALES_ROW_MAJOR else x_scale.t().contiguous())
-    for e, rows in tiles_of(permutation, block_m):
+    for e, rows in tiles_ref(permutation, block_m):
         dequant_w = w[e].float() * wide(w_scale[e].repeat_interleave(BLOCK, 0))
         g[rows] = dequant_x[pair_of_row[rows].long() // top_k] @ dequant_w.t()
     return g.roll(g.shape[1] // 2, 1) if GATE_FIRST else g

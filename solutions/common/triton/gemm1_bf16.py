@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from .permute import tiles_of
+from .permute import tiles_ref
 from .tile_order import tile_order
 
 
@@ -138,7 +138,7 @@ def gemm1_bf16(x, w, rows, tile, swiglu):
 def gemm1_bf16_ref(x, w, rows, block_m, swiglu):
     """Plain statement of `gemm1_bf16`. Padding and undefined rows are left zero."""
     g = torch.zeros(len(rows.pair_of_row), w.shape[1], device=x.device)
-    for expert, row in tiles_of(rows, block_m):
+    for expert, row in tiles_ref(rows, block_m):
         g[row] = x[rows.pair_of_row[row].long() // rows.row_of_pair.shape[1]].float() @ w[expert].float().t()
     gate, up = g.chunk(2, 1)
     return (torch.nn.functional.silu(gate) * up if swiglu else g).bfloat16()

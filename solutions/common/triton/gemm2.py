@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from .permute import tiles_of
+from .permute import tiles_ref
 from .tile_order import tile_order
 
 BLOCK = 128
@@ -132,7 +132,7 @@ def gemm2_ref(h, h_scale, w, w_scale, permutation, block_m, first_column, num_co
     y = torch.zeros((h.shape[0], num_columns), dtype=torch.bfloat16, device=h.device)
     wide = lambda s: s.repeat_interleave(BLOCK, -1)  # noqa: E731
     columns = slice(first_column, first_column + num_columns)
-    for e, rows in tiles_of(permutation, block_m):
+    for e, rows in tiles_ref(permutation, block_m):
         dequant_w = w[e].float() * wide(w_scale[e].repeat_interleave(BLOCK, 0))
         y[rows] = (h[rows].float() * wide(h_scale[rows]) @ dequant_w[columns].t()).bfloat16()
     return y

@@ -14,7 +14,7 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from .gemm1_bf16 import dot, zero_tile
-from .permute import tiles_of
+from .permute import tiles_ref
 from .tile_order import tile_order
 
 
@@ -112,7 +112,7 @@ def gemm2_bf16(h, w, weight, rows, tile):
 def gemm2_bf16_ref(h, w, weight, rows, block_m):
     """Plain statement of `gemm2_bf16`. Padding and undefined rows are left zero."""
     y = torch.zeros(h.shape[0], w.shape[1], dtype=torch.bfloat16, device=h.device)
-    for expert, row in tiles_of(rows, block_m):
+    for expert, row in tiles_ref(rows, block_m):
         pair = rows.pair_of_row[row].long()
         product = h[row].float() @ w[expert].float().t() * weight.flatten()[pair, None]
         y[row if rows.tile_rows is None else pair] = product.bfloat16()

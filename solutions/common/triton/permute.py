@@ -241,7 +241,7 @@ def permute_ref(expert, num_local_experts, block_m, padded=True, padding=-1, fir
     return Permutation(row_of_pair.view_as(expert), pair_of_row, tile_expert, num_tiles, num_rows, tile_rows)
 
 
-def tiles_of(permutation, block_m):
+def tiles_ref(permutation, block_m):
     """Expert and rows, without padding, of each used tile: what the plain statements of the GEMMs go through."""
     for tile, expert in enumerate(permutation.tile_expert[: int(permutation.num_tiles)].tolist()):
         first, end = tile * block_m, (tile + 1) * block_m

@@ -85,7 +85,7 @@ def gemm1_swiglu_fp16_kernel(
         tl.store(h_scale_ptr + row * NUM_N + n, bits.to(tl.float32, bitcast=True))
 
 
-def gemm1_swiglu_fp16(x, x_scale, w, w_scale, permutation, tile, as_bytes):
+def gemm1_swiglu_fp16(x, x_scale, w, w_scale, permutation, choice):
     """First grouped GEMM and SwiGLU.
 
     Args:
@@ -93,13 +93,13 @@ def gemm1_swiglu_fp16(x, x_scale, w, w_scale, permutation, tile, as_bytes):
         w: [E_local, 2I, H] float8_e4m3fn, `up` rows first, or `gate` rows with GATE_FIRST.
         w_scale: [E_local, 2I/128, H/128] float32.
         permutation: `permute`'s result for tile.block_m.
-        tile: of choose_tiles.py; 128 columns.
-        as_bytes: unpack FP8 by integer operations.
+        choice: an Fp16Choice of choose_tiles.py, of which `gemm1` and `as_bytes` are taken; 128 columns a tile.
 
     Returns:
         h [rows, I] float16 and h_scale [rows, I/128] float32, powers of two; dequantised h is h * h_scale. Rows of
         padding are of no meaning, rows of unused tiles undefined.
     """
+    tile = choice.gemm1
     _, double_inter, hidden = w.shape
     inter = double_inter // 2
     rows = permutation.pair_of_row.numel()
@@ -107,9 +107,9 @@ def gemm1_swiglu_fp16(x, x_scale, w, w_scale, permutation, tile, as_bytes):
     h_scale = torch.empty(rows, inter // BLOCK, dtype=torch.float32, device=x.device)
     work = permutation.tile_expert.shape[0] * (inter // BLOCK)
     gemm1_swiglu_fp16_kernel[(min(work, tile.programs),)](
-        x.view(torch.uint8) if as_bytes else x,
+        x.view(torch.uint8) if choice.as_bytes else x,
         x_scale,
-        w.view(torch.uint8) if as_bytes else w,
+        w.view(torch.uint8) if choice.as_bytes else w,
         w_scale,
         permutation.pair_of_row,
         permutation.tile_expert,
@@ -125,7 +125,7 @@ def gemm1_swiglu_fp16(x, x_scale, w, w_scale, permutation, tile, as_bytes):
         TOP_K=permutation.row_of_pair.shape[1],
         GATE_FIRST=GATE_FIRST,
         ROW_MAJOR=SCALES_ROW_MAJOR,
-        SCALE=UNPACKED_SCALE**2 if as_bytes else 1.0,
+        SCALE=UNPACKED_SCALE**2 if choice.as_bytes else 1.0,
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
     )

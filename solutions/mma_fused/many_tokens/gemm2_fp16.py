@@ -60,7 +60,7 @@ def gemm2_fp16_kernel(
         tl.store(y_ptrs, y.to(tl.bfloat16))
 
 
-def gemm2_fp16(h, h_scale, w, w_scale, permutation, first_column, y, tile, as_bytes):
+def gemm2_fp16(h, h_scale, w, w_scale, permutation, first_column, y, choice):
     """Second grouped GEMM, for y.shape[1] columns of the hidden size from first_column on.
 
     Args:
@@ -70,16 +70,16 @@ def gemm2_fp16(h, h_scale, w, w_scale, permutation, first_column, y, tile, as_by
         first_column: a multiple of 128.
         y: [rows, num_columns] bfloat16, written, not yet weighed; num_columns a multiple of 128. Rows of unused tiles
             are left alone, rows of padding are of no meaning.
-        tile: of choose_tiles.py; 128 columns.
-        as_bytes: unpack FP8 by integer operations.
+        choice: an Fp16Choice of choose_tiles.py, of which `gemm2` and `as_bytes` are taken; 128 columns a tile.
     """
+    tile = choice.gemm2
     _, hidden, inter = w.shape
     num_columns = y.shape[1]
     work = permutation.tile_expert.shape[0] * (num_columns // BLOCK)
     gemm2_fp16_kernel[(min(work, tile.programs),)](
         h,
         h_scale,
-        w.view(torch.uint8) if as_bytes else w,
+        w.view(torch.uint8) if choice.as_bytes else w,
         w_scale,
         permutation.tile_expert,
         permutation.num_tiles,
@@ -91,7 +91,7 @@ def gemm2_fp16(h, h_scale, w, w_scale, permutation, first_column, y, tile, as_by
         BLOCK_M=tile.block_m,
         BLOCK_K=tile.block_k,
         GROUP=tile.group,
-        SCALE=UNPACKED_SCALE if as_bytes else 1.0,
+        SCALE=UNPACKED_SCALE if choice.as_bytes else 1.0,
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
     )

@@ -1,0 +1,58 @@
+"""layer: the FP8 layer in Triton kernels, a stage each: route, permute, gemm1 with SwiGLU, gemm2, combine."""
+
+import torch
+
+from ..host.launch import launch_quickly
+from .column_slices import column_slices
+from .combine import combine, combine_kernel
+from .gemm1 import gemm1, gemm1_kernel
+from .gemm1_swiglu_quant import gemm1_swiglu_quant, gemm1_swiglu_quant_kernel
+from .gemm2 import gemm2, gemm2_kernel
+from .permute import count_kernel, permute, place_kernel
+from .route import route_kernel, topk_of
+from .swiglu_quant import swiglu_quant, swiglu_quant_kernel
+
+launch_quickly(
+    route_kernel,
+    count_kernel,
+    place_kernel,
+    gemm1_kernel,
+    swiglu_quant_kernel,
+    gemm1_swiglu_quant_kernel,
+    gemm2_kernel,
+    combine_kernel,
+)
+
+
+def gemm1_swiglu(x, x_scale, w, w_scale, permutation, choice):
+    """h and h_scale, as gemm1_swiglu_quant gives them; in expert order where gemm2 reads through TMA, else by pair."""
+    tile = choice.gemm1
+    if choice.fused:
+        return gemm1_swiglu_quant(x, x_scale, w, w_scale, permutation, tile, choice.tma)
+    g = gemm1(x, x_scale, w, w_scale, permutation, tile, choice.tma)
+    return swiglu_quant(g, permutation, tile.block_m, 8 * tile.programs // tile.per_sm, choice.tma)
+
+
+def gemm2_columns(h, h_scale, w, w_scale, permutation, first_column, y, choice):
+    gemm2(h, h_scale, w, w_scale, permutation, first_column, y, choice.gemm2, choice.tma)
+
+
+def launch_layer(given, x, x_scale, choice, first_gemm=gemm1_swiglu, second_gemm=gemm2_columns):
+    """Launch the stages on the current device; writes given.output.
+
+    Args:
+        given: what `check_arguments` returns, of one token or more.
+        x: [T, H] float8_e4m3fn and x_scale, its scales: the caller's, or quantised.
+        choice: tiles of the two GEMMs, `gemm1` and `gemm2`, and what else they take; see tiles.py.
+        first_gemm, second_gemm: called as the two above.
+    """
+    w1, w2, hidden = given.gemm1_weights, given.gemm2_weights, x.shape[1]
+    expert, weight, first_expert = topk_of(given)
+    permutation = permute(expert, len(w1), choice.gemm1.block_m, first_expert=first_expert)
+    h, h_scale = first_gemm(x, x_scale, w1, given.gemm1_weights_scale, permutation, choice)
+    rows = permutation.pair_of_row.shape[0]
+    width = hidden // column_slices(rows, hidden)
+    y = torch.empty(rows, width, dtype=torch.bfloat16, device=x.device)
+    for first_column in range(0, hidden, width):
+        second_gemm(h, h_scale, w2, given.gemm2_weights_scale, permutation, first_column, y, choice)
+        combine(y, permutation.row_of_pair, weight, given.output, first_column)
