@@ -309,6 +309,7 @@ inline void mbar_init(uint64_t* bar, int arrivals) {
 }
 inline void fence_barrier_init() {}
 inline void fence_proxy_async_shared() {}
+inline void fence_proxy_async_global() {}
 inline void prefetch_tma_descriptor(const void*) {}
 inline void pdl_wait() {}
 inline void pdl_launch_dependents() {}

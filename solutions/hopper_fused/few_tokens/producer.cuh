@@ -15,6 +15,7 @@
 #include "pipeline.cuh"
 #include "sizes.cuh"
 #include "tma.cuh"
+#include "wait_for_h.cuh"
 
 constexpr int kNBlockGroups = kNBlockColumns / kAtomRows;  // groups of 8 rows of each half of W13: an n_block's box
 
@@ -83,19 +84,6 @@ __device__ __forceinline__ void load_weights(FusedSmem& s, const TensorMaps& map
 
 // ---- activations ----
 
-// For a whole warp: waits until h of m_block n is complete. Returns the first m_block after it that may not be.
-__device__ __forceinline__ int wait_for_h(const unsigned* n_blocks_stored, int n, int num_m_blocks) {
-  const int mine = n + threadIdx.x % kWarp;
-  unsigned missing;
-  do {
-    const bool complete = mine >= num_m_blocks || load_acquire(n_blocks_stored + mine) == kNumNBlocks;
-    missing = __ballot_sync(kFullWarp, !complete);
-  } while (missing & 1);
-  __syncwarp();
-  fence_proxy_async_global();  // h was written by generic stores and is read by bulk copies
-  return missing ? n + __ffs(missing) - 1 : n + kWarp;
-}
-
 // For a whole warp, whose first lane copies. Two bulk copies a stage, rows and scales: issuing one costs about 50
 // cycles, however small it is.
 __device__ __forceinline__ void load_activations(FusedSmem& s, const FusedArgs& args, bool has_column_tile) {
@@ -136,7 +124,7 @@ __device__ __forceinline__ void load_activations(FusedSmem& s, const FusedArgs& 
   if (!has_column_tile) return;
   __syncwarp();
   for (int n = blockIdx.x / kNumColumnTiles, ready = 0; n < s.num_m_blocks; n += kCtasPerColumnTile) {
-    if (n >= ready) ready = wait_for_h(scratch.n_blocks_stored, n, s.num_m_blocks);
+    if (n >= ready) ready = wait_for_h<true>(scratch.n_blocks_stored, kNumNBlocks, n, s.num_m_blocks);
     if (!copies) continue;
     const MBlock m_block = s.m_block[n];
     const int stage_k = m_block.split_k() ? 2 : 1, bytes = m_block.atoms() * stage_k * 2 * kAtomBytes;

@@ -14,24 +14,12 @@
 #include "numerics.cuh"
 #include "sum_over_warps.cuh"
 #include "tiled_mma.cuh"
+#include "wait_for_h.cuh"
 #include "weight_pipeline.cuh"
 
 static_assert(kNumKBlocks2 <= kWarps * kWarp, "a lane prefetches the weight scale of one of the warp's K blocks");
 
 // ---- producer: h to registers ----
-
-// For a whole warp: waits until all n_blocks of h of m_block m are stored. Returns the first m_block after it that may
-// lack some.
-__device__ __forceinline__ int wait_for_h(const unsigned* n_blocks_stored, int m, int num_m_blocks) {
-  const int mine = m + threadIdx.x % kWarp;
-  unsigned missing;
-  do {
-    const bool complete = mine >= num_m_blocks || load_acquire(n_blocks_stored + mine) == kNumNBlocks;
-    missing = __ballot_sync(kFullWarp, !complete);
-  } while (missing & 1);
-  __syncwarp();
-  return missing ? m + __ffs(missing) - 1 : m + kWarp;
-}
 
 // Of 8 rows of h and a K block, what a lane multiplies: 32 columns of row g, eight in a uint4, and their scale.
 struct HFragment {
@@ -200,7 +188,7 @@ __device__ __forceinline__ void gemm2_combine(Smem& s, const FusedArgs& args, We
     const MBlock m_block = s.m_blocks[m];
     float* slab = args.slab(local_tile, scheduler.cta, scheduler.ctas);
     const float w_scale = prefetched.w_scale;
-    if (m >= ready) ready = wait_for_h(args.scratch->n_blocks_stored, m, scheduler.num_m_blocks);
+    if (m >= ready) ready = wait_for_h<false>(args.scratch->n_blocks_stored, kNumNBlocks, m, scheduler.num_m_blocks);
     if (!loaded) prefetched.load_first(args, m_block, weights.warp, 0);
     more = scheduler.next_gemm2(m, local_tile);
     if (more) load_weight_scale(prefetched, m, local_tile);
