@@ -115,12 +115,6 @@ def test_only_what_packing_wrote_is_removed(folder, capsys):
     assert cli.main(["pack"]) == 0 and set(packed.rglob("*.json")) == kept
 
 
-def test_a_definition_that_is_no_longer_served_goes(folder):
-    full, small = pack.pack_here([])
-    edit(folder / "tiny" / "solution.toml", "common", 'definitions = ["small"]\ncommon')
-    assert pack.pack_here([]) == [small] and not full.exists()
-
-
 BROKEN = {"solution.toml": ('name = "tiny"', "name = "), "main.py": ("def run", "def run(")}
 
 
@@ -193,6 +187,8 @@ def test_a_solution_based_on_another_differs_by_its_own_files(folder):
     assert {source.path: source.content for source in variant.sources} == expected
     assert expected.keys() == {"kernel.cuh", "common/host/ones.py", "main.py", "value.py"}
     assert variant.name == "variant_h512_i256"
+    edit(folder / "tiny" / "solution.toml", "common =", 'stages = { ones = "ones" }\ncommon =')
+    assert manifest.read_manifest("variant").stages == {"ones": "ones"} and pack.pack("tiny")["small"] == base
 
 
 def test_a_definition_takes_its_own_rows_of_a_table_alone(folder):

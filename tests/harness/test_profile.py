@@ -18,7 +18,7 @@ from harness.core.schema import read_json
 from harness.judging import gpu_clock
 from harness.operators import workloads
 from harness.operators.catalogue import definition
-from harness.packing import manifest, pack
+from harness.packing import pack
 from harness.packing.stages import UNASSIGNED, plain_name, stage_of
 from harness.profiling import calls, ncu, profile, table, torch_profiler
 from harness.profiling.record import Counters, Kernel, ProfileRecord, WorkloadProfile, read_records
@@ -31,24 +31,6 @@ NCU = SAMPLE.read_text(encoding="utf-8")
 GEMM2 = (96.448, 396, 128, 84.23, 6.66, 17.56)  # us, grid, block, DRAM, tensor and occupancy % of its launch at T = 57
 STAGES = {"gemm1_swiglu_quant_kernel": "gemm1 + swiglu_quant", "gemm1*": "gemm1", "gemm2*": "gemm2", "route*": "route"}
 on_cpu = pytest.mark.skipif(torch.cuda.is_available(), reason="the interpreter's job, for CPUs")
-
-
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """The solutions folder with a solution `tiny` and one based on it, `variant`."""
-    text = 'author = "a"\ndescription = "d"\nlanguage = "python"\nentry_point = "main.py::run"\n'
-    text += 'target_hardware = ["cpu"]\n'
-    for name, more in (("tiny", ""), ("variant", 'based_on = "tiny"\n')):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "solution.toml").write_text(f'name = "{name}"\n{more}{text}', encoding="utf-8")
-    (tmp_path / "tiny" / "main.py").write_text("def run(*args):\n    args[-1].fill_(1)\n", encoding="utf-8")
-    monkeypatch.setattr(paths, "SOLUTIONS", tmp_path)
-    return tmp_path
-
-
-def add_stages(folder, text, name="tiny"):
-    with (folder / name / "solution.toml").open("a", encoding="utf-8") as file:
-        file.write(f"\n{text}\n")
 
 
 def launched(*each, calls=5):
@@ -138,17 +120,6 @@ def test_what_has_no_stage_and_nothing_at_all_are_warnings():
     text = table.table([record_of("a", *found, warnings=[line])]).markdown()
     assert f"a, T=57: {line}" in text and f"|  | {UNASSIGNED} | 0.6 |" in text
     assert len(warnings([], launched(), 5)) == 1
-
-
-def test_the_stages_never_enter_the_packed_solution_and_a_variant_has_its_bases(folder):
-    """A user would miss: naming a stage marks all committed traces stale."""
-    before = pack.pack("tiny")["full"]
-    add_stages(folder, '[stages]\n"ones*" = "ones"')
-    after = pack.pack("tiny")["full"]
-    assert after.hash() == before.hash() and after.model_dump_json() == before.model_dump_json()
-    assert manifest.read_manifest("tiny").stages == manifest.read_manifest("variant").stages == {"ones*": "ones"}
-    add_stages(folder, '[stages]\ntwos = "twos"', "variant")
-    assert manifest.read_manifest("variant").stages == {"twos": "twos"}
 
 
 def gpu_trace(calls=2):
