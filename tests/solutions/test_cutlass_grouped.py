@@ -24,16 +24,10 @@ GEOMETRIES = manifest.read_manifest(NAME).definitions
 STAGES = ("route_kernel", "permute_kernel", "swiglu_quant_kernel", "combine_kernel")
 
 
-def cannot_compile():
-    """Why the sources cannot be compiled here, or an empty string."""
-    if shutil.which("nvcc") is None:
-        return "nvcc is not on the PATH"
-    if importlib.util.find_spec("flashinfer") is None:
-        return "flashinfer-python, whose CUTLASS headers are used, is not installed"
-    return ""
-
-
-needs_nvcc = pytest.mark.skipif(bool(cannot_compile()), reason=cannot_compile())
+needs_nvcc = pytest.mark.skipif(
+    shutil.which("nvcc") is None or importlib.util.find_spec("flashinfer") is None,
+    reason="needs nvcc, and the CUTLASS headers of flashinfer-python",
+)
 
 
 def compiles(architecture):
@@ -97,21 +91,6 @@ def test_stages_compile_for_hopper_and_do_not_spill(geometry, tmp_path):
     kernels = resources(cuobjdump("-res-usage", built))
     assert all(any(stage in name for name in kernels) for stage in STAGES), kernels
     assert not {name: use for name, use in kernels.items() if use[1] or use[2]}
-
-
-def test_gemms_do_not_depend_on_the_definition(tmp_path):
-    """A user would miss: minutes of compiling for each model, of the same GEMMs."""
-    folder = unpack("full", tmp_path)
-
-    def includes(name):
-        (path,) = folder.rglob(name)
-        found = re.findall(r'#include "(.+?)"', path.read_text())
-        return {name}.union(*map(includes, found))
-
-    units = [path.name for path in (folder / "gemms").glob("*.cu")]
-    assert {name.split("_")[0] for name in units} == {"find", "sm90", "sm100"}
-    assert all("problem.cuh" not in includes(name) for name in units)
-    assert "problem.cuh" in includes("layer.cu")
 
 
 def test_tiles_of_the_first_definition_are_the_measured_ones(packed_module):
@@ -185,16 +164,10 @@ def test_tensors_that_are_not_on_a_gpu_are_refused(layer):
         layer(*given.values())
     faults = {"routing_bias": [torch.zeros(256)], "hidden_states_scale": [torch.zeros(56, 3)], "routing_logits": [None]}
     faults |= {"local_expert_offset": [225, True], "routed_scaling_factor": ["2.5", True]}
+    faults |= {"gemm1_weights": [given["gemm1_weights"][:, :512].contiguous()]}
     for name, value in ((name, value) for name, values in faults.items() for value in values):
         with pytest.raises(ValueError, match=f"^{name}: "):
             layer(*(given | {name: value}).values())
-    narrow = {name: value[:, :512] for name, value in given.items() if name == "gemm1_weights"}
-    narrow |= {"gemm1_weights_scale": torch.zeros(32, 4, 56), "gemm2_weights": given["gemm2_weights"][..., :256]}
-    narrow = {name: value.contiguous() for name, value in narrow.items()} | {
-        "gemm2_weights_scale": torch.zeros(32, 56, 2)
-    }
-    with pytest.raises(ValueError, match="^gemm1_weights: "):
-        layer(*(given | narrow).values())
 
 
 def test_what_is_missing_to_compile_is_named(build_module, monkeypatch, tmp_path):
@@ -210,7 +183,8 @@ def test_what_is_missing_to_compile_is_named(build_module, monkeypatch, tmp_path
 
 @pytest.mark.skipif(importlib.util.find_spec("flashinfer") is None, reason="flashinfer-python is not installed")
 def test_what_decides_the_library(build_module, monkeypatch):
-    """A user would miss: a library for another GPU, or of CUTLASS headers that were replaced since."""
+    """A user would miss: a library for another GPU, or of CUTLASS headers that were replaced since; minutes of
+    compiling for each model, of the same GEMMs."""
     asked = []
     monkeypatch.setattr(build_module, "build_library", lambda *args, **options: asked.append((*args, options)))
     for hardware in ("sm_90", "sm_100"):
