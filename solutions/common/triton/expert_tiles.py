@@ -12,10 +12,10 @@ class Tile(NamedTuple):
     block_n: int  # columns of a tile
     block_k: int
     group: int  # row tiles visited before the next column tile
-    per_sm: int  # programs for each multiprocessor
+    per_sm: int  # programs for each SM
     num_warps: int
     num_stages: int
-    programs: int = 0  # per_sm x multiprocessors, filled in when the device is known
+    programs: int = 0  # per_sm x SMs, filled in when the device is known
 
 
 def tile_chooser(table):

@@ -1,7 +1,7 @@
 """gemm1: x . W13^T for each expert's rows, in bf16, rows in expert order or in pair order.
 
-The GEMM alone, without SwiGLU: with many rows a tile the two accumulators of `gemm1_swiglu_quant` no
-longer fit the registers, and writing g and reading it back costs less than spilling.
+The GEMM alone, without SwiGLU: with many rows a tile the two accumulators of `gemm1_swiglu_quant` no longer fit the
+registers, and writing g and reading it back costs less than spilling.
 
 In expert order a tile's rows lie together and TMA can read them, but whoever writes them has to know gemm2's padding.
 In pair order (row token * TOP_K + slot, as the routing names its pairs) they are gathered by index, and pairs of other

@@ -2,7 +2,8 @@
 
 W13's halves are `up` and `gate`, in the interface's order; h = silu(gate) * up. Both operands carry one fp32 scale for
 each 128 of K, so the tensor cores' sum is multiplied with (row scale x weight scale) and added to an fp32
-accumulator every 128. The epilogue owns 128 columns of h, which is one quantisation group.
+accumulator every 128. The epilogue owns 128 columns of h, which is one quantisation group. A kernel of its own, not a
+form of gemm1's: a profile tells the two apart by name.
 
 Map of the kernel: a persistent grid over (row tile, 128 columns of h). Weights are the wide operand: the
 MMAs are W[128, K] . x[BLOCK_M, K]^T, so BLOCK_M may be as small as 16 and the matrix unit still sees 128

@@ -16,10 +16,10 @@ class Tile(NamedTuple):
     block_m: int  # rows of a tile
     block_n: int  # columns of a tile; 128 in gemm1, whose column tile is a quantisation group
     group: int  # row tiles visited before the next column tile
-    per_sm: int  # programs for each multiprocessor
+    per_sm: int  # programs for each SM
     num_warps: int
     num_stages: int
-    programs: int = 0  # per_sm x multiprocessors, filled in when the device is known
+    programs: int = 0  # per_sm x SMs, filled in when the device is known
 
 
 class Choice(NamedTuple):
@@ -36,9 +36,9 @@ NEAR = 4  # a tabled token count serves others up to so many times smaller or la
 def by_rule(architecture, multiprocessors, geometry, share, num_tokens):
     """The Choice for a GPU, definition or token count without a tuned table; arguments as `choose` has them.
 
-    It generalises the H200's table of 32 experts, H 7168, I 2048 by two numbers. Rows of an expert decide BLOCK_M: more
-    than one row tile reads the weights again, a tile of twice the rows multiplies padding. Column tiles in all decide
-    the rest: too few for the multiprocessors want narrow tiles and deep pipelines, to ask for more bytes at a time.
+    It generalises the H200's table of 32 experts, H 7168, I 2048 by two numbers. Rows per expert decide BLOCK_M: a
+    second row tile reads the weights again, and half a tile of padding is multiplied for nothing. The number of tiles
+    decides the rest: where there are too few for the SMs, narrow tiles and deep pipelines keep more bytes in flight.
     """
     local, hidden, inter = geometry
     active = local * (1 - (1 - share) ** num_tokens)  # experts that have a row, if all are alike
@@ -84,7 +84,7 @@ def choose(architecture, gpu, multiprocessors, geometry, share, num_tokens):
 
     Args:
         architecture: one of ARCHITECTURES; gpu: the name CUDA gives it.
-        multiprocessors: a GEMM's grid is per_sm times as many programs.
+        multiprocessors: SMs of the GPU; a GEMM's grid is per_sm times as many programs.
         geometry: (E_local, H, I).
         share: part of the tokens that an expert gets on average, top-k / E.
 
@@ -94,9 +94,9 @@ def choose(architecture, gpu, multiprocessors, geometry, share, num_tokens):
     if architecture not in ARCHITECTURES:
         raise ValueError(f"architecture: got {architecture}, want one of {', '.join(ARCHITECTURES)}")
     table = tuned().get((gpu, sizes_of(*geometry)), {})
-    apart = {tabled: abs(log(tabled / num_tokens)) for tabled in table}
-    nearest = min(apart, key=apart.get, default=None)
-    if nearest is not None and apart[nearest] <= log(NEAR):
+    distance = {tabled: abs(log(tabled / num_tokens)) for tabled in table}
+    nearest = min(distance, key=distance.get, default=None)
+    if nearest is not None and distance[nearest] <= log(NEAR):
         choice = table[nearest]
     else:
         choice = by_rule(architecture, multiprocessors, geometry, share, num_tokens)
