@@ -18,8 +18,7 @@ from harness.operators import catalogue
 
 MANIFEST = "solution.toml"
 ENTRY_POINTS = ("renorm_entry_point", "routed_entry_point", "bf16_entry_point")  # beside `entry_point`
-# of the base, where a manifest has none of its own
-INHERITED = ("common", "stages", "definitions", *ENTRY_POINTS)
+INHERITED = ("common", "stages", "definitions", *ENTRY_POINTS)  # of the base, where a manifest has none of its own
 NOT_SOLUTIONS = {"engines", "common", "packed"}
 
 

@@ -56,9 +56,7 @@ def to_use(cells: pd.DataFrame, tolerance: str = SHOWN) -> str | None:
     return level.mean_ms.idxmin() if len(level) else None
 
 
-def proven_on(
-    packed: Solution, rows: pd.DataFrame | None, workloads: list[Workload], tolerance: str
-) -> tuple[str | None, list[int]]:
+def proven_on(packed: Solution, rows: pd.DataFrame | None, workloads: list[Workload], tolerance: str):
     """(machine, []) where every workload is PASSED by the current source on one machine, else (None, token counts).
 
     rows: of `table.load`; None without any. Of several machines the one with the most passes is reported.

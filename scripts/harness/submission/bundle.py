@@ -1,7 +1,7 @@
 """A solution in the layout of the public starter kit: config.toml, solution/<language>/ and solution.json.
 
-The kit packs the files that lie directly in solution/<language>/ and drops folders below it, so all files move up
-beside main.py, and their imports and includes follow. Nothing else in a source changes.
+The kit packs the sources that lie directly in solution/<language>/, no folders and no data. So all files move up beside
+main.py, and their imports and includes follow; t.csv becomes t.csv.h, and so does what is opened by that name.
 """
 
 import json
@@ -18,14 +18,18 @@ MARK = "# Written by moebench submit"
 def write(solution: Solution, folder: Path) -> Solution:
     """Write the submission of a packed solution into folder, which is created; return what solution.json holds.
 
-    solution.json is what FIB packs from the folder, as the kit's own script does, so both ways of handing in agree:
-    no dependencies, no description and target_hardware "cuda". Raises PackingError.
+    solution.json is what FIB packs from the folder, as the kit's own script does: no dependencies, no description and
+    target_hardware "cuda". Raises PackingError.
     """
     language = solution.spec.language.value
     entry_file, function = solution.spec.entry_point.split("::")
     sources = folder / "solution" / language
     sources.mkdir(parents=True)
-    for path, text in flatten(solution.name, {s.path: s.content for s in solution.sources}).items():
+    flat = flatten(solution.name, {s.path: s.content for s in solution.sources})
+    for table in [path for path in flat if path.endswith(".csv")]:
+        flat = {path: text.replace(f'"{table}"', f'"{table}.h"') for path, text in flat.items()}
+        flat[f"{table}.h"] = flat.pop(table)
+    for path, text in flat.items():
         (sources / path).write_text(text, encoding="utf-8")
     named = {"name": solution.name, "definition": solution.definition, "author": solution.author}
     built = {
