@@ -8,7 +8,7 @@ import torch
 
 from .build import load_kernels
 from .common.host.arguments import DS_ROUTING, RENORM_ROUTING, ROUTED, ROUTED_BF16, check_arguments, takes
-from .many_tokens.layer import many_tokens, many_tokens_renorm, many_tokens_routed
+from .many_tokens.many_tokens import many_tokens, many_tokens_renorm, many_tokens_routed
 
 MOST_TOKENS = 256  # of the one launch, as kMaxTokens in one_launch/sizes.cuh
 

@@ -23,8 +23,8 @@ NEEDS = pytest.mark.skipif(
 OTHERS = [
     (name, architecture) for name in ("kimi-k2-ep1", "qwen3-next") for architecture in ("sm_80", "sm_90", "sm_120")
 ]
-INSIDE = "many_tokens/layer.py::many_tokens", "full"
-ROUTED = "many_tokens/layer.py::many_tokens_routed", "deepseek-v3-ep8-routed"
+INSIDE = "many_tokens/many_tokens.py::many_tokens", "full"
+ROUTED = "many_tokens/many_tokens.py::many_tokens_routed", "deepseek-v3-ep8-routed"
 SIZE = '#include "fused_layer_on_host.cuh"\nint main() { printf("%zu", sizeof(Smem)); }\n'
 
 

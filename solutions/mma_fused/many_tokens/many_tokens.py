@@ -1,4 +1,4 @@
-"""layer: the layer in Triton kernels, a stage each, for more tokens than the one launch takes."""
+"""many_tokens: the layer in Triton kernels, a stage each, for more tokens than the one launch takes."""
 
 import torch
 
