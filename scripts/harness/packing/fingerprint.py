@@ -51,7 +51,7 @@ def source_of(solution: Solution) -> dict[str, str]:
 
 @cache  # a solution's definitions share nearly all of their files
 def stripped(suffix: str, text: str) -> str:
-    """What of a file's text counts: of Python its syntax tree, of C++ and CUDA its tokens, of others its lines."""
+    """What counts: of Python that can be parsed the syntax tree, of C++ and CUDA the tokens, of all else the lines."""
     if suffix in CPP:
         return strip_cpp(text)
     try:
