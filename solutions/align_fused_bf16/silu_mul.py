@@ -9,12 +9,6 @@ import triton
 import triton.language as tl
 
 
-def silu_mul_ref(g):
-    """Plain statement of `silu_mul`."""
-    gate, up = g.float().chunk(2, 1)
-    return (torch.nn.functional.silu(gate) * up).bfloat16()
-
-
 @triton.jit
 def silu_mul_kernel(
     g_ptr,  # [max_rows, 2 I] bf16
@@ -60,3 +54,9 @@ def silu_mul(g, rows, block_m, programs):
         num_warps=4,
     )
     return h
+
+
+def silu_mul_ref(g):
+    """Plain statement of `silu_mul`."""
+    gate, up = g.float().chunk(2, 1)
+    return (torch.nn.functional.silu(gate) * up).bfloat16()
