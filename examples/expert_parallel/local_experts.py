@@ -16,7 +16,7 @@ from definitions import moe_fp8_block_scale, moe_fp8_block_scale_routed
 
 REFERENCE = "reference"  # in place of a solution's name
 OF_A_RANK = {"num_local_experts", "experts_at_once", "model"}  # what may differ between two geometries of one layer
-NUMBER = re.compile(r"\b(NUM_LOCAL_EXPERTS|kLocal) = \d+")  # in a packed problem.py or problem.cuh
+NUMBER = re.compile(r"\b(NUM_LOCAL_EXPERTS|kNumLocalExperts) = \d+")  # in a packed problem.py or problem.cuh
 
 
 def geometry_of(name: str, layer: Layer, routed: bool) -> str:
