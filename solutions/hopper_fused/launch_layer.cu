@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "check_cuda.cuh"
 #include "device_guard.cuh"
 #include "fused_layer.cuh"
 #include "grouped_layer.cuh"

@@ -1,6 +1,7 @@
 // launch_layer: the layer in one launch. Nothing here waits for the device.
 #include "launch_layer.cuh"
 
+#include "check_cuda.cuh"
 #include "device_guard.cuh"
 #include "fused_layer.cuh"
 #include "quantise_tokens.cuh"
