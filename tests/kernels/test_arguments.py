@@ -63,3 +63,5 @@ def test_what_a_binding_cannot_convert_is_named(host):
     }.items():
         with pytest.raises(ValueError, match=f"^{name}: "):
             run(**given | {name: value})
+    with pytest.raises(ValueError, match="^routing_logits: "):
+        run(**arguments_of("small", 3, "meta"))

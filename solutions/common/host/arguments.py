@@ -109,6 +109,8 @@ def takes(interface):
                 function(arguments)
             except (AttributeError, BufferError, IndexError, RuntimeError, TypeError):
                 check_arguments(interface, arguments)
+                if arguments[0].is_meta:
+                    raise ValueError(f"{next(iter(interface))}: is on meta, want a CUDA device") from None
                 raise
 
         call.__signature__ = signature  # what FlashInfer-Bench and help() look at
