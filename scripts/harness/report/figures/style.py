@@ -91,7 +91,7 @@ def token_axis(axes: Axes, tokens: Iterable[int], named: Iterable[int] = ()) -> 
 
 def linear_from_one(axes: Axes, curves: dict[str, dict[float, float]]) -> None:
     """A y axis for curves, name -> {x: y}, that ends where outliers begin: their figures stand above it."""
-    values = [y for points in curves.values() for y in points.values()]
+    values = [y for points in curves.values() for y in points.values()] or [1.0]  # where no row counts
     top = min(1.04 * max(values), OUTLIER * median(values))
     low = min(1 - 0.06 * (top - 1), 0.95 * min(values))
     axes.set(ylim=(low, top))
