@@ -44,10 +44,9 @@ inline void check(const ffi::TensorView& t, const Want& want, const First& first
   if (!same)
     TVM_FFI_THROW(ValueError) << want.name << ": got " << described(t.dtype(), t.ndim(), t.shape().data()) << ", want "
                               << described(want.dtype, want.rank, want.size);
-  if (first.device.device_type != kDLCUDA || t.device().device_type != kDLCUDA ||
-      t.device().device_id != first.device.device_id)
-    TVM_FFI_THROW(ValueError) << want.name << ": is on " << named(t.device()) << ", want a CUDA device, "
-                              << named(first.device) << " as " << first.name;
+  if (t.device().device_type != first.device.device_type || t.device().device_id != first.device.device_id)
+    TVM_FFI_THROW(ValueError) << want.name << ": is on " << named(t.device()) << ", want " << named(first.device)
+                              << " as " << first.name;
   if (!t.IsContiguous())
     TVM_FFI_THROW(ValueError) << want.name << ": has strides " << listed(t.ndim(), t.strides().data())
                               << ", want a contiguous tensor";
@@ -67,6 +66,8 @@ inline void check_weights_and_output(
   check(output, {"output", kBf16, 2, {num_tokens, kHidden}}, first);
   if (local_expert_offset < 0 || local_expert_offset > most_offset)
     TVM_FFI_THROW(ValueError) << "local_expert_offset: got " << local_expert_offset << ", want 0 to " << most_offset;
+  if (first.device.device_type != kDLCUDA)
+    TVM_FFI_THROW(ValueError) << first.name << ": is on " << named(first.device) << ", want a CUDA device";
 }
 
 // Checks all arguments. Raises a ValueError that names the argument, what it is and what is wanted.
