@@ -106,7 +106,7 @@ def takes(interface):
             if type(arguments[-3]) is bool or type(arguments[-2]) is bool:  # a binding takes True for 1
                 check_arguments(interface, arguments)
             try:
-                function(arguments)
+                return function(arguments)
             except (AttributeError, BufferError, IndexError, RuntimeError, TypeError):
                 check_arguments(interface, arguments)
                 if arguments[0].is_meta:
@@ -126,7 +126,7 @@ def checked(interface):
         @takes(interface)
         @wraps(function)
         def call(arguments):
-            function(check_arguments(interface, arguments))
+            return function(check_arguments(interface, arguments))
 
         return call
 
