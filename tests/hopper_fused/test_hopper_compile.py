@@ -45,3 +45,6 @@ def test_compiles_without_giving_up_speed(geometry, source, tmp_path):
     if source.endswith(("fused_layer.cu", "grouped_gemm1.cu", "grouped_gemm2.cu")) and os.access(CUOBJDUMP, os.X_OK):
         code = subprocess.run([CUOBJDUMP, "-sass", built], capture_output=True, text=True).stdout
         assert "QGMMA" in code and "UTMALDG" in code
+    # A variable that all libraries of a process share: another definition's library would find its scratch in it.
+    symbols = subprocess.run(["nm", "-C", built], capture_output=True, text=True, check=True).stdout
+    assert set(re.findall(r" u (?:guard variable for )?(\w+)", symbols)) <= {"std", "tvm"}

@@ -16,8 +16,8 @@ inline cudaStream_t current_stream(DLDevice device) {
 }
 
 inline ffi::Tensor allocate(DLDevice device, size_t bytes) {
-  return ffi::Tensor::FromEnvAlloc(TVMFFIEnvTensorAlloc, ffi::Shape({(int64_t)bytes}),
-                                        DLDataType{kDLUInt, 8, 1}, device);
+  return ffi::Tensor::FromEnvAlloc(TVMFFIEnvTensorAlloc, ffi::Shape({(int64_t)bytes}), DLDataType{kDLUInt, 8, 1},
+                                   device);
 }
 
 // Places arrays in one allocation. With a null base it only counts the bytes.
@@ -42,8 +42,9 @@ struct StreamScratch {
   unsigned long long capture;  // its number, 0 for none
 };
 
-// The first zeroed_bytes are zero when it is made; kernels leave them so.
-inline StreamScratch stream_scratch(DLDevice device, cudaStream_t stream, size_t bytes, size_t zeroed_bytes) {
+// The first zeroed_bytes are zero when it is made; kernels leave them so. The function is static, as a static variable
+// of an inline one is shared by all libraries of a process, and another library's scratch has another layout.
+static StreamScratch stream_scratch(DLDevice device, cudaStream_t stream, size_t bytes, size_t zeroed_bytes) {
   static std::mutex lock;
   // Never freed: at exit, torch may be gone already.
   static auto* of_stream = new std::map<std::tuple<int, cudaStream_t, bool, size_t>, StreamScratch>;

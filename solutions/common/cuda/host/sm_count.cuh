@@ -6,8 +6,9 @@
 #include "check_cuda.cuh"
 
 // SMs of the current device. prepare(SMs): called before the first launch on it; if it raises, again at the next call.
+// Static, as each library of a process has kernels of its own to prepare; see scratch.cuh.
 template <class Prepare>
-int sm_count(int device, Prepare prepare) {
+static int sm_count(int device, Prepare prepare) {
   static std::mutex lock;
   static auto* counts = new std::map<int, int>;
   std::lock_guard<std::mutex> guard(lock);

@@ -7,9 +7,9 @@
 // 8-bit elements; boxes are 128 bytes wide, swizzled. size, stride (bytes) and box are those of the fastest dimension
 // first; its stride is not read. l2_promotion: bytes that L2 requests from memory; the faster value is measured.
 template <int RANK>
-void encode_tensor_map(CUtensorMap* map, const void* base, const cuuint64_t (&size)[RANK],
-                       const cuuint64_t (&stride)[RANK], const cuuint32_t (&box)[RANK],
-                       CUtensorMapL2promotion l2_promotion = CU_TENSOR_MAP_L2_PROMOTION_L2_128B) {
+static void encode_tensor_map(CUtensorMap* map, const void* base, const cuuint64_t (&size)[RANK],
+                              const cuuint64_t (&stride)[RANK], const cuuint32_t (&box)[RANK],
+                              CUtensorMapL2promotion l2_promotion = CU_TENSOR_MAP_L2_PROMOTION_L2_128B) {
   static const auto encode = [] {
     void* entry = nullptr;
     cudaDriverEntryPointQueryResult found;
