@@ -18,18 +18,18 @@ from harness.core.schema import Strict
 CLOCKS = ("events", "gpu")  # CUDA events, as FIB 0.1.2 times; the GPU's activity, as FIB's main branch does
 
 # Field -> its name in a FIB trace, where it lies beside the libraries' versions, in environment.libs.
-OTHERS = ("source_fingerprint", "tolerance", "protocol", "command", "packages", "host")
+OTHERS = ("source_fingerprint", "carried", "tolerance", "protocol", "command", "packages", "host")
 IN_LIBS = {"source_sha1": "solution_sha1"} | {name: name for name in OTHERS}
 
 
 class Provenance(Strict):
     """Source, machine, versions, tolerance, protocol, command and date of a figure; None: not recorded, or not meant.
 
-    source_sha1: FIB's hash of the packed solution. source_fingerprint: that of packing/fingerprint.py.
-    hardware: the device's name. versions: library -> version. host: which machine and GPU, of runs on several.
-    packages: installed packages that the solution itself imports, with their versions. tolerance: its name and numbers.
-    protocol: warm-up runs, iterations, trials, and the clock if not CUDA events. command: what repeats the measurement.
-    timestamp: ISO 8601.
+    source_sha1: FIB's hash of the packed solution. source_fingerprint: that of packing/fingerprint.py; of a later source
+    where `carried` says why its figures are the same. hardware: the device's name. versions: library -> version. host:
+    which machine and GPU, of runs on several. packages: installed packages that the solution itself imports, with their
+    versions. tolerance: its name and numbers. protocol: warm-up runs, iterations, trials, and the clock if not CUDA
+    events. command: what repeats the measurement. timestamp: ISO 8601.
     """
 
     hardware: str
@@ -37,6 +37,7 @@ class Provenance(Strict):
     timestamp: str
     source_sha1: str | None = None
     source_fingerprint: str | None = None
+    carried: str | None = None
     tolerance: str | None = None
     protocol: str | None = None
     command: str | None = None

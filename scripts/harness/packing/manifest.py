@@ -36,11 +36,10 @@ class Manifest(Strict):
     """The keys of solution.toml. `first_use`, `start`, `stages` and `facts` are not packed and do not change the hash.
 
     entry_point: FILE::FUNCTION; renorm_entry_point, routed_entry_point: those for definitions with renorm routing and
-    for routed ones, whose inputs are others. bf16_entry_point: as the routed one, for tokens in bf16; packages for
-    engines export it as run_bf16. common: files of solutions/common/, each packed under its path in solutions/.
-    definitions: geometries, keys of catalogue.GEOMETRIES. based_on: the solution whose files this one's replace.
-    first_use: what the first use of this solution takes, after "on first use it". start: what
-    `moebench new --from` calls a copy of it. stages: pattern of a kernel's plain name -> stage. facts: for readers.
+    for routed ones. bf16_entry_point: as the routed one, for tokens in bf16; engines' packages export it as run_bf16.
+    common: files of solutions/common/, each packed under its path in solutions/. definitions: keys of
+    catalogue.GEOMETRIES. based_on: the solution whose files this one's replace. first_use: what the first use takes, after
+    "on first use it". start: what `moebench new --from` calls a copy. stages: pattern of a kernel's plain name -> stage.
     """
 
     name: Text
