@@ -25,7 +25,7 @@ IN_LIBS = {"source_sha1": "solution_sha1"} | {name: name for name in OTHERS}
 class Provenance(Strict):
     """Source, machine, versions, tolerance, protocol, command and date of a figure; None: not recorded, or not meant.
 
-    source_sha1: FIB's hash of the packed solution. source_fingerprint: that of packing/fingerprint.py; of a later source
+    source_sha1: FIB's hash of the packed solution. source_fingerprint: packing/fingerprint.py's; of a later source
     where `carried` says why its figures are the same. hardware: the device's name. versions: library -> version. host:
     which machine and GPU, of runs on several. packages: installed packages that the solution itself imports, with their
     versions. tolerance: its name and numbers. protocol: warm-up runs, iterations, trials, and the clock if not CUDA

@@ -38,8 +38,8 @@ class Manifest(Strict):
     entry_point: FILE::FUNCTION; renorm_entry_point, routed_entry_point: those for definitions with renorm routing and
     for routed ones. bf16_entry_point: as the routed one, for tokens in bf16; engines' packages export it as run_bf16.
     common: files of solutions/common/, each packed under its path in solutions/. definitions: keys of
-    catalogue.GEOMETRIES. based_on: the solution whose files this one's replace. first_use: what the first use takes, after
-    "on first use it". start: what `moebench new --from` calls a copy. stages: pattern of a kernel's plain name -> stage.
+    catalogue.GEOMETRIES. based_on: the solution whose files this one's replace. first_use: what the first use takes.
+    start: what `moebench new --from` calls a copy. stages: pattern of a kernel's plain name -> stage.
     """
 
     name: Text
