@@ -1,7 +1,6 @@
 // quantise_tokens: bf16 tokens as FP8, with one fp32 scale for each token and 128 columns, row-major.
 //
-// A kernel of its own, ahead of both regimes: rows of x are read by bulk copy and cp.async, as the bytes that wgmma
-// takes, and grouped_gemm1 reads each of them once for every weight tile.
+// A kernel of its own, as gemm1 reads each row of x once for every weight tile, as the bytes that it multiplies.
 //
 // A CTA has kColumns columns of one token. Half a warp has 128 of them, a lane 8: one 16-byte load.
 #include "layer_sizes.cuh"

@@ -14,7 +14,7 @@ __device__ __forceinline__ int wait_for_h(const unsigned* n_blocks_stored, int n
     const bool complete = mine >= num_m_blocks || load_acquire(n_blocks_stored + mine) == n_blocks;
     missing = __ballot_sync(kFullWarp, !complete);
   } while (missing & 1);
-  __syncwarp();
+  __syncwarp();  // what each lane acquired, all may read
   if constexpr (kByTma) fence_proxy_async_global();
   return missing ? m + __ffs(missing) - 1 : m + kWarp;
 }

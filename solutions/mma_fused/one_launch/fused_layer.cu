@@ -30,7 +30,7 @@
 //                                                                           with cp.async: loaded by all lanes
 //   __syncthreads       kThreads   all                       all            masks, row lists and schedule: written;
 //                                                                           warp_sums: read before, written now;
-//                                                                           slabs: zeroed, complete
+//                                                                           amax: read before; slabs: zeroed, complete
 //   kBarAmax            128        warps 0 - 3               the same       amax: the maxima of all four are written
 //   kBarStored          160 (1)    warps 0 - 3, last warp    the last warp  h of a tile, or the sums of a first part:
 //                                                                           stored, before they are counted
@@ -50,7 +50,7 @@
 // that another waits for without waiting itself for anything later. The order is: kRouted; whole tiles and first parts;
 // second parts (a CTA has one part at most, and it is the last of its tiles); slabs.
 //
-// Code that runs once or twice is not unrolled (`#pragma unroll 1`): instructions come from memory, as weights do.
+// Code that runs once or twice is not unrolled (`#pragma unroll 1`): its instructions are fetched cold from memory.
 #include "barrier.cuh"
 #include "counter.cuh"
 #include "fused_layer.cuh"
@@ -73,14 +73,14 @@ __device__ __forceinline__ void route(Smem& s, const FusedArgs& args) {
   } else {
     FusedScratch& scratch = *args.scratch;
     for (int t = blockIdx.x + gridDim.x * warp; t < args.num_tokens; t += gridDim.x * kWarps)
-      token_experts(args, t, &scratch.mask[t / 32 * kPaddedLocalExperts + t % 32], 32, scratch.weight[t]);
+      token_experts(args, t, &scratch.mask[t / 32 * (32 * kMaskWords) + t % 32], 32, scratch.weight[t]);
     __syncthreads();
     if (threadIdx.x == 0) {
       counter_arrive(&scratch.counters[kRouted]);
       counter_wait(&scratch.counters[kRouted], gridDim.x);
     }
     __syncthreads();
-    for (int i = threadIdx.x; i < (args.num_tokens + 31) / 32 * kPaddedLocalExperts; i += kThreads)
+    for (int i = threadIdx.x; i < (args.num_tokens + 31) / 32 * (32 * kMaskWords); i += kThreads)
       routing.mask[i] = __ldcg(&scratch.mask[i]);
   }
   __syncthreads();
@@ -99,21 +99,21 @@ __global__ void __launch_bounds__(kThreads, 1)
     fence_barrier_init();
   }
   pdl_wait();
-  pdl_launch_dependents();
+  pdl_launch_dependents();  // the next kernel may begin on SMs whose CTA has ended
 #endif
   zero_slabs(args, scheduler);
   route(s, args);
   permute(s, args.num_tokens);
-  if (threadIdx.x == kThreads - 1) {
+  if (threadIdx.x == kThreads - 1) {  // the last warp, which permute() gives the fewest rows
     s.scheduler = scheduler;
     s.scheduler.schedule_gemm1(s.num_m_blocks);
   }
 #if MMA_FUSED_TMA
-  fence_proxy_async_shared();  // routing lay where TMA writes
+  fence_proxy_async_shared();  // permute() wrote where TMA will
 #endif
   __syncthreads();
   WeightPipeline weights(s, maps, args);
-  __syncthreads();  // orders nothing: without it nvcc 13.0 spills on sm_120
+  __syncthreads();  // orders nothing: without it nvcc 13.0 spills 32 bytes on sm_120
   gemm1_swiglu(s, args, weights);
   gemm2_combine(s, args, weights);
 
@@ -122,8 +122,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (threadIdx.x == 0) s.finishes_last = atomicAdd(&args.scratch->counters[kFinished], 1) == gridDim.x - 1;
   __syncthreads();
   unsigned* counters = reinterpret_cast<unsigned*>(args.scratch);
-  constexpr int kCounters = offsetof(FusedScratch, mask) / sizeof(unsigned);
-  for (int i = threadIdx.x; s.finishes_last && i < kCounters; i += kThreads) counters[i] = 0;
+  for (int i = threadIdx.x; s.finishes_last && i < int(kZeroedBytes / sizeof(unsigned)); i += kThreads) counters[i] = 0;
 }
 
 cudaError_t prepare_fused_layer() {

@@ -3,6 +3,7 @@
 #include <cuda.h>
 #include <cuda_runtime.h>
 
+#include <cstddef>
 #include <cstdint>
 
 #include "arguments.cuh"
@@ -16,7 +17,7 @@ struct MBlock {
 
 // ---- global scratch ----
 
-// The calls of a stream share it. All members before `mask` are zero before and after each launch.
+// The calls of a stream share it. The first kZeroedBytes are zero before and after each launch.
 struct FusedScratch {
   unsigned counters[16];                       // see Counter
   unsigned n_blocks_stored[kMaxMBlocks];       // of each m_block: n_blocks whose h is stored
@@ -31,6 +32,7 @@ struct FusedScratch {
   alignas(256) uint16_t h[kMaxRows][kIntermediate];
 };
 enum Counter { kRouted, kFinished };
+constexpr size_t kZeroedBytes = offsetof(FusedScratch, mask);
 
 // ---- arguments ----
 

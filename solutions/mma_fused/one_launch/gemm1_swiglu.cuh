@@ -2,7 +2,7 @@
 // power of two as scale for each row and n_block.
 //
 // Of a weight tile's 16 rows for an MMA, eight are of W13's first half and eight of its second, for the same columns of
-// h. So the lane that has a sum of up has the gate's, too. interface.cuh says which half is up.
+// h. So the lane that has a sum of up has the gate's, too. kGateFirst says which half is up.
 //
 // weights     the warp's pipeline, K blocks warp, warp + kWarps, ... of each tile
 // x, scales   from global memory to registers of the lane that multiplies them, one K block ahead
@@ -138,7 +138,7 @@ __device__ __forceinline__ void store_h(Smem& s, const FusedArgs& args, int firs
 }
 
 // Counts a tile, or a first part, when warps 0 to 3 have stored it. The last warp waits for them and counts; where it
-// is not one of them, they go on.
+// is not one of them, they go on; not to the next count, as sum_over_warps() comes before and needs the last warp.
 __device__ __forceinline__ void signal_stored(unsigned* counter, int warp, int lane) {
   constexpr int kLast = kWarps - 1, kArrivals = (kLast < kMTiles ? kMTiles : kMTiles + 1) * kWarp;
   if (warp == kLast) {

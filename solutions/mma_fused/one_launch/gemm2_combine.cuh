@@ -65,7 +65,7 @@ __device__ __forceinline__ void gemm2_mainloop(const FusedArgs& args, WeightPipe
   const int warp = weights.warp, t = weights.lane % 4;
   for (int k = warp, i = 0; k < kNumKBlocks2; k += kWarps, i++) {
     const bool last = k + kWarps >= kNumKBlocks2;
-    // Unconditional, even if there is none: a load under a condition was waited for at once.
+    // Unconditional, even if there is none: in this loop a load under a condition was waited for at once.
     const MBlock next_m_block = last && next_ready ? next : m_block;
     HFragment next_h[kNTiles];
 #pragma unroll

@@ -18,7 +18,7 @@ __device__ __forceinline__ float ld_global_f32(const float* p) {
   asm volatile("ld.global.f32 %0, [%1];" : "=f"(v) : "l"(p) : "memory");
   return v;
 }
-// What other CTAs have written in this launch: L1 may have an old copy.
+// What other CTAs have written in this launch: L1 may have an old copy. Where a load may move, __ldcg does.
 __device__ __forceinline__ uint4 ld_global_cg_v4(const void* p) {
   uint4 v;
   asm volatile("ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];"

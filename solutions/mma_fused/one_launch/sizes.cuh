@@ -8,10 +8,11 @@
 // weight tile  64 weight rows by one K block, a stage of the pipeline: rows of W13 for an n_block, or of W2 for a
 //              column tile
 //
-// M and N are those of x . W^T. The MMAs are swap-AB (tiled_mma.cuh): their M is weight rows, their N an m_block's.
+// m_block and n_block are named after x . W^T, but kMmaM, kMmaN, kMTiles and kNTiles after the MMAs, which are swap-AB
+// (tiled_mma.cuh): M counts weight rows, N an m_block's rows.
 //
-// To change a tile: the constants under weight tiles and tiles, kWarps and kStages in config.cuh. The static asserts
-// say what has to follow; the TMA boxes (launch_layer.cu) do by themselves.
+// To change a tile: the constants under weight tiles and tiles, kWarps and kStages in config.cuh. Static asserts name
+// most of what has to follow; the TMA boxes (launch_layer.cu) do by themselves.
 #pragma once
 #include "config.cuh"
 #include "layer_sizes.cuh"
@@ -21,8 +22,6 @@
 constexpr int kThreads = kWarps * kWarp;
 
 // ---- weight tiles ----
-constexpr int kWarpKBlocks1 = (kNumKBlocks1 + kWarps - 1) / kWarps;  // K blocks that a warp has in gemm1, at most
-constexpr int kWarpKBlocks2 = (kNumKBlocks2 + kWarps - 1) / kWarps;
 constexpr int kWeightTileRows = 64;
 constexpr int kWeightTileBytes = kWeightTileRows * kBlockK;
 constexpr int kMmaM = 16, kMmaN = 8;              // weight rows and rows of an MMA
@@ -30,8 +29,8 @@ constexpr int kMTiles = kWeightTileRows / kMmaM;  // MMAs for a weight tile's ro
 
 // ---- tiles ----
 constexpr int kMaxTokens = 256;      // of the one launch
-constexpr int kRouteAllTokens = 12;  // up to here every CTA routes all tokens, which saves a grid barrier
-constexpr int kMBlockRows = 16;      // with 24, sums would not leave the registers for all else
+constexpr int kRouteAllTokens = 12;  // up to here every CTA routes all tokens: no grid barrier. 4: T = 7 took 2% more
+constexpr int kMBlockRows = 16;      // measured: 24 were no faster, with 8 T = 256 took 27% more; 32 spill sums
 constexpr int kMaxNTiles = kMBlockRows / kMmaN;              // MMAs for an m_block's rows, at most
 constexpr int kNBlockColumns = kWeightTileRows / 2;          // half of a weight tile's rows are up, half gate
 constexpr int kNumNBlocks = kIntermediate / kNBlockColumns;  // of an m_block; h has a scale for each row and n_block
@@ -43,11 +42,9 @@ constexpr int kMaxSharingCtas = 8;  // CTAs that share a column tile, at most
 // not the larger one, as the CTA of the second part waits for it.
 constexpr int kSplitKBlocks = kNumKBlocks1 / kWarps / 2;  // of a warp, in the first part
 constexpr int kMaxSplitTiles = 128;
-// Time of a warp for a K block, in gemm1 and in gemm2, where waiting for h and adding up sums over warps count, too.
-// Measured on an H200.
-constexpr int kKBlockTime1 = 4, kKBlockTime2 = 5;
 
-static_assert(kMaxNTiles == 2, "gemm1_swiglu() and gemm2_combine() have a case each for one and two");
+static_assert(kMBlockRows == 2 * kMmaN, "gemm1_swiglu() and gemm2_combine() have a case each for one and two N tiles");
+static_assert(kRouteAllTokens <= 32, "one batch of masks, where every CTA routes all tokens");
 static_assert(kMTiles == 4 && kMTiles <= kWarps, "warps 0 to 3 have the epilogues, 16 weight rows each");
 static_assert(kNBlocksPerKBlock == 4, "lane t of a quad has the scale of n_block t of a K block");
 static_assert(kBlockK % kNBlockColumns == 0 && kBlockK % kColumnTile == 0,

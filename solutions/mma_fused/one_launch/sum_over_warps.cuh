@@ -4,7 +4,7 @@
 #include "fused_layer.cuh"
 
 // For all threads. acc: of 8 rows. A lane of warp m < 4 receives what it has itself in acc[m], summed; other warps
-// receive nothing of meaning, and may go on.
+// receive nothing of meaning, and may go on. Its barriers also lie between two uses of amax and of the named barriers.
 __device__ __forceinline__ float4 sum_over_warps(Smem& s, const float (&acc)[kMTiles][4], int warp, int lane) {
   __syncthreads();  // the sums before are read
 #pragma unroll

@@ -5,7 +5,8 @@
 //        the front, side by side: wave after wave, then a tail. So h of the first m_blocks is complete early, and gemm2
 //        begins with them while other CTAs still compute tiles. The last tiles may be split along K between two CTAs.
 // gemm2  A column tile is 64 output columns, for all rows. Every CTA owns as many as go around; the rest are shared,
-//        each by up to kMaxSharingCtas CTAs ("sharing CTAs", the first of the grid), which take m_blocks in turn.
+//        each by up to kMaxSharingCtas CTAs ("sharing CTAs", the first of the grid), which take m_blocks in turn. With
+//        112 column tiles, 132 CTAs own none: 112 have a shared tile, each alone, and 20 have no gemm2.
 //
 // Sharing CTAs have more of gemm2, so the others get more of gemm1.
 #pragma once
@@ -62,11 +63,16 @@ struct TileScheduler {
 
   __host__ __device__ void schedule_gemm1(int num_m_blocks_) {
     num_m_blocks = num_m_blocks_;
-    // Times are of a warp. ..._after: from the end of a CTA's gemm1 to the end of the launch. For sharing CTAs that is
-    // all of gemm2. The others have less of it, but they have the last tiles of the list: these must be done while the
-    // sharing CTAs still have to multiply the m_blocks of these tiles.
-    constexpr int kTileTime = kWarpKBlocks1 * kKBlockTime1, kFirstPartTime = kSplitKBlocks * kKBlockTime1;
-    constexpr int kColumnTileTime = kWarpKBlocks2 * kKBlockTime2;  // of an m_block
+    // ..._after: from the end of a CTA's gemm1 to the end of the launch. The others' gemm2 is shorter, but theirs are
+    // the list's last tiles, whose m_blocks, the last ones, the sharing CTAs still have to multiply:
+    //   sharing CTAs  gemm1 |<-- sharing_after: gemm2 of the first m_blocks, then of the last -->|
+    //   others        gemm1, the list's last tiles |<-- last_time: of the last m_blocks alone -->|
+    // Times are relative. A K block of gemm2, with its waits for h and more sums over warps, as 5/4 of one of gemm1:
+    // measured on an H200, where that takes 1 to 2% off a call from 14 tokens on.
+    constexpr int kKBlockTime1 = 4, kKBlockTime2 = 5;
+    constexpr int kTileTime = (kNumKBlocks1 + kWarps - 1) / kWarps * kKBlockTime1;
+    constexpr int kFirstPartTime = kSplitKBlocks * kKBlockTime1;
+    constexpr int kColumnTileTime = (kNumKBlocks2 + kWarps - 1) / kWarps * kKBlockTime2;  // of an m_block
     const int tiles = num_m_blocks * kNumNBlocks, sharing = sharing_stride * sharing_ctas, others = ctas - sharing;
     const auto sharing_time = [&](int n) {  // of a sharing CTA in gemm2, for n m_blocks
       return (own_tiles * n + (sharing > 0 ? (n + sharing_ctas - 1) / sharing_ctas : 0)) * kColumnTileTime;
@@ -76,8 +82,9 @@ struct TileScheduler {
     const int sharing_after = sharing_time(num_m_blocks), own_time = own_tiles * num_m_blocks * kColumnTileTime;
     const int others_after = own_time > last_time ? own_time : last_time;
 
-    // Binary search for the least `time` of the launch in which all tiles fit: from the mean of the CTAs' times, it is
-    // at most a tile's time away. Two CTAs that have time for a part besides their whole tiles take a split-K tile.
+    // Binary search for the least `time` of the launch in which all tiles fit. The mean of the CTAs' times is the least
+    // there can be, and with a tile's time more all fit, as a CTA leaves less than that unused. Two CTAs that have time
+    // for a part besides their whole tiles take a split-K tile.
     const bool may_split = kSplitKBlocks > 0 && ctas <= 2 * kMaxSplitTiles;
     int time = (tiles * kTileTime + sharing * sharing_after + others * others_after) / ctas;
     const auto fit = [&](int after) { return time > after ? (time - after) / kTileTime : 0; };  // whole tiles of a CTA
@@ -90,14 +97,15 @@ struct TileScheduler {
     };
     int step = 1;
     while (2 * step <= kTileTime) step *= 2;
-    for (; step > 0; step /= 2) {  // the least is one of the 2 * step values from `time` on
+    for (; step > 0; step /= 2) {  // of 2 * step > kTileTime values from `time` on
       time += step - 1;
       const bool enough = all_fit();
       time += enough ? 1 - step : 1;
     }
 
-    // As few tiles as possible are split. If none is, sharing CTAs take one tile fewer than fit, and only as many of
-    // them as needed another one: the last first, as these may have fewer m_blocks in gemm2.
+    // As few tiles as possible are split: none unless all that fit as a whole are taken. If none is, more may fit than
+    // there are, so sharing CTAs take one fewer than fit, and only as many of them as needed another one: the last
+    // first, as these may have fewer m_blocks in gemm2.
     const int splits = tiles > whole_fit() ? tiles - whole_fit() : 0, most = split_fit(others, others_after);
     const int others_splits = splits < most ? splits : most, sharing_splits = splits - others_splits;
     full_waves = fit(sharing_after) - (splits == 0 && fit(sharing_after) > 0);

@@ -10,7 +10,7 @@
 #include "sizes.cuh"
 #include "weight_pipeline.cuh"
 
-// Four E4M3 values as two pairs of fp16, in order. Times kUnpackScale, they are the values.
+// Four E4M3 values as two pairs of fp16, in order. Times kUnpackScale, they are the values; NaN is 480 without cvt.
 __device__ __forceinline__ void unpack(uint32_t four, uint32_t& low, uint32_t& high) {
 #if MMA_FUSED_CVT
   low = cvt_e4m3x2_to_f16x2(four & 0xffff);
@@ -52,7 +52,8 @@ __device__ __forceinline__ void load_weights(WeightFragments& w, const uint8_t* 
 
 // acc += the weight tile that has arrived, times kNTiles tiles of 8 rows; releases its stage of the pipeline.
 // get_rows(n, i, b0, b1): B of tile n for the lane's MMA i of 8. get_scale(n): of the lane's four sums for 16 weight
-// rows and tile n; every K block has its own, so they are applied here.
+// rows and tile n, every K block's own. Applied to each half of K: unscaled sums of all tiles over both halves would
+// take as many registers as acc.
 template <int kNTiles, class GetRows, class GetScale>
 __device__ __forceinline__ void multiply_weight_tile(WeightPipeline& weights, const uint8_t* weight_tile,
                                                      float (&acc)[kNTiles][kMTiles][4], const GetRows& get_rows,

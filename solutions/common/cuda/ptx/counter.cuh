@@ -9,7 +9,7 @@ __device__ __forceinline__ unsigned load_acquire(const unsigned* counter) {
   asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(seen) : "l"(counter) : "memory");
   return seen;
 }
-// For one thread: waits until the counter has reached `count`.
+// Waits until the counter has reached `count`. Orders what the calling thread reads next; others need a barrier.
 __device__ __forceinline__ void counter_wait(const unsigned* counter, unsigned count) {
   while (load_acquire(counter) < count) {
   }
