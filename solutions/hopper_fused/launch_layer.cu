@@ -59,9 +59,9 @@ static size_t place_grouped_scratch(GroupedArgs& args, uint8_t* base, int h_spli
   return scratch.bytes;
 }
 
-static void prepare(int sms) {
+static void prepare(int, int sms) {
   if (sms < std::max(kMinSms, kGemm2Ctas))
-    TVM_FFI_THROW(RuntimeError) << "hopper_fused: the device has " << sms << " multiprocessors, want "
+    TVM_FFI_THROW(RuntimeError) << kSolutionName << ": the device has " << sms << " multiprocessors, want "
                                 << std::max(kMinSms, kGemm2Ctas) << " or more";
   check_cuda(prepare_fused_layer(), "asking for shared memory");
   check_cuda(prepare_route_permute(), "asking for shared memory");
@@ -69,12 +69,14 @@ static void prepare(int sms) {
   check_cuda(prepare_grouped_gemm2(), "asking for shared memory");
 }
 
-// many_h_split: FP8 parts of h above kHiLoTokens tokens.
+// many_h_split: FP8 parts of h above kHiLoTokens tokens, 1 or 2.
 void launch_layer(const LayerArgs& layer, DLDevice device, ffi::TensorView w1, ffi::TensorView w2,
                   int64_t many_h_split) {
+  if (many_h_split != 1 && many_h_split != 2)
+    TVM_FFI_THROW(ValueError) << "many_h_split: got " << many_h_split << ", want 1 or 2";
   const int64_t t = layer.num_tokens;
   const DeviceGuard guard(device.device_id);
-  const int sms = sm_count(device.device_id, prepare);
+  const int sms = prepared_sm_count(device.device_id, prepare);
   const cudaStream_t stream = current_stream(device);
   const StreamScratch shared = stream_scratch(device, stream, sizeof(Scratch), kZeroedBytes);
   auto* kept = static_cast<Scratch*>(shared.memory.data_ptr());
@@ -94,7 +96,7 @@ void launch_layer(const LayerArgs& layer, DLDevice device, ffi::TensorView w1, f
     place_grouped_scratch(args, static_cast<uint8_t*>(scratch.data_ptr()), h_split, sms);
     const std::lock_guard<std::mutex> launching(*shared.launching);
     check_cuda(launch_route_permute(args, sms, stream), "launching route_permute");
-    CUtensorMap w1_map, w2_map;
+    CUtensorMap w1_map, w2_map;  // encoded while the device routes
     encode_w1_map(&w1_map, w1.data_ptr(), kBlockN / (kClusterCtas * 2 * kAtomRows),
                   CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
     encode_w2_map(&w2_map, w2.data_ptr(), kBlockN / kClusterCtas);

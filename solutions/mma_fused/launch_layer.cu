@@ -1,4 +1,5 @@
-// launch_layer: the layer in one launch. Nothing here waits for the device.
+// launch_layer: the layer in one launch, for binding.cu, and bf16 tokens quantised for more, for main.py. Nothing here
+// waits for the device.
 #include "launch_layer.cuh"
 
 #include "check_cuda.cuh"
@@ -12,6 +13,7 @@
 const char kSolutionName[] = "mma_fused";
 const int64_t kTokenLimit = kMaxTokens;
 
+// Empty without TMA: the kernel does not read them.
 static TensorMaps tensor_maps(const FusedArgs& args) {
   TensorMaps maps = {};
   if constexpr (kTma) {
@@ -26,34 +28,33 @@ static size_t sums_bytes(int ctas) {
   return (size_t)ColumnTilePartition(ctas).max_local_tiles() * ctas * kMaxTokens * kColumnTile * sizeof(float);
 }
 
-static void prepare_device(int device) {
+static void prepare(int device, int) {
   int smem = 0;
   check_cuda(cudaDeviceGetAttribute(&smem, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
              "asking for the size of shared memory");
   if (smem < (int)sizeof(Smem))
-    TVM_FFI_THROW(RuntimeError) << "mma_fused: the device has " << smem << " bytes of shared memory for a block, "
-                                << "want " << sizeof(Smem);
+    TVM_FFI_THROW(RuntimeError) << kSolutionName << ": the device has " << smem << " bytes of shared memory for a "
+                                << "block, want " << sizeof(Smem);
   check_cuda(prepare_fused_layer(), "asking for shared memory");
 }
 
 // ctas: of the launch, 0 for one per SM.
 void launch_layer(const LayerArgs& layer, DLDevice device, ffi::TensorView w1, ffi::TensorView w2, int64_t ctas) {
   const DeviceGuard guard(device.device_id);
-  const int sms = sm_count(device.device_id, [&](int) { prepare_device(device.device_id); });
+  const int sms = prepared_sm_count(device.device_id, prepare);
+  if (ctas < 0 || ctas > sms) TVM_FFI_THROW(ValueError) << "ctas: got " << ctas << ", want 0 to " << sms;
   const int grid = ctas == 0 ? sms : (int)ctas;
-  if (grid < 1 || grid > sms) TVM_FFI_THROW(ValueError) << "ctas: got " << ctas << ", want 0 to " << sms;
   const cudaStream_t stream = current_stream(device);
-  // the sums come after the rest, whose counters are zero between calls
   const StreamScratch shared =
-      stream_scratch(device, stream, sizeof(FusedScratch) + sums_bytes(grid), offsetof(FusedScratch, mask));
+      stream_scratch(device, stream, sizeof(FusedScratch) + sums_bytes(grid), kZeroedBytes);  // the sums come last
   auto* scratch = static_cast<FusedScratch*>(shared.memory.data_ptr());
   const FusedArgs args = {layer, static_cast<const uint8_t*>(w1.data_ptr()), static_cast<const uint8_t*>(w2.data_ptr()),
                           scratch, reinterpret_cast<float*>(scratch + 1)};
   check_cuda(launch_fused_layer(tensor_maps(args), args, grid, stream), "launching fused_layer");
 }
 
-// x [T, H] bf16 -> q [T, H] and scales [T, H / 128], all checked, on the current stream: for more tokens than the one
-// launch takes.
+// x [T, H] bf16 -> q [T, H] fp8 and scales [T, H / 128], on the current stream; T >= 1. main.py has checked x and made
+// the others.
 static void quantise(ffi::TensorView x, ffi::TensorView q, ffi::TensorView scales) {
   const DeviceGuard guard(x.device().device_id);
   check_cuda(launch_quantise_tokens(x.data_ptr(), (int)x.size(0), static_cast<uint8_t*>(q.data_ptr()),

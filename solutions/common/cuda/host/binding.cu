@@ -1,5 +1,6 @@
-// binding: the functions that Python calls, of which interface.cuh's form decides who may be called. They check the
-// arguments and hand them to the solution's launch_layer. Nothing here waits for the device.
+// binding: the layer as Python calls it: run_layer or run_renorm, and where the top-k is given (kTopKGiven) run_routed
+// or run_routed_bf16. They check the arguments and hand them to the solution's launch_layer. Nothing waits for the
+// device.
 #include <tvm/ffi/tvm_ffi.h>
 
 #include "arguments.cuh"

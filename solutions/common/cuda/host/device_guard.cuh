@@ -1,7 +1,15 @@
-// device_guard: makes a device the current one, and restores the caller's on every way out, exceptions included.
+// device_guard: the tensors' device and its stream.
 #pragma once
+#include <tvm/ffi/extra/c_env_api.h>
+
 #include "check_cuda.cuh"
 
+// The stream that torch has as current on the device.
+inline cudaStream_t current_stream(DLDevice device) {
+  return static_cast<cudaStream_t>(TVMFFIEnvGetStream(kDLCUDA, device.device_id));
+}
+
+// Makes a device the current one, and restores the caller's on every way out, exceptions included.
 struct DeviceGuard {
   int before;
   explicit DeviceGuard(int device) {

@@ -8,6 +8,6 @@ namespace ffi = tvm::ffi;
 
 extern const int64_t kTokenLimit;  // most tokens of a call
 
-// Launches the layer on the device's current stream. Tokens: 1 to kTokenLimit; the arguments are checked. option: the
-// last argument that Python gives, the solution's own.
+// Launches the layer on the device's current stream. Tokens: 1 to kTokenLimit; binding.cu has checked the arguments but
+// option, which means something else in each solution and is checked there.
 void launch_layer(const LayerArgs& layer, DLDevice device, ffi::TensorView w1, ffi::TensorView w2, int64_t option);

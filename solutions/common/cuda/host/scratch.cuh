@@ -11,10 +11,6 @@
 
 #include "check_cuda.cuh"
 
-inline cudaStream_t current_stream(DLDevice device) {
-  return static_cast<cudaStream_t>(TVMFFIEnvGetStream(kDLCUDA, device.device_id));
-}
-
 inline ffi::Tensor allocate(DLDevice device, size_t bytes) {
   return ffi::Tensor::FromEnvAlloc(TVMFFIEnvTensorAlloc, ffi::Shape({(int64_t)bytes}), DLDataType{kDLUInt, 8, 1},
                                    device);
@@ -34,16 +30,18 @@ struct BumpAllocator {
 
 // Calls on one stream run in order and share its scratch, made at the stream's first call. A graph that is being
 // captured gets its own, from the graph's memory pool, as it may be replayed while its stream runs: made and zeroed by
-// the capture's first layer, shared by the others, and held until the stream's next capture.
+// the capture's first layer, shared by the others, and held until the stream's next capture. Then the pool, which lives
+// as long as the graph, keeps it for replays, each of which zeroes it.
 struct StreamScratch {
   ffi::Tensor memory;
-  // Held while a layer's kernels are launched: those of another host thread must not come in between.
+  // Held while a layer of several kernels is launched: those of another host thread must not come in between.
   std::shared_ptr<std::mutex> launching;
   unsigned long long capture;  // its number, 0 for none
 };
 
-// The first zeroed_bytes are zero when it is made; kernels leave them so. The function is static, as a static variable
-// of an inline one is shared by all libraries of a process, and another library's scratch has another layout.
+// The first zeroed_bytes are zero when it is made; kernels leave them so. Calls that need other `bytes` have their own.
+// The function is static, as a static variable of an inline one is shared by all libraries of a process, and another
+// library's scratch has another layout.
 static StreamScratch stream_scratch(DLDevice device, cudaStream_t stream, size_t bytes, size_t zeroed_bytes) {
   static std::mutex lock;
   // Never freed: at exit, torch may be gone already.
@@ -53,7 +51,7 @@ static StreamScratch stream_scratch(DLDevice device, cudaStream_t stream, size_t
   check_cuda(cudaStreamGetCaptureInfo(stream, &status, &capture), "asking whether the stream is captured");
   if (status == cudaStreamCaptureStatusNone) capture = 0;
   const std::tuple<int, cudaStream_t, bool, size_t> key(device.device_id, stream, capture != 0, bytes);
-  std::lock_guard<std::mutex> guard(lock);
+  std::lock_guard<std::mutex> guard(lock);  // torch allocates under it, and calls nothing of ours
   const auto found = of_stream->find(key);
   if (found != of_stream->end() && found->second.capture == capture) return found->second;
   const StreamScratch fresh = {allocate(device, bytes), std::make_shared<std::mutex>(), capture};

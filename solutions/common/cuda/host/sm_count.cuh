@@ -5,10 +5,10 @@
 
 #include "check_cuda.cuh"
 
-// SMs of the current device. prepare(SMs): called before the first launch on it; if it raises, again at the next call.
-// Static, as each library of a process has kernels of its own to prepare; see scratch.cuh.
+// SMs of `device`, the current one, on which prepare(device, SMs) has run: once, but if it raises again at the next
+// call. Static, as each library of a process has kernels of its own to prepare; see scratch.cuh.
 template <class Prepare>
-static int sm_count(int device, Prepare prepare) {
+static int prepared_sm_count(int device, Prepare prepare) {
   static std::mutex lock;
   static auto* counts = new std::map<int, int>;
   std::lock_guard<std::mutex> guard(lock);
@@ -16,7 +16,7 @@ static int sm_count(int device, Prepare prepare) {
   if (known == 0) {
     int count = 0;
     check_cuda(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device), "counting SMs");
-    prepare(count);
+    prepare(device, count);
     known = count;
   }
   return known;

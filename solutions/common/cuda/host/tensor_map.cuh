@@ -12,9 +12,11 @@ static void encode_tensor_map(CUtensorMap* map, const void* base, const cuuint64
                               CUtensorMapL2promotion l2_promotion = CU_TENSOR_MAP_L2_PROMOTION_L2_128B) {
   static const auto encode = [] {
     void* entry = nullptr;
-    cudaDriverEntryPointQueryResult found;
+    cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
     check_cuda(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &found),
                "looking up cuTensorMapEncodeTiled");
+    if (found != cudaDriverEntryPointSuccess || entry == nullptr)
+      TVM_FFI_THROW(RuntimeError) << kSolutionName << ": the driver has no cuTensorMapEncodeTiled";
     return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(entry);
   }();
   cuuint32_t ones[RANK];
