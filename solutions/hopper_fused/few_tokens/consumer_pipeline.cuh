@@ -4,8 +4,8 @@
 #include "fused_layer.cuh"
 #include "pipeline.cuh"
 
-// Every consumer thread arrives for its own reads. One lane for its warp is no faster, and it would rely on a
-// __syncwarp() that the compiler drops where it knows the warp to be converged, which racecheck reports as a hazard.
+// Every consumer thread arrives for its own reads. One lane for its warp is no faster, and racecheck would report false
+// hazards: it wants a __syncwarp() in front, which the compiler drops where it knows the warp to be converged.
 __device__ __forceinline__ void consumer_release(FusedSmem& s, int stage) { mbar_arrive(&s.empty[stage]); }
 
 // For stages that only the other warpgroup reads. Waits for each, so that this thread keeps to the barriers' phases.

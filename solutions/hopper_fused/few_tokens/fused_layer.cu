@@ -10,7 +10,7 @@
 //            gemm2_combine.cuh        this CTA's 64 output columns, m_block by m_block as h is complete; output
 //   8        producer.cuh             W13 by TMA (and the row of x of m_blocks that bypass the gather), then W2
 //   9        producer.cuh             x when all CTAs have gathered, then h when its m_block is complete
-//   10, 11   producer.cuh             tell the other CTAs which n_blocks of h warpgroup 0 or 1 has stored
+//   10, 11   producer.cuh             count, for each m_block, the n_blocks of h that warpgroup 0 or 1 has stored
 //
 // Both GEMMs use one ring of kFusedStages stages, without a break between them.
 //
@@ -26,14 +26,14 @@
 //   bypass_skipped    1           warp 9                 warp 8        bypass_loaded: warp 9 has seen its phase (2)
 //
 //   (1) One thread each. In tiles that bypass the gather warp 8 arrives for both.
-//   (2) Waits for the use before, and not the first time. The parity of a wait is the number of the use % 2; of `full`
-//       it is the pipeline's phase, of `empty` the opposite.
+//   (2) Waits for the phase before; the first time there is none.
+//   Parities of the waits: for `full` the pipeline's phase, for `empty` the opposite, else the phase's number % 2.
 //
 //   named barrier     threads   who arrives           who waits         what it protects
 //   kBarWarpgroup0/1  128       warpgroup 0 / 1       the same          amax: the maxima of all four warps are written
 //   kBarConsumers     256       warps 0 - 7           the same          stores before a global counter's arrival; pool
 //                                                                       between gemm1 and gemm2; sums: zeroed, complete
-//   kBarRowsRead      288       warps 0 - 7           warp 8            order in memory: rows of x before weights
+//   kBarRowsRead      288       warps 0 - 7           warp 8            no data: rows of x are requested before weights
 //   kBarHStored0/1    160       warpgroup 0 / 1, and  the same          h of an n_block: stored, before it is counted;
 //                               warp 10 / 11                            amax: may be overwritten
 //
@@ -45,8 +45,10 @@
 //                     column tile
 //   kFinished         every CTA                       nobody: the last one zeroes all counters for the next launch
 //
-// It cannot deadlock: the launch is cooperative, so all CTAs are resident or none runs, and every CTA makes the arrival
-// that another waits for without waiting itself for anything later.
+// It cannot deadlock. Between CTAs: the launch is cooperative, so all are resident or none runs; each routes, gathers,
+// computes its tiles of gemm1 and stores partial sums in this order, and in none of these waits for a later one of
+// another. Within a CTA all warps walk the same tiles: on a tile warp 8 waits only for warps that are still on earlier
+// ones, warp 9 also for warp 8, the consumers for both.
 #include "barrier.cuh"
 #include "counter.cuh"
 #include "cp_async.cuh"
@@ -145,7 +147,8 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
     gemm1_swiglu_quant(s, args, pipe, warpgroup);
     if (has_column_tile) gemm2_combine(s, args, pipe, warpgroup);
 
-    // The last CTA to finish leaves the counters at zero for the next launch; no CTA reads them any more.
+    // The last CTA to finish leaves the counters at zero for the next launch. None is read any more, nor counted up by
+    // warps 10 and 11: the CTAs with column tiles finish when they have seen the full count of all m_blocks.
     named_barrier_sync(kBarConsumers, kConsumerThreads);
     if (threadIdx.x == 0 && atomicAdd(&args.scratch->counters[kFinished], 1) == gridDim.x - 1) {
       for (int i = kRouted; i <= kFinished; i++) args.scratch->counters[i] = 0;

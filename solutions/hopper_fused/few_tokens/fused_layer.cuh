@@ -1,16 +1,16 @@
 // fused_layer: sizes, scratch, arguments and shared memory of the one launch for few tokens.
 //
-// row           a (token, local expert) pair. An expert's rows lie together, padded with zero rows to whole swizzle
-//               atoms of 8 rows
+// row           a (token, local expert) pair. An expert's rows lie together, padded to whole swizzle atoms of 8 rows
 // m_block       up to kMBlockRows rows of one expert. Both GEMMs are swap-AB: weight rows are wgmma's M of 64, and the
-//               m_block's rows, rounded up to 8, 16, 32 or 64, its N
+//               m_block's rows, rounded up to 8, 16, 32 or 64, its N. Columns of N behind the rows may hold anything,
+//               NaN too: each column of a product depends on its own column of B only, and nobody uses these
 // n_block       kNBlockColumns columns of h. gemm1 computes them from as many rows of each half of W13: one M of 64
-// K block       128 of K: a row of a swizzle atom, and the width of a scale's block
-// weight tile   64 weight rows by one K block: one TMA box, a warpgroup's A for four wgmmas
+// K block       128 of K: a row of a swizzle atom, and the width of a scale block of weights and x; h's is an n_block
+// weight tile   64 weight rows by one K block: one TMA box, a warpgroup's A
 // column tile   kColumnTile output columns, for whose rows of W2 one CTA does all of gemm2
 //
 // To change a tile: the constants under sizes and stages; the static asserts say what has to follow. Each N has a case
-// in gemm1_swiglu_quant() and gemm2_combine(), and the TMA boxes are in weight_maps.cuh.
+// in gemm1_swiglu_quant() and gemm2_combine(). kNBlockColumns is fixed: wgmma's M in gemm1, its K in gemm2.
 #pragma once
 #include <cuda.h>
 #include <cuda_runtime.h>
@@ -23,11 +23,11 @@
 
 // ---- sizes ----
 
-// One launch is faster than four up to about 7 rows per expert: measured with 32 of 256 experts at 200 to 320 tokens
-// and with 128 at 64 to 128. Shared memory sets a limit, too.
+// One launch is faster than the four of many_tokens/ up to about 7 rows per expert: measured with 32 of 256 experts at
+// 200 to 320 tokens and with 128 at 64 to 128.
 constexpr int kFusedRowsPerExpert = 7;
 constexpr int kFusedFastTokens = kFusedRowsPerExpert * kNumExperts / kTopK / 32 * 32;
-constexpr int kFusedFitTokens = kNumLocalExperts <= 32 ? 224 : 128;
+constexpr int kFusedFitTokens = kNumLocalExperts <= 32 ? 224 : 128;  // FusedSmem's static assert: it fits
 constexpr int kFusedMaxTokens = kFusedFastTokens < kFusedFitTokens ? kFusedFastTokens : kFusedFitTokens;
 constexpr int kRouteAllTokens = 12;  // up to here every CTA routes all tokens, which saves a grid barrier
 
@@ -39,8 +39,9 @@ constexpr int kNBlocksPerKBlock = kBlockK / kNBlockColumns;  // n_blocks of h in
 constexpr int kColumnTile = kMmaM;
 constexpr int kNumColumnTiles = kHidden / kColumnTile;
 // CTAs that share a column tile, each with every kCtasPerColumnTile-th m_block, where one alone would leave SMs idle.
-constexpr int kCtasPerColumnTile = kTargetSms / kNumColumnTiles < 1 ? 1 : kTargetSms / kNumColumnTiles;
-constexpr int kGemm2Ctas = kNumColumnTiles * kCtasPerColumnTile;  // the CTAs after them compute gemm1 only
+constexpr int kCtasPerColumnTile = kTargetSms / kNumColumnTiles;
+// The CTAs after them compute gemm1 only. launch_layer.cu refuses devices with fewer SMs.
+constexpr int kGemm2Ctas = kNumColumnTiles * kCtasPerColumnTile;
 
 constexpr int kMaxPairs = kFusedMaxTokens * (kTopK < kNumLocalExperts ? kTopK : kNumLocalExperts);
 constexpr int kMaxActiveExperts = kNumLocalExperts < kMaxPairs ? kNumLocalExperts : kMaxPairs;
@@ -51,16 +52,17 @@ constexpr uint16_t kNoToken = 0xffff;  // of a row of padding
 static_assert(kFusedMaxTokens % 32 == 0, "masks lie in batches of 32 tokens");
 static_assert(kFusedMaxRows < kNoToken && kFusedMaxRows % kAtomRows == 0, "a row's number has 16 bits");
 static_assert(kRouteAllTokens <= 32, "a batch of masks holds all tokens that every CTA routes");
+static_assert(kCtasPerColumnTile >= 1, "each column tile has a CTA");
 static_assert(2 * kNBlockColumns == kMmaM, "an n_block is one m64: a warpgroup's accumulator");
 static_assert(kMBlockRows <= 64, "wgmma's N of an m_block is 8, 16, 32 or 64");
 static_assert(kNumKBlocks1 % 4 == 0 && kNumKBlocks2 % 2 == 0,
-              "gemm1 takes two K blocks at a time, also where the warpgroups split K");
+              "gemm1 takes two stages at a time, of up to two K blocks; gemm2's warpgroups halve K");
 
 // ---- threads ----
 
 constexpr int kFusedThreads = kConsumerThreads + kProducerThreads;
 constexpr int kFusedWarps = kFusedThreads / kWarp;
-// The accumulators take up to 160 registers (gemm2, N = 64); the producer warps keep addresses only.
+// The accumulators take up to 160 registers (gemm2, N = 64); the producer warps keep addresses only, and spill with 24.
 constexpr int kFusedProducerRegs = 40, kFusedConsumerRegs = 232;
 static_assert(registers_fit(kFusedProducerRegs, kProducerThreads, kFusedConsumerRegs, kConsumerThreads),
               "one CTA per SM");
@@ -76,11 +78,11 @@ static_assert(registers_fit(kFusedProducerRegs, kProducerThreads, kFusedConsumer
 //   gemm1, one n_block, rows > 32     one, for warpgroup 0                       x of one K block
 //   gemm2, rows <= 16                 two K blocks, one for each warpgroup       h of both K blocks, hi and lo
 //   gemm2, rows > 16                  one; the warpgroups take turns             h of one K block, hi and lo
-constexpr int kFusedStages = 6;
+constexpr int kFusedStages = 6;  // 5 and 7 are slower: measured
 constexpr int kGemm1SplitKRows = 32, kGemm2SplitKRows = 16;  // up to here two K blocks a stage: the warpgroups split K
 // Up to so many tokens an m_block of one row bypasses the gather and its wait for all CTAs: for each of its tiles
-// load_weights copies the row from the caller's x, all K blocks at once, to one of two buffers. They rely on tiles that
-// fill every stage.
+// load_weights copies the row from the caller's x, all K blocks at once, to one of two buffers. It knows when a buffer
+// is free only because every tile fills all stages. The 64 bounds Gemm1Smem's copy of x_scale.
 constexpr int kBypassTokens = kNumKBlocks1 / 2 >= kFusedStages ? 64 : 0;
 constexpr int kWeightTileBytes = kMmaM * kBlockK;
 constexpr int kStageWeightBytes = 2 * kWeightTileBytes;
@@ -98,7 +100,7 @@ enum Counter { kRouted, kGathered, kFinished };  // CTAs that have done so
 // Shared by the calls of a stream. All members before `mask` are zero before and after each launch.
 // A K block of an m_block's rows is contiguous in x, h and their scales, so that one bulk copy loads it.
 struct FusedScratch {
-  unsigned counters[16];                            // by Counter
+  unsigned counters[16];                            // by Counter; the others are not used
   unsigned n_blocks_stored[kMaxMBlocks];            // of each m_block: n_blocks whose h is stored
   unsigned partials_stored[kNumColumnTiles];        // if kCtasPerColumnTile > 1: CTAs whose sums are in `partial`
   uint32_t mask[kFusedMaxTokens * kMaskWords];      // [batch of 32 tokens][word][token]; bit e: local expert e chosen
@@ -128,7 +130,7 @@ struct MBlock {
   uint16_t expert, rows;  // without padding
   uint32_t first_row;     // a multiple of kAtomRows
   __device__ int atoms() const { return (rows + kAtomRows - 1) / kAtomRows; }
-  // In gemm2: whether a stage holds a K block for each warpgroup, and how often the m_block fills a stage.
+  // In gemm2: whether a stage holds a K block for each warpgroup, and the number of stages that the m_block takes.
   __device__ bool split_k() const { return rows <= kGemm2SplitKRows; }
   __device__ int k_iters() const { return split_k() ? kNumKBlocks2 / 2 : kNumKBlocks2; }
   __device__ bool bypasses_gather(int num_tokens) const { return rows == 1 && num_tokens <= kBypassTokens; }
@@ -150,8 +152,8 @@ struct Gemm1Smem {
 };
 
 constexpr int kBypassRows = 2;  // buffers: of this tile and of the next
-constexpr int kBypassBytes = kBypassRows * kHidden + kBlockK;  // the last row is read as eight, see make_smem_desc_row
-constexpr int kSumPitch = kColumnTile + 4;  // floats; the 4 keep the eight lanes of a column in different banks
+constexpr int kBypassBytes = kBypassRows * kHidden + kBlockK;  // wgmma reads 112 bytes past a row: make_smem_desc_row
+constexpr int kSumPitch = kColumnTile + 4;  // floats; the 4 spread the tokens of a quad's lanes over the banks
 constexpr int kSumBytes = kFusedMaxTokens * kSumPitch * (int)sizeof(float);
 constexpr int kStagesBytes = kFusedStages * kStageBytes;
 constexpr int larger(int a, int b) { return a > b ? a : b; }

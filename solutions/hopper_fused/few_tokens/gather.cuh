@@ -17,8 +17,9 @@ __device__ __forceinline__ void prefetch_tokens(const FusedArgs& args) {
   if (thread < scale_lines) prefetch_l2(reinterpret_cast<const uint8_t*>(args.x_scale) + thread * kLine);
 }
 
-// For the consumer warps, one warp a row: copies this CTA's share of the rows and their scales. Padding becomes zero.
-// Arrives at kBarRowsRead when this warp's first row is read: weights requested earlier would delay the rows.
+// For the consumer warps, one warp a row: copies this CTA's share of the rows and their scales, but not m_blocks that
+// bypass the gather. Padding becomes zero. Arrives at kBarRowsRead when this warp's first row is requested, not yet
+// there: weights requested earlier would delay the rows. Only speed depends on it.
 __device__ __forceinline__ void gather_rows(const FusedSmem& s, const FusedArgs& args) {
   constexpr int kVectors = kHidden / 16 / kWarp;  // of 16 bytes, of a row, for each lane
   constexpr int kVectorsPerKBlock = kBlockK / 16;

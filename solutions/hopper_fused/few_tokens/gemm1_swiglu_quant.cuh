@@ -2,7 +2,7 @@
 // FP8 with one scale per row and n_block.
 //
 //   mainloop   K block by K block, four wgmmas to `raw`, which is added to fp32 sums times the scales of its rows and
-//              of its weight block; meanwhile the next K block's wgmmas run
+//              of its weight block. Of each two K blocks the second's wgmmas run while the first is added
 //   split K    of a single n_block with few rows each warpgroup has half of the K blocks; warpgroup 1's sums go to
 //              warpgroup 0 through shared memory
 //   epilogue   SwiGLU, row maxima over the n_block's columns, quantisation, h and its scales to scratch
@@ -77,7 +77,7 @@ __device__ __forceinline__ void gemm1_mainloop(
     const float* scales = s.scales[stage] + my_k * atoms * kAtomRows + 2 * (threadIdx.x % kQuad);
 #pragma unroll
     for (int j = 0; j < N / 8; j++)
-      x[j] = kBypass  // only column 0 of N is a row
+      x[j] = kBypass  // column 0 of N; 1 to 7 are no rows
                  ? make_float2(bypass_scale[k * x_scale_stride(args.num_tokens)], 0.0f)
                  : *reinterpret_cast<const float2*>(scales + j * kAtomRows);
   };
@@ -130,8 +130,8 @@ __device__ __forceinline__ float routing_weight(FusedSmem& s, const FusedArgs& a
 }
 
 // SwiGLU, quantisation and the store of h for this warpgroup's n_block. The stored scale includes the routing weight.
-// Of each atom of 8 rows a thread has one column of rows 2 (lane % kQuad) and the next. transpose4 turns that into four
-// columns of one row, of hi or of lo: one 4-byte store.
+// Of each atom of 8 rows a lane has column lane / 4 of rows r = 2 (lane % 4) and r + 1: bytes hi r, hi r + 1, lo r,
+// lo r + 1. After transpose4 it has byte lane / 4 % 4 of the four columns from lane / 16 * 4 on: one 4-byte store.
 template <int N>
 __device__ __forceinline__ void swiglu_quant(
     FusedSmem& s, const FusedArgs& args, const Gemm1Tile& tile, const float (&acc)[N / 2], int warpgroup) {

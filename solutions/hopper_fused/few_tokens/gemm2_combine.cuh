@@ -18,8 +18,8 @@
 
 // ---- mainloop ----
 
-// acc += raw times the scales of one n_block of h and of the weight block, once at most kPending later batches of
-// wgmmas are in flight. The scales of h are read first, while the wgmmas run.
+// acc += raw times the scales of one n_block of h and of the weight block. kPending: the K block's n_blocks after it,
+// whose wgmmas may still be in flight. The scales of h are read first, while the wgmmas run.
 template <int N, int kPending>
 __device__ __forceinline__ void promote_n_block(
     float (&acc)[N / 2], float (&raw)[N / 2], const float* scales, float w_scale) {

@@ -1,13 +1,13 @@
 // n_block_scheduler: which n_blocks of h a CTA computes in gemm1. Static: every warp of the CTA computes the same list.
 //
-// The n_blocks of all m_blocks form one queue, which the CTAs take from the front side by side. So h of the first
-// m_blocks is complete long before that of the last, and gemm2 begins with them while other CTAs still compute gemm1.
+// The n_blocks of all m_blocks form one queue: in wave w, CTA c takes pair w * CTAs + c. So h of the first m_blocks is
+// complete long before that of the last, and gemm2 begins with them while other CTAs still compute gemm1.
 // A work tile is two neighbouring n_blocks of one m_block, one a warpgroup, or a single n_block.
 //
-//   full waves    every CTA takes the same number of n_blocks, two at a time
-//   last wave     less than one n_block per CTA is left. The CTAs without a column tile in gemm2 take as many as they
-//                 can finish before the others reach gemm2's last m_block; what is still left goes to the others, one
-//                 each
+//   full waves    every CTA takes the same number of n_blocks, two at a time; the last one alone if it is odd
+//   last wave     less than one n_block per CTA is left. The CTAs without a column tile in gemm2 take one each, or as
+//                 many as they can finish before the others reach gemm2's last two m_blocks; what is still left goes
+//                 to the others, one each
 #pragma once
 #include "fused_layer.cuh"
 #include "sizes.cuh"
@@ -19,7 +19,7 @@ struct Gemm1Tile {
   int m_block_index;
   int n_block, num_n_blocks;  // the first one; 1 or 2
   int nth;                    // among this CTA's tiles
-  // Whether a stage holds a K block for each warpgroup, and how often the tile fills a stage.
+  // Whether a stage holds a K block for each warpgroup, and the number of stages that the tile takes.
   __device__ bool split_k() const { return num_n_blocks == 1 && m_block.rows <= kGemm1SplitKRows; }
   __device__ int k_iters() const { return split_k() ? kNumKBlocks1 / 2 : kNumKBlocks1; }
 };
@@ -36,7 +36,7 @@ struct NBlockScheduler {
     t.num_n_blocks = 2;
     if (taken >= pairs) {
       const int extra = taken - pairs - full_waves % 2;  // n_blocks that this CTA has of the last wave
-      // n_blocks in the time of all but two of gemm2's m_blocks, by the weights that either reads
+      // n_blocks in the time of all but two of gemm2's m_blocks, as if both took as long as reading their weights
       const int spare = max(1, (s.num_m_blocks / kCtasPerColumnTile - 2) * (kColumnTile * kIntermediate) /
                                    (2 * kNBlockColumns * kHidden));
       const int left = max(0, n_blocks % ctas - gemm1_only_ctas * spare);  // for the CTAs with a column tile

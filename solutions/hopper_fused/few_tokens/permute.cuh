@@ -26,7 +26,9 @@ __device__ __forceinline__ void permute(FusedSmem& s, const FusedArgs& args) {
   const int num_tokens = args.num_tokens;
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int batches = (num_tokens + 31) / 32;
-  uint32_t* rows_before = reinterpret_cast<uint32_t*>(s.scales);  // [batch][expert]: its rows in earlier batches
+  // [batch][expert]: its rows in earlier batches. No proxy fence, but a wait for all CTAs, comes before the bulk copies
+  // that overwrite it.
+  uint32_t* rows_before = reinterpret_cast<uint32_t*>(s.scales);
   static_assert(sizeof(s.scales) >= sizeof(s.mask), "rows_before fits into the scales");
   int2* word_sums = reinterpret_cast<int2*>(s.amax);  // rows and m_blocks of 32 experts
   static_assert(sizeof(s.amax) >= kMaskWords * sizeof(int2), "word_sums fits into amax");

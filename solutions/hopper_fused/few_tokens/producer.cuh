@@ -1,11 +1,11 @@
 // producer: the warps of the producer warpgroup. Two fill the ring of stages that both GEMMs use without a break, and
 // walk the same tiles as the consumers: all of gemm1's, then all of gemm2's.
 //
-//   load_weights       warp 8: W13, then W2, by TMA. Waits for no other CTA, so weights are in flight while other CTAs
-//                      still gather x or store h
+//   load_weights       warp 8: W13, then W2, by TMA. Reads no global counter, so weights are in flight, as far as the
+//                      ring reaches, while other CTAs still gather x or store h
 //   load_activations   warp 9: x when all CTAs have gathered, h when its m_block is complete, and their scales, by bulk
 //                      copy
-//   signal_stored_h    warps 10 and 11: tell the other CTAs what warpgroup 0 or 1 has stored
+//   signal_stored_h    warps 10 and 11: count for the other CTAs the n_blocks that warpgroup 0 or 1 has stored
 #pragma once
 #include "barrier.cuh"
 #include "counter.cuh"
@@ -99,8 +99,8 @@ __device__ __forceinline__ void load_activations(FusedSmem& s, const FusedArgs& 
     const int stage_k = tile.split_k() ? 2 : 1;  // K blocks of a stage
     const int bytes = m_block.atoms() * stage_k * kAtomBytes;
     if (m_block.bypasses_gather(args.num_tokens)) {
-      // load_weights alone fills these stages, and this warp skips them once it has. Sooner, or much later, its waits
-      // for `empty` would take another pass over the stages for their own, as they see one bit of the phase.
+      // load_weights alone fills these stages, and this warp skips them once it has. Sooner or much later, its next
+      // wait for `empty` could mistake the pass over the ring: passes 1 and 3 have the same parity.
       mbar_wait(&s.bypass_loaded, bypass_tiles++ % 2);
       mbar_arrive(&s.bypass_skipped);
       pipe.advance(tile.k_iters());

@@ -23,8 +23,8 @@ __device__ __forceinline__ int swizzle_128b(int row, int byte) {
   return row * kAtomRowBytes + ((byte / 16 ^ row) * 16) + byte % 16;
 }
 
-// Fields of a shared-memory descriptor, in units of 16 bytes: start address, leading byte offset (1; ignored with a
-// swizzle), stride byte offset, and the swizzle mode.
+// Fields of a shared-memory descriptor, in units of 16 bytes: start address, leading byte offset (from 16 bytes of K to
+// the next, so 1 in a contiguous row; ignored with a swizzle), stride byte offset, and the swizzle mode.
 constexpr uint64_t kDescLeading = (uint64_t)1 << 16;
 constexpr int kDescStrideShift = 32;
 constexpr uint64_t kDescSwizzle128B = (uint64_t)1 << 62;
