@@ -185,7 +185,7 @@ def weights(of, device, seed=0):
 def tokens(of, num_tokens, device, seed=0):
     """Random tokens and logits whose choice of experts is clear, about half of the pairs local; arguments by name.
 
-    With top-k given: their choice as ids of all experts, some slots without one, some experts twice.
+    With top-k given: their choice as ids of all experts, some slots and tokens without one, some experts twice.
     """
     hidden, experts, local = of["hidden_size"], of["num_experts"], of["num_local_experts"]
     generator = torch.Generator(device).manual_seed(seed)
@@ -205,7 +205,7 @@ def tokens(of, num_tokens, device, seed=0):
     found = {"hidden_states": whole.bitwise_and_(0xBF).view(torch.float8_e4m3fn), "local_expert_offset": offset}
     if of["routed"]:
         ids = logits.topk(of["top_k"]).indices.to(torch.int32)
-        ids[::3, 1], ids[1::4, 2] = -1, ids[1::4, 0]
+        ids[::3, 1], ids[1::4, 2], ids[4::5] = -1, ids[1::4, 0], -1
         weight = torch.rand(ids.shape, generator=generator, device=device).where(ids >= 0, torch.nan)
         return found | {"hidden_states_scale": scales.t().contiguous(), "topk_ids": ids, "topk_weights": weight}
     return found | {

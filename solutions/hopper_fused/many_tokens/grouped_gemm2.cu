@@ -39,6 +39,7 @@
 #include "gemm2_tile.cuh"
 #include "grouped_gemm.cuh"
 #include "grouped_layer.cuh"
+#include "interface.cuh"
 #include "l2.cuh"
 #include "launch.cuh"
 #include "pdl.cuh"
@@ -126,6 +127,9 @@ __device__ __forceinline__ void load_gemm2(
   }
 }
 
+// Where all experts are local every token has rows, but not where the caller may give ids of none, such as -1.
+constexpr bool kSomeWithoutRows = kTopKGiven || kNumLocalExperts < kNumExperts;
+
 // For the producer warps that do not load. A warp looks at kAtOnce tokens at a time.
 __device__ __forceinline__ void zero_tokens_without_rows(const GroupedArgs& args) {
   constexpr int kWarps = kProducerThreads / kWarp - 1, kAtOnce = 8;
@@ -152,7 +156,7 @@ __global__ void __launch_bounds__(kGemmThreads, 1)
   if (warp >= kConsumerWarps) {
     warpgroup_reg_dealloc<kGemmProducerRegs>();
     if (warp == kConsumerWarps) load_gemm2<kHSplit>(smem, map, args, rank);
-    else if (kNumLocalExperts < kNumExperts && args.first_column == 0) zero_tokens_without_rows(args);
+    else if (kSomeWithoutRows && args.first_column == 0) zero_tokens_without_rows(args);
   } else {
     warpgroup_reg_alloc<kGemmConsumerRegs>();
     if (args.first_column > 0) pdl_wait();  // the previous pass's combine has read the y that this pass overwrites
