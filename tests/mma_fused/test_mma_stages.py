@@ -12,13 +12,9 @@ pytestmark = [pytest.mark.gpu, pytest.mark.xdist_group("mma stages")]
 DEVICE = "cuda"
 ARCHITECTURE = "9.0"  # plain: no `a` target
 OWN = (227, 1, 1)
-COUNTS = {  # every CTA routes all tokens; a grid barrier; the most tokens
-    "full": (1, 7, 12, 13, 80, 256),
-    "qwen3-next": (3, 60, 256),
-    "kimi-k2-ep8": (3, 80, 256),
-    "minimax-m2": (3, 80, 256),
-    "deepseek-v3-ep8-routed": (3, 80, 256),
-}
+# every CTA routes all tokens; a grid barrier; the most tokens
+COUNTS = {"full": (1, 7, 12, 13, 80, 256), "qwen3-next": (3, 60, 256)}
+COUNTS |= dict.fromkeys(("kimi-k2-ep8", "minimax-m2", "deepseek-v3-ep8-routed"), (3, 80, 256))
 FORCED = [configuration for configuration in small.CONFIGURATIONS if configuration != OWN]
 GRIDS = (58, 66, 84, 108, 114)
 BUILDS = [(geometry, OWN) for geometry in COUNTS] + [("full", configuration) for configuration in FORCED]

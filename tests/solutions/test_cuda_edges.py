@@ -1,5 +1,6 @@
 """The CUDA solutions where the choice of experts is not clear, on two host threads, and beyond a limit."""
 
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -21,8 +22,7 @@ DS, RENORM = ("full", "kimi-k2-ep8"), ("qwen3-next",)  # eight groups, one group
 COUNTS = {"hopper_fused": (5, 60, 300), "mma_fused": (5, 60, 256)}
 TOGETHER = {"hopper_fused": ((300, 300), (80, 80), (80, 300)), "mma_fused": ((5, 80), (80, 80))}
 SOLUTIONS = pytest.mark.parametrize("solution", COUNTS)
-NAMES = ("hidden_states", "hidden_states_scale", "gemm1_weights", "gemm1_weights_scale")
-NAMES += ("gemm2_weights", "gemm2_weights_scale")
+WEIGHTS = ("gemm1_weights", "gemm1_weights_scale", "gemm2_weights", "gemm2_weights_scale")
 
 
 @cache
@@ -41,9 +41,7 @@ def drawn(geometry, num_tokens, seed=0):
 def run(layer, of, arguments, output=None):
     if output is None:
         output = torch.full_like(arguments["hidden_states"], torch.nan, dtype=torch.bfloat16)
-    bias = () if of["renorm"] else (arguments["routing_bias"],)
-    scalars = () if of["renorm"] else (arguments["local_expert_offset"], arguments["routed_scaling_factor"])
-    layer(arguments["routing_logits"], *bias, *(arguments[name] for name in NAMES), *scalars, output)
+    layer(*(arguments[name] for name in stages.names(of)), output)
     return output
 
 
@@ -68,7 +66,7 @@ def lower_wins(of, arguments):
         weights = weights / (weights.sum(-1, keepdim=True) + 1e-20) * arguments["routed_scaling_factor"]
     x = moe.dequantize(arguments["hidden_states"], arguments["hidden_states_scale"].t(), row_block=1)
     local = experts - arguments["local_expert_offset"]
-    return moe.local_experts(x, *(arguments[name] for name in NAMES[2:]), local, weights)
+    return moe.local_experts(x, *(arguments[name] for name in WEIGHTS), local, weights)
 
 
 def assert_close(output, wanted, of=""):
@@ -176,6 +174,15 @@ def test_more_tokens_than_the_limit_are_refused():
     with pytest.raises(ValueError, match="^routing_logits: .*131073"):
         run(built("qwen3-next"), of, arguments, output)
     assert (output == 7).all()
+
+
+@pytest.mark.parametrize(("solution", "option"), [("hopper_fused", 3), ("mma_fused", -1), ("mma_fused", 2**32 + 1)])
+def test_an_option_out_of_range_is_refused(solution, option):
+    """A user would miss: kernels for h in two parts without their scales, or a grid cut to 32 bits."""
+    of, arguments = drawn("full", 300 if solution == "hopper_fused" else 5)
+    kernels = sys.modules[built("full", solution)._callable.__module__]._kernels
+    with pytest.raises(ValueError, match=str(option)):
+        run(lambda *given: kernels.run_layer(*given, option), of, arguments)
 
 
 @SOLUTIONS
