@@ -2,9 +2,9 @@
 #pragma once
 #include "problem.cuh"
 
-constexpr int kBlockK = 128;                           // K of one step: 128 bytes of FP8 with one scale
-constexpr int kNumKBlocks1 = kHidden / kBlockK;        // K steps of gemm1, and scale blocks of a row of x
-constexpr int kNumKBlocks2 = kIntermediate / kBlockK;  // K steps of gemm2, and scale blocks of a row of W2
+constexpr int kBlockK = 128;                           // a K block: 128 bytes of FP8 with one scale
+constexpr int kNumKBlocks1 = kHidden / kBlockK;        // K blocks of gemm1, and scale blocks of a row of x
+constexpr int kNumKBlocks2 = kIntermediate / kBlockK;  // K blocks of gemm2, and scale blocks of a row of W2
 constexpr int kMaskWords = (kNumLocalExperts + 31) / 32;  // 32-bit words of a token's mask of local experts
 constexpr int kPaddedLocalExperts = 32 * kMaskWords;      // local experts, rounded up to whole warps
 

@@ -43,8 +43,8 @@ __device__ __forceinline__ void quantize_fp8(uint16_t (&q)[kHSplit], float v0, f
   }
 }
 
-// 4 x 4 bytes transposed between the four lanes that differ in bits 2 and 3 of their number, which in an accumulator
-// have four neighbouring rows: before, a lane has bytes 0 to 3 of its own row; after, byte lane / 4 % 4 of all four.
+// 4 x 4 bytes transposed between the four lanes that differ in bits 2 and 3 of their number, which have neighbouring
+// rows of an accumulator: before, a lane has bytes 0 to 3 of its accumulator row; after, byte lane / 4 % 4 of all four.
 __device__ __forceinline__ uint32_t transpose4(uint32_t mine) {
   const int lane = threadIdx.x % kWarp;
   uint32_t other = __shfl_xor_sync(kFullWarp, mine, 4);
@@ -65,7 +65,7 @@ __device__ __forceinline__ float2 unpack_bf16(unsigned pair) {
 // ---- scaled fp16: a power of two times fp16, with 8 times bf16's precision ----
 
 // The power of two for sums of absolute value `bound` at most, which become 2^15 at most. fp16 keeps all its bits down
-// to 2^-14, so the bound may be 2^20 times too large.
+// to 2^-14: under a bound that is 2^20 times too large, those of sums down to 2^-9 of the largest.
 __device__ __forceinline__ float fp16_scale(float bound) {
   const int exponent = (__float_as_int(bound) >> 23) - 14;  // biased; inf and NaN give a large one
   return __int_as_float(max(exponent, 1) << 23);

@@ -1,9 +1,9 @@
 // combine: output[token] = the sum of the token's rows of y, in order of expert, in fp32, as bf16. y is bf16, or
 // scaled fp16 where h is hi and lo.
 //
-// One CTA per token, persistent over tokens. No shared memory and no barriers: each thread sums eight columns of all
-// rows by 16-byte loads. The next token's list of rows is loaded while this token is summed. grouped_gemm2 has zeroed
-// the output of tokens without rows.
+// Persistent CTAs, each on a token at a time. No shared memory and no barriers: each thread sums eight columns of all
+// rows by 16-byte loads, then its next eight. The next token's list of rows is loaded while this token is summed.
+// grouped_gemm2 has zeroed the output of tokens without rows.
 #include <cstdint>
 
 #include "grouped_layer.cuh"
@@ -13,7 +13,7 @@
 #include "sizes.cuh"
 
 constexpr int kVectors = kHidden / 8;  // 16-byte vectors of a row of y
-// A row is two, three or four vectors for each thread.
+// In one column pass most models' rows are two or four vectors for each thread.
 constexpr int kCombineThreads = kVectors % 896 == 0 ? 224 : kVectors % 512 == 0 ? 256 : kVectors % 384 == 0 ? 192 : 128;
 constexpr bool kManyRows = kTopK * kNumLocalExperts > 3 * kNumExperts;  // a token has more than three rows on average
 constexpr int kCombineCtas = (kManyRows ? 1024 : 1792) / kCombineThreads;  // CTAs of an SM at once
@@ -23,25 +23,26 @@ static_assert(kMaxTokenRows <= 16, "a token's list of rows stays in registers");
 template <int kHSplit>
 __global__ void __launch_bounds__(kCombineThreads, kCombineCtas) combine(const __grid_constant__ GroupedArgs args) {
   constexpr int kAtOnce = kManyRows ? 4 : 2;  // rows whose loads are in flight; most tokens have no more
-  constexpr int kQuads = kMaxTokenRows / 4;
+  constexpr int kListVectors = kMaxTokenRows / 4;  // int4s of a token's list of rows
   pdl_wait();
   pdl_launch_dependents();
   const int4* rows_of = reinterpret_cast<const int4*>(args.token_rows);
-  int4 next_rows[kQuads];
+  int4 next_rows[kListVectors];
 #pragma unroll
-  for (int i = 0; i < kQuads; i++)
-    next_rows[i] = blockIdx.x < args.num_tokens ? __ldg(rows_of + kQuads * blockIdx.x + i) : make_int4(-1, -1, -1, -1);
+  for (int i = 0; i < kListVectors; i++)
+    next_rows[i] =
+        blockIdx.x < args.num_tokens ? __ldg(rows_of + kListVectors * blockIdx.x + i) : make_int4(-1, -1, -1, -1);
   for (int t = blockIdx.x; t < args.num_tokens; t += gridDim.x) {
     int row[kMaxTokenRows];
 #pragma unroll
-    for (int i = 0; i < kQuads; i++) {
+    for (int i = 0; i < kListVectors; i++) {
       row[4 * i] = next_rows[i].x, row[4 * i + 1] = next_rows[i].y;
       row[4 * i + 2] = next_rows[i].z, row[4 * i + 3] = next_rows[i].w;
     }
     const int next = t + gridDim.x;
     if (next < args.num_tokens) {
 #pragma unroll
-      for (int i = 0; i < kQuads; i++) next_rows[i] = __ldg(rows_of + kQuads * next + i);
+      for (int i = 0; i < kListVectors; i++) next_rows[i] = __ldg(rows_of + kListVectors * next + i);
     }
     if (row[0] < 0) continue;
     for (int column = threadIdx.x * 8; column < args.y_columns; column += kCombineThreads * 8) {
@@ -71,8 +72,8 @@ __global__ void __launch_bounds__(kCombineThreads, kCombineCtas) combine(const _
               sum[2 * p] += y.x * scale[r];
               sum[2 * p + 1] += y.y * scale[r];
             } else {
-              sum[2 * p] += __uint_as_float(pairs[p] << 16);
-              sum[2 * p + 1] += __uint_as_float(pairs[p] & 0xffff0000u);
+              sum[2 * p] += unpack_bf16(pairs[p]).x;
+              sum[2 * p + 1] += unpack_bf16(pairs[p]).y;
             }
           }
         }

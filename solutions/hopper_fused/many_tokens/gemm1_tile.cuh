@@ -13,8 +13,7 @@
 
 using Gemm1Smem = GemmSmem<1>;  // x has one part
 
-// kBarGemm1Warpgroup is warpgroup 0's, the next id warpgroup 1's.
-enum Gemm1Barrier { kBarGemm1Consumers = 1, kBarGemm1Warpgroup };
+enum Gemm1Barrier { kBarGemm1Consumers = 1, kBarGemm1Warpgroup };  // the latter + warpgroup
 
 // From a row's largest absolute value: stores the scale, times the routing weight, and returns the scale's inverse.
 __device__ __forceinline__ float store_scale(float* h_scale, float amax, float weight) {
@@ -29,7 +28,6 @@ __device__ __forceinline__ uint8_t* h_tile(const GroupedArgs& args, const WorkTi
   return args.h + (size_t)tile.expert_first * kIntermediate * kHSplit +
          (size_t)(tile.n_block * kHSplit + part) * tile.expert_rows * kBlockK + tile.m_first * kBlockK;
 }
-// Where its scales begin.
 __device__ __forceinline__ float* h_scale_tile(const GroupedArgs& args, const WorkTile& tile) {
   return args.h_scale + (size_t)tile.expert_first * kNumKBlocks2 + tile.n_block * tile.expert_rows + tile.m_first;
 }
@@ -57,7 +55,7 @@ __device__ __forceinline__ void gemm1_normal(
   static_assert(kHSplit * kMmaM * kBlockK <= sizeof(smem.d[0]), "a warpgroup's h fits into its part of smem.d");
   const int lane = threadIdx.x % kWarp;
   const int in_warpgroup = threadIdx.x / kWarp % kWarpgroupWarps * kWarpRows + lane / kQuad;  // this thread's first row
-  const int m_rows = min(kMmaM, tile.m_rows - warpgroup * kMmaM);  // of this warpgroup; not positive if it has none
+  const int m_rows = min(kMmaM, tile.m_rows - warpgroup * kMmaM);  // of this warpgroup; the tile has more than 64
   const int first_row = tile.expert_first + tile.m_first + warpgroup * kMmaM;
   float weight[2];
 #pragma unroll
@@ -121,7 +119,7 @@ __device__ __forceinline__ void swiglu_quant_swap_ab(
   static_assert((kConsumerWarps + 1) * kSwapAbRows * sizeof(float) <= sizeof(smem.d), "maxima and inverses fit");
   static_assert(kHSplit <= 2, "one leader thread stores each part");
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  // smem.d has the maxima and inverse scales first, then h: [part][rows][128], swizzled
+  // smem.d holds maxima and inverse scales; when they are read, h in their place: [part][rows][128], swizzled
   float* maxima = reinterpret_cast<float*>(smem.d);        // [8 warps][64 rows]
   float* inverse = maxima + kConsumerWarps * kSwapAbRows;  // [64 rows]
   const float weight =
@@ -175,7 +173,9 @@ __device__ __forceinline__ void swiglu_quant_swap_ab(
   }
   fence_proxy_async_shared();
   named_barrier_sync(kBarGemm1Consumers, kConsumerThreads);
-  if (threadIdx.x % kWarpgroupThreads == 0) {  // warpgroup 0's leader stores hi, warpgroup 1's lo
+  // Warpgroup 0's leader stores hi, warpgroup 1's lo, so that each waits for its own store before a normal tile, which
+  // may follow, overwrites smem.d[warpgroup].
+  if (threadIdx.x % kWarpgroupThreads == 0) {
     if (warpgroup < kHSplit) bulk_store(h_tile<kHSplit>(args, tile, warpgroup), smem.d[warpgroup], N * kBlockK);
     bulk_commit();
   }
@@ -187,7 +187,6 @@ __device__ __forceinline__ void gemm1_swap_ab(
   dispatch_swap_ab_rows(tile.m_rows, [&](auto m_rows) {
     constexpr int N = decltype(m_rows)::count;
     float sum[2][N / 2];
-    // weight rows are interleaved: 8 of W13's first half, 8 of the second
     const auto read = [&](int k, int stage) {
       const float* w_scale = smem.w_scale[stage] + k % kWScaleBlocks;
       return make_float2(w_scale[0], w_scale[kWScaleBlocks]);

@@ -14,11 +14,10 @@
 template <int kHSplit>
 using Gemm2Smem = GemmSmem<kHSplit>;
 
-// kBarGemm2Warpgroup is warpgroup 0's, the next id warpgroup 1's.
-enum Gemm2Barrier { kBarGemm2Warpgroup = 1 };
+enum Gemm2Barrier { kBarGemm2Warpgroup = 1 };  // + warpgroup
 
-// A token with several rows on this rank sums their y: with h in hi and lo, rounding each to bf16 would be most of the
-// error. So y is scaled fp16 then, with a scale for each row and 128 columns.
+// combine adds the y of a token's rows: with h in hi and lo, rounding each to bf16 would be most of the error. So y is
+// scaled fp16 then, with a scale for each row and 128 columns.
 template <int kHSplit>
 __device__ __forceinline__ unsigned pack_y(float low, float high) {
   return kHSplit == 2 ? pack_fp16(low, high) : pack_bf16(low, high);
@@ -72,7 +71,7 @@ __device__ __forceinline__ void gemm2_normal(
   float sum[kNormalSums], bound[2][2] = {};
   gemm2_normal_mainloop<kHSplit>(smem, pipe, sum, bound, w_scale, warpgroup);
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp % kWarpgroupWarps;
-  const int m_rows = tile.m_rows - warpgroup * kMmaM;  // of this warpgroup; may be more than 64, or not positive
+  const int m_rows = tile.m_rows - warpgroup * kMmaM;  // of this warpgroup; may be more than 64
   uint8_t* smem_d = smem.d[warpgroup];                 // [2 times 64 columns][64 rows][128 bytes], swizzled
 #pragma unroll
   for (int half = 0; half < 2; half++) {  // 128 columns at a time
@@ -108,7 +107,7 @@ __device__ __forceinline__ void gemm2_normal(
 
 // ---- swap-AB tiles ----
 
-// y, y_scale: of the tile's first row and column. stmatrix transposes 64 columns at a time.
+// stmatrix transposes 64 columns at a time.
 template <int kHSplit>
 __device__ __forceinline__ void gemm2_swap_ab(
     Gemm2Smem<kHSplit>& smem, typename Gemm2Smem<kHSplit>::Pipeline& pipe, const WorkTile& tile, const float* w_scale,

@@ -15,7 +15,7 @@
 // ---- sizes ----
 
 constexpr int kGemmThreads = kConsumerThreads + kProducerThreads;
-// The consumers' sums take 192 registers (normal tiles); the producer warps keep addresses only.
+// A normal tile's sums take 128 of the consumers' registers, its accumulator 64; the producers keep addresses only.
 constexpr int kGemmProducerRegs = 56, kGemmConsumerRegs = 224;
 static_assert(registers_fit(kGemmProducerRegs, kProducerThreads, kGemmConsumerRegs, kConsumerThreads),
               "one CTA per SM");
@@ -30,7 +30,7 @@ constexpr int kWScaleBlocks = 4;                        // K blocks whose weight
 // kParts: of A in FP8. x has one; h two, where it is split in hi and lo.
 template <int kParts>
 struct GemmSmem {
-  static constexpr int kStages = kParts == 1 ? 4 : 3;
+  static constexpr int kStages = kParts == 1 ? 4 : 3;  // as many as fit
   using Pipeline = PipelineState<kStages>;
 
   uint8_t w[kStages][kWTileBytes];
@@ -65,7 +65,8 @@ __device__ __forceinline__ Smem& init_gemm(int full_arrivals) {
   return smem;
 }
 
-// Releases a stage to the producers of both CTAs, as each fills the other's by multicast. One lane per warp and CTA.
+// Releases a stage to the producers of both CTAs, with or without multicast, by which each fills the other's. One lane
+// per warp and CTA.
 template <class Smem>
 __device__ __forceinline__ void cluster_consumer_release(Smem& smem, int stage) {
   __syncwarp();

@@ -27,7 +27,8 @@
 //   h_ready_except_last_wave  warpgroups, before their last tile  gemm2's warp 8  h of tiles before_last_wave
 //   h_ready                   warpgroups, after their last tile   gemm2's warp 8  h of the others
 //
-// It cannot deadlock: the CTAs of a cluster are resident together, and none waits for another cluster.
+// It cannot deadlock: the CTAs of a cluster are resident together and go through equally many K blocks
+// (tile_scheduler.cuh), and none waits for another cluster.
 #include <cuda.h>
 
 #include <cstdint>
@@ -50,15 +51,16 @@
 // ---- sizes ----
 
 constexpr int kVectorsPerRow = kBlockK / 16;                     // 16-byte vectors of a row's K block
-constexpr int kRowsPerPass = kProducerThreads / kVectorsPerRow;  // rows that the producers copy at a time
-constexpr int kPasses = kBlockM / kRowsPerPass;
+constexpr int kRowsAtOnce = kProducerThreads / kVectorsPerRow;   // rows that the producers copy at a time
+constexpr int kRowsPerThread = kBlockM / kRowsAtOnce;
 constexpr int kWGroups = kBlockN / (2 * kAtomRows);  // groups of 8 rows of each half of W13 in a tile
 static_assert(kWGroups % 2 == 0, "each CTA loads half of the groups");
+static_assert(kRowAlign % kRowsAtOnce == 0, "all producers copy a row of the tile, or none");
 
 // ---- producer ----
 
-// For all producer threads. Each copies one 16-byte vector of every kRowsPerPass-th row, whose tokens it looks up once
-// for each tile; thread 0 also requests weights and scales.
+// For all producer threads. Each copies one 16-byte vector of every kRowsAtOnce-th row, whose tokens it looks up once
+// for each tile; thread 0 also requests weights and scales. TMA's coordinates: K, row of 8, half, group of 8, expert.
 __device__ __forceinline__ void load_gemm1(
     Gemm1Smem& smem, const CUtensorMap& map, const GroupedArgs& args, const TileQueues& queues, int rank) {
   const uint64_t weight_policy = queues.experts <= kEvictFirstExperts ? l2_evict_first() : l2_evict_unchanged();
@@ -70,13 +72,13 @@ __device__ __forceinline__ void load_gemm1(
   WorkTile tile;
   for (StaticTileScheduler scheduler(args.queue1, queues, args.clusters); scheduler.get_next_tile(tile, rank);) {
     const float* x_scale = args.row_x_scale + (size_t)tile.expert_first * kNumKBlocks1 + tile.m_first;
-    const float* w_scale =
+    const float* w_scale =  // for threads 0 and 1: of the first and of the second half of W13
         args.w1_scale + (size_t)((tile.expert * 2 + thread) * (kIntermediate / kBlockK) + tile.n_block) * kNumKBlocks1;
-    unsigned x_offset[kPasses];
+    unsigned x_offset[kRowsPerThread];
 #pragma unroll
-    for (int i = 0; i < kPasses; i++)
-      x_offset[i] = i * kRowsPerPass < tile.m_rows
-                        ? __ldg(args.row_token + tile.expert_first + tile.m_first + i * kRowsPerPass + row) * kHidden +
+    for (int i = 0; i < kRowsPerThread; i++)
+      x_offset[i] = i * kRowsAtOnce < tile.m_rows
+                        ? __ldg(args.row_token + tile.expert_first + tile.m_first + i * kRowsAtOnce + row) * kHidden +
                               vector * 16u
                         : 0u;
     for (int k = 0; k < kNumKBlocks1; k++, pipe.advance()) {
@@ -96,13 +98,13 @@ __device__ __forceinline__ void load_gemm1(
         bulk_load(smem.a_scale[stage], x_scale + (size_t)k * tile.expert_rows, tile.m_rows * 4, full, scale_policy);
       }
       __syncwarp();
-      if (thread < 2)  // thread 0: the scales of W13's first half; thread 1: of its second
+      if (thread < 2)  // four K blocks' scales in every stage, as each is released by itself
         cp_async_16(smem.w_scale[stage] + kWScaleBlocks * thread, w_scale + k / kWScaleBlocks * kWScaleBlocks);
       const uint8_t* x = args.x + k * kBlockK;
       uint8_t* smem_a = smem.a[stage][0] + at;
 #pragma unroll
-      for (int i = 0; i < kPasses; i++)
-        if (i * kRowsPerPass < tile.m_rows) cp_async_16(smem_a + i * kRowsPerPass * kBlockK, x + x_offset[i]);
+      for (int i = 0; i < kRowsPerThread; i++)
+        if (i * kRowsAtOnce < tile.m_rows) cp_async_16(smem_a + i * kRowsAtOnce * kBlockK, x + x_offset[i]);
       cp_async_mbar_arrive(full);
     }
   }
@@ -122,7 +124,7 @@ __device__ __forceinline__ void signal_h_ready(unsigned* counter) {
 template <int kHSplit>
 __global__ void __launch_bounds__(kGemmThreads, 1)
     grouped_gemm1(const __grid_constant__ CUtensorMap map, const __grid_constant__ GroupedArgs args) {
-  pdl_wait();
+  pdl_wait();  // before init_gemm: the other order was hardly faster
   pdl_launch_dependents();
   Gemm1Smem& smem = init_gemm<Gemm1Smem>(1 + kProducerThreads);
   const TileQueues queues = read_tile_queues(&args.counters->queues);

@@ -21,10 +21,11 @@
 constexpr int kMaxColumnPasses = 8;
 constexpr int kMaxTokenRows = (kTopK + 3) / 4 * 4;  // entries of a token's list of rows: whole int4s
 
-// route_permute's dynamic shared memory: two words per local expert for each batch of 32 tokens, and one more.
+// route_permute's dynamic shared memory: two words per local expert for each batch of 32 tokens, and one more. Its
+// static arrays take up to 17 KB of the 227.
 constexpr int kRouteSmemBytes = 208 * 1024;
 constexpr int route_smem_bytes(int batches) { return (2 * batches + 1) * kPaddedLocalExperts * 4; }
-// Batches of 32 tokens that a CTA routes at most.
+// Batches of 32 tokens that a CTA routes at most; launch_layer.cu's limit of 2^17 tokens needs 37 on kMinSms SMs.
 constexpr int kMaxRouteBatches =
     kRouteSmemBytes / 8 / kPaddedLocalExperts - 1 < 64 ? kRouteSmemBytes / 8 / kPaddedLocalExperts - 1 : 64;
 static_assert(kMaxRouteBatches >= 1 && route_smem_bytes(kMaxRouteBatches) <= kRouteSmemBytes, "some tokens fit");
@@ -32,8 +33,8 @@ static_assert(kMaxRouteBatches >= 1 && route_smem_bytes(kMaxRouteBatches) <= kRo
 struct Counters {
   alignas(16) TileQueues queues;  // written by route_permute
   unsigned grid_barrier;          // arrivals of route_permute's CTAs; zero before and after each layer
-  // Zeroed by route_permute. Consumer warpgroups of gemm1 that have stored h of all their tiles, or of all but the
-  // last. The last wave is every cluster's last tile.
+  // Zeroed by route_permute. Consumer warpgroups of gemm1 that have stored h of all their tiles but the last; of all.
+  // The last wave is every cluster's last tile.
   unsigned h_ready_except_last_wave, h_ready;
   unsigned next_entry[kMaxColumnPasses];  // entries that gemm2's clusters have drawn in a pass, beyond their first ones
 };
@@ -52,7 +53,7 @@ struct GroupedArgs : LayerArgs {
   float* h_scale;       // expert by expert: [I / 128][rows]; includes the routing weight
   uint16_t* y;          // [rows, y_columns]: bf16, or with h_split 2 fp16
   float* y_scale;       // [rows, y_columns / 128]: powers of two that the fp16 are to be multiplied with
-  int y_columns;        // output columns of a column pass
+  int y_columns;        // output columns of a column pass: whole pairs of n_blocks; launch_layer.cu asserts it
   int first_column;     // of this pass
   int clusters;         // of both GEMMs' grids: gemm1's schedule, and the arrivals that gemm2 waits for, rely on it
 };

@@ -1,5 +1,6 @@
 // normal_mainloop: the main loop of a normal tile, of both GEMMs. wgmma's M is the rows: a warpgroup has 64 rows and
-// all 256 weight rows, as two n128, one after the other. While one warpgroup scales and adds, the other's wgmmas run.
+// all 256 weight rows, as two n128, one after the other. While one warpgroup scales and adds, the other's wgmmas can
+// run: nothing makes them take turns, and barriers that did were no faster.
 #pragma once
 #include "barrier.cuh"
 #include "grouped_gemm.cuh"
@@ -33,9 +34,9 @@ __device__ __forceinline__ void normal_wait(float (&accum)[kNormalAccum]) {
 
 // All K blocks: sum += accum * scales, K block by K block. read(k, stage) returns a K block's scales; weight_block(j)
 // says which of the two weight blocks weight rows 8 j to 8 j + 7 are in. kFence: A arrives by cp.async, which is not in
-// the async proxy. Where the K blocks are a multiple of the stages, the stage is a compile-time constant, so that none
-// waits for address arithmetic. A K block's scales are read while the previous one's last results are added; the first
-// one's while its own wgmmas run, as gemm2 loads a tile's weight scales from global memory.
+// the async proxy. Where A has one part and the K blocks are a multiple of the stages, the stage is a compile-time
+// constant, so that none waits for address arithmetic. A K block's scales are read while the previous one's last
+// results are added; the first one's while its own wgmmas run, as gemm2's weight scales come from global memory.
 template <int kParts, int kNumKBlocks, bool kFence, class Smem, class Read, class WeightBlock>
 __device__ __forceinline__ void normal_mainloop(Smem& smem, typename Smem::Pipeline& pipe, float (&sum)[kNormalSums],
                                                 int warpgroup, Read read, WeightBlock weight_block) {

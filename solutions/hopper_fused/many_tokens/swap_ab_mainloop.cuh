@@ -6,11 +6,12 @@
 #include "tma.cuh"
 #include "wgmma.cuh"
 
-// sum[m64][...] += accum * scales, for all K blocks. read(k, stage) returns the K block's scales of the thread's two
-// weight rows, 8 apart; use(a, w) sees all its scales. kFence: A arrives by cp.async, which is not in the async proxy.
-template <int N, int kParts, int kNumKBlocks, bool kFence, class Smem, class Read, class Use>
+// sum[m64][...] += accum * scales, for all K blocks. read(k, stage) returns the K block's scales w of the thread's two
+// weight rows, 8 apart; observe(a, w) is called with them and with a, those of its rows of A: gemm2 bounds its sums so.
+// kFence: A arrives by cp.async, which is not in the async proxy.
+template <int N, int kParts, int kNumKBlocks, bool kFence, class Smem, class Read, class Observe>
 __device__ __forceinline__ void swap_ab_mainloop(
-    Smem& smem, typename Smem::Pipeline& pipe, float (&sum)[2][N / 2], int warpgroup, Read read, Use use) {
+    Smem& smem, typename Smem::Pipeline& pipe, float (&sum)[2][N / 2], int warpgroup, Read read, Observe observe) {
   float accum[N / 2];
 #pragma unroll
   for (int m = 0; m < 2; m++)
@@ -26,7 +27,7 @@ __device__ __forceinline__ void swap_ab_mainloop(
 #pragma unroll
     for (int j = 0; j < N / 8; j++)
       a[j] = *reinterpret_cast<const float2*>(smem.a_scale[stage] + 8 * j + 2 * (threadIdx.x % kQuad));
-    use(a, w);
+    observe(a, w);
 #pragma unroll
     for (int m = 0; m < 2; m++) {
       warpgroup_arrive();

@@ -1,16 +1,17 @@
 // tile_scheduler: the work tiles of both grouped GEMMs, and which of them a cluster computes next.
 //
-// M is an expert's rows, which lie together and are padded with zero rows to a multiple of kRowAlign; N is its weight
+// M is an expert's rows, which lie together, padded to a multiple of kRowAlign by rows of scale zero; N is its weight
 // rows, K comes in blocks of 128 with one scale. A work tile is an m_block of up to kBlockM rows by an n_block of
-// kBlockN weight rows of one expert, over all of K. A cluster of two CTAs takes two tiles at a time:
+// kBlockN weight rows of one expert, over all of K. A cluster of two CTAs takes two tiles at a time, so that both CTAs
+// have equally many K blocks and neither waits for one that the other does not reach:
 //   W multicast   one n_block, two m_blocks: each CTA loads half of the weights and multicasts it to both
 //   else          two n_blocks, one m_block, an expert's last one without a pair: each CTA loads its own weights
 // A tile of more than kSwapAbRows rows is normal: wgmma's M is the rows, 64 for each consumer warpgroup. Another one is
 // swap-AB: wgmma's M, which cannot be smaller, is the weight rows, and its N is 16, 32, 48 or 64 rows.
 //
-// route_permute writes a queue for each GEMM, an entry of two words for each pair of tiles: first the long entries,
-// which have a normal tile, then the short ones; each expert by expert. gemm1 takes them by StaticTileScheduler, gemm2
-// by DynamicTileScheduler.
+// route_permute writes a queue for each GEMM: an array with an entry of two words for each pair of tiles, first the
+// long entries, which have a normal tile, then the short ones; each expert by expert. gemm1 takes them by
+// StaticTileScheduler, gemm2 by DynamicTileScheduler.
 #pragma once
 #include "barrier.cuh"
 #include "cluster.cuh"
@@ -18,8 +19,8 @@
 
 // ---- sizes ----
 
-// To change a tile: these constants. The consumers' sums (registers), GemmSmem's stages and TMA's boxes
-// (launch_layer.cu) follow; the static asserts say what else has to.
+// The asserts fix the tile. Another one also changes: registers and GemmSmem's stages (grouped_gemm.cuh), kNormalN and
+// the halves (normal_mainloop.cuh), sum[2] (swap_ab_mainloop.cuh), dispatch_swap_ab_rows, and both epilogues.
 constexpr int kRowAlign = 16;    // wgmma's N of swap-AB tiles is a multiple of this
 constexpr int kBlockM = 128;     // rows of a tile at most
 constexpr int kSwapAbRows = 64;  // rows of a swap-AB tile at most
@@ -27,7 +28,7 @@ constexpr int kBlockN = 256;     // weight rows of a tile
 constexpr int kNumNBlocks1 = 2 * kIntermediate / kBlockN;  // of an expert in gemm1: 128 columns of h each
 constexpr int kClusterCtas = 2;
 constexpr int kClusterM = kClusterCtas * kBlockM;  // rows of two tiles that share weights
-constexpr int kSchedulerStages = 4;                // entries that gemm2's producer may be ahead of the consumers
+constexpr int kSchedulerStages = 4;                // entries that gemm2 keeps in shared memory; publish() needs two
 
 static_assert(kClusterCtas == 2, "tiles come in pairs");
 static_assert(kBlockM == kConsumerWarpgroups * 64, "a warpgroup has m64 of a normal tile's rows");
@@ -92,13 +93,13 @@ struct MBlocks {
   __device__ int short_entries() const { return rest > 0 && rest <= kSwapAbRows; }
 };
 
-// Where an expert's entries are, counted for each pair of n_blocks: the queue's entries up to and with the expert's
-// last one, and in all.
+// Where an expert's entries are. Counts are of one pair of n_blocks: of n pairs, an expert with two long entries and a
+// long_end of 5 has the long entries 3 n to 5 n - 1. long_entries and short_entries: of all experts.
 struct QueuePlace {
   int expert, expert_rows, expert_first;
   int long_end, short_end, long_entries, short_entries;
   // Whether no cluster's last gemm1 tile is one of the expert's: StaticTileScheduler goes from expert to expert, so it
-  // is enough that one of the queues has an entry of a later expert for each cluster.
+  // is enough that the long or the short entries have one of a later expert for each cluster.
   __device__ bool before_last_wave(int clusters) const {
     constexpr int kPairs = kNumNBlocks1 / 2;
     return kPairs * long_end + clusters <= kPairs * long_entries ||
@@ -141,9 +142,9 @@ __device__ __forceinline__ uint2 queue_entry(const uint2* queue, int entries, in
 
 // ---- schedulers ----
 
-// gemm1: cluster c takes entries c, c + clusters, ... of each queue, so that all get the same number of either kind. It
-// takes from the queue that is at the lower expert, so that neighbours use the same expert's weights at the same time.
-// The next entry of each queue is read one tile ahead.
+// gemm1: cluster c takes entries c, c + clusters, ... of the queue, so that among clusters the numbers of long and of
+// short ones differ by one at most. Of its next long and its next short entry it takes that of the lower expert, so
+// that neighbours use the same expert's weights at the same time. Both are read one tile ahead.
 struct StaticTileScheduler {
   const uint2* queue;
   int clusters, long_entries, entries;
@@ -153,7 +154,7 @@ struct StaticTileScheduler {
   __device__ StaticTileScheduler(const uint2* queue_, const TileQueues& queues, int clusters_)
       : queue(queue_), clusters(clusters_), long_entries(queues.long_entries * (kNumNBlocks1 / 2)),
         entries((queues.long_entries + queues.short_entries) * (kNumNBlocks1 / 2)) {
-    // the short entries begin with the cluster at which the long ones end
+    // the first short entry whose position is the cluster's, modulo clusters
     position[0] = blockIdx.x / kClusterCtas;
     position[1] = long_entries + (position[0] + clusters - long_entries % clusters) % clusters;
     read(0), read(1);
@@ -179,13 +180,13 @@ struct StaticTileScheduler {
 };
 
 // gemm2: a cluster takes the queue's next entry from a counter in global memory, as clusters begin at different times,
-// whenever gemm1 leaves an SM. Its first entry is that of its own number. The producer of the cluster's CTA 0 draws the
-// others and sends them to both CTAs.
+// whenever gemm1 leaves two SMs. Its first entry is that of its own number. The producer of the cluster's CTA 0 draws
+// the others and sends them to both CTAs.
 template <class Smem>
 struct DynamicTileScheduler {
   Smem& smem;
   const uint2* queue;
-  int entries, rank;  // rank: of the CTA in its cluster
+  int entries, rank;
 
   // The cluster's nth tile; false behind the last.
   __device__ __forceinline__ bool get_tile(WorkTile& tile, int nth) const {

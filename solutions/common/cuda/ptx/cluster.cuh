@@ -13,7 +13,8 @@ __device__ __forceinline__ void cluster_sync() {
   asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
 // Arrives at the barrier that CTA `rank` of the cluster has at the same address. Loads that this thread has in flight
-// are not ordered before it, as a release for the cluster would cost a trip to L2: use what was read before arriving.
+// are not ordered before it: use what was read before arriving. .release.cluster, which would order them, compiles to a
+// fence for the whole GPU.
 __device__ __forceinline__ void mbar_arrive_cluster(uint64_t* bar, int rank) {
   asm volatile(
       "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
