@@ -11,9 +11,9 @@ struct LayerArgs : Layer {
   const float* topk_weights;  // [T, k], with kTopKGiven
 };
 
-// Where the scale of x is, of K step k of a token.
+// Where the scale of x is, of K block k of a token.
 __device__ __forceinline__ size_t x_scale_index(int k, int token, int num_tokens) {
   return kScalesRowMajor ? (size_t)token * kNumKBlocks1 + k : (size_t)k * num_tokens + token;
 }
-// From a K step's scale of a token to the next one's.
+// From a K block's scale of a token to the next one's.
 __device__ __forceinline__ int x_scale_stride(int num_tokens) { return kScalesRowMajor ? 1 : num_tokens; }
