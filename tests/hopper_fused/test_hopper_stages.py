@@ -14,8 +14,7 @@ COUNTS = {
     "kimi-k2-ep8": (3, 80, 200, 1100),
     "minimax-m2": (3, 80, 200, 1100),
     "deepseek-v3-ep8-routed": (3, 80, 300, 1100),
-    "qwen3-next-routed": (3, 60, 200, 1100),
-    "qwen3-30b-routed": (3, 60, 200, 1100),  # all experts are local
+    "qwen3-next-routed": (3, 60, 200, 1100),  # all experts are local
 }
 
 
