@@ -42,11 +42,14 @@ def decode_in_place(model: Model, batch: int, context: int) -> Step:
     cache = StaticCache(config=model.lm.config, max_cache_len=context + 8)
     ids = model.lm(prompt(model, batch, context), past_key_values=cache, logits_to_keep=1).logits.argmax(-1)
     position = torch.full((1, 1), context, device=ids.device)
+    # Made here, as the way in which the model makes one cannot be captured.
+    mask = torch.zeros(batch, 1, 1, context + 8, dtype=model.lm.dtype, device=ids.device)
+    mask[..., context + 1 :] = torch.finfo(mask.dtype).min
 
     def step() -> torch.Tensor:
         for layer in cache.layers:
             layer.cumulative_length.fill_(context)
-        return model.lm(ids, past_key_values=cache, position_ids=position).logits
+        return model.lm(ids, past_key_values=cache, position_ids=position, attention_mask=mask).logits
 
     return step
 
