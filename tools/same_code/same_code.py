@@ -1,0 +1,88 @@
+"""Whether two checkouts of this repository compile to the same machine code, names of symbols apart.
+
+    python tools/same_code/same_code.py BEFORE AFTER [--solutions mma_fused] [--definitions full]
+
+Each checkout packs its solutions itself. Compared are each CUDA kernel's instructions (SASS, for every architecture of
+the solution) and each Triton kernel's (PTX for sm_90), in whatever file they are. What was compiled is kept. Needs
+nvcc and g++, no GPU. Exit status: 0, 1 where something differs or does not compile, 2 for bad arguments.
+"""
+
+import argparse
+import sys
+from collections import defaultdict
+from difflib import unified_diff
+from itertools import product
+from pathlib import Path
+
+from compiled import Kernel, kernels, machines, packed
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+SOME = ["full", "qwen3-next", "deepseek-v3-ep8-routed", "bf16", "mxfp8"]  # one of each interface
+SHOWN = 14  # lines of a kernel that differs
+
+
+def likeness(pair: tuple[Kernel, Kernel]) -> float:
+    """0 for two that have nothing to do with each other, 3 and more for the same code."""
+    one, other = pair
+    named, lines = one.name == other.name, ({*one.code}, {*other.code})
+    share = 3 if one.code == other.code else len(lines[0] & lines[1]) / len(lines[0] | lines[1])
+    return (share + named) * (named or share > 0.2) * (one.target == other.target)
+
+
+def pairs(before: list[Kernel], after: list[Kernel]) -> list[tuple[Kernel | None, Kernel | None]]:
+    """The kernels, those together that are most alike, with None those that are on one side alone."""
+    found, left = [], (list(before), list(after))
+    for alike, pair in sorted(((likeness(pair), pair) for pair in product(before, after)), reverse=True):
+        if alike and all(kernel in side for kernel, side in zip(pair, left, strict=True)):
+            found.append(pair)
+            for kernel, side in zip(pair, left, strict=True):
+                side.remove(kernel)
+    return found + [(one, None) for one in left[0]] + [(None, other) for other in left[1]]
+
+
+def difference(one: Kernel | None, other: Kernel | None) -> str:
+    """How many lines differ, and the first of them."""
+    lines = list(unified_diff(one.code if one else (), other.code if other else (), n=0, lineterm=""))[2:]
+    return "\n  ".join([f"{sum(line[0] in '+-' for line in lines)} lines differ", *lines[:SHOWN]])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("checkouts", nargs=2, type=Path, metavar="BEFORE AFTER")
+    add("--solutions", nargs="+", metavar="NAME", default=[], help="default: all with CUDA or Triton sources")
+    add("--definitions", nargs="+", metavar="KEY", default=SOME, help=f"default: {' '.join(SOME)}")
+    add("--machines", nargs="+", metavar="SM[:GPU]", help="sm_90, sm_80, ...; default: all of the solution")
+    add("--all", action="store_true", help="every definition")
+    args = parser.parse_args()
+    sides, rows, wrong = [packed(folder, args.solutions) for folder in args.checkouts], defaultdict(list), {}
+    keys = [key for key in sorted({*sides[0], *sides[1]}) if args.all or key[1] in args.definitions]
+    both = [[side.get(key) for side in sides] for key in keys]
+    todo = [(one, other, sm) for one, other in both for sm in args.machines or machines(one or other)]
+    for one, other, machine in track(todo, "compiling", console=Console(stderr=True)):
+        about = f"{(one or other).name} {(one or other).definition} {machine}"
+        try:
+            found = pairs(kernels(one, other, machine), kernels(other, one, machine))
+        except RuntimeError as error:
+            wrong[f"{about}: {error}"] = None
+            continue
+        for before, after in found:
+            names = " -> ".join(dict.fromkeys(kernel.name if kernel else "-" for kernel in (before, after)))
+            same = bool(before and after and before.code == after.code)
+            target, definition = (before or after).target, (one or other).definition
+            rows[(one or other).name, names, target, same].append((definition, len((before or after).code)))
+            if not same:
+                wrong[f"{about}, {names}: {difference(before, after)}"] = None
+    table = Table("solution", "kernel", "target", "definitions", "instructions", "result")
+    for (name, names, target, same), found in sorted(rows.items()):
+        definitions, counts = map(set, zip(*found, strict=True))
+        span = "-".join(map(str, sorted({min(counts), max(counts)})))
+        table.add_row(name, names, target, " ".join(sorted(definitions)), span, "same" if same else "DIFFERS")
+    Console(width=None if sys.stdout.isatty() else 160, highlight=False).print(table, *wrong, sep="\n", markup=False)
+    return 1 if wrong or not rows else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
