@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-SOME = ["full", "qwen3-next", "deepseek-v3-ep8-routed", "bf16", "mxfp8"]  # one of each interface
+SOME = ["full", "qwen3-next", "deepseek-v3-ep8-routed", "qwen3-next-routed", "bf16", "mxfp8"]  # forms of the code
 SHOWN = 14  # lines of a kernel that differs
 
 
