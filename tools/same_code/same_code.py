@@ -74,7 +74,7 @@ def main() -> int:
             target, definition = (before or after).target, (one or other).definition
             rows[(one or other).name, names, target, same].append((definition, len((before or after).code)))
             if not same:
-                wrong[f"{about}, {names}: {difference(before, after)}"] = None
+                wrong[f"{(one or other).name} {definition} {target}, {names}: {difference(before, after)}"] = None
     table = Table("solution", "kernel", "target", "definitions", "instructions", "result")
     for (name, names, target, same), found in sorted(rows.items()):
         definitions, counts = map(set, zip(*found, strict=True))
