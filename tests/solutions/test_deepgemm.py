@@ -254,13 +254,6 @@ def test_later_launches_take_the_tensors_of_their_call(load, monkeypatch):
     assert ordinary.call_count == 3 and quick.call_count == 2
 
 
-def test_no_tokens_are_no_launch(load):
-    """A user would miss: a grid of no programs, which CUDA refuses."""
-    module, calls = load()
-    call(module, "small", inputs("small", 0))
-    assert calls == [("set_pdl", True)]
-
-
 @pytest.mark.parametrize("geometry", SERVED)
 def test_rows_have_room_for_any_routing(load, geometry):
     """A user would miss: a write past an operand when routing is uneven, or scratch that does not fit."""

@@ -6,8 +6,7 @@ compile: tiles, warps, stages and specialisation of the arguments are the soluti
 
 `compiled` runs this file in a process without the interpreter, which changes what `triton.jit` makes:
     TRITON_INTERPRET=0 python tests/support/ahead_of_time.py SOURCES ENTRY_POINT GEOMETRY ARCHITECTURE[:GPU] TOKENS...
-prints one JSON object a compiled kernel. GPU is the name that the solution is told. With --all before them: its PTX,
-too, and an object for each CUDA file that the solution would have compiled; libraries that are not here have stand-ins.
+prints one JSON object a compiled kernel. GPU is the name that the solution is told.
 """
 
 import importlib
@@ -20,24 +19,16 @@ import sys
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
-from unittest.mock import MagicMock
 
 import layer_inputs
 import torch
 import triton
-import tvm_ffi.cpp
 from harness.packing.pack import pack
 from triton.backends.compiler import GPUTarget
 
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 MULTIPROCESSORS = {"sm_80": 108, "sm_86": 84, "sm_89": 142, "sm_90": 132, "sm_100": 148, "sm_103": 148, "sm_120": 188}
 SHARED_MEMORY = {"sm_90": 227 * 1024, "sm_100": 227 * 1024, "sm_103": 227 * 1024, "sm_120": 99 * 1024}  # of a CTA
-
-# SGLang's kernel is not ours: launching it does nothing.
-SGLANG = """
-class fused_moe_kernel:
-    arg_names, fn, __class_getitem__ = (), staticmethod(lambda: None), lambda cls, grid: lambda *_, **__: None
-"""
 
 
 def compiled(name, geometry, architecture, token_counts, folder, entry_point=None):
@@ -141,39 +132,16 @@ def compile_all(run, geometry, architecture, token_counts, gpu):
             yield {"num_tokens": num_tokens} | kernel
 
 
-def stand_in(folder, architecture):
-    """Libraries that are not here, in a folder on the path; what tvm_ffi would build for an architecture is printed."""
-
-    def build(name, sources, extra_cuda_cflags, extra_include_paths, build_directory, **_):
-        what = {"architecture": os.environ["TVM_FFI_CUDA_ARCH_LIST"], "flags": list(extra_cuda_cflags or ())}
-        what["folders"] = [path for path in extra_include_paths if not path.startswith(build_directory)]
-        for source in (source for source in sources if source.endswith(".cu")):
-            print(json.dumps({"file": os.path.relpath(source, build_directory)} | what))
-
-    tvm_ffi.cpp.build, tvm_ffi.load_module = build, lambda library: MagicMock()
-    os.environ["TVM_FFI_CUDA_ARCH_LIST"] = "{}.{}".format(*divmod(int(architecture.removeprefix("sm_")), 10))
-    os.environ["TVM_FFI_CACHE_DIR"] = str(folder / "cache")
-    sys.modules.setdefault("deep_gemm", MagicMock())
-    kernel = folder / "sglang" / "kernels" / "ops" / "moe" / "fused_moe_triton_kernels.py"
-    kernel.parent.mkdir(parents=True)
-    kernel.write_text(SGLANG)
-    (folder / "sglang" / "__init__.py").touch()
-
-
 def main():
-    everything = sys.argv[1] == "--all"
-    sources, entry_point, geometry, architecture, *token_counts = sys.argv[1 + everything :]
+    sources, entry_point, geometry, architecture, *token_counts = sys.argv[1:]
     architecture, _, gpu = architecture.partition(":")
     path, function = entry_point.split("::")
     root = Path(sources)
     sys.path.insert(0, str(root.parent))
-    if everything:
-        stand_in(root.parent, architecture)
     module = importlib.import_module(f"{root.name}.{path.removesuffix('.py').replace('/', '.')}")
     for kernel in compile_all(getattr(module, function), geometry, architecture, map(int, token_counts), gpu):
-        ptx = kernel.pop("ptx")
-        said = {"kernel": kernel["kernel"], "ptx": ptx} if everything else kernel
-        print(json.dumps(said, default=str), flush=True)  # a constant may be a dtype
+        del kernel["ptx"]
+        print(json.dumps(kernel, default=str), flush=True)  # a constant may be a dtype
 
 
 if __name__ == "__main__":

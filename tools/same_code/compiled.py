@@ -103,12 +103,12 @@ def kernels(bundle: Bundle | None, other: Bundle | None, machine: str) -> list[K
 
 
 def launches(bundle: Bundle, entry_point: str, machine: str) -> list[dict]:
-    """What tests/support/ahead_of_time.py prints for a function of the solution."""
+    """What launches.py prints for a function of the solution."""
     what = [entry_point, bundle.definition, machine, *TOKENS]
 
     def ask() -> list[dict]:
         with tempfile.TemporaryDirectory() as folder:
-            program = [sys.executable, ROOT / "tests" / "support" / "ahead_of_time.py", "--all"]
+            program = [sys.executable, Path(__file__).with_name("launches.py")]
             return [json.loads(line) for line in output([*program, bundle.write(folder), *what]).splitlines()]
 
     python = [(path, without_comments(path, text)) for path, text in bundle.files.items() if ".cu" not in path]
