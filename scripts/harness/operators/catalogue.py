@@ -36,7 +36,7 @@ OPERATORS = (moe_fp8_block_scale, moe_fp8_block_scale_renorm, moe_bf16, mxfp8_li
 GEOMETRIES = {geometry: sizes for family in OPERATORS for geometry, sizes in family.GEOMETRIES.items()}
 RENORM = tuple(moe_fp8_block_scale_renorm.GEOMETRIES)
 FP8_MOE = (*moe_fp8_block_scale.GEOMETRIES, *RENORM)  # with the router inside
-ROUTED = tuple(moe_fp8_block_scale_routed.GEOMETRIES)  # FP8 MoE behind a router
+ROUTED = tuple(moe_fp8_block_scale_routed.GEOMETRIES)  # FP8 MoE with top-k given
 FULL = tuple(key for family in OPERATORS for key in family.GEOMETRIES if key not in family.SMALL)  # these need a GPU
 
 

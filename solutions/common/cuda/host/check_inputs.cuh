@@ -58,11 +58,11 @@ inline void check(const ffi::TensorView& t, const Want& want, const First& first
 inline void check_weights_and_output(
     ffi::TensorView w1, ffi::TensorView w1_scale, ffi::TensorView w2, ffi::TensorView w2_scale,
     int64_t local_expert_offset, ffi::TensorView output, int64_t num_tokens, int64_t most_offset, const First& first) {
-  constexpr int64_t kLocal = kNumLocalExperts, kWeightBlocks = 2 * kIntermediate / kBlockK;
-  check(w1, {"gemm1_weights", kFp8, 3, {kLocal, 2 * kIntermediate, kHidden}}, first);
-  check(w1_scale, {"gemm1_weights_scale", kFp32, 3, {kLocal, kWeightBlocks, kNumKBlocks1}}, first);
-  check(w2, {"gemm2_weights", kFp8, 3, {kLocal, kHidden, kIntermediate}}, first);
-  check(w2_scale, {"gemm2_weights_scale", kFp32, 3, {kLocal, kNumKBlocks1, kNumKBlocks2}}, first);
+  constexpr int64_t kExperts = kNumLocalExperts, kWeightBlocks = 2 * kIntermediate / kBlockK;
+  check(w1, {"gemm1_weights", kFp8, 3, {kExperts, 2 * kIntermediate, kHidden}}, first);
+  check(w1_scale, {"gemm1_weights_scale", kFp32, 3, {kExperts, kWeightBlocks, kNumKBlocks1}}, first);
+  check(w2, {"gemm2_weights", kFp8, 3, {kExperts, kHidden, kIntermediate}}, first);
+  check(w2_scale, {"gemm2_weights_scale", kFp32, 3, {kExperts, kNumKBlocks1, kNumKBlocks2}}, first);
   check(output, {"output", kBf16, 2, {num_tokens, kHidden}}, first);
   if (local_expert_offset < 0 || local_expert_offset > most_offset)
     TVM_FFI_THROW(ValueError) << "local_expert_offset: got " << local_expert_offset << ", want 0 to " << most_offset;

@@ -1,7 +1,7 @@
 // launch: kernels that call pdl_wait(), by programmatic dependent launch.
 //
-// The kernel before may be a stranger's: its results are complete behind pdl_wait(), as long as it waits for its own
-// predecessor before it ends, which a kernel without this kind of launch always does.
+// The preceding kernel may be another library's: its results are complete behind pdl_wait(), as long as it waits for
+// its own predecessor before it ends, which a kernel without this kind of launch always does.
 #pragma once
 #include <cuda_runtime.h>
 
