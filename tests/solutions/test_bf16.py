@@ -14,11 +14,11 @@ from harness.packing import eligibility, manifest, pack
 from layer_inputs import DEVICE, arguments, wanted
 
 from definitions import moe_bf16
+from solutions.common.triton.bf16.gemm1_bf16 import gemm1_bf16, gemm1_bf16_ref
+from solutions.common.triton.bf16.gemm2_bf16 import gemm2_bf16, gemm2_bf16_ref
+from solutions.common.triton.bf16.sum_rows import sum_rows, sum_rows_ref
 from solutions.common.triton.expert_tiles import Tile
-from solutions.common.triton.gemm1_bf16 import gemm1_bf16, gemm1_bf16_ref
-from solutions.common.triton.gemm2_bf16 import gemm2_bf16, gemm2_bf16_ref
 from solutions.common.triton.permute import permute, permute_ref
-from solutions.common.triton.sum_rows import sum_rows, sum_rows_ref
 
 HERE = "bf16" if DEVICE == "cuda" else "bf16_small"
 SOLUTIONS = ("align_fused_bf16", "gather_scatter_bf16", "torch_grouped_bf16")

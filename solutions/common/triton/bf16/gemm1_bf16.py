@@ -14,8 +14,8 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from .permute import tiles_ref
-from .tile_order import tile_order
+from ..permute import tiles_ref
+from ..tile_order import tile_order
 
 
 @triton.jit

@@ -13,9 +13,9 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from ..permute import tiles_ref
+from ..tile_order import tile_order
 from .gemm1_bf16 import dot, zero_tile
-from .permute import tiles_ref
-from .tile_order import tile_order
 
 
 @triton.jit
