@@ -26,8 +26,8 @@ DOZEN = 12  # files in a folder, beside __init__.py
 # Folders -> suffixes that are counted, the most lines. What goes beyond removes something first.
 BUDGETS = {
     ("scripts",): ((".py", ".js", ".css", ".jinja", ".html"), 7500),
-    ("examples",): ((".py", ".sh", ".toml"), 750),
-    ("tools",): ((".py", ".sh", ".toml"), 920),
+    ("examples",): ((".py", ".sh", ".toml"), 702),
+    ("tools",): ((".py", ".sh", ".toml"), 909),
     ("tests",): (("",), 14500),
 }
 # Not imported by another file, since it is a process of its own, and why.
