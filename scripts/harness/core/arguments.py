@@ -7,7 +7,6 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from harness.core.atomic_file import open_special
 from harness.core.errors import CannotRun, UserError
 
 
@@ -43,16 +42,12 @@ def fault_of(folder: Path) -> str | None:
 
 
 def writable(path: Path) -> Path:
-    """The path, if a file can be written there: an existing one, a new one, a device or a pipe that is read.
-
-    A pipe stays open until the process ends, so that its reader waits for what is to come. Raises UserError.
-    """
-    if path.is_fifo():
-        open_special(path)
-    fault = "it is a folder" if path.is_dir() else fault_of(path.parent)
+    """The path, if a file can be written there; devices and pipes are none. Raises UserError."""
+    special = path.exists() and (not path.is_file() or Path("/dev") in path.parents)
+    fault = "it is no file" if special else fault_of(path.parent)
     if path.is_file() and not os.access(path, os.W_OK):
         fault = "it is protected"
-    if fault and (path.is_dir() or path.is_file() or not path.exists()):
+    if fault:
         raise UserError(f"got {str(path)!r}, want a file that can be written: {fault}")
     return path
 

@@ -98,7 +98,7 @@ def recorded_workloads(definition: str, root: Path) -> list[Workload]:
 
 
 def load(path: Path) -> list[Trace]:
-    """Traces in path, in its order; [] without a file and of a pipe or device. Raises ValueError for a broken line."""
+    """Traces in path, in its order; [] without a file. Raises ValueError for a broken line."""
     return load_jsonl_file(Trace, path) if path.is_file() else []
 
 
