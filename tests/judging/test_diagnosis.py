@@ -44,17 +44,14 @@ def with_bad(y, rows, value):
 
 
 CAUSES = {  # name -> what is done to the reference, a name or number in the last sentence
-    "never written": (nan_like, "never written"),
-    "some rows": (lambda y: with_bad(y, slice(2, 4), torch.nan), "whole rows"),
+    "never written": (nan_like, "`output`"),
     "no local expert": (lambda y: with_bad(y, 5, torch.nan), "(no local expert)"),
     "nan": (lambda y: with_bad(y, (3, 7), torch.nan), "(3, 7)"),
     "inf": (lambda y: with_bad(y, (3, 7), torch.inf), "infinite"),
     "zero": (torch.zeros_like, "is zero"),
-    "rows": (lambda y: y.roll(1, 0), "token 7"),
     "factor": (lambda y: y / 2.5, "is forgotten"),
     "twice": (lambda y: y * 2.5, "applied twice"),
     "other factor": (lambda y: y * 1.5, "1.5 times"),
-    "factors": (lambda y: y * torch.arange(1, 9)[:, None], "(1 to 8)"),
     "dtype": (torch.Tensor.float, "[8, 256] float32"),
     "shape": (lambda y: y[:7], "[7, 256] bfloat16"),
     "a tile": (lambda y: with_bad(y, (slice(2, 4), slice(128, 256)), 100), "(128 to 255)"),
@@ -64,7 +61,7 @@ CAUSES = {  # name -> what is done to the reference, a name or number in the las
 @pytest.mark.parametrize("cause", CAUSES)
 def test_a_common_cause_is_named(reference, cause):
     spoil, sentence = CAUSES[cause]
-    found = diagnosis.sentences(spoil(reference), reference, DEFAULT, None, {"routed_scaling_factor": 2.5})
+    found = diagnosis.sentences(spoil(reference), reference, DEFAULT, {"routed_scaling_factor": 2.5})
     assert sentence in found[-1], found
 
 
@@ -76,7 +73,7 @@ def test_errors_are_located(reference):
 
 def test_noise_has_no_cause_made_up(reference):
     torch.manual_seed(1)
-    found = diagnosis.sentences(torch.randn(8, 256).bfloat16(), reference, DEFAULT, None, {"x": 2.5})
+    found = diagnosis.sentences(torch.randn(8, 256).bfloat16(), reference, DEFAULT, {"x": 2.5})
     assert len(found) == 3
 
 
@@ -104,7 +101,7 @@ def test_a_mistake_of_the_layer_is_recognised(layer, named):
     made = dict(diagnosis.mistakes(dict(zip(full.inputs, inputs, strict=True))))
     (mistake,) = [each for each in made if named in each]
     output = reference(list(made[mistake].values()))
-    assert diagnosis.diagnose(full, inputs, output, reference(inputs), DEFAULT, None)[-1] == mistake
+    assert diagnosis.diagnose(full, inputs, output, reference(inputs), DEFAULT)[-1] == mistake
 
 
 LAUNCH = """Traceback (most recent call last):
@@ -236,12 +233,6 @@ def test_a_solution_that_does_not_import_shows_its_own_line(spoiled):
 def test_a_wrong_solution_is_diagnosed(spoiled):
     found = judged.verdict(spoiled("mine", "up, gate = g.chunk", "gate, up = g.chunk"))
     assert "halves of gemm1" in found.reasons[-1] and not found.log
-
-
-def test_a_returned_tensor_is_diagnosed(spoiled):
-    run = "def run(*given):\n    return torch.empty_like(given[-1])\n"
-    found = judged.verdict(spoiled("mine", "@checked(DS_ROUTING)\ndef run(", f"{run}\n\ndef unused("))
-    assert "[16, 512]" in found.reasons[-1]
 
 
 class Worker:

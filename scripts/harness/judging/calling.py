@@ -55,14 +55,10 @@ def with_outputs(full: Definition, runnable: Runnable, inputs: list, device: str
 
 def call(full: Definition, runnable: Runnable, inputs: list, device: str) -> torch.Tensor:
     """The only output; NaN wherever a destination-passing solution writes nothing."""
-    return call_both(full, runnable, inputs, device)[0]
-
-
-def call_both(full: Definition, runnable: Runnable, inputs: list, device: str) -> tuple[torch.Tensor, object]:
-    """As `call`, and what a destination-passing solution returned, which should be None."""
     with torch.no_grad():
         if not runnable.metadata.destination_passing_style:
-            return normalize_result(full, runnable(*inputs), device)[0], None
+            return normalize_result(full, runnable(*inputs), device)[0]
         *_, output = arguments = with_outputs(full, runnable, inputs, device)
         output.fill_(float("nan"))
-        return output, runnable(*arguments)
+        runnable(*arguments)
+        return output

@@ -24,7 +24,7 @@ from pebble import ProcessExpired, ProcessPool
 
 from harness.core import paths
 from harness.judging import fib
-from harness.judging.calling import call, call_both, first_line, seeded_inputs
+from harness.judging.calling import call, first_line, seeded_inputs
 from harness.judging.diagnosis import HEADING, diagnose
 from harness.judging.tolerances import Tolerance, judged, matched_ratios
 from harness.operators.catalogue import definition
@@ -120,16 +120,16 @@ def judge(full: Definition, solution: Solution, trials: str, config: BenchmarkCo
 def compared(full: Definition, runnable: Runnable, trials: list, config: BenchmarkConfig, log: str) -> Evaluation:
     """As `judge`; the log of what is wrong ends with a diagnosis. Raises whatever the solution raises."""
 
-    def wrong(status: Status, given, expected, output, returned, correctness=None) -> Evaluation:
+    def wrong(status: Status, given, expected, output, correctness=None) -> Evaluation:
         tolerance = Tolerance("the run's", config.rtol, config.atol, config.required_matched_ratio)
-        found = diagnose(full, given, output, expected, tolerance, returned)
+        found = diagnose(full, given, output, expected, tolerance)
         return evaluated(status, log, "\n".join([HEADING, *found]), correctness)
 
     found = []
     for given, expected in trials:
         inputs = [x.clone() if isinstance(x, torch.Tensor) else x for x in given]
-        output, returned = call_both(full, runnable, inputs, "cpu")
-        trial = given, expected, output, returned
+        output = call(full, runnable, inputs, "cpu")
+        trial = given, expected, output
         if output.shape != expected.shape:
             return wrong(Status.INCORRECT_SHAPE, *trial)
         if output.dtype != expected.dtype:
@@ -170,8 +170,8 @@ def diagnose_again(geometry: str, solution: Solution, workload: Workload, tolera
     full, registry = definition(geometry), BuilderRegistry.get_instance()
     inputs = seeded_inputs(full, workload, 1, device, fib.load_safetensors(full, workload, paths.ROOT))[0]
     expected = call(full, registry.build_reference(full), inputs, device)
-    output, returned = call_both(full, registry.build(full, solution), inputs, device)
+    output = call(full, registry.build(full, solution), inputs, device)
     comparable = (output.shape, output.dtype) == (expected.shape, expected.dtype)
     if comparable and judged(output, expected, tolerance)[1] is None:
         return ["this time the output is within the tolerance: does it differ from run to run?"]
-    return diagnose(full, inputs, output, expected, tolerance, returned)
+    return diagnose(full, inputs, output, expected, tolerance)
