@@ -112,18 +112,6 @@ def test_a_workload_goes_to_whoever_is_free(monkeypatch):
     assert handed_out(monkeypatch, [], 2) == ([], [], 0)
 
 
-def test_an_actor_stays_with_its_definition_and_leaves_others_theirs():
-    """A user would miss: the seconds in which each GPU starts a worker for every definition."""
-    waiting = [cell("a", 1), cell("a", 2), cell("b", 3)]
-
-    def chosen(mine, *others):
-        return on_ray.next_of(waiting, mine, {*others}).workload.uuid
-
-    assert chosen("b", "a") == chosen("done", "a") == chosen(None, "a") == "3"
-    assert chosen("a", "a") == chosen(None) == "1"
-    assert chosen("done", "a", "b") == "1", "all are taken: help with the first"
-
-
 def test_a_gpu_on_which_no_reference_runs_does_not_eat_the_queue(monkeypatch):
     """A user would miss: every workload that the others would have judged, as what fails is done at once."""
     cells = [cell("a", at, "x", "y") for at in range(9)]

@@ -26,7 +26,6 @@ from harness.operators import workloads
 
 TRIES = 2
 FAILED_STARTS = 3  # of actors in a row, for each slot, until the run is given up
-SILENCE = 60.0  # s without a result, after which it is looked whether there are devices at all
 
 
 @contextmanager
@@ -145,15 +144,6 @@ def last_line(error: Exception) -> str:
     return str(error).strip().splitlines()[-1]
 
 
-def next_of(waiting: list[Cell], mine: str | None, others: set[str]) -> Cell:
-    """The cell for an actor that is ready for the definition `mine`, as a change of it takes seconds.
-
-    That is one of its own definition, else of the first that no other actor is at, else the first.
-    """
-    wanted = [mine, *(cell.geometry for cell in waiting if cell.geometry not in others)]
-    return next((cell for geometry in wanted for cell in waiting if cell.geometry == geometry), waiting[0])
-
-
 class Run:
     """Which actor is at what, and what waits. An actor has no cell until it runs: a node that is dead keeps none."""
 
@@ -162,8 +152,9 @@ class Run:
 
         self.ray, self.cluster, self.say = ray, cluster, say
         self.create, self.plan = ray.remote(Actor).options(**cluster.options), ray.put(plan)
-        # the longest first: one that begins last would keep the others waiting
-        self.waiting = sorted(plan, key=lambda cell: -cell.workload.axes["seq_len"])
+        # by definition, as a change of it takes seconds; the longest first, or it would keep the others waiting
+        order = [*dict.fromkeys(cell.geometry for cell in plan)]
+        self.waiting = sorted(plan, key=lambda cell: (order.index(cell.geometry), -cell.workload.axes["seq_len"]))
         self.given = {}  # actor -> (result to come, cell; None for its start)
         self.tries, self.failed_starts = Counter(), 0
 
@@ -177,10 +168,7 @@ class Run:
     def arrived(self) -> Iterator[Outcome]:
         """What actors are done with, or lost; no reference to one stays here, which would keep it on its device."""
         results = {result: actor for actor, (result, _) in self.given.items()}
-        if not self.ray.wait(list(results), num_returns=1, timeout=SILENCE)[0]:
-            kind = "GPU" if "num_gpus" in self.cluster.options else "CPU"
-            if not self.ray.cluster_resources().get(kind):
-                self.say("No device of this run is left in the cluster: waiting for one. Ctrl-C keeps what is done.")
+        self.ray.wait(list(results), num_returns=1)
         for result in self.ray.wait(list(results), num_returns=len(results), timeout=0)[0]:
             yield from self.collect(results[result])
 
@@ -204,9 +192,7 @@ class Run:
             self.ray.kill(actor)  # that the reference did not run may be the state of its GPU
             return []
         if self.waiting:
-            others = {other.geometry for _, other in self.given.values() if other}
-            following = next_of(self.waiting, cell and cell.geometry, others)
-            self.waiting.remove(following)
+            following = self.waiting.pop(0)
             self.given[actor] = actor.judge.remote(following), following
         else:
             actor.close.remote()  # Ray ends it after that, as nothing refers to it any more
