@@ -13,8 +13,10 @@ import inspect
 import torch
 from flashinfer_bench import Definition
 
+from definitions import swiglu as activations
 from definitions.layers import geometries, small
 from definitions.schema import const, tensor, var
+from definitions.swiglu import silu as swiglu
 
 # Of the first geometry; `constants` has every other's. Routing is fixed by the model and cannot be read off a tensor's
 # shape.
@@ -73,7 +75,7 @@ def local_experts(x, w13, w13_scale, w2, w2_scale, local, weights):
             if tokens.numel() == 0:
                 continue
             up, gate = x[tokens].matmul(up_gate[at].t()).split(intermediate_size, dim=1)
-            rows = (torch.nn.functional.silu(gate) * up).matmul(down[at].t())
+            rows = swiglu(gate, up).matmul(down[at].t())
             output.index_add_(0, tokens, rows * weights[tokens, slot].unsqueeze(1))
     return output.to(torch.bfloat16)
 
@@ -114,8 +116,9 @@ def definition_name(geometry):
 
 
 def size_suffix(of):
-    """The part of a definition's name that a geometry's local experts and widths make."""
-    return f"e{of['num_local_experts']}_h{of['hidden_size']}_i{of['intermediate_size']}"
+    """The part of a definition's name that a geometry's local experts, widths and clamp make."""
+    sizes = f"e{of['num_local_experts']}_h{of['hidden_size']}_i{of['intermediate_size']}"
+    return sizes + activations.suffix(of)
 
 
 def reference_source(geometry):
@@ -125,10 +128,10 @@ def reference_source(geometry):
 
 
 def self_contained(of, names, functions):
-    """Source text: the sizes of these names as constants, then the functions."""
+    """Source text: the sizes of these names as constants, then the functions, before them the activation."""
     constants = [*(f"{name.upper()} = {of[name]}" for name in names), f"BLOCK = {BLOCK}"]
     head = "import torch\n\n" + "\n".join(constants) + "\n"
-    return "\n\n".join([head, *(inspect.getsource(function) for function in functions)])
+    return "\n\n".join([head, activations.source(of), *(inspect.getsource(function) for function in functions)])
 
 
 def axes(of):
@@ -198,7 +201,7 @@ def definition(geometry):
         op_type="moe",
         description=(
             "FP8 block-scale mixture of experts with DeepSeek-V3 routing, as seen by one expert-parallel rank of "
-            f"{ranks}: route, GEMM1, SwiGLU, GEMM2, weighted sum over the local experts."
+            f"{ranks}: route, GEMM1, {activations.description(of)}, GEMM2, weighted sum over the local experts."
         ),
         tags=[
             *(f"model:{model}" for model in of["model"]),

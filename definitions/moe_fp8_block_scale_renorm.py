@@ -7,7 +7,8 @@ and inputs differ from moe_fp8_block_scale, whose experts this file takes. Route
 import torch
 from flashinfer_bench import Definition
 
-from definitions.layers import geometries, small
+from definitions import swiglu as activations
+from definitions.layers import geometries, has_all_experts, small
 from definitions.moe_fp8_block_scale import (
     CONSTRAINTS,
     EXPERT_INPUTS,
@@ -52,7 +53,7 @@ def run(
     return local_experts(x, gemm1_weights, gemm1_weights_scale, gemm2_weights, gemm2_weights_scale, experts, weights)
 
 
-GEOMETRIES = geometries("renorm")
+GEOMETRIES = {key: of for key, of in geometries("renorm").items() if has_all_experts(of)}
 SMALL = small("renorm")
 
 
@@ -75,7 +76,7 @@ def definition(geometry):
         op_type="moe",
         description=(
             "FP8 block-scale mixture of experts with softmax over the top-k logits, all experts on one GPU: route, "
-            "GEMM1, SwiGLU, GEMM2, weighted sum."
+            f"GEMM1, {activations.description(of)}, GEMM2, weighted sum."
         ),
         tags=[
             *(f"model:{model}" for model in of["model"]),

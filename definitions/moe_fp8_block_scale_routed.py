@@ -3,7 +3,7 @@
 The caller hands over each token's experts and weights, in place of logits, and holds weights and scales as checkpoints
 and engines do: GEMM1's rows of `gate` before those of `up`, activation scales row by row. `run` is the reference that
 every solution is judged against. Each geometry is the layer of one that moe_fp8_block_scale or its renorm form states
-with the router inside.
+with the router inside, or one whose router neither has.
 
 The number of all experts is no axis, as nothing here hangs on it: an id is local if it is one of `num_local_experts`
 that begin at `local_expert_offset`, and any other costs nothing. So an engine may number more experts than its model
@@ -15,6 +15,8 @@ from flashinfer_bench import Definition
 
 from definitions import moe_fp8_block_scale as ds_routing
 from definitions import moe_fp8_block_scale_renorm as renorm
+from definitions import swiglu as activations
+from definitions.layers import geometries
 from definitions.moe_fp8_block_scale import (
     BLOCK,
     CONSTRAINTS,
@@ -27,6 +29,7 @@ from definitions.moe_fp8_block_scale import (
     size_suffix,
 )
 from definitions.schema import const, tensor
+from definitions.swiglu import silu as swiglu
 
 
 @torch.no_grad()
@@ -59,20 +62,24 @@ def run(
             if tokens.numel() == 0:
                 continue
             gate, up = x[tokens].matmul(gate_up[at].t()).split(intermediate_size, dim=1)
-            rows = (torch.nn.functional.silu(gate) * up).matmul(down[at].t())
+            rows = swiglu(gate, up).matmul(down[at].t())
             output.index_add_(0, tokens, rows * topk_weights[tokens, slot].unsqueeze(1))
     return output.to(torch.bfloat16)
 
 
-ROUTER_INSIDE = {  # geometry -> the one that states its layer with the router inside
-    f"{'deepseek-v3-ep8' if key == 'full' else key}-routed": key
-    for key in (*ds_routing.GEOMETRIES, *renorm.GEOMETRIES)
-    if key != "small-one-group"  # experts no multiple of 32 are in small-renorm
+def routed_key(key):
+    """The geometry of a layer's routed form."""
+    return f"{'deepseek-v3-ep8' if key == 'full' else key}-routed"
+
+
+NOT_ROUTED = {"small-one-group"}  # experts that are no multiple of 32 are in small-renorm
+# geometry -> the one that states its layer with the router inside, where there is one
+ROUTER_INSIDE = {routed_key(key): key for key in (*ds_routing.GEOMETRIES, *renorm.GEOMETRIES) if key not in NOT_ROUTED}
+# geometry -> its layer's sizes as the router knows them, groups included
+ROUTERS = {
+    routed_key(key): of for key, of in geometries("sigmoid-bias", "renorm", "given").items() if key not in NOT_ROUTED
 }
-GEOMETRIES = {
-    geometry: (ds_routing.GEOMETRIES | renorm.GEOMETRIES)[key] | {"num_groups": 1, "kept_groups": 1}
-    for geometry, key in ROUTER_INSIDE.items()
-}
+GEOMETRIES = {geometry: of | {"num_groups": 1, "kept_groups": 1} for geometry, of in ROUTERS.items()}
 SMALL = ("small-routed", "small-renorm-routed")  # for machines without a GPU
 
 
@@ -96,8 +103,8 @@ def definition(geometry):
         op_type="moe",
         description=(
             "FP8 block-scale mixture of experts behind a router, as seen by one expert-parallel rank: the caller gives "
-            "each token's experts and weights; GEMM1, SwiGLU, GEMM2, weighted sum over the local experts. Rows of gate "
-            "come first, activation scales are row-major."
+            f"each token's experts and weights; GEMM1, {activations.description(of)}, GEMM2, weighted sum over the "
+            "local experts. Rows of gate come first, activation scales are row-major."
         ),
         tags=[
             *(f"model:{model}" for model in of["model"]),

@@ -28,7 +28,6 @@ INPUTS = {  # kind of routing -> names of the inputs, by position, and the dtype
     "renorm": (["routing_logits", *TOKENS, *EXPERTS], "bfloat16"),
     "routed": ([*TOKENS, "topk_ids", "topk_weights", *EXPERTS, "local_expert_offset"], "float8_e4m3fn"),
 }
-EXPERTS_OF_ALL_RANKS = {"kimi-k2-ep8": 384, "kimi-k2-ep1": 384, "small-one-group": 72}  # others: 256
 
 
 @pytest.mark.parametrize("geometry", [*catalogue.FP8_MOE, *catalogue.ROUTED])
@@ -46,7 +45,7 @@ def test_a_definitions_name_axes_and_inputs_are_the_public_ones(geometry):
         "num_intermediate_blocks": named["i"] // 128,
         "num_gemm1_out_blocks": 2 * named["i"] // 128,
     } | {
-        "ds": {"num_experts": EXPERTS_OF_ALL_RANKS.get(geometry, 256)},
+        "ds": {"num_experts": catalogue.GEOMETRIES[geometry]["num_experts"]},
         "renorm": {},
         "routed": {"top_k": named["topk"]},
     }[kind]

@@ -21,6 +21,7 @@ from types import ModuleType
 
 from flashinfer_bench import Definition
 
+from definitions.moe_fp8_block_scale import self_contained
 from harness.core.arguments import Names
 from harness.core.errors import UserError
 from harness.core.names import unknown
@@ -55,8 +56,11 @@ def definition(geometry: str) -> Definition:
 
 @cache
 def router(geometry: str) -> Callable:
-    """The reference's `route`, with the definition's top-k and groups: its inputs -> experts, weights, [T, top_k]."""
-    exec(definition(geometry).reference, found := {})
+    """The router of a layer, also where top-k is given: logits, and bias and factor -> experts, weights, [T, top_k]."""
+    of = moe_fp8_block_scale_routed.ROUTERS.get(geometry, GEOMETRIES[geometry])
+    family = moe_fp8_block_scale_renorm if of["routing"] == "renorm" else moe_fp8_block_scale
+    sizes = ("top_k", "num_groups", "kept_groups")
+    exec(self_contained(of, sizes, (family.definitions.route,)), found := {})
     return found["route"]
 
 

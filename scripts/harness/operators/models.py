@@ -5,7 +5,7 @@ from functools import cache
 
 from definitions.layers import MODELS
 from harness.operators import catalogue, moe_fp8_block_scale
-from harness.operators.moe_fp8_block_scale_routed import ROUTER_INSIDE
+from harness.operators.moe_fp8_block_scale_routed import ROUTER_INSIDE, routed_key
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,12 @@ class Layer:
 
 @cache
 def layers() -> list[Layer]:
-    """Every model's layer that has a definition with the router inside, by model and from many ranks to one."""
+    """Every model's layer, by model and from many ranks to one; with the router inside where there is that form."""
     found = []
     for model in (of for of in MODELS.values() if not of.get("small")):
         ranks = sorted(((number, key) for key, number in model["geometries"].items()), reverse=True)
-        found += [Layer(model, number, key) for number, key in ranks]
+        keys = [(number, key if key in catalogue.GEOMETRIES else routed_key(key)) for number, key in ranks]
+        found += [Layer(model, number, key) for number, key in keys]
     return found
 
 

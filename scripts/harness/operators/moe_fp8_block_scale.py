@@ -9,6 +9,7 @@ import torch
 from flashinfer_bench import Trace, Workload
 
 from definitions import moe_fp8_block_scale as definitions
+from definitions.layers import has_all_experts
 from definitions.moe_fp8_block_scale import BLOCK
 from harness.operators import routing_model
 from harness.operators.case import Case, integers, trace, uuid_of
@@ -33,10 +34,11 @@ class MoeCase(Case):
     raised: dict[int, float] | None = None
     scales: str = "random"
 
+    of = property(lambda self: GEOMETRIES[self.geometry])
+
     @property
     def size(self) -> str:
-        of = GEOMETRIES[self.geometry]
-        return f"T={self.seq_len}{f' offset={self.offset}' if of['num_local_experts'] < of['num_experts'] else ''}"
+        return f"T={self.seq_len}{'' if has_all_experts(self.of) else f' offset={self.offset}'}"
 
 
 # Geometry -> uuid, T, rank's first expert, as the public data set has them.
@@ -98,9 +100,12 @@ def cases(geometry: str) -> list[MoeCase]:
     of, definition = GEOMETRIES[geometry], definitions.definition_name(geometry)
     if geometry in SMALL:
         return [MoeCase(geometry, name, uuid_of(definition, name), *rest) for name, *rest in hard_cases(of)]
-    middle = of["num_experts"] // of["num_local_experts"] // 2 * of["num_local_experts"]
-    offset = 0 if of["num_local_experts"] == of["num_experts"] else middle
-    return [MoeCase(geometry, f"T={t}", uuid_of(definition, f"T={t}"), t, offset) for t in MODEL_TOKENS]
+    return [MoeCase(geometry, f"T={t}", uuid_of(definition, f"T={t}"), t, middle_rank(of)) for t in MODEL_TOKENS]
+
+
+def middle_rank(of: dict) -> int:
+    """First expert of a rank in the middle; 0 where one rank holds all."""
+    return of["num_experts"] // of["num_local_experts"] // 2 * of["num_local_experts"]
 
 
 def routing(case: MoeCase) -> tuple[np.ndarray, np.ndarray]:

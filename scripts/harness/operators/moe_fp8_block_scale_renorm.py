@@ -17,7 +17,7 @@ SMALL = definitions.SMALL
 class RenormCase(MoeCase):
     """Every expert is local: offset is 0."""
 
-    size = property(lambda self: f"T={self.seq_len}")
+    of = property(lambda self: GEOMETRIES[self.geometry])
 
 
 def hard_cases(of: dict) -> list[tuple]:

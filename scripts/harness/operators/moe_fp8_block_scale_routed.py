@@ -1,7 +1,8 @@
 """moe_fp8_block_scale_routed: the workloads of each geometry and their bounds.
 
 A workload has the tokens, the rank and the routing of a workload with the router inside, so that what is measured of
-both forms can be compared; small geometries add what only ids can hold.
+both forms can be compared; small geometries add what only ids can hold. A layer without such a form is routed as one of
+sigmoid and bias would be, or of renorm where that is its router.
 """
 
 from dataclasses import dataclass
@@ -13,23 +14,33 @@ from flashinfer_bench import Trace, Workload
 from definitions import moe_fp8_block_scale_routed as definitions
 from harness.operators import moe_fp8_block_scale, moe_fp8_block_scale_renorm, routing_model
 from harness.operators.case import uuid_of
-from harness.operators.moe_fp8_block_scale import ROUTED_SCALING_FACTOR, SCALE_NAMES, MoeCase, layer_bound, layer_trace
+from harness.operators.moe_fp8_block_scale import (
+    MODEL_TOKENS,
+    ROUTED_SCALING_FACTOR,
+    SCALE_NAMES,
+    MoeCase,
+    layer_bound,
+    layer_trace,
+    middle_rank,
+)
 from harness.operators.roofline import Bound, Counts
 
 GEOMETRIES = definitions.GEOMETRIES
 SMALL = definitions.SMALL
 ROUTER_INSIDE = definitions.ROUTER_INSIDE
+ROUTERS = definitions.ROUTERS
+routed_key = definitions.routed_key
 NO_EXPERT = (-1, -(2**31), 2**31 - 1)  # ids that no rank has, far ones too: subtracting an offset may wrap around
 
 
 @dataclass(frozen=True)
 class RoutedCase(MoeCase):
-    """like: the case whose routing this has. ids: "chosen" by that routing alone, or a key of SPOILT."""
+    """like: the case whose routing this has; None draws its own. ids: "chosen" by that alone, or a key of SPOILT."""
 
     like: MoeCase | None = None
     ids: str = "chosen"
 
-    size = property(lambda self: self.like.size)
+    of = property(lambda self: GEOMETRIES[self.geometry])
 
 
 def padded(ids: np.ndarray, weights: np.ndarray, of: dict) -> None:
@@ -60,7 +71,10 @@ def family_of(geometry: str):
 
 
 def cases(geometry: str) -> list[RoutedCase]:
-    inside, definition = ROUTER_INSIDE[geometry], definitions.definition_name(geometry)
+    inside, definition = ROUTER_INSIDE.get(geometry), definitions.definition_name(geometry)
+    if inside is None:
+        of, named = GEOMETRIES[geometry], {f"T={t}": t for t in MODEL_TOKENS}
+        return [RoutedCase(geometry, name, uuid_of(definition, name), t, middle_rank(of)) for name, t in named.items()]
     known = {case.name: case for case in family_of(inside).cases(inside)}
     named = [(name, like, "chosen") for name, like in known.items()]
     if geometry in SMALL:
@@ -75,15 +89,26 @@ def cases(geometry: str) -> list[RoutedCase]:
 
 def after_router(stored: dict[str, torch.Tensor], geometry: str) -> dict[str, torch.Tensor]:
     """topk_ids and topk_weights for a workload's tensors with the router inside. geometry: the routed one."""
-    inside = ROUTER_INSIDE[geometry]
     logits, bias = stored["routing_logits"].float().numpy(), stored.get("routing_bias")
     bias = None if bias is None else bias.float().numpy()
-    ids, weights = routing_model.route(logits, bias, family_of(inside).GEOMETRIES[inside], ROUTED_SCALING_FACTOR)
+    ids, weights = routing_model.route(logits, bias, ROUTERS[geometry], ROUTED_SCALING_FACTOR)
     return {"topk_ids": torch.from_numpy(ids), "topk_weights": torch.from_numpy(weights)}
 
 
+def router_outputs(case: RoutedCase) -> dict[str, torch.Tensor]:
+    """Logits, and the bias where the router has one, of a case that is like no other."""
+    of = ROUTERS[case.geometry]
+    logits, bias = routing_model.draw_typical(case.uuid, case.seq_len, case.offset, of, is_biased(case.geometry))
+    drawn = {"routing_logits": logits, "routing_bias": bias}
+    return {name: torch.from_numpy(values) for name, values in drawn.items() if values is not None}
+
+
+def is_biased(geometry: str) -> bool:
+    return ROUTERS[geometry]["routing"] != "renorm"
+
+
 def tensors(case: RoutedCase) -> dict[str, torch.Tensor]:
-    stored = family_of(case.like.geometry).tensors(case.like)
+    stored = family_of(case.like.geometry).tensors(case.like) if case.like else router_outputs(case)
     found = after_router(stored, case.geometry)
     if case.ids in SPOILT:
         SPOILT[case.ids](found["topk_ids"].numpy(), found["topk_weights"].numpy(), GEOMETRIES[case.geometry])

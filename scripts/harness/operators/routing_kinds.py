@@ -16,9 +16,9 @@ from harness.core.atomic_file import write_atomically
 from harness.core.errors import CannotRun
 from harness.operators import routing_model
 from harness.operators.case import uuid_of
-from harness.operators.catalogue import FP8_MOE, GEOMETRIES, RENORM, ROUTED, definition_name, operator
+from harness.operators.catalogue import FP8_MOE, GEOMETRIES, ROUTED, definition_name, operator
 from harness.operators.moe_fp8_block_scale import MoeCase
-from harness.operators.moe_fp8_block_scale_routed import ROUTER_INSIDE, after_router
+from harness.operators.moe_fp8_block_scale_routed import ROUTERS, after_router
 
 # Eight of 256 experts in four of eight groups, of which 101 alone is local to the rank that starts at 96. With
 # everybody else far below, no noise can open another group or let another expert in.
@@ -34,8 +34,9 @@ def offset_of(geometry: str) -> int:
 
 def same_experts(geometry: str) -> dict[int, float]:
     """Logits to add so that every token picks the same experts."""
-    of = GEOMETRIES[geometry]
-    few = range(of["top_k"]) if geometry in RENORM else [each * of["num_experts"] // 256 for each in EIGHT]
+    of = ROUTERS.get(geometry, GEOMETRIES[geometry])
+    spread = of["top_k"] == len(EIGHT) and of["routing"] != "renorm"
+    few = [each * of["num_experts"] // 256 for each in EIGHT] if spread else range(of["top_k"])
     return {expert: 9.0 if expert in few else -9.0 for expert in range(of["num_experts"])}
 
 
@@ -54,7 +55,8 @@ def kinds_of(geometry: str) -> list[str]:
 
 def draw(kind: str, num_tokens: int, geometry: str) -> tuple[np.ndarray, np.ndarray | None]:
     """Logits [T, num_experts] and bias [num_experts], float32, or None with renorm routing; the same ones each time."""
-    of, biased = GEOMETRIES[geometry], geometry not in RENORM
+    of = ROUTERS.get(geometry, GEOMETRIES[geometry])
+    biased = of["routing"] != "renorm"
     if kind not in FIXED:
         return routing_model.draw_typical(f"sweep/{num_tokens}", num_tokens, offset_of(geometry), of, biased)
     first, raised = FIXED[kind]
@@ -63,7 +65,7 @@ def draw(kind: str, num_tokens: int, geometry: str) -> tuple[np.ndarray, np.ndar
 
 def tensors(kind: str, num_tokens: int, geometry: str) -> dict[str, torch.Tensor]:
     """The draw as the definition's inputs."""
-    logits, bias = draw(kind, num_tokens, ROUTER_INSIDE.get(geometry, geometry))
+    logits, bias = draw(kind, num_tokens, geometry)
     if bias is None:
         found = {"routing_logits": torch.from_numpy(logits).bfloat16()}
     else:

@@ -7,6 +7,7 @@ routing, weights and scales; beside the kernels lie those of the first definitio
 
 from pathlib import PurePosixPath
 
+from definitions import swiglu
 from harness.operators import catalogue
 
 # size -> its name in C++; in Python it is the key in capitals
@@ -19,10 +20,18 @@ NAMES = {
     "hidden_size": "kHidden",
     "intermediate_size": "kIntermediate",
 }
+# of the activation (definitions/swiglu.py)
+ACTIVATION = {
+    "swiglu_limit": "kSwigluLimit",
+    "swiglu_alpha": "kSwigluAlpha",
+    "swiglu_up_offset": "kSwigluUpOffset",
+    "clamp_after_silu": "kClampAfterSilu",
+}
+CPP_TYPES = {bool: "bool", int: "int", float: "float"}
 FILES = ("problem", "interface")
 
 
-def facts(file: str, geometry: str) -> dict[str, tuple[str, int | bool]]:
+def facts(file: str, geometry: str) -> dict[str, tuple[str, float]]:
     """Name in Python -> name in C++ and value."""
     if file == "interface":
         routed = geometry in catalogue.ROUTED  # today one form has all three
@@ -30,7 +39,9 @@ def facts(file: str, geometry: str) -> dict[str, tuple[str, int | bool]]:
         return {name: (symbol, routed) for name, symbol in names.items()}
     of = catalogue.GEOMETRIES[geometry]
     sizes = {key.upper(): (symbol, of[key]) for key, symbol in NAMES.items()}
-    return sizes | {"RENORM": ("kRenorm", geometry in catalogue.RENORM)}
+    sizes["RENORM"] = ("kRenorm", geometry in catalogue.RENORM)
+    activation = swiglu.constants(of)
+    return sizes | {key.upper(): (symbol, activation[key]) for key, symbol in ACTIVATION.items()}
 
 
 def source(path: str, geometry: str, text: str = "") -> str:
@@ -38,14 +49,15 @@ def source(path: str, geometry: str, text: str = "") -> str:
     file, name = PurePosixPath(path), catalogue.definition_name(geometry)
     if file.suffix == ".csv" and "sizes" in (columns := text.partition("\n")[0].split(",")):
         header, *rows = text.splitlines(keepends=True)
-        return header + "".join(row for row in rows if name.endswith(f"_{row.split(',')[columns.index('sizes')]}"))
+        return header + "".join(row for row in rows if f"_{row.split(',')[columns.index('sizes')]}_" in f"{name}_")
     if file.stem not in FILES:
         return text
     found, told = facts(file.stem, geometry), "Packing writes this file for other definitions."
     if file.suffix == ".cuh":
         lines = [f"// {file.stem}: {name}. {told}", "#pragma once", ""]
         for symbol, value in found.values():
-            lines.append(f"constexpr {'bool' if isinstance(value, bool) else 'int'} {symbol} = {str(value).lower()};")
+            literal = f"{value}f" if isinstance(value, float) else str(value).lower()
+            lines.append(f"constexpr {CPP_TYPES[type(value)]} {symbol} = {literal};")
     else:
         lines = [f'"""{file.stem}: {name}.', "", told, '"""', ""]
         lines += [f"{key} = {value}" for key, (_, value) in found.items()]

@@ -9,9 +9,9 @@ from flashinfer_bench.utils import dtype_str_to_torch_dtype
 from harness.core.errors import CannotRun
 from harness.judging.calling import first_tokens, random_fp8
 from harness.operators import routing_model
-from harness.operators.catalogue import GEOMETRIES, RENORM, definition, operator, router
+from harness.operators.catalogue import GEOMETRIES, ROUTED, definition, operator, router
 from harness.operators.moe_fp8_block_scale import ROUTED_SCALING_FACTOR
-from harness.operators.moe_fp8_block_scale_routed import ROUTER_INSIDE
+from harness.operators.moe_fp8_block_scale_routed import ROUTERS
 from harness.operators.routing_kinds import offset_of
 
 STATES = ("hidden_states", "hidden_states_scale")  # which all layers share
@@ -78,17 +78,17 @@ def routing(
 
     Noise is drawn on the device, where it is quick. Where top-k is given, the reference's router has chosen.
     """
-    inside = ROUTER_INSIDE.get(geometry, geometry)
-    offset, bias = routing_model.experts(seed, of=GEOMETRIES[inside], biased=inside not in RENORM)
+    of = ROUTERS.get(geometry, GEOMETRIES[geometry])
+    offset, bias = routing_model.experts(seed, of=of, biased=of["routing"] != "renorm")
     noise = torch.randn(num_tokens, len(offset), device=device, generator=source)
     logits = noise + torch.from_numpy(offset).float().to(device)
     if bias is None:
         given = {"routing_logits": logits.bfloat16()}
-        experts, weights = router(inside)(*given.values())
+        experts, weights = router(geometry)(*given.values())
     else:
         given = {"routing_logits": logits, "routing_bias": torch.from_numpy(bias).bfloat16().to(device)}
-        experts, weights = router(inside)(*given.values(), ROUTED_SCALING_FACTOR)
-    return (given if inside == geometry else {"topk_ids": experts.int(), "topk_weights": weights}), experts
+        experts, weights = router(geometry)(*given.values(), ROUTED_SCALING_FACTOR)
+    return (given if geometry not in ROUTED else {"topk_ids": experts.int(), "topk_weights": weights}), experts
 
 
 def make(geometry: str, layers: int, num_tokens: int, device: str) -> Resident:

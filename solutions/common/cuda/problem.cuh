@@ -9,3 +9,7 @@ constexpr int kKeptGroups = 4;
 constexpr int kHidden = 7168;
 constexpr int kIntermediate = 2048;
 constexpr bool kRenorm = false;
+constexpr float kSwigluLimit = 0.0f;
+constexpr float kSwigluAlpha = 1.0f;
+constexpr float kSwigluUpOffset = 0.0f;
+constexpr bool kClampAfterSilu = false;
