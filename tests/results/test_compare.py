@@ -127,17 +127,17 @@ def written(root, content):
 
 def test_a_table_is_written_between_its_markers_and_found_out_of_date(tmp_path):
     tables = written(tmp_path, "old")
-    assert len(docs.update([], True, tables, {}, tmp_path)) == 1
-    assert docs.update([], False, tables, {}, tmp_path) == []
+    assert len(docs.update(True, tables, {}, tmp_path)) == 1
+    assert docs.update(False, tables, {}, tmp_path) == []
     text = (tmp_path / "docs/a.md").read_text()
-    assert text == PAGE.format("\n| x |\n| --- |\n| 1 |\n") and docs.update([], True, tables, {}, tmp_path) == []
+    assert text == PAGE.format("\n| x |\n| --- |\n| 1 |\n") and docs.update(True, tables, {}, tmp_path) == []
 
 
 @pytest.mark.parametrize("text", ["<!-- generated: u -->\n<!-- end of u -->\n", "<!-- generated: t -->\n", ""])
 def test_a_marker_that_nothing_fills_and_a_table_without_place_are_problems(tmp_path, text):
     tables = written(tmp_path, "old")
     (tmp_path / "docs/a.md").write_text(text)
-    assert docs.update([], True, tables, {}, tmp_path)
+    assert docs.update(True, tables, {}, tmp_path)
 
 
 def test_a_figure_changes_with_what_it_shows_and_strays_are_named(tmp_path):
@@ -152,8 +152,8 @@ def test_a_figure_changes_with_what_it_shows_and_strays_are_named(tmp_path):
         return {"f.svg": make}
 
     tables = written(tmp_path, "old")
-    assert docs.update([], False, tables, drawn(1), tmp_path) == []
-    assert docs.update([], True, tables, drawn(1), tmp_path) == []
-    assert len(docs.update([], True, tables, drawn(2), tmp_path)) == 1
+    assert docs.update(False, tables, drawn(1), tmp_path) == []
+    assert docs.update(True, tables, drawn(1), tmp_path) == []
+    assert len(docs.update(True, tables, drawn(2), tmp_path)) == 1
     (tmp_path / "docs/stray.svg").write_text("<svg/>")
-    assert "stray.svg" in docs.update([], True, tables, drawn(1), tmp_path)[0]
+    assert "stray.svg" in docs.update(True, tables, drawn(1), tmp_path)[0]

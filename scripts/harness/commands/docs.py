@@ -71,14 +71,11 @@ FIGURES: docs.Figures = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "pages", nargs="*", metavar="PAGE", help="README, compare ...; default: all pages, and the figures"
-    )
     parser.add_argument("--check", action="store_true", help="only say what is out of date")
 
 
 def main(args: argparse.Namespace) -> int:
-    problems = docs.update(args.pages, args.check, TABLES, FIGURES)
+    problems = docs.update(args.check, TABLES, FIGURES)
     for line in problems:
         print(line, file=sys.stderr)
     return 1 if problems else 0

@@ -27,7 +27,7 @@ def build(names: list[str], geometries: Collection[str] = ()) -> int:
 
     geometries: the definitions to build them for; without any, all that they serve. Raises as `pack_all`.
     """
-    check_cache(compiles=True)
+    check_cache()
     status, packed = 0, pack.pack_all(names)[0].values()
     for solution in (of[key] for of in packed for key in of if not geometries or key in geometries):
         if missing := [module for module in solution.spec.dependencies if not is_installed(module)]:

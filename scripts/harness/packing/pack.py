@@ -1,6 +1,7 @@
 """Gather a solution's folder and the files of common/ that it lists into FIB Solutions, and write them."""
 
 import ast
+import shutil
 from collections import Counter
 from functools import cache
 from pathlib import Path, PurePosixPath
@@ -16,7 +17,6 @@ from harness.packing import problem
 from harness.packing.flat import target_of
 from harness.packing.manifest import Manifest, PackingError, read_manifest, read_source, refusal, solution_names
 
-WRITTEN = "written.txt"  # in packed/: what packing wrote there; all else is not ours
 SUFFIXES = (".py", ".cu", ".cuh", ".csv")
 PACKAGE_SIZES = ("num_local_experts", "top_k", "hidden_size", "intermediate_size")  # that an engine's adapter checks
 
@@ -150,26 +150,15 @@ def write(solution: Solution, path: Path) -> Path:
 
 
 def pack_here(names: list[str]) -> list[Path]:
-    """Write packed/<definition>/<name>.json of names, or of all that can be packed. Returns the files.
+    """Write packed/<definition>/<name>.json of names, or a new packed/ of all that can be packed. Returns the files.
 
-    What was written earlier for solutions or definitions that are gone is removed. Raises as `pack_all`.
+    Raises as `pack_all`.
     """
     folder, (packed, _) = paths.SOLUTIONS / "packed", pack_all(names)
+    if not names:
+        shutil.rmtree(folder, ignore_errors=True)
     named = [(name, solution) for name, solutions in packed.items() for solution in solutions.values()]
-    files = [write(solution, folder / solution.definition / f"{name}.json") for name, solution in named]
-    others = set(solution_names()) - packed.keys()
-    kept = {path for path in written(folder) if path.stem in others}
-    for path in written(folder) - kept - set(files):
-        path.unlink(missing_ok=True)
-    listed = sorted(path.relative_to(folder).as_posix() for path in {*files, *kept})
-    write_atomically(folder / WRITTEN, "".join(f"{path}\n" for path in listed))
-    return files
-
-
-def written(folder: Path) -> set[Path]:
-    """What packing wrote below packed/."""
-    lines = (folder / WRITTEN).read_text(encoding="utf-8").splitlines() if (folder / WRITTEN).is_file() else []
-    return {folder / line for line in lines}
+    return [write(solution, folder / solution.definition / f"{name}.json") for name, solution in named]
 
 
 def pack_into(names: list[str], data_set: Path, geometries: list[str]) -> list[Path]:

@@ -14,8 +14,6 @@ from matplotlib.figure import Figure
 
 from harness.core import paths
 from harness.core.atomic_file import write_atomically
-from harness.core.errors import UserError
-from harness.core.names import unknown
 from harness.report.figures import style
 
 BLOCK = re.compile(
@@ -31,16 +29,6 @@ Tables = dict[tuple[str, str], Callable[[], str]]  # (page, name of the block) -
 Figures = dict[str, Callable[[], Figure]]  # file in docs/ -> the figure
 
 
-def pages(wanted: list[str], root: Path = paths.ROOT) -> list[str]:
-    """README and the pages of docs/ by stem, all without any. Raises UserError for an unknown one."""
-    files = [*(root / "docs").glob("*.md"), root / "README.md"]
-    known = {path.stem: path.relative_to(root).as_posix() for path in files}
-    for name in wanted:
-        if Path(name).stem not in known:
-            raise UserError(unknown("page", name, known))
-    return [known[Path(name).stem] for name in wanted] or sorted(known.values())
-
-
 def update_page(page: str, check: bool, root: Path, tables: Tables) -> list[str]:
     """As `update`, of one page."""
     text, problems, found = (root / page).read_text(encoding="utf-8"), [], set()
@@ -52,7 +40,7 @@ def update_page(page: str, check: bool, root: Path, tables: Tables) -> list[str]
             return block[0]
         new = f"\n\n{tables[page, block['name']]()}\n\n"
         if check and new != block["content"]:
-            problems.append(f"{page}: block {block['name']!r} is out of date: run `moebench docs {Path(page).stem}`")
+            problems.append(f"{page}: block {block['name']!r} is out of date: run `moebench docs`")
         return block["begin"] + new + block["end"]
 
     made = BLOCK.sub(renew, text)
@@ -78,10 +66,11 @@ def update_figure(file: str, make: Callable[[], Figure], check: bool, root: Path
     return []
 
 
-def update(wanted: list[str], check: bool, tables: Tables, figures: Figures, root: Path = paths.ROOT) -> list[str]:
-    """Write the tables of these pages, and the figures with all of them; or only check. A line for each problem."""
-    problems = [line for page in pages(wanted, root) for line in update_page(page, check, root, tables)]
-    for file, make in figures.items() if not wanted else ():
+def update(check: bool, tables: Tables, figures: Figures, root: Path = paths.ROOT) -> list[str]:
+    """Write the tables of README and of the pages of docs/, and the figures; or only check. A line for each problem."""
+    pages = sorted(path.relative_to(root).as_posix() for path in (*(root / "docs").glob("*.md"), root / "README.md"))
+    problems = [line for page in pages for line in update_page(page, check, root, tables)]
+    for file, make in figures.items():
         problems += update_figure(file, make, check, root)
     stray = {path.name for path in (root / "docs").glob("*.svg")} - set(figures)
     return problems + [f"docs/{name}: nothing makes this figure" for name in sorted(stray)]
