@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "interface.cuh"
+#include "problem.cuh"
 #include "threads.cuh"
 
 // One instruction each: relative error below 2^-22, denormals count as zero.
@@ -21,9 +22,22 @@ __device__ __forceinline__ float rcp_approx(float x) {
   return y;
 }
 
+// The smaller of two values; NaN if one is NaN, where fminf would drop it.
+__device__ __forceinline__ float min_nan(float a, float b) {
+  float least;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(least) : "f"(a), "f"(b));
+  return least;
+}
+__device__ __forceinline__ float clamp_nan(float x, float limit) { return -min_nan(-min_nan(x, limit), limit); }
+
 constexpr float kMinusLog2E = -1.4426950408889634f;
+// silu(gate) * up, or one of the clamped forms of it: s * (up + offset) with s = gate * sigmoid(alpha * gate).
 __device__ __forceinline__ float swiglu(float up, float gate) {
-  return up * gate * rcp_approx(1.0f + exp2_approx(gate * kMinusLog2E));
+  if constexpr (kSwigluLimit == 0.0f) return up * gate * rcp_approx(1.0f + exp2_approx(gate * kMinusLog2E));
+  if constexpr (!kClampAfterSilu) gate = min_nan(gate, kSwigluLimit);
+  float s = gate * rcp_approx(1.0f + exp2_approx(gate * (kSwigluAlpha * kMinusLog2E)));
+  if constexpr (kClampAfterSilu) s = min_nan(s, kSwigluLimit);
+  return s * (clamp_nan(up, kSwigluLimit) + kSwigluUpOffset);
 }
 // Of W13's first and second half.
 __device__ __forceinline__ float swiglu_of_halves(float first, float second) {
