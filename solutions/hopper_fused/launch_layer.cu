@@ -7,6 +7,7 @@
 #include "device_guard.cuh"
 #include "fused_layer.cuh"
 #include "grouped_layer.cuh"
+#include "one_launch.cuh"
 #include "scratch.cuh"
 #include "sm_count.cuh"
 #include "weight_maps.cuh"
@@ -80,7 +81,7 @@ void launch_layer(const LayerArgs& layer, DLDevice device, ffi::TensorView w1, f
   const cudaStream_t stream = current_stream(device);
   const StreamScratch shared = stream_scratch(device, stream, sizeof(Scratch), kZeroedBytes);
   auto* kept = static_cast<Scratch*>(shared.memory.data_ptr());
-  if (t <= kFusedMaxTokens) {
+  if (kOneLaunch && t <= kFusedMaxTokens) {
     TensorMaps maps;
     encode_w1_map(&maps.w1, w1.data_ptr(), kNBlockColumns / kAtomRows);
     encode_w2_map(&maps.w2, w2.data_ptr(), kColumnTile);
