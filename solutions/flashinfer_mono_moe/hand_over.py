@@ -1,0 +1,123 @@
+"""hand_over: the definition's tokens and first weights as FlashInfer's mono_moe takes them, in one kernel.
+
+mono_moe takes bf16 tokens, and first weights with gate ahead of up, eight rows of either in turn. An engine would
+prepare its weights once; every call here may bring new ones, so they are prepared in the call, but only those of
+experts that a token goes to: the kernel finds them by mono_moe's rule, which counts infinite and NaN logits as lowest
+and takes the lower expert of two that are equal.
+
+Map of the kernel: a program takes ROWS rows of one expert, if it is chosen, and the first ones a token's block of 128.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+BLOCK = 128
+MOST_TOKENS = 8
+ROWS = 64
+WORDS = 128  # of 4 bytes, copied at a time from each of the rows
+
+
+def hand_over_ref(hidden_states, hidden_states_scale, gemm1_weights, gemm1_weights_scale):
+    """Plain statement of `hand_over`, for all experts, on any device."""
+    scale = hidden_states_scale.t().repeat_interleave(BLOCK, dim=1)
+    up, gate = (half.unflatten(1, (-1, 8)) for half in gemm1_weights.view(torch.uint8).chunk(2, dim=1))
+    weights = torch.stack([gate, up], dim=2).flatten(1, 3).view(gemm1_weights.dtype)
+    up_scale, gate_scale = gemm1_weights_scale.chunk(2, dim=1)
+    return (hidden_states.float() * scale).bfloat16(), weights, torch.cat([gate_scale, up_scale], dim=1)
+
+
+@triton.jit(do_not_specialize=["num_tokens"])
+def hand_over_kernel(
+    logits_ptr,  # [T, E] bf16
+    x_ptr,  # [T, H] fp8
+    x_scale_ptr,  # [H / 128, T] fp32
+    weights_ptr,  # [E, 2 I, H / 4] int32, up first
+    scale_ptr,  # [E, 2 I / 128, H / 128] fp32, up first
+    x_out_ptr,  # [T, H] bf16, written
+    weights_out_ptr,  # [E, 2 I, H / 4] int32, written for chosen experts
+    scale_out_ptr,  # [E, 2 I / 128, H / 128] fp32, written for chosen experts
+    num_tokens,
+    E: tl.constexpr,
+    H: tl.constexpr,
+    INNER: tl.constexpr,
+    TOP_K: tl.constexpr,
+    MOST_TOKENS: tl.constexpr,
+    ROWS: tl.constexpr,
+    WORDS: tl.constexpr,
+):
+    BLOCK: tl.constexpr = 128
+    BLOCKS: tl.constexpr = H // BLOCK
+    SCALES: tl.constexpr = 2 * INNER // BLOCK * BLOCKS
+    LOWEST: tl.constexpr = -3.4e38
+    expert = tl.program_id(0)
+    slab = tl.program_id(1)
+
+    of_x = expert * tl.num_programs(1) + slab
+    if of_x < num_tokens * BLOCKS:
+        at = of_x * BLOCK + tl.arange(0, BLOCK)
+        scale = tl.load(x_scale_ptr + of_x % BLOCKS * num_tokens + of_x // BLOCKS)
+        tl.store(x_out_ptr + at, (tl.load(x_ptr + at).to(tl.float32) * scale).to(tl.bfloat16))
+
+    token = tl.arange(0, MOST_TOKENS)
+    other = tl.arange(0, E)[None, :]
+    there = token < num_tokens
+    own = tl.load(logits_ptr + token * E + expert, mask=there, other=0.0).to(tl.float32)
+    logits = tl.load(logits_ptr + token[:, None] * E + other, mask=there[:, None], other=0.0).to(tl.float32)
+    own = tl.where(tl.abs(own) < float("inf"), own, LOWEST)[:, None]
+    logits = tl.where(tl.abs(logits) < float("inf"), logits, LOWEST)
+    ahead = (logits > own) | ((logits == own) & (other < expert))
+    chosen = there & (tl.sum(ahead.to(tl.int32), 1) < TOP_K)
+    if tl.max(chosen.to(tl.int32), 0) > 0:
+        if slab == 0:
+            at = tl.arange(0, SCALES)
+            scale = tl.load(scale_ptr + expert * SCALES + (at + SCALES // 2) % SCALES)
+            tl.store(scale_out_ptr + expert * SCALES + at, scale)
+        row = slab * ROWS + tl.arange(0, ROWS)
+        source = row // 16 * 8 + row % 8 + tl.where(row % 16 < 8, INNER, 0)
+        first = expert.to(tl.int64) * (2 * INNER * H // 4)
+        for start in range(0, H // 4, WORDS):
+            word = start + tl.arange(0, WORDS)[None, :]
+            words = tl.load(weights_ptr + first + source[:, None] * (H // 4) + word)
+            tl.store(weights_out_ptr + first + row[:, None] * (H // 4) + word, words)
+
+
+def hand_over(routing_logits, hidden_states, hidden_states_scale, gemm1_weights, gemm1_weights_scale, top_k):
+    """What mono_moe takes for the first GEMM.
+
+    Args:
+        routing_logits: [T, E] bfloat16; 1 <= T <= MOST_TOKENS, E a power of two.
+        hidden_states: [T, H] float8_e4m3fn; H / 128 a power of two, from 4 on.
+        hidden_states_scale: [H / 128, T] float32.
+        gemm1_weights: [E, 2 I, H] float8_e4m3fn, up first; I / 128 a power of two.
+        gemm1_weights_scale: [E, 2 I / 128, H / 128] float32.
+        top_k: experts of a token.
+
+    Returns:
+        Tokens [T, H] bfloat16; weights and scales as given, but in mono_moe's order. Of experts that no token goes to
+        they hold anything.
+    """
+    num_tokens, hidden = hidden_states.shape
+    experts, rows, _ = gemm1_weights.shape
+    x = torch.empty(num_tokens, hidden, dtype=torch.bfloat16, device=hidden_states.device)
+    weights, scale = torch.empty_like(gemm1_weights), torch.empty_like(gemm1_weights_scale)
+    hand_over_kernel[experts, rows // ROWS](
+        routing_logits,
+        hidden_states,
+        hidden_states_scale,
+        gemm1_weights.view(torch.int32),
+        gemm1_weights_scale,
+        x,
+        weights.view(torch.int32),
+        scale,
+        num_tokens,
+        E=experts,
+        H=hidden,
+        INNER=rows // 2,
+        TOP_K=top_k,
+        MOST_TOKENS=MOST_TOKENS,
+        ROWS=ROWS,
+        WORDS=WORDS,
+        num_warps=8,
+    )
+    return x, weights, scale

@@ -1,0 +1,45 @@
+"""scratchpad: the memory in which mono_moe's CTAs tell each other what is ready, with a count of its launches.
+
+It is zero before the first launch, after which the kernel keeps it; launches that may run at the same time want one
+each. A stream's first call is often captured, when memory cannot be cleared ahead of the graph, hence one allocation
+for all streams, cleared when the solution is built.
+"""
+
+from functools import cache
+
+import torch
+from flashinfer.fused_moe.monomoe import get_scratchpad_size_bytes
+
+STREAMS = 64
+ALIGNMENT = 1024
+_of_stream = {}
+
+
+@cache
+def spare(device):
+    """Iterator over the cleared scratchpads of a device (its number), 1-D uint8.
+
+    Raises:
+        RuntimeError: the device was never used before, and the stream is being captured.
+    """
+    if torch.cuda.is_current_stream_capturing():
+        raise RuntimeError("flashinfer_mono_moe: the first call on a device cannot be captured")
+    size = -(-get_scratchpad_size_bytes() // ALIGNMENT) * ALIGNMENT
+    pads = torch.zeros(STREAMS, size, dtype=torch.uint8, device=device)
+    torch.cuda.synchronize(device)  # other streams will use them
+    return iter(pads.unbind())
+
+
+def scratchpad(device):
+    """That of the current stream of a device (its number).
+
+    Raises:
+        RuntimeError: more than STREAMS streams of the device have called, or as `spare`.
+    """
+    key = device, torch.cuda.current_stream(device).cuda_stream
+    if key not in _of_stream:
+        pad = next(spare(device), None)
+        if pad is None:
+            raise RuntimeError(f"flashinfer_mono_moe: called on more than {STREAMS} streams of device {device}")
+        _of_stream[key] = pad
+    return _of_stream[key]
