@@ -16,7 +16,6 @@ from harness.core.errors import UserError
 from harness.judging import selection
 from harness.packing import build_ahead, manifest, pack, problem
 
-from definitions import moe_fp8_block_scale
 from definitions.moe_fp8_block_scale import definition
 
 MANIFEST = """
@@ -247,7 +246,7 @@ def test_into_another_data_set(tmp_path):
     """The public layout, with only the definition that is public."""
     (tmp_path / "definitions").mkdir()
     files = pack.pack_into([], tmp_path, ["full"])
-    assert len(files) == len(manifest.solutions_of(moe_fp8_block_scale.GEOMETRIES)) > 0
+    assert len(files) == len(manifest.solutions_of(["full"])) > 0
     for path in files:
         author, op_type, name, _ = path.relative_to(tmp_path / "solutions").parts
         assert (op_type, name) == ("moe", definition("full").name)

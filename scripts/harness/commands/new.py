@@ -18,7 +18,7 @@ from harness.operators.catalogue import FP8_MOE, add_definitions, small_like
 from harness.packing.manifest import MANIFEST, NOT_SOLUTIONS, readable, solution_names
 
 TEMPLATES = Path(__file__).with_name("new_solution")  # folders, as those of solutions that are a start
-DEFINITIONS = re.compile(r"^definitions = \[.*?\]\n", re.MULTILINE | re.DOTALL)
+SERVED = re.compile(r"^definitions = \[.*?\]\n|^\[\[serves\]\].*?(?=^\[|\Z)", re.MULTILINE | re.DOTALL)
 OF_THE_ORIGINAL = re.compile(r"^start = [^\n]*\n|^\[facts\].*?(?=^\[|\Z)", re.MULTILINE | re.DOTALL)
 
 
@@ -60,7 +60,7 @@ def with_definitions(manifest: str, geometries: list[str]) -> str:
     """A manifest's text that serves these geometries and the small one of each one's routing."""
     served = dict.fromkeys([*geometries, *map(small_like, geometries)])
     line = f"definitions = {json.dumps(list(served))}\n"
-    return re.sub(r"^(entry_point = .*\n)", rf"\1{line}", DEFINITIONS.sub("", manifest), count=1, flags=re.MULTILINE)
+    return re.sub(r"^(entry_point = .*\n)", rf"\1{line}", SERVED.sub("", manifest), count=1, flags=re.MULTILINE)
 
 
 def main(args: argparse.Namespace) -> int:

@@ -10,9 +10,10 @@ from flashinfer_bench.utils import env_snapshot
 from harness.core.arguments import check_cache
 from harness.core.errors import CannotRun
 from harness.judging.calling import device_here
-from harness.operators.catalogue import FULL, GEOMETRIES, operator, small_like
+from harness.operators.catalogue import FULL, GEOMETRIES, form, operator, small_like
 from harness.packing import eligibility, manifest, pack
 from harness.packing.build_ahead import build_timed
+from harness.packing.serves import why_not
 
 Say = Callable[[str], None]  # takes a line for the user
 
@@ -83,7 +84,8 @@ def eligible(names: list[str], geometry: str, device: Device) -> tuple[dict[str,
         reason = eligibility.why_skipped(next(iter(packed.values())), device.target, device.installed)
         if geometry not in packed:
             served = next((key for key in packed if (key in FULL) == (geometry in FULL)), next(iter(packed)))
-            reason = reason or f"serves {', '.join(packed)}, not {geometry}: --definition {served}"
+            why = why_not(manifest.read_manifest(name).serves, form(geometry), GEOMETRIES[geometry])
+            reason = reason or f"does not serve {geometry} ({why}), as it does --definition {served}"
         if reason:
             skipped.append(f"{name}: SKIPPED: {reason}")
         else:

@@ -46,6 +46,11 @@ def operator(geometry: str) -> ModuleType:
     return next(family for family in OPERATORS if geometry in family.GEOMETRIES)
 
 
+def form(geometry: str) -> str | None:
+    """Of an FP8 layer: the routing inside it, or "routed" where top-k is given; None of another operator."""
+    return "routed" if geometry in ROUTED else GEOMETRIES[geometry].get("routing")
+
+
 def definition_name(geometry: str) -> str:
     return operator(geometry).definitions.definition_name(geometry)
 

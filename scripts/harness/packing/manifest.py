@@ -15,10 +15,13 @@ from harness.core.errors import UserError
 from harness.core.names import unknown
 from harness.core.schema import Strict, first_fault
 from harness.operators import catalogue
+from harness.packing.serves import Rule, served
 
 MANIFEST = "solution.toml"
 ENTRY_POINTS = ("renorm_entry_point", "routed_entry_point", "bf16_entry_point")  # beside `entry_point`
-INHERITED = ("common", "stages", "definitions", *ENTRY_POINTS)  # of the base, where a manifest has none of its own
+INHERITED = ("common", "stages", *ENTRY_POINTS)  # of the base, where a manifest has none of its own
+SERVING = ("definitions", "serves")  # likewise, where it has neither
+DEFAULT = ["full", "small"]
 NOT_SOLUTIONS = {"engines", "common", "packed"}
 
 
@@ -38,8 +41,9 @@ class Manifest(Strict):
     entry_point: FILE::FUNCTION; renorm_entry_point, routed_entry_point: those for definitions with renorm routing and
     for routed ones. bf16_entry_point: as the routed one, for tokens in bf16; engines' packages export it as run_bf16.
     common: files of solutions/common/, each packed under its path in solutions/. definitions: keys of
-    catalogue.GEOMETRIES. based_on: the solution whose files this one's replace. first_use: what the first use takes.
-    start: what `moebench new --from` calls a copy. stages: pattern of a kernel's plain name -> stage.
+    catalogue.GEOMETRIES; once it is read, those that `serves` takes, too. based_on: the solution whose files this one's
+    replace. first_use: what the first use takes. start: what `moebench new --from` calls a copy. stages: pattern of a
+    kernel's plain name -> stage.
     """
 
     name: Text
@@ -54,7 +58,8 @@ class Manifest(Strict):
     destination_passing_style: StrictBool = True
     dependencies: list[Text] = []
     common: list[Text] = []
-    definitions: list[Literal[*catalogue.GEOMETRIES]] = ["full", "small"]
+    definitions: list[Literal[*catalogue.GEOMETRIES]] = []
+    serves: list[Rule] = []
     based_on: Text | None = None
     first_use: Text | None = None
     start: Text | None = None
@@ -112,14 +117,23 @@ def read_manifest(name: str) -> Manifest:
     """
     manifest = _parse(name)
     if manifest.based_on is None:
-        return manifest
+        return with_served(manifest)
     if manifest.based_on not in (others := [other for other in solution_names() if other != name]):
         raise refusal(name, "based_on", manifest.based_on, f"another solution: {', '.join(others) or 'there is none'}")
     base = _parse(manifest.based_on)
     if base.based_on is not None:
         raise refusal(name, "based_on", manifest.based_on, f"a solution without a base; this one's is {base.based_on}")
-    taken = {key: getattr(base, key) for key in INHERITED if key not in manifest.model_fields_set}
-    return manifest.model_copy(update=taken)
+    own = manifest.model_fields_set
+    wanted = [*INHERITED, *(SERVING if own.isdisjoint(SERVING) else ())]
+    return with_served(manifest.model_copy(update={key: getattr(base, key) for key in wanted if key not in own}))
+
+
+def with_served(manifest: Manifest) -> Manifest:
+    """With the definitions that its rules take. Raises PackingError where they take none."""
+    listed = manifest.definitions or ([] if manifest.serves else DEFAULT)
+    if not (found := [*dict.fromkeys([*listed, *served(manifest.serves)])]):
+        raise refusal(manifest.name, "serves", "rules that take no definition", "one that `moebench data` lists")
+    return manifest.model_copy(update={"definitions": found})
 
 
 def read_source(name: str, path: Path) -> str:

@@ -131,7 +131,7 @@ def pack_all(names: list[str]) -> tuple[dict[str, dict[str, Solution]], list[str
 
 def entry_key(manifest: Manifest, geometry: str) -> str:
     """The key of the function that serves a geometry: of its interface's own, or `entry_point`."""
-    kind = "renorm_" if geometry in catalogue.RENORM else "routed_" if geometry in catalogue.ROUTED else ""
+    kind = {"renorm": "renorm_", "routed": "routed_"}.get(catalogue.form(geometry), "")
     return f"{kind}entry_point" if getattr(manifest, f"{kind}entry_point") else "entry_point"
 
 
