@@ -1,7 +1,7 @@
 """gemm1_swiglu_quant: x . W13^T for each expert's rows, SwiGLU, and an FP8 copy of the result, in one kernel.
 
-W13's halves are `up` and `gate`, in the interface's order; h = silu(gate) * up. Both operands carry one fp32 scale for
-each 128 of K, so the tensor cores' sum is multiplied with (row scale x weight scale) and added to an fp32
+W13's halves are `up` and `gate`, in the interface's order; swiglu.py has h of them. Both operands carry one fp32 scale
+for each 128 of K, so the tensor cores' sum is multiplied with (row scale x weight scale) and added to an fp32
 accumulator every 128. The epilogue owns 128 columns of h, which is one quantisation group. A kernel of its own, not a
 form of gemm1's: a profile tells the two apart by name.
 

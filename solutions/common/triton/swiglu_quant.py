@@ -1,4 +1,4 @@
-"""swiglu_quant: h = silu(gate) * up in FP8, with one scale for each row and 128 columns.
+"""swiglu_quant: h = swiglu(gate, up) in FP8, with one scale for each row and 128 columns.
 
 Map of the kernel: programs stride over the rows that exist (their number is read on the device); a program
 takes 8 groups of 128 columns of a row at a time, so amax and scale are reductions inside the program.
@@ -8,14 +8,16 @@ import torch
 import triton
 import triton.language as tl
 
+from .swiglu import swiglu, swiglu_ref
+
 BLOCK = 128
 FP8_MAX = 448.0
 
 
 @triton.jit
 def swiglu_and_scale(gate, up, AXIS: tl.constexpr):
-    """h = silu(gate) * up in fp32, and the scale of each group of 128, which lies along AXIS: amax / 448."""
-    h = gate / (1.0 + tl.exp(-gate)) * up
+    """h = swiglu(gate, up) in fp32, and the scale of each group of 128, which lies along AXIS: amax / 448."""
+    h = swiglu(gate, up)
     amax = tl.max(tl.abs(h), AXIS)
     return h, tl.where(amax > 0, amax / 448.0, 1.0)
 
@@ -96,7 +98,7 @@ def swiglu_quant(g, permutation, block_m, programs, expert_order=True):
 def swiglu_quant_ref(g):
     """Plain statement: g [rows, 2I], `up` first -> h [rows, I] float8_e4m3fn, scale [rows, I/128] float32."""
     up, gate = g.float().chunk(2, dim=-1)
-    h = (torch.nn.functional.silu(gate) * up).unflatten(-1, (-1, BLOCK))
+    h = swiglu_ref(gate, up).unflatten(-1, (-1, BLOCK))
     amax = h.abs().amax(-1)
     scale = torch.where(amax > 0, amax / FP8_MAX, 1.0)
     return (h / scale[..., None]).flatten(-2).to(torch.float8_e4m3fn), scale

@@ -1,0 +1,50 @@
+"""swiglu: h = s * (up + offset), s = gate * sigmoid(alpha * gate), with the definition's alpha, offset and clamps.
+
+With a limit, up is kept within +-limit, and gate, or s where that is clamped instead, is at most limit. NaN stays NaN.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from ..host import problem
+
+# of the definition, for the kernels
+LIMIT = tl.constexpr(problem.SWIGLU_LIMIT)  # 0: none
+ALPHA = tl.constexpr(problem.SWIGLU_ALPHA)
+UP_OFFSET = tl.constexpr(problem.SWIGLU_UP_OFFSET)
+CLAMP_AFTER_SILU = tl.constexpr(problem.CLAMP_AFTER_SILU)
+
+
+@triton.jit
+def at_most(x, limit):
+    return tl.minimum(x, limit, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def swiglu(gate, up):
+    """Of fp32 gate and up of any shape; a definition without alpha, offset and limit has silu(gate) * up alone."""
+    if LIMIT > 0:
+        up = -at_most(-at_most(up, LIMIT), LIMIT)
+        if not CLAMP_AFTER_SILU:
+            gate = at_most(gate, LIMIT)
+    exponent = -gate
+    if ALPHA != 1:
+        exponent = exponent * ALPHA
+    s = gate / (1.0 + tl.exp(exponent))
+    if CLAMP_AFTER_SILU:
+        s = at_most(s, LIMIT)
+    if UP_OFFSET != 0:
+        up += UP_OFFSET
+    return s * up
+
+
+def swiglu_ref(gate, up):
+    """Plain statement of `swiglu`."""
+    most = problem.SWIGLU_LIMIT or float("inf")
+    if not problem.CLAMP_AFTER_SILU:
+        gate = gate.clamp(max=most)
+    s = gate * torch.sigmoid(problem.SWIGLU_ALPHA * gate)
+    if problem.CLAMP_AFTER_SILU:
+        s = s.clamp(max=most)
+    return s * (up.clamp(-most, most) + problem.SWIGLU_UP_OFFSET)
