@@ -16,7 +16,6 @@ from harness.core.errors import UserError
 from harness.operators.roofline import MEASURED_ON
 from harness.profiling import table as profiles
 from harness.report import comparison, docs, models
-from harness.report.figures import models as models_figure
 from harness.report.figures import speed
 from harness.results import table
 from harness.served import table as served
@@ -64,7 +63,6 @@ TABLES: docs.Tables = {
 }
 FIGURES: docs.Figures = {
     "speed-nvidia-h200.svg": lambda: speed.figure(main_definition()),
-    "models-nvidia-h200.svg": lambda: models_figure.figure(rows()),
     "served-full.svg": served.figure,
     "stages-nvidia-h200.svg": profiles.figure,
 }

@@ -78,11 +78,5 @@ def bound(seq_len: int, counts: Counts, geometry: str) -> Bound:
     sizes = GEOMETRIES[geometry]
     weights = 3 * sizes["intermediate_size"] * sizes["hidden_size"]
     token_bytes = 2 * 2 * sizes["hidden_size"] + sizes["top_k"] * (4 + 4)
-    return Bound(
-        seq_len=seq_len,
-        rows=counts.rows,
-        active=counts.active,
-        bytes=counts.active * 2 * weights + seq_len * token_bytes,
-        flops=2 * counts.rows * weights,
-        flops_per_second=BF16_FLOPS_PER_SECOND,
-    )
+    least, flops = counts.active * 2 * weights + seq_len * token_bytes, 2 * counts.rows * weights
+    return Bound(seq_len, counts.rows, counts.active, least, flops, BF16_FLOPS_PER_SECOND)

@@ -164,15 +164,9 @@ def expert_bytes(of: dict) -> int:
 def layer_bound(seq_len: int, counts: Counts, routing_bytes: int, of: dict) -> Bound:
     """Bound of a layer whose routing inputs take so many bytes."""
     hidden = of["hidden_size"]
-    token_bytes = hidden + 4 * hidden // BLOCK
-    output_bytes = seq_len * hidden * 2
-    return Bound(
-        seq_len=seq_len,
-        rows=counts.rows,
-        active=counts.active,
-        bytes=counts.active * expert_bytes(of) + counts.tokens * token_bytes + routing_bytes + output_bytes,
-        flops=2 * counts.rows * 3 * of["intermediate_size"] * hidden,
-    )
+    token_bytes, output_bytes = hidden + 4 * hidden // BLOCK, seq_len * hidden * 2
+    least = counts.active * expert_bytes(of) + counts.tokens * token_bytes + routing_bytes + output_bytes
+    return Bound(seq_len, counts.rows, counts.active, least, 2 * counts.rows * 3 * of["intermediate_size"] * hidden)
 
 
 def counts(workload: Workload, stored: dict[str, torch.Tensor], geometry: str) -> Counts | None:

@@ -79,11 +79,10 @@ def new(title: str, height: float, small_print: str = "") -> Figure:
     return figure
 
 
-def token_axis(axes: Axes, tokens: Iterable[int], named: Iterable[int] = ()) -> dict[int, int]:
-    """An x axis on which token counts stand side by side at equal distances; returns T -> x. named: all by default."""
+def token_axis(axes: Axes, tokens: Iterable[int]) -> dict[int, int]:
+    """An x axis on which token counts stand side by side at equal distances; returns T -> x."""
     places = {t: at for at, t in enumerate(sorted(set(tokens)))}
-    ticks = [t for t in named if t in places] or list(places)
-    axes.set_xticks([places[t] for t in ticks], list(map(str, ticks)), fontsize=7.5)
+    axes.set_xticks([*places.values()], [*map(str, places)], fontsize=7.5)
     axes.set(xlabel="T, tokens (at equal distances)", xlim=(-0.5, len(places) - 0.5))
     axes.grid(axis="x", visible=False)
     return places
