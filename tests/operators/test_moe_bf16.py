@@ -52,7 +52,7 @@ def test_solutions_go_with_their_operator():
     """A user would miss: a bf16 solution in the FP8 layer's tables, or the other way round."""
     bf16, fp8 = (set(manifest.solutions_of(module.GEOMETRIES)) for module in (moe_bf16, moe_fp8_block_scale))
     assert set(SOLUTIONS) <= bf16 and not bf16 & fp8
-    assert set(manifest.read_manifest("triton_fused_v2").definitions) == {*catalogue.FP8_MOE, *catalogue.ROUTED}
+    assert set(manifest.read_manifest("triton_fused_v2").definitions) <= {*catalogue.FP8_MOE, *catalogue.ROUTED}
     assert {s.definition for s in pack.pack(SOLUTIONS[0]).values()} == {
         moe_bf16.definition_name(geometry) for geometry in moe_bf16.GEOMETRIES
     }

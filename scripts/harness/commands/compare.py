@@ -79,9 +79,9 @@ def chosen(rows: pd.DataFrame, args: argparse.Namespace) -> pd.DataFrame:
     if args.definition:
         name = definition_name(KEYS[args.definition]) if args.definition in KEYS else args.definition
         if name not in set(rows.definition):
-            known = f"nothing is recorded of it: moebench run --definition {args.definition} --save"
-            fault = known if args.definition in KEYS else unknown("definition", name, sorted(set(rows.definition)))
-            raise UserError(f"--definition: got {args.definition}: {fault}" if args.definition in KEYS else fault)
+            if args.definition not in KEYS:
+                raise UserError(unknown("definition", name, sorted(set(rows.definition))))
+            raise UserError(f"--definition: got {args.definition}: nothing is recorded; moebench run --save records it")
         rows = rows[rows.definition == name]
     for name in args.solutions:
         if name not in set(rows.solution):

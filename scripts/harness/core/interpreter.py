@@ -1,13 +1,8 @@
 """Choose Triton's interpreter on a machine without a CUDA device, correct its arithmetic and halve its run time.
 
-The interpreter of Triton 3.6 has four faults that no kernel can make up for. fp32 to fp8 or bf16: a mantissa that
-rounds up past its last bit is or-ed into the exponent instead of carried, which halves about 1.4% of all values; GPUs
-round to nearest even and saturate. From fp8, which a dot first converts to fp16: NaN (0x7f, 0xff) becomes 480. A dot of
-bf16 operands multiplies their bits as 16-bit integers. An exp that overflows to infinity warns, though infinity is
-right.
-
-Half of its run time has no effect: it computes, and then ignores, whether integers overflow, and it searches
-triton.language for builtins at every call of a jit function.
+Triton 3.6's has four faults that no kernel can make up for: a mantissa of fp8 or bf16 that rounds up past its last bit
+is or-ed into the exponent, not carried; NaN of fp8 becomes 480; a dot multiplies the bits of bf16 as integers; an exp
+that overflows warns. Half of its run time goes into checks of integers that are ignored, and into looking for builtins.
 
 TRITON_INTERPRET=0 in the environment keeps the compiler, for a process that compiles for a GPU that is not here.
 """

@@ -1,15 +1,9 @@
 """Router outputs that look like a trained router's, since recordings cannot be shipped.
 
-An expert has a popularity of its own and a token adds noise to it; the bias takes back most of what popularity does to
-the selection, as training does. Popularity belongs to a workload, not to the definition: the public recordings come
-from different layers, each with its own router and bias.
-
-One rank's share of a draw varies: its 32 experts may happen to be popular together, which gives it a fifth more rows,
-or half as many active experts again. The public workloads stand for what a rank sees on average, and the number of
-active experts decides their roofline bound, so `draw_typical` takes the first draw near the expected counts.
-
-A token whose experts are chosen by less than `MARGIN` is drawn again: implementations that round differently would
-choose other experts for it, and their outputs could not be compared.
+An expert has a popularity of its own, another one in each workload, and a token adds noise to it; the bias takes back
+most of what popularity does to the selection, as training does. One rank's share of a draw varies, and its active
+experts decide the roofline bound, so `draw_typical` takes the first draw near the expected counts. A token whose
+experts are chosen by less than `MARGIN` is drawn again: what rounds differently would choose others for it.
 
 `of` is a definition's sizes: num_experts, num_local_experts, top_k, num_groups, kept_groups. A bias of None stands for
 routing by the logits themselves, which are exact in bfloat16 then.
@@ -161,10 +155,7 @@ def is_typical(num_tokens: int, rows: int, active: int, of: Sizes = FIRST) -> bo
 def draw_typical(
     seed: str, num_tokens: int, offset: int, of: Sizes = FIRST, biased: bool = True
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """As `draw`, typical for the rank of this offset.
-
-    The public workloads need at most 13 attempts; the chance of one is least, about a tenth, near T = 50.
-    """
+    """As `draw`, typical for the rank of this offset, which takes some attempts: ten or so near T = 50."""
     for attempt in itertools.count():
         drawn = draw(f"{seed}/{attempt}", num_tokens, {}, of=of, biased=biased)
         found = local_counts(select(*drawn, of) - offset, of)

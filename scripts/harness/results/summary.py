@@ -26,14 +26,9 @@ def by_solution(cells: pd.DataFrame) -> pd.DataFrame:
     stale_<tolerance>; NaN where it was not run. matched_<tolerance>: the least share over the workloads.
     """
     shown = cells[(cells.tolerance == SHOWN) & cells.counts].groupby("solution")
-    means = {
-        "over_fastest": ("over_fastest", geometric_mean),
-        "over_bound": ("over_bound", geometric_mean),
-        "mean_ms": ("ms", "mean"),
-        "score": ("speedup", "mean"),
-        "level": ("level", "sum"),
-        "timed": ("ms", "size"),
-    }
+    means = {name: (name, geometric_mean) for name in ("over_fastest", "over_bound")}
+    means |= {"mean_ms": ("ms", "mean"), "score": ("speedup", "mean")}
+    means |= {"level": ("level", "sum"), "timed": ("ms", "size")}
     found = shown.agg(**means).reindex(sorted(set(cells.solution)))
     workloads = cells.workloads.max()
     fresh, stale = cells[cells.source != "stale"], cells[cells.source == "stale"]
