@@ -25,8 +25,7 @@ def spare(device):
     if torch.cuda.is_current_stream_capturing():
         raise RuntimeError("flashinfer_mono_moe: the first call on a device cannot be captured")
     size = -(-get_scratchpad_size_bytes() // ALIGNMENT) * ALIGNMENT
-    pads = torch.zeros(STREAMS, size, dtype=torch.uint8, device=device)
-    torch.cuda.synchronize(device)  # other streams will use them
+    pads = torch.zeros(STREAMS, size, dtype=torch.uint8).to(device=device)  # copied, as that is done before it returns
     return iter(pads.unbind())
 
 
