@@ -110,7 +110,11 @@ SMALL = small("sigmoid-bias")
 
 def definition_name(geometry):
     """Name of the FIB Definition for a key of GEOMETRIES."""
-    of = GEOMETRIES[geometry]
+    return name_of(GEOMETRIES[geometry])
+
+
+def name_of(of):
+    """Name of the FIB Definition of a layer of these sizes."""
     routing = f"ds_routing_topk{of['top_k']}_ng{of['num_groups']}_kg{of['kept_groups']}"
     return f"moe_fp8_block_scale_{routing}_{size_suffix(of)}"
 

@@ -59,7 +59,11 @@ SMALL = small("renorm")
 
 def definition_name(geometry):
     """Name of the FIB Definition for a key of GEOMETRIES."""
-    of = GEOMETRIES[geometry]
+    return name_of(GEOMETRIES[geometry])
+
+
+def name_of(of):
+    """Name of the FIB Definition of a layer of these sizes."""
     return f"moe_fp8_block_scale_renorm_topk{of['top_k']}_{size_suffix(of)}"
 
 

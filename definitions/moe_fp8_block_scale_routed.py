@@ -80,12 +80,16 @@ ROUTERS = {
     routed_key(key): of for key, of in geometries("sigmoid-bias", "renorm", "given").items() if key not in NOT_ROUTED
 }
 GEOMETRIES = {geometry: of | {"num_groups": 1, "kept_groups": 1} for geometry, of in ROUTERS.items()}
-SMALL = ("small-routed", "small-renorm-routed")  # for machines without a GPU
+SMALL = tuple(routed_key(key) for key in (*ds_routing.SMALL, *renorm.SMALL) if key not in NOT_ROUTED)
 
 
 def definition_name(geometry):
     """Name of the FIB Definition for a key of GEOMETRIES."""
-    of = GEOMETRIES[geometry]
+    return name_of(GEOMETRIES[geometry])
+
+
+def name_of(of):
+    """Name of the FIB Definition of a layer of these sizes."""
     return f"moe_fp8_block_scale_routed_topk{of['top_k']}_{size_suffix(of)}"
 
 

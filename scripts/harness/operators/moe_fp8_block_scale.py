@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -41,31 +42,9 @@ class MoeCase(Case):
         return f"T={self.seq_len}{'' if has_all_experts(self.of) else f' offset={self.offset}'}"
 
 
-# Geometry -> uuid, T, rank's first expert, as the public data set has them.
-PUBLIC = {
-    "full": [
-        ("e05c6c03-5603-4a1c-b34c-dcce0ecaeea4", 1, 32),
-        ("b8f4f012-a32e-4356-b4e1-7665b3d598af", 7, 192),
-        ("8cba5890-4288-448a-93b8-42c14c6b9420", 14, 0),
-        ("2e69caee-ae5c-473b-aa99-5dc6659829d4", 15, 32),
-        ("a7c2bcfd-a2f4-479e-8d32-200115df89cf", 16, 224),
-        ("6230e838-67ca-41dd-a9d6-6f36b7676c6b", 32, 32),
-        ("f7d6ac7c-24ec-47e4-aefc-4863a5e3e1d9", 52, 160),
-        ("fc378037-e8fa-4305-b00f-4af47933fd53", 53, 32),
-        ("76010cb4-f73c-4145-8365-8642a2ce99de", 54, 128),
-        ("81955b1e-086f-49c1-9f40-a18a5aaf509d", 55, 128),
-        ("4822167c-dae5-4bb1-bb53-e4adb256245b", 56, 64),
-        ("74d7ff04-0365-4cf8-a824-ce61b7131dea", 57, 96),
-        ("e626d3e6-6c29-4fd8-bb7c-5b09eec61702", 58, 64),
-        ("eedc63b2-c03b-4cf2-8d16-1f46566e3af7", 59, 160),
-        ("5eadab1e-a0e3-4966-b0fd-1115cd77497c", 62, 96),
-        ("8f1ff9f1-6747-41d1-a1d8-2868cdacf893", 80, 96),
-        ("1a4c6ba1-3cd2-4d7d-b716-84f2d52b69fc", 901, 96),
-        ("58a34f27-7995-4155-8b46-f60a7225e20e", 11948, 128),
-        ("5e8dc11c-f2a9-42d5-8dce-9419cbf34d5d", 14107, 32),
-    ]
-}
-
+ROWS = Path(definitions.__file__).with_name("public_workloads.csv").read_text(encoding="utf-8").splitlines()[1:]
+# geometry -> uuid, T, rank's first expert, as the public data set has them
+PUBLIC = {"full": [(uuid, int(t), int(first)) for uuid, t, first in (row.split(",") for row in ROWS)]}
 MODEL_TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 1024, 4096, 8192)  # of every geometry without public workloads
 
 
