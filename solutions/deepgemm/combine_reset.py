@@ -12,7 +12,6 @@ from .common.triton.pdl import pdl_wait
 from .common.triton.route import SLOTS, TOP_K
 from .gather import BINS, E_LOCAL, H
 from .pairs import pointers
-from .prepare import prepare
 
 
 @triton.jit
@@ -32,13 +31,17 @@ def combine_reset_kernel(
         tl.store(count_ptr + local_expert, tl.zeros((BINS,), tl.int32), mask=local_expert < E_LOCAL)
 
 
-def prepare_combine_reset(num_tokens, device):
-    """A function start(stream, y, pairs, output, counts): sum each token's weighed rows, and zero the counters.
-
-    y: [..., H] bfloat16; pairs: [4, T, TOP_K] int32 (pairs.py), of which weights and rows are read; output: [T, H]
-    bfloat16, all of it written; counts: [E_local] int32.
-    """
-    pdl = device.type != "cpu"
+def combine_reset(scratch, output):
+    """Sum each token's weighed rows of y, of `scratch_of`'s scratch, into output [T, H] bfloat16; zero the counts."""
+    num_tokens, pdl = len(output), output.device.type != "cpu"
     block, warps = (512, 4) if num_tokens <= 64 else (1024, 1)  # for few tokens more programs, for many more loads each
-    grid = (num_tokens, -(-H.value // block), 1)
-    return prepare(combine_reset_kernel, device, grid, (), BLOCK=block, PDL=pdl, num_warps=warps, launch_pdl=pdl)
+    combine_reset_kernel[(num_tokens, -(-H.value // block))](
+        scratch.views.y,
+        scratch.views.pairs,
+        output,
+        scratch.counts,
+        BLOCK=block,
+        PDL=pdl,
+        num_warps=warps,
+        launch_pdl=pdl,
+    )

@@ -11,42 +11,60 @@ Map of the kernels, one warp a token in each:
 Scales of x lie as DeepGEMM loads them by TMA: neighbouring rows are neighbours, blocks of 128 columns `room` apart.
 """
 
-import torch
 import triton
 import triton.language as tl
 
-from .common.host import problem
+from .common.host import interface, problem
 from .common.triton.pdl import pdl_wait
 from .common.triton.route import SLOTS, TOP_K, route_kernel
 from .pairs import pointers
-from .prepare import prepare
 from .rows import TILE
 
 # of the definition, for the kernels
 E_LOCAL = tl.constexpr(problem.NUM_LOCAL_EXPERTS)
-BINS = tl.constexpr(triton.next_power_of_2(problem.NUM_LOCAL_EXPERTS))
+BINS = tl.constexpr(triton.next_power_of_2(max(problem.NUM_LOCAL_EXPERTS, 2)))
 H = tl.constexpr(problem.HIDDEN_SIZE)
 WIDTH = tl.constexpr(triton.next_power_of_2(problem.HIDDEN_SIZE))
 BLOCKS = tl.constexpr(triton.next_power_of_2(problem.HIDDEN_SIZE // 128))
 ALIGNMENT = tl.constexpr(TILE)  # rows
+ROUTED = tl.constexpr(interface.ROUTED)
+ROW_MAJOR = tl.constexpr(interface.SCALES_ROW_MAJOR)
 
 
 @triton.jit
 def route_token(
     logits_ptr,
     bias_ptr,
-    expert_ptr,
-    weight_ptr,
+    pair_ptr,
     count_ptr,  # [E_LOCAL] int32, added to
     local_expert_offset,
     routed_scaling_factor,
+    num_tokens,
 ):
-    """Route this program's token and count it; its local experts, -1 elsewhere, and its ranks in them, both [SLOTS]."""
-    route_kernel(logits_ptr, bias_ptr, expert_ptr, weight_ptr, local_expert_offset, routed_scaling_factor, E_LOCAL)
-    tl.debug_barrier()  # the experts were stored by other threads of this program
+    """Choose this program's token's experts and count it; its local experts, -1 elsewhere, and its ranks, [SLOTS].
+
+    Where the caller gives ids and weights, `logits` and `bias` are these.
+    """
+    expert_ptr, weight_ptr, _, _ = pointers(pair_ptr, num_tokens * TOP_K)
     slot = tl.arange(0, SLOTS)
-    expert = tl.load(expert_ptr + tl.program_id(0) * TOP_K + slot, mask=slot < TOP_K, other=-1)
-    rank = tl.atomic_add(count_ptr + tl.maximum(expert, 0), 1, mask=expert >= 0, sem="relaxed")
+    at = tl.program_id(0) * TOP_K + slot
+    if ROUTED:
+        given = tl.load(logits_ptr + at, mask=slot < TOP_K, other=-1)
+        local = (given >= local_expert_offset) & (given < local_expert_offset + E_LOCAL)
+        expert = tl.where(local, given - local_expert_offset, -1)
+        tl.store(expert_ptr + at, expert, mask=slot < TOP_K)
+        tl.store(weight_ptr + at, tl.load(bias_ptr + at, mask=slot < TOP_K), mask=slot < TOP_K)
+        # An expert may be given twice: its slots share a row, as an expert has room for each token once.
+        same = (expert[:, None] == expert[None, :]) & (slot[:, None] <= slot[None, :])
+        first = tl.min(tl.where(same, slot[:, None], SLOTS), 0)
+        counted = (expert >= 0) & (first == slot)
+        rank = tl.atomic_add(count_ptr + tl.maximum(expert, 0), 1, mask=counted, sem="relaxed")
+        rank = tl.gather(rank, first, 0)
+    else:
+        route_kernel(logits_ptr, bias_ptr, expert_ptr, weight_ptr, local_expert_offset, routed_scaling_factor, E_LOCAL)
+        tl.debug_barrier()  # the experts were stored by other threads of this program
+        expert = tl.load(expert_ptr + at, mask=slot < TOP_K, other=-1)
+        rank = tl.atomic_add(count_ptr + tl.maximum(expert, 0), 1, mask=expert >= 0, sem="relaxed")
     return expert, rank
 
 
@@ -56,7 +74,8 @@ def load_token(x_ptr, x_scale_ptr, num_tokens):
     token = tl.program_id(0)
     column, block = tl.arange(0, WIDTH), tl.arange(0, BLOCKS)
     values = tl.load(x_ptr + token.to(tl.int64) * H + column, mask=column < H)
-    return values, tl.load(x_scale_ptr + block * num_tokens + token, mask=block < H // 128)
+    scale = token * (H // 128) + block if ROW_MAJOR else block * num_tokens + token
+    return values, tl.load(x_scale_ptr + scale, mask=block < H // 128)
 
 
 @triton.jit
@@ -81,12 +100,12 @@ def store_token(
 
 @triton.jit(do_not_specialize=["local_expert_offset", "routed_scaling_factor", "num_tokens", "room"])
 def route_gather_kernel(
-    logits_ptr,  # [T, E] fp32; bf16 with renorm routing
-    bias_ptr,  # [E] bf16; not read with renorm routing
+    logits_ptr,  # [T, E] fp32; bf16 with renorm routing; ids [T, TOP_K] int32 where given
+    bias_ptr,  # [E] bf16; not read with renorm routing; weights [T, TOP_K] fp32 where given
     count_ptr,  # [E_LOCAL] int32, zeros before
     pair_ptr,  # [4, T, TOP_K] int32, all but the ranks written
     x_ptr,  # [T, H] fp8
-    x_scale_ptr,  # [H / 128, T] fp32
+    x_scale_ptr,  # [H / 128, T] fp32, or [T, H / 128]
     out_ptr,  # [E_LOCAL * room, H] fp8, written
     out_scale_ptr,  # [E_LOCAL, H / 128, room] fp32, written
     local_expert_offset,
@@ -96,10 +115,10 @@ def route_gather_kernel(
     PDL: tl.constexpr,
 ):
     pdl_wait(PDL)
-    expert_ptr, weight_ptr, row_ptr, _ = pointers(pair_ptr, num_tokens * TOP_K)
+    _, _, row_ptr, _ = pointers(pair_ptr, num_tokens * TOP_K)
     values, scales = load_token(x_ptr, x_scale_ptr, num_tokens)  # arrives while routing
     expert, rank = route_token(
-        logits_ptr, bias_ptr, expert_ptr, weight_ptr, count_ptr, local_expert_offset, routed_scaling_factor
+        logits_ptr, bias_ptr, pair_ptr, count_ptr, local_expert_offset, routed_scaling_factor, num_tokens
     )
     slot = tl.arange(0, SLOTS)
     row = tl.where(expert >= 0, expert * room + rank, -1)
@@ -118,9 +137,10 @@ def route_count_kernel(
     PDL: tl.constexpr,
 ):
     pdl_wait(PDL)
-    expert_ptr, weight_ptr, _, rank_ptr = pointers(pair_ptr, tl.num_programs(0) * TOP_K)
+    num_tokens = tl.num_programs(0)
+    _, _, _, rank_ptr = pointers(pair_ptr, num_tokens * TOP_K)
     expert, rank = route_token(
-        logits_ptr, bias_ptr, expert_ptr, weight_ptr, count_ptr, local_expert_offset, routed_scaling_factor
+        logits_ptr, bias_ptr, pair_ptr, count_ptr, local_expert_offset, routed_scaling_factor, num_tokens
     )
     slot = tl.arange(0, SLOTS)
     tl.store(rank_ptr + tl.program_id(0) * TOP_K + slot, tl.where(expert >= 0, rank, -1), mask=slot < TOP_K)
@@ -132,7 +152,7 @@ def gather_kernel(
     end_ptr,  # [E_LOCAL] int32, written
     pair_ptr,  # [4, T, TOP_K] int32: experts and ranks; rows are written
     x_ptr,  # [T, H] fp8
-    x_scale_ptr,  # [H / 128, T] fp32
+    x_scale_ptr,  # [H / 128, T] fp32, or [T, H / 128]
     out_ptr,  # [room, H] fp8, written
     out_scale_ptr,  # [H / 128, room] fp32, written
     num_tokens,
@@ -158,62 +178,28 @@ def gather_kernel(
         store_token(values, scales, out_ptr, out_scale_ptr, row_ptr, room)
 
 
-def prepare_gather(rows, num_tokens, local_expert_offset, routed_scaling_factor, device):
-    """A function that routes all tokens and copies them into the first GEMM's operand.
-
-    start(stream, logits, bias, x, x_scale, counts, ends, pairs, out, out_scale)
-        logits, bias: as `route` takes them; bias is any tensor with renorm routing.
-        x: [T, H] float8_e4m3fn; x_scale: [H / 128, T] float32.
-        counts: [E_local] int32 zeros; afterwards the experts' numbers of rows.
-        ends: [E_local] int32; afterwards where each expert's rows end, unless masked.
-        pairs: [4, T, TOP_K] int32 (pairs.py); experts, weights and rows are written.
-        out, out_scale: operand of depth H (grouped_gemm.py); rows that belong to no pair stay undefined.
+def gather(given, scratch, rows):
+    """Route all tokens and copy them into the first GEMM's operand.
 
     Args:
+        given: what `check_arguments` returns; its experts and weights are taken where it has them.
+        scratch: `scratch_of`'s. Afterwards its counts are the experts' numbers of rows; its ends are where each one's
+            rows end, unless masked; of its pairs experts, weights and rows are written; x and x_scale are, but for
+            rows that belong to no pair.
         rows: `arrange`'s, for T.
-        local_expert_offset, routed_scaling_factor: as `route` takes them.
     """
-    pdl = device.type != "cpu"
-    grid, routing = (num_tokens, 1, 1), (local_expert_offset, float(routed_scaling_factor))  # an int is another kernel
+    x, x_scale, num_tokens = given.hidden_states, given.hidden_states_scale, len(given.hidden_states)
+    if interface.ROUTED:
+        routing = given.topk_ids, given.topk_weights
+    else:
+        routing = given.routing_logits, given.routing_logits if problem.RENORM else given.routing_bias
+    numbers = given.local_expert_offset, float(given.routed_scaling_factor)  # an int is another kernel
+    pdl, to, grid = x.device.type != "cpu", scratch.views, (num_tokens,)
     options = dict(PDL=pdl, num_warps=1, launch_pdl=pdl)
     if rows.masked:
-        numbers = (*routing, num_tokens, rows.room)
-        route_gather = prepare(route_gather_kernel, device, grid, numbers, **options)
-
-        def start(stream, logits, bias, x, x_scale, counts, ends, pairs, out, out_scale):
-            route_gather(stream, logits, bias, counts, pairs, x, x_scale, out, out_scale)
-
+        tensors = *routing, scratch.counts, to.pairs, x, x_scale, to.x, to.x_scale
+        route_gather_kernel[grid](*tensors, *numbers, num_tokens, rows.room, **options)
     else:
-        route_count = prepare(route_count_kernel, device, grid, routing, **options)
-        gather = prepare(gather_kernel, device, grid, (num_tokens, rows.room), **options)
-
-        def start(stream, logits, bias, x, x_scale, counts, ends, pairs, out, out_scale):
-            route_count(stream, logits, bias, counts, pairs)
-            gather(stream, counts, ends, pairs, x, x_scale, out, out_scale)
-
-    return start
-
-
-def gather_ref(x, x_scale, expert, num_local_experts, rows):
-    """Plain statement of both gathers, but for the order of an expert's rows, which is here that of its tokens.
-
-    Returns out [total, H]; out_scale [total / room, H / 128, room]; row_of_pair [T, TOP_K], -1 for an expert of another
-    rank; layout [E_local]: rows of each expert where masked, else where they end. NaN and -1 where undefined.
-    """
-    hidden = x.shape[1]
-    like = dict(device=x.device)
-    out = torch.full((rows.total, hidden), torch.nan, **like).to(x.dtype)
-    out_scale = torch.full((rows.total // rows.room, hidden // 128, rows.room), torch.nan, **like)
-    row_of_pair = torch.full_like(expert, -1)
-    counts, ends = (torch.zeros(num_local_experts, dtype=torch.int32, **like) for _ in range(2))
-    first = 0
-    for e in range(num_local_experts):
-        token, slot = (expert == e).nonzero(as_tuple=True)
-        first = e * rows.room if rows.masked else first
-        row = first + torch.arange(len(token), **like)
-        row_of_pair[token, slot] = row.to(torch.int32)
-        out[row] = x[token]
-        out_scale[row // rows.room, :, row % rows.room] = x_scale[:, token].t()
-        counts[e], ends[e] = len(token), first + len(token)
-        first += -(-len(token) // TILE) * TILE
-    return out, out_scale, row_of_pair, counts if rows.masked else ends
+        route_count_kernel[grid](*routing, scratch.counts, to.pairs, *numbers, **options)
+        tensors = scratch.counts, scratch.ends, to.pairs, x, x_scale, to.x, to.x_scale
+        gather_kernel[grid](*tensors, num_tokens, rows.room, **options)

@@ -1,11 +1,10 @@
-"""grouped_gemm: one of DeepGEMM's FP8 grouped GEMMs, masked or contiguous, and the tensors that it takes.
+"""grouped_gemm: one of DeepGEMM's FP8 grouped GEMMs, masked or contiguous.
 
 DeepGEMM compiles a kernel when it first meets its tile, which it chooses by the sizes and by `expected`: by T, never by
 what routing gives. Its SM90 kernels wait for their predecessor themselves, so they may be launched early.
 """
 
 import threading
-from functools import partial
 
 import torch
 
@@ -20,29 +19,14 @@ deep_gemm.set_pdl(True)
 _calling = threading.Lock()  # its calls let Python's lock go, and its table of compiled kernels has none
 
 
-def operand(rows, depth, device):
-    """Two functions that allocate rows of depth K: values [..., K] float8_e4m3fn and scales [..., K / 128] float32, of
-    which neighbours in a column are neighbours, as DeepGEMM loads them by TMA. `...` is rows.shape."""
-    blocks = depth // 128
-    strides = (blocks * rows.room, 1, rows.room) if rows.masked else (1, rows.room)
-    return (
-        partial(torch.empty, *rows.shape, depth, dtype=torch.float8_e4m3fn, device=device),
-        partial(torch.empty_strided, (*rows.shape, blocks), strides, dtype=torch.float32, device=device),
-    )
-
-
-def result(rows, columns, device):
-    """A function that allocates [..., N] bfloat16; `...` is rows.shape."""
-    return partial(torch.empty, *rows.shape, columns, dtype=torch.bfloat16, device=device)
-
-
 def grouped_gemm(a, b, out, layout, rows):
     """Each expert's rows of a times its weights, transposed.
 
     Args:
-        a: values and scales of depth K, from `operand`.
+        a: values [..., K] float8_e4m3fn and scales [..., K / 128] float32, of which neighbours in a column are
+            neighbours, as DeepGEMM loads them by TMA. `...` is rows.shape.
         b: [E_local, N, K] float8_e4m3fn and [E_local, N / 128, K / 128] float32.
-        out: with N columns, from `result`; rows of no pair stay undefined.
+        out: [..., N] bfloat16; rows of no pair stay undefined.
         layout: [E_local] int32: rows of each expert where masked, else where each one's rows end.
         rows: `arrange`'s.
 

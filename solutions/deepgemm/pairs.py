@@ -1,20 +1,10 @@
-"""pairs: what is known of each (token, slot) pair, in one allocation, as each one costs the host microseconds.
+"""pairs: what is known of each (token, slot) pair, in one tensor.
 
 [4, T, TOP_K] of 32 bits: local expert or -1; routing weight (fp32); row or -1; rank of the row in its expert.
 """
 
-from functools import partial
-
-import torch
 import triton
 import triton.language as tl
-
-from .common.host.problem import TOP_K
-
-
-def pairs_of(num_tokens, device):
-    """A function that allocates [4, T, TOP_K] int32."""
-    return partial(torch.empty, 4, num_tokens, TOP_K, dtype=torch.int32, device=device)
 
 
 @triton.jit

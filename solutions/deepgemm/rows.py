@@ -16,8 +16,9 @@ from .common.triton.permute import max_tiles
 TILE = 128  # rows: of contiguous tiles; masked ones have 64 or 128, and a store of one must not reach the next expert
 MOST_MASKED_TOKENS = 1024
 MOST_MASKED_BYTES = 2_000_000_000  # of scratch
-# of x, g, h and y, and of the scales of x and h
-BYTES_PER_ROW = 3 * HIDDEN_SIZE + 5 * INTERMEDIATE_SIZE + (HIDDEN_SIZE + INTERMEDIATE_SIZE) // 32
+# of h and its scales, and of x, its scales and g, in whose place y lies later (scratch.py)
+BYTES_PER_ROW = INTERMEDIATE_SIZE + INTERMEDIATE_SIZE // 32
+BYTES_PER_ROW += max(HIDDEN_SIZE + HIDDEN_SIZE // 32 + 4 * INTERMEDIATE_SIZE, 2 * HIDDEN_SIZE)
 
 
 class Rows(NamedTuple):

@@ -2,20 +2,24 @@
 
 Map of the kernel: programs stride over pairs, one or a token's at a time, and skip those without a row; padding rows
 are never touched. Scales are stored as DeepGEMM loads them by TMA: neighbouring rows are neighbours. A program takes up
-to 8 blocks of 128 columns, so amax and scale are reductions inside it. Launched before gemm1 has ended, it waits.
+to 8 blocks of 128 columns, so amax and scale are reductions inside it. Columns of `up` come first, or those of `gate`,
+as the weights' rows do. Launched before gemm1 has ended, it waits.
 """
+
+from functools import cache
 
 import torch
 import triton
 import triton.language as tl
 
+from .common.host import interface
 from .common.host.problem import INTERMEDIATE_SIZE, TOP_K
 from .common.triton.pdl import pdl_wait
-from .common.triton.swiglu_quant import swiglu_quant_row
+from .common.triton.swiglu_quant import swiglu_and_scale
 from .pairs import pointers
-from .prepare import prepare
 
 BLOCK = 128
+GATE_FIRST = tl.constexpr(interface.GATE_FIRST)
 
 
 @triton.jit(do_not_specialize=["num_pairs", "room"])
@@ -40,26 +44,32 @@ def swiglu_quant_rows_kernel(
         for at in range(PAIRS):
             row = tl.load(row_ptr + first + at)
             if row >= 0:
-                scale = swiglu_quant_row(g_ptr, h_ptr, row, column, I)
+                g_row = g_ptr + row.to(tl.int64) * (2 * I)
+                up = tl.load(g_row + (I if GATE_FIRST else 0) + column).to(tl.float32)
+                gate = tl.load(g_row + (0 if GATE_FIRST else I) + column).to(tl.float32)
+                h, scale = swiglu_and_scale(gate, up, 1)
+                tl.store(h_ptr + row.to(tl.int64) * I + column, (h / scale[:, None]).to(tl.float8e4nv))
                 block = (row // room) * (I // BLOCK) + group
                 tl.store(h_scale_ptr + block.to(tl.int64) * room + row % room, scale)
 
 
-def prepare_swiglu_quant_rows(rows, num_tokens, device):
-    """A function start(stream, g, h, h_scale, pairs): activation and quantisation of the rows of pairs.
+def swiglu_quant_rows(scratch, rows):
+    """Activation and quantisation of the rows of pairs: g of `scratch_of`'s scratch into h and h_scale.
 
-    g: [..., 2I] bfloat16, `up` columns first; h and h_scale: an operand of depth I (grouped_gemm.py), of which rows of
-    no pair stay undefined; pairs: [4, T, TOP_K] int32 (pairs.py), of which rows are read. I is a multiple of 128.
+    Rows of no pair stay undefined. I is a multiple of 128.
     """
-    inter, num_pairs, pdl = INTERMEDIATE_SIZE, num_tokens * TOP_K, device.type != "cpu"
-    groups = 8 if inter % (8 * BLOCK) == 0 else 4 if inter % (4 * BLOCK) == 0 else 2 if inter % (2 * BLOCK) == 0 else 1
-    programs = 16 * (torch.cuda.get_device_properties(device).multi_processor_count if pdl else 1)  # at most so many
+    of, inter = scratch.views, INTERMEDIATE_SIZE
+    num_pairs, pdl = of.pairs[0].numel(), of.g.device.type != "cpu"
+    groups = next(groups for groups in (8, 4, 2, 1) if inter % (groups * BLOCK) == 0)
+    programs = 16 * (_processors(of.g.device) if pdl else 1)  # at most so many
     at_a_time = 1 if num_pairs <= programs else TOP_K
-    return prepare(
-        swiglu_quant_rows_kernel,
-        device,
-        (min(num_pairs // at_a_time, programs), inter // (groups * BLOCK), 1),
-        (num_pairs, rows.room),
+    swiglu_quant_rows_kernel[(min(num_pairs // at_a_time, programs), inter // (groups * BLOCK))](
+        of.g,
+        of.h,
+        of.h_scale,
+        of.pairs,
+        num_pairs,
+        rows.room,
         I=inter,
         GROUPS=groups,
         PAIRS=at_a_time,
@@ -67,3 +77,8 @@ def prepare_swiglu_quant_rows(rows, num_tokens, device):
         num_warps=4,
         launch_pdl=pdl,
     )
+
+
+@cache
+def _processors(device):
+    return torch.cuda.get_device_properties(device).multi_processor_count

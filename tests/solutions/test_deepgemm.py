@@ -1,9 +1,11 @@
 """deepgemm with torch in place of DeepGEMM's kernels; the stand-in makes the same checks as DeepGEMM's host code."""
 
-import importlib
+import ctypes
 import inspect
 import json
 import os
+import struct
+import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -14,21 +16,25 @@ from unittest import mock
 import ahead_of_time
 import pytest
 import torch
+import triton
+import tvm_ffi.cpp
 from harness.operators.catalogue import GEOMETRIES
 from harness.packing import manifest
-from layer_inputs import arguments, wanted
+from layer_inputs import arguments, reference, wanted
 
 from definitions import moe_fp8_block_scale as moe
 from definitions import moe_fp8_block_scale_renorm as renorm
+from definitions import swiglu as activations
 
 pytestmark = [
     pytest.mark.skipif(torch.cuda.is_available(), reason="Triton compiles for the GPU in this process"),
     pytest.mark.usefixtures("poisoned_scratch"),
 ]
-RECORDED = json.loads((Path(__file__).parents[1] / "samples" / "deep_gemm_signatures.json").read_text())
+SAMPLES = Path(__file__).parents[1] / "samples"
+RECORDED = json.loads((SAMPLES / "deep_gemm_signatures.json").read_text())
 SERVED = manifest.read_manifest("deepgemm").definitions
-OFFSET, FACTOR, LOCAL = 29, 2.5, 32
-TILE = 128
+SLOW = [pytest.param(geometry, marks=pytest.mark.slow) for geometry in (*moe.SMALL[1:], *renorm.SMALL)]
+OFFSET, TILE = 29, 128
 
 
 def dequantised(values, scales, rows):
@@ -43,6 +49,16 @@ def stand_in(calls):
     with NaN.
     """
     module = ModuleType("deep_gemm")
+
+    def accepted(function, *args, **kwargs):
+        for release in RECORDED.values():  # else a TypeError on the GPU, after a rename or a removal
+            parameters = [
+                inspect.Parameter(name, getattr(inspect.Parameter, kind), default=default or inspect.Parameter.empty)
+                for name, kind, default in release[function]
+            ]
+            inspect.Signature(parameters).bind(*args, **kwargs)
+        calls.append((function, *args, kwargs))
+        return made[function](*args, **kwargs)
 
     def check(a, b, d, layout):
         (x, x_scale), (w, w_scale) = a, b
@@ -65,7 +81,6 @@ def stand_in(calls):
         check(a, b, d, masked_m)
         (x, x_scale), (w, w_scale) = a, b
         assert x.shape[0] == d.shape[0] == len(w) and x_scale.stride(0) == x_scale[0].numel()
-        calls.append(("fp8_m_grouped_gemm_nt_masked", masked_m.clone(), expected_m))
         for e, count in enumerate(masked_m.tolist()):
             d[e, :count] = multiply(x[e, :count], x_scale[e, :count], w[e], w_scale[e])
 
@@ -75,16 +90,15 @@ def stand_in(calls):
         check(a, b, d, grouped_layout)
         assert use_psum_layout
         (x, x_scale), (w, w_scale) = a, b
-        calls.append(("m_grouped_fp8_gemm_nt_contiguous", grouped_layout.clone(), expected_m_for_psum_layout))
-        end = 0
-        for e, next_end in enumerate(grouped_layout.tolist()):
-            first, end = -(-end // TILE) * TILE, next_end
+        ends = grouped_layout.tolist()
+        for e, end in enumerate(ends):
+            first = -(-ends[e - 1] // TILE) * TILE if e else 0
             assert first <= end <= len(x), "DeepGEMM subtracts them as unsigned integers"
             d[first:end] = multiply(x[first:end], x_scale[first:end], w[e], w_scale[e])
 
-    module.set_pdl = lambda on: calls.append(("set_pdl", on))
-    module.fp8_m_grouped_gemm_nt_masked = masked
-    module.m_grouped_fp8_gemm_nt_contiguous = contiguous
+    made = {"fp8_m_grouped_gemm_nt_masked": masked, "m_grouped_fp8_gemm_nt_contiguous": contiguous, "set_pdl": bool}
+    for name in made:
+        setattr(module, name, partial(accepted, name))
     return module
 
 
@@ -105,7 +119,8 @@ def inputs(geometry, num_tokens):
 
 def call(module, geometry, given):
     """The layer's output and the reference's, fp32."""
-    (module().run_renorm if geometry in renorm.GEOMETRIES else module().run)(*given.values())
+    entry = "run_routed" if "topk_ids" in given else "run_renorm" if geometry in renorm.GEOMETRIES else "run"
+    getattr(module(), entry)(*given.values())
     return given["output"].float(), wanted(geometry, given).float()
 
 
@@ -116,50 +131,32 @@ def always_contiguous(module, monkeypatch):
 
 
 @pytest.mark.parametrize("masked", [True, False])
-@pytest.mark.parametrize(
-    "geometry", ["small", *(pytest.param(name, marks=pytest.mark.slow) for name in (*moe.SMALL[1:], *renorm.SMALL))]
-)
+@pytest.mark.parametrize("geometry", ["small", "small-routed", *SLOW])
 def test_the_layer_gives_the_definitions_answer(load, monkeypatch, geometry, masked):
     """A user would miss: gate taken for up, another row's scale, a row of another expert, an expert without rows."""
     module, calls = load(geometry)
     if not masked:
         always_contiguous(module, monkeypatch)
-    for num_tokens in (1, 5):  # the second call finds the counters that the first left
-        found, right = call(module, geometry, inputs(geometry, num_tokens))
+    for num_tokens in (1, 5, 1):  # later calls find the counters that the first left, the last one larger scratch
+        given = inputs(geometry, num_tokens)
+        if "topk_ids" in given:
+            given["topk_ids"][-1, 1] = given["topk_ids"][-1, 0] = OFFSET + 1  # twice the same
+        found, right = call(module, geometry, given)
         assert torch.isclose(found, right, rtol=0.1, atol=0.1).float().mean() > 0.85
         assert (found - right).norm() < 0.05 * right.norm()
     assert {name for name, *_ in calls[1:]} == {calls[1][0]}
-    assert ("masked" in calls[1][0]) == masked and calls[0] == ("set_pdl", True) and len(calls) == 5
+    assert ("masked" in calls[1][0]) == masked and calls[0] == ("set_pdl", True, {}) and len(calls) == 7
 
 
-@pytest.mark.parametrize("masked", [True, False])
-def test_gather_is_its_plain_statement(load, monkeypatch, masked):
-    """A user would miss: which stage is wrong, if one is."""
-    module, _ = load()
-    if not masked:
-        always_contiguous(module, monkeypatch)
-    logits, bias, x, x_scale, *_ = inputs("small", 13).values()
-    gather, rows = module("gather"), module("rows").arrange(13)
-    expert, weight = module("common.triton.route").route_ref(logits, bias, OFFSET, FACTOR, LOCAL)
-    wanted = gather.gather_ref(x, x_scale, expert, LOCAL, rows)
-    counts, ends = torch.zeros(2, LOCAL, dtype=torch.int32)
-    out, out_scale = (allocate() for allocate in module("grouped_gemm").operand(rows, x.shape[1], x.device))
-    of_pairs = module("pairs").pairs_of(13, x.device)()
-    start = gather.prepare_gather(rows, 13, OFFSET, FACTOR, x.device)
-    start(0, logits, bias, x, x_scale, counts, ends, of_pairs, out, out_scale)
-    by_column = out_scale.view(-1, rows.room, x_scale.shape[0]).transpose(1, 2)
-    _, found_weight, found_row_of_pair, _ = of_pairs
-    found = out.view(rows.total, -1), by_column, found_row_of_pair, counts if rows.masked else ends
-    found_weight = found_weight.view(torch.float32)
-    order, found_order = wanted[2].argsort(-1), found[2].argsort(-1)  # routing lists a token's experts as it likes
-    row, found_row = wanted[2].gather(1, order).long(), found[2].gather(1, found_order).long()
-    assert torch.equal(row, found_row), "the interpreter runs tokens in order"
-    row = row[row >= 0]
-    assert torch.equal(found[0][row].float(), wanted[0][row].float())
-    at = (row // rows.room, slice(None), row % rows.room)
-    assert torch.equal(found[1][at], wanted[1][at])
-    assert torch.equal(found[3], wanted[3]) and int(counts.sum()) == len(row)
-    torch.testing.assert_close(found_weight.gather(1, found_order), weight.gather(1, order))
+def test_the_activation_is_the_definitions(load, monkeypatch):
+    """A user would miss: a clamp that is dropped."""
+    module, _ = load("small")
+    for name, value in dict(LIMIT=0.3, ALPHA=1.702, UP_OFFSET=1.0).items():
+        monkeypatch.setattr(module("common.host.problem"), f"SWIGLU_{name}", value)
+    monkeypatch.setattr(activations, "LIMIT", 0.3)
+    monkeypatch.setitem(reference("small").local_experts.__globals__, "swiglu", activations.swigluoai)
+    found, right = call(module, "small", inputs("small", 5))
+    assert (found - right).norm() < 0.05 * right.norm()
 
 
 def test_a_call_that_fails_leaves_no_counts(load, monkeypatch):
@@ -197,121 +194,78 @@ def test_captures_and_threads_have_counters_of_their_own(load, monkeypatch):
     assert of(stream=7) is eager
 
 
-def test_a_known_kind_of_call_lets_no_other_pass(load):
-    """A user would miss: tensors that kernels were not written for, let through because an earlier call was right."""
-    main = load()[0]()
-    given = inputs("small", 5)
-    output, good = given["output"], [value for value in given.values() if torch.is_tensor(value)]
-    plan_of = partial(main.plan_of, main.DS_ROUTING)
-    plan = plan_of(tuple(good), OFFSET, FACTOR)
-    assert plan_of(tuple(tensor.clone() for tensor in good), OFFSET, FACTOR) is plan, "other addresses, same kind"
-    longer = inputs("small", 6)["routing_logits"]
-    shifted = torch.empty(output.numel() + 1, dtype=output.dtype)[1:].view_as(output)
-    bad = [
-        (0, good[0].double()),
-        (0, longer),
-        (1, None),
-        (2, good[2].t().contiguous().t()),
-        (3, good[3].tolist()),
-        (4, good[4].to("meta")),
-        (6, good[6][:-1]),
-        (8, shifted),
-    ]
-    for at, value in bad:
-        with pytest.raises(ValueError):
-            plan_of((*good[:at], value, *good[at + 1 :]), OFFSET, FACTOR)
-    for offset, factor in ((float(OFFSET), FACTOR), ([OFFSET], FACTOR), (250, FACTOR), (OFFSET, None), (OFFSET, True)):
-        with pytest.raises(ValueError):
-            plan_of(tuple(good), offset, factor)
-    assert plan_of(tuple(good), OFFSET + 1, FACTOR) is not plan, "an offset is part of the launches"
-    assert plan_of(tuple(good), OFFSET, FACTOR) is plan
-
-
-def test_later_launches_take_the_tensors_of_their_call(load, monkeypatch):
-    """A user would miss: results in the output tensor of an earlier call, or kernels that a profiler does not list."""
-    prepare = load()[0]("prepare")
-    quick, ordinary = mock.Mock(), mock.Mock()
-    kernel = mock.MagicMock(params=[mock.Mock(is_constexpr=name.isupper()) for name in ("a_ptr", "n", "B", "A")])
-    for parameter, name in zip(kernel.params, ("a_ptr", "n", "B", "A"), strict=True):
-        parameter.name = name
-    kernel.__getitem__.return_value = ordinary
-    monkeypatch.setattr(prepare.launch, "SUPPORTED", True)
-    monkeypatch.setattr(prepare.launch, "launcher_of", lambda compiled: (quick, ("function",)))
-    first, second, third = (torch.empty(4) for _ in range(3))
-    settings = dict(A="a", B="b", num_warps=4)
-    start = prepare.prepare(kernel, first.device, (7, 2, 1), (9,), **settings)
-    start("stream", first)
-    ordinary.assert_called_once_with(first, 9, **settings)
-    start("stream", second)
-    quick.assert_called_once_with(7, 2, 1, "stream", "function", second.data_ptr(), 9, "b", "a")
-    prepare.prepare(kernel, first.device, (8, 2, 1), (10,), **settings)("other", third)
-    quick.assert_called_with(8, 2, 1, "other", "function", third.data_ptr(), 10, "b", "a")
-    assert ordinary.call_count == 1, "another T needs no new kernel"
-    prepare.prepare(kernel, first.device, (8, 2, 1), (10,), **settings | {"A": "c"})("other", third)
-    assert ordinary.call_count == 2, "other constexprs do"
-    monkeypatch.setattr(prepare.launch, "hooked", lambda: True)
-    start("stream", second)
-    assert ordinary.call_count == 3 and quick.call_count == 2
-
-
 @pytest.mark.parametrize("geometry", SERVED)
 def test_rows_have_room_for_any_routing(load, geometry):
     """A user would miss: a write past an operand when routing is uneven, or scratch that does not fit."""
-    rows, of = load(geometry)[0]("rows"), GEOMETRIES[geometry]
-    local = of["num_local_experts"]
-    seen = []
+    module = load(geometry)[0]
+    rows, places, of = module("rows"), module("scratch").places, GEOMETRIES[geometry]
+    local, seen = of["num_local_experts"], []
     for num_tokens in (1, 7, 64, 127, 128, 129, 256, 901, 1024, 1025, 4096, 14107, 16384):
         found = rows.arrange(num_tokens)
         seen.append(found.masked)
         pairs = num_tokens * min(of["top_k"], local)
         assert found.total % TILE == found.room % TILE == 0 and 1 <= found.expected <= num_tokens
+        parts, end = places(num_tokens)
+        starts = [offset for offset, *_ in parts.values()]
+        assert starts[:-1] == sorted(starts[:-1]) and starts[-1] == parts["x_scale"][0], "h is read while y is written"
+        assert end <= found.total * rows.BYTES_PER_ROW + 16 * num_tokens * of["top_k"] + 7 * 256
         if found.masked:
             assert found.room >= num_tokens and found.total == local * found.room
             assert found.total * rows.BYTES_PER_ROW <= rows.MOST_MASKED_BYTES
         else:
             active = min(local, pairs)  # at worst all but one have a single row
             assert found.room == found.total >= -(-(pairs - active + 1) // TILE) * TILE + (active - 1) * TILE
-    assert seen == sorted(seen, reverse=True), "masked, then contiguous"
-    assert seen[0] and not seen[-1]
+    assert seen == sorted(seen, reverse=True) and seen[0] and not seen[-1], "masked, then contiguous"
 
 
-@pytest.mark.parametrize("release", RECORDED)
-def test_our_calls_fit_the_signatures(load, release):
-    """A user would miss: a TypeError on the GPU, after a rename or a removal."""
-    module, bound = load()[0], {}
-    module()
-    for function, parameters in RECORDED[release].items():
-        signature = inspect.Signature(
-            inspect.Parameter(name, getattr(inspect.Parameter, kind), default=default or inspect.Parameter.empty)
-            for name, kind, default in parameters
-        )
-
-        def call(*args, of=signature, name=function, **kwargs):
-            bound[name] = of.bind(*args, **kwargs).arguments
-
-        setattr(sys.modules["deep_gemm"], function, call)
-    product, rows = importlib.reload(module("grouped_gemm")), module("rows").Rows
-    w, w_scale = (inputs("small", 1)[name] for name in ("gemm1_weights", "gemm1_weights_scale"))
-    layout = torch.ones(32, dtype=torch.int32)
-    for masked, room, shape in ((True, TILE, (32, TILE)), (False, 32 * TILE, (32 * TILE,))):
-        form = rows(masked, room, 32 * TILE, shape, 7)
-        a = tuple(allocate() for allocate in product.operand(form, w.shape[2], w.device))
-        product.grouped_gemm(a, (w, w_scale), product.result(form, w.shape[1], w.device)(), layout, form)
-    masked, contiguous = bound["fp8_m_grouped_gemm_nt_masked"], bound["m_grouped_fp8_gemm_nt_contiguous"]
-    assert masked["masked_m"] is contiguous["grouped_layout"] is layout
-    assert masked["expected_m"] == contiguous["expected_m_for_psum_layout"] == 7
-    assert contiguous["use_psum_layout"] is True
-    assert bound["set_pdl"] == {"new_value": True}
+class Launch(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_uint) for name in ("grid", "y", "z", "block", "by", "bz", "shared")]
+    _fields_ += [("stream", ctypes.c_void_p), ("attributes", ctypes.c_void_p), ("count", ctypes.c_uint)]
 
 
-def test_a_deep_gemm_of_another_torch_is_named(tmp_path, load, monkeypatch):
-    """A user would miss: that the wheel, not this project, has to change; the linker only names a symbol."""
-    product = load()[0]("grouped_gemm")
-    (tmp_path / "deep_gemm.py").write_text("raise OSError('_C.so: undefined symbol: _ZN3c10')")
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "deep_gemm")
-    with pytest.raises(ImportError, match="deep_gemm.*torch.*_ZN3c10"):
-        importlib.reload(product)
+def test_a_recorded_call_is_launched_for_other_tensors(tmp_path):
+    """A user would miss: another call's weights, a launch left out, or a pointer that was taken for a number."""
+    headers, (built, source) = (
+        Path(triton.__file__).parent / "backends/nvidia/include",
+        (tmp_path / "d", tmp_path / "l.cpp"),
+    )
+    subprocess.run(["cc", "-shared", "-fPIC", f"-I{headers}", "-o", built, SAMPLES / "deepgemm_driver.c"], check=True)
+    source.write_text((manifest.paths.SOLUTIONS / "deepgemm/launches.cuh").read_text())
+    flags, folders = [rf"-DLAUNCHES_DRIVER=\"{built}\"", "-Wall", "-Werror"], dict(build_directory=str(tmp_path))
+    folders |= {"cpp_files": [str(source)], "extra_include_paths": [str(headers)]}
+    library = tvm_ffi.cpp.load("launches", extra_cflags=flags, **folders)
+    (replay, begin, end, keep, lend), driver, handles = library.functions(), ctypes.CDLL(str(built)), []
+    scratch, larger = (torch.empty(size, dtype=torch.uint8) for size in (1024, 4096))
+    counts, (x, w, output), (x2, w2, output2) = torch.empty(8), torch.empty(3, 4, 4), torch.empty(3, 4, 4)
+
+    def launch(stream, grid, *values):  # an address, a number, or the first two words of a tensor map
+        packed = [struct.pack("<QQ112x" if len(v) > 1 else "<Q" if v[0] > 99 else "<I", *v) for v in values]
+        handles.append((ctypes.c_int * (len(values) + 1))(*map(len, packed), 0))
+        pointers = (ctypes.c_char_p * len(values))(*packed)
+        driver.cuLaunchKernelEx(ctypes.byref(Launch(grid, stream=stream)), handles[-1], pointers, None)
+
+    def record(*arguments, nobody=0, x=x, output=output):
+        first, stream = scratch.data_ptr(), begin()
+        launch(stream, 3, [x.data_ptr() + nobody], [first + 256], [7])
+        launch(stream, 5, [w.data_ptr(), 98], [first + 512, 97], [output.data_ptr()], [counts.data_ptr()])
+        return keep(end(stream), parts(scratch), [first + 512], x, w, *arguments, output)
+
+    def parts(block):
+        return [counts.data_ptr(), counts.nbytes, block.data_ptr(), block.nbytes]
+
+    unknown, done, ordinary = range(3)
+    assert replay(x, w, 2.5, 3, output) == unknown and record(2.5, 3) == ""
+    assert replay(x, w, 2.5, 3, output) == ordinary, "no scratch yet"
+    lend(0, 0, parts(larger))
+    assert replay(x2, w2, 2.5, 3, output2) == done
+    at = larger.data_ptr()
+    second = f"5 2 {w2.data_ptr()} 98 {at + 512} 97 {output2.data_ptr()} {counts.data_ptr()}"
+    assert replay(x, w, 2.5, 4, output) == replay(x.double(), w, 2.5, 3, output) == unknown
+    lend(0, 0, parts(larger[:512]))
+    assert replay(x, w, 2.5, 3, output) == replay(x.t(), w, 2.5, 3, output) == ordinary
+    assert record(2.5, 5, nobody=1 << 40) and replay(x, w, 2.5, 5, output) == ordinary
+    assert record(2.5, 6, output=x) and replay(x, w, 2.5, 6, x) == unknown, "whose is a pointer to x?"
+    assert ctypes.string_at(driver.told).decode() == f"\n3 2 {x2.data_ptr()} {at + 256} 7\n{second}", "and no more"
 
 
 @pytest.mark.slow

@@ -1,0 +1,296 @@
+// launches: the kernels of a recorded call, launched again for the tensors of another call; record.py records.
+//
+// A call is recorded as a CUDA graph, of which nothing is executed: its nodes hold each kernel, DeepGEMM's as well as
+// Triton's, with its grid and the bytes of its parameters. A pointer, or a tensor map, of a kept plan is told by whose
+// it is and how far from its start, so no address stays. All kernels wait for their predecessor themselves (PDL).
+#include <cuda.h>
+#include <dlfcn.h>
+#include <tvm/ffi/container/array.h>
+#include <tvm/ffi/extra/c_env_api.h>
+#include <tvm/ffi/string.h>
+#include <tvm/ffi/tvm_ffi.h>
+
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <tuple>
+#include <vector>
+
+#ifndef LAUNCHES_DRIVER
+#define LAUNCHES_DRIVER "libcuda.so.1"
+#endif
+
+namespace ffi = tvm::ffi;
+
+enum Answer { kUnknown, kDone, kOrdinary };  // as in record.py
+constexpr size_t kMostPlans = 4096;          // kinds of calls that are remembered; further ones take the ordinary way
+constexpr size_t kMostParameters = 32;
+constexpr int kValue = -1;  // as owner
+
+template <class F>
+static F driver(const char* name) {
+  static void* library = dlopen(LAUNCHES_DRIVER, RTLD_LAZY);
+  void* found = library ? dlsym(library, name) : nullptr;
+  if (!found) TVM_FFI_THROW(RuntimeError) << "deepgemm: " << LAUNCHES_DRIVER << " has no " << name;
+  return reinterpret_cast<F>(found);
+}
+#define DRIVER(NAME) ([] { static const auto f = driver<decltype(&NAME)>(#NAME); return f; }())
+
+static void check(CUresult result, const char* what) {
+  if (result != CUDA_SUCCESS) TVM_FFI_THROW(RuntimeError) << "deepgemm: " << what << " failed with CUDA error " << (int)result;
+}
+
+struct Parameter {
+  alignas(64) unsigned char bytes[sizeof(CUtensorMap)];  // as recorded
+  size_t size;
+  int owner;       // an argument or, counted on from them, a part of scratch
+  int64_t offset;  // from the owner's start
+};
+struct Launch {
+  CUfunction function;
+  unsigned grid[3], block[3], shared, cluster;
+  std::vector<Parameter> parameters;
+};
+struct Plan {
+  int64_t scratch_bytes;          // of the last part of scratch
+  std::vector<Launch> launches;  // none: such a call is to take the ordinary way
+};
+struct Owner {
+  int64_t address, bytes;
+};
+
+using Key = std::vector<int64_t>;
+using Caller = std::tuple<std::thread::id, int, CUstream>;  // Python keeps scratch by the same three
+struct Layer {
+  std::mutex lock;
+  std::map<Key, std::shared_ptr<const Plan>> plans;
+  std::map<Caller, std::vector<Owner>> scratch;
+};
+
+// What a call is recognised by, all that host code looks at, and its arguments as owners; false if it is not replayed.
+static bool recognise(ffi::PackedArgs arguments, int first, Key& key, std::vector<Owner>& owners, DLDevice& device) {
+  bool any = false;
+  for (int i = first; i < arguments.size(); i++) {
+    owners.push_back({0, 0});
+    if (const auto tensor = arguments[i].try_cast<ffi::TensorView>()) {
+      const DLDevice where = tensor->device();
+      if (any && (where.device_type != device.device_type || where.device_id != device.device_id)) return false;
+      if (!tensor->IsContiguous()) return false;
+      any = true;
+      device = where;
+      const DLDataType t = tensor->dtype();
+      int64_t elements = 1;
+      const int64_t address = reinterpret_cast<int64_t>(tensor->data_ptr());
+      key.push_back((int64_t)t.code << 32 | t.bits << 16 | t.lanes << 8 | tensor->ndim());
+      key.push_back((int64_t)where.device_type << 32 | where.device_id);
+      key.push_back(address % 16);
+      for (int d = 0; d < tensor->ndim(); d++) {
+        key.push_back(tensor->size(d));
+        elements *= tensor->size(d);
+      }
+      owners.back() = {address, elements * t.bits * t.lanes / 8};
+    } else if (const auto integer = arguments[i].as<int64_t>()) {
+      key.push_back(-1);
+      key.push_back(*integer);
+    } else if (const auto number = arguments[i].as<double>()) {
+      key.push_back(-2);
+      key.push_back(0);
+      std::memcpy(&key.back(), &*number, sizeof(double));
+    } else {
+      return false;
+    }
+  }
+  return any;
+}
+
+// replay(*arguments): kUnknown: no such call was recorded; kOrdinary: it is to be launched from Python.
+static int64_t replay(Layer& layer, ffi::PackedArgs arguments) {
+  Key key;
+  std::vector<Owner> owners;
+  key.reserve(64);
+  owners.reserve(16);
+  DLDevice device;
+  if (!recognise(arguments, 0, key, owners, device)) return kOrdinary;
+  const auto stream = static_cast<CUstream>(TVMFFIEnvGetStream(device.device_type, device.device_id));
+  std::shared_ptr<const Plan> plan;
+  {
+    std::lock_guard<std::mutex> guard(layer.lock);
+    const auto found = layer.plans.find(key);
+    if (found == layer.plans.end()) return layer.plans.size() < kMostPlans ? kUnknown : kOrdinary;
+    plan = found->second;
+    const auto scratch = layer.scratch.find({std::this_thread::get_id(), device.device_id, stream});
+    if (scratch == layer.scratch.end() || scratch->second.back().bytes < plan->scratch_bytes) return kOrdinary;
+    owners.insert(owners.end(), scratch->second.begin(), scratch->second.end());
+  }
+  CUdevice current;
+  if (plan->launches.empty() || DRIVER(cuCtxGetDevice)(&current) != CUDA_SUCCESS || current != device.device_id) return kOrdinary;
+  CUstreamCaptureStatus capturing;  // a graph gets scratch of its own
+  if (DRIVER(cuStreamIsCapturing)(stream, &capturing) != CUDA_SUCCESS || capturing != CU_STREAM_CAPTURE_STATUS_NONE) return kOrdinary;
+
+  for (const Launch& launch : plan->launches) {
+    alignas(64) CUtensorMap place[kMostParameters];
+    void* pointer[kMostParameters];
+    for (size_t i = 0; i < launch.parameters.size(); i++) {
+      const Parameter& p = launch.parameters[i];
+      pointer[i] = &place[i];
+      std::memcpy(&place[i], p.bytes, p.size);
+      if (p.owner == kValue) continue;
+      const int64_t address = owners[p.owner].address + p.offset;
+      if (p.size == sizeof(CUtensorMap))
+        check(DRIVER(cuTensorMapReplaceAddress)(&place[i], reinterpret_cast<void*>(address)), "cuTensorMapReplaceAddress");
+      else
+        std::memcpy(&place[i], &address, sizeof address);
+    }
+    CUlaunchAttribute attribute[2] = {};
+    attribute[0].id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+    attribute[0].value.programmaticStreamSerializationAllowed = 1;
+    attribute[1].id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+    attribute[1].value.clusterDim.x = launch.cluster;
+    attribute[1].value.clusterDim.y = attribute[1].value.clusterDim.z = 1;
+    CUlaunchConfig config = {};
+    config.gridDimX = launch.grid[0], config.gridDimY = launch.grid[1], config.gridDimZ = launch.grid[2];
+    config.blockDimX = launch.block[0], config.blockDimY = launch.block[1], config.blockDimZ = launch.block[2];
+    config.sharedMemBytes = launch.shared;
+    config.hStream = stream;
+    config.attrs = attribute;
+    config.numAttrs = launch.cluster > 1 ? 2 : 1;
+    check(DRIVER(cuLaunchKernelEx)(&config, launch.function, pointer, nullptr), "cuLaunchKernelEx");
+  }
+  return kDone;
+}
+
+// begin(): a stream, of the current device, whose launches are collected instead of executed.
+static int64_t begin() {
+  CUstream stream;
+  check(DRIVER(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+  check(DRIVER(cuStreamBeginCapture_v2)(stream, CU_STREAM_CAPTURE_MODE_RELAXED), "cuStreamBeginCapture");
+  return reinterpret_cast<int64_t>(stream);
+}
+
+// end(stream): the graph of what was launched on it; 0 if that cannot be a graph.
+static int64_t end(int64_t stream) {
+  CUgraph graph = nullptr;
+  const auto of = reinterpret_cast<CUstream>(stream);
+  if (DRIVER(cuStreamEndCapture)(of, &graph) != CUDA_SUCCESS) graph = nullptr;
+  DRIVER(cuStreamDestroy_v2)(of);
+  return reinterpret_cast<int64_t>(graph);
+}
+
+// Whose byte an address is; false if nobody's.
+static bool place(const std::vector<Owner>& owners, int64_t address, Parameter& p) {
+  for (size_t i = 0; i < owners.size(); i++) {
+    if (address < owners[i].address || address >= owners[i].address + owners[i].bytes) continue;
+    p.owner = i;
+    p.offset = address - owners[i].address;
+    return true;
+  }
+  return false;
+}
+
+// What a parameter points to. `starts`: addresses that a tensor map may have; its form is the driver's own business, so
+// its address is the one that, put in again, changes nothing.
+static bool explain(const std::vector<Owner>& owners, const std::vector<int64_t>& starts, Parameter& p) {
+  p.owner = kValue;
+  if (p.size == sizeof(CUtensorMap)) {
+    for (const int64_t start : starts) {
+      CUtensorMap again;
+      std::memcpy(&again, p.bytes, sizeof again);
+      const bool put = DRIVER(cuTensorMapReplaceAddress)(&again, reinterpret_cast<void*>(start)) == CUDA_SUCCESS;
+      if (put && std::memcmp(&again, p.bytes, sizeof again) == 0) return place(owners, start, p);
+    }
+    return false;
+  }
+  int64_t address = 0;
+  if (p.size == sizeof address) std::memcpy(&address, p.bytes, sizeof address);
+  return p.size <= 4 || (p.size == sizeof address && (address == 0 || place(owners, address, p)));
+}
+
+// Reads a graph's launches; what is wrong with it, or nothing.
+static std::string read(CUgraph graph, const std::vector<Owner>& owners, const std::vector<int64_t>& starts,
+                        std::vector<Launch>& launches) {
+  CUgraphNode next[2];
+  CUgraphEdgeData edges[2];
+  size_t count = 2;
+  if (!graph || DRIVER(cuGraphGetRootNodes)(graph, next, &count) != CUDA_SUCCESS || count == 0) return "no launches";
+  while (count == 1) {
+    const CUgraphNode node = next[0];
+    CUgraphNodeType type;
+    CUDA_KERNEL_NODE_PARAMS_v2 of = {};
+    if (DRIVER(cuGraphNodeGetType)(node, &type) != CUDA_SUCCESS || type != CU_GRAPH_NODE_TYPE_KERNEL) return "a node without a kernel";
+    check(DRIVER(cuGraphKernelNodeGetParams_v2)(node, &of), "cuGraphKernelNodeGetParams");
+    if (!of.func && of.kern) check(DRIVER(cuKernelGetFunction)(&of.func, of.kern), "cuKernelGetFunction");
+    if (!of.func || !of.kernelParams) return "a kernel without a function or parameters";
+    Launch launch = {of.func, {of.gridDimX, of.gridDimY, of.gridDimZ}, {of.blockDimX, of.blockDimY, of.blockDimZ}, of.sharedMemBytes, 1, {}};
+    CUlaunchAttributeValue value = {};
+    if (DRIVER(cuGraphKernelNodeGetAttribute)(node, CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, &value) == CUDA_SUCCESS) {
+      if (value.clusterDim.y > 1 || value.clusterDim.z > 1) return "a cluster of more than one dimension";
+      if (value.clusterDim.x > 1) launch.cluster = value.clusterDim.x;
+    }
+    size_t offset, size;
+    while (DRIVER(cuFuncGetParamInfo)(of.func, launch.parameters.size(), &offset, &size) == CUDA_SUCCESS) {
+      Parameter p = {};
+      if (size > sizeof p.bytes || launch.parameters.size() == kMostParameters) return "a parameter too large or too many";
+      std::memcpy(p.bytes, of.kernelParams[launch.parameters.size()], p.size = size);
+      if (!explain(owners, starts, p)) {
+        return "kernel " + std::to_string(launches.size()) + ": parameter " + std::to_string(launch.parameters.size()) + " is nobody's";
+      }
+      launch.parameters.push_back(p);
+    }
+    launches.push_back(launch);
+    count = 2;
+    check(DRIVER(cuGraphNodeGetDependentNodes_v2)(node, next, edges, &count), "cuGraphNodeGetDependentNodes");
+  }
+  return count == 0 ? "" : "launches beside one another";
+}
+
+// keep(graph, scratch, starts, *arguments): calls like this one are launched as in the graph, which is destroyed.
+// scratch: address and bytes of each of its parts. Returns why they are not, or nothing.
+static std::string keep(Layer& layer, ffi::PackedArgs given) {
+  const auto graph = reinterpret_cast<CUgraph>(given[0].cast<int64_t>());
+  const auto scratch = given[1].cast<ffi::Array<int64_t>>(), inside = given[2].cast<ffi::Array<int64_t>>();
+  Key key;
+  std::vector<Owner> owners;
+  std::vector<int64_t> starts(inside.begin(), inside.end());
+  DLDevice device;
+  auto plan = std::make_shared<Plan>();
+  std::string wrong = recognise(given, 3, key, owners, device) ? "" : "arguments";
+  for (const Owner& owner : owners) starts.push_back(owner.address);
+  for (size_t i = 0; i + 1 < scratch.size(); i += 2) owners.push_back({scratch[i], scratch[i + 1]});
+  for (size_t i = 0; i < owners.size(); i++)
+    for (size_t j = 0; j < i; j++)
+      if (owners[i].address < owners[j].address + owners[j].bytes && owners[j].address < owners[i].address + owners[i].bytes)
+        wrong = "arguments share memory";  // whose a pointer is would be a guess
+  const bool another_may_do = !wrong.empty();
+  if (wrong.empty()) wrong = read(graph, owners, starts, plan->launches);
+  if (graph) DRIVER(cuGraphDestroy)(graph);
+  if (another_may_do) return wrong;
+  if (!wrong.empty()) plan->launches.clear();
+  plan->scratch_bytes = owners.back().bytes;
+  std::lock_guard<std::mutex> guard(layer.lock);
+  layer.plans[key] = plan;
+  return wrong;
+}
+
+// lend(device, stream, scratch): what this thread's later calls on the stream use, until told otherwise; none: nothing.
+static void lend(Layer& layer, int64_t device, int64_t stream, ffi::Array<int64_t> scratch) {
+  const Caller caller = {std::this_thread::get_id(), (int)device, reinterpret_cast<CUstream>(stream)};
+  std::vector<Owner> parts;
+  for (size_t i = 0; i + 1 < scratch.size(); i += 2) parts.push_back({scratch[i], scratch[i + 1]});
+  std::lock_guard<std::mutex> guard(layer.lock);
+  if (parts.empty()) layer.scratch.erase(caller);
+  else layer.scratch[caller] = parts;
+}
+
+// replay, begin, end, keep and lend, for the calls of one module.
+static ffi::Array<ffi::Function> functions() {
+  const auto layer = std::make_shared<Layer>();
+  return {ffi::Function::FromPacked([layer](ffi::PackedArgs given, ffi::Any* answer) { *answer = replay(*layer, given); }),
+          ffi::Function::FromTyped(begin),
+          ffi::Function::FromTyped(end),
+          ffi::Function::FromPacked([layer](ffi::PackedArgs given, ffi::Any* why) { *why = ffi::String(keep(*layer, given)); }),
+          ffi::Function::FromTyped([layer](int64_t device, int64_t stream, ffi::Array<int64_t> scratch) { lend(*layer, device, stream, scratch); })};
+}
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(functions, functions);
