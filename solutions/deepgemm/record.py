@@ -34,11 +34,12 @@ def recorded(interface):
     `check_arguments` returns, of one token or more; scratch: `scratch_of`'s.
     """
 
+    library = launches()  # compiled on import, when the solution is built, not at its first call
+
     def decorate(function):
         @takes(interface)
         @wraps(function)
         def call(arguments):
-            library = launches()
             answer = ORDINARY
             if library and not launch.hooked():  # a profiler that wants to hear of each launch gets the ordinary ones
                 answer = _replay(library, arguments)
