@@ -3,7 +3,7 @@
 //   route         above kFewTokens tokens; below, permute does it
 //   permute       permute.cuh        x and scales in expert order; addresses and sizes of both GEMMs
 //   gemm1         sm90_*.cu          g = x . w1^T, bf16
-//   swiglu_quant  swiglu_quant.cuh   h = silu(gate) * up, FP8
+//   swiglu_quant  swiglu_quant.cuh   h = swiglu(up, gate), FP8
 //   gemm2         sm90_*.cu          y = h . w2^T, bf16, over x and g
 //   combine       combine.cuh        output = sum of weight * y
 //
@@ -56,7 +56,7 @@ static size_t place_scratch(Scratch& s, uint8_t* base, size_t tokens, size_t win
   scratch.allocate(s.h_scale, window * kNumKBlocks2);
   scratch.allocate(s.x, window * kHidden);
   scratch.allocate(s.x_scale, window * kNumKBlocks1);
-  scratch.allocate(s.g, window * 2 * kIntermediate);
+  scratch.allocate(s.g, window * kRowBytesG / sizeof(*s.g));
   s.y = reinterpret_cast<uint16_t*>(s.x);
   return scratch.bytes;
 }

@@ -13,17 +13,21 @@
 
 constexpr int kPermuteThreads = kChunk * kWarp;
 constexpr int kCountParts = kPermuteThreads / kPaddedLocalExperts;  // threads that count an expert's rows together
-constexpr int kVectors = kHidden / 16 / kWarp;                      // 16-byte vectors of a row of x, of each lane
+constexpr int kVectors = (kHidden / 16 + kWarp - 1) / kWarp;        // 16-byte vectors of a row of x, of each lane
 constexpr int kFewChunks = (kFewTokens + kChunk - 1) / kChunk;
 static_assert(kCountParts >= 1, "one thread per local expert");
-static_assert(kVectors * 16 * kWarp == kHidden && kNumKBlocks1 % kVectors == 0, "slices are whole vectors and K steps");
 static_assert(kMaxTokenRows <= kWarp, "a warp writes the end of a token's pairs");
 
 // CTAs that share the columns of a chunk's tokens: some 260 CTAs in all, two an SM.
 inline int permute_slices(int chunks) {
   for (int slices = kVectors; slices > 1; slices--)
-    if (kVectors % slices == 0 && chunks * slices <= 280) return slices;
+    if (kVectors % slices == 0 && kNumKBlocks1 % slices == 0 && chunks * slices <= 280) return slices;
   return 1;
+}
+
+// The last lanes have no last vector where H is no multiple of 512.
+__device__ __forceinline__ bool lane_has_vector(int vector) {
+  return kHidden % (16 * kWarp) == 0 || kWarp * vector + (int)threadIdx.x % kWarp < kHidden / 16;
 }
 
 // A CTA routes a chunk of tokens. Above kFewTokens.
@@ -187,12 +191,14 @@ __global__ void __launch_bounds__(kPermuteThreads, kFew ? 1 : 2) permute_kernel(
       uint4 vector[kAtOnce];
 #pragma unroll
       for (int i = 0; i < kAtOnce; i++)
-        if (base + i < vectors) vector[i] = __ldg(from + kWarp * (first_vector + base + i));
+        if (base + i < vectors && lane_has_vector(first_vector + base + i))
+          vector[i] = __ldg(from + kWarp * (first_vector + base + i));
       for (int r = 0; r < rows_here; r++) {
         uint4* to = reinterpret_cast<uint4*>(scratch.x + (size_t)moved[r][warp].row * kHidden) + lane;
 #pragma unroll
         for (int i = 0; i < kAtOnce; i++)
-          if (base + i < vectors) to[kWarp * (first_vector + base + i)] = vector[i];
+          if (base + i < vectors && lane_has_vector(first_vector + base + i))
+            to[kWarp * (first_vector + base + i)] = vector[i];
       }
     }
   }

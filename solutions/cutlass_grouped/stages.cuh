@@ -1,5 +1,6 @@
 // stages: what the layer's stages are given, where they leave their results, and how much of it is kept at a time.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 
 #include "grouped_gemm.cuh"
@@ -10,7 +11,7 @@
 constexpr int kChunk = kWarp;        // tokens that a CTA routes or permutes, one warp each
 constexpr int kMaxTokens = 1 << 17;  // of a call
 // Up to here permute routes by itself, every CTA all tokens, whose weights it keeps in 32 KB of shared memory at most.
-constexpr int kFewTokens = kNumLocalExperts <= 128 ? 64 : kNumLocalExperts <= 256 ? 32 : 16;
+constexpr int kFewTokens = kNumLocalExperts <= 128 ? 64 : kNumLocalExperts <= 256 ? 32 : kNumLocalExperts <= 384 ? 16 : 8;
 constexpr int kMaxTokenRows = kTopK < kNumLocalExperts ? kTopK : kNumLocalExperts;
 
 struct Pair {  // a token's share in a local expert
@@ -21,12 +22,14 @@ struct ExpertRows {  // of an expert in the window
   int first, rows;
 };
 
-// Bytes of scratch for one row.
-constexpr size_t kRowBytes = sizeof(ExpertRows) + kHidden + kNumKBlocks1 * sizeof(float) +
-                             2 * kIntermediate * sizeof(uint16_t) + kIntermediate + kNumKBlocks2 * sizeof(float);
-// Rows that are in scratch at once: as many times 65536 as these bytes have room for, once at least.
-constexpr size_t kWindowBytes = (size_t)1160 << 20;
-constexpr int kWindow = 65536 * (int)(kWindowBytes / kRowBytes / 65536);
+// Bytes of scratch for one row. y lies over x, x_scale and g, which nobody needs by then.
+constexpr size_t kRowBytesX = kHidden + kNumKBlocks1 * sizeof(float), kRowBytesY = kHidden * sizeof(uint16_t);
+constexpr size_t kRowBytesG = std::max(2 * kIntermediate * sizeof(uint16_t), kRowBytesY - kRowBytesX);
+constexpr size_t kRowBytes =
+    sizeof(ExpertRows) + kRowBytesX + kRowBytesG + kIntermediate + kNumKBlocks2 * sizeof(float);
+// Rows that are in scratch at once: as many times 65536 as these bytes have room for, or 16384 where there is less.
+constexpr size_t kWindowBytes = (size_t)1160 << 20, kMostRows = kWindowBytes / kRowBytes;
+constexpr int kWindow = kMostRows / (kMostRows < 65536 ? 16384 : 65536) * (kMostRows < 65536 ? 16384 : 65536);
 static_assert(kWindow > 0, "scratch has room for a window");
 static_assert((size_t)kMaxTokens * kMaxTokenRows < (size_t)1 << 31, "numbers of rows are ints");
 constexpr size_t kTokenBytes = kNumLocalExperts * sizeof(float) + kTopK * sizeof(Pair) + kPaddedLocalExperts / 8;
@@ -50,11 +53,8 @@ struct Scratch {
   uint16_t* g;       // [window][2 kIntermediate] bf16, up then gate
   uint8_t* h;        // [window][kIntermediate] fp8
   float* h_scale;    // an expert's [kNumKBlocks2][rows] after the other's
-  uint16_t* y;       // [window][kHidden] bf16, over x, x_scale and g, which nobody needs by then
+  uint16_t* y;       // [window][kHidden] bf16, over x, x_scale and g
 };
-static_assert(kHidden + kNumKBlocks1 * sizeof(float) + 2 * kIntermediate * sizeof(uint16_t) >=
-                  kHidden * sizeof(uint16_t),
-              "y fits over x, x_scale and g");
 
 // Where the scale of `row` and K step `k` of an expert's `rows` rows of `steps` steps is, from that expert's first.
 __device__ __forceinline__ size_t scale_at(int row, int k, int rows, int steps, bool by_row) {

@@ -1,4 +1,4 @@
-// swiglu_quant: h = silu(gate) * up in FP8, with one scale for each row and 128 columns.
+// swiglu_quant: h = swiglu(up, gate) in FP8, with one scale for each row and 128 columns.
 #pragma once
 #include "numerics.cuh"
 #include "pdl.cuh"
@@ -6,10 +6,16 @@
 
 constexpr int kSwigluThreads = 256;
 
-// Warps share the rows of the window; a warp takes 256 columns of a row at a time, eight a lane.
+// Without a clamp the division is one of a ratio, which rounds otherwise than numerics.cuh's.
+__device__ __forceinline__ float h_of(float up, float gate) {
+  if constexpr (kSwigluLimit == 0.0f) return __fdividef(gate, 1.0f + __expf(-gate)) * up;
+  else return swiglu(up, gate);
+}
+
+// Warps share the rows of the window; a warp takes 256 columns of a row at a time, eight a lane, of the last ones maybe
+// 128.
 __global__ void __launch_bounds__(kSwigluThreads) swiglu_quant_kernel(const __grid_constant__ Args args) {
-  constexpr int kColumns = kWarp * 8, kParts = kIntermediate / kColumns;
-  static_assert(kIntermediate % kColumns == 0, "a warp has a whole part of a row");
+  constexpr int kColumns = kWarp * 8, kParts = (kIntermediate + kColumns - 1) / kColumns;
   const Scratch& scratch = args.scratch;
   const int lane = threadIdx.x % kWarp, warp = (blockIdx.x * kSwigluThreads + threadIdx.x) / kWarp;
   const int warps = gridDim.x * kSwigluThreads / kWarp;
@@ -20,15 +26,16 @@ __global__ void __launch_bounds__(kSwigluThreads) swiglu_quant_kernel(const __gr
     const int row = item / kParts, column = item % kParts * kColumns + lane * 8;
     const ExpertRows expert = scratch.expert_rows[row];
     const uint16_t* up_at = scratch.g + (size_t)row * (2 * kIntermediate) + column;
-    const uint4 up = *reinterpret_cast<const uint4*>(up_at);
-    const uint4 gate = *reinterpret_cast<const uint4*>(up_at + kIntermediate);
+    const bool inside = kIntermediate % kColumns == 0 || column < kIntermediate;
+    const uint4 up = inside ? *reinterpret_cast<const uint4*>(up_at) : uint4{};
+    const uint4 gate = inside ? *reinterpret_cast<const uint4*>(up_at + kIntermediate) : uint4{};
     const uint32_t up_word[4] = {up.x, up.y, up.z, up.w}, gate_word[4] = {gate.x, gate.y, gate.z, gate.w};
     float h[8], amax = 0.0f;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
       const float2 u = unpack_bf16(up_word[i]), g = unpack_bf16(gate_word[i]);
-      h[2 * i] = __fdividef(g.x, 1.0f + __expf(-g.x)) * u.x;
-      h[2 * i + 1] = __fdividef(g.y, 1.0f + __expf(-g.y)) * u.y;
+      h[2 * i] = h_of(u.x, g.x);
+      h[2 * i + 1] = h_of(u.y, g.y);
       amax = fmaxf(amax, fmaxf(fabsf(h[2 * i]), fabsf(h[2 * i + 1])));
     }
 #pragma unroll
@@ -45,6 +52,7 @@ __global__ void __launch_bounds__(kSwigluThreads) swiglu_quant_kernel(const __gr
       quantize_fp8<1>(high, v[2] * inverse, v[3] * inverse);
       packed[i] = low[0] | (uint32_t)high[0] << 16;
     }
+    if (!inside) continue;
     *reinterpret_cast<uint2*>(scratch.h + (size_t)row * kIntermediate + column) = make_uint2(packed[0], packed[1]);
     if (lane % 16 == 0) {
       const size_t at = scale_at(row - expert.first, column / kBlockK, expert.rows, kNumKBlocks2, args.scales_by_row);
