@@ -3,7 +3,15 @@
 import torch
 
 from .common.host.arguments import DS_ROUTING, RENORM_ROUTING, checked  # their names, shapes and dtypes
-from .common.host.problem import KEPT_GROUPS, NUM_GROUPS, TOP_K  # packing writes the definition's
+from .common.host.problem import (  # packing writes the definition's
+    CLAMP_AFTER_SILU,
+    KEPT_GROUPS,
+    NUM_GROUPS,
+    SWIGLU_ALPHA,
+    SWIGLU_LIMIT,
+    SWIGLU_UP_OFFSET,
+    TOP_K,
+)
 
 BLOCK = 128  # columns, and rows of a weight, that share a scale
 
@@ -36,8 +44,13 @@ def gemm(x, weights, scales):
 
 
 def swiglu(g):
+    """s * (up + offset), s = gate * sigmoid(alpha * gate); up, and gate or s, are clamped where there is a limit."""
     up, gate = g.chunk(2, dim=1)
-    return torch.nn.functional.silu(gate) * up
+    limit = SWIGLU_LIMIT or torch.inf
+    if not CLAMP_AFTER_SILU:
+        gate = gate.clamp(max=limit)
+    s = gate * torch.sigmoid(SWIGLU_ALPHA * gate)
+    return s.clamp(max=limit) * (up.clamp(-limit, limit) + SWIGLU_UP_OFFSET)
 
 
 def experts(weight, given):

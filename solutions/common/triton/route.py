@@ -18,9 +18,12 @@ from ..host import problem
 
 # of the definition, for the kernels
 E = tl.constexpr(problem.NUM_EXPERTS)
-LANES = tl.constexpr(triton.next_power_of_2(problem.NUM_EXPERTS))
 NUM_GROUPS = tl.constexpr(problem.NUM_GROUPS)
 KEPT_GROUPS = tl.constexpr(problem.KEPT_GROUPS)
+# A lane an expert; groups and what is in each are padded to powers of two, with lanes that are never chosen.
+GROUPS = tl.constexpr(triton.next_power_of_2(problem.NUM_GROUPS))
+IN_GROUP = tl.constexpr(triton.next_power_of_2(problem.NUM_EXPERTS // problem.NUM_GROUPS))
+LANES = tl.constexpr(GROUPS.value * IN_GROUP.value)
 TOP_K = tl.constexpr(problem.TOP_K)
 SLOTS = tl.constexpr(triton.next_power_of_2(problem.TOP_K))
 RENORM = tl.constexpr(problem.RENORM)
@@ -37,8 +40,12 @@ def route_kernel(
     E_LOCAL: tl.constexpr,
 ):
     token = tl.program_id(0)
-    expert = tl.arange(0, LANES)
+    lane = tl.arange(0, LANES)
     slot = tl.arange(0, SLOTS)
+    expert = lane
+    if LANES > E and NUM_GROUPS > 1:  # the number after the last where a lane has none
+        expert = lane // IN_GROUP * (E // NUM_GROUPS) + lane % IN_GROUP
+        expert = tl.where(lane % IN_GROUP < E // NUM_GROUPS, expert, E)
 
     if LANES == E:
         logits = tl.load(logits_ptr + token * E + expert).to(tl.float32)
@@ -53,10 +60,12 @@ def route_kernel(
             selectable = s + tl.load(bias_ptr + expert).to(tl.float32)
         else:
             selectable = s + tl.load(bias_ptr + expert, mask=expert < E, other=0.0).to(tl.float32)
+    if LANES > E:
+        selectable = tl.where(expert < E, selectable, float("-inf"))
     if KEPT_GROUPS < NUM_GROUPS:
-        group = tl.arange(0, NUM_GROUPS)
-        in_group = tl.arange(0, E // NUM_GROUPS)
-        biased = tl.reshape(selectable, (NUM_GROUPS, E // NUM_GROUPS))
+        group = tl.arange(0, GROUPS)
+        in_group = tl.arange(0, IN_GROUP)
+        biased = tl.reshape(selectable, (GROUPS, IN_GROUP))
         first = tl.max(biased, 1)
         first_at = tl.argmax(biased, 1)
         second = tl.max(tl.where(in_group[None, :] == first_at[:, None], float("-inf"), biased), 1)
@@ -68,15 +77,16 @@ def route_kernel(
         )
         kept = tl.sum(ahead.to(tl.int32), 1) < KEPT_GROUPS
         selectable = tl.reshape(tl.where(kept[:, None], biased, float("-inf")), (LANES,))
-    elif LANES > E:
-        selectable = tl.where(expert < E, selectable, float("-inf"))
 
     chosen = tl.zeros((SLOTS,), tl.int32)
     weight = tl.zeros((SLOTS,), tl.float32)
     for k in tl.static_range(TOP_K):
         best = tl.argmax(selectable, 0)
-        is_best = expert == best
-        chosen = tl.where(slot == k, best, chosen)
+        is_best = lane == best
+        if LANES > E and NUM_GROUPS > 1:
+            chosen = tl.where(slot == k, tl.sum(tl.where(is_best, expert, 0), 0), chosen)
+        else:
+            chosen = tl.where(slot == k, best, chosen)
         weight = tl.where(slot == k, tl.sum(tl.where(is_best, s, 0.0), 0), weight)
         selectable = tl.where(is_best, float("-inf"), selectable)
 
@@ -100,8 +110,7 @@ def route(routing_logits, routing_bias, local_expert_offset, routed_scaling_fact
     """Choose each token's experts.
 
     Args:
-        routing_logits: [T, E] float32, bfloat16 with renorm routing; where some groups are not kept, E is a power of
-            two and a multiple of their number.
+        routing_logits: [T, E] float32, bfloat16 with renorm routing; E a multiple of the number of groups.
         routing_bias: [E] bfloat16, takes part in the choice only; None with renorm routing.
         local_expert_offset: global number of the first local expert.
         routed_scaling_factor: factor on the normalised weights.
