@@ -22,6 +22,7 @@ COMMANDS = {
     "served": "time a forward pass: all MoE layers of a model in one CUDA graph",
     "profile": "where a solution's time goes, stage by stage",
     "pack": "pack solutions into the JSON that FlashInfer-Bench reads",
+    "model": "a checkpoint's config.json: its MoE layer, its bound, and which solutions serve it",
     "data": "definitions and workloads: list them with their roofline bounds, or write them",
     "docs": "write, or check, the generated tables and figures of README.md and docs/",
     "new": "start a solution: a manifest and a file that runs",

@@ -21,6 +21,7 @@ from types import ModuleType
 
 from flashinfer_bench import Definition
 
+from definitions.layers import has_all_experts
 from definitions.moe_fp8_block_scale import self_contained
 from harness.core.arguments import Names
 from harness.core.errors import UserError
@@ -49,6 +50,15 @@ def operator(geometry: str) -> ModuleType:
 def form(geometry: str) -> str | None:
     """Of an FP8 layer: the routing inside it, or "routed" where top-k is given; None of another operator."""
     return "routed" if geometry in ROUTED else GEOMETRIES[geometry].get("routing")
+
+
+def names(of: dict) -> dict[str, str]:
+    """Form -> name of the definition, for each form that an FP8 layer of these sizes has."""
+    families = {"sigmoid-bias": moe_fp8_block_scale, "renorm": moe_fp8_block_scale_renorm}
+    inside = of["routing"] if of["routing"] == "sigmoid-bias" or has_all_experts(of) else None
+    families = {form: family for form, family in families.items() if form == inside}
+    families["routed"] = moe_fp8_block_scale_routed
+    return {form: family.definitions.name_of(of) for form, family in families.items()}
 
 
 def definition_name(geometry: str) -> str:

@@ -1,11 +1,24 @@
-"""The models of definitions/layers.toml: which definition is their layer at which expert parallelism."""
+"""The models of definitions/layers.toml: which definition is their layer at which expert parallelism; and a new one."""
 
+import json
+import re
+import subprocess
+import sys
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
+from definitions import layers as tables
+from definitions.config_json import Checkpoint
 from definitions.layers import MODELS
+from harness.core.atomic_file import write_atomically
+from harness.core.errors import CannotRun, UserError
 from harness.operators import catalogue, moe_fp8_block_scale
 from harness.operators.moe_fp8_block_scale_routed import ROUTER_INSIDE, routed_key
+
+TABLES = Path(tables.__file__).with_name("layers.toml")
+SMALL_BYTES = 32_000_000  # of a layer that a CPU can run
+DEFAULTS = {"num_groups": 1, "kept_groups": 1, "activation": "silu", "swiglu_limit": 0}
 
 
 @dataclass(frozen=True)
@@ -59,3 +72,34 @@ def layer_of(geometry: str) -> Layer | None:
 def weight_bytes(layer: Layer) -> int:
     """Of the rank's experts in one layer, with their scales."""
     return layer.sizes["num_local_experts"] * moe_fp8_block_scale.expert_bytes(layer.sizes)
+
+
+def add(key: str, found: Checkpoint, of: dict) -> str:
+    """Append the layer to layers.toml, and have its definitions and workloads written; returns what was.
+
+    of: `found` on one rank. Raises UserError for a key that cannot be or is taken, and for a layer that is there.
+    """
+    names, before = catalogue.names(of), TABLES.read_text(encoding="utf-8")
+    if not re.fullmatch(r"[a-z0-9][a-z0-9.-]*", key):
+        raise UserError(f"--add: got {key!r}, want lower-case letters, digits, dots and hyphens")
+    if other := next((each for each in (key, routed_key(key)) if each in {*MODELS, *catalogue.KEYS}), None):
+        raise UserError(f"--add: got {key!r}, but {other} is there already")
+    if other := next((catalogue.BY_NAME[name] for name in names.values() if name in catalogue.BY_NAME), None):
+        raise UserError(f"--add: got {key!r}, but {other} is this layer")
+    write_atomically(TABLES, f"{before.rstrip()}\n\n{table(key, found, of)}")
+    keys = [routed_key(key) if form == "routed" else key for form in names]
+    done = subprocess.run([sys.executable, "-m", "harness", "data", *keys, "--write"], capture_output=True, text=True)
+    if done.returncode:
+        write_atomically(TABLES, before)
+        raise CannotRun(f"--add: {done.stderr.strip().splitlines()[-1]}; layers.toml is as it was")
+    return done.stdout.rstrip()
+
+
+def table(key: str, found: Checkpoint, of: dict) -> str:
+    """TOML; small enough for a CPU, with a router inside, it is for machines without a GPU."""
+    local, ranks = of["num_local_experts"], of["num_experts"] // of["num_local_experts"]
+    lines = {"name": key, "layers": found.layers} | {k: v for k, v in found.of.items() if v != DEFAULTS.get(k)}
+    on_cpu = local * moe_fp8_block_scale.expert_bytes(of) <= SMALL_BYTES and local >= max(of["top_k"], 4)
+    told = [f"[{json.dumps(key)}]", *(f"{name} = {json.dumps(value)}" for name, value in lines.items())]
+    told += [f"geometries = {{ {json.dumps(key)} = {ranks} }}"]
+    return "\n".join(told + ["small = true"] * (on_cpu and len(catalogue.names(of)) > 1) + [""])

@@ -1,0 +1,123 @@
+"""What a checkpoint's config.json says of its MoE layer, how fast it could be, and which solutions serve it.
+
+For every other solution the reason is shown. --add KEY makes the layer a definition with workloads, by a table in
+definitions/layers.toml; then `moebench run`, `pack` and `served` take the key. Exit status: 0, or 2 for what is no FP8
+layer with a scale per block of 128 x 128, with the field that stands against it.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from definitions import swiglu
+from definitions.config_json import Checkpoint, read
+from harness.core import paths
+from harness.core.arguments import count
+from harness.core.errors import UserError
+from harness.operators import catalogue, routing_model
+from harness.operators.models import add
+from harness.operators.moe_fp8_block_scale import expert_bytes, layer_bound, middle_rank
+from harness.operators.moe_fp8_block_scale_routed import routed_key
+from harness.operators.roofline import MEASURED_ON
+from harness.packing import manifest
+from harness.packing.serves import why_not
+from harness.report.models import GPU_GB
+from harness.report.table import Table, decimal
+from harness.results import table
+from harness.results.summary import by_solution
+
+TOKENS = (1, 64, 4096)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    option = parser.add_argument
+    option("config", type=Path, metavar="CONFIG.json", help="of a checkpoint, as transformers reads it")
+    option("--ep", type=count(), default=1, metavar="N", help="ranks that share the experts; default: 1")
+    option("--limit", type=float, metavar="L", help="layers with this clamp, where some have another; default: most")
+    option("--fp8", action="store_true", help="take the weights for FP8 with scales per 128 x 128, whatever they are")
+    option("--memory", type=count(), default=GPU_GB, metavar="GB", help="of the GPU; default: %(default)s")
+    option("--add", metavar="KEY", help="write its definition and workloads, under this key")
+
+
+def main(args: argparse.Namespace) -> int:
+    try:
+        found = read(json.loads(args.config.read_text(encoding="utf-8")), args.fp8, args.limit)
+        of = found.on(args.ep)
+    except ValueError as error:  # no JSON, too
+        raise UserError(f"{args.config}: {error}") from error
+    known = {form: catalogue.BY_NAME.get(name) for form, name in catalogue.names(of).items()}
+    if args.add:
+        print(add(args.add, found, of))
+        known = {form: routed_key(args.add) if form == "routed" else args.add for form in known}
+    else:
+        console = Console(width=None if sys.stdout.isatty() else 160, highlight=False, markup=False)
+        console.print(facts(found, of, known, args.memory).terminal())
+        console.print(solutions(of, known).terminal())
+    if not any(known.values()):
+        print(f"{args.command_line} --add KEY")
+        known = {form: "KEY-routed" if form == "routed" else "KEY" for form in known}
+    print(f"moebench run --definition {next(filter(None, known.values()))}")
+    if known["routed"]:
+        print(f"moebench pack SOLUTION --package FOLDER --definition {known['routed']}")
+    return 0
+
+
+def bounds(of: dict) -> dict[int, float]:
+    """Tokens -> ms of the roofline bound where top-k is given, for a routing as workloads have it."""
+    found, offset = {}, middle_rank(of)
+    for tokens in TOKENS:
+        drawn = routing_model.draw_typical(f"model/{tokens}", tokens, offset, of, of["routing"] != "renorm")
+        counts = routing_model.local_counts(routing_model.select(*drawn, of) - offset, of)
+        found[tokens] = layer_bound(tokens, counts, tokens * of["top_k"] * (4 + 4), of).ms
+    return found
+
+
+def facts(found: Checkpoint, of: dict, known: dict[str, str | None], memory: int) -> Table:
+    """What config.json says, and what follows from it. known: form of this layer -> its definition's key, or None."""
+    local, experts, layers = of["num_local_experts"], of["num_experts"], found.layers + sum(found.others.values())
+    groups = f", {of['kept_groups']} of {of['num_groups']} groups" if of["num_groups"] > 1 else ""
+    layer = local * expert_bytes(of) / 1e9
+    given = "" if len(known) > 1 else "; no definition has this router inside, so top-k is given"
+    others = "".join(f"; {count} more with limit {limit:g} (--limit)" for limit, count in found.others.items())
+    fits = "fits" if layer * layers <= memory else "exceeds"
+    rows = [
+        ["experts", f"{local} of {experts}, top-k {of['top_k']}{groups}"],
+        ["hidden, intermediate size", f"{of['hidden_size']}, {of['intermediate_size']}"],
+        ["router", f"{found.router}{given}"],
+        ["activation", f"{swiglu.description(of)}{others}"],
+        ["weights", f"{found.storage}; {layer:.2f} GB a layer"],
+        ["MoE layers", f"{layers}, {layer * layers:.1f} GB, which {fits} a GPU of {memory} GB"],
+        ["bound, ms", ", ".join(f"T={t}: {ms:.4f}" for t, ms in bounds(of).items()) + f" ({MEASURED_ON})"],
+        ["definition", ", ".join(filter(None, known.values())) or "none yet"],
+    ]
+    return Table(["", ""], [rows], words=2)
+
+
+def solutions(of: dict, known: dict[str, str | None]) -> Table:
+    """Of every solution for such layers: the forms that it serves, its times over the bound, and why not the others.
+
+    known: form of this layer -> key of the definition that it has here.
+    """
+    ratios, rows = {form: over_bound(key) if key else {} for form, key in known.items()}, []
+    for name, its in manifest.readable().items():
+        if not its.serves and {*its.definitions}.isdisjoint([*catalogue.FP8_MOE, *catalogue.ROUTED]):
+            continue  # of another operator
+        why = {form: key not in its.definitions and why_not(its.serves, form, of) for form, key in known.items()}
+        cells = [None if why[form] else f"yes {decimal(ratios[form].get(name), 2)}".rstrip(" -") for form in known]
+        rows.append([name, *cells, "; ".join(dict.fromkeys(filter(None, why.values())))])
+    heads = ["top-k given" if form == "routed" else "router inside" for form in known]
+    caption = "Numbers: recorded latency over the bound, a geometric mean over the definition's workloads."
+    rows.sort(key=lambda row: row[1:-1].count(None))
+    return Table(["solution", *heads, "why not"], [rows], words=9, caption=caption)
+
+
+def over_bound(key: str) -> dict[str, float]:
+    """Solution -> recorded latency over the bound on the GPU whose bound is known; {} without traces."""
+    if not (path := paths.trace_file(catalogue.definition_name(key))).exists():
+        return {}
+    rows, _ = table.load([path])
+    here = rows[rows.hardware == MEASURED_ON]
+    return by_solution(here).over_bound.dropna().to_dict() if len(here) else {}
