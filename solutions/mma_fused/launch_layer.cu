@@ -18,7 +18,7 @@ static TensorMaps tensor_maps(const FusedArgs& args) {
   TensorMaps maps = {};
   if constexpr (kTma) {
     encode_w1_map(&maps.w1, args.w1, kNBlockColumns / 8);
-    encode_w2_map(&maps.w2, args.w2, kColumnTile);
+    encode_w2_map(&maps.w2, args.w2, kWeightTileRows);
   }
   return maps;
 }

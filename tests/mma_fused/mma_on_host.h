@@ -238,6 +238,7 @@ inline unsigned atomicAdd(unsigned* p, unsigned value) {
   release(p), acquire(p);  // relaxed in CUDA: what depends on its result is after it all the same
   return (*p += value) - value;
 }
+inline void atomicAdd(float* p, float value) { *p += value; }  // seen as a plain access: the order must be fixed
 
 // ---- wrappers of PTX ----
 
@@ -261,6 +262,7 @@ inline uint4 ld_global_v4(const void* p) { return *static_cast<const uint4*>(p);
 inline float ld_global_f32(const float* p) { return *p; }
 inline uint4 ld_global_cg_v4(const void* p) { return *static_cast<const uint4*>(p); }
 inline float ld_global_cg_f32(const float* p) { return *p; }
+inline void prefetch_l2(const void*) {}
 inline uint64_t l2_evict_first() { return 0; }
 inline uint64_t l2_evict_unchanged() { return 0; }
 
@@ -409,7 +411,9 @@ inline void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uin
 }
 inline float swiglu_of_halves(float first, float second) {
   const float up = kGateFirst ? second : first, gate = kGateFirst ? first : second;
-  return up * gate / (1.0f + std::exp(-gate));
+  const float limit = kSwigluLimit > 0 ? kSwigluLimit : INFINITY, x = kClampAfterSilu ? gate : std::min(gate, limit);
+  const float s = x / (1.0f + std::exp(-kSwigluAlpha * x));
+  return (kClampAfterSilu ? std::min(s, limit) : s) * (std::clamp(up, -limit, limit) + kSwigluUpOffset);
 }
 inline unsigned pack_bf16(float low, float high) {
   const auto round = [](float value) {

@@ -13,7 +13,7 @@ given, settings, st = hypothesis.given, hypothesis.settings, hypothesis.strategi
 # L4, test grids, A10, RTX 30 and 40, A100, H100 PCIe and SXM, L40S, B200, RTX 5090, RTX PRO 6000; grids of few, and of
 # more than may split tiles along K
 SMS = (1, 3, 7, 58, 66, 72, 80, 84, 108, 114, 128, 132, 142, 148, 160, 170, 188, 300)
-GEOMETRIES = ("full", "qwen3-next")  # 112 column tiles and 64 n_blocks; 32 and 16
+GEOMETRIES = ("full", "qwen3-next", "qwen3.5-397b")  # 112 column tiles and 64 n_blocks; 16 and 16; 64 and 32
 MOST_M_BLOCKS = 70
 MOST_SHARING_CTAS = 8
 MOST_SPLIT_TILES = 128
@@ -51,7 +51,7 @@ def schedule(tmp_path_factory):
 def sizes(geometry):
     """Column tiles and n_blocks."""
     of = catalogue.GEOMETRIES[geometry]
-    return of["hidden_size"] // 64, of["intermediate_size"] // 32
+    return of["hidden_size"] // (64 if of["intermediate_size"] > 512 else 128), of["intermediate_size"] // 32
 
 
 def k_blocks(geometry):

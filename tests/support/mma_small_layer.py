@@ -7,27 +7,32 @@ runs a test build of the layer "split-k" on the GPU, for the sanitizers, and che
 
 import sys
 from pathlib import Path
+from unittest import mock
 
 import hopper_stages as stages
 import torch
 from harness.packing.pack import pack
 from harness.packing.problem import facts
 
+from definitions import swiglu
 from solutions.common.host.build_library import load_library
 from solutions.mma_fused.targets import TARGETS, Target
 
 SAMPLES = stages.SAMPLE.parent
-DS = {"num_experts": 128, "num_local_experts": 40, "top_k": 8, "num_groups": 8, "kept_groups": 4}
-RENORM = {"num_experts": 128, "num_local_experts": 128, "top_k": 10, "num_groups": 1, "kept_groups": 1}
-# K blocks that are no multiple of the warps; 10 column tiles. "split-k", "tiny-split-k": two K blocks or more for each
-# of 8, of 4 warps, so that tiles may be split along K
+SILU = {"activation": "silu", "swiglu_limit": 0, "renorm": False, "routed": False}
+DS = SILU | {"num_experts": 128, "num_local_experts": 40, "top_k": 8, "num_groups": 8, "kept_groups": 4}
+OF_96 = {"num_experts": 96, "num_local_experts": 96, "top_k": 16, "num_groups": 1, "kept_groups": 1}
+CLAMP, OAI, STEP = ({"activation": name, "swiglu_limit": 0.5} for name in ("silu", "swigluoai", "swiglustep"))
+# K blocks that are no multiple of the warps; 10 column tiles, or 5 where I allows two weight tiles side by side. "ds":
+# short tiles with 8 warps alone. "split-k", "tiny-split-k": two K blocks or more for each of 8, of 4 warps, so that
+# tiles may be split along K
 LAYERS = {
-    "ds": DS | {"hidden_size": 640, "intermediate_size": 384, "renorm": False, "routed": False},
-    "renorm": RENORM | {"hidden_size": 256, "intermediate_size": 128, "renorm": True, "routed": False},
-    "tiny": DS | {"hidden_size": 256, "intermediate_size": 128, "renorm": False, "routed": False},
-    "tiny-split-k": DS | {"hidden_size": 1024, "intermediate_size": 128, "renorm": False, "routed": False},
-    "split-k": DS | {"hidden_size": 2176, "intermediate_size": 128, "renorm": False, "routed": False},
-    "routed": DS | {"hidden_size": 640, "intermediate_size": 384, "renorm": False, "routed": True},
+    "ds": DS | {"hidden_size": 640, "intermediate_size": 640},
+    "renorm": DS | OF_96 | CLAMP | {"hidden_size": 256, "intermediate_size": 128, "renorm": True},
+    "tiny": DS | {"hidden_size": 256, "intermediate_size": 128},
+    "tiny-split-k": DS | {"hidden_size": 1024, "intermediate_size": 128},
+    "split-k": DS | STEP | {"hidden_size": 2176, "intermediate_size": 128},
+    "routed": DS | OAI | {"hidden_size": 640, "intermediate_size": 384, "routed": True},
 }
 ARCHITECTURES = {f"sm_{capability.replace('.', '')}": target for capability, target in TARGETS.items()}
 # how it is built, and the first of the architectures that have it so
@@ -42,9 +47,13 @@ def size_files(of):
     """problem.cuh and interface.cuh, as packing writes them for a definition; none without sizes."""
     if not of:
         return {}
-    symbols = [symbol for symbol, _ in facts("interface", "full").values()]
-    interface = ["#pragma once", *(f"constexpr bool {symbol} = {str(of['routed']).lower()};" for symbol in symbols), ""]
-    return {"problem.cuh": stages.problem_header(of), "interface.cuh": "\n".join(interface)}
+    activation = {f"k{name.title().replace('_', '')}": value for name, value in swiglu.constants(of).items()}
+    interface = {symbol: of["routed"] for symbol, _ in facts("interface", "full").values()}
+    told, form = (
+        "".join(f"constexpr auto {name} = {str(value).lower()};\n" for name, value in values.items())
+        for values in (activation, interface)
+    )
+    return {"problem.cuh": stages.problem_header(of) + told, "interface.cuh": "#pragma once\n" + form}
 
 
 def cuda_files(geometry):
@@ -90,8 +99,8 @@ def first_fault(of, arguments, output, h, h_scale):
     got = h_of(h, h_scale, rows)
     if real.any():
         up, gate = stages.reference_halves(of, arguments, rows)
-        row_weight = weight[rows.token, rows.expert][:, None]
-        want = torch.nn.functional.silu(gate) * up * row_weight
+        with mock.patch.object(swiglu, "LIMIT", of["swiglu_limit"]):
+            want = swiglu.function_of(of)(gate, up) * weight[rows.token, rows.expert][:, None]
         if fault := stages.differing(got[real], want[real], H_ERROR, "row that is no padding"):
             return f"gemm1 + swiglu_quant: {fault}"
     if (wrong := ~torch.isin(h_scale[: len(got)].frexp().mantissa, h_scale.new_tensor([0.5]))).any():

@@ -13,6 +13,7 @@ import triton.language as tl
 
 from ..common.host.interface import GATE_FIRST, SCALES_ROW_MAJOR
 from ..common.triton.gemm1 import gemm1_ref, scales_of_tokens
+from ..common.triton.swiglu import swiglu, swiglu_ref
 from ..common.triton.tile_order import tile_order
 from .fp8_to_fp16 import UNPACKED_SCALE, fp8_to_fp16
 
@@ -75,7 +76,7 @@ def gemm1_swiglu_fp16_kernel(
             gate_w = fp8_to_fp16(tl.load(gate_ptrs + k * BLOCK_K))
             gate += tl.dot(gate_w, x) * (x_scale * tl.load(gate_scale_row + block))[None, :]
 
-        h = gate / (1.0 + tl.exp(-gate)) * up
+        h = swiglu(gate, up)
         # the power of two that maps the largest absolute value to 2^14 or more, below 2^15
         exponent = (tl.max(tl.abs(h), 0).to(tl.int32, bitcast=True) >> 23) - 14
         bits = tl.maximum(exponent, 1) << 23
@@ -135,7 +136,7 @@ def gemm1_swiglu_fp16(x, x_scale, w, w_scale, permutation, choice):
 def gemm1_swiglu_fp16_ref(x, x_scale, w, w_scale, permutation, block_m):
     """Plain statement of `gemm1_swiglu_fp16`; rows of padding or beyond the last tile are left zero."""
     up, gate = gemm1_ref(x, x_scale, w, w_scale, permutation, block_m).chunk(2, dim=-1)
-    h = (torch.nn.functional.silu(gate) * up).unflatten(-1, (-1, BLOCK))
+    h = swiglu_ref(gate, up).unflatten(-1, (-1, BLOCK))
     amax = h.abs().amax(-1).clamp(min=2.0**-100)
     scale = torch.ldexp(torch.ones_like(amax), amax.frexp().exponent - 15)
     return (h / scale[..., None]).flatten(-2).half(), scale

@@ -15,5 +15,4 @@
 constexpr int kSmemLimit = MMA_FUSED_SMEM_KIB * 1024;
 constexpr bool kTma = MMA_FUSED_TMA, kCvt = MMA_FUSED_CVT;
 
-constexpr int kWarps = MMA_FUSED_SMEM_KIB >= 163 ? 8 : 4;
 constexpr int kStages = 2;  // of 8 KiB, of each warp; three were no faster on an H200, at 256 tokens up to 3% slower

@@ -41,6 +41,15 @@ struct FusedArgs : LayerArgs {
   const uint8_t* w2;  // [E_local, H, I]
   FusedScratch* scratch;
   float* sums;  // [local tile][CTA][token][kColumnTile] fp32
+  // W13's scales for an n_block, of its first half's K block 0; those of the second are kSecondScales later.
+  static constexpr int kSecondScales = kIntermediate / kBlockK * kNumKBlocks1;
+  __device__ const float* w1_scales(int expert, int n_block) const {
+    return w1_scale + (expert * 2 * kIntermediate + n_block * kNBlockColumns) / kBlockK * kNumKBlocks1;
+  }
+  // W2's scales for a column tile, of K block 0.
+  __device__ const float* w2_scales(int expert, int column_tile) const {
+    return w2_scale + (expert * kHidden + column_tile * kColumnTile) / kBlockK * kNumKBlocks2;
+  }
   // A CTA's output sums of one of its column tiles. Other CTAs read them if they share the tile, at the end.
   __device__ float* slab(int local_tile, int cta, int ctas) const {
     return sums + ((size_t)local_tile * ctas + cta) * num_tokens * kColumnTile;
@@ -50,16 +59,16 @@ struct FusedArgs : LayerArgs {
 // Not read where weights come by cp.async.
 struct TensorMaps {
   CUtensorMap w1;  // [E_local][I / 8][half][8 rows][H]; box: 4 x 2 x 8 rows x 128, the up and gate of an n_block
-  CUtensorMap w2;  // [E_local * H, I]; box: 64 x 128
+  CUtensorMap w2;  // [E_local * H, I]; box: 64 x 128, those of a weight tile
 };
 
 // ---- shared memory ----
 
 // Needed until the row lists are made; the pipeline's stages overwrite it.
 struct Routing {
-  uint32_t mask[kMaxTokens * kMaskWords];         // as in FusedScratch; permute makes it [batch][expert], bit t
-  uint32_t rows_before[kMaxTokens * kMaskWords];  // [batch][expert]: rows of the expert in earlier batches
-  int2 word_sums[kMaskWords];                     // rows and m_blocks of 32 experts
+  uint32_t mask[kMaxTokens * kMaskWords];           // as in FusedScratch; permute makes it [batch][expert], bit t
+  RowsBefore rows_before[kMaxTokens * kMaskWords];  // [batch][expert]: rows of the expert in earlier batches
+  int2 word_sums[kMaskWords];                       // rows and m_blocks of 32 experts
   int first_row[kPaddedLocalExperts];
   float weight[kRouteAllTokens][kNumLocalExperts];  // where every CTA routes all tokens
 };
@@ -71,7 +80,7 @@ struct Smem {
   uint64_t full[kWarps][kStages];  // mbarriers
   MBlock m_blocks[kMaxMBlocks];
   float row_weight[kRouteAllRows];  // where every CTA routes all tokens, else it is in the scratch
-  uint16_t token[kMaxRows];         // not written for padding
+  TokenIndex token[kMaxRows];       // not written for padding
   int num_m_blocks;
   bool finishes_last;       // this CTA
   TileScheduler scheduler;  // here, as registers are short

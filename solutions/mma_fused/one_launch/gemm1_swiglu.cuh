@@ -49,10 +49,11 @@ struct XFragment {
 // What the lane multiplies next. These loads queue behind the weights and take longer than the MMAs of a K block, so
 // they are issued a K block ahead, across tiles, too. They go to registers of their own, which are copied at the end of
 // the K block: loaded in place, the compiler moved the loads up and waited for them between the MMAs.
+//
+// W13's scales come in the same way with kShortTiles. Else each lane loads those of one K block, a tile ahead.
 struct PrefetchedX {
   XFragment x[kMaxNTiles];
-  // W13's scales for its first and second half, of the next tile: K block warp + kWarps * lane.
-  float w_first = 0.0f, w_second = 0.0f;
+  float w_first = 0.0f, w_second = 0.0f;  // W13's scales for its first and second half
 
   // A tile's first K block, for 8-row tiles from `first_n` on.
   __device__ void load_first(const Smem& s, const FusedArgs& args, const Gemm1Tile& tile, int warp, int first_n) {
@@ -60,13 +61,12 @@ struct PrefetchedX {
 #pragma unroll
     for (int n = 0; n < kMaxNTiles; n++)
       if (n >= first_n && kMmaN * n < tile.m_block.rows && k < kNumKBlocks1) x[n].load(s, args, tile.m_block, n, k);
+    if (kShortTiles && first_n == 0 && k < kNumKBlocks1) load_weight_scales(args, tile, k);
   }
-  __device__ void load_weight_scales(const FusedArgs& args, const Gemm1Tile& tile, int warp, int lane) {
-    const int block = (tile.m_block.expert * 2 * kIntermediate + tile.n_block * kNBlockColumns) / kBlockK;
-    const int k = warp + kWarps * lane;
-    if (k >= kNumKBlocks1) return;
-    const float* first = args.w1_scale + block * kNumKBlocks1 + k;
-    w_first = ld_global_f32(first), w_second = ld_global_f32(first + kIntermediate / kBlockK * kNumKBlocks1);
+  __device__ void load_weight_scales(const FusedArgs& args, const Gemm1Tile& tile, int k) {
+    const float* first = args.w1_scales(tile.m_block.expert, tile.n_block);
+    if (!kShortTiles && k >= kNumKBlocks1) return;
+    w_first = ld_global_f32(first + k), w_second = ld_global_f32(first + k + args.kSecondScales);
   }
 };
 
@@ -81,18 +81,20 @@ __device__ __forceinline__ void gemm1_mainloop(const Smem& s, const FusedArgs& a
   const int warp = weights.warp, lane = weights.lane, t = lane % 4;
   constexpr float kUnpackScales = kUnpackScale * kUnpackScale;  // both operands are unpacked
   const float lane_first = kUnpackScales * prefetched.w_first, lane_second = kUnpackScales * prefetched.w_second;
-  prefetched.load_weight_scales(args, next, warp, lane);
+  if constexpr (!kShortTiles) prefetched.load_weight_scales(args, next, warp + kWarps * lane);
   for (int k = tile.first_k + warp; k < tile.end_k; k += kWarps) {
     const bool last = k + kWarps >= tile.end_k;
     const MBlock next_m_block = last ? next.m_block : tile.m_block;
+    const int next_k = last ? next.first_k + warp : k + kWarps;
+    const float short_first = kUnpackScales * prefetched.w_first, short_second = kUnpackScales * prefetched.w_second;
     XFragment next_x[kNTiles];
 #pragma unroll
-    for (int n = 0; n < kNTiles; n++)
-      next_x[n].load(s, args, next_m_block, n, last ? next.first_k + warp : k + kWarps);
+    for (int n = 0; n < kNTiles; n++) next_x[n].load(s, args, next_m_block, n, next_k);
+    if constexpr (kShortTiles) prefetched.load_weight_scales(args, last ? next : tile, next_k);
 
     const uint8_t* weight_tile = weights.consumer_wait();
-    const float w_first = __shfl_sync(kFullWarp, lane_first, k / kWarps);
-    const float w_second = __shfl_sync(kFullWarp, lane_second, k / kWarps);
+    const float w_first = kShortTiles ? short_first : __shfl_sync(kFullWarp, lane_first, k / kWarps);
+    const float w_second = kShortTiles ? short_second : __shfl_sync(kFullWarp, lane_second, k / kWarps);
     multiply_weight_tile(
         weights, weight_tile, acc,
         [&](int n, int i, uint32_t& b0, uint32_t& b1) { unpack(word_of(prefetched.x[n].x[i / 4], i % 4), b0, b1); },
@@ -175,7 +177,7 @@ __device__ __forceinline__ void gemm1_swiglu_tile(Smem& s, const FusedArgs& args
 #pragma unroll
   for (int n = 0; n < kNTiles; n++) {
     if (kMmaN * n >= m_block.rows) break;
-    float4 sum = sum_over_warps(s, acc[n], warp, lane);
+    float4 sum = sum_over_warps<kWarps>(s, acc[n], warp, lane);
     if (warp >= kMTiles) continue;
     if (tile.is_first_part()) {
       __stcg(&args.scratch->split_k_sums[s.scheduler.split_index][n][warp][lane], sum);
@@ -197,7 +199,7 @@ __device__ __forceinline__ void gemm1_swiglu(Smem& s, const FusedArgs& args, Wei
     const WorkItem next_item = s.scheduler.work_item(i + 1);
     const Gemm1Tile tile(s, item), next(s, next_item.tile >= 0 ? next_item : item);
     if (i == 0) {
-      prefetched.load_weight_scales(args, tile, weights.warp, weights.lane);
+      if constexpr (!kShortTiles) prefetched.load_weight_scales(args, tile, weights.warp + kWarps * weights.lane);
       prefetched.load_first(s, args, tile, weights.warp, 0);
     }
     if (tile.m_block.rows <= kMmaN) gemm1_swiglu_tile<1>(s, args, weights, tile, next, prefetched);

@@ -1,11 +1,12 @@
 // gemm2_combine: Y = h . W2^T for this CTA's column tiles, m_block by m_block as h is complete, added to output sums.
 //
-// A CTA has fp32 sums [token][64 columns] of its own for each column tile that it works on, a slab in scratch. A token
-// is in an m_block once, and a column always belongs to the same warp: so plain loads and stores add, in a fixed order.
+// A CTA has fp32 sums [token][column] of its own for each column tile that it works on, a slab in scratch. A token is
+// in an m_block once, and a column always belongs to the same warp: so plain loads and stores add, in a fixed order.
+// With kShortTiles reductions in L2 do, in the same order, as there is no time to wait for loads.
 //
-// weights     the warp's pipeline, K blocks warp, warp + kWarps, ...
+// weights     the warp's pipeline, K blocks warp, warp + kGemm2Warps, ...; warps from kGemm2Warps on have other columns
 // h, scales   from global memory (L2) to registers of the lane that multiplies them, one K block ahead
-// epilogue    sums over warps; warps 0 to 3, 16 columns each: added to the slab. At the end, slabs to bf16 output
+// epilogue    sums over warps; warps 0 to 3, or all, 16 columns each: added to the slab. At the end, slabs to output
 #pragma once
 #include "counter.cuh"
 #include "fp16.cuh"
@@ -17,7 +18,7 @@
 #include "wait_for_h.cuh"
 #include "weight_pipeline.cuh"
 
-static_assert(kNumKBlocks2 <= kWarps * kWarp, "a lane prefetches the weight scale of one of the warp's K blocks");
+static_assert(kNumKBlocks2 <= kGemm2Warps * kWarp, "a lane prefetches the weight scale of one of the warp's K blocks");
 
 // ---- producer: h to registers ----
 
@@ -40,39 +41,44 @@ struct HFragment {
 // What the lane multiplies next, as gemm1's PrefetchedX.
 struct PrefetchedH {
   HFragment h[kMaxNTiles];
-  float w_scale = 0.0f;  // W2's, of the next m_block and column tile: K block warp + kWarps * lane
+  float w_scale = 0.0f;  // W2's, as W13's
 
   // An m_block's first K block, for 8-row tiles from `first_n` on.
-  __device__ void load_first(const FusedArgs& args, const MBlock& m_block, int warp, int first_n) {
+  __device__ void load_first(const FusedArgs& args, const MBlock& m_block, int first_k, int first_n) {
 #pragma unroll
     for (int n = 0; n < kMaxNTiles; n++)
-      if (n >= first_n && kMmaN * n < m_block.rows && warp < kNumKBlocks2) h[n].load(args, m_block, n, warp);
+      if (n >= first_n && kMmaN * n < m_block.rows && first_k < kNumKBlocks2) h[n].load(args, m_block, n, first_k);
   }
-  __device__ void load_weight_scale(const FusedArgs& args, int expert, int column_tile, int warp, int lane) {
-    const int block = (expert * kHidden + column_tile * kColumnTile) / kBlockK, k = warp + kWarps * lane;
-    if (k < kNumKBlocks2) w_scale = ld_global_f32(args.w2_scale + block * kNumKBlocks2 + k);
+  __device__ void load_weight_scale(const FusedArgs& args, int expert, int column_tile, int k) {
+    const float* scales = args.w2_scales(expert, column_tile);
+    if (k < kNumKBlocks2) w_scale = ld_global_f32(scales + k);
   }
 };
 
 // ---- consumer ----
 
 // acc: sums over this warp's K blocks of a column tile, for up to 8 kNTiles rows. `prefetched` has the m_block's first
-// K block, and afterwards, if next_ready, the next one's. w_scale: this m_block's, as PrefetchedH has it.
+// K block, and afterwards, if next_ready, the next one's. w_scale: this m_block's, as PrefetchedH had it. With
+// kShortTiles instead: scales, next_scales, of this m_block and of the next, from K block 0 on.
 template <int kNTiles>
 __device__ __forceinline__ void gemm2_mainloop(const FusedArgs& args, WeightPipeline& weights, const MBlock& m_block,
                                                const MBlock& next, bool next_ready, float w_scale,
-                                               PrefetchedH& prefetched, float (&acc)[kNTiles][kMTiles][4]) {
-  const int warp = weights.warp, t = weights.lane % 4;
-  for (int k = warp, i = 0; k < kNumKBlocks2; k += kWarps, i++) {
-    const bool last = k + kWarps >= kNumKBlocks2;
+                                               const float* scales, const float* next_scales, PrefetchedH& prefetched,
+                                               float (&acc)[kNTiles][kMTiles][4]) {
+  const int first_k = gemm2_warp(weights.warp), t = weights.lane % 4;
+  for (int k = first_k, i = 0; k < kNumKBlocks2; k += kGemm2Warps, i++) {
+    const bool last = k + kGemm2Warps >= kNumKBlocks2;
     // Unconditional, even if there is none: in this loop a load under a condition was waited for at once.
     const MBlock next_m_block = last && next_ready ? next : m_block;
+    const float short_scale = prefetched.w_scale;
     HFragment next_h[kNTiles];
 #pragma unroll
-    for (int n = 0; n < kNTiles; n++) next_h[n].load(args, next_m_block, n, last ? warp : k + kWarps);
+    for (int n = 0; n < kNTiles; n++) next_h[n].load(args, next_m_block, n, last ? first_k : k + kGemm2Warps);
+    if constexpr (kShortTiles)
+      prefetched.w_scale = ld_global_f32(last ? next_scales + first_k : scales + k + kGemm2Warps);
 
     const uint8_t* weight_tile = weights.consumer_wait();
-    const float k_scale = kUnpackScale * __shfl_sync(kFullWarp, w_scale, i);
+    const float k_scale = kUnpackScale * (kShortTiles ? short_scale : __shfl_sync(kFullWarp, w_scale, i));
     // An MMA adds up columns with four scales: the lane's h is brought to the largest of them. The factor is a power of
     // two, so only what becomes subnormal is rounded.
     float largest[kNTiles];
@@ -100,7 +106,7 @@ __device__ __forceinline__ void gemm2_mainloop(const FusedArgs& args, WeightPipe
 #pragma unroll
     for (int n = 0; n < kNTiles; n++) prefetched.h[n] = next_h[n];
   }
-  if (next_ready) prefetched.load_first(args, next, warp, kNTiles);
+  if (next_ready) prefetched.load_first(args, next, first_k, kNTiles);
 }
 
 // ---- epilogue ----
@@ -142,10 +148,13 @@ __device__ __forceinline__ void store_output(const FusedArgs& args, int column_t
 template <int kNTiles>
 __device__ __forceinline__ void gemm2_combine_tile(Smem& s, const FusedArgs& args, WeightPipeline& weights,
                                                    const MBlock& m_block, const MBlock& next, bool next_ready,
-                                                   float w_scale, PrefetchedH& prefetched, float* slab) {
+                                                   float w_scale, const float* scales, const float* next_scales,
+                                                   PrefetchedH& prefetched, float* slab) {
   const int warp = weights.warp, g = weights.lane / 4, t = weights.lane % 4;
-  // Warps 0 to 3 add to columns 16 warp + g and the eighth after it, of rows 2 t + p, p = 0 and 1, of each 8.
-  const auto exists = [&](int n, int p) { return warp < kMTiles && kMmaN * n + 2 * t + p < m_block.rows; };
+  // Warps 0 to 3, or all, add to columns 16 warp + g and the eighth after it, of rows 2 t + p, p = 0 and 1, of each 8.
+  const auto exists = [&](int n, int p) {
+    return warp < kMTiles * kColumnHalves && kMmaN * n + 2 * t + p < m_block.rows;
+  };
   const auto sums = [&](int n, int p) {
     return slab + s.token[m_block.first_row + kMmaN * n + 2 * t + p] * kColumnTile + kMmaM * warp + g;
   };
@@ -154,30 +163,33 @@ __device__ __forceinline__ void gemm2_combine_tile(Smem& s, const FusedArgs& arg
   for (int n = 0; n < kNTiles; n++) {
 #pragma unroll
     for (int p = 0; p < 2; p++) {
-      if (!exists(n, p)) continue;
+      if (kShortTiles || !exists(n, p)) continue;
       const float* sum = sums(n, p);
       before[n][p][0] = ld_global_cg_f32(sum), before[n][p][1] = ld_global_cg_f32(sum + 8);
     }
   }
   float acc[kNTiles][kMTiles][4] = {};
-  gemm2_mainloop<kNTiles>(args, weights, m_block, next, next_ready, w_scale, prefetched, acc);
+  gemm2_mainloop<kNTiles>(args, weights, m_block, next, next_ready, w_scale, scales, next_scales, prefetched, acc);
+  const auto add = [&](int n, int p, float first, float eighth) {
+    if constexpr (kShortTiles) atomicAdd(sums(n, p), first), atomicAdd(sums(n, p) + 8, eighth);
+    else __stcg(sums(n, p), before[n][p][0] + first), __stcg(sums(n, p) + 8, before[n][p][1] + eighth);
+  };
 #pragma unroll
   for (int n = 0; n < kNTiles; n++) {
     if (kMmaN * n >= m_block.rows) break;
-    const float4 added = sum_over_warps(s, acc[n], warp, weights.lane);
-    if (exists(n, 0))
-      __stcg(sums(n, 0), before[n][0][0] + added.x), __stcg(sums(n, 0) + 8, before[n][0][1] + added.z);
-    if (exists(n, 1))
-      __stcg(sums(n, 1), before[n][1][0] + added.y), __stcg(sums(n, 1) + 8, before[n][1][1] + added.w);
+    const float4 added = sum_over_warps<kGemm2Warps>(s, acc[n], warp, weights.lane);
+    if (exists(n, 0)) add(n, 0, added.x, added.z);
+    if (exists(n, 1)) add(n, 1, added.y, added.w);
   }
   __syncwarp();  // in the next m_block a token has other lanes
 }
 
 __device__ __forceinline__ void gemm2_combine(Smem& s, const FusedArgs& args, WeightPipeline& weights) {
   const TileScheduler& scheduler = s.scheduler;
+  const int first_k = gemm2_warp(weights.warp);
   const auto load_weight_scale = [&](PrefetchedH& prefetched, int m, int local_tile) {
-    prefetched.load_weight_scale(args, s.m_blocks[m].expert, scheduler.column_tile(local_tile), weights.warp,
-                                 weights.lane);
+    prefetched.load_weight_scale(args, s.m_blocks[m].expert, scheduler.column_tile(local_tile),
+                                 kShortTiles ? first_k : first_k + kGemm2Warps * weights.lane);
   };
   PrefetchedH prefetched;
   int ready = 0, m = 0, local_tile = -1;  // h of m_blocks below `ready` is complete
@@ -188,15 +200,20 @@ __device__ __forceinline__ void gemm2_combine(Smem& s, const FusedArgs& args, We
     const MBlock m_block = s.m_blocks[m];
     float* slab = args.slab(local_tile, scheduler.cta, scheduler.ctas);
     const float w_scale = prefetched.w_scale;
+    const float* scales = kShortTiles ? args.w2_scales(m_block.expert, scheduler.column_tile(local_tile)) : nullptr;
     if (m >= ready) ready = wait_for_h<false>(args.scratch->n_blocks_stored, kNumNBlocks, m, scheduler.num_m_blocks);
-    if (!loaded) prefetched.load_first(args, m_block, weights.warp, 0);
+    if (!loaded) prefetched.load_first(args, m_block, first_k, 0);
     more = scheduler.next_gemm2(m, local_tile);
-    if (more) load_weight_scale(prefetched, m, local_tile);
+    if (!kShortTiles && more) load_weight_scale(prefetched, m, local_tile);
     loaded = more && m < ready;
     const MBlock next = s.m_blocks[more ? m : 0];
-    if (m_block.rows <= kMmaN)
-      gemm2_combine_tile<1>(s, args, weights, m_block, next, loaded, w_scale, prefetched, slab);
-    else gemm2_combine_tile<2>(s, args, weights, m_block, next, loaded, w_scale, prefetched, slab);
+    const float* next_scales = kShortTiles ? args.w2_scales(next.expert, scheduler.column_tile(local_tile)) : nullptr;
+    const auto multiply = [&](auto n_tiles) {
+      gemm2_combine_tile<n_tiles>(s, args, weights, m_block, next, loaded, w_scale, scales, next_scales, prefetched,
+                                  slab);
+    };
+    if (m_block.rows <= kMmaN) multiply(std::integral_constant<int, 1>());
+    else multiply(std::integral_constant<int, 2>());
   }
   __syncthreads();  // sums are stored
   for (int i = 0; i < scheduler.own_tiles; i++)

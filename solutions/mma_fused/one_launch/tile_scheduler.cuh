@@ -4,9 +4,9 @@
 // gemm1  A tile is one m_block by one n_block. All tiles form one list, m_block by m_block, which the CTAs take from
 //        the front, side by side: wave after wave, then a tail. So h of the first m_blocks is complete early, and gemm2
 //        begins with them while other CTAs still compute tiles. The last tiles may be split along K between two CTAs.
-// gemm2  A column tile is 64 output columns, for all rows. Every CTA owns as many as go around; the rest are shared,
-//        each by up to kMaxSharingCtas CTAs ("sharing CTAs", the first of the grid), which take m_blocks in turn. With
-//        112 column tiles, 132 CTAs own none: 112 have a shared tile, each alone, and 20 have no gemm2.
+// gemm2  A column tile is kColumnTile output columns, for all rows. Every CTA owns as many as go around; the rest are
+//        shared, each by up to kMaxSharingCtas CTAs ("sharing CTAs", the first of the grid), which take m_blocks in
+//        turn. With 112 column tiles, 132 CTAs own none: 112 have a shared tile, each alone, and 20 have no gemm2.
 //
 // Sharing CTAs have more of gemm2, so the others get more of gemm1.
 #pragma once
@@ -72,7 +72,7 @@ struct TileScheduler {
     constexpr int kKBlockTime1 = 4, kKBlockTime2 = 5;
     constexpr int kTileTime = (kNumKBlocks1 + kWarps - 1) / kWarps * kKBlockTime1;
     constexpr int kFirstPartTime = kSplitKBlocks * kKBlockTime1;
-    constexpr int kColumnTileTime = (kNumKBlocks2 + kWarps - 1) / kWarps * kKBlockTime2;  // of an m_block
+    constexpr int kColumnTileTime = (kNumKBlocks2 + kGemm2Warps - 1) / kGemm2Warps * kKBlockTime2;  // of an m_block
     const int tiles = num_m_blocks * kNumNBlocks, sharing = sharing_stride * sharing_ctas, others = ctas - sharing;
     const auto sharing_time = [&](int n) {  // of a sharing CTA in gemm2, for n m_blocks
       return (own_tiles * n + (sharing > 0 ? (n + sharing_ctas - 1) / sharing_ctas : 0)) * kColumnTileTime;
@@ -145,6 +145,11 @@ struct TileScheduler {
   // one in this CTA's turn. Begin with m_block 0 and local_tile -1; false: there is none.
   __host__ __device__ bool next_gemm2(int& m_block, int& local_tile) const {
     if (num_local_tiles() == 0) return false;
+    if (kShortTiles && own_tiles == 0) {  // without divisions, of which a tile has no time for one each m_block
+      m_block = local_tile < 0 ? sharing_rank : m_block + sharing_ctas;
+      local_tile = 0;
+      return m_block < num_m_blocks;
+    }
     do {
       if (++local_tile >= num_local_tiles()) local_tile = 0, m_block++;
     } while (m_block < num_m_blocks && local_tile >= own_tiles && m_block % sharing_ctas != sharing_rank);

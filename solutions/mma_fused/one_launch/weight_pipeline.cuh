@@ -16,6 +16,10 @@
 // bound is between.
 constexpr int kEvictFirstMBlocks = 12;
 
+// Which of the warps that divide K in gemm2 a warp is, and which 64 columns of the column tile it has.
+__device__ __forceinline__ int gemm2_warp(int warp) { return kColumnHalves == 1 ? warp : warp % kGemm2Warps; }
+__device__ __forceinline__ int column_half(int warp) { return kColumnHalves == 1 ? 0 : warp / kGemm2Warps; }
+
 // Which weight tile a warp loads next: K blocks warp, warp + kWarps, ... of each of the CTA's tiles.
 struct WeightTileIterator {
   bool gemm2 = false, done = false;
@@ -33,7 +37,7 @@ struct WeightTileIterator {
         gemm2 = tile < 0;
       }
       if (gemm2) {
-        k = warp, end_k = kNumKBlocks2;
+        k = gemm2_warp(warp), end_k = kNumKBlocks2;
         done = !scheduler.next_gemm2(m_block, local_tile);
         if (!done) tile = scheduler.column_tile(local_tile);
       }
@@ -83,18 +87,35 @@ struct WeightPipeline {
   }
 
  private:
+  // gemm2: the weight tile's first row of W2.
+  __device__ int w2_row(int expert) const {
+    return expert * kHidden + loaded.tile * kColumnTile + column_half(warp) * kWeightTileRows;
+  }
+  // The weight tile's scales to L2 at the same time, as they are to be there when they are read, a tile before they are
+  // needed: from memory they take as long as weights, behind all that are in flight.
+  __device__ void prefetch_scales(int expert, int n_block) const {
+    if (loaded.gemm2) {
+      prefetch_l2(args.w2_scales(expert, loaded.tile) + loaded.k);
+    } else {
+      const float* first = args.w1_scales(expert, n_block) + loaded.k;
+      prefetch_l2(first), prefetch_l2(first + args.kSecondScales);
+    }
+  }
   __device__ void load(int into) {
     if (!loaded.done) loaded.advance(s.scheduler, warp);
     uint8_t* to = s.stages[warp][into];
     if (!loaded.done) {
       const MBlock& m_block = s.m_blocks[loaded.gemm2 ? loaded.m_block : loaded.tile / kNumNBlocks];
       const int n_block = loaded.tile % kNumNBlocks;  // gemm1
+      if constexpr (kShortTiles) {
+        if (lane == 0) prefetch_scales(m_block.expert, n_block);
+      }
 #if MMA_FUSED_TMA
       uint64_t* full = &s.full[warp][into];
       if (lane == 0) {
         mbar_arrive_expect_tx(full, kWeightTileBytes);
         if (loaded.gemm2)
-          tma_load_2d(to, &maps.w2, full, loaded.k * kBlockK, m_block.expert * kHidden + loaded.tile * kColumnTile,
+          tma_load_2d(to, &maps.w2, full, loaded.k * kBlockK, w2_row(m_block.expert),
                       l2_evict_first());  // else W2 pushes h and the output sums out of L2
         else
           tma_load_5d(to, &maps.w1, full, loaded.k * kBlockK, 0, 0, n_block * (kNBlockColumns / 8), m_block.expert,
@@ -104,7 +125,7 @@ struct WeightPipeline {
       // Eight lanes copy a row of 128 bytes: a lane chunk lane % 8 of rows lane / 8, 4 + lane / 8, ...
       const int chunk = lane % 8, first = lane / 8;
       const size_t pitch = loaded.gemm2 ? kIntermediate : kHidden;
-      const size_t first_row = loaded.gemm2 ? (size_t)m_block.expert * kHidden + loaded.tile * kColumnTile
+      const size_t first_row = loaded.gemm2 ? (size_t)w2_row(m_block.expert)
                                             : (size_t)m_block.expert * 2 * kIntermediate + n_block * kNBlockColumns;
       const uint8_t* from = (loaded.gemm2 ? args.w2 : args.w1) + first_row * pitch;
       from += loaded.k * kBlockK + chunk * 16;
