@@ -6,14 +6,13 @@ from itertools import pairwise
 import judged
 import pytest
 import torch
-from flashinfer_bench import EvaluationStatus, Performance, Trace, Workload
+from flashinfer_bench import EvaluationStatus, Performance, Trace
 from flashinfer_bench.data import load_jsonl_file
 from harness import cli
 from harness.core import paths, provenance
 from harness.judging import fib
 from harness.judging import plan as planning
 from harness.judging.judge import Outcome, Verdict
-from harness.judging.plan import Cell
 from harness.judging.tolerances import TOLERANCES
 from harness.operators import catalogue, workloads
 from harness.packing import eligibility
@@ -298,18 +297,6 @@ def test_a_table_holds_one_kind_of_gpu(folder, trace):
         made.append(Outcome(cell, {"tiny": Verdict(one)}))
     found = [*run_table.tables(plan, plan.parts["small"], made)]
     assert {kind for kind in kinds for table in found if kind in table.title} == kinds and len(found) == 2
-
-
-def test_a_reason_is_shown_once_while_it_stays_the_same(trace):
-    """A user would miss: the second error among nineteen copies of the first."""
-    before, cell = {}, Cell("small", "T=1", Workload(axes={}, inputs={}, uuid="a"), ("tiny",))
-
-    def shown(*reasons):
-        return [*run_table.lines(Outcome(cell, {"tiny": Verdict(trace(), reasons)}), False, before)]
-
-    assert shown("ValueError: no", "at x:1")[1:] == ["    ValueError: no", "    at x:1"]
-    assert len(shown("ValueError: no", "at x:1")) == 1
-    assert shown("ValueError: yes")[1:] == ["    ValueError: yes"]
 
 
 @ON_CPU

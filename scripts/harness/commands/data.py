@@ -47,12 +47,11 @@ def workloads_of(geometry: str) -> Table:
     name, rows = definition_name(geometry), []
     for workload in workloads.recorded(geometry):
         least = workloads.recorded_bound(name, workload, paths.ROOT)
-        cells = (
-            [least.rows, least.active, f"{least.bytes / 1e6:.1f}", f"{least.flops / 1e9:.1f}"] if least else [None] * 4
-        )
-        times = [least.memory_ms, least.compute_ms, least.ms] if least else [None] * 3
-        label = workloads.label(workload, geometry)
-        rows.append([workload.axes["seq_len"], *cells, *(decimal(ms, 4) for ms in times), label.partition(" ")[0]])
+        cells = [None] * 7
+        if least:
+            cells = [least.rows, least.active, f"{least.bytes / 1e6:.1f}", f"{least.flops / 1e9:.1f}"]
+            cells += [decimal(ms, 4) for ms in (least.memory_ms, least.compute_ms, least.ms)]
+        rows.append([workload.axes["seq_len"], *cells, workloads.label(workload, geometry).partition(" ")[0]])
     head = ["T", "rows", "active", "MB", "GFLOP", "memory ms", "compute ms", "bound ms", "name"]
     return Table(head, [rows], title=f"{name}, {MEASURED_ON}", words=0)
 

@@ -65,15 +65,11 @@ def main(args: argparse.Namespace) -> int:
         console.print(f"{layers} of {wanted} layers fit into free memory")
     protocol = f"best of {args.turns} turns, median of 3 to 20 replays"
     known = {"tolerance": str(TOLERANCE), "protocol": protocol, "command": args.command_line}
-    head = Head(
-        definition=definition_name(geometry),
-        layers=layers,
-        of_model=model.count if model else None,
-        tokens=tokens,
-        sources={name: packed.hash() for name, packed in solutions.items()},
-        fingerprints={name: fingerprint(packed) for name, packed in solutions.items()},
-        provenance=provenance.here(device, **known),
-    )
+    of = {"definition": definition_name(geometry), "of_model": model.count if model else None, "tokens": tokens}
+    hashes = {name: packed.hash() for name, packed in solutions.items()}
+    marks = {name: fingerprint(packed) for name, packed in solutions.items()}
+    by = provenance.here(device, **known)
+    head = Head(layers=layers, sources=hashes, fingerprints=marks, provenance=by, **of)
     points: list[Point] = []
     add_line(args.output, head, first=True)
     try:

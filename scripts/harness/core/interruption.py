@@ -2,8 +2,6 @@
 
 import os
 import signal
-import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,18 +27,9 @@ def end_descendants(signum, frame) -> None:
     raise KeyboardInterrupt
 
 
-def leave(signum, frame) -> None:
-    """The handler while modules are imported: what imports them may swallow an exception or raise another one."""
-    print(LINE, file=sys.stderr, flush=True)
-    os._exit(STATUS)
-
-
 @contextmanager
 def on_interrupt(handler: Callable[..., None]) -> Iterator[None]:
-    """`handler` takes SIGINT inside; only the main thread can set one, so in another thread nothing changes."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
+    """`handler` takes SIGINT inside; of the main thread alone."""
     before = signal.signal(signal.SIGINT, handler)
     try:
         yield

@@ -88,10 +88,9 @@ class Worker(PersistentSubprocessWorker):
             torch.cuda.empty_cache()
 
     def run_solution(self, solution, baseline, config) -> Evaluation:
-        """On the baseline that there is; the log says how a solution has ended the process.
+        """On the baseline that there is, as FIB gives one that it built again to the next solution alone.
 
-        After that FIB builds the baseline again, but gives it to the next solution only: all others of that workload
-        would be RUNTIME_ERROR.
+        The log says how a solution has ended the process.
         """
         found = super().run_solution(solution, next(iter(self._baselines), baseline), config)
         if found.status == EvaluationStatus.RUNTIME_ERROR and self._worker_proc:

@@ -62,8 +62,6 @@ class Here:
         for part in plan.parts.values():
             asked = {name for cell in part.cells for name in cell.names}
             build_slow({name: packed for name, packed in part.solutions.items() if name in asked}, say)
-            if part.renew_worker:
-                say(f"{part.definition}: a worker process for each workload: one for all has not enough memory")
         with closing(Judge(plan)) as judge:
             yield from map(judge, plan)
 

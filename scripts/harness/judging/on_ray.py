@@ -1,7 +1,6 @@
 """A plan's cells on a Ray cluster, whose nodes judge them as this machine would.
 
-An actor, a process on a device, lives as long as the run, since its start takes longer than most cells to judge. It is
-given cells one by one, so that no device waits for another.
+An actor, a process on a device, lives as long as the run, and is given cells one by one, so no device waits.
 """
 
 import os
@@ -50,9 +49,7 @@ def connected(address: str | None, gpu: str | None) -> Iterator["Cluster"]:
     try:
         ray.init(address=address, logging_level="ERROR", include_dashboard=False if address is None else None)
     except (ConnectionError, ValueError, RuntimeError) as error:
-        # Ray 2.60 sends no token to an explicit address otherwise, and its error does not mention tokens
-        hint = "; if its nodes have a token, set RAY_AUTH_MODE=token" if address else ""
-        raise CannotRun(f"--ray {address or 'on this machine'}: {first_line(error)}{hint}") from error
+        raise CannotRun(f"--ray {address or 'on this machine'}: {first_line(error)}") from error
     try:
         with on_interrupt(signal.default_int_handler):
             yield cluster_of(gpu)

@@ -1,7 +1,6 @@
 """A workload before it is written down: its name, its record, and the random numbers that its tensors are made from.
 
-The numbers are the same to the last bit on every machine: raw Philox bits, integer sums and exactly rounded IEEE
-operations alone, no call into a maths library, whose last bit may differ between processors and releases.
+They are the same to the last bit everywhere: Philox bits, integer sums, exactly rounded operations, no maths library.
 """
 
 import hashlib

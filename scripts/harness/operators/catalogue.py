@@ -3,15 +3,10 @@
 A module in definitions/ states one operator at one or several geometries; a module here, of the same name, makes its
 workloads. The rest of the harness asks this catalogue, unless it is about one operator alone.
 
-What a module here has:
-    definitions  the module in definitions/
-    GEOMETRIES   geometry -> sizes, the one with a plain name first
-    SMALL        those of GEOMETRIES that are for machines without a GPU
-    cases        geometry -> its workloads, in the order in which they are run
-    tensors      case -> what goes into its safetensors file
-    record       case -> the FIB workload trace
-    counts       workload, its stored tensors, geometry -> its Counts, or None where they lack the routing
-    bound        seq_len, Counts, geometry -> the roofline bound
+What a module here has: `definitions`, the module in definitions/; GEOMETRIES, geometry -> sizes, the one with a plain
+name first, and SMALL, those for machines without a GPU; cases(geometry), its workloads in the order in which they are
+run; tensors(case), what goes into its safetensors file; record(case), the FIB workload trace; counts(workload, its
+stored tensors, geometry), None where they lack the routing; bound(seq_len, Counts, geometry).
 """
 
 import argparse

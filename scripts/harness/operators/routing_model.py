@@ -94,8 +94,7 @@ def experts(
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """What an expert adds to every token's noise, float64 [num_experts], and its bias, float32, exact in bfloat16.
 
-    biased=False: the bias is None. What it would leave of an expert's popularity is all that there is then: training
-    balances such routers by its loss.
+    biased=False: the bias is None, and what it would leave of an expert's popularity is all that there is.
     """
     popular, wobble = (normal(f"{seed}/{what}", (of["num_experts"],)) for what in ("popularity", "bias"))
     if not biased:

@@ -179,10 +179,9 @@ def pack_into(names: list[str], data_set: Path, geometries: list[str]) -> list[P
 def pack_packages(names: list[str], parent: Path, geometries: list[str]) -> list[Path]:
     """Write parent/<packed name>/, a Python package of each solution's packed sources that exports its function as run.
 
-    That of a routed definition, where the solution has a function for tokens in bf16, also exports that as run_bf16
-    and the sizes, and has solutions/engines/ beside it. geometries: [] for each solution's first one. Raises as
-    `pack_all`, and UserError where the folder exists (a source file of an older version would be compiled along) or a
-    solution serves none of the geometries. Returns the packages' folders.
+    Of a routed definition, where there is a function for tokens in bf16, that is run_bf16, with the sizes and
+    solutions/engines/ beside it. geometries: [] for each solution's first one. Returns the folders. Raises as
+    `pack_all`, and UserError where one exists (older sources would be compiled along) or none of these is served.
     """
     packages = {}  # folder -> what is packed, its geometry, the function for tokens in bf16
     for name, packed in pack_all(names)[0].items():

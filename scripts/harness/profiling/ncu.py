@@ -59,9 +59,8 @@ def record(solution: str, geometry: str, workloads: list[str]) -> str:
 def by_workload(report: str, count: int) -> list[pd.DataFrame]:
     """The launches of each of `count` workloads in order, a row each: `kernel`, its plain name, and METRICS' fields.
 
-    report: ncu's CSV, one row per launch and metric, with or without its ==PROF== lines; a value that is no number
-    ("n/a") is NaN, and a launch that was not timed is left out. Raises CannotRun where the report holds no table,
-    with ncu's own error if there is one, and for another number of workloads.
+    report: ncu's CSV, one row per launch and metric; "n/a" is NaN, and a launch that was not timed is left out. Raises
+    CannotRun where it holds no table, with ncu's own error if there is one, and for another number of workloads.
     """
     table = [line for line in report.splitlines() if line.startswith('"')]
     if not table or '"Metric Name"' not in table[0]:

@@ -100,16 +100,9 @@ def profile(name: str, runnable: Runnable, job: Job, uuid: str, wall_us: float |
     kernels = torch_profiler.kernels(launches, read_manifest(name).stages, job.calls, job.clock)
     stored = load_safetensors(definition(job.geometry), workload, paths.ROOT)
     bound = bound_of(workload, stored, job.geometry) if on_device else None
-    return WorkloadProfile(
-        uuid=uuid,
-        T=workload.axes["seq_len"],
-        calls=job.calls,
-        kernels=kernels,
-        wall_us=wall_us,
-        busy_us=torch_profiler.busy_us(launches, job.calls),
-        bound_us=round(1e3 * bound.ms, 3) if bound else None,
-        warnings=torch_profiler.warnings(kernels, launches, job.calls),
-    )
+    of = {"uuid": uuid, "T": workload.axes["seq_len"], "calls": job.calls, "kernels": kernels, "wall_us": wall_us}
+    of |= {"busy_us": torch_profiler.busy_us(launches, job.calls), "bound_us": bound and round(1e3 * bound.ms, 3)}
+    return WorkloadProfile(**of, warnings=torch_profiler.warnings(kernels, launches, job.calls))
 
 
 def with_counters(name: str, job: Job, found: list[WorkloadProfile]) -> list[WorkloadProfile]:

@@ -1,8 +1,7 @@
 """Kernels of a solution's calls through torch.profiler: which stage each is of, and how long it takes.
 
-Launches are a DataFrame with one row each: `kernel`, its plain name; `start` and `us`, its start on the device and its
-duration in microseconds; `call`, the number of the call that it is part of. What the harness launches between calls is
-left out. On a CPU, where Triton's interpreter runs the kernels, each interpreted kernel counts as one, in CPU time.
+Launches are a DataFrame with one row each: `kernel`, its plain name; `start` and `us` on the device; `call`, its call's
+number. What the harness launches between calls is left out. On a CPU an interpreted kernel is one, in CPU time.
 """
 
 import json

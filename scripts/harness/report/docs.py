@@ -1,7 +1,6 @@
 """All that is generated in README.md and docs/: tables between markers, and figures.
 
-In a page `<!-- generated: NAME -->` and `<!-- end of NAME -->` hold a table that commands/docs.py lists, with the
-SVG files in docs/. Everything else in the pages was written by a person.
+In a page `<!-- generated: NAME -->` and `<!-- end of NAME -->` hold a table that commands/docs.py lists, with the SVGs.
 """
 
 import hashlib

@@ -11,22 +11,10 @@ from harness.report.figures.style import PALETTE, place
 from harness.results.summary import SHOWN
 
 SYMBOLS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x", "pentagon")
-COLUMNS = {  # of the table -> its heading
-    "definition": "definition",
-    "hardware": "GPU",
-    "tokens": "T",
-    "solution": "solution",
-    "tolerance": "tolerance",
-    "status": "status",
-    "ms": "ms",
-    "over_bound": "times bound",
-    "over_fastest": "times fastest",
-    "speedup": "speed-up",
-    "matched": "matched",
-    "source": "source",
-    "timestamp": "date",
-    "place": "trace",
-}
+COLUMNS = ["definition", "hardware", "tokens", "solution", "tolerance", "status", "ms", "over_bound", "over_fastest"]
+COLUMNS += ["speedup", "matched", "source", "timestamp", "place"]
+HEADINGS = {"hardware": "GPU", "tokens": "T", "over_bound": "times bound", "over_fastest": "times fastest"}
+HEADINGS |= {"speedup": "speed-up", "timestamp": "date", "place": "trace"}
 HOVER = (
     "<b>%{customdata[0]}</b>, T = %{x}<br>%{customdata[1]:.4f} ms, %{y:.2f} times the bound<br>%{customdata[2]}"
     "<br>%{customdata[3]}<br>source %{customdata[4]}, %{customdata[5]}<br>%{customdata[6]}<extra></extra>"
@@ -106,10 +94,10 @@ def page(rows: pd.DataFrame) -> str:
     kinds = rows.source.where(rows.source == "stale", rows.level.map({True: "level", False: ""}))
     lines = [
         f'<tr class="{kind}" data-section="{escape(section)}">{"".join(map(cell, values))}</tr>'
-        for kind, section, values in zip(kinds, named, rows[list(COLUMNS)].values.tolist(), strict=True)
+        for kind, section, values in zip(kinds, named, rows[COLUMNS].values.tolist(), strict=True)
     ]
     options = "".join(f"<option>{escape(name)}</option>" for name in order)
-    heads = "".join(f"<th><button>{escape(name)}</button></th>" for name in COLUMNS.values())
+    heads = "".join(f"<th><button>{escape(HEADINGS.get(name, name))}</button></th>" for name in COLUMNS)
     data = curves(rows).to_json().replace("</", "<\\/")  # a name must not end the script
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">

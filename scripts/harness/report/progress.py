@@ -11,8 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 def progress(console: Console, total: int, ticking: bool = True) -> Iterator[Callable[[int, str], None]]:
     """A function that shows how many are done and what is at work; the bar goes when the context ends.
 
-    ticking: a thread redraws the bar; without it the bar is drawn only when the function is called or a line is
-    printed, for a process that takes times: a thread that draws holds Python up in the middle of a call.
+    ticking: a thread redraws it; without, it is drawn between calls alone, for a process that takes times.
     """
     columns = BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}")
     clocks = TimeElapsedColumn(), TimeRemainingColumn()

@@ -26,12 +26,12 @@ def shown(plan: Plan, place: str, console: Console) -> Iterator[Callable[[Outcom
 
     place: what the run is on, beside the device.
     """
-    outcomes, before, total, done = [], {}, sum(len(cell.names) for cell in plan), 0
+    outcomes, total, done = [], sum(len(cell.names) for cell in plan), 0
 
     def show(outcome: Outcome) -> None:
         nonlocal done
         outcomes.append(outcome)
-        for text in lines(outcome, plan.device.on_gpu, before):
+        for text in lines(outcome, plan.device.on_gpu):
             done += not text.startswith(" ")
             console.print(text if text.startswith(" ") else f"[{done}/{total}] {text}", soft_wrap=True)
         for name, verdict in outcome.verdicts.items() if plan.verbose else ():
@@ -56,11 +56,8 @@ def shown(plan: Plan, place: str, console: Console) -> Iterator[Callable[[Outcom
                 console.print(f"{traces} traces saved in {part.path}", soft_wrap=True)
 
 
-def lines(outcome: Outcome, timed: bool, before: dict[str, tuple[str, ...]]) -> Iterator[str]:
-    """For each solution: status, ms and speed-up if it was timed and passed, the share that matched; why it failed.
-
-    before: the reasons last shown for each solution, which are not repeated; it is updated.
-    """
+def lines(outcome: Outcome, timed: bool) -> Iterator[str]:
+    """For each solution: status, ms and speed-up if it was timed and passed, the share that matched; why it failed."""
     label = outcome.cell.label
     for name, why in outcome.lost.items():
         yield f"{label}  {name}  NOT JUDGED: {why}"
@@ -72,10 +69,7 @@ def lines(outcome: Outcome, timed: bool, before: dict[str, tuple[str, ...]]) -> 
             parts.append(f"{speed.latency_ms:8.4f} ms  {speed.speedup_factor:7.1f}x")
         if (share := matched(evaluation)) is not None:
             parts.append(f"matched {share:.4f}")
-        repeated = verdict.reasons and verdict.reasons == before.get(name)
-        before[name] = verdict.reasons or before.get(name, ())
-        yield "  ".join([*parts, *(["as before"] if repeated else [])])
-        yield from () if repeated else (f"    {reason}" for reason in verdict.reasons)
+        yield from ["  ".join(parts), *(f"    {reason}" for reason in verdict.reasons)]
 
 
 def matched(evaluation: Evaluation) -> float | None:

@@ -1,8 +1,7 @@
 """Whether a change made a solution slower or wrong: two trace sets, before and after, cell by cell.
 
-Only traces of one condition (definition, GPU, tolerance, clock, versions and protocol) are compared. Where one side has
-several traces of a cell, the newest source's count: the fastest of them is its time, as disturbances only ever add
-time, and one failure makes it failing.
+Only traces of one condition (definition, GPU, tolerance, clock, versions, protocol) are compared. Of several of a cell
+the newest source's count: the fastest is its time, as disturbances only ever add time, and one failure is a failure.
 """
 
 from pathlib import Path

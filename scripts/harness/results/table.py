@@ -25,6 +25,7 @@ CONDITION = ["versions", "protocol"]  # ... where these agree, too
 CELL = [*GROUP, "solution", "uuid"]  # of which one row counts
 NUMBERS = ["ms", "reference_ms", "speedup", "matched", "max_absolute_error", "max_relative_error"]
 NUMBERS += [f"matched_{name}" for name in TOLERANCES]
+BY = ("packages", "source_sha1", "source_fingerprint", "timestamp", "command", "host")  # of a trace's provenance
 LEVEL = 1.03  # a time up to 3% above the least is level with it: no smaller difference is called one
 
 
@@ -69,12 +70,7 @@ def row(trace: Trace, place: str = "") -> dict:
         "tolerance_text": by.tolerance or "unknown tolerance",
         "protocol": by.protocol or "unknown protocol",
         "versions": by.versions_text,
-        "packages": by.packages,
-        "source_sha1": by.source_sha1,
-        "source_fingerprint": by.source_fingerprint,
-        "timestamp": by.timestamp,
-        "command": by.command,
-        "host": by.host,
+        **{field: getattr(by, field) for field in BY},
         "place": place,
         "log": evaluation.log,
     }
@@ -93,13 +89,10 @@ def of_traces(traces: list[Trace], places: list[str] | None = None) -> pd.DataFr
 def load(given: list[Path]) -> tuple[pd.DataFrame, list[str]]:
     """Every cell's row that counts, below the given paths, and a warning for each line that could not be read.
 
-    More columns: source ("current", "stale", "unknown"); workloads, how many the definition has; bound_ms, the roofline
-    bound, NaN on a GPU whose ceilings were not measured; over_bound, ms over it; comparable, whether the row was
-    measured with the versions and the protocol that most rows of its GROUP share; counts, whether it is comparable,
-    timed and not stale; over_fastest, ms over the least of its workload, and level, whether that is at most LEVEL, of
-    rows that count.
-
-    Raises UserError where there is no trace to read.
+    More columns: source ("current", "stale", "unknown"); workloads, how many the definition has; bound_ms, NaN on a GPU
+    whose ceilings were not measured; over_bound, ms over it; comparable, whether its versions and protocol are those of
+    most of its GROUP; counts, whether it is comparable, timed and not stale; of rows that count over_fastest, ms over
+    the least of its workload, and level, whether that is at most LEVEL. Raises UserError where there is no trace.
     """
     recorded, warnings = trace_files.read(given)
     states, unreadable = staleness.of_traces(recorded)

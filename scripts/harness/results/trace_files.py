@@ -56,7 +56,7 @@ def files_of(path: Path) -> list[Path]:
 def read(given: list[Path]) -> tuple[list[Recorded], list[str]]:
     """Every trace with an evaluation below the given paths, and a warning for each line that is not a FIB trace.
 
-    A file that is given twice counts once. Raises UserError for a path without traces and a file of another schema.
+    A file that is given twice counts once. Raises UserError for a path without traces.
     """
     found, warnings, files = [], [], {}
     for file in (file for path in given for file in files_of(path)):
@@ -65,22 +65,16 @@ def read(given: list[Path]) -> tuple[list[Recorded], list[str]]:
         root = root_of(resolved)
         # Paths inside this repository are shown alike wherever it lies.
         shown = resolved.relative_to(paths.ROOT).as_posix() if root == paths.ROOT else str(file)
-        traces, foreign = 0, []
         for number, line in enumerate(file.read_bytes().splitlines(), start=1):
             if not line.strip():
                 continue
             try:
                 trace = Trace.model_validate_json(line)
             except ValidationError as error:
-                fault = first_fault(error, "line")
-                warnings.append(f"{shown}:{number}: left out: not a FIB trace: {fault}")
-                foreign += [fault] if error.errors()[0]["type"] != "json_invalid" else []
+                warnings.append(f"{shown}:{number}: left out: not a FIB trace: {first_fault(error, 'line')}")
                 continue
-            traces += 1
             if trace.solution is not None and trace.evaluation is not None:
                 found.append(Recorded(trace, f"{shown}:{number}", root))
-        if foreign and not traces:
-            raise UserError(f"{shown}: of another schema, want FIB traces: {foreign[0]}")
     if not found:
         listed = ", ".join(map(str, given))
         broken = f"; {len(warnings)} broken, the first is {warnings[0]}" if warnings else ""
@@ -105,8 +99,8 @@ def load(path: Path) -> list[Trace]:
 def merge(path: Path, traces: list[Trace]) -> None:
     """Add traces to path, in which the newest of each experiment and protocol stays, if it is of the newest source.
 
-    An experiment is a solution on a workload, on one machine, at one tolerance. So a short run leaves the long run of
-    the same source alone, and a run of an edited source replaces both. Safe among processes.
+    An experiment is a solution on a workload, on one machine, at one tolerance: a short run leaves the long run of the
+    same source alone, and a run of an edited source replaces both. Safe among processes.
     """
     locks = get_fib_cache_path() / "trace_locks"
     locks.mkdir(parents=True, exist_ok=True)

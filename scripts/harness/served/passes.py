@@ -143,8 +143,7 @@ def measure(
 ) -> Iterator[list[Point]]:
     """The points of all solutions, by name -> packed, at each token count.
 
-    started: called before each with the number of those that are done and a label. Raises CannotRun where the
-    reference does not run: the device is out of memory, or a solution has broken it.
+    started: called before each with how many are done and a label. Raises CannotRun where the reference does not run.
     """
     stream = torch.cuda.Stream if device != "cpu" else lambda: None
     candidates = {name: Candidate(packed, stream()) for name, packed in solutions.items()}

@@ -1,7 +1,7 @@
 """A solution in the layout of the public starter kit: config.toml, solution/<language>/ and solution.json.
 
-The kit packs the sources that lie directly in solution/<language>/, no folders and no data. So all files move up beside
-main.py, and their imports and includes follow; t.csv becomes t.csv.h, and so does what is opened by that name.
+The kit packs the sources directly in solution/<language>/, no folders and no data. So all files move up beside main.py,
+and imports and includes follow; t.csv becomes t.csv.h, and so does what is opened by that name.
 """
 
 import json
