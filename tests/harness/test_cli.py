@@ -228,28 +228,3 @@ def test_help_needs_no_torch_and_triton_is_decided_before_it_is_imported():
 def test_every_room_decides_about_tritons_interpreter_first(room):
     text = (HARNESS / room / "__init__.py").read_text()
     assert room == "core" or "\nfrom harness.core import interpreter " in text
-
-
-FILES_ARE_UTF_8 = """
-import builtins, io
-from pathlib import Path
-from harness import cli
-from harness.core import paths
-from harness.packing import manifest
-paths.SOLUTIONS = Path("solutions")
-assert manifest.read_manifest("tiny").description == "\\u03bcs"
-assert cli.main(["data", "small"]) == 0 and cli.main(["pack", "tiny"]) == 0
-"""
-
-
-def test_text_files_are_utf_8_whatever_the_locale_says(tmp_path):
-    folder = tmp_path / "solutions" / "tiny"
-    folder.mkdir(parents=True)
-    text = """name = "tiny"\nauthor = "x"\ndescription = "\u03bcs"\nlanguage = "python"\nentry_point = "main.py::run"
-target_hardware = ["cpu"]\n"""
-    (folder / "solution.toml").write_text(text, encoding="utf-8")
-    (folder / "main.py").write_text("def run(*args): ...  # \u03bc\n", encoding="utf-8")
-    done = shell(
-        'cd "$2"; python -c "$1"', FILES_ARE_UTF_8, str(tmp_path), PYTHONUTF8="0", LC_ALL="C", PYTHONIOENCODING="utf-8"
-    )
-    assert done.returncode == 0, done.stderr

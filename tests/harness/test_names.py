@@ -2,9 +2,7 @@
 
 import pytest
 from harness import cli
-from harness.core.arguments import Names
 from harness.core.errors import UserError
-from harness.core.names import unknown
 from harness.operators import workloads
 
 
@@ -28,17 +26,6 @@ def test_a_mistyped_name_gets_the_nearest_one(argv, wrong, near, capsys):
     assert cli.main(argv) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert repr(wrong) in line and f"{near}?" in line
-
-
-def test_without_a_near_one_all_are_listed():
-    assert unknown("tolerance", "x", ["relaxed", "default"]).endswith(": relaxed, default")
-    assert unknown("solution", "x", []).endswith(": none")
-
-
-def test_names_are_separated_by_spaces_or_commas():
-    parser = cli.Parser()
-    parser.add_argument("--names", nargs="+", action=Names)
-    assert parser.parse_args(["--names", "x,y", "z"]).names == ["x", "y", "z"]
 
 
 @pytest.mark.parametrize("empty", ["", ",", " , "])

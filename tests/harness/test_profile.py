@@ -15,7 +15,6 @@ from harness.core import paths
 from harness.core.errors import CannotRun
 from harness.core.provenance import Provenance
 from harness.core.schema import read_json
-from harness.judging import gpu_clock
 from harness.operators import workloads
 from harness.operators.catalogue import definition
 from harness.packing import pack
@@ -236,19 +235,6 @@ def test_ncu_is_started_on_the_calls_and_its_output_is_read_or_its_error_said(tm
         ncu.record("tiny", "full", ["u"])
 
 
-def test_every_call_under_ncu_is_marked(monkeypatch):
-    """What ncu gets: a separator before each workload, then one call alone."""
-    done = []
-    monkeypatch.setattr(torch.cuda.profiler, "start", lambda: done.append("on"))
-    monkeypatch.setattr(torch.cuda.profiler, "stop", lambda: done.append("off"))
-    monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: done.append(gpu_clock.MARK))
-    monkeypatch.setattr(calls, "device_here", lambda: "cpu")
-    monkeypatch.setattr(calls, "build", lambda *_: python_runnable(lambda *args: done.append("call")))
-    assert calls.main(["triton_fused_v2", "small", "one-expert:1", "uniform:2"]) == 0
-    of_one = [*["call"] * calls.WARMUP_RUNS, "on", gpu_clock.MARK, "off", "on", "call", "off"]
-    assert done == of_one * 2
-
-
 def test_reports_of_both_profilers_become_one_record(monkeypatch):
     monkeypatch.setattr(profile, "build", lambda *_: python_runnable(lambda *args: args[-1].fill_(1)))
     counters = {"grid": 264, "block": 128, "dram_percent": 88.2}
@@ -369,23 +355,6 @@ def test_a_profile_on_a_cpu_from_end_to_end(tmp_path, capsys, solution, stages):
     (found,) = record.workloads
     assert (found.T, found.calls, found.wall_us, found.warnings) == (1, 2, None, []) and found.busy_us > 0
     assert list(found.stages) == stages and all(stage in said.out for stage in stages)
-
-
-@on_cpu
-def test_an_interrupted_profile_shows_the_solutions_that_are_done(monkeypatch, capsys, tmp_path):
-    """A user would miss: the figures of a solution that was done before Ctrl-C."""
-    profile_one = profile.profile
-
-    def interrupted(name, *rest):
-        if name == "triton_mxfp8":
-            raise KeyboardInterrupt
-        return profile_one(name, *rest)
-
-    monkeypatch.setattr(profile, "profile", interrupted)
-    options = ["--definition", "mxfp8_small", "--workloads", "one-token", "--calls", "1", "--records", str(tmp_path)]
-    assert cli.main(["profile", "torch_mxfp8_emulated", "triton_mxfp8", *options]) == 130
-    assert "torch_mxfp8_emulated" in capsys.readouterr().out
-    assert [path.name for path in tmp_path.iterdir()] == ["torch_mxfp8_emulated.json"]
 
 
 @pytest.mark.parametrize(

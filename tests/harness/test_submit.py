@@ -186,12 +186,6 @@ def test_what_loads_this_repository_is_refused():
         build_alone.check_modules(paths.ROOT)
 
 
-def test_a_crash_is_a_reason(tmp_path, monkeypatch):
-    monkeypatch.setattr(clean_build, "SCRIPT", "-c")  # with the folder as its program: a syntax error
-    bundle.write(TINY, tmp_path / "b")
-    assert "status 1" in why_not_built(tmp_path / "b")
-
-
 def test_an_edit_after_packing_is_noticed(alone, tmp_path):
     bundle.write(TINY, tmp_path / "bundle")
     (tmp_path / "bundle" / "solution" / "python" / "ones.py").write_text("def ones(output):\n    output.fill_(2)\n")
@@ -216,13 +210,6 @@ COMPILING = f"from .build import load_kernels\n\n\ndef run({INPUTS}, output):\n 
 def test_cuda_sources_are_really_compiled(alone):
     sources = {"main.py": COMPILING, "build.py": LOAD, "fill.cu": f'{CU}#include "mine.cuh"\n', "mine.cuh": "// here\n"}
     assert "nvcc" in alone(sources)[2]
-
-
-@compiles
-@pytest.mark.slow
-def test_a_whole_submission_in_cuda_is_compiled_in_the_clean_build(tmp_path):
-    bundle.write(pack.pack("hopper_fused")["full"], tmp_path / "b")
-    assert "nvcc" in clean_build.build(tmp_path / "b", NAME, "sm_90")[2]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="with a device the entry point itself compiles")

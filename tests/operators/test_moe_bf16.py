@@ -4,9 +4,6 @@ import committed_workloads
 import numpy as np
 import pytest
 import torch
-from flashinfer_bench import Definition
-from flashinfer_bench.compile import BuilderRegistry
-from harness.core import paths
 from harness.operators import catalogue, workloads
 from harness.operators import moe_bf16 as family
 from harness.operators.roofline import BYTES_PER_SECOND
@@ -34,15 +31,6 @@ def test_reference_computes_what_the_definition_describes():
             wanted[token] += weights[token, slot] * (w2[expert] @ (gate * torch.sigmoid(gate) * up))
     error = (moe_bf16.run(**arguments).double() - wanted).norm() / wanted.norm()
     assert error < 4e-3  # bf16 rounds to 2^-9
-
-
-def test_reference_in_the_json_stands_alone():
-    """FIB runs it as a module of its own, with nothing of this repository in reach."""
-    text = paths.definition_file(moe_bf16.definition_name("bf16_small")).read_text()
-    arguments = layer_arguments("bf16_small", 3, "cpu")
-    del arguments["output"]
-    built = BuilderRegistry.get_instance().build_reference(Definition.model_validate_json(text))
-    assert torch.equal(built(*arguments.values()), moe_bf16.run(**arguments))
 
 
 # ---- one harness for several operators ----

@@ -6,7 +6,6 @@ import torch
 from harness import cli
 from harness.core import paths
 from harness.operators import moe_fp8_block_scale, workloads
-from harness.operators.catalogue import definition_name
 from harness.operators.workloads import cases_by_uuid
 
 
@@ -34,10 +33,6 @@ def test_without_a_local_row_only_routing_and_output_are_moved():
     assert least.bytes == 5 * 256 * 4 + 256 * 2 + 5 * 512 * 2
 
 
-def test_no_tokens_have_a_bound_too():
-    assert routed("small", "no-tokens").rows == 0
-
-
 def test_logits_of_the_wrong_width_are_named():
     with pytest.raises(ValueError, match=r"logits: got shape \(3, 64\)"):
         stored = {"routing_logits": torch.zeros(3, 64), "routing_bias": torch.zeros(256)}
@@ -62,13 +57,3 @@ def test_a_definition_without_workloads_names_the_command(tmp_path, monkeypatch,
     monkeypatch.setattr(paths, "workload_file", lambda definition, root=None: tmp_path / definition)
     assert cli.main(["data", "qwen3-30b"]) == 2
     assert "moebench data qwen3-30b --write" in capsys.readouterr().err
-
-
-def test_unreadable_tensors_have_no_bound(tmp_path):
-    """A user would miss: a table, as one tensor file of theirs is damaged."""
-    name = definition_name("small")
-    (mine,) = workloads.named("one-token", "small")
-    file = tmp_path / mine.inputs["routing_logits"].path
-    file.parent.mkdir(parents=True)
-    file.write_bytes(b"no tensors")
-    assert workloads.recorded_bound(name, mine, tmp_path) is None
