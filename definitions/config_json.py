@@ -101,17 +101,21 @@ def stored(has: dict | None, expert_dtype: str | None) -> str:
         raise ValueError(f"quantization_config: missing, so weights are 16-bit; want {FP8}, or --fp8 to assume it")
     method, block = has.get("quant_method"), has.get("weight_block_size")
     if method == "compressed-tensors":
-        weights = next(iter((has.get("config_groups") or {}).values()), {}).get("weights") or {}
+        try:
+            weights = dict(next(iter(has["config_groups"].values()))["weights"])
+        except (AttributeError, KeyError, StopIteration, TypeError) as error:
+            raise ValueError("quantization_config.config_groups: names no weights") from error
         kind = f"{weights.get('type')}{weights.get('num_bits')} by {weights.get('strategy')}"
         method, block = "fp8" if kind == "float8 by block" else f"{method}, {kind}", weights.get("block_structure")
     if method != "fp8":
         method = " ".join(str(each) for each in (method, has.get("quant_algo"), has.get("bits")) if each)
         raise ValueError(f"quantization_config: has {method}, want {FP8}")
-    if list(block or ()) != [BLOCK, BLOCK]:
+    if block != [BLOCK, BLOCK]:
         per = block or "none, so a scale per tensor or channel"
         raise ValueError(f"quantization_config.weight_block_size: has {per}, want {[BLOCK, BLOCK]}")
     for key, want in {"fmt": "e4m3", "activation_scheme": "dynamic", "expert_dtype": "fp8"}.items():
-        if want not in (other := {"expert_dtype": expert_dtype, **has}.get(key) or want):  # fmt: float8_e4m3fn, too
+        other = {"expert_dtype": expert_dtype, **has}.get(key) or want
+        if want not in str(other):  # fmt: float8_e4m3fn, too
             raise ValueError(f"{key}: has {other!r}, want {want!r}")
     return f"FP8 e4m3, scales per 128 x 128{', powers of two' if has.get('scale_fmt') == 'ue8m0' else ''}"
 
@@ -119,7 +123,7 @@ def stored(has: dict | None, expert_dtype: str | None) -> str:
 def routing(text: dict, implied: dict, num_groups: int) -> tuple[str, str]:
     """The key `routing` of layers.toml, and the router in words. Raises ValueError where config.json leaves it open."""
     scoring = given(text, FIELDS["scoring"], implied.get("scoring"))
-    auxiliary = {"noaux_tc": True, "greedy": False, "group_limited_greedy": False}.get(text.get("topk_method"))
+    auxiliary = {"noaux_tc": True, "greedy": False, "group_limited_greedy": False}.get(str(text.get("topk_method")))
     bias = given(text, FIELDS["bias"], implied.get("bias") if auxiliary is None else auxiliary)
     normalised = given(text, FIELDS["normalised"], implied.get("normalised"))
     for name, value in (("scoring", scoring), ("bias", bias), ("normalised", normalised)):
@@ -147,7 +151,9 @@ def moe_layers(text: dict, implied: dict) -> list[int]:
         found = {at for at, has in enumerate(every) if has}
     else:  # every second one: layers 1, 3, 5, counted from 0
         every = whole(text, FIELDS["every"], 1)
-        found = {at for at in range(first, total) if (at + 1) % every == 0} - {*(text.get("mlp_only_layers") or ())}
+        dense = text.get("mlp_only_layers") or []
+        wanted(text, ["mlp_only_layers"], isinstance(dense, list), "a list of layers")
+        found = {at for at in range(first, total) if (at + 1) % every == 0 and at not in dense}
     if not (numbers := sorted(at for at in found if at < total)):
         raise ValueError(f"{shown(text, FIELDS['layers'])}: has {total}, of which none has experts")
     return numbers
@@ -159,8 +165,9 @@ def activation(text: dict, implied: dict, layers: list[int]) -> tuple[str, Count
     wanted(text, FIELDS["activation"], name in ("silu", "swish", "swigluoai"), "silu or swigluoai")
     wanted(text, ["swiglu_alpha"], alpha in (None, 1, 1.702), "1 or 1.702")
     limits = text.get("swiglu_limits") or [text.get("swiglu_limit")] * (layers[-1] + 1)
-    if len(limits) <= layers[-1]:
-        raise ValueError(f"swiglu_limits: has {len(limits)} numbers, want one for each of {layers[-1] + 1} layers")
+    numbers = isinstance(limits, list) and all(isinstance(each or 0, int | float) for each in limits)
+    names = ["swiglu_limits", "swiglu_limit"]
+    wanted(text, names, numbers and len(limits) > layers[-1], f"a number for each of {layers[-1] + 1} layers")
     found = Counter(float(limits[at] or 0) for at in layers)
     kind = "swigluoai" if name == "swigluoai" or alpha == 1.702 else implied.get("swiglu", "silu")
     if kind == "swigluoai" and 0 in found:
