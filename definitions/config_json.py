@@ -144,7 +144,7 @@ def moe_layers(text: dict, implied: dict) -> list[int]:
     kinds, every = text.get("mlp_layer_types"), given(text, FIELDS["every"], 1)
     wanted(text, FIELDS["dense_layers"], isinstance(first, int) and first >= 0, "a whole number")
     if listed := text.get("moe_layers_enum"):
-        found = {int(at) for at in (listed.split(",") if isinstance(listed, str) else listed)}
+        found = {int(at) for at in (listed if isinstance(listed, list) else str(listed).split(","))}
     elif isinstance(kinds, list):
         found = {at for at, kind in enumerate(kinds) if kind != "dense"}
     elif isinstance(every, list):
