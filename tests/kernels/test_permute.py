@@ -42,6 +42,8 @@ def check(expert, num_local, block_m, padded=True, first_expert=0):
 # DeepSeek-V3 on 8 and 16 ranks, on one; Kimi-K2 whole and on 8; Qwen3-Next; the small ones; bf16's
 LAYERS = [(32, 8, 1 / 8), (16, 8, 1 / 16), (256, 8, 1), (384, 8, 1), (48, 8, 1 / 8), (128, 10, 1), (24, 8, 1 / 3)]
 LAYERS += [(40, 10, 1), (8, 4, 1), (16, 4, 1)]
+# of newer models: 36 of 288, all of 160 and 512; and what is left
+LAYERS += [(36, 6, 1 / 8), (160, 8, 1), (512, 10, 1), (7, 16, 1 / 40), (1, 1, 1 / 8)]
 
 
 @ORDERS
@@ -114,12 +116,3 @@ def test_an_expert_twice_in_a_row_of_ids(padded):
     ids = torch.randint(0, 24, (70, 8), generator=torch.Generator().manual_seed(0), dtype=torch.int32)
     check(ids.to(DEVICE), 24, 16, padded)
     check(torch.full((70, 8), 5, dtype=torch.int32, device=DEVICE), 24, 16, padded)
-
-
-@pytest.mark.parametrize("tiles_each", [1, 5])
-def test_no_padding_where_rows_fill_their_tiles(tiles_each):
-    """A user would miss: an empty tile, that is one expert's weights read for nothing."""
-    pair = torch.arange(16 * tiles_each * 32, dtype=torch.int32, device=DEVICE)
-    got = check((pair % 32).view(-1, 8), 32, 16)  # every expert equally often
-    assert int(got.num_tiles) == tiles_each * 32
-    assert (got.pair_of_row[: len(pair)] != PADDING).all()

@@ -4,7 +4,7 @@ On a GPU the same tests run at the full widths; the `cpu` cases then step aside,
 compiles for the one or the other in a process.
 """
 
-from importlib import import_module
+from importlib import import_module, reload
 from unittest import mock
 
 import pytest
@@ -12,6 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
+from definitions import swiglu as activations
 from solutions.common.host.problem import KEPT_GROUPS, NUM_EXPERTS, NUM_GROUPS, NUM_LOCAL_EXPERTS, TOP_K
 from solutions.common.triton.combine import combine, combine_ref
 from solutions.common.triton.gemm1 import gemm1, gemm1_ref
@@ -20,6 +21,7 @@ from solutions.common.triton.gemm2 import gemm2, gemm2_ref
 from solutions.common.triton.permute import permute_ref
 from solutions.common.triton.quantise_tokens import quantise_tokens, quantise_tokens_ref
 from solutions.common.triton.route import route, route_ref
+from solutions.common.triton.swiglu import swiglu
 from solutions.common.triton.swiglu_quant import swiglu_quant, swiglu_quant_ref
 from solutions.common.triton.tile_order import tile_order
 from solutions.common.triton.tiles import Tile
@@ -190,6 +192,21 @@ def test_route(device, num_tokens, seed, offset, level, factor):
     assert_within(weight, wanted_weight, 1e-4, 1e-15)
 
 
+@pytest.mark.parametrize("sizes", [(160, 20, 8, 8, 3), (288, 36, 6, 1, 1), (192, 5, 16, 6, 2), (1024, 1, 1, 2, 1)])
+def test_route_of_other_layers(device, sizes):
+    """A user would miss: an expert that a padded group or row of lanes hides, or one that does not exist."""
+    route_module = import_module("solutions.common.triton.route")
+    names = ("NUM_EXPERTS", "NUM_LOCAL_EXPERTS", "TOP_K", "NUM_GROUPS", "KEPT_GROUPS")
+    normal, _, _ = random(1, device)
+    with mock.patch.multiple(route_module.problem, **dict(zip(names, sizes, strict=True))):
+        module = reload(route_module)
+        given = normal(9, sizes[0]), (0.1 * normal(sizes[0])).bfloat16(), sizes[0] - sizes[1], 2.5, sizes[1]
+        (expert, weight), (wanted_expert, wanted_weight) = module.route(*given), module.route_ref(*given)
+    reload(route_module)
+    assert torch.equal(expert, wanted_expert)
+    assert_within(weight, wanted_weight, 1e-4, 1e-15)
+
+
 # ---- the order of tiles ----
 
 
@@ -208,6 +225,12 @@ def test_every_tile_is_visited_once(device, num_m, num_n, group):
 
 
 # ---- gemm1, swiglu_quant and both in one ----
+
+
+@triton.jit
+def swiglu_kernel(gate_ptr, up_ptr, h_ptr):
+    at = tl.arange(0, 256)
+    tl.store(h_ptr + at, swiglu(tl.load(gate_ptr + at), tl.load(up_ptr + at)))
 
 
 def gemm1_inputs(data, device, num_tokens, seed, block_m):
@@ -312,6 +335,25 @@ def test_swiglu_quant(device, data, num_tokens, seed, block_m, programs, size):
     rows = used_rows(permutation, block_m)
     got = swiglu_quant(g, permutation, block_m, programs)
     check_fp8(device, [t[rows] for t in got], [t[rows] for t in swiglu_quant_ref(g)], noise=0)
+
+
+@pytest.mark.parametrize("of", [("silu", 10), ("silu", 0.5), ("swigluoai", 7), ("swiglustep", 7)], ids=str)
+def test_clamped_swiglu(device, of, monkeypatch):
+    """A user would miss: a clamp of the other half, of one side, or one that turns NaN into a number."""
+    if device == "cuda":
+        pytest.skip("the definition's activation is compiled in")
+    sizes = {"activation": of[0], "swiglu_limit": of[1]}
+    module = import_module("solutions.common.triton.swiglu")
+    for name, value in activations.constants(sizes).items():
+        monkeypatch.setattr(module.problem, name.upper(), value)
+        monkeypatch.setattr(module, name.upper().removeprefix("SWIGLU_"), tl.constexpr(value))
+    monkeypatch.setattr(activations, "LIMIT", float(of[1]))
+    up, gate = 10 * torch.randn(2, 256, generator=torch.Generator().manual_seed(0))
+    gate[:2], up[2:4] = torch.tensor([torch.nan, torch.inf]), torch.tensor([torch.nan, -torch.inf])
+    found = torch.empty_like(up)
+    swiglu_kernel[(1,)](gate, up, found)
+    for other in (module.swiglu_ref(gate, up), activations.function_of(sizes)(gate, up)):
+        torch.testing.assert_close(found, other, rtol=1e-5, atol=1e-5, equal_nan=True)
 
 
 # ---- gemm2 ----

@@ -1,6 +1,5 @@
 """flashinfer_cutlass and flashinfer_trtllm: their calls fit FlashInfer's functions, where they cannot run."""
 
-import dataclasses
 import importlib
 import importlib.metadata
 import inspect
@@ -139,14 +138,6 @@ def test_an_unknown_signature_is_named(function):
         module.check_signature(parameters)
 
 
-def test_the_tile_is_ours_only_where_the_function_does_not_choose():
-    """A user would miss: 8 tokens a tile for 14107, which is an old release's default."""
-    name = "trtllm_fp8_block_scale_moe"
-    given = {release: call(name, recorded(release, name).parameters, "small", inputs()) for release in RECORDED}
-    assert [release for release in RECORDED if "tile_tokens_dim" in given[release]] == ["0.3.1"]
-    assert [trtllm.tile_tokens(8 * t, 256) for t in (1, 256, 1024, 14107)] == [8, 16, 64, 64]
-
-
 # ---- what is handed over ----
 
 
@@ -169,21 +160,6 @@ def test_trtllm_gets_the_documented_layouts():
         "routing_method_type": 2,
         "use_shuffled_weight": False,
         "weight_layout": 0,
-    }
-
-
-def test_trtllm_gets_the_routing_of_the_definition():
-    """A user would miss: experts chosen as another model does, with answers that look plausible."""
-    names = ("num_experts", "local_num_experts", "top_k", "n_group", "topk_group", "routing_method_type")
-    parameters = installed("trtllm_fp8_block_scale_moe").parameters
-    given = {}
-    for geometry in ("kimi-k2-ep8", "glm-5-ep8", "qwen3-next"):
-        keywords = call("trtllm_fp8_block_scale_moe", parameters, geometry, inputs(geometry, 5, "meta"))
-        given[geometry] = [keywords[name] for name in names]
-    assert given == {
-        "kimi-k2-ep8": [384, 48, 8, 1, 1, trtllm.DEEPSEEK_V3],
-        "glm-5-ep8": [256, 32, 8, 1, 1, trtllm.DEEPSEEK_V3],
-        "qwen3-next": [128, 128, 10, None, None, trtllm.RENORMALIZE],
     }
 
 
@@ -258,55 +234,6 @@ def test_dequantise(num_tokens):
 
 
 # ---- the build of one runner ----
-
-
-@dataclasses.dataclass
-class Spec:
-    """As much of FlashInfer's JitSpec as build.py uses."""
-
-    name: str
-    sources: list
-    extra_ldflags: list | None
-    folder: Path
-    get_library_path = property(lambda self: lambda: self.folder / f"{self.name}.so")
-    jit_library_path = property(lambda self: self.get_library_path())
-
-
-@pytest.fixture
-def spec(tmp_path, monkeypatch):
-    names = ["binding.cu", "x.generated.cu", "moe_gemm_kernels_fp16_fp16.cu", cutlass_build.RUNNER, "logger.cpp"]
-    full = Spec("fused_moe_90", [Path(name) for name in names], ["-lnvrtc"], tmp_path)
-    core = cutlass_build.core
-    used = []
-    monkeypatch.setattr(core, "gen_cutlass_fused_moe_sm90_module", lambda use_fast_build=False: full)
-    monkeypatch.setattr(
-        core, "get_cutlass_fused_moe_module", lambda _: used.append(core.gen_cutlass_fused_moe_sm90_module())
-    )
-    return full, used
-
-
-def test_only_the_needed_sources_are_compiled(spec, capfd):
-    """A user would miss: a quarter of an hour without a word."""
-    _, used = spec
-    cutlass_build.load_runner()
-    assert [path.name for path in used[0].sources] == ["binding.cu", cutlass_build.RUNNER, "logger.cpp"]
-    assert used[0].name != "fused_moe_90" and used[0].extra_ldflags[0] == "-lnvrtc"
-    assert "3" in capfd.readouterr().err
-
-
-def test_a_module_that_is_there_is_taken(spec, capfd):
-    """A user would miss: minutes of compiling what FlashInfer's own build had made."""
-    full, used = spec
-    full.get_library_path().touch()
-    cutlass_build.load_runner()
-    assert used == [full] and not capfd.readouterr().err
-
-
-def test_other_names_of_sources_are_noticed(spec):
-    full, _ = spec
-    full.sources.remove(Path(cutlass_build.RUNNER))
-    with pytest.raises(RuntimeError, match=cutlass_build.RUNNER):
-        cutlass_build.load_runner()
 
 
 @pytest.mark.slow

@@ -112,14 +112,6 @@ def test_rows_of_no_token_are_zero_and_read_nothing(layer, num_tokens):
     assert (output[padding] == 0).all() and torch.isfinite(output).all()
 
 
-def test_no_tokens(layer):
-    """A user would miss: a launch of an empty grid, which CUDA refuses."""
-    given = arguments(GEOMETRY, 0)
-    assert call(layer, given).shape[0] == 0
-    bf16 = {"hidden_states": given["hidden_states"].bfloat16()} | {name: given[name] for name in list(given)[2:]}
-    assert call(in_bf16(layer), bf16).shape[0] == 0
-
-
 # ---- what is refused ----
 
 FAULTS = {

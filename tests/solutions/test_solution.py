@@ -403,24 +403,6 @@ def test_wrong_scalars_are_refused(layer, geometry, name, value):
     refused(layer, geometry, arguments_of(geometry, 3) | {name: value}, name)
 
 
-# ---- where a solution can run ----
-
-
-@pytest.mark.parametrize("name", SOLUTIONS)
-@pytest.mark.parametrize("hardware", ["cpu", "sm_80", "sm_90", "sm_100", "sm_103"])
-def test_skipped_where_the_hardware_or_a_package_is_another(name, hardware, monkeypatch):
-    """A user would miss: why a solution has no figures here."""
-    stated = manifest.read_manifest(name)
-    monkeypatch.setattr(eligibility, "is_installed", lambda module: True)
-    for packed in pack.pack(name).values():
-        reason = eligibility.why_skipped(packed, hardware)
-        assert (reason is None) == (hardware in stated.target_hardware)
-        assert reason is None or all(target in reason for target in stated.target_hardware if target != "cpu")
-    for missing in stated.dependencies if hardware in stated.target_hardware else ():
-        monkeypatch.setattr(eligibility, "is_installed", lambda module, missing=missing: module != missing)
-        assert missing in eligibility.why_skipped(packed, hardware)
-
-
 # ---- what a solution must not do ----
 
 SYNCHRONISES = {"item", "cpu", "tolist", "numpy", "synchronize", "nonzero", "argwhere", "unique"}

@@ -5,7 +5,8 @@ every run. A token without a local expert gets exact zeros.
 
 Map of the kernel: one program a (token, BLOCK columns), in one of two forms. Straight, loads of y are masked and all in
 flight together: best for few tokens. With BRANCH, row numbers and weights are loaded as vectors and the program
-branches over experts of other ranks, which most are: enough other programs wait for memory where tokens are many.
+branches over experts of other ranks, which most are: enough other programs wait for memory where tokens are many. Both
+forms add by a fused multiply-add, and so give the same bits.
 """
 
 import torch
@@ -45,13 +46,13 @@ def combine_kernel(
             if row >= 0:
                 weight = tl.sum(tl.where(slot == k, weights, 0.0), 0)
                 y = tl.load(y_ptr + row.to(tl.int64) * num_columns + column, mask=inside, other=0.0)
-                total += y.to(tl.float32) * weight
+                total = tl.fma(y.to(tl.float32), weight, total)
         else:
             row = tl.load(row_of_pair_ptr + token * TOP_K + k)
             weight = tl.load(weight_ptr + token * TOP_K + k)
             local = inside & (row >= 0)
             y = tl.load(y_ptr + row.to(tl.int64) * num_columns + column, mask=local, other=0.0)
-            total += tl.where(local, y.to(tl.float32) * weight, 0.0)
+            total = tl.where(local, tl.fma(y.to(tl.float32), weight, total), total)
     tl.store(output_ptr + token.to(tl.int64) * H + first_column + column, total.to(tl.bfloat16), mask=inside)
 
 

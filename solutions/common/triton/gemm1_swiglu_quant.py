@@ -75,6 +75,9 @@ def gemm1_swiglu_quant_kernel(
             gate_scale = tl.load(w_scale_ptr + gate_block * NUM_K + k)
             gate += tl.dot(gate_w, x.T) * (x_scale * gate_scale)[None, :]
 
+        # rounded as gemm1 stores them: a token's bits do not depend on where SwiGLU is
+        gate = gate.to(tl.bfloat16).to(tl.float32)
+        up = up.to(tl.bfloat16).to(tl.float32)
         h, scale = swiglu_and_scale(gate, up, 0)
         q = (h / scale[None, :]).to(tl.float8e4nv)
         h_ptrs = h_ptr + n * BLOCK + lane[:, None]
@@ -135,4 +138,4 @@ def gemm1_swiglu_quant(x, x_scale, w, w_scale, permutation, tile, expert_order=T
 
 def gemm1_swiglu_quant_ref(x, x_scale, w, w_scale, permutation, block_m):
     """Plain statement of `gemm1_swiglu_quant`; rows of padding or beyond the last tile are left zero."""
-    return swiglu_quant_ref(gemm1_ref(x, x_scale, w, w_scale, permutation, block_m))
+    return swiglu_quant_ref(gemm1_ref(x, x_scale, w, w_scale, permutation, block_m).bfloat16())
