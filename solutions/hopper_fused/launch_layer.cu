@@ -18,17 +18,15 @@ static_assert(sizeof(FusedScratch) < (1u << 31), "offsets into the scratch are i
 // Up to here h is split in hi and lo in FP8: lo costs next to nothing while reading the weights bounds the time, which
 // it does up to 32 rows per expert (1024 tokens at DeepSeek-V3's 8 of 256): measured.
 constexpr int64_t kHiLoTokens = 32 * kNumExperts / kTopK;
-// Up to here y has all columns. Above, gemm2 and combine run once for each half of them, to save memory.
+// Up to here y has all columns. Above, gemm2 and combine run kColumnPasses times, to save memory.
 constexpr int64_t kOnePassTokens = 8192;
-constexpr int kColumnPasses = 2;
-static_assert(kColumnPasses <= kMaxColumnPasses && kHidden % (kColumnPasses * 2 * kBlockN) == 0,
-              "a column pass is whole pairs of gemm2's tiles");
 // A CTA of route_permute has shared memory for its share of so many tokens.
 constexpr int64_t kRouteTokens = (int64_t)kMaxRouteBatches * 32 * kMinSms;
 constexpr int64_t kMaxTokens = kRouteTokens < 1 << 17 ? kRouteTokens : 1 << 17;
 static_assert((kMaxTokens * kTopK + kNumLocalExperts * kRowAlign) / kRowAlign < 1 << (32 - kRowsBits),
               "a row fits a tile's entry");
-static_assert(kMaxTokens / kRowAlign < 1 << kRowsBits, "an expert's rows fit a tile's entry");
+static_assert(kMaxTokens / kRowAlign < 1 << kRowsBits && kMaxTokens / kClusterM < 1 << (32 - kMFirstShift),
+              "an expert's rows fit a tile's entry");
 static_assert(kMaxTokens * kHidden < (int64_t)1 << 32, "gemm1 addresses x with 32 bits");
 const int64_t kTokenLimit = kMaxTokens;
 
@@ -53,8 +51,8 @@ static size_t place_grouped_scratch(GroupedArgs& args, uint8_t* base, int h_spli
   scratch.allocate(args.row_weight, rows);
   scratch.allocate(args.row_token, rows);
   scratch.allocate(args.row_x_scale, rows * kNumKBlocks1);
-  scratch.allocate(args.h_scale, rows * kNumKBlocks2);
-  scratch.allocate(args.h, rows * kIntermediate * h_split);
+  scratch.allocate(args.h_scale, rows * kNumNBlocks1);
+  scratch.allocate(args.h, rows * kGroupedIntermediate * h_split);
   scratch.allocate(args.y, rows * args.y_columns);
   if (h_split == 2) scratch.allocate(args.y_scale, rows * (args.y_columns / kBlockK));
   return scratch.bytes;
@@ -92,7 +90,7 @@ void launch_layer(const LayerArgs& layer, DLDevice device, ffi::TensorView w1, f
     GroupedArgs args = {layer};
     args.counters = &kept->grouped;
     args.clusters = sms / kClusterCtas;
-    args.y_columns = kHidden / (t <= kOnePassTokens ? 1 : kColumnPasses);
+    args.y_columns = y_columns_of(t <= kOnePassTokens ? 1 : kColumnPasses);
     const ffi::Tensor scratch = allocate(device, place_grouped_scratch(args, nullptr, h_split, sms));
     place_grouped_scratch(args, static_cast<uint8_t*>(scratch.data_ptr()), h_split, sms);
     const std::lock_guard<std::mutex> launching(*shared.launching);

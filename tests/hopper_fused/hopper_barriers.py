@@ -14,7 +14,7 @@ from happens_before import Barrier, Fault, Machine
 
 CTAS, WARPS = 2, 8  # of a cluster; consumer warps of a CTA
 W_TILE, A_TILE = 256 * 128, 128 * 128  # bytes of a tile's weights and rows in a stage
-SCHEDULER_STAGES, W_SCALE_BLOCKS = 4, 4
+W_SCALE_BLOCKS = 4
 
 # What a step of the model leaves out to show that it is needed; see `gone`.
 OF_BOTH = ("producer waits for empty", "consumers wait for full", "release after the last wgmma")
@@ -23,13 +23,13 @@ OF_GEMM1 = ("a: proxy fence", "a counts at full", "d is read before it is overwr
 OF_GEMM1 += ("normal: d is free", "normal: d is complete")
 SWAP_AB = ("d is free", "maxima are complete", "inverses are complete", "inverses are read", "d is complete")
 OF_GEMM1 += tuple(f"swap-AB: {step}" for step in SWAP_AB)
-OF_GEMM2 = ("tile_full is waited for", "a tile's entry has four buffers", "d is free", "d is complete")
+OF_GEMM2 = ("tile_full is waited for", "a tile's entry has several buffers", "d is free", "d is complete")
 MUTATIONS = {"gemm1": OF_BOTH + OF_GEMM1, "gemm2": OF_BOTH + OF_GEMM2}
 # file:function -> synchronisation, copies and products, in the order of the source
 SYNC = {
     "grouped_gemm.cuh:cluster_consumer_release": "__syncwarp mbar_arrive_cluster",
     "grouped_gemm1.cu:load_gemm1": "fence_proxy_async_global mbar_wait mbar_arrive_expect_tx tma_load_5d_multicast "
-    "tma_load_5d bulk_load __syncwarp cp_async_16 cp_async_16 cp_async_mbar_arrive",
+    "tma_load_5d bulk_load __syncwarp cp_async_w_scales cp_async_16 cp_async_mbar_arrive",
     "grouped_gemm1.cu:grouped_gemm1": "pdl_wait __syncwarp cluster_sync",
     "gemm1_tile.cuh:gemm1_normal": "bulk_wait_read named_barrier_sync fence_proxy_async_shared named_barrier_sync "
     "bulk_store bulk_commit",
@@ -66,6 +66,7 @@ class Cluster:
         self.parts = 1 if gemm == "gemm1" else h_split  # x has one part
         self.h_split = h_split
         self.stages = 4 if self.parts == 1 else 3  # grouped_gemm.cuh:GemmSmem
+        self.entries = 4 if k_blocks > 1 else 8  # tile_scheduler.cuh:kSchedulerStages
         self.without = without
         parts = {
             "w": (self.stages, W_TILE),
@@ -73,7 +74,7 @@ class Cluster:
             "d": (2, A_TILE),
             "a_scale": (self.stages, 4 * 128),
             "w_scale": (self.stages, 4 * 2 * W_SCALE_BLOCKS),
-            "tile_entry": (SCHEDULER_STAGES, 8),
+            "tile_entry": (self.entries, 8),
             "exists": (1, 4),  # not in memory: the CTA itself, which remote accesses need
         }
         self.begin, end = {}, 0
@@ -86,7 +87,7 @@ class Cluster:
         both = range(CTAS)
         self.full = [[Barrier(full_arrivals) for _ in range(self.stages)] for _ in both]
         self.empty = [[Barrier(CTAS * WARPS) for _ in range(self.stages)] for _ in both]
-        self.tile_full = [[Barrier(1) for _ in range(SCHEDULER_STAGES)] for _ in both]
+        self.tile_full = [[Barrier(1) for _ in range(self.entries)] for _ in both]
 
     def gone(self, what):
         """Whether this step is left out."""
@@ -400,7 +401,7 @@ def get_tile(c, actor, cta, nth):
 
 
 def buffers(c):
-    return 1 if c.gone("a tile's entry has four buffers") else SCHEDULER_STAGES
+    return 1 if c.gone("a tile's entry has several buffers") else c.entries
 
 
 def publish(c, actor, cta, nth):
@@ -424,7 +425,7 @@ def gemm2_producer(c, cta, copies):
     """grouped_gemm2.cu:load_gemm2, of the lane that copies or of the others of its warp."""
 
     def body(actor):
-        pipe, prefetched_k = Pipe(c.stages), c.stages
+        pipe, prefetched_k = Pipe(c.stages), min(c.stages, c.k_blocks)
         for nth in range(len(c.tiles) + 1):
             yield from get_tile(c, actor, cta, nth)
             if nth == len(c.tiles):

@@ -1,11 +1,18 @@
-// route: one warp chooses a token's experts. Each lane holds kNumExperts / 32 neighbouring experts; a routing group is
-// a few neighbouring lanes. Of equal choices the lower expert wins, and of equal groups the lower group. A token always
-// gets kTopK experts: NaN without a sign bit is chosen first, and the token's weights are then NaN; a group in which a
-// choice is NaN may be kept or not.
+// route: one warp chooses a token's experts. Each lane holds kLaneExperts neighbouring experts, the last lanes fewer if
+// there are not as many; a routing group is a few neighbouring lanes. Of equal choices the lower expert wins, and of
+// equal groups the lower group. A token always gets kTopK experts: NaN without a sign bit is chosen first, and the
+// token's weights are then NaN; a group in which a choice is NaN may be kept or not.
 #pragma once
 #include "layer.cuh"
 #include "layer_sizes.cuh"
 #include "threads.cuh"
+
+constexpr int kLaneExperts = (kNumExperts + kWarp - 1) / kWarp;
+
+// Whether a lane has an i-th expert.
+__device__ __forceinline__ bool lane_has_expert(int i) {
+  return kNumExperts % kWarp == 0 || kLaneExperts * ((int)threadIdx.x % kWarp) + i < kNumExperts;
+}
 
 // Order-preserving map of floats to unsigned, so that one __reduce_max_sync finds a warp's maximum.
 __device__ __forceinline__ unsigned ordered(float f) {
@@ -48,8 +55,22 @@ __device__ __forceinline__ float bf16_of_pair(unsigned pair, int high) {
 template <int N>
 __device__ __forceinline__ void read_scores(const Layer& args, int token, float (&score)[N], float (&choice)[N]) {
   const int lane = threadIdx.x % kWarp;
-  static_assert(N % 4 == 0, "logits and bias come four at a time");
-  if constexpr (kRenorm) {
+  if constexpr (N % 4 != 0 || kNumExperts % kWarp != 0) {  // vectors would not be aligned
+    float logit[N], bias[N] = {};
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+      const size_t expert = N * lane + i, at = (size_t)token * kNumExperts + expert;
+      logit[i] = 0.0f;
+      if (!lane_has_expert(i)) continue;
+      if constexpr (kRenorm) logit[i] = bf16_of_pair(static_cast<const uint16_t*>(args.logits)[at], 0);
+      else logit[i] = static_cast<const float*>(args.logits)[at], bias[i] = bf16_of_pair(args.bias[expert], 0);
+    }
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+      score[i] = kRenorm ? logit[i] : 1.0f / (1.0f + expf(-logit[i]));
+      choice[i] = kRenorm ? logit[i] : score[i] + bias[i];
+    }
+  } else if constexpr (kRenorm) {
     const auto* bf16 = static_cast<const uint16_t*>(args.logits) + (size_t)token * kNumExperts + N * lane;
     const uint2* logits = reinterpret_cast<const uint2*>(bf16);
 #pragma unroll
@@ -110,7 +131,7 @@ __device__ __forceinline__ bool in_kept_group(const float (&choice)[N]) {
 // 32 w + 31, and weight[local expert] where the bit is set. Lane l has experts N l to N l + N - 1.
 __device__ __forceinline__ void route_token(const Layer& args, int token, uint32_t* mask, int stride, float* weight) {
   const int lane = threadIdx.x % kWarp;
-  constexpr int N = kNumExperts / kWarp;
+  constexpr int N = kLaneExperts;
   float score[N], choice[N];
   read_scores<N>(args, token, score, choice);
   const bool kept = in_kept_group<N>(choice);
@@ -118,7 +139,7 @@ __device__ __forceinline__ void route_token(const Layer& args, int token, uint32
   // equal ones the lowest lane's, and within a lane the lowest expert.
   unsigned key[N], in_order[N];
 #pragma unroll
-  for (int i = 0; i < N; i++) in_order[i] = key[i] = kept ? ordered(choice[i]) : 0;
+  for (int i = 0; i < N; i++) in_order[i] = key[i] = kept && lane_has_expert(i) ? ordered(choice[i]) : 0;
   sort_down(in_order);
   int taken = 0;  // experts of this lane
   unsigned last = 0xffffffffu, largest_key = 0;  // the last key taken from this lane; the warp's largest

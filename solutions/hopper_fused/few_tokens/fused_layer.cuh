@@ -27,14 +27,17 @@
 // 200 to 320 tokens and with 128 at 64 to 128.
 constexpr int kFusedRowsPerExpert = 7;
 constexpr int kFusedFastTokens = kFusedRowsPerExpert * kNumExperts / kTopK / 32 * 32;
-constexpr int kFusedFitTokens = kNumLocalExperts <= 32 ? 224 : 128;  // FusedSmem's static assert: it fits
-constexpr int kFusedMaxTokens = kFusedFastTokens < kFusedFitTokens ? kFusedFastTokens : kFusedFitTokens;
-constexpr int kRouteAllTokens = 12;  // up to here every CTA routes all tokens, which saves a grid barrier
+constexpr int kRouteAllTokens = kNumLocalExperts <= 512 ? 12 : 6;  // up to here every CTA routes all: no grid barrier
+
+// K blocks that the GEMMs go through: gemm1 takes two stages at a time, of up to two K blocks; gemm2's warpgroups halve
+// K. Those beyond the last have weights of zero, by TMA, and x and h of zero, in scratch.
+constexpr int kFusedKBlocks1 = round_up(kNumKBlocks1, 4), kFusedKBlocks2 = round_up(kNumKBlocks2, 2);
+constexpr int kFusedHidden = kFusedKBlocks1 * kBlockK, kFusedIntermediate = kFusedKBlocks2 * kBlockK;
 
 constexpr int kMBlockRows = 64;
 constexpr int kNBlockColumns = 32;
-constexpr int kNumNBlocks = kIntermediate / kNBlockColumns;  // of an m_block; h has one scale per row and n_block
-constexpr int kNBlocksPerKBlock = kBlockK / kNBlockColumns;  // n_blocks of h in a K block of gemm2
+constexpr int kNumNBlocks = kFusedIntermediate / kNBlockColumns;  // of an m_block; h has a scale per row and n_block
+constexpr int kNBlocksPerKBlock = kBlockK / kNBlockColumns;       // n_blocks of h in a K block of gemm2
 
 constexpr int kColumnTile = kMmaM;
 constexpr int kNumColumnTiles = kHidden / kColumnTile;
@@ -43,20 +46,11 @@ constexpr int kCtasPerColumnTile = kTargetSms / kNumColumnTiles;
 // The CTAs after them compute gemm1 only. launch_layer.cu refuses devices with fewer SMs.
 constexpr int kGemm2Ctas = kNumColumnTiles * kCtasPerColumnTile;
 
-constexpr int kMaxPairs = kFusedMaxTokens * (kTopK < kNumLocalExperts ? kTopK : kNumLocalExperts);
-constexpr int kMaxActiveExperts = kNumLocalExperts < kMaxPairs ? kNumLocalExperts : kMaxPairs;
-constexpr int kMaxMBlocks = kMaxActiveExperts + kMaxPairs / kMBlockRows;
-constexpr int kFusedMaxRows = kMaxPairs + kMaxActiveExperts * (kAtomRows - 1);
 constexpr uint16_t kNoToken = 0xffff;  // of a row of padding
-
-static_assert(kFusedMaxTokens % 32 == 0, "masks lie in batches of 32 tokens");
-static_assert(kFusedMaxRows < kNoToken && kFusedMaxRows % kAtomRows == 0, "a row's number has 16 bits");
 static_assert(kRouteAllTokens <= 32, "a batch of masks holds all tokens that every CTA routes");
 static_assert(kCtasPerColumnTile >= 1, "each column tile has a CTA");
 static_assert(2 * kNBlockColumns == kMmaM, "an n_block is one m64: a warpgroup's accumulator");
 static_assert(kMBlockRows <= 64, "wgmma's N of an m_block is 8, 16, 32 or 64");
-static_assert(kNumKBlocks1 % 4 == 0 && kNumKBlocks2 % 2 == 0,
-              "gemm1 takes two stages at a time, of up to two K blocks; gemm2's warpgroups halve K");
 
 // ---- threads ----
 
@@ -82,8 +76,9 @@ constexpr int kFusedStages = 6;  // 5 and 7 are slower: measured
 constexpr int kGemm1SplitKRows = 32, kGemm2SplitKRows = 16;  // up to here two K blocks a stage: the warpgroups split K
 // Up to so many tokens an m_block of one row bypasses the gather and its wait for all CTAs: for each of its tiles
 // load_weights copies the row from the caller's x, all K blocks at once, to one of two buffers. It knows when a buffer
-// is free only because every tile fills all stages. The 64 bounds Gemm1Smem's copy of x_scale.
-constexpr int kBypassTokens = kNumKBlocks1 / 2 >= kFusedStages ? 64 : 0;
+// is free only because every tile fills all stages. The 64 and 16 bound Gemm1Smem's copy of x_scale.
+constexpr bool kBypasses = kNumKBlocks1 == kFusedKBlocks1 && kNumKBlocks1 / 2 >= kFusedStages;
+constexpr int kBypassTokens = !kBypasses ? 0 : kNumLocalExperts * kNumKBlocks1 <= 384 * 64 ? 64 : 16;
 constexpr int kWeightTileBytes = kMmaM * kBlockK;
 constexpr int kStageWeightBytes = 2 * kWeightTileBytes;
 constexpr int kStageBytes = kStageWeightBytes + kMBlockRows * kBlockK;
@@ -92,6 +87,46 @@ static_assert(kGemm1SplitKRows * 2 * kBlockK <= kStageBytes - kStageWeightBytes,
 static_assert(kWeightTileBytes + kMBlockRows * 2 * kBlockK <= kStageBytes &&
                   2 * kWeightTileBytes + kGemm2SplitKRows * 4 * kBlockK <= kStageBytes,
               "hi and lo of h fit behind gemm2's weights");
+
+// ---- tokens and rows ----
+
+constexpr int smaller(int a, int b) { return a < b ? a : b; }
+constexpr int larger(int a, int b) { return a > b ? a : b; }
+
+// Of so many tokens at most: pairs of a token and a local expert, experts and m_blocks, rows.
+constexpr int pairs_of(int tokens) { return tokens * smaller(kTopK, kNumLocalExperts); }
+constexpr int experts_of(int tokens) { return smaller(kNumLocalExperts, pairs_of(tokens)); }
+constexpr int m_blocks_of(int tokens) { return experts_of(tokens) + pairs_of(tokens) / kMBlockRows; }
+constexpr int rows_of(int tokens) {
+  return round_up(pairs_of(tokens) + experts_of(tokens) * (kAtomRows - 1), kAtomRows);
+}
+
+constexpr int kBypassRows = 2;  // buffers: of this tile and of the next
+constexpr int kBypassBytes = kBypassRows * kHidden + kBlockK;  // wgmma reads 112 bytes past a row: make_smem_desc_row
+constexpr int kSumPitch = kColumnTile + 4;  // floats; the 4 spread the tokens of a quad's lanes over the banks
+constexpr int kStagesBytes = kFusedStages * kStageBytes;
+
+// Bytes of Gemm1Smem, of FusedSmem's pool, and, with some to spare, of FusedSmem for so many tokens.
+constexpr int gemm1_smem_bytes(int tokens) {
+  return 4 * (kNumKBlocks1 * kBypassTokens + (kTopKGiven ? rows_of(tokens) : kRouteAllTokens * kNumLocalExperts));
+}
+constexpr int pool_bytes(int tokens) {
+  return round_up(kStagesBytes + larger(tokens * kSumPitch * 4, kBypassBytes + gemm1_smem_bytes(tokens)), 1024);
+}
+constexpr int fused_smem_bytes(int tokens) {
+  return pool_bytes(tokens) + 4 * larger(kFusedStages * kStageScales, tokens * kMaskWords) + rows_of(tokens) / 4 * 9 +
+         4 * tokens * kMaskWords + 8 * m_blocks_of(tokens) + 4 * kPaddedLocalExperts + 5 * 1024;
+}
+// The most tokens, whole batches of masks, up to `tokens`, for which shared memory has room.
+constexpr int fitting_tokens(int tokens) {
+  while (tokens > 32 && fused_smem_bytes(tokens) > kSmemLimit) tokens -= 32;
+  return tokens;
+}
+constexpr int kFusedMaxTokens =
+    larger(32, smaller(kFusedFastTokens, fitting_tokens(kNumLocalExperts <= 40 ? 224 : 128)));
+constexpr int kMaxMBlocks = m_blocks_of(kFusedMaxTokens), kFusedMaxRows = rows_of(kFusedMaxTokens);
+static_assert(kFusedMaxTokens % 32 == 0, "masks lie in batches of 32 tokens");
+static_assert(kFusedMaxRows < kNoToken && kFusedMaxRows % kAtomRows == 0, "a row's number has 16 bits");
 
 // ---- global scratch ----
 
@@ -107,10 +142,10 @@ struct FusedScratch {
   float weight[kFusedMaxTokens][kNumLocalExperts];  // routing weight, where the bit is set
   alignas(16) float
       partial[kCtasPerColumnTile > 1 ? kCtasPerColumnTile : 0][kCtasPerColumnTile > 1 ? kFusedMaxTokens : 1][kHidden];
-  float x_scale[kFusedMaxRows * kNumKBlocks1];       // m_block: [K block][row]
-  float h_scale[kFusedMaxRows * kNumNBlocks];        // m_block: [K block][row][n_block]; includes the routing weight
-  alignas(1024) uint8_t x[kFusedMaxRows * kHidden];  // m_block: [K block][atom][8 rows of 128 bytes, swizzled]
-  uint8_t h[kFusedMaxRows * kIntermediate * 2];      // m_block: [K block][atom][hi, lo][8 rows of 128 bytes, swizzled]
+  float x_scale[kFusedMaxRows * kFusedKBlocks1];  // m_block: [K block][row]
+  float h_scale[kFusedMaxRows * kNumNBlocks];     // m_block: [K block][row][n_block]; includes the routing weight
+  alignas(1024) uint8_t x[kFusedMaxRows * kFusedHidden];  // m_block: [K block][atom][8 rows of 128 bytes, swizzled]
+  uint8_t h[kFusedMaxRows * kFusedIntermediate * 2];  // m_block: [K block][atom][hi, lo][8 rows of 128 bytes, swizzled]
 };
 
 // ---- arguments ----
@@ -132,12 +167,12 @@ struct MBlock {
   __device__ int atoms() const { return (rows + kAtomRows - 1) / kAtomRows; }
   // In gemm2: whether a stage holds a K block for each warpgroup, and the number of stages that the m_block takes.
   __device__ bool split_k() const { return rows <= kGemm2SplitKRows; }
-  __device__ int k_iters() const { return split_k() ? kNumKBlocks2 / 2 : kNumKBlocks2; }
+  __device__ int k_iters() const { return split_k() ? kFusedKBlocks2 / 2 : kFusedKBlocks2; }
   __device__ bool bypasses_gather(int num_tokens) const { return rows == 1 && num_tokens <= kBypassTokens; }
   // Offset of K block k in the scratch's arrays.
-  __device__ int x_offset(int k) const { return first_row * kHidden + k * atoms() * kAtomBytes; }
-  __device__ int x_scale_offset(int k) const { return first_row * kNumKBlocks1 + k * atoms() * kAtomRows; }
-  __device__ int h_offset(int k) const { return (first_row * kIntermediate + k * atoms() * kAtomBytes) * 2; }
+  __device__ int x_offset(int k) const { return first_row * kFusedHidden + k * atoms() * kAtomBytes; }
+  __device__ int x_scale_offset(int k) const { return first_row * kFusedKBlocks1 + k * atoms() * kAtomRows; }
+  __device__ int h_offset(int k) const { return (first_row * kFusedIntermediate + k * atoms() * kAtomBytes) * 2; }
   __device__ int h_scale_offset(int k) const {
     return first_row * kNumNBlocks + k * atoms() * kAtomRows * kNBlocksPerKBlock;
   }
@@ -151,19 +186,13 @@ struct Gemm1Smem {
   float row_weight[kTopKGiven ? kFusedMaxRows : 0];
 };
 
-constexpr int kBypassRows = 2;  // buffers: of this tile and of the next
-constexpr int kBypassBytes = kBypassRows * kHidden + kBlockK;  // wgmma reads 112 bytes past a row: make_smem_desc_row
-constexpr int kSumPitch = kColumnTile + 4;  // floats; the 4 spread the tokens of a quad's lanes over the banks
-constexpr int kSumBytes = kFusedMaxTokens * kSumPitch * (int)sizeof(float);
-constexpr int kStagesBytes = kFusedStages * kStageBytes;
-constexpr int larger(int a, int b) { return a > b ? a : b; }
-constexpr int kPoolBytes =
-    (kStagesBytes + larger(kSumBytes, kBypassBytes + (int)sizeof(Gemm1Smem)) + 1023) / 1024 * 1024;
+constexpr int kSumBytes = kFusedMaxTokens * kSumPitch * (int)sizeof(float), kPoolBytes = pool_bytes(kFusedMaxTokens);
 
 struct FusedSmem {
   // gemm1: stages | bypass rows | Gemm1Smem, at the end. gemm2: stages | sums, at the end.
   uint8_t pool[kPoolBytes];  // 1024-byte aligned, as the swizzle requires
   float scales[kFusedStages][kStageScales];
+  uint32_t behind_scales[larger(0, kFusedMaxTokens * kMaskWords - kFusedStages * kStageScales)];  // see permute
   uint16_t token[kFusedMaxRows];  // of each row, or kNoToken
   // As in FusedScratch until permute transposes it to [batch of 32 tokens][expert]: bit t, the expert has a row of the
   // batch's token t. With top-k given it is written so.

@@ -21,12 +21,13 @@ __device__ __forceinline__ void prefetch_tokens(const FusedArgs& args) {
 // bypass the gather. Padding becomes zero. Arrives at kBarRowsRead when this warp's first row is requested, not yet
 // there: weights requested earlier would delay the rows. Only speed depends on it.
 __device__ __forceinline__ void gather_rows(const FusedSmem& s, const FusedArgs& args) {
-  constexpr int kVectors = kHidden / 16 / kWarp;  // of 16 bytes, of a row, for each lane
+  constexpr int kVectors = kFusedHidden / 16 / kWarp;  // of 16 bytes, of a row, for each lane
   constexpr int kVectorsPerKBlock = kBlockK / 16;
   constexpr int kScalesPerLane = 2;
-  static_assert(kHidden % (16 * kWarp) == 0, "a row is whole vectors of each lane");
+  static_assert(kFusedHidden % (16 * kWarp) == 0, "a row is whole vectors of each lane");
   static_assert(kNumKBlocks1 <= kScalesPerLane * kWarp, "a row's scales fit a warp");
   const int lane = threadIdx.x % kWarp;
+  const auto exists = [&](int i) { return kHidden == kFusedHidden || kWarp * i + lane < kHidden / 16; };
   bool arrived = false;
   for (int row = blockIdx.x + gridDim.x * (threadIdx.x / kWarp); row < s.num_rows;
        row += gridDim.x * kConsumerThreads / kWarp) {
@@ -38,8 +39,9 @@ __device__ __forceinline__ void gather_rows(const FusedSmem& s, const FusedArgs&
     float scale[kScalesPerLane] = {0.0f, 0.0f};
 #pragma unroll
     for (int i = 0; i < kVectors; i++)
-      v[i] = t == kNoToken ? make_uint4(0, 0, 0, 0)
-                           : __ldg(reinterpret_cast<const uint4*>(args.x + t * kHidden) + kWarp * i + lane);
+      v[i] = t == kNoToken || !exists(i)
+                 ? make_uint4(0, 0, 0, 0)
+                 : __ldg(reinterpret_cast<const uint4*>(args.x + t * kHidden) + kWarp * i + lane);
 #pragma unroll
     for (int i = 0; i < kScalesPerLane; i++)
       if (t != kNoToken && kWarp * i + lane < kNumKBlocks1)
@@ -55,7 +57,7 @@ __device__ __forceinline__ void gather_rows(const FusedSmem& s, const FusedArgs&
 #pragma unroll
     for (int i = 0; i < kScalesPerLane; i++) {
       const int k = kWarp * i + lane;
-      if (k < kNumKBlocks1) args.scratch->x_scale[m_block.x_scale_offset(k) + in_block] = scale[i];
+      if (k < kFusedKBlocks1) args.scratch->x_scale[m_block.x_scale_offset(k) + in_block] = scale[i];
     }
   }
   if (!arrived) named_barrier_arrive(kBarRowsRead, kConsumerThreads + kWarp);

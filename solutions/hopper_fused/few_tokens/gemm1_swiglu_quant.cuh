@@ -47,13 +47,19 @@ __device__ __forceinline__ void promote_halves(
   }
 }
 
+// Whether an n_block lies beyond I: its weights are zeros, and so are h and its scales.
+__device__ __forceinline__ bool is_padding(int n_block) {
+  return kFusedIntermediate > kIntermediate && n_block >= kIntermediate / kNBlockColumns;
+}
+
 // Sums over K for this warpgroup's weight tile of each stage: its own n_block, or with split_k its own K block of one
 // n_block. Two stages at a time. The scales of x are read while the wgmmas run, and before the stage is released.
 template <int N, bool kBypass>
 __device__ __forceinline__ void gemm1_mainloop(
     FusedSmem& s, const FusedArgs& args, const Gemm1Tile& tile, PipelineState<kFusedStages>& pipe, float (&acc)[N / 2],
     int warpgroup, bool split_k) {
-  const int block = (tile.m_block.expert * 2 * kIntermediate + tile.n_block * kNBlockColumns) / kBlockK;
+  const int n_block = is_padding(tile.n_block) ? 0 : tile.n_block;
+  const int block = (tile.m_block.expert * 2 * kIntermediate + n_block * kNBlockColumns) / kBlockK;
   const int atoms = tile.m_block.atoms();
   const WeightScales w_first(args.w1_scale + block * kNumKBlocks1);
   const WeightScales w_second(args.w1_scale + (block + kIntermediate / kBlockK) * kNumKBlocks1);
@@ -81,7 +87,7 @@ __device__ __forceinline__ void gemm1_mainloop(
                  ? make_float2(bypass_scale[k * x_scale_stride(args.num_tokens)], 0.0f)
                  : *reinterpret_cast<const float2*>(scales + j * kAtomRows);
   };
-  for (int i = 0; i < kNumKBlocks1 / stage_k; i += 2) {
+  for (int i = 0; i < kFusedKBlocks1 / stage_k; i += 2) {
     const int first = pipe.stage, k = i * stage_k + my_k, next_k = k + stage_k;
     issue(first, pipe.phase, k, raw[0]);
     pipe.advance();
@@ -144,7 +150,7 @@ __device__ __forceinline__ void swiglu_quant(
   for (int j = 0; j < N / 8; j++) {
 #pragma unroll
     for (int p = 0; p < 2; p++) {
-      h[2 * j + p] = swiglu_of_halves(acc[4 * j + p], acc[4 * j + 2 + p]);
+      h[2 * j + p] = is_padding(n_block) ? 0.0f : swiglu_of_halves(acc[4 * j + p], acc[4 * j + 2 + p]);
       float m = fabsf(h[2 * j + p]);
 #pragma unroll
       for (int d = kQuad; d < kWarp; d *= 2)
@@ -171,7 +177,8 @@ __device__ __forceinline__ void swiglu_quant(
       v[p] = h[2 * j + p] * rcp_approx(scale);
       if (warp == 0 && lane < kQuad) {
         const int row = m_block.first_row + r, t = s.token[row];
-        const float weight = t == kNoToken ? 0.0f : routing_weight(s, args, row, t, m_block.expert);
+        const bool none = t == kNoToken || is_padding(n_block);
+        const float weight = none ? 0.0f : routing_weight(s, args, row, t, m_block.expert);
         scale_to[kNBlocksPerKBlock * r] = scale * weight;
       }
     }
@@ -193,7 +200,7 @@ __device__ __forceinline__ void gemm1_tile(
 #pragma unroll
   for (int i = 0; i < N / 2; i++) acc[i] = 0.0f;
   if (!tile.split_k()) {
-    if (tile.num_n_blocks == 1 && warpgroup == 1) return skip_stages(s, pipe, kNumKBlocks1);
+    if (tile.num_n_blocks == 1 && warpgroup == 1) return skip_stages(s, pipe, kFusedKBlocks1);
     gemm1_mainloop<N, kBypass>(s, args, tile, pipe, acc, warpgroup, false);
     swiglu_quant<N>(s, args, tile, acc, warpgroup);
     return;

@@ -72,7 +72,7 @@ __device__ __forceinline__ void gemm2_mainloop(
   constexpr bool kSplitK = N <= kGemm2SplitKRows;
   constexpr int kStageK = kSplitK ? 2 : 1;  // K blocks of a stage
   const int my_k = kSplitK ? warpgroup : 0;
-  for (int i = 0; i < kNumKBlocks2 / kStageK; i++, pipe.advance()) {
+  for (int i = 0; i < kFusedKBlocks2 / kStageK; i++, pipe.advance()) {
     const int stage = pipe.stage;
     if (kSplitK || i % 2 == warpgroup) {
       const float w_scale = __shfl_sync(kFullWarp, w_scales, kStageK * i + my_k);

@@ -21,7 +21,8 @@ __device__ __forceinline__ void mark_tokens(FusedSmem& s, const FusedArgs& args)
 }
 
 // Reads mask, which it transposes. Writes first_row, m_block, m_block_of_atom, num_m_blocks, num_rows and token; with
-// top-k given row_weight, too. One thread for each local expert counts its rows; scans over the threads place them.
+// top-k given row_weight, too. A thread for each local expert, up to kFusedThreads at a time, counts its rows; scans
+// over the threads place them.
 __device__ __forceinline__ void permute(FusedSmem& s, const FusedArgs& args) {
   const int num_tokens = args.num_tokens;
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
@@ -29,47 +30,50 @@ __device__ __forceinline__ void permute(FusedSmem& s, const FusedArgs& args) {
   // [batch][expert]: its rows in earlier batches. No proxy fence, but a wait for all CTAs, comes before the bulk copies
   // that overwrite it.
   uint32_t* rows_before = reinterpret_cast<uint32_t*>(s.scales);
-  static_assert(sizeof(s.scales) >= sizeof(s.mask), "rows_before fits into the scales");
+  static_assert(sizeof(s.scales) + sizeof(s.behind_scales) >= sizeof(s.mask), "rows_before fits into the scales");
   int2* word_sums = reinterpret_cast<int2*>(s.amax);  // rows and m_blocks of 32 experts
   static_assert(sizeof(s.amax) >= kMaskWords * sizeof(int2), "word_sums fits into amax");
-  static_assert(kPaddedLocalExperts <= kFusedThreads, "one thread for each local expert");
+  constexpr int kTurns = (kPaddedLocalExperts + kFusedThreads - 1) / kFusedThreads;
   if constexpr (!kTopKGiven) {
     for (int i = warp; i < batches * kMaskWords; i += kFusedWarps)
       s.mask[32 * i + lane] = tokens_of_expert(i / kMaskWords * 32 + lane < num_tokens ? s.mask[32 * i + lane] : 0);
     __syncthreads();
   }
 
-  const int e = threadIdx.x;
-  int rows = 0, padded = 0, m_blocks = 0, row_end = 0, m_block_end = 0;  // ends: inclusive sums over the experts
-  if (e < kPaddedLocalExperts) {
-    for (int b = 0; b < batches; b++) {
-      rows_before[b * kPaddedLocalExperts + e] = rows;
-      rows += __popc(s.mask[b * kPaddedLocalExperts + e]);
-    }
-    row_end = padded = (rows + kAtomRows - 1) / kAtomRows * kAtomRows;
-    m_block_end = m_blocks = (rows + kMBlockRows - 1) / kMBlockRows;
+  int rows = 0, padded = 0, m_blocks = 0, row_end = 0, m_block_end = 0, e = threadIdx.x;  // ends: inclusive sums
+  do {
+    const int word = kTurns > 1 ? e / kWarp : warp;
+    if (e < kPaddedLocalExperts) {
+      for (int b = 0; b < batches; b++) {
+        rows_before[b * kPaddedLocalExperts + e] = rows;
+        rows += __popc(s.mask[b * kPaddedLocalExperts + e]);
+      }
+      row_end = padded = (rows + kAtomRows - 1) / kAtomRows * kAtomRows;
+      m_block_end = m_blocks = (rows + kMBlockRows - 1) / kMBlockRows;
 #pragma unroll
-    for (int d = 1; d < kWarp; d *= 2) {
-      const int r = __shfl_up_sync(kFullWarp, row_end, d), m = __shfl_up_sync(kFullWarp, m_block_end, d);
-      row_end += lane >= d ? r : 0;
-      m_block_end += lane >= d ? m : 0;
+      for (int d = 1; d < kWarp; d *= 2) {
+        const int r = __shfl_up_sync(kFullWarp, row_end, d), m = __shfl_up_sync(kFullWarp, m_block_end, d);
+        row_end += lane >= d ? r : 0;
+        m_block_end += lane >= d ? m : 0;
+      }
+      if (kMaskWords > 1 && lane == kWarp - 1) word_sums[word] = make_int2(row_end, m_block_end);
     }
-    if (kMaskWords > 1 && lane == kWarp - 1) word_sums[warp] = make_int2(row_end, m_block_end);
-  }
-  if constexpr (kMaskWords > 1) __syncthreads();
-  if (e < kPaddedLocalExperts) {
-    if constexpr (kMaskWords > 1)
-      for (int w = 0; w < warp; w++) row_end += word_sums[w].x, m_block_end += word_sums[w].y;
-    s.first_row[e] = row_end - padded;
-    for (int r = rows; r < padded; r++) s.token[row_end - padded + r] = kNoToken;
-    for (int m = 0; m < m_blocks; m++) {
-      const int done = m * kMBlockRows, first = row_end - padded + done, index = m_block_end - m_blocks + m;
-      const int block_rows = min(kMBlockRows, rows - done);
-      s.m_block[index] = {(uint16_t)e, (uint16_t)block_rows, (uint32_t)first};
-      for (int r = 0; r < block_rows; r += kAtomRows) s.m_block_of_atom[(first + r) / kAtomRows] = index;
+    if constexpr (kMaskWords > 1) __syncthreads();
+    if (e < kPaddedLocalExperts) {
+      if constexpr (kMaskWords > 1)
+        for (int w = 0; w < word; w++) row_end += word_sums[w].x, m_block_end += word_sums[w].y;
+      s.first_row[e] = row_end - padded;
+      for (int r = rows; r < padded; r++) s.token[row_end - padded + r] = kNoToken;
+      for (int m = 0; m < m_blocks; m++) {
+        const int done = m * kMBlockRows, first = row_end - padded + done, index = m_block_end - m_blocks + m;
+        const int block_rows = min(kMBlockRows, rows - done);
+        s.m_block[index] = {(uint16_t)e, (uint16_t)block_rows, (uint32_t)first};
+        for (int r = 0; r < block_rows; r += kAtomRows) s.m_block_of_atom[(first + r) / kAtomRows] = index;
+      }
+      if (e == kPaddedLocalExperts - 1) s.num_m_blocks = m_block_end, s.num_rows = row_end;
     }
-    if (e == kPaddedLocalExperts - 1) s.num_m_blocks = m_block_end, s.num_rows = row_end;
-  }
+    if constexpr (kTurns > 1) rows = padded = m_blocks = row_end = m_block_end = 0;
+  } while (kTurns > 1 && (e += kFusedThreads) < kTurns * kFusedThreads);
   __syncthreads();
 
   for (int i = warp; i < batches * kMaskWords; i += kFusedWarps) {  // i: a batch and 32 experts, one a lane

@@ -45,7 +45,8 @@ __global__ void __launch_bounds__(kCombineThreads, kCombineCtas) combine(const _
       for (int i = 0; i < kListVectors; i++) next_rows[i] = __ldg(rows_of + kListVectors * next + i);
     }
     if (row[0] < 0) continue;
-    for (int column = threadIdx.x * 8; column < args.y_columns; column += kCombineThreads * 8) {
+    const int columns = kPadsColumns ? min(args.y_columns, kHidden - args.first_column) : args.y_columns;
+    for (int column = threadIdx.x * 8; column < columns; column += kCombineThreads * 8) {
       float sum[8] = {};
 #pragma unroll
       for (int i = 0; i < kMaxTokenRows; i += kAtOnce) {

@@ -25,11 +25,11 @@ __device__ __forceinline__ float store_scale(float* h_scale, float amax, float w
 // Where a tile's h begins: rows of 128 columns, swizzled.
 template <int kHSplit>
 __device__ __forceinline__ uint8_t* h_tile(const GroupedArgs& args, const WorkTile& tile, int part) {
-  return args.h + (size_t)tile.expert_first * kIntermediate * kHSplit +
+  return args.h + (size_t)tile.expert_first * kGroupedIntermediate * kHSplit +
          (size_t)(tile.n_block * kHSplit + part) * tile.expert_rows * kBlockK + tile.m_first * kBlockK;
 }
 __device__ __forceinline__ float* h_scale_tile(const GroupedArgs& args, const WorkTile& tile) {
-  return args.h_scale + (size_t)tile.expert_first * kNumKBlocks2 + tile.n_block * tile.expert_rows + tile.m_first;
+  return args.h_scale + (size_t)tile.expert_first * kNumNBlocks1 + tile.n_block * tile.expert_rows + tile.m_first;
 }
 
 // ---- normal tiles ----

@@ -4,6 +4,7 @@
 
 #include "barrier.cuh"
 #include "grouped_gemm.cuh"
+#include "grouped_layer.cuh"
 #include "normal_mainloop.cuh"
 #include "numerics.cuh"
 #include "smem_addr.cuh"
@@ -26,6 +27,12 @@ __device__ __forceinline__ unsigned pack_y(float low, float high) {
 // so that fp16's scale is known without the row's maximum.
 constexpr float kKBlockBound = 448.0f * 448.0f * kBlockK;
 
+// A weight scale; any one where columns lie beyond H.
+__device__ __forceinline__ float read_w_scale(const GroupedArgs& args, const float* at) {
+  const float* last = args.w2_scale + kNumLocalExperts * kNumKBlocks1 * kNumKBlocks2 - 1;
+  return __ldg(kPadsColumns && at > last ? last : at);
+}
+
 // For a warpgroup: copies 128 bytes of each of `rows` rows from shared memory, where they lie in swizzled atoms, to y,
 // which has `columns` columns.
 template <int kMaxRows>
@@ -45,14 +52,18 @@ __device__ __forceinline__ void store_rows(const uint8_t* smem_d, uint16_t* y, i
 // bound: of the sums' absolute values, for each weight block and row of the thread; with kHSplit 2 only.
 template <int kHSplit>
 __device__ __forceinline__ void gemm2_normal_mainloop(
-    Gemm2Smem<kHSplit>& smem, typename Gemm2Smem<kHSplit>::Pipeline& pipe, float (&sum)[kNormalSums],
-    float (&bound)[2][2], const float* w_scale, int warpgroup) {
-  static_assert(2 * kNumKBlocks2 <= kWarp, "one scale of two weight blocks in each lane");
+    Gemm2Smem<kHSplit>& smem, typename Gemm2Smem<kHSplit>::Pipeline& pipe, const GroupedArgs& args,
+    float (&sum)[kNormalSums], float (&bound)[2][2], const float* w_scale, int warpgroup) {
+  // a lane: a scale of both weight blocks, [weight block][K block], or where they are too many, of each
+  constexpr bool kOfBoth = 2 * kNumKBlocks2 <= kWarp;
   const int row = warpgroup * kMmaM + threadIdx.x / kWarp % kWarpgroupWarps * kWarpRows + threadIdx.x % kWarp / kQuad;
-  const float scales = __ldg(w_scale + threadIdx.x % kWarp % (2 * kNumKBlocks2));  // a lane: [weight block][K block]
+  const float scales = read_w_scale(args, w_scale + threadIdx.x % kWarp % ((kOfBoth ? 2 : 1) * kNumKBlocks2));
+  const float second =
+      kOfBoth ? scales : read_w_scale(args, w_scale + kNumKBlocks2 + threadIdx.x % kWarp % kNumKBlocks2);
   const auto read = [&](int k, int stage) {
     const float h0 = smem.a_scale[stage][row], h1 = smem.a_scale[stage][row + 8];
-    const float low = __shfl_sync(kFullWarp, scales, k), high = __shfl_sync(kFullWarp, scales, kNumKBlocks2 + k);
+    const float low = __shfl_sync(kFullWarp, scales, k);
+    const float high = __shfl_sync(kFullWarp, second, (kOfBoth ? kNumKBlocks2 : 0) + k);
     const NormalScales found = {{{h0 * low, h1 * low}, {h0 * high, h1 * high}}};
     if constexpr (kHSplit == 2) {
 #pragma unroll
@@ -66,10 +77,11 @@ __device__ __forceinline__ void gemm2_normal_mainloop(
 // y, y_scale: of the tile's first row and column.
 template <int kHSplit>
 __device__ __forceinline__ void gemm2_normal(
-    Gemm2Smem<kHSplit>& smem, typename Gemm2Smem<kHSplit>::Pipeline& pipe, const WorkTile& tile, const float* w_scale,
-    uint16_t* y, float* y_scale, int y_columns, int warpgroup) {
+    Gemm2Smem<kHSplit>& smem, typename Gemm2Smem<kHSplit>::Pipeline& pipe, const GroupedArgs& args,
+    const WorkTile& tile, const float* w_scale, uint16_t* y, float* y_scale, int warpgroup) {
+  const int y_columns = args.y_columns;
   float sum[kNormalSums], bound[2][2] = {};
-  gemm2_normal_mainloop<kHSplit>(smem, pipe, sum, bound, w_scale, warpgroup);
+  gemm2_normal_mainloop<kHSplit>(smem, pipe, args, sum, bound, w_scale, warpgroup);
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp % kWarpgroupWarps;
   const int m_rows = tile.m_rows - warpgroup * kMmaM;  // of this warpgroup; may be more than 64
   uint8_t* smem_d = smem.d[warpgroup];                 // [2 times 64 columns][64 rows][128 bytes], swizzled
@@ -110,14 +122,16 @@ __device__ __forceinline__ void gemm2_normal(
 // stmatrix transposes 64 columns at a time.
 template <int kHSplit>
 __device__ __forceinline__ void gemm2_swap_ab(
-    Gemm2Smem<kHSplit>& smem, typename Gemm2Smem<kHSplit>::Pipeline& pipe, const WorkTile& tile, const float* w_scale,
-    uint16_t* y, float* y_scale, int y_columns, int warpgroup) {
+    Gemm2Smem<kHSplit>& smem, typename Gemm2Smem<kHSplit>::Pipeline& pipe, const GroupedArgs& args,
+    const WorkTile& tile, const float* w_scale, uint16_t* y, float* y_scale, int warpgroup) {
+  const int y_columns = args.y_columns;
   dispatch_swap_ab_rows(tile.m_rows, [&](auto m_rows) {
     constexpr int N = decltype(m_rows)::count;
     float sum[2][N / 2];
     [[maybe_unused]] float2 bound[N / 8] = {};  // as in gemm2_normal_mainloop, for each row of the thread
     // a lane: [K block]
-    const float scales = __ldg(w_scale + warpgroup * kNumKBlocks2 + threadIdx.x % kWarp % kNumKBlocks2);
+    const float scales =
+        read_w_scale(args, w_scale + warpgroup * kNumKBlocks2 + threadIdx.x % kWarp % kNumKBlocks2);
     const auto read = [&](int k, int) {
       const float scale = __shfl_sync(kFullWarp, scales, k);
       return make_float2(scale, scale);

@@ -23,7 +23,8 @@ static_assert(registers_fit(kGemmProducerRegs, kProducerThreads, kGemmConsumerRe
 constexpr int kWTileBytes = kBlockN * kBlockK, kATileBytes = kBlockM * kBlockK;  // of a stage
 constexpr int kWBoxBytes = kWTileBytes / kClusterCtas;  // of a TMA box: the half that a CTA multicasts
 constexpr uint16_t kAllCtas = (1 << kClusterCtas) - 1;  // multicast mask: every CTA of the cluster
-constexpr int kWScaleBlocks = 4;                        // K blocks whose weight scales gemm1 copies at once: 16 bytes
+// K blocks whose weight scales gemm1 copies at once: 16 bytes, where they are aligned.
+constexpr int kWScaleBlocks = kNumKBlocks1 % 4 == 0 ? 4 : 1;
 
 // ---- shared memory ----
 

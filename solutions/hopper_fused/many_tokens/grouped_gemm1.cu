@@ -59,6 +59,11 @@ static_assert(kRowAlign % kRowsAtOnce == 0, "all producers copy a row of the til
 
 // ---- producer ----
 
+__device__ __forceinline__ void cp_async_w_scales(float* smem, const float* w_scale) {
+  if constexpr (kWScaleBlocks == 4) cp_async_16(smem, w_scale);
+  else cp_async_4(smem, w_scale);
+}
+
 // For all producer threads. Each copies one 16-byte vector of every kRowsAtOnce-th row, whose tokens it looks up once
 // for each tile; thread 0 also requests weights and scales. TMA's coordinates: K, row of 8, half, group of 8, expert.
 __device__ __forceinline__ void load_gemm1(
@@ -72,8 +77,9 @@ __device__ __forceinline__ void load_gemm1(
   WorkTile tile;
   for (StaticTileScheduler scheduler(args.queue1, queues, args.clusters); scheduler.get_next_tile(tile, rank);) {
     const float* x_scale = args.row_x_scale + (size_t)tile.expert_first * kNumKBlocks1 + tile.m_first;
+    const int n_block = kNumNBlocks1 == kNumKBlocks2 ? tile.n_block : min(tile.n_block, kNumKBlocks2 - 1);
     const float* w_scale =  // for threads 0 and 1: of the first and of the second half of W13
-        args.w1_scale + (size_t)((tile.expert * 2 + thread) * (kIntermediate / kBlockK) + tile.n_block) * kNumKBlocks1;
+        args.w1_scale + (size_t)((tile.expert * 2 + thread) * (kIntermediate / kBlockK) + n_block) * kNumKBlocks1;
     unsigned x_offset[kRowsPerThread];
 #pragma unroll
     for (int i = 0; i < kRowsPerThread; i++)
@@ -98,8 +104,8 @@ __device__ __forceinline__ void load_gemm1(
         bulk_load(smem.a_scale[stage], x_scale + (size_t)k * tile.expert_rows, tile.m_rows * 4, full, scale_policy);
       }
       __syncwarp();
-      if (thread < 2)  // four K blocks' scales in every stage, as each is released by itself
-        cp_async_16(smem.w_scale[stage] + kWScaleBlocks * thread, w_scale + k / kWScaleBlocks * kWScaleBlocks);
+      if (thread < 2)  // kWScaleBlocks' scales in every stage, as each is released by itself
+        cp_async_w_scales(smem.w_scale[stage] + kWScaleBlocks * thread, w_scale + k / kWScaleBlocks * kWScaleBlocks);
       const uint8_t* x = args.x + k * kBlockK;
       uint8_t* smem_a = smem.a[stage][0] + at;
 #pragma unroll

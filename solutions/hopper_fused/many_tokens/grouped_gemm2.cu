@@ -63,7 +63,6 @@ template <int kHSplit>
 __device__ __forceinline__ void load_gemm2(
     Gemm2Smem<kHSplit>& smem, const CUtensorMap& map, const GroupedArgs& args, int rank) {
   constexpr int kStages = Gemm2Smem<kHSplit>::kStages;
-  static_assert(kNumKBlocks2 >= kStages, "the first tile's weights fill the pipeline before anything is waited for");
   const TileQueues queues = read_tile_queues(&args.counters->queues);
   const int entries = entries_of_pass(queues, args);
   const bool few_rows = queues.rows <= queues.experts * kEvictFirstRows;
@@ -71,7 +70,8 @@ __device__ __forceinline__ void load_gemm2(
   const uint64_t h_policy = l2_evict_last();
   const bool loads = threadIdx.x % kWarp == 0, first_pass = args.first_column == 0;
   enum { kNothing, kExceptLastWave, kAll } h_ready = kNothing;  // what is known to be stored of h
-  int prefetched_k = kStages;  // K blocks whose weights are requested before h is there: in the CTA's first tile only
+  // K blocks whose weights are requested before h is there: in the CTA's first tile only
+  int prefetched_k = kStages < kNumKBlocks2 ? kStages : kNumKBlocks2;
   typename Gemm2Smem<kHSplit>::Pipeline pipe;
   WorkTile tile;
   const DynamicTileScheduler<Gemm2Smem<kHSplit>> scheduler{smem, args.queue2, entries, rank};
@@ -105,8 +105,8 @@ __device__ __forceinline__ void load_gemm2(
       h_ready = h_needed;
     }
     if (loads) {
-      const uint8_t* h = args.h + (size_t)tile.expert_first * kIntermediate * kHSplit + tile.m_first * kBlockK;
-      const float* h_scale = args.h_scale + (size_t)tile.expert_first * kNumKBlocks2 + tile.m_first;
+      const uint8_t* h = args.h + (size_t)tile.expert_first * kGroupedIntermediate * kHSplit + tile.m_first * kBlockK;
+      const float* h_scale = args.h_scale + (size_t)tile.expert_first * kNumNBlocks1 + tile.m_first;
       const auto load_k_block = [&](int k) {
         const int stage = pipe.stage;
         uint64_t* full = &smem.full[stage];
@@ -173,8 +173,8 @@ __global__ void __launch_bounds__(kGemmThreads, 1)
       const float* w_scale = args.w2_scale + (size_t)w_scale_row * kNumKBlocks2;
       uint16_t* y = args.y + (size_t)row * args.y_columns + column;
       float* y_scale = args.y_scale + (size_t)row * (args.y_columns / kBlockK) + column / kBlockK;
-      if (tile.normal) gemm2_normal<kHSplit>(smem, pipe, tile, w_scale, y, y_scale, args.y_columns, warpgroup);
-      else gemm2_swap_ab<kHSplit>(smem, pipe, tile, w_scale, y, y_scale, args.y_columns, warpgroup);
+      if (tile.normal) gemm2_normal<kHSplit>(smem, pipe, args, tile, w_scale, y, y_scale, warpgroup);
+      else gemm2_swap_ab<kHSplit>(smem, pipe, args, tile, w_scale, y, y_scale, warpgroup);
     }
   }
   pdl_wait();  // also in CTAs without a tile: this kernel must not end before the one before it

@@ -18,12 +18,17 @@
 #include "sizes.cuh"
 #include "tile_scheduler.cuh"
 
-constexpr int kMaxColumnPasses = 8;
+constexpr int kMaxColumnPasses = 8, kColumnPasses = 2;  // passes: that there is room for; that many tokens take
+// Columns of y in each of so many passes: whole pairs of n_blocks.
+constexpr int y_columns_of(int passes) { return round_up(kHidden, passes * 2 * kBlockN) / passes; }
+// Whether the last tiles have columns beyond H. Their weights are the next expert's, or zeros, and nobody reads their y.
+constexpr bool kPadsColumns = y_columns_of(kColumnPasses) * kColumnPasses > kHidden;
+static_assert(kColumnPasses <= kMaxColumnPasses, "gemm2 counts each pass's tiles");
 constexpr int kMaxTokenRows = (kTopK + 3) / 4 * 4;  // entries of a token's list of rows: whole int4s
 
 // route_permute's dynamic shared memory: two words per local expert for each batch of 32 tokens, and one more. Its
-// static arrays take up to 17 KB of the 227.
-constexpr int kRouteSmemBytes = 208 * 1024;
+// static arrays take up to 17 KB of the 227, or 25 with more than 512 local experts.
+constexpr int kRouteSmemBytes = (kPaddedLocalExperts <= 512 ? 208 : 200) * 1024;
 constexpr int route_smem_bytes(int batches) { return (2 * batches + 1) * kPaddedLocalExperts * 4; }
 // Batches of 32 tokens that a CTA routes at most; launch_layer.cu's limit of 2^17 tokens needs 37 on kMinSms SMs.
 constexpr int kMaxRouteBatches =
@@ -49,11 +54,11 @@ struct GroupedArgs : LayerArgs {
   float* row_weight;    // [rows]: routing weight; zero in rows that pad an expert
   int* row_token;       // [rows]: whose x the row has; any token's in rows that pad an expert
   float* row_x_scale;   // expert by expert: [H / 128][rows]
-  uint8_t* h;           // expert by expert: [I / 128][h_split][rows][128], swizzled
-  float* h_scale;       // expert by expert: [I / 128][rows]; includes the routing weight
+  uint8_t* h;           // expert by expert: [n_block of gemm1][h_split][rows][128], swizzled
+  float* h_scale;       // expert by expert: [n_block of gemm1][rows]; includes the routing weight
   uint16_t* y;          // [rows, y_columns]: bf16, or with h_split 2 fp16
   float* y_scale;       // [rows, y_columns / 128]: powers of two that the fp16 are to be multiplied with
-  int y_columns;        // output columns of a column pass: whole pairs of n_blocks; launch_layer.cu asserts it
+  int y_columns;        // of a column pass: y_columns_of(passes)
   int first_column;     // of this pass
   int clusters;         // of both GEMMs' grids: gemm1's schedule, and the arrivals that gemm2 waits for, rely on it
 };

@@ -25,16 +25,16 @@ constexpr int kRowAlign = 16;    // wgmma's N of swap-AB tiles is a multiple of 
 constexpr int kBlockM = 128;     // rows of a tile at most
 constexpr int kSwapAbRows = 64;  // rows of a swap-AB tile at most
 constexpr int kBlockN = 256;     // weight rows of a tile
-constexpr int kNumNBlocks1 = 2 * kIntermediate / kBlockN;  // of an expert in gemm1: 128 columns of h each
+constexpr int kNumNBlocks1 = round_up(kNumKBlocks2, 2);    // of an expert in gemm1: 128 columns of h each
+constexpr int kGroupedIntermediate = kNumNBlocks1 * kBlockK;  // columns of h in scratch
 constexpr int kClusterCtas = 2;
 constexpr int kClusterM = kClusterCtas * kBlockM;  // rows of two tiles that share weights
-constexpr int kSchedulerStages = 4;                // entries that gemm2 keeps in shared memory; publish() needs two
+constexpr int kSchedulerStages = kNumKBlocks2 > 1 ? 4 : 8;  // entries in gemm2's shared memory; see publish()
 
 static_assert(kClusterCtas == 2, "tiles come in pairs");
 static_assert(kBlockM == kConsumerWarpgroups * 64, "a warpgroup has m64 of a normal tile's rows");
 static_assert(kBlockN == kConsumerWarpgroups * 2 * 64, "a warpgroup has two m64 of a swap-AB tile's weight rows");
 static_assert(kBlockN / 2 == kBlockK, "a gemm1 tile's up, and its gate, are one scale block");
-static_assert(kNumNBlocks1 % 2 == 0 && kHidden / kBlockN % 2 == 0, "n_blocks come in pairs");
 
 // ---- work tiles ----
 
@@ -47,17 +47,16 @@ struct WorkTile {
   bool before_last_wave;          // for gemm2: no cluster's last tile of gemm1 is one of this expert
 };
 
-// An entry's words. x: expert (9 bits), n_block, the first of a pair or the shared one (5), multicast_w (1),
-// before_last_wave (1), m_first of the pair / kClusterM (16). y: expert_rows / kRowAlign (14), expert_first / kRowAlign
-// (18).
+// An entry's words. x: expert (9 bits, or 11), n_block, the first of a pair or the shared one (5), multicast_w (1),
+// before_last_wave (1), m_first of the pair / kClusterM (16, or 14). y: expert_rows / kRowAlign (14), expert_first /
+// kRowAlign (18).
 constexpr unsigned kNoTile = 0xffffffffu;
-constexpr int kExpertBits = 9, kNBlockBits = 5, kRowsBits = 14;
+constexpr int kExpertBits = kNumLocalExperts < 1 << 9 ? 9 : 11, kNBlockBits = 5, kRowsBits = 14;
 constexpr unsigned kExpertMask = (1u << kExpertBits) - 1;
 constexpr int kMulticastShift = kExpertBits + kNBlockBits, kBeforeLastWaveShift = kMulticastShift + 1,
               kMFirstShift = kBeforeLastWaveShift + 1;
-static_assert(kMFirstShift == 16, "the entry's first word is full");
 static_assert(kNumLocalExperts < 1 << kExpertBits, "an expert fits its bits, and no entry equals kNoTile");
-static_assert(kHidden / kBlockN <= 1 << kNBlockBits && kNumNBlocks1 <= 1 << kNBlockBits, "an n_block fits its bits");
+static_assert(kHidden <= kBlockN << kNBlockBits && kNumNBlocks1 <= 1 << kNBlockBits, "an n_block fits its bits");
 
 __device__ __forceinline__ uint2 pack_tile(
     int expert, int n_block, bool multicast_w, bool before_last_wave, int m_first, int expert_rows, int expert_first) {
@@ -202,10 +201,11 @@ struct DynamicTileScheduler {
     return entry.x != kNoTile;
   }
   // For one thread of each CTA, before it loads tile nth's last K block: sends the next entry. There is no barrier for
-  // an empty stage: the entry that is overwritten, that of tile nth + 1 - kSchedulerStages, has been read, as both
-  // CTAs' consumers are at tile nth - 1 at least: the pipeline has no more stages than a tile has K blocks.
+  // an empty stage: the entry that is overwritten, that of tile nth + 1 - kSchedulerStages, has been read. For the K
+  // block before, both CTAs' consumers have released that of kStages earlier, so they are at most kTilesAhead behind.
   __device__ __forceinline__ void publish(uint2 next, int nth) const {
-    static_assert(kNumKBlocks2 >= 4, "a tile has at least as many K blocks as the pipeline has stages");
+    constexpr int kTilesAhead = (Smem::kStages + 1) / kNumKBlocks2;
+    static_assert(kTilesAhead < kSchedulerStages, "the entry that is overwritten has been read");
     const int stage = nth % kSchedulerStages;
     mbar_arrive_expect_tx(&smem.tile_full[stage], sizeof(uint2));
     if (rank != 0) return;
