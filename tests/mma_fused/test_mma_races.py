@@ -12,14 +12,14 @@ CTAS = 3  # of tiny's four column tiles each has one alone, and all share the la
 TMA, CP_ASYNC = (99, 1, 1), (99, 0, 1)
 CONFIGURATIONS = pytest.mark.parametrize("configuration", [TMA, CP_ASYNC], ids=["TMA", "cp.async"])
 RACE = "ThreadSanitizer: data race"
-TOKENS = {"tiny": 5, "tiny-split-k": 2}
+TOKENS = {"tiny": 5, "tiny-split-k": 2, "long": 5}
 # configuration, file, and the text whose lack must be noticed
 BARRIERS = {
     "a stage is read": (TMA, "weight_pipeline.cuh", "    __syncwarp();\n    load(stage);", "    load(stage);"),
     "other lanes' copies": (CP_ASYNC, "weight_pipeline.cuh", "    __syncwarp();  // the other lanes' copies\n", ""),
     "sums are read": (TMA, "sum_over_warps.cuh", "  __syncthreads();  // the sums before are read\n", ""),
     "h before its signal": (TMA, "gemm1_swiglu.cuh", "    named_barrier_sync(kBarStored, kArrivals);\n", ""),
-    "sums": (TMA, "gemm2_combine.cuh", "  __syncwarp();  // in the next m_block a token has other lanes\n", ""),
+    "sums": (TMA, "gemm2_combine.cuh", "  if constexpr (!kShortTiles) __syncwarp();", ""),
     "row maxima": (TMA, "gemm1_swiglu.cuh", "  named_barrier_sync(kBarAmax, kMTiles * kWarp);\n", ""),
     "a first part's sums": (TMA, "gemm1_swiglu.cuh", "counter_wait(", "//"),
     "others' sums": (TMA, "gemm2_combine.cuh", "      counter_wait(slabs_stored, sharing_ctas);\n", ""),
@@ -64,7 +64,7 @@ def test_every_access_is_ordered(launched, configuration, layer, num_tokens):
 def test_a_missing_barrier_is_noticed(launched, barrier):
     """A user would miss: the test above passing whatever the kernel does."""
     configuration, name, text, instead = BARRIERS[barrier]
-    layer = "tiny-split-k" if barrier == "a first part's sums" else "tiny"
+    layer = {"a first part's sums": "tiny-split-k", "sums": "long"}.get(barrier, "tiny")
     texts = mma_host.sources(small.LAYERS[layer])
     assert texts[name].count(text) == 1
     texts |= {name: texts[name].replace(text, instead)}

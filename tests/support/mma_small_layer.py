@@ -24,12 +24,13 @@ DS = SILU | {"num_experts": 128, "num_local_experts": 40, "top_k": 8, "num_group
 OF_96 = {"num_experts": 96, "num_local_experts": 96, "top_k": 16, "num_groups": 1, "kept_groups": 1}
 CLAMP, OAI, STEP = ({"activation": name, "swiglu_limit": 0.5} for name in ("silu", "swigluoai", "swiglustep"))
 # K blocks that are no multiple of the warps; 10 column tiles, or 5 where I allows two weight tiles side by side. "ds":
-# short tiles with 8 warps alone. "split-k", "tiny-split-k": two K blocks or more for each of 8, of 4 warps, so that
-# tiles may be split along K
+# short tiles with 8 warps alone; "long": with 4 not. "split-k", "tiny-split-k": two K blocks or more for each of 8, of
+# 4 warps, so that tiles may be split along K
 LAYERS = {
     "ds": DS | {"hidden_size": 640, "intermediate_size": 640},
     "renorm": DS | OF_96 | CLAMP | {"hidden_size": 256, "intermediate_size": 128, "renorm": True},
     "tiny": DS | {"hidden_size": 256, "intermediate_size": 128},
+    "long": DS | {"hidden_size": 128, "intermediate_size": 640},
     "tiny-split-k": DS | {"hidden_size": 1024, "intermediate_size": 128},
     "split-k": DS | STEP | {"hidden_size": 2176, "intermediate_size": 128},
     "routed": DS | OAI | {"hidden_size": 640, "intermediate_size": 384, "routed": True},

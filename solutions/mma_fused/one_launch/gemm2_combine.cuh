@@ -181,7 +181,7 @@ __device__ __forceinline__ void gemm2_combine_tile(Smem& s, const FusedArgs& arg
     if (exists(n, 0)) add(n, 0, added.x, added.z);
     if (exists(n, 1)) add(n, 1, added.y, added.w);
   }
-  __syncwarp();  // in the next m_block a token has other lanes
+  if constexpr (!kShortTiles) __syncwarp();  // in the next m_block a token has other lanes
 }
 
 __device__ __forceinline__ void gemm2_combine(Smem& s, const FusedArgs& args, WeightPipeline& weights) {
