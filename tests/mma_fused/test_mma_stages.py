@@ -14,7 +14,7 @@ ARCHITECTURE = "9.0"  # plain: no `a` target
 OWN = (227, 1, 1)
 # every CTA routes all tokens; a grid barrier; the most tokens
 COUNTS = {"full": (1, 7, 12, 13, 80, 256), "qwen3-next": (3, 60, 256)}
-COUNTS |= dict.fromkeys(("kimi-k2-ep8", "minimax-m2", "deepseek-v3-ep8-routed"), (3, 80, 256))
+COUNTS |= dict.fromkeys(("hy3", "qwen3.5-397b", "step-3.5-flash-ep8", "deepseek-v4-pro-ep8-routed"), (3, 80, 256))
 FORCED = [configuration for configuration in small.CONFIGURATIONS if configuration != OWN]
 GRIDS = (58, 66, 84, 108, 114)
 BUILDS = [(geometry, OWN) for geometry in COUNTS] + [("full", configuration) for configuration in FORCED]
@@ -47,7 +47,7 @@ def check(library, of, arguments, ctas=0):
 
 @pytest.mark.parametrize(("geometry", "num_tokens"), [(name, count) for name in COUNTS for count in COUNTS[name]])
 def test_every_stage_is_right(libraries, geometry, num_tokens):
-    """A user would miss: which stage of a wrong layer to look at, at the real widths of four models."""
+    """A user would miss: which stage of a wrong layer to look at, at the real widths of six models."""
     check(libraries[geometry, OWN], *drawn(geometry, num_tokens))
 
 
