@@ -7,7 +7,7 @@
 #include "device_guard.cuh"
 #include "fused_layer.cuh"
 #include "grouped_layer.cuh"
-#include "one_launch.cuh"
+#include "regimes.cuh"
 #include "scratch.cuh"
 #include "sm_count.cuh"
 #include "weight_maps.cuh"
@@ -64,7 +64,7 @@ static void prepare(int, int sms) {
                                 << std::max(kMinSms, kGemm2Ctas) << " or more";
   check_cuda(prepare_fused_layer(), "asking for shared memory");
   check_cuda(prepare_route_permute(), "asking for shared memory");
-  check_cuda(prepare_grouped_gemm1(), "asking for shared memory");
+  check_cuda(prepare_gemm1(), "asking for shared memory");
   check_cuda(prepare_grouped_gemm2(), "asking for shared memory");
 }
 
@@ -95,11 +95,10 @@ void launch_layer(const LayerArgs& layer, DLDevice device, ffi::TensorView w1, f
     place_grouped_scratch(args, static_cast<uint8_t*>(scratch.data_ptr()), h_split, sms);
     const std::lock_guard<std::mutex> launching(*shared.launching);
     check_cuda(launch_route_permute(args, sms, stream), "launching route_permute");
-    CUtensorMap w1_map, w2_map;  // encoded while the device routes
-    encode_w1_map(&w1_map, w1.data_ptr(), kBlockN / (kClusterCtas * 2 * kAtomRows),
-                  CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
+    // TMA descriptors are encoded while the device routes
+    check_cuda(launch_gemm1(args, w1.data_ptr(), h_split, stream), "launching grouped_gemm1");
+    CUtensorMap w2_map;
     encode_w2_map(&w2_map, w2.data_ptr(), kBlockN / kClusterCtas);
-    check_cuda(launch_grouped_gemm1(args, w1_map, h_split, stream), "launching grouped_gemm1");
     for (; args.first_column < kHidden; args.first_column += args.y_columns) {
       check_cuda(launch_grouped_gemm2(args, w2_map, h_split, stream), "launching grouped_gemm2");
       check_cuda(launch_combine(args, h_split, sms, stream), "launching combine");

@@ -1,0 +1,15 @@
+// regimes: which kernels serve how many tokens. hopper_fused_invariant has another version of this file.
+#pragma once
+#include "grouped_layer.cuh"
+#include "weight_maps.cuh"
+#include "wgmma.cuh"
+
+constexpr bool kOneLaunch = true;  // up to kFusedMaxTokens
+
+inline cudaError_t prepare_gemm1() { return prepare_grouped_gemm1(); }
+
+inline cudaError_t launch_gemm1(const GroupedArgs& args, const void* w1, int h_split, cudaStream_t stream) {
+  CUtensorMap map;
+  encode_w1_map(&map, w1, kBlockN / (kClusterCtas * 2 * kAtomRows), CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
+  return launch_grouped_gemm1(args, map, h_split, stream);
+}

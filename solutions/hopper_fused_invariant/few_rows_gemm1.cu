@@ -1,0 +1,327 @@
+// few_rows_gemm1: grouped_gemm1 for batches in which no expert has more than kRowAlign rows.
+//
+// With few active experts, tiles of 256 weight rows are fewer than SMs. Here four CTAs, a cluster, share such a tile:
+// each has 64 of its weight rows, 32 columns of h. Sums are in the order of grouped_gemm1's, so results are the same to
+// the last bit. h has one scale for each row and the tile's 128 columns: the CTAs send each other their rows' maxima.
+//
+//   warps    for each tile of the cluster, of which it takes every (grid / 4)-th
+//   0 - 3    consumers, a warpgroup: wgmma, swap-AB, of two K blocks the second's while the first is added; SwiGLU, the
+//            exchange of maxima, FP8, h and its scales to memory
+//   4        producer, one lane: W13 by TMA, the scales of x by bulk copy
+//   5        producer: x from the tokens' rows by cp.async, swizzled on the way
+//
+//   mbarrier            arrivals    who arrives                    who waits      what it protects
+//   full[stage]         33, bytes   warp 4 (1), threads of warp 5  warps 0 - 3    w, x, x_scale are loaded
+//   empty[stage]        4           a lane of each consumer warp   warps 4, 5     the stage may be overwritten
+//   maxima_full[tile    1, bytes    thread 0; the bytes are those  warps 0 - 3    maxima[tile % 2]. Overwritten for the
+//               % 2]                of all four CTAs                              tile after next, when all CTAs have
+//                                                                                 sent the next one's, so read these
+//   Parities are those of pipeline.cuh; of maxima_full tile / 2 % 2.
+//
+//   named barrier   threads   what it protects
+//   kBarStored      128       h of all tiles is stored before it is counted
+//
+// It cannot deadlock: the CTAs of a cluster are resident together and go through the same tiles, and none waits for
+// another cluster.
+#include "few_rows_gemm1.cuh"
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+
+#include "barrier.cuh"
+#include "cluster.cuh"
+#include "cp_async.cuh"
+#include "gemm1_tile.cuh"
+#include "grouped_gemm.cuh"
+#include "l2.cuh"
+#include "launch.cuh"
+#include "numerics.cuh"
+#include "pdl.cuh"
+#include "pipeline.cuh"
+#include "tile_scheduler.cuh"
+#include "tma.cuh"
+#include "wgmma.cuh"
+
+// ---- sizes ----
+
+constexpr int kCtas = 4;                                 // of a cluster
+constexpr int kRows = kRowAlign;                         // wgmma's N
+constexpr int kCtaColumns = kBlockK / kCtas;             // of h
+constexpr int kFewRowsThreads = kWarpgroupThreads + 2 * kWarp;
+constexpr int kFewRowsStages = 16;                       // 160 KB in flight
+constexpr int kWBytes = kMmaM * kBlockK, kXBytes = kRows * kBlockK;
+constexpr int kXVectors = kBlockK / 16;                  // 16-byte vectors of a row's K block
+constexpr int kMaximaBytes = kCtas * kWarpgroupWarps * kRows * (int)sizeof(float);
+static_assert(2 * kCtaColumns == kMmaM, "a CTA's up and gate columns are one m64");
+
+// ---- shared memory ----
+
+struct FewRowsSmem {
+  uint8_t w[kFewRowsStages][kWBytes];
+  uint8_t x[kFewRowsStages][kXBytes];
+  float x_scale[kFewRowsStages][kRows];
+  int maxima[2][kCtas * kWarpgroupWarps][kRows];  // floats' bits: [tile % 2][warp of the cluster][row]
+  uint64_t full[kFewRowsStages], empty[kFewRowsStages];
+  uint64_t maxima_full[2];
+};
+using FewRowsPipeline = PipelineState<kFewRowsStages>;
+
+enum FewRowsBarrier { kBarStored = 1 };
+
+// ---- tiles ----
+
+// The cluster's nth tile of 128 columns of h; false behind the last. An entry of the queue has two of them, also where
+// the last one has none in W13: that repeats the n_block before it, in a place of its own.
+__device__ __forceinline__ bool get_tile(const GroupedArgs& args, const TileQueues& queues, int nth, WorkTile& tile) {
+  const int i = nth * (gridDim.x / kCtas) + blockIdx.x / kCtas;
+  const uint2 entry = queue_entry(args.queue1, queues.short_entries * (kNumNBlocks1 / 2), i / 2);
+  tile = unpack_tile(entry, i % 2);
+  return entry.x != kNoTile;
+}
+__device__ __forceinline__ int weight_n_block(const WorkTile& tile) { return min(tile.n_block, kNumKBlocks2 - 1); }
+
+// ---- producers ----
+
+// For one thread. TMA's coordinates: K, row of 8, half, group of 8, expert.
+__device__ __forceinline__ void load_w_and_scales(
+    FewRowsSmem& smem, const CUtensorMap& map, const GroupedArgs& args, const TileQueues& queues, int rank) {
+  const uint64_t weight_policy = l2_evict_first(), scale_policy = l2_evict_last();
+  fence_proxy_async_global();  // scales were written by generic stores and are read by bulk copies
+  FewRowsPipeline pipe;
+  WorkTile tile;
+  for (int nth = 0; get_tile(args, queues, nth, tile); nth++) {
+    const float* x_scale = args.row_x_scale + (size_t)tile.expert_first * kNumKBlocks1;
+    const int group = (weight_n_block(tile) * kCtas + rank) * (kCtaColumns / kAtomRows);
+    for (int k = 0; k < kNumKBlocks1; k++, pipe.advance()) {
+      uint64_t* full = &smem.full[pipe.stage];
+      mbar_wait(&smem.empty[pipe.stage], pipe.phase ^ 1);
+      mbar_arrive_expect_tx(full, kWBytes + kRows * 4);
+      tma_load_5d(smem.w[pipe.stage], &map, full, k * kBlockK, 0, 0, group, tile.expert, weight_policy);
+      bulk_load(smem.x_scale[pipe.stage], x_scale + (size_t)k * tile.expert_rows, kRows * 4, full, scale_policy);
+    }
+  }
+}
+
+// For a whole warp: a lane copies one 16-byte vector of every fourth row. Copies of the last kInFlight K blocks may be
+// on their way; older ones are in, and the fence shows them to wgmma: in the consumers it would stall every K block.
+__device__ __forceinline__ void gather_x(FewRowsSmem& smem, const GroupedArgs& args, const TileQueues& queues) {
+  constexpr int kRowsAtOnce = kWarp / kXVectors, kInFlight = kFewRowsStages / 2;
+  const int row = threadIdx.x % kWarp / kXVectors, vector = threadIdx.x % kXVectors;
+  FewRowsPipeline pipe;
+  int issued = 0;
+  WorkTile tile;
+  const auto arrive = [&](int k_block) {
+    fence_proxy_async_shared();
+    mbar_arrive(&smem.full[k_block % kFewRowsStages]);
+  };
+  for (int nth = 0; get_tile(args, queues, nth, tile); nth++) {
+    const uint8_t* x[kRows / kRowsAtOnce];
+#pragma unroll
+    for (int i = 0; i < kRows / kRowsAtOnce; i++) {
+      // An expert's rows are in order of token, so token 0 is its first row's, or stands for none: then nothing is
+      // copied. What lies there instead meets no other row.
+      const int r = i * kRowsAtOnce + row, token = __ldg(args.row_token + tile.expert_first + r);
+      x[i] = r == 0 || token > 0 ? args.x + (size_t)token * kHidden + 16 * vector : nullptr;
+    }
+    for (int k = 0; k < kNumKBlocks1; k++, pipe.advance(), issued++) {
+      mbar_wait(&smem.empty[pipe.stage], pipe.phase ^ 1);
+#pragma unroll
+      for (int i = 0; i < kRows / kRowsAtOnce; i++) {
+        const int r = i * kRowsAtOnce + row;
+        if (x[i])
+          cp_async_16(smem.x[pipe.stage] + r / kAtomRows * kAtomBytes + swizzle_128b(r % kAtomRows, 16 * vector),
+                      x[i] + k * kBlockK);
+      }
+      cp_async_commit();
+      cp_async_wait<kInFlight>();
+      if (issued >= kInFlight) arrive(issued - kInFlight);
+    }
+  }
+  cp_async_wait_all();
+  for (int k_block = max(0, issued - kInFlight); k_block < issued; k_block++) arrive(k_block);
+}
+
+// ---- consumers ----
+
+// sum += accum * scales, for all K blocks: as swap_ab_mainloop, with the same order of sums. Two K blocks at a time.
+__device__ __forceinline__ void few_rows_mainloop(FewRowsSmem& smem, const GroupedArgs& args, const WorkTile& tile,
+                                                  FewRowsPipeline& pipe, float (&sum)[kRows / 2]) {
+  const float* first = args.w1_scale + (size_t)(tile.expert * 2 * kNumKBlocks2 + weight_n_block(tile)) * kNumKBlocks1;
+  const float* second = first + (size_t)kNumKBlocks2 * kNumKBlocks1;
+  if (threadIdx.x * 32 < kNumKBlocks1) prefetch_l2(first + 32 * threadIdx.x), prefetch_l2(second + 32 * threadIdx.x);
+#pragma unroll
+  for (int i = 0; i < kRows / 2; i++) sum[i] = 0.0f;
+  const auto issue = [&](int stage, int phase, float(&accum)[kRows / 2]) {
+    mbar_wait(&smem.full[stage], phase);
+    warpgroup_arrive();
+    mma_k_block<kRows>(accum, make_smem_desc(smem.w[stage], kAtomBytes), make_smem_desc(smem.x[stage], kAtomBytes),
+                       true);
+    warpgroup_commit_batch();
+  };
+  const auto promote = [&](int stage, int k, const float(&accum)[kRows / 2]) {
+    const float w_first = __ldg(first + k), w_second = __ldg(second + k);
+#pragma unroll
+    for (int j = 0; j < kRows / 8; j++) {
+      const float2 a = *reinterpret_cast<const float2*>(smem.x_scale[stage] + 8 * j + 2 * (threadIdx.x % kQuad));
+      sum[4 * j + 0] += accum[4 * j + 0] * (a.x * w_first);
+      sum[4 * j + 1] += accum[4 * j + 1] * (a.y * w_first);
+      sum[4 * j + 2] += accum[4 * j + 2] * (a.x * w_second);
+      sum[4 * j + 3] += accum[4 * j + 3] * (a.y * w_second);
+    }
+    __syncwarp();
+    if (threadIdx.x % kWarp == 0) mbar_arrive(&smem.empty[stage]);
+  };
+  float accum[2][kRows / 2];
+  for (int k = 0; k + 1 < kNumKBlocks1; k += 2) {
+    const int stage = pipe.stage;
+    issue(stage, pipe.phase, accum[0]);
+    pipe.advance();
+    issue(pipe.stage, pipe.phase, accum[1]);
+    warpgroup_wait<1>();
+    warpgroup_fence_operand(accum[0]);
+    promote(stage, k, accum[0]);
+    warpgroup_wait<0>();
+    warpgroup_fence_operand(accum[1]);
+    promote(pipe.stage, k + 1, accum[1]);
+    pipe.advance();
+  }
+  if constexpr (kNumKBlocks1 % 2 == 1) {
+    issue(pipe.stage, pipe.phase, accum[0]);
+    warpgroup_wait<0>();
+    warpgroup_fence_operand(accum[0]);
+    promote(pipe.stage, kNumKBlocks1 - 1, accum[0]);
+    pipe.advance();
+  }
+}
+
+// A thread has one column of h, of rows 8 j + 2 (lane % 4) + p.
+template <int kHSplit>
+__device__ __forceinline__ void few_rows_swiglu_quant(
+    FewRowsSmem& smem, const GroupedArgs& args, const WorkTile& tile, float (&sum)[kRows / 2], int rank, int nth) {
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, buffer = nth % 2;
+  if (threadIdx.x == 0) mbar_arrive_expect_tx(&smem.maxima_full[buffer], kMaximaBytes);
+  float amax[kRows / 8][2];
+#pragma unroll
+  for (int j = 0; j < kRows / 8; j++) {
+#pragma unroll
+    for (int p = 0; p < 2; p++) {  // sums 2 apart are the column's halves of W13
+      sum[4 * j + p] = swiglu_of_halves(sum[4 * j + p], sum[4 * j + 2 + p]);
+      amax[j][p] = fmaxf(0.0f, fabsf(sum[4 * j + p]));
+#pragma unroll
+      for (int d = kQuad; d < kWarp; d *= 2) amax[j][p] = fmaxf(amax[j][p], __shfl_xor_sync(kFullWarp, amax[j][p], d));
+      // the lanes of a quad send their rows; of the eight quads four do, each to one CTA
+      if (lane / kQuad < kCtas)
+        st_async_cluster(&smem.maxima[buffer][kWarpgroupWarps * rank + warp][8 * j + 2 * (lane % kQuad) + p],
+                         __float_as_int(amax[j][p]), &smem.maxima_full[buffer], lane / kQuad);
+    }
+  }
+  mbar_wait(&smem.maxima_full[buffer], nth / 2 % 2);
+  const int column = rank * kCtaColumns + 8 * warp + lane / kQuad;
+#pragma unroll
+  for (int j = 0; j < kRows / 8; j++) {
+    float inverse[2];
+#pragma unroll
+    for (int p = 0; p < 2; p++) {
+      const int row = 8 * j + 2 * (lane % kQuad) + p;
+      float most = 0.0f;
+#pragma unroll
+      for (int w = 0; w < kCtas * kWarpgroupWarps; w++)
+        most = fmaxf(most, __int_as_float(smem.maxima[buffer][w][row]));
+      const float scale = row_scale(most);
+      inverse[p] = rcp_approx(scale);
+      if (column == 0) h_scale_tile(args, tile)[row] = scale * __ldg(args.row_weight + tile.expert_first + row);
+    }
+    uint16_t q[kHSplit];  // of two rows
+    quantize_fp8<kHSplit>(q, sum[4 * j] * inverse[0], sum[4 * j + 1] * inverse[1]);
+#pragma unroll
+    for (int part = 0; part < kHSplit; part++) {
+      uint8_t* h = h_tile<kHSplit>(args, tile, part) + j * kAtomBytes;
+#pragma unroll
+      for (int p = 0; p < 2; p++) h[swizzle_128b(2 * (lane % kQuad) + p, column)] = q[part] >> 8 * p;
+    }
+  }
+}
+
+// ---- kernel ----
+
+// Adds what makes all CTAs' arrivals as many as gemm2 waits for.
+__device__ __forceinline__ void signal_all_h_ready(const GroupedArgs& args) {
+  const unsigned wanted = args.clusters * kClusterCtas * kConsumerWarpgroups;
+  const unsigned mine = blockIdx.x == 0 ? wanted - (gridDim.x - 1) : 1;
+  for (unsigned* counter : {&args.counters->h_ready_except_last_wave, &args.counters->h_ready})
+    asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(counter), "r"(mine) : "memory");
+}
+
+template <int kHSplit>
+__global__ void __launch_bounds__(kFewRowsThreads, 1)
+    few_rows_gemm1(const __grid_constant__ CUtensorMap map, const __grid_constant__ GroupedArgs args) {
+  extern __shared__ __align__(1024) uint8_t few_rows_smem[];
+  FewRowsSmem& smem = *reinterpret_cast<FewRowsSmem*>(few_rows_smem);
+  const int rank = block_rank_in_cluster(), warp = threadIdx.x / kWarp;
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < kFewRowsStages; i++) {
+      mbar_init(&smem.full[i], 1 + kWarp);
+      mbar_init(&smem.empty[i], kWarpgroupWarps);
+    }
+    for (int i = 0; i < 2; i++) mbar_init(&smem.maxima_full[i], 1);
+    fence_barrier_init();
+  }
+  __syncthreads();
+  cluster_sync();
+  pdl_wait();
+  pdl_launch_dependents();
+  const TileQueues queues = read_tile_queues(&args.counters->queues);
+  if (blockIdx.x == 0 && threadIdx.x == 0) args.counters->grid_barrier = 0;  // for the next layer's route_permute
+  if (warp == kWarpgroupWarps) {
+    if (threadIdx.x % kWarp == 0) load_w_and_scales(smem, map, args, queues, rank);
+  } else if (warp > kWarpgroupWarps) {
+    gather_x(smem, args, queues);
+  } else {
+    FewRowsPipeline pipe;
+    WorkTile tile;
+    for (int nth = 0; get_tile(args, queues, nth, tile); nth++) {
+      float sum[kRows / 2];
+      few_rows_mainloop(smem, args, tile, pipe, sum);
+      few_rows_swiglu_quant<kHSplit>(smem, args, tile, sum, rank, nth);
+    }
+    named_barrier_sync(kBarStored, kWarpgroupThreads);
+    if (threadIdx.x == 0) signal_all_h_ready(args);
+  }
+  __syncwarp();
+  cluster_sync();  // another CTA may still send maxima to this one
+}
+
+// ---- host ----
+
+// Clusters that run at once. A later one would take its tiles when all others are done with theirs.
+static std::atomic<int> resident_clusters{1 << 30};
+
+static cudaLaunchConfig_t few_rows_config(int ctas, cudaLaunchAttribute& attribute) {
+  attribute = clusters_of(kCtas);
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(ctas);
+  config.blockDim = dim3(kFewRowsThreads);
+  config.dynamicSmemBytes = sizeof(FewRowsSmem);
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  return config;
+}
+
+cudaError_t prepare_few_rows_gemm1() {
+  const auto kernel = few_rows_gemm1<2>;
+  cudaError_t error =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(FewRowsSmem));
+  if (error != cudaSuccess) return error;
+  int clusters;
+  cudaLaunchAttribute attribute;
+  const cudaLaunchConfig_t config = few_rows_config(kCtas, attribute);
+  error = cudaOccupancyMaxActiveClusters(&clusters, kernel, &config);
+  if (error == cudaSuccess) resident_clusters = std::min(clusters, resident_clusters.load());
+  return error;
+}
+
+cudaError_t launch_few_rows_gemm1(const GroupedArgs& args, const CUtensorMap& w1, cudaStream_t stream) {
+  return launch_with_pdl(few_rows_gemm1<2>, kCtas * resident_clusters, kFewRowsThreads, clusters_of(kCtas),
+                         sizeof(FewRowsSmem), stream, w1, args);
+}

@@ -1,0 +1,27 @@
+// regimes: the four launches at every number of tokens, since one launch adds in another order.
+#pragma once
+#include "few_rows_gemm1.cuh"
+#include "grouped_layer.cuh"
+#include "weight_maps.cuh"
+#include "wgmma.cuh"
+
+constexpr bool kOneLaunch = false;
+// Tiles of grouped_gemm1 up to which few_rows_gemm1 is faster: about one for each CTA (measured with 1 to 12 experts).
+constexpr int kFewTiles = 128;
+
+inline cudaError_t prepare_gemm1() {
+  const cudaError_t error = prepare_grouped_gemm1();
+  return error != cudaSuccess ? error : prepare_few_rows_gemm1();
+}
+
+inline cudaError_t launch_gemm1(const GroupedArgs& args, const void* w1, int h_split, cudaStream_t stream) {
+  const int rows = args.num_tokens * kTopK * kNumLocalExperts / kNumExperts;  // expected, so no more active experts
+  const bool few = args.num_tokens <= kRowAlign && rows * kNumNBlocks1 <= kFewTiles;
+  CUtensorMap map;
+  if (few) {
+    encode_w1_map(&map, w1, kMmaM / (2 * kAtomRows));
+    return launch_few_rows_gemm1(args, map, stream);
+  }
+  encode_w1_map(&map, w1, kBlockN / (kClusterCtas * 2 * kAtomRows), CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
+  return launch_grouped_gemm1(args, map, h_split, stream);
+}
