@@ -1,6 +1,6 @@
 """The barriers of the grouped GEMMs by a model on the host: every access to shared memory is ordered.
 
-racecheck needs a build whose every lane releases (test_hopper_sanitizers.py); this model takes them as they are.
+racecheck does not follow one lane that releases a stage for its warp; this model does.
 """
 
 import random

@@ -18,7 +18,8 @@ SPILLED = re.compile(r"(\d+) bytes spill stores")
 QUICK = ("combine.cu", "route_permute.cu")  # a few seconds each; the others are in the slow set
 SOURCES = [
     pytest.param(geometry, name, marks=() if geometry == "full" and name.endswith(QUICK) else pytest.mark.slow)
-    for geometry in ("full", "qwen3-next", "deepseek-v3-ep8-routed")  # no columns shared, most shared; behind a router
+    # no output columns shared; most shared; top-k given; widths of odd blocks; I 3072 and another activation
+    for geometry in ("full", "qwen3-next", "deepseek-v3-ep8-routed", "small-one-group", "minimax-m3-ep8")
     for name in sorted(path.relative_to(FOLDER).as_posix() for path in FOLDER.rglob("*.cu"))
 ]
 MOST_SPILLED = 64  # bytes: the loading threads keep a few addresses in memory

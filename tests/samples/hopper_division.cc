@@ -66,10 +66,10 @@ static void dynamic_schedule(const Queues& queues) {
 }
 
 static void before_last_wave(const Queues& queues) {
-  unsigned experts = 0;
+  unsigned long long experts = 0;
   for (const QueuePlace& at : queues.places)
-    experts |= (unsigned)at.before_last_wave(gridDim.x / kClusterCtas) << at.expert;
-  printf("%u\n", experts);
+    experts |= (unsigned long long)at.before_last_wave(gridDim.x / kClusterCtas) << at.expert;
+  printf("%llu\n", experts);
 }
 
 int main(int count, char** arguments) {

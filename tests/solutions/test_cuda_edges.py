@@ -4,6 +4,7 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from unittest import mock
 
 import hopper_stages as stages
 import pytest
@@ -14,10 +15,12 @@ from harness.operators import catalogue
 from harness.packing import pack
 
 from definitions import moe_fp8_block_scale as moe
+from definitions import swiglu
 
 pytestmark = pytest.mark.gpu
 DEVICE = "cuda"
-DS, RENORM = ("full", "kimi-k2-ep8"), ("qwen3-next",)  # eight groups, one group; all experts local
+DS, RENORM = ("full", "kimi-k2-ep8", "glm-5.3-flash-ep8"), ("qwen3-next",)  # eight groups, one; all experts local
+CLAMPED = ("glm-5.3-flash-ep8", "step-3.5-flash-ep8-routed", "minimax-m3-ep8")
 # One launch without and with a grid barrier, four launches; of mma_fused the one launch alone.
 COUNTS = {"hopper_fused": (5, 60, 300), "mma_fused": (5, 60, 256)}
 TOGETHER = {"hopper_fused": ((300, 300), (80, 80), (80, 300)), "mma_fused": ((5, 80), (80, 80))}
@@ -66,7 +69,11 @@ def lower_wins(of, arguments):
         weights = weights / (weights.sum(-1, keepdim=True) + 1e-20) * arguments["routed_scaling_factor"]
     x = moe.dequantize(arguments["hidden_states"], arguments["hidden_states_scale"].t(), row_block=1)
     local = experts - arguments["local_expert_offset"]
-    return moe.local_experts(x, *(arguments[name] for name in WEIGHTS), local, weights)
+    with (
+        mock.patch.object(swiglu, "LIMIT", of["swiglu_limit"]),
+        mock.patch.object(moe, "swiglu", swiglu.function_of(of)),
+    ):
+        return moe.local_experts(x, *(arguments[name] for name in WEIGHTS), local, weights)
 
 
 def assert_close(output, wanted, of=""):
@@ -135,6 +142,18 @@ def test_nan_logits_spoil_their_token_only(geometry, solution):
         assert (bad.all(1) | ~bad.any(1)).all(), "part of a row is NaN"
         if of["num_groups"] == 1:  # else a group that has a NaN need not be kept
             assert bad.all()
+
+
+@SOLUTIONS
+@pytest.mark.parametrize("geometry", CLAMPED)
+def test_nan_passes_the_clamp(geometry, solution):
+    """A user would miss: a NaN that becomes the limit, and with it a wrong token that looks right."""
+    for num_tokens in COUNTS[solution]:
+        of, arguments = drawn(geometry, num_tokens)
+        stages.token_scales(of, arguments)[1] = torch.nan
+        output, (chosen, _) = run(built(geometry, solution), of, arguments), stages.reference_choice(of, arguments)
+        wrong = output.isnan()
+        assert wrong[1].all() == chosen[1].any() and not wrong[0].any() and not wrong[2:].any()
 
 
 @pytest.mark.parametrize(("solution", "together"), TOGETHER.items(), ids=COUNTS)

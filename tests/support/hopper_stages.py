@@ -18,6 +18,7 @@ from harness.operators import catalogue
 from harness.packing.pack import pack
 from harness.packing.problem import NAMES
 
+from definitions import swiglu
 from solutions.common.host.build_library import build_library, find_toolkit, load_library
 from solutions.common.triton import gemm1 as gemm1_module
 from solutions.common.triton import route as route_module
@@ -28,6 +29,7 @@ from solutions.common.triton.permute import Permutation, permute_ref
 SAMPLE = Path(__file__).parents[1] / "samples" / "hopper_stages.cu"
 ARCHITECTURE = "9.0a"
 RIGHT = "every stage is right"  # what a script says of a layer, for sanitizer.py
+SILU = {"activation": "silu", "swiglu_limit": 0}  # of sizes that name no activation
 BLOCK = 128
 ATOM = 8  # rows of a swizzle atom: what an expert's rows are padded to with few tokens
 ROW_ALIGN = 16  # with many tokens
@@ -48,7 +50,7 @@ def sources(geometry):
 
 
 def problem_header(of):
-    """problem.cuh for sizes that no definition has."""
+    """problem.cuh for sizes that no definition has, without the activation."""
     sizes = [f"constexpr int {symbol} = {of[key]};" for key, symbol in NAMES.items()]
     return "\n".join(["#pragma once", *sizes, f"constexpr bool kRenorm = {str(of['renorm']).lower()};", ""])
 
@@ -268,6 +270,10 @@ def swizzled(row, column):
     return row // ATOM * (ATOM * BLOCK) + row % ATOM * BLOCK + (column // 16 ^ row % ATOM) * 16 + column % 16
 
 
+def round_up(value, multiple):
+    return -(-value // multiple) * multiple
+
+
 def h_index(rows, inter, h_split, few):
     """[h_split, rows, inter] int64: where h's bytes lie."""
     column = torch.arange(inter, device=rows.token.device)
@@ -281,16 +287,19 @@ def h_index(rows, inter, h_split, few):
             place = place + swizzled(within[:, None] % ATOM, column[None] % BLOCK)
         else:
             place = (block * h_split + part) * span * BLOCK + swizzled(within[:, None], column[None] % BLOCK)
-        at.append(rows.first[:, None] * inter * h_split + place)
+        at.append(rows.first[:, None] * round_up(inter, 256) * h_split + place)
     return torch.stack(at)
 
 
-def scale_index(rows, blocks, per_block=1):
-    """[rows, blocks * per_block] int64: where the scales of rows lie, `per_block` for each block of a row."""
+def scale_index(rows, blocks, per_block=1, multiple=1):
+    """[rows, blocks * per_block] int64: where the scales of rows lie, `per_block` for each block of a row.
+
+    multiple: of so many blocks, for which there is room.
+    """
     scale = torch.arange(blocks * per_block, device=rows.token.device)[None]
     within = (torch.arange(len(rows.token), device=rows.token.device) - rows.first)[:, None]
     first, span = rows.first[:, None], rows.span[:, None]
-    return (first * blocks + scale // per_block * span + within) * per_block + scale % per_block
+    return (first * round_up(blocks, multiple) + scale // per_block * span + within) * per_block + scale % per_block
 
 
 def x_index(rows, hidden):
@@ -298,7 +307,11 @@ def x_index(rows, hidden):
     column = torch.arange(hidden, device=rows.token.device)[None]
     within = (torch.arange(len(rows.token), device=rows.token.device) - rows.first)[:, None]
     block = column // BLOCK
-    return rows.first[:, None] * hidden + block * rows.span[:, None] * BLOCK + swizzled(within, column % BLOCK)
+    return (
+        rows.first[:, None] * round_up(hidden, 512)
+        + block * rows.span[:, None] * BLOCK
+        + swizzled(within, column % BLOCK)
+    )
 
 
 def as_type(array, dtype, *shape):
@@ -330,7 +343,7 @@ class ReadOut:
 def h_of(arrays, rows, of, h_split, few):
     """h [rows, I] fp32 of its bytes and scales."""
     inter, columns = of["intermediate_size"], N_BLOCK_COLUMNS if few else BLOCK
-    scale = as_type(arrays["h_scale"], torch.float32)[scale_index(rows, inter // BLOCK, BLOCK // columns)]
+    scale = as_type(arrays["h_scale"], torch.float32)[scale_index(rows, inter // BLOCK, BLOCK // columns, 2)]
     h = arrays["h"][h_index(rows, inter, h_split, few)].view(torch.float8_e4m3fn).float().sum(0)
     return h * scale.repeat_interleave(columns, 1)
 
@@ -367,7 +380,7 @@ def few(arrays, numbers, of, arguments, chosen, weight):
     m_blocks = as_type(arrays["m_blocks"], torch.int16, len(starts), 4).long() & 0xFFFF  # the first row is two of these
     # an m_block of one row may bypass the gather, and is not in the scratch then
     gathered = (rows_from[rows.first] > 1) | (num_tokens > numbers["bypass_tokens"])
-    got_scale = as_type(arrays["x_scale"], torch.float32)[scale_index(rows, hidden // BLOCK)]
+    got_scale = as_type(arrays["x_scale"], torch.float32)[scale_index(rows, hidden // BLOCK, multiple=4)]
     layout = {
         "numbers of m_blocks and rows": (list_sizes, list_sizes.new_tensor([len(starts), len(number)])),
         "tokens of the rows": (as_type(arrays["token"], torch.int16, len(number)).long(), rows.token),
@@ -415,8 +428,8 @@ def many(arrays, numbers, of, arguments, chosen, weight):
     token_rows = as_type(arrays["token_rows"], torch.int32, num_tokens, slots).long()
     row_token = as_type(arrays["row_token"], torch.int32, count).long()
     passes = sorted(int(name[1:]) for name in arrays if name[0] == "y" and name[1:].isdigit())
-    y_columns = hidden // len(passes)
-    widths = {"1": 2 * of["intermediate_size"] // BLOCK_N, "2": y_columns // BLOCK_N}
+    y_columns = round_up(hidden, len(passes) * 2 * BLOCK_N) // len(passes)  # whole pairs of n_blocks
+    widths = {"1": 2 * round_up(of["intermediate_size"], BLOCK_N) // BLOCK_N, "2": y_columns // BLOCK_N}
     tiles = {gemm: as_type(arrays[f"tiles{gemm}"], torch.int32).view(-1, 2, 7) for gemm in widths}
     covered = {gemm: coverage(tiles[gemm], rows, n_blocks) for gemm, n_blocks in widths.items()}
     queues = as_type(arrays["queues"], torch.int32, 4)
@@ -435,7 +448,7 @@ def many(arrays, numbers, of, arguments, chosen, weight):
         **{f"tiles of gemm{gemm}": (found, torch.ones_like(found)) for gemm, found in covered.items()},
     }
     h = h_of(arrays, rows, of, numbers["h_split"], False)
-    y = torch.cat([y_of(arrays, numbers["h_split"], first, count, y_columns) for first in passes], 1)
+    y = torch.cat([y_of(arrays, numbers["h_split"], first, count, y_columns) for first in passes], 1)[:, :hidden]
     return ReadOut(chosen, weight, rows, layout, h, numbers["h_split"], y=y)
 
 
@@ -485,7 +498,8 @@ def wrong_h(of, arguments, found):
     rows = found.rows
     up, gate = reference_halves(of, arguments, rows)
     weight = found.weight[rows.token, rows.expert][:, None]
-    want = torch.nn.functional.silu(gate) * up * weight
+    with mock.patch.object(swiglu, "LIMIT", of.get("swiglu_limit")):
+        want = swiglu.function_of(SILU | of)(gate, up) * weight
     return differing(found.h[rows.real], want[rows.real], H_ERROR[found.h_split], "row that is no padding")
 
 
