@@ -87,10 +87,8 @@ struct WeightPipeline {
   }
 
  private:
-  // gemm2: the weight tile's first row of W2.
-  __device__ int w2_row(int expert) const {
-    return expert * kHidden + loaded.tile * kColumnTile + column_half(warp) * kWeightTileRows;
-  }
+  // gemm2: the weight tile's first row of the expert's W2.
+  __device__ int w2_row_of_expert() const { return loaded.tile * kColumnTile + column_half(warp) * kWeightTileRows; }
   // The weight tile's scales to L2 at the same time, as they are to be there when they are read, a tile before they are
   // needed: from memory they take as long as weights, behind all that are in flight.
   __device__ void prefetch_scales(int expert, int n_block) const {
@@ -115,7 +113,7 @@ struct WeightPipeline {
       if (lane == 0) {
         mbar_arrive_expect_tx(full, kWeightTileBytes);
         if (loaded.gemm2)
-          tma_load_2d(to, &maps.w2, full, loaded.k * kBlockK, w2_row(m_block.expert),
+          tma_load_2d(to, &maps.w2, full, loaded.k * kBlockK, m_block.expert * kHidden + w2_row_of_expert(),
                       l2_evict_first());  // else W2 pushes h and the output sums out of L2
         else
           tma_load_5d(to, &maps.w1, full, loaded.k * kBlockK, 0, 0, n_block * (kNBlockColumns / 8), m_block.expert,
@@ -125,7 +123,7 @@ struct WeightPipeline {
       // Eight lanes copy a row of 128 bytes: a lane chunk lane % 8 of rows lane / 8, 4 + lane / 8, ...
       const int chunk = lane % 8, first = lane / 8;
       const size_t pitch = loaded.gemm2 ? kIntermediate : kHidden;
-      const size_t first_row = loaded.gemm2 ? (size_t)w2_row(m_block.expert)
+      const size_t first_row = loaded.gemm2 ? (size_t)m_block.expert * kHidden + w2_row_of_expert()
                                             : (size_t)m_block.expert * 2 * kIntermediate + n_block * kNBlockColumns;
       const uint8_t* from = (loaded.gemm2 ? args.w2 : args.w1) + first_row * pitch;
       from += loaded.k * kBlockK + chunk * 16;
