@@ -76,15 +76,6 @@ def test_errors_have_a_status_and_one_line(error, status, named, monkeypatch, ca
     assert named in line
 
 
-def test_a_module_of_ours_that_is_missing_is_no_matter_of_setup(monkeypatch):
-    def main(args):
-        raise ModuleNotFoundError("No module named 'harness.zzz'", name="harness.zzz")
-
-    monkeypatch.setattr(data, "main", main)
-    with pytest.raises(ModuleNotFoundError):
-        cli.main(["data"])
-
-
 def is_running(pid):
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes() != b""  # what has ended and was not waited for has none
@@ -174,14 +165,6 @@ def test_a_file_is_never_half_written(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         write_atomically(path, "new")
     assert [found.read_text() for found in tmp_path.iterdir()] == ["old"]
-
-
-def test_a_command_knows_the_text_that_repeats_it(monkeypatch):
-    seen = []
-    monkeypatch.setattr(data, "main", lambda args: seen.append(args.command_line) or 0)
-    monkeypatch.setattr(data, "add_arguments", lambda parser: parser.add_argument("--x"))
-    assert cli.main(["data", "--x", "two words"]) == 0
-    assert seen == ["moebench data --x 'two words'"]
 
 
 CLOSED_PIPE = """

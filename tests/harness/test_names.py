@@ -11,14 +11,9 @@ from harness.operators import workloads
     [
         (["run", "--solutions", "hoper_fused"], "hoper_fused", "hopper_fused"),
         (["run", "--solutions", "triton_fused_v2,Hopper_Fused"], "Hopper_Fused", "hopper_fused"),
-        (["run", "--definition", "smal"], "smal", "small"),
         (["run", "--tolerance", "relax"], "relax", "relaxed"),
         (["run", "--definition", "small", "--workloads", "no-token"], "no-token", "no-tokens"),
-        (["profile", "triton_fused"], "triton_fused", "triton_fused_v2"),
-        (["compare", "--solutions", "hoper_fused"], "hoper_fused", "hopper_fused"),
-        (["compare", "--tolerance", "relaxd"], "relaxd", "relaxed"),
         (["pack", "cutlass"], "cutlass", "cutlass_grouped"),
-        (["submit", "hoper_fused", "--into", "/nowhere/new"], "hoper_fused", "hopper_fused"),
         (["data", "fill"], "fill", "full"),
     ],
 )

@@ -122,18 +122,6 @@ Traceback (most recent call last):
     raise InterpreterError(repr(e)) from e
 triton.runtime.errors.InterpreterError: NameError("name 'nothing' is not defined")
 """
-FALLBACK = """Traceback (most recent call last):
-  File "/c/fib_python_mine_0/fib_python_mine_0/main.py", line 3, in run
-    import fast
-ModuleNotFoundError: No module named 'fast'
-
-During handling of the above exception, another exception occurred:
-
-Traceback (most recent call last):
-  File "/c/fib_python_mine_0/fib_python_mine_0/main.py", line 5, in run
-    raise ValueError("no fallback: neither")
-ValueError: no fallback: neither
-"""
 WORKER = """a line that the solution printed
 BuildError: Failed importing module 'x' from sources: no
 
@@ -170,7 +158,6 @@ name is not defined
     ("log", "lines"),
     [
         (LAUNCH, ["NameError: name 'nothing' is not defined", f"at {ROUTE}:39 in route_kernel"]),
-        (FALLBACK, ["ValueError: no fallback: neither", "at solutions/mine/main.py:5 in run"]),
         (WORKER, ["RuntimeError: no nvcc", "at solutions/mine/main.py:9 in <module>"]),
         (NVCC, ['layer.cu(12): error: identifier "xyz" is undefined', "at solutions/mine/layer.cu:12"]),
         (

@@ -228,13 +228,6 @@ def test_fib_times_by_the_clock_inside_and_by_its_own_after(monkeypatch):
         assert default.time_runnable is timing.time_runnable and persistent_runner._persistent_worker_main is main
 
 
-def test_a_worker_begins_with_the_clock(monkeypatch):
-    seen = []
-    monkeypatch.setattr(persistent_runner, "_persistent_worker_main", lambda *_: seen.append(default.time_runnable))
-    fib.gpu_clock_worker("pipe", "cuda:0", "logs")
-    assert seen == [gpu_clock.time_runnable]
-
-
 @pytest.mark.gpu
 def test_host_time_before_the_first_kernel_is_not_counted():
     """FIB's events count a slow host; this clock must not, and must read about what the kernel takes."""
@@ -246,9 +239,3 @@ def test_host_time_before_the_first_kernel_is_not_counted():
 
     ms = gpu_clock.time_runnable(slow_host, [a], 2, 10, "cuda:0")
     assert 0.05 < ms < 2 < timing.time_runnable(slow_host, [a], 2, 10, "cuda:0")
-
-
-@pytest.mark.gpu
-def test_a_call_that_launches_nothing_has_no_time():
-    with pytest.raises(RuntimeError, match="--clock gpu"):
-        gpu_clock.time_runnable(lambda: None, [], 1, 2, "cuda:0")

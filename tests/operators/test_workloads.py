@@ -196,14 +196,6 @@ def test_public_workloads_have_typical_counts(made, case):
     assert case.seq_len == 1 or abs(rows - case.seq_len) <= max(2, 0.1 * case.seq_len)
 
 
-@pytest.mark.parametrize(
-    ("num_tokens", "rows", "active", "typical"),
-    [(1, 3, 3, True), (14, 17, 12, False), (14, 14, 18, False), (14107, 17133, 32, False)],
-)
-def test_typical_means_near_the_average(num_tokens, rows, active, typical):
-    assert routing_model.is_typical(num_tokens, rows, active) == typical
-
-
 @pytest.mark.parametrize("case", [*FULL, *SMALL], ids=lambda case: case.name)
 def test_no_choice_hangs_on_rounding(made, case):
     """fp32 routing must agree with fp64 routing, or two right solutions would disagree."""

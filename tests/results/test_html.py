@@ -46,18 +46,6 @@ def test_a_point_tells_time_tolerance_date_and_source(opened, colours):
     assert not [entry for entry in driver.get_log("browser") if entry["level"] == "SEVERE"]
 
 
-def test_the_ground_follows_the_colour_scheme(opened):
-    grounds = []
-    for colours in ("light", "dark"):
-        driver = open_page(opened, colours)
-        plot = driver.find_element(browser.By.CSS_SELECTOR, "#figure .main-svg")
-        body = driver.find_element(browser.By.TAG_NAME, "body")
-        grounds.append((body.value_of_css_property("background-color"), plot.value_of_css_property("background-color")))
-    assert grounds[0] != grounds[1] and all(
-        body.split("(")[1][:10] == plot.split("(")[1][:10] for body, plot in grounds
-    )
-
-
 def test_a_heading_sorts_both_ways_and_a_section_shows_its_rows(opened):
     driver = open_page(opened, "light")
     heads = [head.text for head in driver.find_elements(browser.By.TAG_NAME, "th")]

@@ -434,21 +434,6 @@ def test_source_never_waits_for_the_device(name):
 
 
 @at("full")
-@pytest.mark.parametrize("num_tokens", [7, 1100])
-def test_torch_sees_no_synchronisation(layer, geometry, num_tokens):
-    """A user would miss: the same as the source check, where torch waits by itself."""
-    arguments = arguments_of(geometry, num_tokens)
-    first = run(layer, arguments)
-    output = torch.full_like(first, torch.nan)
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        layer(*(arguments | {OUTPUT: output}).values())
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    assert torch.equal(output, first)
-
-
-@at("full")
 def test_runs_on_the_current_stream(layer, geometry):
     """A user would miss: kernels that start before their inputs, made on a stream, are there."""
     arguments = arguments_of(geometry, 80)
@@ -485,9 +470,9 @@ def test_two_streams_at_once(layer, geometry):
 
 
 @at("full")
-@pytest.mark.parametrize("num_tokens", [7, 80, 300])
+@pytest.mark.parametrize("num_tokens", [7, 80, 300, 1100])
 def test_cuda_graph(layer, geometry, num_tokens):
-    """A user would miss: a serving engine that captures its model and cannot capture this layer."""
+    """A user would miss: a serving engine that captures its model and cannot capture this layer, which waits."""
     arguments = arguments_of(geometry, num_tokens)
     output = torch.full_like(arguments[OUTPUT], torch.nan)
     run(layer, arguments)
