@@ -62,7 +62,7 @@ def test_few_tokens_every_n_block_is_done_once(ask, ctas, share):
         assert order == sorted(order), "gemm2 begins with the first m_blocks, so gemm1 must too"
     with_columns = [sum(t.num_n_blocks for t in mine) for mine in of_cta[: ask.with_columns]]
     shared, left = divmod(m_blocks * ask.n_blocks, ctas)
-    assert min(with_columns) == shared and max(with_columns) <= shared + (left > 0)
+    assert max(with_columns) - min(with_columns) <= 1 and max(with_columns) <= shared + (left > 0)
 
 
 SOME_ROWS = st.lists(

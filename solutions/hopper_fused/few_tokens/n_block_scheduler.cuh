@@ -4,10 +4,10 @@
 // complete long before that of the last, and gemm2 begins with them while other CTAs still compute gemm1.
 // A work tile is two neighbouring n_blocks of one m_block, one a warpgroup, or a single n_block.
 //
-//   full waves    every CTA takes the same number of n_blocks, two at a time; the last one alone if it is odd
-//   last wave     less than one n_block per CTA is left. The CTAs without a column tile in gemm2 take one each, or as
-//                 many as they can finish before the others reach gemm2's last two m_blocks; what is still left goes
-//                 to the others, one each
+//   last wave     the CTAs without a column tile in gemm2 take one each, or as many as they can finish before the
+//                 others reach gemm2's last two m_blocks
+//   full waves    before it, of what is left: every CTA takes the same number of n_blocks, two at a time; the last one
+//                 alone if it is odd. Less than one per CTA may remain: with the last wave, one each
 #pragma once
 #include "fused_layer.cuh"
 #include "sizes.cuh"
@@ -31,15 +31,16 @@ struct NBlockScheduler {
   // This CTA's next tile; false when there is none.
   __device__ bool get_next_tile(Gemm1Tile& t) {
     const int cta = blockIdx.x, ctas = gridDim.x, gemm1_only_ctas = ctas - kGemm2Ctas;
-    const int n_blocks = s.num_m_blocks * kNumNBlocks, full_waves = n_blocks / ctas, pairs = full_waves / 2;
+    const int n_blocks = s.num_m_blocks * kNumNBlocks;
+    // n_blocks in the time of all but two of gemm2's m_blocks, as if both took as long as reading their weights
+    const int spare = max(1, (s.num_m_blocks / kCtasPerColumnTile - 2) * (kColumnTile * kIntermediate) /
+                                 (2 * kNBlockColumns * kHidden));
+    const int shared = max(0, n_blocks - gemm1_only_ctas * spare), full_waves = shared / ctas, pairs = full_waves / 2;
     int at = 2 * (taken * ctas + cta);
     t.num_n_blocks = 2;
     if (taken >= pairs) {
       const int extra = taken - pairs - full_waves % 2;  // n_blocks that this CTA has of the last wave
-      // n_blocks in the time of all but two of gemm2's m_blocks, as if both took as long as reading their weights
-      const int spare = max(1, (s.num_m_blocks / kCtasPerColumnTile - 2) * (kColumnTile * kIntermediate) /
-                                   (2 * kNBlockColumns * kHidden));
-      const int left = max(0, n_blocks % ctas - gemm1_only_ctas * spare);  // for the CTAs with a column tile
+      const int left = min(kGemm2Ctas, shared % ctas);   // for the CTAs with a column tile
       t.num_n_blocks = 1;
       if (extra < 0) at = 2 * pairs * ctas + cta;  // the odd one of the full waves
       else if (cta >= kGemm2Ctas) at = full_waves * ctas + left + extra * gemm1_only_ctas + cta - kGemm2Ctas;
