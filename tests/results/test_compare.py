@@ -1,11 +1,13 @@
 """`moebench compare`: one screen, what a change did, and files of the whole table."""
 
 import json
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
 from harness import cli
 from harness.report import comparison, docs
+from harness.report.table import as_cell
 from harness.results import against, table
 from recorded import DEFAULT, trace, trace_set, write
 
@@ -31,8 +33,26 @@ def test_one_row_a_solution_with_three_times_and_the_passes(compare, tmp_path):
     status, out, _ = compare("--traces", trace_set(tmp_path, traces()))
     assert status == 0
     assert all(name in out for name in ("ratio", "T=1 ", "T=57", "T=14107", "score", "contest"))
-    assert row_of(out, "fast") == ["fast", "-", "0.500", "2.000", "9.000", "-", "not run", "3/19", "not run"]
-    assert row_of(out, "slow") == ["slow", "-", "-", "1.000", "-", "-", "1/19", "1/19", "not run"]
+    assert row_of(out, "fast") == ["fast", "-", "0.500", "2.000", "9.000", "-", "not run", "3/19", "not run", "-"]
+    assert row_of(out, "slow") == ["slow", "-", "-", "1.000", "-", "-", "1/19", "1/19", "not run", "-"]
+
+
+@pytest.mark.parametrize(
+    ("fact", "shown"),
+    [
+        ("every T", "yes"),
+        ("no: by the others' experts", "no"),
+        ("257-, from sm_90 on", "from 257"),
+        ("1-3072; above, with few rows", "1 to 3072"),
+        ("1-4, 5-1536, 1537-", "within 3 ranges"),
+        (None, "-"),
+    ],
+)
+def test_in_which_batches_a_token_keeps_its_bits(monkeypatch, fact, shown):
+    facts = SimpleNamespace(facts={"batch_invariant": fact} if fact else {})
+    monkeypatch.setattr(comparison, "read_manifest", lambda name: facts)
+    monkeypatch.setattr(comparison, "solution_names", lambda: ["mine"])
+    assert as_cell(comparison.batch_invariant("mine")).text == shown
 
 
 def test_this_repository_fits_on_one_screen_and_names_the_other_definitions(compare):

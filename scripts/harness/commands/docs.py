@@ -47,9 +47,7 @@ def solutions(clock: str = "events") -> str:
 
 
 def of_models() -> str:
-    here = rows()[rows().hardware == MEASURED_ON]
-    of_layers = {layer.definition for layer in models.layers()}
-    return with_provenance(models.use(here).markdown(), here[here.definition.isin(of_layers)])
+    return with_provenance(models.use(rows()).markdown(), pd.concat([cells for _, cells in models.measured(rows())]))
 
 
 TABLES: docs.Tables = {

@@ -23,12 +23,8 @@ import triton.language as tl  # noqa: E402
 from triton.runtime import interpreter  # noqa: E402
 
 LARGEST = 448.0  # of float8_e4m3fn
-CONVERTED = {
-    tl.float32: torch.float32,
-    tl.float16: torch.float16,
-    tl.bfloat16: torch.bfloat16,
-    tl.float8e4nv: torch.float8_e4m3fn,
-}
+CONVERTED = {tl.float32: torch.float32, tl.float16: torch.float16}
+CONVERTED |= {tl.bfloat16: torch.bfloat16, tl.float8e4nv: torch.float8_e4m3fn}
 
 _original = interpreter._convert_float
 _original_dot = interpreter.InterpreterBuilder.create_dot

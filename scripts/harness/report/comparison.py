@@ -1,12 +1,14 @@
 """Recorded results as tables: one row a solution, one row a workload, and what a change did."""
 
 import math
+import re
 from collections.abc import Iterable
 
 import pandas as pd
 
 from harness.judging.tolerances import TOLERANCES
 from harness.operators.roofline import MEASURED_ON
+from harness.packing.manifest import read_manifest, solution_names
 from harness.report.table import Cell, Table, as_cell, decimal
 from harness.results.against import LIMIT
 from harness.results.summary import SHOWN, by_solution
@@ -46,6 +48,15 @@ def passes(summary: pd.Series, tolerance: str) -> Cell | str:
     return Cell(f"{0 if pd.isna(passed) else passed:.0f}/{summary.workloads}{stale}", "stale" if stale else "")
 
 
+def batch_invariant(name: str) -> str | None:
+    """Of a solution's manifest: "yes", "no", the T of a range, or within how many; None where it says nothing."""
+    fact = read_manifest(name).facts.get("batch_invariant", "") if name in solution_names() else ""
+    ranges = [f"{first} to {last}" if last else f"from {first}" for first, last in re.findall(r"(\d+)-(\d*)", fact)]
+    if ranges:
+        return ranges[0] if len(ranges) == 1 else f"within {len(ranges)} ranges"
+    return re.split("[;:,]", fact)[0].replace("every T", "yes") or None
+
+
 def solutions(cells: pd.DataFrame) -> Table:
     """One row a solution, the best first. cells: rows of one definition, GPU and clock."""
     gpu, clock = cells.hardware.iloc[0], cells.clock.iloc[0]
@@ -54,21 +65,20 @@ def solutions(cells: pd.DataFrame) -> Table:
     at = shown[shown.tokens.isin(tokens)].drop_duplicates(["solution", "tokens"]).set_index(["solution", "tokens"])
     rows = []
     for name, summary in found.iterrows():
-        times = [
-            Cell(f"{at.ms[name, t]:.3f}", "best" if at.level[name, t] else "") if (name, t) in at.index else None
-            for t in tokens
-        ]
+        known = {t: at.loc[(name, t)] for t in tokens if (name, t) in at.index}
+        times = [Cell(f"{known[t].ms:.3f}", "best" if known[t].level else "") if t in known else None for t in tokens]
         ratio = Cell(decimal(summary.over_fastest if summary.complete else None, 2), "best" if summary.best else "")
         score = decimal(summary.score if summary.complete else None, 1, "x")
-        rows.append([name, ratio, *times, score, *(passes(summary, tolerance) for tolerance in STRICT_FIRST)])
+        passed = (passes(summary, tolerance) for tolerance in STRICT_FIRST)
+        rows.append([name, ratio, *times, score, *passed, batch_invariant(name)])
     by = ", by the GPU's clock" if clock == "gpu" else ""
     return Table(
         title=f"{cells.definition.iloc[0]}\n{gpu}, {SHOWN} tolerance, ms{by}",
-        head=["solution", "ratio", *(f"T={t}" for t in tokens), "score", *STRICT_FIRST],
+        head=["solution", "ratio", *(f"T={t}" for t in tokens), "score", *STRICT_FIRST, "batch-invariant"],
         sections=[rows],
         caption=f"T: tokens in a call. Bold: {LEVEL_WORDS}. ratio: latency over that of the fastest on each workload, "
-        "geometric mean. score: FIB's, the mean speed-up over the torch reference. "
-        "Last three columns: workloads passed at each tolerance.",
+        "geometric mean. score: FIB's, the mean speed-up over the torch reference. Then workloads passed at each "
+        "tolerance, and at which T a token keeps its bits whatever else is in the batch.",
     )
 
 

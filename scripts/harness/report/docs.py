@@ -23,7 +23,6 @@ BLOCK = re.compile(
 )
 MARKER = re.compile(r"^<!-- (?:generated: |end of ).*-->$", re.M)
 
-
 Tables = dict[tuple[str, str], Callable[[], str]]  # (page, name of the block) -> its Markdown
 Figures = dict[str, Callable[[], Figure]]  # file in docs/ -> the figure
 

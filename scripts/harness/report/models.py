@@ -17,18 +17,18 @@ def named(layer: Layer) -> str:
     return f"{layer.name} {TOO_LARGE}" if weight_bytes(layer) * layer.count / 1e9 > GPU_GB else layer.name
 
 
-def of_layer(rows: pd.DataFrame, layer: Layer) -> pd.DataFrame:
-    return rows[(rows.definition == layer.definition) & (rows.hardware == MEASURED_ON)]
+def measured(rows: pd.DataFrame) -> list[tuple[Layer, pd.DataFrame]]:
+    """The layers that have rows on the GPU whose bound is known, each with them."""
+    here = rows[rows.hardware == MEASURED_ON]
+    return [(layer, cells) for layer in layers() if len(cells := here[here.definition == layer.definition])]
 
 
 def use(rows: pd.DataFrame) -> Table:
-    """One row a layer. rows: of every definition, by one clock."""
+    """One row a measured layer. rows: of every definition, by one clock."""
     made = []
-    for layer in layers():
-        cells = of_layer(rows, layer)
-        best = to_use(cells) if len(cells) else None
-        if best is None:
-            made.append([named(layer), "not measured" if cells.empty else "none passed", *[None] * 3])
+    for layer, cells in measured(rows):
+        if (best := to_use(cells)) is None:
+            made.append([named(layer), "none passed" if cells.counts.any() else "stale", *[None] * 3])
             continue
         figures = (decimal(x, 2) for x in (by_solution(cells).over_bound[best], ahead(cells, best).min()))
         made.append([named(layer), Cell(best, "best"), to_use(cells, "default"), *figures])
@@ -37,11 +37,10 @@ def use(rows: pd.DataFrame) -> Table:
 
 
 def speeds(rows: pd.DataFrame) -> Table:
-    """One row a layer: times the bound of the solution to use, at the workloads nearest to TOKENS."""
+    """One row a measured layer: times the bound of the solution to use, at the workloads nearest to TOKENS."""
     made = []
-    for layer in layers():
-        cells = of_layer(rows, layer)
-        best = to_use(cells) if len(cells) else None
+    for layer, cells in measured(rows):
+        best = to_use(cells)
         of = cells[(cells.solution == best) & (cells.tolerance == SHOWN) & cells.counts].drop_duplicates("tokens")
         at = of.set_index("tokens").over_bound
         near = {t: nearest(t, at.index) for t in TOKENS} if len(at) else {}
