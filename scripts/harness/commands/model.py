@@ -108,8 +108,8 @@ def solutions(of: dict, known: dict[str, str | None]) -> Table:
         why = {form: key not in its.definitions and why_not(its.serves, form, of) for form, key in known.items()}
         cells = [None if why[form] else f"yes {decimal(ratios[form].get(name), 2)}".rstrip(" -") for form in known]
         rows.append([name, *cells, "; ".join(dict.fromkeys(filter(None, why.values())))])
-    heads = ["top-k given" if form == "routed" else "router inside" for form in known]
-    caption = "Numbers: recorded latency over the bound, a geometric mean over the definition's workloads."
+    heads = ["top-k given (routed)" if form == "routed" else f"router inside ({form})" for form in known]
+    caption = "Numbers: recorded latency over the bound, geometric mean over workloads." if any(ratios.values()) else ""
     rows.sort(key=lambda row: row[1:-1].count(None))
     return Table(["solution", *heads, "why not"], [rows], words=9, caption=caption)
 
