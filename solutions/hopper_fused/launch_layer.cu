@@ -28,7 +28,7 @@ static_assert((kMaxTokens * kTopK + kNumLocalExperts * kRowAlign) / kRowAlign < 
 static_assert(kMaxTokens / kRowAlign < 1 << kRowsBits && kMaxTokens / kClusterM < 1 << (32 - kMFirstShift),
               "an expert's rows fit a tile's entry");
 static_assert(kMaxTokens * kHidden < (int64_t)1 << 32, "gemm1 addresses x with 32 bits");
-const int64_t kTokenLimit = kMaxTokens;
+const int64_t kTokenLimit = kMaxTokens, kQuantiseLimit = kOneLaunch ? kQuantiseTokens : 0;
 
 // What the calls of a stream share. What stands before `fused.mask` is zero between calls.
 struct Scratch {

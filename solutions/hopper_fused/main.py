@@ -6,7 +6,15 @@ FP8 parts, hi and lo, which costs little there; above, it has `H_SPLIT`. docs/ho
 """
 
 from .build import load_kernels
-from .common.host.arguments import DS_ROUTING, RENORM_ROUTING, ROUTED, ROUTED_BF16, takes
+from .common.host.arguments import (
+    DS_ROUTING,
+    DS_ROUTING_BF16,
+    RENORM_ROUTING,
+    RENORM_ROUTING_BF16,
+    ROUTED,
+    ROUTED_BF16,
+    takes,
+)
 from .h_split import H_SPLIT
 
 _kernels = load_kernels()  # compiled on import, when the solution is built, not at its first call
@@ -27,10 +35,22 @@ def run(arguments):
     _kernels.run_layer(*arguments, H_SPLIT)
 
 
+@takes(DS_ROUTING_BF16)
+def run_bf16(arguments):
+    """As `run`, for hidden_states [T, H] bf16 and no scales: few tokens are quantised in the layer's one launch."""
+    _kernels.run_layer_bf16(*arguments, H_SPLIT)
+
+
 @takes(RENORM_ROUTING)
 def run_renorm(arguments):
     """As `run`, for definitions with renorm routing: bf16 logits, no bias, every expert local."""
     _kernels.run_renorm(*arguments, H_SPLIT)
+
+
+@takes(RENORM_ROUTING_BF16)
+def run_renorm_bf16(arguments):
+    """As `run_renorm`, for hidden_states in bf16."""
+    _kernels.run_renorm_bf16(*arguments, H_SPLIT)
 
 
 @takes(ROUTED)
@@ -41,5 +61,5 @@ def run_routed(arguments):
 
 @takes(ROUTED_BF16)
 def run_routed_bf16(arguments):
-    """As `run_routed`, for hidden_states [T, H] bf16, which a kernel quantises first."""
+    """As `run_routed`, for hidden_states in bf16."""
     _kernels.run_routed_bf16(*arguments, H_SPLIT)

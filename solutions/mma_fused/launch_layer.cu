@@ -11,7 +11,7 @@
 #include "weight_maps.cuh"
 
 const char kSolutionName[] = "mma_fused";
-const int64_t kTokenLimit = kMaxTokens;
+const int64_t kTokenLimit = kMaxTokens, kQuantiseLimit = 0;
 
 // Empty without TMA: the kernel does not read them.
 static TensorMaps tensor_maps(const FusedArgs& args) {

@@ -47,8 +47,10 @@ ROUTED = {
     "local_expert_offset": range(2**31 - E_LOCAL),  # ids are int32
     "output": ((T, H), BF16),
 }
-ROUTED_BF16 = ROUTED | {"hidden_states": ((T, H), BF16)}
-del ROUTED_BF16["hidden_states_scale"]
+DS_ROUTING_BF16, RENORM_ROUTING_BF16, ROUTED_BF16 = (
+    {name: want for name, want in (form | {"hidden_states": ((T, H), BF16)}).items() if name != "hidden_states_scale"}
+    for form in (DS_ROUTING, RENORM_ROUTING, ROUTED)
+)
 
 _ABSENT = dict.fromkeys(DS_ROUTING | ROUTED) | {"local_expert_offset": 0, "routed_scaling_factor": 1.0}
 

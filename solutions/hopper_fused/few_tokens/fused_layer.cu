@@ -5,7 +5,8 @@
 //   all      route.cuh                masks of each token's local experts: every CTA for all tokens up to
 //                                     kRouteAllTokens, else for its share, and a grid barrier
 //   all      permute.cuh              row lists, the same in every CTA; with top-k given straight from the ids
-//   0 - 7    gather.cuh               this CTA's share of the rows of x, to scratch
+//   0 - 7    quantise.cuh             tokens in bf16: all of them as FP8 rows in shared memory
+//            gather.cuh               this CTA's share of the rows of x, to scratch
 //            gemm1_swiglu_quant.cuh   this CTA's n_blocks, h to scratch
 //            gemm2_combine.cuh        this CTA's 64 output columns, m_block by m_block as h is complete; output
 //   8        producer.cuh             W13 by TMA (and the row of x of m_blocks that bypass the gather), then W2
@@ -61,6 +62,7 @@
 #include "permute.cuh"
 #include "pipeline.cuh"
 #include "producer.cuh"
+#include "quantise.cuh"
 #include "registers.cuh"
 #include "route.cuh"
 #include "sizes.cuh"
@@ -104,6 +106,8 @@ __device__ __forceinline__ void route(FusedSmem& s, const FusedArgs& args, const
   __syncthreads();
 }
 
+// kBf16: x is bf16, of kQuantiseTokens tokens at most; without x_scale.
+template <bool kBf16>
 __global__ void __launch_bounds__(kFusedThreads, 1)
     fused_layer(const __grid_constant__ TensorMaps maps, const __grid_constant__ FusedArgs args) {
   extern __shared__ __align__(1024) uint8_t smem_base[];
@@ -116,9 +120,9 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
   }
   pdl_wait();
   pdl_launch_dependents();
-  prefetch_tokens(args);
+  prefetch_tokens<kBf16>(args);
 
-  if (args.num_tokens <= kBypassTokens)  // in flight while the tokens are routed
+  if (!kBf16 && args.num_tokens <= kBypassTokens)  // in flight while the tokens are routed
     for (int i = threadIdx.x; i < args.num_tokens * kNumKBlocks1; i += kFusedThreads)
       cp_async_4(&s.gemm1_smem().x_scale[i], args.x_scale + i);
   if constexpr (kTopKGiven) mark_tokens(s, args);
@@ -131,7 +135,7 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
     warpgroup_reg_dealloc<kFusedProducerRegs>();
     if (warp == kConsumerWarps) {
       named_barrier_sync(kBarRowsRead, kConsumerThreads + kWarp);
-      if (threadIdx.x % kWarp == 0) load_weights(s, maps, args, has_column_tile);
+      if (threadIdx.x % kWarp == 0) load_weights<kBf16>(s, maps, args, has_column_tile);
     }
     if (warp == kConsumerWarps + 1) load_activations(s, args, has_column_tile);
     if (warp >= kConsumerWarps + 2) signal_stored_h(s, args, warp - kConsumerWarps - 2);
@@ -139,12 +143,17 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
     warpgroup_reg_alloc<kFusedConsumerRegs>();
     PipelineState<kFusedStages> pipe;
     const int warpgroup = __shfl_sync(kFullWarp, warp / kWarpgroupWarps, 0);  // uniform, and the compiler knows it
-    gather_rows(s, args);
+    if constexpr (kBf16) {
+      named_barrier_arrive(kBarRowsRead, kConsumerThreads + kWarp);
+      quantise(s, args);
+      named_barrier_sync(kBarConsumers, kConsumerThreads);
+    }
+    gather_rows<kBf16>(s, args);
     // The named barrier orders the stores of all consumers before thread 0's release. At the other end, in
     // load_activations, a proxy fence comes between the acquire and the bulk copy.
     named_barrier_sync(kBarConsumers, kConsumerThreads);
     if (threadIdx.x == 0) counter_arrive(&args.scratch->counters[kGathered]);
-    gemm1_swiglu_quant(s, args, pipe, warpgroup);
+    gemm1_swiglu_quant<kBf16>(s, args, pipe, warpgroup);
     if (has_column_tile) gemm2_combine(s, args, pipe, warpgroup);
 
     // The last CTA to finish leaves the counters at zero for the next launch. None is read any more, nor counted up by
@@ -159,9 +168,14 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
 }
 
 cudaError_t prepare_fused_layer() {
-  return cudaFuncSetAttribute(fused_layer, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(FusedSmem));
+  for (auto kernel : {fused_layer<false>, fused_layer<true>})
+    if (const cudaError_t error =
+            cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(FusedSmem)))
+      return error;
+  return cudaSuccess;
 }
 
 cudaError_t launch_fused_layer(const TensorMaps& maps, const FusedArgs& args, int ctas, cudaStream_t stream) {
-  return launch_with_pdl(fused_layer, ctas, kFusedThreads, cooperative(), sizeof(FusedSmem), stream, maps, args);
+  return launch_with_pdl(args.x_scale ? fused_layer<false> : fused_layer<true>, ctas, kFusedThreads, cooperative(),
+                         sizeof(FusedSmem), stream, maps, args);
 }

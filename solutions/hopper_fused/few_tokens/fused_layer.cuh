@@ -187,9 +187,12 @@ struct Gemm1Smem {
 };
 
 constexpr int kSumBytes = kFusedMaxTokens * kSumPitch * (int)sizeof(float), kPoolBytes = pool_bytes(kFusedMaxTokens);
+// Tokens in bf16 that are quantised here (quantise.cuh), as far as their rows fit; each may bypass the gather.
+constexpr int kQuantiseTokens = smaller(smaller(kRouteAllTokens, kBypassTokens),
+                                        (kPoolBytes - kStagesBytes - kBlockK - (int)sizeof(Gemm1Smem)) / kHidden);
 
 struct FusedSmem {
-  // gemm1: stages | bypass rows | Gemm1Smem, at the end. gemm2: stages | sums, at the end.
+  // gemm1: stages | bypass rows, or all rows from bf16 | Gemm1Smem, at the end. gemm2: stages | sums, at the end.
   uint8_t pool[kPoolBytes];  // 1024-byte aligned, as the swizzle requires
   float scales[kFusedStages][kStageScales];
   uint32_t behind_scales[larger(0, kFusedMaxTokens * kMaskWords - kFusedStages * kStageScales)];  // see permute
@@ -211,6 +214,7 @@ struct FusedSmem {
 
   __device__ uint8_t* stage(int i) { return pool + i * kStageBytes; }
   __device__ uint8_t* bypass_row(int nth_tile) { return pool + kStagesBytes + nth_tile % kBypassRows * kHidden; }
+  __device__ uint8_t* quantised_row(int token) { return pool + kStagesBytes + token * kHidden; }
   // [num_tokens][kSumPitch]: this CTA's output columns in fp32
   __device__ float* sums(int num_tokens) {
     return reinterpret_cast<float*>(pool + kPoolBytes) - num_tokens * kSumPitch;
@@ -235,4 +239,5 @@ enum FusedBarrier {  // named barriers: see the table in fused_layer.cu
 // ---- launch ----
 
 cudaError_t prepare_fused_layer();  // once for each device
+// Without x_scale, x is bf16, and kQuantiseTokens is the most.
 cudaError_t launch_fused_layer(const TensorMaps& maps, const FusedArgs& args, int ctas, cudaStream_t stream);

@@ -9,18 +9,28 @@
 #include "wgmma.cuh"
 
 // Prefetches all tokens to L2 before it is known which have rows here, so that gather_rows finds them there.
+template <bool kBf16>
 __device__ __forceinline__ void prefetch_tokens(const FusedArgs& args) {
   constexpr int kLine = 128;
   const int thread = blockIdx.x * kFusedThreads + threadIdx.x, threads = gridDim.x * kFusedThreads;
-  const int lines = args.num_tokens * kNumKBlocks1, scale_lines = (lines * 4 + kLine - 1) / kLine;
+  const int lines = args.num_tokens * kNumKBlocks1 * (kBf16 ? 2 : 1);
+  const int scale_lines = kBf16 ? 0 : (lines * 4 + kLine - 1) / kLine;
   for (int i = thread; i < lines; i += threads) prefetch_l2(args.x + i * kLine);
   if (thread < scale_lines) prefetch_l2(reinterpret_cast<const uint8_t*>(args.x_scale) + thread * kLine);
 }
 
+// From shared memory, or by the read-only path.
+template <bool kShared, class T>
+__device__ __forceinline__ T load_row(const T* from) {
+  if constexpr (kShared) return *from;
+  else return __ldg(from);
+}
+
 // For the consumer warps, one warp a row: copies this CTA's share of the rows and their scales, but not m_blocks that
 // bypass the gather. Padding becomes zero. Arrives at kBarRowsRead when this warp's first row is requested, not yet
-// there: weights requested earlier would delay the rows. Only speed depends on it.
-__device__ __forceinline__ void gather_rows(const FusedSmem& s, const FusedArgs& args) {
+// there: weights requested earlier would delay the rows. Only speed depends on it. kBf16: rows are in shared memory.
+template <bool kBf16>
+__device__ __forceinline__ void gather_rows(FusedSmem& s, const FusedArgs& args) {
   constexpr int kVectors = kFusedHidden / 16 / kWarp;  // of 16 bytes, of a row, for each lane
   constexpr int kVectorsPerKBlock = kBlockK / 16;
   constexpr int kScalesPerLane = 2;
@@ -28,24 +38,26 @@ __device__ __forceinline__ void gather_rows(const FusedSmem& s, const FusedArgs&
   static_assert(kNumKBlocks1 <= kScalesPerLane * kWarp, "a row's scales fit a warp");
   const int lane = threadIdx.x % kWarp;
   const auto exists = [&](int i) { return kHidden == kFusedHidden || kWarp * i + lane < kHidden / 16; };
-  bool arrived = false;
+  bool arrived = kBf16;
   for (int row = blockIdx.x + gridDim.x * (threadIdx.x / kWarp); row < s.num_rows;
        row += gridDim.x * kConsumerThreads / kWarp) {
     const MBlock m_block = s.m_block[s.m_block_of_atom[row / kAtomRows]];
     const int in_block = row - m_block.first_row;
     if (m_block.bypasses_gather(args.num_tokens)) continue;
     const int t = s.token[row];
+    const auto* x = reinterpret_cast<const uint4*>(kBf16 ? s.quantised_row(t) : args.x + t * kHidden);
+    const float* x_scale = kBf16 ? s.gemm1_smem().x_scale : args.x_scale;
     uint4 v[kVectors];
     float scale[kScalesPerLane] = {0.0f, 0.0f};
 #pragma unroll
     for (int i = 0; i < kVectors; i++)
       v[i] = t == kNoToken || !exists(i)
                  ? make_uint4(0, 0, 0, 0)
-                 : __ldg(reinterpret_cast<const uint4*>(args.x + t * kHidden) + kWarp * i + lane);
+                 : load_row<kBf16>(x + kWarp * i + lane);
 #pragma unroll
     for (int i = 0; i < kScalesPerLane; i++)
       if (t != kNoToken && kWarp * i + lane < kNumKBlocks1)
-        scale[i] = __ldg(args.x_scale + x_scale_index(kWarp * i + lane, t, args.num_tokens));
+        scale[i] = load_row<kBf16>(x_scale + x_scale_index(kWarp * i + lane, t, args.num_tokens));
     if (!arrived) named_barrier_arrive(kBarRowsRead, kConsumerThreads + kWarp), arrived = true;
     const int in_k_block =
         in_block / kAtomRows * kAtomBytes + swizzle_128b(in_block % kAtomRows, lane % kVectorsPerKBlock * 16);

@@ -23,6 +23,9 @@
 
 // ---- mainloop ----
 
+// Where a tile's rows of x are: in its stages, in a bypass row, or the one that this CTA has quantised.
+enum class Rows { kStaged, kBypass, kQuantised };
+
 // The scales of one block of 128 weight rows, one per K block, spread over a warp's lanes. All are read when a tile
 // begins: read K block by K block they would arrive from DRAM just in time, and sometimes late.
 struct WeightScales {
@@ -54,7 +57,7 @@ __device__ __forceinline__ bool is_padding(int n_block) {
 
 // Sums over K for this warpgroup's weight tile of each stage: its own n_block, or with split_k its own K block of one
 // n_block. Two stages at a time. The scales of x are read while the wgmmas run, and before the stage is released.
-template <int N, bool kBypass>
+template <int N, Rows kRows>
 __device__ __forceinline__ void gemm1_mainloop(
     FusedSmem& s, const FusedArgs& args, const Gemm1Tile& tile, PipelineState<kFusedStages>& pipe, float (&acc)[N / 2],
     int warpgroup, bool split_k) {
@@ -63,8 +66,9 @@ __device__ __forceinline__ void gemm1_mainloop(
   const int atoms = tile.m_block.atoms();
   const WeightScales w_first(args.w1_scale + block * kNumKBlocks1);
   const WeightScales w_second(args.w1_scale + (block + kIntermediate / kBlockK) * kNumKBlocks1);
-  const float* bypass_scale =
-      s.gemm1_smem().x_scale + x_scale_index(0, s.token[tile.m_block.first_row], args.num_tokens);
+  const int token = s.token[tile.m_block.first_row];
+  const uint8_t* row = kRows == Rows::kQuantised ? s.quantised_row(token) : s.bypass_row(tile.nth);
+  const float* row_scale = s.gemm1_smem().x_scale + x_scale_index(0, token, args.num_tokens);
   float raw[2][N / 2];
   float2 x_scale[2][N / 8];
   const int stage_k = split_k ? 2 : 1, my_k = split_k ? warpgroup : 0;  // K blocks of a stage; this warpgroup's
@@ -72,8 +76,8 @@ __device__ __forceinline__ void gemm1_mainloop(
     mbar_wait(&s.full[stage], phase);
     const uint64_t desc_a = make_smem_desc(s.stage(stage) + warpgroup * kWeightTileBytes, kAtomBytes);
     const uint64_t desc_b =
-        kBypass ? make_smem_desc_row(s.bypass_row(tile.nth) + k * kBlockK)
-                : make_smem_desc(s.stage(stage) + kStageWeightBytes + my_k * atoms * kAtomBytes, kAtomBytes);
+        kRows != Rows::kStaged ? make_smem_desc_row(row + k * kBlockK)
+                               : make_smem_desc(s.stage(stage) + kStageWeightBytes + my_k * atoms * kAtomBytes, kAtomBytes);
     warpgroup_arrive();
 #pragma unroll
     for (int i = 0; i < kMmasPerStep; i++) Wgmma<N>::mma(r, desc_a + kDescMmaK * i, desc_b + kDescMmaK * i, i > 0);
@@ -83,8 +87,8 @@ __device__ __forceinline__ void gemm1_mainloop(
     const float* scales = s.scales[stage] + my_k * atoms * kAtomRows + 2 * (threadIdx.x % kQuad);
 #pragma unroll
     for (int j = 0; j < N / 8; j++)
-      x[j] = kBypass  // column 0 of N; 1 to 7 are no rows
-                 ? make_float2(bypass_scale[k * x_scale_stride(args.num_tokens)], 0.0f)
+      x[j] = kRows != Rows::kStaged  // column 0 of N; 1 to 7 are no rows
+                 ? make_float2(row_scale[k * x_scale_stride(args.num_tokens)], 0.0f)
                  : *reinterpret_cast<const float2*>(scales + j * kAtomRows);
   };
   for (int i = 0; i < kFusedKBlocks1 / stage_k; i += 2) {
@@ -192,7 +196,7 @@ __device__ __forceinline__ void swiglu_quant(
 
 // ---- work tiles ----
 
-template <int N, bool kBypass>
+template <int N, Rows kRows>
 __device__ __forceinline__ void gemm1_tile(
     FusedSmem& s, const FusedArgs& args, const Gemm1Tile& tile, PipelineState<kFusedStages>& pipe, int& split_k_rounds,
     int warpgroup) {
@@ -201,26 +205,28 @@ __device__ __forceinline__ void gemm1_tile(
   for (int i = 0; i < N / 2; i++) acc[i] = 0.0f;
   if (!tile.split_k()) {
     if (tile.num_n_blocks == 1 && warpgroup == 1) return skip_stages(s, pipe, kFusedKBlocks1);
-    gemm1_mainloop<N, kBypass>(s, args, tile, pipe, acc, warpgroup, false);
+    gemm1_mainloop<N, kRows>(s, args, tile, pipe, acc, warpgroup, false);
     swiglu_quant<N>(s, args, tile, acc, warpgroup);
     return;
   }
-  gemm1_mainloop<N, kBypass>(s, args, tile, pipe, acc, warpgroup, true);
+  gemm1_mainloop<N, kRows>(s, args, tile, pipe, acc, warpgroup, true);
   reduce_split_k<N>(s, acc, split_k_rounds, warpgroup);
   if (warpgroup == 0) swiglu_quant<N>(s, args, tile, acc, 0);
 }
 
+template <bool kBf16>
 __device__ __forceinline__ void gemm1_swiglu_quant(
     FusedSmem& s, const FusedArgs& args, PipelineState<kFusedStages>& pipe, int warpgroup) {
+  constexpr Rows kOne = kBf16 ? Rows::kQuantised : Rows::kBypass;
   Gemm1Tile tile;
   int split_k_rounds = 0;
   for (NBlockScheduler scheduler(s); scheduler.get_next_tile(tile);) {
     const int rows = tile.m_block.rows;
     if (tile.m_block.bypasses_gather(args.num_tokens))
-      gemm1_tile<8, true>(s, args, tile, pipe, split_k_rounds, warpgroup);
-    else if (rows <= 8) gemm1_tile<8, false>(s, args, tile, pipe, split_k_rounds, warpgroup);
-    else if (rows <= 16) gemm1_tile<16, false>(s, args, tile, pipe, split_k_rounds, warpgroup);
-    else if (rows <= 32) gemm1_tile<32, false>(s, args, tile, pipe, split_k_rounds, warpgroup);
-    else gemm1_tile<64, false>(s, args, tile, pipe, split_k_rounds, warpgroup);
+      gemm1_tile<8, kOne>(s, args, tile, pipe, split_k_rounds, warpgroup);
+    else if (rows <= 8) gemm1_tile<8, Rows::kStaged>(s, args, tile, pipe, split_k_rounds, warpgroup);
+    else if (rows <= 16) gemm1_tile<16, Rows::kStaged>(s, args, tile, pipe, split_k_rounds, warpgroup);
+    else if (rows <= 32) gemm1_tile<32, Rows::kStaged>(s, args, tile, pipe, split_k_rounds, warpgroup);
+    else gemm1_tile<64, Rows::kStaged>(s, args, tile, pipe, split_k_rounds, warpgroup);
   }
 }

@@ -34,6 +34,7 @@ __device__ __forceinline__ void prefetch_first_weights(const TensorMaps& maps) {
 
 // For one thread. For a tile that bypasses the gather it also loads the row of x, in front of the first weights:
 // requested by warp 9, the row would come from memory behind them. It then arrives at `full` for warp 9 as well.
+template <bool kBf16>
 __device__ __forceinline__ void load_weights(FusedSmem& s, const TensorMaps& maps, const FusedArgs& args,
                                              bool has_column_tile) {
   const uint64_t policy = s.num_m_blocks <= kEvictFirstExperts ? l2_evict_first() : l2_evict_unchanged();
@@ -48,7 +49,7 @@ __device__ __forceinline__ void load_weights(FusedSmem& s, const TensorMaps& map
     for (int i = 0; i < tile.k_iters(); i++, pipe.advance()) {
       const int stage = pipe.stage, k = (1 + next_k) * i;
       mbar_wait(&s.empty[stage], pipe.phase ^ 1);
-      if (bypass && i == 0) {
+      if (!kBf16 && bypass && i == 0) {
         // The row of two tiles ago lay in this buffer. Nobody reads it any more: the previous tile has filled this
         // stage, and both warpgroups have released it.
         mbar_expect_tx(&s.full[stage], kHidden);

@@ -70,22 +70,23 @@ inline void check_weights_and_output(
     TVM_FFI_THROW(ValueError) << first.name << ": is on " << named(first.device) << ", want a CUDA device";
 }
 
-// Checks all arguments. Raises a ValueError that names the argument, what it is and what is wanted.
+// Checks all arguments; x_scale is null for tokens in bf16. Raises a ValueError that names the argument, what it is and
+// what is wanted.
 inline void check_inputs(
-    ffi::TensorView logits, ffi::TensorView bias, ffi::TensorView x, ffi::TensorView x_scale, ffi::TensorView w1,
+    ffi::TensorView logits, ffi::TensorView bias, ffi::TensorView x, const ffi::TensorView* x_scale, ffi::TensorView w1,
     ffi::TensorView w1_scale, ffi::TensorView w2, ffi::TensorView w2_scale, int64_t local_expert_offset,
     ffi::TensorView output) {
   const int64_t t = logits.ndim() > 0 ? logits.size(0) : 0;
   const First first = {"routing_logits", logits.device()};
   check(logits, {"routing_logits", kRenorm ? kBf16 : kFp32, 2, {t, kNumExperts}}, first);
   if (!kRenorm) check(bias, {"routing_bias", kBf16, 1, {kNumExperts}}, first);
-  check(x, {"hidden_states", kFp8, 2, {t, kHidden}}, first);
-  check(x_scale, {"hidden_states_scale", kFp32, 2, {kNumKBlocks1, t}}, first);
+  check(x, {"hidden_states", x_scale ? kFp8 : kBf16, 2, {t, kHidden}}, first);
+  if (x_scale) check(*x_scale, {"hidden_states_scale", kFp32, 2, {kNumKBlocks1, t}}, first);
   check_weights_and_output(w1, w1_scale, w2, w2_scale, local_expert_offset, output, t, kNumExperts - kNumLocalExperts,
                            first);
 }
 
-// As check_inputs, where the top-k is given; x_scale is null for tokens in bf16.
+// As check_inputs, where the top-k is given.
 inline void check_routed_inputs(
     ffi::TensorView x, const ffi::TensorView* x_scale, ffi::TensorView topk_ids, ffi::TensorView topk_weights,
     ffi::TensorView w1, ffi::TensorView w1_scale, ffi::TensorView w2, ffi::TensorView w2_scale,
