@@ -64,7 +64,7 @@ def test_every_kernel_compiles_and_fits(machine, tokens, tmp_path):
 @pytest.mark.slow
 def test_the_routed_form_compiles_as_well(tmp_path):
     """A user would miss: a form that spills, or leaves the tensor cores, where the other one does not."""
-    geometry, entry_point = "deepseek-v3-ep8-routed", manifest.read_manifest("triton_fused_v2").bf16_entry_point
+    geometry, entry_point = "deepseek-v3-ep8-routed", "main.py::run_routed_bf16"
     kernels = ahead_of_time.compiled("triton_fused_v2", geometry, "sm_90", FEW, tmp_path, entry_point)
     assert {kernel["kernel"] for kernel in kernels} == STAGES - {"route_kernel"}
     assert not [k for k in kernels if k["stack"] or (k["kernel"] in GEMMS and not k["wgmma"])], json.dumps(kernels)

@@ -36,11 +36,9 @@ def layer(request):
     return built(request.param, GEOMETRY)
 
 
-def in_bf16(layer, geometry=GEOMETRY):
+def in_bf16(layer):
     """The function of a built solution for tokens in bf16."""
-    module = sys.modules[layer._callable.__module__]
-    name = manifest.folder_name(layer.metadata.solution_name, catalogue.definition_name(geometry))
-    return getattr(module, manifest.read_manifest(name).bf16_entry_point.split("::")[1])
+    return getattr(sys.modules[layer._callable.__module__], f"{layer._callable.__name__}_bf16")
 
 
 def call(function, given):
@@ -97,6 +95,19 @@ def test_tokens_in_bf16_are_quantised_per_128(layer, num_tokens):
     got = call(in_bf16(layer), {"hidden_states": x} | others)
     want = call(layer, {"hidden_states": tokens, "hidden_states_scale": scale} | others)
     assert want.any() and torch.equal(got, want)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("num_tokens", [1, 3, 8, 9, 80, 300])
+@pytest.mark.parametrize("geometry", ["full", "qwen3.5-35b"])
+def test_tokens_in_bf16_with_the_router_inside(geometry, num_tokens):
+    """A user would miss: other answers where the layer's one launch quantises, up to 6 and 8 tokens of these."""
+    layer, given = built("hopper_fused", geometry), arguments(geometry, num_tokens)
+    x = torch.randn(given["hidden_states"].shape, generator=torch.Generator(DEVICE).manual_seed(2), device=DEVICE)
+    tokens, scale = quantise_tokens_ref(x.bfloat16())
+    want = call(layer, given | {"hidden_states": tokens, "hidden_states_scale": scale.t().contiguous()})
+    del given["hidden_states_scale"]
+    assert want.any() and torch.equal(call(in_bf16(layer), given | {"hidden_states": x.bfloat16()}), want)
 
 
 @pytest.mark.parametrize("num_tokens", [2] if DEVICE == "cpu" else [1, 80, 300, 1100])
@@ -181,7 +192,7 @@ def whole_weights():
 @pytest.mark.parametrize("solution", SERVING_WHOLE)
 def test_calls_and_replays_of_a_whole_layer_have_the_same_bits(solution, num_tokens, whole_weights):
     """A user would miss: a token that the next router sends elsewhere in some runs, as this layer is a bit off."""
-    run = in_bf16(built(solution, WHOLE), WHOLE)
+    run = in_bf16(built(solution, WHOLE))
     random = torch.Generator(DEVICE).manual_seed(num_tokens)
     x = torch.randn(num_tokens, whole_weights[0].shape[2], generator=random, device=DEVICE).bfloat16()
     order = torch.rand(num_tokens, EXPERTS, generator=random, device=DEVICE).argsort(1)

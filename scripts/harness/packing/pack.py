@@ -99,8 +99,6 @@ def pack(name: str) -> dict[str, Solution]:
     for geometry in manifest.definitions:
         sources = [{"path": path, "content": problem.source(path, geometry, text)} for path, text in gathered.items()]
         entry_point = checked_entry_point(manifest, entry_key(manifest, geometry), defined)
-        if geometry in catalogue.ROUTED and manifest.bf16_entry_point:
-            checked_entry_point(manifest, "bf16_entry_point", defined)
         spec = manifest.model_dump(include=BuildSpec.model_fields.keys()) | {"entry_point": entry_point}
         found[geometry] = Solution(
             name=packed_name(name, geometry, manifest.definitions[0]),
@@ -179,27 +177,29 @@ def pack_into(names: list[str], data_set: Path, geometries: list[str]) -> list[P
 def pack_packages(names: list[str], parent: Path, geometries: list[str]) -> list[Path]:
     """Write parent/<packed name>/, a Python package of each solution's packed sources that exports its function as run.
 
-    Of a routed definition, where there is a function for tokens in bf16, that is run_bf16, with the sizes and
+    Where there is a function for tokens in bf16, that is run_bf16; of a routed definition with the sizes and
     solutions/engines/ beside it. geometries: [] for each solution's first one. Returns the folders. Raises as
     `pack_all`, and UserError where one exists (older sources would be compiled along) or none of these is served.
     """
-    packages = {}  # folder -> what is packed, its geometry, the function for tokens in bf16
+    packages = {}  # folder -> what is packed, its geometry
     for name, packed in pack_all(names)[0].items():
         wanted = [key for key in packed if key in geometries] if geometries else list(packed)[:1]
         if not wanted:
             raise UserError(f"--definition: got {', '.join(geometries)}, want of {name}'s: {', '.join(packed)}")
-        bf16 = read_manifest(name).bf16_entry_point
-        packages |= {parent / packed[key].name: (packed[key], key, bf16) for key in wanted}
+        packages |= {parent / packed[key].name: (packed[key], key) for key in wanted}
     if taken := [path for path in packages if path.exists()]:
         raise UserError(f"--package: {taken[0]} exists; remove it, or name another folder")
-    for path, (solution, geometry, bf16) in packages.items():
+    for path, (solution, geometry) in packages.items():
         for source in solution.sources:
             write_atomically(path / source.path, source.content)
         head = f"{solution.name}: packed source {solution.hash()}, by `moebench pack --package`."
         exported = [export(solution.spec.entry_point, "run")]
-        if bf16 and geometry in catalogue.ROUTED:
+        bf16 = f"{solution.spec.entry_point}_bf16"
+        if found := any(f"def {bf16.split('::')[1]}(" in source.content for source in solution.sources):
+            exported.append(export(bf16, "run_bf16"))
+        if found and geometry in catalogue.ROUTED:
             sizes = {key: catalogue.GEOMETRIES[geometry][key] for key in PACKAGE_SIZES}
-            exported += [export(bf16, "run_bf16"), f"\nSIZES = {sizes}\n"]
+            exported.append(f"\nSIZES = {sizes}\n")
             for adapter in paths.ENGINES.glob("*.py"):
                 write_atomically(path / adapter.name, adapter.read_text(encoding="utf-8"))
         write_atomically(path / "__init__.py", f'"""{head}"""\n\n{"".join(exported)}')
