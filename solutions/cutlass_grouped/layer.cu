@@ -82,7 +82,7 @@ static void run_layer(
     ffi::TensorView logits, ffi::TensorView bias, ffi::TensorView x, ffi::TensorView x_scale, ffi::TensorView w1,
     ffi::TensorView w1_scale, ffi::TensorView w2, ffi::TensorView w2_scale, int64_t local_expert_offset,
     double routed_scaling_factor, ffi::TensorView output, int64_t tile1, int64_t tile2) {
-  check_inputs(logits, bias, x, x_scale, w1, w1_scale, w2, w2_scale, local_expert_offset, output);
+  check_inputs(logits, bias, x, &x_scale, w1, w1_scale, w2, w2_scale, local_expert_offset, output);
   const int64_t t = logits.size(0);
   if (t == 0) return;
   if (t > kMaxTokens)
