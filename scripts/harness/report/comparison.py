@@ -40,10 +40,12 @@ def provenance(cells: pd.DataFrame) -> str:
 
 
 def passes(summary: pd.Series, tolerance: str) -> Cell | str:
-    """'17/19' at a tolerance, and how many are stale."""
+    """'17/19' at a tolerance, and how many are stale; 'stale' where all are."""
     passed, stale = summary[f"passed_{tolerance}"], summary[f"stale_{tolerance}"]
     if pd.isna(passed) and pd.isna(stale):
         return "not run"
+    if stale == summary.workloads:
+        return Cell("stale", "stale")
     stale = "" if pd.isna(stale) else f", {stale:.0f} stale"
     return Cell(f"{0 if pd.isna(passed) else passed:.0f}/{summary.workloads}{stale}", "stale" if stale else "")
 
