@@ -4,7 +4,7 @@
 // each has 64 of its weight rows, 32 columns of h. Sums are in the order of grouped_gemm1's, so results are the same to
 // the last bit. h has one scale for each row and the tile's 128 columns: the CTAs send each other their rows' maxima.
 //
-//   warps    for each tile of the cluster, of which it takes every (grid / 4)-th
+//   warps    for each of the cluster's tiles: cluster c takes tiles c, c + clusters, ...
 //   0 - 3    consumers, a warpgroup: wgmma, swap-AB, of two K blocks the second's while the first is added; SwiGLU, the
 //            exchange of maxima, FP8, h and its scales to memory
 //   4        producer, one lane: W13 by TMA, the scales of x by bulk copy
@@ -13,13 +13,19 @@
 //   mbarrier            arrivals    who arrives                    who waits      what it protects
 //   full[stage]         33, bytes   warp 4 (1), threads of warp 5  warps 0 - 3    w, x, x_scale are loaded
 //   empty[stage]        4           a lane of each consumer warp   warps 4, 5     the stage may be overwritten
-//   maxima_full[tile    1, bytes    thread 0; the bytes are those  warps 0 - 3    maxima[tile % 2]. Overwritten for the
-//               % 2]                of all four CTAs                              tile after next, when all CTAs have
-//                                                                                 sent the next one's, so read these
+//   maxima_full[tile    1, bytes    thread 0; the bytes are those  warps 0 - 3    maxima[tile % 2] are written. A CTA
+//               % 2]                of all four CTAs                              sends those of tile + 2 when it has
+//                                                                                 all of tile + 1, which the others
+//                                                                                 sent after reading these
 //   Parities are those of pipeline.cuh; of maxima_full tile / 2 % 2.
 //
 //   named barrier   threads   what it protects
 //   kBarStored      128       h of all tiles is stored before it is counted
+//
+//   global counters           who arrives                          who waits   what it protects
+//   h_ready_except_last_wave  every CTA when all its h is stored;  gemm2       h of all tiles
+//   and h_ready               CTA 0 for the arrivals that gemm2
+//                             expects of grouped_gemm1 beyond those
 //
 // It cannot deadlock: the CTAs of a cluster are resident together and go through the same tiles, and none waits for
 // another cluster.
@@ -71,8 +77,8 @@ enum FewRowsBarrier { kBarStored = 1 };
 
 // ---- tiles ----
 
-// The cluster's nth tile of 128 columns of h; false behind the last. An entry of the queue has two of them, also where
-// the last one has none in W13: that repeats the n_block before it, in a place of its own.
+// The cluster's nth tile of 128 columns of h; false behind the last. A queue entry is two tiles. With an odd number of
+// n_blocks the last entry's second tile has no weights: it computes the first one's again, and nobody reads its h.
 __device__ __forceinline__ bool get_tile(const GroupedArgs& args, const TileQueues& queues, int nth, WorkTile& tile) {
   const int i = nth * (gridDim.x / kCtas) + blockIdx.x / kCtas;
   const uint2 entry = queue_entry(args.queue1, queues.short_entries * (kNumNBlocks1 / 2), i / 2);
@@ -119,8 +125,8 @@ __device__ __forceinline__ void gather_x(FewRowsSmem& smem, const GroupedArgs& a
     const uint8_t* x[kRows / kRowsAtOnce];
 #pragma unroll
     for (int i = 0; i < kRows / kRowsAtOnce; i++) {
-      // An expert's rows are in order of token, so token 0 is its first row's, or stands for none: then nothing is
-      // copied. What lies there instead meets no other row.
+      // An expert's rows are in order of token, so in any but the first row token 0 means padding. Then nothing is
+      // copied: what lies there is multiplied into that row's results alone.
       const int r = i * kRowsAtOnce + row, token = __ldg(args.row_token + tile.expert_first + r);
       x[i] = r == 0 || token > 0 ? args.x + (size_t)token * kHidden + 16 * vector : nullptr;
     }

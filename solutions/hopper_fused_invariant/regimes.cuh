@@ -15,7 +15,7 @@ inline cudaError_t prepare_gemm1() {
 }
 
 inline cudaError_t launch_gemm1(const GroupedArgs& args, const void* w1, int h_split, cudaStream_t stream) {
-  const int rows = args.num_tokens * kTopK * kNumLocalExperts / kNumExperts;  // expected, so no more active experts
+  const int rows = args.num_tokens * kTopK * kNumLocalExperts / kNumExperts;  // on average; an active expert has one
   const bool few = args.num_tokens <= kRowAlign && rows * kNumNBlocks1 <= kFewTiles;
   CUtensorMap map;
   if (few) {

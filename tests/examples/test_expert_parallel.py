@@ -41,6 +41,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.slow
 def test_both_ways_give_the_layer_of_one_rank(tmp_path):
     program = tmp_path / "program.py"
     program.write_text(PROGRAM, encoding="utf-8")

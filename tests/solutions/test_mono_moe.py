@@ -78,6 +78,7 @@ def test_an_older_flashinfer_is_refused(load, monkeypatch):
         load()
 
 
+@pytest.mark.slow
 def test_hand_over_compiles_for_hopper():
     """A user would miss: a kernel that dies in the compiler or spills, on the GPU only."""
     code = f"""from ahead_of_time import compile_all

@@ -303,6 +303,7 @@ def test_every_chosen_tile_compiles_and_fits(compiled, architecture):
     assert not over, over
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [(16,), pytest.param(ROWS, marks=pytest.mark.slow)], ids=["16", "all"])
 @pytest.mark.parametrize("architecture", ["sm_90", pytest.param("sm_100", marks=pytest.mark.slow)])
 def test_products_use_the_tensor_cores(compiled, architecture, rows):

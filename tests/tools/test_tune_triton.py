@@ -144,6 +144,7 @@ def test_recorded_ids_are_seen_from_each_rank(tmp_path):
         routing.recorded(tmp_path, "full", 3, 9)
 
 
+@pytest.mark.slow
 def test_the_commands():
     def run(script, *args):
         command = [sys.executable, TOOL.parent / script, *args]

@@ -1,6 +1,7 @@
 // quantise_tokens: bf16 tokens as FP8, with one fp32 scale for each token and 128 columns, in the interface's layout.
 //
-// A kernel of its own, as gemm1 reads each row of x once for every weight tile, as the bytes that it multiplies.
+// A kernel of its own, above kQuantiseLimit tokens: gemm1 reads each row of x once for every weight tile, as the bytes
+// that it multiplies.
 //
 // A CTA has kColumns columns of one token. Half a warp has 128 of them, a lane 8: one 16-byte load.
 #include "arguments.cuh"

@@ -32,9 +32,11 @@
 //
 //   named barrier     threads   who arrives           who waits         what it protects
 //   kBarWarpgroup0/1  128       warpgroup 0 / 1       the same          amax: the maxima of all four warps are written
-//   kBarConsumers     256       warps 0 - 7           the same          stores before a global counter's arrival; pool
-//                                                                       between gemm1 and gemm2; sums: zeroed, complete
-//   kBarRowsRead      288       warps 0 - 7           warp 8            no data: rows of x are requested before weights
+//   kBarConsumers     256       warps 0 - 7           the same          rows quantised from bf16; stores before a
+//                                                                       global counter's arrival; pool between gemm1
+//                                                                       and gemm2; sums: zeroed, complete
+//   kBarRowsRead      288       warps 0 - 7           warp 8            no data: rows of x are requested before
+//                                                                       weights; bf16 ones, which are in L2, after
 //   kBarHStored0/1    160       warpgroup 0 / 1, and  the same          h of an n_block: stored, before it is counted;
 //                               warp 10 / 11                            amax: may be overwritten
 //

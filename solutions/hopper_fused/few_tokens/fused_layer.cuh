@@ -75,7 +75,7 @@ static_assert(registers_fit(kFusedProducerRegs, kProducerThreads, kFusedConsumer
 constexpr int kFusedStages = 6;  // 5 and 7 are slower: measured
 constexpr int kGemm1SplitKRows = 32, kGemm2SplitKRows = 16;  // up to here two K blocks a stage: the warpgroups split K
 // Up to so many tokens an m_block of one row bypasses the gather and its wait for all CTAs: for each of its tiles
-// load_weights copies the row from the caller's x, all K blocks at once, to one of two buffers. It knows when a buffer
+// load_weights copies the row from the caller's FP8 x, all K blocks at once, to one of two buffers. It knows when one
 // is free only because every tile fills all stages. The 64 and 16 bound Gemm1Smem's copy of x_scale.
 constexpr bool kBypasses = kNumKBlocks1 == kFusedKBlocks1 && kNumKBlocks1 / 2 >= kFusedStages;
 constexpr int kBypassTokens = !kBypasses ? 0 : kNumLocalExperts * kNumKBlocks1 <= 384 * 64 ? 64 : 16;

@@ -28,7 +28,8 @@ __device__ __forceinline__ T load_row(const T* from) {
 
 // For the consumer warps, one warp a row: copies this CTA's share of the rows and their scales, but not m_blocks that
 // bypass the gather. Padding becomes zero. Arrives at kBarRowsRead when this warp's first row is requested, not yet
-// there: weights requested earlier would delay the rows. Only speed depends on it. kBf16: rows are in shared memory.
+// there: weights requested earlier would delay the rows. Only speed depends on it. kBf16: rows are in shared memory,
+// and the caller has arrived.
 template <bool kBf16>
 __device__ __forceinline__ void gather_rows(FusedSmem& s, const FusedArgs& args) {
   constexpr int kVectors = kFusedHidden / 16 / kWarp;  // of 16 bytes, of a row, for each lane

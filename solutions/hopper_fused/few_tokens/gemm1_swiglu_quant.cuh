@@ -76,8 +76,9 @@ __device__ __forceinline__ void gemm1_mainloop(
     mbar_wait(&s.full[stage], phase);
     const uint64_t desc_a = make_smem_desc(s.stage(stage) + warpgroup * kWeightTileBytes, kAtomBytes);
     const uint64_t desc_b =
-        kRows != Rows::kStaged ? make_smem_desc_row(row + k * kBlockK)
-                               : make_smem_desc(s.stage(stage) + kStageWeightBytes + my_k * atoms * kAtomBytes, kAtomBytes);
+        kRows != Rows::kStaged
+            ? make_smem_desc_row(row + k * kBlockK)
+            : make_smem_desc(s.stage(stage) + kStageWeightBytes + my_k * atoms * kAtomBytes, kAtomBytes);
     warpgroup_arrive();
 #pragma unroll
     for (int i = 0; i < kMmasPerStep; i++) Wgmma<N>::mma(r, desc_a + kDescMmaK * i, desc_b + kDescMmaK * i, i > 0);

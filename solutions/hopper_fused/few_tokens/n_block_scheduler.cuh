@@ -6,8 +6,8 @@
 //
 //   last wave     the CTAs without a column tile in gemm2 take one each, or as many as they can finish before the
 //                 others reach gemm2's last two m_blocks
-//   full waves    before it, of what is left: every CTA takes the same number of n_blocks, two at a time; the last one
-//                 alone if it is odd. Less than one per CTA may remain: with the last wave, one each
+//   full waves    before it, of the other n_blocks: every CTA takes the same number, two at a time; the last one alone
+//                 if it is odd. What does not make a full wave goes, one each, to the CTAs with a column tile
 #pragma once
 #include "fused_layer.cuh"
 #include "sizes.cuh"

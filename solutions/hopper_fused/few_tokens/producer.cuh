@@ -33,7 +33,8 @@ __device__ __forceinline__ void prefetch_first_weights(const TensorMaps& maps) {
 }
 
 // For one thread. For a tile that bypasses the gather it also loads the row of x, in front of the first weights:
-// requested by warp 9, the row would come from memory behind them. It then arrives at `full` for warp 9 as well.
+// requested by warp 9, the row would come from memory behind them. It then arrives at `full` for warp 9 as well. kBf16:
+// the row is in shared memory already.
 template <bool kBf16>
 __device__ __forceinline__ void load_weights(FusedSmem& s, const TensorMaps& maps, const FusedArgs& args,
                                              bool has_column_tile) {

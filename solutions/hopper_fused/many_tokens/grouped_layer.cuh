@@ -39,7 +39,7 @@ struct Counters {
   alignas(16) TileQueues queues;  // written by route_permute
   unsigned grid_barrier;          // arrivals of route_permute's CTAs; zero before and after each layer
   // Zeroed by route_permute. Consumer warpgroups of gemm1 that have stored h of all their tiles but the last; of all.
-  // The last wave is every cluster's last tile.
+  // The last wave is every cluster's last tile. few_rows_gemm1 counts to the same numbers.
   unsigned h_ready_except_last_wave, h_ready;
   unsigned next_entry[kMaxColumnPasses];  // entries that gemm2's clusters have drawn in a pass, beyond their first ones
 };
