@@ -3,45 +3,20 @@
 // A call is recorded as a CUDA graph, of which nothing is executed: its nodes hold each kernel, DeepGEMM's as well as
 // Triton's, with its grid and the bytes of its parameters. A pointer, or a tensor map, of a kept plan is told by whose
 // it is and how far from its start, so no address stays. All kernels wait for their predecessor themselves (PDL).
-#include <cuda.h>
-#include <dlfcn.h>
 #include <tvm/ffi/container/array.h>
-#include <tvm/ffi/extra/c_env_api.h>
 #include <tvm/ffi/string.h>
-#include <tvm/ffi/tvm_ffi.h>
 
-#include <cstring>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
 #include <tuple>
-#include <vector>
 
-#ifndef LAUNCHES_DRIVER
-#define LAUNCHES_DRIVER "libcuda.so.1"
-#endif
+#include "recorded_call.h"
 
-namespace ffi = tvm::ffi;
-
-enum Answer { kUnknown, kDone, kOrdinary };  // as in record.py
-constexpr size_t kMostPlans = 4096;          // kinds of calls that are remembered; further ones take the ordinary way
 constexpr size_t kMostParameters = 32;
 constexpr int kValue = -1;  // as owner
-
-template <class F>
-static F driver(const char* name) {
-  static void* library = dlopen(LAUNCHES_DRIVER, RTLD_LAZY);
-  void* found = library ? dlsym(library, name) : nullptr;
-  if (!found) TVM_FFI_THROW(RuntimeError) << "deepgemm: " << LAUNCHES_DRIVER << " has no " << name;
-  return reinterpret_cast<F>(found);
-}
-#define DRIVER(NAME) ([] { static const auto f = driver<decltype(&NAME)>(#NAME); return f; }())
-
-static void check(CUresult result, const char* what) {
-  if (result != CUDA_SUCCESS) TVM_FFI_THROW(RuntimeError) << "deepgemm: " << what << " failed with CUDA error " << (int)result;
-}
 
 struct Parameter {
   alignas(64) unsigned char bytes[sizeof(CUtensorMap)];  // as recorded
@@ -58,63 +33,23 @@ struct Plan {
   int64_t scratch_bytes;          // of the last part of scratch
   std::vector<Launch> launches;  // none: such a call is to take the ordinary way
 };
-struct Owner {
-  int64_t address, bytes;
-};
 
-using Key = std::vector<int64_t>;
 using Caller = std::tuple<std::thread::id, int, CUstream>;  // Python keeps scratch by the same three
 struct Layer {
   std::mutex lock;
   std::map<Key, std::shared_ptr<const Plan>> plans;
-  std::map<Caller, std::vector<Owner>> scratch;
+  std::map<Caller, std::vector<Extent>> scratch;
 };
-
-// What a call is recognised by, all that host code looks at, and its arguments as owners; false if it is not replayed.
-static bool recognise(ffi::PackedArgs arguments, int first, Key& key, std::vector<Owner>& owners, DLDevice& device) {
-  bool any = false;
-  for (int i = first; i < arguments.size(); i++) {
-    owners.push_back({0, 0});
-    if (const auto tensor = arguments[i].try_cast<ffi::TensorView>()) {
-      const DLDevice where = tensor->device();
-      if (any && (where.device_type != device.device_type || where.device_id != device.device_id)) return false;
-      if (!tensor->IsContiguous()) return false;
-      any = true;
-      device = where;
-      const DLDataType t = tensor->dtype();
-      int64_t elements = 1;
-      const int64_t address = reinterpret_cast<int64_t>(tensor->data_ptr());
-      key.push_back((int64_t)t.code << 32 | t.bits << 16 | t.lanes << 8 | tensor->ndim());
-      key.push_back((int64_t)where.device_type << 32 | where.device_id);
-      key.push_back(address % 16);
-      for (int d = 0; d < tensor->ndim(); d++) {
-        key.push_back(tensor->size(d));
-        elements *= tensor->size(d);
-      }
-      owners.back() = {address, elements * t.bits * t.lanes / 8};
-    } else if (const auto integer = arguments[i].as<int64_t>()) {
-      key.push_back(-1);
-      key.push_back(*integer);
-    } else if (const auto number = arguments[i].as<double>()) {
-      key.push_back(-2);
-      key.push_back(0);
-      std::memcpy(&key.back(), &*number, sizeof(double));
-    } else {
-      return false;
-    }
-  }
-  return any;
-}
 
 // replay(*arguments): kUnknown: no such call was recorded; kOrdinary: it is to be launched from Python.
 static int64_t replay(Layer& layer, ffi::PackedArgs arguments) {
   Key key;
-  std::vector<Owner> owners;
+  std::vector<Extent> owners;
   key.reserve(64);
   owners.reserve(16);
   DLDevice device;
   if (!recognise(arguments, 0, key, owners, device)) return kOrdinary;
-  const auto stream = static_cast<CUstream>(TVMFFIEnvGetStream(device.device_type, device.device_id));
+  const auto stream = stream_of(device);
   std::shared_ptr<const Plan> plan;
   {
     std::lock_guard<std::mutex> guard(layer.lock);
@@ -125,8 +60,7 @@ static int64_t replay(Layer& layer, ffi::PackedArgs arguments) {
     if (scratch == layer.scratch.end() || scratch->second.back().bytes < plan->scratch_bytes) return kOrdinary;
     owners.insert(owners.end(), scratch->second.begin(), scratch->second.end());
   }
-  CUdevice current;
-  if (plan->launches.empty() || DRIVER(cuCtxGetDevice)(&current) != CUDA_SUCCESS || current != device.device_id) return kOrdinary;
+  if (plan->launches.empty() || !is_current(device)) return kOrdinary;
   CUstreamCaptureStatus capturing;  // a graph gets scratch of its own
   if (DRIVER(cuStreamIsCapturing)(stream, &capturing) != CUDA_SUCCESS || capturing != CU_STREAM_CAPTURE_STATUS_NONE) return kOrdinary;
 
@@ -150,11 +84,7 @@ static int64_t replay(Layer& layer, ffi::PackedArgs arguments) {
     attribute[1].id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
     attribute[1].value.clusterDim.x = launch.cluster;
     attribute[1].value.clusterDim.y = attribute[1].value.clusterDim.z = 1;
-    CUlaunchConfig config = {};
-    config.gridDimX = launch.grid[0], config.gridDimY = launch.grid[1], config.gridDimZ = launch.grid[2];
-    config.blockDimX = launch.block[0], config.blockDimY = launch.block[1], config.blockDimZ = launch.block[2];
-    config.sharedMemBytes = launch.shared;
-    config.hStream = stream;
+    CUlaunchConfig config = launch_config(launch.grid, launch.block, launch.shared, stream);
     config.attrs = attribute;
     config.numAttrs = launch.cluster > 1 ? 2 : 1;
     check(DRIVER(cuLaunchKernelEx)(&config, launch.function, pointer, nullptr), "cuLaunchKernelEx");
@@ -180,7 +110,7 @@ static int64_t end(int64_t stream) {
 }
 
 // Whose byte an address is; false if nobody's.
-static bool place(const std::vector<Owner>& owners, int64_t address, Parameter& p) {
+static bool place(const std::vector<Extent>& owners, int64_t address, Parameter& p) {
   for (size_t i = 0; i < owners.size(); i++) {
     if (address < owners[i].address || address >= owners[i].address + owners[i].bytes) continue;
     p.owner = i;
@@ -192,7 +122,7 @@ static bool place(const std::vector<Owner>& owners, int64_t address, Parameter& 
 
 // What a parameter points to. `starts`: addresses that a tensor map may have; its form is the driver's own business, so
 // its address is the one that, put in again, changes nothing.
-static bool explain(const std::vector<Owner>& owners, const std::vector<int64_t>& starts, Parameter& p) {
+static bool explain(const std::vector<Extent>& owners, const std::vector<int64_t>& starts, Parameter& p) {
   p.owner = kValue;
   if (p.size == sizeof(CUtensorMap)) {
     for (const int64_t start : starts) {
@@ -209,7 +139,7 @@ static bool explain(const std::vector<Owner>& owners, const std::vector<int64_t>
 }
 
 // Reads a graph's launches; what is wrong with it, or nothing.
-static std::string read(CUgraph graph, const std::vector<Owner>& owners, const std::vector<int64_t>& starts,
+static std::string read(CUgraph graph, const std::vector<Extent>& owners, const std::vector<int64_t>& starts,
                         std::vector<Launch>& launches) {
   CUgraphNode next[2];
   CUgraphEdgeData edges[2];
@@ -252,12 +182,12 @@ static std::string keep(Layer& layer, ffi::PackedArgs given) {
   const auto graph = reinterpret_cast<CUgraph>(given[0].cast<int64_t>());
   const auto scratch = given[1].cast<ffi::Array<int64_t>>(), inside = given[2].cast<ffi::Array<int64_t>>();
   Key key;
-  std::vector<Owner> owners;
+  std::vector<Extent> owners;
   std::vector<int64_t> starts(inside.begin(), inside.end());
   DLDevice device;
   auto plan = std::make_shared<Plan>();
   std::string wrong = recognise(given, 3, key, owners, device) ? "" : "arguments";
-  for (const Owner& owner : owners) starts.push_back(owner.address);
+  for (const Extent& owner : owners) starts.push_back(owner.address);
   for (size_t i = 0; i + 1 < scratch.size(); i += 2) owners.push_back({scratch[i], scratch[i + 1]});
   for (size_t i = 0; i < owners.size(); i++)
     for (size_t j = 0; j < i; j++)
@@ -277,7 +207,7 @@ static std::string keep(Layer& layer, ffi::PackedArgs given) {
 // lend(device, stream, scratch): what this thread's later calls on the stream use, until told otherwise; none: nothing.
 static void lend(Layer& layer, int64_t device, int64_t stream, ffi::Array<int64_t> scratch) {
   const Caller caller = {std::this_thread::get_id(), (int)device, reinterpret_cast<CUstream>(stream)};
-  std::vector<Owner> parts;
+  std::vector<Extent> parts;
   for (size_t i = 0; i + 1 < scratch.size(); i += 2) parts.push_back({scratch[i], scratch[i + 1]});
   std::lock_guard<std::mutex> guard(layer.lock);
   if (parts.empty()) layer.scratch.erase(caller);

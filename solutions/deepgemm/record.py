@@ -23,7 +23,7 @@ from .common.host import launch
 from .common.host.arguments import check_arguments, takes
 from .scratch import forget_scratch, places, scratch_of
 
-UNKNOWN, DONE, ORDINARY = range(3)  # as in launches.cuh
+UNKNOWN, DONE, ORDINARY = range(3)  # as in recorded_call.h
 FUNCTIONS = ("replay", "begin", "end", "keep", "lend")
 
 
@@ -69,7 +69,7 @@ def _replay(library, arguments):
     try:
         return library.replay(*arguments)
     except Exception as error:
-        if str(error).startswith("deepgemm: "):  # some kernels may have been launched
+        if str(error).startswith("replay: "):  # some kernels may have been launched
             device = next(value.device for value in arguments if isinstance(value, torch.Tensor))
             _forget(device, torch._C._cuda_getCurrentRawStream(device.index))
             raise
@@ -125,7 +125,9 @@ def launches():
         from .common.host.build_library import build_library, load_library  # needs tvm_ffi, which may be missing
 
         headers = Path(triton.__file__).parent / "backends/nvidia/include"
+        header = Path(launch.__file__).with_name("recorded_call.h")  # wherever packing put common/
         texts = {"launches.cpp": Path(__file__).with_name("launches.cuh").read_text()}  # host code alone
+        texts[header.name] = header.read_text()
         library = build_library("launches", texts, include_folders=[headers], headers_version=triton.__version__)
         return SimpleNamespace(**dict(zip(FUNCTIONS, load_library(library).functions(), strict=True)))
     except Exception as error:  # whatever a compiler, or its absence, comes up with

@@ -31,7 +31,7 @@ def driver(tmp_path_factory):
     library = tvm_ffi.cpp.load(
         "replay_asks_the_stand_in",
         cpp_files=[str(Path(replay.__file__).with_name("replay.cpp"))],
-        extra_cflags=[rf"-DREPLAY_DRIVER=\"{built}\"", "-Wall", "-Werror"],
+        extra_cflags=[rf"-DCUDA_DRIVER=\"{built}\"", "-Wall", "-Werror"],
         extra_include_paths=[str(HEADERS)],
         build_directory=str(tmp_path_factory.mktemp("build")),
     )

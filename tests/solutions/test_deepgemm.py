@@ -225,14 +225,12 @@ class Launch(ctypes.Structure):
 
 def test_a_recorded_call_is_launched_for_other_tensors(tmp_path):
     """A user would miss: another call's weights, a launch left out, or a pointer that was taken for a number."""
-    headers, (built, source) = (
-        Path(triton.__file__).parent / "backends/nvidia/include",
-        (tmp_path / "d", tmp_path / "l.cpp"),
-    )
-    subprocess.run(["cc", "-shared", "-fPIC", f"-I{headers}", "-o", built, SAMPLES / "deepgemm_driver.c"], check=True)
+    roots = [Path(triton.__file__).parent / "backends/nvidia/include", manifest.paths.SOLUTIONS / "common/host"]
+    built, source = tmp_path / "d", tmp_path / "l.cpp"
+    subprocess.run(["cc", "-shared", "-fPIC", f"-I{roots[0]}", "-o", built, SAMPLES / "deepgemm_driver.c"], check=True)
     source.write_text((manifest.paths.SOLUTIONS / "deepgemm/launches.cuh").read_text())
-    flags, folders = [rf"-DLAUNCHES_DRIVER=\"{built}\"", "-Wall", "-Werror"], dict(build_directory=str(tmp_path))
-    folders |= {"cpp_files": [str(source)], "extra_include_paths": [str(headers)]}
+    flags, folders = [rf"-DCUDA_DRIVER=\"{built}\"", "-Wall", "-Werror"], dict(build_directory=str(tmp_path))
+    folders |= {"cpp_files": [str(source)], "extra_include_paths": [*map(str, roots)]}
     library = tvm_ffi.cpp.load("launches", extra_cflags=flags, **folders)
     (replay, begin, end, keep, lend), driver, handles = library.functions(), ctypes.CDLL(str(built)), []
     scratch, larger = (torch.empty(size, dtype=torch.uint8) for size in (1024, 4096))

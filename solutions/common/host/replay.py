@@ -25,7 +25,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from . import launch
 
-UNKNOWN, DONE, ORDINARY = range(3)  # as in replay.cpp
+UNKNOWN, DONE, ORDINARY = range(3)  # as in recorded_call.h
 VALUE, ADDRESS, MAP = range(3)
 SCRATCH, NULL = -1, -2
 MOST_SCRATCH = 256 << 20  # bytes: replayed scratch is not used twice, and above the host's time hardly counts
@@ -54,8 +54,7 @@ def build():
     from .build_library import build_library, load_library  # needs tvm_ffi, which may be missing
 
     headers = Path(triton.__file__).parent / "backends/nvidia/include"
-    source = Path(__file__).with_name("replay.cpp")
-    texts = {source.name: source.read_text()}
+    texts = {name: Path(__file__).with_name(name).read_text() for name in ("replay.cpp", "recorded_call.h")}
     return load_library(build_library("replay", texts, include_folders=[headers], headers_version=triton.__version__))
 
 
