@@ -96,7 +96,7 @@ void launch_layer(const LayerArgs& layer, DLDevice device, ffi::TensorView w1, f
     const std::lock_guard<std::mutex> launching(*shared.launching);
     check_cuda(launch_route_permute(args, sms, stream), "launching route_permute");
     // TMA descriptors are encoded while the device routes
-    check_cuda(launch_gemm1(args, w1.data_ptr(), h_split, stream), "launching grouped_gemm1");
+    check_cuda(launch_gemm1(args, w1.data_ptr(), h_split, stream), "launching gemm1");
     CUtensorMap w2_map;
     encode_w2_map(&w2_map, w2.data_ptr(), kBlockN / kClusterCtas);
     for (; args.first_column < kHidden; args.first_column += args.y_columns) {

@@ -71,6 +71,7 @@ struct FewRowsSmem {
   uint64_t full[kFewRowsStages], empty[kFewRowsStages];
   uint64_t maxima_full[2];
 };
+static_assert(sizeof(FewRowsSmem) <= kSmemLimit, "a CTA has 227 KB of shared memory");
 using FewRowsPipeline = PipelineState<kFewRowsStages>;
 
 enum FewRowsBarrier { kBarStored = 1 };
@@ -266,6 +267,7 @@ __global__ void __launch_bounds__(kFewRowsThreads, 1)
   FewRowsSmem& smem = *reinterpret_cast<FewRowsSmem*>(few_rows_smem);
   const int rank = block_rank_in_cluster(), warp = threadIdx.x / kWarp;
   if (threadIdx.x == 0) {
+    prefetch_tma_descriptor(&map);
     for (int i = 0; i < kFewRowsStages; i++) {
       mbar_init(&smem.full[i], 1 + kWarp);
       mbar_init(&smem.empty[i], kWarpgroupWarps);
@@ -323,8 +325,10 @@ cudaError_t prepare_few_rows_gemm1() {
   cudaLaunchAttribute attribute;
   const cudaLaunchConfig_t config = few_rows_config(kCtas, attribute);
   error = cudaOccupancyMaxActiveClusters(&clusters, kernel, &config);
-  if (error == cudaSuccess) resident_clusters = std::min(clusters, resident_clusters.load());
-  return error;
+  if (error != cudaSuccess) return error;
+  if (clusters < 1) return cudaErrorLaunchOutOfResources;
+  resident_clusters = std::min(clusters, resident_clusters.load());
+  return cudaSuccess;
 }
 
 cudaError_t launch_few_rows_gemm1(const GroupedArgs& args, const CUtensorMap& w1, cudaStream_t stream) {

@@ -16,7 +16,7 @@ inline cudaError_t prepare_gemm1() {
 
 inline cudaError_t launch_gemm1(const GroupedArgs& args, const void* w1, int h_split, cudaStream_t stream) {
   const int rows = args.num_tokens * kTopK * kNumLocalExperts / kNumExperts;  // on average; an active expert has one
-  const bool few = args.num_tokens <= kRowAlign && rows * kNumNBlocks1 <= kFewTiles;
+  const bool few = h_split == 2 && args.num_tokens <= kRowAlign && rows * kNumNBlocks1 <= kFewTiles;
   CUtensorMap map;
   if (few) {
     encode_w1_map(&map, w1, kMmaM / (2 * kAtomRows));

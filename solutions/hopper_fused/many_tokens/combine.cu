@@ -1,9 +1,9 @@
 // combine: output[token] = the sum of the token's rows of y, in order of expert, in fp32, as bf16. y is bf16, or
 // scaled fp16 where h is hi and lo.
 //
-// Persistent CTAs, each on a token at a time. No shared memory and no barriers: each thread sums eight columns of all
-// rows by 16-byte loads, then its next eight. The next token's list of rows is loaded while this token is summed.
-// grouped_gemm2 has zeroed the output of tokens without rows.
+// Persistent CTAs, each on a token at a time, or with few tokens on a part of its columns. No shared memory and no
+// barriers: each thread sums eight columns of all rows by 16-byte loads, then its next eight. The next token's list of
+// rows is loaded while this token is summed. grouped_gemm2 has zeroed the output of tokens without rows.
 #include <cstdint>
 
 #include "grouped_layer.cuh"
@@ -17,36 +17,39 @@ constexpr int kVectors = kHidden / 8;  // 16-byte vectors of a row of y
 constexpr int kCombineThreads = kVectors % 896 == 0 ? 224 : kVectors % 512 == 0 ? 256 : kVectors % 384 == 0 ? 192 : 128;
 constexpr bool kManyRows = kTopK * kNumLocalExperts > 3 * kNumExperts;  // a token has more than three rows on average
 constexpr int kCombineCtas = (kManyRows ? 1024 : 1792) / kCombineThreads;  // CTAs of an SM at once
+constexpr int kTokenCtas = (kVectors + kCombineThreads - 1) / kCombineThreads;  // of a token, where they are few
 constexpr int kCombineWaves = 4;  // so many times that is the grid: where a CTA ends early, another starts
 static_assert(kMaxTokenRows <= 16, "a token's list of rows stays in registers");
 
-template <int kHSplit>
+// kCtas: those that share a token.
+template <int kHSplit, int kCtas>
 __global__ void __launch_bounds__(kCombineThreads, kCombineCtas) combine(const __grid_constant__ GroupedArgs args) {
   constexpr int kAtOnce = kManyRows ? 4 : 2;  // rows whose loads are in flight; most tokens have no more
   constexpr int kListVectors = kMaxTokenRows / 4;  // int4s of a token's list of rows
   pdl_wait();
   pdl_launch_dependents();
   const int4* rows_of = reinterpret_cast<const int4*>(args.token_rows);
+  const unsigned first = blockIdx.x / kCtas, part = blockIdx.x % kCtas, tokens_at_once = gridDim.x / kCtas;
   int4 next_rows[kListVectors];
 #pragma unroll
   for (int i = 0; i < kListVectors; i++)
-    next_rows[i] =
-        blockIdx.x < args.num_tokens ? __ldg(rows_of + kListVectors * blockIdx.x + i) : make_int4(-1, -1, -1, -1);
-  for (int t = blockIdx.x; t < args.num_tokens; t += gridDim.x) {
+    next_rows[i] = first < args.num_tokens ? __ldg(rows_of + kListVectors * first + i) : make_int4(-1, -1, -1, -1);
+  for (int t = first; t < args.num_tokens; t += tokens_at_once) {
     int row[kMaxTokenRows];
 #pragma unroll
     for (int i = 0; i < kListVectors; i++) {
       row[4 * i] = next_rows[i].x, row[4 * i + 1] = next_rows[i].y;
       row[4 * i + 2] = next_rows[i].z, row[4 * i + 3] = next_rows[i].w;
     }
-    const int next = t + gridDim.x;
+    const int next = t + tokens_at_once;
     if (next < args.num_tokens) {
 #pragma unroll
       for (int i = 0; i < kListVectors; i++) next_rows[i] = __ldg(rows_of + kListVectors * next + i);
     }
     if (row[0] < 0) continue;
     const int columns = kPadsColumns ? min(args.y_columns, kHidden - args.first_column) : args.y_columns;
-    for (int column = threadIdx.x * 8; column < columns; column += kCombineThreads * 8) {
+    for (int column = (part * kCombineThreads + threadIdx.x) * 8; column < columns;
+         column += kCtas * kCombineThreads * 8) {
       float sum[8] = {};
 #pragma unroll
       for (int i = 0; i < kMaxTokenRows; i += kAtOnce) {
@@ -88,6 +91,9 @@ __global__ void __launch_bounds__(kCombineThreads, kCombineCtas) combine(const _
 
 cudaError_t launch_combine(const GroupedArgs& args, int h_split, int sms, cudaStream_t stream) {
   const int at_most = kCombineWaves * kCombineCtas * sms;
-  return launch_with_pdl(h_split == 1 ? combine<1> : combine<2>, min(args.num_tokens, at_most),
-                         kCombineThreads, clusters_of(1), 0, stream, args);
+  if (args.num_tokens <= sms)
+    return launch_with_pdl(h_split == 1 ? combine<1, kTokenCtas> : combine<2, kTokenCtas>, args.num_tokens * kTokenCtas,
+                           kCombineThreads, clusters_of(1), 0, stream, args);
+  return launch_with_pdl(h_split == 1 ? combine<1, 1> : combine<2, 1>, min(args.num_tokens, at_most), kCombineThreads,
+                         clusters_of(1), 0, stream, args);
 }

@@ -54,6 +54,7 @@ constexpr int kVectorsPerRow = kBlockK / 16;                     // 16-byte vect
 constexpr int kRowsAtOnce = kProducerThreads / kVectorsPerRow;   // rows that the producers copy at a time
 constexpr int kRowsPerThread = kBlockM / kRowsAtOnce;
 constexpr int kWGroups = kBlockN / (2 * kAtomRows);  // groups of 8 rows of each half of W13 in a tile
+constexpr unsigned kNoRow = 0xffffffff;              // an offset where nothing is read
 static_assert(kWGroups % 2 == 0, "each CTA loads half of the groups");
 static_assert(kRowAlign % kRowsAtOnce == 0, "all producers copy a row of the tile, or none");
 
@@ -66,6 +67,8 @@ __device__ __forceinline__ void cp_async_w_scales(float* smem, const float* w_sc
 
 // For all producer threads. Each copies one 16-byte vector of every kRowsAtOnce-th row, whose tokens it looks up once
 // for each tile; thread 0 also requests weights and scales. TMA's coordinates: K, row of 8, half, group of 8, expert.
+// An expert's rows are in order of token, so in any but the first row token 0 means padding. Then nothing is copied:
+// what lies there is multiplied into that row's results alone.
 __device__ __forceinline__ void load_gemm1(
     Gemm1Smem& smem, const CUtensorMap& map, const GroupedArgs& args, const TileQueues& queues, int rank) {
   const uint64_t weight_policy = queues.experts <= kEvictFirstExperts ? l2_evict_first() : l2_evict_unchanged();
@@ -82,11 +85,11 @@ __device__ __forceinline__ void load_gemm1(
         args.w1_scale + (size_t)((tile.expert * 2 + thread) * (kIntermediate / kBlockK) + n_block) * kNumKBlocks1;
     unsigned x_offset[kRowsPerThread];
 #pragma unroll
-    for (int i = 0; i < kRowsPerThread; i++)
-      x_offset[i] = i * kRowsAtOnce < tile.m_rows
-                        ? __ldg(args.row_token + tile.expert_first + tile.m_first + i * kRowsAtOnce + row) * kHidden +
-                              vector * 16u
-                        : 0u;
+    for (int i = 0; i < kRowsPerThread; i++) {
+      const int r = tile.m_first + i * kRowsAtOnce + row;
+      const unsigned token = i * kRowsAtOnce < tile.m_rows ? __ldg(args.row_token + tile.expert_first + r) : 0;
+      x_offset[i] = token > 0 || r == 0 ? token * kHidden + vector * 16 : kNoRow;
+    }
     for (int k = 0; k < kNumKBlocks1; k++, pipe.advance()) {
       const int stage = pipe.stage;
       uint64_t* full = &smem.full[stage];
@@ -110,7 +113,7 @@ __device__ __forceinline__ void load_gemm1(
       uint8_t* smem_a = smem.a[stage][0] + at;
 #pragma unroll
       for (int i = 0; i < kRowsPerThread; i++)
-        if (i * kRowsAtOnce < tile.m_rows) cp_async_16(smem_a + i * kRowsAtOnce * kBlockK, x + x_offset[i]);
+        if (x_offset[i] != kNoRow) cp_async_16(smem_a + i * kRowsAtOnce * kBlockK, x + x_offset[i]);
       cp_async_mbar_arrive(full);
     }
   }
@@ -130,9 +133,10 @@ __device__ __forceinline__ void signal_h_ready(unsigned* counter) {
 template <int kHSplit>
 __global__ void __launch_bounds__(kGemmThreads, 1)
     grouped_gemm1(const __grid_constant__ CUtensorMap map, const __grid_constant__ GroupedArgs args) {
-  pdl_wait();  // before init_gemm: the other order was hardly faster
-  pdl_launch_dependents();
+  if (threadIdx.x == 0) prefetch_tma_descriptor(&map);
   Gemm1Smem& smem = init_gemm<Gemm1Smem>(1 + kProducerThreads);
+  pdl_wait();
+  pdl_launch_dependents();
   const TileQueues queues = read_tile_queues(&args.counters->queues);
   const int rank = block_rank_in_cluster(), warp = threadIdx.x / kWarp;
   if (blockIdx.x == 0 && threadIdx.x == 0) args.counters->grid_barrier = 0;  // for the next layer's route_permute

@@ -51,8 +51,8 @@ struct GroupedArgs : LayerArgs {
   unsigned* cta_rows;   // [CTAs, kPaddedLocalExperts]: rows of each expert among the tokens of a CTA of route_permute
   uint2* queue1;        // entries of gemm1's work tiles, see tile_scheduler.cuh
   uint2* queue2;        // of gemm2's
-  float* row_weight;    // [rows]: routing weight; zero in rows that pad an expert
-  int* row_token;       // [rows]: whose x the row has; any token's in rows that pad an expert
+  float* row_weight;    // [rows]: routing weight; anything in rows that pad an expert
+  int* row_token;       // [rows]: whose x the row has; 0 in rows that pad an expert, never its first
   float* row_x_scale;   // expert by expert: [H / 128][rows]
   uint8_t* h;           // expert by expert: [n_block of gemm1][h_split][rows][128], swizzled
   float* h_scale;       // expert by expert: [n_block of gemm1][rows]; includes the routing weight

@@ -1,5 +1,6 @@
 // route_permute: each token's experts and weights; then its rows, sorted by expert and, for an expert, by token; then
-// the queues of both GEMMs. Cooperative launch, one CTA per SM, each with consecutive tokens.
+// the queues of both GEMMs. Cooperative launch, one CTA per SM, each with consecutive tokens. Up to kOneCtaTokens one
+// CTA has all of them: no grid barrier, and gemm1's CTAs are on the other SMs already.
 //
 //   step          who                          what
 //   route         a warp a token               the token's local experts as a mask of bits, and their weights
@@ -14,7 +15,7 @@
 // gemm1 reads x itself, from the tokens' rows: only row numbers, weights and scales are permuted here.
 //
 //   barrier               arrivals              who arrives and waits    what it protects
-//   counter grid_barrier  gridDim.x             thread 0 of every CTA    cta_rows is written
+//   counter grid_barrier  gridDim.x             thread 0 of every CTA    cta_rows is written; not with one CTA
 //   named kBarScan        kPaddedLocalExperts   a thread an expert       word_sums are written
 //
 // Between the steps is __syncthreads(), but for the last two, which write different things. The grid barrier cannot
@@ -44,6 +45,7 @@ constexpr int kMinTokensPerCta = kMaskWords <= 2 ? 1 : 8;
 __host__ __device__ inline int tokens_per_cta_of(int tokens, unsigned ctas) {
   return max(kMinTokensPerCta, (int)((tokens + ctas - 1) / ctas));
 }
+constexpr int kOneCtaTokens = 32;  // a warp each
 constexpr int kScalesPerLane = (kNumKBlocks1 + kWarp - 1) / kWarp;  // of a row of x
 constexpr int kBarScan = 1;
 static_assert(kPaddedLocalExperts <= kRouteThreads && kSumParts >= 1, "one thread per local expert");
@@ -85,20 +87,23 @@ __device__ __forceinline__ void route_tokens(
   }
 }
 
-__device__ __forceinline__ void count_rows(
+// Returns the CTA's rows of expert threadIdx.x.
+template <bool kOneCta>
+__device__ __forceinline__ int count_rows(
     const GroupedArgs& args, uint32_t* mask, int* rows_before, int tokens, int batches) {
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  int rows = 0;
   for (int i = warp; i < batches * kMaskWords; i += kRouteWarps)
     mask[32 * i + lane] = tokens_of_expert(mask[32 * i + lane]);
   __syncthreads();
   if (threadIdx.x < kPaddedLocalExperts) {
-    int rows = 0;
     for (int i = 0; i < batches; i++) {
       rows_before[i * kPaddedLocalExperts + threadIdx.x] = rows;
       rows += __popc(mask[i * kPaddedLocalExperts + threadIdx.x]);
     }
-    if (tokens > 0) __stcg(args.cta_rows + blockIdx.x * kPaddedLocalExperts + threadIdx.x, rows);
+    if (!kOneCta && tokens > 0) __stcg(args.cta_rows + blockIdx.x * kPaddedLocalExperts + threadIdx.x, rows);
   }
+  return rows;
 }
 
 // ---- sum, scan ----
@@ -168,10 +173,17 @@ __device__ __forceinline__ void write_row(const GroupedArgs& args, const ExpertR
   }
 }
 
-// The rows that pad an expert. total: rows of each expert, without padding.
+// The rows that pad an expert. total: rows of each expert, without padding. One CTA writes only what makes them known
+// as padding: their scales and weights are read, but go into their own results alone, which nobody uses.
+template <bool kOneCta>
 __device__ __forceinline__ void write_padding(
     const GroupedArgs& args, const ExpertRows& expert_rows, const unsigned* total) {
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  if constexpr (kOneCta) {
+    for (int e = warp; e < kNumLocalExperts; e += kRouteWarps)
+      if (total[e] + lane < expert_rows.rows[e]) args.row_token[expert_rows.first[e] + total[e] + lane] = 0;
+    return;
+  }
   const float no_scale[kScalesPerLane] = {};
   for (int i = blockIdx.x * kRouteWarps + warp; i < kNumLocalExperts * kRowAlign; i += gridDim.x * kRouteWarps) {
     const int e = i / kRowAlign, row = expert_rows.first[e] + total[e] + i % kRowAlign;
@@ -183,6 +195,7 @@ __device__ __forceinline__ void write_padding(
 
 // ---- kernel ----
 
+template <bool kOneCta>
 __global__ void __launch_bounds__(kRouteThreads) route_permute(const __grid_constant__ GroupedArgs args) {
   __shared__ unsigned before[kSumParts][kPaddedLocalExperts], total[kSumParts][kPaddedLocalExperts];
   __shared__ int long_end[kPaddedLocalExperts], short_end[kPaddedLocalExperts], word_sums[4][kMaskWords];
@@ -205,21 +218,27 @@ __global__ void __launch_bounds__(kRouteThreads) route_permute(const __grid_cons
   }
   route_tokens(args, mask, first_token, tokens, batches, tokens_per_cta);
   __syncthreads();
-  count_rows(args, mask, rows_before, tokens, batches);
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    counter_arrive(&args.counters->grid_barrier);
-    counter_wait(&args.counters->grid_barrier, gridDim.x);
-  }
-  __syncthreads();
+  [[maybe_unused]] const int rows = count_rows<kOneCta>(args, mask, rows_before, tokens, batches);
+  if constexpr (!kOneCta) {
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      counter_arrive(&args.counters->grid_barrier);
+      counter_wait(&args.counters->grid_barrier, gridDim.x);
+    }
+    __syncthreads();
 
-  sum_counts(args, ctas, before, total);
-  __syncthreads();
+    sum_counts(args, ctas, before, total);
+    __syncthreads();
+  }
   if (threadIdx.x < kPaddedLocalExperts) {
     const int e = threadIdx.x;
     unsigned earlier = 0, all = 0;
+    if constexpr (kOneCta) {
+      all = rows;
+    } else {
 #pragma unroll
-    for (int i = 0; i < kSumParts; i++) earlier += before[i][e], all += total[i][e];
+      for (int i = 0; i < kSumParts; i++) earlier += before[i][e], all += total[i][e];
+    }
     const int padded = (all + kRowAlign - 1) / kRowAlign * kRowAlign;
     const MBlocks blocks(padded);
     int end[4] = {padded, blocks.long_entries(), blocks.short_entries(), all > 0};
@@ -236,13 +255,14 @@ __global__ void __launch_bounds__(kRouteThreads) route_permute(const __grid_cons
 
   const int long_entries = long_end[kPaddedLocalExperts - 1], short_entries = short_end[kPaddedLocalExperts - 1];
   const int clusters = args.clusters;
-  for (int e = blockIdx.x; e < kNumLocalExperts; e += gridDim.x) {
+  const int writers = kOneCta ? kWarp : kRouteThreads, writer = kOneCta ? lane : threadIdx.x;  // of an expert's entries
+  for (int e = kOneCta ? warp : blockIdx.x; e < kNumLocalExperts; e += kOneCta ? kRouteWarps : gridDim.x) {
     const int rows = expert_rows.rows[e], first = expert_rows.first[e];
     if (rows == 0) continue;
     const QueuePlace place = {e, rows, first, long_end[e], short_end[e], long_entries, short_entries};
     const bool before_last_wave = place.before_last_wave(clusters);
-    write_entries(args.queue1, kNumNBlocks1 / 2, place, before_last_wave, threadIdx.x, kRouteThreads);
-    write_entries(args.queue2, args.y_columns / (2 * kBlockN), place, before_last_wave, threadIdx.x, kRouteThreads);
+    write_entries(args.queue1, kNumNBlocks1 / 2, place, before_last_wave, writer, writers);
+    write_entries(args.queue2, args.y_columns / (2 * kBlockN), place, before_last_wave, writer, writers);
   }
 
   for (int i = warp; i < tokens; i += kRouteWarps) {
@@ -268,17 +288,21 @@ __global__ void __launch_bounds__(kRouteThreads) route_permute(const __grid_cons
     }
     if (lane >= count && lane < kMaxTokenRows) token_rows[lane] = -1;
   }
-  write_padding(args, expert_rows, total[0]);
+  write_padding<kOneCta>(args, expert_rows, total[0]);
 }
 
 // ---- host ----
 
 cudaError_t prepare_route_permute() {
-  return cudaFuncSetAttribute(route_permute, cudaFuncAttributeMaxDynamicSharedMemorySize,
+  static_assert(route_smem_bytes(1) <= 16 * 1024, "one CTA's is less than needs to be asked for");
+  return cudaFuncSetAttribute(route_permute<false>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                               route_smem_bytes(kMaxRouteBatches));
 }
 
 cudaError_t launch_route_permute(const GroupedArgs& args, int ctas, cudaStream_t stream) {
+  if (args.num_tokens <= kOneCtaTokens)
+    return launch_with_pdl(route_permute<true>, 1, kRouteThreads, clusters_of(1), route_smem_bytes(1), stream, args);
   const int batches = (tokens_per_cta_of(args.num_tokens, ctas) + 31) / 32;
-  return launch_with_pdl(route_permute, ctas, kRouteThreads, cooperative(), route_smem_bytes(batches), stream, args);
+  return launch_with_pdl(route_permute<false>, ctas, kRouteThreads, cooperative(), route_smem_bytes(batches), stream,
+                         args);
 }

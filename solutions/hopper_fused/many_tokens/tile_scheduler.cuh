@@ -1,6 +1,6 @@
 // tile_scheduler: the work tiles of both grouped GEMMs, and which of them a cluster computes next.
 //
-// M is an expert's rows, which lie together, padded to a multiple of kRowAlign by rows of scale zero; N is its weight
+// M is an expert's rows, which lie together, padded to a multiple of kRowAlign by rows without use; N is its weight
 // rows, K comes in blocks of 128 with one scale. A work tile is an m_block of up to kBlockM rows by an n_block of
 // kBlockN weight rows of one expert, over all of K. A cluster of two CTAs takes two tiles at a time, so that both CTAs
 // have equally many K blocks and neither waits for one that the other does not reach:
