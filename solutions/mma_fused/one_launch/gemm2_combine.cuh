@@ -122,20 +122,36 @@ __device__ __forceinline__ void zero_slabs(const FusedArgs& args, const TileSche
   }
 }
 
-// For all threads: tokens first to end - 1 of a column tile to the output, the sum of num_slabs slabs.
-template <class Slab>
+// For all threads: tokens first to end - 1 of a column tile to the output, the sum of num_slabs slabs, kMostSlabs at
+// most. With kShortTiles their loads are in flight together: one after the other they take as long as a tile.
+template <int kMostSlabs, class Slab>
 __device__ __forceinline__ void store_output(const FusedArgs& args, int column_tile, int first, int end, int num_slabs,
                                              Slab slab) {
   constexpr int kOctets = kColumnTile / 8;
 #pragma unroll 1
   for (int i = first * kOctets + threadIdx.x; i < end * kOctets; i += kThreads) {
     float4 u = make_float4(0, 0, 0, 0), v = u;
+    if constexpr (kShortTiles && kMostSlabs > 1) {
+      float4 x[kMostSlabs], y[kMostSlabs];
+#pragma unroll
+      for (int p = 0; p < kMostSlabs; p++) {
+        const float4* from = reinterpret_cast<const float4*>(slab(p)) + 2 * i;
+        x[p] = p < num_slabs ? __ldcg(from) : make_float4(0, 0, 0, 0);
+        y[p] = p < num_slabs ? __ldcg(from + 1) : make_float4(0, 0, 0, 0);
+      }
+#pragma unroll
+      for (int p = 0; p < kMostSlabs; p++) {
+        u.x += x[p].x, u.y += x[p].y, u.z += x[p].z, u.w += x[p].w;
+        v.x += y[p].x, v.y += y[p].y, v.z += y[p].z, v.w += y[p].w;
+      }
+    } else {
 #pragma unroll 1
-    for (int p = 0; p < num_slabs; p++) {
-      const float4* from = reinterpret_cast<const float4*>(slab(p)) + 2 * i;
-      const float4 x = __ldcg(from), y = __ldcg(from + 1);
-      u.x += x.x, u.y += x.y, u.z += x.z, u.w += x.w;
-      v.x += y.x, v.y += y.y, v.z += y.z, v.w += y.w;
+      for (int p = 0; p < num_slabs; p++) {
+        const float4* from = reinterpret_cast<const float4*>(slab(p)) + 2 * i;
+        const float4 x = __ldcg(from), y = __ldcg(from + 1);
+        u.x += x.x, u.y += x.y, u.z += x.z, u.w += x.w;
+        v.x += y.x, v.y += y.y, v.z += y.z, v.w += y.w;
+      }
     }
     *reinterpret_cast<uint4*>(args.output + (size_t)(i / kOctets) * kHidden + column_tile * kColumnTile +
                               i % kOctets * 8) =
@@ -217,8 +233,8 @@ __device__ __forceinline__ void gemm2_combine(Smem& s, const FusedArgs& args, We
   }
   __syncthreads();  // sums are stored
   for (int i = 0; i < scheduler.own_tiles; i++)
-    store_output(args, scheduler.column_tile(i), 0, args.num_tokens, 1,
-                 [&](int) { return args.slab(i, scheduler.cta, scheduler.ctas); });
+    store_output<1>(args, scheduler.column_tile(i), 0, args.num_tokens, 1,
+                    [&](int) { return args.slab(i, scheduler.cta, scheduler.ctas); });
   if (scheduler.shared_tile < 0) return;
   // A shared column tile: each of its CTAs adds the slabs of all for its share of the tokens.
   const int rank = scheduler.sharing_rank, sharing_ctas = scheduler.sharing_ctas;
@@ -230,9 +246,10 @@ __device__ __forceinline__ void gemm2_combine(Smem& s, const FusedArgs& args, We
     }
     __syncthreads();
   }
-  store_output(args, scheduler.shared_tile, args.num_tokens * rank / sharing_ctas,
-               args.num_tokens * (rank + 1) / sharing_ctas, sharing_ctas, [&](int p) {
-                 return args.slab(scheduler.own_tiles, scheduler.first_sharing_cta + p * scheduler.sharing_stride,
-                                  scheduler.ctas);
-               });
+  store_output<kMaxSharingCtas>(
+      args, scheduler.shared_tile, args.num_tokens * rank / sharing_ctas, args.num_tokens * (rank + 1) / sharing_ctas,
+      sharing_ctas, [&](int p) {
+        return args.slab(scheduler.own_tiles, scheduler.first_sharing_cta + p * scheduler.sharing_stride,
+                         scheduler.ctas);
+      });
 }
