@@ -8,6 +8,7 @@
 #include <ucontext.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -133,15 +134,14 @@ inline unsigned named_barrier_arrive(int id, int threads) {
   if (++barrier.arrived == threads) barrier.arrived = 0, barrier.phase++;
   return phase;
 }
-inline void wait_at(int id, int threads) {
+inline void named_barrier_sync(int id, int threads) {
   const Unseen machinery;
   Barrier& barrier = cta().barriers[id];
   const unsigned phase = named_barrier_arrive(id, threads);
   while (barrier.phase == phase) pass_turn(false);
   acquire(&barrier.order[phase % 2]);
 }
-inline void __syncthreads() { wait_at(0, kThreads); }
-inline void named_barrier_sync(int id, int threads) { wait_at(id, threads); }
+inline void __syncthreads() { named_barrier_sync(0, kThreads); }
 inline void __syncwarp() {
   const Unseen machinery;
   const char* order = &cta().warps[threadIdx.x / kLanes].order[fiber().exchanges % 2];
@@ -258,10 +258,10 @@ inline void counter_wait(const unsigned* counter, unsigned count) {
   while (load_acquire(counter) < count) {
   }
 }
-inline uint4 ld_global_v4(const void* p) { return *static_cast<const uint4*>(p); }
-inline float ld_global_f32(const float* p) { return *p; }
-inline uint4 ld_global_cg_v4(const void* p) { return *static_cast<const uint4*>(p); }
-inline float ld_global_cg_f32(const float* p) { return *p; }
+inline constexpr auto ld_v4 = [](const void* p) { return *static_cast<const uint4*>(p); };
+inline constexpr auto ld_f32 = [](const float* p) { return *p; };
+inline constexpr auto ld_global_v4 = ld_v4, ld_global_cg_v4 = ld_v4;
+inline constexpr auto ld_global_f32 = ld_f32, ld_global_cg_f32 = ld_f32;
 inline void prefetch_l2(const void*) {}
 inline uint64_t l2_evict_first() { return 0; }
 inline uint64_t l2_evict_unchanged() { return 0; }
@@ -295,6 +295,9 @@ void cp_async_wait() {
     groups.erase(groups.begin());
   }
 }
+
+inline void cp_async_wait_all() { cp_async_commit(), cp_async_wait<0>(); }
+inline void cp_async_4(void* smem, const void* gmem) { memcpy(smem, gmem, 4); }  // at once
 
 // An mbarrier of one arrival. What its copies bring comes when somebody waits for it.
 struct Mbarrier {
@@ -375,12 +378,7 @@ inline float of_half(uint16_t bits) {
   }();
   return table[bits];
 }
-inline uint16_t cvt_f32_to_f16(float value) {
-  const _Float16 half = (_Float16)value;
-  uint16_t bits;
-  memcpy(&bits, &half, 2);
-  return bits;
-}
+inline uint16_t cvt_f32_to_f16(float value) { return std::bit_cast<uint16_t>((_Float16)value); }
 inline uint32_t pack_fp16(float low, float high) { return cvt_f32_to_f16(low) | (uint32_t)cvt_f32_to_f16(high) << 16; }
 inline uint32_t cvt_e4m3x2_to_f16x2(uint16_t pair) {
   uint32_t halves = 0;

@@ -5,6 +5,8 @@
 // multiplies them. The warps of a CTA divide K, so they meet only at the end of a tile, to add up their sums.
 //
 //   warps   file                  work, in order of time               data
+//   all     load_tokens() below   short tiles: tokens, as far as they   x -> shared memory, or L2
+//                                 fit, and their scales
 //   all     gemm2_combine.cuh     zero this CTA's output sums          -> slabs, in scratch; they stay in L2
 //   all     route() below         a token a warp: top-k, or the        logits or ids -> masks and weights. With up to
 //                                 caller's ids                         kRouteAllTokens tokens every CTA routes all,
@@ -28,7 +30,8 @@
 //                                                                           pipeline's phase. cp.async: wait_group
 //   __syncwarp          32         the warp                  the same       a stage: read, it may be loaded again;
 //                                                                           with cp.async: loaded by all lanes
-//   __syncthreads       kThreads   all                       all            masks, row lists and schedule: written;
+//   __syncthreads       kThreads   all                       all            masks, row lists, schedule and staged
+//                                                                           tokens: written;
 //                                                                           warp_sums: read before, written now;
 //                                                                           amax: read before; slabs: zeroed, complete
 //   kBarAmax            128        warps 0 - 3               the same       amax: the maxima of all four are written
@@ -53,9 +56,11 @@
 // Code that runs once or twice is not unrolled (`#pragma unroll 1`): its instructions are fetched cold from memory.
 #include "barrier.cuh"
 #include "counter.cuh"
+#include "cp_async.cuh"
 #include "fused_layer.cuh"
 #include "gemm1_swiglu.cuh"
 #include "gemm2_combine.cuh"
+#include "l2.cuh"
 #include "launch.cuh"
 #include "pdl.cuh"
 #include "permute.cuh"
@@ -86,6 +91,23 @@ __device__ __forceinline__ void route(Smem& s, const FusedArgs& args) {
   __syncthreads();
 }
 
+// For all threads: the tokens to shared memory while they are routed, or to L2 where they are too many. Requested with
+// the first weights, they would arrive behind these.
+__device__ __forceinline__ void load_tokens(Smem& s, const FusedArgs& args) {
+  constexpr int kLine = 128, kVectors = kHidden / 16;
+  const int lines = args.num_tokens * kNumKBlocks1, scale_lines = (lines * 4 + kLine - 1) / kLine;
+  if (args.num_tokens <= kStagedTokens) {
+#pragma unroll 1
+    for (int i = threadIdx.x; i < args.num_tokens * kVectors; i += kThreads)
+      cp_async_16(&s.x[i / kVectors][i % kVectors * 16], args.x + i * 16);
+    for (int i = threadIdx.x; i < lines; i += kThreads) cp_async_4(&s.x_scale[i], args.x_scale + i);
+  } else {
+    const int thread = blockIdx.x * kThreads + threadIdx.x, threads = gridDim.x * kThreads;
+    for (int i = thread; i < lines; i += threads) prefetch_l2(args.x + i * kLine);
+    if (thread < scale_lines) prefetch_l2(reinterpret_cast<const uint8_t*>(args.x_scale) + thread * kLine);
+  }
+}
+
 __global__ void __launch_bounds__(kThreads, 1)
     fused_layer(const __grid_constant__ TensorMaps maps, const __grid_constant__ FusedArgs args) {
   extern __shared__ __align__(1024) uint8_t smem_base[];
@@ -101,6 +123,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   pdl_wait();
   pdl_launch_dependents();  // the next kernel may begin on SMs whose CTA has ended
 #endif
+  if constexpr (kShortTiles) load_tokens(s, args);
   zero_slabs(args, scheduler);
   route(s, args);
   permute(s, args.num_tokens);
@@ -108,6 +131,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     s.scheduler = scheduler;
     s.scheduler.schedule_gemm1(s.num_m_blocks);
   }
+  if constexpr (kStagedTokens > 0) cp_async_wait_all();
 #if MMA_FUSED_TMA
   fence_proxy_async_shared();  // permute() wrote where TMA will
 #endif

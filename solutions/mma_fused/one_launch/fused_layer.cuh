@@ -81,6 +81,8 @@ struct Smem {
   MBlock m_blocks[kMaxMBlocks];
   float row_weight[kRouteAllRows];  // where every CTA routes all tokens, else it is in the scratch
   TokenIndex token[kMaxRows];       // not written for padding
+  alignas(16) uint8_t x[kStagedTokens][kStagedPitch];
+  float x_scale[kStagedTokens * kNumKBlocks1];  // as the caller has them
   int num_m_blocks;
   bool finishes_last;       // this CTA
   TileScheduler scheduler;  // here, as registers are short

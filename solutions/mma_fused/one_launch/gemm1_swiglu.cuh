@@ -5,7 +5,8 @@
 // h. So the lane that has a sum of up has the gate's, too. kGateFirst says which half is up.
 //
 // weights     the warp's pipeline, K blocks warp, warp + kWarps, ... of each tile
-// x, scales   from global memory to registers of the lane that multiplies them, one K block ahead
+// x, scales   from global memory, or with kStagedTokens from shared memory, to registers of the lane that multiplies
+//             them, one K block ahead
 // epilogue    sums over warps; warps 0 to 3, 8 columns of h each: SwiGLU, maximum of a row, h to global memory
 #pragma once
 #include "arguments.cuh"
@@ -40,9 +41,16 @@ struct XFragment {
     const int g = threadIdx.x % kWarp / 4, t = threadIdx.x % 4;
     // beyond the last row it is repeated, and the sums are not used
     const int token = s.token[m_block.first_row + min(kMmaN * n + g, m_block.rows - 1)];
-    const uint8_t* from = args.x + token * kHidden + k * kBlockK + 32 * t;
-    x[0] = ld_global_v4(from), x[1] = ld_global_v4(from + 16);
-    scale = ld_global_f32(args.x_scale + x_scale_index(k, token, args.num_tokens));
+    if constexpr (kStagedTokens > 0) {
+      const bool staged = args.num_tokens <= kStagedTokens;
+      const uint8_t* from = (staged ? s.x[token] : args.x + token * kHidden) + k * kBlockK + 32 * t;
+      x[0] = ld_v4(from), x[1] = ld_v4(from + 16);
+      scale = ld_f32((staged ? s.x_scale : args.x_scale) + x_scale_index(k, token, args.num_tokens));
+    } else {
+      const uint8_t* from = args.x + token * kHidden + k * kBlockK + 32 * t;
+      x[0] = ld_global_v4(from), x[1] = ld_global_v4(from + 16);
+      scale = ld_global_f32(args.x_scale + x_scale_index(k, token, args.num_tokens));
+    }
   }
 };
 
@@ -195,11 +203,15 @@ __device__ __forceinline__ void gemm1_swiglu_tile(Smem& s, const FusedArgs& args
 __device__ __forceinline__ void gemm1_swiglu(Smem& s, const FusedArgs& args, WeightPipeline& weights) {
   PrefetchedX prefetched;
   WorkItem item = s.scheduler.work_item(0);
+  if constexpr (kShortTiles) {  // first rows and scales in front of the weights, behind which they would arrive
+    if (item.tile >= 0) prefetched.load_first(s, args, Gemm1Tile(s, item), weights.warp, 0);
+    weights.fill();
+  }
   for (int i = 0; item.tile >= 0; i++) {
     const WorkItem next_item = s.scheduler.work_item(i + 1);
     const Gemm1Tile tile(s, item), next(s, next_item.tile >= 0 ? next_item : item);
-    if (i == 0) {
-      if constexpr (!kShortTiles) prefetched.load_weight_scales(args, tile, weights.warp + kWarps * weights.lane);
+    if (!kShortTiles && i == 0) {
+      prefetched.load_weight_scales(args, tile, weights.warp + kWarps * weights.lane);
       prefetched.load_first(s, args, tile, weights.warp, 0);
     }
     if (tile.m_block.rows <= kMmaN) gemm1_swiglu_tile<1>(s, args, weights, tile, next, prefetched);

@@ -27,10 +27,12 @@ struct HFragment {
   uint4 h[4];
   float scale;
 
-  // Rows up to a multiple of 8 are stored; beyond, the last one is repeated, and the sums are not used.
+  // Rows up to a multiple of 8 are stored; beyond, the last one is repeated, and the sums are not used. With kShortTiles
+  // beyond the last row of a token: lanes that read the same row take fewer bytes from L2.
   __device__ void load(const FusedArgs& args, const MBlock& m_block, int n, int k) {
     const int g = threadIdx.x % kWarp / 4, t = threadIdx.x % 4;
-    const int rows = (m_block.rows + kMmaN - 1) / kMmaN * kMmaN, row = m_block.first_row + min(kMmaN * n + g, rows - 1);
+    const int rows = kShortTiles ? m_block.rows : (m_block.rows + kMmaN - 1) / kMmaN * kMmaN;
+    const int row = m_block.first_row + min(kMmaN * n + g, rows - 1);
     const uint16_t* from = args.scratch->h[row] + k * kBlockK + 8 * t;
 #pragma unroll
     for (int j = 0; j < 4; j++) h[j] = ld_global_cg_v4(from + 32 * j);

@@ -18,6 +18,17 @@ __device__ __forceinline__ float ld_global_f32(const float* p) {
   asm volatile("ld.global.f32 %0, [%1];" : "=f"(v) : "l"(p) : "memory");
   return v;
 }
+// From global or shared memory.
+__device__ __forceinline__ uint4 ld_v4(const void* p) {
+  uint4 v;
+  asm volatile("ld.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p) : "memory");
+  return v;
+}
+__device__ __forceinline__ float ld_f32(const float* p) {
+  float v;
+  asm volatile("ld.f32 %0, [%1];" : "=f"(v) : "l"(p) : "memory");
+  return v;
+}
 // What other CTAs have written in this launch: L1 may have an old copy. Where a load may move, __ldcg does.
 __device__ __forceinline__ uint4 ld_global_cg_v4(const void* p) {
   uint4 v;

@@ -63,6 +63,10 @@ constexpr int kMaxSplitTiles = 128;
 // be waited for before the next tile.
 constexpr bool kShortTiles = kNumKBlocks2 <= kGemm2Warps;
 
+// Up to so many tokens lie in shared memory, where it has room and loads from L2 would be as long as a tile.
+constexpr int kStagedTokens = kShortTiles && kSmemLimit >= 227 * 1024 && kHidden <= 2048 ? 16 : 0;
+constexpr int kStagedPitch = kHidden + 16;  // bytes of a token; the 16 spread neighbouring tokens over the banks
+
 static_assert(kMBlockRows == 2 * kMmaN, "gemm1_swiglu() and gemm2_combine() have a case each for one and two N tiles");
 static_assert(kRouteAllTokens <= 32, "one batch of masks, where every CTA routes all tokens");
 static_assert(kMTiles == 4 && kMTiles <= kWarps, "warps 0 to 3 have the epilogues, 16 weight rows each");

@@ -56,13 +56,16 @@ struct WeightPipeline {
   WeightTileIterator loaded;  // the last weight tile that was requested
   int stage = 0, phase = 0;   // of the weight tile that the warp multiplies next
 
-  // Fills all stages.
+  // Fills all stages; with kShortTiles gemm1_swiglu() does.
   __device__ WeightPipeline(Smem& smem, const TensorMaps& maps_, const FusedArgs& args_)
       : s(smem),
         maps(maps_),
         args(args_),
         warp(__shfl_sync(kFullWarp, threadIdx.x / kWarp, 0)),  // uniform, and the compiler knows it
         lane(threadIdx.x % kWarp) {
+    if constexpr (!kShortTiles) fill();
+  }
+  __device__ void fill() {
 #pragma unroll 1
     for (int i = 0; i < kStages; i++) load(i);
   }
