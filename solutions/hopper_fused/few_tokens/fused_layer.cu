@@ -10,7 +10,8 @@
 //            gemm1_swiglu_quant.cuh   this CTA's n_blocks, h to scratch
 //            gemm2_combine.cuh        this CTA's 64 output columns, m_block by m_block as h is complete; output
 //   8        producer.cuh             W13 by TMA (and the row of x of m_blocks that bypass the gather), then W2
-//   9        producer.cuh             x when all CTAs have gathered, then h when its m_block is complete
+//   9        producer.cuh             x when all CTAs have gathered, then h when its m_block is complete; at the end
+//                                     other CTAs' partial sums awaited, the counters zeroed
 //   10, 11   producer.cuh             count, for each m_block, the n_blocks of h that warpgroup 0 or 1 has stored
 //
 // Both GEMMs use one ring of kFusedStages stages, without a break between them.
@@ -32,11 +33,13 @@
 //
 //   named barrier     threads   who arrives           who waits         what it protects
 //   kBarWarpgroup0/1  128       warpgroup 0 / 1       the same          amax: the maxima of all four warps are written
-//   kBarConsumers     256       warps 0 - 7           the same          rows quantised from bf16; stores before a
-//                                                                       global counter's arrival; pool between gemm1
+//   kBarConsumers     256       warps 0 - 7           the same          rows quantised from bf16; pool between gemm1
 //                                                                       and gemm2; sums: zeroed, complete
 //   kBarRowsRead      288       warps 0 - 7           warp 8            no data: rows of x are requested before
 //                                                                       weights; bf16 ones, which are in L2, after
+//   kBarGathered      288       warps 0 - 7           warp 9            x and x_scale: stored, before they are counted
+//   kBarPartials      288       warps 0 - 7           warp 9            partial sums: stored, before they are counted
+//   kBarAllPartials   288       warp 9                warps 0 - 7       partial sums of all CTAs: stored
 //   kBarHStored0/1    160       warpgroup 0 / 1, and  the same          h of an n_block: stored, before it is counted;
 //                               warp 10 / 11                            amax: may be overwritten
 //
@@ -44,14 +47,14 @@
 //   kRouted           every CTA                       every CTA (a grid barrier)   masks and weights in scratch
 //   kGathered         every CTA                       warp 9                       x and x_scale in scratch
 //   n_blocks_stored   kNumNBlocks for each m_block    warp 9 with a column tile    h and h_scale of the m_block
-//   partials_stored   kCtasPerColumnTile for each     the column tile's CTAs       partial sums in scratch
+//   partials_stored   kCtasPerColumnTile for each     warp 9 with the column tile  partial sums in scratch
 //                     column tile
 //   kFinished         every CTA                       nobody: the last one zeroes all counters for the next launch
 //
 // It cannot deadlock. Between CTAs: the launch is cooperative, so all are resident or none runs; each routes, gathers,
 // computes its tiles of gemm1 and stores partial sums in this order, and in none of these waits for a later one of
 // another. Within a CTA all warps walk the same tiles: on a tile warp 8 waits only for warps that are still on earlier
-// ones, warp 9 also for warp 8, the consumers for both.
+// ones, warp 9 also for warp 8, the consumers for both; when they have gathered, and at the end, it waits for them.
 #include "barrier.cuh"
 #include "counter.cuh"
 #include "cp_async.cuh"
@@ -139,7 +142,12 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
       named_barrier_sync(kBarRowsRead, kConsumerThreads + kWarp);
       if (threadIdx.x % kWarp == 0) load_weights<kBf16>(s, maps, args, has_column_tile);
     }
-    if (warp == kConsumerWarps + 1) load_activations(s, args, has_column_tile);
+    if (warp == kConsumerWarps + 1) {
+      load_activations(s, args, has_column_tile);
+      __syncwarp();
+      if (kCtasPerColumnTile > 1 && has_column_tile) exchange_partials(args);
+      reset_counters(s, args);
+    }
     if (warp >= kConsumerWarps + 2) signal_stored_h(s, args, warp - kConsumerWarps - 2);
   } else {
     warpgroup_reg_alloc<kFusedConsumerRegs>();
@@ -151,21 +159,9 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
       named_barrier_sync(kBarConsumers, kConsumerThreads);
     }
     gather_rows<kBf16>(s, args);
-    // The named barrier orders the stores of all consumers before thread 0's release. At the other end, in
-    // load_activations, a proxy fence comes between the acquire and the bulk copy.
-    named_barrier_sync(kBarConsumers, kConsumerThreads);
-    if (threadIdx.x == 0) counter_arrive(&args.scratch->counters[kGathered]);
+    named_barrier_arrive(kBarGathered, kConsumerThreads + kWarp);
     gemm1_swiglu_quant<kBf16>(s, args, pipe, warpgroup);
     if (has_column_tile) gemm2_combine(s, args, pipe, warpgroup);
-
-    // The last CTA to finish leaves the counters at zero for the next launch. None is read any more, nor counted up by
-    // warps 10 and 11: the CTAs with column tiles finish when they have seen the full count of all m_blocks.
-    named_barrier_sync(kBarConsumers, kConsumerThreads);
-    if (threadIdx.x == 0 && atomicAdd(&args.scratch->counters[kFinished], 1) == gridDim.x - 1) {
-      for (int i = kRouted; i <= kFinished; i++) args.scratch->counters[i] = 0;
-      for (int n = 0; n < s.num_m_blocks; n++) args.scratch->n_blocks_stored[n] = 0;
-      for (int n = 0; kCtasPerColumnTile > 1 && n < kNumColumnTiles; n++) args.scratch->partials_stored[n] = 0;
-    }
   }
 }
 

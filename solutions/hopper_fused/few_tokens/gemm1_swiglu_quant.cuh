@@ -93,7 +93,7 @@ __device__ __forceinline__ void gemm1_mainloop(
                  : *reinterpret_cast<const float2*>(scales + j * kAtomRows);
   };
   for (int i = 0; i < kFusedKBlocks1 / stage_k; i += 2) {
-    const int first = pipe.stage, k = i * stage_k + my_k, next_k = k + stage_k;
+    const int first = pipe.stage, k = tile.k_block(i * stage_k) + my_k, next_k = tile.k_block((i + 1) * stage_k) + my_k;
     issue(first, pipe.phase, k, raw[0]);
     pipe.advance();
     issue(pipe.stage, pipe.phase, next_k, raw[1]);

@@ -135,12 +135,8 @@ __device__ __forceinline__ void reduce_column_tile(const FusedArgs& args, const 
     __stcg(
         reinterpret_cast<float4*>(&scratch.partial[rank][i / kVectors][column_tile * kColumnTile + i % kVectors * 4]),
         *reinterpret_cast<const float4*>(sums + i / kVectors * kSumPitch + i % kVectors * 4));
-  named_barrier_sync(kBarConsumers, kConsumerThreads);
-  if (thread == 0) {
-    counter_arrive(&scratch.partials_stored[column_tile]);
-    counter_wait(&scratch.partials_stored[column_tile], kCtasPerColumnTile);
-  }
-  named_barrier_sync(kBarConsumers, kConsumerThreads);
+  named_barrier_arrive(kBarPartials, kConsumerThreads + kWarp);
+  named_barrier_sync(kBarAllPartials, kConsumerThreads + kWarp);  // after exchange_partials
   const int first = args.num_tokens * rank / kCtasPerColumnTile;
   const int end = args.num_tokens * (rank + 1) / kCtasPerColumnTile;
   for (int i = first * kOctets + thread; i < end * kOctets; i += kConsumerThreads) {

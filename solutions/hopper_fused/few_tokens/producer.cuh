@@ -4,7 +4,7 @@
 //   load_weights       warp 8: W13, then W2, by TMA. Reads no global counter, so weights are in flight, as far as the
 //                      ring reaches, while other CTAs still gather x or store h
 //   load_activations   warp 9: x when all CTAs have gathered, h when its m_block is complete, and their scales, by bulk
-//                      copy
+//                      copy; exchange_partials and reset_counters after it
 //   signal_stored_h    warps 10 and 11: count for the other CTAs the n_blocks that warpgroup 0 or 1 has stored
 #pragma once
 #include "barrier.cuh"
@@ -48,7 +48,7 @@ __device__ __forceinline__ void load_weights(FusedSmem& s, const TensorMaps& map
     const int next_k = tile.split_k() ? 1 : 0, next_n_block = tile.num_n_blocks - 1;
     const bool bypass = tile.m_block.bypasses_gather(args.num_tokens);
     for (int i = 0; i < tile.k_iters(); i++, pipe.advance()) {
-      const int stage = pipe.stage, k = (1 + next_k) * i;
+      const int stage = pipe.stage, k = tile.k_block((1 + next_k) * i);
       mbar_wait(&s.empty[stage], pipe.phase ^ 1);
       if (!kBf16 && bypass && i == 0) {
         // The row of two tiles ago lay in this buffer. Nobody reads it any more: the previous tile has filled this
@@ -92,6 +92,10 @@ __device__ __forceinline__ void load_activations(FusedSmem& s, const FusedArgs& 
   const FusedScratch& scratch = *args.scratch;
   const uint64_t policy = l2_evict_last();
   const bool copies = threadIdx.x % kWarp == 0;
+  // The named barrier orders the stores of all consumers before the release. At the other end a proxy fence comes
+  // between the acquire and the bulk copy.
+  named_barrier_sync(kBarGathered, kConsumerThreads + kWarp);
+  if (copies) counter_arrive(&args.scratch->counters[kGathered]);
   bool gathered = false;
   int bypass_tiles = 0;
   PipelineState<kFusedStages> pipe;
@@ -117,10 +121,9 @@ __device__ __forceinline__ void load_activations(FusedSmem& s, const FusedArgs& 
       const int stage = pipe.stage, scale_bytes = m_block.atoms() * stage_k * kAtomRows * (int)sizeof(float);
       mbar_wait(&s.empty[stage], pipe.phase ^ 1);
       mbar_arrive_expect_tx(&s.full[stage], bytes + scale_bytes);
-      bulk_load(s.stage(stage) + kStageWeightBytes, scratch.x + m_block.x_offset(stage_k * i), bytes, &s.full[stage],
-                policy);
-      bulk_load(s.scales[stage], scratch.x_scale + m_block.x_scale_offset(stage_k * i), scale_bytes, &s.full[stage],
-                policy);
+      const int k = tile.k_block(stage_k * i);
+      bulk_load(s.stage(stage) + kStageWeightBytes, scratch.x + m_block.x_offset(k), bytes, &s.full[stage], policy);
+      bulk_load(s.scales[stage], scratch.x_scale + m_block.x_scale_offset(k), scale_bytes, &s.full[stage], policy);
     }
   }
   if (!has_column_tile) return;
@@ -141,6 +144,34 @@ __device__ __forceinline__ void load_activations(FusedSmem& s, const FusedArgs& 
                 policy);
     }
   }
+}
+
+// ---- counters ----
+
+// For a whole warp, beside reduce_column_tile: waits until each CTA of the column tile has stored its sums.
+__device__ __forceinline__ void exchange_partials(const FusedArgs& args) {
+  unsigned* stored = &args.scratch->partials_stored[blockIdx.x % kNumColumnTiles];
+  named_barrier_sync(kBarPartials, kConsumerThreads + kWarp);
+  if (threadIdx.x % kWarp == 0) {
+    counter_arrive(stored);
+    counter_wait(stored, kCtasPerColumnTile);
+  }
+  __syncwarp();
+  named_barrier_arrive(kBarAllPartials, kConsumerThreads + kWarp);
+}
+
+// For a whole warp, when its CTA reads no counter any more: the last CTA leaves them at zero for the next launch. None
+// is counted up any more, as the CTAs with column tiles have seen all m_blocks complete. Other warps still compute: at
+// the kernel's end the round trip to L2 took 0.3 us.
+__device__ __forceinline__ void reset_counters(const FusedSmem& s, const FusedArgs& args) {
+  FusedScratch& scratch = *args.scratch;
+  const int lane = threadIdx.x % kWarp;
+  const bool last = lane == 0 && counter_arrive_last(&scratch.counters[kFinished], gridDim.x);
+  if (!__any_sync(kFullWarp, last)) return;
+  __syncwarp();  // what lane 0 acquired
+  for (int i = kRouted + lane; i <= kFinished; i += kWarp) scratch.counters[i] = 0;
+  for (int n = lane; n < s.num_m_blocks; n += kWarp) scratch.n_blocks_stored[n] = 0;
+  for (int n = lane; kCtasPerColumnTile > 1 && n < kNumColumnTiles; n += kWarp) scratch.partials_stored[n] = 0;
 }
 
 // ---- signals ----

@@ -27,8 +27,8 @@ struct HFragment {
   uint4 h[4];
   float scale;
 
-  // Rows up to a multiple of 8 are stored; beyond, the last one is repeated, and the sums are not used. With kShortTiles
-  // beyond the last row of a token: lanes that read the same row take fewer bytes from L2.
+  // Rows up to a multiple of 8 are stored; beyond, the last one is repeated, and the sums are not used. With
+  // kShortTiles beyond the last row of a token: lanes that read the same row take fewer bytes from L2.
   __device__ void load(const FusedArgs& args, const MBlock& m_block, int n, int k) {
     const int g = threadIdx.x % kWarp / 4, t = threadIdx.x % 4;
     const int rows = kShortTiles ? m_block.rows : (m_block.rows + kMmaN - 1) / kMmaN * kMmaN;

@@ -4,6 +4,12 @@
 __device__ __forceinline__ void counter_arrive(unsigned* counter) {
   asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
 }
+// Whether this arrival is the last of `count`. What all have done before is then done.
+__device__ __forceinline__ bool counter_arrive_last(unsigned* counter, unsigned count) {
+  unsigned before;
+  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
+  return before == count - 1;
+}
 __device__ __forceinline__ unsigned load_acquire(const unsigned* counter) {
   unsigned seen;
   asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(seen) : "l"(counter) : "memory");
