@@ -247,6 +247,7 @@ inline void counter_arrive(unsigned* counter) {
   release(counter);
   ++*counter, idle = 0;
 }
+inline bool counter_arrive_last(unsigned* counter, unsigned count) { return atomicAdd(counter, 1) == count - 1; }
 inline unsigned load_acquire(const unsigned* counter) {
   const Unseen machinery;
   const unsigned seen = *counter;

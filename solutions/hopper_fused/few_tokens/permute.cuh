@@ -5,6 +5,7 @@
 #include "fused_layer.cuh"
 #include "route.cuh"
 #include "sizes.cuh"
+#include "sum_experts.cuh"
 #include "tma.cuh"
 #include "token_experts.cuh"
 
@@ -34,37 +35,27 @@ __device__ __forceinline__ void place_weights(FusedSmem& s, const FusedArgs& arg
   }
 }
 
-// As permute, for one batch: a lane for each local expert, whose rows are one m_block. Sums by ballots, and two barriers
-// for four: about 1 us less.
+// As permute, for one batch: a lane for each local expert, whose rows are one m_block. Two barriers for four: about
+// 1 us less.
 __device__ __forceinline__ void permute_batch(FusedSmem& s, const FusedArgs& args) {
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  const unsigned lower = (1u << lane) - 1;
-  int* word_sums = reinterpret_cast<int*>(s.amax);  // of 32 experts: m_blocks, and 65536 times atoms
+  static_assert(32 <= kMBlockRows, "a batch's rows of an expert are one m_block");
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, e = threadIdx.x;
   unsigned tokens = 0;
-  int before = 0, atoms = 0;  // before: sums over lower experts, as in word_sums
   if (warp < kMaskWords) {
-    if constexpr (kTopKGiven) tokens = s.mask[32 * warp + lane];
+    if constexpr (kTopKGiven) tokens = s.mask[e];
     else
       for (int t = 0; t < args.num_tokens; t++) tokens |= (s.mask[32 * warp + t] >> lane & 1) << t;
-    atoms = (__popc(tokens) + kAtomRows - 1) / kAtomRows;
-    static_assert(32 <= kMBlockRows && 32 / kAtomRows < 8, "one m_block; atoms have three bits");
-    const auto count = [&](unsigned bit) { return __popc(__ballot_sync(kFullWarp, bit) & lower); };
-    before = count(atoms > 0) + (count(atoms & 1) + 2 * count(atoms & 2) + 4 * count(atoms & 4)) * 65536;
-    if (lane == kWarp - 1) word_sums[warp] = before + (atoms > 0) + atoms * 65536;
   }
-  if constexpr (kMaskWords > 1) __syncthreads();
+  ExpertSums before, all;
+  sum_experts<kAtomRows>(__popc(tokens), reinterpret_cast<int*>(s.amax), before, all);
+  if (threadIdx.x == 0) s.num_m_blocks = all.experts, s.num_rows = all.atoms * kAtomRows;
   if (warp < kMaskWords) {
-    if constexpr (kMaskWords > 1) before += __reduce_add_sync(kFullWarp, lane < warp ? word_sums[lane] : 0);
-    const int m_block = before % 65536, first_atom = before / 65536, first_row = first_atom * kAtomRows;
-    const int e = 32 * warp + lane;
-    s.first_row[e] = first_row;
-    if (tokens) s.m_block[m_block] = {(uint16_t)e, (uint16_t)__popc(tokens), (uint32_t)first_row};
-    for (int a = 0; a < atoms; a++) s.m_block_of_atom[first_atom + a] = m_block;
-    for (int r = first_row; r < first_row + atoms * kAtomRows; r++, tokens &= tokens - 1)
-      s.token[r] = tokens ? __ffs(tokens) - 1 : kNoToken;
-    if (e == kPaddedLocalExperts - 1) {
-      s.num_m_blocks = m_block + (atoms > 0);
-      s.num_rows = first_row + atoms * kAtomRows;
+    int row = before.atoms * kAtomRows;
+    s.first_row[e] = row;
+    if (tokens) s.m_block[before.experts] = {(uint16_t)e, (uint16_t)__popc(tokens), (uint32_t)row};
+    while (tokens) {
+      s.m_block_of_atom[row / kAtomRows] = before.experts;
+      for (int r = 0; r < kAtomRows; r++, tokens &= tokens - 1) s.token[row++] = tokens ? __ffs(tokens) - 1 : kNoToken;
     }
   }
   if constexpr (kTopKGiven) {

@@ -45,7 +45,7 @@
 //   n_blocks_stored[]   kNumNBlocks, last warp of the CTA     every warp, before it loads  h, h_scale of the m_block
 //                       of each n_block                       the m_block's h
 //   slabs_stored[]      sharing_ctas, thread 0 of each        the same                     slabs of the column tile
-//   kFinished           every CTA, thread 0                   nobody: the last CTA zeroes all counters
+//   kFinished           every CTA, last warp                  nobody: the last CTA zeroes all counters
 //
 //   (1) 128 where the CTA has four warps, as the last one is one of warps 0 - 3.
 //
@@ -108,6 +108,17 @@ __device__ __forceinline__ void load_tokens(Smem& s, const FusedArgs& args) {
   }
 }
 
+// For the last warp, which has the fewest tokens to store, when no warp of its CTA reads a counter any more: the last
+// CTA leaves them at zero for the next launch.
+__device__ __forceinline__ void reset_counters(const FusedArgs& args) {
+  const int lane = threadIdx.x % kWarp;
+  const bool last = lane == 0 && counter_arrive_last(&args.scratch->counters[kFinished], gridDim.x);
+  if (!__any_sync(kFullWarp, last)) return;
+  __syncwarp();  // what lane 0 acquired
+  unsigned* counters = reinterpret_cast<unsigned*>(args.scratch);
+  for (int i = lane; i < int(kZeroedBytes / sizeof(unsigned)); i += kWarp) counters[i] = 0;
+}
+
 __global__ void __launch_bounds__(kThreads, 1)
     fused_layer(const __grid_constant__ TensorMaps maps, const __grid_constant__ FusedArgs args) {
   extern __shared__ __align__(1024) uint8_t smem_base[];
@@ -140,13 +151,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   __syncthreads();  // orders nothing: without it nvcc 13.0 spills 32 bytes on sm_120
   gemm1_swiglu(s, args, weights);
   gemm2_combine(s, args, weights);
-
-  // The last CTA to finish leaves the counters at zero for the next launch; no CTA reads them any more.
-  __syncthreads();
-  if (threadIdx.x == 0) s.finishes_last = atomicAdd(&args.scratch->counters[kFinished], 1) == gridDim.x - 1;
-  __syncthreads();
-  unsigned* counters = reinterpret_cast<unsigned*>(args.scratch);
-  for (int i = threadIdx.x; s.finishes_last && i < int(kZeroedBytes / sizeof(unsigned)); i += kThreads) counters[i] = 0;
+  if (threadIdx.x >= kThreads - kWarp) reset_counters(args);
 }
 
 cudaError_t prepare_fused_layer() {

@@ -84,7 +84,6 @@ struct Smem {
   alignas(16) uint8_t x[kStagedTokens][kStagedPitch];
   float x_scale[kStagedTokens * kNumKBlocks1];  // as the caller has them
   int num_m_blocks;
-  bool finishes_last;       // this CTA
   TileScheduler scheduler;  // here, as registers are short
 
   __device__ Routing& routing() { return *reinterpret_cast<Routing*>(stages); }

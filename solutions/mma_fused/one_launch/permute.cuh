@@ -3,10 +3,36 @@
 #pragma once
 #include "fused_layer.cuh"
 #include "route.cuh"
+#include "sum_experts.cuh"
+
+// As permute, where an expert's rows are one m_block: a lane for each local expert. One barrier for three.
+__device__ __forceinline__ void permute_batch(Smem& s, int num_tokens) {
+  static_assert(kMBlockRows <= 32, "the tokens are one batch");
+  Routing& routing = s.routing();
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, e = threadIdx.x;
+  unsigned tokens = 0;
+  if (warp < kMaskWords)
+    for (int t = 0; t < num_tokens; t++) tokens |= (routing.mask[32 * warp + t] >> lane & 1) << t;
+  ExpertSums before, all;
+  sum_experts<kMmaN>(__popc(tokens), reinterpret_cast<int*>(routing.word_sums), before, all);
+  if (threadIdx.x == kThreads - 1) s.num_m_blocks = all.experts;
+  if (warp >= kMaskWords || tokens == 0) return;
+  int row = before.atoms * kMmaN;
+  s.m_blocks[before.experts] = {(uint16_t)e, (uint16_t)__popc(tokens), (uint32_t)row};
+  const bool all_route = num_tokens <= kRouteAllTokens;
+#pragma unroll 1
+  for (; tokens; tokens &= tokens - 1, row++) {
+    const int t = __ffs(tokens) - 1;
+    s.token[row] = t;
+    if (all_route) s.row_weight[row] = routing.weight[t][e];
+  }
+}
 
 // Reads routing.mask, which it overwrites, and where every CTA routes all tokens routing.weight. Writes m_blocks,
-// num_m_blocks, token and row_weight. For all threads. Ends without a barrier: token and row_weight are being written.
+// num_m_blocks, token and row_weight. For all threads. Ends without a barrier: all but num_m_blocks, which the last
+// thread may read, are being written.
 __device__ __forceinline__ void permute(Smem& s, int num_tokens) {
+  if (kMaskWords <= kWarps && num_tokens <= kMBlockRows) return permute_batch(s, num_tokens);
   Routing& routing = s.routing();
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, batches = (num_tokens + 31) / 32;
   for (int i = warp; i < batches * kMaskWords; i += kWarps)

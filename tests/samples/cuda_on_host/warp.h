@@ -85,6 +85,10 @@ unsigned over_lanes(unsigned value, Combine combine) {
 inline unsigned __ballot_sync(unsigned, bool value) {
   return over_lanes(value, [](unsigned all, unsigned one, int lane) { return all | one << lane; });
 }
+inline bool __any_sync(unsigned, bool value) { return __ballot_sync(~0u, value) != 0; }
+inline int __reduce_add_sync(unsigned, int value) {
+  return over_lanes(value, [](unsigned all, unsigned one, int) { return all + one; });
+}
 inline unsigned __reduce_max_sync(unsigned, unsigned value) {
   return over_lanes(value, [](unsigned all, unsigned one, int) { return max(all, one); });
 }
