@@ -96,7 +96,7 @@ __device__ __forceinline__ void route(Smem& s, const FusedArgs& args) {
 __device__ __forceinline__ void load_tokens(Smem& s, const FusedArgs& args) {
   constexpr int kLine = 128, kVectors = kHidden / 16;
   const int lines = args.num_tokens * kNumKBlocks1, scale_lines = (lines * 4 + kLine - 1) / kLine;
-  if (args.num_tokens <= kStagedTokens) {
+  if (kStagedTokens > 0 && args.num_tokens <= kStagedTokens) {
 #pragma unroll 1
     for (int i = threadIdx.x; i < args.num_tokens * kVectors; i += kThreads)
       cp_async_16(&s.x[i / kVectors][i % kVectors * 16], args.x + i * 16);
