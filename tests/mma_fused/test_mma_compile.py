@@ -58,8 +58,9 @@ def test_one_launch_compiles_and_fits(architecture, geometry, tmp_path):
     if architecture == "sm_103" and "EXIT" not in code:
         return  # newer than the disassembler
     assert set(re.findall(r"\b(?:HMMA|QMMA|IMMA|OMMA)\.[\w.]+", code)) == {"HMMA.16816.F32"}
-    copies = re.findall(r"\b(?:UTMALDG|LDGSTS)\b", code)
-    assert set(copies) == {"UTMALDG" if of.tma else "LDGSTS"}
+    copies = set(re.findall(r"\b(?:UTMALDG|LDGSTS)\b", code))
+    staged = (geometry, architecture) == ("qwen3-next", "sm_90")  # tokens too: short rows, and room for them
+    assert copies == ({"UTMALDG"} if of.tma else {"LDGSTS"}) | ({"LDGSTS"} if staged else set())
 
 
 def test_what_is_compiled_ahead_is_what_was_asked_for(packed_module, monkeypatch, no_gpu):
