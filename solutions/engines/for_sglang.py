@@ -1,13 +1,17 @@
-"""**Not run** inside SGLang: this package as the experts of its FP8 models. Read from SGLang 0.5.18 and 0.5.23.
+"""**Not run** inside SGLang: this package as the experts of its FP8 models. Read from SGLang 0.5.17 and 0.5.23.
 
 Name `register` as an entry point of the group sglang.srt.plugins and serve with --moe-runner-backend deep_gemm: the
 function registered here is looked up before DeepGEMM's runner, gets tokens in bf16 and the router's choice, and weights
 as they were loaded. docs/engines.md has the lines, and what is not supported.
 """
 
-from . import SIZES, run_bf16
+import logging
+from functools import cache
 
-NAME = __package__.rpartition(".")[2]
+from . import SIZES, run_bf16
+from .common.host import problem
+from .for_engines import ACTIVE, NAME, check_sizes
+
 RUNNER = "deep_gemm"  # SGLang's own, which has no fused function of its own
 BLOCK = [128, 128]
 
@@ -36,6 +40,7 @@ def experts(dispatch_output, quant_info, runner_config):
     from sglang.srt.layers.moe.token_dispatcher.standard import StandardCombineInput
 
     check(dispatch_output, quant_info, runner_config)
+    say_active()
     x, routed = dispatch_output.hidden_states, dispatch_output.topk_output
     factor = runner_config.routed_scaling_factor
     output = torch.empty_like(x, memory_format=torch.contiguous_format)
@@ -53,32 +58,40 @@ def experts(dispatch_output, quant_info, runner_config):
     return StandardCombineInput(hidden_states=output)
 
 
+@cache
+def say_active():
+    """Log once in a process that this package computes."""
+    logging.getLogger(__name__).info(ACTIVE)
+
+
+def activation():
+    """What SGLang's config has for the activation that this package is compiled for; a tuple: one of these."""
+    limit = problem.SWIGLU_LIMIT or None
+    found = {"activation": "silu", "is_gated": True, "gemm1_alpha": None, "gemm1_beta": None, "gemm1_clamp_limit": None}
+    if problem.SWIGLU_UP_OFFSET:
+        found |= {"gemm1_alpha": problem.SWIGLU_ALPHA, "gemm1_beta": (None, problem.SWIGLU_UP_OFFSET)}
+        return found | {"gemm1_clamp_limit": limit, "swiglu_limit": None, "gate_up_interleaved": False}
+    if problem.CLAMP_AFTER_SILU:
+        return found | {"gemm1_clamp_limit": limit, "swiglu_limit": None}
+    return found | {"swiglu_limit": limit}
+
+
 def check(dispatch_output, quant_info, runner_config):
     """Raise ValueError where SGLang wants something else than this package computes. run_bf16 checks the tensors."""
-    wanted = {
-        "activation": "silu",
-        "is_gated": True,
-        "apply_router_weight_on_input": False,
-        "no_combine": False,
-        "gemm1_alpha": None,
-        "gemm1_clamp_limit": None,
-        "swiglu_limit": None,
-    }
+    wanted = activation() | {"apply_router_weight_on_input": False, "no_combine": False}
     for key, want in wanted.items():
-        if (got := getattr(runner_config, key, want)) != want:
-            raise ValueError(
-                f"{key}: got {got!r}, want {want!r}: {NAME} computes silu(gate) * up and weighs the result"
-            )
+        among = want if isinstance(want, tuple) else (want,)
+        if (got := getattr(runner_config, key, among[0])) not in among:
+            raise ValueError(f"{key}: got {got!r}, want {want!r}, for which {NAME} is compiled")
     if not quant_info.use_fp8 or quant_info.is_fp4_experts or quant_info.use_mxfp8 or quant_info.block_shape != BLOCK:
         raise ValueError(f"weights: got block_shape {quant_info.block_shape}, want FP8 in blocks of {BLOCK}")
     if not hasattr(dispatch_output.topk_output, "topk_ids"):
         raise ValueError(f"topk_output: got {type(dispatch_output.topk_output).__name__}, want ids and weights")
-    got = {
-        "num_local_experts": quant_info.w13_weight.shape[0],
-        "top_k": dispatch_output.topk_output.topk_ids.shape[1],
-        "hidden_size": quant_info.w2_weight.shape[1],
-        "intermediate_size": quant_info.w2_weight.shape[2],
-    }
+    local, hidden, inter = quant_info.w2_weight.shape
+    top_k = dispatch_output.topk_output.topk_ids.shape[1]
+    got = {"num_local_experts": local, "top_k": top_k, "hidden_size": hidden, "intermediate_size": inter}
     if got != SIZES:
-        hint = "set --disable-shared-experts-fusion, and --ep-size as large as --tp-size; or pack another definition"
-        raise ValueError(f"sizes: got {got}, want {SIZES}: {hint}")
+        from sglang.srt.runtime_context import get_server_args
+
+        hint = "set --disable-shared-experts-fusion, and --ep-size as large as --tp-size; or, "
+        check_sizes(got, get_server_args().model_path, (runner_config.num_experts or local) // local, hint)

@@ -7,12 +7,17 @@ It serves models in fine-grained FP8: blocks of 128 x 128, float32 scales, token
 is refused at the first call of a layer; docs/engines.md lists what.
 """
 
+from functools import cache
+
 import torch
 
 from . import SIZES, run_bf16
+from .common.host import problem
+from .for_engines import ACTIVE, DEFINITION, NAME, commands
 
-NAME = __package__.rpartition(".")[2]
-_BESIDES_SWIGLU = ("swiglu_limit", "swiglu_alpha", "mlp_gate_softcap", "mlp_up_softcap")  # keys of a model's config
+# Keys of a model's config for what comes to SwiGLU, and their values here.
+_BESIDES_SWIGLU = {"swiglu_limit": problem.SWIGLU_LIMIT or None, "mlp_gate_softcap": None, "mlp_up_softcap": None}
+_BESIDES_SWIGLU["swiglu_alpha"] = problem.SWIGLU_ALPHA if problem.SWIGLU_UP_OFFSET else None
 
 
 def register(name=NAME):
@@ -56,6 +61,7 @@ def experts(self, hidden_states, top_k_index, top_k_weights):
         check(self, top_k_index)
         use_float_scales(self)
         self._fits_moe_package = True
+        say_active()
     output = torch.empty_like(hidden_states, memory_format=torch.contiguous_format)
     run_bf16(
         hidden_states.contiguous(),
@@ -91,11 +97,13 @@ def check(module, top_k_index):
     ):
         got, want = tuple(getattr(module, name).shape), (SIZES["num_local_experts"], rows, columns)
         if got != want:
-            raise ValueError(f"{name}: got {got}, want {want}: {NAME} is of another model or expert-parallel size")
+            told = commands(module.config._name_or_path, "N")
+            raise ValueError(f"{name}: got {got}, want {want}; for a package of this layer on N ranks: {told}")
     others = {key: value for key in _BESIDES_SWIGLU if (value := getattr(module.config, key, None)) is not None}
-    if others or not is_swiglu(module):
+    others = {key: value for key, value in others.items() if value != _BESIDES_SWIGLU[key]}
+    if others or not computes_our_activation(module):
         got = ", ".join(f"{key}={value}" for key, value in others.items()) or type(module.act_fn).__name__
-        raise ValueError(f"activation: got {got}, want silu(gate) * up, without more")
+        raise ValueError(f"activation: got {got}, want that of {DEFINITION}")
 
 
 def use_float_scales(module):
@@ -105,9 +113,24 @@ def use_float_scales(module):
             scale.data = scale.data.float()
 
 
-def is_swiglu(module):
-    """Whether the module's activation is SwiGLU and nothing else, by trying: a clamp or a softcap may have any name."""
+def computes_our_activation(module):
+    """Whether the module's activation is this package's and nothing else, by trying: a clamp may have any name."""
     numbers = torch.linspace(-1000, 1000, 4001)  # 0.5 apart, so small ones are among them
     gate_up = torch.stack([torch.cat([numbers, numbers.roll(shift)]) for shift in (0, 1000, 2000)])
-    gate, up = gate_up.chunk(2, -1)
-    return torch.allclose(module._apply_gate(gate_up), torch.nn.functional.silu(gate) * up)
+    return torch.allclose(module._apply_gate(gate_up), activation(*gate_up.chunk(2, -1)))
+
+
+def activation(gate, up):
+    """This package's h from gemm1's halves."""
+    limit, alpha = problem.SWIGLU_LIMIT or torch.inf, problem.SWIGLU_ALPHA
+    gate = gate if problem.CLAMP_AFTER_SILU else gate.clamp(max=limit)
+    weighed = gate * torch.sigmoid(alpha * gate)
+    return weighed.clamp(max=limit) * (up.clamp(-limit, limit) + problem.SWIGLU_UP_OFFSET)
+
+
+@cache
+def say_active():
+    """Log once in a process that this package computes; transformers shows INFO where a user sets it."""
+    from transformers.utils import logging
+
+    logging.get_logger(f"transformers.{NAME}").info(ACTIVE)

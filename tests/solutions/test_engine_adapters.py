@@ -12,25 +12,33 @@ import enum
 import importlib
 import inspect
 import json
+import logging
+import pickle
+import re
 import sys
 from collections import namedtuple
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
-from harness.operators.catalogue import GEOMETRIES
+from harness.operators import catalogue
 from harness.packing import pack
 from layer_inputs import arguments, reference, wanted
 
+from definitions import swiglu
 from solutions.common.triton.quantise_tokens import quantise_tokens_ref
 
 RECORDED = json.loads((Path(__file__).parents[1] / "samples" / "engine_signatures.json").read_text())
 MOE = "model_executor/layers/fused_moe"
 GEOMETRY = "small-routed"
-SIZES = GEOMETRIES[GEOMETRY]
+SIZES = catalogue.GEOMETRIES[GEOMETRY]
+DEFINITION = catalogue.definition_name(GEOMETRY)
 LOCAL, TOP_K, H, INTER = (SIZES[key] for key in ("num_local_experts", "top_k", "hidden_size", "intermediate_size"))
 RANK = 2  # of expert-parallel ranks, so ids 2 * LOCAL to 3 * LOCAL are local
+LIMITS = {"silu": 0, "clamp": 10.0, "swigluoai": 7.0, "swiglustep": 7.0}
 
 
 @pytest.fixture(scope="module")
@@ -52,19 +60,57 @@ def ours(package, monkeypatch):
         host.check_arguments(host.ROUTED_BF16, (x, ids, weights, w13, s13, w2, s2, offset, output))
         output.copy_(reference(GEOMETRY).run(*quantise_tokens_ref(x), ids, weights, w13, s13, w2, s2, offset))
 
-    def module(engine):
+    def module(engine, true_kernels=False):
+        for name in (f"{package}.for_{engine}", f"{package}.for_{engine}_experts"):  # they keep classes of one release
+            monkeypatch.setitem(sys.modules, name, None)  # gone, or as it was, after the test
+            del sys.modules[name]
         found = importlib.import_module(f"{package}.for_{engine}")
-        monkeypatch.setattr(found, "run_bf16", run_bf16)
+        calls = importlib.import_module(f"{package}.for_vllm_experts") if engine == "vllm" else found
+        if not true_kernels:
+            monkeypatch.setattr(calls, "run_bf16", run_bf16)
         return found
 
     return module
 
 
-def layer():
+@pytest.fixture(params=LIMITS)
+def compiled_for(request, package, monkeypatch):
+    """The package says that it is compiled for this activation, a key of LIMITS."""
+    found = importlib.import_module(f"{package}.common.host.problem")
+    for key, value in swiglu.constants(sizes_of(request.param)).items():
+        monkeypatch.setattr(found, key.upper(), value)
+    return request.param
+
+
+def sizes_of(activation):
+    return {"activation": "silu" if activation == "clamp" else activation, "swiglu_limit": LIMITS[activation]}
+
+
+def layer(tokens=5):
     """x, ids and weights of a router, as engines have them, and this rank's weights."""
-    given = SimpleNamespace(**arguments(GEOMETRY, 5, "cpu", offset=RANK * LOCAL))
-    given.x = torch.randn(5, H, generator=torch.Generator().manual_seed(0)).bfloat16()
+    given = SimpleNamespace(**arguments(GEOMETRY, tokens, "cpu", offset=RANK * LOCAL))
+    given.x = torch.randn(tokens, H, generator=torch.Generator().manual_seed(0)).bfloat16()
     return given
+
+
+def told(refusal, folder):
+    """Whether an error has the commands for a package of the layer of folder/config.json, on four ranks."""
+    found = re.search(r"moebench model (\S+) --ep 4 --add KEY .*pack (\S+) .*--definition (\S+)", str(refusal))
+    return found and found.groups() == (f"{folder}/config.json", "triton_fused_v2", "KEY-routed")
+
+
+def check_activations(compiled_for, models, call):
+    """call(**config) is served for the model that the package is compiled for, and refused for the others."""
+    for model, config in models.items():
+        with nullcontext() if model == compiled_for else pytest.raises(ValueError, match="got|reason"):
+            call(**config)
+
+
+def test_transformers_activation_is_the_packages(ours, compiled_for):
+    """A user would miss: a clamped model taken for one without the clamp."""
+    gate, up = torch.linspace(-30, 30, 121), torch.linspace(30, -30, 121).roll(7)
+    exec(f"import torch\n{swiglu.source(sizes_of(compiled_for))}", found := {})
+    assert torch.allclose(ours("transformers").activation(gate, up), found["swiglu"](gate, up))
 
 
 def right(of, factor=1.0):
@@ -117,10 +163,9 @@ def install(monkeypatch, engine, contents):
 
 
 @pytest.fixture(params=list(RECORDED["sglang"]))
-def sglang(request, monkeypatch):
+def sglang(request, monkeypatch, tmp_path):
     """What is recorded, the classes of it, and the registered functions."""
-    recorded, registered = RECORDED["sglang"][request.param], {}
-    classes = {}
+    recorded, registered, classes = RECORDED["sglang"][request.param], {}, {}
     for key, description in recorded.items():
         if isinstance(description, dict):
             name = key.split("::")[1]
@@ -138,41 +183,41 @@ def sglang(request, monkeypatch):
     base = {"register_fused_func": register_fused_func}
     standard = {"StandardCombineInput": classes["StandardCombineInput"]}
     contents = {"srt/layers/moe/moe_runner/base.py": base, "srt/layers/moe/token_dispatcher/standard.py": standard}
+    contents["srt/runtime_context.py"] = {"get_server_args": lambda: SimpleNamespace(model_path=tmp_path)}
+    assert recorded["srt/runtime_context.py::get_server_args"] == []
     install(monkeypatch, "sglang", contents)
     return SimpleNamespace(registered=registered, **classes)
 
 
-def sglang_call(sglang, ours, of, weights=None, **config):
+def sglang_call(sglang, ours, of, weights=None, true_kernels=False, **config):
     """As MoeRunner.run calls the fused function: by position."""
-    ours("sglang").register()
-    local = torch.where(
-        (of.topk_ids >= RANK * LOCAL) & (of.topk_ids < (RANK + 1) * LOCAL), of.topk_ids - RANK * LOCAL, -1
-    )
-    info = {
-        "w13_weight": of.gemm1_weights,
-        "w13_scale": of.gemm1_weights_scale,
-        "w2_weight": of.gemm2_weights,
-        "w2_scale": of.gemm2_weights_scale,
-    }
-    info |= {"use_fp8": True, "block_shape": [128, 128]} | (weights or {})
+    sglang.registered.clear()
+    ours("sglang", true_kernels).register()
+    local = of.topk_ids - RANK * LOCAL
+    local = local.where((local >= 0) & (local < LOCAL), -1)
+    info = {"w13_weight": of.gemm1_weights, "w13_scale": of.gemm1_weights_scale, "w2_weight": of.gemm2_weights}
+    info |= {"w2_scale": of.gemm2_weights_scale, "use_fp8": True, "block_shape": [128, 128]} | (weights or {})
     routing = sglang.StandardTopKOutput(topk_weights=of.topk_weights, topk_ids=local, router_logits=None)
     dispatched = sglang.StandardDispatchOutput(hidden_states=of.x, hidden_states_scale=None, topk_output=routing)
-    config = sglang.MoeRunnerConfig(**{"routed_scaling_factor": 2.5} | config)
+    config = sglang.MoeRunnerConfig(**{"routed_scaling_factor": 2.5, "num_experts": 4 * LOCAL} | config)
     return sglang.registered["none", "deep_gemm"](dispatched, sglang.DeepGemmMoeQuantInfo(**info), config)
 
 
-def test_sglang_gets_the_layer(sglang, ours):
+def test_sglang_gets_the_layer(sglang, ours, package, caplog):
     """A user would miss: a field that this release does not have, ids of another rank, the scaling factor."""
     of = layer()
     x = of.x.clone()
-    output = sglang_call(sglang, ours, of).hidden_states
+    with caplog.at_level(logging.INFO):
+        output = sglang_call(sglang, ours, of).hidden_states
     assert output.any() and torch.equal(output, right(of, 2.5)) and torch.equal(of.x, x)
+    assert all(name in caplog.text for name in (package, "triton_fused_v2", DEFINITION))
+    assert sglang_call(sglang, ours, layer(0), true_kernels=True).hidden_states.shape == (0, H)
 
 
 SGLANG_FAULTS = {
     "activation": ({"activation": "gelu"}, {}),
     "swiglu_limit": ({"swiglu_limit": 7.0}, {}),
-    "gemm1_alpha": ({"gemm1_alpha": 1.7}, {}),
+    "apply_router_weight_on_input": ({"apply_router_weight_on_input": True}, {}),
     "no_combine": ({"no_combine": True}, {}),
     "weights": ({}, {"block_shape": [1, 32]}),
     "sizes": ({}, {"w2_weight": torch.zeros(LOCAL + 1, H, INTER, dtype=torch.float8_e4m3fn)[:, : H // 2]}),
@@ -180,11 +225,20 @@ SGLANG_FAULTS = {
 
 
 @pytest.mark.parametrize("name", SGLANG_FAULTS)
-def test_sglang_is_refused_what_is_not_served(sglang, ours, name):
+def test_sglang_is_refused_what_is_not_served(sglang, ours, name, tmp_path):
     """A user would miss: a model whose clamp is left out, or a fused shared expert that is never read."""
     config, weights = SGLANG_FAULTS[name]
-    with pytest.raises(ValueError, match=f"^{name}: got "):
-        sglang_call(sglang, ours, layer(), weights, **config)
+    (tmp_path / "config.json").touch()
+    with pytest.raises(ValueError, match=f"^{name}: got ") as refusal:
+        sglang_call(sglang, ours, layer(), weights, **{"num_experts": 4 * LOCAL + 4} | config)
+    assert name != "sizes" or told(refusal.value, tmp_path)
+
+
+def test_sglang_gets_the_activation_of_its_model(sglang, ours, compiled_for):
+    """A user would miss: a package with a clamp that computes for a model without."""
+    models = {"silu": {}, "clamp": {"swiglu_limit": 10.0}, "swiglustep": {"gemm1_clamp_limit": 7.0}}
+    models["swigluoai"] = {"gemm1_alpha": 1.702, "gemm1_clamp_limit": 7.0, "gate_up_interleaved": False}
+    check_activations(compiled_for, models, partial(sglang_call, sglang, ours, layer()))
 
 
 # ---- vLLM ----
@@ -204,20 +258,22 @@ def abstract_class(name, description, bases=()):
 
 
 @pytest.fixture(params=list(RECORDED["vllm"]))
-def vllm(request, monkeypatch):
+def vllm(request, monkeypatch, tmp_path):
     """What is recorded, and the stand-ins of vLLM's own classes."""
-    recorded, registered = RECORDED["vllm"][request.param], {}
+    recorded, registered, logged = RECORDED["vllm"][request.param], {}, []
+    info_once = signature(recorded["logger.py::_VllmLogger"]["methods"]["info_once"]["parameters"])
+    logger = SimpleNamespace(info_once=lambda *args: logged.append(info_once.bind(None, *args).args[1]))
+    config = SimpleNamespace(model_config=SimpleNamespace(model=tmp_path))
+    assert recorded["config/vllm.py::get_current_vllm_config"] == []
     experts = abstract_class("FusedMoEExperts", recorded[f"{MOE}/modular_kernel.py::FusedMoEExperts"])
 
     def __init__(self, moe_config, quant_config):
         self.moe_config, self.quant_config = moe_config, quant_config
 
     def is_supported_config(cls, moe_config, weight_key, activation_key, activation_format):
-        supported = cls._supports_activation(moe_config.activation) and cls._supports_quant_scheme(
-            weight_key, activation_key
-        )
-        parallel = cls._supports_parallel_config(moe_config.moe_parallel_config)
-        return supported and parallel and activation_format == cls.activation_format(), UNSUPPORTED
+        supported = cls._supports_activation(moe_config.activation), activation_format == cls.activation_format()
+        supported += (cls._supports_quant_scheme(weight_key, activation_key),)
+        return all(supported) and cls._supports_parallel_config(moe_config.moe_parallel_config), UNSUPPORTED
 
     experts.__init__, experts.is_supported_config = __init__, staticmethod(is_supported_config)
     experts.w1_scale = property(lambda self: self.quant_config.w1_scale)
@@ -246,6 +302,8 @@ def vllm(request, monkeypatch):
         return lambda cls: registered.setdefault(name, cls)
 
     contents = {
+        "config/__init__.py": {"get_current_vllm_config": lambda: config},
+        "logger.py": {"init_logger": lambda name: logger if name.startswith("vllm.") else None},
         f"{MOE}/modular_kernel.py": {
             "FusedMoEExpertsModular": abstract_class("FusedMoEExpertsModular", modular, (experts,)),
             "FusedMoEActivationFormat": enums["FusedMoEActivationFormat"],
@@ -263,7 +321,7 @@ def vllm(request, monkeypatch):
         },
     }
     install(monkeypatch, "vllm", contents)
-    return SimpleNamespace(recorded=recorded, registered=registered, Fp8Config=Fp8Config, **enums)
+    return SimpleNamespace(recorded=recorded, registered=registered, logged=logged, Fp8Config=Fp8Config, **enums)
 
 
 def moe_layer(vllm, **changed):
@@ -274,18 +332,21 @@ def moe_layer(vllm, **changed):
     parallel = SimpleNamespace(use_all2all_kernels=False, use_ag_rs_all2all_kernels=False)
     others = {"activation": vllm.MoEActivation.SILU, "device": "cpu", "routing_method": None}
     others |= {"moe_parallel_config": parallel, "in_dtype": torch.bfloat16}
-    return SimpleNamespace(moe_config=config(**sizes | others | changed))
+    of_layer = {"apply_router_weight_on_input": changed.pop("apply_router_weight_on_input", False)}
+    return SimpleNamespace(moe_config=config(**sizes | others | changed), **of_layer)
 
 
 def vllm_method(vllm, ours, **changed):
+    vllm.registered.clear()
     ours("vllm").register()
     return vllm.registered["fp8"]().get_quant_method(moe_layer(vllm, **changed), "model.layers.3.mlp.experts")
 
 
-def test_vllm_gets_the_layer(vllm, ours):
+def test_vllm_gets_the_layer(vllm, ours, package):
     """A user would miss: an argument that this release calls otherwise, ids that are not mapped to this rank's."""
     of, method = layer(), vllm_method(vllm, ours)
     assert method.fp8_backend is vllm.Fp8MoeBackend.TRITON
+    assert all(name in vllm.logged[0] for name in (package, "triton_fused_v2", DEFINITION))
     # as make_fp8_moe_kernel constructs it; a method that is still abstract raises here
     experts = method.experts_cls(
         moe_config=method.moe,
@@ -296,23 +357,18 @@ def test_vllm_gets_the_layer(vllm, ours):
     expert_map = torch.full((4 * LOCAL,), -1, dtype=torch.int32)
     expert_map[RANK * LOCAL : (RANK + 1) * LOCAL] = torch.arange(LOCAL, dtype=torch.int32)
     output = torch.full_like(of.x, torch.nan)
-    given = {
-        "output": output,
-        "hidden_states": of.x,
-        "w1": of.gemm1_weights,
-        "w2": of.gemm2_weights,
-        "expert_map": expert_map,
-    }
-    given |= {"topk_weights": of.topk_weights, "topk_ids": of.topk_ids, "apply_router_weight_on_input": False}
+    given = {"output": output, "hidden_states": of.x, "w1": of.gemm1_weights, "w2": of.gemm2_weights}
+    given |= {"expert_map": expert_map, "topk_weights": of.topk_weights, "topk_ids": of.topk_ids}
     apply = vllm.recorded[f"{MOE}/modular_kernel.py::FusedMoEExpertsModular"]["methods"]["apply"]["parameters"]
     assert experts.apply(**{name: given.get(name) for name, *_ in apply[1:]}) is None
     assert output.any() and torch.equal(output, right(of))
 
 
 def test_vllm_keeps_its_other_layers(vllm, ours):
-    """A user would miss: linear layers and attention without their quantisation."""
+    """A user would miss: linear layers and attention without their quantisation, a process that cannot be spawned."""
     ours("vllm").register()
     config = vllm.registered["fp8"]
+    assert type(pickle.loads(pickle.dumps(config()))) is config
     assert issubclass(config, vllm.Fp8Config)
     assert config().get_quant_method(SimpleNamespace(), "model.layers.3.self_attn.o_proj") == "linear"
 
@@ -331,27 +387,32 @@ def test_methods_for_vllm_have_its_parameters(vllm, ours):
         of, cls = ("Fp8MoEMethod", type(method)) if name == "__init__" else ("Fp8Config", vllm.registered["fp8"])
         expected = [parameter for parameter, *_ in vllm.recorded[f"{FP8}::{of}"]["methods"][name]["parameters"]]
         assert list(inspect.signature(getattr(cls, name)).parameters) == expected
+    of_layer = vllm.recorded[f"{MOE}/routed_experts.py::RoutedExperts"]["methods"]["__init__"]["parameters"]
+    assert "apply_router_weight_on_input" in [name for name, *_ in of_layer]
     parallel = vllm.recorded[f"{MOE}/config.py::FusedMoEParallelConfig"]["methods"]
     assert {"use_all2all_kernels", "use_ag_rs_all2all_kernels"} <= set(parallel)
 
 
-VLLM_FAULTS = {
-    "swiglu_limit": {"swiglu_limit": 7.0},
-    "swiglu_alpha": {"swiglu_alpha": 1.7},
-    "has_bias": {"has_bias": True},
+VLLM_FAULTS = {"swiglu_limit": 7.0, "swiglu_alpha": 1.7}
+VLLM_FAULTS |= dict.fromkeys(("has_bias", "is_lora_enabled", "apply_router_weight_on_input"), True)
+VLLM_FAULTS = {name: {name: value} for name, value in VLLM_FAULTS.items()} | {
     "sizes": {"intermediate_size_per_partition": INTER // 2},
+    UNSUPPORTED: {"moe_parallel_config": SimpleNamespace(use_all2all_kernels=True, use_ag_rs_all2all_kernels=False)},
 }
 
 
 @pytest.mark.parametrize("name", VLLM_FAULTS)
-def test_vllm_is_refused_what_is_not_served(vllm, ours, name):
+def test_vllm_is_refused_what_is_not_served(vllm, ours, name, tmp_path):
     """A user would miss: a model whose clamp or bias is left out, or experts that tensor parallelism has split."""
-    with pytest.raises(ValueError, match=f"^{name}: got "):
+    (tmp_path / "config.json").touch()
+    with pytest.raises(ValueError, match=f"^{name}: got |: {name}$") as refusal:
         vllm_method(vllm, ours, **VLLM_FAULTS[name])
+    assert name != "sizes" or told(refusal.value, tmp_path)
 
 
-def test_vllm_is_refused_other_activations_and_exchanges(vllm, ours):
-    exchange = SimpleNamespace(use_all2all_kernels=True, use_ag_rs_all2all_kernels=False)
-    for changed in ({"activation": vllm.MoEActivation.GELU}, {"moe_parallel_config": exchange}):
-        with pytest.raises(ValueError, match=UNSUPPORTED):
-            vllm_method(vllm, ours, **changed)
+def test_vllm_gets_the_activation_of_its_model(vllm, ours, compiled_for):
+    """A user would miss: a package with a clamp that computes for a model without."""
+    models = {"silu": {}, "clamp": {"swiglu_limit": 10.0}, "swiglustep": {"activation": vllm.MoEActivation.SWIGLUSTEP}}
+    models["swigluoai"] = {"swiglu_limit": 7.0, "swiglu_alpha": 1.702, "swiglu_beta": 1.0}
+    models["swigluoai"]["activation"] = vllm.MoEActivation.SWIGLUOAI_UNINTERLEAVE
+    check_activations(compiled_for, models, partial(vllm_method, vllm, ours))
