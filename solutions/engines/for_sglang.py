@@ -1,4 +1,4 @@
-"""**Not run** inside SGLang: this package as the experts of its FP8 models. Read from SGLang 0.5.17 and 0.5.23.
+"""This package as the experts of SGLang's FP8 models: called by the classes of 0.5.17 and 0.5.23, **no server run**.
 
 Name `register` as an entry point of the group sglang.srt.plugins and serve with --moe-runner-backend deep_gemm: the
 function registered here is looked up before DeepGEMM's runner, gets tokens in bf16 and the router's choice, and weights
