@@ -174,7 +174,7 @@ def test_the_best_turn_counts_and_what_is_no_graph_or_stale_is_marked(tmp_path, 
     made_up(tmp_path, monkeypatch, triton_fused_v2=(12.5, 20.0, "graph"), gone=(15.0, 25.0, "eager"))
     text = table.block()
     assert "| 32 | 10.000 | **12.500 (1.25)** | 15.000 (1.50) \\* |" in text and "| 1,234.6 | - |" in text
-    assert "RuntimeError: no" in text and "DeepSeek-V3 EP8, 58 MoE" in text
+    assert "RuntimeError: no" in text and "| DeepSeek-V3 EP8, 58 MoE layers | - | - | 1.25 (1.20) | - | - |" in text
     assert table.origin(table.recorded()[0][0]).endswith(": gone")
 
 

@@ -61,7 +61,6 @@ TABLES: docs.Tables = {
 }
 FIGURES: docs.Figures = {
     "speed-nvidia-h200.svg": lambda: speed.figure(main_definition()),
-    "served-full.svg": served.figure,
     "stages-nvidia-h200.svg": profiles.figure,
 }
 

@@ -1,17 +1,16 @@
-"""A record as one table and one figure: ms a pass and times the bound, by token count and solution."""
-
-from matplotlib.figure import Figure
+"""A record as a table: ms a pass and times the bound, by token count and solution; and all records as one."""
 
 from harness.core import paths
 from harness.operators.catalogue import BY_NAME
 from harness.operators.models import layer_of
 from harness.operators.roofline import MEASURED_ON
-from harness.report.figures import speed
 from harness.report.table import Cell, Table
 from harness.results import staleness
+from harness.results.summary import source_of
 from harness.results.table import LEVEL
 from harness.served.record import Head, Point, read
 
+TOKENS = (1, 8, 32, 128, 1024)  # of the table of all records
 CAPTION = (
     "ms a pass, and in brackets times the sum of the layers' roofline bounds, which stand under bound. "
     "Bold: the fastest, or within 3% of it. Scratch: the peak of torch's allocator beyond inputs and output."
@@ -63,15 +62,22 @@ def recorded() -> list[tuple[Head, list[Point]]]:
     return [(head, points) for head, points in map(read, sorted(paths.SERVED.glob("*.jsonl"))) if points]
 
 
+def by_model(records: list[tuple[Head, list[Point]]]) -> Table:
+    """A row a record with two sources: the fastest, times the bound, and how many times as fast as the next source."""
+
+    def cell(here: list[Point]) -> str | None:
+        here = sorted((p for p in here if p.ms), key=lambda p: p.ms)
+        others = [p.ms for p in here if source_of(p.solution) != source_of(here[0].solution)]
+        return f"{here[0].ms / here[0].bound_ms:.2f} ({others[0] / here[0].ms:.2f})" if others else None
+
+    known = [of for of in records if of[0].provenance.hardware == MEASURED_ON]
+    rows = [[title(head), *(cell([p for p in points if p.tokens == t]) for t in TOKENS)] for head, points in known]
+    return Table(["model", *(f"T={t}" for t in TOKENS)], [rows])
+
+
 def block() -> str:
-    """Markdown: the table of each record."""
-    return "\n\n".join(f"{table(*of).markdown(titled=True)}\n\n<sub>{origin(of[0])}.</sub>" for of in recorded())
-
-
-def figure() -> Figure:
-    """Times the bound over T, of the first record of the machine whose bound is known."""
-    head, points = next((head, points) for head, points in recorded() if head.provenance.hardware == MEASURED_ON)
-    drawn: dict[str, list] = {}
-    for p in sorted((p for p in points if p.ms), key=lambda p: p.tokens):
-        drawn.setdefault(p.solution, []).append([p.tokens, p.ms / p.bound_ms])
-    return speed.draw(drawn, f"A pass, times the bound: {title(head)}", origin(head))
+    """Markdown: the first record's table, then each record's fastest."""
+    records = recorded()
+    origins = dict.fromkeys(f"<sub>{origin(head)}.</sub>" for head, _ in records)
+    tables = [*(table(*of).markdown(titled=True) for of in records[:1]), by_model(records).markdown()]
+    return "\n\n".join([*tables, *origins] if records else [])

@@ -20,10 +20,11 @@ def data(cells: pd.DataFrame) -> dict[str, list[list]]:
     }
 
 
-def draw(found: dict[str, list[list]], title: str, small_print: str) -> Figure:
-    """found as `data` returns it, with at least one solution."""
-    figure = style.new(title, 5.0, small_print)
-    axes = figure.subplots()
+def figure(cells: pd.DataFrame) -> Figure:
+    """cells: rows of one definition on one GPU."""
+    found, title = data(cells), f"How many times the roofline bound: {cells.hardware.iloc[0]}, {SHOWN} tolerance"
+    drawn = style.new(title, 5.0, textwrap.fill(f"{cells.definition.iloc[0]}; {provenance(cells)}", 160))
+    axes = drawn.subplots()
     places = style.token_axis(axes, [t for points in found.values() for t, _ in points])
     curves = {name: {places[t]: times for t, times in points} for name, points in found.items()}
     for at, name in enumerate(sorted(curves, key=lambda name: -mean(curves[name].values()))):
@@ -33,10 +34,4 @@ def draw(found: dict[str, list[list]], title: str, small_print: str) -> Figure:
     style.linear_from_one(axes, curves)
     lacking = {name: f"{name} ({len(p)}/{len(places)})" for name, p in curves.items() if len(p) < len(places)}
     style.label_ends(axes, {name: list(points.items())[-1] for name, points in curves.items()}, lacking)
-    return figure
-
-
-def figure(cells: pd.DataFrame) -> Figure:
-    """cells: rows of one definition on one GPU."""
-    title = f"How many times the roofline bound: {cells.hardware.iloc[0]}, {SHOWN} tolerance"
-    return draw(data(cells), title, textwrap.fill(f"{cells.definition.iloc[0]}; {provenance(cells)}", 160))
+    return drawn
