@@ -8,6 +8,9 @@
 // rows of one launch, int32, -1 if it does not take so many tokens; then of each row its expert and its token, int32,
 // -1 if it has none, and with ids its weight, fp32.
 #include <cuda_runtime.h>
+// PTX in the headers: fences, which nothing here needs.
+#define asm
+#define volatile(...)
 
 #include "permute.cuh"
 

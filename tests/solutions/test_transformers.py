@@ -21,6 +21,8 @@ def ours(tmp_path_factory):
     (folder,) = pack.pack_packages([name], parent, [GEOMETRY])
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(parent)
+        for module in [one for one in sys.modules if one.partition(".")[0] == folder.name]:  # another test's package
+            patch.delitem(sys.modules, module)
         yield __import__(f"{folder.name}.for_transformers").for_transformers
 
 
