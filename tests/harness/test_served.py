@@ -134,7 +134,6 @@ def test_without_a_gpu_two_small_layers_run_eagerly(tmp_path, no_gpu, capsys):
     [
         (["--definition", "bf16_small"], 2, "--definition"),
         (["--definition", "full"], 1, "full"),
-        (["--tokens", "0"], 2, "'0'"),
     ],
 )
 def test_bad_arguments_get_one_line(args, status, named, no_gpu, capsys):

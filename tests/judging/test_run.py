@@ -132,8 +132,6 @@ def test_what_a_passing_solution_prints_is_kept_for_verbose(folder):
 @pytest.mark.parametrize(
     ("args", "status", "named"),
     [
-        (["--solutions", "nothing"], 2, ["nothing"]),
-        (["--solutions", ""], 2, ["--solutions"]),
         (["--definition", "huge"], 2, ["huge", "full"]),
         (["--definition", "full"], 1, ["full", "small"]),
         (["--clock", "gpu"], 1, ["--clock gpu"]),

@@ -73,7 +73,6 @@ def test_every_workload_of_a_definition_by_its_key(compare):
         (("--definition", "nonsense"), "nonsense"),
         (("--solutions", "hoper_fused"), "hopper_fused"),
         (("--clock", "gpu", "--definition", "kimi-k2-ep8"), "kimi-k2-ep8"),
-        (("--solutions", ""), "--solutions"),
     ],
 )
 def test_what_is_not_there_is_named_in_one_line(compare, given, named):

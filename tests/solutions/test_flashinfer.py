@@ -141,26 +141,12 @@ def test_an_unknown_signature_is_named(function):
 # ---- what is handed over ----
 
 
-def test_trtllm_gets_the_documented_layouts():
-    """A user would miss: a scale table read across instead of down, or routing of another model."""
-    layer = inputs("full", 5, "meta")
-    given = call("trtllm_fp8_block_scale_moe", installed("trtllm_fp8_block_scale_moe").parameters, "full", layer)
-    tensors = {name: value for name, value in vars(layer).items() if torch.is_tensor(value)}
-    assert all(given[name] is value for name, value in tensors.items())
-    numbers = {name: value for name, value in given.items() if not torch.is_tensor(value)}
-    assert numbers == {
-        "num_experts": 256,
-        "top_k": 8,
-        "n_group": 8,
-        "topk_group": 4,
-        "intermediate_size": 2048,
-        "local_expert_offset": OFFSET,
-        "local_num_experts": 32,
-        "routed_scaling_factor": 2.5,
-        "routing_method_type": 2,
-        "use_shuffled_weight": False,
-        "weight_layout": 0,
-    }
+def test_trtllm_gets_what_its_statement_does_not_read():
+    """A user would miss: a refusal in FlashInfer's C++, or weights read in another layout."""
+    layer, parameters = inputs("full", 5, "meta"), installed("trtllm_fp8_block_scale_moe").parameters
+    given = call("trtllm_fp8_block_scale_moe", parameters, "full", layer)
+    sizes = {"num_experts": 256, "local_num_experts": 32, "intermediate_size": 2048}
+    assert given.items() >= (sizes | {"use_shuffled_weight": False, "weight_layout": trtllm.K_MAJOR}).items()
 
 
 def test_our_constants_are_flashinfers():
