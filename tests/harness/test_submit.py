@@ -264,8 +264,8 @@ def pushed(git, tag):
 
 
 def test_a_triton_solution_builds_alone(tmp_path, monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     """With its table, as the kit packs no data files."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     sources = {s.path: s.content for s in bundle.write(pack.pack("triton_fused_v2")["full"], tmp_path / "b").sources}
     assert "e32_h7168_i2048" in sources["tiles.csv.h"] and 'with_name("tiles.csv.h")' in sources["tiles.py"]
     assert len(clean_build.build(tmp_path / "b", NAME, "sm_100")) == 3

