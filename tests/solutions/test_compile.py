@@ -21,27 +21,25 @@ def ruled(architecture, num_tokens):
 EDGES = {at + n for a in ARCHITECTURES for at in range(1, 2500) for n in (0, 1) if ruled(a, at) != ruled(a, at + 1)}
 TOKENS = tuple(sorted({1, 80, 2000, 11948, 14107} | EDGES))
 GEMMS = {"gemm1_swiglu_quant_kernel", "gemm1_kernel", "gemm2_kernel"}
-FEW = (80, 2000)  # as few as launch every kernel
 STAGES = set(manifest.read_manifest("triton_fused_v2").stages)
-MACHINES = [("sm_90", FEW), *(pytest.param(machine, TOKENS, marks=pytest.mark.slow) for machine in ARCHITECTURES)]
-MACHINES += [pytest.param(machine, TOKENS, marks=pytest.mark.slow) for machine in TUNED]
 
 
-def tabled(machine, tokens, stage):
+def tabled(machine, stage):
     """(BLOCK_M, GROUP, warps, stages) of the tiles that a machine chooses among."""
     fields = ("block_m", "group", "num_warps", "num_stages")
     if machine in TUNED:
         choices = tuned()[machine.partition(":")[2], "e32_h7168_i2048"].values()
     else:
-        choices = [ruled(machine, num_tokens) for num_tokens in tokens]
+        choices = [ruled(machine, num_tokens) for num_tokens in TOKENS]
     return {tuple(getattr(getattr(choice, stage), field) for field in fields) for choice in choices}
 
 
-@pytest.mark.parametrize(("machine", "tokens"), MACHINES)
-def test_every_kernel_compiles_and_fits(machine, tokens, tmp_path):
+@pytest.mark.slow
+@pytest.mark.parametrize("machine", [*ARCHITECTURES, *TUNED])
+def test_every_kernel_compiles_and_fits(machine, tmp_path):
     """A user would miss: the first call at some token count dies in the compiler, or at launch for want of shared
     memory; a GEMM that fell back to slow instructions, or whose sums left the registers; a table that is not found."""
-    kernels = ahead_of_time.compiled("triton_fused_v2", "full", machine, tokens, tmp_path)
+    kernels = ahead_of_time.compiled("triton_fused_v2", "full", machine, TOKENS, tmp_path)
     assert {kernel["kernel"] for kernel in kernels} == STAGES - {"quantise_tokens_kernel"}
     for stage in ("gemm1", "gemm2"):
         built = {
@@ -49,7 +47,7 @@ def test_every_kernel_compiles_and_fits(machine, tokens, tmp_path):
             for k in kernels
             if k["kernel"].startswith(stage)
         }
-        known = tabled(machine, tokens, stage)
+        known = tabled(machine, stage)
         assert built and (built <= known if machine in TUNED else built == known)
     architecture = machine.partition(":")[0]
     hopper, room = architecture == "sm_90", ahead_of_time.SHARED_MEMORY[architecture]
@@ -65,6 +63,6 @@ def test_every_kernel_compiles_and_fits(machine, tokens, tmp_path):
 def test_the_routed_form_compiles_as_well(tmp_path):
     """A user would miss: a form that spills, or leaves the tensor cores, where the other one does not."""
     geometry, entry_point = "deepseek-v3-ep8-routed", "main.py::run_routed_bf16"
-    kernels = ahead_of_time.compiled("triton_fused_v2", geometry, "sm_90", FEW, tmp_path, entry_point)
+    kernels = ahead_of_time.compiled("triton_fused_v2", geometry, "sm_90", (80, 2000), tmp_path, entry_point)
     assert {kernel["kernel"] for kernel in kernels} == STAGES - {"route_kernel"}
     assert not [k for k in kernels if k["stack"] or (k["kernel"] in GEMMS and not k["wgmma"])], json.dumps(kernels)
