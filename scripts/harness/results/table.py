@@ -38,8 +38,8 @@ def finite(value: object) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def row(trace: Trace, place: str = "") -> dict:
-    """place: where the trace is written, "file:line"."""
+def row(trace: Trace, place: str, names: dict[tuple[str, str], str]) -> dict:
+    """place: where the trace is written, "file:line". names: (packed solution, definition) -> its folder's name."""
     by, evaluation = of_trace(trace), trace.evaluation
     correctness, performance = evaluation.correctness, evaluation.performance
     # On a CPU FIB's times are left at zero: such a trace shows what is right, not what is fast.
@@ -47,12 +47,11 @@ def row(trace: Trace, place: str = "") -> dict:
     extra = (correctness.extra or {}) if correctness else {}
     matched = {f"matched_{name}": finite(extra.get(f"matched_ratio_{name}")) for name in TOLERANCES}
     own, key = finite(extra.get("matched_ratio")), f"matched_{by.tolerance_name}"
-    if key in matched:
-        matched[key] = own if matched[key] is None else matched[key]
+    matched |= {key: own} if matched.get(key, 0) is None else {}
     return {
         "definition": trace.definition,
         "geometry": BY_NAME.get(trace.definition),
-        "solution": folder_name(trace.solution, trace.definition),
+        "solution": names[trace.solution, trace.definition],
         "uuid": trace.workload.uuid,
         "tokens": trace.workload.axes.get("seq_len", 0),
         "hardware": by.hardware,
@@ -82,7 +81,8 @@ def of_traces(traces: list[Trace], places: list[str] | None = None) -> pd.DataFr
     ms, reference_ms and speedup are NaN where a solution was not timed or did not pass; matched is the share of
     elements inside the run's own tolerance, matched_<tolerance> inside each one, where the run computed it.
     """
-    made = [row(*each) for each in zip(traces, places or [""] * len(traces), strict=True)]
+    names = {of: folder_name(*of) for of in {(trace.solution, trace.definition) for trace in traces}}
+    made = [row(*each, names) for each in zip(traces, places or [""] * len(traces), strict=True)]
     return pd.DataFrame(made).astype(dict.fromkeys(NUMBERS, float)) if made else pd.DataFrame()
 
 

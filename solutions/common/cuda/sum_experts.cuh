@@ -1,5 +1,5 @@
-// sum_experts: where each local expert's rows begin, for one batch of up to 32 tokens. By ballots: a scan by shuffles
-// takes as long as reading the first weights.
+// sum_experts: where each local expert's rows begin, for one batch of up to 32 tokens. By ballots: with scans by
+// shuffles row lists took 0.6 to 1.3 us more.
 #pragma once
 #include "layer_sizes.cuh"
 #include "threads.cuh"
