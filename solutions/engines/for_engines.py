@@ -3,28 +3,11 @@
 import shlex
 from pathlib import Path
 
-import torch
-
-from . import SIZES, run_bf16
-from .common.host import problem
+from . import DEFINITION, SIZES
 
 NAME = __package__.rpartition(".")[2]
 SOLUTION = NAME.partition("_routed")[0]
-DEFINITION = problem.__doc__.split()[1].rstrip(".")
 ACTIVE = f"FP8 experts by {__package__}: solution {SOLUTION}, definition {DEFINITION}"  # one line of an engine's log
-
-
-def run(*arguments):
-    """run_bf16, with torch's error for a lack of memory, on which engines try again with less.
-
-    Raises:
-        torch.OutOfMemoryError: a library that allocates by torch, for which tvm-ffi raises MemoryError, got none.
-        ValueError: as run_bf16.
-    """
-    try:
-        run_bf16(*arguments)
-    except MemoryError as error:
-        raise torch.OutOfMemoryError(str(error)) from error
 
 
 def check_sizes(got, model, ranks, hint=""):

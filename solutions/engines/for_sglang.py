@@ -8,9 +8,9 @@ as they were loaded. docs/engines.md has the lines, and what is not supported.
 import logging
 from functools import cache
 
-from . import SIZES
+from . import SIZES, run_bf16
 from .common.host import problem
-from .for_engines import ACTIVE, NAME, check_sizes, run
+from .for_engines import ACTIVE, NAME, check_sizes
 
 RUNNER = "deep_gemm"  # SGLang's own, which has no fused function of its own
 BLOCK = [128, 128]
@@ -44,7 +44,7 @@ def experts(dispatch_output, quant_info, runner_config):
     x, routed = dispatch_output.hidden_states, dispatch_output.topk_output
     factor = runner_config.routed_scaling_factor
     output = torch.empty_like(x, memory_format=torch.contiguous_format)
-    run(
+    run_bf16(
         x.contiguous(),
         routed.topk_ids.to(torch.int32),
         routed.topk_weights.float() if factor in (None, 1.0) else routed.topk_weights.float() * factor,

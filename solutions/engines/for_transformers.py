@@ -11,9 +11,9 @@ from functools import cache
 
 import torch
 
-from . import SIZES
+from . import DEFINITION, SIZES, run_bf16
 from .common.host import problem
-from .for_engines import ACTIVE, DEFINITION, NAME, commands, run
+from .for_engines import ACTIVE, NAME, commands
 
 # Keys of a model's config for what comes to SwiGLU, and their values here.
 _BESIDES_SWIGLU = {"swiglu_limit": problem.SWIGLU_LIMIT or None, "mlp_gate_softcap": None, "mlp_up_softcap": None}
@@ -63,7 +63,7 @@ def experts(self, hidden_states, top_k_index, top_k_weights):
         self._fits_moe_package = True
         say_active()
     output = torch.empty_like(hidden_states, memory_format=torch.contiguous_format)
-    run(
+    run_bf16(
         hidden_states.contiguous(),
         top_k_index.to(torch.int32),
         top_k_weights.float(),

@@ -13,8 +13,9 @@ from vllm.model_executor.layers.fused_moe.topk_weight_and_reduce import TopKWeig
 from vllm.model_executor.layers.quantization.fp8 import Fp8Config, Fp8MoEMethod
 from vllm.model_executor.layers.quantization.utils.quant_utils import kFp8Dynamic128Sym, kFp8Static128BlockSym
 
+from . import run_bf16
 from .common.host import problem
-from .for_engines import ACTIVE, NAME, check_sizes, run
+from .for_engines import ACTIVE, NAME, check_sizes
 
 logger = init_logger(f"vllm.{NAME}")  # vLLM shows what is below its own name
 STEP_LIMIT = 7.0  # vLLM's SWIGLUSTEP has no other
@@ -84,7 +85,7 @@ class PackedExperts(mk.FusedMoEExpertsModular):
         refuse(post_gemm2_hook=getattr(self, "post_gemm2_hook", None))
         if expert_map is not None:  # global id -> number of this rank's expert, or -1
             topk_ids = torch.where(topk_ids < 0, -1, expert_map[topk_ids.clamp(min=0)])
-        run(
+        run_bf16(
             hidden_states.contiguous(),
             topk_ids.to(torch.int32),
             topk_weights.float(),

@@ -209,6 +209,7 @@ def test_each_interface_has_its_function(folder, tmp_path):
         "from .main import run_routed as run  # noqa: F401",
         "from .main import run_routed_bf16 as run_bf16  # noqa: F401",
         "",
+        f'DEFINITION = "{packed["deepseek-v3-ep8-routed"].definition}"',
         f"SIZES = {sizes}",
     ]
     adapters = [{path.name for path in folder.glob("for_*.py")} for folder in written]

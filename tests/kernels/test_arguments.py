@@ -46,6 +46,12 @@ def test_a_bool_never_reaches_a_binding(host, name):
     assert not reached
 
 
+def test_a_lack_of_memory_is_torchs(host):
+    """A user would miss: a server that dies where it would have tried fewer tokens."""
+    with pytest.raises(torch.OutOfMemoryError):
+        host.takes(host.DS_ROUTING)(lambda arguments: bytearray(1 << 62))(**arguments_of("small", 3, "cpu"))
+
+
 def test_what_a_binding_cannot_convert_is_named(host):
     """A user would miss: which of eleven arguments is no tensor; an error of CUDA under its own name."""
 

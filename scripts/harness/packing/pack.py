@@ -199,7 +199,7 @@ def pack_packages(names: list[str], parent: Path, geometries: list[str]) -> list
             exported.append(export(bf16, "run_bf16"))
         if found and geometry in catalogue.ROUTED:
             sizes = {key: catalogue.GEOMETRIES[geometry][key] for key in PACKAGE_SIZES}
-            exported.append(f"\nSIZES = {sizes}\n")
+            exported.append(f'\nDEFINITION = "{solution.definition}"\nSIZES = {sizes}\n')
             for adapter in paths.ENGINES.glob("*.py"):
                 write_atomically(path / adapter.name, adapter.read_text(encoding="utf-8"))
         write_atomically(path / "__init__.py", f'"""{head}"""\n\n{"".join(exported)}')

@@ -96,6 +96,7 @@ def takes(interface):
     Raises:
         TypeError: an argument is missing, unknown or one too many; the message names it.
         ValueError: as `check_arguments`.
+        torch.OutOfMemoryError: a binding that allocates by torch got no memory.
     """
     count = len(interface)
     signature = Signature([Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in interface])
@@ -109,6 +110,8 @@ def takes(interface):
                 check_arguments(interface, arguments)
             try:
                 return function(arguments)
+            except MemoryError as error:  # tvm-ffi's; engines try again with less on torch's
+                raise torch.OutOfMemoryError(str(error)) from error
             except (AttributeError, BufferError, IndexError, RuntimeError, TypeError):
                 check_arguments(interface, arguments)
                 if arguments[0].is_meta:

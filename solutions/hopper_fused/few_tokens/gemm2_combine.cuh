@@ -9,7 +9,6 @@
 #pragma once
 #include "barrier.cuh"
 #include "consumer_pipeline.cuh"
-#include "counter.cuh"
 #include "fused_layer.cuh"
 #include "numerics.cuh"
 #include "pipeline.cuh"
