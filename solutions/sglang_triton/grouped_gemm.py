@@ -37,6 +37,7 @@ _OFF = {
     "FUSE_ADD_TO_OUTPUT": False,
     "MASK_OUTPUT": False,
     "FUSE_SUM_ALL_REDUCE": False,
+    "LORA_PRESERVE_BASE": False,
     "ROUTER_TOPK": 1,
 }
 _OPTIONAL = _DEFAULTS | {name: value for name, value in _OFF.items() if name in _NAMES}
