@@ -3,6 +3,8 @@
 They are module-level, as vLLM pickles a config for the processes that it spawns.
 """
 
+from functools import cache, partial
+
 import torch
 import vllm.model_executor.layers.fused_moe.modular_kernel as mk
 from vllm.config import get_current_vllm_config
@@ -28,6 +30,8 @@ elif problem.SWIGLU_UP_OFFSET:
 
 class PackedExperts(mk.FusedMoEExpertsModular):
     """Tokens in bf16 and the router's choice in, the weighted sum over this rank's experts out."""
+
+    waiting = None  # the call that `apply` left to what vLLM asks for next
 
     @staticmethod
     def activation_format():
@@ -58,7 +62,8 @@ class PackedExperts(mk.FusedMoEExpertsModular):
         return not moe_parallel_config.use_all2all_kernels or moe_parallel_config.use_ag_rs_all2all_kernels
 
     def finalize_weight_and_reduce_impl(self):
-        return TopKWeightAndReduceNoOP()  # for which vLLM from 0.32 on gives its own result as `output`: no copy
+        call, self.waiting = self.waiting, None
+        return ComputeIntoResult(call) if call else TopKWeightAndReduceNoOP()
 
     def workspace_shapes(self, M, N, K, topk, global_num_experts, local_num_experts, expert_tokens_meta, activation):
         return (0,), (0,), (M, K)
@@ -83,9 +88,11 @@ class PackedExperts(mk.FusedMoEExpertsModular):
     ):
         refuse(apply_router_weight_on_input=apply_router_weight_on_input)
         refuse(post_gemm2_hook=getattr(self, "post_gemm2_hook", None))
-        if expert_map is not None:  # global id -> number of this rank's expert, or -1
-            topk_ids = torch.where(topk_ids < 0, -1, expert_map[topk_ids.clamp(min=0)])
-        run_bf16(
+        offset = 0 if expert_map is None else first_local(expert_map)
+        if offset is None:
+            topk_ids, offset = torch.where(topk_ids < 0, -1, expert_map[topk_ids.clamp(min=0)]), 0
+        call = partial(
+            run_bf16,
             hidden_states.contiguous(),
             topk_ids.to(torch.int32),
             topk_weights.float(),
@@ -93,9 +100,24 @@ class PackedExperts(mk.FusedMoEExpertsModular):
             self.w1_scale,
             w2,
             self.w2_scale,
-            0,
-            output,
+            offset,
         )
+        if share_storage(output, workspace13):  # vLLM before 0.32: a workspace, of which its result is a copy
+            self.waiting = call
+        else:
+            call(output)
+
+
+class ComputeIntoResult(TopKWeightAndReduceNoOP):
+    """The layer, computed where vLLM wants the result: no copy of [T, H]."""
+
+    def __init__(self, call):
+        self.call = call
+
+    def apply(self, output, fused_expert_output, topk_weights, topk_ids, apply_router_weight_on_input):
+        written = output if output is not None and output.is_contiguous() else fused_expert_output
+        self.call(written)
+        return super().apply(output, written, topk_weights, topk_ids, apply_router_weight_on_input)
 
 
 class PackedMoEMethod(Fp8MoEMethod):
@@ -121,6 +143,22 @@ class PackedFp8Config(Fp8Config):
     def get_quant_method(self, layer, prefix):
         method = super().get_quant_method(layer, prefix)
         return PackedMoEMethod(self, layer) if type(method) is Fp8MoEMethod else method
+
+
+@cache  # reading it waits for the device, which must not happen later, while a CUDA graph is captured
+def first_local(expert_map):
+    """Global id of this rank's first expert, or None where its experts do not follow each other.
+
+    expert_map: [E] int32, global id -> number of this rank's expert, or -1; one tensor for all calls of a layer.
+    """
+    numbers = expert_map.tolist()
+    first, local = numbers.index(0), max(numbers) + 1
+    consecutive = [-1] * first + list(range(local)) + [-1] * (len(numbers) - first - local)
+    return first if numbers == consecutive else None
+
+
+def share_storage(output, workspace):
+    return workspace is not None and workspace.untyped_storage().data_ptr() == output.untyped_storage().data_ptr()
 
 
 def refuse(**asked):
