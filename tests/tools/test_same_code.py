@@ -41,3 +41,10 @@ def test_a_triton_kernel_is_its_instructions():
     other = compiled.triton_kernel("c_kernel", PTX.format(name="c_kernel", by=5))
     assert one.code == renamed.code == moved.code != other.code
     assert same_code.pairs([one], [other, renamed]) == [(one, renamed), (None, other)]
+
+
+def test_a_checkout_is_packed_by_itself():
+    found = compiled.packed(paths.ROOT, ["triton_fused_v2"])
+    entries = {definition: bundle.entry_points for (_, definition), bundle in found.items()}
+    assert entries["small-routed"] == ["main.py::run_routed", "main.py::run_routed_bf16"]
+    assert entries["small"][0] == "main.py::run"

@@ -29,14 +29,14 @@ SASS = re.compile(r"/\*[0-9a-f]{4,}\*/ +(\S.*?) +/\* (0x\w{16}) \*/\n +/\* (0x\w
 NOT_HERE = {"flashinfer_cutlass"}  # it compiles FlashInfer's kernels when it is imported, on a GPU alone
 PACK = """
 import json, sys
-from harness.packing import manifest, pack
+from harness.packing import pack
 solutions, left_out = pack.pack_all(sys.argv[1:])
 print(*left_out, file=sys.stderr)
 for name, packed in solutions.items():
     for definition, found in packed.items():
-        bf16 = manifest.read_manifest(name).bf16_entry_point if "_routed_" in found.definition else None
         files = {source.path: source.content for source in found.sources}
-        entries = [found.spec.entry_point, *([bf16] if bf16 else [])]
+        entries = [found.spec.entry_point, found.spec.entry_point + "_bf16"]
+        entries = [entry for entry in entries if f"def {entry.split('::')[1]}(" in "".join(files.values())]
         print(json.dumps([name, definition, entries, found.spec.target_hardware, files]))
 """
 
