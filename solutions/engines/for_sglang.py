@@ -13,7 +13,7 @@ from .common.host import problem
 from .for_engines import ACTIVE, NAME, check_sizes
 
 RUNNER = "deep_gemm"  # SGLang's own, which has no fused function of its own
-BLOCK = [128, 128]
+WEIGHTS = {"use_fp8": True, "is_fp4_experts": False, "use_mxfp8": False, "block_shape": [128, 128]}
 
 
 def register():
@@ -81,10 +81,10 @@ def check(dispatch_output, quant_info, runner_config):
     wanted = activation() | {"apply_router_weight_on_input": False, "no_combine": False}
     for key, want in wanted.items():
         among = want if isinstance(want, tuple) else (want,)
-        if (got := getattr(runner_config, key, among[0])) not in among:
+        if (got := getattr(runner_config, key, None)) not in among:  # gemm1_beta is newer than 0.5.17
             raise ValueError(f"{key}: got {got!r}, want {want!r}, for which {NAME} is compiled")
-    if not quant_info.use_fp8 or quant_info.is_fp4_experts or quant_info.use_mxfp8 or quant_info.block_shape != BLOCK:
-        raise ValueError(f"weights: got block_shape {quant_info.block_shape}, want FP8 in blocks of {BLOCK}")
+    if (got := {key: getattr(quant_info, key, None) for key in WEIGHTS}) != WEIGHTS:
+        raise ValueError(f"weights: got {got}, want {WEIGHTS}")
     if not hasattr(dispatch_output.topk_output, "topk_ids"):
         raise ValueError(f"topk_output: got {type(dispatch_output.topk_output).__name__}, want ids and weights")
     local, hidden, inter = quant_info.w2_weight.shape

@@ -1,8 +1,8 @@
-"""Packages inside SGLang and vLLM: their adapters, held against signatures recorded from two releases of each.
+"""Adapters of packages without their engines: what they refuse; vLLM's is held against two releases' signatures.
 
-Neither engine is installed. What the adapters import is built from tests/samples/engine_signatures.json, which
-tests/support/engine_signatures.py reads from the engines' sources, and called as they call it. So this shows that
-names, arguments and fields exist, not that an engine runs.
+What it imports is built from tests/samples/engine_signatures.json, which tests/support/engine_signatures.py reads from
+vLLM's sources, and called as vLLM calls it. So this shows that names, arguments and fields exist, not that it runs;
+test_vllm_on_cpu.py and test_sglang_on_cpu.py run the engines' own classes.
 """
 
 import abc
@@ -12,11 +12,9 @@ import enum
 import importlib
 import inspect
 import json
-import logging
 import pickle
 import re
 import sys
-from collections import namedtuple
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -60,12 +58,11 @@ def ours(package, monkeypatch):
         host.check_arguments(host.ROUTED_BF16, (x, ids, weights, w13, s13, w2, s2, offset, output))
         output.copy_(reference(GEOMETRY).run(*quantise_tokens_ref(x), ids, weights, w13, s13, w2, s2, offset))
 
-    def module(engine, true_kernels=False):
+    def module(engine):
         for name in (f"{package}.for_{engine}", f"{package}.for_{engine}_experts"):  # they keep classes of one release
             monkeypatch.setitem(sys.modules, name, None)  # gone, or as it was, after the test
             del sys.modules[name]
-        if not true_kernels:
-            monkeypatch.setattr(importlib.import_module(package), "run_bf16", run_bf16)
+        monkeypatch.setattr(importlib.import_module(package), "run_bf16", run_bf16)
         return importlib.import_module(f"{package}.for_{engine}")
 
     return module
@@ -82,13 +79,6 @@ def compiled_for(request, package, monkeypatch):
 
 def sizes_of(activation):
     return {"activation": "silu" if activation == "clamp" else activation, "swiglu_limit": LIMITS[activation]}
-
-
-def layer(tokens=5):
-    """x, ids and weights of a router, as engines have them, and this rank's weights."""
-    given = SimpleNamespace(**arguments(GEOMETRY, tokens, "cpu", offset=RANK * LOCAL))
-    given.x = torch.randn(tokens, H, generator=torch.Generator().manual_seed(0)).bfloat16()
-    return given
 
 
 def told(refusal, folder):
@@ -109,13 +99,6 @@ def test_transformers_activation_is_the_packages(ours, compiled_for):
     gate, up = torch.linspace(-30, 30, 121), torch.linspace(30, -30, 121).roll(7)
     exec(f"import torch\n{swiglu.source(sizes_of(compiled_for))}", found := {})
     assert torch.allclose(ours("transformers").activation(gate, up), found["swiglu"](gate, up))
-
-
-def right(of, factor=1.0):
-    """What the reference makes of `layer()`."""
-    quantised = dict(zip(("hidden_states", "hidden_states_scale"), quantise_tokens_ref(of.x), strict=True))
-    given = {name: value for name, value in vars(of).items() if name != "x"}
-    return wanted(GEOMETRY, given | quantised | {"topk_weights": of.topk_weights * factor})
 
 
 # ---- stand-ins, built from what is recorded ----
@@ -157,86 +140,30 @@ def install(monkeypatch, engine, contents):
         vars(sys.modules[".".join(dotted)]).update(attributes)
 
 
-# ---- SGLang ----
+# ---- SGLang: test_sglang_on_cpu.py has its own classes ----
 
 
-@pytest.fixture(params=list(RECORDED["sglang"]))
-def sglang(request, monkeypatch, tmp_path):
-    """What is recorded, the classes of it, and the registered functions."""
-    recorded, registered, classes = RECORDED["sglang"][request.param], {}, {}
-    for key, description in recorded.items():
-        if isinstance(description, dict):
-            name = key.split("::")[1]
-            classes[name] = record_class(description, name)
-    fields = recorded["srt/layers/moe/token_dispatcher/standard.py::StandardCombineInput"]["fields"]
-    classes["StandardCombineInput"] = namedtuple("StandardCombineInput", fields)
-    expected = signature(recorded["srt/layers/moe/moe_runner/base.py::register_fused_func"])
-
-    def register_fused_func(*args, **kwargs):
-        pair = tuple(expected.bind(*args, **kwargs).arguments.values())
-        if list(pair) in recorded["fused functions"]:
-            raise ValueError("registered twice")
-        return lambda function: registered.setdefault(pair, function)
-
-    base = {"register_fused_func": register_fused_func}
-    standard = {"StandardCombineInput": classes["StandardCombineInput"]}
-    contents = {"srt/layers/moe/moe_runner/base.py": base, "srt/layers/moe/token_dispatcher/standard.py": standard}
-    contents["srt/runtime_context.py"] = {"get_server_args": lambda: SimpleNamespace(model_path=tmp_path)}
-    assert recorded["srt/runtime_context.py::get_server_args"] == []
-    install(monkeypatch, "sglang", contents)
-    return SimpleNamespace(registered=registered, **classes)
+def sglang_check(ours, weights=None, **config):
+    """As the fused function begins, with a MoeRunnerConfig of defaults but for `config`."""
+    config = {"is_gated": True, "apply_router_weight_on_input": False, "no_combine": False} | config
+    info = {"use_fp8": True, "is_fp4_experts": False, "use_mxfp8": False, "block_shape": [128, 128]}
+    info |= {"w2_weight": torch.empty(LOCAL, H, INTER)} | (weights or {})
+    dispatched = SimpleNamespace(topk_output=SimpleNamespace(topk_ids=torch.zeros(1, TOP_K)))
+    ours("sglang").check(dispatched, SimpleNamespace(**info), SimpleNamespace(activation="silu", **config))
 
 
-def sglang_call(sglang, ours, of, weights=None, true_kernels=False, **config):
-    """As MoeRunner.run calls the fused function: by position."""
-    sglang.registered.clear()
-    ours("sglang", true_kernels).register()
-    local = of.topk_ids - RANK * LOCAL
-    local = local.where((local >= 0) & (local < LOCAL), -1)
-    info = {"w13_weight": of.gemm1_weights, "w13_scale": of.gemm1_weights_scale, "w2_weight": of.gemm2_weights}
-    info |= {"w2_scale": of.gemm2_weights_scale, "use_fp8": True, "block_shape": [128, 128]} | (weights or {})
-    routing = sglang.StandardTopKOutput(topk_weights=of.topk_weights, topk_ids=local, router_logits=None)
-    dispatched = sglang.StandardDispatchOutput(hidden_states=of.x, hidden_states_scale=None, topk_output=routing)
-    config = sglang.MoeRunnerConfig(**{"routed_scaling_factor": 2.5, "num_experts": 4 * LOCAL} | config)
-    return sglang.registered["none", "deep_gemm"](dispatched, sglang.DeepGemmMoeQuantInfo(**info), config)
+@pytest.mark.parametrize("weights", [{"block_shape": None}, {"use_mxfp8": True}, {"is_fp4_experts": True}], ids=str)
+def test_sglang_is_refused_other_weights(ours, weights):
+    """A user would miss: bf16 experts read as FP8. They come with use_fp8, and no block_shape."""
+    with pytest.raises(ValueError, match="^weights: got "):
+        sglang_check(ours, weights)
 
 
-def test_sglang_gets_the_layer(sglang, ours, package, caplog):
-    """A user would miss: a field that this release does not have, ids of another rank, the scaling factor."""
-    of = layer()
-    x = of.x.clone()
-    with caplog.at_level(logging.INFO):
-        output = sglang_call(sglang, ours, of).hidden_states
-    assert output.any() and torch.equal(output, right(of, 2.5)) and torch.equal(of.x, x)
-    assert all(name in caplog.text for name in (package, "triton_fused_v2", DEFINITION))
-    assert sglang_call(sglang, ours, layer(0), true_kernels=True).hidden_states.shape == (0, H)
-
-
-SGLANG_FAULTS = {
-    "activation": ({"activation": "gelu"}, {}),
-    "swiglu_limit": ({"swiglu_limit": 7.0}, {}),
-    "apply_router_weight_on_input": ({"apply_router_weight_on_input": True}, {}),
-    "no_combine": ({"no_combine": True}, {}),
-    "weights": ({}, {"block_shape": [1, 32]}),
-    "sizes": ({}, {"w2_weight": torch.zeros(LOCAL + 1, H, INTER, dtype=torch.float8_e4m3fn)[:, : H // 2]}),
-}
-
-
-@pytest.mark.parametrize("name", SGLANG_FAULTS)
-def test_sglang_is_refused_what_is_not_served(sglang, ours, name, tmp_path):
-    """A user would miss: a model whose clamp is left out, or a fused shared expert that is never read."""
-    config, weights = SGLANG_FAULTS[name]
-    (tmp_path / "config.json").touch()
-    with pytest.raises(ValueError, match=f"^{name}: got ") as refusal:
-        sglang_call(sglang, ours, layer(), weights, **{"num_experts": 4 * LOCAL + 4} | config)
-    assert name != "sizes" or told(refusal.value, tmp_path)
-
-
-def test_sglang_gets_the_activation_of_its_model(sglang, ours, compiled_for):
+def test_sglang_gets_the_activation_of_its_model(ours, compiled_for):
     """A user would miss: a package with a clamp that computes for a model without."""
     models = {"silu": {}, "clamp": {"swiglu_limit": 10.0}, "swiglustep": {"gemm1_clamp_limit": 7.0}}
     models["swigluoai"] = {"gemm1_alpha": 1.702, "gemm1_clamp_limit": 7.0, "gate_up_interleaved": False}
-    check_activations(compiled_for, models, partial(sglang_call, sglang, ours, layer()))
+    check_activations(compiled_for, models, partial(sglang_check, ours))
 
 
 # ---- vLLM ----
@@ -255,10 +182,10 @@ def abstract_class(name, description, bases=()):
     return abc.ABCMeta(name, bases, body)
 
 
-@pytest.fixture(params=list(RECORDED["vllm"]))
+@pytest.fixture(params=list(RECORDED))
 def vllm(request, monkeypatch, tmp_path):
     """What is recorded, and the stand-ins of vLLM's own classes."""
-    recorded, registered, logged = RECORDED["vllm"][request.param], {}, []
+    recorded, registered, logged = RECORDED[request.param], {}, []
     info_once = signature(recorded["logger.py::_VllmLogger"]["methods"]["info_once"]["parameters"])
     logger = SimpleNamespace(info_once=lambda *args: logged.append(info_once.bind(None, *args).args[1]))
     config = SimpleNamespace(model_config=SimpleNamespace(model=tmp_path))
@@ -299,6 +226,7 @@ def vllm(request, monkeypatch, tmp_path):
         (name,) = expected.bind(*args, **kwargs).arguments.values()
         return lambda cls: registered.setdefault(name, cls)
 
+    reduce = type("TopKWeightAndReduceNoOP", (), {"apply": lambda self, output, *rest: output})
     contents = {
         "config/__init__.py": {"get_current_vllm_config": lambda: config},
         "logger.py": {"init_logger": lambda name: logger if name.startswith("vllm.") else None},
@@ -308,7 +236,7 @@ def vllm(request, monkeypatch, tmp_path):
         },
         f"{MOE}/activation.py": {"MoEActivation": enums["MoEActivation"]},
         f"{MOE}/oracle/fp8.py": {"Fp8MoeBackend": enums["Fp8MoeBackend"]},
-        f"{MOE}/topk_weight_and_reduce.py": {"TopKWeightAndReduceNoOP": type("TopKWeightAndReduceNoOP", (), {})},
+        f"{MOE}/topk_weight_and_reduce.py": {"TopKWeightAndReduceNoOP": reduce},
         "model_executor/layers/quantization/__init__.py": {
             "register_quantization_config": register_quantization_config
         },
@@ -340,9 +268,14 @@ def vllm_method(vllm, ours, **changed):
     return vllm.registered["fp8"]().get_quant_method(moe_layer(vllm, **changed), "model.layers.3.mlp.experts")
 
 
-def test_vllm_gets_the_layer(vllm, ours, package):
-    """A user would miss: an argument that this release calls otherwise, ids that are not mapped to this rank's."""
-    of, method = layer(), vllm_method(vllm, ours)
+@pytest.mark.parametrize(("in_turn", "shared"), [(True, False), (True, True), (False, True)])
+def test_vllm_gets_the_layer(vllm, ours, package, in_turn, shared):
+    """A user would miss: an argument that this release calls otherwise, ids that are not mapped to this rank's.
+
+    in_turn: whether the rank's experts have consecutive ids. shared: whether vLLM's result is a copy of `output`.
+    """
+    of, method = SimpleNamespace(**arguments(GEOMETRY, 5, "cpu", offset=RANK * LOCAL)), vllm_method(vllm, ours)
+    x = torch.randn(5, H, generator=torch.Generator().manual_seed(0)).bfloat16()
     assert method.fp8_backend is vllm.Fp8MoeBackend.TRITON
     assert all(name in vllm.logged[0] for name in (package, "triton_fused_v2", DEFINITION))
     # as make_fp8_moe_kernel constructs it; a method that is still abstract raises here
@@ -350,16 +283,25 @@ def test_vllm_gets_the_layer(vllm, ours, package):
         moe_config=method.moe,
         quant_config=SimpleNamespace(w1_scale=of.gemm1_weights_scale, w2_scale=of.gemm2_weights_scale),
     )
-    shapes = experts.workspace_shapes(len(of.x), 2 * INTER, H, TOP_K, 4 * LOCAL, LOCAL, None, vllm.MoEActivation.SILU)
-    assert shapes[2] == of.x.shape and experts.expects_unquantized_inputs
+    shapes = experts.workspace_shapes(len(x), 2 * INTER, H, TOP_K, 4 * LOCAL, LOCAL, None, vllm.MoEActivation.SILU)
+    assert shapes[2] == x.shape and experts.expects_unquantized_inputs
     expert_map = torch.full((4 * LOCAL,), -1, dtype=torch.int32)
     expert_map[RANK * LOCAL : (RANK + 1) * LOCAL] = torch.arange(LOCAL, dtype=torch.int32)
-    output = torch.full_like(of.x, torch.nan)
-    given = {"output": output, "hidden_states": of.x, "w1": of.gemm1_weights, "w2": of.gemm2_weights}
-    given |= {"expert_map": expert_map, "topk_weights": of.topk_weights, "topk_ids": of.topk_ids}
+    if not in_turn:
+        others = torch.arange(4 * LOCAL)
+        others[[RANK * LOCAL, RANK * LOCAL + 1]] = others[[RANK * LOCAL + 1, RANK * LOCAL]]
+        expert_map, of.engine_ids = expert_map[others], torch.where(of.topk_ids < 0, -1, others[of.topk_ids]).int()
+    workspace, result = torch.full_like(x, torch.nan), torch.full_like(x, torch.nan)
+    output = workspace if shared else result
+    given = {"output": output, "hidden_states": x, "w1": of.gemm1_weights, "w2": of.gemm2_weights}
+    given |= {"expert_map": expert_map, "topk_weights": of.topk_weights}
+    given |= {"topk_ids": vars(of).pop("engine_ids", of.topk_ids), "workspace13": workspace.view(-1)[:0]}
     apply = vllm.recorded[f"{MOE}/modular_kernel.py::FusedMoEExpertsModular"]["methods"]["apply"]["parameters"]
     assert experts.apply(**{name: given.get(name) for name, *_ in apply[1:]}) is None
-    assert output.any() and torch.equal(output, right(of))
+    of.hidden_states, of.hidden_states_scale = quantise_tokens_ref(x)
+    reduce = experts.finalize_weight_and_reduce_impl()
+    reduce.apply(result, output, of.topk_weights, given["topk_ids"], False)
+    assert result.any() and torch.equal(result, wanted(GEOMETRY, vars(of))) and workspace.isnan().all()
 
 
 def test_vllm_keeps_its_other_layers(vllm, ours):

@@ -1,39 +1,28 @@
-"""What adapters use of inference engines, read from their sources without importing them.
+"""What its adapter uses of vLLM, read from its sources without importing them.
 
-python tests/support/engine_signatures.py vllm FOLDER prints, for an unpacked wheel, an entry of
+python tests/support/engine_signatures.py FOLDER prints, for an unpacked wheel, an entry of
 tests/samples/engine_signatures.json: "path::name" -> what is below.
 """
 
 import ast
 import json
-import re
 import sys
 from pathlib import Path
 
 MOE = "model_executor/layers/fused_moe"
-WANTED = {  # engine -> file -> names
-    "sglang": {
-        "srt/plugins/__init__.py": ["GENERAL_PLUGINS_GROUP"],
-        "srt/layers/moe/moe_runner/base.py": ["register_fused_func", "MoeRunnerConfig"],
-        "srt/layers/moe/moe_runner/deep_gemm.py": ["DeepGemmMoeQuantInfo"],
-        "srt/layers/moe/token_dispatcher/standard.py": ["StandardDispatchOutput", "StandardCombineInput"],
-        "srt/layers/moe/topk.py": ["StandardTopKOutput"],
-        "srt/runtime_context.py": ["get_server_args"],
-    },
-    "vllm": {
-        "plugins/__init__.py": ["DEFAULT_PLUGINS_GROUP"],
-        "config/vllm.py": ["get_current_vllm_config"],
-        "logger.py": ["init_logger", "_VllmLogger"],
-        f"{MOE}/modular_kernel.py": ["FusedMoEExperts", "FusedMoEExpertsModular", "FusedMoEActivationFormat"],
-        f"{MOE}/activation.py": ["MoEActivation"],
-        f"{MOE}/config.py": ["FusedMoEConfig", "FusedMoEParallelConfig"],
-        f"{MOE}/oracle/fp8.py": ["Fp8MoeBackend", "make_fp8_moe_kernel"],
-        f"{MOE}/routed_experts.py": ["RoutedExperts"],
-        f"{MOE}/topk_weight_and_reduce.py": ["TopKWeightAndReduceNoOP"],
-        "model_executor/layers/quantization/__init__.py": ["register_quantization_config"],
-        "model_executor/layers/quantization/fp8.py": ["Fp8Config", "Fp8MoEMethod"],
-        "model_executor/layers/quantization/utils/quant_utils.py": ["kFp8Dynamic128Sym", "kFp8Static128BlockSym"],
-    },
+WANTED = {  # file -> names
+    "plugins/__init__.py": ["DEFAULT_PLUGINS_GROUP"],
+    "config/vllm.py": ["get_current_vllm_config"],
+    "logger.py": ["init_logger", "_VllmLogger"],
+    f"{MOE}/modular_kernel.py": ["FusedMoEExperts", "FusedMoEExpertsModular", "FusedMoEActivationFormat"],
+    f"{MOE}/activation.py": ["MoEActivation"],
+    f"{MOE}/config.py": ["FusedMoEConfig", "FusedMoEParallelConfig"],
+    f"{MOE}/oracle/fp8.py": ["Fp8MoeBackend", "make_fp8_moe_kernel"],
+    f"{MOE}/routed_experts.py": ["RoutedExperts"],
+    f"{MOE}/topk_weight_and_reduce.py": ["TopKWeightAndReduceNoOP"],
+    "model_executor/layers/quantization/__init__.py": ["register_quantization_config"],
+    "model_executor/layers/quantization/fp8.py": ["Fp8Config", "Fp8MoEMethod"],
+    "model_executor/layers/quantization/utils/quant_utils.py": ["kFp8Dynamic128Sym", "kFp8Static128BlockSym"],
 }
 
 
@@ -66,26 +55,17 @@ def described(node):
     return {"fields": fields, "methods": methods}
 
 
-def read(engine, folder):
+def read(folder):
     """{"path::name": description} of all that is WANTED. Raises KeyError for a name that is not there."""
     found = {}
-    for path, names in WANTED[engine].items():
+    for path, names in WANTED.items():
         nodes = {}
-        for node in ast.parse((folder / engine / path).read_text(encoding="utf-8")).body:
+        for node in ast.parse((folder / "vllm" / path).read_text(encoding="utf-8")).body:
             target = node.targets[0] if isinstance(node, ast.Assign) else node
             nodes[getattr(target, "name", getattr(target, "id", None))] = node
         found |= {f"{path}::{name}": described(nodes[name]) for name in names}
     return found
 
 
-def fused_functions(folder):
-    """SGLang's own: [all-to-all, runner] of each @register_fused_func of two texts."""
-    texts = [path.read_text(encoding="utf-8") for path in (folder / "sglang/srt").rglob("*.py")]
-    return sorted(map(list, re.findall(r'@register_fused_func\(\s*"(\w+)",\s*"(\w+)"', "\n".join(texts))))
-
-
 if __name__ == "__main__":
-    entry = read(sys.argv[1], Path(sys.argv[2]))
-    if sys.argv[1] == "sglang":
-        entry["fused functions"] = fused_functions(Path(sys.argv[2]))
-    print(json.dumps(entry))
+    print(json.dumps(read(Path(sys.argv[1]))))
