@@ -15,6 +15,7 @@ TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--np
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="over gloo, for machines without a GPU")
 
 
+@pytest.mark.slow
 def test_a_solution_passes_every_check():
     command = [*TORCHRUN, EXAMPLE / "main.py", "--definition", "small", "--solution", "triton_fused_v2"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
