@@ -35,24 +35,48 @@ def test_every_command_is_listed():
     assert found == set(cli.COMMANDS)
 
 
+VALUES = (("--num-trials", "0"), ("--timeout", "-3"), ("--timeout", "x"), ("--warmup-runs", "-1"))
+
+
 @pytest.mark.parametrize(
-    ("argv", "named"),
+    ("argv", "status", "named"),
     [
-        ([], ["COMMAND"]),
-        (["rnu"], ["'rnu'", "run?"]),
-        (["zzz"], ["'zzz'", *cli.COMMANDS]),
-        (["--zzz"], ["COMMAND"]),
-        (["data", "--zzz"], ["--zzz", "moebench -h"]),
-        *(
-            (["run", name, value], [f"argument {name}", repr(value), "moebench run -h"])
-            for name, value in (("--num-trials", "0"), ("--timeout", "-3"), ("--timeout", "x"), ("--warmup-runs", "-1"))
-        ),
+        ([], 2, ["moebench", "COMMAND"]),
+        (["rnu"], 2, ["moebench", "'rnu'", "run?"]),
+        (["zzz"], 2, ["moebench", "'zzz'", *cli.COMMANDS]),
+        (["--zzz"], 2, ["moebench", "COMMAND"]),
+        (["data", "--zzz"], 2, ["--zzz", "moebench -h"]),
+        *((["run", *of], 2, [f"moebench run: argument {of[0]}", repr(of[1]), "moebench run -h"]) for of in VALUES),
+        (["run", "--solutions", "hoper_fused"], 2, ["'hoper_fused'", "hopper_fused?"]),
+        (["run", "--solutions", "triton_fused_v2,Hopper_Fused"], 2, ["'Hopper_Fused'", "hopper_fused?"]),
+        (["run", "--tolerance", "relax"], 2, ["'relax'", "relaxed?"]),
+        (["run", "--definition", "small", "--workloads", "no-token"], 2, ["'no-token'", "no-tokens?"]),
+        (["run", "--definition", "small", "--workloads", "8"], 2, ["'8'", " 0, 1, 5, 16"]),
+        (["pack", "cutlass"], 2, ["'cutlass'", "cutlass_grouped?"]),
+        (["data", "fill"], 2, ["'fill'", "full?"]),
+        (["profile", "triton_fused_v2", "--definition", "small", "--workloads", "odd:8"], 2, ["'odd:8'"]),
+        (["profile", "triton_mxfp8", "--definition", "mxfp8_small", "--workloads", "skewed:8"], 2, ["'skewed:8'"]),
+        (["profile", "triton_mxfp8", "--definition", "mxfp8_small"], 1, ["CUDA device"]),
+        (["served", "--definition", "bf16_small"], 2, ["--definition"]),
+        (["served", "--definition", "full"], 1, ["full"]),
     ],
 )
-def test_bad_arguments_get_one_line(argv, named, capsys):
-    assert cli.main(argv) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("moebench") and all(name in line for name in named)
+def test_what_is_wrong_or_mistyped_gets_one_line(argv, status, named, no_gpu, capsys):
+    assert cli.main(argv) == status
+    shown = capsys.readouterr()
+    (line,) = shown.err.splitlines()
+    assert all(name in line for name in named) and "[1/" not in shown.out
+
+
+@pytest.mark.parametrize(
+    "argv", [["run", "--solutions"], ["run", "--definition"], ["pack"], ["compare", "--solutions"]]
+)
+def test_a_list_without_a_name_is_refused(argv, capsys):
+    """A user would miss: `--solutions "$EMPTY"` that runs everything."""
+    for empty in ("", ",", " , "):
+        assert cli.main([*argv, empty]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert repr(empty) in line
 
 
 @pytest.mark.parametrize(

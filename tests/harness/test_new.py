@@ -74,7 +74,7 @@ def test_a_start_passes_for_every_routing(solutions, start, small, workloads):
     ("args", "definitions"),
     [
         (["--definition", "kimi-k2-ep8"], ["kimi-k2-ep8", "small-one-group"]),
-        (["--definition", "qwen3-30b,qwen3-next"], ["qwen3-30b", "qwen3-next", "small-renorm"]),
+        (["--definition", "qwen3-30b", "qwen3-next"], ["qwen3-30b", "qwen3-next", "small-renorm"]),
         (["--from", "hopper_fused", "--definition", "glm-5-ep8"], ["glm-5-ep8", "small-one-group"]),
         ([], ["full", "small"]),
     ],

@@ -129,19 +129,6 @@ def test_without_a_gpu_two_small_layers_run_eagerly(tmp_path, no_gpu, capsys):
     assert f"{point.ms:.3f}" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("args", "status", "named"),
-    [
-        (["--definition", "bf16_small"], 2, "--definition"),
-        (["--definition", "full"], 1, "full"),
-    ],
-)
-def test_bad_arguments_get_one_line(args, status, named, no_gpu, capsys):
-    assert cli.main(["served", *args]) == status
-    (line,) = capsys.readouterr().err.splitlines()
-    assert named in line
-
-
 def test_what_is_done_survives_ctrl_c(tmp_path, monkeypatch, no_gpu, capsys):
     """A user would miss: minutes of measurements, lost at the last point."""
 

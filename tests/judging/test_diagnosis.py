@@ -232,7 +232,7 @@ def test_a_diagnosis_in_a_process_of_its_own(spoiled):
     ((_, one),) = labelled_workloads("small", ["first-rank"])
 
     def diagnosed(packed):
-        return isolated.diagnosed("small", packed, one, DEFAULT, "cpu", 120)
+        return isolated.diagnosed(120, definition("small"), packed, one, DEFAULT, "cpu")
 
     packed = spoiled("mine", "given.output.copy_(y)", "print('noise'); given.output.copy_(1.5 * y)")
     assert "1.5" in diagnosed(packed)[-1]

@@ -174,8 +174,8 @@ def test_the_runner_of_a_gpu_gets_the_protocol_and_is_closed(tmp_path, monkeypat
     monkeypatch.setattr(provenance, "here", lambda device, **known: here("cpu", **known))
     how = {"num_trials": 3, "warmup_runs": 7, "iterations": 9}
     plan = judged.plan({"tiny": packed}, ["16", "19"], device=judged.GPU, clock=clock, **how)
-    part = judged.replace(plan.parts["small"], renew_worker=renew)
-    plan = judged.replace(plan, parts={"small": part})
+    ((name, part),) = plan.parts.items()
+    plan = judged.replace(plan, parts={name: judged.replace(part, renew_worker=renew)})
     with pytest.raises(KeyboardInterrupt):
         with closing(judge.Judge(plan)) as judging:
             first, _ = [judging(cell) for cell in plan]

@@ -177,7 +177,8 @@ def test_a_cluster_without_gpus_runs_on_its_cpus(nodes):
 
 def test_an_actor_makes_each_definition_ready_once(monkeypatch):
     """A user would miss: tensors and builds on the other nodes."""
-    made, plan = [], SimpleNamespace(parts={name: SimpleNamespace(solutions=name.upper()) for name in "ab"})
+    made, plan = [], SimpleNamespace(parts={name: SimpleNamespace(ours=name.upper()) for name in "ab"})
+    monkeypatch.setattr(on_ray, "BY_NAME", {"a": "a", "b": "b"})
     monkeypatch.setattr(on_ray, "Judge", lambda plan, host: lambda cell: cell.label)
     monkeypatch.setattr(on_ray.workloads, "make", made.append)
     monkeypatch.setattr(on_ray, "build_slow", lambda packed, say: made.append(packed))

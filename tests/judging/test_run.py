@@ -195,7 +195,7 @@ def test_what_is_stale_or_of_other_conditions_is_judged_again(change, passed, tr
 
     def left(**changes):
         made = trace(cell.workload.uuid, **known | changes).model_copy(update={"solution": packed.name})
-        part = plan.parts["small"]
+        part = plan.parts[NAME]
         return part.without(resume.current(plan, part, [made]))
 
     assert left(**change).cells == (cell,) and not left(**change).kept
@@ -264,7 +264,7 @@ def test_the_table_has_one_row_a_solution(folder, trace, capsys):
         Outcome(cells[1], {first: verdict(cells[1], first, 3.0), second: verdict(cells[1], second, None)}),
         Outcome(cells[2], lost=dict.fromkeys(packed, "out of memory")),
     ]
-    (table,) = run_table.tables(plan, plan.parts["small"], outcomes)
+    (table,) = run_table.tables(plan, plan.parts[NAME], outcomes)
     rows = [[getattr(cell, "text", cell) for cell in row] for row in table.sections[0]]
     assert rows[0] == [first, "2/3", "2.0000", "6.7x", 2, "1.0000", "1.0000", "1.0000"]
     assert rows[1][:5] == ["b", "1/3", "1.0200", "9.8x", 1]
@@ -284,7 +284,7 @@ def test_a_table_holds_one_kind_of_gpu(folder, trace):
         environment = one.evaluation.environment.model_copy(update={"hardware": kind})
         one = one.model_copy(update={"evaluation": one.evaluation.model_copy(update={"environment": environment})})
         made.append(Outcome(cell, {"tiny": Verdict(one)}))
-    found = [*run_table.tables(plan, plan.parts["small"], made)]
+    found = [*run_table.tables(plan, plan.parts[NAME], made)]
     assert {kind for kind in kinds for table in found if kind in table.title} == kinds and len(found) == 2
 
 
@@ -319,16 +319,16 @@ def test_workloads_at_other_token_counts(routing, tmp_path):
 
 def test_what_does_not_fit_on_a_gpu_is_skipped(monkeypatch):
     """One trial's inputs twice, and all trials' four times for one worker."""
-    labelled = planning.labelled_workloads("full", [])
-    sizes = {w.uuid: planning.input_bytes("full", w) for _, w in labelled}
+    full, labelled = catalogue.definition("full"), planning.labelled_workloads("full", [])
+    sizes = {w.uuid: planning.input_bytes(full, w) for _, w in labelled}
     assert sizes[labelled[0][1].uuid] == pytest.approx(32 * 3 * 2048 * 7168, rel=0.01)
     between = judged.replace(judged.GPU, free=2 * sizes[labelled[-2][1].uuid] + planning.CONTEXTS)
     monkeypatch.setattr(planning, "eligible", lambda names, geometry, device: ({"tiny": None}, []))
-    part = planning.part_of("full", labelled, [], None, 3, between)
+    part = planning.part_of(full, labelled, [], {}, 3, between)
     assert len(part.cells) == len(labelled) - 1 and labelled[-1][0] in part.skipped[0] and part.renew_worker
-    assert not planning.part_of("full", labelled, [], None, 3, judged.GPU).renew_worker
+    assert not planning.part_of(full, labelled, [], {}, 3, judged.GPU).renew_worker
     with pytest.raises(planning.CannotRun):
-        planning.part_of("full", labelled, [], None, 3, judged.replace(judged.GPU, free=10**9))
+        planning.part_of(full, labelled, [], {}, 3, judged.replace(judged.GPU, free=10**9))
 
 
 @pytest.mark.slow

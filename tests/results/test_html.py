@@ -1,7 +1,5 @@
 """The page of `compare --html` in a real browser: from a file, without network, in both colour schemes."""
 
-import math
-
 import browser
 import pytest
 from harness import cli
@@ -28,38 +26,9 @@ def open_page(opened, colours):
     return driver
 
 
-def hovered(driver, point):
-    browser.ActionChains(driver).move_to_element(point).perform()
-    labels = browser.WebDriverWait(driver, 10).until(
-        lambda d: d.find_elements(browser.By.CSS_SELECTOR, ".hoverlayer .hovertext")
-    )
-    return labels[0].text
-
-
-def most_alone(driver):
-    """Trace and number of the point that is farthest from its neighbours, where no other one answers the mouse."""
-    script = "return [...document.querySelectorAll('.scatterlayer .trace')].map(t => [...t.querySelectorAll('.point')]"
-    rects = driver.execute_script(script + ".map(p => [p.getBoundingClientRect().x, p.getBoundingClientRect().y]))")
-    at = [(trace, n, *place) for trace, points in enumerate(rects) for n, place in enumerate(points)]
-    return max(at, key=lambda p: min(math.dist(p[2:], other[2:]) for other in at if other[:2] != p[:2]))[:2]
-
-
 @pytest.mark.parametrize("colours", ["light", "dark"])
-def test_a_point_tells_time_tolerance_date_and_source(opened, colours):
+def test_it_needs_no_network_sorts_both_ways_and_shows_a_section(opened, colours):
     driver = open_page(opened, colours)
-    trace, n = most_alone(driver)
-    data = driver.execute_script("return FIGURE.data.filter(t => t.meta.section === chosen.value)")[trace]
-    solution, ms, tolerance, date, sha1, state, _ = data["customdata"][n]
-    traces = driver.find_elements(browser.By.CSS_SELECTOR, ".scatterlayer .trace")
-    told = hovered(driver, traces[trace].find_elements(browser.By.CSS_SELECTOR, ".point")[n])
-    for part in (solution, f"{ms:.4f}", tolerance, date, sha1, state):
-        assert part in told
-    assert {url.partition(":")[0] for url in browser.requested(driver)} <= {"file", "data", "blob"}
-    assert not [entry for entry in driver.get_log("browser") if entry["level"] == "SEVERE"]
-
-
-def test_a_heading_sorts_both_ways_and_a_section_shows_its_rows(opened):
-    driver = open_page(opened, "light")
     heads = [head.text for head in driver.find_elements(browser.By.TAG_NAME, "th")]
     at = heads.index("ms")
     cell = f"return [...document.querySelectorAll('tbody tr:not([hidden])')].map(r => r.cells[{at}].dataset.value)"
@@ -70,3 +39,5 @@ def test_a_heading_sorts_both_ways_and_a_section_shows_its_rows(opened):
     assert up == sorted(up) and down == up[::-1] and len(up) > 100
     driver.find_elements(browser.By.TAG_NAME, "option")[-1].click()
     assert len([value for value in driver.execute_script(cell) if value]) != len(up)
+    assert {url.partition(":")[0] for url in browser.requested(driver)} <= {"file", "data", "blob"}
+    assert not [entry for entry in driver.get_log("browser") if entry["level"] == "SEVERE"]

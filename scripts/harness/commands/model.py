@@ -38,7 +38,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option("--ep", type=count(), default=1, metavar="N", help="ranks that share the experts; default: 1")
     option("--limit", type=float, metavar="L", help="layers with this clamp, where some have another; default: most")
     option("--fp8", action="store_true", help="take the weights for FP8 with scales per 128 x 128, whatever they are")
-    option("--memory", type=count(), default=GPU_GB, metavar="GB", help="of the GPU; default: %(default)s")
     option("--add", metavar="KEY", help="write its definition and workloads, under this key")
 
 
@@ -54,7 +53,7 @@ def main(args: argparse.Namespace) -> int:
         known = {form: routed_key(args.add) if form == "routed" else args.add for form in known}
     else:
         console = Console(width=None if sys.stdout.isatty() else 160, highlight=False, markup=False)
-        console.print(facts(found, of, known, args.memory).terminal())
+        console.print(facts(found, of, known).terminal())
         console.print(solutions(of, known).terminal())
     if not any(known.values()):
         print(f"{args.command_line} --add KEY")
@@ -75,21 +74,21 @@ def bounds(of: dict) -> dict[int, float]:
     return found
 
 
-def facts(found: Checkpoint, of: dict, known: dict[str, str | None], memory: int) -> Table:
+def facts(found: Checkpoint, of: dict, known: dict[str, str | None]) -> Table:
     """What config.json says, and what follows from it. known: form of this layer -> its definition's key, or None."""
     local, experts, layers = of["num_local_experts"], of["num_experts"], found.layers + sum(found.others.values())
     groups = f", {of['kept_groups']} of {of['num_groups']} groups" if of["num_groups"] > 1 else ""
     layer = local * expert_bytes(of) / 1e9
     given = "" if len(known) > 1 else "; no definition has this router inside, so top-k is given"
     others = "".join(f"; {count} more with limit {limit:g} (--limit)" for limit, count in found.others.items())
-    fits = "fits" if layer * layers <= memory else "exceeds"
+    fits = "fits" if layer * layers <= GPU_GB else "exceeds"
     rows = [
         ["experts", f"{local} of {experts}, top-k {of['top_k']}{groups}"],
         ["hidden, intermediate size", f"{of['hidden_size']}, {of['intermediate_size']}"],
         ["router", f"{found.router}{given}"],
         ["activation", f"{swiglu.description(of)}{others}"],
         ["weights", f"{found.storage}; {layer:.2f} GB a layer"],
-        ["MoE layers", f"{layers}, {layer * layers:.1f} GB, which {fits} a GPU of {memory} GB"],
+        ["MoE layers", f"{layers}, {layer * layers:.1f} GB, which {fits} a GPU of {GPU_GB} GB"],
         ["bound, ms", ", ".join(f"T={t}: {ms:.4f}" for t, ms in bounds(of).items()) + f" ({MEASURED_ON})"],
         ["definition", ", ".join(filter(None, known.values())) or "none yet"],
     ]

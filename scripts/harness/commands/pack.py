@@ -10,7 +10,7 @@ import argparse
 import sys
 
 from harness.core.arguments import Names, output_folder
-from harness.operators.catalogue import add_definitions
+from harness.operators.catalogue import add_definition
 from harness.packing import build_ahead, pack
 
 
@@ -20,7 +20,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_either("--into", type=output_folder, metavar="PATH", help="register in another FlashInfer-Trace data set")
     add_either("--package", type=output_folder, metavar="FOLDER", help="write FOLDER/NAME/, which `import` finds")
     add_either("--build", action="store_true", help="also compile the CUDA and C++ sources; needs no GPU")
-    add_definitions(parser, default=[], help="with --into full by default, with --package each solution's first")
+    which = "with --into full by default, with --package each solution's first"
+    add_definition(parser, nargs="+", default=[], help=which)
 
 
 def main(args: argparse.Namespace) -> int:

@@ -1,9 +1,8 @@
 """Where a solution's time goes: its kernels by stage, on chosen workloads; several solutions side by side.
 
-Calls are FIB's: inputs cloned and L2 flushed before each, after warm-up; what the harness runs is kept apart. Without
-a CUDA device it is a small geometry through Triton's interpreter, in CPU time, which says nothing about a GPU.
-Exit status: 0, 1 when nothing could be profiled or a figure is doubtful or missing (the table says which), 2 for bad
-arguments.
+Calls are FIB's: inputs cloned and L2 flushed before each, after warm-up; what the harness runs is kept apart. It needs
+a CUDA device. Exit status: 0, 1 when nothing could be profiled or a figure is doubtful or missing (the table says
+which), 2 for bad arguments.
 """
 
 import argparse
@@ -31,9 +30,9 @@ WIDTH = 160  # of what is no terminal
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("solutions", nargs="+", action=Names, metavar="NAME", help="several stand in one table")
-    add_definition(parser, help="default: the first solution's own, full with a GPU, else small")
+    add_definition(parser, help="default: the first solution's own")
     add("--workloads", nargs="+", action=Names, default=[], metavar="W", help=WORKLOADS)
-    add("--calls", type=count(), help="default: 10 with a GPU, else 2")
+    add("--calls", type=count(), default=10, help="default: 10")
     add("--counters", action="store_true", help="hardware counters of each launch, through ncu")
     records = "keep a record of each solution there, as in docs/data/profile/"
     add("--records", type=output_folder, metavar="FOLDER", help=records)
@@ -51,17 +50,14 @@ def main(args: argparse.Namespace) -> int:
         failures.extend([line] if failed else [])
         progress.print(f"FAILED {line}" if failed else line, style="bold red" if failed else None)
 
-    on_gpu = torch.cuda.is_available()
-    if args.counters and not on_gpu:
-        raise CannotRun("--counters needs a CUDA device; torch sees none")
-    geometry = choose_geometry(args.definition, on_gpu, args.solutions)
+    geometry = choose_geometry(args.definition, True, args.solutions)
     workloads = choose(args.workloads, geometry)
+    if not torch.cuda.is_available():
+        raise CannotRun("moebench profile needs a CUDA device; torch sees none")
     solutions, skipped = select(args.solutions, geometry, say)
     for line in skipped:
         say(line)
-    if not on_gpu:
-        say("No CUDA device: CPU time of Triton's interpreter, which says nothing about a GPU.")
-    how = {"calls": args.calls or (10 if on_gpu else 2), "counters": args.counters, "command": args.command_line}
+    how = {"calls": args.calls, "counters": args.counters, "command": args.command_line}
     try:
         for record in profile_all(Job(solutions, geometry, workloads, device_here(), say=say, **how)):
             records.append(record)

@@ -4,12 +4,16 @@ With a CUDA device this is FIB's benchmark on the first definition, DeepSeek-V3'
 one it is the same job on a small one through Triton's interpreter, which shows what is correct, not what is fast.
 Several definitions, and `all` that are for this machine and these solutions, get a table each. With --tokens workloads
 are made at any token count. With --ray the GPUs of a cluster share the work.
+
+FILE.json is a FIB Solution of somebody else, or a folder of them: each is judged in a process of its own, beside those
+here that --solutions names. Their traces are kept with --output alone.
 """
 
 import argparse
 import logging
 import sys
 from contextlib import nullcontext
+from pathlib import Path
 
 from rich.console import Console
 
@@ -20,7 +24,7 @@ from harness.judging import on_ray
 from harness.judging.judge import PASSED, Here
 from harness.judging.plan import EVERY, plan_of
 from harness.judging.tolerances import TOLERANCES
-from harness.operators.catalogue import add_definitions
+from harness.operators.catalogue import METAVAR, listed
 from harness.operators.routing_kinds import KINDS
 from harness.report import run_table
 from harness.results import resume, trace_files
@@ -30,9 +34,10 @@ WIDTH = 100  # of what is no terminal
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--solutions", nargs="+", action=Names, metavar="NAME", help="default: all of the operator's")
+    add("files", nargs="*", type=Path, metavar="FILE.json", help="solutions of others; they stand before --solutions")
+    add("--solutions", nargs="+", action=Names, metavar="NAME", help="default: all of the operator's; none with FILE")
     which = f"or {EVERY}; default: the solutions' first, that is full with a GPU, else small"
-    add_definitions(parser, every=EVERY, default=[], help=which)
+    add("--definition", nargs="+", action=Names, default=[], metavar=METAVAR, help=which)
     add("--workloads", nargs="+", action=Names, default=[], metavar="W", help="T, a uuid or a name; default: all")
     add("--tokens", nargs="+", type=count(0), default=[], metavar="T", help="make workloads of so many tokens instead")
     add("--routing", choices=KINDS, help=f"of --tokens; default: {KINDS[0]}, as the recorded workloads have it")
@@ -50,6 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--ray", nargs="?", const="", metavar="ADDRESS", help="on a Ray cluster; default: this machine's")
     add("--gpu", metavar="KIND", help="with --ray: the GPUs to use, as Ray calls them, if there are several kinds")
     add("--verbose", action="store_true", help="what solutions print; a diagnosis of every wrong output")
+    parser.epilog = listed()
 
 
 def main(args: argparse.Namespace) -> int:
@@ -67,9 +73,9 @@ def main(args: argparse.Namespace) -> int:
         passed = all(trace.evaluation.status == PASSED for part in plan.parts.values() for trace in part.kept)
         with run_table.shown(plan, place.text, console) as show:
             for outcome in place.outcomes(plan, console.print):
-                if path := plan.parts[outcome.cell.geometry].path:
-                    # at once: a run that is cut short keeps what it has
-                    trace_files.merge(path, [verdict.trace for verdict in outcome.verdicts.values()])
+                part = plan.parts[outcome.cell.definition]
+                if part.keeps(outcome.cell):  # at once: a run that is cut short keeps what it has
+                    trace_files.merge(part.path, [verdict.trace for verdict in outcome.verdicts.values()])
                 show(outcome)
                 passed = passed and outcome.passed
     return 0 if passed else 1

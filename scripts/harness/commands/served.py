@@ -35,8 +35,7 @@ TOLERANCE = TOLERANCES["relaxed"]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--solutions", nargs="+", action=Names, default=[], metavar="NAME", help="default: every solution")
-    among = (*FP8_MOE, *ROUTED)
-    add_definition(parser, among=among, default=None, help="an FP8 MoE layer; default: full with a GPU, else small")
+    add_definition(parser, help="an FP8 MoE layer; default: full with a GPU, else small")
     counts = "default: 14 counts from 1 to 16384; 1 and 4 without GPU"
     add("--tokens", nargs="+", type=count(), metavar="T", help=counts)
     add("--layers", type=count(), metavar="N", help="at most so many; default: those of the model, 2 without a GPU")

@@ -7,7 +7,6 @@ contest tolerance, and it builds from the submission alone, which is done in an 
 
 import argparse
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 from typing import get_args
@@ -32,22 +31,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def hand_in(name: str, folder: Path) -> str:
-    """Shell commands that commit the submission in folder, tag it with the next free number and push the tag."""
-    first, tag, remote = ["git init --quiet"], "submission-v", "URL_OF_YOUR_FORK"
-    number = 1
-    if (folder / ".git").exists():
-        first, git = [], ["git", "-C", folder]
-        known = subprocess.run([*git, "tag", "--list", f"{tag}*"], capture_output=True, text=True).stdout.split()
-        number += max([int(last) for last in (each.removeprefix(tag) for each in known) if last.isdecimal()], default=0)
-        if subprocess.run([*git, "remote", "get-url", "origin"], capture_output=True).returncode == 0:
-            remote = "origin"
+    """Shell commands that commit the submission in folder, tag it and push the tag."""
     steps = [
         f"(cd {shlex.quote(str(folder))}",  # in a subshell: the same lines work again after a failure
-        *first,
+        "git init --quiet",
         "git add --all --force config.toml solution *solution.json",  # the kit's .gitignore names solution.json
         f"git commit --quiet --allow-empty --message {name}",  # empty when only the push is repeated
-        f"git tag {tag}{number}",
-        f"git push {remote} {tag}{number})",
+        "git tag submission-vN",
+        "git push URL_OF_YOUR_FORK submission-vN)",
     ]
     return " &&\n  ".join(steps)
 
@@ -56,5 +47,5 @@ def main(args: argparse.Namespace) -> int:
     console = Console(width=None if sys.stdout.isatty() else 160)
     if not prepare(args.name, args.definition, args.into, args.hardware, args.traces, console):
         return 1
-    print(f"To hand it in (a fork that has the tag already needs the next number):\n  {hand_in(args.name, args.into)}")
+    print(f"To hand it in, with the next number in your fork for N:\n  {hand_in(args.name, args.into)}")
     return 0

@@ -34,3 +34,9 @@ def trace_file(definition: str, root: Path = ROOT, clock: str = "events") -> Pat
     """clock: of the traces in it, one of provenance.CLOCKS."""
     folder = root / "traces" / folder_of(definition) if clock == "events" else root / GPU_CLOCK.relative_to(ROOT)
     return folder / f"{definition}.jsonl"
+
+
+def files_below(path: Path, part: str, pattern: str) -> list[Path]:
+    """The file itself; of a data set those below its folder `part`, of another folder all below it; sorted."""
+    folder = path / part if (path / "definitions").is_dir() else path
+    return [path] if path.is_file() else sorted(folder.rglob(pattern))

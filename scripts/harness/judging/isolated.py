@@ -27,7 +27,6 @@ from harness.judging import fib
 from harness.judging.calling import call, first_line, seeded_inputs
 from harness.judging.diagnosis import HEADING, diagnose
 from harness.judging.tolerances import Tolerance, judged, matched_ratios
-from harness.operators.catalogue import definition
 
 MEMORY = 4 << 30  # bytes that a solution may take for itself; the layers for CPUs need a fiftieth
 EXITED = 256  # stands for an exit status of 0, see Child
@@ -150,14 +149,14 @@ def compared(full: Definition, runnable: Runnable, trials: list, config: Benchma
     return evaluated(Status.PASSED, log, None, correctness, Performance())
 
 
-def diagnosed(geometry: str, solution: Solution, workload: Workload, tolerance: Tolerance, device: str, seconds: int):
+def diagnosed(seconds: int, *job):
     """Sentences on a solution that FIB's worker found wrong, or why there are none: list[str].
 
-    In a process of its own, as the worker keeps the outputs to itself and a wrong kernel may break a CUDA context.
+    In a process of its own, as the worker keeps the outputs to itself and a wrong kernel may break a CUDA context. job:
+    what `diagnose_again` takes.
     """
     pool = ProcessPool(max_workers=1, context=multiprocessing.get_context("spawn"))
     try:
-        job = geometry, solution, workload, tolerance, device
         return pool.schedule(diagnose_again, job, timeout=seconds).result()
     except Exception as error:
         return [f"no diagnosis: {first_line(error)}"]
@@ -166,8 +165,8 @@ def diagnosed(geometry: str, solution: Solution, workload: Workload, tolerance: 
         pool.join()
 
 
-def diagnose_again(geometry: str, solution: Solution, workload: Workload, tolerance: Tolerance, device: str):
-    full, registry = definition(geometry), BuilderRegistry.get_instance()
+def diagnose_again(full: Definition, solution: Solution, workload: Workload, tolerance: Tolerance, device: str):
+    registry = BuilderRegistry.get_instance()
     inputs = seeded_inputs(full, workload, 1, device, fib.load_safetensors(full, workload, paths.ROOT))[0]
     expected = call(full, registry.build_reference(full), inputs, device)
     output = call(full, registry.build(full, solution), inputs, device)

@@ -15,7 +15,6 @@ from harness.judging.calling import device_here, first_line
 from harness.judging.diagnosis import HEADING
 from harness.judging.plan import Cell, Part, Plan
 from harness.judging.selection import Say, build_slow, survey
-from harness.operators.catalogue import definition
 from harness.packing import pack
 from harness.packing.fingerprint import source_of
 
@@ -61,7 +60,7 @@ class Here:
         """Of each cell, as it comes. say: takes a line about what is built or run otherwise than usual."""
         for part in plan.parts.values():
             asked = {name for cell in part.cells for name in cell.names}
-            build_slow({name: packed for name, packed in part.solutions.items() if name in asked}, say)
+            build_slow({name: packed for name, packed in part.ours.items() if name in asked}, say)
         with closing(Judge(plan)) as judge:
             yield from map(judge, plan)
 
@@ -74,13 +73,13 @@ class Judge:
 
     def __init__(self, plan: Plan, host: str | None = None):
         self.plan, self.host, self.device = plan, host, device_here()
-        self.part, self.opened, self.diagnosed = None, ExitStack(), set()
+        self.part, self.guest, self.opened, self.diagnosed = None, None, ExitStack(), set()
 
     def close(self) -> None:
         self.opened.close()
 
     def __call__(self, cell: Cell) -> Outcome:
-        part = self.ready_for(cell.geometry)
+        part = self.ready_for(cell)
         try:
             found = self.through_fib(part, cell)
         except Exception as error:  # of the reference: what a solution does is its result
@@ -88,17 +87,19 @@ class Judge:
             return Outcome(cell, lost=dict.fromkeys(cell.names, why))
         return Outcome(cell, {name: self.verdict(part, cell, name, found) for name in cell.names})
 
-    def ready_for(self, geometry: str) -> Part:
-        """The part, with a runner for it in place of the one before."""
-        part, plan = self.plan.parts[geometry], self.plan
-        if part is not self.part or part.renew_worker:
+    def ready_for(self, cell: Cell) -> Part:
+        """Its part, with a runner in place of the one before where that was of another part, or is not to be shared."""
+        part, plan = self.plan.parts[cell.definition], self.plan
+        guest = next((name for name in cell.names if name in part.theirs), None)
+        if part is not self.part or guest != self.guest or part.renew_worker:
+            self.guest = guest
             self.opened.close()
             on_cpu = self.device == "cpu"
             runner = closing(isolated.Runner()) if on_cpu else fib.running(plan.config.log_dir, plan.clock)
             self.runner = self.opened.enter_context(runner)
         if part is not self.part:
             self.sources = {name: self.source(packed) for name, packed in part.solutions.items()}
-            self.part, self.order = part, deque(part.solutions)
+            self.part, self.order = part, deque(part.ours)
         return part
 
     def source(self, packed: Solution) -> provenance.Provenance:
@@ -109,16 +110,18 @@ class Judge:
     def through_fib(self, part: Part, cell: Cell) -> dict[str, Evaluation]:
         """By packed name. Whoever comes first is timed on a colder GPU and host: another one on each workload."""
         self.order.rotate(-1)
-        chosen = [part.solutions[name] for name in self.order if name in cell.names]
-        return self.runner.run_workload(definition(part.geometry), cell.workload, chosen, self.plan.config, paths.ROOT)
+        names = [name for name in self.order if name in cell.names] or cell.names
+        chosen = [part.solutions[name] for name in names]
+        return self.runner.run_workload(part.full, cell.workload, chosen, self.plan.config, paths.ROOT)
 
     def verdict(self, part: Part, cell: Cell, name: str, found: dict[str, Evaluation]) -> Verdict:
         packed, reasons = part.solutions[name], ()
         evaluation = found[packed.name]
         if evaluation.status != PASSED:
-            origins = pack.origins(name)
+            own = {source.path: PurePosixPath(name, source.path) for source in packed.sources}
+            origins = own if name in part.theirs else pack.origins(name)
             log = frames.with_own_paths(evaluation.log, origins)
-            log += self.diagnosis(cell, packed, evaluation)
+            log += self.diagnosis(part, cell, packed, evaluation)
             evaluation = evaluation.model_copy(update={"log": log})
             reasons = tuple(why_failed(evaluation, origins))
         log = evaluation.log.partition(HEADING)[0].strip()
@@ -126,14 +129,14 @@ class Judge:
         known = {"definition": packed.definition, "solution": packed.name, "workload": cell.workload}
         return Verdict(Trace(**known, evaluation=evaluation), reasons, log)
 
-    def diagnosis(self, cell: Cell, packed: Solution, evaluation: Evaluation) -> str:
+    def diagnosis(self, part: Part, cell: Cell, packed: Solution, evaluation: Evaluation) -> str:
         """Of a wrong output that FIB's worker kept to itself: of a solution's first one, or with verbose of each."""
         wrong = evaluation.status.value.startswith("INCORRECT") and HEADING not in evaluation.log
         if not wrong or (packed.name in self.diagnosed and not self.plan.verbose):
             return ""
         self.diagnosed.add(packed.name)
-        job = cell.geometry, packed, cell.workload, self.plan.tolerance, self.device, self.plan.config.timeout_seconds
-        return "\n".join(["", HEADING, *isolated.diagnosed(*job)])
+        job = part.full, packed, cell.workload, self.plan.tolerance, self.device
+        return "\n".join(["", HEADING, *isolated.diagnosed(self.plan.config.timeout_seconds, *job)])
 
 
 def why_failed(evaluation: Evaluation, origins: dict[str, PurePosixPath]) -> list[str]:

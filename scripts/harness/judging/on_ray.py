@@ -22,6 +22,7 @@ from harness.judging.judge import Judge, Outcome
 from harness.judging.plan import Cell, Plan
 from harness.judging.selection import Device, Say, build_slow, survey
 from harness.operators import workloads
+from harness.operators.catalogue import BY_NAME
 
 TRIES = 2
 FAILED_STARTS = 3  # of actors in a row, for each slot, until the run is given up
@@ -123,13 +124,13 @@ class Actor:
         """Answers when the actor runs."""
 
     def judge(self, cell: Cell) -> Outcome:
-        if cell.geometry not in self.made:
+        if cell.definition not in self.made:
             cache = get_fib_cache_path()
             cache.mkdir(parents=True, exist_ok=True)
             with FileLock(cache / "fleet.lock"):  # one process of a node after the other: the first one does the work
-                workloads.make(cell.geometry)
-                build_slow(self.plan.parts[cell.geometry].solutions, print)
-            self.made.add(cell.geometry)
+                workloads.make(BY_NAME[cell.definition])
+                build_slow(self.plan.parts[cell.definition].ours, print)
+            self.made.add(cell.definition)
         return self.judging(cell)
 
     def close(self) -> None:
@@ -149,9 +150,9 @@ class Run:
 
         self.ray, self.cluster, self.say = ray, cluster, say
         self.create, self.plan = ray.remote(Actor).options(**cluster.options), ray.put(plan)
-        # by definition, as a change of it takes seconds; the longest first, or it would keep the others waiting
-        order = [*dict.fromkeys(cell.geometry for cell in plan)]
-        self.waiting = sorted(plan, key=lambda cell: (order.index(cell.geometry), -cell.workload.axes["seq_len"]))
+        # in the plan's groups, as a change takes seconds; the longest first, or it would keep the others waiting
+        of = [*dict.fromkeys((cell.definition, cell.names) for cell in plan)]
+        self.waiting = sorted(plan, key=lambda c: (of.index((c.definition, c.names)), -c.workload.axes["seq_len"]))
         self.given = {}  # actor -> (result to come, cell; None for its start)
         self.tries, self.failed_starts = Counter(), 0
 
@@ -197,7 +198,7 @@ class Run:
 
     def again(self, cell: Cell, why: str) -> bool:
         """Whether it is tried again, as it was not before."""
-        key = cell.geometry, cell.workload.uuid, cell.names
+        key = cell.definition, cell.workload.uuid, cell.names
         self.tries[key] += 1
         if self.tries[key] < TRIES:
             self.say(f"{cell.label}  {', '.join(cell.names)}  is tried again: {why}")

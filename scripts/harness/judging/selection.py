@@ -21,16 +21,19 @@ Say = Callable[[str], None]  # takes a line for the user
 def choose_geometry(wanted: str | None, on_gpu: bool, solutions: list[str]) -> str:
     """`wanted`, or else what the first solution serves, or the first of all; a key of GEOMETRIES.
 
-    Raises UserError for an unknown solution, CannotRun for a geometry that none serves, or full and without a GPU.
+    Raises UserError for an unknown solution, CannotRun as `check_device`.
     """
     if wanted is None:
         served = manifest.read_manifest(manifest.choose(solutions)[0]).definitions if solutions else []
         return next(key for key in [*served, *GEOMETRIES] if (key in FULL) == on_gpu)
-    if not manifest.solutions_of([wanted]):
-        raise CannotRun(f"no solution serves {wanted} yet; `moebench new NAME --definition {wanted}` starts one")
-    if wanted in FULL and not on_gpu:
-        raise CannotRun(f"{wanted} needs a CUDA device; without one: --definition {small_like(wanted)}")
+    check_device(wanted, on_gpu)
     return wanted
+
+
+def check_device(geometry: str, on_gpu: bool) -> None:
+    """Raises CannotRun for a geometry that is too large for a machine without a GPU."""
+    if geometry in FULL and not on_gpu:
+        raise CannotRun(f"{geometry} needs a CUDA device; without one: --definition {small_like(geometry)}")
 
 
 @dataclass(frozen=True)
@@ -64,8 +67,13 @@ def survey() -> Device:
 
 
 def select(names: list[str], geometry: str, say: Say) -> tuple[dict[str, Solution], list[str]]:
-    """What is run on this machine: as `eligible`, and those that compile for minutes on first use are built."""
+    """What is run on this machine: as `eligible`, and those that compile for minutes on first use are built.
+
+    Raises CannotRun if all are skipped.
+    """
     solutions, skipped = eligible(names, geometry, survey())
+    if not solutions:
+        raise CannotRun(f"no solution can be run here: {'; '.join(skipped)}")
     build_slow(solutions, say)
     return solutions, skipped
 
@@ -73,7 +81,7 @@ def select(names: list[str], geometry: str, say: Say) -> tuple[dict[str, Solutio
 def eligible(names: list[str], geometry: str, device: Device) -> tuple[dict[str, Solution], list[str]]:
     """Folder's name -> packed solution, of these or all of the operator's, and a line for each one that is skipped.
 
-    Raises UserError for a named one that is unknown or cannot be packed, CannotRun if all are skipped.
+    Raises UserError for a named one that is unknown or cannot be packed, CannotRun for a geometry that none serves.
     """
     check_cache()
     all_packed, left_out = pack.pack_all(names)
@@ -90,8 +98,8 @@ def eligible(names: list[str], geometry: str, device: Device) -> tuple[dict[str,
             skipped.append(f"{name}: SKIPPED: {reason}")
         else:
             solutions[name] = packed[geometry]
-    if not solutions:
-        raise CannotRun(f"no solution can be run here: {'; '.join(skipped)}")
+    if not names and not any(geometry in packed for packed in all_packed.values()):
+        raise CannotRun(f"no solution serves {geometry} yet; `moebench new NAME --definition {geometry}` starts one")
     return solutions, skipped
 
 

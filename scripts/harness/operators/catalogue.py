@@ -10,7 +10,7 @@ stored tensors, geometry), None where they lack the routing; bound(seq_len, Coun
 """
 
 import argparse
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import cache
 from types import ModuleType
 
@@ -18,7 +18,6 @@ from flashinfer_bench import Definition
 
 from definitions.layers import has_all_experts
 from definitions.moe_fp8_block_scale import self_contained
-from harness.core.arguments import Names
 from harness.core.errors import UserError
 from harness.core.names import unknown
 from harness.operators import (
@@ -97,37 +96,14 @@ def small_like(geometry: str) -> str:
     return next((key for key in family.SMALL if GEOMETRIES[key].get("num_groups") == groups), family.SMALL[0])
 
 
-def listed(among: Iterable[str] = GEOMETRIES) -> str:
+def listed() -> str:
     """For --help: each definition's key and name."""
     width = max(map(len, GEOMETRIES))
-    lines = [f"  {key:{width}}  {definition_name(key)}" for key in among]
+    lines = [f"  {key:{width}}  {name}" for name, key in BY_NAME.items()]
     return "\n".join(["definitions, by key or by name:", *lines])
 
 
-class Geometries(Names):
-    """Keys and names of definitions, with spaces or commas between them, as keys without repetition; `every`: a word.
-
-    Raises UserError for what is neither.
-    """
-
-    def __init__(self, *args, every: str | None = None, **kwargs):
-        super().__init__(*args, **kwargs)
-        self.every = every
-
-    def __call__(self, parser, namespace, values, option_string=None):
-        super().__call__(parser, namespace, values, option_string)
-        names = getattr(namespace, self.dest)
-        geometries = [name if name == self.every else geometry_named(name) for name in names]
-        setattr(namespace, self.dest, list(dict.fromkeys(geometries)))
-
-
-def add_definition(parser: argparse.ArgumentParser, among: Iterable[str] = GEOMETRIES, **how) -> None:
-    """--definition, a geometry by any of its names; --help lists those among which to choose in the end."""
-    parser.add_argument("--definition", type=geometry_named, metavar=METAVAR, **how)
-    parser.epilog = listed(among)
-
-
-def add_definitions(parser: argparse.ArgumentParser, flag: str = "--definition", nargs: str = "+", **how) -> None:
-    """As `add_definition`, for a list of geometries."""
-    parser.add_argument(flag, nargs=nargs, action=Geometries, metavar=METAVAR, **how)
+def add_definition(parser: argparse.ArgumentParser, flag: str = "--definition", **how) -> None:
+    """An argument for a geometry by any of its names, or with nargs for several; --help lists those that there are."""
+    parser.add_argument(flag, type=geometry_named, metavar=METAVAR, **how)
     parser.epilog = listed()

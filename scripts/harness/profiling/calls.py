@@ -17,7 +17,7 @@ from harness.core import paths
 from harness.core.errors import CannotRun, exit_with
 from harness.judging.calling import device_here, first_line, seeded_inputs, with_outputs
 from harness.operators import routing_kinds, workloads
-from harness.operators.catalogue import FULL, GEOMETRIES, definition
+from harness.operators.catalogue import GEOMETRIES, definition
 from harness.packing import pack
 
 WARMUP_RUNS = 3
@@ -26,13 +26,12 @@ WARMUP_RUNS = 3
 def choose(wanted: list[str], geometry: str) -> dict[str, Workload]:
     """uuid, or KIND:T as it was given -> the workload. wanted: token counts, uuids, names of cases, or KIND:T.
 
-    For [] it is the workload of the middle T in a geometry for the CPU, else four from the least T to the greatest.
-    Raises UserError for one that names nothing.
+    For [] it is four from the least T to the greatest. Raises UserError for one that names nothing.
     """
     workloads.make(geometry)
     kinds = routing_kinds.kinds_of(geometry)
     found: dict[str, Workload] = {}
-    for text in wanted or representative(workloads.recorded(geometry), geometry):
+    for text in wanted or representative(workloads.recorded(geometry)):
         kind, _, tokens = text.partition(":")
         if kind in kinds and tokens.isdecimal():
             found[text] = routing_kinds.workload(kind, int(tokens), geometry)[1]
@@ -42,11 +41,10 @@ def choose(wanted: list[str], geometry: str) -> dict[str, Workload]:
     return found
 
 
-def representative(known: list[Workload], geometry: str) -> list[str]:
+def representative(known: list[Workload]) -> list[str]:
     """uuids of a few workloads."""
     by_length = sorted((w for w in known if w.axes["seq_len"]), key=lambda w: w.axes["seq_len"])
-    shares = (0, 1 / 3, 2 / 3, 1) if geometry in FULL else (0.5,)
-    return [by_length[round(share * (len(by_length) - 1))].uuid for share in shares]
+    return [by_length[round(share * (len(by_length) - 1))].uuid for share in (0, 1 / 3, 2 / 3, 1)]
 
 
 def build(solution: Solution, full: Definition) -> Runnable:
@@ -69,17 +67,16 @@ def call_repeatedly(
 
     Waiting for the call's end is inside the mark too. Raises CannotRun for whatever the solution raises.
     """
-    wait = torch.cuda.synchronize if device != "cpu" else lambda: None
     cache = torch.empty(256 << 20, dtype=torch.int8, device=device)
     with torch.no_grad():
         for _ in range(times):
             cache.zero_()
             cloned = [arg.clone() if isinstance(arg, torch.Tensor) else arg for arg in args]
-            wait()
+            torch.cuda.synchronize()
             try:
                 with mark():
                     runnable(*cloned)
-                    wait()
+                    torch.cuda.synchronize()
             except (Exception, SystemExit) as error:
                 raise CannotRun(first_line(error)) from error
 

@@ -37,10 +37,6 @@ class Job:
     command: str
     say: Callable[..., None]
 
-    @property
-    def clock(self) -> str:
-        return "cpu" if self.device == "cpu" else "device"
-
 
 def profile_all(job: Job) -> Iterator[ProfileRecord]:
     """The record of each solution that builds and runs on at least one workload, as it is made.
@@ -68,7 +64,7 @@ def profile_all(job: Job) -> Iterator[ProfileRecord]:
                 job.say(f"{at}: {first_line(error)}", failed=True)
         if found:
             known = source_of(job.solutions[name]) | {"protocol": protocol, "command": job.command}
-            made = {"definition": full.name, "clock": job.clock, "provenance": provenance.here(job.device, **known)}
+            made = {"definition": full.name, "provenance": provenance.here(job.device, **known)}
             yield ProfileRecord(solution=name, workloads=with_counters(name, job, found), **made)
 
 
@@ -78,9 +74,9 @@ def arguments(runnable: Runnable, job: Job, uuid: str) -> list:
 
 
 def wall_times(name: str, runnable: Runnable, job: Job) -> dict[str, float]:
-    """Microseconds of a call as FIB times it, by uuid; {} on a CPU. What cannot be timed is left out."""
+    """Microseconds of a call as FIB times it, by uuid. What cannot be timed is left out."""
     found = {}
-    for uuid in job.workloads if job.clock == "device" else []:
+    for uuid in job.workloads:
         job.say(f"{name}: wall time")
         try:
             args = arguments(runnable, job, uuid)
@@ -93,13 +89,13 @@ def wall_times(name: str, runnable: Runnable, job: Job) -> dict[str, float]:
 
 def profile(name: str, runnable: Runnable, job: Job, uuid: str, wall_us: float | None) -> WorkloadProfile:
     """Without counters. Raises CannotRun for whatever the solution raises."""
-    args, workload, on_device = arguments(runnable, job, uuid), job.workloads[uuid], job.clock == "device"
-    call_repeatedly(runnable, args, WARMUP_RUNS if on_device else 1, job.device)
+    args, workload = arguments(runnable, job, uuid), job.workloads[uuid]
+    call_repeatedly(runnable, args, WARMUP_RUNS, job.device)
     events = torch_profiler.record(runnable, args, job.calls, job.device)
-    launches = torch_profiler.launches(events, job.calls, job.clock)
-    kernels = torch_profiler.kernels(launches, read_manifest(name).stages, job.calls, job.clock)
+    launches = torch_profiler.launches(events, job.calls)
+    kernels = torch_profiler.kernels(launches, read_manifest(name).stages, job.calls)
     stored = load_safetensors(definition(job.geometry), workload, paths.ROOT)
-    bound = bound_of(workload, stored, job.geometry) if on_device else None
+    bound = bound_of(workload, stored, job.geometry)
     of = {"uuid": uuid, "T": workload.axes["seq_len"], "calls": job.calls, "kernels": kernels, "wall_us": wall_us}
     of |= {"busy_us": torch_profiler.busy_us(launches, job.calls), "bound_us": bound and round(1e3 * bound.ms, 3)}
     return WorkloadProfile(**of, warnings=torch_profiler.warnings(kernels, launches, job.calls))

@@ -63,11 +63,11 @@ class WorkloadProfile(Strict):
 
 
 class ProfileRecord(Strict):
-    """One solution on one machine. clock: "device", or "cpu" for times of Triton's interpreter."""
+    """One solution on one machine. clock: only records that are older than its default say it."""
 
     solution: str
     definition: str
-    clock: str
+    clock: str = "device"
     provenance: Provenance
     workloads: list[WorkloadProfile]
 

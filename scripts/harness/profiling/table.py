@@ -52,8 +52,7 @@ def table(records: list[ProfileRecord]) -> Table:
         shown = [row for row in rows if any(row[1:])]
         sections.append([["" if at else record.solution, *row] for at, row in enumerate(shown)])
         warnings += [f"Warning: {record.solution}, {w.label}: {line}" for w in record.workloads for line in w.warnings]
-    unit = "us" if records[0].clock == "device" else "CPU us of an interpreter"
-    title = f"{records[0].provenance.hardware}, {unit}"
+    title = f"{records[0].provenance.hardware}, us"
     return Table(
         ["solution", "stage", *columns.values()], sections, title, 2, CAPTION, [f"Warning: {line}" for line in warnings]
     )

@@ -21,7 +21,6 @@ BLOCK = re.compile(
     r"(?P<end>^<!-- end of (?P=name) -->$)",
     re.M,
 )
-MARKER = re.compile(r"^<!-- (?:generated: |end of ).*-->$", re.M)
 
 Tables = dict[tuple[str, str], Callable[[], str]]  # (page, name of the block) -> its Markdown
 Figures = dict[str, Callable[[], Figure]]  # file in docs/ -> the figure
@@ -42,7 +41,6 @@ def update_page(page: str, check: bool, root: Path, tables: Tables) -> list[str]
         return block["begin"] + new + block["end"]
 
     made = BLOCK.sub(renew, text)
-    problems += [f"{page}: {marker} has no counterpart" for marker in MARKER.findall(BLOCK.sub("", text))]
     problems += [f"{page}: the block {name!r} is missing" for at, name in set(tables) - found if at == page]
     if not check:
         write_atomically(root / page, made)

@@ -39,7 +39,7 @@ def shown(plan: Plan, place: str, console: Console) -> Iterator[Callable[[Outcom
                 console.print(f"the log of {name}:\n{verdict.log}", soft_wrap=True)
         advance(done, place or outcome.cell.label)
 
-    for line in plan.refused:
+    for line in plan.notes:
         console.print(line, soft_wrap=True)
     try:
         with progress(console, total) as advance:
@@ -47,12 +47,11 @@ def shown(plan: Plan, place: str, console: Console) -> Iterator[Callable[[Outcom
             yield show
     finally:
         for part in plan.parts.values():
-            own = [outcome for outcome in outcomes if outcome.cell.geometry == part.geometry]
+            own = [outcome for outcome in outcomes if outcome.cell.definition == part.full.name]
             for table in tables(plan, part, own):
                 console.print(table.title, soft_wrap=True)
                 console.print(replace(table, title="").terminal())
-            if part.path and own:
-                traces = sum(len(outcome.verdicts) for outcome in own)
+            if traces := sum(len(outcome.verdicts) for outcome in own if part.keeps(outcome.cell)):
                 console.print(f"{traces} traces saved in {part.path}", soft_wrap=True)
 
 
@@ -117,5 +116,5 @@ def table(plan: Plan, part: Part, hardware: str, traces: list[Trace], outcomes: 
     captions = ["fastest: on how many workloads it is, or within 3% of it"] if timed else []
     captions += [f"{', '.join(known)}: the lowest share of elements within that tolerance"] if known else []
     clock = ", by the GPU's clock" if plan.clock == "gpu" else ""
-    title = f"{part.definition}\n{hardware}, {plan.tolerance}{clock}"
+    title = f"{part.full.name}\n{hardware}, {plan.tolerance}{clock}"
     return Table(["solution", "passed", *times, *known], [rows], title, notes=[*captions, *notes, *part.skipped])

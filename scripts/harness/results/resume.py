@@ -16,12 +16,12 @@ def checked(plan: Plan, resume: bool) -> Plan:
     Whatever else the files hold stays there.
     """
     parts = {}
-    for geometry, part in plan.parts.items():
+    for name, part in plan.parts.items():
         try:
             there = trace_files.load(part.path) if part.path else []
         except ValueError as error:
             raise UserError(f"{part.path}: has lines that are no traces; fix it, or choose another --output") from error
-        parts[geometry] = part.without(current(plan, part, there)) if resume else part
+        parts[name] = part.without(current(plan, part, there)) if resume else part
     return replace(plan, parts=parts)
 
 
@@ -34,7 +34,7 @@ def current(plan: Plan, part: Part, traces: list[Trace]) -> dict[tuple[str, str]
     found, wanted = {}, (plan.device.hardware, str(plan.tolerance), plan.protocol)
     for trace in traces:
         by, name = of_trace(trace), names.get(trace.solution)
-        alike = (by.hardware, by.tolerance, by.protocol) == wanted and trace.definition == part.definition
+        alike = (by.hardware, by.tolerance, by.protocol) == wanted and trace.definition == part.full.name
         if name and alike and staleness.judge(by, staleness.hashes([part.solutions[name]])) == "current":
             found[trace.workload.uuid, name] = trace
     return found

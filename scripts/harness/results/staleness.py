@@ -5,12 +5,10 @@ from pathlib import Path
 from typing import Literal
 
 from flashinfer_bench import Solution
-from pydantic import ValidationError
 
 from harness.core import paths
 from harness.core.provenance import Provenance
-from harness.core.schema import first_fault
-from harness.packing import manifest, pack
+from harness.packing import files, manifest, pack
 from harness.packing.fingerprint import source_of
 from harness.results.trace_files import Recorded
 
@@ -30,11 +28,8 @@ def sources(root: Path | None) -> tuple[dict[tuple[str, str], set[str]], list[st
             except manifest.PackingError as error:
                 warnings.append(f"{error}; its traces count as stale")
     else:
-        for file in sorted((root / "solutions").rglob("*.json")):
-            try:
-                solutions.append(Solution.model_validate_json(file.read_bytes()))
-            except ValidationError as error:
-                warnings.append(f"{file}: not a FIB Solution: {first_fault(error, 'file')}; its traces count as stale")
+        found, faults = files.read(sorted((root / "solutions").rglob("*.json")))
+        solutions, warnings = found.values(), [f"{fault}; its traces count as stale" for fault in faults]
     return {(solution.definition, solution.name): hashes([solution]) for solution in solutions}, warnings
 
 
@@ -73,7 +68,8 @@ def of_record(provenance: Provenance, solution: str) -> State:
 
 def changed(by: Provenance, sources: dict[str, str], fingerprints: dict[str, str], definition: str) -> list[str]:
     """A line that names those of a record of several that are stale, or nothing. By packed name: the two hashes."""
-    known = {n: {"source_sha1": sha1, "source_fingerprint": fingerprints.get(n)} for n, sha1 in sources.items()}
-    records = {name: by.model_copy(update=own) for name, own in known.items()}
-    stale = [n for n, one in records.items() if of_record(one, manifest.folder_name(n, definition)) == "stale"]
+    stale = []
+    for name, sha1 in sources.items():
+        own = by.model_copy(update={"source_sha1": sha1, "source_fingerprint": fingerprints.get(name)})
+        stale += [name] if of_record(own, manifest.folder_name(name, definition)) == "stale" else []
     return [f"stale, as the source has changed since: {', '.join(stale)}"] if stale else []

@@ -40,27 +40,16 @@ def root_of(path: Path) -> Path | None:
     return next((folder for folder in folders if (folder / "definitions").is_dir()), None)
 
 
-def files_of(path: Path) -> list[Path]:
-    """The trace files that path stands for, sorted. Raises UserError when there are none."""
-    if path.is_file():
-        return [path]
-    if not path.exists():
-        raise UserError(f"{path}: no such file or folder, want a trace set or a JSONL file")
-    is_root = (path / "definitions").is_dir()
-    files = sorted((path / "traces" if is_root else path).rglob("*.jsonl"))
-    if not files:
-        raise UserError(f"{path}: no traces: it holds no {'traces/**/' if is_root else ''}*.jsonl")
-    return files
-
-
 def read(given: list[Path]) -> tuple[list[Recorded], list[str]]:
     """Every trace with an evaluation below the given paths, and a warning for each line that is not a FIB trace.
 
     A file that is given twice counts once. Raises UserError for a path without traces.
     """
     found, warnings, files = [], [], {}
-    for file in (file for path in given for file in files_of(path)):
-        files.setdefault(file.resolve(), file)
+    for path in given:
+        if not (below := paths.files_below(path, "traces", "*.jsonl")):
+            raise UserError(f"{path}: no traces, want a trace set, a folder of *.jsonl, or such a file")
+        files |= {file.resolve(): file for file in below if file.resolve() not in files}
     for resolved, file in files.items():
         root = root_of(resolved)
         # Paths inside this repository are shown alike wherever it lies.
