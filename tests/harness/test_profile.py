@@ -14,7 +14,6 @@ from harness.core import paths
 from harness.core.errors import CannotRun
 from harness.core.provenance import Provenance
 from harness.core.schema import read_json
-from harness.operators import workloads
 from harness.operators.catalogue import definition
 from harness.packing import pack
 from harness.packing.stages import UNASSIGNED, plain_name, stage_of
@@ -310,15 +309,6 @@ def test_workloads_by_token_count_uuid_name_and_made_up_routing():
     first, again = (calls.inputs_of(chosen["uniform:9"], definition("small"), "cpu") for _ in range(2))
     assert first[0].shape == (9, 256) and first[1].dtype == torch.bfloat16 and first[2].shape == (9, 512)
     assert all(torch.equal(x.float(), y.float()) for x, y in zip(first[:8], again[:8], strict=True))
-
-
-@pytest.mark.parametrize("geometry", ["full", "bf16", "mxfp8", "small", "bf16_small", "mxfp8_small"])
-def test_every_definition_has_default_workloads(monkeypatch, geometry):
-    """From the least T to the greatest."""
-    monkeypatch.setattr(workloads, "make", lambda geometry: None)
-    tokens = [workload.axes["seq_len"] for workload in calls.choose([], geometry).values()]
-    known = sorted({workload.axes["seq_len"] for workload in workloads.recorded(geometry)} - {0})
-    assert tokens == sorted(tokens) and set(tokens) <= set(known) and (tokens[0], tokens[-1]) == (known[0], known[-1])
 
 
 @pytest.mark.gpu

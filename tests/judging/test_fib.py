@@ -121,7 +121,7 @@ def test_a_solution_that_ends_its_process_costs_no_other_one_its_result(runner):
         found = runner(uuid, *names)
         assert found["dies"].status.value == "RUNTIME_ERROR" and found["dies"].log.endswith(f"{fib.ENDED}SIGSEGV")
         assert {found[name].inputs for name in names if name != "dies"} == {uuid}, "of another workload"
-        assert len(runner.worker._baselines) == 1, "inputs of an earlier workload hold memory"
+        assert len(runner.worker._baselines) <= 1, "inputs of an earlier workload hold memory"
     assert runner.built == ["a", "a", "b", "b"]
 
 
@@ -138,7 +138,7 @@ def test_device_memory_is_given_back_after_draws_and_the_reference(monkeypatch):
     """A user would miss: 45 GB that hold nothing while a worker is out of memory."""
     given_back, kept = [], utils._rand_tensor
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: given_back.append(1))
-    monkeypatch.setattr(fib, "Runner", lambda log_dir: mock.Mock())
+    monkeypatch.setattr(fib, "Runner", lambda *log_dir: mock.Mock())
     with fib.running(""):
         utils._rand_tensor((2,), torch.float8_e4m3fn, torch.device("cpu"))
     assert len(given_back) == 1 and utils._rand_tensor is kept
@@ -149,9 +149,12 @@ def test_device_memory_is_given_back_after_draws_and_the_reference(monkeypatch):
 
 
 @pytest.mark.parametrize("clock", ["events", "gpu"])
-@pytest.mark.parametrize("renew", [False, True])
+@pytest.mark.parametrize("renew", [False, True, "guest"])
 def test_the_runner_of_a_gpu_gets_the_protocol_and_is_closed(tmp_path, monkeypatch, clock, renew):
-    """A user would miss: a worker that holds the GPU's memory after Ctrl-C; a trace that does not say its clock."""
+    """A user would miss: a worker that holds the GPU's memory after Ctrl-C; a trace that does not say its clock.
+
+    A solution of somebody else gets another worker than ours.
+    """
     packed = solution(tmp_path, RIGHT)
     passed = judged.verdict(packed).trace.evaluation
     passed = passed.model_copy(update={"performance": Performance(latency_ms=1, speedup_factor=2)})
@@ -175,7 +178,12 @@ def test_the_runner_of_a_gpu_gets_the_protocol_and_is_closed(tmp_path, monkeypat
     how = {"num_trials": 3, "warmup_runs": 7, "iterations": 9}
     plan = judged.plan({"tiny": packed}, ["16", "19"], device=judged.GPU, clock=clock, **how)
     ((name, part),) = plan.parts.items()
-    plan = judged.replace(plan, parts={name: judged.replace(part, renew_worker=renew)})
+    part = judged.replace(part, renew_worker=renew is True)
+    if renew == "guest":
+        first, second = part.cells
+        both = {"solutions": {"tiny": packed, "theirs": packed}, "theirs": frozenset(["theirs"])}
+        part = judged.replace(part, cells=(first, judged.replace(second, names=("theirs",))), **both)
+    plan = judged.replace(plan, parts={name: part})
     with pytest.raises(KeyboardInterrupt):
         with closing(judge.Judge(plan)) as judging:
             first, _ = [judging(cell) for cell in plan]

@@ -151,36 +151,27 @@ def nodes(monkeypatch):
 
 
 def test_only_gpus_of_one_kind_are_used(nodes):
-    """A user would miss: a table in which a faster GPU looks like a faster solution."""
+    """A user would miss: a table in which a faster GPU looks like a faster solution. Without any CPUs are used."""
     h100, h200 = ({"CPU": 64.0, "GPU": 8.0, f"accelerator_type:{kind}": 1.0} for kind in ("H100", "H200"))
     nodes({"CPU": 4.0}, h200, h200)
-    found = on_ray.cluster_of(None)
-    assert found.slots == 16 and found.options == {"num_gpus": 1, "num_cpus": 0, "accelerator_type": "H200"}
+    found = on_ray.cluster()
+    assert (found.slots, found.options) == (16, {"num_gpus": 1, "num_cpus": 0})
     nodes(h100, h200)
-    assert on_ray.cluster_of("H100").options["accelerator_type"] == "H100"
-    for wrong in (None, "B200"):
-        with pytest.raises(UserError, match=r"H100 \(8\), H200 \(8\)"):
-            on_ray.cluster_of(wrong)
-    nodes({"GPU": 1.0}, {"GPU": 8.0, "accelerator_type:H200": 1.0})
-    with pytest.raises(UserError, match=r"H200 \(8\), unknown \(1\)"):
-        on_ray.cluster_of("unknown")
-
-
-def test_a_cluster_without_gpus_runs_on_its_cpus(nodes):
+    with pytest.raises(UserError, match=r"H100 \(8\), H200 \(8\)"):
+        on_ray.cluster()
     nodes({"CPU": 2.0}, {"CPU": 1.0})
-    found = on_ray.cluster_of(None)
+    found = on_ray.cluster()
     assert (found.options, found.slots) == ({"num_cpus": 1}, 3)
     nodes({"memory": 1.0})
     with pytest.raises(CannotRun):
-        on_ray.cluster_of(None)
+        on_ray.cluster()
 
 
 def test_an_actor_makes_each_definition_ready_once(monkeypatch):
     """A user would miss: tensors and builds on the other nodes."""
-    made, plan = [], SimpleNamespace(parts={name: SimpleNamespace(ours=name.upper()) for name in "ab"})
-    monkeypatch.setattr(on_ray, "BY_NAME", {"a": "a", "b": "b"})
+    made, plan = [], SimpleNamespace(parts={name: SimpleNamespace(ours=name.upper(), root=None) for name in "ab"})
     monkeypatch.setattr(on_ray, "Judge", lambda plan, host: lambda cell: cell.label)
-    monkeypatch.setattr(on_ray.workloads, "make", made.append)
+    monkeypatch.setattr(on_ray.dataset, "labelled", lambda name, root: made.append(name))
     monkeypatch.setattr(on_ray, "build_slow", lambda packed, say: made.append(packed))
     actor = on_ray.Actor(plan)
     assert [actor.judge(cell(*each)) for each in (("a", 1), ("a", 2), ("b", 3))] == ["T=1", "T=2", "T=3"]
@@ -243,7 +234,7 @@ def wait_for_traces(output, count, process):
 def test_a_task_that_fails_at_once_is_one_line(cluster, monkeypatch):
     """As on a node without this repository."""
     monkeypatch.setattr(on_ray, "survey", lambda: 1 / 0)
-    with on_ray.connected(cluster.address, None) as place:
+    with on_ray.connected(cluster.address) as place:
         with pytest.raises(CannotRun, match="ZeroDivisionError"):
             place.survey()
 

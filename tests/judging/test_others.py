@@ -1,58 +1,75 @@
-"""Solutions of others: FIB's JSON files, judged beside ours and kept apart from them."""
-
-from contextlib import closing, nullcontext
-from types import SimpleNamespace
+"""What others have: FIB Solutions beside ours, and FIB data sets in place of ours."""
 
 import judged
 import pytest
-from flashinfer_bench import Solution
+import torch
+from flashinfer_bench import AxisConst, AxisVar, Definition, Solution, TensorSpec, Trace, Workload
 from harness import cli
 from harness.core import paths, provenance
-from harness.judging import fib, judge, plan
+from harness.judging.plan import plan_of
+from harness.operators.catalogue import definition
 from harness.packing import files
 from harness.results import trace_files
 from plain_solution import RIGHT, solution, source
+from safetensors.torch import save_file
 
-from definitions.moe_fp8_block_scale import definition_name
-
-NAME = definition_name("small")
+LAYER = definition("small")
+SUMS = "import torch\ndef run(x, y):\n    return x + y, (x - y).int()\n"
+ROWS = {"M": AxisVar(type="var"), "N": AxisConst(type="const", value=8)}
+X, COUNT = (TensorSpec(shape=["M", "N"], dtype=dtype) for dtype in ("float32", "int32"))
+OF_TWO = {"inputs": {"x": X, "y": X}, "outputs": {"sum": X, "count": COUNT}, "reference": SUMS}
+OTHER = Definition(name="sums_n8", op_type="sums", axes=ROWS, **OF_TWO)
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch, no_gpu):
-    """With `mine`, the only solution here, and theirs/ in the public data set's layout."""
+    """With `mine`, the only solution here."""
     monkeypatch.setattr(paths, "SOLUTIONS", tmp_path / "solutions")
-    solution(tmp_path / "solutions", RIGHT, "mine", target_hardware=["cpu", "sm_90"])
+    solution(tmp_path / "solutions", RIGHT, "mine")
     return tmp_path
 
 
-def theirs(folder, name, author="alice", body=RIGHT, **changes):
-    """The Solution that is in a file of theirs/."""
-    spec = {"language": "python", "target_hardware": ["LOCAL"], "entry_point": "main.py::run"}
-    known = {"definition": NAME, "spec": spec, "sources": [{"path": "main.py", "content": source(body)}]} | changes
-    packed = Solution(name=name, author=author, **known)
-    file = folder / "theirs" / author / "moe" / packed.definition / f"{name}{len(body)}.json"
+def written(file, *models):
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(packed.model_dump_json())
-    return packed
+    file.write_text("\n".join(model.model_dump_json() for model in models))
+
+
+def theirs(folder, name, author="alice", code=None, definition=LAYER.name, returns=False):
+    """A Solution, which is in a file of theirs/ in the public data set's layout."""
+    spec = {"language": "python", "target_hardware": ["LOCAL"], "entry_point": "main.py::run"}
+    spec["destination_passing_style"] = not returns
+    sources = [{"path": "main.py", "content": code or source(RIGHT)}]
+    made = Solution(name=name, author=author, definition=definition, spec=spec, sources=sources)
+    written(folder / "theirs" / author / "moe" / definition / f"{name}{len(sources[0]['content'])}.json", made)
+    return made
+
+
+def data_set(root, full, *inputs):
+    """With this definition, and for each of these inputs a workload of three rows."""
+    axes = {name: 3 for name, axis in full.axes.items() if axis.type == "var"}
+    loads = (Workload(axes=axes, inputs=given, uuid=f"w{at}") for at, given in enumerate(inputs))
+    written(root / "definitions" / full.op_type / f"{full.name}.json", full)
+    traces = (Trace(definition=full.name, workload=load) for load in loads)
+    written(root / "workloads" / full.op_type / f"{full.name}.jsonl", *traces)
+    return root
 
 
 def test_each_is_judged_and_costs_the_others_nothing(folder, capsys):
     """A user would miss: their own solution's result, for a file in the folder that does not build or is none."""
     good, taken = theirs(folder, "good"), theirs(folder, "mine", "bob")
-    theirs(folder, "broken", "bob", "pass\n\nraise ValueError('no')")
+    theirs(folder, "broken", "bob", "raise ValueError('no')")
     theirs(folder, "elsewhere", definition="gemm_n128_k2048")
     (folder / "theirs" / "notes.json").write_text("{}")
     output = folder / "traces.jsonl"
     few = ["--solutions", "mine", "--workloads", "16", "--output", str(output)]
     assert cli.main(["run", str(folder / "theirs"), *few]) == 1
-    found, said = {trace.solution: trace for trace in trace_files.load(output)}, capsys.readouterr().out
-    renamed = f"mine_{taken.hash()[:8]}"
+    found, renamed = {trace.solution: trace for trace in trace_files.load(output)}, f"mine_{taken.hash()[:8]}"
     passed = dict.fromkeys(("mine_h512_i256", "good", renamed), "PASSED")
     assert {name: t.evaluation.status.value for name, t in found.items()} == passed | {"broken": "COMPILE_ERROR"}
     for name, packed in (("good", good), (renamed, taken)):
         assert provenance.of_trace(found[name]).source_sha1 == packed.hash()
-    assert all(name in said for name in ("elsewhere", "gemm_n128_k2048", "notes.json", "at broken/main.py:"))
+    said = capsys.readouterr().out
+    assert all(name in said for name in ("elsewhere", "gemm_n128_k2048", "notes.json", "at broken/main.py:1"))
 
 
 def test_this_repositorys_traces_are_of_its_own_solutions(folder, monkeypatch):
@@ -68,49 +85,42 @@ def test_this_repositorys_traces_are_of_its_own_solutions(folder, monkeypatch):
 
 
 def test_names_that_are_taken_are_told_apart_by_the_hash(folder):
-    one, other = theirs(folder, "good", "alice"), theirs(folder, "good", "bob", f"pass; {RIGHT}")
+    one, other = theirs(folder, "good", "alice"), theirs(folder, "good", "bob", "def run():\n    pass")
     theirs(folder, "good", "carol"), theirs(folder, "alone")
     found, said = files.named([folder / "theirs"])
     assert set(found) == {"alone", *(f"good_{packed.hash()[:8]}" for packed in (one, other))} and len(said) == 3
-    assert {packed.name for packed in found.values()} == set(found)
+    assert all(packed.name == name for name, packed in found.items())
     assert {packed.hash() for packed in found.values()} >= {one.hash(), other.hash()}
 
 
-def test_on_a_gpu_each_has_a_worker_of_its_own(folder, monkeypatch):
-    """A user would miss: why ours is slow or wrong, after somebody's code has changed torch in its process."""
-    evaluation = judged.verdict(solution(folder / "packed", RIGHT)).trace.evaluation
-    opened, here = [], provenance.here
-
-    def run_workload(full, workload, found, *_):
-        opened[-1].append(found[0].name)
-        return {found[0].name: evaluation}
-
-    def running(*_):
-        opened.append([])
-        return nullcontext(SimpleNamespace(run_workload=run_workload))
-
-    monkeypatch.setattr(fib, "running", running)
-    monkeypatch.setattr(judge, "device_here", lambda: "cuda:0")
-    monkeypatch.setattr(provenance, "here", lambda device, **known: here("cpu", **known))
-    for name in ("good", "other"):
-        theirs(folder, name)
-    args = cli.parse(["run", str(folder / "theirs"), "--solutions", "mine", "--definition", "small"])
-    made = plan.plan_of(args, judged.GPU)
-    with closing(judge.Judge(made)) as judging:
-        assert all(judging(cell).passed for cell in made)
-    assert [set(names) for names in opened] == [{"mine_h512_i256"}, {"good"}, {"other"}]
+def test_an_operator_of_two_outputs_and_the_tensors_that_are_there(folder, capsys):
+    """A user would miss: the workloads whose tensors are there, for one that was not downloaded."""
+    kept = {"type": "safetensors", "tensor_key": "x"}
+    inputs = ({"x": kept | {"path": f"blob/{name}"}, "y": {"type": "random"}} for name in ("x", "gone", "lfs"))
+    root, output = data_set(folder / "set", OTHER, *inputs), folder / "traces.jsonl"
+    (root / "blob").mkdir()
+    save_file({"x": torch.arange(24.0).reshape(3, 8)}, root / "blob" / "x")
+    (root / "blob" / "lfs").write_text("version https://git-lfs.github.com/spec/v1\n")
+    theirs(folder, "right", code=SUMS, definition=OTHER.name, returns=True)
+    theirs(folder, "wrong", code=SUMS.replace("int()", "int() + 1"), definition=OTHER.name, returns=True)
+    assert cli.main(["run", str(folder / "theirs"), "--dataset", str(root), "--output", str(output)]) == 1
+    found = {(trace.solution, trace.workload.uuid): trace.evaluation for trace in trace_files.load(output)}
+    assert {of: each.status.value for of, each in found.items()} == {
+        ("right", "w0"): "PASSED",
+        ("wrong", "w0"): "INCORRECT_NUMERICAL",
+    }
+    said = capsys.readouterr().out
+    assert all(name in said for name in ("blob/gone", "blob/lfs", "M=3")) and "output count" in found["wrong", "w0"].log
+    assert "dataset=set" in found["right", "w0"].environment.libs["protocol"]
 
 
-@pytest.mark.parametrize("given", ["gone.json", "empty"])
-def test_a_file_that_is_not_there_is_named(folder, given, capsys):
-    (folder / "empty").mkdir()
-    assert cli.main(["run", str(folder / given)]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert given in line
-
-
-def test_what_is_for_another_definition_alone_is_named(folder, capsys):
-    theirs(folder, "elsewhere", definition="gemm_n128_k2048")
-    assert cli.main(["run", str(folder / "theirs")]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "gemm_n128_k2048" in line
+def test_another_text_of_our_definition_is_judged_and_both_are_named(folder):
+    """A user would miss: that their solution passed another reference than the one that is here."""
+    inputs = {name: {"type": "random"} for name in LAYER.inputs}
+    for changes, notes in (({"description": "x"}, 0), ({"reference": f"{LAYER.reference}\n"}, 1)):
+        root = data_set(folder / "set", LAYER.model_copy(update=changes), inputs)
+        made = plan_of(cli.parse(["run", "--dataset", str(root), "--save"]), judged.CPU)
+        part = made.parts[LAYER.name]
+        assert (part.full, part.root, part.path) == (LAYER.model_copy(update=changes), root, None)
+        assert [cell.names for cell in part.cells] == [("mine",)] and len(made.notes) == notes
+        assert all(str(root) in note and "definitions/moe/" in note and "reference" in note for note in made.notes)

@@ -1,16 +1,16 @@
 """The table of results: which rows count, how they stand to each other, and the means that a reader chooses by."""
 
+import json
 import math
 from pathlib import Path
 
 import pytest
 from harness.core import paths
 from harness.core.errors import UserError
-from harness.core.provenance import Provenance
 from harness.operators.workloads import recorded_bound
 from harness.packing.fingerprint import fingerprint
-from harness.results import staleness, summary, table, trace_files
-from recorded import DEFAULT, NAME, solution, trace, trace_set, workload, write
+from harness.results import summary, table, trace_files
+from recorded import DEFAULT, NAME, RECORDS, solution, trace, trace_set, workload, write
 
 FAST = {1: 0.5, 7: 1.0, 80: 4.0, 901: 10.0, 14107: 16.0}
 SLOW = {1: 1.0, 7: 2.0, 80: 2.0, 901: 20.0, 14107: 20.0}
@@ -58,6 +58,8 @@ def test_the_row_of_a_trace_has_what_the_trace_says(tmp_path):
     assert row.bound_ms == recorded_bound(NAME, workload(80), None).ms
     assert row.over_bound == pytest.approx(4.0 / row.bound_ms)
     assert row.over_fastest == 2.0 and not row.level and at(found, "slow", 80).level
+    theirs = table.load([write(tmp_path / "theirs.jsonl", two(protocol="once dataset=x"))])[0]
+    assert theirs.bound_ms.isna().all()
 
 
 def test_latencies_within_three_percent_are_level(tmp_path):
@@ -67,8 +69,7 @@ def test_latencies_within_three_percent_are_level(tmp_path):
 
 
 def all_workloads(name, ms, **changes):
-    lengths = {trace.axes["seq_len"] for trace in trace_files.recorded_workloads(NAME, paths.ROOT)}
-    return [trace(name, t, ms, 20.0, **changes) for t in lengths]
+    return [trace(name, w.axes["seq_len"], ms, 20.0, **changes) for w in RECORDS]
 
 
 def test_only_a_solution_that_passed_everything_is_recommended(tmp_path):
@@ -148,23 +149,6 @@ def test_sources_that_are_gone_changed_or_from_elsewhere(tmp_path):
     assert table.load([empty])[0].source.item() == "unknown"
 
 
-@pytest.mark.parametrize(
-    ("own", "now", "complete", "state"),
-    [
-        (("a", None), ["a"], True, "current"),
-        (("a", "f"), ["b", "f"], True, "current"),
-        (("a", "f"), ["b", "g"], True, "stale"),
-        (("a", "f"), [], True, "stale"),
-        (("a", "f"), [], False, "unknown"),
-        ((None, None), ["a"], True, "unknown"),
-    ],
-)
-def test_the_rule_of_staleness(own, now, complete, state):
-    known = dict(zip(("source_sha1", "source_fingerprint"), own, strict=True))
-    made = Provenance(hardware="x", versions={}, timestamp="2026-01-01T00:00:00", **known)
-    assert staleness.judge(made, now, complete) == state
-
-
 def test_a_comment_leaves_traces_of_another_data_set_current(tmp_path):
     """By the fingerprint alone, as FIB's hash is of every byte."""
     own = fingerprint(solution("fast"))
@@ -178,6 +162,26 @@ def test_broken_lines_are_named_and_the_rest_is_read(tmp_path):
         out.write('{"definition": 3}\nhalf a li')
     found, warnings = table.load([file])
     assert len(found) == 1 and [":2:" in warnings[0], ":3:" in warnings[1]] == [True, True]
+
+
+def test_traces_of_any_version_are_read_and_keep_what_is_unknown(tmp_path):
+    """A user would miss: the public data set's traces, in folders by author, and what a newer FIB writes into one."""
+    new, old = (json.loads(each.model_dump_json()) for each in (trace("fast", 1), trace("slow", 7, 2.0)))
+    new["evaluation"] |= {"status": "REFUSED", "judge": 2}
+    new["evaluation"]["performance"]["stdev_ms"] = 0.5
+    del old["workload"]["uuid"], old["evaluation"]["environment"]["libs"]["tolerance"]
+    old["evaluation"]["environment"]["device"] = old["evaluation"]["environment"].pop("hardware") + " NVL"
+    workload_alone = old | {"solution": "", "evaluation": {}}
+    file = write(trace_set(tmp_path, []) / "traces" / "alice" / "moe" / f"{NAME}.jsonl", [])
+    file.write_text("\n".join(map(json.dumps, (new, old, workload_alone))))
+    found = table.load([tmp_path])[0]
+    assert (at(found, "fast", 1).status, at(found, "fast", 1).others) == ("REFUSED", {"judge": 2, "stdev_ms": 0.5})
+    theirs = found[found.hardware == "NVIDIA H200 NVL"]
+    assert len(theirs) == len(found) - 1 == 1 and theirs.uuid.notna().all()
+    assert summary.by_solution(theirs).mean_ms.to_dict() == {"slow": 2.0}, "by whatever tolerance"
+    file.write_text(json.dumps(new))
+    trace_files.merge(file, [trace("fast", 57)])
+    assert "stdev_ms" in file.read_text() and len(trace_files.load(file)) == 2
 
 
 @pytest.mark.parametrize("content", ["", '{"a": 1}\n', None])

@@ -4,32 +4,24 @@ from contextlib import closing
 from dataclasses import replace  # noqa: F401
 
 from harness.judging import isolated
+from harness.judging.dataset import labelled
 from harness.judging.judge import Judge
-from harness.judging.plan import Cell, Part, Plan, labelled_workloads
+from harness.judging.plan import Cell, Part, Plan
 from harness.judging.selection import Device
 from harness.judging.tolerances import TOLERANCES
 from harness.operators.catalogue import definition
 
-CPU = Device("a CPU", "cpu", 0, frozenset())
-GPU = Device("a GPU", "sm_90", 140_000_000_000, frozenset())
+CPU = Device("a CPU", "cpu", 0)
+GPU = Device("a GPU", "sm_90", 140_000_000_000)
 
 
 def plan(packed, workloads=(), tolerance="relaxed", device=CPU, geometry="small", clock="events", verbose=False, **how):
     """packed: name -> solution. workloads: as --workloads. how: of FIB's BenchmarkConfig."""
-    labelled = labelled_workloads(geometry, list(workloads))
     full = definition(geometry)
-    cells = tuple(Cell(full.name, label, workload, tuple(packed)) for label, workload in labelled)
+    cells = tuple(Cell(full.name, *one, tuple(packed)) for one in labelled(full.name, wanted=list(workloads)))
     config = TOLERANCES[tolerance].config(**{"num_trials": 1, "timeout_seconds": 60} | how)
-    return Plan(
-        device,
-        {full.name: Part(full, packed, (), cells, None)},
-        (),
-        TOLERANCES[tolerance],
-        config,
-        clock,
-        "moebench run --x",
-        verbose,
-    )
+    parts = {full.name: Part(full, packed, (), cells, None)}
+    return Plan(device, parts, (), TOLERANCES[tolerance], config, clock, "moebench run --x", verbose)
 
 
 def outcomes(*args, **kwargs):

@@ -13,28 +13,29 @@ import pandas as pd
 from rich.console import Console
 
 from harness.core import paths
-from harness.core.arguments import Names, output_file
+from harness.core.arguments import output_file
 from harness.core.atomic_file import write_atomically
 from harness.core.errors import CannotRun, UserError
 from harness.core.names import unknown
 from harness.core.provenance import CLOCKS
 from harness.judging.tolerances import TOLERANCES
-from harness.operators.catalogue import KEYS, METAVAR, definition_name, listed
+from harness.operators.catalogue import KEYS, definition_name
 from harness.report import comparison as report
 from harness.report import html
 from harness.report.table import Table
 from harness.results import against, table
+from harness.results.summary import shown_of
 
 WIDTH = 160  # of what is no terminal
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    traces = "trace sets, folders of JSONL files or such files; default: this repository's"
-    add("--traces", nargs="+", type=Path, metavar="PATH", help=traces)
-    add("--definition", metavar=METAVAR, help="default: the first one that was recorded")
-    add("--solutions", nargs="+", action=Names, default=[], metavar="NAME", help="default: all that were recorded")
-    add("--tolerance", choices=list(TOLERANCES), default="relaxed", help="of --workloads; default: relaxed")
+    traces = "data sets in any layout, folders of JSONL files or such files; default: this repository's"
+    add("--traces", "--dataset", nargs="+", type=Path, metavar="PATH", help=traces)
+    add("--definition", metavar="KEY", help="of `moebench data`, or a name; default: the first one that was recorded")
+    add("--solutions", nargs="+", default=[], metavar="NAME", help="default: all that were recorded")
+    add("--tolerance", choices=list(TOLERANCES), help="of --workloads; default: relaxed, if it is recorded")
     add("--clock", choices=CLOCKS, default="events", help="default: events")
     add("--workloads", action="store_true", help="every workload, not three of them")
     what = "the traces before a change, as --traces; exit 1 where something is more than 5%% slower, or wrong now"
@@ -42,7 +43,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--html", type=output_file, metavar="FILE", help="a page to explore, which needs no network")
     add("--csv", type=output_file, metavar="FILE", help="every row, of all definitions unless one is named")
     add("--json", type=output_file, metavar="FILE", help="likewise")
-    parser.epilog = listed()
 
 
 def main(args: argparse.Namespace) -> int:
@@ -94,7 +94,7 @@ def chosen(rows: pd.DataFrame, args: argparse.Namespace) -> pd.DataFrame:
 def tables(rows: pd.DataFrame, args: argparse.Namespace) -> list[Table]:
     """Of one definition, a table for each GPU."""
     if args.workloads:
-        rows = rows[rows.tolerance == args.tolerance]
+        rows = rows[rows.tolerance == (args.tolerance or shown_of(rows))]
         if not len(rows):
             raise UserError(f"--tolerance: nothing is recorded at {args.tolerance}")
     make = report.workloads if args.workloads else report.solutions

@@ -12,7 +12,7 @@ from rich.console import Console
 from harness.core import paths
 from harness.core.atomic_file import write_atomically
 from harness.operators import workloads
-from harness.operators.catalogue import GEOMETRIES, add_definition, definition, definition_name
+from harness.operators.catalogue import GEOMETRIES, definition, definition_name, geometry_named
 from harness.operators.roofline import MEASURED_ON
 from harness.report.table import Table, decimal
 
@@ -20,8 +20,9 @@ SIZES = {"num_experts": "E", "hidden_size": "H", "intermediate_size": "I", "n": 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_definition(parser, "definition", nargs="*", help="list the workloads of these; default: all definitions")
-    parser.add_argument("--write", action="store_true", help="write their files and tensors, of all by default")
+    add = parser.add_argument
+    add("definition", nargs="*", type=geometry_named, metavar="KEY", help="list their workloads; default: definitions")
+    add("--write", action="store_true", help="write their files and tensors, of all by default")
 
 
 def write(geometry: str) -> str:

@@ -14,7 +14,7 @@ from harness.core import paths
 from harness.core.atomic_file import write_atomically
 from harness.core.errors import UserError
 from harness.core.names import unknown
-from harness.operators.catalogue import FP8_MOE, add_definition, small_like
+from harness.operators.catalogue import FP8_MOE, geometry_named, small_like
 from harness.packing.manifest import MANIFEST, NOT_SOLUTIONS, readable, solution_names
 
 TEMPLATES = Path(__file__).with_name("new_solution")  # folders, as those of solutions that are a start
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = f"{', '.join(starts())}, or a solution to copy; default: %(default)s"
     parser.add_argument("--from", dest="original", metavar="START", default="torch", help=what)
     served = "what it shall serve; default: full and small, or what the original serves"
-    add_definition(parser, nargs="+", default=[], help=served)
+    parser.add_argument("--definition", nargs="+", type=geometry_named, default=[], metavar="KEY", help=served)
 
 
 def starts() -> dict[str, Path]:

@@ -9,19 +9,19 @@ runs, here or on another machine; no GPU is needed. TVM_FFI_CACHE_DIR is where, 
 import argparse
 import sys
 
-from harness.core.arguments import Names, output_folder
-from harness.operators.catalogue import add_definition
+from harness.core.arguments import output_folder
+from harness.operators.catalogue import geometry_named
 from harness.packing import build_ahead, pack
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add, add_either = parser.add_argument, parser.add_mutually_exclusive_group().add_argument
-    add("names", nargs="*", action=Names, metavar="NAME", help="default: every solution")
+    add("names", nargs="*", metavar="NAME", help="default: every solution")
     add_either("--into", type=output_folder, metavar="PATH", help="register in another FlashInfer-Trace data set")
     add_either("--package", type=output_folder, metavar="FOLDER", help="write FOLDER/NAME/, which `import` finds")
     add_either("--build", action="store_true", help="also compile the CUDA and C++ sources; needs no GPU")
-    which = "with --into full by default, with --package each solution's first"
-    add_definition(parser, nargs="+", default=[], help=which)
+    which = "default: with --into full, with --package each solution's first"
+    add("--definition", nargs="+", type=geometry_named, default=[], metavar="KEY", help=which)
 
 
 def main(args: argparse.Namespace) -> int:

@@ -11,12 +11,12 @@ import sys
 import torch
 from rich.console import Console
 
-from harness.core.arguments import Names, count, output_folder
+from harness.core.arguments import count, output_folder
 from harness.core.atomic_file import write_atomically
 from harness.core.errors import CannotRun
 from harness.judging.calling import device_here
 from harness.judging.selection import choose_geometry, select
-from harness.operators.catalogue import add_definition
+from harness.operators.catalogue import geometry_named
 from harness.operators.routing_kinds import KINDS
 from harness.profiling.calls import choose
 from harness.profiling.profile import Job, profile_all
@@ -29,9 +29,9 @@ WIDTH = 160  # of what is no terminal
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("solutions", nargs="+", action=Names, metavar="NAME", help="several stand in one table")
-    add_definition(parser, help="default: the first solution's own")
-    add("--workloads", nargs="+", action=Names, default=[], metavar="W", help=WORKLOADS)
+    add("solutions", nargs="+", metavar="NAME", help="several stand in one table")
+    add("--definition", type=geometry_named, metavar="KEY", help="default: the first solution's own")
+    add("--workloads", nargs="+", default=[], metavar="W", help=WORKLOADS)
     add("--calls", type=count(), default=10, help="default: 10")
     add("--counters", action="store_true", help="hardware counters of each launch, through ncu")
     records = "keep a record of each solution there, as in docs/data/profile/"
@@ -39,16 +39,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    output, progress = (
-        Console(file=file, width=None if file.isatty() else WIDTH, highlight=False, markup=False)
-        for file in (sys.stdout, sys.stderr)
-    )
     failures: list[str] = []
     records: list[ProfileRecord] = []
 
     def say(line: str, failed: bool = False) -> None:
         failures.extend([line] if failed else [])
-        progress.print(f"FAILED {line}" if failed else line, style="bold red" if failed else None)
+        print(f"FAILED {line}" if failed else line, file=sys.stderr, flush=True)
 
     geometry = choose_geometry(args.definition, True, args.solutions)
     workloads = choose(args.workloads, geometry)
@@ -66,6 +62,7 @@ def main(args: argparse.Namespace) -> int:
                 write_atomically(args.records / f"{record.solution}.json", f"{text}\n")
     finally:  # after Ctrl-C, too
         if records:
-            output.print(table(records).terminal())
+            console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False, markup=False)
+            console.print(table(records).terminal())
     doubtful = any(workload.warnings for record in records for workload in record.workloads)
     return 1 if failures or doubtful else 0

@@ -17,14 +17,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from harness.core.arguments import Names, count, output_file
-from harness.core.errors import UserError
+from harness.core.arguments import count, output_file
 from harness.core.provenance import CLOCKS
 from harness.judging import on_ray
 from harness.judging.judge import PASSED, Here
 from harness.judging.plan import EVERY, plan_of
 from harness.judging.tolerances import TOLERANCES
-from harness.operators.catalogue import METAVAR, listed
 from harness.operators.routing_kinds import KINDS
 from harness.report import run_table
 from harness.results import resume, trace_files
@@ -35,10 +33,11 @@ WIDTH = 100  # of what is no terminal
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("files", nargs="*", type=Path, metavar="FILE.json", help="solutions of others; they stand before --solutions")
-    add("--solutions", nargs="+", action=Names, metavar="NAME", help="default: all of the operator's; none with FILE")
-    which = f"or {EVERY}; default: the solutions' first, that is full with a GPU, else small"
-    add("--definition", nargs="+", action=Names, default=[], metavar=METAVAR, help=which)
-    add("--workloads", nargs="+", action=Names, default=[], metavar="W", help="T, a uuid or a name; default: all")
+    add("--solutions", nargs="+", metavar="NAME", help="default: all of the operator's; none with FILE")
+    which = f"or {EVERY}, a name; default: the solutions' first, that is full with a GPU, else small"
+    add("--definition", nargs="+", default=[], metavar="KEY", help=which)
+    add("--dataset", type=Path, metavar="PATH", help="definitions, workloads and tensors of this FIB data set instead")
+    add("--workloads", nargs="+", default=[], metavar="W", help="T, M=8 or so, a uuid or a name; default: all")
     add("--tokens", nargs="+", type=count(0), default=[], metavar="T", help="make workloads of so many tokens instead")
     add("--routing", choices=KINDS, help=f"of --tokens; default: {KINDS[0]}, as the recorded workloads have it")
     add("--tolerance", choices=list(TOLERANCES), default="relaxed", help="default: relaxed")
@@ -53,17 +52,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--output", type=output_file, metavar="FILE", help=kept)
     add("--resume", action="store_true", help="judge only what is not kept yet or stale, by the same protocol here")
     add("--ray", nargs="?", const="", metavar="ADDRESS", help="on a Ray cluster; default: this machine's")
-    add("--gpu", metavar="KIND", help="with --ray: the GPUs to use, as Ray calls them, if there are several kinds")
     add("--verbose", action="store_true", help="what solutions print; a diagnosis of every wrong output")
-    parser.epilog = listed()
 
 
 def main(args: argparse.Namespace) -> int:
     console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False, markup=False)
     logging.getLogger("flashinfer_bench").setLevel(logging.CRITICAL)  # it becomes a verdict
-    if args.ray is None and args.gpu:
-        raise UserError("--gpu: is for --ray")
-    with nullcontext(Here()) if args.ray is None else on_ray.connected(args.ray or None, args.gpu) as place:
+    with nullcontext(Here()) if args.ray is None else on_ray.connected(args.ray or None) as place:
         if place.text:
             console.print(f"{place.text}: waiting for the first")
         device = place.survey()

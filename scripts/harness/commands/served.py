@@ -1,8 +1,9 @@
 """Time a forward pass: all MoE layers of a model, each with weights and routing of its own, as one CUDA graph.
 
-As many layers as the model has, or as fit into free memory. Solutions are timed in turns, as a graph and eagerly, and
-the last layer's answer is checked. Small T are decode steps, from 1024 on prefill chunks. Without a GPU it is a small
-definition with two layers, eagerly through Triton's interpreter, which shows what is correct, not what is fast.
+As many layers as the model has, or as fit into free memory. Solutions are timed in turns, eagerly where there is no
+graph, and the last layer's answer is checked. Small T are decode steps, from 1024 on prefill chunks. Without a GPU it
+is a small definition with two layers, eagerly through Triton's interpreter, which shows what is correct, not what is
+fast.
 """
 
 import argparse
@@ -12,17 +13,15 @@ import torch
 from rich.console import Console
 
 from harness.core import provenance
-from harness.core.arguments import Names, count, output_file
+from harness.core.arguments import count, output_file
 from harness.core.errors import UserError
 from harness.core.schema import add_line
 from harness.judging.calling import device_here
 from harness.judging.selection import choose_geometry, select
 from harness.judging.tolerances import TOLERANCES
-from harness.operators.catalogue import FP8_MOE, ROUTED, add_definition, definition_name
+from harness.operators.catalogue import FP8_MOE, ROUTED, definition_name, geometry_named
 from harness.operators.models import layer_of
-from harness.packing.build_ahead import build_timed
 from harness.packing.fingerprint import fingerprint
-from harness.report.progress import progress
 from harness.served import passes, resident
 from harness.served.record import Head, Point
 from harness.served.table import table
@@ -34,8 +33,9 @@ TOLERANCE = TOLERANCES["relaxed"]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--solutions", nargs="+", action=Names, default=[], metavar="NAME", help="default: every solution")
-    add_definition(parser, help="an FP8 MoE layer; default: full with a GPU, else small")
+    add("--solutions", nargs="+", default=[], metavar="NAME", help="default: every solution")
+    which = "an FP8 MoE layer; default: full with a GPU, else small"
+    add("--definition", type=geometry_named, metavar="KEY", help=which)
     counts = "default: 14 counts from 1 to 16384; 1 and 4 without GPU"
     add("--tokens", nargs="+", type=count(), metavar="T", help=counts)
     add("--layers", type=count(), metavar="N", help="at most so many; default: those of the model, 2 without a GPU")
@@ -53,9 +53,6 @@ def main(args: argparse.Namespace) -> int:
     solutions, skipped = select(args.solutions, geometry, console.print)
     for line in skipped:
         console.print(line)
-    for name, packed in solutions.items():
-        seconds, fault = build_timed(packed)
-        console.print(f"{name}: {f'not built: {fault.splitlines()[0]}' if fault else 'built'} in {seconds:.1f} s")
     model = layer_of(geometry)
     wanted = layers = args.layers or (model.count if on_gpu and model else ON_CPU["layers"])
     if on_gpu:
@@ -63,26 +60,21 @@ def main(args: argparse.Namespace) -> int:
     if layers < wanted:
         console.print(f"{layers} of {wanted} layers fit into free memory")
     protocol = f"best of {args.turns} turns, median of 3 to 20 replays"
-    known = {"tolerance": str(TOLERANCE), "protocol": protocol, "command": args.command_line}
+    by = provenance.here(device, tolerance=str(TOLERANCE), protocol=protocol, command=args.command_line)
     of = {"definition": definition_name(geometry), "of_model": model.count if model else None, "tokens": tokens}
     hashes = {name: packed.hash() for name, packed in solutions.items()}
     marks = {name: fingerprint(packed) for name, packed in solutions.items()}
-    by = provenance.here(device, **known)
     head = Head(layers=layers, sources=hashes, fingerprints=marks, provenance=by, **of)
     points: list[Point] = []
     add_line(args.output, head, first=True)
     try:
-        # the bar is drawn between points only, or it would disturb their times
-        with progress(console, len(tokens), ticking=False) as started:
-            started(0, f"weights of {layers} layers")
-            made = resident.make(geometry, layers, tokens[-1], device)
-            measured = passes.measure(solutions, made, tokens, args.turns, TOLERANCE, device, started)
-            for done, found in enumerate(measured, 1):
-                points += found
-                for point in found:
-                    add_line(args.output, point, first=False)
-                    said = point.error or f"{point.ms:.4f} ms" + (f", {why}" if (why := point.not_captured) else "")
-                    console.print(f"[{done}/{len(tokens)}] T={point.tokens}  {point.solution}  {said}")
+        made = resident.make(geometry, layers, tokens[-1], device)
+        for done, found in enumerate(passes.measure(solutions, made, tokens, args.turns, TOLERANCE, device), 1):
+            points += found
+            for point in found:
+                add_line(args.output, point, first=False)
+                said = point.error or f"{point.ms:.4f} ms" + (f", {why}" if (why := point.not_captured) else "")
+                console.print(f"[{done}/{len(tokens)}] T={point.tokens}  {point.solution}  {said}")
     finally:  # after Ctrl-C, too
         if points:
             console.print(table(head, points).terminal())

@@ -14,38 +14,35 @@ from typing import get_args
 from rich.console import Console
 
 from harness.core.arguments import output_folder
-from harness.operators.catalogue import add_definition
+from harness.operators.catalogue import geometry_named
 from harness.packing import manifest
 from harness.submission.prepare import HARDWARE, prepare
+
+# In a subshell: the same lines work again after a failure. The kit's .gitignore names solution.json.
+HAND_IN = """  (cd {folder} &&
+  git init --quiet &&
+  git add --all --force config.toml solution *solution.json &&
+  git commit --quiet --allow-empty --message {name} &&
+  git tag submission-vN &&
+  git push URL_OF_YOUR_FORK submission-vN)"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("name", metavar="NAME", help="the solution")
     into = "new, empty, written by this command before, or a clone of your fork without its config.toml and solution/"
-    add_definition(parser, default="full", help="what is submitted, one definition at a time; default: full")
+    which = "what is submitted, one definition at a time; default: full"
+    add("--definition", type=geometry_named, default="full", metavar="KEY", help=which)
     add("--into", type=output_folder, metavar="FOLDER", required=True, help=into)
     machines = [name for name in get_args(manifest.Hardware) if name != "cpu"]
     add("--hardware", choices=machines, default=HARDWARE, help=f"the evaluation's; default: {HARDWARE}")
     add("--traces", type=Path, nargs="+", default=[], metavar="PATH", help="default: this repository's traces")
 
 
-def hand_in(name: str, folder: Path) -> str:
-    """Shell commands that commit the submission in folder, tag it and push the tag."""
-    steps = [
-        f"(cd {shlex.quote(str(folder))}",  # in a subshell: the same lines work again after a failure
-        "git init --quiet",
-        "git add --all --force config.toml solution *solution.json",  # the kit's .gitignore names solution.json
-        f"git commit --quiet --allow-empty --message {name}",  # empty when only the push is repeated
-        "git tag submission-vN",
-        "git push URL_OF_YOUR_FORK submission-vN)",
-    ]
-    return " &&\n  ".join(steps)
-
-
 def main(args: argparse.Namespace) -> int:
     console = Console(width=None if sys.stdout.isatty() else 160)
     if not prepare(args.name, args.definition, args.into, args.hardware, args.traces, console):
         return 1
-    print(f"To hand it in, with the next number in your fork for N:\n  {hand_in(args.name, args.into)}")
+    commands = HAND_IN.format(folder=shlex.quote(str(args.into)), name=args.name)
+    print(f"To hand it in, with the next number in your fork for N:\n{commands}")
     return 0

@@ -9,16 +9,6 @@ from pathlib import Path
 from harness.core.errors import CannotRun, UserError
 
 
-class Names(argparse.Action):
-    """A list of names, separated by spaces or commas; nargs is "+" or "*"."""
-
-    def __call__(self, parser, namespace, values, option_string=None):
-        names = [name.strip() for text in values for name in text.split(",") if name.strip()]
-        if values and not names:
-            raise argparse.ArgumentError(self, f"got {' '.join(values)!r}, want a name")
-        setattr(namespace, self.dest, names)
-
-
 def count(least: int = 1) -> Callable[[str], int]:
     """A whole number, `least` or more; argparse reports anything else in one line."""
 

@@ -28,7 +28,6 @@ CONVERTED |= {tl.bfloat16: torch.bfloat16, tl.float8e4nv: torch.float8_e4m3fn}
 
 _original = interpreter._convert_float
 _original_dot = interpreter.InterpreterBuilder.create_dot
-_original_exp = interpreter.InterpreterBuilder.create_exp
 
 
 def convert_float(values, source, target, rounding_mode):
@@ -53,12 +52,6 @@ def create_dot(self, a, b, d, input_precision, max_num_imprecise_acc):
     return _original_dot(self, wide(a), wide(b), d, input_precision, max_num_imprecise_acc)
 
 
-def create_exp(self, argument):
-    """Stands in for the interpreter's own: infinity without a warning."""
-    with np.errstate(over="ignore"):
-        return _original_exp(self, argument)
-
-
 @lru_cache
 def builtins_of(package):
     """(name, function) of the builtins of triton.language, or of a class or module in it, before they are replaced."""
@@ -78,4 +71,4 @@ if not torch.cuda.is_available():
     interpreter._patch_builtin = patch_builtin
     interpreter._convert_float = convert_float
     interpreter.InterpreterBuilder.create_dot = create_dot
-    interpreter.InterpreterBuilder.create_exp = create_exp
+    np.seterr(over="ignore")  # of exp

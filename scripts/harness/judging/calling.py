@@ -53,12 +53,13 @@ def with_outputs(full: Definition, runnable: Runnable, inputs: list, device: str
     return inputs + (allocate_outputs(full, inputs, device) if runnable.metadata.destination_passing_style else [])
 
 
-def call(full: Definition, runnable: Runnable, inputs: list, device: str) -> torch.Tensor:
-    """The only output; NaN wherever a destination-passing solution writes nothing."""
+def call(full: Definition, runnable: Runnable, inputs: list, device: str) -> list[torch.Tensor]:
+    """The outputs; NaN, or -1, wherever a destination-passing solution writes nothing."""
     with torch.no_grad():
         if not runnable.metadata.destination_passing_style:
-            return normalize_result(full, runnable(*inputs), device)[0]
-        *_, output = arguments = with_outputs(full, runnable, inputs, device)
-        output.fill_(float("nan"))
+            return normalize_result(full, runnable(*inputs), device)
+        arguments = with_outputs(full, runnable, inputs, device)
+        for output in arguments[len(inputs) :]:
+            output.fill_(float("nan") if output.is_floating_point() else -1)
         runnable(*arguments)
-        return output
+        return arguments[len(inputs) :]

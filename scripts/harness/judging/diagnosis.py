@@ -16,14 +16,15 @@ HEADING = "diagnosis:"  # before the sentences in a log
 def sentences(output: torch.Tensor, reference: torch.Tensor, tolerance: Tolerance, factors=None):
     """How far a wrong output [T, C] is from the reference, where, and the common cause that it looks like: list[str].
 
-    output: NaN where nothing was written. factors: the scalar inputs by name.
+    One of another rank is flattened after its first axis. output: NaN where nothing was written. factors: the scalar
+    inputs by name.
     """
     if (output.shape, output.dtype) != (reference.shape, reference.dtype):
         got, want = (f"{list(x.shape)} {str(x.dtype).removeprefix('torch.')}" for x in (output, reference))
         return [f"the output is {got}, want {want}"]
     if output.isnan().all() and output.numel():
         return ["every element is NaN, as before the call: run() has to write into `output`, and not to return one"]
-    x, y = output.float(), reference.float()
+    x, y = (z.float().flatten(1) if z.dim() > 1 else z.float().reshape(-1, 1) for z in (output, reference))
     if not x.isfinite().all():
         return not_finite(x, y)
     zero = None if x.any() else "every element is zero"
@@ -35,11 +36,6 @@ def exceeds(x: torch.Tensor, y: torch.Tensor, tolerance: Tolerance) -> torch.Ten
     """[T, C] bool, as FIB judges an element."""
     error = (x - y).abs()
     return (error > tolerance.atol) & (error / (y.abs() + 1e-8) > tolerance.rtol)
-
-
-def wrong_tokens(x: torch.Tensor, y: torch.Tensor, tolerance: Tolerance) -> torch.Tensor:
-    """[T] bool: fewer of a token's elements are within the tolerance than the share that must be."""
-    return exceeds(x, y, tolerance).float().mean(1) > 1 - tolerance.ratio
 
 
 def span(mask: torch.Tensor, what: str) -> str:
@@ -69,7 +65,8 @@ def distances(x: torch.Tensor, y: torch.Tensor, tolerance: Tolerance) -> Iterato
         token, column = divmod(int(values.argmax()), values.shape[1])
         got, want = (f"{float(z[token, column]):.5g}" for z in (x, y))
         yield f"largest {what} error {float(values.max()):.4g} at ({token}, {column}): got {got}, want {want}"
-    bad, tokens = exceeds(x, y, tolerance), wrong_tokens(x, y, tolerance)
+    bad = exceeds(x, y, tolerance)
+    tokens = bad.float().mean(1) > 1 - tolerance.ratio  # [T]: those of which too many elements are wrong
     if bad.any():
         of_tokens = bad & tokens[:, None] if tokens.any() else bad
         token, column = of_tokens.nonzero()[0].tolist()
@@ -94,7 +91,7 @@ def scaled(x: torch.Tensor, y: torch.Tensor, tolerance: Tolerance, factors: Mapp
 def mistakes(inputs: Mapping[str, object]) -> Iterator[tuple[str, dict[str, object]]]:
     """(what is wrong, inputs for which the reference is wrong in that way)."""
     for name, value in inputs.items():
-        if name.endswith("_scale") and value.is_floating_point():
+        if name.endswith("_scale") and isinstance(value, torch.Tensor) and value.is_floating_point():
             yield f"{name} is not applied", inputs | {name: torch.ones_like(value)}
         elif name == "routing_bias":
             yield f"{name} is not added", inputs | {name: torch.zeros_like(value)}
@@ -106,20 +103,21 @@ def mistakes(inputs: Mapping[str, object]) -> Iterator[tuple[str, dict[str, obje
         yield "the halves of gemm1, gate and up, are swapped", inputs | swapped
 
 
-def likely_mistake(full: Definition, inputs: list, output: torch.Tensor, tolerance: Tolerance) -> str | None:
+def likely_mistake(full: Definition, inputs: list, at: int, output: torch.Tensor, tolerance: Tolerance) -> str | None:
     """The mistake with which the reference gives this output; it is called once for each that is known."""
     reference, shares = BuilderRegistry.get_instance().build_reference(full), {}
     for what, changed in mistakes(dict(zip(full.inputs, inputs, strict=True))):
-        wrong = call(full, reference, list(changed.values()), str(output.device))
+        wrong = call(full, reference, list(changed.values()), str(output.device))[at]
         if wrong.isfinite().all():
             shares[what] = 1 - float(exceeds(output.float(), wrong.float(), tolerance).float().mean())
     return next((what for what, share in shares.items() if share == max(shares.values()) >= tolerance.ratio), None)
 
 
-def diagnose(full: Definition, inputs: list, output: torch.Tensor, expected: torch.Tensor, tolerance: Tolerance):
-    """`sentences` on a wrong output, and the mistake that explains it where one does: list[str]."""
+def diagnose(full: Definition, inputs: list, at: int, output: torch.Tensor, expected: torch.Tensor, by: Tolerance):
+    """`sentences` on a wrong output, the one at this place, and the mistake that explains it if one does: list[str]."""
     scalars = {n: v for n, v in zip(full.inputs, inputs, strict=True) if isinstance(v, float)}
-    found = sentences(output, expected, tolerance, scalars)
+    found = sentences(output, expected, by, scalars)
     unexplained = found[-1].startswith("wrong")
-    mistake = likely_mistake(full, inputs, output, tolerance) if unexplained else None
-    return [*found, *([mistake] if mistake else [])]
+    mistake = likely_mistake(full, inputs, at, output, by) if unexplained else None
+    which = [f"of the output {[*full.outputs][at]}:"] if len(full.outputs) > 1 else []
+    return [*which, *found, *([mistake] if mistake else [])]

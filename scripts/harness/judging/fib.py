@@ -14,18 +14,27 @@ from multiprocessing.context import SpawnProcess
 from unittest import mock
 
 import torch
-from flashinfer_bench import Evaluation, EvaluationStatus
+from flashinfer_bench import Definition, Evaluation, EvaluationStatus
 from flashinfer_bench.bench import utils
-from flashinfer_bench.bench.evaluators import default
+from flashinfer_bench.bench.evaluators import default, resolve_evaluator
 from flashinfer_bench.bench.evaluators.utils import allocate_outputs, normalize_result  # noqa: F401
 from flashinfer_bench.bench.runner import PersistentRunner, persistent_runner
 from flashinfer_bench.bench.runner.persistent_runner import PersistentSubprocessWorker
 from flashinfer_bench.bench.utils import compute_error_stats, gen_inputs, load_safetensors, make_eval  # noqa: F401
 from flashinfer_bench.utils import redirect_stdio_to_file  # noqa: F401
 
+from harness.core.errors import CannotRun
 from harness.judging import gpu_clock
 
 ENDED = "the process ended: "  # in a log, before how
+ELEMENTWISE = ("DefaultEvaluator", "LowBitEvaluator")  # FIB's that compare as `compute_error_stats` counts
+
+
+def check_judge(full: Definition, on_gpu: bool) -> None:
+    """Raises CannotRun on a CPU for a definition whose outputs FIB does not compare element by element."""
+    judge = resolve_evaluator(full).__name__
+    if not on_gpu and judge not in ELEMENTWISE:
+        raise CannotRun(f"{full.name} needs a CUDA device: FIB's {judge} judges it")
 
 
 def ending(exitcode: int) -> str:
@@ -126,14 +135,14 @@ def running(log_dir: str, clock: str = "events") -> Iterator[Runner]:
     clock: one of CLOCKS, of the reference, in this process, and of solutions, in workers.
     """
     by_gpu = clock == "gpu"
-    time_runnable = gpu_clock.time_runnable if by_gpu else default.time_runnable
+    timer = gpu_clock.time_runnable if by_gpu else default.time_runnable
     main = gpu_clock_worker if by_gpu else persistent_runner._persistent_worker_main
     with (
         mock.patch.object(SpawnProcess, "_Popen", staticmethod(start_without_interrupt)),
         mock.patch.object(persistent_runner, "ThreadPoolExecutor", Pool),
         mock.patch.object(persistent_runner, "PersistentSubprocessWorker", Worker),
         mock.patch.object(persistent_runner, "_persistent_worker_main", main),
-        mock.patch.object(default, "time_runnable", time_runnable),
+        mock.patch.object(default, "time_runnable", timer),
         mock.patch.object(utils, "_rand_tensor", giving_back(utils._rand_tensor)),
     ):
         runner = Runner(log_dir)

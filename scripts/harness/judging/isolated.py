@@ -22,7 +22,6 @@ from flashinfer_bench import EvaluationStatus as Status
 from flashinfer_bench.compile import BuilderRegistry, BuildError, Runnable
 from pebble import ProcessExpired, ProcessPool
 
-from harness.core import paths
 from harness.judging import fib
 from harness.judging.calling import call, first_line, seeded_inputs
 from harness.judging.diagnosis import HEADING, diagnose
@@ -104,7 +103,7 @@ def evaluated(status: Status, log: str, text: str | None = None, correctness=Non
 
 
 def judge(full: Definition, solution: Solution, trials: str, config: BenchmarkConfig, log: str) -> Evaluation:
-    """In the child: Evaluation of a solution on the (inputs, expected output) pairs in a file."""
+    """In the child: Evaluation of a solution on the (inputs, expected outputs) pairs in a file."""
     fib.redirect_stdio_to_file(log)
     try:
         runnable = BuilderRegistry.get_instance().build(full, solution)
@@ -119,33 +118,33 @@ def judge(full: Definition, solution: Solution, trials: str, config: BenchmarkCo
 def compared(full: Definition, runnable: Runnable, trials: list, config: BenchmarkConfig, log: str) -> Evaluation:
     """As `judge`; the log of what is wrong ends with a diagnosis. Raises whatever the solution raises."""
 
-    def wrong(status: Status, given, expected, output, correctness=None) -> Evaluation:
+    def wrong(status: Status, *trial, correctness=None) -> Evaluation:
         tolerance = Tolerance("the run's", config.rtol, config.atol, config.required_matched_ratio)
-        found = diagnose(full, given, output, expected, tolerance)
+        found = diagnose(full, *trial, tolerance)
         return evaluated(status, log, "\n".join([HEADING, *found]), correctness)
 
     found = []
     for given, expected in trials:
-        inputs = [x.clone() if isinstance(x, torch.Tensor) else x for x in given]
-        output = call(full, runnable, inputs, "cpu")
-        trial = given, expected, output
-        if output.shape != expected.shape:
-            return wrong(Status.INCORRECT_SHAPE, *trial)
-        if output.dtype != expected.dtype:
-            return wrong(Status.INCORRECT_DTYPE, *trial)
-        if not output.isfinite().all():
-            error = math.inf if output.isinf().any() else math.nan
-            correctness = Correctness(max_relative_error=error, max_absolute_error=error)
-            return wrong(Status.INCORRECT_NUMERICAL, *trial, correctness)
-        absolute, relative, _, ratio = fib.compute_error_stats(output, expected, config)
-        by_name = {f"matched_ratio_{name}": share for name, share in matched_ratios(output, expected).items()}
-        found.append((absolute, relative, {"matched_ratio": ratio} | by_name, trial))
+        outputs = call(full, runnable, [x.clone() if isinstance(x, torch.Tensor) else x for x in given], "cpu")
+        for trial in ((given, at, *pair) for at, pair in enumerate(zip(outputs, expected, strict=True))):
+            *_, output, wanted = trial
+            if output.shape != wanted.shape:
+                return wrong(Status.INCORRECT_SHAPE, *trial)
+            if output.dtype != wanted.dtype:
+                return wrong(Status.INCORRECT_DTYPE, *trial)
+            if not (wide := output.float()).isfinite().all():
+                error = math.inf if wide.isinf().any() else math.nan
+                correctness = Correctness(max_relative_error=error, max_absolute_error=error)
+                return wrong(Status.INCORRECT_NUMERICAL, *trial, correctness=correctness)
+            absolute, relative, _, ratio = fib.compute_error_stats(output, wanted, config)
+            by_name = {f"matched_ratio_{name}": share for name, share in matched_ratios(output, wanted).items()}
+            found.append((absolute, relative, {"matched_ratio": ratio} | by_name, trial))
     absolute, relative, ratios, kept = zip(*found, strict=True)
     lowest = {name: min(of_trial[name] for of_trial in ratios) for name in ratios[0]}
     correctness = Correctness(max_absolute_error=max(absolute), max_relative_error=max(relative), extra=lowest)
     if lowest["matched_ratio"] < config.required_matched_ratio:
         worst = min(range(len(kept)), key=lambda at: ratios[at]["matched_ratio"])
-        return wrong(Status.INCORRECT_NUMERICAL, *kept[worst], correctness)
+        return wrong(Status.INCORRECT_NUMERICAL, *kept[worst], correctness=correctness)
     return evaluated(Status.PASSED, log, None, correctness, Performance())
 
 
@@ -165,12 +164,14 @@ def diagnosed(seconds: int, *job):
         pool.join()
 
 
-def diagnose_again(full: Definition, solution: Solution, workload: Workload, tolerance: Tolerance, device: str):
+def diagnose_again(
+    full: Definition, root: Path, solution: Solution, workload: Workload, tolerance: Tolerance, device: str
+) -> list[str]:
     registry = BuilderRegistry.get_instance()
-    inputs = seeded_inputs(full, workload, 1, device, fib.load_safetensors(full, workload, paths.ROOT))[0]
+    inputs = seeded_inputs(full, workload, 1, device, fib.load_safetensors(full, workload, root))[0]
     expected = call(full, registry.build_reference(full), inputs, device)
-    output = call(full, registry.build(full, solution), inputs, device)
-    comparable = (output.shape, output.dtype) == (expected.shape, expected.dtype)
-    if comparable and judged(output, expected, tolerance)[1] is None:
-        return ["this time the output is within the tolerance: does it differ from run to run?"]
-    return diagnose(full, inputs, output, expected, tolerance)
+    for at, output in enumerate(call(full, registry.build(full, solution), inputs, device)):
+        comparable = (output.shape, output.dtype) == (expected[at].shape, expected[at].dtype)
+        if not comparable or judged(output, expected[at], tolerance)[1]:
+            return diagnose(full, inputs, at, output, expected[at], tolerance)
+    return ["this time the output is within the tolerance: does it differ from run to run?"]

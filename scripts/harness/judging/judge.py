@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 
 from flashinfer_bench import Evaluation, EvaluationStatus, Solution, Trace
 
-from harness.core import paths, provenance
+from harness.core import provenance
 from harness.judging import fib, frames, isolated
 from harness.judging.calling import device_here, first_line
 from harness.judging.diagnosis import HEADING
@@ -112,7 +112,7 @@ class Judge:
         self.order.rotate(-1)
         names = [name for name in self.order if name in cell.names] or cell.names
         chosen = [part.solutions[name] for name in names]
-        return self.runner.run_workload(part.full, cell.workload, chosen, self.plan.config, paths.ROOT)
+        return self.runner.run_workload(part.full, cell.workload, chosen, self.plan.config, part.root)
 
     def verdict(self, part: Part, cell: Cell, name: str, found: dict[str, Evaluation]) -> Verdict:
         packed, reasons = part.solutions[name], ()
@@ -135,7 +135,7 @@ class Judge:
         if not wrong or (packed.name in self.diagnosed and not self.plan.verbose):
             return ""
         self.diagnosed.add(packed.name)
-        job = part.full, packed, cell.workload, self.plan.tolerance, self.device
+        job = part.full, part.root, packed, cell.workload, self.plan.tolerance, self.device
         return "\n".join(["", HEADING, *isolated.diagnosed(self.plan.config.timeout_seconds, *job)])
 
 

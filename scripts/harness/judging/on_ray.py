@@ -6,7 +6,7 @@ An actor, a process on a device, lives as long as the run, and is given cells on
 import os
 import signal
 import socket
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -17,19 +17,19 @@ from flashinfer_bench.env import get_fib_cache_path
 from harness.core import provenance
 from harness.core.errors import CannotRun, UserError
 from harness.core.interruption import on_interrupt
+from harness.judging import dataset
 from harness.judging.calling import first_line
 from harness.judging.judge import Judge, Outcome
 from harness.judging.plan import Cell, Plan
 from harness.judging.selection import Device, Say, build_slow, survey
 from harness.operators import workloads
-from harness.operators.catalogue import BY_NAME
 
 TRIES = 2
 FAILED_STARTS = 3  # of actors in a row, for each slot, until the run is given up
 
 
 @contextmanager
-def connected(address: str | None, gpu: str | None) -> Iterator["Cluster"]:
+def connected(address: str | None) -> Iterator["Cluster"]:
     """The cluster's devices; without an address this machine's, on which a cluster is started where there is none.
 
     Ctrl-C ends it here, and Ray then ends the actors. Raises UserError for what is no HOST:PORT, CannotRun without Ray.
@@ -53,37 +53,28 @@ def connected(address: str | None, gpu: str | None) -> Iterator["Cluster"]:
         raise CannotRun(f"--ray {address or 'on this machine'}: {first_line(error)}") from error
     try:
         with on_interrupt(signal.default_int_handler):
-            yield cluster_of(gpu)
+            yield cluster()
     finally:
         ray.shutdown()
 
 
-def cluster_of(gpu: str | None) -> "Cluster":
-    """The GPUs of the cluster that are of this kind, as Ray calls it (H200), or of the only one; CPUs without any.
-
-    Raises UserError for a kind that is not there, and where there are several and none is named.
-    """
+def cluster() -> "Cluster":
+    """The GPUs of the cluster, or its CPUs where it has none. Raises UserError where GPUs are of several kinds."""
     import ray
 
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    kinds = defaultdict(list)  # kind -> GPUs of each node
-    for node in nodes:
-        label = next((name for name in node if name.startswith("accelerator_type:")), "accelerator_type:unknown")
-        if node.get("GPU"):
-            kinds[label.partition(":")[2]].append(int(node["GPU"]))
-    listed = ", ".join(f"{kind} ({sum(counts)})" for kind, counts in sorted(kinds.items())) or "no GPU"
-    # Ray cannot ask for GPUs that it has no name for alone
-    if (gpu and gpu not in kinds) or (len(kinds) > 1 and gpu in (None, "unknown")):
-        raise UserError(f"--gpu: got {gpu}, the cluster has {listed}: name one kind; a table never mixes them")
-    if not kinds:
-        slots = int(sum(node.get("CPU", 0) for node in nodes))
-        if not slots:
-            raise CannotRun("--ray: the cluster has neither a GPU nor a CPU to judge on")
-        return Cluster({"num_cpus": 1}, slots, f"{slots} CPUs of {len(nodes)} nodes")
-    kind = gpu or next(iter(kinds))
-    slots, text = sum(kinds[kind]), f"{kind} GPUs of {len(kinds[kind])} nodes"
-    pinned = {} if kind == "unknown" else {"accelerator_type": kind}
-    return Cluster({"num_gpus": 1, "num_cpus": 0} | pinned, slots, f"{slots} {text}")
+    kinds = Counter()  # as Ray calls them -> GPUs
+    for node in (node for node in nodes if node.get("GPU")):
+        label = next((name for name in node if name.startswith("accelerator_type:")), "accelerator_type:GPU")
+        kinds[label.partition(":")[2]] += int(node["GPU"])
+    if len(kinds) > 1:
+        listed = ", ".join(f"{kind} ({count})" for kind, count in sorted(kinds.items()))
+        raise UserError(f"--ray: the cluster has {listed}, want one kind of GPU; a table never mixes them")
+    for kind, count in kinds.items():
+        return Cluster({"num_gpus": 1, "num_cpus": 0}, count, f"{count} {kind}s of {len(nodes)} nodes")
+    if not (slots := int(sum(node.get("CPU", 0) for node in nodes))):
+        raise CannotRun("--ray: the cluster has neither a GPU nor a CPU to judge on")
+    return Cluster({"num_cpus": 1}, slots, f"{slots} CPUs of {len(nodes)} nodes")
 
 
 @dataclass(frozen=True)
@@ -108,7 +99,10 @@ class Cluster:
         run = Run(self, plan, say)
         run.start()
         while run.waiting or any(cell for _, cell in run.given.values()):
-            yield from run.arrived()
+            results = {result: actor for actor, (result, _) in run.given.items()}
+            run.ray.wait(list(results), num_returns=1)
+            for result in run.ray.wait(list(results), num_returns=len(results), timeout=0)[0]:
+                yield from run.collect(results.pop(result))
             run.start()
         for actor in run.given:
             run.ray.kill(actor)  # it has not started yet
@@ -128,8 +122,9 @@ class Actor:
             cache = get_fib_cache_path()
             cache.mkdir(parents=True, exist_ok=True)
             with FileLock(cache / "fleet.lock"):  # one process of a node after the other: the first one does the work
-                workloads.make(BY_NAME[cell.definition])
-                build_slow(self.plan.parts[cell.definition].ours, print)
+                part = self.plan.parts[cell.definition]
+                dataset.labelled(cell.definition, part.root)  # which makes tensors that are missing
+                build_slow(part.ours, print)
             self.made.add(cell.definition)
         return self.judging(cell)
 
@@ -152,7 +147,7 @@ class Run:
         self.create, self.plan = ray.remote(Actor).options(**cluster.options), ray.put(plan)
         # in the plan's groups, as a change takes seconds; the longest first, or it would keep the others waiting
         of = [*dict.fromkeys((cell.definition, cell.names) for cell in plan)]
-        self.waiting = sorted(plan, key=lambda c: (of.index((c.definition, c.names)), -c.workload.axes["seq_len"]))
+        self.waiting = sorted(plan, key=lambda c: (of.index((c.definition, c.names)), -workloads.tokens(c.workload)))
         self.given = {}  # actor -> (result to come, cell; None for its start)
         self.tries, self.failed_starts = Counter(), 0
 
@@ -162,13 +157,6 @@ class Run:
         for _ in range(min(len(self.waiting) - starting, self.cluster.slots - len(self.given))):
             actor = self.create.remote(self.plan)
             self.given[actor] = actor.ready.remote(), None
-
-    def arrived(self) -> Iterator[Outcome]:
-        """What actors are done with, or lost; no reference to one stays here, which would keep it on its device."""
-        results = {result: actor for actor, (result, _) in self.given.items()}
-        self.ray.wait(list(results), num_returns=1)
-        for result in self.ray.wait(list(results), num_returns=len(results), timeout=0)[0]:
-            yield from self.collect(results[result])
 
     def collect(self, actor) -> list[Outcome]:
         """Its outcome, or what is lost by its death; it gets its next cell, or another actor its place."""

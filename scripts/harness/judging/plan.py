@@ -12,10 +12,11 @@ from flashinfer_bench.utils import dtype_str_to_torch_dtype
 from harness.core import paths
 from harness.core.arguments import writable
 from harness.core.errors import CannotRun, UserError
+from harness.judging import dataset, fib
 from harness.judging.selection import Device, check_device, eligible
 from harness.judging.tolerances import TOLERANCES, Tolerance
-from harness.operators import routing_kinds, workloads
-from harness.operators.catalogue import BY_NAME, FULL, definition, definition_name, geometry_named
+from harness.operators import routing_kinds
+from harness.operators.catalogue import BY_NAME, FULL, KEYS, definition_name
 from harness.packing import files, manifest
 
 EVERY = "all"  # of --definition
@@ -38,8 +39,8 @@ class Part:
 
     solutions: by name. theirs: names of those that are not of this repository, each of which has cells and a process of
     its own. skipped: a line for each solution and workload that is not run. path: of the traces, or None; asked: of
-    theirs, too. kept: traces of a run that is resumed. renew_worker: one worker process for all would run out of GPU
-    memory.
+    theirs, too. root: the data set that has the workloads' tensors. kept: traces of a run that is resumed.
+    renew_worker: one worker process for all would run out of GPU memory.
     """
 
     full: Definition
@@ -49,6 +50,7 @@ class Part:
     path: Path | None
     theirs: frozenset[str] = frozenset()
     asked: bool = False
+    root: Path = paths.ROOT
     kept: tuple[Trace, ...] = ()
     renew_worker: bool = False
 
@@ -76,7 +78,7 @@ class Plan:
 
     parts: by the definition's name. notes: a line for each definition and file that was asked for and is not run, or
     not as it is written. command: the text that repeats the run. verbose: every wrong output is diagnosed on a GPU, not
-    each solution's first.
+    each solution's first. where: the data set, if it is not this repository, as the protocol says it.
     """
 
     device: Device
@@ -87,24 +89,26 @@ class Plan:
     clock: str
     command: str
     verbose: bool
+    where: str = ""
 
     def __iter__(self) -> Iterator[Cell]:
         return (cell for part in self.parts.values() for cell in part.cells)
 
     @property
     def protocol(self) -> str:
-        """How times are taken, as traces say it."""
+        """How times are taken, and of which data set, as traces say it."""
         if not self.device.on_gpu:
-            return f"trials={self.config.num_trials} on the CPU through Triton's interpreter, not timed"
+            return f"trials={self.config.num_trials} on the CPU through Triton's interpreter, not timed{self.where}"
         text = f"warmup={self.config.warmup_runs} iterations={self.config.iterations} trials={self.config.num_trials}"
-        return text + (f" clock={self.clock}" if self.clock != "events" else "")
+        return text + (f" clock={self.clock}" if self.clock != "events" else "") + self.where
 
 
 def plan_of(args: Namespace, device: Device) -> Plan:
     """The Plan of `moebench run`'s arguments. Raises UserError, and CannotRun where nothing can be run."""
     if not device.on_gpu and args.clock == "gpu":
         raise CannotRun("--clock gpu: takes times and needs a CUDA device; torch sees none")
-    for other, given in (("--workloads", args.workloads), ("--ray", args.ray is not None)):
+    instead = {"--workloads": args.workloads, "--ray": args.ray is not None, "--dataset": args.dataset}
+    for other, given in instead.items():
         if args.tokens and given:
             raise UserError(f"--tokens: makes workloads on this machine, so it does not go with {other}")
     if args.routing and not args.tokens:
@@ -114,62 +118,58 @@ def plan_of(args: Namespace, device: Device) -> Plan:
     how = {"warmup_runs": args.warmup_runs, "iterations": args.iterations, "num_trials": trials}
     config = tolerance.config(timeout_seconds=args.timeout, **how)
     keep = (args.output is not None or device.on_gpu) if args.save is None else args.save
-    keep = keep and (args.output is not None or not args.tokens)
+    keep = keep and (args.output is not None or not (args.tokens or args.dataset))
     if args.resume and not keep:
         raise UserError("--resume: no traces are kept here: name them with --output FILE")
     theirs, notes = files.named(args.files)
-    names = args.solutions or (None if args.files else [])
-    parts, wanted = {}, wanted_definitions(args.definition, names, theirs, device.on_gpu)
+    names, root = args.solutions or (None if args.files else []), (args.dataset or paths.ROOT).resolve()
+    parts, wanted = {}, wanted_definitions(args.definition, names, theirs, dataset.names(root), device.on_gpu)
     for name in wanted:
         try:
-            full, geometry = definition(geometry_named(name)), BY_NAME[name]
+            full, geometry = dataset.definition(name, root), BY_NAME.get(name)
             check_device(geometry, device.on_gpu)
+            fib.check_judge(full, device.on_gpu)
             default = paths.trace_file(name, clock=args.clock)
             path = (args.output or writable(default)) if keep else None
             if args.tokens:
                 routing = args.routing or routing_kinds.KINDS[0]
                 labelled = [routing_kinds.workload(routing, tokens, geometry) for tokens in dict.fromkeys(args.tokens)]
             else:
-                labelled = labelled_workloads(geometry, args.workloads)
-            part = part_of(full, labelled, names, theirs, trials, device)
+                labelled = dataset.labelled(name, root, args.workloads)
+            part = part_of(full, labelled, names, theirs, trials, device, root)
             parts[name] = replace(part, path=path, asked=args.output is not None)
-        except CannotRun as error:  # one of several that these solutions do not serve, or that does not fit
-            if len(wanted) == 1:
+        except UserError as error:  # one of several that these solutions do not serve, or that does not fit
+            if len(wanted) == 1 or not (args.dataset or isinstance(error, CannotRun)):
                 raise
             notes.append(f"{name}: {error}")
+            continue
+        if fields := dataset.differing(full):
+            there, here = dataset.files(root)[name], paths.definition_file(name).relative_to(paths.ROOT)
+            notes.append(f"{there} is judged; {here} here has another {', '.join(fields)}")
     if not parts:
         raise CannotRun(f"nothing can be run here: {notes[-1]}")
-    others = {name: packed.definition for name, packed in theirs.items() if packed.definition not in parts}
-    notes += [f"{name}: SKIPPED: it is for {definition}, which is not run here" for name, definition in others.items()]
-    return Plan(device, parts, tuple(notes), tolerance, config, args.clock, args.command_line, args.verbose)
+    for other in dict.fromkeys(packed.definition for packed in theirs.values() if packed.definition not in parts):
+        left = ", ".join(name for name, packed in theirs.items() if packed.definition == other)
+        notes.append(f"{left}: SKIPPED: for {other}, which is not run here")
+    where = f" dataset={root.name}" if args.dataset else ""
+    return Plan(device, parts, tuple(notes), tolerance, config, args.clock, args.command_line, args.verbose, where)
 
 
 def wanted_definitions(
-    named: list[str], names: list[str] | None, theirs: dict[str, Solution], on_gpu: bool
+    named: list[str], names: list[str] | None, theirs: dict[str, Solution], there: list[str], on_gpu: bool
 ) -> list[str]:
     """Those named; for EVERY all, else the first, that are for this machine and that these solutions serve.
 
-    names: of solutions here, [] for all, None for none. Raises UserError for an unknown one.
+    names: of solutions here, [] for all, None for none. there: definitions. Raises UserError for an unknown solution.
     """
     if named and EVERY not in named:
-        return [*dict.fromkeys(definition_name(geometry_named(text)) for text in named)]
+        return [*dict.fromkeys(definition_name(KEYS[text]) if text in KEYS else text for text in named)]
     chosen, served = manifest.choose(names) if names is not None else [], [p.definition for p in theirs.values()]
     served += [definition_name(key) for name in chosen for key in manifest.read_manifest(name).definitions]
-    order = served if names or theirs and not named else BY_NAME
-    known = [name for name in dict.fromkeys(order) if name in served and name in BY_NAME]
-    able = [name for name in known if (BY_NAME[name] in FULL) == on_gpu]
-    return (able if named else able[:1]) or served[:1]
-
-
-def labelled_workloads(geometry: str, named: list[str]) -> list[tuple[str, Workload]]:
-    """(label, workload) in the order in which they are run; their tensors are generated where they are missing.
-
-    named: as `workloads.named` has it; [] for all, a user's own among them. Raises UserError.
-    """
-    workloads.make(geometry)
-    chosen = {workload.uuid for text in named for workload in workloads.named(text, geometry)}
-    recorded = workloads.recorded(geometry)
-    return [(workloads.label(w, geometry), w) for w in recorded if not named or w.uuid in chosen]
+    order = served if (names or theirs) and not named else there
+    known = [name for name in dict.fromkeys(order) if name in served and name in there]
+    able = [name for name in known if name not in BY_NAME or (BY_NAME[name] in FULL) == on_gpu]
+    return (able if named else able[:1]) or known[:1] or served[:1]
 
 
 def part_of(
@@ -179,32 +179,37 @@ def part_of(
     theirs: dict[str, Solution],
     trials: int,
     device: Device,
+    root: Path = paths.ROOT,
 ) -> Part:
     """names: of solutions here, [] for all of the operator's, None for none. theirs: of others, by name.
 
     Raises CannotRun if no solution or no workload is left.
     """
-    ours, skipped = eligible(names, BY_NAME[full.name], device) if names is not None else ({}, [])
+    ours, skipped = {}, [f"{name}: SKIPPED: does not serve {full.name}" for name in names or []]
+    if names is not None and full.name in BY_NAME:
+        ours, skipped = eligible(names, BY_NAME[full.name], device)
     solutions = ours | {name: packed for name, packed in theirs.items() if packed.definition == full.name}
     if not solutions:
         raise CannotRun(f"no solution can be run here: {'; '.join(skipped)}")
     fitting, most = [], 0
     for label, workload in labelled:
         each = input_bytes(full, workload) if device.on_gpu else 0
-        if each and 2 * each + CONTEXTS > device.free:  # twice, as FIB times a clone of them
+        if why := dataset.lacking(workload, root):
+            skipped.append(f"{label}: SKIPPED: {why}")
+        elif each and 2 * each + CONTEXTS > device.free:  # twice, as FIB times a clone of them
             need = f"needs {(2 * each + CONTEXTS) / 1e9:.1f} GB of GPU memory for its inputs twice"
             skipped.append(f"{label}: SKIPPED: {need}, {device.free / 1e9:.1f} GB are free")
         else:
             fitting.append((label, workload))
             most = max(most, each)
     if not fitting:
-        raise CannotRun(f"no workload fits on this GPU: {skipped[-1]}")
+        raise CannotRun(f"no workload can be run here: {skipped[-1]}")
     groups = [tuple(ours)] * bool(ours) + [(name,) for name in solutions if name not in ours]
     cells = tuple(Cell(full.name, *one, group) for group in groups for one in fitting)
     # all trials here, in the worker, and there twice again between two solutions; clones; the reference's temporaries
     renew = len(cells) > 1 and most > 0 and (4 * trials + 3) * most + CONTEXTS > device.free
     theirs = frozenset(solutions.keys() - ours.keys())
-    return Part(full, solutions, tuple(skipped), cells, None, theirs, renew_worker=renew)
+    return Part(full, solutions, tuple(skipped), cells, None, theirs, root=root, renew_worker=renew)
 
 
 def input_bytes(full: Definition, workload: Workload) -> int:

@@ -38,15 +38,11 @@ def check_device(geometry: str, on_gpu: bool) -> None:
 
 @dataclass(frozen=True)
 class Device:
-    """What solutions run on. hardware: its name; target: as in target_hardware; free: bytes of a GPU, else 0.
-
-    installed: those of the modules that solutions depend on.
-    """
+    """What solutions run on. hardware: its name; target: as in target_hardware; free: bytes of a GPU, else 0."""
 
     hardware: str
     target: str
     free: int
-    installed: frozenset[str]
 
     @property
     def on_gpu(self) -> bool:
@@ -61,9 +57,7 @@ def free_bytes() -> int:
 def survey() -> Device:
     """The current device of this machine."""
     free = free_bytes() if torch.cuda.is_available() else 0
-    wanted = {module for known in manifest.readable().values() for module in known.dependencies}
-    installed = frozenset(filter(eligibility.is_installed, wanted))
-    return Device(env_snapshot(device_here()).hardware, eligibility.here(), free, installed)
+    return Device(env_snapshot(device_here()).hardware, eligibility.here(), free)
 
 
 def select(names: list[str], geometry: str, say: Say) -> tuple[dict[str, Solution], list[str]]:
@@ -89,7 +83,7 @@ def eligible(names: list[str], geometry: str, device: Device) -> tuple[dict[str,
     for name, packed in all_packed.items():
         if not names and not packed.keys() & operator(geometry).GEOMETRIES.keys():
             continue
-        reason = eligibility.why_skipped(next(iter(packed.values())), device.target, device.installed)
+        reason = eligibility.why_skipped(next(iter(packed.values())), device.target)
         if geometry not in packed:
             served = next((key for key in packed if (key in FULL) == (geometry in FULL)), next(iter(packed)))
             why = why_not(manifest.read_manifest(name).serves, form(geometry), GEOMETRIES[geometry])

@@ -37,7 +37,7 @@ TOLERANCES = {
 
 def matched_ratios(output: torch.Tensor, expected: torch.Tensor) -> dict[str, float]:
     """Tolerance -> share of elements within it, as FIB counts; 1 of an empty output, 0 of one that is not finite."""
-    if not output.isfinite().all():  # a NaN exceeds nothing, and FIB refuses such an output before it counts
+    if not output.float().isfinite().all():  # a NaN exceeds nothing, and FIB refuses such an output before it counts
         return dict.fromkeys(TOLERANCES, 0.0)
     return {name: compute_error_stats(output, expected, t.config())[3] for name, t in TOLERANCES.items()}
 

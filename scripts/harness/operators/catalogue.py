@@ -9,7 +9,6 @@ run; tensors(case), what goes into its safetensors file; record(case), the FIB w
 stored tensors, geometry), None where they lack the routing; bound(seq_len, Counts, geometry).
 """
 
-import argparse
 from collections.abc import Callable
 from functools import cache
 from types import ModuleType
@@ -78,7 +77,6 @@ KEYS = {geometry: geometry for geometry in GEOMETRIES}
 # what the first geometry would be called beside the others of its model, and its routed form after it
 KEYS |= {"deepseek-v3-ep8": "full", "full-routed": "deepseek-v3-ep8-routed"}
 KEYS |= BY_NAME  # every name that a user may give -> geometry
-METAVAR = "KEY|NAME"
 
 
 def geometry_named(name: str) -> str:
@@ -94,16 +92,3 @@ def small_like(geometry: str) -> str:
     if geometry in family.SMALL:
         return geometry
     return next((key for key in family.SMALL if GEOMETRIES[key].get("num_groups") == groups), family.SMALL[0])
-
-
-def listed() -> str:
-    """For --help: each definition's key and name."""
-    width = max(map(len, GEOMETRIES))
-    lines = [f"  {key:{width}}  {name}" for name, key in BY_NAME.items()]
-    return "\n".join(["definitions, by key or by name:", *lines])
-
-
-def add_definition(parser: argparse.ArgumentParser, flag: str = "--definition", **how) -> None:
-    """An argument for a geometry by any of its names, or with nargs for several; --help lists those that there are."""
-    parser.add_argument(flag, type=geometry_named, metavar=METAVAR, **how)
-    parser.epilog = listed()

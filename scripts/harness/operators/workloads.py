@@ -27,27 +27,39 @@ def cases_by_uuid(geometry: str) -> dict[str, Case]:
     return {case.uuid: case for case in operator(geometry).cases(geometry)}
 
 
+def size(workload: Workload) -> str:
+    """'T=7'; of other operators 'M=256, N=8'."""
+    return ", ".join(f"{'T' if axis == 'seq_len' else axis}={value}" for axis, value in workload.axes.items())
+
+
+def tokens(workload: Workload) -> int:
+    """T; of an operator without it the greatest axis, which orders its workloads."""
+    return workload.axes.get("seq_len", max(workload.axes.values(), default=0))
+
+
 def label(workload: Workload, geometry: str) -> str:
     """For a line of progress or a table: 'T=7', and the case's name before it, or the uuid of a user's workload."""
     case = cases_by_uuid(geometry).get(workload.uuid)
-    return case.label if case else f"{workload.uuid} T={workload.axes['seq_len']}"
+    return case.label if case else f"{workload.uuid} {size(workload)}"
 
 
-def named(text: str, geometry: str, others: str = "") -> list[Workload]:
-    """The workloads that a user names: by a token count, which several may have, a uuid, a case's name or its label.
+def named(text: str, known: list[tuple[str, Workload]], others: str = "") -> list[tuple[str, Workload]]:
+    """Those that a user names: by a token count, which several may have, a uuid, a case's name or its label.
 
-    others: what else may be named where this is called, for the message. Raises UserError where there is none.
+    known: labels and workloads. others: what else may be named, for the message. Raises UserError where there is none.
     """
-    known = {workload.uuid: workload for workload in recorded(geometry)}
-    labels = {uuid: label(workload, geometry) for uuid, workload in known.items()}
-    names = {uuid: shown.partition(" ")[0] for uuid, shown in labels.items()}
-    lengths = {uuid: workload.axes["seq_len"] for uuid, workload in known.items()}
-    spelt = {uuid: {f"{t}", f"T={t}", uuid, names[uuid], labels[uuid]} for uuid, t in lengths.items()}
-    found = [workload for uuid, workload in known.items() if text in spelt[uuid]]
-    if not found:
-        listed = f"T = {', '.join(map(str, sorted(set(lengths.values()))))}; their uuids and names{others}"
-        raise UserError(unknown("workload", text, names.values(), listed))
+    short = {shown: shown.partition(" ")[0] for shown, _ in known}
+    spelt = {shown: {shown, short[shown], w.uuid, size(w), size(w).removeprefix("T=")} for shown, w in known}
+    if not (found := [one for one in known if text in spelt[one[0]]]):
+        sizes = ", ".join(dict.fromkeys(size(w) for _, w in sorted(known, key=lambda one: [*one[1].axes.values()])))
+        raise UserError(unknown("workload", text, short.values(), f"{sizes}; their uuids and names{others}"))
     return found
+
+
+def of_data_set(definition: str, root: Path) -> list[Workload]:
+    """A FIB data set's workloads of a definition, [] without any. Raises UserError for a line that is none."""
+    files = sorted((root / "workloads").rglob(f"{definition}.jsonl"))
+    return [workload for file in files for workload, _ in read_lines(file, definition)]
 
 
 def recorded(geometry: str, root: Path = paths.ROOT) -> list[Workload]:
@@ -56,9 +68,9 @@ def recorded(geometry: str, root: Path = paths.ROOT) -> list[Workload]:
     Raises UserError for a missing file and a line that is no workload of the definition.
     """
     definition = definition_name(geometry)
-    if not (path := paths.workload_file(definition, root)).exists():
+    if not paths.workload_file(definition, root).exists():
         raise UserError(f"{geometry}: its workloads are not written: run `moebench data {geometry} --write`")
-    return [workload for workload, _ in read_lines(path, definition)]
+    return of_data_set(definition, root)
 
 
 def read_lines(path: Path, definition: str) -> list[tuple[Workload, str]]:
@@ -71,8 +83,8 @@ def read_lines(path: Path, definition: str) -> list[tuple[Workload, str]]:
             trace = Trace.model_validate_json(line)
         except ValidationError as error:
             raise UserError(f"{path.name}:{at}: not a FIB trace: {first_fault(error, 'line')}") from error
-        if trace.definition != definition or "seq_len" not in trace.workload.axes:
-            raise UserError(f"{path.name}:{at}: not a workload of {definition} with its seq_len")
+        if trace.definition != definition or (definition in BY_NAME and "seq_len" not in trace.workload.axes):
+            raise UserError(f"{path.name}:{at}: not a workload of {definition} with its axes")
         found.append((trace.workload, line))
     return found
 

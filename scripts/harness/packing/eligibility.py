@@ -1,7 +1,6 @@
 """Whether a packed solution can run on this machine, decided before it is built."""
 
 import importlib.util
-from collections.abc import Container
 
 import torch
 from flashinfer_bench import Solution
@@ -22,17 +21,13 @@ def is_installed(module: str) -> bool:
         return False
 
 
-def why_skipped(solution: Solution, hardware: str, installed: Container[str] | None = None) -> str | None:
-    """One line saying why the solution cannot run on `hardware`, or None when it can.
-
-    installed: modules that are there where the solution would run; None: looked up here.
-    """
+def why_skipped(solution: Solution, hardware: str) -> str | None:
+    """One line saying why the solution cannot run on `hardware`, or None when it can."""
     targets = solution.spec.target_hardware
     if hardware not in targets:
         gpus = ", ".join(target for target in targets if target != "cpu")
         here = "this machine has no CUDA device" if hardware == "cpu" else f"this GPU is {hardware}"
         return f"{f'needs {gpus}' if gpus else 'runs on the CPU only'}; {here}"
-    there = installed if installed is not None else set(filter(is_installed, solution.spec.dependencies))
-    if missing := [name for name in solution.spec.dependencies if name not in there]:
+    if missing := [name for name in solution.spec.dependencies if not is_installed(name)]:
         return f"needs {', '.join(missing)}, not installed here"
     return None

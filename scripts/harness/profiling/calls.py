@@ -15,9 +15,10 @@ from flashinfer_bench.compile import BuilderRegistry, Runnable
 
 from harness.core import paths
 from harness.core.errors import CannotRun, exit_with
+from harness.judging import dataset
 from harness.judging.calling import device_here, first_line, seeded_inputs, with_outputs
 from harness.operators import routing_kinds, workloads
-from harness.operators.catalogue import GEOMETRIES, definition
+from harness.operators.catalogue import GEOMETRIES, definition, definition_name
 from harness.packing import pack
 
 WARMUP_RUNS = 3
@@ -28,16 +29,15 @@ def choose(wanted: list[str], geometry: str) -> dict[str, Workload]:
 
     For [] it is four from the least T to the greatest. Raises UserError for one that names nothing.
     """
-    workloads.make(geometry)
-    kinds = routing_kinds.kinds_of(geometry)
+    kinds, known = routing_kinds.kinds_of(geometry), dataset.labelled(definition_name(geometry))
     found: dict[str, Workload] = {}
-    for text in wanted or representative(workloads.recorded(geometry)):
+    for text in wanted or representative([workload for _, workload in known]):
         kind, _, tokens = text.partition(":")
         if kind in kinds and tokens.isdecimal():
             found[text] = routing_kinds.workload(kind, int(tokens), geometry)[1]
         else:
             made_up = f"; KIND:T with KIND one of {', '.join(kinds)}" if kinds else ""
-            found |= {workload.uuid: workload for workload in workloads.named(text, geometry, made_up)}
+            found |= {workload.uuid: workload for _, workload in workloads.named(text, known, made_up)}
     return found
 
 

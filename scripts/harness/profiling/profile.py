@@ -58,10 +58,8 @@ def profile_all(job: Job) -> Iterator[ProfileRecord]:
             job.say(at)
             try:
                 found.append(profile(name, runnable, job, uuid, wall_us[name].get(uuid)))
-            except CannotRun as error:
-                job.say(f"{at}: {error}", failed=True)
-            except RuntimeError as error:  # out of memory, or a broken device
-                job.say(f"{at}: {first_line(error)}", failed=True)
+            except (CannotRun, RuntimeError) as error:  # or out of memory, or a broken device
+                job.say(f"{at}: {error if isinstance(error, CannotRun) else first_line(error)}", failed=True)
         if found:
             known = source_of(job.solutions[name]) | {"protocol": protocol, "command": job.command}
             made = {"definition": full.name, "provenance": provenance.here(job.device, **known)}

@@ -11,7 +11,7 @@ from harness.operators.roofline import MEASURED_ON
 from harness.packing.manifest import read_manifest, solution_names
 from harness.report.table import Cell, Table, as_cell, decimal
 from harness.results.against import LIMIT
-from harness.results.summary import SHOWN, by_solution
+from harness.results.summary import SHOWN, by_solution, shown_of
 from harness.results.table import LEVEL
 
 SHOWN_TOKENS = (1, 57, 14107)  # of the main definition; of others the workloads nearest to these
@@ -62,21 +62,22 @@ def batch_invariant(name: str) -> str | None:
 def solutions(cells: pd.DataFrame) -> Table:
     """One row a solution, the best first. cells: rows of one definition, GPU and clock."""
     gpu, clock = cells.hardware.iloc[0], cells.clock.iloc[0]
-    found, shown = by_solution(cells), cells[(cells.tolerance == SHOWN) & cells.counts]
+    at, found = shown_of(cells), by_solution(cells)
+    shown, tolerances = cells[(cells.tolerance == at) & cells.counts], STRICT_FIRST if at in TOLERANCES else [at]
     tokens = list(dict.fromkeys(nearest(t, set(cells.tokens)) for t in SHOWN_TOKENS))
-    at = shown[shown.tokens.isin(tokens)].drop_duplicates(["solution", "tokens"]).set_index(["solution", "tokens"])
+    times = shown[shown.tokens.isin(tokens)].drop_duplicates(["solution", "tokens"]).set_index(["solution", "tokens"])
     rows = []
     for name, summary in found.iterrows():
-        known = {t: at.loc[(name, t)] for t in tokens if (name, t) in at.index}
-        times = [Cell(f"{known[t].ms:.3f}", "best" if known[t].level else "") if t in known else None for t in tokens]
+        known = {t: times.loc[(name, t)] for t in tokens if (name, t) in times.index}
+        ms = [Cell(f"{known[t].ms:.3f}", "best" if known[t].level else "") if t in known else None for t in tokens]
         ratio = Cell(decimal(summary.over_fastest if summary.complete else None, 2), "best" if summary.best else "")
         score = decimal(summary.score if summary.complete else None, 1, "x")
-        passed = (passes(summary, tolerance) for tolerance in STRICT_FIRST)
-        rows.append([name, ratio, *times, score, *passed, batch_invariant(name)])
+        passed = (passes(summary, tolerance) for tolerance in tolerances)
+        rows.append([name, ratio, *ms, score, *passed, batch_invariant(name)])
     by = ", by the GPU's clock" if clock == "gpu" else ""
     return Table(
-        title=f"{cells.definition.iloc[0]}\n{gpu}, {SHOWN} tolerance, ms{by}",
-        head=["solution", "ratio", *(f"T={t}" for t in tokens), "score", *STRICT_FIRST, "batch-invariant"],
+        title=f"{cells.definition.iloc[0]}\n{gpu}, {at}{' tolerance' if at in TOLERANCES else ''}, ms{by}",
+        head=["solution", "ratio", *(f"T={t}" for t in tokens), "score", *tolerances, "batch-invariant"],
         sections=[rows],
         caption=f"T: tokens in a call. Bold: {LEVEL_WORDS}. ratio: latency over that of the fastest on each workload, "
         "geometric mean. score: FIB's, the mean speed-up over the torch reference. Then workloads passed at each "
@@ -86,8 +87,7 @@ def solutions(cells: pd.DataFrame) -> Table:
 
 def workloads(cells: pd.DataFrame) -> Table:
     """One row a workload, a column for each solution. cells: rows of one definition, GPU, clock and tolerance."""
-    order = [*by_solution(cells).index] if (cells.tolerance == SHOWN).any() else sorted(set(cells.solution))
-    rows = []
+    order, rows = [*by_solution(cells).index], []
     for (tokens, _), of in cells.groupby(["tokens", "uuid"]):
         entries = {one.solution: entry(one) for one in of.itertuples()}
         rows.append([tokens, decimal(of.bound_ms.max(), 3), *(entries.get(name) for name in order)])

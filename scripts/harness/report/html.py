@@ -8,7 +8,7 @@ from plotly.offline import get_plotlyjs
 
 from harness.report.comparison import LEVEL_WORDS, gpus
 from harness.report.figures.style import PALETTE, place
-from harness.results.summary import SHOWN
+from harness.results.summary import shown_of
 
 SYMBOLS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x", "pentagon")
 COLUMNS = ["definition", "hardware", "tokens", "solution", "tolerance", "status", "ms", "over_bound", "over_fastest"]
@@ -65,7 +65,7 @@ def sections(rows: pd.DataFrame) -> pd.Series:
 
 def curves(rows: pd.DataFrame) -> go.Figure:
     """A curve for each definition, GPU and solution: times the bound over T; ms where there is no bound."""
-    shown = rows[rows.ms.notna() & (rows.tolerance == SHOWN)].assign(section=sections)
+    shown = rows[rows.ms.notna() & (rows.tolerance == shown_of(rows))].assign(section=sections)
     figure = go.Figure()
     for (section, name), of in shown.sort_values("tokens").groupby(["section", "solution"]):
         told = of[["solution", "ms", "tolerance_text", "timestamp", "source_sha1", "source", "place"]].fillna("unknown")
@@ -105,7 +105,7 @@ def page(rows: pd.DataFrame) -> str:
 <body><h1>Results</h1>
 <p><select id="section" aria-label="definition and GPU">{options}</select></p>
 <div id="figure"></div>
-<p class="faint">Points: {SHOWN} tolerance; hover over one for its time, tolerance, date and source.
+<p class="faint">Points: {shown_of(rows)} tolerance; hover over one for its time, tolerance, date and source.
 Rows in green: {escape(LEVEL_WORDS)}. Click a heading to sort.</p>
 <div class="wide"><table><thead><tr>{heads}</tr></thead><tbody>{"".join(lines)}</tbody></table></div>
 <script>const FIGURE = {data};{SCRIPT}</script></body></html>

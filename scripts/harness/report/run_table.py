@@ -9,24 +9,25 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import pandas as pd
-from flashinfer_bench import Evaluation, Trace
+from flashinfer_bench import Trace
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from harness.judging.judge import Outcome
 from harness.judging.plan import Part, Plan
 from harness.judging.tolerances import TOLERANCES
-from harness.report.progress import progress
 from harness.report.table import Cell, Table, decimal
 from harness.results.table import LEVEL, of_traces
 
 
 @contextmanager
 def shown(plan: Plan, place: str, console: Console) -> Iterator[Callable[[Outcome], None]]:
-    """A function that shows an outcome, once it is recorded; tables come when the context ends, after Ctrl-C, too.
+    """A function that shows an outcome, once it is recorded, above a bar that goes when the context ends.
 
-    place: what the run is on, beside the device.
+    Tables come then, after Ctrl-C, too. place: what the run is on, beside the device.
     """
     outcomes, total, done = [], sum(len(cell.names) for cell in plan), 0
+    columns = BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
 
     def show(outcome: Outcome) -> None:
         nonlocal done
@@ -37,13 +38,13 @@ def shown(plan: Plan, place: str, console: Console) -> Iterator[Callable[[Outcom
         for name, verdict in outcome.verdicts.items() if plan.verbose else ():
             if verdict.log:
                 console.print(f"the log of {name}:\n{verdict.log}", soft_wrap=True)
-        advance(done, place or outcome.cell.label)
+        bar.update(task, completed=done, description=place or outcome.cell.label)
 
     for line in plan.notes:
         console.print(line, soft_wrap=True)
     try:
-        with progress(console, total) as advance:
-            advance(0, place)
+        with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
+            task = bar.add_task(place, total=total)
             yield show
     finally:
         for part in plan.parts.values():
@@ -66,15 +67,10 @@ def lines(outcome: Outcome, timed: bool) -> Iterator[str]:
         if timed and verdict.passed:
             speed = evaluation.performance
             parts.append(f"{speed.latency_ms:8.4f} ms  {speed.speedup_factor:7.1f}x")
-        if (share := matched(evaluation)) is not None:
-            parts.append(f"matched {share:.4f}")
+        extra = evaluation.correctness and evaluation.correctness.extra
+        if extra and "matched_ratio" in extra:  # within the run's tolerance, where FIB's judgement has it
+            parts.append(f"matched {extra['matched_ratio']:.4f}")
         yield from ["  ".join(parts), *(f"    {reason}" for reason in verdict.reasons)]
-
-
-def matched(evaluation: Evaluation) -> float | None:
-    """The share within the run's tolerance, where FIB's judgement has it."""
-    extra = evaluation.correctness and evaluation.correctness.extra
-    return (extra or {}).get("matched_ratio")
 
 
 def tables(plan: Plan, part: Part, outcomes: list[Outcome]) -> Iterator[Table]:

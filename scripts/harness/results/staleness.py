@@ -7,7 +7,7 @@ from typing import Literal
 from flashinfer_bench import Solution
 
 from harness.core import paths
-from harness.core.provenance import Provenance
+from harness.core.provenance import Provenance, of_trace
 from harness.packing import files, manifest, pack
 from harness.packing.fingerprint import source_of
 from harness.results.trace_files import Recorded
@@ -56,7 +56,7 @@ def of_traces(recorded: list[Recorded]) -> tuple[list[State], list[str]]:
     for found in recorded:
         there, _ = known[found.root]
         now = there.get((found.trace.definition, found.trace.solution), ())
-        states.append(judge(found.provenance, now, complete=found.root is not None and bool(there)))
+        states.append(judge(of_trace(found.trace), now, complete=found.root is not None and bool(there)))
     return states, list(dict.fromkeys(line for _, warnings in known.values() for line in warnings))
 
 
@@ -64,12 +64,3 @@ def of_record(provenance: Provenance, solution: str) -> State:
     """Of a profile or served record of a solution of this repository, in any of its definitions."""
     there = solution in manifest.solution_names()
     return judge(provenance, hashes(pack.pack(solution).values()) if there else ())
-
-
-def changed(by: Provenance, sources: dict[str, str], fingerprints: dict[str, str], definition: str) -> list[str]:
-    """A line that names those of a record of several that are stale, or nothing. By packed name: the two hashes."""
-    stale = []
-    for name, sha1 in sources.items():
-        own = by.model_copy(update={"source_sha1": sha1, "source_fingerprint": fingerprints.get(name)})
-        stale += [name] if of_record(own, manifest.folder_name(name, definition)) == "stale" else []
-    return [f"stale, as the source has changed since: {', '.join(stale)}"] if stale else []

@@ -16,27 +16,34 @@ def geometric_mean(values: pd.Series) -> float:
     return np.exp(np.log(values).mean())
 
 
+def shown_of(cells: pd.DataFrame) -> str:
+    """SHOWN, or the tolerance of most rows where none has it, as of traces of others, which do not say theirs."""
+    return SHOWN if (cells.tolerance == SHOWN).any() else cells.tolerance.mode()[0]
+
+
 def by_solution(cells: pd.DataFrame) -> pd.DataFrame:
     """cells: rows of `table.load` of one definition, GPU and clock. Indexed by solution, the best one first.
 
-    complete: passed and timed on every workload at SHOWN. Then, of the rows at SHOWN that count: over_fastest and
+    complete: passed and timed on every workload at `shown_of`. Then, of the rows there that count: over_fastest and
     over_bound, geometric means; mean_ms and score, the arithmetic means of ms and of the speed-ups (FIB's score);
     level, on how many workloads it is the fastest or level with it. best: whether its over_fastest is level with the
     least of those that are complete. For each tolerance passed_<tolerance>, of rows that are not stale, and
     stale_<tolerance>; NaN where it was not run. matched_<tolerance>: the least share over the workloads.
     """
-    shown = cells[(cells.tolerance == SHOWN) & cells.counts].groupby("solution")
+    at = shown_of(cells)
+    shown = cells[(cells.tolerance == at) & cells.counts].groupby("solution")
     means = {name: (name, geometric_mean) for name in ("over_fastest", "over_bound")}
     means |= {"mean_ms": ("ms", "mean"), "score": ("speedup", "mean")}
     means |= {"level": ("level", "sum"), "timed": ("ms", "size")}
     found = shown.agg(**means).reindex(sorted(set(cells.solution)))
     workloads = cells.workloads.max()
     fresh, stale = cells[cells.source != "stale"], cells[cells.source == "stale"]
-    for name in TOLERANCES:
+    for name in {**TOLERANCES, at: None}:
         found[f"passed_{name}"] = fresh[fresh.tolerance == name].groupby("solution").passed.sum()
         found[f"stale_{name}"] = stale[stale.tolerance == name].groupby("solution").size()
-        found[f"matched_{name}"] = fresh.groupby("solution")[f"matched_{name}"].min()
-    complete = (found.timed == workloads) & (found[f"passed_{SHOWN}"] == workloads)
+    matched = [f"matched_{name}" for name in TOLERANCES]
+    found[matched] = fresh.groupby("solution")[matched].min()
+    complete = (found.timed == workloads) & (found[f"passed_{at}"] == workloads)
     least = found.over_fastest.where(complete).min()
     found = found.assign(workloads=workloads, complete=complete, best=complete & (found.over_fastest <= LEVEL * least))
     return found.sort_values(["complete", "over_fastest"], ascending=[False, True], kind="stable")

@@ -5,20 +5,22 @@ tells which rows are stale, keeps of several traces of a cell the one that count
 """
 
 import math
+from contextlib import suppress
 from pathlib import Path
 
 import pandas as pd
 from flashinfer_bench import Trace
 
 from harness.core import paths
+from harness.core.errors import UserError
 from harness.core.provenance import of_trace
 from harness.judging.tolerances import TOLERANCES
 from harness.operators import roofline
 from harness.operators.catalogue import BY_NAME
-from harness.operators.workloads import recorded_bound
+from harness.operators.workloads import of_data_set, recorded_bound, tokens
 from harness.packing.manifest import folder_name
 from harness.results import staleness, trace_files
-from harness.results.trace_files import Recorded, recorded_workloads
+from harness.results.trace_files import Recorded
 
 GROUP = ["definition", "hardware", "tolerance", "clock"]  # what is ranked and averaged together, ...
 CONDITION = ["versions", "protocol"]  # ... where these agree, too
@@ -41,6 +43,7 @@ def finite(value: object) -> float | None:
 def row(trace: Trace, place: str, names: dict[tuple[str, str], str]) -> dict:
     """place: where the trace is written, "file:line". names: (packed solution, definition) -> its folder's name."""
     by, evaluation = of_trace(trace), trace.evaluation
+    status = getattr(evaluation.status, "value", evaluation.status)
     correctness, performance = evaluation.correctness, evaluation.performance
     # On a CPU FIB's times are left at zero: such a trace shows what is right, not what is fast.
     timed = performance if performance and performance.latency_ms > 0 and performance.speedup_factor > 0 else None
@@ -53,12 +56,12 @@ def row(trace: Trace, place: str, names: dict[tuple[str, str], str]) -> dict:
         "geometry": BY_NAME.get(trace.definition),
         "solution": names[trace.solution, trace.definition],
         "uuid": trace.workload.uuid,
-        "tokens": trace.workload.axes.get("seq_len", 0),
+        "tokens": tokens(trace.workload),
         "hardware": by.hardware,
         "tolerance": by.tolerance_name,
         "clock": by.clock,
-        "status": evaluation.status.value,
-        "passed": evaluation.status.value == "PASSED",
+        "status": status,
+        "passed": status == "PASSED",
         "ms": timed and timed.latency_ms,
         "reference_ms": timed and timed.reference_latency_ms,
         "speedup": timed and timed.speedup_factor,
@@ -89,14 +92,16 @@ def of_traces(traces: list[Trace], places: list[str] | None = None) -> pd.DataFr
 def load(given: list[Path]) -> tuple[pd.DataFrame, list[str]]:
     """Every cell's row that counts, below the given paths, and a warning for each line that could not be read.
 
-    More columns: source ("current", "stale", "unknown"); workloads, how many the definition has; bound_ms, NaN on a GPU
-    whose ceilings were not measured; over_bound, ms over it; comparable, whether its versions and protocol are those of
-    most of its GROUP; counts, whether it is comparable, timed and not stale; of rows that count over_fastest, ms over
-    the least of its workload, and level, whether that is at most LEVEL. Raises UserError where there is no trace.
+    More columns: source ("current", "stale", "unknown"); others, fields that FIB's schema does not have; workloads, how
+    many the definition has; bound_ms, NaN on a GPU whose ceilings were not measured; over_bound, ms over it;
+    comparable, whether its versions and protocol are those of most of its GROUP; counts, whether it is comparable,
+    timed and not stale; of rows that count over_fastest, ms over the least of its workload, and level, whether that is
+    at most LEVEL. Raises UserError where there is no trace.
     """
     recorded, warnings = trace_files.read(given)
     states, unreadable = staleness.of_traces(recorded)
-    table = of_traces([found.trace for found in recorded], [found.place for found in recorded]).assign(source=states)
+    table = of_traces([found.trace for found in recorded], [found.place for found in recorded])
+    table = table.assign(source=states, others=[found.trace.others for found in recorded])
     return in_relation(counting(table.join(of_workloads(recorded)))), [*warnings, *unreadable]
 
 
@@ -106,13 +111,16 @@ def of_workloads(recorded: list[Recorded]) -> pd.DataFrame:
     for found in recorded:
         definition, workload, root = found.trace.definition, found.trace.workload, found.root
         if (root, definition) not in counts:
-            counts[root, definition] = {w.uuid for w in recorded_workloads(definition, root or paths.ROOT)}
+            counts[root, definition] = set()
+            with suppress(UserError):  # those in the traces are enough for a comparison
+                counts[root, definition] = {w.uuid for w in of_data_set(definition, root or paths.ROOT)}
         counts[root, definition].add(workload.uuid)
         key = root, definition, workload.uuid
         if key not in bounds:
             needs = recorded_bound(definition, workload, root)
             bounds[key] = needs.ms if needs and needs.rows else math.nan
-        measured = found.provenance.hardware == roofline.MEASURED_ON
+        ours = "dataset=" not in (of_trace(found.trace).protocol or "")  # others' routing under our uuid is not ours
+        measured = ours and found.trace.evaluation.environment.hardware == roofline.MEASURED_ON
         rows.append((bounds[key] if measured else math.nan, counts[root, definition]))
     return pd.DataFrame({"bound_ms": [ms for ms, _ in rows], "workloads": [len(uuids) for _, uuids in rows]})
 

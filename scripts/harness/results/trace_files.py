@@ -3,35 +3,75 @@
 A trace set is a folder in FlashInfer-Trace's layout; a folder of JSONL files or one such file will do too.
 """
 
+import json
+import uuid
 from dataclasses import dataclass
-from functools import cached_property
 from operator import itemgetter
 from pathlib import Path
 
 from filelock import FileLock
-from flashinfer_bench import Trace, Workload
-from flashinfer_bench.data import load_jsonl_file
+from flashinfer_bench import Correctness, Environment, Evaluation, EvaluationStatus, Performance, Trace
 from flashinfer_bench.env import get_fib_cache_path
-from pydantic import ValidationError
+from pydantic import Field, ValidationError, model_validator
 
 from harness.core import paths
 from harness.core.atomic_file import write_atomically
 from harness.core.errors import UserError
-from harness.core.provenance import Provenance, of_trace
+from harness.core.provenance import of_trace
 from harness.core.schema import first_fault
+from harness.operators.workloads import tokens
+
+
+class AnyEnvironment(Environment, extra="allow"):
+    """Of any version of FIB's schema, and so below: fields that are not known here are kept."""
+
+
+class AnyCorrectness(Correctness, extra="allow"): ...
+
+
+class AnyPerformance(Performance, extra="allow"): ...
+
+
+class AnyEvaluation(Evaluation, extra="allow"):
+    """A status that is not known here is its text, and what goes with a status is not checked."""
+
+    status: EvaluationStatus | str = Field(union_mode="left_to_right")
+    environment: AnyEnvironment
+    correctness: AnyCorrectness | None = None
+    performance: AnyPerformance | None = None
+
+    def _validate_status_correctness_performance(self):
+        return self
+
+
+class AnyTrace(Trace, extra="allow"):
+    evaluation: AnyEvaluation | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def modern(cls, raw: dict) -> dict:
+        """Once workloads had no uuid, a workload alone an empty evaluation, and a machine a device."""
+        if isinstance(raw, dict) and isinstance(workload := raw.get("workload"), dict):
+            own = uuid.uuid5(uuid.NAMESPACE_OID, json.dumps(workload, sort_keys=True))
+            raw |= {"workload": {"uuid": str(own)} | workload, "evaluation": raw.get("evaluation") or None}
+            if raw["evaluation"] and "device" in (machine := raw["evaluation"].get("environment") or {}):
+                raw["evaluation"]["environment"] = {"hardware": machine["device"]} | machine
+        return raw
+
+    @property
+    def others(self) -> dict:
+        """The fields that FIB's schema does not have."""
+        parts = [self, of := self.evaluation, of.environment, of.correctness, of.performance]
+        return {name: value for part in parts if part for name, value in part.model_extra.items()}
 
 
 @dataclass(frozen=True)
 class Recorded:
     """A trace with an evaluation, where it is written ("file:line"), and the data set that holds it, if any."""
 
-    trace: Trace
+    trace: AnyTrace
     place: str
     root: Path | None
-
-    @cached_property
-    def provenance(self) -> Provenance:
-        return of_trace(self.trace)
 
 
 def root_of(path: Path) -> Path | None:
@@ -58,31 +98,24 @@ def read(given: list[Path]) -> tuple[list[Recorded], list[str]]:
             if not line.strip():
                 continue
             try:
-                trace = Trace.model_validate_json(line)
+                trace = AnyTrace.model_validate_json(line)
             except ValidationError as error:
                 warnings.append(f"{shown}:{number}: left out: not a FIB trace: {first_fault(error, 'line')}")
                 continue
             if trace.solution is not None and trace.evaluation is not None:
                 found.append(Recorded(trace, f"{shown}:{number}", root))
     if not found:
-        listed = ", ".join(map(str, given))
-        broken = f"; {len(warnings)} broken, the first is {warnings[0]}" if warnings else ""
-        raise UserError(f"no traces with an evaluation in {listed}{broken}")
+        raise UserError("; ".join([f"no traces with an evaluation in {', '.join(map(str, given))}", *warnings[:1]]))
     return found, warnings
 
 
-def recorded_workloads(definition: str, root: Path) -> list[Workload]:
-    """A data set's workloads of a definition; [] where it keeps none or they cannot be read."""
-    files = sorted((root / "workloads").rglob(f"{definition}.jsonl"))
-    try:
-        return [trace.workload for file in files for trace in load_jsonl_file(Trace, file)]
-    except ValueError:
-        return []  # those in the traces are enough for a comparison
-
-
-def load(path: Path) -> list[Trace]:
-    """Traces in path, in its order; [] without a file. Raises ValueError for a broken line."""
-    return load_jsonl_file(Trace, path) if path.is_file() else []
+def load(path: Path) -> list[AnyTrace]:
+    """Traces in path, in its order; [] without a file. Raises ValueError for a broken line, and a workload alone."""
+    lines = path.read_bytes().splitlines() if path.is_file() else []
+    found = [AnyTrace.model_validate_json(line) for line in lines if line.strip()]
+    if not all(trace.evaluation for trace in found):
+        raise ValueError(f"{path}: has workloads without an evaluation")
+    return found
 
 
 def merge(path: Path, traces: list[Trace]) -> None:
@@ -97,7 +130,7 @@ def merge(path: Path, traces: list[Trace]) -> None:
         kept, newest = {}, {}
         for trace in sorted([*load(path), *traces], key=lambda trace: trace.evaluation.timestamp):
             by, workload = of_trace(trace), trace.workload
-            experiment = trace.solution, workload.axes["seq_len"], workload.uuid, by.hardware, by.tolerance or ""
+            experiment = trace.solution, tokens(workload), workload.uuid, by.hardware, by.tolerance or ""
             newest[experiment] = source = by.source_fingerprint or by.source_sha1
             kept[*experiment, by.protocol or ""] = trace, source
         current = [trace for key, (trace, by) in sorted(kept.items(), key=itemgetter(0)) if by == newest[key[:-1]]]

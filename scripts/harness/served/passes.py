@@ -22,7 +22,7 @@ from harness.served.resident import Resident
 Pass = Callable[[], torch.Tensor]  # runs all layers; the last one's output
 
 TURN_MS = 60.0  # of replays in a turn, if that is neither under 3 nor over 20 of them
-EAGER = 3  # eager passes in a turn
+EAGER = 3  # passes in a turn of what cannot be captured
 
 
 @dataclass
@@ -139,16 +139,14 @@ def measure(
     turns: int,
     tolerance: Tolerance,
     device: str,
-    started: Callable[[int, str], None],
 ) -> Iterator[list[Point]]:
     """The points of all solutions, by name -> packed, at each token count.
 
-    started: called before each with how many are done and a label. Raises CannotRun where the reference does not run.
+    Raises CannotRun where the reference does not run.
     """
     stream = torch.cuda.Stream if device != "cpu" else lambda: None
     candidates = {name: Candidate(packed, stream()) for name, packed in solutions.items()}
-    for done, num_tokens in enumerate(tokens):
-        started(done, f"T={num_tokens}")
+    for num_tokens in tokens:
         found = at_tokens(candidates, model.inputs(num_tokens), model.geometry, turns, tolerance, device)
         if device != "cpu":
             torch.cuda.empty_cache()  # of this token count's graphs
@@ -162,10 +160,10 @@ def at_tokens(
     """By solution its Point's fields at one token count. Raises as `measure` does."""
     full, registry = definition(geometry), BuilderRegistry.get_instance()
     try:
-        expected = call(full, registry.build_reference(full), layers[-1], device)
+        (expected,) = call(full, registry.build_reference(full), layers[-1], device)
     except RuntimeError as error:
         raise CannotRun(f"the reference did not run: {first_line(error)}") from error
-    points, runs = {name: {} for name in candidates}, {"graph": {}, "eager": {}}
+    points, runs = {name: {} for name in candidates}, {}
     for name, one in candidates.items():
         try:
             run = pass_of(registry.build(full, one.packed), layers, geometry, device)
@@ -173,11 +171,10 @@ def at_tokens(
         except (Exception, SystemExit) as error:  # whatever a solution raises is its result
             points[name]["error"] = first_line(error)
             continue
-        if points[name]["error"] is None:
-            runs["eager"][name] = run, EAGER
-            if replay:
-                runs["graph"][name] = replay, min(max(round(TURN_MS / median_ms(replay, 2, device)), 3), 20)
-    for kind, of_kind in runs.items():
-        for name, times in in_turns(of_kind, 1 if device == "cpu" else turns, device).items():
-            points[name][kind] = times
+        if replay:
+            runs[name] = replay, min(max(round(TURN_MS / median_ms(replay, 2, device)), 3), 20)
+        elif points[name]["error"] is None:
+            runs[name] = run, EAGER
+    for name, times in in_turns(runs, 1 if device == "cpu" else turns, device).items():
+        points[name]["eager" if points[name].get("not_captured") else "graph"] = times
     return points

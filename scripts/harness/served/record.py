@@ -1,9 +1,7 @@
 """The record of `served`: JSON Lines, first what was run, then a line for each solution at each token count."""
 
-from pathlib import Path
-
 from harness.core.provenance import Provenance
-from harness.core.schema import Strict, read_record
+from harness.core.schema import Strict
 
 
 class Head(Strict):
@@ -44,8 +42,3 @@ class Point(Strict):
         """A pass in the best turn: as a graph, or eagerly if it cannot be captured; None if it failed."""
         turns = self.graph or self.eager
         return min(turns) if turns and self.error is None else None
-
-
-def read(path: Path) -> tuple[Head, list[Point]]:
-    """Raises UserError, with the file's name and the line, for what is no such record."""
-    return read_record(path, Head, Point, "served")

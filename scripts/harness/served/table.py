@@ -1,14 +1,16 @@
 """A record as a table: ms a pass and times the bound, by token count and solution; and all records as one."""
 
 from harness.core import paths
+from harness.core.schema import read_record
 from harness.operators.catalogue import BY_NAME
 from harness.operators.models import layer_of
 from harness.operators.roofline import MEASURED_ON
+from harness.packing.manifest import folder_name
 from harness.report.table import Cell, Table
 from harness.results import staleness
 from harness.results.summary import source_of
 from harness.results.table import LEVEL
-from harness.served.record import Head, Point, read
+from harness.served.record import Head, Point
 
 TOKENS = (1, 8, 32, 128, 1024)  # of the table of all records
 CAPTION = (
@@ -26,9 +28,12 @@ def title(head: Head) -> str:
 
 def origin(head: Head) -> str:
     """Machine, versions, protocol, date, and whose source has changed since."""
-    made = head.provenance
+    made, stale = head.provenance, []
+    for name, sha1 in head.sources.items():
+        own = made.model_copy(update={"source_sha1": sha1, "source_fingerprint": head.fingerprints.get(name)})
+        stale += [name] if staleness.of_record(own, folder_name(name, head.definition)) == "stale" else []
     where = [made.hardware, made.versions_text, made.protocol, made.timestamp[:10]]
-    return "; ".join([*where, *staleness.changed(made, head.sources, head.fingerprints, head.definition)])
+    return "; ".join(where + [f"stale, as the source has changed since: {', '.join(stale)}"] * bool(stale))
 
 
 def table(head: Head, points: list[Point]) -> Table:
@@ -59,7 +64,8 @@ def table(head: Head, points: list[Point]) -> Table:
 
 def recorded() -> list[tuple[Head, list[Point]]]:
     """The records below docs/data/served that hold points. Raises UserError for what is no record."""
-    return [(head, points) for head, points in map(read, sorted(paths.SERVED.glob("*.jsonl"))) if points]
+    records = (read_record(path, Head, Point, "served") for path in sorted(paths.SERVED.glob("*.jsonl")))
+    return [(head, points) for head, points in records if points]
 
 
 def by_model(records: list[tuple[Head, list[Point]]]) -> Table:

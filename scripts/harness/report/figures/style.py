@@ -2,13 +2,11 @@
 
 import io
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
-from statistics import median
 from zlib import crc32
 
 import matplotlib.style
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
@@ -30,7 +28,6 @@ PALETTE += [("#94650a", "#e6c04c"), ("#0c7288", "#50d1e6"), ("#4a5563", "#b7c1cd
 PALETTE += [("#5d6b00", "#b9cc3a"), ("#7a3b1e", "#d99a78"), ("#4b3fbf", "#a9a0ff")]
 BOUND_LINE = {"color": INK, "linewidth": 1.2, "linestyle": (0, (4, 2))}
 BEYOND = {"color": FAINT, "alpha": 0.14, "linewidth": 0}  # fills what the hardware cannot reach
-OUTLIER = 3  # times the median of all that is drawn: above, a number stands in place of the point
 FONT = "DejaVu Sans"  # ships with matplotlib, so every machine leaves the same room for the text
 FONTS = "'DejaVu Sans', Verdana, Arial, sans-serif"  # the viewer's choice; no wider than the first
 SETTINGS = {
@@ -88,50 +85,16 @@ def token_axis(axes: Axes, tokens: Iterable[int]) -> dict[int, int]:
     return places
 
 
-def linear_from_one(axes: Axes, curves: dict[str, dict[float, float]]) -> None:
-    """A y axis for curves, name -> {x: y}, that ends where outliers begin: their figures stand above it."""
-    values = [y for points in curves.values() for y in points.values()] or [1.0]  # where no row counts
-    top = min(1.04 * max(values), OUTLIER * median(values))
-    low = min(1 - 0.06 * (top - 1), 0.95 * min(values))
-    axes.set(ylim=(low, top))
+def bound_axis(axes: Axes) -> None:
+    """A logarithmic y axis of times the bound up to 10, on which what the hardware cannot reach is grey."""
+    axes.set_yscale("log")
+    ticks = (1, 1.2, 1.5, 2, 3, 5, 10)
+    axes.set_yticks(ticks, map(str, ticks))
+    axes.minorticks_off()
+    axes.set_ylim(0.9, 10)
     axes.axhline(1, **BOUND_LINE)
-    axes.axhspan(low, 1, **BEYOND)
-    axes.annotate(
-        "roofline bound", (0.005, 1), (0, -3), xycoords=("axes fraction", "data"), textcoords="offset points", va="top"
-    )
-    for x in {x for points in curves.values() for x in points}:
-        above = sorted((points[x], name) for name, points in curves.items() if points.get(x, 0) > top)
-        for line, (y, name) in enumerate(above):
-            text, at = f"{y:.1f} ↑" if y < 10 else f"{y:.0f} ↑", (0, 3 + 10 * line)
-            style = {"color": look(name)["color"], "fontsize": 8, "ha": "center"}
-            axes.annotate(text, (x, 1), at, xycoords=("data", "axes fraction"), textcoords="offset points", **style)
-
-
-def label_ends(axes: Axes, ends: dict[str, tuple[float, float]], texts: Mapping[str, str] = {}) -> None:
-    """Each name, or its text, right of the plot, in its colour and beside its curve's end (x, y), none on another.
-
-    Call it once limits and scales are set.
-    """
-    to_fraction = axes.transData + axes.transAxes.inverted()
-    wanted = {name: to_fraction.transform(end)[1] for name, end in ends.items()}
-    names = sorted(wanted, key=wanted.get)
-    gap = 0.215 / axes.figure.get_figheight()  # a line's height, in an axes of about four fifths of the figure
-    placed = apart([min(wanted[name], 1) for name in names], gap)
-    for name, y in zip(names, placed, strict=True):
-        colour = look(name)["color"]
-        line = {"arrowstyle": "-", "color": colour, "linewidth": 0.7, "shrinkA": 1, "shrinkB": 4, "relpos": (0, 0.5)}
-        where = {"xytext": (1.02, y), "textcoords": "axes fraction", "va": "center", "annotation_clip": False}
-        axes.annotate(texts.get(name, name), ends[name], color=colour, arrowprops=line, **where)
-
-
-def apart(values: list[float], gap: float) -> list[float]:
-    """Sorted values moved as little as is needed to lie a gap apart: those that touch move together, about a mean."""
-    groups = []
-    for value in values:
-        groups.append([value])
-        while len(groups) > 1 and np.mean(groups[-1]) - np.mean(groups[-2]) < gap * len(groups[-2] + groups[-1]) / 2:
-            groups[-2:] = [groups[-2] + groups[-1]]
-    return [np.mean(group) + gap * (at - (len(group) - 1) / 2) for group in groups for at in range(len(group))]
+    axes.axhspan(0.9, 1, **BEYOND)
+    axes.text(0.005, 0.99, "roofline bound", transform=axes.get_yaxis_transform(), va="top")
 
 
 def settings() -> AbstractContextManager:
