@@ -211,7 +211,7 @@ def test_what_a_worker_found_wrong_is_diagnosed_once(spoiled, monkeypatch, verbo
     wrong = judged.verdict(packed, tolerance="default").trace.evaluation.model_copy(update={"log": "printed"})
     here, calls = provenance.here, []
     monkeypatch.setattr(judge, "device_here", lambda: "cuda:0")
-    monkeypatch.setattr(fib, "running", lambda log_dir, clock: nullcontext(Worker(wrong)))
+    monkeypatch.setattr(fib, "running", lambda clock: nullcontext(Worker(wrong)))
     monkeypatch.setattr(provenance, "here", lambda device, **known: here("cpu", **known))
     monkeypatch.setattr(isolated, "diagnosed", lambda *job: calls.append(job) or ["twice as much"])
     found = [o.verdicts["mine"] for o in judged.outcomes({"mine": packed}, ["16", "19"], "default", verbose=verbose)]

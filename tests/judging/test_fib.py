@@ -1,8 +1,13 @@
 """What is changed of FIB: its workers, Ctrl-C, device memory and the clock; no GPU is needed for most of it."""
 
+import importlib.util
 import multiprocessing
+import os
 import re
+import shutil
 import signal
+import subprocess
+import sys
 import time
 from contextlib import closing, contextmanager
 from multiprocessing.context import SpawnProcess
@@ -18,8 +23,10 @@ from flashinfer_bench.bench import timing, utils
 from flashinfer_bench.bench.evaluators import default
 from flashinfer_bench.bench.runner import persistent_runner
 from flashinfer_bench.bench.runner.persistent_runner import WorkerResponse
-from harness.core import provenance
+from harness.core import paths, provenance
 from harness.judging import fib, gpu_clock, judge
+from harness.operators import catalogue
+from harness.packing import pack
 from plain_solution import RIGHT, solution
 
 MARK = "at::cuda::(anonymous namespace)::spin_kernel(long)"
@@ -71,7 +78,7 @@ class Process:
 
 
 class Worker(fib.Worker):
-    def __init__(self, device, log_dir):
+    def __init__(self, device, log_dir=None):
         self._device, self._log_dir, self._baselines, self._failure_records = device, log_dir, {}, {}
         self._start_worker()
 
@@ -103,11 +110,12 @@ def runner(monkeypatch, tmp_path):
     monkeypatch.setattr(persistent_runner.fib_utils, "list_cuda_devices", lambda: ["cpu"])
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     monkeypatch.setattr(fib, "Worker", Worker)
-    with fib.running(str(tmp_path)) as made:
+    with fib.running() as made:
 
         def run(uuid, *names):
             solutions = [SimpleNamespace(name=name) for name in names]
             config, workload = SimpleNamespace(timeout_seconds=1), SimpleNamespace(uuid=uuid)
+            config.resolve_eval_config = lambda full: None
             return made.run_workload(SimpleNamespace(name="layer"), workload, solutions, config, tmp_path)
 
         run.built, run.worker = built, made._workers[0]
@@ -139,7 +147,7 @@ def test_device_memory_is_given_back_after_draws_and_the_reference(monkeypatch):
     given_back, kept = [], utils._rand_tensor
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: given_back.append(1))
     monkeypatch.setattr(fib, "Runner", lambda *log_dir: mock.Mock())
-    with fib.running(""):
+    with fib.running():
         utils._rand_tensor((2,), torch.float8_e4m3fn, torch.device("cpu"))
     assert len(given_back) == 1 and utils._rand_tensor is kept
     monkeypatch.setattr(persistent_runner.PersistentSubprocessWorker, "run_ref", lambda *_: "handle")
@@ -161,7 +169,7 @@ def test_the_runner_of_a_gpu_gets_the_protocol_and_is_closed(tmp_path, monkeypat
     here, seen = provenance.here, []
 
     @contextmanager
-    def running(log_dir, by):
+    def running(by):
         def run_workload(full, workload, solutions, config, root):
             seen.append((workload.axes["seq_len"], config.warmup_runs, config.iterations, config.num_trials))
             return {each.name: passed for each in solutions}
@@ -226,17 +234,45 @@ def test_what_was_not_recorded_is_no_time(calls):
 
 def test_fib_times_by_the_clock_inside_and_by_its_own_after(monkeypatch):
     """The reference, here, and solutions, in a worker, must be timed alike: a speed-up is of one clock."""
-    monkeypatch.setattr(fib, "Runner", lambda log_dir: mock.Mock())
-    main = persistent_runner._persistent_worker_main
-    with fib.running("logs", "gpu"):
-        assert default.time_runnable is gpu_clock.time_runnable
-        assert persistent_runner._persistent_worker_main is fib.gpu_clock_worker
-    assert default.time_runnable is timing.time_runnable and persistent_runner._persistent_worker_main is main
-    with fib.running("logs"):
-        assert default.time_runnable is timing.time_runnable and persistent_runner._persistent_worker_main is main
+    monkeypatch.setattr(fib, "Runner", lambda *log_dir: mock.Mock())
+    own, timed = (timing.time_runnable, persistent_runner._persistent_worker_main), []
+    for clock in ("gpu", fib.CLOCK):
+        with fib.running(clock):
+            timed.append((default.time_runnable, persistent_runner._persistent_worker_main))
+    assert timed == [own if fib.CLOCK == "gpu" else (gpu_clock.time_runnable, fib.gpu_clock_worker), own]
+    assert (default.time_runnable, persistent_runner._persistent_worker_main) == own
+
+
+@pytest.mark.skipif(not fib.MAIN, reason="needs FIB's main branch: set FIB_MAIN to a checkout")
+def test_what_is_packed_passes_validate(tmp_path):
+    """A user would miss: a pull request to the public data set that its checks refuse."""
+    from flashinfer_bench.data.validate import validate_dataset
+
+    for folder in ("definitions", "workloads"):
+        shutil.copytree(paths.ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("*.py"))
+    pack.pack_into([], tmp_path, list(catalogue.GEOMETRIES))
+    report = validate_dataset(str(tmp_path), checks=["layout", "definition", "solution"], disable_gpu=True)
+    faults = [each for of in report.definitions.values() for each in (of.definition, of.solution)]
+    assert len(faults) > 100 and {each.status for each in faults} == {"ok"}
+
+
+@pytest.mark.skipif("FIB_MAIN" not in os.environ, reason="needs FIB's main branch: set FIB_MAIN to a checkout")
+def test_the_main_branch_passes_these_tests_too(tmp_path):
+    """In a process that finds the checkout first, and what its timer comes from, or a stand-in for that."""
+    if importlib.util.find_spec("flashinfer") is None:
+        (tmp_path / "flashinfer").mkdir()
+        (tmp_path / "flashinfer" / "testing.py").write_text("bench_gpu_time_with_cupti = None\n")
+    names = ("test_fib", "test_run", "test_others", "test_hostile", "test_diagnosis")
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "not slow"]
+    command += [Path(__file__).with_name(f"{name}.py") for name in names]
+    env = os.environ | {"PYTHONPATH": os.pathsep.join([os.environ["FIB_MAIN"], str(tmp_path)])}
+    del env["FIB_MAIN"]
+    done = subprocess.run(command, cwd=paths.ROOT, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(fib.CLOCK == "gpu", reason="FIB's own timer has no other clock")
 def test_host_time_before_the_first_kernel_is_not_counted():
     """FIB's events count a slow host; this clock must not, and must read about what the kernel takes."""
     a = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)

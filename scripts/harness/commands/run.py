@@ -41,8 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--tokens", nargs="+", type=count(0), default=[], metavar="T", help="make workloads of so many tokens instead")
     add("--routing", choices=KINDS, help=f"of --tokens; default: {KINDS[0]}, as the recorded workloads have it")
     add("--tolerance", choices=list(TOLERANCES), default="relaxed", help="default: relaxed")
-    how = "events: CUDA events, as FIB 0.1.2; gpu: the GPU's activity, as FIB's main branch; default: events"
-    add("--clock", choices=CLOCKS, default="events", help=how)
+    how = "events: CUDA events, as FIB 0.1.2; gpu: the GPU's activity, as FIB's main branch; default: as this FIB"
+    add("--clock", choices=CLOCKS, help=how)
     add("--warmup-runs", type=count(0), default=10, help="default: 10; with a GPU only")
     add("--iterations", type=count(), default=50, help="default: 50; with a GPU only")
     add("--num-trials", type=count(), help="inputs per workload; default: 3 with a GPU, else 1")

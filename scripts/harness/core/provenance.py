@@ -5,10 +5,12 @@ import platform
 import socket
 from datetime import UTC, datetime
 from functools import lru_cache
+from pathlib import Path
 
 from harness.core import interpreter  # noqa: F401  before flashinfer_bench imports Triton
 
 # isort: split
+import flashinfer_bench
 import torch
 from flashinfer_bench import Evaluation, Trace
 from flashinfer_bench.utils import env_snapshot
@@ -89,11 +91,11 @@ def packages(modules: tuple[str, ...]) -> str | None:
 
 def here(device: str, **known: str | None) -> Provenance:
     """Of a measurement on this machine, now; `known` are Provenance's other fields."""
-    snapshot = env_snapshot(device)
-    versions = snapshot.libs | {
-        "flashinfer_bench": importlib.metadata.version("flashinfer-bench"),
-        "python": platform.python_version(),
-    }
+    snapshot, installed = env_snapshot(device), importlib.metadata.distribution("flashinfer-bench")
+    beside = Path(flashinfer_bench.__file__).parents[1] != installed.locate_file("").resolve()
+    checkout = beside and not installed.read_text("direct_url.json")  # before what is installed on the path
+    fib = flashinfer_bench.__version__ if checkout else installed.version
+    versions = snapshot.libs | {"flashinfer_bench": fib, "python": platform.python_version()}
     if driver := cuda_driver():
         versions["cuda_driver"] = driver
     timestamp = datetime.now(UTC).isoformat(timespec="seconds")

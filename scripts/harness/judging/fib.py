@@ -1,32 +1,37 @@
-"""Everything private of FlashInfer-Bench 0.1.2 that is called, subclassed or patched, here alone, and why.
+"""Everything private of FlashInfer-Bench 0.1.2 and its main branch that is called, subclassed or patched, and why.
 
-Called, by modules of this room, so that a judgement here is FIB's: its inputs, outputs, error statistics and log files.
+Called, so that a judgement here is FIB's: its inputs, outputs, error statistics and log files.
 Subclassed: its runner, which judges on a CUDA device in a worker process, and the parent's side of that worker.
 Patched, while a runner runs: how worker processes start, what times a call, and what keeps device memory.
 """
 
+import importlib.util
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from importlib.metadata import version
 from multiprocessing import resource_tracker
 from multiprocessing.context import SpawnProcess
 from unittest import mock
 
 import torch
-from flashinfer_bench import Definition, Evaluation, EvaluationStatus
-from flashinfer_bench.bench import utils
+from flashinfer_bench import BenchmarkConfig, Definition, Evaluation, EvaluationStatus
+from flashinfer_bench.bench import timing, utils
 from flashinfer_bench.bench.evaluators import default, resolve_evaluator
 from flashinfer_bench.bench.evaluators.utils import allocate_outputs, normalize_result  # noqa: F401
 from flashinfer_bench.bench.runner import PersistentRunner, persistent_runner
 from flashinfer_bench.bench.runner.persistent_runner import PersistentSubprocessWorker
+from flashinfer_bench.bench.timing import time_runnable  # noqa: F401
 from flashinfer_bench.bench.utils import compute_error_stats, gen_inputs, load_safetensors, make_eval  # noqa: F401
-from flashinfer_bench.utils import redirect_stdio_to_file  # noqa: F401
 
 from harness.core.errors import CannotRun
 from harness.judging import gpu_clock
 
 ENDED = "the process ended: "  # in a log, before how
+MAIN = not hasattr(timing, "do_bench")  # FIB's main branch; its timer takes CUDA events unless it finds cupti-python 13
+CUPTI = MAIN and importlib.util.find_spec("cupti") and int(version("cupti-python").partition(".")[0]) >= 13
+CLOCK = "gpu" if CUPTI else "events"  # of FIB's own timer
 ELEMENTWISE = ("DefaultEvaluator", "LowBitEvaluator")  # FIB's that compare as `compute_error_stats` counts
 
 
@@ -129,12 +134,12 @@ def gpu_clock_worker(*args) -> None:
 
 
 @contextmanager
-def running(log_dir: str, clock: str = "events") -> Iterator[Runner]:
+def running(clock: str = CLOCK) -> Iterator[Runner]:
     """The runner; its workers, and those that it starts again, end with the context.
 
     clock: one of CLOCKS, of the reference, in this process, and of solutions, in workers.
     """
-    by_gpu = clock == "gpu"
+    by_gpu = clock != CLOCK
     timer = gpu_clock.time_runnable if by_gpu else default.time_runnable
     main = gpu_clock_worker if by_gpu else persistent_runner._persistent_worker_main
     with (
@@ -145,7 +150,7 @@ def running(log_dir: str, clock: str = "events") -> Iterator[Runner]:
         mock.patch.object(default, "time_runnable", timer),
         mock.patch.object(utils, "_rand_tensor", giving_back(utils._rand_tensor)),
     ):
-        runner = Runner(log_dir)
+        runner = Runner() if MAIN else Runner(BenchmarkConfig().log_dir)
         try:
             yield runner
         finally:

@@ -8,8 +8,10 @@ import ctypes
 import faulthandler
 import math
 import multiprocessing
+import os
 import resource
 import signal
+import sys
 import tempfile
 import traceback
 from multiprocessing import context, forkserver
@@ -104,7 +106,9 @@ def evaluated(status: Status, log: str, text: str | None = None, correctness=Non
 
 def judge(full: Definition, solution: Solution, trials: str, config: BenchmarkConfig, log: str) -> Evaluation:
     """In the child: Evaluation of a solution on the (inputs, expected outputs) pairs in a file."""
-    fib.redirect_stdio_to_file(log)
+    sys.stdout = sys.stderr = open(log, "w", encoding="utf-8", buffering=1)
+    for stream in (1, 2):
+        os.dup2(sys.stdout.fileno(), stream)
     try:
         runnable = BuilderRegistry.get_instance().build(full, solution)
         return compared(full, runnable, torch.load(trials, weights_only=False), config, log)

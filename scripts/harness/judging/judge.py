@@ -95,7 +95,7 @@ class Judge:
             self.guest = guest
             self.opened.close()
             on_cpu = self.device == "cpu"
-            runner = closing(isolated.Runner()) if on_cpu else fib.running(plan.config.log_dir, plan.clock)
+            runner = closing(isolated.Runner()) if on_cpu else fib.running(plan.clock)
             self.runner = self.opened.enter_context(runner)
         if part is not self.part:
             self.sources = {name: self.source(packed) for name, packed in part.solutions.items()}

@@ -107,6 +107,9 @@ def plan_of(args: Namespace, device: Device) -> Plan:
     """The Plan of `moebench run`'s arguments. Raises UserError, and CannotRun where nothing can be run."""
     if not device.on_gpu and args.clock == "gpu":
         raise CannotRun("--clock gpu: takes times and needs a CUDA device; torch sees none")
+    if args.clock == "events" != fib.CLOCK:
+        raise CannotRun("--clock events: FIB's main branch, which is here, times by the GPU's clock alone")
+    clock = args.clock or (fib.CLOCK if device.on_gpu else "events")
     instead = {"--workloads": args.workloads, "--ray": args.ray is not None, "--dataset": args.dataset}
     for other, given in instead.items():
         if args.tokens and given:
@@ -129,7 +132,7 @@ def plan_of(args: Namespace, device: Device) -> Plan:
             full, geometry = dataset.definition(name, root), BY_NAME.get(name)
             check_device(geometry, device.on_gpu)
             fib.check_judge(full, device.on_gpu)
-            default = paths.trace_file(name, clock=args.clock)
+            default = paths.trace_file(name, clock=clock)
             path = (args.output or writable(default)) if keep else None
             if args.tokens:
                 routing = args.routing or routing_kinds.KINDS[0]
@@ -152,7 +155,7 @@ def plan_of(args: Namespace, device: Device) -> Plan:
         left = ", ".join(name for name, packed in theirs.items() if packed.definition == other)
         notes.append(f"{left}: SKIPPED: for {other}, which is not run here")
     where = f" dataset={root.name}" if args.dataset else ""
-    return Plan(device, parts, tuple(notes), tolerance, config, args.clock, args.command_line, args.verbose, where)
+    return Plan(device, parts, tuple(notes), tolerance, config, clock, args.command_line, args.verbose, where)
 
 
 def wanted_definitions(

@@ -10,13 +10,13 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from flashinfer_bench import Definition, Solution, Workload
-from flashinfer_bench.bench.utils import load_safetensors
 from flashinfer_bench.compile import BuilderRegistry, Runnable
 
 from harness.core import paths
 from harness.core.errors import CannotRun, exit_with
 from harness.judging import dataset
 from harness.judging.calling import device_here, first_line, seeded_inputs, with_outputs
+from harness.judging.fib import load_safetensors
 from harness.operators import routing_kinds, workloads
 from harness.operators.catalogue import GEOMETRIES, definition, definition_name
 from harness.packing import pack

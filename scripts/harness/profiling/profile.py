@@ -5,13 +5,12 @@ from dataclasses import dataclass
 
 import torch
 from flashinfer_bench import Solution, Workload
-from flashinfer_bench.bench.timing import time_runnable
-from flashinfer_bench.bench.utils import load_safetensors
 from flashinfer_bench.compile import Runnable
 
 from harness.core import paths, provenance
 from harness.core.errors import CannotRun
 from harness.judging.calling import first_line, with_outputs
+from harness.judging.fib import load_safetensors, time_runnable
 from harness.operators.catalogue import definition
 from harness.operators.workloads import bound_of
 from harness.packing.fingerprint import source_of

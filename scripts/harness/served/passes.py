@@ -9,11 +9,11 @@ from itertools import pairwise
 
 import torch
 from flashinfer_bench import Solution
-from flashinfer_bench.bench.evaluators.utils import normalize_result
 from flashinfer_bench.compile import BuilderRegistry, Runnable
 
 from harness.core.errors import CannotRun
 from harness.judging.calling import call, first_line, with_outputs
+from harness.judging.fib import normalize_result
 from harness.judging.tolerances import Tolerance, judged
 from harness.operators.catalogue import definition
 from harness.served.record import Point
