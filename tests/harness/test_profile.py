@@ -10,7 +10,6 @@ import pandas as pd
 import pytest
 import torch
 from harness import cli
-from harness.core import paths
 from harness.core.errors import CannotRun
 from harness.core.provenance import Provenance
 from harness.core.schema import read_json
@@ -18,7 +17,7 @@ from harness.operators.catalogue import definition
 from harness.packing import pack
 from harness.packing.stages import UNASSIGNED, plain_name, stage_of
 from harness.profiling import calls, ncu, profile, table, torch_profiler
-from harness.profiling.record import Counters, Kernel, ProfileRecord, WorkloadProfile, read_records
+from harness.profiling.record import Counters, Kernel, ProfileRecord, WorkloadProfile
 from harness.profiling.torch_profiler import busy_us, kernels, warnings
 
 SAMPLE = Path(__file__).parents[1] / "samples" / "ncu_metrics.csv"  # some kernels of two workloads, on an H200
@@ -235,24 +234,6 @@ def test_ncu_is_started_on_the_calls_and_its_output_is_read_or_its_error_said(tm
         ncu.record("tiny", "full", ["u"])
 
 
-def test_reports_of_both_profilers_become_one_record(monkeypatch):
-    counters = {"grid": 264, "block": 128, "dram_percent": 88.2}
-    by_workload = [counted(("gemm1_swiglu_quant_kernel", 241.6, counters)), counted(("gemm2_kernel", 9.0))]
-    monkeypatch.setattr(ncu, "record", lambda *_: "report")
-    monkeypatch.setattr(ncu, "by_workload", lambda *_: by_workload)
-    seen = launched(("gemm1_swiglu_quant_kernel", 1210.0), ("gemm2_kernel", 765.0))
-    monkeypatch.setattr(profile, "wall_times", lambda *_: {"one-expert:1": 500.0})
-    failed = []
-    record = profiled(monkeypatch, failed, seen, lambda *args: args[-1].fill_(1), counters=True)
-    few, many = record.workloads
-    assert [few.uuid, few.T, many.T] == ["one-expert:1", 1, 2] and few.wall_us == 500.0 and many.wall_us is None
-    assert few.bound_us > 0 and few.busy_us == (1210 + 765) / 5 and failed == []
-    assert list(few.stages) == ["gemm1 + swiglu_quant", "gemm2"]
-    assert few.kernels[0].counters == [Counters(us=241.6, **counters)] and few.kernels[1].counters == []
-    assert len(few.warnings) == 1 and few.warnings[0].startswith("gemm2: ")
-    assert record.provenance.source_sha1 == pack.pack("triton_fused_v2")["small"].hash()
-
-
 def test_a_profile_without_counters_and_the_workloads_that_run_are_kept(monkeypatch):
     """A user would miss: all other figures, as ncu may not count here or one workload raises."""
 
@@ -269,35 +250,6 @@ def test_a_profile_without_counters_and_the_workloads_that_run_are_kept(monkeypa
     (workload,) = profiled(monkeypatch, failed, seen, run, calls=2, counters=True).workloads
     assert len(failed) == 2 and failed[0].endswith("ValueError: no single token")
     assert (workload.T, workload.kernels[0].stage, workload.warnings[1:]) == (2, UNASSIGNED, ["ncu: ERR_NVGPUCTRPERM"])
-
-
-def test_solutions_stand_in_one_table(tmp_path, monkeypatch):
-    """The record that is stale is named, and so is each stage that any workload has."""
-    current = pack.pack("triton_fused_v2")["full"].hash()
-    fused, apart = (kernel("gemm1 + swiglu_quant", 90.0), kernel("gemm2", 40.0)), (kernel("gemm1", 80.0),)
-    a = record_of(
-        "triton_fused_v2", kernel("route", 5.0), *fused, busy_us=120.0, wall_us=150.0, bound_us=60.0, sha1=current
-    )
-    more = record_of("", kernel("route", 6.0), *apart, kernel("swiglu_quant", 9.0), fused[1], uuid="skewed:99", T=99)
-    a = a.model_copy(update={"workloads": [*a.workloads, *more.workloads]})
-    b = record_of("gone", kernel("route + gemm1", 45.0))
-    for record in (a, b):
-        (tmp_path / f"{record.solution}.json").write_text(record.model_dump_json(), encoding="utf-8")
-    monkeypatch.setattr(paths, "PROFILES", tmp_path)
-    lines = [line for line in table.block().splitlines() if line.startswith("| ")]
-    assert lines[0] == "| solution | stage | T=57 | T=99 skewed |"
-    assert lines[2:4] == ["| gone | route + gemm1 | 45.0 | - |", "|  | busy | 45.0 | - |"]
-    stages = ["route", "gemm1", "swiglu_quant", "gemm2", "gemm1 + swiglu_quant", "busy", "host and gaps", "wall"]
-    assert [line.split(" | ")[1] for line in lines[4:]] == [*stages, "wall / bound"]
-    assert "|  | gemm1 | - | 80.0 |" in lines and lines[-1] == "|  | wall / bound | 2.50 | - |"
-    assert "gone (stale): " in table.block() and "triton_fused_v2: " in table.block()
-
-
-def test_a_bar_of_the_figure_is_as_long_as_the_wall_time():
-    """Of the committed records, where kernels overlap too."""
-    walls = [of.wall_us for record in read_records(paths.PROFILES) for of in record.workloads if ":" not in of.uuid]
-    drawn = [(bar.get_x() + bar.get_width()) for axes in table.figure().axes for bar in axes.patches]
-    assert walls and all(any(end == pytest.approx(wall) for end in drawn) for wall in walls)
 
 
 def test_workloads_by_token_count_uuid_name_and_made_up_routing():
