@@ -92,7 +92,7 @@ def packages(modules: tuple[str, ...]) -> str | None:
 def here(device: str, **known: str | None) -> Provenance:
     """Of a measurement on this machine, now; `known` are Provenance's other fields."""
     snapshot, installed = env_snapshot(device), importlib.metadata.distribution("flashinfer-bench")
-    beside = Path(flashinfer_bench.__file__).parents[1] != installed.locate_file("").resolve()
+    beside = Path(flashinfer_bench.__file__).resolve().parents[1] != installed.locate_file("").resolve()
     checkout = beside and not installed.read_text("direct_url.json")  # before what is installed on the path
     fib = flashinfer_bench.__version__ if checkout else installed.version
     versions = snapshot.libs | {"flashinfer_bench": fib, "python": platform.python_version()}

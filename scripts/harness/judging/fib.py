@@ -18,7 +18,7 @@ from unittest import mock
 import torch
 from flashinfer_bench import BenchmarkConfig, Definition, Evaluation, EvaluationStatus
 from flashinfer_bench.bench import timing, utils
-from flashinfer_bench.bench.evaluators import default, resolve_evaluator
+from flashinfer_bench.bench.evaluators import default, resolve_evaluator, sampling
 from flashinfer_bench.bench.evaluators.utils import allocate_outputs, normalize_result  # noqa: F401
 from flashinfer_bench.bench.runner import PersistentRunner, persistent_runner
 from flashinfer_bench.bench.runner.persistent_runner import PersistentSubprocessWorker
@@ -148,6 +148,7 @@ def running(clock: str = CLOCK) -> Iterator[Runner]:
         mock.patch.object(persistent_runner, "PersistentSubprocessWorker", Worker),
         mock.patch.object(persistent_runner, "_persistent_worker_main", main),
         mock.patch.object(default, "time_runnable", timer),
+        mock.patch.object(sampling, "time_runnable", timer),
         mock.patch.object(utils, "_rand_tensor", giving_back(utils._rand_tensor)),
     ):
         runner = Runner() if MAIN else Runner(BenchmarkConfig().log_dir)

@@ -132,6 +132,7 @@ class Judge:
     def diagnosis(self, part: Part, cell: Cell, packed: Solution, evaluation: Evaluation) -> str:
         """Of a wrong output that FIB's worker kept to itself: of a solution's first one, or with verbose of each."""
         wrong = evaluation.status.value.startswith("INCORRECT") and HEADING not in evaluation.log
+        wrong = wrong and fib.resolve_evaluator(part.full).__name__ in fib.ELEMENTWISE  # others draw at random
         if not wrong or (packed.name in self.diagnosed and not self.plan.verbose):
             return ""
         self.diagnosed.add(packed.name)

@@ -148,8 +148,7 @@ def measure(
     candidates = {name: Candidate(packed, stream()) for name, packed in solutions.items()}
     for num_tokens in tokens:
         found = at_tokens(candidates, model.inputs(num_tokens), model.geometry, turns, tolerance, device)
-        if device != "cpu":
-            torch.cuda.empty_cache()  # of this token count's graphs
+        torch.cuda.empty_cache()  # of this token count's graphs
         bound_ms = model.bound_ms(num_tokens)
         yield [Point(solution=name, tokens=num_tokens, bound_ms=bound_ms, **point) for name, point in found.items()]
 
@@ -171,7 +170,7 @@ def at_tokens(
         except (Exception, SystemExit) as error:  # whatever a solution raises is its result
             points[name]["error"] = first_line(error)
             continue
-        if replay:
+        if replay and points[name]["error"] is None:
             runs[name] = replay, min(max(round(TURN_MS / median_ms(replay, 2, device)), 3), 20)
         elif points[name]["error"] is None:
             runs[name] = run, EAGER
