@@ -6,6 +6,7 @@ import torch
 from flashinfer_bench import AxisConst, AxisVar, Definition, Solution, TensorSpec, Trace, Workload
 from harness import cli
 from harness.core import paths, provenance
+from harness.judging import dataset
 from harness.judging.plan import plan_of
 from harness.operators.catalogue import definition
 from harness.packing import files
@@ -112,6 +113,9 @@ def test_an_operator_of_two_outputs_and_the_tensors_that_are_there(folder, capsy
     said = capsys.readouterr().out
     assert all(name in said for name in ("blob/gone", "blob/lfs", "M=3")) and "output count" in found["wrong", "w0"].log
     assert "dataset=set" in found["right", "w0"].environment.libs["protocol"]
+    workload = trace_files.load(output)[0].workload
+    assert dataset.lacking(OTHER, workload, root) is None
+    assert dataset.lacking(OTHER, workload.model_copy(update={"axes": {}}), root)
 
 
 def test_another_text_of_our_definition_is_judged_and_both_are_named(folder):

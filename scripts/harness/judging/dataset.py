@@ -12,8 +12,6 @@ from harness.core.schema import read_json
 from harness.operators import catalogue, workloads
 from harness.operators.catalogue import BY_NAME, geometry_named
 
-LARGEST_POINTER = 1024  # bytes of the text that stands for a file of Git LFS
-
 
 def files(root: Path) -> dict[str, Path]:
     """Name -> file of each definition of a data set. Raises UserError for a folder that is none."""
@@ -52,13 +50,15 @@ def labelled(name: str, root: Path = paths.ROOT, wanted: Iterable[str] = ()) -> 
     return [one for one in known if not wanted or one in chosen]
 
 
-def lacking(workload: Workload, root: Path) -> str | None:
-    """Which tensor of a workload is not there; None where all are. FIB says what is wrong with one that is."""
+def lacking(full: Definition, workload: Workload, root: Path) -> str | None:
+    """Which axis or tensor of a workload is not there; None where all are. FIB says what is wrong with one that is."""
+    if absent := [axis for axis, of in full.axes.items() if of.type == "var" and axis not in workload.axes]:
+        return f"axes: {', '.join(absent)} is missing"
     for name, spec in workload.inputs.items():
         path = root / spec.path if spec.type == "safetensors" else None
         if path and not path.is_file():
             return f"{name}: {spec.path} is missing"
-        if path and path.stat().st_size < LARGEST_POINTER and path.read_bytes().startswith(b"version https://git-lfs"):
+        if path and path.stat().st_size < 1024 and path.read_bytes().startswith(b"version https://git-lfs"):
             return f"{name}: {spec.path} is a pointer of Git LFS; `git lfs pull` brings the file"
     return None
 

@@ -196,11 +196,10 @@ def part_of(
         raise CannotRun(f"no solution can be run here: {'; '.join(skipped)}")
     fitting, most = [], 0
     for label, workload in labelled:
-        each = input_bytes(full, workload) if device.on_gpu else 0
-        if why := dataset.lacking(workload, root):
+        if why := dataset.lacking(full, workload, root):
             skipped.append(f"{label}: SKIPPED: {why}")
-        elif each and 2 * each + CONTEXTS > device.free:  # twice, as FIB times a clone of them
-            need = f"needs {(2 * each + CONTEXTS) / 1e9:.1f} GB of GPU memory for its inputs twice"
+        elif (each := input_bytes(full, workload) if device.on_gpu else 0) and 2 * each + CONTEXTS > device.free:
+            need = f"needs {(2 * each + CONTEXTS) / 1e9:.1f} GB of GPU memory for its inputs and FIB's clone"
             skipped.append(f"{label}: SKIPPED: {need}, {device.free / 1e9:.1f} GB are free")
         else:
             fitting.append((label, workload))
