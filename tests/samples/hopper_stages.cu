@@ -89,8 +89,8 @@ static cudaError_t read_out_and_launch_combine(const GroupedArgs& args, int h_sp
     copy_out("row_weight", args.row_weight, rows * sizeof(float), stream);
     copy_out("row_token", args.row_token, rows * sizeof(int), stream);
     copy_out("x_scale", args.row_x_scale, rows * kNumKBlocks1 * sizeof(float), stream);
-    copy_out("h", args.h, rows * kIntermediate * numbers["h_split"], stream);
-    copy_out("h_scale", args.h_scale, rows * kNumKBlocks2 * sizeof(float), stream);
+    copy_out("h", args.h, rows * kGroupedIntermediate * numbers["h_split"], stream);
+    copy_out("h_scale", args.h_scale, rows * kNumNBlocks1 * sizeof(float), stream);
   }
   return launch_combine(args, h_split, sms, stream);
 }

@@ -171,7 +171,7 @@ def test_workloads_of_every_definition(layer, geometry, num_tokens, records):
     gc.collect()  # weights of the test before, which another layer's caches may hold
     torch.cuda.empty_cache()
     workload = min(all_records, key=lambda w: abs(w.axes["seq_len"] - num_tokens))
-    needed = 5 * plan.input_bytes(geometry, workload)
+    needed = 5 * plan.input_bytes(definition, workload)
     if selection.free_bytes() < needed:
         pytest.skip(f"{geometry} needs {needed / 1e9:.1f} GB of GPU memory")
     check_workload(layer, definition, workload, root)
