@@ -26,7 +26,7 @@ COMMANDS = {
     "data": "definitions and workloads: list them with their roofline bounds, or write them",
     "docs": "write, or check, the generated tables and figures of README.md and docs/",
     "new": "start a solution: a manifest and a file that runs",
-    "submit": "prepare a leaderboard submission, or list everything that speaks against it",
+    "submit": "prepare a pull request to FlashInfer-Bench's data set, or a submission to its contest",
 }
 OURS = ("harness", "definitions", "solutions")  # an import of these that fails is a fault of this repository
 

@@ -73,6 +73,12 @@ def trace(
     return Trace(definition=definition, workload=workload(seq_len, definition), solution=name, evaluation=evaluation)
 
 
+def record(packed, **more):
+    """A trace of a packed solution for each workload of its definition."""
+    told = {"sha1": packed.hash(), "definition": packed.definition} | more
+    return [trace(packed.name, workload.axes["seq_len"], **told) for workload in workloads(packed.definition)]
+
+
 def write(file, traces):
     """A JSONL file of traces, and its path."""
     file.parent.mkdir(parents=True, exist_ok=True)

@@ -39,8 +39,7 @@ def starts() -> dict[str, Path]:
 def check_name(name: str) -> None:
     """Raise UserError for a name that no solution can have, or that one has already."""
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
-        wanted = "lower-case letters, digits and underscores, a letter first"
-        raise UserError(f"NAME: got {name!r}, want {wanted}")
+        raise UserError(f"NAME: got {name!r}, want lower-case letters, digits and underscores, a letter first")
     if name in NOT_SOLUTIONS or (paths.SOLUTIONS / name).exists():
         raise UserError(f"NAME: there is a solutions/{name}/ already, want another name")
 
@@ -50,10 +49,9 @@ def files_of(original: str) -> dict[str, str]:
     known = starts() | {name: paths.SOLUTIONS / name for name in solution_names()}
     if original not in known:
         raise UserError(f"--from: {unknown('solution', original, known)}")
-    folder = known[original]
-    files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
-    texts = {name: path.read_text(encoding="utf-8") for name, path in files.items() if path.suffix != ".pyc"}
-    return {name.removesuffix(".template"): text for name, text in texts.items()}
+    files = [path for path in known[original].rglob("*") if path.is_file() and path.suffix != ".pyc"]
+    names = [path.relative_to(known[original]).as_posix().removesuffix(".template") for path in files]
+    return {name: path.read_text(encoding="utf-8") for name, path in zip(names, files, strict=True)}
 
 
 def with_definitions(manifest: str, geometries: list[str]) -> str:

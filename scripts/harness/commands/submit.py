@@ -1,48 +1,48 @@
-"""Prepare a leaderboard submission of one solution, in the layout of the public starter kit.
+"""Prepare the submission of a solution: to FlashInfer-Bench's public data set, or to its contest.
 
-Refuses, with every reason at once, unless recorded traces show the solution as it is now PASSED on all workloads at
-contest tolerance, and it builds from the submission alone, which is done in an empty folder. Exit status: 0 written,
-1 refused, 2 bad arguments.
+dataset: a pull request in FOLDER, new or a checkout: the Solution, its current traces, and a description of what was
+run where. FIB's `validate` reads it, where that is installed or FIB_MAIN names a checkout of FIB's main branch.
+
+contest: FOLDER in the layout of the public starter kit. Refused, with every reason at once, unless recorded traces show
+the solution as it is now PASSED on all workloads at contest tolerance, and it builds from the submission alone, in an
+empty folder. Exit status: 0 written, 1 refused, or validate finds an error, 2 bad arguments.
 """
 
 import argparse
-import shlex
-import sys
 from pathlib import Path
 from typing import get_args
 
-from rich.console import Console
-
+from harness.core import paths
 from harness.core.arguments import output_folder
-from harness.operators.catalogue import geometry_named
-from harness.packing import manifest
-from harness.submission.prepare import HARDWARE, prepare
-
-# In a subshell: the same lines work again after a failure. The kit's .gitignore names solution.json.
-HAND_IN = """  (cd {folder} &&
-  git init --quiet &&
-  git add --all --force config.toml solution *solution.json &&
-  git commit --quiet --allow-empty --message {name} &&
-  git tag submission-vN &&
-  git push URL_OF_YOUR_FORK submission-vN)"""
+from harness.core.errors import UserError
+from harness.operators.catalogue import definition_name, geometry_named
+from harness.packing import manifest, pack
+from harness.submission import contest, data_set
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("name", metavar="NAME", help="the solution")
-    into = "new, empty, written by this command before, or a clone of your fork without its config.toml and solution/"
-    which = "what is submitted, one definition at a time; default: full"
-    add("--definition", type=geometry_named, default="full", metavar="KEY", help=which)
-    add("--into", type=output_folder, metavar="FOLDER", required=True, help=into)
+    add("--to", choices=["dataset", "contest"], default="contest", help="default: %(default)s")
+    add("--into", type=output_folder, metavar="FOLDER", required=True, help="no file of anybody else is overwritten")
+    which = "what is submitted, one for the contest; default: full"
+    add("--definition", type=geometry_named, nargs="+", default=["full"], metavar="KEY", help=which)
+    add("--baseline", metavar="NAME", help="dataset: the solution to be the baseline of a definition that has none")
     machines = [name for name in get_args(manifest.Hardware) if name != "cpu"]
-    add("--hardware", choices=machines, default=HARDWARE, help=f"the evaluation's; default: {HARDWARE}")
+    add("--hardware", choices=machines, default=contest.HARDWARE, help="contest: what evaluates; default: %(default)s")
     add("--traces", type=Path, nargs="+", default=[], metavar="PATH", help="default: this repository's traces")
 
 
 def main(args: argparse.Namespace) -> int:
-    console = Console(width=None if sys.stdout.isatty() else 160)
-    if not prepare(args.name, args.definition, args.into, args.hardware, args.traces, console):
-        return 1
-    commands = HAND_IN.format(folder=shlex.quote(str(args.into)), name=args.name)
-    print(f"To hand it in, with the next number in your fork for N:\n{commands}")
-    return 0
+    if args.to == "contest" and (args.baseline or len(args.definition) > 1):
+        raise UserError("--to contest: takes one --definition, and no --baseline")
+    packed, _ = pack.pack_all([args.name, *([args.baseline] if args.baseline else [])])
+    for name, served in packed.items():
+        if others := [key for key in args.definition if key not in served]:
+            raise UserError(f"--definition: got {others[0]}, want what {name} serves: {', '.join(served)}")
+    recorded = map(paths.trace_file, map(definition_name, args.definition))
+    given = args.traces or [path for path in recorded if path.exists()]
+    submissions = [[served[key] for served in packed.values()] for key in args.definition]
+    if args.to == "contest":
+        return 0 if contest.prepare(submissions[0][0], args.into, given, args.hardware) else 1
+    return 0 if all([data_set.prepare(each, args.into, given) for each in submissions]) else 1

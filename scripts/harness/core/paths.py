@@ -30,6 +30,11 @@ def blob_file(definition: str, uuid: str) -> str:
     return f"blob/workloads/{folder_of(definition)}/{definition}/{definition}_{uuid}.safetensors"
 
 
+def of_author(author: str, definition: str) -> str:
+    """Where an author's solutions of a definition are below solutions/ of a FIB data set, and traces below traces/."""
+    return f"{author}/{folder_of(definition)}/{definition}"
+
+
 def trace_file(definition: str, root: Path = ROOT, clock: str = "events") -> Path:
     """clock: of the traces in it, one of provenance.CLOCKS."""
     folder = root / "traces" / folder_of(definition) if clock == "events" else root / GPU_CLOCK.relative_to(ROOT)

@@ -166,12 +166,9 @@ def pack_into(names: list[str], data_set: Path, geometries: list[str]) -> list[P
     """
     if not (data_set / "definitions").is_dir():
         raise UserError(f"--into: {data_set} is not a FlashInfer-Trace data set: it has no definitions/")
-    packed = pack_all(names)[0].values()
-    files = []
-    for solution in (solutions[key] for solutions in packed for key in solutions if key in geometries):
-        folder = data_set / "solutions" / solution.author / paths.folder_of(solution.definition)
-        files.append(write(solution, folder / solution.definition / f"{solution.name}.json"))
-    return files
+    packed = (solutions[key] for solutions in pack_all(names)[0].values() for key in solutions if key in geometries)
+    folder = data_set / "solutions"
+    return [write(of, folder / paths.of_author(of.author, of.definition) / f"{of.name}.json") for of in packed]
 
 
 def pack_packages(names: list[str], parent: Path, geometries: list[str]) -> list[Path]:

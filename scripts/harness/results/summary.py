@@ -2,10 +2,9 @@
 
 import numpy as np
 import pandas as pd
-from flashinfer_bench import Solution, Workload
 
 from harness.judging.tolerances import TOLERANCES
-from harness.packing.manifest import folder_name, read_manifest, solution_names
+from harness.packing.manifest import read_manifest, solution_names
 from harness.results.table import LEVEL
 
 SHOWN = "relaxed"  # the tolerance whose times are shown: every solution that was timed passed it
@@ -56,22 +55,6 @@ def to_use(cells: pd.DataFrame, tolerance: str = SHOWN) -> str | None:
     able = found[found.complete & (found[f"passed_{tolerance}"] == found.workloads)]
     level = able[able.over_fastest <= LEVEL * able.over_fastest.min()]
     return level.mean_ms.idxmin() if len(level) else None
-
-
-def proven_on(packed: Solution, rows: pd.DataFrame | None, workloads: list[Workload], tolerance: str):
-    """(machine, []) where every workload is PASSED by the current source on one machine, else (None, token counts).
-
-    rows: of `table.load`; None without any. Of several machines the one with the most passes is reported.
-    """
-    name = folder_name(packed.name, packed.definition)
-    wanted = {"definition": packed.definition, "solution": name, "tolerance": tolerance, "source": "current"}
-    lacking = {None: [workload.axes["seq_len"] for workload in workloads]}
-    if rows is not None:
-        passed = rows[(rows[list(wanted)] == pd.Series(wanted)).all(axis=1) & rows.passed]
-        for machine, uuids in passed.groupby("hardware").uuid.agg(set).items():
-            lacking[machine] = [w.axes["seq_len"] for w in workloads if w.uuid not in uuids]
-    machine = min(lacking, key=lambda machine: len(lacking[machine]))
-    return (None, lacking[machine]) if lacking[machine] else (machine, [])
 
 
 def source_of(solution: str) -> str:

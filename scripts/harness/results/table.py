@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pandas as pd
-from flashinfer_bench import Trace
+from flashinfer_bench import Solution, Trace
 
 from harness.core import paths
 from harness.core.errors import UserError
@@ -103,6 +103,19 @@ def load(given: list[Path]) -> tuple[pd.DataFrame, list[str]]:
     table = of_traces([found.trace for found in recorded], [found.place for found in recorded])
     table = table.assign(source=states, others=[found.trace.others for found in recorded])
     return in_relation(counting(table.join(of_workloads(recorded)))), [*warnings, *unreadable]
+
+
+def of_solution(solution: Solution, given: list[Path]) -> pd.DataFrame:
+    """`load`'s rows of a packed solution, by its source as it is given, each with its `trace`; prints the warnings."""
+    if not given:
+        return pd.DataFrame(columns=["hardware", "tolerance", "uuid", "passed", "ms", "source", "trace"])
+    rows, warnings = load(given)
+    print(*(f"{warning}\n" for warning in warnings), sep="", end="")
+    name, now = folder_name(solution.name, solution.definition), staleness.hashes([solution])
+    own = rows[(rows.definition == solution.definition) & (rows.solution == name)]
+    traces = {found.place: found.trace for found in trace_files.read(given)[0]}
+    states = [staleness.judge(of_trace(traces[place]), now) for place in own.place]
+    return own.assign(trace=own.place.map(traces), source=states)
 
 
 def of_workloads(recorded: list[Recorded]) -> pd.DataFrame:

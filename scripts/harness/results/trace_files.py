@@ -74,12 +74,6 @@ class Recorded:
     root: Path | None
 
 
-def root_of(path: Path) -> Path | None:
-    """The data set that path is or lies in: the nearest folder with definitions/; None without one."""
-    folders = [path, *path.parents]
-    return next((folder for folder in folders if (folder / "definitions").is_dir()), None)
-
-
 def read(given: list[Path]) -> tuple[list[Recorded], list[str]]:
     """Every trace with an evaluation below the given paths, and a warning for each line that is not a FIB trace.
 
@@ -91,7 +85,7 @@ def read(given: list[Path]) -> tuple[list[Recorded], list[str]]:
             raise UserError(f"{path}: no traces, want a trace set, a folder of *.jsonl, or such a file")
         files |= {file.resolve(): file for file in below if file.resolve() not in files}
     for resolved, file in files.items():
-        root = root_of(resolved)
+        root = next((folder for folder in resolved.parents if (folder / "definitions").is_dir()), None)
         # Paths inside this repository are shown alike wherever it lies.
         shown = resolved.relative_to(paths.ROOT).as_posix() if root == paths.ROOT else str(file)
         for number, line in enumerate(file.read_bytes().splitlines(), start=1):

@@ -9,45 +9,38 @@ import tempfile
 from pathlib import Path
 
 from harness.core import paths
+from harness.core.errors import CannotRun
 
 SCRIPT = Path(__file__).with_name("build_alone.py")
 # No CPATH, NVCC_APPEND_FLAGS and the like: compilers find what the toolkit brings, and no more.
 KEPT = ("PATH", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "LANG")
 TOOLKIT = Path("/usr/local/cuda")  # where it is in the evaluation's image
 MINUTES = 15
-
-
-class NotFit(Exception):
-    """The bundle does not build alone; the message is one line."""
+FAULTS = ("error:", "cannot find", "undefined reference")  # in the lines of a compiler that say what is wrong
 
 
 def build(bundle: Path, definition: str, hardware: str) -> list[str]:
-    """Lines of what was done and what could not be checked here. Raises NotFit.
+    """Lines of what was done and what could not be checked here. Raises CannotRun where it does not build alone.
 
     hardware: what CUDA sources are compiled for where there is no device and they leave it open, as sm_100. HOME and
     every cache lie in a folder that is removed afterwards. Python's -I shuts out PYTHONPATH and the current folder.
     """
     with tempfile.TemporaryDirectory(prefix="submission-") as temporary:
-        folder = Path(temporary)
-        shutil.copytree(bundle, folder / "bundle")
+        folder, home = Path(temporary), Path(temporary, "home")
+        home.mkdir()
+        shutil.copy(bundle / "solution.json", folder)
         shutil.copy(paths.definition_file(definition), folder / "definition.json")
-        for name in ("home", "empty"):
-            (folder / name).mkdir()
         env = {name: os.environ[name] for name in KEPT if name in os.environ}
-        env |= {"HOME": str(folder / "home"), "FIB_CACHE_PATH": str(folder / "cache"), "TMPDIR": temporary}
+        env |= {"HOME": str(home), "FIB_CACHE_PATH": str(folder / "cache"), "TMPDIR": temporary}
         if TOOLKIT.is_dir():  # the compilers guess it from where nvcc is, and a wrapper may mislead them
             env.setdefault("CUDA_HOME", str(TOOLKIT))
-        command = [sys.executable, "-I", SCRIPT, folder, paths.ROOT, hardware]
-        limits = {"cwd": folder / "empty", "env": env, "timeout": 60 * MINUTES}
+        command, limits = [sys.executable, "-I", SCRIPT, folder, hardware], {"cwd": home, "timeout": 60 * MINUTES}
         try:
-            done = subprocess.run(command, capture_output=True, text=True, **limits)
+            done = subprocess.run(command, env=env, capture_output=True, text=True, **limits)
         except subprocess.TimeoutExpired as error:
-            raise NotFit(f"building from the bundle alone took more than {MINUTES} minutes") from error
-    try:
-        report = json.loads((done.stdout.splitlines() or [""])[-1])
-    except ValueError as error:
-        last = (done.stderr.strip().splitlines() or ["no output"])[-1]
-        raise NotFit(f"building from the bundle alone died with status {done.returncode}: {last}") from error
-    if isinstance(report, str):
-        raise NotFit(f"does not build from the bundle alone: {report.replace(temporary, '...')}")
-    return report
+            raise CannotRun(f"building from the bundle alone took more than {MINUTES} minutes") from error
+    if done.returncode == 0:
+        return json.loads(done.stdout.splitlines()[-1])
+    said = [line.strip().replace(temporary, "...") for line in ["no output", *done.stderr.splitlines()] if line.strip()]
+    fault = next((line for line in said if any(mark in line for mark in FAULTS)), said[-1])
+    raise CannotRun(f"does not build from the bundle alone, status {done.returncode}: {fault}")
