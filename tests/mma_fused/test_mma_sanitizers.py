@@ -23,7 +23,7 @@ def errors(tool, configuration, change=None, layers=LAYERS):
     if change:
         change(sources)
     flags = (*small.flags(configuration), "-lineinfo")
-    library = build_library("mma_stages", sources, architecture="9.0", flags=flags)
+    library = build_library("mma_stages", sources, architecture=small.HERE, flags=flags)
     return sanitizer.errors((*sanitizer.TOOLS[tool], *KERNEL), small.__file__, library, layers)
 
 

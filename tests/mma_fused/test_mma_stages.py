@@ -10,7 +10,6 @@ from solutions.common.host.build_library import build_library
 pytestmark = [pytest.mark.gpu, pytest.mark.xdist_group("mma stages")]
 
 DEVICE = "cuda"
-ARCHITECTURE = "9.0"  # plain: no `a` target
 OWN = (227, 1, 1)
 # every CTA routes all tokens; a grid barrier; the most tokens
 COUNTS = {"full": (1, 7, 12, 13, 80, 256), "qwen3-next": (3, 60, 256)}
@@ -27,9 +26,9 @@ def libraries():
     def build(of):
         geometry, configuration = of
         flags = small.flags(configuration)
-        return build_library("mma_stages", small.stage_sources(geometry), architecture=ARCHITECTURE, flags=flags)
+        return build_library("mma_stages", small.stage_sources(geometry), architecture=small.HERE, flags=flags)
 
-    return stages.build_all(build, BUILDS, ARCHITECTURE)
+    return stages.build_all(build, BUILDS, small.HERE)
 
 
 def drawn(geometry, num_tokens):

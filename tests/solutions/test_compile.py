@@ -8,6 +8,7 @@ from harness.packing import manifest
 
 from solutions.common.triton.tiles import ARCHITECTURES, by_rule, tuned
 
+TENSOR_CORES = {"sm_90": "wgmma", "sm_100": "tcgen05", "sm_103": "tcgen05"}  # what the FP8 products must become
 TUNED = ("sm_90:NVIDIA H200",)  # GPUs with a table of their own, as ahead_of_time.py wants them named
 
 
@@ -27,10 +28,8 @@ STAGES = set(manifest.read_manifest("triton_fused_v2").stages)
 def tabled(machine, stage):
     """(BLOCK_M, GROUP, warps, stages) of the tiles that a machine chooses among."""
     fields = ("block_m", "group", "num_warps", "num_stages")
-    if machine in TUNED:
-        choices = tuned()[machine.partition(":")[2], "e32_h7168_i2048"].values()
-    else:
-        choices = [ruled(machine, num_tokens) for num_tokens in TOKENS]
+    table = tuned().get((machine.partition(":")[2], "e32_h7168_i2048"))
+    choices = table.values() if table else [ruled(machine, num_tokens) for num_tokens in TOKENS]
     return {tuple(getattr(getattr(choice, stage), field) for field in fields) for choice in choices}
 
 
@@ -42,27 +41,26 @@ def test_every_kernel_compiles_and_fits(machine, tmp_path):
     kernels = ahead_of_time.compiled("triton_fused_v2", "full", machine, TOKENS, tmp_path)
     assert {kernel["kernel"] for kernel in kernels} == STAGES - {"quantise_tokens_kernel"}
     for stage in ("gemm1", "gemm2"):
-        built = {
-            (k["constants"]["BLOCK_M"], k["constants"]["GROUP"], k["num_warps"], k["num_stages"])
-            for k in kernels
-            if k["kernel"].startswith(stage)
-        }
+        gemms = [k | k["constants"] for k in kernels if k["kernel"].startswith(stage)]
+        built = {(k["BLOCK_M"], k["GROUP"], k["num_warps"], k["num_stages"]) for k in gemms}
         known = tabled(machine, stage)
         assert built and (built <= known if machine in TUNED else built == known)
     architecture = machine.partition(":")[0]
-    hopper, room = architecture == "sm_90", ahead_of_time.SHARED_MEMORY[architecture]
+    wanted, room = TENSOR_CORES.get(architecture), ahead_of_time.SHARED_MEMORY[architecture]
     for kernel in kernels:
         said = json.dumps(kernel)
         assert kernel["shared"] <= room, said
-        assert not kernel["reloads"] and not (kernel["stack"] and (hopper or kernel["reloads"] is None)), said
-        if hopper and kernel["kernel"] in GEMMS:
-            assert kernel["wgmma"] and (kernel["bulk_tensor_copy"] or kernel["constants"].get("TMA") is False), said
+        assert not kernel["reloads"] and not (kernel["stack"] and (wanted or kernel["reloads"] is None)), said
+        if wanted and kernel["kernel"] in GEMMS:
+            assert kernel[wanted] and (kernel["bulk_tensor_copy"] or kernel["constants"].get("TMA") is False), said
 
 
 @pytest.mark.slow
-def test_the_routed_form_compiles_as_well(tmp_path):
+@pytest.mark.parametrize("architecture", TENSOR_CORES)
+def test_the_routed_form_compiles_as_well(architecture, tmp_path):
     """A user would miss: a form that spills, or leaves the tensor cores, where the other one does not."""
     geometry, entry_point = "deepseek-v3-ep8-routed", "main.py::run_routed_bf16"
-    kernels = ahead_of_time.compiled("triton_fused_v2", geometry, "sm_90", (80, 2000), tmp_path, entry_point)
+    kernels = ahead_of_time.compiled("triton_fused_v2", geometry, architecture, (80, 2000), tmp_path, entry_point)
     assert {kernel["kernel"] for kernel in kernels} == STAGES - {"route_kernel"}
-    assert not [k for k in kernels if k["stack"] or (k["kernel"] in GEMMS and not k["wgmma"])], json.dumps(kernels)
+    wanted = TENSOR_CORES[architecture]
+    assert not [k for k in kernels if k["stack"] or (k["kernel"] in GEMMS and not k[wanted])], json.dumps(kernels)

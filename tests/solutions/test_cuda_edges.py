@@ -12,7 +12,7 @@ import torch
 from flashinfer_bench.compile import BuilderRegistry
 from harness.judging.tolerances import TOLERANCES, matched_ratios
 from harness.operators import catalogue
-from harness.packing import pack
+from harness.packing import eligibility, pack
 
 from definitions import moe_fp8_block_scale as moe
 from definitions import swiglu
@@ -31,7 +31,9 @@ WEIGHTS = ("gemm1_weights", "gemm1_weights_scale", "gemm2_weights", "gemm2_weigh
 @cache
 def built(geometry, solution="hopper_fused"):
     """What FIB builds of the packed solution."""
-    return BuilderRegistry.get_instance().build(catalogue.definition(geometry), pack.pack(solution)[geometry])
+    if reason := eligibility.why_skipped(packed := pack.pack(solution)[geometry], eligibility.here()):
+        pytest.skip(reason)
+    return BuilderRegistry.get_instance().build(catalogue.definition(geometry), packed)
 
 
 def drawn(geometry, num_tokens, seed=0):

@@ -244,9 +244,10 @@ def test_kernel_gives_the_definitions_answer(module, geometry, monkeypatch):
 
 @pytest.mark.skipif(not eligibility.is_installed("sglang"), reason="needs sglang; pip install --no-deps sglang")
 @pytest.mark.slow
-def test_stages_compile_for_sm_90(tmp_path):
+@pytest.mark.parametrize("architecture", ["sm_90", "sm_100"])
+def test_stages_compile(architecture, tmp_path):
     """A user would miss: the first call at some token count dies in the compiler."""
-    kernels = ahead_of_time.compiled("sglang_triton", "full", "sm_90", (1, 300, 500, 1000, 4096), tmp_path)
+    kernels = ahead_of_time.compiled("sglang_triton", "full", architecture, (1, 300, 500, 1000, 4096), tmp_path)
     assert {kernel["kernel"] for kernel in kernels} == set(manifest.read_manifest("sglang_triton").stages)
-    room = ahead_of_time.SHARED_MEMORY["sm_90"]
+    room = ahead_of_time.SHARED_MEMORY[architecture]
     assert not [kernel for kernel in kernels if kernel["shared"] > room or kernel["reloads"]]

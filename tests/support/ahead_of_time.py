@@ -17,6 +17,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -26,6 +27,7 @@ import triton
 from harness.packing.pack import pack
 from triton.backends.compiler import GPUTarget
 
+COUNTED = re.compile(r"\b(?:UTC\w?MMA|[HIOQ]G?MMA|LDTM|STTM|UTMALDG|LDGSTS|LDSM|LDL|STL)\b")
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 MULTIPROCESSORS = {"sm_80": 108, "sm_86": 84, "sm_89": 142, "sm_90": 132, "sm_100": 148, "sm_103": 148, "sm_120": 188}
 SHARED_MEMORY = {"sm_90": 227 * 1024, "sm_100": 227 * 1024, "sm_103": 227 * 1024, "sm_120": 99 * 1024}  # of a CTA
@@ -53,10 +55,8 @@ def compiled(name, geometry, architecture, token_counts, folder, entry_point=Non
 
 def arguments_of(run, geometry, num_tokens):
     """What `run` takes of the layer at full width, without storage; tokens in bf16 where it takes no scales of them."""
-    found, parameters = (
-        layer_inputs.arguments(geometry, num_tokens, "meta", offset=96),
-        inspect.signature(run).parameters,
-    )
+    found = layer_inputs.arguments(geometry, num_tokens, "meta", offset=96)
+    parameters = inspect.signature(run).parameters
     if "hidden_states" in parameters and "hidden_states_scale" not in parameters:
         found.pop("hidden_states_scale", None)
         found["hidden_states"] = found["hidden_states"].to(torch.bfloat16)
@@ -77,10 +77,10 @@ def resources(text):
     return {name: tuple(map(int, numbers)) for name, *numbers in found}
 
 
-def reloads(cubin):
-    """How many instructions read local memory, as spilled registers are; None if this disassembler is too old."""
+def instructions(cubin):
+    """Opcode -> how many there are: of tensor cores, copies and local memory; None if this disassembler is too old."""
     shown = disassembled(cubin, "-sass")
-    return len(re.findall(r"\bLDL\b", shown)) if "EXIT" in shown else None
+    return Counter(COUNTED.findall(shown)) if "EXIT" in shown else None
 
 
 def compile_all(run, geometry, architecture, token_counts, gpu):
@@ -104,7 +104,7 @@ def compile_all(run, geometry, architecture, token_counts, gpu):
         if kernel.hash not in seen:
             seen.add(kernel.hash)
             ((registers, stack, _),) = resources(disassembled(kernel.asm["cubin"], "-res-usage")).values()
-            ptx = kernel.asm["ptx"]
+            ptx, mix = kernel.asm["ptx"], instructions(kernel.asm["cubin"])
             constants = {n: v for n, v in kwargs.items() if n in self.arg_names and n.isupper()}
             found.append(
                 {
@@ -115,8 +115,10 @@ def compile_all(run, geometry, architecture, token_counts, gpu):
                     "shared": kernel.metadata.shared,
                     "registers": registers,
                     "stack": stack,
-                    "reloads": reloads(kernel.asm["cubin"]),
+                    "instructions": mix,
+                    "reloads": None if mix is None else mix["LDL"],  # of spilled registers
                     "wgmma": "wgmma.mma_async" in ptx,
+                    "tcgen05": "tcgen05.mma" in ptx,
                     "block_scaled_mma": "tcgen05.mma" in ptx and ".block_scale" in ptx,
                     "bulk_tensor_copy": "cp.async.bulk.tensor" in ptx,
                     "ptx": ptx,
@@ -132,7 +134,8 @@ def compile_all(run, geometry, architecture, token_counts, gpu):
             yield {"num_tokens": num_tokens} | kernel
 
 
-def main():
+def main(leave_out=("ptx",)):
+    """Print what `compile_all` yields for the program's arguments, a constant that is a dtype by its name."""
     sources, entry_point, geometry, architecture, *token_counts = sys.argv[1:]
     architecture, _, gpu = architecture.partition(":")
     path, function = entry_point.split("::")
@@ -140,8 +143,7 @@ def main():
     sys.path.insert(0, str(root.parent))
     module = importlib.import_module(f"{root.name}.{path.removesuffix('.py').replace('/', '.')}")
     for kernel in compile_all(getattr(module, function), geometry, architecture, map(int, token_counts), gpu):
-        del kernel["ptx"]
-        print(json.dumps(kernel, default=str), flush=True)  # a constant may be a dtype
+        print(json.dumps({k: v for k, v in kernel.items() if k not in leave_out}, default=str), flush=True)
 
 
 if __name__ == "__main__":

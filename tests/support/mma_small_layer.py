@@ -36,6 +36,7 @@ LAYERS = {
     "routed": DS | OAI | {"hidden_size": 640, "intermediate_size": 384, "routed": True},
 }
 ARCHITECTURES = {f"sm_{capability.replace('.', '')}": target for capability, target in TARGETS.items()}
+HERE = "{}.{}".format(*torch.cuda.get_device_capability()) if torch.cuda.is_available() else "9.0"  # no `a` target
 # how it is built, and the first of the architectures that have it so
 CONFIGURATIONS = {target: name for name, target in reversed(ARCHITECTURES.items())}
 PADDED, BLOCK_M = 8, 16  # an expert's rows are padded to a multiple; rows of an m_block

@@ -15,6 +15,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
@@ -22,10 +23,10 @@ import triton
 import tvm_ffi.libinfo
 
 CACHE = Path.home() / ".cache" / "same_code"
-ROOT = Path(__file__).parents[2]
 CUOBJDUMP = shutil.which("cuobjdump") or Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 TOKENS = ("1", "7", "80", "300", "901", "2000", "14107")  # multiples of 16 and others, and every choice of kernels
 SASS = re.compile(r"/\*[0-9a-f]{4,}\*/ +(\S.*?) +/\* (0x\w{16}) \*/\n +/\* (0x\w{16}) \*/")  # text and 128 bits
+MIX = re.compile(r"\b(?:\w+MMA|UTMALDG|LDGSTS)\b")
 NOT_HERE = {"flashinfer_cutlass"}  # it compiles FlashInfer's kernels when it is imported, on a GPU alone
 PACK = """
 import json, sys
@@ -45,6 +46,10 @@ class Kernel(NamedTuple):
     name: str
     target: str  # an architecture, or PTX
     code: tuple[str, ...]
+    registers: int = 0
+    shared: int = 0  # bytes; without what a CUDA file's host code asks for
+    local: int = 0  # bytes, of spilled registers for instance
+    mix: str = ""  # its instructions of tensor cores and asynchronous copies, if they could be decoded
 
 
 class Bundle(NamedTuple):
@@ -106,28 +111,31 @@ def launches(bundle: Bundle, entry_point: str, machine: str) -> list[dict]:
     """What launches.py prints for a function of the solution."""
     what = [entry_point, bundle.definition, machine, *TOKENS]
 
-    def ask() -> list[dict]:
+    def launched() -> list[dict]:
         with tempfile.TemporaryDirectory() as folder:
             program = [sys.executable, Path(__file__).with_name("launches.py")]
             return [json.loads(line) for line in output([*program, bundle.write(folder), *what]).splitlines()]
 
     python = [(path, without_comments(path, text)) for path, text in bundle.files.items() if ".cu" not in path]
     units = [path for path in bundle.files if path.endswith(".cu")]
-    return kept(ask, python, units, what, triton.__version__)
+    return kept(launched, python, units, what, triton.__version__, bool(find_spec("sglang")))
 
 
-def triton_kernel(kernel: str, ptx: str, **_) -> Kernel:
+def triton_kernel(kernel: str, ptx: str, registers=0, shared=0, stack=0, instructions=None, **_) -> Kernel:
     """Without its name in the PTX, and without what tells of lines in the source."""
     lines = ptx.partition("\t.section\t.debug")[0].replace(kernel, "KERNEL").splitlines()
     lines = [line.partition("//")[0].strip() for line in lines]
-    return Kernel(kernel, "PTX", tuple(x for x in lines if x and not x.startswith((".loc", ".file", "$L__tmp"))))
+    code = tuple(x for x in lines if x and not x.startswith((".loc", ".file", "$L__tmp")))
+    mix = " ".join(sorted(filter(MIX.match, instructions or ())))
+    return Kernel(kernel, "PTX", code, registers, shared, stack, mix)
 
 
 def cuda_kernels(bundle: Bundle, other: Bundle | None, file: str, architecture: str, flags: list, folders: list):
     """Those of a CUDA file. One that includes CUTLASS takes minutes: not compiled where both have the same text."""
     texts, sm = bundle.closure(file), architecture.replace(".", "")
     if re.search(r'#include ["<]cutlass/', str(texts)) and other and other.closure(file) == texts:
-        return [Kernel(PurePosixPath(file).name, architecture, ("equal text",))]
+        yield Kernel(PurePosixPath(file).name, f"sm_{sm}", ("equal text",))
+        return
 
     def compile_unit() -> list:
         with tempfile.TemporaryDirectory() as folder:
@@ -143,8 +151,11 @@ def cuda_kernels(bundle: Bundle, other: Bundle | None, file: str, architecture: 
             raise RuntimeError(f"{CUOBJDUMP} is too old for sm_{sm}: put a newer cuobjdump on the PATH")
         return [[output(["c++filt", name]), [used[name], *map(" ".join, code)]] for name, code in found]
 
-    found = kept(compile_unit, texts, architecture, flags)
-    return [Kernel(re.sub(r"^void |\([^()]*\)$", "", name.strip()), architecture, tuple(code)) for name, code in found]
+    for name, (resources, *code) in kept(compile_unit, texts, architecture, flags):
+        name, of = re.sub(r"^void |\([^()]*\)$", "", name.strip()), dict(re.findall(r"([A-Z]+):(\d+)", resources))
+        registers, shared, *local = (int(of[kind]) for kind in ("REG", "SHARED", "STACK", "LOCAL"))
+        mix = " ".join(sorted({*MIX.findall("\n".join(code))}))
+        yield Kernel(name, f"sm_{sm}", (resources, *code), registers, shared, sum(local), mix)
 
 
 def output(command: list, text: str | None = None, **variables: str) -> str:

@@ -5,21 +5,20 @@
 As tests/support/ahead_of_time.py, whose arguments these are; libraries that are not here have stand-ins.
 """
 
-import importlib
 import json
 import os
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from unittest.mock import MagicMock
 
 import tvm_ffi.cpp
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "tests" / "support"), str(ROOT), str(ROOT / "scripts")]
+sys.path[:0] = [str(Path(__file__).resolve().parents[2] / folder) for folder in ("tests/support", "", "scripts")]
 
 import ahead_of_time  # noqa: E402
 
-# SGLang's kernel is not ours: launching it does nothing.
+# Where it is not installed, launching SGLang's kernel does nothing.
 SGLANG = """
 class fused_moe_kernel:
     arg_names, fn, __class_getitem__ = (), staticmethod(lambda: None), lambda cls, grid: lambda *_, **__: None
@@ -39,23 +38,12 @@ def stand_in(folder: Path, architecture: str) -> None:
     os.environ["TVM_FFI_CUDA_ARCH_LIST"] = "{}.{}".format(*divmod(int(architecture.removeprefix("sm_")), 10))
     os.environ["TVM_FFI_CACHE_DIR"] = str(folder / "cache")
     sys.modules.setdefault("deep_gemm", MagicMock())
-    kernel = folder / "sglang" / "kernels" / "ops" / "moe" / "fused_moe_triton_kernels.py"
-    kernel.parent.mkdir(parents=True)
-    kernel.write_text(SGLANG)
-    (folder / "sglang" / "__init__.py").touch()
-
-
-def main() -> None:
-    sources, entry_point, geometry, architecture, *token_counts = sys.argv[1:]
-    architecture, _, gpu = architecture.partition(":")
-    path, function = entry_point.split("::")
-    root = Path(sources)
-    sys.path.insert(0, str(root.parent))
-    stand_in(root.parent, architecture)
-    run = getattr(importlib.import_module(f"{root.name}.{path.removesuffix('.py').replace('/', '.')}"), function)
-    for kernel in ahead_of_time.compile_all(run, geometry, architecture, map(int, token_counts), gpu):
-        print(json.dumps({"kernel": kernel["kernel"], "ptx": kernel["ptx"]}), flush=True)
+    if not find_spec("sglang"):
+        kernel = folder / "sglang" / "kernels" / "ops" / "moe" / "fused_moe_triton_kernels.py"
+        kernel.parent.mkdir(parents=True)
+        kernel.write_text(SGLANG)
 
 
 if __name__ == "__main__":
-    main()
+    stand_in(Path(sys.argv[1]).parent, sys.argv[4].partition(":")[0])
+    ahead_of_time.main(leave_out=())

@@ -3,8 +3,8 @@
     python tools/same_code/same_code.py BEFORE AFTER [--solutions mma_fused] [--definitions full]
 
 Each checkout packs its solutions itself. Compared are each CUDA kernel's instructions (SASS, for every architecture of
-the solution) and each Triton kernel's (PTX for sm_90), in whatever file they are. What was compiled is kept. Needs
-nvcc and g++, no GPU. Exit status: 0, 1 where something differs or does not compile, 2 for bad arguments.
+the solution) and each Triton kernel's (PTX for sm_90), in whatever file they are; then the most that AFTER's take. All
+is kept. Needs nvcc and g++, no GPU. Exit status: 0, 1 where something differs or does not compile, 2 for bad arguments.
 """
 
 import argparse
@@ -15,6 +15,7 @@ from itertools import product
 from pathlib import Path
 
 from compiled import Kernel, kernels, machines, packed
+from rich.box import MARKDOWN
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -70,17 +71,17 @@ def main() -> int:
             continue
         for before, after in found:
             names = " -> ".join(dict.fromkeys(kernel.name if kernel else "-" for kernel in (before, after)))
-            same = bool(before and after and before.code == after.code)
-            target, definition = (before or after).target, (one or other).definition
-            rows[(one or other).name, names, target, same].append((definition, len((before or after).code)))
-            if not same:
-                wrong[f"{(one or other).name} {definition} {target}, {names}: {difference(before, after)}"] = None
-    table = Table("solution", "kernel", "target", "definitions", "instructions", "result")
-    for (name, names, target, same), found in sorted(rows.items()):
-        definitions, counts = map(set, zip(*found, strict=True))
-        span = "-".join(map(str, sorted({min(counts), max(counts)})))
-        table.add_row(name, names, target, " ".join(sorted(definitions)), span, "same" if same else "DIFFERS")
-    Console(width=None if sys.stdout.isatty() else 160, highlight=False).print(table, *wrong, sep="\n", markup=False)
+            result = "same" if before and after and before.code == after.code else "DIFFERS"
+            kernel, of = after or before, other or one
+            rows[of.name, names, kernel.target, kernel.mix, result].append((of.definition, kernel))
+            if result != "same":
+                wrong[f"{of.name} {of.definition} {kernel.target}, {names}: {difference(before, after)}"] = None
+    table = Table(*"solution kernel target definitions lines registers shared local mix result".split(), box=MARKDOWN)
+    for (name, names, target, *last), found in sorted(rows.items()):
+        definitions, some = map(set, zip(*found, strict=True))
+        most = map(max, zip(*((len(k.code), k.registers, k.shared, k.local) for k in some), strict=True))
+        table.add_row(name, names, target, " ".join(sorted(definitions)), *map(str, most), *last)
+    Console(width=None if sys.stdout.isatty() else 240, highlight=False).print(table, *wrong, sep="\n", markup=False)
     return 1 if wrong or not rows else 0
 
 
