@@ -2,7 +2,7 @@
 
 import importlib.util
 from functools import lru_cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from .common.host.build_library import build_library, load_library, read_sources
@@ -23,7 +23,9 @@ TARGETS = {
     "sm_100": Target("10.0a", "sm100_", (*_FLAGS, "-DCUTLASS_ENABLE_GDC_FOR_SM100=1")),
 }
 
-SHARED = ("gemms/grouped_gemm.cuh", "common/cuda/ptx/pdl.cuh")  # by both libraries
+# What files of the GEMMs' library begin with, beside an architecture's own; and files that both libraries have. By name
+# alone, as a submission has a single folder.
+GEMMS, SHARED = ("find_tile", "grouped_gemm"), ("grouped_gemm.cuh", "pdl.cuh")
 
 
 def cutlass_folders():
@@ -48,11 +50,13 @@ def sources(hardware):
     No size decides the GEMMs, which take minutes to compile: definitions share them.
     """
     texts = read_sources(Path(__file__).parent)
-    others = tuple(f"gemms/{target.prefix}" for key, target in TARGETS.items() if key != hardware)
-    gemms = [path for path in texts if path.startswith("gemms/") and not path.startswith(others)]
-    layer = [path for path in texts if not path.startswith("gemms/")]
+    names = {path: PurePosixPath(path).name for path in texts}
+    of_any = (*GEMMS, *(target.prefix for target in TARGETS.values()))
+    gemms = [path for path in texts if names[path].startswith((*GEMMS, TARGETS[hardware].prefix))]
+    layer = [path for path in texts if not names[path].startswith(of_any)]
+    shared = [path for path in texts if names[path] in SHARED]
     libraries = {"cutlass_grouped_gemms": gemms, "cutlass_grouped": layer}
-    return {name: {path: texts[path] for path in {*paths, *SHARED}} for name, paths in libraries.items()}
+    return {name: {path: texts[path] for path in {*paths, *shared}} for name, paths in libraries.items()}
 
 
 def build(hardware):

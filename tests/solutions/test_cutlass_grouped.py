@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import layer_inputs
 import pytest
@@ -198,3 +199,11 @@ def test_what_decides_the_library(build_module, monkeypatch):
         for _, texts, options in pair:
             assert options["architecture"] == number and not any(path.startswith(others) for path in texts)
             assert "CUTLASS_MAJOR" in options["headers_version"]
+
+
+def test_a_single_folder_has_the_same_libraries(build_module, monkeypatch):
+    """A user would miss: a submission, whose files all lie beside main.py, that does not build."""
+    named = {name: {Path(path).name for path in texts} for name, texts in build_module.sources("sm_90").items()}
+    flat = {Path(path).name: "" for path in build_module.read_sources(Path(build_module.__file__).parent)}
+    monkeypatch.setattr(build_module, "read_sources", lambda folder: flat)
+    assert named == {name: {*texts} for name, texts in build_module.sources("sm_90").items()}
