@@ -58,10 +58,11 @@ class Process:
     """A worker's process and its pipe: a solution named `dies` ends it."""
 
     def __init__(self):
-        self.exitcode, self.asked, self.closed = None, None, False
+        self.exitcode, self.asked, self.closed, self.names = None, None, False, []
 
     def send(self, message):
         self.asked = message
+        self.names.append(message["solution"].name)
 
     def poll(self, timeout):
         return True
@@ -131,6 +132,13 @@ def test_a_solution_that_ends_its_process_costs_no_other_one_its_result(runner):
         assert {found[name].inputs for name in names if name != "dies"} == {uuid}, "of another workload"
         assert len(runner.worker._baselines) <= 1, "inputs of an earlier workload hold memory"
     assert runner.built == ["a", "a", "b", "b"]
+
+
+def test_the_first_after_a_reference_is_judged_twice(runner):
+    """A user would miss: times of the device as a reference has left it, for one solution of each workload."""
+    for uuid in ("a", "b"):
+        runner(uuid, "first", "second")
+    assert runner.worker._worker_proc.names == ["first", "first", "second"] * 2
 
 
 def test_a_reference_that_is_out_of_memory_says_so_and_costs_no_other_workload(runner):

@@ -1,7 +1,6 @@
 """Judge one cell of a plan: run through FIB -> put paths right -> diagnose if wrong -> provenance -> trace."""
 
 import re
-from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
@@ -99,7 +98,7 @@ class Judge:
             self.runner = self.opened.enter_context(runner)
         if part is not self.part:
             self.sources = {name: self.source(packed) for name, packed in part.solutions.items()}
-            self.part, self.order = part, deque(part.ours)
+            self.part = part
         return part
 
     def source(self, packed: Solution) -> provenance.Provenance:
@@ -108,10 +107,8 @@ class Judge:
         return provenance.here(self.device, **source_of(packed), packages=packages, host=self.host, **known)
 
     def through_fib(self, part: Part, cell: Cell) -> dict[str, Evaluation]:
-        """By packed name. Whoever comes first is timed on a colder GPU and host: another one on each workload."""
-        self.order.rotate(-1)
-        names = [name for name in self.order if name in cell.names] or cell.names
-        chosen = [part.solutions[name] for name in names]
+        """By packed name."""
+        chosen = [part.solutions[name] for name in cell.names]
         return self.runner.run_workload(part.full, cell.workload, chosen, self.plan.config, part.root)
 
     def verdict(self, part: Part, cell: Cell, name: str, found: dict[str, Evaluation]) -> Verdict:
