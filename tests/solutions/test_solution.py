@@ -29,7 +29,7 @@ from definitions import moe_fp8_block_scale as moe
 SOLUTIONS = manifest.solution_names()
 OUTPUT = "output"
 EXPERTS, LOCAL = (moe.GEOMETRIES["full"][size] for size in ("num_experts", "num_local_experts"))  # as in "small"
-OTHERS = [key for key in (*FP8_MOE, *ROUTED) if key in FULL and key != "full"]
+LAYERS = [key for key in (*FP8_MOE, *ROUTED) if key in FULL]
 BIG = max(t for _, t, _ in PUBLIC["full"])
 
 
@@ -54,11 +54,9 @@ def at(*geometries, **known):
 
     known: solution -> why it may fail, for what another project's kernels do or want.
     """
-    of_name = {name: [pytest.mark.xfail(reason=reason, raises=AssertionError)] for name, reason in known.items()}
-    of_name["torch_moe"] = [
-        *of_name.get("torch_moe", []),
-        pytest.mark.slow,
-    ]  # `make bench` judges it on the same workloads
+    fails = AssertionError, ValueError
+    of_name = {name: [pytest.mark.xfail(reason=why, raises=fails)] for name, why in known.items()}
+    of_name["torch_moe"] = [*of_name.get("torch_moe", []), pytest.mark.slow]  # `make bench` judges it
     served = [
         pytest.param(name, geometry, marks=[*([pytest.mark.gpu] if geometry in FULL else []), *of_name.get(name, [])])
         for name in SOLUTIONS
@@ -127,8 +125,7 @@ def check_workload(layer, definition, workload, root):
     arguments[OUTPUT] = torch.empty_like(wanted)
     output = run(layer, arguments)
     assert (output[(wanted == 0).all(1)] == 0).all()  # no local expert, or scales of zero
-    ratios = assert_close(output, wanted, of=workload.uuid)
-    print(f"{layer.metadata.solution_name} T={arguments[OUTPUT].shape[0]}: {ratios}")
+    assert_close(output, wanted, of=workload.uuid)
 
 
 LONG = ("same-eight-local", "last-rank-odd-length")  # seconds each in the interpreter
@@ -162,7 +159,7 @@ def test_small_workloads_of_the_other_definitions(layer, geometry, quick, record
             check_workload(layer, catalogue.definition(geometry), workload, root)
 
 
-@at(*OTHERS)
+@at(*LAYERS, flashinfer_mono_moe="it takes 8 tokens at most")
 @pytest.mark.parametrize("num_tokens", [slow(1), 64, slow(256), slow(1024)])  # the traces have more
 def test_workloads_of_every_definition(layer, geometry, num_tokens, records):
     """A user would miss: a wrong answer at the sizes of another model."""
@@ -175,15 +172,6 @@ def test_workloads_of_every_definition(layer, geometry, num_tokens, records):
     if selection.free_bytes() < needed:
         pytest.skip(f"{geometry} needs {needed / 1e9:.1f} GB of GPU memory")
     check_workload(layer, definition, workload, root)
-
-
-@at("full")
-@pytest.mark.parametrize("num_tokens", [1, 7, 80, 901])
-def test_full_workloads(layer, geometry, num_tokens, records):
-    """A user would miss: a wrong answer at the width of the real model."""
-    root, all_records = records(geometry)
-    workload = next(w for w in all_records if w.axes["seq_len"] == num_tokens)
-    check_workload(layer, moe.definition(geometry), workload, root)
 
 
 @at("small")
@@ -507,7 +495,6 @@ def test_scratch_of_the_largest_workload(layer, geometry, records):
     layer(*values, output)
     torch.cuda.synchronize()
     peak = torch.cuda.max_memory_allocated() - before
-    print(f"{layer.metadata.solution_name}: scratch at T={BIG}: {peak / 1e9:.3f} GB")
     assert peak < 1.5e9
 
 
