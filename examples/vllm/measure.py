@@ -18,10 +18,7 @@ KEPT = ("median_ttft_ms", "median_tpot_ms", "mean_tpot_ms", "p99_tpot_ms", "outp
 
 
 def measure(url: str, model: Path, point: str, lengths: tuple[int, int]) -> dict:
-    """What the client reports of CONCURRENCY:PROMPTS. Raises RuntimeError where a request failed.
-
-    It runs in this process, which saves importing vLLM at each point.
-    """
+    """What the client, in this process, reports of CONCURRENCY:PROMPTS. Raises RuntimeError where a request failed."""
     concurrency, prompts = point.split(":")
     options = (
         f"--num-prompts {prompts} --max-concurrency {concurrency} --num-warmups {concurrency} --seed {concurrency}"

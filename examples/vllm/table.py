@@ -25,7 +25,7 @@ def title(record: dict) -> str:
 
 
 def times(records: list[dict]) -> list[str]:
-    """A table of medians over starts and repeats, and how far the runs of a cell lie apart at most."""
+    """A table of medians over starts and repeats, and how far the runs of a cell lie apart at most, by column."""
     cells, columns = defaultdict(list), list(dict.fromkeys(map(column, records)))
     for record in records:
         for key in SHOWN:
@@ -36,8 +36,11 @@ def times(records: list[dict]) -> list[str]:
         found = [(cells.get((concurrency, key, name)), SHOWN[key][1]) for key in SHOWN for name in columns]
         shown = [f"{median(runs):.{digits}f}" if runs else "-" for runs, digits in found]
         lines.append(f"| {concurrency} | {' | '.join(shown)} |")
-    counts, apart = {len(runs) for runs in cells.values()}, max(max(runs) / min(runs) for runs in cells.values())
-    return [*lines, "", f"Medians of {' or '.join(map(str, counts))} runs, at most {apart - 1:.1%} apart.", ""]
+    if (counts := {len(runs) for runs in cells.values()}) == {1}:
+        return [*lines, "", "One run each.", ""]
+    apart = {key: max(max(runs) / min(runs) for (_, of, _), runs in cells.items() if of == key) - 1 for key in SHOWN}
+    said = ", ".join(f"{SHOWN[key][0]} {most:.1%}" for key, most in apart.items())
+    return [*lines, "", f"Medians of {' or '.join(map(str, sorted(counts)))} runs, at most so far apart: {said}.", ""]
 
 
 def main() -> None:
