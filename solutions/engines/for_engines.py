@@ -25,4 +25,4 @@ def commands(model, ranks):
     fetch = "" if config.is_file() else f"hf download {shlex.quote(str(model))} config.json --local-dir . && "
     path = "config.json" if fetch else shlex.quote(str(config))
     add = f"moebench model {path} --ep {ranks} --add KEY"
-    return f"{fetch}{add} && moebench pack {SOLUTION} --package FOLDER --definition KEY-routed"
+    return f"{fetch}{add} && moebench pack {SOLUTION} --package moe --definition KEY-routed && pip install ./moe"

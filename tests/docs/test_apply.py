@@ -33,7 +33,8 @@ def data_set(tmp_path):
         target = tmp_path / file.relative_to(paths.ROOT)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(file, target)
-    pack.pack_into(["triton_fused_v2"], tmp_path, ["small"])
+    (tmp_path / "solutions").mkdir()
+    (tmp_path / "solutions" / "small.json").write_text(pack.pack("triton_fused_v2")["small"].model_dump_json())
     return tmp_path
 
 

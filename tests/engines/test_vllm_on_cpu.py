@@ -116,13 +116,9 @@ def test_a_model_is_served_by_a_package_alone(python, models, tmp_path):
     in_fp8, in_bf16 = models
     assert serve(python, in_fp8, tmp_path / "refused") is None
     assert "Unsupported FP8 MoE backend" in (tmp_path / "refused").read_text()
-    (folder,) = pack.pack_packages(["triton_fused_v2"], tmp_path / "project" / "moe", [GEOMETRY])
-    (tmp_path / "project" / "pyproject.toml").write_text(
-        '[project]\nname = "moe"\nversion = "1"\n[tool.setuptools.package-data]\n"*" = ["*"]\n'
-        f'[project.entry-points."vllm.general_plugins"]\nmoe = "moe.{folder.name}.for_vllm:register"\n'
-    )
+    (folder,) = pack.pack_packages(["triton_fused_v2"], tmp_path / "moe", [GEOMETRY])
     pip = [python, "-m", "pip", "install", "--no-deps", "--no-build-isolation", "--target", tmp_path / "installed"]
-    subprocess.run([*pip, tmp_path / "project"], check=True)
+    subprocess.run([*pip, tmp_path / "moe"], check=True)
     ours, text = serve(python, in_fp8, tmp_path / "log", tmp_path / "installed")
     wanted, _ = serve(python, in_bf16, tmp_path / "other")
     difference = statistics.median(abs(got - want) for got, want in zip(ours, wanted, strict=True))

@@ -136,7 +136,7 @@ OUTPUTS = [
     ["compare", "--html"],
     ["compare", "--csv"],
     ["compare", "--json"],
-    ["pack", "--into"],
+    ["pack", "--package"],
     ["submit", "triton_fused_v2", "--into"],
 ]
 

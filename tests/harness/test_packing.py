@@ -4,6 +4,7 @@ import ast
 import importlib
 import shutil
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -214,6 +215,11 @@ def test_each_interface_has_its_function(folder, tmp_path):
     ]
     adapters = [{path.name for path in folder.glob("for_*.py")} for folder in written]
     assert adapters == [set(), {path.name for path in paths.ENGINES.glob("*.py")}] and adapters[1]
+    project, at = tomllib.loads((tmp_path / "pyproject.toml").read_text()), f"{tmp_path.name}.{written[1].name}"
+    assert project["project"]["entry-points"]["vllm.general_plugins"] == {written[1].name: f"{at}.for_vllm:register"}
+    assert {f"{at}.common.host", f"{tmp_path.name}.tiny"} < {*project["tool"]["setuptools"]["packages"]}
+    with pytest.raises(UserError, match="--package: .*no-name"):
+        pack.pack_packages(["tiny"], tmp_path / "no-name", [])
 
 
 @pytest.mark.parametrize("name", problem.FILES)
@@ -238,18 +244,6 @@ def test_modules_of_a_package_may_be_imported_by_name(folder):
     edit(folder / "tiny" / "main.py", "import ones", "import ones, twos")
     with pytest.raises(manifest.PackingError, match="common/host/twos.py"):
         pack.pack("tiny")
-
-
-def test_into_another_data_set(tmp_path):
-    """The public layout, with only the definition that is public."""
-    (tmp_path / "definitions").mkdir()
-    files = pack.pack_into([], tmp_path, ["full"])
-    assert len(files) == len(manifest.solutions_of(["full"])) > 0
-    for path in files:
-        author, op_type, name, _ = path.relative_to(tmp_path / "solutions").parts
-        assert (op_type, name) == ("moe", definition("full").name)
-    with pytest.raises(UserError, match="--into: .*nowhere"):
-        pack.pack_into([], tmp_path / "nowhere", ["full"])
 
 
 @pytest.mark.parametrize("name", manifest.solution_names())

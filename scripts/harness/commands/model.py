@@ -47,20 +47,21 @@ def main(args: argparse.Namespace) -> int:
         of = found.on(args.ep)
     except ValueError as error:  # no JSON, too
         raise UserError(f"{args.config}: {error}") from error
-    known = {form: catalogue.BY_NAME.get(name) for form, name in catalogue.names(of).items()}
+    known, fastest = {form: catalogue.BY_NAME.get(name) for form, name in catalogue.names(of).items()}, "SOLUTION"
     if args.add:
         print(add(args.add, found, of))
         known = {form: routed_key(args.add) if form == "routed" else args.add for form in known}
     else:
         console = Console(width=None if sys.stdout.isatty() else 160, highlight=False, markup=False)
         console.print(facts(found, of, known).terminal())
-        console.print(solutions(of, known).terminal())
+        shown, fastest = solutions(of, known)
+        console.print(shown.terminal())
     if not any(known.values()):
         print(f"{args.command_line} --add KEY")
         known = {form: "KEY-routed" if form == "routed" else "KEY" for form in known}
     print(f"moebench run --definition {next(filter(None, known.values()))}")
     if known["routed"]:
-        print(f"moebench pack SOLUTION --package FOLDER --definition {known['routed']}")
+        print(f"moebench pack {fastest} --package moe --definition {known['routed']} && pip install ./moe")
     return 0
 
 
@@ -95,10 +96,9 @@ def facts(found: Checkpoint, of: dict, known: dict[str, str | None]) -> Table:
     return Table(["", ""], [rows], words=2)
 
 
-def solutions(of: dict, known: dict[str, str | None]) -> Table:
-    """Of every solution for such layers: the forms that it serves, its times over the bound, and why not the others.
-
-    known: form of this layer -> key of the definition that it has here.
+def solutions(of: dict, known: dict[str, str | None]) -> tuple[Table, str]:
+    """Of every solution for such layers: the forms that it serves, its times over the bound, and why not the others;
+    and the fastest one of those that serve most. known: form of this layer -> key of the definition that it has here.
     """
     ratios, rows = {form: over_bound(key) if key else {} for form, key in known.items()}, []
     for name, its in manifest.readable().items():
@@ -109,8 +109,10 @@ def solutions(of: dict, known: dict[str, str | None]) -> Table:
         rows.append([name, *cells, "; ".join(dict.fromkeys(filter(None, why.values())))])
     heads = ["top-k given (routed)" if form == "routed" else f"router inside ({form})" for form in known]
     caption = "Numbers: recorded latency over the bound, geometric mean over workloads." if any(ratios.values()) else ""
-    rows.sort(key=lambda row: row[1:-1].count(None))
-    return Table(["solution", *heads, "why not"], [rows], words=9, caption=caption)
+    least = {name: min(of_form.get(name, 1e9) for of_form in ratios.values()) for name, *_ in rows}
+    rows.sort(key=lambda row: (row[1:-1].count(None), least[row[0]]))
+    fastest = rows[0][0] if least[rows[0][0]] < 1e9 else "SOLUTION"
+    return Table(["solution", *heads, "why not"], [rows], words=9, caption=caption), fastest
 
 
 def over_bound(key: str) -> dict[str, float]:

@@ -1,15 +1,15 @@
 """Pack solutions into the JSON that FlashInfer-Bench reads, with the shared stages they list.
 
---build also lets FlashInfer-Bench build each, so that what they compile with nvcc or a C++ compiler is kept for later
-runs, here or on another machine; no GPU is needed. TVM_FFI_CACHE_DIR is where, MAX_JOBS how many compilers at a time.
+--build also lets FlashInfer-Bench build each, without a GPU; TVM_FFI_CACHE_DIR says where, MAX_JOBS how many at once.
 
---package writes Python packages instead, for a program that calls `run` without FlashInfer-Bench: docs/engines.md.
+--package writes Python packages instead, which pip installs, and vLLM and SGLang find then: docs/engines.md.
 """
 
 import argparse
 import sys
 
 from harness.core.arguments import output_folder
+from harness.core.errors import UserError
 from harness.operators.catalogue import geometry_named
 from harness.packing import build_ahead, pack
 
@@ -17,23 +17,19 @@ from harness.packing import build_ahead, pack
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add, add_either = parser.add_argument, parser.add_mutually_exclusive_group().add_argument
     add("names", nargs="*", metavar="NAME", help="default: every solution")
-    add_either("--into", type=output_folder, metavar="PATH", help="register in another FlashInfer-Trace data set")
     add_either("--package", type=output_folder, metavar="FOLDER", help="write FOLDER/NAME/, which `import` finds")
     add_either("--build", action="store_true", help="also compile the CUDA and C++ sources; needs no GPU")
-    which = "default: with --into full, with --package each solution's first"
+    which = "with --package or --build; default: each solution's first with --package, else all"
     add("--definition", nargs="+", type=geometry_named, default=[], metavar="KEY", help=which)
 
 
 def main(args: argparse.Namespace) -> int:
+    if args.definition and not (args.package or args.build):
+        raise UserError("--definition: got it alone, want --package or --build with it")
     _, left_out = pack.pack_all(args.names)
-    if args.package:
-        written = pack.pack_packages(args.names, args.package, args.definition)
-    elif args.into:
-        written = pack.pack_into(args.names, args.into, args.definition or ["full"])
-    else:
-        written = pack.pack_here(args.names)
-    for path in written:
-        print(path)
+    names, package = args.names, args.package
+    written = pack.pack_packages(names, package, args.definition) if package else pack.pack_here(names)
+    print(*written, sep="\n")
     for line in left_out:
         print(f"{line}; left out", file=sys.stderr)
     status = build_ahead.build(args.names, args.definition) if args.build else 0

@@ -80,7 +80,8 @@ class Judge:
     def __call__(self, cell: Cell) -> Outcome:
         part = self.ready_for(cell)
         try:
-            found = self.through_fib(part, cell)
+            chosen = [part.solutions[name] for name in cell.names]
+            found = self.runner.run_workload(part.full, cell.workload, chosen, self.plan.config, part.root)
         except Exception as error:  # of the reference: what a solution does is its result
             why = f"the reference did not run: {first_line(error).removeprefix('RuntimeError: ')}"
             return Outcome(cell, lost=dict.fromkeys(cell.names, why))
@@ -105,11 +106,6 @@ class Judge:
         plan, packages = self.plan, provenance.packages(tuple(packed.spec.dependencies))
         known = {"tolerance": str(plan.tolerance), "protocol": plan.protocol, "command": plan.command}
         return provenance.here(self.device, **source_of(packed), packages=packages, host=self.host, **known)
-
-    def through_fib(self, part: Part, cell: Cell) -> dict[str, Evaluation]:
-        """By packed name."""
-        chosen = [part.solutions[name] for name in cell.names]
-        return self.runner.run_workload(part.full, cell.workload, chosen, self.plan.config, part.root)
 
     def verdict(self, part: Part, cell: Cell, name: str, found: dict[str, Evaluation]) -> Verdict:
         packed, reasons = part.solutions[name], ()

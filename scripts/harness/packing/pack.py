@@ -1,6 +1,8 @@
 """Gather a solution's folder and the files of common/ that it lists into FIB Solutions, and write them."""
 
 import ast
+import hashlib
+import json
 import shutil
 from collections import Counter
 from functools import cache
@@ -18,6 +20,7 @@ from harness.packing.flat import target_of
 from harness.packing.manifest import Manifest, PackingError, read_manifest, read_source, refusal, solution_names
 
 SUFFIXES = (".py", ".cu", ".cuh", ".csv")
+ADAPTERS = {"vllm.general_plugins": "for_vllm", "sglang.srt.plugins": "for_sglang"}  # group of entry points -> module
 PACKAGE_SIZES = ("num_local_experts", "top_k", "hidden_size", "intermediate_size")  # that an engine's adapter checks
 
 
@@ -142,11 +145,6 @@ def checked_entry_point(manifest: Manifest, key: str, defined: dict[str, set[str
     return value
 
 
-def write(solution: Solution, path: Path) -> Path:
-    write_atomically(path, solution.model_dump_json(indent=2) + "\n")
-    return path
-
-
 def pack_here(names: list[str]) -> list[Path]:
     """Write packed/<definition>/<name>.json of names, or a new packed/ of all that can be packed. Returns the files.
 
@@ -155,29 +153,22 @@ def pack_here(names: list[str]) -> list[Path]:
     folder, (packed, _) = paths.SOLUTIONS / "packed", pack_all(names)
     if not names:
         shutil.rmtree(folder, ignore_errors=True)
-    named = [(name, solution) for name, solutions in packed.items() for solution in solutions.values()]
-    return [write(solution, folder / solution.definition / f"{name}.json") for name, solution in named]
-
-
-def pack_into(names: list[str], data_set: Path, geometries: list[str]) -> list[Path]:
-    """Write Solutions in the public layout below data_set. Returns the files written.
-
-    Raises as `pack_all`, and UserError where data_set has no definitions/ and so is no data set.
-    """
-    if not (data_set / "definitions").is_dir():
-        raise UserError(f"--into: {data_set} is not a FlashInfer-Trace data set: it has no definitions/")
-    packed = (solutions[key] for solutions in pack_all(names)[0].values() for key in solutions if key in geometries)
-    folder = data_set / "solutions"
-    return [write(of, folder / paths.of_author(of.author, of.definition) / f"{of.name}.json") for of in packed]
+    files = {folder / of.definition / f"{name}.json": of for name, served in packed.items() for of in served.values()}
+    for path, solution in files.items():
+        write_atomically(path, solution.model_dump_json(indent=2) + "\n")
+    return list(files)
 
 
 def pack_packages(names: list[str], parent: Path, geometries: list[str]) -> list[Path]:
     """Write parent/<packed name>/, a Python package of each solution's packed sources that exports its function as run.
 
     Where there is a function for tokens in bf16, that is run_bf16; of a routed definition with the sizes and
-    solutions/engines/ beside it. geometries: [] for each solution's first one. Returns the folders. Raises as
-    `pack_all`, and UserError where one exists (older sources would be compiled along) or none of these is served.
+    solutions/engines/ beside it. pip installs parent. geometries: [] for each solution's first. Returns the folders.
+    Raises as `pack_all`, and UserError where one exists (older sources would be compiled along), none of these is
+    served, or parent's name is none that Python imports.
     """
+    if not parent.resolve().name.isidentifier():
+        raise UserError(f"--package: got {parent}, want a folder with a name that Python can import")
     packages = {}  # folder -> what is packed, its geometry
     for name, packed in pack_all(names)[0].items():
         wanted = [key for key in packed if key in geometries] if geometries else list(packed)[:1]
@@ -200,7 +191,22 @@ def pack_packages(names: list[str], parent: Path, geometries: list[str]) -> list
             for adapter in paths.ENGINES.glob("*.py"):
                 write_atomically(path / adapter.name, adapter.read_text(encoding="utf-8"))
         write_atomically(path / "__init__.py", f'"""{head}"""\n\n{"".join(exported)}')
+    write_atomically(parent / "pyproject.toml", project(parent))
     return list(packages)
+
+
+def project(parent: Path) -> str:
+    """The pyproject.toml of a folder with packages; in their adapters' groups engines look for plugins."""
+    name, made = parent.resolve().name, sorted(path.parent for path in parent.glob("*/__init__.py"))
+    folders = [folder for path in made for folder in (path, *path.rglob("*/")) if folder.name != "__pycache__"]
+    packages = [name, *(".".join([name, *folder.relative_to(parent).parts]) for folder in folders)]
+    version = hashlib.sha1(b"".join((path / "__init__.py").read_bytes() for path in made)).hexdigest()[:8]
+    lines = ["[project]", f'name = "{name}"', f'version = "1+{version}"']
+    for group, adapter in ADAPTERS.items():
+        found = [path.name for path in made if (path / f"{adapter}.py").exists()]
+        lines += [f'[project.entry-points."{group}"]', *(f'{at} = "{name}.{at}.{adapter}:register"' for at in found)]
+    lines += ["[tool.setuptools]", f"packages = {json.dumps(packages)}", f'package-dir = {{ {name} = "." }}']
+    return "\n".join([*lines, 'package-data = { "*" = ["*"] }', ""])
 
 
 def export(entry_point: str, name: str) -> str:
