@@ -92,6 +92,13 @@ def test_a_package_is_not_written_over_another(folder, tmp_path):
     pack.pack_packages(["tiny"], tmp_path / "engine", [])
     with pytest.raises(UserError, match="--package: .*engine/tiny"):
         pack.pack_packages([], tmp_path / "engine", [])
+    shutil.rmtree(tmp_path / "engine" / "tiny")
+    (tmp_path / "engine" / "build").mkdir()  # by pip
+    pack.pack_packages(["tiny"], tmp_path / "engine", [])
+    assert not (tmp_path / "engine" / "build").exists()
+    (tmp_path / "pyproject.toml").write_text("theirs")
+    with pytest.raises(UserError, match="--package: .*pyproject.toml"):
+        pack.pack_packages(["tiny"], tmp_path, [])
 
 
 def test_what_is_packed_is_what_there_is(folder, capsys):

@@ -71,7 +71,9 @@ class Process:
         if self.asked["solution"].name == "dies":
             self.exitcode = -11
             raise EOFError
-        evaluation = SimpleNamespace(status=persistent_runner.EvaluationStatus.PASSED, inputs=self.asked["inputs"])
+        states = persistent_runner.EvaluationStatus
+        status = states.COMPILE_ERROR if self.asked["solution"].name == "wrong" else states.PASSED
+        evaluation = SimpleNamespace(status=status, inputs=self.asked["inputs"])
         return {"cmd": WorkerResponse.EVALUATION.value, "evaluation": evaluation}
 
     def join(self, timeout):
@@ -134,11 +136,11 @@ def test_a_solution_that_ends_its_process_costs_no_other_one_its_result(runner):
     assert runner.built == ["a", "a", "b", "b"]
 
 
-def test_the_first_after_a_reference_is_judged_twice(runner):
+def test_the_first_to_pass_after_a_reference_is_judged_twice(runner):
     """A user would miss: times of the device as a reference has left it, for one solution of each workload."""
     for uuid in ("a", "b"):
-        runner(uuid, "first", "second")
-    assert runner.worker._worker_proc.names == ["first", "first", "second"] * 2
+        runner(uuid, "wrong", "first", "second")
+    assert runner.worker._worker_proc.names == ["wrong", "first", "first", "second"] * 2
 
 
 def test_a_reference_that_is_out_of_memory_says_so_and_costs_no_other_workload(runner):

@@ -25,17 +25,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("name", metavar="NAME", help="the solution")
     add("--to", choices=["dataset", "contest"], default="contest", help="default: %(default)s")
     add("--into", type=output_folder, metavar="FOLDER", required=True, help="no file of anybody else is overwritten")
-    which = "what is submitted, one for the contest; default: full"
-    add("--definition", type=geometry_named, nargs="+", default=["full"], metavar="KEY", help=which)
+    add("--definition", type=geometry_named, nargs="+", default=["full"], metavar="KEY", help="default: full")
     add("--baseline", metavar="NAME", help="dataset: the solution to be the baseline of a definition that has none")
-    machines = [name for name in get_args(manifest.Hardware) if name != "cpu"]
-    add("--hardware", choices=machines, default=contest.HARDWARE, help="contest: what evaluates; default: %(default)s")
+    known, evaluates = get_args(manifest.Hardware), "contest: what evaluates; default: %(default)s"
+    add("--hardware", choices=known, default=contest.HARDWARE, help=evaluates)
     add("--traces", type=Path, nargs="+", default=[], metavar="PATH", help="default: this repository's traces")
 
 
 def main(args: argparse.Namespace) -> int:
-    if args.to == "contest" and (args.baseline or len(args.definition) > 1):
-        raise UserError("--to contest: takes one --definition, and no --baseline")
+    if args.baseline == args.name or args.to == "contest" and (args.baseline or len(args.definition) > 1):
+        raise UserError("--to contest takes one --definition and no --baseline, which is another solution than NAME")
     packed, _ = pack.pack_all([args.name, *([args.baseline] if args.baseline else [])])
     for name, served in packed.items():
         if others := [key for key in args.definition if key not in served]:

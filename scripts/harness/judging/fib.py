@@ -105,12 +105,12 @@ class Worker(PersistentSubprocessWorker):
     def run_solution(self, solution, baseline, config) -> Evaluation:
         """On the baseline that there is, as FIB gives one that it built again to the next solution alone.
 
-        The first after a reference, timed up to 30% slower, is judged twice. The log says how one ended the process.
+        The first to pass after a reference, timed up to 30% slower, is judged twice. The log says how a process ended.
         """
         given = solution, next(iter(self._baselines), baseline), config
-        found, first, self.after_reference = super().run_solution(*given), self.after_reference, False
-        if first and found.status == EvaluationStatus.PASSED:
-            found = super().run_solution(*given)
+        found = super().run_solution(*given)
+        if self.after_reference and found.status == EvaluationStatus.PASSED:
+            self.after_reference, found = False, super().run_solution(*given)
         if found.status == EvaluationStatus.RUNTIME_ERROR and self._worker_proc:
             self._worker_proc.join(0.2)
             if (code := self._worker_proc.exitcode) is not None:

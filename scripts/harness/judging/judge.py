@@ -18,7 +18,8 @@ from harness.packing import pack
 from harness.packing.fingerprint import source_of
 
 PASSED = EvaluationStatus.PASSED
-MAX_LOG = 4000  # characters of a failure's log that a trace keeps
+MAX_LOG = 4000  # characters of a failure's log that a trace keeps, without its folders, of no use to its reader
+FOLDERS = re.compile(r"(?<![\w.])/(?:[\w.+-]+/)+")
 
 
 @dataclass(frozen=True)
@@ -118,9 +119,10 @@ class Judge:
             evaluation = evaluation.model_copy(update={"log": log})
             reasons = tuple(why_failed(evaluation, origins))
         log = evaluation.log.partition(HEADING)[0].strip()
-        evaluation = publishable(provenance.into_evaluation(evaluation, self.sources[name]))
+        evaluation = provenance.into_evaluation(evaluation, self.sources[name])
+        said = "" if evaluation.status == PASSED else FOLDERS.sub("", evaluation.log)[-MAX_LOG:]
         known = {"definition": packed.definition, "solution": packed.name, "workload": cell.workload}
-        return Verdict(Trace(**known, evaluation=evaluation), reasons, log)
+        return Verdict(Trace(**known, evaluation=evaluation.model_copy(update={"log": said})), reasons, log)
 
     def diagnosis(self, part: Part, cell: Cell, packed: Solution, evaluation: Evaluation) -> str:
         """Of a wrong output that FIB's worker kept to itself: of a solution's first one, or with verbose of each."""
@@ -144,9 +146,3 @@ def why_failed(evaluation: Evaluation, origins: dict[str, PurePosixPath]) -> lis
     if evaluation.status in (EvaluationStatus.RUNTIME_ERROR, EvaluationStatus.COMPILE_ERROR):
         return frames.raised(evaluation.log, origins)
     return evaluation.log.strip().splitlines()[-1:]
-
-
-def publishable(evaluation: Evaluation) -> Evaluation:
-    """Without a log if it passed, else without the log's folders: they are of no use to a reader of the trace."""
-    log = "" if evaluation.status == PASSED else re.sub(r"(?<![\w.])/(?:[\w.+-]+/)+", "", evaluation.log)
-    return evaluation.model_copy(update={"log": log[-MAX_LOG:]})

@@ -6,6 +6,7 @@ import json
 import shutil
 from collections import Counter
 from functools import cache
+from keyword import iskeyword
 from pathlib import Path, PurePosixPath
 
 from flashinfer_bench import BuildSpec, Solution
@@ -20,6 +21,7 @@ from harness.packing.flat import target_of
 from harness.packing.manifest import Manifest, PackingError, read_manifest, read_source, refusal, solution_names
 
 SUFFIXES = (".py", ".cu", ".cuh", ".csv")
+MARK = "# by moebench pack --package"
 ADAPTERS = {"vllm.general_plugins": "for_vllm", "sglang.srt.plugins": "for_sglang"}  # group of entry points -> module
 PACKAGE_SIZES = ("num_local_experts", "top_k", "hidden_size", "intermediate_size")  # that an engine's adapter checks
 
@@ -101,7 +103,9 @@ def pack(name: str) -> dict[str, Solution]:
     defined = defined_names(name, gathered)  # once: what is a definition's own differs in numbers alone
     for geometry in manifest.definitions:
         sources = [{"path": path, "content": problem.source(path, geometry, text)} for path, text in gathered.items()]
-        entry_point = checked_entry_point(manifest, entry_key(manifest, geometry), defined)
+        kind = {"renorm": "renorm_", "routed": "routed_"}.get(catalogue.form(geometry), "")
+        key = f"{kind}entry_point" if getattr(manifest, f"{kind}entry_point") else "entry_point"  # of its interface
+        entry_point = checked_entry_point(manifest, key, defined)
         spec = manifest.model_dump(include=BuildSpec.model_fields.keys()) | {"entry_point": entry_point}
         found[geometry] = Solution(
             name=packed_name(name, geometry, manifest.definitions[0]),
@@ -128,12 +132,6 @@ def pack_all(names: list[str]) -> tuple[dict[str, dict[str, Solution]], list[str
         except PackingError as error:
             left_out.append(str(error))
     return found, left_out
-
-
-def entry_key(manifest: Manifest, geometry: str) -> str:
-    """The key of the function that serves a geometry: of its interface's own, or `entry_point`."""
-    kind = {"renorm": "renorm_", "routed": "routed_"}.get(catalogue.form(geometry), "")
-    return f"{kind}entry_point" if getattr(manifest, f"{kind}entry_point") else "entry_point"
 
 
 def checked_entry_point(manifest: Manifest, key: str, defined: dict[str, set[str]]) -> str:
@@ -167,8 +165,10 @@ def pack_packages(names: list[str], parent: Path, geometries: list[str]) -> list
     Raises as `pack_all`, and UserError where one exists (older sources would be compiled along), none of these is
     served, or parent's name is none that Python imports.
     """
-    if not parent.resolve().name.isidentifier():
+    if not (name := parent.resolve().name).isidentifier() or iskeyword(name):
         raise UserError(f"--package: got {parent}, want a folder with a name that Python can import")
+    if (file := parent / "pyproject.toml").exists() and not file.read_text(encoding="utf-8").startswith(MARK):
+        raise UserError(f"--package: {file} is not of this command; name another folder")
     packages = {}  # folder -> what is packed, its geometry
     for name, packed in pack_all(names)[0].items():
         wanted = [key for key in packed if key in geometries] if geometries else list(packed)[:1]
@@ -191,7 +191,8 @@ def pack_packages(names: list[str], parent: Path, geometries: list[str]) -> list
             for adapter in paths.ENGINES.glob("*.py"):
                 write_atomically(path / adapter.name, adapter.read_text(encoding="utf-8"))
         write_atomically(path / "__init__.py", f'"""{head}"""\n\n{"".join(exported)}')
-    write_atomically(parent / "pyproject.toml", project(parent))
+    shutil.rmtree(parent / "build", ignore_errors=True)  # pip's, of older sources
+    write_atomically(file, project(parent))
     return list(packages)
 
 
@@ -201,7 +202,9 @@ def project(parent: Path) -> str:
     folders = [folder for path in made for folder in (path, *path.rglob("*/")) if folder.name != "__pycache__"]
     packages = [name, *(".".join([name, *folder.relative_to(parent).parts]) for folder in folders)]
     version = hashlib.sha1(b"".join((path / "__init__.py").read_bytes() for path in made)).hexdigest()[:8]
-    lines = ["[project]", f'name = "{name}"', f'version = "1+{version}"']
+    built = any((path / "common/host/build_library.py").exists() for path in made)
+    lines = [MARK, "[project]", f'name = "{name}"', f'version = "1+{version}"']
+    lines.append(f"dependencies = {['apache-tvm-ffi', 'ninja'] if built else []}")  # torch and Triton are the engine's
     for group, adapter in ADAPTERS.items():
         found = [path.name for path in made if (path / f"{adapter}.py").exists()]
         lines += [f'[project.entry-points."{group}"]', *(f'{at} = "{name}.{at}.{adapter}:register"' for at in found)]

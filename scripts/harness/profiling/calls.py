@@ -31,7 +31,10 @@ def choose(wanted: list[str], geometry: str) -> dict[str, Workload]:
     """
     kinds, known = routing_kinds.kinds_of(geometry), dataset.labelled(definition_name(geometry))
     found: dict[str, Workload] = {}
-    for text in wanted or representative([workload for _, workload in known]):
+    if not wanted:
+        by_length = sorted((w for _, w in known if w.axes["seq_len"]), key=lambda w: w.axes["seq_len"])
+        wanted = [by_length[round(share * (len(by_length) - 1))].uuid for share in (0, 1 / 3, 2 / 3, 1)]
+    for text in wanted:
         kind, _, tokens = text.partition(":")
         if kind in kinds and tokens.isdecimal():
             found[text] = routing_kinds.workload(kind, int(tokens), geometry)[1]
@@ -39,12 +42,6 @@ def choose(wanted: list[str], geometry: str) -> dict[str, Workload]:
             made_up = f"; KIND:T with KIND one of {', '.join(kinds)}" if kinds else ""
             found |= {workload.uuid: workload for _, workload in workloads.named(text, known, made_up)}
     return found
-
-
-def representative(known: list[Workload]) -> list[str]:
-    """uuids of a few workloads."""
-    by_length = sorted((w for w in known if w.axes["seq_len"]), key=lambda w: w.axes["seq_len"])
-    return [by_length[round(share * (len(by_length) - 1))].uuid for share in (0, 1 / 3, 2 / 3, 1)]
 
 
 def build(solution: Solution, full: Definition) -> Runnable:

@@ -108,7 +108,7 @@ def load(given: list[Path]) -> tuple[pd.DataFrame, list[str]]:
 def of_solution(solution: Solution, given: list[Path]) -> pd.DataFrame:
     """`load`'s rows of a packed solution, by its source as it is given, each with its `trace`; prints the warnings."""
     if not given:
-        return pd.DataFrame(columns=["hardware", "tolerance", "uuid", "passed", "ms", "source", "trace"])
+        return pd.DataFrame(columns="hardware tolerance clock protocol uuid passed ms source trace".split())
     rows, warnings = load(given)
     print(*(f"{warning}\n" for warning in warnings), sep="", end="")
     name, now = folder_name(solution.name, solution.definition), staleness.hashes([solution])

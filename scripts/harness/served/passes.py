@@ -133,12 +133,7 @@ def in_turns(runs: dict[str, tuple[Pass, int]], turns: int, device: str) -> dict
 
 
 def measure(
-    solutions: dict[str, Solution],
-    model: Resident,
-    tokens: list[int],
-    turns: int,
-    tolerance: Tolerance,
-    device: str,
+    solutions: dict[str, Solution], model: Resident, tokens: list[int], turns: int, tolerance: Tolerance, device: str
 ) -> Iterator[list[Point]]:
     """The points of all solutions, by name -> packed, at each token count.
 
