@@ -105,7 +105,7 @@ class Worker(PersistentSubprocessWorker):
     def run_solution(self, solution, baseline, config) -> Evaluation:
         """On the baseline that there is, as FIB gives one that it built again to the next solution alone.
 
-        The first to pass after a reference, timed up to 30% slower, is judged twice. The log says how a process ended.
+        The first to pass after a reference, timed 5 to 10% slower, is judged twice. The log says how a process ended.
         """
         given = solution, next(iter(self._baselines), baseline), config
         found = super().run_solution(*given)
