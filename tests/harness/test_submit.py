@@ -136,6 +136,7 @@ COMPILING = f"from .build import load_kernels\n\n\ndef run({INPUTS}, output):\n 
 
 
 @pytest.mark.skipif(torch.cuda.is_available() or not shutil.which("nvcc"), reason="needs nvcc and no GPU")
+@pytest.mark.slow
 def test_cuda_sources_are_really_compiled(alone):
     """A user would miss: a header that was left behind, found out on the evaluation machine."""
     sources = {"main.py": COMPILING, "build.py": LOAD, "fill.cu": f'{CU}#include "mine.cuh"\n'}
