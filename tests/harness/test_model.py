@@ -86,6 +86,7 @@ assert cli.main(["model", sys.argv[1], "--add", "tiny-2"]) == 2
 """
 
 
+@pytest.mark.slow
 def test_an_added_layer_works_everywhere_without_a_source_edited(tmp_path, config):
     """A user would miss: their model, until somebody edits five files. The table keeps what it had."""
     copy, given = tmp_path / "copy", config(TINY)
