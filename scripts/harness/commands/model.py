@@ -98,7 +98,7 @@ def facts(found: Checkpoint, of: dict, known: dict[str, str | None]) -> Table:
 
 def solutions(of: dict, known: dict[str, str | None]) -> tuple[Table, str]:
     """Of every solution for such layers: the forms that it serves, its times over the bound, and why not the others;
-    and the fastest one of those that serve most. known: form of this layer -> key of the definition that it has here.
+    and the fastest of those that serve most, if recorded. known: form of this layer -> key of its definition here.
     """
     ratios, rows = {form: over_bound(key) if key else {} for form, key in known.items()}, []
     for name, its in manifest.readable().items():
@@ -109,9 +109,9 @@ def solutions(of: dict, known: dict[str, str | None]) -> tuple[Table, str]:
         rows.append([name, *cells, "; ".join(dict.fromkeys(filter(None, why.values())))])
     heads = ["top-k given (routed)" if form == "routed" else f"router inside ({form})" for form in known]
     caption = "Numbers: recorded latency over the bound, geometric mean over workloads." if any(ratios.values()) else ""
-    least = {name: min(of_form.get(name, 1e9) for of_form in ratios.values()) for name, *_ in rows}
-    rows.sort(key=lambda row: (row[1:-1].count(None), least[row[0]]))
-    fastest = rows[0][0] if least[rows[0][0]] < 1e9 else "SOLUTION"
+    least = {name: min(of[name] for of in ratios.values() if name in of) for name in set().union(*ratios.values())}
+    rows.sort(key=lambda row: (row[1:-1].count(None), row[0] not in least, least.get(row[0], 0)))
+    fastest = rows[0][0] if rows[0][0] in least else "SOLUTION"
     return Table(["solution", *heads, "why not"], [rows], words=9, caption=caption), fastest
 
 

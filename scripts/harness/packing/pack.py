@@ -191,7 +191,8 @@ def pack_packages(names: list[str], parent: Path, geometries: list[str]) -> list
             for adapter in paths.ENGINES.glob("*.py"):
                 write_atomically(path / adapter.name, adapter.read_text(encoding="utf-8"))
         write_atomically(path / "__init__.py", f'"""{head}"""\n\n{"".join(exported)}')
-    shutil.rmtree(parent / "build", ignore_errors=True)  # pip's, of older sources
+    if file.exists():  # ours: so is what pip has made there, of older sources
+        shutil.rmtree(parent / "build", ignore_errors=True)
     write_atomically(file, project(parent))
     return list(packages)
 
@@ -202,9 +203,8 @@ def project(parent: Path) -> str:
     folders = [folder for path in made for folder in (path, *path.rglob("*/")) if folder.name != "__pycache__"]
     packages = [name, *(".".join([name, *folder.relative_to(parent).parts]) for folder in folders)]
     version = hashlib.sha1(b"".join((path / "__init__.py").read_bytes() for path in made)).hexdigest()[:8]
-    built = any((path / "common/host/build_library.py").exists() for path in made)
-    lines = [MARK, "[project]", f'name = "{name}"', f'version = "1+{version}"']
-    lines.append(f"dependencies = {['apache-tvm-ffi', 'ninja'] if built else []}")  # torch and Triton are the engine's
+    needs = ["apache-tvm-ffi", "ninja"] if [*parent.glob("*/common/host/build_library.py")] else []
+    lines = [MARK, "[project]", f'name = "{name}"', f'version = "1+{version}"', f"dependencies = {json.dumps(needs)}"]
     for group, adapter in ADAPTERS.items():
         found = [path.name for path in made if (path / f"{adapter}.py").exists()]
         lines += [f'[project.entry-points."{group}"]', *(f'{at} = "{name}.{at}.{adapter}:register"' for at in found)]
