@@ -26,7 +26,7 @@ def open_page(opened, colours):
     return driver
 
 
-@pytest.mark.parametrize("colours", ["light", "dark"])
+@pytest.mark.parametrize("colours", ["light", pytest.param("dark", marks=pytest.mark.slow)])
 def test_it_needs_no_network_sorts_both_ways_and_shows_a_section(opened, colours):
     driver = open_page(opened, colours)
     heads = [head.text for head in driver.find_elements(browser.By.TAG_NAME, "th")]
