@@ -6,7 +6,7 @@ import pytest
 import torch
 from harness.operators import catalogue, workloads
 from harness.operators import moe_bf16 as family
-from harness.operators.roofline import BYTES_PER_SECOND
+from harness.operators.roofline import CEILINGS, MEASURED_ON
 from harness.packing import manifest, pack
 from layer_inputs import arguments as layer_arguments
 
@@ -76,7 +76,7 @@ def test_bound_is_the_weights_up_to_many_tokens():
         weights = least.active * 3 * 768 * 2048 * 2
         assert least.flops == 2 * 8 * case.seq_len * 3 * 768 * 2048
         if case.seq_len <= 512:
-            assert least.ms == pytest.approx(1e3 * weights / BYTES_PER_SECOND, rel=0.02)
+            assert least.ms == pytest.approx(1e3 * weights / CEILINGS[MEASURED_ON]["bytes"], rel=0.02)
     assert least.ms == least.flops / 780e12 * 1e3
 
 

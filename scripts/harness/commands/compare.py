@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--traces", "--dataset", nargs="+", type=Path, metavar="PATH", help=traces)
     add("--definition", metavar="KEY", help="of `moebench data`, or a name; default: the first one that was recorded")
     add("--solutions", nargs="+", default=[], metavar="NAME", help="default: all that were recorded")
-    add("--tolerance", choices=list(TOLERANCES), help="of --workloads; default: relaxed, if it is recorded")
+    add("--tolerance", choices=list(TOLERANCES), help="workload by workload at it; default: relaxed, if it is there")
     add("--clock", choices=CLOCKS, default="events", help="default: events")
     add("--workloads", action="store_true", help="every workload, not three of them")
     what = "the traces before a change, as --traces; exit 1 where something is more than 5%% slower, or wrong now"
@@ -87,17 +87,17 @@ def chosen(rows: pd.DataFrame, args: argparse.Namespace) -> pd.DataFrame:
         if name not in set(rows.solution):
             raise UserError(f"--solutions: {unknown('solution', name, sorted(set(rows.solution)))}")
     rows = rows[rows.solution.isin(args.solutions)] if args.solutions else rows
+    if args.tolerance and not len(rows := rows[rows.tolerance == args.tolerance]):
+        raise UserError(f"--tolerance: nothing is recorded at {args.tolerance}")
     known = [name for name in dict.fromkeys([*KEYS, *rows.definition]) if name in set(rows.definition)]
     return rows.sort_values("definition", key=lambda names: names.map(known.index), kind="stable")
 
 
 def tables(rows: pd.DataFrame, args: argparse.Namespace) -> list[Table]:
     """Of one definition, a table for each GPU."""
-    if args.workloads:
+    if one := args.workloads or args.tolerance:
         rows = rows[rows.tolerance == (args.tolerance or shown_of(rows))]
-        if not len(rows):
-            raise UserError(f"--tolerance: nothing is recorded at {args.tolerance}")
-    make = report.workloads if args.workloads else report.solutions
+    make = report.workloads if one else report.solutions
     made = [make(rows[rows.hardware == gpu]) for gpu in report.gpus(rows)]
     return [*(replace(each, caption="") for each in made[:-1]), made[-1]]  # one caption explains them all
 

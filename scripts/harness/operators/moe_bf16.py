@@ -13,7 +13,7 @@ from flashinfer_bench import Trace, Workload
 from definitions import moe_bf16 as definitions
 from definitions.moe_bf16 import GEOMETRIES
 from harness.operators.case import Case, normal, sigmoid, trace, uuid_of
-from harness.operators.roofline import BF16_FLOPS_PER_SECOND, Bound, Counts
+from harness.operators.roofline import Bound, Counts
 
 SMALL = definitions.SMALL
 TOKENS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
@@ -79,4 +79,4 @@ def bound(seq_len: int, counts: Counts, geometry: str) -> Bound:
     weights = 3 * sizes["intermediate_size"] * sizes["hidden_size"]
     token_bytes = 2 * 2 * sizes["hidden_size"] + sizes["top_k"] * (4 + 4)
     least, flops = counts.active * 2 * weights + seq_len * token_bytes, 2 * counts.rows * weights
-    return Bound(seq_len, counts.rows, counts.active, least, flops, BF16_FLOPS_PER_SECOND)
+    return Bound(seq_len, counts.rows, counts.active, least, flops, "bf16")

@@ -1,12 +1,10 @@
 """The roofline bound: the least time a workload can take, with every byte moved once and every FLOP done once."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-# Measured ceilings of this device: a read of device memory, and dense GEMMs of large matrices (FP8: 8192^3).
-MEASURED_ON = "NVIDIA H200"
-BYTES_PER_SECOND = 4.46e12
-FLOPS_PER_SECOND = 1446e12
-BF16_FLOPS_PER_SECOND = 780e12
+MEASURED_ON = "NVIDIA H200"  # of all bounds that are not asked for on another GPU
+# Measured: bytes/s of a read of device memory, FLOP/s of dense GEMMs of large matrices (FP8: 8192^3).
+CEILINGS = {MEASURED_ON: {"bytes": 4.46e12, "fp8": 1446e12, "bf16": 780e12}}
 
 
 @dataclass(frozen=True)
@@ -20,25 +18,26 @@ class Counts:
 
 @dataclass(frozen=True)
 class Bound:
-    """What one workload needs. rows, active: as in Counts.
-
-    flops_per_second: the device's ceiling for GEMMs of this dtype.
-    """
+    """What one workload needs on a GPU, a key of CEILINGS. rows, active: as in Counts. dtype: fp8 or bf16, of GEMMs."""
 
     seq_len: int
     rows: int
     active: int
     bytes: int
     flops: int
-    flops_per_second: float = FLOPS_PER_SECOND
+    dtype: str = "fp8"
+    gpu: str = MEASURED_ON
+
+    def on(self, gpu: str) -> "Bound":
+        return replace(self, gpu=gpu)
 
     @property
     def memory_ms(self) -> float:
-        return self.bytes / BYTES_PER_SECOND * 1e3
+        return self.bytes / CEILINGS[self.gpu]["bytes"] * 1e3
 
     @property
     def compute_ms(self) -> float:
-        return self.flops / self.flops_per_second * 1e3
+        return self.flops / CEILINGS[self.gpu][self.dtype] * 1e3
 
     @property
     def ms(self) -> float:

@@ -128,13 +128,12 @@ def of_workloads(recorded: list[Recorded]) -> pd.DataFrame:
             with suppress(UserError):  # those in the traces are enough for a comparison
                 counts[root, definition] = {w.uuid for w in of_data_set(definition, root or paths.ROOT)}
         counts[root, definition].add(workload.uuid)
-        key = root, definition, workload.uuid
+        key, gpu = (root, definition, workload.uuid), found.trace.evaluation.environment.hardware
         if key not in bounds:
-            needs = recorded_bound(definition, workload, root)
-            bounds[key] = needs.ms if needs and needs.rows else math.nan
+            bounds[key] = recorded_bound(definition, workload, root)
         ours = "dataset=" not in (of_trace(found.trace).protocol or "")  # others' routing under our uuid is not ours
-        measured = ours and found.trace.evaluation.environment.hardware == roofline.MEASURED_ON
-        rows.append((bounds[key] if measured else math.nan, counts[root, definition]))
+        known = ours and gpu in roofline.CEILINGS and bounds[key] and bounds[key].rows
+        rows.append((bounds[key].on(gpu).ms if known else math.nan, counts[root, definition]))
     return pd.DataFrame({"bound_ms": [ms for ms, _ in rows], "workloads": [len(uuids) for _, uuids in rows]})
 
 
