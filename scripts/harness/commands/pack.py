@@ -30,6 +30,8 @@ def main(args: argparse.Namespace) -> int:
     names, package = args.names, args.package
     written = pack.pack_packages(names, package, args.definition) if package else pack.pack_here(names)
     print(*written, sep="\n")
+    if package and (bare := [str(path) for path in written if not (path / "for_vllm.py").exists()]):
+        print(f"{', '.join(bare)}: no plugin, as its router is inside or it takes no bf16 tokens", file=sys.stderr)
     for line in left_out:
         print(f"{line}; left out", file=sys.stderr)
     status = build_ahead.build(args.names, args.definition) if args.build else 0

@@ -54,7 +54,7 @@ def why_not(rules: list[Rule], form: str | None, of: dict) -> str | None:
     the layer has and what is taken.
     """
     forms = dict.fromkeys(each for rule in rules for each in rule.forms)
-    why = f"form: has {form}, takes {', '.join(forms) or 'listed definitions alone'}"
+    why = f"router: has {form}, takes {', '.join(forms) or 'listed definitions alone'}"
     for rule in (rule for rule in rules if form in rule.forms):
         activation = "clamp" if of["activation"] == "silu" and of["swiglu_limit"] else of["activation"]
         refused = [size for size in SIZES if not getattr(rule, size).takes(of[size])]
