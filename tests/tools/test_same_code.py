@@ -17,7 +17,7 @@ PTX = ".visible .entry {name}()\n{{\n\t.loc\t1 {by} 0\n$L__tmp{by}:\n\tmul.f32 %
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on the PATH")
 @pytest.mark.parametrize(("name", "by", "status"), [("scale", 3, 0), ("product", 3, 0), ("product", 5, 1)])
-def test_a_changed_instruction_is_found_and_a_name_is_not(name, by, status, tmp_path, monkeypatch, capsys):
+def test_a_changed_instruction_is_found_and_a_name_is_not(name, by, status, monkeypatch, capsys):
     def packed(folder, names):
         new = folder.name == "after"
         files = {"new/k.cu" if new else "k.cu": CUDA.format(name=name if new else "scale")}
@@ -27,7 +27,6 @@ def test_a_changed_instruction_is_found_and_a_name_is_not(name, by, status, tmp_
     def launches(bundle, *asked):
         return [{"file": next(iter(bundle.files)), "architecture": "9.0", "flags": [], "folders": []}]
 
-    monkeypatch.setattr(compiled, "CACHE", tmp_path)
     monkeypatch.setattr(compiled, "launches", launches)
     monkeypatch.setattr(same_code, "packed", packed)
     monkeypatch.setattr(sys, "argv", ["same_code.py", "before", "after", "--machines", "sm_90"])

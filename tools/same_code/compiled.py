@@ -1,11 +1,5 @@
-"""Kernels of packed solutions: SASS of CUDA files, PTX of Triton's, without names of symbols, paths and comments.
+"""Kernels of packed solutions: SASS of CUDA files, PTX of Triton's, without names of symbols, paths and comments."""
 
-What was compiled is kept in CACHE, by all that decides it.
-"""
-
-import ast
-import gzip
-import hashlib
 import json
 import os
 import re
@@ -22,12 +16,12 @@ from typing import NamedTuple
 import triton
 import tvm_ffi.libinfo
 
-CACHE = Path.home() / ".cache" / "same_code"
 CUOBJDUMP = shutil.which("cuobjdump") or Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 TOKENS = ("1", "7", "80", "300", "901", "2000", "14107")  # multiples of 16 and others, and every choice of kernels
 SASS = re.compile(r"/\*[0-9a-f]{4,}\*/ +(\S.*?) +/\* (0x\w{16}) \*/\n +/\* (0x\w{16}) \*/")  # text and 128 bits
 MIX = re.compile(r"\b(?:\w+MMA|UTMALDG|LDGSTS)\b")
-NOT_HERE = {"flashinfer_cutlass"}  # it compiles FlashInfer's kernels when it is imported, on a GPU alone
+# The first compiles FlashInfer's kernels when it is imported, on a GPU alone.
+NOT_HERE = {"flashinfer_cutlass"} | ({"sglang_triton"} if not find_spec("sglang") else set())
 PACK = """
 import json, sys
 from harness.packing import pack
@@ -116,9 +110,9 @@ def launches(bundle: Bundle, entry_point: str, machine: str) -> list[dict]:
             program = [sys.executable, Path(__file__).with_name("launches.py")]
             return [json.loads(line) for line in output([*program, bundle.write(folder), *what]).splitlines()]
 
-    python = [(path, without_comments(path, text)) for path, text in bundle.files.items() if ".cu" not in path]
+    python = [(path, text) for path, text in bundle.files.items() if ".cu" not in path]
     units = [path for path in bundle.files if path.endswith(".cu")]
-    return kept(launched, python, units, what, triton.__version__, bool(find_spec("sglang")))
+    return kept(launched, python, units, what)
 
 
 def triton_kernel(kernel: str, ptx: str, registers=0, shared=0, stack=0, instructions=None, **_) -> Kernel:
@@ -168,20 +162,14 @@ def output(command: list, text: str | None = None, **variables: str) -> str:
     return done.stdout
 
 
-def kept(make: Callable, *decides: object):
-    """What `make` gives, of JSON's kinds, or gave before where the same decided it."""
-    file = CACHE / f"{hashlib.sha256(repr((make.__name__, decides)).encode()).hexdigest()[:24]}.json.gz"
-    if not file.exists():
-        part = file.with_suffix(f".{os.getpid()}")
-        CACHE.mkdir(parents=True, exist_ok=True)
-        part.write_bytes(gzip.compress(json.dumps(make()).encode(), 3))
-        part.rename(file)
-    return json.loads(gzip.decompress(file.read_bytes()))
+def kept(make: Callable, *decides: object, done={}):  # noqa: B006  kept over calls
+    """What `make` gives, or gave before where the same decided it."""
+    if (key := repr((make.__name__, decides))) not in done:
+        done[key] = make()
+    return done[key]
 
 
 @cache
 def without_comments(path: str, text: str) -> str:
-    if path.endswith(".py"):
-        return ast.unparse(ast.parse(text))
     cpp = path.endswith((".cu", ".cuh", ".cpp"))
     return output(["g++", "-fpreprocessed", "-dD", "-E", "-P", "-x", "c++", "-"], text) if cpp else text

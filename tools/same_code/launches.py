@@ -8,7 +8,6 @@ As tests/support/ahead_of_time.py, whose arguments these are; libraries that are
 import json
 import os
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from unittest.mock import MagicMock
 
@@ -17,12 +16,6 @@ import tvm_ffi.cpp
 sys.path[:0] = [str(Path(__file__).resolve().parents[2] / folder) for folder in ("tests/support", "", "scripts")]
 
 import ahead_of_time  # noqa: E402
-
-# Where it is not installed, launching SGLang's kernel does nothing.
-SGLANG = """
-class fused_moe_kernel:
-    arg_names, fn, __class_getitem__ = (), staticmethod(lambda: None), lambda cls, grid: lambda *_, **__: None
-"""
 
 
 def stand_in(folder: Path, architecture: str) -> None:
@@ -38,10 +31,6 @@ def stand_in(folder: Path, architecture: str) -> None:
     os.environ["TVM_FFI_CUDA_ARCH_LIST"] = "{}.{}".format(*divmod(int(architecture.removeprefix("sm_")), 10))
     os.environ["TVM_FFI_CACHE_DIR"] = str(folder / "cache")
     sys.modules.setdefault("deep_gemm", MagicMock())
-    if not find_spec("sglang"):
-        kernel = folder / "sglang" / "kernels" / "ops" / "moe" / "fused_moe_triton_kernels.py"
-        kernel.parent.mkdir(parents=True)
-        kernel.write_text(SGLANG)
 
 
 if __name__ == "__main__":

@@ -2,16 +2,15 @@
 
     python tools/same_code/same_code.py BEFORE AFTER [--solutions mma_fused] [--definitions full]
 
-Each checkout packs its solutions itself. Compared are each CUDA kernel's instructions (SASS, for every architecture of
-the solution) and each Triton kernel's (PTX for sm_90), in whatever file they are; then the most that AFTER's take. All
-is kept. Needs nvcc and g++, no GPU. Exit status: 0, 1 where something differs or does not compile, 2 for bad arguments.
+Each checkout packs its solutions itself. Compared are each CUDA kernel's SASS, for every architecture of the solution,
+and each Triton kernel's PTX for sm_90, in whatever file they are; then the most that AFTER's take. Needs nvcc and g++.
+Exit status: 0, 1 where something differs or does not compile, 2 for bad arguments.
 """
 
 import argparse
 import sys
 from collections import defaultdict
 from difflib import unified_diff
-from itertools import product
 from pathlib import Path
 
 from compiled import Kernel, kernels, machines, packed
@@ -24,23 +23,16 @@ SOME = ["full", "qwen3-next", "deepseek-v3-ep8-routed", "qwen3-next-routed", "bf
 SHOWN = 14  # lines of a kernel that differs
 
 
-def likeness(pair: tuple[Kernel, Kernel]) -> float:
-    """0 for two that have nothing to do with each other, 3 and more for the same code."""
-    one, other = pair
-    named, lines = one.name == other.name, ({*one.code}, {*other.code})
-    share = 3 if one.code == other.code else len(lines[0] & lines[1]) / len(lines[0] | lines[1])
-    return (share + named) * (named or share > 0.2) * (one.target == other.target)
-
-
 def pairs(before: list[Kernel], after: list[Kernel]) -> list[tuple[Kernel | None, Kernel | None]]:
-    """The kernels, those together that are most alike, with None those that are on one side alone."""
-    found, left = [], (list(before), list(after))
-    for alike, pair in sorted(((likeness(pair), pair) for pair in product(before, after)), reverse=True):
-        if alike and all(kernel in side for kernel, side in zip(pair, left, strict=True)):
-            found.append(pair)
-            for kernel, side in zip(pair, left, strict=True):
-                side.remove(kernel)
-    return found + [(one, None) for one in left[0]] + [(None, other) for other in left[1]]
+    """Kernels of equal code, then of equal names, and with None those that are on one side alone."""
+    found, left = [], list(after)
+    for alike in (lambda kernel: (kernel.target, kernel.code), lambda kernel: (kernel.target, kernel.name)):
+        for one in [kernel for kernel in before if all(kernel is not of for of, _ in found)]:
+            if other := next((kernel for kernel in left if alike(kernel) == alike(one)), None):
+                found.append((one, other))
+                left.remove(other)
+    alone = [(kernel, None) for kernel in before if all(kernel is not of for of, _ in found)]
+    return found + alone + [(None, kernel) for kernel in left]
 
 
 def difference(one: Kernel | None, other: Kernel | None) -> str:
@@ -56,10 +48,9 @@ def main() -> int:
     add("--solutions", nargs="+", metavar="NAME", default=[], help="default: all with CUDA or Triton sources")
     add("--definitions", nargs="+", metavar="KEY", default=SOME, help=f"default: {' '.join(SOME)}")
     add("--machines", nargs="+", metavar="SM[:GPU]", help="sm_90, sm_80, ...; default: all of the solution")
-    add("--all", action="store_true", help="every definition")
     args = parser.parse_args()
     sides, rows, wrong = [packed(folder, args.solutions) for folder in args.checkouts], defaultdict(list), {}
-    keys = [key for key in sorted({*sides[0], *sides[1]}) if args.all or key[1] in args.definitions]
+    keys = [key for key in sorted({*sides[0], *sides[1]}) if key[1] in args.definitions]
     both = [[side.get(key) for side in sides] for key in keys]
     todo = [(one, other, sm) for one, other in both for sm in args.machines or machines(one or other)]
     for one, other, machine in track(todo, "compiling", console=Console(stderr=True)):

@@ -38,9 +38,8 @@ def why_left_out(candidate: Candidate, shared: int, registers: int, spilled: int
         return f"spills: {spilled} bytes a thread"
     block_registers = -(-registers // 8) * 8 * 32 * candidate.num_warps
     fit = min(SM_REGISTERS // block_registers, SM_SHARED // (shared + 1024))
-    return (
-        f"does not fit: of {candidate.per_sm} programs a multiprocessor {fit} fit" if candidate.per_sm > fit else None
-    )
+    few = f"does not fit: of {candidate.per_sm} programs a multiprocessor {fit} fit"
+    return few if candidate.per_sm > fit else None
 
 
 def left_out(pool: ProcessPool, wanted: Iterable[Candidate]) -> dict[Candidate, str | None]:

@@ -12,8 +12,6 @@ from harness.core.errors import UserError
 from harness.operators import routing_model
 from harness.operators.catalogue import GEOMETRIES, RENORM
 
-INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
-
 
 def local(expert: torch.Tensor, rank: int, num_local: int) -> torch.Tensor:
     """Local expert numbers [T, top-k] int32 of one rank; -1 for another rank's."""
@@ -37,7 +35,7 @@ def read_ids(path: Path, top_k: int) -> torch.Tensor:
     """Expert ids of a file, integers [T, top-k]. Raises UserError."""
     try:
         read = torch.load(path, "cpu", weights_only=True)
-        if read.dtype not in INTEGERS or read.dim() != 2 or read.shape[1] != top_k:
+        if read.is_floating_point() or read.dtype == torch.bool or read.dim() != 2 or read.shape[1] != top_k:
             raise ValueError(f"{read.dtype} {list(read.shape)}")
     except Exception as error:  # torch raises what its parsers raise
         got = str(error).splitlines()[0]
