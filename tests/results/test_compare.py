@@ -90,6 +90,8 @@ def test_csv_and_json_hold_every_row(compare, tmp_path):
     rows = pd.read_csv(tmp_path / "t.csv")
     assert len(rows) == 5 and sorted(rows.ms) == [0.5, 1.0, 1.0, 2.0, 9.0]
     assert [row["solution"] for row in json.loads((tmp_path / "t.json").read_text())].count("slow") == 2
+    assert compare("--traces", root, "--tolerance", "default", "--csv", tmp_path / "t.csv")[0] == 0
+    assert list(pd.read_csv(tmp_path / "t.csv").solution) == ["slow"]
 
 
 def sides(tmp_path, before, after):
