@@ -208,7 +208,7 @@ def test_the_runner_of_a_gpu_gets_the_protocol_and_is_closed(tmp_path, monkeypat
             raise KeyboardInterrupt
     found = provenance.of_trace(first.verdicts["tiny"].trace)
     assert first.passed and found.clock == clock
-    assert found.protocol == "warmup=7 iterations=9 trials=3" + (" clock=gpu" if clock == "gpu" else "")
+    assert found.protocol == "warmup=7 iterations=9 trials=3" + " fib=main" * fib.MAIN + " clock=gpu" * (clock == "gpu")
     between = ["closed", clock] if renew else []
     assert seen == [clock, (16, 7, 9, 3), *between, (19, 7, 9, 3), "closed"]
 

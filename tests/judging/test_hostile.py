@@ -20,7 +20,7 @@ HOSTILE = {
     "exits": ("import os; os._exit(0)", None, "RUNTIME_ERROR", "exit status 0"),
     "raises_exit": ("raise SystemExit('no')", None, "RUNTIME_ERROR", "exit status no"),
     "crashes": ("import ctypes; ctypes.string_at(0)", None, "RUNTIME_ERROR", "SIGSEGV"),
-    "swallows": (SWALLOWS, None, "TIMEOUT", "2 s"),
+    "swallows": (SWALLOWS, None, "TIMEOUT", "3 s"),
     "hoards": (HOARDS, None, "RUNTIME_ERROR", "memory"),
 }
 
@@ -39,7 +39,7 @@ def test_each_is_its_own_result_and_nobody_elses(folder, monkeypatch):
     solution(folder, RIGHT, "good")
     monkeypatch.setattr(isolated, "MEMORY", 1 << 30)
     output, began = folder / "traces.jsonl", time.monotonic()
-    command = ["run", "--workloads", "16", "19", "--timeout", "2", "--output", str(output)]
+    command = ["run", "--workloads", "16", "19", "--timeout", "3", "--output", str(output)]
     assert cli.main([*command, "--solutions", *HOSTILE, "good"]) == 1
     traces = trace_files.load(output)
     found = {(t.solution.removesuffix("_h512_i256"), t.workload.axes["seq_len"]): t.evaluation for t in traces}

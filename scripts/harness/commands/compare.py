@@ -26,8 +26,6 @@ from harness.report.table import Table
 from harness.results import against, table
 from harness.results.summary import shown_of
 
-WIDTH = 160  # of what is no terminal
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
@@ -47,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     terminal = sys.stdout.isatty()
-    console = Console(width=None if terminal else WIDTH, highlight=False, markup=False)
+    console = Console(width=None if terminal else 160, highlight=False, markup=False)
     given = args.traces or [paths.ROOT if args.clock == "events" else paths.GPU_CLOCK]
     if args.against:
         found, warnings = against.compare(args.against, given)

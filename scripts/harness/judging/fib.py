@@ -5,11 +5,10 @@ Subclassed: its runner, which judges on a CUDA device in a worker process, and t
 Patched, while a runner runs: how worker processes start, what times a call, and what keeps device memory.
 """
 
-import importlib.util
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from importlib.metadata import version
 from multiprocessing import resource_tracker
 from multiprocessing.context import SpawnProcess
@@ -17,8 +16,8 @@ from unittest import mock
 
 import torch
 from flashinfer_bench import BenchmarkConfig, Definition, Evaluation, EvaluationStatus
-from flashinfer_bench.bench import timing, utils
-from flashinfer_bench.bench.evaluators import default, resolve_evaluator, sampling
+from flashinfer_bench.bench import evaluators, timing, utils
+from flashinfer_bench.bench.evaluators import default, resolve_evaluator
 from flashinfer_bench.bench.evaluators.utils import allocate_outputs, normalize_result  # noqa: F401
 from flashinfer_bench.bench.runner import PersistentRunner, persistent_runner
 from flashinfer_bench.bench.runner.persistent_runner import PersistentSubprocessWorker
@@ -29,9 +28,12 @@ from harness.core.errors import CannotRun
 from harness.judging import gpu_clock
 
 ENDED = "the process ended: "  # in a log, before how
-MAIN = not hasattr(timing, "do_bench")  # FIB's main branch; its timer takes CUDA events unless it finds cupti-python 13
-CUPTI = MAIN and importlib.util.find_spec("cupti") and int(version("cupti-python").partition(".")[0]) >= 13
-CLOCK = "gpu" if CUPTI else "events"  # of FIB's own timer
+MAIN = not hasattr(timing, "do_bench")  # FIB's main branch
+CLOCK = "events"  # of FIB's own timer
+with suppress(Exception):  # whatever raises where cupti-python does not load: then that branch takes events, too
+    if MAIN and __import__("cupti.cupti") and int(version("cupti-python").partition(".")[0]) >= 13:
+        CLOCK = "gpu"
+TIMED = [module for module in vars(evaluators).values() if hasattr(module, "time_runnable")]
 ELEMENTWISE = ("DefaultEvaluator", "LowBitEvaluator")  # FIB's that compare as `compute_error_stats` counts
 
 
@@ -151,10 +153,11 @@ def running(clock: str = CLOCK) -> Iterator[Runner]:
         mock.patch.object(persistent_runner, "ThreadPoolExecutor", Pool),
         mock.patch.object(persistent_runner, "PersistentSubprocessWorker", Worker),
         mock.patch.object(persistent_runner, "_persistent_worker_main", main),
-        mock.patch.object(default, "time_runnable", timer),
-        mock.patch.object(sampling, "time_runnable", timer),
         mock.patch.object(utils, "_rand_tensor", giving_back(utils._rand_tensor)),
+        ExitStack() as timers,
     ):
+        for module in TIMED:
+            timers.enter_context(mock.patch.object(module, "time_runnable", timer))
         runner = Runner() if MAIN else Runner(BenchmarkConfig().log_dir)
         try:
             yield runner

@@ -100,6 +100,7 @@ class Plan:
         if not self.device.on_gpu:
             return f"trials={self.config.num_trials} on the CPU through Triton's interpreter, not timed{self.where}"
         text = f"warmup={self.config.warmup_runs} iterations={self.config.iterations} trials={self.config.num_trials}"
+        text += " fib=main" if fib.MAIN else ""
         return text + (f" clock={self.clock}" if self.clock != "events" else "") + self.where
 
 

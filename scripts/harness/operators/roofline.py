@@ -1,6 +1,6 @@
 """The roofline bound: the least time a workload can take, with every byte moved once and every FLOP done once."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 MEASURED_ON = "NVIDIA H200"  # of all bounds that are not asked for on another GPU
 # Measured: bytes/s of a read of device memory, FLOP/s of dense GEMMs of large matrices (FP8: 8192^3).
@@ -27,9 +27,6 @@ class Bound:
     flops: int
     dtype: str = "fp8"
     gpu: str = MEASURED_ON
-
-    def on(self, gpu: str) -> "Bound":
-        return replace(self, gpu=gpu)
 
     @property
     def memory_ms(self) -> float:

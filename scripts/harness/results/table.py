@@ -6,6 +6,7 @@ tells which rows are stale, keeps of several traces of a cell the one that count
 
 import math
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -133,7 +134,7 @@ def of_workloads(recorded: list[Recorded]) -> pd.DataFrame:
             bounds[key] = recorded_bound(definition, workload, root)
         ours = "dataset=" not in (of_trace(found.trace).protocol or "")  # others' routing under our uuid is not ours
         known = ours and gpu in roofline.CEILINGS and bounds[key] and bounds[key].rows
-        rows.append((bounds[key].on(gpu).ms if known else math.nan, counts[root, definition]))
+        rows.append((replace(bounds[key], gpu=gpu).ms if known else math.nan, counts[root, definition]))
     return pd.DataFrame({"bound_ms": [ms for ms, _ in rows], "workloads": [len(uuids) for _, uuids in rows]})
 
 
