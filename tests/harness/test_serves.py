@@ -33,8 +33,8 @@ LAYER = catalogue.GEOMETRIES["full"]
         ("renorm", {"swiglu_limit": 10}, None),
         ("renorm", {"num_experts": 72}, ["num_experts", "72", "multiples of 128"]),
         ("renorm", {"activation": "swigluoai", "swiglu_limit": 7}, ["activation", "swigluoai", "silu, clamp"]),
-        ("routed", {}, ["form", "routed", "sigmoid-bias, renorm"]),
-        (None, {}, ["form"]),
+        ("routed", {}, ["router", "routed", "sigmoid-bias, renorm"]),
+        (None, {}, ["router"]),
     ],
 )
 def test_what_is_refused_is_named(form, changes, named):
