@@ -104,7 +104,7 @@ def solutions(of: dict, known: dict[str, str | None]) -> tuple[Table, str]:
     for name, its in manifest.readable().items():
         if not its.serves and {*its.definitions}.isdisjoint([*catalogue.FP8_MOE, *catalogue.ROUTED]):
             continue  # of another operator
-        why = {form: key not in its.definitions and why_not(its.serves, form, of) for form, key in known.items()}
+        why = {form: None if key in its.definitions else why_not(its.serves, form, of) for form, key in known.items()}
         cells = [None if why[form] else f"yes {decimal(ratios[form].get(name), 2)}".rstrip(" -") for form in known]
         rows.append([name, *cells, "; ".join(dict.fromkeys(filter(None, why.values())))])
     heads = ["top-k given (routed)" if form == "routed" else f"router inside ({form})" for form in known]

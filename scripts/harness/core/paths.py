@@ -16,8 +16,8 @@ def folder_of(definition: str) -> str:
     return "linear" if definition.startswith("mxfp8_linear_") else "moe"
 
 
-def definition_file(name: str, root: Path = ROOT) -> Path:
-    return root / "definitions" / folder_of(name) / f"{name}.json"
+def definition_file(name: str) -> Path:
+    return ROOT / "definitions" / folder_of(name) / f"{name}.json"
 
 
 def workload_file(definition: str, root: Path = ROOT, suffix: str = "jsonl") -> Path:
@@ -35,9 +35,9 @@ def of_author(author: str, definition: str) -> str:
     return f"{author}/{folder_of(definition)}/{definition}"
 
 
-def trace_file(definition: str, root: Path = ROOT, clock: str = "events") -> Path:
+def trace_file(definition: str, clock: str = "events") -> Path:
     """clock: of the traces in it, one of provenance.CLOCKS."""
-    folder = root / "traces" / folder_of(definition) if clock == "events" else root / GPU_CLOCK.relative_to(ROOT)
+    folder = ROOT / "traces" / folder_of(definition) if clock == "events" else GPU_CLOCK
     return folder / f"{definition}.jsonl"
 
 

@@ -6,7 +6,7 @@ Patched, while a runner runs: how worker processes start, what times a call, and
 """
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from importlib.metadata import version
@@ -30,9 +30,11 @@ from harness.judging import gpu_clock
 ENDED = "the process ended: "  # in a log, before how
 MAIN = not hasattr(timing, "do_bench")  # FIB's main branch
 CLOCK = "events"  # of FIB's own timer
-with suppress(Exception):  # whatever raises where cupti-python does not load: then that branch takes events, too
-    if MAIN and __import__("cupti.cupti") and int(version("cupti-python").partition(".")[0]) >= 13:
-        CLOCK = "gpu"
+if MAIN:
+    with suppress(Exception):  # whatever raises where cupti-python does not load: then that branch takes events, too
+        import cupti.cupti  # noqa: F401
+
+        CLOCK = "gpu" if int(version("cupti-python").partition(".")[0]) >= 13 else "events"
 TIMED = [module for module in vars(evaluators).values() if hasattr(module, "time_runnable")]
 ELEMENTWISE = ("DefaultEvaluator", "LowBitEvaluator")  # FIB's that compare as `compute_error_stats` counts
 
@@ -72,19 +74,16 @@ class Pool(ThreadPoolExecutor):
         self.shutdown(cancel_futures=raised is not None)
 
 
-def giving_back(function: Callable) -> Callable:
-    """Drawing a random tensor, after which no freed block is kept.
+@contextmanager
+def giving_back() -> Iterator[None]:
+    """Around the drawing of a random tensor, after which no freed block is kept.
 
     One that is drawn later would lie in the block of the fp32 numbers before it, and keep all of that.
     """
-
-    def wrapped(*args, **kwargs):
-        try:
-            return function(*args, **kwargs)
-        finally:
-            torch.cuda.empty_cache()
-
-    return wrapped
+    try:
+        yield
+    finally:
+        torch.cuda.empty_cache()
 
 
 class Worker(PersistentSubprocessWorker):
@@ -109,10 +108,11 @@ class Worker(PersistentSubprocessWorker):
 
         The first to pass after a reference, timed 5 to 10% slower, is judged twice. The log says how a process ended.
         """
-        given = solution, next(iter(self._baselines), baseline), config
-        found = super().run_solution(*given)
+        baseline = next(iter(self._baselines), baseline)
+        found = super().run_solution(solution, baseline, config)
         if self.after_reference and found.status == EvaluationStatus.PASSED:
-            self.after_reference, found = False, super().run_solution(*given)
+            found = super().run_solution(solution, baseline, config)
+            self.after_reference = False
         if found.status == EvaluationStatus.RUNTIME_ERROR and self._worker_proc:
             self._worker_proc.join(0.2)
             if (code := self._worker_proc.exitcode) is not None:
@@ -145,19 +145,18 @@ def running(clock: str = CLOCK) -> Iterator[Runner]:
 
     clock: one of CLOCKS, of the reference, in this process, and of solutions, in workers.
     """
-    by_gpu = clock != CLOCK
-    timer = gpu_clock.time_runnable if by_gpu else default.time_runnable
-    main = gpu_clock_worker if by_gpu else persistent_runner._persistent_worker_main
+    replaced = TIMED if clock != CLOCK else []  # modules of FIB whose timer gpu_clock's stands in for
+    main = gpu_clock_worker if replaced else persistent_runner._persistent_worker_main
     with (
         mock.patch.object(SpawnProcess, "_Popen", staticmethod(start_without_interrupt)),
         mock.patch.object(persistent_runner, "ThreadPoolExecutor", Pool),
         mock.patch.object(persistent_runner, "PersistentSubprocessWorker", Worker),
         mock.patch.object(persistent_runner, "_persistent_worker_main", main),
-        mock.patch.object(utils, "_rand_tensor", giving_back(utils._rand_tensor)),
+        mock.patch.object(utils, "_rand_tensor", giving_back()(utils._rand_tensor)),
         ExitStack() as timers,
     ):
-        for module in TIMED:
-            timers.enter_context(mock.patch.object(module, "time_runnable", timer))
+        for module in replaced:
+            timers.enter_context(mock.patch.object(module, "time_runnable", gpu_clock.time_runnable))
         runner = Runner() if MAIN else Runner(BenchmarkConfig().log_dir)
         try:
             yield runner

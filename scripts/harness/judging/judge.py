@@ -93,14 +93,12 @@ class Judge:
         part, plan = self.plan.parts[cell.definition], self.plan
         guest = next((name for name in cell.names if name in part.theirs), None)
         if part is not self.part or guest != self.guest or part.renew_worker:
-            self.guest = guest
             self.opened.close()
-            on_cpu = self.device == "cpu"
-            runner = closing(isolated.Runner()) if on_cpu else fib.running(plan.clock)
+            runner = closing(isolated.Runner()) if self.device == "cpu" else fib.running(plan.clock)
             self.runner = self.opened.enter_context(runner)
         if part is not self.part:
             self.sources = {name: self.source(packed) for name, packed in part.solutions.items()}
-            self.part = part
+        self.part, self.guest = part, guest
         return part
 
     def source(self, packed: Solution) -> provenance.Provenance:
@@ -109,20 +107,18 @@ class Judge:
         return provenance.here(self.device, **source_of(packed), packages=packages, host=self.host, **known)
 
     def verdict(self, part: Part, cell: Cell, name: str, found: dict[str, Evaluation]) -> Verdict:
-        packed, reasons = part.solutions[name], ()
+        packed = part.solutions[name]
         evaluation = found[packed.name]
+        log, kept, reasons = evaluation.log, "", ()  # kept: of the log, in the trace
         if evaluation.status != PASSED:
             own = {source.path: PurePosixPath(name, source.path) for source in packed.sources}
             origins = own if name in part.theirs else pack.origins(name)
-            log = frames.with_own_paths(evaluation.log, origins)
-            log += self.diagnosis(part, cell, packed, evaluation)
-            evaluation = evaluation.model_copy(update={"log": log})
-            reasons = tuple(why_failed(evaluation, origins))
-        log = evaluation.log.partition(HEADING)[0].strip()
-        evaluation = provenance.into_evaluation(evaluation, self.sources[name])
-        said = "" if evaluation.status == PASSED else FOLDERS.sub("", evaluation.log)[-MAX_LOG:]
+            log = frames.with_own_paths(log, origins) + self.diagnosis(part, cell, packed, evaluation)
+            kept = FOLDERS.sub("", log)[-MAX_LOG:]
+            reasons = tuple(why_failed(evaluation.status, log, origins))
+        evaluation = provenance.into_evaluation(evaluation, self.sources[name]).model_copy(update={"log": kept})
         known = {"definition": packed.definition, "solution": packed.name, "workload": cell.workload}
-        return Verdict(Trace(**known, evaluation=evaluation.model_copy(update={"log": said})), reasons, log)
+        return Verdict(Trace(**known, evaluation=evaluation), reasons, log.partition(HEADING)[0].strip())
 
     def diagnosis(self, part: Part, cell: Cell, packed: Solution, evaluation: Evaluation) -> str:
         """Of a wrong output that FIB's worker kept to itself: of a solution's first one, or with verbose of each."""
@@ -135,14 +131,14 @@ class Judge:
         return "\n".join(["", HEADING, *isolated.diagnosed(self.plan.config.timeout_seconds, *job)])
 
 
-def why_failed(evaluation: Evaluation, origins: dict[str, PurePosixPath]) -> list[str]:
+def why_failed(status: EvaluationStatus, log: str, origins: dict[str, PurePosixPath]) -> list[str]:
     """The diagnosis in a log, how the process ended, or the error that it ends with; and where it was raised."""
-    _, diagnosed, sentences = evaluation.log.rpartition(f"{HEADING}\n")
+    _, diagnosed, sentences = log.rpartition(f"{HEADING}\n")
     if diagnosed:
         return sentences.splitlines()
-    printed, ended, how = evaluation.log.rpartition(fib.ENDED)
+    printed, ended, how = log.rpartition(fib.ENDED)
     if ended:
         return [ended + how.strip(), *frames.raised(printed, origins)[1:]]
-    if evaluation.status in (EvaluationStatus.RUNTIME_ERROR, EvaluationStatus.COMPILE_ERROR):
-        return frames.raised(evaluation.log, origins)
-    return evaluation.log.strip().splitlines()[-1:]
+    if status in (EvaluationStatus.RUNTIME_ERROR, EvaluationStatus.COMPILE_ERROR):
+        return frames.raised(log, origins)
+    return log.strip().splitlines()[-1:]

@@ -108,7 +108,7 @@ def plan_of(args: Namespace, device: Device) -> Plan:
     """The Plan of `moebench run`'s arguments. Raises UserError, and CannotRun where nothing can be run."""
     if not device.on_gpu and args.clock == "gpu":
         raise CannotRun("--clock gpu: takes times and needs a CUDA device; torch sees none")
-    if args.clock == "events" != fib.CLOCK:
+    if args.clock == "events" and fib.CLOCK == "gpu":
         raise CannotRun("--clock events: FIB's main branch, which is here, times by the GPU's clock alone")
     clock = args.clock or (fib.CLOCK if device.on_gpu else "events")
     instead = {"--workloads": args.workloads, "--ray": args.ray is not None, "--dataset": args.dataset}
@@ -133,8 +133,7 @@ def plan_of(args: Namespace, device: Device) -> Plan:
             full, geometry = dataset.definition(name, root), BY_NAME.get(name)
             check_device(geometry, device.on_gpu)
             fib.check_judge(full, device.on_gpu)
-            default = paths.trace_file(name, clock=clock)
-            path = (args.output or writable(default)) if keep else None
+            path = (args.output or writable(paths.trace_file(name, clock=clock))) if keep else None
             if args.tokens:
                 routing = args.routing or routing_kinds.KINDS[0]
                 labelled = [routing_kinds.workload(routing, tokens, geometry) for tokens in dict.fromkeys(args.tokens)]
@@ -155,7 +154,7 @@ def plan_of(args: Namespace, device: Device) -> Plan:
     for other in dict.fromkeys(packed.definition for packed in theirs.values() if packed.definition not in parts):
         left = ", ".join(name for name, packed in theirs.items() if packed.definition == other)
         notes.append(f"{left}: SKIPPED: for {other}, which is not run here")
-    where = f" dataset={root.name}" if args.dataset else ""
+    where = f" dataset={root.name}" if root != paths.ROOT else ""
     return Plan(device, parts, tuple(notes), tolerance, config, clock, args.command_line, args.verbose, where)
 
 
@@ -197,22 +196,24 @@ def part_of(
         raise CannotRun(f"no solution can be run here: {'; '.join(skipped)}")
     fitting, most = [], 0
     for label, workload in labelled:
-        if why := dataset.lacking(full, workload, root):
+        why = dataset.lacking(full, workload, root)
+        size = input_bytes(full, workload) if device.on_gpu and not why else 0
+        if size and 2 * size + CONTEXTS > device.free:
+            why = f"needs {(2 * size + CONTEXTS) / 1e9:.1f} GB of GPU memory for its inputs and FIB's clone"
+            why += f", {device.free / 1e9:.1f} GB are free"
+        if why:
             skipped.append(f"{label}: SKIPPED: {why}")
-        elif (each := input_bytes(full, workload) if device.on_gpu else 0) and 2 * each + CONTEXTS > device.free:
-            need = f"needs {(2 * each + CONTEXTS) / 1e9:.1f} GB of GPU memory for its inputs and FIB's clone"
-            skipped.append(f"{label}: SKIPPED: {need}, {device.free / 1e9:.1f} GB are free")
         else:
             fitting.append((label, workload))
-            most = max(most, each)
+            most = max(most, size)
     if not fitting:
         raise CannotRun(f"no workload can be run here: {skipped[-1]}")
-    groups = [tuple(ours)] * bool(ours) + [(name,) for name in solutions if name not in ours]
+    guests = [name for name in solutions if name not in ours]
+    groups = ([tuple(ours)] if ours else []) + [(name,) for name in guests]
     cells = tuple(Cell(full.name, *one, group) for group in groups for one in fitting)
     # all trials here, in the worker, and there twice again between two solutions; clones; the reference's temporaries
     renew = len(cells) > 1 and most > 0 and (4 * trials + 3) * most + CONTEXTS > device.free
-    theirs = frozenset(solutions.keys() - ours.keys())
-    return Part(full, solutions, tuple(skipped), cells, None, theirs, root=root, renew_worker=renew)
+    return Part(full, solutions, tuple(skipped), cells, None, frozenset(guests), root=root, renew_worker=renew)
 
 
 def input_bytes(full: Definition, workload: Workload) -> int:

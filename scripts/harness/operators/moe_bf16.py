@@ -79,4 +79,4 @@ def bound(seq_len: int, counts: Counts, geometry: str) -> Bound:
     weights = 3 * sizes["intermediate_size"] * sizes["hidden_size"]
     token_bytes = 2 * 2 * sizes["hidden_size"] + sizes["top_k"] * (4 + 4)
     least, flops = counts.active * 2 * weights + seq_len * token_bytes, 2 * counts.rows * weights
-    return Bound(seq_len, counts.rows, counts.active, least, flops, "bf16")
+    return Bound(counts.rows, counts.active, least, flops, "bf16")

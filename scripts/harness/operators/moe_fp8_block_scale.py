@@ -145,7 +145,7 @@ def layer_bound(seq_len: int, counts: Counts, routing_bytes: int, of: dict) -> B
     hidden = of["hidden_size"]
     token_bytes, output_bytes = hidden + 4 * hidden // BLOCK, seq_len * hidden * 2
     least = counts.active * expert_bytes(of) + counts.tokens * token_bytes + routing_bytes + output_bytes
-    return Bound(seq_len, counts.rows, counts.active, least, 2 * counts.rows * 3 * of["intermediate_size"] * hidden)
+    return Bound(counts.rows, counts.active, least, 2 * counts.rows * 3 * of["intermediate_size"] * hidden)
 
 
 def counts(workload: Workload, stored: dict[str, torch.Tensor], geometry: str) -> Counts | None:

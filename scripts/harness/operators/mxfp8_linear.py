@@ -82,4 +82,4 @@ def bound(seq_len: int, counts: Counts, geometry: str) -> Bound:
     """Everything read once, the output written once, the GEMM at the dense FP8 rate: only the rows matter."""
     n, k = GEOMETRIES[geometry]["n"], GEOMETRIES[geometry]["k"]
     least = n * k + n * k // GROUP + seq_len * 2 * (k + n)
-    return Bound(seq_len, counts.rows, counts.active, least, 2 * seq_len * n * k)
+    return Bound(counts.rows, counts.active, least, 2 * seq_len * n * k)

@@ -20,7 +20,6 @@ class Counts:
 class Bound:
     """What one workload needs on a GPU, a key of CEILINGS. rows, active: as in Counts. dtype: fp8 or bf16, of GEMMs."""
 
-    seq_len: int
     rows: int
     active: int
     bytes: int

@@ -90,8 +90,7 @@ def table(plan: Plan, part: Part, hardware: str, traces: list[Trace], outcomes: 
     cells = of_traces(traces)
     if len(cells):
         cells = cells.assign(solution=[names.get(trace.solution, trace.solution) for trace in traces])
-        level = cells.ms <= LEVEL * cells.groupby("uuid").ms.transform("min")
-        cells = cells.assign(level=level & cells.passed, ms=cells.ms.where(cells.passed))
+        cells = cells.assign(level=cells.ms <= LEVEL * cells.groupby("uuid").ms.transform("min"))
     timed = plan.device.on_gpu
     known = [name for name in TOLERANCES if len(cells) and cells[f"matched_{name}"].notna().any()]
     failed = {(each.cell.label, name): why for each in outcomes for name, why in each.lost.items()}

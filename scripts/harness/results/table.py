@@ -46,8 +46,8 @@ def row(trace: Trace, place: str, names: dict[tuple[str, str], str]) -> dict:
     by, evaluation = of_trace(trace), trace.evaluation
     status = getattr(evaluation.status, "value", evaluation.status)
     correctness, performance = evaluation.correctness, evaluation.performance
-    # On a CPU FIB's times are left at zero: such a trace shows what is right, not what is fast.
-    timed = performance if performance and performance.latency_ms > 0 and performance.speedup_factor > 0 else None
+    positive = performance and performance.latency_ms > 0 and performance.speedup_factor > 0
+    timed = performance if positive and status == "PASSED" else None  # on a CPU FIB leaves times at zero
     extra = (correctness.extra or {}) if correctness else {}
     matched = {f"matched_{name}": finite(extra.get(f"matched_ratio_{name}")) for name in TOLERANCES}
     own, key = finite(extra.get("matched_ratio")), f"matched_{by.tolerance_name}"
@@ -107,44 +107,43 @@ def load(given: list[Path]) -> tuple[pd.DataFrame, list[str]]:
 
 
 def of_solution(solution: Solution, given: list[Path]) -> pd.DataFrame:
-    """`load`'s rows of a packed solution, by its source as it is given, each with its `trace`; prints the warnings."""
-    if not given:
-        return pd.DataFrame(columns="hardware tolerance clock protocol uuid passed ms source trace".split())
-    rows, warnings = load(given)
+    """`of_traces`'s rows of a packed solution, newest first, with `trace` and its `source` by it; prints warnings."""
+    recorded, warnings = trace_files.read(given) if given else ([], [])
     print(*(f"{warning}\n" for warning in warnings), sep="", end="")
-    name, now = folder_name(solution.name, solution.definition), staleness.hashes([solution])
-    own = rows[(rows.definition == solution.definition) & (rows.solution == name)]
-    traces = {found.place: found.trace for found in trace_files.read(given)[0]}
-    states = [staleness.judge(of_trace(traces[place]), now) for place in own.place]
-    return own.assign(trace=own.place.map(traces), source=states)
+    traces = [found.trace for found in recorded if found.trace.definition == solution.definition]
+    if not traces:
+        return pd.DataFrame(columns="hardware tolerance clock protocol uuid passed ms source trace".split())
+    now = staleness.hashes([solution])
+    rows = of_traces(traces).assign(trace=traces, source=[staleness.judge(of_trace(each), now) for each in traces])
+    rows = rows[rows.solution == folder_name(solution.name, solution.definition)]
+    return rows.sort_values("timestamp", ascending=False, kind="stable")
 
 
 def of_workloads(recorded: list[Recorded]) -> pd.DataFrame:
     """bound_ms and workloads of each trace; a workload without a row has no bound that says anything."""
-    counts, bounds, rows = {}, {}, []
+    uuids, bounds, bound_ms = {}, {}, []  # uuids: of a data set's definition
     for found in recorded:
         definition, workload, root = found.trace.definition, found.trace.workload, found.root
-        if (root, definition) not in counts:
-            counts[root, definition] = set()
+        if (root, definition) not in uuids:
+            uuids[root, definition] = set()
             with suppress(UserError):  # those in the traces are enough for a comparison
-                counts[root, definition] = {w.uuid for w in of_data_set(definition, root or paths.ROOT)}
-        counts[root, definition].add(workload.uuid)
+                uuids[root, definition] = {w.uuid for w in of_data_set(definition, root or paths.ROOT)}
+        uuids[root, definition].add(workload.uuid)
         key, gpu = (root, definition, workload.uuid), found.trace.evaluation.environment.hardware
-        if key not in bounds:
-            bounds[key] = recorded_bound(definition, workload, root)
         ours = "dataset=" not in (of_trace(found.trace).protocol or "")  # others' routing under our uuid is not ours
-        known = ours and gpu in roofline.CEILINGS and bounds[key] and bounds[key].rows
-        rows.append((replace(bounds[key], gpu=gpu).ms if known else math.nan, counts[root, definition]))
-    return pd.DataFrame({"bound_ms": [ms for ms, _ in rows], "workloads": [len(uuids) for _, uuids in rows]})
+        if ours and gpu in roofline.CEILINGS and key not in bounds:
+            bounds[key] = recorded_bound(definition, workload, root)
+        bound = bounds.get(key) if ours and gpu in roofline.CEILINGS else None
+        bound_ms.append(replace(bound, gpu=gpu).ms if bound and bound.rows else math.nan)
+    return pd.DataFrame({"bound_ms": bound_ms, "workloads": [len(uuids[r.root, r.trace.definition]) for r in recorded]})
 
 
 def counting(table: pd.DataFrame) -> pd.DataFrame:
     """Of each cell one row: of the current source, of the condition that most of its group share, the newest."""
-    fresh = table.source != "stale"
-    size = fresh.groupby([table[column] for column in [*GROUP, *CONDITION]]).transform("sum")
-    most = size.groupby([table[column] for column in GROUP]).transform("max")
-    table = table.assign(fresh=fresh, comparable=size == most)
-    best_last = table.sort_values(["fresh", "comparable", "timestamp"], kind="stable")
+    table = table.assign(fresh=table.source != "stale")
+    table["alike"] = table.groupby([*GROUP, *CONDITION]).fresh.transform("sum")
+    table["comparable"] = table.alike == table.groupby(GROUP).alike.transform("max")
+    best_last = table.drop(columns="alike").sort_values(["fresh", "comparable", "timestamp"], kind="stable")
     return best_last.drop_duplicates(CELL, keep="last").drop(columns="fresh").sort_values([*GROUP, "tokens", "uuid"])
 
 

@@ -6,7 +6,6 @@ A trace set is a folder in FlashInfer-Trace's layout; a folder of JSONL files or
 import json
 import uuid
 from dataclasses import dataclass
-from operator import itemgetter
 from pathlib import Path
 
 from filelock import FileLock
@@ -52,16 +51,18 @@ class AnyTrace(Trace, extra="allow"):
     def modern(cls, raw: dict) -> dict:
         """Once workloads had no uuid, a workload alone an empty evaluation, and a machine a device."""
         if isinstance(raw, dict) and isinstance(workload := raw.get("workload"), dict):
-            own = uuid.uuid5(uuid.NAMESPACE_OID, json.dumps(workload, sort_keys=True))
-            raw |= {"workload": {"uuid": str(own)} | workload, "evaluation": raw.get("evaluation") or None}
-            if raw["evaluation"] and "device" in (machine := raw["evaluation"].get("environment") or {}):
+            own = str(uuid.uuid5(uuid.NAMESPACE_OID, json.dumps(workload, sort_keys=True)))
+            raw |= {"workload": {"uuid": own} | workload, "evaluation": raw.get("evaluation") or None}
+            machine = raw["evaluation"].get("environment") if isinstance(raw["evaluation"], dict) else None
+            if isinstance(machine, dict) and "device" in machine:
                 raw["evaluation"]["environment"] = {"hardware": machine["device"]} | machine
         return raw
 
     @property
     def others(self) -> dict:
         """The fields that FIB's schema does not have."""
-        parts = [self, of := self.evaluation, of.environment, of.correctness, of.performance]
+        evaluation = self.evaluation
+        parts = [self, evaluation, evaluation.environment, evaluation.correctness, evaluation.performance]
         return {name: value for part in parts if part for name, value in part.model_extra.items()}
 
 
@@ -125,7 +126,8 @@ def merge(path: Path, traces: list[Trace]) -> None:
         for trace in sorted([*load(path), *traces], key=lambda trace: trace.evaluation.timestamp):
             by, workload = of_trace(trace), trace.workload
             experiment = trace.solution, tokens(workload), workload.uuid, by.hardware, by.tolerance or ""
-            newest[experiment] = source = by.source_fingerprint or by.source_sha1
-            kept[*experiment, by.protocol or ""] = trace, source
-        current = [trace for key, (trace, by) in sorted(kept.items(), key=itemgetter(0)) if by == newest[key[:-1]]]
+            newest[experiment] = by.source_fingerprint or by.source_sha1
+            kept[*experiment, by.protocol or ""] = trace, newest[experiment]
+        ordered = [(key[:-1], *kept[key]) for key in sorted(kept)]
+        current = [trace for experiment, trace, source in ordered if source == newest[experiment]]
         write_atomically(path, "".join(f"{trace.model_dump_json()}\n" for trace in current))

@@ -72,7 +72,8 @@ def objections(solution: Solution, folder: Path, given: list[Path], hardware: st
     if hardware not in targets:
         reasons.append(f"it runs on {', '.join(targets)}, the evaluation on {hardware} (see --hardware)")
     rows = table.of_solution(solution, given)
-    passed = rows[rows.passed & (rows.source == "current") & (rows.tolerance == "contest")]
+    rows = rows[(rows.source == "current") & (rows.tolerance == "contest")].drop_duplicates(["hardware", "uuid"])
+    passed = rows[rows.passed.astype(bool)]
     machine = next(iter(passed.hardware.mode()), None)  # the one with the most passes
     there = set(passed.uuid[passed.hardware == machine])
     if unproven := [str(workload.axes["seq_len"]) for workload in wanted if workload.uuid not in there]:

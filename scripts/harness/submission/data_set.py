@@ -27,9 +27,11 @@ VALIDATE = [sys.executable, "-c", "from flashinfer_bench.cli.main import cli; cl
 def of_ours(name: str, into: Path) -> tuple[list[Path], list[Workload], list[str]]:
     """This repository's files of a definition that a data set lacks or has from here, the workloads with them, and in
     what its own definition of that name is another; raises UserError where that is the layer."""
-    known, other = {path.stem: path for path in (into / "definitions").rglob("*.json")}, []
-    mine = [file for file in [paths.definition_file(name)] if name not in known or is_ours(file, into)]
-    if not mine and {"axes", "inputs or outputs"} & {*(other := dataset.differing(dataset.definition(name, into)))}:
+    known = {path.stem: path for path in (into / "definitions").rglob("*.json")}
+    mine, other = [paths.definition_file(name)], []
+    if name in known and not is_ours(paths.definition_file(name), into):
+        mine, other = [], dataset.differing(dataset.definition(name, into))
+    if "axes" in other or "inputs or outputs" in other:
         raise UserError(f"--into: {known[name]}: it is another layer than this repository's definition of this name")
     workloads, own = of_data_set(name, into), [workload for _, workload in dataset.labelled(name)]
     of_own = [paths.workload_file(name), *(path for workload in own for path in stored(workload))]
@@ -57,7 +59,8 @@ def measured(solution: Solution, given: list[Path], workloads: list[Workload], g
     usable = usable[usable.uuid.isin(generated) | usable.protocol.str.contains("dataset=")]
     shown = {machine: shown_of(of) for machine, of in usable.groupby("hardware")}
     usable = usable[usable.tolerance == usable.hardware.map(shown)].drop_duplicates(["hardware", "uuid"])
-    return rows.assign(submitted=rows.index.isin(usable.index))
+    rows = rows.assign(submitted=rows.index.isin(usable.index)).sort_values("submitted", ascending=False, kind="stable")
+    return rows.drop_duplicates(["hardware", "tolerance", "source", "uuid"])
 
 
 def runs(solution: Solution, rows: pd.DataFrame, known: int) -> list[list]:
@@ -78,18 +81,19 @@ def files_of(solution: Solution, traces: Path, rows: pd.DataFrame, into: Path) -
     Raises UserError where a file of somebody else is there or has its name, of which FIB wants one in a data set."""
     own = into / "solutions" / paths.of_author(solution.author, solution.definition) / f"{solution.name}.json"
     found, _ = files.read(sorted((into / "solutions").rglob("*.json")))
-    mine, theirs = found.pop(own, solution), [path for path, of in found.items() if of.name == solution.name]
-    if theirs := theirs + [own] * (mine.author != solution.author):
-        raise UserError(f"--into: another solution is called {solution.name}: {theirs[0]}")
-    lines = traces.read_text(encoding="utf-8").splitlines() if traces.exists() else []
-    kept = [line for line in lines if not re.search(rf'"solution": *"{re.escape(solution.name)}"', line)]
-    text = "".join(f"{line}\n" for line in [*kept, *(t.model_dump_json() for t in rows.trace[rows.submitted])])
-    return {own: solution.model_dump_json(indent=2) + "\n"} | ({traces: text} if lines or text else {})
+    for path, other in found.items():
+        if (path == own or other.name == solution.name) and (path, other.author) != (own, solution.author):
+            raise UserError(f"--into: another solution is called {solution.name}: {path}")
+    before = traces.read_text(encoding="utf-8") if traces.exists() else ""
+    of_it = re.compile(rf'"solution": *"{re.escape(solution.name)}"')
+    lines = [line for line in before.split("\n") if line and not of_it.search(line)]  # JSON may hold other line ends
+    text = "".join(f"{line}\n" for line in [*lines, *(t.model_dump_json() for t in rows.trace[rows.submitted])])
+    return {own: solution.model_dump_json(indent=2) + "\n"} | ({traces: text} if before or text else {})
 
 
 def validate(into: Path, name: str, checks: str) -> str:
     """FIB's report on a definition of a data set, or why there is none. FIB_MAIN: a checkout that has `validate`."""
-    env = os.environ | {"PYTHONPATH": os.pathsep.join(map(os.environ.get, ("FIB_MAIN", "PYTHONPATH"), ("", "")))}
+    env = os.environ | {"PYTHONPATH": os.environ.get("FIB_MAIN", "") + os.pathsep + os.environ.get("PYTHONPATH", "")}
     asked = ["--dataset", into, "--definitions", name, "--checks", checks, "--outputs", "stdout"]
     done = subprocess.run([*VALIDATE, *asked], env=env, capture_output=True, text=True)
     said = (done.stderr.strip().splitlines() or ["no output"])[-1]
