@@ -48,7 +48,10 @@ def main(args: argparse.Namespace) -> int:
     console = Console(width=None if terminal else 160, highlight=False, markup=False)
     given = args.traces or [paths.ROOT if args.clock == "events" else paths.GPU_CLOCK]
     if args.against:
+        if unused := [name for name in ("workloads", "html", "csv", "json") if getattr(args, name)]:
+            raise UserError(f"--{unused[0]}: not with --against")
         found, warnings = against.compare(args.against, given)
+        found = chosen(found, args)
         show([report.changes(found)], warnings, console, markdown=not terminal)
         if not (found.side == "both").any():
             raise CannotRun("--against: nothing was run on both sides under the same conditions")
@@ -61,11 +64,10 @@ def main(args: argparse.Namespace) -> int:
         if path:
             write_atomically(path, text(rows))
             print(f"wrote {path}")
-    if not any(files):
-        main_one = rows.definition.iloc[0]
-        show(tables(rows[rows.definition == main_one], args), warnings, console)
-        if others := sorted(set(every.geometry.fillna(every.definition)[every.definition != main_one])):
-            console.print(f"Others, by --definition: {', '.join(others)}", soft_wrap=True)
+    first = rows.definition.iloc[0]
+    show([] if any(files) else tables(rows[rows.definition == first], args), warnings, console)
+    if not any(files) and (others := sorted(set(every.geometry.fillna(every.definition)[every.definition != first]))):
+        console.print(f"Others, by --definition: {', '.join(others)}", soft_wrap=True)
     return 0
 
 

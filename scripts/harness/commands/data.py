@@ -38,7 +38,7 @@ def listed() -> Table:
     rows = []
     for key, sizes in GEOMETRIES.items():
         known = workloads.recorded(key)
-        lengths = sorted({workload.axes["seq_len"] for workload in known})
+        lengths = sorted({workload.axes["seq_len"] for workload in known}) or ["-"]
         stated = ", ".join(f"{short} {sizes[name]}" for name, short in SIZES.items() if name in sizes)
         rows.append([key, definition_name(key), stated, f"{lengths[0]} to {lengths[-1]}", len(known)])
     return Table(["key", "definition", "sizes", "T", "workloads"], [rows], words=4)

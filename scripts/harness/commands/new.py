@@ -14,8 +14,8 @@ from harness.core import paths
 from harness.core.atomic_file import write_atomically
 from harness.core.errors import UserError
 from harness.core.names import unknown
-from harness.operators.catalogue import FP8_MOE, geometry_named, small_like
-from harness.packing.manifest import MANIFEST, NOT_SOLUTIONS, readable, solution_names
+from harness.operators.catalogue import FP8_MOE, ROUTED, form, geometry_named, operator, small_like
+from harness.packing.manifest import MANIFEST, NOT_SOLUTIONS, read_manifest, readable, solution_names
 
 TEMPLATES = Path(__file__).with_name("new_solution")  # folders, as those of solutions that are a start
 SERVED = re.compile(r"^definitions = \[.*?\]\n|^\[\[serves\]\].*?(?=^\[|\Z)", re.MULTILINE | re.DOTALL)
@@ -44,14 +44,13 @@ def check_name(name: str) -> None:
         raise UserError(f"NAME: there is a solutions/{name}/ already, want another name")
 
 
-def files_of(original: str) -> dict[str, str]:
-    """Path -> text of a start, or of a solution's own folder. Raises UserError for neither."""
+def files_of(original: str) -> dict[str, bytes]:
+    """Path -> content of a start, or of a solution's own folder. Raises UserError for neither."""
     known = starts() | {name: paths.SOLUTIONS / name for name in solution_names()}
     if original not in known:
         raise UserError(f"--from: {unknown('solution', original, known)}")
     files = [path for path in known[original].rglob("*") if path.is_file() and path.suffix != ".pyc"]
-    names = [path.relative_to(known[original]).as_posix().removesuffix(".template") for path in files]
-    return {name: path.read_text(encoding="utf-8") for name, path in zip(names, files, strict=True)}
+    return {path.relative_to(known[original]).as_posix().removesuffix(".template"): path.read_bytes() for path in files}
 
 
 def with_definitions(manifest: str, geometries: list[str]) -> str:
@@ -63,15 +62,15 @@ def with_definitions(manifest: str, geometries: list[str]) -> str:
 
 def main(args: argparse.Namespace) -> int:
     check_name(args.name)
-    if args.original in starts() and (others := [key for key in args.definition if key not in FP8_MOE]):
-        raise UserError(f"--definition: got {others[0]}, want an FP8 MoE layer, or --from a solution that serves it")
-    files = files_of(args.original)
-    manifest = re.sub(r"^name = .*$", f'name = "{args.name}"', files[MANIFEST], count=1, flags=re.MULTILINE)
-    if args.definition:
-        manifest = with_definitions(manifest, args.definition)
-    files[MANIFEST] = OF_THE_ORIGINAL.sub("", manifest).rstrip() + "\n"
-    for name, text in sorted(files.items()):
-        write_atomically(paths.SOLUTIONS / args.name / name, text)
-    print(f"solutions/{args.name}/: {', '.join(sorted(files))}")
-    print(f"Next: moebench run --solutions {args.name}")
+    files, start = files_of(args.original), args.original in starts()
+    first = None if start else read_manifest(args.original).definitions[0]
+    able = FP8_MOE if start else [*FP8_MOE, *ROUTED] if form(first) else operator(first).GEOMETRIES
+    if others := [key for key in args.definition if key not in able]:
+        raise UserError(f"--definition: got {others[0]}, want what {args.original} can serve, or another --from")
+    manifest = re.sub(r"^name = .*$", f'name = "{args.name}"', files[MANIFEST].decode(), count=1, flags=re.MULTILINE)
+    manifest = with_definitions(manifest, args.definition) if args.definition else manifest
+    files[MANIFEST] = (OF_THE_ORIGINAL.sub("", manifest).rstrip() + "\n").encode()
+    for name, content in sorted(files.items()):
+        write_atomically(paths.SOLUTIONS / args.name / name, content)
+    print(f"solutions/{args.name}/: {', '.join(sorted(files))}\nNext: moebench run --solutions {args.name}")
     return 0

@@ -66,13 +66,13 @@ def main(args: argparse.Namespace) -> int:
     marks = {name: fingerprint(packed) for name, packed in solutions.items()}
     head = Head(layers=layers, sources=hashes, fingerprints=marks, provenance=by, **of)
     points: list[Point] = []
-    add_line(args.output, head, first=True)
     try:
         made = resident.make(geometry, layers, tokens[-1], device)
         for done, found in enumerate(passes.measure(solutions, made, tokens, args.turns, TOLERANCE, device), 1):
             points += found
+            for line in [head, *found] if done == 1 else found:  # an older record stays until there is a point
+                add_line(args.output, line, first=line is head)
             for point in found:
-                add_line(args.output, point, first=False)
                 said = point.error or f"{point.ms:.4f} ms" + (f", {why}" if (why := point.not_captured) else "")
                 console.print(f"[{done}/{len(tokens)}] T={point.tokens}  {point.solution}  {said}")
     finally:  # after Ctrl-C, too

@@ -6,6 +6,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from harness.core import paths
+from harness.operators.roofline import MEASURED_ON
 from harness.packing.stages import UNASSIGNED
 from harness.profiling.record import Kernel, ProfileRecord, WorkloadProfile, read_records
 from harness.report.figures import style
@@ -48,14 +49,13 @@ def table(records: list[ProfileRecord]) -> Table:
         of: list[WorkloadProfile | None] = [next((w for w in record.workloads if w.uuid == u), None) for u in columns]
         stages = dict.fromkeys(stage for profile in reversed(record.workloads) for stage in profile.stages)
         rows = [[s, *(each and s in each.stages and stage_text(each.stages[s]) or None for each in of)] for s in stages]
-        rows += [[name, *(each and text(each) for each in of)] for name, text in CALL.items()]
+        known = [*CALL][: None if record.provenance.hardware == MEASURED_ON else -1]  # the bound is one machine's
+        rows += [[name, *(each and CALL[name](each) for each in of)] for name in known]
         shown = [row for row in rows if any(row[1:])]
         sections.append([["" if at else record.solution, *row] for at, row in enumerate(shown)])
         warnings += [f"Warning: {record.solution}, {w.label}: {line}" for w in record.workloads for line in w.warnings]
     title = f"{records[0].provenance.hardware}, us"
-    return Table(
-        ["solution", "stage", *columns.values()], sections, title, 2, CAPTION, [f"Warning: {line}" for line in warnings]
-    )
+    return Table(["solution", "stage", *columns.values()], sections, title, 2, CAPTION, warnings)
 
 
 def block() -> str:

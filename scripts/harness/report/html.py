@@ -15,10 +15,9 @@ COLUMNS = ["definition", "hardware", "tokens", "solution", "tolerance", "status"
 COLUMNS += ["speedup", "matched", "source", "timestamp", "place"]
 HEADINGS = {"hardware": "GPU", "tokens": "T", "over_bound": "times bound", "over_fastest": "times fastest"}
 HEADINGS |= {"speedup": "speed-up", "timestamp": "date", "place": "trace"}
-HOVER = (
-    "<b>%{customdata[0]}</b>, T = %{x}<br>%{customdata[1]:.4f} ms, %{y:.2f} times the bound<br>%{customdata[2]}"
-    "<br>%{customdata[3]}<br>source %{customdata[4]}, %{customdata[5]}<br>%{customdata[6]}<extra></extra>"
-)
+BOUND = ", %{y:.2f} times the bound"
+HOVER = f"<b>%{{customdata[0]}}</b>, T = %{{x}}<br>%{{customdata[1]:.4f}} ms{BOUND}<br>%{{customdata[2]}}"
+HOVER += "<br>%{customdata[3]}<br>source %{customdata[4]}, %{customdata[5]}<br>%{customdata[6]}<extra></extra>"
 STYLE = """
 :root { color-scheme: light dark; --ground: #fcfcfa; --ink: #222; --faint: #6b6b6b; --line: #ddd; --best: #0d7a54 }
 @media (prefers-color-scheme: dark) {
@@ -68,12 +67,11 @@ def curves(rows: pd.DataFrame) -> go.Figure:
     shown = rows[rows.ms.notna() & (rows.tolerance == shown_of(rows))].assign(section=sections)
     figure = go.Figure()
     for (section, name), of in shown.sort_values("tokens").groupby(["section", "solution"]):
-        told = of[["solution", "ms", "tolerance_text", "timestamp", "source_sha1", "source", "place"]].fillna("unknown")
-        look = {"symbol": SYMBOLS[place(name) % len(SYMBOLS)], "size": 8}
+        row = of[["solution", "ms", "tolerance_text", "timestamp", "source_sha1", "source", "place"]].fillna("unknown")
+        dot = {"symbol": SYMBOLS[place(name) % len(SYMBOLS)], "size": 8}
         meta = {"section": section, "colours": PALETTE[place(name) % len(PALETTE)]}
-        y = of.over_bound.fillna(of.ms)
-        shown_as = {"name": name, "meta": meta, "marker": look, "hovertemplate": HOVER}
-        figure.add_scatter(x=of.tokens, y=y, customdata=told.values, **shown_as)
+        y, tip = (of.over_bound, HOVER) if of.over_bound.notna().any() else (of.ms, HOVER.replace(BOUND, ""))
+        figure.add_scatter(x=of.tokens, y=y, customdata=row.values, name=name, meta=meta, marker=dot, hovertemplate=tip)
     x = {"title": "T, tokens in a call", "type": "log"}
     y = {"title": "times the roofline bound (ms where there is none)", "type": "log"}
     return figure.update_layout(template="none", height=480, margin={"t": 20}, xaxis=x, yaxis=y)

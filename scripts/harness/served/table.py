@@ -21,7 +21,7 @@ CAPTION = (
 
 def title(head: Head) -> str:
     """'DeepSeek-V3 EP8, 58 MoE layers'; the definition where it is no model's."""
-    layer = layer_of(BY_NAME[head.definition])
+    layer = layer_of(BY_NAME.get(head.definition))
     of = f" of {head.of_model}" if head.of_model and head.layers < head.of_model else ""
     return f"{layer.name if layer else head.definition}, {head.layers}{of} MoE layers"
 
