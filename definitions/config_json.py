@@ -3,6 +3,7 @@
 config_json.toml has the names of each field, and what a model's own code does where config.json is silent.
 """
 
+import math
 import tomllib
 from collections import Counter
 from dataclasses import dataclass
@@ -58,6 +59,10 @@ def read(config: dict, assume_fp8: bool = False, limit: float | None = None) -> 
     for size in ("hidden_size", "intermediate_size"):
         wanted(text, names[size], of[size] % BLOCK == 0, f"a multiple of {BLOCK}, the width of a scale's block")
     wanted(text, names["num_groups"], of["num_experts"] % of["num_groups"] == 0, "a divisor of the experts")
+    a_group, groups = of["num_experts"] // of["num_groups"], f"{of['num_groups']} groups"
+    wanted(text, names["num_groups"], a_group > 1, "two experts or more in a group, as its best two count")
+    most = min(a_group * of["kept_groups"], of["num_experts"] - 1)  # a router that takes all chooses none
+    wanted(text, names["top_k"], of["top_k"] <= most, f"at most {most}, with {of['kept_groups']} of {groups} open")
     of["routing"], router = routing(text, implied, of["num_groups"])
     of["activation"], limits = activation(text, implied, moe_layers(text, implied))
     if limit is not None and limit not in limits:
@@ -102,9 +107,16 @@ def stored(has: dict | None, expert_dtype: str | None) -> str:
     method, block = has.get("quant_method"), has.get("weight_block_size")
     if method == "compressed-tensors":
         try:
-            weights = dict(next(iter(has["config_groups"].values()))["weights"])
-        except (AttributeError, KeyError, StopIteration, TypeError) as error:
+            groups = [*has["config_groups"].values()]
+            told = [str(group.get("targets")).replace("shared_experts", "") for group in groups]
+            groups = [group for group, of in zip(groups, told, strict=True) if "experts" in of] or groups
+            weights, *others = [dict(group["weights"]) for group in groups]
+            static = any((group.get("input_activations") or {}).get("dynamic") is False for group in groups)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ValueError("quantization_config.config_groups: names no weights") from error
+        if any(other != weights for other in others):
+            raise ValueError("quantization_config.config_groups: several, and which one is of the experts is not said")
+        has = has | ({"activation_scheme": "static"} if static else {})
         kind = f"{weights.get('type')}{weights.get('num_bits')} by {weights.get('strategy')}"
         method, block = "fp8" if kind == "float8 by block" else f"{method}, {kind}", weights.get("block_structure")
     if method != "fp8":
@@ -144,7 +156,9 @@ def moe_layers(text: dict, implied: dict) -> list[int]:
     kinds, every = text.get("mlp_layer_types"), given(text, FIELDS["every"], 1)
     wanted(text, FIELDS["dense_layers"], isinstance(first, int) and first >= 0, "a whole number")
     if listed := text.get("moe_layers_enum"):
-        found = {int(at) for at in (listed if isinstance(listed, list) else str(listed).split(","))}
+        items = [str(at).strip() for at in (listed if isinstance(listed, list) else str(listed).split(","))]
+        wanted(text, ["moe_layers_enum"], all(at.isdecimal() for at in items if at), "numbers of layers")
+        found = {int(at) for at in items if at}
     elif isinstance(kinds, list):
         found = {at for at, kind in enumerate(kinds) if kind != "dense"}
     elif isinstance(every, list):
@@ -153,7 +167,10 @@ def moe_layers(text: dict, implied: dict) -> list[int]:
         every = whole(text, FIELDS["every"], 1)
         dense = text.get("mlp_only_layers") or []
         wanted(text, ["mlp_only_layers"], isinstance(dense, list), "a list of layers")
-        found = {at for at in range(first, total) if (at + 1) % every == 0 and at not in dense}
+        last = text.get("moe_layer_end_index")  # ERNIE's; -1: the last one
+        wanted(text, ["moe_layer_end_index"], last is None or isinstance(last, int), "a whole number")
+        end = total if last in (None, -1) else min(total, last + 1)
+        found = {at for at in range(first, end) if (at + 1) % every == 0 and at not in dense}
     if not (numbers := sorted(at for at in found if at < total)):
         raise ValueError(f"{shown(text, FIELDS['layers'])}: has {total}, of which none has experts")
     return numbers
@@ -164,10 +181,14 @@ def activation(text: dict, implied: dict, layers: list[int]) -> tuple[str, Count
     name, alpha = given(text, FIELDS["activation"], "silu"), text.get("swiglu_alpha")
     wanted(text, FIELDS["activation"], name in ("silu", "swish", "swigluoai"), "silu or swigluoai")
     wanted(text, ["swiglu_alpha"], alpha in (None, 1, 1.702), "1 or 1.702")
+    for cap in ("mlp_gate_softcap", "mlp_up_softcap"):
+        wanted(text, [cap], not text.get(cap), "none")
     limits = text.get("swiglu_limits") or [text.get("swiglu_limit")] * (layers[-1] + 1)
-    numbers = isinstance(limits, list) and all(isinstance(each or 0, int | float) for each in limits)
+    listed = limits if isinstance(limits, list) else [None]
+    numbers = all(isinstance(each or 0, int | float) and 0 <= (each or 0) < math.inf for each in listed)
     names = ["swiglu_limits", "swiglu_limit"]
-    wanted(text, names, numbers and len(limits) > layers[-1], f"a number for each of {layers[-1] + 1} layers")
+    fits = numbers and isinstance(limits, list) and len(limits) > layers[-1]
+    wanted(text, names, fits, f"a number, 0 or more, for each of {layers[-1] + 1} layers")
     found = Counter(float(limits[at] or 0) for at in layers)
     kind = "swigluoai" if name == "swigluoai" or alpha == 1.702 else implied.get("swiglu", "silu")
     if kind == "swigluoai" and 0 in found:

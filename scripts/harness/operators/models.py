@@ -2,11 +2,11 @@
 
 import json
 import re
-import subprocess
 import sys
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from subprocess import PIPE, CalledProcessError, check_output
 
 from definitions import layers as tables
 from definitions.config_json import Checkpoint
@@ -57,9 +57,8 @@ def layers() -> list[Layer]:
     """Every model's layer, by model and from many ranks to one; with the router inside where there is that form."""
     found = []
     for model in (of for of in MODELS.values() if not of.get("small")):
-        ranks = sorted(((number, key) for key, number in model["geometries"].items()), reverse=True)
-        keys = [(number, key if key in catalogue.GEOMETRIES else routed_key(key)) for number, key in ranks]
-        found += [Layer(model, number, key) for number, key in keys]
+        ranks = sorted(((ep, key) for key, ep in model["geometries"].items()), reverse=True)
+        found += [Layer(model, ep, key if key in catalogue.GEOMETRIES else routed_key(key)) for ep, key in ranks]
     return found
 
 
@@ -88,11 +87,12 @@ def add(key: str, found: Checkpoint, of: dict) -> str:
         raise UserError(f"--add: got {key!r}, but {other} is this layer")
     write_atomically(TABLES, f"{before.rstrip()}\n\n{table(key, found, of)}")
     keys = [routed_key(key) if form == "routed" else key for form in names]
-    done = subprocess.run([sys.executable, "-m", "harness", "data", *keys, "--write"], capture_output=True, text=True)
-    if done.returncode:
+    try:
+        return check_output([sys.executable, "-m", "harness", "data", *keys, "--write"], stderr=PIPE, text=True).strip()
+    except (CalledProcessError, KeyboardInterrupt) as error:
         write_atomically(TABLES, before)
-        raise CannotRun(f"--add: {done.stderr.strip().splitlines()[-1]}; layers.toml is as it was")
-    return done.stdout.rstrip()
+        said = (getattr(error, "stderr", "") or "interrupted").strip().splitlines()[-1]
+        raise CannotRun(f"--add: {said}; layers.toml is as it was") from error
 
 
 def table(key: str, found: Checkpoint, of: dict) -> str:
