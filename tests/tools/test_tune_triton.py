@@ -1,5 +1,6 @@
 """tools/tune_triton: what is left out before it is timed, what is chosen, and the line that is written."""
 
+import json
 import os
 import subprocess
 import sys
@@ -24,12 +25,12 @@ sys.path.insert(0, str(TOOL))
 import prune  # noqa: E402
 import routing  # noqa: E402
 import tune  # noqa: E402
-from candidates import Candidate, best_pair, grid, other_groups, useful_block_ms  # noqa: E402
-from gemms import Gemms, difference, operands  # noqa: E402
+from candidates import Candidate, best_pair, choice_of, grid, other_groups, useful_block_ms  # noqa: E402
+from gemms import check, operands, prepare  # noqa: E402
 
 SIZES = 32, 512, 256  # of the definition "small"
-FITS = Candidate("gemm2", False, 16, 128, 8, 2, 4, 3)
-GEMM1 = Candidate("gemm1", True, 16, 128, 8, 1, 4, 5)
+FITS = Candidate(16, 128, 8, 2, 4, 3, 8, "gemm2", False)
+GEMM1 = Candidate(16, 128, 8, 1, 4, 5, 4, "gemm1", True)
 
 
 @pytest.fixture(scope="module")
@@ -45,13 +46,13 @@ def test_what_does_not_compile_spills_or_does_not_fit_is_left_out(solution, monk
     wanted = {
         FITS: None,
         FITS._replace(per_sm=40): "does not fit",
-        Candidate("gemm2", False, 128, 128, 8, 1, 8, 8): "shared memory",
-        Candidate("gemm1", True, 128, 128, 8, 1, 4, 3): "spills",
+        Candidate(128, 128, 8, 1, 8, 8, 4, "gemm2", False): "does not fit",
+        Candidate(128, 128, 8, 1, 4, 3, 4, "gemm1", True): "spills",
         FITS._replace(num_warps=3): "does not compile",
     }
     known = "sm_90", Path(solution.__file__).parent, (32, 7168, 2048), 8
     with ProcessPool(2, context=get_context("spawn"), initializer=prune.start, initargs=known) as pool:
-        found = prune.left_out(pool, wanted)
+        found = prune.left_out(pool, list(wanted))
     assert {each: why and why.partition(":")[0] for each, why in found.items()} == wanted
 
 
@@ -68,14 +69,15 @@ def test_the_pair_has_the_least_sum_within_one_block_m():
     assert best_pair({GEMM1: 10.0, wide1: 14.0, FITS: 30.0, wide2: 20.0}) == (wide1, wide2)
     assert best_pair({GEMM1: 10.0, wide1: 10.0, FITS: 20.0, wide2: 20.0}) == (GEMM1, FITS), "a tie"
     assert best_pair({GEMM1: 10.0, GEMM1._replace(per_sm=2): 10.0, FITS: 1.0}) == (GEMM1, FITS), "a tie"
-    assert best_pair({GEMM1: 10.0, wide2: 20.0}) == ()
+    assert best_pair({GEMM1: 10.0, wide2: 20.0}) == best_pair({GEMM1: "it spills", FITS: 20.0}) == ()
 
 
 def test_the_grid():
-    tried = grid([16, 32])
+    tried = grid([16, 32], 132)
     assert len(tried) == len(set(tried)) == 2 * 3 * 2 * 4 * (2 + 2)
     assert {each.block_n for each in tried if each.stage == "gemm1"} == {128}
-    assert {each.group for each in other_groups([FITS])} == {1, 4, 16, 32}
+    assert {(each.per_sm, each.programs) for each in tried} == {(1, 132), (2, 264), (3, 396)}
+    assert {each.group for each in other_groups((FITS,))} == {1, 4, 16, 32}
     assert [useful_block_ms(rows) for rows in (1, 28, 441)] == [[16, 32], [16, 32, 64], [32, 64, 128]]
 
 
@@ -86,49 +88,47 @@ def test_a_line_written_is_what_the_solution_reads(monkeypatch):
     gpu, sizes, num_tokens, version = first.split(",")[:4]
     monkeypatch.setattr(tune.triton, "__version__", version)
     choice = tiles.tuned()[gpu, sizes][int(num_tokens)]
-    for before in (table, "".join([header, *others])):
-        assert tune.with_row(before, gpu, sizes, int(num_tokens), choice) == table
+    found = choice_of(Candidate(*choice.gemm1, "gemm1", choice.fused), Candidate(*choice.gemm2, "gemm2", False))
+    for before, written in ((table, choice), ("".join([header, *others]), found)):
+        assert tune.with_row(before, gpu, sizes, int(num_tokens), written) == table
     assert tune.with_row(header, gpu, sizes, int(num_tokens), choice) == header + first
 
 
-def test_a_search_checks_times_records_and_keeps_what_is_faster(solution, tmp_path, monkeypatch):
-    """In the interpreter: the wrong and the slower are not kept, and a second run times nothing again."""
+def test_a_search_checks_times_records_and_keeps_what_is_faster(solution, tmp_path, monkeypatch, poisoned_scratch):
+    """In the interpreter: the wrong and the slower are not kept, and a second run times what the first did not."""
     expert = torch.tensor([[0, 1, 2, -1, -1, -1, -1, 3], [0, -1, 2, -1, -1, -1, -1, -1]], dtype=torch.int32)
-    gemms = [Gemms(solution, operands(SIZES, 4, "cpu"), expert, 4)]
+    prepared = [prepare(solution.__package__, operands(SIZES, 4, "cpu"), expert)]
     present = solution.choose("sm_90", "A GPU", 4, SIZES, 8 / 256, 2)
-    asked = []
-    original = tune.measured
+    asked, original, record = [], tune.measured, tmp_path / "record.json"
 
-    def measured(stage, choice, *rest):
-        asked.append(stage)
-        tile = choice.gemm1 if stage == "gemm1" else choice.gemm2
-        us, error = original(stage, choice, *rest)
-        return us and us - tile.num_warps, error
+    def measured(candidate, *rest):
+        asked.append(candidate)
+        if len(asked) == 4:
+            raise KeyboardInterrupt
+        return original(candidate, *rest) - candidate.num_warps
 
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(tune, "times_us", lambda calls, repeats: [50.0] * len(calls))
     monkeypatch.setattr(tune, "measured", measured)
-    tried = [GEMM1, GEMM1._replace(fused=False, num_warps=8), FITS, FITS._replace(block_n=64, num_warps=8)]
-    monkeypatch.setattr(tune, "grid", lambda block_ms: tried)
+    monkeypatch.setattr(tune, "left_out", lambda pool, wanted: dict.fromkeys(wanted))
     monkeypatch.setattr(tune, "other_groups", lambda pair: [])
-    record = tune.Record(tmp_path / "record.jsonl")
-    assert tune.tune(gemms, present, record, dict.fromkeys)[0] == present, "nothing was faster"
-    assert record.times(2) == {tried[0]: 46.0, tried[1]: 42.0, tried[2]: 46.0, tried[3]: 42.0}
+    tried = [GEMM1, GEMM1._replace(fused=False, num_warps=8), FITS, FITS._replace(block_n=64, num_warps=8)]
+    with pytest.raises(KeyboardInterrupt):
+        tune.tune(prepared, present, tried, record, None)
+    assert tune.tune(prepared, present, tried, record, None) is present, "nothing was faster"
+    assert asked == [*tried, tried[3]] and [us for _, us in json.loads(record.read_text())] == [46, 42, 46, 42]
     monkeypatch.setattr(tune, "times_us", lambda calls, repeats: [50.0, 49.0])
-    with record.path.open("a") as file:
-        file.write('[2, ["gemm1"')  # the stop came in the middle of a line
-    again, asked[:] = tune.Record(record.path), []
-    found, _ = tune.tune(gemms, present, again, dict.fromkeys)
-    assert not asked and (found.fused, found.gemm1[:6], found.gemm2[:6]) == (False, tried[1][2:], tried[3][2:])
-    assert len(record.path.read_text().splitlines()) == 4
+    found = tune.tune(prepared, present, tried, record, None)
+    assert len(asked) == 5 and found == choice_of(tried[1], tried[3]) and not found.fused
 
 
 def test_a_wrong_tile_is_seen():
     wanted = torch.ones(4, 256)
     got = wanted.clone()
-    assert difference(got, wanted) is None
+    check(got, wanted)
     got[1, :64], got[2, 0] = 0, torch.nan
-    assert difference(got, wanted).startswith("2 of 4")
+    with pytest.raises(ValueError, match="^2 of 4"):
+        check(got, wanted)
 
 
 def test_recorded_ids_are_seen_from_each_rank(tmp_path):

@@ -3,12 +3,13 @@
 The rows are padded once for both, so the two of a pair have one BLOCK_M. Each is timed apart from the other.
 """
 
-from collections.abc import Iterable
 from itertools import product
+from types import SimpleNamespace
 from typing import NamedTuple
 
+# GEMM, whether gemm1 applies SwiGLU itself, column tile; gemm1's is one quantisation group of h
+FORMS = (("gemm1", True, 128), ("gemm1", False, 128), ("gemm2", False, 64), ("gemm2", False, 128))
 BLOCK_MS = (16, 32, 64, 128)
-GEMM2_BLOCK_NS = (64, 128)  # gemm1's column tile is one quantisation group of h, 128
 FIRST_GROUP = 8
 GROUPS = (1, 4, 8, 16, 32)
 PER_SM = (1, 2, 3)
@@ -17,20 +18,17 @@ STAGES = (3, 4, 5, 6)
 
 
 class Candidate(NamedTuple):
-    """One GEMM with one tile. fused: gemm1 applies SwiGLU itself; False for gemm2."""
+    """One GEMM with one tile. It stands in for the solution's Tile, whose fields come first."""
 
-    stage: str  # gemm1 or gemm2
-    fused: bool
     block_m: int
     block_n: int
     group: int
     per_sm: int
     num_warps: int
     num_stages: int
-
-    def __str__(self) -> str:
-        form = {("gemm1", True): " with SwiGLU", ("gemm1", False): ", SwiGLU apart"}.get(self[:2], "")
-        return "{} m{}-n{}-g{}-p{}-w{}-s{}".format(self.stage, *self[2:]) + form
+    programs: int
+    stage: str  # gemm1 or gemm2
+    fused: bool  # gemm1 applies SwiGLU itself; False for gemm2
 
 
 def useful_block_ms(rows_per_expert: float) -> list[int]:
@@ -39,26 +37,30 @@ def useful_block_ms(rows_per_expert: float) -> list[int]:
     return [m for m in BLOCK_MS if holds // 4 <= m <= 2 * holds]
 
 
-def grid(block_ms: Iterable[int]) -> list[Candidate]:
-    """Every candidate with the first group; other groups are tried for the best pair alone (`other_groups`)."""
-    found = []
-    for block_m, *rest in product(block_ms, [FIRST_GROUP], PER_SM, WARPS, STAGES):
-        found += [Candidate("gemm1", fused, block_m, 128, *rest) for fused in (True, False)]
-        found += [Candidate("gemm2", False, block_m, block_n, *rest) for block_n in GEMM2_BLOCK_NS]
-    return found
+def grid(block_ms: list[int], multiprocessors: int) -> list[Candidate]:
+    """gemm1's, then gemm2's, with the first group; others are tried for the best pair alone (`other_groups`)."""
+    return [
+        Candidate(m, n, FIRST_GROUP, per_sm, warps, stages, per_sm * multiprocessors, stage, fused)
+        for (stage, fused, n), m, per_sm, warps, stages in product(FORMS, block_ms, PER_SM, WARPS, STAGES)
+    ]
 
 
-def other_groups(pair: Iterable[Candidate]) -> list[Candidate]:
+def other_groups(pair: tuple[Candidate, ...]) -> list[Candidate]:
     return [each._replace(group=group) for each in pair for group in GROUPS if group != each.group]
 
 
-def best(times: dict[Candidate, float], stage: str, block_m: int) -> Candidate | None:
-    """The fastest of a GEMM at one BLOCK_M; of equal ones the first in `times`."""
-    here = [each for each in times if (each.stage, each.block_m) == (stage, block_m)]
-    return min(here, key=times.get, default=None)
+def choice_of(gemm1: Candidate, gemm2: Candidate) -> SimpleNamespace:
+    """What stands in for the solution's Choice; of a GEMM that is not run any candidate will do."""
+    return SimpleNamespace(gemm1=gemm1, gemm2=gemm2, fused=gemm1.fused, tma=True)
 
 
-def best_pair(times: dict[Candidate, float]) -> tuple[Candidate, ...]:
+def best(times: dict[Candidate, float | str], stage: str, block_m: int) -> Candidate | None:
+    """The fastest of a GEMM at one BLOCK_M, of equal ones the first. times: microseconds, or why there are none."""
+    timed = [each for each, us in times.items() if (each.stage, each.block_m) == (stage, block_m)]
+    return min((each for each in timed if isinstance(times[each], float)), key=times.get, default=None)
+
+
+def best_pair(times: dict[Candidate, float | str]) -> tuple[Candidate, ...]:
     """gemm1 and gemm2 of one BLOCK_M with the least sum; of equal pairs the smaller BLOCK_M's; () without any."""
     pairs = [(best(times, "gemm1", m), best(times, "gemm2", m)) for m in BLOCK_MS]
     return min((pair for pair in pairs if None not in pair), key=lambda pair: sum(map(times.get, pair)), default=())

@@ -8,71 +8,47 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import torch
 import triton
-from candidates import Candidate
-from gemms import modules
+from candidates import Candidate, choice_of
+from gemms import gemm2, operands, prepare
+from harness.judging.calling import first_line
 from pebble import ProcessPool
 from rich.progress import track
 from triton.backends.compiler import GPUTarget
 
-BLOCK_SHARED = 227 * 1024  # bytes that one thread block may have, on sm_90 and sm_100
-SM_SHARED = 228 * 1024  # of which every resident block costs 1024 more
+SM_SHARED = 228 * 1024  # bytes on sm_90 and sm_100; every resident block takes 1024 beside its own
 SM_REGISTERS = 65536
-CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
-TOKENS = 1024  # any number gives the same code
-launched, child = [], None  # of a compiling process: the kernels of the last launch, and `launch`
+launched, given = [], None  # of a compiling process: the launches of a call, each compiles; tensors without storage
 
 
 def why_left_out(candidate: Candidate, shared: int, registers: int, spilled: int) -> str | None:
     """Why a candidate that compiles is not worth timing, or None. Bytes a block, registers and bytes a thread."""
-    if shared > BLOCK_SHARED:
-        return f"shared memory: {shared} bytes, a thread block has {BLOCK_SHARED}"
     if spilled:
         return f"spills: {spilled} bytes a thread"
     block_registers = -(-registers // 8) * 8 * 32 * candidate.num_warps
     fit = min(SM_REGISTERS // block_registers, SM_SHARED // (shared + 1024))
-    few = f"does not fit: of {candidate.per_sm} programs a multiprocessor {fit} fit"
-    return few if candidate.per_sm > fit else None
+    if candidate.per_sm > fit:
+        return f"does not fit: of {candidate.per_sm} programs a multiprocessor {fit} fit"
+    return None
 
 
-def left_out(pool: ProcessPool, wanted: Iterable[Candidate]) -> dict[Candidate, str | None]:
+def left_out(pool: ProcessPool, wanted: list[Candidate]) -> dict[Candidate, str | None]:
     """Candidate -> why it is left out, None where it stays. pool: of processes that `start` begins."""
-    alike = {}  # per_sm only sizes the grid: compiled once for all
-    for candidate in wanted:
-        alike.setdefault(candidate._replace(per_sm=1), []).append(candidate)
-    futures, found = {code: pool.schedule(compiled, [code]) for code in alike}, {}
-    for code, same in track(alike.items(), "compiling", disable=not sys.stdout.isatty()):
+    code = {candidate: candidate._replace(per_sm=1, programs=1) for candidate in wanted}  # these size the grid
+    compiling = {each: pool.schedule(compiled, [each]) for each in dict.fromkeys(code.values())}
+    found = {}
+    for candidate in track(code, "compiling", disable=not sys.stdout.isatty()):
         try:
-            found |= {candidate: why_left_out(candidate, *futures[code].result()) for candidate in same}
+            found[candidate] = why_left_out(candidate, *compiling[code[candidate]].result())
         except Exception as error:  # whatever the compiler raises, or its process's end, is a reason
-            found |= dict.fromkeys(same, f"does not compile: {type(error).__name__}: {error}".splitlines()[0])
+            found[candidate] = f"does not compile: {first_line(error)}"
     return found
-
-
-def launch(solution: ModuleType, sizes: tuple[int, int, int], top_k: int, candidate: Candidate) -> None:
-    """Call the candidate's host functions on tensors without storage."""
-    local, hidden, inter = sizes
-    dtypes = torch.float8_e4m3fn, torch.float32, torch.int32, torch.bfloat16
-    fp8, fp32, int32, bf16 = (lambda *s, of=of: torch.empty(s, dtype=of, device="meta") for of in dtypes)
-    layer, stage, tiles = modules(solution)
-    tile, count = tiles.Tile(*candidate[2:], 1), stage.max_tiles(TOKENS, top_k, local, candidate.block_m)
-    rows = count * candidate.block_m
-    permutation = stage.Permutation(int32(TOKENS, top_k), int32(rows), int32(count), int32(1), int32(1), None)
-    if candidate.stage == "gemm1":
-        x = fp8(TOKENS, hidden), fp32(hidden // 128, TOKENS)
-        w = fp8(local, 2 * inter, hidden), fp32(local, 2 * inter // 128, hidden // 128)
-        layer.gemm1_swiglu(*x, *w, permutation, tiles.Choice(tile, None, candidate.fused, True))
-    else:
-        h, w = (fp8(rows, inter), fp32(rows, inter // 128)), fp8(local, hidden, inter)
-        w_scale, y = fp32(local, hidden // 128, inter // 128), bf16(rows, hidden)
-        layer.gemm2(*h, w, w_scale, permutation, 0, y, tile, True)
 
 
 def start(architecture: str, package: Path, sizes: tuple[int, int, int], top_k: int) -> None:
@@ -80,32 +56,30 @@ def start(architecture: str, package: Path, sizes: tuple[int, int, int], top_k: 
 
     package: the folder of a triton_fused_v2 that FIB has built for `sizes`: local experts, hidden, intermediate.
     """
-    global child
+    global given
     target = GPUTarget("cuda", int(architecture.removeprefix("sm_")), 32)
     driver = {"target": lambda: target, "device": lambda: 0, "stream": lambda device: 0}
-    claimed = SimpleNamespace(**{f"get_current_{what}": answer for what, answer in driver.items()})
-    triton.runtime.driver.set_active(claimed)
-    jit_run = triton.JITFunction.run
+    triton.runtime.driver.set_active(SimpleNamespace(**{f"get_current_{what}": driver[what] for what in driver}))
 
-    def compile_only(self, *args, grid, warmup, **keywords):
-        launched.append(jit_run(self, *args, grid=grid, warmup=True, **keywords))
-        return launched[-1]
+    def keep(kernel, grid):
+        return lambda *args, **keywords: launched.append(partial(kernel.warmup, *args, grid=grid, **keywords))
 
-    triton.JITFunction.run = compile_only
+    triton.JITFunction.__getitem__ = keep
     sys.path.insert(0, str(package.parent))
-    import_module(f"{package.name}.common.host.launch").SUPPORTED = False  # its short way around JITFunction.run
-    solution = import_module(f"{package.name}.main")
-    child = partial(launch, solution, sizes, top_k)
+    import_module(f"{package.name}.common.host.launch").SUPPORTED = False  # its short way around JITFunction
+    expert = torch.zeros(1024, top_k, dtype=torch.int32)  # any number of tokens gives the same code
+    given = prepare(package.name, operands(sizes, len(expert), "meta"), expert)
 
 
 def compiled(candidate: Candidate) -> tuple[int, int, int]:
     """Bytes of shared memory a block, registers a thread and bytes a thread that leave them, as cuobjdump has them."""
     launched.clear()
-    child(candidate)
-    kernel = launched[0]  # swiglu_quant may follow
+    gemm2(given, choice_of(candidate, candidate))
+    kernel = launched[0 if candidate.stage == "gemm1" else -1]()
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(kernel.asm["cubin"])
         file.flush()
-        text = subprocess.run([CUOBJDUMP, "-res-usage", file.name], capture_output=True, text=True, check=True).stdout
+        command = [triton.knobs.nvidia.cuobjdump.path, "-res-usage", file.name]
+        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     registers, stack, local = map(int, re.search(r"REG:(\d+) STACK:(\d+).* LOCAL:(\d+)", text).groups())
     return kernel.metadata.shared, registers, stack + local
