@@ -1,48 +1,23 @@
-"""One MoE layer on several ranks: the experts and tokens of each rank, and the right answer."""
+"""One MoE layer: the tokens of a rank and the weights of experts, both random."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
-from harness.core.errors import UserError
 from harness.operators.catalogue import GEOMETRIES, router
 from harness.operators.moe_fp8_block_scale import ROUTED_SCALING_FACTOR
 
-from definitions import moe_fp8_block_scale, moe_fp8_block_scale_routed
+from definitions.moe_fp8_block_scale import BLOCK
+from definitions.moe_fp8_block_scale_routed import ROUTER_INSIDE
 
-BLOCK = moe_fp8_block_scale.BLOCK
-KNOWN = moe_fp8_block_scale.GEOMETRIES  # the router, whose scores have a bias, is inside
-EXPERTS_AT_ONCE = 32  # whose weights are on the device together while the right answer is computed
-
-
-@dataclass(frozen=True)
-class Layer:
-    """Raises UserError for a definition not in KNOWN, and for ranks that do not divide its experts."""
-
-    geometry: str
-    ranks: int
-
-    def __post_init__(self):
-        if self.geometry not in KNOWN:
-            raise UserError(f"--definition: got {self.geometry}, want one of {', '.join(KNOWN)}")
-        if self.of["num_experts"] % self.ranks:
-            raise UserError(f"ranks: got {self.ranks}, want a divisor of {self.of['num_experts']} experts")
-
-    @property
-    def of(self) -> dict:
-        return GEOMETRIES[self.geometry]
-
-    @property
-    def local(self) -> int:
-        """Experts of a rank."""
-        return self.of["num_experts"] // self.ranks
+# Layers with two definitions: one with the router inside, which has a bias, and one behind it.
+LAYERS = [layer for layer in ROUTER_INSIDE.values() if GEOMETRIES[layer]["routing"] == "sigmoid-bias"]
 
 
-@dataclass(frozen=True)
-class Tokens:
+class Tokens(NamedTuple):
     """A rank's own: x [T, H] fp8, scale [T, H / 128] fp32, logits [T, E] fp32; bias [E] bf16 is the router's.
 
-    ids int32 and weights fp32 [T, top_k]: what the model's router makes of logits and bias.
+    ids int32 and weights fp32 [T, top_k]: what the model's router makes of logits and bias. counts: how many tokens
+    each rank has, which engines agree on before a step.
     """
 
     x: torch.Tensor
@@ -51,27 +26,27 @@ class Tokens:
     bias: torch.Tensor
     ids: torch.Tensor
     weights: torch.Tensor
+    counts: list[int]
 
 
-def tokens_of(layer: Layer, count: int, rank: int, device: str) -> Tokens:
-    """So many tokens of a rank, drawn at random, with the experts that the model's router chooses for them."""
-    experts, hidden = layer.of["num_experts"], layer.of["hidden_size"]
+def tokens_of(layer: str, counts: list[int], rank: int, device: str) -> Tokens:
+    """A rank's tokens, drawn at random, with the experts that the model's router chooses for them."""
+    experts, hidden = GEOMETRIES[layer]["num_experts"], GEOMETRIES[layer]["hidden_size"]
     source = torch.Generator(device).manual_seed(rank)
-    shared = torch.Generator(device).manual_seed(1000)
-    bias = 0.1 * torch.randn(experts, generator=shared, device=device).bfloat16()
-    x = torch.randn(count, hidden, generator=source, device=device).to(torch.float8_e4m3fn)
-    scale = 1 + 2 * torch.rand(count, hidden // BLOCK, generator=source, device=device)
-    logits = torch.randn(count, experts, generator=source, device=device)
-    ids, weights = router(layer.geometry)(logits, bias, ROUTED_SCALING_FACTOR)
-    return Tokens(x, scale, logits, bias, ids.to(torch.int32), weights.contiguous())
+    bias = 0.1 * torch.randn(experts, generator=torch.Generator(device).manual_seed(1000), device=device).bfloat16()
+    x = torch.randn(counts[rank], hidden, generator=source, device=device).to(torch.float8_e4m3fn)
+    scale = 1 + 2 * torch.rand(counts[rank], hidden // BLOCK, generator=source, device=device)
+    logits = torch.randn(counts[rank], experts, generator=source, device=device)
+    ids, weights = router(layer)(logits, bias, ROUTED_SCALING_FACTOR)
+    return Tokens(x, scale, logits, bias, ids.to(torch.int32), weights.contiguous(), counts)
 
 
-def weights_of(layer: Layer, experts: Sequence[int], device: str, gate_first: bool) -> list[torch.Tensor]:
+def weights_of(layer: str, experts: range, device: str, gate_first: bool) -> list[torch.Tensor]:
     """gemm1_weights, its scale, gemm2_weights, its scale; an expert's are the same whichever rank has it.
 
     gate_first: rows of `gate` before those of `up`, as the routed definitions have them.
     """
-    hidden, inner, fp8 = layer.of["hidden_size"], layer.of["intermediate_size"], torch.float8_e4m3fn
+    hidden, inner, fp8 = GEOMETRIES[layer]["hidden_size"], GEOMETRIES[layer]["intermediate_size"], torch.float8_e4m3fn
     w13 = torch.empty(len(experts), 2, inner, hidden, dtype=fp8, device=device)
     s13 = torch.empty(len(experts), 2, inner // BLOCK, hidden // BLOCK, device=device)
     w2 = torch.empty(len(experts), hidden, inner, dtype=fp8, device=device)
@@ -79,21 +54,8 @@ def weights_of(layer: Layer, experts: Sequence[int], device: str, gate_first: bo
     for at, expert in enumerate(experts):
         source = torch.Generator(device).manual_seed(1_000_003 + expert)
         for weights, scales, width in ((w13, s13, hidden), (w2, s2, inner)):
-            weights[at] = torch.randn(weights.shape[1:], generator=source, device=device).to(fp8)
+            weights[at] = torch.randn(weights.shape[1:], generator=source, device=device)
             scales[at] = width**-0.5 * (0.5 + torch.rand(scales.shape[1:], generator=source, device=device))
-    if gate_first:
-        w13, s13 = w13.view(torch.uint8).flip(1).view(fp8), s13.flip(1)
+        if gate_first:
+            w13[at], s13[at] = w13[at].view(torch.uint8).flip(0).view(fp8), s13[at].flip(0)
     return [w13.flatten(1, 2), s13.flatten(1, 2), w2, s2]
-
-
-def expected(layer: Layer, batches: list[Tokens]) -> list[torch.Tensor]:
-    """The whole layer's output for each of these, [T, H] fp32, by the reference, some experts after the others."""
-    device = str(batches[0].x.device)
-    totals = [torch.zeros(tokens.x.shape, device=device) for tokens in batches]
-    for first in range(0, layer.of["num_experts"], EXPERTS_AT_ONCE):
-        some = range(first, min(first + EXPERTS_AT_ONCE, layer.of["num_experts"]))
-        held = weights_of(layer, some, device, gate_first=True)
-        for of, total in zip(batches, totals, strict=True):
-            if len(total):
-                total += moe_fp8_block_scale_routed.run(of.x, of.scale, of.ids, of.weights, *held, first).float()
-    return totals

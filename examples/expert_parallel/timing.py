@@ -1,7 +1,6 @@
 """What a call takes on several GPUs: dispatch, experts and combine apart, all of it eagerly, and as a CUDA graph."""
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 from statistics import median
 
@@ -12,42 +11,33 @@ WARMUP, CALLS = 5, 30
 AHEAD = 4_000_000  # cycles, some 2 ms, that a GPU sleeps while its host launches what is timed
 
 
-def timed(call: Callable[..., object], device: str, with_host: bool) -> list[float]:
-    """ms between the marks that a call sets: medians, of the slowest rank. All ranks begin a call together.
-
-    with_host: the time that launching takes counts, too.
-    """
-    calls, together = [], torch.zeros(1, device=device)
+def timed(steps: Callable[[], Iterable], with_host: bool) -> list[float]:
+    """ms of each step of a call that all ranks begin together: medians, of the slowest. with_host: launching counts."""
+    calls, together = [], torch.zeros(1, device="cuda")
     for _ in range(WARMUP + CALLS):
-        events = []
-
-        def mark(events: list = events) -> None:
-            events.append(torch.cuda.Event(enable_timing=True))
-            events[-1].record()
-
         dist.barrier()
         torch.cuda.synchronize()
         if not with_host:
             torch.cuda._sleep(AHEAD)
             dist.all_reduce(together)  # hosts leave the barrier some time apart
-        call(mark=mark)
+        events = [torch.cuda.Event(enable_timing=True)]
+        events[0].record()
+        for _ in steps():
+            events.append(torch.cuda.Event(enable_timing=True))
+            events[-1].record()
         torch.cuda.synchronize()
-        calls.append([a.elapsed_time(b) for a, b in pairwise(events)])
-    slowest = torch.tensor([median(ms) for ms in zip(*calls[WARMUP:], strict=True)], device=device)
+        calls.append([before.elapsed_time(after) for before, after in pairwise(events)])
+    slowest = torch.tensor([median(ms) for ms in zip(*calls[WARMUP:], strict=True)], device="cuda")
     dist.all_reduce(slowest, dist.ReduceOp.MAX)
     return slowest.tolist()
 
 
-def measure(forward: Callable[..., torch.Tensor], device: str, as_graph: bool) -> list[float | None]:
-    """ms of dispatch, experts, combine, a call, and a call as a CUDA graph. forward: of a way, without its `mark`."""
-
-    def whole(call: Callable[[], object], mark: Callable[[], None]) -> None:
-        mark(), call(), mark()
-
-    found = timed(forward, device, with_host=False) + timed(partial(whole, forward), device, with_host=True)
-    if not as_graph:
-        return [*found, None]
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # NCCL's watchdog asks for events meanwhile
-        forward()
-    return found + timed(partial(whole, graph.replay), device, with_host=False)
+def measure(steps: Callable[[], Iterable], as_graph: bool) -> list[float]:
+    """ms of dispatch, experts, combine, a call, and, if wanted, a call as a CUDA graph. steps: a call of a way."""
+    found = timed(steps, with_host=False) + timed(lambda: [list(steps())], with_host=True)
+    if as_graph:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # NCCL's watchdog asks for events meanwhile
+            list(steps())
+        found += timed(lambda: [graph.replay()], with_host=False)
+    return found

@@ -3,40 +3,22 @@
 Experts are there twice: in fine-grained FP8, and the same numbers in bf16. All other weights are bf16.
 """
 
-from dataclasses import dataclass
-
 import torch
-from harness.operators.catalogue import GEOMETRIES, small_like
+from harness.operators.catalogue import GEOMETRIES
 from transformers import DeepseekV3Config, DeepseekV3ForCausalLM
 from transformers.integrations.finegrained_fp8 import replace_with_fp8_linear
 from transformers.utils.quantization_config import FineGrainedFP8Config
 
-BLOCK = 128  # of a scale, in both directions
-DEVIATION = 0.02  # of the experts' weights
+from definitions.moe_fp8_block_scale import BLOCK, dequantize
+
 HEADS = dict(num_attention_heads=4, num_key_value_heads=4, qk_nope_head_dim=64, qk_rope_head_dim=32, v_head_dim=64)
 # what a definition does not say, for machines without a GPU; by default it is DeepSeek-V3's
 SMALL = dict(vocab_size=1024, intermediate_size=1024, q_lora_rank=192, kv_lora_rank=128) | HEADS
 BF16 = "grouped_mm"  # transformers' own implementation for experts in bf16
 
 
-@dataclass(frozen=True)
-class Model:
-    """lm: DeepseekV3ForCausalLM, in evaluation. fp8, bf16: a module of experts for each MoE layer."""
-
-    lm: torch.nn.Module
-    fp8: list[torch.nn.Module]
-    bf16: list[torch.nn.Module]
-
-    def use(self, implementation: str) -> None:
-        """Compute experts by this implementation: a registered one from their FP8 weights, BF16 from the others."""
-        self.lm.set_experts_implementation(implementation)
-        chosen = self.bf16 if implementation == BF16 else self.fp8
-        for layer, experts in zip(self.lm.model.layers[1:], chosen, strict=True):
-            layer.mlp.experts = experts
-
-
-def build(geometry: str, moe_layers: int, device: str) -> Model:
-    """Of a routed definition's sizes, its local experts being all experts.
+def build(geometry: str, moe_layers: int, device: str) -> DeepseekV3ForCausalLM:
+    """Of a routed definition's sizes, its local experts being all experts. Each `mlp` of MoE has both: `fp8`, `bf16`.
 
     A layer of DeepSeek-V3 takes 11.3 GB in FP8 and 22.5 GB in bf16.
     """
@@ -49,29 +31,28 @@ def build(geometry: str, moe_layers: int, device: str) -> Model:
         num_hidden_layers=1 + moe_layers,
         first_k_dense_replace=1,
         num_mtp_layers=0,
-        **(SMALL if geometry == small_like(geometry) else {}),
+        **(SMALL if device == "cpu" else {}),
     )
     torch.manual_seed(0)
     with torch.device(device):
-        lm = DeepseekV3ForCausalLM._from_config(config, dtype=torch.bfloat16).eval()
-    layers = lm.model.layers[1:]
-    bf16 = [layer.mlp.experts for layer in layers]
-    linear = [name for name, module in lm.named_modules() if isinstance(module, torch.nn.Linear)]
-    replace_with_fp8_linear(lm, linear, FineGrainedFP8Config(modules_to_not_convert=linear))
-    fp8 = [layer.mlp.experts.to_empty(device=device) for layer in layers]
-    for ours, theirs in zip(fp8, bf16, strict=True):
-        for name in ("gate_up_proj", "down_proj"):
-            fill(getattr(ours, name), getattr(ours, f"{name}_scale_inv"), getattr(theirs, name))
-    for module in (lm, *fp8, *bf16):
-        module.requires_grad_(False)
-    return Model(lm, fp8, bf16)
+        model = DeepseekV3ForCausalLM._from_config(config, dtype=torch.bfloat16).eval().requires_grad_(False)
+    bf16 = [layer.mlp.experts for layer in model.model.layers[1:]]
+    linear = [name for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)]
+    replace_with_fp8_linear(model, linear, FineGrainedFP8Config())
+    for layer, experts in zip(model.model.layers[1:], bf16, strict=True):
+        layer.mlp.bf16, layer.mlp.fp8 = experts, layer.mlp.experts.to_empty(device=device).requires_grad_(False)
+        for name, dequantised in experts.named_parameters():  # gate_up_proj and down_proj, [E, N, K]
+            weight = getattr(layer.mlp.fp8, name)
+            scale = getattr(layer.mlp.fp8, f"{name}_scale_inv")  # [E, N / 128, K / 128]
+            scale.copy_(0.02 * (0.5 + torch.rand_like(scale)))
+            for expert in range(len(weight)):
+                weight[expert] = torch.randn(weight.shape[1:], device=device)
+                dequantised[expert] = dequantize(weight[expert], scale[expert], BLOCK)
+    return model
 
 
-@torch.no_grad()
-def fill(weight: torch.Tensor, scale: torch.Tensor, dequantised: torch.Tensor) -> None:
-    """Write random numbers into weight [E, N, K] FP8 and scale [E, N/128, K/128], their product into dequantised."""
-    scale.copy_(DEVIATION * (0.5 + torch.rand_like(scale)))
-    for expert in range(len(weight)):
-        weight[expert].copy_(torch.randn(weight.shape[1:], device=weight.device))
-        full = weight[expert].float().unflatten(0, (-1, BLOCK)).unflatten(2, (-1, BLOCK))
-        dequantised[expert].copy_((full * scale[expert][:, None, :, None]).flatten(2).flatten(0, 1))
+def use(model: DeepseekV3ForCausalLM, implementation: str) -> None:
+    """Compute experts by this implementation: a registered one from their FP8 weights, BF16 from the others."""
+    model.set_experts_implementation(implementation)
+    for layer in model.model.layers[1:]:
+        layer.mlp.experts = layer.mlp.bf16 if implementation == BF16 else layer.mlp.fp8

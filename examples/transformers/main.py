@@ -11,19 +11,24 @@ import tempfile
 from pathlib import Path
 
 import torch
-from deepseek_v3 import BF16, Model, build
+from deepseek_v3 import BF16, build, use
 from harness.core import interpreter  # noqa: F401  before anything imports Triton
-from harness.core.errors import UserError
+from harness.core.errors import exit_with
 from harness.packing import manifest, pack
+from harness.served.passes import median_ms
 from rich.console import Console
 from rich.table import Table
-from steps import decode, decode_graph, median_ms, prefill, prompt
+from steps import decode, decode_graph, prefill, prompt
+from transformers import DeepseekV3ForCausalLM
 
 LARGEST_ERROR = 0.08  # relative, of the median token's logits; rounding tokens and h to FP8 gives about half of it
-ON_GPU = {"geometry": "deepseek-v3-ep1-routed", "prompt": 4096, "context": 256, "batches": (1, 8, 32)}
-ON_CPU = {"geometry": "small-routed", "prompt": 3, "context": 2, "batches": (1,)}
-TURNS = 3
 PHASES = {"prefill": (prefill, 3), "decode": (decode, 16), "decode, graph": (decode_graph, 20)}  # and calls in a turn
+DECODE = [(phase, batch, 256) for phase in ("decode", "decode, graph") for batch in (1, 8, 32)]
+# device -> solution, geometry, turns, and what is timed: phase, batch, tokens before
+SETTINGS = {
+    "cuda": ("hopper_fused", "deepseek-v3-ep1-routed", 3, [("prefill", 1, 4096), *DECODE]),
+    "cpu": ("triton_fused_v2", "small-routed", 1, [("prefill", 1, 3), ("decode", 1, 2)]),
+}
 
 
 def registered(name: str, geometry: str, folder: Path) -> str:
@@ -34,61 +39,55 @@ def registered(name: str, geometry: str, folder: Path) -> str:
 
 
 @torch.inference_mode()
-def errors(model: Model, implementation: str, length: int) -> torch.Tensor:
+def errors(model: DeepseekV3ForCausalLM, implementation: str, length: int) -> torch.Tensor:
     """Relative error of each token's logits against the same model with its experts in bf16, [length]."""
     ids, logits = prompt(model, 1, length), {}
     for name in (BF16, implementation):
-        model.use(name)
-        logits[name] = model.lm(ids, use_cache=False).logits[0].float()
+        use(model, name)
+        logits[name] = model(ids, use_cache=False).logits[0].float()
     return (logits[implementation] - logits[BF16]).norm(dim=-1) / logits[BF16].norm(dim=-1)
 
 
 @torch.inference_mode()
-def measure(model: Model, names: list[str], phase: str, batch: int, tokens: int) -> list[float]:
-    """ms of a call with each implementation, which take turns: its best turn."""
+def measure(model: DeepseekV3ForCausalLM, turns: list[str], phase: str, batch: int, tokens: int) -> list[float]:
+    """ms of a call with each implementation that takes turns: its best turn."""
     begin, calls = PHASES[phase]
-    turns = TURNS if torch.cuda.is_available() else 1
-    ms = {name: [] for name in names}
-    for name in names * turns:
-        model.use(name)
+    ms = {name: [] for name in turns}
+    for name in turns:
+        use(model, name)
         step = begin(model, batch, tokens)
         step()
-        ms[name].append(median_ms(step, calls))
+        ms[name].append(median_ms(step, calls, model.device.type))
         del step  # with its cache and graph
-    return [min(ms[name]) for name in names]
+    return [min(of_turns) for of_turns in ms.values()]
 
 
-def main() -> int:
+def main(argv: list[str]) -> int:
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    solution, geometry, turns, points = SETTINGS[device]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    on_gpu = torch.cuda.is_available()
-    parser.add_argument("--solutions", nargs="+", default=["hopper_fused" if on_gpu else "triton_fused_v2"])
+    parser.add_argument("--solutions", nargs="+", default=[solution])
     parser.add_argument("--layers", type=int, default=2, help="MoE layers, of 34 GB each on a GPU; default: 2")
-    args, at = parser.parse_args(), ON_GPU if on_gpu else ON_CPU
+    args = parser.parse_args(argv)
+    chosen, passed = manifest.choose(args.solutions), True
+    checks = Table("experts", "median", "largest", "result", title="relative error of logits")
+    times = Table("phase", "batch", "tokens before", "bf16 experts", *chosen, title="ms")
     console = Console(width=None if sys.stdout.isatty() else 120)
     with tempfile.TemporaryDirectory() as folder:
-        try:
-            chosen = manifest.choose(args.solutions)
-            names = [registered(name, at["geometry"], Path(folder) / name) for name in chosen]
-        except UserError as error:
-            print(error, file=sys.stderr)
-            return error.status
-        model = build(at["geometry"], args.layers, "cuda" if on_gpu else "cpu")
-        right, checks = True, Table("experts", "median", "largest", "result", title="relative error of logits")
+        names = [registered(name, geometry, Path(folder) / name) for name in chosen]
+        model = build(geometry, args.layers, device)
         for solution, name in zip(chosen, names, strict=True):
-            found = errors(model, name, at["prompt"])
+            found = errors(model, name, length=points[0][2])
             good = found.median().item() <= LARGEST_ERROR  # not where it is NaN
             checks.add_row(solution, f"{found.median():.4f}", f"{found.max():.4f}", "PASSED" if good else "FAILED")
-            right &= good
+            passed &= good
         console.print(checks)
-        times = Table("phase", "batch", "tokens before", "bf16 experts", *chosen, title="ms")
-        phases = [phase for phase in ("decode", "decode, graph") if on_gpu or "graph" not in phase]
-        steps = [(phase, batch, at["context"]) for phase in phases for batch in at["batches"]]
-        for point in [("prefill", 1, at["prompt"]), *steps]:
-            ms = measure(model, [BF16, *names], *point)
+        for point in points:
+            ms = measure(model, [BF16, *names] * turns, *point)
             times.add_row(*map(str, point), *(f"{each:.3f}" for each in ms))
         console.print(times)
-    return 0 if right else 1
+    return 0 if passed else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with(main)

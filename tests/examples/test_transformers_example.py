@@ -26,7 +26,8 @@ def example(tmp_path_factory):
         import steps
 
         name = main.registered("triton_fused_v2", "small-routed", tmp_path_factory.mktemp("package"))
-        yield SimpleNamespace(main=main, steps=steps, name=name, model=deepseek_v3.build("small-routed", 1, "cpu"))
+        model = deepseek_v3.build("small-routed", 1, "cpu")
+        yield SimpleNamespace(main=main, steps=steps, name=name, model=model, use=deepseek_v3.use)
         for module in (main, steps, deepseek_v3):
             del sys.modules[module.__name__]
 
@@ -34,7 +35,7 @@ def example(tmp_path_factory):
 def test_logits_are_those_of_experts_in_bf16(example):
     """The check can fail: rows of `up` before those of `gate` are another model."""
     assert example.main.errors(example.model, example.name, 3).median() < 0.04
-    (experts,) = example.model.fp8
+    experts = example.model.model.layers[1].mlp.fp8
     right = experts.gate_up_proj.data
     experts.gate_up_proj.data = right.view(torch.uint8).roll(experts.intermediate_dim, 1).view(right.dtype)
     assert example.main.errors(example.model, example.name, 3).median() > 0.2
@@ -43,7 +44,7 @@ def test_logits_are_those_of_experts_in_bf16(example):
 
 @torch.inference_mode()
 def test_the_step_that_is_captured_is_the_step_that_decode_takes(example):
-    example.model.use("grouped_mm")
+    example.use(example.model, "grouped_mm")
     growing, fixed = example.steps.decode(example.model, 2, 5), example.steps.decode_in_place(example.model, 2, 5)
     want, got = growing(), fixed()
     assert torch.equal(got.argmax(-1), want.argmax(-1)) and torch.equal(fixed(), got)
