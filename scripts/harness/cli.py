@@ -12,7 +12,7 @@ import shlex
 import sys
 
 from harness.core.errors import UserError
-from harness.core.interruption import LINE, STATUS, end_descendants, on_interrupt
+from harness.core.interruption import end_descendants, on_interrupt
 from harness.core.names import unknown
 
 # name -> what it does; harness.commands.<name> has `add_arguments(parser)` and `main(args) -> exit status`
@@ -70,10 +70,13 @@ def parse(argv: list[str]) -> argparse.Namespace:
     return args
 
 
-def command(argv: list[str]) -> int:
-    """Run a subcommand; return its exit status. Errors for the user are printed here, each in one line."""
+def main(argv: list[str] | None = None) -> int:
+    """Run a subcommand; return its exit status. Errors for the user are printed here, each in one line.
+
+    argv: of the process by default.
+    """
     try:
-        args = parse(argv)
+        args = parse(sys.argv[1:] if argv is None else argv)
         with on_interrupt(end_descendants):
             status = args.main(args)
         sys.stdout.flush()
@@ -95,12 +98,6 @@ def command(argv: list[str]) -> int:
     except OSError as error:
         print(error, file=sys.stderr)
         return 2
-
-
-def main(argv: list[str] | None = None) -> int:
-    """As `command`, and ends in one line on Ctrl-C; argv: of the process by default."""
-    try:
-        return command(sys.argv[1:] if argv is None else argv)
     except KeyboardInterrupt:
-        print(LINE, file=sys.stderr)
-        return STATUS
+        print("interrupted", file=sys.stderr)
+        return 130

@@ -1,5 +1,6 @@
 """The command `moebench`: help, version, errors and exit codes, alike for every subcommand."""
 
+import errno
 import importlib
 import os
 import re
@@ -14,7 +15,7 @@ from harness import cli
 from harness.commands import data
 from harness.core import paths
 from harness.core.arguments import writable
-from harness.core.atomic_file import append, write_atomically
+from harness.core.atomic_file import write_atomically
 from harness.core.errors import CannotRun, UserError
 
 HARNESS = paths.ROOT / "scripts" / "harness"
@@ -162,10 +163,15 @@ def test_where_a_file_can_be_written(tmp_path, monkeypatch):
             writable(path)
 
 
-def test_a_full_disk_is_an_error_that_names_the_file():
+def test_a_full_disk_is_an_error_that_names_the_file(tmp_path, monkeypatch):
     """A user would miss: results that were "saved" and are not there."""
-    with pytest.raises(CannotRun, match="/dev/full.*No space"):
-        append(Path("/dev/full"), "x")
+
+    def full(*args):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(CannotRun, match="results.*No space"):
+        write_atomically(tmp_path / "results", "x")
 
 
 def test_a_file_is_never_half_written(tmp_path, monkeypatch):

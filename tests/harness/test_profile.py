@@ -258,7 +258,8 @@ def test_workloads_by_token_count_uuid_name_and_made_up_routing():
     chosen = calls.choose(["16", "uniform:9", "16"], "small")
     assert [workload.axes["seq_len"] for workload in chosen.values()] == [16, 9]
     assert len(calls.choose(["1"], "small")) == 2  # two workloads have one token
-    first, again = (calls.inputs_of(chosen["uniform:9"], definition("small"), "cpu") for _ in range(2))
+    how = python_runnable(lambda *_: None), chosen["uniform:9"], definition("small"), "cpu"
+    first, again = (calls.arguments(*how) for _ in range(2))
     assert first[0].shape == (9, 256) and first[1].dtype == torch.bfloat16 and first[2].shape == (9, 512)
     assert all(torch.equal(x.float(), y.float()) for x, y in zip(first[:8], again[:8], strict=True))
 

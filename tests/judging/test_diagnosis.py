@@ -23,6 +23,8 @@ from definitions.moe_fp8_block_scale import definition
 DEFAULT = TOLERANCES["default"]
 ORIGINS = {"main.py": PurePosixPath("solutions/mine/main.py"), "layer.cu": PurePosixPath("solutions/mine/layer.cu")}
 ROUTE = ORIGINS["common/triton/route.py"] = PurePosixPath("solutions/common/triton/route.py")
+MMA = ORIGINS["common/cuda/mma.cuh"] = PurePosixPath("solutions/common/cuda/mma.cuh")
+XYZ = 'identifier "xyz" is undefined'
 
 
 @pytest.fixture
@@ -142,7 +144,8 @@ name is not defined
     ("log", "lines"),
     [
         (LAUNCH, ["NameError: name 'nothing' is not defined", f"at {ROUTE}:39 in route_kernel"]),
-        (NVCC, ['layer.cu(12): error: identifier "xyz" is undefined', "at solutions/mine/layer.cu:12"]),
+        (NVCC, [f"layer.cu(12): error: {XYZ}", "at solutions/mine/layer.cu:12"]),
+        (NVCC.replace("layer.cu", "common/cuda/mma.cuh"), [f"mma.cuh(12): error: {XYZ}", f"at {MMA}:12"]),
         (
             COMPILED,
             [

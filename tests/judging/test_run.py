@@ -294,7 +294,7 @@ def test_workloads_at_other_token_counts(routing, tmp_path):
 def test_what_does_not_fit_on_a_gpu_is_skipped(monkeypatch):
     """One trial's inputs twice, and all trials' four times for one worker."""
     full, labelled = catalogue.definition("full"), dataset.labelled(catalogue.definition_name("full"))
-    sizes = {w.uuid: planning.input_bytes(full, w) for _, w in labelled}
+    sizes = {w.uuid: sum(planning.input_bytes(full, w.axes).values()) for _, w in labelled}
     assert sizes[labelled[0][1].uuid] == pytest.approx(32 * 3 * 2048 * 7168, rel=0.01)
     between = judged.replace(judged.GPU, free=2 * sizes[labelled[-2][1].uuid] + planning.CONTEXTS)
     monkeypatch.setattr(planning, "eligible", lambda names, geometry, device: ({"tiny": None}, []))

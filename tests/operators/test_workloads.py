@@ -46,7 +46,7 @@ def stored_routing(made, case):
 
 
 def local(made, case):
-    chosen = routing_model.select(*stored_routing(made, case)) - case.offset
+    chosen = routing_model.select(*stored_routing(made, case), GEOMETRIES[case.geometry]) - case.offset
     return chosen[(chosen >= 0) & (chosen < 32)]
 
 
@@ -188,9 +188,9 @@ def test_a_changed_generator_is_refused(made, tmp_path):
 def test_no_choice_hangs_on_rounding(made, case):
     """fp32 routing must agree with fp64 routing, or two right solutions would disagree."""
     logits, bias = stored_routing(made, case)
-    assert (routing_model.margin(logits, bias) >= routing_model.MARGIN).all()
+    assert (routing_model.margin(logits, bias, GEOMETRIES[case.geometry]) >= routing_model.MARGIN).all()
     fp32, _ = route(torch.from_numpy(logits), torch.from_numpy(bias).bfloat16(), 2.5)
-    fp64 = routing_model.select(logits, bias)
+    fp64 = routing_model.select(logits, bias, GEOMETRIES[case.geometry])
     assert np.array_equal(np.sort(fp32.numpy(), axis=1), np.sort(fp64, axis=1))
 
 

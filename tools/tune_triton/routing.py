@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from harness.core.errors import UserError
 from harness.operators import routing_model
-from harness.operators.catalogue import GEOMETRIES, RENORM
+from harness.operators.catalogue import GEOMETRIES
 from harness.operators.routing_kinds import offset_of
 
 
@@ -24,7 +24,7 @@ def drawn(geometry: str, num_tokens: int, number: int) -> list[torch.Tensor]:
     of, first, found = GEOMETRIES[geometry], offset_of(geometry), []
     for layer in range(number):
         seed = f"tune/{num_tokens}/{layer}"
-        draw = routing_model.draw_typical(seed, num_tokens, first, of, biased=geometry not in RENORM)
+        draw = routing_model.draw_typical(seed, num_tokens, first, of)
         found.append(local(torch.from_numpy(routing_model.select(*draw, of)), first, geometry))
     return found
 

@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
-from rich.console import Console
 
 from harness.core import paths
 from harness.core.arguments import output_file
@@ -22,7 +21,7 @@ from harness.judging.tolerances import TOLERANCES
 from harness.operators.catalogue import KEYS, definition_name
 from harness.report import comparison as report
 from harness.report import html
-from harness.report.table import Table
+from harness.report.table import Table, console
 from harness.results import against, table
 from harness.results.summary import shown_of
 
@@ -44,15 +43,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    terminal = sys.stdout.isatty()
-    console = Console(width=None if terminal else 160, highlight=False, markup=False)
     given = args.traces or [paths.ROOT if args.clock == "events" else paths.GPU_CLOCK]
     if args.against:
         if unused := [name for name in ("workloads", "html", "csv", "json") if getattr(args, name)]:
             raise UserError(f"--{unused[0]}: not with --against")
         found, warnings = against.compare(args.against, given)
         found = chosen(found, args)
-        show([report.changes(found)], warnings, console, markdown=not terminal)
+        show([report.changes(found)], warnings, markdown=not sys.stdout.isatty())
         if not (found.side == "both").any():
             raise CannotRun("--against: nothing was run on both sides under the same conditions")
         return 1 if (found.mark != "").any() else 0
@@ -65,9 +62,9 @@ def main(args: argparse.Namespace) -> int:
             write_atomically(path, text(rows))
             print(f"wrote {path}")
     first = rows.definition.iloc[0]
-    show([] if any(files) else tables(rows[rows.definition == first], args), warnings, console)
+    show([] if any(files) else tables(rows[rows.definition == first], args), warnings)
     if not any(files) and (others := sorted(set(every.geometry.fillna(every.definition)[every.definition != first]))):
-        console.print(f"Others, by --definition: {', '.join(others)}", soft_wrap=True)
+        console().print(f"Others, by --definition: {', '.join(others)}", soft_wrap=True)
     return 0
 
 
@@ -102,8 +99,8 @@ def tables(rows: pd.DataFrame, args: argparse.Namespace) -> list[Table]:
     return [*(replace(each, caption="") for each in made[:-1]), made[-1]]  # one caption explains them all
 
 
-def show(made: list[Table], warnings: list[str], console: Console, markdown: bool = False) -> None:
+def show(made: list[Table], warnings: list[str], markdown: bool = False) -> None:
     for each in made:
-        console.print(each.markdown(titled=True) if markdown else each.terminal(), soft_wrap=markdown)
+        console().print(each.markdown(titled=True) if markdown else each.terminal(), soft_wrap=markdown)
     for warning in warnings:
         print(warning, file=sys.stderr)

@@ -5,16 +5,13 @@ workloads/ and blob/ anew; a line that you have added to a workload file stays.
 """
 
 import argparse
-import sys
-
-from rich.console import Console
 
 from harness.core import paths
 from harness.core.atomic_file import write_atomically
 from harness.operators import workloads
 from harness.operators.catalogue import GEOMETRIES, definition, definition_name, geometry_named
 from harness.operators.roofline import MEASURED_ON
-from harness.report.table import Table, decimal
+from harness.report.table import Table, console, decimal
 
 SIZES = {"num_experts": "E", "hidden_size": "H", "intermediate_size": "I", "n": "N", "k": "K"}
 
@@ -63,5 +60,5 @@ def main(args: argparse.Namespace) -> int:
             print(write(geometry))
         return 0
     for table in map(workloads_of, args.definition) if args.definition else [listed()]:
-        Console(width=None if sys.stdout.isatty() else 160).print(table.terminal())
+        console().print(table.terminal())
     return 0

@@ -7,25 +7,22 @@ layer with a scale per block of 128 x 128, with the field that stands against it
 
 import argparse
 import json
-import sys
 from pathlib import Path
-
-from rich.console import Console
 
 from definitions import swiglu
 from definitions.config_json import Checkpoint, read
+from definitions.moe_fp8_block_scale_routed import routed_key
 from harness.core import paths
 from harness.core.arguments import count
 from harness.core.errors import UserError
 from harness.operators import catalogue, routing_model
 from harness.operators.models import add
 from harness.operators.moe_fp8_block_scale import expert_bytes, layer_bound, middle_rank
-from harness.operators.moe_fp8_block_scale_routed import routed_key
 from harness.operators.roofline import MEASURED_ON
 from harness.packing import manifest
 from harness.packing.serves import why_not
 from harness.report.models import GPU_GB
-from harness.report.table import Table, decimal
+from harness.report.table import Table, console, decimal
 from harness.results import table
 from harness.results.summary import by_solution
 
@@ -52,10 +49,8 @@ def main(args: argparse.Namespace) -> int:
         print(add(args.add, found, of))
         known = {form: routed_key(args.add) if form == "routed" else args.add for form in known}
     else:
-        console = Console(width=None if sys.stdout.isatty() else 160, highlight=False, markup=False)
-        console.print(facts(found, of, known).terminal())
         shown, fastest = solutions(of, known)
-        console.print(shown.terminal())
+        console().print(facts(found, of, known).terminal(), shown.terminal())
     if not any(known.values()):
         print(f"{args.command_line} --add KEY")
         known = {form: "KEY-routed" if form == "routed" else "KEY" for form in known}
@@ -69,7 +64,7 @@ def bounds(of: dict) -> dict[int, float]:
     """Tokens -> ms of the roofline bound where top-k is given, for a routing as workloads have it."""
     found, offset = {}, middle_rank(of)
     for tokens in TOKENS:
-        drawn = routing_model.draw_typical(f"model/{tokens}", tokens, offset, of, of["routing"] != "renorm")
+        drawn = routing_model.draw_typical(f"model/{tokens}", tokens, offset, of)
         counts = routing_model.local_counts(routing_model.select(*drawn, of) - offset, of)
         found[tokens] = layer_bound(tokens, counts, tokens * of["top_k"] * (4 + 4), of).ms
     return found
@@ -102,7 +97,7 @@ def solutions(of: dict, known: dict[str, str | None]) -> tuple[Table, str]:
     """
     ratios, rows = {form: over_bound(key) if key else {} for form, key in known.items()}, []
     for name, its in manifest.readable().items():
-        if not its.serves and {*its.definitions}.isdisjoint([*catalogue.FP8_MOE, *catalogue.ROUTED]):
+        if not its.serves and not any(map(catalogue.form, its.definitions)):
             continue  # of another operator
         why = {form: None if key in its.definitions else why_not(its.serves, form, of) for form, key in known.items()}
         cells = [None if why[form] else f"yes {decimal(ratios[form].get(name), 2)}".rstrip(" -") for form in known]

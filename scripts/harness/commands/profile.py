@@ -9,7 +9,6 @@ import argparse
 import sys
 
 import torch
-from rich.console import Console
 
 from harness.core.arguments import count, output_folder
 from harness.core.atomic_file import write_atomically
@@ -22,9 +21,9 @@ from harness.profiling.calls import choose
 from harness.profiling.profile import Job, profile_all
 from harness.profiling.record import ProfileRecord
 from harness.profiling.table import table
+from harness.report.table import console
 
 WORKLOADS = f"T, a uuid, or KIND:T, the FP8 layer with a made-up routing ({', '.join(KINDS)}); default: a few"
-WIDTH = 160  # of what is no terminal
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,9 +49,7 @@ def main(args: argparse.Namespace) -> int:
     workloads = choose(args.workloads, geometry)
     if not torch.cuda.is_available():
         raise CannotRun("moebench profile needs a CUDA device; torch sees none")
-    solutions, skipped = select(args.solutions, geometry, say)
-    for line in skipped:
-        say(line)
+    solutions = select(args.solutions, geometry, say)
     how = {"calls": args.calls, "counters": args.counters, "command": args.command_line}
     try:
         for record in profile_all(Job(solutions, geometry, workloads, device_here(), say=say, **how)):
@@ -62,7 +59,6 @@ def main(args: argparse.Namespace) -> int:
                 write_atomically(args.records / f"{record.solution}.json", f"{text}\n")
     finally:  # after Ctrl-C, too
         if records:
-            console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False, markup=False)
-            console.print(table(records).terminal())
+            console().print(table(records).terminal())
     doubtful = any(workload.warnings for record in records for workload in record.workloads)
     return 1 if failures or doubtful else 0

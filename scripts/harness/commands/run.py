@@ -11,11 +11,8 @@ here that --solutions names. Their traces are kept with --output alone.
 
 import argparse
 import logging
-import sys
 from contextlib import nullcontext
 from pathlib import Path
-
-from rich.console import Console
 
 from harness.core.arguments import count, output_file
 from harness.core.provenance import CLOCKS
@@ -25,9 +22,8 @@ from harness.judging.plan import EVERY, plan_of
 from harness.judging.tolerances import TOLERANCES
 from harness.operators.routing_kinds import KINDS
 from harness.report import run_table
+from harness.report.table import console
 from harness.results import resume, trace_files
-
-WIDTH = 100  # of what is no terminal
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,18 +52,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False, markup=False)
+    screen = console(width=100)
     logging.getLogger("flashinfer_bench").setLevel(logging.CRITICAL)  # it becomes a verdict
     with nullcontext(Here()) if args.ray is None else on_ray.connected(args.ray or None) as place:
         if place.text:
-            console.print(f"{place.text}: waiting for the first")
+            screen.print(f"{place.text}: waiting for the first")
         device = place.survey()
         if not device.on_gpu:
-            console.print("No CUDA device: Triton's interpreter runs the kernels, so no times.")
+            screen.print("No CUDA device: Triton's interpreter runs the kernels, so no times.")
         plan = resume.checked(plan_of(args, device), args.resume)
         passed = all(trace.evaluation.status == PASSED for part in plan.parts.values() for trace in part.kept)
-        with run_table.shown(plan, place.text, console) as show:
-            for outcome in place.outcomes(plan, console.print):
+        with run_table.shown(plan, place.text, screen) as show:
+            for outcome in place.outcomes(plan, screen.print):
                 part = plan.parts[outcome.cell.definition]
                 if part.keeps(outcome.cell):  # at once: a run that is cut short keeps what it has
                     trace_files.merge(part.path, [verdict.trace for verdict in outcome.verdicts.values()])

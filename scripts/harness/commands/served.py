@@ -7,21 +7,20 @@ fast.
 """
 
 import argparse
-import sys
 
 import torch
-from rich.console import Console
 
 from harness.core import provenance
 from harness.core.arguments import count, output_file
 from harness.core.errors import UserError
-from harness.core.schema import add_line
+from harness.core.schema import write_record
 from harness.judging.calling import device_here
 from harness.judging.selection import choose_geometry, select
 from harness.judging.tolerances import TOLERANCES
-from harness.operators.catalogue import FP8_MOE, ROUTED, definition_name, geometry_named
+from harness.operators.catalogue import definition_name, form, geometry_named
 from harness.operators.models import layer_of
 from harness.packing.fingerprint import fingerprint
+from harness.report.table import console
 from harness.served import passes, resident
 from harness.served.record import Head, Point
 from harness.served.table import table
@@ -44,21 +43,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False, markup=False)
+    say = console().print
     on_gpu, device = torch.cuda.is_available(), device_here()
     geometry = choose_geometry(args.definition, on_gpu, args.solutions)
-    if geometry not in (*FP8_MOE, *ROUTED):
+    if not form(geometry):
         raise UserError(f"--definition: got {geometry}, want an FP8 MoE layer")
     tokens = sorted(set(args.tokens or (TOKENS if on_gpu else ON_CPU["tokens"])))
-    solutions, skipped = select(args.solutions, geometry, console.print)
-    for line in skipped:
-        console.print(line)
+    solutions = select(args.solutions, geometry, say)
     model = layer_of(geometry)
     wanted = layers = args.layers or (model.count if on_gpu and model else ON_CPU["layers"])
     if on_gpu:
         layers = resident.fitting(wanted, geometry, tokens[-1], len(solutions), torch.cuda.mem_get_info()[0])
     if layers < wanted:
-        console.print(f"{layers} of {wanted} layers fit into free memory")
+        say(f"{layers} of {wanted} layers fit into free memory")
     protocol = f"best of {args.turns} turns, median of 3 to 20 replays"
     by = provenance.here(device, tolerance=str(TOLERANCE), protocol=protocol, command=args.command_line)
     of = {"definition": definition_name(geometry), "of_model": model.count if model else None, "tokens": tokens}
@@ -70,12 +67,12 @@ def main(args: argparse.Namespace) -> int:
         made = resident.make(geometry, layers, tokens[-1], device)
         for done, found in enumerate(passes.measure(solutions, made, tokens, args.turns, TOLERANCE, device), 1):
             points += found
-            for line in [head, *found] if done == 1 else found:  # an older record stays until there is a point
-                add_line(args.output, line, first=line is head)
+            if args.output:  # written whole each time: an older record stays until there is a point
+                write_record(args.output, [head, *points])
             for point in found:
                 said = point.error or f"{point.ms:.4f} ms" + (f", {why}" if (why := point.not_captured) else "")
-                console.print(f"[{done}/{len(tokens)}] T={point.tokens}  {point.solution}  {said}")
+                say(f"[{done}/{len(tokens)}] T={point.tokens}  {point.solution}  {said}")
     finally:  # after Ctrl-C, too
         if points:
-            console.print(table(head, points).terminal())
+            say(table(head, points).terminal())
     return 1 if any(point.error for point in points) else 0

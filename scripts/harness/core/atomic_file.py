@@ -23,12 +23,3 @@ def write_atomically(path: Path, content: bytes | str) -> None:
                 temporary.unlink(missing_ok=True)
     except OSError as error:
         raise CannotRun(f"{path} is not written: {error.strerror}") from error
-
-
-def append(path: Path, text: str) -> None:
-    """Add a text to the end of a file. Raises CannotRun as `write_atomically`."""
-    try:
-        with open(path, "ab") as file:
-            file.write(text.encode())
-    except OSError as error:
-        raise CannotRun(f"{path} is not written: {error.strerror}") from error

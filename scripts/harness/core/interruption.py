@@ -6,9 +6,6 @@ from contextlib import contextmanager, suppress
 
 import psutil
 
-LINE = "interrupted"
-STATUS = 130
-
 
 def end_descendants(signum, frame) -> None:
     """The handler while a command runs. SIGTERM: compilers and ncu remove their temporary files then."""

@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from harness.core.atomic_file import append, write_atomically
+from harness.core.atomic_file import write_atomically
 from harness.core.errors import UserError
 
 
@@ -35,24 +35,23 @@ def read_json(path: Path, model: type[Model]) -> Model:
 
 
 def read_record(path: Path, head: type[Head], line: type[Model], what: str) -> tuple[Head, list[Model]]:
-    """A record file's head, its first line, and the further lines; half a last one, of a killed run, is left out.
+    """A record file's head, its first line, and the further lines.
 
     what: the record is of. Raises UserError that names the file, the line and its first fault.
     """
-    texts = path.read_text(encoding="utf-8").rpartition("\n")[0].splitlines()
+    texts = path.read_bytes().splitlines()  # a text's would also end where JSON may hold other line ends
     if not texts:
         raise UserError(f"{path.name}: not a record of {what}: it is empty")
     further = [_parse(text, line, f"{path.name}:{at}", "line") for at, text in enumerate(texts[1:], 2)]
     return _parse(texts[0], head, f"{path.name}:1", "line"), further
 
 
-def add_line(path: Path | None, line: BaseModel, first: bool) -> None:
-    """Add a line at once to a record; the first overwrites the file. Does nothing without a path."""
-    if path:
-        (write_atomically if first else append)(path, line.model_dump_json(exclude_none=True) + "\n")
+def write_record(path: Path, lines: list[BaseModel]) -> None:
+    """Replace a record file: its head, then the further lines."""
+    write_atomically(path, "".join(f"{line.model_dump_json(exclude_none=True)}\n" for line in lines))
 
 
-def _parse(text: str, model: type[Model], place: str, whole: str) -> Model:
+def _parse(text: str | bytes, model: type[Model], place: str, whole: str) -> Model:
     try:
         return model.model_validate_json(text)
     except ValidationError as error:

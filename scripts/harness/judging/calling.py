@@ -3,10 +3,12 @@
 import hashlib
 import re
 from collections.abc import Sequence
+from math import prod
 
 import torch
 from flashinfer_bench import Definition, Workload
 from flashinfer_bench.compile import Runnable
+from flashinfer_bench.utils import dtype_str_to_torch_dtype
 
 from harness.judging.fib import allocate_outputs, gen_inputs, normalize_result
 
@@ -22,6 +24,12 @@ def seeded_inputs(full: Definition, workload: Workload, trials: int, device: str
     """FIB's inputs for each trial, the same in every run on one device. stored: those that are not random, by name."""
     torch.manual_seed(int.from_bytes(hashlib.sha256(workload.uuid.encode()).digest()[:8], "big"))
     return [gen_inputs(full, workload, device, stored) for _ in range(trials)]
+
+
+def input_bytes(full: Definition, axes: dict[str, int]) -> dict[str, int]:
+    """Name -> bytes of each tensor among the inputs of one trial."""
+    tensors = zip(full.inputs.items(), full.get_input_shapes(axes), strict=True)
+    return {name: prod(shape) * dtype_str_to_torch_dtype(of.dtype).itemsize for (name, of), shape in tensors if shape}
 
 
 def random_fp8(shape: Sequence[int], device: str, source: torch.Generator) -> torch.Tensor:

@@ -28,9 +28,10 @@ def raised(log: str, origins: Mapping[str, PurePosixPath]) -> list[str]:
     own = {part: [frame for frame in FRAME.finditer(part) if frame["file"] in paths] for part in chain}
     chosen = next((part for part in chain if own[part]), chain[-1])
     lines = [shortened(error_of(chosen))]
+    by_name = {PurePosixPath(path).name: place for path, place in origins.items()}  # as COMPILER has it
     for match in COMPILER.finditer(log):
-        if match["file"] in origins:
-            return [match[0].rpartition("/")[2], f"at {origins[match['file']]}:{match['line']}"]
+        if match["file"] in by_name:
+            return [match[0].rpartition("/")[2], f"at {by_name[match['file']]}:{match['line']}"]
     if own[chosen]:
         *_, last = own[chosen]
         function = f" in {last['function']}" if last["function"] else ""

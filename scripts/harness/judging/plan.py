@@ -3,16 +3,15 @@
 from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from math import prod
 from pathlib import Path
 
 from flashinfer_bench import BenchmarkConfig, Definition, Solution, Trace, Workload
-from flashinfer_bench.utils import dtype_str_to_torch_dtype
 
 from harness.core import paths
 from harness.core.arguments import writable
 from harness.core.errors import CannotRun, UserError
 from harness.judging import dataset, fib
+from harness.judging.calling import input_bytes
 from harness.judging.selection import Device, check_device, eligible
 from harness.judging.tolerances import TOLERANCES, Tolerance
 from harness.operators import routing_kinds
@@ -197,7 +196,7 @@ def part_of(
     fitting, most = [], 0
     for label, workload in labelled:
         why = dataset.lacking(full, workload, root)
-        size = input_bytes(full, workload) if device.on_gpu and not why else 0
+        size = sum(input_bytes(full, workload.axes).values()) if device.on_gpu and not why else 0
         if size and 2 * size + CONTEXTS > device.free:
             why = f"needs {(2 * size + CONTEXTS) / 1e9:.1f} GB of GPU memory for its inputs and FIB's clone"
             why += f", {device.free / 1e9:.1f} GB are free"
@@ -214,10 +213,3 @@ def part_of(
     # all trials here, in the worker, and there twice again between two solutions; clones; the reference's temporaries
     renew = len(cells) > 1 and most > 0 and (4 * trials + 3) * most + CONTEXTS > device.free
     return Part(full, solutions, tuple(skipped), cells, None, frozenset(guests), root=root, renew_worker=renew)
-
-
-def input_bytes(full: Definition, workload: Workload) -> int:
-    """Of one trial."""
-    shapes = full.get_input_shapes(workload.axes)
-    widths = [dtype_str_to_torch_dtype(spec.dtype).itemsize for spec in full.inputs.values()]
-    return sum(prod(shape) * width for shape, width in zip(shapes, widths, strict=True) if shape is not None)

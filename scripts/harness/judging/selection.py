@@ -49,27 +49,24 @@ class Device:
         return self.target != "cpu"
 
 
-def free_bytes() -> int:
-    """Memory that is free on the current CUDA device."""
-    return torch.cuda.mem_get_info()[0]
-
-
 def survey() -> Device:
     """The current device of this machine."""
-    free = free_bytes() if torch.cuda.is_available() else 0
+    free = torch.cuda.mem_get_info()[0] if torch.cuda.is_available() else 0
     return Device(env_snapshot(device_here()).hardware, eligibility.here(), free)
 
 
-def select(names: list[str], geometry: str, say: Say) -> tuple[dict[str, Solution], list[str]]:
-    """What is run on this machine: as `eligible`, and those that compile for minutes on first use are built.
+def select(names: list[str], geometry: str, say: Say) -> dict[str, Solution]:
+    """What is run on this machine, by folder's name, built if that takes minutes; says which are skipped, and why.
 
-    Raises CannotRun if all are skipped.
+    Raises as `eligible`, and CannotRun if all are skipped.
     """
     solutions, skipped = eligible(names, geometry, survey())
     if not solutions:
         raise CannotRun(f"no solution can be run here: {'; '.join(skipped)}")
+    for line in skipped:
+        say(line)
     build_slow(solutions, say)
-    return solutions, skipped
+    return solutions
 
 
 def eligible(names: list[str], geometry: str, device: Device) -> tuple[dict[str, Solution], list[str]]:

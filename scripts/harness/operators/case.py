@@ -31,15 +31,6 @@ class Case:
     uuid: str
     seq_len: int
 
-    @property
-    def size(self) -> str:
-        return f"T={self.seq_len}"
-
-    @property
-    def label(self) -> str:
-        """For a line of progress or a table; a case named after its size gets no second name."""
-        return self.size if self.name.startswith("T=") else f"{self.name} {self.size}"
-
 
 def uuid_of(definition: str, name: str) -> str:
     """uuid of a case that no public data set has: the same one everywhere."""

@@ -11,10 +11,10 @@ from subprocess import PIPE, CalledProcessError, check_output
 from definitions import layers as tables
 from definitions.config_json import Checkpoint
 from definitions.layers import MODELS
+from definitions.moe_fp8_block_scale_routed import ROUTER_INSIDE, routed_key
 from harness.core.atomic_file import write_atomically
 from harness.core.errors import CannotRun, UserError
 from harness.operators import catalogue, moe_fp8_block_scale
-from harness.operators.moe_fp8_block_scale_routed import ROUTER_INSIDE, routed_key
 
 TABLES = Path(tables.__file__).with_name("layers.toml")
 SMALL_BYTES = 32_000_000  # of a layer that a CPU can run

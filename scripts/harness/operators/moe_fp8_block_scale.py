@@ -10,14 +10,11 @@ import torch
 from flashinfer_bench import Trace, Workload
 
 from definitions import moe_fp8_block_scale as definitions
-from definitions.layers import has_all_experts
-from definitions.moe_fp8_block_scale import BLOCK
+from definitions.moe_fp8_block_scale import BLOCK, GEOMETRIES, SMALL
 from harness.operators import routing_model
 from harness.operators.case import Case, integers, trace, uuid_of
 from harness.operators.roofline import Bound, Counts
 
-GEOMETRIES = definitions.GEOMETRIES
-SMALL = definitions.SMALL
 ROUTED_SCALING_FACTOR = 2.5
 SCALE_NAMES = ("hidden_states_scale", "gemm1_weights_scale", "gemm2_weights_scale")
 
@@ -34,12 +31,6 @@ class MoeCase(Case):
     offset: int
     raised: dict[int, float] | None = None
     scales: str = "random"
-
-    of = property(lambda self: GEOMETRIES[self.geometry])
-
-    @property
-    def size(self) -> str:
-        return f"T={self.seq_len}{'' if has_all_experts(self.of) else f' offset={self.offset}'}"
 
 
 ROWS = Path(definitions.__file__).with_name("public_workloads.csv").read_text(encoding="utf-8").splitlines()[1:]
@@ -87,12 +78,11 @@ def middle_rank(of: dict) -> int:
     return of["num_experts"] // of["num_local_experts"] // 2 * of["num_local_experts"]
 
 
-def routing(case: MoeCase) -> tuple[np.ndarray, np.ndarray]:
-    """Logits [T, num_experts] and bias [num_experts], float32, of a case."""
-    of = GEOMETRIES[case.geometry]
+def router_outputs(case: MoeCase, of: dict) -> dict[str, torch.Tensor]:
+    """`routing_model.as_inputs` of a case. of: the router's sizes."""
     if case.raised is None:
-        return routing_model.draw_typical(case.uuid, case.seq_len, case.offset, of)
-    return routing_model.draw(f"{case.uuid}/0", case.seq_len, case.raised, of=of)
+        return routing_model.as_inputs(*routing_model.draw_typical(case.uuid, case.seq_len, case.offset, of))
+    return routing_model.as_inputs(*routing_model.draw(f"{case.uuid}/0", case.seq_len, case.raised, of))
 
 
 def stored_scales(case: MoeCase, of: dict) -> dict[str, torch.Tensor]:
@@ -117,9 +107,8 @@ def stored_scales(case: MoeCase, of: dict) -> dict[str, torch.Tensor]:
 
 
 def tensors(case: MoeCase) -> dict[str, torch.Tensor]:
-    logits, bias = map(torch.from_numpy, routing(case))
-    found = {"routing_logits": logits, "routing_bias": bias.to(torch.bfloat16)}
-    return found | stored_scales(case, GEOMETRIES[case.geometry])
+    of = GEOMETRIES[case.geometry]
+    return router_outputs(case, of) | stored_scales(case, of)
 
 
 def layer_trace(case: MoeCase, definition: str, routing: Iterable[str], scalars: dict[str, float]) -> Trace:

@@ -1,27 +1,25 @@
 """moe_fp8_block_scale_renorm: the workloads of each geometry and their bounds."""
 
-import numpy as np
 import torch
 from flashinfer_bench import Trace, Workload
 
 from definitions import moe_fp8_block_scale_renorm as definitions
+from definitions.moe_fp8_block_scale_renorm import GEOMETRIES, SMALL
 from harness.operators import routing_model
 from harness.operators.case import uuid_of
-from harness.operators.moe_fp8_block_scale import MODEL_TOKENS, MoeCase, layer_bound, layer_trace, stored_scales
+from harness.operators.moe_fp8_block_scale import (
+    MODEL_TOKENS,
+    MoeCase,
+    layer_bound,
+    layer_trace,
+    router_outputs,
+    stored_scales,
+)
 from harness.operators.roofline import Bound, Counts
-
-GEOMETRIES = definitions.GEOMETRIES
-SMALL = definitions.SMALL
-
-
-class RenormCase(MoeCase):
-    """Every expert is local: offset is 0."""
-
-    of = property(lambda self: GEOMETRIES[self.geometry])
 
 
 def hard_cases(of: dict) -> list[tuple]:
-    """name, T, first expert, raised, scales; each is there for something that an implementation gets wrong."""
+    """As `moe_fp8_block_scale.hard_cases`; every expert is local, so the first is 0."""
     experts = range(of["num_experts"])
     same = {expert: 9.0 if expert % (len(experts) // of["top_k"]) == 0 else -3.0 for expert in experts}
     return [
@@ -35,26 +33,18 @@ def hard_cases(of: dict) -> list[tuple]:
     ]
 
 
-def cases(geometry: str) -> list[RenormCase]:
+def cases(geometry: str) -> list[MoeCase]:
     definition = definitions.definition_name(geometry)
     listed = hard_cases(GEOMETRIES[geometry]) if geometry in SMALL else [(f"T={t}", t, 0) for t in MODEL_TOKENS]
-    return [RenormCase(geometry, name, uuid_of(definition, name), *rest) for name, *rest in listed]
+    return [MoeCase(geometry, name, uuid_of(definition, name), *rest) for name, *rest in listed]
 
 
-def logits(case: RenormCase) -> np.ndarray:
-    """Router logits [T, num_experts] float32, exact in bfloat16, of a case."""
+def tensors(case: MoeCase) -> dict[str, torch.Tensor]:
     of = GEOMETRIES[case.geometry]
-    if case.raised is None:
-        return routing_model.draw_typical(case.uuid, case.seq_len, 0, of, biased=False)[0]
-    return routing_model.draw(f"{case.uuid}/0", case.seq_len, case.raised, of=of, biased=False)[0]
+    return router_outputs(case, of) | stored_scales(case, of)
 
 
-def tensors(case: RenormCase) -> dict[str, torch.Tensor]:
-    found = {"routing_logits": torch.from_numpy(logits(case)).to(torch.bfloat16)}
-    return found | stored_scales(case, GEOMETRIES[case.geometry])
-
-
-def record(case: RenormCase) -> Trace:
+def record(case: MoeCase) -> Trace:
     return layer_trace(case, definitions.definition_name(case.geometry), ["routing_logits"], {})
 
 

@@ -12,6 +12,7 @@ import torch
 from flashinfer_bench import Trace, Workload
 
 from definitions import moe_fp8_block_scale_routed as definitions
+from definitions.moe_fp8_block_scale_routed import GEOMETRIES, ROUTER_INSIDE, ROUTERS, SMALL
 from harness.operators import moe_fp8_block_scale, moe_fp8_block_scale_renorm, routing_model
 from harness.operators.case import uuid_of
 from harness.operators.moe_fp8_block_scale import (
@@ -22,14 +23,10 @@ from harness.operators.moe_fp8_block_scale import (
     layer_bound,
     layer_trace,
     middle_rank,
+    router_outputs,
 )
 from harness.operators.roofline import Bound, Counts
 
-GEOMETRIES = definitions.GEOMETRIES
-SMALL = definitions.SMALL
-ROUTER_INSIDE = definitions.ROUTER_INSIDE
-ROUTERS = definitions.ROUTERS
-routed_key = definitions.routed_key
 NO_EXPERT = (-1, -(2**31), 2**31 - 1)  # ids that no rank has, far ones too: subtracting an offset may wrap around
 
 
@@ -39,8 +36,6 @@ class RoutedCase(MoeCase):
 
     like: MoeCase | None = None
     ids: str = "chosen"
-
-    of = property(lambda self: GEOMETRIES[self.geometry])
 
 
 def padded(ids: np.ndarray, weights: np.ndarray, of: dict) -> None:
@@ -95,20 +90,9 @@ def after_router(stored: dict[str, torch.Tensor], geometry: str) -> dict[str, to
     return {"topk_ids": torch.from_numpy(ids), "topk_weights": torch.from_numpy(weights)}
 
 
-def router_outputs(case: RoutedCase) -> dict[str, torch.Tensor]:
-    """Logits, and the bias where the router has one, of a case that is like no other."""
-    of = ROUTERS[case.geometry]
-    logits, bias = routing_model.draw_typical(case.uuid, case.seq_len, case.offset, of, is_biased(case.geometry))
-    drawn = {"routing_logits": logits, "routing_bias": bias}
-    return {name: torch.from_numpy(values) for name, values in drawn.items() if values is not None}
-
-
-def is_biased(geometry: str) -> bool:
-    return ROUTERS[geometry]["routing"] != "renorm"
-
-
 def tensors(case: RoutedCase) -> dict[str, torch.Tensor]:
-    stored = family_of(case.like.geometry).tensors(case.like) if case.like else router_outputs(case)
+    like = case.like
+    stored = family_of(like.geometry).tensors(like) if like else router_outputs(case, ROUTERS[case.geometry])
     found = after_router(stored, case.geometry)
     if case.ids in SPOILT:
         SPOILT[case.ids](found["topk_ids"].numpy(), found["topk_weights"].numpy(), GEOMETRIES[case.geometry])

@@ -6,7 +6,6 @@ token picks the same experts, of which one is local where the layer has several 
 
 from collections.abc import Callable
 
-import numpy as np
 import safetensors.torch
 import torch
 from flashinfer_bench import Workload
@@ -16,7 +15,7 @@ from harness.core.atomic_file import write_atomically
 from harness.core.errors import CannotRun
 from harness.operators import routing_model
 from harness.operators.case import uuid_of
-from harness.operators.catalogue import FP8_MOE, GEOMETRIES, ROUTED, definition_name, operator
+from harness.operators.catalogue import GEOMETRIES, ROUTED, definition_name, form, operator
 from harness.operators.moe_fp8_block_scale import MoeCase
 from harness.operators.moe_fp8_block_scale_routed import ROUTERS, after_router
 
@@ -50,26 +49,18 @@ KINDS = ("skewed", *FIXED)
 
 def kinds_of(geometry: str) -> list[str]:
     """Those that a geometry can have: all, or [] if it is no FP8 MoE layer."""
-    return [*KINDS] if geometry in (*FP8_MOE, *ROUTED) else []
-
-
-def draw(kind: str, num_tokens: int, geometry: str) -> tuple[np.ndarray, np.ndarray | None]:
-    """Logits [T, num_experts] and bias [num_experts], float32, or None with renorm routing; the same ones each time."""
-    of = ROUTERS.get(geometry, GEOMETRIES[geometry])
-    biased = of["routing"] != "renorm"
-    if kind not in FIXED:
-        return routing_model.draw_typical(f"sweep/{num_tokens}", num_tokens, offset_of(geometry), of, biased)
-    first, raised = FIXED[kind]
-    return routing_model.draw(f"{first}/{num_tokens}", num_tokens, raised(geometry), 0, of, biased)
+    return [*KINDS] if form(geometry) else []
 
 
 def tensors(kind: str, num_tokens: int, geometry: str) -> dict[str, torch.Tensor]:
-    """The draw as the definition's inputs."""
-    logits, bias = draw(kind, num_tokens, geometry)
-    if bias is None:
-        found = {"routing_logits": torch.from_numpy(logits).bfloat16()}
+    """The definition's routing inputs; the same ones each time."""
+    of = ROUTERS.get(geometry, GEOMETRIES[geometry])
+    if kind in FIXED:
+        seed, raised = FIXED[kind]
+        drawn = routing_model.draw(f"{seed}/{num_tokens}", num_tokens, raised(geometry), of, spread=0)
     else:
-        found = {"routing_logits": torch.from_numpy(logits), "routing_bias": torch.from_numpy(bias).bfloat16()}
+        drawn = routing_model.draw_typical(f"sweep/{num_tokens}", num_tokens, offset_of(geometry), of)
+    found = routing_model.as_inputs(*drawn)
     return after_router(found, geometry) if geometry in ROUTED else found
 
 

@@ -5,8 +5,8 @@ most of what popularity does to the selection, as training does. One rank's shar
 experts decide the roofline bound, so `draw_typical` takes the first draw near the expected counts. A token whose
 experts are chosen by less than `MARGIN` is drawn again: what rounds differently would choose others for it.
 
-`of` is a definition's sizes: num_experts, num_local_experts, top_k, num_groups, kept_groups. A bias of None stands for
-routing by the logits themselves, which are exact in bfloat16 then.
+`of` is a geometry's sizes in the catalogue. A bias of None, as with renorm routing, stands for routing by the logits
+themselves, which are exact in bfloat16 then.
 """
 
 import itertools
@@ -15,12 +15,10 @@ import math
 import numpy as np
 import torch
 
-from definitions.moe_fp8_block_scale import GEOMETRIES
 from harness.operators.case import normal, sigmoid
 from harness.operators.roofline import Counts
 
-Sizes = dict[str, int]
-FIRST = GEOMETRIES["full"]
+Sizes = dict[str, int | str]
 
 MARGIN = 1e-5  # fp32 sigmoid and addition err by about 2e-7, fast exponentials by 1e-6
 
@@ -30,7 +28,7 @@ SLOPE = 0.15  # of the sigmoid where chosen experts lie
 CENTRE = -0.5  # most experts score below one half
 
 
-def margin(logits: np.ndarray, bias: np.ndarray | None, of: Sizes = FIRST) -> np.ndarray:
+def margin(logits: np.ndarray, bias: np.ndarray | None, of: Sizes) -> np.ndarray:
     """float64 [T]: by how much a token's last chosen group or expert is ahead of the first that is not chosen."""
     scores, top_k, kept = selection_scores(logits, bias), of["top_k"], of["kept_groups"]
     open_scores = np.sort(candidates(scores, of), axis=1)
@@ -63,7 +61,7 @@ def candidates(scores: np.ndarray, of: Sizes) -> np.ndarray:
     return np.where((order < closed)[:, :, None], -np.inf, groups).reshape(scores.shape)
 
 
-def select(logits: np.ndarray, bias: np.ndarray | None, of: Sizes = FIRST) -> np.ndarray:
+def select(logits: np.ndarray, bias: np.ndarray | None, of: Sizes) -> np.ndarray:
     """The experts of each token, int64 [T, top_k], in no particular order."""
     scores = candidates(selection_scores(logits, bias), of)
     return np.argpartition(scores, -of["top_k"], axis=1)[:, -of["top_k"] :]
@@ -89,15 +87,13 @@ def route(
     return ids.astype(np.int32), (weights / total[:, None] * scaling_factor).astype(np.float32)
 
 
-def experts(
-    seed: str, spread: float = 1, of: Sizes = FIRST, biased: bool = True
-) -> tuple[np.ndarray, np.ndarray | None]:
+def experts(seed: str, of: Sizes, spread: float = 1) -> tuple[np.ndarray, np.ndarray | None]:
     """What an expert adds to every token's noise, float64 [num_experts], and its bias, float32, exact in bfloat16.
 
-    biased=False: the bias is None, and what it would leave of an expert's popularity is all that there is.
+    With renorm routing the bias is None, and what it would leave of an expert's popularity is all that there is.
     """
     popular, wobble = (normal(f"{seed}/{what}", (of["num_experts"],)) for what in ("popularity", "bias"))
-    if not biased:
+    if of["routing"] == "renorm":
         return spread * (1 - BALANCE) * POPULARITY * popular + spread * 0.02 / SLOPE * wobble, None
     popularity = spread * POPULARITY * popular
     exact = (0.02 * (spread * wobble) - BALANCE * SLOPE * popularity).astype(np.float32)
@@ -105,15 +101,15 @@ def experts(
 
 
 def draw(
-    seed: str, num_tokens: int, raised: dict[int, float], spread: float = 1, of: Sizes = FIRST, biased: bool = True
+    seed: str, num_tokens: int, raised: dict[int, float], of: Sizes, spread: float = 1
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """Logits [T, num_experts] float32 and bias [num_experts] float32 that is exact in bfloat16; no choice is narrow.
 
     raised: logits to add to an expert's popularity without the bias taking them back.
     spread: how far experts and their biases differ; at 0 all experts are alike and the bias is zero.
-    biased=False: logits that are exact in bfloat16, and None.
+    With renorm routing: logits that are exact in bfloat16, and None.
     """
-    offset, bias = experts(seed, spread, of, biased)
+    offset, bias = experts(seed, of, spread)
     for expert, logit in raised.items():
         offset[expert] += logit
     logits = np.empty((num_tokens, of["num_experts"]), dtype=np.float32)
@@ -130,13 +126,21 @@ def draw(
     return logits, bias
 
 
+def as_inputs(logits: np.ndarray, bias: np.ndarray | None) -> dict[str, torch.Tensor]:
+    """The definitions' inputs: routing_logits float32 and routing_bias bfloat16, or bfloat16 logits alone."""
+    drawn = torch.from_numpy(logits)
+    if bias is None:
+        return {"routing_logits": drawn.bfloat16()}
+    return {"routing_logits": drawn, "routing_bias": torch.from_numpy(bias).bfloat16()}
+
+
 def local_counts(chosen: np.ndarray, of: Sizes) -> Counts:
     """chosen [T, top_k]: experts counted from the rank's first one; others are another rank's."""
     local = (chosen >= 0) & (chosen < of["num_local_experts"])
     return Counts(rows=int(local.sum()), tokens=int(local.any(axis=1).sum()), active=len(np.unique(chosen[local])))
 
 
-def is_typical(num_tokens: int, rows: int, active: int, of: Sizes = FIRST) -> bool:
+def is_typical(num_tokens: int, rows: int, active: int, of: Sizes) -> bool:
     """Rows within 10% of their average or 2; active experts within 5% of theirs, rounded, or 1.
 
     A rank with a share s of the experts gets top_k * s rows of a token on average. A single token only needs a row:
@@ -151,12 +155,10 @@ def is_typical(num_tokens: int, rows: int, active: int, of: Sizes = FIRST) -> bo
     return near and abs(rows - average) <= max(2, 0.1 * average)
 
 
-def draw_typical(
-    seed: str, num_tokens: int, offset: int, of: Sizes = FIRST, biased: bool = True
-) -> tuple[np.ndarray, np.ndarray | None]:
+def draw_typical(seed: str, num_tokens: int, offset: int, of: Sizes) -> tuple[np.ndarray, np.ndarray | None]:
     """As `draw`, typical for the rank of this offset, which takes some attempts: ten or so near T = 50."""
     for attempt in itertools.count():
-        drawn = draw(f"{seed}/{attempt}", num_tokens, {}, of=of, biased=biased)
+        drawn = draw(f"{seed}/{attempt}", num_tokens, {}, of)
         found = local_counts(select(*drawn, of) - offset, of)
         if is_typical(num_tokens, found.rows, found.active, of):
             return drawn

@@ -7,17 +7,17 @@ from functools import cache
 from pathlib import Path
 
 import safetensors.torch
-import torch
 from flashinfer_bench import Trace, Workload
 from pydantic import ValidationError
 
+from definitions.layers import has_all_experts
 from harness.core import paths
 from harness.core.atomic_file import write_atomically
 from harness.core.errors import CannotRun, UserError
 from harness.core.names import unknown
 from harness.core.schema import first_fault
 from harness.operators.case import Case, stored_tensors
-from harness.operators.catalogue import BY_NAME, definition_name, operator
+from harness.operators.catalogue import BY_NAME, GEOMETRIES, definition_name, operator
 from harness.operators.roofline import Bound, Counts
 
 
@@ -38,9 +38,16 @@ def tokens(workload: Workload) -> int:
 
 
 def label(workload: Workload, geometry: str) -> str:
-    """For a line of progress or a table: 'T=7', and the case's name before it, or the uuid of a user's workload."""
-    case = cases_by_uuid(geometry).get(workload.uuid)
-    return case.label if case else f"{workload.uuid} {size(workload)}"
+    """For a line of progress or a table: 'one-token T=1 offset=32', 'T=7', or the uuid of a user's workload and T.
+
+    offset: the rank's first expert, where it has not all of them.
+    """
+    case, shown = cases_by_uuid(geometry).get(workload.uuid), size(workload)
+    if case is None:
+        return f"{workload.uuid} {shown}"
+    if "local_expert_offset" in workload.inputs and not has_all_experts(GEOMETRIES[geometry]):
+        shown += f" offset={workload.inputs['local_expert_offset'].value}"
+    return shown if case.name.startswith("T=") else f"{case.name} {shown}"
 
 
 def named(text: str, known: list[tuple[str, Workload]], others: str = "") -> list[tuple[str, Workload]]:
@@ -76,7 +83,7 @@ def recorded(geometry: str, root: Path = paths.ROOT) -> list[Workload]:
 def read_lines(path: Path, definition: str) -> list[tuple[Workload, str]]:
     """Each workload with its line. Raises UserError that names the file and the line of what is no workload."""
     found = []
-    for at, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    for at, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1):  # JSON may hold other line ends
         if not line.strip():
             continue
         try:
@@ -96,13 +103,6 @@ def recorded_counts(geometry: str) -> dict[str, Counts]:
         return {row.pop("uuid"): Counts(**{key: int(n) for key, n in row.items()}) for row in csv.DictReader(file)}
 
 
-def bound_of(workload: Workload, stored: dict[str, torch.Tensor], geometry: str) -> Bound | None:
-    """The roofline bound of a workload with these stored tensors, or None where they lack the routing."""
-    family = operator(geometry)
-    counts = family.counts(workload, stored, geometry)
-    return counts and family.bound(workload.axes["seq_len"], counts, geometry)
-
-
 def recorded_bound(definition: str, workload: Workload, root: Path | None = None) -> Bound | None:
     """The roofline bound of a workload of the data set at root, or None where its routing cannot be known.
 
@@ -112,12 +112,15 @@ def recorded_bound(definition: str, workload: Workload, root: Path | None = None
     geometry = BY_NAME.get(definition)
     if geometry is None:
         return None
+    family = operator(geometry)
     if root in (None, paths.ROOT) and workload.uuid in cases_by_uuid(geometry):
-        return operator(geometry).bound(workload.axes["seq_len"], recorded_counts(geometry)[workload.uuid], geometry)
-    try:
-        return bound_of(workload, stored_tensors(workload, root or paths.ROOT), geometry)
-    except (ValueError, safetensors.SafetensorError):  # somebody else's tensors; FIB says what is wrong with them
-        return None
+        counts = recorded_counts(geometry)[workload.uuid]
+    else:
+        try:
+            counts = family.counts(workload, stored_tensors(workload, root or paths.ROOT), geometry)
+        except (ValueError, safetensors.SafetensorError):  # somebody else's tensors; FIB says what is wrong with them
+            return None
+    return counts and family.bound(workload.axes["seq_len"], counts, geometry)
 
 
 def make(geometry: str, root: Path = paths.ROOT) -> tuple[int, int]:

@@ -52,9 +52,10 @@ def build(solution: Solution, full: Definition) -> Runnable:
         raise CannotRun(f"{solution.name}: does not build: {first_line(error)}") from error
 
 
-def inputs_of(workload: Workload, full: Definition, device: str) -> list:
-    """FIB's inputs in the definition's order, the same in every run on one device."""
-    return seeded_inputs(full, workload, 1, device, load_safetensors(full, workload, paths.ROOT))[0]
+def arguments(runnable: Runnable, workload: Workload, full: Definition, device: str) -> list:
+    """FIB's inputs, the same in every run on one device, and outputs for a solution that writes into them."""
+    (inputs,) = seeded_inputs(full, workload, 1, device, load_safetensors(full, workload, paths.ROOT))
+    return with_outputs(full, runnable, inputs, device)
 
 
 def call_repeatedly(
@@ -88,7 +89,7 @@ def main(argv: list[str]) -> int:
     device, full = device_here(), definition(args.geometry)
     runnable = build(pack.pack(args.solution)[args.geometry], full)
     for workload in choose(args.workloads, args.geometry).values():
-        operands = with_outputs(full, runnable, inputs_of(workload, full, device), device)
+        operands = arguments(runnable, workload, full, device)
         call_repeatedly(runnable, operands, WARMUP_RUNS, device)
         with torch.cuda.profiler.profile():
             torch.cuda._sleep(1)

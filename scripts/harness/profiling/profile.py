@@ -1,22 +1,23 @@
 """Profile solutions on workloads: from packed solutions to records."""
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
 from flashinfer_bench import Solution, Workload
 from flashinfer_bench.compile import Runnable
 
-from harness.core import paths, provenance
+from harness.core import provenance
 from harness.core.errors import CannotRun
-from harness.judging.calling import first_line, with_outputs
-from harness.judging.fib import load_safetensors, time_runnable
-from harness.operators.catalogue import definition
-from harness.operators.workloads import bound_of
+from harness.judging.calling import first_line
+from harness.judging.fib import time_runnable
+from harness.operators.catalogue import definition, definition_name
+from harness.operators.workloads import recorded_bound
 from harness.packing.fingerprint import source_of
 from harness.packing.manifest import read_manifest
 from harness.profiling import ncu, torch_profiler
-from harness.profiling.calls import WARMUP_RUNS, build, call_repeatedly, inputs_of
+from harness.profiling.calls import WARMUP_RUNS, arguments, build, call_repeatedly
 from harness.profiling.record import ProfileRecord, WorkloadProfile
 
 
@@ -65,34 +66,27 @@ def profile_all(job: Job) -> Iterator[ProfileRecord]:
             yield ProfileRecord(solution=name, workloads=with_counters(name, job, found), **made)
 
 
-def arguments(runnable: Runnable, job: Job, uuid: str) -> list:
-    full = definition(job.geometry)
-    return with_outputs(full, runnable, inputs_of(job.workloads[uuid], full, job.device), job.device)
-
-
 def wall_times(name: str, runnable: Runnable, job: Job) -> dict[str, float]:
     """Microseconds of a call as FIB times it, by uuid. What cannot be timed is left out."""
     found = {}
-    for uuid in job.workloads:
+    for uuid, workload in job.workloads.items():
         job.say(f"{name}: wall time")
-        try:
-            args = arguments(runnable, job, uuid)
-            with torch.no_grad():
-                found[uuid] = round(1e3 * time_runnable(runnable, args, WARMUP_RUNS, job.calls, job.device), 3)
-        except Exception:  # whatever it is, profile() meets it again and reports it
-            continue
+        with suppress(Exception), torch.no_grad():  # whatever it is, profile() meets it again and reports it
+            args = arguments(runnable, workload, definition(job.geometry), job.device)
+            ms = time_runnable(runnable, args, WARMUP_RUNS, job.calls, job.device)
+            found[uuid] = round(1e3 * ms, 3)
     return found
 
 
 def profile(name: str, runnable: Runnable, job: Job, uuid: str, wall_us: float | None) -> WorkloadProfile:
     """Without counters. Raises CannotRun for whatever the solution raises."""
-    args, workload = arguments(runnable, job, uuid), job.workloads[uuid]
+    workload = job.workloads[uuid]
+    args = arguments(runnable, workload, definition(job.geometry), job.device)
     call_repeatedly(runnable, args, WARMUP_RUNS, job.device)
     events = torch_profiler.record(runnable, args, job.calls, job.device)
     launches = torch_profiler.launches(events, job.calls)
     kernels = torch_profiler.kernels(launches, read_manifest(name).stages, job.calls)
-    stored = load_safetensors(definition(job.geometry), workload, paths.ROOT)
-    bound = bound_of(workload, stored, job.geometry)
+    bound = recorded_bound(definition_name(job.geometry), workload)
     of = {"uuid": uuid, "T": workload.axes["seq_len"], "calls": job.calls, "kernels": kernels, "wall_us": wall_us}
     of |= {"busy_us": torch_profiler.busy_us(launches, job.calls), "bound_us": bound and round(1e3 * bound.ms, 3)}
     return WorkloadProfile(**of, warnings=torch_profiler.warnings(kernels, launches, job.calls))

@@ -63,11 +63,10 @@ class WorkloadProfile(Strict):
 
 
 class ProfileRecord(Strict):
-    """One solution on one machine. clock: only records that are older than its default say it."""
+    """One solution on one machine."""
 
     solution: str
     definition: str
-    clock: str = "device"
     provenance: Provenance
     workloads: list[WorkloadProfile]
 

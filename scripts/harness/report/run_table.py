@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-import pandas as pd
 from flashinfer_bench import Trace
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -17,7 +16,7 @@ from harness.judging.judge import Outcome
 from harness.judging.plan import Part, Plan
 from harness.judging.tolerances import TOLERANCES
 from harness.report.table import Cell, Table, decimal
-from harness.results.table import LEVEL, of_traces
+from harness.results.table import LEVEL, NUMBERS, of_traces
 
 
 @contextmanager
@@ -87,24 +86,23 @@ def tables(plan: Plan, part: Part, outcomes: list[Outcome]) -> Iterator[Table]:
 def table(plan: Plan, part: Part, hardware: str, traces: list[Trace], outcomes: list[Outcome]) -> Table:
     """One row a solution, what was skipped below it; means are arithmetic, over the workloads that passed."""
     names = {packed.name: name for name, packed in part.solutions.items()}
-    cells = of_traces(traces)
-    if len(cells):
-        cells = cells.assign(solution=[names.get(trace.solution, trace.solution) for trace in traces])
-        cells = cells.assign(level=cells.ms <= LEVEL * cells.groupby("uuid").ms.transform("min"))
+    cells = of_traces(traces).reindex(columns=["uuid", "tokens", "status", "passed", *NUMBERS])  # of no trace, too
+    cells["solution"] = [names.get(trace.solution, trace.solution) for trace in traces]
+    cells["level"] = cells.ms <= LEVEL * cells.groupby("uuid").ms.transform("min")
     timed = plan.device.on_gpu
-    known = [name for name in TOLERANCES if len(cells) and cells[f"matched_{name}"].notna().any()]
+    known = [name for name in TOLERANCES if cells[f"matched_{name}"].notna().any()]
     failed = {(each.cell.label, name): why for each in outcomes for name, why in each.lost.items()}
     rows, labels = [], {each.cell.workload.uuid: each.cell.label for each in outcomes}
     notes = [f"NOT JUDGED: {name} on {label}: {why}" for (label, name), why in failed.items()]
     for name in part.solutions:
-        own = cells[cells.solution == name] if len(cells) else pd.DataFrame(columns=["passed"])
+        own = cells[cells.solution == name]
         asked, passed = len(own) + sum(name == other for _, other in failed), int(own.passed.sum())
         row = [name, Cell(f"{passed}/{asked}", "good" if passed == asked else "failed")]
         if timed:
-            ms, speedup, level = (own[of] if len(own) else pd.Series(dtype=float) for of in ("ms", "speedup", "level"))
-            row += [decimal(ms.mean(), 4), decimal(speedup[ms.notna()].mean(), 1, "x"), int(level.sum())]
-        rows.append(row + [decimal(own[f"matched_{each}"].min() if len(own) else None, 4) for each in known])
-        for status, wrong in own[~own.passed.astype(bool)].groupby("status") if len(own) else ():
+            speedup = own.speedup[own.ms.notna()].mean()
+            row += [decimal(own.ms.mean(), 4), decimal(speedup, 1, "x"), int(own.level.sum())]
+        rows.append(row + [decimal(own[f"matched_{each}"].min(), 4) for each in known])
+        for status, wrong in own[~own.passed.astype(bool)].groupby("status"):
             where = ", ".join(labels.get(each.uuid, f"T={each.tokens}") for each in wrong.itertuples())
             notes.append(f"{name}: {status} on {where}")
     times = ["mean ms", "speed-up", "fastest"] if timed else []

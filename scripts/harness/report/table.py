@@ -1,14 +1,20 @@
 """The one table: made once, shown in a terminal or as Markdown."""
 
+import sys
 from dataclasses import dataclass, field
 
 import pandas as pd
 from rich import box
-from rich.console import Group
+from rich.console import Console, Group
 from rich.table import Table as RichTable
 from rich.text import Text
 
 STYLES = {"": "", "best": "bold green", "good": "green", "stale": "dim", "failed": "bold red"}
+
+
+def console(width: int = 160) -> Console:
+    """The terminal; so many columns wide where the output is none."""
+    return Console(width=None if sys.stdout.isatty() else width, highlight=False, markup=False)
 
 
 @dataclass(frozen=True)

@@ -20,17 +20,14 @@ def sources(root: Path | None) -> tuple[dict[tuple[str, str], set[str]], list[st
 
     root: this repository, whose solutions are packed, as those of a trace file outside any data set, None; or another.
     """
-    solutions, warnings = [], []
     if root in (None, paths.ROOT):
-        for name in manifest.solution_names():
-            try:
-                solutions += pack.pack(name).values()
-            except manifest.PackingError as error:
-                warnings.append(f"{error}; its traces count as stale")
+        packed, faults = pack.pack_all([])
+        solutions = [solution for served in packed.values() for solution in served.values()]
     else:
         found, faults = files.read(sorted((root / "solutions").rglob("*.json")))
-        solutions, warnings = found.values(), [f"{fault}; its traces count as stale" for fault in faults]
-    return {(solution.definition, solution.name): hashes([solution]) for solution in solutions}, warnings
+        solutions = found.values()
+    now = {(solution.definition, solution.name): hashes([solution]) for solution in solutions}
+    return now, [f"{fault}; its traces count as stale" for fault in faults]
 
 
 def hashes(solutions: Iterable[Solution]) -> set[str]:

@@ -24,16 +24,15 @@ def by_solution(cells: pd.DataFrame) -> pd.DataFrame:
     """cells: rows of `table.load` of one definition, GPU and clock. Indexed by solution, the best one first.
 
     complete: passed and timed on every workload at `shown_of`. Then, of the rows there that count: over_fastest and
-    over_bound, geometric means; mean_ms and score, the arithmetic means of ms and of the speed-ups (FIB's score);
-    level, on how many workloads it is the fastest or level with it. best: whether its over_fastest is level with the
-    least of those that are complete. For each tolerance passed_<tolerance>, of rows that are not stale, and
-    stale_<tolerance>; NaN where it was not run. matched_<tolerance>: the least share over the workloads.
+    over_bound, geometric means; mean_ms and score, the arithmetic means of ms and of the speed-ups (FIB's score). best:
+    whether its over_fastest is level with the least of those that are complete. For each tolerance passed_<tolerance>,
+    of rows that are not stale, and stale_<tolerance>; NaN where it was not run. matched_<tolerance>: the least share
+    over the workloads.
     """
     at = shown_of(cells)
     shown = cells[(cells.tolerance == at) & cells.counts].groupby("solution")
     means = {name: (name, geometric_mean) for name in ("over_fastest", "over_bound")}
-    means |= {"mean_ms": ("ms", "mean"), "score": ("speedup", "mean")}
-    means |= {"level": ("level", "sum"), "timed": ("ms", "size")}
+    means |= {"mean_ms": ("ms", "mean"), "score": ("speedup", "mean"), "timed": ("ms", "size")}
     found = shown.agg(**means).reindex(sorted(set(cells.solution)))
     workloads = cells.workloads.max()
     fresh, stale = cells[cells.source != "stale"], cells[cells.source == "stale"]

@@ -32,15 +32,6 @@ BY = ("packages", "source_sha1", "source_fingerprint", "timestamp", "command", "
 LEVEL = 1.03  # a time up to 3% above the least is level with it: no smaller difference is called one
 
 
-def finite(value: object) -> float | None:
-    """A finite number or None; FIB writes infinities and NaN as strings."""
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        return None
-    return number if math.isfinite(number) else None
-
-
 def row(trace: Trace, place: str, names: dict[tuple[str, str], str]) -> dict:
     """place: where the trace is written, "file:line". names: (packed solution, definition) -> its folder's name."""
     by, evaluation = of_trace(trace), trace.evaluation
@@ -49,9 +40,8 @@ def row(trace: Trace, place: str, names: dict[tuple[str, str], str]) -> dict:
     positive = performance and performance.latency_ms > 0 and performance.speedup_factor > 0
     timed = performance if positive and status == "PASSED" else None  # on a CPU FIB leaves times at zero
     extra = (correctness.extra or {}) if correctness else {}
-    matched = {f"matched_{name}": finite(extra.get(f"matched_ratio_{name}")) for name in TOLERANCES}
-    own, key = finite(extra.get("matched_ratio")), f"matched_{by.tolerance_name}"
-    matched |= {key: own} if matched.get(key, 0) is None else {}
+    own = extra.get("matched_ratio")
+    extra = {f"matched_ratio_{by.tolerance_name}": own} | extra
     return {
         "definition": trace.definition,
         "geometry": BY_NAME.get(trace.definition),
@@ -67,9 +57,9 @@ def row(trace: Trace, place: str, names: dict[tuple[str, str], str]) -> dict:
         "reference_ms": timed and timed.reference_latency_ms,
         "speedup": timed and timed.speedup_factor,
         "matched": own,
-        **matched,
-        "max_absolute_error": correctness and finite(correctness.max_absolute_error),
-        "max_relative_error": correctness and finite(correctness.max_relative_error),
+        **{f"matched_{name}": extra.get(f"matched_ratio_{name}") for name in TOLERANCES},
+        "max_absolute_error": correctness and correctness.max_absolute_error,
+        "max_relative_error": correctness and correctness.max_relative_error,
         "tolerance_text": by.tolerance or "unknown tolerance",
         "protocol": by.protocol or "unknown protocol",
         "versions": by.versions_text,
@@ -86,8 +76,10 @@ def of_traces(traces: list[Trace], places: list[str] | None = None) -> pd.DataFr
     elements inside the run's own tolerance, matched_<tolerance> inside each one, where the run computed it.
     """
     names = {of: folder_name(*of) for of in {(trace.solution, trace.definition) for trace in traces}}
-    made = [row(*each, names) for each in zip(traces, places or [""] * len(traces), strict=True)]
-    return pd.DataFrame(made).astype(dict.fromkeys(NUMBERS, float)) if made else pd.DataFrame()
+    made = pd.DataFrame([row(*each, names) for each in zip(traces, places or [""] * len(traces), strict=True)])
+    if len(made):  # FIB writes infinities and NaN as strings
+        made[NUMBERS] = made[NUMBERS].apply(pd.to_numeric, errors="coerce").replace([math.inf, -math.inf], math.nan)
+    return made
 
 
 def load(given: list[Path]) -> tuple[pd.DataFrame, list[str]]:

@@ -1,13 +1,11 @@
 """A model's MoE layers in device memory, each with weights, scales and routing of its own, shared by all solutions."""
 
 from dataclasses import dataclass
-from math import prod
 
 import torch
-from flashinfer_bench.utils import dtype_str_to_torch_dtype
 
 from harness.core.errors import CannotRun
-from harness.judging.calling import first_tokens, random_fp8
+from harness.judging.calling import first_tokens, input_bytes, random_fp8
 from harness.operators import routing_model
 from harness.operators.catalogue import GEOMETRIES, ROUTED, definition, operator, router
 from harness.operators.moe_fp8_block_scale import ROUTED_SCALING_FACTOR
@@ -52,9 +50,7 @@ def fitting(wanted: int, geometry: str, num_tokens: int, solutions: int, free: i
     """
     of, full = GEOMETRIES[geometry], definition(geometry)
     hidden, intermediate = of["hidden_size"], of["intermediate_size"]
-    shapes = dict(zip(full.inputs, full.get_input_shapes({"seq_len": num_tokens}), strict=True))
-    own = [name for name, shape in shapes.items() if shape and name not in STATES]
-    layer = sum(prod(shapes[name]) * dtype_str_to_torch_dtype(full.inputs[name].dtype).itemsize for name in own)
+    layer = sum(size for name, size in input_bytes(full, {"seq_len": num_tokens}).items() if name not in STATES)
     # gemm1's output, h and y in bf16, a row for each of a token's experts
     scratch = 2 * num_tokens * of["top_k"] * (hidden + 3 * intermediate)
     # in fp32 three copies of the weights that are dequantised at once, and of the tokens
@@ -79,7 +75,7 @@ def routing(
     Noise is drawn on the device, where it is quick. Where top-k is given, the reference's router has chosen.
     """
     of = ROUTERS.get(geometry, GEOMETRIES[geometry])
-    offset, bias = routing_model.experts(seed, of=of, biased=of["routing"] != "renorm")
+    offset, bias = routing_model.experts(seed, of)
     noise = torch.randn(num_tokens, len(offset), device=device, generator=source)
     logits = noise + torch.from_numpy(offset).float().to(device)
     if bias is None:
