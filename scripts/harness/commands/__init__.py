@@ -1,3 +1,3 @@
-"""One module for each subcommand: arguments, messages and exit codes. The work is in the other rooms."""
+"""One module for each subcommand: its arguments, what it prints, exit codes; what several need is in other rooms."""
 
 from harness.core import interpreter  # noqa: F401

@@ -17,7 +17,7 @@ from harness.core.arguments import output_folder
 from harness.core.errors import UserError
 from harness.operators.catalogue import definition_name, geometry_named
 from harness.packing import manifest, pack
-from harness.submission import contest, data_set
+from harness.submission import contest, pull_request
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,4 +44,4 @@ def main(args: argparse.Namespace) -> int:
     submissions = [[served[key] for served in packed.values()] for key in args.definition]
     if args.to == "contest":
         return 0 if contest.prepare(submissions[0][0], args.into, given, args.hardware) else 1
-    return 0 if all([data_set.prepare(each, args.into, given) for each in submissions]) else 1
+    return 0 if all([pull_request.prepare(each, args.into, given) for each in submissions]) else 1

@@ -1,3 +1,3 @@
-"""A leaderboard submission: the bundle, a clean build, what speaks against it."""
+"""Submissions: a pull request to FIB's data set; the contest's bundle, a clean build, what speaks against it."""
 
 from harness.core import interpreter  # noqa: F401

@@ -1,1 +1,1 @@
-"""The figures of README.md and docs/: one module a figure, with its data apart from its drawing."""
+"""The figures of README.md and docs/: the plot over token counts, and the style of all."""

@@ -11,12 +11,12 @@ from harness.core import paths
 from harness.core.atomic_file import write_atomically
 from harness.operators.catalogue import definition, definition_name
 from harness.packing import pack
-from harness.submission import data_set
+from harness.submission import pull_request
 from recorded import DEFAULT, record, write
 
 MAIN = os.environ.get("FIB_MAIN", "")
 NEEDS_MAIN = pytest.mark.skipif(not MAIN, reason="needs FIB's main branch: set FIB_MAIN to a checkout")
-NAME, VALIDATE = definition_name("bf16"), data_set.validate
+NAME, VALIDATE = definition_name("bf16"), pull_request.validate
 OURS, OTHER = (pack.pack(name)["bf16"] for name in ("gather_scatter_bf16", "torch_grouped_bf16"))
 SOLUTION = f"solutions/{OURS.author}/moe/{NAME}/{OURS.name}.json"
 TRACES = f"traces/{OURS.author}/moe/{NAME}.jsonl"
@@ -33,7 +33,7 @@ print(json.dumps([[*read.definitions], solutions, {name: len(of) for name, of in
 def submit(tmp_path, monkeypatch, capsys):
     """moebench submit --to dataset, into tmp_path/set: (exit status, output, errors)."""
     monkeypatch.delenv("FIB_MAIN", raising=False)
-    monkeypatch.setattr(data_set, "validate", lambda *_: "")  # a process of seconds
+    monkeypatch.setattr(pull_request, "validate", lambda *_: "")  # a process of seconds
 
     def run(traces, *args):
         command = ["submit", "gather_scatter_bf16", "--to", "dataset", "--definition", "bf16", "--traces"]
@@ -53,7 +53,7 @@ def of_traces(path):
 def test_both_versions_of_fib_read_it(main, submit, tmp_path, monkeypatch):
     """A user would miss: a pull request that FIB cannot load, or that its validate objects to."""
     monkeypatch.setenv("FIB_MAIN", main)
-    monkeypatch.setattr(data_set, "validate", VALIDATE)
+    monkeypatch.setattr(pull_request, "validate", VALIDATE)
     status, said, _ = submit([*record(OURS), *record(OTHER)], "--baseline", "torch_grouped_bf16")
     assert status == 0 and ("[OK]" in said or not main) and "baseline: " + OTHER.name in said
     assert (tmp_path / "set" / f"{OURS.name}.pull_request.md").read_text() in said
