@@ -105,40 +105,35 @@ class Plan:
 
 def plan_of(args: Namespace, device: Device) -> Plan:
     """The Plan of `moebench run`'s arguments. Raises UserError, and CannotRun where nothing can be run."""
-    if not device.on_gpu and args.clock == "gpu":
-        raise CannotRun("--clock gpu: takes times and needs a CUDA device; torch sees none")
-    if args.clock == "events" and fib.CLOCK == "gpu":
-        raise CannotRun("--clock events: FIB's main branch, which is here, times by the GPU's clock alone")
+    refuse_conflicts(args, device)
     clock = args.clock or (fib.CLOCK if device.on_gpu else "events")
-    instead = {"--workloads": args.workloads, "--ray": args.ray is not None, "--dataset": args.dataset}
-    for other, given in instead.items():
-        if args.tokens and given:
-            raise UserError(f"--tokens: makes workloads on this machine, so it does not go with {other}")
-    if args.routing and not args.tokens:
-        raise UserError("--routing: is for --tokens")
     tolerance = TOLERANCES[args.tolerance]
-    trials = args.num_trials or (3 if device.on_gpu else 1)
-    how = {"warmup_runs": args.warmup_runs, "iterations": args.iterations, "num_trials": trials}
-    config = tolerance.config(timeout_seconds=args.timeout, **how)
-    keep = (args.output is not None or device.on_gpu) if args.save is None else args.save
-    keep = keep and (args.output is not None or not (args.tokens or args.dataset))
-    if args.resume and not keep:
-        raise UserError("--resume: no traces are kept here: name them with --output FILE")
+    config = tolerance.config(
+        timeout_seconds=args.timeout,
+        warmup_runs=args.warmup_runs,
+        iterations=args.iterations,
+        num_trials=args.num_trials or (3 if device.on_gpu else 1),
+    )
     theirs, notes = files.named(args.files)
-    names, root = args.solutions or (None if args.files else []), (args.dataset or paths.ROOT).resolve()
-    parts, wanted = {}, wanted_definitions(args.definition, names, theirs, dataset.names(root), device.on_gpu)
+    names = args.solutions or (None if args.files else [])
+    root = (args.dataset or paths.ROOT).resolve()
+    wanted = wanted_definitions(args.definition, names, theirs, dataset.names(root), device.on_gpu)
+    parts = {}
     for name in wanted:
+        geometry = BY_NAME.get(name)
         try:
-            full, geometry = dataset.definition(name, root), BY_NAME.get(name)
+            full = dataset.definition(name, root)
             check_device(geometry, device.on_gpu)
             fib.check_judge(full, device.on_gpu)
-            path = (args.output or writable(paths.trace_file(name, clock=clock))) if keep else None
+            path = None
+            if keeps_traces(args, device):
+                path = args.output or writable(paths.trace_file(name, clock=clock))
             if args.tokens:
                 routing = args.routing or routing_kinds.KINDS[0]
                 labelled = [routing_kinds.workload(routing, tokens, geometry) for tokens in dict.fromkeys(args.tokens)]
             else:
                 labelled = dataset.labelled(name, root, args.workloads)
-            part = part_of(full, labelled, names, theirs, trials, device, root)
+            part = part_of(full, labelled, names, theirs, config.num_trials, device, root)
             parts[name] = replace(part, path=path, asked=args.output is not None)
         except UserError as error:  # one of several that these solutions do not serve, or that does not fit
             if len(wanted) == 1 or not (args.dataset or isinstance(error, CannotRun)):
@@ -155,6 +150,29 @@ def plan_of(args: Namespace, device: Device) -> Plan:
         notes.append(f"{left}: SKIPPED: for {other}, which is not run here")
     where = f" dataset={root.name}" if root != paths.ROOT else ""
     return Plan(device, parts, tuple(notes), tolerance, config, clock, args.command_line, args.verbose, where)
+
+
+def refuse_conflicts(args: Namespace, device: Device) -> None:
+    """Raise UserError for arguments that do not go together, CannotRun for those that do not go with this machine."""
+    if not device.on_gpu and args.clock == "gpu":
+        raise CannotRun("--clock gpu: takes times and needs a CUDA device; torch sees none")
+    if args.clock == "events" and fib.CLOCK == "gpu":
+        raise CannotRun("--clock events: FIB's main branch, which is here, times by the GPU's clock alone")
+    instead = {"--workloads": args.workloads, "--ray": args.ray is not None, "--dataset": args.dataset}
+    for other, given in instead.items():
+        if args.tokens and given:
+            raise UserError(f"--tokens: makes workloads on this machine, so it does not go with {other}")
+    if args.routing and not args.tokens:
+        raise UserError("--routing: is for --tokens")
+    if args.resume and not keeps_traces(args, device):
+        raise UserError("--resume: no traces are kept here: name them with --output FILE")
+
+
+def keeps_traces(args: Namespace, device: Device) -> bool:
+    """By default with a GPU or --output; of made-up workloads and others' data with --output alone."""
+    named = args.output is not None
+    wanted = (named or device.on_gpu) if args.save is None else args.save
+    return wanted and (named or not (args.tokens or args.dataset))
 
 
 def wanted_definitions(
