@@ -9,7 +9,7 @@ from harness.core import paths, provenance
 from harness.judging import dataset
 from harness.judging.plan import plan_of
 from harness.operators.catalogue import definition
-from harness.packing import files
+from harness.packing import solution_files
 from harness.results import trace_files
 from plain_solution import RIGHT, solution, source
 from safetensors.torch import save_file
@@ -88,7 +88,7 @@ def test_this_repositorys_traces_are_of_its_own_solutions(folder, monkeypatch):
 def test_names_that_are_taken_are_told_apart_by_the_hash(folder):
     one, other = theirs(folder, "good", "alice"), theirs(folder, "good", "bob", "def run():\n    pass")
     theirs(folder, "good", "carol"), theirs(folder, "alone")
-    found, said = files.named([folder / "theirs"])
+    found, said = solution_files.named([folder / "theirs"])
     assert set(found) == {"alone", *(f"good_{packed.hash()[:8]}" for packed in (one, other))} and len(said) == 3
     assert all(packed.name == name for name, packed in found.items())
     assert {packed.hash() for packed in found.values()} >= {one.hash(), other.hash()}

@@ -16,7 +16,7 @@ from harness.judging.selection import Device, check_device, eligible
 from harness.judging.tolerances import TOLERANCES, Tolerance
 from harness.operators import routing_kinds
 from harness.operators.catalogue import BY_NAME, FULL, KEYS, definition_name
-from harness.packing import files, manifest
+from harness.packing import manifest, solution_files
 
 EVERY = "all"  # of --definition
 CONTEXTS = 2_000_000_000  # bytes of two CUDA contexts, their code and libraries' workspaces; a guess
@@ -114,7 +114,7 @@ def plan_of(args: Namespace, device: Device) -> Plan:
         iterations=args.iterations,
         num_trials=args.num_trials or (3 if device.on_gpu else 1),
     )
-    theirs, notes = files.named(args.files)
+    theirs, notes = solution_files.named(args.files)
     names = args.solutions or (None if args.files else [])
     root = (args.dataset or paths.ROOT).resolve()
     wanted = wanted_definitions(args.definition, names, theirs, dataset.names(root), device.on_gpu)

@@ -8,7 +8,7 @@ from flashinfer_bench import Solution
 
 from harness.core import paths
 from harness.core.provenance import Provenance, of_trace
-from harness.packing import files, manifest, pack
+from harness.packing import manifest, pack, solution_files
 from harness.packing.fingerprint import source_of
 from harness.results.trace_files import Recorded
 
@@ -24,7 +24,7 @@ def sources(root: Path | None) -> tuple[dict[tuple[str, str], set[str]], list[st
         packed, faults = pack.pack_all([])
         solutions = [solution for served in packed.values() for solution in served.values()]
     else:
-        found, faults = files.read(sorted((root / "solutions").rglob("*.json")))
+        found, faults = solution_files.read(sorted((root / "solutions").rglob("*.json")))
         solutions = found.values()
     now = {(solution.definition, solution.name): hashes([solution]) for solution in solutions}
     return now, [f"{fault}; its traces count as stale" for fault in faults]

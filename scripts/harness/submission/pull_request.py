@@ -15,7 +15,7 @@ from harness.core.atomic_file import write_atomically
 from harness.core.errors import UserError
 from harness.judging import dataset
 from harness.operators.workloads import of_data_set
-from harness.packing import files
+from harness.packing import solution_files
 from harness.report.table import Table
 from harness.results import table
 from harness.results.summary import shown_of
@@ -106,7 +106,7 @@ def files_of(solution: Solution, traces: Path, rows: pd.DataFrame, into: Path) -
     Raises UserError where somebody else's file is in its place or has its name, of which FIB wants one in a data set.
     """
     place = into / "solutions" / paths.of_author(solution.author, solution.definition) / f"{solution.name}.json"
-    there, _ = files.read(sorted((into / "solutions").rglob("*.json")))
+    there, _ = solution_files.read(sorted((into / "solutions").rglob("*.json")))
     for path, other in there.items():
         if (path == place or other.name == solution.name) and (path, other.author) != (place, solution.author):
             raise UserError(f"--into: another solution is called {solution.name}: {path}")
