@@ -130,6 +130,18 @@ def test_without_a_gpu_two_small_layers_run_eagerly(tmp_path, no_gpu, capsys):
     assert f"{point.ms:.3f}" in capsys.readouterr().out
 
 
+def test_layers_that_do_not_fit_after_all_leave_the_record(tmp_path, monkeypatch, no_gpu):
+    """A user would miss: what was measured before, because somebody else's job took the memory."""
+
+    def taken(*_):
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(resident, "make", taken)
+    (file := tmp_path / "x.jsonl").write_text("before")
+    assert cli.main(["served", "--solutions", "triton_fused_v2", "--output", str(file)]) == 1
+    assert file.read_text() == "before"
+
+
 def test_what_is_done_survives_ctrl_c(tmp_path, monkeypatch, no_gpu, capsys):
     """A user would miss: minutes of measurements, lost at the last point."""
 

@@ -10,7 +10,7 @@ from harness.core import paths
 from harness.report import comparison, docs
 from harness.report.table import as_cell
 from harness.results import against, table
-from recorded import DEFAULT, trace, trace_set, write
+from recorded import DEFAULT, NAME, trace, trace_set, write
 
 KIMI = next((paths.ROOT / "traces").glob("moe/*_ng1_kg1_e48_h7168_*"))  # one file, as all take seconds
 
@@ -123,6 +123,12 @@ def test_the_fastest_of_several_is_the_time_and_one_failure_is_one(tmp_path):
 def test_only_the_newest_source_of_a_side_counts(tmp_path):
     before = [trace("a", 1, 0.1, sha1="old", day="2026-01-01"), trace("a", 1, 1.0, sha1="new", day="2026-01-02")]
     assert marks(tmp_path, before, [trace("a", 1, 1.01)]) == [""]
+
+
+def test_a_change_names_its_definition_where_there_are_several(tmp_path):
+    for others, shown in (([], False), ([trace("a", 1, 2.0, definition=KIMI.stem)], True)):
+        found, _ = against.compare(*([file] for file in sides(tmp_path, *[[trace("a", 1), *others]] * 2)))
+        assert [NAME in row[1] for row in comparison.changes(found).sections[0]].count(True) == shown
 
 
 def test_the_exit_status_is_that_of_a_gate(compare, tmp_path):

@@ -12,7 +12,7 @@ import torch
 
 from harness.core import provenance
 from harness.core.arguments import count, output_file
-from harness.core.errors import UserError
+from harness.core.errors import CannotRun, UserError
 from harness.core.schema import write_record
 from harness.judging.calling import device_here
 from harness.judging.selection import choose_geometry, select
@@ -62,9 +62,12 @@ def main(args: argparse.Namespace) -> int:
     hashes = {name: packed.hash() for name, packed in solutions.items()}
     marks = {name: fingerprint(packed) for name, packed in solutions.items()}
     head = Head(layers=layers, sources=hashes, fingerprints=marks, provenance=by, **of)
-    points: list[Point] = []
     try:
         made = resident.make(geometry, layers, tokens[-1], device)
+    except torch.OutOfMemoryError as error:  # others use the GPU, too
+        raise CannotRun(f"--layers: {layers} do not fit into GPU memory, want fewer") from error
+    points: list[Point] = []
+    try:
         for done, found in enumerate(passes.measure(solutions, made, tokens, args.turns, TOLERANCE, device), 1):
             points += found
             if args.output:  # written whole each time: an older record stays until there is a point

@@ -130,9 +130,10 @@ def changes(found: pd.DataFrame) -> Table:
 
     both = found[found.side == "both"]
     marked = both[both.mark != ""]
+    where = ["hardware", "tolerance", *(["definition"] if both.definition.nunique() > 1 else [])]
     rows = [
         [
-            *(cell.solution, f"{cell.hardware}, {cell.tolerance}", str(cell.tokens)),
+            *(cell.solution, ", ".join(getattr(cell, column) for column in where), str(cell.tokens)),
             *(side(cell, "before"), side(cell, "after"), f"{cell.change:+.1%}" if pd.notna(cell.change) else None),
             Cell(cell.mark, "failed" if cell.mark else ""),
         ]
