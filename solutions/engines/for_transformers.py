@@ -57,10 +57,10 @@ def experts(self, hidden_states, top_k_index, top_k_weights):
     """
     if torch.is_grad_enabled() and hidden_states.requires_grad:
         raise RuntimeError(f"{NAME} has no backward: call the model under torch.no_grad() or inference_mode()")
-    if not getattr(self, "_fits_moe_package", False):
+    if getattr(self, "_fits_moe_package", None) != __package__:
         check(self, top_k_index)
         use_float_scales(self)
-        self._fits_moe_package = True
+        self._fits_moe_package = __package__  # another package may compute on this module next
         say_active()
     output = torch.empty_like(hidden_states, memory_format=torch.contiguous_format)
     run_bf16(

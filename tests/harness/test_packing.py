@@ -89,12 +89,14 @@ def test_a_package_runs_without_flashinfer_bench(folder, tmp_path, monkeypatch):
 
 def test_a_package_is_not_written_over_another(folder, tmp_path):
     """A file of an older version that stays there would be compiled along; what is not ours or pip's stays."""
-    (build := tmp_path / "engine" / "build").mkdir(parents=True)
+    (build := tmp_path / "engine" / "build" / "lib").mkdir(parents=True)
+    (build.parent / "mine").write_text("")
     pack.pack_packages(["tiny"], tmp_path / "engine", [])
     with pytest.raises(UserError, match="--package: .*engine/tiny"):
         pack.pack_packages([], tmp_path / "engine", [])
     shutil.rmtree(tmp_path / "engine" / "tiny")
-    assert build.exists() and pack.pack_packages(["tiny"], tmp_path / "engine", []) and not build.exists()
+    assert build.exists() and pack.pack_packages(["tiny"], tmp_path / "engine", [])
+    assert [path.name for path in build.parent.iterdir()] == ["mine"]
     (tmp_path / "pyproject.toml").write_text("theirs")
     with pytest.raises(UserError, match="--package: .*pyproject.toml"):
         pack.pack_packages(["tiny"], tmp_path, [])
@@ -151,6 +153,8 @@ def test_a_broken_solution_stops_only_what_names_it(folder, no_gpu, file, capsys
         ("main.py", ".host.ones", ".host.twos", "main.py:1: imports common/host/twos.py"),
         ("main.py", ".common", "..common", "main.py:1: "),
         ("main.py", "def run", "def run(", "main.py:3"),
+        ("solution.toml", '"tests"', '"../tests"', "author: "),
+        ("main.py", "ones(output)", "1" + "+1" * 20000, "RecursionError"),
     ],
 )
 def test_a_mistake_is_named_in_one_line(folder, file, old, new, named):
@@ -224,23 +228,23 @@ def test_each_interface_has_its_function(folder, tmp_path):
     project, at = tomllib.loads((tmp_path / "pyproject.toml").read_text()), f"{tmp_path.name}.{written[1].name}"
     assert project["project"]["entry-points"]["vllm.general_plugins"] == {written[1].name: f"{at}.for_vllm:register"}
     assert {f"{at}.common.host", f"{tmp_path.name}.tiny"} < {*project["tool"]["setuptools"]["packages"]}
-    with pytest.raises(UserError, match="--package: .*no-name"):
-        pack.pack_packages(["tiny"], tmp_path / "no-name", [])
+    for name in ("no-name", "_moe", "mö", "vllm"):
+        with pytest.raises(UserError, match=f"--package: .*{name}"):
+            pack.pack_packages(["tiny"], tmp_path / name, [])
 
 
 @pytest.mark.parametrize("name", problem.FILES)
 def test_constants_are_those_of_the_definition(name):
     """A user would miss: kernels built for the first definition's sizes, or for its order of gate and up."""
-    for path in paths.SOLUTIONS.rglob(f"{name}.*"):
-        if "packed" not in path.parts and path.suffix in (".py", ".cuh"):
-            assert path.read_text() == problem.source(path.name, "full")
+    assert (paths.SOLUTIONS / name).read_text() == problem.source(name, "full")
     for solution in ("hopper_fused", "triton_fused_v2"):
         for geometry, packed in pack.pack(solution).items():
             for source in packed.sources:
-                if source.path.rpartition("/")[2].startswith(f"{name}."):
+                if source.path == name:
                     assert source.content == problem.source(source.path, geometry)
-    assert "GATE_FIRST = True\n" in problem.source("interface.py", "small-routed")
-    assert "constexpr bool kGateFirst = false;\n" in problem.source("interface.cuh", "qwen3-30b")
+    assert "GATE_FIRST = True\n" in problem.source("common/host/interface.py", "small-routed")
+    assert "constexpr bool kGateFirst = false;\n" in problem.source("common/cuda/interface.cuh", "qwen3-30b")
+    assert problem.source(name.replace("common/", ""), "full", "theirs") == "theirs"
 
 
 def test_modules_of_a_package_may_be_imported_by_name(folder):

@@ -77,23 +77,24 @@ def test_two_files_of_one_name_are_refused():
 def alone(tmp_path):
     """What the clean build makes of sources, in a process of its own: lines of what was done."""
 
-    def build(sources):
+    def build(sources, hardware="sm_100"):
         shutil.rmtree(tmp_path / "bundle", ignore_errors=True)
         contest.write(packed(sources), tmp_path / "bundle")
-        return clean_build.build(tmp_path / "bundle", NAME, "sm_100")
+        return clean_build.build(tmp_path / "bundle", NAME, hardware)
 
     return build
 
 
 def test_imports_of_every_form_follow_the_move(alone):
     sources = {
-        "main.py": f"from .kernels import ones, twos\nfrom .kernels.twos import (\n    two,\n)\n\n\n"
+        "main.py": f"from .kernels import ones; from .kernels import twos; from .kernels.twos import (\n    two,\n)\n\n"
+        "import atexit\n\natexit.register(print, 'which is no result of the build')\n\n\n"
         f"def run({INPUTS}, output):\n    output.fill_(ones.ONE + two() + twos.two())\n",
         "kernels/ones.py": "ONE = 1\n",
         "kernels/twos.py": "def two():\n    from ..kernels.ones import ONE\n\n    return 2 * ONE\n",
     }
     flat = flatten("tiny", sources)
-    assert "from . import ones, twos" in flat["main.py"] and "from .ones import ONE" in flat["twos.py"]
+    assert "import twos; from .twos import (" in flat["main.py"] and "from .ones import ONE" in flat["twos.py"]
     assert len(alone(sources)) == 2
 
 
@@ -120,6 +121,8 @@ def test_a_clean_build_sees_nothing_of_this_machine(alone, tmp_path, monkeypatch
         alone({"main.py": LOOKS_AROUND + "def run(*args):\n    pass\n"})
     with pytest.raises(CannotRun, match="import of harness halted"):
         alone({"main.py": "import harness\n\n\ndef run(*args):\n    pass\n"})
+    with pytest.raises(CannotRun, match="ended without a result: last words"):
+        alone({"main.py": "import os\n\nos.write(1, b'last words \\xff')\nos._exit(0)\n"})
 
 
 # What is compiled
@@ -140,9 +143,11 @@ COMPILING = f"from .build import load_kernels\n\n\ndef run({INPUTS}, output):\n 
 def test_cuda_sources_are_really_compiled(alone):
     """A user would miss: a header that was left behind, found out on the evaluation machine."""
     sources = {"main.py": COMPILING, "build.py": LOAD, "fill.cu": f'{CU}#include "mine.cuh"\n'}
-    assert "nvcc" in alone(sources | {"mine.cuh": "// here\n"})[1]
-    with pytest.raises(CannotRun, match="fatal error: mine.cuh"):
-        alone(sources)
+    for hardware in ("sm_89", "sm_100"):
+        assert "nvcc" in alone(sources | {"mine.cuh": "// here\n"}, hardware)[1]
+    for hardware, fault in (("sm_70", "nvcc fatal .*compute_70"), ("sm_100", "fatal error: mine.cuh")):
+        with pytest.raises(CannotRun, match=fault):
+            alone(sources, hardware)
 
 
 @pytest.fixture
@@ -152,7 +157,7 @@ def submit(built, capsys):
 
 
 def files(folder):
-    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_a_triton_solution_builds_alone(tmp_path, monkeypatch):
@@ -164,17 +169,22 @@ def test_a_triton_solution_builds_alone(tmp_path, monkeypatch):
 
 
 def test_a_second_submission_replaces_the_first(tmp_path, submit):
-    """A user would miss: what a record of another GPU does not prove, and a stale file in a second submission."""
-    out, solution = tmp_path / "the submission", pack.pack("triton_fused_v2")["full"]
-    for machine in ("NVIDIA B200", "NVIDIA H200"):
+    """A user would miss: a file that another solution left, and what they wrote in the folder themselves."""
+    out = tmp_path / "the submission"
+    for name, machine in (("torch_moe", "NVIDIA B200"), ("triton_fused_v2", "NVIDIA H200")):
+        solution = pack.pack(name)["full"]
         traces = write(tmp_path / "t.jsonl", record(solution, hardware=machine, **CONTEST))
-        status, said, _ = submit("triton_fused_v2", "--into", str(out), "--traces", str(traces))
+        args = name, "--into", str(out), "--traces", str(traces)
+        status, said, _ = submit(*args)
         assert status == 0 and "19 of 19" in said and machine in said and "sm_100" in said
-        assert {"solution/triton/main.py", "solution/triton/gemm1.py", "config.toml"} <= files(out)
-        assert "solution/triton/stale.py" not in files(out)
-        assert (out / contest.PACKED).read_text() == (out / "solution.json").read_text() != "older"
-        (out / "solution" / "triton" / "stale.py").write_text("")
-        (out / contest.PACKED).write_text("older")
+        contest.write(solution, tmp_path / name)
+        assert files(out) == files(tmp_path / name)
+    (out / contest.PACKED).unlink()
+    assert submit(*args)[0] == 0, "an attempt that was cut off, on a full disk for instance, is made again"
+    for path in ("triton/main.py", "NOTES.md"):
+        (out / "solution" / path).write_text("mine")
+        status, _, errors = submit(*args)
+        assert status == 2 and f"{path} is new or edited" in errors and files(out)[f"solution/{path}"] == b"mine"
 
 
 def test_another_definition_is_submitted_alone(tmp_path, submit):
@@ -194,7 +204,7 @@ def test_a_submission_of_somebody_else_stays(tmp_path, submit):
     """A user would miss: the kit's own example in their clone, or their solution, overwritten."""
     (tmp_path / "solution").mkdir()
     status, _, errors = submit("triton_fused_v2", "--into", str(tmp_path))
-    assert status == 2 and "solution" in errors and files(tmp_path) == set()
+    assert status == 2 and "solution" in errors and files(tmp_path) == {}
 
 
 def test_all_reasons_come_at_once_and_nothing_is_written(tmp_path, submit, monkeypatch):
@@ -221,7 +231,7 @@ def test_all_reasons_come_at_once_and_nothing_is_written(tmp_path, submit, monke
         (["torch_mxfp8_emulated"], "--definition"),
         (["triton_fused_v2", "--definition", "full", "small"], "--definition"),
         (["triton_fused_v2", "--baseline", "torch_moe"], "--baseline"),
-        (["triton_fused_v2", "--hardware", "h200"], "--hardware"),
+        (["triton_fused_v2", "--hardware", "cpu"], "--hardware"),
         (["triton_fused_v2", "--traces", "gone.jsonl"], "gone.jsonl"),
         (["triton_fused_v2", "--into", str(paths.ROOT)], "--into"),
     ],

@@ -7,6 +7,7 @@ layer with a scale per block of 128 x 128, with the field that stands against it
 
 import argparse
 import json
+import sys
 from pathlib import Path
 
 from definitions import swiglu
@@ -114,6 +115,10 @@ def over_bound(key: str) -> dict[str, float]:
     """Solution -> recorded latency over the bound on the GPU whose bound is known; {} without traces."""
     if not (path := paths.trace_file(catalogue.definition_name(key))).exists():
         return {}
-    rows, _ = table.load([path])
+    try:
+        rows, _ = table.load([path])
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return {}
     here = rows[rows.hardware == MEASURED_ON]
     return by_solution(here).over_bound.dropna().to_dict() if len(here) else {}

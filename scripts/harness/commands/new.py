@@ -57,7 +57,7 @@ def with_definitions(manifest: str, geometries: list[str]) -> str:
     """A manifest's text that serves these geometries and the small one of each one's routing."""
     served = dict.fromkeys([*geometries, *map(small_like, geometries)])
     line = f"definitions = {json.dumps(list(served))}\n"
-    return re.sub(r"^(entry_point = .*\n)", rf"\1{line}", SERVED.sub("", manifest), count=1, flags=re.MULTILINE)
+    return re.sub(r"^(entry_point\s*=.*\n)", rf"\1{line}", SERVED.sub("", manifest), count=1, flags=re.MULTILINE)
 
 
 def main(args: argparse.Namespace) -> int:
@@ -67,7 +67,7 @@ def main(args: argparse.Namespace) -> int:
     able = FP8_MOE if start else [*FP8_MOE, *ROUTED] if form(first) else operator(first).GEOMETRIES
     if others := [key for key in args.definition if key not in able]:
         raise UserError(f"--definition: got {others[0]}, want what {args.original} can serve, or another --from")
-    manifest = re.sub(r"^name = .*$", f'name = "{args.name}"', files[MANIFEST].decode(), count=1, flags=re.MULTILINE)
+    manifest = re.sub(r"^name\s*=.*$", f'name = "{args.name}"', files[MANIFEST].decode(), count=1, flags=re.MULTILINE)
     manifest = with_definitions(manifest, args.definition) if args.definition else manifest
     files[MANIFEST] = (OF_THE_ORIGINAL.sub("", manifest).rstrip() + "\n").encode()
     for name, content in sorted(files.items()):

@@ -27,7 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--into", type=output_folder, metavar="FOLDER", required=True, help="no file of anybody else is overwritten")
     add("--definition", type=geometry_named, nargs="+", default=["full"], metavar="KEY", help="default: full")
     add("--baseline", metavar="NAME", help="dataset: the solution to be the baseline of a definition that has none")
-    known, evaluates = get_args(manifest.Hardware), "contest: what evaluates; default: %(default)s"
+    known = [each for each in get_args(manifest.Hardware) if each != "cpu"]
+    evaluates = "contest: what evaluates; default: %(default)s"
     add("--hardware", choices=known, default=contest.HARDWARE, help=evaluates)
     add("--traces", type=Path, nargs="+", default=[], metavar="PATH", help="default: this repository's traces")
 

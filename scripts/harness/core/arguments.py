@@ -51,7 +51,7 @@ def output_file(text: str) -> Path:
 
 def output_folder(text: str) -> Path:
     """A folder, there or not, that files can be written in."""
-    if fault := fault_of(Path(text)):
+    if fault := fault_of(Path(text)) if text else "it is empty":
         raise argparse.ArgumentTypeError(f"got {text!r}, want a folder that can be written in: {fault}")
     return Path(text)
 

@@ -81,18 +81,22 @@ def add(key: str, found: Checkpoint, of: dict) -> str:
     names, before = catalogue.names(of), TABLES.read_text(encoding="utf-8")
     if not re.fullmatch(r"[a-z0-9][a-z0-9.-]*", key):
         raise UserError(f"--add: got {key!r}, want lower-case letters, digits, dots and hyphens")
-    if other := next((each for each in (key, routed_key(key)) if each in {*MODELS, *catalogue.KEYS}), None):
+    if other := next((each for each in (key, routed_key(key)) if each in {*MODELS, *catalogue.KEYS, "all"}), None):
         raise UserError(f"--add: got {key!r}, but {other} is there already")
     if other := next((catalogue.BY_NAME[name] for name in names.values() if name in catalogue.BY_NAME), None):
         raise UserError(f"--add: got {key!r}, but {other} is this layer")
-    write_atomically(TABLES, f"{before.rstrip()}\n\n{table(key, found, of)}")
+    mine = f"\n\n{table(key, found, of)}"
+    write_atomically(TABLES, before.rstrip() + mine)
     keys = [routed_key(key) if form == "routed" else key for form in names]
-    try:
-        return check_output([sys.executable, "-m", "harness", "data", *keys, "--write"], stderr=PIPE, text=True).strip()
+    try:  # -P: not the definitions of another checkout, from whose root this may be typed
+        command = [sys.executable, "-P", "-m", "harness", "data", *keys, "--write"]
+        return check_output(command, stderr=PIPE, text=True).strip()
     except (CalledProcessError, KeyboardInterrupt) as error:
-        write_atomically(TABLES, before)
-        said = (getattr(error, "stderr", "") or "interrupted").strip().splitlines()[-1]
-        raise CannotRun(f"--add: {said}; layers.toml is as it was") from error
+        write_atomically(TABLES, TABLES.read_text(encoding="utf-8").replace(mine, "\n"))  # others may have added theirs
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        said = (error.stderr.strip().splitlines() or ["no output"])[-1]
+        raise CannotRun(f"--add: {said}; layers.toml is without it again") from error
 
 
 def table(key: str, found: Checkpoint, of: dict) -> str:

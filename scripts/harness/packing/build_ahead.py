@@ -7,6 +7,7 @@ from flashinfer_bench import Solution
 from flashinfer_bench.compile import BuilderRegistry, BuildError
 
 from harness.core.arguments import check_cache
+from harness.core.errors import UserError
 from harness.operators.catalogue import BY_NAME, definition
 from harness.packing import pack
 from harness.packing.eligibility import is_installed
@@ -29,7 +30,10 @@ def build(names: list[str], geometries: Collection[str] = ()) -> int:
     """
     check_cache()
     status, packed = 0, pack.pack_all(names)[0].values()
-    for solution in (of[key] for of in packed for key in of if not geometries or key in geometries):
+    wanted = [of[key] for of in packed for key in of if not geometries or key in geometries]
+    if not wanted:
+        raise UserError(f"--definition: got {', '.join(geometries)}, which none of these serves")
+    for solution in wanted:
         if missing := [module for module in solution.spec.dependencies if not is_installed(module)]:
             print(f"{solution.name}: SKIPPED: needs {', '.join(missing)}, not installed here")
             continue

@@ -17,7 +17,7 @@ def here() -> str:
 def is_installed(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:
+    except Exception:  # of a package on the way to it, which does not import either
         return False
 
 

@@ -42,7 +42,7 @@ def with_flat_imports(path: str, text: str, packed: tuple[str, ...]) -> str:
         return text
     modules = {PurePosixPath(other).with_suffix("").parts for other in packed if other.endswith(".py")}
     lines = text.encode().splitlines(keepends=True)
-    for node in nodes:
+    for node in sorted(nodes, key=lambda node: (node.lineno, node.col_offset), reverse=True):  # keeps offsets valid
         target, start, line = target_of(node, path), node.col_offset, lines[node.lineno - 1]
         if target in modules | {module[:-1] for module in modules}:
             new = f"from .{target[-1] if target in modules else ''} import".encode()

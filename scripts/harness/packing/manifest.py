@@ -47,7 +47,7 @@ class Manifest(Strict):
     """
 
     name: Text
-    author: Text
+    author: Annotated[str, StringConstraints(pattern=r"^[^./\\][^/\\]*$")]  # a folder in data sets
     description: Text
     language: SupportedLanguages
     entry_point: Text

@@ -3,6 +3,7 @@
 import ast
 import hashlib
 import json
+import re
 import shutil
 from collections import Counter
 from functools import cache
@@ -22,6 +23,7 @@ from harness.packing.manifest import Manifest, PackingError, read_manifest, read
 
 SUFFIXES = (".py", ".cu", ".cuh", ".csv")
 MARK = "# by moebench pack --package"
+TAKEN = {"vllm", "sglang", "transformers", "torch", "triton"}  # which an installed package of that name would replace
 ADAPTERS = {"vllm.general_plugins": "for_vllm", "sglang.srt.plugins": "for_sglang"}  # group of entry points -> module
 PACKAGE_SIZES = ("num_local_experts", "top_k", "hidden_size", "intermediate_size")  # that an engine's adapter checks
 
@@ -97,8 +99,18 @@ def defined_names(name: str, sources: dict[str, str]) -> dict[str, set[str]]:
 
 
 def pack(name: str) -> dict[str, Solution]:
-    """Geometry -> Solution, for each geometry the solution serves. Raises PackingError."""
-    manifest = read_manifest(name)
+    """Geometry -> Solution, for each that the solution serves. Raises PackingError for whatever its folder holds."""
+    try:
+        return packed(read_manifest(name))
+    except UserError:
+        raise
+    except Exception as error:  # nobody's folder takes the others down
+        raise PackingError(f"{name}: {type(error).__name__}: {error}".splitlines()[0]) from error
+
+
+def packed(manifest: Manifest) -> dict[str, Solution]:
+    """As `pack`. Raises PackingError, and whatever Python, pydantic or a table's rows raise."""
+    name = manifest.name
     gathered, found = {path: read_source(name, file) for path, file in files_of(manifest).items()}, {}
     defined = defined_names(name, gathered)  # once: what is a definition's own differs in numbers alone
     for geometry in manifest.definitions:
@@ -165,8 +177,9 @@ def pack_packages(names: list[str], parent: Path, geometries: list[str]) -> list
     Raises as `pack_all`, and UserError where one exists (older sources would be compiled along), none of these is
     served, or parent's name is none that Python imports.
     """
-    if not (name := parent.resolve().name).isidentifier() or iskeyword(name):
-        raise UserError(f"--package: got {parent}, want a folder with a name that Python can import")
+    name = parent.resolve().name
+    if not re.fullmatch("[A-Za-z]([A-Za-z0-9_]*[A-Za-z0-9])?", name) or iskeyword(name) or name in TAKEN:
+        raise UserError(f"--package: got {parent}, want a folder whose name Python imports and pip installs as new")
     if (file := parent / "pyproject.toml").exists() and not file.read_text(encoding="utf-8").startswith(MARK):
         raise UserError(f"--package: {file} is not of this command; name another folder")
     packages = {}  # folder -> what is packed, its geometry
@@ -183,7 +196,8 @@ def pack_packages(names: list[str], parent: Path, geometries: list[str]) -> list
         head = f"{solution.name}: packed source {solution.hash()}, by `moebench pack --package`."
         exported = [export(solution.spec.entry_point, "run")]
         bf16 = f"{solution.spec.entry_point}_bf16"
-        if found := any(f"def {bf16.split('::')[1]}(" in source.content for source in solution.sources):
+        file_bf16, function = bf16.split("::")
+        if found := any(of.path == file_bf16 and f"def {function}(" in of.content for of in solution.sources):
             exported.append(export(bf16, "run_bf16"))
         if found and geometry in catalogue.ROUTED:
             sizes = {key: catalogue.GEOMETRIES[geometry][key] for key in PACKAGE_SIZES}
@@ -191,8 +205,9 @@ def pack_packages(names: list[str], parent: Path, geometries: list[str]) -> list
             for adapter in paths.ENGINES.glob("*.py"):
                 write_atomically(path / adapter.name, adapter.read_text(encoding="utf-8"))
         write_atomically(path / "__init__.py", f'"""{head}"""\n\n{"".join(exported)}')
-    if file.exists():  # ours: so is what pip has made there, of older sources
-        shutil.rmtree(parent / "build", ignore_errors=True)
+    for made in (parent / "build").glob("*") if file.exists() else ():  # by pip, of older sources
+        if made.name == "lib" or made.name.startswith("bdist."):
+            shutil.rmtree(made, ignore_errors=True)
     write_atomically(file, project(parent))
     return list(packages)
 

@@ -28,7 +28,7 @@ ACTIVATION = {
     "clamp_after_silu": "kClampAfterSilu",
 }
 CPP_TYPES = {bool: "bool", int: "int", float: "float"}
-FILES = ("problem", "interface")
+FILES = [f"common/{file}" for of in ("problem", "interface") for file in (f"host/{of}.py", f"cuda/{of}.cuh")]
 
 
 def facts(file: str, geometry: str) -> dict[str, tuple[str, float]]:
@@ -47,10 +47,11 @@ def facts(file: str, geometry: str) -> dict[str, tuple[str, float]]:
 def source(path: str, geometry: str, text: str = "") -> str:
     """What is packed of a file with this text."""
     file, name = PurePosixPath(path), catalogue.definition_name(geometry)
-    if file.suffix == ".csv" and "sizes" in (columns := text.partition("\n")[0].split(",")):
-        header, *rows = text.splitlines(keepends=True)
-        return header + "".join(row for row in rows if f"_{row.split(',')[columns.index('sizes')]}_" in f"{name}_")
-    if file.stem not in FILES:
+    if file.suffix == ".csv" and "sizes" in (columns := text.partition("\n")[0].strip().split(",")):
+        header, *rows = text.splitlines()
+        kept = [row for row in rows if row.strip() and f"_{row.split(',')[columns.index('sizes')]}_" in f"{name}_"]
+        return "\n".join([header, *kept, ""])
+    if path not in FILES:
         return text
     found, told = facts(file.stem, geometry), "Packing writes this file for other definitions."
     if file.suffix == ".cuh":

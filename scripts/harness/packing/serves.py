@@ -14,7 +14,7 @@ SIZES = ("num_experts", "num_local_experts", "top_k", "num_groups", "kept_groups
 class Range(Strict):
     """The values of a size. one_of: these alone."""
 
-    multiple_of: int = 1
+    multiple_of: int = Field(1, ge=1)
     at_least: int | None = None
     at_most: int | None = None
     one_of: list[int] = []

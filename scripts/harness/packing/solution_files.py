@@ -21,6 +21,8 @@ def read(files: Iterable[Path]) -> tuple[dict[Path, Solution], list[str]]:
             found[file] = Solution.model_validate_json(file.read_bytes())
         except ValidationError as error:
             faults.append(f"{file}: not a FIB Solution: {first_fault(error, 'file')}")
+        except OSError as error:
+            faults.append(f"{file}: cannot be read: {error.strerror}")
     return found, faults
 
 

@@ -16,7 +16,7 @@ SCRIPT = Path(__file__).with_name("build_alone.py")
 KEPT = ("PATH", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "LANG")
 TOOLKIT = Path("/usr/local/cuda")  # where it is in the evaluation's image
 MINUTES = 15
-FAULTS = ("error:", "cannot find", "undefined reference")  # in the lines of a compiler that say what is wrong
+FAULTS = ("error:", "fatal ", "cannot find", "undefined reference")  # in the lines of a compiler that say what is wrong
 
 
 def build(bundle: Path, definition: str, hardware: str) -> list[str]:
@@ -36,11 +36,14 @@ def build(bundle: Path, definition: str, hardware: str) -> list[str]:
             env.setdefault("CUDA_HOME", str(TOOLKIT))
         command, limits = [sys.executable, "-I", SCRIPT, folder, hardware], {"cwd": home, "timeout": 60 * MINUTES}
         try:
-            done = subprocess.run(command, env=env, capture_output=True, text=True, **limits)
+            done = subprocess.run(command, env=env, capture_output=True, text=True, errors="replace", **limits)
         except subprocess.TimeoutExpired as error:
             raise CannotRun(f"building from the bundle alone took more than {MINUTES} minutes") from error
+        if done.returncode == 0 and (result := folder / "done.json").exists():
+            return json.loads(result.read_bytes())
+    lines = ["no output", *(done.stderr or done.stdout).splitlines()]
+    said = [line.strip().replace(temporary, "...") for line in lines if line.strip()]
     if done.returncode == 0:
-        return json.loads(done.stdout.splitlines()[-1])
-    said = [line.strip().replace(temporary, "...") for line in ["no output", *done.stderr.splitlines()] if line.strip()]
+        raise CannotRun(f"building from the bundle alone ended without a result: {said[-1]}")
     fault = next((line for line in said if any(mark in line for mark in FAULTS)), said[-1])
     raise CannotRun(f"does not build from the bundle alone, status {done.returncode}: {fault}")

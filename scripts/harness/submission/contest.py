@@ -7,11 +7,13 @@ and imports and includes follow; t.csv becomes t.csv.h, and so does what is open
 import json
 import shutil
 import tempfile
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from flashinfer_bench import BuildSpec, Solution
 from flashinfer_bench.agents import pack_solution_from_files
 
+from harness.core.atomic_file import write_atomically
 from harness.core.errors import CannotRun, UserError
 from harness.operators.catalogue import BY_NAME
 from harness.operators.workloads import recorded
@@ -27,21 +29,18 @@ PACKED = "packed_solution.json"  # the evaluation takes this before anything els
 
 
 def write(solution: Solution, folder: Path) -> Solution:
-    """Write the submission of a packed solution into folder, which is created; return what solution.json holds.
+    """Write the submission of a packed solution into folder, in place of an earlier one; return what is packed.
 
     solution.json is what FIB packs from the folder, as the kit's own script does: no dependencies, no description and
-    target_hardware "cuda". Raises PackingError.
+    target_hardware "cuda". Raises PackingError, and CannotRun where not all of it can be written.
     """
     language = solution.spec.language.value
     entry_file, function = solution.spec.entry_point.split("::")
     sources = folder / "solution" / language
-    sources.mkdir(parents=True)
     flat = flatten(solution.name, {s.path: s.content for s in solution.sources})
     for path in [path for path in flat if path.endswith(".csv")]:
         flat = {other: text.replace(f'"{path}"', f'"{path}.h"') for other, text in flat.items()}
         flat[f"{path}.h"] = flat.pop(path)
-    for path, text in flat.items():
-        (sources / path).write_text(text, encoding="utf-8")
     named = {"name": solution.name, "definition": solution.definition, "author": solution.author}
     style = {"destination_passing_style": solution.spec.destination_passing_style}
     built = {"language": language, "entry_point": f"{PurePosixPath(entry_file).name}::{function}", **style}
@@ -49,17 +48,28 @@ def write(solution: Solution, folder: Path) -> Solution:
     for section, values in (("solution", named), ("build", built)):
         lines = (f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in values.items())
         config += f"[{section}]\n{''.join(lines)}\n"
-    (folder / "config.toml").write_text(config, encoding="utf-8")
+    write_atomically(folder / "config.toml", config)  # first: by it the next submission knows the folder
+    if sources.parent.exists():
+        shutil.rmtree(sources.parent)
+    for path, text in flat.items():
+        write_atomically(sources / path, text)
     packed = pack_solution_from_files(path=str(sources), spec=BuildSpec(target_hardware=["cuda"], **built), **named)
     for name in ("solution.json", PACKED):
-        (folder / name).write_text(packed.model_dump_json(indent=2), encoding="utf-8")
+        write_atomically(folder / name, packed.model_dump_json(indent=2))
     return packed
 
 
-def check_folder(folder: Path) -> None:
+def check_folder(folder: Path, submitted: Solution) -> None:
     """Raise UserError where a file of somebody else would be overwritten, and for a data set, as this repository."""
     config, names = folder / "config.toml", ("config.toml", "solution", "solution.json", PACKED, "definitions")
     if config.is_file() and config.read_text(encoding="utf-8", errors="replace").startswith(MARK):
+        sources, known = folder / "solution", [submitted]  # which an attempt that was cut off wrote in part
+        with suppress(OSError, ValueError):  # there is none where the first attempt was cut off
+            known.append(Solution.model_validate_json((folder / PACKED).read_bytes()))
+        ours = {(sources / each.spec.language.value / s.path, s.content) for each in known for s in each.sources}
+        for path in sorted(path for path in sources.rglob("*") if path.is_file()):
+            if (path, path.read_text(encoding="utf-8", errors="replace")) not in ours:
+                raise UserError(f"--into: {path} is new or edited by hand: move it or name another folder")
         return
     if theirs := [name for name in names if (folder / name).exists()]:
         raise UserError(f"--into: {folder} is not of this command: it has {', '.join(theirs)}")
@@ -94,14 +104,13 @@ def prepare(solution: Solution, into: Path, given: list[Path], hardware: str) ->
 
     given: of traces. Raises UserError, PackingError.
     """
-    check_folder(into)
     with tempfile.TemporaryDirectory() as temporary:
         staged = Path(temporary) / "submission"
         submitted = write(solution, staged)
+        check_folder(into, submitted)
         if reasons := objections(solution, staged, given, hardware):
             print(f"{solution.name} is not fit to be submitted:", *reasons, sep="\n- ")
             return False
-        shutil.rmtree(into / "solution", ignore_errors=True)
-        shutil.copytree(staged, into, dirs_exist_ok=True)
+    write(solution, into)
     print(f"{into}: config.toml, solution/, solution.json and {PACKED} (hash {submitted.hash()})")
     return True

@@ -101,7 +101,7 @@ def runs(solution: Solution, rows: pd.DataFrame, workloads: int) -> list[list]:
 
 
 def files_of(solution: Solution, traces: Path, rows: pd.DataFrame, into: Path) -> dict[Path, str]:
-    """Path -> content of a solution and of its author's traces, where those submitted replace the solution's own.
+    """Path -> content of a solution and of its author's traces, where those submitted replace those from before.
 
     Raises UserError where somebody else's file is in its place or has its name, of which FIB wants one in a data set.
     """
@@ -112,7 +112,8 @@ def files_of(solution: Solution, traces: Path, rows: pd.DataFrame, into: Path) -
             raise UserError(f"--into: another solution is called {solution.name}: {path}")
     before = traces.read_text(encoding="utf-8") if traces.exists() else ""
     of_it = re.compile(rf'"solution": *"{re.escape(solution.name)}"')
-    lines = [line for line in before.split("\n") if line and not of_it.search(line)]  # JSON may hold other line ends
+    lines = [line for line in before.split("\n") if line]  # JSON may hold other line ends
+    lines = [line for line in lines if not (of_it.search(line) and '"solution_sha1"' in line)]  # which ours have
     lines += [trace.model_dump_json() for trace in rows.trace[rows.submitted]]
     content = {place: solution.model_dump_json(indent=2) + "\n"}
     if before or lines:
