@@ -17,17 +17,19 @@ from rich.table import Table
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / folder) for folder in ("tests/support", "", "scripts")]
 
 from ahead_of_time import compiled  # noqa: E402
+from harness.core.errors import exit_with  # noqa: E402
+from harness.operators.catalogue import geometry_named  # noqa: E402
 
 TOKENS = (1, 7, 80, 300, 901, 2000, 14107)  # multiples of 16 and others, and every choice of kernels
 SHOWN = ("MMA", "UTMALDG", "LDGSTS")  # ends of opcodes: of tensor cores and asynchronous copies
 
 
-def main() -> None:
+def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("solutions", nargs="+", metavar="SOLUTION")
-    parser.add_argument("--definition", default="full")
+    parser.add_argument("--definition", type=geometry_named, default="full", metavar="KEY")
     parser.add_argument("--architecture", default="sm_100", metavar="SM[:GPU]", help="GPU: a name, for its own tiles")
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     variants = defaultdict(list)
     for name in track(args.solutions, "compiling", console=Console(stderr=True)):
         with tempfile.TemporaryDirectory() as folder:
@@ -41,7 +43,8 @@ def main() -> None:
         most = map(max, zip(*found, strict=True))
         table.add_row(name, kernel, str(len(found)), *map(str, most), mix)
     Console(width=200).print(table)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    exit_with(main)

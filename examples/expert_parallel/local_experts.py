@@ -6,7 +6,6 @@ from collections.abc import Callable
 import torch
 from flashinfer_bench import Solution
 from flashinfer_bench.compile import BuilderRegistry
-from harness.core.errors import UserError
 from harness.operators.catalogue import GEOMETRIES, definition
 from harness.operators.moe_fp8_block_scale import ROUTED_SCALING_FACTOR
 from harness.packing import pack
@@ -22,15 +21,13 @@ def local_experts(name: str, layer: str, experts: range, device: str, routed: bo
     """A function of the definition's inputs before the weights; it returns what these experts add, [T, H] bf16.
 
     name: a solution's, which is built for this number of experts, also one that no definition has; or REFERENCE.
-    routed: behind a router, not with it inside. Raises UserError where the solution does not serve the layer.
+    routed: behind a router, not with it inside.
     """
     geometry, builders = routed_key(layer) if routed else layer, BuilderRegistry.get_instance()
     if name == REFERENCE:  # takes the number from the weights
         runnable = builders.build_reference(definition(geometry))
-    elif geometry not in (served := pack.pack(name)):
-        raise UserError(f"--solution: {name} does not serve {geometry}")
     else:
-        packed = served[geometry].model_dump()
+        packed = pack.pack(name)[geometry].model_dump()
         for source in packed["sources"]:
             source["content"] = NUMBER.sub(rf"\1 = {len(experts)}", source["content"])
         runnable = builders.build(definition(geometry), Solution(**packed))  # model_copy keeps the hash, FIB's key

@@ -18,13 +18,15 @@ from harness.core import interpreter  # noqa: F401  before anything imports Trit
 from harness.core.errors import CannotRun, UserError
 from harness.judging.tolerances import TOLERANCES, matched_ratios
 from harness.operators.catalogue import FULL, GEOMETRIES, geometry_named
-from harness.packing import manifest
+from harness.packing import pack
 from layer import LAYERS, tokens_of
 from local_experts import REFERENCE, local_experts
 from rich.console import Console
 from rich.table import Table
 from timing import measure
 from ways import exchange, gather
+
+from definitions.moe_fp8_block_scale_routed import routed_key
 
 
 def join(layer: str) -> str:
@@ -88,9 +90,11 @@ def main() -> int:
     try:
         if not dist.is_torchelastic_launched():
             raise UserError(f"start it with: torchrun --nproc-per-node 2 {sys.argv[0]}")
-        if args.solution != REFERENCE:
-            manifest.choose([args.solution])
         args.definition = geometry_named(args.definition)
+        if args.solution != REFERENCE:
+            (served,) = pack.pack_all([args.solution])[0].values()
+            if missing := {args.definition, routed_key(args.definition)} - served.keys():
+                raise UserError(f"--solution: {args.solution} does not serve {', '.join(sorted(missing))}")
         passed = work(args, join(args.definition))
         dist.destroy_process_group()
     except UserError as error:

@@ -35,7 +35,7 @@ def recorded(folder: Path, geometry: str, num_tokens: int, number: int) -> list[
     for path in sorted(folder.glob("*.pt")):
         try:
             ids = torch.load(path, "cpu", weights_only=True)
-            if ids.dtype not in (torch.int32, torch.int64) or ids.dim() != 2 or ids.shape[1] != of["top_k"]:
+            if ids.is_floating_point() or ids.dtype == torch.bool or ids.dim() != 2 or ids.shape[1] != of["top_k"]:
                 raise ValueError(f"{ids.dtype} {list(ids.shape)}")
         except Exception as error:  # torch raises what its parsers raise
             got = str(error).partition("\n")[0]

@@ -62,12 +62,9 @@ def main(args: argparse.Namespace) -> int:
     hashes = {name: packed.hash() for name, packed in solutions.items()}
     marks = {name: fingerprint(packed) for name, packed in solutions.items()}
     head = Head(layers=layers, sources=hashes, fingerprints=marks, provenance=by, **of)
-    try:
-        made = resident.make(geometry, layers, tokens[-1], device)
-    except torch.OutOfMemoryError as error:  # others use the GPU, too
-        raise CannotRun(f"--layers: {layers} do not fit into GPU memory, want fewer") from error
     points: list[Point] = []
     try:
+        made = resident.make(geometry, layers, tokens[-1], device)
         for done, found in enumerate(passes.measure(solutions, made, tokens, args.turns, TOLERANCE, device), 1):
             points += found
             if args.output:  # written whole each time: an older record stays until there is a point
@@ -75,6 +72,8 @@ def main(args: argparse.Namespace) -> int:
             for point in found:
                 said = point.error or f"{point.ms:.4f} ms" + (f", {why}" if (why := point.not_captured) else "")
                 say(f"[{done}/{len(tokens)}] T={point.tokens}  {point.solution}  {said}")
+    except torch.OutOfMemoryError as error:  # others use the GPU, too; a solution's own is its result
+        raise CannotRun(f"--layers: {layers} do not fit into GPU memory, want fewer") from error
     finally:  # after Ctrl-C, too
         if points:
             say(table(head, points).terminal())

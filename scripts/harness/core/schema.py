@@ -35,11 +35,11 @@ def read_json(path: Path, model: type[Model]) -> Model:
 
 
 def read_record(path: Path, head: type[Head], line: type[Model], what: str) -> tuple[Head, list[Model]]:
-    """A record file's head, its first line, and the further lines.
+    """A record file's head, its first line, and the further lines; half a last one, of a killed run, is left out.
 
     what: the record is of. Raises UserError that names the file, the line and its first fault.
     """
-    texts = path.read_bytes().splitlines()  # a text's would also end where JSON may hold other line ends
+    texts = path.read_bytes().rpartition(b"\n")[0].splitlines()  # a text's also end where JSON holds U+2028
     if not texts:
         raise UserError(f"{path.name}: not a record of {what}: it is empty")
     further = [_parse(text, line, f"{path.name}:{at}", "line") for at, text in enumerate(texts[1:], 2)]

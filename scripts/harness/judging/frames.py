@@ -10,7 +10,7 @@ FILE = re.compile(r'(?<=File ")(?P<folder>/[^"]*/fib_\w+)/(?P<file>[^"]+)(?=")')
 FRAME = re.compile(r'^ +File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>\S+))?', re.MULTILINE)
 NEXT = "\nThe above exception was the direct cause of the following exception:\n"
 UNRELATED = "\nDuring handling of the above exception, another exception occurred:\n"
-COMPILER = re.compile(r"^(?:.*/)?(?P<file>[\w.]+\.(?:cuh?|cpp|h))[(:](?P<line>\d+)\)?.*?\berror\b.*", re.MULTILINE)
+COMPILER = re.compile(r"^(?P<file>(?:.*/)?[\w.]+\.(?:cuh?|cpp|h))[(:](?P<line>\d+)\)?.*?\berror\b.*", re.MULTILINE)
 ERROR = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:: .*)?$")
 
 
@@ -28,10 +28,9 @@ def raised(log: str, origins: Mapping[str, PurePosixPath]) -> list[str]:
     own = {part: [frame for frame in FRAME.finditer(part) if frame["file"] in paths] for part in chain}
     chosen = next((part for part in chain if own[part]), chain[-1])
     lines = [shortened(error_of(chosen))]
-    by_name = {PurePosixPath(path).name: place for path, place in origins.items()}  # as COMPILER has it
     for match in COMPILER.finditer(log):
-        if match["file"] in by_name:
-            return [match[0].rpartition("/")[2], f"at {by_name[match['file']]}:{match['line']}"]
+        if path := max((path for path in origins if f"/{match['file']}".endswith(f"/{path}")), key=len, default=None):
+            return [match[0].rpartition("/")[2], f"at {origins[path]}:{match['line']}"]
     if own[chosen]:
         *_, last = own[chosen]
         function = f" in {last['function']}" if last["function"] else ""

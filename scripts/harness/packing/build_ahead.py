@@ -31,7 +31,7 @@ def build(names: list[str], geometries: Collection[str] = ()) -> int:
     check_cache()
     status, packed = 0, pack.pack_all(names)[0].values()
     wanted = [of[key] for of in packed for key in of if not geometries or key in geometries]
-    if not wanted:
+    if geometries and not wanted:
         raise UserError(f"--definition: got {', '.join(geometries)}, which none of these serves")
     for solution in wanted:
         if missing := [module for module in solution.spec.dependencies if not is_installed(module)]:

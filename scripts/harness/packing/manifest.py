@@ -47,7 +47,9 @@ class Manifest(Strict):
     """
 
     name: Text
-    author: Annotated[str, StringConstraints(pattern=r"^[^./\\][^/\\]*$")]  # a folder in data sets
+    author: Annotated[
+        str, StringConstraints(strip_whitespace=True, pattern=r"^[^./\\][^/\\]*$")
+    ]  # a folder in data sets
     description: Text
     language: SupportedLanguages
     entry_point: Text

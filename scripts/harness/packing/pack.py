@@ -178,7 +178,7 @@ def pack_packages(names: list[str], parent: Path, geometries: list[str]) -> list
     served, or parent's name is none that Python imports.
     """
     name = parent.resolve().name
-    if not re.fullmatch("[A-Za-z]([A-Za-z0-9_]*[A-Za-z0-9])?", name) or iskeyword(name) or name in TAKEN:
+    if not re.fullmatch("[A-Za-z]([A-Za-z0-9_]*[A-Za-z0-9])?", name) or iskeyword(name) or name.lower() in TAKEN:
         raise UserError(f"--package: got {parent}, want a folder whose name Python imports and pip installs as new")
     if (file := parent / "pyproject.toml").exists() and not file.read_text(encoding="utf-8").startswith(MARK):
         raise UserError(f"--package: {file} is not of this command; name another folder")

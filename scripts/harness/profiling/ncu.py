@@ -42,7 +42,7 @@ def record(solution: str, geometry: str, workloads: list[str]) -> str:
         command = ["ncu", "--csv", "--print-kernel-base", "function", "--print-units", "base"]
         command += ["--clock-control", "none", "--profile-from-start", "off", "--log-file", str(log)]
         command += ["--metrics", ",".join(METRICS.values())]
-        command += [sys.executable, "-m", "harness.profiling.calls", solution, geometry, *workloads]
+        command += [sys.executable, "-P", "-m", "harness.profiling.calls", solution, geometry, *workloads]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
         except subprocess.TimeoutExpired as error:

@@ -67,7 +67,7 @@ def check_folder(folder: Path, submitted: Solution) -> None:
         with suppress(OSError, ValueError):  # there is none where the first attempt was cut off
             known.append(Solution.model_validate_json((folder / PACKED).read_bytes()))
         ours = {(sources / each.spec.language.value / s.path, s.content) for each in known for s in each.sources}
-        for path in sorted(path for path in sources.rglob("*") if path.is_file()):
+        for path in sorted(path for path in sources.rglob("*") if path.is_file() and path.suffix != ".pyc"):
             if (path, path.read_text(encoding="utf-8", errors="replace")) not in ours:
                 raise UserError(f"--into: {path} is new or edited by hand: move it or name another folder")
         return
