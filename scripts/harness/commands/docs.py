@@ -13,7 +13,7 @@ import pandas as pd
 
 from harness.core import paths
 from harness.core.errors import UserError
-from harness.operators.roofline import MEASURED_ON
+from harness.operators.roofline import H100, MEASURED_ON
 from harness.profiling import table as profiles
 from harness.report import comparison, docs, models
 from harness.report.figures import speed
@@ -51,7 +51,7 @@ TABLES: docs.Tables = {
     ("README.md", "solutions"): lambda: solutions(main_definition()),
     ("README.md", "models"): of_models,
     ("docs/compare.md", "clocks"): lambda: solutions(main_definition("gpu")),
-    ("docs/compare.md", "h100"): lambda: solutions(main_definition(gpu="NVIDIA H100 80GB HBM3")),
+    ("docs/compare.md", "h100"): lambda: solutions(main_definition(gpu=H100)),
     ("docs/models.md", "speeds"): lambda: models.speeds(rows()).markdown(),
     ("docs/tolerances.md", "passes"): lambda: comparison.exactness(main_definition()).markdown(),
     ("docs/served.md", "served"): served.block,

@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 
 MEASURED_ON = "NVIDIA H200"  # of all bounds that are not asked for on another GPU
+H100 = "NVIDIA H100 80GB HBM3"
 # Measured: bytes/s of a read of device memory, FLOP/s of dense GEMMs of large matrices (FP8: 8192^3).
 CEILINGS = {
     MEASURED_ON: {"bytes": 4.46e12, "fp8": 1446e12, "bf16": 780e12},
-    "NVIDIA H100 80GB HBM3": {"bytes": 3.15e12, "fp8": 1488e12, "bf16": 757e12},
+    H100: {"bytes": 3.15e12, "fp8": 1488e12, "bf16": 757e12},
 }
 
 

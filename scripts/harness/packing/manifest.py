@@ -32,6 +32,7 @@ class PackingError(UserError):
 
 
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+Author = Annotated[Text, StringConstraints(pattern=r"^[^./\\][^/\\]*$")]  # a folder in data sets
 Hardware = Literal["cpu", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120", "sm_121"]
 
 
@@ -47,9 +48,7 @@ class Manifest(Strict):
     """
 
     name: Text
-    author: Annotated[
-        str, StringConstraints(strip_whitespace=True, pattern=r"^[^./\\][^/\\]*$")
-    ]  # a folder in data sets
+    author: Author
     description: Text
     language: SupportedLanguages
     entry_point: Text

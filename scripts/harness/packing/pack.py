@@ -101,14 +101,14 @@ def defined_names(name: str, sources: dict[str, str]) -> dict[str, set[str]]:
 def pack(name: str) -> dict[str, Solution]:
     """Geometry -> Solution, for each that the solution serves. Raises PackingError for whatever its folder holds."""
     try:
-        return packed(read_manifest(name))
+        return pack_manifest(read_manifest(name))
     except UserError:
         raise
     except Exception as error:  # nobody's folder takes the others down
         raise PackingError(f"{name}: {type(error).__name__}: {error}".splitlines()[0]) from error
 
 
-def packed(manifest: Manifest) -> dict[str, Solution]:
+def pack_manifest(manifest: Manifest) -> dict[str, Solution]:
     """As `pack`. Raises PackingError, and whatever Python, pydantic or a table's rows raise."""
     name = manifest.name
     gathered, found = {path: read_source(name, file) for path, file in files_of(manifest).items()}, {}
@@ -195,10 +195,10 @@ def pack_packages(names: list[str], parent: Path, geometries: list[str]) -> list
             write_atomically(path / source.path, source.content)
         head = f"{solution.name}: packed source {solution.hash()}, by `moebench pack --package`."
         exported = [export(solution.spec.entry_point, "run")]
-        bf16 = f"{solution.spec.entry_point}_bf16"
-        file_bf16, function = bf16.split("::")
-        if found := any(of.path == file_bf16 and f"def {function}(" in of.content for of in solution.sources):
-            exported.append(export(bf16, "run_bf16"))
+        entry_file, function = solution.spec.entry_point.split("::")
+        (text,) = (source.content for source in solution.sources if source.path == entry_file)
+        if found := f"{function}_bf16" in outline(text)[0]:
+            exported.append(export(f"{solution.spec.entry_point}_bf16", "run_bf16"))
         if found and geometry in catalogue.ROUTED:
             sizes = {key: catalogue.GEOMETRIES[geometry][key] for key in PACKAGE_SIZES}
             exported.append(f'\nDEFINITION = "{solution.definition}"\nSIZES = {sizes}\n')
