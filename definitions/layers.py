@@ -4,15 +4,16 @@ import tomllib
 from pathlib import Path
 
 MODELS = tomllib.loads(Path(__file__).with_name("layers.toml").read_text(encoding="utf-8"))
-# Weights of a layer that the reference dequantises at once, in fp32: beside FIB's inputs there is room for no more.
+# Weights of a layer that the reference dequantises at once, in fp32: beside FIB's inputs there is
+# room for no more.
 MOST_AT_ONCE = 40 << 30
 
 
 def geometries(*routings):
     """Key -> sizes on one rank, of the models with one of these routings.
 
-    experts_at_once: how many experts' weights the reference dequantises together, all of the rank's or one.
-    model: the tags of the models that have the layer, the table's own name first.
+    experts_at_once: how many experts' weights the reference dequantises together, all of the rank's
+    or one. model: the tags of the models that have the layer, the table's own name first.
     """
     found = {}
     for name, of in MODELS.items():
@@ -29,7 +30,9 @@ def geometries(*routings):
                 "intermediate_size": of["intermediate_size"],
                 "activation": of.get("activation", "silu"),
                 "swiglu_limit": of.get("swiglu_limit", 0),
-                "experts_at_once": local if local * weights_of_expert(of) * 4 <= MOST_AT_ONCE else 1,
+                "experts_at_once": local
+                if local * weights_of_expert(of) * 4 <= MOST_AT_ONCE
+                else 1,
                 "model": tuple(of.get("tags", (name,))),
             }
     return found
@@ -46,5 +49,7 @@ def has_all_experts(of):
 
 def small(routing):
     """Keys of the geometries with this routing that are for machines without a GPU."""
-    tables = [of["geometries"] for of in MODELS.values() if of["routing"] == routing and of.get("small")]
+    tables = [
+        of["geometries"] for of in MODELS.values() if of["routing"] == routing and of.get("small")
+    ]
     return tuple(key for table in tables for key in table)

@@ -1,10 +1,11 @@
 """Qwen3-30B-A3B's mixture of experts in bf16 (W16A16), with the experts of every token given.
 
-This file is the source of truth: `run` below is the reference that every solution is judged against, `GEOMETRIES` the
-sizes it is judged at. `moebench data --write` writes FIB's JSON of each geometry, whose `reference` is the function
-below.
+This file is the source of truth: `run` below is the reference that every solution is judged
+against, `GEOMETRIES` the sizes it is judged at. `moebench data --write` writes FIB's JSON of each
+geometry, whose `reference` is the function below.
 
-Nothing here is fast on purpose. Everything is computed in fp32, so that no solution is judged by another's rounding.
+Nothing here is fast on purpose. Everything is computed in fp32, so that no solution is judged by
+another's rounding.
 """
 
 import inspect
@@ -19,8 +20,8 @@ from definitions.schema import const, tensor, var
 def run(hidden_states, expert_ids, expert_weights, gemm1_weights, gemm2_weights):
     """Return output [seq_len, hidden_size] bfloat16: each token's experts, weighed and summed.
 
-    Shapes and dtypes of the arguments are in the definition that carries this source. A token names an expert at most
-    once. GEMM1's first half is `gate`, its second half `up`.
+    Shapes and dtypes of the arguments are in the definition that carries this source. A token names
+    an expert at most once. GEMM1's first half is `gate`, its second half `up`.
     """
     num_tokens, hidden_size = hidden_states.shape
     num_experts, _, intermediate_size = gemm2_weights.shape
@@ -51,9 +52,7 @@ SMALL = ("bf16_small",)  # for machines without a GPU
 def definition_name(geometry):
     """Name of the FIB Definition for a key of GEOMETRIES."""
     sizes = GEOMETRIES[geometry]
-    return (
-        f"moe_bf16_topk{sizes['top_k']}_e{sizes['num_experts']}_h{sizes['hidden_size']}_i{sizes['intermediate_size']}"
-    )
+    return f"moe_bf16_topk{sizes['top_k']}_e{sizes['num_experts']}_h{sizes['hidden_size']}_i{sizes['intermediate_size']}"
 
 
 def reference_source():
@@ -75,28 +74,42 @@ def definition(geometry):
         tags=["model:qwen3-30b-a3b", "quantization:none", f"geometry:{geometry}"],
         axes={
             "seq_len": var("Tokens in the batch; 0 is legal."),
-            "num_experts": const(sizes["num_experts"], "Experts of the layer, all of them held here."),
+            "num_experts": const(
+                sizes["num_experts"], "Experts of the layer, all of them held here."
+            ),
             "top_k": const(sizes["top_k"], "Experts of a token."),
             "hidden_size": const(sizes["hidden_size"], "Model width."),
             "intermediate_size": const(sizes["intermediate_size"], "Width inside an expert."),
-            "gemm1_out_size": const(2 * sizes["intermediate_size"], "GEMM1's output: gate, then up."),
+            "gemm1_out_size": const(
+                2 * sizes["intermediate_size"], "GEMM1's output: gate, then up."
+            ),
         },
         constraints=["gemm1_out_size == 2 * intermediate_size", "top_k <= num_experts"],
         inputs={
             "hidden_states": tensor(["seq_len", "hidden_size"], "bfloat16", "Activations."),
             "expert_ids": tensor(
-                ["seq_len", "top_k"], "int32", "Experts of each token, all different, 0 <= id < num_experts."
+                ["seq_len", "top_k"],
+                "int32",
+                "Experts of each token, all different, 0 <= id < num_experts.",
             ),
-            "expert_weights": tensor(["seq_len", "top_k"], "float32", "What each expert's result is multiplied with."),
+            "expert_weights": tensor(
+                ["seq_len", "top_k"], "float32", "What each expert's result is multiplied with."
+            ),
             "gemm1_weights": tensor(
                 ["num_experts", "gemm1_out_size", "hidden_size"],
                 "bfloat16",
                 "First projections: rows of `gate`, then rows of `up`.",
             ),
             "gemm2_weights": tensor(
-                ["num_experts", "hidden_size", "intermediate_size"], "bfloat16", "Second projection."
+                ["num_experts", "hidden_size", "intermediate_size"],
+                "bfloat16",
+                "Second projection.",
             ),
         },
-        outputs={"output": tensor(["seq_len", "hidden_size"], "bfloat16", "Weighted sum over a token's experts.")},
+        outputs={
+            "output": tensor(
+                ["seq_len", "hidden_size"], "bfloat16", "Weighted sum over a token's experts."
+            )
+        },
         reference=reference_source(),
     )

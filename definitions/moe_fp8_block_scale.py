@@ -1,8 +1,10 @@
-"""FP8 block-scale mixture of experts with DeepSeek-V3's routing, as one expert-parallel rank computes it.
+"""FP8 block-scale mixture of experts with DeepSeek-V3's routing, as one expert-parallel rank
+computes it.
 
 This file is the source of truth: `run` below is the reference that every solution is judged
-against, layers.toml has the sizes it is judged at. `moebench data --write` writes FIB's JSON of each geometry,
-whose `reference` is assembled from the functions below and that geometry's constants.
+against, layers.toml has the sizes it is judged at. `moebench data --write` writes FIB's JSON of
+each geometry, whose `reference` is assembled from the functions below and that geometry's
+constants.
 
 Nothing here is fast on purpose. All weights are dequantised to fp32, whether or not a token
 needs them, because speed-ups are quoted against exactly that amount of work.
@@ -18,8 +20,8 @@ from definitions.layers import geometries, small
 from definitions.schema import const, tensor, var
 from definitions.swiglu import silu as swiglu
 
-# Of the first geometry; `constants` has every other's. Routing is fixed by the model and cannot be read off a tensor's
-# shape.
+# Of the first geometry; `constants` has every other's. Routing is fixed by the model and cannot be
+# read off a tensor's shape.
 TOP_K = 8
 NUM_GROUPS = 8
 KEPT_GROUPS = 4
@@ -37,10 +39,11 @@ def dequantize(values, scales, row_block):
 
 
 def route(logits, bias, routed_scaling_factor):
-    """Choose TOP_K experts per token; return their indices and weights, both [T, TOP_K], weights in float32.
+    """Choose TOP_K experts per token; return their indices and weights, both [T, TOP_K], weights in
+    float32.
 
-    A group of experts counts by its best two, and only the best KEPT_GROUPS groups are open. The bias helps to
-    select, but the weights come from the scores without it.
+    A group of experts counts by its best two, and only the best KEPT_GROUPS groups are open. The
+    bias helps to select, but the weights come from the scores without it.
     """
     num_tokens, num_experts = logits.shape
     scores = torch.sigmoid(logits.to(torch.float32))
@@ -61,8 +64,9 @@ def route(logits, bias, routed_scaling_factor):
 def local_experts(x, w13, w13_scale, w2, w2_scale, local, weights):
     """Sum over a rank's experts; return [T, hidden_size] bfloat16.
 
-    x [T, hidden_size] float32. local [T, TOP_K]: indices of the chosen experts, counted from the rank's first one;
-    those below 0 and from num_local_experts on are another rank's. weights [T, TOP_K] float32.
+    x [T, hidden_size] float32. local [T, TOP_K]: indices of the chosen experts, counted from the
+    rank's first one; those below 0 and from num_local_experts on are another rank's. weights [T,
+    TOP_K] float32.
     """
     num_local_experts, _, intermediate_size = w2.shape
     output = torch.zeros_like(x)
@@ -101,7 +105,9 @@ def run(
     experts, weights = route(routing_logits, routing_bias, float(routed_scaling_factor))
     local = experts - int(local_expert_offset)
     x = dequantize(hidden_states, hidden_states_scale.t(), row_block=1)
-    return local_experts(x, gemm1_weights, gemm1_weights_scale, gemm2_weights, gemm2_weights_scale, local, weights)
+    return local_experts(
+        x, gemm1_weights, gemm1_weights_scale, gemm2_weights, gemm2_weights_scale, local, weights
+    )
 
 
 GEOMETRIES = geometries("sigmoid-bias")
@@ -132,10 +138,14 @@ def reference_source(geometry):
 
 
 def self_contained(of, names, functions):
-    """Source text: the sizes of these names as constants, then the functions, before them the activation."""
+    """Source text: the sizes of these names as constants, then the functions, before them the
+    activation.
+    """
     constants = [*(f"{name.upper()} = {of[name]}" for name in names), f"BLOCK = {BLOCK}"]
     head = "import torch\n\n" + "\n".join(constants) + "\n"
-    return "\n\n".join([head, activations.source(of), *(inspect.getsource(function) for function in functions)])
+    return "\n\n".join(
+        [head, activations.source(of), *(inspect.getsource(function) for function in functions)]
+    )
 
 
 def axes(of):
@@ -149,8 +159,12 @@ def axes(of):
         "intermediate_size": const(intermediate, "Width inside an expert."),
         "gemm1_out_size": const(2 * intermediate, "GEMM1's output: up, then gate."),
         "num_hidden_blocks": const(hidden // BLOCK, "Scale blocks along hidden_size."),
-        "num_intermediate_blocks": const(intermediate // BLOCK, "Scale blocks along intermediate_size."),
-        "num_gemm1_out_blocks": const(2 * intermediate // BLOCK, "Scale blocks along gemm1_out_size."),
+        "num_intermediate_blocks": const(
+            intermediate // BLOCK, "Scale blocks along intermediate_size."
+        ),
+        "num_gemm1_out_blocks": const(
+            2 * intermediate // BLOCK, "Scale blocks along gemm1_out_size."
+        ),
     }
 
 
@@ -191,7 +205,9 @@ EXPERT_INPUTS = {
 }
 OUTPUT = {
     "output": tensor(
-        ["seq_len", "hidden_size"], "bfloat16", "Weighted sum over local experts; zero where a token has none."
+        ["seq_len", "hidden_size"],
+        "bfloat16",
+        "Weighted sum over local experts; zero where a token has none.",
     )
 }
 
@@ -216,11 +232,19 @@ def definition(geometry):
         axes=axes(of),
         constraints=CONSTRAINTS,
         inputs={
-            "routing_logits": tensor(["seq_len", "num_experts"], "float32", "Router output before the sigmoid."),
-            "routing_bias": tensor(["num_experts"], "bfloat16", "Added to the scores for selection only."),
+            "routing_logits": tensor(
+                ["seq_len", "num_experts"], "float32", "Router output before the sigmoid."
+            ),
+            "routing_bias": tensor(
+                ["num_experts"], "bfloat16", "Added to the scores for selection only."
+            ),
             **EXPERT_INPUTS,
-            "local_expert_offset": tensor(None, "int32", "Global index of this rank's first expert."),
-            "routed_scaling_factor": tensor(None, "float32", "Multiplies the normalised routing weights."),
+            "local_expert_offset": tensor(
+                None, "int32", "Global index of this rank's first expert."
+            ),
+            "routed_scaling_factor": tensor(
+                None, "float32", "Multiplies the normalised routing weights."
+            ),
         },
         outputs=OUTPUT,
         reference=reference_source(geometry),

@@ -1,7 +1,9 @@
-"""FP8 block-scale mixture of experts with softmax routing over the chosen experts, all experts on one GPU.
+"""FP8 block-scale mixture of experts with softmax routing over the chosen experts, all experts on
+one GPU.
 
-`run` is the reference that every solution is judged against, layers.toml has the sizes it is judged at. Only routing
-and inputs differ from moe_fp8_block_scale, whose experts this file takes. Router logits are bfloat16; there is no bias.
+`run` is the reference that every solution is judged against, layers.toml has the sizes it is judged
+at. Only routing and inputs differ from moe_fp8_block_scale, whose experts this file takes. Router
+logits are bfloat16; there is no bias.
 """
 
 import torch
@@ -27,8 +29,8 @@ TOP_K = 8  # of the first geometry
 def route(logits):
     """Choose the TOP_K largest logits per token; return their indices and weights, both [T, TOP_K].
 
-    Weights, float32, are the softmax over the chosen logits alone: the same as a softmax over all experts, normalised
-    again over the chosen ones.
+    Weights, float32, are the softmax over the chosen logits alone: the same as a softmax over all
+    experts, normalised again over the chosen ones.
     """
     chosen, experts = logits.to(torch.float32).topk(TOP_K, dim=-1)
     return experts, torch.softmax(chosen, dim=-1)
@@ -50,7 +52,9 @@ def run(
     """
     experts, weights = route(routing_logits)
     x = dequantize(hidden_states, hidden_states_scale.t(), row_block=1)
-    return local_experts(x, gemm1_weights, gemm1_weights_scale, gemm2_weights, gemm2_weights_scale, experts, weights)
+    return local_experts(
+        x, gemm1_weights, gemm1_weights_scale, gemm2_weights, gemm2_weights_scale, experts, weights
+    )
 
 
 GEOMETRIES = {key: of for key, of in geometries("renorm").items() if has_all_experts(of)}
@@ -69,7 +73,9 @@ def name_of(of):
 
 def reference_source(geometry):
     """One self-contained module with `run`, for the `reference` field of the JSON."""
-    return self_contained(GEOMETRIES[geometry], ("top_k", "experts_at_once"), (dequantize, route, local_experts, run))
+    return self_contained(
+        GEOMETRIES[geometry], ("top_k", "experts_at_once"), (dequantize, route, local_experts, run)
+    )
 
 
 def definition(geometry):
@@ -91,7 +97,9 @@ def definition(geometry):
         axes={name: axis for name, axis in axes(of).items() if name != "num_experts"},
         constraints=[line for line in CONSTRAINTS if "num_experts" not in line.split()],
         inputs={
-            "routing_logits": tensor(["seq_len", "num_local_experts"], "bfloat16", "Router output."),
+            "routing_logits": tensor(
+                ["seq_len", "num_local_experts"], "bfloat16", "Router output."
+            ),
             **EXPERT_INPUTS,
         },
         outputs=OUTPUT,

@@ -1,13 +1,15 @@
 """FP8 block-scale mixture of experts behind a router: the interface that inference engines have.
 
-The caller hands over each token's experts and weights, in place of logits, and holds weights and scales as checkpoints
-and engines do: GEMM1's rows of `gate` before those of `up`, activation scales row by row. `run` is the reference that
-every solution is judged against. Each geometry is the layer of one that moe_fp8_block_scale or its renorm form states
-with the router inside, or one whose router neither has.
+The caller hands over each token's experts and weights, in place of logits, and holds weights and
+scales as checkpoints and engines do: GEMM1's rows of `gate` before those of `up`, activation scales
+row by row. `run` is the reference that every solution is judged against. Each geometry is the layer
+of one that moe_fp8_block_scale or its renorm form states with the router inside, or one whose
+router neither has.
 
-The number of all experts is no axis, as nothing here hangs on it: an id is local if it is one of `num_local_experts`
-that begin at `local_expert_offset`, and any other costs nothing. So an engine may number more experts than its model
-has, as with redundant ones, or mark an empty slot with -1 or with the number of experts.
+The number of all experts is no axis, as nothing here hangs on it: an id is local if it is one of
+`num_local_experts` that begin at `local_expert_offset`, and any other costs nothing. So an engine
+may number more experts than its model has, as with redundant ones, or mark an empty slot with -1 or
+with the number of experts.
 """
 
 import torch
@@ -46,8 +48,9 @@ def run(
 ):
     """Return output [seq_len, hidden_size] bfloat16: the local experts' share of the layer.
 
-    Shapes and dtypes of the arguments are in the definition that carries this source. The offset may be a Python
-    number or a tensor of one element. A slot whose expert is not local has a weight that is not read.
+    Shapes and dtypes of the arguments are in the definition that carries this source. The offset
+    may be a Python number or a tensor of one element. A slot whose expert is not local has a weight
+    that is not read.
     """
     num_local_experts, _, intermediate_size = gemm2_weights.shape
     local = topk_ids.to(torch.int64) - int(local_expert_offset)
@@ -74,13 +77,23 @@ def routed_key(key):
 
 NOT_ROUTED = {"small-one-group"}  # experts that are no multiple of 32 are in small-renorm
 # geometry -> the one that states its layer with the router inside, where there is one
-ROUTER_INSIDE = {routed_key(key): key for key in (*ds_routing.GEOMETRIES, *renorm.GEOMETRIES) if key not in NOT_ROUTED}
+ROUTER_INSIDE = {
+    routed_key(key): key
+    for key in (*ds_routing.GEOMETRIES, *renorm.GEOMETRIES)
+    if key not in NOT_ROUTED
+}
 # geometry -> its layer's sizes as the router knows them, groups included
 ROUTERS = {
-    routed_key(key): of for key, of in geometries("sigmoid-bias", "renorm", "given").items() if key not in NOT_ROUTED
+    routed_key(key): of
+    for key, of in geometries("sigmoid-bias", "renorm", "given").items()
+    if key not in NOT_ROUTED
 }
-GEOMETRIES = {geometry: of | {"num_groups": 1, "kept_groups": 1} for geometry, of in ROUTERS.items()}
-SMALL = tuple(routed_key(key) for key in (*ds_routing.SMALL, *renorm.SMALL) if key not in NOT_ROUTED)
+GEOMETRIES = {
+    geometry: of | {"num_groups": 1, "kept_groups": 1} for geometry, of in ROUTERS.items()
+}
+SMALL = tuple(
+    routed_key(key) for key in (*ds_routing.SMALL, *renorm.SMALL) if key not in NOT_ROUTED
+)
 
 
 def definition_name(geometry):
@@ -125,7 +138,9 @@ def definition(geometry):
         inputs={
             "hidden_states": EXPERT_INPUTS["hidden_states"],
             "hidden_states_scale": tensor(
-                ["seq_len", "num_hidden_blocks"], "float32", "One scale per token and 128 columns, row-major."
+                ["seq_len", "num_hidden_blocks"],
+                "float32",
+                "One scale per token and 128 columns, row-major.",
             ),
             "topk_ids": tensor(
                 ["seq_len", "top_k"],
@@ -143,7 +158,10 @@ def definition(geometry):
                 "float8_e4m3fn",
                 "First projections: rows of `gate`, then rows of `up`.",
             ),
-            **{name: EXPERT_INPUTS[name] for name in ("gemm1_weights_scale", "gemm2_weights", "gemm2_weights_scale")},
+            **{
+                name: EXPERT_INPUTS[name]
+                for name in ("gemm1_weights_scale", "gemm2_weights", "gemm2_weights_scale")
+            },
             "local_expert_offset": tensor(None, "int32", "Global id of this rank's first expert."),
         },
         outputs=OUTPUT,

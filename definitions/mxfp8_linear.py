@@ -1,8 +1,9 @@
-"""A linear layer in MXFP8: bf16 activations quantised on the way in, weights given as E4M3 with E8M0 scales.
+"""A linear layer in MXFP8: bf16 activations quantised on the way in, weights given as E4M3 with
+E8M0 scales.
 
-This file is the source of truth: `run` below is the reference that every solution is judged against, `GEOMETRIES` the
-sizes it is judged at. `moebench data --write` writes FIB's JSON of each geometry, whose `reference` is assembled from
-the functions below.
+This file is the source of truth: `run` below is the reference that every solution is judged
+against, `GEOMETRIES` the sizes it is judged at. `moebench data --write` writes FIB's JSON of each
+geometry, whose `reference` is assembled from the functions below.
 
 Nothing here is fast on purpose: both operands are expanded to fp32 and multiplied in fp32.
 """
@@ -25,15 +26,19 @@ NAN_SCALE = 255
 def quantise(x):
     """x [M, K] -> E4M3 codes [M, K] float8_e4m3fn and E8M0 scales [M, K/32] uint8.
 
-    A group's scale is 2^(floor(log2(amax)) - 8), at least 2^-127; codes round to nearest even and saturate. A group
-    with NaN or Inf, whose conversion the format leaves open, becomes NaN.
+    A group's scale is 2^(floor(log2(amax)) - 8), at least 2^-127; codes round to nearest even and
+    saturate. A group with NaN or Inf, whose conversion the format leaves open, becomes NaN.
     """
     groups = x.to(torch.float32).unflatten(-1, (-1, GROUP))
     amax = groups.abs().amax(-1)
     representable = amax.isfinite()
-    _, exponent = torch.frexp(torch.where(representable, amax, 1.0))  # amax = m 2^exponent, 0.5 <= m < 1
+    _, exponent = torch.frexp(
+        torch.where(representable, amax, 1.0)
+    )  # amax = m 2^exponent, 0.5 <= m < 1
     shared = torch.where(amax == 0, -SCALE_BIAS, exponent - 1 - EMAX).clamp(-SCALE_BIAS, SCALE_BIAS)
-    values = (groups.double() * torch.exp2(-shared.double())[..., None]).clamp(-LARGEST, LARGEST).float()
+    values = (
+        (groups.double() * torch.exp2(-shared.double())[..., None]).clamp(-LARGEST, LARGEST).float()
+    )
     values = torch.where(representable[..., None], values, torch.nan)
     scales = torch.where(representable, shared + SCALE_BIAS, NAN_SCALE).to(torch.uint8)
     return values.to(torch.float8_e4m3fn).flatten(-2), scales
@@ -110,6 +115,10 @@ def definition(geometry):
                 "NaN. int8 because the schema has no unsigned type.",
             ),
         },
-        outputs={"output": tensor(["seq_len", "n"], sizes.get("out", "bfloat16"), "x times the transposed weight.")},
+        outputs={
+            "output": tensor(
+                ["seq_len", "n"], sizes.get("out", "bfloat16"), "x times the transposed weight."
+            )
+        },
         reference=reference_source(geometry),
     )

@@ -1,6 +1,8 @@
-"""The activations of the FP8 layers, from gemm1's halves to h, each under the name by which engines know it.
+"""The activations of the FP8 layers, from gemm1's halves to h, each under the name by which engines
+know it.
 
-Each is the reference's `swiglu`; LIMIT stands there as a constant of the definition. A NaN passes through every clamp.
+Each is the reference's `swiglu`; LIMIT stands there as a constant of the definition. A NaN passes
+through every clamp.
 """
 
 import inspect
@@ -16,13 +18,17 @@ def silu(gate, up):
 
 
 def silu_clamp(gate, up):
-    """gate at most LIMIT and up within +-LIMIT, then silu(gate) * up: DeepSeek-V4's and GLM-5.3's."""
+    """gate at most LIMIT and up within +-LIMIT, then silu(gate) * up: DeepSeek-V4's and
+    GLM-5.3's.
+    """
     gate, up = gate.clamp(max=LIMIT), up.clamp(-LIMIT, LIMIT)
     return torch.nn.functional.silu(gate) * up
 
 
 def swigluoai(gate, up):
-    """gate at most LIMIT and up within +-LIMIT, then gate * sigmoid(1.702 * gate) * (up + 1): gpt-oss'."""
+    """gate at most LIMIT and up within +-LIMIT, then gate * sigmoid(1.702 * gate) * (up + 1):
+    gpt-oss'.
+    """
     gate, up = gate.clamp(max=LIMIT), up.clamp(-LIMIT, LIMIT)
     return gate * torch.sigmoid(1.702 * gate) * (up + 1)
 
@@ -47,14 +53,22 @@ def source(of):
 
 def description(of):
     """In a definition's description."""
-    return f"SwiGLU clamped at {of['swiglu_limit']:g} ({of['activation']})" if of["swiglu_limit"] else "SwiGLU"
+    return (
+        f"SwiGLU clamped at {of['swiglu_limit']:g} ({of['activation']})"
+        if of["swiglu_limit"]
+        else "SwiGLU"
+    )
 
 
 def suffix(of):
-    """What it adds to a definition's name: _clamp10, _swigluoai7, _swiglustep7; nothing for silu alone."""
+    """What it adds to a definition's name: _clamp10, _swigluoai7, _swiglustep7; nothing for silu
+    alone.
+    """
     if not of["swiglu_limit"]:
         return ""
-    return f"_{'clamp' if of['activation'] == 'silu' else of['activation']}{of['swiglu_limit']:g}".replace(".", "p")
+    return f"_{'clamp' if of['activation'] == 'silu' else of['activation']}{of['swiglu_limit']:g}".replace(
+        ".", "p"
+    )
 
 
 def constants(of):

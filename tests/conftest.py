@@ -11,7 +11,7 @@ import pytest
 os.environ["FIB_CACHE_PATH"] = tempfile.mkdtemp(prefix="fib-cache-")
 
 import torch  # noqa: E402
-from harness.core import interpreter  # noqa: E402, F401  before any test imports Triton
+from moebench.core import interpreter  # noqa: E402, F401  before any test imports Triton
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)  # the workers have the cores already
@@ -19,14 +19,18 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 def pytest_collection_modifyitems(items):
     skip = pytest.mark.skip(reason="needs a CUDA device; torch sees none")
-    one_worker = pytest.mark.xdist_group("gpu")  # tests side by side would share its memory and disturb what is timed
+    one_worker = pytest.mark.xdist_group(
+        "gpu"
+    )  # tests side by side would share its memory and disturb what is timed
     for item in items:
         if "gpu" in item.keywords:
             item.add_marker(one_worker if torch.cuda.is_available() else skip)
 
 
 def pytest_terminal_summary(terminalreporter):
-    """What was not tested here and why, a line a reason: pytest's own list has one for each place."""
+    """What was not tested here and why, a line a reason: pytest's own list has one for each
+    place.
+    """
     skipped = terminalreporter.stats.get("skipped", [])
     reasons = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in skipped)
     if reasons:
@@ -51,8 +55,10 @@ def no_gpu(monkeypatch):
 
 @pytest.fixture
 def packed_module(tmp_path_factory):
-    """Solution, dotted name and geometry (None: its first) -> that module of the packed solution, new in each test."""
-    from harness.packing import pack
+    """Solution, dotted name and geometry (None: its first) -> that module of the packed solution,
+    new in each test.
+    """
+    from moebench.packing import pack
 
     parent, names = tmp_path_factory.mktemp("packed"), {}
 

@@ -1,4 +1,6 @@
-"""What this GPU reaches: a read of its memory, and dense GEMMs; for CEILINGS in operators/roofline.py. Needs 10 GiB."""
+"""What this GPU reaches: a read of its memory, and dense GEMMs; for CEILINGS in
+operators/roofline.py. Needs 10 GiB.
+"""
 
 from functools import partial
 
@@ -7,7 +9,12 @@ import triton
 import triton.language as tl
 
 WORDS, SIZE, TURNS, CALLS = 1 << 31, 8192, 7, 20
-READERS = [(4096, 8, 8), (8192, 8, 8), (8192, 16, 16), (16384, 4, 16)]  # words at once, how often, warps
+READERS = [
+    (4096, 8, 8),
+    (8192, 8, 8),
+    (8192, 16, 16),
+    (16384, 4, 16),
+]  # words at once, how often, warps
 
 
 @triton.jit
@@ -31,14 +38,22 @@ def seconds(call) -> float:
 
 
 words, one = torch.zeros(WORDS, dtype=torch.int32, device="cuda"), torch.ones((), device="cuda")
-(a, b), (a8, b8) = (torch.randn(2, SIZE, SIZE, device="cuda").to(of) for of in (torch.bfloat16, torch.float8_e4m3fn))
+(a, b), (a8, b8) = (
+    torch.randn(2, SIZE, SIZE, device="cuda").to(of) for of in (torch.bfloat16, torch.float8_e4m3fn)
+)
 fp8 = partial(torch._scaled_mm, a8, b8.t(), one, one, out_dtype=torch.bfloat16, use_fast_accum=True)
 calls = {"fp8": (fp8, 2 * SIZE**3), "bf16": (partial(torch.mm, a, b.t()), 2 * SIZE**3)}
 for block, loop, warps in READERS:
     blocks = WORDS // (block * loop)
-    call = partial(read[(blocks,)], words, words.new_empty(blocks), BLOCK=block, LOOP=loop, num_warps=warps)
+    call = partial(
+        read[(blocks,)], words, words.new_empty(blocks), BLOCK=block, LOOP=loop, num_warps=warps
+    )
     calls[f"bytes, {block} x {loop} words, {warps} warps"] = call, 4 * WORDS
 most = dict.fromkeys(calls, 0.0)
 for name, (call, work) in [*calls.items()] * (TURNS + 1):  # the first turn compiles
     most[name] = max(most[name], work / seconds(call))
-print(torch.cuda.get_device_name(), *(f"{name}: {rate:.4g} /s" for name, rate in most.items()), sep="\n")
+print(
+    torch.cuda.get_device_name(),
+    *(f"{name}: {rate:.4g} /s" for name, rate in most.items()),
+    sep="\n",
+)

@@ -1,4 +1,6 @@
-"""What a call takes on several GPUs: dispatch, experts and combine apart, all of it eagerly, and as a CUDA graph."""
+"""What a call takes on several GPUs: dispatch, experts and combine apart, all of it eagerly, and as
+a CUDA graph.
+"""
 
 from collections.abc import Callable, Iterable
 from itertools import pairwise
@@ -12,7 +14,9 @@ AHEAD = 4_000_000  # cycles, some 2 ms, that a GPU sleeps while its host launche
 
 
 def timed(steps: Callable[[], Iterable], with_host: bool) -> list[float]:
-    """ms of each step of a call that all ranks begin together: medians, of the slowest. with_host: launching counts."""
+    """ms of each step of a call that all ranks begin together: medians, of the slowest. with_host:
+    launching counts.
+    """
     calls, together = [], torch.zeros(1, device="cuda")
     for _ in range(WARMUP + CALLS):
         dist.barrier()
@@ -33,11 +37,15 @@ def timed(steps: Callable[[], Iterable], with_host: bool) -> list[float]:
 
 
 def measure(steps: Callable[[], Iterable], as_graph: bool) -> list[float]:
-    """ms of dispatch, experts, combine, a call, and, if wanted, a call as a CUDA graph. steps: a call of a way."""
+    """ms of dispatch, experts, combine, a call, and, if wanted, a call as a CUDA graph. steps: a
+    call of a way.
+    """
     found = timed(steps, with_host=False) + timed(lambda: [list(steps())], with_host=True)
     if as_graph:
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # NCCL's watchdog asks for events meanwhile
+        with torch.cuda.graph(
+            graph, capture_error_mode="thread_local"
+        ):  # NCCL's watchdog asks for events meanwhile
             list(steps())
         found += timed(lambda: [graph.replay()], with_host=False)
     return found

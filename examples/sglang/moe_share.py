@@ -1,10 +1,12 @@
-"""How much of a step is experts, of torch profiler traces as sglang.benchmark.one_batch --profile writes them.
+"""How much of a step is experts, of torch profiler traces as sglang.benchmark.one_batch --profile
+writes them.
 
 python examples/sglang/moe_share.py TRACE.json.gz ... [--layers N]
 
-For each trace: the ms in which any kernel runs, those in which one of the experts' does, their share, and with --layers
-the ms a layer; then the names on both sides, to see that none is on the wrong one. Routing is not counted. Kernels that
-overlap, as with programmatic dependent launch, count once.
+For each trace: the ms in which any kernel runs, those in which one of the experts' does, their
+share, and with --layers the ms a layer; then the names on both sides, to see that none is on the
+wrong one. Routing is not counted. Kernels that overlap, as with programmatic dependent launch,
+count once.
 """
 
 import argparse
@@ -14,12 +16,16 @@ import re
 from collections import Counter
 from pathlib import Path
 
-# From quantising the tokens to the sum over experts. A dense FP8 layer in the model would share the last three names.
+# From quantising the tokens to the sum over experts. A dense FP8 layer in the model would share the
+# last three names.
 EXPERTS = re.compile(
     r"\b(fused_layer|route_permute|grouped_gemm[12]|combine|quantise_tokens)\b"  # hopper_fused
-    r"|\b(count|place|gemm1\w*|gemm2|swiglu_quant|quantise_tokens|combine)_kernel\b"  # triton_fused_v2
-    r"|fused_moe_kernel|moe_align_block_size|count_and_sort_expert|moe_sum|^triton_.*sum"  # SGLang's Triton runner
-    r"|deep_gemm|sm90_fp8_gemm|ep_scatter|post_reorder|fused_moe_dispatch_index"  # its DeepGEMM runner
+    # triton_fused_v2
+    r"|\b(count|place|gemm1\w*|gemm2|swiglu_quant|quantise_tokens|combine)_kernel\b"
+    # SGLang's Triton runner
+    r"|fused_moe_kernel|moe_align_block_size|count_and_sort_expert|moe_sum|^triton_.*sum"
+    # its DeepGEMM runner
+    r"|deep_gemm|sm90_fp8_gemm|ep_scatter|post_reorder|fused_moe_dispatch_index"
     r"|per_token_group_quant|act_and_mul_kernel|silu_and_mul"  # both
 )
 
@@ -33,7 +39,9 @@ def kernels(path):
     with gzip.open(path, "rt") as file:
         events = [event for event in json.load(file)["traceEvents"] if event.get("cat") == "kernel"]
     if not events:
-        raise ValueError(f"{path}: got no CUDA kernels, want a trace with --profile-activities CPU GPU")
+        raise ValueError(
+            f"{path}: got no CUDA kernels, want a trace with --profile-activities CPU GPU"
+        )
     found = {True: [], False: []}
     for event in events:
         kernel = event["name"], event["ts"], event["ts"] + event["dur"]
@@ -60,7 +68,9 @@ def longest(of):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("traces", nargs="+", type=Path)
     parser.add_argument("--layers", type=int)
     args = parser.parse_args()

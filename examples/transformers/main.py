@@ -1,7 +1,9 @@
-"""DeepSeek-V3 of Hugging Face transformers with a solution in its MoE layers: logits, prefill, decode.
+"""DeepSeek-V3 of Hugging Face transformers with a solution in its MoE layers: logits, prefill,
+decode.
 
-Some layers of real sizes with random weights on one GPU; nothing is downloaded. Without a GPU a small model through
-Triton's interpreter, which shows what is correct, not what is fast. Needs transformers from 5.12 on, before 5.40.
+Some layers of real sizes with random weights on one GPU; nothing is downloaded. Without a GPU a
+small model through Triton's interpreter, which shows what is correct, not what is fast. Needs
+transformers from 5.12 on, before 5.40.
 """
 
 import argparse
@@ -12,17 +14,22 @@ from pathlib import Path
 
 import torch
 from deepseek_v3 import BF16, build, use
-from harness.core import interpreter  # noqa: F401  before anything imports Triton
-from harness.core.errors import exit_with
-from harness.packing import manifest, pack
-from harness.served.passes import median_ms
+from moebench.core import interpreter  # noqa: F401  before anything imports Triton
+from moebench.core.errors import exit_with
+from moebench.packing import manifest, pack
+from moebench.served.passes import median_ms
 from rich.console import Console
 from rich.table import Table
 from steps import decode, decode_graph, prefill, prompt
 from transformers import DeepseekV3ForCausalLM
 
-LARGEST_ERROR = 0.08  # relative, of the median token's logits; rounding tokens and h to FP8 gives about half of it
-PHASES = {"prefill": (prefill, 3), "decode": (decode, 16), "decode, graph": (decode_graph, 20)}  # and calls in a turn
+# relative, of the median token's logits; rounding tokens and h to FP8 gives about half of it
+LARGEST_ERROR = 0.08
+PHASES = {
+    "prefill": (prefill, 3),
+    "decode": (decode, 16),
+    "decode, graph": (decode_graph, 20),
+}  # and calls in a turn
 DECODE = [(phase, batch, 256) for phase in ("decode", "decode, graph") for batch in (1, 8, 32)]
 # device -> solution, geometry, turns, and what is timed: phase, batch, tokens before
 SETTINGS = {
@@ -32,7 +39,9 @@ SETTINGS = {
 
 
 def registered(name: str, geometry: str, folder: Path) -> str:
-    """Pack a solution for the layer, import it as an engine does, and make it known to transformers, by this name."""
+    """Pack a solution for the layer, import it as an engine does, and make it known to
+    transformers, by this name.
+    """
     (package,) = pack.pack_packages([name], folder, [geometry])
     sys.path.insert(0, str(folder))
     return importlib.import_module(f"{package.name}.for_transformers").register()
@@ -40,7 +49,9 @@ def registered(name: str, geometry: str, folder: Path) -> str:
 
 @torch.inference_mode()
 def errors(model: DeepseekV3ForCausalLM, implementation: str, length: int) -> torch.Tensor:
-    """Relative error of each token's logits against the same model with its experts in bf16, [length]."""
+    """Relative error of each token's logits against the same model with its experts in bf16,
+    [length].
+    """
     ids, logits = prompt(model, 1, length), {}
     for name in (BF16, implementation):
         use(model, name)
@@ -49,7 +60,9 @@ def errors(model: DeepseekV3ForCausalLM, implementation: str, length: int) -> to
 
 
 @torch.inference_mode()
-def measure(model: DeepseekV3ForCausalLM, turns: list[str], phase: str, batch: int, tokens: int) -> list[float]:
+def measure(
+    model: DeepseekV3ForCausalLM, turns: list[str], phase: str, batch: int, tokens: int
+) -> list[float]:
     """ms of a call with each implementation that takes turns: its best turn."""
     begin, calls = PHASES[phase]
     ms = {name: [] for name in turns}
@@ -65,9 +78,13 @@ def measure(model: DeepseekV3ForCausalLM, turns: list[str], phase: str, batch: i
 def main(argv: list[str]) -> int:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     solution, geometry, turns, points = SETTINGS[device]
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--solutions", nargs="+", default=[solution])
-    parser.add_argument("--layers", type=int, default=2, help="MoE layers, of 34 GB each on a GPU; default: 2")
+    parser.add_argument(
+        "--layers", type=int, default=2, help="MoE layers, of 34 GB each on a GPU; default: 2"
+    )
     args = parser.parse_args(argv)
     chosen, passed = manifest.choose(args.solutions), True
     checks = Table("experts", "median", "largest", "result", title="relative error of logits")
@@ -79,7 +96,12 @@ def main(argv: list[str]) -> int:
         for solution, name in zip(chosen, names, strict=True):
             found = errors(model, name, length=points[0][2])
             good = found.median().item() <= LARGEST_ERROR  # not where it is NaN
-            checks.add_row(solution, f"{found.median():.4f}", f"{found.max():.4f}", "PASSED" if good else "FAILED")
+            checks.add_row(
+                solution,
+                f"{found.median():.4f}",
+                f"{found.max():.4f}",
+                "PASSED" if good else "FAILED",
+            )
             passed &= good
         console.print(checks)
         for point in points:

@@ -1,14 +1,18 @@
-"""What a language model does, as calls to be timed: prefill of a prompt, a step of decode, the same as a CUDA graph."""
+"""What a language model does, as calls to be timed: prefill of a prompt, a step of decode, the same
+as a CUDA graph.
+"""
 
 import torch
-from harness.served.passes import Pass, capture
+from moebench.served.passes import Pass, capture
 from transformers import DeepseekV3ForCausalLM, StaticCache
 
 
 def prompt(model: DeepseekV3ForCausalLM, batch: int, length: int) -> torch.Tensor:
     """Token ids [batch, length], the same at each call."""
     device, vocabulary = model.device, model.config.vocab_size
-    return torch.randint(vocabulary, (batch, length), generator=torch.Generator(device).manual_seed(1), device=device)
+    return torch.randint(
+        vocabulary, (batch, length), generator=torch.Generator(device).manual_seed(1), device=device
+    )
 
 
 def prefill(model: DeepseekV3ForCausalLM, batch: int, length: int) -> Pass:
@@ -18,7 +22,9 @@ def prefill(model: DeepseekV3ForCausalLM, batch: int, length: int) -> Pass:
 
 
 def decode(model: DeepseekV3ForCausalLM, batch: int, context: int) -> Pass:
-    """A step of every sequence: one token in, the next one out; the cache grows by one at each call."""
+    """A step of every sequence: one token in, the next one out; the cache grows by one at each
+    call.
+    """
     first = model(prompt(model, batch, context), use_cache=True, logits_to_keep=1)
     state = {"ids": first.logits.argmax(-1), "cache": first.past_key_values}
 
@@ -31,9 +37,13 @@ def decode(model: DeepseekV3ForCausalLM, batch: int, context: int) -> Pass:
 
 
 def decode_in_place(model: DeepseekV3ForCausalLM, batch: int, context: int) -> Pass:
-    """The first step after the context, in a cache of a fixed size: the same at each call, as a graph wants it."""
+    """The first step after the context, in a cache of a fixed size: the same at each call, as a
+    graph wants it.
+    """
     cache = StaticCache(config=model.config, max_cache_len=context + 8)
-    ids = model(prompt(model, batch, context), past_key_values=cache, logits_to_keep=1).logits.argmax(-1)
+    ids = model(
+        prompt(model, batch, context), past_key_values=cache, logits_to_keep=1
+    ).logits.argmax(-1)
     position = torch.full((1, 1), context, device=ids.device)
     # Made here, as the way in which the model makes one cannot be captured.
     mask = torch.zeros(batch, 1, 1, context + 8, dtype=model.dtype, device=ids.device)
@@ -48,7 +58,8 @@ def decode_in_place(model: DeepseekV3ForCausalLM, batch: int, context: int) -> P
 
 
 def decode_graph(model: DeepseekV3ForCausalLM, batch: int, context: int) -> Pass:
-    """The replay of one step. Raises AssertionError where its logits are not those of the step it is captured from.
+    """The replay of one step. Raises AssertionError where its logits are not those of the step it
+    is captured from.
 
     That is checked with plain attention, as transformers' default one does not repeat to the bit.
     """

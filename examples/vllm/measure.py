@@ -1,4 +1,5 @@
-"""Serve a checkpoint by one backend after another, and measure each by vLLM's own client, `vllm bench serve`.
+"""Serve a checkpoint by one backend after another, and measure each by vLLM's own client, `vllm
+bench serve`.
 
     python measure.py FOLDER --backends triton solution triton
 
@@ -14,15 +15,22 @@ from vllm.benchmarks import serve as client
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 POINTS = ["1:16", "8:64", "32:192", "128:512"]
-KEPT = ("median_ttft_ms", "median_tpot_ms", "mean_tpot_ms", "p99_tpot_ms", "output_throughput", "duration")
+KEPT = (
+    "median_ttft_ms",
+    "median_tpot_ms",
+    "mean_tpot_ms",
+    "p99_tpot_ms",
+    "output_throughput",
+    "duration",
+)
 
 
 def measure(url: str, model: Path, point: str, lengths: tuple[int, int]) -> dict:
-    """What the client, in this process, reports of CONCURRENCY:PROMPTS. Raises RuntimeError where a request failed."""
+    """What the client, in this process, reports of CONCURRENCY:PROMPTS. Raises RuntimeError where a
+    request failed.
+    """
     concurrency, prompts = point.split(":")
-    options = (
-        f"--num-prompts {prompts} --max-concurrency {concurrency} --num-warmups {concurrency} --seed {concurrency}"
-    )
+    options = f"--num-prompts {prompts} --max-concurrency {concurrency} --num-warmups {concurrency} --seed {concurrency}"
     options += f" --random-input-len {lengths[0]} --random-output-len {lengths[1]} --ignore-eos --temperature 0"
     parser = FlexibleArgumentParser()
     client.add_cli_args(parser)
@@ -37,8 +45,15 @@ def measure(url: str, model: Path, point: str, lengths: tuple[int, int]) -> dict
 def main() -> None:
     parser = parser_of(__doc__, ["triton", "solution", "triton"])
     parser.add_argument("model", type=Path, help="folder of a checkpoint")
-    parser.add_argument("--points", nargs="+", default=POINTS, help=f"CONCURRENCY:PROMPTS; default: {' '.join(POINTS)}")
-    parser.add_argument("--lengths", nargs=2, type=int, default=(1024, 128), help="of prompt and answer, in tokens")
+    parser.add_argument(
+        "--points",
+        nargs="+",
+        default=POINTS,
+        help=f"CONCURRENCY:PROMPTS; default: {' '.join(POINTS)}",
+    )
+    parser.add_argument(
+        "--lengths", nargs=2, type=int, default=(1024, 128), help="of prompt and answer, in tokens"
+    )
     parser.add_argument("--repeats", type=int, default=2, help="of all points, on one server")
     args = parser.parse_args()
     for start, backend in enumerate(args.backends):
@@ -48,7 +63,12 @@ def main() -> None:
                 for point in args.points:
                     found = measure(url, args.model, point, args.lengths)
                     record(args.results, about, {"start": start, "repeat": repeat}, found)
-                    print(backend, repeat, *(f"{key} {value}" for key, value in found.items()), flush=True)
+                    print(
+                        backend,
+                        repeat,
+                        *(f"{key} {value}" for key, value in found.items()),
+                        flush=True,
+                    )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
-"""One of N expert-parallel ranks on a GPU of its own: `vllm serve --worker-extension-cls one_rank.OneRank`.
+"""One of N expert-parallel ranks on a GPU of its own: `vllm serve --worker-extension-cls
+one_rank.OneRank`.
 
-vLLM imports this in a worker before it builds the model. The layers then hold the first rank's experts, and the map of
-all others, as with N GPUs; nothing is sent, so what other ranks would add is missing: for timing one rank's share.
+vLLM imports this in a worker before it builds the model. The layers then hold the first rank's
+experts, and the map of all others, as with N GPUs; nothing is sent, so what other ranks would add
+is missing: for timing one rank's share.
 """
 
 from dataclasses import replace

@@ -6,7 +6,11 @@ from collections import defaultdict
 from pathlib import Path
 from statistics import median
 
-SHOWN = {"median_tpot_ms": ("TPOT ms", 3), "median_ttft_ms": ("TTFT ms", 1), "output_throughput": ("tokens/s", 0)}
+SHOWN = {
+    "median_tpot_ms": ("TPOT ms", 3),
+    "median_ttft_ms": ("TTFT ms", 1),
+    "output_throughput": ("tokens/s", 0),
+}
 NAMES = {"triton": "Triton", "deep_gemm": "DeepGEMM"}
 
 
@@ -25,7 +29,9 @@ def title(record: dict) -> str:
 
 
 def times(records: list[dict]) -> list[str]:
-    """A table of medians over starts and repeats, and how far the runs of a cell lie apart at most, by column."""
+    """A table of medians over starts and repeats, and how far the runs of a cell lie apart at most,
+    by column.
+    """
     cells, columns = defaultdict(list), list(dict.fromkeys(map(column, records)))
     for record in records:
         for key in SHOWN:
@@ -33,14 +39,26 @@ def times(records: list[dict]) -> list[str]:
     head = ["concurrency", *(f"{SHOWN[key][0]}, {name}" for key in SHOWN for name in columns)]
     lines = [f"| {' | '.join(head)} |", "|" + " ---: |" * len(head)]
     for concurrency in sorted({at for at, *_ in cells}):
-        found = [(cells.get((concurrency, key, name)), SHOWN[key][1]) for key in SHOWN for name in columns]
+        found = [
+            (cells.get((concurrency, key, name)), SHOWN[key][1])
+            for key in SHOWN
+            for name in columns
+        ]
         shown = [f"{median(runs):.{digits}f}" if runs else "-" for runs, digits in found]
         lines.append(f"| {concurrency} | {' | '.join(shown)} |")
     if (counts := {len(runs) for runs in cells.values()}) == {1}:
         return [*lines, "", "One run each.", ""]
-    apart = {key: max(max(runs) / min(runs) for (_, of, _), runs in cells.items() if of == key) - 1 for key in SHOWN}
+    apart = {
+        key: max(max(runs) / min(runs) for (_, of, _), runs in cells.items() if of == key) - 1
+        for key in SHOWN
+    }
     said = ", ".join(f"{SHOWN[key][0]} {most:.1%}" for key, most in apart.items())
-    return [*lines, "", f"Medians of {' or '.join(map(str, sorted(counts)))} runs, at most so far apart: {said}.", ""]
+    return [
+        *lines,
+        "",
+        f"Medians of {' or '.join(map(str, sorted(counts)))} runs, at most so far apart: {said}.",
+        "",
+    ]
 
 
 def main() -> None:

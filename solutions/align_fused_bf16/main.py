@@ -1,7 +1,8 @@
-"""align_fused_bf16: the layer in five or six Triton kernels; read `run` downhill, then a file a stage.
+"""align_fused_bf16: the layer in five or six Triton kernels; read `run` downhill, then a file a
+stage.
 
-Every expert's rows are aligned to whole row tiles, padding between experts; results stay in expert order until each
-token gathers its own.
+Every expert's rows are aligned to whole row tiles, padding between experts; results stay in expert
+order until each token gathers its own.
 """
 
 import torch
@@ -17,20 +18,30 @@ from .common.triton.permute import count_kernel, permute, place_kernel
 from .silu_mul import silu_mul, silu_mul_kernel
 from .tiles import choose_tiles
 
-launch_quickly(count_kernel, place_kernel, gemm1_bf16_kernel, silu_mul_kernel, gemm2_bf16_kernel, sum_rows_kernel)
+launch_quickly(
+    count_kernel,
+    place_kernel,
+    gemm1_bf16_kernel,
+    silu_mul_kernel,
+    gemm2_bf16_kernel,
+    sum_rows_kernel,
+)
 
 
 @replayed
 def run(hidden_states, expert_ids, expert_weights, gemm1_weights, gemm2_weights, output):
     """bf16 MoE layer with given experts; writes `output` [T, H] bf16.
 
-    Shapes and dtypes are the definition's; see check_bf16_inputs. Launches on the current stream and never waits for
-    the device.
+    Shapes and dtypes are the definition's; see check_bf16_inputs. Launches on the current stream
+    and never waits for the device.
 
     Raises:
-        ValueError: an argument is not what the definition says, or the architecture has no tile table.
+        ValueError: an argument is not what the definition says, or the architecture has no tile
+        table.
     """
-    check_bf16_inputs((hidden_states, expert_ids, expert_weights, gemm1_weights, gemm2_weights, output))
+    check_bf16_inputs(
+        (hidden_states, expert_ids, expert_weights, gemm1_weights, gemm2_weights, output)
+    )
     num_tokens, top_k = expert_ids.shape
     if num_tokens == 0:
         return

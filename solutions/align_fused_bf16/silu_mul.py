@@ -1,7 +1,7 @@
 """silu_mul: silu(gate) * up of every row of a used tile, in fp32, rounded to bf16.
 
-Map of the kernel: programs stride over row tiles of block_m rows, as many as there are on the device; a program takes
-BLOCK columns of four rows at a time.
+Map of the kernel: programs stride over row tiles of block_m rows, as many as there are on the
+device; a program takes BLOCK columns of four rows at a time.
 """
 
 import torch

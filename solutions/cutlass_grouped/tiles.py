@@ -1,11 +1,14 @@
-"""tiles: which compiled tile each GEMM uses, by the rows that an expert has on average: all that the host knows."""
+"""tiles: which compiled tile each GEMM uses, by the rows that an expert has on average: all that
+the host knows.
+"""
 
 from bisect import bisect_left
 
 from .common.host.problem import NUM_EXPERTS, TOP_K
 
-# Up to so many rows of an expert on average: the tiles of gemm1 and of gemm2, named as their files. Limits were
-# measured with 8 of 256 experts a token, where they are 256, 640 and 1536 tokens (docs/history/cutlass_grouped.md).
+# Up to so many rows of an expert on average: the tiles of gemm1 and of gemm2, named as their files.
+# Limits were measured with 8 of 256 experts a token, where they are 256, 640 and 1536 tokens
+# (docs/history/cutlass_grouped.md).
 TABLE = (
     (8, "pingpong_swap_ab_16", "pingpong_swap_ab_16"),
     (20, "pingpong_swap_ab_32", "pingpong_swap_ab_32"),

@@ -1,7 +1,8 @@
-"""combine_reset: the shared combine, over all columns at once; then the experts' counters become zero.
+"""combine_reset: the shared combine, over all columns at once; then the experts' counters become
+zero.
 
-Nobody reads the counters any more, and zeroing them ahead of the next call would be a launch of its own: program 0 does
-it. The plain statement is combine_ref.
+Nobody reads the counters any more, and zeroing them ahead of the next call would be a launch of its
+own: program 0 does it. The plain statement is combine_ref.
 """
 
 import triton
@@ -25,16 +26,33 @@ def combine_reset_kernel(
 ):
     pdl_wait(PDL)
     _, weight_ptr, row_ptr, _ = pointers(pair_ptr, tl.num_programs(0) * TOP_K)
-    combine_kernel(y_ptr, row_ptr, weight_ptr, output_ptr, 0, H, H, TOP_K, BLOCK, BRANCH=True, SLOTS=SLOTS, PDL=False)
+    combine_kernel(
+        y_ptr,
+        row_ptr,
+        weight_ptr,
+        output_ptr,
+        0,
+        H,
+        H,
+        TOP_K,
+        BLOCK,
+        BRANCH=True,
+        SLOTS=SLOTS,
+        PDL=False,
+    )
     if tl.program_id(0) + tl.program_id(1) == 0:
         local_expert = tl.arange(0, BINS)
         tl.store(count_ptr + local_expert, tl.zeros((BINS,), tl.int32), mask=local_expert < E_LOCAL)
 
 
 def combine_reset(scratch, output):
-    """Sum each token's weighed rows of y, of `scratch_of`'s scratch, into output [T, H] bfloat16; zero the counts."""
+    """Sum each token's weighed rows of y, of `scratch_of`'s scratch, into output [T, H] bfloat16;
+    zero the counts.
+    """
     num_tokens, pdl = len(output), output.device.type != "cpu"
-    block, warps = (512, 4) if num_tokens <= 64 else (1024, 1)  # for few tokens more programs, for many more loads each
+    block, warps = (
+        (512, 4) if num_tokens <= 64 else (1024, 1)
+    )  # for few tokens more programs, for many more loads each
     combine_reset_kernel[(num_tokens, -(-H.value // block))](
         scratch.views.y,
         scratch.views.pairs,

@@ -1,9 +1,11 @@
-"""counters: how many rows each local expert has, zero between calls; beside them, where its rows end.
+"""counters: how many rows each local expert has, zero between calls; beside them, where its rows
+end.
 
-Zeroing them ahead of the first kernel would be one launch more, so the last kernel of a call leaves zeros. Calls of one
-host thread on one stream run in order and share the counters, which are made at the first of them; those of two threads
-interleave. A graph may be replayed while its stream runs, so the calls of a capture share others, from the graph's
-memory pool, which the graph zeroes before the first of them.
+Zeroing them ahead of the first kernel would be one launch more, so the last kernel of a call leaves
+zeros. Calls of one host thread on one stream run in order and share the counters, which are made at
+the first of them; those of two threads interleave. A graph may be replayed while its stream runs,
+so the calls of a capture share others, from the graph's memory pool, which the graph zeroes before
+the first of them.
 """
 
 import ctypes
@@ -19,8 +21,8 @@ _captured = {}  # caller -> (number of its last capture, counters)
 
 
 def counters(device, stream):
-    """For a call on the current stream, whose handle is given, of the device, which must be the current device:
-    counts [E_local] int32, zeros, and ends [E_local] int32, undefined."""
+    """For a call on the current stream, whose handle is given, of the device, which must be the
+    current device: counts [E_local] int32, zeros, and ends [E_local] int32, undefined."""
     caller = device, stream, threading.get_ident()
     if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
         capture = _capture_number(stream)
@@ -33,7 +35,9 @@ def counters(device, stream):
 
 
 def forget_counters(device, stream):
-    """After a call that failed between its kernels, and so left counts: the next one gets new counters."""
+    """After a call that failed between its kernels, and so left counts: the next one gets new
+    counters.
+    """
     caller = device, stream, threading.get_ident()
     _kept.pop(caller, None)
     _captured.pop(caller, None)
@@ -45,9 +49,13 @@ def _new(device):
 
 
 def _capture_number(stream):
-    """The CUDA driver's number of the capture that a stream is in: no two captures of a process have the same."""
+    """The CUDA driver's number of the capture that a stream is in: no two captures of a process
+    have the same.
+    """
     status, number = ctypes.c_int(), ctypes.c_uint64()
-    error = _driver().cuStreamGetCaptureInfo(ctypes.c_void_p(stream), ctypes.byref(status), ctypes.byref(number))
+    error = _driver().cuStreamGetCaptureInfo(
+        ctypes.c_void_p(stream), ctypes.byref(status), ctypes.byref(number)
+    )
     if error:
         raise RuntimeError(f"deepgemm: cuStreamGetCaptureInfo failed with CUDA error {error}")
     return number.value

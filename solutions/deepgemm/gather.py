@@ -1,14 +1,17 @@
-"""gather: choose each token's experts and copy its FP8 values and scales to where DeepGEMM multiplies them.
+"""gather: choose each token's experts and copy its FP8 values and scales to where DeepGEMM
+multiplies them.
 
-A row's rank within its expert comes from an atomic counter, so the order of an expert's rows differs between runs, and
-no kernel has to sort pairs first, as the shared permute does. The layer's result does not differ: a row of a GEMM
-depends on no other, and `combine` adds a token's rows in routing's order.
+A row's rank within its expert comes from an atomic counter, so the order of an expert's rows
+differs between runs, and no kernel has to sort pairs first, as the shared permute does. The layer's
+result does not differ: a row of a GEMM depends on no other, and `combine` adds a token's rows in
+routing's order.
 
 Map of the kernels, one warp a token in each:
     masked       route_gather   route, count, copy the token to row expert * room + rank
     contiguous   route_count    route, count, keep the rank
                  gather         first rows of the experts from the counts, copy the token
-Scales of x lie as DeepGEMM loads them by TMA: neighbouring rows are neighbours, blocks of 128 columns `room` apart.
+Scales of x lie as DeepGEMM loads them by TMA: neighbouring rows are neighbours, blocks of 128
+columns `room` apart.
 """
 
 import triton
@@ -41,7 +44,8 @@ def route_token(
     routed_scaling_factor,
     num_tokens,
 ):
-    """Choose this program's token's experts and count it; its local experts, -1 elsewhere, and its ranks, [SLOTS].
+    """Choose this program's token's experts and count it; its local experts, -1 elsewhere, and its
+    ranks, [SLOTS].
 
     Where the caller gives ids and weights, `logits` and `bias` are these.
     """
@@ -54,14 +58,23 @@ def route_token(
         expert = tl.where(local, given - local_expert_offset, -1)
         tl.store(expert_ptr + at, expert, mask=slot < TOP_K)
         tl.store(weight_ptr + at, tl.load(bias_ptr + at, mask=slot < TOP_K), mask=slot < TOP_K)
-        # An expert may be given twice: its slots share a row, as an expert has room for each token once.
+        # An expert may be given twice: its slots share a row, as an expert has room for each token
+        # once.
         same = (expert[:, None] == expert[None, :]) & (slot[:, None] <= slot[None, :])
         first = tl.min(tl.where(same, slot[:, None], SLOTS), 0)
         counted = (expert >= 0) & (first == slot)
         rank = tl.atomic_add(count_ptr + tl.maximum(expert, 0), 1, mask=counted, sem="relaxed")
         rank = tl.gather(rank, first, 0)
     else:
-        route_kernel(logits_ptr, bias_ptr, expert_ptr, weight_ptr, local_expert_offset, routed_scaling_factor, E_LOCAL)
+        route_kernel(
+            logits_ptr,
+            bias_ptr,
+            expert_ptr,
+            weight_ptr,
+            local_expert_offset,
+            routed_scaling_factor,
+            E_LOCAL,
+        )
         tl.debug_barrier()  # the experts were stored by other threads of this program
         expert = tl.load(expert_ptr + at, mask=slot < TOP_K, other=-1)
         rank = tl.atomic_add(count_ptr + tl.maximum(expert, 0), 1, mask=expert >= 0, sem="relaxed")
@@ -98,7 +111,9 @@ def store_token(
             tl.store(out_scale_ptr + first + block * room, scales, mask=block < H // 128)
 
 
-@triton.jit(do_not_specialize=["local_expert_offset", "routed_scaling_factor", "num_tokens", "room"])
+@triton.jit(
+    do_not_specialize=["local_expert_offset", "routed_scaling_factor", "num_tokens", "room"]
+)
 def route_gather_kernel(
     logits_ptr,  # [T, E] fp32; bf16 with renorm routing; ids [T, TOP_K] int32 where given
     bias_ptr,  # [E] bf16; not read with renorm routing; weights [T, TOP_K] fp32 where given
@@ -118,7 +133,13 @@ def route_gather_kernel(
     _, _, row_ptr, _ = pointers(pair_ptr, num_tokens * TOP_K)
     values, scales = load_token(x_ptr, x_scale_ptr, num_tokens)  # arrives while routing
     expert, rank = route_token(
-        logits_ptr, bias_ptr, pair_ptr, count_ptr, local_expert_offset, routed_scaling_factor, num_tokens
+        logits_ptr,
+        bias_ptr,
+        pair_ptr,
+        count_ptr,
+        local_expert_offset,
+        routed_scaling_factor,
+        num_tokens,
     )
     slot = tl.arange(0, SLOTS)
     row = tl.where(expert >= 0, expert * room + rank, -1)
@@ -140,10 +161,20 @@ def route_count_kernel(
     num_tokens = tl.num_programs(0)
     _, _, _, rank_ptr = pointers(pair_ptr, num_tokens * TOP_K)
     expert, rank = route_token(
-        logits_ptr, bias_ptr, pair_ptr, count_ptr, local_expert_offset, routed_scaling_factor, num_tokens
+        logits_ptr,
+        bias_ptr,
+        pair_ptr,
+        count_ptr,
+        local_expert_offset,
+        routed_scaling_factor,
+        num_tokens,
     )
     slot = tl.arange(0, SLOTS)
-    tl.store(rank_ptr + tl.program_id(0) * TOP_K + slot, tl.where(expert >= 0, rank, -1), mask=slot < TOP_K)
+    tl.store(
+        rank_ptr + tl.program_id(0) * TOP_K + slot,
+        tl.where(expert >= 0, rank, -1),
+        mask=slot < TOP_K,
+    )
 
 
 @triton.jit(do_not_specialize=["num_tokens", "room"])
@@ -183,17 +214,28 @@ def gather(given, scratch, rows):
 
     Args:
         given: what `check_arguments` returns; its experts and weights are taken where it has them.
-        scratch: `scratch_of`'s. Afterwards its counts are the experts' numbers of rows; its ends are where each one's
-            rows end, unless masked; of its pairs experts, weights and rows are written; x and x_scale are, but for
-            rows that belong to no pair.
+        scratch: `scratch_of`'s. Afterwards its counts are the experts' numbers of rows; its ends
+        are where each one's
+            rows end, unless masked; of its pairs experts, weights and rows are written; x and
+            x_scale are, but for rows that belong to no pair.
         rows: `arrange`'s, for T.
     """
-    x, x_scale, num_tokens = given.hidden_states, given.hidden_states_scale, len(given.hidden_states)
+    x, x_scale, num_tokens = (
+        given.hidden_states,
+        given.hidden_states_scale,
+        len(given.hidden_states),
+    )
     if interface.ROUTED:
         routing = given.topk_ids, given.topk_weights
     else:
-        routing = given.routing_logits, given.routing_logits if problem.RENORM else given.routing_bias
-    numbers = given.local_expert_offset, float(given.routed_scaling_factor)  # an int is another kernel
+        routing = (
+            given.routing_logits,
+            given.routing_logits if problem.RENORM else given.routing_bias,
+        )
+    numbers = (
+        given.local_expert_offset,
+        float(given.routed_scaling_factor),
+    )  # an int is another kernel
     pdl, to, grid = x.device.type != "cpu", scratch.views, (num_tokens,)
     options = dict(PDL=pdl, num_warps=1, launch_pdl=pdl)
     if rows.masked:

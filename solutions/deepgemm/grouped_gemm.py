@@ -1,7 +1,8 @@
 """grouped_gemm: one of DeepGEMM's FP8 grouped GEMMs, masked or contiguous.
 
-DeepGEMM compiles a kernel when it first meets its tile, which it chooses by the sizes and by `expected`: by T, never by
-what routing gives. Its SM90 kernels wait for their predecessor themselves, so they may be launched early.
+DeepGEMM compiles a kernel when it first meets its tile, which it chooses by the sizes and by
+`expected`: by T, never by what routing gives. Its SM90 kernels wait for their predecessor
+themselves, so they may be launched early.
 """
 
 import threading
@@ -16,14 +17,17 @@ except (ImportError, OSError) as error:  # its library is linked against one rel
     ) from error
 
 deep_gemm.set_pdl(True)
-_calling = threading.Lock()  # its calls let Python's lock go, and its table of compiled kernels has none
+_calling = (
+    threading.Lock()
+)  # its calls let Python's lock go, and its table of compiled kernels has none
 
 
 def grouped_gemm(a, b, out, layout, rows):
     """Each expert's rows of a times its weights, transposed.
 
     Args:
-        a: values [..., K] float8_e4m3fn and scales [..., K / 128] float32, of which neighbours in a column are
+        a: values [..., K] float8_e4m3fn and scales [..., K / 128] float32, of which neighbours in a
+        column are
             neighbours, as DeepGEMM loads them by TMA. `...` is rows.shape.
         b: [E_local, N, K] float8_e4m3fn and [E_local, N / 128, K / 128] float32.
         out: [..., N] bfloat16; rows of no pair stay undefined.

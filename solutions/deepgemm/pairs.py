@@ -1,6 +1,7 @@
 """pairs: what is known of each (token, slot) pair, in one tensor.
 
-[4, T, TOP_K] of 32 bits: local expert or -1; routing weight (fp32); row or -1; rank of the row in its expert.
+[4, T, TOP_K] of 32 bits: local expert or -1; routing weight (fp32); row or -1; rank of the row in
+its expert.
 """
 
 import triton

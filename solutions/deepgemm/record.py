@@ -1,10 +1,12 @@
-"""record: after the first call of its kind, a layer's kernels start from one call into C++ (launches.cuh).
+"""record: after the first call of its kind, a layer's kernels start from one call into C++
+(launches.cuh).
 
-DeepGEMM's host code - checks, choice of a tile, the source of its kernel as a key, four tensor maps - takes longer than
-a GEMM of few tokens, and so do launches from Python. All of it depends on shapes, dtypes and alignment of the tensors
-and on the numbers among the arguments, never on what the tensors hold or where they lie. So the first call of a kind
-is made twice: executed, then captured as a CUDA graph, from which C++ reads the launches. Later calls of the kind are
-launched from there with their own tensors.
+DeepGEMM's host code - checks, choice of a tile, the source of its kernel as a key, four tensor maps
+- takes longer than a GEMM of few tokens, and so do launches from Python. All of it depends on
+shapes, dtypes and alignment of the tensors and on the numbers among the arguments, never on what
+the tensors hold or where they lie. So the first call of a kind is made twice: executed, then
+captured as a CUDA graph, from which C++ reads the launches. Later calls of the kind are launched
+from there with their own tensors.
 
     call ── of a known kind? ── yes ── launches.cuh
                 └─ no ── Python's way, then recorded ── all accounted for? ── yes ── keep
@@ -30,8 +32,8 @@ FUNCTIONS = ("replay", "begin", "end", "keep", "lend")
 def recorded(interface):
     """Decorator of f(given, scratch): it becomes an entry point of the layer.
 
-    f launches kernels on the current stream, all with programmatic dependent launch, and allocates nothing. given: what
-    `check_arguments` returns, of one token or more; scratch: `scratch_of`'s.
+    f launches kernels on the current stream, all with programmatic dependent launch, and allocates
+    nothing. given: what `check_arguments` returns, of one token or more; scratch: `scratch_of`'s.
     """
 
     library = launches()  # compiled on import, when the solution is built, not at its first call
@@ -41,7 +43,9 @@ def recorded(interface):
         @wraps(function)
         def call(arguments):
             answer = ORDINARY
-            if library and not launch.hooked():  # a profiler that wants to hear of each launch gets the ordinary ones
+            if (
+                library and not launch.hooked()
+            ):  # a profiler that wants to hear of each launch gets the ordinary ones
                 answer = _replay(library, arguments)
             if answer == DONE:
                 return
@@ -73,7 +77,8 @@ def _replay(library, arguments):
             device = next(value.device for value in arguments if isinstance(value, torch.Tensor))
             _forget(device, torch._C._cuda_getCurrentRawStream(device.index))
             raise
-        return ORDINARY  # a tensor that C++ cannot be given: checks refuse it by name, or it is no matter
+        # a tensor that C++ cannot be given: checks refuse it by name, or it is no matter
+        return ORDINARY
 
 
 def _execute(function, given, stream):
@@ -96,16 +101,27 @@ def _forget(device, stream):
 def _extents(scratch, num_bytes):
     """Address and size of each part."""
     counts, ends, block, _ = scratch
-    return [counts.data_ptr(), counts.nbytes, ends.data_ptr(), ends.nbytes, block.data_ptr(), num_bytes]
+    return [
+        counts.data_ptr(),
+        counts.nbytes,
+        ends.data_ptr(),
+        ends.nbytes,
+        block.data_ptr(),
+        num_bytes,
+    ]
 
 
 def _record(function, given, scratch, arguments):
-    """Have calls like this one launched from C++; why they are not, or an empty string. Executes nothing."""
+    """Have calls like this one launched from C++; why they are not, or an empty string. Executes
+    nothing.
+    """
     library = launches()
     try:
         stream = library.begin()
         try:
-            with torch.cuda.stream(torch.cuda.ExternalStream(stream, device=given.hidden_states.device)):
+            with torch.cuda.stream(
+                torch.cuda.ExternalStream(stream, device=given.hidden_states.device)
+            ):
                 function(given, scratch)
         finally:
             graph = library.end(stream)
@@ -118,18 +134,32 @@ def _record(function, given, scratch, arguments):
 
 @cache
 def launches():
-    """The functions of launches.cuh by name; None where they are not supported, which is said once."""
+    """The functions of launches.cuh by name; None where they are not supported, which is said
+    once.
+    """
     if not torch.cuda.is_available():
         return None
     try:
-        from .common.host.build_library import build_library, load_library  # needs tvm_ffi, which may be missing
+        from .common.host.build_library import (  # needs tvm_ffi, which may be missing
+            build_library,
+            load_library,
+        )
 
         headers = Path(triton.__file__).parent / "backends/nvidia/include"
         header = Path(launch.__file__).with_name("recorded_call.h")  # wherever packing put common/
-        texts = {"launches.cpp": Path(__file__).with_name("launches.cuh").read_text()}  # host code alone
+        texts = {
+            "launches.cpp": Path(__file__).with_name("launches.cuh").read_text()
+        }  # host code alone
         texts[header.name] = header.read_text()
-        library = build_library("launches", texts, include_folders=[headers], headers_version=triton.__version__)
-        return SimpleNamespace(**dict(zip(FUNCTIONS, load_library(library).functions(), strict=True)))
+        library = build_library(
+            "launches", texts, include_folders=[headers], headers_version=triton.__version__
+        )
+        return SimpleNamespace(
+            **dict(zip(FUNCTIONS, load_library(library).functions(), strict=True))
+        )
     except Exception as error:  # whatever a compiler, or its absence, comes up with
-        print(f"deepgemm: launching from Python, as the C++ part does not build: {error}", file=sys.stderr)
+        print(
+            f"deepgemm: launching from Python, as the C++ part does not build: {error}",
+            file=sys.stderr,
+        )
         return None

@@ -1,19 +1,29 @@
 """rows: where routed rows lie in the operands of DeepGEMM's two grouped GEMMs, decided by T alone.
 
-masked: each local expert has room for all T tokens, of which its first `counts` are multiplied. A row's place is known
-as soon as its rank in its expert is, so one launch routes and gathers. Scratch grows with T x local experts.
+masked: each local expert has room for all T tokens, of which its first `counts` are multiplied. A
+row's place is known as soon as its rank in its expert is, so one launch routes and gathers. Scratch
+grows with T x local experts.
 
-contiguous: experts lie one after another, each from a multiple of 128 rows on, and end where `ends` says (DeepGEMM's
-psum layout). A place depends on the numbers of rows of all experts before, so gathering is a launch of its own.
+contiguous: experts lie one after another, each from a multiple of 128 rows on, and end where `ends`
+says (DeepGEMM's psum layout). A place depends on the numbers of rows of all experts before, so
+gathering is a launch of its own.
 """
 
 from functools import lru_cache
 from typing import NamedTuple
 
-from .common.host.problem import HIDDEN_SIZE, INTERMEDIATE_SIZE, NUM_EXPERTS, NUM_LOCAL_EXPERTS, TOP_K
+from .common.host.problem import (
+    HIDDEN_SIZE,
+    INTERMEDIATE_SIZE,
+    NUM_EXPERTS,
+    NUM_LOCAL_EXPERTS,
+    TOP_K,
+)
 from .common.triton.permute import max_tiles
 
-TILE = 128  # rows: of contiguous tiles; masked ones have 64 or 128, and a store of one must not reach the next expert
+# rows: of contiguous tiles; masked ones have 64 or 128, and a store of one must not reach the next
+# expert
+TILE = 128
 MOST_MASKED_TOKENS = 1024
 MOST_MASKED_BYTES = 2_000_000_000  # of scratch
 # of h and its scales, and of x, its scales and g, in whose place y lies later (scratch.py)
@@ -25,7 +35,9 @@ class Rows(NamedTuple):
     masked: bool
     room: int  # rows of an expert where masked, else of all; neighbours in a column of scales
     total: int  # rows of each operand
-    shape: tuple  # of these rows as DeepGEMM takes them: (E_local, room) where masked, else (total,)
+    shape: (
+        tuple  # of these rows as DeepGEMM takes them: (E_local, room) where masked, else (total,)
+    )
     expected: int  # rows of an expert if routing were even: DeepGEMM chooses its tile by it
 
 

@@ -1,8 +1,9 @@
 """scratch: what a call needs besides its arguments, kept from one call to the next.
 
-Allocating costs the host microseconds, so the calls of one host thread on one stream, which run in order, share one
-block of memory, as large as the largest of them needs. No value in it outlives a call, but for the zeros in the
-counters (counters.py). A graph may be replayed while its stream runs, so a capture allocates from the graph's pool.
+Allocating costs the host microseconds, so the calls of one host thread on one stream, which run in
+order, share one block of memory, as large as the largest of them needs. No value in it outlives a
+call, but for the zeros in the counters (counters.py). A graph may be replayed while its stream
+runs, so a capture allocates from the graph's pool.
 
     offset 0 | pairs | h scales | h | x scales | x | g
                                     | y                     once gemm1 and SwiGLU are done with what lies there
@@ -26,7 +27,9 @@ _kept = {}  # caller -> (block, T -> views)
 
 
 class Views(NamedTuple):
-    """Tensors in a block. `...` is Rows.shape; of scales, neighbours in a column are neighbours, as TMA loads them."""
+    """Tensors in a block. `...` is Rows.shape; of scales, neighbours in a column are neighbours, as
+    TMA loads them.
+    """
 
     pairs: torch.Tensor  # [4, T, TOP_K] int32 (pairs.py)
     h_scale: torch.Tensor  # [..., I / 128] float32
@@ -46,7 +49,9 @@ class Scratch(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def places(num_tokens):
-    """Of each field of `Views` its offset in bytes, shape, strides and dtype; and the bytes of all."""
+    """Of each field of `Views` its offset in bytes, shape, strides and dtype; and the bytes of
+    all.
+    """
     rows = arrange(num_tokens)
 
     def values(columns, dtype):
@@ -77,7 +82,9 @@ def places(num_tokens):
 
 
 def scratch_of(device, stream, num_tokens):
-    """The `Scratch` of a call of T >= 1 tokens on the current stream, whose handle is given, of the current device."""
+    """The `Scratch` of a call of T >= 1 tokens on the current stream, whose handle is given, of the
+    current device.
+    """
     counts, ends = counters(device, stream)
     num_bytes = places(num_tokens)[1]
     if device.type == "cuda" and torch.cuda.is_current_stream_capturing():

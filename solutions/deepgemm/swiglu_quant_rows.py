@@ -1,9 +1,11 @@
-"""swiglu_quant_rows: the shared swiglu_quant (with its plain statement) of rows where DeepGEMM's GEMMs have them.
+"""swiglu_quant_rows: the shared swiglu_quant (with its plain statement) of rows where DeepGEMM's
+GEMMs have them.
 
-Map of the kernel: programs stride over pairs, one or a token's at a time, and skip those without a row; padding rows
-are never touched. Scales are stored as DeepGEMM loads them by TMA: neighbouring rows are neighbours. A program takes up
-to 8 blocks of 128 columns, so amax and scale are reductions inside it. Columns of `up` come first, or those of `gate`,
-as the weights' rows do. Launched before gemm1 has ended, it waits.
+Map of the kernel: programs stride over pairs, one or a token's at a time, and skip those without a
+row; padding rows are never touched. Scales are stored as DeepGEMM loads them by TMA: neighbouring
+rows are neighbours. A program takes up to 8 blocks of 128 columns, so amax and scale are reductions
+inside it. Columns of `up` come first, or those of `gate`, as the weights' rows do. Launched before
+gemm1 has ended, it waits.
 """
 
 from functools import cache
@@ -48,13 +50,16 @@ def swiglu_quant_rows_kernel(
                 up = tl.load(g_row + (I if GATE_FIRST else 0) + column).to(tl.float32)
                 gate = tl.load(g_row + (0 if GATE_FIRST else I) + column).to(tl.float32)
                 h, scale = swiglu_and_scale(gate, up, 1)
-                tl.store(h_ptr + row.to(tl.int64) * I + column, (h / scale[:, None]).to(tl.float8e4nv))
+                tl.store(
+                    h_ptr + row.to(tl.int64) * I + column, (h / scale[:, None]).to(tl.float8e4nv)
+                )
                 block = (row // room) * (I // BLOCK) + group
                 tl.store(h_scale_ptr + block.to(tl.int64) * room + row % room, scale)
 
 
 def swiglu_quant_rows(scratch, rows):
-    """Activation and quantisation of the rows of pairs: g of `scratch_of`'s scratch into h and h_scale.
+    """Activation and quantisation of the rows of pairs: g of `scratch_of`'s scratch into h and
+    h_scale.
 
     Rows of no pair stay undefined. I is a multiple of 128.
     """

@@ -1,10 +1,12 @@
-"""for_transformers: this package as an experts implementation of Hugging Face transformers, from 5.12 on.
+"""for_transformers: this package as an experts implementation of Hugging Face transformers, from
+5.12 on.
 
-    from moe.PACKAGE.for_transformers import register
-    model = AutoModelForCausalLM.from_pretrained(MODEL, device_map="cuda", experts_implementation=register())
+    from moe.PACKAGE.for_transformers import register model =
+    AutoModelForCausalLM.from_pretrained(MODEL, device_map="cuda",
+    experts_implementation=register())
 
-It serves models in fine-grained FP8: blocks of 128 x 128, float32 scales, tokens quantised at run time. Anything else
-is refused at the first call of a layer; docs/engines.md lists what.
+It serves models in fine-grained FP8: blocks of 128 x 128, float32 scales, tokens quantised at run
+time. Anything else is refused at the first call of a layer; docs/engines.md lists what.
 """
 
 from functools import cache
@@ -16,7 +18,11 @@ from .common.host import problem
 from .for_engines import ACTIVE, NAME, commands
 
 # Keys of a model's config for what comes to SwiGLU, and their values here.
-_BESIDES_SWIGLU = {"swiglu_limit": problem.SWIGLU_LIMIT or None, "mlp_gate_softcap": None, "mlp_up_softcap": None}
+_BESIDES_SWIGLU = {
+    "swiglu_limit": problem.SWIGLU_LIMIT or None,
+    "mlp_gate_softcap": None,
+    "mlp_up_softcap": None,
+}
 _BESIDES_SWIGLU["swiglu_alpha"] = problem.SWIGLU_ALPHA if problem.SWIGLU_UP_OFFSET else None
 
 
@@ -43,10 +49,10 @@ def experts(self, hidden_states, top_k_index, top_k_weights):
     """The routed experts' sum, as transformers' FP8Experts.forward gives it.
 
     Args:
-        self: FP8Experts, with gate_up_proj [L, 2 I, H] and down_proj [L, H, I] float8_e4m3fn and their scales.
-        hidden_states: [T, H] bfloat16.
-        top_k_index: [T, k] int; numbers of experts in the tensors above. The number of experts stands for none.
-        top_k_weights: [T, k], with the model's scaling factor.
+        self: FP8Experts, with gate_up_proj [L, 2 I, H] and down_proj [L, H, I] float8_e4m3fn and
+        their scales. hidden_states: [T, H] bfloat16. top_k_index: [T, k] int; numbers of experts in
+        the tensors above. The number of experts stands for none. top_k_weights: [T, k], with the
+        model's scaling factor.
 
     Returns:
         [T, H] bfloat16.
@@ -56,7 +62,9 @@ def experts(self, hidden_states, top_k_index, top_k_weights):
         RuntimeError: a gradient is wanted.
     """
     if torch.is_grad_enabled() and hidden_states.requires_grad:
-        raise RuntimeError(f"{NAME} has no backward: call the model under torch.no_grad() or inference_mode()")
+        raise RuntimeError(
+            f"{NAME} has no backward: call the model under torch.no_grad() or inference_mode()"
+        )
     if getattr(self, "_fits_moe_package", None) != __package__:
         check(self, top_k_index)
         use_float_scales(self)
@@ -78,10 +86,14 @@ def experts(self, hidden_states, top_k_index, top_k_weights):
 
 
 def check(module, top_k_index):
-    """Raise ValueError where a module computes something else than this package does. run_bf16 checks the tensors."""
+    """Raise ValueError where a module computes something else than this package does. run_bf16
+    checks the tensors.
+    """
     if not module.has_gate or module.has_bias:
         want = "experts with a gate and without bias"
-        raise ValueError(f"experts: got has_gate={module.has_gate}, has_bias={module.has_bias}, want {want}")
+        raise ValueError(
+            f"experts: got has_gate={module.has_gate}, has_bias={module.has_bias}, want {want}"
+        )
     if module.activation_scheme != "dynamic":
         raise ValueError(f"activation_scheme: got {module.activation_scheme!r}, want 'dynamic'")
     if module.block_size is None or tuple(module.block_size) != (128, 128):
@@ -98,11 +110,20 @@ def check(module, top_k_index):
         got, want = tuple(getattr(module, name).shape), (SIZES["num_local_experts"], rows, columns)
         if got != want:
             told = commands(module.config._name_or_path, "N")
-            raise ValueError(f"{name}: got {got}, want {want}; for a package of this layer on N ranks: {told}")
-    others = {key: value for key in _BESIDES_SWIGLU if (value := getattr(module.config, key, None)) is not None}
+            raise ValueError(
+                f"{name}: got {got}, want {want}; for a package of this layer on N ranks: {told}"
+            )
+    others = {
+        key: value
+        for key in _BESIDES_SWIGLU
+        if (value := getattr(module.config, key, None)) is not None
+    }
     others = {key: value for key, value in others.items() if value != _BESIDES_SWIGLU[key]}
     if others or not computes_our_activation(module):
-        got = ", ".join(f"{key}={value}" for key, value in others.items()) or type(module.act_fn).__name__
+        got = (
+            ", ".join(f"{key}={value}" for key, value in others.items())
+            or type(module.act_fn).__name__
+        )
         raise ValueError(f"activation: got {got}, want that of {DEFINITION}")
 
 
@@ -114,7 +135,9 @@ def use_float_scales(module):
 
 
 def computes_our_activation(module):
-    """Whether the module's activation is this package's and nothing else, by trying: a clamp may have any name."""
+    """Whether the module's activation is this package's and nothing else, by trying: a clamp may
+    have any name.
+    """
     numbers = torch.linspace(-1000, 1000, 4001)  # 0.5 apart, so small ones are among them
     gate_up = torch.stack([torch.cat([numbers, numbers.roll(shift)]) for shift in (0, 1000, 2000)])
     return torch.allclose(module._apply_gate(gate_up), activation(*gate_up.chunk(2, -1)))
@@ -130,7 +153,9 @@ def activation(gate, up):
 
 @cache
 def say_active():
-    """Log once in a process that this package computes; transformers shows INFO where a user sets it."""
+    """Log once in a process that this package computes; transformers shows INFO where a user sets
+    it.
+    """
     from transformers.utils import logging
 
     logging.get_logger(f"transformers.{NAME}").info(ACTIVE)

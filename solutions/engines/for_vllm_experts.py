@@ -1,4 +1,5 @@
-"""for_vllm_experts: vLLM's classes around run_bf16, read from 0.26.0 and 0.33.0: config -> a layer's method -> experts.
+"""for_vllm_experts: vLLM's classes around run_bf16, read from 0.26.0 and 0.33.0: config -> a
+layer's method -> experts.
 
 They are module-level, as vLLM pickles a config for the processes that it spawns.
 """
@@ -13,7 +14,10 @@ from vllm.model_executor.layers.fused_moe.activation import MoEActivation
 from vllm.model_executor.layers.fused_moe.oracle.fp8 import Fp8MoeBackend
 from vllm.model_executor.layers.fused_moe.topk_weight_and_reduce import TopKWeightAndReduceNoOP
 from vllm.model_executor.layers.quantization.fp8 import Fp8Config, Fp8MoEMethod
-from vllm.model_executor.layers.quantization.utils.quant_utils import kFp8Dynamic128Sym, kFp8Static128BlockSym
+from vllm.model_executor.layers.quantization.utils.quant_utils import (
+    kFp8Dynamic128Sym,
+    kFp8Static128BlockSym,
+)
 
 from . import run_bf16
 from .common.host import problem
@@ -59,13 +63,18 @@ class PackedExperts(mk.FusedMoEExpertsModular):
 
     @staticmethod
     def _supports_parallel_config(moe_parallel_config):
-        return not moe_parallel_config.use_all2all_kernels or moe_parallel_config.use_ag_rs_all2all_kernels
+        return (
+            not moe_parallel_config.use_all2all_kernels
+            or moe_parallel_config.use_ag_rs_all2all_kernels
+        )
 
     def finalize_weight_and_reduce_impl(self):
         call, self.waiting = self.waiting, None
         return ComputeIntoResult(call) if call else TopKWeightAndReduceNoOP()
 
-    def workspace_shapes(self, M, N, K, topk, global_num_experts, local_num_experts, expert_tokens_meta, activation):
+    def workspace_shapes(
+        self, M, N, K, topk, global_num_experts, local_num_experts, expert_tokens_meta, activation
+    ):
         return (0,), (0,), (M, K)
 
     def apply(
@@ -102,7 +111,9 @@ class PackedExperts(mk.FusedMoEExpertsModular):
             self.w2_scale,
             offset,
         )
-        if share_storage(output, workspace13):  # vLLM before 0.32: a workspace, of which its result is a copy
+        if share_storage(
+            output, workspace13
+        ):  # vLLM before 0.32: a workspace, of which its result is a copy
             self.waiting = call
         else:
             call(output)
@@ -114,7 +125,9 @@ class ComputeIntoResult(TopKWeightAndReduceNoOP):
     def __init__(self, call):
         self.call = call
 
-    def apply(self, output, fused_expert_output, topk_weights, topk_ids, apply_router_weight_on_input):
+    def apply(
+        self, output, fused_expert_output, topk_weights, topk_ids, apply_router_weight_on_input
+    ):
         written = output if output is not None and output.is_contiguous() else fused_expert_output
         self.call(written)
         return super().apply(output, written, topk_weights, topk_ids, apply_router_weight_on_input)
@@ -129,7 +142,9 @@ class PackedMoEMethod(Fp8MoEMethod):
         refuse(apply_router_weight_on_input=getattr(layer, "apply_router_weight_on_input", False))
         keys = kFp8Static128BlockSym, kFp8Dynamic128Sym
         standard = mk.FusedMoEActivationFormat.Standard
-        supported, reason = PackedExperts.is_supported_config(PackedExperts, self.moe, *keys, standard)
+        supported, reason = PackedExperts.is_supported_config(
+            PackedExperts, self.moe, *keys, standard
+        )
         if not supported:
             raise ValueError(f"{NAME}: {reason}")
         # of its backends TRITON is the one that changes neither weights nor scales
@@ -145,11 +160,13 @@ class PackedFp8Config(Fp8Config):
         return PackedMoEMethod(self, layer) if type(method) is Fp8MoEMethod else method
 
 
-@cache  # reading it waits for the device, which must not happen later, while a CUDA graph is captured
+# reading it waits for the device, which must not happen later, while a CUDA graph is captured
+@cache
 def first_local(expert_map):
     """Global id of this rank's first expert, or None where its experts do not follow each other.
 
-    expert_map: [E] int32, global id -> number of this rank's expert, or -1; one tensor for all calls of a layer.
+    expert_map: [E] int32, global id -> number of this rank's expert, or -1; one tensor for all
+    calls of a layer.
     """
     numbers = expert_map.tolist()
     first, local = numbers.index(0), max(numbers) + 1
@@ -158,20 +175,29 @@ def first_local(expert_map):
 
 
 def share_storage(output, workspace):
-    return workspace is not None and workspace.untyped_storage().data_ptr() == output.untyped_storage().data_ptr()
+    return (
+        workspace is not None
+        and workspace.untyped_storage().data_ptr() == output.untyped_storage().data_ptr()
+    )
 
 
 def refuse(**asked):
     """Raise ValueError for an argument that asks for more than this package does."""
     for name, value in asked.items():
         if value:
-            raise ValueError(f"{name}: got {value!r}, want none: {NAME} gives the weighted sum over experts, no more")
+            raise ValueError(
+                f"{name}: got {value!r}, want none: {NAME} gives the weighted sum over experts, no more"
+            )
 
 
 def check(moe, quant_config):
-    """Raise ValueError where a layer (FusedMoEConfig, Fp8Config) is not what this package is compiled for."""
+    """Raise ValueError where a layer (FusedMoEConfig, Fp8Config) is not what this package is
+    compiled for.
+    """
     if list(quant_config.weight_block_size or []) != [128, 128]:
-        raise ValueError(f"weight_block_size: got {quant_config.weight_block_size}, want [128, 128]")
+        raise ValueError(
+            f"weight_block_size: got {quant_config.weight_block_size}, want [128, 128]"
+        )
     unset_limit = STEP_LIMIT if moe.activation == MoEActivation.SWIGLUSTEP else 0.0
     for key, unset, want in (
         ("swiglu_limit", unset_limit, problem.SWIGLU_LIMIT),
@@ -190,4 +216,9 @@ def check(moe, quant_config):
     }
     split = "experts cannot be split: set --enable-expert-parallel; "
     hint = split if moe.intermediate_size_per_partition != moe.intermediate_size else ""
-    check_sizes(got, get_current_vllm_config().model_config.model, moe.num_experts // moe.num_local_experts, hint)
+    check_sizes(
+        got,
+        get_current_vllm_config().model_config.model,
+        moe.num_experts // moe.num_local_experts,
+        hint,
+    )

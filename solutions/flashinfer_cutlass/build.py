@@ -1,9 +1,11 @@
-"""build: compile the one runner that is needed out of FlashInfer's module of TensorRT-LLM's Hopper MoE kernels.
+"""build: compile the one runner that is needed out of FlashInfer's module of TensorRT-LLM's Hopper
+MoE kernels.
 
-FlashInfer's own just-in-time build makes every pair of types, which takes about a quarter of an hour on 16 cores.
-bf16 activations with FP8 weights need neither the runners of other types nor the generated kernels, so the same
-JitSpec with fewer sources does: calls to what is left out stay unresolved, and are never made here. A full module that
-is already compiled, or was installed with FlashInfer, is taken as it is.
+FlashInfer's own just-in-time build makes every pair of types, which takes about a quarter of an
+hour on 16 cores. bf16 activations with FP8 weights need neither the runners of other types nor the
+generated kernels, so the same JitSpec with fewer sources does: calls to what is left out stay
+unresolved, and are never made here. A full module that is already compiled, or was installed with
+FlashInfer, is taken as it is.
 """
 
 import dataclasses
@@ -26,7 +28,8 @@ def is_needed(source_name):
 
 
 def choose_spec():
-    """FlashInfer's JitSpec of its SM90 module if that is compiled, else one of the needed sources alone.
+    """FlashInfer's JitSpec of its SM90 module if that is compiled, else one of the needed sources
+    alone.
 
     Raises:
         RuntimeError: FlashInfer's sources are not named as expected.
@@ -39,21 +42,28 @@ def choose_spec():
         raise RuntimeError(f"flashinfer_cutlass: this version of FlashInfer has no source {RUNNER}")
     # "lazy": some linkers resolve every function when the library is loaded
     flags = [*(full.extra_ldflags or []), "-Wl,-z,lazy"]
-    return dataclasses.replace(full, name=f"{full.name}_bf16_fp8", sources=sources, extra_ldflags=flags)
+    return dataclasses.replace(
+        full, name=f"{full.name}_bf16_fp8", sources=sources, extra_ldflags=flags
+    )
 
 
 def load_runner():
-    """Compile the module unless it is there, and make FlashInfer's cutlass_fused_moe use it in this process.
+    """Compile the module unless it is there, and make FlashInfer's cutlass_fused_moe use it in this
+    process.
 
-    FlashInfer keeps what it compiled below its cache folder, by version and architecture, and holds a lock meanwhile.
+    FlashInfer keeps what it compiled below its cache folder, by version and architecture, and holds
+    a lock meanwhile.
 
     Raises:
-        RuntimeError: there is no nvcc or ninja, or a source does not compile (the output is in the message).
+        RuntimeError: there is no nvcc or ninja, or a source does not compile (the output is in the
+        message).
     """
     spec = choose_spec()
     quiet = spec.get_library_path().exists()
     with (
-        mock.patch.object(core, "gen_cutlass_fused_moe_sm90_module", lambda use_fast_build=False: spec),
+        mock.patch.object(
+            core, "gen_cutlass_fused_moe_sm90_module", lambda use_fast_build=False: spec
+        ),
         nullcontext() if quiet else progress(spec),
     ):
         core.get_cutlass_fused_moe_module("90")  # kept by FlashInfer for the process
@@ -61,15 +71,23 @@ def load_runner():
 
 @contextmanager
 def progress(spec):
-    """Say on standard error what is compiled, then a line every half minute, then how long it took."""
+    """Say on standard error what is compiled, then a line every half minute, then how long it
+    took.
+    """
     start, done, total = time.monotonic(), threading.Event(), len(spec.sources)
 
     def say(what):
-        print(f"flashinfer_cutlass: {what} ({time.monotonic() - start:.0f} s)", file=sys.stderr, flush=True)
+        print(
+            f"flashinfer_cutlass: {what} ({time.monotonic() - start:.0f} s)",
+            file=sys.stderr,
+            flush=True,
+        )
 
     def tick():
         while not done.wait(SECONDS_BETWEEN_LINES):
-            say(f"{len(list(spec.jit_library_path.parent.glob('*.o')))} of {total} sources compiled")
+            say(
+                f"{len(list(spec.jit_library_path.parent.glob('*.o')))} of {total} sources compiled"
+            )
 
     say(f"compiling {total} CUDA and C++ sources of FlashInfer's, once; this takes minutes")
     threading.Thread(target=tick, daemon=True).start()

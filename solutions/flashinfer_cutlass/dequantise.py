@@ -1,6 +1,8 @@
-"""dequantise: hidden states from FP8 with a scale per 128 columns to the bf16 that FlashInfer's Hopper path takes.
+"""dequantise: hidden states from FP8 with a scale per 128 columns to the bf16 that FlashInfer's
+Hopper path takes.
 
-Map of the kernel: one program reads a tile of tokens by 128 columns and one scale a token, and writes the tile.
+Map of the kernel: one program reads a tile of tokens by 128 columns and one scale a token, and
+writes the tile.
 """
 
 import torch
@@ -50,6 +52,13 @@ def dequantise(hidden_states, hidden_states_scale):
     out = torch.empty(num_tokens, hidden, dtype=torch.bfloat16, device=hidden_states.device)
     grid = (-(-num_tokens // TOKENS), hidden // BLOCK)
     dequantise_kernel[grid](
-        hidden_states, hidden_states_scale, out, num_tokens, H=hidden, BLOCK=BLOCK, TOKENS=TOKENS, num_warps=4
+        hidden_states,
+        hidden_states_scale,
+        out,
+        num_tokens,
+        H=hidden,
+        BLOCK=BLOCK,
+        TOKENS=TOKENS,
+        num_warps=4,
     )
     return out

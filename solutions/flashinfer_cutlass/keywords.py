@@ -1,7 +1,8 @@
-"""keywords: what is handed to FlashInfer's cutlass_fused_moe, all by name, since positions differ between versions.
+"""keywords: what is handed to FlashInfer's cutlass_fused_moe, all by name, since positions differ
+between versions.
 
-Layouts need no conversion: weights are [experts, rows, columns], scales [experts, rows / 128, columns / 128], and
-gemm1's first half of rows is `up`, its second half `gate`, here and there.
+Layouts need no conversion: weights are [experts, rows, columns], scales [experts, rows / 128,
+columns / 128], and gemm1's first half of rows is `up`, its second half `gate`, here and there.
 """
 
 import torch
@@ -22,10 +23,14 @@ _ALWAYS = {
 
 
 def check_signature(parameters):
-    """Raise ImportError unless a call with our keywords can fit `parameters` (of inspect.Signature)."""
+    """Raise ImportError unless a call with our keywords can fit `parameters` (of
+    inspect.Signature).
+    """
     required = {name for name, p in parameters.items() if p.default is p.empty}
     if unknown := sorted(required - _ALWAYS):
-        raise ImportError(f"FlashInfer's cutlass_fused_moe wants {', '.join(unknown)}, unknown here")
+        raise ImportError(
+            f"FlashInfer's cutlass_fused_moe wants {', '.join(unknown)}, unknown here"
+        )
     if gone := sorted(_ALWAYS - parameters.keys()):
         raise ImportError(f"FlashInfer's cutlass_fused_moe no longer takes {', '.join(gone)}")
 
@@ -33,8 +38,8 @@ def check_signature(parameters):
 def keywords(parameters, expert, weight, activations, num_experts, gemm1, gemm2, output):
     """Keywords of one call.
 
-    Experts are numbered from this rank's first, which makes this rank 0 for any local_expert_offset; -1 lies outside
-    of every rank's range and so costs nothing.
+    Experts are numbered from this rank's first, which makes this rank 0 for any
+    local_expert_offset; -1 lies outside of every rank's range and so costs nothing.
 
     Args:
         parameters: name -> inspect.Parameter of the installed function.
@@ -61,6 +66,8 @@ def keywords(parameters, expert, weight, activations, num_experts, gemm1, gemm2,
         "output": output,
         "use_deepseek_fp8_block_scale": True,
     }
-    if "profile_ids" in parameters:  # block scales have one tactic, so the tuner need not be asked twice a call
+    if (
+        "profile_ids" in parameters
+    ):  # block scales have one tactic, so the tuner need not be asked twice a call
         given["profile_ids"] = [-1, -1]
     return given

@@ -1,11 +1,14 @@
-"""hand_over: the definition's tokens and first weights as FlashInfer's mono_moe takes them, in one kernel.
+"""hand_over: the definition's tokens and first weights as FlashInfer's mono_moe takes them, in one
+kernel.
 
-mono_moe takes bf16 tokens, and first weights with gate ahead of up, eight rows of either in turn. An engine would
-prepare its weights once; every call here may bring new ones, so they are prepared in the call, but only those of
-experts that a token goes to: the kernel finds them by mono_moe's rule, which counts infinite and NaN logits as lowest
-and takes the lower expert of two that are equal.
+mono_moe takes bf16 tokens, and first weights with gate ahead of up, eight rows of either in turn.
+An engine would prepare its weights once; every call here may bring new ones, so they are prepared
+in the call, but only those of experts that a token goes to: the kernel finds them by mono_moe's
+rule, which counts infinite and NaN logits as lowest and takes the lower expert of two that are
+equal.
 
-Map of the kernel: a program takes ROWS rows of one expert, if it is chosen, and the first ones a token's block of 128.
+Map of the kernel: a program takes ROWS rows of one expert, if it is chosen, and the first ones a
+token's block of 128.
 """
 
 import torch
@@ -21,10 +24,16 @@ WORDS = 128  # of 4 bytes, copied at a time from each of the rows
 def hand_over_ref(hidden_states, hidden_states_scale, gemm1_weights, gemm1_weights_scale):
     """Plain statement of `hand_over`, for all experts, on any device."""
     scale = hidden_states_scale.t().repeat_interleave(BLOCK, dim=1)
-    up, gate = (half.unflatten(1, (-1, 8)) for half in gemm1_weights.view(torch.uint8).chunk(2, dim=1))
+    up, gate = (
+        half.unflatten(1, (-1, 8)) for half in gemm1_weights.view(torch.uint8).chunk(2, dim=1)
+    )
     weights = torch.stack([gate, up], dim=2).flatten(1, 3).view(gemm1_weights.dtype)
     up_scale, gate_scale = gemm1_weights_scale.chunk(2, dim=1)
-    return (hidden_states.float() * scale).bfloat16(), weights, torch.cat([gate_scale, up_scale], dim=1)
+    return (
+        (hidden_states.float() * scale).bfloat16(),
+        weights,
+        torch.cat([gate_scale, up_scale], dim=1),
+    )
 
 
 @triton.jit(do_not_specialize=["num_tokens"])
@@ -63,7 +72,9 @@ def hand_over_kernel(
     other = tl.arange(0, E)[None, :]
     there = token < num_tokens
     own = tl.load(logits_ptr + token * E + expert, mask=there, other=0.0).to(tl.float32)
-    logits = tl.load(logits_ptr + token[:, None] * E + other, mask=there[:, None], other=0.0).to(tl.float32)
+    logits = tl.load(logits_ptr + token[:, None] * E + other, mask=there[:, None], other=0.0).to(
+        tl.float32
+    )
     own = tl.where(tl.abs(own) < float("inf"), own, LOWEST)[:, None]
     logits = tl.where(tl.abs(logits) < float("inf"), logits, LOWEST)
     ahead = (logits > own) | ((logits == own) & (other < expert))
@@ -82,7 +93,9 @@ def hand_over_kernel(
             tl.store(weights_out_ptr + first + row[:, None] * (H // 4) + word, words)
 
 
-def hand_over(routing_logits, hidden_states, hidden_states_scale, gemm1_weights, gemm1_weights_scale, top_k):
+def hand_over(
+    routing_logits, hidden_states, hidden_states_scale, gemm1_weights, gemm1_weights_scale, top_k
+):
     """What mono_moe takes for the first GEMM.
 
     Args:
@@ -94,8 +107,8 @@ def hand_over(routing_logits, hidden_states, hidden_states_scale, gemm1_weights,
         top_k: experts of a token.
 
     Returns:
-        Tokens [T, H] bfloat16; weights and scales as given, but in mono_moe's order. Of experts that no token goes to
-        they hold anything.
+        Tokens [T, H] bfloat16; weights and scales as given, but in mono_moe's order. Of experts
+        that no token goes to they hold anything.
     """
     num_tokens, hidden = hidden_states.shape
     experts, rows, _ = gemm1_weights.shape

@@ -1,7 +1,8 @@
-"""flashinfer_mono_moe: FlashInfer's mono_moe, the whole layer in one launch for up to 8 tokens of one model's sizes.
+"""flashinfer_mono_moe: FlashInfer's mono_moe, the whole layer in one launch for up to 8 tokens of
+one model's sizes.
 
-Ours is what stands before it (hand_over.py). mono_moe quantises the bf16 tokens again: the bytes are those that were
-given wherever a block's largest value is 448 in FP8, as quantisers make it.
+Ours is what stands before it (hand_over.py). mono_moe quantises the bf16 tokens again: the bytes
+are those that were given wherever a block's largest value is 448 in FP8, as quantisers make it.
 """
 
 import flashinfer
@@ -15,29 +16,38 @@ from .hand_over import MOST_TOKENS, hand_over, hand_over_kernel
 
 if torch.cuda.get_device_capability() != (9, 0):
     major, minor = torch.cuda.get_device_capability()
-    raise RuntimeError(f"flashinfer_mono_moe: its kernel is for SM90; this GPU is sm_{major}{minor}")
+    raise RuntimeError(
+        f"flashinfer_mono_moe: its kernel is for SM90; this GPU is sm_{major}{minor}"
+    )
 if not hasattr(fused_moe, "mono_moe"):
-    raise ImportError(f"flashinfer_mono_moe: FlashInfer {flashinfer.__version__} has no mono_moe, want 0.7.2.post1")
+    raise ImportError(
+        f"flashinfer_mono_moe: FlashInfer {flashinfer.__version__} has no mono_moe, want 0.7.2.post1"
+    )
 
 from .scratchpad import scratchpad, spare  # noqa: E402  an older FlashInfer has not what it imports
 
-spare(torch.cuda.current_device())  # compiles the kernel here, when the solution is built, not when it is first called
+spare(
+    torch.cuda.current_device()
+)  # compiles the kernel here, when the solution is built, not when it is first called
 launch_quickly(hand_over_kernel)
 
 
 @checked(RENORM_ROUTING)
 def run(given):
-    """FP8 block-scale MoE layer with renorm routing, all experts on one GPU; writes `output` [T, H] bf16.
+    """FP8 block-scale MoE layer with renorm routing, all experts on one GPU; writes `output` [T, H]
+    bf16.
 
     Arguments are RENORM_ROUTING's (common/host/arguments.py).
 
     Raises:
-        ValueError: an argument is not what the definition says, or there are more than MOST_TOKENS tokens.
-        RuntimeError: as `scratchpad`, or FlashInfer refuses the call.
+        ValueError: an argument is not what the definition says, or there are more than MOST_TOKENS
+        tokens. RuntimeError: as `scratchpad`, or FlashInfer refuses the call.
     """
     logits, num_tokens = given.routing_logits, len(given.routing_logits)
     if num_tokens > MOST_TOKENS:
-        raise ValueError(f"routing_logits: got {num_tokens} tokens, want at most {MOST_TOKENS}, as mono_moe takes")
+        raise ValueError(
+            f"routing_logits: got {num_tokens} tokens, want at most {MOST_TOKENS}, as mono_moe takes"
+        )
     if num_tokens == 0:
         return
     first = given.gemm1_weights, given.gemm1_weights_scale

@@ -1,8 +1,9 @@
-"""scratchpad: the memory in which mono_moe's CTAs tell each other what is ready, with a count of its launches.
+"""scratchpad: the memory in which mono_moe's CTAs tell each other what is ready, with a count of
+its launches.
 
-It is zero before the first launch, after which the kernel keeps it; launches that may run at the same time want one
-each. A stream's first call is often captured, when memory cannot be cleared ahead of the graph, hence one allocation
-for all streams, cleared when the solution is built.
+It is zero before the first launch, after which the kernel keeps it; launches that may run at the
+same time want one each. A stream's first call is often captured, when memory cannot be cleared
+ahead of the graph, hence one allocation for all streams, cleared when the solution is built.
 """
 
 from functools import cache
@@ -25,7 +26,9 @@ def spare(device):
     if torch.cuda.is_current_stream_capturing():
         raise RuntimeError("flashinfer_mono_moe: the first call on a device cannot be captured")
     size = -(-get_scratchpad_size_bytes() // ALIGNMENT) * ALIGNMENT
-    pads = torch.zeros(STREAMS, size, dtype=torch.uint8).to(device=device)  # copied, as that is done before it returns
+    pads = torch.zeros(STREAMS, size, dtype=torch.uint8).to(
+        device=device
+    )  # copied, as that is done before it returns
     return iter(pads.unbind())
 
 
@@ -39,6 +42,8 @@ def scratchpad(device):
     if key not in _of_stream:
         pad = next(spare(device), None)
         if pad is None:
-            raise RuntimeError(f"flashinfer_mono_moe: called on more than {STREAMS} streams of device {device}")
+            raise RuntimeError(
+                f"flashinfer_mono_moe: called on more than {STREAMS} streams of device {device}"
+            )
         _of_stream[key] = pad
     return _of_stream[key]

@@ -1,11 +1,16 @@
-"""keywords: the definition's inputs as keywords of FlashInfer's trtllm_fp8_block_scale_moe, whatever its version.
+"""keywords: the definition's inputs as keywords of FlashInfer's trtllm_fp8_block_scale_moe,
+whatever its version.
 
-Positions and optional arguments changed between versions, so everything goes by name and is chosen by the installed
-function's signature. Layouts need no conversion: activations' scales are [H / 128, T] on both sides, weights are
-K-major and unshuffled, and gemm1's first half of rows is `up`, its second half `gate`, here and there.
+Positions and optional arguments changed between versions, so everything goes by name and is chosen
+by the installed function's signature. Layouts need no conversion: activations' scales are [H / 128,
+T] on both sides, weights are K-major and unshuffled, and gemm1's first half of rows is `up`, its
+second half `gate`, here and there.
 """
 
-RENORMALIZE, DEEPSEEK_V3 = 1, 2  # of RoutingMethodType; the enum's place in the package moved, its values did not
+RENORMALIZE, DEEPSEEK_V3 = (
+    1,
+    2,
+)  # of RoutingMethodType; the enum's place in the package moved, its values did not
 K_MAJOR = 0  # WeightLayout.MajorK
 
 _INPUTS = (
@@ -35,12 +40,18 @@ _ALWAYS = {
 
 
 def check_signature(parameters):
-    """Raise ImportError unless a call with our keywords can fit `parameters` (of inspect.Signature)."""
+    """Raise ImportError unless a call with our keywords can fit `parameters` (of
+    inspect.Signature).
+    """
     required = {name for name, p in parameters.items() if p.default is p.empty}
     if unknown := sorted(required - _ALWAYS - {"tile_tokens_dim"}):
-        raise ImportError(f"FlashInfer's trtllm_fp8_block_scale_moe wants {', '.join(unknown)}, unknown here")
+        raise ImportError(
+            f"FlashInfer's trtllm_fp8_block_scale_moe wants {', '.join(unknown)}, unknown here"
+        )
     if gone := sorted(_ALWAYS - parameters.keys()):
-        raise ImportError(f"FlashInfer's trtllm_fp8_block_scale_moe no longer takes {', '.join(gone)}")
+        raise ImportError(
+            f"FlashInfer's trtllm_fp8_block_scale_moe no longer takes {', '.join(gone)}"
+        )
 
 
 def keywords(parameters, problem, given):
@@ -70,7 +81,9 @@ def keywords(parameters, problem, given):
     }
     if "output" in parameters:  # from 0.7 on
         found["output"] = given.output
-    if "tile_tokens_dim" in parameters and parameters["tile_tokens_dim"].default is not None:  # before 0.5
+    if (
+        "tile_tokens_dim" in parameters and parameters["tile_tokens_dim"].default is not None
+    ):  # before 0.5
         found["tile_tokens_dim"] = tile_tokens(num_tokens * problem.TOP_K, num_experts)
     return found
 

@@ -1,7 +1,7 @@
 """flashinfer_trtllm: TensorRT-LLM's kernels for SM100, the whole layer in one call of FlashInfer.
 
-Not run by us on the hardware that it needs: what a test holds is that the call fits FlashInfer's signature and that
-the layouts and dtypes handed over are the documented ones (keywords.py).
+Not run by us on the hardware that it needs: what a test holds is that the call fits FlashInfer's
+signature and that the layouts and dtypes handed over are the documented ones (keywords.py).
 """
 
 import inspect
@@ -16,15 +16,19 @@ from .keywords import check_signature, keywords
 
 if torch.cuda.get_device_capability()[0] != 10:
     major, minor = torch.cuda.get_device_capability()
-    raise RuntimeError(f"flashinfer_trtllm: its kernels are for SM100 and SM103; this GPU is sm_{major}{minor}")
+    raise RuntimeError(
+        f"flashinfer_trtllm: its kernels are for SM100 and SM103; this GPU is sm_{major}{minor}"
+    )
 _PARAMETERS = inspect.signature(trtllm_fp8_block_scale_moe).parameters
 check_signature(_PARAMETERS)
-get_trtllm_moe_sm100_module()  # compiled here, when the solution is built, not when it is first called
+# compiled here, when the solution is built, not when it is first called
+get_trtllm_moe_sm100_module()
 
 
 @checked(DS_ROUTING)
 def run(given):
-    """DeepSeek-V3 FP8 block-scale MoE layer of one expert-parallel rank; writes `output` [T, H] bf16.
+    """DeepSeek-V3 FP8 block-scale MoE layer of one expert-parallel rank; writes `output` [T, H]
+    bf16.
 
     Arguments are DS_ROUTING's (common/host/arguments.py).
 
@@ -48,6 +52,10 @@ def layer(given):
         return
     with torch.cuda.device_of(output):
         result = trtllm_fp8_block_scale_moe(**keywords(_PARAMETERS, problem, given))
-        result = result[0] if isinstance(result, (list, tuple)) else result  # a list is announced for 0.8
-        if result.data_ptr() != output.data_ptr():  # a version that takes no `output`, or does not heed it
+        result = (
+            result[0] if isinstance(result, (list, tuple)) else result
+        )  # a list is announced for 0.8
+        if (
+            result.data_ptr() != output.data_ptr()
+        ):  # a version that takes no `output`, or does not heed it
             output.copy_(result)

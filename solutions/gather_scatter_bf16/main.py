@@ -1,7 +1,8 @@
-"""gather_scatter_bf16: the layer in four or five Triton kernels; read `run` downhill, then a file a stage.
+"""gather_scatter_bf16: the layer in four or five Triton kernels; read `run` downhill, then a file a
+stage.
 
-Tokens are gathered by the first product's loads and results scattered by the second product's stores: no row is ever
-copied for its own sake, and no row is padding.
+Tokens are gathered by the first product's loads and results scattered by the second product's
+stores: no row is ever copied for its own sake, and no row is padding.
 """
 
 import torch
@@ -23,13 +24,16 @@ launch_quickly(count_kernel, place_kernel, gemm1_bf16_kernel, gemm2_bf16_kernel,
 def run(hidden_states, expert_ids, expert_weights, gemm1_weights, gemm2_weights, output):
     """bf16 MoE layer with given experts; writes `output` [T, H] bf16.
 
-    Shapes and dtypes are the definition's; see check_bf16_inputs. Launches on the current stream and never waits for
-    the device.
+    Shapes and dtypes are the definition's; see check_bf16_inputs. Launches on the current stream
+    and never waits for the device.
 
     Raises:
-        ValueError: an argument is not what the definition says, or the architecture has no tile table.
+        ValueError: an argument is not what the definition says, or the architecture has no tile
+        table.
     """
-    check_bf16_inputs((hidden_states, expert_ids, expert_weights, gemm1_weights, gemm2_weights, output))
+    check_bf16_inputs(
+        (hidden_states, expert_ids, expert_weights, gemm1_weights, gemm2_weights, output)
+    )
     num_tokens, top_k = expert_ids.shape
     if num_tokens == 0:
         return

@@ -1,8 +1,9 @@
 """hopper_fused: CUDA kernels for Hopper, one launch for few tokens and four or six for many.
 
-With few tokens, reading the weights from memory bounds the layer, so one kernel streams them (few_tokens/). With more,
-routing, two grouped GEMMs and the combine are kernels of their own (many_tokens/). Up to 32 rows per expert h has two
-FP8 parts, hi and lo, which costs little there; above, it has `H_SPLIT`. docs/hopper_fused.md describes the design.
+With few tokens, reading the weights from memory bounds the layer, so one kernel streams them
+(few_tokens/). With more, routing, two grouped GEMMs and the combine are kernels of their own
+(many_tokens/). Up to 32 rows per expert h has two FP8 parts, hi and lo, which costs little there;
+above, it has `H_SPLIT`. docs/hopper_fused.md describes the design.
 """
 
 from .build import load_kernels
@@ -22,13 +23,15 @@ _kernels = load_kernels()  # compiled on import, when the solution is built, not
 
 @takes(DS_ROUTING)
 def run(arguments):
-    """DeepSeek-V3 FP8 block-scale MoE layer of one expert-parallel rank; writes `output` [T, H] bf16.
+    """DeepSeek-V3 FP8 block-scale MoE layer of one expert-parallel rank; writes `output` [T, H]
+    bf16.
 
-    Arguments are DS_ROUTING's (common/host/arguments.py). Launches on the current stream and never waits for the
-    device.
+    Arguments are DS_ROUTING's (common/host/arguments.py). Launches on the current stream and never
+    waits for the device.
 
     Raises:
-        ValueError: an argument is not what the definition says, or there are more tokens than route_permute's shared
+        ValueError: an argument is not what the definition says, or there are more tokens than
+        route_permute's shared
             memory has room for, 131072 at most; checked before anything is launched.
         RuntimeError: CUDA refuses a call.
     """
@@ -37,7 +40,9 @@ def run(arguments):
 
 @takes(DS_ROUTING_BF16)
 def run_bf16(arguments):
-    """As `run`, for hidden_states [T, H] bf16 and no scales: few tokens are quantised in the layer's one launch."""
+    """As `run`, for hidden_states [T, H] bf16 and no scales: few tokens are quantised in the
+    layer's one launch.
+    """
     _kernels.run_layer_bf16(*arguments, H_SPLIT)
 
 
@@ -55,7 +60,9 @@ def run_renorm_bf16(arguments):
 
 @takes(ROUTED)
 def run_routed(arguments):
-    """As `run`, for routed definitions: experts and weights are given, gate comes first, scales are row-major."""
+    """As `run`, for routed definitions: experts and weights are given, gate comes first, scales are
+    row-major.
+    """
     _kernels.run_routed(*arguments, H_SPLIT)
 
 

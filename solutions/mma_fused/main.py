@@ -1,13 +1,20 @@
 """mma_fused: the layer on mma.sync, for every NVIDIA GPU from Ampere to Blackwell.
 
-Up to MOST_TOKENS tokens one CUDA kernel does it all, bound by reading the weights (one_launch/); above, Triton kernels
-do, a stage each (many_tokens/). docs/mma_fused.md describes the design.
+Up to MOST_TOKENS tokens one CUDA kernel does it all, bound by reading the weights (one_launch/);
+above, Triton kernels do, a stage each (many_tokens/). docs/mma_fused.md describes the design.
 """
 
 import torch
 
 from .build import load_kernels
-from .common.host.arguments import DS_ROUTING, RENORM_ROUTING, ROUTED, ROUTED_BF16, check_arguments, takes
+from .common.host.arguments import (
+    DS_ROUTING,
+    RENORM_ROUTING,
+    ROUTED,
+    ROUTED_BF16,
+    check_arguments,
+    takes,
+)
 from .many_tokens.many_tokens import many_tokens, many_tokens_renorm, many_tokens_routed
 
 MOST_TOKENS = 256  # of the one launch, as kMaxTokens in one_launch/sizes.cuh
@@ -17,14 +24,15 @@ _kernels = load_kernels()  # compiled on import, when the solution is built, not
 
 @takes(DS_ROUTING)
 def run(arguments):
-    """DeepSeek-V3 FP8 block-scale MoE layer of one expert-parallel rank; writes `output` [T, H] bf16.
+    """DeepSeek-V3 FP8 block-scale MoE layer of one expert-parallel rank; writes `output` [T, H]
+    bf16.
 
-    Arguments are DS_ROUTING's (common/host/arguments.py). Launches on the current stream and never waits for the
-    device.
+    Arguments are DS_ROUTING's (common/host/arguments.py). Launches on the current stream and never
+    waits for the device.
 
     Raises:
-        ValueError: an argument is not what the definition says; checked before anything is launched.
-        RuntimeError: CUDA refuses a call.
+        ValueError: an argument is not what the definition says; checked before anything is
+        launched. RuntimeError: CUDA refuses a call.
     """
     _layer(_kernels.run_layer, many_tokens, arguments)
 
@@ -37,7 +45,9 @@ def run_renorm(arguments):
 
 @takes(ROUTED)
 def run_routed(arguments):
-    """As `run`, for routed definitions: experts and weights are given, gate comes first, scales are row-major."""
+    """As `run`, for routed definitions: experts and weights are given, gate comes first, scales are
+    row-major.
+    """
     _layer(_kernels.run_routed, many_tokens_routed, arguments)
 
 
@@ -48,7 +58,9 @@ def run_routed_bf16(arguments):
 
 
 def _many_tokens_routed_bf16(*arguments):
-    """As `many_tokens_routed`, for tokens in bf16, quantised in CUDA: Triton has no FP8 before sm_89."""
+    """As `many_tokens_routed`, for tokens in bf16, quantised in CUDA: Triton has no FP8 before
+    sm_89.
+    """
     check_arguments(ROUTED_BF16, arguments)
     x, *others = arguments
     num_tokens, hidden = x.shape

@@ -4,7 +4,9 @@ from typing import NamedTuple
 
 
 class Target(NamedTuple):
-    """Macros of one_launch/config.cuh. smem_kib: shared memory limit of a CTA; cvt: E4M3 conversion in hardware."""
+    """Macros of one_launch/config.cuh. smem_kib: shared memory limit of a CTA; cvt: E4M3 conversion
+    in hardware.
+    """
 
     smem_kib: int
     tma: bool

@@ -1,4 +1,6 @@
-"""grouped_gemm: SGLang's fused_moe_kernel, whose parameters differ between versions, for the usual tiles."""
+"""grouped_gemm: SGLang's fused_moe_kernel, whose parameters differ between versions, for the usual
+tiles.
+"""
 
 import inspect
 
@@ -16,8 +18,12 @@ from .overlap import overlap
 _KERNEL = load_kernel()
 _NAMES = set(_KERNEL.arg_names)
 _PARAMETERS = inspect.signature(_KERNEL.fn).parameters.values()
-_DEFAULTS = {p.name: p.default for p in _PARAMETERS if p.default is not p.empty}  # a newer version's, left as they are
-_ORDINARY = [p.name for p in _PARAMETERS if "constexpr" not in str(p.annotation)]  # a class, or its name
+_DEFAULTS = {
+    p.name: p.default for p in _PARAMETERS if p.default is not p.empty
+}  # a newer version's, left as they are
+_ORDINARY = [
+    p.name for p in _PARAMETERS if "constexpr" not in str(p.annotation)
+]  # a class, or its name
 BLOCK = 128
 
 # What this layer does not use; a version takes those that it knows.
@@ -42,26 +48,36 @@ _OFF = {
 }
 _OPTIONAL = _DEFAULTS | {name: value for name, value in _OFF.items() if name in _NAMES}
 
-# Its memory of launches does not tell x by TMA from x by pointer: their top_k, a constexpr, must differ.
+# Its memory of launches does not tell x by TMA from x by pointer: their top_k, a constexpr, must
+# differ.
 launch_quickly(_KERNEL)
 if "USE_GDC" in _NAMES:  # else it does not wait for its predecessor
     overlap(_KERNEL)
 
 
 def grouped_gemm(
-    x, x_scale, scale_strides, weights, weights_scale, permutation, config, tiles, x_in_order, weights_by_tma
+    x,
+    x_scale,
+    scale_strides,
+    weights,
+    weights_scale,
+    permutation,
+    config,
+    tiles,
+    x_in_order,
+    weights_by_tma,
 ):
     """Rows of x times their experts' weights, in the order of `permutation`.
 
     Args:
-        x: FP8, [T, K], gathered by pair; or [rows, K] in expert order, read through a TMA descriptor.
-        x_scale: float32; scale_strides: its strides from row to row and from block to block of 128 columns.
-        weights [E_local, N, K] FP8 and weights_scale [E_local, N / 128, K / 128] float32, views with unit last stride.
-        permutation: `permute`'s result for config["BLOCK_SIZE_M"], padded with the number of pairs, as SGLang does.
-        config: see tiles.py.
-        tiles: how many SGLang's kernel is launched for; `overflow_gemm` multiplies those beyond, if there may be any.
-        x_in_order: whether x lies in expert order.
-        weights_by_tma: read weights through a TMA descriptor.
+        x: FP8, [T, K], gathered by pair; or [rows, K] in expert order, read through a TMA
+        descriptor. x_scale: float32; scale_strides: its strides from row to row and from block to
+        block of 128 columns. weights [E_local, N, K] FP8 and weights_scale [E_local, N / 128, K /
+        128] float32, views with unit last stride. permutation: `permute`'s result for
+        config["BLOCK_SIZE_M"], padded with the number of pairs, as SGLang does. config: see
+        tiles.py. tiles: how many SGLang's kernel is launched for; `overflow_gemm` multiplies those
+        beyond, if there may be any. x_in_order: whether x lies in expert order. weights_by_tma:
+        read weights through a TMA descriptor.
 
     Returns:
         [rows, N] bfloat16; padding rows and rows of unused tiles are undefined.
@@ -71,7 +87,11 @@ def grouped_gemm(
     out = torch.empty(rows, columns, dtype=torch.bfloat16, device=x.device)
     x_desc = TensorDescriptor(x, x.shape, x.stride(), [block_m, block_k]) if x_in_order else None
     w_box = [1, block_n, block_k]
-    w_desc = TensorDescriptor(weights, weights.shape, weights.stride(), w_box) if weights_by_tma else None
+    w_desc = (
+        TensorDescriptor(weights, weights.shape, weights.stride(), w_box)
+        if weights_by_tma
+        else None
+    )
     values = dict(
         a_ptr=x,
         a_desc=x_desc,
@@ -104,12 +124,16 @@ def grouped_gemm(
         group_n=BLOCK,
         group_k=BLOCK,
         compute_type=tl.bfloat16,
-        swap_ab=gpu_of(x.device).architecture == "sm_90" and block_m < 64 and block_n >= 64,  # SGLang's own rule
+        swap_ab=gpu_of(x.device).architecture == "sm_90"
+        and block_m < 64
+        and block_n >= 64,  # SGLang's own rule
         **_OPTIONAL,
         **config,
     )
     if "USE_GDC" in _NAMES:  # SGLang's own rule for letting its successor start
-        values |= dict(USE_GDC=x.device.type != "cpu", GDC_EARLY=permutation.row_of_pair.shape[0] <= 512)
+        values |= dict(
+            USE_GDC=x.device.type != "cpu", GDC_EARLY=permutation.row_of_pair.shape[0] <= 512
+        )
     grid = (tiles * triton.cdiv(columns, block_n),)
     _KERNEL[grid](*[values.pop(name) for name in _ORDINARY], **values)
     if tiles < permutation.tile_expert.shape[0]:

@@ -1,7 +1,8 @@
 """load: SGLang's Triton MoE kernel out of an installed `sglang`, without the rest of the package.
 
-The module is plain Triton, but it imports helpers that need SGLang's compiled libraries and a matching torch. They
-serve the host code around the kernel, which is not used here, so stand-ins take their place while it is loaded.
+The module is plain Triton, but it imports helpers that need SGLang's compiled libraries and a
+matching torch. They serve the host code around the kernel, which is not used here, so stand-ins
+take their place while it is loaded.
 """
 
 import ast
@@ -27,7 +28,9 @@ def load_kernel():
     package = Path(importlib.util.find_spec("sglang").submodule_search_locations[0])
     path = next((package / place for place in _PLACES if (package / place).is_file()), None)
     if path is None:
-        raise ImportError(f"sglang_triton: the installed sglang has no {Path(_PLACES[0]).name} where it was looked for")
+        raise ImportError(
+            f"sglang_triton: the installed sglang has no {Path(_PLACES[0]).name} where it was looked for"
+        )
     spec = importlib.util.spec_from_file_location("sglang_fused_moe_triton_kernels", path)
     module = importlib.util.module_from_spec(spec)
     with mock.patch.dict(sys.modules, _stand_ins(path.read_text())):
@@ -36,7 +39,9 @@ def load_kernel():
 
 
 def _stand_ins(source):
-    """Name -> stand-in for each module of sglang that the source imports from; every helper in it says False."""
+    """Name -> stand-in for each module of sglang that the source imports from; every helper in it
+    says False.
+    """
     nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom)]
     names = {node.module for node in nodes if (node.module or "").startswith("sglang.")}
     return {name: mock.MagicMock(**{"return_value": False}) for name in names}

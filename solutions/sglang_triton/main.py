@@ -1,7 +1,8 @@
-"""sglang_triton: both GEMMs by SGLang's own Triton kernel, around our routing, order of rows, SwiGLU and combine.
+"""sglang_triton: both GEMMs by SGLang's own Triton kernel, around our routing, order of rows,
+SwiGLU and combine.
 
-Rows of experts of other ranks are never made, so they cost nothing. The second GEMM reads both operands through
-TMA, as SGLang does on an H200.
+Rows of experts of other ranks are never made, so they cost nothing. The second GEMM reads both
+operands through TMA, as SGLang does on an H200.
 """
 
 import torch
@@ -30,10 +31,11 @@ MOST_Y_BYTES = 1_200_000_000  # of the second GEMM; wider ones are made in colum
 @replayed_or_captured
 @checked(DS_ROUTING)
 def run(given):
-    """DeepSeek-V3 FP8 block-scale MoE layer of one expert-parallel rank; writes `output` [T, H] bf16.
+    """DeepSeek-V3 FP8 block-scale MoE layer of one expert-parallel rank; writes `output` [T, H]
+    bf16.
 
-    Arguments are DS_ROUTING's (common/host/arguments.py). Launches on the current stream and never waits for the
-    device.
+    Arguments are DS_ROUTING's (common/host/arguments.py). Launches on the current stream and never
+    waits for the device.
 
     Raises:
         ValueError: an argument is not what the definition says.
@@ -50,7 +52,12 @@ def run_renorm(given):
 
 def layer(given):
     """Launch the layer."""
-    logits, x, w1, w1_scale = given.routing_logits, given.hidden_states, given.gemm1_weights, given.gemm1_weights_scale
+    logits, x, w1, w1_scale = (
+        given.routing_logits,
+        given.hidden_states,
+        given.gemm1_weights,
+        given.gemm1_weights_scale,
+    )
     w2, w2_scale = given.gemm2_weights, given.gemm2_weights_scale
     num_tokens, hidden = x.shape
     if num_tokens == 0:
@@ -60,7 +67,11 @@ def layer(given):
         pairs = num_tokens * TOP_K
         first_config, second_config, by_tma = choose_configs(pairs / logits.shape[1], inter)
         block_m = first_config["BLOCK_SIZE_M"]
-        bias, offset, factor = given.routing_bias, given.local_expert_offset, given.routed_scaling_factor
+        bias, offset, factor = (
+            given.routing_bias,
+            given.local_expert_offset,
+            given.routed_scaling_factor,
+        )
         routing = logits, bias, offset, factor, num_local_experts
         if num_tokens == 1:
             weight, permutation = route_one(*routing, block_m)
@@ -68,7 +79,9 @@ def layer(given):
             expert, weight = route(*routing)
             permutation = permute(expert, num_local_experts, block_m, padding=pairs)
         most = permutation.tile_expert.shape[0]
-        tiles = usual_tiles(pairs, num_local_experts / logits.shape[1], num_local_experts, block_m, most)
+        tiles = usual_tiles(
+            pairs, num_local_experts / logits.shape[1], num_local_experts, block_m, most
+        )
 
         form = dict(config=first_config, tiles=tiles, x_in_order=False, weights_by_tma=by_tma)
         x_scale = given.hidden_states_scale
@@ -80,6 +93,8 @@ def layer(given):
             w2_slice = w2[:, first : first + width]
             scale_slice = w2_scale[:, first // 128 : (first + width) // 128]
             form = dict(config=second_config, tiles=tiles, x_in_order=True, weights_by_tma=True)
-            y = grouped_gemm(h, h_scale, h_scale.stride(), w2_slice, scale_slice, permutation, **form)
+            y = grouped_gemm(
+                h, h_scale, h_scale.stride(), w2_slice, scale_slice, permutation, **form
+            )
             combine(y, permutation.row_of_pair, weight, given.output, first, branch=True, pdl=True)
             del y  # before the next is made

@@ -1,9 +1,10 @@
 """overflow_gemm: the tiles beyond the grid that SGLang's kernel is launched with.
 
-Its grid has a program a tile, and the host knows only how many tiles there may be: under expert parallelism several
-times as many as there are. A program without a tile still takes its turn on an SM, so where there may be thousands the
-grid covers the tiles of twice the usual rows (tiles.py). This kernel multiplies those beyond, which exist only if this
-rank gets more than twice its share. A plain kernel, not a tuned one: it most often finds nothing to do.
+Its grid has a program a tile, and the host knows only how many tiles there may be: under expert
+parallelism several times as many as there are. A program without a tile still takes its turn on an
+SM, so where there may be thousands the grid covers the tiles of twice the usual rows (tiles.py).
+This kernel multiplies those beyond, which exist only if this rank gets more than twice its share. A
+plain kernel, not a tuned one: it most often finds nothing to do.
 
 Map of the kernel: a persistent grid over (tile, 128 columns), operands through pointers.
 """
@@ -18,7 +19,13 @@ BLOCK = 128
 
 
 @triton.jit(
-    do_not_specialize=["first_tile", "num_pairs", "stride_x_scale_row", "stride_x_scale_block", "stride_w_scale_expert"]
+    do_not_specialize=[
+        "first_tile",
+        "num_pairs",
+        "stride_x_scale_row",
+        "stride_x_scale_block",
+        "stride_w_scale_expert",
+    ]
 )
 def overflow_gemm_kernel(
     x_ptr,  # [T, K] fp8; [rows, K] with TOP_K 0
@@ -45,7 +52,9 @@ def overflow_gemm_kernel(
     pdl_wait(PDL)
     num_tiles = tl.load(num_rows_ptr) // BLOCK_M
     lane = tl.arange(0, BLOCK)
-    for index in range(tl.program_id(0), (num_tiles - first_tile) * (N // BLOCK), tl.num_programs(0)):
+    for index in range(
+        tl.program_id(0), (num_tiles - first_tile) * (N // BLOCK), tl.num_programs(0)
+    ):
         m, n = first_tile + index // (N // BLOCK), index % (N // BLOCK)
         expert = tl.load(tile_expert_ptr + m).to(tl.int64)
         row = m * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -63,10 +72,25 @@ def overflow_gemm_kernel(
             x_scale = tl.load(x_scale_ptrs + k * stride_x_scale_block, mask=here, other=0.0)
             out += tl.dot(x, w) * (x_scale * tl.load(w_scale_row + k))[:, None]
         column = n * BLOCK + lane
-        tl.store(out_ptr + row.to(tl.int64)[:, None] * N + column[None, :], out.to(tl.bfloat16), mask=here[:, None])
+        tl.store(
+            out_ptr + row.to(tl.int64)[:, None] * N + column[None, :],
+            out.to(tl.bfloat16),
+            mask=here[:, None],
+        )
 
 
-def overflow_gemm(x, x_scale, scale_strides, weights, weights_scale, permutation, block_m, first_tile, x_in_order, out):
+def overflow_gemm(
+    x,
+    x_scale,
+    scale_strides,
+    weights,
+    weights_scale,
+    permutation,
+    block_m,
+    first_tile,
+    x_in_order,
+    out,
+):
     """`grouped_gemm` (grouped_gemm.py) of the tiles from first_tile on, in place of it.
 
     Args:

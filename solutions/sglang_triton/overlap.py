@@ -1,7 +1,8 @@
-"""overlap: captured launches that begin before their predecessor ends (programmatic dependent launch).
+"""overlap: captured launches that begin before their predecessor ends (programmatic dependent
+launch).
 
-A kernel so launched waits by itself for what it reads. SGLang launches its kernel this way. Where no graph replays a
-call, `replayed` does, and has plain launches: host time counts for more there.
+A kernel so launched waits by itself for what it reads. SGLang launches its kernel this way. Where
+no graph replays a call, `replayed` does, and has plain launches: host time counts for more there.
 """
 
 from functools import wraps
@@ -16,8 +17,8 @@ from .common.host.replay import replayed
 def overlap(*kernels):
     """Let later captured launches of these kernels overlap their predecessors.
 
-    They are named to `launch_quickly` first. Of launches of a kind that there was none of outside a capture, the first
-    is a plain one.
+    They are named to `launch_quickly` first. Of launches of a kind that there was none of outside a
+    capture, the first is a plain one.
     """
     for kernel in kernels:
         if launch.SUPPORTED and isinstance(kernel, triton.JITFunction):
@@ -25,7 +26,9 @@ def overlap(*kernels):
 
 
 def _overlapping_run(kernel, plain_run):
-    """`plain_run`, but for captured launches; it returns the compiled kernel at the first launch of a kind."""
+    """`plain_run`, but for captured launches; it returns the compiled kernel at the first launch of
+    a kind.
+    """
     ordinary = [p for p in kernel.params if not p.is_constexpr]
     constexprs = [p.name for p in kernel.params if p.is_constexpr]
     integers = launch.specialised(ordinary)
@@ -34,7 +37,12 @@ def _overlapping_run(kernel, plain_run):
     def run(*args, grid, warmup, **keywords):
         device = torch._C._cuda_getDevice()
         key = (device, *keywords.values(), *[launch.specialisation(args[at]) for at in integers])
-        if key in launchers and not warmup and not launch.hooked() and torch.cuda.is_current_stream_capturing():
+        if (
+            key in launchers
+            and not warmup
+            and not launch.hooked()
+            and torch.cuda.is_current_stream_capturing()
+        ):
             start, (function, cooperative, _, *rest) = launchers[key]
             values = [keywords[name] for name in constexprs]
             stream = torch._C._cuda_getCurrentRawStream(device)

@@ -1,6 +1,8 @@
-"""route_one: for a single token, its experts, weights and the order of its rows in one launch, not two.
+"""route_one: for a single token, its experts, weights and the order of its rows in one launch, not
+two.
 
-As the shared route and permute one after the other, whose kernels run here in one program of a single warp.
+As the shared route and permute one after the other, whose kernels run here in one program of a
+single warp.
 """
 
 import torch
@@ -35,7 +37,15 @@ def route_one_kernel(
     PDL: tl.constexpr,
 ):
     pdl_wait(PDL)
-    route_kernel(logits_ptr, bias_ptr, expert_ptr, weight_ptr, local_expert_offset, routed_scaling_factor, E_LOCAL)
+    route_kernel(
+        logits_ptr,
+        bias_ptr,
+        expert_ptr,
+        weight_ptr,
+        local_expert_offset,
+        routed_scaling_factor,
+        E_LOCAL,
+    )
     tl.debug_barrier()  # the experts were stored by other threads
     place_kernel(
         expert_ptr,
@@ -62,7 +72,14 @@ def route_one_kernel(
     )
 
 
-def route_one(routing_logits, routing_bias, local_expert_offset, routed_scaling_factor, num_local_experts, block_m):
+def route_one(
+    routing_logits,
+    routing_bias,
+    local_expert_offset,
+    routed_scaling_factor,
+    num_local_experts,
+    block_m,
+):
     """Arguments as `route`'s, of a single token, and `permute`'s block_m.
 
     Returns:
@@ -74,8 +91,13 @@ def route_one(routing_logits, routing_bias, local_expert_offset, routed_scaling_
     def int32(*shape):
         return torch.empty(shape, dtype=torch.int32, device=routing_logits.device)
 
-    expert, weight = int32(1, top_k), torch.empty(1, top_k, dtype=torch.float32, device=routing_logits.device)
-    permutation = Permutation(int32(1, top_k), int32(tiles * block_m), int32(tiles), int32(1), int32(1), None)
+    expert, weight = (
+        int32(1, top_k),
+        torch.empty(1, top_k, dtype=torch.float32, device=routing_logits.device),
+    )
+    permutation = Permutation(
+        int32(1, top_k), int32(tiles * block_m), int32(tiles), int32(1), int32(1), None
+    )
     route_one_kernel[(1,)](
         routing_logits,
         routing_logits if problem.RENORM else routing_bias,

@@ -1,8 +1,9 @@
-"""swiglu_quant_rows: the shared swiglu_quant (with its plain statement) of the rows that are no padding.
+"""swiglu_quant_rows: the shared swiglu_quant (with its plain statement) of the rows that are no
+padding.
 
-Map of the kernel: programs stride over rows; each loads the next row's pair ahead of need, and skips padding, which
-stays undefined. A program takes up to 8 blocks of 128 columns, so amax and scale are reductions inside it. Launched
-before gemm1 has ended, it waits by itself.
+Map of the kernel: programs stride over rows; each loads the next row's pair ahead of need, and
+skips padding, which stays undefined. A program takes up to 8 blocks of 128 columns, so amax and
+scale are reductions inside it. Launched before gemm1 has ended, it waits by itself.
 """
 
 import torch
@@ -59,7 +60,9 @@ def swiglu_quant_rows(g, permutation):
     groups = 8 if inter % (8 * BLOCK) == 0 else 1
     h = torch.empty(rows, inter, dtype=torch.float8_e4m3fn, device=g.device)
     h_scale = torch.empty(rows, inter // BLOCK, dtype=torch.float32, device=g.device)
-    swiglu_quant_rows_kernel[(min(rows, PROGRAMS * gpu_of(g.device).multiprocessors), inter // (groups * BLOCK))](
+    swiglu_quant_rows_kernel[
+        (min(rows, PROGRAMS * gpu_of(g.device).multiprocessors), inter // (groups * BLOCK))
+    ](
         g,
         h,
         h_scale,

@@ -1,16 +1,18 @@
 """tiles: SGLang's configuration of its kernel for this layer on an H200, by rows per expert and K.
 
-Its own tables hold layers cut by columns, not by experts, and not these sizes. Tiles follow its H200 tables where an
-expert gets as many rows: their rows per expert, not their token counts, are what carries over. Widths are multiples of
-128, so BLOCK_SIZE_N divides every N. K of the second GEMM is the intermediate size: its pipeline is as deep as
-those of the tables up to 2048 wants, and shallower where a tile has few steps.
+Its own tables hold layers cut by columns, not by experts, and not these sizes. Tiles follow its
+H200 tables where an expert gets as many rows: their rows per expert, not their token counts, are
+what carries over. Widths are multiples of 128, so BLOCK_SIZE_N divides every N. K of the second
+GEMM is the intermediate size: its pipeline is as deep as those of the tables up to 2048 wants, and
+shallower where a tile has few steps.
 """
 
 MANY_TILES = 256  # without rows: 8192 programs of gemm1 and 14336 of gemm2, of DeepSeek-V3's layer
 
 
 def choose_configs(rows_per_expert, intermediate_size):
-    """Keywords of SGLang's kernel for the two GEMMs, and whether the first reads its weights by TMA.
+    """Keywords of SGLang's kernel for the two GEMMs, and whether the first reads its weights by
+    TMA.
 
     The GEMMs share BLOCK_SIZE_M, since they share the order of rows.
 
@@ -23,12 +25,14 @@ def choose_configs(rows_per_expert, intermediate_size):
         return _config(16, 128, 32, 4), _config(16, 128, 64, min(4, most_stages)), False
     if rows_per_expert <= 24:
         return _config(32, 128, 1, 5), _config(32, 128, 16, min(4, most_stages)), False
-    # By pointer, 64 x 128 takes 204 registers a thread, and a multiprocessor holds two programs; by TMA 168, and three.
+    # By pointer, 64 x 128 takes 204 registers a thread, and a multiprocessor holds two programs; by
+    # TMA 168, and three.
     return _config(64, 128, 16, 3), _config(64, 128, 16, min(3, most_stages)), True
 
 
 def usual_tiles(pairs, share, num_local_experts, block_m, most):
-    """Tiles of twice the rows that this rank would get if routing were even; `most`, if that is not far beyond.
+    """Tiles of twice the rows that this rank would get if routing were even; `most`, if that is not
+    far beyond.
 
     share: of all experts, those that are local; most: upper bound on the tiles of any routing.
     """

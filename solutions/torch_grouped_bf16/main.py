@@ -1,7 +1,8 @@
 """torch_grouped_bf16: the layer as torch alone writes it, around its own grouped matrix product.
 
-Rows are sorted by expert with torch's sort, copied into that order, multiplied by `grouped_mm`, and brought back by
-the sort's inverse. Nothing waits for the device: where each expert ends is a tensor.
+Rows are sorted by expert with torch's sort, copied into that order, multiplied by `grouped_mm`, and
+brought back by the sort's inverse. Nothing waits for the device: where each expert ends is a
+tensor.
 """
 
 import torch
@@ -20,7 +21,9 @@ def run(hidden_states, expert_ids, expert_weights, gemm1_weights, gemm2_weights,
     Raises:
         ValueError: an argument is not what the definition says.
     """
-    check_bf16_inputs((hidden_states, expert_ids, expert_weights, gemm1_weights, gemm2_weights, output))
+    check_bf16_inputs(
+        (hidden_states, expert_ids, expert_weights, gemm1_weights, gemm2_weights, output)
+    )
     num_tokens, top_k = expert_ids.shape
     if num_tokens == 0:
         return

@@ -1,8 +1,14 @@
-"""The layer in plain torch: `run` and `run_renorm` call its stages in order; replace them one by one."""
+"""The layer in plain torch: `run` and `run_renorm` call its stages in order; replace them one by
+one.
+"""
 
 import torch
 
-from .common.host.arguments import DS_ROUTING, RENORM_ROUTING, checked  # their names, shapes and dtypes
+from .common.host.arguments import (  # their names, shapes and dtypes
+    DS_ROUTING,
+    RENORM_ROUTING,
+    checked,
+)
 from .common.host.problem import (  # packing writes the definition's
     CLAMP_AFTER_SILU,
     KEPT_GROUPS,
@@ -24,10 +30,14 @@ def dequantise(values, scales, rows):
 def route(logits, bias, factor):
     """[T, E] fp32: each expert's weight for each token, zero but for the TOP_K that are chosen."""
     scores = torch.sigmoid(logits)
-    groups = (scores + bias.float()).unflatten(1, (NUM_GROUPS, -1))  # the bias selects, but is not part of the weight
+    groups = (scores + bias.float()).unflatten(
+        1, (NUM_GROUPS, -1)
+    )  # the bias selects, but is not part of the weight
     kept = groups.topk(2).values.sum(2).topk(KEPT_GROUPS).indices
     open_groups = torch.zeros_like(groups[:, :, 0], dtype=torch.bool).scatter(1, kept, True)
-    expert = groups.masked_fill(~open_groups[:, :, None], float("-inf")).flatten(1).topk(TOP_K).indices
+    expert = (
+        groups.masked_fill(~open_groups[:, :, None], float("-inf")).flatten(1).topk(TOP_K).indices
+    )
     chosen = torch.zeros_like(scores).scatter(1, expert, scores.gather(1, expert))
     return chosen / (chosen.sum(1, keepdim=True) + 1e-20) * factor
 
@@ -44,7 +54,9 @@ def gemm(x, weights, scales):
 
 
 def swiglu(g):
-    """s * (up + offset), s = gate * sigmoid(alpha * gate); up, and gate or s, are clamped where there is a limit."""
+    """s * (up + offset), s = gate * sigmoid(alpha * gate); up, and gate or s, are clamped where
+    there is a limit.
+    """
     up, gate = g.chunk(2, dim=1)
     limit = SWIGLU_LIMIT or torch.inf
     if not CLAMP_AFTER_SILU:
@@ -54,20 +66,28 @@ def swiglu(g):
 
 
 def experts(weight, given):
-    """Write the local experts' sum into output. weight [T, E_local] fp32, zero where an expert is not chosen."""
+    """Write the local experts' sum into output. weight [T, E_local] fp32, zero where an expert is
+    not chosen.
+    """
     x = dequantise(given.hidden_states, given.hidden_states_scale.t(), 1)
     y = torch.zeros_like(x)
-    for expert, own in enumerate(weight.t()):  # every token through every local expert: correct, not fast
+    for expert, own in enumerate(
+        weight.t()
+    ):  # every token through every local expert: correct, not fast
         g = gemm(x, given.gemm1_weights[expert], given.gemm1_weights_scale[expert])
         h = swiglu(g)
         contribution = gemm(h, given.gemm2_weights[expert], given.gemm2_weights_scale[expert])
-        y += torch.where(own[:, None] > 0, own[:, None] * contribution, 0)  # 0 x NaN is NaN: others must not see it
+        y += torch.where(
+            own[:, None] > 0, own[:, None] * contribution, 0
+        )  # 0 x NaN is NaN: others must not see it
     given.output.copy_(y)
 
 
 @checked(DS_ROUTING)
 def run(given):
-    """Write the layer's result into output [T, H] bf16. Raises ValueError for arguments that do not fit DS_ROUTING."""
+    """Write the layer's result into output [T, H] bf16. Raises ValueError for arguments that do not
+    fit DS_ROUTING.
+    """
     weight = route(given.routing_logits, given.routing_bias, given.routed_scaling_factor)
     first = given.local_expert_offset
     experts(weight[:, first : first + len(given.gemm1_weights)], given)

@@ -1,6 +1,8 @@
-"""torch_mxfp8_emulated: the layer in plain torch: quantise, expand both operands to bf16, one bf16 product.
+"""torch_mxfp8_emulated: the layer in plain torch: quantise, expand both operands to bf16, one bf16
+product.
 
-What a user without block-scaled tensor cores writes first. bf16 holds a code times its scale exactly.
+What a user without block-scaled tensor cores writes first. bf16 holds a code times its scale
+exactly.
 """
 
 import torch
@@ -24,5 +26,7 @@ def multiply(codes, scales, weight, weight_scale, output):
 
 
 def run(x, weight, weight_scale, output):
-    """x [M, K] bfloat16, weight [N, K] float8_e4m3fn, weight_scale [N, K/32] int8 (E8M0); writes output [M, N]."""
+    """x [M, K] bfloat16, weight [N, K] float8_e4m3fn, weight_scale [N, K/32] int8 (E8M0); writes
+    output [M, N].
+    """
     multiply(*quantise(x), weight, weight_scale, output)

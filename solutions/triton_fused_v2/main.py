@@ -1,4 +1,6 @@
-"""triton_fused_v2: the layer in four to seven Triton kernels; read common/triton/layer.py, then a stage a file."""
+"""triton_fused_v2: the layer in four to seven Triton kernels; read common/triton/layer.py, then a
+stage a file.
+"""
 
 import torch
 
@@ -17,10 +19,11 @@ launch_quickly(quantise_tokens_kernel)
 @replayed
 @checked(DS_ROUTING)
 def run(given):
-    """DeepSeek-V3 FP8 block-scale MoE layer of one expert-parallel rank; writes `output` [T, H] bf16.
+    """DeepSeek-V3 FP8 block-scale MoE layer of one expert-parallel rank; writes `output` [T, H]
+    bf16.
 
-    Arguments are DS_ROUTING's (common/host/arguments.py). Launches on the current stream and never waits for the
-    device.
+    Arguments are DS_ROUTING's (common/host/arguments.py). Launches on the current stream and never
+    waits for the device.
 
     Raises:
         ValueError: an argument is not what the definition says, or the architecture has no TMA.
@@ -38,7 +41,9 @@ def run_renorm(given):
 @replayed
 @checked(ROUTED)
 def run_routed(given):
-    """As `run`, for routed definitions: experts and weights are given, gate comes first, scales are row-major."""
+    """As `run`, for routed definitions: experts and weights are given, gate comes first, scales are
+    row-major.
+    """
     layer(given)
 
 
@@ -51,11 +56,18 @@ def run_routed_bf16(given):
 
 def layer(given):
     """Launch the layer: the router and the quantisation only where the caller leaves them to us."""
-    x, x_scale, w1, w2 = given.hidden_states, given.hidden_states_scale, given.gemm1_weights, given.gemm2_weights
+    x, x_scale, w1, w2 = (
+        given.hidden_states,
+        given.hidden_states_scale,
+        given.gemm1_weights,
+        given.gemm2_weights,
+    )
     num_tokens, hidden = x.shape
     if num_tokens == 0:
         return
-    choice = choose(*gpu_of(x.device), (len(w1), hidden, w2.shape[2]), TOP_K / NUM_EXPERTS, num_tokens)
+    choice = choose(
+        *gpu_of(x.device), (len(w1), hidden, w2.shape[2]), TOP_K / NUM_EXPERTS, num_tokens
+    )
     with torch.cuda.device_of(x):
         if x_scale is None:
             x, x_scale = quantise_tokens(x)

@@ -2,14 +2,16 @@
 
 Routes:
     native   tl.dot_scaled: SM100's tensor cores apply the scales themselves.
-    bf16     codes times scales in bf16, which has room for them (see expand.py), on bf16 tensor cores: half the FP8
-             rate. w is expanded in registers on its way to them, x before, or likewise where it is small.
+    bf16     codes times scales in bf16, which has room for them (see expand.py), on bf16 tensor
+             cores: half the FP8 rate. w is expanded in registers on its way to them, x before, or
+             likewise where it is small.
     library  both operands expanded in passes of their own, then torch's bf16 product.
-    fp8      one FP8 product for each 32 of K, promoted to fp32 with the two scales: twice the bf16 rate, but two
-             fp32 operations an element for each 32 of K, and Hopper sums FP8 products in about 14 bits.
+    fp8      one FP8 product for each 32 of K, promoted to fp32 with the two scales: twice the bf16
+             rate, but two fp32 operations an element for each 32 of K, and Hopper sums FP8 products
+             in about 14 bits.
 
-Map of the kernel, which computes w[BLOCK_N, K] . x[BLOCK_M, K]^T: a program has one tile of the result and one of
-SPLITS shares of K; both operands come through TMA, and scales a step ahead.
+Map of the kernel, which computes w[BLOCK_N, K] . x[BLOCK_M, K]^T: a program has one tile of the
+result and one of SPLITS shares of K; both operands come through TMA, and scales a step ahead.
 """
 
 import torch
@@ -43,7 +45,9 @@ def round_tile(x, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """x [ROWS, COLUMNS] bf16 rounded to MXFP8, bf16: group_round in registers."""
     groups = tl.reshape(x.to(tl.int16, bitcast=True), [ROWS * COLUMNS // 32, 32])
     codes, scale = quantise_groups(groups)
-    return tl.reshape(codes.to(tl.float32) * scale_value(scale)[:, None], [ROWS, COLUMNS]).to(tl.bfloat16)
+    return tl.reshape(codes.to(tl.float32) * scale_value(scale)[:, None], [ROWS, COLUMNS]).to(
+        tl.bfloat16
+    )
 
 
 @triton.jit
@@ -84,7 +88,9 @@ def block_scaled_matmul_kernel(
     for k in range(first, last):
         w = w_desc.load([n * BLOCK_N, k * BLOCK_K])
         x = x_desc.load([m * BLOCK_M, k * BLOCK_K])
-        if ROUTE == "native":  # the compiler pipelines these loads itself, and cannot place scales from a step before
+        if (
+            ROUTE == "native"
+        ):  # the compiler pipelines these loads itself, and cannot place scales from a step before
             w_scales = load_scales(w_scales_ptr, column, k * GROUPS, row_stride, GROUPS)
             x_scales = load_scales(x_scales_ptr, scale_row, k * GROUPS, row_stride, GROUPS)
             total = tl.dot_scaled(w, w_scales, "e4m3", x.T, x_scales, "e4m3", acc=total)
@@ -131,12 +137,12 @@ def block_scaled_matmul(x, x_scales, w_codes, w_scales, out, tile):
     """out = (x times its scales) . (w times its scales)^T, summed in fp32.
 
     Args:
-        x: [M, K] float8_e4m3fn. With x_scales None bfloat16, on the bf16 and library routes: its own values where
+        x: [M, K] float8_e4m3fn. With x_scales None bfloat16, on the bf16 and library routes: its
+        own values where
             tile.x is "values" (from `group_round`), to be quantised on the way where it is "raw".
-        x_scales: [M, K/32] uint8 (E8M0 bits), or None.
-        w_codes: [N, K] float8_e4m3fn; w_scales: [N, K/32] uint8. N a multiple of tile.block_n, K of tile.block_k.
-        out: [M, N] bfloat16 or float16, written; float16 is Inf beyond 65504.
-        tile: see tiles.py.
+        x_scales: [M, K/32] uint8 (E8M0 bits), or None. w_codes: [N, K] float8_e4m3fn; w_scales: [N,
+        K/32] uint8. N a multiple of tile.block_n, K of tile.block_k. out: [M, N] bfloat16 or
+        float16, written; float16 is Inf beyond 65504. tile: see tiles.py.
     """
     if x_scales is None:
         form = tile.x
@@ -150,7 +156,9 @@ def block_scaled_matmul(x, x_scales, w_codes, w_scales, out, tile):
     (num_rows, width), num_columns = x.shape, w_codes.shape[0]
     shares = out
     if tile.splits > 1:
-        shares = torch.empty(tile.splits, num_rows, num_columns, dtype=torch.float32, device=x.device)
+        shares = torch.empty(
+            tile.splits, num_rows, num_columns, dtype=torch.float32, device=x.device
+        )
     tiles = triton.cdiv(num_rows, tile.block_m) * (num_columns // tile.block_n)
     block_scaled_matmul_kernel[(tiles * tile.splits,)](
         TensorDescriptor(x, [num_rows, width], [width, 1], [tile.block_m, tile.block_k]),
@@ -175,12 +183,20 @@ def block_scaled_matmul(x, x_scales, w_codes, w_scales, out, tile):
     )
     if tile.splits > 1:
         sum_splits_kernel[(triton.cdiv(out.numel(), 1024),)](
-            shares, out, out.numel(), SPLITS=tile.splits, BLOCK=1024, OUT=TRITON_DTYPE[out.dtype], num_warps=4
+            shares,
+            out,
+            out.numel(),
+            SPLITS=tile.splits,
+            BLOCK=1024,
+            OUT=TRITON_DTYPE[out.dtype],
+            num_warps=4,
         )
 
 
 def _library_product(x, w, out):
-    """out = x . w^T of bfloat16 operands, in torch; out may be float16, which a bf16 product would round twice."""
+    """out = x . w^T of bfloat16 operands, in torch; out may be float16, which a bf16 product would
+    round twice.
+    """
     if out.dtype == torch.bfloat16:
         torch.matmul(x, w.t(), out=out)
     elif x.is_cuda:
@@ -190,6 +206,11 @@ def _library_product(x, w, out):
 
 
 def block_scaled_matmul_ref(x_codes, x_scales, w_codes, w_scales, dtype):
-    """Plain statement: both operands expanded to float32, multiplied in float32, cast once to dtype."""
-    x, w = expand_ref(x_codes, x_scales, torch.float32), expand_ref(w_codes, w_scales, torch.float32)
+    """Plain statement: both operands expanded to float32, multiplied in float32, cast once to
+    dtype.
+    """
+    x, w = (
+        expand_ref(x_codes, x_scales, torch.float32),
+        expand_ref(w_codes, w_scales, torch.float32),
+    )
     return (x @ w.t()).to(dtype)

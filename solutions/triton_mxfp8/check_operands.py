@@ -11,7 +11,8 @@ def check_operands(x, weight, weight_scale, output):
     """Check one call of the layer. Runs inside the timed region, hence the plain straight code.
 
     Raises:
-        ValueError: dtype, rank, size, device, contiguity or 16-byte alignment of an argument is not what `linear`
+        ValueError: dtype, rank, size, device, contiguity or 16-byte alignment of an argument is not
+        what `linear`
             says; the message names the argument, what it got and what it wants.
     """
     for name, tensor in (("x", x), ("weight", weight)):
@@ -19,7 +20,9 @@ def check_operands(x, weight, weight_scale, output):
     (rows, k), n = x.shape, weight.shape[0]
     for name, value in (("n", n), ("k", k)):
         if value == 0 or value % BLOCK:
-            raise ValueError(f"{'weight' if name == 'n' else 'x'}: {name} is {value}, want a multiple of {BLOCK}")
+            raise ValueError(
+                f"{'weight' if name == 'n' else 'x'}: {name} is {value}, want a multiple of {BLOCK}"
+            )
     wanted = (
         ("x", x, (rows, k), (torch.bfloat16,)),
         ("weight", weight, (n, k), (torch.float8_e4m3fn,)),

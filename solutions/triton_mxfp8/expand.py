@@ -1,8 +1,8 @@
 """expand: MXFP8 codes times their scales, in bf16.
 
-E4M3 has four significant bits and a scale is a power of two, so bf16 holds the product exactly, but for magnitudes
-below 2^-126 with bits below 2^-133, bf16's last: those are rounded. From 2^128 on it is Inf, in bf16 as in fp32.
-Scale 255 is NaN, whatever the code.
+E4M3 has four significant bits and a scale is a power of two, so bf16 holds the product exactly, but
+for magnitudes below 2^-126 with bits below 2^-133, bf16's last: those are rounded. From 2^128 on it
+is Inf, in bf16 as in fp32. Scale 255 is NaN, whatever the code.
 
 Map of the kernel: as group_quantise's, a list of groups.
 """
@@ -35,12 +35,16 @@ def expand(codes, scales):
     """codes [R, K] float8_e4m3fn, scales [R, K/32] uint8, contiguous -> [R, K] bfloat16."""
     values = torch.empty(codes.shape, dtype=torch.bfloat16, device=codes.device)
     num_groups = scales.numel()
-    expand_kernel[(triton.cdiv(num_groups, 128),)](codes, scales, values, num_groups, GROUPS=128, num_warps=4)
+    expand_kernel[(triton.cdiv(num_groups, 128),)](
+        codes, scales, values, num_groups, GROUPS=128, num_warps=4
+    )
     return values
 
 
 def expand_ref(codes, scales, dtype=torch.bfloat16):
-    """Plain statement: codes [..., K] float8_e4m3fn, scales [..., K/32] uint8 (E8M0) -> [..., K] of dtype."""
+    """Plain statement: codes [..., K] float8_e4m3fn, scales [..., K/32] uint8 (E8M0) -> [..., K] of
+    dtype.
+    """
     factor = torch.exp2(scales.double() - 127)
     factor = torch.where(scales == 255, torch.nan, factor)
     return (codes.double().unflatten(-1, (-1, GROUP)) * factor[..., None]).flatten(-2).to(dtype)

@@ -1,12 +1,15 @@
-"""group_quantise: bf16 -> E4M3 codes with one E8M0 scale for each 32 elements of a row, as OCP MX v1.0 converts.
+"""group_quantise: bf16 -> E4M3 codes with one E8M0 scale for each 32 elements of a row, as OCP MX
+v1.0 converts.
 
-The shared exponent is floor(log2(amax)) - 8, 8 being E4M3's largest exponent, and at least -127; codes are value over
-scale rounded to nearest even, and saturate at 448: amax over scale is below 512, so the top of an octave does saturate.
-A group of zeros gets the smallest scale, 2^-127. E4M3 has no infinity and the specification leaves the conversion of
-NaN and Inf open: here a group that holds either has scale 255 (NaN) and NaN codes, so nothing turns finite unnoticed.
+The shared exponent is floor(log2(amax)) - 8, 8 being E4M3's largest exponent, and at least -127;
+codes are value over scale rounded to nearest even, and saturate at 448: amax over scale is below
+512, so the top of an octave does saturate. A group of zeros gets the smallest scale, 2^-127. E4M3
+has no infinity and the specification leaves the conversion of NaN and Inf open: here a group that
+holds either has scale 255 (NaN) and NaN codes, so nothing turns finite unnoticed.
 
-Map of the kernel: rows are whole groups, so the tensor is one list of groups; a program takes GROUPS of them. The
-scale is read off the bits of amax: bf16 and E8M0 have the same exponent bias, so it is amax's exponent less 8.
+Map of the kernel: rows are whole groups, so the tensor is one list of groups; a program takes
+GROUPS of them. The scale is read off the bits of amax: bf16 and E8M0 have the same exponent bias,
+so it is amax's exponent less 8.
 """
 
 import torch
@@ -28,7 +31,9 @@ def scale_value(scale):
 @triton.jit
 def quantise_groups(bits):
     """bits [groups, 32] int16 of bf16 -> codes [groups, 32] fp8, scale [groups] int32."""
-    amax = tl.max((bits & 0x7FFF).to(tl.int32), 1)  # magnitudes order as their bits do, and NaN lies above all others
+    amax = tl.max(
+        (bits & 0x7FFF).to(tl.int32), 1
+    )  # magnitudes order as their bits do, and NaN lies above all others
     exponent = amax >> 7
     finite = exponent < 255
     scale = tl.where(finite, tl.maximum(exponent - 8, 0), 255)
@@ -36,7 +41,9 @@ def quantise_groups(bits):
     x = (bits.to(tl.int32) << 16).to(tl.float32, bitcast=True)
     scaled = x * inverse[:, None]
     clamped = tl.minimum(tl.maximum(scaled, -448.0), 448.0)
-    return tl.where(finite[:, None], clamped, scaled).to(tl.float8e4nv), scale  # the clamp would lose a NaN
+    return tl.where(finite[:, None], clamped, scaled).to(
+        tl.float8e4nv
+    ), scale  # the clamp would lose a NaN
 
 
 @triton.jit
@@ -66,7 +73,13 @@ def _launch(x, values, scales, rounded):
     # few groups: small programs, so that the device fills; many: enough loads in flight in each
     groups, warps = (16, 1) if num_groups <= 16384 else (128, 4)
     group_quantise_kernel[(triton.cdiv(num_groups, groups),)](
-        x.view(torch.int16), values, scales, num_groups, GROUPS=groups, ROUND=rounded, num_warps=warps
+        x.view(torch.int16),
+        values,
+        scales,
+        num_groups,
+        GROUPS=groups,
+        ROUND=rounded,
+        num_warps=warps,
     )
 
 

@@ -15,13 +15,17 @@ launch_quickly(group_quantise_kernel, expand_kernel, block_scaled_matmul_kernel,
 
 
 def quantise(x):
-    """The first step: x [M, K] bfloat16 -> codes [M, K] float8_e4m3fn, scales [M, K/32] uint8 (E8M0 bits)."""
+    """The first step: x [M, K] bfloat16 -> codes [M, K] float8_e4m3fn, scales [M, K/32] uint8 (E8M0
+    bits).
+    """
     with torch.cuda.device_of(x):
         return group_quantise(x)
 
 
 def multiply(codes, scales, weight, weight_scale, output, route=None):
-    """The second step: product of quantised x with the weight into `output`, see `run`; on a route of tiles.py."""
+    """The second step: product of quantised x with the weight into `output`, see `run`; on a route
+    of tiles.py.
+    """
     tile = choose_tile(gpu_of(codes.device).architecture, *codes.shape, route)
     with torch.cuda.device_of(codes):
         block_scaled_matmul(codes, scales, weight, weight_scale.view(torch.uint8), output, tile)
@@ -32,10 +36,9 @@ def run(x, weight, weight_scale, output):
     """Linear layer in MXFP8; writes `output` [M, N].
 
     Args:
-        x: [M, K] bfloat16; quantised here, in groups of 32 along K. M may be 0; K a multiple of 128.
-        weight: [N, K] float8_e4m3fn; N a multiple of 128.
-        weight_scale: [N, K/32] int8 or uint8, the bits of E8M0.
-        output: [M, N] bfloat16 or float16.
+        x: [M, K] bfloat16; quantised here, in groups of 32 along K. M may be 0; K a multiple of
+        128. weight: [N, K] float8_e4m3fn; N a multiple of 128. weight_scale: [N, K/32] int8 or
+        uint8, the bits of E8M0. output: [M, N] bfloat16 or float16.
 
     Launches on the current stream and never waits for the device.
 

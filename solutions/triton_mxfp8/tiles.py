@@ -1,4 +1,6 @@
-"""tiles: which route and tile a product takes, by architecture and rows of x. Host code only; no GPU is asked."""
+"""tiles: which route and tile a product takes, by architecture and rows of x. Host code only; no
+GPU is asked.
+"""
 
 from functools import lru_cache
 from typing import NamedTuple
@@ -8,7 +10,9 @@ BLOCK = 128  # n and k are multiples of it
 
 class Tile(NamedTuple):
     route: str  # "native", "bf16", "library" or "fp8", see block_scaled_matmul.py
-    x: str  # what the product reads from `run`: "codes", "values" rounded before, or "raw" to be rounded on the way
+    # what the product reads from `run`: "codes", "values" rounded before, or "raw" to be rounded on
+    # the way
+    x: str
     block_m: int = 0  # rows of a tile
     block_n: int = 0  # columns of a tile
     block_k: int = 0  # columns of x and w in a step
@@ -52,13 +56,16 @@ def _for_rows(rows, num_rows):
 
 @lru_cache(maxsize=4096)
 def choose_tile(architecture, num_rows, width, route=None):
-    """Tile for num_rows rows of x and k = width, fitted to that width; route None is the architecture's best.
+    """Tile for num_rows rows of x and k = width, fitted to that width; route None is the
+    architecture's best.
 
     Raises:
         ValueError: the architecture, or the route on it, has no table.
     """
     if architecture not in ROUTES:
-        raise ValueError(f"architecture: got {architecture}, tiles are tabled for {', '.join(sorted(ROUTES))}")
+        raise ValueError(
+            f"architecture: got {architecture}, tiles are tabled for {', '.join(sorted(ROUTES))}"
+        )
     route = route or _for_rows(ROUTES[architecture], num_rows)
     if (architecture, route) not in TABLE:
         known = ", ".join(name for of, name in TABLE if of == architecture)

@@ -1,15 +1,19 @@
-"""Packages as an experts implementation of Hugging Face transformers: a layer's answer, and what is refused."""
+"""Packages as an experts implementation of Hugging Face transformers: a layer's answer, and what is
+refused.
+"""
 
 import sys
 
 import pytest
 import torch
-from harness.packing import pack
 from layer_inputs import DEVICE, arguments, wanted
+from moebench.packing import pack
 
 from solutions.common.triton.quantise_tokens import quantise_tokens_ref
 
-finegrained = pytest.importorskip("transformers.integrations.finegrained_fp8", reason="transformers is not installed")
+finegrained = pytest.importorskip(
+    "transformers.integrations.finegrained_fp8", reason="transformers is not installed"
+)
 
 GEOMETRY = "deepseek-v3-ep1-routed" if DEVICE == "cuda" else "small-routed"
 
@@ -17,11 +21,16 @@ GEOMETRY = "deepseek-v3-ep1-routed" if DEVICE == "cuda" else "small-routed"
 @pytest.fixture(scope="module")
 def ours(tmp_path_factory):
     """The module for_transformers of a package."""
-    name, parent = "hopper_fused" if DEVICE == "cuda" else "triton_fused_v2", tmp_path_factory.mktemp("engine")
+    name, parent = (
+        "hopper_fused" if DEVICE == "cuda" else "triton_fused_v2",
+        tmp_path_factory.mktemp("engine"),
+    )
     (folder,) = pack.pack_packages([name], parent, [GEOMETRY])
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(parent)
-        for module in [one for one in sys.modules if one.partition(".")[0] == folder.name]:  # another test's package
+        for module in [
+            one for one in sys.modules if one.partition(".")[0] == folder.name
+        ]:  # another test's package
             patch.delitem(sys.modules, module)
         yield __import__(f"{folder.name}.for_transformers").for_transformers
 
@@ -32,7 +41,9 @@ def given():
     found = arguments(GEOMETRY, 2, offset=0)
     for name in ("gemm1_weights_scale", "gemm2_weights_scale"):
         found[name] = 0.02 * (0.5 + found[name].abs())
-    of_token = torch.rand(2, len(found["gemm1_weights"]), generator=torch.Generator().manual_seed(0))
+    of_token = torch.rand(
+        2, len(found["gemm1_weights"]), generator=torch.Generator().manual_seed(0)
+    )
     experts = of_token.argsort(1)[:, : found["topk_ids"].shape[1]]
     return found | {"topk_ids": experts.to(DEVICE, torch.int32), "local_expert_offset": 0}
 
@@ -47,7 +58,9 @@ def experts_with(given, **changes):
     from transformers import DeepseekV3Config
 
     local, hidden, inter = given["gemm2_weights"].shape
-    config = DeepseekV3Config(hidden_size=hidden, moe_intermediate_size=inter, n_routed_experts=local)
+    config = DeepseekV3Config(
+        hidden_size=hidden, moe_intermediate_size=inter, n_routed_experts=local
+    )
     for name, value in changes.items():
         setattr(config, name, value)
     with torch.device("meta"):
@@ -67,25 +80,38 @@ def tokens(given):
 
 def error(given, got, x, ids, weights):
     """Of each token, relative to the reference's norm."""
-    quantised = dict(zip(("hidden_states", "hidden_states_scale"), quantise_tokens_ref(x), strict=True))
-    want = wanted(GEOMETRY, given | quantised | {"topk_ids": ids.int(), "topk_weights": weights}).float()
+    quantised = dict(
+        zip(("hidden_states", "hidden_states_scale"), quantise_tokens_ref(x), strict=True)
+    )
+    want = wanted(
+        GEOMETRY, given | quantised | {"topk_ids": ids.int(), "topk_weights": weights}
+    ).float()
     return (got - want).norm(dim=1) / want.norm(dim=1)
 
 
 @torch.inference_mode()
 def test_a_layer_is_the_reference(ours, given, module):
-    """A user would miss: gate taken for up, a scale for its inverse, ids or weights of another token.
+    """A user would miss: gate taken for up, a scale for its inverse, ids or weights of another
+    token.
 
-    Under expert parallelism transformers writes the number of local experts where an expert is another rank's.
+    Under expert parallelism transformers writes the number of local experts where an expert is
+    another rank's.
     """
     x, ids, weights = tokens(given)
     ids[0, 3:] = module.num_experts
     got = ours.experts(module, x, ids, weights)
     assert got.dtype == torch.bfloat16
     assert error(given, got, x, ids.where(ids < module.num_experts, -1), weights).max() < 0.03
-    halves = given["gemm1_weights"].view(torch.uint8).roll(module.intermediate_dim, 1).view(torch.float8_e4m3fn)
+    halves = (
+        given["gemm1_weights"]
+        .view(torch.uint8)
+        .roll(module.intermediate_dim, 1)
+        .view(torch.float8_e4m3fn)
+    )
     swapped = ours.experts(experts_with(given | {"gemm1_weights": halves}), x, ids, weights)
-    assert error(given, swapped, x, ids.where(ids < module.num_experts, -1), weights).max() > 0.2, "the check can fail"
+    assert error(given, swapped, x, ids.where(ids < module.num_experts, -1), weights).max() > 0.2, (
+        "the check can fail"
+    )
 
 
 def test_scales_in_bf16_are_served(ours, module):
@@ -93,7 +119,9 @@ def test_scales_in_bf16_are_served(ours, module):
     scale = module.down_proj_scale_inv.data.bfloat16()
     module.down_proj_scale_inv = torch.nn.Parameter(scale, requires_grad=False)
     ours.use_float_scales(module)
-    assert module.down_proj_scale_inv.dtype == torch.float32 and torch.equal(module.down_proj_scale_inv, scale.float())
+    assert module.down_proj_scale_inv.dtype == torch.float32 and torch.equal(
+        module.down_proj_scale_inv, scale.float()
+    )
 
 
 # ---- what is refused ----
@@ -114,15 +142,22 @@ FAULTS = {
 def test_another_kind_of_experts_is_refused(ours, given, module, name):
     """A user would miss: a model that talks nonsense, as its clamp or bias is left out."""
     if name in ours._BESIDES_SWIGLU:
-        module = experts_with(given, **{name: FAULTS[name], "mlp_up_softcap": 30.0 if "softcap" in name else None})
+        module = experts_with(
+            given, **{name: FAULTS[name], "mlp_up_softcap": 30.0 if "softcap" in name else None}
+        )
     else:
         setattr(module, name, FAULTS[name])
-    with torch.inference_mode(), pytest.raises(ValueError, match="GELU" if name == "act_fn" else name):
+    with (
+        torch.inference_mode(),
+        pytest.raises(ValueError, match="GELU" if name == "act_fn" else name),
+    ):
         ours.experts(module, *tokens(given))
 
 
 def test_another_number_of_experts_a_token_is_refused(ours, module):
-    """A user would miss: which setting of dispatch does not fit, in a message about a tensor's shape."""
+    """A user would miss: which setting of dispatch does not fit, in a message about a tensor's
+    shape.
+    """
     with pytest.raises(ValueError, match="^top_k_index: .*ep_implementation='all_reduce'"):
         ours.check(module, torch.zeros(1, 1, dtype=torch.int64))
 

@@ -1,10 +1,13 @@
-"""A machine with threads, asynchronous copies, mbarriers and named barriers, which finds unordered accesses to memory.
+"""A machine with threads, asynchronous copies, mbarriers and named barriers, which finds unordered
+accesses to memory.
 
-Every thread and every asynchronous operation has a vector clock. An access is a race if it meets another one of the
-same word, one of them a write, that does not happen before it: whatever the order in this run, another run may have
-the other. So one run finds a race whether or not it goes wrong in it; other seeds try other orders of the waits.
+Every thread and every asynchronous operation has a vector clock. An access is a race if it meets
+another one of the same word, one of them a write, that does not happen before it: whatever the
+order in this run, another run may have the other. So one run finds a race whether or not it goes
+wrong in it; other seeds try other orders of the waits.
 
-Words that all accesses so far treat alike share one record; a set of words that splits a record copies it.
+Words that all accesses so far treat alike share one record; a set of words that splits a record
+copies it.
 """
 
 import random
@@ -45,14 +48,23 @@ class Machine:
         self.free = []  # slots of operations that are over
         self.threads, self.operations = [], []  # [actor, generator, wanted], (actor, what it does)
         self.record = np.zeros(words, np.int64)  # of each word
-        self.last = [((None, 0, False), {})]  # record -> (who wrote it, when, whether by the generic proxy), reads
-        self.words, self.known = {}, {}  # key -> words; key -> records. The end of a key is not for messages
+        self.last = [
+            ((None, 0, False), {})
+        ]  # record -> (who wrote it, when, whether by the generic proxy), reads
+        self.words, self.known = (
+            {},
+            {},
+        )  # key -> words; key -> records. The end of a key is not for messages
         self.named = {}
 
     # ---- actors ----
 
     def _actor(self, name, parent=None):
-        known = [slot for slot in self.free if parent is not None and parent.seen[slot] >= self.clocks[slot]]
+        known = [
+            slot
+            for slot in self.free
+            if parent is not None and parent.seen[slot] >= self.clocks[slot]
+        ]
         if known:  # who happens after the slot's last operation may take it over
             slot = known[0]
             self.free.remove(slot)
@@ -60,7 +72,11 @@ class Machine:
         else:
             slot = len(self.names)
             self.names.append(name)
-        seen, fenced = (np.zeros((2, MOST_CLOCKS), np.int64)) if parent is None else (parent.seen, parent.fenced)
+        seen, fenced = (
+            (np.zeros((2, MOST_CLOCKS), np.int64))
+            if parent is None
+            else (parent.seen, parent.fenced)
+        )
         actor = Actor(name, slot, seen.copy(), fenced.copy())
         self._tick(actor)
         return actor
@@ -70,12 +86,15 @@ class Machine:
         actor.seen[actor.slot] = self.clocks[actor.slot]
 
     def thread(self, name, body):
-        """body(actor) yields what it waits for: a function of the actor that says whether it may go on."""
+        """body(actor) yields what it waits for: a function of the actor that says whether it may go
+        on.
+        """
         actor = self._actor(name)
         self.threads.append([actor, body(actor), None])
 
     def start(self, actor, name, action):
-        """An asynchronous operation after all that the actor has done so far; action(operation) happens later.
+        """An asynchronous operation after all that the actor has done so far; action(operation)
+        happens later.
 
         Returns whether it is over, as something to wait for: waiting orders it before what follows.
         """
@@ -164,7 +183,9 @@ class Machine:
             (writer, when, generic), reads = self.last[record]
             self._ordered(actor, key, writer, when, "reads what is written unordered:")
             if async_proxy and generic and actor.fenced[writer] < when:
-                raise Fault(f"no proxy fence: {actor.name} reads {key[:-1]} of {self.names[writer]}")
+                raise Fault(
+                    f"no proxy fence: {actor.name} reads {key[:-1]} of {self.names[writer]}"
+                )
             reads[actor.slot] = actor.seen[actor.slot]
 
     def write(self, actor, key, async_proxy=False):

@@ -1,10 +1,13 @@
-"""hopper_fused's two grouped GEMMs as a model: who touches which bytes of shared memory, and what orders it.
+"""hopper_fused's two grouped GEMMs as a model: who touches which bytes of shared memory, and what
+orders it.
 
-Both CTAs of one cluster, for a list of tiles. A model thread is a warp, whose lanes __syncwarp() orders; of gemm2's
-loading warp the first lane and the others are two. wgmma, TMA, bulk copies, cp.async and st.async are operations beside
-the threads. Bytes are those of GemmSmem, in words of four. Each step names the function that it follows, and SYNC holds
-the order of its waits and arrivals in the sources. What is not modelled: global memory, the initialisation of barriers,
-PDL, and how far a release by mbarrier.arrive reaches: it orders what the thread did before, for the cluster.
+Both CTAs of one cluster, for a list of tiles. A model thread is a warp, whose lanes __syncwarp()
+orders; of gemm2's loading warp the first lane and the others are two. wgmma, TMA, bulk copies,
+cp.async and st.async are operations beside the threads. Bytes are those of GemmSmem, in words of
+four. Each step names the function that it follows, and SYNC holds the order of its waits and
+arrivals in the sources. What is not modelled: global memory, the initialisation of barriers, PDL,
+and how far a release by mbarrier.arrive reaches: it orders what the thread did before, for the
+cluster.
 """
 
 from dataclasses import dataclass
@@ -19,11 +22,27 @@ W_SCALE_BLOCKS = 4
 # What a step of the model leaves out to show that it is needed; see `gone`.
 OF_BOTH = ("producer waits for empty", "consumers wait for full", "release after the last wgmma")
 OF_BOTH += ("release to both CTAs", "scales are used before the release", "CTAs end together")
-OF_GEMM1 = ("a: proxy fence", "a counts at full", "d is read before it is overwritten", "d: proxy fence")
+OF_GEMM1 = (
+    "a: proxy fence",
+    "a counts at full",
+    "d is read before it is overwritten",
+    "d: proxy fence",
+)
 OF_GEMM1 += ("normal: d is free", "normal: d is complete")
-SWAP_AB = ("d is free", "maxima are complete", "inverses are complete", "inverses are read", "d is complete")
+SWAP_AB = (
+    "d is free",
+    "maxima are complete",
+    "inverses are complete",
+    "inverses are read",
+    "d is complete",
+)
 OF_GEMM1 += tuple(f"swap-AB: {step}" for step in SWAP_AB)
-OF_GEMM2 = ("tile_full is waited for", "a tile's entry has several buffers", "d is free", "d is complete")
+OF_GEMM2 = (
+    "tile_full is waited for",
+    "a tile's entry has several buffers",
+    "d is free",
+    "d is complete",
+)
 MUTATIONS = {"gemm1": OF_BOTH + OF_GEMM1, "gemm2": OF_BOTH + OF_GEMM2}
 # file:function -> synchronisation, copies and products, in the order of the source
 SYNC = {
@@ -52,7 +71,9 @@ SYNC = {
 
 @dataclass
 class Tile:
-    """What a cluster computes at a time: rows of the tile of each CTA, and whether they have one n_block."""
+    """What a cluster computes at a time: rows of the tile of each CTA, and whether they have one
+    n_block.
+    """
 
     m_rows: tuple[int, int]
     multicast_w: bool
@@ -95,7 +116,9 @@ class Cluster:
         return what == self.without
 
     def at(self, cta, member, number, byte_offsets):
-        """Key of a set of words: byte_offsets (first, end) or an array of them, in array `number` of a member."""
+        """Key of a set of words: byte_offsets (first, end) or an array of them, in array `number`
+        of a member.
+        """
         begin, size = self.begin[member]
         if isinstance(byte_offsets, tuple):
             key = cta, member, number, byte_offsets
@@ -103,8 +126,13 @@ class Cluster:
         else:
             key = cta, member, number, byte_offsets.tobytes()
             words = np.unique(byte_offsets // 4)
-        assert words.size and words.max() < size // 4 * (2 if member == "d" else 1), (member, number)
-        self.machine.words.setdefault(key, cta * self.cta_words + begin + number * size // 4 + words)
+        assert words.size and words.max() < size // 4 * (2 if member == "d" else 1), (
+            member,
+            number,
+        )
+        self.machine.words.setdefault(
+            key, cta * self.cta_words + begin + number * size // 4 + words
+        )
         return key
 
 
@@ -129,7 +157,9 @@ def swizzled(row, byte):
 
 
 def copy(c, actor, name, keys, barriers, count):
-    """TMA or bulk copy by the async proxy: writes the keys and counts `count` bytes at each barrier."""
+    """TMA or bulk copy by the async proxy: writes the keys and counts `count` bytes at each
+    barrier.
+    """
 
     def act(operation):
         for key in keys:
@@ -141,7 +171,9 @@ def copy(c, actor, name, keys, barriers, count):
 
 
 def load_weights(c, actor, cta, tile, stage):
-    """grouped_gemm1.cu:load_gemm1 and the lambda in grouped_gemm2.cu:load_gemm2, without what they expect."""
+    """grouped_gemm1.cu:load_gemm1 and the lambda in grouped_gemm2.cu:load_gemm2, without what they
+    expect.
+    """
     if tile.multicast_w:  # half of the weights, to both CTAs
         half = (cta * W_TILE // 2, (cta + 1) * W_TILE // 2)
         keys = [c.at(to, "w", stage, half) for to in range(CTAS)]
@@ -193,14 +225,18 @@ def read_scales(c, actor, cta, stage, floats, k):
     keys = [c.at(cta, "a_scale", stage, floats)]
     if c.gemm == "gemm1":  # of both halves of W13
         at = 4 * (k % W_SCALE_BLOCKS)
-        keys += [c.at(cta, "w_scale", stage, (half * 16 + at, half * 16 + at + 4)) for half in range(2)]
+        keys += [
+            c.at(cta, "w_scale", stage, (half * 16 + at, half * 16 + at + 4)) for half in range(2)
+        ]
     for key in keys:
         c.machine.read(actor, key)
     return keys
 
 
 def use_scales(c, actor, keys):
-    """A load is over when its value is used, not when it is issued: cluster.cuh:mbar_arrive_cluster."""
+    """A load is over when its value is used, not when it is issued:
+    cluster.cuh:mbar_arrive_cluster.
+    """
     for key in keys:
         c.machine.read(actor, key)
 
@@ -217,7 +253,9 @@ def fence_a(c, actor):
 
 
 def multiply(c, actor, cta, stage, operands, scales):
-    """A K block: two products, (weights, rows) each, and the release. scales() is called behind the first's issue."""
+    """A K block: two products, (weights, rows) each, and the release. scales() is called behind the
+    first's issue.
+    """
     for nth, (weights, rows) in enumerate(operands):
         issued = wgmma(c, actor, cta, stage, weights, rows)
         if nth == 0:
@@ -235,7 +273,9 @@ def multiply(c, actor, cta, stage, operands, scales):
 
 
 def normal_mainloop(c, actor, cta, warp, pipe):
-    """normal_mainloop.cuh:normal_mainloop; read() is gemm1_tile.cuh:gemm1_normal_mainloop's or gemm2_tile.cuh's."""
+    """normal_mainloop.cuh:normal_mainloop; read() is gemm1_tile.cuh:gemm1_normal_mainloop's or
+    gemm2_tile.cuh's.
+    """
     group = warp // 4
     floats = (4 * (group * 64 + warp % 4 * 16), 4 * (group * 64 + warp % 4 * 16 + 16))
     rows = (group * 64 * 128, (group + 1) * 64 * 128)
@@ -244,7 +284,11 @@ def normal_mainloop(c, actor, cta, warp, pipe):
     fence_a(c, actor)
     scales = None
     for k in range(c.k_blocks):
-        now = (lambda now=scales: now) if k else (lambda: read_scales(c, actor, cta, pipe.stage, floats, 0))
+        now = (
+            (lambda now=scales: now)
+            if k
+            else (lambda: read_scales(c, actor, cta, pipe.stage, floats, 0))
+        )
         yield from multiply(c, actor, cta, pipe.stage, operands, now)
         pipe.advance()
         if k + 1 < c.k_blocks:
@@ -256,7 +300,9 @@ def normal_mainloop(c, actor, cta, warp, pipe):
 def swap_ab_mainloop(c, actor, cta, warp, pipe, n):
     """swap_ab_mainloop.cuh:swap_ab_mainloop."""
     first = warp // 4 * 2 * 64 * 128
-    operands = [((first + m * 64 * 128, first + (m + 1) * 64 * 128), (0, n * 128)) for m in range(2)]
+    operands = [
+        ((first + m * 64 * 128, first + (m + 1) * 64 * 128), (0, n * 128)) for m in range(2)
+    ]
     for k in range(c.k_blocks):
         yield from wait_full(c, cta, pipe)
         fence_a(c, actor)
@@ -269,7 +315,9 @@ def swap_ab_mainloop(c, actor, cta, warp, pipe, n):
 
 
 def gemm1_producer(c, cta, warp):
-    """grouped_gemm1.cu:load_gemm1, of one of four warps. The first one's first lane is thread 0 of the producers."""
+    """grouped_gemm1.cu:load_gemm1, of one of four warps. The first one's first lane is thread 0 of
+    the producers.
+    """
 
     def body(actor):
         pipe = Pipe(c.stages)
@@ -282,14 +330,25 @@ def gemm1_producer(c, cta, warp):
                 if warp == 0:
                     c.machine.arrive(actor, full, expected=W_TILE + 4 * n)
                     load_weights(c, actor, cta, tile, stage)
-                    copy(c, actor, "bulk copy of scales", [c.at(cta, "a_scale", stage, (0, 4 * n))], [full], 4 * n)
+                    copy(
+                        c,
+                        actor,
+                        "bulk copy of scales",
+                        [c.at(cta, "a_scale", stage, (0, 4 * n))],
+                        [full],
+                        4 * n,
+                    )
                 offsets = [np.arange(512) + 512 * warp + i * 2048 for i in range(8) if i * 16 < n]
                 keys = [c.at(cta, "a", stage, np.concatenate(offsets))]
                 if warp == 0:
                     keys.append(c.at(cta, "w_scale", stage, (0, 32)))
                 if c.gone("a counts at full"):
                     c.machine.arrive(actor, full, 32)
-                    c.machine.start(actor, "cp.async", lambda it, keys=keys: [c.machine.write(it, k) for k in keys])
+                    c.machine.start(
+                        actor,
+                        "cp.async",
+                        lambda it, keys=keys: [c.machine.write(it, k) for k in keys],
+                    )
                 else:
 
                     def act(operation, keys=keys, full=full):
@@ -306,7 +365,9 @@ def gemm1_producer(c, cta, warp):
 
 def store_h(c, actor, key):
     """bulk_store and bulk_commit; what bulk_wait_read waits for."""
-    return c.machine.start(actor, "bulk store of h", lambda it: c.machine.read(it, key, async_proxy=True))
+    return c.machine.start(
+        actor, "bulk store of h", lambda it: c.machine.read(it, key, async_proxy=True)
+    )
 
 
 def gemm1_normal(c, actor, cta, warp, n, stores):
@@ -449,7 +510,14 @@ def gemm2_producer(c, cta, copies):
                     for part in range(c.parts):
                         rows = c.at(cta, "a", stage * c.parts + part, (0, n * 128))
                         copy(c, actor, "bulk copy of h", [rows], [full], n * 128)
-                    copy(c, actor, "bulk copy of scales", [c.at(cta, "a_scale", stage, (0, 4 * n))], [full], 4 * n)
+                    copy(
+                        c,
+                        actor,
+                        "bulk copy of scales",
+                        [c.at(cta, "a_scale", stage, (0, 4 * n))],
+                        [full],
+                        4 * n,
+                    )
                     pipe.advance()
             yield c.machine.together(actor, (cta, "__syncwarp of warp 8", nth), 2)
             prefetched_k = 0
@@ -459,13 +527,17 @@ def gemm2_producer(c, cta, copies):
 
 
 def gemm2_epilogue(c, actor, cta, warp, n):
-    """gemm2_tile.cuh:gemm2_normal and gemm2_tile.cuh:gemm2_swap_ab, for a half or an m64 of the columns."""
+    """gemm2_tile.cuh:gemm2_normal and gemm2_tile.cuh:gemm2_swap_ab, for a half or an m64 of the
+    columns.
+    """
     group, lane = warp // 4, np.arange(32)
     barrier = cta, "kBarGemm2Warpgroup", group
     if not c.gone("d is free"):
         yield c.machine.together(actor, barrier, 4)
     if n > 64:  # each warp 16 rows, of two times 64 columns
-        written = np.concatenate([np.arange(2048) + half * 8192 + warp % 4 * 2048 for half in range(2)])
+        written = np.concatenate(
+            [np.arange(2048) + half * 8192 + warp % 4 * 2048 for half in range(2)]
+        )
         halves, most = 2, min(64, n - group * 64)
     else:  # stmatrix: lanes of 16 bytes, rows of the tile by 16 of its 64 columns
         rows = np.concatenate([8 * (j + lane // 16) + lane % 8 for j in range(0, n // 8, 2)])
@@ -510,7 +582,9 @@ def gemm2_consumer(c, cta, warp):
 
 
 def finish(c, actor, cta):
-    """cluster_sync at the kernels' end; then the CTA's shared memory is gone, and nobody may reach for it."""
+    """cluster_sync at the kernels' end; then the CTA's shared memory is gone, and nobody may reach
+    for it.
+    """
     threads = CTAS * (WARPS + (4 if c.gemm == "gemm1" else 2))
     if not c.gone("CTAs end together"):
         yield c.machine.together(actor, "cluster_sync", threads)
@@ -522,7 +596,9 @@ def finish(c, actor, cta):
 
 
 def first_fault(gemm, h_split, tiles, k_blocks, seed=0, without=None):
-    """What the model finds wrong in one order of events; None if nothing. without: the step that is left out."""
+    """What the model finds wrong in one order of events; None if nothing. without: the step that is
+    left out.
+    """
     c = Cluster(gemm, h_split, tiles, k_blocks, seed, without)
     for cta in range(CTAS):
         consumer = gemm1_consumer if gemm == "gemm1" else gemm2_consumer
@@ -533,7 +609,9 @@ def first_fault(gemm, h_split, tiles, k_blocks, seed=0, without=None):
                 c.machine.thread(f"producer {warp} of CTA {cta}", gemm1_producer(c, cta, warp))
         else:
             for copies in (True, False):
-                c.machine.thread(f"producer of CTA {cta}, copies: {copies}", gemm2_producer(c, cta, copies))
+                c.machine.thread(
+                    f"producer of CTA {cta}, copies: {copies}", gemm2_producer(c, cta, copies)
+                )
     try:
         c.machine.run()
     except Fault as fault:

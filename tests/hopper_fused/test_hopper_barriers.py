@@ -1,4 +1,5 @@
-"""The barriers of the grouped GEMMs by a model on the host: every access to shared memory is ordered.
+"""The barriers of the grouped GEMMs by a model on the host: every access to shared memory is
+ordered.
 
 racecheck does not follow one lane that releases a stage for its warp; this model does.
 """
@@ -7,10 +8,11 @@ import random
 import re
 
 import pytest
-from harness.core import paths
 from hopper_barriers import MUTATIONS, SYNC, Tile, first_fault
+from moebench.core import paths
 
-# Both ways to share, normal and swap-AB tiles after each other in every order, a warpgroup without rows.
+# Both ways to share, normal and swap-AB tiles after each other in every order, a warpgroup without
+# rows.
 TILES = [
     Tile((128, 96), True),
     Tile((48, 48), False),
@@ -19,13 +21,20 @@ TILES = [
     Tile((64, 64), False),
     Tile((128, 128), True),
 ]
-K_BLOCKS = {"gemm1": (1, 4, 8), "gemm2": (1, 2, 4, 6)}  # fewer than a pipeline has stages, as many, more
+K_BLOCKS = {
+    "gemm1": (1, 4, 8),
+    "gemm2": (1, 2, 4, 6),
+}  # fewer than a pipeline has stages, as many, more
 
 
 @pytest.mark.parametrize("h_split", [1, 2])
-@pytest.mark.parametrize(("gemm", "k_blocks"), [(gemm, count) for gemm in K_BLOCKS for count in K_BLOCKS[gemm]])
+@pytest.mark.parametrize(
+    ("gemm", "k_blocks"), [(gemm, count) for gemm in K_BLOCKS for count in K_BLOCKS[gemm]]
+)
 def test_every_byte_is_ordered(gemm, k_blocks, h_split):
-    """A user would miss: a wrong row now and then, at a speed of memory or of an SM that was not tried."""
+    """A user would miss: a wrong row now and then, at a speed of memory or of an SM that was not
+    tried.
+    """
     assert (fault := first_fault(gemm, h_split, TILES, k_blocks)) is None, fault
 
 
@@ -41,15 +50,22 @@ def drawn_tiles(seed):
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(40))
 def test_every_byte_is_ordered_in_other_orders(seed):
-    """A user would miss: what only some order of tiles, or some order of the waits, leaves unordered."""
+    """A user would miss: what only some order of tiles, or some order of the waits, leaves
+    unordered.
+    """
     tiles = drawn_tiles(seed)
     for gemm, counts in K_BLOCKS.items():
         for h_split in (1, 2):
             k_blocks = counts[seed % len(counts)]
-            assert (fault := first_fault(gemm, h_split, tiles, k_blocks, seed)) is None, (fault, tiles)
+            assert (fault := first_fault(gemm, h_split, tiles, k_blocks, seed)) is None, (
+                fault,
+                tiles,
+            )
 
 
-@pytest.mark.parametrize(("gemm", "without"), [(gemm, step) for gemm in MUTATIONS for step in MUTATIONS[gemm]])
+@pytest.mark.parametrize(
+    ("gemm", "without"), [(gemm, step) for gemm in MUTATIONS for step in MUTATIONS[gemm]]
+)
 def test_the_model_sees_a_missing_barrier(gemm, without):
     """A user would miss: a model that finds every kernel right."""
     assert first_fault(gemm, 2, TILES, 4, without=without) is not None
@@ -78,5 +94,7 @@ def synchronisation(file, function):
 
 @pytest.mark.parametrize("function", SYNC)
 def test_the_model_follows_the_source(function):
-    """A user would miss: a proof of barriers that the kernels no longer have. Change the model, then SYNC."""
+    """A user would miss: a proof of barriers that the kernels no longer have. Change the model,
+    then SYNC.
+    """
     assert synchronisation(*function.split(":")) == SYNC[function]

@@ -1,4 +1,6 @@
-"""hopper_fused stage by stage: a test build hands out route's, permute's, gemm1's and gemm2's results."""
+"""hopper_fused stage by stage: a test build hands out route's, permute's, gemm1's and gemm2's
+results.
+"""
 
 import hopper_stages as stages
 import pytest
@@ -6,8 +8,8 @@ import torch
 
 DEVICE = "cuda"
 H_SPLIT = 1  # FP8 parts of h above 1024 tokens
-# Definition -> token counts: every CTA routes all tokens; a grid barrier; four kernels with h in two parts; in one;
-# two column passes.
+# Definition -> token counts: every CTA routes all tokens; a grid barrier; four kernels with h in
+# two parts; in one; two column passes.
 COUNTS = {
     "full": (3, 80, 300, 1100, 8200),
     "qwen3-next": (3, 60, 200, 1100),
@@ -32,9 +34,13 @@ def libraries():
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(("geometry", "num_tokens"), [(name, count) for name in COUNTS for count in COUNTS[name]])
+@pytest.mark.parametrize(
+    ("geometry", "num_tokens"), [(name, count) for name in COUNTS for count in COUNTS[name]]
+)
 def test_every_stage_is_right(libraries, geometry, num_tokens):
-    """A user would miss: which stage of a wrong layer to look at, at the real widths of several models."""
+    """A user would miss: which stage of a wrong layer to look at, at the real widths of several
+    models.
+    """
     of = stages.sizes(geometry)
     arguments = stages.tokens(of, num_tokens, DEVICE) | stages.weights_once(geometry)
     output, arrays, numbers = stages.call(libraries[geometry], of, arguments, H_SPLIT)
@@ -48,9 +54,17 @@ NUMBERS = {"few_tokens": 24, "bypass_tokens": 4, "ctas_per_column_tile": 1}
 ALL = {"hidden_size": 1024, "intermediate_size": 256, "renorm": False, "routed": False}
 SMALL = {
     # groups, some experts of other ranks; renorm with experts no multiple of 32
-    "ds": ALL | {"num_experts": 64, "num_local_experts": 16, "top_k": 8, "num_groups": 8, "kept_groups": 4},
+    "ds": ALL
+    | {"num_experts": 64, "num_local_experts": 16, "top_k": 8, "num_groups": 8, "kept_groups": 4},
     "renorm": ALL
-    | {"num_experts": 40, "num_local_experts": 40, "top_k": 10, "num_groups": 1, "kept_groups": 1, "renorm": True},
+    | {
+        "num_experts": 40,
+        "num_local_experts": 40,
+        "top_k": 10,
+        "num_groups": 1,
+        "kept_groups": 1,
+        "renorm": True,
+    },
 }
 SMALL["routed"] = SMALL["ds"] | {"routed": True}
 
@@ -77,7 +91,9 @@ def quantised(h, h_split, columns):
 
 
 def right_answer(of, num_tokens, few, numbers):
-    """Arguments, and the arrays and the output of a layer without a fault, from the plain statements."""
+    """Arguments, and the arrays and the output of a layer without a fault, from the plain
+    statements.
+    """
     arguments = stages.tokens(of, num_tokens, "cpu") | stages.weights(of, "cpu")
     chosen, weight = stages.reference_choice(of, arguments)
     if few:
@@ -95,13 +111,26 @@ def right_answer(of, num_tokens, few, numbers):
     arrays = {
         "weight": flat(weight),
         "x_scale": scattered(
-            count * hidden // 128, stages.scale_index(rows, hidden // 128), stages.of_tokens(x_scale, rows)
+            count * hidden // 128,
+            stages.scale_index(rows, hidden // 128),
+            stages.of_tokens(x_scale, rows),
         ),
-        "h": scattered(count * inter * numbers["h_split"], stages.h_index(rows, inter, numbers["h_split"], few), h),
-        "h_scale": scattered(count * inter // 128 * per_block, scale_index, h_scale * row_weight[:, None]),
+        "h": scattered(
+            count * inter * numbers["h_split"],
+            stages.h_index(rows, inter, numbers["h_split"], few),
+            h,
+        ),
+        "h_scale": scattered(
+            count * inter // 128 * per_block, scale_index, h_scale * row_weight[:, None]
+        ),
     }
     found = stages.ReadOut(
-        chosen, weight, rows, {}, stages.h_of(arrays, rows, of, numbers["h_split"], few), numbers["h_split"]
+        chosen,
+        weight,
+        rows,
+        {},
+        stages.h_of(arrays, rows, of, numbers["h_split"], few),
+        numbers["h_split"],
     )
     y = stages.reference_y(arguments, found)
     if few:
@@ -124,7 +153,9 @@ def few_arrays(of, chosen, rows, x, hidden):
     return {
         "mask": flat(mask.unflatten(0, (-1, 32)).transpose(1, 2)),
         "token": flat(rows.token.to(torch.int16)),
-        "m_blocks": flat(torch.stack([rows.expert[starts], in_m_block, starts, 0 * starts], 1).to(torch.int16)),
+        "m_blocks": flat(
+            torch.stack([rows.expert[starts], in_m_block, starts, 0 * starts], 1).to(torch.int16)
+        ),
         "list_sizes": flat(torch.tensor([len(starts), len(rows.token)], dtype=torch.int32)),
         "x": scattered(len(rows.token) * hidden, stages.x_index(rows, hidden), gathered),
     }
@@ -141,12 +172,17 @@ def partial_sums(y, rows, numbers, num_tokens):
 
 
 def stored_y(y, h_split, first):
-    """As gemm2 stores it: bf16, or with h in two parts fp16 and a power of two for each row and 128 columns."""
+    """As gemm2 stores it: bf16, or with h in two parts fp16 and a power of two for each row and 128
+    columns.
+    """
     if h_split == 1:
         return {f"y{first}": flat(y.bfloat16())}
     _, exponent = torch.frexp(y.float().unflatten(1, (-1, 128)).abs().amax(-1))
     scale = torch.ldexp(torch.ones_like(exponent, dtype=torch.float32), exponent)
-    return {f"y{first}": flat((y / scale.repeat_interleave(128, 1)).half()), f"y_scale{first}": flat(scale)}
+    return {
+        f"y{first}": flat((y / scale.repeat_interleave(128, 1)).half()),
+        f"y_scale{first}": flat(scale),
+    }
 
 
 def many_arrays(of, chosen, rows, row_weight, y, h_split):
@@ -156,7 +192,10 @@ def many_arrays(of, chosen, rows, row_weight, y, h_split):
             count = int(rows.span[first])
             for start in range(0, count, 128):
                 n = min(128, count - start)
-                found += [[int(rows.expert[first]), c, start, n, first, count, n > 64] for c in range(columns)]
+                found += [
+                    [int(rows.expert[first]), c, start, n, first, count, n > 64]
+                    for c in range(columns)
+                ]
         return torch.tensor([*found, [-1] * 7, [-1] * 7], dtype=torch.int32)
 
     slots = -(-of["top_k"] // 4) * 4
@@ -183,15 +222,28 @@ FEW_STAGES = {
 }
 MANY_STAGES = {
     "weight": "route",
-    **dict.fromkeys(("row_token", "row_weight", "token_rows", "queues", "x_scale", "tiles1", "tiles2"), "permute"),
+    **dict.fromkeys(
+        ("row_token", "row_weight", "token_rows", "queues", "x_scale", "tiles1", "tiles2"),
+        "permute",
+    ),
     **dict.fromkeys(("h", "h_scale"), "gemm1 + swiglu_quant"),
     **dict.fromkeys(("y0", "y512"), "gemm2"),
 }
 HI_LO_STAGES = MANY_STAGES | dict.fromkeys(("y_scale0", "y_scale512"), "gemm2")
 CASES = [
-    # routing, few tokens, tokens, h_split, CTAs that share output columns, array -> stage, the last stage
+    # routing, few tokens, tokens, h_split, CTAs that share output columns, array -> stage, the last
+    # stage
     pytest.param("ds", True, 4, 2, 1, FEW_STAGES, "gemm2 + combine", id="few"),
-    pytest.param("renorm", True, 12, 2, 2, FEW_STAGES | {"partial": "gemm2"}, "combine", id="few, shared columns"),
+    pytest.param(
+        "renorm",
+        True,
+        12,
+        2,
+        2,
+        FEW_STAGES | {"partial": "gemm2"},
+        "combine",
+        id="few, shared columns",
+    ),
     pytest.param("ds", False, 24, 2, 1, HI_LO_STAGES, "combine", id="many, hi and lo"),
     pytest.param("renorm", False, 20, 1, 1, MANY_STAGES, "combine", id="many"),
     pytest.param("routed", True, 4, 2, 1, FEW_STAGES, "gemm2 + combine", id="few, routed"),
@@ -199,7 +251,9 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("routing", "few", "num_tokens", "h_split", "splits", "stage_of", "last"), CASES)
+@pytest.mark.parametrize(
+    ("routing", "few", "num_tokens", "h_split", "splits", "stage_of", "last"), CASES
+)
 def test_a_broken_stage_is_named(routing, few, num_tokens, h_split, splits, stage_of, last):
     """A user would miss: a check that passes whatever a stage writes, or blames another stage."""
     of, numbers = SMALL[routing], NUMBERS | {"h_split": h_split, "ctas_per_column_tile": splits}

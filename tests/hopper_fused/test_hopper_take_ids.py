@@ -1,4 +1,6 @@
-"""What hopper_fused's kernels make of the caller's ids, or of logits, on the host, with a thread as a fiber."""
+"""What hopper_fused's kernels make of the caller's ids, or of logits, on the host, with a thread as
+a fiber.
+"""
 
 import subprocess
 from collections import namedtuple
@@ -21,7 +23,12 @@ pytestmark = pytest.mark.xdist_group("take ids")  # one worker builds the progra
 @pytest.fixture(scope="module")
 def layer(request, tmp_path_factory):
     """A definition's sizes, and the program that its sources make."""
-    built = ("hopper_fused", request.param, "hopper_take_ids.cc", tmp_path_factory.mktemp(request.param))
+    built = (
+        "hopper_fused",
+        request.param,
+        "hopper_take_ids.cc",
+        tmp_path_factory.mktemp(request.param),
+    )
     return stages.sizes(request.param), host_program.of_packed(*built)
 
 
@@ -30,11 +37,15 @@ Rows = namedtuple("Rows", "expert token weight")  # of one launch, [rows]; token
 
 
 def ask(layer, tokens, offset, *inputs):
-    """chosen [T, E_local] bool, weight [T, E_local], NaN where none was written, and Rows; None if it takes fewer."""
+    """chosen [T, E_local] bool, weight [T, E_local], NaN where none was written, and Rows; None if
+    it takes fewer.
+    """
     of, program = layer
     local, words = of["num_local_experts"], -(-of["num_local_experts"] // 32)
     data = b"".join(array.tobytes() for array in inputs)
-    done = subprocess.run([program, str(tokens), str(offset)], input=data, capture_output=True, check=True).stdout
+    done = subprocess.run(
+        [program, str(tokens), str(offset)], input=data, capture_output=True, check=True
+    ).stdout
     mask = np.frombuffer(done, "<u4", tokens * words).reshape(tokens, words)
     bits = np.unpackbits(mask.view(np.uint8), axis=1, bitorder="little")
     assert not bits[:, local:].any()
@@ -43,11 +54,17 @@ def ask(layer, tokens, offset, *inputs):
     rest = done[mask.nbytes + weight.nbytes + 4 :]
     rows = np.frombuffer(rest, np.dtype([("expert", "<i4"), ("token", "<i4"), ("weight", "<f4")]))
     assert len(rows) == max(count, 0)
-    return bits[:, :local].astype(bool), weight, Rows(*(rows[name] for name in Rows._fields)) if count >= 0 else None
+    return (
+        bits[:, :local].astype(bool),
+        weight,
+        Rows(*(rows[name] for name in Rows._fields)) if count >= 0 else None,
+    )
 
 
 def wanted(of, ids, weights, offset):
-    """[T, E_local] fp32: the sum of a token's weights of an expert, in order of slots; NaN where it has none."""
+    """[T, E_local] fp32: the sum of a token's weights of an expert, in order of slots; NaN where it
+    has none.
+    """
     want = np.full((len(ids), of["num_local_experts"]), np.nan, np.float32)
     expert = ids.astype(np.int64) - offset
     for token, slot in zip(*((expert >= 0) & (expert < want.shape[1])).nonzero(), strict=True):
@@ -57,7 +74,9 @@ def wanted(of, ids, weights, offset):
 
 
 def drawn(of, tokens, offset):
-    """ids [T, k], of which some are not local, some extreme, some twice; and weights, NaN where the id is not local."""
+    """ids [T, k], of which some are not local, some extreme, some twice; and weights, NaN where the
+    id is not local.
+    """
     local, top_k = of["num_local_experts"], of["top_k"]
     draw = np.random.default_rng(0)
     ids = offset + np.stack([draw.permutation(local)[:top_k] for _ in range(tokens)])
@@ -72,7 +91,9 @@ def drawn(of, tokens, offset):
 
 
 def check_rows(rows, chosen):
-    """Rows by expert, then by token, each expert's padded to whole atoms. Returns which are no padding."""
+    """Rows by expert, then by token, each expert's padded to whole atoms. Returns which are no
+    padding.
+    """
     expert, token = chosen.T.nonzero()
     real = rows.token >= 0
     assert np.array_equal(rows.expert[real], expert) and np.array_equal(rows.token[real], token)
@@ -84,7 +105,9 @@ def check_rows(rows, chosen):
 @of_ids
 @pytest.mark.parametrize(("tokens", "offset"), [(1, 0), (33, 40), (60, 2**31 - 1 - 512)])
 def test_ids_become_masks_weights_and_rows(layer, tokens, offset):
-    """A user would miss: an empty slot, or an id of another rank, that becomes a row; an expert twice counted once."""
+    """A user would miss: an empty slot, or an id of another rank, that becomes a row; an expert
+    twice counted once.
+    """
     ids, weights = drawn(layer[0], tokens, offset)
     want = wanted(layer[0], ids, weights, offset)
     chosen, weight, rows = ask(layer, tokens, offset, ids, weights)
@@ -98,13 +121,17 @@ def test_more_tokens_than_one_launch_takes(layer):
     """As above, where rows are not listed by one launch."""
     ids, weights = drawn(layer[0], 300, 0)
     chosen, weight, rows = ask(layer, 300, 0, ids, weights)
-    assert rows is None and np.array_equal(weight, wanted(layer[0], ids, weights, 0), equal_nan=True)
+    assert rows is None and np.array_equal(
+        weight, wanted(layer[0], ids, weights, 0), equal_nan=True
+    )
     assert np.array_equal(chosen, ~np.isnan(weight))
 
 
 @pytest.mark.parametrize("layer", LOGITS, indirect=True)
 def test_logits_become_masks_weights_and_rows(layer):
-    """A user would miss: other experts or weights than the router's, where experts are no multiple of 128."""
+    """A user would miss: other experts or weights than the router's, where experts are no multiple
+    of 128.
+    """
     of, tokens = layer[0], 31
     arguments = stages.tokens(of | {"hidden_size": 128}, tokens, "cpu")
     logits, bias = arguments["routing_logits"], arguments["routing_bias"]

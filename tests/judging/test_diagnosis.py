@@ -10,18 +10,21 @@ import torch
 from flashinfer_bench import EvaluationStatus
 from flashinfer_bench.bench.utils import load_safetensors
 from flashinfer_bench.compile import BuilderRegistry
-from harness import cli
-from harness.core import paths, provenance
-from harness.judging import diagnosis, fib, frames, isolated, judge
-from harness.judging.calling import call, seeded_inputs
-from harness.judging.dataset import labelled
-from harness.judging.tolerances import TOLERANCES
-from harness.packing import pack
+from moebench import cli
+from moebench.core import paths, provenance
+from moebench.judging import diagnosis, fib, frames, isolated, judge
+from moebench.judging.calling import call, seeded_inputs
+from moebench.judging.dataset import labelled
+from moebench.judging.tolerances import TOLERANCES
+from moebench.packing import pack
 
 from definitions.moe_fp8_block_scale import definition
 
 DEFAULT = TOLERANCES["default"]
-ORIGINS = {"main.py": PurePosixPath("solutions/mine/main.py"), "layer.cu": PurePosixPath("solutions/mine/layer.cu")}
+ORIGINS = {
+    "main.py": PurePosixPath("solutions/mine/main.py"),
+    "layer.cu": PurePosixPath("solutions/mine/layer.cu"),
+}
 ROUTE = ORIGINS["common/triton/route.py"] = PurePosixPath("solutions/common/triton/route.py")
 MMA = ORIGINS["common/cuda/mma.cuh"] = PurePosixPath("solutions/common/cuda/mma.cuh")
 XYZ = 'identifier "xyz" is undefined'
@@ -63,7 +66,9 @@ CAUSES = {  # name -> what is done to the reference, a name or number in the las
 @pytest.mark.parametrize("cause", CAUSES)
 def test_a_common_cause_is_named(reference, cause):
     spoil, sentence = CAUSES[cause]
-    found = diagnosis.sentences(spoil(reference), reference, DEFAULT, {"routed_scaling_factor": 2.5})
+    found = diagnosis.sentences(
+        spoil(reference), reference, DEFAULT, {"routed_scaling_factor": 2.5}
+    )
     assert sentence in found[-1], found
 
 
@@ -90,13 +95,16 @@ def layer():
     full = definition("small")
     ((_, workload),) = labelled(definition("small").name, wanted=["first-rank"])
     runnable = BuilderRegistry.get_instance().build_reference(full)
-    inputs = seeded_inputs(full, workload, 1, "cpu", load_safetensors(full, workload, paths.ROOT))[0]
+    inputs = seeded_inputs(full, workload, 1, "cpu", load_safetensors(full, workload, paths.ROOT))[
+        0
+    ]
     inputs[list(full.inputs).index("local_expert_offset")] = 32
     return full, inputs, lambda changed: call(full, runnable, changed, "cpu")[0]
 
 
 @pytest.mark.parametrize(
-    "named", ["hidden_states_scale", "gemm2_weights_scale", "local_expert_offset", "halves of gemm1"]
+    "named",
+    ["hidden_states_scale", "gemm2_weights_scale", "local_expert_offset", "halves of gemm1"],
 )
 def test_a_mistake_of_the_layer_is_recognised(layer, named):
     full, inputs, reference = layer
@@ -145,7 +153,10 @@ name is not defined
     [
         (LAUNCH, ["NameError: name 'nothing' is not defined", f"at {ROUTE}:39 in route_kernel"]),
         (NVCC, [f"layer.cu(12): error: {XYZ}", "at solutions/mine/layer.cu:12"]),
-        (NVCC.replace("layer.cu", "common/cuda/mma.cuh"), [f"mma.cuh(12): error: {XYZ}", f"at {MMA}:12"]),
+        (
+            NVCC.replace("layer.cu", "common/cuda/mma.cuh"),
+            [f"mma.cuh(12): error: {XYZ}", f"at {MMA}:12"],
+        ),
         (
             COMPILED,
             [
@@ -169,7 +180,9 @@ def spoiled(monkeypatch, tmp_path):
     """A function that starts a solution whose main.py has one text replaced."""
     folder = tmp_path / "solutions"
     for name in ("torch_moe", "common"):
-        shutil.copytree(paths.SOLUTIONS / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            paths.SOLUTIONS / name, folder / name, ignore=shutil.ignore_patterns("__pycache__")
+        )
     monkeypatch.setattr(paths, "SOLUTIONS", folder)
 
     def make(name, old, new):
@@ -184,10 +197,13 @@ def spoiled(monkeypatch, tmp_path):
 
 def test_a_solution_that_raises_shows_its_own_line(spoiled):
     found = judged.verdict(
-        spoiled("mine", "    y = torch.zeros_like(x)", "    y = torch.zeros_like(x).no_such"), tolerance="default"
+        spoiled("mine", "    y = torch.zeros_like(x)", "    y = torch.zeros_like(x).no_such"),
+        tolerance="default",
     )
     assert found.trace.evaluation.status == EvaluationStatus.RUNTIME_ERROR
-    line = next(n for n, t in enumerate((paths.SOLUTIONS / "mine" / "main.py").open(), 1) if "no_such" in t)
+    line = next(
+        n for n, t in enumerate((paths.SOLUTIONS / "mine" / "main.py").open(), 1) if "no_such" in t
+    )
     assert found.reasons == (
         "AttributeError: 'Tensor' object has no attribute 'no_such'",
         f"at solutions/mine/main.py:{line} in experts",
@@ -205,21 +221,30 @@ class Worker:
     """Stands in for FIB's worker on a GPU, which judges and keeps the outputs to itself."""
 
     def __init__(self, evaluation):
-        self.run_workload = lambda definition, workload, solutions, *rest: {s.name: evaluation for s in solutions}
+        self.run_workload = lambda definition, workload, solutions, *rest: {
+            s.name: evaluation for s in solutions
+        }
 
 
 @pytest.mark.parametrize(("verbose", "times"), [(False, 1), (True, 2)])
 def test_what_a_worker_found_wrong_is_diagnosed_once(spoiled, monkeypatch, verbose, times):
     packed = spoiled("mine", "output.copy_(y)", "output.copy_(2 * y)")
-    wrong = judged.verdict(packed, tolerance="default").trace.evaluation.model_copy(update={"log": "printed"})
+    wrong = judged.verdict(packed, tolerance="default").trace.evaluation.model_copy(
+        update={"log": "printed"}
+    )
     here, calls = provenance.here, []
     monkeypatch.setattr(judge, "device_here", lambda: "cuda:0")
     monkeypatch.setattr(fib, "running", lambda clock: nullcontext(Worker(wrong)))
     monkeypatch.setattr(provenance, "here", lambda device, **known: here("cpu", **known))
     monkeypatch.setattr(isolated, "diagnosed", lambda *job: calls.append(job) or ["twice as much"])
-    found = [o.verdicts["mine"] for o in judged.outcomes({"mine": packed}, ["16", "19"], "default", verbose=verbose)]
+    found = [
+        o.verdicts["mine"]
+        for o in judged.outcomes({"mine": packed}, ["16", "19"], "default", verbose=verbose)
+    ]
     assert found[0].reasons == ("twice as much",) and found[0].log == "printed"
-    assert len(calls) == times and found[1].reasons == (("twice as much",) if verbose else ("printed",))
+    assert len(calls) == times and found[1].reasons == (
+        ("twice as much",) if verbose else ("printed",)
+    )
 
 
 @pytest.mark.slow

@@ -4,19 +4,26 @@ import time
 
 import pytest
 import torch
-from harness import cli
-from harness.core import paths
-from harness.judging import isolated
-from harness.results import trace_files
+from moebench import cli
+from moebench.core import paths
+from moebench.judging import isolated
+from moebench.results import trace_files
 from plain_solution import RIGHT, solution, source
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="on a GPU FIB's workers isolate")
 
-SWALLOWS = "\n    ".join(["while True:", "    try:", "        while True: pass", "    except BaseException: pass"])
+SWALLOWS = "\n    ".join(
+    ["while True:", "    try:", "        while True: pass", "    except BaseException: pass"]
+)
 HOARDS = "\n    ".join(["kept = []", "while True: kept.append(torch.ones(1 << 25))"])
 # name -> body of run, or the whole main.py; status; what its reason names
 HOSTILE = {
-    "exits_at_import": (None, f"{source('pass')}\nraise SystemExit(0)", "RUNTIME_ERROR", "exit status 0"),
+    "exits_at_import": (
+        None,
+        f"{source('pass')}\nraise SystemExit(0)",
+        "RUNTIME_ERROR",
+        "exit status 0",
+    ),
     "exits": ("import os; os._exit(0)", None, "RUNTIME_ERROR", "exit status 0"),
     "raises_exit": ("raise SystemExit('no')", None, "RUNTIME_ERROR", "exit status no"),
     "crashes": ("import ctypes; ctypes.string_at(0)", None, "RUNTIME_ERROR", "SIGSEGV"),
@@ -42,10 +49,16 @@ def test_each_is_its_own_result_and_nobody_elses(folder, monkeypatch):
     command = ["run", "--workloads", "16", "19", "--timeout", "3", "--output", str(output)]
     assert cli.main([*command, "--solutions", *HOSTILE, "good"]) == 1
     traces = trace_files.load(output)
-    found = {(t.solution.removesuffix("_h512_i256"), t.workload.axes["seq_len"]): t.evaluation for t in traces}
+    found = {
+        (t.solution.removesuffix("_h512_i256"), t.workload.axes["seq_len"]): t.evaluation
+        for t in traces
+    }
     assert {key: e.status.value for key, e in found.items()} == {
         (name, tokens): status
-        for name, status in [*((name, known[2]) for name, known in HOSTILE.items()), ("good", "PASSED")]
+        for name, status in [
+            *((name, known[2]) for name, known in HOSTILE.items()),
+            ("good", "PASSED"),
+        ]
         for tokens in (16, 19)
     }
     for name, (*_, cause) in HOSTILE.items():

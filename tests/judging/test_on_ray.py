@@ -1,4 +1,5 @@
-"""The main job on a Ray cluster: what is judged where, what happens to what dies, and what is left for `--resume`.
+"""The main job on a Ray cluster: what is judged where, what happens to what dies, and what is left
+for `--resume`.
 
 Most of it needs no Ray. The slow tests start a cluster of two nodes on this machine, one CPU each.
 """
@@ -15,13 +16,13 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from harness import cli
-from harness.core import paths, provenance
-from harness.core.errors import CannotRun, UserError
-from harness.judging import on_ray
-from harness.judging.judge import Outcome
-from harness.judging.plan import Cell
-from harness.results import trace_files
+from moebench import cli
+from moebench.core import paths, provenance
+from moebench.core.errors import CannotRun, UserError
+from moebench.judging import on_ray
+from moebench.judging.judge import Outcome
+from moebench.judging.plan import Cell
+from moebench.results import trace_files
 
 SOME = ["16", "19", "24", "33", "37", "70"]  # T of small workloads
 CPU_ONLY = pytest.mark.skipif(torch.cuda.is_available(), reason="the interpreter's job, for CPUs")
@@ -31,11 +32,15 @@ CPU_ONLY = pytest.mark.skipif(torch.cuda.is_available(), reason="the interpreter
 
 
 def cell(geometry, tokens, *names):
-    return Cell(geometry, f"T={tokens}", SimpleNamespace(uuid=f"{tokens}", axes={"seq_len": tokens}), names)
+    return Cell(
+        geometry, f"T={tokens}", SimpleNamespace(uuid=f"{tokens}", axes={"seq_len": tokens}), names
+    )
 
 
 class Remote:
-    """What Ray makes of an actor's method: the call is only noted, and Ray's stand-in here says when it is done."""
+    """What Ray makes of an actor's method: the call is only noted, and Ray's stand-in here says
+    when it is done.
+    """
 
     def __init__(self, calls, actor):
         self.calls, self.actor = calls, actor
@@ -56,11 +61,12 @@ class RayError(Exception):
 
 
 def handed_out(monkeypatch, cells, slots, dies=(), last_first=False, broken=(), never=False):
-    """What each actor was given, where the actors are done one after the other; all outcomes; how many were killed.
+    """What each actor was given, where the actors are done one after the other; all outcomes; how
+    many were killed.
 
-    dies: labels; an actor that is given one of them dies. broken: actors on which every reference fails. never: no
-    actor starts. last_first: the latest call is done first. An actor without a call has to be unreferenced whenever Ray
-    is waited for: it keeps its device until then.
+    dies: labels; an actor that is given one of them dies. broken: actors on which every reference
+    fails. never: no actor starts. last_first: the latest call is done first. An actor without a
+    call has to be unreferenced whenever Ray is waited for: it keeps its device until then.
     """
     calls, actors, killed = [], [], []
 
@@ -71,7 +77,9 @@ def handed_out(monkeypatch, cells, slots, dies=(), last_first=False, broken=(), 
 
     def wait(results, num_returns, timeout=None):
         waited_for = {calls[result][0] for result in results}
-        assert all(actor() is None for number, actor in enumerate(actors) if number not in waited_for)
+        assert all(
+            actor() is None for number, actor in enumerate(actors) if number not in waited_for
+        )
         done = sorted(results, reverse=last_first)
         return done[:1], done[1:]
 
@@ -87,18 +95,27 @@ def handed_out(monkeypatch, cells, slots, dies=(), last_first=False, broken=(), 
         lost = dict.fromkeys(given.names, "no reference") if actor in broken else {}
         return Outcome(given, {} if lost else dict.fromkeys(given.names), lost)
 
-    fake = SimpleNamespace(put=lambda x: x, get=get, wait=wait, kill=lambda actor: killed.append(actor.number))
-    fake.remote = lambda actor: SimpleNamespace(options=lambda **given: SimpleNamespace(remote=create))
+    fake = SimpleNamespace(
+        put=lambda x: x, get=get, wait=wait, kill=lambda actor: killed.append(actor.number)
+    )
+    fake.remote = lambda actor: SimpleNamespace(
+        options=lambda **given: SimpleNamespace(remote=create)
+    )
     fake.exceptions = SimpleNamespace(RayError=RayError)
     monkeypatch.setitem(sys.modules, "ray", fake)
     found = list(on_ray.Cluster({}, slots, "").outcomes(cells, lambda text: None))
     pairs = [(call[0], call[1]) for call in calls if len(call) > 1]
-    given = [[(c.label, *c.names) for actor, c in pairs if actor == number] for number in range(len(actors))]
+    given = [
+        [(c.label, *c.names) for actor, c in pairs if actor == number]
+        for number in range(len(actors))
+    ]
     return given, found, len(killed)
 
 
 def test_a_workload_goes_to_whoever_is_free(monkeypatch):
-    """The longest first; a user would miss the time in which a GPU with nothing left waits for one with many."""
+    """The longest first; a user would miss the time in which a GPU with nothing left waits for one
+    with many.
+    """
     cells = [cell("a", at, "x", "y") for at in range(9)]
     given, found, killed = handed_out(monkeypatch, cells, 2)
     assert [len(work) for work in given] == [5, 4] and not killed
@@ -113,27 +130,40 @@ def test_a_workload_goes_to_whoever_is_free(monkeypatch):
 
 
 def test_a_gpu_on_which_no_reference_runs_does_not_eat_the_queue(monkeypatch):
-    """A user would miss: every workload that the others would have judged, as what fails is done at once."""
+    """A user would miss: every workload that the others would have judged, as what fails is done at
+    once.
+    """
     cells = [cell("a", at, "x", "y") for at in range(9)]
     given, found, killed = handed_out(monkeypatch, cells, 2, broken=[0])
     assert len(given[0]) == 1 and killed == 1 and len(found) == 9
     assert all(outcome.verdicts for outcome in found)
     _, found, killed = handed_out(monkeypatch, cells[:1], 1, broken=[0, 1])
-    assert [outcome.lost for outcome in found] == [{"x": "no reference", "y": "no reference"}] and killed == 1
+    assert [outcome.lost for outcome in found] == [
+        {"x": "no reference", "y": "no reference"}
+    ] and killed == 1
 
 
 def test_a_cluster_on_which_nothing_starts_ends_the_run(monkeypatch):
-    """A user would miss: an end. No cell is blamed for it, as on a node that is dead and not known to be."""
+    """A user would miss: an end. No cell is blamed for it, as on a node that is dead and not known
+    to be.
+    """
     with pytest.raises(CannotRun, match="never ran"):
         handed_out(monkeypatch, [cell("a", at, "x") for at in range(9)], 2, never=True)
 
 
 def test_what_kills_its_actor_is_tried_again_apart(monkeypatch):
-    """A user would miss: the results of the good solutions on that workload, and of the other workloads."""
+    """A user would miss: the results of the good solutions on that workload, and of the other
+    workloads.
+    """
     cells = [cell("a", at, "x", "y") for at in range(6)]
     given, found, killed = handed_out(monkeypatch, cells, 1, dies=["T=1"])
     asked = [call for work in given for call in work]
-    assert asked.count(("T=1", "x")) == asked.count(("T=1", "y")) == asked.count(("T=1", "x", "y")) == 1
+    assert (
+        asked.count(("T=1", "x"))
+        == asked.count(("T=1", "y"))
+        == asked.count(("T=1", "x", "y"))
+        == 1
+    )
     assert [{*o.lost} for o in found if o.lost] == [{"x"}, {"y"}] and killed == 3
     assert sorted(o.cell.label for o in found if not o.lost) == ["T=0", "T=2", "T=3", "T=4", "T=5"]
 
@@ -151,8 +181,12 @@ def nodes(monkeypatch):
 
 
 def test_only_gpus_of_one_kind_are_used(nodes):
-    """A user would miss: a table in which a faster GPU looks like a faster solution. Without any CPUs are used."""
-    h100, h200 = ({"CPU": 64.0, "GPU": 8.0, f"accelerator_type:{kind}": 1.0} for kind in ("H100", "H200"))
+    """A user would miss: a table in which a faster GPU looks like a faster solution. Without any
+    CPUs are used.
+    """
+    h100, h200 = (
+        {"CPU": 64.0, "GPU": 8.0, f"accelerator_type:{kind}": 1.0} for kind in ("H100", "H200")
+    )
     nodes({"CPU": 4.0}, h200, h200)
     found = on_ray.cluster()
     assert (found.slots, found.options) == (16, {"num_gpus": 1, "num_cpus": 0})
@@ -169,16 +203,27 @@ def test_only_gpus_of_one_kind_are_used(nodes):
 
 def test_an_actor_makes_each_definition_ready_once(monkeypatch):
     """A user would miss: tensors and builds on the other nodes."""
-    made, plan = [], SimpleNamespace(parts={name: SimpleNamespace(ours=name.upper(), root=None) for name in "ab"})
+    made, plan = (
+        [],
+        SimpleNamespace(
+            parts={name: SimpleNamespace(ours=name.upper(), root=None) for name in "ab"}
+        ),
+    )
     monkeypatch.setattr(on_ray, "Judge", lambda plan, host: lambda cell: cell.label)
     monkeypatch.setattr(on_ray.dataset, "labelled", lambda name, root: made.append(name))
     monkeypatch.setattr(on_ray, "build_slow", lambda packed, say: made.append(packed))
     actor = on_ray.Actor(plan)
-    assert [actor.judge(cell(*each)) for each in (("a", 1), ("a", 2), ("b", 3))] == ["T=1", "T=2", "T=3"]
+    assert [actor.judge(cell(*each)) for each in (("a", 1), ("a", 2), ("b", 3))] == [
+        "T=1",
+        "T=2",
+        "T=3",
+    ]
     assert made == ["a", "A", "b", "B"]
 
 
-@pytest.mark.parametrize(("address", "status"), [("nonsense", 2), ("ray://127.0.0.1:1", 2), ("127.0.0.1:1", 1)])
+@pytest.mark.parametrize(
+    ("address", "status"), [("nonsense", 2), ("ray://127.0.0.1:1", 2), ("127.0.0.1:1", 1)]
+)
 def test_a_cluster_that_is_not_there_is_one_line(address, status, monkeypatch, capsys):
     """A user would miss: what is wrong, for the minutes that Ray tries to connect."""
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace())
@@ -213,7 +258,16 @@ def cluster():
 @contextmanager
 def started(cluster, output, *arguments):
     """`moebench run --ray` on some of the workloads, in a process of its own."""
-    command = [sys.executable, "-m", "harness", "run", "--ray", cluster.address, "--solutions", "triton_fused_v2"]
+    command = [
+        sys.executable,
+        "-m",
+        "moebench",
+        "run",
+        "--ray",
+        cluster.address,
+        "--solutions",
+        "triton_fused_v2",
+    ]
     command += ["--workloads", *SOME, "--output", str(output), *arguments]
     with subprocess.Popen(
         command, cwd=paths.ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -265,7 +319,9 @@ def test_ctrl_c_keeps_what_is_done_and_resume_does_the_rest(cluster, tmp_path):
 @pytest.mark.slow
 @pytest.mark.xdist_group("ray")
 def test_a_node_that_is_killed_costs_no_cell(cluster, tmp_path):
-    """Last, since one node is left. The same verdicts as those of a run without Ray, and each says where."""
+    """Last, since one node is left. The same verdicts as those of a run without Ray, and each says
+    where.
+    """
     output, local = tmp_path / "traces.jsonl", tmp_path / "local.jsonl"
     with started(cluster, output) as process:
         wait_for_traces(output, 1, process)
@@ -275,27 +331,54 @@ def test_a_node_that_is_killed_costs_no_cell(cluster, tmp_path):
     assert re.search(r"Actor(Died|Unavailable)Error", out), out
     verdicts = [line.split()[2] for line in out.splitlines() if line.startswith("[")]
     assert len(verdicts) == len(set(verdicts)) == len(SOME)
-    command = ["run", "--solutions", "triton_fused_v2", "--workloads", *SOME[:2], "--output", str(local)]
+    command = [
+        "run",
+        "--solutions",
+        "triton_fused_v2",
+        "--workloads",
+        *SOME[:2],
+        "--output",
+        str(local),
+    ]
     assert cli.main(command) == 0
     traces = {t.workload.uuid: t for t in trace_files.load(output)}
     assert len(traces) == len(SOME)
     for alone in trace_files.load(local):
         there = traces[alone.workload.uuid]
         assert there.evaluation.status == alone.evaluation.status
-        assert there.evaluation.correctness.extra == pytest.approx(alone.evaluation.correctness.extra, abs=1e-2)
+        assert there.evaluation.correctness.extra == pytest.approx(
+            alone.evaluation.correctness.extra, abs=1e-2
+        )
         assert provenance.of_trace(there).host and not provenance.of_trace(alone).host
 
 
 @pytest.mark.gpu
 def test_a_gpu_through_ray(tmp_path):
-    """A cluster that is started for the run: each process has one GPU, and every trace says which."""
+    """A cluster that is started for the run: each process has one GPU, and every trace says
+    which.
+    """
     pytest.importorskip("ray", reason="needs Ray: make setup-fleet")
     output = tmp_path / "traces.jsonl"
     few = "--workloads 1 7 --warmup-runs 1 --iterations 3 --num-trials 1"
-    command = [sys.executable, "-m", "harness", "run", "--ray", "--solutions", "triton_fused_v2", *few.split()]
+    command = [
+        sys.executable,
+        "-m",
+        "moebench",
+        "run",
+        "--ray",
+        "--solutions",
+        "triton_fused_v2",
+        *few.split(),
+    ]
     done = subprocess.run(
-        [*command, "--output", str(output)], cwd=paths.ROOT, capture_output=True, text=True, timeout=580
+        [*command, "--output", str(output)],
+        cwd=paths.ROOT,
+        capture_output=True,
+        text=True,
+        timeout=580,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     traces = trace_files.load(output)
-    assert len(traces) == 2 and all(t.is_successful() and " GPU-" in provenance.of_trace(t).host for t in traces)
+    assert len(traces) == 2 and all(
+        t.is_successful() and " GPU-" in provenance.of_trace(t).host for t in traces
+    )

@@ -4,13 +4,13 @@ import judged
 import pytest
 import torch
 from flashinfer_bench import AxisConst, AxisVar, Definition, Solution, TensorSpec, Trace, Workload
-from harness import cli
-from harness.core import paths, provenance
-from harness.judging import dataset
-from harness.judging.plan import plan_of
-from harness.operators.catalogue import definition
-from harness.packing import solution_files
-from harness.results import trace_files
+from moebench import cli
+from moebench.core import paths, provenance
+from moebench.judging import dataset
+from moebench.judging.plan import plan_of
+from moebench.operators.catalogue import definition
+from moebench.packing import solution_files
+from moebench.results import trace_files
 from plain_solution import RIGHT, solution, source
 from safetensors.torch import save_file
 
@@ -41,7 +41,15 @@ def theirs(folder, name, author="alice", code=None, definition=LAYER.name, retur
     spec["destination_passing_style"] = not returns
     sources = [{"path": "main.py", "content": code or source(RIGHT)}]
     made = Solution(name=name, author=author, definition=definition, spec=spec, sources=sources)
-    written(folder / "theirs" / author / "moe" / definition / f"{name}{len(sources[0]['content'])}.json", made)
+    written(
+        folder
+        / "theirs"
+        / author
+        / "moe"
+        / definition
+        / f"{name}{len(sources[0]['content'])}.json",
+        made,
+    )
     return made
 
 
@@ -56,7 +64,9 @@ def data_set(root, full, *inputs):
 
 
 def test_each_is_judged_and_costs_the_others_nothing(folder, capsys):
-    """A user would miss: their own solution's result, for a file in the folder that does not build or is none."""
+    """A user would miss: their own solution's result, for a file in the folder that does not build
+    or is none.
+    """
     good, taken = theirs(folder, "good"), theirs(folder, "mine", "bob")
     theirs(folder, "broken", "bob", "raise ValueError('no')")
     theirs(folder, "elsewhere", definition="gemm_n128_k2048")
@@ -64,13 +74,21 @@ def test_each_is_judged_and_costs_the_others_nothing(folder, capsys):
     output = folder / "traces.jsonl"
     few = ["--solutions", "mine", "--workloads", "16", "--output", str(output)]
     assert cli.main(["run", str(folder / "theirs"), *few]) == 1
-    found, renamed = {trace.solution: trace for trace in trace_files.load(output)}, f"mine_{taken.hash()[:8]}"
+    found, renamed = (
+        {trace.solution: trace for trace in trace_files.load(output)},
+        f"mine_{taken.hash()[:8]}",
+    )
     passed = dict.fromkeys(("mine_h512_i256", "good", renamed), "PASSED")
-    assert {name: t.evaluation.status.value for name, t in found.items()} == passed | {"broken": "COMPILE_ERROR"}
+    assert {name: t.evaluation.status.value for name, t in found.items()} == passed | {
+        "broken": "COMPILE_ERROR"
+    }
     for name, packed in (("good", good), (renamed, taken)):
         assert provenance.of_trace(found[name]).source_sha1 == packed.hash()
     said = capsys.readouterr().out
-    assert all(name in said for name in ("elsewhere", "gemm_n128_k2048", "notes.json", "at broken/main.py:1"))
+    assert all(
+        name in said
+        for name in ("elsewhere", "gemm_n128_k2048", "notes.json", "at broken/main.py:1")
+    )
 
 
 def test_this_repositorys_traces_are_of_its_own_solutions(folder, monkeypatch):
@@ -82,14 +100,22 @@ def test_this_repositorys_traces_are_of_its_own_solutions(folder, monkeypatch):
     command = ["run", str(folder / "theirs"), "--workloads", "16", "--save"]
     assert cli.main(command) == 0 and not (folder / "kept.jsonl").exists()
     assert cli.main([*command, "--solutions", "mine"]) == 0
-    assert [trace.solution for trace in trace_files.load(folder / "kept.jsonl")] == ["mine_h512_i256"]
+    assert [trace.solution for trace in trace_files.load(folder / "kept.jsonl")] == [
+        "mine_h512_i256"
+    ]
 
 
 def test_names_that_are_taken_are_told_apart_by_the_hash(folder):
-    one, other = theirs(folder, "good", "alice"), theirs(folder, "good", "bob", "def run():\n    pass")
+    one, other = (
+        theirs(folder, "good", "alice"),
+        theirs(folder, "good", "bob", "def run():\n    pass"),
+    )
     theirs(folder, "good", "carol"), theirs(folder, "alone")
     found, said = solution_files.named([folder / "theirs"])
-    assert set(found) == {"alone", *(f"good_{packed.hash()[:8]}" for packed in (one, other))} and len(said) == 3
+    assert (
+        set(found) == {"alone", *(f"good_{packed.hash()[:8]}" for packed in (one, other))}
+        and len(said) == 3
+    )
     assert all(packed.name == name for name, packed in found.items())
     assert {packed.hash() for packed in found.values()} >= {one.hash(), other.hash()}
 
@@ -97,21 +123,39 @@ def test_names_that_are_taken_are_told_apart_by_the_hash(folder):
 def test_an_operator_of_two_outputs_and_the_tensors_that_are_there(folder, capsys):
     """A user would miss: the workloads whose tensors are there, for one that was not downloaded."""
     kept = {"type": "safetensors", "tensor_key": "x"}
-    inputs = ({"x": kept | {"path": f"blob/{name}"}, "y": {"type": "random"}} for name in ("x", "gone", "lfs"))
+    inputs = (
+        {"x": kept | {"path": f"blob/{name}"}, "y": {"type": "random"}}
+        for name in ("x", "gone", "lfs")
+    )
     root, output = data_set(folder / "set", OTHER, *inputs), folder / "traces.jsonl"
     (root / "blob").mkdir()
     save_file({"x": torch.arange(24.0).reshape(3, 8)}, root / "blob" / "x")
     (root / "blob" / "lfs").write_text("version https://git-lfs.github.com/spec/v1\n")
     theirs(folder, "right", code=SUMS, definition=OTHER.name, returns=True)
-    theirs(folder, "wrong", code=SUMS.replace("int()", "int() + 1"), definition=OTHER.name, returns=True)
-    assert cli.main(["run", str(folder / "theirs"), "--dataset", str(root), "--output", str(output)]) == 1
-    found = {(trace.solution, trace.workload.uuid): trace.evaluation for trace in trace_files.load(output)}
+    theirs(
+        folder,
+        "wrong",
+        code=SUMS.replace("int()", "int() + 1"),
+        definition=OTHER.name,
+        returns=True,
+    )
+    assert (
+        cli.main(["run", str(folder / "theirs"), "--dataset", str(root), "--output", str(output)])
+        == 1
+    )
+    found = {
+        (trace.solution, trace.workload.uuid): trace.evaluation
+        for trace in trace_files.load(output)
+    }
     assert {of: each.status.value for of, each in found.items()} == {
         ("right", "w0"): "PASSED",
         ("wrong", "w0"): "INCORRECT_NUMERICAL",
     }
     said = capsys.readouterr().out
-    assert all(name in said for name in ("blob/gone", "blob/lfs", "M=3")) and "output count" in found["wrong", "w0"].log
+    assert (
+        all(name in said for name in ("blob/gone", "blob/lfs", "M=3"))
+        and "output count" in found["wrong", "w0"].log
+    )
     assert "dataset=set" in found["right", "w0"].environment.libs["protocol"]
     workload = trace_files.load(output)[0].workload
     assert dataset.lacking(OTHER, workload, root) is None
@@ -127,4 +171,7 @@ def test_another_text_of_our_definition_is_judged_and_both_are_named(folder):
         part = made.parts[LAYER.name]
         assert (part.full, part.root, part.path) == (LAYER.model_copy(update=changes), root, None)
         assert [cell.names for cell in part.cells] == [("mine",)] and len(made.notes) == notes
-        assert all(str(root) in note and "definitions/moe/" in note and "reference" in note for note in made.notes)
+        assert all(
+            str(root) in note and "definitions/moe/" in note and "reference" in note
+            for note in made.notes
+        )

@@ -14,20 +14,28 @@ def host(packed_module, request):
     return packed_module("triton_fused_v2", "common.host.arguments", geometry)
 
 
-@pytest.mark.parametrize(("host", "geometry"), [(key, key) for key in INTERFACES], indirect=["host"])
+@pytest.mark.parametrize(
+    ("host", "geometry"), [(key, key) for key in INTERFACES], indirect=["host"]
+)
 def test_an_interface_is_its_definitions(host, geometry):
-    """A user would miss: arguments in an order or of a shape that FlashInfer-Bench does not call with."""
+    """A user would miss: arguments in an order or of a shape that FlashInfer-Bench does not call
+    with.
+    """
     given = arguments_of(geometry, 3, "cpu")
     interface = getattr(host, INTERFACES[geometry])
     assert list(interface) == list(given)
     checked = vars(host.check_arguments(interface, tuple(given.values())))
     assert all(checked[name] is given[name] for name in given)
-    absent = {name: value for name, value in checked.items() if name not in given and value is not None}
+    absent = {
+        name: value for name, value in checked.items() if name not in given and value is not None
+    }
     assert absent.items() <= {"local_expert_offset": 0, "routed_scaling_factor": 1.0}.items()
 
 
 def test_arguments_may_be_named(host):
-    """A user would miss: which argument is missing or unknown; values in another place than their names say."""
+    """A user would miss: which argument is missing or unknown; values in another place than their
+    names say.
+    """
     got = []
     run = host.takes(host.ROUTED_BF16)(got.append)
     run(**{name: name for name in reversed(host.ROUTED_BF16)})
@@ -42,18 +50,24 @@ def test_a_bool_never_reaches_a_binding(host, name):
     """A user would miss: the binding takes True for 1, and experts of another rank are computed."""
     reached = []
     with pytest.raises(ValueError, match=f"^{name}: "):
-        host.takes(host.DS_ROUTING)(reached.append)(**arguments_of("small", 3, "cpu") | {name: True})
+        host.takes(host.DS_ROUTING)(reached.append)(
+            **arguments_of("small", 3, "cpu") | {name: True}
+        )
     assert not reached
 
 
 def test_a_lack_of_memory_is_torchs(host):
     """A user would miss: a server that dies where it would have tried fewer tokens."""
     with pytest.raises(torch.OutOfMemoryError):
-        host.takes(host.DS_ROUTING)(lambda arguments: bytearray(1 << 62))(**arguments_of("small", 3, "cpu"))
+        host.takes(host.DS_ROUTING)(lambda arguments: bytearray(1 << 62))(
+            **arguments_of("small", 3, "cpu")
+        )
 
 
 def test_what_a_binding_cannot_convert_is_named(host):
-    """A user would miss: which of eleven arguments is no tensor; an error of CUDA under its own name."""
+    """A user would miss: which of eleven arguments is no tensor; an error of CUDA under its own
+    name.
+    """
 
     def binding(arguments):
         raise RuntimeError("of CUDA")

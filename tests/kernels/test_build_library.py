@@ -1,4 +1,6 @@
-"""build_library: a library is compiled once for each content, by one process, and found again without a compiler."""
+"""build_library: a library is compiled once for each content, by one process, and found again
+without a compiler.
+"""
 
 import multiprocessing
 import os
@@ -11,10 +13,15 @@ import pytest
 from solutions.common.host import build_library as built
 
 COMPILERS = ("ninja", "c++")
-pytestmark = pytest.mark.skipif(None in map(shutil.which, COMPILERS), reason=f"needs {' and '.join(COMPILERS)}")
+pytestmark = pytest.mark.skipif(
+    None in map(shutil.which, COMPILERS), reason=f"needs {' and '.join(COMPILERS)}"
+)
 needs_nvcc = pytest.mark.skipif(built.find_toolkit() is None, reason="needs nvcc")
 
-TEXTS = {"here/one.cpp": '#include "two.cuh"\nint one() { return TWO - 1; }\n', "there/two.cuh": "#define TWO 2\n"}
+TEXTS = {
+    "here/one.cpp": '#include "two.cuh"\nint one() { return TWO - 1; }\n',
+    "there/two.cuh": "#define TWO 2\n",
+}
 KERNEL = "__global__ void fill(float* out) { out[0] = 1; }\n"
 
 
@@ -39,7 +46,9 @@ def compiler(tmp_path, monkeypatch):
 
 def start():
     """A process that builds TEXTS."""
-    process = multiprocessing.get_context("fork").Process(target=built.build_library, args=("tiny", TEXTS))
+    process = multiprocessing.get_context("fork").Process(
+        target=built.build_library, args=("tiny", TEXTS)
+    )
     process.start()
     return process
 
@@ -52,7 +61,9 @@ def without_compilers(monkeypatch, tmp_path):
 
 
 def test_the_key_follows_content_and_not_place(tmp_path, monkeypatch):
-    """A user would miss: a compilation in every process, an old library after a change, or one of another tvm_ffi."""
+    """A user would miss: a compilation in every process, an old library after a change, or one of
+    another tvm_ffi.
+    """
     keys = []
     for place in ("first", "second/below"):
         for path, text in {**TEXTS, "main.py": "", "few/a.cu": KERNEL}.items():
@@ -61,7 +72,11 @@ def test_the_key_follows_content_and_not_place(tmp_path, monkeypatch):
         texts = built.read_sources(tmp_path / place)
         keys.append(built.content_key(texts, "9.0a", ("-O3",), "4.5"))
     assert sorted(texts) == ["few/a.cu", "there/two.cuh"]
-    assert keys[0] == keys[1] == built.content_key(dict(reversed(texts.items())), "9.0a", ["-O3"], "4.5")
+    assert (
+        keys[0]
+        == keys[1]
+        == built.content_key(dict(reversed(texts.items())), "9.0a", ["-O3"], "4.5")
+    )
     changed = [texts | {"there/two.cuh": "#define TWO 3\n"}, texts | {"there/three.cuh": ""}]
     others = [built.content_key(some, "9.0a", ("-O3",), "4.5") for some in changed]
     for of in (("10.0a", ("-O3",), "4.5"), ("9.0a", ("-O2",), "4.5"), ("9.0a", ("-O3",), "4.6")):
@@ -72,7 +87,9 @@ def test_the_key_follows_content_and_not_place(tmp_path, monkeypatch):
 
 
 def test_a_finished_library_needs_no_compiler(cache, monkeypatch, tmp_path):
-    """A user would miss: an image for serving that has to bring nvcc, ninja and a cache that can be written."""
+    """A user would miss: an image for serving that has to bring nvcc, ninja and a cache that can be
+    written.
+    """
     options = {"architecture": "9.0a", "flags": ("-O3",)}
     monkeypatch.setattr(built, "find_toolkit", lambda: tmp_path)
     library = built.build_library("tiny", TEXTS, **options)
@@ -102,7 +119,9 @@ def test_what_is_missing_is_named(monkeypatch, tmp_path):
 
 
 def test_processes_that_start_together_compile_once(compiler, cache):
-    """A user would miss: eight ranks that compile side by side, or one that loads what another still writes."""
+    """A user would miss: eight ranks that compile side by side, or one that loads what another
+    still writes.
+    """
     processes = [start() for _ in range(3)]
     for process in processes:
         process.join(60)
@@ -112,7 +131,9 @@ def test_processes_that_start_together_compile_once(compiler, cache):
 
 
 def test_a_killed_build_is_begun_again(compiler, cache):
-    """A user would miss: half a library that is taken for a whole one, or a lock that is never released."""
+    """A user would miss: half a library that is taken for a whole one, or a lock that is never
+    released.
+    """
     compiler.seconds.write_text("3")
     process = start()
     while not compiler.log.read_text():
@@ -126,7 +147,10 @@ def test_a_killed_build_is_begun_again(compiler, cache):
     library = built.build_library("tiny", TEXTS)
     assert time.monotonic() - begun < 3, "it waited for the killed one's compiler"
     built.load_library(library)
-    assert sorted(path.name for path in cache.iterdir()) == [library.parent.name, f"{library.parent.name}.lock"]
+    assert sorted(path.name for path in cache.iterdir()) == [
+        library.parent.name,
+        f"{library.parent.name}.lock",
+    ]
     assert library.parent.stat().st_mode == cache.stat().st_mode, "others cannot read it"
 
 
@@ -143,8 +167,13 @@ def test_nvcc_that_fails_is_quoted_and_leaves_the_environment(monkeypatch):
 
 @needs_nvcc
 def test_a_kernel_is_compiled_for_its_architecture(cache):
-    """A user would miss: code for the GPU that happens to be here; which definition a folder of the cache is of."""
-    texts = {"a/fill.cu": KERNEL, "common/cuda/problem.cuh": "// problem: moe_e8_h128. Packing writes this file.\n"}
+    """A user would miss: code for the GPU that happens to be here; which definition a folder of the
+    cache is of.
+    """
+    texts = {
+        "a/fill.cu": KERNEL,
+        "common/cuda/problem.cuh": "// problem: moe_e8_h128. Packing writes this file.\n",
+    }
     library = built.build_library("tiny", texts, architecture="9.0a")
     assert library.parent.name.startswith("tiny_moe_e8_h128_")
     assert "arch=compute_90a,code=sm_90a" in (library.parent / "build.ninja").read_text()
@@ -153,7 +182,9 @@ def test_a_kernel_is_compiled_for_its_architecture(cache):
 
 
 def test_the_toolkit_is_found(monkeypatch, tmp_path):
-    """A user would miss: a toolkit that is there; a linker without its libraries where nvcc is only a script."""
+    """A user would miss: a toolkit that is there; a linker without its libraries where nvcc is only
+    a script.
+    """
 
     def toolkit(name, *folders):
         for folder in ("bin", *folders):
@@ -161,7 +192,11 @@ def test_the_toolkit_is_found(monkeypatch, tmp_path):
         (tmp_path / name / "bin" / "nvcc").touch(mode=0o755)
         return tmp_path / name
 
-    named, whole, forwarding = toolkit("named", "lib64"), toolkit("whole", "lib64"), toolkit("forwarding")
+    named, whole, forwarding = (
+        toolkit("named", "lib64"),
+        toolkit("whole", "lib64"),
+        toolkit("forwarding"),
+    )
     without_compilers(monkeypatch, tmp_path)
     assert built.find_toolkit() is None
     monkeypatch.setenv("PATH", str(forwarding / "bin"))
@@ -169,7 +204,11 @@ def test_the_toolkit_is_found(monkeypatch, tmp_path):
     monkeypatch.setattr(built, "DEFAULT_TOOLKIT", whole)
     assert built.find_toolkit() == whole
     # the last is no toolkit, and changes nothing
-    settings = {"PATH": (named / "bin", named), "CUDA_PATH": (whole, whole), "CUDA_HOME": (tmp_path, whole)}
+    settings = {
+        "PATH": (named / "bin", named),
+        "CUDA_PATH": (whole, whole),
+        "CUDA_HOME": (tmp_path, whole),
+    }
     for name, (value, found) in settings.items():
         monkeypatch.setenv(name, str(value))
         assert built.find_toolkit() == found

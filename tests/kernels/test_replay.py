@@ -26,7 +26,17 @@ pytestmark = pytest.mark.xdist_group("replay")  # one worker compiles the stand-
 def driver(tmp_path_factory):
     """The stand-in for the CUDA driver, and replay.cpp built to ask it."""
     built = tmp_path_factory.mktemp("driver") / "driver.so"
-    command = ["cc", "-shared", "-fPIC", "-Wall", "-Werror", f"-I{HEADERS}", "-o", built, SAMPLES / "replay_driver.c"]
+    command = [
+        "cc",
+        "-shared",
+        "-fPIC",
+        "-Wall",
+        "-Werror",
+        f"-I{HEADERS}",
+        "-o",
+        built,
+        SAMPLES / "replay_driver.c",
+    ]
     subprocess.run(command, check=True)
     library = tvm_ffi.cpp.load(
         "replay_asks_the_stand_in",
@@ -41,7 +51,9 @@ def driver(tmp_path_factory):
 
 
 class Kernels:
-    """Stands in for Triton: launches are written down as launch.py does, and the hook of all launches is called."""
+    """Stands in for Triton: launches are written down as launch.py does, and the hook of all
+    launches is called.
+    """
 
     def __init__(self):
         self.started, self.handles = [], []
@@ -52,7 +64,12 @@ class Kernels:
             sizes += {"*": [8], "t": [128, 4, 4, 8, 8], "c": []}.get(kind[0], [4])
         handle = (ctypes.c_int * (len(sizes) + 1))(*sizes, 0)
         self.handles.append(handle)
-        off = ("launch_cooperative_grid", "launch_pdl", "global_scratch_size", "profile_scratch_size")
+        off = (
+            "launch_cooperative_grid",
+            "launch_pdl",
+            "global_scratch_size",
+            "profile_scratch_size",
+        )
         sizes = {"num_ctas": 1, "num_warps": 4, "shared": 100, "tensordesc_meta": list(descriptors)}
         metadata = SimpleNamespace(**sizes, **dict.fromkeys(off, 0))
         source = SimpleNamespace(signature=signature)
@@ -76,7 +93,13 @@ def layer(kernels, **changes):
         rows = x.shape[0]
         scratch = torch.empty(3 + 64 * rows, device=x.device)
         ints, h = scratch.split_with_sizes((3, 64 * rows))
-        signature = {"x": "*fp32", "h": "*fp32", "rows": "i32", "one": "constexpr", "factor": "fp32"}
+        signature = {
+            "x": "*fp32",
+            "h": "*fp32",
+            "rows": "i32",
+            "one": "constexpr",
+            "factor": "fp32",
+        }
         kernels("first", (rows,), signature, x=x, h=h, rows=rows, one=1, factor=factor)
         if "torch" in changes:
             output.zero_()
@@ -85,7 +108,13 @@ def layer(kernels, **changes):
         if "foreign" in changes:
             h = changes["foreign"]
         desc = TensorDescriptor(w, list(w.shape), [w.shape[1], 1], [8, 16])
-        meta = {"elem_type": 7, "elem_size": 4, "swizzle": 3, "block_size": [8, 16], "fp4_padded": False}
+        meta = {
+            "elem_type": 7,
+            "elem_size": 4,
+            "swizzle": 3,
+            "block_size": [8, 16],
+            "fp4_padded": False,
+        }
         signature = {"w": "tensordesc<fp32[8,16]>", "h": "*fp32", "y": "*fp32", "none": "*fp32"}
         kernels("second", (rows, 2), signature, [meta], w=desc, h=h, y=output[1:], none=None)
 
@@ -97,7 +126,9 @@ def tensors(rows, dtype=torch.float32):
 
 
 def test_a_second_call_starts_the_same_with_its_own_tensors(driver):
-    """A user would miss: results in the tensors of an earlier call, or of a call of another size."""
+    """A user would miss: results in the tensors of an earlier call, or of a call of another
+    size.
+    """
     kernels = Kernels()
     call = replay.replayed_by(driver.library, layer(kernels))
     call(*tensors(3))
@@ -131,7 +162,9 @@ CHANGES = {  # what -> which argument, and what it becomes
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_what_host_code_may_look_at_makes_another_kind(driver, change):
-    """A user would miss: a wrong argument that is no longer refused, as an earlier one was right."""
+    """A user would miss: a wrong argument that is no longer refused, as an earlier one was
+    right.
+    """
     kernels = Kernels()
     call = replay.replayed_by(driver.library, layer(kernels))
     for _ in range(2):
@@ -144,7 +177,9 @@ def test_what_host_code_may_look_at_makes_another_kind(driver, change):
 
 
 @pytest.mark.parametrize(
-    "changes", [{"torch": True}, {"stray": True}, {"foreign": torch.empty(64)}], ids=["torch", "stray", "foreign"]
+    "changes",
+    [{"torch": True}, {"stray": True}, {"foreign": torch.empty(64)}],
+    ids=["torch", "stray", "foreign"],
 )
 def test_what_is_not_accounted_for_is_never_replayed(driver, changes):
     """A user would miss: part of the work left out from the second call on."""
@@ -169,7 +204,9 @@ def test_an_error_is_raised_again_and_nothing_is_kept(driver):
     assert not knobs.runtime.launch_enter_hook.calls and launch.watching.launches is None
 
 
-@pytest.mark.parametrize("spoil", [lambda x: x.to("meta"), lambda x: x.requires_grad_()], ids=["meta", "gradient"])
+@pytest.mark.parametrize(
+    "spoil", [lambda x: x.to("meta"), lambda x: x.requires_grad_()], ids=["meta", "gradient"]
+)
 def test_tensors_that_cpp_cannot_be_given_take_the_ordinary_way(driver, spoil):
     """A user would miss: the line that names a wrong argument, behind an error of the C++ part."""
     given = []
@@ -186,7 +223,9 @@ def test_much_scratch_lives_no_longer_than_the_call_needs_it(driver):
     def run(output):
         small = torch.empty(8, device=output.device)
         kernels("first", (1,), {"h": "*fp32"}, h=small)
-        big = torch.empty(replay.MOST_SCRATCH + 1, dtype=torch.uint8, device=output.device)  # never touched
+        big = torch.empty(
+            replay.MOST_SCRATCH + 1, dtype=torch.uint8, device=output.device
+        )  # never touched
         kernels("second", (1,), {"h": "*fp32", "big": "*u8"}, h=small, big=big)
         dead = [weakref.ref(small), weakref.ref(big)]
         del small, big
@@ -227,7 +266,9 @@ def add_kernel(h_desc, w_ptr, output_ptr, one, ROWS: tl.constexpr, COLUMNS: tl.c
 
 @pytest.mark.gpu
 def test_with_real_kernels_and_the_real_driver():
-    """A user would miss: another version of Triton, or of the driver, that hands parameters over otherwise."""
+    """A user would miss: another version of Triton, or of the driver, that hands parameters over
+    otherwise.
+    """
     launch.launch_quickly(scale_kernel, add_kernel)
     calls = []
 
@@ -243,7 +284,9 @@ def test_with_real_kernels_and_the_real_driver():
         for turn in range(3):
             x, w = torch.randn(2, rows, 64, device="cuda")
             output = torch.full_like(x, torch.nan)
-            with torch.cuda.stream(torch.cuda.Stream() if turn == 2 else torch.cuda.current_stream()):
+            with torch.cuda.stream(
+                torch.cuda.Stream() if turn == 2 else torch.cuda.current_stream()
+            ):
                 torch.cuda.synchronize()
                 call(x, w, 2.5, output)
             torch.cuda.synchronize()

@@ -13,7 +13,13 @@ import triton
 import triton.language as tl
 
 from definitions import swiglu as activations
-from solutions.common.host.problem import KEPT_GROUPS, NUM_EXPERTS, NUM_GROUPS, NUM_LOCAL_EXPERTS, TOP_K
+from solutions.common.host.problem import (
+    KEPT_GROUPS,
+    NUM_EXPERTS,
+    NUM_GROUPS,
+    NUM_LOCAL_EXPERTS,
+    TOP_K,
+)
 from solutions.common.triton.combine import combine, combine_ref
 from solutions.common.triton.gemm1 import gemm1, gemm1_ref
 from solutions.common.triton.gemm1_swiglu_quant import gemm1_swiglu_quant, gemm1_swiglu_quant_ref
@@ -34,11 +40,19 @@ BF16_STEP = 2.0**-7  # between neighbours, relative to the smaller one
 FP8_STEP = 2.0**-3
 SMALLEST_FP8 = 2.0**-9
 
-interpreted = pytest.mark.skipif(torch.cuda.is_available(), reason="Triton compiles for the GPU in this process")
+interpreted = pytest.mark.skipif(
+    torch.cuda.is_available(), reason="Triton compiles for the GPU in this process"
+)
 devices = [pytest.param("cpu", marks=interpreted), pytest.param("cuda", marks=pytest.mark.gpu)]
-pytestmark = [pytest.mark.parametrize("device", devices), pytest.mark.usefixtures("poisoned_scratch")]
+pytestmark = [
+    pytest.mark.parametrize("device", devices),
+    pytest.mark.usefixtures("poisoned_scratch"),
+]
 
-FEW, SMALL = 3, {"num_tokens": st.integers(1, 4), "block_m": st.just(16)}  # what the interpreter does in seconds
+FEW, SMALL = (
+    3,
+    {"num_tokens": st.integers(1, 4), "block_m": st.just(16)},
+)  # what the interpreter does in seconds
 TOKENS = st.integers(1, 40)
 SEEDS = st.integers(0, 2**32 - 1)
 TILES = st.builds(
@@ -54,7 +68,8 @@ TILES = st.builds(
 
 
 def drawn(examples, *explicit, **strategies):
-    """Values from `strategies`, the same on every machine: `examples` in the slow set, else FEW small ones.
+    """Values from `strategies`, the same on every machine: `examples` in the slow set, else FEW
+    small ones.
 
     explicit: dicts of values that are tried in either case.
     """
@@ -76,7 +91,9 @@ def drawn(examples, *explicit, **strategies):
                 phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate],
                 suppress_health_check=[hypothesis.HealthCheck.too_slow],
             )
-            small = {name: SMALL[name] for name in strategies.keys() & SMALL} if examples == FEW else {}
+            small = (
+                {name: SMALL[name] for name in strategies.keys() & SMALL} if examples == FEW else {}
+            )
             limits(hypothesis.given(**strategies | small)(body))()
 
         run.__name__, run.__doc__ = test.__name__, test.__doc__
@@ -192,16 +209,29 @@ def test_route(device, num_tokens, seed, offset, level, factor):
     assert_within(weight, wanted_weight, 1e-4, 1e-15)
 
 
-@pytest.mark.parametrize("sizes", [(160, 20, 8, 8, 3), (288, 36, 6, 1, 1), (192, 5, 16, 6, 2), (1024, 1, 1, 2, 1)])
+@pytest.mark.parametrize(
+    "sizes", [(160, 20, 8, 8, 3), (288, 36, 6, 1, 1), (192, 5, 16, 6, 2), (1024, 1, 1, 2, 1)]
+)
 def test_route_of_other_layers(device, sizes):
-    """A user would miss: an expert that a padded group or row of lanes hides, or one that does not exist."""
+    """A user would miss: an expert that a padded group or row of lanes hides, or one that does not
+    exist.
+    """
     route_module = import_module("solutions.common.triton.route")
     names = ("NUM_EXPERTS", "NUM_LOCAL_EXPERTS", "TOP_K", "NUM_GROUPS", "KEPT_GROUPS")
     normal, _, _ = random(1, device)
     with mock.patch.multiple(route_module.problem, **dict(zip(names, sizes, strict=True))):
         module = reload(route_module)
-        given = normal(9, sizes[0]), (0.1 * normal(sizes[0])).bfloat16(), sizes[0] - sizes[1], 2.5, sizes[1]
-        (expert, weight), (wanted_expert, wanted_weight) = module.route(*given), module.route_ref(*given)
+        given = (
+            normal(9, sizes[0]),
+            (0.1 * normal(sizes[0])).bfloat16(),
+            sizes[0] - sizes[1],
+            2.5,
+            sizes[1],
+        )
+        (expert, weight), (wanted_expert, wanted_weight) = (
+            module.route(*given),
+            module.route_ref(*given),
+        )
     reload(route_module)
     assert torch.equal(expert, wanted_expert)
     assert_within(weight, wanted_weight, 1e-4, 1e-15)
@@ -282,7 +312,9 @@ def test_gemm1_swiglu_quant(device, data, num_tokens, seed, tile):
 
 @drawn(4, data=st.data(), num_tokens=TOKENS, seed=SEEDS, tile=TILES, fused=st.booleans())
 def test_gate_first_and_scales_row_by_row(device, data, num_tokens, seed, tile, fused):
-    """A user would miss: another answer for the same numbers in the order that engines have them."""
+    """A user would miss: another answer for the same numbers in the order that engines have
+    them.
+    """
     operands, permutation = gemm1_inputs(data, device, num_tokens, seed, tile.block_m)
     stages = (gemm1_swiglu_quant, gemm1_swiglu_quant_ref) if fused else (gemm1, gemm1_ref)
 
@@ -293,8 +325,12 @@ def test_gate_first_and_scales_row_by_row(device, data, num_tokens, seed, tile, 
 
     wanted = results(*operands)
     x, x_scale, *experts = operands
-    halves = [torch.cat(part.view(torch.uint8).chunk(2, 1)[::-1], 1).view(part.dtype) for part in experts]
-    with mock.patch.multiple(import_module("solutions.common.triton.gemm1"), GATE_FIRST=True, SCALES_ROW_MAJOR=True):
+    halves = [
+        torch.cat(part.view(torch.uint8).chunk(2, 1)[::-1], 1).view(part.dtype) for part in experts
+    ]
+    with mock.patch.multiple(
+        import_module("solutions.common.triton.gemm1"), GATE_FIRST=True, SCALES_ROW_MAJOR=True
+    ):
         module = import_module("solutions.common.triton.gemm1_swiglu_quant")
         with mock.patch.multiple(module, GATE_FIRST=True, SCALES_ROW_MAJOR=True):
             got = results(x, x_scale.t().contiguous(), *halves)
@@ -303,7 +339,9 @@ def test_gate_first_and_scales_row_by_row(device, data, num_tokens, seed, tile, 
         assert torch.equal(one[rows].float(), other[rows].float())
 
 
-@drawn(6, data=st.data(), num_tokens=TOKENS, seed=SEEDS, size=st.sampled_from([1e-30, 1e-3, 1.0, 1e4]))
+@drawn(
+    6, data=st.data(), num_tokens=TOKENS, seed=SEEDS, size=st.sampled_from([1e-30, 1e-3, 1.0, 1e4])
+)
 def test_quantise_tokens(device, data, num_tokens, seed, size):
     """A user would miss: NaN for a token of zeros, or a scale that belongs to other columns."""
     hidden = data.draw(st.sampled_from([*widths(device)[0], 1024]))  # 1024: eight groups a program
@@ -337,9 +375,13 @@ def test_swiglu_quant(device, data, num_tokens, seed, block_m, programs, size):
     check_fp8(device, [t[rows] for t in got], [t[rows] for t in swiglu_quant_ref(g)], noise=0)
 
 
-@pytest.mark.parametrize("of", [("silu", 10), ("silu", 0.5), ("swigluoai", 7), ("swiglustep", 7)], ids=str)
+@pytest.mark.parametrize(
+    "of", [("silu", 10), ("silu", 0.5), ("swigluoai", 7), ("swiglustep", 7)], ids=str
+)
 def test_clamped_swiglu(device, of, monkeypatch):
-    """A user would miss: a clamp of the other half, of one side, or one that turns NaN into a number."""
+    """A user would miss: a clamp of the other half, of one side, or one that turns NaN into a
+    number.
+    """
     if device == "cuda":
         pytest.skip("the definition's activation is compiled in")
     sizes = {"activation": of[0], "swiglu_limit": of[1]}
@@ -384,11 +426,18 @@ def test_gemm2_in_column_slices(device, data, num_tokens, seed, tile):
 # ---- combine ----
 
 
-@drawn(8, data=st.data(), num_tokens=st.sampled_from([1, 7, 40, 64, 65, 90]), seed=SEEDS, branch=st.booleans())
+@drawn(
+    8,
+    data=st.data(),
+    num_tokens=st.sampled_from([1, 7, 40, 64, 65, 90]),
+    seed=SEEDS,
+    branch=st.booleans(),
+)
 def test_combine(device, data, num_tokens, seed, branch):
     """A user would miss: NaN or stale numbers for tokens that have no expert on this rank.
 
-    Scratch and output hold NaN wherever no row was computed; 65 tokens change the block size, and take the branches.
+    Scratch and output hold NaN wherever no row was computed; 65 tokens change the block size, and
+    take the branches.
     """
     hidden = data.draw(st.sampled_from(widths(device)[0]))
     width = hidden // data.draw(slices_of(hidden))

@@ -1,4 +1,6 @@
-"""mma_fused's one launch as a program of the host: mma_on_host.h stands in for CUDA, mma_layer.cc runs a grid."""
+"""mma_fused's one launch as a program of the host: mma_on_host.h stands in for CUDA, mma_layer.cc
+runs a grid.
+"""
 
 import subprocess
 from pathlib import Path
@@ -8,33 +10,66 @@ import torch
 
 HERE = Path(__file__).parent
 LAYER = HERE / "mma_layer.cc"
-_PTX = ("barrier", "counter", "cp_async", "fp16", "l2", "ld_global", "mma", "pdl", "smem_addr", "tma")
-STANDS_IN_FOR = ("cuda.h", "cuda_runtime.h", *(f"{name}.cuh" for name in ("launch", "numerics", *_PTX)))
+_PTX = (
+    "barrier",
+    "counter",
+    "cp_async",
+    "fp16",
+    "l2",
+    "ld_global",
+    "mma",
+    "pdl",
+    "smem_addr",
+    "tma",
+)
+STANDS_IN_FOR = (
+    "cuda.h",
+    "cuda_runtime.h",
+    *(f"{name}.cuh" for name in ("launch", "numerics", *_PTX)),
+)
 SHARED_MEMORY = "extern __shared__ __align__(1024) uint8_t smem_base[];"
 
 
 def sources(of, geometry="full"):
     """File name -> text of the device code. of: a layer's sizes, or None for the definition's."""
     packed = small.cuda_files(geometry)
-    texts = {name: text for name, text in packed.items() if name.endswith(".cuh")} | small.size_files(of)
+    texts = {
+        name: text for name, text in packed.items() if name.endswith(".cuh")
+    } | small.size_files(of)
     kernel = packed["fused_layer.cu"]
     kernel = kernel[: kernel.index("cudaError_t prepare_fused_layer")]
     assert kernel.count(SHARED_MEMORY) == 1
-    texts["fused_layer_on_host.cuh"] = kernel.replace(SHARED_MEMORY, "uint8_t* smem_base = shared_memory();")
-    return texts | dict.fromkeys(STANDS_IN_FOR, f'#pragma once\n#include "{HERE / "mma_on_host.h"}"\n')
+    texts["fused_layer_on_host.cuh"] = kernel.replace(
+        SHARED_MEMORY, "uint8_t* smem_base = shared_memory();"
+    )
+    return texts | dict.fromkeys(
+        STANDS_IN_FOR, f'#pragma once\n#include "{HERE / "mma_on_host.h"}"\n'
+    )
 
 
 def build(texts, main, configuration, folder, *flags):
-    """The program that the C++ file `main` makes with these sources; they and it are put into folder."""
+    """The program that the C++ file `main` makes with these sources; they and it are put into
+    folder.
+    """
     for name, text in texts.items():
         (folder / name).write_text(text)
-    command = ["c++", "-std=c++20", "-O1", "-w", f"-I{folder}", *small.flags(configuration), *flags, main]
+    command = [
+        "c++",
+        "-std=c++20",
+        "-O1",
+        "-w",
+        f"-I{folder}",
+        *small.flags(configuration),
+        *flags,
+        main,
+    ]
     subprocess.run([*command, "-o", folder / "program"], check=True)
     return folder / "program"
 
 
 def launch(program, of, arguments, ctas, folder):
-    """The finished process of LAYER's program, and what it wrote: output, h and h_scale as small.first_fault has them.
+    """The finished process of LAYER's program, and what it wrote: output, h and h_scale as
+    small.first_fault has them.
 
     folder: of the files that go to it and come back.
     """

@@ -10,14 +10,17 @@ import mma_host
 import mma_small_layer as small
 import pytest
 from ahead_of_time import CUOBJDUMP
-from harness.packing.manifest import read_manifest
+from moebench.packing.manifest import read_manifest
 
 NEEDS = pytest.mark.skipif(
-    shutil.which("nvcc") is None or not os.access(CUOBJDUMP, os.X_OK), reason="needs nvcc and cuobjdump"
+    shutil.which("nvcc") is None or not os.access(CUOBJDUMP, os.X_OK),
+    reason="needs nvcc and cuobjdump",
 )
 # the longest lists of rows; the smallest layer; clamped, with the largest I
 OTHER_LAYERS = "qwen3.5-397b", "qwen3-next", "deepseek-v4-pro-ep8-routed"
-OTHERS = [(name, architecture) for name in OTHER_LAYERS for architecture in ("sm_80", "sm_90", "sm_120")]
+OTHERS = [
+    (name, architecture) for name in OTHER_LAYERS for architecture in ("sm_80", "sm_90", "sm_120")
+]
 INSIDE = "many_tokens/many_tokens.py::many_tokens", "full"
 ROUTED = "many_tokens/many_tokens.py::many_tokens_routed", "deepseek-v3-ep8-routed"
 SIZE = '#include "fused_layer_on_host.cuh"\nint main() { printf("%zu", sizeof(Smem)); }\n'
@@ -35,21 +38,32 @@ def test_hardware_is_what_it_is_compiled_for():
 
 @NEEDS
 @pytest.mark.slow
-@pytest.mark.parametrize(("geometry", "architecture"), [*(("full", name) for name in small.ARCHITECTURES), *OTHERS])
+@pytest.mark.parametrize(
+    ("geometry", "architecture"), [*(("full", name) for name in small.ARCHITECTURES), *OTHERS]
+)
 def test_one_launch_compiles_and_fits(architecture, geometry, tmp_path):
-    """A user would miss: sums spilled to memory, lists of rows that do not fit beside the stages, or other
-    instructions than the page says, on a GPU that is not here."""
+    """A user would miss: sums spilled to memory, lists of rows that do not fit beside the stages,
+    or other instructions than the page says, on a GPU that is not here."""
     of = small.ARCHITECTURES[architecture]
     (tmp_path / "size.cc").write_text(SIZE)
     program = mma_host.build(mma_host.sources(None, geometry), tmp_path / "size.cc", of, tmp_path)
-    assert int(subprocess.run([program], capture_output=True, check=True).stdout) <= most_shared(architecture)
+    assert int(subprocess.run([program], capture_output=True, check=True).stdout) <= most_shared(
+        architecture
+    )
 
     folder = tmp_path / "device"
     folder.mkdir()
     for name, text in small.cuda_files(geometry).items():
         (folder / name).write_text(text)
     built, target = folder / "kernel.o", architecture.removeprefix("sm_")
-    flags = ["-std=c++17", "-O2", f"-gencode=arch=compute_{target},code=sm_{target}", "-Xptxas", "-v", *of.flags()]
+    flags = [
+        "-std=c++17",
+        "-O2",
+        f"-gencode=arch=compute_{target},code=sm_{target}",
+        "-Xptxas",
+        "-v",
+        *of.flags(),
+    ]
     command = ["nvcc", *flags, "-c", folder / "fused_layer.cu", "-o", built]
     said = subprocess.run(command, capture_output=True, text=True)
     assert said.returncode == 0, said.stderr
@@ -59,7 +73,10 @@ def test_one_launch_compiles_and_fits(architecture, geometry, tmp_path):
         return  # newer than the disassembler
     assert set(re.findall(r"\b(?:HMMA|QMMA|IMMA|OMMA)\.[\w.]+", code)) == {"HMMA.16816.F32"}
     copies = set(re.findall(r"\b(?:UTMALDG|LDGSTS)\b", code))
-    staged = (geometry, architecture) == ("qwen3-next", "sm_90")  # tokens too: short rows, and room for them
+    staged = (geometry, architecture) == (
+        "qwen3-next",
+        "sm_90",
+    )  # tokens too: short rows, and room for them
     assert copies == ({"UTMALDG"} if of.tma else {"LDGSTS"}) | ({"LDGSTS"} if staged else set())
 
 
@@ -80,9 +97,13 @@ def test_what_is_compiled_ahead_is_what_was_asked_for(packed_module, monkeypatch
     [*((name, INSIDE) for name in small.ARCHITECTURES), ("sm_80", ROUTED), ("sm_100", ROUTED)],
 )
 def test_many_tokens_compile_and_fit(architecture, form, tmp_path):
-    """A user would miss: sums spilled to memory, or a launch that asks for more shared memory than there is."""
+    """A user would miss: sums spilled to memory, or a launch that asks for more shared memory than
+    there is.
+    """
     entry_point, geometry = form
-    kernels = ahead_of_time.compiled("mma_fused", geometry, architecture, small.MANY_TOKENS, tmp_path, entry_point)
+    kernels = ahead_of_time.compiled(
+        "mma_fused", geometry, architecture, small.MANY_TOKENS, tmp_path, entry_point
+    )
     assert any(kernel["kernel"].startswith("gemm") for kernel in kernels)
     for kernel in kernels:
         assert not kernel["reloads"] and not (kernel["reloads"] is None and kernel["stack"]), kernel

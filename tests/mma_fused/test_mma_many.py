@@ -1,4 +1,6 @@
-"""mma_fused above 256 tokens: the fp16 GEMMs against their plain statements, and which tiles are chosen."""
+"""mma_fused above 256 tokens: the fp16 GEMMs against their plain statements, and which tiles are
+chosen.
+"""
 
 import sys
 from unittest import mock
@@ -7,8 +9,8 @@ import ahead_of_time
 import mma_small_layer as small
 import pytest
 import torch
-from harness.operators import catalogue
-from harness.packing import manifest
+from moebench.operators import catalogue
+from moebench.packing import manifest
 
 from solutions.common.triton.permute import permute_ref
 
@@ -30,7 +32,10 @@ def fp8(*shape):
 
 def permutation(num_tokens, experts, block_m):
     """Of tokens with two of the experts each, some of them with one."""
-    expert = torch.stack([torch.randperm(experts + 1)[:2] for _ in range(num_tokens)]).to(torch.int32) - 1
+    expert = (
+        torch.stack([torch.randperm(experts + 1)[:2] for _ in range(num_tokens)]).to(torch.int32)
+        - 1
+    )
     return permute_ref(expert.to(DEVICE), experts, block_m)
 
 
@@ -51,24 +56,40 @@ SIZES = [(16, 128), (32, 64)]
 @pytest.mark.parametrize("routed", [False, True])
 @pytest.mark.parametrize(("block_m", "step"), SIZES)
 def test_gemm1_swiglu_fp16(module, block_m, step, routed, as_bytes):
-    """A user would miss: a wrong answer for long prompts on an A100 or an L40S, which nobody here has."""
+    """A user would miss: a wrong answer for long prompts on an A100 or an L40S, which nobody here
+    has.
+    """
     torch.manual_seed(0)
     num_tokens, experts, hidden, inter = 23, 3, 256, 256
     permuted, stage = permutation(num_tokens, experts, block_m), module("gemm1_swiglu_fp16")
     x_scale = torch.randn(hidden // 128, num_tokens, device=DEVICE)
     x = fp8(num_tokens, hidden), x_scale.t().contiguous() if routed else x_scale
-    w = fp8(experts, 2 * inter, hidden), torch.randn(experts, 2 * inter // 128, hidden // 128, device=DEVICE) / 16
+    w = (
+        fp8(experts, 2 * inter, hidden),
+        torch.randn(experts, 2 * inter // 128, hidden // 128, device=DEVICE) / 16,
+    )
     w[0][0, :8] = 0
-    x[0][:2] = (torch.arange(2 * hidden, device=DEVICE) % 127).to(torch.uint8).view(x[0].dtype).view(2, hidden)
+    x[0][:2] = (
+        (torch.arange(2 * hidden, device=DEVICE) % 127)
+        .to(torch.uint8)
+        .view(x[0].dtype)
+        .view(2, hidden)
+    )
     forms = {"GATE_FIRST": routed, "SCALES_ROW_MAJOR": routed}
     of_ref = sys.modules[stage.gemm1_ref.__module__]
     with mock.patch.multiple(stage, **forms), mock.patch.multiple(of_ref, **forms):
-        h, scale = stage.gemm1_swiglu_fp16(*x, *w, permuted, choice(module, block_m, step, as_bytes))
+        h, scale = stage.gemm1_swiglu_fp16(
+            *x, *w, permuted, choice(module, block_m, step, as_bytes)
+        )
         want, want_scale = stage.gemm1_swiglu_fp16_ref(*x, *w, permuted, block_m)
     real = real_rows(permuted)
-    h, scale, want, want_scale = (value[: len(real)][real].float() for value in (h, scale, want, want_scale))
+    h, scale, want, want_scale = (
+        value[: len(real)][real].float() for value in (h, scale, want, want_scale)
+    )
     assert (scale.frexp().mantissa == 0.5).all() and (h.abs() < 2**15).all()
-    got, want = ((v.unflatten(1, (-1, 128)) * s[..., None]) for v, s in ((h, scale), (want, want_scale)))
+    got, want = (
+        (v.unflatten(1, (-1, 128)) * s[..., None]) for v, s in ((h, scale), (want, want_scale))
+    )
     error = (got - want).norm(dim=-1) / want.norm(dim=-1).clamp(min=1e-30)
     assert (error < 1e-3).all(), error.max()
 
@@ -83,7 +104,10 @@ def test_gemm2_fp16(module, block_m, step, as_bytes):
     rows = len(permuted.pair_of_row)
     h = torch.randn(rows, inter, device=DEVICE).half()
     h_scale = 2.0 ** torch.randint(-8, 8, (rows, inter // 128), device=DEVICE)
-    w = fp8(experts, hidden, inter), torch.randn(experts, hidden // 128, inter // 128, device=DEVICE)
+    w = (
+        fp8(experts, hidden, inter),
+        torch.randn(experts, hidden // 128, inter // 128, device=DEVICE),
+    )
     y = torch.full((rows, 256), torch.nan, dtype=torch.bfloat16, device=DEVICE)
     stage.gemm2_fp16(h, h_scale, *w, permuted, 128, y, choice(module, block_m, step, as_bytes))
     want = stage.gemm2_fp16_ref(h, h_scale, *w, permuted, block_m, 128, 256)
@@ -148,8 +172,13 @@ def test_every_token_count_has_tiles(module, architecture):
         of = catalogue.GEOMETRIES[geometry]
         sizes = of["num_local_experts"], of["hidden_size"], of["intermediate_size"]
         share = of["top_k"] / of["num_experts"]
-        choices = {choose(architecture, "", most, sizes, share, t) for t in range(MOST_TOKENS + 1, 2**17, 97)}
+        choices = {
+            choose(architecture, "", most, sizes, share, t)
+            for t in range(MOST_TOKENS + 1, 2**17, 97)
+        }
         for gemm1, gemm2, *_ in choices:
             assert gemm1.block_m % gemm2.block_m == 0 and gemm1.programs and gemm2.programs
         if geometry == "full":  # what test_mma_compile.py compiles are all of them
-            assert choices == {choose(architecture, "", most, sizes, share, t) for t in small.MANY_TOKENS}
+            assert choices == {
+                choose(architecture, "", most, sizes, share, t) for t in small.MANY_TOKENS
+            }

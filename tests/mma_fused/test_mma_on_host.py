@@ -1,4 +1,6 @@
-"""mma_fused's one launch on the host: a whole grid as fibers, each architecture's instructions modelled."""
+"""mma_fused's one launch on the host: a whole grid as fibers, each architecture's instructions
+modelled.
+"""
 
 import hopper_stages as stages
 import mma_host
@@ -6,19 +8,26 @@ import mma_small_layer as small
 import pytest
 import torch
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("mma on host")]  # one worker builds the programs
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.xdist_group("mma on host"),
+]  # one worker builds the programs
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """Layer, configuration, arguments and CTAs -> output, h, h_scale and split-K tiles; each program is built once."""
+    """Layer, configuration, arguments and CTAs -> output, h, h_scale and split-K tiles; each
+    program is built once.
+    """
     programs, folder = {}, tmp_path_factory.mktemp("run")
 
     def get(layer, configuration, arguments, ctas):
         of = small.LAYERS[layer]
         if (layer, configuration) not in programs:
             made = tmp_path_factory.mktemp(layer)
-            programs[layer, configuration] = mma_host.build(mma_host.sources(of), mma_host.LAYER, configuration, made)
+            programs[layer, configuration] = mma_host.build(
+                mma_host.sources(of), mma_host.LAYER, configuration, made
+            )
         done, found = mma_host.launch(programs[layer, configuration], of, arguments, ctas, folder)
         assert done.returncode == 0, done.stderr
         return *found, int(done.stdout)
@@ -26,8 +35,9 @@ def run(tmp_path_factory):
     return get
 
 
-# layer, configuration, CTAs (10 column tiles: alone and shared by two; shared by two; one each), tokens, split-K tiles.
-# All three clamped activations; with 4 warps "ds" has two K blocks of gemm2 for a warp
+# layer, configuration, CTAs (10 column tiles: alone and shared by two; shared by two; one each),
+# tokens, split-K tiles. All three clamped activations; with 4 warps "ds" has two K blocks of gemm2
+# for a warp
 CASES = [
     ("ds", (227, 1, 1), 7, 5, 0),
     ("ds", (163, 0, 0), 3, 40, 0),
@@ -43,7 +53,9 @@ CASES = [
 
 @pytest.mark.parametrize(("layer", "configuration", "ctas", "num_tokens", "splits"), CASES)
 def test_every_stage_is_right(run, layer, configuration, ctas, num_tokens, splits):
-    """A user would miss: an architecture that nobody here can run, with weights, rows or sums in the wrong places."""
+    """A user would miss: an architecture that nobody here can run, with weights, rows or sums in
+    the wrong places.
+    """
     of = small.LAYERS[layer]
     arguments = stages.tokens(of, num_tokens, "cpu", seed=num_tokens) | stages.weights(of, "cpu")
     *found, split = run(layer, configuration, arguments, ctas)
@@ -53,7 +65,9 @@ def test_every_stage_is_right(run, layer, configuration, ctas, num_tokens, split
 
 
 def test_m_blocks_of_every_size(run):
-    """A user would miss: an expert with more rows than an m_block, or than a tile of 8, read or stored past its end."""
+    """A user would miss: an expert with more rows than an m_block, or than a tile of 8, read or
+    stored past its end.
+    """
     of = small.LAYERS["ds"]
     arguments = stages.tokens(of, 40, "cpu", seed=1) | stages.weights(of, "cpu")
     popular = 4 * torch.rand(of["num_experts"], generator=torch.Generator().manual_seed(1))

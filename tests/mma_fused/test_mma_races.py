@@ -1,5 +1,5 @@
-"""mma_fused's one launch on the host under ThreadSanitizer, which takes each CUDA thread for a thread: accesses that
-no barrier, counter or mbarrier orders are reported (races_on_host.h)."""
+"""mma_fused's one launch on the host under ThreadSanitizer, which takes each CUDA thread for a
+thread: accesses that no barrier, counter or mbarrier orders are reported (races_on_host.h)."""
 
 import subprocess
 
@@ -15,14 +15,44 @@ RACE = "ThreadSanitizer: data race"
 TOKENS = {"tiny": 5, "tiny-split-k": 2, "long": 5}
 # configuration, file, and the text whose lack must be noticed
 BARRIERS = {
-    "a stage is read": (TMA, "weight_pipeline.cuh", "    __syncwarp();\n    load(stage);", "    load(stage);"),
-    "other lanes' copies": (CP_ASYNC, "weight_pipeline.cuh", "    __syncwarp();  // the other lanes' copies\n", ""),
-    "sums are read": (TMA, "sum_over_warps.cuh", "  __syncthreads();  // the sums before are read\n", ""),
-    "h before its signal": (TMA, "gemm1_swiglu.cuh", "    named_barrier_sync(kBarStored, kArrivals);\n", ""),
+    "a stage is read": (
+        TMA,
+        "weight_pipeline.cuh",
+        "    __syncwarp();\n    load(stage);",
+        "    load(stage);",
+    ),
+    "other lanes' copies": (
+        CP_ASYNC,
+        "weight_pipeline.cuh",
+        "    __syncwarp();  // the other lanes' copies\n",
+        "",
+    ),
+    "sums are read": (
+        TMA,
+        "sum_over_warps.cuh",
+        "  __syncthreads();  // the sums before are read\n",
+        "",
+    ),
+    "h before its signal": (
+        TMA,
+        "gemm1_swiglu.cuh",
+        "    named_barrier_sync(kBarStored, kArrivals);\n",
+        "",
+    ),
     "sums": (TMA, "gemm2_combine.cuh", "  if constexpr (!kShortTiles) __syncwarp();", ""),
-    "row maxima": (TMA, "gemm1_swiglu.cuh", "  named_barrier_sync(kBarAmax, kMTiles * kWarp);\n", ""),
+    "row maxima": (
+        TMA,
+        "gemm1_swiglu.cuh",
+        "  named_barrier_sync(kBarAmax, kMTiles * kWarp);\n",
+        "",
+    ),
     "a first part's sums": (TMA, "gemm1_swiglu.cuh", "counter_wait(", "//"),
-    "others' sums": (TMA, "gemm2_combine.cuh", "      counter_wait(slabs_stored, sharing_ctas);\n", ""),
+    "others' sums": (
+        TMA,
+        "gemm2_combine.cuh",
+        "      counter_wait(slabs_stored, sharing_ctas);\n",
+        "",
+    ),
 }
 
 pytestmark = pytest.mark.slow
@@ -30,20 +60,34 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module", autouse=True)
 def sanitizer(tmp_path_factory):
-    command = ["c++", "-fsanitize=thread", "-x", "c++", "-", "-o", tmp_path_factory.mktemp("tsan") / "none"]
+    command = [
+        "c++",
+        "-fsanitize=thread",
+        "-x",
+        "c++",
+        "-",
+        "-o",
+        tmp_path_factory.mktemp("tsan") / "none",
+    ]
     if subprocess.run(command, input=b"int main() {}", capture_output=True).returncode:
         pytest.skip("the compiler has no ThreadSanitizer")
 
 
 @pytest.fixture
 def launched(tmp_path, monkeypatch):
-    """Layer, sources, configuration and tokens -> the finished process, and the layer's first wrong stage."""
+    """Layer, sources, configuration and tokens -> the finished process, and the layer's first wrong
+    stage.
+    """
     monkeypatch.setenv("TSAN_OPTIONS", "history_size=3")
 
     def get(layer, texts, configuration, num_tokens):
         of = small.LAYERS[layer]
-        program = mma_host.build(texts, mma_host.LAYER, configuration, tmp_path, "-g", "-fsanitize=thread")
-        arguments = stages.tokens(of, num_tokens, "cpu", seed=num_tokens) | stages.weights(of, "cpu")
+        program = mma_host.build(
+            texts, mma_host.LAYER, configuration, tmp_path, "-g", "-fsanitize=thread"
+        )
+        arguments = stages.tokens(of, num_tokens, "cpu", seed=num_tokens) | stages.weights(
+            of, "cpu"
+        )
         done, found = mma_host.launch(program, of, arguments, CTAS, tmp_path)
         assert int(done.stdout) == (layer == "tiny-split-k"), "split-K tiles"
         return done, small.first_fault(of, arguments, *found)
@@ -52,9 +96,13 @@ def launched(tmp_path, monkeypatch):
 
 
 @CONFIGURATIONS
-@pytest.mark.parametrize(("layer", "num_tokens"), [*TOKENS.items(), ("tiny", 20)])  # 20: with a grid barrier
+@pytest.mark.parametrize(
+    ("layer", "num_tokens"), [*TOKENS.items(), ("tiny", 20)]
+)  # 20: with a grid barrier
 def test_every_access_is_ordered(launched, configuration, layer, num_tokens):
-    """A user would miss: a value read before it is written, on a GPU or at a load where the timing is another."""
+    """A user would miss: a value read before it is written, on a GPU or at a load where the timing
+    is another.
+    """
     done, fault = launched(layer, mma_host.sources(small.LAYERS[layer]), configuration, num_tokens)
     assert RACE not in done.stderr and done.returncode == 0, done.stderr[:4000]
     assert fault is None, fault

@@ -1,4 +1,6 @@
-"""compute-sanitizer's tools on a small layer through mma_fused's one launch, with sm_90's paths and with cp.async."""
+"""compute-sanitizer's tools on a small layer through mma_fused's one launch, with sm_90's paths and
+with cp.async.
+"""
 
 from pathlib import Path
 
@@ -33,9 +35,14 @@ def with_one(text, old, new):
 
 
 def with_mbarriers(sources):
-    """In place: named barriers become mbarriers. racecheck follows these, but no barriers of some of the warps."""
+    """In place: named barriers become mbarriers. racecheck follows these, but no barriers of some
+    of the warps.
+    """
     named, kernel = sources["barrier.cuh"], sources["fused_layer.cu"]
-    first, last = named.index(f"{NAMED}sync("), named.index("}\n", named.index(f"{NAMED}arrive(")) + 2
+    first, last = (
+        named.index(f"{NAMED}sync("),
+        named.index("}\n", named.index(f"{NAMED}arrive(")) + 2,
+    )
     sources["barrier.cuh"] = named[:first] + MBARRIERS.read_text() + named[last:]
     sources["fused_layer.cu"] = with_one(kernel, ZERO_SLABS, f"  {INIT}\n{ZERO_SLABS}")
 
@@ -62,7 +69,9 @@ def test_changes_fit_the_sources(change):
 @pytest.mark.parametrize("configuration", CONFIGURATIONS, ids=small.CONFIGURATIONS.get)
 @pytest.mark.parametrize("tool", ["memcheck", "synccheck", "initcheck"])
 def test_clean(tool, configuration):
-    """A user would miss: bytes outside a tensor, a barrier used against its rules, scratch that is read unwritten."""
+    """A user would miss: bytes outside a tensor, a barrier used against its rules, scratch that is
+    read unwritten.
+    """
     found, said = errors(tool, configuration)
     assert found == 0, said
 

@@ -1,4 +1,6 @@
-"""mma_fused on the GPU, stage by stage, with every architecture's paths and grids forced onto it."""
+"""mma_fused on the GPU, stage by stage, with every architecture's paths and grids forced onto
+it.
+"""
 
 import hopper_stages as stages
 import mma_small_layer as small
@@ -13,10 +15,14 @@ DEVICE = "cuda"
 OWN = (227, 1, 1)
 # every CTA routes all tokens; a grid barrier; the most tokens
 COUNTS = {"full": (1, 7, 12, 13, 80, 256), "qwen3-next": (3, 60, 256)}
-COUNTS |= dict.fromkeys(("hy3", "qwen3.5-397b", "step-3.5-flash-ep8", "deepseek-v4-pro-ep8-routed"), (3, 80, 256))
+COUNTS |= dict.fromkeys(
+    ("hy3", "qwen3.5-397b", "step-3.5-flash-ep8", "deepseek-v4-pro-ep8-routed"), (3, 80, 256)
+)
 FORCED = [configuration for configuration in small.CONFIGURATIONS if configuration != OWN]
 GRIDS = (58, 66, 84, 108, 114)
-BUILDS = [(geometry, OWN) for geometry in COUNTS] + [("full", configuration) for configuration in FORCED]
+BUILDS = [(geometry, OWN) for geometry in COUNTS] + [
+    ("full", configuration) for configuration in FORCED
+]
 
 
 @pytest.fixture(scope="session")
@@ -26,7 +32,9 @@ def libraries():
     def build(of):
         geometry, configuration = of
         flags = small.flags(configuration)
-        return build_library("mma_stages", small.stage_sources(geometry), architecture=small.HERE, flags=flags)
+        return build_library(
+            "mma_stages", small.stage_sources(geometry), architecture=small.HERE, flags=flags
+        )
 
     return stages.build_all(build, BUILDS, small.HERE)
 
@@ -40,20 +48,28 @@ def check(library, of, arguments, ctas=0):
     """Run the layer; assert that each stage is right. Returns the output."""
     output, arrays, _ = stages.call(library, of, arguments, ctas)
     assert not arrays["counters"].any(), "counters are zero after a launch"
-    assert (fault := small.first_fault(of, arguments, output, *small.handed_out(arrays, of))) is None, fault
+    assert (
+        fault := small.first_fault(of, arguments, output, *small.handed_out(arrays, of))
+    ) is None, fault
     return output
 
 
-@pytest.mark.parametrize(("geometry", "num_tokens"), [(name, count) for name in COUNTS for count in COUNTS[name]])
+@pytest.mark.parametrize(
+    ("geometry", "num_tokens"), [(name, count) for name in COUNTS for count in COUNTS[name]]
+)
 def test_every_stage_is_right(libraries, geometry, num_tokens):
-    """A user would miss: which stage of a wrong layer to look at, at the real widths of six models."""
+    """A user would miss: which stage of a wrong layer to look at, at the real widths of six
+    models.
+    """
     check(libraries[geometry, OWN], *drawn(geometry, num_tokens))
 
 
 @pytest.mark.parametrize("num_tokens", [7, 80, 256])
 @pytest.mark.parametrize("configuration", FORCED, ids=small.CONFIGURATIONS.get)
 def test_other_architectures_paths(libraries, configuration, num_tokens):
-    """A user would miss: wrong answers on a GPU that nobody here has: cp.async, integer unpacking, less memory."""
+    """A user would miss: wrong answers on a GPU that nobody here has: cp.async, integer unpacking,
+    less memory.
+    """
     check(libraries["full", configuration], *drawn("full", num_tokens))
 
 
@@ -74,7 +90,9 @@ def test_a_call_repeats_bit_for_bit(libraries, num_tokens):
 
 
 def test_all_tokens_at_few_experts(libraries):
-    """A user would miss: m_blocks of 16 rows, sixteen for an expert, as the largest tiles are hardly met otherwise."""
+    """A user would miss: m_blocks of 16 rows, sixteen for an expert, as the largest tiles are
+    hardly met otherwise.
+    """
     of = stages.sizes("full")
     arguments = stages.tokens(of, 256, DEVICE)
     offset = arguments["local_expert_offset"]

@@ -1,19 +1,25 @@
-"""mma_fused's tile scheduler on the host: tile_scheduler.cuh compiled as C++, for the SM counts of many GPUs."""
+"""mma_fused's tile scheduler on the host: tile_scheduler.cuh compiled as C++, for the SM counts of
+many GPUs.
+"""
 
 import subprocess
 from collections import Counter, defaultdict
 
 import host_program
 import pytest
-from harness.operators import catalogue
+from moebench.operators import catalogue
 
 hypothesis = pytest.importorskip("hypothesis")
 given, settings, st = hypothesis.given, hypothesis.settings, hypothesis.strategies
 
-# L4, test grids, A10, RTX 30 and 40, A100, H100 PCIe and SXM, L40S, B200, RTX 5090, RTX PRO 6000; grids of few, and of
-# more than may split tiles along K
+# L4, test grids, A10, RTX 30 and 40, A100, H100 PCIe and SXM, L40S, B200, RTX 5090, RTX PRO 6000;
+# grids of few, and of more than may split tiles along K
 SMS = (1, 3, 7, 58, 66, 72, 80, 84, 108, 114, 128, 132, 142, 148, 160, 170, 188, 300)
-GEOMETRIES = ("full", "qwen3-next", "qwen3.5-397b")  # 112 column tiles and 64 n_blocks; 16 and 16; 64 and 32
+GEOMETRIES = (
+    "full",
+    "qwen3-next",
+    "qwen3.5-397b",
+)  # 112 column tiles and 64 n_blocks; 16 and 16; 64 and 32
 MOST_M_BLOCKS = 70
 MOST_SHARING_CTAS = 8
 MOST_SPLIT_TILES = 128
@@ -27,8 +33,8 @@ pytestmark = pytest.mark.xdist_group("mma tile scheduler")  # one worker builds 
 def schedule(tmp_path_factory):
     """geometry, CTAs, m_blocks -> gemm1's work items and gemm2's.
 
-    gemm1: [(CTA, tile, first K block, end, number of the split-K tile or -1)], gemm2: [(CTA, local tile, column tile,
-    m_block)].
+    gemm1: [(CTA, tile, first K block, end, number of the split-K tile or -1)], gemm2: [(CTA, local
+    tile, column tile, m_block)].
     """
     built = {
         geometry: host_program.of_packed(
@@ -38,7 +44,9 @@ def schedule(tmp_path_factory):
     }
 
     def answer(geometry, ctas, m_blocks):
-        done = subprocess.run([built[geometry], str(ctas), str(m_blocks)], check=True, capture_output=True, text=True)
+        done = subprocess.run(
+            [built[geometry], str(ctas), str(m_blocks)], check=True, capture_output=True, text=True
+        )
         found = defaultdict(list)
         for line in done.stdout.splitlines():
             kind, *numbers = line.split()
@@ -51,7 +59,9 @@ def schedule(tmp_path_factory):
 def sizes(geometry):
     """Column tiles and n_blocks."""
     of = catalogue.GEOMETRIES[geometry]
-    return of["hidden_size"] // (64 if of["intermediate_size"] > 512 else 128), of["intermediate_size"] // 32
+    return of["hidden_size"] // (64 if of["intermediate_size"] > 512 else 128), of[
+        "intermediate_size"
+    ] // 32
 
 
 def k_blocks(geometry):
@@ -62,14 +72,21 @@ def k_blocks(geometry):
 
 def warp_times(*counts):
     """Of K blocks in gemm1 and in gemm2: the time of the warp that has the most of them."""
-    return tuple(-(-count // WARPS) * time for count, time in zip(counts, K_BLOCK_TIMES, strict=True))
+    return tuple(
+        -(-count // WARPS) * time for count, time in zip(counts, K_BLOCK_TIMES, strict=True)
+    )
 
 
 @settings(deadline=None)
-@given(geometry=st.sampled_from(GEOMETRIES), ctas=st.sampled_from(SMS), m_blocks=st.integers(0, MOST_M_BLOCKS))
+@given(
+    geometry=st.sampled_from(GEOMETRIES),
+    ctas=st.sampled_from(SMS),
+    m_blocks=st.integers(0, MOST_M_BLOCKS),
+)
 def test_all_is_done_once_and_in_order(schedule, geometry, ctas, m_blocks):
-    """A user would miss: columns that nobody computes, or adds twice, on a GPU of another size; a launch that never
-    ends, as gemm2 waits for an m_block whose tiles come last or parts wait for each other; time, if few CTAs work."""
+    """A user would miss: columns that nobody computes, or adds twice, on a GPU of another size; a
+    launch that never ends, as gemm2 waits for an m_block whose tiles come last or parts wait for
+    each other; time, if few CTAs work."""
     items, gemm2 = schedule(geometry, ctas, m_blocks)
     columns, n_blocks = sizes(geometry)
     end_k, _ = k_blocks(geometry)
@@ -96,11 +113,19 @@ def test_all_is_done_once_and_in_order(schedule, geometry, ctas, m_blocks):
         added[column_tile, m_block] += 1
         sharing[column_tile].add(cta)
         work[cta] += 1
-    assert added == {(column_tile, m_block): 1 for column_tile in range(columns) for m_block in range(m_blocks)}
+    assert added == {
+        (column_tile, m_block): 1 for column_tile in range(columns) for m_block in range(m_blocks)
+    }
     assert all(len(found) <= MOST_SHARING_CTAS for found in sharing.values())
     counts = Counter(cta for cta, *_ in items)
-    assert all(counts[cta] <= m_blocks * n_blocks // ctas + 1 for cta in work if work[cta] == max(work.values()))
-    if m_blocks >= 2 * MOST_SHARING_CTAS:  # a tile shared by so many CTAs as there are is less than one each
+    assert all(
+        counts[cta] <= m_blocks * n_blocks // ctas + 1
+        for cta in work
+        if work[cta] == max(work.values())
+    )
+    if (
+        m_blocks >= 2 * MOST_SHARING_CTAS
+    ):  # a tile shared by so many CTAs as there are is less than one each
         own, rest = divmod(columns, ctas)
         shared = -(-m_blocks // min(MOST_SHARING_CTAS, ctas // rest)) if rest else 0
         assert max(work.values()) == own * m_blocks + shared
@@ -122,7 +147,9 @@ def last_end(geometry, items, gemm2):
 @pytest.mark.parametrize("ctas", [132, 142, 148, 160, 170, 188])  # more than column tiles
 @pytest.mark.parametrize("m_blocks", [1, 5, 14, 24, 31, 40])
 def test_no_cta_is_far_from_the_mean(schedule, ctas, m_blocks):
-    """A user would miss: a fifth of the time on a GPU of 188 SMs, of which 76 would idle in gemm2."""
+    """A user would miss: a fifth of the time on a GPU of 188 SMs, of which 76 would idle in
+    gemm2.
+    """
     items, gemm2 = schedule("full", ctas, m_blocks)
     time1, time2 = warp_times(*k_blocks("full"))
     mean, end = (m_blocks * 64 * time1 + len(gemm2) * time2) / ctas, last_end("full", items, gemm2)

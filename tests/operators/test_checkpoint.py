@@ -1,15 +1,21 @@
-"""config.json -> a layer: the public values of many models, and what is refused, by the field that is at fault."""
+"""config.json -> a layer: the public values of many models, and what is refused, by the field that
+is at fault.
+"""
 
 import json
 from pathlib import Path
 
 import pytest
-from harness.operators import catalogue
-from harness.operators.moe_fp8_block_scale_routed import ROUTERS
+from moebench.operators import catalogue
+from moebench.operators.moe_fp8_block_scale_routed import ROUTERS
 
 from definitions.config_json import read
 
-SAMPLES = (Path(__file__).parents[1] / "samples" / "model_configs.jsonl").read_text(encoding="utf-8").splitlines()
+SAMPLES = (
+    (Path(__file__).parents[1] / "samples" / "model_configs.jsonl")
+    .read_text(encoding="utf-8")
+    .splitlines()
+)
 CONFIGS = {sample["name"]: sample for sample in map(json.loads, SAMPLES)}
 GOOD = [name for name, sample in CONFIGS.items() if "layers" in sample]
 BAD = [name for name, sample in CONFIGS.items() if "named" in sample]
@@ -33,7 +39,9 @@ def test_a_models_config_is_the_layer_that_it_has(name):
     assert found.layers == sample["layers"]
     if key is None:
         assert tuple(of[each] for each in SHOWN) == OTHERS[name]
-        assert {*catalogue.names(of).values()}.isdisjoint(catalogue.BY_NAME) or name == "Step-3.5-Flash"
+        assert {*catalogue.names(of).values()}.isdisjoint(
+            catalogue.BY_NAME
+        ) or name == "Step-3.5-Flash"
     else:
         known = ROUTERS.get(key, catalogue.GEOMETRIES[key])
         assert {size: known[size] for size in of} == of
@@ -45,7 +53,9 @@ def test_what_is_refused_is_named(name):
     """A user would miss: which field of forty stands against it."""
     with pytest.raises(ValueError) as caught:
         read(CONFIGS[name]["config"])
-    assert all(each in str(caught.value) for each in CONFIGS[name]["named"]) and "\n" not in str(caught.value)
+    assert all(each in str(caught.value) for each in CONFIGS[name]["named"]) and "\n" not in str(
+        caught.value
+    )
 
 
 def test_the_weights_may_be_taken_for_fp8():
@@ -61,7 +71,9 @@ def test_layers_that_differ_in_their_clamp_are_told_apart():
     assert read(config).others == {7: 2}
     few = read(config, limit=7)
     assert (few.layers, few.others) == (2, {0: 40}) and few.of["activation"] == "swiglustep"
-    assert catalogue.names(few.on(8))["routed"] == catalogue.definition_name("step-3.5-flash-ep8-routed")
+    assert catalogue.names(few.on(8))["routed"] == catalogue.definition_name(
+        "step-3.5-flash-ep8-routed"
+    )
     for wrong in (lambda: read(config, limit=5), lambda: read(config).on(7)):
         with pytest.raises(ValueError, match="^--(limit: got 5|ep: got 7)"):
             wrong()

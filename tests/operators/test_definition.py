@@ -10,32 +10,47 @@ from flashinfer_bench.bench.evaluators import resolve_evaluator
 from flashinfer_bench.bench.evaluators.lowbit import LowBitEvaluator
 from flashinfer_bench.bench.utils import gen_inputs
 from flashinfer_bench.compile import BuilderRegistry
-from harness import cli
-from harness.core import paths
-from harness.operators import catalogue, workloads
-from harness.operators.catalogue import definition_name
+from moebench import cli
+from moebench.core import paths
+from moebench.operators import catalogue, workloads
+from moebench.operators.catalogue import definition_name
 
 from definitions import moe_fp8_block_scale as moe
 from definitions import moe_fp8_block_scale_renorm as renorm
 
 EXPERTS = ["gemm1_weights", "gemm1_weights_scale", "gemm2_weights", "gemm2_weights_scale"]
 TOKENS = ["hidden_states", "hidden_states_scale"]
-INPUTS = {  # kind of routing -> names of the inputs, by position, and the dtype and width of the first
+# kind of routing -> names of the inputs, by position, and the dtype and width of the first
+INPUTS = {
     "ds": (
-        ["routing_logits", "routing_bias", *TOKENS, *EXPERTS, "local_expert_offset", "routed_scaling_factor"],
+        [
+            "routing_logits",
+            "routing_bias",
+            *TOKENS,
+            *EXPERTS,
+            "local_expert_offset",
+            "routed_scaling_factor",
+        ],
         "float32",
     ),
     "renorm": (["routing_logits", *TOKENS, *EXPERTS], "bfloat16"),
-    "routed": ([*TOKENS, "topk_ids", "topk_weights", *EXPERTS, "local_expert_offset"], "float8_e4m3fn"),
+    "routed": (
+        [*TOKENS, "topk_ids", "topk_weights", *EXPERTS, "local_expert_offset"],
+        "float8_e4m3fn",
+    ),
 }
 
 
 @pytest.mark.parametrize("geometry", [*catalogue.FP8_MOE, *catalogue.ROUTED])
 def test_a_definitions_name_axes_and_inputs_are_the_public_ones(geometry):
-    """A solution of the public data set must fit: FIB finds it by name and passes inputs by position."""
+    """A solution of the public data set must fit: FIB finds it by name and passes inputs by
+    position.
+    """
     definition = catalogue.definition(geometry)
     kind = definition.name.removeprefix("moe_fp8_block_scale_").partition("_")[0]
-    named = {key: int(number) for key, number in re.findall(r"_(topk|ng|kg|e|h|i)(\d+)", definition.name)}
+    named = {
+        key: int(number) for key, number in re.findall(r"_(topk|ng|kg|e|h|i)(\d+)", definition.name)
+    }
     assert {axis: spec.value for axis, spec in definition.axes.items() if spec.type == "const"} == {
         "num_local_experts": named["e"],
         "hidden_size": named["h"],
@@ -82,8 +97,12 @@ def chosen_by_hand(geometry, logits, bias, factor):
     biased = (s + bias.float()).tolist()
     size = of["num_experts"] // of["num_groups"]
     members = [range(g * size, g * size + size) for g in range(of["num_groups"])]
-    order = sorted(range(of["num_groups"]), key=lambda g: sum(sorted(biased[e] for e in members[g])[-2:]))
-    chosen = sorted((e for g in order[-of["kept_groups"] :] for e in members[g]), key=lambda e: biased[e])
+    order = sorted(
+        range(of["num_groups"]), key=lambda g: sum(sorted(biased[e] for e in members[g])[-2:])
+    )
+    chosen = sorted(
+        (e for g in order[-of["kept_groups"] :] for e in members[g]), key=lambda e: biased[e]
+    )
     best = chosen[-of["top_k"] :]
     total = sum(s[e].item() for e in best) + 1e-20
     return [(e, s[e].item() / total * factor) for e in best]
@@ -130,7 +149,9 @@ def test_reference_computes_what_the_design_describes(geometry, seq_len, offset)
 
 
 def built(geometry):
-    """FIB's build of the committed JSON: a module of its own, with nothing of this repository in reach."""
+    """FIB's build of the committed JSON: a module of its own, with nothing of this repository in
+    reach.
+    """
     text = paths.definition_file(definition_name(geometry)).read_text()
     return BuilderRegistry.get_instance().build_reference(Definition.model_validate_json(text))
 
@@ -142,7 +163,9 @@ def test_fib_judges_it_as_low_bit():
 
 def test_the_committed_json_is_what_the_command_writes(tmp_path, monkeypatch):
     """Otherwise FIB judges by a reference that nobody can read."""
-    committed = {path.name: path.read_text() for path in (paths.ROOT / "definitions").glob("*/*.json")}
+    committed = {
+        path.name: path.read_text() for path in (paths.ROOT / "definitions").glob("*/*.json")
+    }
     monkeypatch.setattr(paths, "definition_file", lambda name: tmp_path / f"{name}.json")
     monkeypatch.setattr(workloads, "make", lambda geometry: (0, 0))
     assert cli.main(["data", "--write"]) == 0

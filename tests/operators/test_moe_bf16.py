@@ -4,11 +4,11 @@ import committed_workloads
 import numpy as np
 import pytest
 import torch
-from harness.operators import catalogue, workloads
-from harness.operators import moe_bf16 as family
-from harness.operators.roofline import CEILINGS, MEASURED_ON
-from harness.packing import manifest, pack
 from layer_inputs import arguments as layer_arguments
+from moebench.operators import catalogue, workloads
+from moebench.operators import moe_bf16 as family
+from moebench.operators.roofline import CEILINGS, MEASURED_ON
+from moebench.packing import manifest, pack
 
 from definitions import moe_bf16, moe_fp8_block_scale
 
@@ -18,7 +18,9 @@ SOLUTIONS = ("align_fused_bf16", "gather_scatter_bf16", "torch_grouped_bf16")
 
 
 def test_reference_computes_what_the_definition_describes():
-    """A user would miss: a reference whose gate and up are exchanged, or that weighs before the activation."""
+    """A user would miss: a reference whose gate and up are exchanged, or that weighs before the
+    activation.
+    """
     arguments = layer_arguments("bf16_small", 5, "cpu")
     del arguments["output"]
     x, ids, weights, w13, w2 = (tensor.double() for tensor in arguments.values())
@@ -38,9 +40,14 @@ def test_reference_computes_what_the_definition_describes():
 
 def test_solutions_go_with_their_operator():
     """A user would miss: a bf16 solution in the FP8 layer's tables, or the other way round."""
-    bf16, fp8 = (set(manifest.solutions_of(module.GEOMETRIES)) for module in (moe_bf16, moe_fp8_block_scale))
+    bf16, fp8 = (
+        set(manifest.solutions_of(module.GEOMETRIES)) for module in (moe_bf16, moe_fp8_block_scale)
+    )
     assert set(SOLUTIONS) <= bf16 and not bf16 & fp8
-    assert set(manifest.read_manifest("triton_fused_v2").definitions) <= {*catalogue.FP8_MOE, *catalogue.ROUTED}
+    assert set(manifest.read_manifest("triton_fused_v2").definitions) <= {
+        *catalogue.FP8_MOE,
+        *catalogue.ROUTED,
+    }
     assert {s.definition for s in pack.pack(SOLUTIONS[0]).values()} == {
         moe_bf16.definition_name(geometry) for geometry in moe_bf16.GEOMETRIES
     }
@@ -55,7 +62,9 @@ def expected_active(seq_len):
     return sizes["num_experts"] * (1 - (1 - sizes["top_k"] / sizes["num_experts"]) ** seq_len)
 
 
-@pytest.mark.parametrize("case", workloads.cases_by_uuid("bf16").values(), ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    "case", workloads.cases_by_uuid("bf16").values(), ids=lambda case: case.name
+)
 def test_routing_is_a_trained_routers(case):
     """Distinct experts, weights that sum to one, and experts that differ in popularity."""
     ids, weights = (tensor.numpy() for tensor in family.tensors(case).values())
@@ -65,7 +74,9 @@ def test_routing_is_a_trained_routers(case):
     active = len(np.unique(ids))
     assert 0.75 * expected_active(case.seq_len) <= active <= 128
     if case.seq_len >= 1024:
-        low, high = np.quantile(np.bincount(ids.ravel(), minlength=128) / (case.seq_len / 16), [0.05, 0.95])
+        low, high = np.quantile(
+            np.bincount(ids.ravel(), minlength=128) / (case.seq_len / 16), [0.05, 0.95]
+        )
         assert 0.05 < low < 0.5 and 1.8 < high < 4
 
 
@@ -76,7 +87,9 @@ def test_bound_is_the_weights_up_to_many_tokens():
         weights = least.active * 3 * 768 * 2048 * 2
         assert least.flops == 2 * 8 * case.seq_len * 3 * 768 * 2048
         if case.seq_len <= 512:
-            assert least.ms == pytest.approx(1e3 * weights / CEILINGS[MEASURED_ON]["bytes"], rel=0.02)
+            assert least.ms == pytest.approx(
+                1e3 * weights / CEILINGS[MEASURED_ON]["bytes"], rel=0.02
+            )
     assert least.ms == least.flops / 780e12 * 1e3
 
 

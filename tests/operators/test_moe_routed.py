@@ -1,4 +1,6 @@
-"""The FP8 layer behind a router: interface, reference and workloads, beside those with the router inside."""
+"""The FP8 layer behind a router: interface, reference and workloads, beside those with the router
+inside.
+"""
 
 import committed_workloads
 import pytest
@@ -7,9 +9,9 @@ from committed_workloads import make_below
 from flashinfer_bench import Definition, Workload
 from flashinfer_bench.bench.utils import gen_inputs, load_safetensors
 from flashinfer_bench.compile import BuilderRegistry
-from harness.core import paths
-from harness.operators import catalogue, workloads
-from harness.operators import moe_fp8_block_scale_routed as family
+from moebench.core import paths
+from moebench.operators import catalogue, workloads
+from moebench.operators import moe_fp8_block_scale_routed as family
 
 from definitions import moe_fp8_block_scale as ds_routing
 from definitions import moe_fp8_block_scale_renorm as renorm
@@ -24,7 +26,9 @@ SMALL = family.SMALL
 def test_every_layer_with_the_router_inside_has_this_form():
     """A user would miss: a model that an engine cannot call; or one layer under two names."""
     full = {key for key in catalogue.FP8_MOE if key in catalogue.FULL}
-    assert {family.ROUTER_INSIDE.get(key) for key in catalogue.ROUTED if key in catalogue.FULL} - {None} == full
+    assert {family.ROUTER_INSIDE.get(key) for key in catalogue.ROUTED if key in catalogue.FULL} - {
+        None
+    } == full
     assert catalogue.geometry_named("full-routed") == "deepseek-v3-ep8-routed"
 
 
@@ -32,13 +36,17 @@ def test_every_layer_with_the_router_inside_has_this_form():
 
 
 def built(geometry):
-    """FIB's build of the committed JSON: a module of its own, with nothing of this repository in reach."""
+    """FIB's build of the committed JSON: a module of its own, with nothing of this repository in
+    reach.
+    """
     text = paths.definition_file(catalogue.definition_name(geometry)).read_text()
     return BuilderRegistry.get_instance().build_reference(Definition.model_validate_json(text))
 
 
 def drawn(geometry, seq_len, offset):
-    """FIB's random inputs by name; experts are chosen at random, half of them local, and none twice."""
+    """FIB's random inputs by name; experts are chosen at random, half of them local, and none
+    twice.
+    """
     definition, of = catalogue.definition(geometry), catalogue.GEOMETRIES[geometry]
     specs = {name: {"type": "random"} for name in definition.inputs}
     specs["local_expert_offset"] = {"type": "scalar", "value": offset}
@@ -53,12 +61,18 @@ def drawn(geometry, seq_len, offset):
 
 
 @pytest.mark.parametrize(
-    ("geometry", "inside", "kept"), [("small-routed", "small", (4, 8)), ("small-renorm-routed", "small-renorm", None)]
+    ("geometry", "inside", "kept"),
+    [("small-routed", "small", (4, 8)), ("small-renorm-routed", "small-renorm", None)],
 )
 def test_it_is_the_layer_with_the_router_inside(geometry, inside, kept):
-    """A user would miss: another layer than the model's, gate and up swapped for instance, or scales transposed."""
+    """A user would miss: another layer than the model's, gate and up swapped for instance, or
+    scales transposed.
+    """
     given, offset = drawn(geometry, 7, 64 if kept else 0), 64 if kept else 0
-    x = {"hidden_states": given["hidden_states"], "hidden_states_scale": given["hidden_states_scale"].t().contiguous()}
+    x = {
+        "hidden_states": given["hidden_states"],
+        "hidden_states_scale": given["hidden_states_scale"].t().contiguous(),
+    }
     experts = {}
     for name in ("gemm1_weights", "gemm1_weights_scale"):
         gate, up = given[name].chunk(2, dim=1)
@@ -68,18 +82,24 @@ def test_it_is_the_layer_with_the_router_inside(geometry, inside, kept):
     if kept:
         bias = torch.zeros(256).bfloat16()
         ids, weights = ds_routing.route(logits, bias, 2.5)
-        wanted = ds_routing.run(logits, bias, **x, **experts, local_expert_offset=offset, routed_scaling_factor=2.5)
+        wanted = ds_routing.run(
+            logits, bias, **x, **experts, local_expert_offset=offset, routed_scaling_factor=2.5
+        )
     else:
         scope = {}
         exec(renorm.reference_source(inside), scope)
         ids, weights = scope["route"](logits.bfloat16())
         wanted = scope["run"](logits.bfloat16(), **x, **experts)
-    got = built(geometry)(*(given | {"topk_ids": ids.to(torch.int32), "topk_weights": weights}).values())
+    got = built(geometry)(
+        *(given | {"topk_ids": ids.to(torch.int32), "topk_weights": weights}).values()
+    )
     assert wanted.any() and torch.equal(got, wanted)
 
 
 def test_an_id_outside_costs_nothing():
-    """A user would miss: an empty slot, or another rank's expert, that adds to the output or reads its weight."""
+    """A user would miss: an empty slot, or another rank's expert, that adds to the output or reads
+    its weight.
+    """
     given = drawn("small-routed", 5, 32)
     ids, local = given["topk_ids"], (given["topk_ids"] >= 32) & (given["topk_ids"] < 64)
     none = torch.tensor([-1, -(2**31), 2**31 - 1, 64, 31, 256, 96, 0])
@@ -92,7 +112,9 @@ def test_an_id_outside_costs_nothing():
 
 
 def test_an_expert_that_comes_twice_counts_twice():
-    """A user would miss: the trial run of an engine, whose ids are random, that reads as a wrong kernel."""
+    """A user would miss: the trial run of an engine, whose ids are random, that reads as a wrong
+    kernel.
+    """
     given = drawn("small-routed", 5, 32)
     given["topk_ids"][:, 0] = given["topk_ids"][:, 1] = 40
     apart = given | {"topk_weights": given["topk_weights"].clone()}
@@ -115,7 +137,11 @@ def made(request, tmp_path_factory):
 def test_workloads_are_those_with_the_router_inside(geometry):
     """A user would miss: a comparison of both forms at other tokens, ranks or rows."""
     inside = family.ROUTER_INSIDE[geometry]
-    ours = [(case.name, case.seq_len, case.offset) for case in family.cases(geometry) if case.ids == "chosen"]
+    ours = [
+        (case.name, case.seq_len, case.offset)
+        for case in family.cases(geometry)
+        if case.ids == "chosen"
+    ]
     theirs = workloads.cases_by_uuid(inside).values()
     assert ours == [(case.name, case.seq_len, case.offset) for case in theirs]
     uuids = {case.uuid for case in family.cases(geometry)}
@@ -139,17 +165,25 @@ def test_routing_is_the_references(geometry):
         bias = () if "routing_bias" not in stored else (stored["routing_bias"], 2.5)
         ids, weights = scope["route"](stored["routing_logits"], *bias)
         found = family.tensors(case)
-        assert (found["topk_ids"].dtype, found["topk_weights"].dtype) == (torch.int32, torch.float32)
+        assert (found["topk_ids"].dtype, found["topk_weights"].dtype) == (
+            torch.int32,
+            torch.float32,
+        )
         wanted, order = ids.sort(1)
         got, got_order = found["topk_ids"].sort(1)
         assert torch.equal(got, wanted.to(torch.int32)), case.name
-        assert torch.allclose(found["topk_weights"].gather(1, got_order), weights.gather(1, order), rtol=1e-5)
+        assert torch.allclose(
+            found["topk_weights"].gather(1, got_order), weights.gather(1, order), rtol=1e-5
+        )
 
 
 def test_hard_cases_are_as_hard_as_they_say(made):
     """A user would miss: cases that no longer hold what an implementation gets wrong."""
     geometry, root = made
-    definition, by_name = catalogue.definition(geometry), {case.name: case for case in family.cases(geometry)}
+    definition, by_name = (
+        catalogue.definition(geometry),
+        {case.name: case for case in family.cases(geometry)},
+    )
     recorded = {w.uuid: w for w in workloads.recorded(geometry)}
 
     def stored(name):

@@ -3,10 +3,10 @@
 import committed_workloads
 import pytest
 import torch
-from harness import cli
-from harness.core import paths
-from harness.operators import moe_fp8_block_scale, workloads
-from harness.operators.workloads import cases_by_uuid
+from moebench import cli
+from moebench.core import paths
+from moebench.operators import moe_fp8_block_scale, workloads
+from moebench.operators.workloads import cases_by_uuid
 
 
 def routed(geometry, name):
@@ -39,11 +39,16 @@ def test_logits_of_the_wrong_width_are_named():
         moe_fp8_block_scale.counts(workloads.recorded("full")[0], stored, "full")
 
 
-@pytest.mark.parametrize("geometry", ["qwen3-next", "bf16_small", "mxfp8", "deepseek-v3-ep8-routed"])
+@pytest.mark.parametrize(
+    "geometry", ["qwen3-next", "bf16_small", "mxfp8", "deepseek-v3-ep8-routed"]
+)
 def test_the_command_has_each_workloads_bound(geometry, capsys):
     assert cli.main(["data", geometry]) == 0
     shown = capsys.readouterr().out
-    assert all(f"{committed_workloads.bound(geometry, uuid).ms:.4f}" in shown for uuid in cases_by_uuid(geometry))
+    assert all(
+        f"{committed_workloads.bound(geometry, uuid).ms:.4f}" in shown
+        for uuid in cases_by_uuid(geometry)
+    )
 
 
 def test_a_definition_without_workloads_names_the_command(tmp_path, monkeypatch, capsys):

@@ -10,11 +10,17 @@ import pytest
 import safetensors.torch
 import torch
 from committed_workloads import assert_committed, make_below
-from harness import cli
-from harness.core import paths
-from harness.core.errors import CannotRun, UserError
-from harness.operators import catalogue, moe_fp8_block_scale, moe_fp8_block_scale_renorm, routing_model, workloads
-from harness.operators.moe_fp8_block_scale import GEOMETRIES, cases, stored_scales
+from moebench import cli
+from moebench.core import paths
+from moebench.core.errors import CannotRun, UserError
+from moebench.operators import (
+    catalogue,
+    moe_fp8_block_scale,
+    moe_fp8_block_scale_renorm,
+    routing_model,
+    workloads,
+)
+from moebench.operators.moe_fp8_block_scale import GEOMETRIES, cases, stored_scales
 
 from definitions.moe_fp8_block_scale import definition_name, route
 
@@ -24,7 +30,10 @@ OTHERS = ("small-one-group", "small-renorm")
 MADE = ("full", "small", *OTHERS)
 QUICK = {"full", "bf16", "mxfp8", *catalogue.GEOMETRIES.keys() - set(catalogue.FULL)}
 MODELS = [
-    key for family in (moe_fp8_block_scale, moe_fp8_block_scale_renorm) for key in family.GEOMETRIES if key not in MADE
+    key
+    for family in (moe_fp8_block_scale, moe_fp8_block_scale_renorm)
+    for key in family.GEOMETRIES
+    if key not in MADE
 ]
 
 pytestmark = pytest.mark.xdist_group("workloads")  # one worker draws them
@@ -41,20 +50,30 @@ def made(tmp_path_factory):
 
 def stored_routing(made, case):
     """Logits and bias, float32, from the case's file: drawing them again takes seconds."""
-    found = safetensors.torch.load_file(made / paths.blob_file(definition_name(case.geometry), case.uuid))
+    found = safetensors.torch.load_file(
+        made / paths.blob_file(definition_name(case.geometry), case.uuid)
+    )
     return found["routing_logits"].numpy(), found["routing_bias"].float().numpy()
 
 
 def local(made, case):
-    chosen = routing_model.select(*stored_routing(made, case), GEOMETRIES[case.geometry]) - case.offset
+    chosen = (
+        routing_model.select(*stored_routing(made, case), GEOMETRIES[case.geometry]) - case.offset
+    )
     return chosen[(chosen >= 0) & (chosen < 32)]
 
 
 @pytest.mark.parametrize(
-    "geometry", [key if key in QUICK else pytest.param(key, marks=pytest.mark.slow) for key in catalogue.GEOMETRIES]
+    "geometry",
+    [
+        key if key in QUICK else pytest.param(key, marks=pytest.mark.slow)
+        for key in catalogue.GEOMETRIES
+    ],
 )
 def test_generated_files_are_the_committed_ones(made, geometry):
-    """Results are comparable only on the same tensors, whose sha256 make() checks; bounds read the counts alone."""
+    """Results are comparable only on the same tensors, whose sha256 make() checks; bounds read the
+    counts alone.
+    """
     if geometry not in MADE:
         make_below(made, geometry)
     assert_committed(geometry, made)
@@ -62,7 +81,9 @@ def test_generated_files_are_the_committed_ones(made, geometry):
 
 @pytest.mark.parametrize("geometry", MODELS)
 def test_models_have_decode_and_prefill_workloads_of_average_load(geometry):
-    """The first few: bounds hang on how many experts have rows, and 5% more of them than average is a harder case."""
+    """The first few: bounds hang on how many experts have rows, and 5% more of them than average is
+    a harder case.
+    """
     of, cases = catalogue.GEOMETRIES[geometry], workloads.cases_by_uuid(geometry).values()
     assert [case.seq_len for case in cases] == [1, 2, 4, 8, 16, 32, 64, 128, 256, 1024, 4096, 8192]
     for case in list(cases)[1:7]:
@@ -70,7 +91,11 @@ def test_models_have_decode_and_prefill_workloads_of_average_load(geometry):
         average = case.seq_len * of["top_k"] * of["num_local_experts"] / of["num_experts"]
         expected = of["num_local_experts"] * (1 - math.exp(-average / of["num_local_experts"]))
         assert abs(bound.rows - average) <= max(2, 0.1 * average)
-        assert abs(bound.active - expected) <= max(1.5, 0.08 * expected), (case.seq_len, bound.active, expected)
+        assert abs(bound.active - expected) <= max(1.5, 0.08 * expected), (
+            case.seq_len,
+            bound.active,
+            expected,
+        )
 
 
 @pytest.mark.parametrize("geometry", OTHERS)
@@ -84,7 +109,9 @@ def test_other_routings_choose_alike_in_fp32(made, geometry):
         found = safetensors.torch.load_file(made / paths.blob_file(name, case.uuid))
         logits, bias = found["routing_logits"], found.get("routing_bias")
         exact = routing_model.select(
-            logits.float().numpy(), None if bias is None else bias.float().numpy(), family.GEOMETRIES[geometry]
+            logits.float().numpy(),
+            None if bias is None else bias.float().numpy(),
+            family.GEOMETRIES[geometry],
         )
         experts, _ = scope["route"](logits) if bias is None else scope["route"](logits, bias, 2.5)
         assert np.array_equal(np.sort(experts.numpy(), axis=1), np.sort(exact, axis=1)), case.name
@@ -101,7 +128,9 @@ def test_a_good_blob_is_kept_and_a_damaged_one_replaced(made):
 
 
 def own_line(root, **changes):
-    """Append a line to small's file: the fourth case at T=33 under another uuid, or with changes. Returns the file."""
+    """Append a line to small's file: the fourth case at T=33 under another uuid, or with changes.
+    Returns the file.
+    """
     file = paths.workload_file(definition_name("small"), root)
     record = json.loads(file.read_text(encoding="utf-8").splitlines()[3])
     record["workload"] |= {"uuid": "mine", "axes": {"seq_len": 33}} | changes
@@ -125,7 +154,10 @@ def copied(made, tmp_path):
 
 def test_a_users_line_stays_and_is_served(copied):
     """A user would miss: a workload of their own, after the first run."""
-    ours, line = workloads.recorded("small", copied), own_line(copied).read_text(encoding="utf-8").splitlines()[-1]
+    ours, line = (
+        workloads.recorded("small", copied),
+        own_line(copied).read_text(encoding="utf-8").splitlines()[-1],
+    )
     file = paths.workload_file(definition_name("small"), copied)
     damaged = file.read_text(encoding="utf-8").replace('"seq_len":70', '"seq_len":71')
     file.write_text(damaged, encoding="utf-8")
@@ -144,7 +176,9 @@ def test_a_users_line_without_tensors_has_no_bound(copied):
     assert workloads.recorded_bound(definition_name("small"), mine, copied) is None
 
 
-@pytest.mark.parametrize("line", ["{}", "not JSON", '{"definition": "other", "workload": {"axes": {}, "inputs": {}}}'])
+@pytest.mark.parametrize(
+    "line", ["{}", "not JSON", '{"definition": "other", "workload": {"axes": {}, "inputs": {}}}']
+)
 def test_a_line_that_is_no_workload_is_named(copied, line):
     file = paths.workload_file(definition_name("small"), copied)
     with file.open("a", encoding="utf-8") as out:
@@ -152,21 +186,31 @@ def test_a_line_that_is_no_workload_is_named(copied, line):
     for read in (workloads.recorded, workloads.make):
         with pytest.raises(UserError) as caught:
             read("small", copied)
-        assert str(caught.value).startswith(f"{file.name}:{len(SMALL) + 1}: ") and "\n" not in str(caught.value)
+        assert str(caught.value).startswith(f"{file.name}:{len(SMALL) + 1}: ") and "\n" not in str(
+            caught.value
+        )
 
 
 def test_a_line_that_was_ours_goes(copied):
-    """As when a case is renamed: its uuid is another one, and its tensors are still among the recorded ones."""
+    """As when a case is renamed: its uuid is another one, and its tensors are still among the
+    recorded ones.
+    """
     own_line(copied)
     sums = paths.workload_file(definition_name("small"), copied, "sha256")
     with sums.open("a", encoding="utf-8") as out:
         out.write(f"{'0' * 64}  {paths.blob_file(definition_name('small'), 'mine')}\n")
     workloads.make("small", copied)
-    assert [workload.uuid for workload in workloads.recorded("small", copied)] == [case.uuid for case in SMALL]
+    assert [workload.uuid for workload in workloads.recorded("small", copied)] == [
+        case.uuid for case in SMALL
+    ]
 
 
 def test_the_command_writes_and_lists(capsys):
-    assert cli.main(["data", "small", "--write"]) == 0 == cli.main(["data", definition_name("small"), "--write"])
+    assert (
+        cli.main(["data", "small", "--write"])
+        == 0
+        == cli.main(["data", definition_name("small"), "--write"])
+    )
     assert definition_name("small") in capsys.readouterr().out
     assert cli.main(["data"]) == 0
     rows = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
@@ -188,7 +232,9 @@ def test_a_changed_generator_is_refused(made, tmp_path):
 def test_no_choice_hangs_on_rounding(made, case):
     """fp32 routing must agree with fp64 routing, or two right solutions would disagree."""
     logits, bias = stored_routing(made, case)
-    assert (routing_model.margin(logits, bias, GEOMETRIES[case.geometry]) >= routing_model.MARGIN).all()
+    assert (
+        routing_model.margin(logits, bias, GEOMETRIES[case.geometry]) >= routing_model.MARGIN
+    ).all()
     fp32, _ = route(torch.from_numpy(logits), torch.from_numpy(bias).bfloat16(), 2.5)
     fp64 = routing_model.select(logits, bias, GEOMETRIES[case.geometry])
     assert np.array_equal(np.sort(fp32.numpy(), axis=1), np.sort(fp64, axis=1))

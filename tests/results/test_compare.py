@@ -5,14 +5,16 @@ from types import SimpleNamespace
 
 import pandas as pd
 import pytest
-from harness import cli
-from harness.core import paths
-from harness.report import comparison, docs
-from harness.report.table import as_cell
-from harness.results import against, table
+from moebench import cli
+from moebench.core import paths
+from moebench.report import comparison, docs
+from moebench.report.table import as_cell
+from moebench.results import against, table
 from recorded import DEFAULT, NAME, trace, trace_set, write
 
-KIMI = next((paths.ROOT / "traces").glob("moe/*_ng1_kg1_e48_h7168_*"))  # one file, as all take seconds
+KIMI = next(
+    (paths.ROOT / "traces").glob("moe/*_ng1_kg1_e48_h7168_*")
+)  # one file, as all take seconds
 
 
 @pytest.fixture
@@ -23,7 +25,11 @@ def compare(capsys):
 
 def row_of(out, first):
     """The cells of the row that begins with this cell, in a terminal's table."""
-    line = next(line for line in out.splitlines() if line.startswith("│ ") and line.split("│")[1].strip() == first)
+    line = next(
+        line
+        for line in out.splitlines()
+        if line.startswith("│ ") and line.split("│")[1].strip() == first
+    )
     return [cell.strip() for cell in line.split("│")[1:-1]]
 
 
@@ -36,8 +42,30 @@ def test_one_row_a_solution_with_three_times_and_the_passes(compare, tmp_path):
     status, out, _ = compare("--traces", trace_set(tmp_path, traces()))
     assert status == 0
     assert all(name in out for name in ("ratio", "T=1 ", "T=57", "T=14107", "score", "contest"))
-    assert row_of(out, "fast") == ["fast", "-", "0.500", "2.000", "9.000", "-", "not run", "3/19", "not run", "-"]
-    assert row_of(out, "slow") == ["slow", "-", "-", "1.000", "-", "-", "1/19", "1/19", "not run", "-"]
+    assert row_of(out, "fast") == [
+        "fast",
+        "-",
+        "0.500",
+        "2.000",
+        "9.000",
+        "-",
+        "not run",
+        "3/19",
+        "not run",
+        "-",
+    ]
+    assert row_of(out, "slow") == [
+        "slow",
+        "-",
+        "-",
+        "1.000",
+        "-",
+        "-",
+        "1/19",
+        "1/19",
+        "not run",
+        "-",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -85,11 +113,15 @@ def test_what_is_not_there_is_named_in_one_line(compare, given, named):
 
 def test_csv_and_json_hold_every_row(compare, tmp_path):
     root = trace_set(tmp_path / "set", traces())
-    status, *_ = compare("--traces", root, "--csv", tmp_path / "t.csv", "--json", tmp_path / "t.json")
+    status, *_ = compare(
+        "--traces", root, "--csv", tmp_path / "t.csv", "--json", tmp_path / "t.json"
+    )
     assert status == 0
     rows = pd.read_csv(tmp_path / "t.csv")
     assert len(rows) == 5 and sorted(rows.ms) == [0.5, 1.0, 1.0, 2.0, 9.0]
-    assert [row["solution"] for row in json.loads((tmp_path / "t.json").read_text())].count("slow") == 2
+    assert [row["solution"] for row in json.loads((tmp_path / "t.json").read_text())].count(
+        "slow"
+    ) == 2
     assert compare("--traces", root, "--tolerance", "default", "--csv", tmp_path / "t.csv")[0] == 0
     assert list(pd.read_csv(tmp_path / "t.csv").solution) == ["slow"]
 
@@ -103,7 +135,9 @@ def marks(tmp_path, before, after):
     return list(found[found.side == "both"].mark)
 
 
-@pytest.mark.parametrize(("ms", "mark"), [(0.5, ""), (1.049, ""), (1.051, "slower"), (3.0, "slower")])
+@pytest.mark.parametrize(
+    ("ms", "mark"), [(0.5, ""), (1.049, ""), (1.051, "slower"), (3.0, "slower")]
+)
 def test_more_than_five_percent_slower_is_marked(tmp_path, ms, mark):
     assert marks(tmp_path, [trace("a", 1, 1.0)], [trace("a", 1, ms)]) == [mark]
 
@@ -121,14 +155,21 @@ def test_the_fastest_of_several_is_the_time_and_one_failure_is_one(tmp_path):
 
 
 def test_only_the_newest_source_of_a_side_counts(tmp_path):
-    before = [trace("a", 1, 0.1, sha1="old", day="2026-01-01"), trace("a", 1, 1.0, sha1="new", day="2026-01-02")]
+    before = [
+        trace("a", 1, 0.1, sha1="old", day="2026-01-01"),
+        trace("a", 1, 1.0, sha1="new", day="2026-01-02"),
+    ]
     assert marks(tmp_path, before, [trace("a", 1, 1.01)]) == [""]
 
 
 def test_a_change_names_its_definition_where_there_are_several(tmp_path):
     for others, shown in (([], False), ([trace("a", 1, 2.0, definition=KIMI.stem)], True)):
-        found, _ = against.compare(*([file] for file in sides(tmp_path, *[[trace("a", 1), *others]] * 2)))
-        assert [NAME in row[1] for row in comparison.changes(found).sections[0]].count(True) == shown
+        found, _ = against.compare(
+            *([file] for file in sides(tmp_path, *[[trace("a", 1), *others]] * 2))
+        )
+        assert [NAME in row[1] for row in comparison.changes(found).sections[0]].count(
+            True
+        ) == shown
 
 
 def test_the_exit_status_is_that_of_a_gate(compare, tmp_path):
@@ -141,7 +182,9 @@ def test_the_exit_status_is_that_of_a_gate(compare, tmp_path):
 
 
 def test_several_gpus_have_a_table_each(tmp_path):
-    found, _ = table.load([trace_set(tmp_path, [*traces(), trace("fast", 1, hardware="NVIDIA H100")])])
+    found, _ = table.load(
+        [trace_set(tmp_path, [*traces(), trace("fast", 1, hardware="NVIDIA H100")])]
+    )
     assert comparison.gpus(found) == ["NVIDIA H200", "NVIDIA H100"]
 
 
@@ -160,10 +203,15 @@ def test_a_table_is_written_between_its_markers_and_found_out_of_date(tmp_path):
     assert len(docs.update(True, tables, {}, tmp_path)) == 1
     assert docs.update(False, tables, {}, tmp_path) == []
     text = (tmp_path / "docs/a.md").read_text()
-    assert text == PAGE.format("\n| x |\n| --- |\n| 1 |\n") and docs.update(True, tables, {}, tmp_path) == []
+    assert (
+        text == PAGE.format("\n| x |\n| --- |\n| 1 |\n")
+        and docs.update(True, tables, {}, tmp_path) == []
+    )
 
 
-@pytest.mark.parametrize("text", ["<!-- generated: u -->\n<!-- end of u -->\n", "<!-- generated: t -->\n", ""])
+@pytest.mark.parametrize(
+    "text", ["<!-- generated: u -->\n<!-- end of u -->\n", "<!-- generated: t -->\n", ""]
+)
 def test_a_marker_that_nothing_fills_and_a_table_without_place_are_problems(tmp_path, text):
     tables = written(tmp_path, "old")
     (tmp_path / "docs/a.md").write_text(text)

@@ -1,8 +1,10 @@
-"""The page of `compare --html` in a real browser: from a file, without network, in both colour schemes."""
+"""The page of `compare --html` in a real browser: from a file, without network, in both colour
+schemes.
+"""
 
 import browser
 import pytest
-from harness import cli
+from moebench import cli
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +24,9 @@ def open_page(opened, colours):
     browser.resize(driver, 1200, colours=colours)
     browser.requested(driver)
     driver.get(url)
-    browser.WebDriverWait(driver, 20).until(lambda d: d.find_elements(browser.By.CSS_SELECTOR, ".scatterlayer .point"))
+    browser.WebDriverWait(driver, 20).until(
+        lambda d: d.find_elements(browser.By.CSS_SELECTOR, ".scatterlayer .point")
+    )
     return driver
 
 

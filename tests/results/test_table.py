@@ -1,15 +1,17 @@
-"""The table of results: which rows count, how they stand to each other, and the means that a reader chooses by."""
+"""The table of results: which rows count, how they stand to each other, and the means that a reader
+chooses by.
+"""
 
 import json
 import math
 from pathlib import Path
 
 import pytest
-from harness.core import paths
-from harness.core.errors import UserError
-from harness.operators.workloads import recorded_bound
-from harness.packing.fingerprint import fingerprint
-from harness.results import summary, table, trace_files
+from moebench.core import paths
+from moebench.core.errors import UserError
+from moebench.operators.workloads import recorded_bound
+from moebench.packing.fingerprint import fingerprint
+from moebench.results import summary, table, trace_files
 from recorded import DEFAULT, NAME, RECORDS, solution, trace, trace_set, workload, write
 
 FAST = {1: 0.5, 7: 1.0, 80: 4.0, 901: 10.0, 14107: 16.0}
@@ -18,7 +20,11 @@ SLOW = {1: 1.0, 7: 2.0, 80: 2.0, 901: 20.0, 14107: 20.0}
 
 def two(**changes):
     """fast and slow on five workloads, the reference always 20 ms; slow wins at T=80 alone."""
-    return [trace(n, t, ms, 20.0, **changes) for n, of in (("fast", FAST), ("slow", SLOW)) for t, ms in of.items()]
+    return [
+        trace(n, t, ms, 20.0, **changes)
+        for n, of in (("fast", FAST), ("slow", SLOW))
+        for t, ms in of.items()
+    ]
 
 
 def loaded(root, traces, **more):
@@ -33,7 +39,9 @@ def at(found, solution, tokens):
 
 
 def test_means_against_statistics_computed_apart(tmp_path):
-    outside = write(tmp_path / "traces.jsonl", two())  # a file outside any data set is of this repository's workloads
+    outside = write(
+        tmp_path / "traces.jsonl", two()
+    )  # a file outside any data set is of this repository's workloads
     found = summary.by_solution(table.load([outside])[0]).loc["fast"]
     speedups = [20 / ms for ms in FAST.values()]
     assert found.score == pytest.approx(sum(speedups) / 5)
@@ -50,10 +58,17 @@ def test_the_row_of_a_trace_has_what_the_trace_says(tmp_path):
     found = loaded(tmp_path / "set", two())
     row = at(found, "fast", 80)
     assert (row.ms, row.reference_ms, row.speedup, row.matched) == (4.0, 20.0, 5.0, 0.99)
-    assert (row.tolerance, row.clock, row.hardware, row.protocol) == ("relaxed", "events", "NVIDIA H200", "once")
+    assert (row.tolerance, row.clock, row.hardware, row.protocol) == (
+        "relaxed",
+        "events",
+        "NVIDIA H200",
+        "once",
+    )
     assert (row.geometry, row.definition, row.source, row.passed) == ("full", NAME, "current", True)
     assert (row.matched_relaxed, math.isnan(row.matched_default)) == (0.99, True)
-    assert row.place.endswith(":3") and math.isnan(row.bound_ms)  # the routing's blobs are not in that data set
+    assert row.place.endswith(":3") and math.isnan(
+        row.bound_ms
+    )  # the routing's blobs are not in that data set
     row = at(table.load([write(tmp_path / "t.jsonl", two())])[0], "fast", 80)
     assert row.bound_ms == recorded_bound(NAME, workload(80), None).ms
     assert row.over_bound == pytest.approx(4.0 / row.bound_ms)
@@ -64,8 +79,14 @@ def test_the_row_of_a_trace_has_what_the_trace_says(tmp_path):
 
 def test_latencies_within_three_percent_are_level(tmp_path):
     times = {"fast": 1.0, "slow": 1.03, "far": 1.031}
-    found = loaded(tmp_path, [trace(name, 1, ms) for name, ms in times.items()], solutions=tuple(times))
-    assert dict(zip(found.solution, found.level, strict=True)) == {"fast": True, "slow": True, "far": False}
+    found = loaded(
+        tmp_path, [trace(name, 1, ms) for name, ms in times.items()], solutions=tuple(times)
+    )
+    assert dict(zip(found.solution, found.level, strict=True)) == {
+        "fast": True,
+        "slow": True,
+        "far": False,
+    }
 
 
 def all_workloads(name, ms, **changes):
@@ -83,7 +104,11 @@ def test_only_a_solution_that_passed_everything_is_recommended(tmp_path):
 
 
 def test_what_to_use_at_another_tolerance_passed_there_too(tmp_path):
-    both = [*all_workloads("fast", 1.0), *all_workloads("slow", 2.0), *all_workloads("slow", 2.0, tolerance=DEFAULT)]
+    both = [
+        *all_workloads("fast", 1.0),
+        *all_workloads("slow", 2.0),
+        *all_workloads("slow", 2.0, tolerance=DEFAULT),
+    ]
     found = loaded(tmp_path, both)
     assert summary.to_use(found) == "fast" and summary.to_use(found, "default") == "slow"
     assert summary.to_use(found, "contest") is None
@@ -93,7 +118,9 @@ def test_what_to_use_at_another_tolerance_passed_there_too(tmp_path):
 def test_stale_rows_are_marked_and_left_out(tmp_path):
     """A figure of an earlier source says nothing about the one that is there."""
     traces = [t for t in two() if t.solution == "slow"]
-    traces += [trace("fast", t, ms, 20.0, sha1="before" if t == 1 else None) for t, ms in FAST.items()]
+    traces += [
+        trace("fast", t, ms, 20.0, sha1="before" if t == 1 else None) for t, ms in FAST.items()
+    ]
     found = loaded(tmp_path, traces)
     assert at(found, "fast", 1).source == "stale" and not at(found, "fast", 1).counts
     assert at(found, "slow", 1).over_fastest == 1
@@ -112,9 +139,15 @@ def test_of_several_traces_the_newest_of_the_current_source_counts(tmp_path):
 
 
 def test_another_protocol_or_versions_are_not_set_in_relation(tmp_path):
-    """Most rows decide which condition is compared; the others stay in the table, without a rank."""
+    """Most rows decide which condition is compared; the others stay in the table, without a
+    rank.
+    """
     odd = [trace("slow", 1, 0.1, protocol="twice"), trace("far", 1, 0.1, torch="2.9")]
-    found = loaded(tmp_path, [*(t for t in two() if t.solution == "fast"), *odd], solutions=("fast", "slow", "far"))
+    found = loaded(
+        tmp_path,
+        [*(t for t in two() if t.solution == "fast"), *odd],
+        solutions=("fast", "slow", "far"),
+    )
     assert at(found, "fast", 1).level and at(found, "fast", 1).over_fastest == 1
     for name in ("slow", "far"):
         row = at(found, name, 1)
@@ -142,7 +175,9 @@ def test_an_untimed_run_counts_for_correctness_alone(tmp_path):
 
 
 def test_sources_that_are_gone_changed_or_from_elsewhere(tmp_path):
-    here = trace_set(tmp_path / "set", [trace("fast", 1), trace("gone", 1), trace("slow", 1, solution_sha1="x")])
+    here = trace_set(
+        tmp_path / "set", [trace("fast", 1), trace("gone", 1), trace("slow", 1, solution_sha1="x")]
+    )
     states = dict(zip(*table.load([here])[0][["solution", "source"]].values.T, strict=True))
     assert states["fast"] == "current" and states["gone"] == "stale"
     empty = trace_set(tmp_path / "empty", [trace("fast", 1)], solutions=())
@@ -152,7 +187,9 @@ def test_sources_that_are_gone_changed_or_from_elsewhere(tmp_path):
 def test_a_comment_leaves_traces_of_another_data_set_current(tmp_path):
     """By the fingerprint alone, as FIB's hash is of every byte."""
     own = fingerprint(solution("fast"))
-    found = loaded(tmp_path, [trace("fast", 1, sha1="x", source_fingerprint=own), trace("slow", 1, sha1="x")])
+    found = loaded(
+        tmp_path, [trace("fast", 1, sha1="x", source_fingerprint=own), trace("slow", 1, sha1="x")]
+    )
     assert (at(found, "fast", 1).source, at(found, "slow", 1).source) == ("current", "stale")
 
 
@@ -165,17 +202,26 @@ def test_broken_lines_are_named_and_the_rest_is_read(tmp_path):
 
 
 def test_traces_of_any_version_are_read_and_keep_what_is_unknown(tmp_path):
-    """A user would miss: the public data set's traces, in folders by author, and what a newer FIB writes into one."""
-    new, old = (json.loads(each.model_dump_json()) for each in (trace("fast", 1), trace("slow", 7, 2.0)))
+    """A user would miss: the public data set's traces, in folders by author, and what a newer FIB
+    writes into one.
+    """
+    new, old = (
+        json.loads(each.model_dump_json()) for each in (trace("fast", 1), trace("slow", 7, 2.0))
+    )
     new["evaluation"] |= {"status": "REFUSED", "judge": 2}
     new["evaluation"]["performance"]["stdev_ms"] = 0.5
     del old["workload"]["uuid"], old["evaluation"]["environment"]["libs"]["tolerance"]
-    old["evaluation"]["environment"]["device"] = old["evaluation"]["environment"].pop("hardware") + " NVL"
+    old["evaluation"]["environment"]["device"] = (
+        old["evaluation"]["environment"].pop("hardware") + " NVL"
+    )
     workload_alone = old | {"solution": "", "evaluation": {}}
     file = write(trace_set(tmp_path, []) / "traces" / "alice" / "moe" / f"{NAME}.jsonl", [])
     file.write_text("\n".join(map(json.dumps, (new, old, workload_alone))))
     found = table.load([tmp_path])[0]
-    assert (at(found, "fast", 1).status, at(found, "fast", 1).others) == ("REFUSED", {"judge": 2, "stdev_ms": 0.5})
+    assert (at(found, "fast", 1).status, at(found, "fast", 1).others) == (
+        "REFUSED",
+        {"judge": 2, "stdev_ms": 0.5},
+    )
     theirs = found[found.hardware == "NVIDIA H200 NVL"]
     assert len(theirs) == len(found) - 1 == 1 and theirs.uuid.notna().all()
     assert summary.by_solution(theirs).mean_ms.to_dict() == {"slow": 2.0}, "by whatever tolerance"
@@ -195,10 +241,16 @@ def test_nothing_to_read_is_an_error_that_names_the_path(tmp_path, content):
 
 def test_merging_keeps_the_newest_of_each_protocol_of_the_newest_source(tmp_path):
     file = tmp_path / "t.jsonl"
-    trace_files.merge(file, [trace("fast", 1, 1.0, day="2026-01-01"), trace("fast", 1, 2.0, protocol="short")])
+    trace_files.merge(
+        file, [trace("fast", 1, 1.0, day="2026-01-01"), trace("fast", 1, 2.0, protocol="short")]
+    )
     trace_files.merge(file, [trace("fast", 1, 3.0, day="2026-01-02"), trace("slow", 1, 4.0)])
     trace_files.merge(file, [trace("fast", 1, 9.0, day="2025-12-31")])
-    assert sorted(t.evaluation.performance.latency_ms for t in trace_files.load(file)) == [2.0, 3.0, 4.0]
+    assert sorted(t.evaluation.performance.latency_ms for t in trace_files.load(file)) == [
+        2.0,
+        3.0,
+        4.0,
+    ]
     trace_files.merge(file, [trace("fast", 1, 5.0, day="2026-01-03", sha1="edited")])
     assert sorted(t.evaluation.performance.latency_ms for t in trace_files.load(file)) == [4.0, 5.0]
     trace_files.merge(file, [trace("fast", 1, 6.0, tolerance=DEFAULT), trace("fast", 7, 7.0)])

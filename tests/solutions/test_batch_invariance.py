@@ -1,7 +1,8 @@
-"""A token's bits in any batch, for every solution whose manifest says in which: facts.batch_invariant.
+"""A token's bits in any batch, for every solution whose manifest says in which:
+facts.batch_invariant.
 
-It is "every T", or the ranges of T in which they are the same, "1-4, 5-1536, 1537-"; "no" promises nothing. What
-follows a semicolon, or a colon after "no", is for readers.
+It is "every T", or the ranges of T in which they are the same, "1-4, 5-1536, 1537-"; "no" promises
+nothing. What follows a semicolon, or a colon after "no", is for readers.
 """
 
 import math
@@ -10,9 +11,9 @@ import re
 import pytest
 import torch
 from flashinfer_bench.compile import BuilderRegistry
-from harness.operators import catalogue
-from harness.packing import eligibility, manifest, pack
 from layer_inputs import DEVICE, arguments
+from moebench.operators import catalogue
+from moebench.packing import eligibility, manifest, pack
 
 SMALL, MORE_SMALL = ("small-one-group",), ("small", "small-renorm-routed")
 FULL = ("full", "minimax-m2", "qwen3-next", "deepseek-v3-ep8-routed")
@@ -32,8 +33,17 @@ def ranges(solution):
 
 
 def cases(geometries, *marks):
-    served = {name: manifest.read_manifest(name).definitions for name in manifest.solution_names() if ranges(name)}
-    return [pytest.param(name, key, marks=marks) for key in geometries for name in served if key in served[name]]
+    served = {
+        name: manifest.read_manifest(name).definitions
+        for name in manifest.solution_names()
+        if ranges(name)
+    }
+    return [
+        pytest.param(name, key, marks=marks)
+        for key in geometries
+        for name in served
+        if key in served[name]
+    ]
 
 
 def batch(definition, pool, chosen):
@@ -41,12 +51,16 @@ def batch(definition, pool, chosen):
     found = dict(pool)
     for name, spec in definition.inputs.items():
         if spec.shape and "seq_len" in spec.shape:
-            found[name] = pool[name].index_select(spec.shape.index("seq_len"), chosen.to(pool[name].device))
+            found[name] = pool[name].index_select(
+                spec.shape.index("seq_len"), chosen.to(pool[name].device)
+            )
     return found | {"output": torch.full_like(pool["output"][: len(chosen)], torch.nan)}
 
 
 def neighbours(number, count, generator):
-    """Tokens of the pool: different ones, or the same few over and over, so that some experts have many rows."""
+    """Tokens of the pool: different ones, or the same few over and over, so that some experts have
+    many rows.
+    """
     kinds = MOST - WATCHED if number % 2 else 2
     return WATCHED + torch.randperm(max(count, kinds), generator=generator)[:count] % kinds
 
@@ -64,7 +78,9 @@ def test_bits_do_not_depend_on_the_batch(solution, geometry):
     layer = BuilderRegistry.get_instance().build(definition, packed)
     generator = torch.Generator().manual_seed(0)
     for first, last in ranges(solution):
-        spread = torch.rand(BATCHES, generator=generator) * math.log(last / first)  # kernels change where T is small
+        spread = torch.rand(BATCHES, generator=generator) * math.log(
+            last / first
+        )  # kernels change where T is small
         known = {}
         for number, tokens in enumerate([first, last, *(first * spread.exp()).int().tolist()]):
             watched = torch.randperm(WATCHED, generator=generator)[:tokens]
@@ -75,4 +91,6 @@ def test_bits_do_not_depend_on_the_batch(solution, geometry):
             for at, token in enumerate(chosen[order].tolist()):
                 if token < WATCHED:
                     bits = given["output"][at].view(torch.int16).cpu()
-                    assert torch.equal(bits, known.setdefault(token, bits)), f"T={tokens}, token {at}"
+                    assert torch.equal(bits, known.setdefault(token, bits)), (
+                        f"T={tokens}, token {at}"
+                    )

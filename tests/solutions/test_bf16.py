@@ -1,6 +1,7 @@
 """The bf16 layer: both styles of Triton kernels, and torch's grouped GEMM.
 
-Without a GPU the kernels run through Triton's interpreter at the small geometry; tests marked `gpu` run the full one.
+Without a GPU the kernels run through Triton's interpreter at the small geometry; tests marked `gpu`
+run the full one.
 """
 
 from itertools import product
@@ -9,9 +10,9 @@ import ahead_of_time
 import pytest
 import torch
 from flashinfer_bench.compile import BuilderRegistry
-from harness.judging.tolerances import TOLERANCES, matched_ratios
-from harness.packing import eligibility, manifest, pack
 from layer_inputs import DEVICE, arguments, wanted
+from moebench.judging.tolerances import TOLERANCES, matched_ratios
+from moebench.packing import eligibility, manifest, pack
 
 from definitions import moe_bf16
 from solutions.common.triton.bf16.gemm1_bf16 import gemm1_bf16, gemm1_bf16_ref
@@ -49,7 +50,9 @@ def assert_close(output, given):
     ratios = matched_ratios(output, right)
     for name in ("relaxed", "contest"):
         assert ratios[name] >= TOLERANCES[name].ratio, (name, ratios)
-    assert not right.numel() or (output.float() - right.float()).norm() / right.float().norm() < 8e-3
+    assert (
+        not right.numel() or (output.float() - right.float()).norm() / right.float().norm() < 8e-3
+    )
 
 
 # ---- stages ----
@@ -70,7 +73,9 @@ TILES = [
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("sizes", TILES, ids=str)
 def test_stages(packed_module, sizes, padded):
-    """Each kernel against its plain statement, in both orientations of the GEMM, as the two solutions use them."""
+    """Each kernel against its plain statement, in both orientations of the GEMM, as the two
+    solutions use them.
+    """
     x, ids, weights, w13, w2, output = arguments("bf16_small", 45).values()
     tile = Tile(*sizes, 8, 1, 4, 3, 4)
     rows, plain = (f(ids, 16, tile.block_m, padded) for f in (permute, permute_ref))
@@ -94,7 +99,9 @@ def test_stages(packed_module, sizes, padded):
 
 @pytest.mark.parametrize("num_tokens", [0, 1, 16, 37, pytest.param(250, marks=pytest.mark.slow)])
 def test_layer(layer, num_tokens):
-    """The reference's answer at every kind of tile, on FIB's build of what is packed; nothing is left unwritten."""
+    """The reference's answer at every kind of tile, on FIB's build of what is packed; nothing is
+    left unwritten.
+    """
     given = arguments(HERE, num_tokens, seed=num_tokens)
     output = run(layer, given)
     assert_close(output, given)
@@ -117,7 +124,9 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize(("name", "change"), [(name, change) for name, changes in BAD.items() for change in changes])
+@pytest.mark.parametrize(
+    ("name", "change"), [(name, change) for name, changes in BAD.items() for change in changes]
+)
 def test_bad_input_is_named(layer, name, change):
     """One line, which begins with the argument."""
     given = arguments(HERE, 3)
@@ -131,23 +140,30 @@ def test_bad_input_is_named(layer, name, change):
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "architecture"), product(STYLES, ("sm_90", "sm_100")))
 def test_every_tabled_tile_compiles(packed_module, name, architecture, tmp_path):
-    """A user would miss: the first call at some token count dies in the compiler, or does not fit the machine.
+    """A user would miss: the first call at some token count dies in the compiler, or does not fit
+    the machine.
 
-    Also a kernel several times slower than it should be, because it spills or leaves the newest tensor cores.
+    Also a kernel several times slower than it should be, because it spills or leaves the newest
+    tensor cores.
     """
     table = packed_module(name, "tiles").TABLE[architecture]
     limits = {int(limit * 16) for limit, *_ in table if limit}
     tokens = sorted({1, 8192} | limits | {limit + 1 for limit in limits})
     kernels = ahead_of_time.compiled(name, "bf16", architecture, tokens, tmp_path)
     assert not [k for k in kernels if k["shared"] > ahead_of_time.SHARED_MEMORY[architecture]]
-    gemms, stages = [k for k in kernels if k["kernel"] in GEMMS], set(manifest.read_manifest(name).stages)
+    gemms, stages = (
+        [k for k in kernels if k["kernel"] in GEMMS],
+        set(manifest.read_manifest(name).stages),
+    )
     tensor_cores = {"sm_90": "wgmma", "sm_100": "tcgen05"}[architecture]
     assert not [k for k in kernels if k["stack"]]
     assert not [k for k in gemms if not (k[tensor_cores] and k["bulk_tensor_copy"])]
     assert {k["kernel"] for k in kernels} == stages
     sizes = ("BLOCK_M", "BLOCK_N", "BLOCK_K")
     built = {(*(k["constants"][size] for size in sizes), k["num_warps"]) for k in gemms}
-    assert {(t.block_m, t.block_n, t.block_k, t.num_warps) for _, *tiles in table for t in tiles} <= built
+    assert {
+        (t.block_m, t.block_n, t.block_k, t.num_warps) for _, *tiles in table for t in tiles
+    } <= built
 
 
 # ---- on a GPU ----
@@ -156,7 +172,9 @@ def test_every_tabled_tile_compiles(packed_module, name, architecture, tmp_path)
 @pytest.mark.gpu
 @pytest.mark.parametrize("num_tokens", [2, 64, 129, 256, 511, 1024, 1025, 2048, 4097])
 def test_layer_at_full_width(layer, num_tokens):
-    """Every tile of the table, one program that sorts and many, and sizes that are no powers of two."""
+    """Every tile of the table, one program that sorts and many, and sizes that are no powers of
+    two.
+    """
     given = arguments(HERE, num_tokens, seed=num_tokens)
     assert_close(run(layer, given), given)
 
@@ -191,7 +209,9 @@ def test_in_a_cuda_graph(layer):
 
 @pytest.mark.gpu
 def test_on_a_stream_of_the_callers(layer):
-    """A user would miss: a launch on the default stream, which reads inputs that are not there yet."""
+    """A user would miss: a launch on the default stream, which reads inputs that are not there
+    yet.
+    """
     given, late = arguments(HERE, 100), arguments(HERE, 100, seed=2)["hidden_states"]
     run(layer, given)
     stream = torch.cuda.Stream()

@@ -1,4 +1,6 @@
-"""The CUDA solutions where the choice of experts is not clear, on two host threads, and beyond a limit."""
+"""The CUDA solutions where the choice of experts is not clear, on two host threads, and beyond a
+limit.
+"""
 
 import sys
 import threading
@@ -10,16 +12,19 @@ import hopper_stages as stages
 import pytest
 import torch
 from flashinfer_bench.compile import BuilderRegistry
-from harness.judging.tolerances import TOLERANCES, matched_ratios
-from harness.operators import catalogue
-from harness.packing import eligibility, pack
+from moebench.judging.tolerances import TOLERANCES, matched_ratios
+from moebench.operators import catalogue
+from moebench.packing import eligibility, pack
 
 from definitions import moe_fp8_block_scale as moe
 from definitions import swiglu
 
 pytestmark = pytest.mark.gpu
 DEVICE = "cuda"
-DS, RENORM = ("full", "kimi-k2-ep8", "glm-5.3-flash-ep8"), ("qwen3-next",)  # eight groups, one; all experts local
+DS, RENORM = (
+    ("full", "kimi-k2-ep8", "glm-5.3-flash-ep8"),
+    ("qwen3-next",),
+)  # eight groups, one; all experts local
 CLAMPED = ("glm-5.3-flash-ep8", "step-3.5-flash-ep8-routed", "minimax-m3-ep8")
 # One launch without and with a grid barrier, four launches; of mma_fused the one launch alone.
 COUNTS = {"hopper_fused": (5, 60, 300), "mma_fused": (5, 60, 256)}
@@ -31,7 +36,9 @@ WEIGHTS = ("gemm1_weights", "gemm1_weights_scale", "gemm2_weights", "gemm2_weigh
 @cache
 def built(geometry, solution="hopper_fused"):
     """What FIB builds of the packed solution."""
-    if reason := eligibility.why_skipped(packed := pack.pack(solution)[geometry], eligibility.here()):
+    if reason := eligibility.why_skipped(
+        packed := pack.pack(solution)[geometry], eligibility.here()
+    ):
         pytest.skip(reason)
     return BuilderRegistry.get_instance().build(catalogue.definition(geometry), packed)
 
@@ -65,11 +72,19 @@ def lower_wins(of, arguments):
         scores = torch.sigmoid(logits)
         groups = (scores + arguments["routing_bias"].float()).unflatten(1, (of["num_groups"], -1))
         kept = first_of_equals(groups.topk(2, dim=-1).values.sum(-1), of["kept_groups"])
-        closed = torch.ones(groups.shape[:2], dtype=torch.bool, device=DEVICE).scatter_(1, kept, False)
-        experts = first_of_equals(groups.masked_fill(closed[..., None], -torch.inf).flatten(1), of["top_k"])
+        closed = torch.ones(groups.shape[:2], dtype=torch.bool, device=DEVICE).scatter_(
+            1, kept, False
+        )
+        experts = first_of_equals(
+            groups.masked_fill(closed[..., None], -torch.inf).flatten(1), of["top_k"]
+        )
         weights = scores.gather(1, experts)
-        weights = weights / (weights.sum(-1, keepdim=True) + 1e-20) * arguments["routed_scaling_factor"]
-    x = moe.dequantize(arguments["hidden_states"], arguments["hidden_states_scale"].t(), row_block=1)
+        weights = (
+            weights / (weights.sum(-1, keepdim=True) + 1e-20) * arguments["routed_scaling_factor"]
+        )
+    x = moe.dequantize(
+        arguments["hidden_states"], arguments["hidden_states_scale"].t(), row_block=1
+    )
     local = experts - arguments["local_expert_offset"]
     with (
         mock.patch.object(swiglu, "LIMIT", of["swiglu_limit"]),
@@ -97,7 +112,9 @@ def equal_pairs(logits, bias):
 
 
 def bias_undoes_a_difference(logits, bias):
-    """Sigmoids of 0.5, 1 and 0 with a bias of 0.5, 0 and 1: every expert's choice is 1, and their weights differ."""
+    """Sigmoids of 0.5, 1 and 0 with a bias of 0.5, 0 and 1: every expert's choice is 1, and their
+    weights differ.
+    """
     for first, (logit, added) in enumerate(((0.0, 0.5), (torch.inf, 0.0), (-torch.inf, 1.0))):
         logits[:, first::3] = logit
         bias[first::3] = added
@@ -110,7 +127,11 @@ def infinite_logits(logits, bias):
     logits[3, 1::2] = torch.inf
 
 
-TIES = [(geometry, spoil) for geometry in DS for spoil in (all_equal, equal_pairs, bias_undoes_a_difference)]
+TIES = [
+    (geometry, spoil)
+    for geometry in DS
+    for spoil in (all_equal, equal_pairs, bias_undoes_a_difference)
+]
 TIES += [(geometry, infinite_logits) for geometry in DS]
 TIES += [(geometry, spoil) for geometry in RENORM for spoil in (all_equal, equal_pairs)]
 
@@ -118,7 +139,9 @@ TIES += [(geometry, spoil) for geometry in RENORM for spoil in (all_equal, equal
 @SOLUTIONS
 @pytest.mark.parametrize(("geometry", "spoil"), TIES)
 def test_the_lower_of_equal_experts_is_chosen(geometry, spoil, solution):
-    """A user would miss: a token with an expert fewer or one twice, where logits are equal, as in padding."""
+    """A user would miss: a token with an expert fewer or one twice, where logits are equal, as in
+    padding.
+    """
     for num_tokens in COUNTS[solution]:
         of, arguments = drawn(geometry, num_tokens)
         spoil(arguments["routing_logits"], arguments["routing_bias"])
@@ -129,7 +152,9 @@ def test_the_lower_of_equal_experts_is_chosen(geometry, spoil, solution):
 @SOLUTIONS
 @pytest.mark.parametrize("geometry", (*DS, *RENORM))
 def test_nan_logits_spoil_their_token_only(geometry, solution):
-    """A user would miss: a hang, reads out of bounds or wrong rows of other tokens, after one bad router output."""
+    """A user would miss: a hang, reads out of bounds or wrong rows of other tokens, after one bad
+    router output.
+    """
     for num_tokens in COUNTS[solution]:
         of, arguments = drawn(geometry, num_tokens)
         arguments["routing_logits"][1, 3] = torch.nan
@@ -149,11 +174,16 @@ def test_nan_logits_spoil_their_token_only(geometry, solution):
 @SOLUTIONS
 @pytest.mark.parametrize("geometry", CLAMPED)
 def test_nan_passes_the_clamp(geometry, solution):
-    """A user would miss: a NaN that becomes the limit, and with it a wrong token that looks right."""
+    """A user would miss: a NaN that becomes the limit, and with it a wrong token that looks
+    right.
+    """
     for num_tokens in COUNTS[solution]:
         of, arguments = drawn(geometry, num_tokens)
         stages.token_scales(of, arguments)[1] = torch.nan
-        output, (chosen, _) = run(built(geometry, solution), of, arguments), stages.reference_choice(of, arguments)
+        output, (chosen, _) = (
+            run(built(geometry, solution), of, arguments),
+            stages.reference_choice(of, arguments),
+        )
         wrong = output.isnan()
         assert wrong[1].all() == chosen[1].any() and not wrong[0].any() and not wrong[2:].any()
 
@@ -162,12 +192,16 @@ def test_nan_passes_the_clamp(geometry, solution):
 @pytest.mark.parametrize("shared", [False, True], ids=["two streams", "one stream"])
 @pytest.mark.parametrize("geometry", ("full", "qwen3-next"))
 def test_two_host_threads(geometry, shared, solution, together):
-    """A user would miss: wrong sums when launches of two threads mix, as calls do not hold Python's lock."""
+    """A user would miss: wrong sums when launches of two threads mix, as calls do not hold Python's
+    lock.
+    """
     layer, turns = built(geometry, solution), 30
     streams = [torch.cuda.Stream()] * 2 if shared else [torch.cuda.Stream() for _ in range(2)]
     of, weights = stages.sizes(geometry), stages.weights(stages.sizes(geometry), DEVICE)
     for counts in together:
-        calls = [stages.tokens(of, count, DEVICE, seed) | weights for seed, count in enumerate(counts)]
+        calls = [
+            stages.tokens(of, count, DEVICE, seed) | weights for seed, count in enumerate(counts)
+        ]
         wanted = [run(layer, of, arguments) for arguments in calls]
         outputs = [[torch.full_like(one, torch.nan) for _ in range(turns)] for one in wanted]
         ready = threading.Barrier(2)
@@ -188,7 +222,9 @@ def test_two_host_threads(geometry, shared, solution, together):
 
 
 def test_more_tokens_than_the_limit_are_refused():
-    """A user would miss: shared memory or 32-bit offsets that overflow, with experts and widths of another model."""
+    """A user would miss: shared memory or 32-bit offsets that overflow, with experts and widths of
+    another model.
+    """
     of = stages.sizes("qwen3-next")
     arguments = stages.tokens(of, 131_073, DEVICE) | stages.weights(of, DEVICE)
     output = torch.full_like(arguments["hidden_states"], 7, dtype=torch.bfloat16)
@@ -197,9 +233,13 @@ def test_more_tokens_than_the_limit_are_refused():
     assert (output == 7).all()
 
 
-@pytest.mark.parametrize(("solution", "option"), [("hopper_fused", 3), ("mma_fused", -1), ("mma_fused", 2**32 + 1)])
+@pytest.mark.parametrize(
+    ("solution", "option"), [("hopper_fused", 3), ("mma_fused", -1), ("mma_fused", 2**32 + 1)]
+)
 def test_an_option_out_of_range_is_refused(solution, option):
-    """A user would miss: kernels for h in two parts without their scales, or a grid cut to 32 bits."""
+    """A user would miss: kernels for h in two parts without their scales, or a grid cut to 32
+    bits.
+    """
     of, arguments = drawn("full", 300 if solution == "hopper_fused" else 5)
     kernels = sys.modules[built("full", solution)._callable.__module__]._kernels
     with pytest.raises(ValueError, match=str(option)):
@@ -209,7 +249,8 @@ def test_an_option_out_of_range_is_refused(solution, option):
 @SOLUTIONS
 @pytest.mark.parametrize("counts", [(5, 60), (60, 300), (300, 5)])
 def test_layers_of_one_graph_behind_other_kernels(counts, solution):
-    """A user would miss: layers of a captured model that share counters, or that read before others wrote.
+    """A user would miss: layers of a captured model that share counters, or that read before others
+    wrote.
 
     Programmatic dependent launch lets a layer begin before the kernel in front of it has ended.
     """

@@ -1,4 +1,6 @@
-"""cutlass_grouped where there is no GPU: it compiles, refuses bad input, and says why it cannot run."""
+"""cutlass_grouped where there is no GPU: it compiles, refuses bad input, and says why it cannot
+run.
+"""
 
 import importlib.util
 import re
@@ -12,10 +14,10 @@ import pytest
 import torch
 from ahead_of_time import CUOBJDUMP, resources
 from flashinfer_bench.compile import BuilderRegistry
-from harness.operators import catalogue
-from harness.operators.moe_fp8_block_scale import PUBLIC
-from harness.packing import manifest, pack
-from harness.packing.stages import stage_of
+from moebench.operators import catalogue
+from moebench.operators.moe_fp8_block_scale import PUBLIC
+from moebench.packing import manifest, pack
+from moebench.packing.stages import stage_of
 from tvm_ffi.libinfo import find_dlpack_include_path, find_include_path
 
 from definitions import moe_fp8_block_scale as moe
@@ -32,10 +34,14 @@ needs_nvcc = pytest.mark.skipif(
 
 
 def compiles(architecture):
-    """A test that compiles the library for minutes; one worker does it for all tests of an architecture."""
+    """A test that compiles the library for minutes; one worker does it for all tests of an
+    architecture.
+    """
 
     def decorate(test):
-        return needs_nvcc(pytest.mark.slow(pytest.mark.xdist_group(f"cutlass_grouped {architecture}")(test)))
+        return needs_nvcc(
+            pytest.mark.slow(pytest.mark.xdist_group(f"cutlass_grouped {architecture}")(test))
+        )
 
     return decorate
 
@@ -62,7 +68,9 @@ def layer():
 
 
 def cuobjdump(option, built):
-    return subprocess.run([CUOBJDUMP, option, built], capture_output=True, text=True, check=True).stdout
+    return subprocess.run(
+        [CUOBJDUMP, option, built], capture_output=True, text=True, check=True
+    ).stdout
 
 
 def tile_files(prefix):
@@ -81,13 +89,25 @@ def test_every_definition_of_the_family_is_served():
     "geometry", ["full", "kimi-k2-ep1", "minimax-m2", "qwen3-next"]
 )  # both routings, 32 to 384 experts
 def test_stages_compile_for_hopper_and_do_not_spill(geometry, tmp_path):
-    """A user would miss: the first call dies in the compiler. The GEMMs take minutes and are tested below."""
+    """A user would miss: the first call dies in the compiler. The GEMMs take minutes and are tested
+    below.
+    """
     folders = {path.parent for path in unpack(geometry, tmp_path).rglob("*.cuh")}
     folders |= {find_include_path(), find_dlpack_include_path()}
-    command = ["nvcc", "-std=c++17", "-O3", "-DNDEBUG", "--expt-relaxed-constexpr", "-Xcompiler", "-fPIC"]
+    command = [
+        "nvcc",
+        "-std=c++17",
+        "-O3",
+        "-DNDEBUG",
+        "--expt-relaxed-constexpr",
+        "-Xcompiler",
+        "-fPIC",
+    ]
     command += ["-gencode=arch=compute_90a,code=sm_90a", *(f"-I{folder}" for folder in folders)]
     built = tmp_path / "layer.o"
-    done = subprocess.run([*command, "-c", tmp_path / "layer.cu", "-o", built], capture_output=True, text=True)
+    done = subprocess.run(
+        [*command, "-c", tmp_path / "layer.cu", "-o", built], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     kernels = resources(cuobjdump("-res-usage", built))
     assert all(any(stage in name for name in kernels) for stage in STAGES), kernels
@@ -99,7 +119,9 @@ def test_tiles_of_the_first_definition_are_the_measured_ones(packed_module):
     choose = packed_module(NAME, "tiles").choose_tiles
     limits = {256: "pingpong_swap_ab_16", 640: "pingpong_swap_ab_32", 1536: "pingpong_64_rows"}
     for tokens in (0, *(t for _, t, _ in PUBLIC["full"]), *limits, 257, 641, 1537):
-        wanted = next((name for limit, name in limits.items() if tokens <= limit), "cooperative_128_rows")
+        wanted = next(
+            (name for limit, name in limits.items() if tokens <= limit), "cooperative_128_rows"
+        )
         assert choose(tokens) == (wanted, wanted), tokens
 
 
@@ -120,14 +142,24 @@ def test_tiles_go_by_the_rows_of_an_expert(geometry, tokens, tile, packed_module
 
 @compiles("sm_90")
 def test_hopper_build_uses_the_tensor_cores_and_does_not_spill(build_module):
-    """A user would miss: the first call dies in the compiler, or a GEMM several times slower than it can be."""
+    """A user would miss: the first call dies in the compiler, or a GEMM several times slower than
+    it can be.
+    """
     libraries = build_module.build("sm_90")
-    kernels = {name: use for library in libraries for name, use in resources(cuobjdump("-res-usage", library)).items()}
+    kernels = {
+        name: use
+        for library in libraries
+        for name, use in resources(cuobjdump("-res-usage", library)).items()
+    }
     assert sum("device_kernel" in name for name in kernels) == len(tile_files("sm90_")) > 0
     for stage in STAGES:
         assert any(stage in name for name in kernels), stage
-    stages = manifest.read_manifest(NAME).stages  # a profile's trace names GEMMs as the library does
-    assert {stage_of(name, stages) for name in kernels if "device_kernel" in name} == {"gemm1, gemm2"}
+    stages = manifest.read_manifest(
+        NAME
+    ).stages  # a profile's trace names GEMMs as the library does
+    assert {stage_of(name, stages) for name in kernels if "device_kernel" in name} == {
+        "gemm1, gemm2"
+    }
     spilled = {name: use for name, use in kernels.items() if use[1] or use[2]}
     assert not spilled, spilled
     for function in cuobjdump("-sass", libraries[0]).split("Function : ")[1:]:
@@ -149,7 +181,9 @@ def test_blackwell_gemm_compiles_behind_the_same_interface(build_module):
 def test_every_chosen_tile_is_compiled(layer):
     """A user would miss: some token count asks for a tile that is not in the build."""
     module = sys.modules[layer._callable.__module__]
-    names = {name for _, *pair in sys.modules[module.choose_tiles.__module__].TABLE for name in pair}
+    names = {
+        name for _, *pair in sys.modules[module.choose_tiles.__module__].TABLE for name in pair
+    }
     assert names
     addresses = {name: module._gemms.find_tile(name) for name in names}
     assert len(set(addresses.values())) == len(names) and all(addresses.values())
@@ -163,7 +197,11 @@ def test_tensors_that_are_not_on_a_gpu_are_refused(layer):
     given = layer_inputs.arguments("full", 2, "cpu")
     with pytest.raises(ValueError, match="CUDA"):
         layer(*given.values())
-    faults = {"routing_bias": [torch.zeros(256)], "hidden_states_scale": [torch.zeros(56, 3)], "routing_logits": [None]}
+    faults = {
+        "routing_bias": [torch.zeros(256)],
+        "hidden_states_scale": [torch.zeros(56, 3)],
+        "routing_logits": [None],
+    }
     faults |= {"local_expert_offset": [225, True], "routed_scaling_factor": ["2.5", True]}
     faults |= {"gemm1_weights": [given["gemm1_weights"][:, :512].contiguous()]}
     for name, value in ((name, value) for name, values in faults.items() for value in values):
@@ -182,28 +220,50 @@ def test_what_is_missing_to_compile_is_named(build_module, monkeypatch, tmp_path
         build_module.build("sm_90")
 
 
-@pytest.mark.skipif(importlib.util.find_spec("flashinfer") is None, reason="flashinfer-python is not installed")
+@pytest.mark.skipif(
+    importlib.util.find_spec("flashinfer") is None, reason="flashinfer-python is not installed"
+)
 def test_what_decides_the_library(build_module, monkeypatch):
-    """A user would miss: a library for another GPU, or of CUTLASS headers that were replaced since; minutes of
-    compiling for each model, of the same GEMMs."""
+    """A user would miss: a library for another GPU, or of CUTLASS headers that were replaced since;
+    minutes of compiling for each model, of the same GEMMs."""
     asked = []
-    monkeypatch.setattr(build_module, "build_library", lambda *args, **options: asked.append((*args, options)))
+    monkeypatch.setattr(
+        build_module, "build_library", lambda *args, **options: asked.append((*args, options))
+    )
     for hardware in ("sm_90", "sm_100"):
         build_module.build(hardware)
-    for number, ours, others in (("9.0a", "gemms/sm90_", "gemms/sm100_"), ("10.0a", "gemms/sm100_", "gemms/sm90_")):
+    for number, ours, others in (
+        ("9.0a", "gemms/sm90_", "gemms/sm100_"),
+        ("10.0a", "gemms/sm100_", "gemms/sm90_"),
+    ):
         (gemms_name, gemms, _), (layer_name, layer, _) = pair = asked[:2]
         del asked[:2]
         assert (gemms_name, layer_name) == (f"{NAME}_gemms", NAME)
-        assert "layer.cu" in layer and "common/cuda/problem.cuh" in layer and "common/cuda/problem.cuh" not in gemms
-        assert any(path.startswith(ours) for path in gemms) and "gemms/grouped_gemm.cuh" in gemms.keys() & layer.keys()
+        assert (
+            "layer.cu" in layer
+            and "common/cuda/problem.cuh" in layer
+            and "common/cuda/problem.cuh" not in gemms
+        )
+        assert (
+            any(path.startswith(ours) for path in gemms)
+            and "gemms/grouped_gemm.cuh" in gemms.keys() & layer.keys()
+        )
         for _, texts, options in pair:
-            assert options["architecture"] == number and not any(path.startswith(others) for path in texts)
+            assert options["architecture"] == number and not any(
+                path.startswith(others) for path in texts
+            )
             assert "CUTLASS_MAJOR" in options["headers_version"]
 
 
 def test_a_single_folder_has_the_same_libraries(build_module, monkeypatch):
     """A user would miss: a submission, whose files all lie beside main.py, that does not build."""
-    named = {name: {Path(path).name for path in texts} for name, texts in build_module.sources("sm_90").items()}
-    flat = {Path(path).name: "" for path in build_module.read_sources(Path(build_module.__file__).parent)}
+    named = {
+        name: {Path(path).name for path in texts}
+        for name, texts in build_module.sources("sm_90").items()
+    }
+    flat = {
+        Path(path).name: ""
+        for path in build_module.read_sources(Path(build_module.__file__).parent)
+    }
     monkeypatch.setattr(build_module, "read_sources", lambda folder: flat)
     assert named == {name: {*texts} for name, texts in build_module.sources("sm_90").items()}

@@ -1,4 +1,6 @@
-"""deepgemm with torch in place of DeepGEMM's kernels; the stand-in makes the same checks as DeepGEMM's host code."""
+"""deepgemm with torch in place of DeepGEMM's kernels; the stand-in makes the same checks as
+DeepGEMM's host code.
+"""
 
 import ctypes
 import inspect
@@ -18,42 +20,54 @@ import pytest
 import torch
 import triton
 import tvm_ffi.cpp
-from harness.operators.catalogue import GEOMETRIES
-from harness.packing import manifest
 from layer_inputs import arguments, reference, wanted
+from moebench.operators.catalogue import GEOMETRIES
+from moebench.packing import manifest
 
 from definitions import moe_fp8_block_scale as moe
 from definitions import moe_fp8_block_scale_renorm as renorm
 from definitions import swiglu as activations
 
 pytestmark = [
-    pytest.mark.skipif(torch.cuda.is_available(), reason="Triton compiles for the GPU in this process"),
+    pytest.mark.skipif(
+        torch.cuda.is_available(), reason="Triton compiles for the GPU in this process"
+    ),
     pytest.mark.usefixtures("poisoned_scratch"),
 ]
 SAMPLES = Path(__file__).parents[1] / "samples"
 RECORDED = json.loads((SAMPLES / "deep_gemm_signatures.json").read_text())
 SERVED = manifest.read_manifest("deepgemm").definitions
-SLOW = [pytest.param(geometry, marks=pytest.mark.slow) for geometry in (*moe.SMALL[1:], *renorm.SMALL)]
+SLOW = [
+    pytest.param(geometry, marks=pytest.mark.slow) for geometry in (*moe.SMALL[1:], *renorm.SMALL)
+]
 OFFSET, TILE = 29, 128
 
 
 def dequantised(values, scales, rows):
     """fp8 [R, C] and its scales [R / rows, C / 128] -> fp32."""
-    return values.float() * scales.repeat_interleave(rows, 0)[: len(values)].repeat_interleave(128, 1)
+    return values.float() * scales.repeat_interleave(rows, 0)[: len(values)].repeat_interleave(
+        128, 1
+    )
 
 
 def stand_in(calls):
     """A module with the part of deep_gemm that is used; appends (function, arguments) to calls.
 
-    It checks what DeepGEMM 0.1's host code asserts on SM90, and fills rows that it would not, or only partly, define
-    with NaN.
+    It checks what DeepGEMM 0.1's host code asserts on SM90, and fills rows that it would not, or
+    only partly, define with NaN.
     """
     module = ModuleType("deep_gemm")
 
     def accepted(function, *args, **kwargs):
-        for release in RECORDED.values():  # else a TypeError on the GPU, after a rename or a removal
+        for (
+            release
+        ) in RECORDED.values():  # else a TypeError on the GPU, after a rename or a removal
             parameters = [
-                inspect.Parameter(name, getattr(inspect.Parameter, kind), default=default or inspect.Parameter.empty)
+                inspect.Parameter(
+                    name,
+                    getattr(inspect.Parameter, kind),
+                    default=default or inspect.Parameter.empty,
+                )
                 for name, kind, default in release[function]
             ]
             inspect.Signature(parameters).bind(*args, **kwargs)
@@ -66,9 +80,16 @@ def stand_in(calls):
         rows = x.shape[-2]
         assert x.dtype == w.dtype == torch.float8_e4m3fn and d.dtype == torch.bfloat16
         assert x_scale.dtype == w_scale.dtype == torch.float32 and layout.dtype == torch.int32
-        assert x.is_contiguous() and w.is_contiguous() and d.is_contiguous() and w_scale.is_contiguous()
+        assert (
+            x.is_contiguous()
+            and w.is_contiguous()
+            and d.is_contiguous()
+            and w_scale.is_contiguous()
+        )
         assert x_scale.shape == (*x.shape[:-1], depth // 128)
-        assert x_scale.stride()[-2:] == (1, rows), "else DeepGEMM launches a kernel that transposes the scales"
+        assert x_scale.stride()[-2:] == (1, rows), (
+            "else DeepGEMM launches a kernel that transposes the scales"
+        )
         assert rows % TILE == 0, "a tile's store would reach the next expert"
         assert w_scale.shape == (groups, columns // 128, depth // 128)
         assert layout.shape == (groups,) and layout.is_contiguous()
@@ -85,7 +106,13 @@ def stand_in(calls):
             d[e, :count] = multiply(x[e, :count], x_scale[e, :count], w[e], w_scale[e])
 
     def contiguous(
-        a, b, d, grouped_layout, use_psum_layout=False, ensure_zero_padding=True, expected_m_for_psum_layout=None
+        a,
+        b,
+        d,
+        grouped_layout,
+        use_psum_layout=False,
+        ensure_zero_padding=True,
+        expected_m_for_psum_layout=None,
     ):
         check(a, b, d, grouped_layout)
         assert use_psum_layout
@@ -96,7 +123,11 @@ def stand_in(calls):
             assert first <= end <= len(x), "DeepGEMM subtracts them as unsigned integers"
             d[first:end] = multiply(x[first:end], x_scale[first:end], w[e], w_scale[e])
 
-    made = {"fp8_m_grouped_gemm_nt_masked": masked, "m_grouped_fp8_gemm_nt_contiguous": contiguous, "set_pdl": bool}
+    made = {
+        "fp8_m_grouped_gemm_nt_masked": masked,
+        "m_grouped_fp8_gemm_nt_contiguous": contiguous,
+        "set_pdl": bool,
+    }
     for name in made:
         setattr(module, name, partial(accepted, name))
     return module
@@ -104,7 +135,9 @@ def stand_in(calls):
 
 @pytest.fixture
 def load(packed_module, monkeypatch):
-    """Geometry -> the packed solution's modules by name, as a function, and the list of deep_gemm's calls."""
+    """Geometry -> the packed solution's modules by name, as a function, and the list of deep_gemm's
+    calls.
+    """
 
     def load(geometry="small"):
         monkeypatch.setitem(sys.modules, "deep_gemm", stand_in(calls := []))
@@ -119,7 +152,13 @@ def inputs(geometry, num_tokens):
 
 def call(module, geometry, given):
     """The layer's output and the reference's, fp32."""
-    entry = "run_routed" if "topk_ids" in given else "run_renorm" if geometry in renorm.GEOMETRIES else "run"
+    entry = (
+        "run_routed"
+        if "topk_ids" in given
+        else "run_renorm"
+        if geometry in renorm.GEOMETRIES
+        else "run"
+    )
     getattr(module(), entry)(*given.values())
     return given["output"].float(), wanted(geometry, given).float()
 
@@ -133,11 +172,17 @@ def always_contiguous(module, monkeypatch):
 @pytest.mark.parametrize("masked", [True, False])
 @pytest.mark.parametrize("geometry", ["small", "small-routed", *SLOW])
 def test_the_layer_gives_the_definitions_answer(load, monkeypatch, geometry, masked):
-    """A user would miss: gate taken for up, another row's scale, a row of another expert, an expert without rows."""
+    """A user would miss: gate taken for up, another row's scale, a row of another expert, an expert
+    without rows.
+    """
     module, calls = load(geometry)
     if not masked:
         always_contiguous(module, monkeypatch)
-    for num_tokens in (1, 5, 1):  # later calls find the counters that the first left, the last one larger scratch
+    for num_tokens in (
+        1,
+        5,
+        1,
+    ):  # later calls find the counters that the first left, the last one larger scratch
         given = inputs(geometry, num_tokens)
         if "topk_ids" in given:
             given["topk_ids"][-1, 1] = given["topk_ids"][-1, 0] = OFFSET + 1  # twice the same
@@ -145,7 +190,11 @@ def test_the_layer_gives_the_definitions_answer(load, monkeypatch, geometry, mas
         assert torch.isclose(found, right, rtol=0.1, atol=0.1).float().mean() > 0.85
         assert (found - right).norm() < 0.05 * right.norm()
     assert {name for name, *_ in calls[1:]} == {calls[1][0]}
-    assert ("masked" in calls[1][0]) == masked and calls[0] == ("set_pdl", True, {}) and len(calls) == 7
+    assert (
+        ("masked" in calls[1][0]) == masked
+        and calls[0] == ("set_pdl", True, {})
+        and len(calls) == 7
+    )
 
 
 def test_the_activation_is_the_definitions(load, monkeypatch):
@@ -154,7 +203,9 @@ def test_the_activation_is_the_definitions(load, monkeypatch):
     for name, value in dict(LIMIT=0.3, ALPHA=1.702, UP_OFFSET=1.0).items():
         monkeypatch.setattr(module("common.host.problem"), f"SWIGLU_{name}", value)
     monkeypatch.setattr(activations, "LIMIT", 0.3)
-    monkeypatch.setitem(reference("small").local_experts.__globals__, "swiglu", activations.swigluoai)
+    monkeypatch.setitem(
+        reference("small").local_experts.__globals__, "swiglu", activations.swigluoai
+    )
     found, right = call(module, "small", inputs("small", 5))
     assert (found - right).norm() < 0.05 * right.norm()
 
@@ -173,10 +224,14 @@ def test_a_call_that_fails_leaves_no_counts(load, monkeypatch):
 
 
 def test_captures_and_threads_have_counters_of_their_own(load, monkeypatch):
-    """A user would miss: a graph replayed beside eager calls, or two threads on a stream, and both count together."""
+    """A user would miss: a graph replayed beside eager calls, or two threads on a stream, and both
+    count together.
+    """
     module = load()[0]("counters")
     cuda, at = mock.Mock(type="cuda", index=0), {"stream": 7, "capture": None}
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: at["capture"] is not None)
+    monkeypatch.setattr(
+        torch.cuda, "is_current_stream_capturing", lambda: at["capture"] is not None
+    )
     monkeypatch.setattr(module, "_capture_number", lambda stream: at["capture"])
     monkeypatch.setattr(module, "_new", lambda device: [])
 
@@ -196,7 +251,9 @@ def test_captures_and_threads_have_counters_of_their_own(load, monkeypatch):
 
 @pytest.mark.parametrize("geometry", SERVED)
 def test_rows_have_room_for_any_routing(load, geometry):
-    """A user would miss: a write past an operand when routing is uneven, or scratch that does not fit."""
+    """A user would miss: a write past an operand when routing is uneven, or scratch that does not
+    fit.
+    """
     module = load(geometry)[0]
     rows, places, of = module("rows"), module("scratch").places, GEOMETRIES[geometry]
     local, seen = of["num_local_experts"], []
@@ -207,45 +264,90 @@ def test_rows_have_room_for_any_routing(load, geometry):
         assert found.total % TILE == found.room % TILE == 0 and 1 <= found.expected <= num_tokens
         parts, end = places(num_tokens)
         starts = [offset for offset, *_ in parts.values()]
-        assert starts[:-1] == sorted(starts[:-1]) and starts[-1] == parts["x_scale"][0], "h is read while y is written"
+        assert starts[:-1] == sorted(starts[:-1]) and starts[-1] == parts["x_scale"][0], (
+            "h is read while y is written"
+        )
         assert end <= found.total * rows.BYTES_PER_ROW + 16 * num_tokens * of["top_k"] + 7 * 256
         if found.masked:
             assert found.room >= num_tokens and found.total == local * found.room
             assert found.total * rows.BYTES_PER_ROW <= rows.MOST_MASKED_BYTES
         else:
             active = min(local, pairs)  # at worst all but one have a single row
-            assert found.room == found.total >= -(-(pairs - active + 1) // TILE) * TILE + (active - 1) * TILE
-    assert seen == sorted(seen, reverse=True) and seen[0] and not seen[-1], "masked, then contiguous"
+            assert (
+                found.room
+                == found.total
+                >= -(-(pairs - active + 1) // TILE) * TILE + (active - 1) * TILE
+            )
+    assert seen == sorted(seen, reverse=True) and seen[0] and not seen[-1], (
+        "masked, then contiguous"
+    )
 
 
 class Launch(ctypes.Structure):
     _fields_ = [(name, ctypes.c_uint) for name in ("grid", "y", "z", "block", "by", "bz", "shared")]
-    _fields_ += [("stream", ctypes.c_void_p), ("attributes", ctypes.c_void_p), ("count", ctypes.c_uint)]
+    _fields_ += [
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.c_void_p),
+        ("count", ctypes.c_uint),
+    ]
 
 
 def test_a_recorded_call_is_launched_for_other_tensors(tmp_path):
-    """A user would miss: another call's weights, a launch left out, or a pointer that was taken for a number."""
-    roots = [Path(triton.__file__).parent / "backends/nvidia/include", manifest.paths.SOLUTIONS / "common/host"]
+    """A user would miss: another call's weights, a launch left out, or a pointer that was taken for
+    a number.
+    """
+    roots = [
+        Path(triton.__file__).parent / "backends/nvidia/include",
+        manifest.paths.SOLUTIONS / "common/host",
+    ]
     built, source = tmp_path / "d", tmp_path / "l.cpp"
-    subprocess.run(["cc", "-shared", "-fPIC", f"-I{roots[0]}", "-o", built, SAMPLES / "deepgemm_driver.c"], check=True)
+    subprocess.run(
+        ["cc", "-shared", "-fPIC", f"-I{roots[0]}", "-o", built, SAMPLES / "deepgemm_driver.c"],
+        check=True,
+    )
     source.write_text((manifest.paths.SOLUTIONS / "deepgemm/launches.cuh").read_text())
-    flags, folders = [rf"-DCUDA_DRIVER=\"{built}\"", "-Wall", "-Werror"], dict(build_directory=str(tmp_path))
+    flags, folders = (
+        [rf"-DCUDA_DRIVER=\"{built}\"", "-Wall", "-Werror"],
+        dict(build_directory=str(tmp_path)),
+    )
     folders |= {"cpp_files": [str(source)], "extra_include_paths": [*map(str, roots)]}
     library = tvm_ffi.cpp.load("launches", extra_cflags=flags, **folders)
-    (replay, begin, end, keep, lend), driver, handles = library.functions(), ctypes.CDLL(str(built)), []
+    (replay, begin, end, keep, lend), driver, handles = (
+        library.functions(),
+        ctypes.CDLL(str(built)),
+        [],
+    )
     scratch, larger = (torch.empty(size, dtype=torch.uint8) for size in (1024, 4096))
-    counts, (x, w, output), (x2, w2, output2) = torch.empty(8), torch.empty(3, 4, 4), torch.empty(3, 4, 4)
+    counts, (x, w, output), (x2, w2, output2) = (
+        torch.empty(8),
+        torch.empty(3, 4, 4),
+        torch.empty(3, 4, 4),
+    )
 
-    def launch(stream, grid, *values):  # an address, a number, or the first two words of a tensor map
-        packed = [struct.pack("<QQ112x" if len(v) > 1 else "<Q" if v[0] > 99 else "<I", *v) for v in values]
+    def launch(
+        stream, grid, *values
+    ):  # an address, a number, or the first two words of a tensor map
+        packed = [
+            struct.pack("<QQ112x" if len(v) > 1 else "<Q" if v[0] > 99 else "<I", *v)
+            for v in values
+        ]
         handles.append((ctypes.c_int * (len(values) + 1))(*map(len, packed), 0))
         pointers = (ctypes.c_char_p * len(values))(*packed)
-        driver.cuLaunchKernelEx(ctypes.byref(Launch(grid, stream=stream)), handles[-1], pointers, None)
+        driver.cuLaunchKernelEx(
+            ctypes.byref(Launch(grid, stream=stream)), handles[-1], pointers, None
+        )
 
     def record(*arguments, nobody=0, x=x, output=output):
         first, stream = scratch.data_ptr(), begin()
         launch(stream, 3, [x.data_ptr() + nobody], [first + 256], [7])
-        launch(stream, 5, [w.data_ptr(), 98], [first + 512, 97], [output.data_ptr()], [counts.data_ptr()])
+        launch(
+            stream,
+            5,
+            [w.data_ptr(), 98],
+            [first + 512, 97],
+            [output.data_ptr()],
+            [counts.data_ptr()],
+        )
         return keep(end(stream), parts(scratch), [first + 512], x, w, *arguments, output)
 
     def parts(block):
@@ -262,17 +364,25 @@ def test_a_recorded_call_is_launched_for_other_tensors(tmp_path):
     lend(0, 0, parts(larger[:512]))
     assert replay(x, w, 2.5, 3, output) == replay(x.t(), w, 2.5, 3, output) == ordinary
     assert record(2.5, 5, nobody=1 << 40) and replay(x, w, 2.5, 5, output) == ordinary
-    assert record(2.5, 6, output=x) and replay(x, w, 2.5, 6, x) == unknown, "whose is a pointer to x?"
-    assert ctypes.string_at(driver.told).decode() == f"\n3 2 {x2.data_ptr()} {at + 256} 7\n{second}", "and no more"
+    assert record(2.5, 6, output=x) and replay(x, w, 2.5, 6, x) == unknown, (
+        "whose is a pointer to x?"
+    )
+    assert (
+        ctypes.string_at(driver.told).decode() == f"\n3 2 {x2.data_ptr()} {at + 256} 7\n{second}"
+    ), "and no more"
 
 
 @pytest.mark.slow
 def test_the_stages_compile_for_sm_90(tmp_path, monkeypatch):
-    """A user would miss: the first call at some token count dies in the compiler, or a stage that spills."""
+    """A user would miss: the first call at some token count dies in the compiler, or a stage that
+    spills.
+    """
     names = "set_pdl = fp8_m_grouped_gemm_nt_masked = m_grouped_fp8_gemm_nt_contiguous"
     (tmp_path / "deep_gemm.py").write_text(f"{names} = lambda *_, **__: None")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *filter(None, sys.path)]))
     kernels = ahead_of_time.compiled("deepgemm", "full", "sm_90", (1, 64, 1024, 4096), tmp_path)
-    stages = {name for name in manifest.read_manifest("deepgemm").stages if name.endswith("_kernel")}
+    stages = {
+        name for name in manifest.read_manifest("deepgemm").stages if name.endswith("_kernel")
+    }
     assert {kernel["kernel"] for kernel in kernels} == stages
     assert not [kernel for kernel in kernels if kernel["stack"]]

@@ -8,8 +8,8 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from harness.packing.pack import pack_packages
 from layer_inputs import DEVICE, arguments
+from moebench.packing.pack import pack_packages
 
 from solutions.flashinfer_mono_moe.hand_over import MOST_TOKENS, hand_over, hand_over_ref
 
@@ -20,18 +20,28 @@ KEY, EXPERTS, INNER, HIDDEN = "qwen3.5-35b", 16, 128, 512
 
 @pytest.mark.parametrize("num_tokens", [1, 5, MOST_TOKENS])
 def test_hand_over(num_tokens):
-    """A user would miss: gate taken for up, another token's scale, an expert that was chosen but not prepared."""
+    """A user would miss: gate taken for up, another token's scale, an expert that was chosen but
+    not prepared.
+    """
     torch.manual_seed(num_tokens)
     logits = torch.randn(num_tokens, EXPERTS, device=DEVICE).bfloat16()
-    logits[0, :8], logits[0, 8:], logits[0, [1, 3, 5, 7]] = -1, 1, torch.tensor([1, 9, torch.inf, torch.nan]).to(logits)
+    logits[0, :8], logits[0, 8:], logits[0, [1, 3, 5, 7]] = (
+        -1,
+        1,
+        torch.tensor([1, 9, torch.inf, torch.nan]).to(logits),
+    )
     shapes = (num_tokens, HIDDEN), (EXPERTS, 2 * INNER, HIDDEN), (4, num_tokens), (EXPERTS, 2, 4)
     x, w13, x_scale, w13_scale = (torch.randn(shape, device=DEVICE) for shape in shapes)
     x, w13 = x.to(torch.float8_e4m3fn), w13.to(torch.float8_e4m3fn)
-    chosen = torch.where(logits.isfinite(), logits, -3e38).argsort(dim=1, descending=True, stable=True)[:, :2]
+    chosen = torch.where(logits.isfinite(), logits, -3e38).argsort(
+        dim=1, descending=True, stable=True
+    )[:, :2]
     assert chosen[0].tolist() == [3, 1]  # the first of equal ones; infinite and NaN ones last
     found_x, *found = hand_over(logits, x, x_scale, w13, w13_scale, top_k=2)
     wanted_x, *wanted = hand_over_ref(x, x_scale, w13, w13_scale)
-    torch.testing.assert_close(found_x, wanted_x, rtol=0 if DEVICE == "cuda" else 2**-7, atol=0)  # the interpreter cuts
+    torch.testing.assert_close(
+        found_x, wanted_x, rtol=0 if DEVICE == "cuda" else 2**-7, atol=0
+    )  # the interpreter cuts
     for got, want in zip(found, wanted, strict=True):
         assert torch.equal(got[chosen].view(torch.uint8), want[chosen].view(torch.uint8))
     gate_first = w13.view(torch.uint8).roll(INNER, 1)
@@ -42,7 +52,11 @@ def test_hand_over(num_tokens):
 @pytest.fixture
 def load(tmp_path, monkeypatch):
     """Imports main.py of the packed solution as if on an H200."""
-    found = {"current_device": None, "is_current_stream_capturing": False, "get_device_capability": (9, 0)}
+    found = {
+        "current_device": None,
+        "is_current_stream_capturing": False,
+        "get_device_capability": (9, 0),
+    }
     for name, value in found.items():
         monkeypatch.setattr(torch.cuda, name, lambda *_, value=value: value)
     monkeypatch.setattr(monomoe, "get_scratchpad_size_bytes", lambda: 1500)
@@ -54,20 +68,42 @@ def load(tmp_path, monkeypatch):
 
 
 def test_what_is_called(load, monkeypatch):
-    """A user would miss: tensors in another order, other routing, scratch that two streams share, a ninth token."""
+    """A user would miss: tensors in another order, other routing, scratch that two streams share, a
+    ninth token.
+    """
     main, module, stream = load(), Mock(), Mock()
     monkeypatch.setattr(monomoe, "_get_monomoe_module", lambda: module)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _: stream)
-    monkeypatch.setattr(main, "hand_over", lambda _, x, x_scale, w13, w13_scale, top_k: (x.bfloat16(), w13, w13_scale))
+    monkeypatch.setattr(
+        main,
+        "hand_over",
+        lambda _, x, x_scale, w13, w13_scale, top_k: (x.bfloat16(), w13, w13_scale),
+    )
     given = arguments(KEY, MOST_TOKENS, "meta")
     for stream.cuda_stream in (1, 2, 1):
         main.run(*given.values())
     x, *tensors, _, top_k, scoring, renormalise = module.monomoe_topk.call_args_list[0].args
-    assert (x.dtype, top_k, scoring, renormalise) == (torch.bfloat16, 8, monomoe._SCORING_SOFTMAX, True)
-    names = ("routing_logits", "gemm1_weights", "gemm1_weights_scale", "gemm2_weights", "gemm2_weights_scale", "output")
+    assert (x.dtype, top_k, scoring, renormalise) == (
+        torch.bfloat16,
+        8,
+        monomoe._SCORING_SOFTMAX,
+        True,
+    )
+    names = (
+        "routing_logits",
+        "gemm1_weights",
+        "gemm1_weights_scale",
+        "gemm2_weights",
+        "gemm2_weights_scale",
+        "output",
+    )
     assert all(tensor is given[name] for tensor, name in zip(tensors, names, strict=True))
     pads = [call.args[-4] for call in module.monomoe_topk.call_args_list]
-    assert pads[0] is pads[2] and abs(pads[0].data_ptr() - pads[1].data_ptr()) >= 1500 and not pads[1].any()
+    assert (
+        pads[0] is pads[2]
+        and abs(pads[0].data_ptr() - pads[1].data_ptr()) >= 1500
+        and not pads[1].any()
+    )
     with pytest.raises(ValueError, match=f"routing_logits: .* {MOST_TOKENS + 1} "):
         main.run(*arguments(KEY, MOST_TOKENS + 1, "meta").values())
 
@@ -86,6 +122,12 @@ from solutions.flashinfer_mono_moe.hand_over import hand_over
 for kernel in compile_all(lambda *given: hand_over(*given[:5], 8), "{KEY}", "sm_90", [1, 8], "NVIDIA H200"):
     print(kernel["kernel"], kernel["stack"], kernel["reloads"] or 0)
 """
-    env = os.environ | {"TRITON_INTERPRET": "0", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=170)
+    env = os.environ | {
+        "TRITON_INTERPRET": "0",
+        "CUDA_VISIBLE_DEVICES": "",
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=170
+    )
     assert set(done.stdout.splitlines()) == {"hand_over_kernel 0 0"}, done.stderr[-2000:]

@@ -1,6 +1,8 @@
-"""The MXFP8 linear layer: its definition and workloads, each step against its plain statement, and the whole.
+"""The MXFP8 linear layer: its definition and workloads, each step against its plain statement, and
+the whole.
 
-On a GPU the steps run there, and the `cpu` cases step aside, because Triton compiles for the one or the other.
+On a GPU the steps run there, and the `cpu` cases step aside, because Triton compiles for the one or
+the other.
 """
 
 import ahead_of_time
@@ -9,21 +11,25 @@ import pytest
 import torch
 from flashinfer_bench import Definition
 from flashinfer_bench.compile import BuilderRegistry
-from harness.core import paths
-from harness.operators import catalogue, mxfp8_linear
-from harness.packing import manifest
+from moebench.core import paths
+from moebench.operators import catalogue, mxfp8_linear
+from moebench.packing import manifest
 
 from definitions import mxfp8_linear as mx
 from solutions.triton_mxfp8.tiles import ROUTES, TABLE, Tile
 
 GEOMETRIES = list(mx.GEOMETRIES)
-LIMITS = sorted({limit for rows in [*TABLE.values(), *ROUTES.values()] for limit, _ in rows if limit})
+LIMITS = sorted(
+    {limit for rows in [*TABLE.values(), *ROUTES.values()] for limit, _ in rows if limit}
+)
 ROWS = tuple(sorted({1, 80, 8192} | {n for limit in LIMITS for n in (limit, limit + 1)}))
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered:RuntimeWarning"),
 ]
-interpreted = pytest.mark.skipif(torch.cuda.is_available(), reason="Triton compiles for the GPU in this process")
+interpreted = pytest.mark.skipif(
+    torch.cuda.is_available(), reason="Triton compiles for the GPU in this process"
+)
 devices = [pytest.param("cpu", marks=interpreted), pytest.param("cuda", marks=pytest.mark.gpu)]
 on_device = pytest.mark.parametrize("device", devices)
 
@@ -33,7 +39,9 @@ def operands(m, n, k, device):
     generator = torch.Generator(device).manual_seed(m)
     x = torch.randn(m, k, generator=generator, device=device).bfloat16()
     weight = torch.randn(n, k, generator=generator, device=device).to(torch.float8_e4m3fn)
-    scale = torch.randint(118, 124, (n, k // mx.GROUP), generator=generator, device=device, dtype=torch.int8)
+    scale = torch.randint(
+        118, 124, (n, k // mx.GROUP), generator=generator, device=device, dtype=torch.int8
+    )
     return x, weight, scale
 
 
@@ -53,21 +61,29 @@ def test_committed_json_is_what_the_source_generates(geometry):
     assert text == mx.definition(geometry).model_dump_json(indent=2, exclude_unset=True) + "\n"
     sizes = mx.GEOMETRIES[geometry]
     x, weight, scale = operands(5, sizes["n"], sizes["k"], "cpu")
-    found = BuilderRegistry.get_instance().build_reference(Definition.model_validate_json(text))(x, weight, scale)
+    found = BuilderRegistry.get_instance().build_reference(Definition.model_validate_json(text))(
+        x, weight, scale
+    )
     assert found.dtype == getattr(torch, sizes.get("out", "bfloat16"))
     assert torch.equal(found, mx.product(x, weight, scale).to(found.dtype)) and found.any()
 
 
 def edges():
-    """[groups, 32] bf16: a group for every exponent and each significand about which rounding or saturation turns."""
+    """[groups, 32] bf16: a group for every exponent and each significand about which rounding or
+    saturation turns.
+    """
     exponents = torch.arange(256, dtype=torch.int32)
     # 1, just above 1, 1.75 (448), halfway to what 480 would be, just above that, just below 2
     mantissas = torch.tensor([0, 1, 64, 95, 96, 97, 104, 105, 112, 126, 127], dtype=torch.int32)
-    largest = (exponents[:, None] << 7 | mantissas[None, :]).flatten()  # exponent 0: zero and subnormal, 255: Inf, NaN
+    largest = (
+        exponents[:, None] << 7 | mantissas[None, :]
+    ).flatten()  # exponent 0: zero and subnormal, 255: Inf, NaN
     generator = torch.Generator().manual_seed(0)
     below = torch.randint(0, 22, (len(largest), 32), generator=generator, dtype=torch.int32)
     bits = torch.randint(0, 128, (len(largest), 32), generator=generator, dtype=torch.int32)
-    bits = bits & torch.randint(0, 128, (len(largest), 32), generator=generator, dtype=torch.int32)  # ties are common
+    bits = bits & torch.randint(
+        0, 128, (len(largest), 32), generator=generator, dtype=torch.int32
+    )  # ties are common
     groups = torch.clamp((largest[:, None] >> 7) - below, min=0) << 7 | bits
     groups = torch.minimum(groups, largest[:, None])
     groups[:, 7] = largest
@@ -78,7 +94,11 @@ def edges():
 
 
 CONVERSIONS = [  # values of a group, its scale's byte and their codes, by hand from the format
-    ([448.0, 17.0, 19.0, -19.0, 2.0**-10, 3 * 2.0**-10], 127, [0x7E, 0x58, 0x5A, 0xDA, 0x00, 0x02]),  # ties to even
+    (
+        [448.0, 17.0, 19.0, -19.0, 2.0**-10, 3 * 2.0**-10],
+        127,
+        [0x7E, 0x58, 0x5A, 0xDA, 0x00, 0x02],
+    ),  # ties to even
     ([-480.0, 504.0], 127, [0xFE, 0x7E]),  # saturates
     ([512.0, 1.0], 128, [0x78, 0x30]),
     ([1.0, -1.0], 119, [0x78, 0xF8]),
@@ -91,9 +111,15 @@ CONVERSIONS = [  # values of a group, its scale's byte and their codes, by hand 
 
 @pytest.mark.parametrize(("values", "scale", "codes"), CONVERSIONS)
 def test_reference_quantises_as_the_format_says(values, scale, codes):
-    """A user would miss: a scale off by one at a power of two, ties rounded up, overflow to NaN instead of 448."""
-    found, scales = mx.quantise(torch.tensor([values + [0.0] * (mx.GROUP - len(values))]).bfloat16())
-    assert scales.tolist() == [[scale]] and found[0, : len(codes)].view(torch.uint8).tolist() == codes
+    """A user would miss: a scale off by one at a power of two, ties rounded up, overflow to NaN
+    instead of 448.
+    """
+    found, scales = mx.quantise(
+        torch.tensor([values + [0.0] * (mx.GROUP - len(values))]).bfloat16()
+    )
+    assert (
+        scales.tolist() == [[scale]] and found[0, : len(codes)].view(torch.uint8).tolist() == codes
+    )
 
 
 # ---- steps ----
@@ -103,7 +129,10 @@ def test_reference_quantises_as_the_format_says(values, scale, codes):
 def test_group_quantise_at_every_exponent(module, device):
     """A user would miss: codes that differ from the format's at some size of the activations."""
     x = edges().to(device)
-    found, wanted = module("group_quantise").group_quantise(x), module("group_quantise").group_quantise_ref(x)
+    found, wanted = (
+        module("group_quantise").group_quantise(x),
+        module("group_quantise").group_quantise_ref(x),
+    )
     assert torch.equal(found[1], wanted[1])
     nan = wanted[0].isnan()
     assert torch.equal(found[0].isnan(), nan) and nan.any()
@@ -142,7 +171,9 @@ def test_group_round_is_quantise_and_expand(module, device):
     same_values(found, module("expand").expand_ref(*module("group_quantise").group_quantise_ref(x)))
 
 
-SLOW_256 = [pytest.param(256, dtype, marks=pytest.mark.slow) for dtype in (torch.bfloat16, torch.float16)]
+SLOW_256 = [
+    pytest.param(256, dtype, marks=pytest.mark.slow) for dtype in (torch.bfloat16, torch.float16)
+]
 PRODUCTS = [
     Tile("bf16", "raw", 16, 64, 128, 8, 3, 4, 3),
     Tile("bf16", "raw", 32, 128, 64, 1, 1, 4, 3),
@@ -158,7 +189,9 @@ PRODUCTS = [
 @pytest.mark.parametrize(("n", "dtype"), [(128, torch.bfloat16), *SLOW_256])
 @pytest.mark.parametrize("tile", PRODUCTS, ids=lambda tile: "-".join(map(str, tile)))
 def test_product(module, device, tile, n, dtype):
-    """A user would miss: a scale of another row or group, a tile or a share of K left out, rows beyond M stored."""
+    """A user would miss: a scale of another row or group, a tile or a share of K left out, rows
+    beyond M stored.
+    """
     matmul, quantise = module("block_scaled_matmul"), module("group_quantise")
     x, weight, scale = operands(37, n, 512, device)
     scale = scale.view(torch.uint8)
@@ -171,7 +204,8 @@ def test_product(module, device, tile, n, dtype):
         room = torch.full((38, n), torch.nan, dtype=dtype, device=device)
         matmul.block_scaled_matmul(operand, its_scales, weight, scale, room[:37], tile)
         assert room[37].isnan().all()
-        # half a step of the output; what sums in another order differ by, and Hopper's FP8 sums of about 14 bits
+        # half a step of the output; what sums in another order differ by, and Hopper's FP8 sums of
+        # about 14 bits
         half_step = 2.0**-8 if dtype == torch.bfloat16 else 2.0**-11
         noise = (2.0**-9 if tile.route == "fp8" else 1e-4) * wanted.square().mean().sqrt()
         error = (room[:37].float() - wanted).abs() - half_step * wanted.abs() - noise
@@ -194,7 +228,9 @@ def test_scale_nan_makes_its_row_nan(module, device):
 def test_linear_is_its_two_steps(module, device, rows, dtype):
     """A user would miss: a linear layer that does not multiply what `quantise` returns."""
     x, weight, scale = operands(rows, 128, 384, device)
-    whole, stepwise = (torch.full((rows, 128), torch.nan, dtype=dtype, device=device) for _ in range(2))
+    whole, stepwise = (
+        torch.full((rows, 128), torch.nan, dtype=dtype, device=device) for _ in range(2)
+    )
     module().run(x, weight, scale, whole)
     module().multiply(*module().quantise(x), weight, scale, stepwise)
     assert whole.isfinite().all() and torch.equal(whole, stepwise)
@@ -230,11 +266,18 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in BAD.items() for value in values])
+@pytest.mark.parametrize(
+    ("name", "value"), [(name, value) for name, values in BAD.items() for value in values]
+)
 def test_bad_input_is_named(module, name, value):
     """A user would miss: which argument it was."""
     x, weight, scale = operands(4, 128, 256, "cpu")
-    given = {"x": x, "weight": weight, "weight_scale": scale, "output": torch.empty(4, 128, dtype=torch.bfloat16)}
+    given = {
+        "x": x,
+        "weight": weight,
+        "weight_scale": scale,
+        "output": torch.empty(4, 128, dtype=torch.bfloat16),
+    }
     with pytest.raises(ValueError, match=f"^{name}: "):
         module().run(**given | {name: value})
 
@@ -252,7 +295,8 @@ def test_unknown_architecture_and_route_are_named(module):
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", ROUTES)
 def test_every_chosen_tile_compiles_and_fits(architecture, tmp_path):
-    """A user would miss: the first call at some M dies in the compiler, or at launch for want of shared memory.
+    """A user would miss: the first call at some M dies in the compiler, or at launch for want of
+    shared memory.
 
     Also a slow product on a Hopper GPU, or SM100's block-scaled tensor cores idle.
     """
@@ -265,7 +309,11 @@ def test_every_chosen_tile_compiles_and_fits(architecture, tmp_path):
     over = [k for k in found if k["shared"] > room or k["stack"]]
     assert not over, over
     for k in products:
-        quick = k["wgmma"] or k["constants"]["BLOCK_N"] < 64 if architecture == "sm_90" else k["block_scaled_mma"]
+        quick = (
+            k["wgmma"] or k["constants"]["BLOCK_N"] < 64
+            if architecture == "sm_90"
+            else k["block_scaled_mma"]
+        )
         assert quick and k["bulk_tensor_copy"], k
 
 
@@ -273,8 +321,12 @@ def test_every_chosen_tile_compiles_and_fits(architecture, tmp_path):
 
 
 def test_swizzled_scales_lie_as_documented(packed_module):
-    """A user would miss: torch's product reading the scale of another row. The layout is the one that cuBLAS states."""
-    scales = torch.randint(0, 255, (200, 6), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    """A user would miss: torch's product reading the scale of another row. The layout is the one
+    that cuBLAS states.
+    """
+    scales = torch.randint(
+        0, 255, (200, 6), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
+    )
     found = packed_module("torch_scaled_mxfp8", "main").swizzled(scales).view(torch.uint8).tolist()
     assert len(found) == 256 * 8
     for row in (0, 1, 31, 32, 100, 127, 128, 199):
@@ -287,5 +339,8 @@ def test_swizzled_scales_lie_as_documented(packed_module):
 def test_bound_counts_every_byte_once():
     case = next(case for case in mxfp8_linear.cases("mxfp8") if case.seq_len == 16)
     least = committed_workloads.bound("mxfp8", case.uuid)
-    assert least.bytes == 4096 * 7168 + 4096 * 224 + 2 * 16 * (7168 + 4096) and least.flops == 2 * 16 * 4096 * 7168
+    assert (
+        least.bytes == 4096 * 7168 + 4096 * 224 + 2 * 16 * (7168 + 4096)
+        and least.flops == 2 * 16 * 4096 * 7168
+    )
     assert catalogue.geometry_named("mxfp8_linear_n4096_k7168") == "mxfp8"

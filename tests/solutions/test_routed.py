@@ -1,4 +1,5 @@
-"""Solutions that serve the layer behind a router: held against their form with the router inside, and what they refuse.
+"""Solutions that serve the layer behind a router: held against their form with the router inside,
+and what they refuse.
 
 tests/solutions/test_solution.py runs their workloads.
 """
@@ -8,20 +9,28 @@ import sys
 import pytest
 import torch
 from flashinfer_bench.compile import BuilderRegistry
-from harness.judging.calling import random_fp8
-from harness.judging.tolerances import TOLERANCES, matched_ratios
-from harness.operators import catalogue
-from harness.packing import eligibility, manifest, pack
 from layer_inputs import DEVICE, arguments, wanted
+from moebench.judging.calling import random_fp8
+from moebench.judging.tolerances import TOLERANCES, matched_ratios
+from moebench.operators import catalogue
+from moebench.packing import eligibility, manifest, pack
 
 from solutions.common.triton.quantise_tokens import quantise_tokens_ref
 from solutions.common.triton.route import route
 
-GEOMETRY, INSIDE = ("deepseek-v3-ep8-routed", "full") if DEVICE == "cuda" else ("small-routed", "small")
-SERVING = [name for name in manifest.solution_names() if GEOMETRY in manifest.read_manifest(name).definitions]
+GEOMETRY, INSIDE = (
+    ("deepseek-v3-ep8-routed", "full") if DEVICE == "cuda" else ("small-routed", "small")
+)
+SERVING = [
+    name
+    for name in manifest.solution_names()
+    if GEOMETRY in manifest.read_manifest(name).definitions
+]
 OFFSET, LOCAL, EXPERTS, TOP_K = 64, 32, 256, 8
 WHOLE = "deepseek-v3-ep1-routed"  # every expert is local
-SERVING_WHOLE = [name for name in manifest.solution_names() if WHOLE in manifest.read_manifest(name).definitions]
+SERVING_WHOLE = [
+    name for name in manifest.solution_names() if WHOLE in manifest.read_manifest(name).definitions
+]
 
 
 def built(solution, geometry):
@@ -38,7 +47,9 @@ def layer(request):
 
 def in_bf16(layer):
     """The function of a built solution for tokens in bf16."""
-    function = getattr(sys.modules[layer._callable.__module__], f"{layer._callable.__name__}_bf16", None)
+    function = getattr(
+        sys.modules[layer._callable.__module__], f"{layer._callable.__name__}_bf16", None
+    )
     return function or pytest.skip("takes no tokens in bf16")
 
 
@@ -64,9 +75,13 @@ def up_first(half):
 @pytest.mark.parametrize("num_tokens", [2] if DEVICE == "cpu" else [1, 7, 80, 300, 1100, 9000])
 @pytest.mark.parametrize("solution", SERVING)
 def test_both_forms_agree(solution, num_tokens):
-    """A user would miss: two answers for one layer, depending on who routes. Of triton_fused_v2 bit for bit."""
+    """A user would miss: two answers for one layer, depending on who routes. Of triton_fused_v2 bit
+    for bit.
+    """
     given = arguments(GEOMETRY, num_tokens)
-    logits = torch.randn(num_tokens, EXPERTS, generator=torch.Generator(DEVICE).manual_seed(1), device=DEVICE)
+    logits = torch.randn(
+        num_tokens, EXPERTS, generator=torch.Generator(DEVICE).manual_seed(1), device=DEVICE
+    )
     logits[:, OFFSET : OFFSET + LOCAL] += 1.5
     bias = torch.zeros(EXPERTS, dtype=torch.bfloat16, device=DEVICE)
     expert, weight = route(logits, bias, OFFSET, 2.5, LOCAL)
@@ -86,9 +101,15 @@ def test_both_forms_agree(solution, num_tokens):
 
 @pytest.mark.parametrize("num_tokens", [2] if DEVICE == "cpu" else [1, 80, 300, 1100])
 def test_tokens_in_bf16_are_quantised_per_128(layer, num_tokens):
-    """A user would miss: an engine's own quantisation and ours that differ by more than a rounding."""
+    """A user would miss: an engine's own quantisation and ours that differ by more than a
+    rounding.
+    """
     given = arguments(GEOMETRY, num_tokens)
-    x = torch.randn(given["hidden_states"].shape, generator=torch.Generator(DEVICE).manual_seed(2), device=DEVICE)
+    x = torch.randn(
+        given["hidden_states"].shape,
+        generator=torch.Generator(DEVICE).manual_seed(2),
+        device=DEVICE,
+    )
     x = x.bfloat16()
     x[0, :128] = 0
     tokens, scale = quantise_tokens_ref(x)
@@ -102,13 +123,23 @@ def test_tokens_in_bf16_are_quantised_per_128(layer, num_tokens):
 @pytest.mark.parametrize("num_tokens", [1, 3, 8, 9, 80, 300])
 @pytest.mark.parametrize("geometry", ["full", "qwen3.5-35b"])
 def test_tokens_in_bf16_with_the_router_inside(geometry, num_tokens):
-    """A user would miss: other answers where the layer's one launch quantises, up to 6 and 8 tokens of these."""
+    """A user would miss: other answers where the layer's one launch quantises, up to 6 and 8 tokens
+    of these.
+    """
     layer, given = built("hopper_fused", geometry), arguments(geometry, num_tokens)
-    x = torch.randn(given["hidden_states"].shape, generator=torch.Generator(DEVICE).manual_seed(2), device=DEVICE)
+    x = torch.randn(
+        given["hidden_states"].shape,
+        generator=torch.Generator(DEVICE).manual_seed(2),
+        device=DEVICE,
+    )
     tokens, scale = quantise_tokens_ref(x.bfloat16())
-    want = call(layer, given | {"hidden_states": tokens, "hidden_states_scale": scale.t().contiguous()})
+    want = call(
+        layer, given | {"hidden_states": tokens, "hidden_states_scale": scale.t().contiguous()}
+    )
     del given["hidden_states_scale"]
-    assert want.any() and torch.equal(call(in_bf16(layer), given | {"hidden_states": x.bfloat16()}), want)
+    assert want.any() and torch.equal(
+        call(in_bf16(layer), given | {"hidden_states": x.bfloat16()}), want
+    )
 
 
 @pytest.mark.parametrize("num_tokens", [2] if DEVICE == "cpu" else [1, 80, 300, 1100])
@@ -183,7 +214,9 @@ def whole_weights():
 
     def with_scale(rows, columns):
         weight = random_fp8((experts, rows, columns), DEVICE, random)
-        return weight, 0.03 * torch.rand(experts, rows // 128, columns // 128, generator=random, device=DEVICE)
+        return weight, 0.03 * torch.rand(
+            experts, rows // 128, columns // 128, generator=random, device=DEVICE
+        )
 
     return *with_scale(2 * inter, hidden), *with_scale(hidden, inter)
 
@@ -192,14 +225,25 @@ def whole_weights():
 @pytest.mark.parametrize("num_tokens", [8, 32])
 @pytest.mark.parametrize("solution", SERVING_WHOLE)
 def test_calls_and_replays_of_a_whole_layer_have_the_same_bits(solution, num_tokens, whole_weights):
-    """A user would miss: a token that the next router sends elsewhere in some runs, as this layer is a bit off."""
+    """A user would miss: a token that the next router sends elsewhere in some runs, as this layer
+    is a bit off.
+    """
     run = in_bf16(built(solution, WHOLE))
     random = torch.Generator(DEVICE).manual_seed(num_tokens)
-    x = torch.randn(num_tokens, whole_weights[0].shape[2], generator=random, device=DEVICE).bfloat16()
+    x = torch.randn(
+        num_tokens, whole_weights[0].shape[2], generator=random, device=DEVICE
+    ).bfloat16()
     order = torch.rand(num_tokens, EXPERTS, generator=random, device=DEVICE).argsort(1)
     factors = torch.rand(num_tokens, TOP_K, generator=random, device=DEVICE)
     output = torch.empty_like(x)
-    arguments = (x, order[:, :TOP_K].to(torch.int32).contiguous(), factors, *whole_weights, 0, output)
+    arguments = (
+        x,
+        order[:, :TOP_K].to(torch.int32).contiguous(),
+        factors,
+        *whole_weights,
+        0,
+        output,
+    )
     run(*arguments)
     first, graph = output.clone(), torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -216,10 +260,17 @@ def test_calls_and_replays_of_a_whole_layer_have_the_same_bits(solution, num_tok
 @pytest.mark.gpu
 @pytest.mark.parametrize("num_tokens", [7, 80, 300, 1100])
 def test_random_ids_of_a_trial_run(layer, num_tokens):
-    """A user would miss: engines measure their memory with random ids, in which an expert comes twice."""
+    """A user would miss: engines measure their memory with random ids, in which an expert comes
+    twice.
+    """
     given = arguments(GEOMETRY, num_tokens)
     generator = torch.Generator(DEVICE).manual_seed(3)
     given["topk_ids"] = torch.randint(
-        OFFSET, OFFSET + LOCAL // 4, given["topk_ids"].shape, generator=generator, device=DEVICE, dtype=torch.int32
+        OFFSET,
+        OFFSET + LOCAL // 4,
+        given["topk_ids"].shape,
+        generator=generator,
+        device=DEVICE,
+        dtype=torch.int32,
     )
     assert_close(call(layer, given), given)

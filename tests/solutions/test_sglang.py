@@ -1,4 +1,6 @@
-"""sglang_triton: SGLang's kernel is loaded and called as it wants to be, and our stages around it."""
+"""sglang_triton: SGLang's kernel is loaded and called as it wants to be, and our stages around
+it.
+"""
 
 import importlib
 import sys
@@ -8,8 +10,8 @@ from types import SimpleNamespace
 import ahead_of_time
 import pytest
 import torch
-from harness.packing import eligibility, manifest
 from layer_inputs import DEVICE, arguments, wanted
+from moebench.packing import eligibility, manifest
 
 from definitions import moe_fp8_block_scale as moe
 from definitions import moe_fp8_block_scale_renorm as renorm
@@ -40,7 +42,9 @@ def module(packed_module):
 
 @pytest.fixture
 def stand_in(tmp_path, monkeypatch):
-    """Puts a package sglang in reach: text of its kernels' module, its place, and text of its __init__.py -> file."""
+    """Puts a package sglang in reach: text of its kernels' module, its place, and text of its
+    __init__.py -> file.
+    """
 
     def put(text=SGLANG_STAND_IN, place="kernels/ops/moe", package=""):
         file = tmp_path / "sglang" / place / "fused_moe_triton_kernels.py"
@@ -57,7 +61,9 @@ def stand_in(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("place", ["srt/layers/moe/fused_moe_triton", "kernels/ops/moe"])
 def test_the_kernel_is_loaded_without_its_package(module, place, stand_in):
-    """A user would miss: that one module needs none of SGLang's compiled libraries, wherever a version keeps it."""
+    """A user would miss: that one module needs none of SGLang's compiled libraries, wherever a
+    version keeps it.
+    """
     file = stand_in(place=place, package="raise ImportError('the package must not be imported')")
     load, before = module("load"), set(sys.modules)
     assert load.load_kernel().arg_names == ["a_ptr", "N"]
@@ -90,7 +96,9 @@ def test_both_gemms_share_the_order_of_rows(module):
 
 
 def test_launches_with_and_without_descriptors_are_told_apart(module, stand_in, monkeypatch):
-    """A user would miss: the second GEMM through the launcher of the first, which was compiled without TMA."""
+    """A user would miss: the second GEMM through the launcher of the first, which was compiled
+    without TMA.
+    """
     stand_in()
     gemm = module("grouped_gemm")
     launched = []
@@ -104,20 +112,28 @@ def test_launches_with_and_without_descriptors_are_told_apart(module, stand_in, 
     int32 = partial(torch.zeros, dtype=torch.int32)
     permutation = permute.Permutation(int32(9, 8), int32(192), int32(3), int32(1), int32(1), None)
     x, scale = torch.empty(192, 512, dtype=torch.float8_e4m3fn), torch.empty(192, 4)
-    weights, weights_scale = torch.empty(2, 256, 512, dtype=torch.float8_e4m3fn), torch.empty(2, 2, 4)
+    weights, weights_scale = (
+        torch.empty(2, 256, 512, dtype=torch.float8_e4m3fn),
+        torch.empty(2, 2, 4),
+    )
     for in_order in (False, True):
         operands = (x, scale, scale.stride(), weights, weights_scale, permutation)
         gemm.grouped_gemm(*operands, config, tiles=3, x_in_order=in_order, weights_by_tma=True)
     (grid, first), (_, second) = launched
     assert grid == (6,)
-    assert (first["top_k"], second["top_k"]) == (8, 1), "a constexpr, and so part of what a launch is known by"
+    assert (first["top_k"], second["top_k"]) == (8, 1), (
+        "a constexpr, and so part of what a launch is known by"
+    )
 
 
 @pytest.mark.parametrize(
-    ("share", "num_tokens"), [(1 / 8, 1), (1 / 8, 4096), (1 / 8, 16384), (1 / 16, 16384), (1, 16384)]
+    ("share", "num_tokens"),
+    [(1 / 8, 1), (1 / 8, 4096), (1 / 8, 16384), (1 / 16, 16384), (1, 16384)],
 )
 def test_usual_tiles_hold_twice_the_usual_rows(module, share, num_tokens):
-    """A user would miss: times of our own kernel shown as SGLang's, or thousands of programs without a tile."""
+    """A user would miss: times of our own kernel shown as SGLang's, or thousands of programs
+    without a tile.
+    """
     tiles = module("tiles")
     pairs, local, block_m = num_tokens * 8, int(256 * share), 64
     most = permute.max_tiles(num_tokens, 8, local, block_m)
@@ -146,7 +162,9 @@ def test_routing_one_token_is_routing_and_sorting_it(module, geometry):
         assert rows > 0 and torch.equal(weight, want_weight)
         used = {"pair_of_row": rows, "tile_expert": tiles}
         for name in ("row_of_pair", "num_tiles", "num_rows", *used):
-            assert torch.equal(getattr(found, name)[: used.get(name)], getattr(want, name)[: used.get(name)]), name
+            assert torch.equal(
+                getattr(found, name)[: used.get(name)], getattr(want, name)[: used.get(name)]
+            ), name
 
 
 @pytest.mark.parametrize("in_order", [False, True])
@@ -189,38 +207,76 @@ def test_swiglu_quant_rows_is_the_shared_stage(module, num_tokens):
     expert[0] = -1
     permutation = permute.permute_ref(expert, 5, 16, padding=expert.numel())
     rows = permutation.row_of_pair[expert >= 0].long()
-    g = torch.full((len(permutation.pair_of_row), 512), torch.nan, dtype=torch.bfloat16, device=DEVICE)
+    g = torch.full(
+        (len(permutation.pair_of_row), 512), torch.nan, dtype=torch.bfloat16, device=DEVICE
+    )
     g[rows] = torch.randn(len(rows), 512, device=DEVICE).bfloat16()
     h, scale = swiglu.swiglu_quant_rows(g, permutation)
     want_h, want_scale = swiglu_quant_ref(g[rows])
     torch.testing.assert_close(scale[rows], want_scale)
-    assert (h[rows].float() - want_h.float()).abs().max() <= 32, "more than one step of FP8 at its largest"
+    assert (h[rows].float() - want_h.float()).abs().max() <= 32, (
+        "more than one step of FP8 at its largest"
+    )
 
 
 def test_captured_launches_overlap_once_their_kind_is_known(module, monkeypatch):
-    """A user would miss: what a graph gains, or a graph without it because no launch is ever known."""
+    """A user would miss: what a graph gains, or a graph without it because no launch is ever
+    known.
+    """
     overlap = module("overlap")
     captured, plain, started = [False], [], []
     monkeypatch.setattr(overlap.torch.cuda, "is_current_stream_capturing", lambda: captured[0])
     monkeypatch.setattr(overlap.torch._C, "_cuda_getDevice", lambda: 0, raising=False)
-    monkeypatch.setattr(overlap.torch._C, "_cuda_getCurrentRawStream", lambda device: 77, raising=False)
+    monkeypatch.setattr(
+        overlap.torch._C, "_cuda_getCurrentRawStream", lambda device: 77, raising=False
+    )
     before = ("function", False, False, None, None, "packed", None, None, None)
-    monkeypatch.setattr(overlap.launch, "launcher_of", lambda compiled: (lambda *given: started.append(given), before))
+    monkeypatch.setattr(
+        overlap.launch,
+        "launcher_of",
+        lambda compiled: (lambda *given: started.append(given), before),
+    )
 
     def first_returns_the_kernel(*args, **keywords):
         plain.append(args)
         return "compiled" if len(plain) == 1 else None
 
     names = ("x_ptr", "number", "free")
-    parameters = [SimpleNamespace(name=n, is_constexpr=False, do_not_specialize=n == "free") for n in names]
+    parameters = [
+        SimpleNamespace(name=n, is_constexpr=False, do_not_specialize=n == "free") for n in names
+    ]
     parameters.append(SimpleNamespace(name="SIZE", is_constexpr=True, do_not_specialize=False))
     run = overlap._overlapping_run(SimpleNamespace(params=parameters), first_returns_the_kernel)
     captured[0] = True
     for number, free in ((16, 1), (32, 2), (33, 2)):  # 33 is no multiple of 16, as the others are
         run("x", number, free, grid=(5, 6), warmup=False, SIZE=8)
     assert plain == [("x", 16, 1), ("x", 33, 2)]
-    ((*grid, stream, function, cooperative, overlapping, _, _, _, _, _, _, x, number, free, size),) = started
-    assert (grid, stream, function, cooperative, overlapping) == ([5, 6, 1], 77, "function", False, True)
+    (
+        (
+            *grid,
+            stream,
+            function,
+            cooperative,
+            overlapping,
+            _,
+            _,
+            _,
+            _,
+            _,
+            _,
+            x,
+            number,
+            free,
+            size,
+        ),
+    ) = started
+    assert (grid, stream, function, cooperative, overlapping) == (
+        [5, 6, 1],
+        77,
+        "function",
+        False,
+        True,
+    )
     assert (x, number, free, size) == ("x", 32, 2, 8)
     captured[0] = False
     run("x", 32, 2, grid=(5,), warmup=False, SIZE=8)
@@ -228,10 +284,16 @@ def test_captured_launches_overlap_once_their_kind_is_known(module, monkeypatch)
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.skipif(not eligibility.is_installed("sglang"), reason="needs sglang; pip install --no-deps sglang")
-@pytest.mark.parametrize("geometry", ["small", *(pytest.param(name, marks=pytest.mark.slow) for name in SMALL[1:])])
+@pytest.mark.skipif(
+    not eligibility.is_installed("sglang"), reason="needs sglang; pip install --no-deps sglang"
+)
+@pytest.mark.parametrize(
+    "geometry", ["small", *(pytest.param(name, marks=pytest.mark.slow) for name in SMALL[1:])]
+)
 def test_kernel_gives_the_definitions_answer(module, geometry, monkeypatch):
-    """A user would miss: a parameter of the installed kernel that means something else; rows beyond its grid."""
+    """A user would miss: a parameter of the installed kernel that means something else; rows beyond
+    its grid.
+    """
     main = module("main", geometry)
     usual = main.usual_tiles
     for num_tokens, tiles_of in ((1, usual), (9, usual), (9, lambda *sizes: 2)):
@@ -242,12 +304,18 @@ def test_kernel_gives_the_definitions_answer(module, geometry, monkeypatch):
         assert torch.isclose(found, right, rtol=0.1, atol=0.1).float().mean() > 0.8
 
 
-@pytest.mark.skipif(not eligibility.is_installed("sglang"), reason="needs sglang; pip install --no-deps sglang")
+@pytest.mark.skipif(
+    not eligibility.is_installed("sglang"), reason="needs sglang; pip install --no-deps sglang"
+)
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", ["sm_90", "sm_100"])
 def test_stages_compile(architecture, tmp_path):
     """A user would miss: the first call at some token count dies in the compiler."""
-    kernels = ahead_of_time.compiled("sglang_triton", "full", architecture, (1, 300, 500, 1000, 4096), tmp_path)
-    assert {kernel["kernel"] for kernel in kernels} == set(manifest.read_manifest("sglang_triton").stages)
+    kernels = ahead_of_time.compiled(
+        "sglang_triton", "full", architecture, (1, 300, 500, 1000, 4096), tmp_path
+    )
+    assert {kernel["kernel"] for kernel in kernels} == set(
+        manifest.read_manifest("sglang_triton").stages
+    )
     room = ahead_of_time.SHARED_MEMORY[architecture]
     assert not [kernel for kernel in kernels if kernel["shared"] > room or kernel["reloads"]]

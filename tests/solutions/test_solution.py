@@ -13,21 +13,23 @@ from flashinfer_bench import Trace
 from flashinfer_bench.bench.utils import load_safetensors
 from flashinfer_bench.compile import BuilderRegistry
 from flashinfer_bench.data import load_jsonl_file
-from harness.core import paths
-from harness.judging.calling import input_bytes, seeded_inputs
-from harness.judging.tolerances import TOLERANCES, matched_ratios
-from harness.operators import catalogue, workloads
-from harness.operators.catalogue import FP8_MOE, FULL, ROUTED
-from harness.operators.moe_fp8_block_scale import PUBLIC, cases
-from harness.packing import eligibility, manifest, pack
 from layer_inputs import DEVICE
 from layer_inputs import arguments as arguments_of
+from moebench.core import paths
+from moebench.judging.calling import input_bytes, seeded_inputs
+from moebench.judging.tolerances import TOLERANCES, matched_ratios
+from moebench.operators import catalogue, workloads
+from moebench.operators.catalogue import FP8_MOE, FULL, ROUTED
+from moebench.operators.moe_fp8_block_scale import PUBLIC, cases
+from moebench.packing import eligibility, manifest, pack
 
 from definitions import moe_fp8_block_scale as moe
 
 SOLUTIONS = manifest.solution_names()
 OUTPUT = "output"
-EXPERTS, LOCAL = (moe.GEOMETRIES["full"][size] for size in ("num_experts", "num_local_experts"))  # as in "small"
+EXPERTS, LOCAL = (
+    moe.GEOMETRIES["full"][size] for size in ("num_experts", "num_local_experts")
+)  # as in "small"
 LAYERS = [key for key in (*FP8_MOE, *ROUTED) if key in FULL]
 BIG = max(t for _, t, _ in PUBLIC["full"])
 
@@ -55,9 +57,16 @@ def at(*geometries, **known):
     """
     fails = AssertionError, ValueError
     of_name = {name: [pytest.mark.xfail(reason=why, raises=fails)] for name, why in known.items()}
-    of_name["torch_moe"] = [*of_name.get("torch_moe", []), pytest.mark.slow]  # `make bench` judges it
+    of_name["torch_moe"] = [
+        *of_name.get("torch_moe", []),
+        pytest.mark.slow,
+    ]  # `make bench` judges it
     served = [
-        pytest.param(name, geometry, marks=[*([pytest.mark.gpu] if geometry in FULL else []), *of_name.get(name, [])])
+        pytest.param(
+            name,
+            geometry,
+            marks=[*([pytest.mark.gpu] if geometry in FULL else []), *of_name.get(name, [])],
+        )
         for name in SOLUTIONS
         for geometry in geometries
         if geometry in manifest.read_manifest(name).definitions
@@ -112,8 +121,12 @@ def without_local_expert(arguments):
 
 
 def drawn(definition, workload, root):
-    """A workload's inputs. As FIB's harness hands over clones: what lies in a mapped file may start at any address."""
-    (values,) = seeded_inputs(definition, workload, 1, DEVICE, load_safetensors(definition, workload, root))
+    """A workload's inputs. As FIB's harness hands over clones: what lies in a mapped file may start
+    at any address.
+    """
+    (values,) = seeded_inputs(
+        definition, workload, 1, DEVICE, load_safetensors(definition, workload, root)
+    )
     return [value.clone() if torch.is_tensor(value) else value for value in values]
 
 
@@ -131,7 +144,9 @@ LONG = ("same-eight-local", "last-rank-odd-length")  # seconds each in the inter
 
 
 @at("small")
-@pytest.mark.parametrize("case", [slow(case.name) if case.name in LONG else case.name for case in cases("small")])
+@pytest.mark.parametrize(
+    "case", [slow(case.name) if case.name in LONG else case.name for case in cases("small")]
+)
 def test_small_workloads(layer, geometry, case, records):
     """A user would miss: a wrong answer on a workload chosen to hurt, seen on the GPU only."""
     root, all_records = records(geometry)
@@ -140,20 +155,31 @@ def test_small_workloads(layer, geometry, case, records):
     check_workload(layer, definition, all_records[at], root)
 
 
-QUICK = ("one-token", "no-tokens", "none-local")  # of the other small definitions; the slow set has all
-QUICK_ROUTED = {"small-routed": ("no-tokens", "slots-without-expert"), "small-renorm-routed": ("no-tokens",)}
+QUICK = (
+    "one-token",
+    "no-tokens",
+    "none-local",
+)  # of the other small definitions; the slow set has all
+QUICK_ROUTED = {
+    "small-routed": ("no-tokens", "slots-without-expert"),
+    "small-renorm-routed": ("no-tokens",),
+}
 
 
 @at("small-one-group", "small-renorm", "small-routed", "small-renorm-routed")
 @pytest.mark.parametrize("quick", [True, slow(False)])
 def test_small_workloads_of_the_other_definitions(layer, geometry, quick, records):
-    """A user would miss: sizes or a routing of the first definition in what every definition shares.
+    """A user would miss: sizes or a routing of the first definition in what every definition
+    shares.
 
-    Behind a router: an empty slot that is computed, ids taken for local numbers, gate and up swapped.
+    Behind a router: an empty slot that is computed, ids taken for local numbers, gate and up
+    swapped.
     """
     root, all_records = records(geometry)
     names = QUICK_ROUTED.get(geometry, QUICK)
-    for case, workload in zip(catalogue.operator(geometry).cases(geometry), all_records, strict=True):
+    for case, workload in zip(
+        catalogue.operator(geometry).cases(geometry), all_records, strict=True
+    ):
         if (case.name in names) == quick:
             check_workload(layer, catalogue.definition(geometry), workload, root)
 
@@ -174,11 +200,15 @@ def test_workloads_of_every_definition(layer, geometry, num_tokens, records):
 
 
 @at("small")
-@pytest.mark.parametrize(("num_tokens", "every"), [(130, 32), slow(300, 8), slow(400, 8), slow(1100, 32)])
+@pytest.mark.parametrize(
+    ("num_tokens", "every"), [(130, 32), slow(300, 8), slow(400, 8), slow(1100, 32)]
+)
 def test_more_tokens_than_one_chunk_or_tile_choice(layer, geometry, num_tokens, every):
     """A user would miss: what only happens above 128, 256 or 1024 tokens, at any width."""
     arguments = arguments_of(geometry, num_tokens)
-    others = torch.arange(num_tokens, device=DEVICE) % every > 0  # few pairs are local, as an interpreter is slow
+    others = (
+        torch.arange(num_tokens, device=DEVICE) % every > 0
+    )  # few pairs are local, as an interpreter is slow
     arguments["routing_logits"][others, 64:96] -= 4
     assert_close(run(layer, arguments), reference(arguments))
 
@@ -186,7 +216,9 @@ def test_more_tokens_than_one_chunk_or_tile_choice(layer, geometry, num_tokens, 
 @at("full")
 @pytest.mark.parametrize("last", [224, 256, 1024, 8192])
 def test_neighbours_where_kernels_change(layer, geometry, last):
-    """A user would miss: a wrong answer at the last count of one kernel or the first of the next, of CUDA solutions."""
+    """A user would miss: a wrong answer at the last count of one kernel or the first of the next,
+    of CUDA solutions.
+    """
     for num_tokens in (last, last + 1):
         arguments = arguments_of(geometry, num_tokens)
         assert_close(run(layer, arguments), reference(arguments), of=f"T={num_tokens}")
@@ -213,7 +245,9 @@ def test_no_tokens(layer, geometry):
 
 @at("full", "small")
 @pytest.mark.parametrize("some", [False, True])
-@pytest.mark.parametrize("num_tokens", [9, *(pytest.param(t, marks=pytest.mark.gpu) for t in (700, 9000))])
+@pytest.mark.parametrize(
+    "num_tokens", [9, *(pytest.param(t, marks=pytest.mark.gpu) for t in (700, 9000))]
+)
 def test_rows_without_a_local_expert_are_zero(layer, geometry, num_tokens, some):
     """A user would miss: old memory, here NaN, in rows that this rank adds nothing to."""
     arguments = arguments_of(geometry, num_tokens)
@@ -273,7 +307,9 @@ def test_tensors_changed_in_place_change_the_answer(layer, geometry, together):
 )
 @pytest.mark.parametrize("num_tokens", [131_072, 131_073])
 def test_a_huge_batch_is_right_or_refused(layer, geometry, num_tokens):
-    """A user would miss: an offset that no longer fits in 32 bits, hence wrong rows or a crash in the GPU."""
+    """A user would miss: an offset that no longer fits in 32 bits, hence wrong rows or a crash in
+    the GPU.
+    """
     arguments = arguments_of(geometry, num_tokens)
     try:
         output = run(layer, arguments)
@@ -296,10 +332,14 @@ def test_a_huge_batch_is_right_or_refused(layer, geometry, num_tokens):
 @pytest.mark.parametrize("code", [0x7F, 0xFF])
 @pytest.mark.parametrize("name", ["hidden_states", "gemm1_weights", "gemm2_weights"])
 def test_nan_reaches_the_output(layer, name, code):
-    """A user would miss: a broken activation or weight that turns into a finite answer, here the code read as 480."""
+    """A user would miss: a broken activation or weight that turns into a finite answer, here the
+    code read as 480.
+    """
     arguments = arguments_of("small", 3)
     experts, _ = moe.route(arguments["routing_logits"], arguments["routing_bias"], 1.0)
-    token, expert = next((t, e) for t in range(3) for e in (experts[t] - 64).tolist() if 0 <= e < LOCAL)
+    token, expert = next(
+        (t, e) for t in range(3) for e in (experts[t] - 64).tolist() if 0 <= e < LOCAL
+    )
     place = (token, 5) if name == "hidden_states" else (expert, 130, 5)
     arguments[name].view(torch.uint8)[place] = code
     wanted = reference(arguments).isnan()
@@ -309,7 +349,9 @@ def test_nan_reaches_the_output(layer, name, code):
 
 # ---- bad input ----
 
-TENSORS = [name for name, value in arguments_of("small", 3, "cpu").items() if torch.is_tensor(value)]
+TENSORS = [
+    name for name, value in arguments_of("small", 3, "cpu").items() if torch.is_tensor(value)
+]
 OTHER_DTYPE = {
     torch.float32: torch.float64,
     torch.bfloat16: torch.float16,
@@ -381,7 +423,10 @@ def test_wrong_sizes_are_refused(layer, geometry):
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        *(("local_expert_offset", value) for value in (-1, EXPERTS - LOCAL + 1, 1.5, "64", None, True)),
+        *(
+            ("local_expert_offset", value)
+            for value in (-1, EXPERTS - LOCAL + 1, 1.5, "64", None, True)
+        ),
         *(("routed_scaling_factor", value) for value in (True, "2.5", None)),
     ],
 )
@@ -412,8 +457,16 @@ def test_source_never_waits_for_the_device(name):
         for child in ast.iter_child_nodes(node):
             yield from waits(child)
 
-    sources = [source for source in next(iter(pack.pack(name).values())).sources if source.path.endswith(".py")]
-    found = [f"{source.path}:{node.lineno}" for source in sources for node in waits(ast.parse(source.content))]
+    sources = [
+        source
+        for source in next(iter(pack.pack(name).values())).sources
+        if source.path.endswith(".py")
+    ]
+    found = [
+        f"{source.path}:{node.lineno}"
+        for source in sources
+        for node in waits(ast.parse(source.content))
+    ]
     assert not found
 
 
@@ -453,13 +506,17 @@ def test_two_streams_at_once(layer, geometry):
     torch.cuda.synchronize()
     for seed, (all_turns, one) in enumerate(zip(outputs, wanted, strict=True)):
         for turn, output in enumerate(all_turns):
-            assert torch.equal(output, one), f"stream {seed}, turn {turn}: {(output != one).sum()} values differ"
+            assert torch.equal(output, one), (
+                f"stream {seed}, turn {turn}: {(output != one).sum()} values differ"
+            )
 
 
 @at("full")
 @pytest.mark.parametrize("num_tokens", [7, 80, 300, 1100])
 def test_cuda_graph(layer, geometry, num_tokens):
-    """A user would miss: a serving engine that captures its model and cannot capture this layer, which waits."""
+    """A user would miss: a serving engine that captures its model and cannot capture this layer,
+    which waits.
+    """
     arguments = arguments_of(geometry, num_tokens)
     output = torch.full_like(arguments[OUTPUT], torch.nan)
     run(layer, arguments)

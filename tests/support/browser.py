@@ -11,11 +11,18 @@ from selenium.webdriver.support.ui import WebDriverWait
 
 __all__ = ["ActionChains", "By", "Keys", "MISSING", "WebDriverWait", "requested", "resize", "start"]
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
 DRIVER = shutil.which("chromedriver")
-MISSING = None if CHROMIUM and DRIVER else "needs chromium and chromedriver (apt-get install chromium chromium-driver)"
+MISSING = (
+    None
+    if CHROMIUM and DRIVER
+    else "needs chromium and chromedriver (apt-get install chromium chromium-driver)"
+)
 
-# No sandbox: tests may run as root in a container. The rest keeps the browser from calling its maker.
+# No sandbox: tests may run as root in a container. The rest keeps the browser from calling its
+# maker.
 SWITCHES = (
     "--headless=new",
     "--no-sandbox",
@@ -50,4 +57,8 @@ def resize(driver, width, height=900, colours="light"):
 def requested(driver):
     """URLs asked for since the last call."""
     messages = [json.loads(entry["message"])["message"] for entry in driver.get_log("performance")]
-    return [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
+    return [
+        m["params"]["request"]["url"]
+        for m in messages
+        if m["method"] == "Network.requestWillBeSent"
+    ]

@@ -1,11 +1,13 @@
 """Workloads generated anew in a folder of their own, held against the committed ones."""
 
-from harness.core import paths
-from harness.operators import catalogue, workloads
+from moebench.core import paths
+from moebench.operators import catalogue, workloads
 
 
 def make_below(root, geometry):
-    """The workloads of a geometry; make() checks every tensor against the committed sha256. Returns root."""
+    """The workloads of a geometry; make() checks every tensor against the committed sha256. Returns
+    root.
+    """
     name = catalogue.definition_name(geometry)
     target = paths.workload_file(name, root, "sha256")
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -15,12 +17,18 @@ def make_below(root, geometry):
 
 
 def assert_committed(geometry, root):
-    """The files that stand beside the tensors are the committed ones, byte for byte; a user's own lines come last."""
+    """The files that stand beside the tensors are the committed ones, byte for byte; a user's own
+    lines come last.
+    """
     name = catalogue.definition_name(geometry)
     for suffix in ("csv", "sha256"):
         committed = paths.workload_file(name, suffix=suffix).read_bytes()
         assert paths.workload_file(name, root, suffix).read_bytes() == committed
-    assert paths.workload_file(name).read_bytes().startswith(paths.workload_file(name, root).read_bytes())
+    assert (
+        paths.workload_file(name)
+        .read_bytes()
+        .startswith(paths.workload_file(name, root).read_bytes())
+    )
 
 
 def bound(geometry, uuid):

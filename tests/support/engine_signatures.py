@@ -14,7 +14,11 @@ WANTED = {  # file -> names
     "plugins/__init__.py": ["DEFAULT_PLUGINS_GROUP"],
     "config/vllm.py": ["get_current_vllm_config"],
     "logger.py": ["init_logger", "_VllmLogger"],
-    f"{MOE}/modular_kernel.py": ["FusedMoEExperts", "FusedMoEExpertsModular", "FusedMoEActivationFormat"],
+    f"{MOE}/modular_kernel.py": [
+        "FusedMoEExperts",
+        "FusedMoEExpertsModular",
+        "FusedMoEActivationFormat",
+    ],
     f"{MOE}/activation.py": ["MoEActivation"],
     f"{MOE}/config.py": ["FusedMoEConfig", "FusedMoEParallelConfig"],
     f"{MOE}/oracle/fp8.py": ["Fp8MoeBackend", "make_fp8_moe_kernel"],
@@ -22,7 +26,10 @@ WANTED = {  # file -> names
     f"{MOE}/topk_weight_and_reduce.py": ["TopKWeightAndReduceNoOP"],
     "model_executor/layers/quantization/__init__.py": ["register_quantization_config"],
     "model_executor/layers/quantization/fp8.py": ["Fp8Config", "Fp8MoEMethod"],
-    "model_executor/layers/quantization/utils/quant_utils.py": ["kFp8Dynamic128Sym", "kFp8Static128BlockSym"],
+    "model_executor/layers/quantization/utils/quant_utils.py": [
+        "kFp8Dynamic128Sym",
+        "kFp8Static128BlockSym",
+    ],
 }
 
 
@@ -33,12 +40,15 @@ def parameters(function):
     every = positional + [("KEYWORD_ONLY", arg) for arg in of.kwonlyargs]
     defaults = [None] * (len(positional) - len(of.defaults)) + of.defaults + of.kw_defaults
     return [
-        [arg.arg, kind, default and ast.unparse(default)] for (kind, arg), default in zip(every, defaults, strict=True)
+        [arg.arg, kind, default and ast.unparse(default)]
+        for (kind, arg), default in zip(every, defaults, strict=True)
     ]
 
 
 def described(node):
-    """A function's parameters; a class's fields with their defaults, methods, and abstract ones; else the value."""
+    """A function's parameters; a class's fields with their defaults, methods, and abstract ones;
+    else the value.
+    """
     if isinstance(node, ast.FunctionDef):
         return parameters(node)
     if isinstance(node, ast.Assign):
@@ -56,7 +66,9 @@ def described(node):
 
 
 def read(folder):
-    """{"path::name": description} of all that is WANTED. Raises KeyError for a name that is not there."""
+    """{"path::name": description} of all that is WANTED. Raises KeyError for a name that is not
+    there.
+    """
     found = {}
     for path, names in WANTED.items():
         nodes = {}

@@ -1,17 +1,21 @@
-"""Headers of kernels compiled for the host, where tests/samples/cuda_on_host runs threads as fibers."""
+"""Headers of kernels compiled for the host, where tests/samples/cuda_on_host runs threads as
+fibers.
+"""
 
 import subprocess
 from pathlib import Path
 
 import triton
-from harness.packing import pack
+from moebench.packing import pack
 
 SAMPLES = Path(__file__).parents[1] / "samples"
 CUDA_H = Path(triton.__file__).parent / "backends" / "nvidia" / "include"
 
 
 def of_packed(solution, geometry, sample, folder):
-    """The program of a file of tests/samples and a packed solution's headers, which are put into one folder."""
+    """The program of a file of tests/samples and a packed solution's headers, which are put into
+    one folder.
+    """
     for source in pack.pack(solution)[geometry].sources:
         if source.path.endswith(".cuh"):
             (folder / Path(source.path).name).write_text(source.content)
@@ -21,6 +25,15 @@ def of_packed(solution, geometry, sample, folder):
 def compiled(sample, folder, *includes):
     """folder/program, of a file of tests/samples."""
     flags = [f"-I{path}" for path in (SAMPLES / "cuda_on_host", CUDA_H, *includes)]
-    command = ["c++", "-std=c++17", "-O1", "-Wno-attributes", *flags, SAMPLES / sample, "-o", folder / "program"]
+    command = [
+        "c++",
+        "-std=c++17",
+        "-O1",
+        "-Wno-attributes",
+        *flags,
+        SAMPLES / sample,
+        "-o",
+        folder / "program",
+    ]
     subprocess.run(command, check=True)
     return folder / "program"

@@ -4,7 +4,7 @@ from functools import cache
 from types import SimpleNamespace
 
 import torch
-from harness.operators import catalogue
+from moebench.operators import catalogue
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -12,15 +12,18 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 def arguments(geometry, num_tokens, device=DEVICE, seed=0, offset=64):
     """The definition's inputs by name, then `output`, full of NaN; without values on "meta".
 
-    offset: the first local expert, where a rank has some of them. About half of the pairs are local; of a router's ids
-    some are empty.
+    offset: the first local expert, where a rank has some of them. About half of the pairs are
+    local; of a router's ids some are empty.
     """
     definition, of = catalogue.definition(geometry), catalogue.GEOMETRIES[geometry]
     experts = of.get("num_experts")
     local = of.get("num_local_experts", experts)
     offset = 0 if local == experts else offset
     generator = None if device == "meta" else torch.Generator(device).manual_seed(seed)
-    shapes, dtypes = definition.get_input_shapes({"seq_len": num_tokens}), definition.torch_input_dtypes
+    shapes, dtypes = (
+        definition.get_input_shapes({"seq_len": num_tokens}),
+        definition.torch_input_dtypes,
+    )
     found = {"local_expert_offset": offset, "routed_scaling_factor": 2.5}
     for name, shape, dtype in zip(definition.inputs, shapes, dtypes, strict=True):
         if shape is None:
@@ -29,13 +32,17 @@ def arguments(geometry, num_tokens, device=DEVICE, seed=0, offset=64):
         value = torch.randn(shape, generator=generator, device=device)
         if name == "routing_logits":
             value[:, offset : offset + local] += 1.5
-            if dtype == torch.bfloat16:  # no two of a token are equal: either expert would be right then
+            if (
+                dtype == torch.bfloat16
+            ):  # no two of a token are equal: either expert would be right then
                 value = torch.linspace(-2, 2, experts, device=device).bfloat16()[value.argsort(1)]
         elif name == "routing_bias":
             value *= 0.05
         elif name in ("topk_ids", "expert_ids"):
             some = min(2 * local, experts)
-            value = torch.rand(num_tokens, some, generator=generator, device=device).argsort(1)[:, : of["top_k"]]
+            value = torch.rand(num_tokens, some, generator=generator, device=device).argsort(1)[
+                :, : of["top_k"]
+            ]
             if name == "topk_ids":
                 value += max(offset - local // 2, 0)
                 value[::3, 2] = -1
@@ -45,7 +52,10 @@ def arguments(geometry, num_tokens, device=DEVICE, seed=0, offset=64):
             value = torch.randint(118, 124, shape, generator=generator, device=device)
         found[name] = value.to(dtype).contiguous()
     found = {name: found[name] for name in definition.inputs}
-    (shape,), (dtype,) = definition.get_output_shapes({"seq_len": num_tokens}), definition.torch_output_dtypes
+    (shape,), (dtype,) = (
+        definition.get_output_shapes({"seq_len": num_tokens}),
+        definition.torch_output_dtypes,
+    )
     return found | {"output": torch.full(shape, torch.nan, dtype=dtype, device=device)}
 
 
@@ -58,4 +68,6 @@ def reference(geometry):
 
 def wanted(geometry, arguments):
     """The reference's output for what `arguments` gives."""
-    return reference(geometry).run(**{name: value for name, value in arguments.items() if name != "output"})
+    return reference(geometry).run(
+        **{name: value for name, value in arguments.items() if name != "output"}
+    )

@@ -2,7 +2,8 @@
 
     python mma_small_layer.py LIBRARY
 
-runs a test build of the layer "split-k" on the GPU, for the sanitizers, and checks every stage of it on the CPU.
+runs a test build of the layer "split-k" on the GPU, for the sanitizers, and checks every stage of
+it on the CPU.
 """
 
 import sys
@@ -11,8 +12,8 @@ from unittest import mock
 
 import hopper_stages as stages
 import torch
-from harness.packing.pack import pack
-from harness.packing.problem import facts
+from moebench.packing.pack import pack
+from moebench.packing.problem import facts
 
 from definitions import swiglu
 from solutions.common.host.build_library import load_library
@@ -20,12 +21,20 @@ from solutions.mma_fused.targets import TARGETS, Target
 
 SAMPLES = stages.SAMPLE.parent
 SILU = {"activation": "silu", "swiglu_limit": 0, "renorm": False, "routed": False}
-DS = SILU | {"num_experts": 128, "num_local_experts": 40, "top_k": 8, "num_groups": 8, "kept_groups": 4}
+DS = SILU | {
+    "num_experts": 128,
+    "num_local_experts": 40,
+    "top_k": 8,
+    "num_groups": 8,
+    "kept_groups": 4,
+}
 OF_96 = {"num_experts": 96, "num_local_experts": 96, "top_k": 16, "num_groups": 1, "kept_groups": 1}
-CLAMP, OAI, STEP = ({"activation": name, "swiglu_limit": 0.5} for name in ("silu", "swigluoai", "swiglustep"))
-# K blocks that are no multiple of the warps; 10 column tiles, or 5 where I allows two weight tiles side by side. "ds":
-# short tiles with 8 warps alone; "long": with 4 not. "split-k", "tiny-split-k": two K blocks or more for each of 8, of
-# 4 warps, so that tiles may be split along K
+CLAMP, OAI, STEP = (
+    {"activation": name, "swiglu_limit": 0.5} for name in ("silu", "swigluoai", "swiglustep")
+)
+# K blocks that are no multiple of the warps; 10 column tiles, or 5 where I allows two weight tiles
+# side by side. "ds": short tiles with 8 warps alone; "long": with 4 not. "split-k", "tiny-split-k":
+# two K blocks or more for each of 8, of 4 warps, so that tiles may be split along K
 LAYERS = {
     "ds": DS | {"hidden_size": 640, "intermediate_size": 640},
     "renorm": DS | OF_96 | CLAMP | {"hidden_size": 256, "intermediate_size": 128, "renorm": True},
@@ -35,8 +44,12 @@ LAYERS = {
     "split-k": DS | STEP | {"hidden_size": 2176, "intermediate_size": 128},
     "routed": DS | OAI | {"hidden_size": 640, "intermediate_size": 384, "routed": True},
 }
-ARCHITECTURES = {f"sm_{capability.replace('.', '')}": target for capability, target in TARGETS.items()}
-HERE = "{}.{}".format(*torch.cuda.get_device_capability()) if torch.cuda.is_available() else "9.0"  # no `a` target
+ARCHITECTURES = {
+    f"sm_{capability.replace('.', '')}": target for capability, target in TARGETS.items()
+}
+HERE = (
+    "{}.{}".format(*torch.cuda.get_device_capability()) if torch.cuda.is_available() else "9.0"
+)  # no `a` target
 # how it is built, and the first of the architectures that have it so
 CONFIGURATIONS = {target: name for name, target in reversed(ARCHITECTURES.items())}
 PADDED, BLOCK_M = 8, 16  # an expert's rows are padded to a multiple; rows of an m_block
@@ -46,21 +59,34 @@ H_ERROR, BF16_ERROR = 2e-3, 5e-3  # of 128 columns, relative to their norm
 
 
 def size_files(of):
-    """problem.cuh and interface.cuh, as packing writes them for a definition; none without sizes."""
+    """problem.cuh and interface.cuh, as packing writes them for a definition; none without
+    sizes.
+    """
     if not of:
         return {}
-    activation = {f"k{name.title().replace('_', '')}": value for name, value in swiglu.constants(of).items()}
+    activation = {
+        f"k{name.title().replace('_', '')}": value for name, value in swiglu.constants(of).items()
+    }
     interface = {symbol: of["routed"] for symbol, _ in facts("interface", "full").values()}
     told, form = (
-        "".join(f"constexpr auto {name} = {str(value).lower()};\n" for name, value in values.items())
+        "".join(
+            f"constexpr auto {name} = {str(value).lower()};\n" for name, value in values.items()
+        )
         for values in (activation, interface)
     )
-    return {"problem.cuh": stages.problem_header(of) + told, "interface.cuh": "#pragma once\n" + form}
+    return {
+        "problem.cuh": stages.problem_header(of) + told,
+        "interface.cuh": "#pragma once\n" + form,
+    }
 
 
 def cuda_files(geometry):
     """File name -> text of the packed CUDA sources; two folders have no file of one name."""
-    paths = {file.path: file.content for file in pack("mma_fused")[geometry].sources if ".cu" in file.path}
+    paths = {
+        file.path: file.content
+        for file in pack("mma_fused")[geometry].sources
+        if ".cu" in file.path
+    }
     named = {Path(path).name: text for path, text in paths.items()}
     assert len(named) == len(paths), sorted(paths)
     return named
@@ -105,7 +131,9 @@ def first_fault(of, arguments, output, h, h_scale):
             want = swiglu.function_of(of)(gate, up) * weight[rows.token, rows.expert][:, None]
         if fault := stages.differing(got[real], want[real], H_ERROR, "row that is no padding"):
             return f"gemm1 + swiglu_quant: {fault}"
-    if (wrong := ~torch.isin(h_scale[: len(got)].frexp().mantissa, h_scale.new_tensor([0.5]))).any():
+    if (
+        wrong := ~torch.isin(h_scale[: len(got)].frexp().mantissa, h_scale.new_tensor([0.5]))
+    ).any():
         return f"gemm1 + swiglu_quant: {int(wrong.sum())} scales are not powers of two"
     found = stages.ReadOut(chosen, weight, rows, {}, got, 1)
     want = stages.combined(stages.reference_y(arguments, found).float(), rows.token_rows)
@@ -114,7 +142,9 @@ def first_fault(of, arguments, output, h, h_scale):
 
 
 def stage_sources(geometry, of=None):
-    """File name -> text of the test build for a definition, which hands out its scratch. of: other sizes."""
+    """File name -> text of the test build for a definition, which hands out its scratch. of: other
+    sizes.
+    """
     texts = cuda_files(geometry) | size_files(of)
     texts["launch_layer_cu.cuh"] = texts.pop("launch_layer.cu")
     return texts | {"stages.cu": (SAMPLES / "mma_stages.cu").read_text()}
@@ -129,7 +159,9 @@ def main(path):
     library, of = load_library(path), LAYERS["split-k"]
     for num_tokens in COUNTS:
         given = stages.tokens(of, num_tokens, "cpu") | stages.weights(of, "cpu")
-        there = {name: value.cuda() if torch.is_tensor(value) else value for name, value in given.items()}
+        there = {
+            name: value.cuda() if torch.is_tensor(value) else value for name, value in given.items()
+        }
         output, arrays, _ = stages.call(library, of, there, 0)
         found = handed_out({name: array.cpu() for name, array in arrays.items()}, of)
         fault = first_fault(of, given, output.cpu(), *found)

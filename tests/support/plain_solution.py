@@ -3,8 +3,8 @@
 import json
 
 import pytest
-from harness.core import paths
-from harness.packing import pack
+from moebench.core import paths
+from moebench.packing import pack
 
 from definitions.moe_fp8_block_scale import definition
 
@@ -18,7 +18,9 @@ def source(body):
 
 
 def solution(folder, body="pass", name="tiny", main=None, **changes):
-    """Packed, from folder/name. body: of `run`; main: or the whole main.py; changes: of the manifest."""
+    """Packed, from folder/name. body: of `run`; main: or the whole main.py; changes: of the
+    manifest.
+    """
     manifest = {"name": name, "author": "tests", "description": "x", "language": "python"}
     manifest |= {"entry_point": "main.py::run", "target_hardware": ["cpu"]} | changes
     (folder / name).mkdir(parents=True, exist_ok=True)

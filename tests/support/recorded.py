@@ -4,9 +4,18 @@ import json
 import shutil
 from functools import cache
 
-from flashinfer_bench import BuildSpec, Correctness, Environment, Evaluation, Performance, Solution, SourceFile, Trace
+from flashinfer_bench import (
+    BuildSpec,
+    Correctness,
+    Environment,
+    Evaluation,
+    Performance,
+    Solution,
+    SourceFile,
+    Trace,
+)
 from flashinfer_bench.data import load_jsonl_file
-from harness.core import paths
+from moebench.core import paths
 
 from definitions.moe_fp8_block_scale import definition_name
 
@@ -52,31 +61,46 @@ def trace(
     definition=NAME,
     **libs,
 ):
-    """A trace of solution(name); ms=0 is what a run without times leaves; libs as in Environment."""
+    """A trace of solution(name); ms=0 is what a run without times leaves; libs as in
+    Environment.
+    """
     numerical = status in ("PASSED", "INCORRECT_NUMERICAL")
     performance = Performance(
-        latency_ms=ms, reference_latency_ms=reference_ms if ms else 0, speedup_factor=reference_ms / ms if ms else 0
+        latency_ms=ms,
+        reference_latency_ms=reference_ms if ms else 0,
+        speedup_factor=reference_ms / ms if ms else 0,
     )
     libs = {"torch": "2.11", "protocol": "once", "tolerance": tolerance} | libs
     evaluation = Evaluation(
         status=status,
         environment=Environment(
-            hardware=hardware, libs=libs | {"solution_sha1": sha1 or solution(name).hash(), "command": "python x"}
+            hardware=hardware,
+            libs=libs | {"solution_sha1": sha1 or solution(name).hash(), "command": "python x"},
         ),
         timestamp=f"{day}T00:00:00",
         log=log,
-        correctness=Correctness(max_relative_error=2, max_absolute_error=3, extra={"matched_ratio": matched})
+        correctness=Correctness(
+            max_relative_error=2, max_absolute_error=3, extra={"matched_ratio": matched}
+        )
         if numerical
         else None,
         performance=performance if status == "PASSED" else None,
     )
-    return Trace(definition=definition, workload=workload(seq_len, definition), solution=name, evaluation=evaluation)
+    return Trace(
+        definition=definition,
+        workload=workload(seq_len, definition),
+        solution=name,
+        evaluation=evaluation,
+    )
 
 
 def record(packed, **more):
     """A trace of a packed solution for each workload of its definition."""
     told = {"sha1": packed.hash(), "definition": packed.definition} | more
-    return [trace(packed.name, workload.axes["seq_len"], **told) for workload in workloads(packed.definition)]
+    return [
+        trace(packed.name, workload.axes["seq_len"], **told)
+        for workload in workloads(packed.definition)
+    ]
 
 
 def write(file, traces):
@@ -87,10 +111,15 @@ def write(file, traces):
 
 
 def trace_set(root, traces, solutions=("fast", "slow")):
-    """A data set at root with the 19 workloads, these traces, and the solutions that it has the source of."""
+    """A data set at root with the 19 workloads, these traces, and the solutions that it has the
+    source of.
+    """
     for folder in ("definitions", "workloads"):
         shutil.copytree(
-            paths.ROOT / folder, root / folder, ignore=shutil.ignore_patterns("*.py", "__pycache__"), dirs_exist_ok=True
+            paths.ROOT / folder,
+            root / folder,
+            ignore=shutil.ignore_patterns("*.py", "__pycache__"),
+            dirs_exist_ok=True,
         )
     for name in solutions:
         file = root / "solutions" / f"{name}.json"

@@ -1,4 +1,6 @@
-"""compute-sanitizer on a script that runs a test build and says of each layer whether every stage is right."""
+"""compute-sanitizer on a script that runs a test build and says of each layer whether every stage
+is right.
+"""
 
 import os
 import re
@@ -6,8 +8,8 @@ import subprocess
 import sys
 
 import pytest
-from harness.core import paths
 from hopper_stages import RIGHT
+from moebench.core import paths
 
 from solutions.common.host.build_library import find_toolkit
 
@@ -18,7 +20,9 @@ TOOLS["racecheck"] += ("--racecheck-report", "hazard")
 
 
 def errors(options, script, library, layers):
-    """How many errors the tool reports, and the end of what was said. layers: that must be right; None for any."""
+    """How many errors the tool reports, and the end of what was said. layers: that must be right;
+    None for any.
+    """
     toolkit = find_toolkit()
     tool = toolkit and toolkit / "bin" / "compute-sanitizer"
     if tool is None or not tool.exists():

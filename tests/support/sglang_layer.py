@@ -1,13 +1,14 @@
 """One FP8 layer of SGLang's own classes, as of one of eight ranks, without a GPU.
 
-python sglang_layer.py GIVEN WRITTEN, with SGLang in reach: test_sglang_on_cpu.py writes the one and reads the other.
+python sglang_layer.py GIVEN WRITTEN, with SGLang in reach: test_sglang_on_cpu.py writes the one and
+reads the other.
 """
 
 import logging
 import sys
 
 import torch
-from harness.core import interpreter  # noqa: F401  put right, before SGLang imports Triton
+from moebench.core import interpreter  # noqa: F401  put right, before SGLang imports Triton
 
 try:
     import torchvision  # noqa: F401
@@ -32,7 +33,11 @@ ranks = {"tp_size": 8, "attn_tp_size": 8, "moe_ep_size": 8, "moe_tp_size": 1}
 
 def layer(**changes):
     """With its rank's experts, loaded as from a checkpoint: w1 is gate, w3 up."""
-    made = FusedMoE(layer_id=0, quant_config=Fp8Config(True, weight_block_size=[128, 128]), **given["layer"] | changes)
+    made = FusedMoE(
+        layer_id=0,
+        quant_config=Fp8Config(True, weight_block_size=[128, 128]),
+        **given["layer"] | changes,
+    )
     for ours, theirs in () if changes else (("", ""), ("_scale", "_scale_inv")):
         every = zip(given[f"gemm1_weights{ours}"], given[f"gemm2_weights{ours}"], strict=True)
         for expert, (w13, w2) in enumerate(every, given["local_expert_offset"]):
@@ -44,7 +49,9 @@ def layer(**changes):
 
 def output(of, tokens):
     routed = StandardTopKOutput(given["topk_weights"][:tokens], given["topk_ids"][:tokens], None)
-    return of.dispatcher.combine(of.run_moe_core(of.dispatcher.dispatch(given["x"][:tokens], routed)))
+    return of.dispatcher.combine(
+        of.run_moe_core(of.dispatcher.dispatch(given["x"][:tokens], routed))
+    )
 
 
 def refusal(changes):

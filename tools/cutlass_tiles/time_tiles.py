@@ -1,8 +1,10 @@
-"""Check and time every compiled tile of cutlass_grouped: what solutions/cutlass_grouped/tiles.py is chosen from.
+"""Check and time every compiled tile of cutlass_grouped: what solutions/cutlass_grouped/tiles.py is
+chosen from.
 
-Needs a Hopper GPU. For each token count, routed as the workloads are, every tile is used in gemm1 and then in gemm2,
-beside the chosen tile of the other GEMM: the layer's median device time, L2 flushed before each call, and the share of
-its values within each tolerance. Exit status: 0, 1 for a wrong answer or without a GPU, 2 for bad arguments.
+Needs a Hopper GPU. For each token count, routed as the workloads are, every tile is used in gemm1
+and then in gemm2, beside the chosen tile of the other GEMM: the layer's median device time, L2
+flushed before each call, and the share of its values within each tolerance. Exit status: 0, 1 for a
+wrong answer or without a GPU, 2 for bad arguments.
 """
 
 import argparse
@@ -12,15 +14,15 @@ from itertools import product
 
 import torch
 from flashinfer_bench.compile import BuilderRegistry
-from harness.core import paths
-from harness.core.arguments import count
-from harness.core.errors import CannotRun, exit_with
-from harness.judging.calling import seeded_inputs
-from harness.judging.fib import normalize_result
-from harness.judging.tolerances import TOLERANCES, matched_ratios
-from harness.operators.catalogue import definition
-from harness.operators.routing_kinds import tensors, workload
-from harness.packing.pack import pack
+from moebench.core import paths
+from moebench.core.arguments import count
+from moebench.core.errors import CannotRun, exit_with
+from moebench.judging.calling import seeded_inputs
+from moebench.judging.fib import normalize_result
+from moebench.judging.tolerances import TOLERANCES, matched_ratios
+from moebench.operators.catalogue import definition
+from moebench.operators.routing_kinds import tensors, workload
+from moebench.packing.pack import pack
 from triton.testing import do_bench
 
 SOLUTION = "cutlass_grouped"
@@ -34,9 +36,15 @@ def main(argv: list[str]) -> int:
     if not torch.cuda.is_available():
         raise CannotRun("timing tiles needs a CUDA device; torch sees none")
     full, registry, wrong = definition("full"), BuilderRegistry.get_instance(), 0
-    runnable, reference = registry.build(full, pack(SOLUTION)["full"]), registry.build_reference(full)
+    runnable, reference = (
+        registry.build(full, pack(SOLUTION)["full"]),
+        registry.build_reference(full),
+    )
     module = sys.modules[runnable._callable.__module__]
-    names = sorted(path.stem.removeprefix("sm90_") for path in (paths.SOLUTIONS / SOLUTION).glob("gemms/sm90_*_*.cu"))
+    names = sorted(
+        path.stem.removeprefix("sm90_")
+        for path in (paths.SOLUTIONS / SOLUTION).glob("gemms/sm90_*_*.cu")
+    )
     address = {name: module._gemms.find_tile(name) for name in names}
     for num_tokens in args.tokens:
         routing, (_, drawn) = (make("skewed", num_tokens, "full") for make in (tensors, workload))

@@ -1,6 +1,8 @@
-"""Run triton_fused_v2's grouped GEMMs with one tile at a time: what they compute, and how long the device takes.
+"""Run triton_fused_v2's grouped GEMMs with one tile at a time: what they compute, and how long the
+device takes.
 
-choice: the solution's Choice, or what `choice_of` puts in its place. given: modules and tensors, made by `prepare`.
+choice: the solution's Choice, or what `choice_of` puts in its place. given: modules and tensors,
+made by `prepare`.
 """
 
 from collections.abc import Callable
@@ -11,14 +13,22 @@ from types import SimpleNamespace
 
 import torch
 from candidates import BLOCK_MS
-from harness.judging.calling import random_fp8
+from moebench.judging.calling import random_fp8
 
-FLUSH_BYTES = 2**29  # ten times the L2 of an H200; writing it also hides the host's part of a launch
-TOLERANCE = 0.05  # of a row's norm; a row has 256 values or more, of which a wrong tile spoils 64 or more
+FLUSH_BYTES = (
+    2**29
+)  # ten times the L2 of an H200; writing it also hides the host's part of a launch
+TOLERANCE = (
+    0.05  # of a row's norm; a row has 256 values or more, of which a wrong tile spoils 64 or more
+)
 
 
-def operands(sizes: tuple[int, int, int], num_tokens: int, device: str) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Tokens [T, H], w13 [E, 2I, H] and w2 [E, H, I], each with its scales; normal values, the same in every run."""
+def operands(
+    sizes: tuple[int, int, int], num_tokens: int, device: str
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Tokens [T, H], w13 [E, 2I, H] and w2 [E, H, I], each with its scales; normal values, the same
+    in every run.
+    """
     local, hidden, inter = sizes
     fp8, fp32 = partial(random_fp8, device=device, source=None), partial(torch.randn, device=device)
     torch.manual_seed(0)
@@ -30,23 +40,32 @@ def operands(sizes: tuple[int, int, int], num_tokens: int, device: str) -> list[
 
 
 def prepare(package: str, tensors: list, expert: torch.Tensor) -> SimpleNamespace:
-    """What is given with one routing, expert [T, top-k] int32 on the CPU: local numbers, -1 for another rank's.
+    """What is given with one routing, expert [T, top-k] int32 on the CPU: local numbers, -1 for
+    another rank's.
 
     package: of a solution that FIB has built. tensors: `operands` of at least T tokens.
     """
-    layer, permute = (import_module(f"{package}.common.triton.{name}") for name in ("layer", "permute"))
+    layer, permute = (
+        import_module(f"{package}.common.triton.{name}") for name in ("layer", "permute")
+    )
     (x, x_scale), w13, w2 = tensors
     permutations = {}
-    for block_m in BLOCK_MS:  # by the plain statement: its kernels are not what is timed, and take seconds to compile
+    for block_m in (
+        BLOCK_MS
+    ):  # by the plain statement: its kernels are not what is timed, and take seconds to compile
         *found, _ = permute.permute_ref(expert, len(w13[0]), block_m)
         permutations[block_m] = permute.Permutation(*(part.to(x.device) for part in found), None)
     x = x[: len(expert)], x_scale[:, : len(expert)].contiguous()
-    return SimpleNamespace(layer=layer, expert=expert, x=x, w13=w13, w2=w2, permutations=permutations)
+    return SimpleNamespace(
+        layer=layer, expert=expert, x=x, w13=w13, w2=w2, permutations=permutations
+    )
 
 
 def gemm1(given: SimpleNamespace, choice) -> tuple[torch.Tensor, torch.Tensor]:
     """h [rows, I] fp8 and its scales [rows, I/128] fp32."""
-    return given.layer.gemm1_swiglu(*given.x, *given.w13, given.permutations[choice.gemm1.block_m], choice)
+    return given.layer.gemm1_swiglu(
+        *given.x, *given.w13, given.permutations[choice.gemm1.block_m], choice
+    )
 
 
 def gemm2(given: SimpleNamespace, choice, h: tuple | None = None) -> torch.Tensor:
@@ -62,9 +81,11 @@ def gemm2(given: SimpleNamespace, choice, h: tuple | None = None) -> torch.Tenso
 
 
 def values(stage: str, given: SimpleNamespace, choice) -> torch.Tensor:
-    """h or y of the local pairs, [pairs, columns] fp32 in pair order; choice: with TMA, so that h is in expert order.
+    """h or y of the local pairs, [pairs, columns] fp32 in pair order; choice: with TMA, so that h
+    is in expert order.
 
-    Until `times_us` fresh memory is NaN: a tile that writes nothing cannot pass with the previous one's result.
+    Until `times_us` fresh memory is NaN: a tile that writes nothing cannot pass with the previous
+    one's result.
     """
     torch.use_deterministic_algorithms(True, warn_only=True)
     if stage == "gemm1":
@@ -77,14 +98,18 @@ def values(stage: str, given: SimpleNamespace, choice) -> torch.Tensor:
 
 
 def check(got: torch.Tensor, wanted: torch.Tensor) -> None:
-    """Raise ValueError where rows [N, columns] differ by more than TOLERANCE of the wanted norm, or are not finite."""
+    """Raise ValueError where rows [N, columns] differ by more than TOLERANCE of the wanted norm, or
+    are not finite.
+    """
     wrong = ~((got - wanted).norm(dim=1) <= TOLERANCE * wanted.norm(dim=1))
     if wrong.any():
         raise ValueError(f"{int(wrong.sum())} of {len(wanted)} rows differ from the present tiles'")
 
 
 def times_us(calls: list[Callable], repeats: int) -> list[float]:
-    """Median microseconds of each call: device time alone, calls interleaved, L2 flushed before each."""
+    """Median microseconds of each call: device time alone, calls interleaved, L2 flushed before
+    each.
+    """
     torch.use_deterministic_algorithms(False)
     flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
     events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in calls * repeats]

@@ -1,4 +1,5 @@
-"""arguments: what the FP8 layer's entry points take: each interface's names, shapes and dtypes, and their check.
+"""arguments: what the FP8 layer's entry points take: each interface's names, shapes and dtypes, and
+their check.
 
 Every tensor is contiguous, starts at a multiple of 16 bytes and lies on the device of the first.
 """
@@ -25,7 +26,8 @@ WEIGHTS = {
     "gemm2_weights": ((E_LOCAL, H, I), FP8),
     "gemm2_weights_scale": ((E_LOCAL, H // 128, I // 128), FP32),
 }
-# An interface: name -> shape and dtype of a tensor, range of an int, float for any number. Numbers stand before output.
+# An interface: name -> shape and dtype of a tensor, range of an int, float for any number. Numbers
+# stand before output.
 DS_ROUTING = {
     "routing_logits": ((T, E), BF16 if RENORM else FP32),
     "routing_bias": ((E,), BF16),
@@ -36,7 +38,9 @@ DS_ROUTING = {
     "routed_scaling_factor": float,
     "output": ((T, H), BF16),
 }
-RENORM_ROUTING = {name: DS_ROUTING[name] for name in ("routing_logits", "hidden_states", "hidden_states_scale")}
+RENORM_ROUTING = {
+    name: DS_ROUTING[name] for name in ("routing_logits", "hidden_states", "hidden_states_scale")
+}
 RENORM_ROUTING |= WEIGHTS | {"output": DS_ROUTING["output"]}
 ROUTED = {
     "hidden_states": ((T, H), FP8),
@@ -48,11 +52,18 @@ ROUTED = {
     "output": ((T, H), BF16),
 }
 DS_ROUTING_BF16, RENORM_ROUTING_BF16, ROUTED_BF16 = (
-    {name: want for name, want in (form | {"hidden_states": ((T, H), BF16)}).items() if name != "hidden_states_scale"}
+    {
+        name: want
+        for name, want in (form | {"hidden_states": ((T, H), BF16)}).items()
+        if name != "hidden_states_scale"
+    }
     for form in (DS_ROUTING, RENORM_ROUTING, ROUTED)
 )
 
-_ABSENT = dict.fromkeys(DS_ROUTING | ROUTED) | {"local_expert_offset": 0, "routed_scaling_factor": 1.0}
+_ABSENT = dict.fromkeys(DS_ROUTING | ROUTED) | {
+    "local_expert_offset": 0,
+    "routed_scaling_factor": 1.0,
+}
 
 
 def check_arguments(interface, arguments):
@@ -63,11 +74,12 @@ def check_arguments(interface, arguments):
         arguments: its arguments, in its order.
 
     Returns:
-        A namespace of the arguments of all interfaces. Those that this one lacks are None, or the numbers that change
-        nothing.
+        A namespace of the arguments of all interfaces. Those that this one lacks are None, or the
+        numbers that change nothing.
 
     Raises:
-        ValueError: dtype, rank, size, device, contiguity or alignment of a tensor, or type or range of a number, is not
+        ValueError: dtype, rank, size, device, contiguity or alignment of a tensor, or type or range
+        of a number, is not
             the interface's; the message names the argument, what it got and what it wants.
     """
     first_name, first = next(iter(interface)), arguments[0]
@@ -82,16 +94,19 @@ def check_arguments(interface, arguments):
                 raise ValueError(f"{name}: got {type(value).__name__}, want a number")
         else:
             shape, dtype = want
-            tensors.append((name, value, tuple(num_tokens if size is T else size for size in shape), (dtype,)))
+            tensors.append(
+                (name, value, tuple(num_tokens if size is T else size for size in shape), (dtype,))
+            )
     check_tensors(tensors, like=(first_name, first))
     return SimpleNamespace(**_ABSENT | dict(zip(interface, arguments, strict=True)))
 
 
 def takes(interface):
-    """Decorator of an entry point f(arguments), a tuple, that has them checked by another: C++, or a check of its own.
+    """Decorator of an entry point f(arguments), a tuple, that has them checked by another: C++, or
+    a check of its own.
 
-    A call may name arguments. Where f fails, what `check_arguments` finds is raised instead: a binding that cannot
-    convert an argument does not name it.
+    A call may name arguments. Where f fails, what `check_arguments` finds is raised instead: a
+    binding that cannot convert an argument does not name it.
 
     Raises:
         TypeError: an argument is missing, unknown or one too many; the message names it.
@@ -106,7 +121,9 @@ def takes(interface):
         def call(*arguments, **named):
             if named or len(arguments) != count:
                 arguments = signature.bind(*arguments, **named).args
-            if type(arguments[-3]) is bool or type(arguments[-2]) is bool:  # a binding takes True for 1
+            if (
+                type(arguments[-3]) is bool or type(arguments[-2]) is bool
+            ):  # a binding takes True for 1
                 check_arguments(interface, arguments)
             try:
                 return function(arguments)
@@ -115,7 +132,9 @@ def takes(interface):
             except (AttributeError, BufferError, IndexError, RuntimeError, TypeError):
                 check_arguments(interface, arguments)
                 if arguments[0].is_meta:
-                    raise ValueError(f"{next(iter(interface))}: is on meta, want a CUDA device") from None
+                    raise ValueError(
+                        f"{next(iter(interface))}: is on meta, want a CUDA device"
+                    ) from None
                 raise
 
         call.__signature__ = signature  # what FlashInfer-Bench and help() look at
@@ -125,7 +144,9 @@ def takes(interface):
 
 
 def checked(interface):
-    """Decorator of an entry point f(given): it becomes one as by `takes` and gets what `check_arguments` returns."""
+    """Decorator of an entry point f(given): it becomes one as by `takes` and gets what
+    `check_arguments` returns.
+    """
 
     def decorate(function):
         @takes(interface)

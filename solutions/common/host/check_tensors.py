@@ -16,11 +16,12 @@ def check_tensors(wanted, like):
     """Check tensors of which all else is known.
 
     Args:
-        wanted: for each argument its name, its value, the shape and a tuple of the dtypes that it may have.
-        like: name and value of a tensor on the device that all have to be on.
+        wanted: for each argument its name, its value, the shape and a tuple of the dtypes that it
+        may have. like: name and value of a tensor on the device that all have to be on.
 
     Raises:
-        ValueError: shape, dtype, device, contiguity or 16-byte alignment is another; the message names the argument,
+        ValueError: shape, dtype, device, contiguity or 16-byte alignment is another; the message
+        names the argument,
             what it got and what it wants.
     """
     device = like[1].device
@@ -39,7 +40,9 @@ def check_tensors(wanted, like):
 def _fault(tensor, shape, dtypes, device, like):
     """What is wrong with a tensor that something is wrong with."""
     if not isinstance(tensor, torch.Tensor) or tensor.shape != shape or tensor.dtype not in dtypes:
-        return f"got {_describe(tensor)}, want {' or '.join(map(str, dtypes))} of shape {list(shape)}"
+        return (
+            f"got {_describe(tensor)}, want {' or '.join(map(str, dtypes))} of shape {list(shape)}"
+        )
     if tensor.device != device:
         return f"is on {tensor.device}, want {device} as {like}"
     if not tensor.is_contiguous():

@@ -18,4 +18,8 @@ def gpu_of(device):
     if device.type == "cpu":
         return Gpu("sm_90", "cpu", 4)
     properties = torch.cuda.get_device_properties(device)
-    return Gpu(f"sm_{properties.major}{properties.minor}", properties.name, properties.multi_processor_count)
+    return Gpu(
+        f"sm_{properties.major}{properties.minor}",
+        properties.name,
+        properties.multi_processor_count,
+    )

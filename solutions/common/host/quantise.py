@@ -1,4 +1,6 @@
-"""quantise: bf16 -> E4M3 codes with one E8M0 scale for each 32 elements of a row, in plain torch."""
+"""quantise: bf16 -> E4M3 codes with one E8M0 scale for each 32 elements of a row, in plain
+torch.
+"""
 
 import torch
 

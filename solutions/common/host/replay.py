@@ -1,10 +1,11 @@
 """replay: after the first call of its kind, a layer's Triton kernels start from one call into C++.
 
-Launched one by one from Python, a kernel of a few microseconds is over before the next is launched. What host code
-does - checks, choice of tiles, scratch, tensor descriptors - depends on the shapes, dtypes and alignment of the tensors
-and on the numbers among the arguments, not on what the tensors hold. So the first call of a kind is watched: each
-launch, and for each pointer whose it is. Later calls of the kind are launched by replay.cpp with their own tensors.
-Nothing is remembered of an address.
+Launched one by one from Python, a kernel of a few microseconds is over before the next is launched.
+What host code does - checks, choice of tiles, scratch, tensor descriptors - depends on the shapes,
+dtypes and alignment of the tensors and on the numbers among the arguments, not on what the tensors
+hold. So the first call of a kind is watched: each launch, and for each pointer whose it is. Later
+calls of the kind are launched by replay.cpp with their own tensors. Nothing is remembered of an
+address.
 
     call ── of a known kind? ── yes ── replay.cpp: allocate the scratch, launch all
                 └─ no ── the ordinary way, watched ── all accounted for? ── yes ── keep
@@ -28,34 +29,49 @@ from . import launch
 UNKNOWN, DONE, ORDINARY = range(3)  # as in recorded_call.h
 VALUE, ADDRESS, MAP = range(3)
 SCRATCH, NULL = -1, -2
-MOST_SCRATCH = 256 << 20  # bytes: replayed scratch is not used twice, and above the host's time hardly counts
+MOST_SCRATCH = (
+    256 << 20
+)  # bytes: replayed scratch is not used twice, and above the host's time hardly counts
 MOST_PARAMETERS = 64  # as in replay.cpp
 ALLOCATIONS = (torch.ops.aten.empty.memory_format, torch.ops.aten.empty_like.default)
 
 
 def replayed(run):
-    """`run` with its launches replayed; `run` itself where that is not supported, which is said once.
+    """`run` with its launches replayed; `run` itself where that is not supported, which is said
+    once.
 
-    run(*arguments) launches kernels named to `launch_quickly` on the current stream, calls nothing else on the device,
-    and returns None.
+    run(*arguments) launches kernels named to `launch_quickly` on the current stream, calls nothing
+    else on the device, and returns None.
     """
     if not launch.SUPPORTED:
         return run
     try:
         library = build()
     except Exception as error:  # whatever a compiler, or its absence, comes up with
-        print(f"replay: launching from Python, as the C++ part does not build: {error}", file=sys.stderr)
+        print(
+            f"replay: launching from Python, as the C++ part does not build: {error}",
+            file=sys.stderr,
+        )
         return run
     return replayed_by(library, run)
 
 
 def build():
-    """The compiled replay.cpp, with `replay_and_keep`. Raises RuntimeError as `build_library` does."""
+    """The compiled replay.cpp, with `replay_and_keep`. Raises RuntimeError as `build_library`
+    does.
+    """
     from .build_library import build_library, load_library  # needs tvm_ffi, which may be missing
 
     headers = Path(triton.__file__).parent / "backends/nvidia/include"
-    texts = {name: Path(__file__).with_name(name).read_text() for name in ("replay.cpp", "recorded_call.h")}
-    return load_library(build_library("replay", texts, include_folders=[headers], headers_version=triton.__version__))
+    texts = {
+        name: Path(__file__).with_name(name).read_text()
+        for name in ("replay.cpp", "recorded_call.h")
+    }
+    return load_library(
+        build_library(
+            "replay", texts, include_folders=[headers], headers_version=triton.__version__
+        )
+    )
 
 
 def replayed_by(library, run):
@@ -72,7 +88,8 @@ def replayed_by(library, run):
         except Exception as error:
             if str(error).startswith("replay: "):
                 raise
-            answer = ORDINARY  # a tensor that C++ cannot be given: checks refuse it by name, or it is no matter
+            # a tensor that C++ cannot be given: checks refuse it by name, or it is no matter
+            answer = ORDINARY
         if answer == ORDINARY:
             return run(*arguments)
         if answer == UNKNOWN:
@@ -85,10 +102,12 @@ def replayed_by(library, run):
 
 
 class _Watch(TorchDispatchMode):
-    """Collects the allocations of a call; `other` tells that torch did something else, or too much of it.
+    """Collects the allocations of a call; `other` tells that torch did something else, or too much
+    of it.
 
-    What is collected, and what the launches were given, stays alive so that no two share an address: from `other` on
-    nothing is, as much scratch must not stay longer than the call needs it.
+    What is collected, and what the launches were given, stays alive so that no two share an
+    address: from `other` on nothing is, as much scratch must not stay longer than the call needs
+    it.
     """
 
     def __init__(self, launches):
@@ -111,9 +130,13 @@ class _Watch(TorchDispatchMode):
 
 
 def watched(run, arguments):
-    """Run once: the launches as (compiled kernel, grid, arguments by name), the scratch, None where not replayable."""
+    """Run once: the launches as (compiled kernel, grid, arguments by name), the scratch, None where
+    not replayable.
+    """
     started = []
-    knobs.runtime.launch_enter_hook.add(started.append)  # also of kernels that launch_quickly does not know
+    knobs.runtime.launch_enter_hook.add(
+        started.append
+    )  # also of kernels that launch_quickly does not know
     launch.watching.launches = launches = []
     try:
         with _Watch(launches) as watch:
@@ -139,7 +162,9 @@ def plan(launches, scratch, arguments):
 
     def place(pointer):
         """[base, offset] of a tensor's or a plain address."""
-        address = pointer if isinstance(pointer, int) else 0 if pointer is None else pointer.data_ptr()
+        address = (
+            pointer if isinstance(pointer, int) else 0 if pointer is None else pointer.data_ptr()
+        )
         if address == 0:
             return [NULL, 0]
         for owner, base, offset in owners:
@@ -154,12 +179,20 @@ def plan(launches, scratch, arguments):
         except LookupError:
             return None
         metadata = compiled.metadata
-        plain = metadata.num_ctas == 1 and not (metadata.launch_cooperative_grid or metadata.launch_pdl)
+        plain = metadata.num_ctas == 1 and not (
+            metadata.launch_cooperative_grid or metadata.launch_pdl
+        )
         scratch_free = not (metadata.global_scratch_size or metadata.profile_scratch_size)
         if not (plain and scratch_free and len(parameters) <= MOST_PARAMETERS):
             return None
         grid = (*grid, 1, 1)[:3]
-        numbers += [compiled.function, *grid, 32 * metadata.num_warps, metadata.shared, len(parameters)]
+        numbers += [
+            compiled.function,
+            *grid,
+            32 * metadata.num_warps,
+            metadata.shared,
+            len(parameters),
+        ]
         for parameter in parameters:
             numbers += parameter
     return numbers
@@ -179,7 +212,14 @@ def _parameters(compiled, values, place):
             rank = len(value.shape)
             form = [TMA_DTYPE_DEVICE_TO_HOST[meta["elem_type"]], meta["elem_size"], meta["swizzle"]]
             form += [int(value.padding == "nan"), rank]
-            yield [MAP, *place(value.base), *form, *meta["block_size"], *value.shape, *value.strides]
+            yield [
+                MAP,
+                *place(value.base),
+                *form,
+                *meta["block_size"],
+                *value.shape,
+                *value.strides,
+            ]
             yield from ([VALUE, number] for number in (*value.shape, *value.strides))
         elif kind.startswith("*"):
             yield [ADDRESS, *place(value)]

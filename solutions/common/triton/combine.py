@@ -1,12 +1,13 @@
 """combine: every token gathers its rows, weighs them and sums in fp32.
 
-A gather and no atomics: the terms are added in the order of the routing, so the result is the same bit for bit in
-every run. A token without a local expert gets exact zeros.
+A gather and no atomics: the terms are added in the order of the routing, so the result is the same
+bit for bit in every run. A token without a local expert gets exact zeros.
 
-Map of the kernel: one program a (token, BLOCK columns), in one of two forms. Straight, loads of y are masked and all in
-flight together: best for few tokens. With BRANCH, row numbers and weights are loaded as vectors and the program
-branches over experts of other ranks, which most are: enough other programs wait for memory where tokens are many. Both
-forms add by a fused multiply-add, and so give the same bits.
+Map of the kernel: one program a (token, BLOCK columns), in one of two forms. Straight, loads of y
+are masked and all in flight together: best for few tokens. With BRANCH, row numbers and weights are
+loaded as vectors and the program branches over experts of other ranks, which most are: enough other
+programs wait for memory where tokens are many. Both forms add by a fused multiply-add, and so give
+the same bits.
 """
 
 import torch
@@ -53,18 +54,22 @@ def combine_kernel(
             local = inside & (row >= 0)
             y = tl.load(y_ptr + row.to(tl.int64) * num_columns + column, mask=local, other=0.0)
             total = tl.where(local, tl.fma(y.to(tl.float32), weight, total), total)
-    tl.store(output_ptr + token.to(tl.int64) * H + first_column + column, total.to(tl.bfloat16), mask=inside)
+    tl.store(
+        output_ptr + token.to(tl.int64) * H + first_column + column,
+        total.to(tl.bfloat16),
+        mask=inside,
+    )
 
 
 def combine(y, row_of_pair, weight, output, first_column, branch=False, pdl=False):
     """Sum each token's weighed rows into the output.
 
     Args:
-        y: [rows, num_columns] bfloat16.
-        row_of_pair: [T, top_k] int32, -1 where a token has no such row; weight: [T, top_k] float32.
-        output: [T, H] bfloat16; columns first_column .. first_column + num_columns are written, all of them.
-        branch: whether many tokens take the branching form.
-        pdl: whether a GPU may start the kernel before the preceding one has ended; it waits by itself.
+        y: [rows, num_columns] bfloat16. row_of_pair: [T, top_k] int32, -1 where a token has no such
+        row; weight: [T, top_k] float32. output: [T, H] bfloat16; columns first_column ..
+        first_column + num_columns are written, all of them. branch: whether many tokens take the
+        branching form. pdl: whether a GPU may start the kernel before the preceding one has ended;
+        it waits by itself.
     """
     num_tokens, top_k = row_of_pair.shape
     num_columns = y.shape[1]

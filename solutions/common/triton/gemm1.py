@@ -1,16 +1,17 @@
 """gemm1: x . W13^T for each expert's rows, in bf16, rows in expert order or in pair order.
 
-The GEMM alone, without SwiGLU: with many rows a tile the two accumulators of `gemm1_swiglu_quant` no longer fit the
-registers, and writing g and reading it back costs less than spilling.
+The GEMM alone, without SwiGLU: with many rows a tile the two accumulators of `gemm1_swiglu_quant`
+no longer fit the registers, and writing g and reading it back costs less than spilling.
 
-In expert order a tile's rows lie together and TMA can read them, but whoever writes them has to know gemm2's padding.
-In pair order (row token * TOP_K + slot, as the routing names its pairs) they are gathered by index, and pairs of other
-ranks leave holes that nobody writes or reads.
+In expert order a tile's rows lie together and TMA can read them, but whoever writes them has to
+know gemm2's padding. In pair order (row token * TOP_K + slot, as the routing names its pairs) they
+are gathered by index, and pairs of other ranks leave holes that nobody writes or reads.
 
 g has its columns of `up` first, whichever half of W13 is first.
 
-Map of the kernel: a persistent grid over (row tile, 128 columns of g); the MMAs are W[128, K] . x[BLOCK_M, K]^T.
-Per K step the weight block comes through TMA and the token rows are gathered with asynchronous copies.
+Map of the kernel: a persistent grid over (row tile, 128 columns of g); the MMAs are W[128, K] .
+x[BLOCK_M, K]^T. Per K step the weight block comes through TMA and the token rows are gathered with
+asynchronous copies.
 """
 
 import torch
@@ -68,7 +69,9 @@ def gemm1_kernel(
         valid = pair >= 0
         token = pair // TOP_K
         x_ptrs = x_ptr + token[:, None].to(tl.int64) * H + lane[None, :]
-        x_scale_ptrs, x_scale_step = scales_of_tokens(x_scale_ptr, token, num_tokens, NUM_K, ROW_MAJOR)
+        x_scale_ptrs, x_scale_step = scales_of_tokens(
+            x_scale_ptr, token, num_tokens, NUM_K, ROW_MAJOR
+        )
 
         g = tl.zeros((BLOCK, BLOCK_M), tl.float32)
         for k in range(NUM_K):
@@ -83,7 +86,9 @@ def gemm1_kernel(
         if EXPERT_ORDER:
             tl.store(g_ptrs + row[None, :].to(tl.int64) * N, g.to(tl.bfloat16))
         else:
-            tl.store(g_ptrs + pair[None, :].to(tl.int64) * N, g.to(tl.bfloat16), mask=valid[None, :])
+            tl.store(
+                g_ptrs + pair[None, :].to(tl.int64) * N, g.to(tl.bfloat16), mask=valid[None, :]
+            )
 
 
 def gemm1(x, x_scale, w, w_scale, permutation, tile, expert_order=True):
@@ -98,8 +103,9 @@ def gemm1(x, x_scale, w, w_scale, permutation, tile, expert_order=True):
         expert_order: False stores in pair order.
 
     Returns:
-        g [rows, N] bfloat16, columns of `up` first. Padding rows of used tiles hold zeros, rows of unused tiles are
-        undefined. In pair order [T * 8, N], undefined where the pair's expert is not local.
+        g [rows, N] bfloat16, columns of `up` first. Padding rows of used tiles hold zeros, rows of
+        unused tiles are undefined. In pair order [T * 8, N], undefined where the pair's expert is
+        not local.
     """
     num_local_experts, columns, hidden = w.shape
     rows = (permutation.pair_of_row if expert_order else permutation.row_of_pair).numel()

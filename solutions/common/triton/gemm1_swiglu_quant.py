@@ -1,14 +1,17 @@
-"""gemm1_swiglu_quant: x . W13^T for each expert's rows, SwiGLU, and an FP8 copy of the result, in one kernel.
+"""gemm1_swiglu_quant: x . W13^T for each expert's rows, SwiGLU, and an FP8 copy of the result, in
+one kernel.
 
-W13's halves are `up` and `gate`, in the interface's order; swiglu.py has h of them. Both operands carry one fp32 scale
-for each 128 of K, so the tensor cores' sum is multiplied with (row scale x weight scale) and added to an fp32
-accumulator every 128. The epilogue owns 128 columns of h, which is one quantisation group. A kernel of its own, not a
-form of gemm1's: a profile tells the two apart by name.
+W13's halves are `up` and `gate`, in the interface's order; swiglu.py has h of them. Both operands
+carry one fp32 scale for each 128 of K, so the tensor cores' sum is multiplied with (row scale x
+weight scale) and added to an fp32 accumulator every 128. The epilogue owns 128 columns of h, which
+is one quantisation group. A kernel of its own, not a form of gemm1's: a profile tells the two apart
+by name.
 
-Map of the kernel: a persistent grid over (row tile, 128 columns of h). Weights are the wide operand: the
-MMAs are W[128, K] . x[BLOCK_M, K]^T, so BLOCK_M may be as small as 16 and the matrix unit still sees 128
-rows. Per K step the two weight blocks come through TMA, the token rows are gathered with asynchronous
-copies (padding rows read nothing), the row scales with plain loads; num_stages of them are in flight.
+Map of the kernel: a persistent grid over (row tile, 128 columns of h). Weights are the wide
+operand: the MMAs are W[128, K] . x[BLOCK_M, K]^T, so BLOCK_M may be as small as 16 and the matrix
+unit still sees 128 rows. Per K step the two weight blocks come through TMA, the token rows are
+gathered with asynchronous copies (padding rows read nothing), the row scales with plain loads;
+num_stages of them are in flight.
 """
 
 import torch
@@ -58,7 +61,9 @@ def gemm1_swiglu_quant_kernel(
         valid = pair >= 0
         token = pair // TOP_K
         x_ptrs = x_ptr + token[:, None].to(tl.int64) * H + lane[None, :]
-        x_scale_ptrs, x_scale_step = scales_of_tokens(x_scale_ptr, token, num_tokens, NUM_K, ROW_MAJOR)
+        x_scale_ptrs, x_scale_step = scales_of_tokens(
+            x_scale_ptr, token, num_tokens, NUM_K, ROW_MAJOR
+        )
         first_block = expert * (2 * NUM_N) + n
         up_block = first_block + NUM_N if GATE_FIRST else first_block
         gate_block = first_block if GATE_FIRST else first_block + NUM_N
@@ -114,7 +119,9 @@ def gemm1_swiglu_quant(x, x_scale, w, w_scale, permutation, tile, expert_order=T
     gemm1_swiglu_quant_kernel[(min(work, tile.programs),)](
         x,
         x_scale,
-        TensorDescriptor(w, [num_local_experts * double_inter, hidden], [hidden, 1], [BLOCK, BLOCK]),
+        TensorDescriptor(
+            w, [num_local_experts * double_inter, hidden], [hidden, 1], [BLOCK, BLOCK]
+        ),
         w_scale,
         permutation.pair_of_row,
         permutation.tile_expert,
@@ -137,5 +144,7 @@ def gemm1_swiglu_quant(x, x_scale, w, w_scale, permutation, tile, expert_order=T
 
 
 def gemm1_swiglu_quant_ref(x, x_scale, w, w_scale, permutation, block_m):
-    """Plain statement of `gemm1_swiglu_quant`; rows of padding or beyond the last tile are left zero."""
+    """Plain statement of `gemm1_swiglu_quant`; rows of padding or beyond the last tile are left
+    zero.
+    """
     return swiglu_quant_ref(gemm1_ref(x, x_scale, w, w_scale, permutation, block_m).bfloat16())

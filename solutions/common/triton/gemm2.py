@@ -1,10 +1,12 @@
 """gemm2: h . W2^T for each expert's rows, in bf16, rows in expert order.
 
-Rows of one expert lie together and start at a tile boundary. Where h lies in that order too, both operands are plain
-blocks of a matrix and both come through TMA; nothing is gathered. Where h lies in pair order (gemm1.py), its rows are
-gathered by index, and both operands come through asynchronous copies. Scales are promoted as in gemm1.
+Rows of one expert lie together and start at a tile boundary. Where h lies in that order too, both
+operands are plain blocks of a matrix and both come through TMA; nothing is gathered. Where h lies
+in pair order (gemm1.py), its rows are gathered by index, and both operands come through
+asynchronous copies. Scales are promoted as in gemm1.
 
-A tile may be a part of the tile that rows were padded to for gemm1; a part without rows skips its products.
+A tile may be a part of the tile that rows were padded to for gemm1; a part without rows skips its
+products.
 
 Map of the kernel: a persistent grid over (row tile, BLOCK_N columns of y); the MMAs are
 W2[BLOCK_N, K] . h[BLOCK_M, K]^T, BLOCK_N <= 128 so that one weight scale serves a tile's K step.
@@ -23,7 +25,8 @@ BLOCK = 128
 
 @triton.jit
 def gemm2_kernel(
-    h_desc,  # [rows, I] fp8, block [BLOCK_M, 128]; without TMA a pointer to [T * TOP_K, I] in pair order
+    # [rows, I] fp8, block [BLOCK_M, 128]; without TMA a pointer to [T * TOP_K, I] in pair order
+    h_desc,
     h_scale_ptr,  # [rows or T * TOP_K, I / 128] fp32
     w_desc,  # [E_LOCAL * H, I] fp8, block [BLOCK_N, 128]; without TMA a pointer
     w_scale_ptr,  # [E_LOCAL, H / 128, I / 128] fp32
@@ -68,11 +71,15 @@ def gemm2_kernel(
             pair = tl.load(pair_of_row_ptr + row)
             valid = pair >= 0
             h_ptrs = h_desc + pair[:, None].to(tl.int64) * I + lane[None, :]
-            w_ptrs = w_desc + (w_row + tl.arange(0, BLOCK_N))[:, None].to(tl.int64) * I + lane[None, :]
+            w_ptrs = (
+                w_desc + (w_row + tl.arange(0, BLOCK_N))[:, None].to(tl.int64) * I + lane[None, :]
+            )
             for k in range(steps):
                 h = tl.load(h_ptrs + k * BLOCK, mask=valid[:, None], other=0.0)
                 w = tl.load(w_ptrs + k * BLOCK)
-                scale = tl.load(h_scale_ptr + pair * NUM_K + k, mask=valid, other=0.0) * tl.load(w_scale_row + k)
+                scale = tl.load(h_scale_ptr + pair * NUM_K + k, mask=valid, other=0.0) * tl.load(
+                    w_scale_row + k
+                )
                 y += tl.dot(w, h.T) * scale[None, :]
 
         column = n * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -84,11 +91,11 @@ def gemm2(h, h_scale, w, w_scale, permutation, first_column, y, tile, tma=True):
     """Second grouped GEMM, for y.shape[1] columns of the hidden size from first_column on.
 
     Args:
-        h: [rows, I] float8_e4m3fn, without TMA [T * 8, I] in pair order; h_scale: [rows or T * 8, I/128] float32.
-        w: [E_local, H, I] float8_e4m3fn; w_scale: [E_local, H/128, I/128] float32.
-        permutation: `permute`'s result for a multiple of tile.block_m.
-        first_column: a multiple of 128.
-        y: [rows, num_columns] bfloat16, written, not yet weighed; num_columns a multiple of 128. Rows of
+        h: [rows, I] float8_e4m3fn, without TMA [T * 8, I] in pair order; h_scale: [rows or T * 8,
+        I/128] float32. w: [E_local, H, I] float8_e4m3fn; w_scale: [E_local, H/128, I/128] float32.
+        permutation: `permute`'s result for a multiple of tile.block_m. first_column: a multiple of
+        128. y: [rows, num_columns] bfloat16, written, not yet weighed; num_columns a multiple of
+        128. Rows of
             unused tiles are left alone.
         tile: block_m, block_n, group, programs, num_warps, num_stages (see tiles.py).
         tma: whether h lies in expert order and both operands come through TMA.
@@ -102,7 +109,9 @@ def gemm2(h, h_scale, w, w_scale, permutation, first_column, y, tile, tma=True):
     padded_to = permutation.pair_of_row.shape[0] // tiles
     parts, rest = divmod(padded_to, tile.block_m)
     if rest:
-        raise ValueError(f"tile.block_m: got {tile.block_m}, want a divisor of the {padded_to} rows padded to")
+        raise ValueError(
+            f"tile.block_m: got {tile.block_m}, want a divisor of the {padded_to} rows padded to"
+        )
     w_rows = num_local_experts * hidden
     gemm2_kernel[(min(tiles * parts * (num_columns // tile.block_n), tile.programs),)](
         TensorDescriptor(h, list(h.shape), [inter, 1], [tile.block_m, BLOCK]) if tma else h,

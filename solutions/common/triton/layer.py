@@ -1,4 +1,6 @@
-"""layer: the FP8 layer in Triton kernels, a stage each: route, permute, gemm1 with SwiGLU, gemm2, combine."""
+"""layer: the FP8 layer in Triton kernels, a stage each: route, permute, gemm1 with SwiGLU, gemm2,
+combine.
+"""
 
 import torch
 
@@ -25,7 +27,9 @@ launch_quickly(
 
 
 def gemm1_swiglu(x, x_scale, w, w_scale, permutation, choice):
-    """h and h_scale, as gemm1_swiglu_quant gives them; in expert order where gemm2 reads through TMA, else by pair."""
+    """h and h_scale, as gemm1_swiglu_quant gives them; in expert order where gemm2 reads through
+    TMA, else by pair.
+    """
     tile = choice.gemm1
     if choice.fused:
         return gemm1_swiglu_quant(x, x_scale, w, w_scale, permutation, tile, choice.tma)

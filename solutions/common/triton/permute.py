@@ -1,17 +1,21 @@
-"""permute: a row for every (token, expert) pair of this rank, sorted by expert, and the tiles of those rows.
+"""permute: a row for every (token, expert) pair of this rank, sorted by expert, and the tiles of
+those rows.
 
-A stable counting sort: an expert's rows lie together in the order of its pairs, so the result is the same in every run.
-Padded, they start at a multiple of block_m, and tile m is the rows from m * block_m on; otherwise no row is padding,
-and `tile_rows` says where a tile starts. A tile of block_m rows belongs to one expert. Tokens are not copied: the pair
-of a row says where its activations are. Nothing is read back to the host.
+A stable counting sort: an expert's rows lie together in the order of its pairs, so the result is
+the same in every run. Padded, they start at a multiple of block_m, and tile m is the rows from m *
+block_m on; otherwise no row is padding, and `tile_rows` says where a tile starts. A tile of block_m
+rows belongs to one expert. Tokens are not copied: the pair of a row says where its activations are.
+Nothing is read back to the host.
 
-A pair names its expert by any number; those from `first_expert` on are local, and no other has a row.
+A pair names its expert by any number; those from `first_expert` on are local, and no other has a
+row.
 
-Map of the kernels: a pair's row is its expert's first row plus the number of earlier pairs of that expert. Pairs are
-counted in groups of up to 1024. `count` (a program a group) writes the histogram of its group; a single group needs
-none. `place` (64 pairs a program where there is a single group, else 256) adds up the groups' histograms, takes that of
-the pairs before its own in its group, and compares its own pairs with each other. So the work of a program is
-groups x experts + 256 x 256, never pairs x experts. The programs share the writing of tiles and padding.
+Map of the kernels: a pair's row is its expert's first row plus the number of earlier pairs of that
+expert. Pairs are counted in groups of up to 1024. `count` (a program a group) writes the histogram
+of its group; a single group needs none. `place` (64 pairs a program where there is a single group,
+else 256) adds up the groups' histograms, takes that of the pairs before its own in its group, and
+compares its own pairs with each other. So the work of a program is groups x experts + 256 x 256,
+never pairs x experts. The programs share the writing of tiles and padding.
 """
 
 from typing import NamedTuple
@@ -20,21 +24,28 @@ import torch
 import triton
 import triton.language as tl
 
-GROUP = 1024  # pairs of a histogram: one of so many takes about as long as comparing 256 pairs with each other
+# pairs of a histogram: one of so many takes about as long as comparing 256 pairs with each other
+GROUP = 1024
 MIN_GROUP = 256  # size of a single group, at least: a pair a thread
 PAIRS, PAIRS_SINGLE = 256, 64  # of a program of `place`, and where there is a single group
-MAX_ELEMENTS = 4096  # (group, expert) counts, or (padding row, expert) stores, of a program at a time
+MAX_ELEMENTS = (
+    4096  # (group, expert) counts, or (padding row, expert) stores, of a program at a time
+)
 
 
 class Permutation(NamedTuple):
     """Where rows are. Only the first num_tiles[0] tiles and num_rows[0] rows are defined."""
 
     row_of_pair: torch.Tensor  # [T, TOP_K] int32: row of the pair, -1 when its expert is not local
-    pair_of_row: torch.Tensor  # [max_rows] int32: token * TOP_K + slot; the given number for a padding row
+    pair_of_row: (
+        torch.Tensor
+    )  # [max_rows] int32: token * TOP_K + slot; the given number for a padding row
     tile_expert: torch.Tensor  # [max_tiles] int32: local expert of a tile of block_m rows
     num_tiles: torch.Tensor  # [1] int32
     num_rows: torch.Tensor  # [1] int32, with the padding
-    tile_rows: torch.Tensor | None  # [max_tiles, 2] int32: first row, end of its expert's rows; None where padded
+    tile_rows: (
+        torch.Tensor | None
+    )  # [max_tiles, 2] int32: first row, end of its expert's rows; None where padded
 
 
 def max_tiles(num_tokens, top_k, num_local_experts, block_m):
@@ -46,7 +57,9 @@ def max_tiles(num_tokens, top_k, num_local_experts, block_m):
 @triton.jit
 def local_number(expert, first_expert, LOCAL: tl.constexpr):
     """-1 for an expert that is not local."""
-    return tl.where((expert >= first_expert) & (expert < first_expert + LOCAL), expert - first_expert, -1)
+    return tl.where(
+        (expert >= first_expert) & (expert < first_expert + LOCAL), expert - first_expert, -1
+    )
 
 
 @triton.jit
@@ -119,7 +132,9 @@ def place_kernel(
         count = tl.zeros((BINS,), tl.int32)
         for first in range(0, num_groups, GROUPS):
             group = first + tl.arange(0, GROUPS)[:, None]
-            counts = tl.load(group_count_ptr + group * BINS + bins[None, :], mask=group < num_groups, other=0)
+            counts = tl.load(
+                group_count_ptr + group * BINS + bins[None, :], mask=group < num_groups, other=0
+            )
             count += tl.sum(counts, 0)
             earlier += tl.sum(tl.where(group < my_group, counts, 0), 0)
 
@@ -181,13 +196,31 @@ def permute(expert, num_local_experts, block_m, padded=True, padding=-1, first_e
     tiles = max_tiles(num_tokens, top_k, num_local_experts, block_m)
     row_of_pair = torch.empty_like(expert)
     counts = 0 if single else num_groups * bins
-    sizes = (tiles * block_m if padded else num_pairs, tiles, 1, 1, 0 if padded else 2 * tiles, counts)
-    sizes = [part for size in sizes for part in (size, -size % 4)]  # each part starts at a multiple of 16 bytes
+    sizes = (
+        tiles * block_m if padded else num_pairs,
+        tiles,
+        1,
+        1,
+        0 if padded else 2 * tiles,
+        counts,
+    )
+    sizes = [
+        part for size in sizes for part in (size, -size % 4)
+    ]  # each part starts at a multiple of 16 bytes
     scratch = torch.empty(sum(sizes), dtype=torch.int32, device=expert.device)
-    pair_of_row, tile_expert, num_tiles, num_rows, tile_rows, group_count = scratch.split_with_sizes(sizes)[::2]
+    pair_of_row, tile_expert, num_tiles, num_rows, tile_rows, group_count = (
+        scratch.split_with_sizes(sizes)[::2]
+    )
     if not single:
         count_kernel[(num_groups,)](
-            expert, group_count, num_pairs, first_expert, LOCAL=num_local_experts, BINS=bins, GROUP=GROUP, num_warps=4
+            expert,
+            group_count,
+            num_pairs,
+            first_expert,
+            LOCAL=num_local_experts,
+            BINS=bins,
+            GROUP=GROUP,
+            num_warps=4,
         )
     place_kernel[(-(-num_pairs // pairs),)](
         expert,
@@ -238,11 +271,15 @@ def permute_ref(expert, num_local_experts, block_m, padded=True, padding=-1, fir
         row = tile * block_m if padded else end
     num_tiles, num_rows = torch.tensor([tile], **like), torch.tensor([row], **like)
     tile_rows = None if padded else tile_rows
-    return Permutation(row_of_pair.view_as(expert), pair_of_row, tile_expert, num_tiles, num_rows, tile_rows)
+    return Permutation(
+        row_of_pair.view_as(expert), pair_of_row, tile_expert, num_tiles, num_rows, tile_rows
+    )
 
 
 def tiles_ref(permutation, block_m):
-    """Expert and rows, without padding, of each used tile: what the plain statements of the GEMMs go through."""
+    """Expert and rows, without padding, of each used tile: what the plain statements of the GEMMs
+    go through.
+    """
     for tile, expert in enumerate(permutation.tile_expert[: int(permutation.num_tiles)].tolist()):
         first, end = tile * block_m, (tile + 1) * block_m
         if permutation.tile_rows is not None:

@@ -1,10 +1,11 @@
 """quantise_tokens: bf16 tokens as FP8, with one scale for each token and 128 columns, row-major.
 
-A kernel of its own, ahead of gemm1: there each row is read once for every column tile, in FP8 through asynchronous
-copies; bf16 rows would be twice the bytes and quantised again for each of 8 to 16 tiles.
+A kernel of its own, ahead of gemm1: there each row is read once for every column tile, in FP8
+through asynchronous copies; bf16 rows would be twice the bytes and quantised again for each of 8 to
+16 tiles.
 
-Map of the kernel: a program takes a token's GROUPS groups of 128 columns, so amax and scale are reductions inside it.
-Divisions are rounded exactly, so the bytes are those of the plain statement.
+Map of the kernel: a program takes a token's GROUPS groups of 128 columns, so amax and scale are
+reductions inside it. Divisions are rounded exactly, so the bytes are those of the plain statement.
 """
 
 import torch
@@ -58,5 +59,7 @@ def quantise_tokens_ref(x):
     """Plain statement: x [T, H] bfloat16 -> [T, H] float8_e4m3fn, scale [T, H/128] float32."""
     groups = x.float().unflatten(-1, (-1, BLOCK))
     amax = groups.abs().amax(-1).clamp(min=LEAST_AMAX)
-    scale = amax / torch.full_like(amax, FP8_MAX)  # by a Python number, torch multiplies by 1 / 448 on a GPU
+    scale = amax / torch.full_like(
+        amax, FP8_MAX
+    )  # by a Python number, torch multiplies by 1 / 448 on a GPU
     return (groups / scale[..., None]).flatten(-2).to(torch.float8_e4m3fn), scale

@@ -1,13 +1,13 @@
 """route: which experts a token goes to, and with what weight.
 
-With DeepSeek-V3's "no auxiliary loss" routing s = sigmoid(logits); s + bias selects, s alone weighs. The experts may
-stand in groups; a group's score is the sum of its two largest s + bias, the best groups are kept, and the largest
-s + bias inside them are the token's experts. Non-local experts count in the sum that normalises the weights, and are
-then marked -1: this rank has no work for them. With renorm routing the logits select, and the weights are a softmax
-over the chosen ones.
+With DeepSeek-V3's "no auxiliary loss" routing s = sigmoid(logits); s + bias selects, s alone
+weighs. The experts may stand in groups; a group's score is the sum of its two largest s + bias, the
+best groups are kept, and the largest s + bias inside them are the token's experts. Non-local
+experts count in the sum that normalises the weights, and are then marked -1: this rank has no work
+for them. With renorm routing the logits select, and the weights are a softmax over the chosen ones.
 
-Map of the kernel: one program a token; its scores live in registers, and every step (group maxima, rank of a group,
-TOP_K rounds of argmax) is a reduction over them. Two stores at the end.
+Map of the kernel: one program a token; its scores live in registers, and every step (group maxima,
+rank of a group, TOP_K rounds of argmax) is a reduction over them. Two stores at the end.
 """
 
 import torch
@@ -20,7 +20,8 @@ from ..host import problem
 E = tl.constexpr(problem.NUM_EXPERTS)
 NUM_GROUPS = tl.constexpr(problem.NUM_GROUPS)
 KEPT_GROUPS = tl.constexpr(problem.KEPT_GROUPS)
-# A lane an expert; groups and what is in each are padded to powers of two, with lanes that are never chosen.
+# A lane an expert; groups and what is in each are padded to powers of two, with lanes that are
+# never chosen.
 GROUPS = tl.constexpr(triton.next_power_of_2(problem.NUM_GROUPS))
 IN_GROUP = tl.constexpr(triton.next_power_of_2(problem.NUM_EXPERTS // problem.NUM_GROUPS))
 LANES = tl.constexpr(GROUPS.value * IN_GROUP.value)
@@ -106,15 +107,16 @@ def route_kernel(
         tl.store(weight_ptr + token * TOP_K + slot, weight, mask=slot < TOP_K)
 
 
-def route(routing_logits, routing_bias, local_expert_offset, routed_scaling_factor, num_local_experts):
+def route(
+    routing_logits, routing_bias, local_expert_offset, routed_scaling_factor, num_local_experts
+):
     """Choose each token's experts.
 
     Args:
-        routing_logits: [T, E] float32, bfloat16 with renorm routing; E a multiple of the number of groups.
-        routing_bias: [E] bfloat16, takes part in the choice only; None with renorm routing.
-        local_expert_offset: global number of the first local expert.
-        routed_scaling_factor: factor on the normalised weights.
-        num_local_experts: E_local.
+        routing_logits: [T, E] float32, bfloat16 with renorm routing; E a multiple of the number of
+        groups. routing_bias: [E] bfloat16, takes part in the choice only; None with renorm routing.
+        local_expert_offset: global number of the first local expert. routed_scaling_factor: factor
+        on the normalised weights. num_local_experts: E_local.
 
     Returns:
         expert [T, TOP_K] int32: local expert number, -1 for an expert of another rank;
@@ -124,7 +126,9 @@ def route(routing_logits, routing_bias, local_expert_offset, routed_scaling_fact
     """
     num_tokens, num_experts = routing_logits.shape
     expert = torch.empty(num_tokens, problem.TOP_K, dtype=torch.int32, device=routing_logits.device)
-    weight = torch.empty(num_tokens, problem.TOP_K, dtype=torch.float32, device=routing_logits.device)
+    weight = torch.empty(
+        num_tokens, problem.TOP_K, dtype=torch.float32, device=routing_logits.device
+    )
     route_kernel[(num_tokens,)](
         routing_logits,
         routing_logits if problem.RENORM else routing_bias,
@@ -145,15 +149,23 @@ def topk_of(given):
         given: what `check_arguments` returns.
 
     Returns:
-        expert, weight [T, TOP_K]; first_expert: the number that the first local expert has in `expert`.
+        expert, weight [T, TOP_K]; first_expert: the number that the first local expert has in
+        `expert`.
     """
     if given.topk_ids is not None:
         return given.topk_ids, given.topk_weights, given.local_expert_offset
-    routing = given.routing_logits, given.routing_bias, given.local_expert_offset, given.routed_scaling_factor
+    routing = (
+        given.routing_logits,
+        given.routing_bias,
+        given.local_expert_offset,
+        given.routed_scaling_factor,
+    )
     return *route(*routing, len(given.gemm1_weights)), 0
 
 
-def route_ref(routing_logits, routing_bias, local_expert_offset, routed_scaling_factor, num_local_experts):
+def route_ref(
+    routing_logits, routing_bias, local_expert_offset, routed_scaling_factor, num_local_experts
+):
     """Plain statement of `route`; same arguments and results, on any device."""
     num_tokens, num_experts = routing_logits.shape
     if problem.RENORM:

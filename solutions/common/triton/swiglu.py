@@ -1,6 +1,8 @@
-"""swiglu: h = s * (up + offset), s = gate * sigmoid(alpha * gate), with the definition's alpha, offset and clamps.
+"""swiglu: h = s * (up + offset), s = gate * sigmoid(alpha * gate), with the definition's alpha,
+offset and clamps.
 
-With a limit, up is kept within +-limit, and gate, or s where that is clamped instead, is at most limit. NaN stays NaN.
+With a limit, up is kept within +-limit, and gate, or s where that is clamped instead, is at most
+limit. NaN stays NaN.
 """
 
 import torch
@@ -23,7 +25,9 @@ def at_most(x, limit):
 
 @triton.jit
 def swiglu(gate, up):
-    """Of fp32 gate and up of any shape; a definition without alpha, offset and limit has silu(gate) * up alone."""
+    """Of fp32 gate and up of any shape; a definition without alpha, offset and limit has silu(gate)
+    * up alone.
+    """
     if LIMIT > 0:
         up = -at_most(-at_most(up, LIMIT), LIMIT)
         if not CLAMP_AFTER_SILU:

@@ -1,7 +1,8 @@
 """swiglu_quant: h = swiglu(gate, up) in FP8, with one scale for each row and 128 columns.
 
-Map of the kernel: programs stride over the rows that exist (their number is read on the device); a program
-takes 8 groups of 128 columns of a row at a time, so amax and scale are reductions inside the program.
+Map of the kernel: programs stride over the rows that exist (their number is read on the device); a
+program takes 8 groups of 128 columns of a row at a time, so amax and scale are reductions inside
+the program.
 """
 
 import torch
@@ -16,7 +17,9 @@ FP8_MAX = 448.0
 
 @triton.jit
 def swiglu_and_scale(gate, up, AXIS: tl.constexpr):
-    """h = swiglu(gate, up) in fp32, and the scale of each group of 128, which lies along AXIS: amax / 448."""
+    """h = swiglu(gate, up) in fp32, and the scale of each group of 128, which lies along AXIS: amax
+    / 448.
+    """
     h = swiglu(gate, up)
     amax = tl.max(tl.abs(h), AXIS)
     return h, tl.where(amax > 0, amax / 448.0, 1.0)
@@ -24,7 +27,9 @@ def swiglu_and_scale(gate, up, AXIS: tl.constexpr):
 
 @triton.jit
 def swiglu_quant_row(g_ptr, h_ptr, row, column, I: tl.constexpr):  # noqa: E741
-    """Write columns [groups, 128] of a row of h [rows, I] from g [rows, 2 I]; the scales of the groups."""
+    """Write columns [groups, 128] of a row of h [rows, I] from g [rows, 2 I]; the scales of the
+    groups.
+    """
     g_row = g_ptr + tl.cast(row, tl.int64) * (2 * I)
     up = tl.load(g_row + column).to(tl.float32)
     gate = tl.load(g_row + I + column).to(tl.float32)
@@ -71,8 +76,8 @@ def swiglu_quant(g, permutation, block_m, programs, expert_order=True):
         expert_order: False where g lies in pair order.
 
     Returns:
-        h [rows, I] float8_e4m3fn, h_scale [rows, I/128] float32. Rows of unused tiles are undefined, in pair order
-        those of pairs whose expert is not local.
+        h [rows, I] float8_e4m3fn, h_scale [rows, I/128] float32. Rows of unused tiles are
+        undefined, in pair order those of pairs whose expert is not local.
     """
     rows, double_inter = g.shape
     inter = double_inter // 2
@@ -96,7 +101,9 @@ def swiglu_quant(g, permutation, block_m, programs, expert_order=True):
 
 
 def swiglu_quant_ref(g):
-    """Plain statement: g [rows, 2I], `up` first -> h [rows, I] float8_e4m3fn, scale [rows, I/128] float32."""
+    """Plain statement: g [rows, 2I], `up` first -> h [rows, I] float8_e4m3fn, scale [rows, I/128]
+    float32.
+    """
     up, gate = g.float().chunk(2, dim=-1)
     h = swiglu_ref(gate, up).unflatten(-1, (-1, BLOCK))
     amax = h.abs().amax(-1)

@@ -1,7 +1,8 @@
 """tile_order: the order in which a persistent grid visits (row tile, column tile) pairs.
 
-`group` row tiles are visited for one column tile before the next column tile begins: the tiles that run at the
-same time then share weights (same column, same expert) and rows, and the second reader finds them in L2.
+`group` row tiles are visited for one column tile before the next column tile begins: the tiles that
+run at the same time then share weights (same column, same expert) and rows, and the second reader
+finds them in L2.
 """
 
 import triton

@@ -1,8 +1,9 @@
-"""tiles: which tile each GEMM uses, by GPU, definition and token count. Host code only; no GPU is asked.
+"""tiles: which tile each GEMM uses, by GPU, definition and token count. Host code only; no GPU is
+asked.
 
-tiles.csv has what tools/tune_triton found: a line for a GPU, sizes and token count. Packing keeps the lines of the
-definition's sizes alone. Other GPUs, definitions and token counts go by `by_rule`. Rows are padded once, to gemm1's
-BLOCK_M, which is a multiple of gemm2's.
+tiles.csv has what tools/tune_triton found: a line for a GPU, sizes and token count. Packing keeps
+the lines of the definition's sizes alone. Other GPUs, definitions and token counts go by `by_rule`.
+Rows are padded once, to gemm1's BLOCK_M, which is a multiple of gemm2's.
 """
 
 import csv
@@ -26,19 +27,28 @@ class Choice(NamedTuple):
     gemm1: Tile
     gemm2: Tile
     fused: bool  # gemm1 applies SwiGLU and quantises; otherwise swiglu_quant does
-    tma: bool  # h lies in expert order and gemm2 reads it through TMA; otherwise in pair order, gathered by index
+    # h lies in expert order and gemm2 reads it through TMA; otherwise in pair order, gathered by
+    # index
+    tma: bool
 
 
-ARCHITECTURES = ("sm_90", "sm_100", "sm_103", "sm_120")  # with TMA; run by us on sm_90 alone, else only compiled
+ARCHITECTURES = (
+    "sm_90",
+    "sm_100",
+    "sm_103",
+    "sm_120",
+)  # with TMA; run by us on sm_90 alone, else only compiled
 NEAR = 4  # a tabled token count serves others up to so many times smaller or larger
 
 
 def by_rule(architecture, multiprocessors, geometry, share, num_tokens):
-    """The Choice for a GPU, definition or token count without a tuned table; arguments as `choose` has them.
+    """The Choice for a GPU, definition or token count without a tuned table; arguments as `choose`
+    has them.
 
-    It generalises the H200's table of 32 experts, H 7168, I 2048 by two numbers. Rows per expert decide BLOCK_M: a
-    second row tile reads the weights again, and half a tile of padding is multiplied for nothing. The number of tiles
-    decides the rest: where there are too few for the SMs, narrow tiles and deep pipelines keep more bytes in flight.
+    It generalises the H200's table of 32 experts, H 7168, I 2048 by two numbers. Rows per expert
+    decide BLOCK_M: a second row tile reads the weights again, and half a tile of padding is
+    multiplied for nothing. The number of tiles decides the rest: where there are too few for the
+    SMs, narrow tiles and deep pipelines keep more bytes in flight.
     """
     local, hidden, inter = geometry
     active = local * (1 - (1 - share) ** num_tokens)  # experts that have a row, if all are alike
@@ -57,7 +67,9 @@ def by_rule(architecture, multiprocessors, geometry, share, num_tokens):
         per_sm, stages = (1, 6) if few1 >= 2 else (1, 5) if few1 >= 1 else (2, 3)
         gemm1 = Tile(16, 128, 8, per_sm, 4, stages)
         gemm2 = Tile(16, 64, 8, 1, 4, 6) if few2 >= 1 else Tile(16, 128, 8, 3, 4, 4)
-    gemm1, gemm2 = (tile._replace(num_stages=min(tile.num_stages, most_stages)) for tile in (gemm1, gemm2))
+    gemm1, gemm2 = (
+        tile._replace(num_stages=min(tile.num_stages, most_stages)) for tile in (gemm1, gemm2)
+    )
     return Choice(gemm1, gemm2, fused=block_m == 32 or block_m == 16 and few1 < 2, tma=True)
 
 
@@ -80,7 +92,8 @@ def tuned():
 
 @lru_cache(maxsize=4096)
 def choose(architecture, gpu, multiprocessors, geometry, share, num_tokens):
-    """Tiles for num_tokens >= 1 tokens: of the tabled token count that is nearest by ratio, if it is near, or by rule.
+    """Tiles for num_tokens >= 1 tokens: of the tabled token count that is nearest by ratio, if it
+    is near, or by rule.
 
     Args:
         architecture: one of ARCHITECTURES; gpu: the name CUDA gives it.
@@ -92,7 +105,9 @@ def choose(architecture, gpu, multiprocessors, geometry, share, num_tokens):
         ValueError: an architecture without TMA.
     """
     if architecture not in ARCHITECTURES:
-        raise ValueError(f"architecture: got {architecture}, want one of {', '.join(ARCHITECTURES)}")
+        raise ValueError(
+            f"architecture: got {architecture}, want one of {', '.join(ARCHITECTURES)}"
+        )
     table = tuned().get((gpu, sizes_of(*geometry)), {})
     distance = {tabled: abs(log(tabled / num_tokens)) for tabled in table}
     nearest = min(distance, key=distance.get, default=None)
@@ -100,5 +115,8 @@ def choose(architecture, gpu, multiprocessors, geometry, share, num_tokens):
         choice = table[nearest]
     else:
         choice = by_rule(architecture, multiprocessors, geometry, share, num_tokens)
-    tiles = [tile._replace(programs=tile.per_sm * multiprocessors) for tile in (choice.gemm1, choice.gemm2)]
+    tiles = [
+        tile._replace(programs=tile.per_sm * multiprocessors)
+        for tile in (choice.gemm1, choice.gemm2)
+    ]
     return choice._replace(gemm1=tiles[0], gemm2=tiles[1])

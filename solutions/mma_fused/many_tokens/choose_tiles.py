@@ -1,8 +1,9 @@
 """choose_tiles: which Triton kernels and tiles many tokens take. Host code only; no GPU is asked.
 
-Up to sm_89 there is no TMA, and up to sm_86 Triton has no FP8 at all: fp16 GEMMs, whose tiles fit the 99 KB of shared
-memory of sm_86 and sm_89. From sm_90 on: triton_fused_v2's FP8 GEMMs with its tiles. No tile reads spilled registers
-back. Those of sm_100 and later have not been run, those of sm_80 and sm_89 on an H200 alone.
+Up to sm_89 there is no TMA, and up to sm_86 Triton has no FP8 at all: fp16 GEMMs, whose tiles fit
+the 99 KB of shared memory of sm_86 and sm_89. From sm_90 on: triton_fused_v2's FP8 GEMMs with its
+tiles. No tile reads spilled registers back. Those of sm_100 and later have not been run, those of
+sm_80 and sm_89 on an H200 alone.
 """
 
 from functools import lru_cache
@@ -31,12 +32,17 @@ def choose_many(architecture, gpu, multiprocessors, geometry, share, num_tokens)
     if architecture not in FP16_GEMMS:
         return choose(architecture, gpu, multiprocessors, geometry, share, num_tokens)
     choice = fp16_tiles(geometry, share, num_tokens, architecture in WITHOUT_FP8)
-    tiles = [tile._replace(programs=tile.per_sm * multiprocessors) for tile in (choice.gemm1, choice.gemm2)]
+    tiles = [
+        tile._replace(programs=tile.per_sm * multiprocessors)
+        for tile in (choice.gemm1, choice.gemm2)
+    ]
     return choice._replace(gemm1=tiles[0], gemm2=tiles[1])
 
 
 def fp16_tiles(geometry, share, num_tokens, as_bytes):
-    """By the rows that an active expert has on average: more than one row tile reads the weights again."""
+    """By the rows that an active expert has on average: more than one row tile reads the weights
+    again.
+    """
     active = geometry[0] * (1 - (1 - share) ** num_tokens)
     rows = num_tokens * share * geometry[0] / active
     if rows <= 12:

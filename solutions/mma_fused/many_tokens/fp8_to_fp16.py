@@ -1,10 +1,13 @@
-"""fp8_to_fp16: E4M3 values as fp16 inside a Triton kernel, exactly; by integers where there is no instruction."""
+"""fp8_to_fp16: E4M3 values as fp16 inside a Triton kernel, exactly; by integers where there is no
+instruction.
+"""
 
 import triton
 import triton.language as tl
 
-# Four bytes seeeemmm: each to the upper byte of an fp16, then the seven bits after the sign move by one. fp16 has 8
-# more of exponent bias, so what comes out, times 2^8, is the value: subnormal numbers, too; NaN becomes 480.
+# Four bytes seeeemmm: each to the upper byte of an fp16, then the seven bits after the sign move by
+# one. fp16 has 8 more of exponent bias, so what comes out, times 2^8, is the value: subnormal
+# numbers, too; NaN becomes 480.
 UNPACK = tl.constexpr("""{
 .reg .b32 low, high, sign;
 prmt.b32 low, $2, 0, 0x1404;
@@ -23,6 +26,8 @@ UNPACKED_SCALE = 256.0  # the value over what unpacking gives
 def fp8_to_fp16(values):
     """values: fp8, or their bytes as uint8, which are given 2^-8 times their values."""
     if values.dtype == tl.uint8:
-        return tl.inline_asm_elementwise(UNPACK, "=r,=r,r", [values], dtype=tl.float16, is_pure=True, pack=4)
+        return tl.inline_asm_elementwise(
+            UNPACK, "=r,=r,r", [values], dtype=tl.float16, is_pure=True, pack=4
+        )
     else:
         return values.to(tl.float16)

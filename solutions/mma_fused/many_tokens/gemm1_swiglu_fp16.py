@@ -1,10 +1,12 @@
-"""gemm1_swiglu_fp16: x . W13^T for each expert's rows and SwiGLU, h in fp16 with a power of two for 128 columns.
+"""gemm1_swiglu_fp16: x . W13^T for each expert's rows and SwiGLU, h in fp16 with a power of two for
+128 columns.
 
-For GPUs without TMA, on which Triton has no FP8 before sm_89: both operands come through asynchronous copies as FP8,
-become fp16 in registers, and fp16 tensor cores multiply them. Each step's result is scaled and added in fp32.
+For GPUs without TMA, on which Triton has no FP8 before sm_89: both operands come through
+asynchronous copies as FP8, become fp16 in registers, and fp16 tensor cores multiply them. Each
+step's result is scaled and added in fp32.
 
-Map of the kernel: a persistent grid over (row tile, 128 columns of h), rows in expert order; the MMAs are
-W[128, K] . x[BLOCK_M, K]^T for up and for gate.
+Map of the kernel: a persistent grid over (row tile, 128 columns of h), rows in expert order; the
+MMAs are W[128, K] . x[BLOCK_M, K]^T for up and for gate.
 """
 
 import torch
@@ -53,9 +55,13 @@ def gemm1_swiglu_fp16_kernel(
         expert = tl.load(tile_expert_ptr + m)
         row = m * BLOCK_M + tl.arange(0, BLOCK_M)
         pair = tl.load(pair_of_row_ptr + row)
-        token = tl.where(pair >= 0, pair // TOP_K, 0)  # padding repeats a token; gemm2's rows of it go nowhere
+        token = tl.where(
+            pair >= 0, pair // TOP_K, 0
+        )  # padding repeats a token; gemm2's rows of it go nowhere
         x_ptrs = x_ptr + token[:, None].to(tl.int64) * H + lane[None, :]
-        x_scale_ptrs, x_scale_step = scales_of_tokens(x_scale_ptr, token, num_tokens, NUM_K, ROW_MAJOR)
+        x_scale_ptrs, x_scale_step = scales_of_tokens(
+            x_scale_ptr, token, num_tokens, NUM_K, ROW_MAJOR
+        )
         first_row = (expert * 2 * NUM_N + n) * BLOCK
         up_row = first_row + I if GATE_FIRST else first_row
         gate_row = first_row if GATE_FIRST else first_row + I
@@ -91,14 +97,14 @@ def gemm1_swiglu_fp16(x, x_scale, w, w_scale, permutation, choice):
 
     Args:
         x: [T, H] float8_e4m3fn; x_scale: [H/128, T] float32, or [T, H/128] with SCALES_ROW_MAJOR.
-        w: [E_local, 2I, H] float8_e4m3fn, `up` rows first, or `gate` rows with GATE_FIRST.
-        w_scale: [E_local, 2I/128, H/128] float32.
-        permutation: `permute`'s result for tile.block_m.
-        choice: an Fp16Choice of choose_tiles.py, of which `gemm1` and `as_bytes` are taken; 128 columns a tile.
+        w: [E_local, 2I, H] float8_e4m3fn, `up` rows first, or `gate` rows with GATE_FIRST. w_scale:
+        [E_local, 2I/128, H/128] float32. permutation: `permute`'s result for tile.block_m. choice:
+        an Fp16Choice of choose_tiles.py, of which `gemm1` and `as_bytes` are taken; 128 columns a
+        tile.
 
     Returns:
-        h [rows, I] float16 and h_scale [rows, I/128] float32, powers of two; dequantised h is h * h_scale. Rows of
-        padding are of no meaning, rows of unused tiles undefined.
+        h [rows, I] float16 and h_scale [rows, I/128] float32, powers of two; dequantised h is h *
+        h_scale. Rows of padding are of no meaning, rows of unused tiles undefined.
     """
     tile = choice.gemm1
     _, double_inter, hidden = w.shape
@@ -134,7 +140,9 @@ def gemm1_swiglu_fp16(x, x_scale, w, w_scale, permutation, choice):
 
 
 def gemm1_swiglu_fp16_ref(x, x_scale, w, w_scale, permutation, block_m):
-    """Plain statement of `gemm1_swiglu_fp16`; rows of padding or beyond the last tile are left zero."""
+    """Plain statement of `gemm1_swiglu_fp16`; rows of padding or beyond the last tile are left
+    zero.
+    """
     up, gate = gemm1_ref(x, x_scale, w, w_scale, permutation, block_m).chunk(2, dim=-1)
     h = swiglu_ref(gate, up).unflatten(-1, (-1, BLOCK))
     amax = h.abs().amax(-1).clamp(min=2.0**-100)

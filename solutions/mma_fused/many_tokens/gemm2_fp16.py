@@ -1,8 +1,11 @@
-"""gemm2_fp16: h . W2^T for each expert's rows, in bf16, rows in expert order; h as gemm1_swiglu_fp16 gives it.
+"""gemm2_fp16: h . W2^T for each expert's rows, in bf16, rows in expert order; h as
+gemm1_swiglu_fp16 gives it.
 
-Weights come through asynchronous copies as FP8 and become fp16 in registers. Scales are promoted as in gemm1.
+Weights come through asynchronous copies as FP8 and become fp16 in registers. Scales are promoted as
+in gemm1.
 
-Map of the kernel: a persistent grid over (row tile, 128 columns of y); the MMAs are W2[128, K] . h[BLOCK_M, K]^T.
+Map of the kernel: a persistent grid over (row tile, 128 columns of y); the MMAs are W2[128, K] .
+h[BLOCK_M, K]^T.
 """
 
 import torch
@@ -53,7 +56,9 @@ def gemm2_fp16_kernel(
         for k in range(I // BLOCK_K):
             block = k * BLOCK_K // BLOCK
             h = tl.load(h_ptrs + k * BLOCK_K).T
-            scale = tl.load(h_scale_ptr + row * NUM_K + block) * (tl.load(w_scale_row + block) * SCALE)
+            scale = tl.load(h_scale_ptr + row * NUM_K + block) * (
+                tl.load(w_scale_row + block) * SCALE
+            )
             y += tl.dot(fp8_to_fp16(tl.load(w_ptrs + k * BLOCK_K)), h) * scale[None, :]
 
         y_ptrs = y_ptr + row[None, :].to(tl.int64) * num_columns + n * BLOCK + column[:, None]
@@ -64,13 +69,13 @@ def gemm2_fp16(h, h_scale, w, w_scale, permutation, first_column, y, choice):
     """Second grouped GEMM, for y.shape[1] columns of the hidden size from first_column on.
 
     Args:
-        h: [rows, I] float16; h_scale: [rows, I/128] float32.
-        w: [E_local, H, I] float8_e4m3fn; w_scale: [E_local, H/128, I/128] float32.
-        permutation: `permute`'s result for tile.block_m.
-        first_column: a multiple of 128.
-        y: [rows, num_columns] bfloat16, written, not yet weighed; num_columns a multiple of 128. Rows of unused tiles
+        h: [rows, I] float16; h_scale: [rows, I/128] float32. w: [E_local, H, I] float8_e4m3fn;
+        w_scale: [E_local, H/128, I/128] float32. permutation: `permute`'s result for tile.block_m.
+        first_column: a multiple of 128. y: [rows, num_columns] bfloat16, written, not yet weighed;
+        num_columns a multiple of 128. Rows of unused tiles
             are left alone, rows of padding are of no meaning.
-        choice: an Fp16Choice of choose_tiles.py, of which `gemm2` and `as_bytes` are taken; 128 columns a tile.
+        choice: an Fp16Choice of choose_tiles.py, of which `gemm2` and `as_bytes` are taken; 128
+        columns a tile.
     """
     tile = choice.gemm2
     _, hidden, inter = w.shape

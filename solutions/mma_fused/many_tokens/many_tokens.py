@@ -1,4 +1,6 @@
-"""many_tokens: the layer in Triton kernels, a stage each, for more tokens than the one launch takes."""
+"""many_tokens: the layer in Triton kernels, a stage each, for more tokens than the one launch
+takes.
+"""
 
 import torch
 
@@ -16,9 +18,16 @@ launch_quickly(gemm1_swiglu_fp16_kernel, gemm2_fp16_kernel)
 
 
 def _layer(given):
-    x, x_scale, w1, w2 = given.hidden_states, given.hidden_states_scale, given.gemm1_weights, given.gemm2_weights
+    x, x_scale, w1, w2 = (
+        given.hidden_states,
+        given.hidden_states_scale,
+        given.gemm1_weights,
+        given.gemm2_weights,
+    )
     num_tokens, hidden = x.shape
-    choice = choose_many(*gpu_of(x.device), (len(w1), hidden, w2.shape[2]), TOP_K / NUM_EXPERTS, num_tokens)
+    choice = choose_many(
+        *gpu_of(x.device), (len(w1), hidden, w2.shape[2]), TOP_K / NUM_EXPERTS, num_tokens
+    )
     gemms = (gemm1_swiglu_fp16, gemm2_fp16) if isinstance(choice, Fp16Choice) else ()
     with torch.cuda.device_of(x):
         launch_layer(given, x, x_scale, choice, *gemms)

@@ -1,12 +1,14 @@
-"""gemm1_bf16: x . W13^T for each expert's rows, gathering tokens by index; as it is, or with SwiGLU in the epilogue.
+"""gemm1_bf16: x . W13^T for each expert's rows, gathering tokens by index; as it is, or with SwiGLU
+in the epilogue.
 
-W13's first half is `gate`, its second half `up`. With SwiGLU, h is taken from the two fp32 sums, which are never
-written; without, g has both halves.
+W13's first half is `gate`, its second half `up`. With SwiGLU, h is taken from the two fp32 sums,
+which are never written; without, g has both halves.
 
-Map of the kernel: a persistent grid over (row tile, BLOCK_N columns of the result). Weights come through TMA, tokens
-are gathered with asynchronous copies (rows that do not exist read nothing), num_stages K steps are in flight. Below 64
-rows the weights are the operand that the matrix unit wants 64 rows of, W[BLOCK_N, K] . x[BLOCK_M, K]^T; from 64 on the
-rows are, x . W^T, and the sums lie in registers as the result lies in memory.
+Map of the kernel: a persistent grid over (row tile, BLOCK_N columns of the result). Weights come
+through TMA, tokens are gathered with asynchronous copies (rows that do not exist read nothing),
+num_stages K steps are in flight. Below 64 rows the weights are the operand that the matrix unit
+wants 64 rows of, W[BLOCK_N, K] . x[BLOCK_M, K]^T; from 64 on the rows are, x . W^T, and the sums
+lie in registers as the result lies in memory.
 """
 
 import torch
@@ -92,21 +94,22 @@ def gemm1_bf16_kernel(
             total = (total / (1.0 + tl.exp(-total)) * up).to(tl.bfloat16)
         out_row = out_ptr + row.to(tl.int64) * COLUMNS
         out_ptrs = tl.expand_dims(out_row, N_AXIS) + tl.expand_dims(column, 1 - N_AXIS)
-        tl.store(out_ptrs, total.to(tl.bfloat16), mask=None if PADDED else tl.expand_dims(valid, N_AXIS))
+        tl.store(
+            out_ptrs, total.to(tl.bfloat16), mask=None if PADDED else tl.expand_dims(valid, N_AXIS)
+        )
 
 
 def gemm1_bf16(x, w, rows, tile, swiglu):
     """First grouped GEMM.
 
     Args:
-        x: [T, H] bfloat16; w: [E, 2I, H] bfloat16, `gate` rows first.
-        rows: `permute`'s result for tile.block_m.
-        tile: block_m, block_n, block_k, group, programs, num_warps, num_stages (see expert_tiles.py).
-        swiglu: whether the epilogue applies SwiGLU.
+        x: [T, H] bfloat16; w: [E, 2I, H] bfloat16, `gate` rows first. rows: `permute`'s result for
+        tile.block_m. tile: block_m, block_n, block_k, group, programs, num_warps, num_stages (see
+        expert_tiles.py). swiglu: whether the epilogue applies SwiGLU.
 
     Returns:
-        h [rows, I] or g [rows, 2I] bfloat16 in expert order. Of padded rows, padding of used tiles is zero, rows of
-        unused tiles are undefined.
+        h [rows, I] or g [rows, 2I] bfloat16 in expert order. Of padded rows, padding of used tiles
+        is zero, rows of unused tiles are undefined.
     """
     num_experts, columns, hidden = w.shape
     num_rows, out_columns = rows.pair_of_row.shape[0], columns // 2 if swiglu else columns
@@ -114,7 +117,9 @@ def gemm1_bf16(x, w, rows, tile, swiglu):
     work = rows.tile_expert.shape[0] * (out_columns // tile.block_n)
     gemm1_bf16_kernel[(min(work, tile.programs),)](
         x,
-        TensorDescriptor(w, [num_experts * columns, hidden], [hidden, 1], [tile.block_n, tile.block_k]),
+        TensorDescriptor(
+            w, [num_experts * columns, hidden], [hidden, 1], [tile.block_n, tile.block_k]
+        ),
         rows.pair_of_row,
         rows.tile_expert,
         rows.tile_rows,
@@ -139,6 +144,9 @@ def gemm1_bf16_ref(x, w, rows, block_m, swiglu):
     """Plain statement of `gemm1_bf16`. Padding and undefined rows are left zero."""
     g = torch.zeros(len(rows.pair_of_row), w.shape[1], device=x.device)
     for expert, row in tiles_ref(rows, block_m):
-        g[row] = x[rows.pair_of_row[row].long() // rows.row_of_pair.shape[1]].float() @ w[expert].float().t()
+        g[row] = (
+            x[rows.pair_of_row[row].long() // rows.row_of_pair.shape[1]].float()
+            @ w[expert].float().t()
+        )
     gate, up = g.chunk(2, 1)
     return (torch.nn.functional.silu(gate) * up if swiglu else g).bfloat16()

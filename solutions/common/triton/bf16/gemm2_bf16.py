@@ -1,11 +1,13 @@
-"""gemm2_bf16: h . W2^T for each expert's rows, weighed; stored in expert order, or scattered to where the pair belongs.
+"""gemm2_bf16: h . W2^T for each expert's rows, weighed; stored in expert order, or scattered to
+where the pair belongs.
 
-Padded, every expert's rows start at a tile boundary, and y has the rows' order. Without padding, a tile that ends
-behind its expert's last row reads the next expert's rows and does not store them, and y is in token order.
+Padded, every expert's rows start at a tile boundary, and y has the rows' order. Without padding, a
+tile that ends behind its expert's last row reads the next expert's rows and does not store them,
+and y is in token order.
 
-Map of the kernel: a persistent grid over (row tile, BLOCK_N columns of y); h and the weights both come through TMA.
-Below 64 rows the MMAs are W2[BLOCK_N, K] . h[BLOCK_M, K]^T, from 64 on h . W2^T. The epilogue multiplies each row
-with its routing weight in fp32.
+Map of the kernel: a persistent grid over (row tile, BLOCK_N columns of y); h and the weights both
+come through TMA. Below 64 rows the MMAs are W2[BLOCK_N, K] . h[BLOCK_M, K]^T, from 64 on h . W2^T.
+The epilogue multiplies each row with its routing weight in fp32.
 """
 
 import torch
@@ -75,21 +77,22 @@ def gemm2_bf16(h, w, weight, rows, tile):
     """Second grouped GEMM, weighed.
 
     Args:
-        h: [rows, I] bfloat16 in expert order; w: [E, H, I] bfloat16.
-        weight: [T, top_k] float32.
-        rows: `permute`'s result for tile.block_m.
-        tile: block_m, block_n, block_k, group, programs, num_warps, num_stages (see expert_tiles.py).
+        h: [rows, I] bfloat16 in expert order; w: [E, H, I] bfloat16. weight: [T, top_k] float32.
+        rows: `permute`'s result for tile.block_m. tile: block_m, block_n, block_k, group, programs,
+        num_warps, num_stages (see expert_tiles.py).
 
     Returns:
-        y [rows, H] bfloat16: weight * (h . W2^T). In expert order where rows are padded, rows of unused tiles
-        undefined; else in token order, a token's top_k rows together.
+        y [rows, H] bfloat16: weight * (h . W2^T). In expert order where rows are padded, rows of
+        unused tiles undefined; else in token order, a token's top_k rows together.
     """
     num_experts, hidden, inter = w.shape
     y = torch.empty(h.shape[0], hidden, dtype=torch.bfloat16, device=h.device)
     work = rows.tile_expert.shape[0] * (hidden // tile.block_n)
     gemm2_bf16_kernel[(min(work, tile.programs),)](
         TensorDescriptor(h, list(h.shape), [inter, 1], [tile.block_m, tile.block_k]),
-        TensorDescriptor(w, [num_experts * hidden, inter], [inter, 1], [tile.block_n, tile.block_k]),
+        TensorDescriptor(
+            w, [num_experts * hidden, inter], [inter, 1], [tile.block_n, tile.block_k]
+        ),
         weight,
         rows.pair_of_row,
         rows.tile_expert,

@@ -2,8 +2,8 @@
 
 Not `combine`: here every row exists and is weighed already.
 
-Map of the kernel: one program a (token, BLOCK columns); the row numbers are read first, so that all its loads are in
-flight together.
+Map of the kernel: one program a (token, BLOCK columns); the row numbers are read first, so that all
+its loads are in flight together.
 """
 
 import triton

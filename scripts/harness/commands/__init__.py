@@ -1,3 +1,0 @@
-"""One module for each subcommand: its arguments, what it prints, exit codes; what several need is in other rooms."""
-
-from harness.core import interpreter  # noqa: F401

@@ -1,3 +1,0 @@
-"""What was measured: trace files, when a figure is stale, what a run need not repeat, the table of all, comparisons."""
-
-from harness.core import interpreter  # noqa: F401

@@ -1,3 +1,0 @@
-"""Submissions: a pull request to FIB's data set; the contest's bundle, a clean build, what speaks against it."""
-
-from harness.core import interpreter  # noqa: F401

@@ -1,0 +1,145 @@
+"""Where a figure comes from: the one record of it, in traces and in everything under docs/data/."""
+
+import importlib.metadata
+import platform
+import socket
+from datetime import UTC, datetime
+from functools import lru_cache
+from pathlib import Path
+
+from moebench.core import interpreter  # noqa: F401  before flashinfer_bench imports Triton
+
+# isort: split
+import flashinfer_bench
+import torch
+from flashinfer_bench import Evaluation, Trace
+from flashinfer_bench.utils import env_snapshot
+
+from moebench.core.schema import Strict
+
+CLOCKS = (
+    "events",
+    "gpu",
+)  # CUDA events, as FIB 0.1.2 times; the GPU's activity, as FIB's main branch does
+
+# Field -> its name in a FIB trace, where it lies beside the libraries' versions, in
+# environment.libs.
+OTHERS = ("source_fingerprint", "carried", "tolerance", "protocol", "command", "packages", "host")
+IN_LIBS = {"source_sha1": "solution_sha1"} | {name: name for name in OTHERS}
+
+
+class Provenance(Strict):
+    """Source, machine, versions, tolerance, protocol, command and date of a figure; None: not
+    recorded, or not meant.
+
+    source_sha1: FIB's hash of the packed solution. source_fingerprint: packing/fingerprint.py's; of
+    a later source where `carried` says why its figures are the same. hardware: the device's name.
+    versions: library -> version. host: which machine and GPU, of runs on several. packages:
+    installed packages that the solution itself imports, with their versions. tolerance: its name
+    and numbers. protocol: warm-up runs, iterations, trials, and the clock if not CUDA events.
+    command: what repeats the measurement. timestamp: ISO 8601.
+    """
+
+    hardware: str
+    versions: dict[str, str]
+    timestamp: str
+    source_sha1: str | None = None
+    source_fingerprint: str | None = None
+    carried: str | None = None
+    tolerance: str | None = None
+    protocol: str | None = None
+    command: str | None = None
+    packages: str | None = None
+    host: str | None = None
+
+    @property
+    def tolerance_name(self) -> str:
+        return (self.tolerance or "unknown tolerance").partition(":")[0]
+
+    @property
+    def clock(self) -> str:
+        """One of CLOCKS; whoever else recorded the trace timed by events."""
+        return "gpu" if "clock=gpu" in (self.protocol or "").split() else "events"
+
+    @property
+    def versions_text(self) -> str:
+        """'torch 2.11.0+cu130; triton 3.6.0', sorted."""
+        return "; ".join(
+            f"{name.replace('_', ' ')} {version}" for name, version in sorted(self.versions.items())
+        )
+
+
+def cuda_driver() -> str | None:
+    """Version of the CUDA driver, or None without one."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        return pynvml.nvmlSystemGetDriverVersion()
+    except Exception:  # no module, no library or no device: there is nothing to record
+        return None
+
+
+def host() -> str:
+    """This machine's name, and the UUID of its current CUDA device if it has one."""
+    gpu = f" GPU-{torch.cuda.get_device_properties().uuid}" if torch.cuda.is_available() else ""
+    return socket.gethostname() + gpu
+
+
+@lru_cache
+def packages(modules: tuple[str, ...]) -> str | None:
+    """'flashinfer-python 0.6.13': the installed packages that these modules belong to, sorted; None
+    without any.
+
+    Torch and Triton are left out: `versions` has them.
+    """
+    owners = importlib.metadata.packages_distributions()
+    names = {name for module in modules for name in owners.get(module.partition(".")[0], [])} - {
+        "torch",
+        "triton",
+    }
+    return ", ".join(f"{name} {importlib.metadata.version(name)}" for name in sorted(names)) or None
+
+
+def here(device: str, **known: str | None) -> Provenance:
+    """Of a measurement on this machine, now; `known` are Provenance's other fields."""
+    snapshot, installed = env_snapshot(device), importlib.metadata.distribution("flashinfer-bench")
+    beside = (
+        Path(flashinfer_bench.__file__).resolve().parents[1] != installed.locate_file("").resolve()
+    )
+    checkout = beside and not installed.read_text(
+        "direct_url.json"
+    )  # before what is installed on the path
+    fib = flashinfer_bench.__version__ if checkout else installed.version
+    versions = snapshot.libs | {"flashinfer_bench": fib, "python": platform.python_version()}
+    if driver := cuda_driver():
+        versions["cuda_driver"] = driver
+    timestamp = datetime.now(UTC).isoformat(timespec="seconds")
+    return Provenance(hardware=snapshot.hardware, versions=versions, timestamp=timestamp, **known)
+
+
+def of_trace(trace: Trace) -> Provenance:
+    """Of a trace with an evaluation, by this project or anybody else."""
+    environment = trace.evaluation.environment
+    versions = {
+        name: version for name, version in environment.libs.items() if name not in IN_LIBS.values()
+    }
+    known = {field: environment.libs.get(name) for field, name in IN_LIBS.items()}
+    return Provenance(
+        hardware=environment.hardware,
+        versions=versions,
+        timestamp=trace.evaluation.timestamp,
+        **known,
+    )
+
+
+def into_evaluation(evaluation: Evaluation, provenance: Provenance) -> Evaluation:
+    """The evaluation with its provenance where `of_trace` finds it; hardware and timestamp stay
+    FIB's own.
+    """
+    known = {
+        name: value for field, name in IN_LIBS.items() if (value := getattr(provenance, field))
+    }
+    libs = evaluation.environment.libs | provenance.versions | known
+    environment = evaluation.environment.model_copy(update={"libs": libs})
+    return evaluation.model_copy(update={"environment": environment})

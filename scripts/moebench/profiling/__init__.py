@@ -1,0 +1,3 @@
+"""Where a solution's time goes: calls, profilers, records of stages."""
+
+from moebench.core import interpreter  # noqa: F401

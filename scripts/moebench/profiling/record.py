@@ -1,0 +1,85 @@
+"""What a profile of a solution records, in the format of docs/data/profile/*.json. Times are
+microseconds.
+"""
+
+from itertools import groupby
+from operator import attrgetter
+from pathlib import Path
+
+from moebench.core.provenance import Provenance
+from moebench.core.schema import Strict, read_json
+
+
+class Counters(Strict):
+    """Of one launch under ncu. grid: thread blocks; block: threads in one; percent: of the device's
+    peak. None: ncu could not tell."""
+
+    us: float
+    grid: int | None = None
+    block: int | None = None
+    compute_percent: float | None = None
+    memory_percent: float | None = None
+    dram_percent: float | None = None
+    tensor_percent: float | None = None
+    occupancy_percent: float | None = None
+
+
+class Kernel(Strict):
+    """One kernel in one call. stage: `unassigned` where no pattern fits. launches, us: a mean over
+    the calls.
+
+    counters: of each launch in one call, in order; empty where ncu was not asked."""
+
+    stage: str
+    name: str
+    launches: float
+    us: float
+    counters: list[Counters] = []
+
+
+class WorkloadProfile(Strict):
+    """One solution on one workload, a mean over `calls` calls; kernels by stage, the longest of
+    each stage first.
+
+    uuid: or KIND:T for a made-up routing. wall_us: a call as FIB times it, without a profiler; None
+    where not known. busy_us: the part of a call in which at least one of its kernels runs, less
+    than their sum where they overlap. bound_us: the roofline bound on an H200. warnings: a line for
+    everything that makes the figures doubtful.
+    """
+
+    uuid: str
+    T: int
+    calls: int
+    kernels: list[Kernel]
+    wall_us: float | None = None
+    busy_us: float
+    bound_us: float | None = None
+    warnings: list[str] = []
+
+    @property
+    def stages(self) -> dict[str, list[Kernel]]:
+        """Stage -> its kernels, in order."""
+        return {
+            stage: list(kernels) for stage, kernels in groupby(self.kernels, attrgetter("stage"))
+        }
+
+    @property
+    def label(self) -> str:
+        kind, made_up, _ = self.uuid.partition(":")
+        return f"T={self.T} {kind}" if made_up else f"T={self.T}"
+
+
+class ProfileRecord(Strict):
+    """One solution on one machine."""
+
+    solution: str
+    definition: str
+    provenance: Provenance
+    workloads: list[WorkloadProfile]
+
+
+def read_records(folder: Path) -> list[ProfileRecord]:
+    """The records of a folder's *.json by name of file; [] without any. Raises UserError for a file
+    that is none.
+    """
+    return [read_json(path, ProfileRecord) for path in sorted(folder.glob("*.json"))]

@@ -1,0 +1,5 @@
+"""Submissions: a pull request to FIB's data set; the contest's bundle, a clean build, what speaks
+against it.
+"""
+
+from moebench.core import interpreter  # noqa: F401
