@@ -60,7 +60,7 @@ test-gpu: $(READY) ## the tests that need a CUDA device, one after the other
 
 lint: $(READY) ## ruff: style and formatting
 	$(BIN)/ruff check .
-	$(BIN)/ruff format --check definitions examples scripts solutions tests tools
+	$(BIN)/ruff format --check definitions examples integrations scripts solutions tests tools
 
 new: $(READY) ## start a solution: make new NAME=mine, and FROM=triton or another solution to copy
 	$(BIN)/moebench new $(NAME) $(if $(FROM),--from $(FROM))

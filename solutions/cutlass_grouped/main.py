@@ -1,7 +1,7 @@
 """cutlass_grouped: CUTLASS's grouped FP8 GEMMs between our own kernels, all launched by one C++
 call.
 
-layer.cu is the map; every other CUDA file is one stage or one tile. docs/history/cutlass_grouped.md
+layer.cu is the map; every other CUDA file is one stage or one tile. NOTES.md
 has measurements.
 """
 

@@ -3,7 +3,7 @@
 With few tokens, reading the weights from memory bounds the layer, so one kernel streams them
 (few_tokens/). With more, routing, two grouped GEMMs and the combine are kernels of their own
 (many_tokens/). Up to 32 rows per expert h has two FP8 parts, hi and lo, which costs little there;
-above, it has `H_SPLIT`. docs/hopper_fused.md describes the design.
+above, it has `H_SPLIT`. README.md describes the design.
 """
 
 from .build import load_kernels

@@ -1,7 +1,7 @@
 """mma_fused: the layer on mma.sync, for every NVIDIA GPU from Ampere to Blackwell.
 
 Up to MOST_TOKENS tokens one CUDA kernel does it all, bound by reading the weights (one_launch/);
-above, Triton kernels do, a stage each (many_tokens/). docs/mma_fused.md describes the design.
+above, Triton kernels do, a stage each (many_tokens/). README.md describes the design.
 """
 
 import torch

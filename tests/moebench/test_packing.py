@@ -79,7 +79,7 @@ def test_what_is_built_ahead_and_what_is_not_is_said(folder, capsys):
 
 
 def test_a_package_runs_without_flashinfer_bench(folder, tmp_path, monkeypatch):
-    """docs/engines.md: an engine that has no FIB imports the package and calls its function."""
+    """integrations/README.md: an engine that has no FIB imports the package and calls its function."""
     assert pack.pack_packages(["tiny"], tmp_path / "engine", []) == [tmp_path / "engine" / "tiny"]
     for module in ("flashinfer_bench", "moebench"):
         monkeypatch.setitem(sys.modules, module, None)  # importing it raises
@@ -255,7 +255,10 @@ def test_each_interface_has_its_function(folder, tmp_path):
         f"SIZES = {sizes}",
     ]
     adapters = [{path.name for path in folder.glob("for_*.py")} for folder in written]
-    assert adapters == [set(), {path.name for path in paths.ENGINES.glob("*.py")}] and adapters[1]
+    assert (
+        adapters == [set(), {path.name for path in paths.INTEGRATIONS.rglob("for_*.py")}]
+        and adapters[1]
+    )
     project, at = (
         tomllib.loads((tmp_path / "pyproject.toml").read_text()),
         f"{tmp_path.name}.{written[1].name}",

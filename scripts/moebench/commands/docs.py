@@ -1,4 +1,4 @@
-"""Write the generated tables and figures of README.md and docs/, from traces/ and docs/data/.
+"""Write the generated tables and figures of README.md and docs/, from traces/ and records/.
 
 --check writes nothing and says what is out of date. Exit status: 0, or 1 when something is out of
 date or could not be made.

@@ -4,7 +4,7 @@
 how many at once.
 
 --package writes Python packages instead, which pip installs, and vLLM and SGLang find then:
-docs/engines.md.
+integrations/README.md.
 """
 
 import argparse

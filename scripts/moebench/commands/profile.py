@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--workloads", nargs="+", default=[], metavar="W", help=WORKLOADS)
     add("--calls", type=count(), default=10, help="default: 10")
     add("--counters", action="store_true", help="hardware counters of each launch, through ncu")
-    records = "keep a record of each solution there, as in docs/data/profile/"
+    records = "keep a record of each solution there, as in records/profile/"
     add("--records", type=output_folder, metavar="FOLDER", help=records)
 
 

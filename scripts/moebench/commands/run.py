@@ -89,7 +89,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action=argparse.BooleanOptionalAction,
         help="keep the traces; default: with a GPU only",
     )
-    kept = "keep the traces here; default: below traces/, by clock gpu docs/data/"
+    kept = "keep the traces here; default: below traces/, by clock gpu records/"
     add("--output", type=output_file, metavar="FILE", help=kept)
     add(
         "--resume",

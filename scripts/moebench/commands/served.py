@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--output",
         type=output_file,
         metavar="FILE",
-        help="record it; docs/served.md shows docs/data/served/*.jsonl",
+        help="record it; docs/served.md shows records/served/*.jsonl",
     )
 
 

@@ -4,12 +4,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
 SOLUTIONS = ROOT / "solutions"
-ENGINES = SOLUTIONS / "engines"  # adapters for inference engines, which packages carry
-DATA = ROOT / "docs" / "data"  # records that pages and figures are made from
-PROFILES = DATA / "profile"
-SERVED = DATA / "served"
+# adapters for inference engines, for_*.py, which packages carry
+INTEGRATIONS = ROOT / "integrations"
+RECORDS = ROOT / "records"  # what pages and figures are made from, beside traces
+PROFILES = RECORDS / "profile"
+SERVED = RECORDS / "served"
 GPU_CLOCK = (
-    DATA / "gpu_clock"
+    RECORDS / "gpu_clock"
 )  # traces by the GPU's clock, apart from traces/, among which FIB's apply chooses
 
 

@@ -24,7 +24,7 @@ ENTRY_POINTS = ("renorm_entry_point", "routed_entry_point")  # beside `entry_poi
 INHERITED = ("common", "stages", *ENTRY_POINTS)  # of the base, where a manifest has none of its own
 SERVING = ("definitions", "serves")  # likewise, where it has neither
 DEFAULT = ["full", "small"]
-NOT_SOLUTIONS = {"engines", "common", "packed"}
+NOT_SOLUTIONS = {"common", "packed"}
 
 
 class PackingError(UserError):

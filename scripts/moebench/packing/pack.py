@@ -252,7 +252,7 @@ def pack_packages(names: list[str], parent: Path, geometries: list[str]) -> list
     its function as run.
 
     Where there is a function for tokens in bf16, that is run_bf16; of a routed definition with the
-    sizes and solutions/engines/ beside it. pip installs parent. geometries: [] for each solution's
+    sizes and integrations/ beside it. pip installs parent. geometries: [] for each solution's
     first. Returns the folders. Raises as `pack_all`, and UserError where one exists (older sources
     would be compiled along), none of these is served, or parent's name is none that Python imports.
     """
@@ -291,7 +291,7 @@ def pack_packages(names: list[str], parent: Path, geometries: list[str]) -> list
         if found and geometry in catalogue.ROUTED:
             sizes = {key: catalogue.GEOMETRIES[geometry][key] for key in PACKAGE_SIZES}
             exported.append(f'\nDEFINITION = "{solution.definition}"\nSIZES = {sizes}\n')
-            for adapter in paths.ENGINES.glob("*.py"):
+            for adapter in paths.INTEGRATIONS.rglob("for_*.py"):
                 write_atomically(path / adapter.name, adapter.read_text(encoding="utf-8"))
         write_atomically(path / "__init__.py", f'"""{head}"""\n\n{"".join(exported)}')
     for made in (parent / "build").glob("*") if file.exists() else ():  # by pip, of older sources

@@ -90,7 +90,7 @@ def table(records: list[ProfileRecord]) -> Table:
 
 
 def block() -> str:
-    """Markdown: the table of docs/data/profile and how its records were made; '' without any.
+    """Markdown: the table of records/profile and how its records were made; '' without any.
 
     Raises UserError for a file that is no record."""
     made, records = [], read_records(paths.PROFILES)

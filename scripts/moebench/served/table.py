@@ -82,7 +82,7 @@ def table(head: Head, points: list[Point]) -> Table:
 
 
 def recorded() -> list[tuple[Head, list[Point]]]:
-    """The records below docs/data/served that hold points. Raises UserError for what is no
+    """The records below records/served that hold points. Raises UserError for what is no
     record.
     """
     records = (
