@@ -121,7 +121,7 @@ def check_activations(compiled_for, models, call):
 
 
 def test_transformers_activation_is_the_packages(ours, compiled_for):
-    """A user would miss: a clamped model taken for one without the clamp."""
+    """A clamped model taken for one without the clamp."""
     gate, up = torch.linspace(-30, 30, 121), torch.linspace(30, -30, 121).roll(7)
     exec(f"import torch\n{swiglu.source(sizes_of(compiled_for))}", found := {})
     assert torch.allclose(ours("transformers").activation(gate, up), found["swiglu"](gate, up))
@@ -190,13 +190,13 @@ def sglang_check(ours, weights=None, **config):
     "weights", [{"block_shape": None}, {"use_mxfp8": True}, {"is_fp4_experts": True}], ids=str
 )
 def test_sglang_is_refused_other_weights(ours, weights):
-    """A user would miss: bf16 experts read as FP8. They come with use_fp8, and no block_shape."""
+    """Bf16 experts read as FP8. They come with use_fp8, and no block_shape."""
     with pytest.raises(ValueError, match="^weights: got "):
         sglang_check(ours, weights)
 
 
 def test_sglang_gets_the_activation_of_its_model(ours, compiled_for):
-    """A user would miss: a package with a clamp that computes for a model without."""
+    """A package with a clamp that computes for a model without."""
     models = {"silu": {}, "clamp": {"swiglu_limit": 10.0}, "swiglustep": {"gemm1_clamp_limit": 7.0}}
     models["swigluoai"] = {
         "gemm1_alpha": 1.702,
@@ -337,7 +337,7 @@ def vllm_method(vllm, ours, **changed):
 
 @pytest.mark.parametrize(("in_turn", "shared"), [(True, False), (True, True), (False, True)])
 def test_vllm_gets_the_layer(vllm, ours, package, in_turn, shared):
-    """A user would miss: an argument that this release calls otherwise, ids that are not mapped to
+    """An argument that this release calls otherwise, ids that are not mapped to
     this rank's.
 
     in_turn: whether the rank's experts have consecutive ids. shared: whether vLLM's result is a
@@ -391,7 +391,7 @@ def test_vllm_gets_the_layer(vllm, ours, package, in_turn, shared):
 
 
 def test_vllm_keeps_its_other_layers(vllm, ours):
-    """A user would miss: linear layers and attention without their quantisation, a process that
+    """Linear layers and attention without their quantisation, a process that
     cannot be spawned.
     """
     ours("vllm").register()
@@ -446,7 +446,7 @@ VLLM_FAULTS = {name: {name: value} for name, value in VLLM_FAULTS.items()} | {
 
 @pytest.mark.parametrize("name", VLLM_FAULTS)
 def test_vllm_is_refused_what_is_not_served(vllm, ours, name, tmp_path):
-    """A user would miss: a model whose clamp or bias is left out, or experts that tensor
+    """A model whose clamp or bias is left out, or experts that tensor
     parallelism has split.
     """
     (tmp_path / "config.json").touch()
@@ -456,7 +456,7 @@ def test_vllm_is_refused_what_is_not_served(vllm, ours, name, tmp_path):
 
 
 def test_vllm_gets_the_activation_of_its_model(vllm, ours, compiled_for):
-    """A user would miss: a package with a clamp that computes for a model without."""
+    """A package with a clamp that computes for a model without."""
     models = {
         "silu": {},
         "clamp": {"swiglu_limit": 10.0},

@@ -1,5 +1,5 @@
-"""The script in integrations/flashinfer/README.md runs as it stands: FlashInfer-Bench calls a packed solution of the
-small definition.
+"""The script in integrations/flashinfer/README.md runs as it stands: FlashInfer-Bench calls a
+packed solution of the small definition.
 """
 
 import os

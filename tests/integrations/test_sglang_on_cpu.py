@@ -57,7 +57,7 @@ def sglang(request):
 
 
 def test_sglangs_layer_is_computed_by_the_package(sglang, tmp_path):
-    """A user would miss: a plugin that is not loaded, gate taken for up, another rank's experts, a
+    """A plugin that is not loaded, gate taken for up, another rank's experts, a
     clamp left out.
     """
     (folder,) = pack.pack_packages(["triton_fused_v2"], tmp_path, [GEOMETRY])
@@ -111,7 +111,7 @@ def test_sglangs_layer_is_computed_by_the_package(sglang, tmp_path):
 
 
 def test_moe_share_counts_overlapping_kernels_once(tmp_path, monkeypatch):
-    """A user would miss: gemm2, which waits for gemm1 inside the kernel, counted twice."""
+    """Gemm2, which waits for gemm1 inside the kernel, counted twice."""
     monkeypatch.syspath_prepend(Path(__file__).parents[2] / "integrations" / "sglang")
     import moe_share
 

@@ -91,7 +91,7 @@ def error(given, got, x, ids, weights):
 
 @torch.inference_mode()
 def test_a_layer_is_the_reference(ours, given, module):
-    """A user would miss: gate taken for up, a scale for its inverse, ids or weights of another
+    """Gate taken for up, a scale for its inverse, ids or weights of another
     token.
 
     Under expert parallelism transformers writes the number of local experts where an expert is
@@ -115,7 +115,7 @@ def test_a_layer_is_the_reference(ours, given, module):
 
 
 def test_scales_in_bf16_are_served(ours, module):
-    """A user would miss: Qwen3's own FP8 checkpoints, refused for the dtype of their scales."""
+    """Qwen3's own FP8 checkpoints, refused for the dtype of their scales."""
     scale = module.down_proj_scale_inv.data.bfloat16()
     module.down_proj_scale_inv = torch.nn.Parameter(scale, requires_grad=False)
     ours.use_float_scales(module)
@@ -140,7 +140,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_another_kind_of_experts_is_refused(ours, given, module, name):
-    """A user would miss: a model that talks nonsense, as its clamp or bias is left out."""
+    """A model that talks nonsense, as its clamp or bias is left out."""
     if name in ours._BESIDES_SWIGLU:
         module = experts_with(
             given, **{name: FAULTS[name], "mlp_up_softcap": 30.0 if "softcap" in name else None}
@@ -155,7 +155,7 @@ def test_another_kind_of_experts_is_refused(ours, given, module, name):
 
 
 def test_another_number_of_experts_a_token_is_refused(ours, module):
-    """A user would miss: which setting of dispatch does not fit, in a message about a tensor's
+    """Which setting of dispatch does not fit, in a message about a tensor's
     shape.
     """
     with pytest.raises(ValueError, match="^top_k_index: .*ep_implementation='all_reduce'"):
@@ -163,7 +163,7 @@ def test_another_number_of_experts_a_token_is_refused(ours, module):
 
 
 def test_training_is_refused(ours, module):
-    """A user would miss: a loss that falls without the experts' gradients."""
+    """A loss that falls without the experts' gradients."""
     with pytest.raises(RuntimeError, match="backward"):
         ours.experts(module, torch.zeros(1, module.hidden_dim, requires_grad=True), None, None)
 

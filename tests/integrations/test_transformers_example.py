@@ -1,5 +1,5 @@
-"""integrations/transformers with the small layer: logits against bf16 experts, and the steps that are
-timed.
+"""integrations/transformers with the small layer: logits against bf16 experts, and the steps that
+are timed.
 """
 
 import subprocess

@@ -1,5 +1,5 @@
-"""integrations/vllm without vLLM: the two checkpoints hold the same numbers, and of a server nothing is
-left.
+"""integrations/vllm without vLLM: the two checkpoints hold the same numbers, and of a server
+nothing is left.
 """
 
 import psutil
@@ -19,7 +19,7 @@ os.execv(sys.executable, [sys.executable, "-m", "http.server", "--bind", "127.0.
 
 
 def test_checkpoints_hold_the_same_numbers_and_servers_leave_nothing(tmp_path, monkeypatch):
-    """A user would miss: a comparison of two models, kernels that are not those asked for, a GPU
+    """A comparison of two models, kernels that are not those asked for, a GPU
     that is not free.
     """
     monkeypatch.syspath_prepend(paths.ROOT / "integrations" / "vllm")

@@ -162,7 +162,7 @@ def serve(python, model, log, plugin=""):
 
 
 def test_a_model_is_served_by_a_package_alone(python, models, tmp_path):
-    """A user would miss: a server that stops, computes by something else, or talks nonsense."""
+    """A server that stops, computes by something else, or talks nonsense."""
     in_fp8, in_bf16 = models
     assert serve(python, in_fp8, tmp_path / "refused") is None
     assert "Unsupported FP8 MoE backend" in (tmp_path / "refused").read_text()

@@ -61,7 +61,7 @@ def without_compilers(monkeypatch, tmp_path):
 
 
 def test_the_key_follows_content_and_not_place(tmp_path, monkeypatch):
-    """A user would miss: a compilation in every process, an old library after a change, or one of
+    """A compilation in every process, an old library after a change, or one of
     another tvm_ffi.
     """
     keys = []
@@ -87,7 +87,7 @@ def test_the_key_follows_content_and_not_place(tmp_path, monkeypatch):
 
 
 def test_a_finished_library_needs_no_compiler(cache, monkeypatch, tmp_path):
-    """A user would miss: an image for serving that has to bring nvcc, ninja and a cache that can be
+    """An image for serving that has to bring nvcc, ninja and a cache that can be
     written.
     """
     options = {"architecture": "9.0a", "flags": ("-O3",)}
@@ -107,7 +107,7 @@ def test_a_finished_library_needs_no_compiler(cache, monkeypatch, tmp_path):
 
 
 def test_what_is_missing_is_named(monkeypatch, tmp_path):
-    """A user would miss: which program to install."""
+    """Which program to install."""
     programs = tmp_path / "programs"
     programs.mkdir()
     without_compilers(monkeypatch, programs)
@@ -119,7 +119,7 @@ def test_what_is_missing_is_named(monkeypatch, tmp_path):
 
 
 def test_processes_that_start_together_compile_once(compiler, cache):
-    """A user would miss: eight ranks that compile side by side, or one that loads what another
+    """Eight ranks that compile side by side, or one that loads what another
     still writes.
     """
     processes = [start() for _ in range(3)]
@@ -131,7 +131,7 @@ def test_processes_that_start_together_compile_once(compiler, cache):
 
 
 def test_a_killed_build_is_begun_again(compiler, cache):
-    """A user would miss: half a library that is taken for a whole one, or a lock that is never
+    """Half a library that is taken for a whole one, or a lock that is never
     released.
     """
     compiler.seconds.write_text("3")
@@ -156,7 +156,7 @@ def test_a_killed_build_is_begun_again(compiler, cache):
 
 @needs_nvcc
 def test_nvcc_that_fails_is_quoted_and_leaves_the_environment(monkeypatch):
-    """A user would miss: why it does not compile, or later builds of others for the wrong GPU."""
+    """Why it does not compile, or later builds of others for the wrong GPU."""
     monkeypatch.setenv("TVM_FFI_CUDA_ARCH_LIST", "8.0")
     monkeypatch.delenv("CUDA_HOME", raising=False)
     environment = dict(os.environ)
@@ -167,7 +167,7 @@ def test_nvcc_that_fails_is_quoted_and_leaves_the_environment(monkeypatch):
 
 @needs_nvcc
 def test_a_kernel_is_compiled_for_its_architecture(cache):
-    """A user would miss: code for the GPU that happens to be here; which definition a folder of the
+    """Code for the GPU that happens to be here; which definition a folder of the
     cache is of.
     """
     texts = {
@@ -182,7 +182,7 @@ def test_a_kernel_is_compiled_for_its_architecture(cache):
 
 
 def test_the_toolkit_is_found(monkeypatch, tmp_path):
-    """A user would miss: a toolkit that is there; a linker without its libraries where nvcc is only
+    """A toolkit that is there; a linker without its libraries where nvcc is only
     a script.
     """
 

@@ -79,7 +79,9 @@ def test_what_is_built_ahead_and_what_is_not_is_said(folder, capsys):
 
 
 def test_a_package_runs_without_flashinfer_bench(folder, tmp_path, monkeypatch):
-    """integrations/README.md: an engine that has no FIB imports the package and calls its function."""
+    """integrations/README.md: an engine that has no FIB imports the package and calls its
+    function.
+    """
     assert pack.pack_packages(["tiny"], tmp_path / "engine", []) == [tmp_path / "engine" / "tiny"]
     for module in ("flashinfer_bench", "moebench"):
         monkeypatch.setitem(sys.modules, module, None)  # importing it raises

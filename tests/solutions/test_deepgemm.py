@@ -172,7 +172,7 @@ def always_contiguous(module, monkeypatch):
 @pytest.mark.parametrize("masked", [True, False])
 @pytest.mark.parametrize("geometry", ["small", "small-routed", *SLOW])
 def test_the_layer_gives_the_definitions_answer(load, monkeypatch, geometry, masked):
-    """A user would miss: gate taken for up, another row's scale, a row of another expert, an expert
+    """Gate taken for up, another row's scale, a row of another expert, an expert
     without rows.
     """
     module, calls = load(geometry)
@@ -198,7 +198,7 @@ def test_the_layer_gives_the_definitions_answer(load, monkeypatch, geometry, mas
 
 
 def test_the_activation_is_the_definitions(load, monkeypatch):
-    """A user would miss: a clamp that is dropped."""
+    """A clamp that is dropped."""
     module, _ = load("small")
     for name, value in dict(LIMIT=0.3, ALPHA=1.702, UP_OFFSET=1.0).items():
         monkeypatch.setattr(module("common.host.problem"), f"SWIGLU_{name}", value)
@@ -211,7 +211,7 @@ def test_the_activation_is_the_definitions(load, monkeypatch):
 
 
 def test_a_call_that_fails_leaves_no_counts(load, monkeypatch):
-    """A user would miss: one failed compilation of DeepGEMM, and every later answer wrong."""
+    """One failed compilation of DeepGEMM, and every later answer wrong."""
     module, _ = load()
     given = inputs("small", 5)
     module()  # imports deep_gemm's functions
@@ -224,7 +224,7 @@ def test_a_call_that_fails_leaves_no_counts(load, monkeypatch):
 
 
 def test_captures_and_threads_have_counters_of_their_own(load, monkeypatch):
-    """A user would miss: a graph replayed beside eager calls, or two threads on a stream, and both
+    """A graph replayed beside eager calls, or two threads on a stream, and both
     count together.
     """
     module = load()[0]("counters")
@@ -251,7 +251,7 @@ def test_captures_and_threads_have_counters_of_their_own(load, monkeypatch):
 
 @pytest.mark.parametrize("geometry", SERVED)
 def test_rows_have_room_for_any_routing(load, geometry):
-    """A user would miss: a write past an operand when routing is uneven, or scratch that does not
+    """A write past an operand when routing is uneven, or scratch that does not
     fit.
     """
     module = load(geometry)[0]
@@ -293,7 +293,7 @@ class Launch(ctypes.Structure):
 
 
 def test_a_recorded_call_is_launched_for_other_tensors(tmp_path):
-    """A user would miss: another call's weights, a launch left out, or a pointer that was taken for
+    """Another call's weights, a launch left out, or a pointer that was taken for
     a number.
     """
     roots = [
@@ -374,7 +374,7 @@ def test_a_recorded_call_is_launched_for_other_tensors(tmp_path):
 
 @pytest.mark.slow
 def test_the_stages_compile_for_sm_90(tmp_path, monkeypatch):
-    """A user would miss: the first call at some token count dies in the compiler, or a stage that
+    """The first call at some token count dies in the compiler, or a stage that
     spills.
     """
     names = "set_pdl = fp8_m_grouped_gemm_nt_masked = m_grouped_fp8_gemm_nt_contiguous"

@@ -148,7 +148,7 @@ LONG = ("same-eight-local", "last-rank-odd-length")  # seconds each in the inter
     "case", [slow(case.name) if case.name in LONG else case.name for case in cases("small")]
 )
 def test_small_workloads(layer, geometry, case, records):
-    """A user would miss: a wrong answer on a workload chosen to hurt, seen on the GPU only."""
+    """A wrong answer on a workload chosen to hurt, seen on the GPU only."""
     root, all_records = records(geometry)
     definition = moe.definition(geometry)
     at = [known.name for known in cases("small")].index(case)
@@ -169,7 +169,7 @@ QUICK_ROUTED = {
 @at("small-one-group", "small-renorm", "small-routed", "small-renorm-routed")
 @pytest.mark.parametrize("quick", [True, slow(False)])
 def test_small_workloads_of_the_other_definitions(layer, geometry, quick, records):
-    """A user would miss: sizes or a routing of the first definition in what every definition
+    """Sizes or a routing of the first definition in what every definition
     shares.
 
     Behind a router: an empty slot that is computed, ids taken for local numbers, gate and up
@@ -187,7 +187,7 @@ def test_small_workloads_of_the_other_definitions(layer, geometry, quick, record
 @at(*LAYERS, flashinfer_mono_moe="it takes 8 tokens at most")
 @pytest.mark.parametrize("num_tokens", [slow(1), 64, slow(256), slow(1024)])  # the traces have more
 def test_workloads_of_every_definition(layer, geometry, num_tokens, records):
-    """A user would miss: a wrong answer at the sizes of another model."""
+    """A wrong answer at the sizes of another model."""
     root, all_records = records(geometry)
     definition = catalogue.definition(geometry)
     gc.collect()  # weights of the test before, which another layer's caches may hold
@@ -204,7 +204,7 @@ def test_workloads_of_every_definition(layer, geometry, num_tokens, records):
     ("num_tokens", "every"), [(130, 32), slow(300, 8), slow(400, 8), slow(1100, 32)]
 )
 def test_more_tokens_than_one_chunk_or_tile_choice(layer, geometry, num_tokens, every):
-    """A user would miss: what only happens above 128, 256 or 1024 tokens, at any width."""
+    """What only happens above 128, 256 or 1024 tokens, at any width."""
     arguments = arguments_of(geometry, num_tokens)
     others = (
         torch.arange(num_tokens, device=DEVICE) % every > 0
@@ -216,7 +216,7 @@ def test_more_tokens_than_one_chunk_or_tile_choice(layer, geometry, num_tokens, 
 @at("full")
 @pytest.mark.parametrize("last", [224, 256, 1024, 8192])
 def test_neighbours_where_kernels_change(layer, geometry, last):
-    """A user would miss: a wrong answer at the last count of one kernel or the first of the next,
+    """A wrong answer at the last count of one kernel or the first of the next,
     of CUDA solutions.
     """
     for num_tokens in (last, last + 1):
@@ -231,7 +231,7 @@ def test_neighbours_where_kernels_change(layer, geometry, last):
     ids=["few", "many"],
 )
 def test_many_sizes_in_one_process(layer, geometry, calls):
-    """A user would miss: a call that takes over what a call of another size left behind."""
+    """A call that takes over what a call of another size left behind."""
     for num_tokens, offset in calls:
         arguments = arguments_of(geometry, num_tokens, seed=num_tokens, offset=offset)
         assert_close(run(layer, arguments), reference(arguments), of=f"T={num_tokens}")
@@ -239,7 +239,7 @@ def test_many_sizes_in_one_process(layer, geometry, calls):
 
 @at("full", "small")
 def test_no_tokens(layer, geometry):
-    """A user would miss: a launch of an empty grid, which CUDA refuses."""
+    """A launch of an empty grid, which CUDA refuses."""
     assert run(layer, arguments_of(geometry, 0)).shape[0] == 0
 
 
@@ -249,7 +249,7 @@ def test_no_tokens(layer, geometry):
     "num_tokens", [9, *(pytest.param(t, marks=pytest.mark.gpu) for t in (700, 9000))]
 )
 def test_rows_without_a_local_expert_are_zero(layer, geometry, num_tokens, some):
-    """A user would miss: old memory, here NaN, in rows that this rank adds nothing to."""
+    """Old memory, here NaN, in rows that this rank adds nothing to."""
     arguments = arguments_of(geometry, num_tokens)
     arguments["routing_logits"][slice(1, None, 2) if some else slice(None), 64 : 64 + LOCAL] = -20
     none = without_local_expert(arguments)
@@ -261,7 +261,7 @@ def test_rows_without_a_local_expert_are_zero(layer, geometry, num_tokens, some)
 
 @at("full", "small")
 def test_same_call_same_bits(layer, geometry):
-    """A user would miss: results that differ from run to run, as sums by atomics do."""
+    """Results that differ from run to run, as sums by atomics do."""
     arguments = arguments_of(geometry, 5 if DEVICE == "cpu" else 21)
     first = run(layer, arguments)
     for _ in range(1 if DEVICE == "cpu" else 20):
@@ -270,7 +270,7 @@ def test_same_call_same_bits(layer, geometry):
 
 @at("full", "small")
 def test_inputs_are_left_alone(layer, geometry):
-    """A user would miss: an argument that a kernel scribbled on."""
+    """An argument that a kernel scribbled on."""
     arguments = arguments_of(geometry, 5)
     kept = {n: t.clone() for n, t in arguments.items() if n != OUTPUT and torch.is_tensor(t)}
     run(layer, arguments)
@@ -284,7 +284,7 @@ SCALARS = {"local_expert_offset": 80, "routed_scaling_factor": 1.25}
 @at("full", "small")
 @pytest.mark.parametrize("together", [True, slow(False)], ids=["together", "one by one"])
 def test_tensors_changed_in_place_change_the_answer(layer, geometry, together):
-    """A user would miss: an answer remembered by address, wrong from the second call on."""
+    """An answer remembered by address, wrong from the second call on."""
     arguments = arguments_of(geometry, 2 if together else 5)
     before = run(layer, arguments)
     other = arguments_of(geometry, 2 if together else 5, seed=1) | SCALARS
@@ -307,7 +307,7 @@ def test_tensors_changed_in_place_change_the_answer(layer, geometry, together):
 )
 @pytest.mark.parametrize("num_tokens", [131_072, 131_073])
 def test_a_huge_batch_is_right_or_refused(layer, geometry, num_tokens):
-    """A user would miss: an offset that no longer fits in 32 bits, hence wrong rows or a crash in
+    """An offset that no longer fits in 32 bits, hence wrong rows or a crash in
     the GPU.
     """
     arguments = arguments_of(geometry, num_tokens)
@@ -332,7 +332,7 @@ def test_a_huge_batch_is_right_or_refused(layer, geometry, num_tokens):
 @pytest.mark.parametrize("code", [0x7F, 0xFF])
 @pytest.mark.parametrize("name", ["hidden_states", "gemm1_weights", "gemm2_weights"])
 def test_nan_reaches_the_output(layer, name, code):
-    """A user would miss: a broken activation or weight that turns into a finite answer, here the
+    """A broken activation or weight that turns into a finite answer, here the
     code read as 480.
     """
     arguments = arguments_of("small", 3)
@@ -395,7 +395,7 @@ def refused(layer, geometry, arguments, name):
 @at("full", "small")
 @pytest.mark.parametrize("fault", FAULTS)
 def test_wrong_tensors_are_refused(layer, geometry, fault):
-    """A user would miss: a crash in the GPU, or a wrong answer, instead of a line that says why."""
+    """A crash in the GPU, or a wrong answer, instead of a line that says why."""
     right = arguments_of(geometry, 3)
     for name in TENSORS:
         arguments = right | {name: FAULTS[fault](right[name])}
@@ -406,7 +406,7 @@ def test_wrong_tensors_are_refused(layer, geometry, fault):
 
 @at("full", "small")
 def test_wrong_sizes_are_refused(layer, geometry):
-    """A user would miss: reads beyond the end of a tensor that is shorter than the others say."""
+    """Reads beyond the end of a tensor that is shorter than the others say."""
     right = arguments_of(geometry, 3)
     for name in TENSORS:
         for axis in range(right[name].dim()):
@@ -431,7 +431,7 @@ def test_wrong_sizes_are_refused(layer, geometry):
     ],
 )
 def test_wrong_scalars_are_refused(layer, geometry, name, value):
-    """A user would miss: experts outside this rank's weights, that is reads out of bounds."""
+    """Experts outside this rank's weights, that is reads out of bounds."""
     refused(layer, geometry, arguments_of(geometry, 3) | {name: value}, name)
 
 
@@ -442,7 +442,7 @@ SYNCHRONISES = {"item", "cpu", "tolist", "numpy", "synchronize", "nonzero", "arg
 
 @pytest.mark.parametrize("name", SOLUTIONS)
 def test_source_never_waits_for_the_device(name):
-    """A user would miss: a hidden wait, which costs time and forbids CUDA graphs.
+    """A hidden wait, which costs time and forbids CUDA graphs.
 
     The plain statements of stages (`*_ref`) are never called by a solution and may do as they like.
     """
@@ -475,7 +475,7 @@ def test_source_never_waits_for_the_device(name):
 
 @at("full")
 def test_runs_on_the_current_stream(layer, geometry):
-    """A user would miss: kernels that start before their inputs, made on a stream, are there."""
+    """Kernels that start before their inputs, made on a stream, are there."""
     arguments = arguments_of(geometry, 80)
     other = arguments_of(geometry, 80, seed=1)["hidden_states"]
     wanted = run(layer, arguments | {"hidden_states": other})
@@ -492,7 +492,7 @@ def test_runs_on_the_current_stream(layer, geometry):
 
 @at("full")
 def test_two_streams_at_once(layer, geometry):
-    """A user would miss: two calls that share scratch memory and spoil each other."""
+    """Two calls that share scratch memory and spoil each other."""
     calls = [arguments_of(geometry, 80, seed=seed) for seed in (0, 1)]
     wanted = [run(layer, arguments) for arguments in calls]
     assert not torch.equal(*wanted)
@@ -514,7 +514,7 @@ def test_two_streams_at_once(layer, geometry):
 @at("full")
 @pytest.mark.parametrize("num_tokens", [7, 80, 300, 1100])
 def test_cuda_graph(layer, geometry, num_tokens):
-    """A user would miss: a serving engine that captures its model and cannot capture this layer,
+    """A serving engine that captures its model and cannot capture this layer,
     which waits.
     """
     arguments = arguments_of(geometry, num_tokens)
@@ -539,7 +539,7 @@ def test_cuda_graph(layer, geometry, num_tokens):
     deepgemm="its GEMMs want all rows in one operand, which are T x 8 in the worst case: y alone takes 1.6 GB",
 )
 def test_scratch_of_the_largest_workload(layer, geometry, records):
-    """A user would miss: out of memory next to a model that fills the device."""
+    """Out of memory next to a model that fills the device."""
     root, all_records = records(geometry)
     workload = next(w for w in all_records if w.axes["seq_len"] == BIG)
     definition = moe.definition(geometry)
@@ -557,7 +557,7 @@ def test_scratch_of_the_largest_workload(layer, geometry, records):
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
 @at("full")
 def test_second_device(layer, geometry):
-    """A user would miss: tensors of one GPU handed to kernels on another."""
+    """Tensors of one GPU handed to kernels on another."""
     arguments = arguments_of(geometry, 80, "cuda:0")
     wanted = run(layer, arguments)
     there = {n: v.to("cuda:1") if torch.is_tensor(v) else v for n, v in arguments.items()}
