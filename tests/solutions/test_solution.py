@@ -19,19 +19,18 @@ from moebench.core import paths
 from moebench.judging.calling import input_bytes, seeded_inputs
 from moebench.judging.tolerances import TOLERANCES, matched_ratios
 from moebench.operators import catalogue, workloads
+from moebench.operators import moe_fp8_block_scale as moe
 from moebench.operators.catalogue import FP8_MOE, FULL, ROUTED
-from moebench.operators.moe_fp8_block_scale import PUBLIC, cases
+from moebench.operators.moe_fp8_block_scale import cases, public_cases
 from moebench.packing import eligibility, manifest, pack
-
-from definitions import moe_fp8_block_scale as moe
 
 SOLUTIONS = manifest.solution_names()
 OUTPUT = "output"
 EXPERTS, LOCAL = (
-    moe.GEOMETRIES["full"][size] for size in ("num_experts", "num_local_experts")
+    moe.geometries()["full"][size] for size in ("num_experts", "num_local_experts")
 )  # as in "small"
 LAYERS = [key for key in (*FP8_MOE, *ROUTED) if key in FULL]
-BIG = max(t for _, t, _ in PUBLIC["full"])
+BIG = max(case.seq_len for case in public_cases())
 
 
 @pytest.fixture(scope="session")
@@ -384,7 +383,7 @@ FAULTS = {
 
 def refused(layer, geometry, arguments, name):
     """The call raises ValueError about `name` and touches no output."""
-    hidden = moe.GEOMETRIES[geometry]["hidden_size"]
+    hidden = moe.geometries()[geometry]["hidden_size"]
     output = torch.full((3, hidden), 7, dtype=torch.bfloat16, device=DEVICE)
     given = {OUTPUT: output} if name != OUTPUT else {}
     with pytest.raises(ValueError, match=name):
