@@ -4,14 +4,12 @@ from typing import NamedTuple
 
 import torch
 from moebench.operators.catalogue import GEOMETRIES, router
-from moebench.operators.moe_fp8_block_scale import ROUTED_SCALING_FACTOR
-
-from definitions.moe_fp8_block_scale import BLOCK
-from definitions.moe_fp8_block_scale_routed import ROUTER_INSIDE
+from moebench.operators.fp8_layer import BLOCK
+from moebench.operators.moe_fp8_block_scale_routed import router_inside
 
 # Layers with two definitions: one with the router inside, which has a bias, and one behind it.
 LAYERS = [
-    layer for layer in ROUTER_INSIDE.values() if GEOMETRIES[layer]["routing"] == "sigmoid-bias"
+    layer for layer in router_inside().values() if GEOMETRIES[layer]["routing"] == "sigmoid-bias"
 ]
 
 
@@ -47,7 +45,7 @@ def tokens_of(layer: str, counts: list[int], rank: int, device: str) -> Tokens:
     x = torch.randn(counts[rank], hidden, generator=source, device=device).to(torch.float8_e4m3fn)
     scale = 1 + 2 * torch.rand(counts[rank], hidden // BLOCK, generator=source, device=device)
     logits = torch.randn(counts[rank], experts, generator=source, device=device)
-    ids, weights = router(layer)(logits, bias, ROUTED_SCALING_FACTOR)
+    ids, weights = router(layer)(logits, bias, GEOMETRIES[layer]["routed_scaling_factor"])
     return Tokens(x, scale, logits, bias, ids.to(torch.int32), weights.contiguous(), counts)
 
 

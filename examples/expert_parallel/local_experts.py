@@ -8,10 +8,8 @@ from flashinfer_bench import Solution
 from flashinfer_bench.compile import BuilderRegistry
 from layer import weights_of
 from moebench.operators.catalogue import GEOMETRIES, definition
-from moebench.operators.moe_fp8_block_scale import ROUTED_SCALING_FACTOR
+from moebench.operators.moe_fp8_block_scale_routed import routed_key
 from moebench.packing import pack
-
-from definitions.moe_fp8_block_scale_routed import routed_key
 
 REFERENCE = "reference"  # in place of a solution's name
 NUMBER = re.compile(
@@ -39,7 +37,7 @@ def local_experts(
             definition(geometry), Solution(**packed)
         )  # model_copy keeps the hash, FIB's key
     held = [*weights_of(layer, experts, device, gate_first=routed), experts.start]
-    held += [] if routed else [ROUTED_SCALING_FACTOR]
+    held += [] if routed else [GEOMETRIES[layer]["routed_scaling_factor"]]
 
     def added(*inputs: torch.Tensor) -> torch.Tensor:
         output = torch.empty(

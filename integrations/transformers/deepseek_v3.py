@@ -7,11 +7,10 @@ bf16.
 
 import torch
 from moebench.operators.catalogue import GEOMETRIES
+from moebench.operators.fp8_layer import BLOCK, dequantize
 from transformers import DeepseekV3Config, DeepseekV3ForCausalLM
 from transformers.integrations.finegrained_fp8 import replace_with_fp8_linear
 from transformers.utils.quantization_config import FineGrainedFP8Config
-
-from definitions.moe_fp8_block_scale import BLOCK, dequantize
 
 HEADS = dict(
     num_attention_heads=4,

@@ -25,10 +25,9 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 from layer_inputs import arguments, reference, wanted
-from moebench.operators import catalogue
+from moebench.operators import catalogue, swiglu
 from moebench.packing import pack
 
-from definitions import swiglu
 from solutions.common.triton.quantise_tokens import quantise_tokens_ref
 
 RECORDED = json.loads(

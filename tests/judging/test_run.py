@@ -13,13 +13,12 @@ from moebench.judging import plan as planning
 from moebench.judging.judge import Outcome, Verdict
 from moebench.judging.tolerances import TOLERANCES
 from moebench.operators import catalogue, workloads
+from moebench.operators.moe_fp8_block_scale import definition_name
 from moebench.packing import eligibility
 from moebench.report import run_table
 from moebench.results import resume, staleness, trace_files
 from plain_solution import INPUTS, RIGHT, solution
 from rich.console import Console
-
-from definitions.moe_fp8_block_scale import definition_name
 
 NAME = definition_name("small")
 ON_CPU = pytest.mark.skipif(torch.cuda.is_available(), reason="the interpreter's job, for CPUs")

@@ -11,8 +11,8 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from moebench.operators import swiglu as activations
 
-from definitions import swiglu as activations
 from solutions.common.host.problem import (
     KEPT_GROUPS,
     NUM_EXPERTS,

@@ -15,9 +15,8 @@ from moebench import cli
 from moebench.core import paths
 from moebench.core.errors import UserError
 from moebench.judging import selection
+from moebench.operators.moe_fp8_block_scale import definition
 from moebench.packing import build_ahead, manifest, pack, problem
-
-from definitions.moe_fp8_block_scale import definition
 
 MANIFEST = """
 name = "tiny"

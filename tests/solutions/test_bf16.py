@@ -12,9 +12,9 @@ import torch
 from flashinfer_bench.compile import BuilderRegistry
 from layer_inputs import DEVICE, arguments, wanted
 from moebench.judging.tolerances import TOLERANCES, matched_ratios
+from moebench.operators import moe_bf16
 from moebench.packing import eligibility, manifest, pack
 
-from definitions import moe_bf16
 from solutions.common.triton.bf16.gemm1_bf16 import gemm1_bf16, gemm1_bf16_ref
 from solutions.common.triton.bf16.gemm2_bf16 import gemm2_bf16, gemm2_bf16_ref
 from solutions.common.triton.bf16.sum_rows import sum_rows, sum_rows_ref

@@ -13,11 +13,9 @@ import pytest
 import torch
 from flashinfer_bench.compile import BuilderRegistry
 from moebench.judging.tolerances import TOLERANCES, matched_ratios
-from moebench.operators import catalogue
+from moebench.operators import catalogue, swiglu
+from moebench.operators import moe_fp8_block_scale as moe
 from moebench.packing import eligibility, pack
-
-from definitions import moe_fp8_block_scale as moe
-from definitions import swiglu
 
 pytestmark = pytest.mark.gpu
 DEVICE = "cuda"

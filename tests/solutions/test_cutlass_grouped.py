@@ -15,12 +15,11 @@ import torch
 from ahead_of_time import CUOBJDUMP, resources
 from flashinfer_bench.compile import BuilderRegistry
 from moebench.operators import catalogue
-from moebench.operators.moe_fp8_block_scale import PUBLIC
+from moebench.operators import moe_fp8_block_scale as moe
+from moebench.operators.moe_fp8_block_scale import public_cases
 from moebench.packing import manifest, pack
 from moebench.packing.stages import stage_of
 from tvm_ffi.libinfo import find_dlpack_include_path, find_include_path
-
-from definitions import moe_fp8_block_scale as moe
 
 NAME = "cutlass_grouped"
 GEOMETRIES = manifest.read_manifest(NAME).definitions
@@ -118,7 +117,7 @@ def test_tiles_of_the_first_definition_are_the_measured_ones(packed_module):
     """A slower tile at a token count that is in the results."""
     choose = packed_module(NAME, "tiles").choose_tiles
     limits = {256: "pingpong_swap_ab_16", 640: "pingpong_swap_ab_32", 1536: "pingpong_64_rows"}
-    for tokens in (0, *(t for _, t, _ in PUBLIC["full"]), *limits, 257, 641, 1537):
+    for tokens in (0, *(case.seq_len for case in public_cases()), *limits, 257, 641, 1537):
         wanted = next(
             (name for limit, name in limits.items() if tokens <= limit), "cooperative_128_rows"
         )

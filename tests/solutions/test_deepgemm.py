@@ -21,12 +21,11 @@ import torch
 import triton
 import tvm_ffi.cpp
 from layer_inputs import arguments, reference, wanted
+from moebench.operators import moe_fp8_block_scale as moe
+from moebench.operators import moe_fp8_block_scale_renorm as renorm
+from moebench.operators import swiglu as activations
 from moebench.operators.catalogue import GEOMETRIES
 from moebench.packing import manifest
-
-from definitions import moe_fp8_block_scale as moe
-from definitions import moe_fp8_block_scale_renorm as renorm
-from definitions import swiglu as activations
 
 pytestmark = [
     pytest.mark.skipif(
@@ -38,7 +37,8 @@ SAMPLES = Path(__file__).parents[1] / "samples"
 RECORDED = json.loads((SAMPLES / "deep_gemm_signatures.json").read_text())
 SERVED = manifest.read_manifest("deepgemm").definitions
 SLOW = [
-    pytest.param(geometry, marks=pytest.mark.slow) for geometry in (*moe.SMALL[1:], *renorm.SMALL)
+    pytest.param(geometry, marks=pytest.mark.slow)
+    for geometry in (*moe.small()[1:], *renorm.small())
 ]
 OFFSET, TILE = 29, 128
 
@@ -156,7 +156,7 @@ def call(module, geometry, given):
         "run_routed"
         if "topk_ids" in given
         else "run_renorm"
-        if geometry in renorm.GEOMETRIES
+        if geometry in renorm.geometries()
         else "run"
     )
     getattr(module(), entry)(*given.values())

@@ -20,12 +20,12 @@ import torch
 from layer_inputs import DEVICE, arguments, reference
 from moebench.core import paths
 from moebench.operators import catalogue
+from moebench.operators import moe_fp8_block_scale as moe
+from moebench.operators import moe_fp8_block_scale_renorm as renorm
 from moebench.operators.catalogue import GEOMETRIES, RENORM
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from definitions import moe_fp8_block_scale as moe
-from definitions import moe_fp8_block_scale_renorm as renorm
 from solutions.flashinfer_cutlass import build as cutlass_build
 from solutions.flashinfer_cutlass import keywords as cutlass
 from solutions.flashinfer_cutlass.dequantise import dequantise, dequantise_ref
@@ -36,7 +36,7 @@ RECORDED = json.loads(
 )
 MODULES = {"trtllm_fp8_block_scale_moe": trtllm, "cutlass_fused_moe": cutlass}
 OFFSET = 29  # no multiple of the number of local experts
-SMALL = [*moe.SMALL, *renorm.SMALL]
+SMALL = [*moe.small(), *renorm.small()]
 
 
 def recorded(release, function):

@@ -13,9 +13,9 @@ from flashinfer_bench import Definition
 from flashinfer_bench.compile import BuilderRegistry
 from moebench.core import paths
 from moebench.operators import catalogue, mxfp8_linear
+from moebench.operators import mxfp8_linear as mx
 from moebench.packing import manifest
 
-from definitions import mxfp8_linear as mx
 from solutions.triton_mxfp8.tiles import ROUTES, TABLE, Tile
 
 GEOMETRIES = list(mx.GEOMETRIES)

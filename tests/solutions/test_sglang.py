@@ -11,14 +11,14 @@ import ahead_of_time
 import pytest
 import torch
 from layer_inputs import DEVICE, arguments, wanted
+from moebench.operators import moe_fp8_block_scale as moe
+from moebench.operators import moe_fp8_block_scale_renorm as renorm
 from moebench.packing import eligibility, manifest
 
-from definitions import moe_fp8_block_scale as moe
-from definitions import moe_fp8_block_scale_renorm as renorm
 from solutions.common.triton import permute
 from solutions.common.triton.swiglu_quant import swiglu_quant_ref
 
-SMALL = [*moe.SMALL, *renorm.SMALL]
+SMALL = [*moe.small(), *renorm.small()]
 
 
 SGLANG_STAND_IN = """
@@ -299,7 +299,7 @@ def test_kernel_gives_the_definitions_answer(module, geometry, monkeypatch):
     for num_tokens, tiles_of in ((1, usual), (9, usual), (9, lambda *sizes: 2)):
         monkeypatch.setattr(main, "usual_tiles", tiles_of)
         given = arguments(geometry, num_tokens)
-        (main.run_renorm if geometry in renorm.SMALL else main.run)(*given.values())
+        (main.run_renorm if geometry in renorm.small() else main.run)(*given.values())
         found, right = given["output"].float(), wanted(geometry, given).float()
         assert torch.isclose(found, right, rtol=0.1, atol=0.1).float().mean() > 0.8
 

@@ -94,7 +94,9 @@ def main(args: argparse.Namespace) -> int:
     check_name(args.name)
     files, start = files_of(args.original), args.original in starts()
     first = None if start else read_manifest(args.original).definitions[0]
-    able = FP8_MOE if start else [*FP8_MOE, *ROUTED] if form(first) else operator(first).GEOMETRIES
+    able = (
+        FP8_MOE if start else [*FP8_MOE, *ROUTED] if form(first) else operator(first).geometries()
+    )
     if others := [key for key in args.definition if key not in able]:
         raise UserError(
             f"--definition: got {others[0]}, want what {args.original} can serve, or another --from"

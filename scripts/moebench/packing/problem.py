@@ -9,8 +9,7 @@ e32_h7168_i2048: tuning for one leaves the others current.
 
 from pathlib import PurePosixPath
 
-from definitions import swiglu
-from moebench.operators import catalogue
+from moebench.operators import catalogue, swiglu
 
 # size -> its name in C++; in Python it is the key in capitals
 NAMES = {

@@ -9,9 +9,14 @@ import torch
 from moebench.core.errors import CannotRun
 from moebench.judging.calling import first_tokens, input_bytes, random_fp8
 from moebench.operators import routing_model
-from moebench.operators.catalogue import GEOMETRIES, ROUTED, definition, operator, router
-from moebench.operators.moe_fp8_block_scale import ROUTED_SCALING_FACTOR
-from moebench.operators.moe_fp8_block_scale_routed import ROUTERS
+from moebench.operators.catalogue import (
+    GEOMETRIES,
+    ROUTED,
+    definition,
+    operator,
+    router,
+    router_sizes,
+)
 from moebench.operators.routing_kinds import offset_of
 
 STATES = ("hidden_states", "hidden_states_scale")  # which all layers share
@@ -97,7 +102,7 @@ def routing(
     Noise is drawn on the device, where it is quick. Where top-k is given, the reference's router
     has chosen.
     """
-    of = ROUTERS.get(geometry, GEOMETRIES[geometry])
+    of = router_sizes(geometry)
     offset, bias = routing_model.experts(seed, of)
     noise = torch.randn(num_tokens, len(offset), device=device, generator=source)
     logits = noise + torch.from_numpy(offset).float().to(device)
@@ -109,7 +114,7 @@ def routing(
             "routing_logits": logits,
             "routing_bias": torch.from_numpy(bias).bfloat16().to(device),
         }
-        experts, weights = router(geometry)(*given.values(), ROUTED_SCALING_FACTOR)
+        experts, weights = router(geometry)(*given.values(), of["routed_scaling_factor"])
     return (
         given if geometry not in ROUTED else {"topk_ids": experts.int(), "topk_weights": weights}
     ), experts
@@ -124,7 +129,7 @@ def make(geometry: str, layers: int, num_tokens: int, device: str) -> Resident:
     )
     scalars = {
         "local_expert_offset": offset_of(geometry),
-        "routed_scaling_factor": ROUTED_SCALING_FACTOR,
+        "routed_scaling_factor": GEOMETRIES[geometry]["routed_scaling_factor"],
     }
     shared = {
         "hidden_states": random_fp8(shapes["hidden_states"], device, source),

@@ -65,7 +65,9 @@ def place(solution: str) -> int:
     """
     if solution not in solution_names():
         return crc32(solution.encode())
-    return solutions_of(operator(read_manifest(solution).definitions[0]).GEOMETRIES).index(solution)
+    return solutions_of(operator(read_manifest(solution).definitions[0]).geometries()).index(
+        solution
+    )
 
 
 def look(solution: str, size: float = 5) -> dict:
