@@ -10,8 +10,8 @@ the lines, and what is not supported.
 import logging
 from functools import cache
 
+from ..common.host import problem
 from . import SIZES, run_bf16
-from .common.host import problem
 from .for_engines import ACTIVE, NAME, check_sizes
 
 RUNNER = "deep_gemm"  # SGLang's own, which has no fused function of its own

@@ -13,8 +13,8 @@ from functools import cache
 
 import torch
 
+from ..common.host import problem
 from . import DEFINITION, SIZES, run_bf16
-from .common.host import problem
 from .for_engines import ACTIVE, NAME, commands
 
 # Keys of a model's config for what comes to SwiGLU, and their values here.

@@ -19,8 +19,8 @@ from vllm.model_executor.layers.quantization.utils.quant_utils import (
     kFp8Static128BlockSym,
 )
 
+from ..common.host import problem
 from . import run_bf16
-from .common.host import problem
 from .for_engines import ACTIVE, NAME, check_sizes
 
 logger = init_logger(f"vllm.{NAME}")  # vLLM shows what is below its own name

@@ -21,7 +21,7 @@ from moebench.packing.serves import Rule, served
 
 MANIFEST = "solution.toml"
 ENTRY_POINTS = ("renorm_entry_point", "routed_entry_point")  # beside `entry_point`
-INHERITED = ("common", "stages", *ENTRY_POINTS)  # of the base, where a manifest has none of its own
+INHERITED = ("units", "stages", *ENTRY_POINTS)  # of the base, where a manifest has none of its own
 SERVING = ("definitions", "serves")  # likewise, where it has neither
 DEFAULT = ["full", "small"]
 NOT_SOLUTIONS = {"engines", "common", "packed"}
@@ -46,8 +46,8 @@ class Manifest(Strict):
 
     entry_point: FILE::FUNCTION; renorm_entry_point, routed_entry_point: those for definitions with
     renorm routing and for routed ones. FUNCTION_bf16 beside one of them, for tokens in bf16, is
-    exported by packages as run_bf16. common: files of solutions/common/, each packed under its path
-    in solutions/. definitions: keys of catalogue.GEOMETRIES; once it is read, those that `serves`
+    exported by packages as run_bf16. units: .cu files of solutions/common/ that nothing includes, by
+    their paths in solutions/. definitions: keys of catalogue.GEOMETRIES; once it is read, those that `serves`
     takes, too. based_on: the solution whose files this one's replace. first_use: what the first use
     takes. start: what `moebench new --from` calls a copy. stages: pattern of a kernel's plain name
     -> stage.
@@ -63,7 +63,7 @@ class Manifest(Strict):
     routed_entry_point: Text | None = None
     destination_passing_style: StrictBool = True
     dependencies: list[Text] = []
-    common: list[Text] = []
+    units: list[Text] = []
     definitions: list[Literal[*catalogue.GEOMETRIES]] = []
     serves: list[Rule] = []
     based_on: Text | None = None
