@@ -74,22 +74,38 @@ def undone_if_interrupted(solution: Solution) -> Iterator[None]:
     """Leave neither compilers that go on, nor their temporary files, nor what FIB has written of
     the solution, where building it is interrupted.
     """
-    before = os.environ.get("TMPDIR")
-    temporary = tempfile.mkdtemp(prefix="moebench-build-")
-    os.environ["TMPDIR"] = temporary
-    try:
-        yield
-    except KeyboardInterrupt:
-        end_children()
-        for folder in get_fib_cache_path().glob(f"*/*{create_package_name(solution)}"):
-            shutil.rmtree(folder, ignore_errors=True)
-        raise
-    finally:
-        if before is None:
-            del os.environ["TMPDIR"]
-        else:
-            os.environ["TMPDIR"] = before
-        shutil.rmtree(temporary, ignore_errors=True)
+    with temporary_files_apart():
+        try:
+            yield
+        except KeyboardInterrupt:
+            end_children()
+            remove_from_fibs_cache(solution)
+            raise
+
+
+@contextmanager
+def temporary_files_apart() -> Iterator[None]:
+    """Have this process and those it starts write temporary files to a folder that goes."""
+    variable = os.environ.get("TMPDIR")
+    default = tempfile.tempdir
+    with tempfile.TemporaryDirectory(prefix="moebench-", ignore_cleanup_errors=True) as folder:
+        os.environ["TMPDIR"] = tempfile.tempdir = folder
+        try:
+            yield
+        finally:
+            tempfile.tempdir = default
+            if variable is None:
+                del os.environ["TMPDIR"]
+            else:
+                os.environ["TMPDIR"] = variable
+
+
+def remove_from_fibs_cache(solution: Solution) -> None:
+    cache = get_fib_cache_path()
+    for folder in cache.glob(f"*/*{create_package_name(solution)}"):
+        shutil.rmtree(folder, ignore_errors=True)
+    for lock in cache.glob(f"*/{solution.hash()}.lock"):
+        lock.unlink(missing_ok=True)
 
 
 def end_children() -> None:

@@ -1,5 +1,6 @@
 """Pack solutions: from a folder in solutions/ to FIB Solutions, one for each definition served."""
 
+import json
 import shutil
 from pathlib import Path, PurePosixPath
 
@@ -126,7 +127,8 @@ def pack_here(names: list[str]) -> list[Path]:
     for name, solutions in packed.items():
         for solution in solutions.values():
             file = folder / solution.definition / f"{name}.json"
-            write_atomically(file, solution.model_dump_json(indent=2) + "\n")
+            text = json.dumps(solution.model_dump(mode="json"), indent=2)  # ASCII, for any reader
+            write_atomically(file, f"{text}\n")
             files.append(file)
 
     if not names:

@@ -26,7 +26,7 @@ SUMMARY = "Written by moebench pack --package"  # of the distribution that pip m
 PROJECT = "pyproject.toml"
 
 # which a package is imported by, or beside
-ENGINES = ("vllm", "sglang", "transformers", "numpy", "ninja", "apache-tvm-ffi")
+ENGINES = ("vllm", "sglang", "transformers", "numpy", "apache-tvm-ffi")
 ADAPTERS = {  # group of entry points, in which an engine looks for plugins -> module
     "vllm.general_plugins": "for_vllm",
     "sglang.srt.plugins": "for_sglang",
@@ -212,7 +212,7 @@ def project_text(parent: Path) -> str:
         f'name = "{name}"',
         f'version = "1+{version}"',
         f'description = "{SUMMARY}"',
-        f"dependencies = {json.dumps(['apache-tvm-ffi', 'ninja'] if compiles else [])}",
+        f"dependencies = {json.dumps(['apache-tvm-ffi'] if compiles else [])}",
     ]
 
     for group, adapter in ADAPTERS.items():
