@@ -5,7 +5,7 @@ refused.
 import shlex
 from pathlib import Path
 
-from . import DEFINITION, SIZES
+from integrations import DEFINITION, SIZES
 
 NAME = __package__.rpartition(".")[2]
 SOLUTION = NAME.partition("_routed")[0]

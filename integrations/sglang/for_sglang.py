@@ -10,9 +10,9 @@ the lines, and what is not supported.
 import logging
 from functools import cache
 
-from . import SIZES, run_bf16
-from .common.host import problem
-from .for_engines import ACTIVE, NAME, check_sizes
+from integrations import SIZES, run_bf16
+from integrations.for_engines import ACTIVE, NAME, check_sizes
+from solutions.common.host import problem
 
 RUNNER = "deep_gemm"  # SGLang's own, which has no fused function of its own
 WEIGHTS = {"use_fp8": True, "is_fp4_experts": False, "use_mxfp8": False, "block_shape": [128, 128]}

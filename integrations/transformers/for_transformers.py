@@ -13,9 +13,9 @@ from functools import cache
 
 import torch
 
-from . import DEFINITION, SIZES, run_bf16
-from .common.host import problem
-from .for_engines import ACTIVE, NAME, commands
+from integrations import DEFINITION, SIZES, run_bf16
+from integrations.for_engines import ACTIVE, NAME, commands
+from solutions.common.host import problem
 
 # Keys of a model's config for what comes to SwiGLU, and their values here.
 _BESIDES_SWIGLU = {

@@ -16,7 +16,7 @@ import torch
 from deepseek_v3 import BF16, build, use
 from moebench.core import interpreter  # noqa: F401  before anything imports Triton
 from moebench.core.errors import exit_with
-from moebench.packing import manifest, pack
+from moebench.packing import manifest, python_package
 from moebench.served.passes import median_ms
 from rich.console import Console
 from rich.table import Table
@@ -42,7 +42,7 @@ def registered(name: str, geometry: str, folder: Path) -> str:
     """Pack a solution for the layer, import it as an engine does, and make it known to
     transformers, by this name.
     """
-    (package,) = pack.pack_packages([name], folder, [geometry])
+    (package,) = python_package.pack_packages([name], folder, [geometry])
     sys.path.insert(0, str(folder))
     return importlib.import_module(f"{package.name}.for_transformers").register()
 

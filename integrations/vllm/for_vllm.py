@@ -18,6 +18,6 @@ def register():
     """
     from vllm.model_executor.layers.quantization import register_quantization_config
 
-    from .for_vllm_experts import PackedFp8Config
+    from integrations.vllm.for_vllm_experts import PackedFp8Config
 
     return register_quantization_config("fp8")(PackedFp8Config)

@@ -19,9 +19,9 @@ from vllm.model_executor.layers.quantization.utils.quant_utils import (
     kFp8Static128BlockSym,
 )
 
-from . import run_bf16
-from .common.host import problem
-from .for_engines import ACTIVE, NAME, check_sizes
+from integrations import run_bf16
+from integrations.for_engines import ACTIVE, NAME, check_sizes
+from solutions.common.host import problem
 
 logger = init_logger(f"vllm.{NAME}")  # vLLM shows what is below its own name
 STEP_LIMIT = 7.0  # vLLM's SWIGLUSTEP has no other

@@ -7,8 +7,8 @@ has measurements.
 
 from functools import lru_cache
 
+from ..common.host.arguments import DS_ROUTING, RENORM_ROUTING, takes
 from .build import load_kernels
-from .common.host.arguments import DS_ROUTING, RENORM_ROUTING, takes
 from .tiles import choose_tiles
 
 _gemms, _layer = (

@@ -9,9 +9,9 @@ import flashinfer
 import torch
 from flashinfer import fused_moe
 
-from .common.host.arguments import RENORM_ROUTING, checked
-from .common.host.launch import launch_quickly
-from .common.host.problem import TOP_K
+from ..common.host.arguments import RENORM_ROUTING, checked
+from ..common.host.launch import launch_quickly
+from ..common.host.problem import TOP_K
 from .hand_over import MOST_TOKENS, hand_over, hand_over_kernel
 
 if torch.cuda.get_device_capability() != (9, 0):

@@ -6,8 +6,7 @@ With few tokens, reading the weights from memory bounds the layer, so one kernel
 above, it has `H_SPLIT`. README.md describes the design.
 """
 
-from .build import load_kernels
-from .common.host.arguments import (
+from ..common.host.arguments import (
     DS_ROUTING,
     DS_ROUTING_BF16,
     RENORM_ROUTING,
@@ -16,6 +15,7 @@ from .common.host.arguments import (
     ROUTED_BF16,
     takes,
 )
+from .build import load_kernels
 from .h_split import H_SPLIT
 
 _kernels = load_kernels()  # compiled on import, when the solution is built, not at its first call

@@ -6,8 +6,7 @@ above, Triton kernels do, a stage each (many_tokens/). README.md describes the d
 
 import torch
 
-from .build import load_kernels
-from .common.host.arguments import (
+from ..common.host.arguments import (
     DS_ROUTING,
     RENORM_ROUTING,
     ROUTED,
@@ -15,6 +14,7 @@ from .common.host.arguments import (
     check_arguments,
     takes,
 )
+from .build import load_kernels
 from .many_tokens.many_tokens import many_tokens, many_tokens_renorm, many_tokens_routed
 
 MOST_TOKENS = 256  # of the one launch, as kMaxTokens in one_launch/sizes.cuh

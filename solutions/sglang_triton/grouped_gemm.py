@@ -9,8 +9,8 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from .common.host.gpu_of import gpu_of
-from .common.host.launch import launch_quickly
+from ..common.host.gpu_of import gpu_of
+from ..common.host.launch import launch_quickly
 from .load import load_kernel
 from .overflow_gemm import overflow_gemm
 from .overlap import overlap

@@ -2,7 +2,7 @@
 
 import torch
 
-from .common.host.check_tensors import check_rank, check_tensors
+from ..common.host.check_tensors import check_rank, check_tensors
 from .group_quantise import GROUP
 from .tiles import BLOCK
 

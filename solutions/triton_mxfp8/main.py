@@ -2,11 +2,11 @@
 
 import torch
 
+from ..common.host.gpu_of import gpu_of
+from ..common.host.launch import launch_quickly
+from ..common.host.replay import replayed
 from .block_scaled_matmul import block_scaled_matmul, block_scaled_matmul_kernel, sum_splits_kernel
 from .check_operands import check_operands
-from .common.host.gpu_of import gpu_of
-from .common.host.launch import launch_quickly
-from .common.host.replay import replayed
 from .expand import expand_kernel
 from .group_quantise import group_quantise, group_quantise_kernel, group_round
 from .tiles import choose_tile

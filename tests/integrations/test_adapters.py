@@ -26,7 +26,7 @@ import pytest
 import torch
 from layer_inputs import arguments, reference, wanted
 from moebench.operators import catalogue, swiglu
-from moebench.packing import pack
+from moebench.packing import python_package
 
 from solutions.common.triton.quantise_tokens import quantise_tokens_ref
 
@@ -48,7 +48,7 @@ LIMITS = {"silu": 0, "clamp": 10.0, "swigluoai": 7.0, "swiglustep": 7.0}
 def package(tmp_path_factory):
     """The name of a package in reach."""
     parent = tmp_path_factory.mktemp("engine")
-    (folder,) = pack.pack_packages(["triton_fused_v2"], parent, [GEOMETRY])
+    (folder,) = python_package.pack_packages(["triton_fused_v2"], parent, [GEOMETRY])
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(parent)
         yield folder.name

@@ -12,7 +12,7 @@ import pytest
 import torch
 from layer_inputs import arguments, wanted
 from moebench.operators import catalogue
-from moebench.packing import pack
+from moebench.packing import python_package
 
 pytestmark = pytest.mark.slow
 RELEASES = {
@@ -60,7 +60,7 @@ def test_sglangs_layer_is_computed_by_the_package(sglang, tmp_path):
     """A plugin that is not loaded, gate taken for up, another rank's experts, a
     clamp left out.
     """
-    (folder,) = pack.pack_packages(["triton_fused_v2"], tmp_path, [GEOMETRY])
+    (folder,) = python_package.pack_packages(["triton_fused_v2"], tmp_path, [GEOMETRY])
     installed = tmp_path / "moe-1.dist-info"
     installed.mkdir()
     (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: moe\nVersion: 1\n")

@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 from layer_inputs import DEVICE, arguments, wanted
-from moebench.packing import pack
+from moebench.packing import python_package
 
 from solutions.common.triton.quantise_tokens import quantise_tokens_ref
 
@@ -25,7 +25,7 @@ def ours(tmp_path_factory):
         "hopper_fused" if DEVICE == "cuda" else "triton_fused_v2",
         tmp_path_factory.mktemp("engine"),
     )
-    (folder,) = pack.pack_packages([name], parent, [GEOMETRY])
+    (folder,) = python_package.pack_packages([name], parent, [GEOMETRY])
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(parent)
         for module in [

@@ -15,7 +15,7 @@ from urllib.request import Request, urlopen
 import pytest
 import torch
 from moebench.operators import catalogue
-from moebench.packing import pack
+from moebench.packing import python_package
 from safetensors.torch import load_file, save_file
 
 transformers = pytest.importorskip("transformers")
@@ -166,7 +166,7 @@ def test_a_model_is_served_by_a_package_alone(python, models, tmp_path):
     in_fp8, in_bf16 = models
     assert serve(python, in_fp8, tmp_path / "refused") is None
     assert "Unsupported FP8 MoE backend" in (tmp_path / "refused").read_text()
-    (folder,) = pack.pack_packages(["triton_fused_v2"], tmp_path / "moe", [GEOMETRY])
+    (folder,) = python_package.pack_packages(["triton_fused_v2"], tmp_path / "moe", [GEOMETRY])
     pip = [
         python,
         "-m",

@@ -9,7 +9,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 from layer_inputs import DEVICE, arguments
-from moebench.packing.pack import pack_packages
+from moebench.packing.python_package import pack_packages
 
 from solutions.flashinfer_mono_moe.hand_over import MOST_TOKENS, hand_over, hand_over_ref
 

@@ -63,16 +63,23 @@ def check_name(name: str) -> None:
         raise UserError(f"NAME: there is a solutions/{name}/ already, want another name")
 
 
-def files_of(original: str) -> dict[str, bytes]:
-    """Path -> content of a start, or of a solution's own folder. Raises UserError for neither."""
+def files_of(original: str, copy: str) -> dict[str, bytes]:
+    """Path -> content of a start, or of a solution's own folder, whose headers are included as
+    those of `copy`. Raises UserError for neither.
+    """
     known = starts() | {name: paths.SOLUTIONS / name for name in solution_names()}
     if original not in known:
         raise UserError(f"--from: {unknown('solution', original, known)}")
     files = [
         path for path in known[original].rglob("*") if path.is_file() and path.suffix != ".pyc"
     ]
+    own_include = f'#include "{known[original].name}/'.encode()
     return {
-        path.relative_to(known[original]).as_posix().removesuffix(".template"): path.read_bytes()
+        path.relative_to(known[original])
+        .as_posix()
+        .removesuffix(".template"): path.read_bytes().replace(
+            own_include, f'#include "{copy}/'.encode()
+        )
         for path in files
     }
 
@@ -92,7 +99,7 @@ def with_definitions(manifest: str, geometries: list[str]) -> str:
 
 def main(args: argparse.Namespace) -> int:
     check_name(args.name)
-    files, start = files_of(args.original), args.original in starts()
+    files, start = files_of(args.original, args.name), args.original in starts()
     first = None if start else read_manifest(args.original).definitions[0]
     able = (
         FP8_MOE if start else [*FP8_MOE, *ROUTED] if form(first) else operator(first).geometries()

@@ -13,10 +13,10 @@ import torch
 import triton
 import triton.language as tl
 
-from ..common.host.interface import GATE_FIRST, SCALES_ROW_MAJOR
-from ..common.triton.gemm1 import gemm1_ref, scales_of_tokens
-from ..common.triton.swiglu import swiglu, swiglu_ref
-from ..common.triton.tile_order import tile_order
+from ...common.host.interface import GATE_FIRST, SCALES_ROW_MAJOR
+from ...common.triton.gemm1 import gemm1_ref, scales_of_tokens
+from ...common.triton.swiglu import swiglu, swiglu_ref
+from ...common.triton.tile_order import tile_order
 from .fp8_to_fp16 import UNPACKED_SCALE, fp8_to_fp16
 
 BLOCK = 128  # columns and K of a block scale
