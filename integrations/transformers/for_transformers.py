@@ -50,9 +50,11 @@ def experts(self, hidden_states, top_k_index, top_k_weights):
 
     Args:
         self: FP8Experts, with gate_up_proj [L, 2 I, H] and down_proj [L, H, I] float8_e4m3fn and
-        their scales. hidden_states: [T, H] bfloat16. top_k_index: [T, k] int; numbers of experts in
-        the tensors above. The number of experts stands for none. top_k_weights: [T, k], with the
-        model's scaling factor.
+            their scales.
+        hidden_states: [T, H] bfloat16.
+        top_k_index: [T, k] int; numbers of experts in the tensors above. The number of experts
+            stands for none.
+        top_k_weights: [T, k], with the model's scaling factor.
 
     Returns:
         [T, H] bfloat16.

@@ -67,7 +67,7 @@ def served(model: Path, backend: str, log: Path, options: str) -> Iterator[tuple
 
     Yields:
         Its URL, and a record's start: model, machine, versions, options, and the kernels that the
-        log proves.
+            log proves.
 
     Raises:
         RuntimeError: the server did not come up, or its log does not have the backend's line.

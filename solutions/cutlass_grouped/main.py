@@ -31,8 +31,7 @@ def run(arguments):
 
     Raises:
         ValueError: an argument is not what the definition says, or there are more than 131072
-        tokens; checked before
-            anything is launched.
+            tokens; checked before anything is launched.
         RuntimeError: CUDA refuses a call.
     """
     _layer.run_layer(*arguments, *_tiles(arguments[0].shape[0]))

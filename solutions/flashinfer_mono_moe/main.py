@@ -41,7 +41,8 @@ def run(given):
 
     Raises:
         ValueError: an argument is not what the definition says, or there are more than MOST_TOKENS
-        tokens. RuntimeError: as `scratchpad`, or FlashInfer refuses the call.
+            tokens.
+        RuntimeError: as `scratchpad`, or FlashInfer refuses the call.
     """
     logits, num_tokens = given.routing_logits, len(given.routing_logits)
     if num_tokens > MOST_TOKENS:

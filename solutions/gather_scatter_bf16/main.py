@@ -29,7 +29,7 @@ def run(hidden_states, expert_ids, expert_weights, gemm1_weights, gemm2_weights,
 
     Raises:
         ValueError: an argument is not what the definition says, or the architecture has no tile
-        table.
+            table.
     """
     check_bf16_inputs(
         (hidden_states, expert_ids, expert_weights, gemm1_weights, gemm2_weights, output)

@@ -31,8 +31,8 @@ def run(arguments):
 
     Raises:
         ValueError: an argument is not what the definition says, or there are more tokens than
-        route_permute's shared
-            memory has room for, 131072 at most; checked before anything is launched.
+            route_permute's shared memory has room for, 131072 at most; checked before anything is
+            launched.
         RuntimeError: CUDA refuses a call.
     """
     _kernels.run_layer(*arguments, H_SPLIT)

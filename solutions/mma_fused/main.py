@@ -32,7 +32,8 @@ def run(arguments):
 
     Raises:
         ValueError: an argument is not what the definition says; checked before anything is
-        launched. RuntimeError: CUDA refuses a call.
+            launched.
+        RuntimeError: CUDA refuses a call.
     """
     _layer(_kernels.run_layer, many_tokens, arguments)
 

@@ -16,6 +16,7 @@ from moebench.core.atomic_file import write_atomically
 from moebench.core.errors import UserError
 from moebench.core.names import installed_as, is_pythons_own, normalised
 from moebench.operators import catalogue
+from moebench.packing.gather import COMMON
 from moebench.packing.imports import outline
 from moebench.packing.manifest import readable
 from moebench.packing.pack import pack_all
