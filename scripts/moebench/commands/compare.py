@@ -20,10 +20,10 @@ from moebench.core.names import unknown
 from moebench.core.provenance import CLOCKS
 from moebench.judging.tolerances import TOLERANCES
 from moebench.operators.catalogue import KEYS, definition_name
-from moebench.report import comparison as report
-from moebench.report import html
-from moebench.report.table import Table, console
-from moebench.results import against, table
+from moebench.reports import comparison as report
+from moebench.reports import html
+from moebench.reports.table import Table, console
+from moebench.results import against, measurements
 from moebench.results.summary import shown_of
 
 
@@ -73,7 +73,7 @@ def main(args: argparse.Namespace) -> int:
         if not (found.side == "both").any():
             raise CannotRun("--against: nothing was run on both sides under the same conditions")
         return 1 if (found.mark != "").any() else 0
-    every, warnings = table.load(given)
+    every, warnings = measurements.load(given)
     rows = chosen(every, args)
     files = {
         args.html: html.page,

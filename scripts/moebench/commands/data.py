@@ -11,7 +11,7 @@ from moebench.core.atomic_file import write_atomically
 from moebench.operators import workloads
 from moebench.operators.catalogue import GEOMETRIES, definition, definition_name, geometry_named
 from moebench.operators.roofline import MEASURED_ON
-from moebench.report.table import Table, console, decimal
+from moebench.reports.table import Table, console, decimal
 
 SIZES = {"num_experts": "E", "hidden_size": "H", "intermediate_size": "I", "n": "N", "k": "K"}
 

@@ -15,9 +15,9 @@ from moebench.core import paths
 from moebench.core.errors import UserError
 from moebench.operators.roofline import H100, MEASURED_ON
 from moebench.profiling import table as profiles
-from moebench.report import comparison, docs, models
-from moebench.report.figures import speed
-from moebench.results import table
+from moebench.reports import comparison, docs, models
+from moebench.reports.figures import speed
+from moebench.results import measurements
 from moebench.served import table as served
 
 
@@ -26,7 +26,7 @@ def rows(clock: str = "events") -> pd.DataFrame:
     """This repository's traces. Raises UserError for one that cannot be read: no page leaves any of
     them out.
     """
-    found, warnings = table.load([paths.ROOT if clock == "events" else paths.GPU_CLOCK])
+    found, warnings = measurements.load([paths.ROOT if clock == "events" else paths.GPU_CLOCK])
     if warnings:
         raise UserError(warnings[0])
     return found[found.clock == clock]

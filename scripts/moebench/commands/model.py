@@ -24,9 +24,9 @@ from moebench.operators.moe_fp8_block_scale import expert_bytes, layer_bound, mi
 from moebench.operators.roofline import MEASURED_ON
 from moebench.packing import manifest
 from moebench.packing.serves import why_not
-from moebench.report.models import GPU_GB
-from moebench.report.table import Table, console, decimal
-from moebench.results import table
+from moebench.reports.models import GPU_GB
+from moebench.reports.table import Table, console, decimal
+from moebench.results import measurements
 from moebench.results.summary import by_solution
 
 TOKENS = (1, 64, 4096)
@@ -171,7 +171,7 @@ def over_bound(key: str) -> dict[str, float]:
     if not (path := paths.trace_file(catalogue.definition_name(key))).exists():
         return {}
     try:
-        rows, _ = table.load([path])
+        rows, _ = measurements.load([path])
     except UserError as error:
         print(error, file=sys.stderr)
         return {}

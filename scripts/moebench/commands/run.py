@@ -22,9 +22,9 @@ from moebench.judging.judge import PASSED, Here
 from moebench.judging.plan import EVERY, plan_of
 from moebench.judging.tolerances import TOLERANCES
 from moebench.operators.routing_kinds import KINDS
-from moebench.report import run_table
-from moebench.report.table import console
-from moebench.results import resume, trace_files
+from moebench.reports import run_table
+from moebench.reports.table import console
+from moebench.results import staleness, trace_files
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -119,7 +119,7 @@ def main(args: argparse.Namespace) -> int:
         device = place.survey()
         if not device.on_gpu:
             screen.print("No CUDA device: Triton's interpreter runs the kernels, so no times.")
-        plan = resume.checked(plan_of(args, device), args.resume)
+        plan = staleness.checked(plan_of(args, device), args.resume)
         passed = all(
             trace.evaluation.status == PASSED for part in plan.parts.values() for trace in part.kept
         )

@@ -21,7 +21,7 @@ from moebench.judging.tolerances import TOLERANCES
 from moebench.operators.catalogue import definition_name, form, geometry_named
 from moebench.operators.models import layer_of
 from moebench.packing.fingerprint import fingerprint
-from moebench.report.table import console
+from moebench.reports.table import console
 from moebench.served import passes, resident
 from moebench.served.record import Head, Point
 from moebench.served.table import table

@@ -9,8 +9,8 @@ from moebench.core import paths
 from moebench.operators.roofline import MEASURED_ON
 from moebench.packing.stages import UNASSIGNED
 from moebench.profiling.record import Kernel, ProfileRecord, WorkloadProfile, read_records
-from moebench.report.figures import style
-from moebench.report.table import Table, decimal
+from moebench.reports.figures import style
+from moebench.reports.table import Table, decimal
 from moebench.results import staleness
 
 CAPTION = (

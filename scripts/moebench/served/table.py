@@ -8,10 +8,10 @@ from moebench.operators.catalogue import BY_NAME
 from moebench.operators.models import layer_of
 from moebench.operators.roofline import MEASURED_ON
 from moebench.packing.manifest import folder_name
-from moebench.report.table import Cell, Table
+from moebench.reports.table import Cell, Table
 from moebench.results import staleness
 from moebench.results.summary import source_of
-from moebench.results.table import LEVEL
+from moebench.results.measurements import LEVEL
 from moebench.served.record import Head, Point
 
 TOKENS = (1, 8, 32, 128, 1024)  # of the table of all records

@@ -6,8 +6,8 @@ import pandas as pd
 
 from moebench.operators.models import Layer, layers, weight_bytes
 from moebench.operators.roofline import MEASURED_ON
-from moebench.report.comparison import nearest
-from moebench.report.table import Cell, Table, decimal
+from moebench.reports.comparison import nearest
+from moebench.reports.table import Cell, Table, decimal
 from moebench.results.summary import SHOWN, ahead, by_solution, to_use
 
 TOKENS = (1, 32, 1024, 8192)

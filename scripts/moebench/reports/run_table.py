@@ -23,8 +23,8 @@ from rich.progress import (
 from moebench.judging.judge import Outcome
 from moebench.judging.plan import Part, Plan
 from moebench.judging.tolerances import TOLERANCES
-from moebench.report.table import Cell, Table, decimal
-from moebench.results.table import LEVEL, NUMBERS, of_traces
+from moebench.reports.table import Cell, Table, decimal
+from moebench.results.measurements import LEVEL, NUMBERS, of_traces
 
 
 @contextmanager

@@ -9,10 +9,10 @@ import pandas as pd
 from moebench.judging.tolerances import TOLERANCES
 from moebench.operators.roofline import MEASURED_ON
 from moebench.packing.manifest import read_manifest, solution_names
-from moebench.report.table import Cell, Table, as_cell, decimal
+from moebench.reports.table import Cell, Table, as_cell, decimal
 from moebench.results.against import LIMIT
 from moebench.results.summary import SHOWN, by_solution, shown_of
-from moebench.results.table import LEVEL
+from moebench.results.measurements import LEVEL
 
 SHOWN_TOKENS = (1, 57, 14107)  # of the main definition; of others the workloads nearest to these
 STRICT_FIRST = sorted(TOLERANCES, key=lambda name: TOLERANCES[name].rtol)

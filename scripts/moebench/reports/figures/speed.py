@@ -6,8 +6,8 @@ from statistics import mean
 import pandas as pd
 from matplotlib.figure import Figure
 
-from moebench.report.comparison import provenance
-from moebench.report.figures import style
+from moebench.reports.comparison import provenance
+from moebench.reports.figures import style
 from moebench.results.summary import SHOWN
 
 

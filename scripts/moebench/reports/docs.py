@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from moebench.core import paths
 from moebench.core.atomic_file import write_atomically
-from moebench.report.figures import style
+from moebench.reports.figures import style
 
 BLOCK = re.compile(
     r"(?P<begin>^<!-- generated: (?P<name>.+?) -->$)"

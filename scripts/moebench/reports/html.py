@@ -8,8 +8,8 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
-from moebench.report.comparison import LEVEL_WORDS, gpus
-from moebench.report.figures.style import PALETTE, place
+from moebench.reports.comparison import LEVEL_WORDS, gpus
+from moebench.reports.figures.style import PALETTE, place
 from moebench.results.summary import shown_of
 
 SYMBOLS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x", "pentagon")
