@@ -111,7 +111,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    screen = console(width=100)
+    screen = console()
     logging.getLogger("flashinfer_bench").setLevel(logging.CRITICAL)  # it becomes a verdict
     with nullcontext(Here()) if args.ray is None else on_ray.connected(args.ray or None) as place:
         if place.text:

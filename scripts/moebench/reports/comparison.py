@@ -1,4 +1,6 @@
-"""Recorded results as tables: one row a solution, one row a workload, and what a change did."""
+"""The tables of `moebench compare`: a row for each solution, a row for each workload, and what a
+change did.
+"""
 
 import math
 import re
@@ -9,206 +11,253 @@ import pandas as pd
 from moebench.judging.tolerances import TOLERANCES
 from moebench.operators.roofline import MEASURED_ON
 from moebench.packing.manifest import read_manifest, solution_names
-from moebench.reports.table import Cell, Table, as_cell, decimal
+from moebench.reports.table import Cell, Entry, Table, decimal
 from moebench.results.against import LIMIT
-from moebench.results.summary import SHOWN, by_solution, shown_of
 from moebench.results.measurements import LEVEL
+from moebench.results.summary import SHOWN, by_solution, shown_of
 
-SHOWN_TOKENS = (1, 57, 14107)  # of the main definition; of others the workloads nearest to these
+# Of the main definition; of others the workloads nearest to these.
+SHOWN_TOKENS = (1, 57, 14107)
+
 STRICT_FIRST = sorted(TOLERANCES, key=lambda name: TOLERANCES[name].rtol)
 LEVEL_WORDS = f"the fastest, or within {LEVEL - 1:.0%} of it"
+SOLUTIONS_CAPTION = (
+    f"T: tokens in a call. Bold: {LEVEL_WORDS}. ratio: latency over that of the fastest on each "
+    "workload, geometric mean. score: FIB's, the mean speed-up over the torch reference. Then "
+    "workloads passed at each tolerance, and at which T a token keeps its bits whatever else is in "
+    "the batch."
+)
 
 
-def gpus(cells: pd.DataFrame) -> list[str]:
-    """The GPUs of a definition's rows, the one with known ceilings first, then those with the most
-    rows.
-    """
-    return sorted(
-        set(cells.hardware),
-        key=lambda gpu: (gpu != MEASURED_ON, -(cells.hardware == gpu).sum(), gpu),
-    )
+def gpus(rows: pd.DataFrame) -> list[str]:
+    """Return the GPUs of these rows, MEASURED_ON first, then those with the most rows."""
+    counts = rows.hardware.value_counts()
+    return sorted(counts.index, key=lambda gpu: (gpu != MEASURED_ON, -counts[gpu], gpu))
 
 
 def nearest(tokens: int, among: Iterable[int]) -> int:
-    return min(among, key=lambda t: (abs(math.log((t or 0.5) / tokens)), t))
+    """Return the token count nearest to `tokens` on a logarithmic scale, the lesser of two."""
+    return min(among, key=lambda other: (abs(math.log((other or 0.5) / tokens)), other))
 
 
-def provenance(cells: pd.DataFrame) -> str:
-    """Versions, protocol and dates of rows that are compared, and which packages solutions brought
-    along.
-    """
-    shown = cells[cells.comparable & (cells.tolerance == SHOWN)]
-    shown = shown if len(shown) else cells
-    of_each = shown.groupby("solution").packages.first().dropna()
-    brought = [f"{', '.join(names.index)} with {text}" for text, names in of_each.groupby(of_each)]
-    dates = sorted({shown.timestamp.min()[:10], shown.timestamp.max()[:10]})
-    versions, protocols = (
-        " or ".join(sorted(set(shown[column]))) for column in ("versions", "protocol")
-    )
-    return "; ".join([versions, protocols, " to ".join(dates), *brought])
+def provenance(rows: pd.DataFrame) -> str:
+    """Return versions, protocol and dates of rows that are compared, and the solutions' packages."""
+    compared = rows[rows.comparable & (rows.tolerance == SHOWN)]
+    if not len(compared):
+        compared = rows
+
+    versions = " or ".join(sorted(set(compared.versions)))
+    protocols = " or ".join(sorted(set(compared.protocol)))
+    first = compared.timestamp.min()[:10]
+    last = compared.timestamp.max()[:10]
+    dates = first if first == last else f"{first} to {last}"
+    return "; ".join([versions, protocols, dates, *solutions_with_packages(compared)])
 
 
-def passes(summary: pd.Series, tolerance: str) -> Cell | str:
-    """'17/19' at a tolerance, and how many are stale; 'stale' where all are."""
-    passed, stale = summary[f"passed_{tolerance}"], summary[f"stale_{tolerance}"]
-    if pd.isna(passed) and pd.isna(stale):
-        return "not run"
-    if stale == summary.workloads:
-        return Cell("stale", "stale")
-    stale = "" if pd.isna(stale) else f", {stale:.0f} stale"
-    return Cell(
-        f"{0 if pd.isna(passed) else passed:.0f}/{summary.workloads}{stale}",
-        "stale" if stale else "",
-    )
+def solutions_with_packages(rows: pd.DataFrame) -> list[str]:
+    """Return "a, b with flashinfer-python 0.7.2" for each set of packages that solutions import."""
+    packages = rows.groupby("solution").packages.first().dropna()
+    texts = []
+    for text, solutions in packages.groupby(packages):
+        texts.append(f"{', '.join(solutions.index)} with {text}")
+    return texts
 
 
-def batch_invariant(name: str) -> str | None:
-    """Of a solution's manifest: "yes", "no", the T of a range, or within how many; None where it
-    says nothing.
-    """
-    fact = read_manifest(name).facts.get("batch_invariant", "") if name in solution_names() else ""
-    ranges = [
-        f"{first} to {last}" if last else f"from {first}"
-        for first, last in re.findall(r"(\d+)-(\d*)", fact)
-    ]
-    if ranges:
-        return ranges[0] if len(ranges) == 1 else f"within {len(ranges)} ranges"
-    return re.split("[;:,]", fact)[0].replace("every T", "yes") or None
+def clock_text(rows: pd.DataFrame) -> str:
+    """Return what a title says of the clock, nothing for CUDA events."""
+    return ", by the GPU's clock" if rows.clock.iloc[0] == "gpu" else ""
 
 
-def solutions(cells: pd.DataFrame) -> Table:
-    """One row a solution, the best first. cells: rows of one definition, GPU and clock."""
-    gpu, clock = cells.hardware.iloc[0], cells.clock.iloc[0]
-    at, found = shown_of(cells), by_solution(cells)
-    shown, tolerances = (
-        cells[(cells.tolerance == at) & cells.counts],
-        STRICT_FIRST if at in TOLERANCES else [at],
-    )
-    tokens = list(dict.fromkeys(nearest(t, set(cells.tokens)) for t in SHOWN_TOKENS))
-    times = (
-        shown[shown.tokens.isin(tokens)]
-        .drop_duplicates(["solution", "tokens"])
-        .set_index(["solution", "tokens"])
-    )
-    rows = []
-    for name, summary in found.iterrows():
-        known = {t: times.loc[(name, t)] for t in tokens if (name, t) in times.index}
-        ms = [
-            Cell(f"{known[t].ms:.3f}", "best" if known[t].level else "") if t in known else None
-            for t in tokens
-        ]
-        ratio = Cell(
-            decimal(summary.over_fastest if summary.complete else None, 2),
-            "best" if summary.best else "",
+def solutions(rows: pd.DataFrame) -> Table:
+    """Return a row for each solution, the best first. rows: of one definition, GPU and clock."""
+    tolerance = shown_of(rows)
+    tolerances = STRICT_FIRST if tolerance in TOLERANCES else [tolerance]
+    tokens = shown_tokens(rows)
+    times = times_by_tokens(rows[(rows.tolerance == tolerance) & rows.counts])
+
+    table_rows = []
+    for name, means in by_solution(rows).iterrows():
+        score = decimal(means.score if means.complete else None, 1, "x")
+        table_rows.append(
+            [
+                name,
+                ratio_cell(means),
+                *(times.get((name, count)) for count in tokens),
+                score,
+                *(passes(means, each) for each in tolerances),
+                batch_invariant(name),
+            ]
         )
-        score = decimal(summary.score if summary.complete else None, 1, "x")
-        passed = (passes(summary, tolerance) for tolerance in tolerances)
-        rows.append([name, ratio, *ms, score, *passed, batch_invariant(name)])
-    by = ", by the GPU's clock" if clock == "gpu" else ""
+
+    words = f"{tolerance} tolerance" if tolerance in TOLERANCES else tolerance
+    head = ["solution", "ratio", *(f"T={count}" for count in tokens), "score", *tolerances]
     return Table(
-        title=f"{cells.definition.iloc[0]}\n{gpu}, {at}{' tolerance' if at in TOLERANCES else ''}, ms{by}",
-        head=[
-            "solution",
-            "ratio",
-            *(f"T={t}" for t in tokens),
-            "score",
-            *tolerances,
-            "batch-invariant",
-        ],
-        sections=[rows],
-        caption=f"T: tokens in a call. Bold: {LEVEL_WORDS}. ratio: latency over that of the fastest on each workload, "
-        "geometric mean. score: FIB's, the mean speed-up over the torch reference. Then workloads passed at each "
-        "tolerance, and at which T a token keeps its bits whatever else is in the batch.",
+        title=f"{rows.definition.iloc[0]}\n{rows.hardware.iloc[0]}, {words}, ms{clock_text(rows)}",
+        head=[*head, "batch-invariant"],
+        sections=[table_rows],
+        caption=SOLUTIONS_CAPTION,
+        important=(tolerance,),
     )
 
 
-def workloads(cells: pd.DataFrame) -> Table:
-    """One row a workload, a column for each solution. cells: rows of one definition, GPU, clock and
-    tolerance.
+def shown_tokens(rows: pd.DataFrame) -> list[int]:
+    """Return the token counts of these rows that are nearest to SHOWN_TOKENS, each once."""
+    recorded = set(rows.tokens)
+    return list(dict.fromkeys(nearest(count, recorded) for count in SHOWN_TOKENS))
+
+
+def times_by_tokens(rows: pd.DataFrame) -> dict[tuple[str, int], Cell]:
+    """Return (solution, T) -> the time of the first workload with so many tokens."""
+    cells = {}
+    for row in rows.itertuples():
+        cell = Cell(f"{row.ms:.3f}", "best" if row.level else "")
+        cells.setdefault((row.solution, row.tokens), cell)
+    return cells
+
+
+def ratio_cell(means: pd.Series) -> Cell:
+    """Return the latency over that of the fastest, "-" unless every workload was timed."""
+    ratio = means.over_fastest if means.complete else None
+    return Cell(decimal(ratio, 2), "best" if means.best else "")
+
+
+def passes(means: pd.Series, tolerance: str) -> Cell:
+    """Return "17/19" at a tolerance, and how many are stale; "stale" where all are.
+
+    means: a row of `by_solution`.
     """
-    order, rows = [*by_solution(cells).index], []
-    for (tokens, _), of in cells.groupby(["tokens", "uuid"]):
-        entries = {one.solution: entry(one) for one in of.itertuples()}
-        rows.append([tokens, decimal(of.bound_ms.max(), 3), *(entries.get(name) for name in order)])
+    passed = means[f"passed_{tolerance}"]
+    stale = means[f"stale_{tolerance}"]
+    if pd.isna(passed) and pd.isna(stale):
+        return Cell("not run")
+    if stale == means.workloads:
+        return Cell("stale", "stale")
+
+    text = f"{0 if pd.isna(passed) else passed:.0f}/{means.workloads}"
+    if pd.isna(stale):
+        return Cell(text)
+    return Cell(f"{text}, {stale:.0f} stale", "stale")
+
+
+def batch_invariant(solution: str) -> str | None:
+    """Return at which T a token keeps its bits in every batch, as the solution's manifest says it.
+
+    That is "yes", "no", a range of T, or how many ranges; None where the manifest says nothing.
+    """
+    if solution not in solution_names():
+        return None
+    fact = read_manifest(solution).facts.get("batch_invariant", "")
+
+    ranges = re.findall(r"(\d+)-(\d*)", fact)
+    if len(ranges) > 1:
+        return f"within {len(ranges)} ranges"
+    if ranges:
+        first, last = ranges[0]
+        return f"{first} to {last}" if last else f"from {first}"
+    first_words = re.split("[;:,]", fact)[0]
+    return first_words.replace("every T", "yes") or None
+
+
+def workloads(rows: pd.DataFrame) -> Table:
+    """Return a row for each workload, a column for each solution.
+
+    rows: of one definition, GPU, clock and tolerance.
+    """
+    order = list(by_solution(rows).index)
+    table_rows = []
+    for (tokens, _), of_workload in rows.groupby(["tokens", "uuid"]):
+        cells = {row.solution: time_cell(row) for row in of_workload.itertuples()}
+        bound = decimal(of_workload.bound_ms.max(), 3)
+        table_rows.append([tokens, bound, *(cells.get(name) for name in order)])
+
+    definition = rows.definition.iloc[0]
+    where = f"{rows.hardware.iloc[0]}, {rows.tolerance_text.iloc[0]}"
     return Table(
-        title=f"{cells.definition.iloc[0]}\n{cells.hardware.iloc[0]}, {cells.tolerance_text.iloc[0]}, ms (times the "
-        f"bound){', by the GPU clock' if cells.clock.iloc[0] == 'gpu' else ''}",
+        title=f"{definition}\n{where}, ms (times the bound){clock_text(rows)}",
         head=["T", "bound", *order],
-        sections=[rows],
+        sections=[table_rows],
         caption=f"Bold: {LEVEL_WORDS}.",
         words=0,
     )
 
 
-def entry(one) -> Cell:
-    """'0.035 (3.55)'; the status and the share that matched where there is no time; 'stale' before
-    both.
+def time_cell(row) -> Cell:
+    """Return "0.035 (3.55)", ms and times the bound; the status and what matched without a time.
+
+    "stale" stands before both. row: of a DataFrame's itertuples.
     """
-    stale = "stale " if one.source == "stale" else ""
-    if pd.isna(one.ms):
-        share = "" if pd.isna(one.matched) else f" {one.matched:.4f}"
-        return Cell(f"{stale}{one.status}{share}", "" if one.passed else "failed")
-    over = "" if pd.isna(one.over_bound) else f" ({one.over_bound:.2f})"
-    return Cell(f"{stale}{one.ms:.3f}{over}", "best" if one.level else "stale" if stale else "")
+    is_stale = row.source == "stale"
+    stale = "stale " if is_stale else ""
+    if pd.isna(row.ms):
+        share = "" if pd.isna(row.matched) else f" {row.matched:.4f}"
+        return Cell(f"{stale}{row.status}{share}", "" if row.passed else "failed")
+
+    over_bound = "" if pd.isna(row.over_bound) else f" ({row.over_bound:.2f})"
+    text = f"{stale}{row.ms:.3f}{over_bound}"
+    if row.level:
+        return Cell(text, "best")
+    return Cell(text, "stale" if is_stale else "")
 
 
-def exactness(cells: pd.DataFrame) -> Table:
-    """One row a solution: workloads passed at each tolerance, and the lowest share of elements
-    inside it.
-    """
-    found, rows = by_solution(cells), []
-    for name in sorted(found.index):
-        of = found.loc[name]
-        rows.append(
-            [
-                name,
-                *(
-                    f"{as_cell(passes(of, t)).text}, {decimal(of[f'matched_{t}'], 3)}"
-                    for t in STRICT_FIRST
-                ),
-            ]
-        )
+def exactness(rows: pd.DataFrame) -> Table:
+    """Return a row for each solution: passes at each tolerance, and the least share inside it."""
+    means = by_solution(rows)
+    table_rows = []
+    for name in sorted(means.index):
+        row: list[Entry] = [name]
+        for tolerance in STRICT_FIRST:
+            matched = decimal(means.loc[name, f"matched_{tolerance}"], 3)
+            row.append(f"{passes(means.loc[name], tolerance).text}, {matched}")
+        table_rows.append(row)
+
     head = ["solution", *(f"{name} ({TOLERANCES[name].ratio:g})" for name in STRICT_FIRST)]
-    return Table(head=head, sections=[rows])
+    return Table(head=head, sections=[table_rows])
 
 
-def changes(found: pd.DataFrame) -> Table:
-    """What `against.compare` marked, or every cell that both sides have where nothing is marked."""
-
-    def side(cell, name: str) -> str:
-        failure, ms = getattr(cell, f"failure_{name}"), getattr(cell, f"ms_{name}")
-        return failure if pd.notna(failure) else "passed" if pd.isna(ms) else f"{ms:.4f}"
-
-    both = found[found.side == "both"]
+def changes(rows: pd.DataFrame) -> Table:
+    """Return what `against.compare` marked, or all that both sides have where nothing is marked."""
+    both = rows[rows.side == "both"]
     marked = both[both.mark != ""]
-    where = ["hardware", "tolerance", *(["definition"] if both.definition.nunique() > 1 else [])]
-    rows = [
-        [
-            *(
-                cell.solution,
-                ", ".join(getattr(cell, column) for column in where),
-                str(cell.tokens),
-            ),
-            *(
-                side(cell, "before"),
-                side(cell, "after"),
-                f"{cell.change:+.1%}" if pd.notna(cell.change) else None,
-            ),
-            Cell(cell.mark, "failed" if cell.mark else ""),
-        ]
-        for cell in (marked if len(marked) else both).itertuples()
-    ]
-    counts = {mark: (both.mark == mark).sum() for mark in ("slower", "failing")}
-    apart = [
-        f"only {side}: {count} cells"
-        for side, count in found.side.value_counts().items()
-        if side != "both"
-    ]
+    shown = marked if len(marked) else both
+    several_definitions = both.definition.nunique() > 1
+
+    slower = (both.mark == "slower").sum()
+    failing = (both.mark == "failing").sum()
+    notes = []
+    for side, count in rows.side.value_counts().items():
+        if side != "both":
+            notes.append(f"only {side}: {count} cells")
+
     return Table(
-        title=f"{counts['slower']} slower by more than {LIMIT:.0%}, {counts['failing']} newly failing, "
+        title=f"{slower} slower by more than {LIMIT:.0%}, {failing} newly failing, "
         f"of {len(both)} compared",
         head=["solution", "where", "T", "before, ms", "after, ms", "change", "mark"],
-        sections=[rows],
-        notes=apart,
+        sections=[[change_row(row, several_definitions) for row in shown.itertuples()]],
+        notes=notes,
         words=2,
+        keys=3,
+        important=("change", "mark"),
     )
+
+
+def change_row(row, with_definition: bool) -> list[Entry]:
+    """Return one row of `changes`. row: of a DataFrame's itertuples."""
+    where = [row.hardware, row.tolerance]
+    if with_definition:
+        where.append(row.definition)
+    return [
+        row.solution,
+        ", ".join(where),
+        row.tokens,
+        side_text(row.failure_before, row.ms_before),
+        side_text(row.failure_after, row.ms_after),
+        f"{row.change:+.1%}" if pd.notna(row.change) else None,
+        Cell(row.mark, "failed" if row.mark else ""),
+    ]
+
+
+def side_text(failure: str | float, ms: float) -> str:
+    """Return a side's status where it failed, else its time, or "passed" if it was not timed."""
+    if pd.notna(failure):
+        return failure
+    return "passed" if pd.isna(ms) else f"{ms:.4f}"

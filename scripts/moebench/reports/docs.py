@@ -1,11 +1,9 @@
-"""All that is generated in README.md and docs/: tables between markers, and figures.
+"""Write what is generated in README.md and docs/: tables between markers, and figures.
 
-In a page `<!-- generated: NAME -->` and `<!-- end of NAME -->` hold a table that commands/docs.py
-lists, with the SVGs.
+In a page `<!-- generated: NAME -->` and `<!-- end of NAME -->` hold a table. Which tables and
+figures there are says reports/pages.py.
 """
 
-import hashlib
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -27,58 +25,56 @@ Tables = dict[tuple[str, str], Callable[[], str]]  # (page, name of the block) -
 Figures = dict[str, Callable[[], Figure]]  # file in docs/ -> the figure
 
 
+def update(check: bool, tables: Tables, figures: Figures, root: Path = paths.ROOT) -> list[str]:
+    """Write the tables and figures, or only check them, and return a line for each problem."""
+    problems = []
+    for path in [*sorted((root / "docs").glob("*.md")), root / "README.md"]:
+        problems += update_page(path.relative_to(root).as_posix(), check, root, tables)
+
+    for file, make in figures.items():
+        problems += update_figure(file, make, check, root)
+    for path in sorted((root / "docs").glob("*.svg")):
+        if path.name not in figures:
+            problems.append(f"docs/{path.name}: nothing makes this figure")
+    return problems
+
+
 def update_page(page: str, check: bool, root: Path, tables: Tables) -> list[str]:
-    """As `update`, of one page."""
-    text, problems, found = (root / page).read_text(encoding="utf-8"), [], set()
+    """Do for one page what `update` does for all."""
+    text = (root / page).read_text(encoding="utf-8")
+    problems = []
+    names = []
 
     def renew(block: re.Match) -> str:
-        found.add((page, block["name"]))
-        if (page, block["name"]) not in tables:
-            problems.append(f"{page}: nothing makes the block {block['name']!r}")
+        name = block["name"]
+        names.append(name)
+        if (page, name) not in tables:
+            problems.append(f"{page}: nothing makes the block {name!r}")
             return block[0]
-        new = f"\n\n{tables[page, block['name']]()}\n\n"
-        if check and new != block["content"]:
-            problems.append(f"{page}: block {block['name']!r} is out of date: run `moebench docs`")
-        return block["begin"] + new + block["end"]
 
-    made = BLOCK.sub(renew, text)
-    problems += [
-        f"{page}: the block {name!r} is missing" for at, name in set(tables) - found if at == page
-    ]
+        content = f"\n\n{tables[page, name]()}\n\n"
+        if check and content != block["content"]:
+            problems.append(f"{page}: block {name!r} is out of date: run `moebench docs`")
+        return block["begin"] + content + block["end"]
+
+    renewed = BLOCK.sub(renew, text)
+    for of_page, name in tables:
+        if of_page == page and name not in names:
+            problems.append(f"{page}: the block {name!r} is missing")
     if not check:
-        write_atomically(root / page, made)
+        write_atomically(root / page, renewed)
     return problems
 
 
 def update_figure(file: str, make: Callable[[], Figure], check: bool, root: Path) -> list[str]:
-    """As `update`, of one figure: its SVG says which figures it was drawn from, and by which
-    code.
-    """
-    path, sources = root / "docs" / file, sorted(Path(style.__file__).parent.glob("*.py"))
+    """Do for one figure what `update` does for all. Its SVG says what it was drawn from."""
+    path = root / "docs" / file
     with style.settings():
         figure = make()
-        drawn = json.dumps(style.values(figure)).encode() + b"".join(
-            source.read_bytes() for source in sources
-        )
-        made_from = f"made from {hashlib.sha256(drawn).hexdigest()}"
+        made_from = f"made from {style.digest(figure)}"
         if path.exists() and made_from in path.read_text(encoding="utf-8"):
             return []
         if check:
             return [f"docs/{file} is out of date: run `moebench docs`"]
         write_atomically(path, style.svg(figure, made_from))
     return []
-
-
-def update(check: bool, tables: Tables, figures: Figures, root: Path = paths.ROOT) -> list[str]:
-    """Write the tables of README and of the pages of docs/, and the figures; or only check. A line
-    for each problem.
-    """
-    pages = sorted(
-        path.relative_to(root).as_posix()
-        for path in (*(root / "docs").glob("*.md"), root / "README.md")
-    )
-    problems = [line for page in pages for line in update_page(page, check, root, tables)]
-    for file, make in figures.items():
-        problems += update_figure(file, make, check, root)
-    stray = {path.name for path in (root / "docs").glob("*.svg")} - set(figures)
-    return problems + [f"docs/{name}: nothing makes this figure" for name in sorted(stray)]

@@ -1,8 +1,10 @@
-"""`compare --html`: one file with a figure to hover over and a table to sort, which needs no
-network.
+"""`compare --html`: one file with a figure to hover over and a table to sort, without network.
+
+Its style is page.css, its behaviour page.js.
 """
 
 from html import escape
+from pathlib import Path
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -10,136 +12,177 @@ from plotly.offline import get_plotlyjs
 
 from moebench.reports.comparison import LEVEL_WORDS, gpus
 from moebench.reports.figures.style import PALETTE, place
+from moebench.reports.table import one_line
 from moebench.results.summary import shown_of
 
+FOLDER = Path(__file__).parent
 SYMBOLS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x", "pentagon")
-COLUMNS = [
-    "definition",
-    "hardware",
-    "tokens",
-    "solution",
-    "tolerance",
-    "status",
-    "ms",
-    "over_bound",
-    "over_fastest",
-]
-COLUMNS += ["speedup", "matched", "source", "timestamp", "place"]
+
+# Column of the table -> its heading.
 HEADINGS = {
+    "definition": "definition",
     "hardware": "GPU",
     "tokens": "T",
+    "solution": "solution",
+    "tolerance": "tolerance",
+    "status": "status",
+    "ms": "ms",
     "over_bound": "times bound",
     "over_fastest": "times fastest",
+    "speedup": "speed-up",
+    "matched": "matched",
+    "source": "source",
+    "timestamp": "date",
+    "place": "trace",
 }
-HEADINGS |= {"speedup": "speed-up", "timestamp": "date", "place": "trace"}
-BOUND = ", %{y:.2f} times the bound"
-HOVER = f"<b>%{{customdata[0]}}</b>, T = %{{x}}<br>%{{customdata[1]:.4f}} ms{BOUND}<br>%{{customdata[2]}}"
-HOVER += "<br>%{customdata[3]}<br>source %{customdata[4]}, %{customdata[5]}<br>%{customdata[6]}<extra></extra>"
-STYLE = """
-:root { color-scheme: light dark; --ground: #fcfcfa; --ink: #222; --faint: #6b6b6b; --line: #ddd; --best: #0d7a54 }
-@media (prefers-color-scheme: dark) {
-  :root { --ground: #16181c; --ink: #e8e8e6; --faint: #a0a0a0; --line: #3a3d42; --best: #52d3a2 }
+NUMBERS = ("tokens", "ms", "over_bound", "over_fastest", "speedup", "matched")
+
+# What stands beside a point that the pointer is over: the columns HOVER_DATA, by their number.
+HOVER_DATA = [
+    "solution",
+    "ms",
+    "tolerance_text",
+    "timestamp",
+    "source_sha1",
+    "source",
+    "place",
+]
+HOVER_BOUND = ", %{y:.2f} times the bound"
+HOVER = (
+    "<b>%{customdata[0]}</b>, T = %{x}<br>"
+    f"%{{customdata[1]:.4f}} ms{HOVER_BOUND}<br>"
+    "%{customdata[2]}<br>"
+    "%{customdata[3]}<br>"
+    "source %{customdata[4]}, %{customdata[5]}<br>"
+    "%{customdata[6]}<extra></extra>"
+)
+AXES = {
+    "xaxis": {"title": "T, tokens in a call", "type": "log"},
+    "yaxis": {"title": "times the roofline bound (ms where there is none)", "type": "log"},
 }
-body { background: var(--ground); color: var(--ink); font: 14px/1.4 system-ui, sans-serif; margin: 1.5rem }
-h1 { font-size: 1.3rem } .faint { color: var(--faint) }
-select { font: inherit; color: inherit; background: var(--ground); border: 1px solid var(--line); max-width: 100% }
-.wide { overflow-x: auto } table { border-collapse: collapse; font-variant-numeric: tabular-nums }
-th, td { padding: .2rem .6rem; border-bottom: 1px solid var(--line); text-align: left; white-space: nowrap }
-td.number { text-align: right } tr.level td { color: var(--best); font-weight: 600 } tr.stale td { color: var(--faint) }
-th button { all: unset; cursor: pointer; font-weight: 600 } th button:focus-visible { outline: 2px solid currentColor }
+
+PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width">
+<title>Results</title>
+<style>
+{style}</style>
+<script>{plotly}</script>
+</head>
+<body>
+<h1>Results</h1>
+<p><select id="section" aria-label="definition and GPU">
+{options}
+</select></p>
+<div id="figure"></div>
+<p class="faint">Points: {tolerance} tolerance; hover over one for its time, tolerance, date and
+source. Rows in green: {level}. Click a heading to sort.</p>
+<div class="wide"><table>
+<thead><tr>{heads}</tr></thead>
+<tbody>
+{rows}
+</tbody>
+</table></div>
+<script>
+const FIGURE = {figure};
+{script}</script>
+</body>
+</html>
 """
-SCRIPT = """
-const dark = matchMedia("(prefers-color-scheme: dark)"), figure = document.getElementById("figure");
-const css = name => getComputedStyle(document.documentElement).getPropertyValue(name);
-function paint() {
-  const axis = {gridcolor: css("--line"), linecolor: css("--line"), zerolinecolor: css("--line")};
-  const traces = FIGURE.data.map(t => ({...t, line: {...t.line, color: t.meta.colours[+dark.matches]},
-    marker: {...t.marker, color: t.meta.colours[+dark.matches]}, visible: t.meta.section === chosen.value}));
-  const layout = {...FIGURE.layout, paper_bgcolor: css("--ground"), plot_bgcolor: css("--ground"),
-    font: {color: css("--ink")}, xaxis: {...FIGURE.layout.xaxis, ...axis}, yaxis: {...FIGURE.layout.yaxis, ...axis}};
-  Plotly.react(figure, traces, layout, {responsive: true, displaylogo: false});
-  for (const row of body.rows) row.hidden = row.dataset.section !== chosen.value;
-}
-const chosen = document.getElementById("section"), body = document.querySelector("tbody");
-chosen.onchange = paint; dark.onchange = paint; paint();
-document.querySelectorAll("th").forEach((head, at) => head.firstChild.onclick = () => {
-  const up = head.getAttribute("aria-sort") !== "ascending";
-  document.querySelectorAll("th").forEach(other => other.removeAttribute("aria-sort"));
-  head.setAttribute("aria-sort", up ? "ascending" : "descending");
-  const key = row => row.cells[at].dataset.value, sign = up ? 1 : -1;
-  const number = text => text === "" ? Infinity : Number(text);
-  body.append(...[...body.rows].sort((a, b) => sign * (isNaN(key(a)) || isNaN(key(b))
-    ? key(a).localeCompare(key(b)) : number(key(a)) - number(key(b)) || 0)));
-});
-"""
-
-
-def sections(rows: pd.DataFrame) -> pd.Series:
-    """What a viewer chooses among: a definition on a GPU."""
-    return rows.geometry.fillna(rows.definition) + " on " + rows.hardware
-
-
-def curves(rows: pd.DataFrame) -> go.Figure:
-    """A curve for each definition, GPU and solution: times the bound over T; ms where there is no
-    bound.
-    """
-    shown = rows[rows.ms.notna() & (rows.tolerance == shown_of(rows))].assign(section=sections)
-    figure = go.Figure()
-    for (section, name), of in shown.sort_values("tokens").groupby(["section", "solution"]):
-        row = of[
-            ["solution", "ms", "tolerance_text", "timestamp", "source_sha1", "source", "place"]
-        ].fillna("unknown")
-        dot = {"symbol": SYMBOLS[place(name) % len(SYMBOLS)], "size": 8}
-        meta = {"section": section, "colours": PALETTE[place(name) % len(PALETTE)]}
-        y, tip = (
-            (of.over_bound, HOVER)
-            if of.over_bound.notna().any()
-            else (of.ms, HOVER.replace(BOUND, ""))
-        )
-        figure.add_scatter(
-            x=of.tokens,
-            y=y,
-            customdata=row.values,
-            name=name,
-            meta=meta,
-            marker=dot,
-            hovertemplate=tip,
-        )
-    x = {"title": "T, tokens in a call", "type": "log"}
-    y = {"title": "times the roofline bound (ms where there is none)", "type": "log"}
-    return figure.update_layout(template="none", height=480, margin={"t": 20}, xaxis=x, yaxis=y)
-
-
-def cell(value: object) -> str:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    known = "" if pd.isna(value) else str(value)
-    shown = f"{value:.4g}" if number and known and not float(value).is_integer() else known
-    kind = ' class="number"' if number else ""
-    return f'<td{kind} data-value="{escape(known)}">{escape(shown.removesuffix(".0"))}</td>'
 
 
 def page(rows: pd.DataFrame) -> str:
-    """HTML of rows as `table.load` gives them, of any definitions and GPUs."""
-    named = sections(rows)
-    order = [name for gpu in gpus(rows) for name in dict.fromkeys(named[rows.hardware == gpu])]
-    kinds = rows.source.where(rows.source == "stale", rows.level.map({True: "level", False: ""}))
-    lines = [
-        f'<tr class="{kind}" data-section="{escape(section)}">{"".join(map(cell, values))}</tr>'
-        for kind, section, values in zip(kinds, named, rows[COLUMNS].values.tolist(), strict=True)
-    ]
-    options = "".join(f"<option>{escape(name)}</option>" for name in order)
-    heads = "".join(
-        f"<th><button>{escape(HEADINGS.get(name, name))}</button></th>" for name in COLUMNS
+    """Return the HTML of rows of `measurements.load`, of any definitions and GPUs."""
+    names = section_names(rows)
+    numbers = {name: number for number, name in enumerate(sections(rows, names))}
+    section = names.map(numbers)
+
+    options = []
+    for name, number in numbers.items():
+        options.append(f'<option value="{number}">{shown(name)}</option>')
+    heads = [f"<th><button>{shown(heading)}</button></th>" for heading in HEADINGS.values()]
+
+    return PAGE.format(
+        style=(FOLDER / "page.css").read_text(encoding="utf-8"),
+        plotly=get_plotlyjs(),
+        options="\n".join(options),
+        tolerance=shown(shown_of(rows)),
+        level=shown(LEVEL_WORDS),
+        heads="".join(heads),
+        rows="\n".join(table_rows(rows, section)),
+        figure=in_script(curves(rows, section)),
+        script=(FOLDER / "page.js").read_text(encoding="utf-8"),
     )
-    data = curves(rows).to_json().replace("</", "<\\/")  # a name must not end the script
-    return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<title>Results</title><style>{STYLE}</style><script>{get_plotlyjs()}</script></head>
-<body><h1>Results</h1>
-<p><select id="section" aria-label="definition and GPU">{options}</select></p>
-<div id="figure"></div>
-<p class="faint">Points: {shown_of(rows)} tolerance; hover over one for its time, tolerance, date and source.
-Rows in green: {escape(LEVEL_WORDS)}. Click a heading to sort.</p>
-<div class="wide"><table><thead><tr>{heads}</tr></thead><tbody>{"".join(lines)}</tbody></table></div>
-<script>const FIGURE = {data};{SCRIPT}</script></body></html>
-"""
+
+
+def section_names(rows: pd.DataFrame) -> pd.Series:
+    """Return what a viewer chooses a row by: its definition on its GPU."""
+    return rows.geometry.fillna(rows.definition) + " on " + rows.hardware
+
+
+def sections(rows: pd.DataFrame, names: pd.Series) -> list[str]:
+    """Return the sections in the order of `gpus`, and of the definitions in the rows."""
+    ordered = []
+    for gpu in gpus(rows):
+        ordered += dict.fromkeys(names[rows.hardware == gpu])
+    return ordered
+
+
+def shown(text: str) -> str:
+    """Return a text of others for HTML: markup and control characters are shown, not obeyed."""
+    return escape(one_line(text))
+
+
+def table_rows(rows: pd.DataFrame, section: pd.Series) -> list[str]:
+    """Return a <tr> for each row, with its section and whether it is level or stale."""
+    lines = []
+    values = rows[list(HEADINGS)].values.tolist()
+    for row, number, cells in zip(rows.itertuples(), section, values, strict=True):
+        kind = "stale" if row.source == "stale" else "level" if row.level else ""
+        texts = [cell(name, value) for name, value in zip(HEADINGS, cells, strict=True)]
+        lines.append(f'<tr class="{kind}" data-section="{number}">{"".join(texts)}</tr>')
+    return lines
+
+
+def cell(column: str, value: object) -> str:
+    """Return a <td>; that of a number has four digits, and the whole number to sort by."""
+    if column not in NUMBERS:
+        return f"<td>{'' if pd.isna(value) else shown(str(value))}</td>"
+    if pd.isna(value):
+        return '<td class="number" data-value=""></td>'
+
+    text = str(int(value)) if float(value).is_integer() else f"{value:.4g}"
+    return f'<td class="number" data-value="{value}">{text}</td>'
+
+
+def curves(rows: pd.DataFrame, section: pd.Series) -> go.Figure:
+    """Return a curve for each section and solution: times the bound over T, or ms without bound."""
+    timed = rows[rows.ms.notna() & (rows.tolerance == shown_of(rows))]
+    timed = timed.assign(section=section).sort_values("tokens")
+
+    figure = go.Figure()
+    for (number, name), curve in timed.groupby(["section", "solution"]):
+        has_bound = curve.over_bound.notna().any()
+        details = curve[HOVER_DATA].fillna("unknown").map(hover_value)
+        figure.add_scatter(
+            x=curve.tokens,
+            y=curve.over_bound if has_bound else curve.ms,
+            customdata=details.values,
+            name=shown(name),
+            meta={"section": int(number), "colours": PALETTE[place(name) % len(PALETTE)]},
+            marker={"symbol": SYMBOLS[place(name) % len(SYMBOLS)], "size": 8},
+            hovertemplate=HOVER if has_bound else HOVER.replace(HOVER_BOUND, ""),
+        )
+    return figure.update_layout(template="none", height=480, margin={"t": 20}, **AXES)
+
+
+def hover_value(value: object) -> object:
+    """Return a value for plotly, which takes a part of HTML in texts for markup."""
+    return shown(value) if isinstance(value, str) else value
+
+
+def in_script(figure: go.Figure) -> str:
+    """Return a figure as JSON in which no name can end the script around it."""
+    return figure.to_json().replace("<", "\\u003c")

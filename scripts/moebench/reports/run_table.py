@@ -1,7 +1,7 @@
 """What a run prints: a line for each verdict as it comes, and at the end a table for each
-definition, a row a solution.
+definition, a row for each solution.
 
-The table is drawn from the traces' DataFrame, `results.table.of_traces`.
+The tables are drawn from the traces' DataFrame, `measurements.of_traces`.
 """
 
 from collections import defaultdict
@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+import pandas as pd
 from flashinfer_bench import Trace
 from rich.console import Console
 from rich.progress import (
@@ -20,88 +21,139 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from moebench.judging.judge import Outcome
+from moebench.core.printable import printable
+from moebench.judging.judge import Outcome, Verdict
 from moebench.judging.plan import Part, Plan
 from moebench.judging.tolerances import TOLERANCES
-from moebench.reports.table import Cell, Table, decimal
-from moebench.results.measurements import LEVEL, NUMBERS, of_traces
+from moebench.reports.table import Cell, Entry, Table, decimal
+from moebench.results.measurements import LEVEL, NUMBERS, of_traces, timed_calls
+
+FASTEST_CAPTION = f"fastest: on how many workloads it is, or within {LEVEL - 1:.0%} of it"
+INDENT = "    "
 
 
 @contextmanager
 def shown(plan: Plan, place: str, console: Console) -> Iterator[Callable[[Outcome], None]]:
-    """A function that shows an outcome, once it is recorded, above a bar that goes when the context
-    ends.
+    """Yield a function that shows an outcome, once it is recorded, above a bar of what is done.
 
-    Tables come then, after Ctrl-C, too. place: what the run is on, beside the device.
+    When the context ends the bar goes and the tables come, after Ctrl-C, too. place: what the run
+    is on, beside the device.
     """
-    outcomes, total, done = [], sum(len(cell.names) for cell in plan), 0
+    for note in plan.notes:
+        print_line(console, note)
+
     columns = (
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         TimeElapsedColumn(),
+        TimeRemainingColumn(),
     )
-
-    def show(outcome: Outcome) -> None:
-        nonlocal done
-        outcomes.append(outcome)
-        for text in lines(outcome, plan.device.on_gpu):
-            done += not text.startswith(" ")
-            console.print(
-                text if text.startswith(" ") else f"[{done}/{total}] {text}", soft_wrap=True
-            )
-        for name, verdict in outcome.verdicts.items() if plan.verbose else ():
-            if verdict.log:
-                console.print(f"the log of {name}:\n{verdict.log}", soft_wrap=True)
-        bar.update(task, completed=done, description=place or outcome.cell.label)
-
-    for line in plan.notes:
-        console.print(line, soft_wrap=True)
+    outcomes: list[Outcome] = []
     try:
-        with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
-            task = bar.add_task(place, total=total)
+        with Progress(*columns, console=console, transient=True) as bar:
+            verdicts = VerdictLines(plan, place, console, bar)
+
+            def show(outcome: Outcome) -> None:
+                outcomes.append(outcome)
+                verdicts.show(outcome)
+
             yield show
     finally:
-        for part in plan.parts.values():
-            own = [outcome for outcome in outcomes if outcome.cell.definition == part.full.name]
-            for table in tables(plan, part, own):
-                console.print(table.title, soft_wrap=True)
-                console.print(replace(table, title="").terminal())
-            if traces := sum(len(outcome.verdicts) for outcome in own if part.keeps(outcome.cell)):
-                console.print(f"{traces} traces saved in {part.path}", soft_wrap=True)
+        show_tables(plan, outcomes, console)
+
+
+class VerdictLines:
+    """Prints the verdicts of a run as they come, each with its number, and moves the bar."""
+
+    def __init__(self, plan: Plan, place: str, console: Console, bar: Progress):
+        self.plan = plan
+        self.place = place
+        self.console = console
+        self.bar = bar
+        self.total = sum(len(cell.names) for cell in plan)
+        self.done = 0
+        self.task = bar.add_task(place, total=self.total)
+
+    def show(self, outcome: Outcome) -> None:
+        for line in lines(outcome, self.plan.device.on_gpu):
+            if not line.startswith(INDENT):
+                self.done += 1
+                line = f"[{self.done}/{self.total}] {line}"
+            print_line(self.console, line)
+
+        if self.plan.verbose:
+            self.show_logs(outcome.verdicts)
+        description = self.place or printable(outcome.cell.label)
+        self.bar.update(self.task, completed=self.done, description=description)
+
+    def show_logs(self, verdicts: dict[str, Verdict]) -> None:
+        for name, verdict in verdicts.items():
+            if verdict.log:
+                print_line(self.console, f"the log of {name}:\n{verdict.log}")
+
+
+def print_line(console: Console, text: str) -> None:
+    """Print a text, in which control characters are shown, without breaking its lines."""
+    console.print(printable(text), soft_wrap=True)
+
+
+def show_tables(plan: Plan, outcomes: list[Outcome], console: Console) -> None:
+    """Print the tables of each definition, and where its traces are."""
+    for part in plan.parts.values():
+        of_part = [outcome for outcome in outcomes if outcome.cell.definition == part.full.name]
+        for table in tables(plan, part, of_part):
+            console.print(printable(table.title), soft_wrap=True)
+            console.print(replace(table, title="").terminal())
+
+        saved = sum(len(outcome.verdicts) for outcome in of_part if part.keeps(outcome.cell))
+        if saved:
+            print_line(console, f"{saved} traces saved in {part.path}")
 
 
 def lines(outcome: Outcome, timed: bool) -> Iterator[str]:
-    """For each solution: status, ms and speed-up if it was timed and passed, the share that
-    matched; why it failed.
+    """Yield a line for each solution that was judged, or was to be, and below it the reasons.
+
+    The line has the status, the share that matched, and of a solution that was timed and passed ms
+    and speed-up. The reasons are indented.
     """
     label = outcome.cell.label
-    for name, why in outcome.lost.items():
-        yield f"{label}  {name}  NOT JUDGED: {why}"
+    for name, reason in outcome.lost.items():
+        yield f"{label}  {name}  NOT JUDGED: {reason}"
+
     for name, verdict in outcome.verdicts.items():
-        evaluation = verdict.trace.evaluation
-        parts = [label, name, evaluation.status.value]
-        if timed and verdict.passed:
-            speed = evaluation.performance
-            parts.append(f"{speed.latency_ms:8.4f} ms  {speed.speedup_factor:7.1f}x")
-        extra = evaluation.correctness and evaluation.correctness.extra
-        if (
-            extra and "matched_ratio" in extra
-        ):  # within the run's tolerance, where FIB's judgement has it
-            parts.append(f"matched {extra['matched_ratio']:.4f}")
-        yield from ["  ".join(parts), *(f"    {reason}" for reason in verdict.reasons)]
+        yield f"{label}  {name}  {verdict_text(verdict, timed)}"
+        for reason in verdict.reasons:
+            yield f"{INDENT}{reason}"
+
+
+def verdict_text(verdict: Verdict, timed: bool) -> str:
+    """Return "PASSED    0.0352 ms     85.6x  matched 0.9990", without what there is not."""
+    evaluation = verdict.trace.evaluation
+    parts = [evaluation.status.value]
+    if timed and verdict.passed:
+        performance = evaluation.performance
+        parts.append(f"{performance.latency_ms:8.4f} ms  {performance.speedup_factor:7.1f}x")
+
+    extra = evaluation.correctness.extra if evaluation.correctness else None
+    if extra and "matched_ratio" in extra:
+        parts.append(f"matched {extra['matched_ratio']:.4f}")
+    return "  ".join(parts)
 
 
 def tables(plan: Plan, part: Part, outcomes: list[Outcome]) -> Iterator[Table]:
-    """One for each kind of device that the traces are from: no table mixes two, or Ray's H100 would
-    be several.
+    """Yield a table for each kind of device that the traces are from.
+
+    No table mixes two: what Ray calls an H100 is several products.
     """
     by_device: dict[str, list[Trace]] = defaultdict(list)
-    for trace in (
-        *part.kept,
-        *(verdict.trace for outcome in outcomes for verdict in outcome.verdicts.values()),
-    ):
+    for trace in part.kept:
         by_device[trace.evaluation.environment.hardware].append(trace)
+    for outcome in outcomes:
+        for verdict in outcome.verdicts.values():
+            trace = verdict.trace
+            by_device[trace.evaluation.environment.hardware].append(trace)
+
     if not by_device and outcomes:
         by_device[plan.device.hardware] = []
     for hardware, traces in by_device.items():
@@ -111,43 +163,85 @@ def tables(plan: Plan, part: Part, outcomes: list[Outcome]) -> Iterator[Table]:
 def table(
     plan: Plan, part: Part, hardware: str, traces: list[Trace], outcomes: list[Outcome]
 ) -> Table:
-    """One row a solution, what was skipped below it; means are arithmetic, over the workloads that
-    passed.
+    """Return a row for each solution, and below it what failed and what was skipped.
+
+    Means are arithmetic, over the workloads that passed.
     """
-    names = {packed.name: name for name, packed in part.solutions.items()}
-    cells = of_traces(traces).reindex(
-        columns=["uuid", "tokens", "status", "passed", *NUMBERS]
-    )  # of no trace, too
-    cells["solution"] = [names.get(trace.solution, trace.solution) for trace in traces]
-    cells["level"] = cells.ms <= LEVEL * cells.groupby("uuid").ms.transform("min")
-    timed = plan.device.on_gpu
-    known = [name for name in TOLERANCES if cells[f"matched_{name}"].notna().any()]
-    failed = {(each.cell.label, name): why for each in outcomes for name, why in each.lost.items()}
-    rows, labels = [], {each.cell.workload.uuid: each.cell.label for each in outcomes}
-    notes = [f"NOT JUDGED: {name} on {label}: {why}" for (label, name), why in failed.items()]
+    rows = measured(part, traces)
+    tolerances = [name for name in TOLERANCES if rows[f"matched_{name}"].notna().any()]
+    is_timed = plan.device.on_gpu
+    is_ranked = is_timed and timed_calls(plan.protocol) != 1
+    lost = [name for outcome in outcomes for name in outcome.lost]
+
+    table_rows = []
     for name in part.solutions:
-        own = cells[cells.solution == name]
-        asked, passed = len(own) + sum(name == other for _, other in failed), int(own.passed.sum())
-        row = [name, Cell(f"{passed}/{asked}", "good" if passed == asked else "failed")]
-        if timed:
-            speedup = own.speedup[own.ms.notna()].mean()
-            row += [decimal(own.ms.mean(), 4), decimal(speedup, 1, "x"), int(own.level.sum())]
-        rows.append(row + [decimal(own[f"matched_{each}"].min(), 4) for each in known])
-        for status, wrong in own[~own.passed.astype(bool)].groupby("status"):
-            where = ", ".join(
-                labels.get(each.uuid, f"T={each.tokens}") for each in wrong.itertuples()
-            )
-            notes.append(f"{name}: {status} on {where}")
-    times = ["mean ms", "speed-up", "fastest"] if timed else []
-    captions = ["fastest: on how many workloads it is, or within 3% of it"] if timed else []
-    captions += (
-        [f"{', '.join(known)}: the lowest share of elements within that tolerance"] if known else []
-    )
+        of_solution = rows[rows.solution == name]
+        row: list[Entry] = [name, passed_cell(of_solution, lost.count(name))]
+        if is_timed:
+            row += [decimal(of_solution.ms.mean(), 4), mean_speedup(of_solution)]
+        if is_ranked:
+            row.append(int(of_solution.level.sum()))
+        row += [decimal(of_solution[f"matched_{each}"].min(), 4) for each in tolerances]
+        table_rows.append(row)
+
+    head = ["solution", "passed"]
+    captions = []
+    if is_timed:
+        head += ["mean ms", "speed-up"]
+    if is_ranked:
+        head.append("fastest")
+        captions.append(FASTEST_CAPTION)
+    if tolerances:
+        names = ", ".join(tolerances)
+        captions.append(f"{names}: the lowest share of elements within that tolerance")
+
     clock = ", by the GPU's clock" if plan.clock == "gpu" else ""
-    title = f"{part.full.name}\n{hardware}, {plan.tolerance}{clock}"
     return Table(
-        ["solution", "passed", *times, *known],
-        [rows],
-        title,
-        notes=[*captions, *notes, *part.skipped],
+        title=f"{part.full.name}\n{hardware}, {plan.tolerance}{clock}",
+        head=[*head, *tolerances],
+        sections=[table_rows],
+        notes=[*captions, *not_judged(outcomes), *not_passed(part, rows, outcomes), *part.skipped],
     )
+
+
+def measured(part: Part, traces: list[Trace]) -> pd.DataFrame:
+    """Return `of_traces`'s rows by the solutions' names in the plan, and whether each is level."""
+    names = {packed.name: name for name, packed in part.solutions.items()}
+    # Without any trace there are no columns.
+    rows = of_traces(traces).reindex(columns=["uuid", "tokens", "status", "passed", *NUMBERS])
+    rows["passed"] = rows.passed.astype(bool)
+    rows["solution"] = [names.get(trace.solution, trace.solution) for trace in traces]
+    rows["level"] = rows.ms <= LEVEL * rows.groupby("uuid").ms.transform("min")
+    return rows
+
+
+def passed_cell(rows: pd.DataFrame, not_judged: int) -> Cell:
+    """Return "17/19": how many of a solution's workloads it passed. rows: of those judged."""
+    passed = int(rows.passed.sum())
+    asked = len(rows) + not_judged
+    return Cell(f"{passed}/{asked}", "good" if passed == asked else "failed")
+
+
+def mean_speedup(rows: pd.DataFrame) -> str:
+    return decimal(rows.speedup[rows.ms.notna()].mean(), 1, "x")
+
+
+def not_judged(outcomes: list[Outcome]) -> list[str]:
+    """Return a line for each solution and workload that was not judged, with the reason."""
+    notes = []
+    for outcome in outcomes:
+        for name, reason in outcome.lost.items():
+            notes.append(f"NOT JUDGED: {name} on {outcome.cell.label}: {reason}")
+    return notes
+
+
+def not_passed(part: Part, rows: pd.DataFrame, outcomes: list[Outcome]) -> list[str]:
+    """Return a line for each solution and status other than PASSED, with the workloads."""
+    labels = {outcome.cell.workload.uuid: outcome.cell.label for outcome in outcomes}
+    notes = []
+    for name in part.solutions:
+        failed = rows[(rows.solution == name) & ~rows.passed]
+        for status, of_status in failed.groupby("status"):
+            where = [labels.get(row.uuid, f"T={row.tokens}") for row in of_status.itertuples()]
+            notes.append(f"{name}: {status} on {', '.join(where)}")
+    return notes

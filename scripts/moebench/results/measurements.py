@@ -208,9 +208,7 @@ def bounds(recorded: list[Recorded]) -> pd.DataFrame:
         bound_ms = math.nan
         if has_bound(trace):
             if key not in bound_of_workload:
-                bound_of_workload[key] = recorded_bound(
-                    trace.definition, trace.workload, each.root
-                )
+                bound_of_workload[key] = recorded_bound(trace.definition, trace.workload, each.root)
             bound_ms = bound_on(bound_of_workload[key], trace.evaluation.environment.hardware)
         count = len(uuids[each.root, trace.definition])
         rows.append({"bound_ms": bound_ms, "workloads": count})

@@ -1,1 +1,1 @@
-"""The figures of README.md and docs/: the plot over token counts, and the style of all."""
+"""The figures of docs/, drawn by matplotlib in the style of report.mplstyle."""
