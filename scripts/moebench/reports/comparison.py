@@ -9,6 +9,7 @@ from collections.abc import Iterable
 import pandas as pd
 
 from moebench.judging.tolerances import TOLERANCES
+from moebench.operators.catalogue import BY_NAME
 from moebench.operators.roofline import MEASURED_ON
 from moebench.packing.manifest import read_manifest, solution_names
 from moebench.reports.table import Cell, Entry, Table, decimal
@@ -241,10 +242,13 @@ def changes(rows: pd.DataFrame) -> Table:
 
 
 def change_row(row, with_definition: bool) -> list[Entry]:
-    """Return one row of `changes`. row: of a DataFrame's itertuples."""
+    """Return one row of `changes`, with the definition's key where it has one.
+
+    row: of a DataFrame's itertuples.
+    """
     where = [row.hardware, row.tolerance]
     if with_definition:
-        where.append(row.definition)
+        where.append(BY_NAME.get(row.definition, row.definition))
     return [
         row.solution,
         ", ".join(where),

@@ -3,7 +3,6 @@
 What others have named may hold control characters, which are shown and not obeyed.
 """
 
-import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -35,7 +34,7 @@ TABLE_EDGE = 1
 
 def console() -> Console:
     """Return the terminal, or the stream that the output goes to, whose lines are never cut."""
-    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else UNLIMITED
+    width = None if sys.stdout.isatty() else UNLIMITED
     return Console(width=width, highlight=False, markup=False, emoji=False)
 
 
