@@ -21,8 +21,8 @@ STYLES = {"": "", "best": "bold green", "good": "green", "stale": "dim", "failed
 # A file or a pipe has no width that a line could exceed.
 UNLIMITED = 10_000
 
-# A column of words is broken into lines where it would take more than this many characters.
-SENTENCE = 24
+# Where room is short, a column of words is broken into lines of at least so many characters.
+SENTENCE = 20
 
 # Captions and notes go up to here, or as far as their table.
 TEXT_WIDTH = 100
@@ -131,7 +131,10 @@ def markdown_row(texts: list[str]) -> str:
 
 @dataclass(frozen=True)
 class Column:
-    """A column as a terminal shows it. width: of its longest text; least: of what is not broken."""
+    """A column as a terminal shows it.
+
+    width: of its longest text. least: so narrow it can be; headings and sentences are broken then.
+    """
 
     name: str
     cells: list[Cell]
@@ -176,16 +179,27 @@ def columns_of(table: Table) -> list[Column]:
     """Return all columns of a table, measured."""
     columns = []
     for at, name in enumerate(table.head):
+        heading = one_line(name)
         cells = [as_cell(row[at]) for rows in table.sections for row in rows]
-        texts = [one_line(name), *(cell.text for cell in cells)]
-        width = max(cell_len(text) for text in texts)
+        texts = [cell.text for cell in cells]
         is_words = at < table.words
-        least = width
+
+        least = longest(texts)
         if is_words and at > 0:
-            longest_word = max(cell_len(word) for text in texts for word in [*text.split(), ""])
-            least = min(width, max(SENTENCE, longest_word))
-        columns.append(Column(texts[0], cells, is_words, width, least))
+            least = min(least, max(SENTENCE, longest_word(texts)))
+        least = max(least, longest_word([heading]))
+        columns.append(Column(heading, cells, is_words, longest([heading, *texts]), least))
     return columns
+
+
+def longest(texts: list[str]) -> int:
+    """Return the width of the widest of these texts."""
+    return max((cell_len(text) for text in texts), default=0)
+
+
+def longest_word(texts: list[str]) -> int:
+    """Return the width of the widest word in these texts."""
+    return max((longest(text.split()) for text in texts), default=0)
 
 
 def fitting(table: Table, columns: list[Column], max_width: int) -> list[Column]:
