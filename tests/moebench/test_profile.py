@@ -18,9 +18,10 @@ from moebench.core.schema import read_json
 from moebench.operators.catalogue import definition
 from moebench.packing import pack
 from moebench.packing.stages import UNASSIGNED, plain_name, stage_of
-from moebench.profiling import calls, ncu, profile, table, torch_profiler
+from moebench.profiling import calls, ncu, profile, torch_profiler
 from moebench.profiling.record import Counters, Kernel, ProfileRecord, WorkloadProfile
 from moebench.profiling.torch_profiler import busy_us, kernels, warnings
+from moebench.reports import profiles
 
 SAMPLE = (
     Path(__file__).parents[1] / "samples" / "ncu_metrics.csv"
@@ -142,7 +143,7 @@ def test_what_has_no_stage_and_nothing_at_all_are_warnings():
     found = kernels(seen, STAGES, 5)
     (line,) = warnings(found, seen, 5)
     assert line.startswith("odd: ")
-    text = table.table([record_of("a", *found, warnings=[line])]).markdown()
+    text = profiles.table([record_of("a", *found, warnings=[line])]).markdown()
     assert f"a, T=57: {line}" in text and f"|  | {UNASSIGNED} | 0.6 |" in text
     assert len(warnings([], launched(), 5)) == 1
 
@@ -272,7 +273,7 @@ def test_counters_are_each_launchs_and_a_stages_are_weighted_by_time():
         Counters(us=100.0, **second),
     ]
     assert [line.partition(":")[0] for line in one.warnings] == ["gemm1", "route"]
-    text = table.table([record.model_copy(update={"workloads": [one]})]).markdown()
+    text = profiles.table([record.model_copy(update={"workloads": [one]})]).markdown()
     assert "|  | gemm2 | 180.0 (50.0, 61.0) |" in text and "| a | gemm1 | 1.0 |" in text
 
 

@@ -17,8 +17,8 @@ ORDER = (
     {"packing"},
     {"judging"},
     {"results"},
-    {"report"},
     {"profiling", "served"},
+    {"reports"},
     {"submission"},
     {"commands"},
 )

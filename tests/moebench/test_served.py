@@ -13,7 +13,8 @@ from moebench.judging.tolerances import TOLERANCES
 from moebench.operators import routing_model
 from moebench.operators.catalogue import GEOMETRIES, definition, definition_name, operator
 from moebench.packing import pack
-from moebench.served import passes, record, resident, table
+from moebench.reports import pages, served
+from moebench.served import passes, record, resident
 
 RELAXED = TOLERANCES["relaxed"]
 
@@ -233,7 +234,7 @@ def test_the_best_turn_counts_and_what_is_no_graph_or_stale_is_marked(tmp_path, 
     made_up(
         tmp_path, monkeypatch, triton_fused_v2=(12.5, 20.0, "graph"), gone=(15.0, 25.0, "eager")
     )
-    text = table.block()
+    text = pages.served_block()
     assert (
         "| 32 | 10.000 | **12.500 (1.25)** | 15.000 (1.50) \\* |" in text
         and "| 1,234.6 | - |" in text
@@ -242,14 +243,14 @@ def test_the_best_turn_counts_and_what_is_no_graph_or_stale_is_marked(tmp_path, 
         "RuntimeError: no" in text
         and "| DeepSeek-V3 EP8, 58 MoE layers | - | - | 1.25 (1.20) | - | - |" in text
     )
-    assert table.origin(table.recorded()[0][0]).endswith(": gone")
+    assert served.origin(served.recorded()[0].head).endswith(": gone")
 
 
 def test_nothing_recorded_is_no_table_and_another_gpu_has_no_bound(tmp_path, monkeypatch):
     monkeypatch.setattr(paths, "SERVED", tmp_path)
-    assert table.block() == ""
+    assert pages.served_block() == ""
     made_up(tmp_path, monkeypatch, hardware="NVIDIA H100", triton_fused_v2=(12.5, 20.0, "graph"))
-    assert "| 32 | - | **12.500** |" in table.block()
+    assert "| 32 | - | **12.500** |" in pages.served_block()
 
 
 @pytest.mark.gpu

@@ -11,7 +11,7 @@ from moebench.operators import workloads
 from moebench.operators.add_model import write
 from moebench.operators.catalogue import definition_name, geometries, geometry_named
 from moebench.operators.roofline import MEASURED_ON
-from moebench.report.table import console, decimal
+from moebench.reports.table import console, decimal
 
 SIZES = {"num_experts": "E", "hidden_size": "H", "intermediate_size": "I", "n": "N", "k": "K"}
 

@@ -26,8 +26,8 @@ from moebench.operators.moe_fp8_block_scale_routed import routed_key
 from moebench.operators.roofline import MEASURED_ON
 from moebench.packing import manifest
 from moebench.packing.serves import why_not
-from moebench.report.models import GPU_GB
-from moebench.results import table
+from moebench.reports.models import GPU_GB
+from moebench.results import measurements
 from moebench.results.summary import by_solution
 
 TOKENS = (1, 64, 4096)
@@ -219,7 +219,7 @@ def over_bound(key: str) -> dict[str, float]:
     if not path.exists():
         return {}
     try:
-        rows, _ = table.load([path])
+        rows, _ = measurements.load([path])
     except UserError as error:
         print(error, file=sys.stderr)
         return {}

@@ -21,8 +21,8 @@ from moebench.operators.routing_kinds import KINDS
 from moebench.profiling.calls import choose
 from moebench.profiling.profile import Job, profile_all
 from moebench.profiling.record import ProfileRecord
-from moebench.profiling.table import table
-from moebench.report.table import console
+from moebench.reports.profiles import table
+from moebench.reports.table import console
 
 WORKLOADS = f"T, a uuid, or KIND:T, the FP8 layer with a made-up routing ({', '.join(KINDS)}); default: a few"
 

@@ -21,10 +21,10 @@ from moebench.judging.tolerances import TOLERANCES
 from moebench.operators.catalogue import definition_name, form, geometry_named
 from moebench.operators.models import layer_of
 from moebench.packing.fingerprint import fingerprint
-from moebench.report.table import console
+from moebench.reports.served import table
+from moebench.reports.table import console
 from moebench.served import passes, resident
 from moebench.served.record import Head, Point
-from moebench.served.table import table
 
 TOKENS = [1, 2, 4, 8, 16, 32, 64, 128, 256, 1024, 2048, 4096, 8192, 16384]
 ON_CPU = {"tokens": [1, 4], "layers": 2}

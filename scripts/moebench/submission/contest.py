@@ -21,7 +21,7 @@ from moebench.operators.catalogue import BY_NAME
 from moebench.operators.workloads import recorded
 from moebench.packing.flat import flatten
 from moebench.packing.manifest import folder_name
-from moebench.results import table
+from moebench.results import measurements
 from moebench.submission import clean_build
 
 MARK = "# Written by moebench submit"
@@ -115,7 +115,7 @@ def objections(solution: Solution, folder: Path, given: list[Path], hardware: st
         reasons.append(
             f"it runs on {', '.join(targets)}, the evaluation on {hardware} (see --hardware)"
         )
-    rows = table.of_solution(solution, given)
+    rows = measurements.of_solution(solution, given)
     rows = rows[(rows.source == "current") & (rows.tolerance == "contest")].drop_duplicates(
         ["hardware", "uuid"]
     )

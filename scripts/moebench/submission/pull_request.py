@@ -18,8 +18,8 @@ from moebench.core.errors import UserError
 from moebench.judging import dataset
 from moebench.operators.workloads import of_data_set
 from moebench.packing import solution_files
-from moebench.report.table import Table
-from moebench.results import table
+from moebench.reports.table import Table
+from moebench.results import measurements
 from moebench.results.summary import shown_of
 
 # the author of what FIB compares a definition's other solutions with; there is one at most
@@ -106,7 +106,7 @@ def measured(
     workloads whose tensors are this repository's; of others only traces count that were measured on
     the data set's.
     """
-    rows = table.of_solution(solution, traces)
+    rows = measurements.of_solution(solution, traces)
     rows = rows[
         rows.uuid.isin([workload.uuid for workload in workloads]) & (rows.clock == "events")
     ]
