@@ -74,6 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
+    paths.require_clone("moebench docs")
     problems = docs.update(args.check, TABLES, FIGURES)
     for line in problems:
         print(line, file=sys.stderr)

@@ -69,6 +69,7 @@ def main(args: argparse.Namespace) -> int:
         "SOLUTION",
     )
     if args.add:
+        paths.require_clone("moebench model --add")
         print(add(args.add, found, of))
         known = {form: routed_key(args.add) if form == "routed" else args.add for form in known}
     else:

@@ -1,18 +1,57 @@
-"""Words for a name that is not known."""
+"""Names that a user types: what to say of an unknown one, and which are taken."""
 
 import difflib
+import importlib.metadata
+import re
+import sys
 from collections.abc import Iterable
+
+# beside sys.stdlib_module_names: its tests, what it imports at start, and what installs packages
+PYTHONS_OWN = (
+    "test",
+    "sitecustomize",
+    "usercustomize",
+    "pip",
+    "setuptools",
+    "pkg_resources",
+    "distutils",
+    "wheel",
+)
 
 
 def unknown(what: str, name: str, known: Iterable[str], listed: str | None = None) -> str:
-    """One line: the known name that is most like it, else all of them (or `listed`, a text that
-    says what there is).
+    """Return one line on a name that is not known: the known name that is most like it, else all
+    of them, or `listed`, a text that says what there is.
     """
-    known = [str(each) for each in known]
-    close = difflib.get_close_matches(name.lower(), known, n=1)
-    hint = (
-        f"did you mean {close[0]}?"
-        if close
-        else f"there are: {listed or ', '.join(known) or 'none'}"
-    )
-    return f"unknown {what} {name!r}; {hint}"
+    names = [str(each) for each in known]
+    close = difflib.get_close_matches(name.lower(), names, n=1)
+    if close:
+        return f"unknown {what} {name!r}; did you mean {close[0]}?"
+    return f"unknown {what} {name!r}; there are: {listed or ', '.join(names) or 'none'}"
+
+
+def normalised(name: str) -> str:
+    """Return a distribution's name as pip compares it: tvm-ffi for TVM_FFI."""
+    return re.sub("[-_.]+", "-", name).lower()
+
+
+def is_pythons_own(name: str) -> bool:
+    """Whether a module of this name is the standard library's or a part of installing packages."""
+    lower = name.lower()  # file systems that ignore case have one folder for both
+    return lower in PYTHONS_OWN or lower in map(str.lower, sys.stdlib_module_names)
+
+
+def installed_as(name: str) -> list[str]:
+    """Return the installed distributions that have this name, or a module or package of it."""
+    wanted = normalised(name)
+    distributions = set()
+
+    for module, owners in importlib.metadata.packages_distributions().items():
+        if normalised(module) == wanted:
+            distributions.update(owners)
+
+    for distribution in importlib.metadata.distributions():
+        if normalised(distribution.metadata["Name"] or "") == wanted:
+            distributions.add(distribution.metadata["Name"])
+
+    return sorted(distributions)

@@ -87,7 +87,7 @@ def of_data_set(definition: str, root: Path) -> list[Workload]:
     """A FIB data set's workloads of a definition, [] without any. Raises UserError for a line that
     is none.
     """
-    files = sorted((root / "workloads").rglob(f"{definition}.jsonl"))
+    files = sorted((paths.shipped(root) / "workloads").rglob(f"{definition}.jsonl"))
     return [workload for file in files for workload, _ in read_lines(file, definition)]
 
 

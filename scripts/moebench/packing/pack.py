@@ -234,7 +234,7 @@ def pack_here(names: list[str]) -> list[Path]:
 
     Raises as `pack_all`.
     """
-    folder, (packed, _) = paths.SOLUTIONS / "packed", pack_all(names)
+    folder, (packed, _) = paths.new_solutions() / "packed", pack_all(names)
     if not names:
         shutil.rmtree(folder, ignore_errors=True)
     files = {
