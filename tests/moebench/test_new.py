@@ -11,7 +11,11 @@ from moebench.commands import new
 from moebench.core import paths
 from moebench.operators import catalogue
 from moebench.operators.moe_fp8_block_scale import cases
-from moebench.packing import eligibility, manifest, pack
+from moebench.packing import (
+    eligibility,
+    manifest,
+    pack,
+)
 
 SLOW = pytest.mark.slow
 AUTHOR = "A. N. Author"
@@ -25,7 +29,11 @@ def solutions(tmp_path, monkeypatch):
     folder = tmp_path / "solutions"
     ignored = shutil.ignore_patterns("__pycache__")
     for name in ("torch_moe", "triton_fused_v2", "hopper_fused", "common"):
-        shutil.copytree(paths.SOLUTIONS / name, folder / name, ignore=ignored)
+        shutil.copytree(
+            paths.SOLUTIONS / name,
+            folder / name,
+            ignore=ignored,
+        )
     monkeypatch.setattr(paths, "SOLUTIONS", folder)
     monkeypatch.setattr(new, "default_author", lambda: AUTHOR)
     return folder
@@ -66,8 +74,18 @@ def test_a_new_solution_passes(solutions, start, tolerance, workloads):
         ("torch", "small-renorm", FEW),
         pytest.param("torch", "small-one-group", [], marks=SLOW),
         pytest.param("torch", "small-renorm", [], marks=SLOW),
-        pytest.param("triton", "small-one-group", [*FEW, "harsh-scales"], marks=SLOW),
-        pytest.param("triton", "small-renorm", [*FEW, "harsh-scales"], marks=SLOW),
+        pytest.param(
+            "triton",
+            "small-one-group",
+            [*FEW, "harsh-scales"],
+            marks=SLOW,
+        ),
+        pytest.param(
+            "triton",
+            "small-renorm",
+            [*FEW, "harsh-scales"],
+            marks=SLOW,
+        ),
     ],
 )
 def test_a_start_passes_for_every_routing(solutions, start, small, workloads):
@@ -80,10 +98,7 @@ def test_a_start_passes_for_every_routing(solutions, start, small, workloads):
     assert packed[served[0]].name == "mine"
 
     outcomes = judged.outcomes(
-        {"mine": packed[small]},
-        workloads,
-        geometry=small,
-        timeout_seconds=300,
+        {"mine": packed[small]}, workloads, geometry=small, timeout_seconds=300
     )
     assert all(outcome.passed for outcome in outcomes)
 

@@ -14,7 +14,11 @@ from moebench.core.atomic_file import write_atomically
 from moebench.operators.catalogue import definition, definition_name
 from moebench.packing import pack
 from moebench.submission import pull_request
-from recorded import DEFAULT, record, write
+from recorded import (
+    DEFAULT,
+    record,
+    write,
+)
 
 MAIN = os.environ.get("FIB_MAIN", "")
 NEEDS_MAIN = pytest.mark.skipif(
@@ -120,12 +124,7 @@ def test_new_traces_replace_those_of_before_and_nobody_elses(submit, data_set):
 
 @pytest.mark.parametrize(
     "change",
-    [
-        {"sha1": "0"},
-        {"ms": 0},
-        {"status": "RUNTIME_ERROR"},
-        None,
-    ],
+    [{"sha1": "0"}, {"ms": 0}, {"status": "RUNTIME_ERROR"}, None],
     ids=["stale", "untimed", "failed", "none"],
 )
 def test_a_solution_that_was_never_measured_is_refused(submit, data_set, change, capsys):

@@ -34,11 +34,20 @@ def installed(tmp_path_factory):
         shutil.copy(paths.ROOT / name, clone)
     ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
     for name in FOLDERS:
-        shutil.copytree(paths.ROOT / name, clone / name, ignore=ignored)
+        shutil.copytree(
+            paths.ROOT / name,
+            clone / name,
+            ignore=ignored,
+        )
 
     folder = tmp_path_factory.mktemp("site-packages")
     command = [sys.executable, "setup.py", "-q", "build_py", "--build-lib", folder]
-    subprocess.run(command, cwd=clone, check=True, capture_output=True)
+    subprocess.run(
+        command,
+        cwd=clone,
+        check=True,
+        capture_output=True,
+    )
     return folder
 
 
@@ -113,17 +122,20 @@ def test_a_data_set_is_judged_by_its_own_files(moebench, tmp_path):
     shutil.copytree(tmp_path / "moebench-files" / "blob", data_set / "blob")
 
     options = ["--definition", "small", "--workloads", "1"]
-    done = moebench("run", "--solutions", "torch_moe", "--dataset", "set", *options)
+    done = moebench(
+        "run",
+        "--solutions",
+        "torch_moe",
+        "--dataset",
+        "set",
+        *options,
+    )
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(
     "arguments",
-    [
-        ["docs"],
-        ["model", "config.json", "--add", "mine"],
-        ["submit", "torch_moe", "--into", "x"],
-    ],
+    [["docs"], ["model", "config.json", "--add", "mine"], ["submit", "torch_moe", "--into", "x"]],
 )
 def test_what_needs_a_clone_says_so(moebench, tmp_path, arguments):
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
