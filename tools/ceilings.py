@@ -2,33 +2,54 @@
 operators/roofline.py. Needs 10 GiB.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 import torch
 import triton
 import triton.language as tl
 
-WORDS, SIZE, TURNS, CALLS = 1 << 31, 8192, 7, 20
-READERS = [
-    (4096, 8, 8),
-    (8192, 8, 8),
-    (8192, 16, 16),
-    (16384, 4, 16),
-]  # words at once, how often, warps
+WORDS = 1 << 31  # of 4 bytes, which are read
+GEMM_SIZE = 8192
+ROUNDS = 7
+CALLS = 20
+
+
+@dataclass(frozen=True)
+class Reader:
+    """How memory is read: words of a load, loads of a program, warps of a program."""
+
+    block: int
+    loads: int
+    warps: int
+
+
+READERS = [Reader(4096, 8, 8), Reader(8192, 8, 8), Reader(8192, 16, 16), Reader(16384, 4, 16)]
+
+
+@dataclass(frozen=True)
+class Task:
+    """Something to be timed. work: bytes or floating-point operations of a call."""
+
+    name: str
+    call: Callable[[], object]
+    work: int
 
 
 @triton.jit
-def read(words, found, BLOCK: tl.constexpr, LOOP: tl.constexpr):
-    first = tl.program_id(0).to(tl.int64) * BLOCK * LOOP
+def read(words, sums, BLOCK: tl.constexpr, LOADS: tl.constexpr):
+    first = tl.program_id(0).to(tl.int64) * BLOCK * LOADS
     total = tl.zeros((BLOCK,), tl.int32)
-    for step in range(LOOP):
+    for step in range(LOADS):
         total |= tl.load(words + first + step * BLOCK + tl.arange(0, BLOCK))
-    tl.store(found + tl.program_id(0), tl.sum(total))
+    tl.store(sums + tl.program_id(0), tl.sum(total))
 
 
-def seconds(call) -> float:
-    """Of a call, in a burst too short for the GPU to slow down for its power limit."""
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+def seconds(call: Callable[[], object]) -> float:
+    """Return the time of a call, in a burst too short for the GPU to slow down for its power."""
+    start = torch.cuda.Event(enable_timing=True)
+    end = torch.cuda.Event(enable_timing=True)
     start.record()
     for _ in range(CALLS):
         call()
@@ -37,23 +58,55 @@ def seconds(call) -> float:
     return start.elapsed_time(end) / 1e3 / CALLS
 
 
-words, one = torch.zeros(WORDS, dtype=torch.int32, device="cuda"), torch.ones((), device="cuda")
-(a, b), (a8, b8) = (
-    torch.randn(2, SIZE, SIZE, device="cuda").to(of) for of in (torch.bfloat16, torch.float8_e4m3fn)
-)
-fp8 = partial(torch._scaled_mm, a8, b8.t(), one, one, out_dtype=torch.bfloat16, use_fast_accum=True)
-calls = {"fp8": (fp8, 2 * SIZE**3), "bf16": (partial(torch.mm, a, b.t()), 2 * SIZE**3)}
-for block, loop, warps in READERS:
-    blocks = WORDS // (block * loop)
-    call = partial(
-        read[(blocks,)], words, words.new_empty(blocks), BLOCK=block, LOOP=loop, num_warps=warps
+def gemm_tasks() -> list[Task]:
+    """Return dense products of random square matrices, in FP8 and in bf16."""
+    a, b = torch.randn(2, GEMM_SIZE, GEMM_SIZE, device="cuda")
+    operations = 2 * GEMM_SIZE**3
+    scale = torch.ones((), device="cuda")
+    fp8 = partial(
+        torch._scaled_mm,
+        a.to(torch.float8_e4m3fn),
+        b.to(torch.float8_e4m3fn).t(),
+        scale,
+        scale,
+        out_dtype=torch.bfloat16,
+        use_fast_accum=True,
     )
-    calls[f"bytes, {block} x {loop} words, {warps} warps"] = call, 4 * WORDS
-most = dict.fromkeys(calls, 0.0)
-for name, (call, work) in [*calls.items()] * (TURNS + 1):  # the first turn compiles
-    most[name] = max(most[name], work / seconds(call))
-print(
-    torch.cuda.get_device_name(),
-    *(f"{name}: {rate:.4g} /s" for name, rate in most.items()),
-    sep="\n",
-)
+    bf16 = partial(torch.mm, a.bfloat16(), b.bfloat16().t())
+    return [Task("fp8", fp8, operations), Task("bf16", bf16, operations)]
+
+
+def read_tasks() -> list[Task]:
+    """Return a read of the same memory by each of READERS."""
+    words = torch.zeros(WORDS, dtype=torch.int32, device="cuda")
+    tasks = []
+    for reader in READERS:
+        programs = WORDS // (reader.block * reader.loads)
+        call = partial(
+            read[(programs,)],
+            words,
+            words.new_empty(programs),
+            BLOCK=reader.block,
+            LOADS=reader.loads,
+            num_warps=reader.warps,
+        )
+        name = f"bytes, {reader.block} x {reader.loads} words, {reader.warps} warps"
+        tasks.append(Task(name, call, 4 * WORDS))
+    return tasks
+
+
+def main() -> None:
+    tasks = [*gemm_tasks(), *read_tasks()]
+    best = {task.name: 0.0 for task in tasks}
+    for _ in range(ROUNDS + 1):  # the first one compiles
+        for task in tasks:
+            rate = task.work / seconds(task.call)
+            best[task.name] = max(best[task.name], rate)
+
+    print(torch.cuda.get_device_name())
+    for name, rate in best.items():
+        print(f"{name}: {rate:.4g} /s")
+
+
+if __name__ == "__main__":
+    main()

@@ -8,6 +8,7 @@ import argparse
 import sys
 import tempfile
 from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 
 from rich.box import MARKDOWN
@@ -15,30 +16,61 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-sys.path[:0] = [
-    str(Path(__file__).resolve().parents[1] / folder) for folder in ("tests/support", "", "scripts")
-]
+ROOT = Path(__file__).resolve().parents[1]
+for folder in ("scripts", "", "tests/support"):
+    sys.path.insert(0, str(ROOT / folder))
 
 from ahead_of_time import compiled  # noqa: E402
 from moebench.core.errors import exit_with  # noqa: E402
 from moebench.operators.catalogue import geometry_named  # noqa: E402
 
-TOKENS = (
-    1,
-    7,
-    80,
-    300,
-    901,
-    2000,
-    14107,
-)  # multiples of 16 and others, and every choice of kernels
+TOKENS = (1, 7, 80, 300, 901, 2000, 14107)  # multiples of 16 and others; every choice of kernels
 SHOWN = ("MMA", "UTMALDG", "LDGSTS")  # ends of opcodes: of tensor cores and asynchronous copies
+COLUMNS = (
+    "solution",
+    "kernel",
+    "variants",
+    "registers",
+    "shared bytes",
+    "stack bytes",
+    "instructions",
+)
+
+
+def instructions(opcodes: Iterable[str] | None) -> str:
+    """Return the opcodes to be shown, "?" where the disassembler does not know the architecture."""
+    if opcodes is None:
+        return "?"
+    return " ".join(sorted(opcode for opcode in opcodes if opcode.endswith(SHOWN)))
+
+
+def resources(solutions: list[str], geometry: str, architecture: str) -> dict[tuple, list[tuple]]:
+    """Return (registers, shared bytes, stack bytes) of each variant.
+
+    They are listed by solution, kernel and instructions.
+    """
+    variants = defaultdict(list)
+    for name in track(solutions, "compiling", console=Console(stderr=True)):
+        with tempfile.TemporaryDirectory() as folder:
+            for kernel in compiled(name, geometry, architecture, TOKENS, Path(folder)):
+                key = (name, kernel["kernel"], instructions(kernel["instructions"]))
+                used = (kernel["registers"], kernel["shared"], kernel["stack"])
+                variants[key].append(used)
+    return variants
+
+
+def table_of(variants: dict[tuple, list[tuple]]) -> Table:
+    """Return a row for each kernel, with the most of each resource."""
+    table = Table(*COLUMNS, box=MARKDOWN)
+    for (solution, kernel, opcodes), used in variants.items():
+        registers, shared, stack = (str(max(column)) for column in zip(*used, strict=True))
+        table.add_row(solution, kernel, str(len(used)), registers, shared, stack, opcodes)
+    return table
 
 
 def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    layout = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=layout)
     parser.add_argument("solutions", nargs="+", metavar="SOLUTION")
     parser.add_argument("--definition", type=geometry_named, default="full", metavar="KEY")
     parser.add_argument(
@@ -48,35 +80,9 @@ def main(argv: list[str]) -> int:
         help="GPU: a name, for its own tiles",
     )
     args = parser.parse_args(argv)
-    variants = defaultdict(list)
-    for name in track(args.solutions, "compiling", console=Console(stderr=True)):
-        with tempfile.TemporaryDirectory() as folder:
-            for kernel in compiled(name, args.definition, args.architecture, TOKENS, Path(folder)):
-                opcodes = kernel[
-                    "instructions"
-                ]  # None where this disassembler does not know the architecture
-                mix = (
-                    "?"
-                    if opcodes is None
-                    else " ".join(sorted(each for each in opcodes if each.endswith(SHOWN)))
-                )
-                variants[name, kernel["kernel"], mix].append(
-                    (kernel["registers"], kernel["shared"], kernel["stack"])
-                )
-    columns = (
-        "solution",
-        "kernel",
-        "variants",
-        "registers",
-        "shared bytes",
-        "stack bytes",
-        "instructions",
-    )
-    table = Table(*columns, box=MARKDOWN)
-    for (name, kernel, mix), found in variants.items():
-        most = map(max, zip(*found, strict=True))
-        table.add_row(name, kernel, str(len(found)), *map(str, most), mix)
-    Console(width=200).print(table)
+
+    variants = resources(args.solutions, args.definition, args.architecture)
+    Console(width=200).print(table_of(variants))
     return 0
 
 

@@ -11,12 +11,13 @@ import os
 import shlex
 import sys
 
+from moebench.core import paths
 from moebench.core.errors import UserError
 from moebench.core.interruption import end_descendants, on_interrupt
 from moebench.core.names import unknown
 
-# name -> what it does; moebench.commands.<name> has `add_arguments(parser)` and `main(args) -> exit
-# status`
+# What each command does. moebench.commands.<name> has add_arguments(parser) and main(args), which
+# returns the exit status.
 COMMANDS = {
     "run": "judge solutions on workloads, in one table",
     "compare": "recorded results side by side: which solution is fastest where, and how exact",
@@ -27,13 +28,11 @@ COMMANDS = {
     "data": "definitions and workloads: list them with their roofline bounds, or write them",
     "docs": "write, or check, the generated tables and figures of README.md and docs/",
     "new": "start a solution: a manifest and a file that runs",
-    "submit": "prepare a pull request to FlashInfer-Bench's data set, or a submission to its contest",
+    "submit": "prepare a pull request to FlashInfer-Bench's data set, or an entry to its contest",
 }
-OURS = (
-    "moebench",
-    "definitions",
-    "solutions",
-)  # an import of these that fails is a fault of this repository
+# An import of these that fails is a fault of this repository, not of the installation.
+OWN_PACKAGES = ("moebench", "definitions", "solutions")
+INSTALLING = "run `make setup`" if paths.IN_CLONE else "install it with pip"
 
 
 class Parser(argparse.ArgumentParser):
@@ -47,46 +46,51 @@ class Parser(argparse.ArgumentParser):
         raise UserError(f"{self.prog}: {message}; see {self.prog} -h")
 
 
-def parser_for(wanted: str | None) -> Parser:
-    """The parser, with the arguments of the wanted subcommand alone: only its module, and so torch,
-    is imported.
+def parser_for(command: str | None) -> Parser:
+    """Return the parser with all commands, and the arguments of this one alone.
+
+    Only its module is imported, and with it torch.
     """
-    form = argparse.RawDescriptionHelpFormatter
-    parser = Parser(prog="moebench", description=__doc__, formatter_class=form)
+    layout = argparse.RawDescriptionHelpFormatter
+    parser = Parser(prog="moebench", description=__doc__, formatter_class=layout)
     version = importlib.metadata.version("moebench")
     parser.add_argument("--version", action="version", version=version)
+
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
-    for name, help in COMMANDS.items():
-        if name != wanted:
-            subparsers.add_parser(name, help=help)
+    for name, purpose in COMMANDS.items():
+        if name != command:
+            subparsers.add_parser(name, help=purpose)
             continue
         module = importlib.import_module(f"moebench.commands.{name}")
-        own = subparsers.add_parser(
-            name, help=help, description=module.__doc__, formatter_class=form
+        subparser = subparsers.add_parser(
+            name, help=purpose, description=module.__doc__, formatter_class=layout
         )
-        module.add_arguments(own)
-        own.set_defaults(main=module.main)
+        module.add_arguments(subparser)
+        subparser.set_defaults(main=module.main)
     return parser
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
-    """The arguments, and `command_line`, the text that a record names. Raises UserError for bad
-    arguments.
+    """Return the arguments, with `command_line`, the text that a record names.
+
+    Raises UserError for bad arguments.
     """
-    wanted = argv[0] if argv else None
-    if wanted and not wanted.startswith("-") and wanted not in COMMANDS:
-        raise UserError(f"moebench: {unknown('command', wanted, COMMANDS)}")
-    args = parser_for(wanted).parse_args(argv)
+    command = argv[0] if argv else None
+    if command and not command.startswith("-") and command not in COMMANDS:
+        raise UserError(f"moebench: {unknown('command', command, COMMANDS)}")
+
+    args = parser_for(command).parse_args(argv)
     args.command_line = shlex.join(["moebench", *argv])
     return args
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run a subcommand; return its exit status. Errors for the user are printed here, each in one
-    line.
+    """Run a subcommand and return its exit status; errors for the user are printed here.
 
-    argv: of the process by default.
+    argv: the process's arguments by default.
     """
+    if not paths.IN_CLONE:  # child processes may be started elsewhere
+        os.environ.setdefault(paths.FILES_VARIABLE, str(paths.ROOT))
     try:
         args = parse(sys.argv[1:] if argv is None else argv)
         with on_interrupt(end_descendants):
@@ -100,14 +104,7 @@ def main(argv: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except ImportError as error:
-        package = (error.name or "a package").partition(".")[0]
-        if package in OURS:
-            raise
-        missing = isinstance(error, ModuleNotFoundError)
-        fault = (
-            "is not installed" if missing else f"cannot be imported: {str(error).splitlines()[0]}"
-        )
-        print(f"{package} {fault}: run `make setup`", file=sys.stderr)
+        print(import_fault(error), file=sys.stderr)
         return 1
     except OSError as error:
         print(error, file=sys.stderr)
@@ -115,3 +112,14 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
+
+
+def import_fault(error: ImportError) -> str:
+    """Return what the user has to install, in one line. Raises the error if the fault is ours."""
+    package = (error.name or "a package").partition(".")[0]
+    if package in OWN_PACKAGES:
+        raise error
+    if isinstance(error, ModuleNotFoundError):
+        return f"{package} is not installed: {INSTALLING}"
+    reason = str(error).splitlines()[0]
+    return f"{package} cannot be imported: {reason}: {INSTALLING}"

@@ -11,9 +11,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 ORDERS = pytest.mark.parametrize("padded", [True, False], ids=["padded", "dense"])
 PADDING = 70000  # not a pair of any case here
 
-pytestmark = [
-    pytest.mark.usefixtures("poisoned_scratch"),
-]
+pytestmark = [pytest.mark.usefixtures("poisoned_scratch")]
 
 
 def experts(num_tokens, num_local, top_k, share=1.0):

@@ -14,21 +14,21 @@ from moebench.operators.moe_fp8_block_scale import cases
 from moebench.packing import eligibility, manifest, pack
 
 SLOW = pytest.mark.slow
+AUTHOR = "A. N. Author"
+HARDEST = ["none-local", "no-tokens", "harsh-scales-one-token"]
+FEW = ["one-token", "no-tokens"]
 
 
 @pytest.fixture
 def solutions(tmp_path, monkeypatch):
     """A solutions folder with some of ours and the shared stages."""
     folder = tmp_path / "solutions"
+    ignored = shutil.ignore_patterns("__pycache__")
     for name in ("torch_moe", "triton_fused_v2", "hopper_fused", "common"):
-        shutil.copytree(
-            paths.SOLUTIONS / name, folder / name, ignore=shutil.ignore_patterns("__pycache__")
-        )
+        shutil.copytree(paths.SOLUTIONS / name, folder / name, ignore=ignored)
     monkeypatch.setattr(paths, "SOLUTIONS", folder)
+    monkeypatch.setattr(new, "default_author", lambda: AUTHOR)
     return folder
-
-
-HARDEST = ["none-local", "no-tokens", "harsh-scales-one-token"]
 
 
 @pytest.mark.parametrize(
@@ -40,53 +40,44 @@ HARDEST = ["none-local", "no-tokens", "harsh-scales-one-token"]
         pytest.param("triton", "relaxed", [], marks=SLOW),
     ],
 )
-def test_a_new_solution_passes(solutions, start, tolerance, workloads, capsys):
-    """A user would miss: a start that has to be repaired first."""
+def test_a_new_solution_passes(solutions, start, tolerance, workloads):
     assert cli.main(["new", "mine", "--from", start]) == 0
+
     packed = pack.pack("mine")
-    assert list(packed) == ["full", "small"] and packed["full"].name == "mine"
+    assert list(packed) == ["full", "small"]
+    assert packed["full"].name == "mine"
     for hardware in ("cpu", "sm_90", "sm_100"):
         assert eligibility.why_skipped(packed["small"], hardware) is None
-    found = judged.outcomes({"mine": packed["small"]}, workloads, tolerance, timeout_seconds=300)
-    assert len(found) == len(workloads or cases("small")) and all(
-        outcome.passed for outcome in found
-    )
 
-
-OTHERS = ["small-one-group", "small-renorm"]
+    outcomes = judged.outcomes({"mine": packed["small"]}, workloads, tolerance, timeout_seconds=300)
+    assert len(outcomes) == len(workloads or cases("small"))
+    assert all(outcome.passed for outcome in outcomes)
 
 
 @pytest.mark.parametrize(
     ("start", "small", "workloads"),
     [
-        *(("torch", small, ["one-token", "no-tokens"]) for small in OTHERS),
-        *(pytest.param("torch", small, [], marks=SLOW) for small in OTHERS),
-        *(
-            pytest.param("triton", small, ["one-token", "no-tokens", "harsh-scales"], marks=SLOW)
-            for small in OTHERS
-        ),
+        ("torch", "small-one-group", FEW),
+        ("torch", "small-renorm", FEW),
+        pytest.param("torch", "small-one-group", [], marks=SLOW),
+        pytest.param("torch", "small-renorm", [], marks=SLOW),
+        pytest.param("triton", "small-one-group", [*FEW, "harsh-scales"], marks=SLOW),
+        pytest.param("triton", "small-renorm", [*FEW, "harsh-scales"], marks=SLOW),
     ],
 )
 def test_a_start_passes_for_every_routing(solutions, start, small, workloads):
-    """A user would miss: a start of Qwen3's layer, whose inputs are others, that runs as it is."""
     served = [key for key in catalogue.FP8_MOE if catalogue.small_like(key) == small]
-    assert (
-        cli.main(
-            [
-                "new",
-                "mine",
-                "--from",
-                start,
-                "--definition",
-                *map(catalogue.definition_name, served),
-            ]
-        )
-        == 0
-    )
+    names = [catalogue.definition_name(key) for key in served]
+    assert cli.main(["new", "mine", "--from", start, "--definition", *names]) == 0
+
     packed = pack.pack("mine")
-    assert list(packed) == served and packed[served[0]].name == "mine"
-    found = judged.outcomes({"mine": packed[small]}, workloads, geometry=small, timeout_seconds=300)
-    assert all(outcome.passed for outcome in found)
+    assert list(packed) == served
+    assert packed[served[0]].name == "mine"
+
+    outcomes = judged.outcomes(
+        {"mine": packed[small]}, workloads, geometry=small, timeout_seconds=300
+    )
+    assert all(outcome.passed for outcome in outcomes)
 
 
 @pytest.mark.parametrize(
@@ -103,35 +94,36 @@ def test_it_serves_what_is_asked_for_and_the_small_one(solutions, args, definiti
     assert manifest.read_manifest("mine").definitions == definitions
 
 
-def test_a_copy_has_the_folders_below_and_differs_in_its_name_alone(solutions):
-    """A user would miss: a copy of hopper_fused whose headers stayed behind."""
+def test_a_copy_has_the_folders_below_and_no_facts_of_the_original(solutions):
+    (solutions / "hopper_fused" / "NOTES.md").write_text("what was tried")
     assert cli.main(["new", "mine", "--from", "hopper_fused"]) == 0
-    copy, original = (pack.pack(name) for name in ("mine", "hopper_fused"))
+
+    copy = pack.pack("mine")
+    original = pack.pack("hopper_fused")
     assert any("/" in source.path for source in original["full"].sources)
-    assert {key: packed.sources for key, packed in copy.items()} == {
-        k: p.sources for k, p in original.items()
-    }
-    ours, theirs = (manifest.read_manifest(name) for name in ("mine", "hopper_fused"))
-    assert ours == theirs.model_copy(update={"name": "mine", "facts": {}, "start": None})
+    assert list(copy) == list(original)
+    for key, packed in copy.items():
+        assert packed.sources == original[key].sources
+    assert not (solutions / "mine" / "NOTES.md").exists()
+
+    changes = {"name": "mine", "author": AUTHOR, "facts": {}, "start": None}
+    wanted = manifest.read_manifest("hopper_fused").model_copy(update=changes)
+    assert manifest.read_manifest("mine") == wanted
 
 
 @pytest.mark.parametrize("start", ["torch", "triton"])
 def test_it_is_formatted_and_no_start_of_its_own(solutions, start):
-    """A user would miss: a start that `make lint` refuses."""
-    assert cli.main(["new", "mine", "--from", start]) == 0 and start in new.starts()
+    assert cli.main(["new", "mine", "--from", start]) == 0
+
     read = manifest.read_manifest("mine")
-    assert read.start is None and not read.facts and new.starts().get(start) != solutions / "mine"
+    assert read.start is None
+    assert not read.facts
+    assert new.starts()[start] != solutions / "mine"
+
+    config = ["--config", paths.ROOT / "pyproject.toml"]
     for check in (["check"], ["format", "--check"]):
-        ruff = [
-            sys.executable,
-            "-m",
-            "ruff",
-            *check,
-            "--config",
-            paths.ROOT / "pyproject.toml",
-            solutions / "mine",
-        ]
-        assert subprocess.run(ruff, capture_output=True).returncode == 0
+        command = [sys.executable, "-m", "ruff", *check, *config, solutions / "mine"]
+        assert subprocess.run(command, capture_output=True).returncode == 0
 
 
 @pytest.mark.parametrize(
@@ -142,6 +134,8 @@ def test_it_is_formatted_and_no_start_of_its_own(solutions, start):
         (["../mine"], "NAME: got '../mine'"),
         (["hopper_fused"], "solutions/hopper_fused/"),
         (["packed"], "solutions/packed/"),
+        (["mine", "--author", "a/b"], "--author: got 'a/b'"),
+        (["mine", "--author", " "], "--author: got ''"),
         (["mine", "--definition", "qwen3-30"], "qwen3-30b?"),
         (["mine", "--definition", "mxfp8"], "--definition: got mxfp8"),
         (["mine", "--from", "hoper_fused"], "hopper_fused?"),
@@ -151,5 +145,64 @@ def test_it_is_formatted_and_no_start_of_its_own(solutions, start):
 def test_bad_names_get_one_line_and_nothing_is_written(solutions, capsys, args, named):
     before = sorted(solutions.iterdir())
     assert cli.main(["new", *args]) == 2
+
     (line,) = capsys.readouterr().err.splitlines()
-    assert named in line and sorted(solutions.iterdir()) == before
+    assert named in line
+    assert sorted(solutions.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "run",
+        "data",
+        "torch",
+        "triton",
+        "json",
+        "test",
+        "random",
+        "class",
+        "match",
+        "flashinfer_bench",
+        "tvm_ffi",
+        "pip",
+        "moebench",
+        "definitions",
+    ],
+)
+def test_a_name_that_python_or_this_project_has_is_refused(solutions, capsys, name):
+    assert cli.main(["new", name]) == 2
+    assert f"NAME: got {name!r}" in capsys.readouterr().err
+    assert not (solutions / name).exists()
+
+
+@pytest.mark.parametrize("author", ["Zoë O'Neil", 'the "quick" team'])
+def test_the_author_is_the_users(solutions, author):
+    assert cli.main(["new", "mine", "--author", author]) == 0
+    assert manifest.read_manifest("mine").author == author
+    assert pack.pack("mine")["small"].author == author
+
+
+def test_the_author_is_gits_by_default(tmp_path, monkeypatch):
+    config = tmp_path / "gitconfig"
+    config.write_text("[user]\n    name = Somebody Else\n")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(config))
+    monkeypatch.chdir(tmp_path)
+    assert new.default_author() == "Somebody Else"
+
+    monkeypatch.setenv("PATH", str(tmp_path))  # where there is no git
+    monkeypatch.setenv("LOGNAME", "login")
+    assert new.default_author() == "login"
+
+
+def test_what_is_interrupted_leaves_nothing(solutions, monkeypatch):
+    before = sorted(solutions.iterdir())
+    write = new.write_atomically
+
+    def interrupted(path, content):
+        write(path, content)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(new, "write_atomically", interrupted)
+    assert cli.main(["new", "mine"]) == 130
+    assert sorted(solutions.iterdir()) == before

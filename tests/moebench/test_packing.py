@@ -194,10 +194,7 @@ def test_imports_and_includes_are_followed(folder):
 def test_units_are_packed_with_what_they_include(folder):
     write(
         folder,
-        {
-            "common/cuda/binding.cu": '#include "common/cuda/a.cuh"\n',
-            "common/cuda/a.cuh": "// a\n",
-        },
+        {"common/cuda/binding.cu": '#include "common/cuda/a.cuh"\n', "common/cuda/a.cuh": "// a\n"},
     )
     assert "common/cuda/a.cuh" not in packed_sources()
     edit(

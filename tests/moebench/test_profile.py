@@ -23,101 +23,100 @@ from moebench.profiling.record import Counters, Kernel, ProfileRecord, WorkloadP
 from moebench.profiling.torch_profiler import busy_us, kernels, warnings
 from moebench.reports import profiles
 
-SAMPLE = (
-    Path(__file__).parents[1] / "samples" / "ncu_metrics.csv"
-)  # some kernels of two workloads, on an H200
+# Some kernels of two workloads, on an H200.
+SAMPLE = Path(__file__).parents[1] / "samples" / "ncu_metrics.csv"
 NCU = SAMPLE.read_text(encoding="utf-8")
-GEMM2 = (
-    96.448,
-    396,
-    128,
-    84.23,
-    6.66,
-    17.56,
-)  # us, grid, block, DRAM, tensor and occupancy % of its launch at T = 57
 STAGES = {
     "gemm1_swiglu_quant_kernel": "gemm1 + swiglu_quant",
     "gemm1*": "gemm1",
     "gemm2*": "gemm2",
     "route*": "route",
 }
+LAUNCH_COLUMNS = ["kernel", "start", "us", "call"]
 
 
-def launched(*each, calls=5):
-    """Launches as torch.profiler's reader gives them, from (name, us of all calls) or (name, us,
-    launches by call).
+def launched(*kernels, calls=5):
+    """Return launches, each of which starts when all before it have ended.
 
-    Each starts when all before it have ended.
+    kernels: (name, us of all calls), or (name, us, launches in each call).
     """
-    rows, now = [], 0.0
-    for name, us, *per_call in each:
-        at = [call for call, count in enumerate(per_call or [1] * calls) for _ in range(count)]
-        for call in at:
-            rows.append((name, now, us / len(at), call))
-            now += us / len(at)
-    return pd.DataFrame(rows, columns=["kernel", "start", "us", "call"])
+    rows = []
+    now = 0.0
+    for name, us, *per_call in kernels:
+        counts = per_call or [1] * calls
+        duration = us / sum(counts)
+        for call, count in enumerate(counts):
+            for _ in range(count):
+                rows.append((name, now, duration, call))
+                now += duration
+    return pd.DataFrame(rows, columns=LAUNCH_COLUMNS)
 
 
 def kernel(stage, us, name=None, counters=()):
     return Kernel(stage=stage, name=name or stage, launches=1, us=us, counters=list(counters))
 
 
-def record_of(solution, *kernels, uuid="u", T=57, sha1="0", **rest):
-    where = {"hardware": "A GPU", "versions": {"torch": "2"}, "timestamp": "2026-01-01T00:00:00"}
-    made = Provenance(**where, command="moebench x", source_sha1=sha1, protocol="p")
+def record_of(solution, *kernels, uuid="u", T=57, **rest):
+    """Return a record of one workload with these kernels."""
+    made_by = Provenance(
+        hardware="A GPU",
+        versions={"torch": "2"},
+        timestamp="2026-01-01T00:00:00",
+        command="moebench x",
+        source_sha1="0",
+        protocol="p",
+    )
     fields = {"busy_us": sum(kernel.us for kernel in kernels)} | rest
-    found = WorkloadProfile(uuid=uuid, T=T, calls=5, kernels=list(kernels), **fields)
-    return ProfileRecord(solution=solution, definition="d", provenance=made, workloads=[found])
+    workload = WorkloadProfile(uuid=uuid, T=T, calls=5, kernels=list(kernels), **fields)
+    return ProfileRecord(
+        solution=solution, definition="d", provenance=made_by, workloads=[workload]
+    )
 
 
-def python_runnable(function):
-    """What FIB's builder would return for a destination-passing function."""
-    function.metadata = SimpleNamespace(destination_passing_style=True)
-    return function
+# Names and stages
 
 
-def profiled(monkeypatch, failures, seen, run, **changes):
-    """The record of a solution that is this function and launches what was seen, on a machine
-    without a GPU.
-    """
-    monkeypatch.setattr(profile, "build", lambda *_: python_runnable(run))
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    monkeypatch.setattr(torch_profiler, "record", lambda *_: [])
-    monkeypatch.setattr(torch_profiler, "launches", lambda *_: seen)
-    fields = {
-        "solutions": {"triton_fused_v2": pack.pack("triton_fused_v2")["small"]},
-        "geometry": "small",
-        "device": "cpu",
-        "workloads": calls.choose(["one-expert:1", "uniform:2"], "small"),
-        "calls": 5,
-        "counters": False,
-        "command": "moebench x",
-        "say": lambda line, failed=False: failures.extend([line] if failed else []),
-    }
-    (record,) = profile.profile_all(profile.Job(**fields | changes))
-    return record
+@pytest.mark.parametrize(
+    ("name", "stage"),
+    [
+        ("gemm1_swiglu_quant_kernel", "gemm1 + swiglu_quant"),  # a whole name before patterns
+        ("gemm1_rest", "gemm1"),
+        ("combine_kernel", None),
+    ],
+)
+def test_the_stage_of_a_kernel(name, stage):
+    assert stage_of(name, STAGES) == stage
 
 
-def test_a_kernel_is_known_by_its_plain_name_and_an_exact_one_goes_before_patterns():
-    assert stage_of("gemm1_swiglu_quant_kernel", STAGES) == "gemm1 + swiglu_quant"
-    assert stage_of("gemm1_rest", STAGES) == "gemm1" and stage_of("combine_kernel", STAGES) is None
+def test_the_first_pattern_that_fits_counts():
     assert stage_of("gemm12", {"gemm1*": "first", "gemm*": "second"}) == "first"
-    assert plain_name("fused_layer(Maps, Args)") == "fused_layer"
-    assert plain_name("void ours::gemm2<128, ours::Tile<4>>(float const*, int)") == "gemm2"
-    assert plain_name("void at::native::(anonymous namespace)::fill<int>(int)") == "fill"
-    assert plain_name("Memcpy DtoD (Device -> Device)") == "Memcpy DtoD (Device -> Device)"
+
+
+@pytest.mark.parametrize(
+    ("signature", "name"),
+    [
+        ("fused_layer(Maps, Args)", "fused_layer"),
+        ("void ours::gemm2<128, ours::Tile<4>>(float const*, int)", "gemm2"),
+        ("void at::native::(anonymous namespace)::fill<int>(int)", "fill"),
+        ("Memcpy DtoD (Device -> Device)", "Memcpy DtoD (Device -> Device)"),
+    ],
+)
+def test_the_plain_name_of_a_kernel(signature, name):
+    assert plain_name(signature) == name
 
 
 def test_kernels_are_in_the_order_of_their_stages_and_the_longest_first():
-    seen = launched(
+    launches = launched(
         ("gemm2_kernel", 30),
         ("route_a", 10),
         ("gemm1_x", 60, 2, 2, 2, 2, 2),
         ("gemm1_y", 75),
         ("odd", 5),
     )
-    found = kernels(seen, STAGES, 5)
-    assert [(k.stage, k.name, k.launches, k.us) for k in found] == [
+    rows = []
+    for each in kernels(launches, STAGES, 5):
+        rows.append((each.stage, each.name, each.launches, each.us))
+    assert rows == [
         ("gemm1", "gemm1_y", 1, 15),
         ("gemm1", "gemm1_x", 2, 12),
         ("gemm2", "gemm2_kernel", 1, 6),
@@ -126,232 +125,323 @@ def test_kernels_are_in_the_order_of_their_stages_and_the_longest_first():
     ]
 
 
-@pytest.mark.parametrize(
-    ("per_call", "faults"), [([1] * 5, 0), ([2] * 5, 0), ([1, 0, 1, 0, 1], 1), ([1, 1, 1, 1, 2], 1)]
-)
-def test_launches_are_checked_against_the_calls(per_call, faults):
-    """A user would miss: a kernel that only some calls launch, which makes an average of two
-    things.
-    """
-    seen = launched(("k", 1.0, *per_call))
-    assert len(warnings(kernels(seen, {"*": "all"}, 5), seen, 5)) == faults
+@pytest.mark.parametrize("per_call", [[1] * 5, [2] * 5])
+def test_launches_that_are_the_same_in_all_calls_are_no_fault(per_call):
+    launches = launched(("k", 1.0, *per_call))
+    assert warnings(kernels(launches, {"*": "all"}, 5), launches, 5) == []
 
 
-def test_what_has_no_stage_and_nothing_at_all_are_warnings():
-    """A user would miss: time of a kernel that was renamed silently leaves the breakdown."""
-    seen = launched(("gemm1", 1.0), ("odd", 3.0))
-    found = kernels(seen, STAGES, 5)
-    (line,) = warnings(found, seen, 5)
+@pytest.mark.parametrize("per_call", [[1, 0, 1, 0, 1], [1, 1, 1, 1, 2]])
+def test_a_kernel_that_some_calls_launch_is_a_warning(per_call):
+    """It would be an average of two things."""
+    launches = launched(("k", 1.0, *per_call))
+    (line,) = warnings(kernels(launches, {"*": "all"}, 5), launches, 5)
+    assert line.startswith("k: ")
+
+
+def test_a_kernel_without_a_stage_is_a_warning_and_a_row():
+    launches = launched(("gemm1", 1.0), ("odd", 3.0))
+    found = kernels(launches, STAGES, 5)
+    (line,) = warnings(found, launches, 5)
     assert line.startswith("odd: ")
+
     text = profiles.table([record_of("a", *found, warnings=[line])]).markdown()
-    assert f"a, T=57: {line}" in text and f"|  | {UNASSIGNED} | 0.6 |" in text
+    assert f"a, T=57: {line}" in text
+    assert f"|  | {UNASSIGNED} | 0.6 |" in text
+
+
+def test_no_kernel_at_all_is_a_warning():
     assert len(warnings([], launched(), 5)) == 1
 
 
-def gpu_trace(calls=2):
-    """Events of a Chrome trace as torch.profiler writes it: a flush and a clone, then a call with
-    two kernels.
-    """
-    events = [{"ph": "M", "name": "process_name", "ts": 0.0}]
+# What torch.profiler records
 
-    def add(cat, name, ts, dur, **args):
-        events.append(
-            {"ph": "X", "cat": cat, "name": name, "ts": ts, "dur": dur, "tid": 1, "args": args}
+
+class ChromeTrace:
+    """Events as torch.profiler writes them."""
+
+    def __init__(self):
+        self.events = [{"ph": "M", "name": "process_name", "ts": 0.0}]
+
+    def add(self, category, name, start, duration, **args):
+        self.events.append(
+            {
+                "ph": "X",
+                "cat": category,
+                "name": name,
+                "ts": start,
+                "dur": duration,
+                "tid": 1,
+                "args": args,
+            }
         )
 
-    def launch(api, name, ts, correlation, start, dur, cat="kernel"):
-        add(
-            "cuda_driver" if api.startswith("cu_") else "cuda_runtime",
-            api,
-            ts,
-            2.0,
-            correlation=correlation,
-        )
-        add(cat, name, start, dur, correlation=correlation)
+    def launch(self, api, at, kernel, start, duration, category="kernel"):
+        """Add what the host calls, and the kernel on the device, with one correlation."""
+        correlation = len(self.events)
+        api_category = "cuda_driver" if api.startswith("cu_") else "cuda_runtime"
+        self.add(api_category, api, at, 2.0, correlation=correlation)
+        self.add(category, kernel, start, duration, correlation=correlation)
 
-    for call in range(calls):
-        at, ids = 1000.0 * call, 10 * call
-        launch(
-            "cudaLaunchKernel", "void at::native::fill<int>(int)", at + 10, ids + 1, at + 20, 50.0
-        )
-        launch(
-            "cudaMemcpyAsync",
-            "Memcpy DtoD (Device -> Device)",
-            at + 80,
-            ids + 2,
-            at + 90,
-            40.0,
-            "gpu_memcpy",
-        )
-        add("user_annotation", torch_profiler.CALL, at + 200, 300.0)
-        add("gpu_user_annotation", torch_profiler.CALL, at + 210, 200.0)
+    def add_call(self, at):
+        """Add a flush and a clone, then a call with two kernels and a memset."""
+        fill = "void at::native::fill<int>(int)"
+        copy = "Memcpy DtoD (Device -> Device)"
+        self.launch("cudaLaunchKernel", at + 10, fill, at + 20, 50.0)
+        self.launch("cudaMemcpyAsync", at + 80, copy, at + 90, 40.0, "gpu_memcpy")
+
+        self.add("user_annotation", torch_profiler.CALL, at + 200, 300.0)
+        self.add("gpu_user_annotation", torch_profiler.CALL, at + 210, 200.0)
         # The device's clock may run a little behind the host's: this kernel seems to start before
         # its call.
-        launch("cu_LaunchKernelEx", "route_kernel", at + 205, ids + 3, at + 199, 10.0)
-        launch(
-            "cudaLaunchCooperativeKernel",
-            "ours::gemm1(Maps, Args)",
-            at + 230,
-            ids + 4,
-            at + 240,
-            100.0,
-        )
-        launch("cudaMemsetAsync", "Memset (Device)", at + 240, ids + 5, at + 345, 5.0, "gpu_memset")
-    return events
+        self.launch("cu_LaunchKernelEx", at + 205, "route_kernel", at + 199, 10.0)
+        gemm1 = "ours::gemm1(Maps, Args)"
+        self.launch("cudaLaunchCooperativeKernel", at + 230, gemm1, at + 240, 100.0)
+        memset = "Memset (Device)"
+        self.launch("cudaMemsetAsync", at + 240, memset, at + 345, 5.0, "gpu_memset")
 
 
-def test_what_the_harness_runs_is_kept_apart():
-    """A user would miss: the clones of 1.4 GB weigh more than the layer and would fill every
-    table.
-    """
-    ours = torch_profiler.launches(gpu_trace(), 2)
-    assert {
-        (name, us, call)
-        for name, us, call in ours[["kernel", "us", "call"]].itertuples(index=False)
-    } == {
-        (name, us, call)
-        for name, us in (("route_kernel", 10), ("gemm1", 100), ("Memset (Device)", 5))
-        for call in (0, 1)
-    }
-    unrecorded = [
-        e for e in gpu_trace() if e.get("cat") != "cuda_runtime"
-    ]  # then a kernel's own start will do
-    assert set(torch_profiler.launches(unrecorded, 2).kernel) == set(ours.kernel)
+@pytest.fixture
+def two_calls():
+    """Events of two calls."""
+    trace = ChromeTrace()
+    trace.add_call(0.0)
+    trace.add_call(1000.0)
+    return trace.events
 
 
-def test_a_lost_call_is_an_error():
+def test_what_the_harness_runs_is_kept_apart(two_calls):
+    """The clones of 1.4 GB take longer than the layer."""
+    launches = torch_profiler.launches(two_calls, 2)
+    rows = launches[["kernel", "us", "call"]].itertuples(index=False, name=None)
+    assert sorted(rows) == [
+        ("Memset (Device)", 5, 0),
+        ("Memset (Device)", 5, 1),
+        ("gemm1", 100, 0),
+        ("gemm1", 100, 1),
+        ("route_kernel", 10, 0),
+        ("route_kernel", 10, 1),
+    ]
+
+
+def test_without_a_recorded_launch_the_kernels_start_will_do(two_calls):
+    recorded = [event for event in two_calls if event.get("cat") != "cuda_runtime"]
+    launches = torch_profiler.launches(recorded, 2)
+    assert set(launches.kernel) == {"route_kernel", "gemm1", "Memset (Device)"}
+
+
+def test_a_lost_call_is_an_error(two_calls):
     with pytest.raises(CannotRun, match="2 calls, want 3"):
-        torch_profiler.launches(gpu_trace(2), 3)
+        torch_profiler.launches(two_calls, 3)
 
 
 def test_overlapping_kernels_count_once_in_the_time_of_a_call():
-    """A user would miss: a call of 402 us shown as 439, the sum of kernels that overlap."""
     rows = [
         ("long", 0.0, 100.0, 0),
         ("inside", 10.0, 20.0, 0),
         ("later", 40.0, 70.0, 0),
         ("next", 5.0, 1.0, 1),
     ]
-    assert (
-        busy_us(pd.DataFrame(rows, columns=["kernel", "start", "us", "call"]), 2) == (110 + 1) / 2
-    )
+    launches = pd.DataFrame(rows, columns=LAUNCH_COLUMNS)
+    assert busy_us(launches, 2) == (110 + 1) / 2
+
+
+# What ncu counts
 
 
 def counted(*launches):
-    """Launches as ncu's reader gives them, from (kernel, us) or (kernel, us, {field: value})."""
-    rows = [{"kernel": name, "us": us} | dict(*more) for name, us, *more in launches]
+    """Return launches as ncu's reader does, from (kernel, us, {field: value})."""
+    rows = []
+    for name, us, fields in launches:
+        rows.append({"kernel": name, "us": us} | fields)
     return pd.DataFrame(rows, columns=["kernel", *ncu.METRICS])
 
 
 def test_a_report_of_ncu_is_read_launch_by_launch():
-    names = ["gemm2_kernel", "combine_kernel"]
     few, many = ncu.by_workload(NCU, 2)
-    assert few.kernel.to_list() == names and many.kernel.to_list()[-1] == "combine_kernel"
+    assert few.kernel.to_list() == ["gemm2_kernel", "combine_kernel"]
+    assert many.kernel.to_list()[-1] == "combine_kernel"
+
     (gemm2,) = few[few.kernel == "gemm2_kernel"].itertuples()
-    assert (gemm2.us, gemm2.grid, gemm2.block) == GEMM2[:3]
-    assert (gemm2.dram_percent, gemm2.tensor_percent, gemm2.occupancy_percent) == GEMM2[3:]
-    lines = [
-        line for line in NCU.splitlines() if not ("gemm2_kernel" in line and "pipe_tensor" in line)
-    ]
+    assert gemm2.us == 96.448
+    assert gemm2.grid == 396
+    assert gemm2.block == 128
+    assert gemm2.dram_percent == 84.23
+    assert gemm2.tensor_percent == 6.66
+    assert gemm2.occupancy_percent == 17.56
+
+
+def test_a_metric_that_ncu_does_not_have_is_missing():
+    lines = []
+    for line in NCU.splitlines():
+        if not ("gemm2_kernel" in line and "pipe_tensor" in line):
+            lines.append(line)
     few, _ = ncu.by_workload("\n".join(lines), 2)
-    assert few.tensor_percent.isna().to_list() == [name == "gemm2_kernel" for name in names]
+    is_missing = few.tensor_percent.isna().to_list()
+    assert is_missing == [name == "gemm2_kernel" for name in few.kernel]
 
 
 def test_counters_are_each_launchs_and_a_stages_are_weighted_by_time():
-    first, second = (
-        {"grid": 2, "block": 128, "dram_percent": 40.0},
-        {"dram_percent": 80.0, "tensor_percent": 61.0},
-    )
-    found = counted(("gemm2_k", 300.0, first), ("gemm2_k", 100.0, second), ("route_k", 1.0))
+    first = {"grid": 2, "block": 128, "dram_percent": 40.0}
+    second = {"dram_percent": 80.0, "tensor_percent": 61.0}
+    launches = counted(("gemm2_k", 300.0, first), ("gemm2_k", 100.0, second), ("route_k", 1.0, {}))
     record = record_of(
         "a", kernel("gemm1", 1.0), kernel("gemm2", 180.0, "gemm2_k"), wall_us=250.0, bound_us=100.0
     )
-    one = ncu.with_counters(record.workloads[0], found, STAGES)
-    gemm1, gemm2 = one.kernels
-    assert gemm1.counters == [] and gemm2.counters == [
-        Counters(us=300.0, **first),
-        Counters(us=100.0, **second),
-    ]
-    assert [line.partition(":")[0] for line in one.warnings] == ["gemm1", "route"]
-    text = profiles.table([record.model_copy(update={"workloads": [one]})]).markdown()
-    assert "|  | gemm2 | 180.0 (50.0, 61.0) |" in text and "| a | gemm1 | 1.0 |" in text
+    workload = ncu.with_counters(record.workloads[0], launches, STAGES)
+
+    gemm1, gemm2 = workload.kernels
+    assert gemm1.counters == []
+    assert gemm2.counters == [Counters(us=300.0, **first), Counters(us=100.0, **second)]
+    assert [line.partition(":")[0] for line in workload.warnings] == ["gemm1", "route"]
+
+    text = profiles.table([record.model_copy(update={"workloads": [workload]})]).markdown()
+    assert "|  | gemm2 | 180.0 (50.0, 61.0) |" in text
+    assert "| a | gemm1 | 1.0 |" in text
+
+
+IN_CYCLES = re.sub(r'(?<="gpu__time_duration.sum",)"ns"', '"cycle"', NCU)
+NO_PERMISSION = "==PROF== Connected\n==ERROR== ERR_NVGPUCTRPERM - no permission\n"
 
 
 @pytest.mark.parametrize(
     ("report", "named"),
     [
-        ("==PROF== Connected\n==ERROR== ERR_NVGPUCTRPERM - no permission\n", "ERR_NVGPUCTRPERM"),
+        (NO_PERMISSION, "ERR_NVGPUCTRPERM"),
         ("", "ncu: "),
-        (re.sub(r'(?<="gpu__time_duration.sum",)"ns"', '"cycle"', NCU), "'cycle'"),
+        (IN_CYCLES, "'cycle'"),
         (NCU, "2 workloads, want 3"),
     ],
 )
 def test_an_unfit_ncu_output_gets_one_line(report, named):
     with pytest.raises(CannotRun) as caught:
         ncu.by_workload(report, 3)
-    assert named in str(caught.value) and "\n" not in str(caught.value)
+    assert named in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
-def test_ncu_is_started_on_the_calls_and_its_output_is_read_or_its_error_said(
-    tmp_path, monkeypatch
-):
-    """A stand-in for ncu, which keeps what it was started with."""
-
-    def stand_in(script):
-        (tmp_path / "ncu").write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
-        (tmp_path / "ncu").chmod(stat.S_IRWXU)
-
+@pytest.fixture
+def stand_in_ncu(tmp_path, monkeypatch):
+    """Make an `ncu` of a shell script's text, before all else on the PATH."""
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    copy = f'while [ "$1" != --log-file ]; do shift; done; cp {SAMPLE} "$2"'
-    stand_in(f'echo "$@" >> {tmp_path}/arguments\n{copy}')
-    assert len(ncu.by_workload(ncu.record("tiny", "full", ["uuid-a", "skewed:9"]), 2)) == 2
+
+    def make(script):
+        file = tmp_path / "ncu"
+        file.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
+        file.chmod(stat.S_IRWXU)
+
+    return make
+
+
+def test_ncu_is_started_on_the_calls_and_its_output_is_read(stand_in_ncu, tmp_path):
+    note = f'echo "$@" >> {tmp_path}/arguments'
+    find_log = 'while [ "$1" != --log-file ]; do shift; done'
+    stand_in_ncu(f'{note}\n{find_log}; cp {SAMPLE} "$2"')
+    report = ncu.record("tiny", "full", ["uuid-a", "skewed:9"])
+    assert len(ncu.by_workload(report, 2)) == 2
+
     arguments = (tmp_path / "arguments").read_text(encoding="utf-8").strip()
     assert arguments.endswith("-m moebench.profiling.calls tiny full uuid-a skewed:9")
-    assert "--csv" in arguments and all(metric in arguments for metric in ncu.METRICS.values())
-    stand_in("echo '==ERROR== ERR_NVGPUCTRPERM'; echo later; exit 9")
+    assert "--csv" in arguments
+    assert all(metric in arguments for metric in ncu.METRICS.values())
+
+
+def test_ncus_error_is_said(stand_in_ncu):
+    stand_in_ncu("echo '==ERROR== ERR_NVGPUCTRPERM'; echo later; exit 9")
     with pytest.raises(CannotRun, match="9: ==ERROR== ERR_NVGPUCTRPERM$"):
         ncu.record("tiny", "full", ["u"])
-    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+
+
+def test_without_ncu_nothing_is_counted(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(CannotRun, match="PATH"):
         ncu.record("tiny", "full", ["u"])
 
 
-def test_a_profile_without_counters_and_the_workloads_that_run_are_kept(monkeypatch):
-    """A user would miss: all other figures, as ncu may not count here or one workload raises."""
+# A whole profile
 
+
+@pytest.fixture
+def profiled(monkeypatch):
+    """Profile a function that stands in for a solution, on a machine without a GPU.
+
+    Returns its record and the lines of what failed.
+    """
+
+    def run(function, launches, chosen, counters=False):
+        function.metadata = SimpleNamespace(destination_passing_style=True)
+        monkeypatch.setattr(profile, "build", lambda *_: function)
+        monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+        monkeypatch.setattr(torch_profiler, "record", lambda *_: [])
+        monkeypatch.setattr(torch_profiler, "launches", lambda *_: launches)
+        failures = []
+
+        def say(line, failed=False):
+            if failed:
+                failures.append(line)
+
+        job = profile.Job(
+            solutions={"triton_fused_v2": pack.pack("triton_fused_v2")["small"]},
+            geometry="small",
+            workloads=calls.choose(chosen, "small"),
+            device="cpu",
+            calls=launches.call.nunique(),
+            counters=counters,
+            command="moebench x",
+            say=say,
+        )
+        (record,) = profile.profile_all(job)
+        return record, failures
+
+    return run
+
+
+def test_a_profile_without_counters_and_the_workloads_that_run_are_kept(profiled, monkeypatch):
     def refuse(*_):
         raise CannotRun("ncu: ERR_NVGPUCTRPERM")
 
-    def run(logits, *rest):
+    def fails_for_one_token(logits, *rest):
         if len(logits) == 1:
             raise ValueError("no single token\nand more")
         rest[-1].fill_(1)
 
     monkeypatch.setattr(ncu, "record", refuse)
-    failed, seen = [], launched(("odd", 1.0), calls=2)
-    (workload,) = profiled(monkeypatch, failed, seen, run, calls=2, counters=True).workloads
-    assert len(failed) == 2 and failed[0].endswith("ValueError: no single token")
-    assert (workload.T, workload.kernels[0].stage, workload.warnings[1:]) == (
-        2,
-        UNASSIGNED,
-        ["ncu: ERR_NVGPUCTRPERM"],
-    )
+    launches = launched(("odd", 1.0), calls=2)
+    chosen = ["one-expert:1", "uniform:2"]
+    record, failures = profiled(fails_for_one_token, launches, chosen, counters=True)
+
+    assert len(failures) == 2
+    assert failures[0].endswith("ValueError: no single token")
+    (workload,) = record.workloads
+    assert workload.T == 2
+    assert workload.kernels[0].stage == UNASSIGNED
+    assert workload.warnings[1:] == ["ncu: ERR_NVGPUCTRPERM"]
 
 
 def test_workloads_by_token_count_uuid_name_and_made_up_routing():
     by_name = calls.choose(["first-rank"], "small")
     assert calls.choose(list(by_name), "small") == by_name
-    chosen = calls.choose(["16", "uniform:9", "16"], "small")
-    assert [workload.axes["seq_len"] for workload in chosen.values()] == [16, 9]
     assert len(calls.choose(["1"], "small")) == 2  # two workloads have one token
-    how = python_runnable(lambda *_: None), chosen["uniform:9"], definition("small"), "cpu"
-    first, again = (calls.arguments(*how) for _ in range(2))
-    assert (
-        first[0].shape == (9, 256)
-        and first[1].dtype == torch.bfloat16
-        and first[2].shape == (9, 512)
-    )
-    assert all(torch.equal(x.float(), y.float()) for x, y in zip(first[:8], again[:8], strict=True))
+
+    chosen = calls.choose(["16", "uniform:9", "16"], "small")
+    tokens = [workload.axes["seq_len"] for workload in chosen.values()]
+    assert tokens == [16, 9]
+
+
+def test_inputs_are_the_same_each_time():
+    def runnable(*_):
+        pass
+
+    runnable.metadata = SimpleNamespace(destination_passing_style=True)
+    workload = calls.choose(["uniform:9"], "small")["uniform:9"]
+    first = calls.arguments(runnable, workload, definition("small"), "cpu")
+    again = calls.arguments(runnable, workload, definition("small"), "cpu")
+
+    assert first[0].shape == (9, 256)
+    assert first[1].dtype == torch.bfloat16
+    assert first[2].shape == (9, 512)
+    for one, other in zip(first[:8], again[:8], strict=True):
+        assert torch.equal(one.float(), other.float())
 
 
 @pytest.mark.gpu
@@ -359,6 +449,9 @@ def test_workloads_by_token_count_uuid_name_and_made_up_routing():
 def test_a_profile_on_the_device(tmp_path, solution):
     """Every kernel has a stage, and a call's kernels take no longer than its wall time."""
     assert cli.main(["profile", solution, "--calls", "3", "--records", str(tmp_path)]) == 0
-    for workload in read_json(tmp_path / f"{solution}.json", ProfileRecord).workloads:
+
+    record = read_json(tmp_path / f"{solution}.json", ProfileRecord)
+    for workload in record.workloads:
         assert UNASSIGNED not in workload.stages
-        assert 0 < workload.busy_us < workload.wall_us and workload.bound_us < workload.wall_us
+        assert 0 < workload.busy_us < workload.wall_us
+        assert workload.bound_us < workload.wall_us

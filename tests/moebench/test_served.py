@@ -1,4 +1,4 @@
-"""A forward pass: the resident layers, passes over them, the record and its table."""
+"""A forward pass: the resident layers, rounds of passes over them, the record and its table."""
 
 from types import SimpleNamespace
 
@@ -8,15 +8,23 @@ from moebench import cli
 from moebench.core import paths
 from moebench.core.errors import CannotRun
 from moebench.core.provenance import Provenance
-from moebench.core.schema import read_record
+from moebench.core.schema import read_record, write_record
 from moebench.judging.tolerances import TOLERANCES
 from moebench.operators import routing_model
 from moebench.operators.catalogue import GEOMETRIES, definition, definition_name, operator
 from moebench.packing import pack
 from moebench.reports import pages, served
-from moebench.served import passes, record, resident
+from moebench.served import record, resident, rounds
 
 RELAXED = TOLERANCES["relaxed"]
+GB = 1_000_000_000
+NAMES_OF_EACH_LAYER = (
+    "gemm1_weights",
+    "gemm2_weights",
+    "gemm1_weights_scale",
+    "routing_logits",
+    "routing_bias",
+)
 
 
 @pytest.fixture(scope="module")
@@ -24,232 +32,296 @@ def small():
     return resident.make("small", 2, 8, "cpu")
 
 
-def test_layers_have_weights_and_routing_of_their_own_and_share_the_tokens(small):
-    """A pass over equal layers would find its weights in L2 and have every layer's rows on the same
-    experts.
-    """
-    one, other = small.layers
-    for name in (
-        "gemm1_weights",
-        "gemm2_weights",
-        "gemm1_weights_scale",
-        "routing_logits",
-        "routing_bias",
-    ):
-        assert not torch.equal(one[name].float(), other[name].float()), name
-        assert one[name].float().isfinite().all(), name
-    assert one["hidden_states"] is other["hidden_states"]
+# The layers
+
+
+@pytest.mark.parametrize("name", NAMES_OF_EACH_LAYER)
+def test_layers_have_weights_and_routing_of_their_own(small, name):
+    """A pass over equal layers would find its weights in L2, and always use the same experts."""
+    first, second = (layer[name].float() for layer in small.layers)
+    assert not torch.equal(first, second)
+    assert first.isfinite().all()
+
+
+def test_layers_share_the_tokens(small):
+    first, second = small.layers
+    assert first["hidden_states"] is second["hidden_states"]
+
+
+def chosen_experts(layer, num_tokens, sizes):
+    """Return the experts of the first tokens, by another selection than the one used there."""
+    if "topk_ids" in layer:
+        return layer["topk_ids"][:num_tokens].numpy()
+    bias = layer["routing_bias"].float().numpy() if "routing_bias" in layer else None
+    logits = layer["routing_logits"][:num_tokens].float().numpy()
+    return routing_model.select(logits, bias, sizes)
 
 
 @pytest.mark.parametrize(
     "geometry", ["small", "small-renorm", "small-routed", "small-renorm-routed"]
 )
 def test_the_bound_of_a_pass_is_the_sum_over_its_layers(geometry):
-    """Of the tokens of the pass alone, by a selection of experts that is not the one used there."""
-    made, of = resident.make(geometry, 2, 8, "cpu"), GEOMETRIES[geometry]
-    wanted = 0
-    for layer in made.layers:
-        if "topk_ids" in layer:
-            chosen = layer["topk_ids"][:5].numpy()
-        else:
-            bias = layer["routing_bias"].float().numpy() if "routing_bias" in layer else None
-            chosen = routing_model.select(layer["routing_logits"][:5].float().numpy(), bias, of)
-        counts = routing_model.local_counts(chosen - layer.get("local_expert_offset", 0), of)
-        wanted += operator(geometry).bound(5, counts, geometry).ms
-    assert made.bound_ms(5) == pytest.approx(wanted) and made.bound_ms(8) > wanted
+    model = resident.make(geometry, 2, 8, "cpu")
+    sizes = GEOMETRIES[geometry]
+    expected = 0
+    for layer in model.layers:
+        chosen = chosen_experts(layer, 5, sizes) - layer.get("local_expert_offset", 0)
+        counts = routing_model.local_counts(chosen, sizes)
+        expected += operator(geometry).bound(5, counts, geometry).ms
+    assert model.bound_ms(5) == pytest.approx(expected)
+    assert model.bound_ms(8) > expected
 
 
 @pytest.mark.parametrize("geometry", ["small", "small-routed"])
 def test_a_pass_of_few_tokens_gets_their_inputs_alone(geometry):
-    """Scales have the tokens in another axis than the states, and by definition another one
-    again.
-    """
-    made, full = resident.make(geometry, 2, 8, "cpu"), definition(geometry)
-    for inputs, layer in zip(made.inputs(3), made.layers, strict=True):
-        for name, value, shape in zip(
-            full.inputs, inputs, full.get_input_shapes({"seq_len": 3}), strict=True
-        ):
-            assert shape is None or (
-                tuple(value.shape) == tuple(shape) and value.is_contiguous()
-            ), name
-        assert inputs[list(full.inputs).index("gemm1_weights")] is layer["gemm1_weights"]
-    scale = list(full.inputs).index("hidden_states_scale")
-    tokens = full.inputs["hidden_states_scale"].shape.index("seq_len")
-    assert torch.equal(
-        made.inputs(3)[1][scale], made.layers[0]["hidden_states_scale"].narrow(tokens, 0, 3)
-    )
+    """Scales have the tokens in another axis than the states, and it differs by definition."""
+    model = resident.make(geometry, 2, 8, "cpu")
+    full = definition(geometry)
+    names = list(full.inputs)
+    shapes = full.get_input_shapes({"seq_len": 3})
+
+    for inputs, layer in zip(model.inputs(3), model.layers, strict=True):
+        for value, shape in zip(inputs, shapes, strict=True):
+            if shape is not None:
+                assert tuple(value.shape) == tuple(shape)
+                assert value.is_contiguous()
+        assert inputs[names.index("gemm1_weights")] is layer["gemm1_weights"]
+
+    token_axis = full.inputs["hidden_states_scale"].shape.index("seq_len")
+    first_scales = model.layers[0]["hidden_states_scale"].narrow(token_axis, 0, 3)
+    inputs = model.inputs(3)[1]
+    assert torch.equal(inputs[names.index("hidden_states_scale")], first_scales)
 
 
 def test_as_many_layers_as_fit():
     """58 layers of one of eight ranks on an H200, some on a card of 80 GB, none on one of 24 GB."""
-    assert resident.fitting(58, "full", 16384, 6, 139_000_000_000) == 58
-    assert 20 < resident.fitting(58, "full", 16384, 6, 79_000_000_000) < 58
+    assert resident.fitting(58, "full", 16384, 6, 139 * GB) == 58
+    assert 20 < resident.fitting(58, "full", 16384, 6, 79 * GB) < 58
     with pytest.raises(CannotRun, match="16384"):
-        resident.fitting(58, "full", 16384, 6, 24_000_000_000)
+        resident.fitting(58, "full", 16384, 6, 24 * GB)
 
 
-def test_an_answer_is_checked_and_an_error_is_the_result(monkeypatch, small):
-    """One that is wrong, raises or exits must have no time, and must not stop the others."""
-    exec(definition("small").reference, reference := {})
+# The rounds
 
-    def right(*arguments):
-        arguments[-1].copy_(reference["run"](*arguments[:-1]))
 
-    def wrong(*arguments):
+@pytest.fixture
+def points_of(monkeypatch, small):
+    """The point of each of some functions that stand in for built solutions, by their names."""
+    registry = rounds.BuilderRegistry.get_instance()
+    original_build = registry.build
+
+    def points(functions):
+        def build(full, packed):
+            if not isinstance(packed, str):
+                return original_build(full, packed)  # the reference
+
+            def runnable(*arguments):
+                functions[packed](*arguments)
+
+            runnable.metadata = SimpleNamespace(destination_passing_style=True)
+            return runnable
+
+        monkeypatch.setattr(registry, "build", build)
+        request = rounds.Request(small, [5], 2, RELAXED, "cpu")
+        (measured,) = rounds.measure({name: name for name in functions}, request)
+        assert all(point.tokens == 5 for point in measured)
+        return {point.solution: point for point in measured}
+
+    return points
+
+
+@pytest.fixture(scope="module")
+def right():
+    """The reference, as a function that writes into its last argument."""
+    namespace = {}
+    exec(definition("small").reference, namespace)
+
+    def run(*arguments):
+        arguments[-1].copy_(namespace["run"](*arguments[:-1]))
+
+    return run
+
+
+def nothing(*arguments):
+    pass
+
+
+def test_a_right_answer_is_timed(points_of, right, small):
+    point = points_of({"right": right})["right"]
+    assert point.error is None
+    assert point.matched == 1
+    assert point.ms > 0
+    assert len(point.eager) == 1
+    assert point.bound_ms == small.bound_ms(5)
+
+
+def test_an_answer_that_is_wrong_in_the_last_layer_has_no_time(points_of, right, small):
+    def ones(*arguments):
         arguments[-1].fill_(1)
 
     def first_layer_only(*arguments):
         if arguments[4].data_ptr() == small.layers[0]["gemm1_weights"].data_ptr():
             right(*arguments)
 
+    points = points_of({"ones": ones, "first": first_layer_only, "nothing": nothing})
+    for point in points.values():
+        assert point.matched < RELAXED.ratio
+        assert point.error
+        assert point.ms is None
+        assert point.eager == []
+
+
+def test_what_raises_or_exits_does_not_stop_the_others(points_of, right):
     def broken(*arguments):
         raise ValueError("no\nmore")
 
     def exits(*arguments):
         raise SystemExit(0)
 
-    functions = {
-        "right": right,
-        "wrong": wrong,
-        "first": first_layer_only,
-        "broken": broken,
-        "exits": exits,
-    }
-    functions["lazy"] = lambda *_: None
-    registry = passes.BuilderRegistry.get_instance()
-    original = registry.build
-
-    def build(full, packed):
-        if not isinstance(packed, str):
-            return original(full, packed)  # the reference
-        runnable = lambda *arguments: functions[packed](*arguments) and None  # noqa: E731
-        runnable.metadata = SimpleNamespace(destination_passing_style=True)
-        return runnable
-
-    monkeypatch.setattr(registry, "build", build)
-    given = {name: name for name in functions}
-    (points,) = passes.measure(given, small, [5], 2, RELAXED, "cpu")
-    found = {point.solution: point for point in points}
-    assert list(found) == list(functions) and all(point.tokens == 5 for point in points)
-    assert found["right"].error is None and found["right"].matched == 1 and found["right"].ms > 0
-    assert found["right"].bound_ms == small.bound_ms(5) and len(found["right"].eager) == 1
-    assert found["broken"].error == "ValueError: no" and found["exits"].error == "SystemExit: 0"
-    assert all(found[name].matched < RELAXED.ratio for name in ("wrong", "first", "lazy"))
-    assert all(point.error and point.ms is None and not point.eager for point in points[1:])
+    points = points_of({"broken": broken, "exits": exits, "right": right})
+    assert points["broken"].error == "ValueError: no"
+    assert points["exits"].error == "SystemExit: 0"
+    assert points["right"].ms > 0
 
 
-def test_another_one_begins_each_turn(monkeypatch):
+def test_another_solution_begins_each_round(monkeypatch):
     """Who follows an idle moment finds a colder GPU."""
     order = []
-    monkeypatch.setattr(
-        passes, "median_ms", lambda run, count, device: order.append(run) or float(count)
-    )
-    found = passes.in_turns({name: (name, at) for at, name in enumerate("abc")}, 3, "cuda:0")
-    assert "".join(order) == "abcbcacab" and found == {
-        "a": [0.0] * 3,
-        "b": [1.0] * 3,
-        "c": [2.0] * 3,
-    }
+
+    def median_ms(forward, count, device):
+        order.append(forward)
+        return float(count)
+
+    monkeypatch.setattr(rounds, "median_ms", median_ms)
+    results = {}
+    for count, name in enumerate("abc"):
+        results[name] = rounds.Result(timed=name, count=count)
+    rounds.run_rounds(results, 3, "cuda:0")
+
+    assert "".join(order) == "abcbcacab"
+    times = {name: result.times_ms for name, result in results.items()}
+    assert times == {"a": [0.0] * 3, "b": [1.0] * 3, "c": [2.0] * 3}
+
+
+# The command
+
+
+def read(file):
+    return read_record(file, record.Head, record.Point, "served")
 
 
 def test_without_a_gpu_two_small_layers_run_eagerly(tmp_path, no_gpu, capsys):
     file = tmp_path / "x.jsonl"
-    assert (
-        cli.main(
-            ["served", "--solutions", "triton_fused_v2", "--tokens", "1", "--output", str(file)]
-        )
-        == 0
-    )
-    head, (point,) = read_record(file, record.Head, record.Point, "served")
-    assert (head.definition, head.layers, head.tokens) == (definition_name("small"), 2, [1])
-    assert (
-        point.matched >= RELAXED.ratio
-        and point.ms == point.eager[0]
-        and not point.graph
-        and point.not_captured
-    )
+    command = ["served", "--solutions", "triton_fused_v2", "--tokens", "1", "--output", str(file)]
+    assert cli.main(command) == 0
+
+    head, (point,) = read(file)
+    assert head.definition == definition_name("small")
+    assert head.layers == 2
+    assert head.tokens == [1]
+    assert point.matched >= RELAXED.ratio
+    assert point.ms == point.eager[0]
+    assert point.graph == []
+    assert point.not_captured
     assert f"{point.ms:.3f}" in capsys.readouterr().out
 
 
 def test_layers_that_do_not_fit_after_all_leave_the_record(tmp_path, monkeypatch, no_gpu):
-    """A user would miss: what was measured before, because somebody else's job took the memory."""
+    """Somebody else's job may take the memory meanwhile."""
 
-    def taken(*_):
+    def out_of_memory(*_):
         raise torch.OutOfMemoryError
 
-    monkeypatch.setattr(resident, "make", taken)
-    (file := tmp_path / "x.jsonl").write_text("before")
+    monkeypatch.setattr(resident, "make", out_of_memory)
+    file = tmp_path / "x.jsonl"
+    file.write_text("before")
     assert cli.main(["served", "--solutions", "triton_fused_v2", "--output", str(file)]) == 1
     assert file.read_text() == "before"
 
 
 def test_what_is_done_survives_ctrl_c(tmp_path, monkeypatch, no_gpu, capsys):
-    """A user would miss: minutes of measurements, lost at the last point."""
-
     def interrupted(*_):
         yield [record.Point(solution="triton_fused_v2", tokens=1, bound_ms=1, eager=[2.0])]
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(passes, "measure", interrupted)
+    monkeypatch.setattr(rounds, "measure", interrupted)
     file = tmp_path / "x.jsonl"
     assert cli.main(["served", "--solutions", "triton_fused_v2", "--output", str(file)]) == 130
-    assert (
-        len(read_record(file, record.Head, record.Point, "served")[1]) == 1
-        and "2.000" in capsys.readouterr().out
-    )
+
+    _, points = read(file)
+    assert len(points) == 1
+    assert "2.000" in capsys.readouterr().out
 
 
-def made_up(folder, monkeypatch, hardware="NVIDIA H200", **ms):
-    """A record of 58 layers at T = 32 and 2048; ms: solution -> a pass at each, and whether as a
-    graph.
-    """
-    where = Provenance(
-        hardware=hardware, versions={"torch": "2.11"}, timestamp="2026-01-02T00:00:00", protocol="p"
-    )
-    sources = {name: pack.pack("triton_fused_v2")["full"].hash() for name in ms}
-    common = {
-        "definition": definition_name("full"),
-        "layers": 58,
-        "of_model": 58,
-        "tokens": [32, 2048],
-    }
-    lines = [record.Head(**common, sources=sources, provenance=where)]
-    for name, (few, many, kind) in ms.items():
-        for tokens, time in ((32, few), (2048, many)):
-            extra = (
-                {"scratch_mb": 1234.56} if kind == "graph" else {"not_captured": "RuntimeError: no"}
-            )
-            lines.append(
-                record.Point(
-                    solution=name, tokens=tokens, bound_ms=10, **{kind: [time, time + 1]}, **extra
-                )
-            )
-    (folder / "full.jsonl").write_text(
-        "".join(line.model_dump_json(exclude_none=True) + "\n" for line in lines)
-    )
-    monkeypatch.setattr(paths, "SERVED", folder)
+# The tables
 
 
-def test_the_best_turn_counts_and_what_is_no_graph_or_stale_is_marked(tmp_path, monkeypatch):
-    made_up(
-        tmp_path, monkeypatch, triton_fused_v2=(12.5, 20.0, "graph"), gone=(15.0, 25.0, "eager")
-    )
+@pytest.fixture
+def recorded(tmp_path, monkeypatch):
+    """Write the only record, of 58 layers at T = 32 and 2048; its points are given by solution."""
+    monkeypatch.setattr(paths, "SERVED", tmp_path)
+
+    def write(points, hardware="NVIDIA H200"):
+        made_by = Provenance(
+            hardware=hardware,
+            versions={"torch": "2.11"},
+            timestamp="2026-01-02T00:00:00",
+            protocol="p",
+        )
+        source = pack.pack("triton_fused_v2")["full"].hash()
+        head = record.Head(
+            definition=definition_name("full"),
+            layers=58,
+            of_model=58,
+            tokens=[32, 2048],
+            sources={point.solution: source for point in points},
+            provenance=made_by,
+        )
+        write_record(tmp_path / "full.jsonl", [head, *points])
+
+    return write
+
+
+def graph_points(solution, few, many):
+    """Return points at T = 32 and 2048 with these best times in ms, as CUDA graphs."""
+    common = {"solution": solution, "bound_ms": 10, "scratch_mb": 1234.56}
+    return [
+        record.Point(tokens=32, graph=[few, few + 1], **common),
+        record.Point(tokens=2048, graph=[many, many + 1], **common),
+    ]
+
+
+def eager_points(solution, few, many):
+    """Return such points of a solution that cannot be captured."""
+    common = {"solution": solution, "bound_ms": 10, "not_captured": "RuntimeError: no"}
+    return [
+        record.Point(tokens=32, eager=[few, few + 1], **common),
+        record.Point(tokens=2048, eager=[many, many + 1], **common),
+    ]
+
+
+def test_the_best_round_counts_and_what_is_no_graph_or_stale_is_marked(recorded):
+    fused = graph_points("triton_fused_v2", 12.5, 20.0)
+    gone = eager_points("gone", 15.0, 25.0)
+    recorded([*fused, *gone])
+
     text = pages.served_block()
-    assert (
-        "| 32 | 10.000 | **12.500 (1.25)** | 15.000 (1.50) \\* |" in text
-        and "| 1,234.6 | - |" in text
-    )
-    assert (
-        "RuntimeError: no" in text
-        and "| DeepSeek-V3 EP8, 58 MoE layers | - | - | 1.25 (1.20) | - | - |" in text
-    )
-    assert served.origin(served.recorded()[0].head).endswith(": gone")
+    assert "| 32 | 10.000 | **12.500 (1.25)** | 15.000 (1.50) \\* |" in text
+    assert "| 1,234.6 | - |" in text
+    assert "RuntimeError: no" in text
+    assert "| DeepSeek-V3 EP8, 58 MoE layers | - | - | 1.25 (1.20) | - | - |" in text
+
+    (only,) = served.recorded()
+    assert served.origin(only.head).endswith(": gone")
 
 
-def test_nothing_recorded_is_no_table_and_another_gpu_has_no_bound(tmp_path, monkeypatch):
+def test_nothing_recorded_is_no_table(tmp_path, monkeypatch):
     monkeypatch.setattr(paths, "SERVED", tmp_path)
     assert pages.served_block() == ""
-    made_up(tmp_path, monkeypatch, hardware="NVIDIA H100", triton_fused_v2=(12.5, 20.0, "graph"))
+
+
+def test_another_gpu_has_no_bound(recorded):
+    recorded(graph_points("triton_fused_v2", 12.5, 20.0), hardware="NVIDIA H100")
     assert "| 32 | - | **12.500** |" in pages.served_block()
 
 
@@ -257,19 +329,15 @@ def test_nothing_recorded_is_no_table_and_another_gpu_has_no_bound(tmp_path, mon
 def test_a_pass_is_captured_and_right_on_the_device(tmp_path):
     """Two full layers, as a graph."""
     file = tmp_path / "x.jsonl"
-    args = [
-        "served",
-        "--solutions",
-        "triton_fused_v2",
-        "--layers",
-        "2",
-        "--tokens",
-        "4",
-        "1024",
-        "--turns",
-        "2",
-    ]
-    assert cli.main([*args, "--output", str(file)]) == 0
-    for point in read_record(file, record.Head, record.Point, "served")[1]:
-        assert point.error is None and point.not_captured is None and point.scratch_mb > 0
-        assert point.graph and not point.eager and point.bound_ms < point.ms
+    command = ["served", "--solutions", "triton_fused_v2", "--layers", "2"]
+    command += ["--tokens", "4", "1024", "--rounds", "2", "--output", str(file)]
+    assert cli.main(command) == 0
+
+    _, points = read(file)
+    for point in points:
+        assert point.error is None
+        assert point.not_captured is None
+        assert point.scratch_mb > 0
+        assert point.graph
+        assert point.eager == []
+        assert point.bound_ms < point.ms

@@ -20,124 +20,156 @@ MAIN = os.environ.get("FIB_MAIN", "")
 NEEDS_MAIN = pytest.mark.skipif(
     not MAIN, reason="needs FIB's main branch: set FIB_MAIN to a checkout"
 )
-NAME, VALIDATE = definition_name("bf16"), pull_request.validate
-OURS, OTHER = (pack.pack(name)["bf16"] for name in ("gather_scatter_bf16", "torch_grouped_bf16"))
+NAME = definition_name("bf16")
+VALIDATE = pull_request.validate
+OURS = pack.pack("gather_scatter_bf16")["bf16"]
+OTHER = pack.pack("torch_grouped_bf16")["bf16"]
 SOLUTION = f"solutions/{OURS.author}/moe/{NAME}/{OURS.name}.json"
 TRACES = f"traces/{OURS.author}/moe/{NAME}.jsonl"
+H200 = (OURS.name, "NVIDIA H200")
 READ = """
 import json, sys
 from flashinfer_bench import TraceSet
 read = TraceSet.from_path(sys.argv[1])
-solutions = {name: [each.author for each in of] for name, of in read.solutions.items()}
-print(json.dumps([[*read.definitions], solutions, {name: len(of) for name, of in read.traces.items()}]))
+authors = {name: [each.author for each in of] for name, of in read.solutions.items()}
+traces = {name: len(of) for name, of in read.traces.items()}
+print(json.dumps([[*read.definitions], authors, traces]))
 """
 
 
 @pytest.fixture
-def submit(tmp_path, monkeypatch, capsys):
-    """moebench submit --to dataset, into tmp_path/set: (exit status, output, errors)."""
+def data_set(tmp_path):
+    return tmp_path / "set"
+
+
+@pytest.fixture
+def submit(data_set, tmp_path, monkeypatch):
+    """Run moebench submit --to dataset with these traces: its exit status."""
     monkeypatch.delenv("FIB_MAIN", raising=False)
     monkeypatch.setattr(pull_request, "validate", lambda *_: "")  # a process of seconds
 
     def run(traces, *args):
-        command = [
-            "submit",
-            "gather_scatter_bf16",
-            "--to",
-            "dataset",
-            "--definition",
-            "bf16",
-            "--traces",
-        ]
-        command += [
-            str(write(tmp_path / "t.jsonl", traces)),
-            "--into",
-            str(tmp_path / "set"),
-            *args,
-        ]
-        return cli.main(command), *capsys.readouterr()
+        file = write(tmp_path / "t.jsonl", traces)
+        command = ["submit", "gather_scatter_bf16", "--to", "dataset", "--definition", "bf16"]
+        command += ["--traces", str(file), "--into", str(data_set), *args]
+        return cli.main(command)
 
     return run
 
 
-def of_traces(path):
-    """Solution and machine of each trace in a file, sorted."""
-    found = [json.loads(line) for line in path.read_text().splitlines()]
-    return sorted(
-        (each["solution"], each["evaluation"]["environment"]["hardware"]) for each in found
-    )
+def solutions_and_machines(file):
+    """Return the solution and machine of each trace in a file, sorted."""
+    pairs = []
+    for line in file.read_text().splitlines():
+        trace = json.loads(line)
+        pairs.append((trace["solution"], trace["evaluation"]["environment"]["hardware"]))
+    return sorted(pairs)
 
 
 @pytest.mark.parametrize("main", ["", pytest.param(MAIN, marks=NEEDS_MAIN)])
-def test_both_versions_of_fib_read_it(main, submit, tmp_path, monkeypatch):
-    """A user would miss: a pull request that FIB cannot load, or that its validate objects to."""
+def test_both_versions_of_fib_read_it(main, submit, data_set, monkeypatch, capsys):
     monkeypatch.setenv("FIB_MAIN", main)
     monkeypatch.setattr(pull_request, "validate", VALIDATE)
-    status, said, _ = submit([*record(OURS), *record(OTHER)], "--baseline", "torch_grouped_bf16")
-    assert status == 0 and ("[OK]" in said or not main) and "baseline: " + OTHER.name in said
-    assert (tmp_path / "set" / f"{OURS.name}.pull_request.md").read_text() in said
-    env = os.environ | {"PYTHONPATH": main}
+    traces = [*record(OURS), *record(OTHER)]
+    assert submit(traces, "--baseline", "torch_grouped_bf16") == 0
+
+    shown = capsys.readouterr().out
+    assert "[OK]" in shown or not main
+    assert f"baseline: {OTHER.name}" in shown
+    assert (data_set / f"{OURS.name}.pull_request.md").read_text() in shown
+
     read = subprocess.run(
-        [sys.executable, "-c", READ, tmp_path / "set"], env=env, capture_output=True, text=True
+        [sys.executable, "-c", READ, data_set],
+        env=os.environ | {"PYTHONPATH": main},
+        capture_output=True,
+        text=True,
     )
-    assert json.loads(read.stdout) == [[NAME], {NAME: ["baseline", OURS.author]}, {NAME: 20}], (
-        read.stderr
-    )
+    definitions, authors, trace_counts = json.loads(read.stdout)
+    assert definitions == [NAME]
+    assert authors == {NAME: ["baseline", OURS.author]}
+    assert trace_counts == {NAME: 20}
+
     if main:  # a solution that is gone
-        write(tmp_path / "set" / TRACES, [record(OTHER)[0].model_copy(update={"solution": "gone"})])
-        assert submit(record(OURS))[0] == 1
+        gone = record(OTHER)[0].model_copy(update={"solution": "gone"})
+        write(data_set / TRACES, [gone])
+        assert submit(record(OURS)) == 1
 
 
-def test_which_traces_go_along(submit, tmp_path):
-    """A user would miss: figures of another source, of a quick or untimed run; and another
-    solution's, lost.
-    """
-    right, failed = record(OURS), record(OURS, hardware="B200", status="RUNTIME_ERROR")
+def test_current_timed_traces_go_along(submit, data_set):
+    right = record(OURS)
+    failed = record(OURS, hardware="B200", status="RUNTIME_ERROR")
     stale = record(OURS, hardware="old", sha1="0")
-    left_out = [*record(OURS, tolerance=DEFAULT), *record(OURS, hardware="untimed", ms=0), *stale]
-    assert submit([*right, *failed, *left_out])[0] == 0
-    traces = tmp_path / "set" / TRACES
-    assert of_traces(traces) == 10 * [(OURS.name, "B200")] + 10 * [(OURS.name, "NVIDIA H200")]
-    write(traces, [*record(OTHER), *stale, *right[:3]])
-    assert submit(right[3:5])[0] == 0
-    assert of_traces(traces) == 5 * [(OURS.name, "NVIDIA H200")] + 10 * [
-        (OTHER.name, "NVIDIA H200")
-    ]
+    other_tolerance = record(OURS, tolerance=DEFAULT)
+    untimed = record(OURS, hardware="untimed", ms=0)
+    assert submit([*right, *failed, *other_tolerance, *untimed, *stale]) == 0
+
+    written = solutions_and_machines(data_set / TRACES)
+    assert written == [(OURS.name, "B200")] * 10 + [H200] * 10
 
 
-def test_what_the_data_set_has_stays(submit, tmp_path):
-    """A user would miss: their definition, workloads or baseline, replaced by ours; FIB wants one
-    baseline.
-    """
-    root, baseline = tmp_path / "set", f"solutions/baseline/moe/{NAME}/theirs.json"
-    files = {f"definitions/moe/{NAME}.json": definition("bf16").model_dump_json(), baseline: "{}"}
-    files[f"workloads/moe/{NAME}.jsonl"] = paths.workload_file(NAME).read_text().splitlines()[0]
+def test_new_traces_replace_those_of_before_and_nobody_elses(submit, data_set):
+    right = record(OURS)
+    stale = record(OURS, hardware="old", sha1="0")
+    assert submit(right) == 0
+    write(data_set / TRACES, [*record(OTHER), *stale, *right[:3]])
+    assert submit(right[3:5]) == 0
+
+    written = solutions_and_machines(data_set / TRACES)
+    assert written == [H200] * 5 + [(OTHER.name, "NVIDIA H200")] * 10
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"sha1": "0"}, {"ms": 0}, {"status": "RUNTIME_ERROR"}, None],
+    ids=["stale", "untimed", "failed", "none"],
+)
+def test_a_solution_that_was_never_measured_is_refused(submit, data_set, change, capsys):
+    traces = [] if change is None else record(OURS, **change)
+    assert submit([*traces, *record(OTHER)]) == 1
+
+    (line,) = capsys.readouterr().err.splitlines()
+    assert OURS.name in line
+    assert "moebench run --solutions gather_scatter_bf16 --definition bf16 --save" in line
+    assert not data_set.exists()
+
+
+def test_what_the_data_set_has_stays(submit, data_set, capsys):
+    files = {
+        f"definitions/moe/{NAME}.json": definition("bf16").model_dump_json(),
+        f"workloads/moe/{NAME}.jsonl": paths.workload_file(NAME).read_text().splitlines()[0],
+        f"solutions/baseline/moe/{NAME}/theirs.json": "{}",
+    }
     for path, text in files.items():
-        write_atomically(root / path, text)
-    status, said, _ = submit(record(OURS), "--baseline", "torch_grouped_bf16")
-    assert (
-        status == 0
-        and "baseline: theirs" in said
-        and {path: (root / path).read_text() for path in files} == files
-    )
-    assert not (root / TRACES).exists() and not list(
-        root.rglob(f"{OTHER.name}.json")
-    )  # of other tensors
-    write(root / TRACES, record(OURS, protocol="once dataset=set")[:1])
-    assert submit(record(OURS))[0] == 0 and len(of_traces(root / TRACES)) == 1
-    other = definition("bf16_small").model_dump_json().replace(definition_name("bf16_small"), NAME)
-    (root / "definitions" / "moe" / f"{NAME}.json").write_text(other)
-    assert submit(record(OURS))[0] == 2
+        write_atomically(data_set / path, text)
+    assert submit(record(OURS), "--baseline", "torch_grouped_bf16") == 0
+
+    assert "baseline: theirs" in capsys.readouterr().out
+    for path, text in files.items():
+        assert (data_set / path).read_text() == text
+    assert not (data_set / TRACES).exists()  # ours were measured with other tensors
+    assert list(data_set.rglob(f"{OTHER.name}.json")) == []
+
+    of_the_set = record(OURS, protocol="once dataset=set")[:1]
+    write(data_set / TRACES, of_the_set)
+    assert submit(record(OURS)) == 0
+    assert solutions_and_machines(data_set / TRACES) == [H200]
 
 
-@pytest.mark.parametrize("where", [f"solutions/theirs/moe/x/{OURS.name}.json", SOLUTION, "readme"])
-def test_no_file_of_anybody_else_is_overwritten(where, submit, tmp_path):
-    """A user would miss: somebody else's solution of this name, of which FIB wants one, or a folder
-    of their own.
-    """
+def test_another_layer_of_the_same_name_is_refused(submit, data_set):
+    text = definition("bf16_small").model_dump_json()
+    other = text.replace(definition_name("bf16_small"), NAME)
+    write_atomically(data_set / "definitions" / "moe" / f"{NAME}.json", other)
+    assert submit(record(OURS)) == 2
+
+
+@pytest.mark.parametrize("place", [f"solutions/theirs/moe/x/{OURS.name}.json", SOLUTION, "readme"])
+def test_no_file_of_anybody_else_is_overwritten(place, submit, data_set):
     theirs = OURS.model_copy(update={"author": "theirs"}).model_dump_json()
-    write_atomically(tmp_path / "set" / where, theirs)
-    (tmp_path / "set" / ("definitions" if where != "readme" else "x")).mkdir()
-    before = sorted((tmp_path / "set").rglob("*"))
-    assert submit(record(OURS))[0] == 2 and sorted((tmp_path / "set").rglob("*")) == before
-    assert (tmp_path / "set" / where).read_text() == theirs
+    write_atomically(data_set / place, theirs)
+    if place != "readme":  # a folder with that alone is no data set
+        (data_set / "definitions").mkdir()
+    before = sorted(data_set.rglob("*"))
+
+    assert submit(record(OURS)) == 2
+    assert sorted(data_set.rglob("*")) == before
+    assert (data_set / place).read_text() == theirs

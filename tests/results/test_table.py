@@ -73,7 +73,9 @@ def test_the_row_of_a_trace_has_what_the_trace_says(tmp_path):
     assert row.bound_ms == recorded_bound(NAME, workload(80), None).ms
     assert row.over_bound == pytest.approx(4.0 / row.bound_ms)
     assert row.over_fastest == 2.0 and not row.level and at(found, "slow", 80).level
-    theirs = measurements.load([write(tmp_path / "theirs.jsonl", two(protocol="once dataset=x"))])[0]
+    theirs = measurements.load([write(tmp_path / "theirs.jsonl", two(protocol="once dataset=x"))])[
+        0
+    ]
     assert theirs.bound_ms.isna().all()
 
 

@@ -296,10 +296,7 @@ def test_a_recorded_call_is_launched_for_other_tensors(tmp_path):
     """Another call's weights, a launch left out, or a pointer that was taken for
     a number.
     """
-    roots = [
-        Path(triton.__file__).parent / "backends/nvidia/include",
-        manifest.paths.SOLUTIONS,
-    ]
+    roots = [Path(triton.__file__).parent / "backends/nvidia/include", manifest.paths.SOLUTIONS]
     built, source = tmp_path / "d", tmp_path / "l.cpp"
     subprocess.run(
         ["cc", "-shared", "-fPIC", f"-I{roots[0]}", "-o", built, SAMPLES / "deepgemm_driver.c"],

@@ -25,7 +25,7 @@ LIMITS = sorted(
 ROWS = tuple(sorted({1, 80, 8192} | {n for limit in LIMITS for n in (limit, limit + 1)}))
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered:RuntimeWarning"),
+    pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered:RuntimeWarning")
 ]
 interpreted = pytest.mark.skipif(
     torch.cuda.is_available(), reason="Triton compiles for the GPU in this process"

@@ -9,10 +9,12 @@ wrong answer or without a GPU, 2 for bad arguments.
 
 import argparse
 import sys
+from dataclasses import dataclass
 from functools import partial
-from itertools import product
+from types import ModuleType
 
 import torch
+from flashinfer_bench import Definition
 from flashinfer_bench.compile import BuilderRegistry
 from moebench.core import paths
 from moebench.core.arguments import count
@@ -26,44 +28,92 @@ from moebench.packing.pack import pack
 from triton.testing import do_bench
 
 SOLUTION = "cutlass_grouped"
+GEMMS = ("gemm1", "gemm2")
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """The built solution's module, and the address of each compiled tile by its name."""
+
+    module: ModuleType
+    addresses: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The arguments of a call, and the reference's output for them."""
+
+    inputs: list
+    expected: torch.Tensor
+
+
+def compiled_tiles(full: Definition) -> Tiles:
+    """Build the solution, and look up every tile that it has a source of."""
+    runnable = BuilderRegistry.get_instance().build(full, pack(SOLUTION)["full"])
+    module = sys.modules[runnable._callable.__module__]
+    sources = sorted((paths.SOLUTIONS / SOLUTION).glob("gemms/sm90_*_*.cu"))
+
+    addresses = {}
+    for source in sources:
+        name = source.stem.removeprefix("sm90_")
+        addresses[name] = module._gemms.find_tile(name)
+    return Tiles(module, addresses)
+
+
+def batch_of(full: Definition, num_tokens: int) -> Batch:
+    """Return inputs that are routed as the workloads are, with the right output."""
+    stored = tensors("skewed", num_tokens, "full")
+    _, drawn = workload("skewed", num_tokens, "full")
+    (inputs,) = seeded_inputs(full, drawn, 1, "cuda", stored)
+    reference = BuilderRegistry.get_instance().build_reference(full)
+    (expected,) = normalize_result(full, reference(*inputs), "cuda")
+    return Batch(inputs, expected)
+
+
+def time_tile(tiles: Tiles, batch: Batch, pair: list[int]) -> tuple[str, bool]:
+    """Return a line on the layer with these two tiles, and whether its output is right."""
+    output = torch.full_like(batch.expected, float("nan"))
+    call = partial(tiles.module._layer.run_layer, *batch.inputs, output, *pair)
+    call()
+
+    shares = matched_ratios(output, batch.expected)
+    is_right = shares["relaxed"] >= TOLERANCES["relaxed"].ratio
+    result = "WRONG"
+    if is_right:
+        result = f"{do_bench(call, rep=20, return_mode='median'):.4f} ms"
+    matched = "  ".join(f"{tolerance} {share:.4f}" for tolerance, share in shares.items())
+    return f"{result:12} {matched}", is_right
+
+
+def time_all(tiles: Tiles, batch: Batch, num_tokens: int) -> int:
+    """Print a line for each tile in each GEMM; return how many were wrong."""
+    chosen = tiles.module.choose_tiles(num_tokens)
+    print(f"T={num_tokens}: chosen {chosen[0]}, {chosen[1]}")
+
+    wrong = 0
+    for number, gemm in enumerate(GEMMS):
+        for name, address in tiles.addresses.items():
+            pair = [tiles.addresses[tile] for tile in chosen]
+            pair[number] = address
+            line, is_right = time_tile(tiles, batch, pair)
+            print(f"  {gemm} {name:24} {line}", flush=True)
+            wrong += not is_right
+    return wrong
 
 
 def main(argv: list[str]) -> int:
-    form = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("time_tiles.py", description=__doc__, formatter_class=form)
+    layout = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("time_tiles.py", description=__doc__, formatter_class=layout)
     parser.add_argument("tokens", nargs="+", type=count(), metavar="T")
     args = parser.parse_args(argv)
     if not torch.cuda.is_available():
         raise CannotRun("timing tiles needs a CUDA device; torch sees none")
-    full, registry, wrong = definition("full"), BuilderRegistry.get_instance(), 0
-    runnable, reference = (
-        registry.build(full, pack(SOLUTION)["full"]),
-        registry.build_reference(full),
-    )
-    module = sys.modules[runnable._callable.__module__]
-    names = sorted(
-        path.stem.removeprefix("sm90_")
-        for path in (paths.SOLUTIONS / SOLUTION).glob("gemms/sm90_*_*.cu")
-    )
-    address = {name: module._gemms.find_tile(name) for name in names}
+
+    full = definition("full")
+    tiles = compiled_tiles(full)
+    wrong = 0
     for num_tokens in args.tokens:
-        routing, (_, drawn) = (make("skewed", num_tokens, "full") for make in (tensors, workload))
-        (inputs,) = seeded_inputs(full, drawn, 1, "cuda", routing)
-        (expected,) = normalize_result(full, reference(*inputs), "cuda")
-        chosen = module.choose_tiles(num_tokens)
-        print(f"T={num_tokens}: chosen {chosen[0]}, {chosen[1]}")
-        for at, name in product(range(2), address):
-            pair = [address[tile] for tile in chosen]
-            pair[at] = address[name]
-            output = torch.full_like(expected, float("nan"))
-            call = partial(module._layer.run_layer, *inputs, output, *pair)
-            call()
-            shares = matched_ratios(output, expected)
-            right = shares["relaxed"] >= TOLERANCES["relaxed"].ratio
-            wrong += not right
-            text = f"{do_bench(call, rep=20, return_mode='median'):.4f} ms" if right else "WRONG"
-            matched = "  ".join(f"{tolerance} {share:.4f}" for tolerance, share in shares.items())
-            print(f"  gemm{at + 1} {name:24} {text:12} {matched}", flush=True)
+        wrong += time_all(tiles, batch_of(full, num_tokens), num_tokens)
     return 1 if wrong else 0
 
 

@@ -4,7 +4,6 @@ The rows are padded once for both, so the two of a pair have one BLOCK_M. Each i
 the other.
 """
 
-from itertools import product
 from types import SimpleNamespace
 from typing import NamedTuple
 
@@ -32,52 +31,77 @@ class Candidate(NamedTuple):
     fused: bool  # gemm1 applies SwiGLU itself; False for gemm2
 
 
+Times = dict[Candidate, float | str]  # microseconds, or why there are none
+
+
 def useful_block_ms(rows_per_expert: float) -> list[int]:
-    """BLOCK_Ms from a quarter to twice what would hold the rows of an expert that has any in one
-    tile.
-    """
-    holds = next((m for m in BLOCK_MS if m >= rows_per_expert), BLOCK_MS[-1])
-    return [m for m in BLOCK_MS if holds // 4 <= m <= 2 * holds]
+    """Return BLOCK_Ms from a quarter to twice the one that holds an active expert's rows."""
+    holding = next((block for block in BLOCK_MS if block >= rows_per_expert), BLOCK_MS[-1])
+    return [block for block in BLOCK_MS if holding // 4 <= block <= 2 * holding]
 
 
 def grid(block_ms: list[int], multiprocessors: int) -> list[Candidate]:
-    """gemm1's, then gemm2's, with the first group; others are tried for the best pair alone
-    (`other_groups`).
+    """Return gemm1's candidates, then gemm2's, with the first group.
+
+    Others are tried for the best pair alone (`other_groups`).
     """
-    return [
-        Candidate(m, n, FIRST_GROUP, per_sm, warps, stages, per_sm * multiprocessors, stage, fused)
-        for (stage, fused, n), m, per_sm, warps, stages in product(
-            FORMS, block_ms, PER_SM, WARPS, STAGES
-        )
-    ]
+    candidates = []
+    for stage, fused, block_n in FORMS:
+        for block_m in block_ms:
+            for per_sm in PER_SM:
+                for num_warps in WARPS:
+                    for num_stages in STAGES:
+                        candidate = Candidate(
+                            block_m,
+                            block_n,
+                            FIRST_GROUP,
+                            per_sm,
+                            num_warps,
+                            num_stages,
+                            per_sm * multiprocessors,
+                            stage,
+                            fused,
+                        )
+                        candidates.append(candidate)
+    return candidates
 
 
 def other_groups(pair: tuple[Candidate, ...]) -> list[Candidate]:
-    return [each._replace(group=group) for each in pair for group in GROUPS if group != each.group]
+    """Return each of the pair with every group that it does not have."""
+    others = []
+    for candidate in pair:
+        for group in GROUPS:
+            if group != candidate.group:
+                others.append(candidate._replace(group=group))
+    return others
 
 
 def choice_of(gemm1: Candidate, gemm2: Candidate) -> SimpleNamespace:
-    """What stands in for the solution's Choice; of a GEMM that is not run any candidate will do."""
+    """Return what stands in for the solution's Choice.
+
+    For a GEMM that is not run any candidate will do.
+    """
     return SimpleNamespace(gemm1=gemm1, gemm2=gemm2, fused=gemm1.fused, tma=True)
 
 
-def best(times: dict[Candidate, float | str], stage: str, block_m: int) -> Candidate | None:
-    """The fastest of a GEMM at one BLOCK_M, of equal ones the first. times: microseconds, or why
-    there are none.
-    """
-    timed = [each for each, us in times.items() if (each.stage, each.block_m) == (stage, block_m)]
-    return min(
-        (each for each in timed if isinstance(times[each], float)), key=times.get, default=None
-    )
+def best(times: Times, stage: str, block_m: int) -> Candidate | None:
+    """Return the fastest candidate of a GEMM at one BLOCK_M, of equal ones the first."""
+    timed = []
+    for candidate, us in times.items():
+        is_asked_for = candidate.stage == stage and candidate.block_m == block_m
+        if is_asked_for and isinstance(us, float):
+            timed.append(candidate)
+    return min(timed, key=times.get, default=None)
 
 
-def best_pair(times: dict[Candidate, float | str]) -> tuple[Candidate, ...]:
-    """gemm1 and gemm2 of one BLOCK_M with the least sum; of equal pairs the smaller BLOCK_M's; ()
-    without any.
+def best_pair(times: Times) -> tuple[Candidate, ...]:
+    """Return gemm1 and gemm2 of one BLOCK_M with the least sum; () without any.
+
+    Of equal pairs it is the one with the smaller BLOCK_M.
     """
-    pairs = [(best(times, "gemm1", m), best(times, "gemm2", m)) for m in BLOCK_MS]
-    return min(
-        (pair for pair in pairs if None not in pair),
-        key=lambda pair: sum(map(times.get, pair)),
-        default=(),
-    )
+    pairs = []
+    for block_m in BLOCK_MS:
+        pair = (best(times, "gemm1", block_m), best(times, "gemm2", block_m))
+        if None not in pair:
+            pairs.append(pair)
+    return min(pairs, key=lambda pair: times[pair[0]] + times[pair[1]], default=())

@@ -14,53 +14,67 @@ from moebench.operators.routing_kinds import offset_of
 
 
 def local(expert: torch.Tensor, first: int, geometry: str) -> torch.Tensor:
-    """Local expert numbers [T, top-k] int32 of the rank with this first expert; -1 for another
-    rank's.
+    """Return local expert numbers [T, top-k] int32 of the rank with this first expert.
+
+    -1 stands for another rank's.
     """
-    own = expert.long() - first
-    return torch.where((own >= 0) & (own < GEOMETRIES[geometry]["num_local_experts"]), own, -1).to(
-        torch.int32
-    )
+    number = expert.long() - first
+    is_local = (number >= 0) & (number < GEOMETRIES[geometry]["num_local_experts"])
+    return torch.where(is_local, number, -1).to(torch.int32)
 
 
-def drawn(geometry: str, num_tokens: int, number: int) -> list[torch.Tensor]:
-    """So many layers' ids, as seen from a rank in the middle; the same in every run."""
-    of, first, found = GEOMETRIES[geometry], offset_of(geometry), []
-    for layer in range(number):
-        seed = f"tune/{num_tokens}/{layer}"
-        draw = routing_model.draw_typical(seed, num_tokens, first, of)
-        found.append(local(torch.from_numpy(routing_model.select(*draw, of)), first, geometry))
-    return found
+def drawn(geometry: str, num_tokens: int, layer_count: int) -> list[torch.Tensor]:
+    """Return the experts of so many layers, as seen from a rank in the middle.
 
-
-def recorded(folder: Path, geometry: str, num_tokens: int, number: int) -> list[torch.Tensor]:
-    """So many shares at most: each rank's of the first tokens of each file. Raises UserError where
-    there is none.
+    They are the same in every run.
     """
-    of, batches = GEOMETRIES[geometry], []
+    sizes = GEOMETRIES[geometry]
+    first = offset_of(geometry)
+    layers = []
+    for number in range(layer_count):
+        seed = f"tune/{num_tokens}/{number}"
+        logits, bias = routing_model.draw_typical(seed, num_tokens, first, sizes)
+        chosen = torch.from_numpy(routing_model.select(logits, bias, sizes))
+        layers.append(local(chosen, first, geometry))
+    return layers
+
+
+def recorded(folder: Path, geometry: str, num_tokens: int, most: int) -> list[torch.Tensor]:
+    """Return so many shares at most: each rank's of the first tokens of each file.
+
+    Raises UserError where there is none.
+    """
+    sizes = GEOMETRIES[geometry]
+    batches = []
     for path in sorted(folder.glob("*.pt")):
-        try:
-            ids = torch.load(path, "cpu", weights_only=True)
-            if (
-                ids.is_floating_point()
-                or ids.dtype == torch.bool
-                or ids.dim() != 2
-                or ids.shape[1] != of["top_k"]
-            ):
-                raise ValueError(f"{ids.dtype} {list(ids.shape)}")
-        except Exception as error:  # torch raises what its parsers raise
-            got = str(error).partition("\n")[0]
-            raise UserError(
-                f"--routing: {path.name}: got {got}, want integers [T, {of['top_k']}]"
-            ) from error
-        batches.append(ids[:num_tokens])
-    ranks = range(0, of["num_experts"], of["num_local_experts"])
-    shares = [
-        local(ids, first, geometry) for first in ranks for ids in batches if len(ids) == num_tokens
-    ]
-    found = [share for share in shares if (share >= 0).any()]
-    if not found:
+        ids = expert_ids(path, sizes["top_k"])
+        if len(ids) >= num_tokens:
+            batches.append(ids[:num_tokens])
+
+    shares = []
+    for first in range(0, sizes["num_experts"], sizes["num_local_experts"]):
+        for ids in batches:
+            share = local(ids, first, geometry)
+            if (share >= 0).any():
+                shares.append(share)
+    if not shares:
         raise UserError(
             f"--routing: got {folder}, want *.pt files of {num_tokens} tokens or more (--tokens)"
         )
-    return found[:number]
+    return shares[:most]
+
+
+def expert_ids(path: Path, top_k: int) -> torch.Tensor:
+    """Return a file's tensor. Raises UserError for anything but integers [T, top-k]."""
+    wanted = f"want integers [T, {top_k}]"
+    try:
+        ids = torch.load(path, "cpu", weights_only=True)
+        is_integer = not ids.is_floating_point() and ids.dtype != torch.bool
+        shape = list(ids.shape)
+    except Exception as error:  # torch raises what its parsers raise
+        fault = str(error).partition("\n")[0]
+        raise UserError(f"--routing: {path.name}: got {fault}, {wanted}") from error
+
+    if not is_integer or len(shape) != 2 or shape[1] != top_k:
+        raise UserError(f"--routing: {path.name}: got {ids.dtype} {shape}, {wanted}")
+    return ids

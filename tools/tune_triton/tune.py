@@ -11,15 +11,28 @@ arguments.
 import argparse
 import hashlib
 import json
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
+from types import ModuleType, SimpleNamespace
 
 import torch
 import triton
-from candidates import Candidate, best, best_pair, choice_of, grid, other_groups, useful_block_ms
+from candidates import (
+    Candidate,
+    Times,
+    best,
+    best_pair,
+    choice_of,
+    grid,
+    other_groups,
+    useful_block_ms,
+)
+from flashinfer_bench import Solution
 from flashinfer_bench.compile import BuilderRegistry
 from gemms import check, gemm1, gemm2, operands, prepare, times_us, values
 from moebench.core import paths
@@ -36,147 +49,253 @@ from routing import drawn, recorded
 SOLUTION = "triton_fused_v2"
 TABLE = paths.SOLUTIONS / "common" / "triton" / "tiles.csv"
 TOKENS = [1, 8, 32, 128, 256, 1024, 4096, 14107]
-REPEATS, ROUNDS = 3, 9  # runs of a candidate with each routing; of the last comparison
+REPEATS = 3  # runs of a candidate with each routing
+ROUNDS = 9  # of the last comparison
+TILE_FIELDS = 6  # of the solution's Tile, which a Candidate begins with
 
 
-def measured(candidate: Candidate, times: dict[Candidate, float | str], prepared: list) -> float:
-    """Microseconds of one GEMM, the median over routings; gemm2 works on what the best gemm1 of its
-    BLOCK_M gave.
+def measured(candidate: Candidate, times: Times, prepared: list[SimpleNamespace]) -> float:
+    """Return microseconds of one GEMM, the median over routings.
 
-    Raises ValueError where it is wrong, or no such gemm1 is right.
+    gemm2 works on what the best gemm1 of its BLOCK_M gave. Raises ValueError where it is wrong, or
+    no such gemm1 is right.
     """
-    stage, calls = candidate.stage, []
-    first = candidate if stage == "gemm1" else best(times, "gemm1", candidate.block_m)
+    is_gemm1 = candidate.stage == "gemm1"
+    first = candidate if is_gemm1 else best(times, "gemm1", candidate.block_m)
     if first is None:
         raise ValueError("no gemm1 of its BLOCK_M is right")
+
     choice = choice_of(first, candidate)
-    for given in prepared:
-        check(values(stage, given, choice), given.expected[stage])
-        run_gemm1 = partial(gemm1, given, choice)
-        calls.append(run_gemm1 if stage == "gemm1" else partial(gemm2, given, choice, run_gemm1()))
+    calls = []
+    for layer in prepared:
+        check(values(candidate.stage, layer, choice), layer.expected[candidate.stage])
+        if is_gemm1:
+            calls.append(partial(gemm1, layer, choice))
+        else:
+            h = gemm1(layer, choice)
+            calls.append(partial(gemm2, layer, choice, h))
     return round(median(times_us(calls, REPEATS)), 2)
 
 
-def tune(prepared: list, present, candidates: list[Candidate], record: Path, pool: ProcessPool):
-    """Print what is found for a token count, and return the faster choice, `present` or the best
-    pair's.
+def tune(
+    prepared: list[SimpleNamespace],
+    present,
+    candidates: list[Candidate],
+    record: Path,
+    pool: ProcessPool,
+):
+    """Print what is found for a token count; return the faster of `present` and the best pair.
 
-    prepared: for each routing. present: the solution's Choice now. pool: see `left_out`. record:
-    JSON file of what was timed at this token count, [candidate, microseconds or why there are
-    none].
+    prepared: a layer for each routing. present: the solution's Choice now. record: JSON file of
+    what was timed at this token count, [candidate, microseconds or why there are none]. pool: as
+    in `left_out`.
     """
-    text = record.read_text(encoding="utf-8") if record.exists() else "[]"
-    times = {Candidate(*candidate): found for candidate, found in json.loads(text)}
+    times = recorded_times(record)
     in_expert_order = present._replace(tma=True)
-    for given in prepared:
-        given.expected = {
-            stage: values(stage, given, in_expert_order) for stage in ("gemm1", "gemm2")
-        }
-    for wanted in (lambda: candidates, lambda: other_groups(best_pair(times))):
-        todo = [candidate for candidate in wanted() if candidate not in times]
-        for candidate, found in left_out(pool, todo).items():
-            try:
-                found = found or measured(candidate, times, prepared)
-            except (
-                Exception
-            ) as error:  # out of resources, or a tile that breaks: it is out, the others go on
-                found = first_line(error)
-            times[candidate] = found
-            write_atomically(record, json.dumps(list(times.items())))
-            # raises where the device is lost; the next run goes on after this candidate
-            torch.cuda.synchronize()
-    num_tokens, pair = len(prepared[0].expert), best_pair(times)
+    for layer in prepared:
+        layer.expected = {}
+        for stage in ("gemm1", "gemm2"):
+            layer.expected[stage] = values(stage, layer, in_expert_order)
+
+    time_candidates(candidates, times, prepared, record, pool)
+    time_candidates(other_groups(best_pair(times)), times, prepared, record, pool)
+
+    num_tokens = len(prepared[0].expert)
+    pair = best_pair(times)
     if not pair:
         raise CannotRun(f"T={num_tokens}: no gemm1 and gemm2 that are right; {record} says why")
-    choices = present, choice_of(*pair)
-    us = times_us(
-        [partial(gemm2, given, choice) for given in prepared for choice in choices], ROUNDS
-    )
-    present_us, found_us = median(us[::2]), median(us[1::2])
-    print(
-        f"T={num_tokens}: present {present_us:.1f} us, found {found_us:.1f} us: {pair[0]}, {pair[1]}",
-        flush=True,
-    )
-    return choices[1] if found_us < present_us else present
+
+    best_choice = choice_of(*pair)
+    calls = []
+    for layer in prepared:
+        calls += [partial(gemm2, layer, present), partial(gemm2, layer, best_choice)]
+    us = times_us(calls, ROUNDS)
+    present_us = median(us[::2])
+    best_us = median(us[1::2])
+    result = f"present {present_us:.1f} us, found {best_us:.1f} us"
+    print(f"T={num_tokens}: {result}: {pair[0]}, {pair[1]}", flush=True)
+    return best_choice if best_us < present_us else present
+
+
+def recorded_times(record: Path) -> Times:
+    """Return what an earlier run has timed."""
+    if not record.exists():
+        return {}
+    pairs = json.loads(record.read_text(encoding="utf-8"))
+    return {Candidate(*candidate): us for candidate, us in pairs}
+
+
+def time_candidates(
+    candidates: list[Candidate],
+    times: Times,
+    prepared: list[SimpleNamespace],
+    record: Path,
+    pool: ProcessPool,
+) -> None:
+    """Time candidates that have no time yet, and keep each time in the record at once."""
+    untimed = [candidate for candidate in candidates if candidate not in times]
+    for candidate, reason in left_out(pool, untimed).items():
+        try:
+            times[candidate] = reason or measured(candidate, times, prepared)
+        except Exception as error:  # out of resources, or a tile that breaks; the others go on
+            times[candidate] = first_line(error)
+        write_atomically(record, json.dumps(list(times.items())))
+        # Raises where the device is lost; the next run goes on after this candidate.
+        torch.cuda.synchronize()
 
 
 def with_row(table: str, gpu: str, sizes: str, num_tokens: int, choice) -> str:
-    """The text of tiles.csv with this line for a GPU, sizes and token count, sorted by these."""
+    """Return the text of tiles.csv with the line for a GPU, sizes and token count, sorted."""
     header, *lines = (line.split(",") for line in table.splitlines())
-    rest = {(line[0], line[1], int(line[2])): line[3:] for line in lines}
-    tiles = (*choice.gemm1[:6], *choice.gemm2[:6])
-    rest[gpu, sizes, num_tokens] = [
-        triton.__version__,
-        *map(int, (choice.fused, choice.tma, *tiles)),
-    ]
-    lines = [header, *((*key, *rest[key]) for key in sorted(rest))]
-    return "".join(",".join(map(str, line)) + "\n" for line in lines)
+    rows = {}
+    for line in lines:
+        rows[line[0], line[1], int(line[2])] = line[3:]
+
+    tiles = [*choice.gemm1[:TILE_FIELDS], *choice.gemm2[:TILE_FIELDS]]
+    numbers = [int(value) for value in (choice.fused, choice.tma, *tiles)]
+    rows[gpu, sizes, num_tokens] = [triton.__version__, *numbers]
+
+    text = ",".join(header) + "\n"
+    for key in sorted(rows):
+        text += ",".join(map(str, [*key, *rows[key]])) + "\n"
+    return text
 
 
-def main(argv: list[str]) -> int:
-    form = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("tune.py", description=__doc__, formatter_class=form)
-    add, layer = parser.add_argument, "FP8 MoE with the router inside; default: full"
-    add(
+@dataclass(frozen=True)
+class Tuning:
+    """What is tuned: a built solution for one definition.
+
+    sizes: local experts, hidden, intermediate. name: of the sizes in tiles.csv.
+    """
+
+    packed: Solution
+    solution: ModuleType
+    geometry: str
+    sizes: tuple[int, int, int]
+    name: str
+
+    @property
+    def top_k(self) -> int:
+        return GEOMETRIES[self.geometry]["top_k"]
+
+    @property
+    def gpu(self):
+        """The solution's own description of the current GPU."""
+        return self.solution.gpu_of(torch.device("cuda", torch.cuda.current_device()))
+
+    def present_choice(self, num_tokens: int):
+        """Return the solution's Choice as it is now."""
+        share = self.top_k / GEOMETRIES[self.geometry]["num_experts"]
+        return self.solution.choose(*self.gpu, self.sizes, share, num_tokens)
+
+    def digest(self, routing_folder: Path | None, layer_count: int) -> str:
+        """Return what is the same for runs that may share records: GPU, versions, code, routing."""
+        code = []
+        for source in self.packed.sources:
+            if not source.path.endswith(".csv"):
+                code.append((source.path, source.content))
+        conditions = (
+            self.gpu,
+            torch.__version__,
+            triton.__version__,
+            code,
+            routing_folder,
+            layer_count,
+        )
+        return hashlib.sha1(repr(conditions).encode()).hexdigest()[:8]
+
+
+def tuning_of(geometry: str) -> Tuning:
+    """Build the solution for a definition."""
+    packed = pack(SOLUTION)[geometry]
+    built = BuilderRegistry.get_instance().build(definition(geometry), packed)
+    solution = import_module(built.metadata.misc["module_name"])
+    layer = GEOMETRIES[geometry]
+    sizes = (layer["num_local_experts"], layer["hidden_size"], layer["intermediate_size"])
+    name = import_module(solution.choose.__module__).sizes_of(*sizes)
+    return Tuning(packed, solution, geometry, sizes, name)
+
+
+def rows_per_expert(routings: list[torch.Tensor]) -> float:
+    """Return the rows of an active expert, the median over routings."""
+    means = []
+    for ids in routings:
+        local_ids = ids[ids >= 0]
+        means.append(len(local_ids) / max(1, len(local_ids.unique())))
+    return median(means)
+
+
+def tuned_choices(
+    tuning: Tuning, routings: dict[int, list[torch.Tensor]], digest: str
+) -> Iterator[tuple[int, object]]:
+    """Yield each token count with its choice. routings: experts of layers, by token count."""
+    tensors = operands(tuning.sizes, max(routings), "cuda")
+    package = Path(tuning.solution.__file__).parent
+    compiler_args = (tuning.gpu.architecture, package, tuning.sizes, tuning.top_k)
+    spawn = get_context("spawn")
+    with ProcessPool(context=spawn, initializer=start, initargs=compiler_args) as pool:
+        for num_tokens, layers in routings.items():
+            block_ms = useful_block_ms(rows_per_expert(layers))
+            prepared = [prepare(tuning.solution.__package__, tensors, ids) for ids in layers]
+            choice = tune(
+                prepared,
+                tuning.present_choice(num_tokens),
+                grid(block_ms, tuning.gpu.multiprocessors),
+                Path(f"tune_{tuning.name}_t{num_tokens}_{digest}.json"),
+                pool,
+            )
+            yield num_tokens, choice
+
+
+def parsed(argv: list[str]) -> argparse.Namespace:
+    layout = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("tune.py", description=__doc__, formatter_class=layout)
+    parser.add_argument(
         "--definition",
         type=geometry_named,
         choices=FP8_MOE,
         default="full",
         metavar="KEY",
-        help=layer,
+        help="FP8 MoE with the router inside; default: full",
     )
-    add("--tokens", nargs="+", type=count(), default=TOKENS, metavar="T", help=f"default: {TOKENS}")
-    add(
+    parser.add_argument(
+        "--tokens", nargs="+", type=count(), default=TOKENS, metavar="T", help=f"default: {TOKENS}"
+    )
+    parser.add_argument(
         "--routing",
         type=Path,
         metavar="FOLDER",
         help="expert ids recorded in an engine; default: as the workloads'",
     )
-    add(
+    parser.add_argument(
         "--layers",
         type=count(),
         default=4,
         metavar="N",
         help="routings for each T, at most; default: 4",
     )
-    args = parser.parse_args(argv)
+    return parser.parse_args(argv)
+
+
+def main(argv: list[str]) -> int:
+    args = parsed(argv)
     if not torch.cuda.is_available():
         raise CannotRun("tuning takes times and needs a CUDA device; torch sees none")
-    of, packed = GEOMETRIES[args.definition], pack(SOLUTION)[args.definition]
-    built = BuilderRegistry.get_instance().build(definition(args.definition), packed)
-    solution = import_module(built.metadata.misc["module_name"])
-    gpu = solution.gpu_of(torch.device("cuda", torch.cuda.current_device()))
-    sizes, top_k = (
-        (of["num_local_experts"], of["hidden_size"], of["intermediate_size"]),
-        of["top_k"],
-    )
-    name = import_module(solution.choose.__module__).sizes_of(*sizes)
 
-    layers = partial(recorded, args.routing) if args.routing else drawn
-    routings = {
-        num_tokens: layers(args.definition, num_tokens, args.layers) for num_tokens in args.tokens
-    }
-    code = [(each.path, each.content) for each in packed.sources if not each.path.endswith(".csv")]
-    alike = repr((gpu, torch.__version__, triton.__version__, code, args.routing, args.layers))
-    alike = hashlib.sha1(alike.encode()).hexdigest()[:8]
-    tensors = operands(sizes, max(routings), "cuda")
-    known = gpu.architecture, Path(solution.__file__).parent, sizes, top_k
-    with ProcessPool(context=get_context("spawn"), initializer=start, initargs=known) as pool:
-        for num_tokens, experts in routings.items():
-            rows = median(
-                float((ids >= 0).sum()) / max(1, len(ids[ids >= 0].unique())) for ids in experts
-            )
-            candidates = grid(useful_block_ms(rows), gpu.multiprocessors)
-            prepared = [prepare(solution.__package__, tensors, ids) for ids in experts]
-            present = solution.choose(*gpu, sizes, top_k / of["num_experts"], num_tokens)
-            choice = tune(
-                prepared, present, candidates, Path(f"tune_{name}_t{num_tokens}_{alike}.json"), pool
-            )
-            write_atomically(
-                TABLE,
-                with_row(TABLE.read_text(encoding="utf-8"), gpu.name, name, num_tokens, choice),
-            )
-    print(f"{TABLE.relative_to(paths.ROOT)} written; times are in tune_{name}_t*_{alike}.json")
+    tuning = tuning_of(args.definition)
+    layers_of = partial(recorded, args.routing) if args.routing else drawn
+    routings = {}
+    for num_tokens in args.tokens:
+        routings[num_tokens] = layers_of(args.definition, num_tokens, args.layers)
+
+    digest = tuning.digest(args.routing, args.layers)
+    for num_tokens, choice in tuned_choices(tuning, routings, digest):
+        table = TABLE.read_text(encoding="utf-8")
+        new_table = with_row(table, tuning.gpu.name, tuning.name, num_tokens, choice)
+        write_atomically(TABLE, new_table)
+
+    shown = TABLE.relative_to(paths.ROOT)
+    print(f"{shown} written; times are in tune_{tuning.name}_t*_{digest}.json")
     return 0
 
 

@@ -7,6 +7,7 @@ date or could not be made.
 import argparse
 import sys
 
+from moebench.core import paths
 from moebench.reports import docs
 from moebench.reports.pages import FIGURES, TABLES
 
@@ -16,6 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
+    paths.require_clone("moebench docs")
     problems = docs.update(args.check, TABLES, FIGURES)
     for line in problems:
         print(line, file=sys.stderr)

@@ -95,6 +95,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     layer = layer_of(args)
     if args.add:
+        paths.require_clone("moebench model --add")
         print("\n".join(add_model.add(args.add, layer.checkpoint, layer.sizes)))
         layer = layer_of(args)
     else:

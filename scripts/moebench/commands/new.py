@@ -7,14 +7,21 @@ docs/add_a_solution.md says what to do next.
 """
 
 import argparse
+import getpass
 import json
+import keyword
+import os
 import re
+import shutil
+import subprocess
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from moebench.core import paths
 from moebench.core.atomic_file import write_atomically
 from moebench.core.errors import UserError
-from moebench.core.names import unknown
+from moebench.core.names import installed_as, is_pythons_own, unknown
 from moebench.operators.catalogue import FP8_MOE, ROUTED, form, geometry_named, operator, small_like
 from moebench.packing.manifest import (
     MANIFEST,
@@ -24,102 +31,226 @@ from moebench.packing.manifest import (
     solution_names,
 )
 
-TEMPLATES = Path(__file__).with_name(
-    "new_solution"
-)  # folders, as those of solutions that are a start
-SERVED = re.compile(
-    r"^definitions = \[.*?\]\n|^\[\[serves\]\].*?(?=^\[|\Z)", re.MULTILINE | re.DOTALL
-)
-OF_THE_ORIGINAL = re.compile(r"^start = [^\n]*\n|^\[facts\].*?(?=^\[|\Z)", re.MULTILINE | re.DOTALL)
+TEMPLATES = Path(__file__).with_name("new_solution")  # a folder for each further start
+NOT_COPIED = (".pyc", ".md")  # compiled code, and pages that are about the original alone
+REPOSITORY_FOLDERS = {"definitions", "workloads", "traces", "solutions"}
+
+# Parts of a manifest's text. A table ends before the next one or at the end of the file.
+NAME_LINE = re.compile(r"^name\s*=.*$", re.MULTILINE)
+AUTHOR_LINE = re.compile(r"^author\s*=.*$", re.MULTILINE)
+ENTRY_POINT_LINE = re.compile(r"^entry_point\s*=.*\n", re.MULTILINE)
+DEFINITIONS = re.compile(r"^definitions = \[.*?\]\n", re.MULTILINE | re.DOTALL)
+SERVES = re.compile(r"^\[\[serves\]\].*?(?=^\[|\Z)", re.MULTILINE | re.DOTALL)
+START_LINE = re.compile(r"^start = [^\n]*\n", re.MULTILINE)
+FACTS = re.compile(r"^\[facts\].*?(?=^\[|\Z)", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Original:
+    """What a new solution begins as. is_start: it is meant to be one, not merely a solution."""
+
+    name: str
+    folder: Path
+    is_start: bool
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", help="lower-case letters, digits and underscores")
-    what = f"{', '.join(starts())}, or a solution to copy; default: %(default)s"
-    parser.add_argument("--from", dest="original", metavar="START", default="torch", help=what)
-    served = "what it shall serve; default: full and small, or what the original serves"
-    parser.add_argument(
-        "--definition", nargs="+", type=geometry_named, default=[], metavar="KEY", help=served
-    )
+    add = parser.add_argument
+    add("name", metavar="NAME", help="lower-case letters, digits and underscores")
 
+    start_names = ", ".join(starts())
+    from_help = f"{start_names}, or a solution to copy; default: %(default)s"
+    add("--from", dest="original", metavar="START", default="torch", help=from_help)
 
-def starts() -> dict[str, Path]:
-    """What --from may name beside solutions -> folder."""
-    found = {
-        manifest.start: paths.SOLUTIONS / name
-        for name, manifest in readable().items()
-        if manifest.start
-    }
-    return found | {folder.name: folder for folder in TEMPLATES.iterdir()}
-
-
-def check_name(name: str) -> None:
-    """Raise UserError for a name that no solution can have, or that one has already."""
-    if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
-        raise UserError(
-            f"NAME: got {name!r}, want lower-case letters, digits and underscores, a letter first"
-        )
-    if name in NOT_SOLUTIONS or (paths.SOLUTIONS / name).exists():
-        raise UserError(f"NAME: there is a solutions/{name}/ already, want another name")
-
-
-def files_of(original: str, copy: str) -> dict[str, bytes]:
-    """Path -> content of a start, or of a solution's own folder, whose headers are included as
-    those of `copy`. Raises UserError for neither.
-    """
-    known = starts() | {name: paths.SOLUTIONS / name for name in solution_names()}
-    if original not in known:
-        raise UserError(f"--from: {unknown('solution', original, known)}")
-    files = [
-        path for path in known[original].rglob("*") if path.is_file() and path.suffix != ".pyc"
-    ]
-    own_include = f'#include "{known[original].name}/'.encode()
-    return {
-        path.relative_to(known[original])
-        .as_posix()
-        .removesuffix(".template"): path.read_bytes().replace(
-            own_include, f'#include "{copy}/'.encode()
-        )
-        for path in files
-    }
-
-
-def with_definitions(manifest: str, geometries: list[str]) -> str:
-    """A manifest's text that serves these geometries and the small one of each one's routing."""
-    served = dict.fromkeys([*geometries, *map(small_like, geometries)])
-    line = f"definitions = {json.dumps(list(served))}\n"
-    return re.sub(
-        r"^(entry_point\s*=.*\n)",
-        rf"\1{line}",
-        SERVED.sub("", manifest),
-        count=1,
-        flags=re.MULTILINE,
-    )
+    served_help = "what it shall serve; default: full and small, or what the original serves"
+    add("--definition", nargs="+", type=geometry_named, default=[], metavar="KEY", help=served_help)
+    add("--author", metavar="NAME", help="default: git's user.name, else your login name")
 
 
 def main(args: argparse.Namespace) -> int:
     check_name(args.name)
-    files, start = files_of(args.original, args.name), args.original in starts()
-    first = None if start else read_manifest(args.original).definitions[0]
-    able = (
-        FP8_MOE if start else [*FP8_MOE, *ROUTED] if form(first) else operator(first).geometries()
-    )
-    if others := [key for key in args.definition if key not in able]:
-        raise UserError(
-            f"--definition: got {others[0]}, want what {args.original} can serve, or another --from"
-        )
-    manifest = re.sub(
-        r"^name\s*=.*$",
-        f'name = "{args.name}"',
-        files[MANIFEST].decode(),
-        count=1,
-        flags=re.MULTILINE,
-    )
-    manifest = with_definitions(manifest, args.definition) if args.definition else manifest
-    files[MANIFEST] = (OF_THE_ORIGINAL.sub("", manifest).rstrip() + "\n").encode()
-    for name, content in sorted(files.items()):
-        write_atomically(paths.SOLUTIONS / args.name / name, content)
-    print(
-        f"solutions/{args.name}/: {', '.join(sorted(files))}\nNext: moebench run --solutions {args.name}"
-    )
+    original = original_named(args.original)
+    check_definitions(args.definition, original)
+    author = checked_author(default_author() if args.author is None else args.author)
+
+    files = files_of(original, args.name)
+    manifest = with_names(files[MANIFEST].decode(), args.name, author)
+    if args.definition:
+        manifest = with_definitions(manifest, args.definition)
+    files[MANIFEST] = manifest.encode()
+
+    folder = paths.new_solutions() / args.name
+    if not paths.IN_CLONE:
+        copy_solutions(folder.parent)
+    write_folder(folder, files)
+
+    here = Path.cwd()
+    shown = folder.relative_to(here) if folder.is_relative_to(here) else folder
+    print(f"{shown}/: {', '.join(sorted(files))}; its author is {author}")
+    print(f"Next: moebench run --solutions {args.name}")
     return 0
+
+
+def starts() -> dict[str, Path]:
+    """Return the folder of each start by the name that --from has for it."""
+    folders = {}
+    for name, manifest in readable().items():
+        if manifest.start:
+            folders[manifest.start] = paths.SOLUTIONS / name
+    for template in TEMPLATES.iterdir():
+        folders[template.name] = template
+    return folders
+
+
+def original_named(name: str) -> Original:
+    """Return the start or the solution that --from names. Raises UserError for neither."""
+    known_starts = starts()
+    if name in known_starts:
+        return Original(name, known_starts[name], is_start=True)
+
+    if name not in solution_names():
+        raise UserError(f"--from: {unknown('solution', name, [*known_starts, *solution_names()])}")
+    return Original(name, paths.SOLUTIONS / name, is_start=False)
+
+
+def check_name(name: str) -> None:
+    """Raise UserError for a name that no solution can have, that is taken, or that collides."""
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
+        raise UserError(
+            f"NAME: got {name!r}, want lower-case letters, digits and underscores, a letter first"
+        )
+    if name in NOT_SOLUTIONS or name in solution_names() or (paths.SOLUTIONS / name).exists():
+        raise UserError(f"NAME: there is a solutions/{name}/ already, want another name")
+
+    owner = owner_of(name)
+    if owner:
+        raise UserError(f"NAME: got {name!r}, which is {owner}; want another name, as my_{name}")
+
+
+def owner_of(name: str) -> str | None:
+    """Return what has this name already in Python or in this project, in words, or None."""
+    if keyword.iskeyword(name) or keyword.issoftkeyword(name):
+        return "a word of Python"
+    if is_pythons_own(name):
+        return "a module of Python's own"
+    if name in command_names():
+        return "a command of moebench"
+    if name in REPOSITORY_FOLDERS:
+        return "a folder of this repository"
+    distributions = installed_as(name)
+    if distributions:
+        return f"a module of {distributions[0]}, which is installed"
+    return None
+
+
+def command_names() -> set[str]:
+    return {path.stem for path in Path(__file__).parent.glob("[a-z]*.py")}
+
+
+def check_definitions(keys: list[str], original: Original) -> None:
+    """Raise UserError for a layer that a copy of the original cannot serve."""
+    if original.is_start:
+        able = FP8_MOE
+    else:
+        first = read_manifest(original.name).definitions[0]
+        able = (*FP8_MOE, *ROUTED) if form(first) else tuple(operator(first).geometries())
+
+    for key in keys:
+        if key not in able:
+            raise UserError(
+                f"--definition: got {key}, want what {original.name} can serve, or another --from"
+            )
+
+
+def default_author() -> str:
+    """Return git's user.name, or else the login name. Raises UserError where there is neither."""
+    with suppress(FileNotFoundError):  # there may be no git
+        command = ["git", "config", "user.name"]
+        author = subprocess.run(command, capture_output=True, text=True).stdout.strip()
+        if author:
+            return author
+
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError) as error:  # a user id without a name, as containers have
+        raise UserError("--author: want your name; git config user.name has none") from error
+
+
+def checked_author(author: str) -> str:
+    """Return the name without blanks around it. Raises UserError for what is no folder's name.
+
+    In a data set an author's solutions lie in a folder of that name.
+    """
+    author = author.strip()
+    is_folder_name = re.fullmatch(r"[^./\\][^/\\]*", author) is not None
+    if not is_folder_name or not author.isprintable():
+        raise UserError(f"--author: got {author!r}, want a name without / that a folder can have")
+    return author
+
+
+def files_of(original: Original, name: str) -> dict[str, bytes]:
+    """Return the content of each file of a copy that has this name, by its path in the folder.
+
+    Headers of the original's own folder are included as the copy's.
+    """
+    old_include = f'#include "{original.folder.name}/'.encode()
+    new_include = f'#include "{name}/'.encode()
+
+    files = {}
+    for path in original.folder.rglob("*"):
+        if path.is_file() and path.suffix not in NOT_COPIED:
+            relative = path.relative_to(original.folder).as_posix().removesuffix(".template")
+            files[relative] = path.read_bytes().replace(old_include, new_include)
+    return files
+
+
+def with_names(manifest: str, name: str, author: str) -> str:
+    """Return a manifest's text with a new name and author, and nothing of the original's alone."""
+    name_line = f"name = {json.dumps(name)}"
+    author_line = f"author = {json.dumps(author, ensure_ascii=False)}"
+
+    manifest = NAME_LINE.sub(lambda _: name_line, manifest, count=1)
+    manifest = AUTHOR_LINE.sub(lambda _: author_line, manifest, count=1)
+    manifest = START_LINE.sub("", manifest)
+    manifest = FACTS.sub("", manifest)
+    return manifest.rstrip() + "\n"
+
+
+def with_definitions(manifest: str, keys: list[str]) -> str:
+    """Return a manifest's text that serves these layers and the small one of each one's routing."""
+    served = dict.fromkeys([*keys, *map(small_like, keys)])
+    definitions_line = f"definitions = {json.dumps(list(served))}\n"
+
+    manifest = DEFINITIONS.sub("", manifest)
+    manifest = SERVES.sub("", manifest)
+    return ENTRY_POINT_LINE.sub(lambda line: line[0] + definitions_line, manifest, count=1)
+
+
+def copy_solutions(folder: Path) -> None:
+    """Copy the installed solutions to a folder that has none, for the new one to lie beside them.
+
+    Their shared files come last: by them the copy counts as complete.
+    """
+    shared = folder / "common"
+    if shared.is_dir():
+        return
+    others = shutil.ignore_patterns("common", "packed", "__pycache__")
+    shutil.copytree(paths.SOLUTIONS, folder, ignore=others, dirs_exist_ok=True)
+
+    temporary = folder / f".common-{os.getpid()}"
+    try:
+        shutil.copytree(paths.SOLUTIONS / "common", temporary)
+        temporary.rename(shared)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def write_folder(folder: Path, files: dict[str, bytes]) -> None:
+    """Write a folder that is there with all its files, or after Ctrl-C and errors not at all."""
+    temporary = folder.with_name(f".new-{folder.name}-{os.getpid()}")
+    try:
+        for name, content in files.items():
+            write_atomically(temporary / name, content)
+        temporary.rename(folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)

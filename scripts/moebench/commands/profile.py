@@ -8,6 +8,7 @@ doubtful or missing (the table says which), 2 for bad arguments.
 
 import argparse
 import sys
+from pathlib import Path
 
 import torch
 
@@ -24,46 +25,70 @@ from moebench.profiling.record import ProfileRecord
 from moebench.reports.profiles import table
 from moebench.reports.table import console
 
-WORKLOADS = f"T, a uuid, or KIND:T, the FP8 layer with a made-up routing ({', '.join(KINDS)}); default: a few"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("solutions", nargs="+", metavar="NAME", help="several stand in one table")
-    add(
-        "--definition", type=geometry_named, metavar="KEY", help="default: the first solution's own"
+
+    definition_help = "default: the first solution's own"
+    add("--definition", type=geometry_named, metavar="KEY", help=definition_help)
+
+    kinds = ", ".join(KINDS)
+    workloads_help = (
+        f"T, a uuid, or KIND:T, the FP8 layer with a made-up routing ({kinds}); default: a few"
     )
-    add("--workloads", nargs="+", default=[], metavar="W", help=WORKLOADS)
+    add("--workloads", nargs="+", default=[], metavar="W", help=workloads_help)
     add("--calls", type=count(), default=10, help="default: 10")
     add("--counters", action="store_true", help="hardware counters of each launch, through ncu")
-    records = "keep a record of each solution there, as in records/profile/"
-    add("--records", type=output_folder, metavar="FOLDER", help=records)
+
+    records_help = "keep a record of each solution there, as in records/profile/"
+    add("--records", type=output_folder, metavar="FOLDER", help=records_help)
+
+
+class Progress:
+    """Prints lines for the user, and remembers whether one of them was of a failure."""
+
+    def __init__(self):
+        self.has_failed = False
+
+    def say(self, line: str, failed: bool = False) -> None:
+        self.has_failed = self.has_failed or failed
+        shown = f"FAILED {line}" if failed else line
+        print(shown, file=sys.stderr, flush=True)
 
 
 def main(args: argparse.Namespace) -> int:
-    failures: list[str] = []
-    records: list[ProfileRecord] = []
-
-    def say(line: str, failed: bool = False) -> None:
-        failures.extend([line] if failed else [])
-        print(f"FAILED {line}" if failed else line, file=sys.stderr, flush=True)
-
     geometry = choose_geometry(args.definition, True, args.solutions)
     workloads = choose(args.workloads, geometry)
     if not torch.cuda.is_available():
         raise CannotRun("moebench profile needs a CUDA device; torch sees none")
-    solutions = select(args.solutions, geometry, say)
-    how = {"calls": args.calls, "counters": args.counters, "command": args.command_line}
+
+    progress = Progress()
+    job = Job(
+        solutions=select(args.solutions, geometry, progress.say),
+        geometry=geometry,
+        workloads=workloads,
+        device=device_here(),
+        calls=args.calls,
+        counters=args.counters,
+        command=args.command_line,
+        say=progress.say,
+    )
+    records: list[ProfileRecord] = []
     try:
-        for record in profile_all(
-            Job(solutions, geometry, workloads, device_here(), say=say, **how)
-        ):
+        for record in profile_all(job):
             records.append(record)
             if args.records:
-                text = record.model_dump_json(indent=2, exclude_defaults=True)
-                write_atomically(args.records / f"{record.solution}.json", f"{text}\n")
+                keep(record, args.records)
     finally:  # after Ctrl-C, too
         if records:
             console().print(table(records).terminal())
-    doubtful = any(workload.warnings for record in records for workload in record.workloads)
-    return 1 if failures or doubtful else 0
+
+    is_doubtful = any(workload.warnings for record in records for workload in record.workloads)
+    return 1 if progress.has_failed or is_doubtful else 0
+
+
+def keep(record: ProfileRecord, folder: Path) -> None:
+    """Write a record to folder/<solution>.json."""
+    text = record.model_dump_json(indent=2, exclude_defaults=True)
+    write_atomically(folder / f"{record.solution}.json", f"{text}\n")

@@ -1,15 +1,17 @@
 """Time a forward pass: all MoE layers of a model, each with weights and routing of its own, as one
 CUDA graph.
 
-As many layers as the model has, or as fit into free memory. Solutions are timed in turns, eagerly
+As many layers as the model has, or as fit into free memory. Solutions are timed in rounds, eagerly
 where there is no graph, and the last layer's answer is checked. Small T are decode steps, from 1024
 on prefill chunks. Without a GPU it is a small definition with two layers, eagerly through Triton's
 interpreter, which shows what is correct, not what is fast.
 """
 
 import argparse
+from pathlib import Path
 
 import torch
+from flashinfer_bench import Solution
 
 from moebench.core import provenance
 from moebench.core.arguments import count, output_file
@@ -23,89 +25,117 @@ from moebench.operators.models import layer_of
 from moebench.packing.fingerprint import fingerprint
 from moebench.reports.served import table
 from moebench.reports.table import console
-from moebench.served import passes, resident
+from moebench.served import resident, rounds
 from moebench.served.record import Head, Point
 
 TOKENS = [1, 2, 4, 8, 16, 32, 64, 128, 256, 1024, 2048, 4096, 8192, 16384]
-ON_CPU = {"tokens": [1, 4], "layers": 2}
+CPU_TOKENS = [1, 4]
+CPU_LAYERS = 2
 TOLERANCE = TOLERANCES["relaxed"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--solutions", nargs="+", default=[], metavar="NAME", help="default: every solution")
-    which = "an FP8 MoE layer; default: full with a GPU, else small"
-    add("--definition", type=geometry_named, metavar="KEY", help=which)
-    counts = "default: 14 counts from 1 to 16384; 1 and 4 without GPU"
-    add("--tokens", nargs="+", type=count(), metavar="T", help=counts)
+
+    definition_help = "an FP8 MoE layer; default: full with a GPU, else small"
+    add("--definition", type=geometry_named, metavar="KEY", help=definition_help)
+
+    tokens_help = "default: 14 counts from 1 to 16384; 1 and 4 without GPU"
+    add("--tokens", nargs="+", type=count(), metavar="T", help=tokens_help)
+
+    layers_help = "at most so many; default: those of the model, 2 without a GPU"
+    add("--layers", type=count(), metavar="N", help=layers_help)
+
+    rounds_help = "of each solution at each T; default: 5"
     add(
-        "--layers",
-        type=count(),
-        metavar="N",
-        help="at most so many; default: those of the model, 2 without a GPU",
+        "--rounds", "--turns", dest="rounds", type=count(), default=5, metavar="N", help=rounds_help
     )
-    add(
-        "--turns",
-        type=count(),
-        default=5,
-        metavar="N",
-        help="of each solution at each T; default: 5",
-    )
-    add(
-        "--output",
-        type=output_file,
-        metavar="FILE",
-        help="record it; docs/served.md shows records/served/*.jsonl",
-    )
+
+    output_help = "record it; docs/served.md shows records/served/*.jsonl"
+    add("--output", type=output_file, metavar="FILE", help=output_help)
 
 
 def main(args: argparse.Namespace) -> int:
-    say = console().print
-    on_gpu, device = torch.cuda.is_available(), device_here()
+    screen = console()
+    device = device_here()
+    on_gpu = torch.cuda.is_available()
     geometry = choose_geometry(args.definition, on_gpu, args.solutions)
     if not form(geometry):
         raise UserError(f"--definition: got {geometry}, want an FP8 MoE layer")
-    tokens = sorted(set(args.tokens or (TOKENS if on_gpu else ON_CPU["tokens"])))
-    solutions = select(args.solutions, geometry, say)
-    model = layer_of(geometry)
-    wanted = layers = args.layers or (model.count if on_gpu and model else ON_CPU["layers"])
+
+    tokens = sorted(set(args.tokens or (TOKENS if on_gpu else CPU_TOKENS)))
+    solutions = select(args.solutions, geometry, screen.print)
+    wanted_layers = args.layers or default_layers(geometry, on_gpu)
+    layers = wanted_layers
     if on_gpu:
-        layers = resident.fitting(
-            wanted, geometry, tokens[-1], len(solutions), torch.cuda.mem_get_info()[0]
-        )
-    if layers < wanted:
-        say(f"{layers} of {wanted} layers fit into free memory")
-    protocol = f"best of {args.turns} turns, median of 3 to 20 replays"
-    by = provenance.here(
-        device, tolerance=str(TOLERANCE), protocol=protocol, command=args.command_line
-    )
-    of = {
-        "definition": definition_name(geometry),
-        "of_model": model.count if model else None,
-        "tokens": tokens,
-    }
-    hashes = {name: packed.hash() for name, packed in solutions.items()}
-    marks = {name: fingerprint(packed) for name, packed in solutions.items()}
-    head = Head(layers=layers, sources=hashes, fingerprints=marks, provenance=by, **of)
+        free, _ = torch.cuda.mem_get_info()
+        layers = resident.fitting(wanted_layers, geometry, tokens[-1], len(solutions), free)
+    if layers < wanted_layers:
+        screen.print(f"{layers} of {wanted_layers} layers fit into free memory")
+
+    head = head_of(geometry, layers, tokens, solutions, device, args)
     points: list[Point] = []
     try:
-        made = resident.make(geometry, layers, tokens[-1], device)
-        for done, found in enumerate(
-            passes.measure(solutions, made, tokens, args.turns, TOLERANCE, device), 1
-        ):
-            points += found
-            if args.output:  # written whole each time: an older record stays until there is a point
-                write_record(args.output, [head, *points])
-            for point in found:
-                said = point.error or f"{point.ms:.4f} ms" + (
-                    f", {why}" if (why := point.not_captured) else ""
-                )
-                say(f"[{done}/{len(tokens)}] T={point.tokens}  {point.solution}  {said}")
-    except (
-        torch.OutOfMemoryError
-    ) as error:  # others use the GPU, too; a solution's own is its result
+        model = resident.make(geometry, layers, tokens[-1], device)
+        request = rounds.Request(model, tokens, args.rounds, TOLERANCE, device)
+        for done, new_points in enumerate(rounds.measure(solutions, request), 1):
+            points += new_points
+            keep(args.output, head, points)
+            for point in new_points:
+                screen.print(f"[{done}/{len(tokens)}] {progress_line(point)}")
+    except torch.OutOfMemoryError as error:  # a solution's own is its result; others use the GPU
         raise CannotRun(f"--layers: {layers} do not fit into GPU memory, want fewer") from error
     finally:  # after Ctrl-C, too
         if points:
-            say(table(head, points).terminal())
+            screen.print(table(head, points).terminal())
     return 1 if any(point.error for point in points) else 0
+
+
+def default_layers(geometry: str, on_gpu: bool) -> int:
+    """Return how many such layers the model has; without a GPU, or without a model, two."""
+    model = layer_of(geometry)
+    return model.count if on_gpu and model else CPU_LAYERS
+
+
+def head_of(
+    geometry: str,
+    layers: int,
+    tokens: list[int],
+    solutions: dict[str, Solution],
+    device: str,
+    args: argparse.Namespace,
+) -> Head:
+    """Return the first line of a record: what is run, and where."""
+    model = layer_of(geometry)
+    measured_by = provenance.here(
+        device,
+        tolerance=str(TOLERANCE),
+        protocol=f"best of {args.rounds} rounds, median of 3 to 20 replays",
+        command=args.command_line,
+    )
+    return Head(
+        definition=definition_name(geometry),
+        layers=layers,
+        of_model=model.count if model else None,
+        tokens=tokens,
+        sources={name: packed.hash() for name, packed in solutions.items()},
+        fingerprints={name: fingerprint(packed) for name, packed in solutions.items()},
+        provenance=measured_by,
+    )
+
+
+def keep(file: Path | None, head: Head, points: list[Point]) -> None:
+    """Write the record, whole each time: an earlier one stays until there is a point."""
+    if file:
+        write_record(file, [head, *points])
+
+
+def progress_line(point: Point) -> str:
+    """Return 'T=4  NAME  1.0300 ms', with why there is no graph, or the error."""
+    result = point.error
+    if result is None:
+        result = f"{point.ms:.4f} ms"
+        if point.not_captured:
+            result += f", {point.not_captured}"
+    return f"T={point.tokens}  {point.solution}  {result}"

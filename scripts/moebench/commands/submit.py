@@ -1,8 +1,9 @@
 """Prepare the submission of a solution: to FlashInfer-Bench's public data set, or to its contest.
 
 dataset: a pull request in FOLDER, new or a checkout: the Solution, its current traces, and a
-description of what was run where. FIB's `validate` reads it, where that is installed or FIB_MAIN
-names a checkout of FIB's main branch.
+description of what was run where. Refused for a solution that no trace shows PASSED as it is now.
+FIB's `validate` reads it, where that is installed or FIB_MAIN names a checkout of FIB's main
+branch.
 
 contest: FOLDER in the layout of the public starter kit. Refused, with every reason at once, unless
 recorded traces show the solution as it is now PASSED on all workloads at contest tolerance, and it
@@ -13,6 +14,8 @@ finds an error, 2 bad arguments.
 import argparse
 from pathlib import Path
 from typing import get_args
+
+from flashinfer_bench import Solution
 
 from moebench.core import paths
 from moebench.core.arguments import output_folder
@@ -26,13 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("name", metavar="NAME", help="the solution")
     add("--to", choices=["dataset", "contest"], default="contest", help="default: %(default)s")
-    add(
-        "--into",
-        type=output_folder,
-        metavar="FOLDER",
-        required=True,
-        help="no file of anybody else is overwritten",
-    )
+
+    into_help = "no file of anybody else is overwritten"
+    add("--into", type=output_folder, metavar="FOLDER", required=True, help=into_help)
     add(
         "--definition",
         type=geometry_named,
@@ -41,42 +40,64 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="KEY",
         help="default: full",
     )
-    add(
-        "--baseline",
-        metavar="NAME",
-        help="dataset: the solution to be the baseline of a definition that has none",
-    )
-    known = [each for each in get_args(manifest.Hardware) if each != "cpu"]
-    evaluates = "contest: what evaluates; default: %(default)s"
-    add("--hardware", choices=known, default=contest.HARDWARE, help=evaluates)
-    add(
-        "--traces",
-        type=Path,
-        nargs="+",
-        default=[],
-        metavar="PATH",
-        help="default: this repository's traces",
-    )
+    baseline_help = "dataset: the solution to be the baseline of a definition that has none"
+    add("--baseline", metavar="NAME", help=baseline_help)
+
+    evaluators = [target for target in get_args(manifest.Hardware) if target != "cpu"]
+    hardware_help = "contest: what evaluates; default: %(default)s"
+    add("--hardware", choices=evaluators, default=contest.HARDWARE, help=hardware_help)
+    traces_help = "default: this repository's traces"
+    add("--traces", type=Path, nargs="+", default=[], metavar="PATH", help=traces_help)
 
 
 def main(args: argparse.Namespace) -> int:
-    if (
-        args.baseline == args.name
-        or args.to == "contest"
-        and (args.baseline or len(args.definition) > 1)
-    ):
-        raise UserError(
-            "--to contest takes one --definition and no --baseline, which is another solution than NAME"
-        )
-    packed, _ = pack.pack_all([args.name, *([args.baseline] if args.baseline else [])])
-    for name, served in packed.items():
-        if others := [key for key in args.definition if key not in served]:
-            raise UserError(
-                f"--definition: got {others[0]}, want what {name} serves: {', '.join(served)}"
-            )
-    recorded = map(paths.trace_file, map(definition_name, args.definition))
-    given = args.traces or [path for path in recorded if path.exists()]
-    submissions = [[served[key] for served in packed.values()] for key in args.definition]
+    paths.require_clone("moebench submit")
+    check_arguments(args)
+
+    names = [args.name, args.baseline] if args.baseline else [args.name]
+    packed, _ = pack.pack_all(names)
+    check_definitions(args.definition, packed)
+    traces = args.traces or recorded_traces(args.definition)
+
     if args.to == "contest":
-        return 0 if contest.prepare(submissions[0][0], args.into, given, args.hardware) else 1
-    return 0 if all([pull_request.prepare(each, args.into, given) for each in submissions]) else 1
+        solution = packed[args.name][args.definition[0]]
+        is_written = contest.prepare(solution, args.into, traces, args.hardware)
+        return 0 if is_written else 1
+
+    pull_requests = []
+    for key in args.definition:
+        submitted, *baselines = [solutions[key] for solutions in packed.values()]
+        pull_requests.append(pull_request.plan(submitted, baselines, args.into, traces))
+
+    is_valid = True
+    for planned in pull_requests:  # once all of them are known to be fit
+        is_valid = pull_request.write(planned) and is_valid
+    return 0 if is_valid else 1
+
+
+def check_arguments(args: argparse.Namespace) -> None:
+    """Raise UserError for options that do not go together."""
+    if args.baseline == args.name:
+        raise UserError(f"--baseline: got {args.name}, want another solution than NAME")
+    if args.to != "contest":
+        return
+    if args.baseline:
+        raise UserError("--baseline: it is for --to dataset")
+    if len(args.definition) > 1:
+        got = ", ".join(args.definition)
+        raise UserError(f"--definition: got {got}, want one of them with --to contest")
+
+
+def check_definitions(keys: list[str], packed: dict[str, dict[str, Solution]]) -> None:
+    """Raise UserError for a definition that one of the solutions does not serve."""
+    for name, solutions in packed.items():
+        for key in keys:
+            if key not in solutions:
+                served = ", ".join(solutions)
+                raise UserError(f"--definition: got {key}, want what {name} serves: {served}")
+
+
+def recorded_traces(keys: list[str]) -> list[Path]:
+    """Return this repository's trace files of these definitions."""
+    files = [paths.trace_file(definition_name(key)) for key in keys]
+    return [file for file in files if file.exists()]

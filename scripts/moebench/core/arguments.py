@@ -10,7 +10,7 @@ from moebench.core.errors import CannotRun, UserError
 
 
 def count(least: int = 1) -> Callable[[str], int]:
-    """A whole number, `least` or more; argparse reports anything else in one line."""
+    """Return the argparse type of a whole number, `least` or more."""
 
     def parse(text: str) -> int:
         if not text.isdecimal() or int(text) < least:
@@ -21,30 +21,38 @@ def count(least: int = 1) -> Callable[[str], int]:
 
 
 def fault_of(folder: Path) -> str | None:
-    """Why no file can be written in a folder, which is made if it is missing; None where one can.
-    Writes nothing.
+    """Return why no file can be written in a folder, or None where one can. Writes nothing.
+
+    A folder that is not there yet would be made, so the nearest one above it counts.
     """
+    parents = [folder, *folder.absolute().parents]
     try:
-        existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+        existing = next(path for path in parents if path.exists())
         tempfile.TemporaryFile(dir=existing).close()
     except OSError as error:
         return error.strerror
     return None
 
 
-def writable(path: Path) -> Path:
-    """The path, if a file can be written there; devices and pipes are none. Raises UserError."""
-    special = path.exists() and (not path.is_file() or Path("/dev") in path.parents)
-    fault = "it is no file" if special else fault_of(path.parent)
+def file_fault(path: Path) -> str | None:
+    """Return why a file cannot be written, or None where it can; devices and pipes are no files."""
+    if path.exists() and (not path.is_file() or Path("/dev") in path.parents):
+        return "it is no file"
     if path.is_file() and not os.access(path, os.W_OK):
-        fault = "it is protected"
+        return "it is protected"
+    return fault_of(path.parent)
+
+
+def writable(path: Path) -> Path:
+    """Return the path of a file that can be written. Raises UserError for any other."""
+    fault = file_fault(path)
     if fault:
         raise UserError(f"got {str(path)!r}, want a file that can be written: {fault}")
     return path
 
 
 def output_file(text: str) -> Path:
-    """As `writable`, for argparse."""
+    """Return what `writable` does, as an argparse type."""
     try:
         return writable(Path(text))
     except UserError as error:
@@ -52,8 +60,9 @@ def output_file(text: str) -> Path:
 
 
 def output_folder(text: str) -> Path:
-    """A folder, there or not, that files can be written in."""
-    if fault := fault_of(Path(text)) if text else "it is empty":
+    """Return the path of a folder, there or not, that files can be written in: an argparse type."""
+    fault = fault_of(Path(text)) if text else "it is empty"
+    if fault:
         raise argparse.ArgumentTypeError(
             f"got {text!r}, want a folder that can be written in: {fault}"
         )
@@ -64,8 +73,10 @@ def check_cache() -> None:
     """Raise CannotRun where FlashInfer-Bench cannot write in its cache."""
     from flashinfer_bench.env import get_fib_cache_path
 
-    if fault := fault_of(get_fib_cache_path()):
-        wanted = "set FIB_CACHE_PATH to a folder that can be written in"
+    cache = get_fib_cache_path()
+    fault = fault_of(cache)
+    if fault:
         raise CannotRun(
-            f"FIB_CACHE_PATH: nothing can be written in {get_fib_cache_path()}: {fault}; {wanted}"
+            f"FIB_CACHE_PATH: nothing can be written in {cache}: {fault}; "
+            "set FIB_CACHE_PATH to a folder that can be written in"
         )

@@ -5,8 +5,9 @@ from collections.abc import Callable
 
 
 class UserError(Exception):
-    """A bad argument. The message is one line that names it, what came and what is wanted;
-    `status`: of the command.
+    """A bad argument. The message is one line: what is bad, what came, what is wanted.
+
+    status: the command's exit status.
     """
 
     status = 2

@@ -1,58 +1,103 @@
-"""Where things lie in the repository."""
+"""Where things lie: in a clone of the repository, or in what a wheel has installed.
 
+A wheel carries definitions, workloads, solutions and the engines' adapters in moebench/data/. What
+a command writes by itself then goes to ./moebench-files, where in a clone it goes to the clone.
+"""
+
+import os
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[3]
-SOLUTIONS = ROOT / "solutions"
+from moebench.core.errors import CannotRun
+
+CLONE = Path(__file__).resolve().parents[3]
+IN_CLONE = (CLONE / "pyproject.toml").is_file() and (CLONE / "scripts" / "moebench").is_dir()
+FILES_VARIABLE = "MOEBENCH_FILES"  # another folder than ./moebench-files; no meaning in a clone
+
+if IN_CLONE:
+    ROOT = CLONE
+    SHIPPED = CLONE
+else:
+    ROOT = Path(os.environ.get(FILES_VARIABLE, "moebench-files")).absolute()
+    SHIPPED = Path(__file__).resolve().parents[1] / "data"
+
+# Outside a clone `moebench new` copies the solutions, so that all of them lie side by side.
+COPIED_SOLUTIONS = ROOT / "solutions"
+HAS_COPY = (COPIED_SOLUTIONS / "common").is_dir()
+SOLUTIONS = COPIED_SOLUTIONS if HAS_COPY else SHIPPED / "solutions"
 # adapters for inference engines, for_*.py, which packages carry
-INTEGRATIONS = ROOT / "integrations"
+INTEGRATIONS = SHIPPED / "integrations"
 RECORDS = ROOT / "records"  # what pages and figures are made from, beside traces
 PROFILES = RECORDS / "profile"
 SERVED = RECORDS / "served"
-GPU_CLOCK = (
-    RECORDS / "gpu_clock"
-)  # traces by the GPU's clock, apart from traces/, among which FIB's apply chooses
+# Traces by the GPU's clock are apart from traces/, as FIB's `apply` chooses among those.
+GPU_CLOCK = RECORDS / "gpu_clock"
 
 
-def folder_of(definition: str) -> str:
-    """Folder that a definition's files lie in, below definitions/, workloads/, traces/: its
-    op_type, as FIB has it.
+def require_clone(command: str) -> None:
+    """Raise CannotRun outside a clone, for a command that reads or changes the repository."""
+    if not IN_CLONE:
+        raise CannotRun(f"{command} needs a clone of the repository; this moebench is installed")
+
+
+def shipped(root: Path) -> Path:
+    """Return the folder with the definitions and workloads of the data set at root."""
+    return SHIPPED if root == ROOT else root
+
+
+def new_solutions() -> Path:
+    """Return the folder that new and packed solutions are written to."""
+    return SOLUTIONS if IN_CLONE else COPIED_SOLUTIONS
+
+
+def operator_folder(definition: str) -> str:
+    """Return the folder of a definition's files below definitions/, workloads/ and traces/.
+
+    It is named after the op_type, as FIB has it.
     """
     return "linear" if definition.startswith("mxfp8_linear_") else "moe"
 
 
 def definition_file(name: str) -> Path:
-    return ROOT / "definitions" / folder_of(name) / f"{name}.json"
+    """Return the JSON file of one of this repository's definitions."""
+    return SHIPPED / "definitions" / operator_folder(name) / f"{name}.json"
 
 
 def workload_file(definition: str, root: Path = ROOT, suffix: str = "jsonl") -> Path:
-    """suffix: csv for their counts; sha256 for the blobs' checksums, which `sha256sum -c` reads at
-    the root.
+    """Return the file of a definition's workloads in the data set at root.
+
+    suffix: csv is for their counts, sha256 for the checksums of their tensors, which
+    `sha256sum -c` reads at the root.
     """
-    return root / "workloads" / folder_of(definition) / f"{definition}.{suffix}"
+    folder = shipped(root) / "workloads" / operator_folder(definition)
+    return folder / f"{definition}.{suffix}"
 
 
 def blob_file(definition: str, uuid: str) -> str:
-    """Relative to the root, as FIB's workloads want it."""
-    return f"blob/workloads/{folder_of(definition)}/{definition}/{definition}_{uuid}.safetensors"
+    """Return the file of a workload's tensors, relative to the root, as FIB wants it."""
+    folder = operator_folder(definition)
+    return f"blob/workloads/{folder}/{definition}/{definition}_{uuid}.safetensors"
 
 
-def of_author(author: str, definition: str) -> str:
-    """Where an author's solutions of a definition are below solutions/ of a FIB data set, and
-    traces below traces/.
-    """
-    return f"{author}/{folder_of(definition)}/{definition}"
+def author_folder(author: str, definition: str) -> str:
+    """Return an author's folder for a definition, below a FIB data set's solutions/ and traces/."""
+    return f"{author}/{operator_folder(definition)}/{definition}"
 
 
 def trace_file(definition: str, clock: str = "events") -> Path:
-    """clock: of the traces in it, one of provenance.CLOCKS."""
-    folder = ROOT / "traces" / folder_of(definition) if clock == "events" else GPU_CLOCK
-    return folder / f"{definition}.jsonl"
+    """Return the file of a definition's traces by a clock, one of provenance.CLOCKS."""
+    if clock == "events":
+        return ROOT / "traces" / operator_folder(definition) / f"{definition}.jsonl"
+    return GPU_CLOCK / f"{definition}.jsonl"
 
 
 def files_below(path: Path, part: str, pattern: str) -> list[Path]:
-    """The file itself; of a data set those below its folder `part`, of another folder all below it;
-    sorted.
+    """Return the files that a user names by a path, sorted.
+
+    That is the file itself; of a data set the files below its folder `part`; of any other folder
+    all files below it that fit the pattern.
     """
-    folder = path / part if (path / "definitions").is_dir() else path
-    return [path] if path.is_file() else sorted(folder.rglob(pattern))
+    if path.is_file():
+        return [path]
+    is_data_set = (path / "definitions").is_dir()
+    folder = path / part if is_data_set else path
+    return sorted(folder.rglob(pattern))

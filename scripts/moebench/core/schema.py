@@ -22,53 +22,55 @@ Head = TypeVar("Head", bound=BaseModel)
 
 
 def first_fault(error: ValidationError, whole: str) -> str:
-    """'libs.torch: Field required': the first fault; `whole` names the place where no one field is
-    at fault.
+    """Return the first fault in words, as 'libs.torch: Field required'.
 
-    A single value that came is named: "target: Input should be 'loose' or 'tight', got 'harsh'".
+    A plain value that came is shown: "target: Input should be 'loose' or 'tight', got 'harsh'".
+    whole: names the place where no single field is at fault.
     """
-    first = error.errors()[0]
-    got = (
-        f", got {first['input']!r}"
-        if first["loc"] and isinstance(first["input"], str | int | float)
-        else ""
-    )
-    return f"{'.'.join(map(str, first['loc'])) or whole}: {first['msg'].removeprefix('Value error, ')}{got}"
+    fault = error.errors()[0]
+    location = ".".join(map(str, fault["loc"]))
+    message = fault["msg"].removeprefix("Value error, ")
+    value = fault["input"]
+
+    text = f"{location or whole}: {message}"
+    if location and isinstance(value, str | int | float):
+        text += f", got {value!r}"
+    return text
 
 
 def read_json(path: Path, model: type[Model]) -> Model:
-    """The file's only object. Raises UserError that names the file and its first fault."""
+    """Return a file's only object. Raises UserError that names the file and its first fault."""
     return _parse(path.read_text(encoding="utf-8"), model, path.name, "file")
 
 
 def read_record(
     path: Path, head: type[Head], line: type[Model], what: str
 ) -> tuple[Head, list[Model]]:
-    """A record file's head, its first line, and the further lines; half a last one, of a killed
-    run, is left out.
+    """Return a record file's head, which is its first line, and its further lines.
 
-    what: the record is of. Raises UserError that names the file, the line and its first fault.
+    Half a last line, which a killed run leaves, is left out. what: names the kind of record in
+    errors. Raises UserError that names the file, the line and its first fault.
     """
-    texts = (
-        path.read_bytes().rpartition(b"\n")[0].splitlines()
-    )  # a text's also end where JSON holds U+2028
+    complete = path.read_bytes().rpartition(b"\n")[0]
+    texts = complete.splitlines()  # of bytes: a text's lines also end at U+2028, which JSON holds
     if not texts:
         raise UserError(f"{path.name}: not a record of {what}: it is empty")
-    further = [
-        _parse(text, line, f"{path.name}:{at}", "line") for at, text in enumerate(texts[1:], 2)
-    ]
+
+    further = []
+    for number, text in enumerate(texts[1:], 2):
+        further.append(_parse(text, line, f"{path.name}:{number}", "line"))
     return _parse(texts[0], head, f"{path.name}:1", "line"), further
 
 
 def write_record(path: Path, lines: list[BaseModel]) -> None:
-    """Replace a record file: its head, then the further lines."""
-    write_atomically(
-        path, "".join(f"{line.model_dump_json(exclude_none=True)}\n" for line in lines)
-    )
+    """Replace a record file by its head and the further lines."""
+    texts = [line.model_dump_json(exclude_none=True) for line in lines]
+    write_atomically(path, "".join(f"{text}\n" for text in texts))
 
 
 def _parse(text: str | bytes, model: type[Model], place: str, whole: str) -> Model:
     try:
         return model.model_validate_json(text)
     except ValidationError as error:
-        raise UserError(f"{place}: not a {model.__name__}: {first_fault(error, whole)}") from error
+        fault = first_fault(error, whole)
+        raise UserError(f"{place}: not a {model.__name__}: {fault}") from error

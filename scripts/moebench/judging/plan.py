@@ -163,7 +163,7 @@ def plan_of(args: Namespace, device: Device) -> Plan:
         if fields := dataset.differing(full):
             there, here = (
                 dataset.files(root)[name],
-                paths.definition_file(name).relative_to(paths.ROOT),
+                paths.definition_file(name).relative_to(paths.SHIPPED),
             )
             notes.append(f"{there} is judged; {here} here has another {', '.join(fields)}")
     if not parts:

@@ -43,7 +43,7 @@ def read_again() -> None:
 
 def definitions_folder() -> Path:
     """Return the folder of layers.toml, config_json.toml, public_workloads.csv and FIB's JSON."""
-    return paths.ROOT / "definitions"
+    return paths.SHIPPED / "definitions"
 
 
 def layers_file() -> Path:

@@ -127,9 +127,7 @@ def definition(geometry: str) -> Definition:
                 "exponent of two; 255 is NaN. int8 because the schema has no unsigned type.",
             ),
         },
-        outputs={
-            "output": tensor(["seq_len", "n"], out, "x times the transposed weight."),
-        },
+        outputs={"output": tensor(["seq_len", "n"], out, "x times the transposed weight.")},
         reference=reference_source(geometry),
     )
 

@@ -98,7 +98,7 @@ def of_data_set(definition: str, root: Path) -> list[Workload]:
     Raises UserError for a line that is none.
     """
     found = []
-    for file in sorted((root / "workloads").rglob(f"{definition}.jsonl")):
+    for file in sorted((paths.shipped(root) / "workloads").rglob(f"{definition}.jsonl")):
         found += [workload for workload, _ in read_lines(file, definition)]
     return found
 

@@ -14,13 +14,7 @@ from moebench.packing import manifest as manifests
 from moebench.packing import problem
 from moebench.packing.gather import Gathering
 from moebench.packing.imports import outline
-from moebench.packing.manifest import (
-    Manifest,
-    PackingError,
-    read_manifest,
-    refusal,
-    solution_names,
-)
+from moebench.packing.manifest import Manifest, PackingError, read_manifest, refusal, solution_names
 
 # form of a definition -> the manifest's key of its function, where that is not `entry_point`
 ENTRY_POINT_KEYS = {"renorm": "renorm_entry_point", "routed": "routed_entry_point"}
@@ -120,7 +114,7 @@ def pack_here(names: list[str]) -> list[Path]:
     """Write packed/<definition>/<name>.json of these solutions; of all where none is named, and
     then other files in packed/ go. Returns the files. Raises as `pack_all`.
     """
-    folder = paths.SOLUTIONS / "packed"
+    folder = paths.new_solutions() / "packed"
     packed, _ = pack_all(names)
 
     files = []

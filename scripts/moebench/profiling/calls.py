@@ -23,37 +23,41 @@ from moebench.operators.catalogue import GEOMETRIES, definition, definition_name
 from moebench.packing import pack
 
 WARMUP_RUNS = 3
+DEFAULT_SHARES = (0, 1 / 3, 2 / 3, 1)  # where the default workloads stand, ordered by T
+FLUSH_BYTES = 256 << 20  # more than any L2
 
 
-def choose(wanted: list[str], geometry: str) -> dict[str, Workload]:
-    """uuid, or KIND:T as it was given -> the workload. wanted: token counts, uuids, names of cases,
-    or KIND:T.
+def choose(names: list[str], geometry: str) -> dict[str, Workload]:
+    """Return the workloads that a user names, by uuid, or by KIND:T as it was given.
 
-    For [] it is four from the least T to the greatest. Raises UserError for one that names nothing.
+    names: token counts, uuids, names of cases, or KIND:T; for [] it is four from the least T to
+    the greatest. Raises UserError for one that names nothing.
     """
-    kinds, known = routing_kinds.kinds_of(geometry), dataset.labelled(definition_name(geometry))
-    found: dict[str, Workload] = {}
-    if not wanted:
-        by_length = sorted(
-            (w for _, w in known if w.axes["seq_len"]), key=lambda w: w.axes["seq_len"]
-        )
-        wanted = [
-            by_length[round(share * (len(by_length) - 1))].uuid for share in (0, 1 / 3, 2 / 3, 1)
-        ]
-    for text in wanted:
-        kind, _, tokens = text.partition(":")
+    kinds = routing_kinds.kinds_of(geometry)
+    recorded = dataset.labelled(definition_name(geometry))
+    made_up_help = f"; KIND:T with KIND one of {', '.join(kinds)}" if kinds else ""
+
+    chosen: dict[str, Workload] = {}
+    for name in names or default_workloads(recorded):
+        kind, _, tokens = name.partition(":")
         if kind in kinds and tokens.isdecimal():
-            found[text] = routing_kinds.workload(kind, int(tokens), geometry)[1]
-        else:
-            made_up = f"; KIND:T with KIND one of {', '.join(kinds)}" if kinds else ""
-            found |= {
-                workload.uuid: workload for _, workload in workloads.named(text, known, made_up)
-            }
-    return found
+            _, chosen[name] = routing_kinds.workload(kind, int(tokens), geometry)
+            continue
+        for _, workload in workloads.named(name, recorded, made_up_help):
+            chosen[workload.uuid] = workload
+    return chosen
+
+
+def default_workloads(recorded: list[tuple[str, Workload]]) -> list[str]:
+    """Return the uuids of a few workloads, from the least T above 0 to the greatest."""
+    with_tokens = [workload for _, workload in recorded if workload.axes["seq_len"]]
+    by_length = sorted(with_tokens, key=lambda workload: workload.axes["seq_len"])
+    last = len(by_length) - 1
+    return [by_length[round(share * last)].uuid for share in DEFAULT_SHARES]
 
 
 def build(solution: Solution, full: Definition) -> Runnable:
-    """Raises CannotRun for whatever the builder raises."""
+    """Return what FIB builds. Raises CannotRun for whatever the builder raises."""
     try:
         return BuilderRegistry.get_instance().build(full, solution)
     except (Exception, SystemExit) as error:
@@ -61,12 +65,9 @@ def build(solution: Solution, full: Definition) -> Runnable:
 
 
 def arguments(runnable: Runnable, workload: Workload, full: Definition, device: str) -> list:
-    """FIB's inputs, the same in every run on one device, and outputs for a solution that writes
-    into them.
-    """
-    (inputs,) = seeded_inputs(
-        full, workload, 1, device, load_safetensors(full, workload, paths.ROOT)
-    )
+    """Return FIB's inputs, the same in every run on one device, and outputs to be written into."""
+    stored = load_safetensors(full, workload, paths.ROOT)
+    (inputs,) = seeded_inputs(full, workload, 1, device, stored)
     return with_outputs(full, runnable, inputs, device)
 
 
@@ -77,13 +78,12 @@ def call_repeatedly(
     device: str,
     mark: Callable[[], AbstractContextManager] = nullcontext,
 ) -> None:
-    """As FIB does: before each call L2 is flushed, arguments are cloned and the device is waited
-    for; mark() is around.
+    """Call as FIB does: before each call L2 is flushed, arguments are cloned, the device is idle.
 
-    Waiting for the call's end is inside the mark too. Raises CannotRun for whatever the solution
-    raises.
+    mark: makes what is around each call and the wait for its end. Raises CannotRun for whatever
+    the solution raises.
     """
-    cache = torch.empty(256 << 20, dtype=torch.int8, device=device)
+    cache = torch.empty(FLUSH_BYTES, dtype=torch.int8, device=device)
     with torch.no_grad():
         for _ in range(times):
             cache.zero_()
@@ -98,22 +98,23 @@ def call_repeatedly(
 
 
 def main(argv: list[str]) -> int:
-    """Exit status: 0, or 2 for bad arguments."""
+    """Call a solution under ncu. Returns the exit status: 0, or 2 for bad arguments."""
     parser = argparse.ArgumentParser("python -m moebench.profiling.calls", description=__doc__)
     parser.add_argument("solution")
     parser.add_argument("geometry", choices=list(GEOMETRIES))
-    parser.add_argument(
-        "workloads", nargs="+", metavar="W", help="as for moebench profile --workloads"
-    )
+    workloads_help = "as for moebench profile --workloads"
+    parser.add_argument("workloads", nargs="+", metavar="W", help=workloads_help)
     args = parser.parse_args(argv)
-    device, full = device_here(), definition(args.geometry)
+
+    device = device_here()
+    full = definition(args.geometry)
     runnable = build(pack.pack(args.solution)[args.geometry], full)
     for workload in choose(args.workloads, args.geometry).values():
-        operands = arguments(runnable, workload, full, device)
-        call_repeatedly(runnable, operands, WARMUP_RUNS, device)
+        call_args = arguments(runnable, workload, full, device)
+        call_repeatedly(runnable, call_args, WARMUP_RUNS, device)
         with torch.cuda.profiler.profile():
-            torch.cuda._sleep(1)
-        call_repeatedly(runnable, operands, 1, device, torch.cuda.profiler.profile)
+            torch.cuda._sleep(1)  # the separator, whose kernel is gpu_clock.MARK
+        call_repeatedly(runnable, call_args, 1, device, torch.cuda.profiler.profile)
     return 0
 
 

@@ -3,6 +3,10 @@
 ncu runs each kernel alone, several times, with caches emptied before and the clocks left as they
 are: its times are a little longer than those of a pipeline whose kernels find each other's results
 in L2.
+
+Its CSV is read here. NVIDIA's ncu_report would read its report in a few lines less, but lies in a
+folder of Nsight Compute that is on no Python's path, and nothing that uses it could be tested
+without that installation.
 """
 
 import io
@@ -30,104 +34,111 @@ METRICS = {
     "tensor_percent": "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed",
     "occupancy_percent": "sm__warps_active.avg.pct_of_peak_sustained_active",
 }
+TIME_UNITS = {"ns", "nsecond"}  # of the first one; ncu's versions spell it differently
+OPTIONS = [
+    *("--csv", "--print-kernel-base", "function", "--print-units", "base"),
+    *("--clock-control", "none", "--profile-from-start", "off"),
+    *("--metrics", ",".join(METRICS.values())),
+]
 
 
 def record(solution: str, geometry: str, workloads: list[str]) -> str:
-    """ncu's CSV of a process that calls the solution once on each workload.
+    """Return ncu's CSV of a process that calls the solution once on each workload.
 
-    Raises CannotRun when ncu is not installed, fails or takes longer than 15 minutes."""
+    Raises CannotRun when ncu is not installed, fails or takes longer than 15 minutes.
+    """
     if shutil.which("ncu") is None:
         raise CannotRun("ncu is not installed: no such program on the PATH")
+
+    calls = [sys.executable, "-P", "-m", "moebench.profiling.calls"]
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "ncu.csv"
-        command = ["ncu", "--csv", "--print-kernel-base", "function", "--print-units", "base"]
-        command += [
-            "--clock-control",
-            "none",
-            "--profile-from-start",
-            "off",
-            "--log-file",
-            str(log),
-        ]
-        command += ["--metrics", ",".join(METRICS.values())]
-        command += [
-            sys.executable,
-            "-P",
-            "-m",
-            "moebench.profiling.calls",
-            solution,
-            geometry,
-            *workloads,
-        ]
+        command = ["ncu", *OPTIONS, "--log-file", str(log)]
+        command += [*calls, solution, geometry, *workloads]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
         except subprocess.TimeoutExpired as error:
             raise CannotRun(f"ncu: no end after {TIMEOUT_SECONDS} s") from error
         report = log.read_text(encoding="utf-8") if log.exists() else ""
+
     if done.returncode:
-        lines = [
-            line.strip()
-            for line in (done.stdout + done.stderr + report).splitlines()
-            if line.strip()
-        ]
-        # ncu's own error says more than what comes after it
-        cause = next(
-            (line for line in lines if "ERROR" in line or "Error:" in line),
-            (lines or ["no output"])[-1],
-        )
+        cause = error_in(done.stdout + done.stderr + report)
         raise CannotRun(f"ncu: exit status {done.returncode}: {cause}")
     return report
 
 
-def by_workload(report: str, count: int) -> list[pd.DataFrame]:
-    """The launches of each of `count` workloads in order, a row each: `kernel`, its plain name, and
-    METRICS' fields.
+def error_in(output: str) -> str:
+    """Return ncu's own error, which says more than what comes after it, or else the last line."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    for line in lines:
+        if "ERROR" in line or "Error:" in line:
+            return line
+    return lines[-1] if lines else "no output"
 
-    report: ncu's CSV, one row per launch and metric; "n/a" is NaN, and a launch that was not timed
-    is left out. Raises CannotRun where it holds no table, with ncu's own error if there is one, and
-    for another number of workloads.
+
+def by_workload(report: str, count: int) -> list[pd.DataFrame]:
+    """Return the launches of each of `count` workloads in order.
+
+    A row is a launch: `kernel`, its plain name, and the fields of METRICS, NaN where ncu has "n/a".
+    A launch that was not timed is left out. report: ncu's CSV, a row for each launch and metric.
+    Raises CannotRun where it holds no table, with ncu's own error if there is one, and for another
+    number of workloads.
     """
-    table = [line for line in report.splitlines() if line.startswith('"')]
-    if not table or '"Metric Name"' not in table[0]:
-        cause = next(
-            (line for line in report.splitlines() if "ERROR" in line), "no table in its output"
-        )
-        raise CannotRun(f"ncu: {cause.strip()}")
-    rows = pd.read_csv(io.StringIO("\n".join(table)), dtype=str).astype({"ID": int})
-    for unit in set(rows["Metric Unit"][rows["Metric Name"] == METRICS["us"]]) - {"ns", "nsecond"}:
+    launches = launches_in(report)
+    is_separator = launches.kernel == MARK  # before each workload's call
+    if is_separator.sum() != count:
+        raise CannotRun(f"ncu: its output has {is_separator.sum()} workloads, want {count}")
+
+    number = is_separator.cumsum()
+    return [launches[~is_separator & (number == at)] for at in range(1, count + 1)]
+
+
+def launches_in(report: str) -> pd.DataFrame:
+    """Return all launches of a report, in order; columns as in `by_workload`. Raises CannotRun."""
+    rows = table_in(report)
+    is_time = rows["Metric Name"] == METRICS["us"]
+    for unit in set(rows["Metric Unit"][is_time]) - TIME_UNITS:
         raise CannotRun(f"ncu: {METRICS['us']}: got the unit {unit!r}, want nanoseconds")
-    rows["value"] = pd.to_numeric(rows["Metric Value"].str.replace(",", ""), errors="coerce")
+
+    plain_numbers = rows["Metric Value"].str.replace(",", "")
+    rows["value"] = pd.to_numeric(plain_numbers, errors="coerce")
     launches = rows.pivot(index=["ID", "Kernel Name"], columns="Metric Name", values="value")
-    launches = (
-        launches.reindex(columns=list(METRICS.values()))
-        .set_axis(list(METRICS), axis=1)
-        .dropna(subset="us")
-    )
+    launches = launches.reindex(columns=list(METRICS.values()))
+    launches = launches.set_axis(list(METRICS), axis=1)
+    launches = launches.dropna(subset="us")
+
     launches["us"] = (launches.us / 1e3).round(3)
     launches["kernel"] = launches.index.get_level_values("Kernel Name").map(plain_name)
-    separator = launches.kernel == MARK  # before each workload's call
-    if separator.sum() != count:
-        raise CannotRun(f"ncu: its output has {separator.sum()} workloads, want {count}")
-    return [launches[~separator & (separator.cumsum() == at)] for at in range(1, count + 1)]
+    return launches
+
+
+def table_in(report: str) -> pd.DataFrame:
+    """Return the table of a report as text. Raises CannotRun where there is none."""
+    lines = report.splitlines()
+    table = [line for line in lines if line.startswith('"')]
+    if not table or '"Metric Name"' not in table[0]:
+        errors = [line.strip() for line in lines if "ERROR" in line]
+        raise CannotRun(f"ncu: {errors[0] if errors else 'no table in its output'}")
+    return pd.read_csv(io.StringIO("\n".join(table)), dtype=str).astype({"ID": int})
 
 
 def with_counters(
-    profile: WorkloadProfile, launches: pd.DataFrame, table: dict[str, str]
+    profile: WorkloadProfile, launches: pd.DataFrame, stages: dict[str, str]
 ) -> WorkloadProfile:
-    """The profile with what ncu found of each launch, and a warning for each stage that only one
-    profiler saw.
+    """Return the profile with ncu's counters of each launch.
+
+    It has a warning for each stage that only one of the two profilers saw. stages: pattern of a
+    kernel's name -> stage.
     """
-    timed, counted = (
-        set(profile.stages),
-        {stage_of(name, table) or UNASSIGNED for name in launches.kernel},
-    )
-    lines = [f"{stage}: seen by ncu only" for stage in counted - timed]
-    lines += [f"{stage}: not seen by ncu" for stage in timed - counted]
+    counted_stages = {stage_of(name, stages) or UNASSIGNED for name in launches.kernel}
+    timed_stages = set(profile.stages)
+    warnings = [f"{stage}: seen by ncu only" for stage in counted_stages - timed_stages]
+    warnings += [f"{stage}: not seen by ncu" for stage in timed_stages - counted_stages]
+
     kernels = []
     for kernel in profile.kernels:
-        each = launches.loc[launches.kernel == kernel.name, list(METRICS)]
-        counters = [Counters(**launch.dropna()) for _, launch in each.iterrows()]
+        rows = launches.loc[launches.kernel == kernel.name, list(METRICS)]
+        counters = [Counters(**launch.dropna()) for _, launch in rows.iterrows()]
         kernels.append(kernel.model_copy(update={"counters": counters}))
-    return profile.model_copy(
-        update={"kernels": kernels, "warnings": [*profile.warnings, *sorted(lines)]}
-    )
+    all_warnings = [*profile.warnings, *sorted(warnings)]
+    return profile.model_copy(update={"kernels": kernels, "warnings": all_warnings})

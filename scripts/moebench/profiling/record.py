@@ -11,8 +11,11 @@ from moebench.core.schema import Strict, read_json
 
 
 class Counters(Strict):
-    """Of one launch under ncu. grid: thread blocks; block: threads in one; percent: of the device's
-    peak. None: ncu could not tell."""
+    """One launch under ncu.
+
+    grid: thread blocks; block: threads in one; percent: of the device's peak. None: ncu could not
+    tell.
+    """
 
     us: float
     grid: int | None = None
@@ -25,10 +28,11 @@ class Counters(Strict):
 
 
 class Kernel(Strict):
-    """One kernel in one call. stage: `unassigned` where no pattern fits. launches, us: a mean over
-    the calls.
+    """One kernel in one call.
 
-    counters: of each launch in one call, in order; empty where ncu was not asked."""
+    stage: `unassigned` where no pattern fits. launches, us: a mean over the calls. counters: of
+    each launch in one call, in order; empty where ncu was not asked.
+    """
 
     stage: str
     name: str
@@ -38,13 +42,13 @@ class Kernel(Strict):
 
 
 class WorkloadProfile(Strict):
-    """One solution on one workload, a mean over `calls` calls; kernels by stage, the longest of
-    each stage first.
+    """One solution on one workload, a mean over `calls` calls.
 
-    uuid: or KIND:T for a made-up routing. wall_us: a call as FIB times it, without a profiler; None
-    where not known. busy_us: the part of a call in which at least one of its kernels runs, less
-    than their sum where they overlap. bound_us: the roofline bound on an H200. warnings: a line for
-    everything that makes the figures doubtful.
+    uuid: or KIND:T for a made-up routing. kernels: by stage, the longest of each stage first.
+    wall_us: a call as FIB times it, without a profiler; None where not known. busy_us: the part of
+    a call in which at least one of its kernels runs, less than their sum where they overlap.
+    bound_us: the roofline bound on an H200. warnings: a line for everything that makes the figures
+    doubtful.
     """
 
     uuid: str
@@ -58,15 +62,15 @@ class WorkloadProfile(Strict):
 
     @property
     def stages(self) -> dict[str, list[Kernel]]:
-        """Stage -> its kernels, in order."""
-        return {
-            stage: list(kernels) for stage, kernels in groupby(self.kernels, attrgetter("stage"))
-        }
+        """The kernels of each stage, in order."""
+        groups = groupby(self.kernels, attrgetter("stage"))
+        return {stage: list(kernels) for stage, kernels in groups}
 
     @property
     def label(self) -> str:
-        kind, made_up, _ = self.uuid.partition(":")
-        return f"T={self.T} {kind}" if made_up else f"T={self.T}"
+        """'T=57', or 'T=57 uniform' with a made-up routing."""
+        kind, is_made_up, _ = self.uuid.partition(":")
+        return f"T={self.T} {kind}" if is_made_up else f"T={self.T}"
 
 
 class ProfileRecord(Strict):
@@ -79,7 +83,8 @@ class ProfileRecord(Strict):
 
 
 def read_records(folder: Path) -> list[ProfileRecord]:
-    """The records of a folder's *.json by name of file; [] without any. Raises UserError for a file
-    that is none.
+    """Return the records of a folder's *.json, by name of file; [] without any.
+
+    Raises UserError for a file that is no record.
     """
     return [read_json(path, ProfileRecord) for path in sorted(folder.glob("*.json"))]

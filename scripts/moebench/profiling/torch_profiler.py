@@ -20,13 +20,14 @@ from moebench.profiling.calls import call_repeatedly
 from moebench.profiling.record import Kernel
 
 CALL = "moe_call"
-ON_DEVICE = {"kernel", "gpu_memcpy", "gpu_memset"}
-LAUNCHES = {"cuda_runtime", "cuda_driver"}
+DEVICE_CATEGORIES = {"kernel", "gpu_memcpy", "gpu_memset"}
+LAUNCH_CATEGORIES = {"cuda_runtime", "cuda_driver"}
 
 
 def record(runnable, args: list, calls: int, device: str) -> list[dict]:
-    """Events of a Chrome trace of `calls` calls. Raises CannotRun for whatever the solution
-    raises.
+    """Return the events of a Chrome trace of `calls` calls.
+
+    Raises CannotRun for whatever the solution raises.
     """
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
         call_repeatedly(runnable, args, calls, device, lambda: record_function(CALL))
@@ -37,77 +38,95 @@ def record(runnable, args: list, calls: int, device: str) -> list[dict]:
 
 
 def timed(events: Iterable[dict], categories: set[str]) -> list[dict]:
-    """Events of these categories that have a duration, by their start; all have `args`."""
-    found = [{"args": {}} | e for e in events if e.get("ph") == "X" and e.get("cat") in categories]
-    return sorted(found, key=lambda e: (e["ts"], -e["dur"]))
+    """Return the events of these categories that have a duration, by start; all have `args`."""
+    chosen = []
+    for event in events:
+        if event.get("ph") == "X" and event.get("cat") in categories:
+            chosen.append({"args": {}} | event)
+    return sorted(chosen, key=lambda event: (event["ts"], -event["dur"]))
 
 
 def launches(events: list[dict], calls: int) -> pd.DataFrame:
-    """Those of the solution's calls, which the host's clock tells apart. Raises CannotRun if a call
-    is missing.
+    """Return the launches of the solution's calls, which the host's clock tells apart.
+
+    Raises CannotRun if a call is missing.
     """
-    marks = [e for e in timed(events, {"user_annotation"}) if e["name"] == CALL]
+    marks = [event for event in timed(events, {"user_annotation"}) if event["name"] == CALL]
     if len(marks) != calls:
         raise CannotRun(f"the profiler recorded {len(marks)} calls, want {calls}")
-    launched = {
-        e["args"]["correlation"]: e["ts"]
-        for e in timed(events, LAUNCHES)
-        if "correlation" in e["args"]
-    }
-    # Where a launch was not recorded: each call waits for its end, so the kernel's own start will
-    # do.
-    ours = [
-        (e, launched.get(e["args"].get("correlation"), e["ts"])) for e in timed(events, ON_DEVICE)
-    ]
-    floats = dict.fromkeys(("ts", "start", "us"), float)
-    rows = [(plain_name(e["name"]), ts, e["ts"], e["dur"]) for e, ts in ours]
-    found = pd.DataFrame(rows, columns=["kernel", *floats]).astype(floats)
-    starts, durations = (
-        np.array([mark[key] for mark in marks], dtype=float) for key in ("ts", "dur")
-    )
-    found["call"] = pd.IntervalIndex.from_arrays(
-        starts, starts + durations, closed="both"
-    ).get_indexer(found.ts)
-    return found[found.call >= 0]  # a moment that is in none of them has -1
+
+    launched = launch_times(events)
+    rows = []
+    for event in timed(events, DEVICE_CATEGORIES):
+        # Where a launch was not recorded the kernel's own start will do, as each call waits for
+        # its end.
+        launch = launched.get(event["args"].get("correlation"), event["ts"])
+        rows.append((plain_name(event["name"]), launch, event["ts"], event["dur"]))
+    table = pd.DataFrame(rows, columns=["kernel", "launch", "start", "us"])
+    table = table.astype({"launch": float, "start": float, "us": float})
+
+    begins = np.array([mark["ts"] for mark in marks], dtype=float)
+    durations = np.array([mark["dur"] for mark in marks], dtype=float)
+    intervals = pd.IntervalIndex.from_arrays(begins, begins + durations, closed="both")
+    table["call"] = intervals.get_indexer(table.launch)
+    return table[table.call >= 0]  # a moment that is in none of them has -1
 
 
-def kernels(launches: pd.DataFrame, table: dict[str, str], calls: int) -> list[Kernel]:
-    """By stage in the table's order, then what fits no pattern; the longest of each stage first."""
-    each = launches.groupby("kernel", sort=False).us.agg(["size", "sum"])
-    each = each.sort_values("sum", ascending=False, kind="stable") / calls
-    stages = {kernel: stage_of(kernel, table) or UNASSIGNED for kernel in each.index}
-    found = [
-        Kernel(stage=stages[k], name=k, launches=count, us=round(us, 4))
-        for k, count, us in each.itertuples()
-    ]
-    order = [*table.values(), UNASSIGNED]
-    return sorted(found, key=lambda kernel: order.index(kernel.stage))
+def launch_times(events: list[dict]) -> dict[int, float]:
+    """Return when the host made each launch, by the correlation that its kernel has, too."""
+    times = {}
+    for event in timed(events, LAUNCH_CATEGORIES):
+        if "correlation" in event["args"]:
+            times[event["args"]["correlation"]] = event["ts"]
+    return times
+
+
+def kernels(launches: pd.DataFrame, stages: dict[str, str], calls: int) -> list[Kernel]:
+    """Return kernels by stage in the order of `stages`, then what fits no pattern.
+
+    The longest of each stage is first. stages: pattern of a kernel's name -> stage.
+    """
+    totals = launches.groupby("kernel", sort=False).us.agg(["size", "sum"]) / calls
+    totals = totals.sort_values("sum", ascending=False, kind="stable")
+
+    each = []
+    for name, count, us in totals.itertuples():
+        stage = stage_of(name, stages) or UNASSIGNED
+        each.append(Kernel(stage=stage, name=name, launches=count, us=round(us, 4)))
+    order = [*stages.values(), UNASSIGNED]
+    return sorted(each, key=lambda kernel: order.index(kernel.stage))
 
 
 def busy_us(launches: pd.DataFrame, calls: int) -> float:
-    """Microseconds of one call in which at least one of its kernels runs: the union of their
-    intervals; a mean.
+    """Return microseconds of one call in which at least one of its kernels runs, a mean.
+
+    That is the union of the kernels' intervals.
     """
     ordered = launches.sort_values("start")
     end = ordered.start + ordered.us
-    covered = (
-        end.groupby(ordered.call).cummax().groupby(ordered.call).shift()
-    )  # until when those before it run
-    return round((end - np.fmax(ordered.start, covered)).clip(lower=0).sum() / calls, 3)
+    # Until when the kernels of the same call that started before are running.
+    covered = end.groupby(ordered.call).cummax().groupby(ordered.call).shift()
+    alone = (end - np.fmax(ordered.start, covered)).clip(lower=0)
+    return round(alone.sum() / calls, 3)
 
 
 def warnings(kernels: list[Kernel], launches: pd.DataFrame, calls: int) -> list[str]:
-    """A line for each kernel without a stage, for each whose launches do not go with the calls, and
-    for none at all.
+    """Return a line for everything that makes the figures doubtful.
+
+    That is a kernel without a stage, one whose launches differ from call to call, and no kernel at
+    all.
     """
-    unassigned = [kernel.name for kernel in kernels if kernel.stage == UNASSIGNED]
-    lines = [
-        f"{name}: unassigned: no pattern in [stages] of solution.toml fits" for name in unassigned
-    ]
-    for kernel, call in launches.groupby("kernel", sort=False).call:
+    lines = []
+    for kernel in kernels:
+        if kernel.stage == UNASSIGNED:
+            lines.append(f"{kernel.name}: unassigned: no pattern in [stages] of solution.toml fits")
+
+    for name, call in launches.groupby("kernel", sort=False).call:
         counts = call.value_counts().reindex(range(calls), fill_value=0)
-        if counts.min() < counts.max():
-            lines.append(
-                f"{kernel}: {counts.min()} to {counts.max()} launches a call, want the same in all of them"
-            )
-    return lines if kernels else [*lines, "no kernel was seen inside the calls"]
+        least, most = counts.min(), counts.max()
+        if least < most:
+            lines.append(f"{name}: {least} to {most} launches a call, want the same in all of them")
+
+    if not kernels:
+        lines.append("no kernel was seen inside the calls")
+    return lines

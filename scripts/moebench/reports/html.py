@@ -38,15 +38,7 @@ HEADINGS = {
 NUMBERS = ("tokens", "ms", "over_bound", "over_fastest", "speedup", "matched")
 
 # What stands beside a point that the pointer is over: the columns HOVER_DATA, by their number.
-HOVER_DATA = [
-    "solution",
-    "ms",
-    "tolerance_text",
-    "timestamp",
-    "source_sha1",
-    "source",
-    "place",
-]
+HOVER_DATA = ["solution", "ms", "tolerance_text", "timestamp", "source_sha1", "source", "place"]
 HOVER_BOUND = ", %{y:.2f} times the bound"
 HOVER = (
     "<b>%{customdata[0]}</b>, T = %{x}<br>"

@@ -98,7 +98,4 @@ TABLES: Tables = {
     ("docs/served.md", "served"): served_block,
     ("docs/profile.md", "profile"): profile_block,
 }
-FIGURES: Figures = {
-    "speed-nvidia-h200.svg": speed_figure,
-    "stages-nvidia-h200.svg": stages_figure,
-}
+FIGURES: Figures = {"speed-nvidia-h200.svg": speed_figure, "stages-nvidia-h200.svg": stages_figure}

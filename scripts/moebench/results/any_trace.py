@@ -66,12 +66,7 @@ class AnyTrace(Trace, extra="allow"):
             return fields
 
         evaluation = self.evaluation
-        parts = (
-            evaluation,
-            evaluation.environment,
-            evaluation.correctness,
-            evaluation.performance,
-        )
+        parts = (evaluation, evaluation.environment, evaluation.correctness, evaluation.performance)
         for part in parts:
             if part is not None:
                 fields |= part.model_extra

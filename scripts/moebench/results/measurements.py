@@ -38,14 +38,7 @@ TIMES = ["ms", "reference_ms", "speedup"]
 NUMBERS = [*TIMES, "matched", "max_absolute_error", "max_relative_error", *MATCHED]
 
 # Fields of a trace's provenance that are columns under their own names.
-PROVENANCE = (
-    "packages",
-    "source_sha1",
-    "source_fingerprint",
-    "timestamp",
-    "command",
-    "host",
-)
+PROVENANCE = ("packages", "source_sha1", "source_fingerprint", "timestamp", "command", "host")
 
 # A time up to 3% above the least is level with it: no smaller difference is called one.
 LEVEL = 1.03

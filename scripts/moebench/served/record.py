@@ -24,10 +24,10 @@ class Head(Strict):
 class Point(Strict):
     """One solution at one token count, over all resident layers.
 
-    bound_ms: sum of the layers' roofline bounds. graph, eager: median ms a pass, of each turn.
-    not_captured: why there is no graph. scratch_mb: peak of torch's allocator in an eager pass,
-    with what the solution keeps. matched: share of the last layer's elements within the tolerance.
-    error: what was raised, or why the answer is wrong; one line.
+    bound_ms: sum of the layers' roofline bounds. graph, eager: median ms of a forward pass in each
+    round. not_captured: why there is no graph. scratch_mb: peak of torch's allocator in an eager
+    pass, with what the solution keeps. matched: share of the last layer's elements within the
+    tolerance. error: what was raised, or why the answer is wrong; one line.
     """
 
     solution: str
@@ -42,8 +42,9 @@ class Point(Strict):
 
     @property
     def ms(self) -> float | None:
-        """A pass in the best turn: as a graph, or eagerly if it cannot be captured; None if it
-        failed.
+        """The forward pass in the best round; None if it failed.
+
+        It is a graph's, or eager where nothing could be captured.
         """
-        turns = self.graph or self.eager
-        return min(turns) if turns and self.error is None else None
+        rounds = self.graph or self.eager
+        return min(rounds) if rounds and self.error is None else None

@@ -9,143 +9,179 @@ import torch
 from moebench.core.errors import CannotRun
 from moebench.judging.calling import first_tokens, input_bytes, random_fp8
 from moebench.operators import routing_model
-from moebench.operators.catalogue import (
-    GEOMETRIES,
-    ROUTED,
-    definition,
-    operator,
-    router,
-    router_sizes,
-)
+from moebench.operators.catalogue import GEOMETRIES, ROUTED, definition, operator, router
+from moebench.operators.moe_fp8_block_scale import ROUTED_SCALING_FACTOR
+from moebench.operators.moe_fp8_block_scale_routed import ROUTERS
 from moebench.operators.routing_kinds import offset_of
 
 STATES = ("hidden_states", "hidden_states_scale")  # which all layers share
+STATE_SCALE = 2.0  # mean of the tokens' scales
 CONTEXT_BYTES = 2_000_000_000  # the CUDA context, code and libraries' workspaces; a guess
 
 
 @dataclass(frozen=True)
 class Resident:
-    """layers: the definition's inputs by name, at the most tokens; those of the tokens are the same
+    """layers: of each the definition's inputs by name, at the most tokens; STATES are the same
     tensors in all.
 
-    local: of each layer [T, top_k], the chosen experts counted from the rank's first one.
+    local_experts: of each layer the chosen experts [T, top_k], counted from the rank's first one.
     """
 
     geometry: str
     layers: list[dict[str, object]]
-    local: list[torch.Tensor]
+    local_experts: list[torch.Tensor]
 
     def inputs(self, num_tokens: int) -> list[list]:
-        """Each layer's arguments for its first tokens, in the definition's order."""
-        shapes = {name: spec.shape for name, spec in definition(self.geometry).inputs.items()}
-        states = {
-            name: first_tokens(self.layers[0][name], shapes[name], num_tokens) for name in STATES
-        }
-        made = [layer | states for layer in self.layers]
-        return [
-            [first_tokens(layer[name], shapes[name], num_tokens) for name in shapes]
-            for layer in made
-        ]
+        """Return each layer's arguments for its first tokens, in the definition's order."""
+        specs = definition(self.geometry).inputs
+        states = {}
+        for name in STATES:
+            states[name] = first_tokens(self.layers[0][name], specs[name].shape, num_tokens)
+
+        arguments = []
+        for layer in self.layers:
+            values = layer | states
+            cut = [
+                first_tokens(values[name], spec.shape, num_tokens) for name, spec in specs.items()
+            ]
+            arguments.append(cut)
+        return arguments
 
     def bound_ms(self, num_tokens: int) -> float:
-        """The sum of the layers' roofline bounds."""
-        of = GEOMETRIES[self.geometry]
-        return sum(
-            operator(self.geometry)
-            .bound(num_tokens, routing_model.local_counts(chosen, of), self.geometry)
-            .ms
-            for chosen in (local[:num_tokens].cpu().numpy() for local in self.local)
-        )
+        """Return the sum of the layers' roofline bounds in ms."""
+        sizes = GEOMETRIES[self.geometry]
+        total = 0.0
+        for experts in self.local_experts:
+            chosen = experts[:num_tokens].cpu().numpy()
+            counts = routing_model.local_counts(chosen, sizes)
+            total += operator(self.geometry).bound(num_tokens, counts, self.geometry).ms
+        return total
 
 
-def fitting(wanted: int, geometry: str, num_tokens: int, solutions: int, free: int) -> int:
-    """How many of the wanted layers fit into the free bytes beside one reference call and the
-    solutions' scratch.
+def fitting(
+    wanted_layers: int, geometry: str, num_tokens: int, solution_count: int, free_bytes: int
+) -> int:
+    """Return how many of the wanted layers fit beside one reference call and solutions' scratch.
 
     Raises CannotRun where none fits.
     """
-    of, full = GEOMETRIES[geometry], definition(geometry)
-    hidden, intermediate = of["hidden_size"], of["intermediate_size"]
-    layer = sum(
-        size
-        for name, size in input_bytes(full, {"seq_len": num_tokens}).items()
-        if name not in STATES
-    )
-    # gemm1's output, h and y in bf16, a row for each of a token's experts
-    scratch = 2 * num_tokens * of["top_k"] * (hidden + 3 * intermediate)
-    # in fp32 three copies of the weights that are dequantised at once, and of the tokens
-    reference = 24 * of["experts_at_once"] * intermediate * hidden + 24 * num_tokens * (
-        hidden + intermediate
-    )
-    beside = CONTEXT_BYTES + solutions * scratch + reference
-    if beside + layer > free:
-        needed = f"needs {(beside + layer) / 1e9:.1f} GB, {free / 1e9:.1f} GB are free"
+    layer = layer_bytes(geometry, num_tokens)
+    scratch = solution_count * scratch_bytes(geometry, num_tokens)
+    beside = CONTEXT_BYTES + scratch + reference_bytes(geometry, num_tokens)
+    if beside + layer > free_bytes:
+        needed = f"{(beside + layer) / 1e9:.1f} GB"
+        free = f"{free_bytes / 1e9:.1f} GB"
         raise CannotRun(
-            f"--tokens: got {num_tokens}, one layer of {geometry} {needed}; want fewer tokens"
+            f"--tokens: got {num_tokens}, one layer of {geometry} needs {needed}, {free} are free; "
+            "want fewer tokens"
         )
-    return min(wanted, (free - beside) // layer)
+    return min(wanted_layers, (free_bytes - beside) // layer)
+
+
+def layer_bytes(geometry: str, num_tokens: int) -> int:
+    """Return the bytes of a layer's inputs without those that all layers share."""
+    sizes = input_bytes(definition(geometry), {"seq_len": num_tokens})
+    return sum(size for name, size in sizes.items() if name not in STATES)
+
+
+def scratch_bytes(geometry: str, num_tokens: int) -> int:
+    """Return what a solution may need: gemm1's output, h and y in bf16 for each expanded token."""
+    sizes = GEOMETRIES[geometry]
+    columns = sizes["hidden_size"] + 3 * sizes["intermediate_size"]
+    return 2 * num_tokens * sizes["top_k"] * columns
+
+
+def reference_bytes(geometry: str, num_tokens: int) -> int:
+    """Return what a reference call needs.
+
+    That is three fp32 copies of the tokens and of the weights that are dequantised at once.
+    """
+    sizes = GEOMETRIES[geometry]
+    hidden = sizes["hidden_size"]
+    intermediate = sizes["intermediate_size"]
+    weights = 24 * sizes["experts_at_once"] * intermediate * hidden
+    tokens = 24 * num_tokens * (hidden + intermediate)
+    return weights + tokens
+
+
+def make(geometry: str, layer_count: int, num_tokens: int, device: str) -> Resident:
+    """Return the layers; the numbers are the same in every run on one kind of device."""
+    source = torch.Generator(device).manual_seed(0)
+    full = definition(geometry)
+    shapes = dict(zip(full.inputs, full.get_input_shapes({"seq_len": num_tokens}), strict=True))
+    first_expert = offset_of(geometry)
+    shared = shared_inputs(shapes, first_expert, device, source)
+
+    # The means of the weights' scales, with which products keep their size.
+    sizes = GEOMETRIES[geometry]
+    means = {
+        "gemm1_weights": sizes["hidden_size"] ** -0.5,
+        "gemm2_weights": sizes["intermediate_size"] ** -0.5,
+    }
+    layers = []
+    local_experts = []
+    for number in range(layer_count):
+        routed = routing(f"served/{number}", geometry, num_tokens, device, source)
+        local_experts.append(routed.experts - first_expert)
+        layer = shared | routed.inputs
+        for name, mean in means.items():
+            layer[name] = random_fp8(shapes[name], device, source)
+            layer[f"{name}_scale"] = scales(shapes[f"{name}_scale"], mean, device, source)
+        layers.append(layer)
+    return Resident(geometry, layers, local_experts)
+
+
+def shared_inputs(
+    shapes: dict[str, tuple], first_expert: int, device: str, source: torch.Generator
+) -> dict[str, object]:
+    """Return what all layers share: the tokens, their scales, and the definition's scalars."""
+    inputs = {
+        "hidden_states": random_fp8(shapes["hidden_states"], device, source),
+        "hidden_states_scale": scales(shapes["hidden_states_scale"], STATE_SCALE, device, source),
+    }
+    scalars = {"local_expert_offset": first_expert, "routed_scaling_factor": ROUTED_SCALING_FACTOR}
+    for name, value in scalars.items():
+        if name in shapes:
+            inputs[name] = value
+    return inputs
 
 
 def scales(
     shape: tuple[int, ...], mean: float, device: str, source: torch.Generator
 ) -> torch.Tensor:
-    """Uniform from half to one and a half times the mean."""
+    """Return scales, uniform from half to one and a half times the mean."""
     return mean * (0.5 + torch.rand(shape, device=device, generator=source))
+
+
+@dataclass(frozen=True)
+class Routing:
+    """inputs: a layer's routing inputs by name. experts: the chosen ones, [T, top_k]."""
+
+    inputs: dict[str, torch.Tensor]
+    experts: torch.Tensor
 
 
 def routing(
     seed: str, geometry: str, num_tokens: int, device: str, source: torch.Generator
-) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-    """Routing inputs by the workloads' model of popularity, and the chosen experts [T, top_k] of
-    all ranks.
+) -> Routing:
+    """Return a layer's routing by the workloads' model of popularity.
 
     Noise is drawn on the device, where it is quick. Where top-k is given, the reference's router
     has chosen.
     """
-    of = router_sizes(geometry)
-    offset, bias = routing_model.experts(seed, of)
+    sizes = ROUTERS.get(geometry, GEOMETRIES[geometry])
+    offset, bias = routing_model.experts(seed, sizes)
     noise = torch.randn(num_tokens, len(offset), device=device, generator=source)
     logits = noise + torch.from_numpy(offset).float().to(device)
+
     if bias is None:
-        given = {"routing_logits": logits.bfloat16()}
-        experts, weights = router(geometry)(*given.values())
+        inputs = {"routing_logits": logits.bfloat16()}
+        experts, weights = router(geometry)(inputs["routing_logits"])
     else:
-        given = {
-            "routing_logits": logits,
-            "routing_bias": torch.from_numpy(bias).bfloat16().to(device),
-        }
-        experts, weights = router(geometry)(*given.values(), of["routed_scaling_factor"])
-    return (
-        given if geometry not in ROUTED else {"topk_ids": experts.int(), "topk_weights": weights}
-    ), experts
+        bias = torch.from_numpy(bias).bfloat16().to(device)
+        inputs = {"routing_logits": logits, "routing_bias": bias}
+        experts, weights = router(geometry)(logits, bias, ROUTED_SCALING_FACTOR)
 
-
-def make(geometry: str, layers: int, num_tokens: int, device: str) -> Resident:
-    """The same numbers on every run on one kind of device."""
-    full, source = definition(geometry), torch.Generator(device).manual_seed(0)
-    shapes = dict(zip(full.inputs, full.get_input_shapes({"seq_len": num_tokens}), strict=True))
-    hidden, intermediate = (
-        GEOMETRIES[geometry][size] for size in ("hidden_size", "intermediate_size")
-    )
-    scalars = {
-        "local_expert_offset": offset_of(geometry),
-        "routed_scaling_factor": GEOMETRIES[geometry]["routed_scaling_factor"],
-    }
-    shared = {
-        "hidden_states": random_fp8(shapes["hidden_states"], device, source),
-        "hidden_states_scale": scales(shapes["hidden_states_scale"], 2.0, device, source),
-    } | {name: value for name, value in scalars.items() if name in full.inputs}
-    weights = {
-        "gemm1_weights": hidden**-0.5,
-        "gemm2_weights": intermediate**-0.5,
-    }  # and their scales' means
-    made, local = [], []
-    for at in range(layers):
-        routed, experts = routing(f"served/{at}", geometry, num_tokens, device, source)
-        local.append(experts - scalars["local_expert_offset"])
-        layer = shared | routed
-        for name, mean in weights.items():
-            layer[name] = random_fp8(shapes[name], device, source)
-            layer[f"{name}_scale"] = scales(shapes[f"{name}_scale"], mean, device, source)
-        made.append(layer)
-    return Resident(geometry, made, local)
+    if geometry in ROUTED:
+        inputs = {"topk_ids": experts.int(), "topk_weights": weights}
+    return Routing(inputs, experts)

@@ -21,49 +21,65 @@ from flashinfer_bench import Definition, Solution, Workload
 from flashinfer_bench.bench.utils import gen_inputs
 from flashinfer_bench.compile import BuilderRegistry
 
-TOKENS, SCALARS = 7, {"local_expert_offset": 0, "routed_scaling_factor": 2.5}
+TOKENS = 7
+SCALARS = {"local_expert_offset": 0, "routed_scaling_factor": 2.5}
+NOT_IMPORTED = ("moebench", "definitions", "solutions")  # an editable install must not help
 
 
-def call_once(definition, runnable):
-    """One call on random inputs; its output must be finite."""
+def main(folder: Path, hardware: str) -> None:
+    for name in NOT_IMPORTED:
+        sys.modules[name] = None
+    definition = Definition.model_validate_json((folder / "definition.json").read_bytes())
+    solution = Solution.model_validate_json((folder / "solution.json").read_bytes())
+    has_device = torch.cuda.is_available()
+    if not has_device:
+        os.environ["TVM_FFI_CUDA_ARCH_LIST"] = architecture(hardware)
+
+    runnable = BuilderRegistry.get_instance().build(definition, solution)
+    done = [f"built by FIB's {runnable.metadata.build_type} builder"]
+    if has_device:
+        done.append(call_once(definition, runnable))
+    else:
+        if has_kernels_to_compile(solution):
+            compile_kernels(runnable)
+            done.append("CUDA sources compiled and linked by nvcc")
+        done.append("not checked: that it runs, for want of a CUDA device")
+
+    # Not printed: a submission may print too, even at exit.
+    (folder / "done.json").write_text(json.dumps(done))
+
+
+def architecture(hardware: str) -> str:
+    """Return sm_100 as nvcc's wrappers want it, 10.0a; nvcc knows no such set of an older one."""
+    feature_set = "a" if int(hardware[3:]) >= 90 else ""
+    return f"{hardware[3:-1]}.{hardware[-1]}{feature_set}"
+
+
+def call_once(definition: Definition, runnable) -> str:
+    """Call it on random inputs and say so. Raises ValueError for an output that is not finite."""
     inputs = {name: {"type": "random"} for name in definition.inputs}
-    inputs |= {name: {"type": "scalar", "value": value} for name, value in SCALARS.items()}
+    for name, value in SCALARS.items():
+        inputs[name] = {"type": "scalar", "value": value}
     workload = Workload(axes={"seq_len": TOKENS}, inputs=inputs, uuid="once")
+
     output = runnable.call_value_returning(*gen_inputs(definition, workload, "cuda:0"))
     if not torch.isfinite(output.float()).all():
         raise ValueError(f"a call with {TOKENS} tokens gave an output that is not finite")
     return f"called once with {TOKENS} tokens on {torch.cuda.get_device_name()}"
 
 
-def main(folder, hardware):
-    sys.modules |= dict.fromkeys(
-        ("moebench", "definitions", "solutions")
-    )  # an editable installation must not help
-    definition = Definition.model_validate_json((folder / "definition.json").read_bytes())
-    solution = Solution.model_validate_json((folder / "solution.json").read_bytes())
-    if not (has_device := torch.cuda.is_available()):
-        feature_set = (
-            "a" if int(hardware[3:]) >= 90 else ""
-        )  # nvcc knows none of an older architecture
-        os.environ["TVM_FFI_CUDA_ARCH_LIST"] = f"{hardware[3:-1]}.{hardware[-1]}{feature_set}"
-    runnable = BuilderRegistry.get_instance().build(definition, solution)
-    done = [f"built by FIB's {runnable.metadata.build_type} builder"]
-    if has_device:
-        done.append(call_once(definition, runnable))
-    elif (
-        any(source.path.endswith(".cu") for source in solution.sources)
-        and solution.spec.language.value != "cuda"
-    ):
-        # without opening the library, which needs a driver
-        tvm_ffi.cpp.load, tvm_ffi.cpp.load_inline = tvm_ffi.cpp.build, tvm_ffi.cpp.build_inline
-        importlib.import_module(
-            f"{runnable._callable.__module__.rpartition('.')[0]}.build"
-        ).load_kernels()
-        done.append("CUDA sources compiled and linked by nvcc")
-    done += [] if has_device else ["not checked: that it runs, for want of a CUDA device"]
-    (folder / "done.json").write_text(
-        json.dumps(done)
-    )  # not printed: a submission may print too, even at exit
+def has_kernels_to_compile(solution: Solution) -> bool:
+    """Return whether there are CUDA sources that FIB's builder has not compiled itself."""
+    has_cuda = any(source.path.endswith(".cu") for source in solution.sources)
+    return has_cuda and solution.spec.language.value != "cuda"
+
+
+def compile_kernels(runnable) -> None:
+    """Compile and link CUDA sources without opening the library, which needs a driver."""
+    tvm_ffi.cpp.load = tvm_ffi.cpp.build
+    tvm_ffi.cpp.load_inline = tvm_ffi.cpp.build_inline
+    package = runnable._callable.__module__.rpartition(".")[0]
+    importlib.import_module(f"{package}.build").load_kernels()
 
 
 if __name__ == "__main__":

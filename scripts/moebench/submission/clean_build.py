@@ -15,53 +15,83 @@ from moebench.core.errors import CannotRun
 
 SCRIPT = Path(__file__).with_name("build_alone.py")
 # No CPATH, NVCC_APPEND_FLAGS and the like: compilers find what the toolkit brings, and no more.
-KEPT = ("PATH", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "LANG")
+KEPT_VARIABLES = (
+    "PATH",
+    "LD_LIBRARY_PATH",
+    "CUDA_HOME",
+    "CUDA_PATH",
+    "CUDA_VISIBLE_DEVICES",
+    "LANG",
+)
 TOOLKIT = Path("/usr/local/cuda")  # where it is in the evaluation's image
 MINUTES = 15
-FAULTS = (
-    "error:",
-    "fatal ",
-    "cannot find",
-    "undefined reference",
-)  # in the lines of a compiler that say what is wrong
+# In the lines of a compiler that say what is wrong.
+FAULTS = ("error:", "fatal ", "cannot find", "undefined reference")
 
 
 def build(bundle: Path, definition: str, hardware: str) -> list[str]:
-    """Lines of what was done and what could not be checked here. Raises CannotRun where it does not
-    build alone.
+    """Return lines of what was done and what could not be checked here.
 
-    hardware: what CUDA sources are compiled for where there is no device and they leave it open, as
-    sm_100. HOME and every cache lie in a folder that is removed afterwards. Python's -I shuts out
-    PYTHONPATH and the current folder.
+    hardware: what CUDA sources are compiled for where there is no device and they leave it open,
+    as sm_100. HOME and every cache lie in a folder that is removed afterwards. Raises CannotRun
+    where the bundle does not build alone.
     """
     with tempfile.TemporaryDirectory(prefix="submission-") as temporary:
-        folder, home = Path(temporary), Path(temporary, "home")
+        folder = Path(temporary)
+        home = folder / "home"
         home.mkdir()
         shutil.copy(bundle / "solution.json", folder)
         shutil.copy(paths.definition_file(definition), folder / "definition.json")
-        env = {name: os.environ[name] for name in KEPT if name in os.environ}
-        env |= {"HOME": str(home), "FIB_CACHE_PATH": str(folder / "cache"), "TMPDIR": temporary}
-        if (
-            TOOLKIT.is_dir()
-        ):  # the compilers guess it from where nvcc is, and a wrapper may mislead them
-            env.setdefault("CUDA_HOME", str(TOOLKIT))
-        command, limits = (
-            [sys.executable, "-I", SCRIPT, folder, hardware],
-            {"cwd": home, "timeout": 60 * MINUTES},
-        )
-        try:
-            done = subprocess.run(
-                command, env=env, capture_output=True, text=True, errors="replace", **limits
-            )
-        except subprocess.TimeoutExpired as error:
-            raise CannotRun(
-                f"building from the bundle alone took more than {MINUTES} minutes"
-            ) from error
-        if done.returncode == 0 and (result := folder / "done.json").exists():
+
+        done = run_alone(folder, home, hardware)
+        result = folder / "done.json"
+        if done.returncode == 0 and result.exists():
             return json.loads(result.read_bytes())
-    lines = ["no output", *(done.stderr or done.stdout).splitlines()]
-    said = [line.strip().replace(temporary, "...") for line in lines if line.strip()]
+        raise CannotRun(fault(done, temporary))
+
+
+def run_alone(folder: Path, home: Path, hardware: str) -> subprocess.CompletedProcess:
+    """Run build_alone.py on a folder; -I shuts out PYTHONPATH and the current folder.
+
+    Raises CannotRun when it takes too long.
+    """
+    command = [sys.executable, "-I", SCRIPT, folder, hardware]
+    try:
+        return subprocess.run(
+            command,
+            cwd=home,
+            env=clean_environment(folder, home),
+            timeout=60 * MINUTES,
+            capture_output=True,
+            text=True,
+            errors="replace",
+        )
+    except subprocess.TimeoutExpired as error:
+        raise CannotRun(
+            f"building from the bundle alone took more than {MINUTES} minutes"
+        ) from error
+
+
+def clean_environment(folder: Path, home: Path) -> dict[str, str]:
+    """Return the variables of a process whose caches all lie in a folder."""
+    env = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
+    env["HOME"] = str(home)
+    env["FIB_CACHE_PATH"] = str(folder / "cache")
+    env["TMPDIR"] = str(folder)
+    if TOOLKIT.is_dir():  # compilers guess it from where nvcc is, and a wrapper may mislead them
+        env.setdefault("CUDA_HOME", str(TOOLKIT))
+    return env
+
+
+def fault(done: subprocess.CompletedProcess, temporary: str) -> str:
+    """Return why a build gave no result: the compiler's error, or the last line of the output."""
+    lines = ["no output"]
+    for line in (done.stderr or done.stdout).splitlines():
+        if line.strip():
+            lines.append(line.strip().replace(temporary, "..."))
     if done.returncode == 0:
-        raise CannotRun(f"building from the bundle alone ended without a result: {said[-1]}")
-    fault = next((line for line in said if any(mark in line for mark in FAULTS)), said[-1])
-    raise CannotRun(f"does not build from the bundle alone, status {done.returncode}: {fault}")
+        return f"building from the bundle alone ended without a result: {lines[-1]}"
+
+    errors = [line for line in lines if any(mark in line for mark in FAULTS)]
+    cause = errors[0] if errors else lines[-1]
+    return f"does not build from the bundle alone, status {done.returncode}: {cause}"

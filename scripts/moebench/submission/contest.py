@@ -28,11 +28,35 @@ MARK = "# Written by moebench submit"
 # The evaluation machine, in the public starter kit: EVALUATION.md names the GPU, FAQ.md the file.
 HARDWARE = "sm_100"  # NVIDIA B200
 PACKED = "packed_solution.json"  # the evaluation takes this before anything else
+WRITTEN = ("config.toml", "solution", "solution.json", PACKED)
+NOT_PROVEN = (
+    "{missing} of {total} workloads have no PASSED trace of its source at contest tolerance: "
+    "T={tokens}; record on a CUDA GPU with: moebench run --solutions {name} "
+    "--definition {key} --tolerance contest"
+)
+
+
+def prepare(solution: Solution, into: Path, traces: list[Path], hardware: str) -> bool:
+    """Write the submission of a packed solution if nothing speaks against it.
+
+    Returns whether it was written. traces: files of them. Raises UserError, PackingError.
+    """
+    with tempfile.TemporaryDirectory() as temporary:
+        staged = Path(temporary) / "submission"
+        submitted = write(solution, staged)
+        check_folder(into, submitted)
+        reasons = objections(solution, staged, traces, hardware)
+
+    if reasons:
+        print(f"{solution.name} is not fit to be submitted:", *reasons, sep="\n- ")
+        return False
+    write(solution, into)
+    print(f"{into}: config.toml, solution/, solution.json and {PACKED} (hash {submitted.hash()})")
+    return True
 
 
 def write(solution: Solution, folder: Path) -> Solution:
-    """Write the submission of a packed solution into folder, in place of an earlier one; return
-    what is packed.
+    """Write the submission of a packed solution in place of an earlier one; return what is packed.
 
     solution.json is what FIB packs from the folder, as the kit's own script does: no dependencies,
     no description and target_hardware "cuda". Raises PackingError, and CannotRun where not all of
@@ -40,118 +64,138 @@ def write(solution: Solution, folder: Path) -> Solution:
     """
     language = solution.spec.language.value
     entry_file, function = solution.spec.entry_point.split("::")
-    sources = folder / "solution" / language
-    flat = flatten(solution.name, {s.path: s.content for s in solution.sources})
-    for path in [path for path in flat if path.endswith(".csv")]:
-        flat = {other: text.replace(f'"{path}"', f'"{path}.h"') for other, text in flat.items()}
-        flat[f"{path}.h"] = flat.pop(path)
-    named = {"name": solution.name, "definition": solution.definition, "author": solution.author}
-    style = {"destination_passing_style": solution.spec.destination_passing_style}
-    built = {
+    names = {"name": solution.name, "definition": solution.definition, "author": solution.author}
+    build = {
         "language": language,
         "entry_point": f"{PurePosixPath(entry_file).name}::{function}",
-        **style,
+        "destination_passing_style": solution.spec.destination_passing_style,
     }
-    config = f"{MARK}; the repository's own source hash is {solution.hash()}.\n"
-    for section, values in (("solution", named), ("build", built)):
-        lines = (
-            f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in values.items()
-        )
-        config += f"[{section}]\n{''.join(lines)}\n"
-    write_atomically(
-        folder / "config.toml", config
-    )  # first: by it the next submission knows the folder
-    if sources.parent.exists():
-        shutil.rmtree(sources.parent)
-    for path, text in flat.items():
-        write_atomically(sources / path, text)
-    packed = pack_solution_from_files(
-        path=str(sources), spec=BuildSpec(target_hardware=["cuda"], **built), **named
-    )
+    sources = flat_sources(solution)
+
+    # The configuration comes first: by its mark the next submission knows the folder.
+    write_atomically(folder / "config.toml", configuration(solution, names, build))
+    shutil.rmtree(folder / "solution", ignore_errors=True)
+    source_folder = folder / "solution" / language
+    for path, text in sources.items():
+        write_atomically(source_folder / path, text)
+
+    spec = BuildSpec(target_hardware=["cuda"], **build)
+    packed = pack_solution_from_files(path=str(source_folder), spec=spec, **names)
     for name in ("solution.json", PACKED):
         write_atomically(folder / name, packed.model_dump_json(indent=2))
     return packed
 
 
+def flat_sources(solution: Solution) -> dict[str, str]:
+    """Return the sources without folders, and tables under a name that the kit packs."""
+    sources = {source.path: source.content for source in solution.sources}
+    flat = flatten(solution.name, sources)
+    for table_name in [path for path in flat if path.endswith(".csv")]:
+        new_name = f"{table_name}.h"
+        for path, text in flat.items():
+            flat[path] = text.replace(f'"{table_name}"', f'"{new_name}"')
+        flat[new_name] = flat.pop(table_name)
+    return flat
+
+
+def configuration(solution: Solution, names: dict, build: dict) -> str:
+    """Return the text of config.toml."""
+    text = f"{MARK}; the repository's own source hash is {solution.hash()}.\n"
+    for section, values in (("solution", names), ("build", build)):
+        text += f"[{section}]\n"
+        for key, value in values.items():
+            text += f"{key} = {json.dumps(value, ensure_ascii=False)}\n"
+        text += "\n"
+    return text
+
+
 def check_folder(folder: Path, submitted: Solution) -> None:
-    """Raise UserError where a file of somebody else would be overwritten, and for a data set, as
-    this repository.
+    """Raise UserError where a file of somebody else would be overwritten.
+
+    A data set, as this repository, is somebody else's.
     """
-    config, names = (
-        folder / "config.toml",
-        ("config.toml", "solution", "solution.json", PACKED, "definitions"),
-    )
-    if config.is_file() and config.read_text(encoding="utf-8", errors="replace").startswith(MARK):
-        sources, known = (
-            folder / "solution",
-            [submitted],
-        )  # which an attempt that was cut off wrote in part
-        with suppress(OSError, ValueError):  # there is none where the first attempt was cut off
-            known.append(Solution.model_validate_json((folder / PACKED).read_bytes()))
-        ours = {
-            (sources / each.spec.language.value / s.path, s.content)
-            for each in known
-            for s in each.sources
-        }
-        for path in sorted(
-            path for path in sources.rglob("*") if path.is_file() and path.suffix != ".pyc"
-        ):
-            if (path, path.read_text(encoding="utf-8", errors="replace")) not in ours:
-                raise UserError(
-                    f"--into: {path} is new or edited by hand: move it or name another folder"
-                )
-        return
-    if theirs := [name for name in names if (folder / name).exists()]:
-        raise UserError(f"--into: {folder} is not of this command: it has {', '.join(theirs)}")
+    config = folder / "config.toml"
+    if config.is_file():
+        text = config.read_text(encoding="utf-8", errors="replace")
+        if text.startswith(MARK):
+            check_sources(folder, submitted)
+            return
+
+    present = [name for name in (*WRITTEN, "definitions") if (folder / name).exists()]
+    if present:
+        raise UserError(f"--into: {folder} is not of this command: it has {', '.join(present)}")
 
 
-def objections(solution: Solution, folder: Path, given: list[Path], hardware: str) -> list[str]:
-    """Why the submission in folder is not fit to hand in, one line each; prints what was found to
-    be in order.
+def check_sources(folder: Path, submitted: Solution) -> None:
+    """Raise UserError where an earlier submission has a file that this command did not write."""
+    written = [submitted]  # in part, by an attempt that was cut off
+    with suppress(OSError, ValueError):  # there is none where the first attempt was cut off
+        written.append(Solution.model_validate_json((folder / PACKED).read_bytes()))
+
+    sources = folder / "solution"
+    known = set()
+    for solution in written:
+        language = solution.spec.language.value
+        known |= {(sources / language / each.path, each.content) for each in solution.sources}
+
+    for path in sorted(sources.rglob("*")):
+        if not path.is_file() or path.suffix == ".pyc":
+            continue
+        if (path, path.read_text(encoding="utf-8", errors="replace")) not in known:
+            raise UserError(
+                f"--into: {path} is new or edited by hand: move it or name another folder"
+            )
+
+
+def objections(solution: Solution, folder: Path, traces: list[Path], hardware: str) -> list[str]:
+    """Return why the submission in folder is not fit to hand in, a line for each reason.
+
+    What is found to be in order is printed.
     """
-    geometry, targets, reasons = BY_NAME[solution.definition], solution.spec.target_hardware, []
-    name, wanted = folder_name(solution.name, solution.definition), recorded(geometry)
+    reasons = []
+    targets = solution.spec.target_hardware
     if hardware not in targets:
-        reasons.append(
-            f"it runs on {', '.join(targets)}, the evaluation on {hardware} (see --hardware)"
-        )
-    rows = measurements.of_solution(solution, given)
-    rows = rows[(rows.source == "current") & (rows.tolerance == "contest")].drop_duplicates(
-        ["hardware", "uuid"]
-    )
-    passed = rows[rows.passed.astype(bool)]
-    machine = next(iter(passed.hardware.mode()), None)  # the one with the most passes
-    there = set(passed.uuid[passed.hardware == machine])
-    if unproven := [
-        str(workload.axes["seq_len"]) for workload in wanted if workload.uuid not in there
-    ]:
-        what = f"{len(unproven)} of {len(wanted)} workloads have no PASSED trace of its source at contest tolerance"
-        how = f"moebench run --solutions {name} --definition {geometry} --tolerance contest"
-        reasons.append(f"{what}: T={', '.join(unproven)}; record on a CUDA GPU with: {how}")
-    else:
-        print(
-            f"PASSED {len(wanted)} of {len(wanted)} at contest tolerance on {machine}; evaluation on {hardware}"
-        )
+        able = ", ".join(targets)
+        reasons.append(f"it runs on {able}, the evaluation on {hardware} (see --hardware)")
+
+    unproven = unproven_workloads(solution, traces, hardware)
+    if unproven:
+        reasons.append(unproven)
+
     try:
-        print(*clean_build.build(folder, solution.definition, hardware), sep="\n")
+        for line in clean_build.build(folder, solution.definition, hardware):
+            print(line)
     except CannotRun as error:
         reasons.append(str(error))
     return reasons
 
 
-def prepare(solution: Solution, into: Path, given: list[Path], hardware: str) -> bool:
-    """Write the submission of a packed solution if nothing speaks against it; return whether it was
-    written.
+def unproven_workloads(solution: Solution, traces: list[Path], hardware: str) -> str | None:
+    """Return which workloads have no pass on the machine with the most passes.
 
-    given: of traces. Raises UserError, PackingError.
+    None where all have; that is printed.
     """
-    with tempfile.TemporaryDirectory() as temporary:
-        staged = Path(temporary) / "submission"
-        submitted = write(solution, staged)
-        check_folder(into, submitted)
-        if reasons := objections(solution, staged, given, hardware):
-            print(f"{solution.name} is not fit to be submitted:", *reasons, sep="\n- ")
-            return False
-    write(solution, into)
-    print(f"{into}: config.toml, solution/, solution.json and {PACKED} (hash {submitted.hash()})")
-    return True
+    key = BY_NAME[solution.definition]
+    workloads = recorded(key)
+
+    rows = measurements.of_solution(solution, traces)
+    rows = rows[(rows.source == "current") & (rows.tolerance == "contest")]
+    rows = rows.drop_duplicates(["hardware", "uuid"])  # the newest of each counts
+    passed = rows[rows.passed.astype(bool)]
+    machine = next(iter(passed.hardware.mode()), None)
+    proven = set(passed.uuid[passed.hardware == machine])
+
+    missing = [workload for workload in workloads if workload.uuid not in proven]
+    total = len(workloads)
+    if not missing:
+        print(
+            f"PASSED {total} of {total} at contest tolerance on {machine}; evaluation on {hardware}"
+        )
+        return None
+    return NOT_PROVEN.format(
+        missing=len(missing),
+        total=total,
+        tokens=", ".join(str(workload.axes["seq_len"]) for workload in missing),
+        name=folder_name(solution.name, solution.definition),
+        key=key,
+    )

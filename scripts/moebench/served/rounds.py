@@ -1,0 +1,208 @@
+"""Solutions' forward passes at each token count: run, checked, captured, and timed in rounds."""
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import torch
+from flashinfer_bench import Solution
+from flashinfer_bench.compile import BuilderRegistry
+
+from moebench.core.errors import CannotRun
+from moebench.judging.calling import call, first_line
+from moebench.judging.tolerances import Tolerance, judged
+from moebench.operators.catalogue import definition
+from moebench.served.forward import Forward, capture, forward_of, median_ms
+from moebench.served.record import Point
+from moebench.served.resident import Resident
+
+REPLAYS_MS = 60.0  # what the replays of a round take together, within these numbers of them
+LEAST_REPLAYS = 3
+MOST_REPLAYS = 20
+EAGER_PASSES = 3  # in a round, of what cannot be captured
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is measured. rounds: how often each solution is timed at each token count."""
+
+    model: Resident
+    tokens: list[int]
+    rounds: int
+    tolerance: Tolerance
+    device: str
+
+
+@dataclass
+class Candidate:
+    """A packed solution.
+
+    stream: None on a CPU. Two solutions that are one library would share what it keeps for a
+    stream. kept_bytes: what it has not given back after earlier token counts.
+    """
+
+    packed: Solution
+    stream: torch.cuda.Stream | None
+    kept_bytes: int = 0
+
+
+@dataclass
+class Result:
+    """What becomes of a solution at one token count; the fields are Point's.
+
+    timed: what the rounds run, None where there is no right answer. count: passes of a round.
+    """
+
+    error: str | None = None
+    matched: float | None = None
+    not_captured: str | None = None
+    scratch_mb: float | None = None
+    timed: Forward | None = None
+    count: int = EAGER_PASSES
+    times_ms: list[float] = field(default_factory=list)
+
+    def check(self, output: torch.Tensor, expected: torch.Tensor, tolerance: Tolerance) -> None:
+        """Compare the last layer's output. Raises ValueError for another shape or dtype."""
+        matched, self.error = judged(output, expected, tolerance)
+        self.matched = round(matched[tolerance.name], 6)
+
+    def point(self, solution: str, num_tokens: int, bound_ms: float) -> Point:
+        """Return the line of the record."""
+        is_graph = self.not_captured is None
+        return Point(
+            solution=solution,
+            tokens=num_tokens,
+            bound_ms=bound_ms,
+            graph=self.times_ms if is_graph else [],
+            eager=[] if is_graph else self.times_ms,
+            not_captured=self.not_captured,
+            scratch_mb=self.scratch_mb,
+            matched=self.matched,
+            error=self.error,
+        )
+
+
+def measure(solutions: dict[str, Solution], request: Request) -> Iterator[list[Point]]:
+    """Yield the points of all solutions at each token count. solutions: packed, by name.
+
+    Raises CannotRun where the reference does not run.
+    """
+    candidates = {}
+    for name, packed in solutions.items():
+        stream = torch.cuda.Stream() if request.device != "cpu" else None
+        candidates[name] = Candidate(packed, stream)
+
+    for num_tokens in request.tokens:
+        results = results_at(candidates, num_tokens, request)
+        torch.cuda.empty_cache()  # of this token count's graphs
+        bound_ms = request.model.bound_ms(num_tokens)
+        yield [result.point(name, num_tokens, bound_ms) for name, result in results.items()]
+
+
+def results_at(
+    candidates: dict[str, Candidate], num_tokens: int, request: Request
+) -> dict[str, Result]:
+    """Return each solution's result at one token count. Raises as `measure` does."""
+    layers = request.model.inputs(num_tokens)
+    expected = expected_output(layers[-1], request)
+
+    results = {}
+    for name, candidate in candidates.items():
+        results[name] = prepared(candidate, layers, expected, request)
+
+    is_on_cpu = request.device == "cpu"
+    right = {name: result for name, result in results.items() if result.timed is not None}
+    run_rounds(right, 1 if is_on_cpu else request.rounds, request.device)
+    for result in results.values():
+        result.timed = None  # which frees the graph
+    return results
+
+
+def expected_output(inputs: list, request: Request) -> torch.Tensor:
+    """Return the reference's output of a layer. Raises CannotRun where it does not run."""
+    full = definition(request.model.geometry)
+    reference = BuilderRegistry.get_instance().build_reference(full)
+    try:
+        (expected,) = call(full, reference, inputs, request.device)
+    except RuntimeError as error:
+        raise CannotRun(f"the reference did not run: {first_line(error)}") from error
+    return expected
+
+
+def prepared(
+    candidate: Candidate, layers: list[list], expected: torch.Tensor, request: Request
+) -> Result:
+    """Build, run, check and capture a solution; whatever it raises is its result."""
+    result = Result()
+    geometry = request.model.geometry
+    try:
+        runnable = BuilderRegistry.get_instance().build(definition(geometry), candidate.packed)
+        forward = forward_of(runnable, layers, geometry, request.device)
+        if request.device == "cpu":
+            result.not_captured = "no CUDA device"
+            result.check(forward(), expected, request.tolerance)
+            result.timed = None if result.error else forward
+        else:
+            prepare_on_gpu(candidate, forward, expected, request, result)
+    except (Exception, SystemExit) as error:
+        result.error = first_line(error)
+        result.timed = None
+    return result
+
+
+def prepare_on_gpu(
+    candidate: Candidate, forward: Forward, expected: torch.Tensor, request: Request, result: Result
+) -> None:
+    """Run a forward pass, then capture and replay it; both answers are checked.
+
+    Raises whatever the solution raises outside a capture.
+    """
+    output = run_eagerly(candidate, forward, result)
+    result.check(output, expected, request.tolerance)
+    if result.error:
+        return
+
+    try:
+        replay = capture(forward)
+    except Exception as error:  # whatever forbids it is the result
+        torch.cuda.synchronize()
+        result.not_captured = first_line(error)
+        result.timed = forward
+        return
+
+    result.check(replay(), expected, request.tolerance)
+    if result.error is None:
+        result.count = replays_of_a_round(replay, request.device)
+        result.timed = replay
+
+
+def run_eagerly(candidate: Candidate, forward: Forward, result: Result) -> torch.Tensor:
+    """Run a forward pass on the solution's own stream; return its output and note its memory."""
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+
+    with torch.cuda.stream(candidate.stream):
+        output = forward()
+    torch.cuda.synchronize()
+
+    peak = candidate.kept_bytes + torch.cuda.max_memory_allocated() - before
+    result.scratch_mb = round(peak / 1e6, 1)
+    candidate.kept_bytes += torch.cuda.memory_allocated() - before
+    return output
+
+
+def replays_of_a_round(replay: Forward, device: str) -> int:
+    """Return how many replays take REPLAYS_MS, from LEAST_REPLAYS to MOST_REPLAYS."""
+    count = round(REPLAYS_MS / median_ms(replay, 2, device))
+    return min(max(count, LEAST_REPLAYS), MOST_REPLAYS)
+
+
+def run_rounds(results: dict[str, Result], rounds: int, device: str) -> None:
+    """Add the median ms of each round to the results; another solution begins each round."""
+    order = deque(results.values())
+    for _ in range(rounds):
+        for result in order:
+            ms = median_ms(result.timed, result.count, device)
+            result.times_ms.append(round(ms, 5))
+        order.rotate(-1)

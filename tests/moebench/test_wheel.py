@@ -1,0 +1,129 @@
+"""What a wheel installs works outside a clone, and what needs one says so."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+from moebench.core import paths
+
+pytest.importorskip("setuptools")
+pytestmark = pytest.mark.slow
+
+BUILT_FROM = ["pyproject.toml", "setup.py", "README.md", "LICENSE"]
+FOLDERS = ["scripts", "definitions", "workloads", "solutions"]
+CONFIG = {
+    "model_type": "qwen3_moe",
+    "hidden_size": 2048,
+    "moe_intermediate_size": 768,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "num_hidden_layers": 48,
+    "norm_topk_prob": True,
+    "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]},
+}
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """A folder with what a wheel of this repository installs."""
+    clone = tmp_path_factory.mktemp("clone")
+    for name in BUILT_FROM:
+        shutil.copy(paths.ROOT / name, clone)
+    ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
+    for name in FOLDERS:
+        shutil.copytree(paths.ROOT / name, clone / name, ignore=ignored)
+
+    folder = tmp_path_factory.mktemp("site-packages")
+    command = [sys.executable, "setup.py", "-q", "build_py", "--build-lib", folder]
+    subprocess.run(command, cwd=clone, check=True, capture_output=True)
+    return folder
+
+
+@pytest.fixture
+def moebench(installed, tmp_path):
+    """Run the installed command in an empty folder: what it printed, and its status."""
+
+    def run(*arguments):
+        env = os.environ | {"PYTHONPATH": str(installed), "CUDA_VISIBLE_DEVICES": ""}
+        return subprocess.run(
+            [sys.executable, "-P", "-m", "moebench", *arguments],
+            cwd=tmp_path,
+            env=env,
+            capture_output=True,
+            text=True,
+        )
+
+    return run
+
+
+def files(folder):
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.suffix != ".pyc"}
+
+
+def test_a_package_is_packed(moebench, tmp_path):
+    options = ["--package", "moe", "--definition", "qwen3-30b-routed"]
+    done = moebench("pack", "hopper_fused", *options)
+    assert done.returncode == 0, done.stderr
+    (package,) = (tmp_path / "moe").glob("*/__init__.py")
+    assert "run" in package.read_text()
+
+
+def test_a_model_and_the_definitions_are_shown(moebench, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    done = moebench("model", "config.json")
+    assert done.returncode == 0, done.stderr
+    assert "qwen3-30b-routed" in done.stdout
+
+    done = moebench("data", "small")
+    assert done.returncode == 0, done.stderr
+    assert "one-token" in done.stdout
+
+
+def test_a_new_solution_is_judged_and_only_the_users_folder_is_written(
+    moebench, installed, tmp_path
+):
+    before = files(installed)
+    done = moebench("new", "mine", "--author", "me")
+    assert done.returncode == 0, done.stderr
+    done = moebench("run", "--solutions", "mine", "--workloads", "one-token")
+    assert done.returncode == 0, done.stderr
+    done = moebench("pack", "mine")
+    assert done.returncode == 0, done.stderr
+
+    written = tmp_path / "moebench-files" / "solutions"
+    packed = list(written.glob("packed/*/mine.json"))
+    assert len(packed) == 2
+    assert (written / "mine" / "main.py").is_file()
+    assert [path.name for path in tmp_path.iterdir()] == ["moebench-files"]
+    assert files(installed) == before
+
+    file = str(packed[0].parent.parent)
+    done = moebench("run", file, "--definition", "small", "--workloads", "one-token")
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_data_set_is_judged_by_its_own_files(moebench, tmp_path):
+    data_set = tmp_path / "set"
+    for folder in ("definitions", "workloads"):
+        shutil.copytree(paths.ROOT / folder, data_set / folder)
+    assert moebench("data", "small", "--write").returncode == 0
+    shutil.copytree(tmp_path / "moebench-files" / "blob", data_set / "blob")
+
+    options = ["--definition", "small", "--workloads", "1"]
+    done = moebench("run", "--solutions", "torch_moe", "--dataset", "set", *options)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["docs"], ["model", "config.json", "--add", "mine"], ["submit", "torch_moe", "--into", "x"]],
+)
+def test_what_needs_a_clone_says_so(moebench, tmp_path, arguments):
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    done = moebench(*arguments)
+    (line,) = done.stderr.splitlines()
+    assert done.returncode == 1
+    assert "clone" in line
