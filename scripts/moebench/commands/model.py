@@ -54,7 +54,8 @@ class Serving:
     """What a solution does with a layer.
 
     why_not: form -> why it does not serve it, None where it does. over_bound: form -> recorded
-    latency over the bound, where there is one. elsewhere: the same, of the first definition.
+    latency over the bound, where there is one. elsewhere: the same, of the first definition, where
+    nothing is recorded of this layer.
     """
 
     solution: str
@@ -187,7 +188,9 @@ def listed(fields: dict[str, object]) -> str:
 def solutions(layer: Layer) -> list[Serving]:
     """Return what each solution for such layers does with this one, the best first."""
     recorded = {form: over_bound(key) if key else {} for form, key in layer.keys.items()}
-    elsewhere = over_bound(next(iter(catalogue.geometries())))
+    elsewhere = {}
+    if not any(recorded.values()):
+        elsewhere = over_bound(next(iter(catalogue.geometries())))
     servings = []
     for name, solution in manifest.readable().items():
         of_other_operator = not any(map(catalogue.form, solution.definitions))
