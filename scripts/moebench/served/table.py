@@ -22,10 +22,17 @@ CAPTION = (
 
 
 def title(head: Head) -> str:
-    """'DeepSeek-V3 EP8, 58 MoE layers'; the definition where it is no model's."""
+    """'DeepSeek-V3 EP8, 58 MoE layers'; the definition where it is no model's.
+
+    The model's number of layers is the one that is known today.
+    """
     layer = layer_of(BY_NAME.get(head.definition))
-    of = f" of {head.of_model}" if head.of_model and head.layers < head.of_model else ""
-    return f"{layer.name if layer else head.definition}, {head.layers}{of} MoE layers"
+    in_model = layer.count if layer else head.of_model
+    name = layer.name if layer else head.definition
+    if in_model and head.layers > in_model:
+        return f"{name}, {head.layers} MoE layers where the model has {in_model}"
+    of = f" of {in_model}" if in_model and head.layers < in_model else ""
+    return f"{name}, {head.layers}{of} MoE layers"
 
 
 def origin(head: Head) -> str:
