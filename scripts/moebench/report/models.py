@@ -6,6 +6,7 @@ import pandas as pd
 
 from moebench.operators.models import Layer, layers, weight_bytes
 from moebench.operators.roofline import MEASURED_ON
+from moebench.operators.workloads import recorded_counts
 from moebench.report.comparison import nearest
 from moebench.report.table import Cell, Table, decimal
 from moebench.results.summary import SHOWN, ahead, by_solution, to_use
@@ -63,6 +64,12 @@ def speeds(rows: pd.DataFrame) -> Table:
         at = of.set_index("tokens").over_bound
         near = {t: nearest(t, at.index) for t in TOKENS} if len(at) else {}
         texts = [f"{at[p]:.2f}{'' if p == t else f' ({p})'}" for t, p in near.items()]
+        if 1 in at.index:  # one routing, and the bound hangs on how many experts it has here
+            uuid = of.set_index("tokens").uuid[1]
+            texts[0] += f", {recorded_counts(layer.geometry)[uuid].active} active"
         made.append([layer.name, *(texts or [None] * len(TOKENS))])
-    caption = "Latency over the roofline bound. In brackets: T of the nearest workload, where there is none of that T."
+    caption = (
+        "Latency over the roofline bound. In brackets: T of the nearest workload, where there is none "
+        "of that T. At T=1 with the active experts of that one routing on the rank."
+    )
     return Table(head=["model", *(f"T={t}" for t in TOKENS)], sections=[made], caption=caption)
