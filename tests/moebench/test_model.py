@@ -29,7 +29,7 @@ TINY = {
     "num_experts_per_tok": 2,
     "norm_topk_prob": True,
     "hidden_size": 256,
-    "moe_intermediate_size": 128,
+    "moe_intermediate_size": 256,
     "num_hidden_layers": 4,
     "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]},
 }
@@ -193,7 +193,7 @@ package = ["--package", "packages", "--definition", "tiny-routed"]
 assert cli.main(["pack", "triton_fused_v2", *package]) == 0
 assert cli.main(["model", sys.argv[1], "--add", "tiny-2"]) == 2
 """
-NAME = "moe/moe_fp8_block_scale_renorm_topk2_e16_h256_i128"
+NAME = "moe/moe_fp8_block_scale_renorm_topk2_e16_h256_i256"
 
 
 @pytest.mark.slow
@@ -217,22 +217,25 @@ def test_an_added_layer_works_everywhere_without_a_source_edited(clone, config):
     assert "tiny" in done.stderr
     assert "2/2" in done.stdout
     (package,) = (copy / "packages").glob("*/__init__.py")
-    assert package.parent.name.endswith("_e16_h256_i128")
+    assert package.parent.name.endswith("_e16_h256_i256")
 
 
 @pytest.mark.slow
 def test_other_ranks_are_the_same_model(clone, config):
     copy, python = clone
     path = config(TINY)
-    for ranks in ("1", "2", "4"):
-        key = f"tiny-ep{ranks}"
-        done = python("-m", "moebench", "model", path, "--ep", ranks, "--add", key)
+    for key, *split in (
+        ["tiny", "--ep", "1"],
+        ["tiny-ep2", "--ep", "2"],
+        ["tiny-tp2", "--tp", "2"],
+    ):
+        done = python("-m", "moebench", "model", path, *split, "--add", key)
         assert done.returncode == 0, done.stderr
 
     models = tomllib.loads((copy / "definitions" / "layers.toml").read_text(encoding="utf-8"))
     assert models["tiny"]["name"] == "tiny"
-    assert models["tiny"]["geometries"] == {"tiny-ep1": 1, "tiny-ep2": 2, "tiny-ep4": 4}
-    assert not {"tiny-ep1", "tiny-ep2", "tiny-ep4"} & models.keys()
+    assert models["tiny"]["geometries"] == {"tiny": 1, "tiny-ep2": 2, "tiny-tp2": {"tp": 2}}
+    assert not {"tiny-ep2", "tiny-tp2"} & models.keys()
 
 
 INTERRUPTED = """

@@ -83,6 +83,26 @@ def test_layers_that_differ_in_their_clamp_are_told_apart():
         read(config).on(7)
 
 
+def test_tensor_parallel_ranks_have_a_slice_of_each_expert():
+    checkpoint = read(CONFIGS["DeepSeek-V3"]["config"])
+    sizes = checkpoint.on(1, 8)
+    assert (sizes["num_local_experts"], sizes["intermediate_size"]) == (256, 256)
+    assert catalogue.names(sizes)["routed"] == catalogue.definition_name("deepseek-v3-tp8-routed")
+
+    both = checkpoint.on(4, 2)
+    assert (both["num_local_experts"], both["intermediate_size"]) == (64, 1024)
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks", "left"),
+    [("Qwen3-235B", 8, "192"), ("DeepSeek-V3", 32, "64"), ("GLM-4.5-Air", 2, "704")],
+)
+def test_a_slice_that_parts_a_scales_block_is_refused_with_the_reason(name, ranks, left):
+    checkpoint = read(CONFIGS[name]["config"])
+    with pytest.raises(ValueError, match=f"^--tp: got {ranks}, which leaves {left} .*128"):
+        checkpoint.on(1, ranks)
+
+
 def test_a_field_of_the_experts_that_nothing_reads_is_listed():
     config = CONFIGS["Qwen3-235B"]["config"]
     added = {
