@@ -21,7 +21,7 @@ NAMES = {
     "hidden_size": "kHidden",
     "intermediate_size": "kIntermediate",
 }
-# of the activation (definitions/swiglu.py)
+# of the activation (operators/swiglu.py)
 ACTIVATION = {
     "swiglu_limit": "kSwigluLimit",
     "swiglu_alpha": "kSwigluAlpha",

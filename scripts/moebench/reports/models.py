@@ -6,6 +6,7 @@ import pandas as pd
 
 from moebench.operators.models import Layer, layers, weight_bytes
 from moebench.operators.roofline import MEASURED_ON
+from moebench.operators.workloads import recorded_counts
 from moebench.reports.comparison import nearest
 from moebench.reports.served import ServedRecord, title
 from moebench.reports.table import Cell, Entry, Table, decimal
@@ -18,7 +19,7 @@ GPU_GB = 141  # of MEASURED_ON
 TOO_LARGE = "✗"
 SPEEDS_CAPTION = (
     "Latency over the roofline bound. In brackets: T of the nearest workload, where there is none "
-    "of that T."
+    "of that T. At T=1 with the active experts of that one routing on the rank."
 )
 
 
@@ -76,12 +77,12 @@ def speeds(rows: pd.DataFrame) -> Table:
     """
     table_rows = []
     for layer, of_layer in measured(rows):
-        table_rows.append([layer.name, *speed_texts(of_layer)])
+        table_rows.append([layer.name, *speed_texts(of_layer, layer.geometry)])
     head = ["model", *(f"T={tokens}" for tokens in TOKENS)]
     return Table(head=head, sections=[table_rows], caption=SPEEDS_CAPTION)
 
 
-def speed_texts(rows: pd.DataFrame) -> list[str | None]:
+def speed_texts(rows: pd.DataFrame, layer_key: str) -> list[str | None]:
     """Return times the bound at the workloads nearest to TOKENS. rows: of one layer."""
     of_best = rows[(rows.solution == to_use(rows)) & (rows.tolerance == SHOWN) & rows.counts]
     over_bound = of_best.drop_duplicates("tokens").set_index("tokens").over_bound
@@ -93,6 +94,11 @@ def speed_texts(rows: pd.DataFrame) -> list[str | None]:
         measured_tokens = nearest(tokens, over_bound.index)
         text = f"{over_bound[measured_tokens]:.2f}"
         texts.append(text if measured_tokens == tokens else f"{text} ({measured_tokens})")
+
+    one_token = of_best[of_best.tokens == 1]
+    if len(one_token):  # the bound of a single routing hangs on how many experts it has here
+        active = recorded_counts(layer_key)[one_token.uuid.iloc[0]].active
+        texts[0] += f", {active} active"
     return texts
 
 
