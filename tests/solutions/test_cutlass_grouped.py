@@ -17,7 +17,7 @@ from flashinfer_bench.compile import BuilderRegistry
 from moebench.operators import catalogue
 from moebench.operators.moe_fp8_block_scale import PUBLIC
 from moebench.packing import manifest, pack
-from moebench.packing.stages import stage_of
+from moebench.profiling.stages import stage_of
 from tvm_ffi.libinfo import find_dlpack_include_path, find_include_path
 
 from definitions import moe_fp8_block_scale as moe

@@ -18,8 +18,8 @@ from pathlib import PurePosixPath
 from flashinfer_bench import Solution
 
 from moebench.packing.flat import flatten
-from moebench.packing.includes import CPP_SUFFIXES
 from moebench.packing.manifest import PackingError
+from moebench.packing.references import CPP_SUFFIXES
 
 TOKEN = re.compile(
     r"""(?P<raw>(?:u8|[uUL])?R"(?P<mark>[^()\\\s]{0,16})\(.*?\)(?P=mark)"\w*)

@@ -13,7 +13,6 @@ from moebench.operators import catalogue
 from moebench.packing import manifest as manifests
 from moebench.packing import problem
 from moebench.packing.gather import Gathering
-from moebench.packing.imports import outline
 from moebench.packing.manifest import (
     Manifest,
     PackingError,
@@ -21,6 +20,7 @@ from moebench.packing.manifest import (
     refusal,
     solution_names,
 )
+from moebench.packing.references import outline
 
 # form of a definition -> the manifest's key of its function, where that is not `entry_point`
 ENTRY_POINT_KEYS = {"renorm": "renorm_entry_point", "routed": "routed_entry_point"}

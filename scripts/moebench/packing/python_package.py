@@ -17,9 +17,9 @@ from moebench.core.errors import UserError
 from moebench.core.names import installed_as, is_pythons_own, normalised
 from moebench.operators import catalogue
 from moebench.packing.gather import COMMON
-from moebench.packing.imports import outline, with_imports
 from moebench.packing.manifest import readable
 from moebench.packing.pack import pack_all
+from moebench.packing.references import outline, with_imports
 
 MARK = "# by moebench pack --package"  # pyproject.toml begins with it
 SUMMARY = "Written by moebench pack --package"  # of the distribution that pip makes of it

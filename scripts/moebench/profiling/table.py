@@ -7,8 +7,8 @@ from matplotlib.patches import Patch
 
 from moebench.core import paths
 from moebench.operators.roofline import MEASURED_ON
-from moebench.packing.stages import UNASSIGNED
 from moebench.profiling.record import Kernel, ProfileRecord, WorkloadProfile, read_records
+from moebench.profiling.stages import UNASSIGNED
 from moebench.report.figures import style
 from moebench.report.table import Table, decimal
 from moebench.results import staleness

@@ -1,12 +1,16 @@
-"""Relative imports of Python sources: read, and written anew."""
+"""How sources refer to each other: relative imports and quoted includes, read and written anew."""
 
 import ast
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 
 STATEMENT = re.compile(rb"from\s*\.[\s.\w]*?\s+import\b")
+CPP_SUFFIXES = (".cu", ".cuh", ".cpp", ".cc", ".h", ".hpp")
+INCLUDE = re.compile(
+    r'^(?P<before>[^\S\n]*#[^\S\n]*include[^\S\n]*")(?P<path>[^"\n]+)(?=")', re.MULTILINE
+)
 
 
 @dataclass(frozen=True)
@@ -75,3 +79,17 @@ def with_imports(text: str, modules: Mapping[RelativeImport, str]) -> str:
         lines[node.line - 1] = line[: node.column] + rest
 
     return b"".join(lines).decode()
+
+
+# By content: a process packs the same files for many definitions and solutions.
+@cache
+def included(text: str) -> tuple[tuple[int, str], ...]:
+    """Return the line and the path of each #include."""
+    return tuple(
+        (text.count("\n", 0, match.start()) + 1, match["path"]) for match in INCLUDE.finditer(text)
+    )
+
+
+def with_includes(text: str, new_path: Callable[[str], str]) -> str:
+    """Return the source with `new_path` of each included path in its place."""
+    return INCLUDE.sub(lambda match: match["before"] + new_path(match["path"]), text)
