@@ -68,9 +68,12 @@ class Gathering:
 
     def add(self, file: Path) -> list[Path]:
         """Pack a file of common/, and its companions. Return those that are new."""
-        companions = [file.with_suffix(suffix) for suffix in COMPANIONS.get(file.suffix, ())]
+        files = [file]
+        for suffix in COMPANIONS.get(file.suffix, ()):
+            files.append(file.with_suffix(suffix))
+
         new = []
-        for each in [file, *companions]:
+        for each in files:
             path = str(tree_path(each))
             if path not in self.files and each.is_file():
                 self.files[path] = each
@@ -79,7 +82,8 @@ class Gathering:
 
     def unit_file(self, unit: str) -> Path:
         """Return the file of one of the manifest's `units`."""
-        files = {str(tree_path(file)): file for file in (paths.SOLUTIONS / COMMON).rglob("*.cu")}
+        common = paths.SOLUTIONS / COMMON
+        files = {str(tree_path(file)): file for file in common.rglob("*.cu")}
         if unit not in files:
             known = ", ".join(sorted(files)) or "there is none"
             raise refusal(self.name, "units", unit, f"one of: {known}")
@@ -201,9 +205,11 @@ class Gathering:
 
     def place(self, file: Path, line: int | None = None) -> str:
         """Return 'mine: few/main.py:12', with which messages about a file begin."""
-        parts = tree_path(file).parts
-        path = "/".join(parts if is_common(file) else parts[1:])
-        return f"{self.name}: {path}" if line is None else f"{self.name}: {path}:{line}"
+        path = tree_path(file)
+        if not is_common(file):
+            path = path.relative_to(path.parts[0])
+        place = f"{self.name}: {path}"
+        return place if line is None else f"{place}:{line}"
 
 
 def tree_path(file: Path) -> PurePosixPath:
@@ -228,7 +234,9 @@ def with_packed_imports(file: Path, text: str) -> str:
     modules = {}
     for node in outline(text).relative_imports:
         if node.level == len(tree_path(file).parts):
-            # to common/, which is a folder of the packed solution, or to its own files
-            module = node.module if node.module[0] == COMMON else node.module[1:]
-            modules[node] = "." * (node.level - 1) + ".".join(module)
+            dots = "." * (node.level - 1)
+            folder, *below = node.module
+            # common/ is a folder of the packed solution, its own files are at the top
+            module = node.module if folder == COMMON else below
+            modules[node] = dots + ".".join(module)
     return with_imports(text, modules)

@@ -128,15 +128,20 @@ def chosen_packages(names: list[str], parent: Path, geometries: list[str]) -> li
 
     Raises as `pack_all`, and UserError where a solution serves none of the geometries.
     """
+    packed, _ = pack_all(names)
     packages = []
-    for name, packed in pack_all(names)[0].items():
-        wanted = [key for key in packed if key in geometries] if geometries else list(packed)[:1]
+    for name, solutions in packed.items():
+        wanted = [key for key in solutions if key in geometries]
+        if not geometries:
+            wanted = list(solutions)[:1]
         if not wanted:
+            served = ", ".join(solutions)
             raise UserError(
-                f"--definition: got {', '.join(geometries)}, want of {name}'s: {', '.join(packed)}"
+                f"--definition: got {', '.join(geometries)}, want of {name}'s: {served}"
             )
         for key in wanted:
-            packages.append(Package(parent / packed[key].name, packed[key], key))
+            solution = solutions[key]
+            packages.append(Package(parent / solution.name, solution, key))
     return packages
 
 

@@ -13,9 +13,9 @@ INCLUDE = re.compile(
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class RelativeImport:
-    """`from ..a.b import c, d`."""
+    """`from ..a.b import c, d`. In order of their places in the file."""
 
     line: int
     column: int  # in bytes, as ast counts
@@ -42,19 +42,21 @@ class Outline:
 def outline(text: str) -> Outline:
     """Return a source's outline. Raises SyntaxError, ValueError or RecursionError as ast.parse."""
     tree = ast.parse(text)
-    definitions = frozenset(node.name for node in tree.body if hasattr(node, "name"))
+    definitions = [node.name for node in tree.body if hasattr(node, "name")]
     relative = []
     absolute = []
 
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.level:
-            relative.append(read_import(node))
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                absolute.append((node.lineno, alias.name))
         elif isinstance(node, ast.ImportFrom):
-            absolute.append((node.lineno, node.module))
-        elif isinstance(node, ast.Import):
-            absolute.extend((node.lineno, alias.name) for alias in node.names)
+            if node.level:
+                relative.append(read_import(node))
+            else:
+                absolute.append((node.lineno, node.module))
 
-    return Outline(definitions, tuple(relative), tuple(absolute))
+    return Outline(frozenset(definitions), tuple(relative), tuple(absolute))
 
 
 def read_import(node: ast.ImportFrom) -> RelativeImport:
@@ -71,12 +73,13 @@ def with_imports(text: str, modules: Mapping[RelativeImport, str]) -> str:
     """Return the source with `from MODULE import` in each of these imports; ".a.b" is a MODULE."""
     lines = text.encode().splitlines(keepends=True)
 
-    # From the end, so that the places of those before stay right.
-    for node in sorted(modules, key=lambda node: (node.line, node.column), reverse=True):
-        line = lines[node.line - 1]
-        statement = f"from {modules[node]} import".encode()
-        rest = STATEMENT.sub(statement, line[node.column :], count=1)
-        lines[node.line - 1] = line[: node.column] + rest
+    # From the end, so that the columns of those before stay right.
+    for node in sorted(modules, reverse=True):
+        statement = f"from {modules[node]} import"
+        index = node.line - 1
+        before = lines[index][: node.column]
+        after = lines[index][node.column :]
+        lines[index] = before + STATEMENT.sub(statement.encode(), after, count=1)
 
     return b"".join(lines).decode()
 
@@ -85,9 +88,11 @@ def with_imports(text: str, modules: Mapping[RelativeImport, str]) -> str:
 @cache
 def included(text: str) -> tuple[tuple[int, str], ...]:
     """Return the line and the path of each #include."""
-    return tuple(
-        (text.count("\n", 0, match.start()) + 1, match["path"]) for match in INCLUDE.finditer(text)
-    )
+    lines = []
+    for match in INCLUDE.finditer(text):
+        number = text.count("\n", 0, match.start()) + 1
+        lines.append((number, match["path"]))
+    return tuple(lines)
 
 
 def with_includes(text: str, new_path: Callable[[str], str]) -> str:
