@@ -70,18 +70,16 @@ def files_of(original: str, copy: str) -> dict[str, bytes]:
     known = starts() | {name: paths.SOLUTIONS / name for name in solution_names()}
     if original not in known:
         raise UserError(f"--from: {unknown('solution', original, known)}")
-    files = [
-        path for path in known[original].rglob("*") if path.is_file() and path.suffix != ".pyc"
-    ]
-    own_include = f'#include "{known[original].name}/'.encode()
-    return {
-        path.relative_to(known[original])
-        .as_posix()
-        .removesuffix(".template"): path.read_bytes().replace(
-            own_include, f'#include "{copy}/'.encode()
-        )
-        for path in files
-    }
+    folder = known[original]
+    own_include = f'#include "{folder.name}/'.encode()
+    copied_include = f'#include "{copy}/'.encode()
+
+    files = {}
+    for path in folder.rglob("*"):
+        if path.is_file() and path.suffix != ".pyc":
+            name = path.relative_to(folder).as_posix().removesuffix(".template")
+            files[name] = path.read_bytes().replace(own_include, copied_include)
+    return files
 
 
 def with_definitions(manifest: str, geometries: list[str]) -> str:

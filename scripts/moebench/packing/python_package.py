@@ -74,16 +74,18 @@ def pack_packages(names: list[str], parent: Path, geometries: list[str]) -> list
                 f"--package: {package.folder} exists; remove it, or name another folder"
             )
 
+    folders = [package.folder for package in packages]
+    written = folders if parent.exists() else [parent]
     try:
         for package in packages:
             write_package(package)
         remove_pips_copies(parent)
         write_atomically(parent / PROJECT, project_text(parent))
     except BaseException:
-        for package in packages:
-            shutil.rmtree(package.folder, ignore_errors=True)
+        for folder in written:
+            shutil.rmtree(folder, ignore_errors=True)
         raise
-    return [package.folder for package in packages]
+    return folders
 
 
 def check_name(parent: Path) -> None:
@@ -119,7 +121,7 @@ def check_name(parent: Path) -> None:
 def check_project(parent: Path) -> None:
     """Raise UserError where a pyproject.toml is there that this command has not written."""
     file = parent / PROJECT
-    if file.exists() and not file.read_text(encoding="utf-8").startswith(MARK):
+    if file.exists() and not file.read_bytes().startswith(MARK.encode()):
         raise UserError(f"--package: {file} is not of this command; name another folder")
 
 
