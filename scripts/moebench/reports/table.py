@@ -78,16 +78,17 @@ class Table:
         """Return the table in GitHub's Markdown. titled: the title stands above it in bold."""
         lines = []
         if titled and self.title:
-            lines += [f"**{self.title}**", ""]
+            lines += [f"**{printable(self.title)}**", ""]
 
         rule = ["---" if at < self.words else "---:" for at in range(len(self.head))]
-        lines += [markdown_row(self.head), markdown_row(rule)]
+        lines.append(markdown_row([one_line(name) for name in self.head]))
+        lines.append(markdown_row(rule))
         for rows in self.sections:
             for row in rows:
                 lines.append(markdown_row([markdown_cell(as_cell(entry)) for entry in row]))
 
         if self.caption:
-            lines += ["", escaped(self.caption)]
+            lines += ["", escaped(printable(self.caption))]
         for note in self.notes:
             lines += ["", printable(note)]
         return "\n".join(lines)
