@@ -3,6 +3,7 @@
 What others have named may hold control characters, which are shown and not obeyed.
 """
 
+import itertools
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -160,20 +161,21 @@ class InTerminal:
         shown = fitting(table, columns, options.max_width)
         widths = shown_widths(shown, options.max_width)
 
-        drawn = RichTable(box=box.HEAVY_HEAD)
-        for column, width in zip(shown, widths, strict=True):
-            justify = "left" if column.is_words else "right"
-            drawn.add_column(Text(column.name), justify=justify, overflow="fold", width=width)
-        add_rows(drawn, table, shown)
-
         if table.title:
             yield Text(printable(table.title), overflow="fold")
-        yield drawn
+        yield drawn(table, shown, widths)
+
+        texts = [table.caption, *table.notes]
+        left_out = [column.name for column in columns if column not in shown]
+        if left_out:
+            names = ", ".join(left_out)
+            terminal = f"the terminal is {options.max_width} characters wide"
+            texts.insert(0, f"Left out, as {terminal}: {names}.")
 
         text_width = min(options.max_width, max(TEXT_WIDTH, total_width(widths)))
-        below = options.update(width=text_width)
-        for text in texts_below(table, columns, shown, options.max_width):
-            yield from screen.render(Text(printable(text), overflow="fold"), below)
+        for text in filter(None, texts):
+            below = Text(printable(text), overflow="fold")
+            yield from screen.render(below, options.update(width=text_width))
 
 
 def columns_of(table: Table) -> list[Column]:
@@ -195,7 +197,7 @@ def columns_of(table: Table) -> list[Column]:
 
 def longest(texts: list[str]) -> int:
     """Return the width of the widest of these texts."""
-    return max((cell_len(text) for text in texts), default=0)
+    return max(map(cell_len, texts), default=0)
 
 
 def longest_word(texts: list[str]) -> int:
@@ -205,15 +207,14 @@ def longest_word(texts: list[str]) -> int:
 
 def fitting(table: Table, columns: list[Column], max_width: int) -> list[Column]:
     """Return the columns that are shown, in their order."""
-    keys = columns[: table.keys]
-    important = [each for each in columns[table.keys :] if each.name in table.important]
-    others = [each for each in columns[table.keys :] if each.name not in table.important]
+    others = columns[table.keys :]
+    others.sort(key=lambda column: column.name not in table.important)
 
-    chosen = list(keys)
-    for column in [*important, *others]:
+    chosen = columns[: table.keys]
+    for column in others:
         if total_width([each.least for each in [*chosen, column]]) <= max_width:
             chosen.append(column)
-    return [column for column in columns if any(column is each for each in chosen)]
+    return sorted(chosen, key=columns.index)
 
 
 def shown_widths(columns: list[Column], max_width: int) -> list[int]:
@@ -229,29 +230,19 @@ def shown_widths(columns: list[Column], max_width: int) -> list[int]:
 
 
 def total_width(widths: list[int]) -> int:
-    return TABLE_EDGE + sum(width + COLUMN_EDGES for width in widths)
+    return TABLE_EDGE + sum(widths) + COLUMN_EDGES * len(widths)
 
 
-def add_rows(drawn: RichTable, table: Table, shown: list[Column]) -> None:
-    """Add the shown columns' cells to rich's table, section by section."""
-    at = 0
-    for rows in table.sections:
-        for _ in rows:
-            cells = [column.cells[at] for column in shown]
-            drawn.add_row(*(Text(cell.text, style=STYLES[cell.mark]) for cell in cells))
-            at += 1
-        drawn.add_section()
+def drawn(table: Table, columns: list[Column], widths: list[int]) -> RichTable:
+    """Return rich's table of these columns."""
+    rich_table = RichTable(box=box.HEAVY_HEAD)
+    for column, width in zip(columns, widths, strict=True):
+        justify = "left" if column.is_words else "right"
+        rich_table.add_column(Text(column.name), justify=justify, overflow="fold", width=width)
 
-
-def texts_below(
-    table: Table, columns: list[Column], shown: list[Column], max_width: int
-) -> list[str]:
-    """Return what stands below a table: the columns that are left out, the caption and the notes."""
-    texts = []
-    left_out = [column.name for column in columns if all(column is not each for each in shown)]
-    if left_out:
-        names = ", ".join(left_out)
-        texts.append(f"Left out, as the terminal is {max_width} characters wide: {names}.")
-    if table.caption:
-        texts.append(table.caption)
-    return [*texts, *table.notes]
+    rows = zip(*(column.cells for column in columns), strict=True)
+    for section in table.sections:
+        for row in itertools.islice(rows, len(section)):
+            rich_table.add_row(*(Text(cell.text, style=STYLES[cell.mark]) for cell in row))
+        rich_table.add_section()
+    return rich_table
