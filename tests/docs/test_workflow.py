@@ -22,7 +22,13 @@ COMMANDS = [(name, shlex.split(step["run"])) for name, step in STEPS if "run" in
 AUDITS = {
     "check-jsonschema": ["--builtin-schema", "vendor.github-workflows"],
     # untrusted text in a shell, wide permissions, unpinned actions, credentials left behind
-    "zizmor": ["--offline", "--no-progress", "--no-config", "--persona", "pedantic"],
+    "zizmor": [
+        "--offline",
+        "--no-progress",
+        "--no-config",
+        "--persona",
+        "pedantic",
+    ],
 }
 
 
@@ -46,7 +52,9 @@ def test_every_command_exists_with_its_options():
             cli.parser_for(words[1]).parse_args(words[1:])
         elif words[0] == "make":
             assert re.search(
-                rf"^{words[1]}:", (paths.ROOT / "Makefile").read_text(encoding="utf-8"), re.M
+                rf"^{words[1]}:",
+                (paths.ROOT / "Makefile").read_text(encoding="utf-8"),
+                re.M,
             )
         else:
             assert os.access(paths.ROOT / words[0], os.X_OK), words[0]
@@ -73,7 +81,11 @@ def bench(tmp_path):
         log.write_text("")
         python.write_text(PYTHON.format(log=log, status=status))
         python.chmod(0o755)
-        done = subprocess.run([root / ".ci" / "bench", *args], capture_output=True, text=True)
+        done = subprocess.run(
+            [root / ".ci" / "bench", *args],
+            capture_output=True,
+            text=True,
+        )
         return done.returncode, log.read_text().splitlines()
 
     return run
@@ -85,7 +97,11 @@ def test_the_benchmark_takes_turns(bench):
     measured = [line.split() for line in log if " -m moebench " in line]
     assert status == 0 and len(log) == 2 * len(measured)
     turns = [
-        (f"before ../bench/before-{n}.jsonl", f"root bench/after-{n}.jsonl") for n in (1, 2, 3)
+        (
+            f"before ../bench/before-{n}.jsonl",
+            f"root bench/after-{n}.jsonl",
+        )
+        for n in (1, 2, 3)
     ]
     assert [f"{words[0]} {words[-1]}" for words in measured] == [
         line for turn in turns for line in turn
@@ -93,7 +109,9 @@ def test_the_benchmark_takes_turns(bench):
     cli.parser_for("run").parse_args(measured[0][3:])
 
 
-def test_a_failing_solution_is_left_to_the_comparison_but_a_failing_run_is_not(bench):
+def test_a_failing_solution_is_left_to_the_comparison_but_a_failing_run_is_not(
+    bench,
+):
     assert bench(1, "bench")[0] == 0
     status, log = bench(2, "bench")
     assert status != 0 and len(log) == 2  # installed, then run

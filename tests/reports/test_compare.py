@@ -40,7 +40,14 @@ def data_set(tmp_path):
 def test_one_row_a_solution_with_three_times_and_the_passes(compare, data_set):
     status, out, _ = compare("--traces", data_set)
     assert status == 0
-    for heading in ("ratio", "T=1 ", "T=57", "T=14107", "score", "contest"):
+    for heading in (
+        "ratio",
+        "T=1 ",
+        "T=57",
+        "T=14107",
+        "score",
+        "contest",
+    ):
         assert heading in out
 
     passes = ["not run", "3/19", "not run", "-"]
@@ -83,7 +90,9 @@ def test_in_which_batches_a_token_keeps_its_bits(monkeypatch, fact, text):
     assert comparison.batch_invariant("mine") == text
 
 
-def test_this_repository_fits_on_one_screen_and_names_the_other_definitions(compare):
+def test_this_repository_fits_on_one_screen_and_names_the_other_definitions(
+    compare,
+):
     status, out, _ = compare()
     lines = out.splitlines()
     assert status == 0
@@ -103,7 +112,10 @@ def test_every_workload_of_a_definition_by_its_key(compare):
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        (("--definition", "small"), "small"),  # known, though nothing is recorded of it
+        (
+            ("--definition", "small"),
+            "small",
+        ),  # known, though nothing is recorded of it
         (("--definition", "nonsense"), "nonsense"),
         (("--solutions", "hoper_fused"), "hopper_fused"),
         (("--clock", "gpu"), "gpu"),
@@ -133,16 +145,37 @@ def test_csv_holds_the_chosen_rows_alone(compare, data_set, tmp_path):
 
 
 def test_a_single_call_is_the_fastest_in_no_output(compare, tmp_path):
-    traces = [trace("fast", 1, 0.1, tolerance=DEFAULT, protocol=ONE_CALL), trace("slow", 1, 1.0)]
+    traces = [
+        trace("fast", 1, 0.1, tolerance=DEFAULT, protocol=ONE_CALL),
+        trace("slow", 1, 1.0),
+    ]
     root = trace_set(tmp_path / "set", traces)
     csv, json_file, page = (tmp_path / name for name in ("t.csv", "t.json", "t.html"))
-    assert compare("--traces", root, "--csv", csv, "--json", json_file, "--html", page)[0] == 0
+    assert (
+        compare(
+            "--traces",
+            root,
+            "--csv",
+            csv,
+            "--json",
+            json_file,
+            "--html",
+            page,
+        )[0]
+        == 0
+    )
 
     level = pd.read_csv(csv).set_index("solution").level
     assert level.to_dict() == {"fast": False, "slow": True}
     rows = {row["solution"]: row for row in json.loads(json_file.read_text())}
-    assert (rows["fast"]["level"], rows["fast"]["over_fastest"]) == (False, None)
-    assert (rows["slow"]["level"], rows["slow"]["over_fastest"]) == (True, 1.0)
+    assert (rows["fast"]["level"], rows["fast"]["over_fastest"]) == (
+        False,
+        None,
+    )
+    assert (rows["slow"]["level"], rows["slow"]["over_fastest"]) == (
+        True,
+        1.0,
+    )
     assert page.read_text().count('<tr class="level"') == 1
 
 
@@ -197,7 +230,11 @@ def test_control_characters_of_others_reach_no_terminal(compare, tmp_path):
 
 
 def test_several_gpus_have_a_table_each(tmp_path):
-    traces = [trace("fast", 1), trace("slow", 1), trace("fast", 1, hardware="NVIDIA H100")]
+    traces = [
+        trace("fast", 1),
+        trace("slow", 1),
+        trace("fast", 1, hardware="NVIDIA H100"),
+    ]
     rows, _ = measurements.load([trace_set(tmp_path, traces)])
     assert comparison.gpus(rows) == ["NVIDIA H200", "NVIDIA H100"]
 

@@ -11,7 +11,12 @@ from moebench.reports import files
 
 def rows_with(solution):
     return pd.DataFrame(
-        {"solution": [solution], "ms": [-1.5], "passed": [True], "log": ["printed"]}
+        {
+            "solution": [solution],
+            "ms": [-1.5],
+            "passed": [True],
+            "log": ["printed"],
+        }
     )
 
 

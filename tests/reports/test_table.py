@@ -34,7 +34,12 @@ def test_columns_are_left_out_from_the_right_and_named():
 
 def test_nothing_is_left_out_where_there_is_room():
     lines = shown(table_of(NAMES, 3), 80)
-    assert rows_of(lines)[0] == ["hopper_fused", "0.0000", "1.0000", "2.0000"]
+    assert rows_of(lines)[0] == [
+        "hopper_fused",
+        "0.0000",
+        "1.0000",
+        "2.0000",
+    ]
     assert lines[-1].startswith("└")
 
 
@@ -44,10 +49,17 @@ def test_an_important_column_stays_before_the_others():
 
 
 def test_all_columns_that_tell_rows_apart_stay():
-    rows = [["mine", "NVIDIA H200, relaxed", "14107", "1.5"], ["mine", "another GPU", "1", "2.5"]]
+    rows = [
+        ["mine", "NVIDIA H200, relaxed", "14107", "1.5"],
+        ["mine", "another GPU", "1", "2.5"],
+    ]
     table = Table(["solution", "where", "T", "ms"], [rows], words=2, keys=3)
     lines = shown(table, 43)
-    assert rows_of(lines)[0] == ["mine", "NVIDIA H200, relaxed", "14107"]
+    assert rows_of(lines)[0] == [
+        "mine",
+        "NVIDIA H200, relaxed",
+        "14107",
+    ]
 
 
 def test_a_name_wider_than_the_terminal_is_broken_and_complete():
@@ -67,7 +79,10 @@ def test_a_sentence_is_broken_into_lines():
 def test_a_wide_title_caption_and_note_are_complete():
     words = [f"word{at}" for at in range(40)]
     text = " ".join(words)
-    lines = shown(table_of(["mine"], 1, title=text, caption=text, notes=[text]), 60)
+    lines = shown(
+        table_of(["mine"], 1, title=text, caption=text, notes=[text]),
+        60,
+    )
     assert " ".join(lines).count("word39") == 3
     assert max(map(cell_len, lines)) <= 60
 
@@ -94,8 +109,17 @@ def test_a_line_end_in_a_name_is_no_line_end_in_a_cell():
 
 
 def test_markdown():
-    rows = [["a*b|c", Cell("1.5", "best"), None], ["d", Cell("", "best"), 7]]
-    table = Table(["name", "ms", "T"], [rows], title="t", caption="c*", notes=["n"])
+    rows = [
+        ["a*b|c", Cell("1.5", "best"), None],
+        ["d", Cell("", "best"), 7],
+    ]
+    table = Table(
+        ["name", "ms", "T"],
+        [rows],
+        title="t",
+        caption="c*",
+        notes=["n"],
+    )
     assert table.markdown(titled=True).splitlines() == [
         "**t**",
         "",

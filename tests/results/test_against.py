@@ -14,7 +14,8 @@ def marks(tmp_path, before, after):
 
 
 @pytest.mark.parametrize(
-    ("ms", "mark"), [(0.5, ""), (1.049, ""), (1.051, "slower"), (3.0, "slower")]
+    ("ms", "mark"),
+    [(0.5, ""), (1.049, ""), (1.051, "slower"), (3.0, "slower")],
 )
 def test_more_than_five_percent_slower_is_marked(tmp_path, ms, mark):
     assert marks(tmp_path, [trace("a", 1, 1.0)], [trace("a", 1, ms)]) == [mark]

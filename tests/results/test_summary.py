@@ -5,7 +5,15 @@ import math
 import pytest
 from moebench.operators.workloads import recorded_bound
 from moebench.results import measurements, summary
-from recorded import DEFAULT, NAME, RECORDS, trace, trace_set, workload, write
+from recorded import (
+    DEFAULT,
+    NAME,
+    RECORDS,
+    trace,
+    trace_set,
+    workload,
+    write,
+)
 
 TIMES = {
     "fast": {1: 0.5, 7: 1.0, 80: 4.0},
@@ -36,13 +44,24 @@ def test_means_against_statistics_computed_apart(tmp_path):
     assert means.over_fastest == pytest.approx((1 * 1 * 2) ** (1 / 3))
     assert means.over_bound == pytest.approx(math.prod(over_bound) ** (1 / 3))
     assert means.mean_ms == pytest.approx((0.5 + 1.0 + 4.0) / 3)
-    assert (means.passed_relaxed, means.workloads, means.complete) == (3, 19, False)
+    assert (means.passed_relaxed, means.workloads, means.complete) == (
+        3,
+        19,
+        False,
+    )
 
 
 def test_stale_rows_are_counted_apart(tmp_path):
-    traces = [trace("fast", 7, 1.0, 20.0), trace("fast", 1, 0.5, 20.0, sha1="before")]
+    traces = [
+        trace("fast", 7, 1.0, 20.0),
+        trace("fast", 1, 0.5, 20.0, sha1="before"),
+    ]
     means = summary.by_solution(loaded(tmp_path, traces)).loc["fast"]
-    assert (means.passed_relaxed, means.stale_relaxed, means.timed) == (1, 1, 1)
+    assert (means.passed_relaxed, means.stale_relaxed, means.timed) == (
+        1,
+        1,
+        1,
+    )
     assert means.score == 20.0
 
 
@@ -82,7 +101,10 @@ def test_a_single_failure_is_enough_not_to_be_used(tmp_path):
 
 def test_what_to_use_at_another_tolerance_passed_there_too(tmp_path):
     passes = everywhere("slow", 2.0, tolerance=DEFAULT)
-    rows = loaded(tmp_path, [*everywhere("fast", 1.0), *everywhere("slow", 2.0), *passes])
+    rows = loaded(
+        tmp_path,
+        [*everywhere("fast", 1.0), *everywhere("slow", 2.0), *passes],
+    )
     assert summary.to_use(rows) == "fast"
     assert summary.to_use(rows, "default") == "slow"
     assert summary.to_use(rows, "contest") is None
@@ -92,5 +114,9 @@ def test_single_calls_recommend_nothing(tmp_path):
     protocol = "warmup=1 iterations=1 trials=1"
     rows = loaded(tmp_path, everywhere("fast", 1.0, protocol=protocol))
     means = summary.by_solution(rows).loc["fast"]
-    assert (means.complete, means.best, means.mean_ms) == (True, False, 1.0)
+    assert (means.complete, means.best, means.mean_ms) == (
+        True,
+        False,
+        1.0,
+    )
     assert summary.to_use(rows) is None

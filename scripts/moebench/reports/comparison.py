@@ -33,12 +33,21 @@ SOLUTIONS_CAPTION = (
 def gpus(rows: pd.DataFrame) -> list[str]:
     """Return the GPUs of these rows, MEASURED_ON first, then those with the most rows."""
     counts = rows.hardware.value_counts()
-    return sorted(counts.index, key=lambda gpu: (gpu != MEASURED_ON, -counts[gpu], gpu))
+    return sorted(
+        counts.index,
+        key=lambda gpu: (gpu != MEASURED_ON, -counts[gpu], gpu),
+    )
 
 
 def nearest(tokens: int, among: Iterable[int]) -> int:
     """Return the token count nearest to `tokens` on a logarithmic scale, the lesser of two."""
-    return min(among, key=lambda other: (abs(math.log((other or 0.5) / tokens)), other))
+    return min(
+        among,
+        key=lambda other: (
+            abs(math.log((other or 0.5) / tokens)),
+            other,
+        ),
+    )
 
 
 def provenance(rows: pd.DataFrame) -> str:
@@ -91,7 +100,13 @@ def solutions(rows: pd.DataFrame) -> Table:
         )
 
     words = f"{tolerance} tolerance" if tolerance in TOLERANCES else tolerance
-    head = ["solution", "ratio", *(f"T={count}" for count in tokens), "score", *tolerances]
+    head = [
+        "solution",
+        "ratio",
+        *(f"T={count}" for count in tokens),
+        "score",
+        *tolerances,
+    ]
     return Table(
         title=f"{rows.definition.iloc[0]}\n{rows.hardware.iloc[0]}, {words}, ms{clock_text(rows)}",
         head=[*head, "batch-invariant"],
@@ -191,7 +206,10 @@ def time_cell(row) -> Cell:
     stale = "stale " if is_stale else ""
     if pd.isna(row.ms):
         share = "" if pd.isna(row.matched) else f" {row.matched:.4f}"
-        return Cell(f"{stale}{row.status}{share}", "" if row.passed else "failed")
+        return Cell(
+            f"{stale}{row.status}{share}",
+            "" if row.passed else "failed",
+        )
 
     over_bound = "" if pd.isna(row.over_bound) else f" ({row.over_bound:.2f})"
     text = f"{stale}{row.ms:.3f}{over_bound}"
@@ -211,7 +229,10 @@ def exactness(rows: pd.DataFrame) -> Table:
             row.append(f"{passes(means.loc[name], tolerance).text}, {matched}")
         table_rows.append(row)
 
-    head = ["solution", *(f"{name} ({TOLERANCES[name].ratio:g})" for name in STRICT_FIRST)]
+    head = [
+        "solution",
+        *(f"{name} ({TOLERANCES[name].ratio:g})" for name in STRICT_FIRST),
+    ]
     return Table(head=head, sections=[table_rows])
 
 
@@ -232,7 +253,15 @@ def changes(rows: pd.DataFrame) -> Table:
     return Table(
         title=f"{slower} slower by more than {LIMIT:.0%}, {failing} newly failing, "
         f"of {len(both)} compared",
-        head=["solution", "where", "T", "before, ms", "after, ms", "change", "mark"],
+        head=[
+            "solution",
+            "where",
+            "T",
+            "before, ms",
+            "after, ms",
+            "change",
+            "mark",
+        ],
         sections=[[change_row(row, several_definitions) for row in shown.itertuples()]],
         notes=notes,
         words=2,

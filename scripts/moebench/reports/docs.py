@@ -25,10 +25,18 @@ Tables = dict[tuple[str, str], Callable[[], str]]  # (page, name of the block) -
 Figures = dict[str, Callable[[], Figure]]  # file in docs/ -> the figure
 
 
-def update(check: bool, tables: Tables, figures: Figures, root: Path = paths.ROOT) -> list[str]:
+def update(
+    check: bool,
+    tables: Tables,
+    figures: Figures,
+    root: Path = paths.ROOT,
+) -> list[str]:
     """Write the tables and figures, or only check them, and return a line for each problem."""
     problems = []
-    for path in [*sorted((root / "docs").glob("*.md")), root / "README.md"]:
+    for path in [
+        *sorted((root / "docs").glob("*.md")),
+        root / "README.md",
+    ]:
         problems += update_page(path.relative_to(root).as_posix(), check, root, tables)
 
     for file, make in figures.items():

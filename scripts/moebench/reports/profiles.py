@@ -4,7 +4,11 @@ from collections.abc import Callable
 from statistics import fmean
 
 from moebench.operators.roofline import MEASURED_ON
-from moebench.profiling.record import Kernel, ProfileRecord, WorkloadProfile
+from moebench.profiling.record import (
+    Kernel,
+    ProfileRecord,
+    WorkloadProfile,
+)
 from moebench.reports.table import Entry, Table, decimal
 from moebench.results import staleness
 
@@ -57,9 +61,19 @@ def section(record: ProfileRecord, uuids: list[str]) -> list[list[Entry]]:
 
     rows = []
     for stage in stage_names(record):
-        rows.append([stage, *(stage_text(profile, stage) for profile in profiles)])
+        rows.append(
+            [
+                stage,
+                *(stage_text(profile, stage) for profile in profiles),
+            ]
+        )
     for name, text in call_rows(record.provenance.hardware).items():
-        rows.append([name, *(text(profile) if profile else None for profile in profiles)])
+        rows.append(
+            [
+                name,
+                *(text(profile) if profile else None for profile in profiles),
+            ]
+        )
 
     shown = [row for row in rows if any(row[1:])]
     named = []
@@ -121,7 +135,9 @@ def wall_over_bound(profile: WorkloadProfile) -> str | None:
     return f"{profile.wall_us / profile.bound_us:.2f}"
 
 
-def call_rows(hardware: str) -> dict[str, Callable[[WorkloadProfile], str | None]]:
+def call_rows(
+    hardware: str,
+) -> dict[str, Callable[[WorkloadProfile], str | None]]:
     """Return the rows about a call as a whole; the bound is one machine's."""
     rows = {"busy": busy, "host and gaps": host_and_gaps, "wall": wall}
     if hardware == MEASURED_ON:
@@ -134,5 +150,10 @@ def origin(record: ProfileRecord) -> str:
     by = record.provenance
     state = staleness.of_record(by, record.solution)
     name = record.solution if state == "current" else f"{record.solution} ({state})"
-    parts = [by.timestamp[:10], by.protocol or "", by.versions_text, f"`{by.command}`"]
+    parts = [
+        by.timestamp[:10],
+        by.protocol or "",
+        by.versions_text,
+        f"`{by.command}`",
+    ]
     return f"{name}: {', '.join(parts)}"

@@ -26,7 +26,12 @@ from moebench.judging.judge import Outcome, Verdict
 from moebench.judging.plan import Part, Plan
 from moebench.judging.tolerances import TOLERANCES
 from moebench.reports.table import Cell, Entry, Table, decimal
-from moebench.results.measurements import LEVEL, NUMBERS, of_traces, timed_calls
+from moebench.results.measurements import (
+    LEVEL,
+    NUMBERS,
+    of_traces,
+    timed_calls,
+)
 
 FASTEST_CAPTION = f"fastest: on how many workloads it is, or within {LEVEL - 1:.0%} of it"
 INDENT = "    "
@@ -161,7 +166,11 @@ def tables(plan: Plan, part: Part, outcomes: list[Outcome]) -> Iterator[Table]:
 
 
 def table(
-    plan: Plan, part: Part, hardware: str, traces: list[Trace], outcomes: list[Outcome]
+    plan: Plan,
+    part: Part,
+    hardware: str,
+    traces: list[Trace],
+    outcomes: list[Outcome],
 ) -> Table:
     """Return a row for each solution, and below it what failed and what was skipped.
 
@@ -176,9 +185,15 @@ def table(
     table_rows = []
     for name in part.solutions:
         of_solution = rows[rows.solution == name]
-        row: list[Entry] = [name, passed_cell(of_solution, lost.count(name))]
+        row: list[Entry] = [
+            name,
+            passed_cell(of_solution, lost.count(name)),
+        ]
         if is_timed:
-            row += [decimal(of_solution.ms.mean(), 4), mean_speedup(of_solution)]
+            row += [
+                decimal(of_solution.ms.mean(), 4),
+                mean_speedup(of_solution),
+            ]
         if is_ranked:
             row.append(int(of_solution.level.sum()))
         row += [decimal(of_solution[f"matched_{each}"].min(), 4) for each in tolerances]
@@ -200,7 +215,12 @@ def table(
         title=f"{part.full.name}\n{hardware}, {plan.tolerance}{clock}",
         head=[*head, *tolerances],
         sections=[table_rows],
-        notes=[*captions, *not_judged(outcomes), *not_passed(part, rows, outcomes), *part.skipped],
+        notes=[
+            *captions,
+            *not_judged(outcomes),
+            *not_passed(part, rows, outcomes),
+            *part.skipped,
+        ],
     )
 
 

@@ -17,7 +17,13 @@ from rich.text import Text
 
 from moebench.core.printable import printable
 
-STYLES = {"": "", "best": "bold green", "good": "green", "stale": "dim", "failed": "bold red"}
+STYLES = {
+    "": "",
+    "best": "bold green",
+    "good": "green",
+    "stale": "dim",
+    "failed": "bold red",
+}
 
 # A file or a pipe has no width that a line could exceed.
 UNLIMITED = 10_000
@@ -191,7 +197,15 @@ def columns_of(table: Table) -> list[Column]:
         if is_words and at > 0:
             least = min(least, max(SENTENCE, longest_word(texts)))
         least = max(least, longest_word([heading]))
-        columns.append(Column(heading, cells, is_words, longest([heading, *texts]), least))
+        columns.append(
+            Column(
+                heading,
+                cells,
+                is_words,
+                longest([heading, *texts]),
+                least,
+            )
+        )
     return columns
 
 
@@ -238,7 +252,12 @@ def drawn(table: Table, columns: list[Column], widths: list[int]) -> RichTable:
     rich_table = RichTable(box=box.HEAVY_HEAD)
     for column, width in zip(columns, widths, strict=True):
         justify = "left" if column.is_words else "right"
-        rich_table.add_column(Text(column.name), justify=justify, overflow="fold", width=width)
+        rich_table.add_column(
+            Text(column.name),
+            justify=justify,
+            overflow="fold",
+            width=width,
+        )
 
     rows = zip(*(column.cells for column in columns), strict=True)
     for section in table.sections:

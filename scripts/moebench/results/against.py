@@ -29,7 +29,13 @@ def compare(before: list[Path], after: list[Path]) -> tuple[pd.DataFrame, list[s
     old, old_warnings = one_side(before)
     new, new_warnings = one_side(after)
 
-    rows = old.merge(new, "outer", KEY, suffixes=("_before", "_after"), indicator="side")
+    rows = old.merge(
+        new,
+        "outer",
+        KEY,
+        suffixes=("_before", "_after"),
+        indicator="side",
+    )
     rows["side"] = rows.side.map(SIDES).astype(str)
     rows["change"] = rows.ms_after / rows.ms_before - 1
 

@@ -55,7 +55,11 @@ def by_solution(rows: pd.DataFrame) -> pd.DataFrame:
     means["complete"] = (means.timed == workloads) & (means[f"passed_{shown}"] == workloads)
     least = means.over_fastest.where(means.complete).min()
     means["best"] = means.complete & (means.over_fastest <= LEVEL * least)
-    return means.sort_values(["complete", "over_fastest"], ascending=[False, True], kind="stable")
+    return means.sort_values(
+        ["complete", "over_fastest"],
+        ascending=[False, True],
+        kind="stable",
+    )
 
 
 def mean_times(rows: pd.DataFrame) -> pd.DataFrame:

@@ -119,7 +119,10 @@ def merge(path: Path, traces: list[Trace]) -> None:
     locks.mkdir(parents=True, exist_ok=True)
     with FileLock(locks / f"{path.name}.lock"):
         remaining = newest([*load(path), *traces])
-        write_atomically(path, "".join(f"{trace.model_dump_json()}\n" for trace in remaining))
+        write_atomically(
+            path,
+            "".join(f"{trace.model_dump_json()}\n" for trace in remaining),
+        )
 
 
 def newest(traces: list[Trace]) -> list[Trace]:
