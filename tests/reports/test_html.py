@@ -1,5 +1,7 @@
-"""The page of `compare --html`: what others named is shown in it; and in a real browser, from a file
-and without network, it sorts and shows one section, in both colour schemes.
+"""The page of `compare --html`: what others named is shown in it, and not obeyed.
+
+In a real browser it sorts and shows one section, from a file, without network, in both colour
+schemes.
 """
 
 import json
@@ -21,7 +23,9 @@ def page_of(tmp_path, traces):
     return html.page(rows)
 
 
-def test_markup_and_control_characters_of_others_are_shown(tmp_path):
+def test_markup_and_control_characters_of_others_are_shown(
+    tmp_path,
+):
     theirs = trace("fast", 1).model_copy(update={"solution": MARKUP})
     page = page_of(tmp_path, [theirs])
 
@@ -86,7 +90,10 @@ def shown_times(driver, column):
     return [float(value) for value in driver.execute_script(script) if value]
 
 
-@pytest.mark.parametrize("colours", ["light", pytest.param("dark", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "colours",
+    ["light", pytest.param("dark", marks=pytest.mark.slow)],
+)
 def test_it_needs_no_network_sorts_both_ways_and_shows_a_section(opened, colours):
     driver = open_page(opened, colours)
     headings = [head.text for head in driver.find_elements(browser.By.TAG_NAME, "th")]

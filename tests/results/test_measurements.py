@@ -46,7 +46,12 @@ def row_at(rows, name, tokens):
 def test_a_row_has_what_the_trace_says(tmp_path):
     row = row_at(loaded(tmp_path, two_solutions()), "fast", 80)
 
-    assert (row.ms, row.reference_ms, row.speedup, row.matched) == (
+    assert (
+        row.ms,
+        row.reference_ms,
+        row.speedup,
+        row.matched,
+    ) == (
         4.0,
         20.0,
         5.0,
@@ -168,7 +173,9 @@ def test_another_protocol_or_version_has_no_rank(tmp_path, change):
     assert math.isnan(other.over_fastest)
 
 
-def test_tolerances_clocks_and_gpus_are_rows_of_their_own(tmp_path):
+def test_tolerances_clocks_and_gpus_are_rows_of_their_own(
+    tmp_path,
+):
     traces = [
         trace("fast", 1, 1.0),
         trace("fast", 1, 2.0, tolerance=DEFAULT),
@@ -208,7 +215,9 @@ def test_a_data_set_without_sources_cannot_tell(tmp_path):
     assert rows.source.item() == "unknown"
 
 
-def test_a_comment_leaves_traces_of_another_data_set_current(tmp_path):
+def test_a_comment_leaves_traces_of_another_data_set_current(
+    tmp_path,
+):
     """The fingerprint stays, though FIB's hash, of every byte, does not."""
     same = fingerprint(solution("fast"))
     traces = [
@@ -231,7 +240,10 @@ def test_traces_of_any_version_are_read_and_keep_what_is_unknown(
     old = json.loads(trace("slow", 7, 2.0).model_dump_json())
     environment = old["evaluation"]["environment"]
     environment["device"] = environment.pop("hardware") + " NVL"
-    del old["workload"]["uuid"], environment["libs"]["tolerance"]
+    del (
+        old["workload"]["uuid"],
+        environment["libs"]["tolerance"],
+    )
     workload_alone = old | {"solution": "", "evaluation": {}}
 
     root = trace_set(tmp_path, [])

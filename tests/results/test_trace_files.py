@@ -70,7 +70,10 @@ def test_an_edited_source_replaces_all_protocols(tmp_path):
             trace("fast", 1, 2.0, protocol="short"),
         ],
     )
-    trace_files.merge(file, [trace("fast", 1, 5.0, day="2026-01-03", sha1="edited")])
+    trace_files.merge(
+        file,
+        [trace("fast", 1, 5.0, day="2026-01-03", sha1="edited")],
+    )
     assert times_in(file) == [5.0]
 
 

@@ -63,7 +63,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
     tolerance_help = "workload by workload at it; default: relaxed, if it is there"
-    add("--tolerance", choices=list(TOLERANCES), help=tolerance_help)
+    add(
+        "--tolerance",
+        choices=list(TOLERANCES),
+        help=tolerance_help,
+    )
     add(
         "--clock",
         choices=CLOCKS,
@@ -89,10 +93,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
     html_help = "a page to explore, which needs no network"
-    add("--html", type=output_file, metavar="FILE", help=html_help)
+    add(
+        "--html",
+        type=output_file,
+        metavar="FILE",
+        help=html_help,
+    )
     csv_help = "every row, of all definitions unless one is named"
     add("--csv", type=output_file, metavar="FILE", help=csv_help)
-    add("--json", type=output_file, metavar="FILE", help="likewise")
+    add(
+        "--json",
+        type=output_file,
+        metavar="FILE",
+        help="likewise",
+    )
 
 
 def main(args: argparse.Namespace) -> int:
@@ -211,7 +225,11 @@ def in_catalogue_order(rows: pd.DataFrame) -> pd.DataFrame:
         ]
     )
     places = {name: place for place, name in enumerate(names)}
-    return rows.sort_values("definition", key=lambda each: each.map(places), kind="stable")
+    return rows.sort_values(
+        "definition",
+        key=lambda each: each.map(places),
+        kind="stable",
+    )
 
 
 def tables(rows: pd.DataFrame, args: argparse.Namespace) -> list[Table]:

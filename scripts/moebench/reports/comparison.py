@@ -11,11 +11,18 @@ import pandas as pd
 from moebench.judging.tolerances import TOLERANCES
 from moebench.operators.catalogue import BY_NAME
 from moebench.operators.roofline import MEASURED_ON
-from moebench.packing.manifest import read_manifest, solution_names
+from moebench.packing.manifest import (
+    read_manifest,
+    solution_names,
+)
 from moebench.reports.table import Cell, Entry, Table, decimal
 from moebench.results.against import LIMIT
 from moebench.results.measurements import LEVEL
-from moebench.results.summary import SHOWN, by_solution, shown_of
+from moebench.results.summary import (
+    SHOWN,
+    by_solution,
+    shown_of,
+)
 
 # Of the main definition; of others the workloads nearest to these.
 SHOWN_TOKENS = (1, 57, 14107)
@@ -51,7 +58,7 @@ def nearest(tokens: int, among: Iterable[int]) -> int:
 
 
 def provenance(rows: pd.DataFrame) -> str:
-    """Return versions, protocol and dates of rows that are compared, and the solutions' packages."""
+    """Return versions, protocol, dates and solutions' packages of the rows that are compared."""
     compared = rows[rows.comparable & (rows.tolerance == SHOWN)]
     if not len(compared):
         compared = rows
@@ -61,7 +68,14 @@ def provenance(rows: pd.DataFrame) -> str:
     first = compared.timestamp.min()[:10]
     last = compared.timestamp.max()[:10]
     dates = first if first == last else f"{first} to {last}"
-    return "; ".join([versions, protocols, dates, *solutions_with_packages(compared)])
+    return "; ".join(
+        [
+            versions,
+            protocols,
+            dates,
+            *solutions_with_packages(compared),
+        ]
+    )
 
 
 def solutions_with_packages(rows: pd.DataFrame) -> list[str]:
@@ -122,7 +136,9 @@ def shown_tokens(rows: pd.DataFrame) -> list[int]:
     return list(dict.fromkeys(nearest(count, recorded) for count in SHOWN_TOKENS))
 
 
-def times_by_tokens(rows: pd.DataFrame) -> dict[tuple[str, int], Cell]:
+def times_by_tokens(
+    rows: pd.DataFrame,
+) -> dict[tuple[str, int], Cell]:
     """Return (solution, T) -> the time of the first workload with so many tokens."""
     cells = {}
     for row in rows.itertuples():
@@ -184,7 +200,13 @@ def workloads(rows: pd.DataFrame) -> Table:
     for (tokens, _), of_workload in rows.groupby(["tokens", "uuid"]):
         cells = {row.solution: time_cell(row) for row in of_workload.itertuples()}
         bound = decimal(of_workload.bound_ms.max(), 3)
-        table_rows.append([tokens, bound, *(cells.get(name) for name in order)])
+        table_rows.append(
+            [
+                tokens,
+                bound,
+                *(cells.get(name) for name in order),
+            ]
+        )
 
     definition = rows.definition.iloc[0]
     where = f"{rows.hardware.iloc[0]}, {rows.tolerance_text.iloc[0]}"

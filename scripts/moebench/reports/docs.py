@@ -37,7 +37,12 @@ def update(
         *sorted((root / "docs").glob("*.md")),
         root / "README.md",
     ]:
-        problems += update_page(path.relative_to(root).as_posix(), check, root, tables)
+        problems += update_page(
+            path.relative_to(root).as_posix(),
+            check,
+            root,
+            tables,
+        )
 
     for file, make in figures.items():
         problems += update_figure(file, make, check, root)
@@ -74,7 +79,12 @@ def update_page(page: str, check: bool, root: Path, tables: Tables) -> list[str]
     return problems
 
 
-def update_figure(file: str, make: Callable[[], Figure], check: bool, root: Path) -> list[str]:
+def update_figure(
+    file: str,
+    make: Callable[[], Figure],
+    check: bool,
+    root: Path,
+) -> list[str]:
     """Do for one figure what `update` does for all. Its SVG says what it was drawn from."""
     path = root / "docs" / file
     with style.settings():

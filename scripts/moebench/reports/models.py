@@ -1,10 +1,15 @@
-"""Every model's layer in one table: which solution to use, how fast it is, how far from the roofline
-bound; from traces of one layer, and from served records of all layers.
+"""Every model's layer in one table: which solution to use, and how far from the bound it is.
+
+From traces of one layer, and from served records of all layers.
 """
 
 import pandas as pd
 
-from moebench.operators.models import Layer, layers, weight_bytes
+from moebench.operators.models import (
+    Layer,
+    layers,
+    weight_bytes,
+)
 from moebench.operators.roofline import MEASURED_ON
 from moebench.reports.comparison import nearest
 from moebench.reports.served import ServedRecord, title
@@ -28,7 +33,9 @@ SPEEDS_CAPTION = (
 )
 
 
-def measured(rows: pd.DataFrame) -> list[tuple[Layer, pd.DataFrame]]:
+def measured(
+    rows: pd.DataFrame,
+) -> list[tuple[Layer, pd.DataFrame]]:
     """Return the layers that have rows on the GPU whose bound is known, each with its rows."""
     on_gpu = rows[rows.hardware == MEASURED_ON]
     found = []

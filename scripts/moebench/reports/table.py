@@ -5,7 +5,7 @@ What others have named may hold control characters, which are shown and not obey
 
 import itertools
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import pandas as pd
@@ -86,19 +86,24 @@ class Table:
         lines = []
         if titled and self.title:
             lines += [f"**{printable(self.title)}**", ""]
-
-        rule = ["---" if at < self.words else "---:" for at in range(len(self.head))]
-        lines.append(markdown_row([one_line(name) for name in self.head]))
-        lines.append(markdown_row(rule))
-        for rows in self.sections:
-            for row in rows:
-                lines.append(markdown_row([markdown_cell(as_cell(entry)) for entry in row]))
+        lines += self.markdown_rows()
 
         if self.caption:
             lines += ["", escaped(printable(self.caption))]
         for note in self.notes:
             lines += ["", printable(note)]
         return "\n".join(lines)
+
+    def markdown_rows(self) -> list[str]:
+        """Return the lines of the table alone."""
+        rule = ["---" if at < self.words else "---:" for at in range(len(self.head))]
+
+        lines = [markdown_row(map(one_line, self.head)), markdown_row(rule)]
+        for section in self.sections:
+            for row in section:
+                cells = map(as_cell, row)
+                lines.append(markdown_row(map(markdown_cell, cells)))
+        return lines
 
 
 def as_cell(entry: Entry) -> Cell:
@@ -133,7 +138,7 @@ def markdown_cell(cell: Cell) -> str:
     return f"**{text}**" if cell.mark == "best" and text else text
 
 
-def markdown_row(texts: list[str]) -> str:
+def markdown_row(texts: Iterable[str]) -> str:
     return f"| {' | '.join(texts)} |"
 
 
@@ -178,7 +183,10 @@ class InTerminal:
             terminal = f"the terminal is {options.max_width} characters wide"
             texts.insert(0, f"Left out, as {terminal}: {names}.")
 
-        text_width = min(options.max_width, max(TEXT_WIDTH, total_width(widths)))
+        text_width = min(
+            options.max_width,
+            max(TEXT_WIDTH, total_width(widths)),
+        )
         for text in filter(None, texts):
             below = Text(printable(text), overflow="fold")
             yield from screen.render(below, options.update(width=text_width))

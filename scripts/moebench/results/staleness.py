@@ -45,7 +45,7 @@ def judge(
 
 
 def hashes(solutions: Iterable[Solution]) -> set[str]:
-    """Return both hashes of each solution: FIB's of every byte, and the fingerprint of what runs."""
+    """Return of each solution FIB's hash of every byte and the fingerprint of what runs."""
     found = set()
     for solution in solutions:
         found.update(source_of(solution).values())
@@ -138,7 +138,10 @@ def current(plan: Plan, part: Part, traces: list[Trace]) -> dict[tuple[str, str]
     for name, packed in part.solutions.items():
         hashes_now = hashes([packed])
         for trace in traces:
-            same_solution = (trace.solution, trace.definition) == (
+            same_solution = (
+                trace.solution,
+                trace.definition,
+            ) == (
                 packed.name,
                 part.full.name,
             )

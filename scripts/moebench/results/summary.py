@@ -4,7 +4,10 @@ import numpy as np
 import pandas as pd
 
 from moebench.judging.tolerances import TOLERANCES
-from moebench.packing.manifest import read_manifest, solution_names
+from moebench.packing.manifest import (
+    read_manifest,
+    solution_names,
+)
 from moebench.results.measurements import LEVEL, MATCHED
 
 # The tolerance whose times are shown: every solution that was timed passed it.

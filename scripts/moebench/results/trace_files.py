@@ -34,7 +34,9 @@ class Recorded:
     root: Path | None
 
 
-def read(wanted: list[Path]) -> tuple[list[Recorded], list[str]]:
+def read(
+    wanted: list[Path],
+) -> tuple[list[Recorded], list[str]]:
     """Return every trace with an evaluation below these paths, and a warning for each broken line.
 
     A file that is named twice counts once. Raises UserError for a path without trace files, and

@@ -45,6 +45,12 @@ def curves(rows: pd.DataFrame) -> dict[str, dict[int, float]]:
     """
     by_name = {}
     for name, of_solution in rows.sort_values("tokens").groupby("solution"):
-        by_name[name] = dict(zip(of_solution.tokens, of_solution.over_bound, strict=True))
+        by_name[name] = dict(
+            zip(
+                of_solution.tokens,
+                of_solution.over_bound,
+                strict=True,
+            )
+        )
     slowest_first = sorted(by_name, key=lambda name: -mean(by_name[name].values()))
     return {name: by_name[name] for name in slowest_first}

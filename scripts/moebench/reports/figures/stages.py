@@ -7,7 +7,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from moebench.packing.stages import UNASSIGNED
-from moebench.profiling.record import ProfileRecord, WorkloadProfile
+from moebench.profiling.record import (
+    ProfileRecord,
+    WorkloadProfile,
+)
 from moebench.reports.figures import style
 
 WHOLE = "whole layer in one kernel"
@@ -58,7 +61,11 @@ def figure(records: list[ProfileRecord]) -> Figure:
     axes.set_xlabel(CAPTION)
     keys = [Patch(color=colour, label=name) for name, colour in COLOURS.items()]
     bound = axes.plot([], [], label="roofline bound", **style.BOUND_LINE)
-    drawn.legend(handles=[*keys, *bound], loc="outside lower center", ncols=4)
+    drawn.legend(
+        handles=[*keys, *bound],
+        loc="outside lower center",
+        ncols=4,
+    )
     return drawn
 
 
@@ -88,7 +95,12 @@ def draw_panel(axes: Axes, profiles: dict[str, WorkloadProfile]) -> None:
     axes.grid(axis="y", visible=False)
 
 
-def draw_bar(axes: Axes, name: str, profile: WorkloadProfile, longest: float) -> None:
+def draw_bar(
+    axes: Axes,
+    name: str,
+    profile: WorkloadProfile,
+    longest: float,
+) -> None:
     """Draw a solution's stages, and what is between and around them."""
     left = 0.0
     for part in parts(profile):
@@ -102,7 +114,13 @@ def draw_bar(axes: Axes, name: str, profile: WorkloadProfile, longest: float) ->
         )
         text = f"{part.us:.0f}" if part.width > LEAST_SHARE * longest else ""
         ink = style.INK if part.stage == BETWEEN else "white"
-        axes.bar_label(bar, [text], label_type="center", fontsize=8, color=ink)
+        axes.bar_label(
+            bar,
+            [text],
+            label_type="center",
+            fontsize=8,
+            color=ink,
+        )
         left += part.width
     axes.text(
         left,

@@ -46,7 +46,11 @@ PALETTE = [
     ("#7a3b1e", "#d99a78"),
     ("#4b3fbf", "#a9a0ff"),
 ]
-BOUND_LINE = {"color": INK, "linewidth": 1.2, "linestyle": (0, (4, 2))}
+BOUND_LINE = {
+    "color": INK,
+    "linewidth": 1.2,
+    "linestyle": (0, (4, 2)),
+}
 BEYOND = {
     "color": FAINT,
     "alpha": 0.14,
@@ -92,7 +96,13 @@ def new(title: str, height: float, small_print: str = "") -> Figure:
     """Return an empty figure. height: in inches; small_print: stands below the plots."""
     figure = Figure(figsize=(WIDTH, height), layout="constrained")
     figure.suptitle(title, x=0.01, ha="left")
-    figure.supxlabel(small_print, fontsize=7.5, color=FAINT, x=0.01, ha="left")
+    figure.supxlabel(
+        small_print,
+        fontsize=7.5,
+        color=FAINT,
+        x=0.01,
+        ha="left",
+    )
     return figure
 
 
@@ -166,7 +176,10 @@ def line_values(line: Line2D) -> list:
 
 def bar_values(bar: Rectangle) -> list:
     bounds = [rounded(value) for value in bar.get_bbox().bounds]
-    return [bounds, to_hex(bar.get_facecolor(), keep_alpha=True)]
+    return [
+        bounds,
+        to_hex(bar.get_facecolor(), keep_alpha=True),
+    ]
 
 
 def text_values(text: Text) -> list:
