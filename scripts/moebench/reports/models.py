@@ -46,14 +46,14 @@ def measured(
     return found
 
 
-def use(rows: pd.DataFrame) -> Table:
+def recommended(rows: pd.DataFrame) -> Table:
     """Return which solution to use for each measured layer.
 
     rows: of every definition, by one clock.
     """
     table_rows = []
     for layer, of_layer in measured(rows):
-        table_rows.append([name_and_size(layer), *use_cells(of_layer)])
+        table_rows.append([name_and_size(layer), *recommended_cells(of_layer)])
     head = [
         "model",
         f"at {SHOWN}",
@@ -70,7 +70,7 @@ def name_and_size(layer: Layer) -> str:
     return f"{layer.name} {TOO_LARGE}" if gigabytes > GPU_GB else layer.name
 
 
-def use_cells(rows: pd.DataFrame) -> list[Entry]:
+def recommended_cells(rows: pd.DataFrame) -> list[Entry]:
     """Return the solutions to use at both tolerances, the first one's time over the bound, and how
     many times as fast it is as the next. rows: of one layer.
     """
@@ -124,7 +124,7 @@ def served(records: list[ServedRecord]) -> Table:
     """Return for each served record the fastest solution, times the bound, at SERVED_TOKENS."""
     table_rows = []
     for record in records:
-        if record.head.provenance.hardware == MEASURED_ON:
+        if record.has_bound:
             cells = [served_text(record.points_at(tokens)) for tokens in SERVED_TOKENS]
             table_rows.append([title(record.head), *cells])
     return Table(

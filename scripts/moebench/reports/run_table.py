@@ -37,7 +37,7 @@ from moebench.results.measurements import (
 FASTEST_CAPTION = f"fastest: on how many workloads it is, or within {LEVEL - 1:.0%} of it"
 INDENT = "    "
 
-Figure = Callable[[pd.DataFrame], Entry]  # of a solution's rows
+Summary = Callable[[pd.DataFrame], Entry]  # of a solution's rows
 
 
 @contextmanager
@@ -200,8 +200,8 @@ def table(
     for name in part.solutions:
         of_solution = rows[rows.solution == name]
         passed = passed_cell(of_solution, lost.count(name))
-        figures = [figure(of_solution) for figure in columns.values()]
-        table_rows.append([name, passed, *figures])
+        summaries = [summary(of_solution) for summary in columns.values()]
+        table_rows.append([name, passed, *summaries])
 
     clock = ", by the GPU's clock" if plan.clock == "gpu" else ""
     return Table(
@@ -217,9 +217,9 @@ def table(
     )
 
 
-def columns_of(plan: Plan, rows: pd.DataFrame) -> dict[str, Figure]:
-    """Return heading -> figure of a solution's rows, for what this run has measured."""
-    columns: dict[str, Figure] = {}
+def columns_of(plan: Plan, rows: pd.DataFrame) -> dict[str, Summary]:
+    """Return heading -> summary of a solution's rows, for what this run has measured."""
+    columns: dict[str, Summary] = {}
     if plan.device.on_gpu:
         columns["mean ms"] = lambda rows: decimal(rows.ms.mean(), 4)
         columns["speed-up"] = lambda rows: decimal(rows.speedup[rows.ms.notna()].mean(), 1, "x")
