@@ -90,6 +90,11 @@ def test_a_name_wider_than_the_terminal_is_broken_and_complete():
     assert max(map(cell_len, lines)) <= 40
 
 
+def test_a_long_name_leaves_room_for_a_figure():
+    lines = shown(table_of(["mine", "a_long_name_" * 10], 2), 80)
+    assert row_of(lines, "mine") == ["mine", "0.0000", "1.0000"]
+
+
 def test_a_sentence_is_broken_into_lines():
     sentence = "router: has sigmoid-bias, takes listed definitions alone"
     table = Table(["solution", "why not"], [[["mine", sentence]]], words=2)

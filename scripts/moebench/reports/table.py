@@ -168,7 +168,7 @@ class InTerminal:
 
     def __rich_console__(self, screen: Console, options: ConsoleOptions) -> Iterator:
         table = self.table
-        columns = columns_of(table)
+        columns = columns_of(table, options.max_width)
         shown = fitting(table, columns, options.max_width)
         widths = shown_widths(shown, options.max_width)
 
@@ -192,8 +192,12 @@ class InTerminal:
             yield from screen.render(below, options.update(width=text_width))
 
 
-def columns_of(table: Table) -> list[Column]:
-    """Return all columns of a table, measured."""
+def columns_of(table: Table, max_width: int) -> list[Column]:
+    """Return all columns of a table, measured.
+
+    Those with words may be broken into lines; the first one only where it would take more than two
+    thirds of the terminal.
+    """
     columns = []
     for at, name in enumerate(table.head):
         heading = one_line(name)
@@ -202,7 +206,9 @@ def columns_of(table: Table) -> list[Column]:
         is_words = at < table.words
 
         least = longest(texts)
-        if is_words and at > 0:
+        if at == 0:
+            least = min(least, max_width * 2 // 3)
+        elif is_words:
             least = min(least, max(SENTENCE, longest_word(texts)))
         least = max(least, longest_word([heading]))
         columns.append(
