@@ -8,7 +8,7 @@ the current source counts. A narrow terminal shows fewer columns, and says which
 import argparse
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -41,74 +41,105 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     traces_help = (
         "data sets in any layout, folders of JSONL files or such files; default: this repository's"
     )
-    add("--traces", "--dataset", nargs="+", type=Path, metavar="PATH", help=traces_help)
+    add(
+        "--traces",
+        "--dataset",
+        nargs="+",
+        type=Path,
+        metavar="PATH",
+        help=traces_help,
+    )
 
     definition_help = "of `moebench data`, or a name; default: the first one that was recorded"
     add("--definition", metavar="KEY", help=definition_help)
 
     solutions_help = "default: all that were recorded"
-    add("--solutions", nargs="+", default=[], metavar="NAME", help=solutions_help)
+    add(
+        "--solutions",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help=solutions_help,
+    )
 
     tolerance_help = "workload by workload at it; default: relaxed, if it is there"
-    add("--tolerance", choices=list(TOLERANCES), help=tolerance_help)
-    add("--clock", choices=CLOCKS, default="events", help="default: events")
-    add("--workloads", action="store_true", help="every workload, not three of them")
+    add(
+        "--tolerance",
+        choices=list(TOLERANCES),
+        help=tolerance_help,
+    )
+    add(
+        "--clock",
+        choices=CLOCKS,
+        default="events",
+        help="default: events",
+    )
+    add(
+        "--workloads",
+        action="store_true",
+        help="every workload, not three of them",
+    )
 
     against_help = (
         "the traces before a change, as --traces; exit 1 where something is more than 5%% slower, "
         "or wrong now"
     )
-    add("--against", nargs="+", type=Path, metavar="PATH", help=against_help)
+    add(
+        "--against",
+        nargs="+",
+        type=Path,
+        metavar="PATH",
+        help=against_help,
+    )
 
     html_help = "a page to explore, which needs no network"
-    add("--html", type=output_file, metavar="FILE", help=html_help)
+    add(
+        "--html",
+        type=output_file,
+        metavar="FILE",
+        help=html_help,
+    )
     csv_help = "every row, of all definitions unless one is named"
     add("--csv", type=output_file, metavar="FILE", help=csv_help)
-    add("--json", type=output_file, metavar="FILE", help="likewise")
-
-
-@dataclass(frozen=True)
-class Selection:
-    """Which rows are shown. definition: a key of `moebench data` or a name."""
-
-    clock: str
-    definition: str | None
-    solutions: tuple[str, ...]
-    tolerance: str | None
+    add(
+        "--json",
+        type=output_file,
+        metavar="FILE",
+        help="likewise",
+    )
 
 
 def main(args: argparse.Namespace) -> int:
     default = paths.ROOT if args.clock == "events" else paths.GPU_CLOCK
     traces = args.traces or [default]
-    selection = Selection(args.clock, args.definition, tuple(args.solutions), args.tolerance)
     outputs = {name: getattr(args, name) for name in OUTPUTS if getattr(args, name)}
 
     if args.against:
         for name in ("workloads", *OUTPUTS):
             if getattr(args, name):
                 raise UserError(f"--{name}: not with --against")
-        return show_changes(args.against, traces, selection)
+        return show_changes(traces, args)
 
     check_outputs(outputs, traces)
     all_rows, warnings = measurements.load(traces)
-    rows = chosen(all_rows, selection)
+    rows = chosen(all_rows, args)
     if outputs:
         write_files(outputs, rows)
     else:
         first = rows.definition.iloc[0]
-        show(tables(rows[rows.definition == first], args.workloads, args.tolerance))
+        show(tables(rows[rows.definition == first], args))
         show_other_definitions(all_rows, first)
     show_warnings(warnings)
     return 0
 
 
-def show_changes(before: list[Path], after: list[Path], selection: Selection) -> int:
+def show_changes(after: list[Path], args: argparse.Namespace) -> int:
     """Print what `against.compare` found, and return the exit status: 1 where anything is marked.
 
     It is Markdown where the output is no terminal. Raises CannotRun where nothing can be compared.
     """
-    all_rows, warnings = against.compare(before, after)
-    rows = chosen(all_rows, selection)
+    all_rows, warnings = against.compare(args.against, after)
+    rows = chosen(all_rows, args)
     table = comparison.changes(rows)
     if sys.stdout.isatty():
         show([table])
@@ -142,29 +173,29 @@ def write_files(outputs: dict[str, Path], rows: pd.DataFrame) -> None:
         print(f"wrote {path}")
 
 
-def chosen(rows: pd.DataFrame, selection: Selection) -> pd.DataFrame:
-    """Return the selected rows, those of the main definition first.
+def chosen(rows: pd.DataFrame, args: argparse.Namespace) -> pd.DataFrame:
+    """Return the rows that the arguments ask for, those of the main definition first.
 
     Raises UserError, with what there is, where nothing was recorded.
     """
-    rows = rows[rows.clock == selection.clock]
+    rows = rows[rows.clock == args.clock]
     if not len(rows):
-        raise UserError(f"--clock: got {selection.clock}, but none of these traces was timed by it")
+        raise UserError(f"--clock: got {args.clock}, but none of these traces was timed by it")
 
-    if selection.definition:
-        rows = rows[rows.definition == recorded_definition(selection.definition, rows)]
+    if args.definition:
+        rows = rows[rows.definition == recorded_definition(args.definition, rows)]
 
-    for name in selection.solutions:
+    for name in args.solutions:
         if name not in set(rows.solution):
             names = sorted({one_line(recorded) for recorded in rows.solution})
             raise UserError(f"--solutions: {unknown('solution', name, names)}")
-    if selection.solutions:
-        rows = rows[rows.solution.isin(selection.solutions)]
+    if args.solutions:
+        rows = rows[rows.solution.isin(args.solutions)]
 
-    if selection.tolerance:
-        rows = rows[rows.tolerance == selection.tolerance]
+    if args.tolerance:
+        rows = rows[rows.tolerance == args.tolerance]
         if not len(rows):
-            raise UserError(f"--tolerance: nothing is recorded at {selection.tolerance}")
+            raise UserError(f"--tolerance: nothing is recorded at {args.tolerance}")
     return in_catalogue_order(rows)
 
 
@@ -187,19 +218,28 @@ def in_catalogue_order(rows: pd.DataFrame) -> pd.DataFrame:
 
     A definition's rows stay in their order.
     """
-    names = dict.fromkeys([*(definition_name(KEYS[key]) for key in KEYS), *rows.definition])
+    names = dict.fromkeys(
+        [
+            *(definition_name(KEYS[key]) for key in KEYS),
+            *rows.definition,
+        ]
+    )
     places = {name: place for place, name in enumerate(names)}
-    return rows.sort_values("definition", key=lambda each: each.map(places), kind="stable")
+    return rows.sort_values(
+        "definition",
+        key=lambda each: each.map(places),
+        kind="stable",
+    )
 
 
-def tables(rows: pd.DataFrame, every_workload: bool, tolerance: str | None) -> list[Table]:
+def tables(rows: pd.DataFrame, args: argparse.Namespace) -> list[Table]:
     """Return a table for each GPU; the last one's caption explains them all.
 
     rows: of one definition.
     """
     draw = comparison.solutions
-    if every_workload or tolerance:
-        rows = rows[rows.tolerance == (tolerance or shown_of(rows))]
+    if args.workloads or args.tolerance:
+        rows = rows[rows.tolerance == (args.tolerance or shown_of(rows))]
         draw = comparison.workloads
 
     drawn = [draw(rows[rows.hardware == gpu]) for gpu in comparison.gpus(rows)]

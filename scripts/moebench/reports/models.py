@@ -1,16 +1,27 @@
-"""Every model's layer in one table: which solution to use, how fast it is, how far from the roofline
-bound; from traces of one layer, and from served records of all layers.
+"""Every model's layer in one table: which solution to use, and how far from the bound it is.
+
+From traces of one layer, and from served records of all layers.
 """
 
 import pandas as pd
 
-from moebench.operators.models import Layer, layers, weight_bytes
+from moebench.operators.models import (
+    Layer,
+    layers,
+    weight_bytes,
+)
 from moebench.operators.roofline import MEASURED_ON
 from moebench.operators.workloads import recorded_counts
 from moebench.reports.comparison import nearest
 from moebench.reports.served import ServedRecord, title
 from moebench.reports.table import Cell, Entry, Table, decimal
-from moebench.results.summary import SHOWN, ahead, by_solution, source_of, to_use
+from moebench.results.summary import (
+    SHOWN,
+    ahead,
+    by_solution,
+    source_of,
+    to_use,
+)
 from moebench.served.record import Point
 
 TOKENS = (1, 32, 1024, 8192)  # of one layer
@@ -23,7 +34,9 @@ SPEEDS_CAPTION = (
 )
 
 
-def measured(rows: pd.DataFrame) -> list[tuple[Layer, pd.DataFrame]]:
+def measured(
+    rows: pd.DataFrame,
+) -> list[tuple[Layer, pd.DataFrame]]:
     """Return the layers that have rows on the GPU whose bound is known, each with its rows."""
     on_gpu = rows[rows.hardware == MEASURED_ON]
     found = []
@@ -34,15 +47,21 @@ def measured(rows: pd.DataFrame) -> list[tuple[Layer, pd.DataFrame]]:
     return found
 
 
-def use(rows: pd.DataFrame) -> Table:
+def recommended(rows: pd.DataFrame) -> Table:
     """Return which solution to use for each measured layer.
 
     rows: of every definition, by one clock.
     """
     table_rows = []
     for layer, of_layer in measured(rows):
-        table_rows.append([name_and_size(layer), *use_cells(of_layer)])
-    head = ["model", f"at {SHOWN}", "at default", "ms/bound", "over the next"]
+        table_rows.append([name_and_size(layer), *recommended_cells(of_layer)])
+    head = [
+        "model",
+        f"at {SHOWN}",
+        "at default",
+        "ms/bound",
+        "over the next",
+    ]
     return Table(head=head, sections=[table_rows], words=3)
 
 
@@ -52,13 +71,18 @@ def name_and_size(layer: Layer) -> str:
     return f"{layer.name} {TOO_LARGE}" if gigabytes > GPU_GB else layer.name
 
 
-def use_cells(rows: pd.DataFrame) -> list[Entry]:
+def recommended_cells(rows: pd.DataFrame) -> list[Entry]:
     """Return the solutions to use at both tolerances, the first one's time over the bound, and how
     many times as fast it is as the next. rows: of one layer.
     """
     best = to_use(rows)
     if best is None:
-        return ["none passed" if rows.counts.any() else "stale", None, None, None]
+        return [
+            "none passed" if rows.counts.any() else "stale",
+            None,
+            None,
+            None,
+        ]
 
     over_bound = by_solution(rows).over_bound[best]
     over_next = ahead(rows, best).min()
@@ -106,10 +130,13 @@ def served(records: list[ServedRecord]) -> Table:
     """Return for each served record the fastest solution, times the bound, at SERVED_TOKENS."""
     table_rows = []
     for record in records:
-        if record.head.provenance.hardware == MEASURED_ON:
+        if record.has_bound:
             cells = [served_text(record.points_at(tokens)) for tokens in SERVED_TOKENS]
             table_rows.append([title(record.head), *cells])
-    return Table(["model", *(f"T={tokens}" for tokens in SERVED_TOKENS)], [table_rows])
+    return Table(
+        ["model", *(f"T={tokens}" for tokens in SERVED_TOKENS)],
+        [table_rows],
+    )
 
 
 def served_text(points: list[Point]) -> str | None:
@@ -117,7 +144,10 @@ def served_text(points: list[Point]) -> str | None:
 
     None where no solution of another source was timed.
     """
-    timed = sorted((point for point in points if point.ms), key=lambda point: point.ms)
+    timed = sorted(
+        (point for point in points if point.ms),
+        key=lambda point: point.ms,
+    )
     if not timed:
         return None
 

@@ -1,4 +1,4 @@
-"""Which tables and figures README.md and docs/ hold, and from what rows and records they are made."""
+"""Which tables and figures README.md and docs/ hold, and of what they are made."""
 
 from dataclasses import replace
 from functools import cache
@@ -10,7 +10,12 @@ from moebench.core import paths
 from moebench.core.errors import UserError
 from moebench.operators.roofline import H100, MEASURED_ON
 from moebench.profiling.record import read_records
-from moebench.reports import comparison, models, profiles, served
+from moebench.reports import (
+    comparison,
+    models,
+    profiles,
+    served,
+)
 from moebench.reports.docs import Figures, Tables
 from moebench.reports.figures import speed, stages
 from moebench.results import measurements
@@ -48,7 +53,7 @@ def solutions_block(measured: pd.DataFrame) -> str:
 def models_block() -> str:
     """Return a row for each model: which solution to use."""
     measured = pd.concat([of_layer for _, of_layer in models.measured(rows())])
-    return with_provenance(models.use(rows()).markdown(), measured)
+    return with_provenance(models.recommended(rows()).markdown(), measured)
 
 
 def served_block() -> str:
