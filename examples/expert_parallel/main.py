@@ -115,17 +115,38 @@ def batches_of(layer: str, group: Group) -> list[Batch]:
         "none at all": [0] * group.ranks,
     }
     all_experts = range(GEOMETRIES[layer]["num_experts"])
-    reference = local_experts(REFERENCE, layer, all_experts, group.device, routed=True)
+    reference = local_experts(
+        REFERENCE,
+        layer,
+        all_experts,
+        group.device,
+        routed=True,
+    )
 
     batches = []
     for name, tokens_of_ranks in counts.items():
-        tokens = tokens_of(layer, tokens_of_ranks, group.rank, group.device)
-        expected = reference(tokens.x, tokens.scale, tokens.ids, tokens.weights)
+        tokens = tokens_of(
+            layer,
+            tokens_of_ranks,
+            group.rank,
+            group.device,
+        )
+        expected = reference(
+            tokens.x,
+            tokens.scale,
+            tokens.ids,
+            tokens.weights,
+        )
         batches.append(Batch(name, tokens, expected))
     return batches
 
 
-def check(way: Callable, steps: Callable, batch: Batch, table: Table) -> bool:
+def check(
+    way: Callable,
+    steps: Callable,
+    batch: Batch,
+    table: Table,
+) -> bool:
     """Add a row on a batch; return whether it is right, and the same twice, on all ranks."""
     first = list(steps(batch.tokens))[-1]
     second = list(steps(batch.tokens))[-1]
@@ -150,7 +171,12 @@ def time_way(
 ) -> None:
     """Add a row for each number of tokens a rank."""
     for count in counts:
-        tokens = tokens_of(layer, [count] * group.ranks, group.rank, group.device)
+        tokens = tokens_of(
+            layer,
+            [count] * group.ranks,
+            group.rank,
+            group.device,
+        )
         times = measure(partial(steps, tokens), as_graph=way is gather)
         table.add_row(way.__name__, str(count), *(f"{ms:.3f}" for ms in times))
 
@@ -178,9 +204,24 @@ def work(args: argparse.Namespace, group: Group) -> bool:
         )
         steps = partial(way, run_experts)
         for batch in batches:
-            all_pass = check(way, steps, batch, checks) and all_pass
+            all_pass = (
+                check(
+                    way,
+                    steps,
+                    batch,
+                    checks,
+                )
+                and all_pass
+            )
         if group.device != "cpu":
-            time_way(way, steps, layer, args.tokens, group, times)
+            time_way(
+                way,
+                steps,
+                layer,
+                args.tokens,
+                group,
+                times,
+            )
 
     console = Console(quiet=group.rank > 0, width=None if sys.stdout.isatty() else 120)
     for table in (checks, times):
