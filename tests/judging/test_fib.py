@@ -311,7 +311,10 @@ def test_what_is_packed_passes_validate(tmp_path):
         )
     for of in (of for served in pack.pack_all([])[0].values() for of in served.values()):
         file = (
-            tmp_path / "solutions" / paths.author_folder(of.author, of.definition) / f"{of.name}.json"
+            tmp_path
+            / "solutions"
+            / paths.author_folder(of.author, of.definition)
+            / f"{of.name}.json"
         )
         write_atomically(file, of.model_dump_json())
     report = validate_dataset(
