@@ -87,19 +87,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     screen = console()
     on_gpu = torch.cuda.is_available()
-    geometry = choose_geometry(args.definition, on_gpu, args.solutions)
-    if not form(geometry):
-        raise UserError(f"--definition: got {geometry}, want an FP8 MoE layer")
+    layer_key = choose_geometry(args.definition, on_gpu, args.solutions)
+    if not form(layer_key):
+        raise UserError(f"--definition: got {layer_key}, want an FP8 MoE layer")
 
     tokens = sorted(set(args.tokens or (TOKENS if on_gpu else CPU_TOKENS)))
-    solutions = select(args.solutions, geometry, screen.print)
-    wanted_layers = args.layers or default_layers(geometry, on_gpu)
+    solutions = select(args.solutions, layer_key, screen.print)
+    wanted_layers = args.layers or default_layers(layer_key, on_gpu)
     layers = wanted_layers
     if on_gpu:
         free, _ = torch.cuda.mem_get_info()
         layers = resident.fitting(
             wanted_layers,
-            geometry,
+            layer_key,
             tokens[-1],
             len(solutions),
             free,
@@ -107,10 +107,10 @@ def main(args: argparse.Namespace) -> int:
     if layers < wanted_layers:
         screen.print(f"{layers} of {wanted_layers} layers fit into free memory")
 
-    head = head_of(geometry, layers, tokens, solutions, args)
+    head = head_of(layer_key, layers, tokens, solutions, args)
     points: list[Point] = []
     try:
-        for new_points in measured(head, geometry, solutions, args.rounds):
+        for new_points in measured(head, layer_key, solutions, args.rounds):
             points += new_points
             keep(args.output, head, points)
             done = tokens.index(new_points[0].tokens) + 1
@@ -124,7 +124,7 @@ def main(args: argparse.Namespace) -> int:
 
 def measured(
     head: Head,
-    geometry: str,
+    layer_key: str,
     solutions: dict[str, Solution],
     round_count: int,
 ) -> Iterator[list[Point]]:
@@ -135,7 +135,7 @@ def measured(
     """
     device = device_here()
     try:
-        model = resident.make(geometry, head.layers, head.tokens[-1], device)
+        model = resident.make(layer_key, head.layers, head.tokens[-1], device)
         request = rounds.Request(model, head.tokens, round_count, TOLERANCE, device)
         yield from rounds.measure(solutions, request)
     except torch.OutOfMemoryError as error:
@@ -144,21 +144,21 @@ def measured(
         ) from error
 
 
-def default_layers(geometry: str, on_gpu: bool) -> int:
+def default_layers(layer_key: str, on_gpu: bool) -> int:
     """Return how many such layers the model has; without a GPU, or without a model, two."""
-    model = layer_of(geometry)
+    model = layer_of(layer_key)
     return model.count if on_gpu and model else CPU_LAYERS
 
 
 def head_of(
-    geometry: str,
+    layer_key: str,
     layers: int,
     tokens: list[int],
     solutions: dict[str, Solution],
     args: argparse.Namespace,
 ) -> Head:
     """Return the first line of a record: what is run, and where."""
-    model = layer_of(geometry)
+    model = layer_of(layer_key)
     measured_by = provenance.here(
         device_here(),
         tolerance=str(TOLERANCE),
@@ -166,7 +166,7 @@ def head_of(
         command=args.command_line,
     )
     return Head(
-        definition=definition_name(geometry),
+        definition=definition_name(layer_key),
         layers=layers,
         of_model=model.count if model else None,
         tokens=tokens,

@@ -44,7 +44,7 @@ OPTIONS = [
 
 def record(
     solution: str,
-    geometry: str,
+    layer_key: str,
     workloads: list[str],
 ) -> str:
     """Return ncu's CSV of a process that calls the solution once on each workload.
@@ -66,7 +66,7 @@ def record(
         command += [
             *calls,
             solution,
-            geometry,
+            layer_key,
             *workloads,
         ]
         try:

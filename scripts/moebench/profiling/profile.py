@@ -36,7 +36,7 @@ class Job:
     """
 
     solutions: dict[str, Solution]
-    geometry: str
+    layer_key: str
     workloads: dict[str, Workload]
     device: str
     calls: int
@@ -46,7 +46,7 @@ class Job:
 
     @property
     def definition(self) -> Definition:
-        return definition(self.geometry)
+        return definition(self.layer_key)
 
     @property
     def protocol(self) -> str:
@@ -190,7 +190,7 @@ def profile(
         read_manifest(name).stages,
         job.calls,
     )
-    bound = recorded_bound(definition_name(job.geometry), workload)
+    bound = recorded_bound(definition_name(job.layer_key), workload)
     return WorkloadProfile(
         uuid=uuid,
         T=workload.axes["seq_len"],
@@ -220,7 +220,7 @@ def with_counters(
     try:
         report = ncu.record(
             name,
-            job.geometry,
+            job.layer_key,
             uuids,
         )
         launches = ncu.by_workload(report, len(uuids))

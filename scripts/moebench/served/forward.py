@@ -18,7 +18,7 @@ Forward = Callable[[], torch.Tensor]  # runs all layers; returns the last one's 
 def forward_of(
     runnable: Runnable,
     layers: list[list],
-    geometry: str,
+    layer_key: str,
     device: str,
 ) -> Forward:
     """Return the forward pass of a solution. layers: the arguments of each.
@@ -26,7 +26,7 @@ def forward_of(
     Layers write to one output after another, as in a model, where the next layer's input takes its
     place. Before the first pass it is all NaN.
     """
-    full = definition(geometry)
+    full = definition(layer_key)
     inputs_count = len(layers[0])
     outputs = with_outputs(
         full,
