@@ -3,9 +3,9 @@ PYTHON ?= python3
 # Another build of torch, for an older CUDA driver for instance: make setup TORCH=torch==2.11.0
 # It is kept in $(READY), and so used until another one is named.
 READY := .venv/.ready
-GIVEN := $(TORCH)
-KEPT := $(shell cat $(READY) 2>/dev/null)
-TORCH ?= $(or $(KEPT),torch==2.13.0)
+TORCH_ASKED := $(TORCH)
+TORCH_KEPT := $(shell cat $(READY) 2>/dev/null)
+TORCH ?= $(or $(TORCH_KEPT),torch==2.13.0)
 # Used only when the chosen torch does not bring a Triton of its own.
 TRITON ?= triton==3.6.0
 
@@ -20,13 +20,14 @@ help: ## list the targets
 
 setup: $(READY) ## virtual environment in .venv, 3 GB; again when pyproject.toml or TORCH changes
 
-ifneq ($(or $(GIVEN),$(KEPT)),$(KEPT))
+ifneq ($(or $(TORCH_ASKED),$(TORCH_KEPT)),$(TORCH_KEPT))
 .PHONY: $(READY)
 endif
 
-$(READY): pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11")'
-	@echo "Setting up .venv with $(TORCH) and what this repository needs: about 3 GB to download, some minutes."
+$(READY): pyproject.toml setup.py
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Python 3.11 or newer is needed: make PYTHON=python3.11" >&2; exit 1; }
+	@echo "Setting up .venv with $(TORCH) and what this repository needs: 3 GB, some minutes."
 	@rm -f $@
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet "$(TORCH)"
@@ -35,10 +36,11 @@ $(READY): pyproject.toml
 	@if { nvidia-smi || [ -e /dev/nvidia0 ]; } >/dev/null 2>&1 && \
 	  ! $(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then \
 	  echo "This machine has a GPU that $(TORCH) cannot use: everything would run on the CPU."; \
-	  echo "Is its driver too old? nvidia-smi shows which CUDA it can do; https://pytorch.org/get-started lists builds."; \
+	  echo "Is its driver too old? nvidia-smi shows which CUDA it can do."; \
+	  echo "https://pytorch.org/get-started lists builds."; \
 	  echo "Then, for instance: make setup TORCH=torch==2.11.0"; \
 	fi
-	@echo "$(or $(GIVEN),$(KEPT))" > $@
+	@echo "$(or $(TORCH_ASKED),$(TORCH_KEPT))" > $@
 
 setup-fleet: $(READY) ## Ray beside it, for moebench run --ray; on every node
 	$(BIN)/pip install --quiet --editable '.[fleet]'
@@ -60,10 +62,10 @@ test-gpu: $(READY) ## the tests that need a CUDA device, one after the other
 
 lint: $(READY) ## ruff: style and formatting
 	$(BIN)/ruff check .
-	$(BIN)/ruff format --check definitions examples integrations scripts solutions tests tools
+	$(BIN)/ruff format --check definitions examples scripts setup.py solutions tests tools
 
-new: $(READY) ## start a solution: make new NAME=mine, and FROM=triton or another solution to copy
-	$(BIN)/moebench new $(NAME) $(if $(FROM),--from $(FROM))
+new: $(READY) ## start a solution: make new NAME=mine; FROM=triton or a solution to copy, AUTHOR=you
+	$(BIN)/moebench new $(NAME) $(if $(FROM),--from $(FROM)) $(if $(AUTHOR),--author "$(AUTHOR)")
 
 pack: $(READY) ## solutions/packed/ and blob/: all that flashinfer-bench run --local . needs
 	$(BIN)/moebench pack

@@ -1,6 +1,6 @@
 """One MoE layer: the tokens of a rank and the weights of experts, both random."""
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import torch
 from moebench.operators.catalogue import GEOMETRIES, router
@@ -11,13 +11,16 @@ from moebench.operators.moe_fp8_block_scale_routed import router_inside
 LAYERS = [
     layer for layer in router_inside().values() if GEOMETRIES[layer]["routing"] == "sigmoid-bias"
 ]
+BIAS_SEED = 1000  # the same on every rank, whose tokens have the rank's number
+FIRST_EXPERT_SEED = 1_000_003
 
 
-class Tokens(NamedTuple):
-    """A rank's own: x [T, H] fp8, scale [T, H / 128] fp32, logits [T, E] fp32; bias [E] bf16 is the
-    router's.
+@dataclass(frozen=True)
+class Tokens:
+    """A rank's own tokens.
 
-    ids int32 and weights fp32 [T, top_k]: what the model's router makes of logits and bias. counts:
+    x [T, H] fp8, scale [T, H / 128] fp32, logits [T, E] fp32; bias [E] bf16 is the router's. ids
+    int32 and weights fp32 [T, top_k]: what the model's router makes of logits and bias. counts:
     how many tokens each rank has, which engines agree on before a step.
     """
 
@@ -30,47 +33,123 @@ class Tokens(NamedTuple):
     counts: list[int]
 
 
-def tokens_of(layer: str, counts: list[int], rank: int, device: str) -> Tokens:
-    """A rank's tokens, drawn at random, with the experts that the model's router chooses for
-    them.
-    """
-    experts, hidden = GEOMETRIES[layer]["num_experts"], GEOMETRIES[layer]["hidden_size"]
+def tokens_of(
+    layer: str,
+    counts: list[int],
+    rank: int,
+    device: str,
+) -> Tokens:
+    """Return a rank's random tokens, with the experts that the router chooses for them."""
+    experts = GEOMETRIES[layer]["num_experts"]
+    hidden = GEOMETRIES[layer]["hidden_size"]
+    num_tokens = counts[rank]
+    bias_source = torch.Generator(device).manual_seed(BIAS_SEED)
+    bias = 0.1 * torch.randn(experts, generator=bias_source, device=device).bfloat16()
+
     source = torch.Generator(device).manual_seed(rank)
-    bias = (
-        0.1
-        * torch.randn(
-            experts, generator=torch.Generator(device).manual_seed(1000), device=device
-        ).bfloat16()
+    x = torch.randn(
+        num_tokens,
+        hidden,
+        generator=source,
+        device=device,
     )
-    x = torch.randn(counts[rank], hidden, generator=source, device=device).to(torch.float8_e4m3fn)
-    scale = 1 + 2 * torch.rand(counts[rank], hidden // BLOCK, generator=source, device=device)
-    logits = torch.randn(counts[rank], experts, generator=source, device=device)
-    ids, weights = router(layer)(logits, bias, GEOMETRIES[layer]["routed_scaling_factor"])
-    return Tokens(x, scale, logits, bias, ids.to(torch.int32), weights.contiguous(), counts)
+    scale = torch.rand(
+        num_tokens,
+        hidden // BLOCK,
+        generator=source,
+        device=device,
+    )
+    logits = torch.randn(
+        num_tokens,
+        experts,
+        generator=source,
+        device=device,
+    )
+    ids, weights = router(layer)(logits, bias, ROUTED_SCALING_FACTOR)
+    return Tokens(
+        x=x.to(torch.float8_e4m3fn),
+        scale=1 + 2 * scale,
+        logits=logits,
+        bias=bias,
+        ids=ids.to(torch.int32),
+        weights=weights.contiguous(),
+        counts=counts,
+    )
 
 
-def weights_of(layer: str, experts: range, device: str, gate_first: bool) -> list[torch.Tensor]:
-    """gemm1_weights, its scale, gemm2_weights, its scale; an expert's are the same whichever rank
-    has it.
+def weights_of(
+    layer: str,
+    experts: range,
+    device: str,
+    gate_first: bool,
+) -> list[torch.Tensor]:
+    """Return gemm1_weights, its scale, gemm2_weights, its scale.
 
-    gate_first: rows of `gate` before those of `up`, as the routed definitions have them.
+    An expert's are the same whichever rank has it. gate_first: rows of `gate` before those of
+    `up`, as the routed definitions have them.
     """
-    hidden, inner, fp8 = (
-        GEOMETRIES[layer]["hidden_size"],
-        GEOMETRIES[layer]["intermediate_size"],
-        torch.float8_e4m3fn,
+    count = len(experts)
+    hidden = GEOMETRIES[layer]["hidden_size"]
+    inner = GEOMETRIES[layer]["intermediate_size"]
+    fp8 = torch.float8_e4m3fn
+    w13 = torch.empty(
+        count,
+        2,
+        inner,
+        hidden,
+        dtype=fp8,
+        device=device,
     )
-    w13 = torch.empty(len(experts), 2, inner, hidden, dtype=fp8, device=device)
-    s13 = torch.empty(len(experts), 2, inner // BLOCK, hidden // BLOCK, device=device)
-    w2 = torch.empty(len(experts), hidden, inner, dtype=fp8, device=device)
-    s2 = torch.empty(len(experts), hidden // BLOCK, inner // BLOCK, device=device)
-    for at, expert in enumerate(experts):
-        source = torch.Generator(device).manual_seed(1_000_003 + expert)
-        for weights, scales, width in ((w13, s13, hidden), (w2, s2, inner)):
-            weights[at] = torch.randn(weights.shape[1:], generator=source, device=device)
-            scales[at] = width**-0.5 * (
-                0.5 + torch.rand(scales.shape[1:], generator=source, device=device)
-            )
+    s13 = torch.empty(
+        count,
+        2,
+        inner // BLOCK,
+        hidden // BLOCK,
+        device=device,
+    )
+    w2 = torch.empty(
+        count,
+        hidden,
+        inner,
+        dtype=fp8,
+        device=device,
+    )
+    s2 = torch.empty(
+        count,
+        hidden // BLOCK,
+        inner // BLOCK,
+        device=device,
+    )
+
+    for number, expert in enumerate(experts):
+        source = torch.Generator(device).manual_seed(FIRST_EXPERT_SEED + expert)
+        fill(
+            w13[number],
+            s13[number],
+            hidden,
+            source,
+        )
+        fill(
+            w2[number],
+            s2[number],
+            inner,
+            source,
+        )
         if gate_first:
-            w13[at], s13[at] = w13[at].view(torch.uint8).flip(0).view(fp8), s13[at].flip(0)
+            swapped = w13[number].view(torch.uint8).flip(0)  # there is no flip of fp8
+            w13[number] = swapped.view(fp8)
+            s13[number] = s13[number].flip(0)
     return [w13.flatten(1, 2), s13.flatten(1, 2), w2, s2]
+
+
+def fill(
+    weights: torch.Tensor,
+    scales: torch.Tensor,
+    width: int,
+    source: torch.Generator,
+) -> None:
+    """Draw an expert's weights and scales; width: of the rows that they are multiplied with."""
+    device = weights.device
+    weights.copy_(torch.randn(weights.shape, generator=source, device=device))
+    uniform = torch.rand(scales.shape, generator=source, device=device)
+    scales.copy_(width**-0.5 * (0.5 + uniform))

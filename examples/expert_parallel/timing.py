@@ -9,43 +9,62 @@ from statistics import median
 import torch
 import torch.distributed as dist
 
-WARMUP, CALLS = 5, 30
-AHEAD = 4_000_000  # cycles, some 2 ms, that a GPU sleeps while its host launches what is timed
+WARMUP = 5
+CALLS = 30
+AHEAD_CYCLES = 4_000_000  # some 2 ms, that a GPU sleeps while its host launches what is timed
 
 
 def timed(steps: Callable[[], Iterable], with_host: bool) -> list[float]:
-    """ms of each step of a call that all ranks begin together: medians, of the slowest. with_host:
-    launching counts.
+    """Return the median ms of each step of a call, of the slowest rank.
+
+    All ranks begin together. with_host: launching counts.
     """
-    calls, together = [], torch.zeros(1, device="cuda")
+    together = torch.zeros(1, device="cuda")
+    calls = []
     for _ in range(WARMUP + CALLS):
         dist.barrier()
         torch.cuda.synchronize()
         if not with_host:
-            torch.cuda._sleep(AHEAD)
+            torch.cuda._sleep(AHEAD_CYCLES)
             dist.all_reduce(together)  # hosts leave the barrier some time apart
-        events = [torch.cuda.Event(enable_timing=True)]
-        events[0].record()
-        for _ in steps():
-            events.append(torch.cuda.Event(enable_timing=True))
-            events[-1].record()
-        torch.cuda.synchronize()
-        calls.append([before.elapsed_time(after) for before, after in pairwise(events)])
-    slowest = torch.tensor([median(ms) for ms in zip(*calls[WARMUP:], strict=True)], device="cuda")
+        calls.append(step_times(steps))
+
+    medians = [median(ms) for ms in zip(*calls[WARMUP:], strict=True)]
+    slowest = torch.tensor(medians, device="cuda")
     dist.all_reduce(slowest, dist.ReduceOp.MAX)
     return slowest.tolist()
 
 
+def step_times(steps: Callable[[], Iterable]) -> list[float]:
+    """Return the ms of each step of one call on this rank."""
+    events = [recorded_event()]
+    for _ in steps():
+        events.append(recorded_event())
+    torch.cuda.synchronize()
+    return [start.elapsed_time(end) for start, end in pairwise(events)]
+
+
+def recorded_event() -> torch.cuda.Event:
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event
+
+
 def measure(steps: Callable[[], Iterable], as_graph: bool) -> list[float]:
-    """ms of dispatch, experts, combine, a call, and, if wanted, a call as a CUDA graph. steps: a
-    call of a way.
+    """Return the ms of dispatch, experts, combine, a call, and, if wanted, a call as a CUDA graph.
+
+    steps: a call of a way.
     """
-    found = timed(steps, with_host=False) + timed(lambda: [list(steps())], with_host=True)
+
+    def all_steps() -> list:
+        return [list(steps())]
+
+    times = timed(steps, with_host=False)
+    times += timed(all_steps, with_host=True)
     if as_graph:
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(
-            graph, capture_error_mode="thread_local"
-        ):  # NCCL's watchdog asks for events meanwhile
+        # NCCL's watchdog asks for events meanwhile.
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             list(steps())
-        found += timed(lambda: [graph.replay()], with_host=False)
-    return found
+        times += timed(lambda: [graph.replay()], with_host=False)
+    return times

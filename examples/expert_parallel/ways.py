@@ -1,7 +1,7 @@
 """Two ways to bring tokens to their experts and results back, in plain torch.distributed.
 
 Each is a generator that all ranks run, also one without tokens. It pauses after dispatch and after
-the experts, which are what `local_experts` gives; what it yields last is the whole layer's output
+the experts, which are what `local_experts` returns; what it yields last is the whole layer's output
 for the rank's tokens, [T, H] bf16.
 """
 
@@ -22,24 +22,32 @@ def gather(experts: Callable, tokens: Tokens) -> Iterator[torch.Tensor | None]:
     are dropped again.
     """
     most = max(*tokens.counts, 1)  # so no collective is empty
-    mine = joined(tokens.x, tokens.scale, tokens.logits)
-    if len(mine) < most:
-        mine = pad(mine, (0, 0, 0, most - len(mine)))
-    rows = mine.new_empty(len(tokens.counts) * most, mine.shape[1])
-    dist.all_gather_into_tensor(rows, mine)
-    rows = torch.cat(
-        [part[:count] for part, count in zip(rows.split(most), tokens.counts, strict=True)]
+    own_rows = padded(joined(tokens.x, tokens.scale, tokens.logits), most)
+    rows = own_rows.new_empty(len(tokens.counts) * most, own_rows.shape[1])
+    dist.all_gather_into_tensor(rows, own_rows)
+
+    parts = zip(rows.split(most), tokens.counts, strict=True)
+    rows = torch.cat([part[:count] for part, count in parts])
+    x, scale, logits = parted(
+        rows,
+        tokens.x,
+        tokens.scale,
+        tokens.logits,
     )
-    x, scale, logits = parted(rows, tokens.x, tokens.scale, tokens.logits)
     yield
-    part = experts(logits, tokens.bias, x, scale.t().contiguous())
+
+    results = experts(
+        logits,
+        tokens.bias,
+        x,
+        scale.t().contiguous(),
+    )
     yield
+
     if min(tokens.counts) < most:
-        part = torch.cat(
-            [pad(rows, (0, 0, 0, most - len(rows))) for rows in part.split(tokens.counts)]
-        )
-    total = part.new_empty(most, part.shape[1])
-    dist.reduce_scatter_tensor(total, part)  # in bf16
+        results = torch.cat([padded(part, most) for part in results.split(tokens.counts)])
+    total = results.new_empty(most, results.shape[1])
+    dist.reduce_scatter_tensor(total, results)  # in bf16
     yield total[: len(tokens.x)]
 
 
@@ -51,48 +59,93 @@ def exchange(experts: Callable, tokens: Tokens) -> Iterator[torch.Tensor | None]
     comes back as one row, weighted and summed over them. The routing says how many rows come from
     where; the host waits for that once a call.
     """
-    rank_of = tokens.ids.long() // (
-        tokens.logits.shape[1] // len(tokens.counts)
-    )  # of each chosen expert
-    goes_to = one_hot(rank_of, len(tokens.counts)).any(dim=1).t()  # [ranks, T]
+    goes_to = destinations(tokens)
     to_each = goes_to.sum(dim=1)
     from_each = torch.empty_like(to_each)
     dist.all_to_all_single(from_each, to_each)
-    rows = joined(tokens.x, tokens.scale, tokens.ids, tokens.weights)
-    sent, received = torch.stack(
-        [to_each, from_each]
-    ).tolist()  # waits for the device, so nothing else here may
+    rows = joined(
+        tokens.x,
+        tokens.scale,
+        tokens.ids,
+        tokens.weights,
+    )
+    # This waits for the device, so nothing else here may.
+    sent, received = torch.stack([to_each, from_each]).tolist()
+
     token = goes_to.nonzero_static(size=sum(sent))[:, 1]  # of each row that is sent
-    there = rows.new_empty(sum(received), rows.shape[1])
-    dist.all_to_all_single(there, rows[token], received, sent)
-    arrived = parted(there, tokens.x, tokens.scale, tokens.ids, tokens.weights)
+    arrived = rows.new_empty(sum(received), rows.shape[1])
+    dist.all_to_all_single(
+        arrived,
+        rows[token],
+        received,
+        sent,
+    )
+    inputs = parted(
+        arrived,
+        tokens.x,
+        tokens.scale,
+        tokens.ids,
+        tokens.weights,
+    )
     yield
-    part = experts(*arrived)
+
+    results = experts(*inputs)
     yield
-    back = part.new_empty(sum(sent), part.shape[1])
-    dist.all_to_all_single(back, part, sent, received)
-    if len(
-        back
-        # each token's rows are added in fp32, in the order of the ranks: two calls give the same bits
-    ):
-        number = goes_to.sum(dim=0)
-        back = embedding_bag(
-            token.argsort(stable=True), back, number.cumsum(dim=0) - number, mode="sum"
-        )
-    yield back
+
+    returned = results.new_empty(sum(sent), results.shape[1])
+    dist.all_to_all_single(returned, results, sent, received)
+    yield summed(returned, token, goes_to)
+
+
+def destinations(tokens: Tokens) -> torch.Tensor:
+    """Return which tokens go to which rank, [ranks, T] bool."""
+    ranks = len(tokens.counts)
+    experts_of_a_rank = tokens.logits.shape[1] // ranks
+    rank = tokens.ids.long() // experts_of_a_rank  # of each chosen expert
+    return one_hot(rank, ranks).any(dim=1).t()
+
+
+def summed(
+    rows: torch.Tensor,
+    token: torch.Tensor,
+    goes_to: torch.Tensor,
+) -> torch.Tensor:
+    """Return the sum of each token's rows, in fp32 and in the order of the ranks.
+
+    So two calls give the same bits. token: of each row.
+    """
+    if len(rows) == 0:
+        return rows
+    counts = goes_to.sum(dim=0)
+    first_row = counts.cumsum(dim=0) - counts
+    return embedding_bag(
+        token.argsort(stable=True),
+        rows,
+        first_row,
+        mode="sum",
+    )
+
+
+def padded(rows: torch.Tensor, length: int) -> torch.Tensor:
+    """Return the rows with zeros behind them, so many in all."""
+    if len(rows) == length:
+        return rows
+    return pad(rows, (0, 0, 0, length - len(rows)))
 
 
 def joined(*parts: torch.Tensor) -> torch.Tensor:
-    """[T, bytes] uint8 of contiguous parts [T, n] of any dtype, so that one collective carries
-    them.
+    """Return contiguous parts [T, n] of any dtype side by side, [T, bytes] uint8.
+
+    So one collective carries them.
     """
     return torch.cat([part.view(torch.uint8) for part in parts], dim=1)
 
 
 def parted(rows: torch.Tensor, *like: torch.Tensor) -> list[torch.Tensor]:
-    """The parts again, contiguous and aligned, with the widths and dtypes of `like`."""
+    """Return the parts again, contiguous and aligned, with the widths and dtypes of `like`."""
     widths = [part.shape[1] * part.element_size() for part in like]
-    copies = [
-        part.clone(memory_format=torch.contiguous_format) for part in rows.split(widths, dim=1)
-    ]
-    return [copy.view(part.dtype) for copy, part in zip(copies, like, strict=True)]
+    parts = []
+    for columns, part in zip(rows.split(widths, dim=1), like, strict=True):
+        copy = columns.clone(memory_format=torch.contiguous_format)
+        parts.append(copy.view(part.dtype))
+    return parts

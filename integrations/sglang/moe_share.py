@@ -14,6 +14,7 @@ import gzip
 import json
 import re
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 
 # From quantising the tokens to the sum over experts. A dense FP8 layer in the model would share the
@@ -28,58 +29,85 @@ EXPERTS = re.compile(
     r"|deep_gemm|sm90_fp8_gemm|ep_scatter|post_reorder|fused_moe_dispatch_index"
     r"|per_token_group_quant|act_and_mul_kernel|silu_and_mul"  # both
 )
+NAMES_SHOWN = 8
 
 
-def kernels(path):
-    """Experts' and others' kernels of a trace: (name, start, end) in us.
+@dataclass(frozen=True)
+class Kernel:
+    """start, end: us on the trace's clock."""
 
-    Raises:
-        ValueError: the trace has no CUDA kernels.
-    """
+    name: str
+    start: float
+    end: float
+
+    @property
+    def is_of_experts(self) -> bool:
+        return EXPERTS.search(self.name) is not None
+
+    @property
+    def plain_name(self) -> str:
+        """The function's name without its return type, template arguments and parameters."""
+        name = self.name.removeprefix("void ").replace("(anonymous namespace)::", "")
+        return re.sub(r"[<(].*", "", name)
+
+
+def kernels(path: Path) -> list[Kernel]:
+    """Return the CUDA kernels of a trace. Raises ValueError where it has none."""
     with gzip.open(path, "rt") as file:
-        events = [event for event in json.load(file)["traceEvents"] if event.get("cat") == "kernel"]
-    if not events:
+        events = json.load(file)["traceEvents"]
+
+    found = []
+    for event in events:
+        if event.get("cat") == "kernel":
+            start = event["ts"]
+            found.append(Kernel(event["name"], start, start + event["dur"]))
+    if not found:
         raise ValueError(
             f"{path}: got no CUDA kernels, want a trace with --profile-activities CPU GPU"
         )
-    found = {True: [], False: []}
-    for event in events:
-        kernel = event["name"], event["ts"], event["ts"] + event["dur"]
-        found[bool(EXPERTS.search(kernel[0]))].append(kernel)
-    return found[True], found[False]
+    return found
 
 
-def busy(of):
-    """ms in which at least one of these kernels runs."""
-    total, until = 0.0, float("-inf")
-    for _, start, end in sorted(of, key=lambda kernel: kernel[1]):
-        total += max(0.0, end - max(start, until))
-        until = max(until, end)
+def busy_ms(kernels: list[Kernel]) -> float:
+    """Return the ms in which at least one of these kernels runs."""
+    total = 0.0
+    until = float("-inf")
+    for kernel in sorted(kernels, key=lambda kernel: kernel.start):
+        total += max(0.0, kernel.end - max(kernel.start, until))
+        until = max(until, kernel.end)
     return total / 1000
 
 
-def longest(of):
-    """Their names with the ms of each, longest first."""
-    total = Counter()
-    for name, start, end in of:
-        name = name.removeprefix("void ").replace("(anonymous namespace)::", "")
-        total[re.sub(r"[<(].*", "", name)] += (end - start) / 1000
-    return ", ".join(f"{name} {ms:.3f}" for name, ms in total.most_common(8))
+def longest(kernels: list[Kernel]) -> str:
+    """Return the kernels' names with the ms of each, longest first."""
+    totals = Counter()
+    for kernel in kernels:
+        totals[kernel.plain_name] += (kernel.end - kernel.start) / 1000
+    return ", ".join(f"{name} {ms:.3f}" for name, ms in totals.most_common(NAMES_SHOWN))
 
 
-def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def show(path: Path, layers: int | None) -> None:
+    """Print the share of a trace's experts, and the names on both sides."""
+    all_kernels = kernels(path)
+    experts = [kernel for kernel in all_kernels if kernel.is_of_experts]
+    others = [kernel for kernel in all_kernels if not kernel.is_of_experts]
+
+    ms = busy_ms(experts)
+    all_ms = busy_ms(all_kernels)
+    a_layer = f", {ms / layers:.4f} a layer" if layers else ""
+    print(f"{path.name}: {all_ms:.3f} ms, experts {ms:.3f} ({ms / all_ms:.1%}){a_layer}")
+    print(f"  experts: {longest(experts)}")
+    print(f"  others: {longest(others)}")
+
+
+def main() -> None:
+    layout = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=layout)
     parser.add_argument("traces", nargs="+", type=Path)
     parser.add_argument("--layers", type=int)
     args = parser.parse_args()
     for path in args.traces:
-        experts, others = kernels(path)
-        ms, every = busy(experts), busy(experts + others)
-        layer = f", {ms / args.layers:.4f} a layer" if args.layers else ""
-        print(f"{path.name}: {every:.3f} ms, experts {ms:.3f} ({ms / every:.1%}){layer}")
-        print(f"  experts: {longest(experts)}\n  others: {longest(others)}")
+        show(path, args.layers)
 
 
 if __name__ == "__main__":

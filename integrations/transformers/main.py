@@ -10,37 +10,81 @@ import argparse
 import importlib
 import sys
 import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from deepseek_v3 import BF16, build, use
 from moebench.core import interpreter  # noqa: F401  before anything imports Triton
 from moebench.core.errors import exit_with
-from moebench.packing import manifest, python_package
-from moebench.served.passes import median_ms
+from moebench.packing import manifest, pack
+from moebench.served.forward import median_ms
 from rich.console import Console
 from rich.table import Table
 from steps import decode, decode_graph, prefill, prompt
 from transformers import DeepseekV3ForCausalLM
 
-# relative, of the median token's logits; rounding tokens and h to FP8 gives about half of it
+# Relative, of the median token's logits; rounding tokens and h to FP8 gives about half of it.
 LARGEST_ERROR = 0.08
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A kind of step. begin: model, batch, tokens before -> the call. calls: in a round."""
+
+    begin: Callable
+    calls: int
+
+
 PHASES = {
-    "prefill": (prefill, 3),
-    "decode": (decode, 16),
-    "decode, graph": (decode_graph, 20),
-}  # and calls in a turn
-DECODE = [(phase, batch, 256) for phase in ("decode", "decode, graph") for batch in (1, 8, 32)]
-# device -> solution, geometry, turns, and what is timed: phase, batch, tokens before
-SETTINGS = {
-    "cuda": ("hopper_fused", "deepseek-v3-ep1-routed", 3, [("prefill", 1, 4096), *DECODE]),
-    "cpu": ("triton_fused_v2", "small-routed", 1, [("prefill", 1, 3), ("decode", 1, 2)]),
+    "prefill": Phase(prefill, 3),
+    "decode": Phase(decode, 16),
+    "decode, graph": Phase(decode_graph, 20),
 }
 
 
+@dataclass(frozen=True)
+class Point:
+    """What is timed. phase: one of PHASES. tokens: of the prompt, or before the step."""
+
+    phase: str
+    batch: int
+    tokens: int
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a machine does by default."""
+
+    solution: str
+    geometry: str
+    rounds: int
+    points: list[Point]
+
+
+ON_GPU = Setting(
+    "hopper_fused",
+    "deepseek-v3-ep1-routed",
+    3,
+    [
+        Point("prefill", 1, 4096),
+        *(Point("decode", batch, 256) for batch in (1, 8, 32)),
+        *(Point("decode, graph", batch, 256) for batch in (1, 8, 32)),
+    ],
+)
+ON_CPU = Setting(
+    "triton_fused_v2",
+    "small-routed",
+    1,
+    [Point("prefill", 1, 3), Point("decode", 1, 2)],
+)
+
+
 def registered(name: str, geometry: str, folder: Path) -> str:
-    """Pack a solution for the layer, import it as an engine does, and make it known to
-    transformers, by this name.
+    """Pack a solution for the layer, and make it known to transformers.
+
+    It is imported as an engine does. Returns its name there.
     """
     (package,) = python_package.pack_packages([name], folder, [geometry])
     sys.path.insert(0, str(folder))
@@ -48,67 +92,111 @@ def registered(name: str, geometry: str, folder: Path) -> str:
 
 
 @torch.inference_mode()
-def errors(model: DeepseekV3ForCausalLM, implementation: str, length: int) -> torch.Tensor:
-    """Relative error of each token's logits against the same model with its experts in bf16,
-    [length].
+def errors(
+    model: DeepseekV3ForCausalLM,
+    implementation: str,
+    length: int,
+) -> torch.Tensor:
+    """Return the relative error of each token's logits, [length].
+
+    It is against the same model with its experts in bf16.
     """
-    ids, logits = prompt(model, 1, length), {}
-    for name in (BF16, implementation):
-        use(model, name)
-        logits[name] = model(ids, use_cache=False).logits[0].float()
-    return (logits[implementation] - logits[BF16]).norm(dim=-1) / logits[BF16].norm(dim=-1)
+    ids = prompt(model, 1, length)
+    use(model, BF16)
+    expected = model(ids, use_cache=False).logits[0].float()
+    use(model, implementation)
+    logits = model(ids, use_cache=False).logits[0].float()
+    return (logits - expected).norm(dim=-1) / expected.norm(dim=-1)
 
 
 @torch.inference_mode()
 def measure(
-    model: DeepseekV3ForCausalLM, turns: list[str], phase: str, batch: int, tokens: int
+    model: DeepseekV3ForCausalLM, implementations: list[str], rounds: int, point: Point
 ) -> list[float]:
-    """ms of a call with each implementation that takes turns: its best turn."""
-    begin, calls = PHASES[phase]
-    ms = {name: [] for name in turns}
-    for name in turns:
-        use(model, name)
-        step = begin(model, batch, tokens)
-        step()
-        ms[name].append(median_ms(step, calls, model.device.type))
-        del step  # with its cache and graph
-    return [min(of_turns) for of_turns in ms.values()]
+    """Return the ms of a call with each implementation in its best round."""
+    phase = PHASES[point.phase]
+    times = {name: [] for name in implementations}
+    for _ in range(rounds):
+        for name in implementations:
+            use(model, name)
+            step = phase.begin(model, point.batch, point.tokens)
+            step()
+            times[name].append(median_ms(step, phase.calls, model.device.type))
+            del step  # with its cache and graph
+    return [min(ms) for ms in times.values()]
+
+
+def check(
+    model: DeepseekV3ForCausalLM, implementations: dict[str, str], length: int, table: Table
+) -> bool:
+    """Add a row for each solution; return whether all pass. implementations: by solution."""
+    all_pass = True
+    for solution, implementation in implementations.items():
+        error = errors(model, implementation, length)
+        is_right = error.median().item() <= LARGEST_ERROR  # not where it is NaN
+        result = "PASSED" if is_right else "FAILED"
+        table.add_row(
+            solution,
+            f"{error.median():.4f}",
+            f"{error.max():.4f}",
+            result,
+        )
+        all_pass = all_pass and is_right
+    return all_pass
 
 
 def main(argv: list[str]) -> int:
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    solution, geometry, turns, points = SETTINGS[device]
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--solutions", nargs="+", default=[solution])
+    setting = ON_GPU if device == "cuda" else ON_CPU
+    layout = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=layout)
+    parser.add_argument("--solutions", nargs="+", default=[setting.solution])
+    layers_help = "MoE layers, of 34 GB each on a GPU; default: 2"
     parser.add_argument(
-        "--layers", type=int, default=2, help="MoE layers, of 34 GB each on a GPU; default: 2"
+        "--layers",
+        type=int,
+        default=2,
+        help=layers_help,
     )
     args = parser.parse_args(argv)
-    chosen, passed = manifest.choose(args.solutions), True
+
+    chosen = manifest.choose(args.solutions)
     checks = Table("experts", "median", "largest", "result", title="relative error of logits")
-    times = Table("phase", "batch", "tokens before", "bf16 experts", *chosen, title="ms")
+    times = Table(
+        "phase",
+        "batch",
+        "tokens before",
+        "bf16 experts",
+        *chosen,
+        title="ms",
+    )
     console = Console(width=None if sys.stdout.isatty() else 120)
     with tempfile.TemporaryDirectory() as folder:
-        names = [registered(name, geometry, Path(folder) / name) for name in chosen]
-        model = build(geometry, args.layers, device)
-        for solution, name in zip(chosen, names, strict=True):
-            found = errors(model, name, length=points[0][2])
-            good = found.median().item() <= LARGEST_ERROR  # not where it is NaN
-            checks.add_row(
-                solution,
-                f"{found.median():.4f}",
-                f"{found.max():.4f}",
-                "PASSED" if good else "FAILED",
-            )
-            passed &= good
+        implementations = {}
+        for name in chosen:
+            implementations[name] = registered(name, setting.geometry, Path(folder) / name)
+        model = build(setting.geometry, args.layers, device)
+        all_pass = check(
+            model,
+            implementations,
+            setting.points[0].tokens,
+            checks,
+        )
         console.print(checks)
-        for point in points:
-            ms = measure(model, [BF16, *names] * turns, *point)
-            times.add_row(*map(str, point), *(f"{each:.3f}" for each in ms))
+
+        names = [BF16, *implementations.values()]
+        for point in setting.points:
+            row = [point.phase, str(point.batch), str(point.tokens)]
+            for ms in measure(
+                model,
+                names,
+                setting.rounds,
+                point,
+            ):
+                row.append(f"{ms:.3f}")
+            times.add_row(*row)
         console.print(times)
-    return 0 if passed else 1
+    return 0 if all_pass else 1
 
 
 if __name__ == "__main__":

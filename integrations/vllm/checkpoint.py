@@ -17,149 +17,237 @@ from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 BLOCK = 128
-ATTENTION = dict(
-    hidden_size=2048, num_attention_heads=32, num_key_value_heads=4, head_dim=128, rope_theta=1e6
-)
-QWEN3 = ATTENTION | dict(model_type="qwen3_moe", norm_topk_prob=True, max_position_embeddings=40960)
-SMALL = QWEN3 | dict(
-    hidden_size=512, num_attention_heads=4, num_key_value_heads=2, head_dim=64, vocab_size=1024
-)
-DEEPSEEK = dict(
-    model_type="deepseek_v3",
-    topk_method="noaux_tc",
-    scoring_func="sigmoid",
-    first_k_dense_replace=0,
-)
-# What transformers' config of the type does not have by default. expert_ranks: as many share the
-# experts; only those of the first one are written, and served (one_rank.py).
-MODELS = {
-    "qwen3-30b": QWEN3 | dict(num_experts=128, moe_intermediate_size=768, num_hidden_layers=48),
-    # with Qwen3's attention
-    "qwen3.5-35b": QWEN3 | dict(num_experts=256, moe_intermediate_size=512, num_hidden_layers=40),
-    "deepseek-v3": DEEPSEEK
-    | dict(num_hidden_layers=58, expert_ranks=8),  # without its three layers that are dense
-    "tiny": SMALL | dict(num_experts=32, moe_intermediate_size=256, num_hidden_layers=2),
+LARGEST_FP8 = 448
+# What transformers' config of the type does not have by default.
+QWEN3 = {
+    "model_type": "qwen3_moe",
+    "norm_topk_prob": True,
+    "max_position_embeddings": 40960,
+    "hidden_size": 2048,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 4,
+    "head_dim": 128,
+    "rope_theta": 1e6,
 }
-GAINS = {
-    "gate_proj": 1,
-    "up_proj": 1,
-    "down_proj": 4,
-}  # the sum over experts is then about as large as what it adds to
+MODELS = {
+    "qwen3-30b": {
+        **QWEN3,
+        "num_experts": 128,
+        "moe_intermediate_size": 768,
+        "num_hidden_layers": 48,
+    },
+    "qwen3.5-35b": {  # with Qwen3's attention
+        **QWEN3,
+        "num_experts": 256,
+        "moe_intermediate_size": 512,
+        "num_hidden_layers": 40,
+    },
+    "deepseek-v3": {  # without its three layers that are dense
+        "model_type": "deepseek_v3",
+        "topk_method": "noaux_tc",
+        "scoring_func": "sigmoid",
+        "first_k_dense_replace": 0,
+        "num_hidden_layers": 58,
+        # As many ranks share the experts. Only those of the first one are written, and served
+        # (one_rank.py).
+        "expert_ranks": 8,
+    },
+    "tiny": {
+        **QWEN3,
+        "hidden_size": 512,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 64,
+        "vocab_size": 1024,
+        "num_experts": 32,
+        "moe_intermediate_size": 256,
+        "num_hidden_layers": 2,
+    },
+}
+# With these the sum over experts is about as large as what it adds to.
+GAINS = {"gate_proj": 1, "up_proj": 1, "down_proj": 4}
 
 
-def write(folder: Path, model: str, layers: int | None = None, experts: str = "fp8") -> None:
-    """Write config, tokenizer and weights, on a GPU where there is one; the same numbers each time
-    on one device.
+def write(
+    folder: Path,
+    model: str,
+    layers: int | None = None,
+    experts: str = "fp8",
+) -> None:
+    """Write config, tokenizer and weights, on a GPU where there is one.
+
+    The numbers are the same each time on one device.
 
     Args:
         model: one of MODELS.
         layers: as many of them; None for all.
         experts: "fp8", in blocks of 128 x 128, or "bf16".
     """
-    sizes = MODELS[model] | ({"num_hidden_layers": layers} if layers else {})
+    sizes = dict(MODELS[model])
+    if layers:
+        sizes["num_hidden_layers"] = layers
     config = AutoConfig.for_model(**sizes, dtype="bfloat16")
-    with torch.device("meta"):
-        built = AutoModelForCausalLM.from_config(config)
-    config.architectures = [type(built).__name__]
-    shapes = {
-        key: tuple(tensor.shape)
-        for key, tensor in built.state_dict().items()
-        if ".experts." not in key
-    }
+    shapes = plain_shapes(config)
     if experts == "fp8":
-        kept = [key.removesuffix(".weight") for key, shape in shapes.items() if len(shape) == 2]
-        config.quantization_config = {"quant_method": "fp8", "activation_scheme": "dynamic"}
-        config.quantization_config |= {
+        matrices = [key.removesuffix(".weight") for key, shape in shapes.items() if len(shape) == 2]
+        config.quantization_config = {
+            "quant_method": "fp8",
+            "activation_scheme": "dynamic",
             "weight_block_size": [BLOCK, BLOCK],
-            "modules_to_not_convert": kept,
+            "modules_to_not_convert": matrices,
         }
+
     folder.mkdir(parents=True, exist_ok=True)
     config.save_pretrained(folder)
     write_tokenizer(folder, config.vocab_size)
+    write_weights(folder, config, shapes, experts)
+
+
+def plain_shapes(config) -> dict[str, tuple[int, ...]]:
+    """Return the shape of every weight but the experts'; note the architecture in the config."""
+    with torch.device("meta"):
+        built = AutoModelForCausalLM.from_config(config)
+    config.architectures = [type(built).__name__]
+
+    shapes = {}
+    for key, tensor in built.state_dict().items():
+        if ".experts." not in key:
+            shapes[key] = tuple(tensor.shape)
+    return shapes
+
+
+def write_weights(folder: Path, config, shapes: dict[str, tuple[int, ...]], experts: str) -> None:
+    """Write a file for each layer and one for the rest, and their index."""
     source = torch.Generator("cuda" if torch.cuda.is_available() else "cpu").manual_seed(0)
-    files = {}
-    for part in (*range(config.num_hidden_layers), "rest"):
-        prefix = "" if part == "rest" else f"model.layers.{part}."
-        tensors = {
-            key: plain(key, shapes.pop(key), source)
-            for key in list(shapes)
-            if key.startswith(prefix)
-        }
-        if prefix:
-            tensors |= experts_of(config, f"{prefix}mlp.experts", experts, source)
-        save_file(tensors, folder / f"{part}.safetensors", metadata={"format": "pt"})
-        files |= dict.fromkeys(tensors, f"{part}.safetensors")
-    (folder / "model.safetensors.index.json").write_text(
-        json.dumps({"metadata": {}, "weight_map": files})
-    )
+    rest = dict(shapes)
+    file_of = {}
+    for layer in range(config.num_hidden_layers):
+        prefix = f"model.layers.{layer}."
+        keys = [key for key in rest if key.startswith(prefix)]
+        tensors = {key: plain(key, rest.pop(key), source) for key in keys}
+        tensors |= experts_of(
+            config,
+            f"{prefix}mlp.experts",
+            experts,
+            source,
+        )
+        save(folder / f"{layer}.safetensors", tensors, file_of)
+
+    tensors = {key: plain(key, shape, source) for key, shape in rest.items()}
+    save(folder / "rest.safetensors", tensors, file_of)
+    index = {"metadata": {}, "weight_map": file_of}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
 
 
-def plain(key: str, shape: tuple[int, ...], source: torch.Generator) -> torch.Tensor:
-    """A weight in bf16, such that what it gives is about as large as what it gets: 1 for a norm, 0
-    for a bias.
+def save(
+    file: Path,
+    tensors: dict[str, torch.Tensor],
+    file_of: dict[str, str],
+) -> None:
+    """Write tensors, and note for each which file it is in."""
+    save_file(tensors, file, metadata={"format": "pt"})
+    for key in tensors:
+        file_of[key] = file.name
+
+
+def plain(
+    key: str,
+    shape: tuple[int, ...],
+    source: torch.Generator,
+) -> torch.Tensor:
+    """Return a weight in bf16, whose output is about as large as its input.
+
+    That is 1 for a norm, and 0 for a bias.
     """
     if len(shape) == 1:
-        return torch.full(shape, 0.0 if key.endswith("bias") else 1.0, dtype=torch.bfloat16)
+        value = 0.0 if key.endswith("bias") else 1.0
+        return torch.full(shape, value, dtype=torch.bfloat16)
     deviation = 1.0 if "embed_tokens" in key else shape[1] ** -0.5
-    return (torch.randn(shape, generator=source, device=source.device) * deviation).bfloat16().cpu()
+    values = torch.randn(shape, generator=source, device=source.device) * deviation
+    return values.bfloat16().cpu()
 
 
-def experts_of(config, prefix: str, dtype: str, source: torch.Generator) -> dict[str, torch.Tensor]:
-    """Name -> weight or scale of a layer's experts, those of the first rank."""
+def experts_of(
+    config,
+    prefix: str,
+    dtype: str,
+    source: torch.Generator,
+) -> dict[str, torch.Tensor]:
+    """Return the weights and scales of a layer's experts, those of the first rank, by name."""
     count = getattr(config, "n_routed_experts", None) or config.num_experts
     count //= getattr(config, "expert_ranks", 1)
-    hidden, inner, found = config.hidden_size, config.moe_intermediate_size, {}
+    hidden = config.hidden_size
+    inner = config.moe_intermediate_size
+
+    tensors = {}
     for name, gain in GAINS.items():
         rows, columns = (hidden, inner) if name == "down_proj" else (inner, hidden)
-        values = (
-            torch.randn(count, rows, columns, generator=source, device=source.device)
-            * gain
-            * columns**-0.5
-        )
-        values = values.unflatten(2, (-1, BLOCK)).unflatten(1, (-1, BLOCK))
-        largest = values.abs().amax((2, 4), keepdim=True)
-        # Up to twice what it must be, so that scales differ as in a trained model.
-        scale = (
-            largest / 448 * (1 + torch.rand(largest.shape, generator=source, device=source.device))
-        )
-        fraction, exponent = torch.frexp(scale)
-        scale = torch.ldexp((fraction * 16).ceil() / 16, exponent)
-        quantised = (values / scale).to(torch.float8_e4m3fn)
+        shape = (count, rows, columns)
+        deviation = gain * columns**-0.5
+        quantised, scale = quantised_blocks(shape, deviation, source)
         if dtype == "bf16":
             quantised = (quantised.float() * scale).bfloat16()
-        else:
-            of_blocks = scale[:, :, 0, :, 0].cpu()
-            found |= {
-                f"{prefix}.{n}.{name}.weight_scale_inv": of_blocks[n].contiguous()
-                for n in range(count)
-            }
+
         weights = quantised.flatten(3).flatten(1, 2).cpu()
-        found |= {f"{prefix}.{n}.{name}.weight": weights[n] for n in range(count)}
-    return found
+        block_scales = scale[:, :, 0, :, 0].cpu()
+        for number in range(count):
+            key = f"{prefix}.{number}.{name}.weight"
+            tensors[key] = weights[number]
+            if dtype == "fp8":
+                tensors[f"{key}_scale_inv"] = block_scales[number].contiguous()
+    return tensors
+
+
+def quantised_blocks(
+    shape: tuple[int, int, int], deviation: float, source: torch.Generator
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return random FP8 weights in blocks, [E, N / 128, 128, K / 128, 128], and their scales.
+
+    A scale is up to twice what it must be, so that scales differ as in a trained model.
+    """
+    device = source.device
+    values = torch.randn(shape, generator=source, device=device) * deviation
+    blocks = values.unflatten(2, (-1, BLOCK)).unflatten(1, (-1, BLOCK))
+    largest = blocks.abs().amax((2, 4), keepdim=True)
+    factor = 1 + torch.rand(largest.shape, generator=source, device=device)
+    scale = largest / LARGEST_FP8 * factor
+
+    fraction, exponent = torch.frexp(scale)
+    scale = torch.ldexp((fraction * 16).ceil() / 16, exponent)  # four significant bits
+    return (blocks / scale).to(torch.float8_e4m3fn), scale
 
 
 def write_tokenizer(folder: Path, words: int) -> None:
-    """A word for each token, so that a prompt of n words has n tokens."""
-    model = {"type": "WordLevel", "unk_token": "w0", "vocab": {f"w{n}": n for n in range(words)}}
+    """Write a tokenizer with a word for each token, so that a prompt of n words has n tokens."""
+    vocabulary = {f"w{number}": number for number in range(words)}
     tokenizer = {
         "version": "1.0",
         "added_tokens": [],
         "pre_tokenizer": {"type": "WhitespaceSplit"},
-        "model": model,
+        "model": {
+            "type": "WordLevel",
+            "unk_token": "w0",
+            "vocab": vocabulary,
+        },
     }
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
     (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    layout = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=layout)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--model", choices=MODELS, default="qwen3-30b")
     parser.add_argument("--layers", type=int, help="default: all of the model")
     parser.add_argument("--experts", choices=("fp8", "bf16"), default="fp8")
-    write(**vars(parser.parse_args()))
+    args = parser.parse_args()
+    write(
+        args.folder,
+        args.model,
+        args.layers,
+        args.experts,
+    )
 
 
 if __name__ == "__main__":

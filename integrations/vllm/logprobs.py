@@ -11,22 +11,40 @@ import json
 import random
 import statistics
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.request import Request, urlopen
 
 from server import SOLUTION, parser_of, record, served
 
-SETS = {
-    "many tokens": (8, 512, 1),
-    "few tokens": (1, 9, 128),
-}  # of a step: prompts, their tokens, requests of so many
 NO_WORSE = 1.1
 
 
-def ask(url: str, prompts: list[list[int]]) -> list[tuple[float, str]]:
-    """The logprob of each token of the prompts but the first ones, and the likeliest token
-    there.
-    """
+@dataclass(frozen=True)
+class PromptSet:
+    """Requests of so many prompts of so many tokens."""
+
+    prompts: int
+    length: int
+    requests: int
+
+
+SETS = {
+    "many tokens": PromptSet(prompts=8, length=512, requests=1),  # of a step
+    "few tokens": PromptSet(prompts=1, length=9, requests=128),
+}
+
+
+@dataclass(frozen=True)
+class Position:
+    """A token of a prompt: its logprob, and the likeliest token there."""
+
+    logprob: float
+    likeliest: str
+
+
+def ask(url: str, prompts: list[list[int]]) -> list[Position]:
+    """Return each token of the prompts but the first ones."""
     body = {
         "model": "moe",
         "prompt": prompts,
@@ -35,41 +53,60 @@ def ask(url: str, prompts: list[list[int]]) -> list[tuple[float, str]]:
         "prompt_logprobs": 1,
     }
     request = Request(
-        f"{url}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+        f"{url}/v1/completions",
+        json.dumps(body).encode(),
+        {"Content-Type": "application/json"},
     )
     with urlopen(request, timeout=600) as answer:
         choices = json.load(answer)["choices"]
-    found = []
+
+    positions = []
     for prompt, choice in zip(prompts, choices, strict=True):
-        for token, row in zip(prompt[1:], choice["prompt_logprobs"][1:], strict=True):
-            found.append(
-                (row[str(token)]["logprob"], max(row, key=lambda key: row[key]["logprob"]))
-            )
-    return found
+        rows = choice["prompt_logprobs"][1:]
+        for token, row in zip(prompt[1:], rows, strict=True):
+            logprobs = {name: entry["logprob"] for name, entry in row.items()}
+            likeliest = max(logprobs, key=logprobs.get)
+            positions.append(Position(logprobs[str(token)], likeliest))
+    return positions
 
 
-def ask_all(url: str, words: int) -> dict[str, list]:
-    """Set -> what `ask` gives for its prompts of random tokens, the same at each call."""
-    source, found = random.Random(0), {name: [] for name in SETS}
-    for name, (count, length, requests) in SETS.items():
-        for _ in range(requests):
-            found[name] += ask(
-                url, [[source.randrange(1, words) for _ in range(length)] for _ in range(count)]
-            )
-    return found
+def ask_all(url: str, words: int) -> dict[str, list[Position]]:
+    """Return what `ask` does for each set's prompts of random tokens, the same at each call."""
+    source = random.Random(0)
+    positions = {}
+    for name, prompt_set in SETS.items():
+        positions[name] = []
+        for _ in range(prompt_set.requests):
+            prompts = []
+            for _ in range(prompt_set.prompts):
+                prompts.append([source.randrange(1, words) for _ in range(prompt_set.length)])
+            positions[name] += ask(url, prompts)
+    return positions
 
 
-def compare(got: list, want: list) -> dict:
-    """How far logprobs are from the right ones, and how often the likeliest token is the same."""
-    apart = sorted(abs(mine - right) for (mine, _), (right, _) in zip(got, want, strict=True))
-    same = statistics.fmean(mine == right for (_, mine), (_, right) in zip(got, want, strict=True))
-    p99 = apart[int(0.99 * (len(apart) - 1))]
+def compare(positions: list[Position], expected: list[Position]) -> dict:
+    """Return how far logprobs are from the right ones, and how often the likeliest token agrees."""
+    distances = []
+    agreements = []
+    for position, right in zip(positions, expected, strict=True):
+        distances.append(abs(position.logprob - right.logprob))
+        agreements.append(position.likeliest == right.likeliest)
+    distances.sort()
     return {
-        "positions": len(apart),
-        "median": statistics.median(apart),
-        "p99": p99,
-        "same_best": same,
+        "positions": len(distances),
+        "median": statistics.median(distances),
+        "p99": distances[int(0.99 * (len(distances) - 1))],
+        "same_best": statistics.fmean(agreements),
     }
+
+
+def is_worse(medians: dict[tuple[str, str], float]) -> bool:
+    """Return whether the solution's median is above another backend's. medians: by backend, set."""
+    for (backend, name), median in medians.items():
+        ours = medians.get((SOLUTION, name), 0)
+        if backend != SOLUTION and ours > NO_WORSE * median:
+            return True
+    return False
 
 
 def main() -> int:
@@ -78,22 +115,37 @@ def main() -> int:
     parser.add_argument("bf16", type=Path, help="folder of the same one by --experts bf16")
     args = parser.parse_args()
     words = json.loads((args.fp8 / "config.json").read_text())["vocab_size"]
-    with served(args.bf16, "bf16", args.logs / "logprobs_bf16.log", args.serve) as (url, _):
-        right = ask_all(url, words)
+
+    log = args.logs / "logprobs_bf16.log"
+    with served(
+        args.bf16,
+        "bf16",
+        log,
+        args.serve,
+    ) as (url, _):
+        expected = ask_all(url, words)
+
     medians = {}
     for backend in args.backends:
-        with served(args.fp8, backend, args.logs / f"logprobs_{backend}.log", args.serve) as (
-            url,
-            about,
-        ):
-            got = ask_all(url, words)
+        log = args.logs / f"logprobs_{backend}.log"
+        with served(
+            args.fp8,
+            backend,
+            log,
+            args.serve,
+        ) as (url, about):
+            positions = ask_all(url, words)
         for name in SETS:
-            found = compare(got[name], right[name])
-            medians[backend, name] = found["median"]
-            record(args.results, about, {"logprobs": name}, found)
-            print(backend, name, found, flush=True)
-    others = [(name, median) for (backend, name), median in medians.items() if backend != SOLUTION]
-    return int(any(medians.get((SOLUTION, name), 0) > NO_WORSE * median for name, median in others))
+            comparison = compare(positions[name], expected[name])
+            medians[backend, name] = comparison["median"]
+            record(
+                args.results,
+                about,
+                {"logprobs": name},
+                comparison,
+            )
+            print(backend, name, comparison, flush=True)
+    return int(is_worse(medians))
 
 
 if __name__ == "__main__":

@@ -19,9 +19,15 @@ class OneRank:
 
 
 def make_one_of_many(*args, **kwargs) -> FusedMoEParallelConfig:
-    """vLLM's own for one GPU, as the first of the config's expert_ranks."""
-    ranks = get_current_vllm_config().model_config.hf_config.expert_ranks
-    return replace(make(*args, **kwargs), use_ep=True, ep_size=ranks, ep_rank=0)
+    """Return vLLM's own for one GPU, as the first of the config's expert_ranks."""
+    config = get_current_vllm_config().model_config.hf_config
+    alone = make(*args, **kwargs)
+    return replace(
+        alone,
+        use_ep=True,
+        ep_size=config.expert_ranks,
+        ep_rank=0,
+    )
 
 
 FusedMoEParallelConfig.make = staticmethod(make_one_of_many)

@@ -382,7 +382,7 @@ def profiled(monkeypatch):
 
         job = profile.Job(
             solutions={"triton_fused_v2": pack.pack("triton_fused_v2")["small"]},
-            geometry="small",
+            layer_key="small",
             workloads=calls.choose(chosen, "small"),
             device="cpu",
             calls=launches.call.nunique(),

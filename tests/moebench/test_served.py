@@ -58,25 +58,33 @@ def chosen_experts(layer, num_tokens, sizes):
 
 
 @pytest.mark.parametrize(
-    "geometry", ["small", "small-renorm", "small-routed", "small-renorm-routed"]
+    "layer_key", ["small", "small-renorm", "small-routed", "small-renorm-routed"]
 )
-def test_the_bound_of_a_pass_is_the_sum_over_its_layers(geometry):
-    model = resident.make(geometry, 2, 8, "cpu")
-    sizes = GEOMETRIES[geometry]
+def test_the_bound_of_a_pass_is_the_sum_over_its_layers(layer_key):
+    model = resident.make(layer_key, 2, 8, "cpu")
+    sizes = GEOMETRIES[layer_key]
     expected = 0
     for layer in model.layers:
         chosen = chosen_experts(layer, 5, sizes) - layer.get("local_expert_offset", 0)
         counts = routing_model.local_counts(chosen, sizes)
-        expected += operator(geometry).bound(5, counts, geometry).ms
+        expected += (
+            operator(layer_key)
+            .bound(
+                5,
+                counts,
+                layer_key,
+            )
+            .ms
+        )
     assert model.bound_ms(5) == pytest.approx(expected)
     assert model.bound_ms(8) > expected
 
 
-@pytest.mark.parametrize("geometry", ["small", "small-routed"])
-def test_a_pass_of_few_tokens_gets_their_inputs_alone(geometry):
+@pytest.mark.parametrize("layer_key", ["small", "small-routed"])
+def test_a_pass_of_few_tokens_gets_their_inputs_alone(layer_key):
     """Scales have the tokens in another axis than the states, and it differs by definition."""
-    model = resident.make(geometry, 2, 8, "cpu")
-    full = definition(geometry)
+    model = resident.make(layer_key, 2, 8, "cpu")
+    full = definition(layer_key)
     names = list(full.inputs)
     shapes = full.get_input_shapes({"seq_len": 3})
 

@@ -135,8 +135,8 @@ def alone(tmp_path):
     return build
 
 
-IMPORTS_OF_EVERY_FORM = f"""from .kernels import ones; from .kernels import twos; from .kernels.twos \
-import (
+IMPORTS_OF_EVERY_FORM = f"""from .kernels import ones; from .kernels import twos
+from .kernels import twos; from .kernels.twos import (
     two,
 )
 

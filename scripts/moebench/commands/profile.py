@@ -58,15 +58,19 @@ class Progress:
 
 
 def main(args: argparse.Namespace) -> int:
-    geometry = choose_geometry(args.definition, True, args.solutions)
-    workloads = choose(args.workloads, geometry)
+    layer_key = choose_geometry(
+        args.definition,
+        True,
+        args.solutions,
+    )
+    workloads = choose(args.workloads, layer_key)
     if not torch.cuda.is_available():
         raise CannotRun("moebench profile needs a CUDA device; torch sees none")
 
     progress = Progress()
     job = Job(
-        solutions=select(args.solutions, geometry, progress.say),
-        geometry=geometry,
+        solutions=select(args.solutions, layer_key, progress.say),
+        layer_key=layer_key,
         workloads=workloads,
         device=device_here(),
         calls=args.calls,

@@ -8,6 +8,7 @@ interpreter, which shows what is correct, not what is fast.
 """
 
 import argparse
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -58,64 +59,87 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     screen = console()
-    device = device_here()
     on_gpu = torch.cuda.is_available()
-    geometry = choose_geometry(args.definition, on_gpu, args.solutions)
-    if not form(geometry):
-        raise UserError(f"--definition: got {geometry}, want an FP8 MoE layer")
+    layer_key = choose_geometry(args.definition, on_gpu, args.solutions)
+    if not form(layer_key):
+        raise UserError(f"--definition: got {layer_key}, want an FP8 MoE layer")
 
     tokens = sorted(set(args.tokens or (TOKENS if on_gpu else CPU_TOKENS)))
-    solutions = select(args.solutions, geometry, screen.print)
-    wanted_layers = args.layers or default_layers(geometry, on_gpu)
+    solutions = select(args.solutions, layer_key, screen.print)
+    wanted_layers = args.layers or default_layers(layer_key, on_gpu)
     layers = wanted_layers
     if on_gpu:
         free, _ = torch.cuda.mem_get_info()
-        layers = resident.fitting(wanted_layers, geometry, tokens[-1], len(solutions), free)
+        layers = resident.fitting(
+            wanted_layers,
+            layer_key,
+            tokens[-1],
+            len(solutions),
+            free,
+        )
     if layers < wanted_layers:
         screen.print(f"{layers} of {wanted_layers} layers fit into free memory")
 
-    head = head_of(geometry, layers, tokens, solutions, device, args)
+    head = head_of(layer_key, layers, tokens, solutions, args)
     points: list[Point] = []
     try:
-        model = resident.make(geometry, layers, tokens[-1], device)
-        request = rounds.Request(model, tokens, args.rounds, TOLERANCE, device)
-        for done, new_points in enumerate(rounds.measure(solutions, request), 1):
+        for new_points in measured(head, layer_key, solutions, args.rounds):
             points += new_points
             keep(args.output, head, points)
+            done = tokens.index(new_points[0].tokens) + 1
             for point in new_points:
                 screen.print(f"[{done}/{len(tokens)}] {progress_line(point)}")
-    except torch.OutOfMemoryError as error:  # a solution's own is its result; others use the GPU
-        raise CannotRun(f"--layers: {layers} do not fit into GPU memory, want fewer") from error
     finally:  # after Ctrl-C, too
         if points:
             screen.print(table(head, points).terminal())
     return 1 if any(point.error for point in points) else 0
 
 
-def default_layers(geometry: str, on_gpu: bool) -> int:
+def measured(
+    head: Head,
+    layer_key: str,
+    solutions: dict[str, Solution],
+    round_count: int,
+) -> Iterator[list[Point]]:
+    """Yield the points of all solutions at each token count.
+
+    Raises CannotRun where others take the memory meanwhile; a solution's own want of it is its
+    result.
+    """
+    device = device_here()
+    try:
+        model = resident.make(layer_key, head.layers, head.tokens[-1], device)
+        request = rounds.Request(model, head.tokens, round_count, TOLERANCE, device)
+        yield from rounds.measure(solutions, request)
+    except torch.OutOfMemoryError as error:
+        raise CannotRun(
+            f"--layers: {head.layers} do not fit into GPU memory, want fewer"
+        ) from error
+
+
+def default_layers(layer_key: str, on_gpu: bool) -> int:
     """Return how many such layers the model has; without a GPU, or without a model, two."""
-    model = layer_of(geometry)
+    model = layer_of(layer_key)
     return model.count if on_gpu and model else CPU_LAYERS
 
 
 def head_of(
-    geometry: str,
+    layer_key: str,
     layers: int,
     tokens: list[int],
     solutions: dict[str, Solution],
-    device: str,
     args: argparse.Namespace,
 ) -> Head:
     """Return the first line of a record: what is run, and where."""
-    model = layer_of(geometry)
+    model = layer_of(layer_key)
     measured_by = provenance.here(
-        device,
+        device_here(),
         tolerance=str(TOLERANCE),
         protocol=f"best of {args.rounds} rounds, median of 3 to 20 replays",
         command=args.command_line,
     )
     return Head(
-        definition=definition_name(geometry),
+        definition=definition_name(layer_key),
         layers=layers,
         of_model=model.count if model else None,
         tokens=tokens,

@@ -27,21 +27,25 @@ DEFAULT_SHARES = (0, 1 / 3, 2 / 3, 1)  # where the default workloads stand, orde
 FLUSH_BYTES = 256 << 20  # more than any L2
 
 
-def choose(names: list[str], geometry: str) -> dict[str, Workload]:
+def choose(names: list[str], layer_key: str) -> dict[str, Workload]:
     """Return the workloads that a user names, by uuid, or by KIND:T as it was given.
 
     names: token counts, uuids, names of cases, or KIND:T; for [] it is four from the least T to
     the greatest. Raises UserError for one that names nothing.
     """
-    kinds = routing_kinds.kinds_of(geometry)
-    recorded = dataset.labelled(definition_name(geometry))
+    kinds = routing_kinds.kinds_of(layer_key)
+    recorded = dataset.labelled(definition_name(layer_key))
     made_up_help = f"; KIND:T with KIND one of {', '.join(kinds)}" if kinds else ""
 
     chosen: dict[str, Workload] = {}
     for name in names or default_workloads(recorded):
         kind, _, tokens = name.partition(":")
         if kind in kinds and tokens.isdecimal():
-            _, chosen[name] = routing_kinds.workload(kind, int(tokens), geometry)
+            _, chosen[name] = routing_kinds.workload(
+                kind,
+                int(tokens),
+                layer_key,
+            )
             continue
         for _, workload in workloads.named(name, recorded, made_up_help):
             chosen[workload.uuid] = workload
@@ -101,15 +105,15 @@ def main(argv: list[str]) -> int:
     """Call a solution under ncu. Returns the exit status: 0, or 2 for bad arguments."""
     parser = argparse.ArgumentParser("python -m moebench.profiling.calls", description=__doc__)
     parser.add_argument("solution")
-    parser.add_argument("geometry", choices=list(GEOMETRIES))
+    parser.add_argument("layer_key", choices=list(GEOMETRIES))
     workloads_help = "as for moebench profile --workloads"
     parser.add_argument("workloads", nargs="+", metavar="W", help=workloads_help)
     args = parser.parse_args(argv)
 
     device = device_here()
-    full = definition(args.geometry)
-    runnable = build(pack.pack(args.solution)[args.geometry], full)
-    for workload in choose(args.workloads, args.geometry).values():
+    full = definition(args.layer_key)
+    runnable = build(pack.pack(args.solution)[args.layer_key], full)
+    for workload in choose(args.workloads, args.layer_key).values():
         call_args = arguments(runnable, workload, full, device)
         call_repeatedly(runnable, call_args, WARMUP_RUNS, device)
         with torch.cuda.profiler.profile():

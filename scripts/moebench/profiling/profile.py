@@ -31,7 +31,7 @@ class Job:
     """
 
     solutions: dict[str, Solution]
-    geometry: str
+    layer_key: str
     workloads: dict[str, Workload]
     device: str
     calls: int
@@ -41,7 +41,7 @@ class Job:
 
     @property
     def definition(self) -> Definition:
-        return definition(self.geometry)
+        return definition(self.layer_key)
 
     @property
     def protocol(self) -> str:
@@ -126,8 +126,12 @@ def profile(
 
     events = torch_profiler.record(runnable, args, job.calls, job.device)
     launches = torch_profiler.launches(events, job.calls)
-    kernels = torch_profiler.kernels(launches, read_manifest(name).stages, job.calls)
-    bound = recorded_bound(definition_name(job.geometry), workload)
+    kernels = torch_profiler.kernels(
+        launches,
+        read_manifest(name).stages,
+        job.calls,
+    )
+    bound = recorded_bound(definition_name(job.layer_key), workload)
     return WorkloadProfile(
         uuid=uuid,
         T=workload.axes["seq_len"],
@@ -151,7 +155,11 @@ def with_counters(name: str, job: Job, profiles: list[WorkloadProfile]) -> list[
     job.say(f"{name}: counters under ncu")
     uuids = [profile.uuid for profile in profiles]
     try:
-        report = ncu.record(name, job.geometry, uuids)
+        report = ncu.record(
+            name,
+            job.layer_key,
+            uuids,
+        )
         launches = ncu.by_workload(report, len(uuids))
     except CannotRun as error:
         job.say(f"{name}: {error}", failed=True)

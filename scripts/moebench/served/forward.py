@@ -15,13 +15,18 @@ from moebench.operators.catalogue import definition
 Forward = Callable[[], torch.Tensor]  # runs all layers; returns the last one's output
 
 
-def forward_of(runnable: Runnable, layers: list[list], geometry: str, device: str) -> Forward:
+def forward_of(
+    runnable: Runnable,
+    layers: list[list],
+    layer_key: str,
+    device: str,
+) -> Forward:
     """Return the forward pass of a solution. layers: the arguments of each.
 
     Layers write to one output after another, as in a model, where the next layer's input takes its
     place. Before the first pass it is all NaN.
     """
-    full = definition(geometry)
+    full = definition(layer_key)
     inputs_count = len(layers[0])
     outputs = with_outputs(full, runnable, layers[0], device)[inputs_count:]
     for output in outputs:

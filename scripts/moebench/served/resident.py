@@ -27,13 +27,13 @@ class Resident:
     local_experts: of each layer the chosen experts [T, top_k], counted from the rank's first one.
     """
 
-    geometry: str
+    layer_key: str
     layers: list[dict[str, object]]
     local_experts: list[torch.Tensor]
 
     def inputs(self, num_tokens: int) -> list[list]:
         """Return each layer's arguments for its first tokens, in the definition's order."""
-        specs = definition(self.geometry).inputs
+        specs = definition(self.layer_key).inputs
         states = {}
         for name in STATES:
             states[name] = first_tokens(self.layers[0][name], specs[name].shape, num_tokens)
@@ -49,54 +49,62 @@ class Resident:
 
     def bound_ms(self, num_tokens: int) -> float:
         """Return the sum of the layers' roofline bounds in ms."""
-        sizes = GEOMETRIES[self.geometry]
+        sizes = GEOMETRIES[self.layer_key]
         total = 0.0
         for experts in self.local_experts:
             chosen = experts[:num_tokens].cpu().numpy()
             counts = routing_model.local_counts(chosen, sizes)
-            total += operator(self.geometry).bound(num_tokens, counts, self.geometry).ms
+            total += (
+                operator(self.layer_key)
+                .bound(
+                    num_tokens,
+                    counts,
+                    self.layer_key,
+                )
+                .ms
+            )
         return total
 
 
 def fitting(
-    wanted_layers: int, geometry: str, num_tokens: int, solution_count: int, free_bytes: int
+    wanted_layers: int, layer_key: str, num_tokens: int, solution_count: int, free_bytes: int
 ) -> int:
     """Return how many of the wanted layers fit beside one reference call and solutions' scratch.
 
     Raises CannotRun where none fits.
     """
-    layer = layer_bytes(geometry, num_tokens)
-    scratch = solution_count * scratch_bytes(geometry, num_tokens)
-    beside = CONTEXT_BYTES + scratch + reference_bytes(geometry, num_tokens)
+    layer = layer_bytes(layer_key, num_tokens)
+    scratch = solution_count * scratch_bytes(layer_key, num_tokens)
+    beside = CONTEXT_BYTES + scratch + reference_bytes(layer_key, num_tokens)
     if beside + layer > free_bytes:
         needed = f"{(beside + layer) / 1e9:.1f} GB"
         free = f"{free_bytes / 1e9:.1f} GB"
         raise CannotRun(
-            f"--tokens: got {num_tokens}, one layer of {geometry} needs {needed}, {free} are free; "
-            "want fewer tokens"
+            f"--tokens: got {num_tokens}, one layer of {layer_key} needs {needed}, "
+            f"{free} are free; want fewer tokens"
         )
     return min(wanted_layers, (free_bytes - beside) // layer)
 
 
-def layer_bytes(geometry: str, num_tokens: int) -> int:
+def layer_bytes(layer_key: str, num_tokens: int) -> int:
     """Return the bytes of a layer's inputs without those that all layers share."""
-    sizes = input_bytes(definition(geometry), {"seq_len": num_tokens})
+    sizes = input_bytes(definition(layer_key), {"seq_len": num_tokens})
     return sum(size for name, size in sizes.items() if name not in STATES)
 
 
-def scratch_bytes(geometry: str, num_tokens: int) -> int:
+def scratch_bytes(layer_key: str, num_tokens: int) -> int:
     """Return what a solution may need: gemm1's output, h and y in bf16 for each expanded token."""
-    sizes = GEOMETRIES[geometry]
+    sizes = GEOMETRIES[layer_key]
     columns = sizes["hidden_size"] + 3 * sizes["intermediate_size"]
     return 2 * num_tokens * sizes["top_k"] * columns
 
 
-def reference_bytes(geometry: str, num_tokens: int) -> int:
+def reference_bytes(layer_key: str, num_tokens: int) -> int:
     """Return what a reference call needs.
 
     That is three fp32 copies of the tokens and of the weights that are dequantised at once.
     """
-    sizes = GEOMETRIES[geometry]
+    sizes = GEOMETRIES[layer_key]
     hidden = sizes["hidden_size"]
     intermediate = sizes["intermediate_size"]
     weights = 24 * sizes["experts_at_once"] * intermediate * hidden
@@ -104,16 +112,27 @@ def reference_bytes(geometry: str, num_tokens: int) -> int:
     return weights + tokens
 
 
-def make(geometry: str, layer_count: int, num_tokens: int, device: str) -> Resident:
+def make(
+    layer_key: str,
+    layer_count: int,
+    num_tokens: int,
+    device: str,
+) -> Resident:
     """Return the layers; the numbers are the same in every run on one kind of device."""
     source = torch.Generator(device).manual_seed(0)
-    full = definition(geometry)
-    shapes = dict(zip(full.inputs, full.get_input_shapes({"seq_len": num_tokens}), strict=True))
-    first_expert = offset_of(geometry)
+    full = definition(layer_key)
+    shapes = dict(
+        zip(
+            full.inputs,
+            full.get_input_shapes({"seq_len": num_tokens}),
+            strict=True,
+        )
+    )
+    first_expert = offset_of(layer_key)
     shared = shared_inputs(shapes, first_expert, device, source)
 
     # The means of the weights' scales, with which products keep their size.
-    sizes = GEOMETRIES[geometry]
+    sizes = GEOMETRIES[layer_key]
     means = {
         "gemm1_weights": sizes["hidden_size"] ** -0.5,
         "gemm2_weights": sizes["intermediate_size"] ** -0.5,
@@ -121,14 +140,20 @@ def make(geometry: str, layer_count: int, num_tokens: int, device: str) -> Resid
     layers = []
     local_experts = []
     for number in range(layer_count):
-        routed = routing(f"served/{number}", geometry, num_tokens, device, source)
+        routed = routing(
+            f"served/{number}",
+            layer_key,
+            num_tokens,
+            device,
+            source,
+        )
         local_experts.append(routed.experts - first_expert)
         layer = shared | routed.inputs
         for name, mean in means.items():
             layer[name] = random_fp8(shapes[name], device, source)
             layer[f"{name}_scale"] = scales(shapes[f"{name}_scale"], mean, device, source)
         layers.append(layer)
-    return Resident(geometry, layers, local_experts)
+    return Resident(layer_key, layers, local_experts)
 
 
 def shared_inputs(
@@ -162,26 +187,30 @@ class Routing:
 
 
 def routing(
-    seed: str, geometry: str, num_tokens: int, device: str, source: torch.Generator
+    seed: str, layer_key: str, num_tokens: int, device: str, source: torch.Generator
 ) -> Routing:
     """Return a layer's routing by the workloads' model of popularity.
 
     Noise is drawn on the device, where it is quick. Where top-k is given, the reference's router
     has chosen.
     """
-    sizes = ROUTERS.get(geometry, GEOMETRIES[geometry])
+    sizes = ROUTERS.get(layer_key, GEOMETRIES[layer_key])
     offset, bias = routing_model.experts(seed, sizes)
     noise = torch.randn(num_tokens, len(offset), device=device, generator=source)
     logits = noise + torch.from_numpy(offset).float().to(device)
 
     if bias is None:
         inputs = {"routing_logits": logits.bfloat16()}
-        experts, weights = router(geometry)(inputs["routing_logits"])
+        experts, weights = router(layer_key)(inputs["routing_logits"])
     else:
         bias = torch.from_numpy(bias).bfloat16().to(device)
         inputs = {"routing_logits": logits, "routing_bias": bias}
-        experts, weights = router(geometry)(logits, bias, ROUTED_SCALING_FACTOR)
+        experts, weights = router(layer_key)(
+            logits,
+            bias,
+            ROUTED_SCALING_FACTOR,
+        )
 
-    if geometry in ROUTED:
+    if layer_key in ROUTED:
         inputs = {"topk_ids": experts.int(), "topk_weights": weights}
     return Routing(inputs, experts)

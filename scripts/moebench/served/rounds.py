@@ -120,7 +120,7 @@ def results_at(
 
 def expected_output(inputs: list, request: Request) -> torch.Tensor:
     """Return the reference's output of a layer. Raises CannotRun where it does not run."""
-    full = definition(request.model.geometry)
+    full = definition(request.model.layer_key)
     reference = BuilderRegistry.get_instance().build_reference(full)
     try:
         (expected,) = call(full, reference, inputs, request.device)
@@ -134,10 +134,15 @@ def prepared(
 ) -> Result:
     """Build, run, check and capture a solution; whatever it raises is its result."""
     result = Result()
-    geometry = request.model.geometry
+    layer_key = request.model.layer_key
     try:
-        runnable = BuilderRegistry.get_instance().build(definition(geometry), candidate.packed)
-        forward = forward_of(runnable, layers, geometry, request.device)
+        runnable = BuilderRegistry.get_instance().build(definition(layer_key), candidate.packed)
+        forward = forward_of(
+            runnable,
+            layers,
+            layer_key,
+            request.device,
+        )
         if request.device == "cpu":
             result.not_captured = "no CUDA device"
             result.check(forward(), expected, request.tolerance)
