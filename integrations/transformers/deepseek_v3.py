@@ -12,8 +12,6 @@ from transformers import DeepseekV3Config, DeepseekV3ForCausalLM
 from transformers.integrations.finegrained_fp8 import replace_with_fp8_linear
 from transformers.utils.quantization_config import FineGrainedFP8Config
 
-from definitions.moe_fp8_block_scale import BLOCK, dequantize
-
 # What a definition does not say, for machines without a GPU; by default it is DeepSeek-V3's.
 SMALL = {
     "vocab_size": 1024,
@@ -72,11 +70,7 @@ def config_of(geometry: str, moe_layers: int, device: str) -> DeepseekV3Config:
     )
 
 
-def fill_experts(
-    fp8: torch.nn.Module,
-    bf16: torch.nn.Module,
-    device: str,
-) -> None:
+def fill_experts(fp8: torch.nn.Module, bf16: torch.nn.Module, device: str) -> None:
     """Give the experts in FP8 random weights and scales, and those in bf16 the same numbers."""
     for name, dequantised in bf16.named_parameters():  # gate_up_proj and down_proj, [E, N, K]
         weight = getattr(fp8, name)

@@ -22,13 +22,7 @@ COMMANDS = [(name, shlex.split(step["run"])) for name, step in STEPS if "run" in
 AUDITS = {
     "check-jsonschema": ["--builtin-schema", "vendor.github-workflows"],
     # untrusted text in a shell, wide permissions, unpinned actions, credentials left behind
-    "zizmor": [
-        "--offline",
-        "--no-progress",
-        "--no-config",
-        "--persona",
-        "pedantic",
-    ],
+    "zizmor": ["--offline", "--no-progress", "--no-config", "--persona", "pedantic"],
 }
 
 
@@ -36,11 +30,7 @@ AUDITS = {
 def test_an_audit_finds_nothing(tool):
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     program = shutil.which(tool, path=path)
-    done = subprocess.run(
-        [program, *AUDITS[tool], FILE],
-        capture_output=True,
-        text=True,
-    )
+    done = subprocess.run([program, *AUDITS[tool], FILE], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
 
 
@@ -91,21 +81,14 @@ def bench(tmp_path):
     python = root / ".venv" / "bin" / "python"
     for folder in (root / ".ci", python.parent, root / "before"):
         folder.mkdir(parents=True)
-    shutil.copy(
-        paths.ROOT / ".ci" / "bench",
-        root / ".ci" / "bench",
-    )
+    shutil.copy(paths.ROOT / ".ci" / "bench", root / ".ci" / "bench")
     (root / "Makefile").write_text("setup:\n\t@true\n")
 
     def run(status, *args):
         log.write_text("")
         python.write_text(PYTHON.format(log=log, status=status))
         python.chmod(0o755)
-        done = subprocess.run(
-            [root / ".ci" / "bench", *args],
-            capture_output=True,
-            text=True,
-        )
+        done = subprocess.run([root / ".ci" / "bench", *args], capture_output=True, text=True)
         return done.returncode, log.read_text().splitlines()
 
     return run

@@ -7,9 +7,9 @@ import tomllib
 
 import pytest
 import torch
-from definitions.moe_fp8_block_scale import definition
 from moebench.core import paths
 from moebench.core.errors import UserError
+from moebench.operators.moe_fp8_block_scale import definition
 from moebench.packing import pack, python_package
 
 MANIFEST = """

@@ -67,15 +67,7 @@ def test_the_bound_of_a_pass_is_the_sum_over_its_layers(layer_key):
     for layer in model.layers:
         chosen = chosen_experts(layer, 5, sizes) - layer.get("local_expert_offset", 0)
         counts = routing_model.local_counts(chosen, sizes)
-        expected += (
-            operator(layer_key)
-            .bound(
-                5,
-                counts,
-                layer_key,
-            )
-            .ms
-        )
+        expected += operator(layer_key).bound(5, counts, layer_key).ms
     assert model.bound_ms(5) == pytest.approx(expected)
     assert model.bound_ms(8) > expected
 

@@ -40,14 +40,7 @@ def data_set(tmp_path):
 def test_one_row_a_solution_with_three_times_and_the_passes(compare, data_set):
     status, out, _ = compare("--traces", data_set)
     assert status == 0
-    for heading in (
-        "ratio",
-        "T=1 ",
-        "T=57",
-        "T=14107",
-        "score",
-        "contest",
-    ):
+    for heading in ("ratio", "T=1 ", "T=57", "T=14107", "score", "contest"):
         assert heading in out
 
     passes = ["not run", "3/19", "not run", "-"]
@@ -66,10 +59,7 @@ def test_no_solutions_name_is_cut_in_a_narrow_terminal(width):
     assert sorted(row[0] for row in rows_of(by_solution)) == recorded
     assert sum("19/19" in row for row in rows_of(by_solution)) == len(recorded)
 
-    by_workload = shown(
-        comparison.workloads(rows[rows.tolerance == "relaxed"]),
-        width,
-    )
+    by_workload = shown(comparison.workloads(rows[rows.tolerance == "relaxed"]), width)
     for line in (*by_solution, *by_workload):
         assert "…" not in line
         assert len(line) <= width
@@ -93,9 +83,7 @@ def test_in_which_batches_a_token_keeps_its_bits(monkeypatch, fact, text):
     assert comparison.batch_invariant("mine") == text
 
 
-def test_this_repository_fits_on_one_screen_and_names_the_other_definitions(
-    compare,
-):
+def test_this_repository_fits_on_one_screen_and_names_the_other_definitions(compare):
     status, out, _ = compare()
     lines = out.splitlines()
     assert status == 0
@@ -105,13 +93,7 @@ def test_this_repository_fits_on_one_screen_and_names_the_other_definitions(
 
 
 def test_every_workload_of_a_definition_by_its_key(compare):
-    status, out, _ = compare(
-        "--traces",
-        KIMI,
-        "--definition",
-        "kimi-k2-ep8",
-        "--workloads",
-    )
+    status, out, _ = compare("--traces", KIMI, "--definition", "kimi-k2-ep8", "--workloads")
     assert status == 0
     tokens = [int(row[0]) for row in rows_of(out.splitlines())]
     assert tokens == sorted(tokens)
@@ -121,10 +103,7 @@ def test_every_workload_of_a_definition_by_its_key(compare):
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        (
-            ("--definition", "small"),
-            "small",
-        ),  # known, though nothing is recorded of it
+        (("--definition", "small"), "small"),  # known, though nothing is recorded of it
         (("--definition", "nonsense"), "nonsense"),
         (("--solutions", "hoper_fused"), "hopper_fused"),
         (("--clock", "gpu"), "gpu"),
@@ -140,95 +119,34 @@ def test_what_is_not_there_is_named_in_one_line(compare, options, named):
 def test_csv_and_json_hold_every_row(compare, data_set, tmp_path):
     csv = tmp_path / "t.csv"
     json_file = tmp_path / "t.json"
-    assert (
-        compare(
-            "--traces",
-            data_set,
-            "--csv",
-            csv,
-            "--json",
-            json_file,
-        )[0]
-        == 0
-    )
+    assert compare("--traces", data_set, "--csv", csv, "--json", json_file)[0] == 0
 
-    assert sorted(pd.read_csv(csv).ms) == [
-        0.5,
-        1.0,
-        1.0,
-        2.0,
-        9.0,
-    ]
+    assert sorted(pd.read_csv(csv).ms) == [0.5, 1.0, 1.0, 2.0, 9.0]
     solutions = [row["solution"] for row in json.loads(json_file.read_text())]
-    assert sorted(solutions) == [
-        "fast",
-        "fast",
-        "fast",
-        "slow",
-        "slow",
-    ]
+    assert sorted(solutions) == ["fast", "fast", "fast", "slow", "slow"]
 
 
 def test_csv_holds_the_chosen_rows_alone(compare, data_set, tmp_path):
     csv = tmp_path / "t.csv"
-    assert (
-        compare(
-            "--traces",
-            data_set,
-            "--tolerance",
-            "default",
-            "--csv",
-            csv,
-        )[0]
-        == 0
-    )
+    assert compare("--traces", data_set, "--tolerance", "default", "--csv", csv)[0] == 0
     assert list(pd.read_csv(csv).solution) == ["slow"]
 
 
 def test_a_single_call_is_the_fastest_in_no_output(compare, tmp_path):
-    traces = [
-        trace("fast", 1, 0.1, tolerance=DEFAULT, protocol=ONE_CALL),
-        trace("slow", 1, 1.0),
-    ]
+    traces = [trace("fast", 1, 0.1, tolerance=DEFAULT, protocol=ONE_CALL), trace("slow", 1, 1.0)]
     root = trace_set(tmp_path / "set", traces)
     csv, json_file, page = (tmp_path / name for name in ("t.csv", "t.json", "t.html"))
-    assert (
-        compare(
-            "--traces",
-            root,
-            "--csv",
-            csv,
-            "--json",
-            json_file,
-            "--html",
-            page,
-        )[0]
-        == 0
-    )
+    assert compare("--traces", root, "--csv", csv, "--json", json_file, "--html", page)[0] == 0
 
     level = pd.read_csv(csv).set_index("solution").level
     assert level.to_dict() == {"fast": False, "slow": True}
     rows = {row["solution"]: row for row in json.loads(json_file.read_text())}
-    assert (
-        rows["fast"]["level"],
-        rows["fast"]["over_fastest"],
-    ) == (
-        False,
-        None,
-    )
-    assert (
-        rows["slow"]["level"],
-        rows["slow"]["over_fastest"],
-    ) == (
-        True,
-        1.0,
-    )
+    assert (rows["fast"]["level"], rows["fast"]["over_fastest"]) == (False, None)
+    assert (rows["slow"]["level"], rows["slow"]["over_fastest"]) == (True, 1.0)
     assert page.read_text().count('<tr class="level"') == 1
 
 
-def test_a_single_call_is_not_bold_workload_by_workload(
-    tmp_path,
-):
+def test_a_single_call_is_not_bold_workload_by_workload(tmp_path):
     traces = [trace(name, 1, 1.0, protocol=ONE_CALL) for name in ("fast", "slow")]
     rows, _ = measurements.load([trace_set(tmp_path, traces)])
     (row,) = comparison.workloads(rows).sections[0]
@@ -241,14 +159,7 @@ def test_two_outputs_are_not_one_file(compare, data_set, tmp_path, pair):
     file = tmp_path / "x"
     same = tmp_path / "folder" / ".." / "x"
     first, second = pair
-    status, out, err = compare(
-        "--traces",
-        data_set,
-        f"--{first}",
-        file,
-        f"--{second}",
-        same,
-    )
+    status, out, err = compare("--traces", data_set, f"--{first}", file, f"--{second}", same)
     assert (status, out) == (2, "")
     assert f"--{first}" in err
     assert f"--{second}" in err
@@ -286,16 +197,9 @@ def test_control_characters_of_others_reach_no_terminal(compare, tmp_path):
 
 
 def test_several_gpus_have_a_table_each(tmp_path):
-    traces = [
-        trace("fast", 1),
-        trace("slow", 1),
-        trace("fast", 1, hardware="NVIDIA H100"),
-    ]
+    traces = [trace("fast", 1), trace("slow", 1), trace("fast", 1, hardware="NVIDIA H100")]
     rows, _ = measurements.load([trace_set(tmp_path, traces)])
-    assert comparison.gpus(rows) == [
-        "NVIDIA H200",
-        "NVIDIA H100",
-    ]
+    assert comparison.gpus(rows) == ["NVIDIA H200", "NVIDIA H100"]
 
 
 @pytest.fixture
@@ -325,16 +229,8 @@ def test_a_change_shows_in_a_narrow_terminal_what_it_is(sides):
     before, after = sides([trace("a_long_name_of_a_solution", 1, 1.0)], [])
     after = write(after, [trace("a_long_name_of_a_solution", 1, 2.0)])
     rows, _ = against.compare([before], [after])
-    row = row_of(
-        shown(comparison.changes(rows), 80),
-        "a_long_name_of_a_solution",
-    )
-    assert row[1:] == [
-        "NVIDIA H200, relaxed",
-        "1",
-        "+100.0%",
-        "slower",
-    ]
+    row = row_of(shown(comparison.changes(rows), 80), "a_long_name_of_a_solution")
+    assert row[1:] == ["NVIDIA H200, relaxed", "1", "+100.0%", "slower"]
 
 
 def test_the_exit_status_is_that_of_a_gate(compare, sides, tmp_path):
@@ -348,8 +244,5 @@ def test_the_exit_status_is_that_of_a_gate(compare, sides, tmp_path):
 
 def test_nothing_to_compare_is_a_failure(compare, tmp_path):
     here = write(tmp_path / "here.jsonl", [trace("a", 1)])
-    other = write(
-        tmp_path / "other.jsonl",
-        [trace("a", 1, hardware="another")],
-    )
+    other = write(tmp_path / "other.jsonl", [trace("a", 1, hardware="another")])
     assert compare("--traces", here, "--against", other)[0] == 1

@@ -11,12 +11,7 @@ from moebench.reports import files
 
 def rows_with(solution):
     return pd.DataFrame(
-        {
-            "solution": [solution],
-            "ms": [-1.5],
-            "passed": [True],
-            "log": ["printed"],
-        }
+        {"solution": [solution], "ms": [-1.5], "passed": [True], "log": ["printed"]}
     )
 
 
@@ -24,10 +19,7 @@ def rows_with(solution):
     ("name", "written"),
     [
         ("hopper_fused", "hopper_fused"),
-        (
-            '=HYPERLINK("http://x","y")',
-            '\'=HYPERLINK("http://x","y")',
-        ),
+        ('=HYPERLINK("http://x","y")', '\'=HYPERLINK("http://x","y")'),
         ("+1", "'+1"),
         ("-1", "'-1"),
         ("@SUM(A1)", "'@SUM(A1)"),
@@ -39,22 +31,11 @@ def rows_with(solution):
 def test_csv_holds_no_formula_and_no_control_character(name, written):
     text = files.csv_text(rows_with(name))
     (row,) = csv.DictReader(io.StringIO(text))
-    assert row == {
-        "solution": written,
-        "ms": "-1.5",
-        "passed": "True",
-    }
+    assert row == {"solution": written, "ms": "-1.5", "passed": "True"}
 
 
 def test_json_holds_every_name_as_it_is_without_control_characters():
     name = "=a\x1b[2J\nb"
     text = files.json_text(rows_with(name))
     assert "\x1b" not in text
-    assert json.loads(text) == [
-        {
-            "solution": name,
-            "ms": -1.5,
-            "passed": True,
-            "log": "printed",
-        }
-    ]
+    assert json.loads(text) == [{"solution": name, "ms": -1.5, "passed": True, "log": "printed"}]

@@ -23,9 +23,7 @@ def page_of(tmp_path, traces):
     return html.page(rows)
 
 
-def test_markup_and_control_characters_of_others_are_shown(
-    tmp_path,
-):
+def test_markup_and_control_characters_of_others_are_shown(tmp_path):
     theirs = trace("fast", 1).model_copy(update={"solution": MARKUP})
     page = page_of(tmp_path, [theirs])
 
@@ -37,26 +35,18 @@ def test_markup_and_control_characters_of_others_are_shown(
 
 
 def test_a_curve_is_of_the_section_of_its_rows(tmp_path):
-    traces = [
-        trace("fast", 1),
-        trace("fast", 1, hardware="NVIDIA  H100 "),
-    ]
+    traces = [trace("fast", 1), trace("fast", 1, hardware="NVIDIA  H100 ")]
     page = page_of(tmp_path, traces)
 
     options = re.findall(r'<option value="(\d+)">(.*)</option>', page)
-    assert [name for _, name in options] == [
-        "full on NVIDIA H200",
-        "full on NVIDIA  H100 ",
-    ]
+    assert [name for _, name in options] == ["full on NVIDIA H200", "full on NVIDIA  H100 "]
     sections = re.findall(r'data-section="(\d+)"', page)
     figure = json.loads(re.search(r"^const FIGURE = (.*);$", page, re.M)[1])
     assert sorted(sections) == sorted(str(each["meta"]["section"]) for each in figure["data"])
     assert sorted(sections) == sorted(number for number, _ in options)
 
 
-def test_a_number_has_four_digits_and_its_whole_value_to_sort_by(
-    tmp_path,
-):
+def test_a_number_has_four_digits_and_its_whole_value_to_sort_by(tmp_path):
     page = page_of(tmp_path, [trace("fast", 1, 0.123456)])
     assert '<td class="number" data-value="0.123456">0.1235</td>' in page
     assert '<td class="number" data-value="1">1</td>' in page
@@ -90,10 +80,7 @@ def shown_times(driver, column):
     return [float(value) for value in driver.execute_script(script) if value]
 
 
-@pytest.mark.parametrize(
-    "colours",
-    ["light", pytest.param("dark", marks=pytest.mark.slow)],
-)
+@pytest.mark.parametrize("colours", ["light", pytest.param("dark", marks=pytest.mark.slow)])
 def test_it_needs_no_network_sorts_both_ways_and_shows_a_section(opened, colours):
     driver = open_page(opened, colours)
     headings = [head.text for head in driver.find_elements(browser.By.TAG_NAME, "th")]

@@ -14,13 +14,7 @@ def marks(tmp_path, before, after):
 
 
 @pytest.mark.parametrize(
-    ("ms", "mark"),
-    [
-        (0.5, ""),
-        (1.049, ""),
-        (1.051, "slower"),
-        (3.0, "slower"),
-    ],
+    ("ms", "mark"), [(0.5, ""), (1.049, ""), (1.051, "slower"), (3.0, "slower")]
 )
 def test_more_than_five_percent_slower_is_marked(tmp_path, ms, mark):
     assert marks(tmp_path, [trace("a", 1, 1.0)], [trace("a", 1, ms)]) == [mark]
@@ -41,10 +35,7 @@ def test_the_fastest_of_several_is_the_time(tmp_path):
 
 
 def test_one_failure_of_several_is_a_failure(tmp_path):
-    after = [
-        trace("a", 1, 1.0),
-        trace("a", 1, status="TIMEOUT"),
-    ]
+    after = [trace("a", 1, 1.0), trace("a", 1, status="TIMEOUT")]
     assert marks(tmp_path, [trace("a", 1, 1.0)], after) == ["failing"]
 
 

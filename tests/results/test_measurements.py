@@ -8,15 +8,7 @@ from moebench.core import paths
 from moebench.operators.workloads import recorded_bound
 from moebench.packing.fingerprint import fingerprint
 from moebench.results import measurements
-from recorded import (
-    DEFAULT,
-    NAME,
-    solution,
-    trace,
-    trace_set,
-    workload,
-    write,
-)
+from recorded import DEFAULT, NAME, solution, trace, trace_set, workload, write
 
 FAST = {1: 0.5, 7: 1.0, 80: 4.0, 901: 10.0, 14107: 16.0}
 SLOW = {1: 1.0, 7: 2.0, 80: 2.0, 901: 20.0, 14107: 20.0}
@@ -46,36 +38,16 @@ def row_at(rows, name, tokens):
 def test_a_row_has_what_the_trace_says(tmp_path):
     row = row_at(loaded(tmp_path, two_solutions()), "fast", 80)
 
-    assert (
-        row.ms,
-        row.reference_ms,
-        row.speedup,
-        row.matched,
-    ) == (
-        4.0,
-        20.0,
-        5.0,
-        0.99,
-    )
-    assert (row.tolerance, row.clock, row.hardware) == (
-        "relaxed",
-        "events",
-        "NVIDIA H200",
-    )
-    assert (row.geometry, row.definition, row.protocol) == (
-        "full",
-        NAME,
-        "once",
-    )
+    assert (row.ms, row.reference_ms, row.speedup, row.matched) == (4.0, 20.0, 5.0, 0.99)
+    assert (row.tolerance, row.clock, row.hardware) == ("relaxed", "events", "NVIDIA H200")
+    assert (row.geometry, row.definition, row.protocol) == ("full", NAME, "once")
     assert (row.source, row.passed) == ("current", True)
     assert row.matched_relaxed == 0.99
     assert math.isnan(row.matched_default)
     assert row.place.endswith(":3")
 
 
-def test_the_bound_of_this_repositorys_workload_is_known_outside_any_data_set(
-    tmp_path,
-):
+def test_the_bound_of_this_repositorys_workload_is_known_outside_any_data_set(tmp_path):
     rows, _ = measurements.load([write(tmp_path / "t.jsonl", two_solutions())])
     row = row_at(rows, "fast", 80)
     assert row.bound_ms == recorded_bound(NAME, workload(80), None).ms
@@ -91,9 +63,7 @@ def test_the_bound_is_unknown_without_the_routing(tmp_path):
     assert rows.bound_ms.isna().all()
 
 
-def test_the_fastest_of_a_workload_is_level_and_the_others_say_by_how_much_they_are_not(
-    tmp_path,
-):
+def test_the_fastest_of_a_workload_is_level_and_the_others_say_by_how_much_they_are_not(tmp_path):
     rows = loaded(tmp_path, two_solutions())
     assert row_at(rows, "fast", 80).over_fastest == 2.0
     assert not row_at(rows, "fast", 80).level
@@ -136,19 +106,14 @@ def test_no_pass_at_another_tolerance_in_this_repository_is_the_fastest():
 
 def test_stale_rows_are_marked_and_left_out(tmp_path):
     """A figure of an earlier source says nothing about the one that is there."""
-    traces = [
-        trace("slow", 1, 1.0),
-        trace("fast", 1, 0.5, sha1="before"),
-    ]
+    traces = [trace("slow", 1, 1.0), trace("fast", 1, 0.5, sha1="before")]
     rows = loaded(tmp_path, traces)
     assert row_at(rows, "fast", 1).source == "stale"
     assert not row_at(rows, "fast", 1).counts
     assert row_at(rows, "slow", 1).over_fastest == 1
 
 
-def test_of_several_traces_the_newest_of_the_current_source_counts(
-    tmp_path,
-):
+def test_of_several_traces_the_newest_of_the_current_source_counts(tmp_path):
     traces = [
         trace("fast", 1, 3.0, day="2026-01-01"),
         trace("fast", 1, 2.0, day="2026-01-02"),
@@ -165,17 +130,11 @@ def test_another_protocol_or_version_has_no_rank(tmp_path, change):
 
     assert row_at(rows, "fast", 1).over_fastest == 1
     other = row_at(rows, "slow", 1)
-    assert (other.ms, other.comparable, other.counts) == (
-        0.1,
-        False,
-        False,
-    )
+    assert (other.ms, other.comparable, other.counts) == (0.1, False, False)
     assert math.isnan(other.over_fastest)
 
 
-def test_tolerances_clocks_and_gpus_are_rows_of_their_own(
-    tmp_path,
-):
+def test_tolerances_clocks_and_gpus_are_rows_of_their_own(tmp_path):
     traces = [
         trace("fast", 1, 1.0),
         trace("fast", 1, 2.0, tolerance=DEFAULT),
@@ -196,18 +155,10 @@ def test_an_untimed_run_counts_for_correctness_alone(tmp_path):
 
 
 def test_a_source_is_current_changed_or_gone(tmp_path):
-    traces = [
-        trace("fast", 1),
-        trace("gone", 1),
-        trace("slow", 1, sha1="x"),
-    ]
+    traces = [trace("fast", 1), trace("gone", 1), trace("slow", 1, sha1="x")]
     rows = loaded(tmp_path, traces)
     states = rows.set_index("solution").source.to_dict()
-    assert states == {
-        "fast": "current",
-        "gone": "stale",
-        "slow": "stale",
-    }
+    assert states == {"fast": "current", "gone": "stale", "slow": "stale"}
 
 
 def test_a_data_set_without_sources_cannot_tell(tmp_path):
@@ -215,23 +166,16 @@ def test_a_data_set_without_sources_cannot_tell(tmp_path):
     assert rows.source.item() == "unknown"
 
 
-def test_a_comment_leaves_traces_of_another_data_set_current(
-    tmp_path,
-):
+def test_a_comment_leaves_traces_of_another_data_set_current(tmp_path):
     """The fingerprint stays, though FIB's hash, of every byte, does not."""
     same = fingerprint(solution("fast"))
-    traces = [
-        trace("fast", 1, sha1="x", source_fingerprint=same),
-        trace("slow", 1, sha1="x"),
-    ]
+    traces = [trace("fast", 1, sha1="x", source_fingerprint=same), trace("slow", 1, sha1="x")]
     rows = loaded(tmp_path, traces)
     assert row_at(rows, "fast", 1).source == "current"
     assert row_at(rows, "slow", 1).source == "stale"
 
 
-def test_traces_of_any_version_are_read_and_keep_what_is_unknown(
-    tmp_path,
-):
+def test_traces_of_any_version_are_read_and_keep_what_is_unknown(tmp_path):
     """The public data set's traces lie in folders by author; a newer FIB writes more fields."""
     new = json.loads(trace("fast", 1).model_dump_json())
     new["evaluation"] |= {"status": "REFUSED", "judge": 2}
@@ -240,10 +184,7 @@ def test_traces_of_any_version_are_read_and_keep_what_is_unknown(
     old = json.loads(trace("slow", 7, 2.0).model_dump_json())
     environment = old["evaluation"]["environment"]
     environment["device"] = environment.pop("hardware") + " NVL"
-    del (
-        old["workload"]["uuid"],
-        environment["libs"]["tolerance"],
-    )
+    del (old["workload"]["uuid"], environment["libs"]["tolerance"])
     workload_alone = old | {"solution": "", "evaluation": {}}
 
     root = trace_set(tmp_path, [])
@@ -254,10 +195,7 @@ def test_traces_of_any_version_are_read_and_keep_what_is_unknown(
     assert warnings == []
     assert sorted(rows.solution) == ["fast", "slow"]
     assert row_at(rows, "fast", 1).status == "REFUSED"
-    assert row_at(rows, "fast", 1).others == {
-        "judge": 2,
-        "stdev_ms": 0.5,
-    }
+    assert row_at(rows, "fast", 1).others == {"judge": 2, "stdev_ms": 0.5}
     assert row_at(rows, "slow", 7).hardware == "NVIDIA H200 NVL"
     assert isinstance(row_at(rows, "slow", 7).uuid, str)
 

@@ -50,45 +50,22 @@ def test_merging_keeps_the_newest_of_each_protocol(tmp_path):
     file = tmp_path / "t.jsonl"
     short = trace("fast", 1, 2.0, protocol="short")
     trace_files.merge(file, [trace("fast", 1, 1.0, day="2026-01-01"), short])
-    trace_files.merge(
-        file,
-        [
-            trace("fast", 1, 3.0, day="2026-01-02"),
-            trace("slow", 1, 4.0),
-        ],
-    )
+    trace_files.merge(file, [trace("fast", 1, 3.0, day="2026-01-02"), trace("slow", 1, 4.0)])
     trace_files.merge(file, [trace("fast", 1, 9.0, day="2025-12-31")])
     assert times_in(file) == [2.0, 3.0, 4.0]
 
 
 def test_an_edited_source_replaces_all_protocols(tmp_path):
     file = tmp_path / "t.jsonl"
-    trace_files.merge(
-        file,
-        [
-            trace("fast", 1, 1.0),
-            trace("fast", 1, 2.0, protocol="short"),
-        ],
-    )
-    trace_files.merge(
-        file,
-        [trace("fast", 1, 5.0, day="2026-01-03", sha1="edited")],
-    )
+    trace_files.merge(file, [trace("fast", 1, 1.0), trace("fast", 1, 2.0, protocol="short")])
+    trace_files.merge(file, [trace("fast", 1, 5.0, day="2026-01-03", sha1="edited")])
     assert times_in(file) == [5.0]
 
 
-def test_tolerances_and_workloads_are_experiments_of_their_own(
-    tmp_path,
-):
+def test_tolerances_and_workloads_are_experiments_of_their_own(tmp_path):
     file = tmp_path / "t.jsonl"
     trace_files.merge(file, [trace("fast", 1, 1.0)])
-    trace_files.merge(
-        file,
-        [
-            trace("fast", 1, 6.0, tolerance=DEFAULT),
-            trace("fast", 7, 7.0),
-        ],
-    )
+    trace_files.merge(file, [trace("fast", 1, 6.0, tolerance=DEFAULT), trace("fast", 7, 7.0)])
     assert times_in(file) == [1.0, 6.0, 7.0]
 
 

@@ -41,72 +41,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     traces_help = (
         "data sets in any layout, folders of JSONL files or such files; default: this repository's"
     )
-    add(
-        "--traces",
-        "--dataset",
-        nargs="+",
-        type=Path,
-        metavar="PATH",
-        help=traces_help,
-    )
+    add("--traces", "--dataset", nargs="+", type=Path, metavar="PATH", help=traces_help)
 
     definition_help = "of `moebench data`, or a name; default: the first one that was recorded"
     add("--definition", metavar="KEY", help=definition_help)
 
     solutions_help = "default: all that were recorded"
-    add(
-        "--solutions",
-        nargs="+",
-        default=[],
-        metavar="NAME",
-        help=solutions_help,
-    )
+    add("--solutions", nargs="+", default=[], metavar="NAME", help=solutions_help)
 
     tolerance_help = "workload by workload at it; default: relaxed, if it is there"
-    add(
-        "--tolerance",
-        choices=list(TOLERANCES),
-        help=tolerance_help,
-    )
-    add(
-        "--clock",
-        choices=CLOCKS,
-        default="events",
-        help="default: events",
-    )
-    add(
-        "--workloads",
-        action="store_true",
-        help="every workload, not three of them",
-    )
+    add("--tolerance", choices=list(TOLERANCES), help=tolerance_help)
+    add("--clock", choices=CLOCKS, default="events", help="default: events")
+    add("--workloads", action="store_true", help="every workload, not three of them")
 
     against_help = (
         "the traces before a change, as --traces; exit 1 where something is more than 5%% slower, "
         "or wrong now"
     )
-    add(
-        "--against",
-        nargs="+",
-        type=Path,
-        metavar="PATH",
-        help=against_help,
-    )
+    add("--against", nargs="+", type=Path, metavar="PATH", help=against_help)
 
     html_help = "a page to explore, which needs no network"
-    add(
-        "--html",
-        type=output_file,
-        metavar="FILE",
-        help=html_help,
-    )
+    add("--html", type=output_file, metavar="FILE", help=html_help)
     csv_help = "every row, of all definitions unless one is named"
     add("--csv", type=output_file, metavar="FILE", help=csv_help)
-    add(
-        "--json",
-        type=output_file,
-        metavar="FILE",
-        help="likewise",
-    )
+    add("--json", type=output_file, metavar="FILE", help="likewise")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -218,18 +176,9 @@ def in_catalogue_order(rows: pd.DataFrame) -> pd.DataFrame:
 
     A definition's rows stay in their order.
     """
-    names = dict.fromkeys(
-        [
-            *(definition_name(KEYS[key]) for key in KEYS),
-            *rows.definition,
-        ]
-    )
+    names = dict.fromkeys([*(definition_name(KEYS[key]) for key in KEYS), *rows.definition])
     places = {name: place for place, name in enumerate(names)}
-    return rows.sort_values(
-        "definition",
-        key=lambda each: each.map(places),
-        kind="stable",
-    )
+    return rows.sort_values("definition", key=lambda each: each.map(places), kind="stable")
 
 
 def tables(rows: pd.DataFrame, args: argparse.Namespace) -> list[Table]:

@@ -58,11 +58,7 @@ class Progress:
 
 
 def main(args: argparse.Namespace) -> int:
-    layer_key = choose_geometry(
-        args.definition,
-        True,
-        args.solutions,
-    )
+    layer_key = choose_geometry(args.definition, True, args.solutions)
     workloads = choose(args.workloads, layer_key)
     if not torch.cuda.is_available():
         raise CannotRun("moebench profile needs a CUDA device; torch sees none")

@@ -70,13 +70,7 @@ def main(args: argparse.Namespace) -> int:
     layers = wanted_layers
     if on_gpu:
         free, _ = torch.cuda.mem_get_info()
-        layers = resident.fitting(
-            wanted_layers,
-            layer_key,
-            tokens[-1],
-            len(solutions),
-            free,
-        )
+        layers = resident.fitting(wanted_layers, layer_key, tokens[-1], len(solutions), free)
     if layers < wanted_layers:
         screen.print(f"{layers} of {wanted_layers} layers fit into free memory")
 
@@ -96,10 +90,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def measured(
-    head: Head,
-    layer_key: str,
-    solutions: dict[str, Solution],
-    round_count: int,
+    head: Head, layer_key: str, solutions: dict[str, Solution], round_count: int
 ) -> Iterator[list[Point]]:
     """Yield the points of all solutions at each token count.
 

@@ -16,14 +16,7 @@ from moebench.core.errors import UserError
 from moebench.operators import catalogue, workloads
 from moebench.operators.checkpoint import Checkpoint
 from moebench.operators.fp8_layer import expert_bytes
-from moebench.operators.layers import (
-    DEFAULTS,
-    Sizes,
-    Split,
-    layers_file,
-    models,
-    read_again,
-)
+from moebench.operators.layers import DEFAULTS, Sizes, Split, layers_file, models, read_again
 from moebench.operators.moe_fp8_block_scale_routed import routed_key
 
 KEY = re.compile(r"[a-z0-9][a-z0-9.-]*")

@@ -13,13 +13,7 @@ from moebench.operators import catalogue
 from moebench.packing import manifest as manifests
 from moebench.packing import problem
 from moebench.packing.gather import Gathering
-from moebench.packing.manifest import (
-    Manifest,
-    PackingError,
-    read_manifest,
-    refusal,
-    solution_names,
-)
+from moebench.packing.manifest import Manifest, PackingError, read_manifest, refusal, solution_names
 from moebench.packing.references import outline
 
 # form of a definition -> the manifest's key of its function, where that is not `entry_point`

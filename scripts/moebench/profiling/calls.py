@@ -41,11 +41,7 @@ def choose(names: list[str], layer_key: str) -> dict[str, Workload]:
     for name in names or default_workloads(recorded):
         kind, _, tokens = name.partition(":")
         if kind in kinds and tokens.isdecimal():
-            _, chosen[name] = routing_kinds.workload(
-                kind,
-                int(tokens),
-                layer_key,
-            )
+            _, chosen[name] = routing_kinds.workload(kind, int(tokens), layer_key)
             continue
         for _, workload in workloads.named(name, recorded, made_up_help):
             chosen[workload.uuid] = workload

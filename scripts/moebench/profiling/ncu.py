@@ -42,11 +42,7 @@ OPTIONS = [
 ]
 
 
-def record(
-    solution: str,
-    layer_key: str,
-    workloads: list[str],
-) -> str:
+def record(solution: str, layer_key: str, workloads: list[str]) -> str:
     """Return ncu's CSV of a process that calls the solution once on each workload.
 
     Raises CannotRun when ncu is not installed, fails or takes longer than 15 minutes.
@@ -57,18 +53,8 @@ def record(
     calls = [sys.executable, "-P", "-m", "moebench.profiling.calls"]
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "ncu.csv"
-        command = [
-            "ncu",
-            *OPTIONS,
-            "--log-file",
-            str(log),
-        ]
-        command += [
-            *calls,
-            solution,
-            layer_key,
-            *workloads,
-        ]
+        command = ["ncu", *OPTIONS, "--log-file", str(log)]
+        command += [*calls, solution, layer_key, *workloads]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
         except subprocess.TimeoutExpired as error:

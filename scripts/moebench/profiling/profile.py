@@ -126,11 +126,7 @@ def profile(
 
     events = torch_profiler.record(runnable, args, job.calls, job.device)
     launches = torch_profiler.launches(events, job.calls)
-    kernels = torch_profiler.kernels(
-        launches,
-        read_manifest(name).stages,
-        job.calls,
-    )
+    kernels = torch_profiler.kernels(launches, read_manifest(name).stages, job.calls)
     bound = recorded_bound(definition_name(job.layer_key), workload)
     return WorkloadProfile(
         uuid=uuid,
@@ -155,11 +151,7 @@ def with_counters(name: str, job: Job, profiles: list[WorkloadProfile]) -> list[
     job.say(f"{name}: counters under ncu")
     uuids = [profile.uuid for profile in profiles]
     try:
-        report = ncu.record(
-            name,
-            job.layer_key,
-            uuids,
-        )
+        report = ncu.record(name, job.layer_key, uuids)
         launches = ncu.by_workload(report, len(uuids))
     except CannotRun as error:
         job.say(f"{name}: {error}", failed=True)

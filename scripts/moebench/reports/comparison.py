@@ -11,18 +11,11 @@ import pandas as pd
 from moebench.judging.tolerances import TOLERANCES
 from moebench.operators.catalogue import BY_NAME
 from moebench.operators.roofline import MEASURED_ON
-from moebench.packing.manifest import (
-    read_manifest,
-    solution_names,
-)
+from moebench.packing.manifest import read_manifest, solution_names
 from moebench.reports.table import Cell, Entry, Table, decimal
 from moebench.results.against import LIMIT
 from moebench.results.measurements import LEVEL
-from moebench.results.summary import (
-    SHOWN,
-    by_solution,
-    shown_of,
-)
+from moebench.results.summary import SHOWN, by_solution, shown_of
 
 # Of the main definition; of others the workloads nearest to these.
 SHOWN_TOKENS = (1, 57, 14107)
@@ -40,21 +33,12 @@ SOLUTIONS_CAPTION = (
 def gpus(rows: pd.DataFrame) -> list[str]:
     """Return the GPUs of these rows, MEASURED_ON first, then those with the most rows."""
     counts = rows.hardware.value_counts()
-    return sorted(
-        counts.index,
-        key=lambda gpu: (gpu != MEASURED_ON, -counts[gpu], gpu),
-    )
+    return sorted(counts.index, key=lambda gpu: (gpu != MEASURED_ON, -counts[gpu], gpu))
 
 
 def nearest(tokens: int, among: Iterable[int]) -> int:
     """Return the token count nearest to `tokens` on a logarithmic scale, the lesser of two."""
-    return min(
-        among,
-        key=lambda other: (
-            abs(math.log((other or 0.5) / tokens)),
-            other,
-        ),
-    )
+    return min(among, key=lambda other: (abs(math.log((other or 0.5) / tokens)), other))
 
 
 def provenance(rows: pd.DataFrame) -> str:
@@ -68,14 +52,7 @@ def provenance(rows: pd.DataFrame) -> str:
     first = compared.timestamp.min()[:10]
     last = compared.timestamp.max()[:10]
     dates = first if first == last else f"{first} to {last}"
-    return "; ".join(
-        [
-            versions,
-            protocols,
-            dates,
-            *solutions_with_packages(compared),
-        ]
-    )
+    return "; ".join([versions, protocols, dates, *solutions_with_packages(compared)])
 
 
 def solutions_with_packages(rows: pd.DataFrame) -> list[str]:
@@ -114,13 +91,7 @@ def solutions(rows: pd.DataFrame) -> Table:
         )
 
     words = f"{tolerance} tolerance" if tolerance in TOLERANCES else tolerance
-    head = [
-        "solution",
-        "ratio",
-        *(f"T={count}" for count in tokens),
-        "score",
-        *tolerances,
-    ]
+    head = ["solution", "ratio", *(f"T={count}" for count in tokens), "score", *tolerances]
     return Table(
         title=f"{rows.definition.iloc[0]}\n{rows.hardware.iloc[0]}, {words}, ms{clock_text(rows)}",
         head=[*head, "batch-invariant"],
@@ -136,9 +107,7 @@ def shown_tokens(rows: pd.DataFrame) -> list[int]:
     return list(dict.fromkeys(nearest(count, recorded) for count in SHOWN_TOKENS))
 
 
-def times_by_tokens(
-    rows: pd.DataFrame,
-) -> dict[tuple[str, int], Cell]:
+def times_by_tokens(rows: pd.DataFrame) -> dict[tuple[str, int], Cell]:
     """Return (solution, T) -> the time of the first workload with so many tokens."""
     cells = {}
     for row in rows.itertuples():
@@ -200,13 +169,7 @@ def workloads(rows: pd.DataFrame) -> Table:
     for (tokens, _), of_workload in rows.groupby(["tokens", "uuid"]):
         cells = {row.solution: time_cell(row) for row in of_workload.itertuples()}
         bound = decimal(of_workload.bound_ms.max(), 3)
-        table_rows.append(
-            [
-                tokens,
-                bound,
-                *(cells.get(name) for name in order),
-            ]
-        )
+        table_rows.append([tokens, bound, *(cells.get(name) for name in order)])
 
     definition = rows.definition.iloc[0]
     where = f"{rows.hardware.iloc[0]}, {rows.tolerance_text.iloc[0]}"
@@ -228,10 +191,7 @@ def time_cell(row) -> Cell:
     stale = "stale " if is_stale else ""
     if pd.isna(row.ms):
         share = "" if pd.isna(row.matched) else f" {row.matched:.4f}"
-        return Cell(
-            f"{stale}{row.status}{share}",
-            "" if row.passed else "failed",
-        )
+        return Cell(f"{stale}{row.status}{share}", "" if row.passed else "failed")
 
     over_bound = "" if pd.isna(row.over_bound) else f" ({row.over_bound:.2f})"
     text = f"{stale}{row.ms:.3f}{over_bound}"
@@ -251,10 +211,7 @@ def exactness(rows: pd.DataFrame) -> Table:
             row.append(f"{passes(means.loc[name], tolerance).text}, {matched}")
         table_rows.append(row)
 
-    head = [
-        "solution",
-        *(f"{name} ({TOLERANCES[name].ratio:g})" for name in STRICT_FIRST),
-    ]
+    head = ["solution", *(f"{name} ({TOLERANCES[name].ratio:g})" for name in STRICT_FIRST)]
     return Table(head=head, sections=[table_rows])
 
 
@@ -275,15 +232,7 @@ def changes(rows: pd.DataFrame) -> Table:
     return Table(
         title=f"{slower} slower by more than {LIMIT:.0%}, {failing} newly failing, "
         f"of {len(both)} compared",
-        head=[
-            "solution",
-            "where",
-            "T",
-            "before, ms",
-            "after, ms",
-            "change",
-            "mark",
-        ],
+        head=["solution", "where", "T", "before, ms", "after, ms", "change", "mark"],
         sections=[[change_row(row, several_definitions) for row in shown.itertuples()]],
         notes=notes,
         words=2,

@@ -25,24 +25,11 @@ Tables = dict[tuple[str, str], Callable[[], str]]  # (page, name of the block) -
 Figures = dict[str, Callable[[], Figure]]  # file in docs/ -> the figure
 
 
-def update(
-    check: bool,
-    tables: Tables,
-    figures: Figures,
-    root: Path = paths.ROOT,
-) -> list[str]:
+def update(check: bool, tables: Tables, figures: Figures, root: Path = paths.ROOT) -> list[str]:
     """Write the tables and figures, or only check them, and return a line for each problem."""
     problems = []
-    for path in [
-        *sorted((root / "docs").glob("*.md")),
-        root / "README.md",
-    ]:
-        problems += update_page(
-            path.relative_to(root).as_posix(),
-            check,
-            root,
-            tables,
-        )
+    for path in [*sorted((root / "docs").glob("*.md")), root / "README.md"]:
+        problems += update_page(path.relative_to(root).as_posix(), check, root, tables)
 
     for file, make in figures.items():
         problems += update_figure(file, make, check, root)
@@ -79,12 +66,7 @@ def update_page(page: str, check: bool, root: Path, tables: Tables) -> list[str]
     return problems
 
 
-def update_figure(
-    file: str,
-    make: Callable[[], Figure],
-    check: bool,
-    root: Path,
-) -> list[str]:
+def update_figure(file: str, make: Callable[[], Figure], check: bool, root: Path) -> list[str]:
     """Do for one figure what `update` does for all. Its SVG says what it was drawn from."""
     path = root / "docs" / file
     with style.settings():

@@ -16,16 +16,7 @@ from moebench.reports.table import one_line
 from moebench.results.summary import shown_of
 
 FOLDER = Path(__file__).parent
-SYMBOLS = (
-    "circle",
-    "square",
-    "triangle-up",
-    "diamond",
-    "triangle-down",
-    "cross",
-    "x",
-    "pentagon",
-)
+SYMBOLS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x", "pentagon")
 
 # Column of the table -> its heading.
 HEADINGS = {
@@ -44,14 +35,7 @@ HEADINGS = {
     "timestamp": "date",
     "place": "trace",
 }
-NUMBERS = (
-    "tokens",
-    "ms",
-    "over_bound",
-    "over_fastest",
-    "speedup",
-    "matched",
-)
+NUMBERS = ("tokens", "ms", "over_bound", "over_fastest", "speedup", "matched")
 
 # What stands beside a point that the pointer is over: the columns HOVER_DATA, by their number.
 HOVER_DATA = ["solution", "ms", "tolerance_text", "timestamp", "source_sha1", "source", "place"]
@@ -66,10 +50,7 @@ HOVER = (
 )
 AXES = {
     "xaxis": {"title": "T, tokens in a call", "type": "log"},
-    "yaxis": {
-        "title": "times the roofline bound (ms where there is none)",
-        "type": "log",
-    },
+    "yaxis": {"title": "times the roofline bound (ms where there is none)", "type": "log"},
 }
 
 PAGE = """<!doctype html>
@@ -182,14 +163,8 @@ def curves(rows: pd.DataFrame, section: pd.Series) -> go.Figure:
             y=curve.over_bound if has_bound else curve.ms,
             customdata=details.values,
             name=shown(name),
-            meta={
-                "section": int(number),
-                "colours": PALETTE[place(name) % len(PALETTE)],
-            },
-            marker={
-                "symbol": SYMBOLS[place(name) % len(SYMBOLS)],
-                "size": 8,
-            },
+            meta={"section": int(number), "colours": PALETTE[place(name) % len(PALETTE)]},
+            marker={"symbol": SYMBOLS[place(name) % len(SYMBOLS)], "size": 8},
             hovertemplate=HOVER if has_bound else HOVER.replace(HOVER_BOUND, ""),
         )
     return figure.update_layout(template="none", height=480, margin={"t": 20}, **AXES)

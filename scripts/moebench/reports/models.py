@@ -5,23 +5,13 @@ From traces of one layer, and from served records of all layers.
 
 import pandas as pd
 
-from moebench.operators.models import (
-    Layer,
-    layers,
-    weight_bytes,
-)
+from moebench.operators.models import Layer, layers, weight_bytes
 from moebench.operators.roofline import MEASURED_ON
 from moebench.operators.workloads import recorded_counts
 from moebench.reports.comparison import nearest
 from moebench.reports.served import ServedRecord, title
 from moebench.reports.table import Cell, Entry, Table, decimal
-from moebench.results.summary import (
-    SHOWN,
-    ahead,
-    by_solution,
-    source_of,
-    to_use,
-)
+from moebench.results.summary import SHOWN, ahead, by_solution, source_of, to_use
 from moebench.served.record import Point
 
 TOKENS = (1, 32, 1024, 8192)  # of one layer
@@ -34,9 +24,7 @@ SPEEDS_CAPTION = (
 )
 
 
-def measured(
-    rows: pd.DataFrame,
-) -> list[tuple[Layer, pd.DataFrame]]:
+def measured(rows: pd.DataFrame) -> list[tuple[Layer, pd.DataFrame]]:
     """Return the layers that have rows on the GPU whose bound is known, each with its rows."""
     on_gpu = rows[rows.hardware == MEASURED_ON]
     found = []
@@ -55,13 +43,7 @@ def recommended(rows: pd.DataFrame) -> Table:
     table_rows = []
     for layer, of_layer in measured(rows):
         table_rows.append([name_and_size(layer), *recommended_cells(of_layer)])
-    head = [
-        "model",
-        f"at {SHOWN}",
-        "at default",
-        "ms/bound",
-        "over the next",
-    ]
+    head = ["model", f"at {SHOWN}", "at default", "ms/bound", "over the next"]
     return Table(head=head, sections=[table_rows], words=3)
 
 
@@ -77,12 +59,7 @@ def recommended_cells(rows: pd.DataFrame) -> list[Entry]:
     """
     best = to_use(rows)
     if best is None:
-        return [
-            "none passed" if rows.counts.any() else "stale",
-            None,
-            None,
-            None,
-        ]
+        return ["none passed" if rows.counts.any() else "stale", None, None, None]
 
     over_bound = by_solution(rows).over_bound[best]
     over_next = ahead(rows, best).min()
@@ -133,10 +110,7 @@ def served(records: list[ServedRecord]) -> Table:
         if record.has_bound:
             cells = [served_text(record.points_at(tokens)) for tokens in SERVED_TOKENS]
             table_rows.append([title(record.head), *cells])
-    return Table(
-        ["model", *(f"T={tokens}" for tokens in SERVED_TOKENS)],
-        [table_rows],
-    )
+    return Table(["model", *(f"T={tokens}" for tokens in SERVED_TOKENS)], [table_rows])
 
 
 def served_text(points: list[Point]) -> str | None:
@@ -144,10 +118,7 @@ def served_text(points: list[Point]) -> str | None:
 
     None where no solution of another source was timed.
     """
-    timed = sorted(
-        (point for point in points if point.ms),
-        key=lambda point: point.ms,
-    )
+    timed = sorted((point for point in points if point.ms), key=lambda point: point.ms)
     if not timed:
         return None
 

@@ -10,12 +10,7 @@ from moebench.core import paths
 from moebench.core.errors import UserError
 from moebench.operators.roofline import H100, MEASURED_ON
 from moebench.profiling.record import read_records
-from moebench.reports import (
-    comparison,
-    models,
-    profiles,
-    served,
-)
+from moebench.reports import comparison, models, profiles, served
 from moebench.reports.docs import Figures, Tables
 from moebench.reports.figures import speed, stages
 from moebench.results import measurements

@@ -5,11 +5,7 @@ from functools import partial
 from statistics import fmean
 
 from moebench.operators.roofline import MEASURED_ON
-from moebench.profiling.record import (
-    Kernel,
-    ProfileRecord,
-    WorkloadProfile,
-)
+from moebench.profiling.record import Kernel, ProfileRecord, WorkloadProfile
 from moebench.reports.table import Entry, Table, decimal
 from moebench.results import staleness
 
@@ -45,9 +41,7 @@ def table(records: list[ProfileRecord]) -> Table:
     )
 
 
-def workload_labels(
-    records: list[ProfileRecord],
-) -> dict[str, str]:
+def workload_labels(records: list[ProfileRecord]) -> dict[str, str]:
     """Return uuid -> label of every workload, by T."""
     profiles = [profile for record in records for profile in record.workloads]
     profiles.sort(key=lambda profile: (profile.T, profile.uuid))
@@ -126,15 +120,9 @@ def wall_over_bound(profile: WorkloadProfile) -> str | None:
     return f"{profile.wall_us / profile.bound_us:.2f}"
 
 
-def call_rows(
-    hardware: str,
-) -> dict[str, Callable[[WorkloadProfile], str | None]]:
+def call_rows(hardware: str) -> dict[str, Callable[[WorkloadProfile], str | None]]:
     """Return the rows about a call as a whole; the bound is one machine's."""
-    rows = {
-        "busy": busy,
-        "host and gaps": host_and_gaps,
-        "wall": wall,
-    }
+    rows = {"busy": busy, "host and gaps": host_and_gaps, "wall": wall}
     if hardware == MEASURED_ON:
         rows["wall / bound"] = wall_over_bound
     return rows
@@ -145,10 +133,5 @@ def origin(record: ProfileRecord) -> str:
     by = record.provenance
     state = staleness.of_record(by, record.solution)
     name = record.solution if state == "current" else f"{record.solution} ({state})"
-    parts = [
-        by.timestamp[:10],
-        by.protocol or "",
-        by.versions_text,
-        f"`{by.command}`",
-    ]
+    parts = [by.timestamp[:10], by.protocol or "", by.versions_text, f"`{by.command}`"]
     return f"{name}: {', '.join(parts)}"

@@ -27,12 +27,7 @@ from moebench.judging.judge import Outcome, Verdict
 from moebench.judging.plan import Part, Plan
 from moebench.judging.tolerances import TOLERANCES
 from moebench.reports.table import Cell, Entry, Table, decimal
-from moebench.results.measurements import (
-    LEVEL,
-    NUMBERS,
-    of_traces,
-    timed_calls,
-)
+from moebench.results.measurements import LEVEL, NUMBERS, of_traces, timed_calls
 
 FASTEST_CAPTION = f"fastest: on how many workloads it is, or within {LEVEL - 1:.0%} of it"
 INDENT = "    "
@@ -74,13 +69,7 @@ def shown(plan: Plan, place: str, console: Console) -> Iterator[Callable[[Outcom
 class VerdictLines:
     """Prints the verdicts of a run as they come, each with its number, and moves the bar."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        place: str,
-        console: Console,
-        bar: Progress,
-    ):
+    def __init__(self, plan: Plan, place: str, console: Console, bar: Progress):
         self.plan = plan
         self.place = place
         self.console = console
@@ -99,19 +88,12 @@ class VerdictLines:
         if self.plan.verbose:
             self.show_logs(outcome.verdicts)
         description = self.place or printable(outcome.cell.label)
-        self.bar.update(
-            self.task,
-            completed=self.done,
-            description=description,
-        )
+        self.bar.update(self.task, completed=self.done, description=description)
 
     def show_logs(self, verdicts: dict[str, Verdict]) -> None:
         for name, verdict in verdicts.items():
             if verdict.log:
-                print_line(
-                    self.console,
-                    f"the log of {name}:\n{verdict.log}",
-                )
+                print_line(self.console, f"the log of {name}:\n{verdict.log}")
 
 
 def print_line(console: Console, text: str) -> None:
@@ -182,11 +164,7 @@ def tables(plan: Plan, part: Part, outcomes: list[Outcome]) -> Iterator[Table]:
 
 
 def table(
-    plan: Plan,
-    part: Part,
-    hardware: str,
-    traces: list[Trace],
-    outcomes: list[Outcome],
+    plan: Plan, part: Part, hardware: str, traces: list[Trace], outcomes: list[Outcome]
 ) -> Table:
     """Return a row for each solution, and below it what failed and what was skipped.
 
@@ -264,10 +242,7 @@ def passed_cell(rows: pd.DataFrame, not_judged: int) -> Cell:
     """Return "17/19": how many of a solution's workloads it passed. rows: of those judged."""
     passed = int(rows.passed.sum())
     asked = len(rows) + not_judged
-    return Cell(
-        f"{passed}/{asked}",
-        "good" if passed == asked else "failed",
-    )
+    return Cell(f"{passed}/{asked}", "good" if passed == asked else "failed")
 
 
 def not_judged(outcomes: list[Outcome]) -> list[str]:

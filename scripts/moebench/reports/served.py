@@ -82,12 +82,7 @@ def title(head: Head) -> str:
 def origin(head: Head) -> str:
     """Return machine, versions, protocol, date, and whose source has changed since."""
     by = head.provenance
-    parts = [
-        by.hardware,
-        by.versions_text,
-        by.protocol,
-        by.timestamp[:10],
-    ]
+    parts = [by.hardware, by.versions_text, by.protocol, by.timestamp[:10]]
     stale = [name for name in head.sources if is_stale(head, name)]
     if stale:
         parts.append(f"stale, as the source has changed since: {', '.join(stale)}")
@@ -125,11 +120,7 @@ def time_row(record: ServedRecord, tokens: int) -> list[Entry]:
     least = min(times, default=0)
 
     bound = f"{points[0].bound_ms:.3f}" if record.has_bound else None
-    return [
-        tokens,
-        bound,
-        *(time_cell(point, least, record.has_bound) for point in points),
-    ]
+    return [tokens, bound, *(time_cell(point, least, record.has_bound) for point in points)]
 
 
 def time_cell(point: Point | None, least: float, has_bound: bool) -> Cell | None:

@@ -17,13 +17,7 @@ from rich.text import Text
 
 from moebench.core.printable import printable
 
-STYLES = {
-    "": "",
-    "best": "bold green",
-    "good": "green",
-    "stale": "dim",
-    "failed": "bold red",
-}
+STYLES = {"": "", "best": "bold green", "good": "green", "stale": "dim", "failed": "bold red"}
 
 # A file or a pipe has no width that a line could exceed.
 UNLIMITED = 10_000
@@ -183,10 +177,7 @@ class InTerminal:
             terminal = f"the terminal is {options.max_width} characters wide"
             texts.insert(0, f"Left out, as {terminal}: {names}.")
 
-        text_width = min(
-            options.max_width,
-            max(TEXT_WIDTH, total_width(widths)),
-        )
+        text_width = min(options.max_width, max(TEXT_WIDTH, total_width(widths)))
         for text in filter(None, texts):
             below = Text(printable(text), overflow="fold")
             yield from screen.render(below, options.update(width=text_width))
@@ -211,15 +202,7 @@ def columns_of(table: Table, max_width: int) -> list[Column]:
         elif is_words:
             least = min(least, max(SENTENCE, longest_word(texts)))
         least = max(least, longest_word([heading]))
-        columns.append(
-            Column(
-                heading,
-                cells,
-                is_words,
-                longest([heading, *texts]),
-                least,
-            )
-        )
+        columns.append(Column(heading, cells, is_words, longest([heading, *texts]), least))
     return columns
 
 
@@ -266,12 +249,7 @@ def drawn(table: Table, columns: list[Column], widths: list[int]) -> RichTable:
     rich_table = RichTable(box=box.HEAVY_HEAD)
     for column, width in zip(columns, widths, strict=True):
         justify = "left" if column.is_words else "right"
-        rich_table.add_column(
-            Text(column.name),
-            justify=justify,
-            overflow="fold",
-            width=width,
-        )
+        rich_table.add_column(Text(column.name), justify=justify, overflow="fold", width=width)
 
     rows = zip(*(column.cells for column in columns), strict=True)
     for section in table.sections:

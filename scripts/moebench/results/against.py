@@ -11,19 +11,11 @@ import numpy as np
 import pandas as pd
 
 from moebench.results import trace_files
-from moebench.results.measurements import (
-    CELL,
-    CONDITION,
-    of_traces,
-)
+from moebench.results.measurements import CELL, CONDITION, of_traces
 
 LIMIT = 0.05  # slower by more than this share of the time before is a regression
 KEY = [*CELL, "tokens", *CONDITION]
-SIDES = {
-    "both": "both",
-    "left_only": "before",
-    "right_only": "after",
-}
+SIDES = {"both": "both", "left_only": "before", "right_only": "after"}
 
 
 def compare(before: list[Path], after: list[Path]) -> tuple[pd.DataFrame, list[str]]:
@@ -37,29 +29,17 @@ def compare(before: list[Path], after: list[Path]) -> tuple[pd.DataFrame, list[s
     old, old_warnings = one_side(before)
     new, new_warnings = one_side(after)
 
-    rows = old.merge(
-        new,
-        "outer",
-        KEY,
-        suffixes=("_before", "_after"),
-        indicator="side",
-    )
+    rows = old.merge(new, "outer", KEY, suffixes=("_before", "_after"), indicator="side")
     rows["side"] = rows.side.map(SIDES).astype(str)
     rows["change"] = rows.ms_after / rows.ms_before - 1
 
     passed_before = (rows.side == "both") & rows.failure_before.isna()
     failing = passed_before & rows.failure_after.notna()
-    rows["mark"] = np.select(
-        [failing, rows.change > LIMIT],
-        ["failing", "slower"],
-        "",
-    )
+    rows["mark"] = np.select([failing, rows.change > LIMIT], ["failing", "slower"], "")
     return rows, [*old_warnings, *new_warnings]
 
 
-def one_side(
-    wanted: list[Path],
-) -> tuple[pd.DataFrame, list[str]]:
+def one_side(wanted: list[Path]) -> tuple[pd.DataFrame, list[str]]:
     """Return a row for each KEY below these paths, and warnings of lines that could not be read.
 
     failure: the status of a trace that did not pass, else NaN; ms: NaN where it failed or was not
@@ -71,12 +51,7 @@ def one_side(
 
     rows["failure"] = rows.status.where(~rows.passed)
     of_key = rows.groupby(KEY)
-    side = pd.DataFrame(
-        {
-            "failure": of_key.failure.first(),
-            "ms": of_key.ms.min(),
-        }
-    ).reset_index()
+    side = pd.DataFrame({"failure": of_key.failure.first(), "ms": of_key.ms.min()}).reset_index()
     side["ms"] = side.ms.where(side.failure.isna())
     return side, warnings
 

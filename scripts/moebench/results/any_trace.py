@@ -57,10 +57,7 @@ class AnyTrace(Trace, extra="allow"):
         evaluation = raw.get("evaluation") or None
         if isinstance(evaluation, dict):
             evaluation = with_hardware(evaluation)
-        return raw | {
-            "workload": with_uuid(raw["workload"]),
-            "evaluation": evaluation,
-        }
+        return raw | {"workload": with_uuid(raw["workload"]), "evaluation": evaluation}
 
     def unknown_fields(self) -> dict:
         """Return the fields, wherever in the trace, that FIB's schema does not have."""

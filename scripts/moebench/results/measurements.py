@@ -22,11 +22,7 @@ from moebench.core.provenance import of_trace
 from moebench.judging.tolerances import TOLERANCES
 from moebench.operators import roofline
 from moebench.operators.catalogue import BY_NAME
-from moebench.operators.workloads import (
-    of_data_set,
-    recorded_bound,
-    tokens,
-)
+from moebench.operators.workloads import of_data_set, recorded_bound, tokens
 from moebench.packing.manifest import folder_name
 from moebench.results import staleness, trace_files
 from moebench.results.trace_files import Recorded
@@ -40,13 +36,7 @@ CELL = [*GROUP, "solution", "uuid"]
 
 MATCHED = [f"matched_{name}" for name in TOLERANCES]
 TIMES = ["ms", "reference_ms", "speedup"]
-NUMBERS = [
-    *TIMES,
-    "matched",
-    "max_absolute_error",
-    "max_relative_error",
-    *MATCHED,
-]
+NUMBERS = [*TIMES, "matched", "max_absolute_error", "max_relative_error", *MATCHED]
 
 # Fields of a trace's provenance that are columns under their own names.
 PROVENANCE = ("packages", "source_sha1", "source_fingerprint", "timestamp", "command", "host")
@@ -164,14 +154,7 @@ def exactness(evaluation: Evaluation, tolerance: str) -> dict[str, float | None]
     """
     correctness = evaluation.correctness
     if correctness is None:
-        return dict.fromkeys(
-            [
-                "matched",
-                *MATCHED,
-                "max_absolute_error",
-                "max_relative_error",
-            ]
-        )
+        return dict.fromkeys(["matched", *MATCHED, "max_absolute_error", "max_relative_error"])
 
     extra = correctness.extra or {}
     matched = extra.get("matched_ratio")
@@ -220,18 +203,13 @@ def bounds(recorded: list[Recorded]) -> pd.DataFrame:
         if has_bound(trace):
             if key not in bound_of_workload:
                 bound_of_workload[key] = recorded_bound(trace.definition, trace.workload, each.root)
-            bound_ms = bound_on(
-                bound_of_workload[key],
-                trace.evaluation.environment.hardware,
-            )
+            bound_ms = bound_on(bound_of_workload[key], trace.evaluation.environment.hardware)
         count = len(uuids[each.root, trace.definition])
         rows.append({"bound_ms": bound_ms, "workloads": count})
     return pd.DataFrame(rows)
 
 
-def workload_uuids(
-    recorded: list[Recorded],
-) -> dict[tuple[Path | None, str], set[str]]:
+def workload_uuids(recorded: list[Recorded]) -> dict[tuple[Path | None, str], set[str]]:
     """Return (data set, definition) -> uuids of its workloads, there and in these traces."""
     uuids = {}
     for each in recorded:

@@ -23,20 +23,13 @@ State = Literal["current", "stale", "unknown"]
 Sources = dict[tuple[str, str], set[str]]  # (definition, solution) -> its `hashes`
 
 
-def judge(
-    provenance: Provenance,
-    hashes_now: Collection[str],
-    complete: bool = True,
-) -> State:
+def judge(provenance: Provenance, hashes_now: Collection[str], complete: bool = True) -> State:
     """Return "current" if a hash in the provenance is one of the source as it is now.
 
     hashes_now: `hashes` of that source; none where the source is gone. complete: whether none means
     that it is gone; otherwise the state is unknown then.
     """
-    recorded = {
-        provenance.source_sha1,
-        provenance.source_fingerprint,
-    } - {None}
+    recorded = {provenance.source_sha1, provenance.source_fingerprint} - {None}
     if not recorded:
         return "unknown"
     if not hashes_now and not complete:
@@ -52,9 +45,7 @@ def hashes(solutions: Iterable[Solution]) -> set[str]:
     return found
 
 
-def of_traces(
-    recorded: list[Recorded],
-) -> tuple[list[State], list[str]]:
+def of_traces(recorded: list[Recorded]) -> tuple[list[State], list[str]]:
     """Return each trace's state by the sources of its data set, and warnings of unreadable sources.
 
     A data set without sources, and a file outside any data set, cannot tell that a solution is
@@ -138,13 +129,7 @@ def current(plan: Plan, part: Part, traces: list[Trace]) -> dict[tuple[str, str]
     for name, packed in part.solutions.items():
         hashes_now = hashes([packed])
         for trace in traces:
-            same_solution = (
-                trace.solution,
-                trace.definition,
-            ) == (
-                packed.name,
-                part.full.name,
-            )
+            same_solution = (trace.solution, trace.definition) == (packed.name, part.full.name)
             if not same_solution or not same_conditions(trace, plan):
                 continue
             if judge(of_trace(trace), hashes_now) == "current":

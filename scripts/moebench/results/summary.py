@@ -4,10 +4,7 @@ import numpy as np
 import pandas as pd
 
 from moebench.judging.tolerances import TOLERANCES
-from moebench.packing.manifest import (
-    read_manifest,
-    solution_names,
-)
+from moebench.packing.manifest import read_manifest, solution_names
 from moebench.results.measurements import LEVEL, MATCHED
 
 # The tolerance whose times are shown: every solution that was timed passed it.
@@ -58,11 +55,7 @@ def by_solution(rows: pd.DataFrame) -> pd.DataFrame:
     means["complete"] = (means.timed == workloads) & (means[f"passed_{shown}"] == workloads)
     least = means.over_fastest.where(means.complete).min()
     means["best"] = means.complete & (means.over_fastest <= LEVEL * least)
-    return means.sort_values(
-        ["complete", "over_fastest"],
-        ascending=[False, True],
-        kind="stable",
-    )
+    return means.sort_values(["complete", "over_fastest"], ascending=[False, True], kind="stable")
 
 
 def mean_times(rows: pd.DataFrame) -> pd.DataFrame:

@@ -34,9 +34,7 @@ class Recorded:
     root: Path | None
 
 
-def read(
-    wanted: list[Path],
-) -> tuple[list[Recorded], list[str]]:
+def read(wanted: list[Path]) -> tuple[list[Recorded], list[str]]:
     """Return every trace with an evaluation below these paths, and a warning for each broken line.
 
     A file that is named twice counts once. Raises UserError for a path without trace files, and
@@ -121,10 +119,7 @@ def merge(path: Path, traces: list[Trace]) -> None:
     locks.mkdir(parents=True, exist_ok=True)
     with FileLock(locks / f"{path.name}.lock"):
         remaining = newest([*load(path), *traces])
-        write_atomically(
-            path,
-            "".join(f"{trace.model_dump_json()}\n" for trace in remaining),
-        )
+        write_atomically(path, "".join(f"{trace.model_dump_json()}\n" for trace in remaining))
 
 
 def newest(traces: list[Trace]) -> list[Trace]:

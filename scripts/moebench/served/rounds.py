@@ -137,12 +137,7 @@ def prepared(
     layer_key = request.model.layer_key
     try:
         runnable = BuilderRegistry.get_instance().build(definition(layer_key), candidate.packed)
-        forward = forward_of(
-            runnable,
-            layers,
-            layer_key,
-            request.device,
-        )
+        forward = forward_of(runnable, layers, layer_key, request.device)
         if request.device == "cpu":
             result.not_captured = "no CUDA device"
             result.check(forward(), expected, request.tolerance)

@@ -25,12 +25,7 @@ def figure(rows: pd.DataFrame) -> Figure:
     for at, (name, curve) in enumerate(curves(shown).items()):
         label = name if len(curve) == len(places) else f"{name} ({len(curve)}/{len(places)})"
         look = style.look(name, size=max(7.5 - 0.5 * at, 4))
-        axes.plot(
-            [places[tokens] for tokens in curve],
-            list(curve.values()),
-            label=label,
-            **look,
-        )
+        axes.plot([places[tokens] for tokens in curve], list(curve.values()), label=label, **look)
 
     axes.set(ylabel="latency / roofline bound, up to 10 (lower is better)")
     style.bound_axis(axes)
@@ -45,12 +40,6 @@ def curves(rows: pd.DataFrame) -> dict[str, dict[int, float]]:
     """
     by_name = {}
     for name, of_solution in rows.sort_values("tokens").groupby("solution"):
-        by_name[name] = dict(
-            zip(
-                of_solution.tokens,
-                of_solution.over_bound,
-                strict=True,
-            )
-        )
+        by_name[name] = dict(zip(of_solution.tokens, of_solution.over_bound, strict=True))
     slowest_first = sorted(by_name, key=lambda name: -mean(by_name[name].values()))
     return {name: by_name[name] for name in slowest_first}

@@ -45,10 +45,7 @@ def figure(records: list[ProfileRecord]) -> Figure:
     """Return a panel for each recorded workload, with a scale of its own."""
     panels = profiles_by_tokens(records)
     hardware = records[0].provenance.hardware
-    drawn = style.new(
-        f"Where one call's time goes: {hardware}",
-        1.4 + 1.1 * len(panels),
-    )
+    drawn = style.new(f"Where one call's time goes: {hardware}", 1.4 + 1.1 * len(panels))
 
     axes_of_panel = drawn.subplots(len(panels), 1, squeeze=False)[:, 0]
     for axes, tokens in zip(axes_of_panel, sorted(panels), strict=True):
@@ -58,17 +55,11 @@ def figure(records: list[ProfileRecord]) -> Figure:
     axes.set_xlabel(CAPTION)
     keys = [Patch(color=colour, label=name) for name, colour in COLOURS.items()]
     bound = axes.plot([], [], label="roofline bound", **style.BOUND_LINE)
-    drawn.legend(
-        handles=[*keys, *bound],
-        loc="outside lower center",
-        ncols=4,
-    )
+    drawn.legend(handles=[*keys, *bound], loc="outside lower center", ncols=4)
     return drawn
 
 
-def profiles_by_tokens(
-    records: list[ProfileRecord],
-) -> dict[int, dict[str, WorkloadProfile]]:
+def profiles_by_tokens(records: list[ProfileRecord]) -> dict[int, dict[str, WorkloadProfile]]:
     """Return T -> solution -> its profile, of recorded workloads whose wall time is known."""
     panels = {}
     for record in records:
@@ -92,40 +83,17 @@ def draw_panel(axes: Axes, profiles: dict[str, WorkloadProfile]) -> None:
     axes.grid(axis="y", visible=False)
 
 
-def draw_bar(
-    axes: Axes,
-    name: str,
-    profile: WorkloadProfile,
-    longest: float,
-) -> None:
+def draw_bar(axes: Axes, name: str, profile: WorkloadProfile, longest: float) -> None:
     """Draw a solution's stages, and what is between and around them."""
     left = 0.0
     for part in parts(profile):
         colour = COLOURS[colour_key(part.stage)]
-        bar = axes.barh(
-            name,
-            part.width,
-            left=left,
-            color=colour,
-            edgecolor=style.GROUND,
-        )
+        bar = axes.barh(name, part.width, left=left, color=colour, edgecolor=style.GROUND)
         text = f"{part.us:.0f}" if part.width > LEAST_SHARE * longest else ""
         ink = style.INK if part.stage == BETWEEN else "white"
-        axes.bar_label(
-            bar,
-            [text],
-            label_type="center",
-            fontsize=8,
-            color=ink,
-        )
+        axes.bar_label(bar, [text], label_type="center", fontsize=8, color=ink)
         left += part.width
-    axes.text(
-        left,
-        name,
-        f" {profile.wall_us:.0f}",
-        va="center",
-        weight="bold",
-    )
+    axes.text(left, name, f" {profile.wall_us:.0f}", va="center", weight="bold")
 
 
 def parts(profile: WorkloadProfile) -> list[Part]:

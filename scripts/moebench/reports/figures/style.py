@@ -19,11 +19,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 
 from moebench.operators.catalogue import operator
-from moebench.packing.manifest import (
-    read_manifest,
-    solution_names,
-    solutions_of,
-)
+from moebench.packing.manifest import read_manifest, solution_names, solutions_of
 
 SHEET = Path(__file__).with_name("report.mplstyle")
 WIDTH = 838 / 96  # inches: GitHub's column, in which text then keeps its size
@@ -46,16 +42,8 @@ PALETTE = [
     ("#7a3b1e", "#d99a78"),
     ("#4b3fbf", "#a9a0ff"),
 ]
-BOUND_LINE = {
-    "color": INK,
-    "linewidth": 1.2,
-    "linestyle": (0, (4, 2)),
-}
-BEYOND = {
-    "color": FAINT,
-    "alpha": 0.14,
-    "linewidth": 0,
-}  # fills what the hardware cannot reach
+BOUND_LINE = {"color": INK, "linewidth": 1.2, "linestyle": (0, (4, 2))}
+BEYOND = {"color": FAINT, "alpha": 0.14, "linewidth": 0}  # fills what the hardware cannot reach
 BOUND_TICKS = (1, 1.2, 1.5, 2, 3, 5, 10)
 
 FONT = "DejaVu Sans"
@@ -96,13 +84,7 @@ def new(title: str, height: float, small_print: str = "") -> Figure:
     """Return an empty figure. height: in inches; small_print: stands below the plots."""
     figure = Figure(figsize=(WIDTH, height), layout="constrained")
     figure.suptitle(title, x=0.01, ha="left")
-    figure.supxlabel(
-        small_print,
-        fontsize=7.5,
-        color=FAINT,
-        x=0.01,
-        ha="left",
-    )
+    figure.supxlabel(small_print, fontsize=7.5, color=FAINT, x=0.01, ha="left")
     return figure
 
 
@@ -112,15 +94,8 @@ def token_axis(axes: Axes, tokens: Iterable[int]) -> dict[int, int]:
     for count in sorted(set(tokens)):
         places[count] = len(places)
 
-    axes.set_xticks(
-        list(places.values()),
-        [str(count) for count in places],
-        fontsize=7.5,
-    )
-    axes.set(
-        xlabel="T, tokens (at equal distances)",
-        xlim=(-0.5, len(places) - 0.5),
-    )
+    axes.set_xticks(list(places.values()), [str(count) for count in places], fontsize=7.5)
+    axes.set(xlabel="T, tokens (at equal distances)", xlim=(-0.5, len(places) - 0.5))
     axes.grid(axis="x", visible=False)
     return places
 
@@ -133,13 +108,7 @@ def bound_axis(axes: Axes) -> None:
     axes.set_ylim(0.9, 10)
     axes.axhline(1, **BOUND_LINE)
     axes.axhspan(0.9, 1, **BEYOND)
-    axes.text(
-        0.005,
-        0.99,
-        "roofline bound",
-        transform=axes.get_yaxis_transform(),
-        va="top",
-    )
+    axes.text(0.005, 0.99, "roofline bound", transform=axes.get_yaxis_transform(), va="top")
 
 
 def digest(figure: Figure) -> str:
@@ -165,29 +134,16 @@ def line_values(line: Line2D) -> list:
     for x, y in line.get_xydata():
         points.append([rounded(x), rounded(y)])
     marker = str(line.get_marker())
-    return [
-        points,
-        to_hex(line.get_color()),
-        line.get_linewidth(),
-        marker,
-        line.get_markersize(),
-    ]
+    return [points, to_hex(line.get_color()), line.get_linewidth(), marker, line.get_markersize()]
 
 
 def bar_values(bar: Rectangle) -> list:
     bounds = [rounded(value) for value in bar.get_bbox().bounds]
-    return [
-        bounds,
-        to_hex(bar.get_facecolor(), keep_alpha=True),
-    ]
+    return [bounds, to_hex(bar.get_facecolor(), keep_alpha=True)]
 
 
 def text_values(text: Text) -> list:
-    return [
-        text.get_text(),
-        to_hex(text.get_color()),
-        text.get_fontsize(),
-    ]
+    return [text.get_text(), to_hex(text.get_color()), text.get_fontsize()]
 
 
 def svg(figure: Figure, description: str) -> str:
