@@ -68,6 +68,35 @@ static void prepare(int, int sms) {
   check_cuda(prepare_grouped_gemm2(), "asking for shared memory");
 }
 
+static void launch_few_tokens(const LayerArgs& layer, const void* w1, const void* w2, FusedScratch* scratch, int sms,
+                              cudaStream_t stream) {
+  TensorMaps maps;
+  encode_w1_map(&maps.w1, w1, kNBlockColumns / kAtomRows);
+  encode_w2_map(&maps.w2, w2, kColumnTile);
+  const FusedArgs args = {layer, scratch};
+  check_cuda(launch_fused_layer(maps, args, sms, stream), "launching fused_layer");
+}
+
+// The TMA descriptors are encoded before anything is launched: what fails there leaves nothing half done.
+static void launch_many_tokens(const LayerArgs& layer, DLDevice device, const void* w1, const void* w2,
+                               Counters* counters, int h_split, int sms, cudaStream_t stream) {
+  GroupedArgs args = {layer};
+  args.counters = counters;
+  args.clusters = sms / kClusterCtas;
+  args.y_columns = y_columns_of(layer.num_tokens <= kOnePassTokens ? 1 : kColumnPasses);
+  const ffi::Tensor scratch = allocate(device, place_grouped_scratch(args, nullptr, h_split, sms));
+  place_grouped_scratch(args, static_cast<uint8_t*>(scratch.data_ptr()), h_split, sms);
+  CUtensorMap w1_map, w2_map;
+  encode_gemm1_map(&w1_map, w1, args, h_split);
+  encode_w2_map(&w2_map, w2, kBlockN / kClusterCtas);
+  check_cuda(launch_route_permute(args, sms, stream), "launching route_permute");
+  check_cuda(launch_gemm1(args, w1_map, h_split, stream), "launching gemm1");
+  for (; args.first_column < kHidden; args.first_column += args.y_columns) {
+    check_cuda(launch_grouped_gemm2(args, w2_map, h_split, stream), "launching grouped_gemm2");
+    check_cuda(launch_combine(args, h_split, sms, stream), "launching combine");
+  }
+}
+
 // many_h_split: FP8 parts of h above kHiLoTokens tokens, 1 or 2.
 void launch_layer(const LayerArgs& layer, DLDevice device, ffi::TensorView w1, ffi::TensorView w2,
                   int64_t many_h_split) {
@@ -77,31 +106,13 @@ void launch_layer(const LayerArgs& layer, DLDevice device, ffi::TensorView w1, f
   const DeviceGuard guard(device.device_id);
   const int sms = prepared_sm_count(device.device_id, prepare);
   const cudaStream_t stream = current_stream(device);
-  const StreamScratch shared = stream_scratch(device, stream, sizeof(Scratch), kZeroedBytes);
-  auto* kept = static_cast<Scratch*>(shared.memory.data_ptr());
-  if (kOneLaunch && t <= kFusedMaxTokens) {
-    TensorMaps maps;
-    encode_w1_map(&maps.w1, w1.data_ptr(), kNBlockColumns / kAtomRows);
-    encode_w2_map(&maps.w2, w2.data_ptr(), kColumnTile);
-    const FusedArgs args = {layer, &kept->fused};
-    check_cuda(launch_fused_layer(maps, args, sms, stream), "launching fused_layer");
-  } else {
-    const int h_split = t <= kHiLoTokens ? 2 : (int)many_h_split;
-    GroupedArgs args = {layer};
-    args.counters = &kept->grouped;
-    args.clusters = sms / kClusterCtas;
-    args.y_columns = y_columns_of(t <= kOnePassTokens ? 1 : kColumnPasses);
-    const ffi::Tensor scratch = allocate(device, place_grouped_scratch(args, nullptr, h_split, sms));
-    place_grouped_scratch(args, static_cast<uint8_t*>(scratch.data_ptr()), h_split, sms);
-    const std::lock_guard<std::mutex> launching(*shared.launching);
-    check_cuda(launch_route_permute(args, sms, stream), "launching route_permute");
-    // TMA descriptors are encoded while the device routes
-    check_cuda(launch_gemm1(args, w1.data_ptr(), h_split, stream), "launching gemm1");
-    CUtensorMap w2_map;
-    encode_w2_map(&w2_map, w2.data_ptr(), kBlockN / kClusterCtas);
-    for (; args.first_column < kHidden; args.first_column += args.y_columns) {
-      check_cuda(launch_grouped_gemm2(args, w2_map, h_split, stream), "launching grouped_gemm2");
-      check_cuda(launch_combine(args, h_split, sms, stream), "launching combine");
+  with_stream_scratch(device, stream, sizeof(Scratch), kZeroedBytes, [&](void* memory) {
+    auto* kept = static_cast<Scratch*>(memory);
+    if (kOneLaunch && t <= kFusedMaxTokens) {
+      launch_few_tokens(layer, w1.data_ptr(), w2.data_ptr(), &kept->fused, sms, stream);
+    } else {
+      const int h_split = t <= kHiLoTokens ? 2 : (int)many_h_split;
+      launch_many_tokens(layer, device, w1.data_ptr(), w2.data_ptr(), &kept->grouped, h_split, sms, stream);
     }
-  }
+  });
 }
