@@ -25,12 +25,7 @@ class Reader:
     warps: int
 
 
-READERS = [
-    Reader(4096, 8, 8),
-    Reader(8192, 8, 8),
-    Reader(8192, 16, 16),
-    Reader(16384, 4, 16),
-]
+READERS = [Reader(4096, 8, 8), Reader(8192, 8, 8), Reader(8192, 16, 16), Reader(16384, 4, 16)]
 
 
 @dataclass(frozen=True)
@@ -65,12 +60,7 @@ def seconds(call: Callable[[], object]) -> float:
 
 def gemm_tasks() -> list[Task]:
     """Return dense products of random square matrices, in FP8 and in bf16."""
-    a, b = torch.randn(
-        2,
-        GEMM_SIZE,
-        GEMM_SIZE,
-        device="cuda",
-    )
+    a, b = torch.randn(2, GEMM_SIZE, GEMM_SIZE, device="cuda")
     operations = 2 * GEMM_SIZE**3
     scale = torch.ones((), device="cuda")
     fp8 = partial(

@@ -44,11 +44,7 @@ def instructions(opcodes: Iterable[str] | None) -> str:
     return " ".join(sorted(opcode for opcode in opcodes if opcode.endswith(SHOWN)))
 
 
-def resources(
-    solutions: list[str],
-    geometry: str,
-    architecture: str,
-) -> dict[tuple, list[tuple]]:
+def resources(solutions: list[str], geometry: str, architecture: str) -> dict[tuple, list[tuple]]:
     """Return (registers, shared bytes, stack bytes) of each variant.
 
     They are listed by solution, kernel and instructions.
@@ -56,13 +52,7 @@ def resources(
     variants = defaultdict(list)
     for name in track(solutions, "compiling", console=Console(stderr=True)):
         with tempfile.TemporaryDirectory() as folder:
-            for kernel in compiled(
-                name,
-                geometry,
-                architecture,
-                TOKENS,
-                Path(folder),
-            ):
+            for kernel in compiled(name, geometry, architecture, TOKENS, Path(folder)):
                 key = (name, kernel["kernel"], instructions(kernel["instructions"]))
                 used = (kernel["registers"], kernel["shared"], kernel["stack"])
                 variants[key].append(used)
@@ -74,15 +64,7 @@ def table_of(variants: dict[tuple, list[tuple]]) -> Table:
     table = Table(*COLUMNS, box=MARKDOWN)
     for (solution, kernel, opcodes), used in variants.items():
         registers, shared, stack = (str(max(column)) for column in zip(*used, strict=True))
-        table.add_row(
-            solution,
-            kernel,
-            str(len(used)),
-            registers,
-            shared,
-            stack,
-            opcodes,
-        )
+        table.add_row(solution, kernel, str(len(used)), registers, shared, stack, opcodes)
     return table
 
 

@@ -35,12 +35,7 @@ class Tokens:
     counts: list[int]
 
 
-def tokens_of(
-    layer: str,
-    counts: list[int],
-    rank: int,
-    device: str,
-) -> Tokens:
+def tokens_of(layer: str, counts: list[int], rank: int, device: str) -> Tokens:
     """Return a rank's random tokens, with the experts that the router chooses for them."""
     experts = GEOMETRIES[layer]["num_experts"]
     hidden = GEOMETRIES[layer]["hidden_size"]
@@ -49,24 +44,9 @@ def tokens_of(
     bias = 0.1 * torch.randn(experts, generator=bias_source, device=device).bfloat16()
 
     source = torch.Generator(device).manual_seed(rank)
-    x = torch.randn(
-        num_tokens,
-        hidden,
-        generator=source,
-        device=device,
-    )
-    scale = torch.rand(
-        num_tokens,
-        hidden // BLOCK,
-        generator=source,
-        device=device,
-    )
-    logits = torch.randn(
-        num_tokens,
-        experts,
-        generator=source,
-        device=device,
-    )
+    x = torch.randn(num_tokens, hidden, generator=source, device=device)
+    scale = torch.rand(num_tokens, hidden // BLOCK, generator=source, device=device)
+    logits = torch.randn(num_tokens, experts, generator=source, device=device)
     ids, weights = router(layer)(logits, bias, ROUTED_SCALING_FACTOR)
     return Tokens(
         x=x.to(torch.float8_e4m3fn),
@@ -79,12 +59,7 @@ def tokens_of(
     )
 
 
-def weights_of(
-    layer: str,
-    experts: range,
-    device: str,
-    gate_first: bool,
-) -> list[torch.Tensor]:
+def weights_of(layer: str, experts: range, device: str, gate_first: bool) -> list[torch.Tensor]:
     """Return gemm1_weights, its scale, gemm2_weights, its scale.
 
     An expert's are the same whichever rank has it. gate_first: rows of `gate` before those of
@@ -94,49 +69,15 @@ def weights_of(
     hidden = GEOMETRIES[layer]["hidden_size"]
     inner = GEOMETRIES[layer]["intermediate_size"]
     fp8 = torch.float8_e4m3fn
-    w13 = torch.empty(
-        count,
-        2,
-        inner,
-        hidden,
-        dtype=fp8,
-        device=device,
-    )
-    s13 = torch.empty(
-        count,
-        2,
-        inner // BLOCK,
-        hidden // BLOCK,
-        device=device,
-    )
-    w2 = torch.empty(
-        count,
-        hidden,
-        inner,
-        dtype=fp8,
-        device=device,
-    )
-    s2 = torch.empty(
-        count,
-        hidden // BLOCK,
-        inner // BLOCK,
-        device=device,
-    )
+    w13 = torch.empty(count, 2, inner, hidden, dtype=fp8, device=device)
+    s13 = torch.empty(count, 2, inner // BLOCK, hidden // BLOCK, device=device)
+    w2 = torch.empty(count, hidden, inner, dtype=fp8, device=device)
+    s2 = torch.empty(count, hidden // BLOCK, inner // BLOCK, device=device)
 
     for number, expert in enumerate(experts):
         source = torch.Generator(device).manual_seed(FIRST_EXPERT_SEED + expert)
-        fill(
-            w13[number],
-            s13[number],
-            hidden,
-            source,
-        )
-        fill(
-            w2[number],
-            s2[number],
-            inner,
-            source,
-        )
+        fill(w13[number], s13[number], hidden, source)
+        fill(w2[number], s2[number], inner, source)
         if gate_first:
             swapped = w13[number].view(torch.uint8).flip(0)  # there is no flip of fp8
             w13[number] = swapped.view(fp8)
@@ -144,12 +85,7 @@ def weights_of(
     return [w13.flatten(1, 2), s13.flatten(1, 2), w2, s2]
 
 
-def fill(
-    weights: torch.Tensor,
-    scales: torch.Tensor,
-    width: int,
-    source: torch.Generator,
-) -> None:
+def fill(weights: torch.Tensor, scales: torch.Tensor, width: int, source: torch.Generator) -> None:
     """Draw an expert's weights and scales; width: of the rows that they are multiplied with."""
     device = weights.device
     weights.copy_(torch.randn(weights.shape, generator=source, device=device))

@@ -28,27 +28,14 @@ def local_experts(
     """
     geometry = routed_key(layer) if routed else layer
     runnable = built(name, geometry, len(experts))
-    held = [
-        *weights_of(
-            layer,
-            experts,
-            device,
-            gate_first=routed,
-        ),
-        experts.start,
-    ]
+    held = [*weights_of(layer, experts, device, gate_first=routed), experts.start]
     if not routed:
         held.append(ROUTED_SCALING_FACTOR)
     hidden = GEOMETRIES[layer]["hidden_size"]
 
     def added(*inputs: torch.Tensor) -> torch.Tensor:
         num_tokens = len(inputs[0])
-        output = torch.empty(
-            num_tokens,
-            hidden,
-            dtype=torch.bfloat16,
-            device=device,
-        )
+        output = torch.empty(num_tokens, hidden, dtype=torch.bfloat16, device=device)
         runnable.call_destination_passing(*inputs, *held, output)
         return output
 

@@ -35,15 +35,7 @@ from definitions.moe_fp8_block_scale_routed import routed_key
 TOLERANCE = TOLERANCES["relaxed"]
 TOKENS = [1, 8, 64, 512, 4096]
 WAYS = (gather, exchange)
-TIME_COLUMNS = (
-    "way",
-    "tokens a rank",
-    "dispatch",
-    "experts",
-    "combine",
-    "call",
-    "graph",
-)
+TIME_COLUMNS = ("way", "tokens a rank", "dispatch", "experts", "combine", "call", "graph")
 
 
 @dataclass(frozen=True)
@@ -81,9 +73,7 @@ def join(layer: str) -> Group:
     # Of names that torch 2.8 has, too.
     warnings.filterwarnings("ignore", r"`torch\.distributed\.", FutureWarning)
     dist.init_process_group(
-        "nccl" if gpus else "gloo",
-        timeout=timedelta(seconds=120),
-        device_id=device,
+        "nccl" if gpus else "gloo", timeout=timedelta(seconds=120), device_id=device
     )
     return Group(str(device or "cpu"), dist.get_rank(), ranks)
 
@@ -115,38 +105,17 @@ def batches_of(layer: str, group: Group) -> list[Batch]:
         "none at all": [0] * group.ranks,
     }
     all_experts = range(GEOMETRIES[layer]["num_experts"])
-    reference = local_experts(
-        REFERENCE,
-        layer,
-        all_experts,
-        group.device,
-        routed=True,
-    )
+    reference = local_experts(REFERENCE, layer, all_experts, group.device, routed=True)
 
     batches = []
     for name, tokens_of_ranks in counts.items():
-        tokens = tokens_of(
-            layer,
-            tokens_of_ranks,
-            group.rank,
-            group.device,
-        )
-        expected = reference(
-            tokens.x,
-            tokens.scale,
-            tokens.ids,
-            tokens.weights,
-        )
+        tokens = tokens_of(layer, tokens_of_ranks, group.rank, group.device)
+        expected = reference(tokens.x, tokens.scale, tokens.ids, tokens.weights)
         batches.append(Batch(name, tokens, expected))
     return batches
 
 
-def check(
-    way: Callable,
-    steps: Callable,
-    batch: Batch,
-    table: Table,
-) -> bool:
+def check(way: Callable, steps: Callable, batch: Batch, table: Table) -> bool:
     """Add a row on a batch; return whether it is right, and the same twice, on all ranks."""
     first = list(steps(batch.tokens))[-1]
     second = list(steps(batch.tokens))[-1]
@@ -171,12 +140,7 @@ def time_way(
 ) -> None:
     """Add a row for each number of tokens a rank."""
     for count in counts:
-        tokens = tokens_of(
-            layer,
-            [count] * group.ranks,
-            group.rank,
-            group.device,
-        )
+        tokens = tokens_of(layer, [count] * group.ranks, group.rank, group.device)
         times = measure(partial(steps, tokens), as_graph=way is gather)
         table.add_row(way.__name__, str(count), *(f"{ms:.3f}" for ms in times))
 
@@ -196,32 +160,13 @@ def work(args: argparse.Namespace, group: Group) -> bool:
     all_pass = True
     for way in WAYS:
         run_experts = local_experts(
-            args.solution,
-            layer,
-            range(first, end),
-            group.device,
-            routed=way is exchange,
+            args.solution, layer, range(first, end), group.device, routed=way is exchange
         )
         steps = partial(way, run_experts)
         for batch in batches:
-            all_pass = (
-                check(
-                    way,
-                    steps,
-                    batch,
-                    checks,
-                )
-                and all_pass
-            )
+            all_pass = check(way, steps, batch, checks) and all_pass
         if group.device != "cpu":
-            time_way(
-                way,
-                steps,
-                layer,
-                args.tokens,
-                group,
-                times,
-            )
+            time_way(way, steps, layer, args.tokens, group, times)
 
     console = Console(quiet=group.rank > 0, width=None if sys.stdout.isatty() else 120)
     for table in (checks, times):
@@ -244,21 +189,13 @@ def parsed() -> argparse.Namespace:
     layout = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=layout)
     parser.add_argument(
-        "--definition",
-        default="small",
-        help="whose layer; E / ranks replaces its local experts",
+        "--definition", default="small", help="whose layer; E / ranks replaces its local experts"
     )
     parser.add_argument(
-        "--solution",
-        default=REFERENCE,
-        help=f"default: {REFERENCE}, the definition's own",
+        "--solution", default=REFERENCE, help=f"default: {REFERENCE}, the definition's own"
     )
     parser.add_argument(
-        "--tokens",
-        nargs="+",
-        type=int,
-        default=TOKENS,
-        help="a rank; timed on GPUs",
+        "--tokens", nargs="+", type=int, default=TOKENS, help="a rank; timed on GPUs"
     )
     return parser.parse_args()
 

@@ -28,20 +28,10 @@ def gather(experts: Callable, tokens: Tokens) -> Iterator[torch.Tensor | None]:
 
     parts = zip(rows.split(most), tokens.counts, strict=True)
     rows = torch.cat([part[:count] for part, count in parts])
-    x, scale, logits = parted(
-        rows,
-        tokens.x,
-        tokens.scale,
-        tokens.logits,
-    )
+    x, scale, logits = parted(rows, tokens.x, tokens.scale, tokens.logits)
     yield
 
-    results = experts(
-        logits,
-        tokens.bias,
-        x,
-        scale.t().contiguous(),
-    )
+    results = experts(logits, tokens.bias, x, scale.t().contiguous())
     yield
 
     if min(tokens.counts) < most:
@@ -63,30 +53,14 @@ def exchange(experts: Callable, tokens: Tokens) -> Iterator[torch.Tensor | None]
     to_each = goes_to.sum(dim=1)
     from_each = torch.empty_like(to_each)
     dist.all_to_all_single(from_each, to_each)
-    rows = joined(
-        tokens.x,
-        tokens.scale,
-        tokens.ids,
-        tokens.weights,
-    )
+    rows = joined(tokens.x, tokens.scale, tokens.ids, tokens.weights)
     # This waits for the device, so nothing else here may.
     sent, received = torch.stack([to_each, from_each]).tolist()
 
     token = goes_to.nonzero_static(size=sum(sent))[:, 1]  # of each row that is sent
     arrived = rows.new_empty(sum(received), rows.shape[1])
-    dist.all_to_all_single(
-        arrived,
-        rows[token],
-        received,
-        sent,
-    )
-    inputs = parted(
-        arrived,
-        tokens.x,
-        tokens.scale,
-        tokens.ids,
-        tokens.weights,
-    )
+    dist.all_to_all_single(arrived, rows[token], received, sent)
+    inputs = parted(arrived, tokens.x, tokens.scale, tokens.ids, tokens.weights)
     yield
 
     results = experts(*inputs)
@@ -105,11 +79,7 @@ def destinations(tokens: Tokens) -> torch.Tensor:
     return one_hot(rank, ranks).any(dim=1).t()
 
 
-def summed(
-    rows: torch.Tensor,
-    token: torch.Tensor,
-    goes_to: torch.Tensor,
-) -> torch.Tensor:
+def summed(rows: torch.Tensor, token: torch.Tensor, goes_to: torch.Tensor) -> torch.Tensor:
     """Return the sum of each token's rows, in fp32 and in the order of the ranks.
 
     So two calls give the same bits. token: of each row.
@@ -118,12 +88,7 @@ def summed(
         return rows
     counts = goes_to.sum(dim=0)
     first_row = counts.cumsum(dim=0) - counts
-    return embedding_bag(
-        token.argsort(stable=True),
-        rows,
-        first_row,
-        mode="sum",
-    )
+    return embedding_bag(token.argsort(stable=True), rows, first_row, mode="sum")
 
 
 def padded(rows: torch.Tensor, length: int) -> torch.Tensor:

@@ -71,11 +71,7 @@ def config_of(geometry: str, moe_layers: int, device: str) -> DeepseekV3Config:
     )
 
 
-def fill_experts(
-    fp8: torch.nn.Module,
-    bf16: torch.nn.Module,
-    device: str,
-) -> None:
+def fill_experts(fp8: torch.nn.Module, bf16: torch.nn.Module, device: str) -> None:
     """Give the experts in FP8 random weights and scales, and those in bf16 the same numbers."""
     for name, dequantised in bf16.named_parameters():  # gate_up_proj and down_proj, [E, N, K]
         weight = getattr(fp8, name)

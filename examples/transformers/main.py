@@ -74,10 +74,7 @@ ON_GPU = Setting(
     ],
 )
 ON_CPU = Setting(
-    "triton_fused_v2",
-    "small-routed",
-    1,
-    [Point("prefill", 1, 3), Point("decode", 1, 2)],
+    "triton_fused_v2", "small-routed", 1, [Point("prefill", 1, 3), Point("decode", 1, 2)]
 )
 
 
@@ -92,11 +89,7 @@ def registered(name: str, geometry: str, folder: Path) -> str:
 
 
 @torch.inference_mode()
-def errors(
-    model: DeepseekV3ForCausalLM,
-    implementation: str,
-    length: int,
-) -> torch.Tensor:
+def errors(model: DeepseekV3ForCausalLM, implementation: str, length: int) -> torch.Tensor:
     """Return the relative error of each token's logits, [length].
 
     It is against the same model with its experts in bf16.
@@ -135,12 +128,7 @@ def check(
         error = errors(model, implementation, length)
         is_right = error.median().item() <= LARGEST_ERROR  # not where it is NaN
         result = "PASSED" if is_right else "FAILED"
-        table.add_row(
-            solution,
-            f"{error.median():.4f}",
-            f"{error.max():.4f}",
-            result,
-        )
+        table.add_row(solution, f"{error.median():.4f}", f"{error.max():.4f}", result)
         all_pass = all_pass and is_right
     return all_pass
 
@@ -152,47 +140,25 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=layout)
     parser.add_argument("--solutions", nargs="+", default=[setting.solution])
     layers_help = "MoE layers, of 34 GB each on a GPU; default: 2"
-    parser.add_argument(
-        "--layers",
-        type=int,
-        default=2,
-        help=layers_help,
-    )
+    parser.add_argument("--layers", type=int, default=2, help=layers_help)
     args = parser.parse_args(argv)
 
     chosen = manifest.choose(args.solutions)
     checks = Table("experts", "median", "largest", "result", title="relative error of logits")
-    times = Table(
-        "phase",
-        "batch",
-        "tokens before",
-        "bf16 experts",
-        *chosen,
-        title="ms",
-    )
+    times = Table("phase", "batch", "tokens before", "bf16 experts", *chosen, title="ms")
     console = Console(width=None if sys.stdout.isatty() else 120)
     with tempfile.TemporaryDirectory() as folder:
         implementations = {}
         for name in chosen:
             implementations[name] = registered(name, setting.geometry, Path(folder) / name)
         model = build(setting.geometry, args.layers, device)
-        all_pass = check(
-            model,
-            implementations,
-            setting.points[0].tokens,
-            checks,
-        )
+        all_pass = check(model, implementations, setting.points[0].tokens, checks)
         console.print(checks)
 
         names = [BF16, *implementations.values()]
         for point in setting.points:
             row = [point.phase, str(point.batch), str(point.tokens)]
-            for ms in measure(
-                model,
-                names,
-                setting.rounds,
-                point,
-            ):
+            for ms in measure(model, names, setting.rounds, point):
                 row.append(f"{ms:.3f}")
             times.add_row(*row)
         console.print(times)

@@ -9,18 +9,11 @@ from transformers import DeepseekV3ForCausalLM, StaticCache
 SPARE_TOKENS = 8  # of a cache of a fixed size, behind the context
 
 
-def prompt(
-    model: DeepseekV3ForCausalLM,
-    batch: int,
-    length: int,
-) -> torch.Tensor:
+def prompt(model: DeepseekV3ForCausalLM, batch: int, length: int) -> torch.Tensor:
     """Return token ids [batch, length], the same at each call."""
     source = torch.Generator(model.device).manual_seed(1)
     return torch.randint(
-        model.config.vocab_size,
-        (batch, length),
-        generator=source,
-        device=model.device,
+        model.config.vocab_size, (batch, length), generator=source, device=model.device
     )
 
 
@@ -64,25 +57,13 @@ def decode_in_place(model: DeepseekV3ForCausalLM, batch: int, context: int) -> F
 
     position = torch.full((1, 1), context, device=ids.device)
     # Made here, as the way in which the model makes one cannot be captured.
-    mask = torch.zeros(
-        batch,
-        1,
-        1,
-        length,
-        dtype=model.dtype,
-        device=ids.device,
-    )
+    mask = torch.zeros(batch, 1, 1, length, dtype=model.dtype, device=ids.device)
     mask[..., context + 1 :] = torch.finfo(mask.dtype).min
 
     def step() -> torch.Tensor:
         for layer in cache.layers:
             layer.cumulative_length.fill_(context)
-        output = model(
-            ids,
-            past_key_values=cache,
-            position_ids=position,
-            attention_mask=mask,
-        )
+        output = model(ids, past_key_values=cache, position_ids=position, attention_mask=mask)
         return output.logits
 
     return step
@@ -99,12 +80,7 @@ def decode_graph(model: DeepseekV3ForCausalLM, batch: int, context: int) -> Forw
     model.set_attn_implementation("eager")
     eager_logits = step().clone()
     graph_logits = capture(step)()
-    torch.testing.assert_close(
-        graph_logits,
-        eager_logits,
-        rtol=0.1,
-        atol=0.1,
-    )
+    torch.testing.assert_close(graph_logits, eager_logits, rtol=0.1, atol=0.1)
 
     model.set_attn_implementation(attention)
     step()

@@ -68,12 +68,7 @@ MODELS = {
 GAINS = {"gate_proj": 1, "up_proj": 1, "down_proj": 4}
 
 
-def write(
-    folder: Path,
-    model: str,
-    layers: int | None = None,
-    experts: str = "fp8",
-) -> None:
+def write(folder: Path, model: str, layers: int | None = None, experts: str = "fp8") -> None:
     """Write config, tokenizer and weights, on a GPU where there is one.
 
     The numbers are the same each time on one device.
@@ -125,12 +120,7 @@ def write_weights(folder: Path, config, shapes: dict[str, tuple[int, ...]], expe
         prefix = f"model.layers.{layer}."
         keys = [key for key in rest if key.startswith(prefix)]
         tensors = {key: plain(key, rest.pop(key), source) for key in keys}
-        tensors |= experts_of(
-            config,
-            f"{prefix}mlp.experts",
-            experts,
-            source,
-        )
+        tensors |= experts_of(config, f"{prefix}mlp.experts", experts, source)
         save(folder / f"{layer}.safetensors", tensors, file_of)
 
     tensors = {key: plain(key, shape, source) for key, shape in rest.items()}
@@ -139,22 +129,14 @@ def write_weights(folder: Path, config, shapes: dict[str, tuple[int, ...]], expe
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
 
 
-def save(
-    file: Path,
-    tensors: dict[str, torch.Tensor],
-    file_of: dict[str, str],
-) -> None:
+def save(file: Path, tensors: dict[str, torch.Tensor], file_of: dict[str, str]) -> None:
     """Write tensors, and note for each which file it is in."""
     save_file(tensors, file, metadata={"format": "pt"})
     for key in tensors:
         file_of[key] = file.name
 
 
-def plain(
-    key: str,
-    shape: tuple[int, ...],
-    source: torch.Generator,
-) -> torch.Tensor:
+def plain(key: str, shape: tuple[int, ...], source: torch.Generator) -> torch.Tensor:
     """Return a weight in bf16, whose output is about as large as its input.
 
     That is 1 for a norm, and 0 for a bias.
@@ -167,12 +149,7 @@ def plain(
     return values.bfloat16().cpu()
 
 
-def experts_of(
-    config,
-    prefix: str,
-    dtype: str,
-    source: torch.Generator,
-) -> dict[str, torch.Tensor]:
+def experts_of(config, prefix: str, dtype: str, source: torch.Generator) -> dict[str, torch.Tensor]:
     """Return the weights and scales of a layer's experts, those of the first rank, by name."""
     count = getattr(config, "n_routed_experts", None) or config.num_experts
     count //= getattr(config, "expert_ranks", 1)
@@ -224,11 +201,7 @@ def write_tokenizer(folder: Path, words: int) -> None:
         "version": "1.0",
         "added_tokens": [],
         "pre_tokenizer": {"type": "WhitespaceSplit"},
-        "model": {
-            "type": "WordLevel",
-            "unk_token": "w0",
-            "vocab": vocabulary,
-        },
+        "model": {"type": "WordLevel", "unk_token": "w0", "vocab": vocabulary},
     }
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
     (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
@@ -242,12 +215,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, help="default: all of the model")
     parser.add_argument("--experts", choices=("fp8", "bf16"), default="fp8")
     args = parser.parse_args()
-    write(
-        args.folder,
-        args.model,
-        args.layers,
-        args.experts,
-    )
+    write(args.folder, args.model, args.layers, args.experts)
 
 
 if __name__ == "__main__":

@@ -53,9 +53,7 @@ def ask(url: str, prompts: list[list[int]]) -> list[Position]:
         "prompt_logprobs": 1,
     }
     request = Request(
-        f"{url}/v1/completions",
-        json.dumps(body).encode(),
-        {"Content-Type": "application/json"},
+        f"{url}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
     )
     with urlopen(request, timeout=600) as answer:
         choices = json.load(answer)["choices"]
@@ -117,33 +115,18 @@ def main() -> int:
     words = json.loads((args.fp8 / "config.json").read_text())["vocab_size"]
 
     log = args.logs / "logprobs_bf16.log"
-    with served(
-        args.bf16,
-        "bf16",
-        log,
-        args.serve,
-    ) as (url, _):
+    with served(args.bf16, "bf16", log, args.serve) as (url, _):
         expected = ask_all(url, words)
 
     medians = {}
     for backend in args.backends:
         log = args.logs / f"logprobs_{backend}.log"
-        with served(
-            args.fp8,
-            backend,
-            log,
-            args.serve,
-        ) as (url, about):
+        with served(args.fp8, backend, log, args.serve) as (url, about):
             positions = ask_all(url, words)
         for name in SETS:
             comparison = compare(positions[name], expected[name])
             medians[backend, name] = comparison["median"]
-            record(
-                args.results,
-                about,
-                {"logprobs": name},
-                comparison,
-            )
+            record(args.results, about, {"logprobs": name}, comparison)
             print(backend, name, comparison, flush=True)
     return int(is_worse(medians))
 

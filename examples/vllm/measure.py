@@ -43,12 +43,7 @@ def client_options(point: str, lengths: tuple[int, int]) -> str:
     return " ".join(options)
 
 
-def measure(
-    url: str,
-    model: Path,
-    point: str,
-    lengths: tuple[int, int],
-) -> dict:
+def measure(url: str, model: Path, point: str, lengths: tuple[int, int]) -> dict:
     """Return what the client, in this process, reports of CONCURRENCY:PROMPTS.
 
     Raises RuntimeError where a request failed.
@@ -79,11 +74,7 @@ def parsed() -> argparse.Namespace:
         help=f"CONCURRENCY:PROMPTS; default: {' '.join(POINTS)}",
     )
     parser.add_argument(
-        "--lengths",
-        nargs=2,
-        type=int,
-        default=(1024, 128),
-        help="of prompt and answer, in tokens",
+        "--lengths", nargs=2, type=int, default=(1024, 128), help="of prompt and answer, in tokens"
     )
     parser.add_argument("--repeats", type=int, default=2, help="of all points, on one server")
     return parser.parse_args()
@@ -93,20 +84,10 @@ def main() -> None:
     args = parsed()
     for start, backend in enumerate(args.backends):
         log = args.logs / f"{args.model.name}_{start}_{backend}.log"
-        with served(
-            args.model,
-            backend,
-            log,
-            args.serve,
-        ) as (url, about):
+        with served(args.model, backend, log, args.serve) as (url, about):
             for repeat in range(args.repeats):
                 for point in args.points:
-                    report = measure(
-                        url,
-                        args.model,
-                        point,
-                        args.lengths,
-                    )
+                    report = measure(url, args.model, point, args.lengths)
                     place = {"start": start, "repeat": repeat}
                     record(args.results, about, place, report)
                     shown = [f"{key} {value}" for key, value in report.items()]

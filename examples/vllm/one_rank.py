@@ -22,12 +22,7 @@ def make_one_of_many(*args, **kwargs) -> FusedMoEParallelConfig:
     """Return vLLM's own for one GPU, as the first of the config's expert_ranks."""
     config = get_current_vllm_config().model_config.hf_config
     alone = make(*args, **kwargs)
-    return replace(
-        alone,
-        use_ep=True,
-        ep_size=config.expert_ranks,
-        ep_rank=0,
-    )
+    return replace(alone, use_ep=True, ep_size=config.expert_ranks, ep_rank=0)
 
 
 FusedMoEParallelConfig.make = staticmethod(make_one_of_many)

@@ -59,40 +59,19 @@ def parser_of(about: str, backends: list[str]) -> argparse.ArgumentParser:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     layout = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=about, formatter_class=layout)
+    parser.add_argument("--backends", nargs="+", choices=BACKENDS, default=backends)
     parser.add_argument(
-        "--backends",
-        nargs="+",
-        choices=BACKENDS,
-        default=backends,
+        "--serve", default="", metavar="OPTIONS", help="of vllm serve, besides ours"
     )
     parser.add_argument(
-        "--serve",
-        default="",
-        metavar="OPTIONS",
-        help="of vllm serve, besides ours",
+        "--results", type=Path, default=Path("results.jsonl"), help="lines of JSON are added to it"
     )
-    parser.add_argument(
-        "--results",
-        type=Path,
-        default=Path("results.jsonl"),
-        help="lines of JSON are added to it",
-    )
-    parser.add_argument(
-        "--logs",
-        type=Path,
-        default=Path("."),
-        help="folder for the servers' logs",
-    )
+    parser.add_argument("--logs", type=Path, default=Path("."), help="folder for the servers' logs")
     return parser
 
 
 @contextmanager
-def served(
-    model: Path,
-    backend: str,
-    log: Path,
-    options: str,
-) -> Iterator[tuple[str, dict]]:
+def served(model: Path, backend: str, log: Path, options: str) -> Iterator[tuple[str, dict]]:
     """Serve a checkpoint by one of BACKENDS while the block runs.
 
     Args:
@@ -113,13 +92,7 @@ def served(
 
     port = free_port()
     url = f"http://127.0.0.1:{port}"
-    server = started(
-        model,
-        backend,
-        port,
-        all_options,
-        log,
-    )
+    server = started(model, backend, port, all_options, log)
     try:
         wait_until_healthy(server, url, log)
         start_of_record = about(config) | {"backend": backend, "options": all_options}
@@ -137,13 +110,7 @@ def free_port() -> int:
 def started(model: Path, backend: str, port: int, options: str, log: Path) -> subprocess.Popen:
     """Start a server in a process group of its own, which ends when this process does."""
     command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", model]
-    command += [
-        "--served-model-name",
-        "moe",
-        "--port",
-        str(port),
-        *shlex.split(options),
-    ]
+    command += ["--served-model-name", "moe", "--port", str(port), *shlex.split(options)]
 
     environment = dict(os.environ)
     search_path = environment.get("PYTHONPATH", "")

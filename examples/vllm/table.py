@@ -97,12 +97,7 @@ def main() -> None:
     for heading in dict.fromkeys(map(title, records)):
         here = [record for record in records if title(record) == heading]
         points = [record for record in here if "concurrency" in record]
-        print(
-            heading,
-            "",
-            *(times(points) if points else []),
-            sep="\n",
-        )
+        print(heading, "", *(times(points) if points else []), sep="\n")
         for record in here:
             if "logprobs" in record:
                 shown = f"median {record['median']:.4f}, p99 {record['p99']:.4f}"

@@ -11,11 +11,7 @@ from moebench.commands import new
 from moebench.core import paths
 from moebench.operators import catalogue
 from moebench.operators.moe_fp8_block_scale import cases
-from moebench.packing import (
-    eligibility,
-    manifest,
-    pack,
-)
+from moebench.packing import eligibility, manifest, pack
 
 SLOW = pytest.mark.slow
 AUTHOR = "A. N. Author"
@@ -29,11 +25,7 @@ def solutions(tmp_path, monkeypatch):
     folder = tmp_path / "solutions"
     ignored = shutil.ignore_patterns("__pycache__")
     for name in ("torch_moe", "triton_fused_v2", "hopper_fused", "common"):
-        shutil.copytree(
-            paths.SOLUTIONS / name,
-            folder / name,
-            ignore=ignored,
-        )
+        shutil.copytree(paths.SOLUTIONS / name, folder / name, ignore=ignored)
     monkeypatch.setattr(paths, "SOLUTIONS", folder)
     monkeypatch.setattr(new, "default_author", lambda: AUTHOR)
     return folder
@@ -57,12 +49,7 @@ def test_a_new_solution_passes(solutions, start, tolerance, workloads):
     for hardware in ("cpu", "sm_90", "sm_100"):
         assert eligibility.why_skipped(packed["small"], hardware) is None
 
-    outcomes = judged.outcomes(
-        {"mine": packed["small"]},
-        workloads,
-        tolerance,
-        timeout_seconds=300,
-    )
+    outcomes = judged.outcomes({"mine": packed["small"]}, workloads, tolerance, timeout_seconds=300)
     assert len(outcomes) == len(workloads or cases("small"))
     assert all(outcome.passed for outcome in outcomes)
 
@@ -74,18 +61,8 @@ def test_a_new_solution_passes(solutions, start, tolerance, workloads):
         ("torch", "small-renorm", FEW),
         pytest.param("torch", "small-one-group", [], marks=SLOW),
         pytest.param("torch", "small-renorm", [], marks=SLOW),
-        pytest.param(
-            "triton",
-            "small-one-group",
-            [*FEW, "harsh-scales"],
-            marks=SLOW,
-        ),
-        pytest.param(
-            "triton",
-            "small-renorm",
-            [*FEW, "harsh-scales"],
-            marks=SLOW,
-        ),
+        pytest.param("triton", "small-one-group", [*FEW, "harsh-scales"], marks=SLOW),
+        pytest.param("triton", "small-renorm", [*FEW, "harsh-scales"], marks=SLOW),
     ],
 )
 def test_a_start_passes_for_every_routing(solutions, start, small, workloads):

@@ -17,29 +17,10 @@ from moebench.core.provenance import Provenance
 from moebench.core.schema import read_json
 from moebench.operators.catalogue import definition
 from moebench.packing import pack
-from moebench.packing.stages import (
-    UNASSIGNED,
-    plain_name,
-    stage_of,
-)
-from moebench.profiling import (
-    calls,
-    ncu,
-    profile,
-    table,
-    torch_profiler,
-)
-from moebench.profiling.record import (
-    Counters,
-    Kernel,
-    ProfileRecord,
-    WorkloadProfile,
-)
-from moebench.profiling.torch_profiler import (
-    busy_us,
-    kernels,
-    warnings,
-)
+from moebench.packing.stages import UNASSIGNED, plain_name, stage_of
+from moebench.profiling import calls, ncu, profile, table, torch_profiler
+from moebench.profiling.record import Counters, Kernel, ProfileRecord, WorkloadProfile
+from moebench.profiling.torch_profiler import busy_us, kernels, warnings
 
 # Some kernels of two workloads, on an H200.
 SAMPLE = Path(__file__).parents[1] / "samples" / "ncu_metrics.csv"
@@ -71,13 +52,7 @@ def launched(*kernels, calls=5):
 
 
 def kernel(stage, us, name=None, counters=()):
-    return Kernel(
-        stage=stage,
-        name=name or stage,
-        launches=1,
-        us=us,
-        counters=list(counters),
-    )
+    return Kernel(stage=stage, name=name or stage, launches=1, us=us, counters=list(counters))
 
 
 def record_of(solution, *kernels, uuid="u", T=57, **rest):
@@ -91,13 +66,7 @@ def record_of(solution, *kernels, uuid="u", T=57, **rest):
         protocol="p",
     )
     fields = {"busy_us": sum(kernel.us for kernel in kernels)} | rest
-    workload = WorkloadProfile(
-        uuid=uuid,
-        T=T,
-        calls=5,
-        kernels=list(kernels),
-        **fields,
-    )
+    workload = WorkloadProfile(uuid=uuid, T=T, calls=5, kernels=list(kernels), **fields)
     return ProfileRecord(
         solution=solution, definition="d", provenance=made_by, workloads=[workload]
     )
@@ -158,33 +127,14 @@ def test_kernels_are_in_the_order_of_their_stages_and_the_longest_first():
 @pytest.mark.parametrize("per_call", [[1] * 5, [2] * 5])
 def test_launches_that_are_the_same_in_all_calls_are_no_fault(per_call):
     launches = launched(("k", 1.0, *per_call))
-    assert (
-        warnings(
-            kernels(
-                launches,
-                {"*": "all"},
-                5,
-            ),
-            launches,
-            5,
-        )
-        == []
-    )
+    assert warnings(kernels(launches, {"*": "all"}, 5), launches, 5) == []
 
 
 @pytest.mark.parametrize("per_call", [[1, 0, 1, 0, 1], [1, 1, 1, 1, 2]])
 def test_a_kernel_that_some_calls_launch_is_a_warning(per_call):
     """It would be an average of two things."""
     launches = launched(("k", 1.0, *per_call))
-    (line,) = warnings(
-        kernels(
-            launches,
-            {"*": "all"},
-            5,
-        ),
-        launches,
-        5,
-    )
+    (line,) = warnings(kernels(launches, {"*": "all"}, 5), launches, 5)
     assert line.startswith("k: ")
 
 
@@ -194,30 +144,13 @@ def test_a_kernel_without_a_stage_is_a_warning_and_a_row():
     (line,) = warnings(found, launches, 5)
     assert line.startswith("odd: ")
 
-    text = table.table(
-        [
-            record_of(
-                "a",
-                *found,
-                warnings=[line],
-            )
-        ]
-    ).markdown()
+    text = table.table([record_of("a", *found, warnings=[line])]).markdown()
     assert f"a, T=57: {line}" in text
     assert f"|  | {UNASSIGNED} | 0.6 |" in text
 
 
 def test_no_kernel_at_all_is_a_warning():
-    assert (
-        len(
-            warnings(
-                [],
-                launched(),
-                5,
-            )
-        )
-        == 1
-    )
+    assert len(warnings([], launched(), 5)) == 1
 
 
 # What torch.profiler records
@@ -246,79 +179,25 @@ class ChromeTrace:
         """Add what the host calls, and the kernel on the device, with one correlation."""
         correlation = len(self.events)
         api_category = "cuda_driver" if api.startswith("cu_") else "cuda_runtime"
-        self.add(
-            api_category,
-            api,
-            at,
-            2.0,
-            correlation=correlation,
-        )
-        self.add(
-            category,
-            kernel,
-            start,
-            duration,
-            correlation=correlation,
-        )
+        self.add(api_category, api, at, 2.0, correlation=correlation)
+        self.add(category, kernel, start, duration, correlation=correlation)
 
     def add_call(self, at):
         """Add a flush and a clone, then a call with two kernels and a memset."""
         fill = "void at::native::fill<int>(int)"
         copy = "Memcpy DtoD (Device -> Device)"
-        self.launch(
-            "cudaLaunchKernel",
-            at + 10,
-            fill,
-            at + 20,
-            50.0,
-        )
-        self.launch(
-            "cudaMemcpyAsync",
-            at + 80,
-            copy,
-            at + 90,
-            40.0,
-            "gpu_memcpy",
-        )
+        self.launch("cudaLaunchKernel", at + 10, fill, at + 20, 50.0)
+        self.launch("cudaMemcpyAsync", at + 80, copy, at + 90, 40.0, "gpu_memcpy")
 
-        self.add(
-            "user_annotation",
-            torch_profiler.CALL,
-            at + 200,
-            300.0,
-        )
-        self.add(
-            "gpu_user_annotation",
-            torch_profiler.CALL,
-            at + 210,
-            200.0,
-        )
+        self.add("user_annotation", torch_profiler.CALL, at + 200, 300.0)
+        self.add("gpu_user_annotation", torch_profiler.CALL, at + 210, 200.0)
         # The device's clock may run a little behind the host's: this kernel seems to start before
         # its call.
-        self.launch(
-            "cu_LaunchKernelEx",
-            at + 205,
-            "route_kernel",
-            at + 199,
-            10.0,
-        )
+        self.launch("cu_LaunchKernelEx", at + 205, "route_kernel", at + 199, 10.0)
         gemm1 = "ours::gemm1(Maps, Args)"
-        self.launch(
-            "cudaLaunchCooperativeKernel",
-            at + 230,
-            gemm1,
-            at + 240,
-            100.0,
-        )
+        self.launch("cudaLaunchCooperativeKernel", at + 230, gemm1, at + 240, 100.0)
         memset = "Memset (Device)"
-        self.launch(
-            "cudaMemsetAsync",
-            at + 240,
-            memset,
-            at + 345,
-            5.0,
-            "gpu_memset",
-        )
+        self.launch("cudaMemsetAsync", at + 240, memset, at + 345, 5.0, "gpu_memset")
 
 
 @pytest.fixture
@@ -404,27 +283,11 @@ def test_a_metric_that_ncu_does_not_have_is_missing():
 def test_counters_are_each_launchs_and_a_stages_are_weighted_by_time():
     first = {"grid": 2, "block": 128, "dram_percent": 40.0}
     second = {"dram_percent": 80.0, "tensor_percent": 61.0}
-    launches = counted(
-        ("gemm2_k", 300.0, first),
-        ("gemm2_k", 100.0, second),
-        ("route_k", 1.0, {}),
-    )
+    launches = counted(("gemm2_k", 300.0, first), ("gemm2_k", 100.0, second), ("route_k", 1.0, {}))
     record = record_of(
-        "a",
-        kernel("gemm1", 1.0),
-        kernel(
-            "gemm2",
-            180.0,
-            "gemm2_k",
-        ),
-        wall_us=250.0,
-        bound_us=100.0,
+        "a", kernel("gemm1", 1.0), kernel("gemm2", 180.0, "gemm2_k"), wall_us=250.0, bound_us=100.0
     )
-    workload = ncu.with_counters(
-        record.workloads[0],
-        launches,
-        STAGES,
-    )
+    workload = ncu.with_counters(record.workloads[0], launches, STAGES)
 
     gemm1, gemm2 = workload.kernels
     assert gemm1.counters == []
@@ -459,11 +322,7 @@ def test_an_unfit_ncu_output_gets_one_line(report, named):
 @pytest.fixture
 def stand_in_ncu(tmp_path, monkeypatch):
     """Make an `ncu` of a shell script's text, before all else on the PATH."""
-    monkeypatch.setenv(
-        "PATH",
-        str(tmp_path),
-        prepend=os.pathsep,
-    )
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
 
     def make(script):
         file = tmp_path / "ncu"
@@ -548,12 +407,7 @@ def test_a_profile_without_counters_and_the_workloads_that_run_are_kept(profiled
     monkeypatch.setattr(ncu, "record", refuse)
     launches = launched(("odd", 1.0), calls=2)
     chosen = ["one-expert:1", "uniform:2"]
-    record, failures = profiled(
-        fails_for_one_token,
-        launches,
-        chosen,
-        counters=True,
-    )
+    record, failures = profiled(fails_for_one_token, launches, chosen, counters=True)
 
     assert len(failures) == 2
     assert failures[0].endswith("ValueError: no single token")
@@ -579,27 +433,13 @@ def test_inputs_are_the_same_each_time():
 
     runnable.metadata = SimpleNamespace(destination_passing_style=True)
     workload = calls.choose(["uniform:9"], "small")["uniform:9"]
-    first = calls.arguments(
-        runnable,
-        workload,
-        definition("small"),
-        "cpu",
-    )
-    again = calls.arguments(
-        runnable,
-        workload,
-        definition("small"),
-        "cpu",
-    )
+    first = calls.arguments(runnable, workload, definition("small"), "cpu")
+    again = calls.arguments(runnable, workload, definition("small"), "cpu")
 
     assert first[0].shape == (9, 256)
     assert first[1].dtype == torch.bfloat16
     assert first[2].shape == (9, 512)
-    for one, other in zip(
-        first[:8],
-        again[:8],
-        strict=True,
-    ):
+    for one, other in zip(first[:8], again[:8], strict=True):
         assert torch.equal(one.float(), other.float())
 
 

@@ -11,19 +11,9 @@ from moebench.core.provenance import Provenance
 from moebench.core.schema import read_record, write_record
 from moebench.judging.tolerances import TOLERANCES
 from moebench.operators import routing_model
-from moebench.operators.catalogue import (
-    GEOMETRIES,
-    definition,
-    definition_name,
-    operator,
-)
+from moebench.operators.catalogue import GEOMETRIES, definition, definition_name, operator
 from moebench.packing import pack
-from moebench.served import (
-    record,
-    resident,
-    rounds,
-    table,
-)
+from moebench.served import record, resident, rounds, table
 
 RELAXED = TOLERANCES["relaxed"]
 GB = 1_000_000_000
@@ -74,21 +64,9 @@ def test_the_bound_of_a_pass_is_the_sum_over_its_layers(layer_key):
     sizes = GEOMETRIES[layer_key]
     expected = 0
     for layer in model.layers:
-        chosen = chosen_experts(
-            layer,
-            5,
-            sizes,
-        ) - layer.get("local_expert_offset", 0)
+        chosen = chosen_experts(layer, 5, sizes) - layer.get("local_expert_offset", 0)
         counts = routing_model.local_counts(chosen, sizes)
-        expected += (
-            operator(layer_key)
-            .bound(
-                5,
-                counts,
-                layer_key,
-            )
-            .ms
-        )
+        expected += operator(layer_key).bound(5, counts, layer_key).ms
     assert model.bound_ms(5) == pytest.approx(expected)
     assert model.bound_ms(8) > expected
 
@@ -101,62 +79,25 @@ def test_a_pass_of_few_tokens_gets_their_inputs_alone(layer_key):
     names = list(full.inputs)
     shapes = full.get_input_shapes({"seq_len": 3})
 
-    for inputs, layer in zip(
-        model.inputs(3),
-        model.layers,
-        strict=True,
-    ):
-        for value, shape in zip(
-            inputs,
-            shapes,
-            strict=True,
-        ):
+    for inputs, layer in zip(model.inputs(3), model.layers, strict=True):
+        for value, shape in zip(inputs, shapes, strict=True):
             if shape is not None:
                 assert tuple(value.shape) == tuple(shape)
                 assert value.is_contiguous()
         assert inputs[names.index("gemm1_weights")] is layer["gemm1_weights"]
 
     token_axis = full.inputs["hidden_states_scale"].shape.index("seq_len")
-    first_scales = model.layers[0]["hidden_states_scale"].narrow(
-        token_axis,
-        0,
-        3,
-    )
+    first_scales = model.layers[0]["hidden_states_scale"].narrow(token_axis, 0, 3)
     inputs = model.inputs(3)[1]
     assert torch.equal(inputs[names.index("hidden_states_scale")], first_scales)
 
 
 def test_as_many_layers_as_fit():
     """58 layers of one of eight ranks on an H200, some on a card of 80 GB, none on one of 24 GB."""
-    assert (
-        resident.fitting(
-            58,
-            "full",
-            16384,
-            6,
-            139 * GB,
-        )
-        == 58
-    )
-    assert (
-        20
-        < resident.fitting(
-            58,
-            "full",
-            16384,
-            6,
-            79 * GB,
-        )
-        < 58
-    )
+    assert resident.fitting(58, "full", 16384, 6, 139 * GB) == 58
+    assert 20 < resident.fitting(58, "full", 16384, 6, 79 * GB) < 58
     with pytest.raises(CannotRun, match="16384"):
-        resident.fitting(
-            58,
-            "full",
-            16384,
-            6,
-            24 * GB,
-        )
+        resident.fitting(58, "full", 16384, 6, 24 * GB)
 
 
 # The rounds
@@ -180,13 +121,7 @@ def points_of(monkeypatch, small):
             return runnable
 
         monkeypatch.setattr(registry, "build", build)
-        request = rounds.Request(
-            small,
-            [5],
-            2,
-            RELAXED,
-            "cpu",
-        )
+        request = rounds.Request(small, [5], 2, RELAXED, "cpu")
         (measured,) = rounds.measure({name: name for name in functions}, request)
         assert all(point.tokens == 5 for point in measured)
         return {point.solution: point for point in measured}
@@ -271,12 +206,7 @@ def test_another_solution_begins_each_round(monkeypatch):
 
 
 def read(file):
-    return read_record(
-        file,
-        record.Head,
-        record.Point,
-        "served",
-    )
+    return read_record(file, record.Head, record.Point, "served")
 
 
 def test_without_a_gpu_two_small_layers_run_eagerly(tmp_path, no_gpu, capsys):
@@ -310,14 +240,7 @@ def test_layers_that_do_not_fit_after_all_leave_the_record(tmp_path, monkeypatch
 
 def test_what_is_done_survives_ctrl_c(tmp_path, monkeypatch, no_gpu, capsys):
     def interrupted(*_):
-        yield [
-            record.Point(
-                solution="triton_fused_v2",
-                tokens=1,
-                bound_ms=1,
-                eager=[2.0],
-            )
-        ]
+        yield [record.Point(solution="triton_fused_v2", tokens=1, bound_ms=1, eager=[2.0])]
         raise KeyboardInterrupt
 
     monkeypatch.setattr(rounds, "measure", interrupted)
@@ -362,16 +285,8 @@ def graph_points(solution, few, many):
     """Return points at T = 32 and 2048 with these best times in ms, as CUDA graphs."""
     common = {"solution": solution, "bound_ms": 10, "scratch_mb": 1234.56}
     return [
-        record.Point(
-            tokens=32,
-            graph=[few, few + 1],
-            **common,
-        ),
-        record.Point(
-            tokens=2048,
-            graph=[many, many + 1],
-            **common,
-        ),
+        record.Point(tokens=32, graph=[few, few + 1], **common),
+        record.Point(tokens=2048, graph=[many, many + 1], **common),
     ]
 
 
@@ -379,16 +294,8 @@ def eager_points(solution, few, many):
     """Return such points of a solution that cannot be captured."""
     common = {"solution": solution, "bound_ms": 10, "not_captured": "RuntimeError: no"}
     return [
-        record.Point(
-            tokens=32,
-            eager=[few, few + 1],
-            **common,
-        ),
-        record.Point(
-            tokens=2048,
-            eager=[many, many + 1],
-            **common,
-        ),
+        record.Point(tokens=32, eager=[few, few + 1], **common),
+        record.Point(tokens=2048, eager=[many, many + 1], **common),
     ]
 
 

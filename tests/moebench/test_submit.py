@@ -16,13 +16,7 @@ from moebench.operators.catalogue import definition
 from moebench.packing import manifest, pack
 from moebench.packing.flat import flatten
 from moebench.submission import clean_build, contest
-from recorded import (
-    NAME,
-    RELAXED,
-    record,
-    workloads,
-    write,
-)
+from recorded import NAME, RELAXED, record, workloads, write
 
 CONTEST = {"tolerance": "contest: rtol=0.3 atol=1 ratio=0.9"}
 INPUTS = ", ".join(definition("full").inputs)
@@ -39,13 +33,7 @@ def packed(sources):
         "entry_point": "main.py::run",
     }
     listed = [{"path": path, "content": text} for path, text in sources.items()]
-    return Solution(
-        name="tiny",
-        definition=NAME,
-        author="tests",
-        spec=spec,
-        sources=listed,
-    )
+    return Solution(name="tiny", definition=NAME, author="tests", spec=spec, sources=listed)
 
 
 TINY = packed({"main.py": MAIN, "kernels/ones.py": "def ones(output):\n    output.fill_(1)\n"})
@@ -66,11 +54,7 @@ def files(folder):
 @pytest.fixture
 def built(monkeypatch):
     """A clean build that finds nothing wrong, in no time."""
-    monkeypatch.setattr(
-        clean_build,
-        "build",
-        lambda *_: ["built"],
-    )
+    monkeypatch.setattr(clean_build, "build", lambda *_: ["built"])
 
 
 @pytest.fixture
@@ -79,12 +63,7 @@ def unproven(built, tmp_path):
 
     def tokens(traces):
         file = write(tmp_path / "t.jsonl", traces)
-        objections = contest.objections(
-            TINY,
-            tmp_path,
-            [file],
-            "sm_100",
-        )
+        objections = contest.objections(TINY, tmp_path, [file], "sm_100")
         if not objections:
             return []
         (line,) = objections
@@ -107,27 +86,14 @@ def test_a_run_of_older_source_or_at_an_easier_tolerance_proves_nothing(unproven
 
 
 def test_runs_spread_over_machines_prove_the_one_with_the_most(unproven):
-    first = record(
-        TINY,
-        hardware="one",
-        **CONTEST,
-    )[:10]
-    rest = record(
-        TINY,
-        hardware="other",
-        **CONTEST,
-    )[10:]
+    first = record(TINY, hardware="one", **CONTEST)[:10]
+    rest = record(TINY, hardware="other", **CONTEST)[10:]
     assert unproven([*first, *rest]) == TOKENS[10:]
 
 
 def test_the_newest_run_of_a_workload_counts(unproven):
     right = record(TINY, **CONTEST)
-    failed = record(
-        TINY,
-        status="RUNTIME_ERROR",
-        day="2026-02-01",
-        **CONTEST,
-    )
+    failed = record(TINY, status="RUNTIME_ERROR", day="2026-02-01", **CONTEST)
     assert unproven(right[:-1]) == TOKENS[-1:]
     assert unproven([*right[:-1], failed[-1]]) == TOKENS[-1:]
     assert unproven([*right, failed[0]]) == TOKENS[:1]
@@ -146,11 +112,7 @@ def test_our_solutions_stay_what_they_are_in_a_single_folder(name):
 
     for path, text in sources.items():
         moved = flat[path.rpartition("/")[2]]
-        for old, new in zip(
-            text.splitlines(),
-            moved.splitlines(),
-            strict=True,
-        ):
+        for old, new in zip(text.splitlines(), moved.splitlines(), strict=True):
             is_import = old.strip().startswith("from .") and new.strip().startswith("from .")
             assert old == new or is_import
 
@@ -279,16 +241,7 @@ def test_a_triton_solution_builds_alone(tmp_path, monkeypatch):
     sources = {source.path: source.content for source in submitted.sources}
     assert "e32_h7168_i2048" in sources["tiles.csv.h"]
     assert 'with_name("tiles.csv.h")' in sources["tiles.py"]
-    assert (
-        len(
-            clean_build.build(
-                bundle,
-                NAME,
-                "sm_100",
-            )
-        )
-        == 2
-    )
+    assert len(clean_build.build(bundle, NAME, "sm_100")) == 2
 
 
 # What is written, and what stays
@@ -305,19 +258,9 @@ def submitted(tmp_path, submit):
     """Submit a solution, with traces that prove it, to tmp_path/out: the same three."""
 
     def run(name):
-        traces = record(
-            pack.pack(name)["full"],
-            hardware="NVIDIA B200",
-            **CONTEST,
-        )
+        traces = record(pack.pack(name)["full"], hardware="NVIDIA B200", **CONTEST)
         file = write(tmp_path / "t.jsonl", traces)
-        return submit(
-            name,
-            "--into",
-            str(tmp_path / "out"),
-            "--traces",
-            str(file),
-        )
+        return submit(name, "--into", str(tmp_path / "out"), "--traces", str(file))
 
     return run
 
@@ -352,11 +295,7 @@ def test_what_was_edited_by_hand_stays(tmp_path, submitted, path):
 
 def test_a_submission_of_somebody_else_stays(tmp_path, submit):
     (tmp_path / "solution").mkdir()
-    status, _, errors = submit(
-        "triton_fused_v2",
-        "--into",
-        str(tmp_path),
-    )
+    status, _, errors = submit("triton_fused_v2", "--into", str(tmp_path))
     assert status == 2
     assert "solution" in errors
     assert files(tmp_path) == {}
@@ -384,11 +323,7 @@ def test_all_reasons_come_at_once_and_nothing_is_written(tmp_path, submit, monke
     monkeypatch.setattr(clean_build, "build", build)
     solution = pack.pack("triton_fused_v2")["full"]
     current = record(solution, **CONTEST)[:3]
-    stale = record(
-        solution,
-        sha1="0",
-        **CONTEST,
-    )[3:]
+    stale = record(solution, sha1="0", **CONTEST)[3:]
     traces = write(tmp_path / "t.jsonl", [*current, *stale])
     with traces.open("a") as file:
         file.write('{"cut off')
@@ -421,11 +356,7 @@ def test_all_reasons_come_at_once_and_nothing_is_written(tmp_path, submit, monke
     ],
 )
 def test_bad_arguments_get_one_line(tmp_path, args, named, submit):
-    status, _, errors = submit(
-        "--into",
-        str(tmp_path / "out"),
-        *args,
-    )
+    status, _, errors = submit("--into", str(tmp_path / "out"), *args)
     assert status == 2
     assert named in errors
     assert len(errors.splitlines()) == 1
@@ -441,9 +372,5 @@ def test_a_submission_runs_from_its_bundle_alone(tmp_path, name):
         pytest.skip(f"{name} does not run here")
 
     contest.write(solution, tmp_path / "b")
-    done = clean_build.build(
-        tmp_path / "b",
-        NAME,
-        "sm_100",
-    )
+    done = clean_build.build(tmp_path / "b", NAME, "sm_100")
     assert torch.cuda.get_device_name() in done[-1]

@@ -14,11 +14,7 @@ from moebench.core.atomic_file import write_atomically
 from moebench.operators.catalogue import definition, definition_name
 from moebench.packing import pack
 from moebench.submission import pull_request
-from recorded import (
-    DEFAULT,
-    record,
-    write,
-)
+from recorded import DEFAULT, record, write
 
 MAIN = os.environ.get("FIB_MAIN", "")
 NEEDS_MAIN = pytest.mark.skipif(

@@ -64,31 +64,16 @@ def batch_of(full: Definition, num_tokens: int) -> Batch:
     """Return inputs that are routed as the workloads are, with the right output."""
     stored = tensors("skewed", num_tokens, "full")
     _, drawn = workload("skewed", num_tokens, "full")
-    (inputs,) = seeded_inputs(
-        full,
-        drawn,
-        1,
-        "cuda",
-        stored,
-    )
+    (inputs,) = seeded_inputs(full, drawn, 1, "cuda", stored)
     reference = BuilderRegistry.get_instance().build_reference(full)
     (expected,) = normalize_result(full, reference(*inputs), "cuda")
     return Batch(inputs, expected)
 
 
-def time_tile(
-    tiles: Tiles,
-    batch: Batch,
-    pair: list[int],
-) -> tuple[str, bool]:
+def time_tile(tiles: Tiles, batch: Batch, pair: list[int]) -> tuple[str, bool]:
     """Return a line on the layer with these two tiles, and whether its output is right."""
     output = torch.full_like(batch.expected, float("nan"))
-    call = partial(
-        tiles.module._layer.run_layer,
-        *batch.inputs,
-        output,
-        *pair,
-    )
+    call = partial(tiles.module._layer.run_layer, *batch.inputs, output, *pair)
     call()
 
     shares = matched_ratios(output, batch.expected)
@@ -119,12 +104,7 @@ def time_all(tiles: Tiles, batch: Batch, num_tokens: int) -> int:
 def main(argv: list[str]) -> int:
     layout = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser("time_tiles.py", description=__doc__, formatter_class=layout)
-    parser.add_argument(
-        "tokens",
-        nargs="+",
-        type=count(),
-        metavar="T",
-    )
+    parser.add_argument("tokens", nargs="+", type=count(), metavar="T")
     args = parser.parse_args(argv)
     if not torch.cuda.is_available():
         raise CannotRun("timing tiles needs a CUDA device; torch sees none")

@@ -8,12 +8,7 @@ from types import SimpleNamespace
 from typing import NamedTuple
 
 # GEMM, whether gemm1 applies SwiGLU itself, column tile; gemm1's is one quantisation group of h
-FORMS = (
-    ("gemm1", True, 128),
-    ("gemm1", False, 128),
-    ("gemm2", False, 64),
-    ("gemm2", False, 128),
-)
+FORMS = (("gemm1", True, 128), ("gemm1", False, 128), ("gemm2", False, 64), ("gemm2", False, 128))
 BLOCK_MS = (16, 32, 64, 128)
 FIRST_GROUP = 8
 GROUPS = (1, 4, 8, 16, 32)
@@ -86,19 +81,10 @@ def choice_of(gemm1: Candidate, gemm2: Candidate) -> SimpleNamespace:
 
     For a GEMM that is not run any candidate will do.
     """
-    return SimpleNamespace(
-        gemm1=gemm1,
-        gemm2=gemm2,
-        fused=gemm1.fused,
-        tma=True,
-    )
+    return SimpleNamespace(gemm1=gemm1, gemm2=gemm2, fused=gemm1.fused, tma=True)
 
 
-def best(
-    times: Times,
-    stage: str,
-    block_m: int,
-) -> Candidate | None:
+def best(times: Times, stage: str, block_m: int) -> Candidate | None:
     """Return the fastest candidate of a GEMM at one BLOCK_M, of equal ones the first."""
     timed = []
     for candidate, us in times.items():

@@ -41,11 +41,7 @@ def operands(
     return [(x, x_scale), (w13, w13_scale), (w2, w2_scale)]
 
 
-def prepare(
-    package: str,
-    tensors: list,
-    expert: torch.Tensor,
-) -> SimpleNamespace:
+def prepare(package: str, tensors: list, expert: torch.Tensor) -> SimpleNamespace:
     """Return modules and tensors of a layer with one routing.
 
     package: of a solution that FIB has built. tensors: `operands` of at least T tokens. expert:
@@ -75,19 +71,10 @@ def prepare(
 def gemm1(layer: SimpleNamespace, choice) -> tuple[torch.Tensor, torch.Tensor]:
     """Return h [rows, I] fp8 and its scales [rows, I/128] fp32."""
     permutation = layer.permutations[choice.gemm1.block_m]
-    return layer.layer.gemm1_swiglu(
-        *layer.x,
-        *layer.w13,
-        permutation,
-        choice,
-    )
+    return layer.layer.gemm1_swiglu(*layer.x, *layer.w13, permutation, choice)
 
 
-def gemm2(
-    layer: SimpleNamespace,
-    choice,
-    h: tuple | None = None,
-) -> torch.Tensor:
+def gemm2(layer: SimpleNamespace, choice, h: tuple | None = None) -> torch.Tensor:
     """Return y [slices, rows, H/slices] bf16.
 
     h: what gemm1 returned; without it gemm1 is run first.
@@ -103,14 +90,7 @@ def gemm2(
     y = torch.empty(shape, dtype=torch.bfloat16, device=h[0].device)
     for number, part in enumerate(y):
         first_column = number * hidden // slices
-        layer.layer.gemm2_columns(
-            *h,
-            *layer.w2,
-            permutation,
-            first_column,
-            part,
-            choice,
-        )
+        layer.layer.gemm2_columns(*h, *layer.w2, permutation, first_column, part, choice)
     return y
 
 

@@ -33,12 +33,7 @@ launches = []
 layer = None
 
 
-def why_left_out(
-    candidate: Candidate,
-    shared: int,
-    registers: int,
-    spilled: int,
-) -> str | None:
+def why_left_out(candidate: Candidate, shared: int, registers: int, spilled: int) -> str | None:
     """Return why a candidate that compiles is not worth timing, or None.
 
     shared: bytes a block. registers, spilled: registers and bytes a thread.
@@ -74,12 +69,7 @@ def left_out(pool: ProcessPool, wanted: list[Candidate]) -> dict[Candidate, str 
     return reasons
 
 
-def start(
-    architecture: str,
-    package: Path,
-    sizes: tuple[int, int, int],
-    top_k: int,
-) -> None:
+def start(architecture: str, package: Path, sizes: tuple[int, int, int], top_k: int) -> None:
     """Make this process's Triton compile for an architecture, whatever GPU is here.
 
     Nothing is launched. architecture: as "sm_90". package: the folder of a triton_fused_v2 that
@@ -96,14 +86,7 @@ def start(
 
     def keep_launch(kernel, grid):
         def launch(*args, **keywords):
-            launches.append(
-                partial(
-                    kernel.warmup,
-                    *args,
-                    grid=grid,
-                    **keywords,
-                )
-            )
+            launches.append(partial(kernel.warmup, *args, grid=grid, **keywords))
 
         return launch
 
@@ -127,11 +110,6 @@ def compiled(candidate: Candidate) -> tuple[int, int, int]:
         file.write(kernel.asm["cubin"])
         file.flush()
         command = [triton.knobs.nvidia.cuobjdump.path, "-res-usage", file.name]
-        text = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
+        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     registers, stack, local = map(int, RESOURCES.search(text).groups())
     return kernel.metadata.shared, registers, stack + local

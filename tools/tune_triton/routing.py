@@ -13,11 +13,7 @@ from moebench.operators.catalogue import GEOMETRIES
 from moebench.operators.routing_kinds import offset_of
 
 
-def local(
-    expert: torch.Tensor,
-    first: int,
-    geometry: str,
-) -> torch.Tensor:
+def local(expert: torch.Tensor, first: int, geometry: str) -> torch.Tensor:
     """Return local expert numbers [T, top-k] int32 of the rank with this first expert.
 
     -1 stands for another rank's.
@@ -27,11 +23,7 @@ def local(
     return torch.where(is_local, number, -1).to(torch.int32)
 
 
-def drawn(
-    geometry: str,
-    num_tokens: int,
-    layer_count: int,
-) -> list[torch.Tensor]:
+def drawn(geometry: str, num_tokens: int, layer_count: int) -> list[torch.Tensor]:
     """Return the experts of so many layers, as seen from a rank in the middle.
 
     They are the same in every run.
@@ -41,23 +33,13 @@ def drawn(
     layers = []
     for number in range(layer_count):
         seed = f"tune/{num_tokens}/{number}"
-        logits, bias = routing_model.draw_typical(
-            seed,
-            num_tokens,
-            first,
-            sizes,
-        )
+        logits, bias = routing_model.draw_typical(seed, num_tokens, first, sizes)
         chosen = torch.from_numpy(routing_model.select(logits, bias, sizes))
         layers.append(local(chosen, first, geometry))
     return layers
 
 
-def recorded(
-    folder: Path,
-    geometry: str,
-    num_tokens: int,
-    most: int,
-) -> list[torch.Tensor]:
+def recorded(folder: Path, geometry: str, num_tokens: int, most: int) -> list[torch.Tensor]:
     """Return so many shares at most: each rank's of the first tokens of each file.
 
     Raises UserError where there is none.

@@ -34,15 +34,7 @@ from candidates import (
 )
 from flashinfer_bench import Solution
 from flashinfer_bench.compile import BuilderRegistry
-from gemms import (
-    check,
-    gemm1,
-    gemm2,
-    operands,
-    prepare,
-    times_us,
-    values,
-)
+from gemms import check, gemm1, gemm2, operands, prepare, times_us, values
 from moebench.core import paths
 from moebench.core.arguments import count
 from moebench.core.atomic_file import write_atomically
@@ -62,11 +54,7 @@ ROUNDS = 9  # of the last comparison
 TILE_FIELDS = 6  # of the solution's Tile, which a Candidate begins with
 
 
-def measured(
-    candidate: Candidate,
-    times: Times,
-    prepared: list[SimpleNamespace],
-) -> float:
+def measured(candidate: Candidate, times: Times, prepared: list[SimpleNamespace]) -> float:
     """Return microseconds of one GEMM, the median over routings.
 
     gemm2 works on what the best gemm1 of its BLOCK_M gave. Raises ValueError where it is wrong, or
@@ -85,14 +73,7 @@ def measured(
             calls.append(partial(gemm1, layer, choice))
         else:
             h = gemm1(layer, choice)
-            calls.append(
-                partial(
-                    gemm2,
-                    layer,
-                    choice,
-                    h,
-                )
-            )
+            calls.append(partial(gemm2, layer, choice, h))
     return round(median(times_us(calls, REPEATS)), 2)
 
 
@@ -117,13 +98,7 @@ def tune(
             layer.expected[stage] = values(stage, layer, in_expert_order)
 
     time_candidates(candidates, times, prepared, record, pool)
-    time_candidates(
-        other_groups(best_pair(times)),
-        times,
-        prepared,
-        record,
-        pool,
-    )
+    time_candidates(other_groups(best_pair(times)), times, prepared, record, pool)
 
     num_tokens = len(prepared[0].expert)
     pair = best_pair(times)
@@ -169,13 +144,7 @@ def time_candidates(
         torch.cuda.synchronize()
 
 
-def with_row(
-    table: str,
-    gpu: str,
-    sizes: str,
-    num_tokens: int,
-    choice,
-) -> str:
+def with_row(table: str, gpu: str, sizes: str, num_tokens: int, choice) -> str:
     """Return the text of tiles.csv with the line for a GPU, sizes and token count, sorted."""
     header, *lines = (line.split(",") for line in table.splitlines())
     rows = {}
@@ -217,12 +186,7 @@ class Tuning:
     def present_choice(self, num_tokens: int):
         """Return the solution's Choice as it is now."""
         share = self.top_k / GEOMETRIES[self.geometry]["num_experts"]
-        return self.solution.choose(
-            *self.gpu,
-            self.sizes,
-            share,
-            num_tokens,
-        )
+        return self.solution.choose(*self.gpu, self.sizes, share, num_tokens)
 
     def digest(self, routing_folder: Path | None, layer_count: int) -> str:
         """Return what is the same for runs that may share records: GPU, versions, code, routing."""
@@ -295,12 +259,7 @@ def parsed(argv: list[str]) -> argparse.Namespace:
         help="FP8 MoE with the router inside; default: full",
     )
     parser.add_argument(
-        "--tokens",
-        nargs="+",
-        type=count(),
-        default=TOKENS,
-        metavar="T",
-        help=f"default: {TOKENS}",
+        "--tokens", nargs="+", type=count(), default=TOKENS, metavar="T", help=f"default: {TOKENS}"
     )
     parser.add_argument(
         "--routing",
@@ -332,13 +291,7 @@ def main(argv: list[str]) -> int:
     digest = tuning.digest(args.routing, args.layers)
     for num_tokens, choice in tuned_choices(tuning, routings, digest):
         table = TABLE.read_text(encoding="utf-8")
-        new_table = with_row(
-            table,
-            tuning.gpu.name,
-            tuning.name,
-            num_tokens,
-            choice,
-        )
+        new_table = with_row(table, tuning.gpu.name, tuning.name, num_tokens, choice)
         write_atomically(TABLE, new_table)
 
     shown = TABLE.relative_to(paths.ROOT)

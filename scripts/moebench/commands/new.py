@@ -22,14 +22,7 @@ from moebench.core import paths
 from moebench.core.atomic_file import write_atomically
 from moebench.core.errors import UserError
 from moebench.core.names import installed_as, is_pythons_own, unknown
-from moebench.operators.catalogue import (
-    FP8_MOE,
-    ROUTED,
-    form,
-    geometry_named,
-    operator,
-    small_like,
-)
+from moebench.operators.catalogue import FP8_MOE, ROUTED, form, geometry_named, operator, small_like
 from moebench.packing.manifest import (
     MANIFEST,
     NOT_SOLUTIONS,
@@ -70,14 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--from", dest="original", metavar="START", default="torch", help=from_help)
 
     served_help = "what it shall serve; default: full and small, or what the original serves"
-    add(
-        "--definition",
-        nargs="+",
-        type=geometry_named,
-        default=[],
-        metavar="KEY",
-        help=served_help,
-    )
+    add("--definition", nargs="+", type=geometry_named, default=[], metavar="KEY", help=served_help)
     add("--author", metavar="NAME", help="default: git's user.name, else your login name")
 
 
@@ -88,11 +74,7 @@ def main(args: argparse.Namespace) -> int:
     author = checked_author(default_author() if args.author is None else args.author)
 
     files = files_of(original, args.name)
-    manifest = with_names(
-        files[MANIFEST].decode(),
-        args.name,
-        author,
-    )
+    manifest = with_names(files[MANIFEST].decode(), args.name, author)
     if args.definition:
         manifest = with_definitions(manifest, args.definition)
     files[MANIFEST] = manifest.encode()
@@ -128,11 +110,7 @@ def original_named(name: str) -> Original:
 
     if name not in solution_names():
         raise UserError(f"--from: {unknown('solution', name, [*known_starts, *solution_names()])}")
-    return Original(
-        name,
-        paths.SOLUTIONS / name,
-        is_start=False,
-    )
+    return Original(name, paths.SOLUTIONS / name, is_start=False)
 
 
 def check_name(name: str) -> None:
@@ -188,11 +166,7 @@ def default_author() -> str:
     """Return git's user.name, or else the login name. Raises UserError where there is neither."""
     with suppress(FileNotFoundError):  # there may be no git
         command = ["git", "config", "user.name"]
-        author = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-        ).stdout.strip()
+        author = subprocess.run(command, capture_output=True, text=True).stdout.strip()
         if author:
             return author
 
@@ -235,16 +209,8 @@ def with_names(manifest: str, name: str, author: str) -> str:
     name_line = f"name = {json.dumps(name)}"
     author_line = f"author = {json.dumps(author, ensure_ascii=False)}"
 
-    manifest = NAME_LINE.sub(
-        lambda _: name_line,
-        manifest,
-        count=1,
-    )
-    manifest = AUTHOR_LINE.sub(
-        lambda _: author_line,
-        manifest,
-        count=1,
-    )
+    manifest = NAME_LINE.sub(lambda _: name_line, manifest, count=1)
+    manifest = AUTHOR_LINE.sub(lambda _: author_line, manifest, count=1)
     manifest = START_LINE.sub("", manifest)
     manifest = FACTS.sub("", manifest)
     return manifest.rstrip() + "\n"
@@ -257,11 +223,7 @@ def with_definitions(manifest: str, keys: list[str]) -> str:
 
     manifest = DEFINITIONS.sub("", manifest)
     manifest = SERVES.sub("", manifest)
-    return ENTRY_POINT_LINE.sub(
-        lambda line: line[0] + definitions_line,
-        manifest,
-        count=1,
-    )
+    return ENTRY_POINT_LINE.sub(lambda line: line[0] + definitions_line, manifest, count=1)
 
 
 def copy_solutions(folder: Path) -> None:

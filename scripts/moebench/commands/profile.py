@@ -37,13 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     workloads_help = (
         f"T, a uuid, or KIND:T, the FP8 layer with a made-up routing ({kinds}); default: a few"
     )
-    add(
-        "--workloads",
-        nargs="+",
-        default=[],
-        metavar="W",
-        help=workloads_help,
-    )
+    add("--workloads", nargs="+", default=[], metavar="W", help=workloads_help)
     add("--calls", type=count(), default=10, help="default: 10")
     add("--counters", action="store_true", help="hardware counters of each launch, through ncu")
 
@@ -64,11 +58,7 @@ class Progress:
 
 
 def main(args: argparse.Namespace) -> int:
-    layer_key = choose_geometry(
-        args.definition,
-        True,
-        args.solutions,
-    )
+    layer_key = choose_geometry(args.definition, True, args.solutions)
     workloads = choose(args.workloads, layer_key)
     if not torch.cuda.is_available():
         raise CannotRun("moebench profile needs a CUDA device; torch sees none")

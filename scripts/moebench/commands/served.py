@@ -29,22 +29,7 @@ from moebench.served import resident, rounds
 from moebench.served.record import Head, Point
 from moebench.served.table import table
 
-TOKENS = [
-    1,
-    2,
-    4,
-    8,
-    16,
-    32,
-    64,
-    128,
-    256,
-    1024,
-    2048,
-    4096,
-    8192,
-    16384,
-]
+TOKENS = [1, 2, 4, 8, 16, 32, 64, 128, 256, 1024, 2048, 4096, 8192, 16384]
 CPU_TOKENS = [1, 4]
 CPU_LAYERS = 2
 TOLERANCE = TOLERANCES["relaxed"]
@@ -58,26 +43,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--definition", type=geometry_named, metavar="KEY", help=definition_help)
 
     tokens_help = "default: 14 counts from 1 to 16384; 1 and 4 without GPU"
-    add(
-        "--tokens",
-        nargs="+",
-        type=count(),
-        metavar="T",
-        help=tokens_help,
-    )
+    add("--tokens", nargs="+", type=count(), metavar="T", help=tokens_help)
 
     layers_help = "at most so many; default: those of the model, 2 without a GPU"
     add("--layers", type=count(), metavar="N", help=layers_help)
 
     rounds_help = "of each solution at each T; default: 5"
     add(
-        "--rounds",
-        "--turns",
-        dest="rounds",
-        type=count(),
-        default=5,
-        metavar="N",
-        help=rounds_help,
+        "--rounds", "--turns", dest="rounds", type=count(), default=5, metavar="N", help=rounds_help
     )
 
     output_help = "record it; docs/served.md shows docs/data/served/*.jsonl"
@@ -97,13 +70,7 @@ def main(args: argparse.Namespace) -> int:
     layers = wanted_layers
     if on_gpu:
         free, _ = torch.cuda.mem_get_info()
-        layers = resident.fitting(
-            wanted_layers,
-            layer_key,
-            tokens[-1],
-            len(solutions),
-            free,
-        )
+        layers = resident.fitting(wanted_layers, layer_key, tokens[-1], len(solutions), free)
     if layers < wanted_layers:
         screen.print(f"{layers} of {wanted_layers} layers fit into free memory")
 
@@ -123,10 +90,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def measured(
-    head: Head,
-    layer_key: str,
-    solutions: dict[str, Solution],
-    round_count: int,
+    head: Head, layer_key: str, solutions: dict[str, Solution], round_count: int
 ) -> Iterator[list[Point]]:
     """Yield the points of all solutions at each token count.
 
@@ -176,11 +140,7 @@ def head_of(
     )
 
 
-def keep(
-    file: Path | None,
-    head: Head,
-    points: list[Point],
-) -> None:
+def keep(file: Path | None, head: Head, points: list[Point]) -> None:
     """Write the record, whole each time: an earlier one stays until there is a point."""
     if file:
         write_record(file, [head, *points])

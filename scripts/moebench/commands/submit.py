@@ -31,13 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--to", choices=["dataset", "contest"], default="contest", help="default: %(default)s")
 
     into_help = "no file of anybody else is overwritten"
-    add(
-        "--into",
-        type=output_folder,
-        metavar="FOLDER",
-        required=True,
-        help=into_help,
-    )
+    add("--into", type=output_folder, metavar="FOLDER", required=True, help=into_help)
     add(
         "--definition",
         type=geometry_named,
@@ -51,21 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     evaluators = [target for target in get_args(manifest.Hardware) if target != "cpu"]
     hardware_help = "contest: what evaluates; default: %(default)s"
-    add(
-        "--hardware",
-        choices=evaluators,
-        default=contest.HARDWARE,
-        help=hardware_help,
-    )
+    add("--hardware", choices=evaluators, default=contest.HARDWARE, help=hardware_help)
     traces_help = "default: this repository's traces"
-    add(
-        "--traces",
-        type=Path,
-        nargs="+",
-        default=[],
-        metavar="PATH",
-        help=traces_help,
-    )
+    add("--traces", type=Path, nargs="+", default=[], metavar="PATH", help=traces_help)
 
 
 def main(args: argparse.Namespace) -> int:
@@ -79,25 +61,13 @@ def main(args: argparse.Namespace) -> int:
 
     if args.to == "contest":
         solution = packed[args.name][args.definition[0]]
-        is_written = contest.prepare(
-            solution,
-            args.into,
-            traces,
-            args.hardware,
-        )
+        is_written = contest.prepare(solution, args.into, traces, args.hardware)
         return 0 if is_written else 1
 
     pull_requests = []
     for key in args.definition:
         submitted, *baselines = [solutions[key] for solutions in packed.values()]
-        pull_requests.append(
-            pull_request.plan(
-                submitted,
-                baselines,
-                args.into,
-                traces,
-            )
-        )
+        pull_requests.append(pull_request.plan(submitted, baselines, args.into, traces))
 
     is_valid = True
     for planned in pull_requests:  # once all of them are known to be fit

@@ -61,11 +61,7 @@ def definition_file(name: str) -> Path:
     return SHIPPED / "definitions" / operator_folder(name) / f"{name}.json"
 
 
-def workload_file(
-    definition: str,
-    root: Path = ROOT,
-    suffix: str = "jsonl",
-) -> Path:
+def workload_file(definition: str, root: Path = ROOT, suffix: str = "jsonl") -> Path:
     """Return the file of a definition's workloads in the data set at root.
 
     suffix: csv is for their counts, sha256 for the checksums of their tensors, which
@@ -93,11 +89,7 @@ def trace_file(definition: str, clock: str = "events") -> Path:
     return GPU_CLOCK / f"{definition}.jsonl"
 
 
-def files_below(
-    path: Path,
-    part: str,
-    pattern: str,
-) -> list[Path]:
+def files_below(path: Path, part: str, pattern: str) -> list[Path]:
     """Return the files that a user names by a path, sorted.
 
     That is the file itself; of a data set the files below its folder `part`; of any other folder

@@ -40,12 +40,7 @@ def first_fault(error: ValidationError, whole: str) -> str:
 
 def read_json(path: Path, model: type[Model]) -> Model:
     """Return a file's only object. Raises UserError that names the file and its first fault."""
-    return _parse(
-        path.read_text(encoding="utf-8"),
-        model,
-        path.name,
-        "file",
-    )
+    return _parse(path.read_text(encoding="utf-8"), model, path.name, "file")
 
 
 def read_record(
@@ -63,20 +58,8 @@ def read_record(
 
     further = []
     for number, text in enumerate(texts[1:], 2):
-        further.append(
-            _parse(
-                text,
-                line,
-                f"{path.name}:{number}",
-                "line",
-            )
-        )
-    return _parse(
-        texts[0],
-        head,
-        f"{path.name}:1",
-        "line",
-    ), further
+        further.append(_parse(text, line, f"{path.name}:{number}", "line"))
+    return _parse(texts[0], head, f"{path.name}:1", "line"), further
 
 
 def write_record(path: Path, lines: list[BaseModel]) -> None:
@@ -85,12 +68,7 @@ def write_record(path: Path, lines: list[BaseModel]) -> None:
     write_atomically(path, "".join(f"{text}\n" for text in texts))
 
 
-def _parse(
-    text: str | bytes,
-    model: type[Model],
-    place: str,
-    whole: str,
-) -> Model:
+def _parse(text: str | bytes, model: type[Model], place: str, whole: str) -> Model:
     try:
         return model.model_validate_json(text)
     except ValidationError as error:

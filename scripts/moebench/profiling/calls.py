@@ -16,12 +16,7 @@ from flashinfer_bench.compile import BuilderRegistry, Runnable
 from moebench.core import paths
 from moebench.core.errors import CannotRun, exit_with
 from moebench.judging import dataset
-from moebench.judging.calling import (
-    device_here,
-    first_line,
-    seeded_inputs,
-    with_outputs,
-)
+from moebench.judging.calling import device_here, first_line, seeded_inputs, with_outputs
 from moebench.judging.fib import load_safetensors
 from moebench.operators import routing_kinds, workloads
 from moebench.operators.catalogue import GEOMETRIES, definition, definition_name
@@ -46,17 +41,9 @@ def choose(names: list[str], layer_key: str) -> dict[str, Workload]:
     for name in names or default_workloads(recorded):
         kind, _, tokens = name.partition(":")
         if kind in kinds and tokens.isdecimal():
-            _, chosen[name] = routing_kinds.workload(
-                kind,
-                int(tokens),
-                layer_key,
-            )
+            _, chosen[name] = routing_kinds.workload(kind, int(tokens), layer_key)
             continue
-        for _, workload in workloads.named(
-            name,
-            recorded,
-            made_up_help,
-        ):
+        for _, workload in workloads.named(name, recorded, made_up_help):
             chosen[workload.uuid] = workload
     return chosen
 
@@ -77,21 +64,10 @@ def build(solution: Solution, full: Definition) -> Runnable:
         raise CannotRun(f"{solution.name}: does not build: {first_line(error)}") from error
 
 
-def arguments(
-    runnable: Runnable,
-    workload: Workload,
-    full: Definition,
-    device: str,
-) -> list:
+def arguments(runnable: Runnable, workload: Workload, full: Definition, device: str) -> list:
     """Return FIB's inputs, the same in every run on one device, and outputs to be written into."""
     stored = load_safetensors(full, workload, paths.ROOT)
-    (inputs,) = seeded_inputs(
-        full,
-        workload,
-        1,
-        device,
-        stored,
-    )
+    (inputs,) = seeded_inputs(full, workload, 1, device, stored)
     return with_outputs(full, runnable, inputs, device)
 
 
@@ -107,11 +83,7 @@ def call_repeatedly(
     mark: makes what is around each call and the wait for its end. Raises CannotRun for whatever
     the solution raises.
     """
-    cache = torch.empty(
-        FLUSH_BYTES,
-        dtype=torch.int8,
-        device=device,
-    )
+    cache = torch.empty(FLUSH_BYTES, dtype=torch.int8, device=device)
     with torch.no_grad():
         for _ in range(times):
             cache.zero_()
@@ -142,13 +114,7 @@ def main(argv: list[str]) -> int:
         call_repeatedly(runnable, call_args, WARMUP_RUNS, device)
         with torch.cuda.profiler.profile():
             torch.cuda._sleep(1)  # the separator, whose kernel is gpu_clock.MARK
-        call_repeatedly(
-            runnable,
-            call_args,
-            1,
-            device,
-            torch.cuda.profiler.profile,
-        )
+        call_repeatedly(runnable, call_args, 1, device, torch.cuda.profiler.profile)
     return 0
 
 

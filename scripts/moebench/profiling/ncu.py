@@ -42,11 +42,7 @@ OPTIONS = [
 ]
 
 
-def record(
-    solution: str,
-    layer_key: str,
-    workloads: list[str],
-) -> str:
+def record(solution: str, layer_key: str, workloads: list[str]) -> str:
     """Return ncu's CSV of a process that calls the solution once on each workload.
 
     Raises CannotRun when ncu is not installed, fails or takes longer than 15 minutes.
@@ -57,25 +53,10 @@ def record(
     calls = [sys.executable, "-P", "-m", "moebench.profiling.calls"]
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "ncu.csv"
-        command = [
-            "ncu",
-            *OPTIONS,
-            "--log-file",
-            str(log),
-        ]
-        command += [
-            *calls,
-            solution,
-            layer_key,
-            *workloads,
-        ]
+        command = ["ncu", *OPTIONS, "--log-file", str(log)]
+        command += [*calls, solution, layer_key, *workloads]
         try:
-            done = subprocess.run(
-                command,
-                capture_output=True,
-                text=True,
-                timeout=TIMEOUT_SECONDS,
-            )
+            done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
         except subprocess.TimeoutExpired as error:
             raise CannotRun(f"ncu: no end after {TIMEOUT_SECONDS} s") from error
         report = log.read_text(encoding="utf-8") if log.exists() else ""
@@ -121,11 +102,7 @@ def launches_in(report: str) -> pd.DataFrame:
 
     plain_numbers = rows["Metric Value"].str.replace(",", "")
     rows["value"] = pd.to_numeric(plain_numbers, errors="coerce")
-    launches = rows.pivot(
-        index=["ID", "Kernel Name"],
-        columns="Metric Name",
-        values="value",
-    )
+    launches = rows.pivot(index=["ID", "Kernel Name"], columns="Metric Name", values="value")
     launches = launches.reindex(columns=list(METRICS.values()))
     launches = launches.set_axis(list(METRICS), axis=1)
     launches = launches.dropna(subset="us")

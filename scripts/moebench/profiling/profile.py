@@ -17,12 +17,7 @@ from moebench.operators.workloads import recorded_bound
 from moebench.packing.fingerprint import source_of
 from moebench.packing.manifest import read_manifest
 from moebench.profiling import ncu, torch_profiler
-from moebench.profiling.calls import (
-    WARMUP_RUNS,
-    arguments,
-    build,
-    call_repeatedly,
-)
+from moebench.profiling.calls import WARMUP_RUNS, arguments, build, call_repeatedly
 from moebench.profiling.record import ProfileRecord, WorkloadProfile
 
 
@@ -70,69 +65,33 @@ def profile_all(job: Job) -> Iterator[ProfileRecord]:
 
     wall_us = {}
     for name, runnable in runnables.items():
-        wall_us[name] = wall_times(
-            name,
-            runnable,
-            job,
-        )
+        wall_us[name] = wall_times(name, runnable, job)
 
     for name, runnable in runnables.items():
-        profiles = workload_profiles(
-            name,
-            runnable,
-            job,
-            wall_us[name],
-        )
+        profiles = workload_profiles(name, runnable, job, wall_us[name])
         if profiles:
             profiles = with_counters(name, job, profiles)
             yield record_of(name, job, profiles)
 
 
-def record_of(
-    name: str,
-    job: Job,
-    profiles: list[WorkloadProfile],
-) -> ProfileRecord:
+def record_of(name: str, job: Job, profiles: list[WorkloadProfile]) -> ProfileRecord:
     """Return a solution's record, with where its figures come from."""
     source = source_of(job.solutions[name])
-    measured_by = provenance.here(
-        job.device,
-        **source,
-        protocol=job.protocol,
-        command=job.command,
-    )
+    measured_by = provenance.here(job.device, **source, protocol=job.protocol, command=job.command)
     return ProfileRecord(
-        solution=name,
-        definition=job.definition.name,
-        provenance=measured_by,
-        workloads=profiles,
+        solution=name, definition=job.definition.name, provenance=measured_by, workloads=profiles
     )
 
 
-def wall_times(
-    name: str,
-    runnable: Runnable,
-    job: Job,
-) -> dict[str, float]:
+def wall_times(name: str, runnable: Runnable, job: Job) -> dict[str, float]:
     """Return microseconds of a call as FIB times it, by uuid. What cannot be timed is left out."""
     times = {}
     for uuid, workload in job.workloads.items():
         job.say(f"{name}: wall time")
         # Whatever it raises, the profile of the same workload meets it again and reports it.
         with suppress(Exception), torch.no_grad():
-            args = arguments(
-                runnable,
-                workload,
-                job.definition,
-                job.device,
-            )
-            ms = time_runnable(
-                runnable,
-                args,
-                WARMUP_RUNS,
-                job.calls,
-                job.device,
-            )
+            args = arguments(runnable, workload, job.definition, job.device)
+            ms = time_runnable(runnable, args, WARMUP_RUNS, job.calls, job.device)
             times[uuid] = round(1e3 * ms, 3)
     return times
 
@@ -146,15 +105,7 @@ def workload_profiles(
         line = f"{name}: T={workload.axes['seq_len']}"
         job.say(line)
         try:
-            profiles.append(
-                profile(
-                    name,
-                    runnable,
-                    job,
-                    uuid,
-                    wall_us.get(uuid),
-                )
-            )
+            profiles.append(profile(name, runnable, job, uuid, wall_us.get(uuid)))
         except CannotRun as error:
             job.say(f"{line}: {error}", failed=True)
         except RuntimeError as error:  # out of memory, or a broken device
@@ -170,26 +121,12 @@ def profile(
     Raises CannotRun for whatever the solution raises.
     """
     workload = job.workloads[uuid]
-    args = arguments(
-        runnable,
-        workload,
-        job.definition,
-        job.device,
-    )
+    args = arguments(runnable, workload, job.definition, job.device)
     call_repeatedly(runnable, args, WARMUP_RUNS, job.device)
 
-    events = torch_profiler.record(
-        runnable,
-        args,
-        job.calls,
-        job.device,
-    )
+    events = torch_profiler.record(runnable, args, job.calls, job.device)
     launches = torch_profiler.launches(events, job.calls)
-    kernels = torch_profiler.kernels(
-        launches,
-        read_manifest(name).stages,
-        job.calls,
-    )
+    kernels = torch_profiler.kernels(launches, read_manifest(name).stages, job.calls)
     bound = recorded_bound(definition_name(job.layer_key), workload)
     return WorkloadProfile(
         uuid=uuid,
@@ -203,11 +140,7 @@ def profile(
     )
 
 
-def with_counters(
-    name: str,
-    job: Job,
-    profiles: list[WorkloadProfile],
-) -> list[WorkloadProfile]:
+def with_counters(name: str, job: Job, profiles: list[WorkloadProfile]) -> list[WorkloadProfile]:
     """Return the profiles with ncu's counters if they are wanted.
 
     Where ncu does not work they come without, and with a warning in each.
@@ -218,11 +151,7 @@ def with_counters(
     job.say(f"{name}: counters under ncu")
     uuids = [profile.uuid for profile in profiles]
     try:
-        report = ncu.record(
-            name,
-            job.layer_key,
-            uuids,
-        )
+        report = ncu.record(name, job.layer_key, uuids)
         launches = ncu.by_workload(report, len(uuids))
     except CannotRun as error:
         job.say(f"{name}: {error}", failed=True)
@@ -230,14 +159,7 @@ def with_counters(
 
     stages = read_manifest(name).stages
     pairs = zip(profiles, launches, strict=True)
-    return [
-        ncu.with_counters(
-            profile,
-            counted,
-            stages,
-        )
-        for profile, counted in pairs
-    ]
+    return [ncu.with_counters(profile, counted, stages) for profile, counted in pairs]
 
 
 def with_warning(profile: WorkloadProfile, warning: str) -> WorkloadProfile:

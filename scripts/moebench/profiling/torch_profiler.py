@@ -24,24 +24,13 @@ DEVICE_CATEGORIES = {"kernel", "gpu_memcpy", "gpu_memset"}
 LAUNCH_CATEGORIES = {"cuda_runtime", "cuda_driver"}
 
 
-def record(
-    runnable,
-    args: list,
-    calls: int,
-    device: str,
-) -> list[dict]:
+def record(runnable, args: list, calls: int, device: str) -> list[dict]:
     """Return the events of a Chrome trace of `calls` calls.
 
     Raises CannotRun for whatever the solution raises.
     """
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
-        call_repeatedly(
-            runnable,
-            args,
-            calls,
-            device,
-            lambda: record_function(CALL),
-        )
+        call_repeatedly(runnable, args, calls, device, lambda: record_function(CALL))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(path))
@@ -73,30 +62,12 @@ def launches(events: list[dict], calls: int) -> pd.DataFrame:
         # its end.
         launch = launched.get(event["args"].get("correlation"), event["ts"])
         rows.append((plain_name(event["name"]), launch, event["ts"], event["dur"]))
-    table = pd.DataFrame(
-        rows,
-        columns=[
-            "kernel",
-            "launch",
-            "start",
-            "us",
-        ],
-    )
-    table = table.astype(
-        {
-            "launch": float,
-            "start": float,
-            "us": float,
-        }
-    )
+    table = pd.DataFrame(rows, columns=["kernel", "launch", "start", "us"])
+    table = table.astype({"launch": float, "start": float, "us": float})
 
     begins = np.array([mark["ts"] for mark in marks], dtype=float)
     durations = np.array([mark["dur"] for mark in marks], dtype=float)
-    intervals = pd.IntervalIndex.from_arrays(
-        begins,
-        begins + durations,
-        closed="both",
-    )
+    intervals = pd.IntervalIndex.from_arrays(begins, begins + durations, closed="both")
     table["call"] = intervals.get_indexer(table.launch)
     return table[table.call >= 0]  # a moment that is in none of them has -1
 
@@ -110,11 +81,7 @@ def launch_times(events: list[dict]) -> dict[int, float]:
     return times
 
 
-def kernels(
-    launches: pd.DataFrame,
-    stages: dict[str, str],
-    calls: int,
-) -> list[Kernel]:
+def kernels(launches: pd.DataFrame, stages: dict[str, str], calls: int) -> list[Kernel]:
     """Return kernels by stage in the order of `stages`, then what fits no pattern.
 
     The longest of each stage is first. stages: pattern of a kernel's name -> stage.
@@ -125,14 +92,7 @@ def kernels(
     each = []
     for name, count, us in totals.itertuples():
         stage = stage_of(name, stages) or UNASSIGNED
-        each.append(
-            Kernel(
-                stage=stage,
-                name=name,
-                launches=count,
-                us=round(us, 4),
-            )
-        )
+        each.append(Kernel(stage=stage, name=name, launches=count, us=round(us, 4)))
     order = [*stages.values(), UNASSIGNED]
     return sorted(each, key=lambda kernel: order.index(kernel.stage))
 
@@ -150,11 +110,7 @@ def busy_us(launches: pd.DataFrame, calls: int) -> float:
     return round(alone.sum() / calls, 3)
 
 
-def warnings(
-    kernels: list[Kernel],
-    launches: pd.DataFrame,
-    calls: int,
-) -> list[str]:
+def warnings(kernels: list[Kernel], launches: pd.DataFrame, calls: int) -> list[str]:
     """Return a line for everything that makes the figures doubtful.
 
     That is a kernel without a stage, one whose launches differ from call to call, and no kernel at

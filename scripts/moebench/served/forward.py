@@ -15,12 +15,7 @@ from moebench.operators.catalogue import definition
 Forward = Callable[[], torch.Tensor]  # runs all layers; returns the last one's output
 
 
-def forward_of(
-    runnable: Runnable,
-    layers: list[list],
-    layer_key: str,
-    device: str,
-) -> Forward:
+def forward_of(runnable: Runnable, layers: list[list], layer_key: str, device: str) -> Forward:
     """Return the forward pass of a solution. layers: the arguments of each.
 
     Layers write to one output after another, as in a model, where the next layer's input takes its
@@ -28,12 +23,7 @@ def forward_of(
     """
     full = definition(layer_key)
     inputs_count = len(layers[0])
-    outputs = with_outputs(
-        full,
-        runnable,
-        layers[0],
-        device,
-    )[inputs_count:]
+    outputs = with_outputs(full, runnable, layers[0], device)[inputs_count:]
     for output in outputs:
         output.fill_(float("nan"))
 

@@ -9,13 +9,7 @@ import torch
 from moebench.core.errors import CannotRun
 from moebench.judging.calling import first_tokens, input_bytes, random_fp8
 from moebench.operators import routing_model
-from moebench.operators.catalogue import (
-    GEOMETRIES,
-    ROUTED,
-    definition,
-    operator,
-    router,
-)
+from moebench.operators.catalogue import GEOMETRIES, ROUTED, definition, operator, router
 from moebench.operators.moe_fp8_block_scale import ROUTED_SCALING_FACTOR
 from moebench.operators.moe_fp8_block_scale_routed import ROUTERS
 from moebench.operators.routing_kinds import offset_of
@@ -42,22 +36,13 @@ class Resident:
         specs = definition(self.layer_key).inputs
         states = {}
         for name in STATES:
-            states[name] = first_tokens(
-                self.layers[0][name],
-                specs[name].shape,
-                num_tokens,
-            )
+            states[name] = first_tokens(self.layers[0][name], specs[name].shape, num_tokens)
 
         arguments = []
         for layer in self.layers:
             values = layer | states
             cut = [
-                first_tokens(
-                    values[name],
-                    spec.shape,
-                    num_tokens,
-                )
-                for name, spec in specs.items()
+                first_tokens(values[name], spec.shape, num_tokens) for name, spec in specs.items()
             ]
             arguments.append(cut)
         return arguments
@@ -69,15 +54,7 @@ class Resident:
         for experts in self.local_experts:
             chosen = experts[:num_tokens].cpu().numpy()
             counts = routing_model.local_counts(chosen, sizes)
-            total += (
-                operator(self.layer_key)
-                .bound(
-                    num_tokens,
-                    counts,
-                    self.layer_key,
-                )
-                .ms
-            )
+            total += operator(self.layer_key).bound(num_tokens, counts, self.layer_key).ms
         return total
 
 
@@ -127,22 +104,11 @@ def reference_bytes(layer_key: str, num_tokens: int) -> int:
     return weights + tokens
 
 
-def make(
-    layer_key: str,
-    layer_count: int,
-    num_tokens: int,
-    device: str,
-) -> Resident:
+def make(layer_key: str, layer_count: int, num_tokens: int, device: str) -> Resident:
     """Return the layers; the numbers are the same in every run on one kind of device."""
     source = torch.Generator(device).manual_seed(0)
     full = definition(layer_key)
-    shapes = dict(
-        zip(
-            full.inputs,
-            full.get_input_shapes({"seq_len": num_tokens}),
-            strict=True,
-        )
-    )
+    shapes = dict(zip(full.inputs, full.get_input_shapes({"seq_len": num_tokens}), strict=True))
     first_expert = offset_of(layer_key)
     shared = shared_inputs(shapes, first_expert, device, source)
 
@@ -155,27 +121,12 @@ def make(
     layers = []
     local_experts = []
     for number in range(layer_count):
-        routed = routing(
-            f"served/{number}",
-            layer_key,
-            num_tokens,
-            device,
-            source,
-        )
+        routed = routing(f"served/{number}", layer_key, num_tokens, device, source)
         local_experts.append(routed.experts - first_expert)
         layer = shared | routed.inputs
         for name, mean in means.items():
-            layer[name] = random_fp8(
-                shapes[name],
-                device,
-                source,
-            )
-            layer[f"{name}_scale"] = scales(
-                shapes[f"{name}_scale"],
-                mean,
-                device,
-                source,
-            )
+            layer[name] = random_fp8(shapes[name], device, source)
+            layer[f"{name}_scale"] = scales(shapes[f"{name}_scale"], mean, device, source)
         layers.append(layer)
     return Resident(layer_key, layers, local_experts)
 
@@ -186,17 +137,9 @@ def shared_inputs(
     """Return what all layers share: the tokens, their scales, and the definition's scalars."""
     inputs = {
         "hidden_states": random_fp8(shapes["hidden_states"], device, source),
-        "hidden_states_scale": scales(
-            shapes["hidden_states_scale"],
-            STATE_SCALE,
-            device,
-            source,
-        ),
+        "hidden_states_scale": scales(shapes["hidden_states_scale"], STATE_SCALE, device, source),
     }
-    scalars = {
-        "local_expert_offset": first_expert,
-        "routed_scaling_factor": ROUTED_SCALING_FACTOR,
-    }
+    scalars = {"local_expert_offset": first_expert, "routed_scaling_factor": ROUTED_SCALING_FACTOR}
     for name, value in scalars.items():
         if name in shapes:
             inputs[name] = value
@@ -207,14 +150,7 @@ def scales(
     shape: tuple[int, ...], mean: float, device: str, source: torch.Generator
 ) -> torch.Tensor:
     """Return scales, uniform from half to one and a half times the mean."""
-    return mean * (
-        0.5
-        + torch.rand(
-            shape,
-            device=device,
-            generator=source,
-        )
-    )
+    return mean * (0.5 + torch.rand(shape, device=device, generator=source))
 
 
 @dataclass(frozen=True)
@@ -235,12 +171,7 @@ def routing(
     """
     sizes = ROUTERS.get(layer_key, GEOMETRIES[layer_key])
     offset, bias = routing_model.experts(seed, sizes)
-    noise = torch.randn(
-        num_tokens,
-        len(offset),
-        device=device,
-        generator=source,
-    )
+    noise = torch.randn(num_tokens, len(offset), device=device, generator=source)
     logits = noise + torch.from_numpy(offset).float().to(device)
 
     if bias is None:
@@ -249,11 +180,7 @@ def routing(
     else:
         bias = torch.from_numpy(bias).bfloat16().to(device)
         inputs = {"routing_logits": logits, "routing_bias": bias}
-        experts, weights = router(layer_key)(
-            logits,
-            bias,
-            ROUTED_SCALING_FACTOR,
-        )
+        experts, weights = router(layer_key)(logits, bias, ROUTED_SCALING_FACTOR)
 
     if layer_key in ROUTED:
         inputs = {"topk_ids": experts.int(), "topk_weights": weights}

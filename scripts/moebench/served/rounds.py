@@ -12,12 +12,7 @@ from moebench.core.errors import CannotRun
 from moebench.judging.calling import call, first_line
 from moebench.judging.tolerances import Tolerance, judged
 from moebench.operators.catalogue import definition
-from moebench.served.forward import (
-    Forward,
-    capture,
-    forward_of,
-    median_ms,
-)
+from moebench.served.forward import Forward, capture, forward_of, median_ms
 from moebench.served.record import Point
 from moebench.served.resident import Resident
 
@@ -66,18 +61,9 @@ class Result:
     count: int = EAGER_PASSES
     times_ms: list[float] = field(default_factory=list)
 
-    def check(
-        self,
-        output: torch.Tensor,
-        expected: torch.Tensor,
-        tolerance: Tolerance,
-    ) -> None:
+    def check(self, output: torch.Tensor, expected: torch.Tensor, tolerance: Tolerance) -> None:
         """Compare the last layer's output. Raises ValueError for another shape or dtype."""
-        matched, self.error = judged(
-            output,
-            expected,
-            tolerance,
-        )
+        matched, self.error = judged(output, expected, tolerance)
         self.matched = round(matched[tolerance.name], 6)
 
     def point(self, solution: str, num_tokens: int, bound_ms: float) -> Point:
@@ -110,14 +96,7 @@ def measure(solutions: dict[str, Solution], request: Request) -> Iterator[list[P
         results = results_at(candidates, num_tokens, request)
         torch.cuda.empty_cache()  # of this token count's graphs
         bound_ms = request.model.bound_ms(num_tokens)
-        yield [
-            result.point(
-                name,
-                num_tokens,
-                bound_ms,
-            )
-            for name, result in results.items()
-        ]
+        yield [result.point(name, num_tokens, bound_ms) for name, result in results.items()]
 
 
 def results_at(
@@ -129,20 +108,11 @@ def results_at(
 
     results = {}
     for name, candidate in candidates.items():
-        results[name] = prepared(
-            candidate,
-            layers,
-            expected,
-            request,
-        )
+        results[name] = prepared(candidate, layers, expected, request)
 
     is_on_cpu = request.device == "cpu"
     right = {name: result for name, result in results.items() if result.timed is not None}
-    run_rounds(
-        right,
-        1 if is_on_cpu else request.rounds,
-        request.device,
-    )
+    run_rounds(right, 1 if is_on_cpu else request.rounds, request.device)
     for result in results.values():
         result.timed = None  # which frees the graph
     return results
@@ -153,12 +123,7 @@ def expected_output(inputs: list, request: Request) -> torch.Tensor:
     full = definition(request.model.layer_key)
     reference = BuilderRegistry.get_instance().build_reference(full)
     try:
-        (expected,) = call(
-            full,
-            reference,
-            inputs,
-            request.device,
-        )
+        (expected,) = call(full, reference, inputs, request.device)
     except RuntimeError as error:
         raise CannotRun(f"the reference did not run: {first_line(error)}") from error
     return expected
@@ -172,19 +137,10 @@ def prepared(
     layer_key = request.model.layer_key
     try:
         runnable = BuilderRegistry.get_instance().build(definition(layer_key), candidate.packed)
-        forward = forward_of(
-            runnable,
-            layers,
-            layer_key,
-            request.device,
-        )
+        forward = forward_of(runnable, layers, layer_key, request.device)
         if request.device == "cpu":
             result.not_captured = "no CUDA device"
-            result.check(
-                forward(),
-                expected,
-                request.tolerance,
-            )
+            result.check(forward(), expected, request.tolerance)
             result.timed = None if result.error else forward
         else:
             prepare_on_gpu(candidate, forward, expected, request, result)
@@ -195,11 +151,7 @@ def prepared(
 
 
 def prepare_on_gpu(
-    candidate: Candidate,
-    forward: Forward,
-    expected: torch.Tensor,
-    request: Request,
-    result: Result,
+    candidate: Candidate, forward: Forward, expected: torch.Tensor, request: Request, result: Result
 ) -> None:
     """Run a forward pass, then capture and replay it; both answers are checked.
 
@@ -218,21 +170,13 @@ def prepare_on_gpu(
         result.timed = forward
         return
 
-    result.check(
-        replay(),
-        expected,
-        request.tolerance,
-    )
+    result.check(replay(), expected, request.tolerance)
     if result.error is None:
         result.count = replays_of_a_round(replay, request.device)
         result.timed = replay
 
 
-def run_eagerly(
-    candidate: Candidate,
-    forward: Forward,
-    result: Result,
-) -> torch.Tensor:
+def run_eagerly(candidate: Candidate, forward: Forward, result: Result) -> torch.Tensor:
     """Run a forward pass on the solution's own stream; return its output and note its memory."""
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
@@ -250,30 +194,15 @@ def run_eagerly(
 
 def replays_of_a_round(replay: Forward, device: str) -> int:
     """Return how many replays take REPLAYS_MS, from LEAST_REPLAYS to MOST_REPLAYS."""
-    count = round(
-        REPLAYS_MS
-        / median_ms(
-            replay,
-            2,
-            device,
-        )
-    )
+    count = round(REPLAYS_MS / median_ms(replay, 2, device))
     return min(max(count, LEAST_REPLAYS), MOST_REPLAYS)
 
 
-def run_rounds(
-    results: dict[str, Result],
-    rounds: int,
-    device: str,
-) -> None:
+def run_rounds(results: dict[str, Result], rounds: int, device: str) -> None:
     """Add the median ms of each round to the results; another solution begins each round."""
     order = deque(results.values())
     for _ in range(rounds):
         for result in order:
-            ms = median_ms(
-                result.timed,
-                result.count,
-                device,
-            )
+            ms = median_ms(result.timed, result.count, device)
             result.times_ms.append(round(ms, 5))
         order.rotate(-1)

@@ -60,19 +60,9 @@ def call_once(definition: Definition, runnable) -> str:
     inputs = {name: {"type": "random"} for name in definition.inputs}
     for name, value in SCALARS.items():
         inputs[name] = {"type": "scalar", "value": value}
-    workload = Workload(
-        axes={"seq_len": TOKENS},
-        inputs=inputs,
-        uuid="once",
-    )
+    workload = Workload(axes={"seq_len": TOKENS}, inputs=inputs, uuid="once")
 
-    output = runnable.call_value_returning(
-        *gen_inputs(
-            definition,
-            workload,
-            "cuda:0",
-        )
-    )
+    output = runnable.call_value_returning(*gen_inputs(definition, workload, "cuda:0"))
     if not torch.isfinite(output.float()).all():
         raise ValueError(f"a call with {TOKENS} tokens gave an output that is not finite")
     return f"called once with {TOKENS} tokens on {torch.cuda.get_device_name()}"

@@ -29,11 +29,7 @@ MINUTES = 15
 FAULTS = ("error:", "fatal ", "cannot find", "undefined reference")
 
 
-def build(
-    bundle: Path,
-    definition: str,
-    hardware: str,
-) -> list[str]:
+def build(bundle: Path, definition: str, hardware: str) -> list[str]:
     """Return lines of what was done and what could not be checked here.
 
     hardware: what CUDA sources are compiled for where there is no device and they leave it open,
@@ -54,22 +50,12 @@ def build(
         raise CannotRun(fault(done, temporary))
 
 
-def run_alone(
-    folder: Path,
-    home: Path,
-    hardware: str,
-) -> subprocess.CompletedProcess:
+def run_alone(folder: Path, home: Path, hardware: str) -> subprocess.CompletedProcess:
     """Run build_alone.py on a folder; -I shuts out PYTHONPATH and the current folder.
 
     Raises CannotRun when it takes too long.
     """
-    command = [
-        sys.executable,
-        "-I",
-        SCRIPT,
-        folder,
-        hardware,
-    ]
+    command = [sys.executable, "-I", SCRIPT, folder, hardware]
     try:
         return subprocess.run(
             command,

@@ -36,12 +36,7 @@ NOT_PROVEN = (
 )
 
 
-def prepare(
-    solution: Solution,
-    into: Path,
-    traces: list[Path],
-    hardware: str,
-) -> bool:
+def prepare(solution: Solution, into: Path, traces: list[Path], hardware: str) -> bool:
     """Write the submission of a packed solution if nothing speaks against it.
 
     Returns whether it was written. traces: files of them. Raises UserError, PackingError.
@@ -53,11 +48,7 @@ def prepare(
         reasons = objections(solution, staged, traces, hardware)
 
     if reasons:
-        print(
-            f"{solution.name} is not fit to be submitted:",
-            *reasons,
-            sep="\n- ",
-        )
+        print(f"{solution.name} is not fit to be submitted:", *reasons, sep="\n- ")
         return False
     write(solution, into)
     print(f"{into}: config.toml, solution/, solution.json and {PACKED} (hash {submitted.hash()})")
@@ -73,11 +64,7 @@ def write(solution: Solution, folder: Path) -> Solution:
     """
     language = solution.spec.language.value
     entry_file, function = solution.spec.entry_point.split("::")
-    names = {
-        "name": solution.name,
-        "definition": solution.definition,
-        "author": solution.author,
-    }
+    names = {"name": solution.name, "definition": solution.definition, "author": solution.author}
     build = {
         "language": language,
         "entry_point": f"{PurePosixPath(entry_file).name}::{function}",
@@ -86,25 +73,14 @@ def write(solution: Solution, folder: Path) -> Solution:
     sources = flat_sources(solution)
 
     # The configuration comes first: by its mark the next submission knows the folder.
-    write_atomically(
-        folder / "config.toml",
-        configuration(
-            solution,
-            names,
-            build,
-        ),
-    )
+    write_atomically(folder / "config.toml", configuration(solution, names, build))
     shutil.rmtree(folder / "solution", ignore_errors=True)
     source_folder = folder / "solution" / language
     for path, text in sources.items():
         write_atomically(source_folder / path, text)
 
     spec = BuildSpec(target_hardware=["cuda"], **build)
-    packed = pack_solution_from_files(
-        path=str(source_folder),
-        spec=spec,
-        **names,
-    )
+    packed = pack_solution_from_files(path=str(source_folder), spec=spec, **names)
     for name in ("solution.json", PACKED):
         write_atomically(folder / name, packed.model_dump_json(indent=2))
     return packed
@@ -171,12 +147,7 @@ def check_sources(folder: Path, submitted: Solution) -> None:
             )
 
 
-def objections(
-    solution: Solution,
-    folder: Path,
-    traces: list[Path],
-    hardware: str,
-) -> list[str]:
+def objections(solution: Solution, folder: Path, traces: list[Path], hardware: str) -> list[str]:
     """Return why the submission in folder is not fit to hand in, a line for each reason.
 
     What is found to be in order is printed.
@@ -192,22 +163,14 @@ def objections(
         reasons.append(unproven)
 
     try:
-        for line in clean_build.build(
-            folder,
-            solution.definition,
-            hardware,
-        ):
+        for line in clean_build.build(folder, solution.definition, hardware):
             print(line)
     except CannotRun as error:
         reasons.append(str(error))
     return reasons
 
 
-def unproven_workloads(
-    solution: Solution,
-    traces: list[Path],
-    hardware: str,
-) -> str | None:
+def unproven_workloads(solution: Solution, traces: list[Path], hardware: str) -> str | None:
     """Return which workloads have no pass on the machine with the most passes.
 
     None where all have; that is printed.

@@ -110,35 +110,14 @@ def plan(
     for each in submitted:
         trace_file = into / "traces" / f"{paths.author_folder(each.author, definition)}.jsonl"
         earlier = [trace_file] if trace_file.exists() and trace_file.stat().st_size else []
-        rows = measured(
-            each,
-            [*traces, *earlier],
-            layer.workloads,
-            generated,
-        )
+        rows = measured(each, [*traces, *earlier], layer.workloads, generated)
         if each is solution:
             check_measured(solution, rows)
-        contents |= solution_contents(
-            each,
-            trace_file,
-            rows,
-            into,
-        )
-        run_lines += runs(
-            each,
-            rows,
-            len(layer.workloads),
-        )
+        contents |= solution_contents(each, trace_file, rows, into)
+        run_lines += runs(each, rows, len(layer.workloads))
 
     names = present | {baseline.name for baseline in submitted[1:]}
-    return PullRequest(
-        solution,
-        into,
-        layer,
-        contents,
-        run_lines,
-        names,
-    )
+    return PullRequest(solution, into, layer, contents, run_lines, names)
 
 
 def write(planned: PullRequest) -> bool:
@@ -149,11 +128,7 @@ def write(planned: PullRequest) -> bool:
     checks = "layout,solution,trace,baseline"
     if planned.layer.files:
         checks += ",definition,workload"
-    report = validate(
-        planned.into,
-        planned.solution.definition,
-        checks,
-    )
+    report = validate(planned.into, planned.solution.definition, checks)
 
     text = description(planned, report)
     file = planned.into / f"{planned.solution.name}.pull_request.md"
@@ -180,13 +155,7 @@ def check_measured(solution: Solution, rows: pd.DataFrame) -> None:
     if not (passed & (rows.source == "current")).any():
         folder = folder_name(solution.name, solution.definition)
         key = BY_NAME[solution.definition]
-        raise CannotRun(
-            NOT_MEASURED.format(
-                name=solution.name,
-                folder=folder,
-                key=key,
-            )
-        )
+        raise CannotRun(NOT_MEASURED.format(name=solution.name, folder=folder, key=key))
 
 
 def layer_in(into: Path, definition: str) -> Layer:
@@ -213,11 +182,7 @@ def layer_in(into: Path, definition: str) -> Layer:
         workload_files += tensor_files(workload)
     if present_workloads and not all(is_in(into, path) for path in workload_files):
         return Layer(files, present_workloads, differences)
-    return Layer(
-        [*files, *workload_files],
-        workloads,
-        differences,
-    )
+    return Layer([*files, *workload_files], workloads, differences)
 
 
 def tensor_files(workload: Workload) -> list[Path]:
@@ -283,20 +248,10 @@ def measured(
     return rows.drop_duplicates(["hardware", "tolerance", "source", "uuid"])
 
 
-def runs(
-    solution: Solution,
-    rows: pd.DataFrame,
-    workload_count: int,
-) -> list[list]:
+def runs(solution: Solution, rows: pd.DataFrame, workload_count: int) -> list[list]:
     """Return a line for each machine, tolerance and state of the source: RUN and COUNT columns."""
     lines = []
-    for (machine, _, source), run in rows.groupby(
-        [
-            "hardware",
-            "tolerance",
-            "source",
-        ]
-    ):
+    for (machine, _, source), run in rows.groupby(["hardware", "tolerance", "source"]):
         has_their_tensors = run.protocol.str.contains(DATA_SET_TENSORS)
         tensors = has_their_tensors.map({True: "the data set's", False: "generated"})
         passed = int(run.passed.sum())
@@ -318,17 +273,7 @@ def runs(
         )
     if lines:
         return lines
-    nothing = [
-        solution.name,
-        None,
-        None,
-        None,
-        "none",
-        None,
-        None,
-        None,
-        None,
-    ]
+    nothing = [solution.name, None, None, None, "none", None, None, None, None]
     return [[*nothing, 0, 0, workload_count]]
 
 
@@ -380,22 +325,11 @@ def validate(into: Path, definition: str, checks: str) -> str:
     """
     fib_main = os.environ.get("FIB_MAIN", "")
     search_path = fib_main + os.pathsep + os.environ.get("PYTHONPATH", "")
-    command = [
-        *VALIDATE,
-        "--dataset",
-        into,
-        "--definitions",
-        definition,
-    ]
+    command = [*VALIDATE, "--dataset", into, "--definitions", definition]
     command += ["--checks", checks, "--outputs", "stdout"]
 
     env = os.environ | {"PYTHONPATH": search_path}
-    done = subprocess.run(
-        command,
-        env=env,
-        capture_output=True,
-        text=True,
-    )
+    done = subprocess.run(command, env=env, capture_output=True, text=True)
     if done.returncode:
         last_words = (done.stderr.strip().splitlines() or ["no output"])[-1]
         return f"not run: {last_words}"
